@@ -1,0 +1,25 @@
+# One interface target carries the flags of every folder.
+add_library(brine_flags INTERFACE)
+target_include_directories(brine_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(brine_flags INTERFACE -Wall -Wextra -fopenmp -march=${BRINE_ARCH})
+if(BRINE_WERROR)
+  target_compile_options(brine_flags INTERFACE -Werror)
+endif()
+# Never -ffast-math: NaN and infinity must be seen. These three change no finite result of ours:
+# errno is not read, floating-point traps are off, and a*b+c may be one rounding (ISO mode forbids it).
+target_compile_options(brine_flags INTERFACE -fno-math-errno -fno-trapping-math -ffp-contract=fast)
+set(CMAKE_CXX_FLAGS_RELEASE "-O3")
+if(BRINE_SANITIZE)
+  target_compile_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE}
+                         -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE})
+endif()
+if(BRINE_DISPATCH)
+  target_compile_definitions(brine_flags INTERFACE BRINE_DISPATCH=1)
+endif()
+if(BRINE_CUDA)
+  message(FATAL_ERROR "brine: this version has no CUDA kernels yet; configure with BRINE_CUDA=OFF")
+endif()
+
+# What the program was compiled for, so that it can compare itself with the CPU that runs it.
+target_compile_definitions(brine_flags INTERFACE BRINE_VERSION="${PROJECT_VERSION}")
