@@ -1,0 +1,249 @@
+// The tape: recording, the walk backward, recomputation.
+#include "autograd/node.h"
+
+#include <atomic>
+#include <queue>
+
+#include "tensor/kernels.h"
+
+namespace brine {
+namespace {
+
+thread_local bool recording = true;
+thread_local bool anomaly = false;
+
+uint64_t next_order() {
+  static std::atomic<uint64_t> counter{0};
+  return ++counter;
+}
+
+void check_finite(const Tensor& t, const std::string& op, const char* what) {
+  if (!is_float(t.dtype()) || t.numel() == 0) return;
+  Tensor x = t.detach().contiguous(), n = Tensor::empty({1}, Dtype::i64);
+  BRINE_CALL(x, count_nonfinite, n, x);
+  int64_t bad = n.data<int64_t>()[0];
+  check(bad == 0, op, ": ", what, " has ", bad, " of ", x.numel(),
+        " values that are NaN or infinite (anomaly detection)");
+}
+
+Tensor leaf_buffer(Node& node) {
+  if (!node.grad.defined()) node.grad = Tensor::zeros(node.shape, node.dtype, node.device);
+  return node.grad;
+}
+
+void add_to(const Tensor& sum, const Tensor& g) {
+  BRINE_CALL(sum, axpby, sum, g, 1.0, 1.0);
+}
+
+Node& node_of(const Tensor& leaf, const char* what) {
+  check(leaf.defined() && leaf.node() != nullptr, what, ": this tensor wants no gradient");
+  return *leaf.node();
+}
+
+}  // namespace
+
+Node::~Node() {
+  std::vector<std::shared_ptr<Node>> chain;
+  auto take = [&chain](std::vector<std::shared_ptr<Node>>& from) {
+    for (auto& n : from) {
+      if (n) chain.push_back(std::move(n));
+    }
+    from.clear();
+  };
+  take(inputs);
+  while (!chain.empty()) {
+    std::shared_ptr<Node> last = std::move(chain.back());
+    chain.pop_back();
+    if (last.use_count() == 1) take(last->inputs);
+  }
+}
+
+Gradients::Gradients(Node& node) : node_(node) {}
+
+bool Gradients::wanted(int input) const { return node_.inputs.at(size_t(input)) != nullptr; }
+
+void Gradients::set(int input, Tensor gradient) {
+  Node* in = node_.inputs.at(size_t(input)).get();
+  if (!in) return;
+  check(gradient.defined() && gradient.shape() == in->shape && gradient.dtype() == in->dtype,
+        node_.op, ": the gradient of input ", input, " must be ", in->dtype, " ", in->shape);
+  if (anomaly) check_finite(gradient, node_.op, "a gradient");
+  gradient = gradient.detach().contiguous();
+  if (in->is_leaf) {
+    add_to(leaf_buffer(*in), gradient);
+  } else if (!in->grad.defined()) {
+    in->grad = std::move(gradient);
+  } else if (in->grad.is_unique()) {
+    add_to(in->grad, gradient);
+  } else {
+    Tensor sum = Tensor::like(gradient);
+    BRINE_CALL(sum, add, sum, in->grad, gradient);
+    in->grad = sum;
+  }
+}
+
+Tensor Gradients::accumulate(int input) {
+  Node* in = node_.inputs.at(size_t(input)).get();
+  check(in != nullptr, node_.op, ": input ", input, " wants no gradient");
+  if (in->is_leaf) return leaf_buffer(*in);
+  if (!in->grad.defined()) {
+    in->grad = Tensor::zeros(in->shape, in->dtype, in->device);
+  } else if (!in->grad.is_unique()) {
+    in->grad = in->grad.clone();
+  }
+  return in->grad;
+}
+
+Tensor require_grad(const Tensor& x, Tensor grad) {
+  check(is_float(x.dtype()), "require_grad: ", x.dtype(), " has no gradient");
+  check(!grad.defined() || (grad.shape() == x.shape() && grad.dtype() == x.dtype() &&
+                            grad.is_contiguous()),
+        "require_grad: the gradient buffer must be contiguous ", x.dtype(), " ", x.shape());
+  auto node = std::make_shared<Node>();
+  node->order = next_order();
+  node->shape = x.shape();
+  node->dtype = x.dtype();
+  node->device = x.device();
+  node->grad = std::move(grad);
+  node->is_leaf = true;
+  // A handle of its own: x itself stays off the tape.
+  Tensor leaf = x.detach().as_strided(x.shape(), x.strides());
+  leaf.set_node(node);
+  return leaf;
+}
+
+Tensor grad(const Tensor& leaf) {
+  Node& node = node_of(leaf, "grad");
+  check(node.grad.defined(), "grad: no gradient reached this tensor");
+  return node.grad;
+}
+
+bool has_grad(const Tensor& leaf) {
+  return leaf.defined() && leaf.node() && leaf.node()->grad.defined();
+}
+
+bool wants_grad(const Tensor& x) { return recording && x.defined() && x.node() != nullptr; }
+
+Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backward backward,
+              std::initializer_list<Tensor> saved) {
+  if (anomaly) check_finite(y, op, "the output");
+  bool wanted = false;
+  for (const Tensor& x : inputs) wanted |= wants_grad(x);
+  if (!wanted) return y;
+  auto node = std::make_shared<Node>();
+  for (const Tensor& x : inputs) {
+    check(!x.defined() || x.device() == y.device(), op, ": inputs on ", y.device(), " and another",
+          " device");
+    node->inputs.push_back(x.defined() ? x.node() : nullptr);
+  }
+  node->op = op;
+  node->order = next_order();
+  node->shape = y.shape();
+  node->dtype = y.dtype();
+  node->device = y.device();
+  node->backward = std::move(backward);
+  for (const Tensor& t : saved) {
+    if (t.defined()) node->saved.emplace_back(t.detach(), t.version());
+  }
+  y.set_node(std::move(node));
+  return y;
+}
+
+Tensor record(const char* op, Tensor y, std::initializer_list<Tensor> inputs, Backward backward,
+              std::initializer_list<Tensor> saved) {
+  return record(op, std::move(y), std::vector<Tensor>(inputs), std::move(backward), saved);
+}
+
+void backward(const Tensor& y, Tensor dy) {
+  check(y.defined() && y.node() != nullptr, "backward: nothing to differentiate");
+  if (!dy.defined()) {
+    check(y.numel() == 1, "backward: y ", y.shape(), " is no scalar, give its cotangent");
+    dy = Tensor::full(y.shape(), 1.0, y.dtype());
+  }
+  check(dy.shape() == y.shape() && dy.dtype() == y.dtype(), "backward: dy ", dy.shape(),
+        " must match y ", y.shape());
+  NoGrad off;
+  if (y.node()->is_leaf) return add_to(leaf_buffer(*y.node()), dy.contiguous());
+  auto older = [](const auto& a, const auto& b) { return a->order < b->order; };
+  std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, decltype(older)>
+      ready(older);
+  y.node()->grad = dy.detach().contiguous();
+  y.node()->queued = true;
+  ready.push(y.node());
+  while (!ready.empty()) {
+    std::shared_ptr<Node> node = ready.top();
+    ready.pop();
+    node->queued = false;
+    check(bool(node->backward), node->op, ": backward was already run through this op");
+    for (const auto& [tensor, version] : node->saved) {
+      check(tensor.version() == version, node->op,
+            ": a tensor saved for backward was changed in place");
+    }
+    Tensor g = std::move(node->grad);
+    node->grad = Tensor();
+    Gradients gradients(*node);
+    node->backward(g, gradients);
+    node->backward = nullptr;  // frees what the op saved
+    node->saved.clear();
+    g = Tensor();
+    for (const auto& in : node->inputs) {
+      if (!in || in->is_leaf || in->queued || !in->grad.defined()) continue;
+      in->queued = true;
+      ready.push(in);
+    }
+  }
+}
+
+NoGrad::NoGrad() : before_(recording) { recording = false; }
+NoGrad::~NoGrad() { recording = before_; }
+bool grad_enabled() { return recording; }
+
+namespace {
+
+// Grad mode on for the second run of a checkpoint, which happens inside backward().
+struct WithGrad {
+  bool before = recording;
+  WithGrad() { recording = true; }
+  ~WithGrad() { recording = before; }
+};
+
+}  // namespace
+
+Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                  const std::vector<Tensor>& inputs, RandomStream* random) {
+  if (!grad_enabled()) return f(inputs);
+  RandomStream start = random ? *random : RandomStream{};
+  Tensor y;
+  {
+    NoGrad off;
+    y = f(inputs).detach();
+  }
+  std::vector<Tensor> kept;
+  std::vector<Tensor> edges = inputs;
+  for (const Tensor& x : inputs) kept.push_back(x.defined() ? x.detach() : x);
+  // f may read parameters that are not among its inputs: the region is recorded all the same.
+  edges.push_back(require_grad(Tensor::zeros({1}, y.dtype())));
+  Tensor out = y.as_strided(y.shape(), y.strides());
+  return record("checkpoint", out, edges, [=](const Tensor& dy, Gradients& grads) {
+    RandomStream end = random ? *random : RandomStream{};
+    if (random) *random = start;
+    std::vector<Tensor> again = kept;
+    for (size_t i = 0; i < again.size(); ++i) {
+      if (grads.wanted(int(i))) again[i] = require_grad(again[i]);
+    }
+    Tensor z;
+    {
+      WithGrad on;
+      z = f(again);
+    }
+    if (random) *random = end;
+    if (wants_grad(z) || z.node()) backward(z, dy);
+    for (size_t i = 0; i < again.size(); ++i) {
+      if (grads.wanted(int(i)) && has_grad(again[i])) grads.set(int(i), grad(again[i]));
+    }
+  });
+}
+
+void set_anomaly_detection(bool on) { anomaly = on; }
+
+}  // namespace brine

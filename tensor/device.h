@@ -1,0 +1,36 @@
+// Where memory lives, how many threads compute, and what the CPU can do.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+namespace brine {
+
+enum class DeviceType : uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  uint8_t index = 0;
+
+  bool is_cuda() const { return type == DeviceType::cuda; }
+  friend bool operator==(Device, Device) = default;
+  friend std::ostream& operator<<(std::ostream& os, Device d) {
+    if (!d.is_cuda()) return os << "cpu";
+    return os << "cuda:" << int(d.index);
+  }
+};
+
+// Threads of every parallel kernel. set_threads(0) takes the number of cores.
+void set_threads(int threads);
+int threads();
+
+// True when the CPU and the operating system run AVX-512 F, BW, CD, DQ and VL.
+bool has_avx512();
+
+// True when this build carries AVX-512 copies of the kernels and the CPU runs them.
+bool uses_avx512_kernels();
+// Tests only: false keeps to the portable kernels. Returns the setting before.
+bool allow_avx512_kernels(bool on);
+
+}  // namespace brine

@@ -1,0 +1,107 @@
+// Element types. f32 computes; f64 exists for tests; bf16 and f16 are storage and GEMM input.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <ostream>
+
+#include "tensor/error.h"
+
+namespace brine {
+
+enum class Dtype : uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+
+// The upper half of an f32; conversion rounds to nearest even and keeps NaN.
+struct bf16 {
+  uint16_t bits = 0;
+  bf16() = default;
+  explicit bf16(float x) {
+    uint32_t u = std::bit_cast<uint32_t>(x);
+    bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    bits = nan ? uint16_t((u >> 16) | 0x40) : uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
+};
+
+// IEEE binary16.
+struct f16 {
+  uint16_t bits = 0;
+  f16() = default;
+  explicit f16(float x) {
+    _Float16 h = _Float16(x);
+    std::memcpy(&bits, &h, 2);
+  }
+  explicit operator float() const {
+    _Float16 h;
+    std::memcpy(&h, &bits, 2);
+    return float(h);
+  }
+};
+
+inline size_t item_size(Dtype t) {
+  switch (t) {
+    case Dtype::f64:
+    case Dtype::i64: return 8;
+    case Dtype::f32:
+    case Dtype::i32: return 4;
+    case Dtype::bf16:
+    case Dtype::f16: return 2;
+    case Dtype::u8: return 1;
+  }
+  return 0;
+}
+
+inline const char* name_of(Dtype t) {
+  constexpr const char* names[] = {"f32", "f64", "bf16", "f16", "i32", "i64", "u8"};
+  return names[int(t)];
+}
+inline std::ostream& operator<<(std::ostream& os, Dtype t) { return os << name_of(t); }
+
+inline bool is_float(Dtype t) { return t <= Dtype::f16; }
+
+// The Dtype of a C++ element type.
+template <class T>
+struct DtypeOf;
+template <>
+struct DtypeOf<float> { static constexpr Dtype value = Dtype::f32; };
+template <>
+struct DtypeOf<double> { static constexpr Dtype value = Dtype::f64; };
+template <>
+struct DtypeOf<bf16> { static constexpr Dtype value = Dtype::bf16; };
+template <>
+struct DtypeOf<f16> { static constexpr Dtype value = Dtype::f16; };
+template <>
+struct DtypeOf<int32_t> { static constexpr Dtype value = Dtype::i32; };
+template <>
+struct DtypeOf<int64_t> { static constexpr Dtype value = Dtype::i64; };
+template <>
+struct DtypeOf<uint8_t> { static constexpr Dtype value = Dtype::u8; };
+
+// Calls f.operator()<T>() with the computing type behind t: float or double, nothing else.
+template <class F>
+void dispatch_float(Dtype t, F&& f) {
+  if (t == Dtype::f32) {
+    f.template operator()<float>();
+  } else {
+    check(t == Dtype::f64, "dispatch: wanted f32 or f64, got ", t);
+    f.template operator()<double>();
+  }
+}
+
+// Calls f.operator()<T>() with the element type behind t.
+template <class F>
+void dispatch_any(Dtype t, F&& f) {
+  switch (t) {
+    case Dtype::f32: return f.template operator()<float>();
+    case Dtype::f64: return f.template operator()<double>();
+    case Dtype::bf16: return f.template operator()<bf16>();
+    case Dtype::f16: return f.template operator()<f16>();
+    case Dtype::i32: return f.template operator()<int32_t>();
+    case Dtype::i64: return f.template operator()<int64_t>();
+    case Dtype::u8: return f.template operator()<uint8_t>();
+  }
+}
+
+}  // namespace brine

@@ -1,0 +1,197 @@
+// Handles, views and storage.
+#include "tensor/tensor.h"
+
+#include <cstring>
+
+#include "tensor/allocator.h"
+#include "tensor/kernels.h"
+
+namespace brine {
+
+Storage::Storage(size_t size, Device where)
+    : bytes(allocate(size, where)), size(size), device(where) {}
+
+Storage::~Storage() { release(bytes, size, device); }
+
+Shape contiguous_strides(const Shape& shape) {
+  Shape strides = shape;
+  int64_t step = 1;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= shape[i];
+  }
+  return strides;
+}
+
+Tensor Tensor::empty(const Shape& shape, Dtype dtype, Device device) {
+  int64_t n = 1;
+  for (int64_t s : shape) {
+    check(s >= 0, "Tensor: negative size in ", shape);
+    check(!__builtin_mul_overflow(n, s, &n), "Tensor: ", shape, " is too large");
+  }
+  int64_t bytes = 0;
+  check(!__builtin_mul_overflow(n, int64_t(item_size(dtype)), &bytes), "Tensor: ", shape,
+        " is too large");
+  Tensor t;
+  t.impl_ = std::make_shared<Impl>();
+  t.impl_->shape = shape;
+  t.impl_->strides = contiguous_strides(shape);
+  t.impl_->dtype = dtype;
+  t.impl_->storage = std::make_shared<Storage>(size_t(bytes), device);
+  return t;
+}
+
+Tensor Tensor::zeros(const Shape& shape, Dtype dtype, Device device) {
+  Tensor t = empty(shape, dtype, device);
+  BRINE_CALL(t, fill, t, 0.0);
+  return t;
+}
+
+Tensor Tensor::full(const Shape& shape, double value, Dtype dtype) {
+  Tensor t = empty(shape, dtype);
+  BRINE_CALL(t, fill, t, value);
+  return t;
+}
+
+bool Tensor::is_contiguous() const {
+  int64_t step = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (impl_->shape[i] != 1 && impl_->strides[i] != step) return false;
+    step *= impl_->shape[i];
+  }
+  return true;
+}
+
+double Tensor::item() const {
+  check(numel() == 1, "item: a tensor of shape ", shape(), " has not one element");
+  return to_vector()[0];
+}
+
+std::vector<double> Tensor::to_vector() const {
+  Tensor c = detach().to(Dtype::f64).contiguous();
+  return {c.data<double>(), c.data<double>() + c.numel()};
+}
+
+Tensor Tensor::restride(const Shape& shape, const Shape& strides, size_t offset,
+                        const char* op) const {
+  check(impl_->node == nullptr, op,
+        ": this tensor is on the tape; use the op of autograd/ops.h or detach() first");
+  Tensor t;
+  t.impl_ = std::make_shared<Impl>(*impl_);
+  t.impl_->shape = shape;
+  t.impl_->strides = strides;
+  t.impl_->offset = offset;
+  return t;
+}
+
+Tensor Tensor::view(const Shape& wanted) const {
+  check(is_contiguous(), "view: a tensor with strides ", strides(), " is not contiguous");
+  Shape shape = wanted;
+  int open = -1;
+  int64_t known = 1;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (shape[i] == -1) {
+      check(open < 0, "view: two open sizes in ", wanted);
+      open = i;
+    } else {
+      known *= shape[i];
+    }
+  }
+  if (open >= 0) {
+    check(known > 0 && numel() % known == 0, "view: ", this->shape(), " does not fit ", wanted);
+    shape[open] = numel() / known;
+  }
+  check(shape.numel() == numel(), "view: ", this->shape(), " does not fit ", wanted);
+  return restride(shape, contiguous_strides(shape), impl_->offset, "view");
+}
+
+Tensor Tensor::permute(const std::vector<int>& axes) const {
+  check(int(axes.size()) == rank(), "permute: ", axes.size(), " axes for ", shape());
+  Shape shape, strides;
+  unsigned seen = 0;
+  for (int a : axes) {
+    int axis = this->shape().axis(a);
+    seen |= 1u << axis;
+    shape.push_back(impl_->shape[axis]);
+    strides.push_back(impl_->strides[axis]);
+  }
+  check(seen + 1 == 1u << rank(), "permute: the axes are no permutation for ", this->shape());
+  return restride(shape, strides, impl_->offset, "permute");
+}
+
+Tensor Tensor::permute(std::initializer_list<int> axes) const {
+  return permute(std::vector<int>(axes));
+}
+
+Tensor Tensor::transpose(int a, int b) const {
+  std::vector<int> axes(size_t(rank()), 0);
+  for (int i = 0; i < rank(); ++i) axes[size_t(i)] = i;
+  std::swap(axes[size_t(shape().axis(a))], axes[size_t(shape().axis(b))]);
+  return permute(axes);
+}
+
+Tensor Tensor::slice(int axis, int64_t start, int64_t length) const {
+  int a = shape().axis(axis);
+  check(start >= 0 && length >= 0 && start + length <= impl_->shape[a], "slice: [", start, ", ",
+        start + length, ") is outside axis ", axis, " of ", shape());
+  Shape sizes = shape();
+  sizes[a] = length;
+  size_t offset = impl_->offset + size_t(start * impl_->strides[a]) * item_size(dtype());
+  return restride(sizes, strides(), offset, "slice");
+}
+
+Tensor Tensor::select(int axis, int64_t index) const {
+  int a = shape().axis(axis);
+  Tensor one = slice(axis, index, 1);
+  Shape sizes, steps;
+  for (int i = 0; i < rank(); ++i) {
+    if (i == a) continue;
+    sizes.push_back(one.shape()[i]);
+    steps.push_back(one.strides()[i]);
+  }
+  return one.restride(sizes, steps, one.impl_->offset, "select");
+}
+
+Tensor Tensor::as_strided(const Shape& shape, const Shape& strides, int64_t offset) const {
+  check(shape.rank() == strides.rank(), "as_strided: ", shape, " and ", strides, " differ in rank");
+  int64_t last = offset;
+  for (int i = 0; i < shape.rank(); ++i) {
+    check(strides[i] >= 0 && shape[i] >= 0, "as_strided: negative size or stride");
+    if (shape[i] > 0) last += (shape[i] - 1) * strides[i];
+  }
+  size_t begin = impl_->offset + size_t(offset) * item_size(dtype());
+  check(offset >= 0 && (shape.numel() == 0 ||
+                        impl_->offset + size_t(last + 1) * item_size(dtype()) <= impl_->storage->size),
+        "as_strided: ", shape, " with strides ", strides, " leaves the storage");
+  return restride(shape, strides, begin, "as_strided");
+}
+
+Tensor Tensor::contiguous() const {
+  if (is_contiguous()) return *this;
+  check(impl_->node == nullptr, "contiguous: this tensor is on the tape; use the op");
+  return clone();
+}
+
+Tensor Tensor::clone() const {
+  Tensor t = empty(shape(), dtype(), device());
+  BRINE_CALL(t, copy, t, detach());
+  return t;
+}
+
+Tensor Tensor::to(Dtype wanted) const {
+  if (wanted == dtype()) return *this;
+  check(impl_->node == nullptr, "to: this tensor is on the tape; use the op cast");
+  Tensor t = empty(shape(), wanted, device());
+  BRINE_CALL(t, copy, t, *this);
+  return t;
+}
+
+Tensor Tensor::detach() const {
+  if (!impl_->node) return *this;
+  Tensor t;
+  t.impl_ = std::make_shared<Impl>(*impl_);
+  t.impl_->node = nullptr;
+  return t;
+}
+
+}  // namespace brine

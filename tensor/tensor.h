@@ -1,0 +1,121 @@
+// Tensor: a handle on strided memory. No math lives here; math is in kernels.h and autograd/ops.h.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tensor/device.h"
+#include "tensor/dtype.h"
+#include "tensor/shape.h"
+
+namespace brine {
+
+struct Node;  // autograd/node.h owns the meaning; tensor/ only carries the pointer.
+
+// A block of memory shared by tensors and their views.
+struct Storage {
+  Storage(size_t size, Device where);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* bytes = nullptr;
+  size_t size = 0;
+  Device device;
+  uint64_t version = 0;  // counts writes in place after birth; backward checks it
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined
+  static Tensor empty(const Shape& shape, Dtype dtype = Dtype::f32, Device device = {});
+  static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::f32, Device device = {});
+  static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::f32);
+  // Fresh memory of x's shape, type and device, contiguous.
+  static Tensor like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
+  static Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
+  // A copy of `values`; their number must be that of the shape.
+  template <class T>
+  static Tensor from(std::span<const T> values, const Shape& shape) {
+    check(int64_t(values.size()) == shape.numel(), "Tensor::from: ", values.size(),
+          " values do not fill ", shape);
+    Tensor t = empty(shape, DtypeOf<T>::value);
+    std::copy(values.begin(), values.end(), t.data<T>());
+    return t;
+  }
+  template <class T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape) {
+    return from(std::span<const T>(values), shape);
+  }
+
+  bool defined() const { return impl_ != nullptr; }
+  const Shape& shape() const { return impl_->shape; }
+  const Shape& strides() const { return impl_->strides; }  // in elements
+  int rank() const { return impl_->shape.rank(); }
+  int64_t dim(int i) const { return impl_->shape[impl_->shape.axis(i)]; }
+  int64_t stride(int i) const { return impl_->strides[impl_->shape.axis(i)]; }
+  int64_t numel() const { return impl_->shape.numel(); }
+  int64_t rows() const { return dim(-1) ? numel() / dim(-1) : 0; }  // all axes but the last
+  Dtype dtype() const { return impl_->dtype; }
+  Device device() const { return impl_->storage->device; }
+  bool is_contiguous() const;
+
+  // The first element; T must be the tensor's type.
+  template <class T>
+  T* data() const {
+    check(DtypeOf<T>::value == impl_->dtype, "Tensor: data<", DtypeOf<T>::value, "> of a ",
+          impl_->dtype, " tensor");
+    return reinterpret_cast<T*>(raw());
+  }
+  unsigned char* raw() const {
+    return static_cast<unsigned char*>(impl_->storage->bytes) + impl_->offset;
+  }
+  // The single element of a one-element tensor, as double.
+  double item() const;
+  // All elements in row-major order, as double.
+  std::vector<double> to_vector() const;
+
+  // Views on the same memory. They know nothing of the tape: on a tensor that wants a gradient
+  // use the ops of autograd/ops.h, or detach() first; these throw then.
+  Tensor view(const Shape& shape) const;  // contiguous tensors only; one size may be -1
+  Tensor permute(std::initializer_list<int> axes) const;
+  Tensor permute(const std::vector<int>& axes) const;
+  Tensor transpose(int a, int b) const;
+  Tensor slice(int axis, int64_t start, int64_t length) const;
+  Tensor select(int axis, int64_t index) const;  // slice of one, without the axis
+  // A view with sizes and strides of one's own, starting `offset` elements behind this one's start.
+  Tensor as_strided(const Shape& shape, const Shape& strides, int64_t offset = 0) const;
+
+  Tensor contiguous() const;           // itself when it is, a copy otherwise
+  Tensor clone() const;                // a contiguous copy
+  Tensor to(Dtype dtype) const;        // itself when it has the type, a converted copy otherwise
+  Tensor detach() const;               // same memory, off the tape
+
+  const std::shared_ptr<Node>& node() const { return impl_->node; }
+  void set_node(std::shared_ptr<Node> node) const { impl_->node = std::move(node); }
+
+  // Writes in place are announced, so that backward can refuse a saved tensor that has changed.
+  uint64_t version() const { return impl_->storage->version; }
+  void bump_version() const { ++impl_->storage->version; }
+  // True when nobody else holds this memory: it may be overwritten.
+  bool is_unique() const { return impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
+  bool shares_memory(const Tensor& other) const { return impl_->storage == other.impl_->storage; }
+
+ private:
+  struct Impl {
+    Shape shape, strides;
+    Dtype dtype = Dtype::f32;
+    size_t offset = 0;  // bytes
+    std::shared_ptr<Storage> storage;
+    std::shared_ptr<Node> node;
+  };
+  Tensor restride(const Shape& shape, const Shape& strides, size_t offset, const char* op) const;
+
+  std::shared_ptr<Impl> impl_;
+};
+
+// Row-major strides of a shape, in elements.
+Shape contiguous_strides(const Shape& shape);
+
+}  // namespace brine
