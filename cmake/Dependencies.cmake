@@ -9,10 +9,16 @@ if(NOT OpenMP_CXX_FOUND)
   brine_missing("OpenMP" "g++")
 endif()
 
-find_package(dnnl CONFIG QUIET)
-if(NOT dnnl_FOUND)
+# Not find_package(dnnl): Debian's package file wants OpenCL too, which a CPU program needs not.
+find_path(BRINE_DNNL_INCLUDE dnnl.hpp)
+find_library(BRINE_DNNL_LIBRARY dnnl)
+if(NOT BRINE_DNNL_INCLUDE OR NOT BRINE_DNNL_LIBRARY)
   brine_missing("oneDNN" "libdnnl-dev")
 endif()
+add_library(DNNL::dnnl UNKNOWN IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${BRINE_DNNL_LIBRARY}
+                      INTERFACE_INCLUDE_DIRECTORIES ${BRINE_DNNL_INCLUDE})
+
 find_package(Eigen3 CONFIG QUIET)
 if(NOT Eigen3_FOUND)
   brine_missing("Eigen" "libeigen3-dev")
@@ -39,13 +45,15 @@ if(NOT tomlplusplus_FOUND)
   target_include_directories(tomlplusplus::tomlplusplus INTERFACE ${TOMLPLUSPLUS_INCLUDE})
 endif()
 
-find_package(HDF5 QUIET COMPONENTS C)
-if(NOT HDF5_FOUND)
+# Debian keeps the serial library beside the MPI ones, under names of its own.
+find_path(BRINE_HDF5_INCLUDE hdf5.h PATH_SUFFIXES hdf5/serial)
+find_library(BRINE_HDF5_LIBRARY NAMES hdf5_serial hdf5)
+if(NOT BRINE_HDF5_INCLUDE OR NOT BRINE_HDF5_LIBRARY)
   brine_missing("HDF5" "libhdf5-dev")
 endif()
 add_library(brine_hdf5 INTERFACE)
-target_include_directories(brine_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
-target_link_libraries(brine_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+target_include_directories(brine_hdf5 SYSTEM INTERFACE ${BRINE_HDF5_INCLUDE})
+target_link_libraries(brine_hdf5 INTERFACE ${BRINE_HDF5_LIBRARY})
 
 if(BRINE_TESTS)
   find_path(BRINE_DOCTEST_INCLUDE doctest/doctest.h)

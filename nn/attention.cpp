@@ -1,0 +1,21 @@
+// The registry of attention methods.
+#include "nn/attention.h"
+
+namespace brine::nn {
+
+std::map<std::string, AttentionMethodFactory>& attention_methods() {
+  static std::map<std::string, AttentionMethodFactory> methods;
+  return methods;
+}
+
+std::unique_ptr<AttentionMethod> attention_method(const std::string& name) {
+  auto it = attention_methods().find(name);
+  if (it == attention_methods().end()) {
+    std::string known;
+    for (auto& [known_name, factory] : attention_methods()) known += " " + known_name;
+    check(false, "attention: no method named '", name, "'; known:", known);
+  }
+  return it->second();
+}
+
+}  // namespace brine::nn

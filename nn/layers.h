@@ -1,0 +1,47 @@
+// The simple layers: linear, layer norm, embedding.
+#pragma once
+
+#include "autograd/ops.h"
+#include "nn/module.h"
+
+namespace brine::nn {
+
+// y = x W^T + b, W [out, in] from N(0, init.linear_std), b 0.
+struct Linear : Module {
+  Linear(Init& init, int64_t in, int64_t out, bool with_bias = true)
+      : weight(parameter("weight", init.normal({out, in}, init.linear_std))),
+        bias(with_bias ? &parameter("bias", init.zeros({out}), false) : nullptr) {}
+
+  Tensor operator()(const Tensor& x) const {
+    return linear(x, weight, bias ? bias->value : Tensor());
+  }
+
+  Parameter& weight;  // [out, in]
+  Parameter* bias;    // [out], null when there is none
+};
+
+// Over the last axis, biased variance; weight from `gain`, bias 0.
+struct LayerNorm : Module {
+  LayerNorm(Init& init, int64_t size, double eps = 1e-5, double gain = 1)
+      : weight(parameter("weight", init.full({size}, gain), false)),
+        bias(parameter("bias", init.zeros({size}), false)),
+        eps(eps) {}
+
+  Tensor operator()(const Tensor& x) const { return layernorm(x, weight, bias, eps); }
+
+  Parameter& weight;
+  Parameter& bias;
+  double eps;
+};
+
+// Rows of a table [rows, size] from N(0, std).
+struct Embedding : Module {
+  Embedding(Init& init, int64_t rows, int64_t size, double std)
+      : weight(parameter("weight", init.normal({rows, size}, std))) {}
+
+  Tensor operator()(const Tensor& ids) const { return embedding(weight, ids); }
+
+  Parameter& weight;
+};
+
+}  // namespace brine::nn

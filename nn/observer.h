@@ -1,0 +1,50 @@
+// How the inside of a layer is seen from outside: a Tap carries named tensors out of (and imposed
+// ones into) an attention method, a LayerObserver computes losses where the tensors live.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tensor/tensor.h"
+
+namespace brine::nn {
+
+// Nullable and neutral: methods put what they have, losses get what they need.
+class Tap {
+ public:
+  explicit Tap(std::string method) : method_(std::move(method)) {}
+
+  void put(const std::string& name, const Tensor& value) { values_[name] = value; }
+  bool has(const std::string& name) const { return values_.count(name) > 0; }
+  const Tensor& get(const std::string& name) const {
+    auto it = values_.find(name);
+    check(it != values_.end(), "tap: attention method '", method_, "' gives no '", name, "'");
+    return it->second;
+  }
+  const std::map<std::string, Tensor>& values() const { return values_; }
+
+  // Imposes a tensor on the method (a mask, say) so that two paths can be compared under one
+  // selection. A method that is forced to something it does not know throws.
+  void force(const std::string& name, const Tensor& value) { forced_[name] = value; }
+  Tensor forced(const std::string& name) const {
+    auto it = forced_.find(name);
+    return it == forced_.end() ? Tensor() : it->second;
+  }
+
+ private:
+  std::string method_;
+  std::map<std::string, Tensor> values_, forced_;
+};
+
+// Called by the model inside each layer's recompute region.
+struct LayerObserver {
+  virtual ~LayerObserver() = default;
+  // The layer ran: `tap` holds "q", "k", "v" [B,H,T,d], "context" [B,T,C] and what the attention
+  // method put there, `output` [B,T,C] is the layer's output. Returns a scalar [1] whose gradient
+  // joins the backward pass, or an undefined tensor. With recomputation it is called twice, the
+  // first time without a tape.
+  virtual Tensor observe(int64_t layer, const Tap& tap, const Tensor& output) = 0;
+};
+
+}  // namespace brine::nn
