@@ -1,0 +1,195 @@
+// copy and fill of strided tensors of any type: axes are merged first, so that most calls end as a
+// few long runs.
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "tensor/kernels.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+constexpr int64_t kTile = 16;      // side of a tile of a transposition
+
+// Sizes with the strides of y and of x, without axes of size 1 and with neighbours merged where
+// both walk on without a gap. Never empty; the last axis is the innermost.
+struct Walk {
+  std::vector<int64_t> size, y, x;
+};
+
+Walk merged(const Shape& shape, const Shape& y, const Shape& x) {
+  Walk w;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (shape[i] == 1) continue;
+    if (!w.size.empty() && w.y.back() == shape[i] * y[i] && w.x.back() == shape[i] * x[i]) {
+      w.size.back() *= shape[i];
+      w.y.back() = y[i];
+      w.x.back() = x[i];
+    } else {
+      w.size.push_back(shape[i]);
+      w.y.push_back(y[i]);
+      w.x.push_back(x[i]);
+    }
+  }
+  if (w.size.empty()) w = {{1}, {1}, {1}};
+  return w;
+}
+
+// Calls f(y offset, x offset, index in the last of them) for every index of the first `axes` axes,
+// in pieces for the threads.
+template <class F>
+void each_offset(const Walk& w, size_t axes, int64_t inner, F f) {
+  int64_t n = 1;
+  for (size_t i = 0; i < axes; ++i) n *= w.size[i];
+  parallel_for(n, std::max<int64_t>(1, kGrain / inner), [&](int64_t begin, int64_t end) {
+    int64_t index[Shape::kMaxRank + 1] = {}, at_y = 0, at_x = 0, rest = begin;
+    for (size_t i = axes; i-- > 0; rest /= w.size[i]) {
+      index[i] = rest % w.size[i];
+      at_y += index[i] * w.y[i];
+      at_x += index[i] * w.x[i];
+    }
+    for (int64_t r = begin; r < end; ++r) {
+      f(at_y, at_x, axes ? index[axes - 1] : 0);
+      for (size_t i = axes; i-- > 0;) {
+        at_y += w.y[i];
+        at_x += w.x[i];
+        if (++index[i] < w.size[i]) break;
+        at_y -= w.y[i] * w.size[i];
+        at_x -= w.x[i] * w.size[i];
+        index[i] = 0;
+      }
+    }
+  });
+}
+
+template <class T>
+constexpr bool is_half = std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
+
+// A float on the way from double to a half type: rounded to odd, so that the second rounding ends
+// where a single one would.
+inline float round_to_odd(double x) {
+  float f = float(x);
+  if (double(f) == x || x != x) return f;
+  uint32_t u = std::bit_cast<uint32_t>(f);
+  if (std::fabs(double(f)) > std::fabs(x)) --u;
+  return std::bit_cast<float>(u | 1);
+}
+
+template <class To, class From>
+To converted(From x) {
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (is_half<From>) {
+    return converted<To>(float(x));
+  } else if constexpr (is_half<To> && std::is_same_v<From, double>) {
+    return To(round_to_odd(x));
+  } else if constexpr (is_half<To>) {
+    return To(float(x));
+  } else {
+    return To(x);
+  }
+}
+
+template <class To, class From>
+void copy_run(To* y, const From* x, int64_t n, int64_t step_y, int64_t step_x) {
+  if (step_y == 1 && step_x == 1) {
+    if constexpr (std::is_same_v<To, From>) {
+      std::memcpy(y, x, size_t(n) * sizeof(To));
+    } else {
+      for (int64_t i = 0; i < n; ++i) y[i] = converted<To>(x[i]);
+    }
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i * step_y] = converted<To>(x[i * step_x]);
+  }
+}
+
+// The axis along which x is dense, moved next to the innermost one when y is dense in the latter:
+// a transposition, done in tiles so that both sides use whole cache lines.
+bool make_transposition(Walk& w) {
+  const size_t last = w.size.size() - 1;
+  if (w.y[last] != 1 || w.x[last] == 1 || last == 0) return false;
+  for (size_t i = 0; i < last; ++i) {
+    if (w.x[i] != 1) continue;
+    for (; i + 1 < last; ++i) {
+      std::swap(w.size[i], w.size[i + 1]);
+      std::swap(w.y[i], w.y[i + 1]);
+      std::swap(w.x[i], w.x[i + 1]);
+    }
+    return true;
+  }
+  return false;
+}
+
+template <class To, class From>
+void transpose(const Walk& w, To* y, const From* x) {
+  const size_t last = w.size.size() - 1;
+  const int64_t rows = w.size[last - 1], columns = w.size[last];
+  const int64_t step_y = w.y[last - 1], step_x = w.x[last];
+  Walk bands = w;  // kTile rows each
+  bands.size[last - 1] = (rows + kTile - 1) / kTile;
+  bands.y[last - 1] *= kTile;
+  bands.x[last - 1] *= kTile;
+  each_offset(bands, last, kTile * columns, [&](int64_t at_y, int64_t at_x, int64_t band) {
+    const int64_t height = std::min(kTile, rows - band * kTile);
+    for (int64_t c = 0; c < columns; c += kTile) {
+      const int64_t stop = std::min(columns, c + kTile);
+      for (int64_t r = 0; r < height; ++r) {
+        for (int64_t i = c; i < stop; ++i) {
+          y[at_y + r * step_y + i] = converted<To>(x[at_x + r + i * step_x]);
+        }
+      }
+    }
+  });
+}
+
+template <class To, class From>
+void copy_typed(const Tensor& y, const Tensor& x) {
+  Walk w = merged(y.shape(), y.strides(), x.strides());
+  To* py = y.data<To>();
+  const From* px = x.data<From>();
+  if (make_transposition(w)) return transpose(w, py, px);
+  const size_t last = w.size.size() - 1;
+  const int64_t step_y = w.y[last], step_x = w.x[last];
+  if (last == 0) {
+    return parallel_for(w.size[0], kGrain, [&](int64_t begin, int64_t end) {
+      copy_run(py + begin * step_y, px + begin * step_x, end - begin, step_y, step_x);
+    });
+  }
+  each_offset(w, last, w.size[last], [&](int64_t at_y, int64_t at_x, int64_t) {
+    copy_run(py + at_y, px + at_x, w.size[last], step_y, step_x);
+  });
+}
+
+}  // namespace
+
+void copy(Tensor y, Tensor x) {
+  if (y.numel() == 0) return;
+  if (y.dtype() == x.dtype()) {  // bits are enough
+    return dispatch_any(y.dtype(), [&]<class T>() { copy_typed<T, T>(y, x); });
+  }
+  dispatch_any(y.dtype(), [&]<class To>() {
+    dispatch_any(x.dtype(), [&]<class From>() { copy_typed<To, From>(y, x); });
+  });
+}
+
+void fill(Tensor y, double value) {
+  if (y.numel() == 0) return;
+  dispatch_any(y.dtype(), [&]<class T>() {
+    Walk w = merged(y.shape(), y.strides(), y.strides());
+    T* py = y.data<T>();
+    const T v = converted<T>(value);
+    const size_t last = w.size.size() - 1;
+    const int64_t step = w.y[last];
+    if (last == 0 && step == 1) {
+      return parallel_for(w.size[0], kGrain,
+                          [&](int64_t begin, int64_t end) { std::fill(py + begin, py + end, v); });
+    }
+    each_offset(w, last, w.size[last], [&](int64_t at, int64_t, int64_t) {
+      for (int64_t i = 0; i < w.size[last]; ++i) py[at + i * step] = v;
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

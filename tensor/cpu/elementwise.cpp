@@ -1,0 +1,157 @@
+// Elementwise kernels: one loop each over contiguous memory, split into pieces for the threads.
+#include "tensor/kernels.h"
+#include "tensor/math.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+
+// y[i] = f(x[i])
+template <class F>
+void map(Tensor y, Tensor x, F f) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) py[i] = f(px[i]);
+    });
+  });
+}
+
+// y[i] = f(a[i], b[i])
+template <class F>
+void map(Tensor y, Tensor a, Tensor b, F f) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* pa = a.data<T>();
+    const T* pb = b.data<T>();
+    parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) py[i] = f(pa[i], pb[i]);
+    });
+  });
+}
+
+// Calls f(row) for each of `rows` rows of C elements.
+template <class F>
+void each_row(int64_t rows, int64_t C, F f) {
+  parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(C, 1)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) f(r);
+               });
+}
+
+}  // namespace
+
+void add(Tensor y, Tensor a, Tensor b) {
+  map(y, a, b, [](auto u, auto v) { return u + v; });
+}
+
+void sub(Tensor y, Tensor a, Tensor b) {
+  map(y, a, b, [](auto u, auto v) { return u - v; });
+}
+
+void mul(Tensor y, Tensor a, Tensor b) {
+  map(y, a, b, [](auto u, auto v) { return u * v; });
+}
+
+void axpby(Tensor y, Tensor x, double alpha, double beta) {
+  if (beta == 0) {
+    map(y, x, [alpha](auto v) { return decltype(v)(alpha) * v; });
+  } else {
+    map(y, x, y,
+        [alpha, beta](auto v, auto w) { return decltype(v)(alpha) * v + decltype(v)(beta) * w; });
+  }
+}
+
+// NaN passes through: it is not less than 0.
+void relu(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return v < 0 ? decltype(v)(0) : v; });
+}
+
+void relu_backward(Tensor dx, Tensor dy, Tensor y) {
+  map(dx, dy, y, [](auto g, auto v) { return v > 0 ? g : decltype(g)(0); });
+}
+
+void gelu(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return math::gelu(v); });
+}
+
+void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
+  map(dx, dy, x, [](auto g, auto v) { return g * math::gelu_grad(v); });
+}
+
+void sigmoid(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return math::sigmoid(v); });
+}
+
+void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
+  map(dx, dy, y, [](auto g, auto v) { return g * v * (1 - v); });
+}
+
+void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
+  // uniform(i) >= p, said in the integers that the numbers are made of.
+  const uint64_t threshold = uint64_t(std::ceil(std::max(0.0, p * 4294967296.0 - 0.5)));
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    const T keep = T(1 / (1 - p));
+    const int64_t n = y.numel();
+    parallel_for((n + 3) / 4, kGrain / 4, [=](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        Philox words = philox(random.seed, random.stream, random.first + uint64_t(block));
+        const int64_t last = std::min<int64_t>(4, n - 4 * block);
+        for (int64_t i = 0; i < last; ++i) {
+          py[4 * block + i] = words.v[i] >= threshold ? px[4 * block + i] * keep : T(0);
+        }
+      }
+    });
+  });
+}
+
+void add_bias(Tensor y, Tensor x, Tensor b) {
+  const int64_t C = b.numel();
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    const T* pb = b.data<T>();
+    each_row(C ? y.numel() / C : 0, C, [=](int64_t r) {
+#pragma omp simd
+      for (int64_t c = 0; c < C; ++c) py[r * C + c] = px[r * C + c] + pb[c];
+    });
+  });
+}
+
+void scale_rows(Tensor y, Tensor x, Tensor s) {
+  const int64_t rows = s.numel(), C = rows ? y.numel() / rows : 0;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    const T* ps = s.data<T>();
+    each_row(rows, C, [=](int64_t r) {
+      const T factor = ps[r];
+#pragma omp simd
+      for (int64_t c = 0; c < C; ++c) py[r * C + c] = px[r * C + c] * factor;
+    });
+  });
+}
+
+void zero_padding(Tensor y, Tensor x, Tensor lengths) {
+  const int64_t B = x.dim(0), T = x.dim(1), C = x.numel() ? x.numel() / (B * T) : 0;
+  const int64_t* length = lengths.data<int64_t>();
+  const int64_t bytes = C * int64_t(item_size(x.dtype()));
+  unsigned char* py = y.raw();
+  const unsigned char* px = x.raw();
+  each_row(B * T, C, [=](int64_t r) {
+    if (r % T >= length[r / T]) {
+      std::fill_n(py + r * bytes, bytes, 0);
+    } else if (py != px) {
+      std::copy_n(px + r * bytes, bytes, py + r * bytes);
+    }
+  });
+}
+
+}  // namespace brine::BRINE_CPU
