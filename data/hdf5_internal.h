@@ -1,0 +1,87 @@
+// What reader and writer share of the HDF5 C library: the lock, handles, types and errors.
+// Included by data/hdf5_*.cpp only.
+#pragma once
+
+#include <hdf5.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensor/dtype.h"
+#include "tensor/shape.h"
+
+namespace brine::data::hdf5 {
+
+// Held around every call into the library. Starts it the first time (plugins off, no work at
+// exit) and silences its printing in this thread.
+class Lock {
+ public:
+  Lock();
+
+ private:
+  std::lock_guard<std::recursive_mutex> guard_;
+};
+
+// Owns an identifier. It must die while a Lock lives.
+class Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+  Handle() = default;
+  Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  Handle(Handle&& other) noexcept : id_(other.id_), close_(other.close_) { other.id_ = -1; }
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  ~Handle() { reset(); }
+
+  hid_t id() const { return id_; }
+  bool ok() const { return id_ >= 0; }
+  // False when the library reports an error.
+  bool reset() {
+    bool closed = id_ < 0 || close_(id_) >= 0;
+    id_ = -1;
+    return closed;
+  }
+
+ private:
+  hid_t id_ = -1;
+  Close close_ = nullptr;
+};
+
+// Throws Error("WHERE: DOING: what the library says first").
+[[noreturn]] void fail(const std::string& where, const std::string& doing);
+inline void must(bool ok, const std::string& where, const char* doing) {
+  if (!ok) fail(where, doing);
+}
+
+// A type of ours and the byte order it has in a file.
+struct StoredType {
+  Dtype dtype = Dtype::f32;
+  bool swapped = false;  // not this machine's order
+  hid_t id = -1;         // belongs to the table, never closed
+};
+// The type of ours that equals `type` bit for bit, or nothing.
+std::optional<StoredType> find_type(hid_t type);
+// The type to write: this machine's order.
+hid_t file_type(Dtype dtype);
+// Integers of every width, for attributes.
+struct StoredInteger {
+  int bytes = 0;
+  bool is_signed = false, swapped = false;
+  hid_t id = -1;
+};
+std::optional<StoredInteger> find_integer(hid_t type);
+
+// Turns the order of the bytes of `count` items of `size` bytes.
+void swap_bytes(void* items, size_t count, size_t size);
+
+// The parts of "a/b/c"; empty for "/". Parts that are empty, "." or ".." throw.
+std::vector<std::string> split_path(const std::string& where, const std::string& object);
+
+std::vector<hsize_t> to_hsize(const Shape& shape);
+
+}  // namespace brine::data::hdf5
