@@ -164,9 +164,10 @@ SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_
 std::string format_safetensors_header(const std::string& file, const SafetensorsHeader& header) {
   std::string text = "{";
   auto quoted = [&](const std::string& s) {
-    check(s.find('\0') == s.npos, file, ": NUL byte in the name or value ", json(s).dump());
     try {
-      return json(s).dump();
+      std::string json_text = json(s).dump();
+      check(s.find('\0') == s.npos, file, ": NUL byte in the name or value ", json_text);
+      return json_text;
     } catch (const json::exception&) {
       throw Error(file + ": a name or value is not UTF-8");
     }
