@@ -1,0 +1,150 @@
+// From the words of the command line to one subcommand's run().
+#include "apps/program.h"
+
+#include <algorithm>
+#include <iostream>
+#include <new>
+
+#include "apps/options.h"
+#include "apps/terminal.h"
+#include "apps/version.h"
+#include "data/file_io.h"
+#include "tensor/device.h"
+#include "tensor/error.h"
+
+namespace brine {
+
+namespace {
+
+std::vector<Subcommand>& registry() {
+  static std::vector<Subcommand> commands;
+  return commands;
+}
+
+std::string overview() {
+  std::string text =
+      "brine trains transformers and distills them into ones with sparse linear attention.\n\n"
+      "Usage: brine SUBCOMMAND [OPTIONS]     brine SUBCOMMAND --help     brine --version\n\n";
+  for (const Subcommand& command : subcommands()) {
+    if (command.hidden) continue;
+    std::string name = "  " + command.name;
+    name.resize(std::max<size_t>(name.size() + 1, 14), ' ');
+    text += name + command.help + "\n";
+  }
+  return text;
+}
+
+const Subcommand& find_subcommand(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Subcommand& command : subcommands()) {
+    if (command.name == name) return command;
+    if (!command.hidden) names.push_back(command.name);
+  }
+  std::string best = nn::nearest(name, names);
+  throw Error(join("unknown subcommand \"", name, "\"",
+                   best.empty() ? "" : "; the nearest is \"" + best + "\""));
+}
+
+int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
+  Everywhere everywhere;
+  CommandBody body = command.make();
+  nn::Schema keys;
+  body.describe(keys);
+  everywhere.describe(keys);
+  Invocation invocation = apply_options("brine " + command.name, command.help, keys, words);
+  if (invocation.version) std::cout << version_text();
+  if (invocation.help) std::cout << invocation.help_text;
+  if (invocation.version || invocation.help) return 0;
+  set_up_log(invocation.quiet     ? LogLevel::warning
+             : invocation.verbose ? LogLevel::detail
+                                  : LogLevel::info);
+  set_threads(int(everywhere.threads));
+  return body.run(
+      {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
+}
+
+int without_subcommand(const std::vector<std::string>& words) {
+  Everywhere everywhere;
+  nn::Schema keys = nn::schema_of(everywhere);
+  Invocation invocation = apply_options("brine", "", keys, words);
+  check(invocation.help || invocation.version, "no subcommand; brine --help lists them");
+  std::cout << (invocation.version ? version_text() : overview());
+  return 0;
+}
+
+std::string one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::replace(text.begin(), text.end(), '\r', ' ');
+  return text;
+}
+
+}  // namespace
+
+void Everywhere::describe(nn::Schema& s) {
+  s.field("threads", threads, "Threads that compute; 0 takes all cores",
+          {.min = 0, .max = 4096, .transient = true});
+  s.field("seed", seed, "Seed of everything random", {.min = 0});
+}
+
+void keep_configuration(const RunContext& context, const std::string& directory) {
+  std::string head = "# brine " + context.command + ", version " BRINE_VERSION "\n";
+  data::write_file_atomic(directory + "/config.toml", head + context.keys.to_toml());
+}
+
+const std::vector<Subcommand>& subcommands() { return registry(); }
+
+void register_subcommand(Subcommand command) {
+  auto& all = registry();
+  auto place = std::find_if(all.begin(), all.end(),
+                            [&](const Subcommand& other) { return other.name > command.name; });
+  all.insert(place, std::move(command));
+}
+
+int run_program(const std::vector<std::string>& words) {
+  std::string name = "brine";
+  try {
+    Everywhere everywhere;
+    nn::Schema keys = nn::schema_of(everywhere);
+    Split split = split_command_line(keys, words);
+    int status = 0;
+    if (split.subcommand.empty()) {
+      status = without_subcommand(words);
+    } else {
+      const Subcommand& command = find_subcommand(split.subcommand);
+      name += " " + command.name;
+      status = run_subcommand(command, split.rest);
+    }
+    std::cout.flush();
+    check(bool(std::cout), "standard output cannot be written");
+    return status;
+  } catch (const std::bad_alloc&) {
+    std::cerr << name << ": out of memory\n";
+  } catch (const std::exception& e) {
+    std::cerr << one_line(name + ": " + e.what()) << "\n";
+  }
+  return 1;
+}
+
+std::string configuration_page() {
+  Everywhere everywhere;
+  std::string page =
+      "# Configuration\n\n"
+      "Written by `brine docs-config --out docs/configuration.md`; do not edit it by hand.\n\n"
+      "Every key is a flag (`learning_rate` is `--learning-rate`, `attention.k` is\n"
+      "`--attention.k`, or `--k` where no other key ends in k) and a key of the TOML files given\n"
+      "with `--config FILE` (`[attention]`, then `k = 16`). Files win over defaults, later files\n"
+      "over earlier ones, flags over files. An unknown key is an error.\n\n"
+      "## Everywhere\n\n" +
+      nn::schema_of(everywhere).to_markdown();
+  for (const Subcommand& command : subcommands()) {
+    if (command.hidden) continue;
+    CommandBody body = command.make();
+    nn::Schema keys;
+    body.describe(keys);
+    page += "\n## brine " + command.name + "\n\n" + command.help + ".\n\n" + keys.to_markdown();
+  }
+  return page;
+}
+
+}  // namespace brine
