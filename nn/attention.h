@@ -31,8 +31,8 @@ struct AttentionDials {
 struct AttentionInput {
   Tensor q, k, v;  // [B, H, T, d]
   Tensor hidden;   // [B, T, C] the layer's normed input
-  Visibility see;
-  AttentionDials dials;
+  Visibility see = {};
+  AttentionDials dials = {};
   Tap* tap = nullptr;              // null: nobody looks inside
   RandomStream* random = nullptr;  // null: evaluation
 };

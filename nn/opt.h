@@ -28,9 +28,9 @@ struct OptConfig {
 
 // One forward pass.
 struct ModelCall {
-  Tensor ids;      // i32 [B, T]
-  Tensor lengths;  // i64 [B]; undefined = all T
-  AttentionDials dials;
+  Tensor ids;           // i32 [B, T]
+  Tensor lengths = {};  // i64 [B]; undefined = all T
+  AttentionDials dials = {};
   LayerObserver* observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
   bool recompute = false;          // keep only layer inputs, run layers again in backward

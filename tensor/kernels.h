@@ -11,7 +11,7 @@ namespace brine {
 // L_b keys, ordinals 0..w-1. `lengths` is i64 [B]; undefined means L = T.
 struct Visibility {
   bool causal = true;
-  Tensor lengths;
+  Tensor lengths = {};
 };
 
 // ---- elementwise (cpu/elementwise.cpp)

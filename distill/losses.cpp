@@ -1,0 +1,164 @@
+// Layer losses where the tensors live, logits losses at the end, one walk backward.
+#include "distill/losses.h"
+
+#include <cmath>
+
+namespace brine::distill {
+namespace {
+
+// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T].
+Tensor row_weights(const Batch& batch, double per_row, Dtype dtype) {
+  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
+  Tensor w = Tensor::zeros({B * T}, dtype);
+  double value = 1 / (double(batch.tokens) * per_row);
+  dispatch_float(dtype, [&]<class S>() {
+    for (int64_t b = 0; b < B; ++b) {
+      int64_t L = batch.lengths.defined() ? batch.lengths.data<int64_t>()[b] : T;
+      for (int64_t t = 0; t < L; ++t) w.data<S>()[b * T + t] = S(value);
+    }
+  });
+  return w;
+}
+
+// Collects the terms of all layers; each layer's sum is attached to the layer's output.
+class LayerLosses : public nn::LayerObserver {
+ public:
+  LayerLosses(const LossConfig& config, Teacher& teacher, const Batch& batch, int64_t layers,
+              double share)
+      : config_(config), teacher_(teacher), batch_(batch), layers_(layers), share_(share) {}
+
+  Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
+    TeacherLayer t = teacher_.layer(i);
+    Visibility see{.causal = true, .lengths = batch_.lengths};
+    if (config_.approx) {
+      const Tensor& scores = tap.get("scores");  // S [B, H, T, K]
+      TeacherSummary summary = summarize_teacher(t.attention, scores.dim(-1), see);
+      add_term("approx", attention_term(approx_loss(scores, summary, see)), config_.approx);
+    }
+    if (config_.prob) {
+      add_term("prob", attention_term(prob_loss(tap.get("q"), tap.get("k"), t.attention, see)),
+               config_.prob);
+    }
+    if (config_.context) {
+      add_term("context", distance(tap.get("context"), t.context), config_.context);
+    }
+    if (config_.kd) add_term("kd", distance(output, t.output), config_.kd);
+    return std::exchange(sum_, Tensor());
+  }
+
+  LossTerms terms;
+
+ private:
+  // {KL, MSE} -> kl KL + mse MSE
+  Tensor attention_term(const Tensor& pair) {
+    double values[] = {config_.kl, config_.mse};
+    Tensor weights = Tensor::from(std::span<const double>(values), {2}).to(pair.dtype());
+    return dot(pair, weights);
+  }
+  Tensor distance(const Tensor& a, const Tensor& b) {
+    return squared_distance(a, b, row_weights(batch_, double(a.dim(-1)), a.dtype()));
+  }
+  void add_term(const char* name, const Tensor& value, double weight) {
+    Tensor scaled = scale(value, weight * share_ / double(layers_));
+    // The first of two runs (no tape) and the only one count; a recomputation does not.
+    if (!counted(name)) terms[name] += scaled.item();
+    sum_ = sum_.defined() ? add(sum_, scaled) : scaled;
+  }
+  bool counted(const char* name) { return ++calls_[name] > layers_; }
+
+  const LossConfig& config_;
+  Teacher& teacher_;
+  const Batch& batch_;
+  int64_t layers_;
+  double share_;
+  Tensor sum_;
+  std::map<std::string, int64_t> calls_;
+};
+
+}  // namespace
+
+void LossConfig::describe(nn::Schema& s) {
+  s.field("approx", approx, "Weight of L_approx: the widened estimate against the teacher",
+          {.min = 0});
+  s.field("prob", prob, "Weight of L_prob: dense student attention against the teacher",
+          {.min = 0});
+  s.field("context", context, "Weight of L_context: attention outputs", {.min = 0});
+  s.field("kd", kd, "Weight of L_kd: layer outputs", {.min = 0});
+  s.field("kd_task", kd_task, "Weight of L_kd_task: KL of the logits", {.min = 0});
+  s.field("task", task, "Weight of L_task: next-token prediction", {.min = 0});
+  s.field("kl", kl, "Weight of the KL part inside approx and prob", {.min = 0});
+  s.field("mse", mse, "Weight of the squared part inside approx and prob", {.min = 0});
+}
+
+TeacherNeeds LossConfig::needs() const {
+  return {.attention = approx || prob, .context = context != 0, .output = kd != 0,
+          .logits = kd_task != 0};
+}
+
+LossConfig task_only() {
+  LossConfig c;
+  c.approx = c.prob = c.context = c.kd = c.kd_task = 0;
+  c.task = 1;
+  return c;
+}
+
+Objective::Objective(nn::OptModel& student, Teacher* teacher, const LossConfig& config)
+    : student_(student), teacher_(teacher), config_(config) {
+  check(teacher || !config.needs_teacher(), "losses: a loss with a weight needs a teacher");
+  check(config.needs_teacher() || config.task, "losses: every weight is 0");
+  if (teacher && config.needs_teacher()) teacher->require(config.needs());
+}
+
+void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
+  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
+  bool taught = teacher_ && config_.needs_teacher();
+  if (taught) teacher_->begin(batch);
+  std::unique_ptr<LayerLosses> layers;
+  if (taught && (config_.approx || config_.prob || config_.context || config_.kd)) {
+    layers = std::make_unique<LayerLosses>(config_, *teacher_, batch,
+                                           student_.config().num_hidden_layers, call.share);
+  }
+  Tensor hidden = student_.hidden({.ids = batch.ids,
+                                   .lengths = batch.lengths,
+                                   .dials = call.dials,
+                                   .observer = layers.get(),
+                                   .random = call.random,
+                                   .recompute = call.recompute});
+  LossTerms here = layers ? layers->terms : LossTerms{};
+  Tensor total;
+  auto add_term = [&](const char* name, const Tensor& value, double weight) {
+    Tensor scaled = scale(value, weight * call.share);
+    here[name] = scaled.item();
+    total = total.defined() ? add(total, scaled) : scaled;
+  };
+  if (config_.task || config_.kd_task) {
+    Tensor logits = reshape(student_.logits(hidden), {B * T, student_.config().vocab_size});
+    if (config_.kd_task) {
+      TopLogits top = teacher_->logits();
+      add_term("kd_task", dot(kl_logits(logits, top), row_weights(batch, 1, logits.dtype())),
+               config_.kd_task);
+    }
+    if (config_.task) {
+      Tensor target = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({B * T});
+      int64_t rows = 0;
+      for (int64_t r = 0; r < B * T; ++r) rows += target.data<int32_t>()[r] >= 0;
+      check(rows > 0, "losses: no token of the batch is predicted");
+      Tensor weight = Tensor::full({B * T}, 1 / double(rows), logits.dtype());
+      Tensor mean = dot(cross_entropy(logits, target), weight);
+      here["task_nll"] = mean.item() * call.share;
+      add_term("task", mean, config_.task);
+    }
+  }
+  for (auto& [name, value] : here) {
+    if (!std::isfinite(value)) throw NonFiniteLoss(name, value);
+    terms[name] += value;
+    if (name != "task_nll") terms["loss"] += value;
+  }
+  if (total.defined()) {
+    backward(total);
+  } else {
+    backward(hidden, Tensor::zeros_like(hidden));  // the losses are attached inside the layers
+  }
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,59 @@
+// The losses of method 4, each weighted in the configuration and logged by itself.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "distill/teacher.h"
+#include "nn/observer.h"
+#include "nn/schema.h"
+
+namespace brine::distill {
+
+struct LossConfig {
+  // Weights of the terms inside L_sea, then of the parts of the attention terms (paper, eq. L_sea).
+  double approx = 1, prob = 1, context = 1, kd = 5, kd_task = 0.2, task = 0.1;
+  double kl = 0.1, mse = 1;
+
+  void describe(nn::Schema& schema);
+  bool needs_teacher() const { return approx || prob || context || kd || kd_task; }
+  TeacherNeeds needs() const;
+};
+
+// Only next-token prediction, weight 1: a teacher's training.
+LossConfig task_only();
+
+// The weighted terms of a step, whose sum is "loss"; "task_nll" is the unweighted mean NLL a token.
+using LossTerms = std::map<std::string, double>;
+
+// Thrown before the gradients of a step are used.
+struct NonFiniteLoss : Error {
+  NonFiniteLoss(const std::string& term, double value)
+      : Error(join("loss term '", term, "' is ", value)), term(term) {}
+  std::string term;
+};
+
+// Computes and differentiates the losses of one micro-batch.
+class Objective {
+ public:
+  // `teacher` may be null when no loss with a weight needs one.
+  Objective(nn::OptModel& student, Teacher* teacher, const LossConfig& config);
+
+  struct Call {
+    double share = 1;                // of the step's rows that are in this micro-batch
+    RandomStream* random = nullptr;  // dropout
+    bool recompute = false;
+    int64_t loss_from = 0;           // task loss on targets from this position on
+    nn::AttentionDials dials = {};
+  };
+  // Adds share * gradient to the student's gradients and share * value to `terms`.
+  void run(const Batch& batch, const Call& call, LossTerms& terms);
+
+ private:
+  nn::OptModel& student_;
+  Teacher* teacher_;
+  LossConfig config_;
+};
+
+}  // namespace brine::distill

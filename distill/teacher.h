@@ -1,0 +1,60 @@
+// Where the teacher's tensors come from: a teacher that runs beside the student, or a dump.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autograd/ops.h"
+#include "distill/batch.h"
+#include "nn/opt.h"
+#include "tensor/teacher.h"
+
+namespace brine::distill {
+
+// What a loss may ask of one layer, all detached. Undefined tensors are absent.
+struct TeacherLayer {
+  TeacherAttention attention;  // [B, H, T, T], or the teacher's q and k [B, H, T, d]
+  Tensor context;              // [B, T, C] attention output before the output projection
+  Tensor output;               // [B, T, C] the layer's output
+};
+
+// What the losses with a weight need.
+struct TeacherNeeds {
+  bool attention = false, context = false, output = false, logits = false;
+};
+
+class Teacher {
+ public:
+  virtual ~Teacher() = default;
+  // Throws, naming what is absent and the loss that wants it.
+  virtual void require(const TeacherNeeds& needs) const = 0;
+  // Announces that `next` will come soon (a dump reads ahead).
+  virtual void expect(const std::vector<int64_t>& /*windows*/) {}
+  virtual void begin(const Batch& batch) = 0;
+  // Layers are asked in order, 0 first; with recomputation once more, from the last to the first.
+  virtual TeacherLayer layer(int64_t i) = 0;
+  virtual TopLogits logits() = 0;  // rows [B T]
+};
+
+// Runs in lockstep with the student, one layer at a time, in evaluation mode without a tape.
+class OnlineTeacher : public Teacher {
+ public:
+  // top_n: how many logits of a row count (0 = all), as in a dump.
+  explicit OnlineTeacher(std::shared_ptr<nn::OptModel> model, int64_t top_n = 0);
+  void require(const TeacherNeeds&) const override {}
+  void begin(const Batch& batch) override;
+  TeacherLayer layer(int64_t i) override;
+  TopLogits logits() override;
+
+ private:
+  std::shared_ptr<nn::OptModel> model_;
+  int64_t top_n_;
+  nn::ModelCall call_;
+  std::vector<Tensor> inputs_;  // inputs_[i] enters layer i
+};
+
+// The n largest logits of each row with their ids, and the row's log-sum-exp. n = 0: all.
+TopLogits top_logits(const Tensor& logits, int64_t n);
+
+}  // namespace brine::distill

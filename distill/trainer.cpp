@@ -1,0 +1,222 @@
+// The training loop, its checkpoints and its log.
+#include "distill/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "data/safetensors.h"
+#include "distill/checkpoint.h"
+#include "distill/model_io.h"
+#include "distill/signals.h"
+
+namespace brine::distill {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Moments under the names of their parameters, so that a checkpoint does not depend on the layout
+// of the flat buffers.
+std::vector<data::NamedTensor> moments_of(const nn::ParameterStore& store, const nn::Adamw& adamw) {
+  std::vector<data::NamedTensor> out;
+  for (const auto& e : store.entries()) {
+    Shape shape = e.parameter->value.shape();
+    out.emplace_back("m." + e.path, adamw.first_moment().slice(0, e.offset, e.size).view(shape));
+    out.emplace_back("v." + e.path, adamw.second_moment().slice(0, e.offset, e.size).view(shape));
+  }
+  return out;
+}
+
+void load_moments(const data::Safetensors& file, const nn::ParameterStore& store,
+                  const nn::Adamw& adamw) {
+  for (auto& [name, view] : moments_of(store, adamw)) {
+    Tensor saved = file.tensor(name);
+    check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
+          ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
+          view.shape());
+    BRINE_CALL(view, copy, view, saved);
+  }
+}
+
+// The loss first, then its terms.
+Values in_order(const LossTerms& terms) {
+  Values out;
+  if (auto it = terms.find("loss"); it != terms.end()) out.push_back(*it);
+  for (const auto& term : terms) {
+    if (term.first != "loss") out.push_back(term);
+  }
+  return out;
+}
+
+CheckpointFile text_file(const std::string& name, std::string text) {
+  return {name, [text = std::move(text)](const data::ByteSink& sink) { sink(text); }};
+}
+
+CheckpointFile tensor_file(const std::string& name, std::vector<data::NamedTensor> tensors) {
+  return {name, [tensors = std::move(tensors)](const data::ByteSink& sink) {
+            data::write_safetensors(sink, tensors);
+          }};
+}
+
+}  // namespace
+
+void TrainerConfig::describe(nn::Schema& s) {
+  s.field("steps", steps, "Optimizer steps", {.min = 1});
+  s.field("max_seconds", max_seconds,
+          "Stop after this much training time; 0 = never. Such a run is not reproducible bit for bit",
+          {.min = 0});
+  s.field("batch_size", batch_size, "Windows of a micro-batch", {.min = 1});
+  s.field("accumulate", accumulate, "Micro-batches of a step", {.min = 1});
+  s.field("loss_from", loss_from, "The task loss counts targets from this position on", {.min = 0});
+  s.field("recompute", recompute, "Keep only layer inputs and run layers again in backward");
+  s.field("eval_every", eval_every, "Steps between evaluations; 0 = only at the end", {.min = 0});
+  s.field("eval_windows", eval_windows, "Windows of an evaluation; 0 = all", {.min = 0});
+  s.field("save_every", save_every, "Steps between checkpoints; 0 = only at the end", {.min = 0});
+  s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
+  s.choice("nonfinite", nonfinite, {"stop", "skip"},
+           "What to do with a step whose loss or gradient is not finite");
+  s.section("optimizer", optimizer);
+  s.section("schedule", schedule);
+}
+
+Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
+    : parts_(std::move(parts)),
+      config_(config),
+      objective_(parts_.model, parts_.teacher, parts_.losses),
+      optimizer_(parts_.store, config.optimizer),
+      random_{.seed = parts_.seed, .stream = 2} {
+  check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
+        " is beyond the window of ", parts_.train.window(), " tokens");
+}
+
+bool Trainer::finished() const {
+  return step_ >= config_.steps || (config_.max_seconds > 0 && seconds_ >= config_.max_seconds);
+}
+
+double Trainer::progress() const {
+  double p = double(step_) / double(config_.steps);
+  return config_.max_seconds > 0 ? std::max(p, seconds_ / config_.max_seconds) : p;
+}
+
+LossTerms Trainer::train_step() {
+  parts_.model.visit([this](nn::Module& m) {
+    if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(step_);
+  });
+  parts_.store.zero_gradients();
+  LossTerms terms;
+  for (int64_t i = 0; i < config_.accumulate; ++i) {
+    int64_t n = step_ * config_.accumulate + i;
+    if (parts_.teacher) parts_.teacher->expect(parts_.train.windows_of(n + 1, config_.batch_size));
+    Batch batch = parts_.train.batch(n, config_.batch_size);
+    // Windows are of one length, so that micro-batches have equal shares of the rows.
+    objective_.run(batch,
+                   {.share = 1 / double(config_.accumulate),
+                    .random = &random_,
+                    .recompute = config_.recompute,
+                    .loss_from = config_.loss_from},
+                   terms);
+    tokens_ += batch.tokens;
+  }
+  double norm = optimizer_.gradient_norm();
+  if (!std::isfinite(norm)) throw NonFiniteLoss("gradient norm", norm);
+  double rate = config_.schedule.factor(step_, progress());
+  optimizer_.step(rate, norm);
+  terms["gradient_norm"] = norm;
+  terms["rate"] = rate * config_.optimizer.learning_rate;
+  return terms;
+}
+
+TrainOutcome Trainer::run(RunLog& log) {
+  StopSignals signals;
+  TrainOutcome out;
+  out.steps = step_;
+  while (!finished() && !signals.requested()) {
+    Clock::time_point start = Clock::now();
+    int64_t before = tokens_;
+    try {
+      out.last = train_step();
+    } catch (const NonFiniteLoss& e) {
+      check(config_.nonfinite == "skip", "step ", step_ + 1, ": ", e.what());
+      ++skipped_;
+      log.event(join("step ", step_ + 1, " skipped: ", e.what(), " (", skipped_, " so far)"));
+    }
+    seconds_ += seconds_since(start);
+    ++step_;
+    log.step({.step = step_,
+              .total = config_.steps,
+              .tokens = tokens_ - before,
+              .values = in_order(out.last)});
+    if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
+    if (config_.save_every && step_ % config_.save_every == 0) save();
+  }
+  out.interrupted = signals.requested() && !finished();
+  if (out.interrupted) log.event(join(signals.name(), ": saving at step ", step_));
+  if (saved_step_ != step_) save();
+  if (!out.interrupted) evaluate_now(log);
+  out.steps = step_;
+  out.skipped = skipped_;
+  out.tokens = tokens_;
+  out.seconds = seconds_;
+  return out;
+}
+
+void Trainer::evaluate_now(RunLog& log) {
+  if (!parts_.valid) return;
+  Perplexity p = evaluate(parts_.model, *parts_.valid,
+                          {.batch_size = config_.batch_size,
+                           .max_windows = config_.eval_windows,
+                           .loss_from = config_.loss_from});
+  log.evaluation(step_, {{"valid_perplexity", p.value()}, {"valid_nll", p.nll}});
+}
+
+void Trainer::save() {
+  nn::Json state = {{"step", step_},
+                    {"tokens", tokens_},
+                    {"seconds", seconds_},
+                    {"skipped_steps", skipped_},
+                    {"optimizer_steps", optimizer_.steps()},
+                    {"random", {{"seed", random_.seed}, {"stream", random_.stream},
+                                {"counter", random_.counter}}},
+                    {"configuration", nn::Json::parse(parts_.configuration)}};
+  save_checkpoint(parts_.run_dir, step_,
+                  {text_file("config.json", config_text(parts_.config, parts_.tokenizer)),
+                   tensor_file("model.safetensors", tensors_of(parts_.model)),
+                   tensor_file("optimizer.safetensors", moments_of(parts_.store, optimizer_)),
+                   text_file("trainer.json", state.dump(2) + "\n")},
+                  int(config_.keep));
+  saved_step_ = step_;
+}
+
+std::vector<std::string> Trainer::resume() {
+  LatestCheckpoint latest = latest_good_checkpoint(parts_.run_dir);
+  check(latest.good.has_value(), parts_.run_dir, ": no good checkpoint to resume from");
+  data::Path dir = latest.good->path;
+  std::string file = (dir / "trainer.json").string();
+  nn::Json state = nn::Json::parse(data::read_file(file));
+  std::vector<std::string> changed =
+      nn::differences(state.at("configuration"), nn::Json::parse(parts_.configuration));
+  if (!changed.empty()) {
+    std::string list;
+    for (const std::string& line : changed) list += "; " + line;
+    throw ChangedConfiguration(parts_.run_dir + ": the configuration changed since" + list);
+  }
+  std::vector<nn::NamedTensor> tensors;
+  data::Safetensors weights(dir / "model.safetensors");
+  for (auto& e : weights.entries()) tensors.push_back({e.name, weights.tensor(e.name)});
+  nn::load_state(parts_.model, tensors, (dir / "model.safetensors").string());
+  load_moments(data::Safetensors(dir / "optimizer.safetensors"), parts_.store, optimizer_);
+  optimizer_.set_steps(state.at("optimizer_steps"));
+  const nn::Json& r = state.at("random");
+  random_ = {.seed = r.at("seed"), .stream = r.at("stream"), .counter = r.at("counter")};
+  step_ = saved_step_ = state.at("step");
+  tokens_ = state.at("tokens");
+  seconds_ = state.at("seconds");
+  skipped_ = state.at("skipped_steps");
+  return latest.skipped;
+}
+
+}  // namespace brine::distill

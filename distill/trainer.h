@@ -1,0 +1,88 @@
+// The one training loop: teachers and students, with or without a teacher beside them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "data/tokenizer.h"
+#include "distill/evaluate.h"
+#include "distill/log.h"
+#include "distill/losses.h"
+#include "nn/model_config.h"
+#include "nn/optimizer.h"
+#include "nn/schedule.h"
+
+namespace brine::distill {
+
+struct TrainerConfig {
+  int64_t steps = 1000;
+  double max_seconds = 0;  // 0 = no limit; progress of the schedule follows the nearer limit
+  int64_t batch_size = 8;
+  int64_t accumulate = 1;
+  int64_t loss_from = 0;
+  bool recompute = false;
+  int64_t eval_every = 0, eval_windows = 0;
+  int64_t save_every = 0, keep = 2;
+  std::string nonfinite = "stop";
+  nn::OptimizerConfig optimizer;
+  nn::ScheduleConfig schedule;
+
+  void describe(nn::Schema& schema);
+};
+
+// What a run is made of; everything outlives the trainer.
+struct TrainerParts {
+  nn::OptModel& model;
+  nn::ParameterStore& store;
+  nn::ModelConfig& config;
+  Teacher* teacher = nullptr;  // null when no loss needs one
+  LossConfig losses;
+  WindowSource& train;
+  WindowSource* valid = nullptr;
+  const data::Tokenizer* tokenizer = nullptr;
+  std::string run_dir;
+  std::string configuration;  // of the run as JSON, compared on resume
+  uint64_t seed = 1;
+};
+
+struct TrainOutcome {
+  int64_t steps = 0, skipped = 0, tokens = 0;
+  double seconds = 0;  // of training, evaluation and saving left out
+  bool interrupted = false;
+  LossTerms last;  // terms of the last step
+};
+
+class Trainer {
+ public:
+  Trainer(TrainerParts parts, const TrainerConfig& config);
+
+  // Loads the newest good checkpoint of the run directory; returns why newer ones were skipped.
+  // Throws when there is none, or when the configuration differs, listing the differences.
+  std::vector<std::string> resume();
+  // Trains until the steps or the seconds are done or a signal came, saves and returns.
+  TrainOutcome run(RunLog& log);
+
+  int64_t step() const { return step_; }
+
+ private:
+  LossTerms train_step();
+  bool finished() const;
+  double progress() const;
+  void save();
+  void evaluate_now(RunLog& log);
+
+  TrainerParts parts_;
+  TrainerConfig config_;
+  Objective objective_;
+  nn::Adamw optimizer_;
+  RandomStream random_;
+  int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
+  double seconds_ = 0;
+};
+
+// The configuration that a run's checkpoint was made with differs: one line a key.
+struct ChangedConfiguration : Error {
+  using Error::Error;
+};
+
+}  // namespace brine::distill
