@@ -1,0 +1,182 @@
+// oneDNN 2.6 and 3.x behind onednn.h: primitives made once, kept in a bounded LRU.
+#include "tensor/cpu/onednn.h"
+
+#include <dnnl.h>
+#include <omp.h>
+
+#include <array>
+#include <dnnl.hpp>
+#include <list>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "tensor/error.h"
+
+namespace brine::onednn {
+namespace {
+
+using Dims = dnnl::memory::dims;
+using Desc = dnnl::memory::desc;
+using Type = dnnl::memory::data_type;
+
+const dnnl::engine& engine() {
+  static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  return cpu;
+}
+
+dnnl::stream& stream() {
+  thread_local dnnl::stream s(engine());
+  return s;
+}
+
+// While one lives, oneDNN starts no threads from this thread.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+// Memory of this thread for primitives; they are shared by threads, their scratch space is not.
+void* scratch(size_t bytes) {
+  struct Line {
+    alignas(64) unsigned char bytes[64];
+  };
+  thread_local std::vector<Line> lines;
+  if (lines.size() * sizeof(Line) < bytes) lines.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
+  return lines.data();
+}
+
+dnnl::primitive_attr own_scratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+// The most recently used primitives of one kind. Key is an array of integers.
+template <class Key, class Value>
+class Cache {
+ public:
+  explicit Cache(size_t most) : most_(most) {}
+
+  template <class Make>
+  Value get(const Key& key, Make&& make) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto found = map_.find(key);
+      if (found != map_.end()) {
+        order_.splice(order_.begin(), order_, found->second.second);
+        return found->second.first;
+      }
+    }
+    Value value = make();
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = map_.find(key);
+    if (found != map_.end()) return found->second.first;
+    if (map_.size() == most_) {
+      map_.erase(order_.back());
+      order_.pop_back();
+    }
+    order_.push_front(key);
+    map_.emplace(key, std::make_pair(value, order_.begin()));
+    return value;
+  }
+
+ private:
+  size_t most_;
+  std::mutex mutex_;
+  std::list<Key> order_;
+  std::map<Key, std::pair<Value, typename std::list<Key>::iterator>> map_;
+};
+
+constexpr size_t kPrimitives = 256;
+
+void sgemm(const Gemm& g, const float* a, const float* b, float* c) {
+  dnnl_status_t status = dnnl_sgemm(g.ta ? 'T' : 'N', g.tb ? 'T' : 'N', g.M, g.N, g.K, g.alpha, a,
+                                    g.lda, b, g.ldb, g.beta, c, g.ldc);
+  check(status == dnnl_success, "onednn: sgemm ", g.M, " x ", g.N, " x ", g.K, " failed (", status,
+        ")");
+}
+
+struct Bf16Product {
+  dnnl::matmul primitive;
+  Desc a, b, c, pad;
+};
+
+Bf16Product make_bf16(const Gemm& g) {
+  auto plain = [](int64_t rows, int64_t columns, int64_t ld, bool transposed, Type type) {
+    return Desc(Dims{rows, columns}, type, transposed ? Dims{1, ld} : Dims{ld, 1});
+  };
+  Desc a = plain(g.M, g.K, g.lda, g.ta, Type::bf16), b = plain(g.K, g.N, g.ldb, g.tb, Type::bf16);
+  Desc c = plain(g.M, g.N, g.ldc, false, Type::f32);
+  dnnl::primitive_attr attr = own_scratchpad();
+  dnnl::post_ops after;
+  if (g.alpha != 1)
+    after.append_eltwise(
+#if DNNL_VERSION_MAJOR < 3
+        1.0f,
+#endif
+        dnnl::algorithm::eltwise_linear, g.alpha, 0.0f);
+  if (g.beta != 0) after.append_sum(g.beta);
+  attr.set_post_ops(after);
+#if DNNL_VERSION_MAJOR < 3
+  dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(a, b, c), attr, engine());
+#else
+  dnnl::matmul::primitive_desc pd(engine(), a, b, c, attr);
+#endif
+  return {dnnl::matmul(pd), a, b, c, pd.scratchpad_desc()};
+}
+
+}  // namespace
+
+void gemm(const Gemm& g, const float* a, const float* b, float* c) {
+  OneThread one;
+  sgemm(g, a, b, c);
+}
+
+void gemm_direct(const Gemm& g, const float* a, const float* b, float* c) { sgemm(g, a, b, c); }
+
+bool has_bf16_gemm() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  return has;
+#else
+  return false;
+#endif
+}
+
+void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c) {
+  using Key = std::array<int64_t, 10>;
+  static Cache<Key, Bf16Product> cache(kPrimitives);
+  OneThread one;
+  Key key = {g.M,
+             g.N,
+             g.K,
+             g.ta,
+             g.tb,
+             g.lda,
+             g.ldb,
+             g.ldc,
+             std::bit_cast<int32_t>(g.alpha),
+             std::bit_cast<int32_t>(g.beta)};
+  Bf16Product p = cache.get(key, [&] { return make_bf16(g); });
+  auto memory = [](const Desc& d, const void* data) {
+    return dnnl::memory(d, engine(), const_cast<void*>(data));
+  };
+  p.primitive.execute(stream(), {{DNNL_ARG_SRC, memory(p.a, a)},
+                                 {DNNL_ARG_WEIGHTS, memory(p.b, b)},
+                                 {DNNL_ARG_DST, memory(p.c, c)},
+                                 {DNNL_ARG_SCRATCHPAD, memory(p.pad, scratch(p.pad.get_size()))}});
+  stream().wait();
+}
+
+}  // namespace brine::onednn
