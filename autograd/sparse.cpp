@@ -1,0 +1,105 @@
+// Attention under a mask and the mixing of its output.
+#include <cmath>
+
+#include "autograd/ops_sparse.h"
+#include "tensor/kernels_sparse.h"
+
+namespace brine {
+namespace {
+
+void check_alike(const char* op, const Tensor& a, const Tensor& b, const char* what) {
+  check(a.shape() == b.shape() && a.dtype() == b.dtype(), op, ": ", what, " must be ", a.dtype(),
+        " ", a.shape(), ", got ", b.dtype(), " ", b.shape());
+}
+
+}  // namespace
+
+Tensor masked_softmax(const Tensor& scores, const Tensor& mask, double scale) {
+  check(mask.dtype() == Dtype::u8 && mask.shape() == scores.shape(),
+        "masked_softmax: the mask must be u8 ", scores.shape(), ", got ", mask.dtype(), " ",
+        mask.shape());
+  Tensor x = scores.contiguous(), y = Tensor::like(x);
+  BRINE_CALL(x, masked_softmax, y, x, mask.contiguous(), scale);
+  Tensor p = y.detach();
+  return record("masked_softmax", y, {scores},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dx = Tensor::like(p);
+                  BRINE_CALL(p, softmax_backward, dx, dy, p, scale);
+                  grads.set(0, dx);
+                },
+                {p});
+}
+
+Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
+                        Tensor* probabilities) {
+  check_csr("sparse_attention", csr, q, k);
+  check_alike("sparse_attention", k, v, "v");
+  check(q.dtype() == k.dtype(), "sparse_attention: q is ", q.dtype(), ", k is ", k.dtype());
+  check(q.dim(3) > 0, "sparse_attention: heads of size 0");
+  Tensor xq = q.detach().contiguous(), xk = k.detach().contiguous(), xv = v.detach().contiguous();
+  Tensor y = Tensor::like(xq), p = Tensor::empty({csr.entries()}, q.dtype(), q.device());
+  double scale = 1 / std::sqrt(double(q.dim(3)));
+  BRINE_CALL(xq, sparse_attention, y, p, xq, xk, xv, csr, scale);
+  if (probabilities) *probabilities = p;
+  return record("sparse_attention", y, {q, k, v},
+                [=](const Tensor& dy, Gradients& grads) {
+                  auto fresh = [&](int input, const Tensor& x) {
+                    return grads.wanted(input) ? Tensor::like(x) : Tensor();
+                  };
+                  Tensor dq = fresh(0, xq), dk = fresh(1, xk), dv = fresh(2, xv);
+                  BRINE_CALL(xq, sparse_attention_backward, dq, dk, dv, dy, xq, xk, xv, p, csr,
+                             scale);
+                  if (dq.defined()) grads.set(0, dq);
+                  if (dk.defined()) grads.set(1, dk);
+                  if (dv.defined()) grads.set(2, dv);
+                },
+                {xq, xk, xv, p, csr.row_pointers, csr.head_offsets, csr.columns});
+}
+
+Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& scalers,
+                   const Visibility& see) {
+  check(c.rank() == 4, "mix_outputs: c must be [B, H, T, d], got ", c.shape());
+  check_alike("mix_outputs", c, average, "average");
+  int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
+  check((scalers.shape() == Shape{B, H, T, 2}) && scalers.dtype() == c.dtype(),
+        "mix_outputs: scalers must be ", c.dtype(), " ", Shape{B, H, T, 2}, ", got ",
+        scalers.dtype(), " ", scalers.shape());
+  check_visibility("mix_outputs", see, B, int64_t(1) << 31);
+  Tensor xc = c.detach().contiguous(), xa = average.detach().contiguous();
+  Tensor xs = scalers.detach().contiguous();
+  Tensor y = Tensor::empty({B, T, H * d}, c.dtype(), c.device());
+  BRINE_CALL(xc, mix_outputs, y, xc, xa, xs, see);
+  return record("mix_outputs", y, {c, average, scalers},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dc = Tensor::like(xc), da = Tensor::like(xa), ds = Tensor::like(xs);
+                  BRINE_CALL(xc, mix_outputs_backward, dc, da, ds, dy, xc, xa, xs, see);
+                  grads.set(0, dc);
+                  grads.set(1, da);
+                  grads.set(2, ds);
+                },
+                {xc, xa, xs});
+}
+
+Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibility& see) {
+  check(estimate.rank() == 4 && v.rank() == 4 && estimate.dtype() == v.dtype() &&
+            estimate.dim(0) == v.dim(0) && estimate.dim(1) == v.dim(1) &&
+            estimate.dim(2) == v.dim(2),
+        "estimate_average: wanted an estimate [B, H, T, K] and v [B, H, T, d], got ",
+        estimate.shape(), " and ", v.shape());
+  check(!see.causal, "estimate_average: a mean over rows looks across time, causal refuses it");
+  check_visibility("estimate_average", see, v.dim(0), v.dim(2));
+  Tensor xe = estimate.detach().contiguous(), xv = v.detach().contiguous(), y = Tensor::like(xv);
+  BRINE_CALL(xv, estimate_average, y, xe, xv, see);
+  Tensor out = y.detach();
+  return record("estimate_average", y, {estimate, v},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor de = grads.wanted(0) ? Tensor::like(xe) : Tensor();
+                  Tensor dv = grads.wanted(1) ? Tensor::like(xv) : Tensor();
+                  BRINE_CALL(xv, estimate_average_backward, de, dv, dy, xe, xv, out, see);
+                  if (de.defined()) grads.set(0, de);
+                  if (dv.defined()) grads.set(1, dv);
+                },
+                {xe, xv, out});
+}
+
+}  // namespace brine

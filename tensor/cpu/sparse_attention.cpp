@@ -1,0 +1,241 @@
+// Attention on the entries of a flat CSR mask: scores, softmax and the product with V in one pass.
+//
+// Forward and the first half of the backward run over rows. The gradients of K and V run over
+// pieces of the keys: every piece walks all rows of its head and takes the entries that fall on its
+// keys, so that nobody adds to a row twice at once and each sum is taken in the order of the rows.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "tensor/kernels_sparse.h"
+#include "tensor/math.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kRows = 64;  // rows of one head that a piece of work takes
+
+// The entries of (b, h, t): keys are columns[e] - base.
+struct Entries {
+  const int32_t* columns;
+  int64_t first, count, base;
+};
+
+struct Rows {
+  explicit Rows(const FlatCsr& csr)
+      : pointers(csr.row_pointers.data<int64_t>()),
+        offsets(csr.head_offsets.data<int32_t>()),
+        columns(csr.columns.data<int32_t>()),
+        H(csr.heads),
+        T(csr.length),
+        S(csr.keys) {}
+
+  Entries operator()(int64_t b, int64_t h, int64_t t) const {
+    const int32_t* offset = offsets + (b * T + t) * (H + 1) + h;
+    int64_t first = pointers[b * (T + 1) + t] + offset[0];
+    return {columns + first, first, offset[1] - offset[0], h * S};
+  }
+
+  const int64_t* pointers;
+  const int32_t *offsets, *columns;
+  int64_t H, T, S;
+};
+
+// Calls f.operator()<D>(): D = d for the head sizes worth a copy of the code, otherwise 0.
+template <class F>
+void dispatch_width(int64_t d, F&& f) {
+  switch (d) {
+    case 32:
+      return f.template operator()<32>();
+    case 64:
+      return f.template operator()<64>();
+    case 128:
+      return f.template operator()<128>();
+    default:
+      return f.template operator()<0>();
+  }
+}
+
+// out[e] = factor (x . rows[key(e)])
+template <int D, class T>
+void dots(T* out, const T* x, const T* rows, int64_t width, T factor, const Entries& at) {
+  const int64_t d = D ? D : width;
+  const T* origin = rows - at.base * d;
+  for (int64_t e = 0; e < at.count; ++e) {
+    const T* y = origin + at.columns[e] * d;
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < d; ++c) sum += x[c] * y[c];
+    out[e] = factor * sum;
+  }
+}
+
+#ifdef __AVX512F__
+constexpr int kVectorBytes = 64;
+#else
+constexpr int kVectorBytes = 32;
+#endif
+
+// out[0..C) = sum_e weights[e] rows[key(e)][0..C), the sums in registers; rows lie d apart.
+template <int C, class T>
+void weighted_strip(T* out, const T* weights, const T* rows, int64_t d, const Entries& at) {
+  typedef T V __attribute__((vector_size(kVectorBytes)));
+  constexpr int W = kVectorBytes / int(sizeof(T)), N = C / W;
+  V sum[N] = {};
+  const T* origin = rows - at.base * d;
+  for (int64_t e = 0; e < at.count; ++e) {
+    const T* y = origin + at.columns[e] * d;
+    V p = weights[e] - V{};
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) {
+      V part;
+      std::memcpy(&part, y + i * W, sizeof(V));
+      sum[i] += p * part;
+    }
+  }
+  std::memcpy(out, sum, sizeof(sum));
+}
+
+template <class T>
+void weighted_sum(T* out, const T* weights, const T* rows, int64_t d, const Entries& at) {
+  constexpr int W = kVectorBytes / int(sizeof(T));
+  int64_t c = 0;
+  for (; c + 8 * W <= d; c += 8 * W) weighted_strip<8 * W>(out + c, weights, rows + c, d, at);
+  for (; c + 4 * W <= d; c += 4 * W) weighted_strip<4 * W>(out + c, weights, rows + c, d, at);
+  for (; c + W <= d; c += W) weighted_strip<W>(out + c, weights, rows + c, d, at);
+  const T* origin = rows - at.base * d;
+  for (; c < d; ++c) {
+    T sum = 0;
+    for (int64_t e = 0; e < at.count; ++e) sum += weights[e] * origin[at.columns[e] * d + c];
+    out[c] = sum;
+  }
+}
+
+template <class T>
+void softmax_in_place(T* p, int64_t n) {
+  T most = p[0], sum = 0;
+#pragma omp simd reduction(max : most)
+  for (int64_t e = 0; e < n; ++e) most = p[e] > most ? p[e] : most;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t e = 0; e < n; ++e) {
+    p[e] = math::exp(p[e] - most);
+    sum += p[e];
+  }
+  T inverse = 1 / sum;
+#pragma omp simd
+  for (int64_t e = 0; e < n; ++e) p[e] *= inverse;
+}
+
+// f(b, h, t) over all rows, the rows of one head together.
+template <class F>
+void for_rows(const FlatCsr& csr, F&& f) {
+  int64_t T = csr.length, tiles = (T + kRows - 1) / kRows;
+  parallel_for(csr.batch * csr.heads * tiles, 1, [&](int64_t i, int64_t) {
+    int64_t bh = i / tiles, first = i % tiles * kRows;
+    for (int64_t t = first; t < std::min(T, first + kRows); ++t) f(bh, t);
+  });
+}
+
+// dp = dy . v; ds = p (dp - sum p dp) scale [entries]; dq = sum_e ds_e k_key(e).
+template <int D, class T>
+void backward_rows(T* ds, T* dq, const T* dy, const T* k, const T* v, const T* p,
+                   const FlatCsr& csr, int64_t d, T scale) {
+  Rows rows(csr);
+  for_rows(csr, [&](int64_t bh, int64_t t) {
+    Entries at = rows(bh / rows.H, bh % rows.H, t);
+    const T* g = dy + (bh * rows.T + t) * d;
+    T* s = ds + at.first;
+    const T* w = p + at.first;
+    dots<D>(s, g, v + bh * rows.S * d, d, T(1), at);
+    T total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t e = 0; e < at.count; ++e) total += w[e] * s[e];
+#pragma omp simd
+    for (int64_t e = 0; e < at.count; ++e) s[e] = w[e] * (s[e] - total) * scale;
+    if (dq) weighted_sum(dq + (bh * rows.T + t) * d, s, k + bh * rows.S * d, d, at);
+  });
+}
+
+// Adds weight x to a row of d numbers.
+template <int D, class T>
+void add_scaled(T* row, T weight, const T* x, int64_t width) {
+  const int64_t d = D ? D : width;
+#pragma omp simd
+  for (int64_t c = 0; c < d; ++c) row[c] += weight * x[c];
+}
+
+// dk_j = sum ds_e q_row(e), dv_j = sum p_e dy_row(e) over the entries e on key j.
+template <int D, class T>
+void backward_keys(T* dk, T* dv, const T* dy, const T* q, const T* ds, const T* p,
+                   const FlatCsr& csr, int64_t d) {
+  Rows rows(csr);
+  int64_t heads = csr.batch * csr.heads, S = rows.S;
+  // The number of pieces has no say in the result.
+  int64_t pieces = std::clamp<int64_t>(4 * omp_get_max_threads() / std::max<int64_t>(heads, 1), 1,
+                                       std::max<int64_t>(1, S / 256));
+  parallel_for(heads * pieces, 1, [&](int64_t i, int64_t) {
+    int64_t bh = i / pieces, b = bh / rows.H, h = bh % rows.H, piece = i % pieces;
+    int64_t begin = S * piece / pieces, end = S * (piece + 1) / pieces;
+    T* out_k = dk ? dk + bh * S * d : nullptr;
+    T* out_v = dv ? dv + bh * S * d : nullptr;
+    if (dk) std::fill(out_k + begin * d, out_k + end * d, T(0));
+    if (dv) std::fill(out_v + begin * d, out_v + end * d, T(0));
+    for (int64_t t = 0; t < rows.T; ++t) {
+      Entries at = rows(b, h, t);
+      const int32_t* last = at.columns + at.count;
+      const int32_t* from = std::lower_bound(at.columns, last, int32_t(at.base + begin));
+      const T* x = q + (bh * rows.T + t) * d;
+      const T* g = dy + (bh * rows.T + t) * d;
+      for (; from < last && *from < at.base + end; ++from) {
+        int64_t e = at.first + (from - at.columns), j = *from - at.base;
+        if (dk) add_scaled<D>(out_k + j * d, ds[e], x, d);
+        if (dv) add_scaled<D>(out_v + j * d, p[e], g, d);
+      }
+    }
+  });
+}
+
+template <class T>
+T* data_or_null(const Tensor& t) {
+  return t.defined() ? t.data<T>() : nullptr;
+}
+
+}  // namespace
+
+void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr, double scale) {
+  int64_t d = q.dim(3);
+  dispatch_float(q.dtype(), [&]<class T>() {
+    const T *xq = q.data<T>(), *xk = k.data<T>(), *xv = v.data<T>();
+    T *out = y.data<T>(), *weights = p.data<T>();
+    Rows rows(csr);
+    dispatch_width(d, [&]<int D>() {
+      for_rows(csr, [&](int64_t bh, int64_t t) {
+        Entries at = rows(bh / rows.H, bh % rows.H, t);
+        T* row = out + (bh * rows.T + t) * d;
+        if (at.count == 0) return (void)std::fill(row, row + d, T(0));
+        T* w = weights + at.first;
+        dots<D>(w, xq + (bh * rows.T + t) * d, xk + bh * rows.S * d, d, T(scale), at);
+        softmax_in_place(w, at.count);
+        weighted_sum(row, w, xv + bh * rows.S * d, d, at);
+      });
+    });
+  });
+}
+
+void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
+                               Tensor v, Tensor p, FlatCsr csr, double scale) {
+  int64_t d = q.dim(3);
+  Tensor ds = dq.defined() || dk.defined() ? Tensor::like(p) : Tensor();
+  dispatch_float(q.dtype(), [&]<class T>() {
+    T *gq = data_or_null<T>(dq), *gk = data_or_null<T>(dk), *gv = data_or_null<T>(dv);
+    const T *g = dy.data<T>(), *w = p.data<T>();
+    dispatch_width(d, [&]<int D>() {
+      T* s = data_or_null<T>(ds);
+      if (s) backward_rows<D>(s, gq, g, k.data<T>(), v.data<T>(), w, csr, d, T(scale));
+      if (gk || gv) backward_keys<D>(gk, gv, g, q.data<T>(), s, w, csr, d);
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,89 @@
+// From an estimate to a sparse mask: the columns chosen and their keys as compressed rows.
+//
+// Column c of a row that sees w keys owns the keys [b(c), b(c+1)), b = math::column_begin. A column
+// without keys is never selected. Nothing here is differentiated.
+#pragma once
+
+#include <string>
+
+#include "tensor/kernels.h"
+
+namespace brine {
+
+// What shares one budget of columns: the columns of one row and head (per_query), of one row over
+// all heads (causal_per_batch), of one head over all rows (per_head), of a sequence (per_batch).
+// The last two look across time and refuse a causal mask.
+enum class SelectMode { per_query, per_head, per_batch, causal_per_batch };
+
+const char* name_of(SelectMode mode);  // "per-query", "causal-per-batch", ...
+SelectMode parse_select_mode(const std::string& name);
+
+struct SelectConfig {
+  int64_t k = 64;  // keys wanted per query and head
+  SelectMode mode = SelectMode::causal_per_batch;
+};
+
+// The flat compressed rows of a mask. One row per query; a flattened column is h S + key; entries
+// are head-major, then by ascending key.
+struct FlatCsr {
+  Tensor row_pointers;  // i64 [B, T + 1], running on through the batch
+  Tensor head_offsets;  // i32 [B, T, H + 1], counted from the start of the row
+  Tensor columns;       // i32 [entries]
+  int64_t batch = 0, heads = 0;
+  int64_t length = 0;  // rows T
+  int64_t keys = 0;    // S; equals T but in decoding, where a few rows face all keys
+
+  int64_t entries() const { return columns.numel(); }
+};
+
+struct Selection {
+  Tensor selected;  // u8 [B, H, T, K]
+  // i64, columns chosen per group: [B, H, T] per_query, [B, T] causal_per_batch, [B, H] per_head,
+  // [B] per_batch. 0 where a group sees no key.
+  Tensor n_sel;
+};
+
+// Takes the largest n_sel values of each group of the estimate [B, H, T, K], where n_sel is
+// members k K_w / w rounded half to even, within [members, members K_w]; K_w = min(K, w) and a
+// group has one member per row and head. Among equal values the later flat index (h T + t) K + c
+// wins. Throws when a value that counts is NaN.
+Selection select_columns(const Tensor& estimate, const Visibility& see, const SelectConfig& config);
+
+// The keys of the selected columns. A row with w <= k sees every visible key; otherwise a column of
+// n > k keys gives the k keys b(c+1) - 1 - floor(i n / k), i = 0..k-1. `keys` = 0 means T.
+FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int64_t keys = 0);
+
+// The same mask as u8 [B, H, T, S], for the dense path.
+Tensor csr_to_mask(const FlatCsr& csr);
+
+// Throws unless q [B, H, T, d] and k [B, H, S, d] fit the mask; `op` starts the message.
+void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor& k);
+// Throws unless see.lengths is undefined or i64 [B] with values in [0, keys].
+void check_visibility(const char* op, const Visibility& see, int64_t batch, int64_t keys);
+
+// Keys that a row sees, as kernels ask for it.
+struct RowWidths {
+  RowWidths(const Visibility& see, int64_t rows)
+      : lengths(see.lengths.defined() ? see.lengths.data<int64_t>() : nullptr),
+        rows(rows),
+        causal(see.causal) {}
+
+  int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
+  int64_t operator()(int64_t b, int64_t t) const {
+    int64_t own = length(b);
+    return t >= own ? 0 : (causal ? t + 1 : own);
+  }
+  // Rows of sequence b that see a key.
+  int64_t valid(int64_t b) const { return std::min(length(b), rows); }
+  int64_t valid_rows(int64_t batch) const {
+    int64_t n = 0;
+    for (int64_t b = 0; b < batch; ++b) n += valid(b);
+    return n;
+  }
+
+  const int64_t* lengths;
+  int64_t rows;
+  bool causal;
+};
+
+}  // namespace brine

@@ -1,0 +1,27 @@
+// The teacher's attention as losses and measures take it.
+#pragma once
+
+#include "tensor/csr.h"
+
+namespace brine {
+
+// Either the map, or the q and k that make it: softmax(q k^T / sqrt(d)) over the visible keys, made
+// again by tiles of rows, so that no T x T memory is needed. Never differentiated.
+struct TeacherAttention {
+  Tensor map;   // [B, H, T, T], or undefined
+  Tensor q, k;  // [B, H, T, d], when map is undefined
+};
+
+// What L_approx needs of the teacher, at one K: a lossless summary.
+struct TeacherSummary {
+  Tensor tau;       // [B, H, T, K] mass in each column, 0 where a column owns no key
+  Tensor t_log_t;   // [B, H, T] sum of t log t over the row
+  Tensor t_square;  // [B, H, T] sum of t^2 over the row
+};
+
+TeacherSummary summarize_teacher(const TeacherAttention& teacher, int64_t K, const Visibility& see);
+
+// Throws unless the teacher has the shape [B, H, T, .] and type of `like` [B, H, T, .].
+void check_teacher(const char* op, const TeacherAttention& teacher, const Tensor& like);
+
+}  // namespace brine
