@@ -1,0 +1,76 @@
+// The inner parts of BPE encoding: the table of merges, the merging of one word, and a cache of
+// words already merged.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace brine::data {
+
+inline constexpr uint32_t kNoMerge = UINT32_MAX;
+
+// What two neighbouring tokens become; the merge with the lowest rank goes first.
+struct Merge {
+  uint32_t rank = kNoMerge;
+  int32_t id = -1;
+};
+
+// (left, right) -> Merge, by open addressing.
+class MergeTable {
+ public:
+  // Makes room for `pairs` merges; drops those it had.
+  void reset(size_t pairs);
+  // A pair that is there already takes the new merge.
+  void set(int32_t left, int32_t right, Merge merge);
+  Merge find(int32_t left, int32_t right) const {
+    const uint64_t key = key_of(left, right);
+    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].merge;
+      if (slots_[slot].key == kEmpty) return {};
+    }
+  }
+
+ private:
+  static constexpr uint64_t kEmpty = UINT64_MAX;
+  struct Slot {
+    uint64_t key = kEmpty;
+    Merge merge;
+  };
+  static uint64_t key_of(int32_t left, int32_t right) {
+    return uint64_t(uint32_t(left)) << 32 | uint32_t(right);
+  }
+  size_t slot_of(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u >> 20) & mask_; }
+
+  std::vector<Slot> slots_ = std::vector<Slot>(2);  // at most half of them taken
+  size_t mask_ = 1;
+};
+
+// Merges the tokens of one word, best rank first and leftmost among equals, and appends what
+// remains to `out`. `word` is used up as scratch. n log n for long words.
+void merge_word(const MergeTable& table, std::vector<int32_t>& word, std::vector<int32_t>& out);
+
+// The ids of words seen before. It forgets everything when it is full.
+class WordCache {
+ public:
+  static uint64_t hash(std::string_view word);
+  // The ids of `word`; an empty span if it is not known.
+  std::span<const int32_t> find(std::string_view word, uint64_t hash) const;
+  void insert(std::string_view word, uint64_t hash, std::span<const int32_t> ids);
+
+ private:
+  struct Entry {
+    uint64_t hash = 0;
+    uint32_t text = 0, size = 0;  // size 0: free
+    uint32_t first = 0, count = 0;
+  };
+  void clear();
+
+  std::vector<Entry> entries_;
+  std::vector<char> text_;
+  std::vector<int32_t> ids_;
+  size_t used_ = 0;
+};
+
+}  // namespace brine::data

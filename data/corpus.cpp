@@ -1,0 +1,61 @@
+// Reading text files into token windows.
+#include "data/corpus.h"
+
+#include <bit>
+
+#include "data/file_io.h"
+#include "data/sha256.h"
+#include "data/unicode.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+void refuse_malformed(const std::string& path, const std::string& text) {
+  const size_t at = find_invalid_utf8(text);
+  if (at == kValidUtf8) return;
+  const auto byte = uint8_t(text[at]);
+  const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  throw Error(join(path, ": not UTF-8 at byte offset ", at, " (0x", digits, ")"));
+}
+
+}  // namespace
+
+std::string read_text(const std::string& path) {
+  std::string text = read_file(path);
+  refuse_malformed(path, text);
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  check(!text.empty(), path, ": the file holds no text");
+  return text;
+}
+
+std::span<const int32_t> TokenCorpus::window(int64_t i) const {
+  check(i >= 0 && i < windows(), "corpus: window ", i, " of ", windows());
+  return std::span(tokens).subspan(size_t(i * window_tokens), size_t(window_tokens));
+}
+
+std::string TokenCorpus::hash() const {
+  static_assert(std::endian::native == std::endian::little);
+  Sha256 hash;
+  hash.update(tokens.data(), tokens.size() * sizeof(int32_t));
+  return hash.hex();
+}
+
+TokenCorpus load_corpus(const std::vector<std::string>& files, const Tokenizer& tokenizer,
+                        int64_t window_tokens) {
+  check(!files.empty(), "corpus: no text files");
+  check(window_tokens >= 2, "corpus: windows of ", window_tokens,
+        " tokens predict nothing, at least 2 are needed");
+  TokenCorpus corpus{.tokens = {}, .window_tokens = window_tokens};
+  for (const std::string& file : files) {
+    const std::vector<int32_t> tokens = tokenizer.encode(read_text(file));
+    corpus.tokens.insert(corpus.tokens.end(), tokens.begin(), tokens.end());
+  }
+  check(corpus.windows() > 0, files.front(), files.size() > 1 ? " (and the others)" : "", ": ",
+        corpus.tokens.size(), " tokens do not fill one window of ", window_tokens);
+  return corpus;
+}
+
+}  // namespace brine::data

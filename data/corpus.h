@@ -1,0 +1,37 @@
+// Plain text as windows of tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+
+namespace brine::data {
+
+// The text at `path` without a leading byte order mark. A missing or empty file and bytes that are
+// no UTF-8 are errors, the latter with the offset in the file of the first of them.
+std::string read_text(const std::string& path);
+
+// A text as tokens, cut into windows of T tokens that do not overlap; what is left at the end fills
+// no window and is dropped. A window predicts its own tokens from the second on.
+struct TokenCorpus {
+  std::vector<int32_t> tokens;
+  int64_t window_tokens = 0;  // T
+
+  int64_t windows() const { return int64_t(tokens.size()) / window_tokens; }
+  // Tokens [i T, (i + 1) T); i outside [0, windows()) is an error.
+  std::span<const int32_t> window(int64_t i) const;
+  // Tokens at the end that are in no window.
+  int64_t dropped() const { return int64_t(tokens.size()) % window_tokens; }
+  // SHA-256, in hex, of all tokens as little-endian 32-bit numbers. T is not part of it.
+  std::string hash() const;
+};
+
+// Reads and tokenises every file whole, in this order, and joins their tokens. T must be at least
+// 2, and the text must fill at least one window.
+TokenCorpus load_corpus(const std::vector<std::string>& files, const Tokenizer& tokenizer,
+                        int64_t window_tokens);
+
+}  // namespace brine::data

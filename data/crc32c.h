@@ -1,0 +1,24 @@
+// CRC-32C (Castagnoli), the checksum of TFRecord framing and of small records of ours.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace brine::data {
+
+// The CRC of `bytes`; to go on over more bytes pass the result as `before`.
+uint32_t crc32c(std::string_view bytes, uint32_t before = 0);
+
+// TFRecord's masked form, safe to store beside the bytes that it covers.
+inline uint32_t masked_crc32c(std::string_view bytes) {
+  uint32_t crc = crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
+}
+
+namespace detail {
+// Byte by byte from a table: what runs where the CPU has no CRC instruction.
+uint32_t crc32c_portable(std::string_view bytes, uint32_t before);
+}  // namespace detail
+
+}  // namespace brine::data

@@ -1,0 +1,13 @@
+// The order in which an epoch visits its windows: a function of (n, seed, epoch) alone, so that a
+// resumed run and a run with other threads see the same one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace brine::data {
+
+// A uniformly drawn permutation of 0 .. n-1; every (seed, epoch) has its own.
+std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t epoch);
+
+}  // namespace brine::data

@@ -1,0 +1,38 @@
+// UTF-8 in and out, and the character classes that pre-tokenisation tells apart.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace brine::data {
+
+enum class CharClass : uint8_t { kOther, kLetter, kNumber, kSpace };
+
+// Unicode 16.0: categories L and N, property White_Space, and all the rest (also what is no
+// character at all).
+CharClass char_class(uint32_t c);
+
+inline constexpr size_t kValidUtf8 = std::string_view::npos;
+
+// The offset of the first byte that begins no well-formed UTF-8 sequence (overlong forms,
+// surrogates and values above 0x10ffff are malformed), or kValidUtf8.
+size_t find_invalid_utf8(std::string_view text);
+
+// Reads one character of text known to be well formed and moves `at` past it.
+inline uint32_t next_char(std::string_view text, size_t& at) {
+  auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
+  uint32_t lead = byte(at);
+  if (lead < 0x80) return ++at, lead;
+  if (lead < 0xe0) return at += 2, (lead & 0x1f) << 6 | (byte(at - 1) & 0x3f);
+  if (lead < 0xf0)
+    return at += 3, (lead & 0x0f) << 12 | (byte(at - 2) & 0x3f) << 6 | (byte(at - 1) & 0x3f);
+  at += 4;
+  return (lead & 0x07) << 18 | (byte(at - 3) & 0x3f) << 12 | (byte(at - 2) & 0x3f) << 6 |
+         (byte(at - 1) & 0x3f);
+}
+
+void append_utf8(std::string& out, uint32_t c);
+
+}  // namespace brine::data
