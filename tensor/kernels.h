@@ -14,7 +14,7 @@ struct Visibility {
   Tensor lengths = {};
 };
 
-// ---- elementwise (cpu/elementwise.cpp)
+// ---- elementwise (cpu/elementwise.cpp; copy and fill: cpu/copy.cpp)
 // y = x, any strides on both sides, same shape, any types (floats round to nearest even).
 BRINE_KERNEL(copy, Tensor y, Tensor x)
 BRINE_KERNEL(fill, Tensor y, double value)  // strided
@@ -73,6 +73,17 @@ BRINE_KERNEL(cross_entropy, Tensor loss, Tensor lse, Tensor logits, Tensor targe
 // dlogits [R, V] = (softmax - onehot) dloss [R]; dlogits may be logits (in place).
 BRINE_KERNEL(cross_entropy_backward, Tensor dlogits, Tensor dloss, Tensor logits, Tensor lse,
              Tensor target)
+
+BRINE_KERNEL(log_sum_exp, Tensor y, Tensor x)  // y [R] of x [R, V]
+// KL(teacher || student) of each row: loss [R], from the student's logits [R, V] and the teacher's
+// values [R, n] (log p = value - teacher_lse) for the ids i32 [R, n]; undefined ids: n = V. With
+// ids, the teacher's unlisted mass is one bucket, held against the student's mass off the ids.
+// lse and unlisted [R]: log-sum-exp of the student's row, and of the row without the ids.
+BRINE_KERNEL(kl_logits, Tensor loss, Tensor lse, Tensor unlisted, Tensor logits, Tensor values,
+             Tensor ids, Tensor teacher_lse)
+// dlogits may be logits (in place). A row whose dloss is 0 gets zeros, whatever it holds.
+BRINE_KERNEL(kl_logits_backward, Tensor dlogits, Tensor dloss, Tensor logits, Tensor lse,
+             Tensor unlisted, Tensor values, Tensor ids, Tensor teacher_lse)
 
 // ---- embedding (cpu/embedding.cpp)
 BRINE_KERNEL(embedding, Tensor y, Tensor table, Tensor ids)            // y [R, C], ids i32 [R]
