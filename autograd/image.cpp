@@ -1,0 +1,41 @@
+// Heads as the channels of an image, and back.
+#include "autograd/ops_performer.h"
+#include "tensor/csr.h"
+#include "tensor/kernels_performer.h"
+
+namespace brine {
+
+Tensor image_from_heads(const Tensor& x, int64_t W, int64_t halo, const Tensor& lengths) {
+  const char* op = "image_from_heads";
+  check(x.rank() == 4 && W > 0 && x.dim(3) % W == 0, op, ": x must be [B, H, T, c ", W, "], got ",
+        x.shape());
+  check(halo >= 0, op, ": a halo of ", halo, " rows");
+  check_visibility(op, {.causal = false, .lengths = lengths}, x.dim(0), x.dim(2));
+  const Shape shape = x.shape();
+  Tensor y = Tensor::empty({x.dim(0), halo + x.dim(2), W, x.dim(1) * (x.dim(3) / W)}, x.dtype(),
+                           x.device());
+  BRINE_CALL(y, image_from_heads, y, x.detach().contiguous(), halo, lengths);
+  return record(op, y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+    BRINE_CALL(dx, image_from_heads_backward, dx, dy, halo, lengths);
+    grads.set(0, dx);
+  });
+}
+
+Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride) {
+  const char* op = "heads_from_image";
+  check(image.rank() == 4 && image.dim(2) > 0 && image.dim(2) <= K, op,
+        ": the image must be [B, R, W, H] with W <= ", K, ", got ", image.shape());
+  check(stride >= 1 && (T + stride - 1) / stride == image.dim(1), op, ": image ", image.shape(),
+        " does not make ", T, " rows by a stride of ", stride);
+  const Shape shape = image.shape();
+  Tensor y = Tensor::empty({shape[0], shape[3], T, K}, image.dtype(), image.device());
+  BRINE_CALL(y, heads_from_image, y, image.detach().contiguous(), stride);
+  return record(op, y, {image}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+    BRINE_CALL(dx, heads_from_image_backward, dx, dy, stride);
+    grads.set(0, dx);
+  });
+}
+
+}  // namespace brine
