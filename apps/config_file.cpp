@@ -46,14 +46,15 @@ struct Reader {
   void read(const toml::table& table, const std::string& prefix) {
     for (auto& [name, node] : table) {
       std::string part(name.str());
-      bool plain = part.find('.') == std::string::npos;  // "a.b" in quotes is not b of a
       std::string key = prefix + part;
-      const toml::table* section = plain ? node.as_table() : nullptr;
+      check(part.find('.') == std::string::npos, where(node), "the key \"", key,
+            "\" has a dot inside quotes");
+      const toml::table* section = node.as_table();
       if (section != nullptr && schema.has_section(key)) {
         read(*section, key + ".");
         continue;
       }
-      check(plain && (section == nullptr || schema.find(key) != nullptr), where(node),
+      check(section == nullptr || schema.find(key) != nullptr, where(node),
             schema.unknown_key(key));
       settings.push_back({key, value_of(node, key), where(node)});
     }

@@ -20,6 +20,8 @@ struct Flag {
   CLI::Option* option;
 };
 
+bool is_option(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
+
 std::string dashed(std::string key) {
   std::replace(key.begin(), key.end(), '_', '-');
   return "--" + key;
@@ -125,7 +127,7 @@ struct Parser {
   }
 
   [[noreturn]] void refuse(const std::string& word) const {
-    check(word.size() > 1 && word[0] == '-', "unexpected argument ", show(word));
+    check(is_option(word), "unexpected argument ", show(word));
     std::vector<std::string> known = {"--help", "--version", "--quiet", "--verbose", "--config"};
     for (const Flag& flag : flags) {
       for (const std::string& name : flag.option->get_lnames()) known.push_back("--" + name);
@@ -159,7 +161,7 @@ Split split_command_line(nn::Schema& everywhere, const std::vector<std::string>&
   if (!parser.parse(split.rest)) return split;
   std::vector<std::string> remaining = parser.app.remaining();
   if (remaining.empty()) return split;
-  if (remaining[0].size() > 1 && remaining[0][0] == '-') parser.refuse(remaining[0]);
+  if (is_option(remaining[0])) parser.refuse(remaining[0]);
   split.subcommand = remaining[0];
   split.rest.erase(split.rest.end() - int64_t(remaining.size()));
   return split;
@@ -174,9 +176,8 @@ Invocation apply_options(const std::string& name, const std::string& help, nn::S
   if (parser.invocation.help || parser.invocation.version) return parser.invocation;
 
   std::vector<std::string> extra = parser.app.remaining();
-  auto dash = std::find_if(extra.begin(), extra.end(), [](const std::string& word) {
-    return word.size() > 1 && word[0] == '-';
-  });
+  std::erase(extra, "--");  // ends the flags, and is none itself
+  auto dash = std::find_if(extra.begin(), extra.end(), is_option);
   if (!extra.empty()) parser.refuse(dash == extra.end() ? extra[0] : *dash);
 
   for (const std::string& file : parser.invocation.config_files) apply_config_file(schema, file);

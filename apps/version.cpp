@@ -39,12 +39,7 @@ std::string cpu_line(bool needed) {
   return out.empty() ? "none" : out;
 }
 
-template <class... Parts>
-std::string dotted(int first, Parts... rest) {
-  std::string out = std::to_string(first);
-  ((out += "." + std::to_string(rest)), ...);
-  return out;
-}
+std::string dotted(int major, int minor, int patch) { return join(major, ".", minor, ".", patch); }
 
 }  // namespace
 

@@ -1,0 +1,68 @@
+// brine distill: a student with another attention method learns from a teacher, which runs beside
+// it or was dumped before.
+#include "apps/terminal.h"
+#include "apps/training.h"
+#include "data/corpus.h"
+#include "distill/dump_teacher.h"
+#include "distill/model_io.h"
+
+namespace brine {
+namespace {
+
+struct Distill {
+  std::string teacher, dump;
+  std::vector<std::string> data;
+  int64_t top_logits = 0;
+  TrainingKeys keys;
+  TrainingRun parts;
+
+  Distill() { parts.config.attention = "sea"; }
+
+  void describe(nn::Schema& s) {
+    s.field("teacher", teacher, "Directory of the teacher, whose weights the student starts from",
+            {.required = true});
+    s.field("dump", dump, "Dump of the teacher; none: the teacher runs beside the student");
+    s.field("data", data, "Text files to train on", {.required = true});
+    s.field("top_logits", top_logits,
+            "Logits of a teacher beside the student that count in kd_task; 0 = all", {.min = 0});
+    keys.describe(s);
+    s.section("losses", parts.losses);
+    parts.config.describe_attention(s);
+  }
+
+  int run(const RunContext& context);
+};
+
+int Distill::run(const RunContext& context) {
+  TrainingRun& run = parts;
+  distill::LoadedModel loaded = distill::load_model(teacher);
+  run.tokenizer = distill::tokenizer_of(loaded.directory);
+  run.config.opt = loaded.config.opt;
+  int64_t positions = run.config.opt.max_position_embeddings;
+  int64_t window = keys.sequence_length ? keys.sequence_length : positions;
+  check(window <= positions, "distill: sequence_length ", window, " is longer than the teacher's ",
+        positions, " positions");
+  run.model = distill::make_student(run.config, *loaded.model, context.seed);
+  run.store = std::make_unique<nn::ParameterStore>(*run.model);
+  if (dump.empty()) {
+    run.train = load_windows(data, *run.tokenizer, window, context.seed);
+    run.teacher = std::make_unique<distill::OnlineTeacher>(loaded.model, top_logits);
+  } else {
+    auto source = std::make_unique<distill::DumpTeacher>(dump, loaded.hash, run.tokenizer->hash());
+    data::TokenCorpus corpus = data::load_corpus(data, *run.tokenizer, window);
+    source->check_corpus(corpus.hash(), window);
+    run.train = load_windows(data, *run.tokenizer, window, context.seed, source->windows());
+    log_info(dump, ": ", run.train->size(), " of these windows");
+    run.teacher = std::move(source);
+  }
+  if (!keys.valid.empty()) run.valid = load_windows(keys.valid, *run.tokenizer, window, 0);
+  run.subject = join("student ", run.config.attention, ", teacher ", teacher,
+                     dump.empty() ? " beside it" : " from " + dump);
+  return run_training(run, keys, context);
+}
+
+const RegisterSubcommand<Distill> registration("distill",
+                                               "Distil a teacher into a student with SEA");
+
+}  // namespace
+}  // namespace brine

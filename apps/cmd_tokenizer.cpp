@@ -1,0 +1,34 @@
+// brine tokenizer: trains a byte-level BPE tokenizer.
+#include <iostream>
+
+#include "apps/program.h"
+#include "apps/terminal.h"
+#include "data/bpe.h"
+
+namespace brine {
+namespace {
+
+struct TokenizerCommand {
+  std::vector<std::string> train;
+  int64_t vocab_size = 4096;
+  std::string out;
+
+  void describe(nn::Schema& s) {
+    s.field("train", train, "Text files to train on", {.required = true});
+    s.field("vocab_size", vocab_size, "Tokens, the 256 bytes and 4 special ones among them",
+            {.min = 261, .max = 1 << 20});
+    s.field("out", out, "Directory to write", {.required = true});
+  }
+
+  int run(const RunContext&) {
+    std::unique_ptr<data::Tokenizer> tokenizer = data::train_bpe(train, vocab_size);
+    tokenizer->save(out);
+    log_info(out, ": ", tokenizer->vocab_size(), " tokens");
+    return 0;
+  }
+};
+const RegisterSubcommand<TokenizerCommand> registration("tokenizer",
+                                                        "Train a byte-level BPE tokenizer");
+
+}  // namespace
+}  // namespace brine

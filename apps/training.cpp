@@ -1,0 +1,133 @@
+// The frame around the trainer.
+#include "apps/training.h"
+
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/terminal.h"
+#include "data/corpus.h"
+#include "data/file_io.h"
+#include "distill/checkpoint.h"
+#include "tensor/allocator.h"
+
+namespace brine {
+namespace fs = std::filesystem;
+
+void TrainingKeys::describe(nn::Schema& s) {
+  s.field("valid", valid, "Text files to evaluate on");
+  s.field("out", out, "Directory of the run", {.required = true});
+  s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
+          {.min = 0});
+  s.field("log_steps", log_steps, "Also print a line every so many steps; 0 = by time only",
+          {.min = 0});
+  trainer.describe(s);
+  s.field("resume", resume, "Continue the run in --out from its newest checkpoint",
+          {.transient = true});
+  s.field("dry_run", dry_run, "Print parameters, memory and time, train nothing",
+          {.transient = true});
+}
+
+std::unique_ptr<distill::WindowSource> load_windows(const std::vector<std::string>& files,
+                                                    const data::Tokenizer& tokenizer,
+                                                    int64_t window, uint64_t seed,
+                                                    std::vector<int64_t> only) {
+  data::TokenCorpus corpus = data::load_corpus(files, tokenizer, window);
+  std::string name = files.size() == 1 ? files[0] : join(files.size(), " files");
+  log_info(name, ": ", corpus.tokens.size(), " tokens, ", corpus.windows(), " windows of ", window,
+           ", ", corpus.dropped(), " tokens at the end dropped");
+  return std::make_unique<distill::WindowSource>(std::move(corpus.tokens), window, seed,
+                                                 std::move(only));
+}
+
+namespace {
+
+distill::TrainerParts parts_of(TrainingRun& run, const TrainingKeys& keys, uint64_t seed,
+                               const std::string& configuration) {
+  return {.model = *run.model,
+          .store = *run.store,
+          .config = run.config,
+          .teacher = run.teacher.get(),
+          .losses = run.losses,
+          .train = *run.train,
+          .valid = run.valid.get(),
+          .tokenizer = run.tokenizer.get(),
+          .run_dir = keys.out,
+          .configuration = configuration,
+          .seed = seed};
+}
+
+// A new run wants a directory without checkpoints, a resumed one with.
+void prepare_directory(const TrainingKeys& keys) {
+  bool holds = fs::exists(keys.out) && !distill::list_checkpoints(keys.out).empty();
+  check(!fs::exists(keys.out) || fs::is_directory(keys.out), keys.out, ": not a directory");
+  check(keys.resume || !holds, keys.out,
+        ": already holds a run; add --resume or give another directory");
+  check(!keys.resume || holds, keys.out, ": holds no checkpoint to resume from");
+  std::error_code error;
+  fs::create_directories(keys.out, error);
+  check(!error, keys.out, ": cannot be made: ", error.message());
+}
+
+}  // namespace
+
+void print_dry_run(TrainingRun& run, const TrainingKeys& keys, uint64_t seed) {
+  int64_t parameters = nn::parameter_count(*run.model);
+  distill::Objective objective(*run.model, run.teacher.get(), run.losses);
+  RandomStream random{.seed = seed, .stream = 2};
+  double seconds = 0;
+  reset_peak();
+  for (int64_t i = 0; i < 2; ++i) {  // the first call fills caches
+    auto start = std::chrono::steady_clock::now();
+    distill::LossTerms terms;
+    objective.run(run.train->batch(i, keys.trainer.batch_size),
+                  {.random = &random, .recompute = keys.trainer.recompute}, terms);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  double step = seconds * double(keys.trainer.accumulate);
+  double total = step * double(keys.trainer.steps);
+  if (keys.trainer.max_seconds > 0) total = std::min(total, keys.trainer.max_seconds);
+  double memory = double(allocator_stats().peak_live) + 8.0 * double(parameters);
+  std::cout << run.subject << "\n"
+            << "parameters        " << human_count(double(parameters)) << "\n"
+            << "memory at peak    " << human_bytes(memory) << "\n"
+            << "a checkpoint      " << human_bytes(12.0 * double(parameters)) << " on disk\n"
+            << "tokens a step     "
+            << keys.trainer.batch_size * keys.trainer.accumulate * run.train->window() << "\n"
+            << "a step            " << human_seconds(step) << "\n"
+            << "the run           " << human_seconds(total) << "\n";
+}
+
+int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& context) {
+  log_info(run.subject, ", ", human_count(double(nn::parameter_count(*run.model))), " parameters");
+  if (keys.dry_run) {
+    print_dry_run(run, keys, context.seed);
+    return 0;
+  }
+  prepare_directory(keys);
+  distill::Trainer trainer(
+      parts_of(run, keys, context.seed, context.keys.to_json().dump()), keys.trainer);
+  if (keys.resume) {
+    for (const std::string& why : trainer.resume()) log_warning("checkpoint skipped: ", why);
+    log_info("resuming at step ", trainer.step());
+  } else {
+    keep_configuration(context, keys.out);
+    if (run.tokenizer) run.tokenizer->save(keys.out);
+  }
+  distill::LogConfig log_config;
+  if (keys.resume) log_config.resume_step = trainer.step();
+  log_config.progress = {.every_seconds = context.quiet ? 1e9 : 10,
+                         .every_steps = keys.log_steps,
+                         .columns = is_terminal() && !context.quiet ? terminal_columns() : 0};
+  distill::RunLog log(keys.out, std::cerr, log_config);
+  distill::TrainOutcome done = trainer.run(log);
+  if (done.skipped) log_warning(done.skipped, " steps were skipped: their loss was not finite");
+  log_info(done.interrupted ? "interrupted at step " : "done: ", done.steps, " steps, ",
+           human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
+           human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, peak ",
+           human_bytes(double(allocator_stats().peak_reserved)), ", ", keys.out);
+  return done.interrupted ? 130 : 0;
+}
+
+}  // namespace brine

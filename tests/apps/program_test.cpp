@@ -1,0 +1,97 @@
+// The program as a process: exit status, one line of error, version, help, and its docs page.
+#include "apps/program.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/helpers.h"
+#include "tests/apps/sample_config.h"
+
+using namespace brine;
+using namespace brine::tests;
+
+TEST_CASE("a bad command line ends in one line on stderr and status 1") {
+  struct Case {
+    const char* arguments;
+    const char* error;
+  };
+  for (Case c : {
+           Case{"", "brine: no subcommand; brine --help lists them\n"},
+           Case{"docs-config --otu x",
+                "brine docs-config: unknown option --otu; the nearest is --out\n"},
+           Case{"docs-config x", "brine docs-config: unexpected argument \"x\"\n"},
+           Case{"docs-config --seed -1", "brine docs-config: --seed must be at least 0, got -1\n"},
+           Case{"--threads few docs-config",
+                "brine docs-config: --threads must be an integer, got \"few\"\n"},
+           Case{"--sede 3 docs-config", "brine: unknown option --sede; the nearest is --seed\n"},
+           Case{"docs-config --out /nowhere/x", nullptr},
+           Case{"docs-config --config /nowhere/x.toml", nullptr},
+           Case{"docs-config --config", nullptr},
+           Case{"no-such-thing", nullptr},
+           Case{"''", nullptr},
+       }) {
+    CAPTURE(c.arguments);
+    Finished run = run_brine(c.arguments);
+    CHECK(run.status == 1);
+    CHECK(run.out.empty());
+    if (c.error != nullptr) CHECK(run.error == c.error);
+    CHECK(std::count(run.error.begin(), run.error.end(), '\n') == 1);
+    CHECK(run.error.substr(0, 5) == "brine");
+  }
+}
+
+TEST_CASE("output that cannot be written is an error") {
+  Finished run = run_brine("docs-config", "/dev/full");
+  CHECK(run.status == 1);
+  CHECK(run.error == "brine docs-config: standard output cannot be written\n");
+}
+
+TEST_CASE("--version names the libraries and the CPU features, anywhere on the line") {
+  for (const char* arguments : {"--version", "docs-config --version", "--version docs-config"}) {
+    Finished run = run_brine(arguments);
+    CHECK(run.status == 0);
+    for (const char* part : {"brine " BRINE_VERSION "\n", "oneDNN", "HDF5", "Eigen", "spdlog",
+                             "CLI11", "toml++", "json", "OpenMP", "compiler", "CPU has"}) {
+      CAPTURE(part);
+      CHECK(run.out.find(part) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("--help lists the subcommands that are not hidden, with a line each") {
+  Finished run = run_brine("--help");
+  CHECK(run.status == 0);
+  CHECK(run.out.find("docs-config") == std::string::npos);
+  for (const Subcommand& command : subcommands()) {
+    CAPTURE(command.name);
+    CHECK_FALSE(command.help.empty());
+    if (!command.hidden) CHECK(run.out.find("  " + command.name + " ") != std::string::npos);
+    Finished help = run_brine(command.name + " --help");
+    CHECK(help.status == 0);
+    CHECK(help.out.find("--seed") != std::string::npos);
+    CHECK(help.error.empty());
+  }
+}
+
+TEST_CASE("docs/configuration.md is the page of this build") {
+  std::string page = configuration_page();
+  CHECK(run_brine("docs-config").out == page);
+  bool equal = read_all(BRINE_SOURCE_DIR "/docs/configuration.md") == page;
+  CHECK_MESSAGE(equal, "write it again: brine docs-config --out docs/configuration.md");
+}
+
+TEST_CASE("the kept configuration is what --config reads") {
+  ScratchDirectory scratch;
+  Sample first;
+  first.name = "kept # copy";
+  Everywhere everywhere;
+  everywhere.seed = 7;
+  nn::Schema keys = nn::schema_of(first);
+  everywhere.describe(keys);
+  keep_configuration({.command = "sample", .keys = keys}, scratch.path.string());
+  std::string text = read_all(scratch.path / "config.toml");
+  CHECK(text.find("# brine sample, version " BRINE_VERSION "\n") == 0);
+  CHECK(text.find("name = \"kept # copy\"\n") != std::string::npos);
+  CHECK(text.find("seed = 7\n") != std::string::npos);
+  CHECK(text.find("threads") == std::string::npos);
+}
