@@ -62,6 +62,8 @@ std::string read_file(const Path& path, uint64_t max_bytes) {
   if (in.fd < 0) throw_io(path, "open", errno);
   struct stat info = {};
   if (::fstat(in.fd, &info) != 0) throw_io(path, "examine", errno);
+  check(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(),
+        ": is neither a file nor a pipe");
   auto refuse_size = [&](uint64_t size) {
     check(size <= max_bytes, path.string(), ": holds at least ", size, " bytes, at most ",
           max_bytes, " are allowed");

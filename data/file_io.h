@@ -25,7 +25,7 @@ struct DurabilityUncertain : Error {
 // Throws Error("PATH: cannot DOING: reason (errno N)"); a full disk and a used-up quota are named.
 [[noreturn]] void throw_io(const Path& path, std::string_view doing, int error);
 
-// The whole content of a file or pipe; more than max_bytes is an error.
+// The whole content of a regular file or a pipe; more than max_bytes is an error.
 std::string read_file(const Path& path, uint64_t max_bytes = UINT64_MAX);
 
 // A regular file in memory, read-only. It keeps the file that was opened: writers of ours rename

@@ -2,14 +2,11 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "data/file_io.h"
+#include "distill/values.h"
 
 namespace brine::distill {
-
-using Values = std::vector<std::pair<std::string, double>>;
 
 class EventFile {
  public:

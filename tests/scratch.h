@@ -1,7 +1,9 @@
-// A directory of a test's own, removed at the end.
+// A directory of a test's own, removed at the end; in memory where the system has that, because
+// many tests write thousands of small files.
 #pragma once
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -13,7 +15,9 @@ namespace brine::test {
 class Scratch {
  public:
   Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "brine-test-XXXXXX").string();
+    bool in_memory = ::access("/dev/shm", W_OK | X_OK) == 0;
+    std::filesystem::path parent = in_memory ? "/dev/shm" : std::filesystem::temp_directory_path();
+    std::string name = (parent / "brine-test-XXXXXX").string();
     check(::mkdtemp(name.data()) != nullptr, name, ": cannot create");
     path_ = name;
   }
