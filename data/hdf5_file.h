@@ -71,7 +71,7 @@ class Hdf5Reader {
 
 // How a dataset lies in the file.
 struct Hdf5Layout {
-  Shape chunk;           // rank 0: contiguous, or pieces of at most 4 MiB when a filter is wanted
+  Shape chunk = {};      // rank 0: contiguous, or pieces of at most 4 MiB when a filter is wanted
   bool shuffle = false;  // bytes of equal weight together, which helps deflate
   int deflate = 0;       // 0 = none, 1 fast .. 9 small
 };

@@ -107,6 +107,8 @@ void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t file_b
   check(declared <= kLargeDataset || declared / kMostInflation <= info.stored_bytes, where,
         ": declares ", declared, " bytes but stores ", info.stored_bytes, ", which is refused");
   if (info.chunk.rank() == 0) return;
+  check(info.chunk.rank() == info.shape.rank(), where, ": has chunks ", info.chunk,
+        " in a dataset ", info.shape);
   uint64_t chunk = bytes_of(where, info.chunk, item_size(info.dtype));
   check(chunk <= kLargeChunk || chunk <= declared, where, ": has chunks of ", chunk,
         " bytes in a dataset of ", declared);
