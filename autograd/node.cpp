@@ -145,8 +145,11 @@ Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backw
   for (const Tensor& t : saved) {
     if (t.defined()) node->saved.emplace_back(t.detach(), t.version());
   }
-  y.set_node(std::move(node));
-  return y;
+  // The node goes on a handle of its own: y itself, which the lambda may have captured, stays free
+  // of it, or the two would hold each other for ever.
+  Tensor out = y.as_strided(y.shape(), y.strides());
+  out.set_node(std::move(node));
+  return out;
 }
 
 Tensor record(const char* op, Tensor y, std::initializer_list<Tensor> inputs, Backward backward,
@@ -181,10 +184,10 @@ void backward(const Tensor& y, Tensor dy) {
     }
     Tensor g = std::move(node->grad);
     node->grad = Tensor();
+    node->saved.clear();  // from here a lambda that is the only holder of a tensor may reuse it
     Gradients gradients(*node);
     node->backward(g, gradients);
     node->backward = nullptr;  // frees what the op saved
-    node->saved.clear();
     g = Tensor();
     for (const auto& in : node->inputs) {
       if (!in || in->is_leaf || in->queued || !in->grad.defined()) continue;

@@ -59,7 +59,8 @@ bool wants_grad(const Tensor& x);
 
 // Ties y to its inputs (any of them may be undefined). What the lambda captures is exactly what the
 // op keeps alive; tensors that it reads again are listed in `saved`, so that a write in place
-// between forward and backward is refused. Returns y.
+// between forward and backward is refused. Returns y as a new handle, which is on the tape; y
+// itself is not, so the lambda may capture it.
 Tensor record(const char* op, Tensor y, std::initializer_list<Tensor> inputs, Backward backward,
               std::initializer_list<Tensor> saved = {});
 Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backward backward,

@@ -17,7 +17,8 @@ struct Visibility {
 // ---- elementwise (cpu/elementwise.cpp; copy and fill: cpu/copy.cpp)
 // y = x, any strides on both sides, same shape, any types (floats round to nearest even).
 BRINE_KERNEL(copy, Tensor y, Tensor x)
-BRINE_KERNEL(fill, Tensor y, double value)  // strided
+BRINE_KERNEL(fill, Tensor y, double value)    // strided
+BRINE_KERNEL(accumulate, Tensor y, Tensor x)  // strided, adds: y += x, same shape and float type
 BRINE_KERNEL(add, Tensor y, Tensor a, Tensor b)
 BRINE_KERNEL(sub, Tensor y, Tensor a, Tensor b)
 BRINE_KERNEL(mul, Tensor y, Tensor a, Tensor b)
@@ -39,11 +40,17 @@ BRINE_KERNEL(scale_rows, Tensor y, Tensor x, Tensor s)
 BRINE_KERNEL(zero_padding, Tensor y, Tensor x, Tensor lengths)
 
 // ---- reductions (cpu/reduce.cpp), in fixed pieces, accumulated in f64
-BRINE_KERNEL(sum_all, Tensor y, Tensor x)                      // y [1]
-BRINE_KERNEL(sum_rows, Tensor y, Tensor x)                     // adds: y [C] += sum of x [R, C]
-BRINE_KERNEL(dot_rows, Tensor y, Tensor a, Tensor b)           // y [R] = sum_c a[R, c] b[R, c]
-BRINE_KERNEL(square_sum, Tensor y, Tensor x)                   // y f64 [1]
-BRINE_KERNEL(count_nonfinite, Tensor y, Tensor x)              // y i64 [1]
+BRINE_KERNEL(sum_all, Tensor y, Tensor x)             // y [1]
+BRINE_KERNEL(sum_rows, Tensor y, Tensor x)            // adds: y [C] += sum of x [R, C]
+BRINE_KERNEL(dot_rows, Tensor y, Tensor a, Tensor b)  // y [R] = sum_c a[R, c] b[R, c]
+BRINE_KERNEL(sum_last, Tensor y, Tensor x)            // y [R] = sum of each row of x [R, C]
+// y [1] = sum of weight[r] |a_r - b_r|^2 over the rows with weight[r] != 0; a, b [R, C].
+BRINE_KERNEL(squared_distance, Tensor y, Tensor a, Tensor b, Tensor weight)
+// da = 2 dy weight (a - b), db = -da, 0 where weight is 0; either may be undefined. dy [1].
+BRINE_KERNEL(squared_distance_backward, Tensor da, Tensor db, Tensor dy, Tensor a, Tensor b,
+             Tensor weight)
+BRINE_KERNEL(square_sum, Tensor y, Tensor x)       // y f64 [1]
+BRINE_KERNEL(count_nonfinite, Tensor y, Tensor x)  // y i64 [1]
 // y [R, T, C], row t = mean of rows 0..t; running sum in f64. Backward: dx of it.
 BRINE_KERNEL(running_mean, Tensor y, Tensor x)
 BRINE_KERNEL(running_mean_backward, Tensor dx, Tensor dy)
@@ -57,7 +64,8 @@ BRINE_KERNEL(matmul, Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alph
 BRINE_KERNEL(linear, Tensor y, Tensor x, Tensor w, Tensor b)
 
 // ---- norm (cpu/norm.cpp): over the last axis, x [R, C], w and b [C], mean and rstd [R]
-BRINE_KERNEL(layernorm, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, double eps)
+BRINE_KERNEL(layernorm, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
+             double eps)
 // dw and db [C] are added to; any of dx, dw, db may be undefined (not wanted).
 BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
              Tensor mean, Tensor rstd)
@@ -86,14 +94,14 @@ BRINE_KERNEL(kl_logits_backward, Tensor dlogits, Tensor dloss, Tensor logits, Te
              Tensor unlisted, Tensor values, Tensor ids, Tensor teacher_lse)
 
 // ---- embedding (cpu/embedding.cpp)
-BRINE_KERNEL(embedding, Tensor y, Tensor table, Tensor ids)            // y [R, C], ids i32 [R]
+BRINE_KERNEL(embedding, Tensor y, Tensor table, Tensor ids)             // y [R, C], ids i32 [R]
 BRINE_KERNEL(embedding_backward, Tensor dtable, Tensor dy, Tensor ids)  // adds
 
 // ---- optimizer (cpu/optimizer.cpp)
 struct AdamwStep {
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  double grad_scale = 1;     // multiplies the gradient first (clip, accumulation)
-  int64_t step = 1;          // counts from 1, for the bias correction
+  double grad_scale = 1;  // multiplies the gradient first (clip, accumulation)
+  int64_t step = 1;       // counts from 1, for the bias correction
 };
 // One pass over a range of the flat buffers, all [n] of one type: moments m and v, parameter w.
 // Decoupled decay (Loshchilov and Hutter 2019): w -= lr (m^ / (sqrt(v^) + eps) + decay w).

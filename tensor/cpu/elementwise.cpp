@@ -131,11 +131,15 @@ void scale_rows(Tensor y, Tensor x, Tensor s) {
     T* py = y.data<T>();
     const T* px = x.data<T>();
     const T* ps = s.data<T>();
-    each_row(rows, C, [=](int64_t r) {
+    auto scale = [=](int64_t r, int64_t begin, int64_t end) {
       const T factor = ps[r];
 #pragma omp simd
-      for (int64_t c = 0; c < C; ++c) py[r * C + c] = px[r * C + c] * factor;
-    });
+      for (int64_t i = r * C + begin; i < r * C + end; ++i) py[i] = px[i] * factor;
+    };
+    if (C <= kGrain) return each_row(rows, C, [=](int64_t r) { scale(r, 0, C); });
+    for (int64_t r = 0; r < rows; ++r) {
+      parallel_for(C, kGrain, [=](int64_t begin, int64_t end) { scale(r, begin, end); });
+    }
   });
 }
 

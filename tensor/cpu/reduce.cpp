@@ -29,6 +29,14 @@ double dot(const T* a, const T* b, int64_t n) {
   return sum;
 }
 
+template <class T>
+double sum(const T* x, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += double(x[i]);
+  return sum;
+}
+
 // An exponent of all ones: NaN or infinity.
 template <class T>
 bool is_nonfinite(T x) {
@@ -55,12 +63,8 @@ void count_nonfinite_typed(const Tensor& y, const Tensor& x) {
 void sum_all(Tensor y, Tensor x) {
   dispatch_float(x.dtype(), [&]<class T>() {
     const T* px = x.data<T>();
-    y.data<T>()[0] = T(sum_pieces(x.numel(), [=](int64_t begin, int64_t end) {
-      double sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = begin; i < end; ++i) sum += double(px[i]);
-      return sum;
-    }));
+    y.data<T>()[0] = T(sum_pieces(
+        x.numel(), [=](int64_t begin, int64_t end) { return sum(px + begin, end - begin); }));
   });
 }
 
@@ -122,14 +126,101 @@ void sum_rows(Tensor y, Tensor x) {
   });
 }
 
+namespace {
+
+// f(row, begin, end) is the sum over some columns of a row; calls put(row, sum) for every row. Few
+// long rows are split, many short ones are shared out whole.
+template <class F, class Put>
+void each_row_sum(int64_t rows, int64_t C, F f, Put put) {
+  if (C > kGrain) {
+    for (int64_t r = 0; r < rows; ++r) {
+      put(r, sum_pieces(C, [=](int64_t begin, int64_t end) { return f(r, begin, end); }));
+    }
+    return;
+  }
+  parallel_for(rows, kGrain / std::max<int64_t>(C, 1), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) put(r, f(r, int64_t(0), C));
+  });
+}
+
+}  // namespace
+
 void dot_rows(Tensor y, Tensor a, Tensor b) {
   const int64_t rows = y.numel(), C = rows ? a.numel() / rows : 0;
   dispatch_float(y.dtype(), [&]<class T>() {
     T* py = y.data<T>();
     const T* pa = a.data<T>();
     const T* pb = b.data<T>();
+    each_row_sum(
+        rows, C,
+        [=](int64_t r, int64_t begin, int64_t end) {
+          return dot(pa + r * C + begin, pb + r * C + begin, end - begin);
+        },
+        [=](int64_t r, double sum) { py[r] = T(sum); });
+  });
+}
+
+void sum_last(Tensor y, Tensor x) {
+  const int64_t rows = y.numel(), C = rows ? x.numel() / rows : 0;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    each_row_sum(
+        rows, C,
+        [=](int64_t r, int64_t begin, int64_t end) { return sum(px + r * C + begin, end - begin); },
+        [=](int64_t r, double sum) { py[r] = T(sum); });
+  });
+}
+
+void squared_distance(Tensor y, Tensor a, Tensor b, Tensor weight) {
+  const int64_t rows = weight.numel(), C = rows ? a.numel() / rows : 0;
+  Tensor partial = Tensor::empty({rows}, Dtype::f64);
+  double* part = partial.data<double>();
+  dispatch_float(a.dtype(), [&]<class T>() {
+    const T* pa = a.data<T>();
+    const T* pb = b.data<T>();
+    const T* pw = weight.data<T>();
+    each_row_sum(
+        rows, C,
+        [=](int64_t r, int64_t begin, int64_t end) {
+          if (pw[r] == 0) return 0.0;
+          const T* u = pa + r * C;
+          const T* v = pb + r * C;
+          double sum = 0;
+#pragma omp simd reduction(+ : sum)
+          for (int64_t i = begin; i < end; ++i) {
+            const double gap = double(u[i]) - double(v[i]);
+            sum += gap * gap;
+          }
+          return sum * double(pw[r]);
+        },
+        [=](int64_t r, double sum) { part[r] = sum; });
+    y.data<T>()[0] = T(sum_pieces(
+        rows, [=](int64_t begin, int64_t end) { return sum(part + begin, end - begin); }));
+  });
+}
+
+void squared_distance_backward(Tensor da, Tensor db, Tensor dy, Tensor a, Tensor b, Tensor weight) {
+  const int64_t rows = weight.numel(), C = rows ? a.numel() / rows : 0;
+  dispatch_float(a.dtype(), [&]<class T>() {
+    T* pda = da.defined() ? da.data<T>() : nullptr;
+    T* pdb = db.defined() ? db.data<T>() : nullptr;
+    const T* pa = a.data<T>();
+    const T* pb = b.data<T>();
+    const T* pw = weight.data<T>();
+    const T g = 2 * dy.data<T>()[0];
+    auto give = [=](T* to, const T* u, const T* v, T factor) {
+      if (!to) return;
+      if (factor == 0) return void(std::fill(to, to + C, T(0)));
+#pragma omp simd
+      for (int64_t i = 0; i < C; ++i) to[i] = factor * (u[i] - v[i]);
+    };
     parallel_for(rows, kGrain / std::max<int64_t>(C, 1), [=](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) py[r] = T(dot(pa + r * C, pb + r * C, C));
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t at = r * C;
+        give(pda ? pda + at : nullptr, pa + at, pb + at, pw[r] * g);
+        give(pdb ? pdb + at : nullptr, pb + at, pa + at, pw[r] * g);
+      }
     });
   });
 }
