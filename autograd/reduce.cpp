@@ -1,0 +1,89 @@
+// Sums, products of sums and running means.
+#include "autograd/ops.h"
+
+namespace brine {
+namespace {
+
+Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
+
+// g, repeated along every axis whose stride is 0, as memory of its own.
+Tensor spread(const Tensor& g, const Shape& shape, const Shape& strides) {
+  Tensor dx = Tensor::empty(shape, g.dtype(), g.device());
+  BRINE_CALL(dx, copy, dx, g.as_strided(shape, strides));
+  return dx;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x) {
+  Tensor y = Tensor::empty({1}, x.dtype(), x.device());
+  BRINE_CALL(y, sum_all, y, dense(x));
+  const Shape shape = x.shape();
+  return record("sum", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    grads.set(0, spread(dy, shape, Shape(std::vector<int64_t>(size_t(shape.rank()), 0))));
+  });
+}
+
+Tensor sum_last(const Tensor& x) {
+  check(x.rank() >= 1, "sum_last: x ", x.shape(), " has no axis");
+  Shape rows;
+  for (int i = 0; i + 1 < x.rank(); ++i) rows.push_back(x.dim(i));
+  if (rows.rank() == 0) rows.push_back(1);
+  Tensor y = Tensor::empty(rows, x.dtype(), x.device());
+  BRINE_CALL(y, sum_last, y, dense(x));
+  const Shape shape = x.shape();
+  return record("sum_last", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    const int64_t C = shape[shape.rank() - 1];
+    grads.set(0, spread(dy, {dy.numel(), C}, {1, 0}).view(shape));
+  });
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  check(a.shape() == b.shape() && a.dtype() == b.dtype(), "dot: ", a.dtype(), " ", a.shape(),
+        " and ", b.dtype(), " ", b.shape(), " must have one shape and one type");
+  Tensor u = dense(a), v = dense(b), y = Tensor::empty({1}, a.dtype(), a.device());
+  BRINE_CALL(y, dot_rows, y, u, v);
+  return record("dot", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  for (int i = 0; i < 2; ++i) {
+                    if (!grads.wanted(i)) continue;
+                    Tensor dx = Tensor::like(u);
+                    BRINE_CALL(dx, scale_rows, dx, i == 0 ? v : u, dy);
+                    grads.set(i, dx);
+                  }
+                },
+                {u, v});
+}
+
+Tensor running_mean(const Tensor& x) {
+  check(x.rank() >= 2, "running_mean: x ", x.shape(), " is no [..., T, C]");
+  Tensor y = Tensor::like(x);
+  BRINE_CALL(y, running_mean, y, dense(x));
+  return record("running_mean", y, {x}, [](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::like(dy);
+    BRINE_CALL(dx, running_mean_backward, dx, dy);
+    grads.set(0, dx);
+  });
+}
+
+Tensor squared_distance(const Tensor& a, const Tensor& b, const Tensor& weight) {
+  check(a.shape() == b.shape() && a.dtype() == b.dtype(), "squared_distance: ", a.dtype(), " ",
+        a.shape(), " and ", b.dtype(), " ", b.shape(), " must have one shape and one type");
+  check(a.rank() >= 1 && weight.numel() == a.rows() && weight.dtype() == a.dtype(),
+        "squared_distance: weight ", weight.dtype(), " ", weight.shape(), " must be ", a.dtype(),
+        " with one element for each row of ", a.shape());
+  Tensor u = dense(a), v = dense(b), w = dense(weight);
+  Tensor y = Tensor::empty({1}, a.dtype(), a.device());
+  BRINE_CALL(y, squared_distance, y, u, v, w);
+  return record("squared_distance", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor da = grads.wanted(0) ? Tensor::like(u) : Tensor();
+                  Tensor db = grads.wanted(1) ? Tensor::like(v) : Tensor();
+                  BRINE_CALL(u, squared_distance_backward, da, db, dy, u, v, w);
+                  if (da.defined()) grads.set(0, da);
+                  if (db.defined()) grads.set(1, db);
+                },
+                {u, v, w});
+}
+
+}  // namespace brine

@@ -1,0 +1,26 @@
+// Softmax over the visible keys.
+#include "autograd/ops.h"
+
+namespace brine {
+
+Tensor softmax(const Tensor& scores, double scale, const Visibility& see) {
+  check(scores.rank() == 4, "softmax: scores ", scores.shape(), " are no [B, H, T, S]");
+  Visibility kept = see;
+  if (see.lengths.defined()) {
+    check(see.lengths.dtype() == Dtype::i64 && see.lengths.shape() == Shape{scores.dim(0)},
+          "softmax: lengths must be i64 [", scores.dim(0), "], got ", see.lengths.dtype(), " ",
+          see.lengths.shape());
+    kept.lengths = see.lengths.detach().contiguous();
+  }
+  Tensor y = Tensor::like(scores);
+  BRINE_CALL(y, softmax, y, scores.detach().contiguous(), scale, kept);
+  return record("softmax", y, {scores},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dx = Tensor::like(dy);
+                  BRINE_CALL(dx, softmax_backward, dx, dy, y, scale);
+                  grads.set(0, dx);
+                },
+                {y});
+}
+
+}  // namespace brine
