@@ -64,7 +64,7 @@ RunLog::RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig conf
       file_(nullptr, std::fclose),
       step_(config.resume_step.value_or(0)),
       progress_(terminal, config.progress),
-      events_(run_dir, step_ + 1) {
+      events_(run_dir, config.resume_step ? step_ + 1 : 0) {
   int unreadable = 0;
   if (config.resume_step) {
     unreadable = trim_log(path_, step_);
