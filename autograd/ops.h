@@ -5,6 +5,7 @@
 #pragma once
 
 #include "autograd/node.h"
+#include "autograd/ops_conv.h"
 #include "autograd/ops_performer.h"
 #include "autograd/ops_sparse.h"
 #include "tensor/kernels.h"

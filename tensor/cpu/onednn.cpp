@@ -179,4 +179,214 @@ void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c) {
   stream().wait();
 }
 
+namespace {
+
+using Format = dnnl::memory::format_tag;
+using Forward = dnnl::convolution_forward;
+using DataGradient = dnnl::convolution_backward_data;
+using WeightGradient = dnnl::convolution_backward_weights;
+
+// Memory descriptions and geometry of one convolution of `batch` images.
+struct Geometry {
+  Desc x, w, b, y;
+  Dims strides, dilates, left, right;
+};
+
+// pad: rows of zeros before and after, on the token axis. w undefined: in the order it likes.
+Geometry geometry(const ImageConvolution& c, int64_t batch, int64_t pad, Format image,
+                  const Desc* weights) {
+  int64_t reach = (c.kernel_t - 1) * c.dilation, columns = c.dilation * (c.kernel_w - 1) / 2;
+  int64_t rows = (c.rows - 1) * c.stride + 1 + reach - 2 * pad;
+  Geometry g;
+  g.x = Desc(Dims{batch, c.in, rows, c.columns}, Type::f32, image);
+  g.w =
+      weights ? *weights : Desc(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, Type::f32, Format::any);
+  if (c.bias) g.b = Desc(Dims{c.out}, Type::f32, Format::x);
+  g.y = Desc(Dims{batch, c.out, c.rows, c.columns}, Type::f32, image);
+  g.strides = {c.stride, 1};
+  g.dilates = {c.dilation - 1, c.dilation - 1};
+  g.left = g.right = {pad, columns};
+  return g;
+}
+
+constexpr auto kTraining = dnnl::prop_kind::forward_training;
+constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+
+// The constructors of 2.x and 3.x differ in the order of their arguments.
+Forward::primitive_desc forward_of(const Geometry& g, const dnnl::primitive_attr& attr) {
+#if DNNL_VERSION_MAJOR < 3
+  return {
+      Forward::desc(kTraining, kDirect, g.x, g.w, g.b, g.y, g.strides, g.dilates, g.left, g.right),
+      attr, engine()};
+#else
+  return {engine(), kTraining, kDirect,   g.x,    g.w,     g.b,
+          g.y,      g.strides, g.dilates, g.left, g.right, attr};
+#endif
+}
+
+DataGradient::primitive_desc data_gradient_of(const Geometry& g, const dnnl::primitive_attr& attr) {
+  Forward::primitive_desc hint = forward_of(g, {});
+#if DNNL_VERSION_MAJOR < 3
+  return {DataGradient::desc(kDirect, g.x, g.w, g.y, g.strides, g.dilates, g.left, g.right), attr,
+          engine(), hint};
+#else
+  return {engine(), kDirect, g.x, g.w, g.y, g.strides, g.dilates, g.left, g.right, hint, attr};
+#endif
+}
+
+WeightGradient::primitive_desc weight_gradient_of(const Geometry& g,
+                                                  const dnnl::primitive_attr& attr) {
+  Forward::primitive_desc hint = forward_of(g, {});
+#if DNNL_VERSION_MAJOR < 3
+  return {WeightGradient::desc(kDirect, g.x, g.w, g.b, g.y, g.strides, g.dilates, g.left, g.right),
+          attr, engine(), hint};
+#else
+  return {engine(), kDirect, g.x, g.w, g.b, g.y, g.strides, g.dilates, g.left, g.right, hint, attr};
+#endif
+}
+
+dnnl::primitive_attr relu_attr(bool relu) {
+  dnnl::primitive_attr attr = own_scratchpad();
+  if (!relu) return attr;
+  dnnl::post_ops after;
+  after.append_eltwise(
+#if DNNL_VERSION_MAJOR < 3
+      1.0f,
+#endif
+      dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  attr.set_post_ops(after);
+  return attr;
+}
+
+struct Prepared {
+  dnnl::primitive primitive;
+  Desc x, w, b, y, pad;
+};
+
+// Rows of the convolution that chooses the order of the weights for all of its kind.
+constexpr int64_t kModelRows = 64;
+
+Prepared prepared(const ImageConvolution& c, Pass pass);
+
+Prepared make_prepared(ImageConvolution c, Pass pass) {
+  Desc weights;
+  if (c.rows != kModelRows) {
+    ImageConvolution model = c;
+    model.rows = kModelRows;
+    weights = prepared(model, pass).w;
+  }
+  const Desc* given = c.rows == kModelRows ? nullptr : &weights;
+  if (pass == Pass::forward) {
+    Geometry g = geometry(c, 1, 0, Format::nhwc, given);
+    Forward::primitive_desc pd = forward_of(g, relu_attr(c.relu));
+    return {Forward(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
+  }
+  int64_t reach = (c.kernel_t - 1) * c.dilation;
+  c.rows += reach;
+  Geometry g = geometry(c, 1, reach, Format::nhwc, given);
+  DataGradient::primitive_desc pd = data_gradient_of(g, own_scratchpad());
+  return {DataGradient(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
+}
+
+Prepared prepared(const ImageConvolution& c, Pass pass) {
+  using Key = std::array<int64_t, 11>;
+  static Cache<Key, Prepared> cache(kPrimitives);
+  Key key = {int64_t(pass), c.rows,     c.columns, c.in,   c.out, c.kernel_t,
+             c.kernel_w,    c.dilation, c.stride,  c.bias, c.relu};
+  return cache.get(key, [&] {
+    try {
+      return make_prepared(c, pass);
+    } catch (const dnnl::error& e) {
+      throw Error(join("onednn: convolution ", c.in, " -> ", c.out, " channels, kernel ",
+                       c.kernel_t, " x ", c.kernel_w, ": ", e.message));
+    }
+  });
+}
+
+dnnl::memory memory_at(const Desc& d, const void* data) {
+  return dnnl::memory(d, engine(), const_cast<void*>(data));
+}
+
+}  // namespace
+
+int64_t packed_weights_size(const ImageConvolution& c, Pass pass) {
+  OneThread one;
+  return int64_t(prepared(c, pass).w.get_size() + 3) / 4;
+}
+
+void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* packed) {
+  OneThread one;
+  Desc to = prepared(c, pass).w;
+  Desc from(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, Type::f32, Format::oihw);
+  dnnl::memory source = memory_at(from, w), target = memory_at(to, packed);
+  dnnl::reorder(source, target).execute(stream(), source, target);
+  stream().wait();
+}
+
+void convolve(const ImageConvolution& c, const float* x, const float* packed, const float* bias,
+              float* y) {
+  OneThread one;
+  Prepared p = prepared(c, Pass::forward);
+  std::unordered_map<int, dnnl::memory> arguments = {
+      {DNNL_ARG_SRC, memory_at(p.x, x)},
+      {DNNL_ARG_WEIGHTS, memory_at(p.w, packed)},
+      {DNNL_ARG_DST, memory_at(p.y, y)},
+      {DNNL_ARG_SCRATCHPAD, memory_at(p.pad, scratch(p.pad.get_size()))}};
+  if (c.bias) arguments.insert({DNNL_ARG_BIAS, memory_at(p.b, bias)});
+  p.primitive.execute(stream(), arguments);
+  stream().wait();
+}
+
+void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* packed,
+                            const float* dy) {
+  OneThread one;
+  Prepared p = prepared(c, Pass::data_gradient);
+  p.primitive.execute(stream(),
+                      {{DNNL_ARG_DIFF_SRC, memory_at(p.x, dx)},
+                       {DNNL_ARG_WEIGHTS, memory_at(p.w, packed)},
+                       {DNNL_ARG_DIFF_DST, memory_at(p.y, dy)},
+                       {DNNL_ARG_SCRATCHPAD, memory_at(p.pad, scratch(p.pad.get_size()))}});
+  stream().wait();
+}
+
+std::function<void()> convolution_direct(const ImageConvolution& c, int64_t batch, Pass pass,
+                                         bool own_layout) {
+  Geometry g = geometry(c, batch, 0, own_layout ? Format::any : Format::nhwc, nullptr);
+  auto filled = [](const Desc& d) {
+    dnnl::memory m(d, engine());
+    float* values = static_cast<float*>(m.get_data_handle());
+    for (size_t i = 0; i < d.get_size() / 4; ++i) values[i] = float(i * 7919 % 2003) * 1e-3f - 1;
+    return m;
+  };
+  dnnl::primitive primitive;
+  std::unordered_map<int, dnnl::memory> arguments;
+  if (pass == Pass::forward) {
+    dnnl::primitive_attr attr = relu_attr(c.relu);
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::library);
+    Forward::primitive_desc pd = forward_of(g, attr);
+    primitive = Forward(pd);
+    arguments = {{DNNL_ARG_SRC, filled(pd.src_desc())},
+                 {DNNL_ARG_WEIGHTS, filled(pd.weights_desc())},
+                 {DNNL_ARG_DST, filled(pd.dst_desc())}};
+    if (c.bias) arguments.insert({DNNL_ARG_BIAS, filled(g.b)});
+  } else if (pass == Pass::data_gradient) {
+    DataGradient::primitive_desc pd = data_gradient_of(g, {});
+    primitive = DataGradient(pd);
+    arguments = {{DNNL_ARG_DIFF_SRC, filled(pd.diff_src_desc())},
+                 {DNNL_ARG_WEIGHTS, filled(pd.weights_desc())},
+                 {DNNL_ARG_DIFF_DST, filled(pd.diff_dst_desc())}};
+  } else {
+    WeightGradient::primitive_desc pd = weight_gradient_of(g, {});
+    primitive = WeightGradient(pd);
+    arguments = {{DNNL_ARG_SRC, filled(pd.src_desc())},
+                 {DNNL_ARG_DIFF_WEIGHTS, filled(pd.diff_weights_desc())},
+                 {DNNL_ARG_DIFF_DST, filled(pd.diff_dst_desc())}};
+    if (c.bias) arguments.insert({DNNL_ARG_DIFF_BIAS, filled(g.b)});
+  }
+  return [=] {
+    primitive.execute(stream(), arguments);
+    stream().wait();
+  };
+}
+
 }  // namespace brine::onednn

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "tensor/dtype.h"
 
@@ -28,5 +29,33 @@ bool has_bf16_gemm();
 
 // oneDNN called as it comes, with its own threads: what bench compares with.
 void gemm_direct(const Gemm& g, const float* a, const float* b, float* c);
+
+// A convolution of one image [rows, columns, channels]: cross-correlation, the token axis without
+// padding, the columns padded with zeros to keep their number.
+struct ImageConvolution {
+  int64_t rows = 0, columns = 0;  // rows: of the result
+  int64_t in = 0, out = 0;        // channels
+  int64_t kernel_t = 1, kernel_w = 1;
+  int64_t dilation = 1, stride = 1;
+  bool bias = false, relu = false;
+};
+enum class Pass { forward, data_gradient, weight_gradient };
+
+// Weights in the order that the primitive of a pass likes, made from [out, in, token, column].
+int64_t packed_weights_size(const ImageConvolution& c, Pass pass);  // in floats
+void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* packed);
+
+// y [rows, columns, out] from x; bias is read when c.bias.
+void convolve(const ImageConvolution& c, const float* x, const float* packed, const float* bias,
+              float* y);
+// dx [rows, columns, in], all of it, from dy [rows + (kernel_t - 1) dilation, columns, out]: row i
+// of dx takes tap k from row i + (kernel_t - 1 - k) dilation. stride = 1.
+void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* packed,
+                            const float* dy);
+
+// For bench: one pass over a whole batch as oneDNN does it by itself, on memory of its own,
+// channels last or in the layout that it likes best.
+std::function<void()> convolution_direct(const ImageConvolution& c, int64_t batch, Pass pass,
+                                         bool own_layout);
 
 }  // namespace brine::onednn

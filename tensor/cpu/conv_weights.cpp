@@ -1,0 +1,201 @@
+// Gradient of convolution weights and bias: one small product per tap, accumulated in registers.
+//
+// oneDNN's own goes through im2col for dilated images and splits by threads. Here a block of rows
+// is packed so that for every tap the sum over positions reads two contiguous streams: x as [tile
+// of C][row][W + margins][kRows], dy as [tile of O][row][W][vectors].
+#include <cstring>
+#include <vector>
+
+#include "tensor/cpu/conv.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+#ifdef __AVX512F__
+constexpr int kBytes = 64, kRows = 8;
+#else
+constexpr int kBytes = 32, kRows = 4;
+#endif
+
+// acc [kRows, NV vectors] += sum over rows and columns of x [kRows] (outer) dy [NV vectors].
+template <class T, int NV>
+void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows, int64_t W) {
+  typedef T V __attribute__((vector_size(kBytes)));
+  constexpr int kLanes = kBytes / int(sizeof(T));
+  V c[kRows][NV];
+  std::memcpy(c, acc, sizeof(c));
+  for (int64_t r = 0; r < rows; ++r, x += x_row) {
+    const T* a = x;
+    for (int64_t p = 0; p < W; ++p, a += kRows, dy += NV * kLanes) {
+      V b[NV];
+      std::memcpy(b, dy, sizeof(b));
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        V v = a[i] - V{};
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) c[i][j] += v * b[j];
+      }
+    }
+  }
+  std::memcpy(acc, c, sizeof(c));
+}
+
+// One run of row blocks: its packed block, its sums.
+template <class T>
+struct WeightRun {
+  static constexpr int kLanes = kBytes / int(sizeof(T));
+  const ConvSizes& s;
+  const Convolution& conf;
+  int64_t block;  // rows of dy packed at a time
+  int vectors;    // per tile of O
+  int64_t tiles_c, tiles_o, wide;
+  std::vector<T> x, dy, row;
+
+  WeightRun(const ConvSizes& s, const Convolution& conf)
+      : s(s),
+        conf(conf),
+        block(std::max<int64_t>(1, (256 + s.W - 1) / s.W)),
+        vectors(vectors_for(s.O)),
+        tiles_c((s.C + kRows - 1) / kRows),
+        tiles_o((s.O + vectors * kLanes - 1) / (vectors * kLanes)),
+        wide(s.W + 2 * s.margin) {}
+
+  // The number of vectors a tile that leaves the fewest lanes empty; the larger of two.
+  static int vectors_for(int64_t O) {
+    int64_t all = (O + kLanes - 1) / kLanes;
+    int best = 1;
+    for (int v = 2; v <= 3; ++v) {
+      if ((all + v - 1) / v * v <= (all + best - 1) / best * best) best = v;
+    }
+    return best;
+  }
+
+  int64_t rows_of_x() const { return (block - 1) * conf.stride + 1 + s.reach; }
+  int64_t tile() const { return kRows * vectors * kLanes; }
+  // Sums [tap, tile of C, tile of O, kRows, lanes].
+  int64_t sums() const { return s.kT * s.kW * tiles_c * tiles_o * tile(); }
+
+  void allocate() {
+    x.assign(size_t(tiles_c * rows_of_x() * wide * kRows), T(0));
+    dy.assign(size_t(tiles_o * block * s.W * vectors * kLanes), T(0));
+    row.resize(size_t(s.W * s.O));
+  }
+
+  void pack_x(const T* from, int64_t rows) {
+    for (int64_t t = 0; t < tiles_c; ++t) {
+      int64_t n = std::min<int64_t>(kRows, s.C - t * kRows);
+      for (int64_t r = 0; r < rows; ++r) {
+        const T* in = from + r * s.W * s.C + t * kRows;
+        T* out = x.data() + ((t * rows_of_x() + r) * wide + s.margin) * kRows;
+        for (int64_t w = 0; w < s.W; ++w, in += s.C, out += kRows) {
+          if (n == kRows) {
+            std::memcpy(out, in, kRows * sizeof(T));
+          } else {
+            std::copy(in, in + n, out);
+          }
+        }
+      }
+    }
+  }
+
+  void pack_dy(const T* from, const T* y, int64_t rows, double* bias) {
+    int64_t width = vectors * kLanes;
+    for (int64_t r = 0; r < rows; ++r) {
+      sum_gradient_row(row.data(), from + r * s.W * s.O, y ? y + r * s.W * s.O : nullptr, s.W * s.O,
+                       conf.relu);
+      for (int64_t t = 0; t < tiles_o; ++t) {
+        int64_t n = std::min(width, s.O - t * width);
+        T* out = dy.data() + (t * block + r) * s.W * width;
+        for (int64_t w = 0; w < s.W; ++w) {
+          std::copy_n(row.data() + w * s.O + t * width, n, out + w * width);
+        }
+      }
+      for (int64_t w = 0; w < s.W; ++w) {
+        for (int64_t o = 0; o < s.O; ++o) bias[o] += double(row[size_t(w * s.O + o)]);
+      }
+    }
+  }
+
+  void multiply(T* sums, int64_t rows) const {
+    int64_t width = vectors * kLanes, step = conf.stride * wide * kRows;
+    for (int64_t o = 0; o < tiles_o; ++o) {
+      const T* b = dy.data() + o * block * s.W * width;
+      for (int64_t c = 0; c < tiles_c; ++c) {
+        for (int64_t tap = 0; tap < s.kT * s.kW; ++tap) {
+          int64_t down = tap / s.kW * conf.dilation, aside = tap % s.kW * conf.dilation;
+          const T* a = x.data() + ((c * rows_of_x() + down) * wide + aside) * kRows;
+          T* acc = sums + ((tap * tiles_c + c) * tiles_o + o) * tile();
+          if (vectors == 1) {
+            add_positions<T, 1>(acc, a, step, b, rows, s.W);
+          } else if (vectors == 2) {
+            add_positions<T, 2>(acc, a, step, b, rows, s.W);
+          } else {
+            add_positions<T, 3>(acc, a, step, b, rows, s.W);
+          }
+        }
+      }
+    }
+  }
+
+  T sum_at(const T* sums, int64_t o, int64_t c, int64_t tap) const {
+    int64_t width = vectors * kLanes;
+    return sums[((tap * tiles_c + c / kRows) * tiles_o + o / width) * tile() + c % kRows * width +
+                o % width];
+  }
+};
+
+template <class T>
+void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
+                     const Convolution& conf) {
+  const ConvSizes s(x, w, conf);
+  const WeightRun<T> plan(s, conf);
+  const int64_t blocks = (s.rows + plan.block - 1) / plan.block, all = s.B * blocks;
+  // At most 32 runs, of at least 4 blocks: each has sums of its own, added up in order.
+  const int64_t length = std::max<int64_t>(4, (all + 31) / 32), runs = (all + length - 1) / length;
+  Tensor sums = Tensor::empty({runs, plan.sums()}, x.dtype());
+  Tensor biases = Tensor::empty({runs, s.O}, Dtype::f64);
+  parallel_for(runs, 1, [&](int64_t run, int64_t) {
+    WeightRun<T> own(s, conf);
+    own.allocate();
+    T* sum = sums.data<T>() + run * plan.sums();
+    double* bias = biases.data<double>() + run * s.O;
+    std::fill(sum, sum + plan.sums(), T(0));
+    std::fill(bias, bias + s.O, 0.0);
+    for (int64_t i = run * length; i < std::min(all, (run + 1) * length); ++i) {
+      int64_t sequence = i / blocks, r = i % blocks * plan.block;
+      int64_t rows = std::min(plan.block, live_rows(conf, sequence, s.rows) - r);
+      if (rows <= 0) continue;
+      int64_t at = s.result_row(sequence, r);
+      own.pack_dy(dy.data<T>() + at, conf.relu ? y.data<T>() + at : nullptr, rows, bias);
+      if (!dw.defined()) continue;
+      own.pack_x(x.data<T>() + (sequence * s.rows_in + r * conf.stride) * s.W * s.C,
+                 (rows - 1) * conf.stride + 1 + s.reach);
+      own.multiply(sum, rows);
+    }
+  });
+  const int64_t taps = s.kT * s.kW;
+  parallel_for(s.O, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      for (int64_t i = 0; dw.defined() && i < s.C * taps; ++i) {
+        double sum = 0;
+        for (int64_t run = 0; run < runs; ++run) {
+          sum += double(plan.sum_at(sums.data<T>() + run * plan.sums(), o, i / taps, i % taps));
+        }
+        dw.data<T>()[o * s.C * taps + i] += T(sum);
+      }
+      double sum = 0;
+      for (int64_t run = 0; run < runs; ++run) sum += biases.data<double>()[run * s.O + o];
+      if (db.defined()) db.data<T>()[o] += T(sum);
+    }
+  });
+}
+
+}  // namespace
+
+void conv2d_weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
+                            const Convolution& conf) {
+  dispatch_float(x.dtype(), [&]<class T>() { weight_gradient<T>(dw, db, dy, x, w, y, conf); });
+}
+
+}  // namespace brine::BRINE_CPU
