@@ -193,7 +193,8 @@ std::optional<std::string> role_in(const Json& config, const char* role) {
 // Reads NAME in `dir` if it is there: its text and its object.
 Json side_file(const fs::path& dir, const char* name, std::string& text) {
   const fs::path path = dir / name;
-  if (!fs::exists(path)) return Json::object();
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return Json::object();
   text = read_file(path);
   Json config = reading(path.string(), [&] { return Json::parse(text); });
   check(config.is_object(), path.string(), ": must hold an object");
@@ -216,8 +217,8 @@ void read_roles(const fs::path& dir, BpeModel& model) {
     if (!name) name = role_in(config, key);
     if (name) return id_of(*name);
     if (auto id = id_of(usual)) return id;
-    const bool gpt2 = std::string_view(key) != "pad_token";
-    return gpt2 ? id_of("<|endoftext|>") : std::nullopt;
+    // GPT-2's one special token has every role but padding.
+    return std::string_view(key) == "pad_token" ? std::nullopt : id_of("<|endoftext|>");
   };
   model.special = {.bos = role("bos_token", "</s>"),
                    .eos = role("eos_token", "</s>"),

@@ -43,7 +43,8 @@ def main():
     print("// Ranges of Unicode 16.0's letters, numbers and white space; made by "
           "scripts/make_unicode_ranges.py.\n#pragma once\n\n#include <cstdint>\n\n"
           "namespace brine::data {\n\n"
-          "struct CharRange {\n  uint32_t first, last;  // both belong to it\n};\n\n// clang-format off")
+          "struct CharRange {\n  uint32_t first, last;  // both belong to it\n};\n\n"
+          "// clang-format off")
     category = lambda c: unicode.category(chr(c))[0]
     write("kLetterRanges", "General category L.", ranges(lambda c: category(c) == "L"))
     write("kNumberRanges", "General category N.", ranges(lambda c: category(c) == "N"))

@@ -4,8 +4,9 @@
     make_golden.py [DATA]       DATA: development data (wikitext-2, books, glue, tokenizers)
 
 Writes beside itself: text.txt (what the small tokenizer is trained on), tokenizer.json (it),
-variants.json (the same vocabulary with other settings), cases.json (texts and their ids) and, if
-DATA is given, shared.json (counts and hashes of ids over whole files).
+variants.json (the same vocabulary with other settings), cases.json (texts and their ids),
+classes.json (the classes of all characters) and, if DATA is given, shared.json (counts and hashes
+of ids over whole files).
 """
 import hashlib
 import json
@@ -27,13 +28,19 @@ TEXTS = [
     "1234 56.78 9,000 a1b2 x\u00b2 \u00bd \u2167 \u3007 \u4e09 3\u20e3",
     "\u0661\u0662\u0663 \u0967\u0968 \u09e7 \uff11\uff12 \U0001d7ce\U0001d7cf \U0001f101 \u1369",
     "caf\u00e9 cafe\u0301 e\u0301\u0301\u0301 \u0301 a\u0308o\u0308 n\u0303\u0303",
-    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \u2764\ufe0f\U0001f44d\U0001f3fd!",
-    "\u6f22\u5b57\u304b\u306a\u30ab\u30ca \ud55c\uad6d\uc5b4 \u4e2d\u6587\u3002\u3001 \U00020000\U0002a6df",
+    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea "
+    "\u2764\ufe0f\U0001f44d\U0001f3fd!",
+    "\u6f22\u5b57\u304b\u306a\u30ab\u30ca \ud55c\uad6d\uc5b4 "
+    "\u4e2d\u6587\u3002\u3001 \U00020000\U0002a6df",
     "\u041f\u0440\u0438\u0432\u0435\u0442 \u03ba\u03cc\u03c3\u03bc\u03b5 \u05e9\u05dc\u05d5\u05dd "
-    "\u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
-    "a\u00a0b \u00a0c\u00a0 d\u00a0\u00a0e", "a\u0085b\u0085\u0085 c", "a\u200bb \u200b c\ufeffd\u2060",
-    "a\u3000b\u2003 c\u2028d\u2029e\u202ff\u205fg\u1680h\u180ei", "a\u001cb\u001d \u001f\u0000x\u007f",
-    "x\u000by\u000cz", "\u00ad\u00aa\u00ba\u00b5\u01c5\u02b0\u0345", "\ue000\uf8ff\U000f0000 \uffff\ufffe\U0010ffff",
+    "\u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d\u0924\u0947 "
+    "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
+    "a\u00a0b \u00a0c\u00a0 d\u00a0\u00a0e", "a\u0085b\u0085\u0085 c",
+    "a\u200bb \u200b c\ufeffd\u2060",
+    "a\u3000b\u2003 c\u2028d\u2029e\u202ff\u205fg\u1680h\u180ei",
+    "a\u001cb\u001d \u001f\u0000x\u007f",
+    "x\u000by\u000cz", "\u00ad\u00aa\u00ba\u00b5\u01c5\u02b0\u0345",
+    "\ue000\uf8ff\U000f0000 \uffff\ufffe\U0010ffff",
     "\u0378\u0379 \U000e0001\U000e01ef", "\u1c89\ua7cb\U00010d40\U00016d40\U000105c0",
     "<s>a</s>", "a <unk> b", "<pad><pad>x", "</s", "<s", "< s>", "<s><s></s></s> x <s> ",
     "foo_bar __init__ a-b--c ...!!! $%^&*() C++ #include <x> http://a.b/c?d=e&f=%20",
@@ -49,9 +56,10 @@ def hash_of(ids):
 
 def random_texts(count):
     draw = random.Random(7)
-    pool = ["a", "b", "the", "God", " ", " ", "  ", "\n", "'s", "'", "'ll", "1", "23", ".", ",", "\u00a0",
-            "\u0085", "\u3000", "\u200b", "\u0301", "\u00e9", "\u4e2d", "\u0663", "\u00bd",
-            "\U0001f600", "<s>", "</s>", "<", ">", "\t", "\r\n", "_", "\ufeff", "\U0001d7ce"]
+    pool = ["a", "b", "the", "God", " ", " ", "  ", "\n", "'s", "'", "'ll", "1", "23", ".", ",",
+            "\u00a0", "\u0085", "\u3000", "\u200b", "\u0301", "\u00e9", "\u4e2d",
+            "\u0663", "\u00bd", "\U0001f600", "<s>", "</s>", "<", ">", "\t", "\r\n", "_",
+            "\ufeff", "\U0001d7ce"]
     return ["".join(draw.choices(pool, k=draw.randint(1, 24))) for _ in range(count)]
 
 
@@ -90,9 +98,11 @@ def variants(tokenizer):
 
 
 VARIANT_TEXTS = [
-    "x <mask> y", "x \u00a0\u3000<mask> y", "<mask>", " <mask> <mask>", "a<|sep|>  b", "a<|sep|>\n\n",
+    "x <mask> y", "x \u00a0\u3000<mask> y", "<mask>", " <mask> <mask>", "a<|sep|>  b",
+    "a<|sep|>\n\n",
     "a <|sep|>> b", "a <|sep|>>  <mask>b", "a<|sep|> <mask> b", "In the beginning God created all",
-    "God created <s>God  created", "\u5728 \u4e2d\u6587\u91cc", "no \u4e2d\u6587 <mask>\u4e2d\u6587", "a</s>b </s> c",
+    "God created <s>God  created", "\u5728 \u4e2d\u6587\u91cc",
+    "no \u4e2d\u6587 <mask>\u4e2d\u6587", "a</s>b </s> c",
     "\tstart", "\u00a0start", "",
 ]
 
@@ -100,7 +110,8 @@ VARIANT_TEXTS = [
 def shared(data):
     def vocab(name, special):
         folder = data / "tokenizers" / name
-        tokenizer = byte_level(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+        files = str(folder / "vocab.json"), str(folder / "merges.txt")
+        tokenizer = byte_level(models.BPE.from_file(*files))
         tokenizer.add_special_tokens(special)
         return tokenizer
 
@@ -111,10 +122,26 @@ def shared(data):
                 "sha256": hash_of(ids)}
 
     gpt2, opt = vocab("gpt2", ["<|endoftext|>"]), vocab("opt", ["<pad>", "</s>"])
-    files = [p for folder in ("wikitext-2", "books", "glue") for p in sorted((data / folder).rglob("*.*"))
+    files = [p for folder in ("wikitext-2", "books", "glue")
+             for p in sorted((data / folder).rglob("*.*"))
              if p.suffix in (".raw", ".txt", ".tokens", ".tsv")]
     rows = [row(p, "gpt2", gpt2) for p in files]
     return rows + [row(p, "opt", opt) for p in files if p.parent.name == "wikitext-2"]
+
+
+def classes():
+    """What the pre-tokeniser takes every character for, found by putting it beside others."""
+    pre = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    joins = lambda before, c: len(pre.pre_tokenize_str(before + chr(c))) == 1
+
+    def kind(c):
+        if 0xD800 <= c < 0xE000 or c == ord("'"):
+            return "O"
+        return "L" if joins("a", c) else "N" if joins("1", c) else "O" if joins("!", c) else "S"
+
+    found = "".join(kind(c) for c in range(0x110000))
+    return {"sha256": hashlib.sha256(found.encode()).hexdigest(),
+            "letters": found.count("L"), "numbers": found.count("N"), "spaces": found.count("S")}
 
 
 def write(name, value):
@@ -131,6 +158,7 @@ def main():
         "tokenizer": [case(tokenizer, text) for text in TEXTS + random_texts(150)],
         "variants": [case(other, text) for text in TEXTS + VARIANT_TEXTS],
     })
+    write("classes.json", classes())
     if len(sys.argv) > 1:
         write("shared.json", shared(pathlib.Path(sys.argv[1])))
 

@@ -1,0 +1,75 @@
+// Text files as windows of tokens.
+#include "data/corpus.h"
+
+#include <doctest/doctest.h>
+
+#include "tensor/error.h"
+#include "tests/data/bpe_golden.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::data;
+using test::kTokenizerGolden;
+using test::Scratch;
+using test::write_text;
+
+TEST_CASE("corpus: windows follow each other, the rest is dropped and counted") {
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  const std::string path = kTokenizerGolden + "text.txt";
+  const auto ids = tokenizer->encode(read_text(path));
+  const auto n = int64_t(ids.size());
+  for (int64_t T : {int64_t(2), int64_t(3), int64_t(64), n - 1, n}) {
+    const TokenCorpus corpus = load_corpus({path}, *tokenizer, T);
+    REQUIRE(corpus.windows() == n / T);
+    CHECK(corpus.dropped() == n % T);
+    for (int64_t i = 0; i < corpus.windows(); ++i) {
+      const auto window = corpus.window(i);
+      CHECK(std::equal(window.begin(), window.end(), ids.begin() + i * T, ids.begin() + i * T + T));
+    }
+    CHECK_THROWS_WITH_AS(corpus.window(n / T), doctest::Contains("window"), Error);
+    CHECK_THROWS_WITH_AS(corpus.window(-1), doctest::Contains("window -1"), Error);
+  }
+  CHECK_THROWS_WITH_AS(load_corpus({path}, *tokenizer, n + 1),
+                       doctest::Contains("do not fill one window"), Error);
+  CHECK_THROWS_WITH_AS(load_corpus({path}, *tokenizer, 1), doctest::Contains("at least 2"), Error);
+  CHECK_THROWS_WITH_AS(load_corpus({}, *tokenizer, 8), doctest::Contains("no text"), Error);
+}
+
+TEST_CASE("corpus: files are joined as tokens; the hash is of the tokens") {
+  Scratch scratch;
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  const std::string one = scratch / "one", two = scratch / "two";
+  write_text(one, "the heaven and the");
+  write_text(two, "earth");
+  const TokenCorpus both = load_corpus({one, two}, *tokenizer, 2);
+  auto expected = tokenizer->encode("the heaven and the");
+  for (int32_t id : tokenizer->encode("earth")) expected.push_back(id);
+  CHECK(both.tokens == expected);
+  CHECK(both.hash() == load_corpus({one, two}, *tokenizer, 3).hash());
+  CHECK(both.hash() != load_corpus({two, one}, *tokenizer, 2).hash());
+  // The little-endian bytes 01 00 00 00 ff ff ff 7f, hashed by another program.
+  CHECK(TokenCorpus{.tokens = {1, 0x7fffffff}, .window_tokens = 2}.hash() ==
+        "a661f1dcc99368272e181fa526d4a14b4314ef56efab5b747f638b54430b915b");
+}
+
+TEST_CASE("corpus: bad text is named with file and offset") {
+  Scratch scratch;
+  const std::string path = scratch / "text";
+  write_text(path, "\xef\xbb\xbfhello");
+  CHECK(read_text(path) == "hello");
+  write_text(path, "\xef\xbb\xbf");
+  CHECK_THROWS_WITH_AS(read_text(path), (path + ": the file holds no text").c_str(), Error);
+  write_text(path, "");
+  CHECK_THROWS_WITH_AS(read_text(path), (path + ": the file holds no text").c_str(), Error);
+  write_text(path,
+             "\xef\xbb\xbf"
+             "abc\xfe");
+  CHECK_THROWS_WITH_AS(read_text(path), (path + ": not UTF-8 at byte offset 6 (0xfe)").c_str(),
+                       Error);
+  write_text(path, std::string("caf\xe9 au lait", 12));
+  CHECK_THROWS_WITH_AS(read_text(path), (path + ": not UTF-8 at byte offset 3 (0xe9)").c_str(),
+                       Error);
+  const std::string none = scratch / "none", dir = scratch.path();
+  CHECK_THROWS_WITH_AS(read_text(none), doctest::Contains((none + ": ").c_str()), Error);
+  CHECK_THROWS_WITH_AS(read_text(dir), doctest::Contains((dir + ": ").c_str()), Error);
+}
