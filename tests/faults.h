@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <string>
 
 namespace brine::test {
 
@@ -26,7 +27,8 @@ struct FaultPlan {
 struct ChildEnd {
   int status = 0;
   bool killed = false;
-  int calls = 0;  // counted calls that the child made
+  int calls = 0;      // counted calls that the child made
+  std::string order;  // one letter for each: write, fsync, rename, mkdir, unlink
 };
 ChildEnd run_with_fault(const FaultPlan& plan, const std::function<void()>& work);
 

@@ -205,6 +205,19 @@ TEST_CASE("checkpoint: bad arguments and a failing writer leave nothing") {
   CHECK(fs::is_empty(run.path()));
 }
 
+TEST_CASE("checkpoint: every file and directory is synced before the next step relies on it") {
+  Scratch run;
+  save(run.path(), 10);
+  std::string order = run_with_fault({}, [&] { save(run.path(), 20, 1); }).order;
+  const std::string files =
+                        "wwf"
+                        "wf"
+                        "f",
+                    manifest = "wf", publish = "frf";
+  CHECK(order.starts_with("m" + files + manifest + publish + "ru"));  // then step 10 goes
+  CHECK(order.find_first_not_of('u', 17) == order.npos);
+}
+
 TEST_CASE("checkpoint: a fault at every system call leaves the last good one") {
   int calls = 0;
   {
