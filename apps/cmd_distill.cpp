@@ -48,9 +48,10 @@ int Distill::run(const RunContext& context) {
     run.train = load_windows(data, *run.tokenizer, window, context.seed);
     run.teacher = std::make_unique<distill::OnlineTeacher>(loaded.model, top_logits);
   } else {
-    auto source = std::make_unique<distill::DumpTeacher>(dump, loaded.hash, run.tokenizer->hash());
-    data::TokenCorpus corpus = data::load_corpus(data, *run.tokenizer, window);
-    source->check_corpus(corpus.hash(), window);
+    std::string corpus = data::load_corpus(data, *run.tokenizer, window).hash();
+    auto source = std::make_unique<distill::DumpTeacher>(
+        dump, distill::DumpTeacher::Expected{
+                  {loaded.hash, run.tokenizer->hash(), corpus}, window});
     run.train = load_windows(data, *run.tokenizer, window, context.seed, source->windows());
     log_info(dump, ": ", run.train->size(), " of these windows");
     run.teacher = std::move(source);

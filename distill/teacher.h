@@ -1,6 +1,7 @@
 // Where the teacher's tensors come from: a teacher that runs beside the student, or a dump.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,13 +25,16 @@ struct TeacherNeeds {
   bool attention = false, context = false, output = false, logits = false;
 };
 
+// The windows of batch n; called from another thread.
+using BatchOrder = std::function<std::vector<int64_t>(int64_t n)>;
+
 class Teacher {
  public:
   virtual ~Teacher() = default;
   // Throws, naming what is absent and the loss that wants it.
-  virtual void require(const TeacherNeeds& needs) const = 0;
-  // Announces that `next` will come soon (a dump reads ahead).
-  virtual void expect(const std::vector<int64_t>& /*windows*/) {}
+  virtual void require(const TeacherNeeds& needs) = 0;
+  // Announces the batches to come, first, first + 1, ...: a dump reads ahead.
+  virtual void plan(BatchOrder /*order*/, int64_t /*first*/) {}
   virtual void begin(const Batch& batch) = 0;
   // Layers are asked in order, 0 first; with recomputation once more, from the last to the first.
   virtual TeacherLayer layer(int64_t i) = 0;
@@ -42,7 +46,7 @@ class OnlineTeacher : public Teacher {
  public:
   // top_n: how many logits of a row count (0 = all), as in a dump.
   explicit OnlineTeacher(std::shared_ptr<nn::OptModel> model, int64_t top_n = 0);
-  void require(const TeacherNeeds&) const override {}
+  void require(const TeacherNeeds&) override {}
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
   TopLogits logits() override;

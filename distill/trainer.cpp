@@ -110,7 +110,6 @@ LossTerms Trainer::train_step() {
   LossTerms terms;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
     int64_t n = step_ * config_.accumulate + i;
-    if (parts_.teacher) parts_.teacher->expect(parts_.train.windows_of(n + 1, config_.batch_size));
     Batch batch = parts_.train.batch(n, config_.batch_size);
     // Windows are of one length, so that micro-batches have equal shares of the rows.
     objective_.run(batch,
@@ -132,6 +131,11 @@ LossTerms Trainer::train_step() {
 
 TrainOutcome Trainer::run(RunLog& log) {
   StopSignals signals;
+  if (parts_.teacher) {
+    auto order = std::make_shared<WindowSource>(parts_.train);  // the reading thread's own
+    parts_.teacher->plan([order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
+                         step_ * config_.accumulate);
+  }
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !signals.requested()) {

@@ -22,7 +22,7 @@ struct ModelConfig {
   // Keys of the decoder, then the section "attention" with its "method".
   void describe(Schema& schema);
   void describe_attention(Schema& schema);
-  const AttentionMethod& method() const { return *methods.at(attention); }
+  AttentionMethod& method() const { return *methods.at(attention); }
 };
 
 std::unique_ptr<OptModel> make_model(const ModelConfig& config, uint64_t seed,

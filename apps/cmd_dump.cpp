@@ -1,0 +1,173 @@
+// brine dump: runs a teacher over text and keeps what distillation needs in HDF5.
+#include <algorithm>
+#include <cmath>
+
+#include "apps/program.h"
+#include "apps/terminal.h"
+#include "apps/training.h"
+#include "data/corpus.h"
+#include "data/dump_reader.h"
+#include "data/dump_writer.h"
+#include "data/permutation.h"
+#include "distill/model_io.h"
+#include "distill/signals.h"
+#include "distill/teacher.h"
+
+namespace brine {
+namespace {
+
+struct Dump {
+  std::string model, out, content = "qk", dtype = "f16", logits = "top";
+  std::vector<std::string> data, adopt;
+  int64_t windows = 0, sequence_length = 0, top_logits = 64, batch_size = 4, shard_mib = 1024;
+  int64_t deflate = 0;
+  bool shuffle = false, context = true, output = true, dry_run = false;
+
+  void describe(nn::Schema& s) {
+    s.field("model", model, "Teacher: model directory or run");
+    s.field("data", data, "Text files");
+    s.field("out", out, "Directory of the dump");
+    s.choice("content", content, {"qk", "maps", "none"},
+             "Attention as the teacher's q and k, or as maps");
+    s.choice("dtype", dtype, {"f32", "f16", "bf16"}, "Type of the stored values");
+    s.field("context", context, "Store attention outputs (loss context)");
+    s.field("output", output, "Store layer outputs (loss kd)");
+    s.choice("logits", logits, {"top", "full", "none"}, "Logits to store (loss kd_task)");
+    s.field("top_logits", top_logits, "With logits = top: how many of each row", {.min = 1});
+    s.field("windows", windows, "Windows to dump, drawn by --seed; 0 = all", {.min = 0});
+    s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
+            {.min = 0});
+    s.field("batch_size", batch_size, "Windows at once", {.min = 1});
+    s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1});
+    s.field("deflate", deflate, "Compression 1 to 9; 0 = none", {.min = 0, .max = 9});
+    s.field("shuffle", shuffle, "Byte shuffle before compression");
+    s.field("adopt", adopt, "Verify files that others wrote by the schema and make their manifest",
+            {.transient = true});
+    s.field("dry_run", dry_run, "Print the size only", {.transient = true});
+  }
+
+  int run(const RunContext& context);
+  data::DumpSpec spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                      const data::TokenCorpus& corpus, uint64_t seed) const;
+};
+
+std::vector<int64_t> draw_windows(int64_t all, int64_t wanted, uint64_t seed) {
+  check(wanted <= all, "dump: ", wanted, " windows were asked for, the text has ", all);
+  std::vector<int64_t> order = data::permutation(all, seed, 0);
+  if (wanted) order.resize(size_t(wanted));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                          const data::TokenCorpus& corpus, uint64_t seed) const {
+  const nn::OptConfig& o = m.config.opt;
+  data::DumpSpec s;
+  s.content = content == "qk"     ? data::DumpContent::qk
+              : content == "maps" ? data::DumpContent::maps
+                                  : data::DumpContent::none;
+  s.dtype = dtype == "f32" ? Dtype::f32 : dtype == "f16" ? Dtype::f16 : Dtype::bf16;
+  s.layers = o.num_hidden_layers;
+  s.heads = o.num_attention_heads;
+  s.head_size = o.hidden_size / o.num_attention_heads;
+  s.hidden = o.hidden_size;
+  s.tokens = corpus.window_tokens;
+  s.vocab = o.vocab_size;
+  s.context = context;
+  s.output = output;
+  s.logits = logits == "top"    ? data::DumpLogits::top
+             : logits == "full" ? data::DumpLogits::full
+                                : data::DumpLogits::none;
+  s.top_n = s.logits == data::DumpLogits::top ? std::min(top_logits, o.vocab_size) : 0;
+  s.teacher_hash = m.hash;
+  s.tokenizer_hash = tokenizer.hash();
+  s.corpus_hash = corpus.hash();
+  s.windows = draw_windows(corpus.windows(), windows, seed);
+  s.samples = int64_t(s.windows.size());
+  return s;
+}
+
+// softmax(q k^T / sqrt(d)) over the visible keys.
+Tensor attention_map(const TeacherAttention& a) {
+  Tensor scores = matmul(a.q, a.k, false, true);
+  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), {.causal = true});
+}
+
+data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batch& batch,
+                            const data::DumpSpec& spec) {
+  data::DumpBatch out;
+  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
+  teacher.begin(batch);
+  for (int64_t i = 0; i < spec.layers; ++i) {
+    distill::TeacherLayer t = teacher.layer(i);
+    data::DumpLayer l;
+    if (spec.content == data::DumpContent::maps) l.attention = attention_map(t.attention);
+    if (spec.content == data::DumpContent::qk) {
+      l.query = t.attention.q;
+      l.key = t.attention.k;
+    }
+    if (spec.context) l.context = t.context;
+    if (spec.output) l.output = t.output;
+    out.layers.push_back(std::move(l));
+  }
+  if (spec.logits != data::DumpLogits::none) {
+    TopLogits top = teacher.logits();
+    out.logits = top.values.view({B, T, top.values.dim(-1)});
+    if (top.ids.defined()) out.logit_ids = top.ids.view({B, T, top.ids.dim(-1)});
+    out.lse = top.lse.view({B, T});
+  }
+  out.windows = batch.windows;
+  return out;
+}
+
+int Dump::run(const RunContext& context) {
+  if (!adopt.empty()) {
+    data::DumpManifest m =
+        data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
+    log_info(m.shards.size(), " files verified, ", m.spec.samples, " samples; manifest written");
+    return 0;
+  }
+  check(!model.empty() && !data.empty() && !out.empty(),
+        "dump: --model, --data and --out are needed (or --adopt)");
+  NoGrad off;
+  distill::LoadedModel m = distill::load_model(model);
+  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  int64_t positions = m.config.opt.max_position_embeddings;
+  int64_t window = sequence_length ? sequence_length : positions;
+  check(window <= positions, "dump: sequence_length ", window, " is longer than the model's ",
+        positions, " positions");
+  data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, window);
+  data::DumpSpec spec = this->spec(m, *tokenizer, corpus, context.seed);
+  data::DumpWriterOptions options{.shard_bytes = uint64_t(shard_mib) << 20, .shuffle = shuffle,
+                                  .deflate = int(deflate)};
+  data::DumpSize size = data::dump_size(spec, options.shard_bytes);
+  log_info(out, ": ", spec.samples, " of ", corpus.windows(), " windows of ", window, " tokens, ",
+           content, " in ", dtype, ", ", human_bytes(double(size.per_sample)), " each, ",
+           human_bytes(double(size.total)), " in ", size.shards, " shards before compression");
+  if (dry_run) return 0;
+  data::DumpWriter writer(out, spec, options);
+  for (const std::string& note : writer.notes()) log_info(note);
+  distill::WindowSource source(std::move(corpus.tokens), window, context.seed, spec.windows);
+  int64_t top = spec.logits == data::DumpLogits::top ? spec.top_n : 0;
+  distill::OnlineTeacher teacher(m.model, top);
+  distill::StopSignals signals;
+  while (true) {
+    data::DumpWriter::Run next = writer.missing();
+    if (next.samples == 0) break;
+    if (signals.requested()) {
+      log_warning(signals.name(), ": stopped at sample ", next.first, " of ", spec.samples,
+                  "; the same command continues");
+      return 130;
+    }
+    writer.put(run_teacher(teacher, source.in_order(next.first, std::min(next.samples, batch_size)),
+                           spec));
+  }
+  writer.finish();
+  log_info(out, ": done");
+  return 0;
+}
+
+const RegisterSubcommand<Dump> registration("dump", "Keep a teacher's attention in HDF5");
+
+}  // namespace
+}  // namespace brine

@@ -1,0 +1,106 @@
+// brine eval: perplexity with its protocol, and with a teacher the mask recall.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/recall_observer.h"
+#include "apps/terminal.h"
+#include "apps/training.h"
+#include "distill/evaluate.h"
+#include "distill/model_io.h"
+
+namespace brine {
+namespace {
+
+struct Eval {
+  std::string model, teacher, path = "sparse", attention;
+  std::vector<std::string> data;
+  int64_t k = 0, sequence_length = 0, batch_size = 8, max_windows = 0, loss_from = 0;
+  bool json = false;
+
+  void describe(nn::Schema& s) {
+    s.field("model", model, "Model directory or run", {.required = true});
+    s.field("data", data, "Text files", {.required = true});
+    s.field("teacher", teacher, "Teacher whose attention the mask should cover: mask recall");
+    s.field("attention", attention,
+            "Evaluate under another attention method without training (recent: a sliding window)");
+    s.field("k", k, "Kept keys per query and head; 0 = as trained", {.min = 0});
+    s.choice("path", path, {"sparse", "dense"}, "dense: the T x T reference of a sparse method");
+    s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
+            {.min = 0});
+    s.field("batch_size", batch_size, "Windows at once", {.min = 1});
+    s.field("max_windows", max_windows, "Only the first windows; 0 = all", {.min = 0});
+    s.field("loss_from", loss_from, "Only targets from this position of a window on", {.min = 0});
+    s.field("json", json, "Print one JSON object");
+  }
+
+  int run(const RunContext& context);
+};
+
+std::string protocol(const distill::WindowSource& windows, const Eval& e, int64_t tokens) {
+  return join("non-overlapping windows of ", windows.window(), " tokens, each by itself, no BOS, ",
+              "the last partial window dropped, targets from position ",
+              std::max<int64_t>(e.loss_from, 1), ", ", tokens, " predicted tokens");
+}
+
+void print(const Eval& e, const nn::Json& out) {
+  if (e.json) {
+    std::cout << out.dump() << std::endl;
+    return;
+  }
+  std::cout << "perplexity  " << out["perplexity"] << "  (" << out["protocol"].get<std::string>()
+            << ")\n";
+  if (!out.contains("mask_recall")) return;
+  std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
+            << "  layer   mask  own top keys  best columns  most recent   random\n";
+  for (const nn::Json& row : out["mask_recall"]) {
+    char line[128];
+    std::snprintf(line, sizeof line, "  %5s  %.3f         %.3f         %.3f        %.3f    %.3f\n",
+                  row["layer"].get<std::string>().c_str(), row["mask"].get<double>(),
+                  row["top_keys"].get<double>(), row["best_columns"].get<double>(),
+                  row["most_recent"].get<double>(), row["random"].get<double>());
+    std::cout << line;
+  }
+}
+
+int Eval::run(const RunContext&) {
+  distill::LoadedModel m = distill::load_model(model);
+  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  if (!attention.empty() && attention != m.config.attention) {
+    nn::attention_method(attention);  // names the known ones when it is not
+    m.config.attention = attention;
+    m.model = distill::make_student(m.config, *m.model, 0);
+    m.store = std::make_unique<nn::ParameterStore>(*m.model);
+  }
+  int64_t positions = m.config.opt.max_position_embeddings;
+  int64_t window = sequence_length ? sequence_length : positions;
+  check(window <= positions, "eval: sequence_length ", window, " is longer than the model's ",
+        positions, " positions");
+  std::unique_ptr<distill::WindowSource> windows = load_windows(data, *tokenizer, window, 0);
+  distill::EvaluateCall call{.batch_size = batch_size,
+                             .max_windows = max_windows,
+                             .loss_from = loss_from,
+                             .dials = {.k = k, .dense_path = path == "dense"}};
+  std::unique_ptr<RecallObserver> recall;
+  if (!teacher.empty()) {
+    recall = std::make_unique<RecallObserver>(distill::load_model(teacher), m, k);
+    call.observer = recall.get();
+    call.before_batch = [&](const distill::Batch& batch) { recall->begin(batch); };
+  }
+  distill::Perplexity p = distill::evaluate(*m.model, *windows, call);
+  nn::Json out = {{"model", model},
+                  {"attention", m.config.attention},
+                  {"k", k},
+                  {"path", path},
+                  {"perplexity", p.value()},
+                  {"nll", p.nll},
+                  {"tokens", p.tokens},
+                  {"protocol", protocol(*windows, *this, p.tokens)}};
+  if (recall) out["mask_recall"] = recall->table();
+  print(*this, out);
+  return 0;
+}
+
+const RegisterSubcommand<Eval> registration("eval", "Perplexity and mask recall of a model");
+
+}  // namespace
+}  // namespace brine

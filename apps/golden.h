@@ -1,0 +1,34 @@
+// Runs the SEA block on golden files (schema: tests/golden/README.md) and compares every stage.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace brine {
+
+struct GoldenRow {
+  std::string dataset;  // "intermediate/Z"
+  double error = 0;     // worst |x - y|; of integers the number of different ones
+  double bound = 0;     // atol + rtol max|y|; 0 for integers
+  bool ok() const { return error <= bound; }
+};
+
+struct GoldenReport {
+  std::string skipped;  // why this build cannot run the case; empty when it ran
+  std::vector<GoldenRow> rows;  // from front to back: the first bad one names the guilty stage
+  bool ok() const;
+};
+
+struct GoldenTolerance {
+  double atol = 0, rtol = 0;
+  // f64: 1e-12 and 1e-10; f32: 1e-6 and 1e-4.
+  static GoldenTolerance of(Dtype dtype);
+};
+
+// `dense` takes the T x T reference instead of the sparse path. Throws on a malformed file.
+GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolerance& tolerance,
+                        bool dense = false);
+
+}  // namespace brine

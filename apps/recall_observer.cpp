@@ -1,0 +1,67 @@
+// Mask recall by layer.
+#include "apps/recall_observer.h"
+
+#include <nlohmann/json.hpp>
+
+namespace brine {
+
+RecallObserver::RecallObserver(distill::LoadedModel teacher, const distill::LoadedModel& model,
+                               int64_t k)
+    : teacher_(std::move(teacher)), source_(teacher_.model) {
+  const nn::OptConfig &t = teacher_.config.opt, &m = model.config.opt;
+  check(t.num_hidden_layers == m.num_hidden_layers && t.hidden_size == m.hidden_size &&
+            t.num_attention_heads == m.num_attention_heads,
+        "eval: the teacher in ", teacher_.directory, " has other sizes than the model in ",
+        model.directory);
+  nn::Schema keys;
+  model.config.method().describe(keys);
+  nn::Json settings = keys.to_json();
+  check(settings.contains("mode") && settings.contains("k"), "eval: attention method '",
+        model.config.attention, "' has no mask, so no mask recall");
+  select_.mode = parse_select_mode(settings["mode"]);
+  select_.k = k ? k : settings["k"].get<int64_t>();
+  layers_.resize(size_t(m.num_hidden_layers));
+}
+
+void RecallObserver::begin(const distill::Batch& batch) {
+  see_ = {.causal = true, .lengths = batch.lengths};
+  source_.begin(batch);
+}
+
+Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&) {
+  const Tensor& estimate = tap.get("estimate");  // [B, H, T, K]
+  FlatCsr csr{.row_pointers = tap.get("row_pointers"),
+              .head_offsets = tap.get("head_offsets"),
+              .columns = tap.get("columns"),
+              .batch = estimate.dim(0),
+              .heads = estimate.dim(1),
+              .length = estimate.dim(2),
+              .keys = estimate.dim(2)};
+  distill::TeacherLayer t = source_.layer(layer);
+  layers_[size_t(layer)] +=
+      distill::attention_recall(t.attention, csr, estimate.dim(-1), see_, select_);
+  return {};
+}
+
+nn::Json RecallObserver::table() const {
+  nn::Json rows = nn::Json::array();
+  auto add = [&rows](const std::string& name, const distill::Recall& recall) {
+    distill::RecallMeans m = distill::mean(recall);
+    rows.push_back({{"layer", name},
+                    {"mask", m.mask},
+                    {"top_keys", m.top_keys},
+                    {"best_columns", m.best_columns},
+                    {"most_recent", m.recent},
+                    {"random", m.random},
+                    {"rows", recall.rows}});
+  };
+  distill::Recall all;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    add(std::to_string(i), layers_[i]);
+    all += layers_[i];
+  }
+  add("all", all);
+  return rows;
+}
+
+}  // namespace brine

@@ -1,0 +1,71 @@
+// The teacher from a dump.
+#include "distill/dump_teacher.h"
+
+namespace brine::distill {
+
+DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected) : reader_(dir) {
+  const data::DumpSpec& spec = reader_.spec();
+  data::check_dump_source(spec, dir, expected.source);
+  check(spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
+        " tokens, this run's windows have ", expected.window, " (sequence_length)");
+  check(reader_.has(data::DumpPart::windows), dir,
+        ": stores no window indices, so its samples cannot be found in the text");
+  check(spec.causal, dir, ": is of a bidirectional teacher, the student is causal");
+  for (size_t i = 0; i < spec.windows.size(); ++i) sample_of_[spec.windows[i]] = int64_t(i);
+}
+
+void DumpTeacher::require(const TeacherNeeds& needs) {
+  auto want = [this](bool needed, data::DumpPart part, const char* losses) {
+    check(!needed || reader_.has(part), reader_.dir().string(), ": holds no ", data::name_of(part),
+          ", which ", losses, " with a weight need");
+  };
+  want(needs.attention, data::DumpPart::attention, "the losses approx and prob");
+  want(needs.context, data::DumpPart::context, "the loss context");
+  want(needs.output, data::DumpPart::output, "the loss kd");
+  want(needs.logits, data::DumpPart::logits, "the loss kd_task");
+  wants_ = {.attention = needs.attention, .context = needs.context, .output = needs.output,
+            .logits = needs.logits};
+}
+
+std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows) const {
+  std::vector<int64_t> out;
+  for (int64_t w : windows) {
+    auto it = sample_of_.find(w);
+    check(it != sample_of_.end(), reader_.dir().string(), ": holds no window ", w);
+    out.push_back(it->second);
+  }
+  return out;
+}
+
+void DumpTeacher::plan(BatchOrder order, int64_t first) {
+  prefetch_ = std::make_unique<data::DumpPrefetch>(
+      reader_, [this, order](int64_t n) { return samples_of(order(n)); }, wants_, first);
+}
+
+void DumpTeacher::begin(const Batch& batch) {
+  std::vector<int64_t> samples = samples_of(batch.windows);
+  if (prefetch_) {
+    std::optional<data::DumpBatch> next = prefetch_->next();
+    check(next && next->samples == samples, reader_.dir().string(),
+          ": was read ahead in another order than the run asks for");
+    batch_ = std::move(*next);
+  } else {
+    batch_ = reader_.read(samples, wants_);
+  }
+}
+
+TeacherLayer DumpTeacher::layer(int64_t i) {
+  const data::DumpLayer& l = batch_.layers.at(size_t(i));
+  return {.attention = {.map = l.attention, .q = l.query, .k = l.key},
+          .context = l.context,
+          .output = l.output};
+}
+
+TopLogits DumpTeacher::logits() {
+  auto rows = [](const Tensor& t) { return t.defined() ? t.view({-1, t.dim(-1)}) : t; };
+  return {.values = rows(batch_.logits),
+          .ids = rows(batch_.logit_ids),
+          .lse = batch_.lse.view({-1})};
+}
+
+}  // namespace brine::distill

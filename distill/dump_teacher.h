@@ -1,0 +1,44 @@
+// A teacher that was dumped to HDF5 before: batches are read ahead in a thread of their own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/dump_reader.h"
+#include "distill/teacher.h"
+
+namespace brine::distill {
+
+class DumpTeacher : public Teacher {
+ public:
+  // Throws when the dump was made with another teacher, tokenizer or corpus, or with windows of
+  // another length; the line names both.
+  struct Expected {
+    data::DumpSource source;
+    int64_t window = 0;
+  };
+  DumpTeacher(const std::string& dir, const Expected& expected);
+
+  // The corpus windows that the dump holds.
+  const std::vector<int64_t>& windows() const { return reader_.spec().windows; }
+
+  void require(const TeacherNeeds& needs) override;
+  void plan(BatchOrder order, int64_t first) override;
+  void begin(const Batch& batch) override;
+  TeacherLayer layer(int64_t i) override;
+  TopLogits logits() override;
+
+ private:
+  std::vector<int64_t> samples_of(const std::vector<int64_t>& windows) const;
+
+  data::DumpReader reader_;
+  data::DumpWants wants_;
+  std::unordered_map<int64_t, int64_t> sample_of_;  // by window
+  data::DumpBatch batch_;
+  std::unique_ptr<data::DumpPrefetch> prefetch_;  // its thread uses what stands above
+};
+
+}  // namespace brine::distill
