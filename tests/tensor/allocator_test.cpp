@@ -1,0 +1,93 @@
+// The caching allocator: classes, reuse, caps, poison and guard bands.
+#include "tensor/allocator.h"
+
+#include "tests/gradcheck.h"
+
+using namespace brine;
+using namespace brine::test;
+
+TEST_CASE("size classes waste at most an eighth and never shrink a request") {
+  for (size_t bytes = 0; bytes < 100000; bytes += 7) {
+    const size_t size = size_class(bytes);
+    CHECK(size >= bytes);
+    CHECK(size % 64 == 0);
+    if (bytes > 512) CHECK(double(size - bytes) <= 0.125 * double(bytes));
+    CHECK(size_class(size) == size);
+  }
+}
+
+TEST_CASE("blocks are aligned, come back, and are counted") {
+  trim();
+  const AllocatorStats before = allocator_stats();
+  for (size_t bytes : {size_t(0), size_t(1), size_t(63), size_t(1000), size_t(5) << 20}) {
+    void* p = allocate(bytes, {});
+    CHECK(reinterpret_cast<uintptr_t>(p) % 64 == 0);
+    const int64_t calls = allocator_stats().system_calls;
+    CHECK(allocator_stats().live > before.live);
+    release(p, bytes, {});
+    void* q = allocate(bytes, {});
+    CHECK(p == q);
+    CHECK(allocator_stats().system_calls == calls);
+    release(q, bytes, {});
+    CHECK(allocator_stats().live == before.live);
+  }
+  CHECK(allocator_stats().reserved > before.reserved);
+  trim();
+  CHECK(allocator_stats().reserved == before.reserved);
+}
+
+TEST_CASE("peaks rise, and fall only when reset") {
+  reset_peak();
+  const int64_t base = allocator_stats().peak_live;
+  { Tensor big = Tensor::empty({1 << 20}); }
+  CHECK(allocator_stats().peak_live >= base + (4 << 20));
+  reset_peak();
+  CHECK(allocator_stats().peak_live == base);
+}
+
+TEST_CASE("the cap is kept, and waiting blocks are given back first") {
+  trim();
+  const size_t base = size_t(allocator_stats().reserved);
+  set_memory_cap(base + (3 << 20));
+  { Tensor a = Tensor::empty({2 << 20}, Dtype::u8); }
+  // 2 MiB wait in the cache; 2.5 MiB fit only when those go back.
+  { Tensor b = Tensor::empty({5 << 19}, Dtype::u8); }
+  CHECK_THROWS_WITH_AS(Tensor::empty({4 << 20}, Dtype::u8), doctest::Contains("over the cap of"),
+                       Error);
+  set_memory_cap(0);
+  CHECK_NOTHROW(Tensor::empty({4 << 20}, Dtype::u8));
+}
+
+TEST_CASE("what no machine has is refused with the sizes") {
+  CHECK_THROWS_AS(Tensor::empty({int64_t(1) << 55}, Dtype::f32), Error);
+  CHECK_THROWS_WITH_AS(Tensor::empty({int64_t(1) << 40, int64_t(1) << 40}),
+                       doctest::Contains("too large"), Error);
+  CHECK_THROWS_WITH_AS(Tensor::empty({3, -1}), doctest::Contains("negative size"), Error);
+}
+
+TEST_CASE("fresh memory is NaN under poison") {
+  for (double x : Tensor::empty({33}).to_vector()) CHECK(std::isnan(x));
+  for (double x : Tensor::empty({33}, Dtype::f64).to_vector()) CHECK(std::isnan(x));
+  for (double x : Tensor::empty({33}, Dtype::bf16).to_vector()) CHECK(std::isnan(x));
+}
+
+TEST_CASE("a write outside a block is found on release") {
+  set_guard_counting(true);
+  for (int64_t at : {int64_t(-1), int64_t(10), int64_t(12)}) {
+    const int64_t before = guard_violations();
+    {
+      Tensor x = Tensor::zeros({10});
+      x.data<float>()[at] = 1;
+    }
+    CHECK(guard_violations() == before + 1);
+  }
+  const int64_t before = guard_violations();
+  { Tensor x = Tensor::zeros({10}); }
+  CHECK(guard_violations() == before);
+  set_guard_counting(false);
+}
+
+TEST_CASE("guard bands cannot change under live blocks") {
+  Tensor x = Tensor::empty({1});
+  CHECK_THROWS_WITH_AS(set_guard_bands(false), doctest::Contains("are live"), Error);
+}
