@@ -2,14 +2,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "tensor/cpu/pieces.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kTokens = 32;  // per piece of work
+constexpr int64_t kTokens = 64;  // per piece of work
 
 }  // namespace
 
@@ -97,7 +97,7 @@ void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility see) {
   int64_t H = v.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
   RowWidths widths(see, T);
   dispatch_float(v.dtype(), [&]<class R>() {
-    parallel_for(v.dim(0) * H, 1, [&](int64_t i, int64_t) {
+    for_pieces(v.dim(0) * H, v.numel(), [&](int64_t i) {
       int64_t L = widths.valid(i / H);
       R* out = y.data<R>() + i * T * d;
       const R* x = v.data<R>() + i * T * d;
@@ -122,7 +122,7 @@ void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor es
   int64_t H = v.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
   RowWidths widths(see, T);
   dispatch_float(v.dtype(), [&]<class R>() {
-    parallel_for(v.dim(0) * H, 1, [&](int64_t i, int64_t) {
+    for_pieces(v.dim(0) * H, v.numel(), [&](int64_t i) {
       int64_t L = widths.valid(i / H);
       const R *g = dy.data<R>() + i * T * d, *x = v.data<R>() + i * T * d;
       const R* mean = y.data<R>() + i * T * d;

@@ -5,9 +5,9 @@
 // none of their rows sees.
 #include <vector>
 
+#include "tensor/cpu/pieces.h"
 #include "tensor/cpu/score_tile.h"
 #include "tensor/kernels_sparse.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -147,7 +147,7 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
   dispatch_float(q.dtype(), [&]<class R>() {
     TeacherRows<R> rows(teacher, T);
     R *own = lse.data<R>(), *theirs = teacher_lse.data<R>();
-    parallel_for(B * H * tiles, 1, [&](int64_t i, int64_t) {
+    for_pieces(B * H * tiles, d * B * H * T * T, [&](int64_t i) {
       // The long rows of a causal mask come first, so that threads end together.
       Tile at = tile_at(i / tiles, tiles - 1 - i % tiles, step, H, widths);
       for (int64_t t = at.first + at.rows; t < std::min(T, at.first + step); ++t) {
@@ -183,7 +183,7 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
     TeacherRows<R> rows(teacher, T);
     Tensor parts = pieces == 1 ? dk : Tensor::empty({B * H, pieces, T, d}, dk.dtype());
     const R *xq = q.data<R>(), *xk = k.data<R>();
-    parallel_for(B * H * pieces, 1, [&](int64_t i, int64_t) {
+    for_pieces(B * H * pieces, d * B * H * T * T, [&](int64_t i) {
       thread_local std::vector<R> ds, theirs;
       int64_t bh = i / pieces;
       R *gq = dq.data<R>() + bh * T * d, *gk = parts.data<R>() + i * T * d;

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/cpu/pieces.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -129,9 +129,9 @@ void softmax_in_place(T* p, int64_t n) {
 
 // f(b, h, t) over all rows, the rows of one head together.
 template <class F>
-void for_rows(const FlatCsr& csr, F&& f) {
+void for_rows(const FlatCsr& csr, int64_t d, F&& f) {
   int64_t T = csr.length, tiles = (T + kRows - 1) / kRows;
-  parallel_for(csr.batch * csr.heads * tiles, 1, [&](int64_t i, int64_t) {
+  for_pieces(csr.batch * csr.heads * tiles, csr.entries() * d, [&](int64_t i) {
     int64_t bh = i / tiles, first = i % tiles * kRows;
     for (int64_t t = first; t < std::min(T, first + kRows); ++t) f(bh, t);
   });
@@ -142,7 +142,7 @@ template <int D, class T>
 void backward_rows(T* ds, T* dq, const T* dy, const T* k, const T* v, const T* p,
                    const FlatCsr& csr, int64_t d, T scale) {
   Rows rows(csr);
-  for_rows(csr, [&](int64_t bh, int64_t t) {
+  for_rows(csr, d, [&](int64_t bh, int64_t t) {
     Entries at = rows(bh / rows.H, bh % rows.H, t);
     const T* g = dy + (bh * rows.T + t) * d;
     T* s = ds + at.first;
@@ -174,7 +174,7 @@ void backward_keys(T* dk, T* dv, const T* dy, const T* q, const T* ds, const T* 
   // The number of pieces has no say in the result.
   int64_t pieces = std::clamp<int64_t>(4 * omp_get_max_threads() / std::max<int64_t>(heads, 1), 1,
                                        std::max<int64_t>(1, S / 256));
-  parallel_for(heads * pieces, 1, [&](int64_t i, int64_t) {
+  for_pieces(heads * pieces, csr.entries() * d, [&](int64_t i) {
     int64_t bh = i / pieces, b = bh / rows.H, h = bh % rows.H, piece = i % pieces;
     int64_t begin = S * piece / pieces, end = S * (piece + 1) / pieces;
     T* out_k = dk ? dk + bh * S * d : nullptr;
@@ -210,7 +210,7 @@ void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr 
     T *out = y.data<T>(), *weights = p.data<T>();
     Rows rows(csr);
     dispatch_width(d, [&]<int D>() {
-      for_rows(csr, [&](int64_t bh, int64_t t) {
+      for_rows(csr, d, [&](int64_t bh, int64_t t) {
         Entries at = rows(bh / rows.H, bh % rows.H, t);
         T* row = out + (bh * rows.T + t) * d;
         if (at.count == 0) return (void)std::fill(row, row + d, T(0));

@@ -1,9 +1,9 @@
 // The summary of a teacher's attention that L_approx needs: one pass over its rows.
 #include "tensor/teacher.h"
 
+#include "tensor/cpu/pieces.h"
 #include "tensor/cpu/score_tile.h"
 #include "tensor/kernels_sparse.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -35,7 +35,7 @@ void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibil
     TeacherRows<R> rows(teacher, T);
     R *tau = summary.tau.data<R>(), *logs = summary.t_log_t.data<R>();
     R* squares = summary.t_square.data<R>();
-    parallel_for(B * H * tiles, 1, [&](int64_t i, int64_t) {
+    for_pieces(B * H * tiles, 16 * B * H * T * T, [&](int64_t i) {
       thread_local std::vector<R> scores;
       int64_t bh = i / tiles, b = bh / H, first = i % tiles * step,
               last = std::min(T, first + step);

@@ -1,0 +1,47 @@
+// From the estimate to the masked attention and the average that fills in for the rest.
+#include "sea/mask.h"
+
+#include <cmath>
+
+namespace brine::sea {
+namespace {
+
+// 1 where row t of [B, H, T] is no padding, 0 elsewhere.
+Tensor valid_rows(const Tensor& v, const Visibility& see) {
+  Tensor valid = Tensor::empty({v.dim(0), v.dim(1), v.dim(2)}, v.dtype());
+  const auto* lengths = see.lengths.data<int64_t>();
+  int64_t H = v.dim(1), rows = v.dim(2);
+  dispatch_float(v.dtype(), [&]<class T>() {
+    T* out = valid.data<T>();
+    for (int64_t i = 0; i < valid.numel(); ++i) out[i] = i % rows < lengths[i / rows / H] ? 1 : 0;
+  });
+  return valid;
+}
+
+}  // namespace
+
+Mask make_mask(const Tensor& estimate, const Visibility& see, const SelectConfig& config,
+               int64_t keys) {
+  Mask mask;
+  mask.selection = select_columns(estimate, see, config);
+  mask.csr = build_csr(mask.selection.selected, see, config.k, keys);
+  return mask;
+}
+
+Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
+                        bool dense, Tensor* probabilities) {
+  if (!dense) return sparse_attention(q, k, v, csr, probabilities);
+  check_csr("masked_attention", csr, q, k);
+  Tensor scores = matmul(q, k, false, true);
+  Tensor p = masked_softmax(scores, csr_to_mask(csr), 1 / std::sqrt(double(q.dim(3))));
+  if (probabilities) *probabilities = p.detach();
+  return matmul(p, v);
+}
+
+Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& see) {
+  if (!see.causal) return estimate_average(estimate, v, see);
+  Tensor mean = running_mean(v);
+  return see.lengths.defined() ? scale_rows(mean, valid_rows(v, see)) : mean;
+}
+
+}  // namespace brine::sea

@@ -1,0 +1,28 @@
+// Sections 2 and 3 of the block in the paper's order: estimate -> selected columns -> M* as CSR ->
+// sparse attention -> gates and average.
+#pragma once
+
+#include "autograd/ops.h"
+
+namespace brine::sea {
+
+// The mask M* of an estimate, with what led to it.
+struct Mask {
+  Selection selection;
+  FlatCsr csr;
+};
+
+// estimate [B, H, T, K]; no gradient runs through it. `keys` as in build_csr().
+Mask make_mask(const Tensor& estimate, const Visibility& see, const SelectConfig& config,
+               int64_t keys = 0);
+
+// P V [B, H, T, d] on the mask: by its entries, or with `dense` through T x T maps, the reference.
+// `probabilities`, when given, receives P on the entries (sparse path) or [B, H, T, T] (dense).
+Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
+                        bool dense = false, Tensor* probabilities = nullptr);
+
+// C_avg [B, H, T, d]: the running mean of v (causal), or the mean weighted by the estimate. Rows
+// of padding are 0.
+Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& see);
+
+}  // namespace brine::sea

@@ -1,0 +1,238 @@
+// Attention under a mask, sparse and dense, and the mixing of its output.
+#include "autograd/ops.h"
+#include "tests/sparse_oracle.h"
+
+namespace brine::test {
+namespace {
+
+FlatCsr random_csr(const MaskCase& m, uint64_t seed = 41) {
+  Tensor x = uniform({m.B, m.H, m.T, m.K}, seed, 0, 1);
+  return build_csr(select_columns(x, m.see(), m.config()).selected, m.see(), m.k);
+}
+
+// P V with P from the dense oracle.
+std::vector<double> naive_output(const std::vector<Tensor>& in, const std::vector<double>& mask,
+                                 const MaskCase& m) {
+  int64_t d = in[0].dim(3);
+  std::vector<double> p = naive_attention(in[0].to_vector(), in[1].to_vector(), mask, d, m);
+  std::vector<double> v = in[2].to_vector(), y(v.size(), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        for (int64_t j = 0; j < m.T; ++j) {
+          for (int64_t c = 0; c < d; ++c) {
+            y[m.index(b, h, t, c, d)] += p[m.index(b, h, t, j, m.T)] * v[m.index(b, h, j, c, d)];
+          }
+        }
+      }
+    }
+  }
+  return y;
+}
+
+std::vector<Tensor> qkv(const MaskCase& m, int64_t d) {
+  Shape shape{m.B, m.H, m.T, d};
+  return {normal(shape, 1), normal(shape, 2), normal(shape, 3)};
+}
+
+}  // namespace
+
+TEST_CASE("sparse attention equals dense attention under the same mask, with its gradients") {
+  for (const MaskCase& m : mask_cases()) {
+    FlatCsr csr = random_csr(m);
+    std::vector<double> mask = csr_to_mask(csr).to_vector();
+    check_op({.name = "sparse_attention " + m.name(),
+              .inputs = qkv(m, 6),
+              .f =
+                  [=](const std::vector<Tensor>& in) {
+                    return sparse_attention(in[0], in[1], in[2], csr);
+                  },
+              .oracle = [=](const std::vector<Tensor>& in) { return naive_output(in, mask, m); }});
+  }
+}
+
+TEST_CASE("sparse attention for every kind of head size") {
+  MaskCase m{.B = 1, .H = 2, .T = 33, .K = 8, .k = 4};
+  FlatCsr csr = random_csr(m);
+  std::vector<double> mask = csr_to_mask(csr).to_vector();
+  for (int64_t d : {1, 3, 8, 31, 32, 33, 64, 80, 100, 128, 200}) {
+    check_op({.name = join("sparse_attention d ", d),
+              .inputs = qkv(m, d),
+              .f =
+                  [=](const std::vector<Tensor>& in) {
+                    return sparse_attention(in[0], in[1], in[2], csr);
+                  },
+              .oracle = [=](const std::vector<Tensor>& in) { return naive_output(in, mask, m); },
+              .grad_tolerance = d < 40 ? 1e-6 : 0});
+  }
+}
+
+TEST_CASE("more pieces of keys than heads give the same bits") {
+  MaskCase m{.B = 1, .H = 1, .T = 2100, .K = 16, .k = 8};
+  FlatCsr csr = random_csr(m);
+  std::vector<Tensor> in = qkv(m, 32);
+  auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
+  Tensor dy = normal(in[0].shape(), 9);
+  std::vector<Run> runs;
+  for (int n : {1, 2, 3}) {
+    Threads set(n);
+    runs.push_back(run(f, in, dy));
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(same_bits(runs[1].grads[i], runs[0].grads[i]));
+    CHECK(same_bits(runs[2].grads[i], runs[0].grads[i]));
+  }
+}
+
+TEST_CASE("a head without entries gives 0 and takes no gradient; probabilities are handed out") {
+  MaskCase m{.B = 1, .H = 4, .T = 61, .K = 4, .k = 2};
+  Tensor estimate = Tensor::zeros({1, 4, 61, 4});
+  // Head 2 wins every column of every row, head 0 gets none beyond the first rows.
+  std::fill_n(estimate.data<float>() + 2 * 61 * 4, 61 * 4, 1.0f);
+  FlatCsr csr = build_csr(select_columns(estimate, {}, m.config()).selected, {}, m.k);
+  std::vector<Tensor> in = qkv(m, 8);
+  Tensor p;
+  Tensor q = require_grad(in[0]);
+  Tensor y = sparse_attention(q, in[1], in[2], csr, &p);
+  CHECK(p.shape() == Shape{csr.entries()});
+  backward(y, normal(y.shape(), 4));
+  std::vector<double> offsets = csr.head_offsets.to_vector(), out = y.to_vector();
+  std::vector<double> dq = grad(q).to_vector(), prob = p.to_vector();
+  int64_t empty = 0;
+  for (int64_t t = 0; t < m.T; ++t) {
+    const double* row = offsets.data() + t * 5;
+    for (int64_t h = 0; h < m.H; ++h) {
+      double sum = 0;
+      auto first = int64_t(csr.row_pointers.to_vector()[size_t(t)]);
+      for (auto e = int64_t(row[h]); e < int64_t(row[h + 1]); ++e) sum += prob[size_t(first + e)];
+      if (row[h + 1] > row[h]) {
+        CHECK(sum == doctest::Approx(1).epsilon(1e-5));
+        continue;
+      }
+      ++empty;
+      for (int64_t c = 0; c < 8; ++c) {
+        CHECK(out[m.index(0, h, t, c, 8)] == 0);
+        CHECK(dq[m.index(0, h, t, c, 8)] == 0);
+      }
+    }
+  }
+  CHECK(empty > 100);
+}
+
+TEST_CASE("a few rows that face all keys equal the rows of the full pass") {
+  MaskCase m{.B = 2, .H = 2, .T = 23, .K = 8, .k = 3};
+  Tensor estimate = uniform({m.B, m.H, m.T, m.K}, 8, 0, 1);
+  std::vector<Tensor> in = qkv(m, 32);
+  Tensor full = sparse_attention(in[0], in[1], in[2], random_csr(m, 8));
+  for (int64_t t : {0, 9, 22}) {
+    Visibility see{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
+    Selection chosen = select_columns(estimate.slice(2, t, 1), see, m.config());
+    FlatCsr csr = build_csr(chosen.selected, see, m.k, m.T);
+    Tensor row = sparse_attention(in[0].slice(2, t, 1), in[1], in[2], csr);
+    CHECK(same_bits(row, full.slice(2, t, 1).contiguous()));
+  }
+}
+
+TEST_CASE("masked_softmax and its gradient; a row without entries is 0") {
+  MaskCase m{.B = 2, .H = 2, .T = 21, .K = 4, .k = 2, .lengths = {21, 13}};
+  Tensor mask = csr_to_mask(random_csr(m));
+  auto oracle = [=](const std::vector<Tensor>& in) {
+    std::vector<double> x = in[0].to_vector(), keep = mask.to_vector(), y(x.size(), 0);
+    for (size_t r = 0; r < x.size(); r += size_t(m.T)) {
+      double sum = 0;
+      for (size_t j = r; j < r + size_t(m.T); ++j) {
+        if (keep[j] != 0) sum += y[j] = std::exp(0.37 * x[j]);
+      }
+      for (size_t j = r; j < r + size_t(m.T) && sum > 0; ++j) y[j] /= sum;
+    }
+    return y;
+  };
+  check_op({.name = "masked_softmax",
+            .inputs = {normal({m.B, m.H, m.T, m.T}, 5, Dtype::f32, 0, 4)},
+            .f = [=](const std::vector<Tensor>& in) { return masked_softmax(in[0], mask, 0.37); },
+            .oracle = oracle});
+  // Scores far below zero must not vanish against a hidden large one.
+  Tensor x = Tensor::from(std::vector<float>{900, -700, -701}, {1, 3});
+  Tensor keep = Tensor::from(std::vector<uint8_t>{0, 1, 1}, {1, 3});
+  std::vector<double> y = masked_softmax(x, keep).to_vector();
+  CHECK(y[0] == 0);
+  CHECK(y[1] == doctest::Approx(1 / (1 + std::exp(-1))));
+}
+
+TEST_CASE("mix_outputs equals the composed ops, padding apart") {
+  for (std::vector<int64_t> lengths : {std::vector<int64_t>{}, {7, 0}, {4, 7}}) {
+    MaskCase m{.B = 2, .H = 3, .T = 7, .lengths = lengths};
+    Shape shape{m.B, m.H, m.T, 5};
+    std::vector<Tensor> in = {normal(shape, 1), normal(shape, 2), normal({m.B, m.H, m.T, 2}, 3)};
+    Visibility see = m.see();
+    auto fused = [=](const std::vector<Tensor>& x) { return mix_outputs(x[0], x[1], x[2], see); };
+    auto composed = [=](const std::vector<Tensor>& x) {
+      Tensor gates = sigmoid(x[2]), one = Tensor::full({m.B, m.H, m.T}, 1, x[0].dtype());
+      auto gate = [&](int64_t i) { return reshape(slice(gates, 3, i, 1), {m.B, m.H, m.T}); };
+      Tensor kept = scale_rows(scale_rows(x[0], gate(0)), gate(1));
+      Tensor y = merge_heads(add(kept, scale_rows(x[1], sub(one, gate(1)))));
+      return see.lengths.defined() ? zero_padding(y, see.lengths) : y;
+    };
+    check_op({.name = "mix_outputs",
+              .inputs = in,
+              .f = fused,
+              .oracle = [=](const std::vector<Tensor>& x) { return composed(x).to_vector(); }});
+    Tensor dy = normal({m.B, m.T, m.H * 5}, 6, Dtype::f64);
+    Run a = run(fused, to_dtype(in, Dtype::f64), dy),
+        b = run(composed, to_dtype(in, Dtype::f64), dy);
+    for (size_t i = 0; i < 3; ++i) CHECK(close(a.grads[i], b.grads[i], 1e-13, 1e-12));
+  }
+}
+
+TEST_CASE("estimate_average: the widened mean estimate, normalised, with its gradients") {
+  for (int64_t K : {4, 8, 32}) {
+    MaskCase m{.B = 3, .H = 2, .T = 11, .K = K, .causal = false, .lengths = {11, 6, 0}};
+    auto oracle = [=](const std::vector<Tensor>& in) {
+      std::vector<double> e = in[0].to_vector(), v = in[1].to_vector(), y(v.size(), 0);
+      for (int64_t b = 0; b < m.B; ++b) {
+        int64_t L = m.length(b);
+        std::vector<int64_t> column = columns_of_keys(L, K);
+        for (int64_t h = 0; h < m.H; ++h) {
+          std::vector<double> weight(static_cast<size_t>(L), 0);
+          double sum = 0;
+          for (int64_t j = 0; j < L; ++j) {
+            for (int64_t t = 0; t < L; ++t) {
+              weight[size_t(j)] += e[m.index(b, h, t, column[size_t(j)], K)] / double(L);
+            }
+            sum += weight[size_t(j)];
+          }
+          for (int64_t t = 0; t < L; ++t) {
+            for (int64_t j = 0; j < L; ++j) {
+              for (int64_t c = 0; c < 3; ++c) {
+                y[m.index(b, h, t, c, 3)] += weight[size_t(j)] / sum * v[m.index(b, h, j, c, 3)];
+              }
+            }
+          }
+        }
+      }
+      return y;
+    };
+    check_op(
+        {.name = join("estimate_average K ", K),
+         .inputs = {uniform({m.B, m.H, m.T, K}, 1, 0.1, 1), normal({m.B, m.H, m.T, 3}, 2)},
+         .f =
+             [=](const std::vector<Tensor>& in) { return estimate_average(in[0], in[1], m.see()); },
+         .oracle = oracle});
+  }
+  CHECK_THROWS_AS(estimate_average(normal({1, 1, 3, 2}, 1), normal({1, 1, 3, 2}, 1), {}), Error);
+}
+
+TEST_CASE("sparse ops refuse shapes that do not fit") {
+  MaskCase m{.B = 1, .H = 2, .T = 9, .K = 4, .k = 3};
+  FlatCsr csr = random_csr(m);
+  Tensor x = normal({1, 2, 9, 4}, 1), wrong = normal({1, 2, 8, 4}, 1);
+  CHECK_THROWS_AS(sparse_attention(wrong, x, x, csr), Error);
+  CHECK_THROWS_AS(sparse_attention(x, wrong, wrong, csr), Error);
+  CHECK_THROWS_AS(sparse_attention(x, x, wrong, csr), Error);
+  CHECK_THROWS_AS(sparse_attention(x, x.to(Dtype::f64), x.to(Dtype::f64), csr), Error);
+  CHECK_THROWS_AS(mix_outputs(x, x, normal({1, 2, 9, 3}, 1), {}), Error);
+  CHECK_THROWS_AS(mix_outputs(x, wrong, normal({1, 2, 9, 2}, 1), {}), Error);
+  CHECK_THROWS_AS(masked_softmax(x, csr_to_mask(csr)), Error);
+}
+
+}  // namespace brine::test

@@ -1,0 +1,86 @@
+// From the golden estimate to the golden output and attention losses: integers equal, floats close.
+#include "sea/mask.h"
+#include "tests/golden_file.h"
+
+namespace brine::test {
+namespace {
+
+bool equal(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.to_vector() == b.to_vector();
+}
+
+}  // namespace
+
+TEST_CASE("golden: estimate to mask, the integers are equal in both types") {
+  for (const std::string& name : GoldenFile::names()) {
+    INFO(name);
+    GoldenFile file(name);
+    SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
+    for (Dtype type : {Dtype::f64, Dtype::f32}) {
+      sea::Mask mask = sea::make_mask(file("intermediate/estimate", type), file.see(), config);
+      CHECK(equal(mask.selection.n_sel, file("intermediate/n_sel")));
+      CHECK(equal(mask.selection.selected, file("intermediate/selected")));
+      CHECK(equal(mask.csr.row_pointers, file("intermediate/row_pointers")));
+      CHECK(equal(mask.csr.head_offsets, file("intermediate/head_offsets")));
+      CHECK(equal(mask.csr.columns, file("intermediate/columns")));
+    }
+  }
+}
+
+TEST_CASE("golden: mask to output, by the sparse and by the dense path") {
+  for (const std::string& name : GoldenFile::names()) {
+    INFO(name);
+    GoldenFile file(name);
+    Visibility see = file.see();
+    SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
+    for (Dtype type : {Dtype::f64, Dtype::f32}) {
+      Tensor q = file("inputs/q", type), k = file("inputs/k", type), v = file("inputs/v", type);
+      Tensor estimate = file("intermediate/estimate", type);
+      FlatCsr csr = sea::make_mask(estimate, see, config).csr;
+      Tensor p;
+      Tensor c = sea::masked_attention(q, k, v, csr, false, &p);
+      CHECK(golden_close(p, file("intermediate/probabilities"), "probabilities"));
+      CHECK(close_to_scale(sea::masked_attention(q, k, v, csr, true), c,
+                           type == Dtype::f64 ? 1e-13 : 2e-6, "dense path"));
+      Tensor average = sea::average_context(estimate, v, see);
+      CHECK(golden_close(average, file("intermediate/c_avg"), "c_avg"));
+      // Gates before the sigmoid, from the stored ones.
+      Tensor prob = file("intermediate/s_prob"), mix = file("intermediate/s_mix");
+      Tensor scalers = Tensor::zeros({q.dim(0), q.dim(1), q.dim(2), 2}, Dtype::f64);
+      for (int64_t i = 0; i < prob.numel(); ++i) {
+        auto logit = [](double s) { return s > 0 && s < 1 ? std::log(s / (1 - s)) : 0; };
+        scalers.data<double>()[2 * i] = logit(prob.data<double>()[i]);
+        scalers.data<double>()[2 * i + 1] = logit(mix.data<double>()[i]);
+      }
+      Tensor out = mix_outputs(c, average, scalers.to(type), see);
+      CHECK(golden_close(out, file("output/c_sea"), "c_sea"));
+    }
+  }
+}
+
+TEST_CASE("golden: the teacher's summary and the attention losses") {
+  for (const std::string& name : GoldenFile::names()) {
+    INFO(name);
+    GoldenFile file(name);
+    Visibility see = file.see();
+    for (Dtype type : {Dtype::f64, Dtype::f32}) {
+      TeacherAttention by_qk{{}, file("inputs/teacher_q", type), file("inputs/teacher_k", type)};
+      TeacherAttention by_map{file("intermediate/teacher_attention", type), {}, {}};
+      for (const TeacherAttention& teacher : {by_qk, by_map}) {
+        TeacherSummary s = summarize_teacher(teacher, file.number("K"), see);
+        CHECK(golden_close(s.tau, file("intermediate/teacher_tau"), "tau"));
+        CHECK(golden_close(s.t_log_t, file("intermediate/teacher_t_log_t"), "t log t"));
+        CHECK(golden_close(s.t_square, file("intermediate/teacher_t_square"), "t^2"));
+        Tensor approx = approx_loss(file("intermediate/S", type), s, see);
+        Tensor prob = prob_loss(file("inputs/q", type), file("inputs/k", type), teacher, see);
+        auto stored = [&](const char* kl, const char* mse) {
+          return Tensor::from(std::vector<double>{file.value(kl), file.value(mse)}, {2});
+        };
+        CHECK(golden_close(approx, stored("loss/approx_kl", "loss/approx_mse"), "approx"));
+        CHECK(golden_close(prob, stored("loss/prob_kl", "loss/prob_mse"), "prob"));
+      }
+    }
+  }
+}
+
+}  // namespace brine::test
