@@ -104,6 +104,7 @@ Path save_checkpoint(const Path& run_dir, int64_t step, const std::vector<Checkp
   Path path = checkpoint_path(run_dir, step);
   check(step_of(path.filename().string()) == step, "checkpoint: step ", step, " is out of range");
   check(keep >= 0, "checkpoint: cannot keep ", keep);
+  data::remove_stale_temporaries(run_dir);
   data::TemporaryDir directory(run_dir, path.filename().string());
   std::vector<CheckpointManifest::File> written;
   for (const CheckpointFile& file : files) {

@@ -35,7 +35,8 @@ Path checkpoint_path(const Path& run_dir, int64_t step);
 // Writes all files and a manifest beside the others, publishes the directory in one step, reads it
 // back and only then removes what is older than the `keep` newest good ones (0: keeps all). One of
 // the same step is replaced. Throws Error when nothing was committed, data::DurabilityUncertain
-// when the checkpoint stands but may not survive a power cut (nothing is removed then).
+// when the checkpoint stands but may not survive a power cut (nothing is removed then). What killed
+// processes left half-written in run_dir is swept first.
 Path save_checkpoint(const Path& run_dir, int64_t step, const std::vector<CheckpointFile>& files,
                      int keep);
 
