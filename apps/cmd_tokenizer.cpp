@@ -21,7 +21,7 @@ struct TokenizerCommand {
   }
 
   int run(const RunContext&) {
-    std::unique_ptr<data::Tokenizer> tokenizer = data::train_bpe(train, vocab_size);
+    std::unique_ptr<data::Tokenizer> tokenizer = data::train_bpe(train, {.vocab_size = vocab_size});
     tokenizer->save(out);
     log_info(out, ": ", tokenizer->vocab_size(), " tokens");
     return 0;

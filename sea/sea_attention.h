@@ -1,0 +1,27 @@
+// SEA as an attention method: estimate, select, attend, mix (method 1 to 3).
+#pragma once
+
+#include "nn/attention.h"
+#include "sea/config.h"
+#include "sea/estimator.h"
+
+namespace brine::sea {
+
+// Gives its Tap, beside what the model puts there: "V_I", "C_perf", "Z", "scores" (S), "estimate",
+// "n_sel", "selected", "row_pointers", "head_offsets", "columns", "probabilities" (of the path that
+// ran), "scalers" (before their sigmoid), "c_avg". Takes a forced "selected" u8 [B, H, T, K].
+class SeaAttention : public nn::Attention {
+ public:
+  SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+
+  Tensor forward(const nn::AttentionInput& input) override;
+  nn::AttentionTraits traits() const override;
+  void on_step(int64_t steps_done) override { estimator_.on_step(steps_done); }
+
+ private:
+  SeaConfig config_;
+  nn::AttentionShape shape_;
+  Estimator& estimator_;
+};
+
+}  // namespace brine::sea
