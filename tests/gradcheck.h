@@ -231,6 +231,16 @@ inline void check_op(const OpCase& c) {
     NoGrad off;
     dy32 = cotangent(c.f(inputs32));
   }
+  {  // a tape dropped without backward gives everything back
+    const int64_t live = allocator_stats().live;
+    std::vector<Tensor> leaves = inputs32;
+    for (Tensor& x : leaves) {
+      if (differentiable(x)) x = require_grad(x);
+    }
+    c.f(leaves);
+    leaves.clear();
+    CHECK_MESSAGE(allocator_stats().live == live, c.name << ": a dropped tape keeps memory");
+  }
   const Run f32 = run(c.f, inputs32, dy32);
   const Run f64 = run(c.f, inputs64, dy32.to(Dtype::f64));
   if (c.oracle) {
