@@ -26,9 +26,7 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
 }  // namespace
 
 SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
-    : config_(config), shape_(shape), estimator_(child<Estimator>("", init, shape, config)) {
-  check(shape.causal, "sea: encoders are not supported by this version, only causal models");
-}
+    : config_(config), shape_(shape), estimator_(child<Estimator>("", init, shape, config)) {}
 
 nn::AttentionTraits SeaAttention::traits() const {
   return {.causal = shape_.causal, .bidirectional = !shape_.causal, .linear = true};

@@ -1,0 +1,123 @@
+// The estimator: from q, k, v to the compressed attention (method 1).
+//
+// Performer -> mu -> nu -> image of heads by columns -> convolutions -> scores of K columns.
+#pragma once
+
+#include <vector>
+
+#include "autograd/ops_conv.h"
+#include "nn/layers.h"
+#include "sea/config.h"
+
+namespace brine::sea {
+
+// What the estimator makes of a batch, in the order in which it is made.
+struct Estimate {
+  Tensor phi_q, phi_k;  // [B, H, T, m] random features
+  Tensor context;       // C_perf [B, H, T, 2d]
+  Tensor features;      // Z [B, H, T, 2d]
+  Tensor scores;        // S [B, H, T, K], the prior included
+  Tensor estimate;      // [B, H, T, K], rows sum to 1 over the columns that own a key
+  Tensor gates;         // [B, H, T, 2] (s_prob, s_mix) before their sigmoid
+};
+
+// R, a buffer. Redrawn from the same seed's next stream when asked.
+struct Performer : nn::Module {
+  Performer(nn::Init& init, int64_t m, int64_t d);
+  void redraw(uint64_t draw);
+
+  RandomSlice slice;
+  nn::Buffer& projection;  // [m, d]
+};
+
+struct IdentityTable : nn::Module {
+  IdentityTable(nn::Init& init, int64_t positions, int64_t d)
+      : table(parameter("table", init.normal({positions, d}, 1), false)) {}
+  nn::Parameter& table;  // [positions, d]
+};
+
+struct PriorGain : nn::Module {
+  PriorGain(nn::Init& init, int64_t heads)
+      : gain(parameter("gain", init.full({heads}, 1), false)) {}
+  nn::Parameter& gain;  // [H]
+};
+
+// Weight [out, in, k, k] and bias from U(+-1/sqrt(fan in)).
+struct Conv : nn::Module {
+  Conv(nn::Init& init, int64_t in, int64_t out, int64_t kernel, bool with_bias = true);
+  Tensor operator()(const Tensor& x, const Convolution& conf) const;
+
+  nn::Parameter& weight;
+  nn::Parameter* bias;  // [out] or null
+};
+
+// LayerNorm(Linear(.)), then GELU; of one head or of all heads of a token.
+struct Mu : nn::Module {
+  Mu(nn::Init& init, int64_t in, int64_t out)
+      : linear(child<nn::Linear>("linear", init, in, out)),
+        norm(child<nn::LayerNorm>("norm", init, out)) {}
+  nn::Linear& linear;
+  nn::LayerNorm& norm;
+};
+
+// The decoder's convolutions: the output of nu [B, H, T, c_h W] to scores [B, H, T, K].
+class ConvDecoder : public nn::Module {
+ public:
+  ConvDecoder(nn::Init& init, int64_t heads, int64_t K, const Decoder& config, bool causal);
+  // lengths i64 [B] or undefined.
+  Tensor operator()(const Tensor& x, const Tensor& lengths) const;
+
+  // Earlier rows of nu on which a row of scores depends (causal, token stride 1).
+  int64_t history() const;
+  const Decoder& config() const { return config_; }
+
+ private:
+  // Rows around its input that a convolution reads.
+  Halo halo(int64_t kernel, int64_t dilation) const;
+
+  Decoder config_;
+  int64_t heads_, K_;
+  bool causal_;
+  nn::LayerNorm* norm_in_ = nullptr;
+  std::vector<Conv*> convs_;
+  Conv* last_ = nullptr;
+  nn::LayerNorm* norm_out_ = nullptr;
+};
+
+class Estimator : public nn::Module {
+  SeaConfig config_;
+  nn::AttentionShape shape_;
+
+ public:
+  // Throws Error when the settings do not fit the model.
+  Estimator(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+
+  // q, k, v [B, H, T, d] as they come from their projections: q is not scaled. With query_skip f,
+  // nu and the decoder run on rows 0, f, 2f... and row t takes the scores of row f floor(t / f).
+  Estimate operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Visibility& see,
+                      int64_t query_skip = 1) const;
+
+  // The identity half of the values as it applies to a batch, [B, T, d], 0 at padding.
+  Tensor identity_rows(int64_t batch, int64_t T, const Visibility& see) const;
+  // Before an optimizer step: new random features when it is time.
+  void on_step(int64_t steps_done);
+
+  // Stages, for those who walk a sequence row by row: phi of x, and Z of C_perf and v.
+  Tensor random_features(const Tensor& x, const Visibility& see, FeatureSide side) const;
+  Tensor mixed(const Tensor& context, const Tensor& v) const;
+
+  const SeaConfig& config() const { return config_; }
+  Performer& performer;
+  IdentityTable* identity;  // null when bidirectional
+  Mu& mu;
+  nn::Linear& nu;
+  ConvDecoder& decoder;
+  nn::Linear& scaler;
+  PriorGain* prior;  // null when there is none
+};
+
+// V_I of encoders, [B, T, d]: the d x d identity resampled to each sequence's own length, bilinear
+// with aligned corners; 0 at padding.
+Tensor resampled_identity(int64_t batch, int64_t T, int64_t d, const Tensor& lengths, Dtype dtype);
+
+}  // namespace brine::sea
