@@ -31,9 +31,7 @@ Tensor leaf_buffer(Node& node) {
   return node.grad;
 }
 
-void add_to(const Tensor& sum, const Tensor& g) {
-  BRINE_CALL(sum, axpby, sum, g, 1.0, 1.0);
-}
+void add_to(const Tensor& sum, const Tensor& g) { BRINE_CALL(sum, axpby, sum, g, 1.0, 1.0); }
 
 Node& node_of(const Tensor& leaf, const char* what) {
   check(leaf.defined() && leaf.node() != nullptr, what, ": this tensor wants no gradient");
@@ -96,8 +94,8 @@ Tensor Gradients::accumulate(int input) {
 
 Tensor require_grad(const Tensor& x, Tensor grad) {
   check(is_float(x.dtype()), "require_grad: ", x.dtype(), " has no gradient");
-  check(!grad.defined() || (grad.shape() == x.shape() && grad.dtype() == x.dtype() &&
-                            grad.is_contiguous()),
+  check(!grad.defined() ||
+            (grad.shape() == x.shape() && grad.dtype() == x.dtype() && grad.is_contiguous()),
         "require_grad: the gradient buffer must be contiguous ", x.dtype(), " ", x.shape());
   auto node = std::make_shared<Node>();
   node->order = next_order();
@@ -187,6 +185,11 @@ void backward(const Tensor& y, Tensor dy) {
     node->saved.clear();  // from here a lambda that is the only holder of a tensor may reuse it
     Gradients gradients(*node);
     node->backward(g, gradients);
+    if (anomaly) {  // what was added through accumulate() has not been looked at yet
+      for (const auto& in : node->inputs) {
+        if (in && in->grad.defined()) check_finite(in->grad, node->op, "a gradient");
+      }
+    }
     node->backward = nullptr;  // frees what the op saved
     g = Tensor();
     for (const auto& in : node->inputs) {
@@ -227,7 +230,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   // f may read parameters that are not among its inputs: the region is recorded all the same.
   edges.push_back(require_grad(Tensor::zeros({1}, y.dtype())));
   Tensor out = y.as_strided(y.shape(), y.strides());
-  return record("checkpoint", out, edges, [=](const Tensor& dy, Gradients& grads) {
+  out = record("checkpoint", out, edges, [=](const Tensor& dy, Gradients& grads) {
     RandomStream end = random ? *random : RandomStream{};
     if (random) *random = start;
     std::vector<Tensor> again = kept;
@@ -245,6 +248,10 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
       if (grads.wanted(int(i)) && has_grad(again[i])) grads.set(int(i), grad(again[i]));
     }
   });
+  for (const Tensor& x : kept) {
+    if (x.defined()) out.node()->saved.emplace_back(x, x.version());
+  }
+  return out;
 }
 
 void set_anomaly_detection(bool on) { anomaly = on; }

@@ -227,6 +227,14 @@ TEST_CASE("checkpoint keeps only its inputs, and works where no input wants a gr
   CHECK(checkpoint(deep, {big}).node() == nullptr);
 }
 
+TEST_CASE("checkpoint refuses inputs that were changed in place") {
+  Tensor x = require_grad(normal({4}, 1));
+  Tensor y = checkpoint([](const std::vector<Tensor>& in) { return gelu(in[0]); }, {x});
+  x.bump_version();
+  CHECK_THROWS_WITH_AS(backward(y, normal({4}, 2)), doctest::Contains("checkpoint: a tensor saved"),
+                       Error);
+}
+
 TEST_CASE("attach_loss inside a checkpoint reaches the loss's inputs once") {
   auto run_it = [](bool recompute) {
     Tensor x = require_grad(normal({4, 4}, 1)), w = require_grad(normal({4, 4}, 2));
@@ -257,6 +265,10 @@ TEST_CASE("anomaly mode names the op that first made a NaN") {
         grads.set(0, dx);
       });
   CHECK_THROWS_WITH_AS(backward(y), doctest::Contains("broken: a gradient has 1 of 1"), Error);
+  Tensor z = record("adding", Tensor::full({1}, 1), {leaf(1)}, [](const Tensor&, Gradients& grads) {
+    grads.accumulate(0).data<float>()[0] = NAN;
+  });
+  CHECK_THROWS_WITH_AS(backward(z), doctest::Contains("adding: a gradient has 1 of 1"), Error);
 }
 
 TEST_CASE("after the first step the system is asked for no more memory") {
