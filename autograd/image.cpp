@@ -5,19 +5,22 @@
 
 namespace brine {
 
-Tensor image_from_heads(const Tensor& x, int64_t W, int64_t halo, const Tensor& lengths) {
+Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths) {
   const char* op = "image_from_heads";
   check(x.rank() == 4 && W > 0 && x.dim(3) % W == 0, op, ": x must be [B, H, T, c ", W, "], got ",
         x.shape());
-  check(halo >= 0, op, ": a halo of ", halo, " rows");
+  check(halo.before >= 0 && halo.after >= 0, op, ": a halo of ", halo.before, " and ", halo.after,
+        " rows");
   check_visibility(op, {.causal = false, .lengths = lengths}, x.dim(0), x.dim(2));
   const Shape shape = x.shape();
-  Tensor y = Tensor::empty({x.dim(0), halo + x.dim(2), W, x.dim(1) * (x.dim(3) / W)}, x.dtype(),
-                           x.device());
-  BRINE_CALL(y, image_from_heads, y, x.detach().contiguous(), halo, lengths);
+  const int64_t before = halo.before;
+  Tensor y =
+      Tensor::empty({x.dim(0), halo.before + x.dim(2) + halo.after, W, x.dim(1) * (x.dim(3) / W)},
+                    x.dtype(), x.device());
+  BRINE_CALL(y, image_from_heads, y, x.detach().contiguous(), halo.before, lengths);
   return record(op, y, {x}, [=](const Tensor& dy, Gradients& grads) {
     Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
-    BRINE_CALL(dx, image_from_heads_backward, dx, dy, halo, lengths);
+    BRINE_CALL(dx, image_from_heads_backward, dx, dy, before, lengths);
     grads.set(0, dx);
   });
 }

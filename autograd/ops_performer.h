@@ -39,9 +39,12 @@ Tensor every_nth_row(const Tensor& x, int64_t step);
 Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows);
 
 // ---- images (autograd/image.cpp)
-// [B, H, T, c W] -> [B, halo + T, W, H c], channels last: feature i W + w of head h becomes channel
-// h c + i of column w. Rows of the halo and of padding (row t >= length) are 0.
-Tensor image_from_heads(const Tensor& x, int64_t W, int64_t halo, const Tensor& lengths);
+// [B, H, T, c W] -> [B, before + T + after, W, H c], channels last: feature i W + w of head h
+// becomes channel h c + i of column w. Rows of the halo and of padding (row t >= length) are 0.
+struct Halo {
+  int64_t before = 0, after = 0;
+};
+Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths);
 // [B, R, W, H] -> [B, H, T, K], nearest neighbour: row floor(t / stride), column floor(c W / K).
 Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride = 1);
 

@@ -11,14 +11,16 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements of a piece
 
-// Sizes of image_from_heads: heads [B, H, T, c W], image [B, halo + T, W, H c].
+// Sizes of image_from_heads: heads [B, H, T, c W], image [B, height, W, H c], whose
+// rows halo..halo + T are the queries'.
 struct Sizes {
-  int64_t B, H, tokens, W, c, halo;
+  int64_t B, H, tokens, height, W, c, halo;
 
   Sizes(const Tensor& heads, const Tensor& image, int64_t halo)
       : B(heads.dim(0)),
         H(heads.dim(1)),
         tokens(heads.dim(2)),
+        height(image.dim(1)),
         W(image.dim(2)),
         c(image.dim(3) / H),
         halo(halo) {}
@@ -31,13 +33,13 @@ struct Sizes {
   }
 };
 
-// Calls f(row of the image, sequence, query) for every row of the image; query < 0 in the halo.
+// Calls f(row of the image, sequence, query) for every row of the image; the query is
+// outside [0, T) in the halo.
 template <class F>
 void each_row(const Sizes& s, F f) {
-  const int64_t height = s.halo + s.tokens;
-  parallel_for(s.B * height, std::max<int64_t>(1, kGrain / s.row()),
+  parallel_for(s.B * s.height, std::max<int64_t>(1, kGrain / s.row()),
                [&](int64_t begin, int64_t end) {
-                 for (int64_t r = begin; r < end; ++r) f(r, r / height, r % height - s.halo);
+                 for (int64_t r = begin; r < end; ++r) f(r, r / s.height, r % s.height - s.halo);
                });
 }
 
@@ -80,7 +82,7 @@ void image_from_heads_backward(Tensor dx, Tensor dimage, int64_t halo, Tensor le
     const T* from = dimage.data<T>();
     T* to = dx.data<T>();
     each_row(s, [&](int64_t r, int64_t b, int64_t t) {
-      if (t < 0) return;
+      if (t < 0 || t >= s.tokens) return;
       const bool visible = t < widths.length(b);
       const int64_t channels = s.H * s.c;
       for (int64_t h = 0; h < s.H; ++h) {

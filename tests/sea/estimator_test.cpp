@@ -1,0 +1,282 @@
+// The estimator: golden stages and gradients, lengths, causality, skipping, refusals.
+#include "sea/estimator.h"
+
+#include "nn/parameter_store.h"
+#include "tests/golden_file.h"
+
+namespace brine::test {
+namespace {
+
+sea::SeaConfig config_of(const GoldenFile& file) {
+  sea::SeaConfig c;
+  c.k = file.number("k");
+  c.K = file.number("K");
+  c.mode = file.text("mode");
+  c.decoder = file.text("preset");
+  c.mu_scope = file.text("mu_scope");
+  c.prior = file.number("prior") ? "performer" : "none";
+  c.feature_divisor = 1;
+  return c;
+}
+
+struct Golden {
+  explicit Golden(const std::string& name, Dtype type)
+      : file(name),
+        init{.random = {.seed = 5}, .dtype = type},
+        block(init,
+              {.heads = file.number("H"),
+               .head_size = file.number("d"),
+               .max_positions = file.number("max_positions"),
+               .causal = file.number("causal") != 0},
+              config_of(file)) {
+    std::vector<nn::NamedTensor> weights;
+    for (const auto& [path, size] : sizes()) weights.push_back({path, file("weights/" + path)});
+    nn::load_state(block, weights, name);
+  }
+
+  std::vector<std::pair<std::string, Shape>> sizes() {
+    std::vector<std::pair<std::string, Shape>> all;
+    for (const nn::NamedTensor& t : nn::state_of(block)) all.push_back({t.name, t.tensor.shape()});
+    return all;
+  }
+
+  GoldenFile file;
+  nn::Init init;
+  sea::Estimator block;
+};
+
+// Rows of padding mean nothing: they are set to those of the file.
+Tensor valid_rows(const Tensor& x, const Tensor& stored, const Visibility& see) {
+  Tensor y = x.detach().clone();
+  const RowWidths widths(see, x.dim(2));
+  const size_t C = size_t(x.dim(3)) * item_size(x.dtype());
+  const Tensor from = stored.to(x.dtype());
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    if (widths(r / (x.dim(1) * x.dim(2)), r % x.dim(2)) > 0) continue;
+    std::memcpy(y.raw() + size_t(r) * C, from.raw() + size_t(r) * C, C);
+  }
+  return y;
+}
+
+std::string refusal(const nn::AttentionShape& shape, const sea::SeaConfig& config) {
+  try {
+    config.validate(shape);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+constexpr nn::AttentionShape kCausal{.heads = 2, .head_size = 8, .max_positions = 64};
+constexpr nn::AttentionShape kEncoder{
+    .heads = 2, .head_size = 8, .max_positions = 64, .causal = false};
+
+}  // namespace
+
+TEST_CASE("golden: the stages of the estimator in both types") {
+  for (const std::string& name : GoldenFile::names()) {
+    for (Dtype type : {Dtype::f64, Dtype::f32}) {
+      INFO(join(name, " ", type));
+      Golden g(name, type);
+      const Visibility see = g.file.see();
+      Tensor q = g.file("inputs/q", type), k = g.file("inputs/k", type),
+             v = g.file("inputs/v", type);
+      sea::Estimate e = g.block(q, k, v, see);
+      CHECK(golden_close(g.block.identity_rows(q.dim(0), q.dim(2), see), g.file("intermediate/V_I"),
+                         "V_I"));
+      auto stage = [&](const Tensor& x, const char* what) {
+        const Tensor stored = g.file(std::string("intermediate/") + what);
+        CHECK(golden_close(valid_rows(x, stored, see), stored, what));
+      };
+      stage(e.context, "C_perf");
+      stage(e.features, "Z");
+      stage(e.scores, "S");
+      stage(e.estimate, "estimate");
+    }
+  }
+}
+
+TEST_CASE("estimator: every weight has the golden file's name and shape") {
+  for (const std::string& name : GoldenFile::names()) {
+    Golden g(name, Dtype::f64);
+    for (const auto& [path, shape] : g.sizes()) {
+      INFO(join(name, " ", path));
+      REQUIRE(g.file.has("weights/" + path));
+      CHECK(g.file("weights/" + path).shape() == shape);
+    }
+  }
+}
+
+TEST_CASE("estimator: later tokens change nothing earlier, bit for bit") {
+  NoGrad off;
+  for (const char* preset : {"paper", "lean"}) {
+    sea::SeaConfig config{.k = 4, .K = 16, .decoder = preset};
+    nn::Init init{.random = {.seed = 7}};
+    sea::Estimator block(init, {.heads = 2, .head_size = 8, .max_positions = 128}, config);
+    Tensor q = normal({1, 2, 101, 8}, 1), k = normal({1, 2, 101, 8}, 2),
+           v = normal({1, 2, 101, 8}, 3);
+    sea::Estimate before = block(q, k, v, {});
+    const int64_t cut = 70;
+    for (Tensor* x : {&q, &k, &v}) {
+      *x = x->clone();
+      for (int64_t h = 0; h < 2; ++h) {
+        float* row = x->data<float>() + (h * 101 + cut) * 8;
+        std::fill(row, row + 31 * 8, -1.5f);
+      }
+    }
+    sea::Estimate after = block(q, k, v, {});
+    CHECK(same_bits(before.estimate.slice(2, 0, cut), after.estimate.slice(2, 0, cut)));
+    CHECK_FALSE(same_bits(before.estimate.slice(2, cut, 1), after.estimate.slice(2, cut, 1)));
+  }
+}
+
+TEST_CASE("estimator: padding changes neither the scores nor the gradients of valid rows") {
+  for (bool causal : {true, false}) {
+    sea::SeaConfig config{.k = 4, .K = 8, .decoder = "paper"};
+    nn::AttentionShape shape = causal ? kCausal : kEncoder;
+    auto f = [&](int64_t T, Tensor lengths, double tail) {
+      nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
+      sea::Estimator block(init, shape, config);
+      std::vector<Tensor> x;
+      for (uint64_t seed : {1, 2, 3}) {
+        Tensor a = normal({1, 2, 11, 8}, seed, Dtype::f64),
+               b = Tensor::full({1, 2, T, 8}, tail, Dtype::f64);
+        Tensor to = b.slice(2, 0, 11);
+        BRINE_CALL(a, copy, to, a);
+        x.push_back(require_grad(b));
+      }
+      Tensor s = block(x[0], x[1], x[2], {causal, lengths}).scores;
+      Tensor dy = Tensor::zeros(s.shape(), Dtype::f64), rows = dy.slice(2, 0, 11);
+      BRINE_CALL(dy, copy, rows, normal({1, 2, 11, 8}, 9, Dtype::f64));
+      backward(s, dy);
+      std::vector<Tensor> out = {s.detach().slice(2, 0, 11).contiguous()};
+      for (const Tensor& leaf : x) out.push_back(grad(leaf).slice(2, 0, 11).contiguous());
+      for (const auto& p : block.named_parameters()) {
+        if (has_grad(p.parameter->value)) out.push_back(grad(p.parameter->value));
+      }
+      return out;
+    };
+    const Tensor eleven = Tensor::from(std::vector<int64_t>{11}, {1});
+    std::vector<Tensor> alone = f(11, {}, 0), padded = f(17, eleven, 3), other = f(17, eleven, -40);
+    REQUIRE(alone.size() == padded.size());
+    for (size_t i = 0; i < alone.size(); ++i) {
+      CHECK(close_to_scale(padded[i], alone[i], 1e-10, join("tensor ", i)));
+      CHECK(same_bits(padded[i], other[i]));
+    }
+  }
+}
+
+TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
+  for (const char* scope : {"head", "token"}) {
+    for (const char* preset : {"paper", "lean"}) {
+      sea::SeaConfig config{.k = 4, .K = 12, .decoder = preset, .mu_scope = scope};
+      auto f = [&](const std::vector<Tensor>& x) {
+        nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
+        sea::Estimator block(init, kCausal, config);
+        block.mu.linear.weight.value = x[3];
+        block.nu.weight.value = x[4];
+        block.prior->gain.value = x[5];
+        block.identity->table.value = x[6];
+        sea::Estimate e = block(x[0], x[1], x[2], {}, 1);
+        return reshape(e.estimate, {-1});
+      };
+      nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
+      sea::Estimator start(init, kCausal, config);
+      INFO(join(scope, " ", preset));
+      CHECK(gradcheck(f,
+                      {normal({1, 2, 7, 8}, 1), normal({1, 2, 7, 8}, 2), normal({1, 2, 7, 8}, 3),
+                       start.mu.linear.weight.value.detach(), start.nu.weight.value.detach(),
+                       uniform({2}, 4, 0.5, 1.5), start.identity->table.value.detach()},
+                      {.step = 1e-6, .probes = 24}) < 2e-5);
+    }
+  }
+}
+
+TEST_CASE("estimator: query skipping keeps the source rows and repeats them, causally") {
+  NoGrad off;
+  for (const char* preset : {"paper", "lean"}) {
+    sea::SeaConfig config{.k = 4, .K = 12, .decoder = preset};
+    nn::Init init{.random = {.seed = 7}};
+    sea::Estimator block(init, kCausal, config);
+    Tensor q = normal({1, 2, 22, 8}, 1), k = normal({1, 2, 22, 8}, 2), v = normal({1, 2, 22, 8}, 3);
+    Tensor s = block(q, k, v, {}, 4).scores;
+    CHECK(s.shape() == Shape{1, 2, 22, 12});
+    for (int64_t t = 0; t < 22; ++t) {
+      CHECK(same_bits(s.slice(2, t, 1), s.slice(2, t / 4 * 4, 1)));
+    }
+    CHECK_FALSE(same_bits(s.slice(2, 3, 1), s.slice(2, 4, 1)));
+    // A shorter sequence gives the same rows.
+    Tensor part = block(q.slice(2, 0, 13), k.slice(2, 0, 13), v.slice(2, 0, 13), {}, 4).scores;
+    CHECK(close_to_scale(part, s.slice(2, 0, 13).contiguous(), 1e-5));
+  }
+}
+
+TEST_CASE("estimator: new random features come when it is time, the same for the same step") {
+  sea::SeaConfig config{.K = 12, .redraw_interval = 10};
+  nn::Init a{.random = {.seed = 7}}, b{.random = {.seed = 7}};
+  sea::Estimator x(a, kCausal, config), y(b, kCausal, config);
+  const Tensor first = x.performer.projection.value;
+  for (int64_t step = 0; step < 10; ++step) x.on_step(step);
+  CHECK(same_bits(x.performer.projection, first));
+  x.on_step(10);
+  CHECK_FALSE(same_bits(x.performer.projection, first));
+  const Tensor second = x.performer.projection.value;
+  x.on_step(20);
+  CHECK_FALSE(same_bits(x.performer.projection, second));
+  y.on_step(20);
+  CHECK(same_bits(x.performer.projection, y.performer.projection));
+}
+
+TEST_CASE("config: refusals name the setting") {
+  using Config = sea::SeaConfig;
+  CHECK(refusal(kCausal, Config{}) == "");
+  CHECK(refusal(kEncoder, Config{}) == "");
+  CHECK(refusal(kCausal, Config{.decoder = "lean"}) == "");
+  CHECK(refusal(kCausal, Config{.k = 0}) == "sea: k is 0, must be at least 1");
+  CHECK(refusal(kCausal, Config{.K = 9}) == "sea: K = 9 is not a multiple of width_reduction = 2");
+  CHECK(refusal(kCausal, Config{.K = 4}).find("too few for the decoder's LayerNorm") !=
+        std::string::npos);
+  CHECK(refusal(kEncoder, Config{.K = 4}) == "");
+  CHECK(refusal(kEncoder, Config{.decoder = "lean"}).find("lean") != std::string::npos);
+  CHECK(refusal(kCausal, Config{.features = "softmax"}).find("future") != std::string::npos);
+  CHECK(refusal(kCausal, Config{.mode = "per-head"}).find("across time") != std::string::npos);
+  CHECK(refusal(kCausal, Config{.mode = "per-batch"}).find("across time") != std::string::npos);
+  CHECK(refusal(kEncoder, Config{.mode = "per-batch"}) == "");
+  CHECK(refusal(kCausal, Config{.last_kernel = 2}) == "sea: last_kernel is 2, must be 1 or 3");
+  nn::Init init{.random = {.seed = 7}};
+  sea::Estimator block(init, {.heads = 1, .head_size = 8, .max_positions = 4}, {.K = 12});
+  Tensor x = normal({1, 1, 5, 8}, 1);
+  CHECK_THROWS_WITH(block(x, x, x, {}),
+                    "linear_attention: 5 tokens, but the table has 4 positions");
+  CHECK_THROWS_AS(block(x, x, x, {.causal = false}), Error);
+}
+
+TEST_CASE("config: presets and overrides") {
+  sea::Decoder lean = sea::SeaConfig{.decoder = "lean"}.resolved_decoder(true);
+  CHECK(lean.width_reduction == 4);
+  CHECK(lean.channel_expansion == 2);
+  CHECK(lean.dilation == 2);
+  CHECK(lean.last_kernel == 1);
+  CHECK(lean.norm);
+  sea::Decoder encoder = sea::SeaConfig{}.resolved_decoder(false);
+  CHECK(encoder.token_stride == 2);
+  CHECK_FALSE(encoder.norm);
+  sea::Decoder mine =
+      sea::SeaConfig{.token_stride = 3, .depth = 4, .decoder_norm = "on"}.resolved_decoder(false);
+  CHECK(mine.token_stride == 3);
+  CHECK(mine.depth == 4);
+  CHECK(mine.norm);
+  CHECK(mine.channel_expansion == 4);
+  nn::Init init{.random = {.seed = 7}};
+  CHECK(sea::Estimator(init, kCausal, {.K = 12}).decoder.history() == 6);
+  CHECK(sea::Estimator(init, kCausal, {.K = 12, .decoder = "lean"}).decoder.history() == 8);
+  sea::SeaConfig config;
+  nn::Schema schema = nn::schema_of(config);
+  schema.set_text("decoder", {"lean"});
+  schema.set_text("columns", {"32"});
+  CHECK(config.decoder == "lean");
+  CHECK(config.K == 32);
+  CHECK_THROWS_AS(schema.set_text("mode", {"per-key"}), Error);
+}
+
+}  // namespace brine::test
