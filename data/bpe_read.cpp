@@ -167,9 +167,9 @@ void refuse_others(const Json& root, const std::string& path) {
 
 // All but the vocabulary and the merges, its keys in their order.
 std::string read_frame(const std::string& text) {
-  int depth_of_model = 1;
-  auto keep = [&](int depth, Ordered::parse_event_t event, Ordered& key) {
-    return !(event == Ordered::parse_event_t::key && depth == depth_of_model + 1 &&
+  // At depth 2 are the keys of the parts, of which the model alone has these two.
+  auto keep = [](int depth, Ordered::parse_event_t event, Ordered& key) {
+    return !(event == Ordered::parse_event_t::key && depth == 2 &&
              (key == "vocab" || key == "merges"));
   };
   Ordered frame = Ordered::parse(text, keep);

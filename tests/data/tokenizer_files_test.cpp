@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <random>
 
 #include "data/bpe.h"
 #include "data/corpus.h"
@@ -208,6 +209,28 @@ TEST_CASE("tokenizer files: every cut of a tokenizer.json is refused") {
   const std::string text = read_text(kTokenizerGolden + "tokenizer.json");
   for (size_t size = 0; size + 2 < text.size(); size += 997)
     CHECK(refusal_of_text(text.substr(0, size)).find("parse error") != std::string::npos);
+}
+
+TEST_CASE("tokenizer files: a damaged byte gives a tokenizer or an Error, nothing else") {
+  Scratch scratch;
+  const std::string text = read_text(kTokenizerGolden + "tokenizer.json");
+  const std::string path = scratch / "tokenizer.json";
+  std::mt19937 draw(17);
+  int refused = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = text;
+    // Half of them near the start, where the structure is.
+    const size_t at = draw() % (i % 2 ? 1800 : text.size());
+    damaged[at] = "\"{}[]:,0-a\\\xff"[draw() % 12];
+    write_text(path, damaged);
+    try {
+      const auto tokenizer = load_tokenizer(path);
+      CHECK(tokenizer->decode(tokenizer->encode("the earth")).find("earth") != std::string::npos);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 150);
 }
 
 TEST_CASE("tokenizer files: malformed vocab.json and merges.txt") {
