@@ -1,4 +1,4 @@
-// Ranges of Unicode 16.0's letters, numbers and white space; made by scripts/make_unicode_ranges.py.
+// Unicode 16.0's letters, numbers and white space; made by scripts/make_unicode_ranges.py.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ def main():
     if unicode.unidata_version != "16.0.0":
         sys.exit(f"make_unicode_ranges: these are the tables of Unicode {unicode.unidata_version}, "
                  "wanted 16.0.0")
-    print("// Ranges of Unicode 16.0's letters, numbers and white space; made by "
+    print("// Unicode 16.0's letters, numbers and white space; made by "
           "scripts/make_unicode_ranges.py.\n#pragma once\n\n#include <cstdint>\n\n"
           "namespace brine::data {\n\n"
           "struct CharRange {\n  uint32_t first, last;  // both belong to it\n};\n\n"
