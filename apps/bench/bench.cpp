@@ -1,0 +1,52 @@
+// Timing and the triad.
+#include "apps/bench/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "tensor/parallel.h"
+#include "tensor/tensor.h"
+
+namespace brine::bench {
+
+double median_time(const std::function<void()>& f, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  f();
+  std::vector<double> times;
+  double total = 0;
+  while (times.size() < 5 || (total < seconds * 1e3 && times.size() < 1000)) {
+    const auto start = Clock::now();
+    f();
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    total += times.back();
+  }
+  std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+double triad_bandwidth() {
+  static std::map<int, double> measured;
+  double& known = measured[threads()];
+  if (known > 0) return known;
+  const int64_t n = 16 << 20;
+  Tensor a = Tensor::zeros({n}), b = Tensor::full({n}, 1), c = Tensor::full({n}, 2);
+  float* pa = a.data<float>();
+  const float* pb = b.data<float>();
+  const float* pc = c.data<float>();
+  const double ms = median_time([=] {
+    parallel_for(n, 1 << 16, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) pa[i] = pb[i] + 3.0f * pc[i];
+    });
+  });
+  return known = 3.0 * 4 * double(n) / ms / 1e6;
+}
+
+BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
+                    const std::function<void()>& f) {
+  const double ms = median_time(f), rate = bytes / ms / 1e6;
+  return {name, shape, ms, rate, "GB/s", rate / triad_bandwidth()};
+}
+
+}  // namespace brine::bench

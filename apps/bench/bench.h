@@ -1,0 +1,34 @@
+// Measuring: one row per kernel, medians, and the machine's own limits to hold them against.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace brine::bench {
+
+struct BenchRow {
+  std::string name;
+  std::string shape;
+  double ms = 0;     // median
+  double rate = 0;   // GB/s or GFLOP/s
+  std::string unit;  // of rate
+  double share = 0;  // of the machine's limit in that unit, measured in the same run
+};
+
+// Median wall time of f in milliseconds, over at least five runs and `seconds` in all, after one
+// run that is not counted.
+double median_time(const std::function<void()>& f, double seconds = 0.4);
+
+// Bandwidth in GB/s of a[i] = b[i] + s c[i] on arrays beyond the caches (three moved per element),
+// with the present number of threads. Measured once per number of threads.
+double triad_bandwidth();
+
+// A row for a kernel that moves `bytes` bytes (each input read once, each output written once).
+BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
+                    const std::function<void()>& f);
+
+std::vector<BenchRow> bench_pointwise();
+
+}  // namespace brine::bench
