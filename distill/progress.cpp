@@ -86,6 +86,10 @@ double Progress::step(const StepReport& report) {
   mark_ = time;
   tokens_ += report.tokens;
   ++steps_seen_;
+  if (report.done > 0 && first_done_ < 0) {
+    first_done_ = report.done;
+    busy_since_done_ = busy_;
+  }
   bool last = report.step == report.total;
   bool due = shown_ < 0 || last ||
              time - shown_ >= (config_.columns > 0 ? kBarSeconds : config_.every_seconds);
@@ -120,17 +124,24 @@ std::string Progress::describe(const StepReport& report) const {
   if (report.tokens > 0 && seconds > 0)
     text += "  " + short_count(double(tokens_) / seconds) + " tokens/s";
   text += "  " + describe_values(report.values);
-  if (report.total > report.step && steps_seen_ > 0) {
-    double remaining = double(report.total - report.step) * busy_ / double(steps_seen_);
-    text += "  ETA " + short_time(remaining);
-  }
+  if (double left = seconds_left(report); left > 0) text += "  ETA " + short_time(left);
   return text;
+}
+
+double Progress::seconds_left(const StepReport& report) const {
+  if (report.done > first_done_ && first_done_ >= 0) {
+    return std::max(0.0, 1 - report.done) * (busy_ - busy_since_done_) /
+           (report.done - first_done_);
+  }
+  if (report.total <= report.step || steps_seen_ == 0) return -1;
+  return double(report.total - report.step) * busy_ / double(steps_seen_);
 }
 
 void Progress::draw_bar(const StepReport& report, const std::string& text) {
   std::string bar;
-  if (report.total > 0) {
-    int full = int(double(kBarCells) * std::min(1.0, double(report.step) / double(report.total)));
+  if (report.total > 0 || report.done > 0) {
+    double share = report.done > 0 ? report.done : double(report.step) / double(report.total);
+    int full = int(double(kBarCells) * std::min(1.0, share));
     bar = "[" + std::string(full, '=') + std::string(kBarCells - full, ' ') + "] ";
   }
   bar += text;

@@ -16,6 +16,7 @@ struct StepReport {
   int64_t step = 0;    // from 1; steps finished
   int64_t total = 0;   // steps of the whole run; 0: unknown
   int64_t tokens = 0;  // of this step
+  double done = 0;     // share of a run that ends by the clock; 0: step / total
   Values values = {};
 };
 
@@ -43,6 +44,7 @@ class Progress {
 
  private:
   std::string describe(const StepReport& report) const;
+  double seconds_left(const StepReport& report) const;  // negative: unknown
   void draw_bar(const StepReport& report, const std::string& text);
   void clear_bar();
 
@@ -50,6 +52,7 @@ class Progress {
   ProgressConfig config_;
   bool bar_shown_ = false;
   int64_t steps_seen_ = 0, tokens_ = 0;  // tokens since the line before
+  double first_done_ = -1, busy_since_done_ = 0;  // at the first report that had a share
   double mark_ = 0;                      // end of the step or line before
   double busy_ = 0, busy_before_ = 0;    // seconds inside steps: in all, up to the line before
   double shown_ = -1;                    // time of the line before

@@ -66,9 +66,10 @@ CheckpointFile tensor_file(const std::string& name, std::vector<data::NamedTenso
 
 void TrainerConfig::describe(nn::Schema& s) {
   s.field("steps", steps, "Optimizer steps", {.min = 1});
-  s.field("max_seconds", max_seconds,
-          "Stop after this much training time; 0 = never. Such a run is not reproducible bit for bit",
-          {.min = 0});
+  s.field(
+      "max_seconds", max_seconds,
+      "Stop after this much training time; 0 = never. Such a run is not reproducible bit for bit",
+      {.min = 0});
   s.field("batch_size", batch_size, "Windows of a micro-batch", {.min = 1});
   s.field("accumulate", accumulate, "Micro-batches of a step", {.min = 1});
   s.field("loss_from", loss_from, "The task loss counts targets from this position on", {.min = 0});
@@ -133,8 +134,9 @@ TrainOutcome Trainer::run(RunLog& log) {
   StopSignals signals;
   if (parts_.teacher) {
     auto order = std::make_shared<WindowSource>(parts_.train);  // the reading thread's own
-    parts_.teacher->plan([order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
-                         step_ * config_.accumulate);
+    parts_.teacher->plan(
+        [order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
+        step_ * config_.accumulate);
   }
   TrainOutcome out;
   out.steps = step_;
@@ -151,15 +153,16 @@ TrainOutcome Trainer::run(RunLog& log) {
     seconds_ += seconds_since(start);
     ++step_;
     log.step({.step = step_,
-              .total = config_.steps,
+              .total = config_.max_seconds > 0 ? 0 : config_.steps,
               .tokens = tokens_ - before,
+              .done = config_.max_seconds > 0 ? progress() : 0,
               .values = in_order(out.last)});
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
-    if (config_.save_every && step_ % config_.save_every == 0) save();
+    if (config_.save_every && step_ % config_.save_every == 0) save(log);
   }
   out.interrupted = signals.requested() && !finished();
   if (out.interrupted) log.event(join(signals.name(), ": saving at step ", step_));
-  if (saved_step_ != step_) save();
+  if (saved_step_ != step_) save(log);
   if (!out.interrupted) evaluate_now(log);
   out.steps = step_;
   out.skipped = skipped_;
@@ -177,21 +180,26 @@ void Trainer::evaluate_now(RunLog& log) {
   log.evaluation(step_, {{"valid_perplexity", p.value()}, {"valid_nll", p.nll}});
 }
 
-void Trainer::save() {
-  nn::Json state = {{"step", step_},
-                    {"tokens", tokens_},
-                    {"seconds", seconds_},
-                    {"skipped_steps", skipped_},
-                    {"optimizer_steps", optimizer_.steps()},
-                    {"random", {{"seed", random_.seed}, {"stream", random_.stream},
-                                {"counter", random_.counter}}},
-                    {"configuration", nn::Json::parse(parts_.configuration)}};
-  save_checkpoint(parts_.run_dir, step_,
-                  {text_file("config.json", config_text(parts_.config, parts_.tokenizer)),
-                   tensor_file("model.safetensors", tensors_of(parts_.model)),
-                   tensor_file("optimizer.safetensors", moments_of(parts_.store, optimizer_)),
-                   text_file("trainer.json", state.dump(2) + "\n")},
-                  int(config_.keep));
+void Trainer::save(RunLog& log) {
+  nn::Json state = {
+      {"step", step_},
+      {"tokens", tokens_},
+      {"seconds", seconds_},
+      {"skipped_steps", skipped_},
+      {"optimizer_steps", optimizer_.steps()},
+      {"random",
+       {{"seed", random_.seed}, {"stream", random_.stream}, {"counter", random_.counter}}},
+      {"configuration", nn::Json::parse(parts_.configuration)}};
+  try {
+    save_checkpoint(parts_.run_dir, step_,
+                    {text_file("config.json", config_text(parts_.config, parts_.tokenizer)),
+                     tensor_file("model.safetensors", tensors_of(parts_.model)),
+                     tensor_file("optimizer.safetensors", moments_of(parts_.store, optimizer_)),
+                     text_file("trainer.json", state.dump(2) + "\n")},
+                    int(config_.keep));
+  } catch (const data::DurabilityUncertain& e) {
+    log.event(e.what());  // the checkpoint stands; only a power cut could undo it
+  }
   saved_step_ = step_;
 }
 

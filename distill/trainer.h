@@ -68,7 +68,7 @@ class Trainer {
   LossTerms train_step();
   bool finished() const;
   double progress() const;
-  void save();
+  void save(RunLog& log);
   void evaluate_now(RunLog& log);
 
   TrainerParts parts_;
