@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace brine::bench {
@@ -15,6 +16,9 @@ struct BenchRow {
   double rate = 0;   // GB/s or GFLOP/s
   std::string unit;  // of rate
   double share = 0;  // of the machine's limit in that unit, measured in the same run
+  double ratio = 0;  // to what the name or a note says; 0 = none
+  int64_t peak = 0;  // most bytes alive at once; 0 = not measured
+  std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
 };
 
 // Median wall time of f in milliseconds, over at least five runs and `seconds` in all, after one
@@ -30,5 +34,7 @@ BenchRow memory_row(const std::string& name, const std::string& shape, double by
                     const std::function<void()>& f);
 
 std::vector<BenchRow> bench_pointwise();
+std::vector<BenchRow> bench_attention();
+std::vector<BenchRow> bench_train();
 
 }  // namespace brine::bench

@@ -8,6 +8,7 @@
 
 #include "tensor/cpu/conv.h"
 #include "tensor/parallel.h"
+#include "tensor/product_timer.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -118,6 +119,7 @@ struct WeightRun {
   }
 
   void multiply(T* sums, int64_t rows) const {
+    ProductTimer timer;
     int64_t width = vectors * kLanes, step = conf.stride * wide * kRows;
     for (int64_t o = 0; o < tiles_o; ++o) {
       const T* b = dy.data() + o * block * s.W * width;

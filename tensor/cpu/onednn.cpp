@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tensor/error.h"
+#include "tensor/product_timer.h"
 
 namespace brine::onednn {
 namespace {
@@ -30,7 +31,7 @@ dnnl::stream& stream() {
   return s;
 }
 
-// While one lives, oneDNN starts no threads from this thread.
+// While one lives, oneDNN starts no threads from this thread, and the time counts as a product's.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {
@@ -44,6 +45,7 @@ class OneThread {
 
  private:
   int before_;
+  ProductTimer timer_;
 };
 
 // Memory of this thread for primitives; they are shared by threads, their scratch space is not.
