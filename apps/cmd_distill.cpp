@@ -45,18 +45,20 @@ int Distill::run(const RunContext& context) {
   run.model = distill::make_student(run.config, *loaded.model, context.seed);
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
   if (dump.empty()) {
-    run.train = load_windows(data, *run.tokenizer, window, context.seed);
+    run.train = load_windows(data, *run.tokenizer, window, context.seed, {}, keys.copies);
     run.teacher = std::make_unique<distill::OnlineTeacher>(loaded.model, top_logits);
   } else {
+    check(keys.copies == 1, "distill: copies need a teacher beside the student, not a dump");
     std::string corpus = data::load_corpus(data, *run.tokenizer, window).hash();
     auto source = std::make_unique<distill::DumpTeacher>(
-        dump, distill::DumpTeacher::Expected{
-                  {loaded.hash, run.tokenizer->hash(), corpus}, window});
+        dump, distill::DumpTeacher::Expected{{loaded.hash, run.tokenizer->hash(), corpus}, window});
     run.train = load_windows(data, *run.tokenizer, window, context.seed, source->windows());
     log_info(dump, ": ", run.train->size(), " of these windows");
     run.teacher = std::move(source);
   }
-  if (!keys.valid.empty()) run.valid = load_windows(keys.valid, *run.tokenizer, window, 0);
+  if (!keys.valid.empty()) {
+    run.valid = load_windows(keys.valid, *run.tokenizer, window, 0, {}, keys.copies);
+  }
   run.subject = join("student ", run.config.attention, ", teacher ", teacher,
                      dump.empty() ? " beside it" : " from " + dump);
   return run_training(run, keys, context);

@@ -122,8 +122,7 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
 
 int Dump::run(const RunContext& context) {
   if (!adopt.empty()) {
-    data::DumpManifest m =
-        data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
+    data::DumpManifest m = data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
     log_info(m.shards.size(), " files verified, ", m.spec.samples, " samples; manifest written");
     return 0;
   }
@@ -138,8 +137,8 @@ int Dump::run(const RunContext& context) {
         positions, " positions");
   data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, window);
   data::DumpSpec spec = this->spec(m, *tokenizer, corpus, context.seed);
-  data::DumpWriterOptions options{.shard_bytes = uint64_t(shard_mib) << 20, .shuffle = shuffle,
-                                  .deflate = int(deflate)};
+  data::DumpWriterOptions options{
+      .shard_bytes = uint64_t(shard_mib) << 20, .shuffle = shuffle, .deflate = int(deflate)};
   data::DumpSize size = data::dump_size(spec, options.shard_bytes);
   log_info(out, ": ", spec.samples, " of ", corpus.windows(), " windows of ", window, " tokens, ",
            content, " in ", dtype, ", ", human_bytes(double(size.per_sample)), " each, ",

@@ -14,7 +14,7 @@ namespace {
 struct Eval {
   std::string model, teacher, path = "sparse", attention;
   std::vector<std::string> data;
-  int64_t k = 0, sequence_length = 0, batch_size = 8, max_windows = 0, loss_from = 0;
+  int64_t k = 0, sequence_length = 0, batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
   bool json = false;
 
   void describe(nn::Schema& s) {
@@ -30,6 +30,8 @@ struct Eval {
     s.field("batch_size", batch_size, "Windows at once", {.min = 1});
     s.field("max_windows", max_windows, "Only the first windows; 0 = all", {.min = 0});
     s.field("loss_from", loss_from, "Only targets from this position of a window on", {.min = 0});
+    s.field("copies", copies,
+            "A window repeats sequence_length / copies tokens of the text so often", {.min = 1});
     s.field("json", json, "Print one JSON object");
   }
 
@@ -37,7 +39,9 @@ struct Eval {
 };
 
 std::string protocol(const distill::WindowSource& windows, const Eval& e, int64_t tokens) {
-  return join("non-overlapping windows of ", windows.window(), " tokens, each by itself, no BOS, ",
+  std::string repeated = e.copies > 1 ? join(" (", e.copies, " copies of the same text)") : "";
+  return join("non-overlapping windows of ", windows.window(), " tokens", repeated,
+              ", each by itself, no BOS, ",
               "the last partial window dropped, targets from position ",
               std::max<int64_t>(e.loss_from, 1), ", ", tokens, " predicted tokens");
 }
@@ -75,7 +79,8 @@ int Eval::run(const RunContext&) {
   int64_t window = sequence_length ? sequence_length : positions;
   check(window <= positions, "eval: sequence_length ", window, " is longer than the model's ",
         positions, " positions");
-  std::unique_ptr<distill::WindowSource> windows = load_windows(data, *tokenizer, window, 0);
+  std::unique_ptr<distill::WindowSource> windows =
+      load_windows(data, *tokenizer, window, 0, {}, copies);
   distill::EvaluateCall call{.batch_size = batch_size,
                              .max_windows = max_windows,
                              .loss_from = loss_from,

@@ -69,8 +69,9 @@ struct Generate {
     RandomStream random{.seed = context.seed, .stream = 3};
     int64_t last = std::min(int64_t(given) + tokens, positions);
     while (int64_t(ids.size()) < last) {
-      Tensor hidden = m.model->hidden({.ids = Tensor::from(ids, {1, int64_t(ids.size())}),
-                                       .dials = {.k = k}}).detach();
+      Tensor hidden =
+          m.model->hidden({.ids = Tensor::from(ids, {1, int64_t(ids.size())}), .dials = {.k = k}})
+              .detach();
       Tensor logits = m.model->logits(hidden.slice(1, hidden.dim(1) - 1, 1).contiguous()).detach();
       int64_t V = std::min(logits.dim(-1), tokenizer->vocab_size());
       ids.push_back(sample(logits.data<float>(), V, how, random.take(1).uniform(0)));

@@ -69,12 +69,14 @@ int Train::run(const RunContext& context) {
   int64_t vocab = run.tokenizer->vocab_size();
   check(vocab <= run.config.opt.vocab_size, "train: the tokenizer has ", vocab,
         " tokens, the model only ", run.config.opt.vocab_size, " (decoder.vocab_size)");
-  int64_t window = keys.sequence_length ? keys.sequence_length
-                                        : run.config.opt.max_position_embeddings;
+  int64_t window =
+      keys.sequence_length ? keys.sequence_length : run.config.opt.max_position_embeddings;
   check(window <= run.config.opt.max_position_embeddings, "train: sequence_length ", window,
         " is longer than the model's ", run.config.opt.max_position_embeddings, " positions");
-  run.train = load_windows(train, *run.tokenizer, window, context.seed);
-  if (!keys.valid.empty()) run.valid = load_windows(keys.valid, *run.tokenizer, window, 0);
+  run.train = load_windows(train, *run.tokenizer, window, context.seed, {}, keys.copies);
+  if (!keys.valid.empty()) {
+    run.valid = load_windows(keys.valid, *run.tokenizer, window, 0, {}, keys.copies);
+  }
   run.losses = distill::task_only();
   run.subject = join("model ", run.config.attention, " ", run.config.opt.num_hidden_layers, " x ",
                      run.config.opt.hidden_size);

@@ -20,6 +20,9 @@ void TrainingKeys::describe(nn::Schema& s) {
   s.field("out", out, "Directory of the run", {.required = true});
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
           {.min = 0});
+  s.field("copies", copies,
+          "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
+          {.min = 1});
   s.field("log_steps", log_steps, "Also print a line every so many steps; 0 = by time only",
           {.min = 0});
   trainer.describe(s);
@@ -32,13 +35,15 @@ void TrainingKeys::describe(nn::Schema& s) {
 std::unique_ptr<distill::WindowSource> load_windows(const std::vector<std::string>& files,
                                                     const data::Tokenizer& tokenizer,
                                                     int64_t window, uint64_t seed,
-                                                    std::vector<int64_t> only) {
-  data::TokenCorpus corpus = data::load_corpus(files, tokenizer, window);
+                                                    std::vector<int64_t> only, int64_t copies) {
+  data::TokenCorpus corpus =
+      data::load_corpus(files, tokenizer, std::max<int64_t>(window / copies, 2));
   std::string name = files.size() == 1 ? files[0] : join(files.size(), " files");
-  log_info(name, ": ", corpus.tokens.size(), " tokens, ", corpus.windows(), " windows of ", window,
-           ", ", corpus.dropped(), " tokens at the end dropped");
+  log_info(name, ": ", corpus.tokens.size(), " tokens, ", corpus.windows(), " windows of ",
+           corpus.window_tokens, copies > 1 ? join(", each ", copies, " times in a row") : "", ", ",
+           corpus.dropped(), " tokens at the end dropped");
   return std::make_unique<distill::WindowSource>(std::move(corpus.tokens), window, seed,
-                                                 std::move(only));
+                                                 std::move(only), copies);
 }
 
 namespace {
@@ -106,8 +111,8 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
     return 0;
   }
   prepare_directory(keys);
-  distill::Trainer trainer(
-      parts_of(run, keys, context.seed, context.keys.to_json().dump()), keys.trainer);
+  distill::Trainer trainer(parts_of(run, keys, context.seed, context.keys.to_json().dump()),
+                           keys.trainer);
   if (keys.resume) {
     for (const std::string& why : trainer.resume()) log_warning("checkpoint skipped: ", why);
     log_info("resuming at step ", trainer.step());

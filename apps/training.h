@@ -16,6 +16,7 @@ struct TrainingKeys {
   std::vector<std::string> valid;
   std::string out;
   int64_t sequence_length = 0;  // 0 = the model's positions
+  int64_t copies = 1;           // see WindowSource
   bool resume = false, dry_run = false;
   int64_t log_steps = 0;
   distill::TrainerConfig trainer;
@@ -39,7 +40,8 @@ struct TrainingRun {
 std::unique_ptr<distill::WindowSource> load_windows(const std::vector<std::string>& files,
                                                     const data::Tokenizer& tokenizer,
                                                     int64_t window, uint64_t seed,
-                                                    std::vector<int64_t> only = {});
+                                                    std::vector<int64_t> only = {},
+                                                    int64_t copies = 1);
 
 // Prepares the directory, resumes when asked, trains, prints the outcome. Returns the exit status.
 int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& context);

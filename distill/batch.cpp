@@ -9,10 +9,16 @@
 namespace brine::distill {
 
 WindowSource::WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
-                           std::vector<int64_t> windows)
-    : tokens_(std::move(tokens)), window_(window), seed_(seed), windows_(std::move(windows)) {
+                           std::vector<int64_t> windows, int64_t copies)
+    : tokens_(std::move(tokens)),
+      window_(window),
+      copies_(copies),
+      seed_(seed),
+      windows_(std::move(windows)) {
   check(window >= 2, "windows: a window of ", window, " tokens predicts nothing");
-  int64_t whole = int64_t(tokens_.size()) / window;
+  check(copies >= 1 && window % copies == 0, "windows: ", copies,
+        " copies do not divide a window of ", window, " tokens");
+  int64_t whole = int64_t(tokens_.size()) / (window / copies);
   check(whole > 0, "windows: the text has ", tokens_.size(), " tokens, a window takes ", window);
   if (windows_.empty()) {
     windows_.resize(size_t(whole));
@@ -49,8 +55,11 @@ Batch WindowSource::gather(std::vector<int64_t> windows) const {
   int64_t B = int64_t(windows.size());
   b.ids = Tensor::empty({B, window_}, Dtype::i32);
   for (int64_t i = 0; i < B; ++i) {
-    auto from = tokens_.begin() + windows[size_t(i)] * window_;
-    std::copy(from, from + window_, b.ids.data<int32_t>() + i * window_);
+    int64_t part = window_ / copies_;
+    auto from = tokens_.begin() + windows[size_t(i)] * part;
+    for (int64_t c = 0; c < copies_; ++c) {
+      std::copy(from, from + part, b.ids.data<int32_t>() + i * window_ + c * part);
+    }
   }
   b.windows = std::move(windows);
   b.tokens = B * window_;

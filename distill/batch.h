@@ -21,8 +21,10 @@ struct Batch {
 class WindowSource {
  public:
   // `windows` restricts the corpus to these (a dump's); empty = all. Throws when there is none.
+  // With `copies` = c a window is T / c tokens of the corpus, c times: a text in which looking far
+  // back pays.
   WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
-               std::vector<int64_t> windows = {});
+               std::vector<int64_t> windows = {}, int64_t copies = 1);
 
   int64_t size() const { return int64_t(windows_.size()); }
   int64_t window() const { return window_; }
@@ -37,7 +39,7 @@ class WindowSource {
   Batch gather(std::vector<int64_t> windows) const;
 
   std::vector<int32_t> tokens_;
-  int64_t window_;
+  int64_t window_, copies_;
   uint64_t seed_;
   std::vector<int64_t> windows_;
   int64_t epoch_ = -1;
