@@ -10,15 +10,19 @@
 
 namespace brine::bench {
 
-double median_time(const std::function<void()>& f, double seconds) {
+double now_ms() {
   using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count();
+}
+
+double median_time(const std::function<void()>& f, double seconds) {
   f();
   std::vector<double> times;
   double total = 0;
   while (times.size() < 5 || (total < seconds * 1e3 && times.size() < 1000)) {
-    const auto start = Clock::now();
+    const double start = now_ms();
     f();
-    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    times.push_back(now_ms() - start);
     total += times.back();
   }
   std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());

@@ -21,6 +21,9 @@ struct BenchRow {
   std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
 };
 
+// Milliseconds of a clock that never goes back.
+double now_ms();
+
 // Median wall time of f in milliseconds, over at least five runs and `seconds` in all, after one
 // run that is not counted.
 double median_time(const std::function<void()>& f, double seconds = 0.4);

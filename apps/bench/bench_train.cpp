@@ -1,0 +1,181 @@
+// Whole steps: an encoder layer of BERT's size, and a distillation step of the quickstart's model.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench/bench.h"
+#include "distill/losses.h"
+#include "distill/model_io.h"
+#include "nn/optimizer.h"
+#include "tensor/allocator.h"
+#include "tensor/product_timer.h"
+
+namespace brine::bench {
+namespace {
+
+Tensor noise(const Shape& shape, uint64_t seed) {
+  Tensor x = Tensor::empty(shape);
+  const RandomSlice slice{seed, 0, 0};
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
+  return x;
+}
+
+// Post-LN, GELU with erf, dense attention without causality, no dropout.
+struct BertLayer : nn::Module {
+  BertLayer(nn::Init& init, int64_t C, int64_t heads, int64_t inner)
+      : heads(heads),
+        query(child<nn::Linear>("query", init, C, C)),
+        key(child<nn::Linear>("key", init, C, C)),
+        value(child<nn::Linear>("value", init, C, C)),
+        output(child<nn::Linear>("output", init, C, C)),
+        fc1(child<nn::Linear>("fc1", init, C, inner)),
+        fc2(child<nn::Linear>("fc2", init, inner, C)),
+        norm1(child<nn::LayerNorm>("norm1", init, C)),
+        norm2(child<nn::LayerNorm>("norm2", init, C)),
+        qkv_weight(pack({&query.weight, &key.weight, &value.weight})),
+        qkv_bias(pack({query.bias, key.bias, value.bias})) {}
+
+  Tensor operator()(const Tensor& x) const {
+    Tensor qkv = linear(x, qkv_weight.value, qkv_bias.value);  // [B, T, 3C]
+    Tensor q = split_heads(qkv, heads, 0, 3), k = split_heads(qkv, heads, 1, 3);
+    Tensor scores = matmul(q, k, false, true);  // [B, H, T, T]
+    Tensor probs = softmax(scores, 1 / std::sqrt(double(q.dim(-1))), {.causal = false});
+    Tensor context = merge_heads(matmul(probs, split_heads(qkv, heads, 2, 3)));
+    Tensor h = norm1(add(x, output(context)));
+    return norm2(add(h, fc2(gelu(fc1(h)))));
+  }
+
+  int64_t heads;
+  nn::Linear &query, &key, &value, &output, &fc1, &fc2;
+  nn::LayerNorm &norm1, &norm2;
+  nn::Packed &qkv_weight, &qkv_bias;
+};
+
+// Medians of a step; its share inside products and its system calls after the third.
+BenchRow step_row(const std::string& name, const std::string& shape, int64_t tokens,
+                  const std::function<void()>& step) {
+  for (int i = 0; i < 3; ++i) step();
+  const int64_t calls = allocator_stats().system_calls;
+  reset_peak();
+  int64_t runs = 0;
+  const double before = ProductTimer::total_ms();
+  double all = 0;
+  ProductTimer::enable(true);
+  const double ms = median_time(
+      [&] {
+        const double start = now_ms();
+        step();
+        all += now_ms() - start;
+        ++runs;
+      },
+      3);
+  ProductTimer::enable(false);
+  const AllocatorStats memory = allocator_stats();
+  const double products = ProductTimer::total_ms() - before;
+  return {.name = name,
+          .shape = shape,
+          .ms = ms,
+          .rate = double(tokens) / ms * 1e3,
+          .unit = "tokens/s",
+          .peak = memory.peak_live,
+          .notes = {{"share_in_products", products / all},
+                    {"system_allocations_after_third_step", double(memory.system_calls - calls)},
+                    {"steps", double(runs)}}};
+}
+
+BenchRow bench_bert_layer() {
+  const int64_t B = 8, T = 256, C = 768, heads = 12, inner = 3072;
+  nn::Init init{.random = {.seed = 1}};
+  BertLayer layer(init, C, heads, inner);
+  nn::ParameterStore store(layer);
+  nn::Adamw adamw(store, {.learning_rate = 1e-4, .clip = 0});
+  Tensor x = noise({B, T, C}, 1), dy = noise({B, T, C}, 2), dx = Tensor::zeros_like(x);
+  BenchRow row = step_row("encoder layer", join("[", B, ", ", T, ", ", C, "]"), B * T, [&] {
+    store.zero_gradients();
+    BRINE_CALL(dx, fill, dx, 0.0);
+    backward(layer(require_grad(x, dx)), dy);
+    adamw.step(1, 0);
+  });
+  const double flops = 6.0 * double(B * T) * double(4 * C * C + 2 * C * inner + 2 * T * C);
+  row.notes.push_back({"gflops", flops / row.ms / 1e6});
+  return row;
+}
+
+// What a dump of `qk` with the top logits gives, already read: one batch of it.
+class ReadTeacher : public distill::Teacher {
+ public:
+  ReadTeacher(distill::Teacher& source, const distill::Batch& batch, int64_t layers) {
+    source.begin(batch);
+    for (int64_t i = 0; i < layers; ++i) layers_.push_back(source.layer(i));
+    logits_ = source.logits();
+  }
+  void require(const distill::TeacherNeeds&) override {}
+  void begin(const distill::Batch&) override {}
+  distill::TeacherLayer layer(int64_t i) override { return layers_.at(size_t(i)); }
+  TopLogits logits() override { return logits_; }
+
+ private:
+  std::vector<distill::TeacherLayer> layers_;
+  TopLogits logits_;
+};
+
+struct Student {
+  nn::ModelConfig config;
+  std::shared_ptr<nn::OptModel> teacher, model;
+  std::unique_ptr<nn::ParameterStore> store;
+
+  Student() {
+    config.opt = {.vocab_size = 4096,
+                  .hidden_size = 256,
+                  .num_hidden_layers = 4,
+                  .num_attention_heads = 8,
+                  .ffn_dim = 1024,
+                  .max_position_embeddings = 512};
+    config.attention = "dense";
+    teacher = nn::make_model(config, 1);
+    config.attention = "sea";
+    nn::Schema keys;
+    config.describe_attention(keys);
+    keys.set_all({{"attention", {{"method", "sea"}, {"k", 16}, {"decoder", "lean"}}}});
+    model = distill::make_student(config, *teacher, 2);
+    store = std::make_unique<nn::ParameterStore>(*model);
+  }
+};
+
+distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab) {
+  distill::Batch batch;
+  batch.ids = Tensor::empty({B, T}, Dtype::i32);
+  batch.tokens = B * T;
+  const RandomSlice slice{3, 0, 0};
+  for (int64_t i = 0; i < B * T; ++i) {
+    batch.ids.data<int32_t>()[i] = int32_t(slice.uniform(uint64_t(i) * 4) * double(vocab));
+  }
+  return batch;
+}
+
+BenchRow bench_distill(bool online) {
+  const int64_t B = 4, T = 512;
+  Student student;
+  const distill::Batch batch = random_batch(B, T, student.config.opt.vocab_size);
+  distill::OnlineTeacher beside(student.teacher, online ? 0 : 64);
+  std::unique_ptr<ReadTeacher> read;
+  if (!online) read = std::make_unique<ReadTeacher>(beside, batch, 4);
+  distill::Teacher& teacher = online ? static_cast<distill::Teacher&>(beside) : *read;
+  distill::Objective objective(*student.model, &teacher, {});
+  nn::Adamw adamw(*student.store, {});
+  RandomStream random{.seed = 1, .stream = 2};
+  return step_row(online ? "distil, teacher beside" : "distil, teacher's q, k read",
+                  join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
+                    student.store->zero_gradients();
+                    distill::LossTerms terms;
+                    objective.run(batch, {.random = &random}, terms);
+                    adamw.step(1, adamw.gradient_norm());
+                  });
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_train() {
+  return {bench_bert_layer(), bench_distill(true), bench_distill(false)};
+}
+
+}  // namespace brine::bench

@@ -1,0 +1,104 @@
+// brine bench: how fast the kernels, the attention methods and whole training steps are.
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench/bench.h"
+#include "apps/program.h"
+#include "apps/terminal.h"
+#include "tensor/allocator.h"
+#include "tensor/parallel.h"
+
+namespace brine {
+namespace {
+
+using bench::BenchRow;
+
+struct Suite {
+  const char* name;
+  std::vector<BenchRow> (*run)();
+};
+const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
+                         {"attention", bench::bench_attention},
+                         {"train", bench::bench_train}};
+
+std::vector<std::string> suite_names() {
+  std::vector<std::string> names;
+  for (const Suite& suite : kSuites) names.push_back(suite.name);
+  return names;
+}
+
+// "0.62", "12.3", "4567"
+std::string figure(double x) {
+  char text[32];
+  const int digits = x != 0 && x < 10 ? 2 : (x < 100 ? 1 : 0);
+  std::snprintf(text, sizeof text, "%.*f", digits, x);
+  return text;
+}
+
+void print_title() {
+  std::printf("%-34s %-22s %10s %18s %7s %7s %11s\n", "name", "shape", "ms", "rate", "share",
+              "ratio", "peak memory");
+}
+
+void print_row(const BenchRow& row) {
+  auto shown = [](double x, double scale = 1) { return x ? figure(x * scale) : std::string("-"); };
+  std::printf("%-34s %-22s %10s %18s %7s %7s %11s", row.name.c_str(), row.shape.c_str(),
+              figure(row.ms).c_str(), (shown(row.rate) + " " + row.unit).c_str(),
+              row.share ? (figure(100 * row.share) + " %").c_str() : "-", shown(row.ratio).c_str(),
+              row.peak ? human_bytes(double(row.peak)).c_str() : "-");
+  for (const auto& [name, value] : row.notes) {
+    std::printf("  %s %s", name.c_str(), figure(value).c_str());
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+nn::Json to_json(const char* suite, const BenchRow& row) {
+  nn::Json out = {{"bench", suite},   {"name", row.name}, {"shape", row.shape}, {"ms", row.ms},
+                  {"rate", row.rate}, {"unit", row.unit}, {"share", row.share}};
+  if (row.ratio) out["ratio"] = row.ratio;
+  if (row.peak) out["peak_bytes"] = row.peak;
+  for (const auto& [name, value] : row.notes) out[name] = value;
+  return out;
+}
+
+struct Bench {
+  std::vector<std::string> what;
+  bool json = false;
+
+  void describe(nn::Schema& s) {
+    s.choice("what", what, suite_names(), "What to measure; none given: everything",
+             {.positional = true});
+    s.field("json", json, "Print one JSON object");
+  }
+
+  int run(const RunContext&) {
+    nn::Json out = {{"threads", threads()}, {"triad_gb_per_s", bench::triad_bandwidth()}};
+    if (!json) {
+      std::printf("%d threads, triad %.1f GB/s; medians; share: of the measured limit\n", threads(),
+                  bench::triad_bandwidth());
+      print_title();
+    }
+    nn::Json rows = nn::Json::array();
+    for (const Suite& suite : kSuites) {
+      if (!what.empty() && std::find(what.begin(), what.end(), suite.name) == what.end()) continue;
+      log_detail("bench ", suite.name);
+      for (const BenchRow& row : suite.run()) {
+        if (!json) print_row(row);
+        rows.push_back(to_json(suite.name, row));
+      }
+      trim();
+    }
+    if (!json) return 0;
+    out["peak_reserved_bytes"] = allocator_stats().peak_reserved;
+    out["rows"] = rows;
+    std::cout << out.dump(2) << std::endl;
+    return 0;
+  }
+};
+
+const RegisterSubcommand<Bench> registration("bench", "Measure kernels, attention and training");
+
+}  // namespace
+}  // namespace brine
