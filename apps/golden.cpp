@@ -106,7 +106,8 @@ void compare_stages(Comparison& compare, const nn::Tap& tap) {
   compare.integers("intermediate/row_pointers", stage("row_pointers"));
   compare.integers("intermediate/head_offsets", stage("head_offsets"));
   compare.integers("intermediate/columns", stage("columns"));
-  if (stage("probabilities").rank() == 1) compare.floats("intermediate/probabilities", stage("probabilities"));
+  if (stage("probabilities").rank() == 1)
+    compare.floats("intermediate/probabilities", stage("probabilities"));
   Tensor gates = sigmoid(stage("scalers"));  // [B, H, T, 2]
   compare.floats("intermediate/s_prob", gates.select(3, 0));
   compare.floats("intermediate/s_mix", gates.select(3, 1));
@@ -133,7 +134,9 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   try {
     block = std::make_unique<sea::SeaAttention>(
         init,
-        nn::AttentionShape{.heads = H, .head_size = d, .max_positions = c.integer("max_positions"),
+        nn::AttentionShape{.heads = H,
+                           .head_size = d,
+                           .max_positions = c.integer("max_positions"),
                            .causal = c.integer("causal") != 0},
         config_of(c));
   } catch (const Error& refusal) {
@@ -154,15 +157,20 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   for (size_t i = 0; i < valid.size(); ++i) lengths.data<int64_t>()[i / size_t(T)] += valid[i] != 0;
   Visibility see{.causal = c.integer("causal") != 0, .lengths = lengths};
   nn::Tap tap("sea");
-  Tensor out = block->forward({.q = q, .k = k, .v = v, .hidden = {}, .see = see,
-                               .dials = {.query_skip = c.integer("query_skip"), .dense_path = dense},
-                               .tap = &tap});
+  Tensor out =
+      block->forward({.q = q,
+                      .k = k,
+                      .v = v,
+                      .hidden = {},
+                      .see = see,
+                      .dials = {.query_skip = c.integer("query_skip"), .dense_path = dense},
+                      .tap = &tap});
   Comparison compare(c, tolerance);
   compare_stages(compare, tap);
   compare.floats("output/c_sea", out.detach());
 
-  TeacherAttention teacher{.map = {}, .q = c.read("inputs/teacher_q", dtype),
-                           .k = c.read("inputs/teacher_k", dtype)};
+  TeacherAttention teacher{
+      .map = {}, .q = c.read("inputs/teacher_q", dtype), .k = c.read("inputs/teacher_k", dtype)};
   TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), see);
   compare.floats("intermediate/teacher_tau", summary.tau);
   compare.floats("intermediate/teacher_t_log_t", summary.t_log_t);

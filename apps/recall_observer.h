@@ -17,7 +17,8 @@ class RecallObserver : public nn::LayerObserver {
 
   void begin(const distill::Batch& batch);
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
-  // One object per layer and one for "all": mask, top_keys, best_columns, most_recent, random, rows.
+  // One object per layer and one for "all": mask, top_keys, best_columns, most_recent, random,
+  // rows.
   nn::Json table() const;
 
  private:

@@ -90,7 +90,8 @@ ModelConfig from_hf_config(const Json& json, const std::string& source) {
   Schema sizes;
   config.opt.describe(sizes);
   for (const Schema::Field& field : sizes.fields()) {
-    if (auto it = json.find(field.key); it != json.end()) sizes.set(field.key, *it, source + ": " + field.key);
+    if (auto it = json.find(field.key); it != json.end())
+      sizes.set(field.key, *it, source + ": " + field.key);
   }
   for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
                           "ffn_dim", "max_position_embeddings"}) {

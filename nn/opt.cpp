@@ -110,12 +110,11 @@ OptModel::OptModel(Init& init, const OptConfig& config, const AttentionMethod& a
   config.validate();
   init.linear_std = config.init_std;
   Branch& decoder = child<Branch>("model").add<Branch>("decoder");
-  embed_tokens_ =
-      &decoder.add<Embedding>("embed_tokens", init, config.vocab_size, config.hidden_size,
-                              config.init_std);
-  embed_positions_ =
-      &decoder.add<Embedding>("embed_positions", init, config.max_position_embeddings + kPositionOffset,
-                              config.hidden_size, config.init_std);
+  embed_tokens_ = &decoder.add<Embedding>("embed_tokens", init, config.vocab_size,
+                                          config.hidden_size, config.init_std);
+  embed_positions_ = &decoder.add<Embedding>("embed_positions", init,
+                                             config.max_position_embeddings + kPositionOffset,
+                                             config.hidden_size, config.init_std);
   final_layer_norm_ = &decoder.add<LayerNorm>("final_layer_norm", init, config.hidden_size);
   Branch& layers = decoder.add<Branch>("layers");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {

@@ -49,7 +49,8 @@ void trim_locked(Cache& c) {
 void* ask_system(Cache& c, size_t size) {
   if (c.cap && size_t(c.stats.reserved) + size > c.cap) trim_locked(c);
   check(!c.cap || size_t(c.stats.reserved) + size <= c.cap, "allocate: ", size, " bytes over the ",
-        "cap of ", c.cap, " bytes, ", c.stats.reserved, " are in use; lower the batch or the length");
+        "cap of ", c.cap, " bytes, ", c.stats.reserved,
+        " are in use; lower the batch or the length");
   bool huge = size >= 2 * kHugePage;
   size_t alignment = huge ? kHugePage : 64;
   size_t rounded = (size + alignment - 1) / alignment * alignment;

@@ -160,8 +160,9 @@ Tensor Tensor::as_strided(const Shape& shape, const Shape& strides, int64_t offs
     if (shape[i] > 0) last += (shape[i] - 1) * strides[i];
   }
   size_t begin = impl_->offset + size_t(offset) * item_size(dtype());
-  check(offset >= 0 && (shape.numel() == 0 ||
-                        impl_->offset + size_t(last + 1) * item_size(dtype()) <= impl_->storage->size),
+  check(offset >= 0 &&
+            (shape.numel() == 0 ||
+             impl_->offset + size_t(last + 1) * item_size(dtype()) <= impl_->storage->size),
         "as_strided: ", shape, " with strides ", strides, " leaves the storage");
   return restride(shape, strides, begin, "as_strided");
 }

@@ -1,0 +1,116 @@
+// The ladder of folders (docs/architecture.md): who may include whom, and which library's headers
+// appear where.
+#include <map>
+#include <set>
+
+#include "tests/architecture/sources.h"
+
+namespace brine::tests {
+namespace {
+
+// Empty when the line includes nothing; `quoted` tells "x" from <x>.
+std::string included(const std::string& line, bool* quoted) {
+  size_t at = line.find_first_not_of(' ');
+  if (at == std::string::npos || line[at] != '#') return "";
+  at = line.find("include", at);
+  if (at == std::string::npos) return "";
+  size_t open = line.find_first_of("\"<", at);
+  if (open == std::string::npos) return "";
+  *quoted = line[open] == '"';
+  size_t close = line.find_first_of("\">", open + 1);
+  return line.substr(open + 1, close - open - 1);
+}
+
+const std::map<std::string, std::set<std::string>>& ladder() {
+  static const std::map<std::string, std::set<std::string>> may = {
+      {"tensor", {"tensor"}},
+      {"autograd", {"tensor", "autograd"}},
+      {"nn", {"tensor", "autograd", "nn"}},
+      {"sea", {"tensor", "autograd", "nn", "sea"}},
+      {"data", {"tensor", "data"}},
+      {"distill", {"tensor", "autograd", "nn", "data", "distill"}},
+      {"apps", {"tensor", "autograd", "nn", "sea", "data", "distill", "apps"}},
+      {"tests", {folders().begin(), folders().end()}},
+  };
+  return may;
+}
+
+Complaints broken_order(const Source& s) {
+  Complaints out;
+  for (size_t i = 0; i < s.lines.size(); ++i) {
+    bool quoted = false;
+    std::string header = included(s.lines[i], &quoted);
+    if (header.empty() || !quoted) continue;
+    size_t slash = header.find('/');
+    if (slash == std::string::npos || header[0] == '.') {
+      out.push_back(place(s, i) + ": \"" + header + "\" is not a path from the project's root");
+    } else if (!ladder().at(s.folder()).count(header.substr(0, slash))) {
+      out.push_back(place(s, i) + ": " + s.folder() + "/ may not include \"" + header + "\"");
+    }
+  }
+  return out;
+}
+
+// Where the headers of a library may appear; tests/ may use what they check with.
+struct Home {
+  std::string header;              // how the include begins
+  std::vector<std::string> files;  // paths, or folders ending in '/'
+};
+const std::vector<Home>& homes() {
+  static const std::vector<Home> all = {
+      {"dnnl", {"tensor/cpu/onednn.cpp"}},
+      {"oneapi/dnnl", {"tensor/cpu/onednn.cpp", "apps/version.cpp"}},
+      {"hdf5", {"data/hdf5_internal.h", "apps/version.cpp", "tests/data/"}},
+      {"H5", {"data/hdf5_internal.h", "apps/version.cpp", "tests/data/"}},
+      {"CLI/", {"apps/options.cpp"}},
+      {"toml++", {"apps/config_file.cpp"}},
+      {"spdlog/", {"apps/terminal.cpp", "apps/version.cpp"}},
+      {"Eigen/", {"nn/random_features.cpp", "apps/version.cpp"}},
+      {"doctest/", {"tests/"}},
+  };
+  return all;
+}
+
+bool lives_in(const std::string& path, const std::string& home) {
+  return home.back() == '/' ? path.rfind(home, 0) == 0 : path == home;
+}
+
+Complaints stray_libraries(const Source& s) {
+  Complaints out;
+  for (size_t i = 0; i < s.lines.size(); ++i) {
+    bool quoted = false;
+    std::string header = included(s.lines[i], &quoted);
+    if (header.empty() || quoted) continue;
+    for (const Home& home : homes()) {
+      if (header.rfind(home.header, 0) != 0) continue;
+      bool allowed = std::any_of(home.files.begin(), home.files.end(),
+                                 [&](const std::string& f) { return lives_in(s.path, f); });
+      if (!allowed) out.push_back(place(s, i) + ": <" + header + "> has another home");
+    }
+    bool is_header = s.path.size() > 2 && s.path.substr(s.path.size() - 2) == ".h";
+    if (is_header && s.folder() != "tests" && header == "nlohmann/json.hpp") {
+      out.push_back(place(s, i) + ": <" + header + "> is too heavy for a header: json_fwd.hpp");
+    }
+  }
+  return out;
+}
+
+TEST_CASE("a folder includes only those below it") { hold(broken_order); }
+
+TEST_CASE("the headers of a library stay in their one place") { hold(stray_libraries); }
+
+TEST_CASE("the rules of includes notice a breach") {
+  CHECK(broken_order(source_of("tensor/a.cpp", "#include \"nn/module.h\"")).size() == 1);
+  CHECK(broken_order(source_of("distill/a.cpp", "#  include \"sea/mask.h\"")).size() == 1);
+  CHECK(broken_order(source_of("sea/a.cpp", "#include \"data/dump.h\"")).size() == 1);
+  CHECK(broken_order(source_of("apps/a.cpp", "#include \"tests/main.h\"")).size() == 1);
+  CHECK(broken_order(source_of("nn/a.cpp", "#include \"module.h\"")).size() == 1);
+  CHECK(broken_order(source_of("nn/a.cpp", "#include \"nn/module.h\"")).empty());
+  CHECK(stray_libraries(source_of("nn/a.cpp", "#include <dnnl.hpp>")).size() == 1);
+  CHECK(stray_libraries(source_of("distill/a.cpp", "#include <hdf5.h>")).size() == 1);
+  CHECK(stray_libraries(source_of("nn/a.h", "#include <nlohmann/json.hpp>")).size() == 1);
+  CHECK(stray_libraries(source_of("data/hdf5_internal.h", "#include <hdf5.h>")).empty());
+}
+
+}  // namespace
+}  // namespace brine::tests

@@ -1,0 +1,64 @@
+// How long files and lines may be, and how a file begins.
+#include "tests/architecture/sources.h"
+
+namespace brine::tests {
+namespace {
+
+constexpr size_t kLongestFile = 600, kLongestLine = 100;
+
+// Characters of a UTF-8 line.
+size_t width(const std::string& line) {
+  return size_t(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+Complaints too_long(const Source& s) {
+  Complaints out;
+  if (s.lines.size() > kLongestFile) {
+    out.push_back(s.path + ": " + std::to_string(s.lines.size()) + " lines, at most 600");
+  }
+  for (size_t i = 0; i < s.lines.size(); ++i) {
+    if (width(s.lines[i]) > kLongestLine) {
+      out.push_back(place(s, i) + ": " + std::to_string(width(s.lines[i])) +
+                    " columns, at most 100");
+    }
+  }
+  return out;
+}
+
+Complaints bad_beginning(const Source& s) {
+  if (s.lines.empty()) return {s.path + ": empty"};
+  const std::string& first = s.lines[0];
+  if (first.rfind("// ", 0) != 0)
+    return {s.path + ": does not say on its first line what it is for"};
+  if (s.path.substr(s.path.size() - 2) != ".h") return {};
+  bool once = std::find(s.lines.begin(), s.lines.end(), "#pragma once") != s.lines.end();
+  return once ? Complaints{} : Complaints{s.path + ": has no #pragma once"};
+}
+
+TEST_CASE("no file over 600 lines, no line over 100 columns") { hold(too_long); }
+
+TEST_CASE("every source says on its first line what it is for") { hold(bad_beginning); }
+
+TEST_CASE("half of the files have at most 150 lines") {
+  std::vector<size_t> sizes;
+  for (const Source& s : sources()) sizes.push_back(s.lines.size());
+  std::sort(sizes.begin(), sizes.end());
+  CHECK(sizes[sizes.size() / 2] <= 150);
+}
+
+TEST_CASE("the rules of sizes notice a breach") {
+  std::string text = "// A file.\n";
+  for (int i = 0; i < 600; ++i) text += "\n";
+  CHECK(too_long(source_of("nn/a.cpp", text)).size() == 1);
+  CHECK(too_long(source_of("nn/a.cpp", std::string(101, 'x'))).size() == 1);
+  CHECK(too_long(source_of("nn/a.cpp", std::string(100, 'x'))).empty());
+  std::string accents;
+  for (int i = 0; i < 100; ++i) accents += "\xc3\xa9";  // 100 characters, 200 bytes
+  CHECK(too_long(source_of("nn/a.cpp", accents)).empty());
+  CHECK(bad_beginning(source_of("nn/a.cpp", "#include <map>")).size() == 1);
+  CHECK(bad_beginning(source_of("nn/a.h", "// A header.")).size() == 1);
+  CHECK(bad_beginning(source_of("nn/a.h", "// A header.\n#pragma once")).empty());
+}
+
+}  // namespace
+}  // namespace brine::tests
