@@ -47,8 +47,8 @@ BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_
 // y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
 // softmax_backward with scale 1.
 BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility see)
-// image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of head
-// h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
+// image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of
+// head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
 BRINE_KERNEL(image_from_heads, Tensor image, Tensor x, int64_t halo, Tensor lengths)
 BRINE_KERNEL(image_from_heads_backward, Tensor dx, Tensor dimage, int64_t halo, Tensor lengths)
 // y [B, H, T, K]: row t, column c of head h is pixel (t / stride, c W / K) of channel h of the
