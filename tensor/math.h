@@ -20,14 +20,11 @@ BRINE_HD int rounded_bits(float shifted) {
   return std::bit_cast<int>(shifted) - std::bit_cast<int>(kRounder);
 }
 
-// exp(r) for |r| <= log(2) / 2
+// exp(r) for |r| <= log(2) / 2; a short chain of dependent steps, not Horner's long one.
 BRINE_HD float exp_near_zero(float r) {
-  float p = 1.3814604e-3f;
-  p = p * r + 8.3687158e-3f;
-  p = p * r + 4.1668388e-2f;
-  p = p * r + 1.6666521e-1f;
-  p = p * r + 4.9999993e-1f;
-  return p * r * r + r + 1;
+  float r2 = r * r;
+  float high = 1.3814604e-3f * r2 + (8.3687158e-3f * r + 4.1668388e-2f);
+  return (high * r2 + (1.6666521e-1f * r + 4.9999993e-1f)) * r2 + (r + 1);
 }
 
 // exp(x), relative error below 2e-7; 0 below -87.3, infinity above 88.7; NaN stays NaN.
@@ -44,14 +41,17 @@ BRINE_HD float exp(float x) {
 }
 BRINE_HD double exp(double x) { return std::exp(x); }
 
-// exp(x) where x <= 0 (or above it by a rounding error only): shorter than exp.
-BRINE_HD float exp_nonpositive(float x) {
-  float clamped = x < -87.33f ? -87.33f : x;
-  float shifted = clamped * 1.44269504f + kRounder, n = shifted - kRounder;
-  float p = exp_near_zero(clamped - n * 0.693359375f + n * 2.12194440e-4f);
-  float y = p * std::bit_cast<float>((rounded_bits(shifted) + 127) << 23);
-  return x < -87.33f ? 0.0f : y;
+// exp(x) for x in [-88, 0], or above 0 by a rounding error only. The lowest power of two is spelt
+// as 0, so the result is 0 below -87.7.
+BRINE_HD float exp_limited(float x) {
+  float shifted = x * 1.44269504f + kRounder, n = shifted - kRounder;
+  float p = exp_near_zero(x - n * 0.693359375f + n * 2.12194440e-4f);
+  return p * std::bit_cast<float>((rounded_bits(shifted) + 127) << 23);
 }
+BRINE_HD double exp_limited(double x) { return std::exp(x); }
+
+// exp(x) for any x <= 0: shorter than exp.
+BRINE_HD float exp_nonpositive(float x) { return exp_limited(x < -88.0f ? -88.0f : x); }
 BRINE_HD double exp_nonpositive(double x) { return std::exp(x); }
 
 // log(x) for normal x > 0, relative error below 3e-7 (absolute near 1).
@@ -80,16 +80,12 @@ BRINE_HD double log(double x) { return std::log(x); }
 // The mass of the normal distribution above u >= 0, given e = exp(-u^2 / 2). Relative error below
 // 4e-7 on top of that of e.
 BRINE_HD float normal_tail(float u, float e) {
-  float t = 1 / (1 + 0.3f * u);
-  float p = 3.6088771e-2f;
-  p = p * t - 1.5893345e-1f;
-  p = p * t + 2.0934590e-1f;
-  p = p * t - 5.6449648e-2f;
-  p = p * t + 1.3003238e-1f;
-  p = p * t + 9.9465135e-2f;
-  p = p * t + 1.2082630e-1f;
-  p = p * t + 1.1962454e-1f;
-  return p * t * e;
+  float t = 1 / (1 + 0.3f * u), t2 = t * t;
+  float odd = 3.6088771e-2f * t2 + 2.0934590e-1f;
+  float even = -1.5893345e-1f * t2 - 5.6449648e-2f;
+  odd = (odd * t2 + 1.3003238e-1f) * t2 + 1.2082630e-1f;
+  even = (even * t2 + 9.9465135e-2f) * t2 + 1.1962454e-1f;
+  return (odd * t + even) * (t * e);
 }
 BRINE_HD double normal_tail(double u, double) { return std::erfc(u * 0.7071067811865476) / 2; }
 
@@ -107,19 +103,30 @@ BRINE_HD float erf(float x) {
 }
 BRINE_HD double erf(double x) { return std::erf(x); }
 
+// |x|, cut where the tail is 0 in float: there infinity must not meet 0. NaN stays NaN.
+BRINE_HD float tail_argument(float x) {
+  float u = std::fabs(x);
+  return u > 13.26f ? 13.26f : u;
+}
+BRINE_HD double tail_argument(double x) {
+  double u = std::fabs(x);
+  return u > 39.0 ? 39.0 : u;
+}
+
 // gelu(x) = x Phi(x), Phi the normal distribution function; accurate in the negative tail too.
 template <class T>
 BRINE_HD T gelu(T x) {
-  T tail = normal_tail(std::fabs(x), exp_nonpositive(T(-0.5) * x * x));
-  return x * (x < 0 ? tail : 1 - tail);
+  T u = tail_argument(x);
+  return (x > 0 ? x : 0) - u * normal_tail(u, exp_limited(T(-0.5) * u * u));
 }
 
 // d gelu / dx = Phi(x) + x phi(x)
 template <class T>
 BRINE_HD T gelu_grad(T x) {
-  T e = exp_nonpositive(T(-0.5) * x * x);
-  T tail = normal_tail(std::fabs(x), e);
-  return (x < 0 ? tail : 1 - tail) + x * e * T(0.3989422804014327);
+  T u = tail_argument(x), e = exp_limited(T(-0.5) * u * u);
+  // At -|x|; the two sides add up to 1.
+  T left = normal_tail(u, e) - u * e * T(0.3989422804014327);
+  return x > 0 ? 1 - left : left;
 }
 
 template <class T>

@@ -1,4 +1,5 @@
 // Elementwise kernels: one loop each over contiguous memory, split into pieces for the threads.
+#include "tensor/cpu/draw.h"
 #include "tensor/kernels.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
@@ -93,20 +94,21 @@ void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
 }
 
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
-  // uniform(i) >= p, said in the integers that the numbers are made of.
-  const uint64_t threshold = uint64_t(std::ceil(std::max(0.0, p * 4294967296.0 - 0.5)));
+  // uniform(i) >= p, said in the integers that the numbers are made of: word > below.
+  const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;
+  if (below < 0) return copy(y, x);
   dispatch_float(y.dtype(), [&]<class T>() {
     T* py = y.data<T>();
     const T* px = x.data<T>();
     const T keep = T(1 / (1 - p));
-    const int64_t n = y.numel();
-    parallel_for((n + 3) / 4, kGrain / 4, [=](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        Philox words = philox(random.seed, random.stream, random.first + uint64_t(block));
-        const int64_t last = std::min<int64_t>(4, n - 4 * block);
-        for (int64_t i = 0; i < last; ++i) {
-          py[4 * block + i] = words.v[i] >= threshold ? px[4 * block + i] * keep : T(0);
-        }
+    const uint32_t limit = uint32_t(below);
+    parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
+      uint32_t words[kDrawWords];
+      for (int64_t at = begin; at < end; at += kDrawWords) {
+        draw(random.seed, random.stream, random.first + uint64_t(at / 4), words);
+        const int64_t n = std::min(kDrawWords, end - at);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) py[at + i] = words[i] > limit ? px[at + i] * keep : T(0);
       }
     });
   });

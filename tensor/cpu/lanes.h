@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "tensor/kernel.h"
+
 namespace brine::BRINE_CPU {
 
 constexpr int kLanes = 32;  // four registers of AVX2, which hides the latency of an addition
