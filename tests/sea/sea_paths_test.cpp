@@ -1,0 +1,113 @@
+// SEA as a whole: the dense path against the sparse one, dials, and settings that it refuses.
+#include "sea/sea_attention.h"
+#include "tests/sea/contract.h"
+
+namespace brine::test {
+namespace {
+
+std::string refusal(bool causal, const std::map<std::string, std::string>& settings) {
+  try {
+    make_block("sea", causal, Dtype::f32, 5, 64, settings);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "made";
+}
+
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("sea: the dense path equals the sparse path, values and gradients") {
+  for (bool causal : {true, false}) {
+    for (Dtype type : {Dtype::f64, Dtype::f32}) {
+      double tolerance = type == Dtype::f64 ? 1e-12 : 1e-5;
+      Block block = make_block("sea", causal, type);
+      Inputs in = inputs(2, 37, type);
+      Tensor lengths = lengths_of({37, 22});
+      nn::Tap sparse("sea"), dense("sea");
+      Passed a = pass(block, in, lengths, {}, {}, &sparse);
+      Passed b = pass(block, in, lengths, {}, {.dense_path = true}, &dense);
+      // One estimate, hence one selection: no row is excused.
+      CHECK(same_bits(sparse.get("estimate"), dense.get("estimate")));
+      REQUIRE(same_bits(sparse.get("selected"), dense.get("selected")));
+      CHECK(dense.get("probabilities").shape() == Shape{2, kHeads, 37, 37});
+      CHECK(close_to_scale(b.y, a.y, tolerance, "output"));
+      CHECK(close_to_scale(b.q, a.q, tolerance, "gradient of q"));
+      CHECK(close_to_scale(b.k, a.k, tolerance, "gradient of k"));
+      CHECK(close_to_scale(b.v, a.v, tolerance, "gradient of v"));
+      CHECK(close_to_scale(b.parameters, a.parameters, tolerance, "gradients of parameters"));
+    }
+  }
+}
+
+TEST_CASE("sea: a forced selection is what the block attends to") {
+  Block block = make_block("sea", true, Dtype::f64);
+  Inputs in = inputs(1, 24, Dtype::f64);
+  nn::Tap own("sea"), forced("sea");
+  Tensor y = pass(block, in, {}, {}, {}, &own).y;
+  Tensor none = Tensor::zeros(own.get("selected").shape(), Dtype::u8);
+  forced.force("selected", none);
+  Tensor z = pass(block, in, {}, {}, {}, &forced).y;
+  CHECK(same_bits(own.get("estimate"), forced.get("estimate")));
+  CHECK(same_bits(rows(y, 1, 0, 4), rows(z, 1, 0, 4)));  // w <= k: every key is kept anyway
+  CHECK_FALSE(same_bits(rows(y, 1, 4, 20), rows(z, 1, 4, 20)));
+  CHECK(forced.get("columns").numel() < own.get("columns").numel());
+}
+
+TEST_CASE("sea: with query_skip rows share the scores of the row before them") {
+  Block block = make_block("sea", true, Dtype::f64);
+  for (int64_t T : {1, 2, 20}) {
+    Inputs in = inputs(2, T, Dtype::f64);
+    nn::Tap tap("sea");
+    Passed p = pass(block, in, {}, {}, {.query_skip = 3}, &tap);
+    CHECK(p.y.shape() == Shape{2, T, kHeads * kSize});
+    for (double value : p.y.to_vector()) REQUIRE(std::isfinite(value));
+    const Tensor& scores = tap.get("scores");
+    for (int64_t t = 0; t < T; ++t) {
+      CHECK(same_bits(rows(scores, 2, t, 1), rows(scores, 2, t - t % 3, 1)));
+    }
+    if (T > 3) CHECK_FALSE(same_bits(rows(scores, 2, 2, 1), rows(scores, 2, 3, 1)));
+  }
+}
+
+TEST_CASE("sea: k changes from call to call and is as good as trained with") {
+  Inputs in = inputs(2, 33, Dtype::f32);
+  int64_t entries = 0;
+  for (int64_t k : {1, 2, 7, 40}) {
+    Block four = make_block("sea", true, Dtype::f32);
+    Block own = make_block("sea", true, Dtype::f32, 5, 300, {{"k", std::to_string(k)}});
+    nn::Tap tap("sea");
+    check_same_bits(pass(four, in, {}, {}, {.k = k}, &tap), pass(own, in), "k from the call");
+    CHECK(tap.get("columns").numel() > entries);
+    entries = tap.get("columns").numel();
+  }
+  CHECK(entries == 2 * kHeads * 33 * 34 / 2);  // k beyond T keeps every visible key
+}
+
+TEST_CASE("sea: settings that cannot be are refused by name") {
+  CHECK(refusal(true, {}) == "made");
+  CHECK(contains(refusal(true, {{"k", "0"}}), "k"));
+  CHECK(contains(refusal(true, {{"k", "0"}}), "at least 1"));
+  CHECK(contains(refusal(true, {{"columns", "15"}}),
+                 "K = 15 is not a multiple of width_reduction = 2"));
+  CHECK(contains(refusal(true, {{"columns", "4"}}), "too few"));
+  CHECK(contains(refusal(true, {{"mode", "per-head"}}), "mode per-head looks across time"));
+  CHECK(contains(refusal(true, {{"features", "softmax"}}), "look into the future"));
+  CHECK(contains(refusal(false, {{"decoder", "lean"}}), "lean decoder is for causal models"));
+  nn::Init init{.random = {.seed = 1}};
+  sea::SeaConfig config;
+  config.k = 0;
+  CHECK_THROWS_WITH_AS(sea::SeaAttention(init, {.heads = 1, .head_size = 8}, config),
+                       "sea: k is 0, must be at least 1", Error);
+}
+
+TEST_CASE("sea: more tokens than rows of the identity table are refused") {
+  Block block = make_block("sea", true, Dtype::f32, 5, 16);
+  CHECK_NOTHROW(pass(block, inputs(1, 16, Dtype::f32)));
+  CHECK_THROWS_AS(pass(block, inputs(1, 17, Dtype::f32)), Error);
+}
+
+}  // namespace brine::test
