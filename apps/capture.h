@@ -1,0 +1,22 @@
+// One forward pass with everything that the attention method shows, written to HDF5 by layer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "distill/model_io.h"
+
+namespace brine {
+
+struct CaptureCall {
+  std::vector<int32_t> ids;  // one sequence
+  nn::AttentionDials dials;
+  std::string model;  // where it came from, for the attributes
+};
+
+// Writes `out`, which must not exist: /ids i32 [1, T], /hidden [1, T, C] after the last norm, and
+// under /layers/00, /layers/01... whatever the Tap holds ("scores" under the paper's name S) with
+// "output". Attributes of the root tell the format, the model and its configuration.
+void capture(distill::LoadedModel& model, const CaptureCall& call, const std::string& out);
+
+}  // namespace brine

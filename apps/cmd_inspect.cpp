@@ -1,0 +1,80 @@
+// brine inspect: what a path is; with --capture one forward pass from the inside.
+#include <iostream>
+
+#include "apps/capture.h"
+#include "apps/inspect.h"
+#include "apps/terminal.h"
+#include "apps/training.h"
+#include "data/corpus.h"
+
+namespace brine {
+namespace {
+
+struct Inspect {
+  std::string target, capture, text, path = "sparse";
+  std::vector<std::string> data;
+  std::vector<int64_t> tokens;
+  int64_t window = 0, sequence_length = 0, k = 0;
+  bool verify = false, tensors = false;
+
+  void describe(nn::Schema& s) {
+    s.field("target", target, "Dump, run, checkpoint, model, tokenizer, safetensors or HDF5 file",
+            {.required = true, .positional = true});
+    s.field("verify", verify, "Compare the checksums of a dump");
+    s.field("tensors", tensors, "List the tensors of a model");
+    s.field("capture", capture, "New HDF5 file for every intermediate of one forward pass");
+    s.field("text", text, "Capture: this text");
+    s.field("tokens", tokens, "Capture: these token ids");
+    s.field("data", data, "Capture: a window of these text files");
+    s.field("window", window, "Capture: which window of the text files", {.min = 0});
+    s.field("sequence_length", sequence_length,
+            "Capture: tokens of a window; 0 = the model's positions", {.min = 0});
+    s.field("k", k, "Capture: kept keys per query and head; 0 = as trained", {.min = 0});
+    s.choice("path", path, {"sparse", "dense"}, "Capture: dense is the T x T reference");
+  }
+
+  std::vector<int32_t> ids(const distill::LoadedModel& m) const;
+  int run(const RunContext& context);
+};
+
+std::vector<int32_t> Inspect::ids(const distill::LoadedModel& m) const {
+  check(int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()) == 1,
+        "--capture wants one of --text, --tokens and --data");
+  if (!tokens.empty()) {
+    for (int64_t id : tokens) {
+      check(id >= 0 && id < m.config.opt.vocab_size, "--tokens: ", id,
+            " is outside the vocabulary of ", m.config.opt.vocab_size);
+    }
+    return {tokens.begin(), tokens.end()};
+  }
+  const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  if (!text.empty()) return tokenizer->encode(text);
+  const int64_t length = sequence_length ? sequence_length : m.config.opt.max_position_embeddings;
+  const data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, length);
+  check(window < corpus.windows(), data[0], ": has ", corpus.windows(), " windows of ", length,
+        " tokens, there is no window ", window);
+  auto from = corpus.tokens.begin() + window * length;
+  return {from, from + length};
+}
+
+int Inspect::run(const RunContext&) {
+  if (capture.empty()) {
+    check(text.empty() && tokens.empty() && data.empty(),
+          "--text, --tokens and --data are for --capture");
+    std::cout << inspect(target, {.verify = verify, .tensors = tensors});
+    return 0;
+  }
+  distill::LoadedModel m = distill::load_model(target);
+  const std::vector<int32_t> sequence = ids(m);
+  brine::capture(
+      m, {.ids = sequence, .dials = {.k = k, .dense_path = path == "dense"}, .model = m.directory},
+      capture);
+  log_info(capture, ": ", sequence.size(), " tokens through ", m.config.opt.num_hidden_layers,
+           " layers of ", m.config.attention);
+  return 0;
+}
+
+const RegisterSubcommand<Inspect> registration("inspect", "Say what a path is; capture a pass");
+
+}  // namespace
+}  // namespace brine

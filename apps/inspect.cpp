@@ -1,0 +1,199 @@
+// Recognises a path and describes directories of ours; files are in inspect_file.cpp.
+#include "apps/inspect.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/inspect_file.h"
+#include "apps/terminal.h"
+#include "data/dump.h"
+#include "data/sha256.h"
+#include "distill/checkpoint.h"
+#include "distill/model_io.h"
+
+namespace brine {
+namespace fs = std::filesystem;
+namespace {
+
+std::string bytes_text(uint64_t bytes) { return human_bytes(double(bytes)); }
+
+// The state of a shard on the disk.
+std::string shard_state(const fs::path& file, const data::DumpShard& shard, bool verify) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(file, error);
+  if (error) return "MISSING";
+  if (size != shard.bytes) return join("DAMAGED: ", size, " bytes, wanted ", shard.bytes);
+  if (!verify) return "";
+  return data::sha256_file(file.string()) == shard.sha256 ? "checksum good"
+                                                          : "DAMAGED: checksum differs";
+}
+
+std::string describe_dump(const std::string& path, bool verify) {
+  const data::DumpManifest m = data::read_manifest(path);
+  const data::DumpSpec& s = m.spec;
+  std::ostringstream out;
+  out << path << ": teacher dump, "
+      << (m.complete() ? "complete" : join("UNFINISHED: ", m.stored_samples(), " of ", s.samples))
+      << "\n";
+  out << "  samples    " << s.samples << " of " << s.tokens << " tokens"
+      << (s.windows.empty() ? "" : ", by corpus window") << "\n"
+      << "  content    " << data::name_of(s.content) << " in " << s.dtype
+      << (s.packs_rows() ? ", rows packed" : "") << (s.causal ? ", causal" : ", not causal") << "\n"
+      << "  layers     " << s.layers << ", " << s.heads << " heads of " << s.head_size
+      << ", hidden " << s.hidden << (s.context ? ", context" : "") << (s.output ? ", output" : "")
+      << "\n"
+      << "  logits     " << data::name_of(s.logits);
+  if (s.logits == data::DumpLogits::top) out << " " << s.top_n;
+  out << " of " << s.vocab << (s.stores_tokens ? ", with tokens" : "") << "\n"
+      << "  teacher    " << s.teacher_hash << "\n  tokenizer  " << s.tokenizer_hash
+      << "\n  corpus     " << s.corpus_hash << "\n";
+  uint64_t total = 0;
+  for (const data::DumpShard& shard : m.shards) total += shard.bytes;
+  out << "  shards     " << m.shards.size() << ", " << bytes_text(total) << "\n";
+  bool good = true;
+  for (const data::DumpShard& shard : m.shards) {
+    const std::string state = shard_state(fs::path(path) / shard.name, shard, verify);
+    good = good && (state.empty() || state == "checksum good");
+    out << "    " << shard.name << "  samples " << shard.first << " to "
+        << shard.first + shard.samples - 1 << ", " << bytes_text(shard.bytes)
+        << (state.empty() ? "" : ", ") << state << "\n";
+  }
+  check(good, path, ": has missing or damaged shards\n", out.str());
+  return out.str();
+}
+
+// Parameters of each learning-rate group, with the number of their elements.
+void describe_model(std::ostream& out, const std::string& path, bool tensors) {
+  distill::LoadedModel m = distill::load_model(path);
+  const nn::OptConfig& c = m.config.opt;
+  out << "  decoder    " << c.num_hidden_layers << " layers of " << c.hidden_size << ", "
+      << c.num_attention_heads << " heads, MLP " << c.ffn_dim << ", " << c.max_position_embeddings
+      << " positions, vocabulary " << c.vocab_size << "\n";
+  nn::Schema settings;
+  m.config.describe_attention(settings);
+  out << "  attention  " << m.config.attention << "\n";
+  for (const auto& [key, value] : settings.to_json()["attention"].items()) {
+    if (key != "method") out << "    " << key << " = " << value.dump() << "\n";
+  }
+  std::map<std::string, int64_t> groups;
+  for (const auto& p : m.model->named_parameters()) {
+    groups[p.group.empty() ? "base" : p.group] += p.parameter->value.numel();
+  }
+  out << "  parameters " << nn::parameter_count(*m.model) << "\n";
+  for (const auto& [group, count] : groups) out << "    " << group << " " << count << "\n";
+  out << "  hash       " << m.hash << "\n";
+  if (!tensors) return;
+  for (const data::NamedTensor& t : distill::tensors_of(*m.model)) {
+    out << "    " << t.first << " " << t.second.dtype() << " " << t.second.shape() << "\n";
+  }
+}
+
+std::string describe_tokenizer(const std::string& path) {
+  std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(path);
+  std::ostringstream out;
+  out << path << ": tokenizer\n  vocabulary " << t->vocab_size() << "\n";
+  const data::SpecialIds ids = t->special();
+  auto special = [&](const char* name, const std::optional<int32_t>& id) {
+    if (id) out << "  " << name << "        " << *id << " " << t->token_of(*id) << "\n";
+  };
+  special("bos", ids.bos);
+  special("eos", ids.eos);
+  special("pad", ids.pad);
+  special("unk", ids.unk);
+  out << "  hash       " << t->hash() << "\n";
+  return out.str();
+}
+
+std::string describe_checkpoint(const std::string& path, bool tensors) {
+  const distill::CheckpointManifest m = distill::read_checkpoint_manifest(path);
+  const std::optional<std::string> defect = distill::checkpoint_defect(path);
+  std::ostringstream out;
+  out << path << ": checkpoint of step " << m.step << " by " << m.program << ", "
+      << (defect ? "DAMAGED: " + *defect : "good") << "\n";
+  for (const auto& file : m.files) {
+    out << "    " << file.name << "  " << bytes_text(file.bytes) << "\n";
+  }
+  check(!defect, path, ": is a damaged checkpoint: ", defect.value_or(""));
+  if (fs::exists(fs::path(path) / "config.json")) describe_model(out, path, tensors);
+  return out.str();
+}
+
+// The last step and the last evaluation that a log tells of.
+void describe_log(std::ostream& out, const fs::path& log) {
+  std::ifstream in(log);
+  std::string line, step, evaluation;
+  while (std::getline(in, line)) {
+    const nn::Json json = nn::Json::parse(line, nullptr, false);
+    if (json.is_discarded() || !json.is_object() || !json.contains("type")) continue;
+    auto shown = [&](const char* key) {
+      return json.contains(key) ? join(" ", key, " ", json[key].dump()) : std::string();
+    };
+    if (json["type"] == "step") {
+      step = "step" + shown("step") + "," + shown("loss") + shown("task_nll");
+    } else if (json["type"] == "evaluation") {
+      evaluation = "step" + shown("step") + "," + shown("valid_perplexity");
+    }
+  }
+  if (!step.empty()) out << "  log ends   " << step << "\n";
+  if (!evaluation.empty()) out << "  evaluated  " << evaluation << "\n";
+}
+
+std::string describe_run(const std::string& path, bool tensors) {
+  std::ostringstream out;
+  const std::vector<distill::Checkpoint> checkpoints = distill::list_checkpoints(path);
+  out << path << ": run with " << checkpoints.size() << " checkpoint"
+      << (checkpoints.size() == 1 ? "" : "s") << "\n";
+  std::string newest;
+  for (const distill::Checkpoint& c : checkpoints) {
+    const std::optional<std::string> defect = distill::checkpoint_defect(c.path);
+    out << "    " << c.path.filename().string() << "  " << (defect ? "DAMAGED: " + *defect : "good")
+        << "\n";
+    if (!defect && newest.empty()) newest = c.path.string();
+  }
+  const fs::path dir(path);
+  if (fs::exists(dir / "config.toml")) out << "  settings   config.toml\n";
+  if (fs::exists(dir / "log.jsonl")) describe_log(out, dir / "log.jsonl");
+  if (!newest.empty() && fs::exists(fs::path(newest) / "config.json")) {
+    describe_model(out, newest, tensors);
+  }
+  return out.str();
+}
+
+// The "format" of a directory's manifest.json, "" when there is none.
+std::string manifest_format(const fs::path& dir) {
+  const fs::path file = dir / "manifest.json";
+  if (!fs::exists(file)) return "";
+  const nn::Json json = nn::Json::parse(data::read_file(file), nullptr, false);
+  check(!json.is_discarded(), file.string(), ": not JSON");
+  const bool has = json.is_object() && json.contains("format") && json["format"].is_string();
+  return has ? json["format"].get<std::string>() : "";
+}
+
+}  // namespace
+
+std::string inspect(const std::string& path, const InspectOptions& options) {
+  check(fs::exists(path), path, ": no such file or directory");
+  if (!fs::is_directory(path)) return inspect_file(path);
+  const fs::path dir(path);
+  const std::string format = manifest_format(dir);
+  if (format == "brine-dump") return describe_dump(path, options.verify);
+  if (format == "brine checkpoint") return describe_checkpoint(path, options.tensors);
+  check(format.empty(), path, ": manifest.json has the unknown format \"", format, "\"");
+  if (!distill::list_checkpoints(dir).empty() || fs::exists(dir / "log.jsonl")) {
+    return describe_run(path, options.tensors);
+  }
+  if (fs::exists(dir / "config.json")) {
+    std::ostringstream out;
+    out << path << ": model\n";
+    describe_model(out, path, options.tensors);
+    return out.str();
+  }
+  check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json"), path,
+        ": holds no dump, run, checkpoint, model or tokenizer");
+  return describe_tokenizer(path);
+}
+
+}  // namespace brine
