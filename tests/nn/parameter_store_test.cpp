@@ -1,0 +1,164 @@
+// Modules and their state: dotted paths, groups, flat buffers, packing, loading by name.
+#include "nn/parameter_store.h"
+
+#include "autograd/ops.h"
+#include "nn/layers.h"
+#include "tests/gradcheck.h"
+
+namespace brine::test {
+namespace {
+
+struct Inner : nn::Module {
+  explicit Inner(nn::Init& init)
+      : gain(parameter("gain", init.full({3}, 2), false)),
+        table(buffer("table", init.normal({2, 3}, 1))) {}
+  std::string group() const override { return "attention"; }
+  nn::Parameter& gain;
+  nn::Buffer& table;
+};
+
+struct Outer : nn::Module {
+  explicit Outer(nn::Init& init)
+      : first(child<nn::Linear>("first", init, 5, 7)),
+        q(child<nn::Linear>("q", init, 5, 3)),
+        inner(child<Inner>("block.inner", init)),
+        nameless(child<Inner>("", init)),
+        k(child<nn::Linear>("k", init, 5, 2)),
+        weight(pack({&q.weight, &k.weight})),
+        bias(pack({q.bias, k.bias})) {}
+  nn::Linear& first;
+  nn::Linear& q;
+  Inner& inner;
+  Inner& nameless;
+  nn::Linear& k;
+  nn::Packed& weight;
+  nn::Packed& bias;
+};
+
+nn::Init fresh(uint64_t seed = 3, Dtype dtype = Dtype::f64) {
+  return {.random = {.seed = seed}, .dtype = dtype, .linear_std = 0.5};
+}
+
+std::string refusal(nn::Module& module, const std::vector<nn::NamedTensor>& state) {
+  try {
+    nn::load_state(module, state, "file.safetensors");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "loaded";
+}
+
+}  // namespace
+
+TEST_CASE("modules: dotted paths, groups and buffers, parents first") {
+  nn::Init init = fresh();
+  Outer m(init);
+  std::string paths, buffers;
+  for (const auto& p : m.named_parameters()) paths += p.path + ":" + p.group + " ";
+  for (const auto& b : m.named_buffers()) buffers += b.path + " ";
+  CHECK(paths ==
+        "first.weight:base first.bias:base q.weight:base q.bias:base block.inner.gain:attention "
+        "gain:attention k.weight:base k.bias:base ");
+  CHECK(buffers == "block.inner.table table ");
+  CHECK(nn::parameter_count(m) == 35 + 7 + 15 + 3 + 3 + 3 + 10 + 2);
+  int visited = 0;
+  m.visit([&](nn::Module&) { ++visited; });
+  CHECK(visited == 6);
+}
+
+TEST_CASE("parameter store: packed parameters lie together, values survive the move") {
+  nn::Init init = fresh();
+  Outer m(init);
+  std::vector<double> q = m.q.weight.value.to_vector(), k = m.k.weight.value.to_vector();
+  nn::ParameterStore store(m);
+  REQUIRE(m.weight.value.shape() == Shape{5, 5});
+  std::vector<double> both = q;
+  both.insert(both.end(), k.begin(), k.end());
+  CHECK(m.weight.value.to_vector() == both);
+  CHECK(m.q.weight.value.shares_memory(store.values()));
+  CHECK(m.weight.value.raw() == m.q.weight.value.raw());
+  CHECK(m.q.weight.value.raw() + 15 * sizeof(double) == m.k.weight.value.raw());
+  CHECK(m.bias.value.shape() == Shape{5});
+  CHECK(m.q.bias->value.raw() + 3 * sizeof(double) == m.k.bias->value.raw());
+  // Entries do not overlap.
+  int64_t end = 0;
+  for (const auto& e : store.entries()) {
+    CHECK(e.offset >= end);
+    end = e.offset + e.size;
+  }
+  CHECK(end <= store.size());
+}
+
+TEST_CASE("parameter store: one packed product equals separate ones, in value and gradient") {
+  nn::Init init = fresh();
+  Outer m(init);
+  nn::ParameterStore store(m);
+  Tensor x = normal({4, 5}, 8, Dtype::f64), dq = normal({4, 3}, 9, Dtype::f64);
+  Tensor dk = normal({4, 2}, 10, Dtype::f64);
+  Tensor y = linear(x, m.weight.value, m.bias.value);
+  Tensor q = m.q(x), k = m.k(x);
+  CHECK(close(y.detach().slice(1, 0, 3).contiguous(), q.detach(), 1e-14, 1e-14));
+  CHECK(close(y.detach().slice(1, 3, 2).contiguous(), k.detach(), 1e-14, 1e-14));
+  backward(y, concat_last(dq, dk));
+  Tensor packed = store.gradients().clone();
+  CHECK(largest(packed.to_vector()) > 0);
+  store.zero_gradients();
+  CHECK(largest(store.gradients().to_vector()) == 0);
+  backward(q, dq);
+  backward(k, dk);
+  CHECK(close_to_scale(store.gradients(), packed, 1e-14));
+  CHECK(grad(m.q.weight).shares_memory(store.gradients()));
+}
+
+TEST_CASE("parameter store: gradients add up over backward passes") {
+  nn::Init init = fresh();
+  Outer m(init);
+  nn::ParameterStore store(m);
+  Tensor x = normal({4, 5}, 8, Dtype::f64), dy = normal({4, 7}, 9, Dtype::f64);
+  backward(m.first(x), dy);
+  Tensor once = store.gradients().clone();
+  backward(m.first(x), dy);
+  CHECK(close_to_scale(store.gradients(), scale(once, 2), 1e-15));
+}
+
+TEST_CASE("state: loads by name from any order, converts types, and fills buffers") {
+  nn::Init a = fresh(3, Dtype::f32), b = fresh(4);
+  Outer from(a), to(b);
+  nn::ParameterStore store(to);
+  std::vector<nn::NamedTensor> state = nn::state_of(from);
+  std::reverse(state.begin(), state.end());
+  CHECK(refusal(to, state) == "loaded");
+  std::vector<nn::NamedTensor> loaded = nn::state_of(to);
+  std::reverse(state.begin(), state.end());
+  REQUIRE(loaded.size() == state.size());
+  for (size_t i = 0; i < state.size(); ++i) {
+    CHECK(loaded[i].name == state[i].name);
+    CHECK(loaded[i].tensor.dtype() == Dtype::f64);
+    CHECK(loaded[i].tensor.to_vector() == state[i].tensor.to_vector());
+  }
+  CHECK(to.q.weight.value.shares_memory(store.values()));
+}
+
+TEST_CASE("state: what is missing, unknown or of a wrong shape is listed, and nothing is loaded") {
+  nn::Init a = fresh(3), b = fresh(4);
+  Outer from(a), to(b);
+  std::vector<double> before = to.first.weight.value.to_vector();
+  std::vector<nn::NamedTensor> state = nn::state_of(from), changed = state;
+  changed.erase(changed.begin() + 1, changed.begin() + 3);  // first.bias, q.weight
+  CHECK(refusal(to, changed) == "file.safetensors: missing tensors: first.bias q.weight");
+  changed = state;
+  changed.push_back({"extra", normal({2}, 1, Dtype::f64)});
+  CHECK(refusal(to, changed) == "file.safetensors: tensors that the model does not know: extra");
+  changed = state;
+  changed.back().tensor = normal({9}, 1, Dtype::f64);
+  CHECK(refusal(to, changed) == "file.safetensors: tensor " + changed.back().name +
+                                    " is [9], the model wants " +
+                                    join(state.back().tensor.shape()));
+  CHECK(to.first.weight.value.to_vector() == before);
+  changed = state;
+  changed.erase(changed.begin() + 1);
+  nn::load_state(to, changed, "partial", [](const std::string& n) { return n == "first.bias"; });
+  CHECK(to.first.weight.value.to_vector() != before);
+}
+
+}  // namespace brine::test
