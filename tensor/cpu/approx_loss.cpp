@@ -2,6 +2,7 @@
 // T x T map (method 4.1).
 #include <vector>
 
+#include "tensor/cpu/columns.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
@@ -13,13 +14,9 @@ constexpr int64_t kRows = 64;
 
 // n[c] = keys of column c in a row that sees w of them.
 template <class T>
-void column_sizes(T* n, int64_t w, int64_t K) {
-  int64_t begin = 0;
-  for (int64_t c = 0; c < K; ++c) {
-    int64_t end = math::column_begin(c + 1, w, K);
-    n[c] = T(end - begin);
-    begin = end;
-  }
+void column_sizes(T* n, int64_t* starts, int64_t w, int64_t K) {
+  column_starts(starts, w, K);
+  for (int64_t c = 0; c < K; ++c) n[c] = T(starts[c + 1] - starts[c]);
 }
 
 // a[c] = exp S_c / sum_j n_j exp S_j where n_c > 0, else 0; returns the log of the sum.
@@ -46,9 +43,10 @@ void for_rows(const Tensor& scores, const Visibility& see, F&& f) {
   RowWidths widths(see, rows);
   parallel_for(scores.rows(), kRows, [&](int64_t r0, int64_t r1) {
     std::vector<T> buffer(static_cast<size_t>(2 * K));
+    std::vector<int64_t> starts(static_cast<size_t>(K + 1));
     for (int64_t r = r0; r < r1; ++r) {
       int64_t b = r / (H * rows), w = widths(b, r % rows);
-      if (w) column_sizes(buffer.data(), w, K);
+      if (w) column_sizes(buffer.data(), starts.data(), w, K);
       f(r, b, w, buffer.data(), buffer.data() + K);
     }
   });

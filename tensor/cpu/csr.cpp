@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "tensor/cpu/columns.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
@@ -12,20 +13,6 @@ namespace brine::BRINE_CPU {
 namespace {
 
 constexpr int64_t kRowGrain = 64;
-
-// starts[c] = column_begin(c, w, K) for c = 0..K, by one division and K additions.
-void column_starts(int64_t* starts, int64_t w, int64_t K) {
-  int64_t step = w / K, step_rest = 2 * (w % K), begin = 0, rest = K;
-  for (int64_t c = 0; c <= K; ++c) {
-    starts[c] = begin;
-    begin += step;
-    rest += step_rest;
-    if (rest >= 2 * K) {
-      rest -= 2 * K;
-      ++begin;
-    }
-  }
-}
 
 }  // namespace
 

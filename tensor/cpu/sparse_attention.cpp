@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensor/cpu/pieces.h"
+#include "tensor/cpu/vectors.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/math.h"
 
@@ -57,49 +58,53 @@ void dispatch_width(int64_t d, F&& f) {
   }
 }
 
-// out[e] = factor (x . rows[key(e)])
+// x . y, in two chains of sums.
 template <int D, class T>
-void dots(T* out, const T* x, const T* rows, int64_t width, T factor, const Entries& at) {
+T dot(const T* x, const T* y, int64_t width) {
+  constexpr int W = kWidth<T>;
   const int64_t d = D ? D : width;
-  const T* origin = rows - at.base * d;
-  for (int64_t e = 0; e < at.count; ++e) {
-    const T* y = origin + at.columns[e] * d;
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < d; ++c) sum += x[c] * y[c];
-    out[e] = factor * sum;
+  Vector<T> even = {}, odd = {};
+  int64_t c = 0;
+#pragma GCC unroll 16
+  for (; c + 2 * W <= d; c += 2 * W) {
+    even += load(x + c) * load(y + c);
+    odd += load(x + c + W) * load(y + c + W);
   }
+  T sum = sum_lanes<T, kVectorBytes>(even + odd);
+  for (; c < d; ++c) sum += x[c] * y[c];
+  return sum;
 }
 
-#ifdef __AVX512F__
-constexpr int kVectorBytes = 64;
-#else
-constexpr int kVectorBytes = 32;
-#endif
+// out[e] = factor (x . rows[key(e)])
+template <int D, class T>
+void dots(T* out, const T* x, const T* rows, int64_t d, T factor, const Entries& at) {
+  const T* origin = rows - at.base * d;
+  for (int64_t e = 0; e < at.count; ++e) {
+    out[e] = factor * dot<D>(x, origin + at.columns[e] * d, d);
+  }
+}
 
 // out[0..C) = sum_e weights[e] rows[key(e)][0..C), the sums in registers; rows lie d apart.
 template <int C, class T>
 void weighted_strip(T* out, const T* weights, const T* rows, int64_t d, const Entries& at) {
-  typedef T V __attribute__((vector_size(kVectorBytes)));
-  constexpr int W = kVectorBytes / int(sizeof(T)), N = C / W;
-  V sum[N] = {};
+  constexpr int W = kWidth<T>, N = C / W;
+  Vector<T> sum[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) sum[i] = Vector<T>{};
   const T* origin = rows - at.base * d;
   for (int64_t e = 0; e < at.count; ++e) {
     const T* y = origin + at.columns[e] * d;
-    V p = weights[e] - V{};
+    Vector<T> p = weights[e] - Vector<T>{};
 #pragma GCC unroll 16
-    for (int i = 0; i < N; ++i) {
-      V part;
-      std::memcpy(&part, y + i * W, sizeof(V));
-      sum[i] += p * part;
-    }
+    for (int i = 0; i < N; ++i) sum[i] += p * load(y + i * W);
   }
-  std::memcpy(out, sum, sizeof(sum));
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) store(out + i * W, sum[i]);
 }
 
 template <class T>
 void weighted_sum(T* out, const T* weights, const T* rows, int64_t d, const Entries& at) {
-  constexpr int W = kVectorBytes / int(sizeof(T));
+  constexpr int W = kWidth<T>;
   int64_t c = 0;
   for (; c + 8 * W <= d; c += 8 * W) weighted_strip<8 * W>(out + c, weights, rows + c, d, at);
   for (; c + 4 * W <= d; c += 4 * W) weighted_strip<4 * W>(out + c, weights, rows + c, d, at);

@@ -1,6 +1,7 @@
 // The summary of a teacher's attention that L_approx needs: one pass over its rows.
 #include "tensor/teacher.h"
 
+#include "tensor/cpu/columns.h"
 #include "tensor/cpu/pieces.h"
 #include "tensor/cpu/score_tile.h"
 #include "tensor/kernels_sparse.h"
@@ -8,8 +9,37 @@
 namespace brine::BRINE_CPU {
 namespace {
 
+// Mass of each column. Columns own n or n + 1 keys: many short ones are summed side by side, so
+// that no branch depends on where a column ends.
 template <class T>
-void summarize_row(T* tau, T& t_log_t, T& t_square, const T* t, int64_t w, int64_t K) {
+void column_mass(T* tau, const T* t, int64_t w, int64_t K) {
+  thread_local std::vector<int32_t> buffer;
+  buffer.resize(size_t(K + 1));
+  int32_t* starts = buffer.data();
+  column_starts(starts, w, K);
+  int32_t n = int32_t(w / K);
+  if (n < 32) {
+#pragma omp simd
+    for (int64_t c = 0; c < K; ++c) {
+      bool longer = starts[c + 1] - starts[c] > n;
+      tau[c] = longer ? t[starts[c + 1] - 1] : T(0);
+    }
+    for (int32_t i = 0; i < n; ++i) {
+#pragma omp simd
+      for (int64_t c = 0; c < K; ++c) tau[c] += t[starts[c] + i];
+    }
+    return;
+  }
+  for (int64_t c = 0; c < K; ++c) {
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int32_t j = starts[c]; j < starts[c + 1]; ++j) sum += t[j];
+    tau[c] = sum;
+  }
+}
+
+template <class T>
+void sum_row(T& t_log_t, T& t_square, const T* t, int64_t w) {
   T logs = 0, squares = 0;
 #pragma omp simd reduction(+ : logs, squares)
   for (int64_t j = 0; j < w; ++j) {
@@ -18,11 +48,19 @@ void summarize_row(T* tau, T& t_log_t, T& t_square, const T* t, int64_t w, int64
   }
   t_log_t = logs;
   t_square = squares;
-  for (int64_t c = 0, j = 0; c < K; ++c) {
-    T sum = 0;
-    for (int64_t end = math::column_begin(c + 1, w, K); j < end; ++j) sum += t[j];
-    tau[c] = sum;
+}
+
+// The same of softmax(scale u), which goes to t: no logarithm is needed.
+template <class T>
+void sum_row(T& t_log_t, T& t_square, T* t, const T* u, int64_t w, T scale) {
+  T lse = softmax_row(t, u, w, scale), logs = 0, squares = 0;
+#pragma omp simd reduction(+ : logs, squares)
+  for (int64_t j = 0; j < w; ++j) {
+    logs += t[j] * (u[j] * scale - lse);
+    squares += t[j] * t[j];
   }
+  t_log_t = logs;
+  t_square = squares;
 }
 
 }  // namespace
@@ -36,26 +74,28 @@ void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibil
     R *tau = summary.tau.data<R>(), *logs = summary.t_log_t.data<R>();
     R* squares = summary.t_square.data<R>();
     for_pieces(B * H * tiles, 16 * B * H * T * T, [&](int64_t i) {
-      thread_local std::vector<R> scores;
+      thread_local std::vector<R> scores, row;
       int64_t bh = i / tiles, b = bh / H, first = i % tiles * step,
               last = std::min(T, first + step);
       int64_t seen = std::min(last, widths.valid(b));
       int64_t keys = seen > first ? widths(b, seen - 1) : 0;
+      row.resize(size_t(keys));
       if (keys && !rows.has_map()) {
         scores.resize(size_t((seen - first) * keys));
         rows.scores(scores.data(), bh, first, seen - first, keys);
       }
       for (int64_t t = first; t < last; ++t) {
         int64_t r = bh * T + t, w = widths(b, t);
-        const R* row = nullptr;
+        logs[r] = squares[r] = 0;
+        const R* mass = row.data();
         if (rows.has_map()) {
-          row = rows.map_row(bh, t);
+          mass = rows.map_row(bh, t);
+          sum_row(logs[r], squares[r], mass, w);
         } else if (w) {
-          R* mine = scores.data() + (t - first) * keys;
-          softmax_row(mine, mine, w, rows.scale());
-          row = mine;
+          sum_row(logs[r], squares[r], row.data(), scores.data() + (t - first) * keys, w,
+                  rows.scale());
         }
-        summarize_row(tau + r * K, logs[r], squares[r], row, w, K);
+        column_mass(tau + r * K, mass, w, K);
       }
     });
   });
