@@ -1,4 +1,5 @@
 // brine inspect: what a path is; with --capture one forward pass from the inside.
+#include <charconv>
 #include <iostream>
 
 #include "apps/capture.h"
@@ -10,10 +11,24 @@
 namespace brine {
 namespace {
 
+// "1,2,3"
+std::vector<int32_t> parse_ids(const std::string& list) {
+  std::vector<int32_t> ids;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    int32_t id = -1;
+    const auto [rest, error] = std::from_chars(list.data() + at, list.data() + end, id);
+    check(error == std::errc() && rest == list.data() + end && id >= 0,
+          "--tokens must be ids with commas between them, got \"", list, "\"");
+    ids.push_back(id);
+    at = end + 1;
+  }
+  return ids;
+}
+
 struct Inspect {
-  std::string target, capture, text, path = "sparse";
+  std::string target, capture, text, tokens, path = "sparse";
   std::vector<std::string> data;
-  std::vector<int64_t> tokens;
   int64_t window = 0, sequence_length = 0, k = 0;
   bool verify = false, tensors = false;
 
@@ -24,7 +39,7 @@ struct Inspect {
     s.field("tensors", tensors, "List the tensors of a model");
     s.field("capture", capture, "New HDF5 file for every intermediate of one forward pass");
     s.field("text", text, "Capture: this text");
-    s.field("tokens", tokens, "Capture: these token ids");
+    s.field("tokens", tokens, "Capture: these token ids, 1,2,3");
     s.field("data", data, "Capture: a window of these text files");
     s.field("window", window, "Capture: which window of the text files", {.min = 0});
     s.field("sequence_length", sequence_length,
@@ -40,13 +55,7 @@ struct Inspect {
 std::vector<int32_t> Inspect::ids(const distill::LoadedModel& m) const {
   check(int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()) == 1,
         "--capture wants one of --text, --tokens and --data");
-  if (!tokens.empty()) {
-    for (int64_t id : tokens) {
-      check(id >= 0 && id < m.config.opt.vocab_size, "--tokens: ", id,
-            " is outside the vocabulary of ", m.config.opt.vocab_size);
-    }
-    return {tokens.begin(), tokens.end()};
-  }
+  if (!tokens.empty()) return parse_ids(tokens);
   const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
   if (!text.empty()) return tokenizer->encode(text);
   const int64_t length = sequence_length ? sequence_length : m.config.opt.max_position_embeddings;

@@ -24,11 +24,11 @@ std::string bytes_text(uint64_t bytes) { return human_bytes(double(bytes)); }
 std::string shard_state(const fs::path& file, const data::DumpShard& shard, bool verify) {
   std::error_code error;
   const uint64_t size = fs::file_size(file, error);
-  if (error) return "MISSING";
-  if (size != shard.bytes) return join("DAMAGED: ", size, " bytes, wanted ", shard.bytes);
+  if (error) return "is missing";
+  if (size != shard.bytes) return join("has ", size, " bytes, wanted ", shard.bytes);
   if (!verify) return "";
   return data::sha256_file(file.string()) == shard.sha256 ? "checksum good"
-                                                          : "DAMAGED: checksum differs";
+                                                          : "is damaged: its checksum differs";
 }
 
 std::string describe_dump(const std::string& path, bool verify) {
@@ -53,15 +53,13 @@ std::string describe_dump(const std::string& path, bool verify) {
   uint64_t total = 0;
   for (const data::DumpShard& shard : m.shards) total += shard.bytes;
   out << "  shards     " << m.shards.size() << ", " << bytes_text(total) << "\n";
-  bool good = true;
   for (const data::DumpShard& shard : m.shards) {
     const std::string state = shard_state(fs::path(path) / shard.name, shard, verify);
-    good = good && (state.empty() || state == "checksum good");
+    check(state.empty() || state == "checksum good", path, ": shard ", shard.name, ": ", state);
     out << "    " << shard.name << "  samples " << shard.first << " to "
         << shard.first + shard.samples - 1 << ", " << bytes_text(shard.bytes)
         << (state.empty() ? "" : ", ") << state << "\n";
   }
-  check(good, path, ": has missing or damaged shards\n", out.str());
   return out.str();
 }
 
@@ -75,7 +73,8 @@ void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   nn::Schema settings;
   m.config.describe_attention(settings);
   out << "  attention  " << m.config.attention << "\n";
-  for (const auto& [key, value] : settings.to_json()["attention"].items()) {
+  const nn::Json chosen = settings.to_json()["attention"];
+  for (const auto& [key, value] : chosen.items()) {
     if (key != "method") out << "    " << key << " = " << value.dump() << "\n";
   }
   std::map<std::string, int64_t> groups;

@@ -1,0 +1,263 @@
+// What inspect says of every kind of path, its refusals, and a capture against a Tap of our own.
+#include "apps/inspect.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/capture.h"
+#include "data/dump_writer.h"
+#include "data/hdf5_file.h"
+#include "distill/checkpoint.h"
+#include "distill/model_io.h"
+#include "tests/apps/helpers.h"
+#include "tests/scratch.h"
+
+namespace brine::tests {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Scratch;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+nn::ModelConfig tiny_config(const std::string& attention) {
+  nn::ModelConfig config;
+  config.opt = {.vocab_size = 40,
+                .hidden_size = 12,
+                .num_hidden_layers = 2,
+                .num_attention_heads = 3,
+                .ffn_dim = 20,
+                .max_position_embeddings = 37};
+  config.attention = attention;
+  nn::Schema keys;
+  config.describe_attention(keys);
+  if (attention != "dense") keys.set("attention.k", 5);
+  if (attention == "sea") keys.set("attention.columns", 16);
+  return config;
+}
+
+std::string write_model(const fs::path& dir, const std::string& attention) {
+  nn::ModelConfig config = tiny_config(attention);
+  auto model = nn::make_model(config, 3);
+  distill::export_model(config, *model, nullptr, dir.string());
+  return dir.string();
+}
+
+std::string refusal(const std::string& path, const InspectOptions& options = {}) {
+  return message([&] { inspect(path, options); });
+}
+
+// Two samples, two shards.
+std::string write_dump(const fs::path& dir) {
+  data::DumpSpec spec{.content = data::DumpContent::qk,
+                      .dtype = Dtype::f32,
+                      .layers = 1,
+                      .heads = 2,
+                      .head_size = 3,
+                      .hidden = 6,
+                      .tokens = 5,
+                      .vocab = 9,
+                      .context = false,
+                      .output = false,
+                      .logits = data::DumpLogits::none,
+                      .teacher_hash = std::string(64, 'a'),
+                      .tokenizer_hash = std::string(64, 'b'),
+                      .samples = 2,
+                      .windows = {}};
+  data::DumpWriter writer(dir, spec, {.shard_bytes = 1});
+  for (int i = 0; i < 2; ++i) {
+    data::DumpBatch batch;
+    batch.layers.resize(1);
+    batch.layers[0].query = Tensor::full({1, 2, 5, 3}, 0.5 + i);
+    batch.layers[0].key = Tensor::full({1, 2, 5, 3}, 0.25);
+    writer.put(batch);
+  }
+  writer.finish();
+  return dir.string();
+}
+
+// Keeps what every layer shows.
+struct Keep : nn::LayerObserver {
+  std::vector<std::map<std::string, Tensor>> layers;
+  Tensor observe(int64_t, const nn::Tap& tap, const Tensor& output) override {
+    layers.push_back(tap.values());
+    layers.back()["output"] = output;
+    return {};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("inspect tells a model with its settings, groups and tensors") {
+  Scratch scratch;
+  std::string path = write_model(scratch / "model", "sea"), text = inspect(path);
+  CAPTURE(text);
+  for (const char* part :
+       {": model\n", "2 layers of 12, 3 heads, MLP 20, 37 positions", "attention  sea",
+        "    k = 5\n", "    columns = 16\n", "    base ", "    attention ", "  hash       "}) {
+    CAPTURE(std::string(part));
+    CHECK(has(text, part));
+  }
+  CHECK(has(text, distill::load_model(path).hash));
+  CHECK_FALSE(has(text, "fc1.weight"));
+  CHECK(has(inspect(path, {.tensors = true}), "model.decoder.layers.1.fc1.weight f32 [20, 12]"));
+  std::string weights = inspect(path + "/model.safetensors");
+  CHECK(has(weights, "safetensors file"));
+  CHECK(has(weights, "model.decoder.layers.0.fc2.weight F32 [12, 20]"));
+}
+
+TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
+  Scratch scratch;
+  std::string model = write_model(scratch / "model", "dense"), run = (scratch / "run").string();
+  fs::create_directories(run);
+  std::vector<distill::CheckpointFile> files;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    files.push_back(
+        {name, [text = read_all(model + "/" + name)](const data::ByteSink& sink) { sink(text); }});
+  }
+  distill::save_checkpoint(run, 5, files, 0);
+  distill::save_checkpoint(run, 7, files, 0);
+  data::write_file_atomic(run + "/log.jsonl",
+                          "{\"type\": \"step\", \"step\": 7, \"loss\": 1.5}\n"
+                          "{\"type\": \"evaluation\", \"step\": 7, \"valid_perplexity\": 9.25}\n");
+  std::string text = inspect(run);
+  for (const char* part :
+       {"run with 2 checkpoints", "step-00000007  good", "log ends   step step 7, loss 1.5",
+        "evaluated  step step 7, valid_perplexity 9.25", "attention  dense"}) {
+    CAPTURE(std::string(part));
+    CHECK(has(text, part));
+  }
+  std::string newest = distill::checkpoint_path(run, 7).string();
+  CHECK(has(inspect(newest), "checkpoint of step 7 by brine"));
+  std::string damaged = read_all(newest + "/model.safetensors");
+  damaged.back() = char(damaged.back() ^ 1);
+  data::write_file_atomic(newest + "/model.safetensors", damaged);
+  CHECK(has(inspect(run), "step-00000007  DAMAGED"));
+  CHECK(has(refusal(newest), "is a damaged checkpoint"));
+}
+
+TEST_CASE("inspect tells a dump, its shards, and with verify a changed byte") {
+  Scratch scratch;
+  std::string path = write_dump(scratch / "dump"), text = inspect(path, {.verify = true});
+  for (const char* part :
+       {": teacher dump, complete", "2 of 5 tokens", "qk in f32", "1, 2 heads of 3, hidden 6",
+        "logits     none", "shards     2", "samples 1 to 1", "checksum good"}) {
+    CAPTURE(std::string(part));
+    CHECK(has(text, part));
+  }
+  std::string shard = path + "/" + data::read_manifest(path).shards[1].name;
+  CHECK(has(inspect(shard), "shard of a teacher dump, samples 1 to 1"));
+  std::string bytes = read_all(shard);
+  bytes[bytes.size() / 2] = char(bytes[bytes.size() / 2] ^ 1);
+  data::write_file_atomic(shard, bytes);
+  CHECK(has(inspect(path), "complete"));
+  CHECK(has(refusal(path, {.verify = true}), "is damaged: its checksum differs"));
+  fs::remove(shard);
+  CHECK(has(refusal(path), "is missing"));
+}
+
+TEST_CASE("inspect tells golden files, other HDF5 files and tokenizers") {
+  Scratch scratch;
+  std::string golden = inspect(BRINE_SOURCE_DIR "/tests/golden/causal_lean_t33.h5");
+  CHECK(has(golden, "golden file of the SEA block"));
+  CHECK(has(golden, "  preset = lean\n"));
+  CHECK(has(golden, "intermediate/estimate f64 [1, 2, 33, 16]"));
+  {
+    data::Hdf5Writer file((scratch / "some.h5").string());
+    file.write("a/b", Tensor::full({3, 2}, 1));
+    file.attribute("/", "answer", int64_t(42));
+    file.close();
+  }
+  std::string other = inspect((scratch / "some.h5").string());
+  CHECK(has(other, ": HDF5 file\n  answer = 42\n"));
+  CHECK(has(other, "a/b f32 [3, 2]"));
+  std::string tokenizer = BRINE_SOURCE_DIR "/tests/golden/tokenizer";
+  for (const auto& entry : fs::recursive_directory_iterator(tokenizer)) {
+    if (entry.path().filename() != "tokenizer.json") continue;
+    CHECK(has(inspect(entry.path().string()), ": tokenizer\n"));
+    CHECK(has(inspect(entry.path().parent_path().string()), "  vocabulary "));
+  }
+}
+
+TEST_CASE("inspect refuses what it does not know in one line") {
+  Scratch scratch;
+  fs::create_directories(scratch / "empty");
+  data::write_file_atomic(scratch / "text", "hello");
+  data::write_file_atomic(scratch / "nothing", "");
+  data::write_file_atomic(scratch / "torn.h5", std::string("\x89HDF\r\n\x1a\n", 8));
+  for (const char* name : {"absent", "empty", "text", "nothing", "torn.h5"}) {
+    CAPTURE(name);
+    std::string path = (scratch / name).string();
+    Finished run = run_brine("inspect " + path);
+    CHECK(run.status == 1);
+    CHECK(run.out.empty());
+    CHECK(has(run.error, path));
+    CHECK(std::count(run.error.begin(), run.error.end(), '\n') == 1);
+  }
+  CHECK(run_brine("inspect").status == 1);
+}
+
+TEST_CASE("a capture holds exactly what a Tap shows, for every registered method") {
+  Scratch scratch;
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 23; ++i) ids.push_back(i * 7 % 40);
+  for (const auto& [name, factory] : nn::attention_methods()) {
+    CAPTURE(name);
+    distill::LoadedModel m = distill::load_model(write_model(scratch / name, name));
+    std::string out = (scratch / (name + ".h5")).string();
+    capture(m, {.ids = ids, .dials = {}, .model = m.directory}, out);
+    Keep keep;
+    NoGrad off;
+    Tensor batch = Tensor::from(ids, {1, 23});
+    m.model->hidden({.ids = batch, .observer = &keep});
+    data::Hdf5Reader file(out);
+    CHECK(file.read("ids").to_vector() == batch.to_vector());
+    CHECK(file.string_attribute("/", "attention") == name);
+    size_t datasets = 2;
+    for (size_t i = 0; i < keep.layers.size(); ++i) {
+      for (const auto& [tensor, value] : keep.layers[i]) {
+        CAPTURE(tensor);
+        std::string at = join("layers/0", i, "/", tensor == "scores" ? "S" : tensor);
+        REQUIRE(file.has(at));
+        Tensor got = file.read(at);
+        CHECK(got.dtype() == value.dtype());
+        CHECK(got.shape() == value.shape());
+        CHECK(got.to_vector() == value.to_vector());
+        ++datasets;
+      }
+    }
+    CHECK(file.datasets().size() == datasets);
+    CHECK(has(inspect(out), "capture of one forward pass"));
+    CHECK(has(message([&] { capture(m, {.ids = ids, .dials = {}, .model = ""}, out); }),
+              "exists already"));
+    if (name == "sea") {
+      for (const char* stage : {"C_perf", "Z", "S", "estimate", "selected", "row_pointers",
+                                "head_offsets", "columns", "probabilities", "scalers", "context"}) {
+        CAPTURE(stage);
+        CHECK(file.has(std::string("layers/01/") + stage));
+      }
+    }
+  }
+}
+
+TEST_CASE("a capture refuses bad input and leaves no file") {
+  Scratch scratch;
+  std::string model = write_model(scratch / "model", "sea"), out = (scratch / "out.h5").string();
+  for (const char* more :
+       {"--tokens 1,2,40", "--tokens 1,,2", "--tokens 1,x", "", "--text x", "--data /nowhere"}) {
+    CAPTURE(more);
+    Finished run = run_brine("inspect " + model + " --capture " + out + " " + more);
+    CHECK(run.status == 1);
+    CHECK(std::count(run.error.begin(), run.error.end(), '\n') == 1);
+    CHECK_FALSE(fs::exists(out));
+  }
+  CHECK(run_brine("inspect " + model + " --tokens 1,2").status == 1);
+  CHECK(run_brine("inspect " + model + " --capture " + out + " --tokens 1,2,3").status == 0);
+  CHECK(fs::exists(out));
+}
+
+}  // namespace brine::tests
