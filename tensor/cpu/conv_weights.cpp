@@ -14,23 +14,29 @@ namespace brine::BRINE_CPU {
 namespace {
 
 #ifdef __AVX512F__
-constexpr int kBytes = 64, kRows = 8;
+constexpr int kBytes = 64;
+constexpr int rows_for(int) { return 8; }
 #else
-constexpr int kBytes = 32, kRows = 4;
+constexpr int kBytes = 32;
+// Twelve sums in registers: enough to hide the latency of the additions.
+constexpr int rows_for(int vectors) { return vectors == 3 ? 4 : 6; }
 #endif
 
-// acc [kRows, NV vectors] += sum over rows and columns of x [kRows] (outer) dy [NV vectors].
+// acc [height, NV vectors] += sum over rows and columns of x [height] (outer) dy [NV vectors].
 template <class T, int NV>
 void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows, int64_t W) {
-  typedef T V __attribute__((vector_size(kBytes)));
-  constexpr int kLanes = kBytes / int(sizeof(T));
+  typedef T V __attribute__((vector_size(kBytes), aligned(sizeof(T))));
+  constexpr int kLanes = kBytes / int(sizeof(T)), kRows = rows_for(NV);
   V c[kRows][NV];
-  std::memcpy(c, acc, sizeof(c));
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < NV; ++j) c[i][j] = *reinterpret_cast<const V*>(acc + (i * NV + j) * kLanes);
+  }
   for (int64_t r = 0; r < rows; ++r, x += x_row) {
     const T* a = x;
     for (int64_t p = 0; p < W; ++p, a += kRows, dy += NV * kLanes) {
       V b[NV];
-      std::memcpy(b, dy, sizeof(b));
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) b[j] = *reinterpret_cast<const V*>(dy + j * kLanes);
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         V v = a[i] - V{};
@@ -39,7 +45,9 @@ void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows,
       }
     }
   }
-  std::memcpy(acc, c, sizeof(c));
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < NV; ++j) *reinterpret_cast<V*>(acc + (i * NV + j) * kLanes) = c[i][j];
+  }
 }
 
 // One run of row blocks: its packed block, its sums.
@@ -50,15 +58,17 @@ struct WeightRun {
   const Convolution& conf;
   int64_t block;  // rows of dy packed at a time
   int vectors;    // per tile of O
+  int height;     // channels of a tile of C
   int64_t tiles_c, tiles_o, wide;
-  std::vector<T> x, dy, row;
+  std::vector<T> x, dy, row, total;
 
   WeightRun(const ConvSizes& s, const Convolution& conf)
       : s(s),
         conf(conf),
         block(std::max<int64_t>(1, (256 + s.W - 1) / s.W)),
         vectors(vectors_for(s.O)),
-        tiles_c((s.C + kRows - 1) / kRows),
+        height(rows_for(vectors)),
+        tiles_c((s.C + height - 1) / height),
         tiles_o((s.O + vectors * kLanes - 1) / (vectors * kLanes)),
         wide(s.W + 2 * s.margin) {}
 
@@ -73,25 +83,37 @@ struct WeightRun {
   }
 
   int64_t rows_of_x() const { return (block - 1) * conf.stride + 1 + s.reach; }
-  int64_t tile() const { return kRows * vectors * kLanes; }
-  // Sums [tap, tile of C, tile of O, kRows, lanes].
+  int64_t tile() const { return height * vectors * kLanes; }
+  // Sums [tap, tile of C, tile of O, height, lanes].
   int64_t sums() const { return s.kT * s.kW * tiles_c * tiles_o * tile(); }
 
   void allocate() {
-    x.assign(size_t(tiles_c * rows_of_x() * wide * kRows), T(0));
+    x.assign(size_t(tiles_c * rows_of_x() * wide * height), T(0));
     dy.assign(size_t(tiles_o * block * s.W * vectors * kLanes), T(0));
     row.resize(size_t(s.W * s.O));
+    total.resize(size_t(s.O));
   }
 
   void pack_x(const T* from, int64_t rows) {
+    if (height == 4) {
+      pack_x<4>(from, rows);
+    } else if (height == 6) {
+      pack_x<6>(from, rows);
+    } else {
+      pack_x<8>(from, rows);
+    }
+  }
+
+  template <int H>
+  void pack_x(const T* from, int64_t rows) {
     for (int64_t t = 0; t < tiles_c; ++t) {
-      int64_t n = std::min<int64_t>(kRows, s.C - t * kRows);
+      int64_t n = std::min<int64_t>(H, s.C - t * H);
       for (int64_t r = 0; r < rows; ++r) {
-        const T* in = from + r * s.W * s.C + t * kRows;
-        T* out = x.data() + ((t * rows_of_x() + r) * wide + s.margin) * kRows;
-        for (int64_t w = 0; w < s.W; ++w, in += s.C, out += kRows) {
-          if (n == kRows) {
-            std::memcpy(out, in, kRows * sizeof(T));
+        const T* in = from + r * s.W * s.C + t * H;
+        T* out = x.data() + ((t * rows_of_x() + r) * wide + s.margin) * H;
+        for (int64_t w = 0; w < s.W; ++w, in += s.C, out += H) {
+          if (n == H) {
+            std::memcpy(out, in, H * sizeof(T));
           } else {
             std::copy(in, in + n, out);
           }
@@ -100,33 +122,40 @@ struct WeightRun {
     }
   }
 
+  // Packs and adds up the rows of the gradient; db [O] in f64 is added to by row.
   void pack_dy(const T* from, const T* y, int64_t rows, double* bias) {
-    int64_t width = vectors * kLanes;
-    for (int64_t r = 0; r < rows; ++r) {
-      sum_gradient_row(row.data(), from + r * s.W * s.O, y ? y + r * s.W * s.O : nullptr, s.W * s.O,
-                       conf.relu);
+    int64_t width = vectors * kLanes, n = s.W * s.O;
+    for (int64_t r = 0; r < rows; ++r, from += n) {
+      const T* in = from;
+      if (y) {
+        sum_gradient_row(row.data(), from, y + r * n, n, true);
+        in = row.data();
+      }
       for (int64_t t = 0; t < tiles_o; ++t) {
-        int64_t n = std::min(width, s.O - t * width);
+        int64_t lanes = std::min(width, s.O - t * width);
         T* out = dy.data() + (t * block + r) * s.W * width;
         for (int64_t w = 0; w < s.W; ++w) {
-          std::copy_n(row.data() + w * s.O + t * width, n, out + w * width);
+          std::memcpy(out + w * width, in + w * s.O + t * width, size_t(lanes) * sizeof(T));
         }
       }
+      std::fill(total.begin(), total.end(), T(0));
       for (int64_t w = 0; w < s.W; ++w) {
-        for (int64_t o = 0; o < s.O; ++o) bias[o] += double(row[size_t(w * s.O + o)]);
+#pragma omp simd
+        for (int64_t o = 0; o < s.O; ++o) total[size_t(o)] += in[w * s.O + o];
       }
+      for (int64_t o = 0; o < s.O; ++o) bias[o] += double(total[size_t(o)]);
     }
   }
 
   void multiply(T* sums, int64_t rows) const {
     ProductTimer timer;
-    int64_t width = vectors * kLanes, step = conf.stride * wide * kRows;
+    int64_t width = vectors * kLanes, step = conf.stride * wide * height;
     for (int64_t o = 0; o < tiles_o; ++o) {
       const T* b = dy.data() + o * block * s.W * width;
       for (int64_t c = 0; c < tiles_c; ++c) {
         for (int64_t tap = 0; tap < s.kT * s.kW; ++tap) {
           int64_t down = tap / s.kW * conf.dilation, aside = tap % s.kW * conf.dilation;
-          const T* a = x.data() + ((c * rows_of_x() + down) * wide + aside) * kRows;
+          const T* a = x.data() + ((c * rows_of_x() + down) * wide + aside) * height;
           T* acc = sums + ((tap * tiles_c + c) * tiles_o + o) * tile();
           if (vectors == 1) {
             add_positions<T, 1>(acc, a, step, b, rows, s.W);
@@ -142,7 +171,7 @@ struct WeightRun {
 
   T sum_at(const T* sums, int64_t o, int64_t c, int64_t tap) const {
     int64_t width = vectors * kLanes;
-    return sums[((tap * tiles_c + c / kRows) * tiles_o + o / width) * tile() + c % kRows * width +
+    return sums[((tap * tiles_c + c / height) * tiles_o + o / width) * tile() + c % height * width +
                 o % width];
   }
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "tensor/kernel.h"
@@ -48,13 +47,11 @@ void pack(Strided<const T> x, int64_t n, int64_t depth, int width, T* out) {
 // out [kRows, kColumns] = product of one sliver of each side.
 template <class T>
 void sliver(int64_t depth, const T* a, const T* b, T* out) {
-  typedef T V __attribute__((vector_size(kBytes)));
+  typedef T V __attribute__((vector_size(kBytes), aligned(sizeof(T))));
   constexpr int W = kBytes / int(sizeof(T));
   V c[kRows][2] = {};
   for (int64_t p = 0; p < depth; ++p, a += kRows, b += 2 * W) {
-    V b0, b1;
-    std::memcpy(&b0, b, sizeof(V));
-    std::memcpy(&b1, b + W, sizeof(V));
+    V b0 = *reinterpret_cast<const V*>(b), b1 = *reinterpret_cast<const V*>(b + W);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       V x = a[i] - V{};
@@ -62,7 +59,10 @@ void sliver(int64_t depth, const T* a, const T* b, T* out) {
       c[i][1] += x * b1;
     }
   }
-  std::memcpy(out, c, sizeof(c));
+  for (int i = 0; i < kRows; ++i) {
+    *reinterpret_cast<V*>(out + 2 * i * W) = c[i][0];
+    *reinterpret_cast<V*>(out + (2 * i + 1) * W) = c[i][1];
+  }
 }
 
 }  // namespace packed

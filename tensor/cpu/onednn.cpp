@@ -8,6 +8,7 @@
 #include <dnnl.hpp>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -268,14 +269,14 @@ struct Prepared {
 // Rows of the convolution that chooses the order of the weights for all of its kind.
 constexpr int64_t kModelRows = 64;
 
-Prepared prepared(const ImageConvolution& c, Pass pass);
+std::shared_ptr<const Prepared> prepared(const ImageConvolution& c, Pass pass);
 
 Prepared make_prepared(ImageConvolution c, Pass pass) {
   Desc weights;
   if (c.rows != kModelRows) {
     ImageConvolution model = c;
     model.rows = kModelRows;
-    weights = prepared(model, pass).w;
+    weights = prepared(model, pass)->w;
   }
   const Desc* given = c.rows == kModelRows ? nullptr : &weights;
   if (pass == Pass::forward) {
@@ -290,14 +291,14 @@ Prepared make_prepared(ImageConvolution c, Pass pass) {
   return {DataGradient(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
 }
 
-Prepared prepared(const ImageConvolution& c, Pass pass) {
+std::shared_ptr<const Prepared> prepared(const ImageConvolution& c, Pass pass) {
   using Key = std::array<int64_t, 11>;
-  static Cache<Key, Prepared> cache(kPrimitives);
+  static Cache<Key, std::shared_ptr<const Prepared>> cache(kPrimitives);
   Key key = {int64_t(pass), c.rows,     c.columns, c.in,   c.out, c.kernel_t,
              c.kernel_w,    c.dilation, c.stride,  c.bias, c.relu};
   return cache.get(key, [&] {
     try {
-      return make_prepared(c, pass);
+      return std::make_shared<const Prepared>(make_prepared(c, pass));
     } catch (const dnnl::error& e) {
       throw Error(join("onednn: convolution ", c.in, " -> ", c.out, " channels, kernel ",
                        c.kernel_t, " x ", c.kernel_w, ": ", e.message));
@@ -313,12 +314,12 @@ dnnl::memory memory_at(const Desc& d, const void* data) {
 
 int64_t packed_weights_size(const ImageConvolution& c, Pass pass) {
   OneThread one;
-  return int64_t(prepared(c, pass).w.get_size() + 3) / 4;
+  return int64_t(prepared(c, pass)->w.get_size() + 3) / 4;
 }
 
 void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* packed) {
   OneThread one;
-  Desc to = prepared(c, pass).w;
+  Desc to = prepared(c, pass)->w;
   Desc from(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, Type::f32, Format::oihw);
   dnnl::memory source = memory_at(from, w), target = memory_at(to, packed);
   dnnl::reorder(source, target).execute(stream(), source, target);
@@ -328,7 +329,8 @@ void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* p
 void convolve(const ImageConvolution& c, const float* x, const float* packed, const float* bias,
               float* y) {
   OneThread one;
-  Prepared p = prepared(c, Pass::forward);
+  auto kept = prepared(c, Pass::forward);
+  const Prepared& p = *kept;
   std::unordered_map<int, dnnl::memory> arguments = {
       {DNNL_ARG_SRC, memory_at(p.x, x)},
       {DNNL_ARG_WEIGHTS, memory_at(p.w, packed)},
@@ -342,7 +344,8 @@ void convolve(const ImageConvolution& c, const float* x, const float* packed, co
 void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* packed,
                             const float* dy) {
   OneThread one;
-  Prepared p = prepared(c, Pass::data_gradient);
+  auto kept = prepared(c, Pass::data_gradient);
+  const Prepared& p = *kept;
   p.primitive.execute(stream(),
                       {{DNNL_ARG_DIFF_SRC, memory_at(p.x, dx)},
                        {DNNL_ARG_WEIGHTS, memory_at(p.w, packed)},
