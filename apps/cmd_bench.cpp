@@ -20,6 +20,7 @@ struct Suite {
 };
 const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
                          {"attention", bench::bench_attention},
+                         {"sparse", bench::bench_sparse},
                          {"train", bench::bench_train}};
 
 std::vector<std::string> suite_names() {

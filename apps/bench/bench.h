@@ -28,6 +28,13 @@ double now_ms();
 // run that is not counted.
 double median_time(const std::function<void()>& f, double seconds = 0.4);
 
+// The same of two functions that take turns, so that a change of the machine's speed hits both.
+std::pair<double, double> median_times(const std::function<void()>& f,
+                                       const std::function<void()>& g, double seconds = 0.8);
+
+// GFLOP/s of independent multiply-adds in registers, with the present number of threads.
+double peak_flops();
+
 // Bandwidth in GB/s of a[i] = b[i] + s c[i] on arrays beyond the caches (three moved per element),
 // with the present number of threads. Measured once per number of threads.
 double triad_bandwidth();
@@ -37,7 +44,11 @@ BenchRow memory_row(const std::string& name, const std::string& shape, double by
                     const std::function<void()>& f);
 
 std::vector<BenchRow> bench_pointwise();
+std::vector<BenchRow> bench_gemm();
+std::vector<BenchRow> bench_conv();
 std::vector<BenchRow> bench_attention();
+// The parts of the sparse path; ratio = time per token over that at the smallest T.
+std::vector<BenchRow> bench_sparse();
 std::vector<BenchRow> bench_train();
 
 }  // namespace brine::bench

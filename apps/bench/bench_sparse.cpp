@@ -1,0 +1,118 @@
+// The sparse path by its parts, and the attention losses: cost per token as T grows.
+#include <algorithm>
+#include <cmath>
+
+#include "apps/bench/bench.h"
+#include "autograd/ops.h"
+#include "tensor/kernels_sparse.h"
+
+namespace brine::bench {
+namespace {
+
+constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
+constexpr int64_t kLengths[] = {2048, 4096, 8192, 16384};
+
+Tensor noise(const Shape& shape, uint64_t seed) {
+  Tensor x = Tensor::empty(shape);
+  const RandomSlice slice{seed, 0, 0};
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.uniform(uint64_t(i)));
+  return x;
+}
+
+// Columns drawn anew for every row have the worst locality; a trained estimate changes slowly, as
+// one does here that is drawn for every 64th row only.
+Tensor estimate_of(int64_t T, bool steady) {
+  Tensor x = noise({1, kHeads, T, kColumns}, 7);
+  float* row = x.data<float>();
+  for (int64_t i = 0; steady && i < kHeads * T; ++i) {
+    if (i % T % 64) std::copy_n(row + (i - 1) * kColumns, kColumns, row + i * kColumns);
+  }
+  return x;
+}
+
+struct Timer {
+  std::vector<BenchRow>& rows;
+  std::string shape;
+  int64_t T = 0;
+  std::vector<std::pair<std::string, double>>& first;  // microseconds per token at the first T
+
+  // `work` in units of 1e9: gigabytes gathered or GFLOP.
+  void operator()(const std::string& name, double work, const char* unit,
+                  const std::function<void()>& f) {
+    BenchRow row{.name = name, .shape = shape, .ms = median_time(f), .unit = unit};
+    row.rate = work / row.ms * 1e3;
+    double per_token = row.ms * 1e3 / double(T);
+    auto known = std::find_if(first.begin(), first.end(),
+                              [&](const auto& entry) { return entry.first == name; });
+    if (known == first.end()) {
+      first.emplace_back(name, per_token);
+    } else {
+      row.ratio = per_token / known->second;
+    }
+    row.notes = {{"us/token", per_token}};
+    rows.push_back(row);
+  }
+};
+
+void sparse_rows(Timer& timer, int64_t T, bool steady) {
+  const std::string kind = steady ? " steady" : " random";
+  const Shape shape{1, kHeads, T, kHeadSize};
+  Tensor q = noise(shape, 1), k = noise(shape, 2), v = noise(shape, 3), dy = noise(shape, 4);
+  Tensor estimate = estimate_of(T, steady);
+  Selection chosen = select_columns(estimate, {}, {.k = kKept});
+  FlatCsr csr = build_csr(chosen.selected, {}, kKept);
+  Tensor p = Tensor::empty({csr.entries()}), y = Tensor::like(q);
+  Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(v);
+  const double scale = 1 / std::sqrt(double(kHeadSize));
+  const double row = double(csr.entries()) * double(kHeadSize) * 4e-9;  // of K or V, all entries
+  timer("select columns" + kind, double(estimate.numel()) * 4e-9, "GB/s",
+        [&] { select_columns(estimate, {}, {.k = kKept}); });
+  timer("build csr" + kind, double(csr.entries()) * 4e-9, "GB/s",
+        [&] { build_csr(chosen.selected, {}, kKept); });
+  timer("sparse attention" + kind, 2 * row, "GB/s",
+        [&] { BRINE_CALL(q, sparse_attention, y, p, q, k, v, csr, scale); });
+  timer("sparse attention backward" + kind, 6 * row, "GB/s",
+        [&] { BRINE_CALL(q, sparse_attention_backward, dq, dk, dv, dy, q, k, v, p, csr, scale); });
+}
+
+void loss_rows(Timer& timer, int64_t B, int64_t H, int64_t T, int64_t d) {
+  const Shape shape{B, H, T, d};
+  Tensor q = noise(shape, 1), k = noise(shape, 2), dy = Tensor::full({2}, 1);
+  TeacherAttention teacher{{}, noise(shape, 3), noise(shape, 4)};
+  Tensor y = Tensor::empty({2}), lse = Tensor::empty({B, H, T}), other = Tensor::like(lse);
+  Tensor dq = Tensor::like(q), dk = Tensor::like(k), scores = noise({B, H, T, kColumns}, 5);
+  Tensor dscores = Tensor::like(scores);
+  const double scale = 1 / std::sqrt(double(d));
+  // One product over the visible half of the map.
+  const double product = double(B * H * T) * double(T + 1) * double(d) * 1e-9;
+  const double columns = double(scores.numel()) * 4e-9;
+  TeacherSummary summary = summarize_teacher(teacher, kColumns, {});
+  timer("prob loss", 2 * product, "GFLOP/s",
+        [&] { BRINE_CALL(q, prob_loss, y, lse, other, q, k, teacher, {}, scale); });
+  timer("prob loss backward", 4 * product, "GFLOP/s", [&] {
+    BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, other, {}, scale);
+  });
+  timer("teacher summary", product, "GFLOP/s",
+        [&] { summary = summarize_teacher(teacher, kColumns, {}); });
+  timer("approx loss", 2 * columns, "GB/s",
+        [&] { BRINE_CALL(q, approx_loss, y, scores, summary, {}); });
+  timer("approx loss backward", 3 * columns, "GB/s",
+        [&] { BRINE_CALL(q, approx_loss_backward, dscores, dy, scores, summary, {}); });
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_sparse() {
+  std::vector<BenchRow> rows;
+  std::vector<std::pair<std::string, double>> first;
+  for (int64_t T : kLengths) {
+    Timer timer{rows, join("T=", T, " H=12 d=64 K=k=64"), T, first};
+    for (bool steady : {false, true}) sparse_rows(timer, T, steady);
+  }
+  std::vector<std::pair<std::string, double>> none;
+  Timer small{rows, "B=8 H=8 T=512 d=32", 8 * 512, none};
+  loss_rows(small, 8, 8, 512, 32);
+  return rows;
+}
+
+}  // namespace brine::bench
