@@ -36,6 +36,7 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
   check(gain.shape() == Shape{H} && gain.dtype() == scores.dtype(), op, ": gain must be [", H,
         "], got ", gain.shape());
   check_visibility(op, see, B, phi_q.dim(2));
+  check(phi_q.dim(2) < (int64_t(1) << 30), op, ": ", phi_q.dim(2), " tokens are too many");
   const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();
   const Tensor x = scores.detach().contiguous(), g = gain.detach().contiguous();
   Tensor y = Tensor::like(x);

@@ -1,9 +1,10 @@
 // The prior of the scores: each column's share of a row's linear attention, from prefix sums of the
 // key features.
 //
-// Shares are differences of prefix sums, so these are kept and multiplied in f64. They are rounded
-// up to whole vectors and walked row by row: neighbouring rows share most of their prefixes, which
-// stay in the cache nearest to the core.
+// Shares are differences of prefix sums, so these are kept and multiplied in f64. Rows are taken in
+// tiles and each group of borders is visited by all rows of a tile: neighbouring rows share most of
+// their prefixes, which so stay in the cache nearest to the core.
+#include <cstring>
 #include <vector>
 
 #include "tensor/csr.h"
@@ -14,7 +15,70 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kLanes = 8;  // f64 in the widest vector
+constexpr int64_t kLanes = 8;  // f64 in the widest vector: prefixes are padded to whole vectors
+constexpr int64_t kRows = 8;   // of a tile
+constexpr int64_t kGroup = 4;  // borders at a time
+
+#ifdef __AVX512F__
+typedef double Vector __attribute__((vector_size(64)));
+#else
+typedef double Vector __attribute__((vector_size(32)));
+#endif
+constexpr int64_t kWide = sizeof(Vector) / sizeof(double);
+
+Vector load(const double* p) {
+  Vector v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+void store(double* p, Vector v) { std::memcpy(p, &v, sizeof(v)); }
+
+double sum(Vector v) {
+  double s = 0;
+  for (int64_t i = 0; i < kWide; ++i) s += v[i];
+  return s;
+}
+
+// out[0..3] = q . p0 .. q . p3; n is a multiple of kLanes here and below.
+void dot4(const double* q, const double* p0, const double* p1, const double* p2, const double* p3,
+          int64_t n, double* out) {
+  Vector a0 = {}, a1 = {}, a2 = {}, a3 = {};
+  for (int64_t i = 0; i < n; i += kWide) {
+    const Vector x = load(q + i);
+    a0 += x * load(p0 + i);
+    a1 += x * load(p1 + i);
+    a2 += x * load(p2 + i);
+    a3 += x * load(p3 + i);
+  }
+  out[0] = sum(a0);
+  out[1] = sum(a1);
+  out[2] = sum(a2);
+  out[3] = sum(a3);
+}
+
+// to += s[0] p0 + .. + s[3] p3
+void add4(const double* s, const double* p0, const double* p1, const double* p2, const double* p3,
+          int64_t n, double* to) {
+  const double s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
+  for (int64_t i = 0; i < n; i += kWide) {
+    Vector a = s0 * load(p0 + i) + s1 * load(p1 + i), b = s2 * load(p2 + i) + s3 * load(p3 + i);
+    store(to + i, load(to + i) + (a + b));
+  }
+}
+
+// to += s0 p0 + s1 p1
+void add2(double s0, const double* p0, double s1, const double* p1, int64_t n, double* to) {
+  for (int64_t i = 0; i < n; i += kWide) {
+    store(to + i, load(to + i) + (s0 * load(p0 + i) + s1 * load(p1 + i)));
+  }
+}
+
+void add1(double s0, const double* p0, int64_t n, double* to) {
+  for (int64_t i = 0; i < n; i += kWide) store(to + i, load(to + i) + s0 * load(p0 + i));
+}
+
+int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // What is common to all heads of a call.
 template <class T>
@@ -29,7 +93,7 @@ struct Prior {
         tokens(phi_q.dim(2)),
         rows(scores.dim(2)),
         m(phi_q.dim(3)),
-        padded((m + kLanes - 1) / kLanes * kLanes),
+        padded(round_up(m, kLanes)),
         K(scores.dim(3)),
         step(step),
         gain(gains.data<T>()),
@@ -38,142 +102,179 @@ struct Prior {
         widths(see, tokens) {}
 };
 
-// The prefix sums of one head and the row that is looked at.
+// Row j of the result is the sum of phi_k over the keys before j: [length + 1, padded].
 template <class T>
-struct Row {
-  const Prior<T>& at;
-  int64_t n;      // sequence times heads plus head
-  Tensor prefix;  // [length + 1, padded]: row j = sum of phi_k of the keys before j
-  double* sums;
-  int64_t w = 0;
-  std::vector<int64_t> begin;        // [K + 1] first key of each column
-  std::vector<double> query, below;  // [padded]; [K + 1] query . prefix at each border
+Tensor prefix_sums(const Prior<T>& at, int64_t n) {
+  const int64_t length = at.widths.valid(n / at.heads);
+  Tensor prefix = Tensor::empty({length + 1, at.padded}, Dtype::f64);
+  double* sums = prefix.data<double>();
+  std::fill(sums, sums + at.padded, 0.0);
+  const T* k = at.k + n * at.tokens * at.m;
+  for (int64_t j = 0; j < length; ++j, k += at.m, sums += at.padded) {
+    double* next = sums + at.padded;
+#pragma omp simd
+    for (int64_t i = 0; i < at.m; ++i) next[i] = sums[i] + double(k[i]);
+    for (int64_t i = at.m; i < at.padded; ++i) next[i] = 0;
+  }
+  return prefix;
+}
 
-  Row(const Prior<T>& prior, int64_t n)
+// A few neighbouring rows of one head. Border c lies before column c: 0 <= c <= K.
+template <class T>
+struct Tile {
+  const Prior<T>& at;
+  int64_t n;  // sequence times heads plus head
+  Tensor prefix;
+  const double* sums;
+  int64_t borders;  // stored per row: K + 1 and up to a whole group behind border 0
+  int64_t count = 0;
+  int64_t width[kRows] = {};
+  std::vector<int32_t> begin;        // [kRows, borders] first key behind a border
+  std::vector<double> query, below;  // [kRows, padded]; [kRows, borders] query . prefix there
+
+  Tile(const Prior<T>& prior, int64_t n)
       : at(prior),
         n(n),
-        prefix(Tensor::empty({prior.widths.valid(n / prior.heads) + 1, prior.padded}, Dtype::f64)),
+        prefix(prefix_sums(prior, n)),
         sums(prefix.data<double>()),
-        begin(size_t(prior.K + 1)),
-        query(size_t(prior.padded), 0.0),
-        below(size_t(prior.K + 1), 0.0) {
-    std::fill(sums, sums + at.padded, 0.0);
-    const T* k = at.k + n * at.tokens * at.m;
-    for (int64_t j = 0; j + 1 < prefix.dim(0); ++j, k += at.m) {
-      const double* last = sums + j * at.padded;
-      double* next = sums + (j + 1) * at.padded;
+        borders(1 + round_up(prior.K, kGroup)),
+        begin(size_t(kRows * borders), 0),
+        query(size_t(kRows * prior.padded), 0.0),
+        below(size_t(kRows * borders), 0.0) {}
+
+  // Turns to the rows from `first` on.
+  void turn(int64_t first) {
+    count = std::min(kRows, at.rows - first);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t t = (first + r) * at.step;
+      width[r] = at.widths(n / at.heads, t);
+      place(width[r], begin.data() + r * borders);
+      const T* q = at.q + (n * at.tokens + t) * at.m;
+      for (int64_t i = 0; i < at.m; ++i) query[size_t(r * at.padded + i)] = double(q[i]);
+    }
+    for (int64_t c = 1; c <= at.K; c += kGroup) {
+      for (int64_t r = 0; r < count; ++r) dots(r, c);
+    }
+  }
+
+  // math::column_begin of every border. (2cw + K + 1/2) / 2K is never within 1/4K of a whole
+  // number, so that a product with the inverse, far more exact than that, rounds down to the same.
+  void place(int64_t w, int32_t* to) const {
+    const double whole = 2 * double(w), inverse = 0.5 / double(at.K);
+    const int32_t last = int32_t(at.K);
 #pragma omp simd
-      for (int64_t i = 0; i < at.m; ++i) next[i] = last[i] + double(k[i]);
-      for (int64_t i = at.m; i < at.padded; ++i) next[i] = 0;
+    for (int32_t c = 0; c < int32_t(borders); ++c) {
+      to[c] = int32_t((double(c < last ? c : last) * whole + double(last) + 0.5) * inverse);
     }
   }
 
-  // Turns to row r; false when it is padding.
-  bool turn(int64_t r) {
-    const int64_t t = r * at.step;
-    w = at.widths(n / at.heads, t);
-    if (w == 0) return false;
-    for (int64_t c = 0; c <= at.K; ++c) begin[size_t(c)] = math::column_begin(c, w, at.K);
-    const T* q = at.q + (n * at.tokens + t) * at.m;
-    for (int64_t i = 0; i < at.m; ++i) query[size_t(i)] = double(q[i]);
-    for (int64_t c = 0; c <= at.K; c += 4) dots(c, std::min(c + 4, at.K + 1));
-    return true;
+  const double* prefix_at(int64_t r, int64_t c) const {
+    return sums + int64_t(begin[size_t(r * borders + c)]) * at.padded;
   }
 
-  // Four at a time, so that a query's vector is loaded once for all of them.
-  void dots(int64_t c, int64_t end) {
-    const double* q = query.data();
-    if (end - c < 4) {
-      for (; c < end; ++c) {
-        const double* p = sums + begin[size_t(c)] * at.padded;
-        double a = 0;
-#pragma omp simd reduction(+ : a)
-        for (int64_t i = 0; i < at.padded; ++i) a += q[i] * p[i];
-        below[size_t(c)] = a;
-      }
-      return;
-    }
-    const int64_t* b = begin.data() + c;
-    const double *p0 = sums + b[0] * at.padded, *p1 = sums + b[1] * at.padded;
-    const double *p2 = sums + b[2] * at.padded, *p3 = sums + b[3] * at.padded;
-    double a0 = 0, a1 = 0, a2 = 0, a3 = 0;
-#pragma omp simd reduction(+ : a0, a1, a2, a3)
-    for (int64_t i = 0; i < at.padded; ++i) {
-      a0 += q[i] * p0[i];
-      a1 += q[i] * p1[i];
-      a2 += q[i] * p2[i];
-      a3 += q[i] * p3[i];
-    }
-    double* out = below.data() + c;
-    out[0] = a0;
-    out[1] = a1;
-    out[2] = a2;
-    out[3] = a3;
+  void dots(int64_t r, int64_t c) {
+    dot4(query.data() + r * at.padded, prefix_at(r, c), prefix_at(r, c + 1), prefix_at(r, c + 2),
+         prefix_at(r, c + 3), at.padded, below.data() + r * borders + c);
   }
 
-  int64_t keys(int64_t c) const { return begin[size_t(c) + 1] - begin[size_t(c)]; }
-  // The row's whole mass, and that of a column that owns keys.
-  double total() const { return below[size_t(at.K)]; }
-  double part(int64_t c) const { return below[size_t(c) + 1] - below[size_t(c)]; }
+  double total(int64_t r) const { return below[size_t(r * borders + at.K)]; }
 
-  // log((w / n_c) mass_c) of every column, 0 where it owns no key.
-  void logs(T* out) const {
+  // log((w / n_c) mass_c) of every column, 0 where it owns no key. A column owns w / K keys or one
+  // more.
+  void logs(int64_t r, T* out) const {
+    const int32_t fewer = int32_t(width[r] / at.K), *b = begin.data() + r * borders;
+    const double *u = below.data() + r * borders, mean = double(width[r]) / total(r);
+    const double few = fewer ? mean / double(fewer) : 0, more = mean / double(fewer + 1);
+#pragma omp simd
     for (int64_t c = 0; c < at.K; ++c) {
-      out[c] = keys(c) ? T(part(c) / total() * double(w) / double(keys(c))) : T(1);
+      const int32_t keys = b[c + 1] - b[c];
+      const double ratio = (u[c + 1] - u[c]) * (keys == fewer ? few : more);
+      out[c] = keys ? T(ratio) : T(1);
     }
 #pragma omp simd
     for (int64_t c = 0; c < at.K; ++c) out[c] = math::log(out[c]);
   }
+
+  // How much the sum over columns of dy log(share) changes with the value at each border, times the
+  // gain: slope [borders]. Returns the part of the gain's gradient.
+  double slopes(int64_t r, const T* dy, const T* value, double gain, double* slope) const {
+    const int32_t* b = begin.data() + r * borders;
+    const double* u = below.data() + r * borders;
+    double sum = 0, dgain = 0, before = 0;
+    for (int64_t c = 0; c < at.K; ++c) {
+      const bool owns = b[c + 1] > b[c];
+      const double g = owns ? double(dy[c]) : 0.0;
+      const double share = owns ? gain * g / (u[c + 1] - u[c]) : 0.0;
+      dgain += g * double(value[c]);
+      sum += g;
+      slope[c] = before - share;
+      before = share;
+    }
+    slope[at.K] = before - gain * sum / total(r);
+    for (int64_t c = at.K + 1; c < borders; ++c) slope[c] = 0;
+    return dgain;
+  }
 };
 
-// dq [m] = sum over borders c of slope[c] times the prefix there.
+// dq [kRows, padded] += sum over borders of slope times the prefix there.
 template <class T>
-void query_gradient(const Row<T>& row, const std::vector<double>& slope, T* dq) {
-  const int64_t padded = row.at.padded;
-  for (int64_t i = 0; i < padded; i += kLanes) {
-    double sum[kLanes] = {};
-    for (int64_t c = 1; c <= row.at.K; ++c) {
-      const double* p = row.sums + row.begin[size_t(c)] * padded + i;
-#pragma omp simd
-      for (int64_t j = 0; j < kLanes; ++j) sum[j] += slope[size_t(c)] * p[j];
+void add_prefixes(const Tile<T>& tile, const double* slope, double* dq) {
+  const int64_t padded = tile.at.padded;
+  for (int64_t c = 1; c <= tile.at.K; c += kGroup) {
+    for (int64_t r = 0; r < tile.count; ++r) {
+      add4(slope + r * tile.borders + c, tile.prefix_at(r, c), tile.prefix_at(r, c + 1),
+           tile.prefix_at(r, c + 2), tile.prefix_at(r, c + 3), padded, dq + r * padded);
     }
-    for (int64_t j = 0; j < std::min(kLanes, row.at.m - i); ++j) dq[i + j] = T(sum[j]);
   }
 }
 
-// What a head's rows give to the gain, the queries and, by the prefixes, the keys.
+// dprefix at each border += slope times query. Rows whose border lies at the same key go together.
 template <class T>
-double backward_head(Row<T>& row, const T* dy, T* dq, T* dk) {
-  const Prior<T>& at = row.at;
-  const int64_t padded = at.padded, length = row.prefix.dim(0) - 1;
-  const double gain = double(at.gain[row.n % at.heads]);
+void add_queries(const Tile<T>& tile, const double* slope, double* dprefix) {
+  const int64_t padded = tile.at.padded, step = tile.borders;
+  for (int64_t c = 1; c <= tile.at.K; ++c) {
+    const int32_t* b = tile.begin.data() + c;
+    for (int64_t r = 0; r < tile.count;) {
+      double* to = dprefix + int64_t(b[r * step]) * padded;
+      const double *q = tile.query.data() + r * padded, *s = slope + r * step + c;
+      if (r + 1 < tile.count && b[(r + 1) * step] == b[r * step]) {
+        add2(s[0], q, s[step], q + padded, padded, to);
+        r += 2;
+      } else {
+        add1(s[0], q, padded, to);
+        ++r;
+      }
+    }
+  }
+}
+
+// What a head's rows give to the queries and, by the prefixes, to the keys; returns the gain's.
+template <class T>
+double backward_head(Tile<T>& tile, const T* dy, T* dq, T* dk) {
+  const Prior<T>& at = tile.at;
+  const int64_t padded = at.padded, length = tile.prefix.dim(0) - 1;
+  const double gain = double(at.gain[tile.n % at.heads]);
   Tensor memory = Tensor::zeros({length + 1, padded}, Dtype::f64);
   double* dprefix = memory.data<double>();
-  std::vector<double> slope(size_t(at.K + 1));
-  std::vector<T> value(size_t(at.K));
+  std::vector<double> slope(size_t(kRows * tile.borders)), dquery(size_t(kRows * padded));
+  std::vector<T> value(static_cast<size_t>(at.K));
   std::fill(dq, dq + at.tokens * at.m, T(0));
   double dgain = 0;
-  for (int64_t r = 0; r < at.rows; ++r, dy += at.K) {
-    if (!row.turn(r)) continue;
-    row.logs(value.data());
-    double sum = 0, before = 0;
-    for (int64_t c = 0; c < at.K; ++c) {
-      const bool owns = row.keys(c) > 0;
-      const double g = owns ? double(dy[c]) : 0.0;
-      const double share = owns ? gain * g / row.part(c) : 0.0;
-      dgain += g * double(value[size_t(c)]);
-      sum += g;
-      slope[size_t(c)] = before - share;
-      before = share;
+  for (int64_t first = 0; first < at.rows; first += kRows) {
+    tile.turn(first);
+    std::fill(slope.begin(), slope.end(), 0.0);
+    std::fill(dquery.begin(), dquery.end(), 0.0);
+    for (int64_t r = 0; r < tile.count; ++r) {
+      if (tile.width[r] == 0) continue;
+      tile.logs(r, value.data());
+      dgain += tile.slopes(r, dy + (first + r) * at.K, value.data(), gain,
+                           slope.data() + r * tile.borders);
     }
-    slope[size_t(at.K)] = before - gain * sum / row.total();
-    query_gradient(row, slope, dq + r * at.step * at.m);
-    for (int64_t c = 1; c <= at.K; ++c) {
-      double* p = dprefix + row.begin[size_t(c)] * padded;
-      const double s = slope[size_t(c)];
-      const double* q = row.query.data();
-#pragma omp simd
-      for (int64_t i = 0; i < padded; ++i) p[i] += s * q[i];
+    add_prefixes(tile, slope.data(), dquery.data());
+    add_queries(tile, slope.data(), dprefix);
+    for (int64_t r = 0; r < tile.count; ++r) {
+      T* to = dq + (first + r) * at.step * at.m;
+      for (int64_t i = 0; i < at.m; ++i) to[i] = T(dquery[size_t(r * padded + i)]);
     }
   }
   // Key j is in every prefix behind it.
@@ -189,28 +290,35 @@ double backward_head(Row<T>& row, const T* dy, T* dq, T* dk) {
   return dgain;
 }
 
+template <class T>
+void forward_head(Tile<T>& tile, const T* scores, T* y) {
+  const Prior<T>& at = tile.at;
+  std::vector<T> value(static_cast<size_t>(at.K));
+  const T gain = at.gain[tile.n % at.heads];
+  for (int64_t first = 0; first < at.rows; first += kRows) {
+    tile.turn(first);
+    for (int64_t r = 0; r < tile.count; ++r, scores += at.K, y += at.K) {
+      if (tile.width[r] == 0) {
+        std::copy_n(scores, at.K, y);
+        continue;
+      }
+      tile.logs(r, value.data());
+#pragma omp simd
+      for (int64_t c = 0; c < at.K; ++c) y[c] = scores[c] + gain * value[size_t(c)];
+    }
+  }
+}
+
 }  // namespace
 
 void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
                      Visibility see, int64_t step) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const Prior<T> at(scores, gain, phi_q, phi_k, see, step);
-    const T* from = scores.data<T>();
-    T* to = y.data<T>();
+    const int64_t size = at.rows * at.K;
     parallel_for(phi_q.dim(0) * at.heads, 1, [&](int64_t n, int64_t) {
-      Row<T> row(at, n);
-      std::vector<T> value(size_t(at.K));
-      const T g = at.gain[n % at.heads];
-      for (int64_t r = 0; r < at.rows; ++r) {
-        const int64_t first = (n * at.rows + r) * at.K;
-        if (!row.turn(r)) {
-          std::copy_n(from + first, at.K, to + first);
-          continue;
-        }
-        row.logs(value.data());
-#pragma omp simd
-        for (int64_t c = 0; c < at.K; ++c) to[first + c] = from[first + c] + g * value[size_t(c)];
-      }
+      Tile<T> tile(at, n);
+      forward_head(tile, scores.data<T>() + n * size, y.data<T>() + n * size);
     });
   });
 }
@@ -222,8 +330,8 @@ void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor
     const int64_t all = phi_q.dim(0) * at.heads, size = at.tokens * at.m;
     std::vector<double> parts(static_cast<size_t>(all));
     parallel_for(all, 1, [&](int64_t n, int64_t) {
-      Row<T> row(at, n);
-      parts[size_t(n)] = backward_head(row, dy.data<T>() + n * at.rows * at.K,
+      Tile<T> tile(at, n);
+      parts[size_t(n)] = backward_head(tile, dy.data<T>() + n * at.rows * at.K,
                                        dphi_q.data<T>() + n * size, dphi_k.data<T>() + n * size);
     });
     for (int64_t n = 0; n < all; ++n) dgain.data<T>()[n % at.heads] += T(parts[size_t(n)]);
