@@ -130,14 +130,17 @@ LossTerms Trainer::train_step() {
   return terms;
 }
 
+void Trainer::plan_ahead(int64_t step) {
+  if (!parts_.teacher) return;
+  auto order = std::make_shared<WindowSource>(parts_.train);  // the reading thread's own
+  parts_.teacher->plan(
+      [order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
+      step * config_.accumulate);
+}
+
 TrainOutcome Trainer::run(RunLog& log) {
   StopSignals signals;
-  if (parts_.teacher) {
-    auto order = std::make_shared<WindowSource>(parts_.train);  // the reading thread's own
-    parts_.teacher->plan(
-        [order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
-        step_ * config_.accumulate);
-  }
+  plan_ahead(step_);
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !signals.requested()) {
@@ -149,6 +152,7 @@ TrainOutcome Trainer::run(RunLog& log) {
       check(config_.nonfinite == "skip", "step ", step_ + 1, ": ", e.what());
       ++skipped_;
       log.event(join("step ", step_ + 1, " skipped: ", e.what(), " (", skipped_, " so far)"));
+      plan_ahead(step_ + 1);  // micro-batches of the step may not have begun
     }
     seconds_ += seconds_since(start);
     ++step_;

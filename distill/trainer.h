@@ -66,6 +66,7 @@ class Trainer {
 
  private:
   LossTerms train_step();
+  void plan_ahead(int64_t step);  // tells the teacher the batches from this step on
   bool finished() const;
   double progress() const;
   void save(RunLog& log);

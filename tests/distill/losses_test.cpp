@@ -1,0 +1,191 @@
+// The objective of distillation: teacher beside the student or from a dump, micro-batches, what is
+// absent or not finite.
+#include "distill/losses.h"
+
+#include "tests/distill/setup.h"
+
+namespace brine::test {
+namespace {
+
+struct Evaluated {
+  LossTerms terms;
+  Tensor gradients;
+};
+
+Evaluated evaluated(Pair& pair, Teacher* teacher, const std::vector<Batch>& batches,
+                    const LossConfig& config = {}) {
+  pair.store->zero_gradients();
+  Objective objective(*pair.student, teacher, config);
+  Evaluated out;
+  for (const Batch& b : batches) {
+    objective.run(b, {.share = 1 / double(batches.size())}, out.terms);
+  }
+  out.gradients = pair.store->gradients().clone();
+  return out;
+}
+
+void check_close(const Evaluated& a, const Evaluated& b, double tolerance) {
+  REQUIRE(a.terms.size() == b.terms.size());
+  for (const auto& [name, value] : a.terms) {
+    INFO(name);
+    CHECK(value == doctest::Approx(b.terms.at(name)).epsilon(tolerance));
+  }
+  CHECK(close_to_scale(a.gradients, b.gradients, tolerance, "gradients"));
+}
+
+std::string message(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("losses: every term has its weight, is there alone and adds to the sum") {
+  Pair pair;
+  OnlineTeacher teacher(pair.teacher);
+  Batch batch = pair.source().in_order(0, 3);
+  LossConfig all;
+  Evaluated whole = evaluated(pair, &teacher, {batch}, all);
+  double sum = 0;
+  std::vector<std::pair<const char*, double LossConfig::*>> weights = {
+      {"approx", &LossConfig::approx},   {"prob", &LossConfig::prob},
+      {"context", &LossConfig::context}, {"kd", &LossConfig::kd},
+      {"kd_task", &LossConfig::kd_task}, {"task", &LossConfig::task}};
+  Tensor gradient = Tensor::zeros_like(whole.gradients);
+  for (auto [name, member] : weights) {
+    INFO(name);
+    LossConfig one = task_only();
+    one.task = 0;
+    one.*member = all.*member;
+    Evaluated alone = evaluated(pair, &teacher, {batch}, one);
+    CHECK(alone.terms.at(name) > 0);
+    CHECK(alone.terms.at(name) == doctest::Approx(whole.terms.at(name)).epsilon(1e-6));
+    CHECK(alone.terms.at("loss") == doctest::Approx(alone.terms.at(name)).epsilon(1e-12));
+    CHECK(largest(alone.gradients.to_vector()) > 0);
+    gradient = add(gradient, alone.gradients);
+    sum += alone.terms.at(name);
+    one.*member *= 3;
+    Evaluated triple = evaluated(pair, &teacher, {batch}, one);
+    CHECK(triple.terms.at(name) == doctest::Approx(3 * alone.terms.at(name)).epsilon(1e-6));
+  }
+  CHECK(whole.terms.at("loss") == doctest::Approx(sum).epsilon(1e-6));
+  CHECK(close_to_scale(whole.gradients, gradient, 1e-5, "gradients add up"));
+}
+
+TEST_CASE("losses: a student equal to its teacher has no loss but the task's") {
+  Pair pair({}, "dense");
+  OnlineTeacher teacher(pair.teacher);
+  LossConfig config;
+  config.approx = 0;  // dense attention estimates nothing
+  Evaluated e = evaluated(pair, &teacher, {pair.source().in_order(0, 2)}, config);
+  for (const char* name : {"prob", "context", "kd", "kd_task"}) {
+    CHECK(std::abs(e.terms.at(name)) < 1e-6);
+  }
+  CHECK(e.terms.at("task") > 0.2);
+}
+
+TEST_CASE("losses: a dump in f32 is as good as the teacher beside the student") {
+  Pair pair;
+  Scratch scratch;
+  Batch batch = pair.source().batch(0, 3);
+  for (auto content : {data::DumpContent::qk, data::DumpContent::maps}) {
+    for (int64_t top_n : {0, 8}) {
+      INFO(data::name_of(content) << ", top " << top_n);
+      std::string dir = (scratch / join(data::name_of(content), top_n)).string();
+      write_dump(pair, dir, content, top_n);
+      OnlineTeacher online(pair.teacher, top_n);
+      DumpTeacher dumped(dir, expected_of(pair));
+      Evaluated a = evaluated(pair, &online, {batch}), b = evaluated(pair, &dumped, {batch});
+      CHECK(a.terms.size() == 8);  // six terms, the sum and the plain NLL
+      check_close(b, a, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("losses: two micro-batches of one window are one of two") {
+  Pair pair({.dtype = Dtype::f64});
+  OnlineTeacher teacher(pair.teacher);
+  WindowSource source = pair.source();
+  Evaluated one = evaluated(pair, &teacher, {source.batch(0, 2)});
+  Evaluated two = evaluated(pair, &teacher, {source.batch(0, 1), source.batch(1, 1)});
+  check_close(two, one, 1e-10);
+}
+
+TEST_CASE("losses: recomputation changes no bit of terms and gradients") {
+  Pair pair({.dropout = 0.2});
+  OnlineTeacher teacher(pair.teacher);
+  Batch batch = pair.source().batch(0, 2);
+  std::vector<Evaluated> results;
+  for (bool recompute : {false, true}) {
+    pair.store->zero_gradients();
+    RandomStream random{.seed = 3, .stream = 2};
+    Objective objective(*pair.student, &teacher, {});
+    Evaluated e;
+    objective.run(batch, {.random = &random, .recompute = recompute}, e.terms);
+    e.gradients = pair.store->gradients().clone();
+    results.push_back(e);
+  }
+  CHECK(results[0].terms == results[1].terms);
+  CHECK(same_bits(results[0].gradients, results[1].gradients));
+}
+
+TEST_CASE("losses: what a dump or a method does not have is named") {
+  Pair pair;
+  Scratch scratch;
+  std::string dir = (scratch / "dump").string();
+  write_dump(pair, dir, data::DumpContent::none, 8, false);
+  DumpTeacher teacher(dir, expected_of(pair));
+  auto missing = [&](double LossConfig::*weight) {
+    LossConfig c = task_only();
+    c.*weight = 1;
+    return message([&] { Objective(*pair.student, &teacher, c); });
+  };
+  CHECK(missing(&LossConfig::approx) ==
+        dir + ": holds no attention, which the losses approx and prob with a weight need");
+  CHECK(missing(&LossConfig::context) ==
+        dir + ": holds no context, which the loss context with a weight need");
+  CHECK(missing(&LossConfig::kd) == "no error");
+  Pair plain({}, "dense");
+  OnlineTeacher online(plain.teacher);
+  CHECK(message([&] { evaluated(plain, &online, {plain.source().batch(0, 1)}); }) ==
+        "tap: attention method 'dense' gives no 'scores'");
+  CHECK(message([&] { Objective(*pair.student, nullptr, {}); }) ==
+        "losses: a loss with a weight needs a teacher");
+}
+
+TEST_CASE("losses: a dump of another teacher, text or window is refused") {
+  Pair pair;
+  Scratch scratch;
+  std::string dir = (scratch / "dump").string();
+  write_dump(pair, dir, data::DumpContent::qk, 8);
+  auto with = [&](auto change) {
+    DumpTeacher::Expected e = expected_of(pair);
+    change(e);
+    return message([&] { DumpTeacher(dir, e); });
+  };
+  CHECK(with([](auto&) {}) == "no error");
+  std::string other = hash_of("other");
+  std::string line = with([&](auto& e) { e.source.teacher_hash = other; });
+  CHECK(line.find(dir) == 0);
+  CHECK(line.find("teacher") != std::string::npos);
+  CHECK(line.find(pair.hash().substr(0, 8)) != std::string::npos);
+  CHECK(line.find(other.substr(0, 8)) != std::string::npos);
+  CHECK(with([&](auto& e) { e.source.tokenizer_hash = other; }).find("tokenizer") !=
+        std::string::npos);
+  CHECK(with([&](auto& e) { e.source.corpus_hash = other; }) != "no error");
+  CHECK(with([](auto& e) { e.window = 12; }) ==
+        dir + ": its samples have 16 tokens, this run's windows have 12 (sequence_length)");
+}
+
+TEST_CASE("losses: the term that is not finite is named") {
+  Pair pair;
+  Spy teacher(std::make_unique<OnlineTeacher>(pair.teacher), 0);
+  CHECK(message([&] { evaluated(pair, &teacher, {pair.source().batch(0, 1)}); }) ==
+        "loss term 'context' is nan");
+}
+
+}  // namespace brine::test

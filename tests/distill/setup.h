@@ -1,0 +1,171 @@
+// A tiny teacher, student and text for the tests of losses and trainer, and dumps of the teacher.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/dump_writer.h"
+#include "data/sha256.h"
+#include "distill/dump_teacher.h"
+#include "distill/model_io.h"
+#include "distill/trainer.h"
+#include "tests/gradcheck.h"
+#include "tests/scratch.h"
+
+namespace brine::test {
+
+using namespace brine::distill;
+
+struct Sizes {
+  int64_t tokens = 16, windows = 7;
+  double dropout = 0;
+  int64_t redraw_interval = 0;
+  int64_t hidden = 24;
+  Dtype dtype = Dtype::f32;
+};
+
+inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
+  nn::ModelConfig c;
+  c.opt = {.vocab_size = 37,
+           .hidden_size = s.hidden,
+           .num_hidden_layers = 2,
+           .num_attention_heads = 3,
+           .ffn_dim = 40,
+           .max_position_embeddings = s.tokens,
+           .dropout = s.dropout,
+           .init_std = 0.15};
+  c.attention = method;
+  nn::Schema keys;
+  c.method().describe(keys);
+  if (method == "sea") {
+    keys.set_text("k", {"3"});
+    keys.set_text("columns", {"12"});
+    keys.set_text("redraw_interval", {std::to_string(s.redraw_interval)});
+  }
+  return c;
+}
+
+inline std::vector<int32_t> text(const Sizes& s) {
+  Tensor t = ids({s.tokens * s.windows}, 77, 37);
+  return {t.data<int32_t>(), t.data<int32_t>() + t.numel()};
+}
+
+// A teacher and a student that starts from its weights; equal for equal sizes.
+struct Pair {
+  explicit Pair(const Sizes& s = {}, const std::string& method = "sea")
+      : sizes(s), teacher_config(config_of(s, "dense")), config(config_of(s, method)) {
+    teacher = nn::make_model(teacher_config, 1, s.dtype);
+    student = nn::make_model(config, 2, s.dtype);
+    std::vector<nn::NamedTensor> base = nn::state_of(*teacher);
+    nn::load_state(*student, base, "teacher", [&](const std::string& name) {
+      return name.find(".self_attn." + method + ".") != std::string::npos;
+    });
+    store = std::make_unique<nn::ParameterStore>(*student);
+  }
+  WindowSource source(uint64_t seed = 4) const { return {text(sizes), sizes.tokens, seed}; }
+  std::string hash() const { return tensor_hash(tensors_of(*teacher)); }
+
+  Sizes sizes;
+  nn::ModelConfig teacher_config, config;
+  std::shared_ptr<nn::OptModel> teacher;
+  std::unique_ptr<nn::OptModel> student;
+  std::unique_ptr<nn::ParameterStore> store;
+};
+
+inline std::string hash_of(const std::string& text) {
+  data::Sha256 h;
+  h.update(text);
+  return h.hex();
+}
+
+// softmax(q k^T / sqrt(d)) of a causal teacher.
+inline Tensor map_of(const TeacherAttention& a) {
+  return softmax(matmul(a.q, a.k, false, true), 1 / std::sqrt(double(a.q.dim(3))),
+                 {.causal = true});
+}
+
+// Dumps every window in f32, as `spec` says what to keep.
+inline void write_dump(const Pair& pair, const std::string& dir, data::DumpContent content,
+                       int64_t top_n, bool context = true) {
+  NoGrad off;
+  data::DumpSpec s;
+  s.content = content;
+  s.dtype = Dtype::f32;
+  s.layers = 2;
+  s.heads = 3;
+  s.hidden = pair.sizes.hidden;
+  s.head_size = s.hidden / 3;
+  s.tokens = pair.sizes.tokens;
+  s.vocab = 37;
+  s.context = context;
+  s.logits = top_n ? data::DumpLogits::top : data::DumpLogits::full;
+  s.top_n = top_n;
+  s.teacher_hash = pair.hash();
+  s.tokenizer_hash = hash_of("tokenizer");
+  s.corpus_hash = hash_of("corpus");
+  s.samples = pair.sizes.windows;
+  for (int64_t w = 0; w < s.samples; ++w) s.windows.push_back(w);
+  data::DumpWriter writer(dir, s);
+  OnlineTeacher teacher(pair.teacher, top_n);
+  WindowSource source = pair.source();
+  int64_t B = s.samples, T = s.tokens;
+  Batch batch = source.in_order(0, B);
+  teacher.begin(batch);
+  data::DumpBatch out;
+  for (int64_t i = 0; i < s.layers; ++i) {
+    TeacherLayer t = teacher.layer(i);
+    data::DumpLayer l;
+    if (content == data::DumpContent::maps) l.attention = map_of(t.attention);
+    if (content == data::DumpContent::qk) {
+      l.query = t.attention.q;
+      l.key = t.attention.k;
+    }
+    if (context) l.context = t.context;
+    l.output = t.output;
+    out.layers.push_back(l);
+  }
+  TopLogits top = teacher.logits();
+  out.logits = top.values.view({B, T, -1});
+  if (top.ids.defined()) out.logit_ids = top.ids.view({B, T, -1});
+  out.lse = top.lse.view({B, T});
+  out.windows = batch.windows;
+  writer.put(std::move(out));
+  writer.finish();
+}
+
+inline DumpTeacher::Expected expected_of(const Pair& pair) {
+  return {{pair.hash(), hash_of("tokenizer"), hash_of("corpus")}, pair.sizes.tokens};
+}
+
+// Wraps a teacher: counts what the system was asked for at each batch, and returns NaN as the
+// context of batch number `bad`.
+class Spy : public Teacher {
+ public:
+  explicit Spy(std::unique_ptr<Teacher> inner, int64_t bad = -1)
+      : inner_(std::move(inner)), bad_(bad) {}
+  void require(const TeacherNeeds& needs) override { inner_->require(needs); }
+  void plan(BatchOrder order, int64_t first) override { inner_->plan(order, first); }
+  void begin(const Batch& batch) override {
+    system_calls.push_back(allocator_stats().system_calls);
+    inner_->begin(batch);
+  }
+  TeacherLayer layer(int64_t i) override {
+    TeacherLayer l = inner_->layer(i);
+    if (int64_t(system_calls.size()) - 1 == bad_) {
+      l.context = l.context.clone();
+      l.context.data<float>()[3] = NAN;
+    }
+    return l;
+  }
+  TopLogits logits() override { return inner_->logits(); }
+
+  std::vector<int64_t> system_calls;
+
+ private:
+  std::unique_ptr<Teacher> inner_;
+  int64_t bad_;
+};
+
+}  // namespace brine::test

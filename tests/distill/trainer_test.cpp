@@ -1,0 +1,269 @@
+// The training loop: it learns, resumes to the bit, survives bad steps, and stays in its memory.
+#include "distill/trainer.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "data/file_io.h"
+#include "distill/checkpoint.h"
+#include "tests/distill/setup.h"
+
+namespace brine::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nn::Json;
+
+TrainerConfig six_steps() {
+  TrainerConfig c;
+  c.steps = 6;
+  c.batch_size = 2;
+  c.accumulate = 2;
+  c.eval_every = 2;
+  c.eval_windows = 3;
+  c.save_every = 3;
+  c.keep = 0;
+  c.optimizer.learning_rate = 1e-3;
+  c.optimizer.attention_learning_rate = 1e-2;
+  c.schedule = {.schedule = "linear", .warmup_steps = 2};
+  return c;
+}
+
+struct Ran {
+  TrainOutcome outcome;
+  std::string terminal;
+};
+
+// Trains a fresh student in `dir`; with `resume` from what the directory holds.
+Ran train(const fs::path& dir, const Sizes& sizes, Teacher* teacher, const TrainerConfig& config,
+          bool resume = false, const LossConfig& losses = {},
+          const std::string& configuration = "{\"k\": 3}") {
+  Pair pair(sizes);
+  WindowSource source = pair.source(), valid = pair.source(0);
+  Trainer trainer({.model = *pair.student,
+                   .store = *pair.store,
+                   .config = pair.config,
+                   .teacher = teacher,
+                   .losses = losses,
+                   .train = source,
+                   .valid = &valid,
+                   .run_dir = dir.string(),
+                   .configuration = configuration,
+                   .seed = 11},
+                  config);
+  fs::create_directories(dir);
+  LogConfig log_config;
+  if (resume) {
+    trainer.resume();
+    log_config.resume_step = trainer.step();
+  }
+  std::ostringstream terminal;
+  RunLog log(dir, terminal, log_config);
+  Ran out;
+  out.outcome = trainer.run(log);
+  out.terminal = terminal.str();
+  return out;
+}
+
+std::unique_ptr<Teacher> online(const Sizes& sizes) {
+  return std::make_unique<OnlineTeacher>(Pair(sizes).teacher);
+}
+
+std::string file(const fs::path& dir, int64_t step, const char* name) {
+  return data::read_file(checkpoint_path(dir, step) / name);
+}
+
+// What a run logged, without times.
+std::vector<std::string> log_lines(const fs::path& dir) {
+  std::istringstream in(data::read_file(dir / "log.jsonl"));
+  std::vector<std::string> out;
+  for (std::string line; std::getline(in, line);) {
+    Json json = Json::parse(line);
+    for (const char* key : {"time", "seconds", "tokens_per_second"}) json.erase(key);
+    out.push_back(json.dump());
+  }
+  return out;
+}
+
+void check_same_run(const fs::path& a, const fs::path& b, int64_t step) {
+  CHECK(file(a, step, "model.safetensors") == file(b, step, "model.safetensors"));
+  CHECK(file(a, step, "optimizer.safetensors") == file(b, step, "optimizer.safetensors"));
+  Json x = Json::parse(file(a, step, "trainer.json")),
+       y = Json::parse(file(b, step, "trainer.json"));
+  x.erase("seconds");
+  y.erase("seconds");
+  CHECK(x == y);
+  CHECK(log_lines(a) == log_lines(b));
+}
+
+// A run directory as it was when a process was killed after the checkpoint of step 3.
+void copy_killed(const fs::path& from, const fs::path& to) {
+  fs::create_directories(to);
+  fs::copy(checkpoint_path(from, 3), checkpoint_path(to, 3), fs::copy_options::recursive);
+  std::string log = data::read_file(from / "log.jsonl");
+  data::write_file_atomic(to / "log.jsonl", log.substr(0, log.size() - 20));  // a torn line
+}
+
+template <class F>
+std::string message(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("trainer: one batch is learnt by heart") {
+  Sizes sizes{.windows = 2};
+  for (const char* kind : {"task", "distill"}) {
+    Scratch scratch;
+    TrainerConfig c;
+    c.steps = 120;
+    c.batch_size = 2;
+    c.optimizer.learning_rate = c.optimizer.attention_learning_rate = 5e-3;
+    bool task = kind == std::string("task");
+    auto teacher = online(sizes);
+    Ran ran = train(scratch / "run", sizes, task ? nullptr : teacher.get(), c, false,
+                    task ? task_only() : LossConfig{});
+    Json first = Json::parse(log_lines(scratch / "run")[0]);
+    double begin = first.at("loss"), end = ran.outcome.last.at("loss");
+    INFO(kind << ": " << begin << " to " << end);
+    CHECK(ran.outcome.steps == 120);
+    CHECK(begin > (task ? 3.0 : 0.5));
+    CHECK(end < (task ? 0.1 : 0.5 * begin));
+  }
+}
+
+TEST_CASE("trainer: a resumed run is the uninterrupted run, bit for bit") {
+  Sizes sizes{.dropout = 0.2, .redraw_interval = 2};
+  Scratch scratch;
+  Pair pair(sizes);
+  std::string dump = (scratch / "dump").string();
+  write_dump(pair, dump, data::DumpContent::qk, 8);
+  for (bool dumped : {false, true}) {
+    for (bool recompute : {false, true}) {
+      INFO((dumped ? "from a dump" : "online") << (recompute ? ", recomputing" : ""));
+      auto teacher = [&]() -> std::unique_ptr<Teacher> {
+        if (!dumped) return online(sizes);
+        return std::make_unique<DumpTeacher>(dump, expected_of(pair));
+      };
+      std::string name = join(dumped, recompute);
+      TrainerConfig config = six_steps();
+      config.recompute = recompute;
+      auto first = teacher(), second = teacher();
+      train(scratch / ("whole" + name), sizes, first.get(), config);
+      copy_killed(scratch / ("whole" + name), scratch / ("killed" + name));
+      Ran resumed = train(scratch / ("killed" + name), sizes, second.get(), config, true);
+      CHECK(resumed.outcome.steps == 6);
+      check_same_run(scratch / ("whole" + name), scratch / ("killed" + name), 6);
+      CHECK(file(scratch / ("whole" + name), 3, "model.safetensors") !=
+            file(scratch / ("whole" + name), 6, "model.safetensors"));
+    }
+  }
+  // Recomputation is no other training.
+  CHECK(file(scratch / "whole00", 6, "model.safetensors") ==
+        file(scratch / "whole01", 6, "model.safetensors"));
+}
+
+TEST_CASE("trainer: a damaged newest checkpoint falls back to the one before") {
+  Sizes sizes{.dropout = 0.2};
+  Scratch scratch;
+  auto a = online(sizes), b = online(sizes);
+  train(scratch / "run", sizes, a.get(), six_steps());
+  std::string whole = file(scratch / "run", 6, "model.safetensors");
+  fs::resize_file(checkpoint_path(scratch / "run", 6) / "optimizer.safetensors", 100);
+  train(scratch / "run", sizes, b.get(), six_steps(), true);
+  CHECK(file(scratch / "run", 6, "model.safetensors") == whole);
+}
+
+TEST_CASE("trainer: a changed configuration is listed and stops the resumption") {
+  Scratch scratch;
+  auto teacher = online({});
+  train(scratch / "run", {}, teacher.get(), six_steps());
+  CHECK(message([&] {
+          train(scratch / "run", {}, teacher.get(), six_steps(), true, {}, "{\"k\": 4}");
+        }) == (scratch / "run").string() + ": the configuration changed since; k: 3 -> 4");
+  CHECK(message([&] { train(scratch / "new", {}, teacher.get(), six_steps(), true); }) ==
+        (scratch / "new").string() + ": no good checkpoint to resume from");
+}
+
+TEST_CASE("trainer: a loss that is not finite stops with its term and step") {
+  Scratch scratch;
+  Spy teacher(online({}), 5);  // the second micro-batch of step 3
+  TrainerConfig config = six_steps();
+  CHECK(message([&] { train(scratch / "run", {}, &teacher, config); }) ==
+        "step 3: loss term 'context' is nan");
+}
+
+TEST_CASE("trainer: or skips the step, counts it and says so; a dump keeps its place") {
+  Sizes sizes;
+  Scratch scratch;
+  Pair pair(sizes);
+  std::string dump = (scratch / "dump").string();
+  write_dump(pair, dump, data::DumpContent::qk, 0);
+  TrainerConfig config = six_steps();
+  config.nonfinite = "skip";
+  std::vector<std::string> weights;
+  for (bool dumped : {false, true}) {
+    fs::path dir = scratch / join("run", dumped);
+    std::unique_ptr<Teacher> inner = online(sizes);
+    if (dumped) inner = std::make_unique<DumpTeacher>(dump, expected_of(pair));
+    Spy teacher(std::move(inner), 4);  // the first micro-batch of step 3: the second never begins
+    Ran ran = train(dir, sizes, &teacher, config);
+    CHECK(ran.outcome.skipped == 1);
+    CHECK(ran.outcome.steps == 6);
+    Json state = Json::parse(file(dir, 6, "trainer.json"));
+    CHECK(state.at("skipped_steps") == 1);
+    CHECK(state.at("optimizer_steps") == 5);
+    bool said = false;
+    for (const std::string& line : log_lines(dir)) {
+      said = said || line.find("step 3 skipped: loss term 'context' is nan (1 so far)") !=
+                         std::string::npos;
+    }
+    CHECK(said);
+    for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+      CHECK(file(dir, 6, name).find("nan") == std::string::npos);
+    }
+    data::Safetensors saved(checkpoint_path(dir, 6) / "model.safetensors");
+    for (const auto& e : saved.entries()) {
+      for (double value : saved.tensor(e.name).to_vector()) REQUIRE(std::isfinite(value));
+    }
+    CHECK(teacher.system_calls.size() == 11);  // of twelve micro-batches
+  }
+}
+
+TEST_CASE("trainer: nothing is asked from the system after the third step") {
+  Sizes sizes{.tokens = 40, .dropout = 0.1, .redraw_interval = 2};
+  Scratch scratch;
+  Spy teacher(online(sizes));
+  TrainerConfig config = six_steps();
+  config.steps = 9;
+  config.accumulate = 1;
+  config.eval_every = config.save_every = 0;
+  train(scratch / "run", sizes, &teacher, config);
+  REQUIRE(teacher.system_calls.size() == 9);
+  CHECK(teacher.system_calls[0] < teacher.system_calls[3]);  // the count counts
+  for (size_t step = 4; step < 9; ++step) {
+    CHECK(teacher.system_calls[step] == teacher.system_calls[3]);
+  }
+}
+
+TEST_CASE("trainer: 1, 2 and 3 threads train to the same bits") {
+  Sizes sizes{.tokens = 70, .windows = 4, .dropout = 0.1, .hidden = 48};
+  Scratch scratch;
+  TrainerConfig config = six_steps();
+  config.steps = 2;
+  config.eval_every = 0;
+  for (int n : {1, 2, 3}) {
+    Threads set(n);
+    auto teacher = online(sizes);
+    train(scratch / join("run", n), sizes, teacher.get(), config);
+    if (n > 1) check_same_run(scratch / "run1", scratch / join("run", n), 2);
+  }
+}
+
+}  // namespace brine::test
