@@ -19,6 +19,8 @@ struct Suite {
   std::vector<BenchRow> (*run)();
 };
 const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
+                         {"gemm", bench::bench_gemm},
+                         {"conv", bench::bench_conv},
                          {"attention", bench::bench_attention},
                          {"sparse", bench::bench_sparse},
                          {"train", bench::bench_train}};

@@ -29,6 +29,23 @@ double median_time(const std::function<void()>& f, double seconds) {
   return times[times.size() / 2];
 }
 
+std::pair<double, double> median_times(const std::function<void()>& f,
+                                       const std::function<void()>& g, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> times[2];
+  double total = 0;
+  for (int turn = -2; times[1].size() < 5 || (total < seconds * 1e3 && turn < 2000); ++turn) {
+    const auto start = Clock::now();
+    (turn & 1 ? g : f)();
+    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    if (turn < 0) continue;
+    times[turn & 1].push_back(ms);
+    total += ms;
+  }
+  for (auto& t : times) std::nth_element(t.begin(), t.begin() + long(t.size() / 2), t.end());
+  return {times[0][times[0].size() / 2], times[1][times[1].size() / 2]};
+}
+
 double triad_bandwidth() {
   static std::map<int, double> measured;
   double& known = measured[threads()];

@@ -1,0 +1,77 @@
+// Convolutions of SEA's decoder against oneDNN called directly, the weight gradient included.
+#include "apps/bench/bench.h"
+#include "tensor/cpu/onednn.h"
+#include "tensor/kernels_conv.h"
+
+namespace brine::bench {
+namespace {
+
+using onednn::Pass;
+
+struct Layer {
+  const char* name;
+  int64_t columns, in, out, dilation;
+};
+
+Tensor ramp(const Shape& shape) {
+  Tensor x = Tensor::empty(shape);
+  float* p = x.data<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) p[i] = float(i * 7919 % 2003) * 1e-3f - 1;
+  return x;
+}
+
+// The direct call gets the best of two layouts, channels last and oneDNN's own; what it would cost
+// to bring activations into the latter is not counted.
+void bench_layer(std::vector<BenchRow>& rows, const Layer& l, int64_t T) {
+  const int64_t B = 8, W = l.columns;
+  const Convolution conf{.dilation = l.dilation};
+  Tensor x = ramp({B, T + 2 * l.dilation, W, l.in}), w = ramp({l.out, l.in, 3, 3});
+  Tensor b = ramp({l.out}), y = Tensor::empty({B, T, W, l.out}), dy = ramp({B, T, W, l.out});
+  Tensor dx = Tensor::like(x), dw = Tensor::zeros_like(w), db = Tensor::zeros_like(b);
+  onednn::ImageConvolution image{.rows = T,
+                                 .columns = W,
+                                 .in = l.in,
+                                 .out = l.out,
+                                 .kernel_t = 3,
+                                 .kernel_w = 3,
+                                 .dilation = l.dilation};
+  const std::pair<Pass, const char*> passes[] = {{Pass::forward, " forward"},
+                                                 {Pass::data_gradient, " data gradient"},
+                                                 {Pass::weight_gradient, " weight gradient"}};
+  for (auto [pass, name] : passes) {
+    image.bias = pass != Pass::data_gradient;
+    auto plain = onednn::convolution_direct(image, B, pass, false);
+    auto own_layout = onednn::convolution_direct(image, B, pass, true);
+    const double other = median_time(own_layout, 0.2), nhwc = median_time(plain, 0.2);
+    auto [own, direct] = median_times(
+        [&] {
+          if (pass == Pass::forward) {
+            BRINE_CALL(y, conv2d, y, x, w, b, conf);
+          } else if (pass == Pass::data_gradient) {
+            BRINE_CALL(y, conv2d_backward, dx, {}, {}, dy, x, w, {}, conf);
+          } else {
+            BRINE_CALL(y, conv2d_backward, {}, dw, db, dy, x, w, {}, conf);
+          }
+        },
+        other < nhwc ? own_layout : plain);
+    const double work = 18 * double(B * T * W) * double(l.in * l.out), rate = work / own / 1e6;
+    rows.push_back({join(l.name, name), join(B, "x", T, "x", W, " ", l.in, "->", l.out), own, rate,
+                    "GFLOP/s", rate / peak_flops(), own / direct});
+  }
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_conv() {
+  const Layer layers[] = {{"lean H 12", 16, 24, 24, 2},
+                          {"lean H 8", 16, 16, 16, 2},
+                          {"paper H 12", 32, 48, 48, 1},
+                          {"paper H 8", 32, 32, 32, 1}};
+  std::vector<BenchRow> rows;
+  for (const Layer& l : layers) {
+    for (int64_t T : {512, 2048}) bench_layer(rows, l, T);
+  }
+  return rows;
+}
+
+}  // namespace brine::bench
