@@ -96,7 +96,10 @@ BenchRow bench_bert_layer() {
     adamw.step(1, 0);
   });
   const double flops = 6.0 * double(B * T) * double(4 * C * C + 2 * C * inner + 2 * T * C);
-  row.notes.push_back({"gflops", flops / row.ms / 1e6});
+  row.notes.insert(row.notes.begin(), {"tokens_per_second", row.rate});
+  row.rate = flops / row.ms / 1e6;
+  row.unit = "GFLOP/s";
+  row.share = row.rate / peak_flops();
   return row;
 }
 
