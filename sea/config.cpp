@@ -85,7 +85,7 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
         "sea: the decoder's sizes must be at least 1");
   check(d.last_kernel == 1 || d.last_kernel == 3, "sea: last_kernel is ", d.last_kernel,
         ", must be 1 or 3");
-  check(K % d.width_reduction == 0, "sea: K = ", K,
+  check(K % d.width_reduction == 0, "sea: columns = ", K,
         " is not a multiple of width_reduction = ", d.width_reduction);
   check(!d.norm || K / d.width_reduction >= 3, "sea: K / width_reduction = ", K / d.width_reduction,
         " columns are too few for the decoder's LayerNorm, at least 3");
