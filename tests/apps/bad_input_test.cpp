@@ -1,0 +1,165 @@
+// Bad input to the program: one line that names the file and the reason, status 1, nothing damaged.
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Bad {
+  std::string command;
+  std::vector<std::string> said;  // parts of the line
+};
+
+void check_refused(const Bad& bad, const std::string& before = "") {
+  const World& w = world();
+  INFO(bad.command);
+  auto files = w.files();
+  Finished f = w.run(bad.command + " --quiet", before);
+  CHECK(f.status == 1);
+  CHECK(f.out.empty());
+  INFO(f.error);
+  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  CHECK(f.error.rfind("brine " + bad.command.substr(0, bad.command.find(' ')) + ": ", 0) == 0);
+  for (const std::string& part : bad.said) {
+    CHECK_MESSAGE(f.error.find(part) != std::string::npos, "no " << part);
+  }
+  auto after = w.files();
+  for (const auto& [name, content] : files) {
+    CHECK_MESSAGE(after[name] == content, name << " was damaged");
+  }
+}
+
+// A copy of a directory of the world in which one file was changed.
+void damaged(const std::string& from, const std::string& to, const std::string& file,
+             const std::function<std::string(std::string)>& change) {
+  const World& w = world();
+  fs::copy(w.path(from), w.path(to), fs::copy_options::recursive);
+  w.write(to + "/" + file, change(read_all(w.path(to + "/" + file))));
+}
+
+std::string half(std::string s) { return s.substr(0, s.size() / 2); }
+std::string garbage(std::string) { return "no such format"; }
+
+}  // namespace
+
+TEST_CASE("bad input: text that is missing, empty, not UTF-8, a directory or too short") {
+  const World& w = world();
+  w.write("latin1.txt", "caf\xe9 au lait");
+  w.write("empty.txt", "");
+  w.write("short.txt", "the king");
+  std::string train = "train --config model.toml --tokenizer tok --out bad-run --train ";
+  check_refused({train + "none.txt", {"none.txt", "No such file"}});
+  check_refused({train + "latin1.txt", {"latin1.txt", "not UTF-8", "offset 3"}});
+  check_refused({train + "empty.txt", {}});
+  check_refused({train + "short.txt", {"32"}});
+  check_refused({train + "tok", {"tok"}});
+  check_refused({"dump --model teacher --out bad-dump --data none.txt", {"none.txt"}});
+  check_refused({"eval --model teacher --data latin1.txt", {"latin1.txt", "UTF-8"}});
+  CHECK_FALSE(fs::exists(w.path("bad-run")));
+  CHECK_FALSE(fs::exists(w.path("bad-dump")));
+}
+
+TEST_CASE("bad input: configurations") {
+  const World& w = world();
+  w.write("open.toml", "steps = [");
+  w.write("key.toml", "steps = 3\nbatch_sise = 2\n");
+  w.write("type.toml", "steps = \"three\"\n");
+  std::string rest = " --tokenizer tok --train text.txt --out bad-run";
+  check_refused({"train --config open.toml" + rest, {"open.toml:1"}});
+  check_refused({"train --config key.toml" + rest, {"key.toml:2", "batch_sise", "batch_size"}});
+  check_refused({"train --config type.toml" + rest, {"type.toml:1", "steps"}});
+  check_refused({"train --config none.toml" + rest, {"none.toml"}});
+}
+
+TEST_CASE("bad input: sizes that cannot be") {
+  check_refused({World::distill("--k 0") + " --out bad-run", {"k must be at least 1"}});
+  check_refused({World::distill("--columns 13") + " --out bad-run",
+                 {"13 is not a multiple of width_reduction"}});
+  check_refused({World::train() + " --out bad-run --sequence-length 64", {"64", "32 positions"}});
+  check_refused({World::distill() + " --out bad-run --sequence-length 64", {"64", "32 positions"}});
+  check_refused({"eval --model teacher --data text.txt --sequence-length 33", {"33", "32"}});
+  check_refused({"dump --model teacher --data text.txt --out bad-run --windows 9999", {"9999"}});
+  check_refused({World::train() + " --out bad-run --decoder.num-attention-heads 5", {"5"}});
+  check_refused({World::train() + " --out bad-run --decoder.vocab-size 299", {"300", "299"}});
+}
+
+TEST_CASE("bad input: tokenizers") {
+  damaged("tok", "bad-tok-1", "tokenizer.json", half);
+  damaged("tok", "bad-tok-2", "tokenizer.json", garbage);
+  std::string rest = " --config model.toml --train text.txt --out bad-run --tokenizer ";
+  check_refused({"train" + rest + "bad-tok-1", {"bad-tok-1/tokenizer.json"}});
+  check_refused({"train" + rest + "bad-tok-2", {"bad-tok-2/tokenizer.json"}});
+  check_refused({"train" + rest + "nowhere", {"nowhere"}});
+}
+
+TEST_CASE("bad input: models and checkpoints") {
+  damaged("export", "bad-export-1", "model.safetensors", half);
+  damaged("export", "bad-export-2", "model.safetensors", garbage);
+  damaged("export", "bad-export-3", "config.json", half);
+  damaged("teacher", "bad-teacher", "step-00000003/model.safetensors", half);
+  std::string eval = "eval --data text.txt --model ";
+  check_refused({eval + "bad-export-1", {"bad-export-1/model.safetensors"}});
+  check_refused({eval + "bad-export-2", {"bad-export-2/model.safetensors"}});
+  check_refused({eval + "bad-export-3", {"bad-export-3/config.json"}});
+  check_refused({eval + "nowhere", {"nowhere"}});
+  check_refused({eval + "bad-teacher", {"bad-teacher"}});
+  check_refused({"distill --teacher bad-export-1 --data text.txt --out bad-run",
+                 {"bad-export-1/model.safetensors"}});
+  check_refused({"export --checkpoint student --out export", {"export", "already holds"}});
+}
+
+TEST_CASE("bad input: dumps and golden files") {
+  const World& w = world();
+  damaged("dump", "bad-dump-1", "shard-00000.h5", half);
+  damaged("dump", "bad-dump-2", "manifest.json", half);
+  auto patched = [](std::string s) {  // the right size, wrong bytes at the start
+    return std::string(64, 'x') + s.substr(std::min<size_t>(s.size(), 64));
+  };
+  damaged("dump", "bad-dump-3", "shard-00000.h5", patched);
+  std::string distill = World::distill() + " --out bad-run --dump ";
+  check_refused({distill + "bad-dump-1", {"bad-dump-1/shard-00000.h5"}});
+  check_refused({distill + "bad-dump-2", {"bad-dump-2/manifest.json"}});
+  check_refused({distill + "bad-dump-3", {"bad-dump-3/shard-00000.h5"}});
+  check_refused({distill + "nowhere", {"nowhere"}});
+  w.must("train --model teacher --train text.txt --batch-size 2 --steps 1 --out other");
+  std::string other = World::distill("--steps 2 --columns 12", "other");
+  check_refused({other + " --out bad-run --dump dump", {"dump", "teacher"}});
+  w.write("cut.h5", half(read_all(BRINE_SOURCE_DIR "/tests/golden/causal_paper_t12.h5")));
+  check_refused({"verify cut.h5", {"cut.h5"}});
+  check_refused({"verify text.txt", {"text.txt"}});
+}
+
+TEST_CASE("bad input: a run that is there, another configuration") {
+  check_refused({World::train() + " --valid text.txt --out teacher", {"teacher", "already holds"}});
+  check_refused({World::train() + " --valid text.txt --out teacher --resume --batch-size 3",
+                 {"teacher", "batch_size: 2 -> 3"}});
+  check_refused({World::train() + " --out nothing-there --resume", {"nothing-there"}});
+}
+
+TEST_CASE("bad input: a full disk") {
+  std::string limit = "ulimit -f 20;";  // in blocks: no file beyond 10 or 20 KiB
+  check_refused({"export --checkpoint student --out full-export", {"full-export"}}, limit);
+  check_refused({"dump --model teacher --data text.txt --windows 6 --out full-dump", {"full-dump"}},
+                limit);
+  const World& w = world();
+  Finished f = w.run("eval --model teacher --data text.txt --json --quiet", "", "/dev/full");
+  CHECK(f.status == 1);
+  CHECK(f.error == "brine eval: standard output cannot be written\n");
+  auto files = w.files();
+  f = w.run(World::train() + " --out full-run --quiet", limit);
+  CHECK(f.status == 1);
+  CHECK(f.error.find("brine train: full-run/") != std::string::npos);
+  CHECK_FALSE(fs::exists(w.path("full-run/step-00000003")));
+  // With room again the same commands end well.
+  w.must("dump --model teacher --data text.txt --windows 6 --out full-dump");
+  for (const auto& [name, content] : files) {
+    if (name.find("full-dump") == std::string::npos) CHECK(read_all(name) == content);
+  }
+}
+
+}  // namespace brine::tests
