@@ -133,6 +133,15 @@ TEST_CASE(
   CHECK_FALSE(same_bits(plain.hidden, model->hidden({.ids = tokens})));  // dropout did something
 }
 
+TEST_CASE("opt: the packed projection of a store is that of three separate ones") {
+  nn::ModelConfig config = small();
+  auto model = nn::make_model(config, 1, Dtype::f64);
+  NoGrad off;
+  Tensor tokens = ids({2, 9}, 5, 37), separate = model->hidden({.ids = tokens});
+  nn::ParameterStore store(*model);
+  CHECK(close_to_scale(model->hidden({.ids = tokens}), separate, 1e-13));
+}
+
 TEST_CASE("opt: the embedding's gradient has both parts, of the input and of the tied head") {
   nn::ModelConfig config = small();
   auto model = nn::make_model(config, 1, Dtype::f64);
