@@ -69,13 +69,17 @@ double peak_flops() {
 #pragma omp parallel
         {
           volatile float one = 1, tiny = 1e-9f;
-          V x = V{} + one, y = V{} + tiny, sums[kSums] = {};
+          V x = V{} + one, y = V{} + tiny, sums[kSums];
+          for (int s = 0; s < kSums; ++s) sums[s] = V{} + tiny * float(s);
           for (int64_t i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 12
-            for (int s = 0; s < kSums; ++s) sums[s] = sums[s] * x + y;
+            for (int s = 0; s < kSums; ++s) {
+              sums[s] = sums[s] * x + y;
+              asm volatile("" : "+x"(sums[s]));  // chains that are alike stay twelve
+            }
           }
           for (int s = 1; s < kSums; ++s) sums[0] += sums[s];
-          volatile float keep = sums[0][0];
+          volatile V keep = sums[0];
           (void)keep;
         }
       },
