@@ -87,8 +87,9 @@ std::vector<std::string> log_lines(const fs::path& dir) {
 }
 
 void check_same_run(const fs::path& a, const fs::path& b, int64_t step) {
-  CHECK(file(a, step, "model.safetensors") == file(b, step, "model.safetensors"));
-  CHECK(file(a, step, "optimizer.safetensors") == file(b, step, "optimizer.safetensors"));
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    CHECK_MESSAGE((file(a, step, name) == file(b, step, name)), name << " differs");
+  }
   Json x = Json::parse(file(a, step, "trainer.json")),
        y = Json::parse(file(b, step, "trainer.json"));
   x.erase("seconds");
