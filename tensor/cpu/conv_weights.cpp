@@ -22,6 +22,16 @@ constexpr int kBytes = 32;
 constexpr int rows_for(int vectors) { return vectors == 3 ? 4 : 6; }
 #endif
 
+// Otherwise GCC reads the vector again for every use of it.
+template <class V>
+void keep_in_register(V& v) {
+#ifdef __AVX__
+  asm("" : "+x"(v));
+#else
+  (void)v;
+#endif
+}
+
 // acc [height, NV vectors] += sum over rows and columns of x [height] (outer) dy [NV vectors].
 template <class T, int NV>
 void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows, int64_t W) {
@@ -36,7 +46,10 @@ void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows,
     for (int64_t p = 0; p < W; ++p, a += kRows, dy += NV * kLanes) {
       V b[NV];
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) b[j] = *reinterpret_cast<const V*>(dy + j * kLanes);
+      for (int j = 0; j < NV; ++j) {
+        b[j] = *reinterpret_cast<const V*>(dy + j * kLanes);
+        keep_in_register(b[j]);
+      }
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         V v = a[i] - V{};
@@ -60,7 +73,9 @@ struct WeightRun {
   int vectors;    // per tile of O
   int height;     // channels of a tile of C
   int64_t tiles_c, tiles_o, wide;
-  std::vector<T> x, dy, row, total;
+  Tensor packed_x, packed_dy;  // aligned, zeros where nothing is written
+  T *x = nullptr, *dy = nullptr;
+  std::vector<T> row, total;
 
   WeightRun(const ConvSizes& s, const Convolution& conf)
       : s(s),
@@ -88,8 +103,10 @@ struct WeightRun {
   int64_t sums() const { return s.kT * s.kW * tiles_c * tiles_o * tile(); }
 
   void allocate() {
-    x.assign(size_t(tiles_c * rows_of_x() * wide * height), T(0));
-    dy.assign(size_t(tiles_o * block * s.W * vectors * kLanes), T(0));
+    packed_x = Tensor::zeros({tiles_c * rows_of_x() * wide * height}, DtypeOf<T>::value);
+    packed_dy = Tensor::zeros({tiles_o * block * s.W * vectors * kLanes}, DtypeOf<T>::value);
+    x = packed_x.data<T>();
+    dy = packed_dy.data<T>();
     row.resize(size_t(s.W * s.O));
     total.resize(size_t(s.O));
   }
@@ -110,7 +127,7 @@ struct WeightRun {
       int64_t n = std::min<int64_t>(H, s.C - t * H);
       for (int64_t r = 0; r < rows; ++r) {
         const T* in = from + r * s.W * s.C + t * H;
-        T* out = x.data() + ((t * rows_of_x() + r) * wide + s.margin) * H;
+        T* out = x + ((t * rows_of_x() + r) * wide + s.margin) * H;
         for (int64_t w = 0; w < s.W; ++w, in += s.C, out += H) {
           if (n == H) {
             std::memcpy(out, in, H * sizeof(T));
@@ -133,7 +150,7 @@ struct WeightRun {
       }
       for (int64_t t = 0; t < tiles_o; ++t) {
         int64_t lanes = std::min(width, s.O - t * width);
-        T* out = dy.data() + (t * block + r) * s.W * width;
+        T* out = dy + (t * block + r) * s.W * width;
         for (int64_t w = 0; w < s.W; ++w) {
           std::memcpy(out + w * width, in + w * s.O + t * width, size_t(lanes) * sizeof(T));
         }
@@ -151,11 +168,11 @@ struct WeightRun {
     ProductTimer timer;
     int64_t width = vectors * kLanes, step = conf.stride * wide * height;
     for (int64_t o = 0; o < tiles_o; ++o) {
-      const T* b = dy.data() + o * block * s.W * width;
+      const T* b = dy + o * block * s.W * width;
       for (int64_t c = 0; c < tiles_c; ++c) {
         for (int64_t tap = 0; tap < s.kT * s.kW; ++tap) {
           int64_t down = tap / s.kW * conf.dilation, aside = tap % s.kW * conf.dilation;
-          const T* a = x.data() + ((c * rows_of_x() + down) * wide + aside) * height;
+          const T* a = x + ((c * rows_of_x() + down) * wide + aside) * height;
           T* acc = sums + ((tap * tiles_c + c) * tiles_o + o) * tile();
           if (vectors == 1) {
             add_positions<T, 1>(acc, a, step, b, rows, s.W);

@@ -110,6 +110,7 @@ TEST_CASE("matmul cut into tiles and runs of K keeps its bits on any number of t
   check_product(1, 3001, 2, 128, false, true, 1, 0, Dtype::f32);
   check_product(1, 1, 769, 1023, false, true, 1, 0, Dtype::f32);
   check_product(24, 65, 65, 64, false, true, 0.125, 0, Dtype::f32);
+  check_product(2, 1031, 33, 300, true, false, 0.5, 1, Dtype::f32);
 }
 
 TEST_CASE("matmul reads heads out of [B, T, H, d] and writes into them") {
