@@ -36,6 +36,10 @@ struct Distill {
 int Distill::run(const RunContext& context) {
   TrainingRun& run = parts;
   distill::LoadedModel loaded = distill::load_model(teacher);
+  warn_of(loaded);
+  check(loaded.config.attention == "dense", "distill: the teacher ", teacher, " has attention '",
+        loaded.config.attention, "'; its losses are defined for a dense one");
+  check(dump.empty() || top_logits == 0, "distill: top_logits is for a teacher beside the student");
   run.tokenizer = distill::tokenizer_of(loaded.directory);
   run.config.opt = loaded.config.opt;
   int64_t positions = run.config.opt.max_position_embeddings;

@@ -130,6 +130,9 @@ int Dump::run(const RunContext& context) {
         "dump: --model, --data and --out are needed (or --adopt)");
   NoGrad off;
   distill::LoadedModel m = distill::load_model(model);
+  warn_of(m);
+  check(m.config.attention == "dense", "dump: the teacher ", model, " has attention '",
+        m.config.attention, "'; a dump is of a dense one");
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
   int64_t positions = m.config.opt.max_position_embeddings;
   int64_t window = sequence_length ? sequence_length : positions;

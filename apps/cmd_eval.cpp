@@ -68,6 +68,7 @@ void print(const Eval& e, const nn::Json& out) {
 
 int Eval::run(const RunContext&) {
   distill::LoadedModel m = distill::load_model(model);
+  warn_of(m);
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
   if (!attention.empty() && attention != m.config.attention) {
     nn::attention_method(attention);  // names the known ones when it is not

@@ -1,6 +1,7 @@
 // brine export: a checkpoint or run as a Hugging Face style directory.
 #include "apps/program.h"
 #include "apps/terminal.h"
+#include "apps/training.h"
 #include "distill/model_io.h"
 
 namespace brine {
@@ -16,6 +17,7 @@ struct Export {
 
   int run(const RunContext&) {
     distill::LoadedModel m = distill::load_model(checkpoint);
+    warn_of(m);
     std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
     distill::export_model(m.config, *m.model, tokenizer.get(), out);
     log_info(out, ": ", m.config.attention, " model of ",

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "apps/program.h"
+#include "apps/training.h"
 #include "autograd/node.h"
 #include "distill/model_io.h"
 
@@ -59,6 +60,7 @@ struct Generate {
   int run(const RunContext& context) {
     NoGrad off;
     distill::LoadedModel m = distill::load_model(model);
+    warn_of(m);
     std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
     std::vector<int32_t> ids = tokenizer->encode(prompt);
     check(!ids.empty(), "generate: the prompt is empty");

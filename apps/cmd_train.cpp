@@ -34,36 +34,51 @@ struct Train {
   int run(const RunContext& context);
 };
 
+// A key that was given although --model already fixes it.
+void refuse_given(const nn::Schema& keys, const std::string& section, const std::string& model) {
+  for (const nn::Schema::Field& f : keys.fields()) {
+    bool fixed = f.given && f.active() && !f.selects && f.key.rfind(section, 0) == 0;
+    check(!fixed, "train: ", f.key, " cannot be set, ", model, " has its own");
+  }
+}
+
 // The weights of a directory under the attention method that was asked for, or new ones.
-void make_or_load(Train& t, uint64_t seed, bool attention_given) {
+void make_or_load(Train& t, const RunContext& context) {
   TrainingRun& run = t.parts;
-  bool directory = !t.model.empty() && std::filesystem::is_directory(t.model);
-  if (!directory) {
+  if (!t.model.empty()) refuse_given(context.keys, "decoder.", t.model);
+  if (!std::filesystem::is_directory(t.model)) {
+    check(!t.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
     if (!t.model.empty()) {
-      nn::ModelConfig file =
-          nn::from_hf_config(nn::Json::parse(data::read_file(t.model), nullptr, false), t.model);
-      run.config.opt = file.opt;
+      run.config.opt =
+          nn::from_hf_config(nn::Json::parse(data::read_file(t.model), nullptr, false), t.model)
+              .opt;
     }
-    run.model = nn::make_model(run.config, seed);
+    run.model = nn::make_model(run.config, context.seed);
     run.store = std::make_unique<nn::ParameterStore>(*run.model);
     return;
   }
   distill::LoadedModel loaded = distill::load_model(t.model);
-  if (!attention_given || run.config.attention == loaded.config.attention) {
-    run.config = std::move(loaded.config);
-    run.model = loaded.model;
-    run.store = std::move(loaded.store);
+  warn_of(loaded);
+  run.config.opt = loaded.config.opt;
+  const nn::Schema::Field* method = context.keys.find("attention.method");
+  if (method && method->given && run.config.attention != loaded.config.attention) {
+    run.model = distill::make_student(run.config, *loaded.model, context.seed);
+    run.store = std::make_unique<nn::ParameterStore>(*run.model);
     return;
   }
-  run.config.opt = loaded.config.opt;
-  run.model = distill::make_student(run.config, *loaded.model, seed);
-  run.store = std::make_unique<nn::ParameterStore>(*run.model);
+  refuse_given(context.keys, "attention.", t.model);
+  // In place: context.keys points into run.config.
+  nn::Schema theirs, ours;
+  loaded.config.describe_attention(theirs);
+  run.config.describe_attention(ours);
+  ours.set_all(theirs.to_json());
+  run.model = loaded.model;
+  run.store = std::move(loaded.store);
 }
 
 int Train::run(const RunContext& context) {
   TrainingRun& run = parts;
-  const nn::Schema::Field* method = context.keys.find("attention.method");
-  make_or_load(*this, context.seed, method && method->given);
+  make_or_load(*this, context);
   run.tokenizer = tokenizer.empty() ? distill::tokenizer_of(distill::resolve_model(model))
                                     : data::load_tokenizer(tokenizer);
   int64_t vocab = run.tokenizer->vocab_size();

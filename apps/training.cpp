@@ -104,6 +104,10 @@ void print_dry_run(TrainingRun& run, const TrainingKeys& keys, uint64_t seed) {
             << "the run           " << human_seconds(total) << "\n";
 }
 
+void warn_of(const distill::LoadedModel& loaded) {
+  for (const std::string& why : loaded.notes) log_warning("checkpoint skipped: ", why);
+}
+
 int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& context) {
   log_info(run.subject, ", ", human_count(double(nn::parameter_count(*run.model))), " parameters");
   if (keys.dry_run) {
@@ -111,8 +115,9 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
     return 0;
   }
   prepare_directory(keys);
-  distill::Trainer trainer(parts_of(run, keys, context.seed, context.keys.to_json().dump()),
-                           keys.trainer);
+  nn::Json configuration = context.keys.to_json();
+  configuration.erase("out");  // a run may be moved
+  distill::Trainer trainer(parts_of(run, keys, context.seed, configuration.dump()), keys.trainer);
   if (keys.resume) {
     for (const std::string& why : trainer.resume()) log_warning("checkpoint skipped: ", why);
     log_info("resuming at step ", trainer.step());

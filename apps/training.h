@@ -7,6 +7,7 @@
 
 #include "apps/program.h"
 #include "data/tokenizer.h"
+#include "distill/model_io.h"
 #include "distill/trainer.h"
 
 namespace brine {
@@ -42,6 +43,9 @@ std::unique_ptr<distill::WindowSource> load_windows(const std::vector<std::strin
                                                     int64_t window, uint64_t seed,
                                                     std::vector<int64_t> only = {},
                                                     int64_t copies = 1);
+
+// Says which damaged checkpoints were passed over when the model was loaded.
+void warn_of(const distill::LoadedModel& loaded);
 
 // Prepares the directory, resumes when asked, trains, prints the outcome. Returns the exit status.
 int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& context);

@@ -22,5 +22,4 @@ if(BRINE_CUDA)
   message(FATAL_ERROR "brine: this version has no CUDA kernels yet; configure with BRINE_CUDA=OFF")
 endif()
 
-# What the program was compiled for, so that it can compare itself with the CPU that runs it.
 target_compile_definitions(brine_flags INTERFACE BRINE_VERSION="${PROJECT_VERSION}")

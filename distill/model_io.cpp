@@ -52,6 +52,10 @@ std::vector<nn::NamedTensor> read_tensors(const std::string& file) {
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
   check(fs::exists(path), path, ": no such model directory");
   check(fs::is_directory(path), path, ": not a directory");
+  if (fs::exists(fs::path(path) / "manifest.json")) {  // a checkpoint by its name
+    std::optional<std::string> defect = checkpoint_defect(path);
+    check(!defect, path, ": ", defect.value_or(""));
+  }
   if (fs::exists(fs::path(path) / "config.json")) return path;
   LatestCheckpoint latest = latest_good_checkpoint(path);
   if (notes) *notes = latest.skipped;
@@ -74,15 +78,14 @@ std::string tensor_hash(const std::vector<data::NamedTensor>& tensors) {
   for (auto* t : sorted) {
     Tensor x = t->second.contiguous();
     hash.update(join(t->first, " ", x.dtype(), " ", x.shape(), "\n"));
-    hash.update({reinterpret_cast<const char*>(x.raw()),
-                 size_t(x.numel()) * item_size(x.dtype())});
+    hash.update({reinterpret_cast<const char*>(x.raw()), size_t(x.numel()) * item_size(x.dtype())});
   }
   return hash.hex();
 }
 
 LoadedModel load_model(const std::string& path) {
   LoadedModel m;
-  m.directory = resolve_model(path);
+  m.directory = resolve_model(path, &m.notes);
   std::string config = (fs::path(m.directory) / "config.json").string();
   std::string weights = (fs::path(m.directory) / "model.safetensors").string();
   m.config = nn::from_hf_config(read_json(config), config);
@@ -129,8 +132,9 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory
 void export_model(nn::ModelConfig& config, nn::OptModel& model, const data::Tokenizer* tokenizer,
                   const std::string& out) {
   fs::path dir(out);
-  check(!fs::exists(dir / "config.json") && !fs::exists(dir / "model.safetensors"), out,
-        ": already holds a model; give another directory");
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    check(!fs::exists(dir / name), out, ": already holds a ", name, "; give another directory");
+  }
   std::error_code error;
   fs::create_directories(dir, error);
   check(!error, out, ": cannot be made: ", error.message());

@@ -16,8 +16,9 @@ struct LoadedModel {
   nn::ModelConfig config;
   std::shared_ptr<nn::OptModel> model;
   std::unique_ptr<nn::ParameterStore> store;
-  std::string directory;  // the one that was read: a run resolves to a checkpoint
-  std::string hash;       // of names, types, shapes and values of all tensors, SHA-256
+  std::string directory;           // the one that was read: a run resolves to a checkpoint
+  std::vector<std::string> notes;  // newer checkpoints of the run that are damaged, and why
+  std::string hash;                // of names, types, shapes and values of all tensors, SHA-256
 };
 
 // A run directory resolves to its newest good checkpoint (what was skipped is put into `notes`),

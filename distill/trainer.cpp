@@ -105,7 +105,7 @@ double Trainer::progress() const {
 
 LossTerms Trainer::train_step() {
   parts_.model.visit([this](nn::Module& m) {
-    if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(step_);
+    if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
   });
   parts_.store.zero_gradients();
   LossTerms terms;
@@ -149,6 +149,7 @@ TrainOutcome Trainer::run(RunLog& log) {
     try {
       out.last = train_step();
     } catch (const NonFiniteLoss& e) {
+      out.last.clear();
       check(config_.nonfinite == "skip", "step ", step_ + 1, ": ", e.what());
       ++skipped_;
       log.event(join("step ", step_ + 1, " skipped: ", e.what(), " (", skipped_, " so far)"));

@@ -92,7 +92,7 @@ TEST_CASE("sea: settings that cannot be are refused by name") {
   CHECK(contains(refusal(true, {{"k", "0"}}), "k"));
   CHECK(contains(refusal(true, {{"k", "0"}}), "at least 1"));
   CHECK(contains(refusal(true, {{"columns", "15"}}),
-                 "K = 15 is not a multiple of width_reduction = 2"));
+                 "columns = 15 is not a multiple of width_reduction = 2"));
   CHECK(contains(refusal(true, {{"columns", "4"}}), "too few"));
   CHECK(contains(refusal(true, {{"mode", "per-head"}}), "mode per-head looks across time"));
   CHECK(contains(refusal(true, {{"features", "softmax"}}), "look into the future"));
