@@ -233,7 +233,8 @@ TEST_CASE("config: refusals name the setting") {
   CHECK(refusal(kEncoder, Config{}) == "");
   CHECK(refusal(kCausal, Config{.decoder = "lean"}) == "");
   CHECK(refusal(kCausal, Config{.k = 0}) == "sea: k is 0, must be at least 1");
-  CHECK(refusal(kCausal, Config{.K = 9}) == "sea: columns = 9 is not a multiple of width_reduction = 2");
+  CHECK(refusal(kCausal, Config{.K = 9}) ==
+        "sea: columns = 9 is not a multiple of width_reduction = 2");
   CHECK(refusal(kCausal, Config{.K = 4}).find("too few for the decoder's LayerNorm") !=
         std::string::npos);
   CHECK(refusal(kEncoder, Config{.K = 4}) == "");
