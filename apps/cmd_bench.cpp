@@ -18,12 +18,10 @@ struct Suite {
   const char* name;
   std::vector<BenchRow> (*run)();
 };
-const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
-                         {"gemm", bench::bench_gemm},
-                         {"conv", bench::bench_conv},
-                         {"attention", bench::bench_attention},
-                         {"sparse", bench::bench_sparse},
-                         {"train", bench::bench_train}};
+const Suite kSuites[] = {
+    {"pointwise", bench::bench_pointwise}, {"gemm", bench::bench_gemm},
+    {"conv", bench::bench_conv},           {"attention", bench::bench_attention},
+    {"sparse", bench::bench_sparse},       {"train", bench::bench_train}};
 
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;

@@ -16,7 +16,7 @@ struct GoldenRow {
 };
 
 struct GoldenReport {
-  std::string skipped;  // why this build cannot run the case; empty when it ran
+  std::string skipped;          // why this build cannot run the case; empty when it ran
   std::vector<GoldenRow> rows;  // from front to back: the first bad one names the guilty stage
   bool ok() const;
 };

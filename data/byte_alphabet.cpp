@@ -31,8 +31,7 @@ const std::array<uint32_t, 256>& byte_alphabet() {
   static const auto table = [] {
     std::array<uint32_t, 256> out;
     uint32_t next = 0x100;
-    for (uint32_t byte = 0; byte < 256; ++byte)
-      out[byte] = stands_for_itself(byte) ? byte : next++;
+    for (uint32_t byte = 0; byte < 256; ++byte) out[byte] = stands_for_itself(byte) ? byte : next++;
     return out;
   }();
   return table;

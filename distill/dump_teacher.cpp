@@ -23,7 +23,9 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
   want(needs.context, data::DumpPart::context, "the loss context");
   want(needs.output, data::DumpPart::output, "the loss kd");
   want(needs.logits, data::DumpPart::logits, "the loss kd_task");
-  wants_ = {.attention = needs.attention, .context = needs.context, .output = needs.output,
+  wants_ = {.attention = needs.attention,
+            .context = needs.context,
+            .output = needs.output,
             .logits = needs.logits};
 }
 
@@ -63,9 +65,8 @@ TeacherLayer DumpTeacher::layer(int64_t i) {
 
 TopLogits DumpTeacher::logits() {
   auto rows = [](const Tensor& t) { return t.defined() ? t.view({-1, t.dim(-1)}) : t; };
-  return {.values = rows(batch_.logits),
-          .ids = rows(batch_.logit_ids),
-          .lse = batch_.lse.view({-1})};
+  return {
+      .values = rows(batch_.logits), .ids = rows(batch_.logit_ids), .lse = batch_.lse.view({-1})};
 }
 
 }  // namespace brine::distill

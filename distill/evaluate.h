@@ -9,8 +9,8 @@
 namespace brine::distill {
 
 struct Perplexity {
-  double nll = 0;       // mean negative log-likelihood of a predicted token, natural logarithm
-  int64_t tokens = 0;   // predicted tokens
+  double nll = 0;        // mean negative log-likelihood of a predicted token, natural logarithm
+  int64_t tokens = 0;    // predicted tokens
   double value() const;  // exp(nll)
 };
 

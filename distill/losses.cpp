@@ -91,7 +91,9 @@ void LossConfig::describe(nn::Schema& s) {
 }
 
 TeacherNeeds LossConfig::needs() const {
-  return {.attention = approx || prob, .context = context != 0, .output = kd != 0,
+  return {.attention = approx || prob,
+          .context = context != 0,
+          .output = kd != 0,
           .logits = kd_task != 0};
 }
 

@@ -44,7 +44,7 @@ class Objective {
     double share = 1;                // of the step's rows that are in this micro-batch
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
-    int64_t loss_from = 0;           // task loss on targets from this position on
+    int64_t loss_from = 0;  // task loss on targets from this position on
     nn::AttentionDials dials = {};
   };
   // Adds share * gradient to the student's gradients and share * value to `terms`.

@@ -51,11 +51,11 @@ class Progress {
   std::ostream& out_;
   ProgressConfig config_;
   bool bar_shown_ = false;
-  int64_t steps_seen_ = 0, tokens_ = 0;  // tokens since the line before
+  int64_t steps_seen_ = 0, tokens_ = 0;           // tokens since the line before
   double first_done_ = -1, busy_since_done_ = 0;  // at the first report that had a share
-  double mark_ = 0;                      // end of the step or line before
-  double busy_ = 0, busy_before_ = 0;    // seconds inside steps: in all, up to the line before
-  double shown_ = -1;                    // time of the line before
+  double mark_ = 0;                               // end of the step or line before
+  double busy_ = 0, busy_before_ = 0;  // seconds inside steps: in all, up to the line before
+  double shown_ = -1;                  // time of the line before
 };
 
 // "approx 0.25, prob 1.5", also for values that are not finite.

@@ -11,8 +11,8 @@ std::string dotted(const std::string& prefix, const std::string& name) {
 }  // namespace
 
 Parameter& Module::parameter(std::string name, Tensor value, bool decay) {
-  parameters_.push_back(std::make_unique<Parameter>(
-      Parameter{std::move(name), require_grad(value), decay}));
+  parameters_.push_back(
+      std::make_unique<Parameter>(Parameter{std::move(name), require_grad(value), decay}));
   return *parameters_.back();
 }
 

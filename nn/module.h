@@ -19,8 +19,8 @@ namespace brine::nn {
 
 struct Parameter {
   std::string name;
-  Tensor value;        // a leaf that wants a gradient once the tree was flattened
-  bool decay = true;   // weight decay applies (not on biases, norms, tables of positions)
+  Tensor value;       // a leaf that wants a gradient once the tree was flattened
+  bool decay = true;  // weight decay applies (not on biases, norms, tables of positions)
 
   operator const Tensor&() const { return value; }
 };

@@ -68,9 +68,9 @@ class OptModel : public Module {
   OptModel(Init& init, const OptConfig& config, const AttentionMethod& method);
 
   // One layer at a time, for a teacher in lockstep: embed, then layer(0), layer(1), ...
-  Tensor embed(const ModelCall& call);                                         // [B, T, C]
-  Tensor layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap);   // before final LN
-  Tensor finish(const Tensor& x);                                              // final LN
+  Tensor embed(const ModelCall& call);                                        // [B, T, C]
+  Tensor layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap);  // before final LN
+  Tensor finish(const Tensor& x);                                             // final LN
   // All of it; calls call.observer after every layer.
   Tensor hidden(const ModelCall& call);       // [B, T, C], after the final LN
   Tensor logits(const Tensor& hidden) const;  // x [R..., C] -> [R..., V], tied head

@@ -30,7 +30,7 @@ class Adamw {
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
-  const Tensor& first_moment() const { return m_; }   // [n], like the store's values
+  const Tensor& first_moment() const { return m_; }  // [n], like the store's values
   const Tensor& second_moment() const { return v_; }
 
  private:

@@ -12,10 +12,10 @@
 namespace brine {
 
 struct AllocatorStats {
-  int64_t system_calls = 0;   // times the system was asked for memory
-  int64_t live = 0;           // bytes handed out now
-  int64_t peak_live = 0;      // the most since start or reset_peak()
-  int64_t reserved = 0;       // bytes held from the system: live blocks and waiting ones
+  int64_t system_calls = 0;  // times the system was asked for memory
+  int64_t live = 0;          // bytes handed out now
+  int64_t peak_live = 0;     // the most since start or reset_peak()
+  int64_t reserved = 0;      // bytes held from the system: live blocks and waiting ones
   int64_t peak_reserved = 0;
 };
 

@@ -43,12 +43,16 @@ struct f16 {
 inline size_t item_size(Dtype t) {
   switch (t) {
     case Dtype::f64:
-    case Dtype::i64: return 8;
+    case Dtype::i64:
+      return 8;
     case Dtype::f32:
-    case Dtype::i32: return 4;
+    case Dtype::i32:
+      return 4;
     case Dtype::bf16:
-    case Dtype::f16: return 2;
-    case Dtype::u8: return 1;
+    case Dtype::f16:
+      return 2;
+    case Dtype::u8:
+      return 1;
   }
   return 0;
 }
@@ -65,19 +69,33 @@ inline bool is_float(Dtype t) { return t <= Dtype::f16; }
 template <class T>
 struct DtypeOf;
 template <>
-struct DtypeOf<float> { static constexpr Dtype value = Dtype::f32; };
+struct DtypeOf<float> {
+  static constexpr Dtype value = Dtype::f32;
+};
 template <>
-struct DtypeOf<double> { static constexpr Dtype value = Dtype::f64; };
+struct DtypeOf<double> {
+  static constexpr Dtype value = Dtype::f64;
+};
 template <>
-struct DtypeOf<bf16> { static constexpr Dtype value = Dtype::bf16; };
+struct DtypeOf<bf16> {
+  static constexpr Dtype value = Dtype::bf16;
+};
 template <>
-struct DtypeOf<f16> { static constexpr Dtype value = Dtype::f16; };
+struct DtypeOf<f16> {
+  static constexpr Dtype value = Dtype::f16;
+};
 template <>
-struct DtypeOf<int32_t> { static constexpr Dtype value = Dtype::i32; };
+struct DtypeOf<int32_t> {
+  static constexpr Dtype value = Dtype::i32;
+};
 template <>
-struct DtypeOf<int64_t> { static constexpr Dtype value = Dtype::i64; };
+struct DtypeOf<int64_t> {
+  static constexpr Dtype value = Dtype::i64;
+};
 template <>
-struct DtypeOf<uint8_t> { static constexpr Dtype value = Dtype::u8; };
+struct DtypeOf<uint8_t> {
+  static constexpr Dtype value = Dtype::u8;
+};
 
 // Calls f.operator()<T>() with the computing type behind t: float or double, nothing else.
 template <class F>
@@ -94,13 +112,20 @@ void dispatch_float(Dtype t, F&& f) {
 template <class F>
 void dispatch_any(Dtype t, F&& f) {
   switch (t) {
-    case Dtype::f32: return f.template operator()<float>();
-    case Dtype::f64: return f.template operator()<double>();
-    case Dtype::bf16: return f.template operator()<bf16>();
-    case Dtype::f16: return f.template operator()<f16>();
-    case Dtype::i32: return f.template operator()<int32_t>();
-    case Dtype::i64: return f.template operator()<int64_t>();
-    case Dtype::u8: return f.template operator()<uint8_t>();
+    case Dtype::f32:
+      return f.template operator()<float>();
+    case Dtype::f64:
+      return f.template operator()<double>();
+    case Dtype::bf16:
+      return f.template operator()<bf16>();
+    case Dtype::f16:
+      return f.template operator()<f16>();
+    case Dtype::i32:
+      return f.template operator()<int32_t>();
+    case Dtype::i64:
+      return f.template operator()<int64_t>();
+    case Dtype::u8:
+      return f.template operator()<uint8_t>();
   }
 }
 

@@ -17,16 +17,26 @@
 #endif
 
 #if BRINE_DISPATCH
-#define BRINE_KERNEL(name, ...)                    \
-  namespace cpu { void name(__VA_ARGS__); }        \
-  namespace cpu_avx512 { void name(__VA_ARGS__); } \
-  namespace cuda { void name(__VA_ARGS__); }
+#define BRINE_KERNEL(name, ...) \
+  namespace cpu {               \
+  void name(__VA_ARGS__);       \
+  }                             \
+  namespace cpu_avx512 {        \
+  void name(__VA_ARGS__);       \
+  }                             \
+  namespace cuda {              \
+  void name(__VA_ARGS__);       \
+  }
 #define BRINE_CALL_CPU(name, ...) \
   (uses_avx512_kernels() ? cpu_avx512::name(__VA_ARGS__) : cpu::name(__VA_ARGS__))
 #else
-#define BRINE_KERNEL(name, ...)             \
-  namespace cpu { void name(__VA_ARGS__); } \
-  namespace cuda { void name(__VA_ARGS__); }
+#define BRINE_KERNEL(name, ...) \
+  namespace cpu {               \
+  void name(__VA_ARGS__);       \
+  }                             \
+  namespace cuda {              \
+  void name(__VA_ARGS__);       \
+  }
 #define BRINE_CALL_CPU(name, ...) cpu::name(__VA_ARGS__)
 #endif
 
@@ -34,7 +44,7 @@
 #define BRINE_CALL(x, name, ...) \
   ((x).device().is_cuda() ? cuda::name(__VA_ARGS__) : BRINE_CALL_CPU(name, __VA_ARGS__))
 #else
-#define BRINE_CALL(x, name, ...)                                            \
+#define BRINE_CALL(x, name, ...)                                             \
   (check(!(x).device().is_cuda(), #name ": this build has no CUDA kernels"), \
    BRINE_CALL_CPU(name, __VA_ARGS__))
 #endif

@@ -87,10 +87,10 @@ class Tensor {
   // A view with sizes and strides of one's own, starting `offset` elements behind this one's start.
   Tensor as_strided(const Shape& shape, const Shape& strides, int64_t offset = 0) const;
 
-  Tensor contiguous() const;           // itself when it is, a copy otherwise
-  Tensor clone() const;                // a contiguous copy
-  Tensor to(Dtype dtype) const;        // itself when it has the type, a converted copy otherwise
-  Tensor detach() const;               // same memory, off the tape
+  Tensor contiguous() const;     // itself when it is, a copy otherwise
+  Tensor clone() const;          // a contiguous copy
+  Tensor to(Dtype dtype) const;  // itself when it has the type, a converted copy otherwise
+  Tensor detach() const;         // same memory, off the tape
 
   const std::shared_ptr<Node>& node() const { return impl_->node; }
   void set_node(std::shared_ptr<Node> node) const { impl_->node = std::move(node); }
