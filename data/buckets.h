@@ -1,0 +1,36 @@
+// Batches of examples of similar lengths, so that dynamic padding wastes little.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace brine::data {
+
+// The examples are visited in a new permutation each epoch. A pool of at most `pool` batches of
+// that order, no more than an epoch has, is sorted by length and cut into batches, and the pool's
+// batches are visited in a drawn order.
+// Batch n of B examples is a function of (lengths, seed, n), so the position of a run is one
+// number; batches are always full: they run on into the next epoch.
+class LengthBuckets {
+ public:
+  // `lengths` by example, at least one. pool = 1: plain shuffled batches.
+  LengthBuckets(std::vector<int64_t> lengths, uint64_t seed, int64_t pool = 32);
+
+  int64_t size() const { return int64_t(lengths_.size()); }
+  // The examples of batch n.
+  std::vector<int64_t> batch(int64_t n, int64_t B);
+  // All examples once, cut into batches of at most B of similar lengths: for evaluation.
+  std::vector<std::vector<int64_t>> in_order(int64_t B) const;
+
+ private:
+  void sort_pool(int64_t pool, int64_t B);
+  int64_t pool_size(int64_t B) const;
+
+  std::vector<int64_t> lengths_;
+  uint64_t seed_;
+  int64_t pool_;
+  int64_t sorted_ = -1, sorted_B_ = 0;  // the pool that examples_ holds
+  std::vector<int64_t> examples_, batches_;
+};
+
+}  // namespace brine::data
