@@ -46,28 +46,43 @@ std::pair<double, double> median_times(const std::function<void()>& f,
   return {times[0][times[0].size() / 2], times[1][times[1].size() / 2]};
 }
 
-double triad_bandwidth() {
-  static std::map<int, double> measured;
-  double& known = measured[threads()];
-  if (known > 0) return known;
-  const int64_t n = 16 << 20;
-  Tensor a = Tensor::zeros({n}), b = Tensor::full({n}, 1), c = Tensor::full({n}, 2);
-  float* pa = a.data<float>();
-  const float* pb = b.data<float>();
-  const float* pc = c.data<float>();
-  const double ms = median_time([=] {
-    parallel_for(n, 1 << 16, [=](int64_t begin, int64_t end) {
+namespace {
+
+// a[i] = b[i] + s c[i] on arrays beyond the caches.
+class Triad {
+ public:
+  Triad() {
+    for (Tensor* t : {&a_, &b_, &c_}) *t = Tensor::full({kLength}, 1);
+  }
+  void operator()() {
+    float* a = a_.data<float>();
+    const float* b = b_.data<float>();
+    const float* c = c_.data<float>();
+    parallel_for(kLength, 1 << 16, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) pa[i] = pb[i] + 3.0f * pc[i];
+      for (int64_t i = begin; i < end; ++i) a[i] = b[i] + 3.0f * c[i];
     });
-  });
-  return known = 3.0 * 4 * double(n) / ms / 1e6;
+  }
+  static double bandwidth(double ms) { return 3.0 * 4 * double(kLength) / ms / 1e6; }
+
+ private:
+  static constexpr int64_t kLength = 16 << 20;
+  Tensor a_, b_, c_;
+};
+
+}  // namespace
+
+double triad_bandwidth() {
+  Triad triad;
+  return Triad::bandwidth(median_time([&] { triad(); }));
 }
 
 BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
                     const std::function<void()>& f) {
-  const double ms = median_time(f), rate = bytes / ms / 1e6;
-  return {name, shape, ms, rate, "GB/s", rate / triad_bandwidth()};
+  static Triad triad;
+  auto [ms, triad_ms] = median_times(f, [] { triad(); });
+  const double rate = bytes / ms / 1e6;
+  return {name, shape, ms, rate, "GB/s", rate / Triad::bandwidth(triad_ms)};
 }
 
 }  // namespace brine::bench

@@ -36,10 +36,11 @@ std::pair<double, double> median_times(const std::function<void()>& f,
 double peak_flops();
 
 // Bandwidth in GB/s of a[i] = b[i] + s c[i] on arrays beyond the caches (three moved per element),
-// with the present number of threads. Measured once per number of threads.
+// with the present number of threads.
 double triad_bandwidth();
 
-// A row for a kernel that moves `bytes` bytes (each input read once, each output written once).
+// A row for a kernel that moves `bytes` bytes (each input read once, each output written once). Its
+// share is of the triad's bandwidth while both take turns: a shared machine's changes by the minute.
 BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
                     const std::function<void()>& f);
 

@@ -15,12 +15,16 @@ namespace {
 
 #ifdef __AVX512F__
 constexpr int kBytes = 64;
-constexpr int rows_for(int) { return 8; }
+// Sums in registers: 16, 16 or 24 of the 32. One vector a row would leave the additions waiting
+// for each other with fewer.
+constexpr int rows_for(int vectors) { return vectors == 1 ? 16 : 8; }
 #else
 constexpr int kBytes = 32;
 // Twelve sums in registers: enough to hide the latency of the additions.
 constexpr int rows_for(int vectors) { return vectors == 3 ? 4 : 6; }
 #endif
+
+constexpr int64_t kPositions = 256;  // of dy that are packed at a time
 
 // Otherwise GCC reads the vector again for every use of it.
 template <class V>
@@ -33,8 +37,9 @@ void keep_in_register(V& v) {
 }
 
 // acc [height, NV vectors] += sum over rows and columns of x [height] (outer) dy [NV vectors].
+// Not inlined: among its caller's variables GCC finds too few registers for the sums.
 template <class T, int NV>
-void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows, int64_t W) {
+[[gnu::noinline]] void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows, int64_t W) {
   typedef T V __attribute__((vector_size(kBytes), aligned(sizeof(T))));
   constexpr int kLanes = kBytes / int(sizeof(T)), kRows = rows_for(NV);
   V c[kRows][NV];
@@ -50,7 +55,7 @@ void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows,
         b[j] = *reinterpret_cast<const V*>(dy + j * kLanes);
         keep_in_register(b[j]);
       }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
         V v = a[i] - V{};
 #pragma GCC unroll 4
@@ -80,7 +85,7 @@ struct WeightRun {
   WeightRun(const ConvSizes& s, const Convolution& conf)
       : s(s),
         conf(conf),
-        block(std::max<int64_t>(1, (256 + s.W - 1) / s.W)),
+        block(std::max<int64_t>(1, (kPositions + s.W - 1) / s.W)),
         vectors(vectors_for(s.O)),
         height(rows_for(vectors)),
         tiles_c((s.C + height - 1) / height),
@@ -116,8 +121,10 @@ struct WeightRun {
       pack_x<4>(from, rows);
     } else if (height == 6) {
       pack_x<6>(from, rows);
-    } else {
+    } else if (height == 8) {
       pack_x<8>(from, rows);
+    } else {
+      pack_x<16>(from, rows);
     }
   }
 
@@ -186,10 +193,11 @@ struct WeightRun {
     }
   }
 
-  T sum_at(const T* sums, int64_t o, int64_t c, int64_t tap) const {
-    int64_t width = vectors * kLanes;
-    return sums[((tap * tiles_c + c / height) * tiles_o + o / width) * tile() + c % height * width +
-                o % width];
+  // Where among the sums the weight of channels c -> o at a tap is.
+  int64_t place_of(int64_t o, int64_t c, int64_t tap) const {
+    const int64_t width = vectors * kLanes;
+    return ((tap * tiles_c + c / height) * tiles_o + o / width) * tile() + c % height * width +
+           o % width;
   }
 };
 
@@ -222,21 +230,26 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor
       own.multiply(sum, rows);
     }
   });
-  const int64_t taps = s.kT * s.kW;
-  parallel_for(s.O, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end; ++o) {
-      for (int64_t i = 0; dw.defined() && i < s.C * taps; ++i) {
-        double sum = 0;
-        for (int64_t run = 0; run < runs; ++run) {
-          sum += double(plan.sum_at(sums.data<T>() + run * plan.sums(), o, i / taps, i % taps));
-        }
-        dw.data<T>()[o * s.C * taps + i] += T(sum);
-      }
-      double sum = 0;
-      for (int64_t run = 0; run < runs; ++run) sum += biases.data<double>()[run * s.O + o];
-      if (db.defined()) db.data<T>()[o] += T(sum);
+  // The runs' sums are added where they lie, in order, and then taken apart.
+  Tensor totals = Tensor::empty({plan.sums()}, Dtype::f64);
+  double* total = totals.data<double>();
+  parallel_for(dw.defined() ? plan.sums() : 0, 1024, [&](int64_t begin, int64_t end) {
+    std::fill(total + begin, total + end, 0.0);
+    for (int64_t run = 0; run < runs; ++run) {
+      const T* from = sums.data<T>() + run * plan.sums();
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) total[i] += double(from[i]);
     }
   });
+  const int64_t taps = s.kT * s.kW;
+  for (int64_t o = 0; o < s.O; ++o) {
+    for (int64_t i = 0; dw.defined() && i < s.C * taps; ++i) {
+      dw.data<T>()[o * s.C * taps + i] += T(total[plan.place_of(o, i / taps, i % taps)]);
+    }
+    double sum = 0;
+    for (int64_t run = 0; run < runs; ++run) sum += biases.data<double>()[run * s.O + o];
+    if (db.defined()) db.data<T>()[o] += T(sum);
+  }
 }
 
 }  // namespace

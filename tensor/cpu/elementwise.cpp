@@ -1,5 +1,6 @@
 // Elementwise kernels: one loop each over contiguous memory, split into pieces for the threads.
 #include "tensor/cpu/draw.h"
+#include "tensor/cpu/stream.h"
 #include "tensor/kernels.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
@@ -9,15 +10,28 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements of a piece
 
+// Calls f(out, first, n) on blocks that cover [begin, end) of y: out[i] becomes y[first + i].
+template <class T, class F>
+void each_block(const Tensor& y, T* py, int64_t begin, int64_t end, F f) {
+  Streamed<T> out(y);
+  for (int64_t i = begin; i < end; i += kStreamBlock) {
+    const int64_t n = std::min(kStreamBlock, end - i);
+    f(out.at(py + i), i, n);
+    out.done(n);
+  }
+}
+
 // y[i] = f(x[i])
 template <class F>
 void map(Tensor y, Tensor x, F f) {
   dispatch_float(y.dtype(), [&]<class T>() {
     T* py = y.data<T>();
     const T* px = x.data<T>();
-    parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
+    parallel_for(y.numel(), kGrain, [&, py, px](int64_t begin, int64_t end) {
+      each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) py[i] = f(px[i]);
+        for (int64_t i = 0; i < n; ++i) out[i] = f(px[first + i]);
+      });
     });
   });
 }
@@ -29,9 +43,11 @@ void map(Tensor y, Tensor a, Tensor b, F f) {
     T* py = y.data<T>();
     const T* pa = a.data<T>();
     const T* pb = b.data<T>();
-    parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
+    parallel_for(y.numel(), kGrain, [&, py, pa, pb](int64_t begin, int64_t end) {
+      each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) py[i] = f(pa[i], pb[i]);
+        for (int64_t i = 0; i < n; ++i) out[i] = f(pa[first + i], pb[first + i]);
+      });
     });
   });
 }

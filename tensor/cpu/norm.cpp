@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tensor/cpu/lanes.h"
+#include "tensor/cpu/stream.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
@@ -22,10 +23,12 @@ void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
     const T* px = x.data<T>();
     const T* pw = w.data<T>();
     const T* pb = b.data<T>();
-    parallel_for(rows, kGrain / C, [=](int64_t begin, int64_t end) {
+    parallel_for(rows, kGrain / C, [=, &y](int64_t begin, int64_t end) {
+      Streamed<T> streamed(y, C);
       for (int64_t r = begin; r < end; ++r) {
         const T* row = px + r * C;
-        T* out = py + r * C;
+        T* out = streamed.at(py + r * C);
+        if (r + 1 < end) fetch(row + C, C);
         // The first mean centres the row; what rounding left of it is taken from the second sum.
         const T first = sum_lanes<T>(C, [=](int64_t i) { return row[i]; }) / T(C);
         T rest, squares;
@@ -40,6 +43,7 @@ void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
         prstd[r] = s;
 #pragma omp simd
         for (int64_t c = 0; c < C; ++c) out[c] = (row[c] - first - rest) * s * pw[c] + pb[c];
+        streamed.done(C);
       }
     });
   });
@@ -82,11 +86,16 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
       T* sw = part + 2 * b * C;
       T* sb = sw + C;
       if (parameters) std::fill(sw, sw + 2 * C, T(0));
+      Streamed<T> streamed(dy, C);  // dx, where wanted, is as large as dy
       for (int64_t r = b * band; r < std::min(rows, (b + 1) * band); ++r) {
         const T* g = pdy + r * C;
         const T* row = px + r * C;
         const T m = pmean[r], s = prstd[r];
-        if (pdx) backward_row(pdx + r * C, g, row, pw, C, m, s);
+        if (r + 1 < rows) fetch(g + C, C), fetch(row + C, C);
+        if (pdx) {
+          backward_row(streamed.at(pdx + r * C), g, row, pw, C, m, s);
+          streamed.done(C);
+        }
         if (!parameters) continue;
 #pragma omp simd
         for (int64_t c = 0; c < C; ++c) {

@@ -266,6 +266,16 @@ struct Prepared {
   Desc x, w, b, y, pad;
 };
 
+// Channels last, said as oneDNN's blocked order where 16 channels make the two the same: its
+// kernels for the latter are up to half again as fast on AVX-512.
+Format layout_of(const ImageConvolution& c) {
+#if defined(__x86_64__)
+  static const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
+  if (avx512 && c.in == 16 && c.out == 16) return Format::nChw16c;
+#endif
+  return Format::nhwc;
+}
+
 // Rows of the convolution that chooses the order of the weights for all of its kind.
 constexpr int64_t kModelRows = 64;
 
@@ -280,7 +290,7 @@ Prepared make_prepared(ImageConvolution c, Pass pass) {
   }
   const Desc* given = c.rows == kModelRows ? nullptr : &weights;
   if (pass == Pass::forward) {
-    Geometry g = geometry(c, 1, 0, Format::nhwc, given);
+    Geometry g = geometry(c, 1, 0, layout_of(c), given);
     Forward::primitive_desc pd = forward_of(g, relu_attr(c.relu));
     return {Forward(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tensor/cpu/lanes.h"
+#include "tensor/cpu/stream.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
 
@@ -35,11 +36,14 @@ void softmax(Tensor y, Tensor x, double scale, Visibility see) {
   dispatch_float(y.dtype(), [&]<class T>() {
     T* py = y.data<T>();
     const T* px = x.data<T>();
-    parallel_for(x.rows(), std::max<int64_t>(1, kGrain / S), [=](int64_t begin, int64_t end) {
+    parallel_for(x.rows(), std::max<int64_t>(1, kGrain / S), [=, &y](int64_t begin, int64_t end) {
+      Streamed<T> streamed(y, S);
       for (int64_t r = begin; r < end; ++r) {
         const int64_t t = r % tokens, L = length ? length[r / (tokens * H)] : tokens;
         const int64_t visible = t >= L ? 0 : see.causal ? t + 1 : length ? L : S;
-        softmax_row(py + r * S, px + r * S, std::min(visible, S), S, T(scale));
+        if (r + 1 < end) fetch(px + (r + 1) * S, std::min(visible + 1, S));
+        softmax_row(streamed.at(py + r * S), px + r * S, std::min(visible, S), S, T(scale));
+        streamed.done(S);
       }
     });
   });
@@ -53,14 +57,16 @@ void softmax_backward(Tensor dx, Tensor dy, Tensor y, double scale) {
     const T* pdy = dy.data<T>();
     const T* py = y.data<T>();
     const T factor = T(scale);
-    parallel_for(y.rows(), std::max<int64_t>(1, kGrain / S), [=](int64_t begin, int64_t end) {
+    parallel_for(y.rows(), std::max<int64_t>(1, kGrain / S), [=, &dx](int64_t begin, int64_t end) {
+      Streamed<T> streamed(dx, S);
       for (int64_t r = begin; r < end; ++r) {
         const T* g = pdy + r * S;
         const T* p = py + r * S;
-        T* out = pdx + r * S;
+        T* out = streamed.at(pdx + r * S);
         const T dot = sum_lanes<T>(S, [=](int64_t i) { return g[i] * p[i]; });
 #pragma omp simd
         for (int64_t i = 0; i < S; ++i) out[i] = factor * p[i] * (g[i] - dot);
+        streamed.done(S);
       }
     });
   });
