@@ -1,4 +1,4 @@
-// The simple layers: linear, layer norm, embedding.
+// The simple layers: linear, layer norm, embedding, dropout, MLP. Convolution: conv.h.
 #pragma once
 
 #include "autograd/ops.h"
@@ -42,6 +42,36 @@ struct Embedding : Module {
   Tensor operator()(const Tensor& ids) const { return embedding(weight, ids); }
 
   Parameter& weight;
+};
+
+// Each element is 0 with probability p, the others are scaled by 1 / (1 - p). The identity in
+// evaluation (random is null).
+struct Dropout : Module {
+  explicit Dropout(double p) : p(p) {
+    check(p >= 0 && p < 1, "dropout: probability ", p, " must be at least 0 and below 1");
+  }
+
+  Tensor operator()(const Tensor& x, RandomStream* random) const {
+    return random && p > 0 ? dropout(x, p, *random) : x;
+  }
+
+  double p;
+};
+
+using Activation = Tensor (*)(const Tensor&);  // relu, gelu, ...
+
+// x [..., size] -> fc2(activation(fc1(x))) [..., size], fc1 to `inner` features.
+struct Mlp : Module {
+  Mlp(Init& init, int64_t size, int64_t inner, Activation activation = gelu)
+      : fc1(child<Linear>("fc1", init, size, inner)),
+        fc2(child<Linear>("fc2", init, inner, size)),
+        activation(activation) {}
+
+  Tensor operator()(const Tensor& x) const { return fc2(activation(fc1(x))); }
+
+  Linear& fc1;
+  Linear& fc2;
+  Activation activation;
 };
 
 }  // namespace brine::nn

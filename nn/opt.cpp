@@ -90,19 +90,14 @@ Tensor OptAttention::context(const Tensor& x, const ModelCall& call, Tap* tap) {
 OptLayer::OptLayer(Init& init, const OptConfig& c, const AttentionMethod& attention)
     : self_attn(child<OptAttention>("self_attn", init, c, attention)),
       self_attn_layer_norm(child<LayerNorm>("self_attn_layer_norm", init, c.hidden_size)),
-      fc1(child<Linear>("fc1", init, c.hidden_size, c.ffn_dim)),
-      fc2(child<Linear>("fc2", init, c.ffn_dim, c.hidden_size)),
+      mlp(child<Mlp>("", init, c.hidden_size, c.ffn_dim, relu)),
       final_layer_norm(child<LayerNorm>("final_layer_norm", init, c.hidden_size)),
-      dropout(c.dropout) {}
+      dropout(child<Dropout>("dropout", c.dropout)) {}
 
 Tensor OptLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
-  auto drop = [&](const Tensor& t) {
-    return call.random && dropout > 0 ? brine::dropout(t, dropout, *call.random) : t;
-  };
   Tensor context = self_attn.context(self_attn_layer_norm(x), call, tap);
-  Tensor h = add(x, drop(self_attn.out_proj(context)));
-  Tensor inner = relu(fc1(final_layer_norm(h)));  // [B, T, ffn_dim]
-  return add(h, drop(fc2(inner)));
+  Tensor h = add(x, dropout(self_attn.out_proj(context), call.random));
+  return add(h, dropout(mlp(final_layer_norm(h)), call.random));
 }
 
 OptModel::OptModel(Init& init, const OptConfig& config, const AttentionMethod& attention)
@@ -115,6 +110,7 @@ OptModel::OptModel(Init& init, const OptConfig& config, const AttentionMethod& a
   embed_positions_ = &decoder.add<Embedding>("embed_positions", init,
                                              config.max_position_embeddings + kPositionOffset,
                                              config.hidden_size, config.init_std);
+  dropout_ = &decoder.add<Dropout>("dropout", config.dropout);
   final_layer_norm_ = &decoder.add<LayerNorm>("final_layer_norm", init, config.hidden_size);
   Branch& layers = decoder.add<Branch>("layers");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
@@ -128,7 +124,7 @@ Tensor OptModel::embed(const ModelCall& call) {
   check(T <= config_.max_position_embeddings, "opt: ", T, " tokens, but the model has ",
         config_.max_position_embeddings, " positions");
   Tensor x = add((*embed_tokens_)(call.ids), (*embed_positions_)(position_ids(B, T)));
-  return call.random && config_.dropout > 0 ? dropout(x, config_.dropout, *call.random) : x;
+  return (*dropout_)(x, call.random);
 }
 
 Tensor OptModel::layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) {

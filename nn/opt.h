@@ -57,10 +57,9 @@ struct OptLayer : Module {
 
   OptAttention& self_attn;
   LayerNorm& self_attn_layer_norm;
-  Linear& fc1;
-  Linear& fc2;
+  Mlp& mlp;  // without a name of its own: "fc1", "fc2"
   LayerNorm& final_layer_norm;
-  double dropout;
+  Dropout& dropout;
 };
 
 class OptModel : public Module {
@@ -82,9 +81,9 @@ class OptModel : public Module {
  private:
   OptConfig config_;
   std::string attention_name_;
-  struct Decoder;
   Embedding* embed_tokens_;
   Embedding* embed_positions_;
+  Dropout* dropout_;
   LayerNorm* final_layer_norm_;
   std::vector<OptLayer*> layers_;
 };

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "autograd/ops_conv.h"
+#include "nn/conv.h"
 #include "nn/layers.h"
 #include "sea/config.h"
 
@@ -42,15 +42,6 @@ struct PriorGain : nn::Module {
   nn::Parameter& gain;  // [H]
 };
 
-// Weight [out, in, k, k] and bias from U(+-1/sqrt(fan in)).
-struct Conv : nn::Module {
-  Conv(nn::Init& init, int64_t in, int64_t out, int64_t kernel, bool with_bias = true);
-  Tensor operator()(const Tensor& x, const Convolution& conf) const;
-
-  nn::Parameter& weight;
-  nn::Parameter* bias;  // [out] or null
-};
-
 // LayerNorm(Linear(.)), then GELU; of one head or of all heads of a token.
 struct Mu : nn::Module {
   Mu(nn::Init& init, int64_t in, int64_t out)
@@ -67,20 +58,14 @@ class ConvDecoder : public nn::Module {
   // lengths i64 [B] or undefined.
   Tensor operator()(const Tensor& x, const Tensor& lengths) const;
 
-  // Earlier rows of nu on which a row of scores depends (causal, token stride 1).
-  int64_t history() const;
   const Decoder& config() const { return config_; }
 
  private:
-  // Rows around its input that a convolution reads.
-  Halo halo(int64_t kernel, int64_t dilation) const;
-
   Decoder config_;
   int64_t heads_, K_;
-  bool causal_;
   nn::LayerNorm* norm_in_ = nullptr;
-  std::vector<Conv*> convs_;
-  Conv* last_ = nullptr;
+  std::vector<nn::Conv2d*> convs_;
+  nn::Conv2d* last_ = nullptr;
   nn::LayerNorm* norm_out_ = nullptr;
 };
 

@@ -227,6 +227,32 @@ TEST_CASE("estimator: new random features come when it is time, the same for the
   CHECK(same_bits(x.performer.projection, y.performer.projection));
 }
 
+TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, and no more") {
+  NoGrad off;
+  struct {
+    const char* preset;
+    int64_t reach, dilation;
+  } presets[] = {{"paper", 6, 1}, {"lean", 8, 2}};
+  for (const auto& [preset, reach, dilation] : presets) {
+    INFO(preset);
+    sea::SeaConfig config{.K = 16, .decoder = preset};
+    nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
+    sea::Estimator block(init, kCausal, config);
+    const int64_t width = block.nu.weight.value.dim(0), row = 10;
+    Tensor x = normal({1, 2, 30, width}, 1, Dtype::f64), changed = x.clone();
+    for (int64_t h = 0; h < 2; ++h) {
+      double* at = changed.data<double>() + (h * 30 + row) * width;
+      for (int64_t c = 0; c < width; ++c) at[c] = -3 * at[c] + double(c % 3);
+    }
+    Tensor a = block.decoder(x, {}), b = block.decoder(changed, {});
+    for (int64_t t = 0; t < 30; ++t) {
+      const bool same = same_bits(a.slice(2, t, 1), b.slice(2, t, 1));
+      const bool reached = t >= row && t <= row + reach && (t - row) % dilation == 0;
+      CHECK_MESSAGE(same == !reached, "row " << t);
+    }
+  }
+}
+
 TEST_CASE("config: refusals name the setting") {
   using Config = sea::SeaConfig;
   CHECK(refusal(kCausal, Config{}) == "");
@@ -268,9 +294,6 @@ TEST_CASE("config: presets and overrides") {
   CHECK(mine.depth == 4);
   CHECK(mine.norm);
   CHECK(mine.channel_expansion == 4);
-  nn::Init init{.random = {.seed = 7}};
-  CHECK(sea::Estimator(init, kCausal, {.K = 12}).decoder.history() == 6);
-  CHECK(sea::Estimator(init, kCausal, {.K = 12, .decoder = "lean"}).decoder.history() == 8);
   sea::SeaConfig config;
   nn::Schema schema = nn::schema_of(config);
   schema.set_text("decoder", {"lean"});

@@ -1,0 +1,166 @@
+// The modules: convolution against a loop, causality, dropout, MLP; names and refusals.
+#include "nn/layers.h"
+
+#include <cmath>
+
+#include "nn/conv.h"
+#include "tests/gradcheck.h"
+
+namespace brine::test {
+namespace {
+
+nn::Init fresh(uint64_t seed = 3) {
+  return {.random = {.seed = seed}, .dtype = Dtype::f64, .linear_std = 0.5};
+}
+
+// y[b, i, w, o] = bias[o] + sum of weight x over the rows i stride + (k - before) dilation.
+std::vector<double> convolved(const nn::Conv2d& conv, const Tensor& x, const Tensor& lengths) {
+  const nn::Conv2dConfig& c = conv.config;
+  const int64_t B = x.dim(0), T = x.dim(1), W = x.dim(2), n = c.kernel;
+  const int64_t back = c.causal ? n - 1 : n / 2;
+  const double *in = x.data<double>(), *weight = conv.weight.value.data<double>();
+  std::vector<double> out;
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t L = lengths.defined() ? lengths.data<int64_t>()[b] : T;
+    for (int64_t i = 0; i * c.stride < T; ++i) {
+      for (int64_t w = 0; w < W; ++w) {
+        for (int64_t o = 0; o < c.out; ++o) {
+          double y = conv.bias ? conv.bias->value.data<double>()[o] : 0;
+          for (int64_t at = 0; at < c.in * n * n; ++at) {
+            const int64_t channel = at / (n * n), kt = at / n % n, kw = at % n;
+            const int64_t t = i * c.stride + (kt - back) * c.dilation;
+            const int64_t column = w + (kw - n / 2) * c.dilation;
+            if (t < 0 || t >= L || column < 0 || column >= W) continue;
+            y += weight[o * c.in * n * n + at] * in[((b * T + t) * W + column) * c.in + channel];
+          }
+          out.push_back(i * c.stride < L ? y : 0);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("conv2d module: a loop's numbers, causal or centred, with strides and lengths") {
+  const Tensor x = normal({2, 9, 6, 2}, 1, Dtype::f64);
+  const Tensor lengths = Tensor::from(std::vector<int64_t>{9, 4}, {2});
+  for (int64_t kernel : {1, 3, 5}) {
+    for (int64_t stride : {1, 2}) {
+      for (bool causal : {true, false}) {
+        for (const Tensor& valid : {Tensor(), lengths}) {
+          INFO(join("kernel ", kernel, ", stride ", stride, ", causal ", causal));
+          nn::Init init = fresh();
+          nn::Conv2d conv(init, {.in = 2,
+                                 .out = 3,
+                                 .kernel = kernel,
+                                 .dilation = 2,
+                                 .stride = stride,
+                                 .causal = causal,
+                                 .bias = kernel != 5});
+          Tensor y = conv(x, valid);
+          CHECK(y.shape() == Shape{2, (9 + stride - 1) / stride, 6, 3});
+          CHECK(close(y.to_vector(), convolved(conv, x, valid), 1e-12, 1e-12));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("conv2d module: gradients of image, weight and bias by finite differences") {
+  check_op({.name = "Conv2d",
+            .inputs = {normal({1, 7, 5, 2}, 1), normal({3, 2, 3, 3}, 2), normal({3}, 3)},
+            .f = [](const std::vector<Tensor>& in) {
+              nn::Init init{.random = {.seed = 3}, .dtype = in[0].dtype()};
+              nn::Conv2d conv(init, {.in = 2, .out = 3});
+              conv.weight.value = in[1];
+              conv.bias->value = in[2];
+              return conv(in[0], Tensor::from(std::vector<int64_t>{6}, {1}));
+            }});
+}
+
+TEST_CASE("conv2d module: a causal one never looks ahead, a centred one does") {
+  NoGrad off;
+  for (bool causal : {true, false}) {
+    nn::Init init = fresh();
+    nn::Conv2d conv(init, {.in = 2, .out = 3, .dilation = 2, .causal = causal});
+    Tensor x = normal({1, 12, 4, 2}, 1, Dtype::f64), later = x.clone();
+    for (int64_t i = 7 * 8; i < 12 * 8; ++i) later.data<double>()[i] += 1;
+    Tensor a = conv(x), b = conv(later);
+    CHECK(same_bits(a.slice(1, 0, 7), b.slice(1, 0, 7)) == causal);
+    CHECK(same_bits(a.slice(1, 0, 5), b.slice(1, 0, 5)));
+    CHECK_FALSE(same_bits(a.slice(1, 7, 1), b.slice(1, 7, 1)));
+  }
+}
+
+TEST_CASE("conv2d module: names, initial values, and what it refuses") {
+  nn::Init init = fresh();
+  nn::Conv2d conv(init, {.in = 4, .out = 50});
+  REQUIRE(conv.named_parameters().size() == 2);
+  CHECK(conv.named_parameters()[0].path == "weight");
+  CHECK(conv.named_parameters()[1].path == "bias");
+  CHECK_FALSE(conv.named_parameters()[1].parameter->decay);
+  const double most = largest(conv.weight.value.to_vector());
+  CHECK(most <= 1.0 / 6);  // 1 / sqrt(4 * 3 * 3)
+  CHECK(most > 0.99 / 6);
+  nn::Conv2d bare(init, {.bias = false});
+  CHECK(bare.named_parameters().size() == 1);
+  CHECK_THROWS_WITH_AS(nn::Conv2d(init, {.kernel = 4}), "conv2d: kernel 4 must be odd", Error);
+  CHECK_THROWS_WITH_AS(nn::Conv2d(init, {.in = 0}), "conv2d: 0 to 1 channels", Error);
+  CHECK_THROWS_WITH_AS(nn::Conv2d(init, {.stride = 0}), doctest::Contains("stride 0"), Error);
+  CHECK_THROWS_WITH_AS(conv(normal({1, 5, 5, 3}, 1, Dtype::f64)), doctest::Contains("W, 4]"),
+                       Error);
+}
+
+TEST_CASE("dropout module: nothing in evaluation, zeros and a larger rest in training") {
+  nn::Dropout dropout(0.25), none(0);
+  Tensor x = Tensor::full({100, 100}, 3, Dtype::f64);
+  RandomStream random{.seed = 5};
+  CHECK(same_bits(dropout(x, nullptr), x));
+  CHECK(same_bits(none(x, &random), x));
+  CHECK(random.counter == 0);  // neither drew anything
+  int64_t zeros = 0;
+  for (double y : dropout(x, &random).to_vector()) {
+    zeros += y == 0;
+    CHECK((y == 0 || y == doctest::Approx(4).epsilon(1e-12)));
+  }
+  CHECK(zeros > 2280);  // 2500, five standard deviations of 43
+  CHECK(zeros < 2720);
+  CHECK(dropout.named_parameters().empty());
+  CHECK_THROWS_WITH_AS(nn::Dropout(1.0), doctest::Contains("dropout: probability 1"), Error);
+}
+
+TEST_CASE("mlp: two linear layers around the activation, names and gradients") {
+  for (bool rectified : {true, false}) {
+    nn::Init init = fresh();
+    nn::Mlp mlp(init, 5, 7, rectified ? relu : gelu);
+    std::string names;
+    for (const auto& p : mlp.named_parameters()) names += p.path + " ";
+    CHECK(names == "fc1.weight fc1.bias fc2.weight fc2.bias ");
+    mlp.fc1.bias->value = normal({7}, 8, Dtype::f64);
+    mlp.fc2.bias->value = normal({5}, 9, Dtype::f64);
+    const Tensor x = normal({3, 5}, 1, Dtype::f64);
+    const double *w1 = mlp.fc1.weight.value.data<double>(),
+                 *b1 = mlp.fc1.bias->value.data<double>(),
+                 *w2 = mlp.fc2.weight.value.data<double>(),
+                 *b2 = mlp.fc2.bias->value.data<double>();
+    std::vector<double> wanted;
+    for (int64_t r = 0; r < 3; ++r) {
+      std::vector<double> inner, row(b2, b2 + 5);
+      for (int64_t i = 0; i < 7; ++i) {
+        double h = b1[i];
+        for (int64_t c = 0; c < 5; ++c) h += w1[i * 5 + c] * x.data<double>()[r * 5 + c];
+        inner.push_back(rectified ? std::max(h, 0.0) : h * 0.5 * std::erfc(-h / std::sqrt(2.0)));
+      }
+      for (int64_t o = 0; o < 5; ++o) {
+        for (int64_t i = 0; i < 7; ++i) row[size_t(o)] += w2[o * 7 + i] * inner[size_t(i)];
+      }
+      wanted.insert(wanted.end(), row.begin(), row.end());
+    }
+    CHECK(close(mlp(x).to_vector(), wanted, 1e-12, 1e-12));
+    CHECK(gradcheck([&](const std::vector<Tensor>& in) { return mlp(in[0]); }, {x}) < 1e-6);
+  }
+}
+
+}  // namespace brine::test
