@@ -75,6 +75,7 @@ double peak_flops() {
     {
       volatile float one = 1, tiny = 1e-9f;
       V x = V{} + one, y = V{} + tiny, sums[kSums];
+#pragma GCC unroll 12
       for (int s = 0; s < kSums; ++s) sums[s] = V{} + tiny * float(s);
       for (int64_t i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 12
@@ -83,6 +84,7 @@ double peak_flops() {
           asm volatile("" : "+x"(sums[s]));  // chains that are alike stay twelve
         }
       }
+#pragma GCC unroll 12
       for (int s = 1; s < kSums; ++s) sums[0] += sums[s];
       volatile V keep = sums[0];
       (void)keep;
