@@ -1,4 +1,6 @@
 // Matrix products: batched, strided, cut into pieces by their sizes alone.
+#include <unistd.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -20,17 +22,24 @@ int64_t pieces(int64_t n, int64_t step) { return (n + step - 1) / step; }
 // Halves a side, rounded up to whole registers.
 int64_t half(int64_t n) { return (n / 2 + 15) / 16 * 16; }
 
-// Wants about 16 tasks of at least 20 MFLOP. oneDNN packs its operands when both sides of a tile
-// reach 544, which is faster; below that it reads them in place, where a transposed left side is
-// slow, so that runs of K are preferred there: their sums are added up in order afterwards.
-Cut cut(int64_t batch, int64_t M, int64_t N, int64_t K, bool ta) {
-  constexpr int64_t kPacked = 544, kSmallest = 192, kMost = 2048, kTasks = 16;
+// Two tasks for each CPU that the machine has, whether or not it lends it to us: bits may depend on
+// the machine, never on the number of threads.
+int64_t most_tasks() {
+  static const int64_t cpus = sysconf(_SC_NPROCESSORS_CONF);
+  return std::clamp<int64_t>(2 * cpus, 4, 16);
+}
+
+// Wants up to that many tasks of at least 20 MFLOP. oneDNN packs its operands when both sides of a
+// tile reach 544, which is faster; below that it reads them in place, where a transposed left side
+// is slow, so that runs of K are preferred there: their sums are added up in order afterwards.
+Cut cut(int64_t batch, int64_t M, int64_t N, int64_t K) {
+  constexpr int64_t kPacked = 544, kSmallest = 192, kMost = 2048, kShortest = 1024;
   constexpr double kWork = 2e7;
   Cut c = {M, N, K};
   double work = std::max(2.0 * double(M) * double(N) * double(K),
                          8.0 * (double(M) * double(K) + double(K) * double(N))) *
                 double(batch);
-  int64_t wanted = int64_t(std::clamp(work / kWork, 1.0, double(kTasks)));
+  int64_t wanted = int64_t(std::clamp(work / kWork, 1.0, double(most_tasks())));
   auto tasks = [&] { return batch * pieces(M, c.m) * pieces(N, c.n) * pieces(K, c.k); };
   auto halve_tiles = [&](int64_t smallest, int64_t enough) {
     while (tasks() < enough || std::max(c.m, c.n) > kMost) {
@@ -41,9 +50,8 @@ Cut cut(int64_t batch, int64_t M, int64_t N, int64_t K, bool ta) {
   };
   bool packed = M >= kPacked && N >= kPacked;
   halve_tiles(packed ? kPacked : kSmallest, wanted);
-  int64_t shortest = ta ? 512 : 1024;
-  if (tasks() < wanted && K >= 2 * shortest) {
-    int64_t runs = std::min((wanted + tasks() - 1) / tasks(), K / shortest);
+  if (tasks() < wanted && K >= 2 * kShortest) {
+    int64_t runs = std::min((wanted + tasks() - 1) / tasks(), K / kShortest);
     c.k = (pieces(K, runs) + 15) / 16 * 16;
   }
   if (packed) halve_tiles(kSmallest, std::min<int64_t>(wanted, 4));
@@ -139,7 +147,7 @@ void add_bias_rows(Strided<Y> y, int64_t M, int64_t N, const Y* bias) {
 template <class T, class Y>
 void run(const Job& job, const Shape& batch) {
   int64_t matrices = batch.numel(), M = job.M, N = job.N, K = job.K;
-  Cut c = cut(matrices, M, N, K, job.a.row == 1 && job.a.column != 1);
+  Cut c = cut(matrices, M, N, K);
   if constexpr (std::is_same_v<Y, double>)
     c = {std::min<int64_t>(M, 192), std::min<int64_t>(N, 512), K};
   int64_t runs = pieces(K, c.k), across = pieces(N, c.n), tiles = pieces(M, c.m) * across;
