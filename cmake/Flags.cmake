@@ -3,9 +3,10 @@ add_library(brine_flags INTERFACE)
 target_include_directories(brine_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # -Wrestrict: GCC 12 reports std::string operator+ falsely (its bug 105651).
 target_compile_options(brine_flags INTERFACE -Wall -Wextra -Wno-restrict -fopenmp -march=${BRINE_ARCH})
-# GCC 12's own AVX-512 headers trip -Wmaybe-uninitialized wherever Eigen is inlined (its bug 105593).
+# GCC 12's own AVX-512 headers trip these two wherever Eigen is inlined (its bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(brine_flags INTERFACE -Wno-maybe-uninitialized)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/nn/random_features.cpp PROPERTIES COMPILE_OPTIONS
+                              "-Wno-uninitialized;-Wno-maybe-uninitialized")
 endif()
 if(BRINE_WERROR)
   target_compile_options(brine_flags INTERFACE -Werror)
