@@ -13,7 +13,7 @@ namespace {
 
 // The error of a file with this content, without the directory of the file.
 std::string refusal(const std::string& text) {
-  ScratchDirectory scratch;
+  Scratch scratch;
   std::string path = scratch.write("c.toml", text);
   Sample sample;
   nn::Schema schema = nn::schema_of(sample);
@@ -25,7 +25,7 @@ std::string refusal(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a file sets keys, sections and texts with '#'") {
-  ScratchDirectory scratch;
+  Scratch scratch;
   std::string path = scratch.write("c.toml",
                                    "rate = 1 # an integer stands for a number\n"
                                    "name = \"a # b\"\n"
@@ -85,7 +85,7 @@ TEST_CASE("what is not TOML is refused with file and line") {
 }
 
 TEST_CASE("a missing file, a directory and a huge file are refused by name") {
-  ScratchDirectory scratch;
+  Scratch scratch;
   Sample sample;
   nn::Schema schema = nn::schema_of(sample);
   auto refused = [&](const std::string& path) {
@@ -93,13 +93,13 @@ TEST_CASE("a missing file, a directory and a huge file are refused by name") {
     CHECK(got.find(path) == 0);
     return got;
   };
-  CHECK(refused((scratch.path / "none.toml").string()).find("No such file") != std::string::npos);
-  refused(scratch.path.string());
+  CHECK(refused((scratch / "none.toml").string()).find("No such file") != std::string::npos);
+  refused(scratch.path().string());
   refused(scratch.write("huge.toml", std::string(2 << 20, '#')));
 }
 
 TEST_CASE("a resolved copy reads back equal") {
-  ScratchDirectory scratch;
+  Scratch scratch;
   Sample first;
   first.rate = 1.0 / 3;
   first.name = "new\nline \"q\" \\ # \x01 \xc3\xa9";

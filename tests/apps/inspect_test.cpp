@@ -18,11 +18,6 @@ namespace brine::tests {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Scratch;
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 nn::ModelConfig tiny_config(const std::string& attention) {
   nn::ModelConfig config;
@@ -100,14 +95,15 @@ TEST_CASE("inspect tells a model with its settings, groups and tensors") {
        {": model\n", "2 layers of 12, 3 heads, MLP 20, 37 positions", "attention  sea",
         "    k = 5\n", "    columns = 16\n", "    base ", "    attention ", "  hash       "}) {
     CAPTURE(std::string(part));
-    CHECK(has(text, part));
+    CHECK(contains(text, part));
   }
-  CHECK(has(text, distill::load_model(path).hash));
-  CHECK_FALSE(has(text, "fc1.weight"));
-  CHECK(has(inspect(path, {.tensors = true}), "model.decoder.layers.1.fc1.weight f32 [20, 12]"));
+  CHECK(contains(text, distill::load_model(path).hash));
+  CHECK_FALSE(contains(text, "fc1.weight"));
+  CHECK(
+      contains(inspect(path, {.tensors = true}), "model.decoder.layers.1.fc1.weight f32 [20, 12]"));
   std::string weights = inspect(path + "/model.safetensors");
-  CHECK(has(weights, "safetensors file"));
-  CHECK(has(weights, "model.decoder.layers.0.fc2.weight F32 [12, 20]"));
+  CHECK(contains(weights, "safetensors file"));
+  CHECK(contains(weights, "model.decoder.layers.0.fc2.weight F32 [12, 20]"));
 }
 
 TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
@@ -129,15 +125,15 @@ TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
        {"run with 2 checkpoints", "step-00000007  good", "log ends   step step 7, loss 1.5",
         "evaluated  step step 7, valid_perplexity 9.25", "attention  dense"}) {
     CAPTURE(std::string(part));
-    CHECK(has(text, part));
+    CHECK(contains(text, part));
   }
   std::string newest = distill::checkpoint_path(run, 7).string();
-  CHECK(has(inspect(newest), "checkpoint of step 7 by brine"));
+  CHECK(contains(inspect(newest), "checkpoint of step 7 by brine"));
   std::string damaged = read_all(newest + "/model.safetensors");
   damaged.back() = char(damaged.back() ^ 1);
   data::write_file_atomic(newest + "/model.safetensors", damaged);
-  CHECK(has(inspect(run), "step-00000007  DAMAGED"));
-  CHECK(has(refusal(newest), "is a damaged checkpoint"));
+  CHECK(contains(inspect(run), "step-00000007  DAMAGED"));
+  CHECK(contains(refusal(newest), "is a damaged checkpoint"));
 }
 
 TEST_CASE("inspect tells a dump, its shards, and with verify a changed byte") {
@@ -147,25 +143,25 @@ TEST_CASE("inspect tells a dump, its shards, and with verify a changed byte") {
        {": teacher dump, complete", "2 of 5 tokens", "qk in f32", "1, 2 heads of 3, hidden 6",
         "logits     none", "shards     2", "samples 1 to 1", "checksum good"}) {
     CAPTURE(std::string(part));
-    CHECK(has(text, part));
+    CHECK(contains(text, part));
   }
   std::string shard = path + "/" + data::read_manifest(path).shards[1].name;
-  CHECK(has(inspect(shard), "shard of a teacher dump, samples 1 to 1"));
+  CHECK(contains(inspect(shard), "shard of a teacher dump, samples 1 to 1"));
   std::string bytes = read_all(shard);
   bytes[bytes.size() / 2] = char(bytes[bytes.size() / 2] ^ 1);
   data::write_file_atomic(shard, bytes);
-  CHECK(has(inspect(path), "complete"));
-  CHECK(has(refusal(path, {.verify = true}), "is damaged: its checksum differs"));
+  CHECK(contains(inspect(path), "complete"));
+  CHECK(contains(refusal(path, {.verify = true}), "is damaged: its checksum differs"));
   fs::remove(shard);
-  CHECK(has(refusal(path), "is missing"));
+  CHECK(contains(refusal(path), "is missing"));
 }
 
 TEST_CASE("inspect tells golden files, other HDF5 files and tokenizers") {
   Scratch scratch;
   std::string golden = inspect(BRINE_SOURCE_DIR "/tests/golden/causal_lean_t33.h5");
-  CHECK(has(golden, "golden file of the SEA block"));
-  CHECK(has(golden, "  preset = lean\n"));
-  CHECK(has(golden, "intermediate/estimate f64 [1, 2, 33, 16]"));
+  CHECK(contains(golden, "golden file of the SEA block"));
+  CHECK(contains(golden, "  preset = lean\n"));
+  CHECK(contains(golden, "intermediate/estimate f64 [1, 2, 33, 16]"));
   {
     data::Hdf5Writer file((scratch / "some.h5").string());
     file.write("a/b", Tensor::full({3, 2}, 1));
@@ -173,13 +169,13 @@ TEST_CASE("inspect tells golden files, other HDF5 files and tokenizers") {
     file.close();
   }
   std::string other = inspect((scratch / "some.h5").string());
-  CHECK(has(other, ": HDF5 file\n  answer = 42\n"));
-  CHECK(has(other, "a/b f32 [3, 2]"));
+  CHECK(contains(other, ": HDF5 file\n  answer = 42\n"));
+  CHECK(contains(other, "a/b f32 [3, 2]"));
   std::string tokenizer = BRINE_SOURCE_DIR "/tests/golden/tokenizer";
   for (const auto& entry : fs::recursive_directory_iterator(tokenizer)) {
     if (entry.path().filename() != "tokenizer.json") continue;
-    CHECK(has(inspect(entry.path().string()), ": tokenizer\n"));
-    CHECK(has(inspect(entry.path().parent_path().string()), "  vocabulary "));
+    CHECK(contains(inspect(entry.path().string()), ": tokenizer\n"));
+    CHECK(contains(inspect(entry.path().parent_path().string()), "  vocabulary "));
   }
 }
 
@@ -195,7 +191,7 @@ TEST_CASE("inspect refuses what it does not know in one line") {
     Finished run = run_brine("inspect " + path);
     CHECK(run.status == 1);
     CHECK(run.out.empty());
-    CHECK(has(run.error, path));
+    CHECK(contains(run.error, path));
     CHECK(std::count(run.error.begin(), run.error.end(), '\n') == 1);
   }
   CHECK(run_brine("inspect").status == 1);
@@ -231,9 +227,9 @@ TEST_CASE("a capture holds exactly what a Tap shows, for every registered method
       }
     }
     CHECK(file.datasets().size() == datasets);
-    CHECK(has(inspect(out), "capture of one forward pass"));
-    CHECK(has(message([&] { capture(m, {.ids = ids, .dials = {}, .model = ""}, out); }),
-              "exists already"));
+    CHECK(contains(inspect(out), "capture of one forward pass"));
+    CHECK(contains(message([&] { capture(m, {.ids = ids, .dials = {}, .model = ""}, out); }),
+                   "exists already"));
     if (name == "sea") {
       for (const char* stage : {"C_perf", "Z", "S", "estimate", "selected", "row_pointers",
                                 "head_offsets", "columns", "probabilities", "scalers", "context"}) {

@@ -65,7 +65,7 @@ TEST_CASE("texts arrive as they were written") {
 }
 
 TEST_CASE("default < file < later file < flag") {
-  ScratchDirectory scratch;
+  Scratch scratch;
   std::string one = scratch.write("1.toml", "rate = 1\nsteps = 1\nname = \"one\"\nfiles=['x']\n");
   std::string two = scratch.write("2.toml", "steps = 2\nname = \"two\"\n");
   Sample s;
@@ -79,7 +79,7 @@ TEST_CASE("default < file < later file < flag") {
 }
 
 TEST_CASE("a flag may choose another variant than the file") {
-  ScratchDirectory scratch;
+  Scratch scratch;
   std::string file = scratch.write("c.toml", "[attention]\nmethod = 'sea'\nk = 3\n");
   Sample s;
   apply(s, {"--config", file, "--attention", "dense"});

@@ -81,15 +81,15 @@ TEST_CASE("docs/configuration.md is the page of this build") {
 }
 
 TEST_CASE("the kept configuration is what --config reads") {
-  ScratchDirectory scratch;
+  Scratch scratch;
   Sample first;
   first.name = "kept # copy";
   Everywhere everywhere;
   everywhere.seed = 7;
   nn::Schema keys = nn::schema_of(first);
   everywhere.describe(keys);
-  keep_configuration({.command = "sample", .keys = keys}, scratch.path.string());
-  std::string text = read_all(scratch.path / "config.toml");
+  keep_configuration({.command = "sample", .keys = keys}, scratch.path().string());
+  std::string text = read_all(scratch / "config.toml");
   CHECK(text.find("# brine sample, version " BRINE_VERSION "\n") == 0);
   CHECK(text.find("name = \"kept # copy\"\n") != std::string::npos);
   CHECK(text.find("seed = 7\n") != std::string::npos);

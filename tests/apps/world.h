@@ -5,7 +5,6 @@
 #include <map>
 
 #include "tests/apps/helpers.h"
-#include "tests/scratch.h"
 
 namespace brine::tests {
 
@@ -72,9 +71,7 @@ class World {
   }
 
   std::string path(const std::string& name) const { return (scratch_ / name).string(); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-  }
+  void write(const std::string& name, const std::string& text) const { scratch_.write(name, text); }
   // Content of every file, by name.
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> out;
@@ -85,7 +82,7 @@ class World {
   }
 
  private:
-  test::Scratch scratch_;
+  Scratch scratch_;
 };
 
 // Made once for all tests of the program.

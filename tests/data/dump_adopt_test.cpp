@@ -65,8 +65,8 @@ TEST_CASE("adopt: several files, given in any order, become one dump") {
   CHECK(spec_differences(reader.spec(), spec) == "");
   std::vector<int64_t> order = {5, 1, 3, 2};
   CHECK(batch_differences(spec, reader.read(order), batch_of(spec, order)) == "");
-  CHECK(contains(error_of([&] { adopt_dump({dir / "x.h5"}); }), "exists already"));
-  CHECK(contains(error_of([&] { DumpWriter w(dir.path(), spec); }), "adopted dump"));
+  CHECK(contains(message([&] { adopt_dump({dir / "x.h5"}); }), "exists already"));
+  CHECK(contains(message([&] { DumpWriter w(dir.path(), spec); }), "adopted dump"));
 }
 
 TEST_CASE("adopt: q and k, without logits and windows") {
@@ -90,7 +90,7 @@ TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") 
                      const std::string& leave_out = "") {
     std::filesystem::remove(path);
     write_foreign(path, header, 0, 7, spoil, leave_out);
-    std::string error = error_of([&] { adopt_dump({path}); });
+    std::string error = message([&] { adopt_dump({path}); });
     CAPTURE(error);
     CHECK(error.starts_with(path.string() + ": "));
     CHECK(contains(error, why));
@@ -122,8 +122,8 @@ TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") 
   DumpSpec bare = spec;
   bare.stores_tokens = false;
   refused("neither tokens nor windows", bare, {}, "windows");
-  CHECK(contains(error_of([&] { adopt_dump({dir / "none.h5"}); }), "no such file"));
-  CHECK(contains(error_of([] { adopt_dump({}); }), "no files"));
+  CHECK(contains(message([&] { adopt_dump({dir / "none.h5"}); }), "no such file"));
+  CHECK(contains(message([] { adopt_dump({}); }), "no files"));
 }
 
 TEST_CASE("adopt: attributes that are missing, of another type or another value") {
@@ -136,7 +136,7 @@ TEST_CASE("adopt: attributes that are missing, of another type or another value"
       fill(file);
       file.close();
     }
-    return error_of([&] { adopt_dump({path}); });
+    return message([&] { adopt_dump({path}); });
   };
   CHECK(contains(with([](Hdf5Writer& f) { f.group("x"); }), "\"format\": is not in the file"));
   CHECK(contains(with([](Hdf5Writer& f) { f.attribute("/", "format", "bread"); }),
@@ -165,29 +165,23 @@ TEST_CASE("adopt: files that do not belong together") {
   DumpSpec spec = foreign_spec();
   write_foreign(dir / "0.h5", spec, 0, 3);
   write_foreign(dir / "4.h5", spec, 4, 3);
-  CHECK(contains(error_of([&] {
+  CHECK(contains(message([&] {
                    adopt_dump({dir / "0.h5", dir / "4.h5"});
                  }),
                  "begins at sample 4, but the files before it end at 3"));
-  CHECK(contains(error_of([&] {
-                   adopt_dump({dir / "0.h5", dir / "0.h5"});
-                 }),
-                 "begins at sample 0"));
+  CHECK(contains(message([&] { adopt_dump({dir / "0.h5", dir / "0.h5"}); }), "begins at sample 0"));
   DumpSpec other = spec;
   other.teacher_hash = std::string(64, 'd');
   write_foreign(dir / "other.h5", other, 3, 4);
-  CHECK(contains(error_of([&] {
+  CHECK(contains(message([&] {
                    adopt_dump({dir / "0.h5", dir / "other.h5"});
                  }),
                  "teacher_hash aaaa"));
   write_foreign(dir / "bare.h5", spec, 3, 4, {}, "windows");
-  CHECK(contains(error_of([&] {
-                   adopt_dump({dir / "0.h5", dir / "bare.h5"});
-                 }),
-                 "only some files"));
+  CHECK(contains(message([&] { adopt_dump({dir / "0.h5", dir / "bare.h5"}); }), "only some files"));
   std::filesystem::create_directory(dir / "sub");
   write_foreign(dir / "sub/3.h5", spec, 3, 4);
-  CHECK(contains(error_of([&] {
+  CHECK(contains(message([&] {
                    adopt_dump({dir / "0.h5", dir / "sub/3.h5"});
                  }),
                  "another directory"));

@@ -11,21 +11,9 @@
 #include "data/dump_reader.h"
 #include "data/dump_writer.h"
 #include "tensor/random.h"
+#include "tests/messages.h"
 
 namespace brine::test {
-
-inline std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
 
 inline data::DumpSpec small_spec(int64_t samples = 7) {
   data::DumpSpec s{.content = data::DumpContent::maps,

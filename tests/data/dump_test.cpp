@@ -128,8 +128,8 @@ TEST_CASE("dump: the largest logits in order, with the log-sum-exp of all") {
   }
   DumpBatch batch;
   x.data<float>()[3] = NAN;
-  CHECK(contains(error_of([&] { keep_top_logits(batch, x, 4); }), "not finite"));
-  CHECK(contains(error_of([&] { keep_top_logits(batch, x, vocab + 1); }), "1038 of 1037"));
+  CHECK(contains(message([&] { keep_top_logits(batch, x, 4); }), "not finite"));
+  CHECK(contains(message([&] { keep_top_logits(batch, x, vocab + 1); }), "1038 of 1037"));
 }
 
 TEST_CASE("dump: the writer takes whole logits and full lengths for granted") {
@@ -144,7 +144,7 @@ TEST_CASE("dump: the writer takes whole logits and full lengths for granted") {
     writer.put(lazy);
     writer.finish();
     CHECK(writer.missing().samples == 0);
-    CHECK(contains(error_of([&] { writer.put(given); }), "2 samples were given where 0"));
+    CHECK(contains(message([&] { writer.put(given); }), "2 samples were given where 0"));
   }
   CHECK(batch_differences(spec, DumpReader(dir.path()).read(range(0, 2)), given) == "");
 }
@@ -156,7 +156,7 @@ TEST_CASE("dump: batches that do not fit the spec are refused at once") {
   auto refused = [&](const std::string& why, auto&& spoil) {
     DumpBatch batch = batch_of(spec, range(0, 2));
     spoil(batch);
-    std::string error = error_of([&] { writer.put(batch); });
+    std::string error = message([&] { writer.put(batch); });
     CAPTURE(error);
     CHECK(contains(error, why));
   };
@@ -168,8 +168,8 @@ TEST_CASE("dump: batches that do not fit the spec are refused at once") {
   refused("tokens is missing", [](DumpBatch& b) { b.tokens = Tensor(); });
   refused("is window 99", [](DumpBatch& b) { b.windows[1] = 99; });
   refused("length 6", [](DumpBatch& b) { b.lengths.data<int64_t>()[0] = 6; });
-  CHECK(contains(error_of([&] { writer.put(batch_of(spec, range(0, 8))); }), "where 7"));
-  CHECK(contains(error_of([&] { writer.finish(); }), "samples 0 and following are missing"));
+  CHECK(contains(message([&] { writer.put(batch_of(spec, range(0, 8))); }), "where 7"));
+  CHECK(contains(message([&] { writer.finish(); }), "samples 0 and following are missing"));
 }
 
 TEST_CASE("dump: a value that is not finite or does not fit surfaces at a later call") {
@@ -181,11 +181,11 @@ TEST_CASE("dump: a value that is not finite or does not fit surfaces at a later 
     DumpBatch batch = batch_of(spec, range(0, 2));
     batch.layers[1].output.data<float>()[70] = too_large ? 70000.0f : NAN;
     writer.put(batch);
-    std::string error = error_of([&] { writer.finish(); });
+    std::string error = message([&] { writer.finish(); });
     CAPTURE(error);
     CHECK(contains(error, "sample 1: layers/01/output: value 10"));
     CHECK(contains(error, too_large ? "does not fit f16" : "is nan"));
-    CHECK(contains(error_of([&] { writer.put(batch_of(spec, range(2, 1))); }), "value 10"));
+    CHECK(contains(message([&] { writer.put(batch_of(spec, range(2, 1))); }), "value 10"));
   }
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("dump: specs that cannot be are refused by name") {
   auto refused = [](const std::string& why, auto&& spoil) {
     DumpSpec spec = small_spec();
     spoil(spec);
-    std::string error = error_of([&] { check_spec(spec, "x"); });
+    std::string error = message([&] { check_spec(spec, "x"); });
     CAPTURE(error);
     CHECK(contains(error, "x: "));
     CHECK(contains(error, why));
@@ -217,7 +217,7 @@ TEST_CASE("dump: a short disk is refused before anything is written") {
   uint64_t total = dump_size(spec).total, reserve = total / 100 + (16 << 20);
   uint64_t free = total + reserve - 1;
   DumpWriterOptions options{.free_bytes = [&](const Path&) { return free; }};
-  std::string error = error_of([&] { DumpWriter w(dir / "dump", spec, options); });
+  std::string error = message([&] { DumpWriter w(dir / "dump", spec, options); });
   CHECK(contains(error, (dir / "dump").string() + ": the dump needs " +
                             std::to_string(total + reserve) + " bytes"));
   CHECK_FALSE(std::filesystem::exists(dir / "dump/manifest.json"));
@@ -235,7 +235,7 @@ TEST_CASE("dump: a disk that fills up later gives one line and damages nothing")
   small.rlim_cur = 20000;
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &small);
-  std::string error = error_of([&] {
+  std::string error = message([&] {
     DumpWriter writer(dir.path(), spec, {.shard_bytes = shard});
     fill_dump(writer, spec);
   });
@@ -255,16 +255,16 @@ TEST_CASE("dump: two writers, foreign files and other dumps in the directory") {
   DumpSpec spec = small_spec();
   {
     DumpWriter first(dir / "a", spec);
-    CHECK(contains(error_of([&] { DumpWriter second(dir / "a", spec); }), "another process"));
+    CHECK(contains(message([&] { DumpWriter second(dir / "a", spec); }), "another process"));
   }
   DumpSpec other = spec;
   other.layers = 3;
   other.teacher_hash = std::string(64, 'd');
-  std::string error = error_of([&] { DumpWriter w(dir / "a", other); });
+  std::string error = message([&] { DumpWriter w(dir / "a", other); });
   CHECK(contains(error, "layers 2 and 3, teacher_hash aaaa"));
   std::filesystem::create_directory(dir / "b");
   std::ofstream(dir / "b/shard-00000.h5") << "precious";
-  CHECK(contains(error_of([&] { DumpWriter w(dir / "b", spec); }), "but no manifest"));
+  CHECK(contains(message([&] { DumpWriter w(dir / "b", spec); }), "but no manifest"));
   CHECK(read_file(dir / "b/shard-00000.h5") == "precious");
 }
 
@@ -278,7 +278,7 @@ TEST_CASE("dump: the reader refuses what is missing, cut or flipped") {
     std::ofstream(shard, std::ios::binary | std::ios::trunc) << good;
     std::ofstream(manifest_path(path), std::ios::binary | std::ios::trunc) << manifest;
   };
-  auto opened = [&] { return error_of([&] { DumpReader r(path); }); };
+  auto opened = [&] { return message([&] { DumpReader r(path); }); };
   CHECK(opened() == "");
   std::filesystem::resize_file(shard, good.size() - 100);
   CHECK(contains(opened(), shard + ": has "));
@@ -289,21 +289,21 @@ TEST_CASE("dump: the reader refuses what is missing, cut or flipped") {
   bad[bad.size() / 2] ^= 1;
   std::ofstream(shard, std::ios::binary | std::ios::trunc) << bad;
   int64_t heard = 0;
-  std::string error = error_of([&] { DumpReader(path).verify([&](int64_t n) { heard = n; }); });
+  std::string error = message([&] { DumpReader(path).verify([&](int64_t n) { heard = n; }); });
   CHECK(contains(error, shard + ": its checksum is"));
   CHECK(heard == 1);
   restore();
   // A shard of another dump under this one's name.
   std::filesystem::copy_file(path / "shard-00000.h5", shard,
                              std::filesystem::copy_options::overwrite_existing);
-  CHECK(contains(error_of([&] { DumpReader(path).read(range(4, 1)); }), "holds samples 0 to 3"));
+  CHECK(contains(message([&] { DumpReader(path).read(range(4, 1)); }), "holds samples 0 to 3"));
   restore();
   // A shard that is cut although its size agrees with the manifest.
   std::string last = (path / "shard-00002.h5").string();
   size_t size = std::filesystem::file_size(last);
   std::filesystem::resize_file(last, size - 100);
   replace_in(manifest_path(path), std::to_string(size), std::to_string(size - 100));
-  CHECK(contains(error_of([&] { DumpReader(path).read(range(6, 1)); }), "truncated"));
+  CHECK(contains(message([&] { DumpReader(path).read(range(6, 1)); }), "truncated"));
 }
 
 TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
@@ -314,7 +314,7 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
   auto spoiled = [&](const std::string& from, const std::string& to) {
     std::ofstream(manifest_path(path), std::ios::trunc) << good;
     replace_in(manifest_path(path), from, to);
-    std::string error = error_of([&] { DumpReader r(path); });
+    std::string error = message([&] { DumpReader r(path); });
     CHECK(error.starts_with(manifest_path(path).string()));
     CHECK(error.find('\n') == error.npos);
     return error;
@@ -336,10 +336,10 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
   std::ofstream(manifest_path(path), std::ios::trunc) << good;
   replace_in(manifest_path(path), "\"head_size\": 4", "\"head_size\": 6");
   replace_in(manifest_path(path), "\"heads\": 3", "\"heads\": 2");
-  CHECK(contains(error_of([&] { DumpReader(path).read(range(0, 1)); }),
+  CHECK(contains(message([&] { DumpReader(path).read(range(0, 1)); }),
                  "heads 3 and 2, head_size 4 and 6"));
   std::filesystem::remove(manifest_path(path));
-  CHECK(contains(error_of([&] { DumpReader r(path); }), "is not a dump"));
+  CHECK(contains(message([&] { DumpReader r(path); }), "is not a dump"));
 }
 
 TEST_CASE("dump: absent parts, wrong samples and other teachers are named") {
@@ -352,25 +352,25 @@ TEST_CASE("dump: absent parts, wrong samples and other teachers are named") {
   CHECK(reader.has(DumpPart::attention));
   CHECK_FALSE(reader.has(DumpPart::context));
   CHECK_FALSE(reader.has(DumpPart::logits));
-  CHECK(contains(error_of([&] { reader.read(range(0, 1), {.context = true}); }), "no context"));
-  CHECK(contains(error_of([&] { reader.read(range(0, 1), {.logits = true}); }), "no logits"));
-  CHECK(contains(error_of([&] { reader.read(range(6, 2)); }), "sample 7 is not in 0 to 6"));
-  CHECK(contains(error_of([&] { reader.read(range(0, 0)); }), "no samples"));
+  CHECK(contains(message([&] { reader.read(range(0, 1), {.context = true}); }), "no context"));
+  CHECK(contains(message([&] { reader.read(range(0, 1), {.logits = true}); }), "no logits"));
+  CHECK(contains(message([&] { reader.read(range(6, 2)); }), "sample 7 is not in 0 to 6"));
+  CHECK(contains(message([&] { reader.read(range(0, 0)); }), "no samples"));
   DumpBatch only = reader.read(range(2, 1), {.output = true});
   CHECK_FALSE(only.layers[0].attention.defined());
   DumpLayer layer = reader.read_layer(range(2, 1), 1, {.output = true});
   CHECK(same_bytes(layer.output, only.layers[1].output));
-  CHECK(contains(error_of([&] { reader.read_layer(range(0, 1), 2, {}); }), "layer 2"));
+  CHECK(contains(message([&] { reader.read_layer(range(0, 1), 2, {}); }), "layer 2"));
   DumpSource source{spec.teacher_hash, spec.tokenizer_hash, spec.corpus_hash};
   CHECK_NOTHROW(check_dump_source(spec, path, source));
   source.teacher_hash = std::string(64, '1');
-  std::string error = error_of([&] { check_dump_source(spec, path, source); });
+  std::string error = message([&] { check_dump_source(spec, path, source); });
   CHECK(contains(error, "teacher " + spec.teacher_hash));
   CHECK(contains(error, "given is " + source.teacher_hash));
   source = {"", std::string(64, '2'), ""};
-  CHECK(contains(error_of([&] { check_dump_source(spec, path, source); }), "tokenizer bbbb"));
+  CHECK(contains(message([&] { check_dump_source(spec, path, source); }), "tokenizer bbbb"));
   source = {"", "", std::string(64, '3')};
-  CHECK(contains(error_of([&] { check_dump_source(spec, path, source); }), "corpus cccc"));
+  CHECK(contains(message([&] { check_dump_source(spec, path, source); }), "corpus cccc"));
 }
 
 TEST_CASE("dump: reading ahead gives the batches of direct reads, in order") {
@@ -402,8 +402,8 @@ TEST_CASE("dump: reading ahead gives the batches of direct reads, in order") {
   DumpPrefetch prefetch(reader, failing, reader.everything());
   CHECK(prefetch.next().has_value());
   CHECK(prefetch.next().has_value());
-  CHECK(contains(error_of([&] { prefetch.next(); }), "sample 99"));
-  CHECK(contains(error_of([&] { prefetch.next(); }), "sample 99"));
+  CHECK(contains(message([&] { prefetch.next(); }), "sample 99"));
+  CHECK(contains(message([&] { prefetch.next(); }), "sample 99"));
 }
 
 TEST_CASE("dump: several threads read one dump") {

@@ -12,25 +12,18 @@
 #include "data/temporary.h"
 #include "tests/faults.h"
 #include "tests/faults.inc"
+#include "tests/messages.h"
 #include "tests/scratch.h"
 
 namespace fs = std::filesystem;
 using namespace brine;
 using namespace brine::data;
 using brine::test::Fault;
+using brine::test::message;
 using brine::test::run_with_fault;
 using brine::test::Scratch;
 
 namespace {
-
-std::string message_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 int entries_in(const fs::path& dir) {
   return int(std::distance(fs::directory_iterator(dir), fs::directory_iterator()));
@@ -54,23 +47,23 @@ TEST_CASE("file_io: what is written is read") {
 
 TEST_CASE("file_io: refusals name the file and the reason") {
   Scratch dir;
-  CHECK(message_of([&] { read_file(dir / "none"); }) ==
+  CHECK(message([&] { read_file(dir / "none"); }) ==
         (dir / "none").string() + ": cannot open: No such file or directory (errno 2)");
-  CHECK(message_of([&] { read_file(dir.path()); }).find("neither a file nor a pipe") !=
+  CHECK(message([&] { read_file(dir.path()); }).find("neither a file nor a pipe") !=
         std::string::npos);
-  CHECK(message_of([] { read_file("/dev/zero"); }).find("neither a file") != std::string::npos);
-  CHECK(message_of([&] { MappedFile map(dir.path()); }).find("not a regular file") !=
+  CHECK(message([] { read_file("/dev/zero"); }).find("neither a file") != std::string::npos);
+  CHECK(message([&] { MappedFile map(dir.path()); }).find("not a regular file") !=
         std::string::npos);
   REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
-  CHECK(message_of([&] { MappedFile map(dir / "pipe"); }).find("not a regular file") !=
+  CHECK(message([&] { MappedFile map(dir / "pipe"); }).find("not a regular file") !=
         std::string::npos);
   write_file_atomic(dir / "a", "12345");
   CHECK(read_file(dir / "a", 5) == "12345");
-  CHECK(message_of([&] { read_file(dir / "a", 4); }).find("at most 4") != std::string::npos);
-  CHECK(message_of([&] { NewFile again(dir / "a"); }).find("File exists") != std::string::npos);
-  CHECK(message_of([&] { write_file_atomic(dir / "no/b", ""); }).find("cannot create") !=
+  CHECK(message([&] { read_file(dir / "a", 4); }).find("at most 4") != std::string::npos);
+  CHECK(message([&] { NewFile again(dir / "a"); }).find("File exists") != std::string::npos);
+  CHECK(message([&] { write_file_atomic(dir / "no/b", ""); }).find("cannot create") !=
         std::string::npos);
-  CHECK(message_of([&] { throw_io("/x", "write", ENOSPC); }) ==
+  CHECK(message([&] { throw_io("/x", "write", ENOSPC); }) ==
         "/x: cannot write: the disk is full (errno 28)");
   CHECK(read_file(dir / "a") == "12345");
 }
@@ -138,8 +131,7 @@ TEST_CASE("file_io: a size limit stops the writer, not the old file") {
     ::signal(SIGXFSZ, SIG_IGN);
     struct rlimit limit = {10'000, 10'000};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    std::string reason =
-        message_of([&] { write_file_atomic(dir / "f", std::string(30'000, 'x')); });
+    std::string reason = message([&] { write_file_atomic(dir / "f", std::string(30'000, 'x')); });
     if (reason.find("ulimit -f") == std::string::npos) ::_exit(9);
     write_file_atomic(dir / "g", "short enough");
   });

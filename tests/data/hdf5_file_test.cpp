@@ -9,28 +9,16 @@
 #include <fstream>
 
 #include "data/file_io.h"
+#include "tests/messages.h"
 #include "tests/scratch.h"
 
 using namespace brine;
 using namespace brine::data;
+using brine::test::contains;
+using brine::test::message;
 using brine::test::Scratch;
 
 namespace {
-
-// The message of the Error that f throws; empty when it throws none.
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
 
 template <class T>
 Tensor numbers(const Shape& shape) {
@@ -121,13 +109,13 @@ TEST_CASE("hdf5: rows, attributes and lists") {
     w.attribute("g", "eps", 1e-5);
     w.attribute("x", "list", std::vector<int64_t>{3, -1});
     int32_t row[2] = {};
-    CHECK(contains(error_of([&] { w.write_rows("x", 3, 1, row, sizeof row); }), "outside [3, 2]"));
-    CHECK(contains(error_of([&] { w.write_rows("x", 0, 1, row, 4); }), "4 bytes"));
-    CHECK(contains(error_of([&] { w.write("x", numbers<float>({2})); }), "x: cannot create"));
+    CHECK(contains(message([&] { w.write_rows("x", 3, 1, row, sizeof row); }), "outside [3, 2]"));
+    CHECK(contains(message([&] { w.write_rows("x", 0, 1, row, 4); }), "4 bytes"));
+    CHECK(contains(message([&] { w.write("x", numbers<float>({2})); }), "x: cannot create"));
     w.close();
-    CHECK(contains(error_of([&] { w.group("late"); }), "closed"));
+    CHECK(contains(message([&] { w.group("late"); }), "closed"));
   }
-  CHECK(contains(error_of([&] { Hdf5Writer again(path); }), "exists already"));
+  CHECK(contains(message([&] { Hdf5Writer again(path); }), "exists already"));
   Hdf5Reader r(path);
   CHECK(r.read("x").to_vector() == std::vector<double>{0, 0, 1, -1, 2, -2});
   CHECK(r.info("x").chunk == Shape{1, 2});
@@ -145,17 +133,17 @@ TEST_CASE("hdf5: rows, attributes and lists") {
   CHECK(r.ints_attribute("x", "list") == std::vector<int64_t>{3, -1});
   CHECK(r.is_string_attribute("/", "name"));
   CHECK_FALSE(r.is_float_attribute("g", "count"));
-  CHECK(contains(error_of([&] { r.int_attribute("x", "list"); }), "2 values, wanted one"));
-  CHECK(contains(error_of([&] { r.int_attribute("g", "eps"); }), "not an integer"));
-  CHECK(contains(error_of([&] { r.double_attribute("g", "count"); }), "not a float"));
-  CHECK(contains(error_of([&] { r.string_attribute("g", "count"); }), "not text"));
-  CHECK(contains(error_of([&] { r.int_attribute("g", "none"); }), "\"none\": is not in the file"));
-  CHECK(contains(error_of([&] { r.read("none"); }), path + ": none: is not in the file"));
-  CHECK(contains(error_of([&] { r.read("g"); }), "is not a dataset"));
-  CHECK(contains(error_of([&] { r.read("g/../x"); }), "not a name"));
-  CHECK(contains(error_of([&] { r.read_rows("x", 2, 2); }), "outside"));
+  CHECK(contains(message([&] { r.int_attribute("x", "list"); }), "2 values, wanted one"));
+  CHECK(contains(message([&] { r.int_attribute("g", "eps"); }), "not an integer"));
+  CHECK(contains(message([&] { r.double_attribute("g", "count"); }), "not a float"));
+  CHECK(contains(message([&] { r.string_attribute("g", "count"); }), "not text"));
+  CHECK(contains(message([&] { r.int_attribute("g", "none"); }), "\"none\": is not in the file"));
+  CHECK(contains(message([&] { r.read("none"); }), path + ": none: is not in the file"));
+  CHECK(contains(message([&] { r.read("g"); }), "is not a dataset"));
+  CHECK(contains(message([&] { r.read("g/../x"); }), "not a name"));
+  CHECK(contains(message([&] { r.read_rows("x", 2, 2); }), "outside"));
   float out[6];
-  CHECK(contains(error_of([&] { r.read_rows_into("x", 0, 3, Dtype::f32, out, sizeof out); }),
+  CHECK(contains(message([&] { r.read_rows_into("x", 0, 3, Dtype::f32, out, sizeof out); }),
                  "holds i32, wanted f32"));
 }
 
@@ -179,7 +167,7 @@ TEST_CASE("hdf5: the other byte order and integers of every width") {
   Hdf5Reader r(path);
   CHECK(r.read("x").to_vector() == std::vector<double>{1.5, -3});
   CHECK(r.int_attribute("x", "short") == -7);
-  CHECK(contains(error_of([&] { r.int_attribute("x", "huge"); }), "does not fit an int64"));
+  CHECK(contains(message([&] { r.int_attribute("x", "huge"); }), "does not fit an int64"));
 }
 
 TEST_CASE("hdf5: links and storage that lead elsewhere are refused") {
@@ -204,15 +192,15 @@ TEST_CASE("hdf5: links and storage that lead elsewhere are refused") {
     H5Pclose(outside);
   });
   Hdf5Reader r(path);
-  CHECK(contains(error_of([&] { r.read("soft"); }), "\"soft\" is a soft link"));
-  CHECK(contains(error_of([&] { r.read("external"); }), "link to another file"));
-  CHECK(contains(error_of([&] { r.read("external/deeper"); }), "link to another file"));
-  CHECK(contains(error_of([&] { r.read("storage"); }), "another file, which is refused"));
-  CHECK(contains(error_of([&] { r.read("nested/virtual"); }), "virtual dataset"));
-  CHECK(contains(error_of([&] { r.info("nested/virtual"); }), "virtual dataset"));
-  CHECK(contains(error_of([&] { r.list(); }), "refused"));
-  CHECK(contains(error_of([&] { r.datasets("nested"); }), "soft link"));
-  CHECK(contains(error_of([&] { r.has("nested/soft"); }), "soft link"));
+  CHECK(contains(message([&] { r.read("soft"); }), "\"soft\" is a soft link"));
+  CHECK(contains(message([&] { r.read("external"); }), "link to another file"));
+  CHECK(contains(message([&] { r.read("external/deeper"); }), "link to another file"));
+  CHECK(contains(message([&] { r.read("storage"); }), "another file, which is refused"));
+  CHECK(contains(message([&] { r.read("nested/virtual"); }), "virtual dataset"));
+  CHECK(contains(message([&] { r.info("nested/virtual"); }), "virtual dataset"));
+  CHECK(contains(message([&] { r.list(); }), "refused"));
+  CHECK(contains(message([&] { r.datasets("nested"); }), "soft link"));
+  CHECK(contains(message([&] { r.has("nested/soft"); }), "soft link"));
   CHECK_NOTHROW(r.read("real"));
 }
 
@@ -231,7 +219,7 @@ TEST_CASE("hdf5: user-defined links are refused") {
     REQUIRE(H5Lcreate_ud(file, "custom", link.id, "ab", 2, H5P_DEFAULT, H5P_DEFAULT) >= 0);
   });
   Hdf5Reader r(path);
-  CHECK(contains(error_of([&] { r.read("custom"); }), "user-defined link"));
+  CHECK(contains(message([&] { r.read("custom"); }), "user-defined link"));
   H5Lunregister(link.id);
 }
 
@@ -273,7 +261,7 @@ TEST_CASE("hdf5: types, ranks, filters and sizes that are not ours are refused")
   });
   Hdf5Reader r(path);
   auto refused = [&](const std::string& name, const std::string& why) {
-    std::string error = error_of([&] { r.read(name); });
+    std::string error = message([&] { r.read(name); });
     CAPTURE(error);
     CHECK(error.starts_with(path + ": " + name + ": "));
     CHECK(contains(error, why));
@@ -289,7 +277,7 @@ TEST_CASE("hdf5: types, ranks, filters and sizes that are not ours are refused")
   refused("absurd", "impossible shape");
   refused("nbit", "uses filter 5");
   refused("null", "null dataspace");
-  CHECK(contains(error_of([&] { r.string_attribute("/", "text"); }), "variable length"));
+  CHECK(contains(message([&] { r.string_attribute("/", "text"); }), "variable length"));
 }
 
 TEST_CASE("hdf5: a contiguous dataset larger than its file is refused before allocating") {
@@ -303,7 +291,7 @@ TEST_CASE("hdf5: a contiguous dataset larger than its file is refused before all
   });
   CHECK_NOTHROW(Hdf5Reader(path).read("x"));
   std::filesystem::resize_file(path, 4096);
-  std::string error = error_of([&] { Hdf5Reader(path).read("x"); });
+  std::string error = message([&] { Hdf5Reader(path).read("x"); });
   CHECK(contains(error, "truncated"));
   CHECK(error.starts_with(path));
 }
@@ -311,14 +299,14 @@ TEST_CASE("hdf5: a contiguous dataset larger than its file is refused before all
 TEST_CASE("hdf5: files that are not HDF5, cut at every length, or with flipped bits") {
   Scratch dir;
   std::string path = (dir.path() / "x.h5").string();
-  CHECK(contains(error_of([&] { Hdf5Reader r(path); }), "there is no such file"));
-  CHECK(contains(error_of([&] { Hdf5Reader r(dir.path().string()); }), "not a regular file"));
+  CHECK(contains(message([&] { Hdf5Reader r(path); }), "there is no such file"));
+  CHECK(contains(message([&] { Hdf5Reader r(dir.path().string()); }), "not a regular file"));
   std::ofstream(path) << "{\"not\": \"hdf5\"}";
-  CHECK(contains(error_of([&] { Hdf5Reader r(path); }), "cannot be opened as HDF5"));
+  CHECK(contains(message([&] { Hdf5Reader r(path); }), "cannot be opened as HDF5"));
   std::filesystem::remove(path);
   auto try_all = [&](const std::string& bytes) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-    return error_of([&] {
+    return message([&] {
       Hdf5Reader r(path);
       for (const std::string& name : r.datasets()) r.read(name);
       r.string_attribute("g", "name");

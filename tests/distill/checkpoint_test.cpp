@@ -13,6 +13,7 @@
 #include "data/temporary.h"
 #include "tests/faults.h"
 #include "tests/faults.inc"
+#include "tests/messages.h"
 #include "tests/scratch.h"
 
 namespace fs = std::filesystem;
@@ -20,6 +21,7 @@ using namespace brine;
 using namespace brine::distill;
 using brine::data::read_file;
 using brine::data::remove_stale_temporaries;
+using brine::test::contains;
 using brine::test::Fault;
 using brine::test::run_with_fault;
 using brine::test::Scratch;
@@ -69,10 +71,6 @@ void forge_manifest(const Path& checkpoint, const std::string& from, const std::
   body.replace(at, from.size(), to);
   overwrite(checkpoint / "manifest.json",
             body + ",\n  \"sha256\": \"" + data::sha256_hex(body) + "\"\n}\n");
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "distill/losses.h"
 
 #include "tests/distill/setup.h"
+#include "tests/messages.h"
 
 namespace brine::test {
 namespace {
@@ -31,15 +32,6 @@ void check_close(const Evaluated& a, const Evaluated& b, double tolerance) {
     CHECK(value == doctest::Approx(b.terms.at(name)).epsilon(tolerance));
   }
   CHECK(close_to_scale(a.gradients, b.gradients, tolerance, "gradients"));
-}
-
-std::string message(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 }  // namespace

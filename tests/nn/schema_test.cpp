@@ -8,8 +8,10 @@
 
 #include "nn/schema_text.h"
 #include "tensor/error.h"
+#include "tests/messages.h"
 
 using namespace brine;
+using brine::test::message;
 using nn::Json;
 using nn::Schema;
 
@@ -68,16 +70,6 @@ struct Switched {
                "Method");
   }
 };
-
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 
