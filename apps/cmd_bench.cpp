@@ -66,16 +66,23 @@ nn::Json to_json(const char* suite, const BenchRow& row) {
 
 struct Bench {
   std::vector<std::string> what;
-  bool json = false;
+  bool json = false, quick = false;
 
   void describe(nn::Schema& s) {
     s.choice("what", what, suite_names(), "What to measure; none given: everything",
              {.positional = true});
-    s.field("json", json, "Print one JSON object");
+    s.field(
+        "json", json,
+        "Print one JSON object: quick, threads, triad_gb_per_s, peak_reserved_bytes and rows of "
+        "bench, name, shape, ms, rate, unit, share");
+    s.field("quick", quick,
+            "Tiny sizes, one run each: shows that all of it runs, measures nothing");
   }
 
   int run(const RunContext&) {
-    nn::Json out = {{"threads", threads()}, {"triad_gb_per_s", bench::triad_bandwidth()}};
+    bench::set_quick(quick);
+    nn::Json out = {
+        {"quick", quick}, {"threads", threads()}, {"triad_gb_per_s", bench::triad_bandwidth()}};
     if (!json) {
       std::printf("%d threads, triad %.1f GB/s; medians; share: of the measured limit\n", threads(),
                   bench::triad_bandwidth());

@@ -2,7 +2,7 @@
 // it or was dumped before.
 #include "apps/terminal.h"
 #include "apps/training.h"
-#include "data/corpus.h"
+#include "data/sha256.h"
 #include "distill/dump_teacher.h"
 #include "distill/model_io.h"
 
@@ -35,6 +35,7 @@ struct Distill {
 
 int Distill::run(const RunContext& context) {
   TrainingRun& run = parts;
+  claim_directory(run, keys);
   distill::LoadedModel loaded = distill::load_model(teacher);
   warn_of(loaded);
   check(loaded.config.attention == "dense", "distill: the teacher ", teacher, " has attention '",
@@ -48,20 +49,26 @@ int Distill::run(const RunContext& context) {
         positions, " positions");
   run.model = distill::make_student(run.config, *loaded.model, context.seed);
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
+  run.inputs = {{"teacher", loaded.hash}, {"tokenizer", run.tokenizer->hash()}};
   if (dump.empty()) {
-    run.train = load_windows(data, *run.tokenizer, window, context.seed, {}, keys.copies);
+    run.train = windows_of(load_texts(run, "data", data, window, keys.copies), window, context.seed,
+                           keys.copies);
     run.teacher = std::make_unique<distill::OnlineTeacher>(loaded.model, top_logits);
   } else {
     check(keys.copies == 1, "distill: copies need a teacher beside the student, not a dump");
-    std::string corpus = data::load_corpus(data, *run.tokenizer, window).hash();
+    data::TokenCorpus corpus = load_texts(run, "data", data, window);
     auto source = std::make_unique<distill::DumpTeacher>(
-        dump, distill::DumpTeacher::Expected{{loaded.hash, run.tokenizer->hash(), corpus}, window});
-    run.train = load_windows(data, *run.tokenizer, window, context.seed, source->windows());
+        dump, distill::DumpTeacher::Expected{{loaded.hash, run.tokenizer->hash(), corpus.hash()},
+                                             window});
+    run.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
+    run.train = std::make_unique<distill::WindowSource>(std::move(corpus.tokens), window,
+                                                        context.seed, source->windows());
     log_info(dump, ": ", run.train->size(), " of these windows");
     run.teacher = std::move(source);
   }
   if (!keys.valid.empty()) {
-    run.valid = load_windows(keys.valid, *run.tokenizer, window, 0, {}, keys.copies);
+    run.valid = windows_of(load_texts(run, "valid", keys.valid, window, keys.copies), window, 0,
+                           keys.copies);
   }
   run.subject = join("student ", run.config.attention, ", teacher ", teacher,
                      dump.empty() ? " beside it" : " from " + dump);

@@ -46,6 +46,14 @@ std::string protocol(const distill::WindowSource& windows, const Eval& e, int64_
               std::max<int64_t>(e.loss_from, 1), ", ", tokens, " predicted tokens");
 }
 
+// The k of the model's own configuration; null when it has none.
+nn::Json trained_k(const nn::ModelConfig& config) {
+  nn::Schema keys;
+  config.method().describe(keys);
+  nn::Json settings = keys.to_json();
+  return settings.contains("k") ? settings["k"] : nn::Json();
+}
+
 void print(const Eval& e, const nn::Json& out) {
   if (e.json) {
     std::cout << out.dump() << std::endl;
@@ -66,7 +74,7 @@ void print(const Eval& e, const nn::Json& out) {
   }
 }
 
-int Eval::run(const RunContext&) {
+int Eval::run(const RunContext& context) {
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
@@ -76,12 +84,14 @@ int Eval::run(const RunContext&) {
     m.model = distill::make_student(m.config, *m.model, 0);
     m.store = std::make_unique<nn::ParameterStore>(*m.model);
   }
+  refuse_idle_dials(context, *m.model);
+  bool sparse = m.model->attention_traits().sparse;
   int64_t positions = m.config.opt.max_position_embeddings;
   int64_t window = sequence_length ? sequence_length : positions;
   check(window <= positions, "eval: sequence_length ", window, " is longer than the model's ",
         positions, " positions");
   std::unique_ptr<distill::WindowSource> windows =
-      load_windows(data, *tokenizer, window, 0, {}, copies);
+      windows_of(load_texts(data, *tokenizer, window, copies), window, 0, copies);
   distill::EvaluateCall call{.batch_size = batch_size,
                              .max_windows = max_windows,
                              .loss_from = loss_from,
@@ -95,8 +105,8 @@ int Eval::run(const RunContext&) {
   distill::Perplexity p = distill::evaluate(*m.model, *windows, call);
   nn::Json out = {{"model", model},
                   {"attention", m.config.attention},
-                  {"k", k},
-                  {"path", path},
+                  {"k", k ? nn::Json(k) : trained_k(m.config)},
+                  {"path", sparse ? nn::Json(path) : nn::Json()},
                   {"perplexity", p.value()},
                   {"nll", p.nll},
                   {"tokens", p.tokens},

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "apps/program.h"
+#include "apps/terminal.h"
 #include "apps/training.h"
 #include "autograd/node.h"
 #include "distill/model_io.h"
@@ -61,6 +62,7 @@ struct Generate {
     NoGrad off;
     distill::LoadedModel m = distill::load_model(model);
     warn_of(m);
+    refuse_idle_dials(context, *m.model);
     std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
     std::vector<int32_t> ids = tokenizer->encode(prompt);
     check(!ids.empty(), "generate: the prompt is empty");
@@ -78,6 +80,13 @@ struct Generate {
       int64_t V = std::min(logits.dim(-1), tokenizer->vocab_size());
       ids.push_back(sample(logits.data<float>(), V, how, random.take(1).uniform(0)));
       if (ids.back() == tokenizer->special().eos) break;
+    }
+    int64_t made = int64_t(ids.size() - given);
+    if (made < tokens) {
+      bool ended = ids.back() == tokenizer->special().eos;
+      log_info("generate: stopped after ", made, " of ", tokens, " tokens, ",
+               ended ? "at the end of the text"
+                     : join("the model has ", positions, " positions and the prompt took ", given));
     }
     std::cout << tokenizer->decode(ids) << std::endl;
     return 0;

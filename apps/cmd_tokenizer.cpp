@@ -24,6 +24,11 @@ struct TokenizerCommand {
     std::unique_ptr<data::Tokenizer> tokenizer = data::train_bpe(train, {.vocab_size = vocab_size});
     tokenizer->save(out);
     log_info(out, ": ", tokenizer->vocab_size(), " tokens");
+    if (tokenizer->vocab_size() < vocab_size) {
+      log_warning("tokenizer: ", vocab_size,
+                  " tokens were asked for; the text has no more pairs to "
+                  "merge, so the vocabulary is smaller");
+    }
     return 0;
   }
 };

@@ -59,6 +59,7 @@ void make_or_load(Train& t, const RunContext& context) {
   }
   distill::LoadedModel loaded = distill::load_model(t.model);
   warn_of(loaded);
+  run.inputs["model"] = loaded.hash;
   run.config.opt = loaded.config.opt;
   const nn::Schema::Field* method = context.keys.find("attention.method");
   if (method && method->given && run.config.attention != loaded.config.attention) {
@@ -78,6 +79,7 @@ void make_or_load(Train& t, const RunContext& context) {
 
 int Train::run(const RunContext& context) {
   TrainingRun& run = parts;
+  claim_directory(run, keys);
   make_or_load(*this, context);
   run.tokenizer = tokenizer.empty() ? distill::tokenizer_of(distill::resolve_model(model))
                                     : data::load_tokenizer(tokenizer);
@@ -88,9 +90,12 @@ int Train::run(const RunContext& context) {
       keys.sequence_length ? keys.sequence_length : run.config.opt.max_position_embeddings;
   check(window <= run.config.opt.max_position_embeddings, "train: sequence_length ", window,
         " is longer than the model's ", run.config.opt.max_position_embeddings, " positions");
-  run.train = load_windows(train, *run.tokenizer, window, context.seed, {}, keys.copies);
+  run.inputs["tokenizer"] = run.tokenizer->hash();
+  run.train = windows_of(load_texts(run, "train", train, window, keys.copies), window, context.seed,
+                         keys.copies);
   if (!keys.valid.empty()) {
-    run.valid = load_windows(keys.valid, *run.tokenizer, window, 0, {}, keys.copies);
+    run.valid = windows_of(load_texts(run, "valid", keys.valid, window, keys.copies), window, 0,
+                           keys.copies);
   }
   run.losses = distill::task_only();
   run.subject = join("model ", run.config.attention, " ", run.config.opt.num_hidden_layers, " x ",

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/terminal.h"
-#include "data/corpus.h"
 #include "data/file_io.h"
 #include "distill/checkpoint.h"
 #include "tensor/allocator.h"
@@ -30,20 +29,58 @@ void TrainingKeys::describe(nn::Schema& s) {
           {.transient = true});
   s.field("dry_run", dry_run, "Print parameters, memory and time, train nothing",
           {.transient = true});
+  s.field("anomaly", anomaly,
+          "Stop at the first op that makes a NaN or infinity, and name it; slow",
+          {.transient = true});
 }
 
-std::unique_ptr<distill::WindowSource> load_windows(const std::vector<std::string>& files,
-                                                    const data::Tokenizer& tokenizer,
-                                                    int64_t window, uint64_t seed,
-                                                    std::vector<int64_t> only, int64_t copies) {
+data::TokenCorpus load_texts(const std::vector<std::string>& files,
+                             const data::Tokenizer& tokenizer, int64_t window, int64_t copies) {
   data::TokenCorpus corpus =
       data::load_corpus(files, tokenizer, std::max<int64_t>(window / copies, 2));
   std::string name = files.size() == 1 ? files[0] : join(files.size(), " files");
   log_info(name, ": ", corpus.tokens.size(), " tokens, ", corpus.windows(), " windows of ",
            corpus.window_tokens, copies > 1 ? join(", each ", copies, " times in a row") : "", ", ",
            corpus.dropped(), " tokens at the end dropped");
+  return corpus;
+}
+
+data::TokenCorpus load_texts(TrainingRun& run, const std::string& role,
+                             const std::vector<std::string>& files, int64_t window,
+                             int64_t copies) {
+  data::TokenCorpus corpus = load_texts(files, *run.tokenizer, window, copies);
+  for (size_t i = 0; i < files.size(); ++i) {
+    run.inputs[role + "." + files[i]] = corpus.text_hashes[i];
+  }
+  return corpus;
+}
+
+std::unique_ptr<distill::WindowSource> windows_of(data::TokenCorpus corpus, int64_t window,
+                                                  uint64_t seed, int64_t copies) {
   return std::make_unique<distill::WindowSource>(std::move(corpus.tokens), window, seed,
-                                                 std::move(only), copies);
+                                                 std::vector<int64_t>{}, copies);
+}
+
+void claim_directory(TrainingRun& run, const TrainingKeys& keys) {
+  if (keys.dry_run) return;
+  bool there = fs::exists(keys.out);
+  check(!there || fs::is_directory(keys.out), keys.out, ": not a directory");
+  if (there && !run.lock) {
+    run.lock = std::make_unique<data::DirectoryLock>(keys.out, "is working on this run");
+  }
+  bool holds = there && !distill::list_checkpoints(keys.out).empty();
+  check(keys.resume || !holds, keys.out,
+        ": already holds a run; add --resume or give another directory");
+  check(!keys.resume || holds, keys.out, ": holds no checkpoint to resume from");
+}
+
+void refuse_idle_dials(const RunContext& context, const nn::OptModel& model) {
+  if (model.attention_traits().sparse) return;
+  for (const char* key : {"k", "path"}) {
+    const nn::Schema::Field* field = context.keys.find(key);
+    check(!field || !field->given, context.command, ": --", key, " has no effect on attention '",
+          model.attention_name(), "', which keeps every key");
+  }
 }
 
 namespace {
@@ -61,18 +98,6 @@ distill::TrainerParts parts_of(TrainingRun& run, const TrainingKeys& keys, uint6
           .run_dir = keys.out,
           .configuration = configuration,
           .seed = seed};
-}
-
-// A new run wants a directory without checkpoints, a resumed one with.
-void prepare_directory(const TrainingKeys& keys) {
-  bool holds = fs::exists(keys.out) && !distill::list_checkpoints(keys.out).empty();
-  check(!fs::exists(keys.out) || fs::is_directory(keys.out), keys.out, ": not a directory");
-  check(keys.resume || !holds, keys.out,
-        ": already holds a run; add --resume or give another directory");
-  check(!keys.resume || holds, keys.out, ": holds no checkpoint to resume from");
-  std::error_code error;
-  fs::create_directories(keys.out, error);
-  check(!error, keys.out, ": cannot be made: ", error.message());
 }
 
 }  // namespace
@@ -114,12 +139,22 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
     print_dry_run(run, keys, context.seed);
     return 0;
   }
-  prepare_directory(keys);
+  std::error_code error;
+  fs::create_directories(keys.out, error);
+  check(!error, keys.out, ": cannot be made: ", error.message());
+  claim_directory(run, keys);
+  set_anomaly_detection(keys.anomaly);
   nn::Json configuration = context.keys.to_json();
   configuration.erase("out");  // a run may be moved
+  configuration["inputs"] = run.inputs;
   distill::Trainer trainer(parts_of(run, keys, context.seed, configuration.dump()), keys.trainer);
   if (keys.resume) {
     for (const std::string& why : trainer.resume()) log_warning("checkpoint skipped: ", why);
+    bool evaluated = !run.valid || distill::has_evaluation(keys.out, trainer.step());
+    if (trainer.finished() && evaluated) {
+      log_info(keys.out, ": the run is finished, ", trainer.step(), " steps; nothing left to do");
+      return 0;
+    }
     log_info("resuming at step ", trainer.step());
   } else {
     keep_configuration(context, keys.out);

@@ -1,11 +1,14 @@
 // What `train` and `distill` share: keys, text, the run's directory, the loop and the last lines.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "apps/program.h"
+#include "data/corpus.h"
+#include "data/directory_lock.h"
 #include "data/tokenizer.h"
 #include "distill/model_io.h"
 #include "distill/trainer.h"
@@ -18,7 +21,7 @@ struct TrainingKeys {
   std::string out;
   int64_t sequence_length = 0;  // 0 = the model's positions
   int64_t copies = 1;           // see WindowSource
-  bool resume = false, dry_run = false;
+  bool resume = false, dry_run = false, anomaly = false;
   int64_t log_steps = 0;
   distill::TrainerConfig trainer;
 
@@ -35,19 +38,37 @@ struct TrainingRun {
   std::unique_ptr<distill::WindowSource> train, valid;
   distill::LossConfig losses;
   std::string subject;  // "student sea, teacher runs/teacher"
+  // SHA-256 of what the run reads, by role and file: "teacher", "train.bible.txt". Recorded with
+  // the configuration, so that a resumed run is refused when one of them has changed.
+  std::map<std::string, std::string> inputs;
+  std::unique_ptr<data::DirectoryLock> lock;  // on the run's directory
 };
 
-// Text files as windows; prints windows, tokens and what is dropped.
-std::unique_ptr<distill::WindowSource> load_windows(const std::vector<std::string>& files,
-                                                    const data::Tokenizer& tokenizer,
-                                                    int64_t window, uint64_t seed,
-                                                    std::vector<int64_t> only = {},
-                                                    int64_t copies = 1);
+// Text files as tokens for windows of `window` tokens that hold `copies` copies of a text; prints
+// windows, tokens and what is dropped.
+data::TokenCorpus load_texts(const std::vector<std::string>& files,
+                             const data::Tokenizer& tokenizer, int64_t window, int64_t copies = 1);
+// The same of a run's texts (role: "train", "valid"), with its tokenizer; records their hashes.
+data::TokenCorpus load_texts(TrainingRun& run, const std::string& role,
+                             const std::vector<std::string>& files, int64_t window,
+                             int64_t copies = 1);
+// All windows of a corpus that load_texts() gave for the same `window` and `copies`.
+std::unique_ptr<distill::WindowSource> windows_of(data::TokenCorpus corpus, int64_t window,
+                                                  uint64_t seed, int64_t copies = 1);
+
+// Refuses a run directory that holds a run (without --resume), holds none (with it), or in which
+// another process works; keeps others out of one that exists. To be called before anything slow.
+void claim_directory(TrainingRun& run, const TrainingKeys& keys);
 
 // Says which damaged checkpoints were passed over when the model was loaded.
 void warn_of(const distill::LoadedModel& loaded);
 
-// Prepares the directory, resumes when asked, trains, prints the outcome. Returns the exit status.
+// --k and --path of eval and generate: an error when they were given for a model whose attention
+// has no use for them.
+void refuse_idle_dials(const RunContext& context, const nn::OptModel& model);
+
+// Makes the directory, resumes when asked, trains, prints the outcome. Returns the exit status: 0,
+// or 130 when a signal ended the run early (its checkpoint is saved).
 int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& context);
 
 // Prints parameters, memory and time of one step, measured with one step that is thrown away.

@@ -50,7 +50,9 @@ TokenCorpus load_corpus(const std::vector<std::string>& files, const Tokenizer& 
         " tokens predict nothing, at least 2 are needed");
   TokenCorpus corpus{.tokens = {}, .window_tokens = window_tokens};
   for (const std::string& file : files) {
-    const std::vector<int32_t> tokens = tokenizer.encode(read_text(file));
+    const std::string text = read_text(file);
+    corpus.text_hashes.push_back(sha256_hex(text));
+    const std::vector<int32_t> tokens = tokenizer.encode(text);
     corpus.tokens.insert(corpus.tokens.end(), tokens.begin(), tokens.end());
   }
   check(corpus.windows() > 0, files.front(), files.size() > 1 ? " (and the others)" : "", ": ",

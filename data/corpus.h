@@ -18,7 +18,8 @@ std::string read_text(const std::string& path);
 // no window and is dropped. A window predicts its own tokens from the second on.
 struct TokenCorpus {
   std::vector<int32_t> tokens;
-  int64_t window_tokens = 0;  // T
+  int64_t window_tokens = 0;                  // T
+  std::vector<std::string> text_hashes = {};  // of each file as read_text() gives it, SHA-256
 
   int64_t windows() const { return int64_t(tokens.size()) / window_tokens; }
   // Tokens [i T, (i + 1) T); i outside [0, windows()) is an error.

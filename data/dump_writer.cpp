@@ -2,8 +2,6 @@
 // that the manifest lists it.
 #include "data/dump_writer.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <thread>
 
 #include "data/bounded_queue.h"
+#include "data/directory_lock.h"
 #include "data/dump_shard.h"
 #include "data/sha256.h"
 #include "data/temporary.h"
@@ -24,25 +23,6 @@ namespace {
 bool is_shard_name(const std::string& name) {
   return name.starts_with("shard-") && name.ends_with(".h5");
 }
-
-// Held while a writer lives: a second writer would drop the first one's shard.
-class DirectoryLock {
- public:
-  explicit DirectoryLock(const Path& dir) {
-    fd_ = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd_ < 0) throw_io(dir, "open", errno);
-    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      ::close(fd_);
-      throw Error(dir.string() + ": another process is writing this dump");
-    }
-  }
-  ~DirectoryLock() { ::close(fd_); }
-  DirectoryLock(const DirectoryLock&) = delete;
-  DirectoryLock& operator=(const DirectoryLock&) = delete;
-
- private:
-  int fd_ = -1;
-};
 
 void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const Shape& shape) {
   check(t.defined(), "dump: ", what, " is missing");
@@ -68,7 +48,7 @@ struct DumpWriter::Impl {
   Path dir;
   DumpManifest manifest;  // after the start it belongs to the thread
   DumpWriterOptions options;
-  std::unique_ptr<DirectoryLock> lock;
+  std::unique_ptr<DirectoryLock> lock;  // a second writer would drop the shard of the first
   std::vector<std::string> notes;
   std::vector<bool> had;  // by shard: finished when this writer started
   int64_t next = 0;       // the first sample that was not put
@@ -110,7 +90,7 @@ void DumpWriter::Impl::start_or_continue() {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) throw_io(dir, "create", error.value());
-  lock = std::make_unique<DirectoryLock>(dir);
+  lock = std::make_unique<DirectoryLock>(dir, "is writing this dump");
   remove_stale_temporaries(dir);
   if (std::filesystem::exists(manifest_path(dir))) {
     continue_from(read_manifest(dir));

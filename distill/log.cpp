@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace brine::distill {
 namespace {
@@ -125,6 +126,19 @@ int trim_log(const data::Path& log, int64_t last_step) {
   }
   if (kept != text) data::write_file_atomic(log, kept);
   return unreadable;
+}
+
+bool has_evaluation(const data::Path& run_dir, int64_t step) {
+  const data::Path log = run_dir / "log.jsonl";
+  if (!std::filesystem::is_regular_file(log)) return false;
+  std::istringstream lines(data::read_file(log));
+  for (std::string line; std::getline(lines, line);) {
+    ordered_json json = ordered_json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("type", "") == "evaluation" &&
+        json.value("step", int64_t(-1)) == step)
+      return true;
+  }
+  return false;
 }
 
 }  // namespace brine::distill

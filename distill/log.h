@@ -43,4 +43,7 @@ class RunLog {
 // the file. Returns the number of unreadable lines. What is no regular file is left alone.
 int trim_log(const data::Path& log, int64_t last_step);
 
+// Whether the log of a run holds an evaluation at this step.
+bool has_evaluation(const data::Path& run_dir, int64_t step);
+
 }  // namespace brine::distill

@@ -63,11 +63,12 @@ class Trainer {
   TrainOutcome run(RunLog& log);
 
   int64_t step() const { return step_; }
+  // The steps or the seconds are used up: run() would only evaluate.
+  bool finished() const;
 
  private:
   LossTerms train_step();
   void plan_ahead(int64_t step);  // tells the teacher the batches from this step on
-  bool finished() const;
   double progress() const;
   void save(RunLog& log);
   void evaluate_now(RunLog& log);

@@ -41,6 +41,7 @@ struct AttentionInput {
 struct AttentionTraits {
   bool causal = true, bidirectional = true;
   bool linear = false;       // cost linear in T
+  bool sparse = false;       // obeys the dials k and dense_path; others have no use for them
   bool incremental = false;  // make_state() and step() work
 };
 

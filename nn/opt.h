@@ -76,6 +76,7 @@ class OptModel : public Module {
 
   const OptConfig& config() const { return config_; }
   const std::string& attention_name() const { return attention_name_; }
+  AttentionTraits attention_traits() const { return layers_.front()->self_attn.method.traits(); }
   std::vector<OptLayer*>& layers() { return layers_; }
 
  private:

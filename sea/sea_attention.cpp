@@ -29,7 +29,7 @@ SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, cons
     : config_(config), shape_(shape), estimator_(child<Estimator>("", init, shape, config)) {}
 
 nn::AttentionTraits SeaAttention::traits() const {
-  return {.causal = shape_.causal, .bidirectional = !shape_.causal, .linear = true};
+  return {.causal = shape_.causal, .bidirectional = !shape_.causal, .linear = true, .sparse = true};
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {

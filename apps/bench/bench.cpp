@@ -3,12 +3,25 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 
 #include "tensor/parallel.h"
 #include "tensor/tensor.h"
 
 namespace brine::bench {
+namespace {
+
+bool quick = false;
+
+// Whether a median wants another run.
+bool wants_more(size_t runs, double total_ms, double seconds) {
+  if (quick) return runs == 0;
+  return runs < 5 || (total_ms < seconds * 1e3 && runs < 1000);
+}
+
+}  // namespace
+
+void set_quick(bool on) { quick = on; }
+bool is_quick() { return quick; }
 
 double now_ms() {
   using Clock = std::chrono::steady_clock;
@@ -19,7 +32,7 @@ double median_time(const std::function<void()>& f, double seconds) {
   f();
   std::vector<double> times;
   double total = 0;
-  while (times.size() < 5 || (total < seconds * 1e3 && times.size() < 1000)) {
+  while (wants_more(times.size(), total, seconds)) {
     const double start = now_ms();
     f();
     times.push_back(now_ms() - start);
@@ -34,7 +47,7 @@ std::pair<double, double> median_times(const std::function<void()>& f,
   using Clock = std::chrono::steady_clock;
   std::vector<double> times[2];
   double total = 0;
-  for (int turn = -2; times[1].size() < 5 || (total < seconds * 1e3 && turn < 2000); ++turn) {
+  for (int turn = -2; wants_more(times[1].size(), total, seconds); ++turn) {
     const auto start = Clock::now();
     (turn & 1 ? g : f)();
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -52,21 +65,21 @@ namespace {
 class Triad {
  public:
   Triad() {
-    for (Tensor* t : {&a_, &b_, &c_}) *t = Tensor::full({kLength}, 1);
+    for (Tensor* t : {&a_, &b_, &c_}) *t = Tensor::full({length_}, 1);
   }
   void operator()() {
     float* a = a_.data<float>();
     const float* b = b_.data<float>();
     const float* c = c_.data<float>();
-    parallel_for(kLength, 1 << 16, [=](int64_t begin, int64_t end) {
+    parallel_for(length_, 1 << 16, [=](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) a[i] = b[i] + 3.0f * c[i];
     });
   }
-  static double bandwidth(double ms) { return 3.0 * 4 * double(kLength) / ms / 1e6; }
+  double bandwidth(double ms) const { return 3.0 * 4 * double(length_) / ms / 1e6; }
 
  private:
-  static constexpr int64_t kLength = 16 << 20;
+  int64_t length_ = sized(16 << 20, 1 << 16);
   Tensor a_, b_, c_;
 };
 
@@ -74,7 +87,7 @@ class Triad {
 
 double triad_bandwidth() {
   Triad triad;
-  return Triad::bandwidth(median_time([&] { triad(); }));
+  return triad.bandwidth(median_time([&] { triad(); }));
 }
 
 BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
@@ -82,7 +95,7 @@ BenchRow memory_row(const std::string& name, const std::string& shape, double by
   static Triad triad;
   auto [ms, triad_ms] = median_times(f, [] { triad(); });
   const double rate = bytes / ms / 1e6;
-  return {name, shape, ms, rate, "GB/s", rate / Triad::bandwidth(triad_ms)};
+  return {name, shape, ms, rate, "GB/s", rate / triad.bandwidth(triad_ms)};
 }
 
 }  // namespace brine::bench

@@ -21,6 +21,17 @@ struct BenchRow {
   std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
 };
 
+// Quick: tiny sizes and one run of each, to see that everything runs; the figures mean nothing. Set
+// once, before anything is measured.
+void set_quick(bool quick);
+bool is_quick();
+// The size to measure at.
+inline int64_t sized(int64_t full, int64_t quick) { return is_quick() ? quick : full; }
+// Numbers of tokens at which costs are compared.
+inline std::vector<int64_t> token_counts() {
+  return is_quick() ? std::vector<int64_t>{96, 192} : std::vector<int64_t>{2048, 4096, 8192, 16384};
+}
+
 // Milliseconds of a clock that never goes back.
 double now_ms();
 
@@ -40,7 +51,8 @@ double peak_flops();
 double triad_bandwidth();
 
 // A row for a kernel that moves `bytes` bytes (each input read once, each output written once). Its
-// share is of the triad's bandwidth while both take turns: a shared machine's changes by the minute.
+// share is of the triad's bandwidth while both take turns: that of a shared machine changes by the
+// minute.
 BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
                     const std::function<void()>& f);
 

@@ -11,7 +11,6 @@ namespace brine::bench {
 namespace {
 
 constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
-constexpr int64_t kLengths[] = {2048, 4096, 8192, 16384};
 // A T x T method stops where its maps would take more than this.
 constexpr double kMostMapBytes = 6e9;
 
@@ -95,7 +94,7 @@ BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
 
 void bench_block(const Block& block, std::vector<BenchRow>& rows) {
   double first[2] = {0, 0};
-  for (int64_t T : kLengths) {
+  for (int64_t T : token_counts()) {
     const double maps = 4.0 * 3 * double(kHeads) * double(T) * double(T);
     if (!block.attention->traits().linear && maps > kMostMapBytes) {
       log_info(block.name, ": left out at T = ", T, ", its maps would take ", human_bytes(maps));

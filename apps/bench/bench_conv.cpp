@@ -23,7 +23,7 @@ Tensor ramp(const Shape& shape) {
 // The direct call gets the best of two layouts, channels last and oneDNN's own; what it would cost
 // to bring activations into the latter is not counted.
 void bench_layer(std::vector<BenchRow>& rows, const Layer& l, int64_t T) {
-  const int64_t B = 8, W = l.columns;
+  const int64_t B = sized(8, 1), W = l.columns;
   const Convolution conf{.dilation = l.dilation};
   Tensor x = ramp({B, T + 2 * l.dilation, W, l.in}), w = ramp({l.out, l.in, 3, 3});
   Tensor b = ramp({l.out}), y = Tensor::empty({B, T, W, l.out}), dy = ramp({B, T, W, l.out});
@@ -69,7 +69,7 @@ std::vector<BenchRow> bench_conv() {
                           {"paper H 8", 32, 32, 32, 1}};
   std::vector<BenchRow> rows;
   for (const Layer& l : layers) {
-    for (int64_t T : {512, 2048}) bench_layer(rows, l, T);
+    for (int64_t T : {sized(512, 16), sized(2048, 32)}) bench_layer(rows, l, T);
   }
   return rows;
 }

@@ -108,14 +108,15 @@ void bench_embedding(std::vector<BenchRow>& rows, int64_t V, int64_t C, int64_t 
 
 std::vector<BenchRow> bench_pointwise() {
   std::vector<BenchRow> rows;
-  bench_norm(rows, 16384, 768);
-  bench_elementwise(rows, 16384, 768);
-  bench_softmax(rows, 12, 1024, true);
-  bench_softmax(rows, 12, 1024, false);
-  bench_loss(rows, 512, 50272);
-  bench_moves(rows, 8, 2048, 12, 64);
-  bench_embedding(rows, 50272, 768, 16384);
-  bench_optimizer(rows, 12 << 20);
+  const int64_t R = sized(16384, 64), T = sized(1024, 32), V = sized(50272, 500);
+  bench_norm(rows, R, 768);
+  bench_elementwise(rows, R, 768);
+  bench_softmax(rows, 12, T, true);
+  bench_softmax(rows, 12, T, false);
+  bench_loss(rows, sized(512, 16), V);
+  bench_moves(rows, 8, sized(2048, 16), 12, 64);
+  bench_embedding(rows, V, 768, R);
+  bench_optimizer(rows, sized(12 << 20, 1 << 12));
   return rows;
 }
 

@@ -10,7 +10,6 @@ namespace brine::bench {
 namespace {
 
 constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
-constexpr int64_t kLengths[] = {2048, 4096, 8192, 16384};
 
 Tensor noise(const Shape& shape, uint64_t seed) {
   Tensor x = Tensor::empty(shape);
@@ -105,13 +104,14 @@ void loss_rows(Timer& timer, int64_t B, int64_t H, int64_t T, int64_t d) {
 std::vector<BenchRow> bench_sparse() {
   std::vector<BenchRow> rows;
   std::vector<std::pair<std::string, double>> first;
-  for (int64_t T : kLengths) {
+  for (int64_t T : token_counts()) {
     Timer timer{rows, join("T=", T, " H=12 d=64 K=k=64"), T, first};
     for (bool steady : {false, true}) sparse_rows(timer, T, steady);
   }
   std::vector<std::pair<std::string, double>> none;
-  Timer small{rows, "B=8 H=8 T=512 d=32", 8 * 512, none};
-  loss_rows(small, 8, 8, 512, 32);
+  const int64_t B = sized(8, 1), T = sized(512, 96);
+  Timer small{rows, join("B=", B, " H=8 T=", T, " d=32"), B * T, none};
+  loss_rows(small, B, 8, T, 32);
   return rows;
 }
 

@@ -83,7 +83,8 @@ BenchRow step_row(const std::string& name, const std::string& shape, int64_t tok
 }
 
 BenchRow bench_bert_layer() {
-  const int64_t B = 8, T = 256, C = 768, heads = 12, inner = 3072;
+  const int64_t B = sized(8, 1), T = sized(256, 32), C = sized(768, 96), heads = 12;
+  const int64_t inner = 4 * C;
   nn::Init init{.random = {.seed = 1}};
   BertLayer layer(init, C, heads, inner);
   nn::ParameterStore store(layer);
@@ -156,7 +157,7 @@ distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab) {
 }
 
 BenchRow bench_distill(bool online) {
-  const int64_t B = 4, T = 512;
+  const int64_t B = sized(4, 1), T = sized(512, 64);
   Student student;
   const distill::Batch batch = random_batch(B, T, student.config.opt.vocab_size);
   distill::OnlineTeacher beside(student.teacher, online ? 0 : 64);

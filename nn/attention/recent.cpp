@@ -58,7 +58,7 @@ class Recent : public Attention {
   }
 
   AttentionTraits traits() const override {
-    return {.causal = true, .bidirectional = false, .linear = true};
+    return {.causal = true, .bidirectional = false, .linear = true, .sparse = true};
   }
 
   Tensor forward(const AttentionInput& in) override {

@@ -39,7 +39,8 @@ void keep_in_register(V& v) {
 // acc [height, NV vectors] += sum over rows and columns of x [height] (outer) dy [NV vectors].
 // Not inlined: among its caller's variables GCC finds too few registers for the sums.
 template <class T, int NV>
-[[gnu::noinline]] void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows, int64_t W) {
+[[gnu::noinline]] void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows,
+                                     int64_t W) {
   typedef T V __attribute__((vector_size(kBytes), aligned(sizeof(T))));
   constexpr int kLanes = kBytes / int(sizeof(T)), kRows = rows_for(NV);
   V c[kRows][NV];

@@ -88,6 +88,20 @@ TEST_CASE("bad input: sizes that cannot be") {
   check_refused({World::train() + " --out bad-run --decoder.vocab-size 299", {"300", "299"}});
 }
 
+TEST_CASE("bad input: flags that would do nothing, prompts that do not fit") {
+  for (const char* flag : {"--k 4", "--path dense", "--path sparse"}) {
+    const std::string name = std::string(flag).substr(0, std::string(flag).find(' '));
+    check_refused({join("eval --model teacher --data text.txt ", flag),
+                   {name + " has no effect", "'dense'"}});
+  }
+  check_refused({"generate --model teacher --prompt the --k 4", {"--k has no effect", "'dense'"}});
+  check_refused({"eval --model student --data text.txt --attention dense --k 4", {"--k has no"}});
+  check_refused({"eval --model student --data text.txt --attention denes", {"denes", "dense"}});
+  std::string words;
+  for (int i = 0; i < 40; ++i) words += "king ";
+  check_refused({"generate --model student --prompt '" + words + "'", {"prompt", "32 positions"}});
+}
+
 TEST_CASE("bad input: tokenizers") {
   damaged("tok", "bad-tok-1", "tokenizer.json", half);
   damaged("tok", "bad-tok-2", "tokenizer.json", garbage);

@@ -1,3 +1,4 @@
+// Signals reach the waiting thread and none that computes.
 #include "apps/signal_thread.h"
 
 #include <doctest/doctest.h>

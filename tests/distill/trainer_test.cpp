@@ -8,6 +8,7 @@
 #include "data/file_io.h"
 #include "distill/checkpoint.h"
 #include "tests/distill/setup.h"
+#include "tests/messages.h"
 
 namespace brine::test {
 namespace {
@@ -106,16 +107,6 @@ void copy_killed(const fs::path& from, const fs::path& to) {
   data::write_file_atomic(to / "log.jsonl", log.substr(0, log.size() - 20));  // a torn line
 }
 
-template <class F>
-std::string message(F f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("trainer: one batch is learnt by heart") {
@@ -190,6 +181,25 @@ TEST_CASE("trainer: a changed configuration is listed and stops the resumption")
         }) == (scratch / "run").string() + ": the configuration changed since; k: 3 -> 4");
   CHECK(message([&] { train(scratch / "new", {}, teacher.get(), six_steps(), true); }) ==
         (scratch / "new").string() + ": no good checkpoint to resume from");
+}
+
+TEST_CASE("trainer: a run stops when its seconds are over, its schedule with them") {
+  Scratch scratch;
+  TrainerConfig config = six_steps();
+  config.steps = 100000;
+  config.max_seconds = 0.3;
+  config.eval_every = config.save_every = 0;
+  Ran ran = train(scratch / "run", {}, nullptr, config, false, task_only());
+  CHECK(ran.outcome.steps < 100000);
+  CHECK(ran.outcome.seconds >= 0.3);
+  CHECK_FALSE(ran.outcome.interrupted);
+  CHECK(ran.outcome.last.at("rate") < 0.5e-3);  // linear to 0 over the seconds, not the steps
+  const int64_t steps = ran.outcome.steps;
+  CHECK(Json::parse(file(scratch / "run", steps, "trainer.json")).at("step") == steps);
+  CHECK(has_evaluation(scratch / "run", steps));
+  CHECK_FALSE(has_evaluation(scratch / "run", steps - 1));
+  // No time is left for a resumed one.
+  CHECK(train(scratch / "run", {}, nullptr, config, true, task_only()).outcome.steps == steps);
 }
 
 TEST_CASE("trainer: a loss that is not finite stops with its term and step") {

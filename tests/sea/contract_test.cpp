@@ -79,6 +79,18 @@ TEST_CASE("contract: a causal block knows nothing of the future, bit for bit") {
   });
 }
 
+TEST_CASE("contract: a sparse block obeys k and the path, another one has no use for them") {
+  each_block(Dtype::f64, [](Block& block) {
+    Inputs in = inputs(1, 33, Dtype::f64);
+    Tensor dy = cotangent(in.hidden), all = pass(block, in, {}, dy, {.k = 33}).y;
+    const bool sparse = block.module->traits().sparse;
+    CHECK(same_bits(pass(block, in, {}, dy, {.k = 2}).y, all) == !sparse);
+    Tensor dense = pass(block, in, {}, dy, {.k = 33, .dense_path = true}).y;
+    CHECK(close_to_scale(dense, all, 1e-10));
+    if (!sparse) CHECK(same_bits(dense, all));
+  });
+}
+
 TEST_CASE("contract: padding on the right changes neither outputs nor gradients") {
   each_block(Dtype::f64, [](Block& block) {
     for (int64_t T : {1, 5, 18}) {

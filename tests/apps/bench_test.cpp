@@ -1,0 +1,54 @@
+// brine bench at its smallest: every suite runs and prints the JSON that is promised.
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/apps/helpers.h"
+
+namespace brine::tests {
+
+using Json = nlohmann::json;
+
+TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
+  for (const std::string suite : {"pointwise", "gemm", "conv", "attention", "sparse", "train"}) {
+    INFO(suite);
+    Finished f = run_brine("bench " + suite + " --quick --json --quiet");
+    REQUIRE_MESSAGE(f.status == 0, f.error);
+    Json out = Json::parse(f.out);
+    CHECK(out.at("quick") == true);
+    CHECK(out.at("threads").get<int>() >= 1);
+    CHECK(out.at("triad_gb_per_s").get<double>() > 0);
+    CHECK(out.at("peak_reserved_bytes").get<int64_t>() > 0);
+    REQUIRE(out.at("rows").size() >= 3);
+    for (const Json& row : out.at("rows")) {
+      CHECK(row.at("bench") == suite);
+      CHECK_FALSE(row.at("name").get<std::string>().empty());
+      CHECK_FALSE(row.at("shape").get<std::string>().empty());
+      CHECK_FALSE(row.at("unit").get<std::string>().empty());
+      for (const char* key : {"ms", "rate", "share"}) {
+        CHECK_MESSAGE(row.at(key).is_number(), key);
+        CHECK_MESSAGE(row.at(key).get<double>() >= 0, key);
+      }
+    }
+    std::set<std::string> keys;
+    for (const Json& row : out.at("rows")) {
+      for (const auto& [key, value] : row.items()) keys.insert(key);
+    }
+    if (suite == "attention") {
+      CHECK(
+          (keys.contains("us_per_token") && keys.contains("peak_bytes") && keys.contains("ratio")));
+    }
+    if (suite == "train") CHECK(keys.contains("system_allocations_after_third_step"));
+  }
+}
+
+TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
+  Finished f = run_brine("bench gemm --quick --quiet");
+  CHECK(f.status == 0);
+  CHECK(f.out.find("mlp up NT") != std::string::npos);
+  f = run_brine("bench gem");
+  CHECK(f.status == 1);
+  CHECK(f.error.find("gemm") != std::string::npos);
+}
+
+}  // namespace brine::tests

@@ -1,0 +1,126 @@
+// Single commands on the tiny world: what they do with their flags and what they say.
+#include <nlohmann/json.hpp>
+
+#include "data/safetensors.h"
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+using Json = nlohmann::json;
+
+Json evaluated(const std::string& arguments) {
+  return Json::parse(world().must("eval --data text.txt --json --max-windows 4 " + arguments).out);
+}
+
+std::string generated(const std::string& arguments) {
+  return world()
+      .must("generate --model student --prompt 'the king' --tokens 12 --quiet " + arguments)
+      .out;
+}
+
+}  // namespace
+
+TEST_CASE("eval: a teacher under a sliding window, which is dense attention when it is wide") {
+  Json dense = evaluated("--model teacher"), wide = evaluated(
+                                                 "--model teacher --attention recent "
+                                                 "--k 32");
+  CHECK(double(wide.at("perplexity")) ==
+        doctest::Approx(double(dense.at("perplexity"))).epsilon(1e-6));
+  CHECK(dense.at("k").is_null());
+  CHECK(dense.at("path").is_null());
+  CHECK(wide.at("attention") == "recent");
+  CHECK(wide.at("k") == 32);
+  CHECK(wide.at("path") == "sparse");
+  Json narrow = evaluated("--model teacher --attention recent --k 2");
+  CHECK(narrow.at("perplexity") != dense.at("perplexity"));
+  CHECK(evaluated("--model teacher --attention recent --k 2 --path dense").at("perplexity") ==
+        doctest::Approx(double(narrow.at("perplexity"))).epsilon(1e-6));
+  CHECK(evaluated("--model student").at("k") == 4);  // as trained
+  CHECK(evaluated("--model student --attention recent").at("attention") == "recent");
+}
+
+TEST_CASE("eval: copies and loss_from change what is predicted, and the protocol says so") {
+  Json plain = evaluated("--model teacher"), twice = evaluated("--model teacher --copies 2"),
+       late = evaluated("--model teacher --copies 2 --loss-from 16");
+  CHECK(contains(twice.at("protocol"), "2 copies of the same text"));
+  CHECK(contains(late.at("protocol"), "targets from position 16"));
+  CHECK(plain.at("tokens") == 4 * 31);
+  CHECK(twice.at("tokens") == 4 * 31);
+  CHECK(late.at("tokens") == 4 * 16);
+  CHECK(plain.at("perplexity") != twice.at("perplexity"));
+  CHECK(twice.at("perplexity") != late.at("perplexity"));
+}
+
+TEST_CASE("generate: sampling narrows down to the likeliest token") {
+  const std::string likeliest = generated("--temperature 0");
+  for (const char* seed : {"--seed 1 ", "--seed 2 ", "--seed 3 "}) {
+    CHECK(generated(seed + std::string("--top-p 0.000001 --temperature 5")) == likeliest);
+    CHECK(generated(seed + std::string("--top-k 1 --temperature 5")) == likeliest);
+  }
+  CHECK(generated("--seed 1 --top-p 1 --temperature 5") !=
+        generated("--seed 2 --top-p 1 --temperature 5"));
+  CHECK(generated("--seed 1 --top-p 1 --temperature 5") != likeliest);
+  CHECK(generated("--temperature 0 --k 1").rfind("the king", 0) == 0);
+}
+
+TEST_CASE("generate: says that the positions ended, and nothing when they did not") {
+  const World& w = world();
+  Finished cut = w.must("generate --model student --prompt 'the king' --tokens 500 --top-k 1");
+  INFO(cut.error);
+  const bool positions = contains(cut.error, "the model has 32 positions"),
+             ended = contains(cut.error, "at the end of the text");
+  CHECK(positions != ended);
+  CHECK(contains(cut.error, " of 500 tokens, "));
+  CHECK(w.must("generate --model student --prompt 'the king' --tokens 2 --top-k 1").error == "");
+}
+
+TEST_CASE("tokenizer: says when the text gave fewer tokens than were asked for") {
+  const World& w = world();
+  w.write("few.txt", "one two one two\n");
+  Finished f = w.must("tokenizer --train few.txt --vocab-size 1000 --out tok-few");
+  CHECK(contains(f.error, "1000 tokens were asked for"));
+  f = w.must("tokenizer --train text.txt --vocab-size 300 --out tok-whole");
+  CHECK_FALSE(contains(f.error, "asked for"));
+  CHECK(contains(f.error, "tok-whole: 300 tokens"));
+}
+
+TEST_CASE("train: a SEA model is trained on under its own settings") {
+  const World& w = world();
+  w.must("train --model student --train text.txt --batch-size 2 --steps 2 --out trained-on");
+  Json config = Json::parse(read_all(w.path("trained-on/step-00000002/config.json")));
+  const Json& attention = config.at("brine").at("attention");
+  CHECK(attention.at("method") == "sea");
+  CHECK(attention.at("k") == 4);
+  CHECK(attention.at("columns") == 12);
+  data::Safetensors before(w.path("student/step-00000002/model.safetensors")),
+      after(w.path("trained-on/step-00000002/model.safetensors"));
+  REQUIRE(before.entries().size() == after.entries().size());
+  int64_t moved = 0;
+  for (const auto& e : after.entries()) {
+    if (!contains(e.name, ".sea.mu.")) continue;
+    moved += before.tensor(e.name).to_vector() != after.tensor(e.name).to_vector();
+  }
+  CHECK(moved > 0);  // the task's gradient reaches the estimator through the gates
+  Finished f = w.run(
+      "train --model student --train text.txt --steps 2 --attention sea --k 5 --out never --quiet");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "attention.k cannot be set, student has its own"));
+}
+
+TEST_CASE("--anomaly: names the op that made the first NaN, changes nothing where there is none") {
+  const World& w = world();
+  w.must(World::train() + " --valid text.txt --anomaly --out watched");
+  CHECK(read_all(w.path("watched/step-00000003/model.safetensors")) ==
+        read_all(w.path("teacher/step-00000003/model.safetensors")));
+  w.must(World::distill() + " --anomaly --out watched-student");
+  std::string wild = World::train() + " --optimizer.learning-rate 1e30 --warmup-steps 0 --quiet";
+  Finished f = w.run(wild + " --anomaly --out wild");
+  CHECK(f.status == 1);
+  CHECK_MESSAGE(contains(f.error, "(anomaly detection)"), f.error);
+  f = w.run(wild + " --out wild-too");
+  CHECK(f.status == 1);
+  CHECK_FALSE(contains(f.error, "anomaly"));
+}
+
+}  // namespace brine::tests

@@ -1,0 +1,149 @@
+// The directory of a run: finished, stopped by a signal, in use, or resumed with other inputs.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/directory_lock.h"
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+int64_t count(const std::string& text, const std::string& part) {
+  int64_t n = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++n;
+  return n;
+}
+
+// A run of the world under another name.
+std::string copy_of(const std::string& from, const std::string& name) {
+  fs::copy(world().path(from), world().path(name), fs::copy_options::recursive);
+  return name;
+}
+
+// The end of `command`, which was refused.
+std::string refused(const std::string& command) {
+  Finished f = world().run(command + " --quiet");
+  CHECK(f.status == 1);
+  CHECK(count(f.error, "\n") == 1);
+  return f.error;
+}
+
+void say(const std::string& error, const std::string& part) {
+  CHECK_MESSAGE(error.find(part) != std::string::npos, "no '" << part << "' in: " << error);
+}
+
+}  // namespace
+
+TEST_CASE("run directory: a finished run that is resumed stays as it is and says so") {
+  const World& w = world();
+  auto before = w.files();
+  Finished f = w.must(World::train() + " --valid text.txt --out teacher --resume");
+  say(f.error, "teacher: the run is finished, 3 steps; nothing left to do");
+  CHECK(w.files() == before);
+}
+
+TEST_CASE("run directory: an evaluation that a dead process still owed is made once") {
+  const World& w = world();
+  std::string run = copy_of("teacher", "owing"), log = read_all(w.path("owing/log.jsonl"));
+  const size_t at = log.find("{\"type\":\"evaluation\"");
+  REQUIRE(at != std::string::npos);
+  w.write("owing/log.jsonl", log.substr(0, at));
+  std::string command = World::train() + " --valid text.txt --out owing --resume";
+  w.must(command);
+  CHECK(count(read_all(w.path("owing/log.jsonl")), "\"evaluation\"") == 1);
+  say(w.must(command).error, "nothing left to do");
+  CHECK(count(read_all(w.path("owing/log.jsonl")), "\"evaluation\"") == 1);
+}
+
+TEST_CASE("run directory: a second process is refused at once") {
+  const World& w = world();
+  copy_of("teacher", "busy");
+  fs::create_directory(w.path("busy-new"));
+  data::DirectoryLock run(w.path("busy"), "?"), empty(w.path("busy-new"), "?");
+  auto before = w.files();
+  const std::string said = ": another process is working on this run\n";
+  CHECK(refused(World::train() + " --valid text.txt --out busy --resume") ==
+        "brine train: busy" + said);
+  CHECK(refused(World::train() + " --out busy-new") == "brine train: busy-new" + said);
+  CHECK(refused(World::distill() + " --out busy-new") == "brine distill: busy-new" + said);
+  CHECK(w.files() == before);
+  w.must(World::train() + " --out busy-new --dry-run");  // writes nothing there
+}
+
+TEST_CASE("run directory: inputs with another content stop a resumption and are named") {
+  const World& w = world();
+  w.write("here.txt", sample_text(100));
+  w.write("there.txt", sample_text(80));
+  copy_of("tok", "tok-2");
+  std::string train =
+      "train --config model.toml --tokenizer tok-2 --train here.txt --valid there.txt --out inputs";
+  w.must(train);
+  nlohmann::json state =
+      nlohmann::json::parse(read_all(w.path("inputs/step-00000003/trainer.json")));
+  const auto& inputs = state.at("configuration").at("inputs");
+  CHECK(inputs.at("train.here.txt").get<std::string>().size() == 64);
+  CHECK(inputs.size() == 3);
+  w.write("here.txt", sample_text(100) + "And more.");
+  std::string error = refused(train + " --resume");
+  say(error, "inputs: the configuration changed since; inputs.train.here.txt: ");
+  CHECK(error.find("there.txt") == std::string::npos);
+  w.write("here.txt", sample_text(100));
+  w.write("there.txt", sample_text(79));
+  say(refused(train + " --resume"), "inputs.valid.there.txt: ");
+  w.write("there.txt", sample_text(80));
+  say(w.must(train + " --resume").error, "nothing left to do");
+  fs::remove_all(w.path("tok-2"));
+  w.must("tokenizer --train there.txt --vocab-size 290 --out tok-2");
+  say(refused(train + " --resume"), "inputs.tokenizer: ");
+}
+
+TEST_CASE("run directory: another teacher or dump stops a resumption too") {
+  const World& w = world();
+  copy_of("teacher", "teacher-2");
+  std::string online = World::distill("--steps 2 --columns 12", "teacher-2") + " --out inputs-2";
+  w.must(online);
+  fs::remove_all(w.path("teacher-2"));
+  w.must(World::train() + " --seed 2 --out teacher-2");
+  say(refused(online + " --resume"), "inputs.teacher: ");
+  std::string dump = "dump --model teacher --data text.txt --out dump-2 --windows ";
+  w.must(dump + "6");
+  std::string dumped = World::distill("--steps 2 --columns 12") + " --dump dump-2 --out inputs-3";
+  Finished f = w.must(dumped);
+  CHECK(count(f.error, "tokens at the end dropped") == 1);  // the text was read once
+  fs::remove_all(w.path("dump-2"));
+  w.must(dump + "5");
+  say(refused(dumped + " --resume"), "inputs.dump: ");
+}
+
+TEST_CASE("run directory: SIGTERM saves a checkpoint, exits with 130, and nothing is lost") {
+  const World& w = world();
+  std::string command = World::train() + " --steps 400 --save-every 50 --decoder.dropout 0.1";
+  w.must(command + " --out calm");
+  // Stopped as soon as it has taken its first steps.
+  std::string script =
+      "cd " + w.path(".") + "; " BRINE_BINARY_DIR "/brine " + command + " --out stopped " +
+      "2>stopped.err & n=0; while ! grep -q step stopped/log.jsonl 2>/dev/null && " +
+      "[ $n -lt 3000 ]; do sleep 0.01; n=$((n+1)); done; " BRINE_BINARY_DIR "/brine " + command +
+      " --out stopped --quiet 2>second.err; echo $? >second.status; kill -TERM $!; wait $!";
+  int code = std::system(("bash -c '" + script + "'").c_str());
+  CHECK(WEXITSTATUS(code) == 130);
+  CHECK(read_all(w.path("second.status")) == "1\n");
+  CHECK(read_all(w.path("second.err")) ==
+        "brine train: stopped: another process is working on this run\n");
+  CHECK_FALSE(fs::exists(w.path("stopped/step-00000400")));
+  std::string said = read_all(w.path("stopped.err"));
+  const size_t at = said.find("SIGTERM: saving at step ");
+  REQUIRE_MESSAGE(at != std::string::npos, said);
+  const std::string step = std::to_string(std::stoi(said.substr(at + 24)));
+  CHECK(fs::exists(w.path("stopped/step-" + std::string(8 - step.size(), '0') + step)));
+  say(said, "interrupted at step " + step);
+  say(w.must(command + " --out stopped --resume").error, "resuming at step " + step);
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    CHECK(read_all(w.path(std::string("stopped/step-00000400/") + name)) ==
+          read_all(w.path(std::string("calm/step-00000400/") + name)));
+  }
+}
+
+}  // namespace brine::tests
