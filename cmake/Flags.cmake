@@ -14,7 +14,8 @@ endif()
 # Never -ffast-math: NaN and infinity must be seen. These three change no finite result of ours:
 # errno is not read, floating-point traps are off, and a*b+c may be one rounding (ISO mode forbids it).
 target_compile_options(brine_flags INTERFACE -fno-math-errno -fno-trapping-math -ffp-contract=fast)
-set(CMAKE_CXX_FLAGS_RELEASE "-O3")
+# Kernels take -O3 (Folders.cmake); the rest compiles a third faster without and runs no slower.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 if(BRINE_SANITIZE)
   target_compile_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE}
                          -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
