@@ -29,16 +29,16 @@ class Recorder : public nn::LayerObserver {
 };
 
 void write_attributes(data::Hdf5Writer& file, distill::LoadedModel& m, const CaptureCall& call) {
-  const nn::OptConfig& c = m.config.opt;
+  const nn::ModelShape c = m.config.shape();
   file.attribute("/", "format", std::string_view("brine-capture"));
   file.attribute("/", "version", int64_t(1));
   file.attribute("/", "model", std::string_view(call.model));
   file.attribute("/", "model_hash", std::string_view(m.hash));
   file.attribute("/", "attention", std::string_view(m.config.attention));
   file.attribute("/", "config", std::string_view(distill::config_text(m.config, nullptr)));
-  file.attribute("/", "layers", c.num_hidden_layers);
-  file.attribute("/", "heads", c.num_attention_heads);
-  file.attribute("/", "head_size", c.hidden_size / c.num_attention_heads);
+  file.attribute("/", "layers", c.layers);
+  file.attribute("/", "heads", c.heads);
+  file.attribute("/", "head_size", c.head_size());
   file.attribute("/", "hidden", c.hidden_size);
   file.attribute("/", "k", call.dials.k);  // 0 = as the config says
   file.attribute("/", "path", std::string_view(call.dials.dense_path ? "dense" : "sparse"));
@@ -47,10 +47,10 @@ void write_attributes(data::Hdf5Writer& file, distill::LoadedModel& m, const Cap
 }  // namespace
 
 void capture(distill::LoadedModel& m, const CaptureCall& call, const std::string& out) {
-  const nn::OptConfig& c = m.config.opt;
+  const nn::ModelShape c = m.config.shape();
   check(!call.ids.empty(), "capture: there are no tokens");
-  check(int64_t(call.ids.size()) <= c.max_position_embeddings, "capture: ", call.ids.size(),
-        " tokens, but the model has ", c.max_position_embeddings, " positions");
+  check(int64_t(call.ids.size()) <= c.max_positions, "capture: ", call.ids.size(),
+        " tokens, but the model has ", c.max_positions, " positions");
   for (int32_t id : call.ids) {
     check(id >= 0 && id < c.vocab_size, "capture: token ", id, " is outside the vocabulary of ",
           c.vocab_size);

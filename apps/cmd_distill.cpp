@@ -42,8 +42,8 @@ int Distill::run(const RunContext& context) {
         loaded.config.attention, "'; its losses are defined for a dense one");
   check(dump.empty() || top_logits == 0, "distill: top_logits is for a teacher beside the student");
   run.tokenizer = distill::tokenizer_of(loaded.directory);
-  run.config.opt = loaded.config.opt;
-  int64_t positions = run.config.opt.max_position_embeddings;
+  run.config.copy_sizes(loaded.config);
+  int64_t positions = run.config.shape().max_positions;
   int64_t window = keys.sequence_length ? keys.sequence_length : positions;
   check(window <= positions, "distill: sequence_length ", window, " is longer than the teacher's ",
         positions, " positions");
@@ -59,7 +59,8 @@ int Distill::run(const RunContext& context) {
     data::TokenCorpus corpus = load_texts(run, "data", data, window);
     auto source = std::make_unique<distill::DumpTeacher>(
         dump, distill::DumpTeacher::Expected{{loaded.hash, run.tokenizer->hash(), corpus.hash()},
-                                             window});
+                                             window,
+                                             run.config.shape().causal});
     run.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
     run.train = std::make_unique<distill::WindowSource>(std::move(corpus.tokens), window,
                                                         context.seed, source->windows());

@@ -61,16 +61,17 @@ std::vector<int64_t> draw_windows(int64_t all, int64_t wanted, uint64_t seed) {
 
 data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
                           const data::TokenCorpus& corpus, uint64_t seed) const {
-  const nn::OptConfig& o = m.config.opt;
+  const nn::ModelShape o = m.config.shape();
   data::DumpSpec s;
   s.content = content == "qk"     ? data::DumpContent::qk
               : content == "maps" ? data::DumpContent::maps
                                   : data::DumpContent::none;
   s.dtype = dtype == "f32" ? Dtype::f32 : dtype == "f16" ? Dtype::f16 : Dtype::bf16;
-  s.layers = o.num_hidden_layers;
-  s.heads = o.num_attention_heads;
-  s.head_size = o.hidden_size / o.num_attention_heads;
+  s.layers = o.layers;
+  s.heads = o.heads;
+  s.head_size = o.head_size();
   s.hidden = o.hidden_size;
+  s.causal = o.causal;
   s.tokens = corpus.window_tokens;
   s.vocab = o.vocab_size;
   s.context = context;
@@ -88,9 +89,9 @@ data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& 
 }
 
 // softmax(q k^T / sqrt(d)) over the visible keys.
-Tensor attention_map(const TeacherAttention& a) {
+Tensor attention_map(const TeacherAttention& a, bool causal) {
   Tensor scores = matmul(a.q, a.k, false, true);
-  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), {.causal = true});
+  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), {.causal = causal});
 }
 
 data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batch& batch,
@@ -101,7 +102,8 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
   for (int64_t i = 0; i < spec.layers; ++i) {
     distill::TeacherLayer t = teacher.layer(i);
     data::DumpLayer l;
-    if (spec.content == data::DumpContent::maps) l.attention = attention_map(t.attention);
+    if (spec.content == data::DumpContent::maps)
+      l.attention = attention_map(t.attention, spec.causal);
     if (spec.content == data::DumpContent::qk) {
       l.query = t.attention.q;
       l.key = t.attention.k;
@@ -134,7 +136,7 @@ int Dump::run(const RunContext& context) {
   check(m.config.attention == "dense", "dump: the teacher ", model, " has attention '",
         m.config.attention, "'; a dump is of a dense one");
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
-  int64_t positions = m.config.opt.max_position_embeddings;
+  int64_t positions = m.config.shape().max_positions;
   int64_t window = sequence_length ? sequence_length : positions;
   check(window <= positions, "dump: sequence_length ", window, " is longer than the model's ",
         positions, " positions");

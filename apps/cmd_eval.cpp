@@ -86,7 +86,7 @@ int Eval::run(const RunContext& context) {
   }
   refuse_idle_dials(context, *m.model);
   bool sparse = m.model->attention_traits().sparse;
-  int64_t positions = m.config.opt.max_position_embeddings;
+  int64_t positions = m.config.shape().max_positions;
   int64_t window = sequence_length ? sequence_length : positions;
   check(window <= positions, "eval: sequence_length ", window, " is longer than the model's ",
         positions, " positions");

@@ -62,12 +62,14 @@ struct Generate {
     NoGrad off;
     distill::LoadedModel m = distill::load_model(model);
     warn_of(m);
+    check(m.config.shape().causal, "generate: ", m.directory,
+          " is an encoder; it does not continue text");
     refuse_idle_dials(context, *m.model);
     std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
     std::vector<int32_t> ids = tokenizer->encode(prompt);
     check(!ids.empty(), "generate: the prompt is empty");
     size_t given = ids.size();
-    int64_t positions = m.config.opt.max_position_embeddings;
+    int64_t positions = m.config.shape().max_positions;
     check(int64_t(given) < positions, "generate: the prompt has ", given, " tokens, the model ",
           positions, " positions");
     RandomStream random{.seed = context.seed, .stream = 3};

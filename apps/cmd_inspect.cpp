@@ -58,7 +58,7 @@ std::vector<int32_t> Inspect::ids(const distill::LoadedModel& m) const {
   if (!tokens.empty()) return parse_ids(tokens);
   const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
   if (!text.empty()) return tokenizer->encode(text);
-  const int64_t length = sequence_length ? sequence_length : m.config.opt.max_position_embeddings;
+  const int64_t length = sequence_length ? sequence_length : m.config.shape().max_positions;
   const data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, length);
   check(window < corpus.windows(), data[0], ": has ", corpus.windows(), " windows of ", length,
         " tokens, there is no window ", window);
@@ -78,7 +78,7 @@ int Inspect::run(const RunContext&) {
   brine::capture(
       m, {.ids = sequence, .dials = {.k = k, .dense_path = path == "dense"}, .model = m.directory},
       capture);
-  log_info(capture, ": ", sequence.size(), " tokens through ", m.config.opt.num_hidden_layers,
+  log_info(capture, ": ", sequence.size(), " tokens through ", m.config.shape().layers,
            " layers of ", m.config.attention);
   return 0;
 }

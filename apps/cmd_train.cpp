@@ -49,9 +49,8 @@ void make_or_load(Train& t, const RunContext& context) {
   if (!std::filesystem::is_directory(t.model)) {
     check(!t.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
     if (!t.model.empty()) {
-      run.config.opt =
-          nn::from_hf_config(nn::Json::parse(data::read_file(t.model), nullptr, false), t.model)
-              .opt;
+      run.config.copy_sizes(
+          nn::from_hf_config(nn::Json::parse(data::read_file(t.model), nullptr, false), t.model));
     }
     run.model = nn::make_model(run.config, context.seed);
     run.store = std::make_unique<nn::ParameterStore>(*run.model);
@@ -60,7 +59,7 @@ void make_or_load(Train& t, const RunContext& context) {
   distill::LoadedModel loaded = distill::load_model(t.model);
   warn_of(loaded);
   run.inputs["model"] = loaded.hash;
-  run.config.opt = loaded.config.opt;
+  run.config.copy_sizes(loaded.config);
   const nn::Schema::Field* method = context.keys.find("attention.method");
   if (method && method->given && run.config.attention != loaded.config.attention) {
     run.model = distill::make_student(run.config, *loaded.model, context.seed);
@@ -83,13 +82,13 @@ int Train::run(const RunContext& context) {
   make_or_load(*this, context);
   run.tokenizer = tokenizer.empty() ? distill::tokenizer_of(distill::resolve_model(model))
                                     : data::load_tokenizer(tokenizer);
+  check(run.config.shape().causal, "train: next-token prediction needs a causal model");
   int64_t vocab = run.tokenizer->vocab_size();
-  check(vocab <= run.config.opt.vocab_size, "train: the tokenizer has ", vocab,
-        " tokens, the model only ", run.config.opt.vocab_size, " (decoder.vocab_size)");
-  int64_t window =
-      keys.sequence_length ? keys.sequence_length : run.config.opt.max_position_embeddings;
-  check(window <= run.config.opt.max_position_embeddings, "train: sequence_length ", window,
-        " is longer than the model's ", run.config.opt.max_position_embeddings, " positions");
+  check(vocab <= run.config.shape().vocab_size, "train: the tokenizer has ", vocab,
+        " tokens, the model only ", run.config.shape().vocab_size, " (decoder.vocab_size)");
+  int64_t window = keys.sequence_length ? keys.sequence_length : run.config.shape().max_positions;
+  check(window <= run.config.shape().max_positions, "train: sequence_length ", window,
+        " is longer than the model's ", run.config.shape().max_positions, " positions");
   run.inputs["tokenizer"] = run.tokenizer->hash();
   run.train = windows_of(load_texts(run, "train", train, window, keys.copies), window, context.seed,
                          keys.copies);
@@ -98,8 +97,8 @@ int Train::run(const RunContext& context) {
                            keys.copies);
   }
   run.losses = distill::task_only();
-  run.subject = join("model ", run.config.attention, " ", run.config.opt.num_hidden_layers, " x ",
-                     run.config.opt.hidden_size);
+  run.subject = join("model ", run.config.attention, " ", run.config.shape().layers, " x ",
+                     run.config.shape().hidden_size);
   return run_training(run, keys, context);
 }
 

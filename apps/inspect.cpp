@@ -66,9 +66,9 @@ std::string describe_dump(const std::string& path, bool verify) {
 // Parameters of each learning-rate group, with the number of their elements.
 void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   distill::LoadedModel m = distill::load_model(path);
-  const nn::OptConfig& c = m.config.opt;
-  out << "  decoder    " << c.num_hidden_layers << " layers of " << c.hidden_size << ", "
-      << c.num_attention_heads << " heads, MLP " << c.ffn_dim << ", " << c.max_position_embeddings
+  const nn::ModelShape c = m.config.shape();
+  out << (c.causal ? "  decoder    " : "  encoder    ") << c.layers << " layers of "
+      << c.hidden_size << ", " << c.heads << " heads, " << c.max_positions
       << " positions, vocabulary " << c.vocab_size << "\n";
   nn::Schema settings;
   m.config.describe_attention(settings);

@@ -8,9 +8,9 @@ namespace brine {
 RecallObserver::RecallObserver(distill::LoadedModel teacher, const distill::LoadedModel& model,
                                int64_t k)
     : teacher_(std::move(teacher)), source_(teacher_.model) {
-  const nn::OptConfig &t = teacher_.config.opt, &m = model.config.opt;
-  check(t.num_hidden_layers == m.num_hidden_layers && t.hidden_size == m.hidden_size &&
-            t.num_attention_heads == m.num_attention_heads,
+  const nn::ModelShape t = teacher_.config.shape(), m = model.config.shape();
+  check(t.layers == m.layers && t.hidden_size == m.hidden_size && t.heads == m.heads &&
+            t.causal == m.causal,
         "eval: the teacher in ", teacher_.directory, " has other sizes than the model in ",
         model.directory);
   nn::Schema keys;
@@ -20,11 +20,11 @@ RecallObserver::RecallObserver(distill::LoadedModel teacher, const distill::Load
         model.config.attention, "' has no mask, so no mask recall");
   select_.mode = parse_select_mode(settings["mode"]);
   select_.k = k ? k : settings["k"].get<int64_t>();
-  layers_.resize(size_t(m.num_hidden_layers));
+  layers_.resize(size_t(m.layers));
 }
 
 void RecallObserver::begin(const distill::Batch& batch) {
-  see_ = {.causal = true, .lengths = batch.lengths};
+  see_ = {.causal = teacher_.config.shape().causal, .lengths = batch.lengths};
   source_.begin(batch);
 }
 

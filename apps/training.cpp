@@ -74,7 +74,7 @@ void claim_directory(TrainingRun& run, const TrainingKeys& keys) {
   check(!keys.resume || holds, keys.out, ": holds no checkpoint to resume from");
 }
 
-void refuse_idle_dials(const RunContext& context, const nn::OptModel& model) {
+void refuse_idle_dials(const RunContext& context, const nn::Model& model) {
   if (model.attention_traits().sparse) return;
   for (const char* key : {"k", "path"}) {
     const nn::Schema::Field* field = context.keys.find(key);

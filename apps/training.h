@@ -31,7 +31,7 @@ struct TrainingKeys {
 // A run about to begin; everything the trainer needs stays alive in here.
 struct TrainingRun {
   nn::ModelConfig config;
-  std::shared_ptr<nn::OptModel> model;
+  std::shared_ptr<nn::Model> model;
   std::unique_ptr<nn::ParameterStore> store;
   std::unique_ptr<distill::Teacher> teacher;
   std::unique_ptr<data::Tokenizer> tokenizer;
@@ -65,7 +65,7 @@ void warn_of(const distill::LoadedModel& loaded);
 
 // --k and --path of eval and generate: an error when they were given for a model whose attention
 // has no use for them.
-void refuse_idle_dials(const RunContext& context, const nn::OptModel& model);
+void refuse_idle_dials(const RunContext& context, const nn::Model& model);
 
 // Makes the directory, resumes when asked, trains, prints the outcome. Returns the exit status: 0,
 // or 130 when a signal ended the run early (its checkpoint is saved).

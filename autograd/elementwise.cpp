@@ -98,6 +98,18 @@ Tensor sigmoid(const Tensor& x) {
                 {y});
 }
 
+Tensor tanh(const Tensor& x) {
+  Tensor y = Tensor::like(x);
+  BRINE_CALL(y, tanh, y, dense(x));
+  return record("tanh", y, {x},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dx = Tensor::like(dy);
+                  BRINE_CALL(dx, tanh_backward, dx, dy, y);
+                  grads.set(0, dx);
+                },
+                {y});
+}
+
 Tensor dropout(const Tensor& x, double p, RandomStream& random) {
   check(p >= 0 && p < 1, "dropout: probability ", p, " is outside [0, 1)");
   if (p == 0) return x;

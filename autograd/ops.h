@@ -30,6 +30,7 @@ Tensor scale(const Tensor& x, double factor);
 Tensor relu(const Tensor& x);
 Tensor gelu(const Tensor& x);  // exact: x Phi(x)
 Tensor sigmoid(const Tensor& x);
+Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0
 Tensor add_bias(const Tensor& x, const Tensor& b);                // x [R, C], b [C]
 Tensor scale_rows(const Tensor& x, const Tensor& s);              // x [R..., C], s [R...]

@@ -10,7 +10,9 @@ DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected) : rea
         " tokens, this run's windows have ", expected.window, " (sequence_length)");
   check(reader_.has(data::DumpPart::windows), dir,
         ": stores no window indices, so its samples cannot be found in the text");
-  check(spec.causal, dir, ": is of a bidirectional teacher, the student is causal");
+  auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
+  check(spec.causal == expected.causal, dir, ": is of a ", kind(spec.causal),
+        " teacher, the student is ", kind(expected.causal));
   for (size_t i = 0; i < spec.windows.size(); ++i) sample_of_[spec.windows[i]] = int64_t(i);
 }
 

@@ -19,6 +19,7 @@ class DumpTeacher : public Teacher {
   struct Expected {
     data::DumpSource source;
     int64_t window = 0;
+    bool causal = true;  // of the student
   };
   DumpTeacher(const std::string& dir, const Expected& expected);
 

@@ -10,8 +10,9 @@ namespace brine::distill {
 
 double Perplexity::value() const { return std::exp(nll); }
 
-Perplexity evaluate(nn::OptModel& model, const WindowSource& windows, const EvaluateCall& call) {
+Perplexity evaluate(nn::Model& model, const WindowSource& windows, const EvaluateCall& call) {
   NoGrad off;
+  check(model.shape().causal, "evaluate: the perplexity of next tokens needs a causal model");
   int64_t count = call.max_windows ? std::min(call.max_windows, windows.size()) : windows.size();
   double sum = 0;
   Perplexity out;

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "distill/batch.h"
-#include "nn/opt.h"
+#include "nn/model.h"
 
 namespace brine::distill {
 
@@ -25,6 +25,6 @@ struct EvaluateCall {
 };
 
 // Every window by itself, without a token before it; its first token is not predicted.
-Perplexity evaluate(nn::OptModel& model, const WindowSource& windows, const EvaluateCall& call);
+Perplexity evaluate(nn::Model& model, const WindowSource& windows, const EvaluateCall& call);
 
 }  // namespace brine::distill

@@ -23,13 +23,18 @@ Tensor row_weights(const Batch& batch, double per_row, Dtype dtype) {
 // Collects the terms of all layers; each layer's sum is attached to the layer's output.
 class LayerLosses : public nn::LayerObserver {
  public:
-  LayerLosses(const LossConfig& config, Teacher& teacher, const Batch& batch, int64_t layers,
-              double share)
-      : config_(config), teacher_(teacher), batch_(batch), layers_(layers), share_(share) {}
+  LayerLosses(const LossConfig& config, Teacher& teacher, const Batch& batch,
+              const nn::ModelShape& shape, double share)
+      : config_(config),
+        teacher_(teacher),
+        batch_(batch),
+        layers_(shape.layers),
+        causal_(shape.causal),
+        share_(share) {}
 
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
     TeacherLayer t = teacher_.layer(i);
-    Visibility see{.causal = true, .lengths = batch_.lengths};
+    Visibility see{.causal = causal_, .lengths = batch_.lengths};
     if (config_.approx) {
       const Tensor& scores = tap.get("scores");  // S [B, H, T, K]
       TeacherSummary summary = summarize_teacher(t.attention, scores.dim(-1), see);
@@ -70,6 +75,7 @@ class LayerLosses : public nn::LayerObserver {
   Teacher& teacher_;
   const Batch& batch_;
   int64_t layers_;
+  bool causal_;
   double share_;
   Tensor sum_;
   std::map<std::string, int64_t> calls_;
@@ -104,7 +110,7 @@ LossConfig task_only() {
   return c;
 }
 
-Objective::Objective(nn::OptModel& student, Teacher* teacher, const LossConfig& config)
+Objective::Objective(nn::Model& student, Teacher* teacher, const LossConfig& config)
     : student_(student), teacher_(teacher), config_(config) {
   check(teacher || !config.needs_teacher(), "losses: a loss with a weight needs a teacher");
   check(config.needs_teacher() || config.task, "losses: every weight is 0");
@@ -117,8 +123,7 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
   if (taught) teacher_->begin(batch);
   std::unique_ptr<LayerLosses> layers;
   if (taught && (config_.approx || config_.prob || config_.context || config_.kd)) {
-    layers = std::make_unique<LayerLosses>(config_, *teacher_, batch,
-                                           student_.config().num_hidden_layers, call.share);
+    layers = std::make_unique<LayerLosses>(config_, *teacher_, batch, student_.shape(), call.share);
   }
   Tensor hidden = student_.hidden({.ids = batch.ids,
                                    .lengths = batch.lengths,
@@ -134,7 +139,7 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
     total = total.defined() ? add(total, scaled) : scaled;
   };
   if (config_.task || config_.kd_task) {
-    Tensor logits = reshape(student_.logits(hidden), {B * T, student_.config().vocab_size});
+    Tensor logits = reshape(student_.logits(hidden), {B * T, student_.shape().vocab_size});
     if (config_.kd_task) {
       TopLogits top = teacher_->logits();
       add_term("kd_task", dot(kl_logits(logits, top), row_weights(batch, 1, logits.dtype())),

@@ -38,7 +38,7 @@ struct NonFiniteLoss : Error {
 class Objective {
  public:
   // `teacher` may be null when no loss with a weight needs one.
-  Objective(nn::OptModel& student, Teacher* teacher, const LossConfig& config);
+  Objective(nn::Model& student, Teacher* teacher, const LossConfig& config);
 
   struct Call {
     double share = 1;                // of the step's rows that are in this micro-batch
@@ -51,7 +51,7 @@ class Objective {
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:
-  nn::OptModel& student_;
+  nn::Model& student_;
   Teacher* teacher_;
   LossConfig config_;
 };

@@ -64,7 +64,7 @@ std::string resolve_model(const std::string& path, std::vector<std::string>* not
   return latest.good->path.string();
 }
 
-std::vector<data::NamedTensor> tensors_of(nn::OptModel& model) {
+std::vector<data::NamedTensor> tensors_of(nn::Model& model) {
   std::vector<data::NamedTensor> out;
   for (nn::NamedTensor& t : nn::state_of(model)) out.emplace_back(t.name, t.tensor.contiguous());
   return out;
@@ -97,26 +97,23 @@ LoadedModel load_model(const std::string& path) {
   return m;
 }
 
-std::unique_ptr<nn::OptModel> make_student(const nn::ModelConfig& config, nn::OptModel& teacher,
-                                           uint64_t seed) {
-  std::unique_ptr<nn::OptModel> student = nn::make_model(config, seed);
+std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
+                                        uint64_t seed) {
+  std::unique_ptr<nn::Model> student = nn::make_model(config, seed);
   std::vector<nn::NamedTensor> base;
-  std::string theirs = ".self_attn." + teacher.attention_name() + ".";
-  std::string ours = ".self_attn." + student->attention_name() + ".";
+  bool same = teacher.attention_name() == student->attention_name();
   for (nn::NamedTensor& t : nn::state_of(teacher)) {
-    bool own = t.name.find(theirs) != std::string::npos;
-    if (!own || theirs == ours) base.push_back(t);
+    if (same || !teacher.is_attention_tensor(t.name)) base.push_back(t);
   }
   nn::load_state(*student, base, "teacher",
-                 [&](const std::string& name) { return name.find(ours) != std::string::npos; });
+                 [&](const std::string& name) { return student->is_attention_tensor(name); });
   return student;
 }
 
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer) {
   data::SpecialIds ids = tokenizer ? tokenizer->special() : data::SpecialIds{};
-  return nn::to_hf_config(config, ids.bos.value_or(2), ids.eos.value_or(2), ids.pad.value_or(1))
-             .dump(2) +
-         "\n";
+  nn::HfTokenIds used{ids.bos.value_or(2), ids.eos.value_or(2), ids.pad.value_or(1)};
+  return nn::to_hf_config(config, used).dump(2) + "\n";
 }
 
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
@@ -129,7 +126,7 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory
   throw Error(model_directory + ": no tokenizer.json beside the model");
 }
 
-void export_model(nn::ModelConfig& config, nn::OptModel& model, const data::Tokenizer* tokenizer,
+void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokenizer* tokenizer,
                   const std::string& out) {
   fs::path dir(out);
   for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {

@@ -14,7 +14,7 @@ namespace brine::distill {
 
 struct LoadedModel {
   nn::ModelConfig config;
-  std::shared_ptr<nn::OptModel> model;
+  std::shared_ptr<nn::Model> model;
   std::unique_ptr<nn::ParameterStore> store;
   std::string directory;           // the one that was read: a run resolves to a checkpoint
   std::vector<std::string> notes;  // newer checkpoints of the run that are damaged, and why
@@ -29,11 +29,11 @@ LoadedModel load_model(const std::string& path);
 
 // The student: a model with the attention of `config`, every base tensor copied from the teacher;
 // the attention method's own tensors keep their initial values.
-std::unique_ptr<nn::OptModel> make_student(const nn::ModelConfig& config, nn::OptModel& teacher,
-                                           uint64_t seed);
+std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
+                                        uint64_t seed);
 
 // Tensors under their names, for safetensors.
-std::vector<data::NamedTensor> tensors_of(nn::OptModel& model);
+std::vector<data::NamedTensor> tensors_of(nn::Model& model);
 // config.json of a model; special ids from the tokenizer where there is one.
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer);
 std::string tensor_hash(const std::vector<data::NamedTensor>& tensors);
@@ -41,7 +41,7 @@ std::string tensor_hash(const std::vector<data::NamedTensor>& tensors);
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory);
 
 // Writes config.json, model.safetensors and the tokenizer's files. `out` must not hold a model.
-void export_model(nn::ModelConfig& config, nn::OptModel& model, const data::Tokenizer* tokenizer,
+void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokenizer* tokenizer,
                   const std::string& out);
 
 }  // namespace brine::distill

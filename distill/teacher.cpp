@@ -22,14 +22,12 @@ TopLogits top_logits(const Tensor& logits, int64_t n) {
   return top;
 }
 
-OnlineTeacher::OnlineTeacher(std::shared_ptr<nn::OptModel> model, int64_t top_n)
+OnlineTeacher::OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n)
     : model_(std::move(model)), top_n_(top_n) {}
 
 void OnlineTeacher::begin(const Batch& batch) {
   NoGrad off;
-  call_ = {};
-  call_.ids = batch.ids;
-  call_.lengths = batch.lengths;
+  call_ = nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths});
   inputs_.assign(1, model_->embed(call_).detach());
 }
 
@@ -49,8 +47,7 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
 
 TopLogits OnlineTeacher::logits() {
   NoGrad off;
-  for (int64_t i = int64_t(inputs_.size()) - 1; i < model_->config().num_hidden_layers; ++i)
-    layer(i);
+  for (int64_t i = int64_t(inputs_.size()) - 1; i < model_->shape().layers; ++i) layer(i);
   Tensor logits = model_->logits(model_->finish(inputs_.back())).detach();
   return top_logits(logits.view({-1, logits.dim(-1)}), top_n_);
 }

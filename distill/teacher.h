@@ -8,7 +8,7 @@
 
 #include "autograd/ops.h"
 #include "distill/batch.h"
-#include "nn/opt.h"
+#include "nn/model.h"
 #include "tensor/teacher.h"
 
 namespace brine::distill {
@@ -45,14 +45,14 @@ class Teacher {
 class OnlineTeacher : public Teacher {
  public:
   // top_n: how many logits of a row count (0 = all), as in a dump.
-  explicit OnlineTeacher(std::shared_ptr<nn::OptModel> model, int64_t top_n = 0);
+  explicit OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n = 0);
   void require(const TeacherNeeds&) override {}
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
   TopLogits logits() override;
 
  private:
-  std::shared_ptr<nn::OptModel> model_;
+  std::shared_ptr<nn::Model> model_;
   int64_t top_n_;
   nn::ModelCall call_;
   std::vector<Tensor> inputs_;  // inputs_[i] enters layer i

@@ -32,7 +32,7 @@ struct TrainerConfig {
 
 // What a run is made of; everything outlives the trainer.
 struct TrainerParts {
-  nn::OptModel& model;
+  nn::Model& model;
   nn::ParameterStore& store;
   nn::ModelConfig& config;
   Teacher* teacher = nullptr;  // null when no loss needs one

@@ -74,4 +74,12 @@ struct Mlp : Module {
   Activation activation;
 };
 
+// A container that only carries a name on the way to its children ("model", "layers").
+struct Branch : Module {
+  template <class M, class... Args>
+  M& add(std::string name, Args&&... args) {
+    return child<M>(std::move(name), std::forward<Args>(args)...);
+  }
+};
+
 }  // namespace brine::nn

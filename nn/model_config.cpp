@@ -9,12 +9,48 @@ namespace {
 // Version of the section "brine" in config.json.
 constexpr int64_t kFormat = 1;
 
-template <class T>
-void want(const Json& json, const std::string& source, const char* key, const T& value) {
-  auto it = json.find(key);
-  if (it == json.end() || it->is_null()) return;
-  check(*it == Json(value), source, ": ", key, " = ", it->dump(), " is not supported, only ",
-        Json(value).dump());
+// What differs by family. A new one: its config struct in ModelConfig and a row in families().
+struct Family {
+  std::string name;
+  void (*describe)(ModelConfig&, Schema&);
+  ModelShape (*shape)(const ModelConfig&);
+  std::unique_ptr<Model> (*make)(Init&, const ModelConfig&);
+  Json (*write)(const ModelConfig&);
+  void (*read)(ModelConfig&, const Json&, const std::string& source);
+  void (*look_at)(ModelConfig&, const std::vector<std::string>&);
+  std::string (*tensor_name)(const std::string&);
+  std::map<std::string, std::string> (*ties)(const ModelConfig&);
+};
+
+template <class Made, auto member>
+Family family(const char* name) {
+  return {.name = name,
+          .describe = [](ModelConfig& c, Schema& s) { (c.*member).describe(s); },
+          .shape = [](const ModelConfig& c) { return (c.*member).shape(); },
+          .make = [](Init& init, const ModelConfig& c) -> std::unique_ptr<Model> {
+            return std::make_unique<Made>(init, c.*member, c.method());
+          },
+          .write = [](const ModelConfig& c) { return (c.*member).to_json(); },
+          .read = [](ModelConfig& c, const Json& json,
+                     const std::string& source) { (c.*member).read(json, source); },
+          .look_at = [](ModelConfig& c,
+                        const std::vector<std::string>& names) { (c.*member).look_at(names); },
+          .tensor_name =
+              std::remove_cvref_t<decltype(std::declval<ModelConfig>().*member)>::tensor_name,
+          .ties = [](const ModelConfig& c) { return (c.*member).ties(); }};
+}
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = {family<BertModel, &ModelConfig::bert>("bert"),
+                                          family<OptModel, &ModelConfig::opt>("opt")};
+  return all;
+}
+
+const Family& family_of(const ModelConfig& config) {
+  for (const Family& f : families()) {
+    if (f.name == config.model_type) return f;
+  }
+  throw Error(join("config: model_type '", config.model_type, "' is unknown"));
 }
 
 }  // namespace
@@ -24,7 +60,7 @@ ModelConfig::ModelConfig() {
 }
 
 void ModelConfig::describe(Schema& schema) {
-  opt.describe(schema);
+  family_of(*this).describe(*this, schema);
   describe_attention(schema);
 }
 
@@ -37,37 +73,40 @@ void ModelConfig::describe_attention(Schema& schema) {
   schema.variants("attention", "method", attention, variants, "Attention method");
 }
 
-std::unique_ptr<OptModel> make_model(const ModelConfig& config, uint64_t seed, Dtype dtype) {
-  Init init{.random = {.seed = seed, .stream = 1}, .dtype = dtype};
-  return std::make_unique<OptModel>(init, config.opt, config.method());
+ModelShape ModelConfig::shape() const { return family_of(*this).shape(*this); }
+
+void ModelConfig::copy_sizes(const ModelConfig& other) {
+  model_type = other.model_type;
+  opt = other.opt;
+  bert = other.bert;
 }
 
-Json to_hf_config(ModelConfig& config, int64_t bos, int64_t eos, int64_t pad) {
-  const OptConfig& o = config.opt;
-  Json json = {{"architectures", {"OPTForCausalLM"}},
-               {"model_type", "opt"},
-               {"vocab_size", o.vocab_size},
-               {"hidden_size", o.hidden_size},
-               {"num_hidden_layers", o.num_hidden_layers},
-               {"num_attention_heads", o.num_attention_heads},
-               {"ffn_dim", o.ffn_dim},
-               {"max_position_embeddings", o.max_position_embeddings},
-               {"word_embed_proj_dim", o.hidden_size},
-               {"dropout", o.dropout},
-               {"attention_dropout", 0.0},
-               {"activation_function", "relu"},
-               {"do_layer_norm_before", true},
-               {"layer_norm_elementwise_affine", true},
-               {"_remove_final_layer_norm", false},
-               {"enable_bias", true},
-               {"layerdrop", 0.0},
-               {"init_std", o.init_std},
-               {"tie_word_embeddings", true},
-               {"use_cache", true},
-               {"bos_token_id", bos},
-               {"eos_token_id", eos},
-               {"pad_token_id", pad},
-               {"torch_dtype", "float32"}};
+void ModelConfig::look_at(const std::vector<std::string>& tensors) {
+  family_of(*this).look_at(*this, tensors);
+}
+
+std::string ModelConfig::tensor_name(const std::string& name) const {
+  return family_of(*this).tensor_name(name);
+}
+
+std::map<std::string, std::string> ModelConfig::ties() const {
+  return family_of(*this).ties(*this);
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed, Dtype dtype) {
+  return make_model(config, Init{.random = {.seed = seed, .stream = 1}, .dtype = dtype});
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, Init init) {
+  return family_of(config).make(init, config);
+}
+
+Json to_hf_config(ModelConfig& config, const HfTokenIds& ids) {
+  Json json = family_of(config).write(config);
+  json["bos_token_id"] = ids.bos;
+  json["eos_token_id"] = ids.eos;
+  json["pad_token_id"] = ids.pad;
+  json["torch_dtype"] = "float32";
   Schema attention;
   config.describe_attention(attention);
   json["brine"] = attention.to_json();
@@ -78,27 +117,17 @@ Json to_hf_config(ModelConfig& config, int64_t bos, int64_t eos, int64_t pad) {
 ModelConfig from_hf_config(const Json& json, const std::string& source) {
   check(json.is_object(), source, ": not a JSON object");
   check(json.contains("model_type"), source, ": has no model_type");
-  check(json["model_type"] == "opt", source, ": model_type ", json["model_type"].dump(),
-        " is not supported, only \"opt\"");
-  want(json, source, "do_layer_norm_before", true);
-  want(json, source, "activation_function", "relu");
-  want(json, source, "enable_bias", true);
-  want(json, source, "layer_norm_elementwise_affine", true);
-  want(json, source, "_remove_final_layer_norm", false);
-  want(json, source, "tie_word_embeddings", true);
   ModelConfig config;
-  Schema sizes;
-  config.opt.describe(sizes);
-  for (const Schema::Field& field : sizes.fields()) {
-    if (auto it = json.find(field.key); it != json.end())
-      sizes.set(field.key, *it, source + ": " + field.key);
+  std::string known;
+  const Family* found = nullptr;
+  for (const Family& f : families()) {
+    known += (known.empty() ? "" : ", ") + Json(f.name).dump();
+    if (json["model_type"] == f.name) found = &f;
   }
-  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                          "ffn_dim", "max_position_embeddings"}) {
-    check(json.contains(key), source, ": has no ", key);
-  }
-  want(json, source, "word_embed_proj_dim", config.opt.hidden_size);
-  config.opt.validate();
+  check(found, source, ": model_type ", json["model_type"].dump(), " is not supported, only ",
+        known);
+  config.model_type = found->name;
+  found->read(config, json, source);
   auto ours = json.find("brine");
   if (ours == json.end()) return config;
   check(ours->is_object() && ours->contains("format") && (*ours)["format"].is_number_integer(),

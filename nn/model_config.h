@@ -1,4 +1,4 @@
-// What a model is made from: the decoder's sizes and the attention method with its own settings.
+// What a model is made from: its family and sizes and the attention method with its own settings.
 #pragma once
 
 #include <map>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "nn/attention.h"
+#include "nn/bert.h"
 #include "nn/opt.h"
 #include "nn/schema.h"
 
@@ -14,22 +15,39 @@ namespace brine::nn {
 struct ModelConfig {
   ModelConfig();
 
+  std::string model_type = "opt";  // "opt" or "bert": which of the next counts
   OptConfig opt;
+  BertConfig bert;
   std::string attention = "dense";  // a registered method
   // Settings of every registered method; those of the chosen one count.
   std::map<std::string, std::shared_ptr<AttentionMethod>> methods;
 
-  // Keys of the decoder, then the section "attention" with its "method".
+  // Keys of the family's sizes, then the section "attention" with its "method".
   void describe(Schema& schema);
   void describe_attention(Schema& schema);
   AttentionMethod& method() const { return *methods.at(attention); }
+
+  ModelShape shape() const;
+  // Takes family and sizes of another model, not its attention.
+  void copy_sizes(const ModelConfig& other);
+
+  // What a file's names mean to the family; see OptConfig.
+  void look_at(const std::vector<std::string>& tensors);
+  std::string tensor_name(const std::string& name) const;
+  std::map<std::string, std::string> ties() const;
 };
 
-std::unique_ptr<OptModel> make_model(const ModelConfig& config, uint64_t seed,
-                                     Dtype dtype = Dtype::f32);
+// `init` draws the initial values; by default from `seed`.
+std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed,
+                                  Dtype dtype = Dtype::f32);
+std::unique_ptr<Model> make_model(const ModelConfig& config, Init init);
 
-// config.json as Hugging Face's OPT has it, with a section "brine" for what OPT has not.
-Json to_hf_config(ModelConfig& config, int64_t bos, int64_t eos, int64_t pad);
+// Special tokens as config.json has them.
+struct HfTokenIds {
+  int64_t bos = 2, eos = 2, pad = 1;
+};
+// config.json as Hugging Face's family has it, with a section "brine" for what it has not.
+Json to_hf_config(ModelConfig& config, const HfTokenIds& ids);
 // Refuses by name what is not supported. `source` starts the messages.
 ModelConfig from_hf_config(const Json& json, const std::string& source);
 

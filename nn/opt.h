@@ -1,13 +1,11 @@
-// The OPT decoder (Zhang et al. 2022): pre-LN, ReLU, learned positions with an offset of 2, tied
-// head. Parameters bear the names of Hugging Face's OPT checkpoints.
+// The OPT decoder (Zhang et al. 2022): learned positions with an offset of 2; pre-LN, or post-LN
+// with a narrower embedding (350M). Parameters bear the names of Hugging Face's OPT checkpoints.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "nn/attention.h"
-#include "nn/layers.h"
+#include "nn/model.h"
 
 namespace brine::nn {
 
@@ -21,24 +19,32 @@ struct OptConfig {
   int64_t max_position_embeddings = 512;
   double dropout = 0;
   double init_std = 0.02;
+  int64_t word_embed_proj_dim = 0;  // width of embedding and head; 0 = hidden_size
+  bool do_layer_norm_before = true;
+  bool remove_final_layer_norm = false;
+  bool tie_word_embeddings = true;  // false: a head of its own
+  std::string activation_function = "relu";
 
   void describe(Schema& schema);
   void validate() const;  // throws: heads must divide the hidden size, ...
-};
+  ModelShape shape() const;
+  int64_t embedding_size() const { return word_embed_proj_dim ? word_embed_proj_dim : hidden_size; }
+  bool has_final_norm() const { return do_layer_norm_before && !remove_final_layer_norm; }
 
-// One forward pass.
-struct ModelCall {
-  Tensor ids;           // i32 [B, T]
-  Tensor lengths = {};  // i64 [B]; undefined = all T
-  AttentionDials dials = {};
-  LayerObserver* observer = nullptr;
-  RandomStream* random = nullptr;  // null: evaluation, no dropout
-  bool recompute = false;          // keep only layer inputs, run layers again in backward
+  // config.json; read() refuses by name what is not supported, `source` starts the messages.
+  Json to_json() const;
+  void read(const Json& json, const std::string& source);
+  // Adjusts what only the tensors of a file tell. Nothing here.
+  void look_at(const std::vector<std::string>&) {}
+  // Our name of a file's tensor, which may lack the prefix "model."; "" for one without use.
+  static std::string tensor_name(const std::string& name);
+  // Names under which a file may repeat a tensor that the model ties, with the tensor's own.
+  std::map<std::string, std::string> ties() const;
 };
 
 struct OptAttention : Module {
   OptAttention(Init& init, const OptConfig& config, const AttentionMethod& method);
-  // x [B, T, C] the normed input -> context [B, T, C], before out_proj.
+  // x [B, T, C] the layer's (normed) input -> context [B, T, C], before out_proj.
   Tensor context(const Tensor& x, const ModelCall& call, Tap* tap);
 
   int64_t heads;
@@ -60,37 +66,32 @@ struct OptLayer : Module {
   Mlp& mlp;  // without a name of its own: "fc1", "fc2"
   LayerNorm& final_layer_norm;
   Dropout& dropout;
+  bool norm_first;
 };
 
-class OptModel : public Module {
+class OptModel : public Model {
  public:
   OptModel(Init& init, const OptConfig& config, const AttentionMethod& method);
 
-  // One layer at a time, for a teacher in lockstep: embed, then layer(0), layer(1), ...
-  Tensor embed(const ModelCall& call);                                        // [B, T, C]
-  Tensor layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap);  // before final LN
-  Tensor finish(const Tensor& x);                                             // final LN
-  // All of it; calls call.observer after every layer.
-  Tensor hidden(const ModelCall& call);       // [B, T, C], after the final LN
-  Tensor logits(const Tensor& hidden) const;  // x [R..., C] -> [R..., V], tied head
+  Tensor embed(const ModelCall& call) override;
+  Tensor layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) override;
+  Tensor finish(const Tensor& x) override;             // final norm, projection to the embedding
+  Tensor logits(const Tensor& hidden) const override;  // [R..., E] -> [R..., V]
+  Attention& attention(int64_t i) const override;
+  std::string attention_prefix(int64_t i) const override;
 
   const OptConfig& config() const { return config_; }
-  const std::string& attention_name() const { return attention_name_; }
-  AttentionTraits attention_traits() const { return layers_.front()->self_attn.method.traits(); }
-  std::vector<OptLayer*>& layers() { return layers_; }
 
  private:
   OptConfig config_;
-  std::string attention_name_;
   Embedding* embed_tokens_;
   Embedding* embed_positions_;
   Dropout* dropout_;
-  LayerNorm* final_layer_norm_;
+  Linear* project_in_ = nullptr;  // E -> C
+  Linear* project_out_ = nullptr;
+  LayerNorm* final_layer_norm_ = nullptr;
+  Linear* lm_head_ = nullptr;  // null: tied
   std::vector<OptLayer*> layers_;
 };
-
-// Targets of next-token prediction: ids [B, T] -> i32 [B, T], position t wants token t + 1; the
-// last one of a sequence (t + 1 >= L) and everything before `loss_from` want nothing (-1).
-Tensor next_tokens(const Tensor& ids, const Tensor& lengths, int64_t loss_from = 0);
 
 }  // namespace brine::nn

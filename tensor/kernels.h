@@ -30,6 +30,8 @@ BRINE_KERNEL(gelu, Tensor y, Tensor x)
 BRINE_KERNEL(gelu_backward, Tensor dx, Tensor dy, Tensor x)
 BRINE_KERNEL(sigmoid, Tensor y, Tensor x)
 BRINE_KERNEL(sigmoid_backward, Tensor dx, Tensor dy, Tensor y)
+BRINE_KERNEL(tanh, Tensor y, Tensor x)
+BRINE_KERNEL(tanh_backward, Tensor dx, Tensor dy, Tensor y)
 // y = x / (1 - p) where uniform(i) >= p, else 0. Backward is the same call on dy.
 BRINE_KERNEL(dropout, Tensor y, Tensor x, double p, RandomSlice random)
 // y [R, C] = x [R, C] + b [C]

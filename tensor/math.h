@@ -1,6 +1,6 @@
 // Scalar formulas, written once and run by every backend, so that a CPU test covers them all.
 //
-// The float versions of exp, log, erf and tanh are free of branches and tables: a loop under
+// The float versions of exp, log and erf are free of branches and tables: a loop under
 // `#pragma omp simd` over them becomes vector code. The double versions are the C library's: they
 // serve as the oracle of the float ones.
 #pragma once
@@ -132,6 +132,11 @@ BRINE_HD T gelu_grad(T x) {
 template <class T>
 BRINE_HD T sigmoid(T x) {
   return 1 / (1 + math::exp(-x));
+}
+
+template <class T>
+BRINE_HD T tanh(T x) {
+  return std::tanh(x);
 }
 
 // First key of column c in a row that sees w keys, K columns (method 2.1): floor((2cw + K) / 2K).

@@ -124,7 +124,7 @@ class ReadTeacher : public distill::Teacher {
 
 struct Student {
   nn::ModelConfig config;
-  std::shared_ptr<nn::OptModel> teacher, model;
+  std::shared_ptr<nn::Model> teacher, model;
   std::unique_ptr<nn::ParameterStore> store;
 
   Student() {

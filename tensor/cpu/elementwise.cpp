@@ -109,6 +109,14 @@ void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
   map(dx, dy, y, [](auto g, auto v) { return g * v * (1 - v); });
 }
 
+void tanh(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return math::tanh(v); });
+}
+
+void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
+  map(dx, dy, y, [](auto g, auto v) { return g * (1 - v * v); });
+}
+
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
   // uniform(i) >= p, said in the integers that the numbers are made of: word > below.
   const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;

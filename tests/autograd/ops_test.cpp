@@ -59,6 +59,7 @@ std::vector<OpCase> elementwise_cases() {
       {"relu", {a}, [](In in) { return relu(in[0]); }},
       {"gelu", {a}, [](In in) { return gelu(in[0]); }},
       {"sigmoid", {a}, [](In in) { return sigmoid(in[0]); }},
+      {"tanh", {a}, [](In in) { return tanh(in[0]); }},
       {"dropout",
        {a},
        [](In in) {

@@ -69,8 +69,8 @@ struct Pair {
 
   Sizes sizes;
   nn::ModelConfig teacher_config, config;
-  std::shared_ptr<nn::OptModel> teacher;
-  std::unique_ptr<nn::OptModel> student;
+  std::shared_ptr<nn::Model> teacher;
+  std::unique_ptr<nn::Model> student;
   std::unique_ptr<nn::ParameterStore> store;
 };
 

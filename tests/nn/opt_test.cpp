@@ -59,7 +59,7 @@ struct Stepped {
   int calls;
 };
 
-Stepped step(nn::OptModel& model, nn::ParameterStore& store, const Tensor& ids, bool recompute) {
+Stepped step(nn::Model& model, nn::ParameterStore& store, const Tensor& ids, bool recompute) {
   store.zero_gradients();
   RandomStream random{.seed = 9, .stream = 2};
   Watcher watcher;

@@ -33,6 +33,8 @@ std::vector<Unary> unary() {
           {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu, y, x); },
            [](double x) { return x * cdf(x); }},
           {"sigmoid", [](Tensor y, Tensor x) { BRINE_CALL(y, sigmoid, y, x); }, logistic},
+          {"tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, tanh, y, x); },
+           [](double x) { return std::tanh(x); }},
           {"axpby", [](Tensor y, Tensor x) { BRINE_CALL(y, axpby, y, x, -2.5, 0.0); },
            [](double x) { return -2.5 * x; }}};
 }
@@ -51,7 +53,9 @@ std::vector<Binary> binary() {
        [](double g, double x) { return g * (cdf(x) + x * density(x)); }},
       {"sigmoid_backward",
        [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, sigmoid_backward, y, a, b); },
-       [](double g, double y) { return g * y * (1 - y); }}};
+       [](double g, double y) { return g * y * (1 - y); }},
+      {"tanh_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, tanh_backward, y, a, b); },
+       [](double g, double y) { return g * (1 - y * y); }}};
 }
 
 }  // namespace

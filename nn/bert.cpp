@@ -1,0 +1,149 @@
+// The BERT encoder.
+#include "nn/bert.h"
+
+namespace brine::nn {
+namespace {
+
+// Where the tokens of a call stand, padding counted as Hugging Face does: [B, T].
+Tensor position_ids(const ModelCall& call) {
+  if (call.places.defined()) return call.places;
+  int64_t B = call.ids.dim(0), T = call.ids.dim(1);
+  Tensor ids = Tensor::empty({B, T}, Dtype::i32);
+  for (int64_t i = 0; i < B * T; ++i) ids.data<int32_t>()[i] = int32_t(i % T);
+  return ids;
+}
+
+}  // namespace
+
+BertSelfAttention::BertSelfAttention(Init& init, const BertConfig& c,
+                                     const AttentionMethod& attention)
+    : query(child<Linear>("query", init, c.hidden_size, c.hidden_size)),
+      key(child<Linear>("key", init, c.hidden_size, c.hidden_size)),
+      value(child<Linear>("value", init, c.hidden_size, c.hidden_size)),
+      qkv_weight(pack({&query.weight, &key.weight, &value.weight})),
+      qkv_bias(pack({query.bias, key.bias, value.bias})),
+      method(adopt(attention.name(), attention.make(init, c.shape().attention()))) {}
+
+BertLayer::BertLayer(Init& init, const BertConfig& c, const AttentionMethod& method)
+    : attention(child<Branch>("attention")),
+      self(attention.add<BertSelfAttention>("self", init, c, method)),
+      attention_output(attention.add<Branch>("output")),
+      attention_dense(attention_output.add<Linear>("dense", init, c.hidden_size, c.hidden_size)),
+      attention_norm(
+          attention_output.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
+      intermediate(child<Branch>("intermediate")
+                       .add<Linear>("dense", init, c.hidden_size, c.intermediate_size)),
+      output(child<Branch>("output")),
+      output_dense(output.add<Linear>("dense", init, c.intermediate_size, c.hidden_size)),
+      output_norm(output.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
+      heads(c.num_attention_heads),
+      dropout(c.hidden_dropout_prob),
+      activation(activation_of(c.hidden_act)) {}
+
+Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
+  Tensor context = attend({.heads = heads,
+                           .causal = false,
+                           .query = self.query,
+                           .key = self.key,
+                           .value = self.value,
+                           .weight = self.qkv_weight,
+                           .bias = self.qkv_bias,
+                           .method = self.method},
+                          x, call, tap);
+  Tensor h = attention_norm(add(drop(attention_dense(context), dropout, call.random), x));
+  Tensor inner = activation(intermediate(h));  // [B, T, intermediate_size]
+  return output_norm(add(drop(output_dense(inner), dropout, call.random), h));
+}
+
+// cls.predictions: a transform of the hidden state, then the (tied) decoder with a bias.
+struct BertModel::MaskedHead : Module {
+  MaskedHead(Init& init, const BertConfig& c)
+      : transform(child<Branch>("transform")),
+        dense(transform.add<Linear>("dense", init, c.hidden_size, c.hidden_size)),
+        norm(transform.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
+        bias(parameter("bias", init.zeros({c.vocab_size}), false)),
+        activation(activation_of(c.hidden_act)) {
+    if (!c.tie_word_embeddings) {
+      decoder = &child<Linear>("decoder", init, c.hidden_size, c.vocab_size, false);
+    }
+  }
+
+  Branch& transform;
+  Linear& dense;
+  LayerNorm& norm;
+  Parameter& bias;
+  Linear* decoder = nullptr;  // null: tied
+  Activation activation;
+};
+
+BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& method)
+    : Model(c.shape(), method.name()), config_(c) {
+  c.validate();
+  init.linear_std = c.initializer_range;
+  double std = c.initializer_range;
+  Branch& bert = child<Branch>("bert");
+  Branch& embeddings = bert.add<Branch>("embeddings");
+  words_ = &embeddings.add<Embedding>("word_embeddings", init, c.vocab_size, c.hidden_size, std);
+  positions_ = &embeddings.add<Embedding>("position_embeddings", init, c.max_position_embeddings,
+                                          c.hidden_size, std);
+  types_ = &embeddings.add<Embedding>("token_type_embeddings", init, c.type_vocab_size,
+                                      c.hidden_size, std);
+  norm_ = &embeddings.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps);
+  Branch& layers = bert.add<Branch>("encoder").add<Branch>("layer");
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    layers_.push_back(&layers.add<BertLayer>(std::to_string(i), init, c, method));
+  }
+  if (c.pooler) {
+    pooler_ = &bert.add<Branch>("pooler").add<Linear>("dense", init, c.hidden_size, c.hidden_size);
+  }
+  if (c.labels) classifier_ = &child<Linear>("classifier", init, c.hidden_size, c.labels);
+  if (!c.masked_lm && !c.next_sentence) return;
+  Branch& cls = child<Branch>("cls");
+  if (c.masked_lm) masked_ = &cls.add<MaskedHead>("predictions", init, c);
+  if (c.next_sentence) {
+    // No loss reaches it: without decay an optimizer leaves it as it is.
+    cls.add<Linear>("seq_relationship", init, c.hidden_size, 2).weight.decay = false;
+  }
+}
+
+Tensor BertModel::embed(const ModelCall& call) {
+  check_ids(call, "bert");
+  Tensor types = call.type_ids;
+  if (!types.defined()) types = Tensor::zeros(call.ids.shape(), Dtype::i32);
+  check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(), " are not like ids ",
+        call.ids.shape());
+  Tensor x = add((*words_)(call.ids), add((*types_)(types), (*positions_)(position_ids(call))));
+  return drop((*norm_)(x), config_.hidden_dropout_prob, call.random);
+}
+
+Tensor BertModel::layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) {
+  return (*layers_.at(size_t(i)))(x, call, tap);
+}
+
+Tensor BertModel::logits(const Tensor& hidden) const {
+  check(masked_, "bert: has no masked-LM head");
+  Tensor x = masked_->norm(masked_->activation(masked_->dense(hidden)));
+  return linear(x, masked_->decoder ? masked_->decoder->weight : words_->weight, masked_->bias);
+}
+
+Tensor BertModel::pooled(const Tensor& hidden) const {
+  check(pooler_, "bert: has no pooler");
+  check(hidden.rank() == 3, "bert: the pooler wants [B, T, C], got ", hidden.shape());
+  Tensor first = reshape(slice(hidden, 1, 0, 1), {hidden.dim(0), hidden.dim(2)});
+  return tanh((*pooler_)(first));
+}
+
+Tensor BertModel::class_logits(const Tensor& hidden, RandomStream* random) const {
+  check(classifier_, "bert: has no classification head");
+  double p =
+      config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
+  return (*classifier_)(drop(pooled(hidden), p, random));
+}
+
+Attention& BertModel::attention(int64_t i) const { return layers_.at(size_t(i))->self.method; }
+
+std::string BertModel::attention_prefix(int64_t i) const {
+  return join("bert.encoder.layer.", i, ".attention.self.", attention_name(), ".");
+}
+
+}  // namespace brine::nn

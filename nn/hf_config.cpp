@@ -1,0 +1,41 @@
+// Helpers for reading Hugging Face's config.json.
+#include "nn/hf_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tensor/error.h"
+
+namespace brine::nn {
+
+void want(const Json& json, const std::string& source, const std::string& key, const Json& value) {
+  auto it = json.find(key);
+  if (it == json.end() || it->is_null()) return;
+  check(*it == value, source, ": ", key, " = ", it->dump(), " is not supported, only ",
+        value.dump());
+}
+
+void want_absent(const Json& json, const std::string& source, const std::string& key) {
+  auto it = json.find(key);
+  check(it == json.end() || it->is_null(), source, ": ", key, " is not supported");
+}
+
+void want_plain(const Json& json, const std::string& source) {
+  want(json, source, "position_embedding_type", "absolute");
+  want(json, source, "add_cross_attention", false);
+  for (const char* key : {"quantization_config", "rope_theta", "rope_scaling", "rope_parameters",
+                          "rotary_dim", "rotary_pct", "partial_rotary_factor"}) {
+    want_absent(json, source, key);
+  }
+}
+
+void read_fields(Schema& schema, const Json& json, const std::string& source,
+                 const std::vector<std::string>& required) {
+  for (const Schema::Field& field : schema.fields()) {
+    auto it = json.find(field.key);
+    if (it == json.end() || it->is_null()) continue;
+    schema.set(field.key, *it, source + ": " + field.key);
+  }
+  for (const std::string& key : required) check(json.contains(key), source, ": has no ", key);
+}
+
+}  // namespace brine::nn

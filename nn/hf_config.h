@@ -1,0 +1,24 @@
+// Helpers for reading Hugging Face's config.json.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "nn/schema.h"
+
+namespace brine::nn {
+
+// Refuses a key that is there, not null, and has another value than the supported one.
+void want(const Json& json, const std::string& source, const std::string& key, const Json& value);
+// Refuses a key that is there and not null.
+void want_absent(const Json& json, const std::string& source, const std::string& key);
+// What no family supports: quantised weights, rotary positions, ...
+void want_plain(const Json& json, const std::string& source);
+
+// Sets every field of `schema` that the JSON has under the same key; null counts as absent. The
+// keys in `required` must be there.
+void read_fields(Schema& schema, const Json& json, const std::string& source,
+                 const std::vector<std::string>& required);
+
+}  // namespace brine::nn
