@@ -68,8 +68,8 @@ void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   distill::LoadedModel m = distill::load_model(path);
   const nn::ModelShape c = m.config.shape();
   out << (c.causal ? "  decoder    " : "  encoder    ") << c.layers << " layers of "
-      << c.hidden_size << ", " << c.heads << " heads, " << c.max_positions
-      << " positions, vocabulary " << c.vocab_size << "\n";
+      << c.hidden_size << ", " << c.heads << " heads, MLP " << c.inner_size << ", "
+      << c.max_positions << " positions, vocabulary " << c.vocab_size << "\n";
   nn::Schema settings;
   m.config.describe_attention(settings);
   out << "  attention  " << m.config.attention << "\n";

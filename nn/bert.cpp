@@ -37,7 +37,7 @@ BertLayer::BertLayer(Init& init, const BertConfig& c, const AttentionMethod& met
       output_dense(output.add<Linear>("dense", init, c.intermediate_size, c.hidden_size)),
       output_norm(output.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
       heads(c.num_attention_heads),
-      dropout(c.hidden_dropout_prob),
+      dropout(child<Dropout>("dropout", c.hidden_dropout_prob)),
       activation(activation_of(c.hidden_act)) {}
 
 Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
@@ -50,9 +50,9 @@ Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
                            .bias = self.qkv_bias,
                            .method = self.method},
                           x, call, tap);
-  Tensor h = attention_norm(add(drop(attention_dense(context), dropout, call.random), x));
+  Tensor h = attention_norm(add(dropout(attention_dense(context), call.random), x));
   Tensor inner = activation(intermediate(h));  // [B, T, intermediate_size]
-  return output_norm(add(drop(output_dense(inner), dropout, call.random), h));
+  return output_norm(add(dropout(output_dense(inner), call.random), h));
 }
 
 // cls.predictions: a transform of the hidden state, then the (tied) decoder with a bias.
@@ -89,6 +89,7 @@ BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& met
   types_ = &embeddings.add<Embedding>("token_type_embeddings", init, c.type_vocab_size,
                                       c.hidden_size, std);
   norm_ = &embeddings.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps);
+  dropout_ = &embeddings.add<Dropout>("dropout", c.hidden_dropout_prob);
   Branch& layers = bert.add<Branch>("encoder").add<Branch>("layer");
   for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
     layers_.push_back(&layers.add<BertLayer>(std::to_string(i), init, c, method));
@@ -96,7 +97,11 @@ BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& met
   if (c.pooler) {
     pooler_ = &bert.add<Branch>("pooler").add<Linear>("dense", init, c.hidden_size, c.hidden_size);
   }
-  if (c.labels) classifier_ = &child<Linear>("classifier", init, c.hidden_size, c.labels);
+  if (c.labels) {
+    double p = c.classifier_dropout < 0 ? c.hidden_dropout_prob : c.classifier_dropout;
+    classifier_dropout_ = &child<Dropout>("dropout", p);
+    classifier_ = &child<Linear>("classifier", init, c.hidden_size, c.labels);
+  }
   if (!c.masked_lm && !c.next_sentence) return;
   Branch& cls = child<Branch>("cls");
   if (c.masked_lm) masked_ = &cls.add<MaskedHead>("predictions", init, c);
@@ -113,7 +118,7 @@ Tensor BertModel::embed(const ModelCall& call) {
   check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(), " are not like ids ",
         call.ids.shape());
   Tensor x = add((*words_)(call.ids), add((*types_)(types), (*positions_)(position_ids(call))));
-  return drop((*norm_)(x), config_.hidden_dropout_prob, call.random);
+  return (*dropout_)((*norm_)(x), call.random);
 }
 
 Tensor BertModel::layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) {
@@ -135,9 +140,7 @@ Tensor BertModel::pooled(const Tensor& hidden) const {
 
 Tensor BertModel::class_logits(const Tensor& hidden, RandomStream* random) const {
   check(classifier_, "bert: has no classification head");
-  double p =
-      config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
-  return (*classifier_)(drop(pooled(hidden), p, random));
+  return (*classifier_)((*classifier_dropout_)(pooled(hidden), random));
 }
 
 Attention& BertModel::attention(int64_t i) const { return layers_.at(size_t(i))->self.method; }
