@@ -33,7 +33,7 @@ void write_attributes(data::Hdf5Writer& file, distill::LoadedModel& m, const Cap
   file.attribute("/", "format", std::string_view("brine-capture"));
   file.attribute("/", "version", int64_t(1));
   file.attribute("/", "model", std::string_view(call.model));
-  file.attribute("/", "model_hash", std::string_view(m.hash));
+  file.attribute("/", "model_hash", std::string_view(m.hash()));
   file.attribute("/", "attention", std::string_view(m.config.attention));
   file.attribute("/", "config", std::string_view(distill::config_text(m.config, nullptr)));
   file.attribute("/", "layers", c.layers);

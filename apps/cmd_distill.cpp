@@ -49,7 +49,7 @@ int Distill::run(const RunContext& context) {
         positions, " positions");
   run.model = distill::make_student(run.config, *loaded.model, context.seed);
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
-  run.inputs = {{"teacher", loaded.hash}, {"tokenizer", run.tokenizer->hash()}};
+  run.inputs = {{"teacher", loaded.hash()}, {"tokenizer", run.tokenizer->hash()}};
   if (dump.empty()) {
     run.train = windows_of(load_texts(run, "data", data, window, keys.copies), window, context.seed,
                            keys.copies);
@@ -58,7 +58,7 @@ int Distill::run(const RunContext& context) {
     check(keys.copies == 1, "distill: copies need a teacher beside the student, not a dump");
     data::TokenCorpus corpus = load_texts(run, "data", data, window);
     auto source = std::make_unique<distill::DumpTeacher>(
-        dump, distill::DumpTeacher::Expected{{loaded.hash, run.tokenizer->hash(), corpus.hash()},
+        dump, distill::DumpTeacher::Expected{{loaded.hash(), run.tokenizer->hash(), corpus.hash()},
                                              window,
                                              run.config.shape().causal});
     run.inputs["dump"] = data::sha256_file(dump + "/manifest.json");

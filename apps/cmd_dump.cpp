@@ -80,7 +80,7 @@ data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& 
              : logits == "full" ? data::DumpLogits::full
                                 : data::DumpLogits::none;
   s.top_n = s.logits == data::DumpLogits::top ? std::min(top_logits, o.vocab_size) : 0;
-  s.teacher_hash = m.hash;
+  s.teacher_hash = m.hash();
   s.tokenizer_hash = tokenizer.hash();
   s.corpus_hash = corpus.hash();
   s.windows = draw_windows(corpus.windows(), windows, seed);

@@ -56,9 +56,9 @@ void make_or_load(Train& t, const RunContext& context) {
     run.store = std::make_unique<nn::ParameterStore>(*run.model);
     return;
   }
-  distill::LoadedModel loaded = distill::load_model(t.model);
+  distill::LoadedModel loaded = distill::load_model(t.model, {.gradients = true});
   warn_of(loaded);
-  run.inputs["model"] = loaded.hash;
+  run.inputs["model"] = loaded.hash();
   run.config.copy_sizes(loaded.config);
   const nn::Schema::Field* method = context.keys.find("attention.method");
   if (method && method->given && run.config.attention != loaded.config.attention) {

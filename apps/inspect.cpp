@@ -83,7 +83,7 @@ void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   }
   out << "  parameters " << nn::parameter_count(*m.model) << "\n";
   for (const auto& [group, count] : groups) out << "    " << group << " " << count << "\n";
-  out << "  hash       " << m.hash << "\n";
+  out << "  hash       " << m.hash() << "\n";
   if (!tensors) return;
   for (const data::NamedTensor& t : distill::tensors_of(*m.model)) {
     out << "    " << t.first << " " << t.second.dtype() << " " << t.second.shape() << "\n";

@@ -108,6 +108,29 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<unsigned char*>(data_), size_);
 }
 
+namespace {
+
+// Advice on the pages that hold [begin, begin + size); `inside` leaves out those shared with
+// others.
+void advise(const unsigned char* data, uint64_t begin, uint64_t size, int advice, bool inside) {
+  static const uint64_t page = uint64_t(::sysconf(_SC_PAGESIZE));
+  uint64_t end = begin + size;
+  begin = (inside ? begin + page - 1 : begin) / page * page;
+  end = (inside ? end : end + page - 1) / page * page;
+  if (begin >= end) return;
+  ::madvise(const_cast<unsigned char*>(data) + begin, end - begin, advice);  // failure does no harm
+}
+
+}  // namespace
+
+void MappedFile::expect(uint64_t begin, uint64_t size) const {
+  advise(data_, begin, std::min(size, size_ - begin), MADV_WILLNEED, false);
+}
+
+void MappedFile::forget(uint64_t begin, uint64_t size) const {
+  advise(data_, begin, size, MADV_DONTNEED, true);
+}
+
 NewFile::NewFile(const Path& path) : path_(path) {
   fd_ = open_retrying(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
   if (fd_ < 0) throw_io(path, "create", errno);

@@ -40,6 +40,10 @@ class MappedFile {
 
   const unsigned char* data() const { return data_; }
   uint64_t size() const { return size_; }
+  // Hints: these bytes will be read soon, from front to back; or not again for a while (they leave
+  // this process's memory, and come from the file once more when they are touched).
+  void expect(uint64_t begin, uint64_t size) const;
+  void forget(uint64_t begin, uint64_t size) const;
 
  private:
   const unsigned char* data_ = nullptr;  // null when the file is empty

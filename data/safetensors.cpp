@@ -5,8 +5,10 @@
 #include <bit>
 #include <cstring>
 #include <set>
+#include <type_traits>
 
 #include "data/safetensors_header.h"
+#include "tensor/parallel.h"
 
 namespace brine::data {
 namespace {
@@ -62,6 +64,27 @@ void check_layout(const std::string& file, std::vector<SafetensorsRecord>& recor
         " bytes after the last tensor");
 }
 
+constexpr int64_t kPiece = 1 << 18;  // elements that a thread reads at once
+
+// n float elements of any alignment into another float type.
+void convert(unsigned char* y, Dtype to, const unsigned char* x, Dtype from, int64_t n) {
+  dispatch_any(from, [&]<class X>() {
+    dispatch_any(to, [&]<class Y>() {
+      if constexpr (std::is_integral_v<X> || std::is_integral_v<Y>) {
+        return;  // was refused before
+      } else {
+        using Middle = std::conditional_t<std::is_same_v<X, double>, double, float>;
+        Y* out = reinterpret_cast<Y*>(y);
+        for (int64_t i = 0; i < n; ++i) {
+          X value;
+          std::memcpy(&value, x + size_t(i) * sizeof(X), sizeof(X));
+          out[i] = Y(Middle(value));
+        }
+      }
+    });
+  });
+}
+
 }  // namespace
 
 Safetensors::Safetensors(const Path& path) : path_(path), file_(path) {
@@ -100,18 +123,51 @@ const SafetensorsEntry& Safetensors::entry(std::string_view name) const {
   return *found;
 }
 
-Tensor Safetensors::tensor(std::string_view name) const {
-  const SafetensorsEntry& e = entry(name);
+Dtype Safetensors::dtype_of(const SafetensorsEntry& e) const {
   const SafetensorsType* type = find_safetensors_type(e.dtype);
-  check(type->dtype.has_value(), path_.string(), ": tensor '", name, "' has dtype ", e.dtype,
+  check(type->dtype.has_value(), path_.string(), ": tensor '", e.name, "' has dtype ", e.dtype,
         ", which Brine cannot use");
-  check(e.shape.size() <= size_t(Shape::kMaxRank), path_.string(), ": tensor '", name, "' has ",
+  return *type->dtype;
+}
+
+Shape Safetensors::shape_of(const SafetensorsEntry& e) const {
+  check(e.shape.size() <= size_t(Shape::kMaxRank), path_.string(), ": tensor '", e.name, "' has ",
         e.shape.size(), " axes, at most ", Shape::kMaxRank, " are supported");
   Shape shape;
   for (uint64_t size : e.shape) shape.push_back(int64_t(size));
-  Tensor tensor = Tensor::empty(shape, *type->dtype);
+  return shape;
+}
+
+Tensor Safetensors::tensor(std::string_view name) const {
+  const SafetensorsEntry& e = entry(name);
+  Dtype dtype = dtype_of(e);
+  Tensor tensor = Tensor::empty(shape_of(e), dtype);
   if (e.size > 0) std::memcpy(tensor.raw(), e.bytes, e.size);
   return tensor;
+}
+
+void Safetensors::read(const SafetensorsEntry& e, const Tensor& to) const {
+  Dtype from = dtype_of(e);
+  check(shape_of(e) == to.shape(), path_.string(), ": tensor '", e.name, "' is ", shape_of(e),
+        ", wanted ", to.shape());
+  check(to.is_contiguous() && (from == to.dtype() || (is_float(from) && is_float(to.dtype()))),
+        path_.string(), ": tensor '", e.name, "' is ", from, ", wanted ", to.dtype());
+  const uint64_t at = uint64_t(e.bytes - file_.data());
+  file_.expect(at, e.size);
+  const size_t wide = item_size(to.dtype());
+  parallel_for(to.numel(), kPiece, [&](int64_t begin, int64_t end) {
+    unsigned char* y = to.raw() + size_t(begin) * wide;
+    if (from == to.dtype()) {
+      std::memcpy(y, e.bytes + size_t(begin) * wide, size_t(end - begin) * wide);
+    } else {
+      convert(y, to.dtype(), e.bytes + size_t(begin) * item_size(from), from, end - begin);
+    }
+  });
+  forget(e);
+}
+
+void Safetensors::forget(const SafetensorsEntry& e) const {
+  file_.forget(uint64_t(e.bytes - file_.data()), e.size);
 }
 
 void write_safetensors(const ByteSink& sink, const std::vector<NamedTensor>& tensors,

@@ -33,6 +33,15 @@ class Safetensors {
   // A copy in our own memory; BOOL becomes u8. A dtype that Brine has not, more than six axes or a
   // missing name is an error.
   Tensor tensor(std::string_view name) const;
+  // Copies an entry into `to` (contiguous, of its shape), converting between float types, straight
+  // from the mapped file, whose pages are given back afterwards: the memory of `to` is all it
+  // needs.
+  void read(const SafetensorsEntry& entry, const Tensor& to) const;
+  // Gives back the mapped pages of an entry that was looked at.
+  void forget(const SafetensorsEntry& entry) const;
+  // The entry's shape and type as ours; the same errors as tensor().
+  Shape shape_of(const SafetensorsEntry& entry) const;
+  Dtype dtype_of(const SafetensorsEntry& entry) const;
 
  private:
   const SafetensorsEntry* find(std::string_view name) const;

@@ -1,4 +1,4 @@
-// Loading, copying and exporting models.
+// Finding and copying models, their names and hashes.
 #include "distill/model_io.h"
 
 #include <algorithm>
@@ -12,42 +12,6 @@
 
 namespace brine::distill {
 namespace fs = std::filesystem;
-
-namespace {
-
-nn::Json read_json(const std::string& file) {
-  std::string text = data::read_file(file, 16 << 20);
-  try {
-    return nn::Json::parse(text);
-  } catch (const std::exception& e) {
-    throw Error(file + ": not JSON: " + e.what());
-  }
-}
-
-// Hugging Face files may lack the prefix "model." and may repeat the tied head.
-std::vector<nn::NamedTensor> read_tensors(const std::string& file) {
-  data::Safetensors in{data::Path(file)};
-  std::vector<nn::NamedTensor> out;
-  bool tied = false;
-  for (const data::SafetensorsEntry& e : in.entries()) {
-    if (e.name == "lm_head.weight") {
-      tied = true;
-      continue;
-    }
-    std::string name = e.name.rfind("decoder.", 0) == 0 ? "model." + e.name : e.name;
-    out.push_back({name, in.tensor(e.name)});
-  }
-  if (!tied) return out;
-  Tensor head = in.tensor("lm_head.weight");
-  for (const nn::NamedTensor& t : out) {
-    if (t.name != "model.decoder.embed_tokens.weight") continue;
-    check(head.shape() == t.tensor.shape() && head.to_vector() == t.tensor.to_vector(), file,
-          ": lm_head.weight differs from embed_tokens.weight; untied heads are not supported");
-  }
-  return out;
-}
-
-}  // namespace
 
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
   check(fs::exists(path), path, ": no such model directory");
@@ -83,20 +47,6 @@ std::string tensor_hash(const std::vector<data::NamedTensor>& tensors) {
   return hash.hex();
 }
 
-LoadedModel load_model(const std::string& path) {
-  LoadedModel m;
-  m.directory = resolve_model(path, &m.notes);
-  std::string config = (fs::path(m.directory) / "config.json").string();
-  std::string weights = (fs::path(m.directory) / "model.safetensors").string();
-  m.config = nn::from_hf_config(read_json(config), config);
-  check(fs::exists(weights), m.directory, ": has no model.safetensors");
-  m.model = nn::make_model(m.config, 0);
-  nn::load_state(*m.model, read_tensors(weights), weights);
-  m.store = std::make_unique<nn::ParameterStore>(*m.model);
-  m.hash = tensor_hash(tensors_of(*m.model));
-  return m;
-}
-
 std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
                                         uint64_t seed) {
   std::unique_ptr<nn::Model> student = nn::make_model(config, seed);
@@ -111,9 +61,13 @@ std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model
 }
 
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer) {
-  data::SpecialIds ids = tokenizer ? tokenizer->special() : data::SpecialIds{};
-  nn::HfTokenIds used{ids.bos.value_or(2), ids.eos.value_or(2), ids.pad.value_or(1)};
-  return nn::to_hf_config(config, used).dump(2) + "\n";
+  return nn::to_hf_config(config, extras_of(tokenizer)).dump(2) + "\n";
+}
+
+nn::HfExtras extras_of(const data::Tokenizer* tokenizer) {
+  if (!tokenizer) return {};
+  data::SpecialIds ids = tokenizer->special();
+  return {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad};
 }
 
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
@@ -124,20 +78,6 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory
     }
   }
   throw Error(model_directory + ": no tokenizer.json beside the model");
-}
-
-void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokenizer* tokenizer,
-                  const std::string& out) {
-  fs::path dir(out);
-  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
-    check(!fs::exists(dir / name), out, ": already holds a ", name, "; give another directory");
-  }
-  std::error_code error;
-  fs::create_directories(dir, error);
-  check(!error, out, ": cannot be made: ", error.message());
-  data::save_safetensors(dir / "model.safetensors", tensors_of(model));
-  if (tokenizer) tokenizer->save(out);
-  data::write_file_atomic(dir / "config.json", config_text(config, tokenizer));
 }
 
 }  // namespace brine::distill

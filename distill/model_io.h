@@ -18,14 +18,29 @@ struct LoadedModel {
   std::unique_ptr<nn::ParameterStore> store;
   std::string directory;           // the one that was read: a run resolves to a checkpoint
   std::vector<std::string> notes;  // newer checkpoints of the run that are damaged, and why
-  std::string hash;                // of names, types, shapes and values of all tensors, SHA-256
+  std::vector<std::string> drawn;  // tensors of a new classification head: they have fresh values
+
+  // Of names, types, shapes and values of all tensors, SHA-256; computed when first asked for.
+  const std::string& hash() const;
+
+ private:
+  mutable std::string hash_;
+};
+
+struct LoadOptions {
+  bool gradients = false;  // make room for gradients at once; otherwise store->add_gradients()
+  int64_t labels = 0;      // > 0: a classification head of so many labels, new where there is none
+  uint64_t seed = 0;       // of a new head's values
 };
 
 // A run directory resolves to its newest good checkpoint (what was skipped is put into `notes`),
 // any other directory with a config.json to itself.
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes = nullptr);
 
-LoadedModel load_model(const std::string& path);
+// Reads a Hugging Face directory (one file or shards; f32, f16 or bf16), a checkpoint, or an
+// adapter (see ExportOptions) with its base. Needs little more memory than the f32 weights. Throws
+// Error that lists missing and unknown tensors and names what is not supported.
+LoadedModel load_model(const std::string& path, const LoadOptions& options = {});
 
 // The student: a model with the attention of `config`, every base tensor copied from the teacher;
 // the attention method's own tensors keep their initial values.
@@ -36,12 +51,23 @@ std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model
 std::vector<data::NamedTensor> tensors_of(nn::Model& model);
 // config.json of a model; special ids from the tokenizer where there is one.
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer);
+nn::HfExtras extras_of(const data::Tokenizer* tokenizer);
 std::string tensor_hash(const std::vector<data::NamedTensor>& tensors);
 // The tokenizer beside a model: in its directory, or in the run above a checkpoint.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory);
 
-// Writes config.json, model.safetensors and the tokenizer's files. `out` must not hold a model.
+struct ExportOptions {
+  Dtype dtype = Dtype::f32;  // f32, f16 or bf16
+  uint64_t shard_bytes = 0;  // 0: one file
+  // Not empty: an adapter, only the attention method's tensors and the base's path. Loading looks
+  // for a relative path beside the adapter, then in the working directory.
+  std::string base_model = {};
+};
+
+// Writes config.json, the weights and the tokenizer's files (null: none). `out` must not hold a
+// model. Refuses values that f16 cannot hold, and an adapter whose other tensors are not the
+// base's.
 void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokenizer* tokenizer,
-                  const std::string& out);
+                  const std::string& out, const ExportOptions& options = {});
 
 }  // namespace brine::distill

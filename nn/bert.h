@@ -38,6 +38,7 @@ struct BertConfig {
   // config.json; the heads follow from its "architectures".
   Json to_json() const;
   void read(const Json& json, const std::string& source);
+  void set_labels(int64_t n);
   // The heads are those whose tensors a file has, by our names.
   void look_at(const std::vector<std::string>& tensors);
   // Our name of a file's tensor: with "bert.", weight and bias instead of gamma and beta; "" for

@@ -85,7 +85,8 @@ Json BertConfig::to_json() const {
                {"layer_norm_eps", layer_norm_eps},
                {"position_embedding_type", "absolute"},
                {"tie_word_embeddings", tie_word_embeddings},
-               {"use_cache", true}};
+               {"use_cache", true},
+               {"pad_token_id", 0}};
   if (classifier_dropout >= 0) json["classifier_dropout"] = classifier_dropout;
   if (!labels) return json;
   for (int64_t i = 0; i < labels; ++i) {
@@ -112,6 +113,12 @@ void BertConfig::read(const Json& json, const std::string& source) {
   masked_lm = name == "BertForMaskedLM" || name == "BertForPreTraining";
   next_sentence = name == "BertForPreTraining";
   pooler = name != "BertForMaskedLM";
+  validate();
+}
+
+void BertConfig::set_labels(int64_t n) {
+  labels = n;
+  pooler = pooler || n > 0;
   validate();
 }
 

@@ -13,15 +13,33 @@ struct Init {
   RandomStream random;
   Dtype dtype = Dtype::f32;
   double linear_std = 0.02;
+  bool blank = false;  // shapes only, without memory: a ParameterStore gives it, a file the values
 
   Tensor normal(const Shape& shape, double std) { return draw(shape, std, true); }
   // U(-bound, bound)
   Tensor uniform(const Shape& shape, double bound) { return draw(shape, bound, false); }
-  Tensor zeros(const Shape& shape) const { return Tensor::zeros(shape, dtype); }
-  Tensor full(const Shape& shape, double value) const { return Tensor::full(shape, value, dtype); }
+  Tensor zeros(const Shape& shape) const { return full(shape, 0); }
+  Tensor full(const Shape& shape, double value) const {
+    return blank ? placeholder(shape) : Tensor::full(shape, value, dtype);
+  }
+
+  // One element that stands for all.
+  static bool is_placeholder(const Tensor& t) {
+    for (int i = 0; i < t.rank(); ++i) {
+      if (t.stride(i) != 0) return false;
+    }
+    return true;
+  }
 
  private:
+  Tensor placeholder(const Shape& shape) const {
+    Shape strides = shape;
+    for (int i = 0; i < strides.rank(); ++i) strides[i] = 0;
+    return Tensor::zeros({1}, dtype).as_strided(shape, strides);
+  }
+
   Tensor draw(const Shape& shape, double size, bool gaussian) {
+    if (blank) return placeholder(shape);
     Tensor t = Tensor::empty(shape, dtype);
     RandomSlice slice = random.take(uint64_t(t.numel()));
     dispatch_float(dtype, [&]<class T>() {

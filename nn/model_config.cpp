@@ -17,6 +17,7 @@ struct Family {
   std::unique_ptr<Model> (*make)(Init&, const ModelConfig&);
   Json (*write)(const ModelConfig&);
   void (*read)(ModelConfig&, const Json&, const std::string& source);
+  void (*set_labels)(ModelConfig&, int64_t);
   void (*look_at)(ModelConfig&, const std::vector<std::string>&);
   std::string (*tensor_name)(const std::string&);
   std::map<std::string, std::string> (*ties)(const ModelConfig&);
@@ -33,6 +34,7 @@ Family family(const char* name) {
           .write = [](const ModelConfig& c) { return (c.*member).to_json(); },
           .read = [](ModelConfig& c, const Json& json,
                      const std::string& source) { (c.*member).read(json, source); },
+          .set_labels = [](ModelConfig& c, int64_t n) { (c.*member).set_labels(n); },
           .look_at = [](ModelConfig& c,
                         const std::vector<std::string>& names) { (c.*member).look_at(names); },
           .tensor_name =
@@ -44,6 +46,19 @@ const std::vector<Family>& families() {
   static const std::vector<Family> all = {family<BertModel, &ModelConfig::bert>("bert"),
                                           family<OptModel, &ModelConfig::opt>("opt")};
   return all;
+}
+
+const char* torch_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32:
+      return "float32";
+    case Dtype::f16:
+      return "float16";
+    case Dtype::bf16:
+      return "bfloat16";
+    default:
+      throw Error(join("config: no model is stored as ", dtype));
+  }
 }
 
 const Family& family_of(const ModelConfig& config) {
@@ -81,6 +96,8 @@ void ModelConfig::copy_sizes(const ModelConfig& other) {
   bert = other.bert;
 }
 
+void ModelConfig::set_labels(int64_t labels) { family_of(*this).set_labels(*this, labels); }
+
 void ModelConfig::look_at(const std::vector<std::string>& tensors) {
   family_of(*this).look_at(*this, tensors);
 }
@@ -101,12 +118,14 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, Init init) {
   return family_of(config).make(init, config);
 }
 
-Json to_hf_config(ModelConfig& config, const HfTokenIds& ids) {
-  Json json = family_of(config).write(config);
-  json["bos_token_id"] = ids.bos;
-  json["eos_token_id"] = ids.eos;
-  json["pad_token_id"] = ids.pad;
-  json["torch_dtype"] = "float32";
+Json sizes_to_json(const ModelConfig& config) { return family_of(config).write(config); }
+
+Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
+  Json json = sizes_to_json(config);
+  if (extras.bos) json["bos_token_id"] = *extras.bos;
+  if (extras.eos) json["eos_token_id"] = *extras.eos;
+  if (extras.pad) json["pad_token_id"] = *extras.pad;
+  json["torch_dtype"] = torch_name(extras.dtype);
   Schema attention;
   config.describe_attention(attention);
   json["brine"] = attention.to_json();
@@ -136,6 +155,7 @@ ModelConfig from_hf_config(const Json& json, const std::string& source) {
         " was written by a newer version; this one reads up to ", kFormat);
   Json attention = *ours;
   attention.erase("format");
+  attention.erase("base_hash");  // of an adapter: the loader's business
   Schema keys;
   config.describe_attention(keys);
   try {

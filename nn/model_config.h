@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "nn/attention.h"
@@ -30,6 +31,8 @@ struct ModelConfig {
   ModelShape shape() const;
   // Takes family and sizes of another model, not its attention.
   void copy_sizes(const ModelConfig& other);
+  // Asks for a classification head; throws when the family has none.
+  void set_labels(int64_t labels);
 
   // What a file's names mean to the family; see OptConfig.
   void look_at(const std::vector<std::string>& tensors);
@@ -42,12 +45,15 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed,
                                   Dtype dtype = Dtype::f32);
 std::unique_ptr<Model> make_model(const ModelConfig& config, Init init);
 
-// Special tokens as config.json has them.
-struct HfTokenIds {
-  int64_t bos = 2, eos = 2, pad = 1;
+// What config.json says beside the model; absent ids are the family's own.
+struct HfExtras {
+  std::optional<int64_t> bos = {}, eos = {}, pad = {};
+  Dtype dtype = Dtype::f32;  // of the weights beside it
 };
 // config.json as Hugging Face's family has it, with a section "brine" for what it has not.
-Json to_hf_config(ModelConfig& config, const HfTokenIds& ids);
+Json to_hf_config(ModelConfig& config, const HfExtras& extras = {});
+// The family's part of it alone: what two models must agree in to have the same base weights.
+Json sizes_to_json(const ModelConfig& config);
 // Refuses by name what is not supported. `source` starts the messages.
 ModelConfig from_hf_config(const Json& json, const std::string& source);
 

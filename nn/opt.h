@@ -34,6 +34,7 @@ struct OptConfig {
   // config.json; read() refuses by name what is not supported, `source` starts the messages.
   Json to_json() const;
   void read(const Json& json, const std::string& source);
+  void set_labels(int64_t) { throw Error("opt: has no classification head"); }
   // Adjusts what only the tensors of a file tell. Nothing here.
   void look_at(const std::vector<std::string>&) {}
   // Our name of a file's tensor, which may lack the prefix "model."; "" for one without use.

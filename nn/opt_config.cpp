@@ -59,7 +59,10 @@ Json OptConfig::to_json() const {
           {"layerdrop", 0.0},
           {"init_std", init_std},
           {"tie_word_embeddings", tie_word_embeddings},
-          {"use_cache", true}};
+          {"use_cache", true},
+          {"bos_token_id", 2},
+          {"eos_token_id", 2},
+          {"pad_token_id", 1}};
 }
 
 void OptConfig::read(const Json& json, const std::string& source) {

@@ -13,7 +13,7 @@ constexpr int64_t kAlign = 16;
 
 }  // namespace
 
-ParameterStore::ParameterStore(Module& root) {
+ParameterStore::ParameterStore(Module& root, Gradients gradients) {
   std::vector<Module::NamedParameter> all = root.named_parameters();
   check(!all.empty(), "ParameterStore: the module has no parameters");
   Dtype dtype = all[0].parameter->value.dtype();
@@ -44,31 +44,47 @@ ParameterStore::ParameterStore(Module& root) {
     for (Parameter* member : leads[p.parameter]->members) place(by_parameter.at(member));
   }
   values_ = Tensor::zeros({offset}, dtype);
-  gradients_ = Tensor::zeros({offset}, dtype);
   std::unordered_map<Parameter*, int64_t> at;
-  for (Entry& e : entries_) {
-    Tensor view = values_.slice(0, e.offset, e.size).view(e.parameter->value.shape());
-    Tensor before = e.parameter->value.detach().contiguous();
-    BRINE_CALL(view, copy, view, before);
-    Tensor gradient = gradients_.slice(0, e.offset, e.size).view(view.shape());
-    e.parameter->value = require_grad(view, gradient);
+  for (const Entry& e : entries_) {
     at[e.parameter] = e.offset;
+    Tensor before = e.parameter->value.detach();
+    if (Init::is_placeholder(before)) continue;
+    Tensor view = view_of(before.shape(), e.offset);
+    BRINE_CALL(view, copy, view, before);
   }
   for (Packed* pack : root.packed()) {
     Shape shape = pack->members[0]->value.shape();
-    int64_t rows = 0, size = 0;
-    for (Parameter* member : pack->members) {
-      rows += member->value.dim(0);
-      size += member->value.numel();
-    }
-    shape[0] = rows;
-    int64_t begin = at.at(pack->members[0]);
-    pack->value = require_grad(values_.slice(0, begin, size).view(shape),
-                               gradients_.slice(0, begin, size).view(shape));
+    shape[0] = 0;
+    for (Parameter* member : pack->members) shape[0] += member->value.dim(0);
+    packed_.push_back({pack, shape, at.at(pack->members[0])});
   }
+  attach();
+  if (gradients == Gradients::now) add_gradients();
 }
 
-void ParameterStore::zero_gradients() { BRINE_CALL(gradients_, fill, gradients_, 0.0); }
+Tensor ParameterStore::view_of(const Shape& shape, int64_t begin) const {
+  Tensor value = values_.slice(0, begin, shape.numel()).view(shape);
+  if (!gradients_.defined()) return value;
+  return require_grad(value, gradients_.slice(0, begin, shape.numel()).view(shape));
+}
+
+void ParameterStore::attach() {
+  for (const Entry& e : entries_) {
+    e.parameter->value = view_of(e.parameter->value.shape(), e.offset);
+  }
+  for (const PackedRange& p : packed_) p.packed->value = view_of(p.shape, p.begin);
+}
+
+void ParameterStore::add_gradients() {
+  if (gradients_.defined()) return;
+  gradients_ = Tensor::zeros(values_.shape(), values_.dtype());
+  attach();
+}
+
+void ParameterStore::zero_gradients() {
+  add_gradients();
+  BRINE_CALL(gradients_, fill, gradients_, 0.0);
+}
 
 std::vector<NamedTensor> state_of(Module& root) {
   std::vector<NamedTensor> out;

@@ -12,8 +12,14 @@ namespace brine::nn {
 
 class ParameterStore {
  public:
+  // Gradients take as much memory as values; a model that only runs does without.
+  enum class Gradients { now, later };
+
   // Moves every parameter of `root` into the buffers; `root` must outlive the store's use.
-  explicit ParameterStore(Module& root);
+  // Parameters of a blank Init get memory, not values.
+  explicit ParameterStore(Module& root, Gradients gradients = Gradients::now);
+  // Makes the gradients that were put off. zero_gradients() does it too.
+  void add_gradients();
 
   struct Entry {
     std::string path, group;
@@ -22,12 +28,22 @@ class ParameterStore {
   };
   const std::vector<Entry>& entries() const { return entries_; }
   const Tensor& values() const { return values_; }        // [n]
-  const Tensor& gradients() const { return gradients_; }  // [n]
+  const Tensor& gradients() const { return gradients_; }  // [n], undefined before add_gradients()
   int64_t size() const { return values_.numel(); }
   void zero_gradients();
 
  private:
+  struct PackedRange {
+    Packed* packed;
+    Shape shape;
+    int64_t begin;
+  };
+  // A view into the buffers: a leaf with its gradient once there are gradients.
+  Tensor view_of(const Shape& shape, int64_t begin) const;
+  void attach();
+
   std::vector<Entry> entries_;
+  std::vector<PackedRange> packed_;
   Tensor values_, gradients_;
 };
 

@@ -1,5 +1,5 @@
-// Attention to the k most recent keys (a sliding window), exact on them: the floor that a selection
-// of keys must beat. Linear in T.
+// Attention to the k most recent keys (a sliding window; of an encoder, the k nearest keys), exact
+// on them: the floor that a selection of keys must beat. Linear in T.
 #include <algorithm>
 #include <cmath>
 
@@ -13,10 +13,12 @@ namespace {
 struct RecentConfig {
   int64_t k = 64;
 
-  void describe(Schema& s) { s.field("k", k, "Most recent keys that a query sees", {.min = 1}); }
+  void describe(Schema& s) {
+    s.field("k", k, "Most recent (encoder: nearest) keys that a query sees", {.min = 1});
+  }
 };
 
-// The last min(k, w) visible keys of every row, the same for all heads.
+// The last min(k, w) visible keys of every row, or as many around it; the same for all heads.
 FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility& see) {
   RowWidths widths(see, T);
   FlatCsr csr{.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64),
@@ -43,8 +45,9 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t t = 0; t < T; ++t) {
       int64_t w = widths(b, t), n = std::min(k, w);
+      int64_t first = see.causal ? w - n : std::clamp<int64_t>(t - n / 2, 0, w - n);
       for (int64_t h = 0; h < H; ++h) {
-        for (int64_t key = w - n; key < w; ++key) *column++ = int32_t(h * T + key);
+        for (int64_t key = first; key < first + n; ++key) *column++ = int32_t(h * T + key);
       }
     }
   }
@@ -53,12 +56,11 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
 
 class Recent : public Attention {
  public:
-  Recent(Init&, const AttentionShape& shape, const RecentConfig& config) : k_(config.k) {
-    check(shape.causal, "recent: has no meaning for an encoder, whose keys are not ordered by age");
-  }
+  Recent(Init&, const AttentionShape& shape, const RecentConfig& config)
+      : k_(config.k), causal_(shape.causal) {}
 
   AttentionTraits traits() const override {
-    return {.causal = true, .bidirectional = false, .linear = true, .sparse = true};
+    return {.causal = causal_, .bidirectional = !causal_, .linear = true, .sparse = true};
   }
 
   Tensor forward(const AttentionInput& in) override {
@@ -75,6 +77,7 @@ class Recent : public Attention {
 
  private:
   int64_t k_;
+  bool causal_;
 };
 const RegisterAttention<Recent, RecentConfig> registration("recent");
 

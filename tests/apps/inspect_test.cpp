@@ -97,7 +97,7 @@ TEST_CASE("inspect tells a model with its settings, groups and tensors") {
     CAPTURE(std::string(part));
     CHECK(contains(text, part));
   }
-  CHECK(contains(text, distill::load_model(path).hash));
+  CHECK(contains(text, distill::load_model(path).hash()));
   CHECK_FALSE(contains(text, "fc1.weight"));
   CHECK(
       contains(inspect(path, {.tensors = true}), "model.decoder.layers.1.fc1.weight f32 [20, 12]"));

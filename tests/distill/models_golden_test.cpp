@@ -1,14 +1,11 @@
 // OPT and BERT against transformers (tests/golden/models/make.py): hidden states, attention maps,
 // logits, loss and every gradient of a batch with padding on the left, on the right and inside.
 #include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
+#include <cmath>
+#include <map>
 
 #include "autograd/ops.h"
-#include "data/safetensors.h"
-#include "nn/model_config.h"
-#include "nn/parameter_store.h"
-#include "tests/gradcheck.h"
+#include "tests/distill/model_dirs.h"
 
 namespace brine::test {
 namespace {
@@ -125,22 +122,53 @@ Tensor run_head(nn::Model& model, const Expected& expected) {
   return mean_loss(logits, expected("labels"));
 }
 
-struct Loaded {
-  nn::ModelConfig config;
-  std::vector<nn::NamedTensor> tensors;
-};
+// Numbers in [-1, 1) from a 32-bit hash of index and seed, as make.py has them.
+double hashed(uint32_t index, uint32_t seed) {
+  uint32_t x = index * 2654435761u + seed * 97u;
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  x ^= x >> 16;
+  return double(x >> 8) / (1 << 23) - 1;
+}
 
-Loaded read(const std::string& name) {
-  Loaded out;
-  out.config = nn::from_hf_config(nn::Json::parse(data::read_file(kFolder + name + "/config.json")),
-                                  name + "/config.json");
-  for (const auto& f : std::filesystem::directory_iterator(kFolder + name)) {
-    std::string file = f.path().filename().string();
-    if (file.rfind("model", 0) != 0 || f.path().extension() != ".safetensors") continue;
-    data::Safetensors in(f.path());
-    for (const auto& e : in.entries()) out.tensors.push_back({e.name, in.tensor(e.name)});
+// wide_weight() of make.py for every parameter, numbered in the order of the names.
+void fill_wide(nn::Model& model) {
+  std::map<std::string, Tensor> named;
+  for (const auto& p : model.named_parameters()) named[p.path] = p.parameter->value.detach();
+  uint32_t seed = 0;
+  for (const auto& [name, t] : named) {
+    bool gain = name.find("norm.weight") != std::string::npos;
+    double size = t.rank() == 1 ? 0.25 : 1.5 / std::sqrt(double(t.dim(1)));
+    for (int64_t i = 0; i < t.numel(); ++i) {
+      t.data<float>()[i] = float(hashed(uint32_t(i), seed) * size + (gain ? 1 : 0));
+    }
+    ++seed;
   }
-  return out;
+}
+
+// A gradient of millions of numbers: its beginning, sum, sum of sizes and a product with hashes.
+void check_wide_gradient(const std::string& name, const Tensor& gradient, const Expected& expected,
+                         double floor) {
+  Tensor g = gradient.detach();
+  std::vector<double> want = expected("gradient/" + name).to_vector();
+  std::vector<double> first(g.data<float>(), g.data<float>() + want.size());
+  std::vector<double> sums = expected("sums/" + name).to_vector();
+  double sum = 0, size = 0, product = 0;
+  for (int64_t i = 0; i < g.numel(); ++i) {
+    double v = double(g.data<float>()[i]);
+    sum += v;
+    size += std::fabs(v);
+    product += v * hashed(uint32_t(i), 1000);
+  }
+  // A mean size scales what rounding may do to a single number.
+  double mean = sums[1] / double(g.numel());
+  CHECK(close(first, want, kTolerance * (largest(want) + mean) + floor, 0, name));
+  double allowed = kTolerance * sums[1] + floor * double(g.numel());
+  CHECK(std::fabs(sum - sums[0]) <= allowed);
+  CHECK(std::fabs(size - sums[1]) <= allowed);
+  CHECK(std::fabs(product - sums[2]) <= allowed);
 }
 
 }  // namespace
@@ -149,10 +177,10 @@ TEST_CASE("models golden: transformers' OPT and BERT, in both types") {
   for (const char* name : {"opt", "opt_350m", "opt_untied", "bert_classifier", "bert_masked_lm"}) {
     CAPTURE(name);
     Expected expected(kFolder + name + "/expected.safetensors");
-    Loaded loaded = read(name);
+    LoadedModel loaded = load_model(kFolder + name);
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       auto model = nn::make_model(loaded.config, 1, type);
-      nn::load_state(*model, loaded.tensors, name);
+      nn::load_state(*model, nn::state_of(*loaded.model), name);
       nn::ParameterStore store(*model);
       check_layers(*model, expected, 1);
       store.zero_gradients();
@@ -174,6 +202,30 @@ TEST_CASE("models golden: transformers' OPT and BERT, in both types") {
                     kTolerance * largest(want) + 1e-7 * largest_gradient, 0, e.path));
       }
     }
+  }
+}
+
+TEST_CASE("models golden: a layer of OPT-1.3B's width") {
+  Expected expected(kFolder + "wide.safetensors");
+  nn::ModelConfig config;
+  config.opt = {.vocab_size = 100,
+                .hidden_size = 2048,
+                .num_hidden_layers = 1,
+                .num_attention_heads = 32,
+                .ffn_dim = 8192,
+                .max_position_embeddings = 24};
+  auto model = nn::make_model(config, nn::Init{.random = {}, .blank = true});
+  nn::ParameterStore store(*model);
+  fill_wide(*model);
+  check_layers(*model, expected, 32);
+  store.zero_gradients();
+  Tensor loss = run_head(*model, expected);
+  CHECK(loss.item() == doctest::Approx(expected("loss").item()).epsilon(kTolerance));
+  backward(loss);
+  double floor = 1e-7 * largest(expected("gradient/model.decoder.embed_tokens.weight").to_vector());
+  for (const auto& e : store.entries()) {
+    CAPTURE(e.path);
+    check_wide_gradient(e.path, grad(e.parameter->value), expected, floor);
   }
 }
 
