@@ -26,6 +26,7 @@ const Suite kSuites[] = {
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;
   for (const Suite& suite : kSuites) names.push_back(suite.name);
+  names.push_back("tokenizer");  // the one that needs files
   return names;
 }
 
@@ -66,11 +67,14 @@ nn::Json to_json(const char* suite, const BenchRow& row) {
 
 struct Bench {
   std::vector<std::string> what;
+  std::string tokenizer, data;
   bool json = false, quick = false;
 
   void describe(nn::Schema& s) {
     s.choice("what", what, suite_names(), "What to measure; none given: everything",
              {.positional = true});
+    s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
+    s.field("data", data, "Text file, for the suite tokenizer");
     s.field(
         "json", json,
         "Print one JSON object: quick, threads, triad_gb_per_s, peak_reserved_bytes and rows of "
@@ -79,7 +83,13 @@ struct Bench {
             "Tiny sizes, one run each: shows that all of it runs, measures nothing");
   }
 
+  bool named(const char* suite) const {
+    return std::find(what.begin(), what.end(), suite) != what.end();
+  }
+
   int run(const RunContext&) {
+    check(!named("tokenizer") || (!tokenizer.empty() && !data.empty()),
+          "bench: tokenizer needs --tokenizer DIR and --data TEXT");
     bench::set_quick(quick);
     nn::Json out = {
         {"quick", quick}, {"threads", threads()}, {"triad_gb_per_s", bench::triad_bandwidth()}};
@@ -89,15 +99,20 @@ struct Bench {
       print_title();
     }
     nn::Json rows = nn::Json::array();
-    for (const Suite& suite : kSuites) {
-      if (!what.empty() && std::find(what.begin(), what.end(), suite.name) == what.end()) continue;
-      log_detail("bench ", suite.name);
-      for (const BenchRow& row : suite.run()) {
+    auto show = [&](const char* name, const std::vector<BenchRow>& measured) {
+      for (const BenchRow& row : measured) {
         if (!json) print_row(row);
-        rows.push_back(to_json(suite.name, row));
+        rows.push_back(to_json(name, row));
       }
       trim();
+    };
+    for (const Suite& suite : kSuites) {
+      if (!what.empty() && !named(suite.name)) continue;
+      log_detail("bench ", suite.name);
+      show(suite.name, suite.run());
     }
+    if (!tokenizer.empty() && !data.empty() && (what.empty() || named("tokenizer")))
+      show("tokenizer", bench::bench_tokenizer(tokenizer, data));
     if (!json) return 0;
     out["peak_reserved_bytes"] = allocator_stats().peak_reserved;
     out["rows"] = rows;

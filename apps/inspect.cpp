@@ -190,7 +190,9 @@ std::string inspect(const std::string& path, const InspectOptions& options) {
     describe_model(out, path, options.tensors);
     return out.str();
   }
-  check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json"), path,
+  check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json") ||
+            fs::exists(dir / "vocab.txt"),
+        path,
         ": holds no dump, run, checkpoint, model or tokenizer");
   return describe_tokenizer(path);
 }

@@ -2,66 +2,16 @@
 // configuration files, as Hugging Face's libraries write them.
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "data/bpe.h"
 #include "data/file_io.h"
+#include "data/tokenizer_json.h"
 #include "tensor/error.h"
 
 namespace brine::data {
 namespace {
 
-using Json = nlohmann::json;
-using Ordered = nlohmann::ordered_json;  // keeps the order of keys; slow for many of them
 namespace fs = std::filesystem;
-
-// Turns what the JSON library throws into one line that names the file.
-template <class Read>
-auto reading(const std::string& path, Read read) {
-  try {
-    return read();
-  } catch (const nlohmann::json::exception& e) {
-    std::string why = e.what();
-    why.erase(0, why.find("] ") == std::string::npos ? 0 : why.find("] ") + 2);
-    throw Error(join(path, ": ", why));
-  }
-}
-
-// The member `key`, null where it is missing.
-const Json& member(const Json& object, const char* key) {
-  static const Json null;
-  auto found = object.find(key);
-  return found == object.end() ? null : *found;
-}
-
-const Json& object_member(const Json& object, const char* key, const std::string& path) {
-  const Json& value = member(object, key);
-  check(value.is_object(), path, ": '", key, "' must be an object");
-  return value;
-}
-
-bool flag(const Json& object, const char* key, bool otherwise, const std::string& path) {
-  const Json& value = member(object, key);
-  check(value.is_null() || value.is_boolean(), path, ": '", key, "' must be true or false");
-  return value.is_null() ? otherwise : value.get<bool>();
-}
-
-std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) {
-  check(vocab.is_object() && !vocab.empty(), path, ": the vocabulary must map tokens to ids");
-  const size_t most = 2 * vocab.size() + 65536;
-  std::vector<std::string> tokens;
-  for (const auto& [token, id] : vocab.items()) {
-    check(!token.empty(), path, ": the vocabulary holds an empty token");
-    check(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
-          "' has the id ", id.dump(), ", wanted a number from 0 to ", most - 1);
-    const auto at = id.get<size_t>();
-    if (at >= tokens.size()) tokens.resize(at + 1);
-    check(tokens[at].empty(), path, ": tokens '", tokens[at], "' and '", token,
-          "' both have the id ", at);
-    tokens[at] = token;
-  }
-  return tokens;
-}
 
 // Finds the ids of the tokens that merges name.
 class Ids {
@@ -122,32 +72,8 @@ void drop_repeated_merges(BpeModel& model) {
   model.merges = std::move(kept);
 }
 
-void read_added(const Json& list, const std::string& path, BpeModel& model) {
-  check(list.is_null() || list.is_array(), path, ": 'added_tokens' must be a list");
-  for (const Json& item : list) {
-    check(item.is_object() && member(item, "content").is_string(), path,
-          ": an added token has no 'content'");
-    AddedToken token;
-    token.content = item["content"].get<std::string>();
-    const Json& id = member(item, "id");
-    check(id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX, path, ": added token '",
-          token.content, "' has no valid 'id'");
-    token.id = id.get<int32_t>();
-    token.special = flag(item, "special", false, path);
-    token.normalized = flag(item, "normalized", !token.special, path);
-    token.lstrip = flag(item, "lstrip", false, path);
-    token.rstrip = flag(item, "rstrip", false, path);
-    check(!flag(item, "single_word", false, path), path, ": added token '", token.content,
-          "': single_word is not supported");
-    model.added.push_back(std::move(token));
-  }
-  std::stable_sort(model.added.begin(), model.added.end(),
-                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
-}
-
 // What encodes differently than a plain byte-level BPE is refused by name.
 void refuse_others(const Json& root, const std::string& path) {
-  check(member(root, "normalizer").is_null(), path, ": a normalizer is not supported for BPE");
   for (const char* part : {"pre_tokenizer", "decoder"}) {
     const Json& value = object_member(root, part, path);
     check(member(value, "type") == "ByteLevel", path, ": ", part, " of type ",
@@ -165,73 +91,105 @@ void refuse_others(const Json& root, const std::string& path) {
     check(!flag(model, key, false, path), path, ": model.", key, " = true is not supported");
 }
 
-// All but the vocabulary and the merges, its keys in their order.
-std::string read_frame(const std::string& text) {
-  // At depth 2 are the keys of the parts, of which the model alone has these two.
-  auto keep = [](int depth, Ordered::parse_event_t event, Ordered& key) {
-    return !(event == Ordered::parse_event_t::key && depth == 2 &&
-             (key == "vocab" || key == "merges"));
-  };
-  Ordered frame = Ordered::parse(text, keep);
-  frame["truncation"] = nullptr;
-  frame["padding"] = nullptr;
-  frame["added_tokens"] = Ordered::array();
-  frame["model"]["vocab"] = Ordered::object();
-  frame["model"]["merges"] = Ordered::array();
-  return frame.dump();
-}
-
-// The token that stands for a role in a configuration file: a string or {"content": ...}.
-std::optional<std::string> role_in(const Json& config, const char* role) {
-  const Json& value = member(config, role);
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && member(value, "content").is_string())
-    return value["content"].get<std::string>();
-  return std::nullopt;
-}
-
-// Reads NAME in `dir` if it is there: its text and its object.
-Json side_file(const fs::path& dir, const char* name, std::string& text) {
-  const fs::path path = dir / name;
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return Json::object();
-  text = read_file(path);
-  Json config = reading(path.string(), [&] { return Json::parse(text); });
-  check(config.is_object(), path.string(), ": must hold an object");
-  return config;
-}
-
 // Roles: from the configuration files, else OPT's or GPT-2's convention if its tokens are there.
-void read_roles(const fs::path& dir, BpeModel& model) {
-  const Json map = side_file(dir, "special_tokens_map.json", model.special_tokens_map);
-  const Json config = side_file(dir, "tokenizer_config.json", model.tokenizer_config);
-  auto id_of = [&](const std::string& name) -> std::optional<int32_t> {
-    for (const AddedToken& token : model.added)
-      if (token.content == name) return token.id;
-    auto found = std::find(model.tokens.begin(), model.tokens.end(), name);
-    if (name.empty() || found == model.tokens.end()) return std::nullopt;
-    return int32_t(found - model.tokens.begin());
-  };
+void read_roles(const SideFiles& sides, BpeModel& model) {
   auto role = [&](const char* key, const char* usual) {
-    auto name = role_in(map, key);
-    if (!name) name = role_in(config, key);
-    if (name) return id_of(*name);
-    if (auto id = id_of(usual)) return id;
+    if (auto name = sides.role(key)) return find_token(model, *name);
+    if (auto id = find_token(model, usual)) return id;
     // GPT-2's one special token has every role but padding.
-    return std::string_view(key) == "pad_token" ? std::nullopt : id_of("<|endoftext|>");
+    return std::string_view(key) == "pad_token" ? std::nullopt : find_token(model, "<|endoftext|>");
+  };
+  auto named = [&](const char* key) {
+    auto name = sides.role(key);
+    return name ? find_token(model, *name) : std::nullopt;
   };
   model.special = {.bos = role("bos_token", "</s>"),
                    .eos = role("eos_token", "</s>"),
                    .pad = role("pad_token", "<pad>"),
-                   .unk = role("unk_token", "<unk>")};
+                   .unk = role("unk_token", "<unk>"),
+                   .cls = named("cls_token"),
+                   .sep = named("sep_token"),
+                   .mask = named("mask_token")};
+  model.tokenizer_config = sides.config.text;
+  model.special_tokens_map = sides.map.text;
+}
+
+Json bos_in_front(const BpeModel& model, const std::string& where) {
+  check(model.special.bos.has_value(), where,
+        ": add_bos_token = true, but the vocabulary has no bos_token");
+  const int32_t id = *model.special.bos;
+  auto same = [&](const AddedToken& t) { return t.id == id; };
+  auto added = std::find_if(model.added.begin(), model.added.end(), same);
+  const std::string name = added != model.added.end() ? added->content : model.tokens[size_t(id)];
+  const Json bos = {{"SpecialToken", {{"id", name}, {"type_id", 0}}}};
+  const Json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const Json b = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+  return {{"type", "TemplateProcessing"},
+          {"single", {bos, a}},
+          {"pair", {bos, a, b}},
+          {"special_tokens",
+           {{name, {{"id", name}, {"ids", Json::array({id})}, {"tokens", Json::array({name})}}}}}};
+}
+
+Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std::string& where) {
+  check(model.special.cls && model.special.sep, where,
+        ": RobertaTokenizer, but the vocabulary has no cls_token and sep_token");
+  auto token = [&](int32_t id) { return Json::array({model.tokens[size_t(id)], id}); };
+  return {{"type", "RobertaProcessing"},
+          {"sep", token(*model.special.sep)},
+          {"cls", token(*model.special.cls)},
+          {"trim_offsets", flag(sides.config.object, "trim_offsets", true, sides.config.path)},
+          {"add_prefix_space", model.add_prefix_space}};
+}
+
+// A byte-level BPE of vocab.json and merges.txt is GPT-2's, OPT's or RoBERTa's: the configuration
+// says which, and without one the vocabulary does: OPT's has </s> and no <|endoftext|>.
+void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model) {
+  const std::string kind = sides.tokenizer_class(), type = sides.model_type();
+  check(kind.empty() || kind == "GPT2Tokenizer" || kind == "RobertaTokenizer" ||
+            kind == "PreTrainedTokenizer" || kind == "TokenizersBackend",
+        where, ": tokenizer_class \"", kind, "\" is not supported for vocab.json and merges.txt");
+  const bool roberta = kind == "RobertaTokenizer" || (kind.empty() && type == "roberta");
+  const bool configured = !sides.config.text.empty();
+  const bool opt = !configured && type != "gpt2" && !find_token(model, "<|endoftext|>") &&
+                   find_token(model, "</s>").has_value();
+  const Json& config = sides.config.object;
+  model.add_prefix_space = flag(config, "add_prefix_space", false, sides.config.path);
+  sides.add_tokens(model.added);
+  read_roles(sides, model);
+  SpecialIds& special = model.special;
+  if (roberta) {
+    auto usual = [&](std::optional<int32_t>& id, const char* role, const char* name) {
+      if (!sides.role(role)) id = find_token(model, name);
+    };
+    usual(special.bos, "bos_token", "<s>");
+    usual(special.cls, "cls_token", "<s>");
+    usual(special.sep, "sep_token", "</s>");
+    usual(special.mask, "mask_token", "<mask>");
+  }
+  // Tokens with a role are special ones, as in transformers; but <unk> only where a file gives it
+  // the role, since no text becomes unknown.
+  for (auto id : {special.bos, special.eos, special.pad, special.cls, special.sep})
+    add_special(model, id);
+  if (roberta || sides.role("unk_token")) add_special(model, special.unk);
+  add_special(model, special.mask, roberta);
+  Ordered frame = Ordered::parse(bpe_frame());
+  Json post;
+  if (roberta) post = roberta_processing(model, sides, where);
+  if (!roberta && (opt || flag(config, "add_bos_token", false, sides.config.path)))
+    post = bos_in_front(model, where);
+  if (post.is_null()) return;
+  model.post_processor = PostProcessor(post, where);
+  frame["post_processor"] = Ordered::parse(post.dump());
+  model.frame = frame.dump();
 }
 
 }  // namespace
 
 std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
   const std::string text = read_file(path);
+  const Json root = parse_json(text, path);
   return reading(path, [&] {
-    const Json root = Json::parse(text);
     check(root.is_object(), path, ": must hold an object");
     const Json& body = object_member(root, "model", path);
     const Json& type = member(body, "type");
@@ -242,10 +200,22 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     model.tokens = read_vocab(member(body, "vocab"), path);
     read_merges(member(body, "merges"), path, model);
     drop_repeated_merges(model);
-    read_added(member(root, "added_tokens"), path, model);
+    model.added = read_added(member(root, "added_tokens"), path);
     model.add_prefix_space = flag(root["pre_tokenizer"], "add_prefix_space", true, path);
+    model.normalizer = Normalizer(member(root, "normalizer"), path);
+    model.post_processor = PostProcessor(member(root, "post_processor"), path);
     model.frame = read_frame(text);
-    read_roles(fs::path(path).parent_path(), model);
+    const SideFiles sides(fs::path(path).parent_path());
+    read_roles(sides, model);
+    // transformers heeds add_bos_token where the file itself puts nothing around a text.
+    if (flag(sides.config.object, "add_bos_token", false, sides.config.path) &&
+        model.post_processor.added(false) == 0) {
+      const Json post = bos_in_front(model, sides.config.path);
+      model.post_processor = PostProcessor(post, path);
+      Ordered frame = Ordered::parse(model.frame);
+      frame["post_processor"] = Ordered::parse(post.dump());
+      model.frame = frame.dump();
+    }
     return std::make_unique<BpeTokenizer>(std::move(model), path);
   });
 }
@@ -254,8 +224,8 @@ std::unique_ptr<BpeTokenizer> load_bpe_vocab(const std::string& dir) {
   const std::string vocab_path = (fs::path(dir) / "vocab.json").string();
   const std::string merges_path = (fs::path(dir) / "merges.txt").string();
   BpeModel model;
-  const std::string vocab = read_file(vocab_path);
-  model.tokens = reading(vocab_path, [&] { return read_vocab(Json::parse(vocab), vocab_path); });
+  const Json vocab = parse_json(read_file(vocab_path), vocab_path);
+  model.tokens = reading(vocab_path, [&] { return read_vocab(vocab, vocab_path); });
   const std::string merges = read_file(merges_path);
   const Ids ids(model.tokens);
   size_t number = 0;
@@ -269,16 +239,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_vocab(const std::string& dir) {
     model.merges.push_back(ids.merge(line, join(merges_path, ": line ", number)));
   }
   drop_repeated_merges(model);
-  read_roles(dir, model);
-  // Without a list of added tokens those with a role are taken for special ones, as GPT-2's class
-  // in transformers does; <unk> is not, since no text becomes unknown.
-  for (auto id : {model.special.bos, model.special.eos, model.special.pad}) {
-    auto there = [&](const AddedToken& token) { return token.id == *id; };
-    if (!id || std::any_of(model.added.begin(), model.added.end(), there)) continue;
-    model.added.push_back({.id = *id, .content = model.tokens[size_t(*id)]});
-  }
-  std::sort(model.added.begin(), model.added.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  reading(dir, [&] { read_kind(SideFiles(dir), dir, model); });
   return std::make_unique<BpeTokenizer>(std::move(model), merges_path);
 }
 

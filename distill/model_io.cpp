@@ -73,7 +73,8 @@ nn::HfExtras extras_of(const data::Tokenizer* tokenizer) {
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
   fs::path dir(model_directory);
   for (const fs::path& at : {dir, dir.parent_path()}) {
-    if (fs::exists(at / "tokenizer.json") || fs::exists(at / "vocab.json")) {
+    if (fs::exists(at / "tokenizer.json") || fs::exists(at / "vocab.json") ||
+        fs::exists(at / "vocab.txt")) {
       return data::load_tokenizer(at.string());
     }
   }

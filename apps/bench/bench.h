@@ -63,5 +63,7 @@ std::vector<BenchRow> bench_attention();
 // The parts of the sparse path; ratio = time per token over that at the smallest T.
 std::vector<BenchRow> bench_sparse();
 std::vector<BenchRow> bench_train();
+// Encoding the text file `data` with the tokenizer of `directory`, on one core.
+std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data);
 
 }  // namespace brine::bench

@@ -254,13 +254,56 @@ TEST_CASE("tokenizer files: malformed vocab.json and merges.txt") {
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("vocab.json: "), Error);
 }
 
+TEST_CASE(
+    "tokenizer files: OPT, GPT-2 and RoBERTa are told apart by what stands beside vocab.json") {
+  Scratch scratch;
+  const std::string dir = scratch / "t";
+  train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300})->save(dir);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"})
+    std::filesystem::remove(std::filesystem::path(dir) / name);
+  auto with = [&](const char* config, const char* model = "{}") {
+    write_text(dir + "/tokenizer_config.json", config);
+    write_text(dir + "/config.json", model);
+    if (!*config) std::filesystem::remove(dir + "/tokenizer_config.json");
+    return load_tokenizer(dir);
+  };
+  const Ids plain = with("")->encode("the");
+  auto around = [&](std::initializer_list<int32_t> before, std::initializer_list<int32_t> after) {
+    Ids ids = before;
+    ids.insert(ids.end(), plain.begin(), plain.end());
+    ids.insert(ids.end(), after);
+    return ids;
+  };
+  const std::string roles = R"("bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>")";
+  const auto opt = with(("{" + roles + R"(, "add_bos_token": true})").c_str());
+  CHECK(opt->encode_pair("the").ids == around({2}, {}));
+  CHECK(opt->encode_pair("the", "the").type_ids.back() == 1);
+  CHECK(with("")->encode_pair("the").ids == around({2}, {}));  // by its vocabulary
+  CHECK(with("", R"({"model_type": "gpt2"})")->encode_pair("the").ids == plain);
+  CHECK(with(("{" + roles + "}").c_str())->encode_pair("the").ids == plain);
+  const auto roberta = with(R"({"tokenizer_class": "RobertaTokenizerFast"})");
+  CHECK(roberta->encode_pair("the").ids == around({0}, {2}));
+  CHECK(roberta->encode_pair("the", "the").ids.size() == 2 * plain.size() + 4);
+  CHECK(roberta->special().cls == 0);
+  CHECK(with("", R"({"model_type": "roberta"})")->encode_pair("the").ids == around({0}, {2}));
+  CHECK_THROWS_WITH_AS(with(R"({"tokenizer_class": "LlamaTokenizer"})"),
+                       doctest::Contains("\"LlamaTokenizer\""), Error);
+  // What was recognised is written to tokenizer.json.
+  for (const Tokenizer* tokenizer : {opt.get(), roberta.get()}) {
+    const std::string copy = scratch / "copy";
+    tokenizer->save(copy);
+    CHECK(load_tokenizer(copy)->encode_pair("the", "a").ids ==
+          tokenizer->encode_pair("the", "a").ids);
+  }
+}
+
 TEST_CASE("tokenizer files: paths that hold no tokenizer") {
   Scratch scratch;
   const std::string dir = scratch.path(), none = scratch / "none";
   CHECK_THROWS_WITH_AS(load_tokenizer(none), doctest::Contains("no such file"), Error);
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("holds no tokenizer.json"), Error);
   write_text(dir + "/vocab.txt", "[PAD]\n");
-  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("WordPiece"), Error);
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("'[UNK]'"), Error);
   const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
   CHECK_THROWS_WITH_AS(tokenizer->save(dir + "/vocab.txt/x"), doctest::Contains("cannot be made"),
                        Error);

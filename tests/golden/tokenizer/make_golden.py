@@ -15,7 +15,8 @@ import random
 import subprocess
 import sys
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers,
+                        processors, trainers)
 
 HERE = pathlib.Path(__file__).parent
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -71,6 +72,16 @@ def byte_level(model, prefix=False):
     return tokenizer
 
 
+def wordpiece(model, **normalizer):
+    """BERT's tokenizer around a WordPiece model."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return tokenizer
+
+
 def small():
     verses = subprocess.run(["bible", "-f", "gen1:1-gen2:25"], capture_output=True, text=True,
                             check=True).stdout
@@ -116,17 +127,21 @@ def shared(data):
         return tokenizer
 
     def row(path, name, tokenizer):
-        ids = tokenizer.encode(path.read_bytes().decode("utf-8-sig")).ids
+        ids = tokenizer.encode(path.read_bytes().decode("utf-8-sig"), add_special_tokens=False).ids
         print(path, name, len(ids), flush=True)
         return {"file": str(path.relative_to(data)), "tokenizer": name, "count": len(ids),
                 "sha256": hash_of(ids)}
 
-    gpt2, opt = vocab("gpt2", ["<|endoftext|>"]), vocab("opt", ["<pad>", "</s>"])
+    def bert():
+        return wordpiece(models.WordPiece.from_file(
+            str(data / "tokenizers/bert-base-uncased/vocab.txt"), unk_token="[UNK]"))
+
+    tokenizers = {"gpt2": vocab("gpt2", ["<|endoftext|>"]), "opt": vocab("opt", ["<pad>", "</s>"]),
+                  "bert-base-uncased": bert()}
     files = [p for folder in ("wikitext-2", "books", "glue")
              for p in sorted((data / folder).rglob("*.*"))
              if p.suffix in (".raw", ".txt", ".tokens", ".tsv")]
-    rows = [row(p, "gpt2", gpt2) for p in files]
-    return rows + [row(p, "opt", opt) for p in files if p.parent.name == "wikitext-2"]
+    return [row(p, name, t) for name, t in tokenizers.items() for p in files]
 
 
 def classes():
@@ -163,4 +178,5 @@ def main():
         write("shared.json", shared(pathlib.Path(sys.argv[1])))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+// How many bytes of text a tokenizer encodes in a second, on one core.
+#include <algorithm>
+
+#include "apps/bench/bench.h"
+#include "data/corpus.h"
+#include "data/tokenizer.h"
+#include "tensor/error.h"
+
+namespace brine::bench {
+namespace {
+
+// The lines of a text without those that are empty.
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    if (end > at) lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data) {
+  const std::string text = data::read_text(data);
+  const std::vector<std::string_view> lines = lines_of(text);
+  std::vector<BenchRow> rows;
+  auto row = [&](const std::string& name, double ms, size_t tokens) {
+    rows.push_back({.name = name,
+                    .shape = join(text.size(), " bytes"),
+                    .ms = ms,
+                    .rate = double(text.size()) / ms / 1e3,
+                    .unit = "MB/s",
+                    .notes = {{"tokens", double(tokens)}}});
+  };
+  // A new tokenizer knows no words yet.
+  double cold = 0;
+  size_t tokens = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto fresh = data::load_tokenizer(directory);
+    const double start = now_ms();
+    tokens = fresh->encode(text).size();
+    const double ms = now_ms() - start;
+    cold = turn == 0 ? ms : std::min(cold, ms);
+  }
+  row("whole text, new tokenizer", cold, tokens);
+  const auto tokenizer = data::load_tokenizer(directory);
+  row("whole text", median_time([&] { tokens = tokenizer->encode(text).size(); }), tokens);
+  row("by lines", median_time([&] {
+        tokens = 0;
+        for (std::string_view line : lines) tokens += tokenizer->encode(line).size();
+      }),
+      tokens);
+  row("by lines, special tokens and offsets", median_time([&] {
+        tokens = 0;
+        for (std::string_view line : lines) tokens += tokenizer->encode_pair(line).ids.size();
+      }),
+      tokens);
+  return rows;
+}
+
+}  // namespace brine::bench

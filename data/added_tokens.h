@@ -1,0 +1,43 @@
+// Tokens that are found in a text before anything else is done to it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brine::data {
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool special = true;
+  bool normalized = false;  // looked for in the normalized text, after those that are not
+  bool lstrip = false, rstrip = false;  // takes the white space on that side with it
+};
+
+// Finds the leftmost, and of those the longest, added token.
+class AddedTokenFinder {
+ public:
+  struct Found {
+    size_t at, end;  // with the white space that the token takes
+    int32_t id;      // -1: none, and at = end = the size of the text
+  };
+  // Looks for `content`, which is the token's own or what normalization makes of it.
+  void add(const AddedToken& token, std::string content);
+  bool empty() const { return patterns_.empty(); }
+  Found next(std::string_view text, size_t from) const;
+
+ private:
+  struct Pattern {
+    std::string content;
+    int32_t id;
+    bool lstrip, rstrip;
+  };
+  std::vector<Pattern> patterns_;                         // longest first
+  std::array<std::vector<uint32_t>, 256> by_first_byte_;  // into patterns_, in their order
+  int only_byte_ = -1;                                    // the first byte of all, if it is one
+};
+
+}  // namespace brine::data
