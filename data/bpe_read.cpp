@@ -2,6 +2,7 @@
 // configuration files, as Hugging Face's libraries write them.
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "data/bpe.h"
 #include "data/file_io.h"
@@ -122,11 +123,12 @@ Json bos_in_front(const BpeModel& model, const std::string& where) {
   auto added = std::find_if(model.added.begin(), model.added.end(), same);
   const std::string name = added != model.added.end() ? added->content : model.tokens[size_t(id)];
   const Json bos = {{"SpecialToken", {{"id", name}, {"type_id", 0}}}};
+  const Json second_bos = {{"SpecialToken", {{"id", name}, {"type_id", 1}}}};
   const Json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   const Json b = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
   return {{"type", "TemplateProcessing"},
           {"single", {bos, a}},
-          {"pair", {bos, a, b}},
+          {"pair", {bos, a, second_bos, b}},
           {"special_tokens",
            {{name, {{"id", name}, {"ids", Json::array({id})}, {"tokens", Json::array({name})}}}}}};
 }
@@ -138,12 +140,12 @@ Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std
   return {{"type", "RobertaProcessing"},
           {"sep", token(*model.special.sep)},
           {"cls", token(*model.special.cls)},
-          {"trim_offsets", flag(sides.config.object, "trim_offsets", true, sides.config.path)},
+          {"trim_offsets", flag(sides.config.object(), "trim_offsets", true, sides.config.path)},
           {"add_prefix_space", model.add_prefix_space}};
 }
 
 // A byte-level BPE of vocab.json and merges.txt is GPT-2's, OPT's or RoBERTa's: the configuration
-// says which, and without one the vocabulary does: OPT's has </s> and no <|endoftext|>.
+// says which, and without one the vocabulary does: OPT's has </s>.
 void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model) {
   const std::string kind = sides.tokenizer_class(), type = sides.model_type();
   check(kind.empty() || kind == "GPT2Tokenizer" || kind == "RobertaTokenizer" ||
@@ -151,9 +153,8 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
         where, ": tokenizer_class \"", kind, "\" is not supported for vocab.json and merges.txt");
   const bool roberta = kind == "RobertaTokenizer" || (kind.empty() && type == "roberta");
   const bool configured = !sides.config.text.empty();
-  const bool opt = !configured && type != "gpt2" && !find_token(model, "<|endoftext|>") &&
-                   find_token(model, "</s>").has_value();
-  const Json& config = sides.config.object;
+  const bool opt = !configured && !roberta && type != "gpt2" && find_token(model, "</s>");
+  const Json& config = sides.config.object();
   model.add_prefix_space = flag(config, "add_prefix_space", false, sides.config.path);
   sides.add_tokens(model.added);
   read_roles(sides, model);
@@ -167,6 +168,8 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
     usual(special.sep, "sep_token", "</s>");
     usual(special.mask, "mask_token", "<mask>");
   }
+  // OPT's files give </s> this role too, so that "<unk>" in a text is no special token.
+  if (opt && !sides.role("unk_token")) special.unk = special.bos;
   // Tokens with a role are special ones, as in transformers; but <unk> only where a file gives it
   // the role, since no text becomes unknown.
   for (auto id : {special.bos, special.eos, special.pad, special.cls, special.sep})
@@ -208,7 +211,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     const SideFiles sides(fs::path(path).parent_path());
     read_roles(sides, model);
     // transformers heeds add_bos_token where the file itself puts nothing around a text.
-    if (flag(sides.config.object, "add_bos_token", false, sides.config.path) &&
+    if (flag(sides.config.object(), "add_bos_token", false, sides.config.path) &&
         model.post_processor.added(false) == 0) {
       const Json post = bos_in_front(model, sides.config.path);
       model.post_processor = PostProcessor(post, path);

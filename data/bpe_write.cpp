@@ -1,6 +1,7 @@
 // Writes a byte-level BPE tokenizer as Hugging Face's libraries do: tokenizer.json to the byte as
 // `tokenizers` would, and the older files beside it.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "data/bpe.h"
 #include "data/file_io.h"
@@ -42,11 +43,12 @@ std::string write_json(const BpeModel& model, const std::vector<std::string>& sp
 
 std::string config_of(const BpeTokenizer& tokenizer) {
   Ordered config = Ordered::parse(special_map(tokenizer));
-  config["add_bos_token"] = tokenizer.model().post_processor.added(false) > 0;
+  const bool roberta = tokenizer.special().cls.has_value();
+  if (!roberta) config["add_bos_token"] = tokenizer.model().post_processor.added(false) > 0;
   config["add_prefix_space"] = tokenizer.model().add_prefix_space;
   config["clean_up_tokenization_spaces"] = false;
   config["errors"] = "replace";
-  config["tokenizer_class"] = "GPT2Tokenizer";
+  config["tokenizer_class"] = roberta ? "RobertaTokenizer" : "GPT2Tokenizer";
   return config.dump(2) + "\n";
 }
 

@@ -2,11 +2,13 @@
 #include "data/tokenizer.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "data/bpe.h"
 #include "data/file_io.h"
 #include "data/tokenizer_json.h"
 #include "data/wordpiece.h"
+#include "tensor/error.h"
 
 namespace brine::data {
 namespace {

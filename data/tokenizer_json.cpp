@@ -2,8 +2,10 @@
 #include "data/tokenizer_json.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/file_io.h"
+#include "tensor/error.h"
 
 namespace brine::data {
 namespace {
@@ -29,6 +31,16 @@ void refuse_deep(const std::string& text, const std::string& path) {
 }
 
 }  // namespace
+
+void rethrow_naming(const std::string& path) {
+  try {
+    throw;
+  } catch (const nlohmann::json::exception& e) {
+    std::string why = e.what();
+    why.erase(0, why.find("] ") == std::string::npos ? 0 : why.find("] ") + 2);
+    throw Error(join(path, ": ", why));
+  }
+}
 
 Json parse_json(const std::string& text, const std::string& path) {
   refuse_deep(text, path);
@@ -112,11 +124,12 @@ std::string read_frame(const std::string& text) {
 SideFile side_file(const std::filesystem::path& dir, const char* name) {
   SideFile file;
   file.path = (dir / name).string();
+  file.parsed = std::make_shared<const Json>(Json::object());
   std::error_code ignored;
   if (!std::filesystem::exists(file.path, ignored)) return file;
   file.text = read_file(file.path);
-  file.object = parse_json(file.text, file.path);
-  check(file.object.is_object(), file.path, ": must hold an object");
+  file.parsed = std::make_shared<const Json>(parse_json(file.text, file.path));
+  check(file.object().is_object(), file.path, ": must hold an object");
   return file;
 }
 
@@ -127,7 +140,7 @@ SideFiles::SideFiles(const std::filesystem::path& dir)
       model(side_file(dir, "config.json")) {}
 
 std::optional<std::string> SideFiles::role(const char* role) const {
-  for (const Json* object : {&map.object, &config.object}) {
+  for (const Json* object : {&map.object(), &config.object()}) {
     const Json& value = member(*object, role);
     if (value.is_string()) return value.get<std::string>();
     if (value.is_object() && member(value, "content").is_string())
@@ -137,14 +150,14 @@ std::optional<std::string> SideFiles::role(const char* role) const {
 }
 
 std::string SideFiles::tokenizer_class() const {
-  const Json& value = member(config.object, "tokenizer_class");
+  const Json& value = member(config.object(), "tokenizer_class");
   std::string name = value.is_string() ? value.get<std::string>() : std::string();
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   return name;
 }
 
 std::string SideFiles::model_type() const {
-  const Json& value = member(model.object, "model_type");
+  const Json& value = member(model.object(), "model_type");
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
@@ -155,7 +168,7 @@ void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
       if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(token);
     }
   };
-  const Json& decoder = member(config.object, "added_tokens_decoder");
+  const Json& decoder = member(config.object(), "added_tokens_decoder");
   check(decoder.is_null() || decoder.is_object(), config.path,
         ": 'added_tokens_decoder' must be an object");
   Json list = Json::array();
@@ -169,7 +182,7 @@ void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
   }
   add(read_added(list, config.path));
   list = Json::array();
-  for (const auto& [content, id] : added.object.items())
+  for (const auto& [content, id] : added.object().items())
     list.push_back({{"content", content}, {"id", id}, {"normalized", true}});
   add(read_added(list, added.path));
   std::stable_sort(tokens.begin(), tokens.end(),

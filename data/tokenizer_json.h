@@ -2,28 +2,27 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "data/pipeline.h"
-#include "tensor/error.h"
 
 namespace brine::data {
 
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // keeps the order of keys; slow for many of them
 
-// Turns what the JSON library throws into one line that names the file.
+// To be called in a catch: turns what the JSON library threw into one line that names the file.
+[[noreturn]] void rethrow_naming(const std::string& path);
 template <class Read>
 auto reading(const std::string& path, Read read) {
   try {
     return read();
-  } catch (const nlohmann::json::exception& e) {
-    std::string why = e.what();
-    why.erase(0, why.find("] ") == std::string::npos ? 0 : why.find("] ") + 2);
-    throw Error(join(path, ": ", why));
+  } catch (...) {
+    rethrow_naming(path);
   }
 }
 
@@ -45,8 +44,9 @@ std::string read_frame(const std::string& text);
 
 // NAME in `dir`: its text and its object, both empty if it is not there.
 struct SideFile {
+  const Json& object() const { return *parsed; }
   std::string path, text;
-  Json object = Json::object();
+  std::shared_ptr<const Json> parsed;
 };
 SideFile side_file(const std::filesystem::path& dir, const char* name);
 

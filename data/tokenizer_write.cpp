@@ -1,6 +1,9 @@
 // The parts of a tokenizer's files that are written alike for every kind of model.
+#include <nlohmann/json.hpp>
+
 #include "data/file_io.h"
 #include "data/tokenizer_json.h"
+#include "tensor/error.h"
 
 namespace brine::data {
 

@@ -1,11 +1,13 @@
 // Reads and writes BERT's tokenizers: tokenizer.json, or vocab.txt with tokenizer_config.json.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "data/file_io.h"
 #include "data/sha256.h"
 #include "data/tokenizer_json.h"
 #include "data/unicode.h"
 #include "data/wordpiece.h"
+#include "tensor/error.h"
 
 namespace brine::data {
 namespace {
@@ -58,7 +60,7 @@ void refuse_contradictions(const Json& root, const SideFiles& sides, const std::
       {"lowercase", "do_lower_case"}, {"handle_chinese_chars", "tokenize_chinese_chars"}};
   for (auto [here, there] : settings) {
     const Json& a = member(normalizer, here);
-    const Json& b = member(sides.config.object, there);
+    const Json& b = member(sides.config.object(), there);
     check(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '", here, "' is ",
           a.dump(), ", but ", sides.config.path, " has '", there, "' = ", b.dump());
   }
@@ -187,7 +189,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path)
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir) {
   const std::string path = (fs::path(dir) / "vocab.txt").string();
   const SideFiles sides(dir);
-  const Json& config = sides.config.object;
+  const Json& config = sides.config.object();
   const std::string kind = sides.tokenizer_class();
   const std::initializer_list<std::string_view> known = {"", "BertTokenizer", "DistilBertTokenizer",
                                                          "TokenizersBackend"};
