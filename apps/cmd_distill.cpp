@@ -1,5 +1,6 @@
 // brine distill: a student with another attention method learns from a teacher, which runs beside
 // it or was dumped before.
+#include "apps/task_run.h"
 #include "apps/terminal.h"
 #include "apps/training.h"
 #include "data/sha256.h"
@@ -13,6 +14,7 @@ struct Distill {
   std::string teacher, dump;
   std::vector<std::string> data;
   int64_t top_logits = 0;
+  TaskKeys task{.task = {}, .data = {}, .valid_split = {}, .epochs = 20};
   TrainingKeys keys;
   TrainingRun parts;
 
@@ -22,16 +24,46 @@ struct Distill {
     s.field("teacher", teacher, "Directory of the teacher, whose weights the student starts from",
             {.required = true});
     s.field("dump", dump, "Dump of the teacher; none: the teacher runs beside the student");
-    s.field("data", data, "Text files to train on", {.required = true});
+    s.field("data", data, "Text files to train on, or the directory of the task");
+    s.field("task", task.task,
+            "Distil a fine-tuned encoder on its task (batch_size is then 32 unless it is given): " +
+                known_tasks());
     s.field("top_logits", top_logits,
             "Logits of a teacher beside the student that count in kd_task; 0 = all", {.min = 0});
+    task.describe_training(s);
     keys.describe(s);
     s.section("losses", parts.losses);
     parts.config.describe_attention(s);
   }
 
   int run(const RunContext& context);
+  void run_task(const distill::LoadedModel& loaded, const RunContext& context);
 };
+
+// The decoder that an encoder can have, unless the user asked for another.
+void choose_decoder(nn::ModelConfig& config, const RunContext& context) {
+  const nn::Schema::Field* decoder = context.keys.find("attention.decoder");
+  if (config.shape().causal || !decoder || decoder->given) return;
+  nn::Schema settings;
+  config.method().describe(settings);
+  settings.set_text("decoder", {"paper"});
+}
+
+void Distill::run_task(const distill::LoadedModel& loaded, const RunContext& context) {
+  const data::Task& chosen = data::task_named(task.task);
+  check(dump.empty() && top_logits == 0,
+        "distill: a task needs its teacher beside the student, without dump and top_logits");
+  check(data.size() <= 1, "distill: a task has one directory of data, not ", data.size());
+  check(loaded.model->labels() > 0, "distill: ", loaded.directory,
+        " has no classification head; brine finetune makes one");
+  if (!data.empty()) task.data = data.front();
+  std::vector<std::string> labels = data::labels_of(chosen, task.data);
+  check(class_map(parts.config, labels).empty(), "distill: the labels of ", loaded.directory,
+        " have another order than the task's");
+  if (!context.keys.find("batch_size")->given) keys.trainer.batch_size = 32;
+  parts.teacher = std::make_unique<distill::OnlineTeacher>(loaded.model);
+  prepare_task(parts, keys, task, context);
+}
 
 int Distill::run(const RunContext& context) {
   TrainingRun& run = parts;
@@ -43,6 +75,7 @@ int Distill::run(const RunContext& context) {
   check(dump.empty() || top_logits == 0, "distill: top_logits is for a teacher beside the student");
   run.tokenizer = distill::tokenizer_of(loaded.directory);
   run.config.copy_sizes(loaded.config);
+  choose_decoder(run.config, context);
   int64_t positions = run.config.shape().max_positions;
   int64_t window = keys.sequence_length ? keys.sequence_length : positions;
   check(window <= positions, "distill: sequence_length ", window, " is longer than the teacher's ",
@@ -50,6 +83,13 @@ int Distill::run(const RunContext& context) {
   run.model = distill::make_student(run.config, *loaded.model, context.seed);
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
   run.inputs = {{"teacher", loaded.hash()}, {"tokenizer", run.tokenizer->hash()}};
+  run.subject = join("student ", run.config.attention, ", teacher ", teacher,
+                     dump.empty() ? " beside it" : " from " + dump);
+  if (!task.task.empty()) {
+    run_task(loaded, context);
+    return run_training(run, keys, context);
+  }
+  check(!data.empty(), "distill: --data is needed");
   if (dump.empty()) {
     run.train = windows_of(load_texts(run, "data", data, window, keys.copies), window, context.seed,
                            keys.copies);
@@ -71,8 +111,6 @@ int Distill::run(const RunContext& context) {
     run.valid = windows_of(load_texts(run, "valid", keys.valid, window, keys.copies), window, 0,
                            keys.copies);
   }
-  run.subject = join("student ", run.config.attention, ", teacher ", teacher,
-                     dump.empty() ? " beside it" : " from " + dump);
   return run_training(run, keys, context);
 }
 

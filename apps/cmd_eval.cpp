@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/recall_observer.h"
+#include "apps/task_eval.h"
 #include "apps/terminal.h"
 #include "apps/training.h"
 #include "distill/evaluate.h"
@@ -12,14 +13,16 @@ namespace brine {
 namespace {
 
 struct Eval {
-  std::string model, teacher, path = "sparse", attention;
+  std::string model, teacher, path = "sparse", attention, task, split;
   std::vector<std::string> data;
   int64_t k = 0, sequence_length = 0, batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
   bool json = false;
 
   void describe(nn::Schema& s) {
     s.field("model", model, "Model directory or run", {.required = true});
-    s.field("data", data, "Text files", {.required = true});
+    s.field("data", data, "Text files, or the directory of the task");
+    s.field("task", task, "Score the answers to a task instead of text: " + known_tasks());
+    s.field("split", split, "Split of the task, or a TSV file of its own; none: every dev split");
     s.field("teacher", teacher, "Teacher whose attention the mask should cover: mask recall");
     s.field("attention", attention,
             "Evaluate under another attention method without training (recent: a sliding window)");
@@ -27,8 +30,9 @@ struct Eval {
     s.choice("path", path, {"sparse", "dense"}, "dense: the T x T reference of a sparse method");
     s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
             {.min = 0});
-    s.field("batch_size", batch_size, "Windows at once", {.min = 1});
-    s.field("max_windows", max_windows, "Only the first windows; 0 = all", {.min = 0});
+    s.field("batch_size", batch_size, "Windows or texts at once", {.min = 1});
+    s.field("max_windows", max_windows,
+            "Only the first windows, or texts that lie evenly in the split; 0 = all", {.min = 0});
     s.field("loss_from", loss_from, "Only targets from this position of a window on", {.min = 0});
     s.field("copies", copies,
             "A window repeats sequence_length / copies tokens of the text so often", {.min = 1});
@@ -86,6 +90,18 @@ int Eval::run(const RunContext& context) {
   }
   refuse_idle_dials(context, *m.model);
   bool sparse = m.model->attention_traits().sparse;
+  if (!task.empty()) {
+    return eval_task(m, *tokenizer,
+                     {.task = task,
+                      .data = data,
+                      .split = split,
+                      .max_tokens = sequence_length,
+                      .json = json,
+                      .answer = {.batch_size = batch_size,
+                                 .max_texts = max_windows,
+                                 .dials = {.k = k, .dense_path = path == "dense"}}});
+  }
+  check(!data.empty(), "eval: --data is needed");
   int64_t positions = m.config.shape().max_positions;
   int64_t window = sequence_length ? sequence_length : positions;
   check(window <= positions, "eval: sequence_length ", window, " is longer than the model's ",

@@ -11,17 +11,22 @@ namespace {
 struct TokenizerCommand {
   std::vector<std::string> train;
   int64_t vocab_size = 4096;
-  std::string out;
+  std::string out, kind = "decoder";
 
   void describe(nn::Schema& s) {
     s.field("train", train, "Text files to train on", {.required = true});
-    s.field("vocab_size", vocab_size, "Tokens, the 256 bytes and 4 special ones among them",
+    s.field("vocab_size", vocab_size, "Tokens, the 256 bytes and the special ones among them",
             {.min = 261, .max = 1 << 20});
+    s.choice(
+        "kind", kind, {"decoder", "encoder"},
+        "Special tokens: OPT's <s> <pad> </s> <unk>, or BERT's [PAD] [UNK] [CLS] [SEP] [MASK]");
     s.field("out", out, "Directory to write", {.required = true});
   }
 
   int run(const RunContext&) {
-    std::unique_ptr<data::Tokenizer> tokenizer = data::train_bpe(train, {.vocab_size = vocab_size});
+    data::BpeTrainOptions options{.vocab_size = vocab_size};
+    if (kind == "encoder") options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    std::unique_ptr<data::Tokenizer> tokenizer = data::train_bpe(train, options);
     tokenizer->save(out);
     log_info(out, ": ", tokenizer->vocab_size(), " tokens");
     if (tokenizer->vocab_size() < vocab_size) {

@@ -16,12 +16,17 @@ namespace fs = std::filesystem;
 
 void TrainingKeys::describe(nn::Schema& s) {
   s.field("valid", valid, "Text files to evaluate on");
-  s.field("out", out, "Directory of the run", {.required = true});
-  s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
-          {.min = 0});
   s.field("copies", copies,
           "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
           {.min = 1});
+  describe_run(s);
+}
+
+void TrainingKeys::describe_run(nn::Schema& s) {
+  s.field("out", out, "Directory of the run", {.required = true});
+  s.field("sequence_length", sequence_length,
+          "Tokens of a window, or of the longest text of a task; 0 = the model's positions",
+          {.min = 0});
   s.field("log_steps", log_steps, "Also print a line every so many steps; 0 = by time only",
           {.min = 0});
   trainer.describe(s);
@@ -94,6 +99,7 @@ distill::TrainerParts parts_of(TrainingRun& run, const TrainingKeys& keys, uint6
           .losses = run.losses,
           .train = *run.train,
           .valid = run.valid.get(),
+          .evaluation = run.evaluation,
           .tokenizer = run.tokenizer.get(),
           .run_dir = keys.out,
           .configuration = configuration,
@@ -150,7 +156,8 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
   distill::Trainer trainer(parts_of(run, keys, context.seed, configuration.dump()), keys.trainer);
   if (keys.resume) {
     for (const std::string& why : trainer.resume()) log_warning("checkpoint skipped: ", why);
-    bool evaluated = !run.valid || distill::has_evaluation(keys.out, trainer.step());
+    bool evaluated =
+        (!run.valid && !run.evaluation) || distill::has_evaluation(keys.out, trainer.step());
     if (trainer.finished() && evaluated) {
       log_info(keys.out, ": the run is finished, ", trainer.step(), " steps; nothing left to do");
       return 0;

@@ -26,6 +26,8 @@ struct TrainingKeys {
   distill::TrainerConfig trainer;
 
   void describe(nn::Schema& s);
+  // The same without what only windows of plain text have.
+  void describe_run(nn::Schema& s);
 };
 
 // A run about to begin; everything the trainer needs stays alive in here.
@@ -35,7 +37,9 @@ struct TrainingRun {
   std::unique_ptr<nn::ParameterStore> store;
   std::unique_ptr<distill::Teacher> teacher;
   std::unique_ptr<data::Tokenizer> tokenizer;
-  std::unique_ptr<distill::WindowSource> train, valid;
+  std::unique_ptr<distill::BatchSource> train;
+  std::unique_ptr<distill::WindowSource> valid;
+  std::function<distill::Values()> evaluation;  // of a task
   distill::LossConfig losses;
   std::string subject;  // "student sea, teacher runs/teacher"
   // SHA-256 of what the run reads, by role and file: "teacher", "train.bible.txt". Recorded with

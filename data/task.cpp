@@ -229,13 +229,19 @@ TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split
   return examples;
 }
 
-void write_predictions(const Path& file, const Task& task, const TaskExamples& examples,
+std::vector<std::string> labels_of(const Task& task, const Path& dir) {
+  if (!task.labels.empty() || task.regression()) return task.labels;
+  return read_task(task, dir, task.splits.front()).labels;
+}
+
+void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
+                       const std::vector<int64_t>& indices,
                        const std::vector<double>& predictions) {
-  check(predictions.size() == examples.rows.size(), file.string(), ": ", predictions.size(),
-        " predictions for ", examples.rows.size(), " rows");
+  check(predictions.size() == indices.size(), file.string(), ": ", predictions.size(),
+        " predictions for ", indices.size(), " rows");
   std::string out = "index\tprediction\n";
   for (size_t i = 0; i < predictions.size(); ++i) {
-    out += std::to_string(examples.rows[i].index) + '\t';
+    out += std::to_string(indices[i]) + '\t';
     if (task.regression()) {
       char number[32];
       std::snprintf(number, sizeof number, "%.3f",
@@ -243,9 +249,9 @@ void write_predictions(const Path& file, const Task& task, const TaskExamples& e
       out += number;
     } else {
       double c = predictions[i];
-      check(c >= 0 && c < double(examples.labels.size()) && c == std::floor(c), file.string(),
+      check(c >= 0 && c < double(labels.size()) && c == std::floor(c), file.string(),
             ": prediction ", c, " is no class");
-      out += examples.labels[size_t(c)];
+      out += labels[size_t(c)];
     }
     out += '\n';
   }

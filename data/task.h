@@ -73,11 +73,15 @@ std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind);
 // an Error "FILE:LINE: reason".
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
 
+// The labels by class of a task, which for books are known from its texts; none for a regression.
+std::vector<std::string> labels_of(const Task& task, const Path& dir);
+
 // The prediction file of a split in the format of the GLUE server: the header
 // "index<TAB>prediction", then a row for each example with the label as the task spells it, or the
 // score of a regression, put into its range, with three decimals. The file appears whole or not at
 // all.
-void write_predictions(const Path& file, const Task& task, const TaskExamples& examples,
-                       const std::vector<double>& predictions);
+// `labels` and `indices` are those of the split's TaskExamples.
+void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
+                       const std::vector<int64_t>& indices, const std::vector<double>& predictions);
 
 }  // namespace brine::data

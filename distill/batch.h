@@ -1,4 +1,4 @@
-// Which windows of a corpus a step sees.
+// What a step sees: windows of a corpus, or texts of a task (task_source.h).
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,32 @@ namespace brine::distill {
 struct Batch {
   Tensor ids;                    // i32 [B, T]
   Tensor lengths;                // i64 [B]; undefined = all T
-  std::vector<int64_t> windows;  // of the corpus
+  std::vector<int64_t> windows;  // of the corpus; of a task the numbers of its texts
   int64_t tokens = 0;            // valid ones
+  // Of a task only:
+  Tensor type_ids = {};  // i32 [B, T] segments
+  Tensor classes = {};   // i32 [B], or...
+  Tensor scores = {};    // f32 [B, 1] of a regression
+
+  bool of_task() const { return classes.defined() || scores.defined(); }
 };
 
-// Windows of T tokens, visited in a new Philox permutation each epoch. Batch `n` is a function of
-// (seed, n), so the position of a run is one number.
-class WindowSource {
+// Batch `n` is a function of the source and n, so the position of a run is one number.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  virtual int64_t size() const = 0;    // windows or texts
+  virtual int64_t window() const = 0;  // tokens of the longest
+  // Batch number n of batches of B; the epoch's rest is not dropped, batches run on.
+  virtual Batch batch(int64_t n, int64_t B) = 0;
+  // The windows that batch n has, without their tokens (to read ahead in a dump).
+  virtual std::vector<int64_t> windows_of(int64_t n, int64_t B) = 0;
+  // One for another thread.
+  virtual std::unique_ptr<BatchSource> clone() const = 0;
+};
+
+// Windows of T tokens, visited in a new Philox permutation each epoch.
+class WindowSource : public BatchSource {
  public:
   // `windows` restricts the corpus to these (a dump's); empty = all. Throws when there is none.
   // With `copies` = c a window is T / c tokens of the corpus, c times: a text in which looking far
@@ -26,12 +45,13 @@ class WindowSource {
   WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
                std::vector<int64_t> windows = {}, int64_t copies = 1);
 
-  int64_t size() const { return int64_t(windows_.size()); }
-  int64_t window() const { return window_; }
-  // Batch number n of batches of B windows; the epoch's rest is not dropped, batches run on.
-  Batch batch(int64_t n, int64_t B);
-  // The windows that batch n has, without their tokens (to read ahead in a dump).
-  std::vector<int64_t> windows_of(int64_t n, int64_t B);
+  int64_t size() const override { return int64_t(windows_.size()); }
+  int64_t window() const override { return window_; }
+  Batch batch(int64_t n, int64_t B) override;
+  std::vector<int64_t> windows_of(int64_t n, int64_t B) override;
+  std::unique_ptr<BatchSource> clone() const override {
+    return std::make_unique<WindowSource>(*this);
+  }
   // Windows in corpus order, for evaluation: at most B from `first` on.
   Batch in_order(int64_t first, int64_t B) const;
 

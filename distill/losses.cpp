@@ -90,8 +90,10 @@ void LossConfig::describe(nn::Schema& s) {
           {.min = 0});
   s.field("context", context, "Weight of L_context: attention outputs", {.min = 0});
   s.field("kd", kd, "Weight of L_kd: layer outputs", {.min = 0});
-  s.field("kd_task", kd_task, "Weight of L_kd_task: KL of the logits", {.min = 0});
-  s.field("task", task, "Weight of L_task: next-token prediction", {.min = 0});
+  s.field("kd_task", kd_task,
+          "Weight of L_kd_task: KL of the logits (of a regression: squared distance)", {.min = 0});
+  s.field("task", task, "Weight of L_task: next-token prediction, or the labels of a task",
+          {.min = 0});
   s.field("kl", kl, "Weight of the KL part inside approx and prob", {.min = 0});
   s.field("mse", mse, "Weight of the squared part inside approx and prob", {.min = 0});
 }
@@ -117,8 +119,45 @@ Objective::Objective(nn::Model& student, Teacher* teacher, const LossConfig& con
   if (teacher && config.needs_teacher()) teacher->require(config.needs());
 }
 
-void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
+Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch& batch,
+                                              const Call& call) const {
   int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
+  Tensor logits = reshape(student_.logits(hidden), {B * T, student_.shape().vocab_size});
+  TaskLosses out;
+  if (config_.kd_task) {
+    TopLogits top = teacher_->logits();
+    out.kd_task = dot(kl_logits(logits, top), row_weights(batch, 1, logits.dtype()));
+  }
+  if (config_.task) {
+    Tensor target = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({B * T});
+    int64_t rows = 0;
+    for (int64_t r = 0; r < B * T; ++r) rows += target.data<int32_t>()[r] >= 0;
+    check(rows > 0, "losses: no token of the batch is predicted");
+    Tensor weight = Tensor::full({B * T}, 1 / double(rows), logits.dtype());
+    out.task = dot(cross_entropy(logits, target), weight);
+  }
+  return out;
+}
+
+Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& batch,
+                                             const Call& call) const {
+  Tensor logits = student_.class_logits(hidden, call.random);  // [B, labels]
+  Tensor weight = Tensor::full({logits.dim(0)}, 1 / double(logits.dim(0)), logits.dtype());
+  TaskLosses out;
+  if (config_.kd_task) {
+    Tensor theirs = teacher_->class_logits();
+    out.kd_task = batch.scores.defined() ? squared_distance(logits, theirs, weight)
+                                         : dot(kl_logits(logits, top_logits(theirs, 0)), weight);
+  }
+  if (config_.task) {
+    out.task = batch.scores.defined()
+                   ? squared_distance(logits, batch.scores.to(logits.dtype()), weight)
+                   : dot(cross_entropy(logits, batch.classes), weight);
+  }
+  return out;
+}
+
+void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
   bool taught = teacher_ && config_.needs_teacher();
   if (taught) teacher_->begin(batch);
   std::unique_ptr<LayerLosses> layers;
@@ -127,39 +166,35 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
   }
   Tensor hidden = student_.hidden({.ids = batch.ids,
                                    .lengths = batch.lengths,
+                                   .type_ids = batch.type_ids,
                                    .dials = call.dials,
                                    .observer = layers.get(),
                                    .random = call.random,
                                    .recompute = call.recompute});
   LossTerms here = layers ? layers->terms : LossTerms{};
   Tensor total;
-  auto add_term = [&](const char* name, const Tensor& value, double weight) {
-    Tensor scaled = scale(value, weight * call.share);
-    here[name] = scaled.item();
-    total = total.defined() ? add(total, scaled) : scaled;
+  auto task = [&](const TaskLosses& losses, const char* mean_name, double share) {
+    auto add_term = [&](const char* name, const Tensor& value, double weight) {
+      if (!value.defined()) return;
+      Tensor scaled = scale(value, weight * share);
+      here[name] = scaled.item();
+      total = total.defined() ? add(total, scaled) : scaled;
+    };
+    add_term("kd_task", losses.kd_task, config_.kd_task);
+    if (losses.task.defined()) here[mean_name] = losses.task.item() * share;
+    add_term("task", losses.task, config_.task);
   };
   if (config_.task || config_.kd_task) {
-    Tensor logits = reshape(student_.logits(hidden), {B * T, student_.shape().vocab_size});
-    if (config_.kd_task) {
-      TopLogits top = teacher_->logits();
-      add_term("kd_task", dot(kl_logits(logits, top), row_weights(batch, 1, logits.dtype())),
-               config_.kd_task);
-    }
-    if (config_.task) {
-      Tensor target = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({B * T});
-      int64_t rows = 0;
-      for (int64_t r = 0; r < B * T; ++r) rows += target.data<int32_t>()[r] >= 0;
-      check(rows > 0, "losses: no token of the batch is predicted");
-      Tensor weight = Tensor::full({B * T}, 1 / double(rows), logits.dtype());
-      Tensor mean = dot(cross_entropy(logits, target), weight);
-      here["task_nll"] = mean.item() * call.share;
-      add_term("task", mean, config_.task);
+    if (batch.of_task()) {
+      task(text_losses(hidden, batch, call), "task_loss", call.text_share);
+    } else {
+      task(token_losses(hidden, batch, call), "task_nll", call.share);
     }
   }
   for (auto& [name, value] : here) {
     if (!std::isfinite(value)) throw NonFiniteLoss(name, value);
     terms[name] += value;
-    if (name != "task_nll") terms["loss"] += value;
+    if (name != "task_nll" && name != "task_loss") terms["loss"] += value;
   }
   if (total.defined()) {
     backward(total);

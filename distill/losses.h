@@ -24,7 +24,8 @@ struct LossConfig {
 // Only next-token prediction, weight 1: a teacher's training.
 LossConfig task_only();
 
-// The weighted terms of a step, whose sum is "loss"; "task_nll" is the unweighted mean NLL a token.
+// The weighted terms of a step, whose sum is "loss"; "task_nll" is the unweighted mean NLL a token,
+// "task_loss" that of a text or its squared error.
 using LossTerms = std::map<std::string, double>;
 
 // Thrown before the gradients of a step are used.
@@ -41,7 +42,8 @@ class Objective {
   Objective(nn::Model& student, Teacher* teacher, const LossConfig& config);
 
   struct Call {
-    double share = 1;                // of the step's rows that are in this micro-batch
+    double share = 1;                // of the step's rows (tokens) that are in this micro-batch
+    double text_share = 1;           // of the step's texts, where the task is of whole texts
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
     int64_t loss_from = 0;  // task loss on targets from this position on
@@ -51,6 +53,12 @@ class Objective {
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:
+  struct TaskLosses {
+    Tensor kd_task, task;  // unweighted means; undefined where their weight is 0
+  };
+  TaskLosses token_losses(const Tensor& hidden, const Batch& batch, const Call& call) const;
+  TaskLosses text_losses(const Tensor& hidden, const Batch& batch, const Call& call) const;
+
   nn::Model& student_;
   Teacher* teacher_;
   LossConfig config_;

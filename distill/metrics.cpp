@@ -65,7 +65,7 @@ double matthews(Classes predicted, Classes truth) {
   double pt = std::inner_product(p.begin(), p.end(), t.begin(), 0.0);
   double pp = std::inner_product(p.begin(), p.end(), p.begin(), 0.0);
   double tt = std::inner_product(t.begin(), t.end(), t.begin(), 0.0);
-  double spread = std::sqrt(n * n - pp) * std::sqrt(n * n - tt);
+  double spread = std::sqrt((n * n - pp) * (n * n - tt));
   return spread > 0 ? (right * n - pt) / spread : 0;
 }
 
@@ -81,7 +81,7 @@ double pearson(Scores predicted, Scores truth) {
     pp += p * p;
     tt += t * t;
   }
-  double spread = std::sqrt(pp) * std::sqrt(tt);
+  double spread = std::sqrt(pp * tt);
   return spread > 0 ? std::clamp(pt / spread, -1.0, 1.0) : 0;
 }
 

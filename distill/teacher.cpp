@@ -27,7 +27,7 @@ OnlineTeacher::OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n)
 
 void OnlineTeacher::begin(const Batch& batch) {
   NoGrad off;
-  call_ = nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths});
+  call_ = nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths, .type_ids = batch.type_ids});
   inputs_.assign(1, model_->embed(call_).detach());
 }
 
@@ -45,11 +45,22 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
   return out;
 }
 
+Tensor OnlineTeacher::last_hidden() {
+  for (int64_t i = int64_t(inputs_.size()) - 1; i < model_->shape().layers; ++i) layer(i);
+  return model_->finish(inputs_.back());
+}
+
 TopLogits OnlineTeacher::logits() {
   NoGrad off;
-  for (int64_t i = int64_t(inputs_.size()) - 1; i < model_->shape().layers; ++i) layer(i);
-  Tensor logits = model_->logits(model_->finish(inputs_.back())).detach();
+  Tensor logits = model_->logits(last_hidden()).detach();
   return top_logits(logits.view({-1, logits.dim(-1)}), top_n_);
 }
+
+Tensor OnlineTeacher::class_logits() {
+  NoGrad off;
+  return model_->class_logits(last_hidden()).detach();
+}
+
+Tensor Teacher::class_logits() { throw Error("teacher: gives no logits of classes"); }
 
 }  // namespace brine::distill

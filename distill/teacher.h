@@ -39,6 +39,7 @@ class Teacher {
   // Layers are asked in order, 0 first; with recomputation once more, from the last to the first.
   virtual TeacherLayer layer(int64_t i) = 0;
   virtual TopLogits logits() = 0;  // rows [B T]
+  virtual Tensor class_logits();   // [B, labels]; throws where there are none
 };
 
 // Runs in lockstep with the student, one layer at a time, in evaluation mode without a tape.
@@ -50,8 +51,11 @@ class OnlineTeacher : public Teacher {
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
   TopLogits logits() override;
+  Tensor class_logits() override;
 
  private:
+  Tensor last_hidden();  // runs the layers that were not asked for
+
   std::shared_ptr<nn::Model> model_;
   int64_t top_n_;
   nn::ModelCall call_;

@@ -70,12 +70,12 @@ void TrainerConfig::describe(nn::Schema& s) {
       "max_seconds", max_seconds,
       "Stop after this much training time; 0 = never. Such a run is not reproducible bit for bit",
       {.min = 0});
-  s.field("batch_size", batch_size, "Windows of a micro-batch", {.min = 1});
+  s.field("batch_size", batch_size, "Windows, or texts of a task, of a micro-batch", {.min = 1});
   s.field("accumulate", accumulate, "Micro-batches of a step", {.min = 1});
   s.field("loss_from", loss_from, "The task loss counts targets from this position on", {.min = 0});
   s.field("recompute", recompute, "Keep only layer inputs and run layers again in backward");
   s.field("eval_every", eval_every, "Steps between evaluations; 0 = only at the end", {.min = 0});
-  s.field("eval_windows", eval_windows, "Windows of an evaluation; 0 = all", {.min = 0});
+  s.field("eval_windows", eval_windows, "Windows, or texts, of an evaluation; 0 = all", {.min = 0});
   s.field("save_every", save_every, "Steps between checkpoints; 0 = only at the end", {.min = 0});
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
   s.choice("nonfinite", nonfinite, {"stop", "skip"},
@@ -109,18 +109,22 @@ LossTerms Trainer::train_step() {
   });
   parts_.store.zero_gradients();
   LossTerms terms;
+  std::vector<Batch> batches;
+  int64_t rows = 0;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
-    int64_t n = step_ * config_.accumulate + i;
-    Batch batch = parts_.train.batch(n, config_.batch_size);
-    // Windows are of one length, so that micro-batches have equal shares of the rows.
+    batches.push_back(parts_.train.batch(step_ * config_.accumulate + i, config_.batch_size));
+    rows += batches.back().tokens;
+  }
+  for (const Batch& batch : batches) {
     objective_.run(batch,
-                   {.share = 1 / double(config_.accumulate),
+                   {.share = double(batch.tokens) / double(rows),
+                    .text_share = 1 / double(config_.accumulate),
                     .random = &random_,
                     .recompute = config_.recompute,
                     .loss_from = config_.loss_from},
                    terms);
-    tokens_ += batch.tokens;
   }
+  tokens_ += rows;
   double norm = optimizer_.gradient_norm();
   if (!std::isfinite(norm)) throw NonFiniteLoss("gradient norm", norm);
   double rate = config_.schedule.factor(step_, progress());
@@ -132,7 +136,7 @@ LossTerms Trainer::train_step() {
 
 void Trainer::plan_ahead(int64_t step) {
   if (!parts_.teacher) return;
-  auto order = std::make_shared<WindowSource>(parts_.train);  // the reading thread's own
+  std::shared_ptr<BatchSource> order = parts_.train.clone();  // the reading thread's own
   parts_.teacher->plan(
       [order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
       step * config_.accumulate);
@@ -177,6 +181,7 @@ TrainOutcome Trainer::run(RunLog& log) {
 }
 
 void Trainer::evaluate_now(RunLog& log) {
+  if (parts_.evaluation) log.evaluation(step_, parts_.evaluation());
   if (!parts_.valid) return;
   Perplexity p = evaluate(parts_.model, *parts_.valid,
                           {.batch_size = config_.batch_size,

@@ -1,6 +1,7 @@
 // The one training loop: teachers and students, with or without a teacher beside them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -37,8 +38,9 @@ struct TrainerParts {
   nn::ModelConfig& config;
   Teacher* teacher = nullptr;  // null when no loss needs one
   LossConfig losses;
-  WindowSource& train;
+  BatchSource& train;
   WindowSource* valid = nullptr;
+  std::function<Values()> evaluation = {};  // besides `valid`: the metrics of a task
   const data::Tokenizer* tokenizer = nullptr;
   std::string run_dir;
   std::string configuration;  // of the run as JSON, compared on resume

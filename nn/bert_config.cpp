@@ -19,6 +19,19 @@ std::string architecture_of(const BertConfig& c) {
   return "BertModel";
 }
 
+// id2label by class; none where a class has no name of its own.
+std::vector<std::string> names_of_labels(const Json& json, int64_t labels) {
+  std::vector<std::string> out;
+  auto names = json.find("id2label");
+  if (names == json.end() || !names->is_object()) return out;
+  for (int64_t i = 0; i < labels; ++i) {
+    auto name = names->find(std::to_string(i));
+    if (name == names->end() || !name->is_string() || *name == join("LABEL_", i)) return {};
+    out.push_back(name->get<std::string>());
+  }
+  return out;
+}
+
 int64_t label_count(const Json& json, const std::string& source) {
   auto names = json.find("id2label");
   if (names != json.end() && names->is_object()) return int64_t(names->size());
@@ -89,8 +102,11 @@ Json BertConfig::to_json() const {
                {"pad_token_id", 0}};
   if (classifier_dropout >= 0) json["classifier_dropout"] = classifier_dropout;
   if (!labels) return json;
+  json["problem_type"] = labels == 1 ? "regression" : "single_label_classification";
+  if (!finetuning_task.empty()) json["finetuning_task"] = finetuning_task;
   for (int64_t i = 0; i < labels; ++i) {
-    std::string name = join("LABEL_", i);
+    bool named = int64_t(label_names.size()) == labels;
+    std::string name = named ? label_names[size_t(i)] : join("LABEL_", i);
     json["id2label"][std::to_string(i)] = name;
     json["label2id"][name] = i;
   }
@@ -110,6 +126,9 @@ void BertConfig::read(const Json& json, const std::string& source) {
     name = it->front().get<std::string>();
   }
   labels = name == "BertForSequenceClassification" ? label_count(json, source) : 0;
+  label_names = names_of_labels(json, labels);
+  auto task = json.find("finetuning_task");
+  finetuning_task = task != json.end() && task->is_string() ? task->get<std::string>() : "";
   masked_lm = name == "BertForMaskedLM" || name == "BertForPreTraining";
   next_sentence = name == "BertForPreTraining";
   pooler = name != "BertForMaskedLM";

@@ -187,9 +187,7 @@ TEST_CASE("tasks: prediction files as the server wants them") {
   Scratch s;
   auto written = [&](const std::string& task, const std::vector<double>& predictions) {
     const Task& t = task_named(task);
-    TaskExamples e{.labels = t.labels,
-                   .rows = {{.first = "a", .index = 3}, {.first = "b", .index = 10}}};
-    write_predictions(s / "out.tsv", t, e, predictions);
+    write_predictions(s / "out.tsv", t, t.labels, {3, 10}, predictions);
     return read_file(s / "out.tsv");
   };
   CHECK(written("cola", {1, 0}) == "index\tprediction\n3\t1\n10\t0\n");

@@ -1,0 +1,28 @@
+// What `brine eval --task` and `brine predict --task` do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/task_run.h"
+
+namespace brine {
+
+struct TaskEvaluation {
+  std::string task;
+  std::vector<std::string> data;  // one directory at most
+  std::string split;              // empty: every dev split
+  int64_t max_tokens = 0;         // 0 = the model's positions
+  bool json = false;
+  distill::TaskCall answer;
+};
+
+// Prints the metrics of each split with the mean visible length and the share of keys kept.
+int eval_task(distill::LoadedModel& model, const data::Tokenizer& tokenizer,
+              const TaskEvaluation& call);
+
+// Writes the prediction file of each chosen split (none: every test split) to the directory `out`.
+int predict_task(distill::LoadedModel& model, const data::Tokenizer& tokenizer,
+                 const TaskEvaluation& call, const std::string& out);
+
+}  // namespace brine

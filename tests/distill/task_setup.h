@@ -1,0 +1,99 @@
+// A tiny encoder, a tokenizer of a few words and a task that can be learned from them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/bpe.h"
+#include "data/task_tokens.h"
+#include "distill/evaluate_task.h"
+#include "distill/model_io.h"
+#include "distill/trainer.h"
+#include "tests/gradcheck.h"
+#include "tests/scratch.h"
+
+namespace brine::test {
+
+using namespace brine::distill;
+
+// A byte-level tokenizer with [CLS] = 2 and [SEP] = 3, which merges nothing: a token a byte.
+inline std::unique_ptr<data::Tokenizer> byte_tokenizer() {
+  data::BpeTrainOptions options;
+  options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
+  options.vocab_size = 260;
+  return data::BpeTrainer(options).train();
+}
+
+// A pair task: the class is whether the second text repeats the first one's first letter; of a
+// regression the score is the number of a's. Lengths differ widely.
+inline data::TaskExamples letters(int64_t n, bool regression) {
+  data::TaskExamples out;
+  if (!regression) out.labels = {"no", "yes"};
+  uint64_t state = 7;
+  auto draw = [&](uint64_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    data::TaskExample e{.first = std::string(1, char('a' + draw(2)))};
+    e.second = std::string(1, char('a' + draw(2)));
+    e.target =
+        regression ? double(e.first == "a") + double(e.second == "a") : double(e.first == e.second);
+    for (uint64_t k = draw(8); k > 0; --k) e.first += '.';
+    e.index = i;
+    out.rows.push_back(e);
+  }
+  return out;
+}
+
+inline data::Task letter_task(bool regression) {
+  return {.name = "letters",
+          .about = {},
+          .first = "a",
+          .second = "b",
+          .labels = regression ? std::vector<std::string>{} : std::vector<std::string>{"no", "yes"},
+          .metrics = {regression ? data::Metric::pearson : data::Metric::accuracy},
+          .splits = {}};
+}
+
+inline std::shared_ptr<const data::TaskTokens> letter_tokens(int64_t n, bool regression = false) {
+  return std::make_shared<data::TaskTokens>(
+      data::tokenize_task(letter_task(regression), letters(n, regression), *byte_tokenizer(), 16));
+}
+
+inline nn::ModelConfig encoder_config(const std::string& attention, int64_t labels,
+                                      double dropout = 0) {
+  nn::ModelConfig c;
+  c.model_type = "bert";
+  c.bert = {.vocab_size = 260,
+            .hidden_size = 24,
+            .num_hidden_layers = 2,
+            .num_attention_heads = 3,
+            .intermediate_size = 40,
+            .max_position_embeddings = 16,
+            .hidden_dropout_prob = dropout,
+            .initializer_range = 0.15};
+  c.bert.labels = labels;
+  c.attention = attention;
+  nn::Schema keys;
+  c.method().describe(keys);
+  if (attention == "sea") {
+    keys.set_text("k", {"4"});
+    keys.set_text("columns", {"8"});
+    keys.set_text("decoder", {"paper"});
+  }
+  return c;
+}
+
+struct Encoder {
+  Encoder(const std::string& attention, int64_t labels, double dropout = 0, uint64_t seed = 1)
+      : config(encoder_config(attention, labels, dropout)), model(nn::make_model(config, seed)) {
+    store = std::make_unique<nn::ParameterStore>(*model);
+  }
+  nn::ModelConfig config;
+  std::shared_ptr<nn::Model> model;
+  std::unique_ptr<nn::ParameterStore> store;
+};
+
+}  // namespace brine::test
