@@ -27,7 +27,12 @@ struct Export {
     check(sea_only == !base_model.empty(), "export: --sea-only and --base-model go together");
     distill::LoadedModel m = distill::load_model(checkpoint);
     warn_of(m);
-    std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+    std::unique_ptr<data::Tokenizer> tokenizer;
+    if (!distill::tokenizer_place(m.directory).empty()) {
+      tokenizer = distill::tokenizer_of(m.directory);
+    } else {
+      log_warning(m.directory, ": no tokenizer beside the model, so none is written");
+    }
     distill::ExportOptions options{.dtype = dtype == "f32"   ? Dtype::f32
                                             : dtype == "f16" ? Dtype::f16
                                                              : Dtype::bf16,

@@ -66,6 +66,7 @@ std::string describe_dump(const std::string& path, bool verify) {
 // Parameters of each learning-rate group, with the number of their elements.
 void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   distill::LoadedModel m = distill::load_model(path);
+  log_detail(path, ": loaded in ", human_seconds(m.seconds));
   const nn::ModelShape c = m.config.shape();
   out << (c.causal ? "  decoder    " : "  encoder    ") << c.layers << " layers of "
       << c.hidden_size << ", " << c.heads << " heads, MLP " << c.inner_size << ", "

@@ -124,7 +124,7 @@ void advise(const unsigned char* data, uint64_t begin, uint64_t size, int advice
 }  // namespace
 
 void MappedFile::expect(uint64_t begin, uint64_t size) const {
-  advise(data_, begin, std::min(size, size_ - begin), MADV_WILLNEED, false);
+  if (begin < size_) advise(data_, begin, std::min(size, size_ - begin), MADV_WILLNEED, false);
 }
 
 void MappedFile::forget(uint64_t begin, uint64_t size) const {

@@ -64,7 +64,9 @@ void check_layout(const std::string& file, std::vector<SafetensorsRecord>& recor
         " bytes after the last tensor");
 }
 
-constexpr int64_t kPiece = 1 << 18;  // elements that a thread reads at once
+constexpr int64_t kPiece = 1 << 18;              // elements that a thread reads at once
+constexpr int64_t kBlock = 1 << 23;              // elements between two hints to the system
+constexpr uint64_t kAhead = uint64_t{64} << 20;  // bytes that the disk may fetch in advance
 
 // n float elements of any alignment into another float type.
 void convert(unsigned char* y, Dtype to, const unsigned char* x, Dtype from, int64_t n) {
@@ -152,18 +154,24 @@ void Safetensors::read(const SafetensorsEntry& e, const Tensor& to) const {
         ", wanted ", to.shape());
   check(to.is_contiguous() && (from == to.dtype() || (is_float(from) && is_float(to.dtype()))),
         path_.string(), ": tensor '", e.name, "' is ", from, ", wanted ", to.dtype());
+  const size_t narrow = item_size(from), wide = item_size(to.dtype());
   const uint64_t at = uint64_t(e.bytes - file_.data());
-  file_.expect(at, e.size);
-  const size_t wide = item_size(to.dtype());
-  parallel_for(to.numel(), kPiece, [&](int64_t begin, int64_t end) {
-    unsigned char* y = to.raw() + size_t(begin) * wide;
-    if (from == to.dtype()) {
-      std::memcpy(y, e.bytes + size_t(begin) * wide, size_t(end - begin) * wide);
-    } else {
-      convert(y, to.dtype(), e.bytes + size_t(begin) * item_size(from), from, end - begin);
-    }
-  });
-  forget(e);
+  for (int64_t first = 0; first < to.numel(); first += kBlock) {
+    const int64_t count = std::min(kBlock, to.numel() - first);
+    const uint64_t here = at + uint64_t(first) * narrow, bytes = uint64_t(count) * narrow;
+    // The disk fetches what follows, of this tensor or the next, while these are converted.
+    file_.expect(here, bytes + kAhead);
+    parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
+      const unsigned char* x = file_.data() + here + size_t(begin) * narrow;
+      unsigned char* y = to.raw() + size_t(first + begin) * wide;
+      if (from == to.dtype()) {
+        std::memcpy(y, x, size_t(end - begin) * wide);
+      } else {
+        convert(y, to.dtype(), x, from, end - begin);
+      }
+    });
+    file_.forget(here, bytes);
+  }
 }
 
 void Safetensors::forget(const SafetensorsEntry& e) const {

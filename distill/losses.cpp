@@ -129,6 +129,9 @@ Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch&
     out.kd_task = dot(kl_logits(logits, top), row_weights(batch, 1, logits.dtype()));
   }
   if (config_.task) {
+    check(student_.shape().causal,
+          "losses: on text, task is the prediction of next tokens, which an encoder cannot learn; "
+          "set losses.task to 0");
     Tensor target = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({B * T});
     int64_t rows = 0;
     for (int64_t r = 0; r < B * T; ++r) rows += target.data<int32_t>()[r] >= 0;

@@ -70,15 +70,20 @@ nn::HfExtras extras_of(const data::Tokenizer* tokenizer) {
   return {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad};
 }
 
-std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
+std::string tokenizer_place(const std::string& model_directory) {
   fs::path dir(model_directory);
   for (const fs::path& at : {dir, dir.parent_path()}) {
-    if (fs::exists(at / "tokenizer.json") || fs::exists(at / "vocab.json") ||
-        fs::exists(at / "vocab.txt")) {
-      return data::load_tokenizer(at.string());
+    for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt"}) {
+      if (fs::exists(at / name)) return at.string();
     }
   }
-  throw Error(model_directory + ": no tokenizer.json beside the model");
+  return "";
+}
+
+std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
+  std::string at = tokenizer_place(model_directory);
+  check(!at.empty(), model_directory, ": no tokenizer.json beside the model");
+  return data::load_tokenizer(at);
 }
 
 }  // namespace brine::distill

@@ -20,6 +20,8 @@ struct LoadedModel {
   std::vector<std::string> notes;  // newer checkpoints of the run that are damaged, and why
   std::vector<std::string> drawn;  // tensors of a new classification head: they have fresh values
 
+  double seconds = 0;  // that loading took
+
   // Of names, types, shapes and values of all tensors, SHA-256; computed when first asked for.
   const std::string& hash() const;
 
@@ -53,7 +55,9 @@ std::vector<data::NamedTensor> tensors_of(nn::Model& model);
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer);
 nn::HfExtras extras_of(const data::Tokenizer* tokenizer);
 std::string tensor_hash(const std::vector<data::NamedTensor>& tensors);
-// The tokenizer beside a model: in its directory, or in the run above a checkpoint.
+// Where the tokenizer of a model is: its directory, or the run above a checkpoint; "" for nowhere.
+std::string tokenizer_place(const std::string& model_directory);
+// That tokenizer; throws when there is none.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory);
 
 struct ExportOptions {

@@ -1,5 +1,6 @@
 // From a directory to a model: configuration, names, values straight from the mapped files.
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -194,6 +195,7 @@ const std::string& LoadedModel::hash() const {
 }
 
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
+  auto start = std::chrono::steady_clock::now();
   LoadedModel m;
   m.directory = resolve_model(path, &m.notes);
   nn::Json json = read_config(m.directory);
@@ -213,6 +215,7 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   check(!base.files || base_hash(*m.model) == base.hash, m.directory, ": the weights in ",
         base.directory, " are not those of the base that it was made for");
   if (options.gradients) m.store->add_gradients();
+  m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return m;
 }
 

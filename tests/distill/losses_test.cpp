@@ -180,4 +180,27 @@ TEST_CASE("losses: the term that is not finite is named") {
         "loss term 'context' is nan");
 }
 
+TEST_CASE("losses: an encoder is not asked for next tokens") {
+  nn::ModelConfig config;
+  config.model_type = "bert";
+  config.bert = {.vocab_size = 37,
+                 .hidden_size = 24,
+                 .num_hidden_layers = 1,
+                 .num_attention_heads = 3,
+                 .intermediate_size = 40,
+                 .max_position_embeddings = 16,
+                 .masked_lm = true};
+  auto model = nn::make_model(config, 1);
+  nn::ParameterStore store(*model);
+  Objective objective(*model, nullptr, task_only());
+  Batch batch;
+  batch.ids = ids({1, 8}, 3, 37);
+  batch.tokens = 8;
+  LossTerms terms;
+  CHECK_THROWS_WITH_AS(objective.run(batch, {}, terms),
+                       "losses: on text, task is the prediction of next tokens, which an encoder "
+                       "cannot learn; set losses.task to 0",
+                       Error);
+}
+
 }  // namespace brine::test
