@@ -123,20 +123,6 @@ Tensor dropout(const Tensor& x, double p, RandomStream& random) {
   });
 }
 
-Tensor add_bias(const Tensor& x, const Tensor& b) {
-  check(b.rank() == 1 && x.rank() >= 1 && x.dim(-1) == b.dim(0) && x.dtype() == b.dtype(),
-        "add_bias: x ", x.dtype(), " ", x.shape(), " must end in the size of b ", b.dtype(), " ",
-        b.shape());
-  Tensor y = Tensor::like(x);
-  BRINE_CALL(y, add_bias, y, dense(x), dense(b));
-  return record("add_bias", y, {x, b}, [](const Tensor& dy, Gradients& grads) {
-    grads.set(0, dy);
-    if (!grads.wanted(1)) return;
-    Tensor db = grads.accumulate(1);
-    BRINE_CALL(db, sum_rows, db, dy);
-  });
-}
-
 Tensor scale_rows(const Tensor& x, const Tensor& s) {
   check(x.rank() >= 1 && x.dtype() == s.dtype() && s.numel() == x.rows(), "scale_rows: x ",
         x.dtype(), " ", x.shape(), " must have one row for each of s ", s.dtype(), " ", s.shape());

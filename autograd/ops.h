@@ -32,7 +32,6 @@ Tensor gelu(const Tensor& x);  // exact: x Phi(x)
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0
-Tensor add_bias(const Tensor& x, const Tensor& b);                // x [R, C], b [C]
 Tensor scale_rows(const Tensor& x, const Tensor& s);              // x [R..., C], s [R...]
 Tensor zero_padding(const Tensor& x, const Tensor& lengths);      // x [B, T, ...], lengths i64 [B]
 // y, whose backward also sends the gradient 1 to the scalar `loss`: a loss computed inside a layer
@@ -41,7 +40,6 @@ Tensor attach_loss(const Tensor& y, const Tensor& loss);
 
 // ---- reductions (autograd/reduce.cpp)
 Tensor sum(const Tensor& x);                   // -> [1]
-Tensor sum_last(const Tensor& x);              // [R..., C] -> [R...]
 Tensor dot(const Tensor& a, const Tensor& b);  // sum of a b -> [1]
 Tensor running_mean(const Tensor& x);          // [..., T, C]: row t = mean of rows 0..t
 // Sum over rows r with weight[r] != 0 of weight[r] |a_r - b_r|^2 -> [1]; weight [R] is constant.

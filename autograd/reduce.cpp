@@ -24,20 +24,6 @@ Tensor sum(const Tensor& x) {
   });
 }
 
-Tensor sum_last(const Tensor& x) {
-  check(x.rank() >= 1, "sum_last: x ", x.shape(), " has no axis");
-  Shape rows;
-  for (int i = 0; i + 1 < x.rank(); ++i) rows.push_back(x.dim(i));
-  if (rows.rank() == 0) rows.push_back(1);
-  Tensor y = Tensor::empty(rows, x.dtype(), x.device());
-  BRINE_CALL(y, sum_last, y, dense(x));
-  const Shape shape = x.shape();
-  return record("sum_last", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    const int64_t C = shape[shape.rank() - 1];
-    grads.set(0, spread(dy, {dy.numel(), C}, {1, 0}).view(shape));
-  });
-}
-
 Tensor dot(const Tensor& a, const Tensor& b) {
   check(a.shape() == b.shape() && a.dtype() == b.dtype(), "dot: ", a.dtype(), " ", a.shape(),
         " and ", b.dtype(), " ", b.shape(), " must have one shape and one type");

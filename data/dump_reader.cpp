@@ -249,12 +249,4 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   return batch;
 }
 
-DumpLayer DumpReader::read_layer(std::span<const int64_t> samples, int64_t layer,
-                                 const DumpWants& wants) const {
-  impl_->check_wants(wants);
-  check(layer >= 0 && layer < spec().layers, dir().string(), ": layer ", layer, " is not in 0 to ",
-        spec().layers - 1);
-  return impl_->layer(impl_->places(samples), layer, wants);
-}
-
 }  // namespace brine::data

@@ -39,9 +39,6 @@ class DumpReader {
   // dump stores them.
   DumpBatch read(std::span<const int64_t> samples, const DumpWants& wants) const;
   DumpBatch read(std::span<const int64_t> samples) const { return read(samples, everything()); }
-  // The attention (or q and k), context and output of one layer.
-  DumpLayer read_layer(std::span<const int64_t> samples, int64_t layer,
-                       const DumpWants& wants) const;
 
  private:
   friend DumpManifest adopt_dump(const std::vector<Path>& files);

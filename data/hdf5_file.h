@@ -35,7 +35,6 @@ class Hdf5Reader {
   const std::string& path() const;
   // Whether a group or dataset of that name exists; a link that is not a hard one throws.
   bool has(const std::string& object) const;
-  bool is_dataset(const std::string& object) const;
   // Names of the members of a group, sorted.
   std::vector<std::string> list(const std::string& group = "/") const;
   // Full names of all datasets below a group, sorted.

@@ -311,12 +311,6 @@ bool Hdf5Reader::has(const std::string& object) const {
   return impl_->find(object).ok();
 }
 
-bool Hdf5Reader::is_dataset(const std::string& object) const {
-  Lock lock;
-  Handle id = impl_->find(object);
-  return id.ok() && H5Iget_type(id.id()) == H5I_DATASET;
-}
-
 std::vector<std::string> Hdf5Reader::list(const std::string& group) const {
   Lock lock;
   return impl_->members(group);

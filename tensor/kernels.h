@@ -34,8 +34,6 @@ BRINE_KERNEL(tanh, Tensor y, Tensor x)
 BRINE_KERNEL(tanh_backward, Tensor dx, Tensor dy, Tensor y)
 // y = x / (1 - p) where uniform(i) >= p, else 0. Backward is the same call on dy.
 BRINE_KERNEL(dropout, Tensor y, Tensor x, double p, RandomSlice random)
-// y [R, C] = x [R, C] + b [C]
-BRINE_KERNEL(add_bias, Tensor y, Tensor x, Tensor b)
 // y [R, C] = x [R, C] s [R]
 BRINE_KERNEL(scale_rows, Tensor y, Tensor x, Tensor s)
 // Rows at or beyond a sequence's length become 0: x [B, T, ...], lengths i64 [B].
@@ -45,7 +43,6 @@ BRINE_KERNEL(zero_padding, Tensor y, Tensor x, Tensor lengths)
 BRINE_KERNEL(sum_all, Tensor y, Tensor x)             // y [1]
 BRINE_KERNEL(sum_rows, Tensor y, Tensor x)            // adds: y [C] += sum of x [R, C]
 BRINE_KERNEL(dot_rows, Tensor y, Tensor a, Tensor b)  // y [R] = sum_c a[R, c] b[R, c]
-BRINE_KERNEL(sum_last, Tensor y, Tensor x)            // y [R] = sum of each row of x [R, C]
 // y [1] = sum of weight[r] |a_r - b_r|^2 over the rows with weight[r] != 0; a, b [R, C].
 BRINE_KERNEL(squared_distance, Tensor y, Tensor a, Tensor b, Tensor weight)
 // da = 2 dy weight (a - b), db = -da, 0 where weight is 0; either may be undefined. dy [1].

@@ -33,13 +33,12 @@ void bench_norm(std::vector<BenchRow>& rows, int64_t R, int64_t C) {
 
 void bench_elementwise(std::vector<BenchRow>& rows, int64_t R, int64_t C) {
   const std::string shape = join(Shape{R, C});
-  Tensor x = noise({R, C}, 1), dy = noise({R, C}, 2), y = Tensor::like(x), b = noise({C}, 3);
+  Tensor x = noise({R, C}, 1), dy = noise({R, C}, 2), y = Tensor::like(x);
   const double two = bytes_of({x, y}), three = bytes_of({x, dy, y});
   rows.push_back(memory_row("gelu", shape, two, [&] { BRINE_CALL(x, gelu, y, x); }));
   rows.push_back(
       memory_row("gelu backward", shape, three, [&] { BRINE_CALL(x, gelu_backward, y, dy, x); }));
   rows.push_back(memory_row("add", shape, three, [&] { BRINE_CALL(x, add, y, dy, x); }));
-  rows.push_back(memory_row("add_bias", shape, two, [&] { BRINE_CALL(x, add_bias, y, x, b); }));
   rows.push_back(memory_row("dropout", shape, two, [&] {
     BRINE_CALL(x, dropout, y, x, 0.1, RandomSlice{1, 2, 3});
   }));

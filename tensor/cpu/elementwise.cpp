@@ -138,19 +138,6 @@ void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
   });
 }
 
-void add_bias(Tensor y, Tensor x, Tensor b) {
-  const int64_t C = b.numel();
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    const T* px = x.data<T>();
-    const T* pb = b.data<T>();
-    each_row(C ? y.numel() / C : 0, C, [=](int64_t r) {
-#pragma omp simd
-      for (int64_t c = 0; c < C; ++c) py[r * C + c] = px[r * C + c] + pb[c];
-    });
-  });
-}
-
 void scale_rows(Tensor y, Tensor x, Tensor s) {
   const int64_t rows = s.numel(), C = rows ? y.numel() / rows : 0;
   dispatch_float(y.dtype(), [&]<class T>() {

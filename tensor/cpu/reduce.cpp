@@ -160,18 +160,6 @@ void dot_rows(Tensor y, Tensor a, Tensor b) {
   });
 }
 
-void sum_last(Tensor y, Tensor x) {
-  const int64_t rows = y.numel(), C = rows ? x.numel() / rows : 0;
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    const T* px = x.data<T>();
-    each_row_sum(
-        rows, C,
-        [=](int64_t r, int64_t begin, int64_t end) { return sum(px + r * C + begin, end - begin); },
-        [=](int64_t r, double sum) { py[r] = T(sum); });
-  });
-}
-
 void squared_distance(Tensor y, Tensor a, Tensor b, Tensor weight) {
   const int64_t rows = weight.numel(), C = rows ? a.numel() / rows : 0;
   Tensor partial = Tensor::empty({rows}, Dtype::f64);

@@ -29,12 +29,13 @@ std::string copy(const std::string& from, const fs::path& to,
                  const std::function<int64_t(const std::string&, int64_t)>& set = {}) {
   data::Hdf5Reader in(from);
   data::Hdf5Writer out(to.string());
-  for (const std::string& name : in.datasets()) {
+  const std::vector<std::string> names = in.datasets();
+  for (const std::string& name : names) {
     Tensor t = in.read(name);
     edit(name, t);
     out.write(name, t);
   }
-  if (!in.is_dataset("config")) out.group("config");
+  if (!std::count(names.begin(), names.end(), "config")) out.group("config");
   for (const std::string& name : in.attributes("config")) {
     if (in.is_string_attribute("config", name)) {
       out.attribute("config", name, in.string_attribute("config", name));

@@ -66,9 +66,6 @@ std::vector<OpCase> elementwise_cases() {
          RandomStream random{3, 4, 5};
          return dropout(in[0], 0.3, random);
        }},
-      {"add_bias",
-       {normal({2, 3, 33}, 12), normal({33}, 13)},
-       [](In in) { return add_bias(in[0], in[1]); }},
       {"scale_rows",
        {normal({2, 3, 33}, 14), normal({2, 3}, 15)},
        [](In in) { return scale_rows(in[0], in[1]); }},
@@ -93,7 +90,6 @@ std::vector<OpCase> row_cases() {
   };
   return {
       {"sum", {x}, [](In in) { return sum(in[0]); }},
-      {"sum_last", {x}, [](In in) { return sum_last(in[0]); }},
       {"dot", {x, normal({2, 9, 33}, 21)}, [](In in) { return dot(in[0], in[1]); }},
       {"dot with itself", {x}, [](In in) { return dot(in[0], in[0]); }},
       {"running_mean", {x}, [](In in) { return running_mean(in[0]); }},
@@ -231,7 +227,6 @@ TEST_CASE("ops refuse what does not fit, by name") {
   CHECK_THROWS_WITH_AS(mul(a, d), says("mul: "), Error);
   CHECK_THROWS_WITH_AS(dot(a, b), says("dot: "), Error);
   CHECK_THROWS_WITH_AS(concat_last(a, b), says("concat_last: "), Error);
-  CHECK_THROWS_WITH_AS(add_bias(a, normal({3}, 4)), says("add_bias: "), Error);
   CHECK_THROWS_WITH_AS(scale_rows(a, normal({4}, 4)), says("scale_rows: "), Error);
   CHECK_THROWS_WITH_AS(dropout(a, 1.0, random), says("dropout: probability 1"), Error);
   CHECK_THROWS_WITH_AS(zero_padding(a, ids({3}, 1, 4)), says("zero_padding: lengths"), Error);

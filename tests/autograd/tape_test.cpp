@@ -13,7 +13,7 @@ Tensor leaf(double value) { return require_grad(Tensor::full({1}, value)); }
 struct Layer {
   Tensor w = require_grad(normal({6, 6}, 50)), b = require_grad(normal({6}, 51));
   Tensor operator()(const Tensor& x, RandomStream* random) const {
-    Tensor y = gelu(add_bias(mul(x, w), b));
+    Tensor y = gelu(linear(x, w, b));
     return dropout(mul(y, y), 0.4, *random);
   }
 };

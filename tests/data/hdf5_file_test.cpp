@@ -124,7 +124,6 @@ TEST_CASE("hdf5: rows, attributes and lists") {
   CHECK(r.has("g/h"));
   CHECK_FALSE(r.has("g/none"));
   CHECK_FALSE(r.has("x/none"));
-  CHECK_FALSE(r.is_dataset("g"));
   CHECK(r.attributes("/") == std::vector<std::string>{"empty", "name"});
   CHECK(r.string_attribute("/", "name") == "a text");
   CHECK(r.string_attribute("/", "empty") == "");

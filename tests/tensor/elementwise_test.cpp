@@ -142,15 +142,10 @@ TEST_CASE("dropout keeps what its numbers say, with any number of threads") {
 TEST_CASE("kernels over rows") {
   for (int64_t C : {1, 3, 33, 257, 20000}) {
     const int64_t R = 7;
-    Tensor x = normal({R, C}, 6), b = normal({C}, 7), s = normal({R}, 8), y = Tensor::like(x);
-    const auto vx = x.to_vector(), vb = b.to_vector(), vs = s.to_vector();
-    std::vector<double> sums(vx.size()), products(vx.size());
-    for (size_t i = 0; i < vx.size(); ++i) {
-      sums[i] = vx[i] + vb[i % size_t(C)];
-      products[i] = vx[i] * vs[i / size_t(C)];
-    }
-    BRINE_CALL(y, add_bias, y, x, b);
-    CHECK(close(y.to_vector(), sums, 1e-6, 1e-6, "add_bias"));
+    Tensor x = normal({R, C}, 6), s = normal({R}, 8), y = Tensor::like(x);
+    const auto vx = x.to_vector(), vs = s.to_vector();
+    std::vector<double> products(vx.size());
+    for (size_t i = 0; i < vx.size(); ++i) products[i] = vx[i] * vs[i / size_t(C)];
     BRINE_CALL(y, scale_rows, y, x, s);
     CHECK(close(y.to_vector(), products, 1e-6, 1e-6, "scale_rows"));
   }
