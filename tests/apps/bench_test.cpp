@@ -42,6 +42,24 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
   }
 }
 
+TEST_CASE("bench: tokenizer measures the directory and the text that it is given") {
+  std::string golden = BRINE_SOURCE_DIR "/tests/golden/tokenizer";
+  std::string flags = " --tokenizer " + golden + "/wordpiece.json --data " + golden + "/text.txt";
+  Finished f = run_brine("bench tokenizer --quick --json --quiet" + flags);
+  REQUIRE_MESSAGE(f.status == 0, f.error);
+  Json out = Json::parse(f.out);
+  REQUIRE(out.at("rows").size() == 4);
+  for (const Json& row : out.at("rows")) {
+    CHECK(row.at("bench") == "tokenizer");
+    CHECK(row.at("unit") == "MB/s");
+    CHECK(row.at("rate").get<double>() > 0);
+    CHECK(row.at("tokens").get<int64_t>() > 1000);
+  }
+  f = run_brine("bench tokenizer");
+  CHECK(f.status == 1);
+  CHECK(f.error.find("--tokenizer DIR") != std::string::npos);
+}
+
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
   Finished f = run_brine("bench gemm --quick --quiet");
   CHECK(f.status == 0);
