@@ -17,6 +17,7 @@ target_compile_options(brine_flags INTERFACE -fno-math-errno -fno-trapping-math 
 # Kernels take -O3 (Folders.cmake); the rest compiles a third faster without and runs no slower.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 if(BRINE_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")  # half the compile time of -O2 -g
   target_compile_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE}
                          -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE})
