@@ -26,16 +26,6 @@ constexpr int rows_for(int vectors) { return vectors == 3 ? 4 : 6; }
 
 constexpr int64_t kPositions = 256;  // of dy that are packed at a time
 
-// Otherwise GCC reads the vector again for every use of it.
-template <class V>
-void keep_in_register(V& v) {
-#ifdef __AVX__
-  asm("" : "+x"(v));
-#else
-  (void)v;
-#endif
-}
-
 // acc [height, NV vectors] += sum over rows and columns of x [height] (outer) dy [NV vectors].
 // Not inlined: among its caller's variables GCC finds too few registers for the sums.
 template <class T, int NV>
@@ -54,7 +44,9 @@ template <class T, int NV>
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) {
         b[j] = *reinterpret_cast<const V*>(dy + j * kLanes);
-        keep_in_register(b[j]);
+#ifdef __AVX__
+        asm("" : "+x"(b[j]));  // otherwise GCC reads the vector again for every use of it
+#endif
       }
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
