@@ -13,10 +13,9 @@
 namespace brine::distill {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double steady_seconds() {
+  auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since).count();
 }
 
 // Moments under the names of their parameters, so that a checkpoint does not depend on the layout
@@ -90,6 +89,7 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
       objective_(parts_.model, parts_.teacher, parts_.losses),
       optimizer_(parts_.store, config.optimizer),
       random_{.seed = parts_.seed, .stream = 2} {
+  if (!parts_.seconds) parts_.seconds = steady_seconds;
   check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train.window(), " tokens");
 }
@@ -148,7 +148,7 @@ TrainOutcome Trainer::run(RunLog& log) {
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !signals.requested()) {
-    Clock::time_point start = Clock::now();
+    double start = parts_.seconds();
     int64_t before = tokens_;
     try {
       out.last = train_step();
@@ -159,7 +159,7 @@ TrainOutcome Trainer::run(RunLog& log) {
       log.event(join("step ", step_ + 1, " skipped: ", e.what(), " (", skipped_, " so far)"));
       plan_ahead(step_ + 1);  // micro-batches of the step may not have begun
     }
-    seconds_ += seconds_since(start);
+    seconds_ += parts_.seconds() - start;
     ++step_;
     log.step({.step = step_,
               .total = config_.max_seconds > 0 ? 0 : config_.steps,

@@ -45,6 +45,7 @@ struct TrainerParts {
   std::string run_dir;
   std::string configuration;  // of the run as JSON, compared on resume
   uint64_t seed = 1;
+  std::function<double()> seconds = {};  // a clock; empty: the machine's steady one
 };
 
 struct TrainOutcome {

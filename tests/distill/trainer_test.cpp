@@ -39,7 +39,7 @@ struct Ran {
 // Trains a fresh student in `dir`; with `resume` from what the directory holds.
 Ran train(const fs::path& dir, const Sizes& sizes, Teacher* teacher, const TrainerConfig& config,
           bool resume = false, const LossConfig& losses = {},
-          const std::string& configuration = "{\"k\": 3}") {
+          const std::string& configuration = "{\"k\": 3}", std::function<double()> seconds = {}) {
   Pair pair(sizes);
   WindowSource source = pair.source(), valid = pair.source(0);
   Trainer trainer({.model = *pair.student,
@@ -51,7 +51,8 @@ Ran train(const fs::path& dir, const Sizes& sizes, Teacher* teacher, const Train
                    .valid = &valid,
                    .run_dir = dir.string(),
                    .configuration = configuration,
-                   .seed = 11},
+                   .seed = 11,
+                   .seconds = std::move(seconds)},
                   config);
   fs::create_directories(dir);
   LogConfig log_config;
@@ -187,19 +188,25 @@ TEST_CASE("trainer: a run stops when its seconds are over, its schedule with the
   Scratch scratch;
   TrainerConfig config = six_steps();
   config.steps = 100000;
-  config.max_seconds = 0.3;
+  config.max_seconds = 10;
   config.eval_every = config.save_every = 0;
-  Ran ran = train(scratch / "run", {}, nullptr, config, false, task_only());
-  CHECK(ran.outcome.steps < 100000);
-  CHECK(ran.outcome.seconds >= 0.3);
+  double now = 0;
+  auto clock = [&] { return now += 2; };  // two looks a step: a step takes two seconds
+  auto run = [&](bool resume) {
+    return train(scratch / "run", {}, nullptr, config, resume, task_only(), "{\"k\": 3}", clock);
+  };
+  Ran ran = run(false);
+  CHECK(ran.outcome.steps == 5);
+  CHECK(ran.outcome.seconds == 10);
   CHECK_FALSE(ran.outcome.interrupted);
-  CHECK(ran.outcome.last.at("rate") < 0.5e-3);  // linear to 0 over the seconds, not the steps
+  // Linear to 0 over the seconds, not the steps: the last step began with two of ten left.
+  CHECK(ran.outcome.last.at("rate") == doctest::Approx(0.2 * config.optimizer.learning_rate));
   const int64_t steps = ran.outcome.steps;
   CHECK(Json::parse(file(scratch / "run", steps, "trainer.json")).at("step") == steps);
   CHECK(has_evaluation(scratch / "run", steps));
   CHECK_FALSE(has_evaluation(scratch / "run", steps - 1));
   // No time is left for a resumed one.
-  CHECK(train(scratch / "run", {}, nullptr, config, true, task_only()).outcome.steps == steps);
+  CHECK(run(true).outcome.steps == steps);
 }
 
 TEST_CASE("trainer: a loss that is not finite stops with its term and step") {
