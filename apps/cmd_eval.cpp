@@ -65,17 +65,7 @@ void print(const Eval& e, const nn::Json& out) {
   }
   std::cout << "perplexity  " << out["perplexity"] << "  (" << out["protocol"].get<std::string>()
             << ")\n";
-  if (!out.contains("mask_recall")) return;
-  std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
-            << "  layer   mask  own top keys  best columns  most recent   random\n";
-  for (const nn::Json& row : out["mask_recall"]) {
-    char line[128];
-    std::snprintf(line, sizeof line, "  %5s  %.3f         %.3f         %.3f        %.3f    %.3f\n",
-                  row["layer"].get<std::string>().c_str(), row["mask"].get<double>(),
-                  row["top_keys"].get<double>(), row["best_columns"].get<double>(),
-                  row["most_recent"].get<double>(), row["random"].get<double>());
-    std::cout << line;
-  }
+  if (out.contains("mask_recall")) print_recall(out["mask_recall"]);
 }
 
 int Eval::run(const RunContext& context) {
@@ -95,6 +85,7 @@ int Eval::run(const RunContext& context) {
                      {.task = task,
                       .data = data,
                       .split = split,
+                      .teacher = teacher,
                       .max_tokens = sequence_length,
                       .json = json,
                       .answer = {.batch_size = batch_size,

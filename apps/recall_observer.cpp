@@ -1,6 +1,8 @@
 // Mask recall by layer.
 #include "apps/recall_observer.h"
 
+#include <cstdio>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 namespace brine {
@@ -62,6 +64,19 @@ nn::Json RecallObserver::table() const {
   }
   add("all", all);
   return rows;
+}
+
+void print_recall(const nn::Json& rows) {
+  std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
+            << "  layer   mask  own top keys  best columns  most recent   random\n";
+  for (const nn::Json& row : rows) {
+    char line[128];
+    std::snprintf(line, sizeof line, "  %5s  %.3f         %.3f         %.3f        %.3f    %.3f\n",
+                  row["layer"].get<std::string>().c_str(), row["mask"].get<double>(),
+                  row["top_keys"].get<double>(), row["best_columns"].get<double>(),
+                  row["most_recent"].get<double>(), row["random"].get<double>());
+    std::cout << line;
+  }
 }
 
 }  // namespace brine

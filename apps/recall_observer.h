@@ -29,4 +29,7 @@ class RecallObserver : public nn::LayerObserver {
   std::vector<distill::Recall> layers_;
 };
 
+// Prints such a table.
+void print_recall(const nn::Json& rows);
+
 }  // namespace brine

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/recall_observer.h"
 #include "apps/terminal.h"
 
 namespace brine {
@@ -15,6 +16,7 @@ namespace {
 struct Answered {
   TaskSet set;
   distill::TaskAnswers answers;
+  nn::Json recall = {};  // null without a teacher
 };
 
 Answered answer_split(distill::LoadedModel& m, const data::Tokenizer& tokenizer,
@@ -30,8 +32,14 @@ Answered answer_split(distill::LoadedModel& m, const data::Tokenizer& tokenizer,
                            split);
   distill::TaskCall how = call.answer;
   how.classes = class_map(m.config, set.source->tokens().labels);
+  std::unique_ptr<RecallObserver> recall;
+  if (!call.teacher.empty()) {
+    recall = std::make_unique<RecallObserver>(distill::load_model(call.teacher), m, how.dials.k);
+    how.observer = recall.get();
+    how.before_batch = [&](const distill::Batch& batch) { recall->begin(batch); };
+  }
   distill::TaskAnswers answers = distill::answer(*m.model, *set.source, how);
-  return {std::move(set), std::move(answers)};
+  return {std::move(set), std::move(answers), recall ? recall->table() : nn::Json()};
 }
 
 // The k that counts: the given one, or the method's own; null for a method without one.
@@ -66,12 +74,15 @@ int eval_task(distill::LoadedModel& m, const data::Tokenizer& tokenizer,
                   {"splits", nn::Json::object()}};
   for (const data::TaskSplit& split : chosen_splits(task, call.split, "dev")) {
     check(split.labelled, "eval: split ", split.name, " of ", task.name, " has no labels");
-    nn::Json row = row_of(task, answer_split(m, tokenizer, call, task, split));
+    Answered answered = answer_split(m, tokenizer, call, task, split);
+    nn::Json row = row_of(task, answered);
     out["splits"][split.name] = row;
+    if (!answered.recall.is_null()) out["splits"][split.name]["mask_recall"] = answered.recall;
     if (call.json) continue;
     std::cout << task.name << " " << split.name;
     for (auto& [name, value] : row.items()) std::cout << "  " << name << " " << value;
     std::cout << "\n";
+    if (!answered.recall.is_null()) print_recall(answered.recall);
   }
   if (call.json) std::cout << out.dump() << std::endl;
   return 0;

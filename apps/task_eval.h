@@ -12,12 +12,14 @@ struct TaskEvaluation {
   std::string task;
   std::vector<std::string> data;  // one directory at most
   std::string split;              // empty: every dev split
+  std::string teacher;            // whose attention the masks should cover; empty: no mask recall
   int64_t max_tokens = 0;         // 0 = the model's positions
   bool json = false;
   distill::TaskCall answer;
 };
 
-// Prints the metrics of each split with the mean visible length and the share of keys kept.
+// Prints the metrics of each split with the mean visible length and the share of keys kept; with a
+// teacher also the mask recall by layer.
 int eval_task(distill::LoadedModel& model, const data::Tokenizer& tokenizer,
               const TaskEvaluation& call);
 

@@ -10,10 +10,12 @@
 namespace brine::distill {
 namespace {
 
-// Counts the entries of the sparse masks and the keys that they choose from.
+// Counts the entries of the sparse masks and the keys that they choose from; shows every layer to
+// the next observer.
 class KeyCounter : public nn::LayerObserver {
  public:
-  KeyCounter(bool causal, bool dense) : causal_(causal), dense_(dense) {}
+  KeyCounter(bool causal, bool dense, nn::LayerObserver* next)
+      : causal_(causal), dense_(dense), next_(next) {}
 
   void begin(const Batch& batch) {
     visible_ = 0;
@@ -22,7 +24,7 @@ class KeyCounter : public nn::LayerObserver {
       visible_ += causal_ ? L * (L + 1) / 2 : L * L;
     }
   }
-  Tensor observe(int64_t, const nn::Tap& tap, const Tensor&) override {
+  Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     int64_t all = visible_ * tap.get("q").dim(1);
     if (tap.has("row_pointers")) {
       const Tensor& rows = tap.get("row_pointers");  // [B, T + 1], running on through the batch
@@ -32,7 +34,7 @@ class KeyCounter : public nn::LayerObserver {
       kept_ += all;
     }
     seen_ += all;
-    return {};
+    return next_ ? next_->observe(layer, tap, output) : Tensor();
   }
   std::optional<double> share() const {
     if (!known_ || seen_ == 0) return {};
@@ -41,6 +43,7 @@ class KeyCounter : public nn::LayerObserver {
 
  private:
   bool causal_, dense_, known_ = true;
+  nn::LayerObserver* next_;
   int64_t visible_ = 0, kept_ = 0, seen_ = 0;
 };
 
@@ -61,13 +64,14 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
   }
   out.predictions.resize(size_t(count));
   if (!tokens.regression) out.probabilities.resize(size_t(count));
-  KeyCounter keys(model.shape().causal, model.attention_name() == "dense");
+  KeyCounter keys(model.shape().causal, model.attention_name() == "dense", call.observer);
   int64_t visible = 0;
   for (std::vector<int64_t>& numbers : texts.in_order(call.batch_size)) {
     std::erase_if(numbers, [&](int64_t i) { return place[size_t(i)] < 0; });
     if (numbers.empty()) continue;
     Batch batch = texts.gather(numbers);
     keys.begin(batch);
+    if (call.before_batch) call.before_batch(batch);
     visible += batch.tokens;
     Tensor hidden = model
                         .hidden({.ids = batch.ids,

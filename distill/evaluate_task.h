@@ -1,6 +1,7 @@
 // A model's answers to a task, its score, and how many keys its attention kept for it.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct TaskCall {
   nn::AttentionDials dials = {};
   // The task's class for each of the model's; empty: the same. Predictions are the task's.
   std::vector<int64_t> classes = {};
+  nn::LayerObserver* observer = nullptr;  // also sees every layer
+  std::function<void(const Batch&)> before_batch = {};
 };
 
 TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& call);

@@ -13,9 +13,10 @@ struct Recall {
   std::vector<double> mask;
   std::vector<double> top_keys;      // the teacher's own largest keys: the upper bound
   std::vector<double> best_columns;  // the teacher's own columns: the ceiling of the column scheme
-  std::vector<double> recent;        // the budget spread evenly over the most recent keys
-  std::vector<double> random;        // expected, for keys drawn at random
-  int64_t rows = 0;                  // per head
+  std::vector<double>
+      recent;  // the budget spread evenly over the most recent (encoder: nearest) keys
+  std::vector<double> random;  // expected, for keys drawn at random
+  int64_t rows = 0;            // per head
 
   // An empty Recall takes the other's heads; otherwise the numbers of heads must agree.
   Recall& operator+=(const Recall& other);

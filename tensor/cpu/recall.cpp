@@ -88,7 +88,7 @@ void add_top(Sums& sums, const MapTile<T>& tile, const Members& m, int64_t budge
 
 template <class T>
 void add_members(Sums& sums, const MapTile<T>& tile, const Members& m, const FlatCsr& csr,
-                 const FlatCsr& best) {
+                 const FlatCsr& best, bool causal) {
   int64_t budget = 0, members = m.heads * m.rows;
   for (int64_t h = m.head; h < m.head + m.heads; ++h) {
     for (int64_t i = m.row; i < m.row + m.rows; ++i) {
@@ -105,7 +105,10 @@ void add_members(Sums& sums, const MapTile<T>& tile, const Members& m, const Fla
       for (int64_t j = 0; j < m.w; ++j) all += double(row[j]);
       sums[kRandom][size_t(h)] += all * double(budget) / double(members * m.w);
       int64_t share = budget / members + (member < budget % members ? 1 : 0);
-      for (int64_t j = std::max<int64_t>(0, m.w - share); j < m.w; ++j) {
+      // Of an encoder the nearest, as the attention method "recent" has them.
+      int64_t n = std::min(share, m.w), t = tile.first + i;
+      int64_t first = causal ? m.w - n : std::clamp<int64_t>(t - n / 2, 0, m.w - n);
+      for (int64_t j = first; j < first + n; ++j) {
         sums[kRecent][size_t(h)] += double(row[j]);
       }
     }
@@ -142,7 +145,8 @@ void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCs
       Members m{0, across_heads ? H : 1, 0, across_rows ? tile.rows : 1, 0};
       for (m.row = 0; m.row < tile.rows; m.row += m.rows) {
         m.w = widths(b, first + m.row);
-        for (m.head = 0; m.head < H; m.head += m.heads) add_members(mine, tile, m, csr, best);
+        for (m.head = 0; m.head < H; m.head += m.heads)
+          add_members(mine, tile, m, csr, best, see.causal);
       }
     });
   });

@@ -117,6 +117,14 @@ TEST_CASE("tasks by the program: the teacher learns, the student keeps fewer key
         1.5 * double(student.at("keys_kept")));
   Json dense = tasks().score("--model student --path dense");
   CHECK(dense.at("matthews_correlation") == student.at("matthews_correlation"));
+  Json recall = tasks().score("--model student --teacher teacher").at("mask_recall").back();
+  CHECK(recall.at("layer") == "all");
+  CHECK(double(recall.at("rows")) > 0);
+  CHECK(double(recall.at("mask")) > 0);
+  CHECK(double(recall.at("mask")) <= double(recall.at("top_keys")));
+  std::string table =
+      tasks().must("eval --task cola --data glue --model student --teacher teacher").out;
+  CHECK(table.find("own top keys") != std::string::npos);
   std::string log = read_all(tasks().path("student/log.jsonl"));
   for (const char* term : {"approx", "prob", "context", "kd", "kd_task", "task", "task_loss",
                            "valid_matthews_correlation"}) {

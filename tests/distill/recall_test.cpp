@@ -33,8 +33,10 @@ std::array<double, 5> naive_recall(const std::vector<double>& t, const std::vect
     for (auto [b, h, r] : group) {
       int64_t w = m.width(b, r);
       if (w <= m.k) continue;
-      int64_t n = budget / members + (member++ < budget % members);
-      for (int64_t j = w - std::min(n, w); j < w; ++j) sum[3] += t[m.index(b, h, r, j, m.T)];
+      int64_t n = std::min(w, budget / members + (member++ < budget % members));
+      int64_t first = w - n;
+      if (!m.causal) first = std::clamp<int64_t>(r - n / 2, 0, w - n);  // the nearest
+      for (int64_t j = first; j < first + n; ++j) sum[3] += t[m.index(b, h, r, j, m.T)];
       sum[4] += double(budget) / double(members * w);
     }
   }
