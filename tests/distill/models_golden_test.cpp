@@ -226,8 +226,8 @@ TEST_CASE("models golden: a layer of OPT-1.3B's width") {
   for (const auto& e : store.entries()) {
     CAPTURE(e.path);
     double floor = 1e-7 * embedding;
-    // A key's bias has the gradient 0, since softmax does not see it: what is left is the rounding of
-    // the sum over rows that a query's bias is one of, too.
+    // A key's bias has the gradient 0, since softmax does not see it: what is left is the rounding
+    // of the sum over rows that a query's bias is one of, too.
     if (e.path.ends_with("k_proj.bias")) {
       std::string query = e.path.substr(0, e.path.size() - 11) + "q_proj.bias";
       floor = kTolerance * largest(expected("gradient/" + query).to_vector());
