@@ -65,6 +65,11 @@ add_library(brine_hdf5 INTERFACE)
 target_include_directories(brine_hdf5 SYSTEM INTERFACE ${BRINE_HDF5_INCLUDE})
 target_link_libraries(brine_hdf5 INTERFACE ${BRINE_HDF5_LIBRARY})
 
+find_package(ZLIB QUIET)
+if(NOT ZLIB_FOUND)
+  brine_missing("zlib" "zlib1g-dev")
+endif()
+
 if(BRINE_TESTS)
   find_path(BRINE_DOCTEST_INCLUDE doctest/doctest.h)
   if(NOT BRINE_DOCTEST_INCLUDE)

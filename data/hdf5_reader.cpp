@@ -1,11 +1,11 @@
 // Hdf5Reader: every object is reached over hard links only and examined before it is read.
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <utility>
 
 #include "data/hdf5_file.h"
 #include "data/hdf5_internal.h"
+#include "data/hdf5_storage.h"
 
 namespace brine::data {
 
@@ -16,12 +16,15 @@ namespace {
 constexpr uint64_t kLargeDataset = uint64_t(4) << 30;  // from here on a dataset must be plausible
 constexpr uint64_t kMostInflation = 1000;              // declared bytes for one stored byte
 constexpr uint64_t kLargeChunk = uint64_t(256) << 20;  // more must be justified by the dataset
+constexpr uint64_t kMostChunks = uint64_t(1) << 24;
 constexpr uint64_t kLargestAttribute = uint64_t(64) << 20;
 
 struct OpenDataset {
   Handle id;
   StoredType type;
   Hdf5Info info;
+  Storage storage;
+  mutable ChunkCache cache;
 };
 
 const char* class_name(H5T_class_t c) {
@@ -45,34 +48,6 @@ const char* class_name(H5T_class_t c) {
     default:
       return "of an unknown kind";
   }
-}
-
-// Storage in this file alone, filters that we know, chunks of a believable size.
-void check_layout(const std::string& where, hid_t dataset, Hdf5Info& info) {
-  Handle plist(H5Dget_create_plist(dataset), H5Pclose);
-  must(plist.ok(), where, "cannot read the dataset's properties");
-  H5D_layout_t layout = H5Pget_layout(plist.id());
-  check(layout != H5D_VIRTUAL, where, ": is a virtual dataset, which is refused");
-  check(layout == H5D_COMPACT || layout == H5D_CONTIGUOUS || layout == H5D_CHUNKED, where,
-        ": has an unknown storage layout");
-  check(H5Pget_external_count(plist.id()) == 0, where,
-        ": keeps its data in another file, which is refused");
-  int filters = H5Pget_nfilters(plist.id());
-  must(filters >= 0, where, "cannot read the dataset's filters");
-  for (int i = 0; i < filters; ++i) {
-    unsigned flags = 0, config = 0;
-    size_t values = 0;
-    H5Z_filter_t filter =
-        H5Pget_filter2(plist.id(), unsigned(i), &flags, &values, nullptr, 0, nullptr, &config);
-    check(filter == H5Z_FILTER_SHUFFLE || filter == H5Z_FILTER_DEFLATE ||
-              filter == H5Z_FILTER_FLETCHER32,
-          where, ": uses filter ", filter, "; only shuffle, deflate and fletcher32 are read");
-  }
-  if (layout != H5D_CHUNKED) return;
-  hsize_t chunk[Shape::kMaxRank] = {};
-  int rank = H5Pget_chunk(plist.id(), Shape::kMaxRank, chunk);
-  check(rank >= 1 && rank <= Shape::kMaxRank, where, ": has chunks of ", rank, " axes");
-  for (int i = 0; i < rank; ++i) info.chunk.push_back(int64_t(chunk[i]));
 }
 
 Shape read_shape(const std::string& where, hid_t space) {
@@ -112,13 +87,18 @@ void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t file_b
   uint64_t chunk = bytes_of(where, info.chunk, item_size(info.dtype));
   check(chunk <= kLargeChunk || chunk <= declared, where, ": has chunks of ", chunk,
         " bytes in a dataset of ", declared);
+  uint64_t chunks = 1;
+  for (int i = 0; i < info.shape.rank(); ++i)
+    chunks *= uint64_t(info.shape[i]) / uint64_t(info.chunk[i]) + 1;
+  check(chunks <= kMostChunks, where, ": has ", chunks, " chunks, which is refused");
 }
 
 OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
   OpenDataset d;
   d.id = std::move(id);
   // Before the dataspace is asked for: of a virtual dataset that would open other files.
-  check_layout(where, d.id.id(), d.info);
+  d.storage = read_storage(where, d.id.id());
+  d.info.chunk = d.storage.chunk;
   Handle type(H5Dget_type(d.id.id()), H5Tclose);
   must(type.ok(), where, "cannot read the type");
   auto known = find_type(type.id());
@@ -134,33 +114,13 @@ OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
   return d;
 }
 
-void read_values(const std::string& where, const OpenDataset& d, int64_t first, int64_t count,
-                 void* out) {
-  Handle file_space(H5Dget_space(d.id.id()), H5Sclose);
-  must(file_space.ok(), where, "cannot read the shape");
-  std::vector<hsize_t> counts = to_hsize(d.info.shape);
-  Handle memory_space;
-  if (!counts.empty()) {
-    std::vector<hsize_t> starts(counts.size(), 0);
-    starts[0] = hsize_t(first);
-    counts[0] = hsize_t(count);
-    must(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, starts.data(), nullptr, counts.data(),
-                             nullptr) >= 0,
-         where, "cannot select");
-    memory_space = Handle(H5Screate_simple(int(counts.size()), counts.data(), nullptr), H5Sclose);
-    must(memory_space.ok(), where, "cannot select");
-  }
-  hid_t memory = counts.empty() ? H5S_ALL : memory_space.id();
-  hid_t file = counts.empty() ? H5S_ALL : file_space.id();
-  // The type in memory is the stored one, so the library converts nothing.
-  must(H5Dread(d.id.id(), d.type.id, memory, file, H5P_DEFAULT, out) >= 0, where, "cannot read");
-}
-
 }  // namespace
 
 struct Hdf5Reader::Impl {
+  explicit Impl(const std::string& file_path) : path(file_path), stored(file_path) {}
+
   std::string path;
-  uint64_t file_bytes = 0;
+  StoredFile stored;
   Handle file;
   mutable std::map<std::string, OpenDataset> open;
 
@@ -206,7 +166,7 @@ struct Hdf5Reader::Impl {
     if (found != open.end()) return found->second;
     Handle id = need(name);
     check(H5Iget_type(id.id()) == H5I_DATASET, where(name), ": is not a dataset");
-    return open.emplace(name, examine(where(name), std::move(id), file_bytes)).first->second;
+    return open.emplace(name, examine(where(name), std::move(id), stored.size())).first->second;
   }
 
   void collect(const std::string& group, int depth, std::vector<std::string>& names) const;
@@ -275,20 +235,13 @@ Hdf5Reader::Impl::Attribute Hdf5Reader::Impl::attribute(const std::string& objec
   check(shape.rank() <= 1, a.where, ": has ", shape.rank(), " axes, wanted none or one");
   a.item = H5Tget_size(a.type.id());
   uint64_t bytes = bytes_of(a.where, shape, a.item);
-  check(a.item > 0 && bytes <= kLargestAttribute && bytes <= file_bytes, a.where, ": declares ",
+  check(a.item > 0 && bytes <= kLargestAttribute && bytes <= stored.size(), a.where, ": declares ",
         bytes, " bytes");
   a.count = size_t(shape.numel());
   return a;
 }
 
-Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>()) {
-  impl_->path = path;
-  std::error_code error;
-  auto status = std::filesystem::status(path, error);
-  check(std::filesystem::exists(status), path, ": there is no such file");
-  check(std::filesystem::is_regular_file(status), path, ": is not a regular file");
-  impl_->file_bytes = std::filesystem::file_size(path, error);
-  check(!error, path, ": cannot be examined: ", error.message());
+Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {
   Lock lock;
   Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
 #if H5_VERSION_GE(1, 10, 7)
@@ -297,6 +250,13 @@ Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>()
 #endif
   impl_->file = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose);
   if (!impl_->file.ok()) fail(path, "cannot be opened as HDF5");
+  // Addresses count from the end of such a block, in some of the library's answers and not in
+  // others.
+  Handle properties(H5Fget_create_plist(impl_->file.id()), H5Pclose);
+  hsize_t block = 0;
+  must(properties.ok() && H5Pget_userblock(properties.id(), &block) >= 0, path,
+       "cannot read the file's properties");
+  check(block == 0, path, ": begins with a block of the user's own, which is refused");
 }
 
 Hdf5Reader::~Hdf5Reader() {
@@ -364,7 +324,8 @@ void Hdf5Reader::read_rows_into(const std::string& dataset, int64_t first, int64
   check(size_t(shape.numel()) * item_size(dtype) == bytes, where, ": ", shape, " of ", dtype,
         " does not fill ", bytes, " bytes");
   if (bytes == 0) return;
-  read_values(where, d, first, count, out);
+  read_stored_rows(where, impl_->stored, d.id.id(), d.storage, d.info.shape, item_size(dtype),
+                   first, count, static_cast<char*>(out), d.cache);
   if (d.type.swapped) swap_bytes(out, size_t(shape.numel()), item_size(dtype));
 }
 
