@@ -21,7 +21,8 @@ struct Suite {
 const Suite kSuites[] = {
     {"pointwise", bench::bench_pointwise}, {"gemm", bench::bench_gemm},
     {"conv", bench::bench_conv},           {"attention", bench::bench_attention},
-    {"sparse", bench::bench_sparse},       {"train", bench::bench_train}};
+    {"breakdown", bench::bench_breakdown}, {"sparse", bench::bench_sparse},
+    {"train", bench::bench_train}};
 
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;

@@ -41,7 +41,7 @@ struct Finetune {
 distill::LoadedModel load_or_make(const std::string& path, uint64_t seed) {
   if (std::filesystem::is_directory(path)) return distill::load_model(path);
   distill::LoadedModel made;
-  made.config = nn::from_hf_config(nn::Json::parse(data::read_file(path), nullptr, false), path);
+  made.config = distill::load_config(path);
   made.model = nn::make_model(made.config, seed);
   made.directory = path;
   return made;

@@ -49,8 +49,7 @@ void make_or_load(Train& t, const RunContext& context) {
   if (!std::filesystem::is_directory(t.model)) {
     check(!t.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
     if (!t.model.empty()) {
-      run.config.copy_sizes(
-          nn::from_hf_config(nn::Json::parse(data::read_file(t.model), nullptr, false), t.model));
+      run.config.copy_sizes(distill::load_config(t.model));
     }
     run.model = nn::make_model(run.config, context.seed);
     run.store = std::make_unique<nn::ParameterStore>(*run.model);

@@ -1,6 +1,7 @@
 // Convolution and upsampling of images.
 #include "autograd/ops.h"
 #include "autograd/ops_conv.h"
+#include "tensor/cost_meter.h"
 
 namespace brine {
 namespace {
@@ -40,6 +41,7 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convoluti
       Tensor::empty({x.dim(0), conf.halo_before + rows + conf.halo_after, x.dim(2), w.dim(0)},
                     x.dtype(), x.device());
   BRINE_CALL(y, conv2d, y, in, weight, bias, conf);
+  count_macs(double(x.dim(0) * rows * x.dim(2)) * double(w.numel()));
   Tensor mask = conf.relu ? y : Tensor();
   return record("conv2d", y, {x, w, b},
                 [=](const Tensor& dy, Gradients& grads) {

@@ -1,5 +1,6 @@
 // Products: batched matmul and the linear layer.
 #include "autograd/ops.h"
+#include "tensor/cost_meter.h"
 
 namespace brine {
 namespace {
@@ -50,6 +51,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha) 
   Tensor y = Tensor::empty(shape, a.dtype(), a.device());
   Tensor x = a.detach(), w = b.detach();
   BRINE_CALL(y, matmul, y, x, w, ta, tb, alpha, 0.0);
+  count_macs(double(y.numel()) * double(K));
   return record("matmul", y, {a, b},
                 [=](const Tensor& dy, Gradients& grads) {
                   if (grads.wanted(0)) {
@@ -88,6 +90,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   Tensor flat = x.detach().contiguous().view({rows, in}), weight = w.detach();
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   BRINE_CALL(y, linear, y.view({rows, out}), flat, weight, b.defined() ? b.detach() : Tensor());
+  count_macs(double(y.numel()) * double(in));
   Shape in_shape = x.shape();
   return record("linear", y, {x, w, b},
                 [=](const Tensor& dy, Gradients& grads) {

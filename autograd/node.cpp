@@ -4,6 +4,7 @@
 #include <atomic>
 #include <queue>
 
+#include "tensor/cost_meter.h"
 #include "tensor/kernels.h"
 
 namespace brine {
@@ -122,9 +123,27 @@ bool has_grad(const Tensor& leaf) {
 
 bool wants_grad(const Tensor& x) { return recording && x.defined() && x.node() != nullptr; }
 
+namespace {
+
+// An op's inputs read once and its output written once; nothing for a view. An embedding reads as
+// much of its table as it writes.
+void count_op(std::string_view op, const Tensor& y, const std::vector<Tensor>& inputs) {
+  double bytes = double(y.numel()) * double(item_size(y.dtype()));
+  if (op == "embedding") return count_bytes(2 * bytes);
+  for (const Tensor& x : inputs) {
+    if (!x.defined()) continue;
+    if (x.shares_memory(y)) return;
+    bytes += double(x.numel()) * double(item_size(x.dtype()));
+  }
+  count_bytes(bytes);
+}
+
+}  // namespace
+
 Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backward backward,
               std::initializer_list<Tensor> saved) {
   if (anomaly) check_finite(y, op, "the output");
+  if (CostMeter::current()) count_op(op, y, inputs);
   bool wanted = false;
   for (const Tensor& x : inputs) wanted |= wants_grad(x);
   if (!wanted) return y;
@@ -135,6 +154,7 @@ Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backw
     node->inputs.push_back(x.defined() ? x.node() : nullptr);
   }
   node->op = op;
+  node->component = CostScope::component();
   node->order = next_order();
   node->shape = y.shape();
   node->dtype = y.dtype();
@@ -184,7 +204,10 @@ void backward(const Tensor& y, Tensor dy) {
     node->grad = Tensor();
     node->saved.clear();  // from here a lambda that is the only holder of a tensor may reuse it
     Gradients gradients(*node);
-    node->backward(g, gradients);
+    {
+      CostScope scope(node->component, true);
+      node->backward(g, gradients);
+    }
     if (anomaly) {  // what was added through accumulate() has not been looked at yet
       for (const auto& in : node->inputs) {
         if (in && in->grad.defined()) check_finite(in->grad, node->op, "a gradient");

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "autograd/ops_performer.h"
+#include "tensor/cost_meter.h"
 #include "tensor/csr.h"
 #include "tensor/kernels_performer.h"
 
@@ -30,6 +31,7 @@ Tensor project(const Tensor& x, const Tensor& projection) {
       Tensor::empty({x.dim(0), x.dim(1), x.dim(2), projection.dim(0)}, x.dtype(), x.device());
   BRINE_CALL(y, matmul, y.view({y.rows(), y.dim(3)}), x.view({x.rows(), x.dim(3)}), projection,
              false, true, input_scale(x), 0.0);
+  count_macs(double(y.numel()) * double(x.dim(3)));
   return y;
 }
 
@@ -108,6 +110,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
   Tensor y = Tensor::empty({B, H, T, e}, v.dtype(), v.device());
   Tensor den = Tensor::empty({B, H, T}, v.dtype(), v.device());
   BRINE_CALL(y, linear_attention, y, den, q, k, id, values, see, eps);
+  count_macs(double(B * H) * linear_attention_macs(T, q.dim(3), e, see.causal));
   const Tensor out = y.detach();
   return record(op, y, {phi_q, phi_k, identity, v},
                 [=](const Tensor& dy, Gradients& grads) {
@@ -138,6 +141,7 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
   const Tensor wa = w.detach().slice(1, 0, A), wb = w.detach().slice(1, A, B);
   BRINE_CALL(y, linear, y.view({R, O}), xa, wa, bias.defined() ? bias.detach() : Tensor());
   BRINE_CALL(y, matmul, y.view({R, O}), xb, wb, false, true, 1.0, 1.0);
+  count_macs(double(y.numel()) * double(A + B));
   const Shape shape_a = a.shape(), shape_b = b.shape();
   return record(
       "linear_pair", y, {a, b, w, bias},

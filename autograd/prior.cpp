@@ -1,5 +1,6 @@
 // Scores of columns: the Performer's prior, their softmax, and skipped rows.
 #include "autograd/ops_performer.h"
+#include "tensor/cost_meter.h"
 #include "tensor/csr.h"
 #include "tensor/kernels_performer.h"
 
@@ -41,6 +42,7 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
   const Tensor x = scores.detach().contiguous(), g = gain.detach().contiguous();
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, performer_prior, y, x, g, q, k, see, step);
+  count_macs(double(y.numel()) * double(q.dim(3)));
   return record(op, y, {scores, gain, phi_q, phi_k},
                 [=](const Tensor& dy, Gradients& grads) {
                   grads.set(0, dy);

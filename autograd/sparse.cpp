@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "autograd/ops_sparse.h"
+#include "tensor/cost_meter.h"
 #include "tensor/kernels_sparse.h"
 
 namespace brine {
@@ -40,6 +41,7 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   Tensor y = Tensor::like(xq), p = Tensor::empty({csr.entries()}, q.dtype(), q.device());
   double scale = 1 / std::sqrt(double(q.dim(3)));
   BRINE_CALL(xq, sparse_attention, y, p, xq, xk, xv, csr, scale);
+  count_macs(2.0 * double(csr.entries()) * double(q.dim(3)));
   if (probabilities) *probabilities = p;
   return record("sparse_attention", y, {q, k, v},
                 [=](const Tensor& dy, Gradients& grads) {
@@ -90,6 +92,7 @@ Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibilit
   check_visibility("estimate_average", see, v.dim(0), v.dim(2));
   Tensor xe = estimate.detach().contiguous(), xv = v.detach().contiguous(), y = Tensor::like(xv);
   BRINE_CALL(xv, estimate_average, y, xe, xv, see);
+  count_macs(double(y.numel()) * double(estimate.dim(3)));
   Tensor out = y.detach();
   return record("estimate_average", y, {estimate, v},
                 [=](const Tensor& dy, Gradients& grads) {

@@ -39,6 +39,10 @@ struct LoadOptions {
 // any other directory with a config.json to itself.
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes = nullptr);
 
+// What config.json says: of a model's directory, of a run's newest good checkpoint, or of the file
+// itself. No weights are read.
+nn::ModelConfig load_config(const std::string& path);
+
 // Reads a Hugging Face directory (one file or shards; f32, f16 or bf16), a checkpoint, or an
 // adapter (see ExportOptions) with its base. Needs little more memory than the f32 weights. Throws
 // Error that lists missing and unknown tensors and names what is not supported.

@@ -19,15 +19,18 @@ struct Weight {
   data::WeightEntry from;
 };
 
-nn::Json read_config(const std::string& directory) {
-  std::string file = (fs::path(directory) / "config.json").string();
+std::string config_file(const std::string& directory) {
+  return (fs::path(directory) / "config.json").string();
+}
+
+nn::Json read_config(const std::string& file) {
   nn::Json json = nn::Json::parse(data::read_file(file, 16 << 20), nullptr, false);
   check(!json.is_discarded(), file, ": not JSON");
   return json;
 }
 
 nn::ModelConfig config_of(const nn::Json& json, const std::string& directory) {
-  return nn::from_hf_config(json, (fs::path(directory) / "config.json").string());
+  return nn::from_hf_config(json, config_file(directory));
 }
 
 // At most so many names of a list are printed.
@@ -162,7 +165,7 @@ Base open_base(const std::string& adapter, const nn::Json& json, const nn::Model
   check(ours.contains("base_hash") && ours["base_hash"].is_string(), file,
         ": has a base_model, but its section \"brine\" no base_hash");
   base.hash = ours["base_hash"].get<std::string>();
-  nn::Json theirs = read_config(base.directory);
+  nn::Json theirs = read_config(config_file(base.directory));
   check(!theirs.contains("base_model"), adapter, ": its base ", base.directory,
         " is an adapter itself");
   nn::ModelConfig of_base = config_of(theirs, base.directory);
@@ -194,11 +197,16 @@ const std::string& LoadedModel::hash() const {
   return hash_;
 }
 
+nn::ModelConfig load_config(const std::string& path) {
+  std::string file = fs::is_regular_file(path) ? path : config_file(resolve_model(path));
+  return nn::from_hf_config(read_config(file), file);
+}
+
 LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   auto start = std::chrono::steady_clock::now();
   LoadedModel m;
   m.directory = resolve_model(path, &m.notes);
-  nn::Json json = read_config(m.directory);
+  nn::Json json = read_config(config_file(m.directory));
   m.config = config_of(json, m.directory);
   Base base;
   if (json.contains("base_model")) base = open_base(m.directory, json, m.config);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/cost.h"
 #include "nn/module.h"
 #include "nn/observer.h"
 #include "nn/schema.h"
@@ -51,6 +52,11 @@ class Attention : public Module {
   // -> [B, T, H d], heads concatenated; 0 at padded queries.
   virtual Tensor forward(const AttentionInput& input) = 0;
   virtual AttentionTraits traits() const = 0;
+  // Adds what forward() costs on one sequence of `tokens` without padding (tensor/cost_meter.h
+  // counts the same); false when the method does not foretell it.
+  virtual bool add_cost(CostTable& /*costs*/, int64_t /*tokens*/, const AttentionDials&) const {
+    return false;
+  }
   // Called before every optimizer step with the number of steps done so far (redrawn features).
   virtual void on_step(int64_t /*steps_done*/) {}
 };

@@ -1,6 +1,8 @@
 // The BERT encoder.
 #include "nn/bert.h"
 
+#include "tensor/cost_meter.h"
+
 namespace brine::nn {
 namespace {
 
@@ -50,9 +52,18 @@ Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
                            .bias = self.qkv_bias,
                            .method = self.method},
                           x, call, tap);
-  Tensor h = attention_norm(add(dropout(attention_dense(context), call.random), x));
-  Tensor inner = activation(intermediate(h));  // [B, T, intermediate_size]
-  return output_norm(add(dropout(output_dense(inner), call.random), h));
+  Tensor h = attention_norm(add(dropout(projected(context), call.random), x));
+  return output_norm(add(dropout(mlp(h), call.random), h));
+}
+
+Tensor BertLayer::projected(const Tensor& context) const {
+  CostScope scope("projections");
+  return attention_dense(context);
+}
+
+Tensor BertLayer::mlp(const Tensor& x) const {
+  CostScope scope("mlp");
+  return output_dense(activation(intermediate(x)));
 }
 
 // cls.predictions: a transform of the hidden state, then the (tied) decoder with a bias.
@@ -127,6 +138,7 @@ Tensor BertModel::layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* 
 
 Tensor BertModel::logits(const Tensor& hidden) const {
   check(masked_, "bert: has no masked-LM head");
+  CostScope scope("head");
   Tensor x = masked_->norm(masked_->activation(masked_->dense(hidden)));
   return linear(x, masked_->decoder ? masked_->decoder->weight : words_->weight, masked_->bias);
 }
@@ -141,6 +153,18 @@ Tensor BertModel::pooled(const Tensor& hidden) const {
 Tensor BertModel::class_logits(const Tensor& hidden, RandomStream* random) const {
   check(classifier_, "bert: has no classification head");
   return (*classifier_)((*classifier_dropout_)(pooled(hidden), random));
+}
+
+void BertModel::add_ends(CostTable& costs, int64_t tokens) const {
+  const double n = double(tokens * config_.hidden_size), C = double(config_.hidden_size);
+  for (int table = 0; table < 3; ++table) costs.op("rest", 0, {n, n});
+  for (int sum = 0; sum < 2; ++sum) costs.op("rest", 0, {n, n, n});
+  costs.op("rest", 0, {n, C, C, n});
+  if (!masked_) return;
+  costs.linear("head", double(tokens), C, C);
+  costs.op("head", 0, {n, n});
+  costs.op("head", 0, {n, C, C, n});
+  costs.linear("head", double(tokens), C, double(config_.vocab_size));
 }
 
 Attention& BertModel::attention(int64_t i) const { return layers_.at(size_t(i))->self.method; }

@@ -63,6 +63,8 @@ struct BertSelfAttention : Module {
 struct BertLayer : Module {
   BertLayer(Init& init, const BertConfig& config, const AttentionMethod& method);
   Tensor operator()(const Tensor& x, const ModelCall& call, Tap* tap);
+  Tensor projected(const Tensor& context) const;
+  Tensor mlp(const Tensor& x) const;
 
   Branch& attention;
   BertSelfAttention& self;
@@ -94,6 +96,9 @@ class BertModel : public Model {
   std::string attention_prefix(int64_t i) const override;
 
   const BertConfig& config() const { return config_; }
+
+ protected:
+  void add_ends(CostTable& costs, int64_t tokens) const override;
 
  private:
   struct MaskedHead;

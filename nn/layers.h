@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "nn/module.h"
+#include "tensor/cost_meter.h"
 
 namespace brine::nn {
 
@@ -67,7 +68,10 @@ struct Mlp : Module {
         fc2(child<Linear>("fc2", init, inner, size)),
         activation(activation) {}
 
-  Tensor operator()(const Tensor& x) const { return fc2(activation(fc1(x))); }
+  Tensor operator()(const Tensor& x) const {
+    CostScope scope("mlp");
+    return fc2(activation(fc1(x)));
+  }
 
   Linear& fc1;
   Linear& fc2;

@@ -1,6 +1,8 @@
 // What the families share: packing, the walk through the layers, attention on three projections.
 #include "nn/model.h"
 
+#include "tensor/cost_meter.h"
+
 namespace brine::nn {
 namespace {
 
@@ -84,6 +86,27 @@ Tensor Model::hidden(const ModelCall& given) {
   return given.attention_mask.defined() ? unpack_rows(x, call) : x;
 }
 
+CostTable Model::costs(int64_t tokens, const AttentionDials& dials) const {
+  const double T = double(tokens), C = double(shape_.hidden_size), F = double(shape_.inner_size);
+  CostTable layer;
+  layer.linear("projections", T, C, 3 * C);
+  for (int part = 0; part < 3; ++part) layer.op("projections", 0, {T * 3 * C, T * C});
+  check(attention(0).add_cost(layer, tokens, dials), "costs: attention method '", attention_name_,
+        "' does not foretell its cost");
+  layer.linear("projections", T, C, C);
+  layer.linear("mlp", T, C, F);
+  layer.op("mlp", 0, {T * F, T * F});
+  layer.linear("mlp", T, F, C);
+  for (int half = 0; half < 2; ++half) {
+    layer.op("rest", 0, {T * C, C, C, T * C});
+    layer.op("rest", 0, {T * C, T * C, T * C});
+  }
+  CostTable all;
+  all.add(layer, double(shape_.layers));
+  add_ends(all, tokens);
+  return all;
+}
+
 Tensor Model::class_logits(const Tensor&, RandomStream*) const {
   throw Error("model: has no classification head");
 }
@@ -103,6 +126,7 @@ void Model::check_ids(const ModelCall& call, const char* family) const {
 }
 
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap) {
+  CostScope scope("projections");
   Tensor q, k, v;
   if (parts.weight.value.defined()) {
     Tensor qkv = linear(x, parts.weight.value, parts.bias.value);  // [B, T, 3C]

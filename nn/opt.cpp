@@ -1,6 +1,8 @@
 // The OPT decoder.
 #include "nn/opt.h"
 
+#include "tensor/cost_meter.h"
+
 namespace brine::nn {
 namespace {
 
@@ -39,6 +41,11 @@ Tensor OptAttention::context(const Tensor& x, const ModelCall& call, Tap* tap) {
                 x, call, tap);
 }
 
+Tensor OptAttention::project(const Tensor& context) const {
+  CostScope scope("projections");
+  return out_proj(context);
+}
+
 OptLayer::OptLayer(Init& init, const OptConfig& c, const AttentionMethod& attention)
     : self_attn(child<OptAttention>("self_attn", init, c, attention)),
       self_attn_layer_norm(child<LayerNorm>("self_attn_layer_norm", init, c.hidden_size)),
@@ -50,7 +57,7 @@ OptLayer::OptLayer(Init& init, const OptConfig& c, const AttentionMethod& attent
 Tensor OptLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
   Tensor in = norm_first ? self_attn_layer_norm(x) : x;
   Tensor context = self_attn.context(in, call, tap);
-  Tensor h = add(x, dropout(self_attn.out_proj(context), call.random));
+  Tensor h = add(x, dropout(self_attn.project(context), call.random));
   if (!norm_first) h = self_attn_layer_norm(h);
   Tensor inner = mlp(norm_first ? final_layer_norm(h) : h);
   Tensor y = add(h, dropout(inner, call.random));
@@ -104,7 +111,20 @@ Tensor OptModel::finish(const Tensor& x) {
 }
 
 Tensor OptModel::logits(const Tensor& hidden) const {
+  CostScope scope("head");
   return lm_head_ ? (*lm_head_)(hidden) : linear(hidden, embed_tokens_->weight, Tensor());
+}
+
+void OptModel::add_ends(CostTable& costs, int64_t tokens) const {
+  const double T = double(tokens), C = double(config_.hidden_size);
+  const double E = double(config_.embedding_size());
+  costs.op("rest", 0, {T * E, T * E});
+  if (project_in_) costs.linear("rest", T, E, C, false);
+  costs.op("rest", 0, {T * C, T * C});
+  costs.op("rest", 0, {T * C, T * C, T * C});
+  if (final_layer_norm_) costs.op("rest", 0, {T * C, C, C, T * C});
+  if (project_out_) costs.linear("rest", T, C, E, false);
+  costs.linear("head", T, E, double(config_.vocab_size), false);
 }
 
 Attention& OptModel::attention(int64_t i) const { return layers_.at(size_t(i))->self_attn.method; }

@@ -47,6 +47,7 @@ struct OptAttention : Module {
   OptAttention(Init& init, const OptConfig& config, const AttentionMethod& method);
   // x [B, T, C] the layer's (normed) input -> context [B, T, C], before out_proj.
   Tensor context(const Tensor& x, const ModelCall& call, Tap* tap);
+  Tensor project(const Tensor& context) const;
 
   int64_t heads;
   Linear& k_proj;
@@ -82,6 +83,9 @@ class OptModel : public Model {
   std::string attention_prefix(int64_t i) const override;
 
   const OptConfig& config() const { return config_; }
+
+ protected:
+  void add_ends(CostTable& costs, int64_t tokens) const override;
 
  private:
   OptConfig config_;

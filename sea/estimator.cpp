@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "nn/random_features.h"
+#include "tensor/cost_meter.h"
 
 namespace brine::sea {
 namespace {
@@ -111,20 +113,27 @@ Estimate Estimator::operator()(const Tensor& q, const Tensor& k, const Tensor& v
         q.shape(), ", ", k.shape(), ", ", v.shape());
   const int64_t T = q.dim(2);
   Estimate e;
+  std::optional<CostScope> part(std::in_place, "performer");
   e.phi_q = random_features(q, see, FeatureSide::queries);
   e.phi_k = random_features(k, see, FeatureSide::keys);
   const Tensor id = identity ? identity->table.value : identity_rows(q.dim(0), T, see);
   // The released code's stabiliser of ReLU features (method 1.2); softmax features have their own.
   const double key_eps = config_.softmax_features(shape_.causal) ? 0 : 1e-6;
   e.context = linear_attention(e.phi_q, e.phi_k, id, v, see, key_eps);
+  part.emplace("mu, nu");
   e.features = mixed(e.context, v);
   e.gates = scaler(e.features);
   Tensor z = query_skip == 1 ? e.features : every_nth_row(e.features, query_skip);
-  e.scores = decoder(nu(z), skipped_lengths(see.lengths, query_skip));
+  Tensor rows = nu(z);
+  part.emplace("decoder");
+  e.scores = decoder(rows, skipped_lengths(see.lengths, query_skip));
   if (prior) {
+    part.emplace("performer");
     e.scores = performer_prior(e.scores, prior->gain, e.phi_q, e.phi_k, see, query_skip);
   }
+  part.emplace("decoder");
   if (query_skip > 1) e.scores = repeat_rows(e.scores, query_skip, T);
+  part.emplace("mask");
   e.estimate = column_softmax(e.scores, see);
   return e;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/conv.h"
+#include "nn/cost.h"
 #include "nn/layers.h"
 #include "sea/config.h"
 
@@ -57,6 +58,9 @@ class ConvDecoder : public nn::Module {
   ConvDecoder(nn::Init& init, int64_t heads, int64_t K, const Decoder& config, bool causal);
   // lengths i64 [B] or undefined.
   Tensor operator()(const Tensor& x, const Tensor& lengths) const;
+
+  // What it costs on one sequence of that many rows.
+  void add_cost(nn::CostTable& costs, const char* component, double rows) const;
 
   const Decoder& config() const { return config_; }
 

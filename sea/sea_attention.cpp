@@ -1,8 +1,11 @@
 // The block in the order of the paper; registers "sea".
 #include "sea/sea_attention.h"
 
+#include <optional>
+
 #include "autograd/ops_sparse.h"
 #include "sea/mask.h"
+#include "tensor/cost_meter.h"
 
 namespace brine::sea {
 namespace {
@@ -36,14 +39,17 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   SelectConfig select = config_.selection();
   if (in.dials.k) select.k = in.dials.k;
   Estimate e = estimator_(in.q, in.k, in.v, in.see, in.dials.query_skip);
+  std::optional<CostScope> part(std::in_place, "mask");
   Mask mask = make_mask(e.estimate, in.see, select);
   if (Tensor forced = in.tap ? in.tap->forced("selected") : Tensor(); forced.defined()) {
     mask.selection.selected = forced;
     mask.csr = build_csr(forced, in.see, select.k);
   }
+  part.emplace("sparse attention");
   Tensor probabilities;
   Tensor context = masked_attention(in.q, in.k, in.v, mask.csr, in.dials.dense_path,
                                     in.tap ? &probabilities : nullptr);
+  part.emplace("output");
   Tensor average = average_context(e.estimate, in.v, in.see);
   if (in.tap) {
     in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.see));

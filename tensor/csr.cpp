@@ -1,6 +1,7 @@
 // The checked front of selection and CSR building.
 #include "tensor/csr.h"
 
+#include "tensor/cost_meter.h"
 #include "tensor/kernels_sparse.h"
 
 namespace brine {
@@ -68,6 +69,7 @@ Selection select_columns(const Tensor& estimate, const Visibility& see,
   Tensor nan_count = Tensor::empty({1}, Dtype::i64, x.device());
   BRINE_CALL(x, select_columns, result.selected, result.n_sel, nan_count, x, see, config);
   int64_t nans = nan_count.data<int64_t>()[0];
+  count_bytes(double(x.numel()) * double(item_size(x.dtype())) + double(x.numel()));
   check(nans == 0, "select_columns: ", nans, " values of the estimate are NaN");
   return result;
 }
@@ -93,6 +95,7 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int6
   int64_t entries = B ? csr.row_pointers.data<int64_t>()[B * (T + 1) - 1] : 0;
   csr.columns = Tensor::empty({entries}, Dtype::i32, s.device());
   BRINE_CALL(s, fill_csr, csr, s, see, k);
+  count_bytes(double(s.numel()) + 4.0 * double(entries));
   return csr;
 }
 

@@ -22,6 +22,19 @@ BRINE_KERNEL(softmax_features_backward, Tensor dprojected, Tensor dx, Tensor dph
              Tensor x, double eps, Tensor lengths)
 
 // ---- linear attention (cpu/linear_attention.cpp)
+// Keys that it takes in at once: products inside, a running state between.
+inline constexpr int64_t kLinearAttentionChunk = 48;
+
+// Multiply-adds of its forward pass over one head of T rows, m features and e values: the state
+// takes every row in and answers it; a causal chunk of n rows looks into itself, too.
+inline double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal) {
+  double macs = 2.0 * double(T) * double(m) * double(e);
+  for (int64_t s = 0; causal && s < T; s += kLinearAttentionChunk) {
+    const double n = double(T - s < kLinearAttentionChunk ? T - s : kLinearAttentionChunk);
+    macs += n * n * double(m + e);
+  }
+  return macs;
+}
 // y [B, H, T, e] = sum_s phi_q(t) . phi_k(s) v(s) / den(t) over the keys s that t sees,
 // den(t) [B, H, T] = phi_q(t) . (sum_s phi_k(s) + eps); rows of padding are 0 (den 1).
 // The values are [identity ; v]: v [B, H, T, d] and identity [P, i] (row t for token t, P >= T),

@@ -60,6 +60,8 @@ std::vector<BenchRow> bench_pointwise();
 std::vector<BenchRow> bench_gemm();
 std::vector<BenchRow> bench_conv();
 std::vector<BenchRow> bench_attention();
+// Time, rate and memory of the components of every method's block, forward and backward.
+std::vector<BenchRow> bench_breakdown();
 // The parts of the sparse path; ratio = time per token over that at the smallest T.
 std::vector<BenchRow> bench_sparse();
 std::vector<BenchRow> bench_train();

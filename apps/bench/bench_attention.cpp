@@ -1,72 +1,14 @@
 // The attention block, q, k, v to context, of every causal method: how its cost grows with T.
-#include <nlohmann/json.hpp>
-
 #include "apps/bench/bench.h"
+#include "apps/bench/block.h"
 #include "apps/terminal.h"
-#include "nn/attention.h"
-#include "nn/parameter_store.h"
 #include "tensor/allocator.h"
 
 namespace brine::bench {
 namespace {
 
-constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
 // A T x T method stops where its maps would take more than this.
 constexpr double kMostMapBytes = 6e9;
-
-Tensor noise(const Shape& shape, uint64_t seed) {
-  Tensor x = Tensor::empty(shape);
-  const RandomSlice slice{seed, 0, 0};
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
-  return x;
-}
-
-struct Block {
-  std::string name;  // "sea lean"
-  std::unique_ptr<nn::Attention> attention;
-  std::unique_ptr<nn::ParameterStore> store;
-};
-
-// Sets those of the common keys that the method has. Null when it refuses a causal model.
-Block make_block(const std::string& method, const nn::Json& settings) {
-  std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
-  nn::Schema keys;
-  made->describe(keys);
-  for (const auto& [key, value] : settings.items()) {
-    if (keys.find(key)) keys.set(key, value);
-  }
-  nn::Init init{.random = {.seed = 1}};
-  Block block;
-  block.name = method;
-  if (keys.find("decoder")) block.name += " " + settings["decoder"].get<std::string>();
-  try {
-    block.attention = made->make(
-        init, {.heads = kHeads, .head_size = kHeadSize, .max_positions = 16384, .causal = true});
-  } catch (const Error& refusal) {
-    log_info(block.name, ": ", refusal.what());
-    return block;
-  }
-  if (!block.attention->named_parameters().empty()) {
-    block.store = std::make_unique<nn::ParameterStore>(*block.attention);
-  }
-  return block;
-}
-
-struct Inputs {
-  explicit Inputs(int64_t T)
-      : hidden(noise({1, T, kHeads * kHeadSize}, 4)), dy(noise({1, T, kHeads * kHeadSize}, 5)) {
-    for (uint64_t i = 0; i < 3; ++i) {
-      Tensor x = noise({1, kHeads, T, kHeadSize}, i + 1);
-      leaves.push_back(require_grad(x, Tensor::zeros_like(x)));
-    }
-  }
-  nn::AttentionInput input() const {
-    return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = hidden};
-  }
-
-  std::vector<Tensor> leaves;
-  Tensor hidden, dy;
-};
 
 BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
   auto run = [&] {
@@ -116,14 +58,7 @@ void bench_block(const Block& block, std::vector<BenchRow>& rows) {
 
 std::vector<BenchRow> bench_attention() {
   std::vector<BenchRow> rows;
-  for (const auto& [method, factory] : nn::attention_methods()) {
-    for (const char* decoder : {"lean", "paper"}) {
-      const Block block =
-          make_block(method, {{"k", kKept}, {"columns", kColumns}, {"decoder", decoder}});
-      if (block.attention) bench_block(block, rows);
-      if (block.name == method) break;  // it has no decoder
-    }
-  }
+  for (const Block& block : every_block(token_counts().back())) bench_block(block, rows);
   return rows;
 }
 

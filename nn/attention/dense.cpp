@@ -3,22 +3,37 @@
 
 #include "autograd/ops.h"
 #include "nn/attention.h"
+#include "tensor/cost_meter.h"
 
 namespace brine::nn {
 namespace {
 
 class Dense : public Attention {
  public:
-  Dense(Init&, const AttentionShape&, const NoSettings&) {}
+  Dense(Init&, const AttentionShape& shape, const NoSettings&) : shape_(shape) {}
 
   AttentionTraits traits() const override { return {}; }
 
+  bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials&) const override {
+    const double T = double(tokens), H = double(shape_.heads), d = double(shape_.head_size);
+    const char* part = "attention";
+    costs.op(part, H * T * T * d, {H * T * d, H * T * d, H * T * T});
+    costs.op(part, 0, {H * T * T, H * T * T});
+    costs.op(part, H * T * T * d, {H * T * T, H * T * d, H * T * d});
+    costs.op(part, 0, {H * T * d, H * T * d});
+    return true;
+  }
+
   Tensor forward(const AttentionInput& in) override {
+    CostScope part("attention");
     Tensor scores = matmul(in.q, in.k, false, true);  // [B, H, T, T]
     Tensor probs = softmax(scores, 1 / std::sqrt(double(in.q.dim(-1))), in.see);
     if (in.tap) in.tap->put("probabilities", probs);
     return merge_heads(matmul(probs, in.v));
   }
+
+ private:
+  AttentionShape shape_;
 };
 const RegisterAttention<Dense, NoSettings> registration("dense");
 

@@ -6,6 +6,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops_sparse.h"
 #include "nn/attention.h"
+#include "tensor/cost_meter.h"
 
 namespace brine::nn {
 namespace {
@@ -57,15 +58,26 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
 class Recent : public Attention {
  public:
   Recent(Init&, const AttentionShape& shape, const RecentConfig& config)
-      : k_(config.k), causal_(shape.causal) {}
+      : k_(config.k), shape_(shape) {}
 
   AttentionTraits traits() const override {
-    return {.causal = causal_, .bidirectional = !causal_, .linear = true, .sparse = true};
+    return {
+        .causal = shape_.causal, .bidirectional = !shape_.causal, .linear = true, .sparse = true};
+  }
+
+  bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials& dials) const override {
+    const double T = double(tokens), H = double(shape_.heads), d = double(shape_.head_size);
+    const double k = double(std::min(dials.k ? dials.k : k_, tokens));
+    const double entries = H * (shape_.causal ? k * (k + 1) / 2 + (T - k) * k : T * k);
+    costs.op("attention", 2 * entries * d, {H * T * d, H * T * d, H * T * d, H * T * d});
+    costs.op("attention", 0, {H * T * d, H * T * d});
+    return true;
   }
 
   Tensor forward(const AttentionInput& in) override {
     int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2);
     int64_t k = in.dials.k ? in.dials.k : k_;
+    CostScope part("attention");
     FlatCsr csr = recent_keys(B, H, T, k, in.see);
     Tensor c = in.dials.dense_path
                    ? matmul(masked_softmax(matmul(in.q, in.k, false, true), csr_to_mask(csr),
@@ -77,7 +89,7 @@ class Recent : public Attention {
 
  private:
   int64_t k_;
-  bool causal_;
+  AttentionShape shape_;
 };
 const RegisterAttention<Recent, RecentConfig> registration("recent");
 

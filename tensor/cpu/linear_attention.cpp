@@ -11,7 +11,7 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kChunk = 48;
+constexpr int64_t kChunk = kLinearAttentionChunk;
 
 // c [M, N] = op(a) op(b) + beta c
 struct Side {

@@ -40,6 +40,27 @@ TEST_CASE("eval: a teacher under a sliding window, which is dense attention when
   CHECK(evaluated("--model student --attention recent").at("attention") == "recent");
 }
 
+TEST_CASE("flops: a table of components beside dense attention, from a config alone") {
+  Json out = Json::parse(world().must("flops --model student --tokens 4096 --json").out);
+  CHECK(out.at("attention") == "sea");
+  CHECK(out.at("tokens") == 4096);
+  for (const char* part : {"performer", "mu, nu", "decoder", "mask", "sparse attention", "output",
+                           "projections", "mlp", "head", "rest", "all"}) {
+    CHECK_MESSAGE(double(out.at("costs").at(part).at("bytes")) > 0, part);
+  }
+  auto all = [](const Json& table) { return double(table.at("all").at("multiply_adds")); };
+  Json longer = Json::parse(world().must("flops --model student --tokens 8192 --json").out);
+  CHECK(all(longer.at("costs")) == doctest::Approx(2 * all(out.at("costs"))).epsilon(0.01));
+  CHECK(all(longer.at("dense")) > 2.5 * all(out.at("dense")));
+  Json skipped = Json::parse(
+      world().must("flops --model student --tokens 4096 --query-skip 4 --k 2 --json").out);
+  CHECK(all(skipped.at("costs")) < all(out.at("costs")));
+  CHECK(world().must("flops --model student").out.find("sparse attention") != std::string::npos);
+  Finished f = world().run("flops --model nowhere");
+  CHECK(f.status == 1);
+  CHECK(f.error.find("nowhere") != std::string::npos);
+}
+
 TEST_CASE("eval: copies and loss_from change what is predicted, and the protocol says so") {
   Json plain = evaluated("--model teacher"), twice = evaluated("--model teacher --copies 2"),
        late = evaluated("--model teacher --copies 2 --loss-from 16");

@@ -1,0 +1,67 @@
+// Where the time and the memory of an attention block go, by component.
+#include <algorithm>
+#include <map>
+
+#include "apps/bench/bench.h"
+#include "apps/bench/block.h"
+#include "tensor/allocator.h"
+#include "tensor/cost_meter.h"
+
+namespace brine::bench {
+namespace {
+
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + std::ptrdiff_t(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+// One forward and backward pass with the meter on.
+std::map<std::string, Cost> metered(const Block& block, const Inputs& in) {
+  CostMeter meter;
+  Tensor y = block.attention->forward(in.input());
+  backward(y, in.dy);
+  CostScope settle("rest");  // books what is open
+  return meter.costs();
+}
+
+void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRow>& rows) {
+  const Inputs in(T);
+  metered(block, in);
+  std::map<std::string, std::vector<double>> times;
+  std::map<std::string, Cost> costs;
+  const int runs = is_quick() ? 1 : 7;
+  for (int run = 0; run < runs; ++run) {
+    costs = metered(block, in);
+    for (const auto& [component, cost] : costs) times[component].push_back(cost.ms);
+  }
+  double total = 0;
+  for (auto& [component, ms] : times) total += median(ms);
+  for (const auto& [component, cost] : costs) {
+    const double ms = median(times[component]);
+    if (component == "rest") continue;
+    const double rate = cost.macs > 0 && ms > 0 ? 2e-6 * cost.macs / ms : 0;
+    rows.push_back({.name = block.name + ": " + component,
+                    .shape = join("[1, ", kHeads, ", ", T, ", ", kHeadSize, "]"),
+                    .ms = ms,
+                    .rate = rate,
+                    .unit = "GFLOP/s",
+                    .share = rate / peak,
+                    .peak = cost.peak,
+                    .notes = {{"share_of_time", ms / total},
+                              {"us_per_token", 1e3 * ms / double(T)},
+                              {"megabytes_per_token", 1e-6 * cost.bytes / double(T)}}});
+  }
+  trim();
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_breakdown() {
+  std::vector<BenchRow> rows;
+  const double peak = peak_flops();
+  const int64_t T = sized(4096, 96);
+  for (const Block& block : every_block(T)) bench_block(block, T, peak, rows);
+  return rows;
+}
+
+}  // namespace brine::bench

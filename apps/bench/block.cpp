@@ -1,0 +1,67 @@
+// Blocks and inputs of the attention benches.
+#include "apps/bench/block.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/terminal.h"
+
+namespace brine::bench {
+namespace {
+
+Tensor noise(const Shape& shape, uint64_t seed) {
+  Tensor x = Tensor::empty(shape);
+  const RandomSlice slice{seed, 0, 0};
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
+  return x;
+}
+
+}  // namespace
+
+Block make_block(const std::string& method, const nn::Json& settings, int64_t positions) {
+  std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
+  nn::Schema keys;
+  made->describe(keys);
+  for (const auto& [key, value] : settings.items()) {
+    if (keys.find(key)) keys.set(key, value);
+  }
+  nn::Init init{.random = {.seed = 1}};
+  Block block;
+  block.name = method;
+  if (keys.find("decoder")) block.name += " " + settings["decoder"].get<std::string>();
+  try {
+    block.attention = made->make(
+        init,
+        {.heads = kHeads, .head_size = kHeadSize, .max_positions = positions, .causal = true});
+  } catch (const Error& refusal) {
+    log_info(block.name, ": ", refusal.what());
+    return block;
+  }
+  if (!block.attention->named_parameters().empty()) {
+    block.store = std::make_unique<nn::ParameterStore>(*block.attention);
+  }
+  return block;
+}
+
+std::vector<Block> every_block(int64_t positions) {
+  std::vector<Block> blocks;
+  for (const auto& [method, factory] : nn::attention_methods()) {
+    for (const char* decoder : {"lean", "paper"}) {
+      Block block = make_block(method, {{"k", kKept}, {"columns", kColumns}, {"decoder", decoder}},
+                               positions);
+      const bool has_decoders = block.name != method;
+      if (block.attention) blocks.push_back(std::move(block));
+      if (!has_decoders) break;
+    }
+  }
+  return blocks;
+}
+
+Inputs::Inputs(int64_t T)
+    : hidden(noise({1, T, kHeads * kHeadSize}, 4)), dy(noise({1, T, kHeads * kHeadSize}, 5)) {
+  for (uint64_t i = 0; i < 3; ++i) {
+    Tensor x = noise({1, kHeads, T, kHeadSize}, i + 1);
+    leaves.push_back(require_grad(x, Tensor::zeros_like(x)));
+  }
+}
+
+}  // namespace brine::bench

@@ -1,0 +1,39 @@
+// A block of an attention method at the size that benches compare: H = 12, d = 64, causal.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "nn/attention.h"
+#include "nn/parameter_store.h"
+
+namespace brine::bench {
+
+inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
+
+struct Block {
+  std::string name;  // "sea lean"
+  std::unique_ptr<nn::Attention> attention;
+  std::unique_ptr<nn::ParameterStore> store;
+};
+
+// Sets those of the common keys that the method has. Null when it refuses a causal model.
+Block make_block(const std::string& method, const nn::Json& settings, int64_t positions);
+
+// Every registered method in every one of its decoders.
+std::vector<Block> every_block(int64_t positions);
+
+// Random q, k, v of one sequence as leaves, and a gradient for the result.
+struct Inputs {
+  explicit Inputs(int64_t T);
+  nn::AttentionInput input() const {
+    return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = hidden};
+  }
+
+  std::vector<Tensor> leaves;
+  Tensor hidden, dy;
+};
+
+}  // namespace brine::bench

@@ -1,0 +1,68 @@
+// What a pass through a model costs, by component: multiply-adds, bytes, time and memory. Nothing
+// is booked unless a CostMeter lives; then ops book what they do under the innermost CostScope.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace brine {
+
+struct Cost {
+  double macs = 0;   // multiply-adds of products, convolutions and sparse rows
+  double bytes = 0;  // every op's inputs read once and its output written once; views are free
+  double ms = 0;     // wall time, without that of scopes inside
+  int64_t peak = 0;  // most bytes alive at once beyond those alive when the scope was entered
+};
+
+// The meter of the process. One at a time, used by the thread that calls the ops.
+class CostMeter {
+ public:
+  CostMeter();
+  ~CostMeter();
+  CostMeter(const CostMeter&) = delete;
+  CostMeter& operator=(const CostMeter&) = delete;
+
+  // By component; backward's work is under "backward of <component>".
+  const std::map<std::string, Cost>& costs() const { return costs_; }
+  static CostMeter* current() { return current_; }
+  void add_macs(double macs);
+  void add_bytes(double bytes);
+
+ private:
+  friend class CostScope;
+  using Clock = std::chrono::steady_clock;
+  void settle();  // books time and memory since the last change of scope
+
+  static inline CostMeter* current_ = nullptr;
+  std::map<std::string, Cost> costs_;
+  Clock::time_point since_;
+  int64_t before_ = 0;  // bytes alive when the present scope was entered
+};
+
+// While one lives, costs belong to that component.
+class CostScope {
+ public:
+  explicit CostScope(const char* component, bool backward = false);
+  ~CostScope();
+  CostScope(const CostScope&) = delete;
+  CostScope& operator=(const CostScope&) = delete;
+
+  // The innermost one of this thread, "rest" outside of all.
+  static const char* component();
+
+ private:
+  const char* outer_;
+  bool outer_backward_;
+  int64_t outer_before_ = 0;
+};
+
+inline void count_macs(double macs) {
+  if (CostMeter* meter = CostMeter::current()) meter->add_macs(macs);
+}
+inline void count_bytes(double bytes) {
+  if (CostMeter* meter = CostMeter::current()) meter->add_bytes(bytes);
+}
+
+}  // namespace brine
