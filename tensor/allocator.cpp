@@ -21,9 +21,17 @@ constexpr size_t kGuard = 64;
 constexpr unsigned char kGuardByte = 0xa5;
 constexpr size_t kHugePage = size_t(2) << 20;
 
+// Waiting blocks of one size class.
+struct Bin {
+  std::vector<void*> blocks;
+  uint64_t used = 0;  // when one was last asked for, in requests
+};
+
 struct Cache {
   std::mutex mutex;
-  std::map<size_t, std::vector<void*>> waiting;  // by size class
+  std::map<size_t, Bin> waiting;  // by size class
+  uint64_t requests = 0;
+  int64_t most_live = 0;  // since start
   AllocatorStats stats;
   size_t cap = 0;
   bool poison = false;
@@ -39,14 +47,34 @@ Cache& cache() {
 }
 
 void trim_locked(Cache& c) {
-  for (auto& [size, blocks] : c.waiting) {
-    for (void* p : blocks) std::free(p);
-    c.stats.reserved -= int64_t(size * blocks.size());
+  for (auto& [size, bin] : c.waiting) {
+    for (void* p : bin.blocks) std::free(p);
+    c.stats.reserved -= int64_t(size * bin.blocks.size());
   }
   c.waiting.clear();
 }
 
+// Batches of ever new lengths leave blocks of ever new sizes behind. When the system is asked for
+// more, those that waited longest go until half more than was ever alive at once remains.
+void make_room(Cache& c, size_t size) {
+  constexpr int64_t kFree = 64 << 20;
+  const int64_t live = c.stats.live + int64_t(size);
+  const int64_t most = std::max(c.most_live, live);
+  while (c.stats.reserved + int64_t(size) > most + most / 2 + kFree) {
+    auto oldest = c.waiting.end();
+    for (auto it = c.waiting.begin(); it != c.waiting.end(); ++it) {
+      if (it->second.blocks.empty()) continue;
+      if (oldest == c.waiting.end() || it->second.used < oldest->second.used) oldest = it;
+    }
+    if (oldest == c.waiting.end()) return;
+    std::free(oldest->second.blocks.back());
+    oldest->second.blocks.pop_back();
+    c.stats.reserved -= int64_t(oldest->first);
+  }
+}
+
 void* ask_system(Cache& c, size_t size) {
+  make_room(c, size);
   if (c.cap && size_t(c.stats.reserved) + size > c.cap) trim_locked(c);
   check(!c.cap || size_t(c.stats.reserved) + size <= c.cap, "allocate: ", size, " bytes over the ",
         "cap of ", c.cap, " bytes, ", c.stats.reserved,
@@ -88,15 +116,17 @@ void* allocate(size_t bytes, Device device) {
   Cache& c = cache();
   std::lock_guard lock(c.mutex);
   size_t size = size_class(bytes + (c.guard ? 2 * kGuard : 0));
-  auto& bin = c.waiting[size];
+  Bin& bin = c.waiting[size];
+  bin.used = ++c.requests;
   void* p = nullptr;
-  if (!bin.empty()) {
-    p = bin.back();
-    bin.pop_back();
+  if (!bin.blocks.empty()) {
+    p = bin.blocks.back();
+    bin.blocks.pop_back();
   } else {
     p = ask_system(c, size);
   }
   c.stats.live += int64_t(size);
+  c.most_live = std::max(c.most_live, c.stats.live);
   c.stats.peak_live = std::max(c.stats.peak_live, c.stats.live);
   if (c.poison) std::memset(p, 0xff, size);
   if (!c.guard) return p;
@@ -123,7 +153,7 @@ void release(void* block, size_t bytes, Device) noexcept {
   }
   c.stats.live -= int64_t(size);
   try {
-    c.waiting[size].push_back(base);
+    c.waiting[size].blocks.push_back(base);
   } catch (...) {
     std::free(base);
     c.stats.reserved -= int64_t(size);
@@ -146,6 +176,7 @@ void reset_peak(Device) {
 void trim(Device) {
   Cache& c = cache();
   std::lock_guard lock(c.mutex);
+  c.most_live = c.stats.live;
   trim_locked(c);
 }
 

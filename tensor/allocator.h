@@ -28,7 +28,8 @@ void release(void* block, size_t bytes, Device device) noexcept;
 
 AllocatorStats allocator_stats(Device device = {});
 void reset_peak(Device device = {});
-// Gives waiting blocks back to the system.
+// Gives waiting blocks back to the system. (Beyond one and a half times what was alive at once,
+// those that waited longest go by themselves when more is needed.)
 void trim(Device device = {});
 // The most bytes to reserve; 0 = no cap.
 void set_memory_cap(size_t bytes, Device device = {});

@@ -58,6 +58,26 @@ TEST_CASE("the cap is kept, and waiting blocks are given back first") {
   CHECK_NOTHROW(Tensor::empty({4 << 20}, Dtype::u8));
 }
 
+TEST_CASE("blocks of sizes that do not come again are given back") {
+  trim();
+  constexpr int64_t kMiB = int64_t(1) << 20;
+  const int64_t before = allocator_stats().reserved, live = allocator_stats().live;
+  // A batch of every length: never more than 300 MiB at once, one and a half gigabytes of sizes in
+  // all.
+  for (int64_t length = 100; length <= 150; ++length) {
+    const auto bytes = size_t(length * kMiB);
+    void *a = allocate(bytes, {}), *b = allocate(bytes, {});
+    release(a, bytes, {});
+    release(b, bytes, {});
+    CHECK(allocator_stats().reserved - before <= (live + 320 * kMiB) * 3 / 2 + 64 * kMiB);
+  }
+  // The same sizes again and again are not given back.
+  const int64_t calls = allocator_stats().system_calls;
+  for (int n = 0; n < 10; ++n) release(allocate(150 * kMiB, {}), 150 * kMiB, {});
+  CHECK(allocator_stats().system_calls == calls);
+  trim();
+}
+
 TEST_CASE("what no machine has is refused with the sizes") {
   CHECK_THROWS_AS(Tensor::empty({int64_t(1) << 55}, Dtype::f32), Error);
   CHECK_THROWS_WITH_AS(Tensor::empty({int64_t(1) << 40, int64_t(1) << 40}),
