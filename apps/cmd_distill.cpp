@@ -6,12 +6,13 @@
 #include "data/sha256.h"
 #include "distill/dump_teacher.h"
 #include "distill/model_io.h"
+#include "distill/self_teacher.h"
 
 namespace brine {
 namespace {
 
 struct Distill {
-  std::string teacher, dump;
+  std::string teacher, model, dump;
   std::vector<std::string> data;
   int64_t top_logits = 0;
   TaskKeys task{.task = {}, .data = {}, .valid_split = {}, .epochs = 20};
@@ -21,8 +22,11 @@ struct Distill {
   Distill() { parts.config.attention = "sea"; }
 
   void describe(nn::Schema& s) {
-    s.field("teacher", teacher, "Directory of the teacher, whose weights the student starts from",
+    s.field("teacher", teacher,
+            "Directory of the teacher, whose weights the student starts from; self: the student's "
+            "own dense attention (losses approx, prob and task)",
             {.required = true});
+    s.field("model", model, "With --teacher self: the student, a model or run, that learns on");
     s.field("dump", dump, "Dump of the teacher; none: the teacher runs beside the student");
     s.field("data", data, "Text files to train on, or the directory of the task");
     s.field("task", task.task,
@@ -38,6 +42,7 @@ struct Distill {
 
   int run(const RunContext& context);
   void run_task(const distill::LoadedModel& loaded, const RunContext& context);
+  int run_self(const RunContext& context);
 };
 
 // The decoder that an encoder can have, unless the user asked for another.
@@ -65,9 +70,45 @@ void Distill::run_task(const distill::LoadedModel& loaded, const RunContext& con
   prepare_task(parts, keys, task, context);
 }
 
+int Distill::run_self(const RunContext& context) {
+  TrainingRun& run = parts;
+  check(!model.empty(), "distill: --teacher self needs --model, the student");
+  check(dump.empty() && task.task.empty() && top_logits == 0,
+        "distill: --teacher self takes text, without dump, task and top_logits");
+  check(!data.empty(), "distill: --data is needed");
+  auto unless_given = [&](const char* key, double& weight) {
+    if (!context.keys.find(join("losses.", key))->given) weight = 0;
+  };
+  unless_given("context", run.losses.context);
+  unless_given("kd", run.losses.kd);
+  unless_given("kd_task", run.losses.kd_task);
+  distill::LoadedModel loaded = distill::load_model(model, {.gradients = true});
+  warn_of(loaded);
+  check(loaded.model->attention_traits().sparse, "distill: ", model, " has attention '",
+        loaded.config.attention, "', which has nothing to learn from its own dense attention");
+  run.tokenizer = distill::tokenizer_of(loaded.directory);
+  train_on(run, std::move(loaded), context, model);
+  const int64_t positions = run.config.shape().max_positions;
+  const int64_t window = keys.sequence_length ? keys.sequence_length : positions;
+  check(window <= positions, "distill: sequence_length ", window, " is longer than the model's ",
+        positions, " positions");
+  run.inputs["tokenizer"] = run.tokenizer->hash();
+  run.teacher = std::make_unique<distill::SelfTeacher>();
+  run.subject = join("student ", run.config.attention, " in ", model, ", its own teacher");
+  run.train = windows_of(load_texts(run, "data", data, window, keys.copies), window, context.seed,
+                         keys.copies);
+  if (!keys.valid.empty()) {
+    run.valid = windows_of(load_texts(run, "valid", keys.valid, window, keys.copies), window, 0,
+                           keys.copies);
+  }
+  return run_training(run, keys, context);
+}
+
 int Distill::run(const RunContext& context) {
   TrainingRun& run = parts;
   claim_directory(run, keys);
+  if (teacher == "self") return run_self(context);
+  check(model.empty(), "distill: --model is for --teacher self");
   distill::LoadedModel loaded = distill::load_model(teacher);
   warn_of(loaded);
   check(loaded.config.attention == "dense", "distill: the teacher ", teacher, " has attention '",

@@ -34,14 +34,6 @@ struct Train {
   int run(const RunContext& context);
 };
 
-// A key that was given although --model already fixes it.
-void refuse_given(const nn::Schema& keys, const std::string& section, const std::string& model) {
-  for (const nn::Schema::Field& f : keys.fields()) {
-    bool fixed = f.given && f.active() && !f.selects && f.key.rfind(section, 0) == 0;
-    check(!fixed, "train: ", f.key, " cannot be set, ", model, " has its own");
-  }
-}
-
 // The weights of a directory under the attention method that was asked for, or new ones.
 void make_or_load(Train& t, const RunContext& context) {
   TrainingRun& run = t.parts;
@@ -57,22 +49,15 @@ void make_or_load(Train& t, const RunContext& context) {
   }
   distill::LoadedModel loaded = distill::load_model(t.model, {.gradients = true});
   warn_of(loaded);
-  run.inputs["model"] = loaded.hash();
-  run.config.copy_sizes(loaded.config);
   const nn::Schema::Field* method = context.keys.find("attention.method");
   if (method && method->given && run.config.attention != loaded.config.attention) {
+    run.inputs["model"] = loaded.hash();
+    run.config.copy_sizes(loaded.config);
     run.model = distill::make_student(run.config, *loaded.model, context.seed);
     run.store = std::make_unique<nn::ParameterStore>(*run.model);
     return;
   }
-  refuse_given(context.keys, "attention.", t.model);
-  // In place: context.keys points into run.config.
-  nn::Schema theirs, ours;
-  loaded.config.describe_attention(theirs);
-  run.config.describe_attention(ours);
-  ours.set_all(theirs.to_json());
-  run.model = loaded.model;
-  run.store = std::move(loaded.store);
+  train_on(run, std::move(loaded), context, t.model);
 }
 
 int Train::run(const RunContext& context) {

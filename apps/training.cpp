@@ -135,6 +135,27 @@ void print_dry_run(TrainingRun& run, const TrainingKeys& keys, uint64_t seed) {
             << "the run           " << human_seconds(total) << "\n";
 }
 
+void refuse_given(const nn::Schema& keys, const std::string& section, const std::string& path) {
+  for (const nn::Schema::Field& f : keys.fields()) {
+    bool fixed = f.given && f.active() && !f.selects && f.key.rfind(section, 0) == 0;
+    check(!fixed, f.key, " cannot be set, ", path, " has its own");
+  }
+}
+
+void train_on(TrainingRun& run, distill::LoadedModel loaded, const RunContext& context,
+              const std::string& path) {
+  refuse_given(context.keys, "attention.", path);
+  run.inputs["model"] = loaded.hash();
+  run.config.copy_sizes(loaded.config);
+  // In place: context.keys points into run.config.
+  nn::Schema theirs, ours;
+  loaded.config.describe_attention(theirs);
+  run.config.describe_attention(ours);
+  ours.set_all(theirs.to_json());
+  run.model = loaded.model;
+  run.store = std::move(loaded.store);
+}
+
 void warn_of(const distill::LoadedModel& loaded) {
   for (const std::string& why : loaded.notes) log_warning("checkpoint skipped: ", why);
 }

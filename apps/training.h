@@ -56,6 +56,13 @@ data::TokenCorpus load_texts(const std::vector<std::string>& files,
 data::TokenCorpus load_texts(TrainingRun& run, const std::string& role,
                              const std::vector<std::string>& files, int64_t window,
                              int64_t copies = 1);
+// Throws at a key of that section that was given although the model in `path` fixes it.
+void refuse_given(const nn::Schema& keys, const std::string& section, const std::string& path);
+
+// Makes `run` go on with a loaded model under its own settings, which may not be given.
+void train_on(TrainingRun& run, distill::LoadedModel loaded, const RunContext& context,
+              const std::string& path);
+
 // All windows of a corpus that load_texts() gave for the same `window` and `copies`.
 std::unique_ptr<distill::WindowSource> windows_of(data::TokenCorpus corpus, int64_t window,
                                                   uint64_t seed, int64_t copies = 1);

@@ -33,6 +33,7 @@ class LayerLosses : public nn::LayerObserver {
         share_(share) {}
 
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
+    teacher_.look_at(i, tap);
     TeacherLayer t = teacher_.layer(i);
     Visibility see{.causal = causal_, .lengths = batch_.lengths};
     if (config_.approx) {

@@ -61,6 +61,54 @@ TEST_CASE("flops: a table of components beside dense attention, from a config al
   CHECK(f.error.find("nowhere") != std::string::npos);
 }
 
+TEST_CASE("extend and self-distillation: a student grows and learns at its new length") {
+  const World& w = world();
+  w.must("extend --model student --positions 48 --out longer");
+  Json longer = evaluated("--model longer");
+  CHECK(std::string(longer.at("protocol")).find("windows of 48") != std::string::npos);
+  w.must(
+      "distill --teacher self --model longer --data text.txt --out self --steps 2 --batch-size 2");
+  std::string log = read_all(w.path("self/log.jsonl"));
+  CHECK(log.find("\"approx\"") != std::string::npos);
+  CHECK(log.find("\"kd\"") == std::string::npos);
+  CHECK(evaluated("--model self").at("attention") == "sea");
+  auto refused = [&](const std::string& command, const std::string& why) {
+    Finished f = w.run(command);
+    CHECK(f.status == 1);
+    CHECK_MESSAGE(f.error.find(why) != std::string::npos, f.error);
+  };
+  refused("extend --model student --positions 20 --out x", "has 32 positions already");
+  refused("distill --teacher self --data text.txt --out x", "needs --model");
+  refused("distill --teacher self --model teacher --data text.txt --out x", "nothing to learn");
+  refused("distill --teacher self --model student --data text.txt --out x --kd 1",
+          "set losses.kd to 0");
+  refused("distill --teacher self --model student --data text.txt --out x --columns 8",
+          "attention.columns cannot be set");
+  refused("distill --teacher teacher --model student --data text.txt --out x", "--teacher self");
+}
+
+TEST_CASE("sweep: a grid of dials as a table and a TSV file") {
+  const World& w = world();
+  std::string table = w.must(
+                           "sweep --model student --data text.txt --k 2 4 --query-skip 1 3 "
+                           "--max-windows 4 --teacher teacher --out sweep.tsv")
+                          .out;
+  std::string tsv = read_all(w.path("sweep.tsv"));
+  CHECK(tsv.find("k\tquery_skip\tperplexity\tms_per_window\tmegabytes\tmask_recall\n") == 0);
+  CHECK(std::count(tsv.begin(), tsv.end(), '\n') == 5);
+  CHECK(std::count(table.begin(), table.end(), '\n') == 5);
+  Json plain = evaluated("--model student --k 2");
+  char wanted[64];
+  std::snprintf(wanted, sizeof wanted, "\n2\t1\t%.6f\t", double(plain.at("perplexity")));
+  CHECK_MESSAGE(tsv.find(wanted) != std::string::npos, tsv);
+  Finished f = w.run("sweep --model student --data text.txt --out sweep.tsv");
+  CHECK(f.status == 1);
+  CHECK(f.error.find("exists already") != std::string::npos);
+  f = w.run("sweep --model teacher --data text.txt");
+  CHECK(f.status == 1);
+  CHECK(f.error.find("has no dials") != std::string::npos);
+}
+
 TEST_CASE("eval: copies and loss_from change what is predicted, and the protocol says so") {
   Json plain = evaluated("--model teacher"), twice = evaluated("--model teacher --copies 2"),
        late = evaluated("--model teacher --copies 2 --loss-from 16");
