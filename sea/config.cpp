@@ -24,10 +24,11 @@ void SeaConfig::describe(nn::Schema& s) {
            "LayerNorm over columns before and after the decoder");
   s.choice("mu_scope", mu_scope, {"head", "token"}, "mu sees one head or all heads of a token");
   s.choice("prior", prior, {"performer", "none"}, "What is added to the scores of the columns");
-  s.choice("features", features, {"auto", "relu", "softmax"},
-           "Random features; auto = relu when causal, else softmax");
+  s.choice("features", features, {"relu", "softmax"},
+           "Random features; softmax is for encoders only");
   s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
           {.min = 0});
+  s.field("scaler_bias", scaler_bias, "Both gates of the output start at its sigmoid");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
   s.field("max_positions", max_positions,
@@ -66,8 +67,8 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
         "' is neither head nor token");
   check(prior == "performer" || prior == "none", "sea: prior '", prior,
         "' is neither performer nor none");
-  check(features == "auto" || features == "relu" || features == "softmax", "sea: features '",
-        features, "' are neither auto, relu nor softmax");
+  check(features == "relu" || features == "softmax", "sea: features '", features,
+        "' are neither relu nor softmax");
   check(feature_divisor > 0, "sea: feature_divisor is ", feature_divisor, ", must be above 0");
   check(feature_eps >= 0, "sea: feature_eps is ", feature_eps, ", must not be negative");
   const SelectMode select = parse_select_mode(mode);

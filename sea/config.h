@@ -30,8 +30,9 @@ struct SeaConfig {
   std::string decoder_norm = "preset";
   std::string mu_scope = "head";
   std::string prior = "performer";
-  std::string features = "auto";  // relu when causal, else softmax
+  std::string features = "relu";  // or softmax (encoders only)
   double feature_eps = 0;         // 0: 1e-3 (relu), 1e-4 (softmax)
+  double scaler_bias = 0;         // both gates start at its sigmoid
   double feature_divisor = 4;
   int64_t max_positions = 0;  // rows of the identity table; 0: as many as the model's positions
   int64_t redraw_interval = 0;
@@ -42,11 +43,9 @@ struct SeaConfig {
   void validate(const nn::AttentionShape& shape) const;
   Decoder resolved_decoder(bool causal) const;
   SelectConfig selection() const { return {.k = k, .mode = parse_select_mode(mode)}; }
-  bool softmax_features(bool causal) const {
-    return features == "softmax" || (features == "auto" && !causal);
-  }
-  double resolved_eps(bool causal) const {
-    return feature_eps > 0 ? feature_eps : (softmax_features(causal) ? 1e-4 : 1e-3);
+  bool softmax_features() const { return features == "softmax"; }
+  double resolved_eps() const {
+    return feature_eps > 0 ? feature_eps : (softmax_features() ? 1e-4 : 1e-3);
   }
 };
 

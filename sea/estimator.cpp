@@ -59,7 +59,9 @@ Estimator::Estimator(nn::Init& init, const nn::AttentionShape& shape, const SeaC
       decoder(child<ConvDecoder>("decoder", init, shape.heads, config.K,
                                  config.resolved_decoder(shape.causal), shape.causal)),
       scaler(child<nn::Linear>("scaler", init, 2 * shape.head_size, 2)),
-      prior(config.prior == "none" ? nullptr : &child<PriorGain>("prior", init, shape.heads)) {}
+      prior(config.prior == "none" ? nullptr : &child<PriorGain>("prior", init, shape.heads)) {
+  scaler.bias->value = init.full({2}, config.scaler_bias);
+}
 
 void Estimator::on_step(int64_t steps_done) {
   const int64_t interval = config_.redraw_interval;
@@ -68,8 +70,8 @@ void Estimator::on_step(int64_t steps_done) {
 }
 
 Tensor Estimator::random_features(const Tensor& x, const Visibility& see, FeatureSide side) const {
-  const double eps = config_.resolved_eps(shape_.causal);
-  if (!config_.softmax_features(shape_.causal)) {
+  const double eps = config_.resolved_eps();
+  if (!config_.softmax_features()) {
     return brine::relu_features(x, performer.projection, eps, see.lengths);
   }
   return brine::softmax_features(x, performer.projection, eps, see.lengths, side);
@@ -118,7 +120,7 @@ Estimate Estimator::operator()(const Tensor& q, const Tensor& k, const Tensor& v
   e.phi_k = random_features(k, see, FeatureSide::keys);
   const Tensor id = identity ? identity->table.value : identity_rows(q.dim(0), T, see);
   // The released code's stabiliser of ReLU features (method 1.2); softmax features have their own.
-  const double key_eps = config_.softmax_features(shape_.causal) ? 0 : 1e-6;
+  const double key_eps = config_.softmax_features() ? 0 : 1e-6;
   e.context = linear_attention(e.phi_q, e.phi_k, id, v, see, key_eps);
   part.emplace("mu, nu");
   e.features = mixed(e.context, v);

@@ -150,7 +150,7 @@ TEST_CASE("contract: the same bits again, and with 1, 2 and 3 threads") {
 
 TEST_CASE("contract: state by name makes an equal block") {
   each_block(Dtype::f32, [](Block& block) {
-    Block other = make_block(block.name, block.causal, Dtype::f32, 6);
+    Block other = make_block(block.name, block.causal, Dtype::f32, 6, 300, block.settings);
     Inputs in = inputs(2, 21, Dtype::f32);
     Passed a = pass(block, in);
     if (block.store) CHECK_FALSE(same_bits(a.y, pass(other, in).y));

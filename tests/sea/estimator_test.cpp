@@ -16,6 +16,7 @@ sea::SeaConfig config_of(const GoldenFile& file) {
   c.decoder = file.text("preset");
   c.mu_scope = file.text("mu_scope");
   c.prior = file.number("prior") ? "performer" : "none";
+  c.features = file.number("causal") ? "relu" : "softmax";
   c.feature_divisor = 1;
   return c;
 }
@@ -186,6 +187,13 @@ TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
                       {.step = 1e-6, .probes = 24}) < 2e-5);
     }
   }
+}
+
+TEST_CASE("estimator: the gates start at the sigmoid of scaler_bias") {
+  nn::Init init{.random = {.seed = 7}, .linear_std = 0};
+  sea::Estimator block(init, kCausal, {.k = 4, .K = 12, .scaler_bias = 2.5});
+  Tensor x = normal({1, 2, 9, 8}, 1);
+  for (double gate : block(x, x, x, {}).gates.to_vector()) CHECK(gate == 2.5);
 }
 
 TEST_CASE("estimator: query skipping keeps the source rows and repeats them, causally") {
