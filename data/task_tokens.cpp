@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "data/post_processor.h"
 #include "tensor/error.h"
 
 namespace brine::data {
@@ -26,18 +27,18 @@ TextEncoder::TextEncoder(const Tokenizer& tokenizer, int64_t max_tokens)
 
 TextTokens TextEncoder::frame(std::vector<int32_t> a, std::vector<int32_t>* b) const {
   TextTokens out;
-  size_t room = size_t(max_tokens_) - (b ? 3 : 2);
-  size_t keep_a = a.size(), keep_b = b ? b->size() : 0;
-  for (; keep_a + keep_b > room; ++out.cut) --(keep_a > keep_b ? keep_a : keep_b);
-  a.resize(keep_a);
-  if (b) b->resize(keep_b);
-  out.ids.reserve(a.size() + (b ? b->size() + 3 : 2));
+  TokenRun first{.ids = std::move(a), .offsets = {}}, second;
+  if (b) second.ids = std::move(*b);
+  size_t all = first.ids.size() + second.ids.size();
+  truncate_longest_first(first, b ? &second : nullptr, size_t(max_tokens_) - (b ? 3 : 2));
+  out.cut = int64_t(all - first.ids.size() - second.ids.size());
+  out.ids.reserve(first.ids.size() + second.ids.size() + 3);
   out.ids.push_back(cls_);
-  out.ids.insert(out.ids.end(), a.begin(), a.end());
+  out.ids.insert(out.ids.end(), first.ids.begin(), first.ids.end());
   out.ids.push_back(sep_);
   out.first = int64_t(out.ids.size());
   if (!b) return out;
-  out.ids.insert(out.ids.end(), b->begin(), b->end());
+  out.ids.insert(out.ids.end(), second.ids.begin(), second.ids.end());
   out.ids.push_back(sep_);
   return out;
 }

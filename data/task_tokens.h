@@ -23,7 +23,7 @@ class TextEncoder {
   // `max_tokens` counts all of them, at least 4. Throws when the tokenizer lacks one of the two.
   TextEncoder(const Tokenizer& tokenizer, int64_t max_tokens);
 
-  // What does not fit is cut off at the end, of a pair from the longer text.
+  // What does not fit is cut off at the end, of a pair as Tokenizer::encode_pair() does it.
   TextTokens encode(const std::string& text) const;
   TextTokens encode_pair(const std::string& first, const std::string& second) const;
   // A long text as passages of max_tokens, without the shorter rest at its end.
