@@ -38,7 +38,7 @@ struct Inspect {
     s.field("verify", verify, "Compare the checksums of a dump");
     s.field("tensors", tensors, "List the tensors of a model");
     s.field("capture", capture, "New HDF5 file for every intermediate of one forward pass");
-    s.field("text", text, "Capture: this text");
+    s.field("text", text, "Capture: this text; an encoder's with its [CLS] and [SEP]");
     s.field("tokens", tokens, "Capture: these token ids, 1,2,3");
     s.field("data", data, "Capture: a window of these text files");
     s.field("window", window, "Capture: which window of the text files", {.min = 0});
@@ -57,7 +57,8 @@ std::vector<int32_t> Inspect::ids(const distill::LoadedModel& m) const {
         "--capture wants one of --text, --tokens and --data");
   if (!tokens.empty()) return parse_ids(tokens);
   const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
-  if (!text.empty()) return tokenizer->encode(text);
+  const bool encoder = !m.config.shape().causal;
+  if (!text.empty()) return encoder ? tokenizer->encode_pair(text).ids : tokenizer->encode(text);
   const int64_t length = sequence_length ? sequence_length : m.config.shape().max_positions;
   const data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, length);
   check(window < corpus.windows(), data[0], ": has ", corpus.windows(), " windows of ", length,

@@ -256,4 +256,24 @@ TEST_CASE("a capture refuses bad input and leaves no file") {
   CHECK(fs::exists(out));
 }
 
+TEST_CASE("a capture of an encoder's text has the tokens that its tokenizer puts around it") {
+  Scratch scratch;
+  nn::ModelConfig config;
+  config.model_type = "bert";
+  config.bert = {.vocab_size = 40,
+                 .hidden_size = 12,
+                 .num_hidden_layers = 1,
+                 .num_attention_heads = 3,
+                 .intermediate_size = 20,
+                 .max_position_embeddings = 16};
+  auto model = nn::make_model(config, 3);
+  fs::path dir = scratch / "encoder";
+  distill::export_model(config, *model, nullptr, dir.string());
+  std::ofstream(dir / "vocab.txt") << "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n";
+  std::string out = (scratch / "out.h5").string();
+  Finished run = run_brine("inspect " + dir.string() + " --capture " + out + " --text 'b a c'");
+  REQUIRE_MESSAGE(run.status == 0, run.error);
+  CHECK(data::Hdf5Reader(out).read("ids").to_vector() == std::vector<double>{2, 6, 5, 1, 3});
+}
+
 }  // namespace brine::tests
