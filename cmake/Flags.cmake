@@ -1,8 +1,11 @@
 # One interface target carries the flags of every folder.
 add_library(brine_flags INTERFACE)
 target_include_directories(brine_flags INTERFACE ${CMAKE_SOURCE_DIR})
-# -Wrestrict: GCC 12 reports std::string operator+ falsely (its bug 105651).
-target_compile_options(brine_flags INTERFACE -Wall -Wextra -Wno-restrict -fopenmp -march=${BRINE_ARCH})
+# -Wrestrict: GCC 12 reports std::string operator+ falsely (its bug 105651). -Wpass-failed: Clang
+# speaks of every loop that its -O1 leaves as it is.
+target_compile_options(brine_flags INTERFACE -Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+                       $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>
+                       -fopenmp -march=${BRINE_ARCH})
 # GCC 12's own AVX-512 headers trip these two wherever Eigen is inlined (its bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/nn/random_features.cpp PROPERTIES COMPILE_OPTIONS
@@ -21,6 +24,9 @@ if(BRINE_SANITIZE)
   target_compile_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE}
                          -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE})
+endif()
+if(BRINE_FUZZ)
+  target_compile_options(brine_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(BRINE_DISPATCH)
   target_compile_definitions(brine_flags INTERFACE BRINE_DISPATCH=1)

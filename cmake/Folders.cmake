@@ -1,5 +1,7 @@
 function(brine_optimize target)
-  if(target MATCHES "^tensor")
+  if(BRINE_FUZZ AND target MATCHES "^(tensor|autograd)")  # they see no bytes of a file
+    target_compile_options(${target} PRIVATE -fno-sanitize=all -O0 -g0)
+  elseif(target MATCHES "^tensor")
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3>)
   elseif(target MATCHES "^(test_|apps$|distill$)")  # they call, they do not compute
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
@@ -91,4 +93,16 @@ function(brine_tests folder)
   add_test(NAME ${folder} COMMAND test_${folder})
   # Many tiny parallel loops: on a loaded machine spinning threads cost minutes, and no test times.
   set_tests_properties(${folder} PROPERTIES TIMEOUT 1200 ENVIRONMENT OMP_WAIT_POLICY=passive)
+endfunction()
+
+# The program of tests/fuzz/ under libFuzzer, with those folders and the two files above them that
+# read what comes from outside: not all of the program, so that it builds in minutes.
+function(brine_fuzzer)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  add_executable(fuzz_inputs EXCLUDE_FROM_ALL ${sources} ${CMAKE_SOURCE_DIR}/tests/fuzz/libfuzzer/main.cpp
+                 ${CMAKE_SOURCE_DIR}/apps/config_file.cpp ${CMAKE_SOURCE_DIR}/distill/checkpoint.cpp)
+  brine_link(fuzz_inputs ${ARGN})
+  target_link_libraries(fuzz_inputs PRIVATE tomlplusplus::tomlplusplus)
+  target_link_options(fuzz_inputs PRIVATE -fsanitize=fuzzer)
 endfunction()

@@ -32,7 +32,7 @@ uint64_t count_elements(const std::string& where, const std::vector<uint64_t>& s
 // The bytes that dtype and shape ask for.
 uint64_t wanted_bytes(const std::string& where, const SafetensorsRecord& record) {
   const SafetensorsType* type = find_safetensors_type(record.dtype);
-  check(type != nullptr, where, ": unknown dtype '", record.dtype, "'");
+  check(type != nullptr, where, ": unknown dtype '", shown(record.dtype), "'");
   uint64_t bits = 0;
   bool overflow = __builtin_mul_overflow(count_elements(where, record.shape), type->bits, &bits);
   check(!overflow, where, ": the number of bytes overflows");
@@ -49,7 +49,7 @@ void check_layout(const std::string& file, std::vector<SafetensorsRecord>& recor
   std::sort(records.begin(), records.end(), by_place);
   uint64_t previous_end = 0;
   for (const SafetensorsRecord& record : records) {
-    std::string where = file + ": tensor '" + record.name + "'";
+    std::string where = file + ": tensor '" + shown(record.name) + "'";
     check(record.begin <= record.end && record.end <= data_bytes, where, ": data_offsets [",
           record.begin, ", ", record.end, "] lie outside the ", data_bytes, " bytes of data");
     check(record.begin == previous_end, where, ": begins at ", record.begin,
@@ -121,20 +121,20 @@ const SafetensorsEntry* Safetensors::find(std::string_view name) const {
 
 const SafetensorsEntry& Safetensors::entry(std::string_view name) const {
   const SafetensorsEntry* found = find(name);
-  check(found != nullptr, path_.string(), ": has no tensor '", name, "'");
+  check(found != nullptr, path_.string(), ": has no tensor '", shown(name), "'");
   return *found;
 }
 
 Dtype Safetensors::dtype_of(const SafetensorsEntry& e) const {
   const SafetensorsType* type = find_safetensors_type(e.dtype);
-  check(type->dtype.has_value(), path_.string(), ": tensor '", e.name, "' has dtype ", e.dtype,
-        ", which Brine cannot use");
+  check(type->dtype.has_value(), path_.string(), ": tensor '", shown(e.name), "' has dtype ",
+        e.dtype, ", which Brine cannot use");
   return *type->dtype;
 }
 
 Shape Safetensors::shape_of(const SafetensorsEntry& e) const {
-  check(e.shape.size() <= size_t(Shape::kMaxRank), path_.string(), ": tensor '", e.name, "' has ",
-        e.shape.size(), " axes, at most ", Shape::kMaxRank, " are supported");
+  check(e.shape.size() <= size_t(Shape::kMaxRank), path_.string(), ": tensor '", shown(e.name),
+        "' has ", e.shape.size(), " axes, at most ", Shape::kMaxRank, " are supported");
   Shape shape;
   for (uint64_t size : e.shape) shape.push_back(int64_t(size));
   return shape;
@@ -150,10 +150,10 @@ Tensor Safetensors::tensor(std::string_view name) const {
 
 void Safetensors::read(const SafetensorsEntry& e, const Tensor& to) const {
   Dtype from = dtype_of(e);
-  check(shape_of(e) == to.shape(), path_.string(), ": tensor '", e.name, "' is ", shape_of(e),
-        ", wanted ", to.shape());
+  check(shape_of(e) == to.shape(), path_.string(), ": tensor '", shown(e.name), "' is ",
+        shape_of(e), ", wanted ", to.shape());
   check(to.is_contiguous() && (from == to.dtype() || (is_float(from) && is_float(to.dtype()))),
-        path_.string(), ": tensor '", e.name, "' is ", from, ", wanted ", to.dtype());
+        path_.string(), ": tensor '", shown(e.name), "' is ", from, ", wanted ", to.dtype());
   const size_t narrow = item_size(from), wide = item_size(to.dtype());
   const uint64_t at = uint64_t(e.bytes - file_.data());
   for (int64_t first = 0; first < to.numel(); first += kBlock) {
@@ -183,8 +183,8 @@ void write_safetensors(const ByteSink& sink, const std::vector<NamedTensor>& ten
   std::vector<const NamedTensor*> order;
   std::set<std::string_view> names = {"__metadata__"};
   for (const NamedTensor& item : tensors) {
-    check(item.second.defined(), "safetensors: tensor '", item.first, "' is undefined");
-    check(names.insert(item.first).second, "safetensors: the name '", item.first,
+    check(item.second.defined(), "safetensors: tensor '", shown(item.first), "' is undefined");
+    check(names.insert(item.first).second, "safetensors: the name '", shown(item.first),
           "' is reserved or given twice");
     order.push_back(&item);
   }

@@ -32,7 +32,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
 
   bool string(string_t& text) override {
     if (level_ == Level::metadata) {
-      if (has_nul(text)) return fail("a NUL byte in the metadata of '" + field_ + "'");
+      if (has_nul(text)) return fail("a NUL byte in the metadata of '" + shown(field_) + "'");
       header.metadata[field_] = text;
       return true;
     }
@@ -54,18 +54,18 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (has_nul(text)) return fail("a NUL byte in the name '" + json(text).dump() + "'");
     if (level_ == Level::top) {
       name_ = text;
-      return names_.insert(text).second || fail("'" + text + "' occurs twice");
+      return names_.insert(text).second || fail("'" + shown(text) + "' occurs twice");
     }
     field_ = text;
     bool known = text == "dtype" || text == "shape" || text == "data_offsets";
-    if (level_ == Level::tensor && !known) return unexpected("the key '" + text + "'");
+    if (level_ == Level::tensor && !known) return unexpected("the key '" + shown(text) + "'");
     return fields_.insert(text).second ||
-           fail("key '" + text + "' of '" + name_ + "' occurs twice");
+           fail("key '" + shown(text) + "' of '" + shown(name_) + "' occurs twice");
   }
 
   bool end_object() override {
     if (level_ == Level::tensor && fields_.size() != 3)
-      return fail("'" + name_ + "' needs dtype, shape and data_offsets");
+      return fail("'" + shown(name_) + "' needs dtype, shape and data_offsets");
     return enter(level_ == Level::top ? Level::outside : Level::top);
   }
 
@@ -80,7 +80,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (field_ == "shape") {
       record().shape = std::move(numbers_);
     } else {
-      if (numbers_.size() != 2) return fail("data_offsets of '" + name_ + "' must be two numbers");
+      if (numbers_.size() != 2)
+        return fail("data_offsets of '" + shown(name_) + "' must be two numbers");
       record().begin = numbers_[0];
       record().end = numbers_[1];
     }
@@ -101,8 +102,9 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
   bool unexpected(const std::string& what) {
     std::string where = level_ == Level::outside ? "at the start"
-                        : level_ == Level::top   ? "as the value of '" + name_ + "'"
-                                                 : "in '" + name_ + "', key '" + field_ + "'";
+                        : level_ == Level::top
+                            ? "as the value of '" + shown(name_) + "'"
+                            : "in '" + shown(name_) + "', key '" + shown(field_) + "'";
     return fail("unexpected " + what + " " + where);
   }
   bool enter(Level level) {
@@ -149,6 +151,21 @@ const SafetensorsType& safetensors_type(Dtype dtype) {
   }
   check(found != nullptr, "safetensors: has no type for ", dtype);
   return *found;
+}
+
+std::string shown(std::string_view name) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string out;
+  for (char c : name) {
+    auto byte = static_cast<unsigned char>(c);
+    bool control = byte < 0x20 || byte == 0x7f;
+    if (control) {
+      out.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 15]);
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_view text) {

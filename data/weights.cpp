@@ -7,6 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "data/safetensors_header.h"
+
 namespace brine::data {
 namespace {
 
@@ -24,11 +26,11 @@ std::map<std::string, std::vector<std::string>> read_index(const std::string& fi
   auto map = json.is_object() ? json.find("weight_map") : json.end();
   check(json.is_object() && map != json.end() && map->is_object(), file, ": has no weight_map");
   for (const auto& [tensor, shard] : map->items()) {
-    check(shard.is_string(), file, ": the shard of '", tensor, "' is ", shard.dump());
+    check(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ", shard.dump());
     std::string name = shard.get<std::string>();
     check(name.find('/') == name.npos && name.find('\0') == name.npos && name.size() > 12 &&
               name.ends_with(".safetensors"),
-          file, ": '", name, "' is not the name of a shard");
+          file, ": '", shown(name), "' is not the name of a shard");
     shards[name].push_back(tensor);
   }
   check(!shards.empty(), file, ": names no tensor");
@@ -62,11 +64,12 @@ WeightFiles::WeightFiles(const Path& directory) {
 void WeightFiles::open_index(const Path& directory) {
   std::map<std::string, std::string> shard_of;
   for (const auto& [shard, tensors] : read_index(source_)) {
-    check(std::filesystem::exists(directory / shard), source_, ": names the shard ", shard,
+    check(std::filesystem::exists(directory / shard), source_, ": names the shard ", shown(shard),
           ", which is missing");
     auto file = std::make_unique<Safetensors>(directory / shard);
     for (const std::string& name : tensors) {
-      check(file->contains(name), source_, ": tensor '", name, "' is not in its shard ", shard);
+      check(file->contains(name), source_, ": tensor '", shown(name), "' is not in its shard ",
+            shard);
       shard_of[name] = shard;
     }
     files_.push_back(std::move(file));
@@ -75,9 +78,10 @@ void WeightFiles::open_index(const Path& directory) {
     std::string shard = file->path().filename().string();
     for (const SafetensorsEntry& e : file->entries()) {
       auto it = shard_of.find(e.name);
-      check(it != shard_of.end(), source_, ": tensor '", e.name, "' of ", shard, " is not named");
-      check(it->second == shard, source_, ": tensor '", e.name, "' is in ", shard, " and in ",
-            it->second);
+      check(it != shard_of.end(), source_, ": tensor '", shown(e.name), "' of ", shard,
+            " is not named");
+      check(it->second == shard, source_, ": tensor '", shown(e.name), "' is in ", shard,
+            " and in ", it->second);
     }
   }
 }

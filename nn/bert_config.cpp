@@ -8,6 +8,8 @@
 namespace brine::nn {
 namespace {
 
+constexpr int64_t kMostLabels = 1'000'000;
+
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
@@ -37,8 +39,8 @@ int64_t label_count(const Json& json, const std::string& source) {
   if (names != json.end() && names->is_object()) return int64_t(names->size());
   auto count = json.find("num_labels");
   if (count == json.end() || count->is_null()) return 2;  // as transformers has it
-  check(count->is_number_integer() && *count >= 1, source, ": num_labels = ", count->dump(),
-        " is no number of labels");
+  check(count->is_number_integer() && *count >= 1 && *count <= kMostLabels, source,
+        ": num_labels = ", count->dump(), " is no number of labels");
   return count->get<int64_t>();
 }
 
@@ -132,7 +134,7 @@ void BertConfig::read(const Json& json, const std::string& source) {
   masked_lm = name == "BertForMaskedLM" || name == "BertForPreTraining";
   next_sentence = name == "BertForPreTraining";
   pooler = name != "BertForMaskedLM";
-  validate();
+  naming(source, [this] { validate(); });
 }
 
 void BertConfig::set_labels(int64_t n) {

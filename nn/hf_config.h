@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/schema.h"
+#include "tensor/error.h"
 
 namespace brine::nn {
 
@@ -20,5 +21,15 @@ void want_plain(const Json& json, const std::string& source);
 // keys in `required` must be there.
 void read_fields(Schema& schema, const Json& json, const std::string& source,
                  const std::vector<std::string>& required);
+
+// Puts the file's name before what a check of its values throws.
+template <class Check>
+void naming(const std::string& source, Check check) {
+  try {
+    check();
+  } catch (const Error& e) {
+    throw Error(source + ": " + e.what());
+  }
+}
 
 }  // namespace brine::nn

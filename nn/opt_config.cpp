@@ -75,7 +75,7 @@ void OptConfig::read(const Json& json, const std::string& source) {
               {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "ffn_dim",
                "max_position_embeddings"});
   if (word_embed_proj_dim == hidden_size) word_embed_proj_dim = 0;
-  validate();
+  naming(source, [this] { validate(); });
 }
 
 std::string OptConfig::tensor_name(const std::string& name) {

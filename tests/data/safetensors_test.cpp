@@ -206,6 +206,8 @@ TEST_CASE("safetensors: every broken header is refused with its reason") {
       {one("\"dtype\":\"F32\",\"shape\":[1]"), "needs dtype"},
       {one("\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"), "twice"},
       {one("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1"), "the key 'x'"},
+      {one("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\\n\":1"),
+       "the key 'x\\x0a'"},
       {one("\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]"), "unexpected a number"},
       {one("\"dtype\":[],\"shape\":[1],\"data_offsets\":[0,4]"), "unexpected an array"},
       {one("\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]"), "unexpected a number"},

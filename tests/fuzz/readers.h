@@ -1,0 +1,32 @@
+// The readers behind the targets.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace brine::fuzz {
+
+using Dir = const std::filesystem::path&;
+
+// Weights: a safetensors file; model.safetensors.index.json beside two good shards.
+void read_safetensors(Dir dir, std::string_view bytes);
+void read_index(Dir dir, std::string_view bytes);
+
+// A model's config.json; a configuration in TOML.
+void read_config(Dir dir, std::string_view bytes);
+void read_toml(Dir dir, std::string_view bytes);
+
+// tokenizer.json with tokenizer_config.json and special_tokens_map.json; vocab.json with merges.txt
+// and the two; vocab.txt and the two. Every tokenizer that loads encodes and decodes.
+void read_tokenizer(Dir dir, std::string_view bytes);
+void read_bpe(Dir dir, std::string_view bytes);
+void read_wordpiece(Dir dir, std::string_view bytes);
+
+// A first line "TASK SPLIT", then the file of that split.
+void read_tsv(Dir dir, std::string_view bytes);
+
+// Manifests of a dump and, without its last lines, of a checkpoint.
+void read_dump(Dir dir, std::string_view bytes);
+void read_checkpoint(Dir dir, std::string_view bytes);
+
+}  // namespace brine::fuzz

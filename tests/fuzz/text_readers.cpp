@@ -1,0 +1,71 @@
+// Tokenizers and the files of tasks.
+#include "data/task.h"
+#include "data/tokenizer.h"
+#include "tests/fuzz/readers.h"
+#include "tests/fuzz/targets.h"
+
+namespace brine::fuzz {
+namespace {
+
+void use(const data::Tokenizer& tokenizer) {
+  const std::string text = "The caf\u00e9's 3rd <mask> [MASK] </s> \u4e2d\u6587 e\u0301 \t\n ##a";
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  for (int32_t id : ids) {
+    if (id < 0 || id >= tokenizer.vocab_size()) throw Find("an id outside of the vocabulary");
+    tokenizer.token_of(id);
+  }
+  tokenizer.decode(ids);
+  tokenizer.decode(ids, true);
+  data::Encoding pair = tokenizer.encode_pair(text, "b");
+  size_t n = pair.ids.size();
+  if (pair.type_ids.size() != n || pair.special_mask.size() != n || pair.sequence.size() != n ||
+      pair.offsets.size() != n)
+    throw Find("lists of different lengths");
+  for (size_t i = 0; i < n; ++i) {
+    size_t end = pair.sequence[i] < 0 ? 0 : pair.sequence[i] == 0 ? text.size() : 1;
+    if (pair.offsets[i].begin > pair.offsets[i].end || pair.offsets[i].end > end)
+      throw Find("an offset outside of its text");
+  }
+  tokenizer.to_json();
+  tokenizer.hash();
+}
+
+void load_parts(Dir dir, std::string_view bytes, std::vector<const char*> names) {
+  names.insert(names.end(), {"tokenizer_config.json", "special_tokens_map.json", "config.json"});
+  std::vector<std::string_view> parts = parts_of(bytes, names.size());
+  for (size_t i = 0; i < parts.size(); ++i) write_input(dir / names[i], parts[i]);
+  std::unique_ptr<data::Tokenizer> tokenizer = data::load_tokenizer(dir.string());
+  use(*tokenizer);
+}
+
+}  // namespace
+
+void read_tokenizer(Dir dir, std::string_view bytes) { load_parts(dir, bytes, {"tokenizer.json"}); }
+
+void read_bpe(Dir dir, std::string_view bytes) {
+  load_parts(dir, bytes, {"vocab.json", "merges.txt"});
+}
+
+void read_wordpiece(Dir dir, std::string_view bytes) { load_parts(dir, bytes, {"vocab.txt"}); }
+
+void read_tsv(Dir dir, std::string_view bytes) {
+  size_t end = std::min(bytes.find('\n'), bytes.size());
+  std::string_view head = bytes.substr(0, end);
+  size_t space = std::min(head.find(' '), head.size());
+  bytes.remove_prefix(std::min(end + 1, bytes.size()));
+  for (const data::Task& task : data::tasks()) {
+    if (task.folder.empty() || task.name != head.substr(0, space)) continue;
+    for (const data::TaskSplit& split : task.splits) {
+      if (" " + split.name != head.substr(space)) continue;
+      write_input(dir / split.file, bytes);
+      data::TaskExamples examples = data::read_task(task, dir, split);
+      for (const data::TaskExample& e : examples.rows) {
+        bool known = task.regression() ? e.target >= task.lowest && e.target <= task.highest
+                                       : e.target >= 0 && e.target < double(examples.labels.size());
+        if (split.labelled && !known) throw Find("a target that the task has not");
+      }
+    }
+  }
+}
+
+}  // namespace brine::fuzz
