@@ -22,7 +22,7 @@ const Suite kSuites[] = {
     {"pointwise", bench::bench_pointwise}, {"gemm", bench::bench_gemm},
     {"conv", bench::bench_conv},           {"attention", bench::bench_attention},
     {"breakdown", bench::bench_breakdown}, {"sparse", bench::bench_sparse},
-    {"train", bench::bench_train}};
+    {"train", bench::bench_train},         {"encoder", bench::bench_encoder}};
 
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;

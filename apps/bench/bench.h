@@ -65,6 +65,7 @@ std::vector<BenchRow> bench_breakdown();
 // The parts of the sparse path; ratio = time per token over that at the smallest T.
 std::vector<BenchRow> bench_sparse();
 std::vector<BenchRow> bench_train();
+std::vector<BenchRow> bench_encoder();
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.
 std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data);
 

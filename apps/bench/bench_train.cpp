@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
+#include "apps/bench/step.h"
 #include "distill/losses.h"
 #include "distill/model_io.h"
 #include "nn/optimizer.h"
 #include "tensor/allocator.h"
-#include "tensor/product_timer.h"
 
 namespace brine::bench {
 namespace {
@@ -49,38 +49,6 @@ struct BertLayer : nn::Module {
   nn::LayerNorm &norm1, &norm2;
   nn::Packed &qkv_weight, &qkv_bias;
 };
-
-// Medians of a step; its share inside products and its system calls after the third.
-BenchRow step_row(const std::string& name, const std::string& shape, int64_t tokens,
-                  const std::function<void()>& step) {
-  for (int i = 0; i < 3; ++i) step();
-  const int64_t calls = allocator_stats().system_calls;
-  reset_peak();
-  int64_t runs = 0;
-  const double before = ProductTimer::total_ms();
-  double all = 0;
-  ProductTimer::enable(true);
-  const double ms = median_time(
-      [&] {
-        const double start = now_ms();
-        step();
-        all += now_ms() - start;
-        ++runs;
-      },
-      3);
-  ProductTimer::enable(false);
-  const AllocatorStats memory = allocator_stats();
-  const double products = ProductTimer::total_ms() - before;
-  return {.name = name,
-          .shape = shape,
-          .ms = ms,
-          .rate = double(tokens) / ms * 1e3,
-          .unit = "tokens/s",
-          .peak = memory.peak_live,
-          .notes = {{"share_in_products", products / all},
-                    {"system_allocations_after_third_step", double(memory.system_calls - calls)},
-                    {"steps", double(runs)}}};
-}
 
 BenchRow bench_bert_layer() {
   const int64_t B = sized(8, 1), T = sized(256, 32), C = sized(768, 96), heads = 12;
@@ -144,17 +112,6 @@ struct Student {
     store = std::make_unique<nn::ParameterStore>(*model);
   }
 };
-
-distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab) {
-  distill::Batch batch;
-  batch.ids = Tensor::empty({B, T}, Dtype::i32);
-  batch.tokens = B * T;
-  const RandomSlice slice{3, 0, 0};
-  for (int64_t i = 0; i < B * T; ++i) {
-    batch.ids.data<int32_t>()[i] = int32_t(slice.uniform(uint64_t(i) * 4) * double(vocab));
-  }
-  return batch;
-}
 
 BenchRow bench_distill(bool online) {
   const int64_t B = sized(4, 1), T = sized(512, 64);

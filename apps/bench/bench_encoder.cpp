@@ -1,0 +1,69 @@
+// An encoder of MiniLM's size (6 layers x 384, 12 heads) on batches of 32 x 128 tokens: forward and
+// a training step of a classifier, dense and under SEA. tests/peer/minilm.py does the same.
+#include <nlohmann/json.hpp>
+
+#include "apps/bench/bench.h"
+#include "apps/bench/step.h"
+#include "distill/losses.h"
+#include "nn/model_config.h"
+#include "nn/optimizer.h"
+#include "tensor/allocator.h"
+
+namespace brine::bench {
+namespace {
+
+nn::ModelConfig config_of(const std::string& attention) {
+  nn::ModelConfig c;
+  c.model_type = "bert";
+  c.bert = {.vocab_size = sized(30522, 100),
+            .hidden_size = sized(384, 48),
+            .num_hidden_layers = sized(6, 1),
+            .num_attention_heads = 12,
+            .intermediate_size = sized(1536, 96),
+            .max_position_embeddings = 512};
+  c.bert.hidden_dropout_prob = 0;
+  c.bert.pooler = true;
+  c.attention = attention;
+  c.set_labels(2);
+  nn::Schema keys;
+  c.describe_attention(keys);
+  if (attention == "sea") {
+    keys.set_all({{"attention", {{"method", "sea"}, {"k", 13}, {"mode", "per-batch"}}}});
+  }
+  return c;
+}
+
+void bench_model(const std::string& attention, std::vector<BenchRow>& rows) {
+  const int64_t B = sized(32, 2), T = sized(128, 16);
+  nn::ModelConfig config = config_of(attention);
+  auto model = nn::make_model(config, 1);
+  nn::ParameterStore store(*model);
+  distill::Batch batch = random_batch(B, T, config.bert.vocab_size);
+  batch.classes = Tensor::zeros({B}, Dtype::i32);
+  const std::string shape = join("[", B, ", ", T, "]"), name = "encoder, " + attention;
+  rows.push_back(step_row(name + ": forward", shape, B * T, [&] {
+    NoGrad off;
+    model->class_logits(model->hidden({.ids = batch.ids}));
+  }));
+  trim();
+  distill::Objective objective(*model, nullptr, distill::task_only());
+  nn::Adamw adamw(store, {});
+  RandomStream random{.seed = 1, .stream = 2};
+  rows.push_back(step_row(name + ": training step", shape, B * T, [&] {
+    store.zero_gradients();
+    distill::LossTerms terms;
+    objective.run(batch, {.random = &random}, terms);
+    adamw.step(1, adamw.gradient_norm());
+  }));
+  trim();
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_encoder() {
+  std::vector<BenchRow> rows;
+  for (const char* attention : {"dense", "sea"}) bench_model(attention, rows);
+  return rows;
+}
+
+}  // namespace brine::bench

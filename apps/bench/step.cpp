@@ -1,0 +1,52 @@
+// Steps with the product timer on.
+#include "apps/bench/step.h"
+
+#include "tensor/allocator.h"
+#include "tensor/product_timer.h"
+#include "tensor/random.h"
+
+namespace brine::bench {
+
+BenchRow step_row(const std::string& name, const std::string& shape, int64_t tokens,
+                  const std::function<void()>& step) {
+  for (int i = 0; i < 3; ++i) step();
+  const int64_t calls = allocator_stats().system_calls;
+  reset_peak();
+  int64_t runs = 0;
+  const double before = ProductTimer::total_ms();
+  double all = 0;
+  ProductTimer::enable(true);
+  const double ms = median_time(
+      [&] {
+        const double start = now_ms();
+        step();
+        all += now_ms() - start;
+        ++runs;
+      },
+      3);
+  ProductTimer::enable(false);
+  const AllocatorStats memory = allocator_stats();
+  const double products = ProductTimer::total_ms() - before;
+  return {.name = name,
+          .shape = shape,
+          .ms = ms,
+          .rate = double(tokens) / ms * 1e3,
+          .unit = "tokens/s",
+          .peak = memory.peak_live,
+          .notes = {{"share_in_products", products / all},
+                    {"system_allocations_after_third_step", double(memory.system_calls - calls)},
+                    {"steps", double(runs)}}};
+}
+
+distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab) {
+  distill::Batch batch;
+  batch.ids = Tensor::empty({B, T}, Dtype::i32);
+  batch.tokens = B * T;
+  const RandomSlice slice{3, 0, 0};
+  for (int64_t i = 0; i < B * T; ++i) {
+    batch.ids.data<int32_t>()[i] = int32_t(slice.uniform(uint64_t(i) * 4) * double(vocab));
+  }
+  return batch;
+}
+
+}  // namespace brine::bench
