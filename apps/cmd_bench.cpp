@@ -7,6 +7,7 @@
 #include "apps/program.h"
 #include "apps/terminal.h"
 #include "tensor/allocator.h"
+#include "tensor/json.h"
 #include "tensor/parallel.h"
 
 namespace brine {
@@ -117,7 +118,7 @@ struct Bench {
     if (!json) return 0;
     out["peak_reserved_bytes"] = allocator_stats().peak_reserved;
     out["rows"] = rows;
-    std::cout << out.dump(2) << std::endl;
+    std::cout << json_text(out, 2) << std::endl;
     return 0;
   }
 };

@@ -8,6 +8,7 @@
 #include "apps/training.h"
 #include "distill/evaluate.h"
 #include "distill/model_io.h"
+#include "tensor/json.h"
 
 namespace brine {
 namespace {
@@ -60,7 +61,7 @@ nn::Json trained_k(const nn::ModelConfig& config) {
 
 void print(const Eval& e, const nn::Json& out) {
   if (e.json) {
-    std::cout << out.dump() << std::endl;
+    std::cout << json_text(out) << std::endl;
     return;
   }
   std::cout << "perplexity  " << out["perplexity"] << "  (" << out["protocol"].get<std::string>()

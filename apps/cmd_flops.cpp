@@ -6,6 +6,7 @@
 #include "apps/terminal.h"
 #include "apps/training.h"
 #include "distill/model_io.h"
+#include "tensor/json.h"
 
 namespace brine {
 namespace {
@@ -63,7 +64,7 @@ int Flops::run(const RunContext&) {
                     {"attention", config.attention},
                     {"costs", table_of(own)},
                     {"dense", table_of(quadratic)}};
-    std::cout << out.dump() << std::endl;
+    std::cout << json_text(out) << std::endl;
     return 0;
   }
   print(config.attention, tokens, own);

@@ -13,6 +13,7 @@
 #include "data/sha256.h"
 #include "distill/checkpoint.h"
 #include "distill/model_io.h"
+#include "tensor/json.h"
 
 namespace brine {
 namespace fs = std::filesystem;
@@ -76,7 +77,7 @@ void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   out << "  attention  " << m.config.attention << "\n";
   const nn::Json chosen = settings.to_json()["attention"];
   for (const auto& [key, value] : chosen.items()) {
-    if (key != "method") out << "    " << key << " = " << value.dump() << "\n";
+    if (key != "method") out << "    " << key << " = " << json_text(value) << "\n";
   }
   std::map<std::string, int64_t> groups;
   for (const auto& p : m.model->named_parameters()) {
@@ -126,10 +127,10 @@ void describe_log(std::ostream& out, const fs::path& log) {
   std::ifstream in(log);
   std::string line, step, evaluation;
   while (std::getline(in, line)) {
-    const nn::Json json = nn::Json::parse(line, nullptr, false);
+    const nn::Json json = parse_json_or_discard(line);
     if (json.is_discarded() || !json.is_object() || !json.contains("type")) continue;
     auto shown = [&](const char* key) {
-      return json.contains(key) ? join(" ", key, " ", json[key].dump()) : std::string();
+      return json.contains(key) ? join(" ", key, " ", json_text(json[key])) : std::string();
     };
     if (json["type"] == "step") {
       step = "step" + shown("step") + "," + shown("loss") + shown("task_nll");
@@ -166,7 +167,7 @@ std::string describe_run(const std::string& path, bool tensors) {
 std::string manifest_format(const fs::path& dir) {
   const fs::path file = dir / "manifest.json";
   if (!fs::exists(file)) return "";
-  const nn::Json json = nn::Json::parse(data::read_file(file), nullptr, false);
+  const nn::Json json = parse_json_or_discard(data::read_file(file));
   check(!json.is_discarded(), file.string(), ": not JSON");
   const bool has = json.is_object() && json.contains("format") && json["format"].is_string();
   return has ? json["format"].get<std::string>() : "";
@@ -193,8 +194,7 @@ std::string inspect(const std::string& path, const InspectOptions& options) {
   }
   check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json") ||
             fs::exists(dir / "vocab.txt"),
-        path,
-        ": holds no dump, run, checkpoint, model or tokenizer");
+        path, ": holds no dump, run, checkpoint, model or tokenizer");
   return describe_tokenizer(path);
 }
 

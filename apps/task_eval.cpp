@@ -8,6 +8,7 @@
 
 #include "apps/recall_observer.h"
 #include "apps/terminal.h"
+#include "tensor/json.h"
 
 namespace brine {
 namespace {
@@ -84,7 +85,7 @@ int eval_task(distill::LoadedModel& m, const data::Tokenizer& tokenizer,
     std::cout << "\n";
     if (!answered.recall.is_null()) print_recall(answered.recall);
   }
-  if (call.json) std::cout << out.dump() << std::endl;
+  if (call.json) std::cout << json_text(out) << std::endl;
   return 0;
 }
 

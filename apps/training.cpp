@@ -10,6 +10,7 @@
 #include "data/file_io.h"
 #include "distill/checkpoint.h"
 #include "tensor/allocator.h"
+#include "tensor/json.h"
 
 namespace brine {
 namespace fs = std::filesystem;
@@ -174,7 +175,8 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
   nn::Json configuration = context.keys.to_json();
   configuration.erase("out");  // a run may be moved
   configuration["inputs"] = run.inputs;
-  distill::Trainer trainer(parts_of(run, keys, context.seed, configuration.dump()), keys.trainer);
+  distill::Trainer trainer(parts_of(run, keys, context.seed, json_text(configuration)),
+                           keys.trainer);
   if (keys.resume) {
     for (const std::string& why : trainer.resume()) log_warning("checkpoint skipped: ", why);
     bool evaluated =

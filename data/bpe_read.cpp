@@ -8,6 +8,7 @@
 #include "data/file_io.h"
 #include "data/tokenizer_json.h"
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -78,15 +79,15 @@ void refuse_others(const Json& root, const std::string& path) {
   for (const char* part : {"pre_tokenizer", "decoder"}) {
     const Json& value = object_member(root, part, path);
     check(member(value, "type") == "ByteLevel", path, ": ", part, " of type ",
-          member(value, "type").dump(), " is not supported, wanted \"ByteLevel\"");
+          json_text(member(value, "type")), " is not supported, wanted \"ByteLevel\"");
   }
   check(flag(root["pre_tokenizer"], "use_regex", true, path), path,
         ": a pre_tokenizer with use_regex = false is not supported");
   const Json& model = root["model"];
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = member(model, key);
-    check(value.is_null() || value == "" || value == 0, path, ": model.", key, " = ", value.dump(),
-          " is not supported");
+    check(value.is_null() || value == "" || value == 0, path, ": model.", key, " = ",
+          json_text(value), " is not supported");
   }
   for (const char* key : {"byte_fallback", "ignore_merges"})
     check(!flag(model, key, false, path), path, ": model.", key, " = true is not supported");
@@ -176,15 +177,15 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
     add_special(model, id);
   if (roberta || sides.role("unk_token")) add_special(model, special.unk);
   add_special(model, special.mask, roberta);
-  Ordered frame = Ordered::parse(bpe_frame());
+  Ordered frame = parse_ordered_json(bpe_frame());
   Json post;
   if (roberta) post = roberta_processing(model, sides, where);
   if (!roberta && (opt || flag(config, "add_bos_token", false, sides.config.path)))
     post = bos_in_front(model, where);
   if (post.is_null()) return;
   model.post_processor = PostProcessor(post, where);
-  frame["post_processor"] = Ordered::parse(post.dump());
-  model.frame = frame.dump();
+  frame["post_processor"] = parse_ordered_json(json_text(post));
+  model.frame = json_text(frame);
 }
 
 }  // namespace
@@ -196,7 +197,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     check(root.is_object(), path, ": must hold an object");
     const Json& body = object_member(root, "model", path);
     const Json& type = member(body, "type");
-    check(type.is_null() || type == "BPE", path, ": a model of type ", type.dump(),
+    check(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
           " is not supported, wanted \"BPE\"");
     refuse_others(root, path);
     BpeModel model;
@@ -215,9 +216,9 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
         model.post_processor.added(false) == 0) {
       const Json post = bos_in_front(model, sides.config.path);
       model.post_processor = PostProcessor(post, path);
-      Ordered frame = Ordered::parse(model.frame);
-      frame["post_processor"] = Ordered::parse(post.dump());
-      model.frame = frame.dump();
+      Ordered frame = parse_ordered_json(model.frame);
+      frame["post_processor"] = parse_ordered_json(json_text(post));
+      model.frame = json_text(frame);
     }
     return std::make_unique<BpeTokenizer>(std::move(model), path);
   });

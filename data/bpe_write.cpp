@@ -8,6 +8,7 @@
 #include "data/sha256.h"
 #include "data/tokenizer_json.h"
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -30,7 +31,7 @@ constexpr const char* kFrame = R"({
 
 std::string write_json(const BpeModel& model, const std::vector<std::string>& spelled,
                        const std::string& frame_text) {
-  Ordered frame = Ordered::parse(frame_text);
+  Ordered frame = parse_ordered_json(frame_text);
   frame["pre_tokenizer"]["add_prefix_space"] = model.add_prefix_space;
   frame["added_tokens"] = added_json(model.added);
   frame["model"]["vocab"] = vocab_json(model.tokens);
@@ -38,18 +39,18 @@ std::string write_json(const BpeModel& model, const std::vector<std::string>& sp
   merges = Ordered::array();
   for (auto [left, right] : model.merges)
     merges.push_back(Ordered::array({spelled[size_t(left)], spelled[size_t(right)]}));
-  return frame.dump(2);
+  return json_text(frame, 2);
 }
 
 std::string config_of(const BpeTokenizer& tokenizer) {
-  Ordered config = Ordered::parse(special_map(tokenizer));
+  Ordered config = parse_ordered_json(special_map(tokenizer));
   const bool roberta = tokenizer.special().cls.has_value();
   if (!roberta) config["add_bos_token"] = tokenizer.model().post_processor.added(false) > 0;
   config["add_prefix_space"] = tokenizer.model().add_prefix_space;
   config["clean_up_tokenization_spaces"] = false;
   config["errors"] = "replace";
   config["tokenizer_class"] = roberta ? "RobertaTokenizer" : "GPT2Tokenizer";
-  return config.dump(2) + "\n";
+  return json_text(config, 2) + "\n";
 }
 
 }  // namespace
@@ -61,9 +62,10 @@ std::string BpeTokenizer::to_json() const {
 }
 
 std::string BpeTokenizer::hash() const {
-  Ordered frame = Ordered::parse(kFrame);
-  if (!model_.normalizer.empty()) frame["normalizer"] = Ordered::parse(model_.frame)["normalizer"];
-  return sha256_hex(write_json(model_, spelled(), frame.dump()));
+  Ordered frame = parse_ordered_json(kFrame);
+  if (!model_.normalizer.empty())
+    frame["normalizer"] = parse_ordered_json(model_.frame)["normalizer"];
+  return sha256_hex(write_json(model_, spelled(), json_text(frame)));
 }
 
 void BpeTokenizer::save(const std::string& dir) const {
@@ -71,7 +73,7 @@ void BpeTokenizer::save(const std::string& dir) const {
   std::string merges = "#version: 0.2\n";
   for (auto [left, right] : model_.merges)
     merges += spelled()[size_t(left)] + " " + spelled()[size_t(right)] + "\n";
-  write_file_atomic(out / "vocab.json", vocab_json(model_.tokens).dump());
+  write_file_atomic(out / "vocab.json", json_text(vocab_json(model_.tokens)));
   write_file_atomic(out / "merges.txt", merges);
   save_common(out, model_, *this, config_of(*this));
 }

@@ -6,6 +6,7 @@
 #include "data/dump.h"
 #include "data/dump_fields.h"
 #include "data/hdf5_file.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 
@@ -77,7 +78,7 @@ DumpManifest read_manifest(const Path& dir) {
   check(std::filesystem::exists(path), where, ": is not there, so ", dir.string(),
         " is not a dump");
   std::string text = read_file(path, kMostManifestBytes);
-  Json json = Json::parse(text, nullptr, false);
+  Json json = parse_json_or_discard(text);
   check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check(get<std::string>(where, json, "format") == kFormat, where, ": is not of a dump");
   check_version(where, get<int64_t>(where, json, "version"));
@@ -122,10 +123,10 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
                               {"first", s.first},
                               {"samples", s.samples}});
   }
-  std::string text = json.dump(2);
+  std::string text = json_text(json, 2);
   // The windows on one line: there may be millions.
   text.resize(text.rfind('\n'));
-  text += ",\n  \"windows\": " + Json(m.spec.windows).dump() + "\n}\n";
+  text += ",\n  \"windows\": " + json_text(Json(m.spec.windows)) + "\n}\n";
   write_file_atomic(manifest_path(dir), text);
 }
 

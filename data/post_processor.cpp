@@ -6,13 +6,14 @@
 
 #include "data/tokenizer_json.h"
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
 
 int32_t id_in(const Json& value, const std::string& where) {
   check(value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() < INT32_MAX,
-        where, ": post_processor: ", value.dump(), " must be an id");
+        where, ": post_processor: ", json_text(value), " must be an id");
   return value.get<int32_t>();
 }
 

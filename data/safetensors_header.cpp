@@ -1,5 +1,6 @@
 // Reads the header in one pass without a document tree, so that duplicate keys are seen.
 #include "data/safetensors_header.h"
+#include "tensor/json.h"
 
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -51,7 +52,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
   bool key(string_t& text) override {
-    if (has_nul(text)) return fail("a NUL byte in the name '" + json(text).dump() + "'");
+    if (has_nul(text)) return fail("a NUL byte in the name '" + json_text(json(text)) + "'");
     if (level_ == Level::top) {
       name_ = text;
       return names_.insert(text).second || fail("'" + shown(text) + "' occurs twice");
@@ -182,9 +183,9 @@ std::string format_safetensors_header(const std::string& file, const Safetensors
   std::string text = "{";
   auto quoted = [&](const std::string& s) {
     try {
-      std::string json_text = json(s).dump();
-      check(s.find('\0') == s.npos, file, ": NUL byte in the name or value ", json_text);
-      return json_text;
+      std::string spelled = json_text(json(s));
+      check(s.find('\0') == s.npos, file, ": NUL byte in the name or value ", spelled);
+      return spelled;
     } catch (const json::exception&) {
       throw Error(file + ": a name or value is not UTF-8");
     }
@@ -195,7 +196,7 @@ std::string format_safetensors_header(const std::string& file, const Safetensors
   for (const SafetensorsRecord& record : header.records) {
     if (text.size() > 1) text += ",";
     text += quoted(record.name) + ":{\"dtype\":\"" + record.dtype +
-            "\",\"shape\":" + json(record.shape).dump() + ",\"data_offsets\":[" +
+            "\",\"shape\":" + json_text(json(record.shape)) + ",\"data_offsets\":[" +
             std::to_string(record.begin) + "," + std::to_string(record.end) + "]}";
   }
   text += "}";

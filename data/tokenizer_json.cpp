@@ -6,6 +6,7 @@
 
 #include "data/file_io.h"
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -44,7 +45,7 @@ void rethrow_naming(const std::string& path) {
 
 Json parse_json(const std::string& text, const std::string& path) {
   refuse_deep(text, path);
-  return reading(path, [&] { return Json::parse(text); });
+  return reading(path, [&] { return brine::parse_json(text); });
 }
 
 const Json& member(const Json& object, const char* key) {
@@ -72,7 +73,7 @@ std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) 
   for (const auto& [token, id] : vocab.items()) {
     check(!token.empty(), path, ": the vocabulary holds an empty token");
     check(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
-          "' has the id ", id.dump(), ", wanted a number from 0 to ", most - 1);
+          "' has the id ", json_text(id), ", wanted a number from 0 to ", most - 1);
     const auto at = id.get<size_t>();
     if (at >= tokens.size()) tokens.resize(at + 1);
     check(tokens[at].empty(), path, ": tokens '", tokens[at], "' and '", token,
@@ -118,7 +119,7 @@ std::string read_frame(const std::string& text) {
   frame["padding"] = nullptr;
   frame["added_tokens"] = Ordered::array();
   frame["model"]["vocab"] = Ordered::object();
-  return frame.dump();
+  return json_text(frame);
 }
 
 SideFile side_file(const std::filesystem::path& dir, const char* name) {

@@ -4,6 +4,7 @@
 #include "data/file_io.h"
 #include "data/tokenizer_json.h"
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 
@@ -42,7 +43,7 @@ std::string special_map(const Tokenizer& tokenizer) {
   put("cls_token", special.cls);
   put("sep_token", special.sep);
   put("mask_token", special.mask);
-  return map.dump(2) + "\n";
+  return json_text(map, 2) + "\n";
 }
 
 std::filesystem::path make_directory(const std::string& dir) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/safetensors_header.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -21,12 +22,12 @@ constexpr uint64_t kMaxIndexBytes = 100'000'000;
 // Tensors by shard, as the index has them.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
   std::map<std::string, std::vector<std::string>> shards;
-  ordered_json json = ordered_json::parse(read_file(file, kMaxIndexBytes), nullptr, false);
+  ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes));
   check(!json.is_discarded(), file, ": not JSON");
   auto map = json.is_object() ? json.find("weight_map") : json.end();
   check(json.is_object() && map != json.end() && map->is_object(), file, ": has no weight_map");
   for (const auto& [tensor, shard] : map->items()) {
-    check(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ", shard.dump());
+    check(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ", json_text(shard));
     std::string name = shard.get<std::string>();
     check(name.find('/') == name.npos && name.find('\0') == name.npos && name.size() > 12 &&
               name.ends_with(".safetensors"),
@@ -125,7 +126,7 @@ void save_weights(const Path& directory, const std::vector<NamedTensor>& tensors
     for (const NamedTensor& t : shards[i]) map[t.first] = name;
   }
   ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-  write_file_atomic(directory / kIndex, index.dump(2) + "\n");
+  write_file_atomic(directory / kIndex, json_text(index, 2) + "\n");
 }
 
 }  // namespace brine::data

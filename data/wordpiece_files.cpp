@@ -8,6 +8,7 @@
 #include "data/unicode.h"
 #include "data/wordpiece.h"
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -62,7 +63,7 @@ void refuse_contradictions(const Json& root, const SideFiles& sides, const std::
     const Json& a = member(normalizer, here);
     const Json& b = member(sides.config.object(), there);
     check(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '", here, "' is ",
-          a.dump(), ", but ", sides.config.path, " has '", there, "' = ", b.dump());
+          json_text(a), ", but ", sides.config.path, " has '", there, "' = ", json_text(b));
   }
 }
 
@@ -70,13 +71,13 @@ void read_model(const Json& root, const std::string& path, WordPieceModel& model
   const Json& body = object_member(root, "model", path);
   const Json& cut = member(root, "pre_tokenizer");
   check(cut.is_object() && member(cut, "type") == "BertPreTokenizer", path, ": pre_tokenizer ",
-        cut.is_object() ? "of type " + member(cut, "type").dump() : cut.dump(),
+        cut.is_object() ? "of type " + json_text(member(cut, "type")) : json_text(cut),
         " is not supported for WordPiece, wanted \"BertPreTokenizer\"");
   const Json& decoder = member(root, "decoder");
   model.has_decoder = !decoder.is_null();
   if (model.has_decoder) {
     check(decoder.is_object() && member(decoder, "type") == "WordPiece", path, ": decoder of type ",
-          decoder.is_object() ? member(decoder, "type").dump() : "null",
+          decoder.is_object() ? json_text(member(decoder, "type")) : "null",
           " is not supported for WordPiece, wanted \"WordPiece\"");
     model.decoder_prefix = text_member(decoder, "prefix", "##", path);
     model.clean_up = flag(decoder, "cleanup", true, path);
@@ -147,17 +148,17 @@ Json template_of(const Json& cls, const Json& sep) {
 }
 
 Ordered frame_of(const WordPieceModel& model) {
-  return Ordered::parse(model.frame.empty() ? kFrame : model.frame);
+  return parse_ordered_json(model.frame.empty() ? kFrame : model.frame);
 }
 
 std::string write_json(const WordPieceModel& model, Ordered frame) {
   frame["added_tokens"] = added_json(model.added);
   frame["model"]["vocab"] = vocab_json(model.tokens);
-  return frame.dump(2);
+  return json_text(frame, 2);
 }
 
 std::string config_of(const WordPieceTokenizer& tokenizer) {
-  Ordered config = Ordered::parse(special_map(tokenizer));
+  Ordered config = parse_ordered_json(special_map(tokenizer));
   const Ordered normalizer = frame_of(tokenizer.model())["normalizer"];
   if (normalizer.is_object() && normalizer.contains("lowercase")) {
     config["do_lower_case"] = normalizer["lowercase"];
@@ -166,7 +167,7 @@ std::string config_of(const WordPieceTokenizer& tokenizer) {
   }
   config["clean_up_tokenization_spaces"] = true;
   config["tokenizer_class"] = "BertTokenizer";
-  return config.dump(2) + "\n";
+  return json_text(config, 2) + "\n";
 }
 
 }  // namespace
@@ -209,7 +210,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
     read_roles(sides, model);
     const SpecialIds& s = model.special;
     for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);
-    Ordered frame = Ordered::parse(kFrame);
+    Ordered frame = parse_ordered_json(kFrame);
     Ordered& normalizer = frame["normalizer"];
     normalizer["lowercase"] = flag(config, "do_lower_case", true, sides.config.path);
     normalizer["handle_chinese_chars"] =
@@ -218,10 +219,10 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
       normalizer["strip_accents"] = flag(config, "strip_accents", true, sides.config.path);
     const Json post = template_of(role_pair(model, s.cls, "cls_token", path),
                                   role_pair(model, s.sep, "sep_token", path));
-    frame["post_processor"] = Ordered::parse(post.dump());
+    frame["post_processor"] = parse_ordered_json(json_text(post));
     frame["model"]["unk_token"] = unk;
-    model.frame = frame.dump();
-    model.normalizer = Normalizer(Json::parse(normalizer.dump()), path);
+    model.frame = json_text(frame);
+    model.normalizer = Normalizer(brine::parse_json(json_text(normalizer)), path);
     model.post_processor = PostProcessor(post, path);
     return std::make_unique<WordPieceTokenizer>(std::move(model), path);
   });
@@ -231,7 +232,7 @@ std::string WordPieceTokenizer::to_json() const { return write_json(model_, fram
 
 std::string WordPieceTokenizer::hash() const {
   const Ordered own = frame_of(model_);
-  Ordered frame = Ordered::parse(kFrame);
+  Ordered frame = parse_ordered_json(kFrame);
   frame["normalizer"] = own.contains("normalizer") ? own["normalizer"] : Ordered();
   frame["model"]["unk_token"] = model_.tokens[size_t(model_.unk)];
   frame["model"]["continuing_subword_prefix"] = model_.prefix;

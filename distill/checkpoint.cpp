@@ -10,6 +10,7 @@
 
 #include "data/sha256.h"
 #include "data/temporary.h"
+#include "tensor/json.h"
 
 namespace brine::distill {
 namespace {
@@ -34,7 +35,7 @@ std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::Fi
     manifest["files"].push_back(
         {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   }
-  std::string body = manifest.dump(2);
+  std::string body = json_text(manifest, 2);
   body.resize(body.rfind('\n'));  // without the last brace
   return body + checksum_tail(body);
 }
@@ -140,7 +141,7 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   check(text.ends_with(checksum_tail(body)), name, ": is damaged (its checksum does not match)");
   CheckpointManifest manifest;
   try {
-    ordered_json json = ordered_json::parse(text);
+    ordered_json json = parse_ordered_json(text);
     check(json.at("format") == kFormat, name, ": is not the manifest of a checkpoint");
     manifest.version = json.at("version").get<int>();
     if (manifest.version > kCheckpointVersion) {

@@ -1,5 +1,6 @@
 // One line of JSON is one write, so that a killed run tears at most its last line.
 #include "distill/log.h"
+#include "tensor/json.h"
 
 #include <cerrno>
 #include <chrono>
@@ -53,7 +54,7 @@ void create_run_dir(const data::Path& run_dir) {
 }
 
 void write_line(std::FILE* file, const data::Path& path, const ordered_json& line) {
-  std::string text = line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  std::string text = printable_json(line) + "\n";
   bool ok = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (!ok || std::fflush(file) != 0) data::throw_io(path, "write", errno);
 }
@@ -118,7 +119,7 @@ int trim_log(const data::Path& log, int64_t last_step) {
     bool torn = end == text.npos;
     std::string_view line = std::string_view(text).substr(at, torn ? text.npos : end - at);
     at = torn ? text.size() : end + 1;
-    ordered_json json = ordered_json::parse(line, nullptr, false);
+    ordered_json json = parse_json_or_discard(line);
     bool readable =
         !torn && json.is_object() && json.contains("step") && json["step"].is_number_integer();
     unreadable += !readable && !torn;
@@ -133,7 +134,7 @@ bool has_evaluation(const data::Path& run_dir, int64_t step) {
   if (!std::filesystem::is_regular_file(log)) return false;
   std::istringstream lines(data::read_file(log));
   for (std::string line; std::getline(lines, line);) {
-    ordered_json json = ordered_json::parse(line, nullptr, false);
+    ordered_json json = parse_json_or_discard(line);
     if (json.is_object() && json.value("type", "") == "evaluation" &&
         json.value("step", int64_t(-1)) == step)
       return true;

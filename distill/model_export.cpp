@@ -8,6 +8,7 @@
 #include "data/file_io.h"
 #include "data/weights.h"
 #include "distill/model_io.h"
+#include "tensor/json.h"
 
 namespace brine::distill {
 namespace fs = std::filesystem;
@@ -84,7 +85,7 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
   check(!error, out, ": cannot be made: ", error.message());
   data::save_weights(dir, tensors, options.shard_bytes);
   if (tokenizer) tokenizer->save(out);
-  data::write_file_atomic(dir / "config.json", json.dump(2) + "\n");
+  data::write_file_atomic(dir / "config.json", json_text(json, 2) + "\n");
 }
 
 }  // namespace brine::distill

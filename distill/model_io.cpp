@@ -9,6 +9,7 @@
 #include "data/sha256.h"
 #include "distill/checkpoint.h"
 #include "nn/parameter_store.h"
+#include "tensor/json.h"
 
 namespace brine::distill {
 namespace fs = std::filesystem;
@@ -61,7 +62,7 @@ std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model
 }
 
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer) {
-  return nn::to_hf_config(config, extras_of(tokenizer)).dump(2) + "\n";
+  return json_text(nn::to_hf_config(config, extras_of(tokenizer)), 2) + "\n";
 }
 
 nn::HfExtras extras_of(const data::Tokenizer* tokenizer) {

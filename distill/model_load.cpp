@@ -8,6 +8,7 @@
 #include "data/weights.h"
 #include "distill/model_io.h"
 #include "nn/parameter_store.h"
+#include "tensor/json.h"
 
 namespace brine::distill {
 namespace fs = std::filesystem;
@@ -24,7 +25,7 @@ std::string config_file(const std::string& directory) {
 }
 
 nn::Json read_config(const std::string& file) {
-  nn::Json json = nn::Json::parse(data::read_file(file, 16 << 20), nullptr, false);
+  nn::Json json = parse_json_or_discard(data::read_file(file, 16 << 20));
   check(!json.is_discarded(), file, ": not JSON");
   return json;
 }
@@ -158,7 +159,7 @@ struct Base {
 Base open_base(const std::string& adapter, const nn::Json& json, const nn::ModelConfig& config) {
   std::string file = (fs::path(adapter) / "config.json").string();
   const nn::Json& path = json["base_model"];
-  check(path.is_string(), file, ": base_model = ", path.dump(), " is no path");
+  check(path.is_string(), file, ": base_model = ", json_text(path), " is no path");
   Base base;
   base.directory = find_base(adapter, path.get<std::string>());
   const nn::Json ours = json.value("brine", nn::Json::object());

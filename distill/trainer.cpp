@@ -9,6 +9,7 @@
 #include "distill/checkpoint.h"
 #include "distill/model_io.h"
 #include "distill/signals.h"
+#include "tensor/json.h"
 
 namespace brine::distill {
 namespace {
@@ -199,13 +200,13 @@ void Trainer::save(RunLog& log) {
       {"optimizer_steps", optimizer_.steps()},
       {"random",
        {{"seed", random_.seed}, {"stream", random_.stream}, {"counter", random_.counter}}},
-      {"configuration", nn::Json::parse(parts_.configuration)}};
+      {"configuration", parse_ordered_json(parts_.configuration)}};
   try {
     save_checkpoint(parts_.run_dir, step_,
                     {text_file("config.json", config_text(parts_.config, parts_.tokenizer)),
                      tensor_file("model.safetensors", tensors_of(parts_.model)),
                      tensor_file("optimizer.safetensors", moments_of(parts_.store, optimizer_)),
-                     text_file("trainer.json", state.dump(2) + "\n")},
+                     text_file("trainer.json", json_text(state, 2) + "\n")},
                     int(config_.keep));
   } catch (const data::DurabilityUncertain& e) {
     log.event(e.what());  // the checkpoint stands; only a power cut could undo it
@@ -218,9 +219,9 @@ std::vector<std::string> Trainer::resume() {
   check(latest.good.has_value(), parts_.run_dir, ": no good checkpoint to resume from");
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
-  nn::Json state = nn::Json::parse(data::read_file(file));
+  nn::Json state = parse_ordered_json(data::read_file(file));
   std::vector<std::string> changed =
-      nn::differences(state.at("configuration"), nn::Json::parse(parts_.configuration));
+      nn::differences(state.at("configuration"), parse_ordered_json(parts_.configuration));
   if (!changed.empty()) {
     std::string list;
     for (const std::string& line : changed) list += "; " + line;

@@ -4,6 +4,7 @@
 
 #include "nn/bert.h"
 #include "nn/hf_config.h"
+#include "tensor/json.h"
 
 namespace brine::nn {
 namespace {
@@ -124,7 +125,7 @@ void BertConfig::read(const Json& json, const std::string& source) {
                "intermediate_size", "max_position_embeddings"});
   std::string name = "BertModel";
   if (auto it = json.find("architectures"); it != json.end() && it->is_array() && !it->empty()) {
-    check(it->front().is_string(), source, ": architectures holds ", it->front().dump());
+    check(it->front().is_string(), source, ": architectures holds ", json_text(it->front()));
     name = it->front().get<std::string>();
   }
   labels = name == "BertForSequenceClassification" ? label_count(json, source) : 0;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::nn {
 
@@ -11,7 +12,7 @@ void want(const Json& json, const std::string& source, const std::string& key, c
   auto it = json.find(key);
   if (it == json.end() || it->is_null()) return;
   check(*it == value, source, ": ", key, " = ", it->dump(), " is not supported, only ",
-        value.dump());
+        json_text(value));
 }
 
 void want_absent(const Json& json, const std::string& source, const std::string& key) {

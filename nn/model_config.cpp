@@ -1,5 +1,6 @@
 // Model configurations and their config.json.
 #include "nn/model_config.h"
+#include "tensor/json.h"
 
 #include <nlohmann/json.hpp>
 
@@ -140,10 +141,10 @@ ModelConfig from_hf_config(const Json& json, const std::string& source) {
   std::string known;
   const Family* found = nullptr;
   for (const Family& f : families()) {
-    known += (known.empty() ? "" : ", ") + Json(f.name).dump();
+    known += (known.empty() ? "" : ", ") + json_text(Json(f.name));
     if (json["model_type"] == f.name) found = &f;
   }
-  check(found, source, ": model_type ", json["model_type"].dump(), " is not supported, only ",
+  check(found, source, ": model_type ", json_text(json["model_type"]), " is not supported, only ",
         known);
   config.model_type = found->name;
   found->read(config, json, source);
@@ -151,7 +152,7 @@ ModelConfig from_hf_config(const Json& json, const std::string& source) {
   if (ours == json.end()) return config;
   check(ours->is_object() && ours->contains("format") && (*ours)["format"].is_number_integer(),
         source, ": the section \"brine\" has no format number");
-  check((*ours)["format"] <= kFormat, source, ": format ", (*ours)["format"].dump(),
+  check((*ours)["format"] <= kFormat, source, ": format ", json_text((*ours)["format"]),
         " was written by a newer version; this one reads up to ", kFormat);
   Json attention = *ours;
   attention.erase("format");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::nn {
 
@@ -42,7 +43,7 @@ std::string markdown_cell(const std::string& text) {
 }  // namespace
 
 std::string show(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = printable_json(value);
   if (text.size() <= 60) return text;
   size_t cut = 56;
   while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;
