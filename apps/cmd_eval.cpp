@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/protocol.h"
 #include "apps/recall_observer.h"
 #include "apps/task_eval.h"
 #include "apps/terminal.h"
@@ -14,9 +15,10 @@ namespace brine {
 namespace {
 
 struct Eval {
-  std::string model, teacher, path = "sparse", attention, task, split;
+  std::string model, teacher, path = "sparse", attention, task, split, protocol = "windows";
   std::vector<std::string> data;
   int64_t k = 0, sequence_length = 0, batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
+  int64_t stride = 0;
   bool json = false;
 
   void describe(nn::Schema& s) {
@@ -24,12 +26,19 @@ struct Eval {
     s.field("data", data, "Text files, or the directory of the task");
     s.field("task", task, "Score the answers to a task instead of text: " + known_tasks());
     s.field("split", split, "Split of the task, or a TSV file of its own; none: every dev split");
+    s.choice(
+        "protocol", protocol, protocol_names(),
+        "How the text is joined and cut: windows of the plain text, or as SEA's paper, GPTQ or "
+        "Hugging Face's page on perplexity do (docs/evaluation.md)");
     s.field("teacher", teacher, "Teacher whose attention the mask should cover: mask recall");
     s.field("attention", attention,
             "Evaluate under another attention method without training (recent: a sliding window)");
     s.field("k", k, "Kept keys per query and head; 0 = as trained", {.min = 0});
     s.choice("path", path, {"sparse", "dense"}, "dense: the T x T reference of a sparse method");
-    s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
+    s.field("sequence_length", sequence_length,
+            "Tokens of a window; 0 = the protocol's own, else the model's positions",
+            {.min = 0, .alias = "window"});
+    s.field("stride", stride, "Protocol stride: tokens between windows; 0 = half a window",
             {.min = 0});
     s.field("batch_size", batch_size, "Windows or texts at once", {.min = 1});
     s.field("max_windows", max_windows,
@@ -40,10 +49,24 @@ struct Eval {
     s.field("json", json, "Print one JSON object");
   }
 
+  int64_t scored_windows(int64_t all) const {
+    return max_windows ? std::min(max_windows, all) : all;
+  }
   int run(const RunContext& context);
+  void run_text(const distill::LoadedModel& m, const data::Tokenizer& tokenizer);
+
+  struct Scored {
+    distill::Perplexity perplexity;
+    nn::Json cut;  // how the text was joined and cut; the same in words
+    std::string words;
+  };
+  Scored score_windows(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                       const distill::EvaluateCall& call) const;
+  Scored score_protocol(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                        const distill::EvaluateCall& call) const;
 };
 
-std::string protocol(const distill::WindowSource& windows, const Eval& e, int64_t tokens) {
+std::string cut_in_words(const distill::WindowSource& windows, const Eval& e, int64_t tokens) {
   std::string repeated = e.copies > 1 ? join(" (", e.copies, " copies of the same text)") : "";
   return join("non-overlapping windows of ", windows.window(), " tokens", repeated,
               ", each by itself, no BOS, ",
@@ -80,7 +103,6 @@ int Eval::run(const RunContext& context) {
     m.store = std::make_unique<nn::ParameterStore>(*m.model);
   }
   refuse_idle_dials(context, *m.model);
-  bool sparse = m.model->attention_traits().sparse;
   if (!task.empty()) {
     return eval_task(m, *tokenizer,
                      {.task = task,
@@ -93,13 +115,59 @@ int Eval::run(const RunContext& context) {
                                  .max_texts = max_windows,
                                  .dials = {.k = k, .dense_path = path == "dense"}}});
   }
-  check(!data.empty(), "eval: --data is needed");
-  int64_t positions = m.config.shape().max_positions;
-  int64_t window = sequence_length ? sequence_length : positions;
+  run_text(m, *tokenizer);
+  return 0;
+}
+
+Eval::Scored Eval::score_windows(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                                 const distill::EvaluateCall& call) const {
+  check(stride == 0, "eval: --stride is for the protocol stride, not windows");
+  const int64_t positions = m.config.shape().max_positions;
+  const int64_t window = sequence_length ? sequence_length : positions;
   check(window <= positions, "eval: sequence_length ", window, " is longer than the model's ",
         positions, " positions");
-  std::unique_ptr<distill::WindowSource> windows =
-      windows_of(load_texts(data, *tokenizer, window, copies), window, 0, copies);
+  data::TokenCorpus corpus = load_texts(data, tokenizer, window, copies);
+  Scored out;
+  out.cut = {{"name", protocol},
+             {"split", nullptr},
+             {"files", data},
+             {"joining", "the tokens of the files, one after another"},
+             {"bos", "no BOS"},
+             {"window", window},
+             {"stride", window},
+             {"windows", corpus.windows()},
+             {"scored_windows", scored_windows(corpus.windows())},
+             {"tokens", corpus.tokens.size()},
+             {"dropped_tokens", corpus.dropped()}};
+  std::unique_ptr<distill::WindowSource> windows = windows_of(std::move(corpus), window, 0, copies);
+  out.perplexity = distill::evaluate(*m.model, *windows, call);
+  out.cut["predicted_tokens"] = out.perplexity.tokens;
+  out.words = cut_in_words(*windows, *this, out.perplexity.tokens);
+  return out;
+}
+
+Eval::Scored Eval::score_protocol(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                                  const distill::EvaluateCall& call) const {
+  check(copies == 1 && loss_from == 0, "eval: the protocol ", protocol,
+        " takes no copies and no loss_from");
+  const Protocol chosen = make_protocol({.name = protocol,
+                                         .files = data,
+                                         .window = sequence_length,
+                                         .stride = stride,
+                                         .positions = m.config.shape().max_positions},
+                                        tokenizer);
+  Scored out;
+  out.perplexity = score(chosen, *m.model, call);
+  const int64_t scored = scored_windows(chosen.windows());
+  out.cut = brine::to_json(chosen, scored, out.perplexity.tokens);
+  out.words = brine::describe(chosen, scored, out.perplexity.tokens);
+  return out;
+}
+
+void Eval::run_text(const distill::LoadedModel& m, const data::Tokenizer& tokenizer) {
+  check(!data.empty(), "eval: --data is needed");
+  check(teacher.empty() || protocol != "stride",
+        "eval: mask recall needs windows side by side, not the protocol stride");
   distill::EvaluateCall call{.batch_size = batch_size,
                              .max_windows = max_windows,
                              .loss_from = loss_from,
@@ -110,18 +178,20 @@ int Eval::run(const RunContext& context) {
     call.observer = recall.get();
     call.before_batch = [&](const distill::Batch& batch) { recall->begin(batch); };
   }
-  distill::Perplexity p = distill::evaluate(*m.model, *windows, call);
+  const Scored scored = protocol == "windows" ? score_windows(m, tokenizer, call)
+                                              : score_protocol(m, tokenizer, call);
+  bool sparse = m.model->attention_traits().sparse;
   nn::Json out = {{"model", model},
                   {"attention", m.config.attention},
                   {"k", k ? nn::Json(k) : trained_k(m.config)},
                   {"path", sparse ? nn::Json(path) : nn::Json()},
-                  {"perplexity", p.value()},
-                  {"nll", p.nll},
-                  {"tokens", p.tokens},
-                  {"protocol", protocol(*windows, *this, p.tokens)}};
+                  {"perplexity", scored.perplexity.value()},
+                  {"nll", scored.perplexity.nll},
+                  {"tokens", scored.perplexity.tokens},
+                  {"protocol", scored.words},
+                  {"cut", scored.cut}};
   if (recall) out["mask_recall"] = recall->table();
   print(*this, out);
-  return 0;
 }
 
 const RegisterSubcommand<Eval> registration("eval", "Perplexity and mask recall of a model");

@@ -1,6 +1,7 @@
 // Reading text files into token windows.
 #include "data/corpus.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "data/file_io.h"
@@ -29,6 +30,28 @@ std::string read_text(const std::string& path) {
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   check(!text.empty(), path, ": the file holds no text");
   return text;
+}
+
+std::string read_joined_lines(const std::vector<std::string>& files) {
+  check(!files.empty(), "corpus: no text files");
+  auto blank = [](std::string_view line) {
+    for (size_t at = 0; at < line.size();)
+      if (char_class(next_char(line, at)) != CharClass::kSpace) return false;
+    return true;
+  };
+  std::string out;
+  bool first = true;
+  for (const std::string& file : files) {
+    const std::string text = read_text(file);
+    for (size_t at = 0, end = 0; at < text.size(); at = end) {
+      end = std::min(text.find('\n', at), text.size() - 1) + 1;
+      if (!first) out += "\n\n";
+      first = false;
+      const std::string_view line = std::string_view(text).substr(at, end - at);
+      if (!blank(line)) out += line;
+    }
+  }
+  return out;
 }
 
 std::span<const int32_t> TokenCorpus::window(int64_t i) const {

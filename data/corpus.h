@@ -14,6 +14,11 @@ namespace brine::data {
 // no UTF-8 are errors, the latter with the offset in the file of the first of them.
 std::string read_text(const std::string& path);
 
+// The lines of all files with two newlines between them, as evaluations join WikiText: a line keeps
+// its own newline, a blank one (white space only) becomes the empty text. For lines "a", "", "b":
+// "a\n" "\n\n" "" "\n\n" "b\n".
+std::string read_joined_lines(const std::vector<std::string>& files);
+
 // A text as tokens, cut into windows of T tokens that do not overlap; what is left at the end fills
 // no window and is dropped. A window predicts its own tokens from the second on.
 struct TokenCorpus {

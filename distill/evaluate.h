@@ -1,7 +1,8 @@
-// Perplexity over windows that do not overlap.
+// Perplexity over windows of a text: side by side, or overlapping by a stride.
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "distill/batch.h"
 #include "nn/model.h"
@@ -26,5 +27,16 @@ struct EvaluateCall {
 
 // Every window by itself, without a token before it; its first token is not predicted.
 Perplexity evaluate(nn::Model& model, const WindowSource& windows, const EvaluateCall& call);
+
+// A window of at most `window` tokens starts every `stride` tokens, until one reaches the end of
+// the text; a token is predicted once, by the first window that holds it, and the tokens before it
+// in that window are context. Every predicted token weighs the same; the text's first token is not
+// predicted, nor with stride = window the first one of any window. `loss_from` must be 0.
+struct StridedWindows {
+  int64_t window = 0, stride = 0;  // 2 <= window, 1 <= stride <= window
+  int64_t count(int64_t tokens) const;
+};
+Perplexity evaluate_strided(nn::Model& model, std::span<const int32_t> tokens,
+                            const StridedWindows& windows, const EvaluateCall& call);
 
 }  // namespace brine::distill

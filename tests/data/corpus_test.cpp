@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"
@@ -72,4 +74,25 @@ TEST_CASE("corpus: bad text is named with file and offset") {
   const std::string none = scratch / "none", dir = scratch.path();
   CHECK_THROWS_WITH_AS(read_text(none), doctest::Contains((none + ": ").c_str()), Error);
   CHECK_THROWS_WITH_AS(read_text(dir), doctest::Contains((dir + ": ").c_str()), Error);
+}
+
+TEST_CASE("corpus: lines joined by two newlines, blank ones as empty texts") {
+  Scratch scratch;
+  const std::string one = scratch.write("one", " = Title = \n \n\nText .\n"),
+                    two = scratch.write("two", "more\n\t\nno newline at the end");
+  CHECK(read_joined_lines({one}) == " = Title = \n\n\n\n\n\n\nText .\n");
+  CHECK(read_joined_lines({two}) == "more\n\n\n\n\nno newline at the end");
+  CHECK(read_joined_lines({one, two}) ==
+        read_joined_lines({one}) + "\n\n" + read_joined_lines({two}));
+  CHECK_THROWS_WITH_AS(read_joined_lines({}), doctest::Contains("no text"), Error);
+}
+
+TEST_CASE("corpus: WikiText-2's test split is the number of tokens that is known for GPT-2") {
+  const std::string text = test::kSharedData + "wikitext-2/wiki.test.raw";
+  if (!std::filesystem::exists(text)) {
+    MESSAGE("skipped: no " << text);
+    return;
+  }
+  const auto tokenizer = load_tokenizer(test::kSharedData + "tokenizers/gpt2");
+  CHECK(tokenizer->encode(read_joined_lines({text})).size() == 287644);
 }

@@ -1,0 +1,116 @@
+// Every file in configs/ is read by the schema of its subcommand, and those of the paper hold its
+// numbers.
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "apps/config_file.h"
+#include "apps/program.h"
+#include "tests/apps/helpers.h"
+
+namespace brine::tests {
+namespace {
+
+namespace fs = std::filesystem;
+using nn::Json;
+
+std::vector<fs::path> config_files() {
+  std::vector<fs::path> out;
+  for (const auto& e : fs::recursive_directory_iterator(BRINE_SOURCE_DIR "/configs")) {
+    if (e.path().extension() == ".toml") out.push_back(e.path());
+  }
+  return out;
+}
+
+// The X of "# brine X: ..." on the first line.
+std::string subcommand_of(const std::string& text) {
+  const std::string start = "# brine ";
+  if (text.rfind(start, 0) != 0) return "";
+  return text.substr(start.size(), text.find(':') - start.size());
+}
+
+// The values of the subcommand's keys after the file was read; throws what the program would say.
+Json read_config(const fs::path& path) {
+  const std::string name = subcommand_of(read_all(path));
+  for (const Subcommand& command : subcommands()) {
+    if (command.name != name) continue;
+    CommandBody body = command.make();
+    nn::Schema keys;
+    body.describe(keys);
+    apply_config_file(keys, path.string());
+    return keys.to_json();
+  }
+  throw Error(
+      join(path.string(), ": its first line names no subcommand, \"# brine distill: ...\""));
+}
+
+Json paper(const std::string& name) {
+  return read_config(BRINE_SOURCE_DIR "/configs/paper/" + name + ".toml");
+}
+
+}  // namespace
+
+TEST_CASE("every file in configs/ is accepted by the schema of the subcommand that it names") {
+  const std::vector<fs::path> files = config_files();
+  CHECK(files.size() >= 13);
+  for (const fs::path& file : files) {
+    INFO(file.string());
+    CHECK(message([&] { read_config(file); }) == "no error");
+  }
+}
+
+TEST_CASE("a key that no schema has fails the reading of configs/") {
+  Scratch scratch;
+  CHECK(contains(
+      message([&] { read_config(scratch.write("a.toml", "# brine train: x\nfoo = 1\n")); }),
+      "unknown key \"foo\""));
+  CHECK(contains(message([&] { read_config(scratch.write("b.toml", "steps = 1\n")); }),
+                 "names no subcommand"));
+}
+
+TEST_CASE("configs/paper: the numbers of the paper's tables") {
+  struct Row {
+    const char* file;
+    int batch;
+    double epochs;  // 0: steps
+    int k, columns;
+    double rate;
+  };
+  const Row rows[] = {{"mnli", 16, 20, 25, 32, 1e-5},
+                      {"cola", 64, 50, 25, 32, 1e-5},
+                      {"mrpc", 32, 50, 25, 32, 1e-5},
+                      {"mnli-per-query", 16, 5, 25, 128, 1e-5},
+                      {"mnli-per-head", 16, 5, 25, 128, 1e-5},
+                      {"mnli-per-batch", 16, 5, 25, 128, 1e-5},
+                      {"mnli-causal-per-batch", 16, 5, 25, 128, 1e-5},
+                      {"wikitext2", 32, 0, 64, 64, 2e-6},
+                      {"openwebtext", 32, 0, 64, 64, 2e-6}};
+  for (const Row& row : rows) {
+    INFO(row.file);
+    const Json c = paper(row.file);
+    CHECK(c["batch_size"] == row.batch);
+    CHECK(c["attention"]["method"] == "sea");
+    CHECK(c["attention"]["k"] == row.k);
+    CHECK(c["attention"]["columns"] == row.columns);
+    CHECK(c["attention"]["decoder"] == "paper");
+    CHECK(c["attention"]["prior"] == "none");
+    CHECK(c["optimizer"]["learning_rate"] == row.rate);
+    CHECK(c["optimizer"]["attention_learning_rate"] == 1e-4);
+    const std::string mode = std::string(row.file).rfind("mnli-", 0) == 0
+                                 ? std::string(row.file).substr(5)
+                                 : "causal-per-batch";
+    CHECK(c["attention"]["mode"] == mode);
+    if (row.epochs > 0) {
+      CHECK(c["epochs"] == row.epochs);
+    } else {
+      CHECK(c["steps"] == 10000);
+      CHECK(c["sequence_length"] == 2048);
+      CHECK(c["task"] == "");
+    }
+    const std::map<std::string, double> weights = {{"approx", 1}, {"prob", 1},     {"kl", 0.1},
+                                                   {"mse", 1},    {"context", 1},  {"kd", 5},
+                                                   {"task", 0.1}, {"kd_task", 0.2}};
+    for (const auto& [name, weight] : weights) CHECK(c["losses"][name] == weight);
+  }
+}
+
+}  // namespace brine::tests
