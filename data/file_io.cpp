@@ -128,7 +128,8 @@ void MappedFile::expect(uint64_t begin, uint64_t size) const {
 }
 
 void MappedFile::forget(uint64_t begin, uint64_t size) const {
-  advise(data_, begin, size, MADV_DONTNEED, true);
+  // Beyond the mapping lies memory of others.
+  if (begin < size_) advise(data_, begin, std::min(size, size_ - begin), MADV_DONTNEED, true);
 }
 
 NewFile::NewFile(const Path& path) : path_(path) {

@@ -1,8 +1,10 @@
 // Atomic files: whole reads, refusals, and what is left after a fault at every system call.
 #include "data/file_io.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <doctest/doctest.h>
 #include <csignal>
@@ -172,4 +174,26 @@ TEST_CASE("temporary: a published directory replaces the one before in one step"
   CHECK(read_file(dir / "d/f") == "1");
   remove_atomic(dir / "d");
   CHECK(entries_in(dir.path()) == 0);
+}
+
+TEST_CASE("mapped file: forgetting more than there is touches no memory of others") {
+  Scratch scratch;
+  const size_t page = size_t(::sysconf(_SC_PAGESIZE));
+  const std::string path = scratch.write("f", std::string(page, 'x'));
+  // Private pages all around, so that one of them follows the mapping.
+  std::vector<unsigned char*> pages;
+  auto more = [&] {
+    void* at = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pages.push_back(static_cast<unsigned char*>(at));
+    pages.back()[0] = 7;
+  };
+  for (int i = 0; i < 32; ++i) more();
+  MappedFile file(path);
+  for (int i = 0; i < 32; ++i) more();
+  file.forget(0, 1 << 20);
+  file.forget(page, 1 << 20);
+  file.forget(2 * page, 1 << 20);
+  for (unsigned char* at : pages) CHECK(at[0] == 7);
+  CHECK(file.data()[page - 1] == 'x');
+  for (unsigned char* at : pages) ::munmap(at, page);
 }
