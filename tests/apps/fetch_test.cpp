@@ -1,0 +1,115 @@
+// scripts/fetch-data and scripts/fetch-model with local copies; the network is never asked.
+#include "tests/apps/helpers.h"
+
+namespace brine::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Script {
+  Scratch scratch;
+
+  Script() {
+    fs::create_directories(scratch / "copies/glue/CoLA");
+    for (const char* split : {"train", "dev", "test"})
+      scratch.write(std::string("copies/glue/CoLA/") + split + ".tsv", std::string(split) + "\n");
+    fs::create_directories(scratch / "hub/opt-125m");
+    scratch.write("hub/opt-125m/config.json", "{}");
+    scratch.write("hub/opt-125m/tokenizer.json", "{}");
+    scratch.write("hub/opt-125m/model.safetensors", "weights");
+  }
+
+  // The status and both outputs. A `curl` that fails stands first in the path.
+  Finished run(const std::string& arguments) const {
+    fs::create_directories(scratch / "bin");
+    scratch.write("bin/curl", "#!/bin/sh\necho the network was asked >&2\nexit 1\n");
+    fs::permissions(scratch / "bin/curl", fs::perms::owner_all);
+    const std::string out = (scratch / "out.txt").string();
+    const int code = std::system(("cd " + scratch.path().string() +
+                                  " && PATH=$PWD/bin:$PATH " BRINE_SOURCE_DIR "/scripts/" +
+                                  arguments + " >" + out + " 2>&1")
+                                     .c_str());
+    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), ""};
+  }
+  std::string text(const std::string& name) const { return read_all(scratch / name); }
+};
+
+bool has_tools() {
+  const bool all = std::system("command -v bash awk find sha256sum >/dev/null 2>&1") == 0;
+  if (!all) MESSAGE("skipped: bash, awk, find or sha256sum is missing");
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("fetch-data: local copies, checksums recorded and compared, licences printed") {
+  if (!has_tools()) return;
+  Script s;
+  Finished f = s.run("fetch-data --from copies --out data cola");
+  INFO(f.out);
+  CHECK(f.status == 0);
+  CHECK(s.text("data/glue/CoLA/train.tsv") == "train\n");
+  CHECK(s.text("data/glue/CoLA/dev.tsv") == "dev\n");
+  CHECK(contains(f.out, "licence: "));
+  CHECK(contains(f.out, "CoLA/test.tsv: no sha256 is known for it; recorded "));
+  CHECK_FALSE(contains(f.out, "the network was asked"));
+  CHECK(contains(s.run("fetch-data --from copies --out data cola").out, "sha256 as recorded"));
+  s.scratch.write("copies/glue/CoLA/dev.tsv", "other\n");
+  f = s.run("fetch-data --from copies --out data cola");
+  CHECK(f.status == 1);
+  CHECK(contains(f.out, "CoLA/dev.tsv: sha256 is "));
+}
+
+TEST_CASE("fetch-data: a copy with another checksum than the known one is refused") {
+  if (!has_tools()) return;
+  Script s;
+  s.scratch.write("copies/CoLA.zip", "no such archive");
+  s.scratch.write("copies/AX.tsv", "no such table");
+  for (const char* name : {"cola", "ax"}) {
+    const Finished f = s.run(std::string("fetch-data --from copies --out data ") + name);
+    INFO(f.out);
+    CHECK(f.status == 1);
+    CHECK(contains(f.out, ", must be "));
+  }
+  CHECK_FALSE(fs::exists(s.scratch / "data/glue/diagnostic/diagnostic.tsv"));
+}
+
+TEST_CASE("fetch-data: what is unknown, missing or nowhere ends with status 1") {
+  if (!has_tools()) return;
+  Script s;
+  CHECK(contains(s.run("fetch-data --list").out,
+                 "https://dl.fbaipublicfiles.com/glue/data/CoLA.zip"));
+  CHECK(s.run("fetch-data --list").status == 0);
+  for (const char* arguments :
+       {"", "colla", "--from nowhere cola", "--from copies rte", "--form x"}) {
+    const Finished f = s.run(std::string("fetch-data ") + arguments);
+    INFO(f.out);
+    CHECK(f.status == 1);
+    CHECK_FALSE(contains(f.out, "the network was asked"));
+  }
+  CHECK(contains(s.run("fetch-data cola").out, "the network was asked"));  // the guard works
+}
+
+TEST_CASE("fetch-model: a local copy of a repository, and what makes it incomplete") {
+  if (!has_tools()) return;
+  Script s;
+  Finished f = s.run("fetch-model --from hub --out models opt-125m");
+  INFO(f.out);
+  CHECK(f.status == 0);
+  CHECK(s.text("models/opt-125m/model.safetensors") == "weights");
+  CHECK(contains(f.out, "model.safetensors: no sha256 is known for it; recorded "));
+  CHECK(contains(s.text("models/opt-125m/checksums.sha256"), "  config.json\n"));
+  CHECK(s.run("fetch-model --from hub --out models bert-base-uncased").status == 1);
+  CHECK(contains(s.run("fetch-model --list").out, "https://huggingface.co/facebook/opt-125m"));
+  s.scratch.write("hub/opt-125m/merges.txt", "others");
+  f = s.run("fetch-model --from hub --out again opt-125m");
+  CHECK(f.status == 1);
+  CHECK(contains(f.out, "merges.txt: sha256 is "));
+  fs::remove(s.scratch / "hub/opt-125m/merges.txt");
+  fs::remove(s.scratch / "hub/opt-125m/model.safetensors");
+  f = s.run("fetch-model --from hub --out third opt-125m");
+  CHECK(f.status == 1);
+  CHECK(contains(f.out, "has no model.safetensors"));
+}
+
+}  // namespace brine::tests
