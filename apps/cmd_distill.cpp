@@ -28,7 +28,7 @@ struct Distill {
             {.required = true});
     s.field("model", model, "With --teacher self: the student, a model or run, that learns on");
     s.field("dump", dump, "Dump of the teacher; none: the teacher runs beside the student");
-    s.field("data", data, "Text files to train on, or the directory of the task");
+    s.field("data", data, "Text files or token shards to train on, or the directory of the task");
     s.field("task", task.task,
             "Distil a fine-tuned encoder on its task (batch_size is then 32 unless it is given): " +
                 known_tasks());

@@ -25,7 +25,7 @@ struct Dump {
 
   void describe(nn::Schema& s) {
     s.field("model", model, "Teacher: model directory or run");
-    s.field("data", data, "Text files");
+    s.field("data", data, "Text files or token shards");
     s.field("out", out, "Directory of the dump");
     s.choice("content", content, {"qk", "maps", "none"},
              "Attention as the teacher's q and k, or as maps");

@@ -23,7 +23,7 @@ struct Eval {
 
   void describe(nn::Schema& s) {
     s.field("model", model, "Model directory or run", {.required = true});
-    s.field("data", data, "Text files, or the directory of the task");
+    s.field("data", data, "Text files or token shards, or the directory of the task");
     s.field("task", task, "Score the answers to a task instead of text: " + known_tasks());
     s.field("split", split, "Split of the task, or a TSV file of its own; none: every dev split");
     s.choice(
@@ -137,7 +137,7 @@ Eval::Scored Eval::score_windows(const distill::LoadedModel& m, const data::Toke
              {"stride", window},
              {"windows", corpus.windows()},
              {"scored_windows", scored_windows(corpus.windows())},
-             {"tokens", corpus.tokens.size()},
+             {"tokens", corpus.tokens->size()},
              {"dropped_tokens", corpus.dropped()}};
   std::unique_ptr<distill::WindowSource> windows = windows_of(std::move(corpus), window, 0, copies);
   out.perplexity = distill::evaluate(*m.model, *windows, call);

@@ -63,8 +63,7 @@ std::vector<int32_t> Inspect::ids(const distill::LoadedModel& m) const {
   const data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, length);
   check(window < corpus.windows(), data[0], ": has ", corpus.windows(), " windows of ", length,
         " tokens, there is no window ", window);
-  auto from = corpus.tokens.begin() + window * length;
-  return {from, from + length};
+  return corpus.window(window);
 }
 
 int Inspect::run(const RunContext&) {

@@ -25,7 +25,7 @@ struct Train {
     s.field("model", model,
             "Model directory to train on from, or a config.json with the sizes; none: [decoder]");
     s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one beside the model");
-    s.field("train", train, "Text files to train on", {.required = true});
+    s.field("train", train, "Text files or token shards to train on", {.required = true});
     keys.describe(s);
     s.section("decoder", parts.config.opt);
     parts.config.describe_attention(s);

@@ -11,6 +11,7 @@
 #include "apps/terminal.h"
 #include "data/dump.h"
 #include "data/sha256.h"
+#include "data/token_shards.h"
 #include "distill/checkpoint.h"
 #include "distill/model_io.h"
 #include "tensor/json.h"
@@ -61,6 +62,20 @@ std::string describe_dump(const std::string& path, bool verify) {
         << shard.first + shard.samples - 1 << ", " << bytes_text(shard.bytes)
         << (state.empty() ? "" : ", ") << state << "\n";
   }
+  return out.str();
+}
+
+std::string describe_shards(const std::string& path, bool verify) {
+  const data::TokenManifest m = data::read_token_manifest(path);
+  if (verify) data::TokenShards checked(path);
+  std::ostringstream out;
+  out << path << ": token shards" << (verify ? ", every checksum good" : "") << "\n"
+      << "  tokens     " << m.tokens << " of " << 8 * m.width << " bits, vocabulary "
+      << m.vocab_size << "\n  documents  " << m.documents;
+  if (m.separator) out << ", each followed by token " << *m.separator;
+  out << "\n  tokenizer  " << m.tokenizer_hash << "\n  sources    " << m.sources.size() << "\n"
+      << "  shards     " << m.shards.size() << ", " << bytes_text(uint64_t(m.tokens * m.width))
+      << "\n";
   return out.str();
 }
 
@@ -182,6 +197,7 @@ std::string inspect(const std::string& path, const InspectOptions& options) {
   const std::string format = manifest_format(dir);
   if (format == "brine-dump") return describe_dump(path, options.verify);
   if (format == "brine checkpoint") return describe_checkpoint(path, options.tensors);
+  if (format == "brine-tokens") return describe_shards(path, options.verify);
   check(format.empty(), path, ": manifest.json has the unknown format \"", format, "\"");
   if (!distill::list_checkpoints(dir).empty() || fs::exists(dir / "log.jsonl")) {
     return describe_run(path, options.tensors);
@@ -194,7 +210,7 @@ std::string inspect(const std::string& path, const InspectOptions& options) {
   }
   check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json") ||
             fs::exists(dir / "vocab.txt"),
-        path, ": holds no dump, run, checkpoint, model or tokenizer");
+        path, ": holds no dump, run, checkpoint, model, token shards or tokenizer");
   return describe_tokenizer(path);
 }
 

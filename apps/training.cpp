@@ -16,7 +16,7 @@ namespace brine {
 namespace fs = std::filesystem;
 
 void TrainingKeys::describe(nn::Schema& s) {
-  s.field("valid", valid, "Text files to evaluate on");
+  s.field("valid", valid, "Text files or token shards to evaluate on");
   s.field("copies", copies,
           "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
           {.min = 1});
@@ -45,7 +45,7 @@ data::TokenCorpus load_texts(const std::vector<std::string>& files,
   data::TokenCorpus corpus =
       data::load_corpus(files, tokenizer, std::max<int64_t>(window / copies, 2));
   std::string name = files.size() == 1 ? files[0] : join(files.size(), " files");
-  log_info(name, ": ", corpus.tokens.size(), " tokens, ", corpus.windows(), " windows of ",
+  log_info(name, ": ", corpus.tokens->size(), " tokens, ", corpus.windows(), " windows of ",
            corpus.window_tokens, copies > 1 ? join(", each ", copies, " times in a row") : "", ", ",
            corpus.dropped(), " tokens at the end dropped");
   return corpus;

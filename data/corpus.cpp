@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 
 #include "data/file_io.h"
 #include "data/sha256.h"
+#include "data/token_shards.h"
+#include "data/token_shards_format.h"
 #include "data/unicode.h"
 #include "tensor/error.h"
 
@@ -54,32 +57,47 @@ std::string read_joined_lines(const std::vector<std::string>& files) {
   return out;
 }
 
-std::span<const int32_t> TokenCorpus::window(int64_t i) const {
+std::vector<int32_t> TokenCorpus::window(int64_t i) const {
   check(i >= 0 && i < windows(), "corpus: window ", i, " of ", windows());
-  return std::span(tokens).subspan(size_t(i * window_tokens), size_t(window_tokens));
+  return tokens->slice(i * window_tokens, window_tokens);
 }
 
 std::string TokenCorpus::hash() const {
   static_assert(std::endian::native == std::endian::little);
   Sha256 hash;
-  hash.update(tokens.data(), tokens.size() * sizeof(int32_t));
+  std::vector<int32_t> part;
+  for (int64_t from = 0; from < tokens->size(); from += int64_t(part.size())) {
+    part.resize(size_t(std::min<int64_t>(1 << 20, tokens->size() - from)));
+    tokens->read(from, part);
+    hash.update(part.data(), part.size() * sizeof(int32_t));
+  }
   return hash.hex();
 }
 
-TokenCorpus load_corpus(const std::vector<std::string>& files, const Tokenizer& tokenizer,
+TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                         int64_t window_tokens) {
-  check(!files.empty(), "corpus: no text files");
+  check(!paths.empty(), "corpus: no text files");
   check(window_tokens >= 2, "corpus: windows of ", window_tokens,
         " tokens predict nothing, at least 2 are needed");
-  TokenCorpus corpus{.tokens = {}, .window_tokens = window_tokens};
-  for (const std::string& file : files) {
-    const std::string text = read_text(file);
-    corpus.text_hashes.push_back(sha256_hex(text));
-    const std::vector<int32_t> tokens = tokenizer.encode(text);
-    corpus.tokens.insert(corpus.tokens.end(), tokens.begin(), tokens.end());
+  TokenCorpus corpus{.tokens = nullptr, .window_tokens = window_tokens};
+  std::vector<std::shared_ptr<const TokenSource>> parts;
+  for (const std::string& path : paths) {
+    if (std::filesystem::is_directory(path)) {
+      auto shards = std::make_shared<TokenShards>(path);
+      check(shards->manifest().tokenizer_hash == tokenizer.hash(), path,
+            ": was made by another tokenizer, of hash ", shards->manifest().tokenizer_hash,
+            "; wanted ", tokenizer.hash());
+      corpus.text_hashes.push_back(sha256_file((Path(path) / kTokenManifest).string()));
+      parts.push_back(std::move(shards));
+    } else {
+      const std::string text = read_text(path);
+      corpus.text_hashes.push_back(sha256_hex(text));
+      parts.push_back(std::make_shared<TokenList>(tokenizer.encode(text)));
+    }
   }
-  check(corpus.windows() > 0, files.front(), files.size() > 1 ? " (and the others)" : "", ": ",
-        corpus.tokens.size(), " tokens do not fill one window of ", window_tokens);
+  corpus.tokens = parts.size() == 1 ? parts[0] : std::make_shared<JoinedTokens>(std::move(parts));
+  check(corpus.windows() > 0, paths.front(), paths.size() > 1 ? " (and the others)" : "", ": ",
+        corpus.tokens->size(), " tokens do not fill one window of ", window_tokens);
   return corpus;
 }
 

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "data/token_source.h"
 #include "data/tokenizer.h"
 
 namespace brine::data {
@@ -19,25 +20,27 @@ std::string read_text(const std::string& path);
 // "a\n" "\n\n" "" "\n\n" "b\n".
 std::string read_joined_lines(const std::vector<std::string>& files);
 
-// A text as tokens, cut into windows of T tokens that do not overlap; what is left at the end fills
-// no window and is dropped. A window predicts its own tokens from the second on.
+// A corpus cut into windows of T tokens that do not overlap; what is left at the end fills no
+// window and is dropped. A window predicts its own tokens from the second on.
 struct TokenCorpus {
-  std::vector<int32_t> tokens;
-  int64_t window_tokens = 0;                  // T
-  std::vector<std::string> text_hashes = {};  // of each file as read_text() gives it, SHA-256
+  std::shared_ptr<const TokenSource> tokens;
+  int64_t window_tokens = 0;  // T
+  // Of each file as read_text() gives it, or of the manifest of token shards, SHA-256.
+  std::vector<std::string> text_hashes = {};
 
-  int64_t windows() const { return int64_t(tokens.size()) / window_tokens; }
+  int64_t windows() const { return tokens->size() / window_tokens; }
   // Tokens [i T, (i + 1) T); i outside [0, windows()) is an error.
-  std::span<const int32_t> window(int64_t i) const;
+  std::vector<int32_t> window(int64_t i) const;
   // Tokens at the end that are in no window.
-  int64_t dropped() const { return int64_t(tokens.size()) % window_tokens; }
+  int64_t dropped() const { return tokens->size() % window_tokens; }
   // SHA-256, in hex, of all tokens as little-endian 32-bit numbers. T is not part of it.
   std::string hash() const;
 };
 
-// Reads and tokenises every file whole, in this order, and joins their tokens. T must be at least
-// 2, and the text must fill at least one window.
-TokenCorpus load_corpus(const std::vector<std::string>& files, const Tokenizer& tokenizer,
+// Joins the tokens of all paths in their order: a file is read and tokenised whole, a directory
+// holds token shards, which are mapped and must be of this tokenizer. T must be at least 2, and the
+// text must fill at least one window.
+TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                         int64_t window_tokens);
 
 }  // namespace brine::data

@@ -10,4 +10,8 @@ namespace brine::data {
 // A uniformly drawn permutation of 0 .. n-1; every (seed, epoch) has its own.
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t epoch);
 
+// Item i of another such order, computed by itself and without memory, for n of any size: a Feistel
+// network over Philox. It scrambles, but cannot reach every permutation.
+int64_t permuted(int64_t i, int64_t n, uint64_t seed, uint64_t epoch);
+
 }  // namespace brine::data

@@ -2,14 +2,19 @@
 #include "distill/batch.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "data/permutation.h"
 
 namespace brine::distill {
+namespace {
 
-WindowSource::WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
-                           std::vector<int64_t> windows, int64_t copies)
+// An epoch of more windows has no list of its order, so that memory does not grow with the corpus.
+constexpr int64_t kListed = 1 << 20;
+
+}  // namespace
+
+WindowSource::WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window,
+                           uint64_t seed, std::vector<int64_t> windows, int64_t copies)
     : tokens_(std::move(tokens)),
       window_(window),
       copies_(copies),
@@ -18,14 +23,10 @@ WindowSource::WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t
   check(window >= 2, "windows: a window of ", window, " tokens predicts nothing");
   check(copies >= 1 && window % copies == 0, "windows: ", copies,
         " copies do not divide a window of ", window, " tokens");
-  int64_t whole = int64_t(tokens_.size()) / (window / copies);
-  check(whole > 0, "windows: the text has ", tokens_.size(), " tokens, a window takes ", window);
-  if (windows_.empty()) {
-    windows_.resize(size_t(whole));
-    std::iota(windows_.begin(), windows_.end(), 0);
-  }
+  whole_ = tokens_->size() / (window / copies);
+  check(whole_ > 0, "windows: the text has ", tokens_->size(), " tokens, a window takes ", window);
   for (int64_t w : windows_) {
-    check(w >= 0 && w < whole, "windows: window ", w, " of ", whole, " does not exist");
+    check(w >= 0 && w < whole_, "windows: window ", w, " of ", whole_, " does not exist");
   }
 }
 
@@ -33,11 +34,15 @@ std::vector<int64_t> WindowSource::windows_of(int64_t n, int64_t B) {
   std::vector<int64_t> out;
   for (int64_t i = 0; i < B; ++i) {
     int64_t at = n * B + i, epoch = at / size();
+    if (size() > kListed) {
+      out.push_back(number(data::permuted(at % size(), size(), seed_, uint64_t(epoch))));
+      continue;
+    }
     if (epoch != epoch_) {
       order_ = data::permutation(size(), seed_, uint64_t(epoch));
       epoch_ = epoch;
     }
-    out.push_back(windows_[size_t(order_[size_t(at % size())])]);
+    out.push_back(number(order_[size_t(at % size())]));
   }
   return out;
 }
@@ -47,7 +52,9 @@ Batch WindowSource::batch(int64_t n, int64_t B) { return gather(windows_of(n, B)
 Batch WindowSource::in_order(int64_t first, int64_t B) const {
   int64_t last = std::min(first + B, size());
   check(first < last, "windows: no window from ", first, " on");
-  return gather({windows_.begin() + first, windows_.begin() + last});
+  std::vector<int64_t> windows;
+  for (int64_t i = first; i < last; ++i) windows.push_back(number(i));
+  return gather(std::move(windows));
 }
 
 Batch WindowSource::gather(std::vector<int64_t> windows) const {
@@ -56,10 +63,9 @@ Batch WindowSource::gather(std::vector<int64_t> windows) const {
   b.ids = Tensor::empty({B, window_}, Dtype::i32);
   for (int64_t i = 0; i < B; ++i) {
     int64_t part = window_ / copies_;
-    auto from = tokens_.begin() + windows[size_t(i)] * part;
-    for (int64_t c = 0; c < copies_; ++c) {
-      std::copy(from, from + part, b.ids.data<int32_t>() + i * window_ + c * part);
-    }
+    int32_t* row = b.ids.data<int32_t>() + i * window_;
+    tokens_->read(windows[size_t(i)] * part, {row, size_t(part)});
+    for (int64_t c = 1; c < copies_; ++c) std::copy(row, row + part, row + c * part);
   }
   b.windows = std::move(windows);
   b.tokens = B * window_;

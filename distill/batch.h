@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "data/token_source.h"
 #include "tensor/tensor.h"
 
 namespace brine::distill {
@@ -42,10 +43,14 @@ class WindowSource : public BatchSource {
   // `windows` restricts the corpus to these (a dump's); empty = all. Throws when there is none.
   // With `copies` = c a window is T / c tokens of the corpus, c times: a text in which looking far
   // back pays.
-  WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
+  WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window, uint64_t seed,
                std::vector<int64_t> windows = {}, int64_t copies = 1);
+  WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
+               std::vector<int64_t> windows = {}, int64_t copies = 1)
+      : WindowSource(std::make_shared<data::TokenList>(std::move(tokens)), window, seed,
+                     std::move(windows), copies) {}
 
-  int64_t size() const override { return int64_t(windows_.size()); }
+  int64_t size() const override { return windows_.empty() ? whole_ : int64_t(windows_.size()); }
   int64_t window() const override { return window_; }
   Batch batch(int64_t n, int64_t B) override;
   std::vector<int64_t> windows_of(int64_t n, int64_t B) override;
@@ -57,13 +62,15 @@ class WindowSource : public BatchSource {
 
  private:
   Batch gather(std::vector<int64_t> windows) const;
+  int64_t number(int64_t i) const { return windows_.empty() ? i : windows_[size_t(i)]; }
 
-  std::vector<int32_t> tokens_;
+  std::shared_ptr<const data::TokenSource> tokens_;
   int64_t window_, copies_;
   uint64_t seed_;
-  std::vector<int64_t> windows_;
+  int64_t whole_ = 0;             // windows of the corpus
+  std::vector<int64_t> windows_;  // empty: all
   int64_t epoch_ = -1;
-  std::vector<int64_t> order_;  // permutation of epoch_
+  std::vector<int64_t> order_;  // permutation of epoch_; empty where it is computed item by item
 };
 
 }  // namespace brine::distill

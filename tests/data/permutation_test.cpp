@@ -47,3 +47,29 @@ TEST_CASE("permutation: every order of four is equally likely") {
   CHECK(chi_squared < 50);
   CHECK(chi_squared > 5);
 }
+
+TEST_CASE("permutation: item by item, every index once, another order each epoch") {
+  for (int64_t n : {1, 2, 3, 4, 5, 100, 1000, 4096, 4097}) {
+    std::vector<int64_t> order, other;
+    for (int64_t i = 0; i < n; ++i) {
+      order.push_back(permuted(i, n, 5, 2));
+      other.push_back(permuted(i, n, 5, 3));
+    }
+    if (n >= 100) {
+      CHECK(order != other);
+      int64_t still = 0, follows = 0;  // of a random order one each is expected
+      for (int64_t i = 0; i < n; ++i) {
+        still += order[size_t(i)] == i;
+        follows += i > 0 && order[size_t(i)] == order[size_t(i - 1)] + 1;
+      }
+      CHECK(still < 8);
+      CHECK(follows < 8);
+    }
+    std::sort(order.begin(), order.end());
+    for (int64_t i = 0; i < n; ++i) REQUIRE(order[size_t(i)] == i);
+  }
+  const int64_t large = int64_t(1) << 40;
+  CHECK(permuted(0, large, 5, 2) != permuted(1, large, 5, 2));
+  CHECK(permuted(large - 1, large, 5, 2) < large);
+  CHECK_THROWS_WITH_AS(permuted(3, 3, 0, 0), doctest::Contains("item 3 of 3"), brine::Error);
+}
