@@ -76,7 +76,8 @@ TEST_CASE("tokenize: bad input is refused in one line") {
   // Another tokenizer.
   w.must("tokenizer --train text.txt --vocab-size 290 --out tok-2");
   w.must("tokenize --tokenizer tok-2 --out shards-2 text.txt");
-  const std::string train = "train --config model.toml --tokenizer tok --out run-of-bad-shards --train ";
+  const std::string train =
+      "train --config model.toml --tokenizer tok --out run-of-bad-shards --train ";
   CHECK(contains(refused(train + "shards-2"), "shards-2: was made by another tokenizer"));
   fs::copy(w.path("shards"), w.path("shards-3"));
   std::string tokens = read_all(w.path("shards-3/tokens-00000.u16"));
