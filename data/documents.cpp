@@ -7,6 +7,7 @@
 
 #include "data/unicode.h"
 #include "tensor/error.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -133,7 +134,7 @@ class Reader {
     if (number == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string where = join(file, ":", number);
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::ordered_json json = parse_json_or_discard(line);
     check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object in UTF-8");
     const auto found = json.find(options_.key);
     check(found != json.end(), where, ": key \"", options_.key, "\" is missing");

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "data/token_shards_format.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -90,7 +91,7 @@ TokenManifest read_token_manifest(const Path& dir) {
   const std::string where = path.string();
   check(is_token_shards(dir), dir.string(), ": is a directory without ", kTokenManifest,
         ": no token shards, or half-written ones");
-  const Json json = Json::parse(read_file(path, kMostManifestBytes), nullptr, false);
+  const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes));
   check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check(get<std::string>(where, json, "format") == kTokenFormat, where, ": is not of token shards");
   const auto version = get<int64_t>(where, json, "version");

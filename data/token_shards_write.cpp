@@ -4,6 +4,7 @@
 
 #include "data/token_shards.h"
 #include "data/token_shards_format.h"
+#include "tensor/json.h"
 
 namespace brine::data {
 namespace {
@@ -128,7 +129,7 @@ TokenManifest TokenShardWriter::finish() {
   const TokenShard& starts = manifest_.starts;
   json["starts"] = {{"name", starts.name}, {"documents", starts.count}, {"sha256", starts.sha256}};
   NewFile file(dir_.path() / kTokenManifest);
-  file.write(json.dump(2) + "\n");
+  file.write(json_text(json, 2) + "\n");
   file.sync();
   dir_.publish();
   return manifest_;
