@@ -19,11 +19,16 @@ struct Suite {
   const char* name;
   std::vector<BenchRow> (*run)();
 };
-const Suite kSuites[] = {
-    {"pointwise", bench::bench_pointwise}, {"gemm", bench::bench_gemm},
-    {"conv", bench::bench_conv},           {"attention", bench::bench_attention},
-    {"breakdown", bench::bench_breakdown}, {"sparse", bench::bench_sparse},
-    {"train", bench::bench_train},         {"encoder", bench::bench_encoder}};
+const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
+                         {"gemm", bench::bench_gemm},
+                         {"conv", bench::bench_conv},
+                         {"attention", bench::bench_attention},
+                         {"breakdown", bench::bench_breakdown},
+                         {"sparse", bench::bench_sparse},
+                         {"train", bench::bench_train},
+                         {"encoder", bench::bench_encoder},
+                         {"coo", bench::bench_coo},
+                         {"paper-latency", bench::bench_paper_latency}};
 
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;

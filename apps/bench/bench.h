@@ -64,6 +64,9 @@ std::vector<BenchRow> bench_attention();
 std::vector<BenchRow> bench_breakdown();
 // The parts of the sparse path; ratio = time per token over that at the smallest T.
 std::vector<BenchRow> bench_sparse();
+// Flat CSR against coordinates; ratio = time over that of flat CSR.
+std::vector<BenchRow> bench_coo();
+std::vector<BenchRow> bench_paper_latency();
 std::vector<BenchRow> bench_train();
 std::vector<BenchRow> bench_encoder();
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.

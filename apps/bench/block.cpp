@@ -17,7 +17,8 @@ Tensor noise(const Shape& shape, uint64_t seed) {
 
 }  // namespace
 
-Block make_block(const std::string& method, const nn::Json& settings, int64_t positions) {
+Block make_block(const std::string& method, const nn::Json& settings,
+                 const nn::AttentionShape& shape) {
   std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
   nn::Schema keys;
   made->describe(keys);
@@ -29,9 +30,7 @@ Block make_block(const std::string& method, const nn::Json& settings, int64_t po
   block.name = method;
   if (keys.find("decoder")) block.name += " " + settings["decoder"].get<std::string>();
   try {
-    block.attention = made->make(
-        init,
-        {.heads = kHeads, .head_size = kHeadSize, .max_positions = positions, .causal = true});
+    block.attention = made->make(init, shape);
   } catch (const Error& refusal) {
     log_info(block.name, ": ", refusal.what());
     return block;
@@ -46,8 +45,9 @@ std::vector<Block> every_block(int64_t positions) {
   std::vector<Block> blocks;
   for (const auto& [method, factory] : nn::attention_methods()) {
     for (const char* decoder : {"lean", "paper"}) {
-      Block block = make_block(method, {{"k", kKept}, {"columns", kColumns}, {"decoder", decoder}},
-                               positions);
+      Block block = make_block(
+          method, {{"k", kKept}, {"columns", kColumns}, {"decoder", decoder}},
+          {.heads = kHeads, .head_size = kHeadSize, .max_positions = positions, .causal = true});
       const bool has_decoders = block.name != method;
       if (block.attention) blocks.push_back(std::move(block));
       if (!has_decoders) break;
@@ -56,10 +56,10 @@ std::vector<Block> every_block(int64_t positions) {
   return blocks;
 }
 
-Inputs::Inputs(int64_t T)
-    : hidden(noise({1, T, kHeads * kHeadSize}, 4)), dy(noise({1, T, kHeads * kHeadSize}, 5)) {
+Inputs::Inputs(int64_t T, int64_t heads, int64_t head_size)
+    : hidden(noise({1, T, heads * head_size}, 4)), dy(noise({1, T, heads * head_size}, 5)) {
   for (uint64_t i = 0; i < 3; ++i) {
-    Tensor x = noise({1, kHeads, T, kHeadSize}, i + 1);
+    Tensor x = noise({1, heads, T, head_size}, i + 1);
     leaves.push_back(require_grad(x, Tensor::zeros_like(x)));
   }
 }

@@ -19,15 +19,16 @@ struct Block {
   std::unique_ptr<nn::ParameterStore> store;
 };
 
-// Sets those of the common keys that the method has. Null when it refuses a causal model.
-Block make_block(const std::string& method, const nn::Json& settings, int64_t positions);
+// Sets those of the common keys that the method has. Null when it refuses such a model.
+Block make_block(const std::string& method, const nn::Json& settings,
+                 const nn::AttentionShape& shape);
 
 // Every registered method in every one of its decoders.
 std::vector<Block> every_block(int64_t positions);
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result.
 struct Inputs {
-  explicit Inputs(int64_t T);
+  explicit Inputs(int64_t T, int64_t heads = kHeads, int64_t head_size = kHeadSize);
   nn::AttentionInput input() const {
     return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = hidden};
   }

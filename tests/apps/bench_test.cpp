@@ -10,8 +10,8 @@ namespace brine::tests {
 using Json = nlohmann::json;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
-  for (const std::string suite :
-       {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse", "train", "encoder"}) {
+  for (const std::string suite : {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse",
+                                  "train", "encoder", "coo", "paper-latency"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);

@@ -1,0 +1,65 @@
+// The paper's table of latency and memory: one bidirectional head, d = 128, K = 128, k = 32, 64 and
+// 128, inputs of 4,096 to 131,072 tokens; every method that is linear in memory, and dense
+// attention as far as its maps fit.
+#include <nlohmann/json.hpp>
+
+#include "apps/bench/bench.h"
+#include "apps/bench/block.h"
+#include "apps/terminal.h"
+#include "tensor/allocator.h"
+
+namespace brine::bench {
+namespace {
+
+constexpr int64_t kSize = 128, kWide = 128;
+// A T x T method stops where its maps would take more than this.
+constexpr double kMostMapBytes = 6e9;
+
+BenchRow measure(const Block& block, int64_t k, int64_t T) {
+  const Inputs in(T, 1, kSize);
+  nn::AttentionInput input = in.input();
+  input.see.causal = false;
+  input.dials.k = block.attention->traits().sparse ? k : 0;
+  NoGrad off;
+  auto run = [&] { block.attention->forward(input); };
+  run();
+  const int64_t before = allocator_stats().live;
+  reset_peak();
+  const double ms = median_time(run, 0.5);
+  return {.name = block.attention->traits().sparse ? join(block.name, ", k = ", k) : block.name,
+          .shape = join("[1, 1, ", T, ", ", kSize, "]"),
+          .ms = ms,
+          .rate = double(T) / ms * 1e3,
+          .unit = "tokens/s",
+          .peak = allocator_stats().peak_live - before};
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_paper_latency() {
+  std::vector<BenchRow> rows;
+  std::vector<int64_t> lengths = {4096, 8192, 16384, 32768, 65536, 131072};
+  if (is_quick()) lengths = {128};
+  const nn::AttentionShape shape{
+      .heads = 1, .head_size = kSize, .max_positions = lengths.back(), .causal = false};
+  for (const auto& [method, factory] : nn::attention_methods()) {
+    const Block block = make_block(
+        method, {{"columns", kWide}, {"decoder", "paper"}, {"mode", "per-query"}}, shape);
+    if (!block.attention) continue;
+    const bool maps = method == "dense";
+    for (int64_t T : lengths) {
+      if (maps && 3 * 4.0 * double(T) * double(T) > kMostMapBytes) {
+        log_info(method, ": left out from T = ", T, ", its maps do not fit");
+        break;
+      }
+      for (int64_t k : {32, 64, 128}) {
+        rows.push_back(measure(block, k, T));
+        if (!block.attention->traits().sparse) break;
+      }
+      trim();
+    }
+  }
+  return rows;
+}
+
+}  // namespace brine::bench
