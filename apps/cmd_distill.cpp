@@ -24,7 +24,7 @@ struct Distill {
   void describe(nn::Schema& s) {
     s.field("teacher", teacher,
             "Directory of the teacher, whose weights the student starts from; self: the student's "
-            "own dense attention (losses approx, prob and task)",
+            "own dense attention (losses approx and task)",
             {.required = true});
     s.field("model", model, "With --teacher self: the student, a model or run, that learns on");
     s.field("dump", dump, "Dump of the teacher; none: the teacher runs beside the student");
@@ -79,6 +79,7 @@ int Distill::run_self(const RunContext& context) {
   auto unless_given = [&](const char* key, double& weight) {
     if (!context.keys.find(join("losses.", key))->given) weight = 0;
   };
+  unless_given("prob", run.losses.prob);  // of a student against itself it is 0, and costs T x T
   unless_given("context", run.losses.context);
   unless_given("kd", run.losses.kd);
   unless_given("kd_task", run.losses.kd_task);

@@ -88,6 +88,14 @@ void TemporaryDir::publish() {
   sync_parent_of(target_);
 }
 
+void TemporaryDir::publish_new() {
+  sync_dir(path_);
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) != 0)
+    throw_io(target_, "create", errno);
+  published_ = true;
+  sync_parent_of(target_);
+}
+
 void remove_atomic(const Path& path) {
   Path doomed = temporary_name(path, ".removed");
   if (occupied(doomed)) remove_tree(doomed);

@@ -27,6 +27,8 @@ class TemporaryDir {
   // fsync, rename to PARENT/NAME, fsync of the parent. A directory that stands there is exchanged
   // in one step and then removed; where the file system cannot do that it is an error.
   void publish();
+  // The same, but what stands there by now is an error and stays.
+  void publish_new();
 
  private:
   Path parent_, target_, path_;

@@ -131,7 +131,7 @@ TokenManifest TokenShardWriter::finish() {
   NewFile file(dir_.path() / kTokenManifest);
   file.write(json_text(json, 2) + "\n");
   file.sync();
-  dir_.publish();
+  dir_.publish_new();
   return manifest_;
 }
 

@@ -96,6 +96,14 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
   std::exception_ptr failed;
   {
     std::vector<std::jthread> threads;
+    // Before the threads are joined, whatever happens: nobody may wait at a queue for ever.
+    struct CloseQueues {
+      JobQueue &jobs, &in_order;
+      ~CloseQueues() {
+        jobs.close();
+        in_order.close();
+      }
+    } closing{jobs, in_order};
     for (const auto& one : tokenizers)
       threads.emplace_back([&jobs, &one] { encode_jobs(jobs, *one); });
     std::exception_ptr reading_failed;

@@ -9,14 +9,21 @@
 namespace brine::distill {
 namespace {
 
+// The positions that the attention method's settings fix; 0 where they follow the model's.
+int64_t own_positions(const nn::ModelConfig& config) {
+  nn::Schema settings;
+  config.method().describe(settings);
+  return settings.find("max_positions") ? settings.to_json()["max_positions"].get<int64_t>() : 0;
+}
+
 nn::ModelConfig longer(LoadedModel& model, int64_t positions) {
   nn::ModelConfig config = nn::from_hf_config(nn::to_hf_config(model.config, {}), model.directory);
   config.opt.max_position_embeddings = config.bert.max_position_embeddings = positions;
-  // A method's own number of positions would stay behind.
-  nn::Schema settings;
-  config.method().describe(settings);
-  const nn::Schema::Field* own = settings.find("max_positions");
-  if (own && settings.to_json()["max_positions"].get<int64_t>() > 0) {
+  // A method's own number of positions must not stay behind.
+  const int64_t own = own_positions(config);
+  if (own > 0 && own < positions) {
+    nn::Schema settings;
+    config.method().describe(settings);
     settings.set("max_positions", nn::Json(positions));
   }
   return config;
@@ -54,13 +61,15 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   out.model = nn::make_model(out.config, nn::Init{.random = {}, .blank = true});
   out.store =
       std::make_unique<nn::ParameterStore>(*out.model, nn::ParameterStore::Gradients::later);
+  const int64_t own = own_positions(model.config);
   std::vector<nn::NamedTensor> state = nn::state_of(*model.model);
   std::map<std::string, Shape> wanted;
   for (const auto& [name, tensor] : nn::state_of(*out.model)) wanted[name] = tensor.shape();
   for (auto& [name, tensor] : state) {
     const Shape shape = wanted.at(name);
     if (tensor.shape() == shape) continue;
-    const int64_t first = tensor.dim(0) - before;
+    const int64_t old = model.model->is_attention_tensor(name) && own ? own : before;
+    const int64_t first = tensor.dim(0) - old;
     check(first >= 0 && shape[0] == first + positions, "extend: cannot stretch '", name, "', ",
           tensor.shape(), " to ", shape);
     Tensor table = Tensor::empty(shape, tensor.dtype());

@@ -134,6 +134,22 @@ TEST_CASE("token shards: 16 bits for up to 65536 tokens, else 32") {
   }
 }
 
+TEST_CASE("token shards: a directory that appears while they are written stays as it is") {
+  Scratch scratch;
+  const std::string dir = scratch / "out";
+  {
+    TokenShardWriter writer(dir, {.tokenizer_hash = "t", .vocab_size = 9});
+    writer.begin_document();
+    writer.add(std::vector<int32_t>{1, 2});
+    writer.end_document();
+    fs::create_directories(dir);
+    scratch.write("out/mine", "keep");
+    CHECK(contains(message([&] { writer.finish(); }), dir));
+  }
+  CHECK(read_file(dir + "/mine") == "keep");
+  CHECK(std::distance(fs::directory_iterator(scratch.path()), {}) == 1);
+}
+
 TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are refused") {
   Scratch scratch;
   const std::string good = scratch / "good", bad = scratch / "bad";

@@ -72,16 +72,17 @@ TEST_CASE("extend: an encoder, and a method with positions of its own") {
   const int64_t before = bert.config.shape().max_positions;
   LoadedModel longer = extend_positions(bert, before + 9);
   CHECK(state(*longer.model).at("bert.embeddings.position_embeddings.weight").dim(0) == before + 9);
-  Pair pair;
-  LoadedModel model;
-  model.config = pair.config;
-  nn::Schema settings;
-  model.config.method().describe(settings);
-  settings.set_text("max_positions", {"16"});
-  model.model = std::move(pair.student);
-  LoadedModel wide = extend_positions(model, 20);
-  CHECK(state(*wide.model).at("model.decoder.layers.0.self_attn.sea.v_identity.table").dim(0) ==
-        20);
+  for (int64_t own : {20, 16, 40}) {
+    CAPTURE(own);
+    LoadedModel model;
+    model.config = config_of(Sizes{}, "sea");
+    nn::Schema settings;
+    model.config.method().describe(settings);
+    settings.set_text("max_positions", {std::to_string(own)});
+    model.model = nn::make_model(model.config, 1);
+    const char* table = "model.decoder.layers.0.self_attn.sea.v_identity.table";
+    CHECK(state(*extend_positions(model, 30).model).at(table).dim(0) == std::max<int64_t>(own, 30));
+  }
 }
 
 }  // namespace brine::test
