@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "data/sha256.h"
 #include "data/temporary.h"
@@ -38,6 +39,17 @@ std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::Fi
   std::string body = json_text(manifest, 2);
   body.resize(body.rfind('\n'));  // without the last brace
   return body + checksum_tail(body);
+}
+
+// A number without a fraction that fits the type: the library converts any other one, too.
+template <class Number>
+Number whole(const ordered_json& object, const char* key, const std::string& name) {
+  const ordered_json& value = object.at(key);
+  bool fits = value.is_number_unsigned()
+                  ? std::in_range<Number>(value.get<uint64_t>())
+                  : value.is_number_integer() && std::in_range<Number>(value.get<int64_t>());
+  check(fits, name, ": ", key, " is no whole number in range");
+  return value.get<Number>();
 }
 
 bool is_plain_name(const std::string& name) {
@@ -143,17 +155,17 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   try {
     ordered_json json = parse_ordered_json(text);
     check(json.at("format") == kFormat, name, ": is not the manifest of a checkpoint");
-    manifest.version = json.at("version").get<int>();
+    manifest.version = whole<int>(json, "version", name);
     if (manifest.version > kCheckpointVersion) {
       throw NewerCheckpoint(join(name, ": format version ", manifest.version, " (written by ",
                                  json.value("program", "another program"),
                                  ") is newer than this program reads (", kCheckpointVersion, ")"));
     }
-    manifest.step = json.at("step").get<int64_t>();
+    manifest.step = whole<int64_t>(json, "step", name);
     manifest.program = json.at("program").get<std::string>();
     for (const ordered_json& file : json.at("files")) {
       manifest.files.push_back({file.at("name").get<std::string>(),
-                                file.at("bytes").get<uint64_t>(),
+                                whole<uint64_t>(file, "bytes", name),
                                 file.at("sha256").get<std::string>()});
       check(is_plain_name(manifest.files.back().name), name, ": bad file name '",
             manifest.files.back().name, "'");

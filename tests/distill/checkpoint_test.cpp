@@ -173,7 +173,9 @@ TEST_CASE("checkpoint: a manifest that lies is refused") {
                       {"\"state.json\"", "\"..\"", "bad file name"},
                       {"\"state.json\"", "7", "must be string"},
                       {"\"bytes\": 2", "\"bytes\": 3", "has 2 bytes, the manifest says 3"},
-                      {"\"version\": 1", "\"version\": \"1\"", "must be number"},
+                      {"\"version\": 1", "\"version\": \"1\"", "version is no whole number"},
+                      {"\"version\": 1", "\"version\": 1.5", "version is no whole number"},
+                      {"\"bytes\": 2", "\"bytes\": -2", "bytes is no whole number"},
                       {"\"files\"", "\"flies\"", "key 'files' not found"}};
   for (const Lie& lie : lies) {
     Path path = save(run.path(), 20);
