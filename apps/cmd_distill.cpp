@@ -112,8 +112,8 @@ int Distill::run(const RunContext& context) {
   check(model.empty(), "distill: --model is for --teacher self");
   distill::LoadedModel loaded = distill::load_model(teacher);
   warn_of(loaded);
-  check(loaded.config.attention == "dense", "distill: the teacher ", teacher, " has attention '",
-        loaded.config.attention, "'; its losses are defined for a dense one");
+  check(nn::is_full_attention(loaded.config.attention), "distill: the teacher ", teacher,
+        " has attention '", loaded.config.attention, "'; its losses are defined for a dense one");
   check(dump.empty() || top_logits == 0, "distill: top_logits is for a teacher beside the student");
   run.tokenizer = distill::tokenizer_of(loaded.directory);
   run.config.copy_sizes(loaded.config);

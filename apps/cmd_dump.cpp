@@ -133,7 +133,7 @@ int Dump::run(const RunContext& context) {
   NoGrad off;
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);
-  check(m.config.attention == "dense", "dump: the teacher ", model, " has attention '",
+  check(nn::is_full_attention(m.config.attention), "dump: the teacher ", model, " has attention '",
         m.config.attention, "'; a dump is of a dense one");
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
   int64_t positions = m.config.shape().max_positions;

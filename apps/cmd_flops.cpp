@@ -1,4 +1,4 @@
-// brine flops: multiply-adds and bytes of a forward pass by component, beside dense attention.
+// brine flops: multiply-adds and bytes of a forward pass by component, beside full attention.
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -56,19 +56,19 @@ int Flops::run(const RunContext&) {
   };
   const nn::CostTable own = costs_of(config, {.k = k, .query_skip = query_skip});
   nn::ModelConfig plain = config;
-  plain.attention = "dense";
+  plain.attention = "flash";
   const nn::CostTable quadratic = costs_of(plain, {});
   if (json) {
     nn::Json out = {{"model", model},
                     {"tokens", tokens},
                     {"attention", config.attention},
                     {"costs", table_of(own)},
-                    {"dense", table_of(quadratic)}};
+                    {"flash", table_of(quadratic)}};
     std::cout << json_text(out) << std::endl;
     return 0;
   }
   print(config.attention, tokens, own);
-  if (config.attention != "dense") print("dense", tokens, quadratic);
+  if (!nn::is_full_attention(config.attention)) print("flash", tokens, quadratic);
   std::printf(
       "Components are named as `brine bench breakdown` names them; bytes: every op reads its "
       "inputs and writes its output once.\n");

@@ -45,7 +45,8 @@ struct Inspect {
     s.field("sequence_length", sequence_length,
             "Capture: tokens of a window; 0 = the model's positions", {.min = 0});
     s.field("k", k, "Capture: kept keys per query and head; 0 = as trained", {.min = 0});
-    s.choice("path", path, {"sparse", "dense"}, "Capture: dense is the T x T reference");
+    s.choice("path", path, {"sparse", "dense"},
+             "Capture: dense is the T x T reference, of flash attention too");
   }
 
   std::vector<int32_t> ids(const distill::LoadedModel& m) const;
@@ -74,6 +75,10 @@ int Inspect::run(const RunContext&) {
     return 0;
   }
   distill::LoadedModel m = distill::load_model(target);
+  if (path == "dense" && m.config.attention == "flash") {  // it makes no maps
+    m.config.attention = "dense";
+    m.model = distill::make_student(m.config, *m.model, 0);
+  }
   const std::vector<int32_t> sequence = ids(m);
   brine::capture(
       m, {.ids = sequence, .dials = {.k = k, .dense_path = path == "dense"}, .model = m.directory},

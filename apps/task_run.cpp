@@ -123,7 +123,9 @@ void make_task_model(TrainingRun& run, const distill::LoadedModel& loaded, const
                      const std::vector<std::string>& labels, uint64_t seed) {
   check(!loaded.config.shape().causal, "task: ", loaded.directory,
         " is a decoder, a task needs an encoder");
-  check(loaded.config.attention == run.config.attention, "task: ", loaded.directory,
+  const bool both_full =
+      nn::is_full_attention(loaded.config.attention) && nn::is_full_attention(run.config.attention);
+  check(loaded.config.attention == run.config.attention || both_full, "task: ", loaded.directory,
         " has attention '", loaded.config.attention, "', wanted '", run.config.attention, "'");
   run.config.copy_sizes(loaded.config);
   nn::BertConfig& head = run.config.bert;

@@ -14,8 +14,8 @@ namespace {
 // the next observer.
 class KeyCounter : public nn::LayerObserver {
  public:
-  KeyCounter(bool causal, bool dense, nn::LayerObserver* next)
-      : causal_(causal), dense_(dense), next_(next) {}
+  KeyCounter(bool causal, bool full, nn::LayerObserver* next)
+      : causal_(causal), full_(full), next_(next) {}
 
   void begin(const Batch& batch) {
     visible_ = 0;
@@ -30,7 +30,7 @@ class KeyCounter : public nn::LayerObserver {
       const Tensor& rows = tap.get("row_pointers");  // [B, T + 1], running on through the batch
       kept_ += rows.data<int64_t>()[rows.numel() - 1] - rows.data<int64_t>()[0];
     } else {
-      known_ = known_ && dense_;
+      known_ = known_ && full_;
       kept_ += all;
     }
     seen_ += all;
@@ -42,7 +42,7 @@ class KeyCounter : public nn::LayerObserver {
   }
 
  private:
-  bool causal_, dense_, known_ = true;
+  bool causal_, full_, known_ = true;
   nn::LayerObserver* next_;
   int64_t visible_ = 0, kept_ = 0, seen_ = 0;
 };
@@ -64,7 +64,8 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
   }
   out.predictions.resize(size_t(count));
   if (!tokens.regression) out.probabilities.resize(size_t(count));
-  KeyCounter keys(model.shape().causal, model.attention_name() == "dense", call.observer);
+  KeyCounter keys(model.shape().causal, nn::is_full_attention(model.attention_name()),
+                  call.observer);
   int64_t visible = 0;
   for (std::vector<int64_t>& numbers : texts.in_order(call.batch_size)) {
     std::erase_if(numbers, [&](int64_t i) { return place[size_t(i)] < 0; });

@@ -34,11 +34,11 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 
 // Refuses a base whose tensors are not bit for bit those of the model; returns its hash.
 std::string check_base(nn::Model& model, const std::string& path) {
-  check(model.attention_name() != "dense",
-        "export: dense attention has no tensors of its own, so it makes no adapter");
+  check(!nn::is_full_attention(model.attention_name()), "export: ", model.attention_name(),
+        " attention has no tensors of its own, so it makes no adapter");
   LoadedModel base = load_model(path);
-  check(base.config.attention == "dense", "export: the base ", path, " has attention '",
-        base.config.attention, "', not 'dense'");
+  check(nn::is_full_attention(base.config.attention), "export: the base ", path, " has attention '",
+        base.config.attention, "', not 'flash' or 'dense'");
   std::unordered_map<std::string, Tensor> theirs;
   for (data::NamedTensor& t : tensors_of(*base.model)) theirs[t.first] = t.second;
   int64_t compared = 0, changed = 0;

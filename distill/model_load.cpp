@@ -170,8 +170,8 @@ Base open_base(const std::string& adapter, const nn::Json& json, const nn::Model
   check(!theirs.contains("base_model"), adapter, ": its base ", base.directory,
         " is an adapter itself");
   nn::ModelConfig of_base = config_of(theirs, base.directory);
-  check(of_base.attention == "dense", adapter, ": its base ", base.directory, " has attention '",
-        of_base.attention, "', not 'dense'");
+  check(nn::is_full_attention(of_base.attention), adapter, ": its base ", base.directory,
+        " has attention '", of_base.attention, "', not 'flash' or 'dense'");
   std::string list;
   for (const std::string& d :
        nn::differences(nn::sizes_to_json(of_base), nn::sizes_to_json(config))) {
@@ -182,7 +182,7 @@ Base open_base(const std::string& adapter, const nn::Json& json, const nn::Model
   return base;
 }
 
-// Hash of the tensors that are not the attention method's: that of the dense base.
+// Hash of the tensors that are not the attention method's: that of the base.
 std::string base_hash(nn::Model& model) {
   std::vector<data::NamedTensor> base;
   for (data::NamedTensor& t : tensors_of(model)) {

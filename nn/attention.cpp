@@ -18,4 +18,6 @@ std::unique_ptr<AttentionMethod> attention_method(const std::string& name) {
   return it->second();
 }
 
+bool is_full_attention(const std::string& method) { return method == "flash" || method == "dense"; }
+
 }  // namespace brine::nn

@@ -42,6 +42,7 @@ struct AttentionInput {
 struct AttentionTraits {
   bool causal = true, bidirectional = true;
   bool linear = false;       // cost linear in T
+  bool maps = false;         // makes T x T maps: memory quadratic in T
   bool sparse = false;       // obeys the dials k and dense_path; others have no use for them
   bool incremental = false;  // make_state() and step() work
 };
@@ -75,6 +76,9 @@ using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
 std::map<std::string, AttentionMethodFactory>& attention_methods();
 // Throws with the known names.
 std::unique_ptr<AttentionMethod> attention_method(const std::string& name);
+// Softmax over all visible keys, in either of its forms ("flash", "dense"): what teachers and the
+// bases of adapters have.
+bool is_full_attention(const std::string& method);
 
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
 template <class Method, class Config>

@@ -19,7 +19,7 @@ struct ModelConfig {
   std::string model_type = "opt";  // "opt" or "bert": which of the next counts
   OptConfig opt;
   BertConfig bert;
-  std::string attention = "dense";  // a registered method
+  std::string attention = "flash";  // a registered method
   // Settings of every registered method; those of the chosen one count.
   std::map<std::string, std::shared_ptr<AttentionMethod>> methods;
 

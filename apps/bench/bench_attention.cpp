@@ -1,4 +1,5 @@
-// The attention block, q, k, v to context, of every causal method: how its cost grows with T.
+// The attention block, q, k, v to context, of every causal method: how its cost grows with T, and
+// of softmax over all keys how near its products come to a matrix product.
 #include "apps/bench/bench.h"
 #include "apps/bench/block.h"
 #include "apps/terminal.h"
@@ -9,6 +10,31 @@ namespace {
 
 // A T x T method stops where its maps would take more than this.
 constexpr double kMostMapBytes = 6e9;
+
+// A product of matrices of the kind that runs fastest: what the machine gives at best right now.
+class FastProduct {
+ public:
+  FastProduct() : y_(Tensor::empty({rows_, 3072})), x_(Tensor::full({rows_, 768}, 0.5)) {}
+  void operator()() { BRINE_CALL(y_, matmul, y_, x_, w_, false, true, 1, 0); }
+  double rate(double ms) const { return 2e-6 * double(rows_) * 3072 * 768 / ms; }
+
+ private:
+  int64_t rows_ = sized(2048, 32);
+  Tensor y_, x_, w_ = Tensor::full({3072, 768}, 0.25);
+};
+
+// Softmax over all keys: its products' rate, and their share of that of a matrix product while both
+// take turns. Forward 2 products of the visible half of T x T with d, backward 5.
+void add_rate(BenchRow& row, const std::function<void()>& run, int64_t T, bool train) {
+  const double flops = double(kHeads * T * (T + 1) * kHeadSize) * (train ? 7 : 2);
+  static FastProduct product;
+  auto [ms, product_ms] = median_times(
+      run, [] { product(); }, is_quick() ? 0.01 : 1.5);
+  row.ms = ms;
+  row.rate = flops / ms * 1e-6;
+  row.unit = "GFLOP/s";
+  row.share = row.rate / product.rate(product_ms);
+}
 
 BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
   auto run = [&] {
@@ -24,21 +50,25 @@ BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
   reset_peak();
   const double ms = median_time(run, 0.5);
   const int64_t peak = allocator_stats().peak_live;
-  return {.name = block.name + (train ? ", forward + backward" : ", forward"),
-          .shape = join("[1, ", kHeads, ", ", T, ", ", kHeadSize, "]"),
-          .ms = ms,
-          .rate = double(T) / ms * 1e3,
-          .unit = "tokens/s",
-          .peak = peak,
-          .notes = {{"us_per_token", ms * 1e3 / double(T)},
-                    {"block_bytes_per_token", double(peak - before) / double(T)}}};
+  BenchRow row = {.name = block.name + (train ? ", forward + backward" : ", forward"),
+                  .shape = join("[1, ", kHeads, ", ", T, ", ", kHeadSize, "]"),
+                  .ms = ms,
+                  .rate = double(T) / ms * 1e3,
+                  .unit = "tokens/s",
+                  .peak = peak,
+                  .notes = {{"us_per_token", ms * 1e3 / double(T)},
+                            {"block_bytes_per_token", double(peak - before) / double(T)}}};
+  if (nn::is_full_attention(block.name)) add_rate(row, run, T, train);
+  return row;
 }
 
 void bench_block(const Block& block, std::vector<BenchRow>& rows) {
   double first[2] = {0, 0};
-  for (int64_t T : token_counts()) {
+  std::vector<int64_t> counts = token_counts();
+  if (nn::is_full_attention(block.name)) counts.insert(counts.begin(), counts.front() / 2);
+  for (int64_t T : counts) {
     const double maps = 4.0 * 3 * double(kHeads) * double(T) * double(T);
-    if (!block.attention->traits().linear && maps > kMostMapBytes) {
+    if (block.attention->traits().maps && maps > kMostMapBytes) {
       log_info(block.name, ": left out at T = ", T, ", its maps would take ", human_bytes(maps));
       continue;
     }

@@ -1,5 +1,5 @@
 // The paper's table of latency and memory: one bidirectional head, d = 128, K = 128, k = 32, 64 and
-// 128, inputs of 4,096 to 131,072 tokens; every method that is linear in memory, and dense
+// 128, inputs of 4,096 to 131,072 tokens; every method that makes no maps, and dense
 // attention as far as its maps fit.
 #include <nlohmann/json.hpp>
 
@@ -46,7 +46,7 @@ std::vector<BenchRow> bench_paper_latency() {
     const Block block = make_block(
         method, {{"columns", kWide}, {"decoder", "paper"}, {"mode", "per-query"}}, shape);
     if (!block.attention) continue;
-    const bool maps = method == "dense";
+    const bool maps = block.attention->traits().maps;
     for (int64_t T : lengths) {
       if (maps && 3 * 4.0 * double(T) * double(T) > kMostMapBytes) {
         log_info(method, ": left out from T = ", T, ", its maps do not fit");

@@ -1,4 +1,5 @@
-// Dense softmax attention: softmax(q k^T / sqrt(d)) v, exact and quadratic in T.
+// Dense softmax attention: softmax(q k^T / sqrt(d)) v with its T x T map, for who wants to see it
+// and as the reference of flash.cpp.
 #include <cmath>
 
 #include "autograd/ops.h"
@@ -12,7 +13,7 @@ class Dense : public Attention {
  public:
   Dense(Init&, const AttentionShape& shape, const NoSettings&) : shape_(shape) {}
 
-  AttentionTraits traits() const override { return {}; }
+  AttentionTraits traits() const override { return {.maps = true}; }
 
   bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials&) const override {
     const double T = double(tokens), H = double(shape_.heads), d = double(shape_.head_size);

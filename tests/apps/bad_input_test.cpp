@@ -92,9 +92,9 @@ TEST_CASE("bad input: flags that would do nothing, prompts that do not fit") {
   for (const char* flag : {"--k 4", "--path dense", "--path sparse"}) {
     const std::string name = std::string(flag).substr(0, std::string(flag).find(' '));
     check_refused({join("eval --model teacher --data text.txt ", flag),
-                   {name + " has no effect", "'dense'"}});
+                   {name + " has no effect", "'flash'"}});
   }
-  check_refused({"generate --model teacher --prompt the --k 4", {"--k has no effect", "'dense'"}});
+  check_refused({"generate --model teacher --prompt the --k 4", {"--k has no effect", "'flash'"}});
   check_refused({"eval --model student --data text.txt --attention dense --k 4", {"--k has no"}});
   check_refused({"eval --model student --data text.txt --attention denes", {"denes", "dense"}});
   std::string words;

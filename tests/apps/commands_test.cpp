@@ -40,7 +40,7 @@ TEST_CASE("eval: a teacher under a sliding window, which is dense attention when
   CHECK(evaluated("--model student --attention recent").at("attention") == "recent");
 }
 
-TEST_CASE("flops: a table of components beside dense attention, from a config alone") {
+TEST_CASE("flops: a table of components beside full attention, from a config alone") {
   Json out = Json::parse(world().must("flops --model student --tokens 4096 --json").out);
   CHECK(out.at("attention") == "sea");
   CHECK(out.at("tokens") == 4096);
@@ -51,7 +51,7 @@ TEST_CASE("flops: a table of components beside dense attention, from a config al
   auto all = [](const Json& table) { return double(table.at("all").at("multiply_adds")); };
   Json longer = Json::parse(world().must("flops --model student --tokens 8192 --json").out);
   CHECK(all(longer.at("costs")) == doctest::Approx(2 * all(out.at("costs"))).epsilon(0.01));
-  CHECK(all(longer.at("dense")) > 2.5 * all(out.at("dense")));
+  CHECK(all(longer.at("flash")) > 2.5 * all(out.at("flash")));
   Json skipped = Json::parse(
       world().must("flops --model student --tokens 4096 --query-skip 4 --k 2 --json").out);
   CHECK(all(skipped.at("costs")) < all(out.at("costs")));

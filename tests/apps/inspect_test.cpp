@@ -30,7 +30,7 @@ nn::ModelConfig tiny_config(const std::string& attention) {
   config.attention = attention;
   nn::Schema keys;
   config.describe_attention(keys);
-  if (attention != "dense") keys.set("attention.k", 5);
+  if (!nn::is_full_attention(attention)) keys.set("attention.k", 5);
   if (attention == "sea") keys.set("attention.columns", 16);
   return config;
 }
@@ -237,6 +237,17 @@ TEST_CASE("a capture holds exactly what a Tap shows, for every registered method
         CHECK(file.has(std::string("layers/01/") + stage));
       }
     }
+  }
+}
+
+TEST_CASE("capture: flash attention has no map, by the dense path it has") {
+  Scratch scratch;
+  const std::string model = write_model(scratch / "model", "flash");
+  for (const char* path : {"sparse", "dense"}) {
+    const std::string out = (scratch / path).string();
+    CHECK(run_brine(join("inspect ", model, " --capture ", out, " --tokens 1,2,3 --path ", path))
+              .status == 0);
+    CHECK(data::Hdf5Reader(out).has("layers/01/probabilities") == (path == std::string("dense")));
   }
 }
 

@@ -177,7 +177,7 @@ TEST_CASE("adapter: a changed base is refused on the way out and on the way in")
   LoadedModel dense = load_model(s.base);
   CHECK_THROWS_WITH_AS(export_model(dense.config, *dense.model, nullptr,
                                     (scratch / "dense").string(), {.base_model = s.base}),
-                       "export: dense attention has no tensors of its own, so it makes no adapter",
+                       "export: flash attention has no tensors of its own, so it makes no adapter",
                        Error);
 }
 

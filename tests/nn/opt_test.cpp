@@ -87,7 +87,7 @@ TEST_CASE("opt: parameters bear exactly the names of Hugging Face's checkpoints"
 
 TEST_CASE("opt: logits know nothing of later tokens, bit for bit") {
   nn::ModelConfig config = small();
-  for (const char* method : {"dense", "recent"}) {
+  for (const char* method : {"dense", "flash", "recent"}) {
     config.attention = method;
     auto model = nn::make_model(config, 1);
     NoGrad off;

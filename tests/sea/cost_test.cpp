@@ -107,7 +107,7 @@ TEST_CASE("costs of every method are foretold as they are counted") {
 
 TEST_CASE("costs of a whole model are foretold as they are counted") {
   for (const std::string family : {"opt", "bert"}) {
-    for (const std::string attention : {"dense", "sea"}) {
+    for (const std::string attention : {"dense", "flash", "sea"}) {
       CAPTURE(family);
       CAPTURE(attention);
       nn::ModelConfig config = model_config(family, attention);

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""The rows of flash attention in `brine bench attention`, in PyTorch.
+
+Causal softmax attention, 1 x 12 heads x T x 64, f32, q, k, v to context; forward, and forward with
+backward. scaled_dot_product_attention and softmax(q k^T / sqrt(d)) v are timed, the latter while its
+maps fit; the rate counts the visible half of the T x T products, as Brine's does.
+"""
+import argparse
+import math
+import statistics
+import time
+
+import torch
+from torch.nn import functional as F
+
+HEADS, SIZE = 12, 64
+MOST_MAPS = 6e9  # bytes
+
+
+def explicit(q, k, v):
+    tokens = q.shape[-2]
+    hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    scores = (q @ k.transpose(-1, -2) / math.sqrt(SIZE)).masked_fill(hidden, -math.inf)
+    return torch.softmax(scores, dim=-1) @ v
+
+
+def fused(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def median_ms(run, seconds):
+    run()
+    times, begin = [], time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    forms = {"softmax(qk)v": explicit}
+    if hasattr(F, "scaled_dot_product_attention"):
+        forms["scaled_dot_product_attention"] = fused
+    print(f"PyTorch {torch.__version__}, {args.threads} threads")
+    for tokens in args.tokens:
+        x = [torch.randn(1, HEADS, tokens, SIZE, requires_grad=True) for _ in range(3)]
+        dy = torch.randn(1, HEADS, tokens, SIZE)
+        for name, form in forms.items():
+            if form is explicit and 12.0 * HEADS * tokens * tokens > MOST_MAPS:
+                continue
+
+            def forward():
+                with torch.no_grad():
+                    form(*x)
+
+            def both():
+                for leaf in x:
+                    leaf.grad = None
+                form(*x).backward(dy)
+
+            for what, run, products in [("forward", forward, 2), ("forward + backward", both, 7)]:
+                ms = median_ms(run, args.seconds)
+                rate = products * HEADS * tokens * (tokens + 1) * SIZE / ms / 1e6
+                print(f"T {tokens:6d} {ms:10.2f} ms {rate:7.1f} GFLOP/s  {name}, {what}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
