@@ -56,8 +56,7 @@ void choose_decoder(nn::ModelConfig& config, const RunContext& context) {
 
 void Distill::run_task(const distill::LoadedModel& loaded, const RunContext& context) {
   const data::Task& chosen = data::task_named(task.task);
-  check(dump.empty() && top_logits == 0,
-        "distill: a task needs its teacher beside the student, without dump and top_logits");
+  check(top_logits == 0, "distill: top_logits has no meaning for a task");
   check(data.size() <= 1, "distill: a task has one directory of data, not ", data.size());
   check(loaded.model->labels() > 0, "distill: ", loaded.directory,
         " has no classification head; brine finetune makes one");
@@ -66,8 +65,17 @@ void Distill::run_task(const distill::LoadedModel& loaded, const RunContext& con
   check(class_map(parts.config, labels).empty(), "distill: the labels of ", loaded.directory,
         " have another order than the task's");
   if (!context.keys.find("batch_size")->given) keys.trainer.batch_size = 32;
-  parts.teacher = std::make_unique<distill::OnlineTeacher>(loaded.model);
   prepare_task(parts, keys, task, context);
+  if (dump.empty()) {
+    parts.teacher = std::make_unique<distill::OnlineTeacher>(loaded.model);
+    return;
+  }
+  data::DumpSource source{.teacher_hash = loaded.hash(),
+                          .tokenizer_hash = parts.tokenizer->hash(),
+                          .corpus_hash = parts.inputs.at(task.train_split)};
+  parts.teacher = std::make_unique<distill::DumpTeacher>(
+      dump, distill::DumpTeacher::Expected{source, 0, parts.config.shape().causal});
+  parts.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
 }
 
 int Distill::run_self(const RunContext& context) {

@@ -1,8 +1,11 @@
 // brine dump: runs a teacher over text and keeps what distillation needs in HDF5.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "apps/program.h"
+#include "apps/task_run.h"
 #include "apps/terminal.h"
 #include "apps/training.h"
 #include "data/corpus.h"
@@ -17,7 +20,7 @@ namespace brine {
 namespace {
 
 struct Dump {
-  std::string model, out, content = "qk", dtype = "f16", logits = "top";
+  std::string model, out, content = "qk", dtype = "f16", logits = "top", task, split = "train";
   std::vector<std::string> data, adopt;
   int64_t windows = 0, sequence_length = 0, top_logits = 64, batch_size = 4, shard_mib = 1024;
   int64_t deflate = 0;
@@ -25,7 +28,11 @@ struct Dump {
 
   void describe(nn::Schema& s) {
     s.field("model", model, "Teacher: model directory or run");
-    s.field("data", data, "Text files or token shards");
+    s.field("data", data, "Text files or token shards, or the directory of the task");
+    s.field(
+        "task", task,
+        "Dump a fine-tuned encoder on the texts of this task, without padding: " + known_tasks());
+    s.field("split", split, "Split of the task, or a TSV file with its columns");
     s.field("out", out, "Directory of the dump");
     s.choice("content", content, {"qk", "maps", "none"},
              "Attention as the teacher's q and k, or as maps");
@@ -47,8 +54,16 @@ struct Dump {
   }
 
   int run(const RunContext& context);
-  data::DumpSpec spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
-                      const data::TokenCorpus& corpus, uint64_t seed) const;
+  // Without the samples.
+  data::DumpSpec spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer) const;
+  int dump_windows(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                   uint64_t seed) const;
+  int dump_task(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                uint64_t seed) const;
+  // Batches of the samples from the first on, at most so many.
+  using Batches = std::function<distill::Batch(int64_t first, int64_t count)>;
+  int write(const distill::LoadedModel& m, const data::DumpSpec& spec,
+            const Batches& batches) const;
 };
 
 std::vector<int64_t> draw_windows(int64_t all, int64_t wanted, uint64_t seed) {
@@ -59,8 +74,7 @@ std::vector<int64_t> draw_windows(int64_t all, int64_t wanted, uint64_t seed) {
   return order;
 }
 
-data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
-                          const data::TokenCorpus& corpus, uint64_t seed) const {
+data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer) const {
   const nn::ModelShape o = m.config.shape();
   data::DumpSpec s;
   s.content = content == "qk"     ? data::DumpContent::qk
@@ -72,7 +86,6 @@ data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& 
   s.head_size = o.head_size();
   s.hidden = o.hidden_size;
   s.causal = o.causal;
-  s.tokens = corpus.window_tokens;
   s.vocab = o.vocab_size;
   s.context = context;
   s.output = output;
@@ -82,16 +95,13 @@ data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& 
   s.top_n = s.logits == data::DumpLogits::top ? std::min(top_logits, o.vocab_size) : 0;
   s.teacher_hash = m.hash();
   s.tokenizer_hash = tokenizer.hash();
-  s.corpus_hash = corpus.hash();
-  s.windows = draw_windows(corpus.windows(), windows, seed);
-  s.samples = int64_t(s.windows.size());
   return s;
 }
 
 // softmax(q k^T / sqrt(d)) over the visible keys.
-Tensor attention_map(const TeacherAttention& a, bool causal) {
+Tensor attention_map(const TeacherAttention& a, const Visibility& see) {
   Tensor scores = matmul(a.q, a.k, false, true);
-  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), {.causal = causal});
+  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), see);
 }
 
 data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batch& batch,
@@ -103,7 +113,7 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
     distill::TeacherLayer t = teacher.layer(i);
     data::DumpLayer l;
     if (spec.content == data::DumpContent::maps)
-      l.attention = attention_map(t.attention, spec.causal);
+      l.attention = attention_map(t.attention, {.causal = spec.causal, .lengths = batch.lengths});
     if (spec.content == data::DumpContent::qk) {
       l.query = t.attention.q;
       l.key = t.attention.k;
@@ -118,40 +128,23 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
     if (top.ids.defined()) out.logit_ids = top.ids.view({B, T, top.ids.dim(-1)});
     out.lse = top.lse.view({B, T});
   }
+  if (spec.classes > 0) out.classes = teacher.class_logits();
+  out.lengths = batch.lengths;
   out.windows = batch.windows;
   return out;
 }
 
-int Dump::run(const RunContext& context) {
-  if (!adopt.empty()) {
-    data::DumpManifest m = data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
-    log_info(m.shards.size(), " files verified, ", m.spec.samples, " samples; manifest written");
-    return 0;
-  }
-  check(!model.empty() && !data.empty() && !out.empty(),
-        "dump: --model, --data and --out are needed (or --adopt)");
-  NoGrad off;
-  distill::LoadedModel m = distill::load_model(model);
-  warn_of(m);
-  check(nn::is_full_attention(m.config.attention), "dump: the teacher ", model, " has attention '",
-        m.config.attention, "'; a dump is of a dense one");
-  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
-  int64_t positions = m.config.shape().max_positions;
-  int64_t window = sequence_length ? sequence_length : positions;
-  check(window <= positions, "dump: sequence_length ", window, " is longer than the model's ",
-        positions, " positions");
-  data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, window);
-  data::DumpSpec spec = this->spec(m, *tokenizer, corpus, context.seed);
+int Dump::write(const distill::LoadedModel& m, const data::DumpSpec& spec,
+                const Batches& batches) const {
   data::DumpWriterOptions options{
       .shard_bytes = uint64_t(shard_mib) << 20, .shuffle = shuffle, .deflate = int(deflate)};
   data::DumpSize size = data::dump_size(spec, options.shard_bytes);
-  log_info(out, ": ", spec.samples, " of ", corpus.windows(), " windows of ", window, " tokens, ",
-           content, " in ", dtype, ", ", human_bytes(double(size.per_sample)), " each, ",
-           human_bytes(double(size.total)), " in ", size.shards, " shards before compression");
+  log_info(out, ": ", content, " in ", dtype, ", ", human_bytes(double(size.per_sample)),
+           spec.ragged ? " for the longest, " : " each, ", human_bytes(double(size.total)), " in ",
+           size.shards, " shards before compression");
   if (dry_run) return 0;
   data::DumpWriter writer(out, spec, options);
   for (const std::string& note : writer.notes()) log_info(note);
-  distill::WindowSource source(std::move(corpus.tokens), window, context.seed, spec.windows);
   int64_t top = spec.logits == data::DumpLogits::top ? spec.top_n : 0;
   distill::OnlineTeacher teacher(m.model, top);
   distill::StopSignals signals;
@@ -163,12 +156,83 @@ int Dump::run(const RunContext& context) {
                   "; the same command continues");
       return 130;
     }
-    writer.put(run_teacher(teacher, source.in_order(next.first, std::min(next.samples, batch_size)),
-                           spec));
+    writer.put(run_teacher(teacher, batches(next.first, std::min(next.samples, batch_size)), spec));
   }
   writer.finish();
   log_info(out, ": done");
   return 0;
+}
+
+int Dump::dump_windows(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                       uint64_t seed) const {
+  int64_t positions = m.config.shape().max_positions;
+  int64_t window = sequence_length ? sequence_length : positions;
+  check(window <= positions, "dump: sequence_length ", window, " is longer than the model's ",
+        positions, " positions");
+  data::TokenCorpus corpus = data::load_corpus(data, tokenizer, window);
+  data::DumpSpec spec = this->spec(m, tokenizer);
+  spec.tokens = corpus.window_tokens;
+  spec.corpus_hash = corpus.hash();
+  spec.windows = draw_windows(corpus.windows(), windows, seed);
+  spec.samples = int64_t(spec.windows.size());
+  log_info(out, ": ", spec.samples, " of ", corpus.windows(), " windows of ", window, " tokens");
+  distill::WindowSource source(std::move(corpus.tokens), window, seed, spec.windows);
+  return write(m, spec,
+               [&](int64_t first, int64_t count) { return source.in_order(first, count); });
+}
+
+// Texts by length: a batch of the teacher's has little padding, and none of it is stored.
+int Dump::dump_task(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
+                    uint64_t seed) const {
+  check(data.size() <= 1, "dump: a task has one directory of data, not ", data.size());
+  check(windows == 0, "dump: --windows has no meaning for a task");
+  const data::Task& chosen = data::task_named(task);
+  check(m.model->labels() > 0, "dump: ", m.directory,
+        " has no classification head; brine finetune makes one");
+  TaskSet set = read_split({.task = chosen,
+                            .data = data.empty() ? "" : data[0],
+                            .tokenizer = tokenizer,
+                            .config = m.config,
+                            .max_tokens = sequence_length,
+                            .seed = seed},
+                           data::split_named(chosen, split));
+  const data::TaskTokens& tokens = set.source->tokens();
+  data::DumpSpec spec = this->spec(m, tokenizer);
+  spec.ragged = true;
+  spec.logits = data::DumpLogits::none;
+  spec.top_n = 0;
+  spec.classes = m.model->labels();
+  spec.tokens = tokens.longest;
+  spec.corpus_hash = hash_of(tokens);
+  spec.samples = int64_t(tokens.texts.size());
+  spec.windows.resize(tokens.texts.size());
+  std::iota(spec.windows.begin(), spec.windows.end(), 0);
+  auto length = [&](int64_t text) { return int64_t(tokens.texts[size_t(text)].ids.size()); };
+  std::stable_sort(spec.windows.begin(), spec.windows.end(),
+                   [&](int64_t a, int64_t b) { return length(a) < length(b); });
+  for (int64_t text : spec.windows) spec.lengths.push_back(length(text));
+  return write(m, spec, [&](int64_t first, int64_t count) {
+    auto from = spec.windows.begin() + first;
+    return set.source->gather({from, from + count});
+  });
+}
+
+int Dump::run(const RunContext& context) {
+  if (!adopt.empty()) {
+    data::DumpManifest m = data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
+    log_info(m.shards.size(), " files verified, ", m.spec.samples, " samples; manifest written");
+    return 0;
+  }
+  check(!model.empty() && (!data.empty() || !task.empty()) && !out.empty(),
+        "dump: --model, --data (or --task) and --out are needed (or --adopt)");
+  NoGrad off;
+  distill::LoadedModel m = distill::load_model(model);
+  warn_of(m);
+  check(nn::is_full_attention(m.config.attention), "dump: the teacher ", model, " has attention '",
+        m.config.attention, "'; a dump is of a dense one");
+  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  return task.empty() ? dump_windows(m, *tokenizer, context.seed)
+                      : dump_task(m, *tokenizer, context.seed);
 }
 
 const RegisterSubcommand<Dump> registration("dump", "Keep a teacher's attention in HDF5");

@@ -40,8 +40,12 @@ std::string describe_dump(const std::string& path, bool verify) {
   out << path << ": teacher dump, "
       << (m.complete() ? "complete" : join("UNFINISHED: ", m.stored_samples(), " of ", s.samples))
       << "\n";
-  out << "  samples    " << s.samples << " of " << s.tokens << " tokens"
-      << (s.windows.empty() ? "" : ", by corpus window") << "\n"
+  out << "  samples    " << s.samples << " of " << (s.ragged ? "up to " : "") << s.tokens
+      << " tokens"
+      << (s.windows.empty() ? ""
+          : s.ragged        ? ", by text of a task"
+                            : ", by corpus window")
+      << "\n"
       << "  content    " << data::name_of(s.content) << " in " << s.dtype
       << (s.packs_rows() ? ", rows packed" : "") << (s.causal ? ", causal" : ", not causal") << "\n"
       << "  layers     " << s.layers << ", " << s.heads << " heads of " << s.head_size
@@ -49,6 +53,7 @@ std::string describe_dump(const std::string& path, bool verify) {
       << "\n"
       << "  logits     " << data::name_of(s.logits);
   if (s.logits == data::DumpLogits::top) out << " " << s.top_n;
+  if (s.classes) out << ", of " << s.classes << " classes";
   out << " of " << s.vocab << (s.stores_tokens ? ", with tokens" : "") << "\n"
       << "  teacher    " << s.teacher_hash << "\n  tokenizer  " << s.tokenizer_hash
       << "\n  corpus     " << s.corpus_hash << "\n";

@@ -16,17 +16,6 @@ bool given(const RunContext& context, const char* key) {
   return field && field->given;
 }
 
-// Of all texts and targets, so that a resumed run notices other data.
-std::string hash_of(const data::TaskTokens& tokens) {
-  data::Sha256 hash;
-  for (const data::TextTokens& text : tokens.texts) {
-    hash.update(text.ids.data(), text.ids.size() * sizeof(int32_t));
-    hash.update(&text.first, sizeof text.first);
-  }
-  hash.update(tokens.targets.data(), tokens.targets.size() * sizeof(double));
-  return hash.hex();
-}
-
 // What a run of windows has and a task has not.
 void refuse_window_keys(const RunContext& context) {
   for (const char* key : {"valid", "copies", "loss_from"}) {
@@ -79,6 +68,17 @@ std::string known_tasks() {
   return list;
 }
 
+// So a resumed run notices other data, and a dump that it is of other texts.
+std::string hash_of(const data::TaskTokens& tokens) {
+  data::Sha256 hash;
+  for (const data::TextTokens& text : tokens.texts) {
+    hash.update(text.ids.data(), text.ids.size() * sizeof(int32_t));
+    hash.update(&text.first, sizeof text.first);
+  }
+  hash.update(tokens.targets.data(), tokens.targets.size() * sizeof(double));
+  return hash.hex();
+}
+
 TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
   data::TaskExamples examples = data::read_task(r.task, r.data, split);
   int64_t positions = r.config.shape().max_positions;
@@ -129,12 +129,11 @@ void make_task_model(TrainingRun& run, const distill::LoadedModel& loaded, const
         " has attention '", loaded.config.attention, "', wanted '", run.config.attention, "'");
   run.config.copy_sizes(loaded.config);
   nn::BertConfig& head = run.config.bert;
-  bool same =
-      head.labels == std::max<int64_t>(int64_t(labels.size()), 1) && head.label_names == labels;
-  head.labels = std::max<int64_t>(int64_t(labels.size()), 1);  // a regression has one
+  int64_t count = std::max<int64_t>(int64_t(labels.size()), 1);  // a regression has one
+  bool same = head.labels == count && head.label_names == labels;
+  run.config.set_labels(count);
   head.label_names = labels;
   head.finetuning_task = task.name;
-  head.pooler = true;
   head.masked_lm = head.next_sentence = false;
   run.model = nn::make_model(run.config, seed);
   std::vector<nn::NamedTensor> base;

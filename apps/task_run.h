@@ -43,6 +43,9 @@ struct TaskReading {
 };
 TaskSet read_split(const TaskReading& reading, const data::TaskSplit& split);
 
+// SHA-256 of all texts and targets, in hex.
+std::string hash_of(const data::TaskTokens& tokens);
+
 // The splits that are meant: one by its name, or every one of a kind ("dev", "test") for "".
 std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name,
                                            const std::string& kind);

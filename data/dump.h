@@ -10,7 +10,7 @@
 
 namespace brine::data {
 
-inline constexpr int64_t kDumpVersion = 1;
+inline constexpr int64_t kDumpVersion = 2;  // the newest; dumps that need no more are of version 1
 
 enum class DumpContent : uint8_t {
   none,
@@ -18,7 +18,7 @@ enum class DumpContent : uint8_t {
   qk,    // the teacher's q and k; attention = softmax(q k^T / sqrt(d)) is computed again
 };
 enum class DumpLogits : uint8_t { none, top, full };
-enum class DumpPart : uint8_t { attention, context, output, logits, tokens, windows };
+enum class DumpPart : uint8_t { attention, context, output, logits, classes, tokens, windows };
 
 const char* name_of(DumpContent content);
 const char* name_of(DumpLogits logits);
@@ -32,24 +32,33 @@ struct DumpSpec {
   bool packed = true;  // of causal maps: row t holds t + 1 values, T (T + 1) / 2 for each head
   int64_t layers = 0, heads = 0, head_size = 0, hidden = 0;
   int64_t tokens = 0;  // T, of every sample; shorter ones are padded at the end
+  // Samples have lengths of their own and nothing is stored for padding; `tokens` is the longest.
+  bool ragged = false;
   int64_t vocab = 0;
   bool context = true, output = true;  // which layer tensors are there besides the attention
   DumpLogits logits = DumpLogits::top;
   int64_t top_n = 64;
+  int64_t classes = 0;  // logits of a classification head, for each sample; 0: none
   bool stores_tokens = false;
   // SHA-256 in hex of the teacher's weights, of its tokenizer and of the corpus ("none" allowed
   // for the last when there are no windows).
   std::string teacher_hash, tokenizer_hash, corpus_hash = "none";
   int64_t samples = 0;
-  std::vector<int64_t> windows;  // the corpus window of each sample; empty: none stored
+  // The corpus window, or the number of the task's text, of each sample; empty: none stored.
+  std::vector<int64_t> windows = {};
+  std::vector<int64_t> lengths = {};  // of each sample if ragged, otherwise empty
 
   bool has(DumpPart part) const;
   // True for maps whose rows lie packed.
   bool packs_rows() const { return content == DumpContent::maps && causal && packed; }
+  // Values of one head's map of t tokens.
+  int64_t map_values(int64_t t) const { return packs_rows() ? t * (t + 1) / 2 : t * t; }
+  int64_t version() const { return ragged || classes > 0 ? 2 : 1; }
 };
 
 // Throws Error(where, ": ...") when a field is missing or two of them disagree.
-void check_spec(const DumpSpec& spec, const std::string& where);
+// `lengths` false: the lengths of a ragged dump are not there yet.
+void check_spec(const DumpSpec& spec, const std::string& where, bool lengths = true);
 
 // The fields in which they differ, "layers 4 and 6, dtype f16 and f32"; empty when equal.
 std::string spec_differences(const DumpSpec& a, const DumpSpec& b);
@@ -62,12 +71,13 @@ struct DumpLayer {
   Tensor output;      // [B, T, C], the layer's output
 };
 
-// B samples, all tensors f32 unless it says otherwise.
+// B samples, all tensors f32 unless it says otherwise. Of a ragged dump T is the batch's own.
 struct DumpBatch {
   std::vector<DumpLayer> layers;
   Tensor logits;     // [B, T, n] the n largest, in falling order, or [B, T, V]
   Tensor logit_ids;  // i32 [B, T, n]; undefined when all logits are there
   Tensor lse;        // [B, T] log-sum-exp of the whole row of logits
+  Tensor classes;    // [B, classes]
   Tensor tokens;     // i32 [B, T]
   Tensor lengths;    // i64 [B]
   std::vector<int64_t> windows;
@@ -79,7 +89,8 @@ struct DumpBatch {
 void keep_top_logits(DumpBatch& batch, const Tensor& logits, int64_t n);
 
 struct DumpSize {
-  uint64_t per_sample = 0, total = 0;  // bytes of the values, before compression
+  // Bytes of the values before compression; of the longest sample if ragged.
+  uint64_t per_sample = 0, total = 0;
   int64_t samples_per_shard = 0, shards = 0;
 };
 DumpSize dump_size(const DumpSpec& spec, uint64_t shard_bytes = uint64_t(1) << 30);
@@ -88,10 +99,13 @@ DumpSize dump_size(const DumpSpec& spec, uint64_t shard_bytes = uint64_t(1) << 3
 struct DumpDataset {
   std::string name;
   Dtype dtype;
-  Shape shape;  // [samples, ...]
-  Shape chunk;  // one sample, in pieces of at most 4 MiB where it divides evenly
+  Shape shape;  // [samples, ...]; if ragged, [all their tokens, ...]
+  // One sample, in pieces of at most 4 MiB where it divides evenly; if ragged, rows of 256 KiB,
+  // to be used with a filter only.
+  Shape chunk;
 };
-std::vector<DumpDataset> dump_datasets(const DumpSpec& spec, int64_t samples);
+// `first` is the shard's first sample, whose length counts if ragged.
+std::vector<DumpDataset> dump_datasets(const DumpSpec& spec, int64_t samples, int64_t first = 0);
 std::string layer_dataset(int64_t layer, const char* name);
 
 struct DumpShard {
@@ -119,10 +133,11 @@ class Hdf5Reader;
 class Hdf5Writer;
 // The spec as attributes of a shard's root, with its first sample and their number.
 void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, int64_t samples);
-// Reads them back (windows are left empty); returns the first sample, spec.samples is their number.
+// Reads them back (windows and lengths are left empty); returns the first sample, spec.samples is
+// their number.
 DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first);
-// Every dataset of the schema is there in the right type and shape.
-void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec);
+// Every dataset of the schema is there in the right type and shape. `first` as in dump_datasets().
+void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first = 0);
 
 // Throws when the dump was made with another teacher, tokenizer or (if it stores windows) corpus;
 // the line names both hashes. An empty hash is not compared.

@@ -20,6 +20,14 @@ Path directory_of(const Path& file) {
   return file.has_parent_path() ? file.parent_path() : Path(".");
 }
 
+std::vector<int64_t> read_list(const Hdf5Reader& file, const char* name, int64_t samples) {
+  Hdf5Info info = file.info(name);
+  check(info.dtype == Dtype::i64 && info.shape == Shape{samples}, file.path(), ": ", name, ": is ",
+        info.dtype, " ", info.shape, ", must be i64 [", samples, "]");
+  Tensor list = file.read(name);
+  return {list.data<int64_t>(), list.data<int64_t>() + samples};
+}
+
 Found examine(const Path& path) {
   Hdf5Reader file(path.string());
   Found f;
@@ -27,14 +35,12 @@ Found examine(const Path& path) {
   f.shard.name = path.filename().string();
   f.shard.samples = f.spec.samples;
   f.shard.bytes = std::filesystem::file_size(path);
-  check_shard_datasets(file, f.spec);
-  if (file.has("windows")) {
-    Hdf5Info info = file.info("windows");
-    check(info.dtype == Dtype::i64 && info.shape == Shape{f.spec.samples}, path.string(),
-          ": windows: is ", info.dtype, " ", info.shape, ", must be i64 [", f.spec.samples, "]");
-    Tensor windows = file.read("windows");
-    f.windows.assign(windows.data<int64_t>(), windows.data<int64_t>() + f.spec.samples);
+  if (f.spec.ragged) {
+    f.spec.lengths = read_list(file, "lengths", f.spec.samples);
+    check_spec(f.spec, path.string());
   }
+  check_shard_datasets(file, f.spec);
+  if (file.has("windows")) f.windows = read_list(file, "windows", f.spec.samples);
   check(f.spec.stores_tokens || !f.windows.empty(), path.string(),
         ": holds neither tokens nor windows, so nobody knows of what text it is");
   return f;
@@ -52,10 +58,11 @@ void check_maps(const Tensor& x, int64_t length, const DumpSpec& s, const std::s
   double tolerance = s.dtype == Dtype::f32 ? 1e-3 : s.dtype == Dtype::f16 ? 1e-2 : 3e-2;
   const float* row = x.data<float>();
   for (int64_t h = 0; h < s.heads; ++h) {
-    for (int64_t t = 0; t < s.tokens; ++t, row += s.tokens) {
+    int64_t T = x.dim(-1);
+    for (int64_t t = 0; t < T; ++t, row += T) {
       if (t >= length) continue;
       double sum = 0;
-      for (int64_t j = 0; j < s.tokens; ++j) {
+      for (int64_t j = 0; j < T; ++j) {
         bool visible = j < length && (!s.causal || j <= t);
         check(visible ? row[j] >= 0 && row[j] <= 1 + tolerance : row[j] == 0, what, ": head ", h,
               ", query ", t, ", key ", j, " has the probability ", row[j]);
@@ -89,6 +96,7 @@ void check_sample(const DumpReader& reader, int64_t sample, const std::string& f
   }
   check_finite(batch.logits, what("logits/values"));
   check_finite(batch.lse, what("logits/lse"));
+  check_finite(batch.classes, what("logits/classes"));
 }
 
 }  // namespace
@@ -110,12 +118,15 @@ DumpManifest adopt_dump(const std::vector<Path>& files) {
   DumpManifest m;
   m.spec = found[0].spec;
   m.spec.samples = 0;
+  m.spec.lengths.clear();
   for (const Found& f : found) {
     std::string where = (dir / f.shard.name).string();
     DumpSpec same = f.spec;
     same.samples = m.spec.samples;
+    same.lengths.clear();
     DumpSpec plain = m.spec;
     plain.windows.clear();
+    plain.lengths.clear();
     std::string differences = spec_differences(plain, same);
     check(differences.empty(), where, ": differs from ", found[0].shard.name, ": ", differences);
     check(f.windows.empty() == found[0].windows.empty(), where, ": only some files store windows");
@@ -123,6 +134,7 @@ DumpManifest adopt_dump(const std::vector<Path>& files) {
           ", but the files before it end at ", m.spec.samples);
     m.spec.samples += f.shard.samples;
     m.spec.windows.insert(m.spec.windows.end(), f.windows.begin(), f.windows.end());
+    m.spec.lengths.insert(m.spec.lengths.end(), f.spec.lengths.begin(), f.spec.lengths.end());
     m.shards.push_back(f.shard);
   }
   check_spec(m.spec, dir.string());

@@ -22,6 +22,8 @@ void each_field(Spec& s, F&& f) {
   f("logits", s.logits);
   f("top_n", s.top_n);
   f("has_tokens", s.stores_tokens);
+  f("ragged", s.ragged);
+  f("classes", s.classes);
   f("teacher_hash", s.teacher_hash);
   f("tokenizer_hash", s.tokenizer_hash);
   f("corpus_hash", s.corpus_hash);

@@ -20,7 +20,12 @@ struct DumpField {
   }
 };
 
-// All but samples and windows, in the order of the schema.
+// A field that dumps of format version 1 have not: there it is 0.
+inline bool is_of_version_2(const DumpField& field) {
+  return field.name == "ragged" || field.name == "classes";
+}
+
+// All but samples, windows and lengths, in the order of the schema.
 std::vector<DumpField> spec_fields(const DumpSpec& spec);
 
 // Sets `field.value`, whose type stays as it is.

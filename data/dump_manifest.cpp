@@ -34,6 +34,17 @@ T get(const std::string& where, const Json& object, const char* key) {
   return found->template get<T>();
 }
 
+std::vector<int64_t> get_list(const std::string& where, const Json& object, const char* key) {
+  check(object.contains(key) && object[key].is_array(), where, ": key \"", key, "\" is not a list");
+  std::vector<int64_t> list;
+  for (const Json& number : object[key]) {
+    check(number.is_number_integer(), where, ": key \"", key,
+          "\" holds something that is no integer");
+    list.push_back(number.get<int64_t>());
+  }
+  return list;
+}
+
 DumpShard read_shard(const std::string& where, const Json& entry) {
   check(entry.is_object(), where, ": an entry of \"shards\" is not an object");
   DumpShard shard;
@@ -81,9 +92,11 @@ DumpManifest read_manifest(const Path& dir) {
   Json json = parse_json_or_discard(text);
   check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check(get<std::string>(where, json, "format") == kFormat, where, ": is not of a dump");
-  check_version(where, get<int64_t>(where, json, "version"));
+  int64_t version = get<int64_t>(where, json, "version");
+  check_version(where, version);
   DumpManifest m;
   m.spec = spec_from(where, [&](DumpField& field) {
+    if (version < 2 && is_of_version_2(field)) return;
     if (field.is_text()) {
       field.value = get<std::string>(where, json, field.name.c_str());
     } else {
@@ -93,12 +106,8 @@ DumpManifest read_manifest(const Path& dir) {
   m.spec.samples = get<int64_t>(where, json, "samples");
   m.samples_per_shard = get<int64_t>(where, json, "samples_per_shard");
   check(m.samples_per_shard >= 0, where, ": samples_per_shard is negative");
-  check(json.contains("windows") && json["windows"].is_array(), where,
-        ": key \"windows\" is not a list");
-  for (const Json& w : json["windows"]) {
-    check(w.is_number_integer(), where, ": key \"windows\" holds something that is no integer");
-    m.spec.windows.push_back(w.get<int64_t>());
-  }
+  m.spec.windows = get_list(where, json, "windows");
+  if (m.spec.ragged) m.spec.lengths = get_list(where, json, "lengths");
   check_spec(m.spec, where);
   check(json.contains("shards") && json["shards"].is_array(), where,
         ": key \"shards\" is not a list");
@@ -110,9 +119,11 @@ DumpManifest read_manifest(const Path& dir) {
 void write_manifest(const Path& dir, const DumpManifest& m) {
   Json json;
   json["format"] = kFormat;
-  json["version"] = kDumpVersion;
-  for (const DumpField& field : spec_fields(m.spec))
+  json["version"] = m.spec.version();
+  for (const DumpField& field : spec_fields(m.spec)) {
+    if (m.spec.version() < 2 && is_of_version_2(field)) continue;
     std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
+  }
   json["samples"] = m.spec.samples;
   json["samples_per_shard"] = m.samples_per_shard;
   json["shards"] = Json::array();
@@ -124,16 +135,18 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
                               {"samples", s.samples}});
   }
   std::string text = json_text(json, 2);
-  // The windows on one line: there may be millions.
+  // The lists on one line each: there may be millions of numbers.
   text.resize(text.rfind('\n'));
+  if (m.spec.ragged) text += ",\n  \"lengths\": " + json_text(Json(m.spec.lengths));
   text += ",\n  \"windows\": " + json_text(Json(m.spec.windows)) + "\n}\n";
   write_file_atomic(manifest_path(dir), text);
 }
 
 void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, int64_t samples) {
   file.attribute("/", "format", std::string_view(kFormat));
-  file.attribute("/", "version", kDumpVersion);
+  file.attribute("/", "version", spec.version());
   for (const DumpField& field : spec_fields(spec)) {
+    if (spec.version() < 2 && is_of_version_2(field)) continue;
     if (field.is_text()) {
       file.attribute("/", field.name, std::string_view(std::get<1>(field.value)));
     } else {
@@ -147,8 +160,10 @@ void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, i
 DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   const std::string& where = file.path();
   check(file.string_attribute("/", "format") == kFormat, where, ": is not a shard of a dump");
-  check_version(where, file.int_attribute("/", "version"));
+  int64_t version = file.int_attribute("/", "version");
+  check_version(where, version);
   DumpSpec spec = spec_from(where, [&](DumpField& field) {
+    if (version < 2 && is_of_version_2(field)) return;
     if (field.is_text()) {
       field.value = file.string_attribute("/", field.name);
     } else {
@@ -158,12 +173,12 @@ DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   first = file.int_attribute("/", "first_sample");
   spec.samples = file.int_attribute("/", "samples");
   check(first >= 0, where, ": first_sample is negative");
-  check_spec(spec, where);
+  check_spec(spec, where, false);
   return spec;
 }
 
-void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec) {
-  for (const DumpDataset& d : dump_datasets(spec, spec.samples)) {
+void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first) {
+  for (const DumpDataset& d : dump_datasets(spec, spec.samples, first)) {
     Hdf5Info info = file.info(d.name);
     check(info.dtype == d.dtype && info.shape == d.shape, file.path(), ": ", d.name, ": is ",
           info.dtype, " ", info.shape, ", must be ", d.dtype, " ", d.shape);

@@ -20,6 +20,30 @@ using SharedFile = std::shared_ptr<const Hdf5Reader>;
 struct Place {
   SharedFile file;
   int64_t row = 0;
+  // Ragged only: tokens of the sample, of those before it in its shard, and of their maps of a
+  // head.
+  int64_t length = 0, token = 0, map = 0;
+};
+
+// Reads rows into floats, whatever they are stored as.
+class FloatRows {
+ public:
+  explicit FloatRows(Dtype dtype) : dtype_(dtype) {}
+  void read(const Hdf5Reader& file, const std::string& dataset, int64_t first, int64_t rows,
+            int64_t values, float* out) {
+    size_t bytes = size_t(values) * item_size(dtype_);
+    if (dtype_ == Dtype::f32) {
+      file.read_rows_into(dataset, first, rows, dtype_, out, bytes);
+      return;
+    }
+    stored_.resize(bytes);
+    file.read_rows_into(dataset, first, rows, dtype_, stored_.data(), bytes);
+    load_values(stored_.data(), values, dtype_, out);
+  }
+
+ private:
+  Dtype dtype_;
+  std::vector<unsigned char> stored_;
 };
 
 void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
@@ -37,6 +61,7 @@ void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
 struct DumpReader::Impl {
   Path dir;
   DumpManifest manifest;
+  std::vector<int64_t> tokens_before, maps_before;        // ragged: sums over the samples before
   mutable std::mutex mutex;                               // guards `open`
   mutable std::list<std::pair<size_t, SharedFile>> open;  // by shard, last used first
 
@@ -48,7 +73,16 @@ struct DumpReader::Impl {
   Tensor maps(const std::vector<Place>& places, const std::string& dataset) const;
   Tensor integers(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                   Dtype dtype) const;
-  DumpLayer layer(const std::vector<Place>& places, int64_t l, const DumpWants& wants) const;
+  // The same of a ragged dump: [n, T, ...], [n, H, T, d] and [n, H, T, T] with zeros at the ends.
+  Tensor tokens(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+                Dtype dtype) const;
+  Tensor heads(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
+  Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
+  Tensor token_ids(const std::vector<Place>& places, const std::string& dataset,
+                   const Shape& shape) const;
+  DumpLayer layer(const std::vector<Place>& places, int64_t l, const DumpWants& wants,
+                  int64_t T) const;
+  int64_t tokens_of(const std::vector<Place>& places, const DumpWants& wants) const;
   void check_wants(const DumpWants& wants) const;
 };
 
@@ -62,10 +96,11 @@ SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
   DumpSpec wanted = manifest.spec;
   wanted.samples = shard.samples;
   found.windows = wanted.windows;
+  found.lengths = wanted.lengths;
   std::string differences = spec_differences(found, wanted);
   check(differences.empty(), file->path(),
         ": contradicts the manifest (there and in the manifest: ", differences, ")");
-  check_shard_datasets(*file, wanted);
+  check_shard_datasets(*file, wanted, shard.first);
   return file;
 }
 
@@ -90,24 +125,106 @@ std::vector<Place> DumpReader::Impl::places(std::span<const int64_t> samples) co
     auto after = std::upper_bound(manifest.shards.begin(), manifest.shards.end(), sample,
                                   [](int64_t s, const DumpShard& d) { return s < d.first; });
     size_t index = size_t(after - manifest.shards.begin()) - 1;
-    all.push_back({shard(index), sample - manifest.shards[index].first});
+    int64_t first = manifest.shards[index].first;
+    Place place{.file = shard(index), .row = sample - first};
+    if (manifest.spec.ragged) {
+      place.length = manifest.spec.lengths[size_t(sample)];
+      place.token = tokens_before[size_t(sample)] - tokens_before[size_t(first)];
+      place.map = maps_before[size_t(sample)] - maps_before[size_t(first)];
+    }
+    all.push_back(std::move(place));
   }
   return all;
+}
+
+int64_t DumpReader::Impl::tokens_of(const std::vector<Place>& places,
+                                    const DumpWants& wants) const {
+  if (!manifest.spec.ragged) return manifest.spec.tokens;
+  int64_t T = 0;
+  for (const Place& place : places) T = std::max(T, place.length);
+  int64_t step = std::max<int64_t>(wants.tokens_step, 1);
+  return std::min((T + step - 1) / step * step, manifest.spec.tokens);
 }
 
 Tensor DumpReader::Impl::floats(const std::vector<Place>& places, const std::string& dataset,
                                 const Shape& shape, Dtype dtype) const {
   Tensor x = Tensor::empty(shape);
   int64_t count = shape.numel() / shape[0];
-  std::vector<unsigned char> stored(dtype == Dtype::f32 ? 0 : size_t(count) * item_size(dtype));
+  FloatRows rows(dtype);
   float* out = x.data<float>();
   for (const Place& place : places) {
-    bool direct = dtype == Dtype::f32;
-    void* target = direct ? static_cast<void*>(out) : stored.data();
-    place.file->read_rows_into(dataset, place.row, 1, dtype, target,
-                               size_t(count) * item_size(dtype));
-    if (!direct) load_values(stored.data(), count, dtype, out);
+    rows.read(*place.file, dataset, place.row, 1, count, out);
     out += count;
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::tokens(const std::vector<Place>& places, const std::string& dataset,
+                                const Shape& shape, Dtype dtype) const {
+  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype);
+  Tensor x = Tensor::zeros(shape);
+  int64_t width = shape.numel() / (shape[0] * shape[1]);
+  FloatRows rows(dtype);
+  float* out = x.data<float>();
+  for (const Place& place : places) {
+    rows.read(*place.file, dataset, place.token, place.length, place.length * width, out);
+    out += shape[1] * width;
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::token_ids(const std::vector<Place>& places, const std::string& dataset,
+                                   const Shape& shape) const {
+  if (!manifest.spec.ragged) return integers(places, dataset, shape, Dtype::i32);
+  Tensor x = Tensor::zeros(shape, Dtype::i32);
+  int64_t width = shape.numel() / (shape[0] * shape[1]);
+  int32_t* out = x.data<int32_t>();
+  for (const Place& place : places) {
+    place.file->read_rows_into(dataset, place.token, place.length, Dtype::i32, out,
+                               size_t(place.length * width) * sizeof(int32_t));
+    out += shape[1] * width;
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::heads(const std::vector<Place>& places, const std::string& dataset,
+                               int64_t T) const {
+  const DumpSpec& s = manifest.spec;
+  int64_t H = s.heads, d = s.head_size;
+  Shape shape{int64_t(places.size()), H, T, d};
+  if (!s.ragged) return floats(places, dataset, shape, s.dtype);
+  Tensor x = Tensor::zeros(shape);
+  FloatRows rows(s.dtype);
+  float* out = x.data<float>();
+  for (const Place& place : places) {
+    for (int64_t h = 0; h < H; ++h, out += T * d) {
+      rows.read(*place.file, dataset, H * place.token + h * place.length, place.length,
+                place.length * d, out);
+    }
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::ragged_maps(const std::vector<Place>& places, const std::string& dataset,
+                                     int64_t T) const {
+  const DumpSpec& s = manifest.spec;
+  Tensor x = Tensor::zeros({int64_t(places.size()), s.heads, T, T});
+  FloatRows rows(s.dtype);
+  std::vector<float> values;
+  float* out = x.data<float>();
+  for (const Place& place : places) {
+    int64_t count = s.heads * s.map_values(place.length);
+    values.resize(size_t(count));
+    rows.read(*place.file, dataset, s.heads * place.map, count, count, values.data());
+    const float* from = values.data();
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t q = 0; q < place.length; ++q) {
+        int64_t keys = s.packs_rows() ? q + 1 : place.length;
+        std::copy(from, from + keys, out + (h * T + q) * T);
+        from += keys;
+      }
+    }
+    out += s.heads * T * T;
   }
   return x;
 }
@@ -143,20 +260,20 @@ Tensor DumpReader::Impl::integers(const std::vector<Place>& places, const std::s
 }
 
 DumpLayer DumpReader::Impl::layer(const std::vector<Place>& places, int64_t l,
-                                  const DumpWants& wants) const {
+                                  const DumpWants& wants, int64_t T) const {
   const DumpSpec& s = manifest.spec;
-  int64_t n = int64_t(places.size());
   DumpLayer layer;
-  if (wants.attention && s.content == DumpContent::maps)
-    layer.attention = maps(places, layer_dataset(l, "attention"));
-  if (wants.attention && s.content == DumpContent::qk) {
-    Shape shape{n, s.heads, s.tokens, s.head_size};
-    layer.query = floats(places, layer_dataset(l, "query"), shape, s.dtype);
-    layer.key = floats(places, layer_dataset(l, "key"), shape, s.dtype);
+  if (wants.attention && s.content == DumpContent::maps) {
+    std::string dataset = layer_dataset(l, "attention");
+    layer.attention = s.ragged ? ragged_maps(places, dataset, T) : maps(places, dataset);
   }
-  Shape features{n, s.tokens, s.hidden};
-  if (wants.context) layer.context = floats(places, layer_dataset(l, "context"), features, s.dtype);
-  if (wants.output) layer.output = floats(places, layer_dataset(l, "output"), features, s.dtype);
+  if (wants.attention && s.content == DumpContent::qk) {
+    layer.query = heads(places, layer_dataset(l, "query"), T);
+    layer.key = heads(places, layer_dataset(l, "key"), T);
+  }
+  Shape features{int64_t(places.size()), T, s.hidden};
+  if (wants.context) layer.context = tokens(places, layer_dataset(l, "context"), features, s.dtype);
+  if (wants.output) layer.output = tokens(places, layer_dataset(l, "output"), features, s.dtype);
   return layer;
 }
 
@@ -168,6 +285,7 @@ void DumpReader::Impl::check_wants(const DumpWants& wants) const {
   need(wants.context, DumpPart::context);
   need(wants.output, DumpPart::output);
   need(wants.logits, DumpPart::logits);
+  need(wants.classes, DumpPart::classes);
 }
 
 DumpReader::DumpReader(const Path& dir) : DumpReader(dir, read_manifest(dir)) {}
@@ -184,6 +302,12 @@ DumpReader::DumpReader(const Path& dir, DumpManifest manifest) : impl_(std::make
           s.bytes);
   }
   impl_->dir = dir;
+  impl_->tokens_before = {0};
+  impl_->maps_before = {0};
+  for (int64_t length : manifest.spec.lengths) {
+    impl_->tokens_before.push_back(impl_->tokens_before.back() + length);
+    impl_->maps_before.push_back(impl_->maps_before.back() + manifest.spec.map_values(length));
+  }
   impl_->manifest = std::move(manifest);
 }
 
@@ -196,7 +320,8 @@ DumpWants DumpReader::everything() const {
   return {.attention = has(DumpPart::attention),
           .context = has(DumpPart::context),
           .output = has(DumpPart::output),
-          .logits = has(DumpPart::logits)};
+          .logits = has(DumpPart::logits),
+          .classes = has(DumpPart::classes)};
 }
 
 void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
@@ -214,27 +339,35 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   impl_->check_wants(wants);
   const DumpSpec& s = spec();
   std::vector<Place> places = impl_->places(samples);
-  int64_t n = int64_t(places.size());
+  int64_t n = int64_t(places.size()), T = impl_->tokens_of(places, wants);
   std::string where = dir().string();
   DumpBatch batch;
   if (wants.attention || wants.context || wants.output) {
-    for (int64_t l = 0; l < s.layers; ++l) batch.layers.push_back(impl_->layer(places, l, wants));
+    for (int64_t l = 0; l < s.layers; ++l)
+      batch.layers.push_back(impl_->layer(places, l, wants, T));
   }
   if (wants.logits) {
     int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
-    batch.logits = impl_->floats(places, "logits/values", {n, s.tokens, width}, s.dtype);
-    batch.lse = impl_->floats(places, "logits/lse", {n, s.tokens}, Dtype::f32);
+    batch.logits = impl_->tokens(places, "logits/values", {n, T, width}, s.dtype);
+    batch.lse = impl_->tokens(places, "logits/lse", {n, T}, Dtype::f32);
     if (s.logits == DumpLogits::top) {
-      batch.logit_ids = impl_->integers(places, "logits/ids", {n, s.tokens, width}, Dtype::i32);
+      batch.logit_ids = impl_->token_ids(places, "logits/ids", {n, T, width});
       check_numbers(batch.logit_ids, 0, s.vocab, "logits/ids", where);
     }
   }
+  if (wants.classes)
+    batch.classes = impl_->floats(places, "logits/classes", {n, s.classes}, Dtype::f32);
   if (s.stores_tokens) {
-    batch.tokens = impl_->integers(places, "tokens", {n, s.tokens}, Dtype::i32);
+    batch.tokens = impl_->token_ids(places, "tokens", {n, T});
     check_numbers(batch.tokens, 0, s.vocab, "tokens", where);
   }
   batch.lengths = impl_->integers(places, "lengths", {n}, Dtype::i64);
   check_numbers(batch.lengths, 1, s.tokens + 1, "lengths", where);
+  for (int64_t i = 0; i < n && s.ragged; ++i) {
+    int64_t length = batch.lengths.data<int64_t>()[i];
+    check(length == places[size_t(i)].length, where, ": sample ", samples[size_t(i)], " has ",
+          length, " tokens, but the manifest says ", places[size_t(i)].length);
+  }
   batch.samples.assign(samples.begin(), samples.end());
   if (has(DumpPart::windows)) {
     Tensor stored = impl_->integers(places, "windows", {n}, Dtype::i64);

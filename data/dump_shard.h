@@ -34,11 +34,20 @@ class ShardWriter {
   std::string where(const std::string& dataset) const;
   void put_floats(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
   void put_maps(const std::string& dataset, const Tensor& x, int64_t i);
+  // Of a ragged dump, the first tokens of sample i: of [B, T, ...] and of [B, H, T, d].
+  void put_tokens(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
+  void put_integers(const std::string& dataset, const Tensor& x, int64_t i);
+  void put_heads(const std::string& dataset, const Tensor& x, int64_t i);
+  void put_ragged_maps(const std::string& dataset, const Tensor& x, int64_t i);
+  int64_t length(int64_t i) const {
+    return spec_.ragged ? spec_.lengths[size_t(first_ + i)] : spec_.tokens;
+  }
   void put_raw(const std::string& dataset, const Tensor& x, int64_t i);
 
   Path target_, temporary_;
   DumpSpec spec_;
   int64_t first_, samples_, written_ = 0;
+  int64_t token_ = 0, map_ = 0;  // ragged: tokens and values of a head's map written so far
   std::unique_ptr<Hdf5Writer> file_;
   bool committed_ = false;
   std::vector<float> packed_;

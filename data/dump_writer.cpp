@@ -31,11 +31,25 @@ void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const S
         " on the cpu");
 }
 
+// T of a batch whose samples have lengths of their own.
+int64_t tokens_of(const DumpBatch& batch) {
+  if (!batch.layers.empty()) {
+    const DumpLayer& l = batch.layers[0];
+    if (l.attention.defined() && l.attention.rank() == 4) return l.attention.dim(2);
+    if (l.query.defined() && l.query.rank() == 4) return l.query.dim(2);
+    if (l.context.defined() && l.context.rank() == 3) return l.context.dim(1);
+    if (l.output.defined() && l.output.rank() == 3) return l.output.dim(1);
+  }
+  if (batch.logits.defined() && batch.logits.rank() == 3) return batch.logits.dim(1);
+  return batch.tokens.defined() && batch.tokens.rank() == 2 ? batch.tokens.dim(1) : 1;
+}
+
 }  // namespace
 
 void check_disk(const DumpSpec& spec, const Path& dir, int64_t samples,
                 const DumpWriterOptions& options) {
-  uint64_t values = dump_size(spec, options.shard_bytes).per_sample * uint64_t(samples);
+  DumpSize size = dump_size(spec, options.shard_bytes);
+  uint64_t values = std::min(size.per_sample * uint64_t(samples), size.total);
   uint64_t needed = values + values / 100 + (uint64_t(16) << 20);
   uint64_t free = options.free_bytes(dir);
   auto gib = [](uint64_t bytes) { return double(bytes) / double(1 << 30); };
@@ -172,29 +186,30 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
   bool any_layer = s.content != DumpContent::none || s.context || s.output;
   check(!any_layer || int64_t(batch.layers.size()) == s.layers, "dump: the batch has ",
         batch.layers.size(), " layers, must have ", s.layers);
-  int64_t n = batch.lengths.dim(0);
+  int64_t n = batch.lengths.dim(0), T = s.ragged ? tokens_of(batch) : s.tokens;
   check_tensor("lengths", batch.lengths, Dtype::i64, {n});
   for (int64_t l = 0; any_layer && l < s.layers; ++l) {
     const DumpLayer& layer = batch.layers[size_t(l)];
     std::string at = join("layer ", l, " ");
     if (s.content == DumpContent::maps)
-      check_tensor(at + "attention", layer.attention, Dtype::f32, {n, s.heads, s.tokens, s.tokens});
+      check_tensor(at + "attention", layer.attention, Dtype::f32, {n, s.heads, T, T});
     if (s.content == DumpContent::qk) {
-      check_tensor(at + "query", layer.query, Dtype::f32, {n, s.heads, s.tokens, s.head_size});
-      check_tensor(at + "key", layer.key, Dtype::f32, {n, s.heads, s.tokens, s.head_size});
+      check_tensor(at + "query", layer.query, Dtype::f32, {n, s.heads, T, s.head_size});
+      check_tensor(at + "key", layer.key, Dtype::f32, {n, s.heads, T, s.head_size});
     }
-    Shape features{n, s.tokens, s.hidden};
+    Shape features{n, T, s.hidden};
     if (s.context) check_tensor(at + "context", layer.context, Dtype::f32, features);
     if (s.output) check_tensor(at + "output", layer.output, Dtype::f32, features);
   }
   if (s.logits != DumpLogits::none) {
     int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
-    check_tensor("logits", batch.logits, Dtype::f32, {n, s.tokens, width});
-    check_tensor("lse", batch.lse, Dtype::f32, {n, s.tokens});
+    check_tensor("logits", batch.logits, Dtype::f32, {n, T, width});
+    check_tensor("lse", batch.lse, Dtype::f32, {n, T});
     if (s.logits == DumpLogits::top)
-      check_tensor("logit_ids", batch.logit_ids, Dtype::i32, {n, s.tokens, width});
+      check_tensor("logit_ids", batch.logit_ids, Dtype::i32, {n, T, width});
   }
-  if (s.stores_tokens) check_tensor("tokens", batch.tokens, Dtype::i32, {n, s.tokens});
+  if (s.classes > 0) check_tensor("classes", batch.classes, Dtype::f32, {n, s.classes});
+  if (s.stores_tokens) check_tensor("tokens", batch.tokens, Dtype::i32, {n, T});
   for (int64_t i = 0; i < n; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
     check(length >= 1 && length <= s.tokens, "dump: length ", length, " is not in 1 to ", s.tokens);
@@ -202,6 +217,11 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
   Run run = missing();
   check(n >= 1 && n <= run.samples, "dump: ", n, " samples were given where ", run.samples,
         " are missing in a row");
+  for (int64_t i = 0; i < n && s.ragged; ++i) {
+    int64_t given = batch.lengths.data<int64_t>()[i], wanted = s.lengths[size_t(run.first + i)];
+    check(given == wanted && given <= T, "dump: sample ", run.first + i, " has ", given,
+          " tokens, but the spec says ", wanted);
+  }
   check(batch.windows.empty() || int64_t(batch.windows.size()) == n, "dump: ", batch.windows.size(),
         " windows for ", n, " samples");
   for (size_t i = 0; i < batch.windows.size() && !s.windows.empty(); ++i) {
@@ -245,7 +265,8 @@ void DumpWriter::Impl::complete(DumpBatch& batch) const {
   const DumpSpec& s = manifest.spec;
   if (s.logits == DumpLogits::top && batch.logits.defined() && !batch.logit_ids.defined())
     keep_top_logits(batch, Tensor(batch.logits), s.top_n);
-  auto all = {&batch.logits, &batch.logit_ids, &batch.lse, &batch.tokens, &batch.lengths};
+  auto all = {&batch.logits,  &batch.logit_ids, &batch.lse,
+              &batch.classes, &batch.tokens,    &batch.lengths};
   std::vector<Tensor*> tensors(all);
   for (DumpLayer& layer : batch.layers) {
     for (Tensor* t : {&layer.attention, &layer.query, &layer.key, &layer.context, &layer.output})
@@ -259,6 +280,7 @@ void DumpWriter::Impl::complete(DumpBatch& batch) const {
     *t = t->detach().contiguous();
   }
   check(n >= 1, "dump: the batch is empty");
+  check(batch.lengths.defined() || !s.ragged, "dump: the batch has no lengths");
   if (!batch.lengths.defined())
     batch.lengths = Tensor::from(std::vector<int64_t>(size_t(n), s.tokens), {n});
 }

@@ -1,15 +1,20 @@
 // The teacher from a dump.
 #include "distill/dump_teacher.h"
 
+#include "distill/task_source.h"
+
 namespace brine::distill {
 
 DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected) : reader_(dir) {
   const data::DumpSpec& spec = reader_.spec();
   data::check_dump_source(spec, dir, expected.source);
-  check(spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
+  bool of_task = expected.window == 0;
+  check(spec.ragged == of_task, dir, ": is of ", spec.ragged ? "the texts of a task" : "windows",
+        ", this run is of ", of_task ? "the texts of a task" : "windows");
+  check(of_task || spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
         " tokens, this run's windows have ", expected.window, " (sequence_length)");
   check(reader_.has(data::DumpPart::windows), dir,
-        ": stores no window indices, so its samples cannot be found in the text");
+        ": stores no numbers of windows or texts, so its samples cannot be found");
   auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
   check(spec.causal == expected.causal, dir, ": is of a ", kind(spec.causal),
         " teacher, the student is ", kind(expected.causal));
@@ -24,11 +29,14 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
   want(needs.attention, data::DumpPart::attention, "the losses approx and prob");
   want(needs.context, data::DumpPart::context, "the loss context");
   want(needs.output, data::DumpPart::output, "the loss kd");
-  want(needs.logits, data::DumpPart::logits, "the loss kd_task");
+  bool classes = reader_.has(data::DumpPart::classes);
+  if (!classes) want(needs.logits, data::DumpPart::logits, "the loss kd_task");
   wants_ = {.attention = needs.attention,
             .context = needs.context,
             .output = needs.output,
-            .logits = needs.logits};
+            .logits = needs.logits && !classes,
+            .classes = needs.logits && classes,
+            .tokens_step = TaskSource::kLengthStep};
 }
 
 std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows) const {
@@ -63,6 +71,11 @@ TeacherLayer DumpTeacher::layer(int64_t i) {
   return {.attention = {.map = l.attention, .q = l.query, .k = l.key},
           .context = l.context,
           .output = l.output};
+}
+
+Tensor DumpTeacher::class_logits() {
+  check(batch_.classes.defined(), reader_.dir().string(), ": holds no logits of classes");
+  return batch_.classes;
 }
 
 TopLogits DumpTeacher::logits() {

@@ -18,7 +18,7 @@ class DumpTeacher : public Teacher {
   // another length; the line names both.
   struct Expected {
     data::DumpSource source;
-    int64_t window = 0;
+    int64_t window = 0;  // tokens of each; 0: texts of a task, of any length
     bool causal = true;  // of the student
   };
   DumpTeacher(const std::string& dir, const Expected& expected);
@@ -31,6 +31,7 @@ class DumpTeacher : public Teacher {
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
   TopLogits logits() override;
+  Tensor class_logits() override;
 
  private:
   std::vector<int64_t> samples_of(const std::vector<int64_t>& windows) const;

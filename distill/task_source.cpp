@@ -6,9 +6,6 @@
 namespace brine::distill {
 namespace {
 
-// Batches are padded to a multiple of this, so that few different shapes occur.
-constexpr int64_t kLengthStep = 8;
-
 std::vector<int64_t> lengths_of(const data::TaskTokens& tokens) {
   std::vector<int64_t> out;
   for (const data::TextTokens& text : tokens.texts) out.push_back(int64_t(text.ids.size()));

@@ -11,6 +11,9 @@ namespace brine::distill {
 
 class TaskSource : public BatchSource {
  public:
+  // Batches are padded to a multiple of this, so that few different shapes occur.
+  static constexpr int64_t kLengthStep = 8;
+
   // Texts of similar lengths come together (data/buckets.h); the order is a function of the seed.
   TaskSource(std::shared_ptr<const data::TaskTokens> tokens, uint64_t seed);
 

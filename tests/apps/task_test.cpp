@@ -1,5 +1,6 @@
 // Tasks by the program itself: fine-tune, distil, evaluate, predict, resume, and bad input.
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -132,6 +133,43 @@ TEST_CASE("tasks by the program: the teacher learns, the student keeps fewer key
   }
   std::string text = tasks().must("eval --task cola --data glue --model teacher").out;
   CHECK(text.find("cola dev  matthews_correlation ") == 0);
+}
+
+TEST_CASE("tasks by the program: a student learns from a dump as from the teacher beside it") {
+  const TaskWorld& w = tasks();
+  std::string dump = "dump --task cola --data glue --model teacher --batch-size 7 --dtype f32 ";
+  w.must(dump + "--out dump");
+  CHECK(w.must("inspect dump").out.find("by text of a task") != std::string::npos);
+  CHECK(w.must(dump + "--content maps --deflate 1 --out maps").status == 0);
+  // Losses by step of a run.
+  auto losses = [&](const std::string& run) {
+    std::vector<Json> all;
+    std::istringstream lines(read_all(w.path(run + "/log.jsonl")));
+    for (std::string line; std::getline(lines, line);) {
+      Json entry = Json::parse(line);
+      if (entry.contains("kd_task")) all.push_back(entry);
+    }
+    return all;
+  };
+  std::vector<Json> beside = losses("student");
+  REQUIRE(beside.size() == 3);
+  for (const char* from : {"dump", "maps"}) {
+    std::string run = std::string("from_") + from;
+    w.must(TaskWorld::distill() + " --dump " + from + " --out " + run);
+    std::vector<Json> dumped = losses(run);
+    REQUIRE(dumped.size() == beside.size());
+    for (size_t step = 0; step < beside.size(); ++step) {
+      for (const char* term : {"approx", "prob", "context", "kd", "kd_task", "task", "loss"}) {
+        CAPTURE(term);
+        double a = beside[step].at(term), b = dumped[step].at(term);
+        CHECK(std::abs(a - b) <= 1e-5 * std::max(1.0, std::abs(a)));
+      }
+    }
+  }
+  w.must(dump + "--split dev --out dev");
+  check_refused(TaskWorld::distill() + " --dump dev --out never",
+                "the dump was made with the corpus");
+  check_refused(dump + "--windows 3 --out never", "--windows has no meaning for a task");
 }
 
 TEST_CASE("tasks by the program: the config of a model names task and labels") {

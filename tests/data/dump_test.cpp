@@ -319,7 +319,7 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
     CHECK(error.find('\n') == error.npos);
     return error;
   };
-  CHECK(contains(spoiled("\"version\": 1", "\"version\": 2"), "version 2 is newer than 1"));
+  CHECK(contains(spoiled("\"version\": 1", "\"version\": 3"), "version 3 is newer than 2"));
   CHECK(contains(spoiled("\"version\": 1", "\"version\": 0"), "does not exist"));
   CHECK(contains(spoiled("brine-dump", "bread"), "is not of a dump"));
   CHECK(contains(spoiled("{", "["), "not a JSON object"));
