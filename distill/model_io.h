@@ -18,7 +18,6 @@ struct LoadedModel {
   std::unique_ptr<nn::ParameterStore> store;
   std::string directory;           // the one that was read: a run resolves to a checkpoint
   std::vector<std::string> notes;  // newer checkpoints of the run that are damaged, and why
-  std::vector<std::string> drawn;  // tensors of a new classification head: they have fresh values
 
   double seconds = 0;  // that loading took
 
@@ -31,8 +30,6 @@ struct LoadedModel {
 
 struct LoadOptions {
   bool gradients = false;  // make room for gradients at once; otherwise store->add_gradients()
-  int64_t labels = 0;      // > 0: a classification head of so many labels, new where there is none
-  uint64_t seed = 0;       // of a new head's values
 };
 
 // A run directory resolves to its newest good checkpoint (what was skipped is put into `notes`),

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "data/weights.h"
 #include "distill/model_io.h"
@@ -84,37 +85,14 @@ std::vector<std::string> names_of(const std::vector<Weight>& weights) {
   return out;
 }
 
-bool is_new_head(const std::string& name, const LoadOptions& options) {
-  return options.labels > 0 &&
-         (name.rfind("classifier.", 0) == 0 || name.rfind("bert.pooler.", 0) == 0);
-}
-
-// Values of a new head: weights from N(0, std), biases 0.
-void draw(const Tensor& tensor, RandomStream& random, double std) {
-  nn::Init init{.random = random, .dtype = tensor.dtype()};
-  Tensor values = tensor.rank() > 1 ? init.normal(tensor.shape(), std) : init.zeros(tensor.shape());
-  random = init.random;
-  BRINE_CALL(tensor, copy, tensor, values);
-}
-
 // Compares the names first, then every shape, and reads last.
-void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::string& source,
-                  const LoadOptions& options) {
-  std::unordered_map<std::string, const Weight*> found;
-  for (const Weight& w : weights) found[w.name] = &w;
+void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::string& source) {
+  std::unordered_set<std::string> found;
+  for (const Weight& w : weights) found.insert(w.name);
   std::unordered_map<std::string, Tensor> targets;
   std::vector<std::string> missing, unknown;
   for (const nn::NamedTensor& own : nn::state_of(*m.model)) {
-    auto it = found.find(own.name);
-    bool other_labels =
-        it != found.end() && is_new_head(own.name, options) &&
-        it->second->from.file->shape_of(*it->second->from.entry) != own.tensor.shape();
-    if (other_labels) found.erase(it);
-    if (other_labels || (it == found.end() && is_new_head(own.name, options))) {
-      m.drawn.push_back(own.name);
-    } else if (it == found.end()) {
-      missing.push_back(own.name);
-    }
+    if (!found.contains(own.name)) missing.push_back(own.name);
     targets[own.name] = own.tensor;
   }
   for (const Weight& w : weights) {
@@ -124,7 +102,6 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
         unknown.empty() ? "" : "; tensors that the model does not know:", listed(unknown));
   check(unknown.empty(), source, ": tensors that the model does not know:", listed(unknown));
   for (const Weight& w : weights) {
-    if (!found.count(w.name)) continue;
     Shape shape = w.from.file->shape_of(*w.from.entry);
     Dtype type = w.from.file->dtype_of(*w.from.entry);
     check(shape == targets[w.name].shape(), w.from.file->path().string(), ": tensor ",
@@ -132,13 +109,7 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
     check(is_float(type), w.from.file->path().string(), ": tensor ", w.name_in_file, " is ", type,
           ", wanted f32, f16 or bf16");
   }
-  for (const Weight& w : weights) {
-    if (found.count(w.name)) w.from.file->read(*w.from.entry, targets[w.name]);
-  }
-  RandomStream random{.seed = options.seed, .stream = 4};
-  for (const std::string& name : m.drawn) {
-    draw(targets[name], random, m.config.bert.initializer_range);
-  }
+  for (const Weight& w : weights) w.from.file->read(*w.from.entry, targets[w.name]);
 }
 
 // Where an adapter's base is.
@@ -216,11 +187,10 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   if (base.files) add_weights(weights, m.config, *base.files);
   add_weights(weights, m.config, files);
   m.config.look_at(names_of(weights));
-  if (options.labels) m.config.set_labels(options.labels);
   resolve_ties(weights, m.config, files.source());
   m.model = nn::make_model(m.config, nn::Init{.random = {.seed = 0, .stream = 1}, .blank = true});
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
-  read_weights(m, weights, files.source(), options);
+  read_weights(m, weights, files.source());
   check(!base.files || base_hash(*m.model) == base.hash, m.directory, ": the weights in ",
         base.directory, " are not those of the base that it was made for");
   if (options.gradients) m.store->add_gradients();

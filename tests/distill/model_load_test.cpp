@@ -89,26 +89,14 @@ TEST_CASE("model: a store that came without gradients gets them, and packs q, k 
   CHECK(load_model(golden_dir("opt"), {.gradients = true}).store->gradients().defined());
 }
 
-TEST_CASE("model: heads are those that the file has; a new classification head is drawn by seed") {
-  Scratch scratch;
+TEST_CASE("model: heads are those that the file has") {
   LoadedModel masked = load_model(golden_dir("bert_masked_lm"));
   CHECK(masked.config.bert.masked_lm);
   CHECK_FALSE(masked.config.bert.pooler);
   CHECK(masked.model->labels() == 0);
-  LoadedModel a = load_model(golden_dir("bert_masked_lm"), {.labels = 4, .seed = 1});
-  CHECK(a.drawn == std::vector<std::string>{"bert.pooler.dense.weight", "bert.pooler.dense.bias",
-                                            "classifier.weight", "classifier.bias"});
-  CHECK(a.model->labels() == 4);
-  CHECK(load_model(golden_dir("bert_masked_lm"), {.labels = 4, .seed = 1}).hash() == a.hash());
-  CHECK(load_model(golden_dir("bert_masked_lm"), {.labels = 4, .seed = 2}).hash() != a.hash());
-  LoadedModel same = load_model(golden_dir("bert_classifier"), {.labels = 3});
-  CHECK(same.drawn.empty());
-  LoadedModel other = load_model(golden_dir("bert_classifier"), {.labels = 2});
-  CHECK(other.drawn == std::vector<std::string>{"classifier.weight", "classifier.bias"});
-  NoGrad off;
-  Tensor hidden = other.model->hidden({.ids = ids({3, 5}, 1, 100)});
-  CHECK(other.model->class_logits(hidden).shape() == Shape{3, 2});
-  CHECK(refusal(golden_dir("opt"), {.labels = 2}) == "opt: has no classification head");
+  LoadedModel classifier = load_model(golden_dir("bert_classifier"));
+  CHECK_FALSE(classifier.config.bert.masked_lm);
+  CHECK(classifier.model->labels() == 3);
 }
 
 TEST_CASE("model: missing and unknown tensors are listed by name, wrong shapes and types refused") {
