@@ -1,6 +1,7 @@
 // Attention by tiles: against slow sums, against the dense composition, over many tiles and
 // threads.
 #include "autograd/ops.h"
+#include "tensor/device.h"
 #include "tests/sparse_oracle.h"
 
 namespace brine::test {
@@ -109,6 +110,21 @@ TEST_CASE("flash attention of a single key is its value") {
     CHECK(close_to_scale(merge_heads(r.grads[2]), dy, 1e-6));
     CHECK(largest(r.grads[0].to_vector()) < 1e-6);  // nothing to choose between
     CHECK(largest(r.grads[1].to_vector()) < 1e-6);
+  }
+}
+
+TEST_CASE("flash attention by the kernels for every CPU, and by those for AVX-512") {
+  const MaskCase m{.B = 2, .H = 1, .T = 201, .lengths = {201, 77}};
+  for (Dtype type : {Dtype::f32, Dtype::f64}) {
+    const Inputs in = qkv(m, 40, type);
+    const Tensor dy = normal({m.B, m.T, 40}, 4, type);
+    const Run expected = run(dense(m), in, dy);
+    for (bool avx512 : {false, true}) {  // one and the same where only one is compiled
+      const bool before = allow_avx512_kernels(avx512);
+      const Run r = run(flash(m), in, dy);
+      allow_avx512_kernels(before);
+      check_equal(r, expected, type == Dtype::f32 ? 1e-5 : 1e-12);
+    }
   }
 }
 
