@@ -80,6 +80,34 @@ TEST_CASE("losses: a student equal to its teacher has no loss but the task's") {
   CHECK(e.terms.at("task") > 0.2);
 }
 
+TEST_CASE("losses: a teacher or a student with maps and one without are the same") {
+  for (const char* student : {"sea", "flash"}) {
+    CAPTURE(student);
+    LossConfig config;
+    if (student == std::string("flash")) config.approx = 0;
+    Pair tiles({}, student, "flash"),
+        maps({}, student == std::string("sea") ? "sea" : "dense", "dense");
+    Batch batch = tiles.source().batch(0, 3);
+    OnlineTeacher with(maps.teacher), without(tiles.teacher);
+    Evaluated a = evaluated(maps, &with, {batch}, config);
+    check_close(evaluated(tiles, &without, {batch}, config), a, 1e-5);
+  }
+}
+
+TEST_CASE("losses: a step beside a teacher of tiles holds no T x T memory, of maps it does") {
+  auto peak = [](const std::string& method, int64_t tokens) {
+    Pair pair({.tokens = tokens, .windows = 1}, "sea", method);
+    OnlineTeacher teacher(pair.teacher);
+    Batch batch = pair.source().batch(0, 1);
+    reset_peak();
+    const int64_t before = allocator_stats().live;
+    evaluated(pair, &teacher, {batch});
+    return double(allocator_stats().peak_live - before);
+  };
+  CHECK(peak("flash", 2048) < 2.2 * peak("flash", 1024));
+  CHECK(peak("dense", 2048) > 3 * peak("dense", 1024));  // the measure tells them apart
+}
+
 TEST_CASE("losses: a dump in f32 is as good as the teacher beside the student") {
   Pair pair;
   Scratch scratch;

@@ -54,8 +54,9 @@ inline std::vector<int32_t> text(const Sizes& s) {
 
 // A teacher and a student that starts from its weights; equal for equal sizes.
 struct Pair {
-  explicit Pair(const Sizes& s = {}, const std::string& method = "sea")
-      : sizes(s), teacher_config(config_of(s, "dense")), config(config_of(s, method)) {
+  explicit Pair(const Sizes& s = {}, const std::string& method = "sea",
+                const std::string& teacher_method = "flash")
+      : sizes(s), teacher_config(config_of(s, teacher_method)), config(config_of(s, method)) {
     teacher = nn::make_model(teacher_config, 1, s.dtype);
     student = nn::make_model(config, 2, s.dtype);
     std::vector<nn::NamedTensor> base = nn::state_of(*teacher);
