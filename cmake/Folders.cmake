@@ -60,8 +60,9 @@ if(BRINE_DISPATCH)
   add_library(tensor_avx512 OBJECT ${avx512_sources})
   target_link_libraries(tensor_avx512 PUBLIC brine_flags DNNL::dnnl OpenMP::OpenMP_CXX)
   brine_optimize(tensor_avx512)
-  target_compile_options(tensor_avx512 PRIVATE -march=x86-64-v4)
-  target_compile_definitions(tensor_avx512 PRIVATE BRINE_CPU=cpu_avx512)
+  # Not -march=x86-64-v4: the -march of brine_flags comes later on the command line and would win.
+  target_compile_options(tensor_avx512 PRIVATE -mavx512f -mavx512bw -mavx512cd -mavx512dq -mavx512vl)
+  target_compile_definitions(tensor_avx512 PRIVATE BRINE_CPU=cpu_avx512 BRINE_AVX512=1)
 endif()
 
 function(brine_program name)

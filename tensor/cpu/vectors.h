@@ -7,6 +7,10 @@
 
 #include "tensor/kernel.h"
 
+#if defined(BRINE_AVX512) && !defined(__AVX512F__)
+#error "the kernels for AVX-512 are compiled without it"
+#endif
+
 namespace brine::BRINE_CPU {
 
 #ifdef __AVX512F__
