@@ -74,8 +74,8 @@ TEST_CASE("tokenize: bad input is refused in one line") {
   CHECK(contains(refused("eval --model teacher --protocol sea --window 16 --data shards"),
                  "shards: protocol sea joins the lines"));
   // Another tokenizer.
-  w.must("tokenizer --train text.txt --vocab-size 290 --out tok-2");
-  w.must("tokenize --tokenizer tok-2 --out shards-2 text.txt");
+  w.must("tokenizer --train text.txt --vocab-size 290 --out tok-other");
+  w.must("tokenize --tokenizer tok-other --out shards-2 text.txt");
   const std::string train =
       "train --config model.toml --tokenizer tok --out run-of-bad-shards --train ";
   CHECK(contains(refused(train + "shards-2"), "shards-2: was made by another tokenizer"));
