@@ -5,6 +5,7 @@
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/onednn.h"
 #include "tensor/csr.h"
+#include "tensor/kernels_decoding.h"
 #include "tensor/kernels_performer.h"
 #include "tensor/parallel.h"
 
@@ -319,6 +320,23 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
     parallel_for(phi_q.dim(0) * at.heads, 1, [&](int64_t n, int64_t) {
       Head<T> head(at, n);
       forward_head(head, py + n * at.tokens * at.e, pden + n * at.tokens);
+    });
+  });
+}
+
+void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
+                            Visibility see) {
+  dispatch_float(v.dtype(), [&]<class T>() {
+    const Layout<T> at(phi_k, phi_k, identity, v, see, 0);
+    const int64_t size = at.m * at.e;
+    parallel_for(phi_k.dim(0) * at.heads, 1, [&](int64_t n, int64_t) {
+      Head<T> head(at, n);
+      each_chunk(head, [&](int64_t s, int64_t rows) {
+        head.load(s, rows);
+        head.absorb(s, rows);
+      });
+      std::copy_n(head.state, size, state.data<T>() + n * size);
+      std::copy_n(head.key_sums.data(), at.m, sums.data<double>() + n * at.m);
     });
   });
 }

@@ -7,6 +7,7 @@
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/onednn.h"
 #include "tensor/kernels.h"
+#include "tensor/kernels_decoding.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
@@ -256,6 +257,13 @@ void matmul(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double
   multiply(y, a, b, ta, tb, alpha, beta, {});
 }
 
-void linear(Tensor y, Tensor x, Tensor w, Tensor b) { multiply(y, x, w, false, true, 1, 0, b); }
+void linear(Tensor y, Tensor x, Tensor w, Tensor b) {
+  constexpr int64_t kFewRows = 32;
+  const bool plain = y.dtype() == Dtype::f32 && x.dtype() == Dtype::f32 &&
+                     w.dtype() == Dtype::f32 && x.is_contiguous() && y.is_contiguous() &&
+                     w.stride(1) == 1;
+  if (plain && y.dim(0) <= kFewRows) return thin_linear(y, x, w, b);
+  multiply(y, x, w, false, true, 1, 0, b);
+}
 
 }  // namespace brine::BRINE_CPU

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/cpu/prior_row.h"
 #include "tensor/csr.h"
 #include "tensor/kernels_performer.h"
 #include "tensor/math.h"
@@ -19,45 +20,14 @@ constexpr int64_t kLanes = 8;  // f64 in the widest vector: prefixes are padded 
 constexpr int64_t kRows = 8;   // of a tile
 constexpr int64_t kGroup = 4;  // borders at a time
 
-#ifdef __AVX512F__
-typedef double Vector __attribute__((vector_size(64)));
-#else
-typedef double Vector __attribute__((vector_size(32)));
-#endif
-constexpr int64_t kWide = sizeof(Vector) / sizeof(double);
+using Vector = PriorVector;
+constexpr int64_t kWide = kPriorWide;
 
-Vector load(const double* p) {
-  Vector v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
+Vector load(const double* p) { return load_prior(p); }
 
 void store(double* p, Vector v) { std::memcpy(p, &v, sizeof(v)); }
 
-double sum(Vector v) {
-  double s = 0;
-  for (int64_t i = 0; i < kWide; ++i) s += v[i];
-  return s;
-}
-
-// out[0..3] = q . p0 .. q . p3; n is a multiple of kLanes here and below.
-void dot4(const double* q, const double* p0, const double* p1, const double* p2, const double* p3,
-          int64_t n, double* out) {
-  Vector a0 = {}, a1 = {}, a2 = {}, a3 = {};
-  for (int64_t i = 0; i < n; i += kWide) {
-    const Vector x = load(q + i);
-    a0 += x * load(p0 + i);
-    a1 += x * load(p1 + i);
-    a2 += x * load(p2 + i);
-    a3 += x * load(p3 + i);
-  }
-  out[0] = sum(a0);
-  out[1] = sum(a1);
-  out[2] = sum(a2);
-  out[3] = sum(a3);
-}
-
-// to += s[0] p0 + .. + s[3] p3
+// to += s[0] p0 + .. + s[3] p3; n is a multiple of kLanes.
 void add4(const double* s, const double* p0, const double* p1, const double* p2, const double* p3,
           int64_t n, double* to) {
   const double s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
@@ -179,20 +149,9 @@ struct Tile {
 
   double total(int64_t r) const { return below[size_t(r * borders + at.K)]; }
 
-  // log((w / n_c) mass_c) of every column, 0 where it owns no key. A column owns w / K keys or one
-  // more.
+  // As log_shares() has it.
   void logs(int64_t r, T* out) const {
-    const int32_t fewer = int32_t(width[r] / at.K), *b = begin.data() + r * borders;
-    const double *u = below.data() + r * borders, mean = double(width[r]) / total(r);
-    const double few = fewer ? mean / double(fewer) : 0, more = mean / double(fewer + 1);
-#pragma omp simd
-    for (int64_t c = 0; c < at.K; ++c) {
-      const int32_t keys = b[c + 1] - b[c];
-      const double ratio = (u[c + 1] - u[c]) * (keys == fewer ? few : more);
-      out[c] = keys ? T(ratio) : T(1);
-    }
-#pragma omp simd
-    for (int64_t c = 0; c < at.K; ++c) out[c] = math::log(out[c]);
+    log_shares(begin.data() + r * borders, below.data() + r * borders, width[r], at.K, out);
   }
 
   // How much the sum over columns of dy log(share) changes with the value at each border, times the
