@@ -8,6 +8,14 @@ std::map<std::string, AttentionMethodFactory>& attention_methods() {
   return methods;
 }
 
+std::unique_ptr<AttentionState> Attention::make_state(const StateRequest&) const {
+  throw Error("attention: this method cannot be decoded token by token");
+}
+
+Tensor Attention::step(const AttentionInput&, AttentionState&) const {
+  throw Error("attention: this method cannot be decoded token by token");
+}
+
 std::unique_ptr<AttentionMethod> attention_method(const std::string& name) {
   auto it = attention_methods().find(name);
   if (it == attention_methods().end()) {

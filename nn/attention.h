@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/attention_state.h"
 #include "nn/cost.h"
 #include "nn/module.h"
 #include "nn/observer.h"
@@ -36,6 +37,18 @@ struct AttentionInput {
   AttentionDials dials = {};
   Tap* tap = nullptr;              // null: nobody looks inside
   RandomStream* random = nullptr;  // null: evaluation
+  // Of forward(): takes in these tokens, the prompts of sequences slot, slot + 1... which must be
+  // empty; no tape then.
+  AttentionState* state = nullptr;
+  int64_t slot = 0;
+};
+
+// What is asked for a state of decoding.
+struct StateRequest {
+  int64_t batch = 1;
+  int64_t capacity = 0;  // tokens of a sequence
+  Dtype dtype = Dtype::f32;
+  AttentionDials dials = {};  // query_skip is fixed; k may shrink from step to step, not grow
 };
 
 // What a method claims; the contract test holds it to that.
@@ -44,6 +57,7 @@ struct AttentionTraits {
   bool linear = false;       // cost linear in T
   bool maps = false;         // makes T x T maps: memory quadratic in T
   bool sparse = false;       // obeys the dials k and dense_path; others have no use for them
+  bool query_skip = false;   // obeys the dial query_skip
   bool incremental = false;  // make_state() and step() work
 };
 
@@ -58,6 +72,12 @@ class Attention : public Module {
   virtual bool add_cost(CostTable& /*costs*/, int64_t /*tokens*/, const AttentionDials&) const {
     return false;
   }
+  // Decoding. A state belongs to the parameters as they are when it is made.
+  virtual std::unique_ptr<AttentionState> make_state(const StateRequest& request) const;
+  // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], what
+  // forward() gives for it behind the tokens in the state. lengths and dense_path have no meaning
+  // here.
+  virtual Tensor step(const AttentionInput& input, AttentionState& state) const;
   // Called before every optimizer step with the number of steps done so far (redrawn features).
   virtual void on_step(int64_t /*steps_done*/) {}
 };

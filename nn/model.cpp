@@ -123,6 +123,14 @@ void Model::check_ids(const ModelCall& call, const char* family) const {
   check(!call.attention_mask.defined(), family, ": embed() wants a packed call");
   check(call.ids.dim(1) <= shape_.max_positions, family, ": ", call.ids.dim(1),
         " tokens, but the model has ", shape_.max_positions, " positions");
+  if (!call.token_places.defined()) return;
+  check(call.ids.dim(1) == 1 && call.token_places.shape() == Shape{call.ids.dim(0)}, family,
+        ": a step takes one token of every sequence, got ", call.ids.shape());
+  for (int64_t b = 0; b < call.ids.dim(0); ++b) {
+    const int64_t place = call.token_places.data<int64_t>()[b];
+    check(place < shape_.max_positions, family, ": token ", place + 1,
+          " of a sequence, but the model has ", shape_.max_positions, " positions");
+  }
 }
 
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap) {
@@ -143,14 +151,18 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
     tap->put("k", k);
     tap->put("v", v);
   }
-  Tensor c = parts.method.forward({.q = q,
-                                   .k = k,
-                                   .v = v,
-                                   .hidden = x,
-                                   .see = {.causal = parts.causal, .lengths = call.lengths},
-                                   .dials = call.dials,
-                                   .tap = tap,
-                                   .random = call.random});
+  const AttentionInput in{.q = q,
+                          .k = k,
+                          .v = v,
+                          .hidden = x,
+                          .see = {.causal = parts.causal, .lengths = call.lengths},
+                          .dials = call.dials,
+                          .tap = tap,
+                          .random = call.random,
+                          .state = call.state,
+                          .slot = call.slot};
+  Tensor c =
+      call.token_places.defined() ? parts.method.step(in, *call.state) : parts.method.forward(in);
   if (tap) tap->put("context", c);
   return c;
 }

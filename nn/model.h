@@ -37,6 +37,11 @@ struct ModelCall {
   LayerObserver* observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
   bool recompute = false;          // keep only layer inputs, run layers again in backward
+  // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64
+  // [B], the pass is a step: ids [B, 1] are the tokens at these places of their sequences.
+  AttentionState* state = nullptr;
+  int64_t slot = 0;
+  Tensor token_places = {};
 };
 
 // The same call with every sequence's tokens moved to the front, in order: its mask has become

@@ -9,10 +9,13 @@ namespace {
 // OPT's table has two rows more than positions: position t is row t + 2.
 constexpr int64_t kPositionOffset = 2;
 
-Tensor position_ids(int64_t B, int64_t T) {
+Tensor position_ids(const ModelCall& call) {
+  const int64_t B = call.ids.dim(0), T = call.ids.dim(1);
+  const Tensor& places = call.token_places;
   Tensor ids = Tensor::empty({B, T}, Dtype::i32);
   for (int64_t b = 0; b < B; ++b) {
-    for (int64_t t = 0; t < T; ++t) ids.data<int32_t>()[b * T + t] = int32_t(t + kPositionOffset);
+    const int64_t first = (places.defined() ? places.data<int64_t>()[b] : 0) + kPositionOffset;
+    for (int64_t t = 0; t < T; ++t) ids.data<int32_t>()[b * T + t] = int32_t(first + t);
   }
   return ids;
 }
@@ -97,7 +100,7 @@ Tensor OptModel::embed(const ModelCall& call) {
   check(!call.type_ids.defined(), "opt: has no segments, so no type_ids");
   Tensor tokens = (*embed_tokens_)(call.ids);
   if (project_in_) tokens = (*project_in_)(tokens);
-  Tensor x = add(tokens, (*embed_positions_)(position_ids(call.ids.dim(0), call.ids.dim(1))));
+  Tensor x = add(tokens, (*embed_positions_)(position_ids(call)));
   return (*dropout_)(x, call.random);
 }
 

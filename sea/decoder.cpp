@@ -26,7 +26,11 @@ ConvDecoder::ConvDecoder(nn::Init& init, int64_t heads, int64_t K, const Decoder
   if (config.norm) norm_out_ = &child<nn::LayerNorm>("norm_out", init, K, 1e-5, 0.1);
 }
 
-Tensor ConvDecoder::operator()(const Tensor& x, const Tensor& lengths) const {
+Tensor ConvDecoder::operator()(const Tensor& x, const Tensor& lengths,
+                               std::vector<Tensor>* images) const {
+  auto show = [images](const Tensor& image) {
+    if (images) images->push_back(image.detach());
+  };
   const int64_t B = x.dim(0), T = x.dim(2), W = K_ / config_.width_reduction;
   const int64_t stride = config_.token_stride;
   Tensor rows = x;  // [B, H, T, c_h W]
@@ -36,6 +40,7 @@ Tensor ConvDecoder::operator()(const Tensor& x, const Tensor& lengths) const {
   }
   Tensor image = image_from_heads(rows, W, convs_[0]->halo(), lengths);
   for (size_t i = 0; i < convs_.size(); ++i) {
+    show(image);
     const Halo next = i + 1 < convs_.size() ? convs_[i + 1]->halo() : Halo{};
     image = convs_[i]->of_padded(image, {.relu = true,
                                          .halo_before = next.before,
@@ -45,6 +50,7 @@ Tensor ConvDecoder::operator()(const Tensor& x, const Tensor& lengths) const {
   }
   Tensor scores;  // [B, H, T, K]
   if (config_.last_kernel == 1) {
+    show(image);
     scores = heads_from_image(last_->of_padded(image, {}), T, K_, stride);
   } else {
     const Halo full = last_->halo();
@@ -54,6 +60,7 @@ Tensor ConvDecoder::operator()(const Tensor& x, const Tensor& lengths) const {
                              .halo_before = full.before,
                              .halo_after = full.after,
                              .lengths = lengths});
+    show(image);
     scores = heads_from_image(last_->of_padded(image, {}), T, K_);
   }
   return norm_out_ ? (*norm_out_)(scores) : scores;

@@ -105,7 +105,7 @@ Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& see)
 }
 
 Estimate Estimator::operator()(const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Visibility& see, int64_t query_skip) const {
+                               const Visibility& see, int64_t query_skip, bool keep_images) const {
   check(see.causal == shape_.causal, "sea: a model that is ", shape_.causal ? "" : "not ",
         "causal was given a mask that is ", see.causal ? "" : "not ", "causal");
   check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
@@ -119,16 +119,15 @@ Estimate Estimator::operator()(const Tensor& q, const Tensor& k, const Tensor& v
   e.phi_q = random_features(q, see, FeatureSide::queries);
   e.phi_k = random_features(k, see, FeatureSide::keys);
   const Tensor id = identity ? identity->table.value : identity_rows(q.dim(0), T, see);
-  // The released code's stabiliser of ReLU features (method 1.2); softmax features have their own.
-  const double key_eps = config_.softmax_features() ? 0 : 1e-6;
-  e.context = linear_attention(e.phi_q, e.phi_k, id, v, see, key_eps);
+  e.context = linear_attention(e.phi_q, e.phi_k, id, v, see, key_eps());
   part.emplace("mu, nu");
   e.features = mixed(e.context, v);
   e.gates = scaler(e.features);
   Tensor z = query_skip == 1 ? e.features : every_nth_row(e.features, query_skip);
   Tensor rows = nu(z);
   part.emplace("decoder");
-  e.scores = decoder(rows, skipped_lengths(see.lengths, query_skip));
+  e.scores = decoder(rows, skipped_lengths(see.lengths, query_skip),
+                     keep_images ? &e.decoder_images : nullptr);
   if (prior) {
     part.emplace("performer");
     e.scores = performer_prior(e.scores, prior->gain, e.phi_q, e.phi_k, see, query_skip);

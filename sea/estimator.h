@@ -20,7 +20,12 @@ struct Estimate {
   Tensor scores;        // S [B, H, T, K], the prior included
   Tensor estimate;      // [B, H, T, K], rows sum to 1 over the columns that own a key
   Tensor gates;         // [B, H, T, 2] (s_prob, s_mix) before their sigmoid
+  // When asked for, what each convolution of the decoder read: images with their halo.
+  std::vector<Tensor> decoder_images;
 };
+
+class SeaState;  // decode_state.h
+struct RowDecoder;
 
 // R, a buffer. Redrawn from the same seed's next stream when asked.
 struct Performer : nn::Module {
@@ -56,15 +61,30 @@ struct Mu : nn::Module {
 class ConvDecoder : public nn::Module {
  public:
   ConvDecoder(nn::Init& init, int64_t heads, int64_t K, const Decoder& config, bool causal);
-  // lengths i64 [B] or undefined.
-  Tensor operator()(const Tensor& x, const Tensor& lengths) const;
+  // lengths i64 [B] or undefined. `images`, when given, receives what each convolution reads.
+  Tensor operator()(const Tensor& x, const Tensor& lengths,
+                    std::vector<Tensor>* images = nullptr) const;
+
+  // By rows, without a tape (estimator_step.cpp): x [B, H, 1, c_h W] are the rows at[b] of their
+  // sequences, whose rows before them `rows` has seen -> scores [B, H, 1, K].
+  Tensor step(const Tensor& x, const RowDecoder& rows, const Tensor& at) const;
 
   // What it costs on one sequence of that many rows.
   void add_cost(nn::CostTable& costs, const char* component, double rows) const;
 
   const Decoder& config() const { return config_; }
+  int64_t columns() const { return K_; }
+  // All convolutions in their order.
+  std::vector<nn::Conv2d*> convolutions() const {
+    std::vector<nn::Conv2d*> all = convs_;
+    all.push_back(last_);
+    return all;
+  }
 
  private:
+  // Sequences that stand at the same place of the stride; `fresh` = the convolutions turn to it.
+  Tensor step_rows(const Tensor& row, const RowDecoder& rows, bool fresh) const;
+
   Decoder config_;
   int64_t heads_, K_;
   nn::LayerNorm* norm_in_ = nullptr;
@@ -84,7 +104,11 @@ class Estimator : public nn::Module {
   // q, k, v [B, H, T, d] as they come from their projections: q is not scaled. With query_skip f,
   // nu and the decoder run on rows 0, f, 2f... and row t takes the scores of row f floor(t / f).
   Estimate operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Visibility& see,
-                      int64_t query_skip = 1) const;
+                      int64_t query_skip = 1, bool keep_images = false) const;
+
+  // The same of one new token of every sequence, without a tape: q, k, v [B, H, 1, d], whose keys
+  // and values the state has taken in already (estimator_step.cpp).
+  Estimate step(const Tensor& q, const Tensor& k, const Tensor& v, SeaState& state) const;
 
   // The identity half of the values as it applies to a batch, [B, T, d], 0 at padding.
   Tensor identity_rows(int64_t batch, int64_t T, const Visibility& see) const;
@@ -96,6 +120,9 @@ class Estimator : public nn::Module {
   Tensor mixed(const Tensor& context, const Tensor& v) const;
 
   const SeaConfig& config() const { return config_; }
+  // Added to every sum of key features in a denominator: the released code's stabiliser of ReLU
+  // features (method 1.2); softmax features have their own.
+  double key_eps() const { return config_.softmax_features() ? 0 : 1e-6; }
   Performer& performer;
   IdentityTable* identity;  // null when bidirectional
   Mu& mu;
@@ -103,6 +130,9 @@ class Estimator : public nn::Module {
   ConvDecoder& decoder;
   nn::Linear& scaler;
   PriorGain* prior;  // null when there is none
+
+ private:
+  void step_scores(const Estimate& e, SeaState& state, int64_t first, int64_t count) const;
 };
 
 // V_I of encoders, [B, T, d]: the d x d identity resampled to each sequence's own length, bilinear

@@ -3,7 +3,9 @@
 
 #include <optional>
 
+#include "autograd/ops_decoding.h"
 #include "autograd/ops_sparse.h"
+#include "sea/decode_state.h"
 #include "sea/mask.h"
 #include "tensor/cost_meter.h"
 
@@ -32,19 +34,20 @@ SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, cons
     : config_(config), shape_(shape), estimator_(child<Estimator>("", init, shape, config)) {}
 
 nn::AttentionTraits SeaAttention::traits() const {
-  return {.causal = shape_.causal, .bidirectional = !shape_.causal, .linear = true, .sparse = true};
+  return {.causal = shape_.causal,
+          .bidirectional = !shape_.causal,
+          .linear = true,
+          .sparse = true,
+          .query_skip = true,
+          .incremental = shape_.causal};
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  SelectConfig select = config_.selection();
-  if (in.dials.k) select.k = in.dials.k;
-  Estimate e = estimator_(in.q, in.k, in.v, in.see, in.dials.query_skip);
+  Estimate e = estimator_(in.q, in.k, in.v, in.see, in.dials.query_skip,
+                          /*keep_images=*/in.state != nullptr);
+  if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
-  Mask mask = make_mask(e.estimate, in.see, select);
-  if (Tensor forced = in.tap ? in.tap->forced("selected") : Tensor(); forced.defined()) {
-    mask.selection.selected = forced;
-    mask.csr = build_csr(forced, in.see, select.k);
-  }
+  Mask mask = select(e.estimate, in, in.see);
   part.emplace("sparse attention");
   Tensor probabilities;
   Tensor context = masked_attention(in.q, in.k, in.v, mask.csr, in.dials.dense_path,
@@ -56,6 +59,50 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
     show(*in.tap, e, mask, probabilities, average);
   }
   return mix_outputs(context, average, e.gates, in.see);
+}
+
+// The mask of the estimate, or of what the tap forces. `keys` as in build_csr().
+Mask SeaAttention::select(const Tensor& estimate, const nn::AttentionInput& in,
+                          const Visibility& see, int64_t keys) const {
+  SelectConfig config = config_.selection();
+  if (in.dials.k) config.k = in.dials.k;
+  Mask mask = make_mask(estimate, see, config, keys);
+  if (Tensor forced = in.tap ? in.tap->forced("selected") : Tensor(); forced.defined()) {
+    mask.selection.selected = forced;
+    mask.csr = build_csr(forced, see, config.k, keys);
+  }
+  return mask;
+}
+
+std::unique_ptr<nn::AttentionState> SeaAttention::make_state(
+    const nn::StateRequest& request) const {
+  check(shape_.causal, "sea: an encoder is not decoded token by token");
+  return std::make_unique<SeaState>(estimator_, shape_, request);
+}
+
+void SeaAttention::fill(const nn::AttentionInput& in, const Estimate& e) const {
+  auto& state = dynamic_cast<SeaState&>(*in.state);
+  check(in.dials.query_skip == state.query_skip, "sea: query_skip is ", in.dials.query_skip,
+        ", but the state was made for ", state.query_skip);
+  state.fill(in.slot, in.k, in.v, in.see, e, estimator_);
+}
+
+Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any) const {
+  NoGrad off;
+  auto& state = dynamic_cast<SeaState&>(any);
+  check(in.dials.query_skip == state.query_skip, "sea: query_skip is ", in.dials.query_skip,
+        ", but the state was made for ", state.query_skip);
+  state.append(in.k, in.v);
+  Estimate e = estimator_.step(in.q, in.k, in.v, state);
+  // One row per sequence, which sees as many keys as there are: a bidirectional row of its own.
+  const Visibility see{.causal = false, .lengths = state.lengths()};
+  Mask mask = select(e.estimate, in, see, state.capacity());
+  Tensor probabilities;
+  Tensor context =
+      sparse_attention(in.q, state.keys, state.values, mask.csr, in.tap ? &probabilities : nullptr);
+  Tensor average = running_mean_step(state.value_sums, in.v, state.lengths());
+  if (in.tap) show(*in.tap, e, mask, probabilities, average);
+  return mix_outputs(context, average, e.gates, see);
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include "nn/attention.h"
 #include "sea/config.h"
 #include "sea/estimator.h"
+#include "sea/mask.h"
 
 namespace brine::sea {
 
@@ -18,9 +19,15 @@ class SeaAttention : public nn::Attention {
   nn::AttentionTraits traits() const override;
   bool add_cost(nn::CostTable& costs, int64_t tokens,
                 const nn::AttentionDials& dials) const override;
+  std::unique_ptr<nn::AttentionState> make_state(const nn::StateRequest& request) const override;
+  Tensor step(const nn::AttentionInput& input, nn::AttentionState& state) const override;
   void on_step(int64_t steps_done) override { estimator_.on_step(steps_done); }
 
  private:
+  Mask select(const Tensor& estimate, const nn::AttentionInput& in, const Visibility& see,
+              int64_t keys = 0) const;
+  void fill(const nn::AttentionInput& in, const Estimate& e) const;
+
   SeaConfig config_;
   nn::AttentionShape shape_;
   Estimator& estimator_;

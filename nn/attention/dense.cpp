@@ -2,18 +2,17 @@
 // and as the reference of flash.cpp.
 #include <cmath>
 
-#include "autograd/ops.h"
-#include "nn/attention.h"
+#include "nn/attention/cached.h"
 #include "tensor/cost_meter.h"
 
 namespace brine::nn {
 namespace {
 
-class Dense : public Attention {
+class Dense : public CachedAttention {
  public:
-  Dense(Init&, const AttentionShape& shape, const NoSettings&) : shape_(shape) {}
+  Dense(Init&, const AttentionShape& shape, const NoSettings&) : CachedAttention(shape) {}
 
-  AttentionTraits traits() const override { return {.maps = true}; }
+  AttentionTraits traits() const override { return {.maps = true, .incremental = shape_.causal}; }
 
   bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials&) const override {
     const double T = double(tokens), H = double(shape_.heads), d = double(shape_.head_size);
@@ -26,15 +25,13 @@ class Dense : public Attention {
   }
 
   Tensor forward(const AttentionInput& in) override {
+    fill(in);
     CostScope part("attention");
     Tensor scores = matmul(in.q, in.k, false, true);  // [B, H, T, T]
     Tensor probs = softmax(scores, 1 / std::sqrt(double(in.q.dim(-1))), in.see);
     if (in.tap) in.tap->put("probabilities", probs);
     return merge_heads(matmul(probs, in.v));
   }
-
- private:
-  AttentionShape shape_;
 };
 const RegisterAttention<Dense, NoSettings> registration("dense");
 

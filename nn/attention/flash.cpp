@@ -1,16 +1,15 @@
 // Exact softmax attention by tiles: the numbers of dense.cpp without its T x T maps.
-#include "autograd/ops.h"
-#include "nn/attention.h"
+#include "nn/attention/cached.h"
 #include "tensor/cost_meter.h"
 
 namespace brine::nn {
 namespace {
 
-class Flash : public Attention {
+class Flash : public CachedAttention {
  public:
-  Flash(Init&, const AttentionShape& shape, const NoSettings&) : shape_(shape) {}
+  Flash(Init&, const AttentionShape& shape, const NoSettings&) : CachedAttention(shape) {}
 
-  AttentionTraits traits() const override { return {}; }
+  AttentionTraits traits() const override { return {.incremental = shape_.causal}; }
 
   bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials&) const override {
     const double T = double(tokens), H = double(shape_.heads), d = double(shape_.head_size);
@@ -20,12 +19,10 @@ class Flash : public Attention {
   }
 
   Tensor forward(const AttentionInput& in) override {
+    fill(in);
     CostScope part("attention");
     return flash_attention(in.q, in.k, in.v, in.see);
   }
-
- private:
-  AttentionShape shape_;
 };
 const RegisterAttention<Flash, NoSettings> registration("flash");
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "autograd/ops_decoding.h"
 #include "autograd/ops_sparse.h"
 #include "nn/attention.h"
 #include "tensor/cost_meter.h"
@@ -55,14 +56,67 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
   return csr;
 }
 
+// The last keys and values, oldest first, in twice the room that they need: when it is full the
+// newest window - 1 move to the front.
+class RecentState : public AttentionState {
+ public:
+  RecentState(const StateRequest& r, const AttentionShape& shape, int64_t window)
+      : AttentionState(r.batch, r.capacity),
+        window(window),
+        keys(part("keys", {r.batch, shape.heads, 2 * window, shape.head_size}, r.dtype)),
+        values(part("values", {r.batch, shape.heads, 2 * window, shape.head_size}, r.dtype)),
+        held(part("held", {r.batch}, Dtype::i64)) {}
+
+  // The last tokens of prompts k and v [B, H, T, d].
+  void fill(int64_t slot, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths) {
+    begin(slot, k.dim(0), k.dim(2), prompt_lengths);
+    for (int64_t b = slot; b < slot + k.dim(0); ++b) {
+      const int64_t n = std::min(window, length(b));
+      held.data<int64_t>()[b] = n;
+      place(keys, b, 0, k.detach().slice(0, b - slot, 1).slice(2, length(b) - n, n));
+      place(values, b, 0, v.detach().slice(0, b - slot, 1).slice(2, length(b) - n, n));
+    }
+  }
+
+  void append(const Tensor& k, const Tensor& v) {
+    advance();
+    for (int64_t b = 0; b < batch(); ++b) {
+      int64_t& n = held.data<int64_t>()[b];
+      if (n < 2 * window) continue;
+      for (const Tensor& cache : {keys, values}) {
+        const Tensor newest = cache.slice(0, b, 1).slice(2, window + 1, window - 1);
+        place(cache, b, 0, newest);
+      }
+      n = window - 1;
+    }
+    append_row(keys, k, held);
+    append_row(values, v, held);
+    for (int64_t b = 0; b < batch(); ++b) ++held.data<int64_t>()[b];
+  }
+
+  int64_t window;
+  Tensor &keys, &values;  // [batch, H, 2 window, d]
+  Tensor& held;           // i64 [batch] rows in use
+
+ private:
+  static void place(const Tensor& cache, int64_t b, int64_t at, const Tensor& rows) {
+    if (rows.numel() == 0) return;
+    Tensor to = cache.slice(0, b, 1).slice(2, at, rows.dim(2));
+    BRINE_CALL(to, copy, to, rows);
+  }
+};
+
 class Recent : public Attention {
  public:
   Recent(Init&, const AttentionShape& shape, const RecentConfig& config)
       : k_(config.k), shape_(shape) {}
 
   AttentionTraits traits() const override {
-    return {
-        .causal = shape_.causal, .bidirectional = !shape_.causal, .linear = true, .sparse = true};
+    return {.causal = shape_.causal,
+            .bidirectional = !shape_.causal,
+            .linear = true,
+            .sparse = true,
+            .incremental = shape_.causal};
   }
 
   bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials& dials) const override {
@@ -74,9 +128,31 @@ class Recent : public Attention {
     return true;
   }
 
+  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
+    check(shape_.causal, "attention: an encoder is not decoded token by token");
+    return std::make_unique<RecentState>(r, shape_, std::min(kept(r.dials), shape_.max_positions));
+  }
+
+  Tensor step(const AttentionInput& in, AttentionState& state) const override {
+    auto& cache = dynamic_cast<RecentState&>(state);
+    const int64_t k = kept(in.dials);
+    check(k <= cache.window || cache.window == shape_.max_positions, "recent: k = ", k,
+          " in a step, but the state was made for ", cache.window);
+    cache.append(in.k, in.v);
+    Tensor first = cache.held.clone();
+    for (int64_t b = 0; b < cache.batch(); ++b) {
+      int64_t& at = first.data<int64_t>()[b];
+      at = std::max<int64_t>(at - k, 0);
+    }
+    return merge_heads(cached_attention(in.q, cache.keys, cache.values, first, cache.held));
+  }
+
   Tensor forward(const AttentionInput& in) override {
     int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2);
-    int64_t k = in.dials.k ? in.dials.k : k_;
+    if (in.state) {
+      dynamic_cast<RecentState&>(*in.state).fill(in.slot, in.k, in.v, in.see.lengths);
+    }
+    int64_t k = kept(in.dials);
     CostScope part("attention");
     FlatCsr csr = recent_keys(B, H, T, k, in.see);
     Tensor c = in.dials.dense_path
@@ -88,6 +164,8 @@ class Recent : public Attention {
   }
 
  private:
+  int64_t kept(const AttentionDials& dials) const { return dials.k ? dials.k : k_; }
+
   int64_t k_;
   AttentionShape shape_;
 };

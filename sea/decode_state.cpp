@@ -1,0 +1,108 @@
+// Making the state, and filling it from a pass over prompts.
+#include "sea/decode_state.h"
+
+#include "autograd/ops_decoding.h"
+
+namespace brine::sea {
+namespace {
+
+int64_t pieces(int64_t n, int64_t step) { return (n + step - 1) / step; }
+
+void copy_into(const Tensor& to, const Tensor& from) { BRINE_CALL(to, copy, to, from); }
+
+}  // namespace
+
+RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
+  RowDecoder out{.windows = {}, .weights = weights};
+  for (const Tensor& w : windows) out.windows.push_back(w.slice(0, first, count));
+  return out;
+}
+
+SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
+                   const nn::StateRequest& r)
+    : KeyValueState(r.batch, r.capacity, shape.heads, shape.head_size, r.dtype),
+      query_skip(r.dials.query_skip),
+      performer(part(
+          "performer",
+          {r.batch, shape.heads, estimator.performer.projection.value.dim(0), 2 * shape.head_size},
+          r.dtype)),
+      key_sums(part("key_sums", {r.batch, shape.heads, estimator.performer.projection.value.dim(0)},
+                    Dtype::f64)),
+      value_sums(part("value_sums", {r.batch, shape.heads, shape.head_size}, Dtype::f64)),
+      scores(part("scores", {r.batch, shape.heads, 1, estimator.decoder.columns()}, r.dtype)),
+      key_features(nullptr),
+      borders(nullptr),
+      border_width(nullptr) {
+  check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
+  const int64_t positions = estimator.identity->table.value.dim(0);
+  check(r.capacity <= positions, "sea: room for ", r.capacity, " tokens, but v_identity.table has ",
+        positions, " positions");
+  const Decoder& decoder = estimator.decoder.config();
+  const int64_t K = estimator.decoder.columns(), W = K / decoder.width_reduction;
+  if (estimator.prior) {
+    const int64_t B = r.batch, H = shape.heads, m = estimator.performer.projection.value.dim(0);
+    key_features = &part("key_features", {B, H, r.capacity, m}, r.dtype, 2);
+    borders = &part("borders", {B, H, K + 1, border_columns(m)}, Dtype::f64);
+    border_width = &part("border_width", {B}, Dtype::i64);
+  }
+  const std::vector<nn::Conv2d*> convolutions = estimator.decoder.convolutions();
+  for (size_t i = 0; i < convolutions.size(); ++i) {
+    const nn::Conv2dConfig& c = convolutions[i]->config;
+    Tensor packed = Tensor::empty({c.kernel, c.kernel, c.in, packed_outputs(c.out)}, r.dtype);
+    BRINE_CALL(packed, pack_row_weights, packed,
+               convolutions[i]->weight.value.detach().contiguous());
+    weights_.push_back(packed);
+    // A last 3x3 convolution reads the upsampled image, a 1x1 the narrow one.
+    const bool upsampled = i + 1 == convolutions.size() && c.kernel > 1;
+    const int64_t span = (c.kernel - 1) * c.dilation;
+    windows_.push_back(&part(join("window", i + 1),
+                             {r.batch, span + 1, (upsampled ? K : W) + span, c.in}, r.dtype));
+  }
+}
+
+RowDecoder SeaState::rows() const {
+  RowDecoder out{.windows = {}, .weights = weights_};
+  for (const Tensor* w : windows_) out.windows.push_back(*w);
+  return out;
+}
+
+void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& see,
+                    const Estimate& e, const Estimator& estimator) {
+  KeyValueState::fill(first, k, v, see.lengths);
+  const int64_t B = k.dim(0), H = k.dim(1), T = k.dim(2), d = k.dim(3);
+  auto mine = [&](const Tensor& t) { return t.slice(0, first, B); };
+  linear_attention_state(mine(performer), mine(key_sums), e.phi_k.detach(),
+                         estimator.identity->table.value, v.detach(), see);
+  if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.phi_k.detach());
+  const Tensor rows = v.detach().contiguous();
+  dispatch_float(rows.dtype(), [&]<class F>() {
+    for (int64_t n = 0; n < B * H; ++n) {
+      double* sum = value_sums.data<double>() + (first * H + n) * d;
+      const F* x = rows.data<F>() + n * T * d;
+      for (int64_t t = 0; t < length(first + n / H); ++t, x += d) {
+        for (int64_t i = 0; i < d; ++i) sum[i] += double(x[i]);
+      }
+    }
+  });
+  for (int64_t b = 0; b < B; ++b) {
+    copy_into(scores.slice(0, first + b, 1),
+              e.scores.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1));
+    fill_windows(first + b, e.decoder_images, b, estimator.decoder.config());
+  }
+}
+
+void SeaState::fill_windows(int64_t slot, const std::vector<Tensor>& images, int64_t b,
+                            const Decoder& decoder) {
+  const int64_t rows = pieces(length(slot), query_skip);
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    const bool upsampled = i + 1 == windows_.size() && decoder.last_kernel > 1;
+    const int64_t made = i == 0 || upsampled ? rows : pieces(rows, decoder.token_stride);
+    // An image has the rows of its halo before its first.
+    const Tensor window = windows_[i]->slice(0, slot, 1);
+    const int64_t span = window.dim(1) - 1, columns = images[i].dim(2);
+    copy_into(window.slice(2, (window.dim(2) - columns) / 2, columns),
+              images[i].slice(0, b, 1).slice(1, made - 1, span + 1));
+  }
+}
+
+}  // namespace brine::sea

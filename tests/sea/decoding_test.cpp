@@ -1,0 +1,403 @@
+// What every method that claims decoding promises: token by token it gives what the full pass
+// gives, whatever the prompts, the batch, and where it was stopped and continued.
+#include "sea/mask.h"
+#include "tests/messages.h"
+#include "tests/sea/contract.h"
+
+namespace brine::test {
+namespace {
+
+constexpr int64_t kKept = 4;  // of make_block()
+
+using Settings = std::map<std::string, std::string>;
+
+// Rows [from, from + 1) of every sequence, one per sequence: places[b].
+Tensor rows_at(const Tensor& x, const std::vector<int64_t>& places) {
+  Tensor out = Tensor::empty({x.dim(0), x.dim(1), 1, x.dim(3)}, x.dtype());
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    Tensor to = out.slice(0, b, 1), from = x.slice(0, b, 1).slice(2, places[size_t(b)], 1);
+    BRINE_CALL(to, copy, to, from);
+  }
+  return out;
+}
+
+nn::AttentionInput step_input(const Inputs& in, const std::vector<int64_t>& places,
+                              const nn::AttentionDials& dials, nn::Tap* tap = nullptr) {
+  return {.q = rows_at(in.q, places),
+          .k = rows_at(in.k, places),
+          .v = rows_at(in.v, places),
+          .hidden = {},
+          .dials = dials,
+          .tap = tap};
+}
+
+// Puts the first prompts[b] tokens of sequence b into slot b; 0 leaves it empty.
+void prefill(const nn::Attention& block, nn::AttentionState& state, const Inputs& in,
+             const std::vector<int64_t>& prompts, const nn::AttentionDials& dials) {
+  NoGrad off;
+  auto head = [&](const Tensor& x, int axis, int64_t b) {
+    return rows(x.slice(0, b, 1), axis, 0, prompts[size_t(b)]);
+  };
+  for (int64_t b = 0; b < int64_t(prompts.size()); ++b) {
+    if (prompts[size_t(b)] == 0) continue;
+    const_cast<nn::Attention&>(block).forward({.q = head(in.q, 2, b),
+                                               .k = head(in.k, 2, b),
+                                               .v = head(in.v, 2, b),
+                                               .hidden = head(in.hidden, 1, b),
+                                               .dials = dials,
+                                               .state = &state,
+                                               .slot = b});
+  }
+}
+
+// How far masks of two paths may differ (docs: equal but for near ties), and how often they did.
+struct MaskCount {
+  int64_t rows = 0, excused = 0;
+};
+
+// `full` and `step` hold a row of one sequence, [1, H, 1, K]. Columns chosen by one path alone must
+// be within `margin` of each other.
+void check_masks(const Tensor& estimate, const Tensor& full, const Tensor& step, double margin,
+                 MaskCount& count) {
+  ++count.rows;
+  double low = 1e30, high = -1e30;
+  const std::vector<double> value = estimate.to_vector(), a = full.to_vector(),
+                            b = step.to_vector();
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    low = std::min(low, value[i]);
+    high = std::max(high, value[i]);
+  }
+  if (high < low) return;
+  ++count.excused;
+  CHECK(high - low < margin);
+}
+
+struct Protocol {
+  double tolerance;  // of the outputs and estimates, to scale
+  nn::AttentionDials dials = {};
+  bool prompts_together = false;  // one pass over padded prompts instead of one for each
+  Dtype dtype = Dtype::f32;
+  std::string mode = "causal-per-batch";
+};
+
+// The protocol: the same tokens by one pass and by steps after prompts of `prompts` tokens.
+void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t steps,
+                    const Protocol& how) {
+  const int64_t B = int64_t(prompts.size());
+  std::vector<int64_t> ends, at = prompts;
+  for (int64_t p : prompts) ends.push_back(p + steps);
+  const int64_t T = *std::max_element(ends.begin(), ends.end());
+  const Inputs in = inputs(B, T, how.dtype);
+  nn::Tap full(block.name);
+  NoGrad off;
+  const Tensor y = block.module->forward({.q = in.q,
+                                          .k = in.k,
+                                          .v = in.v,
+                                          .hidden = in.hidden,
+                                          .see = {.lengths = lengths_of(ends)},
+                                          .dials = how.dials,
+                                          .tap = &full});
+  const bool selects = full.has("selected");
+  auto state =
+      block.module->make_state({.batch = B, .capacity = T, .dtype = how.dtype, .dials = how.dials});
+  if (how.prompts_together) {
+    const int64_t longest = *std::max_element(prompts.begin(), prompts.end());
+    block.module->forward({.q = rows(in.q, 2, 0, longest),
+                           .k = rows(in.k, 2, 0, longest),
+                           .v = rows(in.v, 2, 0, longest),
+                           .hidden = rows(in.hidden, 1, 0, longest),
+                           .see = {.lengths = lengths_of(prompts)},
+                           .dials = how.dials,
+                           .state = state.get()});
+  } else {
+    prefill(*block.module, *state, in, prompts, how.dials);
+  }
+  MaskCount count;
+  double worst = 0;
+  for (int64_t n = 0; n < steps; ++n, std::for_each(
+                                          at.begin(), at.end(), [](auto& t) { ++t; })) {
+    INFO("step " << n);
+    nn::Tap tap(block.name);
+    if (selects) tap.force("selected", rows_at(full.get("selected"), at));
+    const Tensor out = block.module->step(step_input(in, at, how.dials, &tap), *state);
+    REQUIRE(out.shape() == Shape{B, 1, kHeads * kSize});
+    for (int64_t b = 0; b < B; ++b) {
+      const Tensor wanted = rows(y.slice(0, b, 1), 1, at[size_t(b)], 1);
+      const Tensor got = rows(out, 0, b, 1);
+      const double scale = largest(y.to_vector());
+      std::vector<double> x = got.to_vector(), w = wanted.to_vector();
+      for (size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::abs(x[i] - w[i]) / scale);
+      REQUIRE(close(got, wanted, how.tolerance * scale, 0, "output"));
+      if (!selects) continue;
+      auto row = [&](const Tensor& t) { return rows(t.slice(0, b, 1), 2, at[size_t(b)], 1); };
+      const Tensor estimate = rows(tap.get("estimate"), 0, b, 1);
+      REQUIRE(close(estimate, row(full.get("estimate")), how.tolerance, 0, "estimate"));
+      const sea::Mask own = sea::make_mask(
+          estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
+          {.k = how.dials.k ? how.dials.k : kKept, .mode = parse_select_mode(how.mode)}, T);
+      check_masks(row(full.get("estimate")), row(full.get("selected")), own.selection.selected,
+                  1e-5, count);
+    }
+  }
+  for (int64_t b = 0; b < B; ++b) CHECK(state->length(b) == ends[size_t(b)]);
+  if (selects) {
+    MESSAGE(join(block.name, ": ", count.excused, " of ", count.rows,
+                 " masks differ, at near ties; outputs differ by ", worst, " of their scale"));
+    CHECK(count.excused * 50 <= count.rows);
+  }
+}
+
+template <class F>
+void each_decodable(Dtype dtype, F f) {
+  int made = 0;
+  each_block(
+      dtype,
+      [&](Block& block) {
+        if (!block.causal || !block.module->traits().incremental) return;
+        f(block);
+        ++made;
+      },
+      600);
+  CHECK(made >= 3);  // dense, recent and sea at least
+}
+
+// Outputs of `steps` tokens of every sequence, in order.
+std::vector<Tensor> decode(const nn::Attention& block, nn::AttentionState& state, const Inputs& in,
+                           std::vector<int64_t> at, int64_t steps,
+                           const nn::AttentionDials& dials = {}) {
+  std::vector<Tensor> out;
+  for (int64_t n = 0; n < steps; ++n) {
+    out.push_back(block.step(step_input(in, at, dials), state));
+    for (int64_t& t : at) ++t;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("decoding contract: 512 tokens one by one equal the full pass, prompts of any length") {
+  each_decodable(Dtype::f32, [](Block& block) {
+    check_decoding(block, {0, 0}, 512, {.tolerance = 2e-5});
+    check_decoding(block, {1, 77, 0, 30}, 60, {.tolerance = 2e-5});
+    check_decoding(block, {40, 9, 23}, 20, {.tolerance = 2e-5, .prompts_together = true});
+  });
+}
+
+TEST_CASE("decoding contract: in f64 the two paths agree to rounding") {
+  each_decodable(Dtype::f64, [](Block& block) {
+    check_decoding(block, {3, 0, 50}, 70, {.tolerance = 1e-11, .dtype = Dtype::f64});
+  });
+}
+
+TEST_CASE("decoding contract: every form of SEA, every dial") {
+  const std::vector<Settings> forms = {
+      {{"decoder", "paper"}},
+      {{"decoder", "lean"}, {"mu_scope", "token"}},
+      {{"decoder", "paper"}, {"prior", "none"}},
+      {{"decoder", "lean"}, {"prior", "none"}},
+      {{"decoder", "paper"}, {"mu_scope", "token"}, {"mode", "per-query"}},
+      {{"decoder", "paper"}, {"token_stride", "2"}, {"depth", "3"}},
+      {{"decoder", "lean"}, {"token_stride", "3"}},
+      {{"decoder", "paper"}, {"dilation", "2"}, {"decoder_norm", "off"}},
+  };
+  for (const Settings& form : forms) {
+    std::string text;
+    for (const auto& [key, value] : form) text += key + " " + value + " ";
+    INFO(text);
+    const std::string mode = form.count("mode") ? form.at("mode") : "causal-per-batch";
+    for (int64_t skip : {1, 2, 5}) {
+      INFO("query_skip " << skip);
+      Block block = make_block("sea", true, Dtype::f64, 5, 300, form);
+      check_decoding(
+          block, {0, 13, 8, 31}, 33,
+          {.tolerance = 1e-11, .dials = {.query_skip = skip}, .dtype = Dtype::f64, .mode = mode});
+    }
+    Block block = make_block("sea", true, Dtype::f32, 5, 300, form);
+    check_decoding(block, {7, 0}, 120, {.tolerance = 2e-5, .dials = {.k = 9}, .mode = mode});
+  }
+}
+
+TEST_CASE("decoding contract: a sequence of a batch has the bits that it has alone") {
+  each_decodable(Dtype::f32, [](Block& block) {
+    const std::vector<int64_t> prompts = {11, 1, 40, 5, 2};
+    const int64_t B = int64_t(prompts.size()), steps = 12;
+    const Inputs in = inputs(B, 60, Dtype::f32);
+    auto together = block.module->make_state({.batch = B, .capacity = 60});
+    prefill(*block.module, *together, in, prompts, {});
+    const std::vector<Tensor> all = decode(*block.module, *together, in, prompts, steps);
+    for (int64_t b = 0; b < B; ++b) {
+      auto mine = [&](const Tensor& x) { return rows(x, 0, b, 1); };
+      const Inputs own{mine(in.q), mine(in.k), mine(in.v), mine(in.hidden)};
+      auto alone = block.module->make_state({.batch = 1, .capacity = 60});
+      prefill(*block.module, *alone, own, {prompts[size_t(b)]}, {});
+      const std::vector<Tensor> out =
+          decode(*block.module, *alone, own, {prompts[size_t(b)]}, steps);
+      for (int64_t n = 0; n < steps; ++n) {
+        REQUIRE(same_bits(mine(all[size_t(n)]), out[size_t(n)]));
+      }
+    }
+  });
+}
+
+TEST_CASE("decoding contract: a state saved and restored goes on with the same bits") {
+  each_decodable(Dtype::f32, [](Block& block) {
+    const std::vector<int64_t> prompts = {6, 19};
+    const Inputs in = inputs(2, 60, Dtype::f32);
+    for (int64_t steps : {0, 1, 17}) {
+      INFO(steps << " steps before the stop");
+      auto first = block.module->make_state({.batch = 2, .capacity = 60});
+      prefill(*block.module, *first, in, prompts, {});
+      decode(*block.module, *first, in, prompts, steps);
+      auto second = block.module->make_state({.batch = 2, .capacity = 50});  // other room
+      int64_t bytes = 0;
+      for (int64_t b = 0; b < 2; ++b) {
+        std::vector<nn::NamedTensor> saved;
+        for (const nn::NamedTensor& t : first->saved(b)) {
+          saved.push_back({t.name, t.tensor.contiguous().clone()});
+          bytes += t.tensor.numel() * int64_t(item_size(t.tensor.dtype()));
+        }
+        std::reverse(saved.begin(), saved.end());
+        second->restore(b, saved, "test");
+        CHECK(second->length(b) == prompts[size_t(b)] + steps);
+      }
+      bytes -= 2 * 8;  // the lengths
+      CHECK(bytes <= first->bytes());
+      if (block.name != "recent") CHECK(bytes < first->bytes());  // only the tokens there are
+      const std::vector<int64_t> at = {6 + steps, 19 + steps};
+      const auto a = decode(*block.module, *first, in, at, 14);
+      const auto b = decode(*block.module, *second, in, at, 14);
+      for (size_t n = 0; n < a.size(); ++n) REQUIRE(same_bits(a[n], b[n]));
+    }
+  });
+}
+
+TEST_CASE("decoding contract: the sequences that are kept go on as if nothing had happened") {
+  each_decodable(Dtype::f32, [](Block& block) {
+    const std::vector<int64_t> prompts = {6, 19, 3, 8};
+    const Inputs in = inputs(4, 60, Dtype::f32);
+    auto all = block.module->make_state({.batch = 4, .capacity = 60});
+    auto some = block.module->make_state({.batch = 4, .capacity = 60});
+    for (nn::AttentionState* state : {all.get(), some.get()}) {
+      prefill(*block.module, *state, in, prompts, {});
+      decode(*block.module, *state, in, prompts, 5);
+    }
+    some->keep({0, 3, 2});
+    CHECK(some->batch() == 3);
+    auto kept = [](const Tensor& x) {
+      Tensor out = Tensor::empty({3, x.dim(1), x.dim(2), x.rank() == 4 ? x.dim(3) : 1}, x.dtype());
+      int64_t to = 0;
+      for (int64_t b : {0, 3, 2}) {
+        Tensor place = out.slice(0, to++, 1);
+        BRINE_CALL(place, copy, place, x.slice(0, b, 1).contiguous().view(place.shape()));
+      }
+      return out;
+    };
+    const Inputs fewer{kept(in.q), kept(in.k), kept(in.v), {}};
+    const auto a = decode(*block.module, *all, in, {11, 24, 8, 13}, 9);
+    const auto b = decode(*block.module, *some, fewer, {11, 13, 8}, 9);
+    for (size_t n = 0; n < a.size(); ++n) {
+      CHECK(same_bits(kept(a[n]).view({3, 1, kHeads * kSize}), b[n]));
+    }
+    CHECK_THROWS_AS(some->keep({1, 0}), Error);
+    CHECK_THROWS_AS(some->keep({2, 2}), Error);
+    CHECK_THROWS_AS(some->keep({}), Error);
+  });
+}
+
+TEST_CASE("decoding contract: memory grows with the room alone, the same bits with any threads") {
+  each_decodable(Dtype::f32, [](Block& block) {
+    const Inputs in = inputs(1, 40, Dtype::f32);
+    Tensor first;
+    for (int n : {1, 2, 3}) {
+      Threads set(n);
+      auto state = block.module->make_state({.batch = 1, .capacity = 40});
+      const int64_t bytes = state->bytes();
+      const Tensor last = decode(*block.module, *state, in, {0}, 40).back();
+      CHECK(state->bytes() == bytes);
+      if (n == 1) first = last;
+      CHECK(same_bits(first, last));
+    }
+    auto small = block.module->make_state({.batch = 1, .capacity = 64});
+    auto large = block.module->make_state({.batch = 1, .capacity = 128});
+    CHECK(large->bytes() <= 2 * small->bytes());
+  });
+}
+
+TEST_CASE("decoding contract: what cannot be is refused and changes nothing") {
+  each_decodable(Dtype::f32, [](Block& block) {
+    const Inputs in = inputs(1, 12, Dtype::f32);
+    const nn::Attention& attention = *block.module;
+    auto state = attention.make_state({.batch = 1, .capacity = 8});
+    prefill(attention, *state, in, {5}, {});
+    CHECK(contains(message([&] { prefill(attention, *state, in, {3}, {}); }),
+                   "slot 0 has 5 tokens already"));
+    decode(attention, *state, in, {5}, 3);
+    CHECK(contains(message([&] { decode(attention, *state, in, {8}, 1); }),
+                   "sequence 0 has 8 tokens, there is no room for more"));
+    CHECK(state->length(0) == 8);
+    auto empty = attention.make_state({.batch = 1, .capacity = 8});
+    CHECK(contains(message([&] { prefill(attention, *empty, in, {9}, {}); }), "there is room for"));
+    CHECK(contains(message([&] { attention.make_state({.batch = 0, .capacity = 8}); }),
+                   "at least 1"));
+    auto saved = state->saved(0);
+    auto tight = attention.make_state({.batch = 1, .capacity = 7});
+    CHECK(contains(message([&] { tight->restore(0, saved, "a.state"); }),
+                   "a.state: a sequence of 8 tokens, there is room for 7"));
+    saved.pop_back();
+    auto other = attention.make_state({.batch = 1, .capacity = 8});
+    CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }), "a.state: no tensor "));
+    saved = state->saved(0);
+    saved.back().tensor =
+        saved.back().tensor.to(saved.back().tensor.dtype() == Dtype::f64 ? Dtype::f32 : Dtype::f64);
+    CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }),
+                   "a.state: " + saved.back().name + " is "));
+    saved = state->saved(0);
+    saved.push_back({"strange", Tensor::zeros({1})});
+    CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }),
+                   "a.state: a tensor strange that this attention has not"));
+    CHECK(other->length(0) == 0);
+  });
+}
+
+TEST_CASE("decoding contract: a method that does not claim decoding says so") {
+  each_block(Dtype::f32, [](Block& block) {
+    if (block.module->traits().incremental) return;
+    CHECK(contains(message([&] { block.module->make_state({.batch = 1, .capacity = 8}); }),
+                   "token by token"));
+  });
+}
+
+TEST_CASE("sea: a state keeps to the query_skip that it was made for") {
+  Block block = make_block("sea", true, Dtype::f32);
+  const Inputs in = inputs(1, 12, Dtype::f32);
+  auto state = block.module->make_state({.batch = 1, .capacity = 12, .dials = {.query_skip = 2}});
+  CHECK(contains(message([&] { prefill(*block.module, *state, in, {5}, {}); }),
+                 "query_skip is 1, but the state was made for 2"));
+  CHECK(contains(message([&] { decode(*block.module, *state, in, {0}, 1); }),
+                 "query_skip is 1, but the state was made for 2"));
+}
+
+TEST_CASE("sea: no state has more room than the identity table has rows") {
+  Block block = make_block("sea", true, Dtype::f32, 5, 16);
+  CHECK_NOTHROW(block.module->make_state({.batch = 1, .capacity = 16}));
+  CHECK(contains(message([&] { block.module->make_state({.batch = 1, .capacity = 17}); }),
+                 "room for 17 tokens, but v_identity.table has 16 positions"));
+}
+
+TEST_CASE("recent: a step may keep fewer keys than the state, not more") {
+  Block block = make_block("recent", true, Dtype::f32);
+  const Inputs in = inputs(1, 40, Dtype::f32);
+  auto state = block.module->make_state({.batch = 1, .capacity = 40});
+  NoGrad off;
+  const Tensor full = block.module->forward(
+      {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .dials = {.k = 2}});
+  const auto steps = decode(*block.module, *state, in, {0}, 30, {.k = 2});
+  for (int64_t t = 0; t < 30; ++t) {
+    CHECK(close_to_scale(steps[size_t(t)], rows(full, 1, t, 1), 1e-5));
+  }
+  CHECK(contains(message([&] { decode(*block.module, *state, in, {30}, 1, {.k = 5}); }),
+                 "k = 5 in a step, but the state was made for 4"));
+}
+
+}  // namespace brine::test
