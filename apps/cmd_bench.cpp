@@ -26,6 +26,7 @@ const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
                          {"breakdown", bench::bench_breakdown},
                          {"sparse", bench::bench_sparse},
                          {"train", bench::bench_train},
+                         {"decode", bench::bench_decode},
                          {"encoder", bench::bench_encoder},
                          {"coo", bench::bench_coo},
                          {"paper-latency", bench::bench_paper_latency}};

@@ -17,8 +17,8 @@ namespace {
 struct Eval {
   std::string model, teacher, path = "sparse", attention, task, split, protocol = "windows";
   std::vector<std::string> data;
-  int64_t k = 0, sequence_length = 0, batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
-  int64_t stride = 0;
+  int64_t k = 0, query_skip = 1, sequence_length = 0, batch_size = 8, max_windows = 0,
+          loss_from = 0, copies = 1, stride = 0;
   bool json = false;
 
   void describe(nn::Schema& s) {
@@ -34,6 +34,7 @@ struct Eval {
     s.field("attention", attention,
             "Evaluate under another attention method without training (recent: a sliding window)");
     s.field("k", k, "Kept keys per query and head; 0 = as trained", {.min = 0});
+    s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
     s.choice("path", path, {"sparse", "dense"}, "dense: the T x T reference of a sparse method");
     s.field("sequence_length", sequence_length,
             "Tokens of a window; 0 = the protocol's own, else the model's positions",
@@ -104,16 +105,17 @@ int Eval::run(const RunContext& context) {
   }
   refuse_idle_dials(context, *m.model);
   if (!task.empty()) {
-    return eval_task(m, *tokenizer,
-                     {.task = task,
-                      .data = data,
-                      .split = split,
-                      .teacher = teacher,
-                      .max_tokens = sequence_length,
-                      .json = json,
-                      .answer = {.batch_size = batch_size,
-                                 .max_texts = max_windows,
-                                 .dials = {.k = k, .dense_path = path == "dense"}}});
+    return eval_task(
+        m, *tokenizer,
+        {.task = task,
+         .data = data,
+         .split = split,
+         .teacher = teacher,
+         .max_tokens = sequence_length,
+         .json = json,
+         .answer = {.batch_size = batch_size,
+                    .max_texts = max_windows,
+                    .dials = {.k = k, .query_skip = query_skip, .dense_path = path == "dense"}}});
   }
   run_text(m, *tokenizer);
   return 0;
@@ -168,10 +170,11 @@ void Eval::run_text(const distill::LoadedModel& m, const data::Tokenizer& tokeni
   check(!data.empty(), "eval: --data is needed");
   check(teacher.empty() || protocol != "stride",
         "eval: mask recall needs windows side by side, not the protocol stride");
-  distill::EvaluateCall call{.batch_size = batch_size,
-                             .max_windows = max_windows,
-                             .loss_from = loss_from,
-                             .dials = {.k = k, .dense_path = path == "dense"}};
+  distill::EvaluateCall call{
+      .batch_size = batch_size,
+      .max_windows = max_windows,
+      .loss_from = loss_from,
+      .dials = {.k = k, .query_skip = query_skip, .dense_path = path == "dense"}};
   std::unique_ptr<RecallObserver> recall;
   if (!teacher.empty()) {
     recall = std::make_unique<RecallObserver>(distill::load_model(teacher), m, k);
@@ -180,10 +183,12 @@ void Eval::run_text(const distill::LoadedModel& m, const data::Tokenizer& tokeni
   }
   const Scored scored = protocol == "windows" ? score_windows(m, tokenizer, call)
                                               : score_protocol(m, tokenizer, call);
-  bool sparse = m.model->attention_traits().sparse;
+  const bool sparse = m.model->attention_traits().sparse;
+  const bool skips = m.model->attention_traits().query_skip;
   nn::Json out = {{"model", model},
                   {"attention", m.config.attention},
                   {"k", k ? nn::Json(k) : trained_k(m.config)},
+                  {"query_skip", skips ? nn::Json(query_skip) : nn::Json()},
                   {"path", sparse ? nn::Json(path) : nn::Json()},
                   {"perplexity", scored.perplexity.value()},
                   {"nll", scored.perplexity.nll},

@@ -81,12 +81,15 @@ void claim_directory(TrainingRun& run, const TrainingKeys& keys) {
 }
 
 void refuse_idle_dials(const RunContext& context, const nn::Model& model) {
-  if (model.attention_traits().sparse) return;
-  for (const char* key : {"k", "path"}) {
+  const nn::AttentionTraits traits = model.attention_traits();
+  auto refuse = [&](const char* key, const char* shown, bool obeyed, const char* why) {
     const nn::Schema::Field* field = context.keys.find(key);
-    check(!field || !field->given, context.command, ": --", key, " has no effect on attention '",
-          model.attention_name(), "', which keeps every key");
-  }
+    check(obeyed || !field || !field->given, context.command, ": --", shown,
+          " has no effect on attention '", model.attention_name(), "', which ", why);
+  };
+  refuse("k", "k", traits.sparse, "keeps every key");
+  refuse("path", "path", traits.sparse, "keeps every key");
+  refuse("query_skip", "query-skip", traits.query_skip, "estimates no mask");
 }
 
 namespace {

@@ -69,6 +69,8 @@ std::vector<BenchRow> bench_coo();
 std::vector<BenchRow> bench_paper_latency();
 std::vector<BenchRow> bench_train();
 std::vector<BenchRow> bench_encoder();
+// One token after a context; ratio = dense attention's time over this one's. peak: of the state.
+std::vector<BenchRow> bench_decode();
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.
 std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data);
 

@@ -95,6 +95,21 @@ TEST_CASE("bad input: flags that would do nothing, prompts that do not fit") {
                    {name + " has no effect", "'flash'"}});
   }
   check_refused({"generate --model teacher --prompt the --k 4", {"--k has no effect", "'flash'"}});
+  const std::string skip = " --query-skip 2";
+  check_refused({"generate --model teacher --prompt the" + skip,
+                 {"--query-skip has no effect", "'flash'", "estimates no mask"}});
+  check_refused(
+      {"eval --model teacher --data text.txt" + skip, {"--query-skip has no effect", "'flash'"}});
+  check_refused({"eval --model student --attention recent --data text.txt" + skip,
+                 {"--query-skip has no effect", "'recent'"}});
+  check_refused({"generate --model student", {"--prompt or --prompt-file is needed"}});
+  check_refused({"generate --model student --prompt the --prompt-file text.txt",
+                 {"--prompt and --prompt-file"}});
+  check_refused({"generate --model student --prompt-file nowhere.txt", {"nowhere.txt"}});
+  check_refused({"generate --model student --prompt the --stop-token wxyz", {"'wxyz'"}});
+  check_refused({"generate --model student --load-state text.txt", {"text.txt"}});
+  check_refused({"generate --model student --load-state export/model.safetensors",
+                 {"model.safetensors", "format 'pt'"}});
   check_refused({"eval --model student --data text.txt --attention dense --k 4", {"--k has no"}});
   check_refused({"eval --model student --data text.txt --attention denes", {"denes", "dense"}});
   std::string words;

@@ -11,7 +11,7 @@ using Json = nlohmann::json;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
   for (const std::string suite : {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse",
-                                  "train", "encoder", "coo", "paper-latency"}) {
+                                  "train", "decode", "encoder", "coo", "paper-latency"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);
@@ -38,6 +38,9 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
     if (suite == "attention") {
       CHECK(
           (keys.contains("us_per_token") && keys.contains("peak_bytes") && keys.contains("ratio")));
+    }
+    if (suite == "decode") {
+      CHECK((keys.contains("us_per_token") && keys.contains("state_bytes_per_token")));
     }
     if (suite == "train") CHECK(keys.contains("system_allocations_after_third_step"));
   }

@@ -144,6 +144,59 @@ TEST_CASE("generate: says that the positions ended, and nothing when they did no
   CHECK(w.must("generate --model student --prompt 'the king' --tokens 2 --top-k 1").error == "");
 }
 
+TEST_CASE("generate: several prompts, one a line, as JSON and as they come alone") {
+  const World& w = world();
+  w.write("prompts.txt", "the king\nthe people went up\n");
+  const std::string flags = "generate --model student --tokens 9 --temperature 0 --quiet ";
+  Json both = Json::parse(w.must(flags + "--prompt-file prompts.txt --json").out);
+  REQUIRE(both.at("sequences").size() == 2);
+  CHECK(both.at("attention") == "sea");
+  const Json listed =
+      Json::parse(w.must(flags + "--prompt 'the king' 'the people went up' --json").out);
+  CHECK(listed.at("sequences") == both.at("sequences"));
+  for (const Json& s : both.at("sequences")) {
+    const std::string prompt = s.at("prompt"), text = s.at("text");
+    Json alone = Json::parse(w.must(flags + "--json --prompt '" + prompt + "'").out);
+    CHECK(alone.at("sequences").at(0) == s);
+    // Streamed, the same text.
+    CHECK(w.must(flags + "--prompt '" + prompt + "'").out == prompt + text + "\n");
+  }
+  const std::string plain = w.must(flags + "--prompt-file prompts.txt").out;
+  CHECK(contains(plain, "[1] the king"));
+  CHECK(contains(plain, "[2] the people went up"));
+}
+
+TEST_CASE("generate: stops at a text, and goes on from a saved state as in one go") {
+  const World& w = world();
+  const std::string flags = "generate --model student --temperature 0 --ignore-eos --quiet --json ";
+  const Json whole = Json::parse(w.must(flags + "--prompt 'the king' --tokens 12").out);
+  Json first =
+      Json::parse(w.must(flags + "--prompt 'the king' --tokens 5 --save-state half.state").out);
+  Json second = Json::parse(w.must(flags + "--load-state half.state --tokens 7").out);
+  std::vector<int> tokens = first.at("sequences").at(0).at("tokens");
+  for (int id : second.at("sequences").at(0).at("tokens")) tokens.push_back(id);
+  CHECK(tokens == whole.at("sequences").at(0).at("tokens").get<std::vector<int>>());
+  CHECK(second.at("sequences").at(0).at("prompt") ==
+        "the king" + first.at("sequences").at(0).at("text").get<std::string>());
+
+  const std::string text = whole.at("sequences").at(0).at("text");
+  const std::string stop = text.substr(text.size() / 2, 2);
+  const Json cut =
+      Json::parse(w.must(flags + "--prompt 'the king' --tokens 12 --stop '" + stop + "'").out);
+  CHECK(cut.at("sequences").at(0).at("text") == text.substr(0, text.find(stop)));
+  CHECK(cut.at("sequences").at(0).at("finish") == "stop text");
+}
+
+TEST_CASE("eval, generate: query_skip changes what a model with an estimator sees") {
+  const Json one = evaluated("--model student --k 1"),
+             three = evaluated("--model student --k 1 --query-skip 3");
+  CHECK(one.at("query_skip") == 1);
+  CHECK(three.at("query_skip") == 3);
+  CHECK(one.at("perplexity") != three.at("perplexity"));
+  CHECK(evaluated("--model teacher").at("query_skip").is_null());
+  CHECK(generated("--temperature 0 --query-skip 3").rfind("the king", 0) == 0);
+}
+
 TEST_CASE("tokenizer: says when the text gave fewer tokens than were asked for") {
   const World& w = world();
   w.write("few.txt", "one two one two\n");

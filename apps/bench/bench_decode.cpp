@@ -1,0 +1,260 @@
+// Decoding one token after a context: the attention step of every method that can, and a whole
+// model of OPT-125M's sizes, SEA against dense attention with a cache of keys and values.
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "apps/bench/bench.h"
+#include "apps/terminal.h"
+#include "nn/model_config.h"
+#include "nn/model_state.h"
+#include "tensor/allocator.h"
+#include "tensor/parallel.h"
+
+namespace brine::bench {
+namespace {
+
+constexpr int64_t kHeads = 12, kHeadSize = 64;
+
+// Cheap numbers around 0, of about unit size times `scale`.
+void fill_noise(const Tensor& t, float scale, uint64_t seed) {
+  float* x = t.data<float>();
+  parallel_for(t.numel(), 1 << 16, [=](int64_t begin, int64_t end) {
+    uint64_t state = (seed + 1) * 0x9E3779B97F4A7C15u + uint64_t(begin) * 0xD1342543DE82EF95u;
+    for (int64_t i = begin; i < end; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      x[i] = scale * 3.4f * (float(state >> 40) / float(1 << 24) - 0.5f);
+    }
+  });
+}
+
+Tensor noise(const Shape& shape, uint64_t seed, float scale = 1) {
+  Tensor t = Tensor::empty(shape);
+  fill_noise(t, scale, seed);
+  return t;
+}
+
+// Reads through the caches, as the weights of a model do between two visits to a layer.
+double sweep() {
+  static const Tensor block = Tensor::zeros({sized(24 << 20, 1 << 10)});
+  const float* x = block.data<float>();
+  const int64_t pieces = 64, piece = block.numel() / pieces;
+  std::vector<double> sums(pieces, 0.0);
+  parallel_for(pieces, 1, [&](int64_t p, int64_t) {
+    for (int64_t i = p * piece; i < (p + 1) * piece; i += 16) sums[size_t(p)] += double(x[i]);
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+// Median of f after a sweep each time, which does not count.
+double swept_time(const std::function<void()>& f) {
+  std::vector<double> times;
+  f();
+  for (int run = 0; run < int(sized(101, 1)); ++run) {
+    check(sweep() == 0, "bench: the sweep read something else");
+    const double start = now_ms();
+    f();
+    times.push_back(now_ms() - start);
+  }
+  std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+nn::ModelConfig config_of(const std::string& method, const std::string& decoder, int64_t layers,
+                          int64_t positions) {
+  nn::ModelConfig config;
+  const bool quick = is_quick();
+  config.opt = {.vocab_size = quick ? 300 : 50272,
+                .hidden_size = kHeads * kHeadSize,
+                .num_hidden_layers = layers,
+                .num_attention_heads = kHeads,
+                .ffn_dim = quick ? 96 : 3072,
+                .max_position_embeddings = positions};
+  config.attention = method;
+  nn::Schema keys = nn::schema_of(config);
+  for (const auto& [key, value] : std::map<std::string, std::string>{
+           {"attention.k", "64"}, {"attention.columns", "64"}, {"attention.decoder", decoder}}) {
+    if (keys.find(key)) keys.set_text(key, {value});
+  }
+  return config;
+}
+
+struct Made {
+  std::string name;
+  std::unique_ptr<nn::Model> model;
+  std::unique_ptr<nn::ParameterStore> store;
+};
+
+// Weights of about their usual size, without the time that their usual draws take.
+Made make(const std::string& method, const std::string& decoder, int64_t layers,
+          int64_t positions) {
+  Made m;
+  m.name = method + (decoder.empty() ? "" : " " + decoder);
+  m.model = nn::make_model(config_of(method, decoder, layers, positions),
+                           nn::Init{.random = {.seed = 1}, .blank = true});
+  m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
+  uint64_t seed = 0;
+  for (const auto& entry : m.store->entries()) {
+    const bool gain = entry.path.find("norm") != std::string::npos;
+    fill_noise(m.store->values().slice(0, entry.offset, entry.size), 0.02f, ++seed);
+    if (!gain) continue;
+    float* x = m.store->values().data<float>() + entry.offset;
+    for (int64_t i = 0; i < entry.size; ++i) x[i] += 1;
+  }
+  return m;
+}
+
+// A state with `context` tokens of noise in every slot of every layer.
+void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
+  NoGrad off;
+  nn::AttentionState& first = state.layer(0);
+  if (nn::is_full_attention(m.model->attention_name())) {
+    auto& cache = dynamic_cast<nn::KeyValueState&>(first);
+    const Tensor rows = noise({1, kHeads, context, kHeadSize}, 7);
+    cache.fill(0, rows, rows, {});
+  } else {
+    const Shape heads{1, kHeads, context, kHeadSize};
+    m.model->attention(0).forward({.q = noise(heads, 7),
+                                   .k = noise(heads, 8),
+                                   .v = noise(heads, 9),
+                                   .hidden = Tensor(),
+                                   .see = {},
+                                   .dials = state.dials,
+                                   .state = &first,
+                                   .slot = 0});
+    trim();
+  }
+  for (int64_t layer = 0; layer < m.model->shape().layers; ++layer) {
+    for (int64_t slot = layer == 0 ? 1 : 0; slot < state.batch(); ++slot) {
+      state.layer(layer).restore(slot, first.saved(0), "bench");
+    }
+  }
+}
+
+// Forms of a method worth a row of their own.
+std::vector<std::string> decoders_of(const std::string& method) {
+  return method == "sea" ? std::vector<std::string>{"lean", "paper"} : std::vector<std::string>{""};
+}
+
+// One attention step of a layer, milliseconds.
+double step_time(const Made& m, nn::ModelState& state) {
+  NoGrad off;
+  const Shape row{state.batch(), kHeads, 1, kHeadSize};
+  const nn::AttentionInput in{.q = noise(row, 1),
+                              .k = noise(row, 2),
+                              .v = noise(row, 3),
+                              .hidden = Tensor(),
+                              .see = {},
+                              .dials = state.dials};
+  return swept_time([&] { m.model->attention(0).step(in, state.layer(0)); });
+}
+
+void attention_rows(std::vector<BenchRow>& rows) {
+  const std::vector<int64_t> contexts =
+      is_quick() ? std::vector<int64_t>{64, 96} : std::vector<int64_t>{1024, 4096, 16384, 65536};
+  std::map<int64_t, double> dense;
+  const int64_t spare = 128;  // tokens that the runs add
+  for (const auto& [method, factory] : nn::attention_methods()) {
+    if (method == "dense") continue;  // decodes as flash does
+    for (const std::string& decoder : decoders_of(method)) {
+      const std::string name = method + (decoder.empty() ? "" : " " + decoder) + ", attention step";
+      std::map<int64_t, double> each;
+      for (int64_t context : contexts) {
+        for (int64_t batch : {1, 16}) {
+          if (batch > 1 && context != contexts[1]) continue;
+          const Made m = make(method, decoder, 1, context + spare);
+          if (!m.model->attention_traits().incremental) continue;
+          nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
+          fill_state(m, state, context);
+          const double ms = step_time(m, state);
+          BenchRow row{.name = name,
+                       .shape = join("context ", context, ", batch ", batch),
+                       .ms = ms,
+                       .rate = double(batch) / ms * 1e3,
+                       .unit = "tokens/s",
+                       .notes = {{"us_per_token", ms * 1e3 / double(batch)},
+                                 {"state_bytes_per_token",
+                                  double(state.bytes()) / double(batch * (context + spare))}}};
+          if (batch == 1) each[context] = ms;
+          if (batch == 1 && method == "flash") dense[context] = ms;
+          if (batch == 1 && dense.count(context)) row.ratio = dense[context] / ms;
+          rows.push_back(row);
+        }
+        trim();
+      }
+      for (BenchRow& row : rows) {  // how flat it is
+        if (row.name != name) continue;
+        if (row.shape.find("batch 16") != std::string::npos) continue;
+        row.notes.push_back(
+            {"to_context_" + std::to_string(contexts[1]), row.ms / each[contexts[1]]});
+      }
+    }
+  }
+}
+
+double available_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string word;
+  double kib = 0;
+  while (in >> word) {
+    if (word == "MemAvailable:") in >> kib;
+  }
+  return kib ? kib * 1024 : 1e18;
+}
+
+void model_rows(std::vector<BenchRow>& rows) {
+  const int64_t context = sized(4096, 64), spare = 64, layers = sized(12, 2);
+  for (int64_t batch : {1, 16}) {
+    double dense = 0;
+    for (const char* method : {"flash", "sea"}) {
+      for (const std::string& decoder : decoders_of(method)) {
+        const Made m = make(method, decoder, layers, context + spare);
+        const int64_t one =
+            m.model->attention(0).make_state({.capacity = context + spare})->bytes();
+        trim();
+        const double wanted = double(one) * double(layers * batch);
+        if (wanted > 0.8 * available_memory()) {
+          log_info(m.name, ", batch ", batch, ": left out, its state would take ",
+                   human_bytes(wanted));
+          continue;
+        }
+        nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
+        fill_state(m, state, context);
+        Tensor ids = Tensor::zeros({batch}, Dtype::i32);
+        for (int64_t b = 0; b < batch; ++b) ids.data<int32_t>()[b] = int32_t(5 + b);
+        NoGrad off;
+        std::vector<double> times;
+        for (int run = 0; run < int(sized(48, 2)); ++run) {
+          const double start = now_ms();
+          m.model->logits(nn::step(*m.model, state, ids));
+          if (run > 0) times.push_back(now_ms() - start);
+        }
+        std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());
+        const double ms = times[times.size() / 2];
+        if (dense == 0) dense = ms;
+        rows.push_back({.name = m.name + ", whole model",
+                        .shape = join("context ", context, ", batch ", batch),
+                        .ms = ms,
+                        .rate = double(batch) / ms * 1e3,
+                        .unit = "tokens/s",
+                        .ratio = dense / ms,
+                        .peak = state.bytes(),
+                        .notes = {{"ms_per_token", ms / double(batch)}}});
+      }
+      trim();
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_decode() {
+  std::vector<BenchRow> rows;
+  attention_rows(rows);
+  model_rows(rows);
+  return rows;
+}
+
+}  // namespace brine::bench

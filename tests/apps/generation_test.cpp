@@ -1,0 +1,197 @@
+// Generating: against a pass over the whole prefix for every token, batches against single prompts,
+// stopped and continued.
+#include "apps/generation.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "nn/model_config.h"
+#include "tests/gradcheck.h"
+#include "tests/messages.h"
+#include "tests/scratch.h"
+
+namespace brine::tests {
+namespace {
+
+using test::contains;
+using test::message;
+using Ids = std::vector<int32_t>;
+
+constexpr int64_t kVocabulary = 61, kPositions = 40;
+
+struct Made {
+  nn::ModelConfig config;
+  std::unique_ptr<nn::Model> model;
+  std::unique_ptr<nn::ParameterStore> store;
+
+  explicit Made(const std::string& attention, uint64_t seed = 3) {
+    config.opt = {.vocab_size = kVocabulary,
+                  .hidden_size = 24,
+                  .num_hidden_layers = 2,
+                  .num_attention_heads = 3,
+                  .ffn_dim = 40,
+                  .max_position_embeddings = kPositions,
+                  .init_std = 0.4};
+    config.attention = attention;
+    nn::Schema keys = nn::schema_of(config);
+    if (keys.find("attention.k")) keys.set_text("attention.k", {"4"});
+    if (keys.find("attention.columns")) keys.set_text("attention.columns", {"12"});
+    model = nn::make_model(config, seed);
+    store = std::make_unique<nn::ParameterStore>(*model, nn::ParameterStore::Gradients::later);
+  }
+};
+
+// "<7>" for token 7.
+std::string spell(int32_t id) { return "<" + std::to_string(id) + ">"; }
+
+std::vector<Sequence> generated(Made& m, const GenerationRequest& request,
+                                const std::vector<Ids>& prompts) {
+  Generation g(*m.model, request, spell);
+  g.start(prompts);
+  g.run();
+  return g.sequences();
+}
+
+// The oracle: every token from a pass over all that came before.
+Ids by_prefix(Made& m, const GenerationRequest& r, Ids ids, uint64_t i) {
+  NoGrad off;
+  for (int64_t n = 0; n < r.tokens && int64_t(ids.size()) < kPositions; ++n) {
+    const int64_t T = int64_t(ids.size());
+    const Tensor hidden = m.model->hidden({.ids = Tensor::from(ids, {1, T}), .dials = r.dials});
+    const Tensor logits = m.model->logits(hidden.slice(1, T - 1, 1).contiguous());
+    const RandomSlice random{r.seed, 3 + (i << 32), uint64_t(n)};
+    ids.push_back(sample({logits.data<float>(), size_t(kVocabulary)}, r.how, random.uniform(0)));
+  }
+  return ids;
+}
+
+const std::vector<Ids> kPrompts = {{5}, {9, 2, 44, 17, 8, 3, 21}, {60, 1, 30}, {2, 2, 2, 2, 9}};
+
+}  // namespace
+
+TEST_CASE("generation: the tokens are those of a pass over the whole prefix for every token") {
+  for (const char* attention : {"flash", "recent", "sea"}) {
+    for (const auto& dials :
+         {nn::AttentionDials{}, nn::AttentionDials{.k = 2}, nn::AttentionDials{.query_skip = 3}}) {
+      Made m(attention);
+      if (dials.k && !m.model->attention_traits().sparse) continue;
+      if (dials.query_skip > 1 && !m.model->attention_traits().query_skip) continue;
+      INFO(std::string(attention) << ", k " << dials.k << ", query_skip " << dials.query_skip);
+      for (const Sampling& how : {Sampling{.temperature = 0}, Sampling{.temperature = 1.3},
+                                  Sampling{.temperature = 2, .top_k = 9, .top_p = 0.8}}) {
+        const GenerationRequest r{
+            .tokens = 25, .how = how, .seed = 8, .stop_tokens = {}, .stops = {}, .dials = dials};
+        const std::vector<Sequence> out = generated(m, r, kPrompts);
+        for (size_t i = 0; i < out.size(); ++i) {
+          CHECK(out[i].ids == by_prefix(m, r, kPrompts[i], i));
+          CHECK(out[i].finish == "tokens");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("generation: a batch gives what its prompts give alone; ends at stops and positions") {
+  for (const char* attention : {"flash", "recent", "sea"}) {
+    INFO(std::string(attention));
+    Made m(attention);
+    GenerationRequest r{
+        .tokens = 100, .how = {.temperature = 0}, .stop_tokens = {}, .stops = {}, .dials = {}};
+    const std::vector<Sequence> free = generated(m, r, kPrompts);
+    for (size_t i = 0; i < free.size(); ++i) {
+      CHECK(free[i].finish == "positions");
+      CHECK(free[i].ids.size() == size_t(kPositions));
+      CHECK(generated(m, r, {kPrompts[i]})[0].ids == free[i].ids);
+    }
+    // The third and the fifth token of two sequences end them, the others go on.
+    const int32_t token = free[1].ids[kPrompts[1].size() + 2];
+    const std::string text = spell(free[2].ids[kPrompts[2].size() + 4]);
+    r.stop_tokens = {token};
+    r.stops = {text};
+    const std::vector<Sequence> ended = generated(m, r, kPrompts);
+    for (size_t i = 0; i < ended.size(); ++i) {
+      const Sequence& s = ended[i];
+      REQUIRE(s.ids.size() <= free[i].ids.size());
+      CHECK(std::equal(s.ids.begin(), s.ids.end(), free[i].ids.begin()));
+      const int32_t last = s.ids.back();
+      CHECK((s.finish == "stop token") == (last == token));
+      CHECK((s.finish == "stop text") == (spell(last) == text && last != token));
+      CHECK_FALSE(contains(s.text.text(), text));
+      // Nothing before the end would have ended it.
+      for (size_t n = size_t(s.given); n + 1 < s.ids.size(); ++n) {
+        CHECK((s.ids[n] != token && spell(s.ids[n]) != text));
+      }
+    }
+    CHECK(ended[1].finish != "positions");
+    CHECK(ended[2].finish != "positions");
+  }
+}
+
+TEST_CASE("generation: saved and continued it gives the tokens of one go") {
+  for (const char* attention : {"flash", "recent", "sea"}) {
+    INFO(std::string(attention));
+    Made m(attention);
+    test::Scratch scratch;
+    const auto file = scratch / "a.state";
+    GenerationRequest r{.tokens = 18,
+                        .how = {.temperature = 1.5},
+                        .seed = 4,
+                        .stop_tokens = {},
+                        .stops = {},
+                        .dials = {}};
+    const std::vector<Sequence> whole = generated(m, r, kPrompts);
+    r.tokens = 7;
+    r.keep_states = true;
+    Generation first(*m.model, r, spell);
+    first.start(kPrompts);
+    first.run();
+    first.save(file, "hash");
+    r.tokens = 11;
+    Generation second(*m.model, r, spell);
+    second.load(file, "hash", {});
+    second.run();
+    for (size_t i = 0; i < whole.size(); ++i) CHECK(second.sequences()[i].ids == whole[i].ids);
+
+    // More text behind each: as if all of it had been the prompt.
+    r.how.temperature = 0;
+    const std::vector<Ids> more = {{3, 4}, {7}, {1, 1, 1}, {50}};
+    Generation third(*m.model, r, spell);
+    third.load(file, "hash", more);
+    third.run();
+    for (size_t i = 0; i < more.size(); ++i) {
+      Ids prompt = first.sequences()[i].ids;
+      prompt.insert(prompt.end(), more[i].begin(), more[i].end());
+      CHECK(third.sequences()[i].ids == by_prefix(m, r, prompt, i));
+      CHECK(third.sequences()[i].given == int64_t(prompt.size()));
+    }
+
+    auto refusal = [&](const std::string& hash, const std::vector<Ids>& added,
+                       const GenerationRequest& request) {
+      return message([&] { Generation(*m.model, request, spell).load(file, hash, added); });
+    };
+    CHECK(contains(refusal("other", {}, r), "a.state: written by a model with other weights"));
+    CHECK(contains(refusal("hash", {{1}}, r), "1 prompts for the 4 sequences"));
+    GenerationRequest skipping = r;
+    skipping.dials.query_skip = 2;
+    CHECK(contains(refusal("hash", {}, skipping), "decoded with --query-skip 1, now it is 2"));
+    CHECK(contains(refusal("hash", {Ids(40, 1), {1}, {1}, {1}}, r), "the model 40 positions"));
+    Made other(attention == std::string("flash") ? "sea" : "flash");
+    CHECK(contains(message([&] { Generation(*other.model, r, spell).load(file, "hash", {}); }),
+                   "a.state: layer 0: "));
+  }
+}
+
+TEST_CASE("generation: what cannot be continued is refused") {
+  Made m("sea");
+  const GenerationRequest r{.tokens = 5, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+  CHECK(contains(message([&] { generated(m, r, {{}}); }), "the prompt is empty"));
+  CHECK(contains(message([&] { generated(m, r, {}); }), "no prompt"));
+  CHECK(contains(message([&] { generated(m, r, {Ids(40, 1)}); }),
+                 "the prompt has 40 tokens, the model 40 positions"));
+  GenerationRequest bad = r;
+  bad.stops = {""};
+  CHECK(contains(message([&] { generated(m, bad, {{1}}); }), "stop text is empty"));
+  CHECK(generated(m, r, {Ids(39, 1)})[0].ids.size() == 40);
+}
+
+}  // namespace brine::tests
