@@ -34,7 +34,7 @@ const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;
   for (const Suite& suite : kSuites) names.push_back(suite.name);
-  names.push_back("tokenizer");  // the one that needs files
+  names.insert(names.end(), {"trained", "tokenizer"});  // those that need files
   return names;
 }
 
@@ -75,14 +75,15 @@ nn::Json to_json(const char* suite, const BenchRow& row) {
 
 struct Bench {
   std::vector<std::string> what;
-  std::string tokenizer, data;
+  std::string model, tokenizer, data;
   bool json = false, quick = false;
 
   void describe(nn::Schema& s) {
     s.choice("what", what, suite_names(), "What to measure; none given: everything",
              {.positional = true});
+    s.field("model", model, "A trained causal student, for the suite trained");
     s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
-    s.field("data", data, "Text file, for the suite tokenizer");
+    s.field("data", data, "Text file, for the suites trained and tokenizer");
     s.field(
         "json", json,
         "Print one JSON object: quick, threads, triad_gb_per_s, peak_reserved_bytes and rows of "
@@ -98,6 +99,8 @@ struct Bench {
   int run(const RunContext&) {
     check(!named("tokenizer") || (!tokenizer.empty() && !data.empty()),
           "bench: tokenizer needs --tokenizer DIR and --data TEXT");
+    check(!named("trained") || (!model.empty() && !data.empty()),
+          "bench: trained needs --model RUN and --data TEXT");
     bench::set_quick(quick);
     nn::Json out = {
         {"quick", quick}, {"threads", threads()}, {"triad_gb_per_s", bench::triad_bandwidth()}};
@@ -119,6 +122,8 @@ struct Bench {
       log_detail("bench ", suite.name);
       show(suite.name, suite.run());
     }
+    if (!model.empty() && !data.empty() && (what.empty() || named("trained")))
+      show("trained", bench::bench_trained(model, data));
     if (!tokenizer.empty() && !data.empty() && (what.empty() || named("tokenizer")))
       show("tokenizer", bench::bench_tokenizer(tokenizer, data));
     if (!json) return 0;

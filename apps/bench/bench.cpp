@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "tensor/parallel.h"
 #include "tensor/tensor.h"
@@ -88,6 +89,33 @@ class Triad {
 double triad_bandwidth() {
   Triad triad;
   return triad.bandwidth(median_time([&] { triad(); }));
+}
+
+double read_bandwidth(int64_t bytes) {
+  typedef float Line __attribute__((vector_size(64)));  // one of the cache
+  constexpr int64_t kFloats = 16, kLines = 8;           // as many sums as keep the loads busy
+  const int64_t count = threads(), n = bytes / 4 / (kFloats * kLines) * (kFloats * kLines);
+  check(n > 0, "bench: ", bytes, " bytes are too few to read");
+  const Tensor arrays = Tensor::full({count, n}, 1);
+  std::vector<float> sums(size_t(count), 0);
+  auto read = [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const float *x = arrays.data<float>() + i * n, *end = x + n;
+      Line sum[kLines] = {};
+      for (; x < end; x += kFloats * kLines) {
+#pragma GCC unroll 8
+        for (int64_t j = 0; j < kLines; ++j) {
+          Line line;
+          std::memcpy(&line, x + j * kFloats, sizeof line);
+          sum[j] += line;
+        }
+      }
+      for (const Line& line : sum) sums[size_t(i)] += line[0];
+    }
+  };
+  const double ms = median_time([&] { parallel_for(count, 1, read); }, 0.2);
+  check(sums[0] > 0, "bench: nothing was read");
+  return double(count * n) * 4 / ms / 1e6;
 }
 
 BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,

@@ -50,6 +50,9 @@ double peak_flops();
 // with the present number of threads.
 double triad_bandwidth();
 
+// GB/s of all threads, each reading an array of that many bytes of its own again and again.
+double read_bandwidth(int64_t bytes);
+
 // A row for a kernel that moves `bytes` bytes (each input read once, each output written once). Its
 // share is of the triad's bandwidth while both take turns: that of a shared machine changes by the
 // minute.
@@ -71,6 +74,10 @@ std::vector<BenchRow> bench_train();
 std::vector<BenchRow> bench_encoder();
 // One token after a context; ratio = dense attention's time over this one's. peak: of the state.
 std::vector<BenchRow> bench_decode();
+// The block and the sparse path of a trained causal student, under its own masks and under columns
+// drawn at random, beside softmax over all keys (flash): q, k and v of its last layer while it
+// reads the text file `data`. A student of fewer positions is extended. ratio: see the names.
+std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data);
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.
 std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data);
 

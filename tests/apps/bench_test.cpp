@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tests/apps/helpers.h"
+#include "tests/apps/world.h"
 
 namespace brine::tests {
 
@@ -62,6 +62,34 @@ TEST_CASE("bench: tokenizer measures the directory and the text that it is given
   f = run_brine("bench tokenizer");
   CHECK(f.status == 1);
   CHECK(f.error.find("--tokenizer DIR") != std::string::npos);
+}
+
+TEST_CASE("bench: trained measures a student longer than it was trained, others are refused") {
+  const World& w = world();
+  Json out = Json::parse(
+      w.must("bench trained --quick --json --quiet --model student --data text.txt").out);
+  std::set<std::string> names;
+  for (const Json& row : out.at("rows")) {
+    names.insert(row.at("name"));
+    CHECK(row.at("ms").get<double>() > 0);
+    CHECK(row.at("us_per_token").get<double>() > 0);
+    // Entries of M*: as many as there are keys, at most k = 4 on average.
+    if (row.contains("keys_per_row"))
+      CHECK(row.at("keys_per_row").get<double>() == doctest::Approx(4).epsilon(0.1));
+  }
+  for (const char* work : {"block, ", "sparse "}) {
+    for (const char* mask : {"its own masks", "random columns"}) {
+      bool found = false;
+      for (const std::string& n : names) found = found || (contains(n, work) && contains(n, mask));
+      CHECK_MESSAGE(found, work, mask);
+    }
+  }
+  Finished f = w.run("bench trained --quick --model teacher --data text.txt");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "wants a causal student"));
+  f = w.run("bench trained");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "--model RUN and --data TEXT"));
 }
 
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
