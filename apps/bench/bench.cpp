@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tensor/parallel.h"
+#include "tensor/random.h"
 #include "tensor/tensor.h"
 
 namespace brine::bench {
@@ -23,6 +24,13 @@ bool wants_more(size_t runs, double total_ms, double seconds) {
 
 void set_quick(bool on) { quick = on; }
 bool is_quick() { return quick; }
+
+Tensor noise(const Shape& shape, uint64_t seed) {
+  Tensor x = Tensor::empty(shape);
+  const RandomSlice slice{seed, 0, 0};
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
+  return x;
+}
 
 double now_ms() {
   using Clock = std::chrono::steady_clock;

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/tensor.h"
+
 namespace brine::bench {
 
 struct BenchRow {
@@ -31,6 +33,9 @@ inline int64_t sized(int64_t full, int64_t quick) { return is_quick() ? quick : 
 inline std::vector<int64_t> token_counts() {
   return is_quick() ? std::vector<int64_t>{96, 192} : std::vector<int64_t>{2048, 4096, 8192, 16384};
 }
+
+// Standard normal numbers, f32.
+Tensor noise(const Shape& shape, uint64_t seed);
 
 // Milliseconds of a clock that never goes back.
 double now_ms();

@@ -2,23 +2,14 @@
 // coordinates, and the plain way of a library of sparse tensors, op by op from 64-bit ones.
 #include <cmath>
 
-#include "apps/bench/bench.h"
+#include "apps/bench/block.h"
+#include "apps/bench/coo.h"
 #include "autograd/ops.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/parallel.h"
 
 namespace brine::bench {
 namespace {
-
-constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
-const double kScale = 1 / std::sqrt(double(kHeadSize));
-
-Tensor noise(const Shape& shape, uint64_t seed) {
-  Tensor x = Tensor::empty(shape);
-  const RandomSlice slice{seed, 0, 0};
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.uniform(uint64_t(i)));
-  return x;
-}
 
 // Row t and flat column h T + key of every entry, in the order of the rows.
 struct Coo {
@@ -83,8 +74,13 @@ Tensor long_coordinates(const FlatCsr& csr) {
 // Softmax attention op by op: every op reads and writes whole tensors of entries.
 class PlainCoo {
  public:
-  PlainCoo(Tensor coordinates, int64_t T)
-      : n_(coordinates.dim(1)), T_(T), at_(coordinates.data<int64_t>()), held_(coordinates) {}
+  PlainCoo(Tensor coordinates, const Shape& shape)
+      : n_(coordinates.dim(1)),
+        H_(shape[1]),
+        T_(shape[2]),
+        d(shape[3]),
+        at_(coordinates.data<int64_t>()),
+        held_(coordinates) {}
 
   Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v) const {
     Tensor of_q = gather(q, 1), of_k = gather(k, 2);
@@ -94,11 +90,11 @@ class PlainCoo {
       float sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (int64_t c = 0; c < d; ++c) sum += a[c] * b[c];
-      scores.data<float>()[e] = sum * float(kScale);
+      scores.data<float>()[e] = sum / std::sqrt(float(d));
     });
     of_q = of_k = Tensor();
     // Sums by row have no order that threads could share: one thread, as scatter ops do it.
-    Tensor most = Tensor::full({kHeads * T_}, -1e30), sums = Tensor::zeros({kHeads * T_});
+    Tensor most = Tensor::full({H_ * T_}, -1e30), sums = Tensor::zeros({H_ * T_});
     for (int64_t e = 0; e < n_; ++e) {
       float& m = most.data<float>()[row(e)];
       m = std::max(m, scores.data<float>()[e]);
@@ -126,7 +122,6 @@ class PlainCoo {
   }
 
  private:
-  static constexpr int64_t d = kHeadSize;
   int64_t row(int64_t e) const { return at_[e] * T_ + at_[n_ + e]; }
   template <class F>
   void each(F f) const {
@@ -143,7 +138,7 @@ class PlainCoo {
     return y;
   }
 
-  int64_t n_, T_;
+  int64_t n_, H_, T_, d;
   const int64_t* at_;
   Tensor held_;
 };
@@ -158,65 +153,67 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-std::vector<BenchRow> bench_coo() {
-  const int64_t T = sized(8192, 128);
-  const Shape shape{1, kHeads, T, kHeadSize};
-  Tensor q = noise(shape, 1), k = noise(shape, 2), v = noise(shape, 3), dy = noise(shape, 4);
-  Selection chosen = select_columns(noise({1, kHeads, T, kColumns}, 7), {}, {.k = kKept});
-  FlatCsr csr = build_csr(chosen.selected, {}, kKept);
+// From the selection on: a mask is used once.
+void coo_rows(std::vector<BenchRow>& rows, const CooCase& given) {
+  const Tensor &q = given.q, &k = given.k, &v = given.v;
+  const int64_t H = q.dim(1), T = q.dim(2), d = q.dim(3);
+  const double scale = 1 / std::sqrt(double(d));
+  const Tensor dy = noise(q.shape(), 4);
+  auto made = [&] { return build_csr(given.selected, {}, given.kept); };
+  const FlatCsr csr = made();
   const Coo coo = coo_of(csr);
   const int64_t n = csr.entries();
   Tensor p = Tensor::empty({n}), y = Tensor::like(q), again = Tensor::like(q);
   Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(v);
   auto attend = [&](const FlatCsr& mask, const Tensor& to) {
-    BRINE_CALL(q, sparse_attention, to, p, q, k, v, mask, kScale);
-  };
-  auto walk_back = [&](const FlatCsr& mask) {
-    BRINE_CALL(q, sparse_attention_backward, dq, dk, dv, dy, q, k, v, p, mask, kScale);
+    BRINE_CALL(q, sparse_attention, to, p, q, k, v, mask, scale);
   };
   auto both = [&](const FlatCsr& mask) {
     attend(mask, y);
-    walk_back(mask);
+    BRINE_CALL(q, sparse_attention_backward, dq, dk, dv, dy, q, k, v, p, mask, scale);
   };
   attend(csr, y);
   attend(pointers_of(coo), again);
   check(largest_difference(y, again) == 0, "bench coo: the two masks give other results");
 
-  const double offsets = 8.0 * double(T + 1) + 4.0 * double(T * (kHeads + 1));
+  const double offsets = 8.0 * double(T + 1) + 4.0 * double(T * (H + 1));
   const double csr_bytes = 4.0 * double(n) + offsets + 4.0 * double(n);  // columns, p
   const double coo_bytes = 8.0 * double(n) + 4.0 * double(n);
-  const std::string where = join("T=", T, " H=12 d=64 K=k=64");
-  std::vector<BenchRow> rows;
   auto add = [&](const std::string& name, double ms, double ratio, double bytes) {
-    rows.push_back({.name = name,
-                    .shape = where,
+    rows.push_back({.name = name + given.note,
+                    .shape = join("T=", T, " H=", H, " d=", d, " k=", given.kept),
                     .ms = ms,
                     .rate = double(n) / ms * 1e-3,
                     .unit = "M entries/s",
                     .ratio = ratio,
-                    .peak = int64_t(bytes)});
+                    .peak = int64_t(bytes),
+                    .notes = {{"bytes_over_sorted_coo", bytes / coo_bytes}}});
   };
-  // From the selection on: a mask is used once.
   auto [ours, fused] =
-      median_times([&] { attend(build_csr(chosen.selected, {}, kKept), y); },
-                   [&] { attend(pointers_of(coo_of(build_csr(chosen.selected, {}, kKept))), y); });
+      median_times([&] { attend(made(), y); }, [&] { attend(pointers_of(coo_of(made())), y); });
   add("flat CSR, build + forward", ours, 0, csr_bytes);
   add("sorted COO, build + forward", fused, fused / ours, coo_bytes);
   auto [trained, fused_trained] =
-      median_times([&] { both(build_csr(chosen.selected, {}, kKept)); },
-                   [&] { both(pointers_of(coo_of(build_csr(chosen.selected, {}, kKept)))); });
+      median_times([&] { both(made()); }, [&] { both(pointers_of(coo_of(made()))); });
   add("flat CSR, build + forward + backward", trained, 0, csr_bytes);
   add("sorted COO, build + forward + backward", fused_trained, fused_trained / trained, coo_bytes);
-  const PlainCoo plain(long_coordinates(csr), T);
+  const PlainCoo plain(long_coordinates(csr), q.shape());
   check(largest_difference(y, plain.attend(q, k, v)) < 1e-4, "bench coo: the plain way differs");
   const double slow = median_time([&] { plain.attend(q, k, v); });
-  add("plain COO, forward", slow, slow / ours,
-      double(n) * (24.0 + 4.0 + 2 * 4.0 * double(kHeadSize)));
-  for (BenchRow& row : rows) {
-    const bool csr_row = row.name.starts_with("flat");
-    row.notes = {
-        {"bytes_over_sorted_coo", csr_row ? csr_bytes / coo_bytes : double(row.peak) / coo_bytes}};
-  }
+  add("plain COO, forward", slow, slow / ours, double(n) * (24.0 + 4.0 + 2 * 4.0 * double(d)));
+}
+
+std::vector<BenchRow> bench_coo() {
+  const int64_t T = sized(8192, 128);
+  const Shape shape{1, kHeads, T, kHeadSize};
+  std::vector<BenchRow> rows;
+  const Tensor estimate = noise({1, kHeads, T, kColumns}, 7);
+  coo_rows(rows, {.q = noise(shape, 1),
+                  .k = noise(shape, 2),
+                  .v = noise(shape, 3),
+                  .selected = select_columns(estimate, {}, {.k = kKept}).selected,
+                  .kept = kKept,
+                  .note = ""});
   return rows;
 }
 

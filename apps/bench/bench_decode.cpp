@@ -30,9 +30,9 @@ void fill_noise(const Tensor& t, float scale, uint64_t seed) {
   });
 }
 
-Tensor noise(const Shape& shape, uint64_t seed, float scale = 1) {
+Tensor quick_noise(const Shape& shape, uint64_t seed) {
   Tensor t = Tensor::empty(shape);
-  fill_noise(t, scale, seed);
+  fill_noise(t, 1, seed);
   return t;
 }
 
@@ -112,13 +112,13 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
   nn::AttentionState& first = state.layer(0);
   if (nn::is_full_attention(m.model->attention_name())) {
     auto& cache = dynamic_cast<nn::KeyValueState&>(first);
-    const Tensor rows = noise({1, kHeads, context, kHeadSize}, 7);
+    const Tensor rows = quick_noise({1, kHeads, context, kHeadSize}, 7);
     cache.fill(0, rows, rows, {});
   } else {
     const Shape heads{1, kHeads, context, kHeadSize};
-    m.model->attention(0).forward({.q = noise(heads, 7),
-                                   .k = noise(heads, 8),
-                                   .v = noise(heads, 9),
+    m.model->attention(0).forward({.q = quick_noise(heads, 7),
+                                   .k = quick_noise(heads, 8),
+                                   .v = quick_noise(heads, 9),
                                    .hidden = Tensor(),
                                    .see = {},
                                    .dials = state.dials,
@@ -142,9 +142,9 @@ std::vector<std::string> decoders_of(const std::string& method) {
 double step_time(const Made& m, nn::ModelState& state) {
   NoGrad off;
   const Shape row{state.batch(), kHeads, 1, kHeadSize};
-  const nn::AttentionInput in{.q = noise(row, 1),
-                              .k = noise(row, 2),
-                              .v = noise(row, 3),
+  const nn::AttentionInput in{.q = quick_noise(row, 1),
+                              .k = quick_noise(row, 2),
+                              .v = quick_noise(row, 3),
                               .hidden = Tensor(),
                               .see = {},
                               .dials = state.dials};

@@ -5,14 +5,6 @@
 namespace brine::bench {
 namespace {
 
-Tensor noise(const Shape& shape, uint64_t seed) {
-  Tensor x = Tensor::empty(shape);
-  const RandomSlice slice{seed, 0, 0};
-  float* p = x.data<float>();
-  for (int64_t i = 0; i < x.numel(); ++i) p[i] = float(4 * slice.uniform(uint64_t(i)) - 2);
-  return x;
-}
-
 double bytes_of(std::initializer_list<Tensor> tensors) {
   double bytes = 0;
   for (const Tensor& t : tensors) bytes += double(t.numel()) * double(item_size(t.dtype()));

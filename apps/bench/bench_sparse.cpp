@@ -11,13 +11,6 @@ namespace {
 
 constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
 
-Tensor noise(const Shape& shape, uint64_t seed) {
-  Tensor x = Tensor::empty(shape);
-  const RandomSlice slice{seed, 0, 0};
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.uniform(uint64_t(i)));
-  return x;
-}
-
 // Columns drawn anew for every row have the worst locality; a trained estimate changes slowly, as
 // one does here that is drawn for every 64th row only.
 Tensor estimate_of(int64_t T, bool steady) {

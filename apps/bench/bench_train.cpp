@@ -11,13 +11,6 @@
 namespace brine::bench {
 namespace {
 
-Tensor noise(const Shape& shape, uint64_t seed) {
-  Tensor x = Tensor::empty(shape);
-  const RandomSlice slice{seed, 0, 0};
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
-  return x;
-}
-
 // Post-LN, GELU with erf, full attention without causality, no dropout.
 struct BertLayer : nn::Module {
   BertLayer(nn::Init& init, int64_t C, int64_t heads, int64_t inner)

@@ -5,10 +5,10 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/block.h"
+#include "apps/bench/coo.h"
+#include "apps/bench/trained_layer.h"
 #include "apps/terminal.h"
 #include "autograd/ops.h"
-#include "data/file_io.h"
-#include "distill/extend.h"
 #include "tensor/allocator.h"
 #include "tensor/kernels_sparse.h"
 
@@ -21,49 +21,8 @@ std::vector<int64_t> lengths() {
                     : std::vector<int64_t>{2048, 4096, 8192, 16384, 65536, 131072};
 }
 int64_t longest_full() { return sized(16384, 96); }
+int64_t coo_length() { return sized(8192, 96); }
 int64_t longest_backward() { return sized(65536, 96); }
-
-std::vector<int32_t> tokens_of(const std::string& model, const std::string& text, int64_t count) {
-  const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(model);
-  const std::vector<int32_t> ids = tokenizer->encode(data::read_file(text));
-  check(!ids.empty(), "bench: ", text, " has no tokens");
-  std::vector<int32_t> out(static_cast<size_t>(count));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = ids[i % ids.size()];  // a short text again
-  return out;
-}
-
-// What goes into the last layer's attention while the model reads T tokens.
-struct Layer {
-  Layer(const std::string& path, const std::vector<int32_t>& ids) {
-    const int64_t T = int64_t(ids.size());
-    model = distill::load_model(path);
-    if (model.config.shape().max_positions < T) model = distill::extend_positions(model, T);
-    model.store->add_gradients();
-    nn::Model& net = *model.model;
-    NoGrad off;
-    const nn::ModelCall call{.ids = Tensor::from(ids, {1, T})};
-    Tensor x = net.embed(call);
-    const int64_t last = net.shape().layers - 1;
-    for (int64_t i = 0; i < last; ++i) x = net.layer(i, x, call, nullptr);
-    nn::Tap tap(net.attention_name());
-    net.layer(last, x, call, &tap);
-    for (const char* name : {"q", "k", "v"}) {
-      const Tensor t = tap.get(name).detach().contiguous();
-      leaves.push_back(require_grad(t, Tensor::zeros_like(t)));
-    }
-    selected = tap.get("selected");
-    dy = Tensor::full(tap.get("context").shape(), 1);
-    method = &net.attention(last);
-  }
-  nn::AttentionInput input(nn::Tap* tap = nullptr) const {
-    return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = dy, .tap = tap};
-  }
-
-  distill::LoadedModel model;
-  std::vector<Tensor> leaves;
-  Tensor selected, dy;
-  nn::Attention* method;
-};
 
 class Trained {
  public:
@@ -77,9 +36,7 @@ class Trained {
                          .head_size = sizes.head_size(),
                          .max_positions = T_,
                          .causal = true});
-    nn::Schema keys;
-    layer_.model.config.method().describe(keys);
-    k_ = keys.to_json().at("k");
+    k_ = layer_.kept;
   }
 
   void measure() {
@@ -96,15 +53,16 @@ class Trained {
     trim();
     sparse("its own masks", layer_.selected);
     sparse("random columns", random);
+    if (T_ != coo_length()) return;
+    const std::vector<Tensor>& x = layer_.leaves;
+    coo_rows(rows_,
+             {x[0].detach(), x[1].detach(), x[2].detach(), layer_.selected, k_, ", its own masks"});
   }
 
  private:
   // Every row as many columns as its budget allows, whichever.
   Tensor random_columns() const {
-    Tensor x = Tensor::empty(layer_.selected.shape());
-    const RandomSlice slice{7, 0, 0};
-    for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.uniform(uint64_t(i)));
-    return select_columns(x, {}, {.k = k_}).selected;
+    return select_columns(noise(layer_.selected.shape(), 7), {}, {.k = k_}).selected;
   }
 
   // ratio: time of softmax over all keys over this one's.
@@ -170,7 +128,7 @@ class Trained {
 
   std::vector<BenchRow>& rows_;
   int64_t T_, k_ = 0;
-  Layer layer_;
+  TrainedLayer layer_;
   Shape shape_;
   Block flash_;
 };
@@ -178,11 +136,7 @@ class Trained {
 }  // namespace
 
 std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data) {
-  const nn::ModelConfig config = distill::load_config(model);
-  check(config.attention == "sea" && config.shape().causal,
-        "bench: trained wants a causal student ", "with attention 'sea', ", model, " has '",
-        config.attention, "'");
-  const std::vector<int32_t> ids = tokens_of(distill::resolve_model(model), data, lengths().back());
+  const std::vector<int32_t> ids = student_tokens(model, data, lengths().back());
   std::vector<BenchRow> rows;
   for (int64_t T : lengths()) {
     Trained(model, {ids.begin(), ids.begin() + T}, rows).measure();

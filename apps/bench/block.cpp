@@ -3,19 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/bench/bench.h"
 #include "apps/terminal.h"
 
 namespace brine::bench {
-namespace {
-
-Tensor noise(const Shape& shape, uint64_t seed) {
-  Tensor x = Tensor::empty(shape);
-  const RandomSlice slice{seed, 0, 0};
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
-  return x;
-}
-
-}  // namespace
 
 Block make_block(const std::string& method, const nn::Json& settings,
                  const nn::AttentionShape& shape) {

@@ -1,0 +1,21 @@
+// The flat CSR mask against coordinates, for masks of any origin.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/bench/bench.h"
+
+namespace brine::bench {
+
+struct CooCase {
+  Tensor q, k, v;    // f32 [1, H, T, d]
+  Tensor selected;   // u8 [1, H, T, K]
+  int64_t kept;      // k
+  std::string note;  // follows the rows' names
+};
+
+// ratio: time over that of flat CSR.
+void coo_rows(std::vector<BenchRow>& rows, const CooCase& given);
+
+}  // namespace brine::bench

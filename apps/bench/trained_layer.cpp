@@ -1,0 +1,51 @@
+// A student's last layer at a length.
+#include "apps/bench/trained_layer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/file_io.h"
+#include "distill/extend.h"
+
+namespace brine::bench {
+
+std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
+                                    int64_t count) {
+  const nn::ModelConfig config = distill::load_config(model);
+  check(config.attention == "sea" && config.shape().causal, "bench: trained wants a causal ",
+        "student with attention 'sea', ", model, " has '", config.attention, "'");
+  const std::vector<int32_t> ids =
+      distill::tokenizer_of(distill::resolve_model(model))->encode(data::read_file(data));
+  check(!ids.empty(), "bench: ", data, " has no tokens");
+  std::vector<int32_t> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = ids[i % ids.size()];
+  return out;
+}
+
+TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& ids) {
+  const int64_t T = int64_t(ids.size());
+  model = distill::load_model(path);
+  if (model.config.shape().max_positions < T) model = distill::extend_positions(model, T);
+  model.store->add_gradients();
+  nn::Model& net = *model.model;
+  nn::Schema keys;
+  model.config.method().describe(keys);
+  kept = keys.to_json().at("k");
+  const nn::ModelCall call{.ids = Tensor::from(ids, {1, T})};
+  const int64_t last = net.shape().layers - 1;
+  nn::Tap tap(net.attention_name());
+  {
+    NoGrad off;
+    Tensor x = net.embed(call);
+    for (int64_t i = 0; i < last; ++i) x = net.layer(i, x, call, nullptr);
+    net.layer(last, x, call, &tap);
+  }
+  for (const char* name : {"q", "k", "v"}) {
+    const Tensor t = tap.get(name).detach().contiguous();
+    leaves.push_back(require_grad(t, Tensor::zeros_like(t)));
+  }
+  selected = tap.get("selected");
+  dy = Tensor::full(tap.get("context").shape(), 1);
+  method = &net.attention(last);
+}
+
+}  // namespace brine::bench

@@ -1,0 +1,29 @@
+// What goes into the attention of a trained causal student while it reads a text, for the benches
+// whose figures depend on which keys are kept.
+#pragma once
+
+#include "distill/model_io.h"
+
+namespace brine::bench {
+
+// `count` tokens of the text file `data` (a short one is read again); throws unless `model` is a
+// causal student with attention "sea".
+std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
+                                    int64_t count);
+
+// The last layer of a student that reads `ids`; extended where it has fewer positions.
+struct TrainedLayer {
+  TrainedLayer(const std::string& path, const std::vector<int32_t>& ids);
+  nn::AttentionInput input(nn::Tap* tap = nullptr) const {
+    return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = dy, .tap = tap};
+  }
+
+  distill::LoadedModel model;
+  nn::Attention* method = nullptr;
+  int64_t kept = 0;            // k, as trained
+  std::vector<Tensor> leaves;  // q, k, v [1, H, T, d]
+  Tensor selected;             // u8 [1, H, T, K]
+  Tensor dy;                   // ones [1, T, H d]
+};
+
+}  // namespace brine::bench
