@@ -41,6 +41,9 @@ struct Distill {
   }
 
   int run(const RunContext& context);
+  // Opens the dump; `source` and `window` as in DumpTeacher::Expected.
+  std::unique_ptr<distill::DumpTeacher> open_dump(const data::DumpSource& source, int64_t window,
+                                                  const RunContext& context);
   void run_task(const distill::LoadedModel& loaded, const RunContext& context);
   int run_self(const RunContext& context);
 };
@@ -52,6 +55,28 @@ void choose_decoder(nn::ModelConfig& config, const RunContext& context) {
   nn::Schema settings;
   config.method().describe(settings);
   settings.set_text("decoder", {"paper"});
+}
+
+// Of the student's estimate; 0 where the method has none.
+int64_t columns_of(const RunContext& context) {
+  const nn::Schema::Field* columns = context.keys.find("attention.columns");
+  return columns && columns->active() ? *std::get<int64_t*>(columns->target) : 0;
+}
+
+std::unique_ptr<distill::DumpTeacher> Distill::open_dump(const data::DumpSource& source,
+                                                         int64_t window,
+                                                         const RunContext& context) {
+  auto from = std::make_unique<distill::DumpTeacher>(
+      dump, distill::DumpTeacher::Expected{source, window, parts.config.shape().causal,
+                                           columns_of(context)});
+  double& prob = parts.losses.prob;
+  if (from->is_pooled() && prob != 0 && !context.keys.find("losses.prob")->given) {
+    prob = 0;
+    log_info(dump, ": its attention is pooled into columns, so losses.prob is 0");
+  }
+  from->require(parts.losses.needs());
+  parts.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
+  return from;
 }
 
 void Distill::run_task(const distill::LoadedModel& loaded, const RunContext& context) {
@@ -73,9 +98,7 @@ void Distill::run_task(const distill::LoadedModel& loaded, const RunContext& con
   data::DumpSource source{.teacher_hash = loaded.hash(),
                           .tokenizer_hash = parts.tokenizer->hash(),
                           .corpus_hash = parts.inputs.at(task.train_split)};
-  parts.teacher = std::make_unique<distill::DumpTeacher>(
-      dump, distill::DumpTeacher::Expected{source, 0, parts.config.shape().causal});
-  parts.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
+  parts.teacher = open_dump(source, 0, context);
 }
 
 int Distill::run_self(const RunContext& context) {
@@ -147,11 +170,8 @@ int Distill::run(const RunContext& context) {
   } else {
     check(keys.copies == 1, "distill: copies need a teacher beside the student, not a dump");
     data::TokenCorpus corpus = load_texts(run, "data", data, window);
-    auto source = std::make_unique<distill::DumpTeacher>(
-        dump, distill::DumpTeacher::Expected{{loaded.hash(), run.tokenizer->hash(), corpus.hash()},
-                                             window,
-                                             run.config.shape().causal});
-    run.inputs["dump"] = data::sha256_file(dump + "/manifest.json");
+    std::unique_ptr<distill::DumpTeacher> source =
+        open_dump({loaded.hash(), run.tokenizer->hash(), corpus.hash()}, window, context);
     run.train = std::make_unique<distill::WindowSource>(std::move(corpus.tokens), window,
                                                         context.seed, source->windows());
     log_info(dump, ": ", run.train->size(), " of these windows");

@@ -22,7 +22,8 @@ namespace {
 struct Dump {
   std::string model, out, content = "qk", dtype = "f16", logits = "top", task, split = "train";
   std::vector<std::string> data, adopt;
-  int64_t windows = 0, sequence_length = 0, top_logits = 64, batch_size = 4, shard_mib = 1024;
+  int64_t columns = 64, windows = 0, sequence_length = 0, top_logits = 64, batch_size = 4,
+          shard_mib = 1024;
   int64_t deflate = 0;
   bool shuffle = false, context = true, output = true, dry_run = false;
 
@@ -34,8 +35,11 @@ struct Dump {
         "Dump a fine-tuned encoder on the texts of this task, without padding: " + known_tasks());
     s.field("split", split, "Split of the task, or a TSV file with its columns");
     s.field("out", out, "Directory of the dump");
-    s.choice("content", content, {"qk", "maps", "none"},
-             "Attention as the teacher's q and k, or as maps");
+    s.choice("content", content, {"qk", "maps", "pooled", "none"},
+             "Attention as the teacher's q and k, as maps, or as what the loss approx needs of it "
+             "at one number of columns (prob is then 0)");
+    s.field("columns", columns, "With content = pooled: attention.columns of the students",
+            {.min = 1});
     s.choice("dtype", dtype, {"f32", "f16", "bf16"}, "Type of the stored values");
     s.field("context", context, "Store attention outputs (loss context)");
     s.field("output", output, "Store layer outputs (loss kd)");
@@ -77,9 +81,11 @@ std::vector<int64_t> draw_windows(int64_t all, int64_t wanted, uint64_t seed) {
 data::DumpSpec Dump::spec(const distill::LoadedModel& m, const data::Tokenizer& tokenizer) const {
   const nn::ModelShape o = m.config.shape();
   data::DumpSpec s;
-  s.content = content == "qk"     ? data::DumpContent::qk
-              : content == "maps" ? data::DumpContent::maps
-                                  : data::DumpContent::none;
+  s.content = content == "qk"       ? data::DumpContent::qk
+              : content == "maps"   ? data::DumpContent::maps
+              : content == "pooled" ? data::DumpContent::pooled
+                                    : data::DumpContent::none;
+  if (s.content == data::DumpContent::pooled) s.columns = columns;
   s.dtype = dtype == "f32" ? Dtype::f32 : dtype == "f16" ? Dtype::f16 : Dtype::bf16;
   s.layers = o.layers;
   s.heads = o.heads;
@@ -108,12 +114,14 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
                             const data::DumpSpec& spec) {
   data::DumpBatch out;
   int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
+  Visibility see{.causal = spec.causal, .lengths = batch.lengths};
   teacher.begin(batch);
   for (int64_t i = 0; i < spec.layers; ++i) {
     distill::TeacherLayer t = teacher.layer(i);
     data::DumpLayer l;
-    if (spec.content == data::DumpContent::maps)
-      l.attention = attention_map(t.attention, {.causal = spec.causal, .lengths = batch.lengths});
+    if (spec.content == data::DumpContent::maps) l.attention = attention_map(t.attention, see);
+    if (spec.content == data::DumpContent::pooled)
+      l.pooled = summarize_teacher(t.attention, spec.columns, see);
     if (spec.content == data::DumpContent::qk) {
       l.query = t.attention.q;
       l.key = t.attention.k;
@@ -225,6 +233,8 @@ int Dump::run(const RunContext& context) {
   }
   check(!model.empty() && (!data.empty() || !task.empty()) && !out.empty(),
         "dump: --model, --data (or --task) and --out are needed (or --adopt)");
+  check(content == "pooled" || !context.keys.find("columns")->given,
+        "dump: --columns is for --content pooled, not ", content);
   NoGrad off;
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);

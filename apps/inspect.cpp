@@ -46,7 +46,8 @@ std::string describe_dump(const std::string& path, bool verify) {
           : s.ragged        ? ", by text of a task"
                             : ", by corpus window")
       << "\n"
-      << "  content    " << data::name_of(s.content) << " in " << s.dtype
+      << "  content    " << data::name_of(s.content)
+      << (s.columns ? join(" into ", s.columns, " columns") : "") << " in " << s.dtype
       << (s.packs_rows() ? ", rows packed" : "") << (s.causal ? ", causal" : ", not causal") << "\n"
       << "  layers     " << s.layers << ", " << s.heads << " heads of " << s.head_size
       << ", hidden " << s.hidden << (s.context ? ", context" : "") << (s.output ? ", output" : "")

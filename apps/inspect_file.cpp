@@ -50,7 +50,9 @@ std::string describe_hdf5(const std::string& path) {
   const std::string format = has_format ? file.string_attribute("/", "format") : "";
   if (format == "brine-dump") {
     int64_t first = 0;
-    const data::DumpSpec spec = data::read_shard_header(file, first);
+    data::DumpSpec spec = data::read_shard_header(file, first);
+    if (spec.ragged) spec.lengths = data::read_shard_list(file, "lengths", spec.samples);
+    data::check_spec(spec, path);
     data::check_shard_datasets(file, spec);
     out << path << ": shard of a teacher dump, samples " << first << " to "
         << first + spec.samples - 1 << "\n";

@@ -80,7 +80,7 @@ void check_lengths(const DumpSpec& s, const std::string& where) {
 }  // namespace
 
 const char* name_of(DumpContent content) {
-  constexpr const char* names[] = {"none", "maps", "qk"};
+  constexpr const char* names[] = {"none", "maps", "qk", "pooled"};
   return names[int(content)];
 }
 
@@ -90,15 +90,17 @@ const char* name_of(DumpLogits logits) {
 }
 
 const char* name_of(DumpPart part) {
-  constexpr const char* names[] = {"attention",         "context", "output", "logits",
-                                   "logits of classes", "tokens",  "windows"};
+  constexpr const char* names[] = {"attention", "pooled attention",  "context", "output",
+                                   "logits",    "logits of classes", "tokens",  "windows"};
   return names[int(part)];
 }
 
 bool DumpSpec::has(DumpPart part) const {
   switch (part) {
     case DumpPart::attention:
-      return content != DumpContent::none;
+      return content == DumpContent::maps || content == DumpContent::qk;
+    case DumpPart::pooled:
+      return content == DumpContent::pooled;
     case DumpPart::context:
       return context;
     case DumpPart::output:
@@ -129,6 +131,12 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
   in_range("tokens", s.tokens, 1);
   in_range("vocab", s.vocab, 1);
   in_range("samples", s.samples, 1);
+  if (s.content == DumpContent::pooled) {
+    in_range("columns", s.columns, 1);
+  } else {
+    check(s.columns == 0, where, ": columns is ", s.columns, ", but the content is ",
+          name_of(s.content), ", not pooled");
+  }
   check(s.heads * s.head_size == s.hidden, where, ": ", s.heads, " heads of size ", s.head_size,
         " do not make the hidden size ", s.hidden);
   check(s.layers <= 10000, where, ": layers is ", s.layers, ", at most 10000 are possible");
@@ -147,6 +155,7 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
   // No product of sizes may leave the range of a 64-bit number.
   double widest = std::max({double(s.heads) * double(s.tokens) * double(s.tokens),
                             double(s.heads) * double(s.tokens) * double(s.head_size),
+                            double(s.heads) * double(s.tokens) * double(s.columns),
                             double(s.tokens) * double(s.hidden), double(s.tokens) * double(s.vocab),
                             double(s.classes)});
   check(widest * double(s.layers) * double(s.samples) < 1e17, where,
@@ -199,6 +208,11 @@ std::vector<DumpDataset> dump_datasets(const DumpSpec& s, int64_t n, int64_t fir
       for (const char* name : {"query", "key"})
         add_tokens(layer_dataset(l, name), s.dtype, {n, s.heads, tokens, s.head_size},
                    {s.heads, s.head_size});
+    } else if (s.content == DumpContent::pooled) {
+      add_tokens(layer_dataset(l, "tau"), s.dtype, {n, s.heads, tokens, s.columns},
+                 {s.heads, s.columns});
+      for (const char* name : {"t_log_t", "t_square"})
+        add_tokens(layer_dataset(l, name), Dtype::f32, {n, s.heads, tokens}, {s.heads});
     }
     Shape features{n, tokens, s.hidden}, feature{1, s.hidden};
     if (s.context) add_tokens(layer_dataset(l, "context"), s.dtype, features, feature);

@@ -6,19 +6,31 @@
 #include <vector>
 
 #include "data/file_io.h"
-#include "tensor/tensor.h"
+#include "tensor/teacher.h"
 
 namespace brine::data {
 
-inline constexpr int64_t kDumpVersion = 2;  // the newest; dumps that need no more are of version 1
+// The newest; dumps that need no more are of version 1 or 2.
+inline constexpr int64_t kDumpVersion = 3;
 
 enum class DumpContent : uint8_t {
   none,
-  maps,  // the attention itself
-  qk,    // the teacher's q and k; attention = softmax(q k^T / sqrt(d)) is computed again
+  maps,    // the attention itself
+  qk,      // the teacher's q and k; attention = softmax(q k^T / sqrt(d)) is computed again
+  pooled,  // the mass of each of K columns and two sums a row: all that L_approx needs at that K
 };
 enum class DumpLogits : uint8_t { none, top, full };
-enum class DumpPart : uint8_t { attention, context, output, logits, classes, tokens, windows };
+// `attention` is whole rows of it, as maps or by q and k.
+enum class DumpPart : uint8_t {
+  attention,
+  pooled,
+  context,
+  output,
+  logits,
+  classes,
+  tokens,
+  windows
+};
 
 const char* name_of(DumpContent content);
 const char* name_of(DumpLogits logits);
@@ -35,6 +47,7 @@ struct DumpSpec {
   // Samples have lengths of their own and nothing is stored for padding; `tokens` is the longest.
   bool ragged = false;
   int64_t vocab = 0;
+  int64_t columns = 0;                 // K of pooled attention, otherwise 0
   bool context = true, output = true;  // which layer tensors are there besides the attention
   DumpLogits logits = DumpLogits::top;
   int64_t top_n = 64;
@@ -53,7 +66,9 @@ struct DumpSpec {
   bool packs_rows() const { return content == DumpContent::maps && causal && packed; }
   // Values of one head's map of t tokens.
   int64_t map_values(int64_t t) const { return packs_rows() ? t * (t + 1) / 2 : t * t; }
-  int64_t version() const { return ragged || classes > 0 ? 2 : 1; }
+  int64_t version() const {
+    return content == DumpContent::pooled ? 3 : ragged || classes > 0 ? 2 : 1;
+  }
 };
 
 // Throws Error(where, ": ...") when a field is missing or two of them disagree.
@@ -67,8 +82,9 @@ std::string spec_differences(const DumpSpec& a, const DumpSpec& b);
 struct DumpLayer {
   Tensor attention;   // [B, H, T, T], hidden keys 0
   Tensor query, key;  // [B, H, T, d]
-  Tensor context;     // [B, T, C], heads concatenated, before the output projection
-  Tensor output;      // [B, T, C], the layer's output
+  TeacherSummary pooled;
+  Tensor context;  // [B, T, C], heads concatenated, before the output projection
+  Tensor output;   // [B, T, C], the layer's output
 };
 
 // B samples, all tensors f32 unless it says otherwise. Of a ragged dump T is the batch's own.
@@ -136,6 +152,8 @@ void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, i
 // Reads them back (windows and lengths are left empty); returns the first sample, spec.samples is
 // their number.
 DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first);
+// A list of one number for each of the shard's samples: "lengths" or "windows".
+std::vector<int64_t> read_shard_list(const Hdf5Reader& file, const char* name, int64_t samples);
 // Every dataset of the schema is there in the right type and shape. `first` as in dump_datasets().
 void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first = 0);
 

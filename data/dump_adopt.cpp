@@ -6,6 +6,7 @@
 #include "data/dump_reader.h"
 #include "data/hdf5_file.h"
 #include "data/sha256.h"
+#include "tensor/math.h"
 
 namespace brine::data {
 namespace {
@@ -20,14 +21,6 @@ Path directory_of(const Path& file) {
   return file.has_parent_path() ? file.parent_path() : Path(".");
 }
 
-std::vector<int64_t> read_list(const Hdf5Reader& file, const char* name, int64_t samples) {
-  Hdf5Info info = file.info(name);
-  check(info.dtype == Dtype::i64 && info.shape == Shape{samples}, file.path(), ": ", name, ": is ",
-        info.dtype, " ", info.shape, ", must be i64 [", samples, "]");
-  Tensor list = file.read(name);
-  return {list.data<int64_t>(), list.data<int64_t>() + samples};
-}
-
 Found examine(const Path& path) {
   Hdf5Reader file(path.string());
   Found f;
@@ -36,11 +29,11 @@ Found examine(const Path& path) {
   f.shard.samples = f.spec.samples;
   f.shard.bytes = std::filesystem::file_size(path);
   if (f.spec.ragged) {
-    f.spec.lengths = read_list(file, "lengths", f.spec.samples);
+    f.spec.lengths = read_shard_list(file, "lengths", f.spec.samples);
     check_spec(f.spec, path.string());
   }
   check_shard_datasets(file, f.spec);
-  if (file.has("windows")) f.windows = read_list(file, "windows", f.spec.samples);
+  if (file.has("windows")) f.windows = read_shard_list(file, "windows", f.spec.samples);
   check(f.spec.stores_tokens || !f.windows.empty(), path.string(),
         ": holds neither tokens nor windows, so nobody knows of what text it is");
   return f;
@@ -53,9 +46,14 @@ void check_finite(const Tensor& x, const std::string& what) {
     check(std::isfinite(v[i]), what, ": value ", i, " is ", v[i]);
 }
 
+// Of the sum of a row of stored probabilities.
+double tolerance_of(Dtype dtype) {
+  return dtype == Dtype::f32 ? 1e-3 : dtype == Dtype::f16 ? 1e-2 : 3e-2;
+}
+
 // Rows of probabilities [1, H, T, T]: not negative, nothing on hidden or padded keys, sum 1.
 void check_maps(const Tensor& x, int64_t length, const DumpSpec& s, const std::string& what) {
-  double tolerance = s.dtype == Dtype::f32 ? 1e-3 : s.dtype == Dtype::f16 ? 1e-2 : 3e-2;
+  double tolerance = tolerance_of(s.dtype);
   const float* row = x.data<float>();
   for (int64_t h = 0; h < s.heads; ++h) {
     int64_t T = x.dim(-1);
@@ -70,6 +68,42 @@ void check_maps(const Tensor& x, int64_t length, const DumpSpec& s, const std::s
       }
       check(std::abs(sum - 1) <= tolerance, what, ": head ", h, ", query ", t,
             ": the probabilities sum to ", sum, ", not to 1");
+    }
+  }
+}
+
+// A row of [1, H, T, K] over w visible keys: a distribution over the columns that own keys, and
+// sums that a distribution of that mass can have.
+void check_pooled_row(const float* tau, double t_log_t, double t_square, int64_t w, int64_t K,
+                      double tolerance, const std::string& what) {
+  double sum = 0, most_entropy = 0, least_square = 0;
+  for (int64_t c = 0; c < K; ++c) {
+    double keys = double(math::column_begin(c + 1, w, K) - math::column_begin(c, w, K));
+    check(keys > 0 ? tau[c] >= 0 && tau[c] <= 1 + tolerance : tau[c] == 0, what, ", column ", c,
+          " of ", keys, " keys has the mass ", tau[c]);
+    sum += tau[c];
+    if (tau[c] > 0) {
+      most_entropy -= tau[c] * std::log(tau[c] / keys);
+      least_square += double(tau[c]) * tau[c] / keys;
+    }
+  }
+  check(std::abs(sum - 1) <= tolerance, what, ": the masses sum to ", sum, ", not to 1");
+  check(t_log_t <= tolerance && t_log_t >= -most_entropy - 10 * tolerance, what, ": t_log_t is ",
+        t_log_t, ", but such masses allow ", -most_entropy, " to 0");
+  check(t_square <= 1 + tolerance && t_square >= least_square - 2 * tolerance, what,
+        ": t_square is ", t_square, ", but such masses allow ", least_square, " to 1");
+}
+
+void check_pooled(const TeacherSummary& pooled, int64_t length, const DumpSpec& s,
+                  const std::string& what) {
+  double tolerance = tolerance_of(s.dtype);
+  int64_t T = pooled.tau.dim(2), K = pooled.tau.dim(3);
+  for (int64_t h = 0; h < s.heads; ++h) {
+    for (int64_t t = 0; t < std::min(T, length); ++t) {
+      int64_t r = h * T + t;
+      check_pooled_row(pooled.tau.data<float>() + r * K, pooled.t_log_t.data<float>()[r],
+                       pooled.t_square.data<float>()[r], s.causal ? t + 1 : length, K, tolerance,
+                       join(what, ": head ", h, ", query ", t));
     }
   }
 }
@@ -90,9 +124,13 @@ void check_sample(const DumpReader& reader, int64_t sample, const std::string& f
     check_finite(layer.attention, in_layer("attention"));
     check_finite(layer.query, in_layer("query"));
     check_finite(layer.key, in_layer("key"));
+    check_finite(layer.pooled.tau, in_layer("tau"));
+    check_finite(layer.pooled.t_log_t, in_layer("t_log_t"));
+    check_finite(layer.pooled.t_square, in_layer("t_square"));
     check_finite(layer.context, in_layer("context"));
     check_finite(layer.output, in_layer("output"));
     if (layer.attention.defined()) check_maps(layer.attention, length, s, in_layer("attention"));
+    if (layer.pooled.tau.defined()) check_pooled(layer.pooled, length, s, in_layer("tau"));
   }
   check_finite(batch.logits, what("logits/values"));
   check_finite(batch.lse, what("logits/lse"));

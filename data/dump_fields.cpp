@@ -24,6 +24,7 @@ void each_field(Spec& s, F&& f) {
   f("has_tokens", s.stores_tokens);
   f("ragged", s.ragged);
   f("classes", s.classes);
+  f("columns", s.columns);
   f("teacher_hash", s.teacher_hash);
   f("tokenizer_hash", s.tokenizer_hash);
   f("corpus_hash", s.corpus_hash);
@@ -58,10 +59,8 @@ struct Set {
   }
   void operator()(const char* name, std::string& v) { v = fetch<std::string>(name); }
   void operator()(const char* name, Dtype& v) { choose(name, v, 7); }
-  template <class Choice>
-  void operator()(const char* name, Choice& v) {
-    choose(name, v, 3);
-  }
+  void operator()(const char* name, DumpContent& v) { choose(name, v, 4); }
+  void operator()(const char* name, DumpLogits& v) { choose(name, v, 3); }
   template <class Choice>
   void choose(const char* name, Choice& v, int count) {
     std::string text = fetch<std::string>(name);

@@ -20,9 +20,10 @@ struct DumpField {
   }
 };
 
-// A field that dumps of format version 1 have not: there it is 0.
-inline bool is_of_version_2(const DumpField& field) {
-  return field.name == "ragged" || field.name == "classes";
+// The format version that brought a field; in older dumps it is absent and 0.
+inline int64_t version_of(const DumpField& field) {
+  if (field.name == "columns") return 3;
+  return field.name == "ragged" || field.name == "classes" ? 2 : 1;
 }
 
 // All but samples, windows and lengths, in the order of the schema.

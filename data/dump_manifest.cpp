@@ -96,7 +96,7 @@ DumpManifest read_manifest(const Path& dir) {
   check_version(where, version);
   DumpManifest m;
   m.spec = spec_from(where, [&](DumpField& field) {
-    if (version < 2 && is_of_version_2(field)) return;
+    if (version < version_of(field)) return;
     if (field.is_text()) {
       field.value = get<std::string>(where, json, field.name.c_str());
     } else {
@@ -121,7 +121,7 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
   json["format"] = kFormat;
   json["version"] = m.spec.version();
   for (const DumpField& field : spec_fields(m.spec)) {
-    if (m.spec.version() < 2 && is_of_version_2(field)) continue;
+    if (m.spec.version() < version_of(field)) continue;
     std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
   }
   json["samples"] = m.spec.samples;
@@ -146,7 +146,7 @@ void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, i
   file.attribute("/", "format", std::string_view(kFormat));
   file.attribute("/", "version", spec.version());
   for (const DumpField& field : spec_fields(spec)) {
-    if (spec.version() < 2 && is_of_version_2(field)) continue;
+    if (spec.version() < version_of(field)) continue;
     if (field.is_text()) {
       file.attribute("/", field.name, std::string_view(std::get<1>(field.value)));
     } else {
@@ -163,7 +163,7 @@ DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   int64_t version = file.int_attribute("/", "version");
   check_version(where, version);
   DumpSpec spec = spec_from(where, [&](DumpField& field) {
-    if (version < 2 && is_of_version_2(field)) return;
+    if (version < version_of(field)) return;
     if (field.is_text()) {
       field.value = file.string_attribute("/", field.name);
     } else {
@@ -175,6 +175,14 @@ DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   check(first >= 0, where, ": first_sample is negative");
   check_spec(spec, where, false);
   return spec;
+}
+
+std::vector<int64_t> read_shard_list(const Hdf5Reader& file, const char* name, int64_t samples) {
+  Hdf5Info info = file.info(name);
+  check(info.dtype == Dtype::i64 && info.shape == Shape{samples}, file.path(), ": ", name, ": is ",
+        info.dtype, " ", info.shape, ", must be i64 [", samples, "]");
+  Tensor list = file.read(name);
+  return {list.data<int64_t>(), list.data<int64_t>() + samples};
 }
 
 void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first) {

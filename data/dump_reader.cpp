@@ -73,10 +73,11 @@ struct DumpReader::Impl {
   Tensor maps(const std::vector<Place>& places, const std::string& dataset) const;
   Tensor integers(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                   Dtype dtype) const;
-  // The same of a ragged dump: [n, T, ...], [n, H, T, d] and [n, H, T, T] with zeros at the ends.
+  // The same of a ragged dump: [n, T, ...], [n, H, T, ...] and [n, H, T, T] with zeros at the ends.
   Tensor tokens(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                 Dtype dtype) const;
-  Tensor heads(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
+  Tensor heads(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+               Dtype dtype) const;
   Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
   Tensor token_ids(const std::vector<Place>& places, const std::string& dataset,
                    const Shape& shape) const;
@@ -188,13 +189,11 @@ Tensor DumpReader::Impl::token_ids(const std::vector<Place>& places, const std::
 }
 
 Tensor DumpReader::Impl::heads(const std::vector<Place>& places, const std::string& dataset,
-                               int64_t T) const {
-  const DumpSpec& s = manifest.spec;
-  int64_t H = s.heads, d = s.head_size;
-  Shape shape{int64_t(places.size()), H, T, d};
-  if (!s.ragged) return floats(places, dataset, shape, s.dtype);
+                               const Shape& shape, Dtype dtype) const {
+  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype);
   Tensor x = Tensor::zeros(shape);
-  FloatRows rows(s.dtype);
+  int64_t H = shape[1], T = shape[2], d = shape.numel() / (shape[0] * H * T);
+  FloatRows rows(dtype);
   float* out = x.data<float>();
   for (const Place& place : places) {
     for (int64_t h = 0; h < H; ++h, out += T * d) {
@@ -267,11 +266,20 @@ DumpLayer DumpReader::Impl::layer(const std::vector<Place>& places, int64_t l,
     std::string dataset = layer_dataset(l, "attention");
     layer.attention = s.ragged ? ragged_maps(places, dataset, T) : maps(places, dataset);
   }
+  int64_t n = int64_t(places.size());
+  auto by_head = [&](const char* name, const Shape& shape, Dtype dtype) {
+    return heads(places, layer_dataset(l, name), shape, dtype);
+  };
   if (wants.attention && s.content == DumpContent::qk) {
-    layer.query = heads(places, layer_dataset(l, "query"), T);
-    layer.key = heads(places, layer_dataset(l, "key"), T);
+    layer.query = by_head("query", {n, s.heads, T, s.head_size}, s.dtype);
+    layer.key = by_head("key", {n, s.heads, T, s.head_size}, s.dtype);
   }
-  Shape features{int64_t(places.size()), T, s.hidden};
+  if (wants.pooled) {
+    layer.pooled.tau = by_head("tau", {n, s.heads, T, s.columns}, s.dtype);
+    layer.pooled.t_log_t = by_head("t_log_t", {n, s.heads, T}, Dtype::f32);
+    layer.pooled.t_square = by_head("t_square", {n, s.heads, T}, Dtype::f32);
+  }
+  Shape features{n, T, s.hidden};
   if (wants.context) layer.context = tokens(places, layer_dataset(l, "context"), features, s.dtype);
   if (wants.output) layer.output = tokens(places, layer_dataset(l, "output"), features, s.dtype);
   return layer;
@@ -282,6 +290,7 @@ void DumpReader::Impl::check_wants(const DumpWants& wants) const {
     check(!wanted || manifest.spec.has(part), dir.string(), ": the dump holds no ", name_of(part));
   };
   need(wants.attention, DumpPart::attention);
+  need(wants.pooled, DumpPart::pooled);
   need(wants.context, DumpPart::context);
   need(wants.output, DumpPart::output);
   need(wants.logits, DumpPart::logits);
@@ -318,6 +327,7 @@ const DumpManifest& DumpReader::manifest() const { return impl_->manifest; }
 
 DumpWants DumpReader::everything() const {
   return {.attention = has(DumpPart::attention),
+          .pooled = has(DumpPart::pooled),
           .context = has(DumpPart::context),
           .output = has(DumpPart::output),
           .logits = has(DumpPart::logits),
@@ -342,7 +352,7 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   int64_t n = int64_t(places.size()), T = impl_->tokens_of(places, wants);
   std::string where = dir().string();
   DumpBatch batch;
-  if (wants.attention || wants.context || wants.output) {
+  if (wants.attention || wants.pooled || wants.context || wants.output) {
     for (int64_t l = 0; l < s.layers; ++l)
       batch.layers.push_back(impl_->layer(places, l, wants, T));
   }

@@ -12,7 +12,8 @@ namespace brine::data {
 
 // Which parts of a batch to read. One that the dump does not hold is an error.
 struct DumpWants {
-  bool attention = false, context = false, output = false, logits = false, classes = false;
+  bool attention = false, pooled = false, context = false, output = false, logits = false,
+       classes = false;
   // Of a ragged dump a batch has as many tokens as its longest sample, made a multiple of this but
   // not more than the longest of all.
   int64_t tokens_step = 1;

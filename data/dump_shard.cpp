@@ -65,8 +65,13 @@ void ShardWriter::write(const DumpBatch& batch, int64_t i) {
     if (spec_.content == DumpContent::maps)
       put_maps(layer_dataset(l, "attention"), layer.attention, i);
     if (spec_.content == DumpContent::qk) {
-      put_heads(layer_dataset(l, "query"), layer.query, i);
-      put_heads(layer_dataset(l, "key"), layer.key, i);
+      put_heads(layer_dataset(l, "query"), layer.query, i, spec_.dtype);
+      put_heads(layer_dataset(l, "key"), layer.key, i, spec_.dtype);
+    }
+    if (spec_.content == DumpContent::pooled) {
+      put_heads(layer_dataset(l, "tau"), layer.pooled.tau, i, spec_.dtype);
+      put_heads(layer_dataset(l, "t_log_t"), layer.pooled.t_log_t, i, Dtype::f32);
+      put_heads(layer_dataset(l, "t_square"), layer.pooled.t_square, i, Dtype::f32);
     }
     if (spec_.context) put_tokens(layer_dataset(l, "context"), layer.context, i, spec_.dtype);
     if (spec_.output) put_tokens(layer_dataset(l, "output"), layer.output, i, spec_.dtype);
@@ -114,13 +119,13 @@ void ShardWriter::put_integers(const std::string& dataset, const Tensor& x, int6
                     size_t(t * width) * sizeof(int32_t));
 }
 
-void ShardWriter::put_heads(const std::string& dataset, const Tensor& x, int64_t i) {
-  if (!spec_.ragged) return put_floats(dataset, x, i, spec_.dtype);
-  int64_t H = x.dim(1), T = x.dim(2), d = x.dim(3), t = length(written_);
-  size_t head = size_t(t * d) * item_size(spec_.dtype);
+void ShardWriter::put_heads(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype) {
+  if (!spec_.ragged) return put_floats(dataset, x, i, dtype);
+  int64_t H = x.dim(1), T = x.dim(2), d = x.numel() / (x.dim(0) * H * T), t = length(written_);
+  size_t head = size_t(t * d) * item_size(dtype);
   stored_.resize(size_t(H) * head);
   for (int64_t h = 0; h < H; ++h) {
-    store_values(x.data<float>() + (i * H + h) * T * d, t * d, spec_.dtype,
+    store_values(x.data<float>() + (i * H + h) * T * d, t * d, dtype,
                  stored_.data() + size_t(h) * head, where(dataset));
   }
   file_->write_rows(dataset, H * token_, H * t, stored_.data(), stored_.size());

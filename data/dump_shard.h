@@ -34,10 +34,10 @@ class ShardWriter {
   std::string where(const std::string& dataset) const;
   void put_floats(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
   void put_maps(const std::string& dataset, const Tensor& x, int64_t i);
-  // Of a ragged dump, the first tokens of sample i: of [B, T, ...] and of [B, H, T, d].
+  // Of a ragged dump, the first tokens of sample i: of [B, T, ...] and of [B, H, T, ...].
   void put_tokens(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
   void put_integers(const std::string& dataset, const Tensor& x, int64_t i);
-  void put_heads(const std::string& dataset, const Tensor& x, int64_t i);
+  void put_heads(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
   void put_ragged_maps(const std::string& dataset, const Tensor& x, int64_t i);
   int64_t length(int64_t i) const {
     return spec_.ragged ? spec_.lengths[size_t(first_ + i)] : spec_.tokens;

@@ -37,6 +37,7 @@ int64_t tokens_of(const DumpBatch& batch) {
     const DumpLayer& l = batch.layers[0];
     if (l.attention.defined() && l.attention.rank() == 4) return l.attention.dim(2);
     if (l.query.defined() && l.query.rank() == 4) return l.query.dim(2);
+    if (l.pooled.tau.defined() && l.pooled.tau.rank() == 4) return l.pooled.tau.dim(2);
     if (l.context.defined() && l.context.rank() == 3) return l.context.dim(1);
     if (l.output.defined() && l.output.rank() == 3) return l.output.dim(1);
   }
@@ -197,6 +198,11 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
       check_tensor(at + "query", layer.query, Dtype::f32, {n, s.heads, T, s.head_size});
       check_tensor(at + "key", layer.key, Dtype::f32, {n, s.heads, T, s.head_size});
     }
+    if (s.content == DumpContent::pooled) {
+      check_tensor(at + "tau", layer.pooled.tau, Dtype::f32, {n, s.heads, T, s.columns});
+      check_tensor(at + "t_log_t", layer.pooled.t_log_t, Dtype::f32, {n, s.heads, T});
+      check_tensor(at + "t_square", layer.pooled.t_square, Dtype::f32, {n, s.heads, T});
+    }
     Shape features{n, T, s.hidden};
     if (s.context) check_tensor(at + "context", layer.context, Dtype::f32, features);
     if (s.output) check_tensor(at + "output", layer.output, Dtype::f32, features);
@@ -269,7 +275,8 @@ void DumpWriter::Impl::complete(DumpBatch& batch) const {
               &batch.classes, &batch.tokens,    &batch.lengths};
   std::vector<Tensor*> tensors(all);
   for (DumpLayer& layer : batch.layers) {
-    for (Tensor* t : {&layer.attention, &layer.query, &layer.key, &layer.context, &layer.output})
+    for (Tensor* t : {&layer.attention, &layer.query, &layer.key, &layer.pooled.tau,
+                      &layer.pooled.t_log_t, &layer.pooled.t_square, &layer.context, &layer.output})
       tensors.push_back(t);
   }
   int64_t n = -1;

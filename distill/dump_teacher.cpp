@@ -5,7 +5,8 @@
 
 namespace brine::distill {
 
-DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected) : reader_(dir) {
+DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
+    : reader_(dir), columns_(expected.columns) {
   const data::DumpSpec& spec = reader_.spec();
   data::check_dump_source(spec, dir, expected.source);
   bool of_task = expected.window == 0;
@@ -26,12 +27,21 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
     check(!needed || reader_.has(part), reader_.dir().string(), ": holds no ", data::name_of(part),
           ", which ", losses, " with a weight need");
   };
-  want(needs.attention, data::DumpPart::attention, "the losses approx and prob");
+  const bool pooled = is_pooled();
+  int64_t K = reader_.spec().columns;
+  check(!pooled || !needs.attention, reader_.dir().string(), ": its attention is pooled into ", K,
+        " columns, of which the loss prob cannot be made; set losses.prob to 0");
+  check(!pooled || !needs.columns || !columns_ || columns_ == K, reader_.dir().string(),
+        ": its attention is pooled into ", K, " columns, the student has ", columns_,
+        " (attention.columns)");
+  want((needs.columns || needs.attention) && !pooled, data::DumpPart::attention,
+       "the losses approx and prob");
   want(needs.context, data::DumpPart::context, "the loss context");
   want(needs.output, data::DumpPart::output, "the loss kd");
   bool classes = reader_.has(data::DumpPart::classes);
   if (!classes) want(needs.logits, data::DumpPart::logits, "the loss kd_task");
-  wants_ = {.attention = needs.attention,
+  wants_ = {.attention = (needs.columns || needs.attention) && !pooled,
+            .pooled = needs.columns && pooled,
             .context = needs.context,
             .output = needs.output,
             .logits = needs.logits && !classes,
@@ -69,6 +79,7 @@ void DumpTeacher::begin(const Batch& batch) {
 TeacherLayer DumpTeacher::layer(int64_t i) {
   const data::DumpLayer& l = batch_.layers.at(size_t(i));
   return {.attention = {.map = l.attention, .q = l.query, .k = l.key},
+          .pooled = l.pooled,
           .context = l.context,
           .output = l.output};
 }

@@ -18,13 +18,16 @@ class DumpTeacher : public Teacher {
   // another length; the line names both.
   struct Expected {
     data::DumpSource source;
-    int64_t window = 0;  // tokens of each; 0: texts of a task, of any length
-    bool causal = true;  // of the student
+    int64_t window = 0;   // tokens of each; 0: texts of a task, of any length
+    bool causal = true;   // of the student
+    int64_t columns = 0;  // of the student's estimate; 0: not known
   };
   DumpTeacher(const std::string& dir, const Expected& expected);
 
   // The corpus windows that the dump holds.
   const std::vector<int64_t>& windows() const { return reader_.spec().windows; }
+  // Holds too little of the attention for the loss prob.
+  bool is_pooled() const { return reader_.has(data::DumpPart::pooled); }
 
   void require(const TeacherNeeds& needs) override;
   void plan(BatchOrder order, int64_t first) override;
@@ -38,6 +41,7 @@ class DumpTeacher : public Teacher {
 
   data::DumpReader reader_;
   data::DumpWants wants_;
+  int64_t columns_;
   std::unordered_map<int64_t, int64_t> sample_of_;  // by window
   data::DumpBatch batch_;
   std::unique_ptr<data::DumpPrefetch> prefetch_;  // its thread uses what stands above

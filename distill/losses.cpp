@@ -20,6 +20,14 @@ Tensor row_weights(const Batch& batch, double per_row, Dtype dtype) {
   return w;
 }
 
+TeacherSummary summary_of(const TeacherLayer& t, int64_t K, const Visibility& see) {
+  if (!t.pooled.tau.defined()) return summarize_teacher(t.attention, K, see);
+  int64_t theirs = t.pooled.tau.dim(-1);
+  check(theirs == K, "losses: the teacher's attention is pooled into ", theirs,
+        " columns, the student has ", K);
+  return t.pooled;
+}
+
 // Collects the terms of all layers; each layer's sum is attached to the layer's output.
 class LayerLosses : public nn::LayerObserver {
  public:
@@ -38,7 +46,7 @@ class LayerLosses : public nn::LayerObserver {
     Visibility see{.causal = causal_, .lengths = batch_.lengths};
     if (config_.approx) {
       const Tensor& scores = tap.get("scores");  // S [B, H, T, K]
-      TeacherSummary summary = summarize_teacher(t.attention, scores.dim(-1), see);
+      TeacherSummary summary = summary_of(t, scores.dim(-1), see);
       add_term("approx", attention_term(approx_loss(scores, summary, see)), config_.approx);
     }
     if (config_.prob) {
@@ -100,7 +108,8 @@ void LossConfig::describe(nn::Schema& s) {
 }
 
 TeacherNeeds LossConfig::needs() const {
-  return {.attention = approx || prob,
+  return {.columns = approx != 0,
+          .attention = prob != 0,
           .context = context != 0,
           .output = kd != 0,
           .logits = kd_task != 0};

@@ -16,13 +16,14 @@ namespace brine::distill {
 // What a loss may ask of one layer, all detached. Undefined tensors are absent.
 struct TeacherLayer {
   TeacherAttention attention;  // [B, H, T, T], or the teacher's q and k [B, H, T, d]
+  TeacherSummary pooled = {};  // or no more than its mass in K columns, of a pooled dump
   Tensor context;              // [B, T, C] attention output before the output projection
   Tensor output;               // [B, T, C] the layer's output
 };
 
-// What the losses with a weight need.
+// What the losses with a weight need: attention by columns or in whole rows, and so on.
 struct TeacherNeeds {
-  bool attention = false, context = false, output = false, logits = false;
+  bool columns = false, attention = false, context = false, output = false, logits = false;
 };
 
 // The windows of batch n; called from another thread.

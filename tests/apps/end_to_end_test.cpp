@@ -69,6 +69,31 @@ TEST_CASE("end to end: a distillation from maps, online and without a text to va
   CHECK(fs::exists(w.path("online/step-00000002")));
 }
 
+TEST_CASE("end to end: a distillation from a pooled dump goes without prob and says so") {
+  const World& w = world();
+  w.must(
+      "dump --model teacher --data text.txt --content pooled --columns 12 --windows 6 "
+      "--out pooled");
+  CHECK(w.must("inspect pooled").out.find("pooled into 12 columns in f16") != std::string::npos);
+  Finished f = w.must(World::distill() + " --dump pooled --out from-pooled");
+  CHECK(f.error.find("pooled: its attention is pooled into columns, so losses.prob is 0") !=
+        std::string::npos);
+  CHECK(read_all(w.path("from-pooled/config.toml")).find("prob = 0") != std::string::npos);
+  auto refusal = [&](const std::string& flags) {
+    Finished r = w.run(World::distill(flags) + " --dump pooled --out from-pooled-2");
+    CHECK(r.status == 1);
+    CHECK_FALSE(fs::exists(w.path("from-pooled-2")));
+    return r.error;
+  };
+  CHECK(refusal("--columns 12 --losses.prob 0.5").find("set losses.prob to 0") !=
+        std::string::npos);
+  CHECK(refusal("--columns 16").find("pooled into 12 columns, the student has 16") !=
+        std::string::npos);
+  f = w.run("dump --model teacher --data text.txt --columns 12 --out never");
+  CHECK(f.status == 1);
+  CHECK(f.error.find("--columns is for --content pooled, not qk\n") != std::string::npos);
+}
+
 TEST_CASE("end to end: generation is a function of the seed and begins with the prompt") {
   std::string command = "generate --model export --prompt 'the king' --tokens 6 --seed ";
   Finished a = world().must(command + "3"), b = world().must(command + "3");

@@ -166,6 +166,22 @@ TEST_CASE("tasks by the program: a student learns from a dump as from the teache
       }
     }
   }
+  // Texts of their own lengths, seen from both sides, as masses of 8 columns.
+  w.must(dump + "--content pooled --columns 8 --out pooled");
+  std::string shard = w.must("inspect pooled/shard-00000.h5").out;
+  CHECK(shard.find("layers/00/tau") != std::string::npos);
+  std::string shape = " --losses.prob 0";
+  w.must(TaskWorld::distill() + shape + " --out narrow");
+  w.must(TaskWorld::distill() + shape + " --dump pooled --out from_pooled");
+  std::vector<Json> narrow = losses("narrow"), pooled = losses("from_pooled");
+  REQUIRE(narrow.size() == pooled.size());
+  for (size_t step = 0; step < narrow.size(); ++step) {
+    for (const char* term : {"approx", "context", "kd", "kd_task", "task", "loss"}) {
+      CAPTURE(term);
+      double a = narrow[step].at(term), b = pooled[step].at(term);
+      CHECK(std::abs(a - b) <= 1e-5 * std::max(1.0, std::abs(a)));
+    }
+  }
   w.must(dump + "--split dev --out dev");
   check_refused(TaskWorld::distill() + " --dump dev --out never",
                 "the dump was made with the corpus");

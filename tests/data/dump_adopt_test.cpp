@@ -32,6 +32,9 @@ void write_foreign(const Path& path, const DumpSpec& spec, int64_t first, int64_
     put(layer_dataset(l, "attention"), layer.attention);
     put(layer_dataset(l, "query"), layer.query);
     put(layer_dataset(l, "key"), layer.key);
+    put(layer_dataset(l, "tau"), layer.pooled.tau);
+    put(layer_dataset(l, "t_log_t"), layer.pooled.t_log_t);
+    put(layer_dataset(l, "t_square"), layer.pooled.t_square);
     put(layer_dataset(l, "context"), layer.context);
     put(layer_dataset(l, "output"), layer.output);
   }
@@ -48,6 +51,20 @@ DumpSpec foreign_spec() {
   DumpSpec spec = small_spec();
   spec.packed = false;
   return spec;
+}
+
+// A file like that is refused in one line that names it and says why; no manifest is written.
+void refused(const std::string& why, const DumpSpec& header, const Spoil& spoil = {},
+             const std::string& leave_out = "") {
+  Scratch dir;
+  Path path = dir / "x.h5";
+  write_foreign(path, header, 0, 7, spoil, leave_out);
+  std::string error = message([&] { adopt_dump({path}); });
+  CAPTURE(error);
+  CHECK(error.starts_with(path.string() + ": "));
+  CHECK(contains(error, why));
+  CHECK(error.find('\n') == error.npos);
+  CHECK_FALSE(std::filesystem::exists(manifest_path(dir.path())));
 }
 
 }  // namespace
@@ -83,20 +100,7 @@ TEST_CASE("adopt: q and k, without logits and windows") {
 }
 
 TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") {
-  Scratch dir;
   DumpSpec spec = foreign_spec();
-  Path path = dir / "x.h5";
-  auto refused = [&](const std::string& why, const DumpSpec& header, const Spoil& spoil = {},
-                     const std::string& leave_out = "") {
-    std::filesystem::remove(path);
-    write_foreign(path, header, 0, 7, spoil, leave_out);
-    std::string error = message([&] { adopt_dump({path}); });
-    CAPTURE(error);
-    CHECK(error.starts_with(path.string() + ": "));
-    CHECK(contains(error, why));
-    CHECK(error.find('\n') == error.npos);
-    CHECK_FALSE(std::filesystem::exists(manifest_path(dir.path())));
-  };
   auto set = [](float value, int64_t at) {
     return [=](DumpBatch& b) { b.layers[1].attention.data<float>()[at] = value; };
   };
@@ -122,8 +126,48 @@ TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") 
   DumpSpec bare = spec;
   bare.stores_tokens = false;
   refused("neither tokens nor windows", bare, {}, "windows");
+  Scratch dir;
   CHECK(contains(message([&] { adopt_dump({dir / "none.h5"}); }), "no such file"));
   CHECK(contains(message([] { adopt_dump({}); }), "no files"));
+}
+
+TEST_CASE("adopt: pooled attention, and what no attention can be pooled into") {
+  DumpSpec spec = pooled_spec();
+  for (bool causal : {true, false}) {
+    Scratch dir;
+    spec.causal = causal;
+    write_foreign(dir / "x.h5", spec, 0, 7);
+    adopt_dump({dir / "x.h5"});
+    CHECK(batch_differences(spec, DumpReader(dir.path()).read(range(0, 7)),
+                            batch_of(spec, range(0, 7))) == "");
+  }
+  spec.causal = true;
+  // Layer 1 of sample 0: head 0 from row 0 on. Column 1 owns the one key of row 0.
+  auto tau = [](float value, int64_t at) {
+    return [=](DumpBatch& b) { b.layers[1].pooled.tau.data<float>()[at] = value; };
+  };
+  auto sums = [](Tensor TeacherSummary::*which, float value, int64_t at) {
+    return [=](DumpBatch& b) { (b.layers[1].pooled.*which).data<float>()[at] = value; };
+  };
+  const std::string where = "sample 0: layers/01/tau: head 0, query ";
+  refused(where + "0, column 1 of 1 keys has the mass -0.5", spec, tau(-0.5f, 1));
+  refused(where + "0, column 0 of 0 keys has the mass 0.1", spec, tau(0.1f, 0));
+  refused(where + "0: the masses sum to 0.9", spec, tau(0.9f, 1));
+  refused(where + "3, column 1 of 1 keys has the mass 1.5", spec, tau(1.5f, 13));
+  refused("layers/01/tau: value 3 is nan", spec, tau(NAN, 3));
+  refused(where + "3: t_log_t is 1.2", spec, sums(&TeacherSummary::t_log_t, 1.2f, 3));
+  refused(where + "4: t_log_t is -1.75", spec, sums(&TeacherSummary::t_log_t, -1.75f, 4));
+  refused(where + "4: t_square is 1.25", spec, sums(&TeacherSummary::t_square, 1.25f, 4));
+  refused(where + "3: t_square is 0.125", spec, sums(&TeacherSummary::t_square, 0.125f, 3));
+  refused("t_square: value 2 is inf", spec, sums(&TeacherSummary::t_square, INFINITY, 2));
+  refused("layers/01/t_log_t: is not in the file", spec, {}, "layers/01/t_log_t");
+  refused("layers/01/tau: is f32 [7, 3, 5, 3], must be f32 [7, 3, 5, 4]", spec, [](DumpBatch& b) {
+    Tensor& t = b.layers[1].pooled.tau;
+    t = t.slice(3, 0, 3).contiguous();
+  });
+  refused("layers/00/t_square: is f64 [7, 3, 5], must be f32 [7, 3, 5]", spec, [](DumpBatch& b) {
+    b.layers[0].pooled.t_square = b.layers[0].pooled.t_square.to(Dtype::f64);
+  });
 }
 
 TEST_CASE("adopt: attributes that are missing, of another type or another value") {
@@ -144,9 +188,9 @@ TEST_CASE("adopt: attributes that are missing, of another type or another value"
   auto format = [](Hdf5Writer& f) { f.attribute("/", "format", "brine-dump"); };
   CHECK(contains(with([&](Hdf5Writer& f) {
                    format(f);
-                   f.attribute("/", "version", int64_t(3));
+                   f.attribute("/", "version", int64_t(4));
                  }),
-                 "version 3 is newer"));
+                 "version 4 is newer"));
   CHECK(contains(with([&](Hdf5Writer& f) {
                    format(f);
                    f.attribute("/", "version", "1");

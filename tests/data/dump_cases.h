@@ -10,6 +10,7 @@
 
 #include "data/dump_reader.h"
 #include "data/dump_writer.h"
+#include "tensor/math.h"
 #include "tensor/random.h"
 #include "tests/messages.h"
 
@@ -32,6 +33,14 @@ inline data::DumpSpec small_spec(int64_t samples = 7) {
                    .samples = samples,
                    .windows = {}};
   for (int64_t i = 0; i < samples; ++i) s.windows.push_back(3 * i + 1);
+  return s;
+}
+
+// The same with its attention pooled into 4 columns.
+inline data::DumpSpec pooled_spec(int64_t samples = 7) {
+  data::DumpSpec s = small_spec(samples);
+  s.content = data::DumpContent::pooled;
+  s.columns = 4;
   return s;
 }
 
@@ -75,6 +84,28 @@ inline Tensor maps_of(const data::DumpSpec& s, std::span<const int64_t> samples,
   return t;
 }
 
+// Masses of the columns and the two sums of every row.
+inline TeacherSummary pooled_of(const data::DumpSpec& s, std::span<const int64_t> samples,
+                                int64_t field) {
+  Tensor maps = maps_of(s, samples, field);
+  int64_t n = int64_t(samples.size()), T = s.tokens, K = s.columns;
+  TeacherSummary out{Tensor::zeros({n, s.heads, T, K}), Tensor::zeros({n, s.heads, T}),
+                     Tensor::zeros({n, s.heads, T})};
+  for (int64_t r = 0; r < n * s.heads * T; ++r) {
+    int64_t length = length_of(s, samples[size_t(r / (s.heads * T))]);
+    int64_t query = r % T, w = s.causal ? std::min(query + 1, length) : length;
+    const float* row = maps.data<float>() + r * T;
+    for (int64_t c = 0; c < K; ++c) {
+      for (int64_t j = math::column_begin(c, w, K); j < math::column_begin(c + 1, w, K); ++j) {
+        out.tau.data<float>()[r * K + c] += row[j];
+        out.t_log_t.data<float>()[r] += row[j] * std::log(row[j]);
+        out.t_square.data<float>()[r] += row[j] * row[j];
+      }
+    }
+  }
+  return out;
+}
+
 inline data::DumpBatch batch_of(const data::DumpSpec& s, const std::vector<int64_t>& samples) {
   using namespace data;
   int64_t n = int64_t(samples.size());
@@ -86,6 +117,7 @@ inline data::DumpBatch batch_of(const data::DumpSpec& s, const std::vector<int64
       layer.query = noise_tensor(samples, 10 * l + 1, {n, s.heads, s.tokens, s.head_size});
       layer.key = noise_tensor(samples, 10 * l + 2, {n, s.heads, s.tokens, s.head_size});
     }
+    if (s.content == DumpContent::pooled) layer.pooled = pooled_of(s, samples, 10 * l);
     if (s.context) layer.context = noise_tensor(samples, 10 * l + 3, {n, s.tokens, s.hidden});
     if (s.output) layer.output = noise_tensor(samples, 10 * l + 4, {n, s.tokens, s.hidden});
     batch.layers.push_back(layer);
@@ -161,6 +193,9 @@ inline std::string batch_differences(const data::DumpSpec& s, const data::DumpBa
     compare(same_floats(a.attention, b.attention, s.dtype), "attention");
     compare(same_floats(a.query, b.query, s.dtype), "query");
     compare(same_floats(a.key, b.key, s.dtype), "key");
+    compare(same_floats(a.pooled.tau, b.pooled.tau, s.dtype), "tau");
+    compare(same_bytes(a.pooled.t_log_t, b.pooled.t_log_t), "t_log_t");
+    compare(same_bytes(a.pooled.t_square, b.pooled.t_square), "t_square");
     compare(same_floats(a.context, b.context, s.dtype), "context");
     compare(same_floats(a.output, b.output, s.dtype), "output");
   }

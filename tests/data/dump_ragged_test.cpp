@@ -19,6 +19,7 @@ namespace {
 DumpSpec ragged_spec(DumpContent content, bool causal) {
   DumpSpec s = small_spec();
   s.content = content;
+  s.columns = content == DumpContent::pooled ? 4 : 0;
   s.causal = causal;
   s.ragged = true;
   s.classes = 3;
@@ -74,7 +75,7 @@ uint64_t values_in(const Path& shard) {
 }  // namespace
 
 TEST_CASE("dump: samples of their own lengths come back, padded to the longest of a batch") {
-  for (DumpContent content : {DumpContent::qk, DumpContent::maps}) {
+  for (DumpContent content : {DumpContent::qk, DumpContent::maps, DumpContent::pooled}) {
     for (bool causal : {false, true}) {
       for (bool filtered : {false, true}) {
         CAPTURE(name_of(content));
@@ -106,6 +107,10 @@ TEST_CASE("dump: samples of their own lengths come back, padded to the longest o
             if (content == DumpContent::qk) {
               check_tokens(a.query, b.query, lengths, 2);
               check_tokens(a.key, b.key, lengths, 2);
+            } else if (content == DumpContent::pooled) {
+              check_tokens(a.pooled.tau, b.pooled.tau, lengths, 2);
+              check_tokens(a.pooled.t_log_t, b.pooled.t_log_t, lengths, 2);
+              check_tokens(a.pooled.t_square, b.pooled.t_square, lengths, 2);
             } else {
               REQUIRE(a.attention.shape() == Shape{int64_t(samples.size()), 3, T, T});
               Tensor keys = b.attention.slice(3, 0, T).contiguous();

@@ -51,11 +51,13 @@ void replace_in(const Path& path, const std::string& from, const std::string& to
 
 TEST_CASE("dump: every content, type and packing comes back as it was rounded") {
   for (Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
-    for (DumpContent content : {DumpContent::none, DumpContent::maps, DumpContent::qk}) {
+    for (DumpContent content :
+         {DumpContent::none, DumpContent::maps, DumpContent::qk, DumpContent::pooled}) {
       for (DumpLogits logits : {DumpLogits::none, DumpLogits::top, DumpLogits::full}) {
         DumpSpec spec = small_spec();
         spec.dtype = dtype;
         spec.content = content;
+        spec.columns = content == DumpContent::pooled ? 4 : 0;
         spec.logits = logits;
         CAPTURE(name_of(content));
         CAPTURE(name_of(logits));
@@ -88,6 +90,11 @@ TEST_CASE("dump: the size estimate is exact and chunks hold one sample of one la
   CHECK(size.shards == 3);
   spec.content = DumpContent::qk;
   CHECK(dump_size(spec).per_sample == size.per_sample - 2 * 3 * 15 * 4 + 2 * 2 * 3 * 5 * 4 * 4);
+  spec.content = DumpContent::pooled;
+  spec.columns = 4;
+  CHECK(dump_size(spec).per_sample == size.per_sample - 2 * 3 * 15 * 4 + 2 * 3 * 5 * (4 + 2) * 4);
+  spec.content = DumpContent::qk;
+  spec.columns = 0;
   // At T = 2048 and d = 64, q and k take an eighth of packed maps.
   spec.tokens = 2048, spec.head_size = 64, spec.hidden = 192;
   spec.context = spec.output = false;
@@ -206,6 +213,8 @@ TEST_CASE("dump: specs that cannot be are refused by name") {
   refused("tokenizer_hash", [](DumpSpec& s) { s.tokenizer_hash[5] = 'G'; });
   refused("corpus_hash", [](DumpSpec& s) { s.corpus_hash = "none"; });
   refused("dtype is f64", [](DumpSpec& s) { s.dtype = Dtype::f64; });
+  refused("columns is 5, but the content is maps", [](DumpSpec& s) { s.columns = 5; });
+  refused("columns is 0", [](DumpSpec& s) { s.content = DumpContent::pooled; });
   refused("windows for 7", [](DumpSpec& s) { s.windows.pop_back(); });
   refused("window -1", [](DumpSpec& s) { s.windows[0] = -1; });
   refused("impossibly large", [](DumpSpec& s) { s.tokens = int64_t(1) << 31; });
@@ -319,7 +328,7 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
     CHECK(error.find('\n') == error.npos);
     return error;
   };
-  CHECK(contains(spoiled("\"version\": 1", "\"version\": 3"), "version 3 is newer than 2"));
+  CHECK(contains(spoiled("\"version\": 1", "\"version\": 4"), "version 4 is newer than 3"));
   CHECK(contains(spoiled("\"version\": 1", "\"version\": 0"), "does not exist"));
   CHECK(contains(spoiled("brine-dump", "bread"), "is not of a dump"));
   CHECK(contains(spoiled("{", "["), "not a JSON object"));
@@ -342,6 +351,23 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
   CHECK(contains(message([&] { DumpReader r(path); }), "is not a dump"));
 }
 
+TEST_CASE("dump: a manifest of pooled attention says how many columns") {
+  Scratch dir;
+  Path path = make_dump(dir, pooled_spec());
+  std::string good = read_file(manifest_path(path));
+  CHECK(contains(good, "\"version\": 3"));
+  auto spoiled = [&](const std::string& from, const std::string& to) {
+    std::ofstream(manifest_path(path), std::ios::trunc) << good;
+    replace_in(manifest_path(path), from, to);
+    return message([&] { DumpReader(path).read(range(0, 1)); });
+  };
+  CHECK(contains(spoiled("\"version\": 3", "\"version\": 2"), "columns is 0"));
+  CHECK(contains(spoiled("\"columns\": 4", "\"columns\": 0"), "columns is 0"));
+  CHECK(contains(spoiled("\"columns\": 4", "\"pillars\": 4"), "\"columns\" is missing"));
+  CHECK(contains(spoiled("\"columns\": 4", "\"columns\": 5"), "columns 4 and 5"));
+  CHECK(contains(spoiled("\"pooled\"", "\"qk\""), "columns is 4, but the content is qk"));
+}
+
 TEST_CASE("dump: absent parts, wrong samples and other teachers are named") {
   Scratch dir;
   DumpSpec spec = small_spec();
@@ -354,6 +380,8 @@ TEST_CASE("dump: absent parts, wrong samples and other teachers are named") {
   CHECK_FALSE(reader.has(DumpPart::logits));
   CHECK(contains(message([&] { reader.read(range(0, 1), {.context = true}); }), "no context"));
   CHECK(contains(message([&] { reader.read(range(0, 1), {.logits = true}); }), "no logits"));
+  CHECK(contains(message([&] { reader.read(range(0, 1), {.pooled = true}); }),
+                 "no pooled attention"));
   CHECK(contains(message([&] { reader.read(range(6, 2)); }), "sample 7 is not in 0 to 6"));
   CHECK(contains(message([&] { reader.read(range(0, 0)); }), "no samples"));
   DumpBatch only = reader.read(range(2, 1), {.output = true});

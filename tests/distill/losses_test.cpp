@@ -126,6 +126,71 @@ TEST_CASE("losses: a dump in f32 is as good as the teacher beside the student") 
   }
 }
 
+TEST_CASE("losses: a pooled dump is as good for approx as the teacher and as its maps") {
+  Pair pair;
+  Scratch scratch;
+  std::string pooled = (scratch / "pooled").string(), maps = (scratch / "maps").string();
+  write_dump(pair, pooled, data::DumpContent::pooled, 8);
+  write_dump(pair, maps, data::DumpContent::maps, 8);
+  Batch batch = pair.source().batch(0, 3);
+  OnlineTeacher online(pair.teacher, 8);
+  DumpTeacher of_pooled(pooled, expected_of(pair)), of_maps(maps, expected_of(pair));
+  CHECK(of_pooled.is_pooled());
+  CHECK_FALSE(of_maps.is_pooled());
+  LossConfig alone = task_only(), all;
+  alone.task = 0;
+  alone.approx = 1;
+  all.prob = 0;
+  for (const LossConfig& config : {alone, all}) {
+    Evaluated a = evaluated(pair, &of_pooled, {batch}, config);
+    CHECK(a.terms.at("approx") > 0);
+    check_close(a, evaluated(pair, &online, {batch}, config), 1e-5);
+    check_close(a, evaluated(pair, &of_maps, {batch}, config), 1e-5);
+  }
+  LossConfig without = all;  // context and layer outputs need no attention at all
+  without.approx = 0;
+  check_close(evaluated(pair, &of_pooled, {batch}, without),
+              evaluated(pair, &online, {batch}, without), 1e-5);
+  std::string half = (scratch / "half").string();
+  write_dump(pair, half, data::DumpContent::pooled, 8, true, Dtype::f16);
+  DumpTeacher rounded(half, expected_of(pair));
+  check_close(evaluated(pair, &rounded, {batch}, alone), evaluated(pair, &online, {batch}, alone),
+              2e-3);
+}
+
+TEST_CASE("losses: a pooled dump is refused for prob and for another number of columns") {
+  Pair pair;
+  Scratch scratch;
+  std::string dir = (scratch / "dump").string();
+  write_dump(pair, dir, data::DumpContent::pooled, 8);
+  DumpTeacher::Expected expected = expected_of(pair);
+  DumpTeacher teacher(dir, expected);
+  CHECK(message([&] { Objective(*pair.student, &teacher, {}); }) ==
+        dir +
+            ": its attention is pooled into 12 columns, of which the loss prob cannot be made; "
+            "set losses.prob to 0");
+  LossConfig config;
+  config.prob = 0;
+  expected.columns = 16;
+  DumpTeacher wider(dir, expected);
+  CHECK(message([&] { Objective(*pair.student, &wider, config); }) ==
+        dir + ": its attention is pooled into 12 columns, the student has 16 (attention.columns)");
+  config.approx = 0;
+  CHECK_NOTHROW(Objective(*pair.student, &wider, config));
+  // Where nobody said before how many columns there are, the first layer's loss does.
+  nn::ModelConfig other = config_of({}, "sea");
+  nn::Schema keys;
+  other.method().describe(keys);
+  keys.set_text("columns", {"16"});
+  auto student = nn::make_model(other, 2);
+  nn::ParameterStore store(*student);
+  config.approx = 1;
+  Objective objective(*student, &teacher, config);
+  LossTerms terms;
+  CHECK(message([&] { objective.run(pair.source().batch(0, 1), {}, terms); }) ==
+        "losses: the teacher's attention is pooled into 12 columns, the student has 16");
+}
+
 TEST_CASE("losses: two micro-batches of one window are one of two") {
   Pair pair({.dtype = Dtype::f64});
   OnlineTeacher teacher(pair.teacher);

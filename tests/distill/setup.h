@@ -87,13 +87,14 @@ inline Tensor map_of(const TeacherAttention& a) {
                  {.causal = true});
 }
 
-// Dumps every window in f32, as `spec` says what to keep.
+// Dumps every window in f32, as `spec` says what to keep; pooled attention in 12 columns.
 inline void write_dump(const Pair& pair, const std::string& dir, data::DumpContent content,
-                       int64_t top_n, bool context = true) {
+                       int64_t top_n, bool context = true, Dtype dtype = Dtype::f32) {
   NoGrad off;
   data::DumpSpec s;
   s.content = content;
-  s.dtype = Dtype::f32;
+  s.columns = content == data::DumpContent::pooled ? 12 : 0;
+  s.dtype = dtype;
   s.layers = 2;
   s.heads = 3;
   s.hidden = pair.sizes.hidden;
@@ -123,6 +124,7 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
       l.query = t.attention.q;
       l.key = t.attention.k;
     }
+    if (s.columns) l.pooled = summarize_teacher(t.attention, s.columns, {.causal = true});
     if (context) l.context = t.context;
     l.output = t.output;
     out.layers.push_back(l);
