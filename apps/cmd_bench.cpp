@@ -27,6 +27,7 @@ const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
                          {"sparse", bench::bench_sparse},
                          {"train", bench::bench_train},
                          {"decode", bench::bench_decode},
+                         {"streamed", bench::bench_streamed},
                          {"encoder", bench::bench_encoder},
                          {"coo", bench::bench_coo},
                          {"paper-latency", bench::bench_paper_latency}};

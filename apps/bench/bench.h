@@ -76,6 +76,8 @@ std::vector<BenchRow> bench_sparse();
 std::vector<BenchRow> bench_coo();
 std::vector<BenchRow> bench_paper_latency();
 std::vector<BenchRow> bench_train();
+// A distillation step with streamed losses against T x T maps (ratio: of the times), and over T.
+std::vector<BenchRow> bench_streamed();
 std::vector<BenchRow> bench_encoder();
 // One token after a context; ratio = dense attention's time over this one's. peak: of the state.
 std::vector<BenchRow> bench_decode();

@@ -80,32 +80,9 @@ class ReadTeacher : public distill::Teacher {
   TopLogits logits_;
 };
 
-struct Student {
-  nn::ModelConfig config;
-  std::shared_ptr<nn::Model> teacher, model;
-  std::unique_ptr<nn::ParameterStore> store;
-
-  Student() {
-    config.opt = {.vocab_size = 4096,
-                  .hidden_size = 256,
-                  .num_hidden_layers = 4,
-                  .num_attention_heads = 8,
-                  .ffn_dim = 1024,
-                  .max_position_embeddings = 512};
-    config.attention = "flash";
-    teacher = nn::make_model(config, 1);
-    config.attention = "sea";
-    nn::Schema keys;
-    config.describe_attention(keys);
-    keys.set_all({{"attention", {{"method", "sea"}, {"k", 16}, {"decoder", "lean"}}}});
-    model = distill::make_student(config, *teacher, 2);
-    store = std::make_unique<nn::ParameterStore>(*model);
-  }
-};
-
 BenchRow bench_distill(bool online) {
   const int64_t B = sized(4, 1), T = sized(512, 64);
-  Student student;
+  Student student(512);
   const distill::Batch batch = random_batch(B, T, student.config.opt.vocab_size);
   distill::OnlineTeacher beside(student.teacher, online ? 0 : 64);
   std::unique_ptr<ReadTeacher> read;

@@ -1,6 +1,9 @@
 // Steps with the product timer on.
 #include "apps/bench/step.h"
 
+#include <nlohmann/json.hpp>
+
+#include "distill/model_io.h"
 #include "tensor/allocator.h"
 #include "tensor/product_timer.h"
 #include "tensor/random.h"
@@ -36,6 +39,23 @@ BenchRow step_row(const std::string& name, const std::string& shape, int64_t tok
           .notes = {{"share_in_products", products / all},
                     {"system_allocations_after_third_step", double(memory.system_calls - calls)},
                     {"steps", double(runs)}}};
+}
+
+Student::Student(int64_t positions) {
+  config.opt = {.vocab_size = 4096,
+                .hidden_size = 256,
+                .num_hidden_layers = 4,
+                .num_attention_heads = 8,
+                .ffn_dim = 1024,
+                .max_position_embeddings = positions};
+  config.attention = "flash";
+  teacher = nn::make_model(config, 1);
+  config.attention = "sea";
+  nn::Schema keys;
+  config.describe_attention(keys);
+  keys.set_all({{"attention", {{"method", "sea"}, {"k", 16}, {"decoder", "lean"}}}});
+  model = distill::make_student(config, *teacher, 2);
+  store = std::make_unique<nn::ParameterStore>(*model);
 }
 
 distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab) {

@@ -3,12 +3,24 @@
 
 #include "apps/bench/bench.h"
 #include "distill/batch.h"
+#include "nn/model_config.h"
+#include "nn/parameter_store.h"
 
 namespace brine::bench {
 
 // Medians of a step; its share inside products and its system calls after the third.
 BenchRow step_row(const std::string& name, const std::string& shape, int64_t tokens,
                   const std::function<void()>& step);
+
+// The quickstart's models: a teacher of 4 layers x 256 with 8 heads and a student with its weights,
+// SEA `lean` with k = 16 and 64 columns. Random weights, no dropout.
+struct Student {
+  explicit Student(int64_t positions);
+
+  nn::ModelConfig config;
+  std::shared_ptr<nn::Model> teacher, model;
+  std::unique_ptr<nn::ParameterStore> store;
+};
 
 // B windows of T random tokens.
 distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab);

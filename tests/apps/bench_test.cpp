@@ -11,7 +11,8 @@ using Json = nlohmann::json;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
   for (const std::string suite : {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse",
-                                  "train", "decode", "encoder", "coo", "paper-latency"}) {
+                                  "train", "streamed", "decode", "encoder", "coo",
+                                  "paper-latency"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);
@@ -41,6 +42,10 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
     }
     if (suite == "decode") {
       CHECK((keys.contains("us_per_token") && keys.contains("state_bytes_per_token")));
+    }
+    if (suite == "streamed") {
+      // The same step by tiles and with T x T maps.
+      CHECK(out.at("rows")[0].at("largest_gradient_difference").get<double>() < 1e-5);
     }
     if (suite == "train") CHECK(keys.contains("system_allocations_after_third_step"));
   }

@@ -1,0 +1,134 @@
+// A distillation step whose losses on attention are streamed by tiles of rows: time and memory over
+// the length, and beside the same step with T x T maps.
+#include <cmath>
+
+#include "apps/bench/bench.h"
+#include "apps/bench/map_losses.h"
+#include "apps/bench/step.h"
+#include "nn/optimizer.h"
+#include "tensor/allocator.h"
+
+namespace brine::bench {
+namespace {
+
+// The models with an optimizer, and one window of T tokens.
+struct Setting {
+  explicit Setting(int64_t T)
+      : student(T),
+        batch(random_batch(1, T, student.config.opt.vocab_size)),
+        adamw(*student.store, {}) {}
+
+  template <class Losses>
+  void step(Losses losses) {
+    student.store->zero_gradients();
+    losses();
+    adamw.step(1, adamw.gradient_norm());
+  }
+
+  Student student;
+  distill::Batch batch;
+  nn::Adamw adamw;
+};
+
+std::string shape_of(int64_t T) { return join("[1, ", T, ", 256] x 4"); }
+
+// Time, peak memory and its ratio by token to that at the smallest length.
+BenchRow bench_length(int64_t T, double& smallest) {
+  Setting s(T);
+  distill::OnlineTeacher teacher(s.student.teacher);
+  distill::Objective objective(*s.student.model, &teacher, {});
+  BenchRow row = step_row("streamed losses", shape_of(T), T, [&] {
+    s.step([&] {
+      distill::LossTerms terms;
+      objective.run(s.batch, {}, terms);
+    });
+  });
+  const double bytes = double(row.peak) / double(T);
+  if (smallest == 0) smallest = bytes;
+  row.notes.insert(row.notes.begin(),
+                   {{"bytes_per_token", bytes}, {"over_shortest", bytes / smallest}});
+  return row;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b, double& scale) {
+  double most = 0;
+  for (int64_t i = 0; i < a.numel(); ++i) {
+    const double x = a.data<float>()[i], y = b.data<float>()[i];
+    most = std::max(most, std::fabs(x - y));
+    scale = std::max(scale, std::fabs(y));
+  }
+  return most;
+}
+
+// The most live bytes while f runs, everything that lived before among them.
+int64_t peak_of(const std::function<void()>& f) {
+  reset_peak();
+  f();
+  return allocator_stats().peak_live;
+}
+
+// Both steps in turns, after a look at whether they compute the same.
+std::vector<BenchRow> bench_maps(int64_t T) {
+  Setting s(T);
+  distill::OnlineTeacher teacher(s.student.teacher);
+  distill::Objective objective(*s.student.model, &teacher, {});
+  nn::ModelConfig dense = s.student.config;
+  dense.attention = "dense";
+  auto with_maps = nn::make_model(dense, 1);  // the teacher's weights: the same seed
+  MapObjective maps(*s.student.model, *with_maps);
+  distill::LossTerms of_tiles, of_maps;
+  s.student.store->zero_gradients();
+  objective.run(s.batch, {}, of_tiles);
+  const Tensor gradients = s.student.store->gradients().clone();
+  s.student.store->zero_gradients();
+  maps.run(s.batch, of_maps);
+  for (const auto& [name, value] : of_maps) {
+    const double other = of_tiles.at(name);
+    check(std::fabs(value - other) <= 1e-5 * std::max(1e-2, std::fabs(value)),
+          "bench streamed: the loss ", name, " is ", other, " by tiles and ", value, " by maps");
+  }
+  double scale = 0;
+  const double off = largest_difference(gradients, s.student.store->gradients(), scale);
+  check(off <= 1e-4 * scale, "bench streamed: gradients by tiles and maps differ by ", off, " of ",
+        scale);
+
+  auto tiles_step = [&] {
+    s.step([&] {
+      distill::LossTerms terms;
+      objective.run(s.batch, {}, terms);
+    });
+  };
+  auto maps_step = [&] {
+    s.step([&] {
+      distill::LossTerms terms;
+      maps.run(s.batch, terms);
+    });
+  };
+  const int64_t tiles_peak = peak_of(tiles_step), maps_peak = peak_of(maps_step);
+  auto [tiles_ms, maps_ms] = median_times(tiles_step, maps_step, 6);
+  auto row = [&](const char* name, double ms, int64_t peak) {
+    return BenchRow{.name = name,
+                    .shape = shape_of(T),
+                    .ms = ms,
+                    .rate = double(T) / ms * 1e3,
+                    .unit = "tokens/s",
+                    .ratio = ms / maps_ms,
+                    .peak = peak,
+                    .notes = {{"memory_over_maps", double(peak) / double(maps_peak)},
+                              {"largest_gradient_difference", off / scale}}};
+  };
+  return {row("streamed losses, in turns", tiles_ms, tiles_peak),
+          row("T x T losses", maps_ms, maps_peak)};
+}
+
+}  // namespace
+
+std::vector<BenchRow> bench_streamed() {
+  std::vector<BenchRow> rows = bench_maps(sized(2048, 80));
+  double smallest = 0;
+  for (int64_t T : {1024, 2048, 4096, 8192})
+    rows.push_back(bench_length(sized(T, T / 32), smallest));
+  return rows;
+}
+
+}  // namespace brine::bench
