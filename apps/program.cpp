@@ -8,6 +8,7 @@
 #include "apps/options.h"
 #include "apps/terminal.h"
 #include "apps/version.h"
+#include "autograd/compute_type.h"
 #include "data/file_io.h"
 #include "tensor/device.h"
 #include "tensor/error.h"
@@ -59,6 +60,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
   set_threads(int(everywhere.threads));
+  const ComputeType compute(everywhere.compute == "bf16" ? Dtype::bf16 : Dtype::f32);
   return body.run(
       {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
 }
@@ -87,6 +89,8 @@ void Everywhere::describe(nn::Schema& s) {
   s.field("threads", threads, "Threads that compute; 0 takes all cores",
           {.min = 0, .max = 4096, .transient = true});
   s.field("seed", seed, "Seed of everything random", {.min = 0});
+  s.choice("compute", compute, {"f32", "bf16"},
+           "What layers and convolutions multiply; sums are f32 all the same");
 }
 
 void keep_configuration(const RunContext& context, const std::string& directory) {

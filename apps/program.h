@@ -15,6 +15,7 @@ namespace brine {
 struct Everywhere {
   int64_t threads = 0;
   int64_t seed = 1;
+  std::string compute = "f32";
   void describe(nn::Schema& s);
 };
 

@@ -1,4 +1,5 @@
 // Convolution and upsampling of images.
+#include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "autograd/ops_conv.h"
 #include "tensor/cost_meter.h"
@@ -35,20 +36,23 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convoluti
   int64_t rows = convolved_rows(x.dim(1), w.dim(2), conf);
   check(rows >= 1 && x.dim(2) >= 1, "conv2d: x ", x.shape(), " is smaller than weight ", w.shape(),
         " with dilation ", conf.dilation);
-  Tensor in = x.detach().contiguous(), weight = w.detach().contiguous();
+  const bool half = compute_type() == Dtype::bf16 && x.dtype() == Dtype::f32;
+  auto taken = [half](const Tensor& t) { return half ? t.to(Dtype::bf16) : t; };
+  Tensor in = taken(x.detach().contiguous()), weight = w.detach().contiguous();
   Tensor bias = b.defined() ? b.detach().contiguous() : Tensor();
   Tensor y =
       Tensor::empty({x.dim(0), conf.halo_before + rows + conf.halo_after, x.dim(2), w.dim(0)},
                     x.dtype(), x.device());
-  BRINE_CALL(y, conv2d, y, in, weight, bias, conf);
+  BRINE_CALL(y, conv2d, y, in, taken(weight), bias, conf);
   count_macs(double(x.dim(0) * rows * x.dim(2)) * double(w.numel()));
   Tensor mask = conf.relu ? y : Tensor();
   return record("conv2d", y, {x, w, b},
                 [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = grads.wanted(0) ? Tensor::like(in) : Tensor();
+                  Tensor dx = grads.wanted(0) ? Tensor::empty(in.shape(), dy.dtype(), dy.device())
+                                              : Tensor();
                   Tensor dw = grads.wanted(1) ? grads.accumulate(1) : Tensor();
                   Tensor db = grads.wanted(2) ? grads.accumulate(2) : Tensor();
-                  BRINE_CALL(dy, conv2d_backward, dx, dw, db, dy, in, weight, mask, conf);
+                  BRINE_CALL(dy, conv2d_backward, dx, dw, db, dy, in, taken(weight), mask, conf);
                   if (dx.defined()) grads.set(0, dx);
                 },
                 {in, weight, mask});

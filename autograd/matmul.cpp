@@ -1,4 +1,5 @@
 // Products: batched matmul and the linear layer.
+#include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "tensor/cost_meter.h"
 
@@ -87,24 +88,30 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   int64_t in = w.dim(1), out = w.dim(0), rows = in ? x.numel() / in : 0;
   Shape shape = x.shape();
   shape[shape.rank() - 1] = out;
-  Tensor flat = x.detach().contiguous().view({rows, in}), weight = w.detach();
+  // Few rows are a walk over the weights, which rounding them would only lengthen.
+  constexpr int64_t kFewRows = 32;
+  const bool half =
+      compute_type() == Dtype::bf16 && x.dtype() == Dtype::f32 && rows > kFewRows && in > 0;
+  auto taken = [half](const Tensor& t) { return half ? t.to(Dtype::bf16) : t; };
+  Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
-  BRINE_CALL(y, linear, y.view({rows, out}), flat, weight, b.defined() ? b.detach() : Tensor());
+  BRINE_CALL(y, linear, y.view({rows, out}), flat, taken(weight),
+             b.defined() ? b.detach() : Tensor());
   count_macs(double(y.numel()) * double(in));
   Shape in_shape = x.shape();
   return record("linear", y, {x, w, b},
                 [=](const Tensor& dy, Gradients& grads) {
-                  Tensor g = dy.view({rows, out});
+                  Tensor whole = dy.view({rows, out}), g = taken(whole);
                   if (grads.wanted(0)) {
                     Tensor dx = Tensor::empty({rows, in}, dy.dtype(), dy.device());
-                    BRINE_CALL(dx, matmul, dx, g, weight, false, false, 1.0, 0.0);
+                    BRINE_CALL(dx, matmul, dx, g, taken(weight), false, false, 1.0, 0.0);
                     grads.set(0, dx.view(in_shape));
                   }
                   if (grads.wanted(1)) {
                     Tensor dw = grads.accumulate(1);
                     BRINE_CALL(dw, matmul, dw, g, flat, true, false, 1.0, 1.0);
                   }
-                  if (grads.wanted(2)) BRINE_CALL(g, sum_rows, grads.accumulate(2), g);
+                  if (grads.wanted(2)) BRINE_CALL(whole, sum_rows, grads.accumulate(2), whole);
                 },
                 {flat, weight});
 }

@@ -22,7 +22,8 @@ int64_t piece_rows(const ConvSizes& s, int64_t rows) {
   return (rows + pieces - 1) / pieces;
 }
 
-onednn::ImageConvolution image_of(const ConvSizes& s, const Convolution& conf, int64_t rows) {
+onednn::ImageConvolution image_of(const ConvSizes& s, const Convolution& conf, int64_t rows,
+                                  bool half) {
   return {.rows = rows,
           .columns = s.W,
           .in = s.C,
@@ -30,14 +31,17 @@ onednn::ImageConvolution image_of(const ConvSizes& s, const Convolution& conf, i
           .kernel_t = s.kT,
           .kernel_w = s.kW,
           .dilation = conf.dilation,
-          .stride = conf.stride};
+          .stride = conf.stride,
+          .half = half};
 }
 
 bool is_product(const onednn::ImageConvolution& c) {
   return c.kernel_t == 1 && c.kernel_w == 1 && c.stride == 1;
 }
 
-void product(int64_t M, int64_t N, int64_t K, const float* a, const float* b, bool tb, float* y) {
+template <class T>
+requires(!std::is_same_v<T, double>) void product(int64_t M, int64_t N, int64_t K, const T* a,
+                                                  const T* b, bool tb, float* y) {
   onednn::gemm({.M = M, .N = N, .K = K, .tb = tb, .lda = K, .ldb = tb ? K : N, .ldc = N}, a, b, y);
 }
 
@@ -115,12 +119,14 @@ void convolve_data_gradient(const onednn::ImageConvolution& c, double* dx, const
   }
 }
 
-// ---- f32
-Tensor packed(const ConvSizes& s, const Convolution& conf, onednn::Pass pass, const float* w) {
-  onednn::ImageConvolution c = image_of(s, conf, 64);
+// ---- f32 and bf16
+template <class T>
+requires(!std::is_same_v<T, double>) Tensor
+    packed(const ConvSizes& s, const Convolution& conf, onednn::Pass pass, const T* w) {
+  onednn::ImageConvolution c = image_of(s, conf, 64, std::is_same_v<T, bf16>);
   if (pass == onednn::Pass::data_gradient) c.stride = 1;
-  Tensor to = Tensor::empty({onednn::packed_weights_size(c, pass)});
-  onednn::pack_weights(c, pass, w, to.data<float>());
+  Tensor to = Tensor::empty({onednn::packed_weights_size(c, pass)}, DtypeOf<T>::value);
+  onednn::pack_weights(c, pass, w, to.data<T>());
   return to;
 }
 
@@ -135,25 +141,27 @@ bool is_long_row(int64_t elements) {
   return elements * int64_t(sizeof(T)) >= 4096;
 }
 
-template <class T>
+// x and w are of type T, the rest of type Y.
+template <class T, class Y = T>
 void forward(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf) {
   const ConvSizes s(x, w, conf);
   const int64_t piece = piece_rows(s, s.rows), pieces = (s.rows + piece - 1) / piece;
   const int64_t row = s.W * s.O;
-  const T* bias = b.defined() ? b.data<T>() : nullptr;
-  bool one_by_one = is_product(image_of(s, conf, 1));
+  const Y* bias = b.defined() ? b.data<Y>() : nullptr;
+  constexpr bool half = std::is_same_v<T, bf16>;
+  bool one_by_one = is_product(image_of(s, conf, 1, half));
   Tensor weights = one_by_one ? w : packed(s, conf, onednn::Pass::forward, w.data<T>());
   parallel_for(s.B * pieces, 1, [&](int64_t begin, int64_t) {
     int64_t sequence = begin / pieces, r = begin % pieces * piece;
     int64_t n = std::min(piece, s.rows - r);
     int64_t live = std::clamp<int64_t>(live_rows(conf, sequence, s.rows) - r, 0, n);
-    T* to = y.data<T>() + s.result_row(sequence, r);
+    Y* to = y.data<Y>() + s.result_row(sequence, r);
     const T* from = x.data<T>() + (sequence * s.rows_in + r * conf.stride) * s.W * s.C;
     if (live > 0 && one_by_one) {
       product(n * s.W, s.O, s.C, from, w.data<T>(), true, to);
       bias_relu(to, n * s.W, s.O, bias, conf.relu);
     } else if (live > 0) {
-      onednn::ImageConvolution c = image_of(s, conf, n);
+      onednn::ImageConvolution c = image_of(s, conf, n, half);
       c.bias = bias != nullptr;
       c.relu = conf.relu;
       if (is_long_row<T>(s.W * s.C)) {
@@ -163,15 +171,15 @@ void forward(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf) {
       }
       convolve(c, from, weights.data<T>(), bias, to);
     }
-    std::fill(to + live * row, to + n * row, T(0));
-    if (r == 0) std::fill(to - conf.halo_before * row, to, T(0));
-    if (r + n == s.rows) std::fill(to + n * row, to + (n + conf.halo_after) * row, T(0));
+    std::fill(to + live * row, to + n * row, Y(0));
+    if (r == 0) std::fill(to - conf.halo_before * row, to, Y(0));
+    if (r + n == s.rows) std::fill(to + n * row, to + (n + conf.halo_after) * row, Y(0));
   });
 }
 
 // The gradient that reaches the sums, as the data gradient reads it: row i is row (i - reach) /
 // stride of the result; rows between the strides, outside and of padding are 0. False when all are.
-template <class T>
+template <class T, class Y>
 bool gather_gradient(T* out, int64_t first, int64_t n, int64_t sequence, const ConvSizes& s,
                      const Tensor& dy, const Tensor& y, const Convolution& conf) {
   int64_t live = live_rows(conf, sequence, s.rows), row = s.W * s.O;
@@ -183,34 +191,39 @@ bool gather_gradient(T* out, int64_t first, int64_t n, int64_t sequence, const C
       continue;
     }
     int64_t offset = s.result_row(sequence, r);
-    sum_gradient_row(out, dy.data<T>() + offset, conf.relu ? y.data<T>() + offset : nullptr, row,
+    sum_gradient_row(out, dy.data<Y>() + offset, conf.relu ? y.data<Y>() + offset : nullptr, row,
                      conf.relu);
     any = true;
   }
   return any;
 }
 
-template <class T>
+// w is of type T, the rest of type Y.
+template <class T, class Y = T>
 void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s,
                    const Convolution& conf) {
   const int64_t piece = piece_rows(s, s.rows_in), pieces = (s.rows_in + piece - 1) / piece;
-  bool one_by_one = is_product(image_of(s, conf, 1));
+  constexpr bool half = std::is_same_v<T, bf16>;
+  bool one_by_one = is_product(image_of(s, conf, 1, half));
   Tensor weights = one_by_one ? w : packed(s, conf, onednn::Pass::data_gradient, w.data<T>());
   parallel_for(s.B * pieces, 1, [&](int64_t begin, int64_t) {
     thread_local std::vector<T> sums;
     int64_t sequence = begin / pieces, r = begin % pieces * piece;
     int64_t n = std::min(piece, s.rows_in - r);
     sums.resize(size_t((n + s.reach) * s.W * s.O));
-    T* to = dx.data<T>() + (sequence * s.rows_in + r) * s.W * s.C;
-    bool plain = !conf.relu && conf.stride == 1 && r >= s.reach &&
+    Y* to = dx.data<Y>() + (sequence * s.rows_in + r) * s.W * s.C;
+    bool plain = !half && !conf.relu && conf.stride == 1 && r >= s.reach &&
                  r + n <= live_rows(conf, sequence, s.rows) && !is_long_row<T>(s.W * s.O);
-    const T* from = plain ? dy.data<T>() + s.result_row(sequence, r - s.reach) : sums.data();
-    if (!plain && !gather_gradient(sums.data(), r, n + s.reach, sequence, s, dy, y, conf)) {
-      std::fill(to, to + n * s.W * s.C, T(0));
+    const T* from = sums.data();
+    if constexpr (!half) {
+      if (plain) from = dy.data<T>() + s.result_row(sequence, r - s.reach);
+    }
+    if (!plain && !gather_gradient<T, Y>(sums.data(), r, n + s.reach, sequence, s, dy, y, conf)) {
+      std::fill(to, to + n * s.W * s.C, Y(0));
     } else if (one_by_one) {
       product(n * s.W, s.C, s.O, from, w.data<T>(), false, to);
     } else {
-      onednn::ImageConvolution c = image_of(s, conf, n);
+      onednn::ImageConvolution c = image_of(s, conf, n, half);
       c.stride = 1;
       convolve_data_gradient(c, to, weights.data<T>(), from);
     }
@@ -219,17 +232,37 @@ void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s,
 
 }  // namespace
 
+namespace {
+
+// bf16 where the CPU multiplies it, else the same values in f32.
+Tensor usable(const Tensor& t) {
+  const bool widen = t.dtype() == Dtype::bf16 && !onednn::has_bf16_gemm();
+  return widen ? t.to(Dtype::f32) : t;
+}
+
+}  // namespace
+
 void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
+  x = usable(x);
+  w = usable(w);
+  if (x.dtype() == Dtype::bf16) return forward<bf16, float>(y, x, w, b, conf);
   dispatch_float(x.dtype(), [&]<class T>() { forward<T>(y, x, w, b, conf); });
 }
 
 void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
                      Convolution conf) {
   if (dx.defined()) {
+    w = usable(w);
     const ConvSizes s(x, w, conf);
-    dispatch_float(x.dtype(), [&]<class T>() { data_gradient<T>(dx, dy, w, y, s, conf); });
+    if (w.dtype() == Dtype::bf16) {
+      data_gradient<bf16, float>(dx, dy, w, y, s, conf);
+    } else {
+      dispatch_float(w.dtype(), [&]<class T>() { data_gradient<T>(dx, dy, w, y, s, conf); });
+    }
   }
-  if (dw.defined() || db.defined()) conv2d_weight_gradient(dw, db, dy, x, w, y, conf);
+  if (!dw.defined() && !db.defined()) return;
+  if (x.dtype() == Dtype::bf16) x = x.to(Dtype::f32);
+  conv2d_weight_gradient(dw, db, dy, x, w, y, conf);
 }
 
 }  // namespace brine::BRINE_CPU

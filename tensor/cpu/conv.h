@@ -36,14 +36,15 @@ inline int64_t live_rows(const Convolution& conf, int64_t b, int64_t rows) {
 }
 
 // dy of one row before ReLU: row [W, O] = dy, where y > 0 when conf.relu.
-template <class T>
-void sum_gradient_row(T* row, const T* dy, const T* y, int64_t n, bool relu) {
+template <class T, class Y>
+void sum_gradient_row(T* row, const Y* dy, const Y* y, int64_t n, bool relu) {
   if (!relu) {
-    std::copy(dy, dy + n, row);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) row[i] = T(dy[i]);
     return;
   }
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) row[i] = y[i] > 0 ? dy[i] : T(0);
+  for (int64_t i = 0; i < n; ++i) row[i] = T(y[i] > 0 ? dy[i] : Y(0));
 }
 
 // Adds the gradient of weights and bias; see conv2d_backward. dw or db may be undefined.

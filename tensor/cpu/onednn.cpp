@@ -195,17 +195,19 @@ struct Geometry {
   Dims strides, dilates, left, right;
 };
 
-// pad: rows of zeros before and after, on the token axis. w undefined: in the order it likes.
+// pad: rows of zeros before and after, on the token axis. w undefined: in the order it likes. The
+// data gradient reads y and writes x, so that y is the side that may be bf16.
 Geometry geometry(const ImageConvolution& c, int64_t batch, int64_t pad, Format image,
-                  const Desc* weights) {
+                  const Desc* weights, Pass pass = Pass::forward) {
+  const Type narrow = c.half ? Type::bf16 : Type::f32;
+  const bool reads_x = pass == Pass::forward;
   int64_t reach = (c.kernel_t - 1) * c.dilation, columns = c.dilation * (c.kernel_w - 1) / 2;
   int64_t rows = (c.rows - 1) * c.stride + 1 + reach - 2 * pad;
   Geometry g;
-  g.x = Desc(Dims{batch, c.in, rows, c.columns}, Type::f32, image);
-  g.w =
-      weights ? *weights : Desc(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, Type::f32, Format::any);
+  g.x = Desc(Dims{batch, c.in, rows, c.columns}, reads_x ? narrow : Type::f32, image);
+  g.w = weights ? *weights : Desc(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, narrow, Format::any);
   if (c.bias) g.b = Desc(Dims{c.out}, Type::f32, Format::x);
-  g.y = Desc(Dims{batch, c.out, c.rows, c.columns}, Type::f32, image);
+  g.y = Desc(Dims{batch, c.out, c.rows, c.columns}, reads_x ? Type::f32 : narrow, image);
   g.strides = {c.stride, 1};
   g.dilates = {c.dilation - 1, c.dilation - 1};
   g.left = g.right = {pad, columns};
@@ -227,8 +229,10 @@ Forward::primitive_desc forward_of(const Geometry& g, const dnnl::primitive_attr
 #endif
 }
 
-DataGradient::primitive_desc data_gradient_of(const Geometry& g, const dnnl::primitive_attr& attr) {
-  Forward::primitive_desc hint = forward_of(g, {});
+// `ahead`: of the forward pass, which differs where inputs and results have different types.
+DataGradient::primitive_desc data_gradient_of(const Geometry& g, const Geometry& ahead,
+                                              const dnnl::primitive_attr& attr) {
+  Forward::primitive_desc hint = forward_of(ahead, {});
 #if DNNL_VERSION_MAJOR < 3
   return {DataGradient::desc(kDirect, g.x, g.w, g.y, g.strides, g.dilates, g.left, g.right), attr,
           engine(), hint};
@@ -271,7 +275,7 @@ struct Prepared {
 Format layout_of(const ImageConvolution& c) {
 #if defined(__x86_64__)
   static const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
-  if (avx512 && c.in == 16 && c.out == 16) return Format::nChw16c;
+  if (avx512 && c.in == 16 && c.out == 16 && !c.half) return Format::nChw16c;
 #endif
   return Format::nhwc;
 }
@@ -296,16 +300,17 @@ Prepared make_prepared(ImageConvolution c, Pass pass) {
   }
   int64_t reach = (c.kernel_t - 1) * c.dilation;
   c.rows += reach;
-  Geometry g = geometry(c, 1, reach, Format::nhwc, given);
-  DataGradient::primitive_desc pd = data_gradient_of(g, own_scratchpad());
+  Geometry g = geometry(c, 1, reach, Format::nhwc, given, Pass::data_gradient);
+  Geometry ahead = geometry(c, 1, reach, Format::nhwc, given);
+  DataGradient::primitive_desc pd = data_gradient_of(g, ahead, own_scratchpad());
   return {DataGradient(pd), g.x, pd.weights_desc(), g.b, g.y, pd.scratchpad_desc()};
 }
 
 std::shared_ptr<const Prepared> prepared(const ImageConvolution& c, Pass pass) {
-  using Key = std::array<int64_t, 11>;
+  using Key = std::array<int64_t, 12>;
   static Cache<Key, std::shared_ptr<const Prepared>> cache(kPrimitives);
-  Key key = {int64_t(pass), c.rows,     c.columns, c.in,   c.out, c.kernel_t,
-             c.kernel_w,    c.dilation, c.stride,  c.bias, c.relu};
+  Key key = {int64_t(pass), c.rows,     c.columns, c.in,   c.out,  c.kernel_t,
+             c.kernel_w,    c.dilation, c.stride,  c.bias, c.relu, c.half};
   return cache.get(key, [&] {
     try {
       return std::make_shared<const Prepared>(make_prepared(c, pass));
@@ -324,20 +329,25 @@ dnnl::memory memory_at(const Desc& d, const void* data) {
 
 int64_t packed_weights_size(const ImageConvolution& c, Pass pass) {
   OneThread one;
-  return int64_t(prepared(c, pass)->w.get_size() + 3) / 4;
+  const size_t item = c.half ? 2 : 4;
+  return int64_t((prepared(c, pass)->w.get_size() + item - 1) / item);
 }
 
-void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* packed) {
+namespace {
+
+// w and packed hold what c.half says; the same goes for the two below.
+void pack(const ImageConvolution& c, Pass pass, const void* w, void* packed) {
   OneThread one;
   Desc to = prepared(c, pass)->w;
-  Desc from(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, Type::f32, Format::oihw);
+  Desc from(Dims{c.out, c.in, c.kernel_t, c.kernel_w}, c.half ? Type::bf16 : Type::f32,
+            Format::oihw);
   dnnl::memory source = memory_at(from, w), target = memory_at(to, packed);
   dnnl::reorder(source, target).execute(stream(), source, target);
   stream().wait();
 }
 
-void convolve(const ImageConvolution& c, const float* x, const float* packed, const float* bias,
-              float* y) {
+void run_forward(const ImageConvolution& c, const void* x, const void* packed, const float* bias,
+                 float* y) {
   OneThread one;
   auto kept = prepared(c, Pass::forward);
   const Prepared& p = *kept;
@@ -351,8 +361,7 @@ void convolve(const ImageConvolution& c, const float* x, const float* packed, co
   stream().wait();
 }
 
-void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* packed,
-                            const float* dy) {
+void run_data_gradient(const ImageConvolution& c, float* dx, const void* packed, const void* dy) {
   OneThread one;
   auto kept = prepared(c, Pass::data_gradient);
   const Prepared& p = *kept;
@@ -362,6 +371,46 @@ void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* p
                        {DNNL_ARG_DIFF_DST, memory_at(p.y, dy)},
                        {DNNL_ARG_SCRATCHPAD, memory_at(p.pad, scratch(p.pad.get_size()))}});
   stream().wait();
+}
+
+void check_type(const ImageConvolution& c, bool half) {
+  check(c.half == half, "onednn: the convolution wants ", c.half ? "bf16" : "f32");
+}
+
+}  // namespace
+
+void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* packed) {
+  check_type(c, false);
+  pack(c, pass, w, packed);
+}
+
+void pack_weights(const ImageConvolution& c, Pass pass, const bf16* w, bf16* packed) {
+  check_type(c, true);
+  pack(c, pass, w, packed);
+}
+
+void convolve(const ImageConvolution& c, const float* x, const float* packed, const float* bias,
+              float* y) {
+  check_type(c, false);
+  run_forward(c, x, packed, bias, y);
+}
+
+void convolve(const ImageConvolution& c, const bf16* x, const bf16* packed, const float* bias,
+              float* y) {
+  check_type(c, true);
+  run_forward(c, x, packed, bias, y);
+}
+
+void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* packed,
+                            const float* dy) {
+  check_type(c, false);
+  run_data_gradient(c, dx, packed, dy);
+}
+
+void convolve_data_gradient(const ImageConvolution& c, float* dx, const bf16* packed,
+                            const bf16* dy) {
+  check_type(c, true);
+  run_data_gradient(c, dx, packed, dy);
 }
 
 std::function<void()> convolution_direct(const ImageConvolution& c, int64_t batch, Pass pass,
@@ -385,7 +434,7 @@ std::function<void()> convolution_direct(const ImageConvolution& c, int64_t batc
                  {DNNL_ARG_DST, filled(pd.dst_desc())}};
     if (c.bias) arguments.insert({DNNL_ARG_BIAS, filled(g.b)});
   } else if (pass == Pass::data_gradient) {
-    DataGradient::primitive_desc pd = data_gradient_of(g, {});
+    DataGradient::primitive_desc pd = data_gradient_of(g, g, {});
     primitive = DataGradient(pd);
     arguments = {{DNNL_ARG_DIFF_SRC, filled(pd.diff_src_desc())},
                  {DNNL_ARG_WEIGHTS, filled(pd.weights_desc())},

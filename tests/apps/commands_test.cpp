@@ -61,6 +61,23 @@ TEST_CASE("flops: a table of components beside full attention, from a config alo
   CHECK(f.error.find("nowhere") != std::string::npos);
 }
 
+TEST_CASE(
+    "compute: bf16 changes an evaluation a little, is kept with a run and other words are "
+    "refused") {
+  const World& w = world();
+  const double plain = evaluated("--model student").at("perplexity");
+  const double rounded = evaluated("--model student --compute bf16").at("perplexity");
+  CHECK(rounded != plain);
+  CHECK(rounded == doctest::Approx(plain).epsilon(0.02));
+  w.must(
+      "distill --teacher teacher --data text.txt --out bf16 --steps 2 --batch-size 2 --k 4 "
+      "--columns 8 --compute bf16 --quiet");
+  CHECK(contains(read_all(w.path("bf16/config.toml")), "compute = \"bf16\""));
+  const Finished f = w.run("eval --model student --data text.txt --compute f16");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "compute must be one of"));
+}
+
 TEST_CASE("extend and self-distillation: a student grows and learns at its new length") {
   const World& w = world();
   w.must("extend --model student --positions 48 --out longer");

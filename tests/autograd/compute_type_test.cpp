@@ -1,0 +1,130 @@
+// bf16 compute: what it gives is what f64 gives for the same rounded inputs.
+#include "autograd/compute_type.h"
+
+#include "autograd/ops.h"
+#include "autograd/ops_conv.h"
+#include "tests/gradcheck.h"
+
+namespace brine::test {
+namespace {
+
+Tensor rounded(const Tensor& x) { return x.to(Dtype::bf16).to(Dtype::f64); }
+
+struct Outcome {
+  Tensor y;
+  std::vector<Tensor> gradients;
+};
+
+// One pass forward and backward.
+template <class F>
+Outcome pass(const F& f, const std::vector<Tensor>& inputs, const Tensor& dy) {
+  std::vector<Tensor> leaves, gradients;
+  for (const Tensor& x : inputs) {
+    gradients.push_back(Tensor::zeros_like(x));
+    leaves.push_back(require_grad(x.clone(), gradients.back()));
+  }
+  const Tensor y = f(leaves);
+  backward(y, dy);
+  return {y.detach(), gradients};
+}
+
+// f of f32 inputs under bf16 against f of inputs that were rounded before, in f64: results, then
+// gradients under a gradient that rounding does not change. Gradients of the last `whole` inputs
+// (biases) are sums of the gradient as it came.
+template <class F>
+void check_rounding(const F& f, const std::vector<Tensor>& inputs, const Shape& shape) {
+  const Tensor dy = rounded(normal(shape, 99)).to(Dtype::f32);
+  Outcome got;
+  {
+    const ComputeType compute(Dtype::bf16);
+    got = pass(f, inputs, dy);
+  }
+  std::vector<Tensor> exact;
+  for (const Tensor& x : inputs) exact.push_back(x.rank() == 1 ? x.to(Dtype::f64) : rounded(x));
+  const Outcome wanted = pass(f, exact, dy.to(Dtype::f64));
+  CHECK(close_to_scale(got.y, wanted.y.to(Dtype::f32), 2e-6));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    INFO("gradient of input " << i);
+    CHECK(got.gradients[i].dtype() == Dtype::f32);
+    CHECK(close_to_scale(got.gradients[i], wanted.gradients[i].to(Dtype::f32), 2e-6));
+  }
+  // And it did round: f32 gives something else.
+  const Outcome plain = pass(f, inputs, dy);
+  double most = 0;
+  const std::vector<double> a = got.y.to_vector(), b = plain.y.to_vector();
+  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  CHECK(most > 1e-3);
+}
+
+}  // namespace
+
+TEST_CASE("bf16 compute: linear multiplies rounded inputs and adds in f32, forward and backward") {
+  for (const Shape& s : {Shape{64, 48, 40}, Shape{33, 7, 5}, Shape{300, 129, 65}}) {
+    INFO(s);
+    check_rounding([](const auto& x) { return linear(x[0], x[1], x[2]); },
+                   {normal({s[0], s[1]}, 1), normal({s[2], s[1]}, 2), normal({s[2]}, 3)},
+                   {s[0], s[2]});
+  }
+  check_rounding([](const auto& x) { return linear(x[0], x[1], {}); },
+                 {normal({3, 5, 4, 16}, 1), normal({8, 16}, 2)}, {3, 5, 4, 8});
+}
+
+TEST_CASE("bf16 compute: conv2d, with every kind of border, multiplies rounded inputs") {
+  struct Case {
+    int64_t in, out, kernel;
+    Convolution conf;
+  };
+  const std::vector<Case> cases = {{24, 24, 3, {.relu = true}},
+                                   {16, 16, 3, {.dilation = 2, .halo_before = 4}},
+                                   {5, 3, 3, {.relu = true, .halo_before = 2}},
+                                   {8, 12, 1, {}},
+                                   {6, 7, 3, {.stride = 2}}};
+  for (const Case& c : cases) {
+    INFO(c.in << " -> " << c.out << " kernel " << c.kernel);
+    const int64_t rows = convolved_rows(70, c.kernel, c.conf);
+    auto f = [&](const auto& x) { return conv2d(x[0], x[1], x[2], c.conf); };
+    // ReLU's border may fall either way under rounding: away from 0 by the bias.
+    const Tensor bias = c.conf.relu ? normal({c.out}, 3, Dtype::f32, 40) : normal({c.out}, 3);
+    check_rounding(
+        f, {normal({2, 70, 9, c.in}, 1), normal({c.out, c.in, c.kernel, c.kernel}, 2), bias},
+        {2, c.conf.halo_before + rows, 9, c.out});
+  }
+}
+
+TEST_CASE("bf16 compute: few rows, f64 and whatever runs outside of the scope stay as they are") {
+  const Tensor x = normal({8, 24}, 1), w = normal({6, 24}, 2);
+  const Tensor before = linear(x, w, {});
+  const Tensor exact = linear(x.to(Dtype::f64), w.to(Dtype::f64), {});
+  {
+    const ComputeType compute(Dtype::bf16);
+    CHECK(compute_type() == Dtype::bf16);
+    CHECK(same_bits(linear(x, w, {}), before));
+    CHECK(same_bits(linear(x.to(Dtype::f64), w.to(Dtype::f64), {}), exact));
+    {
+      const ComputeType inner(Dtype::f32);
+      CHECK(compute_type() == Dtype::f32);
+    }
+    CHECK(compute_type() == Dtype::bf16);
+  }
+  CHECK(compute_type() == Dtype::f32);
+  CHECK_THROWS_AS(ComputeType(Dtype::f16), Error);
+}
+
+TEST_CASE("bf16 compute: the same bits with any number of threads") {
+  const ComputeType compute(Dtype::bf16);
+  const std::vector<Tensor> inputs = {normal({700, 96}, 1), normal({200, 96}, 2), normal({200}, 3)};
+  const Tensor dy = normal({700, 200}, 4);
+  auto run = [&] {
+    return pass([](const auto& x) { return linear(x[0], x[1], x[2]); }, inputs, dy);
+  };
+  Outcome first;
+  for (int n : {1, 2, 3}) {
+    Threads set(n);
+    const Outcome out = run();
+    if (n == 1) first = out;
+    CHECK(same_bits(out.y, first.y));
+    for (size_t i = 0; i < 3; ++i) CHECK(same_bits(out.gradients[i], first.gradients[i]));
+  }
+}
+
+}  // namespace brine::test
