@@ -77,12 +77,15 @@ nn::Json to_json(const char* suite, const BenchRow& row) {
 struct Bench {
   std::vector<std::string> what;
   std::string model, tokenizer, data;
+  std::vector<int64_t> tokens;
   bool json = false, quick = false;
 
   void describe(nn::Schema& s) {
     s.choice("what", what, suite_names(), "What to measure; none given: everything",
              {.positional = true});
     s.field("model", model, "A trained causal student, for the suite trained");
+    s.field("tokens", tokens, "Lengths for the suite trained; none given: 2048 to 131072",
+            {.min = 16});
     s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
     s.field("data", data, "Text file, for the suites trained and tokenizer");
     s.field(
@@ -124,7 +127,7 @@ struct Bench {
       show(suite.name, suite.run());
     }
     if (!model.empty() && !data.empty() && (what.empty() || named("trained")))
-      show("trained", bench::bench_trained(model, data));
+      show("trained", bench::bench_trained(model, data, tokens));
     if (!tokenizer.empty() && !data.empty() && (what.empty() || named("tokenizer")))
       show("tokenizer", bench::bench_tokenizer(tokenizer, data));
     if (!json) return 0;

@@ -83,8 +83,10 @@ std::vector<BenchRow> bench_encoder();
 std::vector<BenchRow> bench_decode();
 // The block and the sparse path of a trained causal student, under its own masks and under columns
 // drawn at random, beside softmax over all keys (flash): q, k and v of its last layer while it
-// reads the text file `data`. A student of fewer positions is extended. ratio: see the names.
-std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data);
+// reads the text file `data` at these lengths (none: 2048 to 131072). A student of fewer positions
+// is extended. ratio: see the names.
+std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data,
+                                    std::vector<int64_t> lengths);
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.
 std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data);
 

@@ -1,5 +1,6 @@
 // The block of a trained student at growing lengths: q, k, v and masks that come from a real text,
 // beside masks of columns drawn at random and softmax over all keys.
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -15,11 +16,11 @@
 namespace brine::bench {
 namespace {
 
-// The lengths asked for, and two at which softmax over all keys would take minutes.
-std::vector<int64_t> lengths() {
+std::vector<int64_t> usual_lengths() {
   return is_quick() ? std::vector<int64_t>{48, 96}
                     : std::vector<int64_t>{2048, 4096, 8192, 16384, 65536, 131072};
 }
+// Softmax over all keys would take minutes beyond, a backward pass more than 8 GB.
 int64_t longest_full() { return sized(16384, 96); }
 int64_t coo_length() { return sized(8192, 96); }
 int64_t longest_backward() { return sized(65536, 96); }
@@ -43,12 +44,9 @@ class Trained {
     const Tensor random = random_columns();
     for (bool train : {false, true}) {
       if (train && T_ > longest_backward()) continue;
-      double full = 0;
-      if (T_ <= longest_full()) {
-        full = block("flash, softmax over all keys", *flash_.attention, Tensor(), train, 0);
-      }
-      block("block, its own masks", *layer_.method, Tensor(), train, full);
-      block("block, random columns", *layer_.method, random, train, full);
+      if (T_ <= longest_full()) block("flash, softmax over all keys", *flash_.attention, {}, train);
+      block("block, its own masks", *layer_.method, {}, train);
+      block("block, random columns", *layer_.method, random, train);
     }
     trim();
     sparse("its own masks", layer_.selected);
@@ -60,39 +58,50 @@ class Trained {
   }
 
  private:
+  std::function<void()> pass(nn::Attention& method, const Tensor& selected, bool train) const {
+    return [this, &method, selected, train] {
+      nn::Tap tap("bench");
+      if (selected.defined()) tap.force("selected", selected);
+      const nn::AttentionInput in = layer_.input(selected.defined() ? &tap : nullptr);
+      if (train) {
+        backward(method.forward(in), layer_.dy);
+      } else {
+        NoGrad off;
+        method.forward(in);
+      }
+    };
+  }
+
   // Every row as many columns as its budget allows, whichever.
   Tensor random_columns() const {
     return select_columns(noise(layer_.selected.shape(), 7), {}, {.k = k_}).selected;
   }
 
-  // ratio: time of softmax over all keys over this one's.
-  double block(const char* name, nn::Attention& method, const Tensor& selected, bool train,
-               double full) {
-    auto run = [&] {
-      nn::Tap tap(name);
-      if (selected.defined()) tap.force("selected", selected);
-      if (train) {
-        backward(method.forward(layer_.input(selected.defined() ? &tap : nullptr)), layer_.dy);
-      } else {
-        NoGrad off;
-        method.forward(layer_.input(selected.defined() ? &tap : nullptr));
-      }
-    };
+  // ratio: time of softmax over all keys over this one's, both in turns.
+  void block(const char* name, nn::Attention& method, const Tensor& selected, bool train) {
+    const std::function<void()> run = pass(method, selected, train);
     run();
     const int64_t before = allocator_stats().live;
     reset_peak();
-    const double ms = median_time(run, 0.5);
+    run();
     const int64_t peak = allocator_stats().peak_live;
+    double ms, ratio = 0;
+    if (&method != flash_.attention.get() && T_ <= longest_full()) {
+      const auto [own, full] = median_times(run, pass(*flash_.attention, {}, train), 2);
+      ms = own;
+      ratio = full / own;
+    } else {
+      ms = median_time(run, 0.5);
+    }
     rows_.push_back({.name = join(name, train ? ", fwd + bwd" : ", fwd"),
                      .shape = join(shape_),
                      .ms = ms,
                      .rate = double(T_) / ms * 1e3,
                      .unit = "tokens/s",
-                     .ratio = full / ms,
+                     .ratio = ratio,
                      .peak = peak,
                      .notes = {{"us_per_token", ms * 1e3 / double(T_)},
                                {"block_bytes_per_token", double(peak - before) / double(T_)}}});
-    return ms;
   }
 
   // The sparse kernels. share: gathered bytes over what the same threads read out of a cache that
@@ -135,10 +144,13 @@ class Trained {
 
 }  // namespace
 
-std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data) {
-  const std::vector<int32_t> ids = student_tokens(model, data, lengths().back());
+std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data,
+                                    std::vector<int64_t> lengths) {
+  if (lengths.empty()) lengths = usual_lengths();
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const std::vector<int32_t> ids = student_tokens(model, data, longest);
   std::vector<BenchRow> rows;
-  for (int64_t T : lengths()) {
+  for (int64_t T : lengths) {
     Trained(model, {ids.begin(), ids.begin() + T}, rows).measure();
     trim();
   }
