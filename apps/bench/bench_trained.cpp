@@ -28,7 +28,9 @@ int64_t longest_backward() { return sized(65536, 96); }
 class Trained {
  public:
   Trained(const std::string& path, const std::vector<int32_t>& ids, std::vector<BenchRow>& rows)
-      : rows_(rows), T_(int64_t(ids.size())), layer_(path, ids) {
+      : rows_(rows),
+        T_(int64_t(ids.size())),
+        layer_(path, ids, /*gradients=*/int64_t(ids.size()) <= longest_backward()) {
     const Tensor& q = layer_.leaves[0];
     shape_ = q.shape();
     const nn::ModelShape& sizes = layer_.model.model->shape();

@@ -21,11 +21,12 @@ std::vector<int32_t> student_tokens(const std::string& model, const std::string&
   return out;
 }
 
-TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& ids) {
+TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,
+                           bool gradients) {
   const int64_t T = int64_t(ids.size());
   model = distill::load_model(path);
   if (model.config.shape().max_positions < T) model = distill::extend_positions(model, T);
-  model.store->add_gradients();
+  if (gradients) model.store->add_gradients();
   nn::Model& net = *model.model;
   nn::Schema keys;
   model.config.method().describe(keys);
@@ -41,7 +42,7 @@ TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& 
   }
   for (const char* name : {"q", "k", "v"}) {
     const Tensor t = tap.get(name).detach().contiguous();
-    leaves.push_back(require_grad(t, Tensor::zeros_like(t)));
+    leaves.push_back(gradients ? require_grad(t, Tensor::zeros_like(t)) : t);
   }
   selected = tap.get("selected");
   dy = Tensor::full(tap.get("context").shape(), 1);

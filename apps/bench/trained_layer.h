@@ -13,7 +13,8 @@ std::vector<int32_t> student_tokens(const std::string& model, const std::string&
 
 // The last layer of a student that reads `ids`; extended where it has fewer positions.
 struct TrainedLayer {
-  TrainedLayer(const std::string& path, const std::vector<int32_t>& ids);
+  // With `gradients`, q, k and v are leaves of a tape and the parameters have gradients.
+  TrainedLayer(const std::string& path, const std::vector<int32_t>& ids, bool gradients = true);
   nn::AttentionInput input(nn::Tap* tap = nullptr) const {
     return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = dy, .tap = tap};
   }
