@@ -51,8 +51,6 @@ std::string without(std::string name, const std::string& ending) {
   return name;
 }
 
-bool is_tar(std::string_view head) { return head.size() == 512 && head.substr(257, 5) == "ustar"; }
-
 void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int depth,
             const Visit& visit) {
   check(depth < kDeepest, source->name(), ": has more than ", kDeepest,

@@ -38,8 +38,12 @@ std::unique_ptr<ByteSource> open_file_source(const Path& path);
 // Both take one or more compressed streams in a row; damage and a missing end are errors.
 std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> inner);
 std::unique_ptr<ByteSource> unxz(std::unique_ptr<ByteSource> inner);
-// Calls visit for every regular file of a tar archive (ustar, GNU, pax), in order. The source it is
-// given is named "ARCHIVE: MEMBER" and lives until visit returns; what is left of it is skipped.
+// Whether the first 512 bytes of a file are a tar header: by its magic, or its checksum.
+bool is_tar(std::string_view head);
+// Calls visit for every regular file of a tar archive (v7, ustar, GNU, pax), in order. The source
+// it is given is named "ARCHIVE: MEMBER" and lives until visit returns; what is left of it is
+// skipped, as are directories, links and devices. Sparse files, parts of other volumes and members
+// of unknown type are errors.
 void for_each_tar_member(ByteSource& archive,
                          const std::function<void(std::unique_ptr<ByteSource>)>& visit);
 

@@ -35,11 +35,13 @@ inline std::string xz_of(const std::string& text) {
   return out;
 }
 
-inline std::string tar_member(const std::string& name, const std::string& content, char type) {
+// A member; its header tells of `size` bytes, -1: of those that it has.
+inline std::string tar_member(const std::string& name, const std::string& content, char type,
+                              int64_t size = -1) {
   std::string block(512, '\0');
   block.replace(0, std::min<size_t>(name.size(), 100), name.substr(0, 100));
   char field[16];
-  std::snprintf(field, sizeof field, "%011zo", content.size());
+  std::snprintf(field, sizeof field, "%011zo", size < 0 ? content.size() : size_t(size));
   block.replace(124, 11, field);
   block[156] = type;
   block.replace(257, 8,
@@ -52,6 +54,14 @@ inline std::string tar_member(const std::string& name, const std::string& conten
   std::snprintf(field, sizeof field, "%06o", sum);
   block.replace(148, 7, std::string(field, 7));
   return block + content + std::string((512 - content.size() % 512) % 512, '\0');
+}
+
+// One record of a pax header, with its own length in front.
+inline std::string pax_record(const std::string& key, const std::string& value) {
+  const std::string rest = " " + key + "=" + value + "\n";
+  size_t length = rest.size() + 1;
+  while (std::to_string(length).size() + rest.size() != length) ++length;
+  return std::to_string(length) + rest;
 }
 
 // Regular files; names over 100 characters in GNU's way.
