@@ -89,7 +89,7 @@ DumpManifest read_manifest(const Path& dir) {
   check(std::filesystem::exists(path), where, ": is not there, so ", dir.string(),
         " is not a dump");
   std::string text = read_file(path, kMostManifestBytes);
-  Json json = parse_json_or_discard(text);
+  Json json = parse_json_or_discard(text, where);
   check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check(get<std::string>(where, json, "format") == kFormat, where, ": is not of a dump");
   int64_t version = get<int64_t>(where, json, "version");

@@ -45,7 +45,7 @@ void rethrow_naming(const std::string& path) {
 
 Json parse_json(const std::string& text, const std::string& path) {
   refuse_deep(text, path);
-  return reading(path, [&] { return brine::parse_json(text); });
+  return reading(path, [&] { return brine::parse_json(text, path); });
 }
 
 const Json& member(const Json& object, const char* key) {

@@ -22,7 +22,7 @@ constexpr uint64_t kMaxIndexBytes = 100'000'000;
 // Tensors by shard, as the index has them.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
   std::map<std::string, std::vector<std::string>> shards;
-  ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes));
+  ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes), file);
   check(!json.is_discarded(), file, ": not JSON");
   auto map = json.is_object() ? json.find("weight_map") : json.end();
   check(json.is_object() && map != json.end() && map->is_object(), file, ": has no weight_map");

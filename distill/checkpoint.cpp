@@ -153,7 +153,7 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   check(text.ends_with(checksum_tail(body)), name, ": is damaged (its checksum does not match)");
   CheckpointManifest manifest;
   try {
-    ordered_json json = parse_ordered_json(text);
+    ordered_json json = parse_ordered_json(text, name);
     check(json.at("format") == kFormat, name, ": is not the manifest of a checkpoint");
     manifest.version = whole<int>(json, "version", name);
     if (manifest.version > kCheckpointVersion) {

@@ -26,7 +26,7 @@ std::string config_file(const std::string& directory) {
 }
 
 nn::Json read_config(const std::string& file) {
-  nn::Json json = parse_json_or_discard(data::read_file(file, 16 << 20));
+  nn::Json json = parse_json_or_discard(data::read_file(file, 16 << 20), file);
   check(!json.is_discarded(), file, ": not JSON");
   return json;
 }

@@ -219,7 +219,7 @@ std::vector<std::string> Trainer::resume() {
   check(latest.good.has_value(), parts_.run_dir, ": no good checkpoint to resume from");
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
-  nn::Json state = parse_ordered_json(data::read_file(file));
+  nn::Json state = parse_ordered_json(data::read_file(file), file);
   std::vector<std::string> changed =
       nn::differences(state.at("configuration"), parse_ordered_json(parts_.configuration));
   if (!changed.empty()) {

@@ -203,6 +203,10 @@ TEST_CASE("tokenizer files: a malformed tokenizer.json gives one line") {
   has(refusal_of_text(""), "tokenizer.json: ");
   has(refusal_of_text("{\"model\": {\n"), "line 2");
   has(refusal_of_text("{\"model\": \"\xff\"}"), "UTF-8");
+  std::string twice = read_text(kTokenizerGolden + "tokenizer.json");
+  const std::string vocab = "\"vocab\": {";
+  twice.insert(twice.find(vocab) + vocab.size(), "\"a\": 70, ");
+  has(refusal_of_text(twice), "tokenizer.json: key \"a\" is there twice");
 }
 
 TEST_CASE("tokenizer files: every cut of a tokenizer.json is refused") {
@@ -250,6 +254,11 @@ TEST_CASE("tokenizer files: malformed vocab.json and merges.txt") {
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("line 42: token 'qqq'"), Error);
   std::filesystem::remove(dir + "/merges.txt");
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("merges.txt: "), Error);
+  std::string vocab = read_text(dir + "/vocab.json");
+  vocab.insert(vocab.find('{') + 1, "\"a\": 7, ");
+  write_text(dir + "/vocab.json", vocab);
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), (dir + "/vocab.json: key \"a\" is there twice").c_str(),
+                       Error);
   write_text(dir + "/vocab.json", "[]");
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("vocab.json: "), Error);
 }

@@ -172,6 +172,8 @@ TEST_CASE("model: what a config.json asks for and Brine has not is refused by na
   CHECK(refusal(none) == "config.json: has no ffn_dim");
   data::write_file_atomic(none + "/config.json", "{");
   CHECK(refusal(none) == "config.json: not JSON");
+  data::write_file_atomic(none + "/config.json", "{\"ffn_dim\": 1, \"ffn_dim\": 2}");
+  CHECK(refusal(none) == "config.json: key \"ffn_dim\" is there twice");
 }
 
 TEST_CASE("model: an index that lies is refused, naming the tensor or the shard") {
@@ -209,6 +211,12 @@ TEST_CASE("model: an index that lies is refused, naming the tensor or the shard"
   CHECK(with([&](const std::string& dir) {
           data::write_file_atomic(dir + "/model.safetensors.index.json", "[1,");
         }) == index + "not JSON");
+  CHECK(with([&](const std::string& dir) {  // as text: a JSON value has every key once
+          std::string text = data::read_file(dir + "/model.safetensors.index.json");
+          const size_t at = text.find("\"" + bias + "\"");
+          text.insert(at, "\"" + bias + "\": \"model-00009-of-00009.safetensors\", ");
+          data::write_file_atomic(dir + "/model.safetensors.index.json", text);
+        }) == index + "key \"" + bias + "\" is there twice");
   CHECK(with([&](const std::string& dir) {  // one tensor in two shards
           std::string shard = first_shard(dir);
           data::Safetensors file{data::Path(dir) / shard};
