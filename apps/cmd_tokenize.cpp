@@ -10,7 +10,7 @@ namespace brine {
 namespace {
 
 struct Tokenize {
-  std::string tokenizer, out, key = "text", separator = "auto";
+  std::string tokenizer, out, key = "text", separator = "auto", joining = "documents";
   std::vector<std::string> files;
   int64_t shard_mib = 256;
 
@@ -23,10 +23,13 @@ struct Tokenize {
     s.field("key", key, "Key of the text in a line of .jsonl");
     s.field("separator", separator,
             "Token after every document; auto: the tokenizer's eos where it has one; none");
+    s.choice("joining", joining, {"documents", "lines"},
+             "lines: one document, the lines of the text files joined as the protocols of brine "
+             "eval join them (docs/evaluation.md)");
     s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1, .max = 1 << 20});
   }
 
-  int run(const RunContext&);
+  int run(const RunContext& context);
 };
 
 std::optional<int32_t> separator_id(const std::string& separator, const data::Tokenizer& t) {
@@ -41,11 +44,19 @@ std::optional<int32_t> separator_id(const std::string& separator, const data::To
   return id;
 }
 
-int Tokenize::run(const RunContext&) {
+int Tokenize::run(const RunContext& context) {
+  const bool lines = joining == "lines";
+  if (lines) {
+    check(separator == "auto" || separator == "none",
+          "tokenize: --joining lines has no use for --separator ", separator);
+    check(!context.keys.find("key")->given, "tokenize: --joining lines has no use for --key");
+    separator = "none";
+  }
   std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // a cache of words for each thread
   for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(tokenizer));
   data::TokenizeOptions options{.documents = {.key = key},
                                 .separator = separator_id(separator, *tokenizers[0]),
+                                .joined_lines = lines,
                                 .shard_bytes = uint64_t(shard_mib) << 20};
   const auto start = std::chrono::steady_clock::now();
   const data::TokenManifest m = data::tokenize_files(files, out, tokenizers, options);

@@ -79,6 +79,7 @@ std::string describe_shards(const std::string& path, bool verify) {
       << "  tokens     " << m.tokens << " of " << 8 * m.width << " bits, vocabulary "
       << m.vocab_size << "\n  documents  " << m.documents;
   if (m.separator) out << ", each followed by token " << *m.separator;
+  if (m.joined_lines) out << ", the lines of the sources joined";
   out << "\n  tokenizer  " << m.tokenizer_hash << "\n  sources    " << m.sources.size() << "\n"
       << "  shards     " << m.shards.size() << ", " << bytes_text(uint64_t(m.tokens * m.width))
       << "\n";
@@ -188,7 +189,7 @@ std::string describe_run(const std::string& path, bool tensors) {
 std::string manifest_format(const fs::path& dir) {
   const fs::path file = dir / "manifest.json";
   if (!fs::exists(file)) return "";
-  const nn::Json json = parse_json_or_discard(data::read_file(file));
+  const nn::Json json = parse_json_or_discard(data::read_file(file), file.string());
   check(!json.is_discarded(), file.string(), ": not JSON");
   const bool has = json.is_object() && json.contains("format") && json["format"].is_string();
   return has ? json["format"].get<std::string>() : "";

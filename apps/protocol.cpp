@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/corpus.h"
+#include "data/token_shards.h"
 
 namespace brine {
 namespace {
@@ -41,6 +42,23 @@ std::string joined(const std::vector<std::string>& names) {
   return out;
 }
 
+// Shards stand for text when they hold its lines joined: the same tokens, whatever was cut.
+std::vector<int32_t> tokens_of(const Protocol& p, const data::Tokenizer& tokenizer) {
+  for (const std::string& file : p.files) {
+    if (!std::filesystem::is_directory(file)) continue;
+    const data::TokenManifest manifest = data::read_token_manifest(file);
+    check(manifest.joined_lines, file, ": protocol ", p.name,
+          " joins the lines of text files, these shards hold whole documents; brine tokenize "
+          "--joining lines makes such that can be used");
+    check(p.files.size() == 1, file, ": protocol ", p.name,
+          " takes one directory of shards alone: what stands between two texts is tokenised with "
+          "them");
+    const data::TokenCorpus corpus = data::load_corpus({file}, tokenizer, 2);
+    return corpus.tokens->slice(0, corpus.tokens->size());
+  }
+  return tokenizer.encode(data::read_joined_lines(p.files));
+}
+
 }  // namespace
 
 const std::vector<std::string>& protocol_names() {
@@ -67,17 +85,13 @@ Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& to
   p.stride = !facts.strided ? p.window : request.stride ? request.stride : p.window / 2;
   check(p.stride <= p.window, "eval: --stride ", p.stride, " skips tokens: windows have ",
         p.window);
-  for (const std::string& file : p.files) {
-    check(!std::filesystem::is_directory(file), file, ": protocol ", p.name,
-          " joins the lines of text files, this is a directory");
-  }
   if (facts.bos) {
     p.tokens = put_in_front(tokenizer);
     p.bos = p.tokens.empty() ? "no BOS (the tokenizer has none in front of a text)" : "BOS";
     for (int32_t id : p.tokens) p.bos += " " + tokenizer.token_of(id);
     if (!p.tokens.empty()) p.bos += " once in front";
   }
-  const std::vector<int32_t> text = tokenizer.encode(data::read_joined_lines(p.files));
+  const std::vector<int32_t> text = tokens_of(p, tokenizer);
   p.tokens.insert(p.tokens.end(), text.begin(), text.end());
   const auto size = int64_t(p.tokens.size());
   check(facts.strided ? size >= 2 : size >= p.window, joined(p.files), ": ", size,

@@ -33,7 +33,8 @@ struct ProtocolRequest {
   int64_t stride = 0;     // 0: half of the window; only of "stride"
   int64_t positions = 0;  // of the model; a longer window is an error
 };
-// Reads and tokenises the files. Throws when the text fills no window.
+// Reads and tokenises the files, or maps one directory of token shards of joined lines. Throws when
+// the text fills no window.
 Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& tokenizer);
 
 // All of it in one sentence, and as an object; `scored` windows of them, `predicted` tokens.

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "data/file_io.h"
+#include "data/joined_lines.h"
 #include "data/sha256.h"
 #include "data/token_shards.h"
 #include "data/token_shards_format.h"
@@ -15,6 +16,7 @@
 namespace brine::data {
 namespace {
 
+constexpr size_t kBlock = 1 << 20;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 void refuse_malformed(const std::string& path, const std::string& text) {
@@ -36,25 +38,14 @@ std::string read_text(const std::string& path) {
 }
 
 std::string read_joined_lines(const std::vector<std::string>& files) {
-  check(!files.empty(), "corpus: no text files");
-  auto blank = [](std::string_view line) {
-    for (size_t at = 0; at < line.size();)
-      if (char_class(next_char(line, at)) != CharClass::kSpace) return false;
-    return true;
-  };
+  JoinedLines lines(files);
   std::string out;
-  bool first = true;
-  for (const std::string& file : files) {
-    const std::string text = read_text(file);
-    for (size_t at = 0, end = 0; at < text.size(); at = end) {
-      end = std::min(text.find('\n', at), text.size() - 1) + 1;
-      if (!first) out += "\n\n";
-      first = false;
-      const std::string_view line = std::string_view(text).substr(at, end - at);
-      if (!blank(line)) out += line;
-    }
+  for (size_t have = 0;;) {
+    out.resize(have + kBlock);
+    const size_t n = lines.read(out.data() + have, kBlock);
+    out.resize(have += n);
+    if (n == 0) return out;
   }
-  return out;
 }
 
 std::vector<int32_t> TokenCorpus::window(int64_t i) const {

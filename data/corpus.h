@@ -15,9 +15,7 @@ namespace brine::data {
 // no UTF-8 are errors, the latter with the offset in the file of the first of them.
 std::string read_text(const std::string& path);
 
-// The lines of all files with two newlines between them, as evaluations join WikiText: a line keeps
-// its own newline, a blank one (white space only) becomes the empty text. For lines "a", "", "b":
-// "a\n" "\n\n" "" "\n\n" "b\n".
+// All of JoinedLines (joined_lines.h): the lines of the files with two newlines between them.
 std::string read_joined_lines(const std::vector<std::string>& files);
 
 // A corpus cut into windows of T tokens that do not overlap; what is left at the end fills no

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/joined_lines.h"
 #include "data/unicode.h"
 #include "tensor/error.h"
 #include "tensor/json.h"
@@ -57,25 +58,16 @@ class Reader {
     if (bare.ends_with(".jsonl"))
       read_lines(source);
     else
-      read_text(source);
+      read_text(source, true);
   }
 
- private:
-  bool fill(ByteSource& source) {
-    const size_t before = held_.size();
-    held_.resize(before + options_.piece_bytes);
-    const size_t n = source.read(held_.data() + before, options_.piece_bytes);
-    held_.resize(before + n);
-    return n > 0;
-  }
-
-  void read_text(ByteSource& source) {
+  void read_text(ByteSource& source, bool may_be_marked) {
     held_.clear();
     bool begins = true, more = true;
     uint64_t base = 0;
     while (more) {
       while (held_.size() <= options_.piece_bytes && (more = fill(source))) continue;
-      if (begins && base == 0 && held_.starts_with(kByteOrderMark))
+      if (may_be_marked && begins && base == 0 && held_.starts_with(kByteOrderMark))
         drop(kByteOrderMark.size(), base);
       if (!more) break;
       if (const size_t cut = last_cut(held_, options_.piece_bytes, tokenizer_)) {
@@ -95,6 +87,15 @@ class Reader {
       drop(cut, base);
     }
     if (!held_.empty() || !begins) put(held_, begins, true, source.name(), base);
+  }
+
+ private:
+  bool fill(ByteSource& source) {
+    const size_t before = held_.size();
+    held_.resize(before + options_.piece_bytes);
+    const size_t n = source.read(held_.data() + before, options_.piece_bytes);
+    held_.resize(before + n);
+    return n > 0;
   }
 
   void drop(size_t count, uint64_t& base) {
@@ -134,7 +135,7 @@ class Reader {
     if (number == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string where = join(file, ":", number);
-    const nlohmann::ordered_json json = parse_json_or_discard(line);
+    const nlohmann::ordered_json json = parse_json_or_discard(line, where);
     check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object in UTF-8");
     const auto found = json.find(options_.key);
     check(found != json.end(), where, ": key \"", options_.key, "\" is missing");
@@ -182,6 +183,13 @@ void read_documents(const Path& path, const Tokenizer& tokenizer, const Document
   Reader reader(tokenizer, options, put);
   for_each_file(path,
                 [&](ByteSource& source, const std::string& bare) { reader.read(source, bare); });
+}
+
+void read_joined_document(const std::vector<std::string>& files, const Tokenizer& tokenizer,
+                          const DocumentOptions& options,
+                          const std::function<void(const DocumentPiece&)>& put) {
+  JoinedLines lines(files, options.most_line);
+  Reader(tokenizer, options, put).read_text(lines, false);
 }
 
 }  // namespace brine::data

@@ -29,6 +29,12 @@ struct DocumentOptions {
 void read_documents(const Path& path, const Tokenizer& tokenizer, const DocumentOptions& options,
                     const std::function<void(const DocumentPiece&)>& put);
 
+// The same of one document, the lines of all files joined by two newlines (joined_lines.h). Files
+// are text as it is: neither archives nor lines of JSON are unwrapped.
+void read_joined_document(const std::vector<std::string>& files, const Tokenizer& tokenizer,
+                          const DocumentOptions& options,
+                          const std::function<void(const DocumentPiece&)>& put);
+
 // The last place in text[0, limit] at which it may be cut: before a space or newline that follows
 // something else, where the tokens of some bytes around are those of their two halves. 0: none.
 size_t last_cut(std::string_view text, size_t limit, const Tokenizer& tokenizer);

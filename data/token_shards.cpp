@@ -56,7 +56,8 @@ const Json& list(const std::string& where, const Json& object, const char* key) 
 
 void check_sums(const std::string& where, const TokenManifest& m) {
   int64_t tokens = 0;
-  std::set<std::string> names = {m.starts.name};
+  std::set<std::string> names = {kTokenManifest};
+  check(names.insert(m.starts.name).second, where, ": file \"", m.starts.name, "\" is this one");
   for (const TokenShard& shard : m.shards) {
     check(shard.count > 0 && shard.count <= kMostTokens - tokens, where, ": shard \"", shard.name,
           "\" cannot hold ", shard.count, " tokens");
@@ -91,7 +92,7 @@ TokenManifest read_token_manifest(const Path& dir) {
   const std::string where = path.string();
   check(is_token_shards(dir), dir.string(), ": is a directory without ", kTokenManifest,
         ": no token shards, or half-written ones");
-  const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes));
+  const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes), where);
   check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check(get<std::string>(where, json, "format") == kTokenFormat, where, ": is not of token shards");
   const auto version = get<int64_t>(where, json, "version");
@@ -110,6 +111,13 @@ TokenManifest read_token_manifest(const Path& dir) {
     check(id >= 0 && id < m.vocab_size, where, ": separator ", id, " is outside the vocabulary");
     m.separator = int32_t(id);
   }
+  if (json.contains("joining")) {
+    const auto joining = get<std::string>(where, json, "joining");
+    check(joining == kJoinedLines || joining == kDocuments, where, ": joining is neither ",
+          kDocuments, " nor ", kJoinedLines);
+    m.joined_lines = joining == kJoinedLines;
+  }
+  check(!m.joined_lines || !m.separator, where, ": joined lines have no separator");
   m.tokens = get_count(where, json, "tokens");
   m.documents = get_count(where, json, "documents");
   for (const Json& source : list(where, json, "sources")) {

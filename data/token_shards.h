@@ -28,6 +28,7 @@ struct TokenManifest {
   int64_t vocab_size = 0;                 // every id is below
   int64_t width = 2;                      // bytes of a token, 2 or 4, little-endian
   std::optional<int32_t> separator = {};  // the token after every document
+  bool joined_lines = false;              // the files are one document, JoinedLines
   int64_t tokens = 0, documents = 0;      // separators are among the tokens
   std::vector<std::string> sources = {};  // names of the files that were read
   std::vector<TokenShard> shards = {};    // in order

@@ -118,6 +118,7 @@ TokenManifest TokenShardWriter::finish() {
                                  {"vocab_size", manifest_.vocab_size},
                                  {"dtype", manifest_.width == 2 ? "u16" : "u32"},
                                  {"separator", nullptr},
+                                 {"joining", manifest_.joined_lines ? kJoinedLines : kDocuments},
                                  {"tokens", manifest_.tokens},
                                  {"documents", manifest_.documents},
                                  {"sources", manifest_.sources}};

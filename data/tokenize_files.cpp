@@ -52,19 +52,22 @@ void encode_jobs(JobQueue& jobs, const Tokenizer& tokenizer) {
 struct Stopped {};
 
 void read_jobs(const std::vector<std::string>& files, const Tokenizer& tokenizer,
-               const DocumentOptions& options, JobQueue& in_order, JobQueue& jobs) {
+               const TokenizeOptions& options, JobQueue& in_order, JobQueue& jobs) {
   auto job = std::make_shared<Job>();
   auto hand_over = [&] {
     if (job->parts.empty()) return;
     if (!in_order.push(job) || !jobs.push(job)) throw Stopped();
     job = std::make_shared<Job>();
   };
-  for (const std::string& file : files) {
-    read_documents(file, tokenizer, options, [&](const DocumentPiece& piece) {
-      job->text += piece.text;
-      job->parts.push_back({.end = job->text.size(), .begins = piece.begins, .ends = piece.ends});
-      if (job->text.size() >= kJobBytes) hand_over();
-    });
+  auto put = [&](const DocumentPiece& piece) {
+    job->text += piece.text;
+    job->parts.push_back({.end = job->text.size(), .begins = piece.begins, .ends = piece.ends});
+    if (job->text.size() >= kJobBytes) hand_over();
+  };
+  if (options.joined_lines) {
+    read_joined_document(files, tokenizer, options.documents, put);
+  } else {
+    for (const std::string& file : files) read_documents(file, tokenizer, options.documents, put);
   }
   hand_over();
 }
@@ -85,10 +88,12 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
                              const std::vector<std::unique_ptr<Tokenizer>>& tokenizers,
                              const TokenizeOptions& options) {
   check(!files.empty() && !tokenizers.empty(), "tokenize: no files");
+  check(!options.joined_lines || !options.separator, "tokenize: joined lines have no separator");
   const Tokenizer& tokenizer = *tokenizers.front();
   TokenManifest about{.tokenizer_hash = tokenizer.hash(),
                       .vocab_size = tokenizer.vocab_size(),
-                      .separator = options.separator};
+                      .separator = options.separator,
+                      .joined_lines = options.joined_lines};
   for (const std::string& file : files) about.sources.push_back(Path(file).filename().string());
   TokenShardWriter writer(out, std::move(about), options.shard_bytes);
 
@@ -109,7 +114,7 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
     std::exception_ptr reading_failed;
     std::jthread reader([&] {
       try {
-        read_jobs(files, tokenizer, options.documents, in_order, jobs);
+        read_jobs(files, tokenizer, options, in_order, jobs);
       } catch (const Stopped&) {
       } catch (...) {
         reading_failed = std::current_exception();

@@ -125,8 +125,6 @@ TEST_CASE("protocols: what does not go together is refused in one line") {
     CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
     CHECK_MESSAGE(contains(f.error, said), f.error);
   }
-  const Finished f = world().run("eval -q --model teacher --protocol sea --window 16 --data tok");
-  CHECK(contains(f.error, "tok: protocol sea joins the lines of text files"));
 }
 
 }  // namespace brine::tests

@@ -62,6 +62,29 @@ TEST_CASE("tokenize: the eos token after each document by default") {
   CHECK(Json::parse(read_all(w.path("two-pad/manifest.json")))["separator"] == 1);
 }
 
+TEST_CASE("tokenize: shards of joined lines stand for their text in every protocol") {
+  const World& w = with_shards();
+  w.write("lines.txt", "\n = Title = \n \nthe king went up\n" + sample_text(20));
+  w.must("tokenize --tokenizer tok --joining lines --out joined lines.txt text.txt");
+  const std::string eval = "eval --quiet --json --model teacher --window 16 --protocol ";
+  for (const char* protocol : {"sea", "gptq", "stride"}) {
+    INFO(protocol);
+    const Json text = Json::parse(w.must(eval + protocol + " --data lines.txt text.txt").out);
+    const Json shards = Json::parse(w.must(eval + protocol + " --data joined").out);
+    CHECK(text["nll"] == shards["nll"]);
+    for (const char* key : {"joining", "bos", "tokens", "windows", "dropped_tokens"})
+      CHECK(text["cut"][key] == shards["cut"][key]);
+    CHECK(shards["cut"]["files"] == Json::array({"joined"}));
+  }
+  const std::string sea = "eval --model teacher --window 16 --protocol sea --data ";
+  CHECK(contains(refused(sea + "joined text.txt"), "takes one directory of shards alone"));
+  CHECK(contains(refused(sea + "text.txt joined"), "takes one directory of shards alone"));
+  CHECK(contains(refused(sea + "tok"), "tok: is a directory without manifest.json"));
+  w.must("tokenizer --train text.txt --vocab-size 290 --out tok-joined");
+  w.must("tokenize --tokenizer tok-joined --joining lines --out joined-2 text.txt");
+  CHECK(contains(refused(sea + "joined-2"), "joined-2: was made by another tokenizer"));
+}
+
 TEST_CASE("tokenize: bad input is refused in one line") {
   const World& w = with_shards();
   w.write("bad.jsonl", "{\"text\": 1}\n");
@@ -72,7 +95,10 @@ TEST_CASE("tokenize: bad input is refused in one line") {
   CHECK_FALSE(fs::exists(w.path("new-shards")));
   CHECK(contains(refused("tokenize --tokenizer tok --out shards text.txt"), "already there"));
   CHECK(contains(refused("eval --model teacher --protocol sea --window 16 --data shards"),
-                 "shards: protocol sea joins the lines"));
+                 "shards: protocol sea joins the lines of text files, these shards hold whole"));
+  CHECK(contains(refused(start + "--joining lines --separator '<pad>' text.txt"),
+                 "--joining lines has no use for --separator <pad>"));
+  CHECK(contains(refused(start + "--joining lines --key text text.txt"), "no use for --key"));
   // Another tokenizer.
   w.must("tokenizer --train text.txt --vocab-size 290 --out tok-other");
   w.must("tokenize --tokenizer tok-other --out shards-2 text.txt");

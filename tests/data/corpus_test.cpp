@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "data/joined_lines.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"
@@ -86,6 +87,58 @@ TEST_CASE("corpus: lines joined by two newlines, blank ones as empty texts") {
   CHECK(read_joined_lines({one, two}) ==
         read_joined_lines({one}) + "\n\n" + read_joined_lines({two}));
   CHECK_THROWS_WITH_AS(read_joined_lines({}), doctest::Contains("no text"), Error);
+}
+
+TEST_CASE(
+    "corpus: joined lines are the same whatever is asked for at once, and bad ones are named") {
+  Scratch scratch;
+  const std::string mark = "\xef\xbb\xbf";
+  const std::string one = scratch.write("one", mark + "caf\xc3\xa9\r\n\xc2\xa0\n\nend"),
+                    two = scratch.write("two", mark + "\n" + mark + "x");
+  const std::string joined =
+      "caf\xc3\xa9\r\n"
+      "\n\n"
+      ""
+      "\n\n"
+      ""
+      "\n\n"
+      "end"
+      "\n\n"
+      ""
+      "\n\n" +
+      mark + "x";
+  CHECK(read_joined_lines({one, two}) == joined);
+  for (size_t most : {1, 2, 3, 7, 1000}) {
+    JoinedLines lines({one, two});
+    std::string out, part(most, '\0');
+    while (size_t n = lines.read(part.data(), most)) out += part.substr(0, n);
+    CHECK(out == joined);
+    CHECK(lines.name() == two);
+  }
+  std::string many, expected;  // more than a block, lines across its border
+  for (int i = 0; i < 60000; ++i) {
+    const std::string line = "line " + std::to_string(i) + "\n";
+    many += line;
+    expected += (i ? "\n\n" : "") + line;
+  }
+  CHECK(read_joined_lines({scratch.write("many", many)}) == expected);
+  auto said = [&](const std::string& text, size_t most = 1 << 20) {
+    const std::string path = scratch.write("bad", text);
+    try {
+      JoinedLines lines({one, path}, most);
+      char part[64];
+      while (lines.read(part, sizeof part) > 0) continue;
+    } catch (const Error& e) {
+      return std::string(e.what()).substr(path.size());
+    }
+    return std::string("no error");
+  };
+  CHECK(said("") == ": the file holds no text");
+  CHECK(said(mark) == ": the file holds no text");
+  CHECK(said("good\nb\xe9\n") == ": not UTF-8 at byte offset 6 (0xe9)");
+  CHECK(said(mark + "good\nb\xe9") == ": not UTF-8 at byte offset 9 (0xe9)");
+  CHECK(said("a\n" + std::string(300 << 10, 'x'), 1000) ==
+        ": the line at byte offset 2 is longer than 1000 bytes");
 }
 
 TEST_CASE("corpus: WikiText-2's test split is the number of tokens that is known for GPT-2") {

@@ -173,6 +173,8 @@ TEST_CASE("documents: bad lines, bad bytes and text without a place to cut") {
   CHECK(refused("{\"text\": \"caf\xe9\"}\n") == path + ":1: is not a JSON object in UTF-8");
   CHECK(refused(good + "\n{\"txt\": \"x\"}\n") == path + ":3: key \"text\" is missing");
   CHECK(refused("{\"text\": 3}\n") == path + ":1: key \"text\" is not text");
+  CHECK(refused(good + "{\"text\": \"x\", \"text\": \"y\"}\n") ==
+        path + ":2: key \"text\" is there twice");
   CHECK(refused(good + std::string(400, ' '), {.piece_bytes = 64, .most_line = 100}) ==
         path + ":2: the line is longer than 100 bytes");
   const std::string words(400, 'a');

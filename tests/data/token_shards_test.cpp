@@ -150,6 +150,37 @@ TEST_CASE("token shards: a directory that appears while they are written stays a
   CHECK(std::distance(fs::directory_iterator(scratch.path()), {}) == 1);
 }
 
+TEST_CASE("token shards: the joined lines of files, exactly, whatever the pieces and threads") {
+  Scratch scratch;
+  const auto tokenizer = std::move(tokenizers(1)[0]);
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += i % 4 == 1 ? " \n"
+            : i % 7    ? "the  heaven " + std::to_string(i) + " \n"
+                       : " = Title = \n";
+  const std::string one = scratch.write("one", text),
+                    two = scratch.write("two", "last\n\n the end");
+  const std::vector<int32_t> expected = tokenizer->encode(read_joined_lines({one, two}));
+  for (int threads : {1, 3}) {
+    for (size_t piece : {20, 100, 1 << 20}) {
+      const fs::path dir = scratch / join("out", threads, "-", piece);
+      tokenize_files({one, two}, dir, tokenizers(threads),
+                     {.documents = {.piece_bytes = piece}, .joined_lines = true});
+      const TokenShards shards(dir);
+      CHECK(shards.manifest().joined_lines);
+      CHECK(shards.manifest().documents == 1);
+      CHECK(shards.slice(0, shards.size()) == expected);
+    }
+  }
+  CHECK(contains(message([&] {
+                   tokenize_files({one}, scratch / "sep", tokenizers(1),
+                                  {.separator = 2, .joined_lines = true});
+                 }),
+                 "no separator"));
+  tokenize_files({one}, scratch / "plain", tokenizers(1), {});
+  CHECK_FALSE(TokenShards(scratch / "plain").manifest().joined_lines);
+}
+
 TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are refused") {
   Scratch scratch;
   const std::string good = scratch / "good", bad = scratch / "bad";
@@ -182,6 +213,13 @@ TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are 
   CHECK(
       contains(refused([&] { rewrite("manifest.json", [](auto& s) { s.resize(s.size() / 2); }); }),
                "manifest.json: is not a JSON object"));
+  CHECK(contains(refused([&] {
+                   rewrite("manifest.json", [](auto& s) {
+                     s[0] = ',';
+                     s = "{\"version\": 1" + s;
+                   });
+                 }),
+                 "manifest.json: key \"version\" is there twice"));
   CHECK(contains(refused([&] { fs::remove(bad + "/" + shard); }), shard + ": is missing"));
   CHECK(contains(refused([&] { rewrite(shard, [](auto& s) { s.pop_back(); }); }),
                  shard + ": has 999 bytes, wanted 1000"));
@@ -207,9 +245,19 @@ TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are 
                  "cannot hold"));
   CHECK(contains(change([](Json& j) { j["shards"][1] = j["shards"][0]; }), "is there twice"));
   CHECK(contains(change([](Json& j) { j["shards"][0]["name"] = "../x"; }), "plain file name"));
+  for (const char* name : {"documents.u64", "manifest.json"})
+    CHECK(contains(change([&](Json& j) { j["shards"][0]["name"] = name; }), "is there twice"));
+  CHECK(contains(change([](Json& j) { j["starts"]["name"] = "manifest.json"; }), "is this one"));
   CHECK(contains(change([](Json& j) { j["shards"] = 3; }), "is not a list"));
   CHECK(contains(change([](Json& j) { j.erase("starts"); }), "\"starts\" is missing"));
   CHECK(contains(change([](Json& j) { j["separator"] = 1 << 20; }), "outside the vocabulary"));
+  CHECK(contains(change([](Json& j) { j["joining"] = "words"; }), "neither documents nor lines"));
+  CHECK(contains(change([](Json& j) { j["joining"] = true; }), "\"joining\" is not text"));
+  CHECK(contains(change([](Json& j) {
+                   j["joining"] = "lines";
+                   j["separator"] = 2;
+                 }),
+                 "no separator"));
   // With a right checksum a token that the model has no row for is still found.
   refused([&] {
     rewrite(shard, [](auto& s) { s[0] = s[1] = '\xff'; });
