@@ -6,18 +6,14 @@
 #include "data/permutation.h"
 
 namespace brine::distill {
-namespace {
-
-// An epoch of more windows has no list of its order, so that memory does not grow with the corpus.
-constexpr int64_t kListed = 1 << 20;
-
-}  // namespace
 
 WindowSource::WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window,
-                           uint64_t seed, std::vector<int64_t> windows, int64_t copies)
+                           uint64_t seed, std::vector<int64_t> windows, int64_t copies,
+                           int64_t most_listed)
     : tokens_(std::move(tokens)),
       window_(window),
       copies_(copies),
+      most_listed_(most_listed),
       seed_(seed),
       windows_(std::move(windows)) {
   check(window >= 2, "windows: a window of ", window, " tokens predicts nothing");
@@ -34,7 +30,7 @@ std::vector<int64_t> WindowSource::windows_of(int64_t n, int64_t B) {
   std::vector<int64_t> out;
   for (int64_t i = 0; i < B; ++i) {
     int64_t at = n * B + i, epoch = at / size();
-    if (size() > kListed) {
+    if (size() > most_listed_) {
       out.push_back(number(data::permuted(at % size(), size(), seed_, uint64_t(epoch))));
       continue;
     }

@@ -40,15 +40,21 @@ class BatchSource {
 // Windows of T tokens, visited in a new Philox permutation each epoch.
 class WindowSource : public BatchSource {
  public:
+  // An epoch of more windows has no list of its order, so that memory does not grow with the
+  // corpus; it is computed item by item, and is another one.
+  static constexpr int64_t kMostListed = 1 << 20;
+
   // `windows` restricts the corpus to these (a dump's); empty = all. Throws when there is none.
   // With `copies` = c a window is T / c tokens of the corpus, c times: a text in which looking far
-  // back pays.
+  // back pays. `most_listed` is for tests: a run that goes on with another one sees other windows.
   WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window, uint64_t seed,
-               std::vector<int64_t> windows = {}, int64_t copies = 1);
+               std::vector<int64_t> windows = {}, int64_t copies = 1,
+               int64_t most_listed = kMostListed);
   WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
-               std::vector<int64_t> windows = {}, int64_t copies = 1)
+               std::vector<int64_t> windows = {}, int64_t copies = 1,
+               int64_t most_listed = kMostListed)
       : WindowSource(std::make_shared<data::TokenList>(std::move(tokens)), window, seed,
-                     std::move(windows), copies) {}
+                     std::move(windows), copies, most_listed) {}
 
   int64_t size() const override { return windows_.empty() ? whole_ : int64_t(windows_.size()); }
   int64_t window() const override { return window_; }
@@ -65,7 +71,7 @@ class WindowSource : public BatchSource {
   int64_t number(int64_t i) const { return windows_.empty() ? i : windows_[size_t(i)]; }
 
   std::shared_ptr<const data::TokenSource> tokens_;
-  int64_t window_, copies_;
+  int64_t window_, copies_, most_listed_;
   uint64_t seed_;
   int64_t whole_ = 0;             // windows of the corpus
   std::vector<int64_t> windows_;  // empty: all

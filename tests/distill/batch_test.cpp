@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "data/sha256.h"
 #include "tests/distill/setup.h"
 
 namespace brine::test {
@@ -42,6 +43,55 @@ TEST_CASE("windows: every one once an epoch, in another order each epoch, as bat
   std::sort(two.begin(), two.end());
   CHECK(one == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6});
   CHECK(two == one);
+}
+
+TEST_CASE("windows: of a corpus too large to list their order, still every one once an epoch") {
+  const int64_t count = 1000, batch = 7;
+  const auto source = [&](int64_t most_listed) {
+    return WindowSource(counting(2 * count), 2, 5, {}, 1, most_listed);
+  };
+  WindowSource large = source(count - 1), listed = source(count);
+  std::vector<int64_t> seen;
+  for (int64_t n = 0; n < 3 * count / batch + 1; ++n) {
+    const std::vector<int64_t> windows = large.windows_of(n, batch);
+    seen.insert(seen.end(), windows.begin(), windows.end());
+    // A resumed run begins anywhere with a source of its own.
+    if (n % 50 == 17) {
+      CHECK(source(count - 1).windows_of(n, batch) == windows);
+      CHECK(large.clone()->windows_of(n, batch) == windows);
+      CHECK(large.batch(n, batch).windows == windows);
+      CHECK(listed.windows_of(n, batch) != windows);
+    }
+  }
+  std::vector<int64_t> all(static_cast<size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::vector<int64_t>> epochs;
+  for (int64_t e = 0; e < 3; ++e) {
+    epochs.emplace_back(seen.begin() + e * count, seen.begin() + (e + 1) * count);
+    std::vector<int64_t> sorted = epochs.back();
+    std::sort(sorted.begin(), sorted.end());
+    CHECK(sorted == all);
+  }
+  CHECK(epochs[0] != epochs[1]);
+  CHECK(epochs[1] != epochs[2]);
+  // Fixed for good, as is the listed order: a later version resumes a run with the same windows.
+  CHECK(data::sha256_hex(std::string(reinterpret_cast<const char*>(seen.data()), 3 * count * 8)) ==
+        "75be37aea942c63a9b1f9c0767d0be5b4e914bf4e78136b32db34398c56b5176");
+}
+
+TEST_CASE("windows: the order of a corpus of more than 2^20 of them needs no list, and is fixed") {
+  // A source of 2^33 tokens that holds none of them.
+  struct Endless : data::TokenSource {
+    int64_t size() const override { return int64_t(1) << 33; }
+    void read(int64_t from, std::span<int32_t> out) const override {
+      for (int32_t& token : out) token = int32_t(from++ & 0x7fff);
+    }
+  };
+  WindowSource source(std::make_shared<Endless>(), 32, 7);
+  REQUIRE(source.size() == int64_t(1) << 28);
+  const Batch b = source.batch(1000000, 4);
+  CHECK(b.windows == std::vector<int64_t>{263003247, 170380356, 174871404, 240433202});
+  for (int64_t i = 0; i < 4; ++i) CHECK(row(b, i)[0] == double(32 * b.windows[size_t(i)] & 0x7fff));
 }
 
 TEST_CASE("windows: only those of a dump, by their numbers in the corpus") {
