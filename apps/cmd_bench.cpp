@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
+#include "apps/idle.h"
 #include "apps/program.h"
 #include "apps/terminal.h"
 #include "tensor/allocator.h"
@@ -100,7 +101,10 @@ struct Bench {
     return std::find(what.begin(), what.end(), suite) != what.end();
   }
 
-  int run(const RunContext&) {
+  int run(const RunContext& context) {
+    if (!what.empty() && !named("tokenizer"))
+      refuse_idle(context, {"tokenizer", "data"}, "without the suite tokenizer");
+    check(tokenizer.empty() == data.empty(), "bench: --tokenizer and --data go together");
     check(!named("tokenizer") || (!tokenizer.empty() && !data.empty()),
           "bench: tokenizer needs --tokenizer DIR and --data TEXT");
     check(!named("trained") || (!model.empty() && !data.empty()),

@@ -81,7 +81,7 @@ std::unique_ptr<distill::DumpTeacher> Distill::open_dump(const data::DumpSource&
 
 void Distill::run_task(const distill::LoadedModel& loaded, const RunContext& context) {
   const data::Task& chosen = data::task_named(task.task);
-  check(top_logits == 0, "distill: top_logits has no meaning for a task");
+  refuse_idle(context, {"top_logits"}, "on a task", Given::otherwise);
   check(data.size() <= 1, "distill: a task has one directory of data, not ", data.size());
   check(loaded.model->labels() > 0, "distill: ", loaded.directory,
         " has no classification head; brine finetune makes one");
@@ -139,6 +139,7 @@ int Distill::run_self(const RunContext& context) {
 int Distill::run(const RunContext& context) {
   TrainingRun& run = parts;
   claim_directory(run, keys);
+  if (task.task.empty()) refuse_task_keys(context);
   if (teacher == "self") return run_self(context);
   check(model.empty(), "distill: --model is for --teacher self");
   distill::LoadedModel loaded = distill::load_model(teacher);

@@ -193,7 +193,6 @@ int Dump::dump_windows(const distill::LoadedModel& m, const data::Tokenizer& tok
 int Dump::dump_task(const distill::LoadedModel& m, const data::Tokenizer& tokenizer,
                     uint64_t seed) const {
   check(data.size() <= 1, "dump: a task has one directory of data, not ", data.size());
-  check(windows == 0, "dump: --windows has no meaning for a task");
   const data::Task& chosen = data::task_named(task);
   check(m.model->labels() > 0, "dump: ", m.directory,
         " has no classification head; brine finetune makes one");
@@ -227,14 +226,20 @@ int Dump::dump_task(const distill::LoadedModel& m, const data::Tokenizer& tokeni
 
 int Dump::run(const RunContext& context) {
   if (!adopt.empty()) {
+    refuse_idle_but(context, {"adopt"}, "with --adopt");
     data::DumpManifest m = data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
     log_info(m.shards.size(), " files verified, ", m.spec.samples, " samples; manifest written");
     return 0;
   }
   check(!model.empty() && (!data.empty() || !task.empty()) && !out.empty(),
         "dump: --model, --data (or --task) and --out are needed (or --adopt)");
-  check(content == "pooled" || !context.keys.find("columns")->given,
-        "dump: --columns is for --content pooled, not ", content);
+  if (task.empty()) {
+    refuse_idle(context, {"split"}, "without --task");
+  } else {
+    refuse_idle(context, {"windows", "logits", "top_logits"}, "on a task");
+  }
+  if (logits != "top") refuse_idle(context, {"top_logits"}, "with --logits " + logits);
+  if (content != "pooled") refuse_idle(context, {"columns"}, "with --content " + content);
   NoGrad off;
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);

@@ -94,6 +94,11 @@ void print(const Eval& e, const nn::Json& out) {
 }
 
 int Eval::run(const RunContext& context) {
+  if (task.empty()) {
+    refuse_idle(context, {"split"}, "without --task");
+  } else {
+    refuse_idle(context, {"protocol", "stride", "loss_from", "copies"}, "with --task");
+  }
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);

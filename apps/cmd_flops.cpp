@@ -48,12 +48,16 @@ void print(const std::string& method, int64_t tokens, const nn::CostTable& costs
   row("all", all);
 }
 
-int Flops::run(const RunContext&) {
+int Flops::run(const RunContext& context) {
   const nn::ModelConfig config = distill::load_config(model);
   tokens = tokens ? tokens : config.shape().max_positions;
-  auto costs_of = [&](const nn::ModelConfig& of, const nn::AttentionDials& dials) {
-    return nn::make_model(of, nn::Init{.random = {}, .blank = true})->costs(tokens, dials);
+  auto blank = [](const nn::ModelConfig& of) {
+    return nn::make_model(of, nn::Init{.random = {}, .blank = true});
   };
+  auto costs_of = [&](const nn::ModelConfig& of, const nn::AttentionDials& dials) {
+    return blank(of)->costs(tokens, dials);
+  };
+  refuse_idle_dials(context, *blank(config));
   const nn::CostTable own = costs_of(config, {.k = k, .query_skip = query_skip});
   nn::ModelConfig plain = config;
   plain.attention = "flash";

@@ -67,14 +67,18 @@ std::vector<int32_t> Inspect::ids(const distill::LoadedModel& m) const {
   return corpus.window(window);
 }
 
-int Inspect::run(const RunContext&) {
+int Inspect::run(const RunContext& context) {
   if (capture.empty()) {
-    check(text.empty() && tokens.empty() && data.empty(),
-          "--text, --tokens and --data are for --capture");
+    refuse_idle(context, {"text", "tokens", "data", "window", "sequence_length", "k", "path"},
+                "without --capture");
     std::cout << inspect(target, {.verify = verify, .tensors = tensors});
     return 0;
   }
+  refuse_idle(context, {"verify", "tensors"}, "with --capture");
+  if (data.empty()) refuse_idle(context, {"window", "sequence_length"}, "without --data");
   distill::LoadedModel m = distill::load_model(target);
+  if (!m.model->attention_traits().sparse)
+    refuse_idle(context, {"k"}, "on attention '" + m.config.attention + "', which keeps every key");
   if (path == "dense" && m.config.attention == "flash") {  // it makes no maps
     m.config.attention = "dense";
     m.model = distill::make_student(m.config, *m.model, 0);

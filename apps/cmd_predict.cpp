@@ -78,9 +78,10 @@ const data::Task* task_of(const nn::ModelConfig& config) {
   return nullptr;
 }
 
-int Predict::run(const RunContext&) {
+int Predict::run(const RunContext& context) {
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);
+  refuse_idle_dials(context, *m.model);
   check(m.model->labels() > 0, "predict: ", m.directory, " has no classification head");
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
   if (!call.task.empty()) {

@@ -45,8 +45,30 @@ struct Cell {
   double bytes = 0;  // most alive at once, the weights included
 };
 
+// The teacher, from the first recall on, and what is alive without it.
+struct Teacher {
+  std::string path;  // empty: none
+  std::unique_ptr<RecallObserver> recall = {};
+  int64_t live_without = 0;
+};
+
+// In a pass of its own: the teacher's time and memory are not the model's.
+double recall_of(const distill::LoadedModel& m, const distill::WindowSource& windows,
+                 distill::EvaluateCall call, Teacher& teacher) {
+  if (!teacher.recall) {
+    teacher.live_without = allocator_stats().live;
+    teacher.recall = std::make_unique<RecallObserver>(distill::load_model(teacher.path), m, 0);
+  }
+  teacher.recall->restart(call.dials.k);
+  call.observer = teacher.recall.get();
+  call.before_batch = [&](const distill::Batch& batch) { teacher.recall->begin(batch); };
+  distill::evaluate(*m.model, windows, call);
+  return teacher.recall->table().back()["mask"];
+}
+
 Cell evaluate_cell(distill::LoadedModel& m, const distill::WindowSource& windows,
-                   distill::EvaluateCall call, const std::string& teacher) {
+                   distill::EvaluateCall call, Teacher& teacher) {
+  const int64_t of_teacher = teacher.recall ? allocator_stats().live - teacher.live_without : 0;
   distill::EvaluateCall warm = call;  // caches fill before the clock runs
   warm.max_windows = std::min(call.batch_size, windows.size());
   distill::evaluate(*m.model, windows, warm);
@@ -58,14 +80,8 @@ Cell evaluate_cell(distill::LoadedModel& m, const distill::WindowSource& windows
   const int64_t count =
       call.max_windows ? std::min(call.max_windows, windows.size()) : windows.size();
   cell.ms = time.count() / double(count);
-  cell.bytes = double(allocator_stats().peak_live);
-  if (teacher.empty()) return cell;
-  // In a pass of its own: the teacher's time and memory are not the model's.
-  RecallObserver recall(distill::load_model(teacher), m, call.dials.k);
-  call.observer = &recall;
-  call.before_batch = [&](const distill::Batch& batch) { recall.begin(batch); };
-  distill::evaluate(*m.model, windows, call);
-  cell.recall = recall.table().back()["mask"];
+  cell.bytes = double(allocator_stats().peak_live - of_teacher);
+  if (!teacher.path.empty()) cell.recall = recall_of(m, windows, call, teacher);
   return cell;
 }
 
@@ -78,12 +94,13 @@ std::string line_of(const Cell& c, bool with_recall, const char* format, const c
   return std::string(text) + "\n";
 }
 
-int Sweep::run(const RunContext&) {
+int Sweep::run(const RunContext& context) {
   check(out.empty() || !std::filesystem::exists(out), out, ": exists already");
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);
   check(m.model->attention_traits().sparse, "sweep: attention '", m.config.attention,
         "' has no dials");
+  refuse_idle_dials(context, *m.model);
   std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
   const int64_t positions = m.config.shape().max_positions;
   const int64_t window = sequence_length ? sequence_length : positions;
@@ -96,6 +113,7 @@ int Sweep::run(const RunContext&) {
     k = {settings.to_json()["k"].get<int64_t>()};
   }
   const bool recall = !teacher.empty();
+  Teacher beside{.path = teacher};
   std::string tsv = join("k\tquery_skip\tperplexity\tms_per_window\tmegabytes",
                          recall ? "\tmask_recall" : "", "\n");
   std::printf("%6s %10s %12s %14s %10s%s\n", "k", "query-skip", "perplexity", "ms a window", "MB",
@@ -106,7 +124,7 @@ int Sweep::run(const RunContext&) {
                                 {.batch_size = batch_size,
                                  .max_windows = max_windows,
                                  .dials = {.k = keys, .query_skip = skip}},
-                                teacher);
+                                beside);
       std::printf("%s",
                   line_of(cell, recall, "%6lld %10lld %12.4f %14.2f %10.1f", "  %11.3f").c_str());
       std::fflush(stdout);

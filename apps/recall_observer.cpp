@@ -1,6 +1,7 @@
 // Mask recall by layer.
 #include "apps/recall_observer.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -21,8 +22,14 @@ RecallObserver::RecallObserver(distill::LoadedModel teacher, const distill::Load
   check(settings.contains("mode") && settings.contains("k"), "eval: attention method '",
         model.config.attention, "' has no mask, so no mask recall");
   select_.mode = parse_select_mode(settings["mode"]);
-  select_.k = k ? k : settings["k"].get<int64_t>();
+  own_k_ = settings["k"].get<int64_t>();
   layers_.resize(size_t(m.layers));
+  restart(k);
+}
+
+void RecallObserver::restart(int64_t k) {
+  select_.k = k ? k : own_k_;
+  std::fill(layers_.begin(), layers_.end(), distill::Recall());
 }
 
 void RecallObserver::begin(const distill::Batch& batch) {

@@ -18,9 +18,7 @@ bool given(const RunContext& context, const char* key) {
 
 // What a run of windows has and a task has not.
 void refuse_window_keys(const RunContext& context) {
-  for (const char* key : {"valid", "copies", "loss_from"}) {
-    check(!given(context, key), context.command, ": --", key, " has no meaning for a task");
-  }
+  refuse_idle(context, {"valid", "copies", "loss_from"}, "on a task", Given::otherwise);
 }
 
 void plan_steps(TrainingKeys& keys, const TaskKeys& task, const RunContext& context,
@@ -60,6 +58,11 @@ void TaskKeys::describe_training(nn::Schema& s) {
   s.field("warmup_ratio", warmup_ratio,
           "Share of a task's steps that warm up; `warmup_steps` follows from it unless it is given",
           {.min = 0, .max = 1});
+}
+
+void refuse_task_keys(const RunContext& context) {
+  refuse_idle(context, {"train_split", "valid_split", "epochs", "warmup_ratio"}, "without --task",
+              Given::otherwise);
 }
 
 std::string known_tasks() {

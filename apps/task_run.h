@@ -21,6 +21,9 @@ struct TaskKeys {
   void describe_training(nn::Schema& s);  // all but task and data
 };
 
+// Of a command that also works on text: throws at a key of TaskKeys without a task.
+void refuse_task_keys(const RunContext& context);
+
 // "cola, sst2, ..."
 std::string known_tasks();
 

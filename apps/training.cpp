@@ -80,18 +80,6 @@ void claim_directory(TrainingRun& run, const TrainingKeys& keys) {
   check(!keys.resume || holds, keys.out, ": holds no checkpoint to resume from");
 }
 
-void refuse_idle_dials(const RunContext& context, const nn::Model& model) {
-  const nn::AttentionTraits traits = model.attention_traits();
-  auto refuse = [&](const char* key, const char* shown, bool obeyed, const char* why) {
-    const nn::Schema::Field* field = context.keys.find(key);
-    check(obeyed || !field || !field->given, context.command, ": --", shown,
-          " has no effect on attention '", model.attention_name(), "', which ", why);
-  };
-  refuse("k", "k", traits.sparse, "keeps every key");
-  refuse("path", "path", traits.sparse, "keeps every key");
-  refuse("query_skip", "query-skip", traits.query_skip, "estimates no mask");
-}
-
 namespace {
 
 distill::TrainerParts parts_of(TrainingRun& run, const TrainingKeys& keys, uint64_t seed,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/idle.h"
 #include "apps/program.h"
 #include "data/corpus.h"
 #include "data/directory_lock.h"
@@ -73,10 +74,6 @@ void claim_directory(TrainingRun& run, const TrainingKeys& keys);
 
 // Says which damaged checkpoints were passed over when the model was loaded.
 void warn_of(const distill::LoadedModel& loaded);
-
-// --k, --path and --query-skip of eval and generate: an error when they were given for a model
-// whose attention has no use for them.
-void refuse_idle_dials(const RunContext& context, const nn::Model& model);
 
 // Makes the directory, resumes when asked, trains, prints the outcome. Returns the exit status: 0,
 // or 130 when a signal ended the run early (its checkpoint is saved).

@@ -118,6 +118,23 @@ TEST_CASE("sweep: a grid of dials as a table and a TSV file") {
   char wanted[64];
   std::snprintf(wanted, sizeof wanted, "\n2\t1\t%.6f\t", double(plain.at("perplexity")));
   CHECK_MESSAGE(tsv.find(wanted) != std::string::npos, tsv);
+  // The teacher, loaded once, counts neither in the memory nor from cell to cell in the recall.
+  w.must(
+      "sweep --model student --data text.txt --k 2 4 --query-skip 1 3 --max-windows 4 --out "
+      "alone.tsv");
+  std::istringstream with(tsv), without(read_all(w.path("alone.tsv")));
+  for (std::string a, b; std::getline(with, a) && std::getline(without, b);) {
+    std::istringstream as(a), bs(b);
+    for (int column = 0; as >> a && bs >> b; ++column)
+      if (column != 3) CHECK(a == b);  // the time
+  }
+  for (const char* k : {"2", "4"}) {
+    const Json rows =
+        evaluated("--model student --teacher teacher --k " + std::string(k)).at("mask_recall");
+    std::snprintf(wanted, sizeof wanted, "\t%.4f", rows.back().at("mask").get<double>());
+    const size_t row = tsv.find("\n" + std::string(k) + "\t1\t") + 1;
+    CHECK_MESSAGE(tsv.substr(row, tsv.find('\n', row) - row).ends_with(wanted), tsv);
+  }
   Finished f = w.run("sweep --model student --data text.txt --out sweep.tsv");
   CHECK(f.status == 1);
   CHECK(f.error.find("exists already") != std::string::npos);

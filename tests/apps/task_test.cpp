@@ -185,7 +185,7 @@ TEST_CASE("tasks by the program: a student learns from a dump as from the teache
   w.must(dump + "--split dev --out dev");
   check_refused(TaskWorld::distill() + " --dump dev --out never",
                 "the dump was made with the corpus");
-  check_refused(dump + "--windows 3 --out never", "--windows has no meaning for a task");
+  check_refused(dump + "--windows 3 --out never", "--windows has no effect on a task");
 }
 
 TEST_CASE("tasks by the program: the config of a model names task and labels") {
@@ -305,7 +305,7 @@ TEST_CASE("tasks by the program: what is wrong is said in one line") {
   check_refused(TaskWorld::finetune() + " --out never --sequence-length 64",
                 "longer than the model's 32 positions");
   check_refused(TaskWorld::finetune() + " --out never --loss-from 3",
-                "--loss_from has no meaning for a task");
+                "--loss-from has no effect on a task");
   check_refused("distill --task cola --data glue --teacher student --out never",
                 "its losses are defined for a dense one");
   check_refused("eval --task sst2 --data glue --model teacher",

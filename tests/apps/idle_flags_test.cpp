@@ -1,0 +1,106 @@
+// Flags that would do nothing are refused in one line that names them and what leaves them idle.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+struct Idle {
+  const char* command;
+  const char* said;
+};
+
+void check_idle(const std::string& command, const std::string& said) {
+  INFO(command);
+  const Finished f = world().run(command + " --quiet");
+  CHECK(f.status == 1);
+  CHECK(f.out.empty());
+  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  CHECK_MESSAGE(contains(f.error, said), f.error);
+}
+
+// The student's weights under attention to the most recent keys.
+const World& with_recent() {
+  static const World& w = [&]() -> const World& {
+    world().must(
+        "distill --teacher teacher --data text.txt --batch-size 2 --steps 1 --attention recent "
+        "--attention.k 4 --losses.approx 0 --losses.prob 0 --out recent");
+    return world();
+  }();
+  return w;
+}
+
+}  // namespace
+
+TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
+  const Idle cases[] = {
+      {"eval --model teacher --task cola --protocol windows",
+       "--protocol has no effect with --task"},
+      {"eval --model teacher --task cola --stride 4", "--stride has no effect with --task"},
+      {"eval --model teacher --task cola --loss-from 4", "--loss-from has no effect with --task"},
+      {"eval --model teacher --task cola --copies 2", "--copies has no effect with --task"},
+      {"eval --model teacher --data text.txt --split dev", "--split has no effect without --task"},
+      {"dump --model teacher --data text.txt --out no --split dev",
+       "--split has no effect without --task"},
+      {"dump --model teacher --task cola --out no --windows 3",
+       "--windows has no effect on a task"},
+      {"dump --model teacher --task cola --out no --logits full",
+       "--logits has no effect on a task"},
+      {"dump --model teacher --data text.txt --out no --logits none --top-logits 3",
+       "--top-logits has no effect with --logits none"},
+      {"dump --adopt x.h5 --model teacher", "--model has no effect with --adopt"},
+      {"dump --adopt x.h5 --batch-size 4", "--batch-size has no effect with --adopt"},
+      {"dump --adopt x.h5 --threads 1 --seed 3", "x.h5"},  // keys of all commands are no fault
+      {"inspect student --k 2", "--k has no effect without --capture"},
+      {"inspect student --window 2", "--window has no effect without --capture"},
+      {"inspect student --capture no.h5 --text the --tensors",
+       "--tensors has no effect with --capture"},
+      {"inspect student --capture no.h5 --text the --window 2",
+       "--window has no effect without --data"},
+      {"inspect teacher --capture no.h5 --text the --k 2",
+       "--k has no effect on attention 'flash'"},
+      {"bench gemm --quick --tokenizer tok --data text.txt",
+       "--tokenizer has no effect without the suite tokenizer"},
+      {"tokenize --tokenizer tok --out no --joining lines --key x text.txt",
+       "--joining lines has no use for --key"}};
+  for (const auto& [command, said] : cases) check_idle(command, said);
+  CHECK_FALSE(std::filesystem::exists(world().path("no")));
+  CHECK_FALSE(std::filesystem::exists(world().path("no.h5")));
+}
+
+TEST_CASE("idle flags: dials that the attention does not obey") {
+  with_recent();
+  const Idle cases[] = {
+      {"flops --model teacher --k 4", "--k has no effect on attention 'flash'"},
+      {"flops --model teacher --query-skip 2", "--query-skip has no effect on attention 'flash'"},
+      {"flops --model recent --query-skip 2", "--query-skip has no effect on attention 'recent'"},
+      {"sweep --model recent --data text.txt --k 2 --query-skip 1 2",
+       "--query-skip has no effect on attention 'recent'"},
+      {"eval --model teacher --data text.txt --k 4", "--k has no effect on attention 'flash'"},
+      {"generate --model teacher --prompt the --k 4", "--k has no effect on attention 'flash'"}};
+  for (const auto& [command, said] : cases) check_idle(command, said);
+  world().must("flops --model student --k 2 --query-skip 2");
+  world().must("flops --model recent --k 2");
+  world().must("sweep --model recent --data text.txt --k 2 3 --max-windows 2");
+}
+
+TEST_CASE("idle flags: keys of a task in a distillation of text; a kept configuration runs again") {
+  const World& w = world();
+  for (const char* flag :
+       {"--train-split dev", "--valid-split dev", "--epochs 3", "--warmup-ratio 0.5"}) {
+    const std::string name = std::string(flag).substr(0, std::string(flag).find(' '));
+    check_idle(World::distill() + " --out no " + flag, name + " has no effect without --task");
+    check_idle(
+        "distill --teacher self --model student --data text.txt --out no " + std::string(flag),
+        name + " has no effect without --task");
+  }
+  // It has every key, those of tasks with their defaults.
+  REQUIRE(contains(read_all(w.path("student/config.toml")), "train_split = \"train\""));
+  w.must("distill --config student/config.toml --out again");
+  CHECK(read_all(w.path("again/step-00000002/model.safetensors")) ==
+        read_all(w.path("student/step-00000002/model.safetensors")));
+}
+
+}  // namespace brine::tests
