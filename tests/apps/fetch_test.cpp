@@ -1,4 +1,7 @@
 // scripts/fetch-data and scripts/fetch-model with local copies; the network is never asked.
+#include <algorithm>
+#include <sstream>
+
 #include "tests/apps/helpers.h"
 
 namespace brine::tests {
@@ -74,6 +77,56 @@ TEST_CASE("fetch-data: a copy with another checksum than the known one is refuse
   CHECK_FALSE(fs::exists(s.scratch / "data/glue/diagnostic/diagnostic.tsv"));
 }
 
+TEST_CASE(
+    "fetch-data: an archive is unpacked whole or not at all, and a partial folder is no data set") {
+  if (!has_tools()) return;
+  if (std::system("command -v zip unzip >/dev/null 2>&1") != 0) {
+    MESSAGE("skipped: zip or unzip is missing");
+    return;
+  }
+  Script s;
+  // The scripts with the checksum of an archive of our own.
+  fs::copy(BRINE_SOURCE_DIR "/scripts", s.scratch / "scripts");
+  REQUIRE(std::system(("cd " + s.scratch.path().string() +
+                       "/copies/glue && zip -qr ../CoLA.zip CoLA && rm -r CoLA && cd ../.. && "
+                       "sum=$(sha256sum copies/CoLA.zip | cut -d' ' -f1) && "
+                       "sed -i \"s/^cola|CoLA|CoLA.zip|[0-9a-f]*|/cola|CoLA|CoLA.zip|$sum|/\" "
+                       "scripts/fetch-data")
+                          .c_str()) == 0);
+  auto run = [&](const std::string& before) {
+    const std::string out = (s.scratch / "out.txt").string();
+    const int code =
+        std::system(("cd " + s.scratch.path().string() + " && " + before +
+                     "scripts/fetch-data --from copies --out data cola >" + out + " 2>&1")
+                        .c_str());
+    return Finished{WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), ""};
+  };
+  const fs::path target = s.scratch / "data/glue/CoLA";
+  // unzip fails half-way: nothing has the data set's name.
+  fs::create_directories(s.scratch / "bin");
+  s.scratch.write("bin/unzip",
+                  "#!/bin/sh\nmkdir -p \"$4/CoLA\"\necho half >\"$4/CoLA/train.tsv\"\nexit 9\n");
+  fs::permissions(s.scratch / "bin/unzip", fs::perms::owner_all);
+  Finished f = run("PATH=$PWD/bin:$PATH ");
+  INFO(f.out);
+  CHECK(f.status == 1);
+  CHECK(contains(f.out, "cannot be unpacked"));
+  CHECK_FALSE(fs::exists(target));
+  CHECK_FALSE(fs::exists(target.string() + ".part"));
+  // What a killed run of old left.
+  fs::create_directories(target);
+  s.scratch.write("data/glue/CoLA/train.tsv", "half");
+  f = run("");
+  CHECK(f.status == 0);
+  CHECK(s.text("data/glue/CoLA/train.tsv") == "train\n");
+  CHECK(s.text("data/glue/CoLA/test.tsv") == "test\n");
+  CHECK(s.text("data/glue/CoLA.old/train.tsv") == "half");
+  // A whole one stays as it is.
+  s.scratch.write("data/glue/CoLA/train.tsv", "changed by its owner\n");
+  CHECK(run("").status == 0);
+  CHECK(s.text("data/glue/CoLA/train.tsv") == "changed by its owner\n");
+}
+
 TEST_CASE("fetch-data: what is unknown, missing or nowhere ends with status 1") {
   if (!has_tools()) return;
   Script s;
@@ -100,7 +153,15 @@ TEST_CASE("fetch-model: a local copy of a repository, and what makes it incomple
   CHECK(contains(f.out, "model.safetensors: no sha256 is known for it; recorded "));
   CHECK(contains(s.text("models/opt-125m/checksums.sha256"), "  config.json\n"));
   CHECK(s.run("fetch-model --from hub --out models bert-base-uncased").status == 1);
-  CHECK(contains(s.run("fetch-model --list").out, "https://huggingface.co/facebook/opt-125m"));
+  // Every entry says whether the original place was ever compared.
+  const std::string list = s.run("fetch-model --list").out;
+  CHECK(contains(list, "https://huggingface.co/facebook/opt-125m"));
+  CHECK(std::count(list.begin(), list.end(), '\n') == 9);
+  std::istringstream lines(list);
+  for (std::string line; std::getline(lines, line);)
+    CHECK(line.ends_with("never checked against the original place"));
+  CHECK(contains(s.run("fetch-model --out net opt-125m").out, "never checked"));
+  CHECK_FALSE(contains(f.out, "never checked"));  // of a local copy
   s.scratch.write("hub/opt-125m/merges.txt", "others");
   f = s.run("fetch-model --from hub --out again opt-125m");
   CHECK(f.status == 1);
