@@ -91,7 +91,7 @@ TEST_CASE("end to end: a distillation from a pooled dump goes without prob and s
         std::string::npos);
   f = w.run("dump --model teacher --data text.txt --columns 12 --out never");
   CHECK(f.status == 1);
-  CHECK(f.error.find("--columns is for --content pooled, not qk\n") != std::string::npos);
+  CHECK(f.error.find("--columns has no effect with --content qk\n") != std::string::npos);
 }
 
 TEST_CASE("end to end: generation is a function of the seed and begins with the prompt") {

@@ -98,8 +98,8 @@ TEST_CASE("idle flags: keys of a task in a distillation of text; a kept configur
   }
   // It has every key, those of tasks with their defaults.
   REQUIRE(contains(read_all(w.path("student/config.toml")), "train_split = \"train\""));
-  w.must("distill --config student/config.toml --out again");
-  CHECK(read_all(w.path("again/step-00000002/model.safetensors")) ==
+  w.must("distill --config student/config.toml --out of-kept-configuration");
+  CHECK(read_all(w.path("of-kept-configuration/step-00000002/model.safetensors")) ==
         read_all(w.path("student/step-00000002/model.safetensors")));
 }
 
