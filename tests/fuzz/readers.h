@@ -25,6 +25,16 @@ void read_wordpiece(Dir dir, std::string_view bytes);
 // A first line "TASK SPLIT", then the file of that split.
 void read_tsv(Dir dir, std::string_view bytes);
 
+// Documents of a corpus: plain text (gzip and xz, where it begins like them), a text's lines
+// joined, lines of JSON, tar archives. The pieces of a document have its tokens.
+void read_text_corpus(Dir dir, std::string_view bytes);
+void read_joined(Dir dir, std::string_view bytes);
+void read_json_lines(Dir dir, std::string_view bytes);
+void read_tar(Dir dir, std::string_view bytes);
+
+// The manifest of token shards, and the shards where they are small.
+void read_token_shards(Dir dir, std::string_view bytes);
+
 // Manifests of a dump and, without its last lines, of a checkpoint.
 void read_dump(Dir dir, std::string_view bytes);
 void read_checkpoint(Dir dir, std::string_view bytes);

@@ -23,6 +23,11 @@ const std::vector<FuzzTarget>& targets() {
       {"tsv", read_tsv},
       {"dump", read_dump},
       {"checkpoint", read_checkpoint},
+      {"text", read_text_corpus},
+      {"lines", read_joined},
+      {"jsonl", read_json_lines},
+      {"tar", read_tar},
+      {"shards", read_token_shards},
   };
   return all;
 }
