@@ -16,7 +16,8 @@ bool quick = false;
 
 // Whether a median wants another run.
 bool wants_more(size_t runs, double total_ms, double seconds) {
-  if (quick) return runs == 0;
+  constexpr double kPatienceMs = 15000;
+  if (quick || (runs > 0 && total_ms > kPatienceMs)) return runs == 0;
   return runs < 5 || (total_ms < seconds * 1e3 && runs < 1000);
 }
 

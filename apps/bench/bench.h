@@ -41,7 +41,7 @@ Tensor noise(const Shape& shape, uint64_t seed);
 double now_ms();
 
 // Median wall time of f in milliseconds, over at least five runs and `seconds` in all, after one
-// run that is not counted.
+// run that is not counted; fewer runs once they have taken 15 s.
 double median_time(const std::function<void()>& f, double seconds = 0.4);
 
 // The same of two functions that take turns, so that a change of the machine's speed hits both.
