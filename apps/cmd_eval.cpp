@@ -7,6 +7,7 @@
 #include "apps/task_eval.h"
 #include "apps/terminal.h"
 #include "apps/training.h"
+#include "autograd/compute_type.h"
 #include "distill/evaluate.h"
 #include "distill/model_io.h"
 #include "tensor/json.h"
@@ -194,6 +195,7 @@ void Eval::run_text(const distill::LoadedModel& m, const data::Tokenizer& tokeni
                   {"attention", m.config.attention},
                   {"k", k ? nn::Json(k) : trained_k(m.config)},
                   {"query_skip", skips ? nn::Json(query_skip) : nn::Json()},
+                  {"compute", name_of(compute_type())},
                   {"path", sparse ? nn::Json(path) : nn::Json()},
                   {"perplexity", scored.perplexity.value()},
                   {"nll", scored.perplexity.nll},

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "apps/generation.h"
+#include "apps/idle.h"
 #include "apps/program.h"
 #include "apps/terminal.h"
 #include "apps/training.h"
@@ -60,7 +61,7 @@ struct Generate {
 
  private:
   GenerationRequest request(const RunContext& context, const data::Tokenizer& tokenizer) const;
-  void print_ends(const Generation& done, int64_t positions) const;
+  void print_ends(const Generation& done, int64_t positions, std::optional<int32_t> eos) const;
   void print_json(const Generation& done, const distill::LoadedModel& m,
                   const std::vector<std::string>& texts) const;
 };
@@ -85,7 +86,8 @@ GenerationRequest Generate::request(const RunContext& context,
   return r;
 }
 
-void Generate::print_ends(const Generation& done, int64_t positions) const {
+void Generate::print_ends(const Generation& done, int64_t positions,
+                          std::optional<int32_t> eos) const {
   for (const Sequence& s : done.sequences()) {
     const int64_t made = int64_t(s.ids.size()) - s.given;
     if (s.finish == "tokens") continue;
@@ -93,7 +95,8 @@ void Generate::print_ends(const Generation& done, int64_t positions) const {
              s.finish == "positions"
                  ? join("the model has ", positions, " positions and the prompt took ", s.given)
              : s.finish == "stop text" ? "at a stop text"
-                                       : "at the end of the text");
+             : s.ids.back() == eos     ? "at the end of the text"
+                                       : "at a stop token");
   }
   const double steps = double(std::max<int64_t>(done.steps(), 1));
   log_detail("generate: prompts ", human_seconds(done.prompt_seconds()), ", then ",
@@ -129,6 +132,7 @@ int Generate::run(const RunContext& context) {
     check(prompt.empty(), "generate: --prompt and --prompt-file are given, one of them is enough");
     given = lines_of(prompt_file);
   }
+  if (how.temperature == 0) refuse_idle(context, {"top_k", "top_p"}, "at temperature 0");
   check(!given.empty() || !load_state.empty(), "generate: --prompt or --prompt-file is needed");
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);
@@ -164,7 +168,7 @@ int Generate::run(const RunContext& context) {
                 << std::endl;
     }
   }
-  print_ends(generation, m.config.shape().max_positions);
+  print_ends(generation, m.config.shape().max_positions, tokenizer->special().eos);
   if (!save_state.empty()) generation.save(save_state, m.hash());
   return 0;
 }

@@ -33,7 +33,7 @@ void Generation::make_room() {
   int64_t longest = 0;
   for (const Sequence& s : sequences_) longest = std::max(longest, int64_t(s.ids.size()));
   // The last token that is added is not read any more.
-  const int64_t capacity = std::min(positions, longest + request_.tokens - 1);
+  const int64_t capacity = longest + std::min(positions - longest, request_.tokens - 1);
   state_ =
       std::make_unique<nn::ModelState>(model_, nn::StateRequest{.batch = int64_t(sequences_.size()),
                                                                 .capacity = capacity,

@@ -60,7 +60,8 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
     const Tensor ids = file.tensor(prefix_of(i) + "ids"),
                  drawn = file.tensor(prefix_of(i) + "drawn");
     check(ids.dtype() == Dtype::i32 && ids.rank() == 1 && drawn.dtype() == Dtype::i64 &&
-              drawn.shape() == Shape{1} && drawn.data<int64_t>()[0] >= 0,
+              drawn.shape() == Shape{1} && drawn.data<int64_t>()[0] >= 0 &&
+              drawn.data<int64_t>()[0] <= ids.numel(),
           name, ": sequence ", i, " is damaged");
     Sequence s;
     s.ids.assign(ids.data<int32_t>(), ids.data<int32_t>() + ids.numel());

@@ -165,6 +165,8 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
   set_anomaly_detection(keys.anomaly);
   nn::Json configuration = context.keys.to_json();
   configuration.erase("out");  // a run may be moved
+  if (configuration.at("compute") == "f32")
+    configuration.erase("compute");  // as older runs have it
   configuration["inputs"] = run.inputs;
   distill::Trainer trainer(parts_of(run, keys, context.seed, json_text(configuration)),
                            keys.trainer);

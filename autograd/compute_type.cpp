@@ -2,6 +2,7 @@
 #include "autograd/compute_type.h"
 
 #include "tensor/error.h"
+#include "tensor/kernels_decoding.h"
 
 namespace brine {
 namespace {
@@ -19,5 +20,9 @@ ComputeType::ComputeType(Dtype type) : before_(present) {
 ComputeType::~ComputeType() { present = before_; }
 
 Dtype compute_type() { return present; }
+
+bool rounds_inputs(Dtype type, int64_t rows) {
+  return present == Dtype::bf16 && type == Dtype::f32 && rows > kFewRows;
+}
 
 }  // namespace brine

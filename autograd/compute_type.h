@@ -1,11 +1,13 @@
 // In what type layers multiply.
 #pragma once
 
+#include <cstdint>
+
 #include "tensor/dtype.h"
 
 namespace brine {
 
-// While one lives, linear() of more than a few rows and conv2d() of this thread take their f32
+// While one lives, linear(), linear_pair() and conv2d() of this thread take their f32
 // inputs rounded to bf16 and add in f32, forward and backward; kept activations take half the
 // memory. Softmax, norms, losses, running sums and the sparse path are as ever. With f32, or
 // without one, nothing is rounded. f64 is never touched.
@@ -21,5 +23,9 @@ class ComputeType {
 };
 
 Dtype compute_type();
+
+// True where linear() and its like round inputs of this type and so many rows. Few rows are a walk
+// over the weights, which rounding them would only lengthen.
+bool rounds_inputs(Dtype type, int64_t rows);
 
 }  // namespace brine

@@ -88,10 +88,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   int64_t in = w.dim(1), out = w.dim(0), rows = in ? x.numel() / in : 0;
   Shape shape = x.shape();
   shape[shape.rank() - 1] = out;
-  // Few rows are a walk over the weights, which rounding them would only lengthen.
-  constexpr int64_t kFewRows = 32;
-  const bool half =
-      compute_type() == Dtype::bf16 && x.dtype() == Dtype::f32 && rows > kFewRows && in > 0;
+  const bool half = in > 0 && rounds_inputs(x.dtype(), rows);
   auto taken = [half](const Tensor& t) { return half ? t.to(Dtype::bf16) : t; };
   Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());

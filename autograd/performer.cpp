@@ -1,6 +1,7 @@
 // Random features and linear attention.
 #include <cmath>
 
+#include "autograd/compute_type.h"
 #include "autograd/ops_performer.h"
 #include "tensor/cost_meter.h"
 #include "tensor/csr.h"
@@ -137,20 +138,23 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
   Shape shape = a.shape();
   shape[shape.rank() - 1] = O;
   Tensor y = Tensor::empty(shape, a.dtype(), a.device());
-  const Tensor xa = a.detach().contiguous().view({R, A}), xb = b.detach().contiguous().view({R, B});
+  const bool half = rounds_inputs(a.dtype(), R);
+  auto taken = [half](const Tensor& t) { return half ? t.to(Dtype::bf16) : t; };
+  const Tensor xa = taken(a.detach().contiguous().view({R, A}));
+  const Tensor xb = taken(b.detach().contiguous().view({R, B}));
   const Tensor wa = w.detach().slice(1, 0, A), wb = w.detach().slice(1, A, B);
-  BRINE_CALL(y, linear, y.view({R, O}), xa, wa, bias.defined() ? bias.detach() : Tensor());
-  BRINE_CALL(y, matmul, y.view({R, O}), xb, wb, false, true, 1.0, 1.0);
+  BRINE_CALL(y, linear, y.view({R, O}), xa, taken(wa), bias.defined() ? bias.detach() : Tensor());
+  BRINE_CALL(y, matmul, y.view({R, O}), xb, taken(wb), false, true, 1.0, 1.0);
   count_macs(double(y.numel()) * double(A + B));
   const Shape shape_a = a.shape(), shape_b = b.shape();
   return record(
       "linear_pair", y, {a, b, w, bias},
       [=](const Tensor& dy, Gradients& grads) {
-        const Tensor d = dy.view({R, O});
-        auto input = [&](int i, const Tensor& half, const Shape& wanted) {
+        const Tensor whole = dy.view({R, O}), d = taken(whole);
+        auto input = [&](int i, const Tensor& part, const Shape& wanted) {
           if (!grads.wanted(i)) return;
-          Tensor dx = Tensor::empty(wanted, d.dtype(), d.device());
-          BRINE_CALL(d, matmul, dx.view({R, half.dim(1)}), d, half, false, false, 1.0, 0.0);
+          Tensor dx = Tensor::empty(wanted, whole.dtype(), whole.device());
+          BRINE_CALL(d, matmul, dx.view({R, part.dim(1)}), d, taken(part), false, false, 1.0, 0.0);
           grads.set(i, dx);
         };
         input(0, wa, shape_a);
@@ -160,7 +164,7 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
           BRINE_CALL(d, matmul, dw.slice(1, 0, A), d, xa, true, false, 1.0, 1.0);
           BRINE_CALL(d, matmul, dw.slice(1, A, B), d, xb, true, false, 1.0, 1.0);
         }
-        if (grads.wanted(3)) BRINE_CALL(d, sum_rows, grads.accumulate(3), d);
+        if (grads.wanted(3)) BRINE_CALL(whole, sum_rows, grads.accumulate(3), whole);
       },
       {xa, xb, wa});
 }

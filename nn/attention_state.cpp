@@ -70,15 +70,23 @@ std::vector<NamedTensor> AttentionState::saved(int64_t slot) const {
   return out;
 }
 
-void AttentionState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
-                             const std::string& source) {
-  auto named = [&](const std::string& name) -> const Tensor& {
-    for (const NamedTensor& t : tensors) {
-      if (t.name == name) return t.tensor;
-    }
-    throw Error(join(source, ": no tensor ", name));
-  };
-  const Tensor& saved_length = named("length");
+const Tensor& AttentionState::named(const std::vector<NamedTensor>& tensors,
+                                    const std::string& name, const std::string& source) {
+  for (const NamedTensor& t : tensors) {
+    if (t.name == name) return t.tensor;
+  }
+  throw Error(join(source, ": no tensor ", name));
+}
+
+// Where a part of a sequence of that many tokens lies.
+Tensor AttentionState::place(const Part& p, int64_t slot, int64_t tokens) const {
+  const Tensor own = p.tensor.slice(0, slot, 1);
+  return p.token_axis ? own.slice(p.token_axis, 0, tokens + p.spare) : own;
+}
+
+int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
+                                    const std::string& source) const {
+  const Tensor& saved_length = named(tensors, "length", source);
   check(saved_length.dtype() == Dtype::i64 && saved_length.shape() == Shape{1}, source,
         ": length is ", saved_length.dtype(), " ", saved_length.shape(), ", wanted i64 [1]");
   const int64_t tokens = saved_length.data<int64_t>()[0];
@@ -90,17 +98,22 @@ void AttentionState::restore(int64_t slot, const std::vector<NamedTensor>& tenso
     check(known || t.name == "length", source, ": a tensor ", t.name,
           " that this attention has not");
   }
-  auto place = [&](const Part& p) {
-    const Tensor own = p.tensor.slice(0, slot, 1);
-    return p.token_axis ? own.slice(p.token_axis, 0, tokens + p.spare) : own;
-  };
   for (const Part& p : parts_) {
-    const Tensor& from = named(p.name);
-    const Tensor to = place(p);
+    const Tensor& from = named(tensors, p.name, source);
+    const Tensor to = place(p, 0, tokens);
     check(from.dtype() == to.dtype() && from.shape() == to.shape(), source, ": ", p.name, " is ",
           from.dtype(), " ", from.shape(), ", wanted ", to.dtype(), " ", to.shape());
   }
-  for (const Part& p : parts_) copy_into(place(p), named(p.name));
+  check_values(tensors, tokens, source);
+  return tokens;
+}
+
+void AttentionState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
+                             const std::string& source) {
+  const int64_t tokens = check_saved(tensors, source);
+  for (const Part& p : parts_) {
+    copy_into(place(p, slot, tokens), named(tensors, p.name, source));
+  }
   lengths_.data<int64_t>()[slot] = tokens;
 }
 

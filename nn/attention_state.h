@@ -35,6 +35,8 @@ class AttentionState {
   // does not fit, and changes nothing then.
   std::vector<NamedTensor> saved(int64_t slot) const;
   void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
+  // What restore() checks, and nothing else; returns the tokens of the sequence.
+  int64_t check_saved(const std::vector<NamedTensor>& tensors, const std::string& source) const;
 
   // Prompts of lengths[b] tokens (undefined = `tokens`) went into slots first, first + 1...; these
   // must be empty. Throws when there is no room.
@@ -48,6 +50,12 @@ class AttentionState {
   Tensor& part(const std::string& name, const Shape& shape, Dtype dtype, int token_axis = 0,
                int64_t spare = 0);
 
+  // Further checks of a method: `tensors` have the names, types and shapes of the parts.
+  virtual void check_values(const std::vector<NamedTensor>& /*tensors*/, int64_t /*tokens*/,
+                            const std::string& /*source*/) const {}
+  static const Tensor& named(const std::vector<NamedTensor>& tensors, const std::string& name,
+                             const std::string& source);
+
  private:
   struct Part {
     std::string name;
@@ -55,6 +63,8 @@ class AttentionState {
     int token_axis;
     int64_t spare;
   };
+
+  Tensor place(const Part& part, int64_t slot, int64_t tokens) const;
 
   int64_t capacity_;
   Tensor lengths_;

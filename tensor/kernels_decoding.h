@@ -11,6 +11,7 @@ namespace brine {
 // y [R, O] = x [R, I] w [O, I]^T + b [O] (b may be undefined): every row of w is read once. w is
 // strided in rows. A row of y has the same bits whatever R is.
 BRINE_KERNEL(thin_linear, Tensor y, Tensor x, Tensor w, Tensor b)
+inline constexpr int64_t kFewRows = 32;  // up to so many rows linear() is thin_linear()
 
 // ---- caches (cpu/cached_attention.cpp)
 // cache [B, H, S, d] takes row [B, H, 1, d] at place at[b]; i64 [B].

@@ -94,6 +94,13 @@ class RecentState : public AttentionState {
     for (int64_t b = 0; b < batch(); ++b) ++held.data<int64_t>()[b];
   }
 
+  void check_values(const std::vector<NamedTensor>& tensors, int64_t tokens,
+                    const std::string& source) const override {
+    const int64_t rows = named(tensors, "held", source).data<int64_t>()[0];
+    check(rows >= std::min(tokens, window) && rows <= std::min(tokens, 2 * window), source,
+          ": held is ", rows, " for ", tokens, " tokens and a window of ", window);
+  }
+
   int64_t window;
   Tensor &keys, &values;  // [batch, H, 2 window, d]
   Tensor& held;           // i64 [batch] rows in use

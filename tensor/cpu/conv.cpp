@@ -251,7 +251,11 @@ void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
 
 void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
                      Convolution conf) {
+  const Tensor whole = dy;
   if (dx.defined()) {
+    // The gradient is rounded with the weights, by the kernel or here.
+    const bool emulated = w.dtype() == Dtype::bf16 && !onednn::has_bf16_gemm();
+    if (emulated) dy = dy.to(Dtype::bf16).to(Dtype::f32);
     w = usable(w);
     const ConvSizes s(x, w, conf);
     if (w.dtype() == Dtype::bf16) {
@@ -262,7 +266,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
   }
   if (!dw.defined() && !db.defined()) return;
   if (x.dtype() == Dtype::bf16) x = x.to(Dtype::f32);
-  conv2d_weight_gradient(dw, db, dy, x, w, y, conf);
+  conv2d_weight_gradient(dw, db, whole, x, w, y, conf);
 }
 
 }  // namespace brine::BRINE_CPU

@@ -258,7 +258,6 @@ void matmul(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double
 }
 
 void linear(Tensor y, Tensor x, Tensor w, Tensor b) {
-  constexpr int64_t kFewRows = 32;
   const bool plain = y.dtype() == Dtype::f32 && x.dtype() == Dtype::f32 &&
                      w.dtype() == Dtype::f32 && x.is_contiguous() && y.is_contiguous() &&
                      w.stride(1) == 1;

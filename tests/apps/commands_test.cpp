@@ -167,6 +167,13 @@ TEST_CASE("generate: sampling narrows down to the likeliest token") {
   CHECK(generated("--temperature 0 --k 1").rfind("the king", 0) == 0);
 }
 
+TEST_CASE("generate: how to sample is refused where the likeliest token is taken") {
+  const Finished f =
+      world().run("generate --model student --prompt 'the king' --temperature 0 --top-k 5");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "--top-k has no effect at temperature 0"));
+}
+
 TEST_CASE("generate: says that the positions ended, and nothing when they did not") {
   const World& w = world();
   Finished cut = w.must("generate --model student --prompt 'the king' --tokens 500 --top-k 1");

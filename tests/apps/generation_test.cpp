@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "data/safetensors.h"
 #include "nn/model_config.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
@@ -179,6 +180,75 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
     CHECK(contains(message([&] { Generation(*other.model, r, spell).load(file, "hash", {}); }),
                    "a.state: layer 0: "));
   }
+}
+
+TEST_CASE("generation: a state file that disagrees with itself is refused, by name of the tensor") {
+  struct Fault {
+    const char *attention, *tensor;
+    std::function<Tensor(const Tensor&)> change;  // empty: the tensor is added, of one zero
+    const char* refusal;
+  };
+  auto number = [](int64_t x) {
+    return [x](const Tensor&) { return Tensor::from(std::vector<int64_t>{x}, {1}); };
+  };
+  const std::vector<Fault> faults = {
+      {"flash", "sequences.0.ids",
+       [](const Tensor& t) { return Tensor::full(t.shape(), 61, Dtype::i32); },
+       "token 61 is outside the vocabulary"},
+      {"flash", "sequences.0.ids", [](const Tensor& t) { return t.to(Dtype::i64); },
+       "sequence 0 is damaged"},
+      {"flash", "sequences.0.drawn", number(-1), "sequence 0 is damaged"},
+      {"flash", "sequences.0.drawn", number(INT64_MAX), "sequence 0 is damaged"},
+      {"flash", "sequences.0.layers.9.keys", nullptr,
+       "1 tensors belong to none of the model's 2 layers"},
+      {"flash", "sequences.1.layers.0.length", number(-1), "layer 0: a sequence of -1 tokens"},
+      {"flash", "sequences.1.layers.1.length", number(1), "layer 1: keys is f32 "},
+      {"recent", "sequences.0.layers.1.length", number(9),
+       "layer 1: a sequence of 9 tokens, layer 0 has 7"},
+      {"recent", "sequences.0.layers.0.held", number(0), "layer 0: held is 0 for 7 tokens"},
+      {"sea", "sequences.0.layers.0.border_width", number(1000),
+       "place 1000 of sequence 0 is outside 0.."},
+      {"sea", "sequences.0.layers.0.border_width", number(-1), "is outside 0.."},
+  };
+  for (const Fault& fault : faults) {
+    INFO(join(fault.attention, ", ", fault.tensor, ": ", fault.refusal));
+    Made m(fault.attention);
+    test::Scratch scratch;
+    GenerationRequest r{.tokens = 7, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+    r.keep_states = true;
+    Generation first(*m.model, r, spell);
+    first.start({{5}, {9, 2, 44}});
+    first.run();
+    first.save(scratch / "good.state", "hash");
+    const data::Safetensors good(scratch / "good.state");
+    std::vector<data::NamedTensor> tensors;
+    bool found = false;
+    for (const data::SafetensorsEntry& e : good.entries()) {
+      const bool meant = e.name == fault.tensor;
+      found = found || meant;
+      tensors.emplace_back(e.name, meant ? fault.change(good.tensor(e.name)) : good.tensor(e.name));
+    }
+    CHECK(found == bool(fault.change));
+    if (!found) tensors.emplace_back(fault.tensor, Tensor::zeros({1}));
+    data::save_safetensors(scratch / "bad.state", tensors, good.metadata());
+    Generation again(*m.model, r, spell);
+    CHECK(contains(message([&] {
+                     again.load(scratch / "bad.state", "hash", {});
+                     again.run();
+                   }),
+                   fault.refusal));
+    Generation fine(*m.model, r, spell);
+    fine.load(scratch / "good.state", "hash", {});
+    fine.run();
+    CHECK(fine.sequences().size() == 2);
+  }
+}
+
+TEST_CASE("generation: more tokens than anybody could ask for end at the positions") {
+  Made m("flash");
+  const GenerationRequest r{
+      .tokens = INT64_MAX, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+  CHECK(generated(m, r, {{5, 6}})[0].finish == "positions");
 }
 
 TEST_CASE("generation: what cannot be continued is refused") {

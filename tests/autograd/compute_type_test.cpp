@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops_conv.h"
+#include "autograd/ops_performer.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {
@@ -67,6 +68,21 @@ TEST_CASE("bf16 compute: linear multiplies rounded inputs and adds in f32, forwa
   }
   check_rounding([](const auto& x) { return linear(x[0], x[1], {}); },
                  {normal({3, 5, 4, 16}, 1), normal({8, 16}, 2)}, {3, 5, 4, 8});
+}
+
+TEST_CASE(
+    "bf16 compute: linear_pair rounds both of its inputs, and a layer run again does the same") {
+  const std::vector<Tensor> inputs = {normal({2, 40, 24}, 1), normal({2, 40, 17}, 2),
+                                      normal({12, 41}, 3), normal({12}, 4)};
+  auto f = [](const auto& x) { return linear_pair(x[0], x[1], x[2], x[3]); };
+  check_rounding(f, inputs, {2, 40, 12});
+  const ComputeType compute(Dtype::bf16);
+  const Tensor dy = normal({2, 40, 12}, 5);
+  const Outcome plain = pass(f, inputs, dy);
+  const Outcome again = pass([&](const auto& x) { return checkpoint(f, x); }, inputs, dy);
+  CHECK(same_bits(plain.y, again.y));
+  for (size_t i = 0; i < inputs.size(); ++i)
+    CHECK(same_bits(plain.gradients[i], again.gradients[i]));
 }
 
 TEST_CASE("bf16 compute: conv2d, with every kind of border, multiplies rounded inputs") {
