@@ -103,12 +103,17 @@ struct Bench {
 
   int run(const RunContext& context) {
     if (!what.empty() && !named("tokenizer"))
-      refuse_idle(context, {"tokenizer", "data"}, "without the suite tokenizer");
-    check(tokenizer.empty() == data.empty(), "bench: --tokenizer and --data go together");
+      refuse_idle(context, {"tokenizer"}, "without the suite tokenizer");
+    if (!what.empty() && !named("trained"))
+      refuse_idle(context, {"model", "tokens"}, "without the suite trained");
+    if (tokenizer.empty() && model.empty() && !named("tokenizer") && !named("trained"))
+      refuse_idle(context, {"data"}, "without the suite tokenizer or trained");
     check(!named("tokenizer") || (!tokenizer.empty() && !data.empty()),
           "bench: tokenizer needs --tokenizer DIR and --data TEXT");
     check(!named("trained") || (!model.empty() && !data.empty()),
           "bench: trained needs --model RUN and --data TEXT");
+    check(data.empty() == (tokenizer.empty() && model.empty()),
+          "bench: --data goes together with --tokenizer or --model");
     bench::set_quick(quick);
     nn::Json out = {
         {"quick", quick}, {"threads", threads()}, {"triad_gb_per_s", bench::triad_bandwidth()}};

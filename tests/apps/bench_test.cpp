@@ -96,6 +96,9 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   f = w.run("bench trained");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--model RUN and --data TEXT"));
+  f = w.run("bench gemm --quick --model student");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "--model has no effect without the suite trained"));
 }
 
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
