@@ -1,5 +1,6 @@
 // brine generate: continues prompts.
 #include <array>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -132,6 +133,9 @@ int Generate::run(const RunContext& context) {
     check(prompt.empty(), "generate: --prompt and --prompt-file are given, one of them is enough");
     given = lines_of(prompt_file);
   }
+  const std::filesystem::path place = std::filesystem::path(save_state).parent_path();
+  check(place.empty() || std::filesystem::is_directory(place), "generate: ", save_state,
+        ": there is no directory ", place.string());
   if (how.temperature == 0) refuse_idle(context, {"top_k", "top_p"}, "at temperature 0");
   check(!given.empty() || !load_state.empty(), "generate: --prompt or --prompt-file is needed");
   distill::LoadedModel m = distill::load_model(model);

@@ -77,6 +77,10 @@ void print_recall(const nn::Json& rows) {
   std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
             << "  layer   mask  own top keys  best columns  most recent   random\n";
   for (const nn::Json& row : rows) {
+    if (row["rows"].get<int64_t>() == 0) {
+      std::cout << "  " << row["layer"].get<std::string>() << ": no row sees more than k keys\n";
+      continue;
+    }
     char line[128];
     std::snprintf(line, sizeof line, "  %5s  %.3f         %.3f         %.3f        %.3f    %.3f\n",
                   row["layer"].get<std::string>().c_str(), row["mask"].get<double>(),

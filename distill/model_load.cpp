@@ -132,7 +132,7 @@ Base open_base(const std::string& adapter, const nn::Json& json, const nn::Model
   const nn::Json& path = json["base_model"];
   check(path.is_string(), file, ": base_model = ", json_text(path), " is no path");
   Base base;
-  base.directory = find_base(adapter, path.get<std::string>());
+  base.directory = resolve_model(find_base(adapter, path.get<std::string>()));
   const nn::Json ours = json.value("brine", nn::Json::object());
   check(ours.contains("base_hash") && ours["base_hash"].is_string(), file,
         ": has a base_model, but its section \"brine\" no base_hash");

@@ -167,6 +167,22 @@ TEST_CASE("generate: sampling narrows down to the likeliest token") {
   CHECK(generated("--temperature 0 --k 1").rfind("the king", 0) == 0);
 }
 
+TEST_CASE("generate: a state has nowhere to go; eval: no row to recall; adapters on a run") {
+  const World& w = world();
+  Finished f =
+      w.run("generate --model student --prompt 'the king' --tokens 2 --save-state nowhere/a.state");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "nowhere/a.state: there is no directory nowhere"));
+  f = w.must("eval --model student --teacher teacher --data text.txt --k 32");
+  CHECK(contains(f.out, "all: no row sees more than k keys"));
+  w.must(
+      "distill --teacher teacher --data text.txt --out still --steps 2 --batch-size 2 --k 4 "
+      "--columns 8 --learning-rate 0 --attention-learning-rate 1e-3 --quiet");
+  w.must("export --checkpoint still --sea-only --base-model teacher --out adapter");
+  const double whole = evaluated("--model still").at("perplexity");
+  CHECK(evaluated("--model adapter").at("perplexity").get<double>() == whole);
+}
+
 TEST_CASE("generate: how to sample is refused where the likeliest token is taken") {
   const Finished f =
       world().run("generate --model student --prompt 'the king' --temperature 0 --top-k 5");
