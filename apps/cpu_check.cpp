@@ -9,22 +9,40 @@
 #define BRINE_NEEDED(macro) (BRINE_TEXT(macro)[0] == '1')
 
 #if defined(__x86_64__)
-#define BRINE_FEATURES(F)                                                                         \
-  F("sse3", __SSE3__)                                                                             \
-  F("ssse3", __SSSE3__)                                                                           \
-  F("sse4.1", __SSE4_1__)                                                                         \
-  F("sse4.2", __SSE4_2__)                                                                         \
-  F("popcnt", __POPCNT__) F("movbe", __MOVBE__) F("lzcnt", __LZCNT__) F("bmi", __BMI__) F(        \
-      "bmi2", __BMI2__) F("adx", __ADX__) F("aes", __AES__) F("pclmul", __PCLMUL__)               \
-      F("sha", __SHA__) F("gfni", __GFNI__) F("f16c", __F16C__) F("avx", __AVX__) F(              \
-          "fma", __FMA__) F("avx2", __AVX2__) F("vaes", __VAES__) F("vpclmulqdq", __VPCLMULQDQ__) \
-          F("avxvnni", __AVXVNNI__) F("avx512f", __AVX512F__) F("avx512cd", __AVX512CD__)         \
-              F("avx512bw", __AVX512BW__) F("avx512dq", __AVX512DQ__) F("avx512vl", __AVX512VL__) \
-                  F("avx512ifma", __AVX512IFMA__) F("avx512vbmi", __AVX512VBMI__)                 \
-                      F("avx512vbmi2", __AVX512VBMI2__) F("avx512vnni", __AVX512VNNI__)           \
-                          F("avx512bitalg", __AVX512BITALG__)                                     \
-                              F("avx512vpopcntdq", __AVX512VPOPCNTDQ__)                           \
-                                  F("avx512bf16", __AVX512BF16__) F("avx512fp16", __AVX512FP16__)
+#define BRINE_FEATURES(F)                   \
+  F("sse3", __SSE3__)                       \
+  F("ssse3", __SSSE3__)                     \
+  F("sse4.1", __SSE4_1__)                   \
+  F("sse4.2", __SSE4_2__)                   \
+  F("popcnt", __POPCNT__)                   \
+  F("movbe", __MOVBE__)                     \
+  F("lzcnt", __LZCNT__)                     \
+  F("bmi", __BMI__)                         \
+  F("bmi2", __BMI2__)                       \
+  F("adx", __ADX__)                         \
+  F("aes", __AES__)                         \
+  F("pclmul", __PCLMUL__)                   \
+  F("sha", __SHA__)                         \
+  F("gfni", __GFNI__)                       \
+  F("f16c", __F16C__)                       \
+  F("avx", __AVX__)                         \
+  F("fma", __FMA__)                         \
+  F("avx2", __AVX2__)                       \
+  F("vaes", __VAES__)                       \
+  F("vpclmulqdq", __VPCLMULQDQ__)           \
+  F("avxvnni", __AVXVNNI__)                 \
+  F("avx512f", __AVX512F__)                 \
+  F("avx512cd", __AVX512CD__)               \
+  F("avx512bw", __AVX512BW__)               \
+  F("avx512dq", __AVX512DQ__)               \
+  F("avx512vl", __AVX512VL__)               \
+  F("avx512ifma", __AVX512IFMA__)           \
+  F("avx512vbmi", __AVX512VBMI__)           \
+  F("avx512vbmi2", __AVX512VBMI2__)         \
+  F("avx512vnni", __AVX512VNNI__)           \
+  F("avx512bitalg", __AVX512BITALG__)       \
+  F("avx512vpopcntdq", __AVX512VPOPCNTDQ__) \
+  F("avx512bf16", __AVX512BF16__) F("avx512fp16", __AVX512FP16__)
 
 namespace {
 // Taken before the pragma below, which undefines the macros.

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <numeric>
 
-#include "autograd/node.h"
+#include "autograd/ops_decoding.h"
 
 namespace brine {
 namespace {
@@ -108,8 +108,7 @@ void Generation::run(const OnToken& on_token) {
   } else {
     hidden = Tensor::empty({int64_t(hidden_.size()), hidden_[0].dim(1)});
     for (size_t i = 0; i < hidden_.size(); ++i) {
-      Tensor to = hidden.slice(0, int64_t(i), 1);
-      BRINE_CALL(to, copy, to, hidden_[i]);
+      copy_into(hidden.slice(0, int64_t(i), 1), hidden_[i]);
     }
   }
   while (true) {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tensor/dtype.h"
+#include "tensor/tensor.h"
 
 namespace brine {
 
@@ -27,5 +27,11 @@ Dtype compute_type();
 // True where linear() and its like round inputs of this type and so many rows. Few rows are a walk
 // over the weights, which rounding them would only lengthen.
 bool rounds_inputs(Dtype type, int64_t rows);
+
+// Tensors as a product takes them. An op decides once, and does the same backward.
+struct ProductInput {
+  bool half;
+  Tensor operator()(const Tensor& t) const { return half ? t.to(Dtype::bf16) : t; }
+};
 
 }  // namespace brine

@@ -37,7 +37,7 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convoluti
   check(rows >= 1 && x.dim(2) >= 1, "conv2d: x ", x.shape(), " is smaller than weight ", w.shape(),
         " with dilation ", conf.dilation);
   const bool half = compute_type() == Dtype::bf16 && x.dtype() == Dtype::f32;
-  auto taken = [half](const Tensor& t) { return half ? t.to(Dtype::bf16) : t; };
+  const ProductInput taken{half};
   Tensor in = taken(x.detach().contiguous()), weight = w.detach().contiguous();
   Tensor bias = b.defined() ? b.detach().contiguous() : Tensor();
   Tensor y =

@@ -26,6 +26,11 @@ void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t co
 
 }  // namespace
 
+void copy_into(const Tensor& to, const Tensor& from) {
+  check(to.shape() == from.shape(), "copy_into: ", from.shape(), " does not fit ", to.shape());
+  BRINE_CALL(to, copy, to, from.detach());
+}
+
 Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(),
         "thin_linear: x ", x.dtype(), " ", x.shape(), " and w ", w.dtype(), " ", w.shape(),

@@ -89,7 +89,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   Shape shape = x.shape();
   shape[shape.rank() - 1] = out;
   const bool half = in > 0 && rounds_inputs(x.dtype(), rows);
-  auto taken = [half](const Tensor& t) { return half ? t.to(Dtype::bf16) : t; };
+  const ProductInput taken{half};
   Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   BRINE_CALL(y, linear, y.view({rows, out}), flat, taken(weight),

@@ -7,6 +7,9 @@
 
 namespace brine {
 
+// to = from, of the same shape; `to` may be a part of a larger tensor.
+void copy_into(const Tensor& to, const Tensor& from);
+
 // x [R..., I] w [O, I]^T + b [O], b may be undefined.
 Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 

@@ -13,8 +13,6 @@ namespace {
 // Bytes of one slot of a contiguous tensor.
 size_t slot_bytes(const Tensor& t) { return size_t(t.stride(0)) * item_size(t.dtype()); }
 
-void copy_into(const Tensor& to, const Tensor& from) { BRINE_CALL(to, copy, to, from); }
-
 }  // namespace
 
 AttentionState::AttentionState(int64_t batch, int64_t capacity)

@@ -8,8 +8,6 @@ namespace {
 
 int64_t pieces(int64_t n, int64_t step) { return (n + step - 1) / step; }
 
-void copy_into(const Tensor& to, const Tensor& from) { BRINE_CALL(to, copy, to, from); }
-
 }  // namespace
 
 RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {

@@ -7,8 +7,6 @@
 namespace brine::sea {
 namespace {
 
-void copy_into(const Tensor& to, const Tensor& from) { BRINE_CALL(to, copy, to, from); }
-
 Tensor rows_of(const nn::Linear& layer, const Tensor& x) {
   return thin_linear(x, layer.weight.value, layer.bias->value);
 }

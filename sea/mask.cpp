@@ -21,9 +21,10 @@ Tensor valid_rows(const Tensor& v, const Visibility& see) {
 }  // namespace
 
 Mask make_mask(const Tensor& estimate, const Visibility& see, const SelectConfig& config,
-               int64_t keys) {
+               int64_t keys, const Tensor& forced) {
   Mask mask;
   mask.selection = select_columns(estimate, see, config);
+  if (forced.defined()) mask.selection.selected = forced;
   mask.csr = build_csr(mask.selection.selected, see, config.k, keys);
   return mask;
 }

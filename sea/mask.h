@@ -12,9 +12,10 @@ struct Mask {
   FlatCsr csr;
 };
 
-// estimate [B, H, T, K]; no gradient runs through it. `keys` as in build_csr().
+// estimate [B, H, T, K]; no gradient runs through it. `keys` as in build_csr(). `forced`, u8
+// [B, H, T, K], takes the place of the columns that the estimate selects.
 Mask make_mask(const Tensor& estimate, const Visibility& see, const SelectConfig& config,
-               int64_t keys = 0);
+               int64_t keys = 0, const Tensor& forced = {});
 
 // P V [B, H, T, d] on the mask: by its entries, or with `dense` through T x T maps, the reference.
 // `probabilities`, when given, receives P on the entries (sparse path) or [B, H, T, T] (dense).

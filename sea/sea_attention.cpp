@@ -66,13 +66,7 @@ Mask SeaAttention::select(const Tensor& estimate, const nn::AttentionInput& in,
                           const Visibility& see, int64_t keys) const {
   SelectConfig config = config_.selection();
   if (in.dials.k) config.k = in.dials.k;
-  Mask mask;
-  mask.selection = select_columns(estimate, see, config);
-  if (Tensor forced = in.tap ? in.tap->forced("selected") : Tensor(); forced.defined()) {
-    mask.selection.selected = forced;
-  }
-  mask.csr = build_csr(mask.selection.selected, see, config.k, keys);
-  return mask;
+  return make_mask(estimate, see, config, keys, in.tap ? in.tap->forced("selected") : Tensor());
 }
 
 std::unique_ptr<nn::AttentionState> SeaAttention::make_state(

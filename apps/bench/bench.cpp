@@ -38,6 +38,11 @@ double now_ms() {
   return std::chrono::duration<double, std::milli>(Clock::now().time_since_epoch()).count();
 }
 
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + long(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
 double median_time(const std::function<void()>& f, double seconds) {
   f();
   std::vector<double> times;
@@ -48,8 +53,7 @@ double median_time(const std::function<void()>& f, double seconds) {
     times.push_back(now_ms() - start);
     total += times.back();
   }
-  std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());
-  return times[times.size() / 2];
+  return median(times);
 }
 
 std::pair<double, double> median_times(const std::function<void()>& f,
@@ -65,8 +69,7 @@ std::pair<double, double> median_times(const std::function<void()>& f,
     times[turn & 1].push_back(ms);
     total += ms;
   }
-  for (auto& t : times) std::nth_element(t.begin(), t.begin() + long(t.size() / 2), t.end());
-  return {times[0][times[0].size() / 2], times[1][times[1].size() / 2]};
+  return {median(times[0]), median(times[1])};
 }
 
 namespace {

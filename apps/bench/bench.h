@@ -40,6 +40,8 @@ Tensor noise(const Shape& shape, uint64_t seed);
 // Milliseconds of a clock that never goes back.
 double now_ms();
 
+double median(std::vector<double> x);  // of at least one number
+
 // Median wall time of f in milliseconds, over at least five runs and `seconds` in all, after one
 // run that is not counted; fewer runs once they have taken 15 s.
 double median_time(const std::function<void()>& f, double seconds = 0.4);

@@ -1,5 +1,4 @@
 // Where the time and the memory of an attention block go, by component.
-#include <algorithm>
 #include <map>
 
 #include "apps/bench/bench.h"
@@ -9,11 +8,6 @@
 
 namespace brine::bench {
 namespace {
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + std::ptrdiff_t(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 // One forward and backward pass with the meter on.
 std::map<std::string, Cost> metered(const Block& block, const Inputs& in) {

@@ -1,6 +1,5 @@
 // Decoding one token after a context: the attention step of every method that can, and a whole
 // model of OPT-125M's sizes, SEA against dense attention with a cache of keys and values.
-#include <algorithm>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -58,8 +57,7 @@ double swept_time(const std::function<void()>& f) {
     f();
     times.push_back(now_ms() - start);
   }
-  std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());
-  return times[times.size() / 2];
+  return median(times);
 }
 
 nn::ModelConfig config_of(const std::string& method, const std::string& decoder, int64_t layers,
@@ -231,8 +229,7 @@ void model_rows(std::vector<BenchRow>& rows) {
           m.model->logits(nn::step(*m.model, state, ids));
           if (run > 0) times.push_back(now_ms() - start);
         }
-        std::nth_element(times.begin(), times.begin() + long(times.size() / 2), times.end());
-        const double ms = times[times.size() / 2];
+        const double ms = median(times);
         if (dense == 0) dense = ms;
         rows.push_back({.name = m.name + ", whole model",
                         .shape = join("context ", context, ", batch ", batch),

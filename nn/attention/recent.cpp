@@ -108,8 +108,7 @@ class RecentState : public AttentionState {
  private:
   static void place(const Tensor& cache, int64_t b, int64_t at, const Tensor& rows) {
     if (rows.numel() == 0) return;
-    Tensor to = cache.slice(0, b, 1).slice(2, at, rows.dim(2));
-    BRINE_CALL(to, copy, to, rows);
+    copy_into(cache.slice(0, b, 1).slice(2, at, rows.dim(2)), rows);
   }
 };
 

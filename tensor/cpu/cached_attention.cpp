@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "tensor/cpu/pieces.h"
+#include "tensor/cpu/softmax_row.h"
 #include "tensor/cpu/vectors.h"
 #include "tensor/kernels_decoding.h"
-#include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -52,22 +52,6 @@ void weighted_sum(T* out, const T* weights, const T* rows, int64_t n, int64_t d)
     for (int64_t j = 0; j < n; ++j) sum += weights[j] * rows[j * d + c];
     out[c] = sum;
   }
-}
-
-// p = softmax(p) over n > 0 numbers.
-template <class T>
-void softmax_in_place(T* p, int64_t n) {
-  T most = p[0], sum = 0;
-#pragma omp simd reduction(max : most)
-  for (int64_t j = 0; j < n; ++j) most = p[j] > most ? p[j] : most;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < n; ++j) {
-    p[j] = math::exp_nonpositive(p[j] - most);
-    sum += p[j];
-  }
-  const T share = 1 / sum;
-#pragma omp simd
-  for (int64_t j = 0; j < n; ++j) p[j] *= share;
 }
 
 }  // namespace

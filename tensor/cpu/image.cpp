@@ -1,9 +1,9 @@
 // Between heads and images: the layouts around SEA's convolutions, and the softmax over columns.
 #include <limits>
 
+#include "tensor/cpu/softmax_row.h"
 #include "tensor/csr.h"
 #include "tensor/kernels_performer.h"
-#include "tensor/math.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
@@ -160,7 +160,6 @@ void column_softmax(Tensor y, Tensor scores, Visibility see) {
         T* out = to + r * K;
         const int64_t w = widths(r / (H * tokens), r % tokens);
         // Columns without keys sink out of sight: their exp is 0.
-        T most = -std::numeric_limits<T>::infinity(), sum = 0;
         for (int64_t c = 0; c < K; ++c) {
           const bool owns =
               w >= K || (math::column_begin(c + 1, w, K) > math::column_begin(c, w, K));
@@ -170,16 +169,7 @@ void column_softmax(Tensor y, Tensor scores, Visibility see) {
           std::fill(out, out + K, T(0));
           continue;
         }
-#pragma omp simd reduction(max : most)
-        for (int64_t c = 0; c < K; ++c) most = out[c] > most ? out[c] : most;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t c = 0; c < K; ++c) {
-          out[c] = math::exp(out[c] - most);
-          sum += out[c];
-        }
-        const T share = 1 / sum;
-#pragma omp simd
-        for (int64_t c = 0; c < K; ++c) out[c] *= share;
+        softmax_in_place(out, K);
       }
     });
   });

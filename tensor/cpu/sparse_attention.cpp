@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensor/cpu/pieces.h"
+#include "tensor/cpu/softmax_row.h"
 #include "tensor/cpu/vectors.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/math.h"
@@ -115,21 +116,6 @@ void weighted_sum(T* out, const T* weights, const T* rows, int64_t d, const Entr
     for (int64_t e = 0; e < at.count; ++e) sum += weights[e] * origin[at.columns[e] * d + c];
     out[c] = sum;
   }
-}
-
-template <class T>
-void softmax_in_place(T* p, int64_t n) {
-  T most = p[0], sum = 0;
-#pragma omp simd reduction(max : most)
-  for (int64_t e = 0; e < n; ++e) most = p[e] > most ? p[e] : most;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t e = 0; e < n; ++e) {
-    p[e] = math::exp(p[e] - most);
-    sum += p[e];
-  }
-  T inverse = 1 / sum;
-#pragma omp simd
-  for (int64_t e = 0; e < n; ++e) p[e] *= inverse;
 }
 
 // f(b, h, t) over all rows, the rows of one head together.

@@ -10,9 +10,9 @@ namespace brine::tests {
 using Json = nlohmann::json;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
-  for (const std::string suite : {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse",
-                                  "train", "streamed", "decode", "encoder", "coo",
-                                  "paper-latency"}) {
+  for (const std::string suite :
+       {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse", "train", "streamed",
+        "decode", "encoder", "coo", "paper-latency"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);

@@ -73,7 +73,14 @@ TEST_CASE(
       "distill --teacher teacher --data text.txt --out bf16 --steps 2 --batch-size 2 --k 4 "
       "--columns 8 --compute bf16 --quiet");
   CHECK(contains(read_all(w.path("bf16/config.toml")), "compute = \"bf16\""));
-  const Finished f = w.run("eval --model student --data text.txt --compute f16");
+  // A run goes on in the type that it began with.
+  Finished f = w.run(
+      "distill --teacher teacher --data text.txt --out bf16 --steps 2 --batch-size 2 "
+      "--k 4 --columns 8 --resume --quiet");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "the configuration changed since"));
+  CHECK(contains(f.error, "compute"));
+  f = w.run("eval --model student --data text.txt --compute f16");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "compute must be one of"));
 }

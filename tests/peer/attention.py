@@ -7,11 +7,11 @@ maps fit; the rate counts the visible half of the T x T products, as Brine's doe
 """
 import argparse
 import math
-import statistics
-import time
 
 import torch
 from torch.nn import functional as F
+
+from timing import median_ms
 
 HEADS, SIZE = 12, 64
 MOST_MAPS = 6e9  # bytes
@@ -26,16 +26,6 @@ def explicit(q, k, v):
 
 def fused(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def median_ms(run, seconds):
-    run()
-    times, begin = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        run()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
 
 
 def main():

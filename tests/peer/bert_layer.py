@@ -10,12 +10,12 @@ import argparse
 import inspect
 import json
 import math
-import statistics
-import time
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from timing import median_ms
 
 B, T, C, HEADS, INNER = 8, 256, 768, 12, 3072
 
@@ -75,14 +75,7 @@ def time_step(attention, adamw, seconds):
         layer(x).backward(dy)
         optimizer.step()
 
-    for _ in range(3):
-        step()
-    times, begin = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        step()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
+    return median_ms(step, seconds, warm_up=3)
 
 
 def main():

@@ -17,9 +17,7 @@ import json
 import multiprocessing
 import os
 import resource
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -28,6 +26,7 @@ from torch.nn import functional as F
 
 from sea_block import (SeaAttention, TeacherMap, approx_by_columns, approx_by_maps,
                        compare_with_golden)
+from timing import median_ms
 
 LAYERS, HIDDEN, HEADS, INNER, WORDS = 4, 256, 8, 1024, 4096
 COLUMNS, KEPT, FEATURES = 64, 16, 27
@@ -127,15 +126,9 @@ def run(threads, tokens, approx, adamw, compiled, seconds, pipe):
         nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.step()
 
-    for _ in range(3):
-        step()
-    times, begin = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        step()
-        times.append((time.perf_counter() - start) * 1e3)
+    ms = median_ms(step, seconds, warm_up=3)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    pipe.send((statistics.median(times), peak - before))
+    pipe.send((ms, peak - before))
 
 
 def measured(environment, *arguments):

@@ -12,24 +12,13 @@ import argparse
 import inspect
 import json
 import resource
-import statistics
-import time
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from timing import median_ms
+
 B, T = 32, 128
-
-
-def median_ms(step, seconds):
-    for _ in range(3):
-        step()
-    times, start = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - start < seconds:
-        before = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - before)
-    return 1e3 * statistics.median(times)
 
 
 def model_with(attention):
@@ -73,7 +62,7 @@ def main():
                 optimizer.step()
 
             note("training step", {"attention": attention, "adamw": list(form)},
-                 median_ms(step, args.seconds))
+                 median_ms(step, args.seconds, warm_up=3))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"torch": torch.__version__, "best_ms": best, "peak_mib": round(peak)}))
 

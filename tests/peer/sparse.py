@@ -11,12 +11,12 @@ up to the random numbers. Each head is a T x T matrix in CSR:
 - SciPy: the product with v alone, `csr_matrix @ v`; one thread, no sampled product.
 """
 import argparse
-import statistics
-import time
 import warnings
 
 import numpy as np
 import torch
+
+from timing import median_ms
 
 HEADS, SIZE, COLUMNS, KEPT = 12, 64, 64, 64
 
@@ -152,16 +152,6 @@ def check_small(index):
     worst = max(largest_difference(a.detach(), b.detach()) for a, b in pairs)
     if not worst < 1e-4:
         raise SystemExit(f"the sparse forms differ from dense attention by {worst}")
-
-
-def median_ms(run, seconds):
-    run()
-    times, begin = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        run()
-        times.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(times)
 
 
 def main():
