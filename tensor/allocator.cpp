@@ -1,6 +1,7 @@
 // The caching allocator of the CPU.
 #include "tensor/allocator.h"
 
+#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -118,6 +119,7 @@ void* allocate(size_t bytes, Device device) {
   size_t size = size_class(bytes + (c.guard ? 2 * kGuard : 0));
   Bin& bin = c.waiting[size];
   bin.used = ++c.requests;
+  if (omp_in_parallel()) ++c.stats.parallel_requests;
   void* p = nullptr;
   if (!bin.blocks.empty()) {
     p = bin.blocks.back();

@@ -17,6 +17,8 @@ struct AllocatorStats {
   int64_t peak_live = 0;     // the most since start or reset_peak()
   int64_t reserved = 0;      // bytes held from the system: live blocks and waiting ones
   int64_t peak_reserved = 0;
+  // Requests of pieces of a parallel loop: how many of these live at once is a matter of luck.
+  int64_t parallel_requests = 0;
 };
 
 // A block of at least `bytes` bytes. Throws Error naming the sizes when the system or the cap

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tensor/cpu/conv.h"
-#include "tensor/parallel.h"
+#include "tensor/cpu/pieces.h"
 #include "tensor/product_timer.h"
 
 namespace brine::BRINE_CPU {
@@ -71,8 +71,7 @@ struct WeightRun {
   int vectors;    // per tile of O
   int height;     // channels of a tile of C
   int64_t tiles_c, tiles_o, wide;
-  Tensor packed_x, packed_dy;  // aligned, zeros where nothing is written
-  T *x = nullptr, *dy = nullptr;
+  T *x = nullptr, *dy = nullptr;  // packed, in aligned memory; zeros where nothing is written
   std::vector<T> row, total;
 
   WeightRun(const ConvSizes& s, const Convolution& conf)
@@ -100,11 +99,15 @@ struct WeightRun {
   // Sums [tap, tile of C, tile of O, height, lanes].
   int64_t sums() const { return s.kT * s.kW * tiles_c * tiles_o * tile(); }
 
-  void allocate() {
-    packed_x = Tensor::zeros({tiles_c * rows_of_x() * wide * height}, DtypeOf<T>::value);
-    packed_dy = Tensor::zeros({tiles_o * block * s.W * vectors * kLanes}, DtypeOf<T>::value);
-    x = packed_x.data<T>();
-    dy = packed_dy.data<T>();
+  int64_t packed_x() const {  // whole cache lines
+    return (tiles_c * rows_of_x() * wide * height + 15) / 16 * 16;
+  }
+  int64_t memory() const { return packed_x() + tiles_o * block * s.W * vectors * kLanes; }
+
+  void place(T* memory_of_run) {
+    x = memory_of_run;
+    dy = x + packed_x();
+    std::fill(x, x + memory(), T(0));
     row.resize(size_t(s.W * s.O));
     total.resize(size_t(s.O));
   }
@@ -204,9 +207,11 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor
   const int64_t length = std::max<int64_t>(4, (all + 31) / 32), runs = (all + length - 1) / length;
   Tensor sums = Tensor::empty({runs, plan.sums()}, x.dtype());
   Tensor biases = Tensor::empty({runs, s.O}, Dtype::f64);
+  const PieceMemory<T> memory(runs, plan.memory());
   parallel_for(runs, 1, [&](int64_t run, int64_t) {
+    const auto lease = memory.lease();
     WeightRun<T> own(s, conf);
-    own.allocate();
+    own.place(lease.data());
     T* sum = sums.data<T>() + run * plan.sums();
     double* bias = biases.data<double>() + run * s.O;
     std::fill(sum, sum + plan.sums(), T(0));

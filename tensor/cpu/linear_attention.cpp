@@ -4,10 +4,10 @@
 
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/onednn.h"
+#include "tensor/cpu/pieces.h"
 #include "tensor/csr.h"
 #include "tensor/kernels_decoding.h"
 #include "tensor/kernels_performer.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -76,20 +76,22 @@ struct Head {
   const Layout<T>& at;
   const T *q, *k, *v, *identity;
   int64_t rows;
-  Tensor memory;
   T *values, *inner, *state;     // [kChunk, e], [kChunk, kChunk], [m, e]
   std::vector<double> key_sums;  // [m], of the keys in `state`
 
-  Head(const Layout<T>& layout, int64_t n)
+  // Whole cache lines: what lies behind it begins at one.
+  static int64_t memory(const Layout<T>& at) {
+    return (kChunk * (at.e + kChunk) + at.m * at.e + 15) / 16 * 16;
+  }
+
+  Head(const Layout<T>& layout, int64_t n, T* memory)
       : at(layout),
         q(layout.q + n * layout.tokens * layout.m),
         k(layout.k + n * layout.tokens * layout.m),
         v(layout.v + n * layout.tokens * layout.d),
         identity(layout.identity + n / layout.heads * layout.identity_step),
         rows(layout.widths.valid(n / layout.heads)),
-        memory(
-            Tensor::empty({kChunk * (layout.e + kChunk) + layout.m * layout.e}, DtypeOf<T>::value)),
-        values(memory.data<T>()),
+        values(memory),
         inner(values + kChunk * layout.e),
         state(inner + kChunk * kChunk) {
     reset();
@@ -287,11 +289,13 @@ void backward_keys(Head<T>& head, const HeadGradients<T>& g, T* numerators, T* b
   }
 }
 
+int64_t backward_memory(int64_t e) { return 2 * kChunk * e + kChunk; }
+
+// numerators [backward_memory(e)] is memory.
 template <class T>
-void backward_head(Head<T>& head, const HeadGradients<T>& g) {
+void backward_head(Head<T>& head, const HeadGradients<T>& g, T* numerators) {
   const Layout<T>& at = head.at;
-  Tensor memory = Tensor::empty({2 * kChunk * at.e + kChunk}, DtypeOf<T>::value);
-  T *numerators = memory.data<T>(), *dvalues = numerators + kChunk * at.e;
+  T* dvalues = numerators + kChunk * at.e;
   T* below = dvalues + kChunk * at.e;
   if (!at.causal) {
     each_chunk(head, [&](int64_t s, int64_t n) {
@@ -317,8 +321,11 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
   dispatch_float(y.dtype(), [&]<class T>() {
     const Layout<T> at(phi_q, phi_k, identity, v, see, eps);
     T *py = y.data<T>(), *pden = den.data<T>();
-    parallel_for(phi_q.dim(0) * at.heads, 1, [&](int64_t n, int64_t) {
-      Head<T> head(at, n);
+    const int64_t all = phi_q.dim(0) * at.heads;
+    const PieceMemory<T> memory(all, Head<T>::memory(at));
+    parallel_for(all, 1, [&](int64_t n, int64_t) {
+      const auto lease = memory.lease();
+      Head<T> head(at, n, lease.data());
       forward_head(head, py + n * at.tokens * at.e, pden + n * at.tokens);
     });
   });
@@ -328,9 +335,11 @@ void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor iden
                             Visibility see) {
   dispatch_float(v.dtype(), [&]<class T>() {
     const Layout<T> at(phi_k, phi_k, identity, v, see, 0);
-    const int64_t size = at.m * at.e;
-    parallel_for(phi_k.dim(0) * at.heads, 1, [&](int64_t n, int64_t) {
-      Head<T> head(at, n);
+    const int64_t size = at.m * at.e, all = phi_k.dim(0) * at.heads;
+    const PieceMemory<T> memory(all, Head<T>::memory(at));
+    parallel_for(all, 1, [&](int64_t n, int64_t) {
+      const auto lease = memory.lease();
+      Head<T> head(at, n, lease.data());
       each_chunk(head, [&](int64_t s, int64_t rows) {
         head.load(s, rows);
         head.absorb(s, rows);
@@ -349,8 +358,12 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
     const int64_t tokens = at.tokens, all = phi_q.dim(0) * at.heads;
     Tensor parts;  // of didentity, one per head: [B H, T, i]
     if (didentity.defined()) parts = Tensor::empty({all, tokens, at.i}, y.dtype());
+    const int64_t forward = Head<T>::memory(at);
+    const PieceMemory<T> memory(all, forward + backward_memory(at.e));
     parallel_for(all, 1, [&](int64_t n, int64_t) {
-      Head<T> head(at, n);
+      const auto lease = memory.lease();
+      T* mine = lease.data();
+      Head<T> head(at, n, mine);
       auto part = [&](const Tensor& x, int64_t width) { return x.data<T>() + n * tokens * width; };
       backward_head<T>(head, {.dq = part(dphi_q, at.m),
                               .dk = part(dphi_k, at.m),
@@ -358,7 +371,8 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
                               .didentity = parts.defined() ? part(parts, at.i) : nullptr,
                               .dy = part(dy, at.e),
                               .y = part(y, at.e),
-                              .den = part(den, 1)});
+                              .den = part(den, 1)},
+                       mine + forward);
     });
     if (!parts.defined()) return;
     const T* from = parts.data<T>();

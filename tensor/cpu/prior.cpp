@@ -7,11 +7,11 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/cpu/pieces.h"
 #include "tensor/cpu/prior_row.h"
 #include "tensor/csr.h"
 #include "tensor/kernels_performer.h"
 #include "tensor/math.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -72,12 +72,10 @@ struct Prior {
         widths(see, tokens) {}
 };
 
-// Row j of the result is the sum of phi_k over the keys before j: [length + 1, padded].
+// Row j of `sums` becomes the sum of phi_k over the keys before j: [length + 1, padded].
 template <class T>
-Tensor prefix_sums(const Prior<T>& at, int64_t n) {
+void prefix_sums(double* sums, const Prior<T>& at, int64_t n) {
   const int64_t length = at.widths.valid(n / at.heads);
-  Tensor prefix = Tensor::empty({length + 1, at.padded}, Dtype::f64);
-  double* sums = prefix.data<double>();
   std::fill(sums, sums + at.padded, 0.0);
   const T* k = at.k + n * at.tokens * at.m;
   for (int64_t j = 0; j < length; ++j, k += at.m, sums += at.padded) {
@@ -86,7 +84,6 @@ Tensor prefix_sums(const Prior<T>& at, int64_t n) {
     for (int64_t i = 0; i < at.m; ++i) next[i] = sums[i] + double(k[i]);
     for (int64_t i = at.m; i < at.padded; ++i) next[i] = 0;
   }
-  return prefix;
 }
 
 // A few neighbouring rows of one head. Border c lies before column c: 0 <= c <= K.
@@ -94,23 +91,23 @@ template <class T>
 struct Tile {
   const Prior<T>& at;
   int64_t n;  // sequence times heads plus head
-  Tensor prefix;
-  const double* sums;
+  const double* sums;  // prefix_sums()
   int64_t borders;  // stored per row: K + 1 and up to a whole group behind border 0
   int64_t count = 0;
   int64_t width[kRows] = {};
   std::vector<int32_t> begin;        // [kRows, borders] first key behind a border
   std::vector<double> query, below;  // [kRows, padded]; [kRows, borders] query . prefix there
 
-  Tile(const Prior<T>& prior, int64_t n)
+  Tile(const Prior<T>& prior, int64_t n, double* memory)
       : at(prior),
         n(n),
-        prefix(prefix_sums(prior, n)),
-        sums(prefix.data<double>()),
+        sums(memory),
         borders(1 + round_up(prior.K, kGroup)),
         begin(size_t(kRows * borders), 0),
         query(size_t(kRows * prior.padded), 0.0),
-        below(size_t(kRows * borders), 0.0) {}
+        below(size_t(kRows * borders), 0.0) {
+    prefix_sums(memory, prior, n);
+  }
 
   // Turns to the rows from `first` on.
   void turn(int64_t first) {
@@ -208,13 +205,13 @@ void add_queries(const Tile<T>& tile, const double* slope, double* dprefix) {
 }
 
 // What a head's rows give to the queries and, by the prefixes, to the keys; returns the gain's.
+// dprefix [length + 1, padded] is memory.
 template <class T>
-double backward_head(Tile<T>& tile, const T* dy, T* dq, T* dk) {
+double backward_head(Tile<T>& tile, const T* dy, T* dq, T* dk, double* dprefix) {
   const Prior<T>& at = tile.at;
-  const int64_t padded = at.padded, length = tile.prefix.dim(0) - 1;
+  const int64_t padded = at.padded, length = at.widths.valid(tile.n / at.heads);
   const double gain = double(at.gain[tile.n % at.heads]);
-  Tensor memory = Tensor::zeros({length + 1, padded}, Dtype::f64);
-  double* dprefix = memory.data<double>();
+  std::fill(dprefix, dprefix + (length + 1) * padded, 0.0);
   std::vector<double> slope(size_t(kRows * tile.borders)), dquery(size_t(kRows * padded));
   std::vector<T> value(static_cast<size_t>(at.K));
   std::fill(dq, dq + at.tokens * at.m, T(0));
@@ -274,9 +271,11 @@ void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor 
                      Visibility see, int64_t step) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const Prior<T> at(scores, gain, phi_q, phi_k, see, step);
-    const int64_t size = at.rows * at.K;
-    parallel_for(phi_q.dim(0) * at.heads, 1, [&](int64_t n, int64_t) {
-      Tile<T> tile(at, n);
+    const int64_t size = at.rows * at.K, all = phi_q.dim(0) * at.heads;
+    const PieceMemory<double> memory(all, (at.tokens + 1) * at.padded);
+    parallel_for(all, 1, [&](int64_t n, int64_t) {
+      const auto lease = memory.lease();
+      Tile<T> tile(at, n, lease.data());
       forward_head(tile, scores.data<T>() + n * size, y.data<T>() + n * size);
     });
   });
@@ -288,10 +287,15 @@ void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor
     const Prior<T> at(dy, gain, phi_q, phi_k, see, step);
     const int64_t all = phi_q.dim(0) * at.heads, size = at.tokens * at.m;
     std::vector<double> parts(static_cast<size_t>(all));
+    const int64_t prefix = (at.tokens + 1) * at.padded;
+    const PieceMemory<double> memory(all, 2 * prefix);
     parallel_for(all, 1, [&](int64_t n, int64_t) {
-      Tile<T> tile(at, n);
-      parts[size_t(n)] = backward_head(tile, dy.data<T>() + n * at.rows * at.K,
-                                       dphi_q.data<T>() + n * size, dphi_k.data<T>() + n * size);
+      const auto lease = memory.lease();
+      double* mine = lease.data();
+      Tile<T> tile(at, n, mine);
+      parts[size_t(n)] =
+          backward_head(tile, dy.data<T>() + n * at.rows * at.K, dphi_q.data<T>() + n * size,
+                        dphi_k.data<T>() + n * size, mine + prefix);
     });
     for (int64_t n = 0; n < all; ++n) dgain.data<T>()[n % at.heads] += T(parts[size_t(n)]);
   });

@@ -58,14 +58,22 @@ TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite diff
 }
 
 TEST_CASE("contract: no memory is asked from the system after the third step") {
-  each_block(Dtype::f32, [](Block& block) {
-    int64_t after_third = 0;
-    for (int step = 1; step <= 6; ++step) {
-      pass(block, inputs(2, 65, Dtype::f32, uint64_t(step)));
-      if (step == 3) after_third = allocator_stats().system_calls;
-    }
-    CHECK(allocator_stats().system_calls == after_third);
-  });
+  const int before = threads();
+  for (int count : {before, 16}) {  // which thread gets how much of a loop is never the same
+    set_threads(count);
+    each_block(Dtype::f32, [](Block& block) {
+      trim();
+      const int64_t before_pass = allocator_stats().parallel_requests;
+      int64_t after_third = 0;
+      for (int step = 1; step <= 6; ++step) {
+        pass(block, inputs(2, 65, Dtype::f32, uint64_t(step)));
+        if (step == 3) after_third = allocator_stats().system_calls;
+      }
+      CHECK(allocator_stats().system_calls == after_third);
+      CHECK(allocator_stats().parallel_requests == before_pass);
+    });
+  }
+  set_threads(before);
 }
 
 TEST_CASE("contract: what makes no T x T maps has linear memory; dense attention has not") {
