@@ -20,9 +20,9 @@ void for_pieces(int64_t n, int64_t work, F&& f) {
   });
 }
 
-// Memory for the pieces of a parallel loop, a part for each that may run at once. It is taken before
-// the loop begins: taken by the pieces, how much is alive at once would be a matter of luck, and
-// with many threads a step late in training could still ask the system for more.
+// Memory for the pieces of a parallel loop, a part for each that may run at once. It is taken
+// before the loop begins: taken by the pieces, how much is alive at once would be a matter of luck,
+// and with many threads a step late in training could still ask the system for more.
 template <class T>
 class PieceMemory {
  public:
