@@ -8,6 +8,15 @@
 #include "data/hdf5_file.h"
 
 namespace brine {
+
+Tensor in_use(const nn::Tap& tap, const std::string& name) {
+  const Tensor value = tap.get(name).detach();
+  const bool by_entry = name == "columns" || (name == "probabilities" && value.rank() == 1);
+  if (!by_entry || !tap.has("row_pointers")) return value;
+  const Tensor rows = tap.get("row_pointers").to(Device{});
+  return value.slice(0, 0, rows.data<int64_t>()[rows.numel() - 1]);
+}
+
 namespace {
 
 class Recorder : public nn::LayerObserver {
@@ -18,9 +27,10 @@ class Recorder : public nn::LayerObserver {
     char group[32];
     std::snprintf(group, sizeof group, "layers/%02lld/", static_cast<long long>(layer));
     for (const auto& [name, value] : tap.values()) {
-      if (value.defined()) file_.write(group + (name == "scores" ? "S" : name), value.detach());
+      if (!value.defined()) continue;
+      file_.write(group + (name == "scores" ? "S" : name), in_use(tap, name).to(Device{}));
     }
-    file_.write(std::string(group) + "output", output.detach());
+    file_.write(std::string(group) + "output", output.detach().to(Device{}));
     return {};
   }
 
@@ -64,7 +74,9 @@ void capture(distill::LoadedModel& m, const CaptureCall& call, const std::string
     NoGrad off;
     Recorder recorder(file);
     file.write("hidden",
-               m.model->hidden({.ids = ids, .dials = call.dials, .observer = &recorder}).detach());
+               m.model->hidden({.ids = ids, .dials = call.dials, .observer = &recorder})
+                   .detach()
+                   .to(Device{}));
     file.close();
   } catch (...) {
     std::error_code ignored;

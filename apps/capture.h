@@ -8,6 +8,10 @@
 
 namespace brine {
 
+// A value of the tap off the tape; of those that have a number for every entry of a mask, the
+// entries in use: on a device there may be room behind them.
+Tensor in_use(const nn::Tap& tap, const std::string& name);
+
 struct CaptureCall {
   std::vector<int32_t> ids;  // one sequence
   nn::AttentionDials dials;

@@ -19,19 +19,32 @@ using bench::BenchRow;
 struct Suite {
   const char* name;
   std::vector<BenchRow> (*run)();
+  bool anywhere = false;  // on a device, too
 };
 const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
                          {"gemm", bench::bench_gemm},
                          {"conv", bench::bench_conv},
-                         {"attention", bench::bench_attention},
+                         {"attention", bench::bench_attention, true},
                          {"breakdown", bench::bench_breakdown},
                          {"sparse", bench::bench_sparse},
-                         {"train", bench::bench_train},
+                         {"train", bench::bench_train, true},
                          {"decode", bench::bench_decode},
                          {"streamed", bench::bench_streamed},
-                         {"encoder", bench::bench_encoder},
+                         {"encoder", bench::bench_encoder, true},
                          {"coo", bench::bench_coo},
-                         {"paper-latency", bench::bench_paper_latency}};
+                         {"paper-latency", bench::bench_paper_latency, true}};
+
+// The suites that measure a device as well as the CPU; the others hold kernels of the CPU against
+// its own limits.
+void check_suites(const std::vector<std::string>& what) {
+  if (!default_device().is_cuda()) return;
+  for (const std::string& name : what) {
+    const auto* suite = std::find_if(std::begin(kSuites), std::end(kSuites),
+                                     [&](const Suite& s) { return s.name == name; });
+    check(suite == std::end(kSuites) ? name == "tokenizer" : suite->anywhere, "bench: ", name,
+          " measures the CPU; add --device cpu");
+  }
+}
 
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;
@@ -115,6 +128,7 @@ struct Bench {
     check(data.empty() == (tokenizer.empty() && model.empty()),
           "bench: --data goes together with --tokenizer or --model");
     bench::set_quick(quick);
+    check_suites(what);
     nn::Json out = {
         {"quick", quick}, {"threads", threads()}, {"triad_gb_per_s", bench::triad_bandwidth()}};
     if (!json) {
@@ -132,6 +146,7 @@ struct Bench {
     };
     for (const Suite& suite : kSuites) {
       if (!what.empty() && !named(suite.name)) continue;
+      if (default_device().is_cuda() && !suite.anywhere) continue;
       log_detail("bench ", suite.name);
       show(suite.name, suite.run());
     }

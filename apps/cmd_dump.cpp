@@ -119,24 +119,27 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
   for (int64_t i = 0; i < spec.layers; ++i) {
     distill::TeacherLayer t = teacher.layer(i);
     data::DumpLayer l;
-    if (spec.content == data::DumpContent::maps) l.attention = attention_map(t.attention, see);
-    if (spec.content == data::DumpContent::pooled)
-      l.pooled = summarize_teacher(t.attention, spec.columns, see);
-    if (spec.content == data::DumpContent::qk) {
-      l.query = t.attention.q;
-      l.key = t.attention.k;
+    auto near = [](const Tensor& x) { return x.to(Device{}); };
+    if (spec.content == data::DumpContent::maps) l.attention = near(attention_map(t.attention, see));
+    if (spec.content == data::DumpContent::pooled) {
+      const TeacherSummary s = summarize_teacher(t.attention, spec.columns, see);
+      l.pooled = {near(s.tau), near(s.t_log_t), near(s.t_square)};
     }
-    if (spec.context) l.context = t.context;
-    if (spec.output) l.output = t.output;
+    if (spec.content == data::DumpContent::qk) {
+      l.query = near(t.attention.q);
+      l.key = near(t.attention.k);
+    }
+    if (spec.context) l.context = near(t.context);
+    if (spec.output) l.output = near(t.output);
     out.layers.push_back(std::move(l));
   }
   if (spec.logits != data::DumpLogits::none) {
     TopLogits top = teacher.logits();
-    out.logits = top.values.view({B, T, top.values.dim(-1)});
-    if (top.ids.defined()) out.logit_ids = top.ids.view({B, T, top.ids.dim(-1)});
-    out.lse = top.lse.view({B, T});
+    out.logits = top.values.to(Device{}).view({B, T, top.values.dim(-1)});
+    if (top.ids.defined()) out.logit_ids = top.ids.to(Device{}).view({B, T, top.ids.dim(-1)});
+    out.lse = top.lse.to(Device{}).view({B, T});
   }
-  if (spec.classes > 0) out.classes = teacher.class_logits();
+  if (spec.classes > 0) out.classes = teacher.class_logits().to(Device{});
   out.lengths = batch.lengths;
   out.windows = batch.windows;
   return out;

@@ -106,13 +106,14 @@ void Generation::run(const OnToken& on_token) {
   if (hidden_.size() == 1) {
     hidden = hidden_[0];
   } else {
-    hidden = Tensor::empty({int64_t(hidden_.size()), hidden_[0].dim(1)});
+    hidden = Tensor::empty({int64_t(hidden_.size()), hidden_[0].dim(1)}, hidden_[0].dtype(),
+                           hidden_[0].device());
     for (size_t i = 0; i < hidden_.size(); ++i) {
       copy_into(hidden.slice(0, int64_t(i), 1), hidden_[i]);
     }
   }
   while (true) {
-    const Tensor logits = model_.logits(hidden).detach();
+    const Tensor logits = model_.logits(hidden).detach().to(Device{});
     std::vector<int64_t> going;
     for (int64_t slot = 0; slot < state_->batch(); ++slot) {
       const bool goes_on = extend(logits, slot);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/capture.h"
 #include "autograd/ops.h"
 #include "autograd/ops_sparse.h"
 #include "data/hdf5_file.h"
@@ -95,7 +96,7 @@ class Comparison {
 };
 
 void compare_stages(Comparison& compare, const nn::Tap& tap) {
-  auto stage = [&](const char* name) { return tap.get(name).detach(); };
+  auto stage = [&](const char* name) { return in_use(tap, name); };
   compare.floats("intermediate/V_I", stage("V_I"));
   compare.floats("intermediate/C_perf", stage("C_perf"));
   compare.floats("intermediate/Z", stage("Z"));
@@ -150,8 +151,9 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   nn::load_state(*block, weights, file);
   nn::ParameterStore store(*block);
 
-  Tensor q = require_grad(c.read("inputs/q", dtype)), k = require_grad(c.read("inputs/k", dtype));
-  Tensor v = require_grad(c.read("inputs/v", dtype));
+  auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
+  Tensor q = require_grad(read("inputs/q")), k = require_grad(read("inputs/k"));
+  Tensor v = require_grad(read("inputs/v"));
   std::vector<double> valid = c.file.read("inputs/valid").to_vector();
   Tensor lengths = Tensor::zeros({B}, Dtype::i64);
   for (size_t i = 0; i < valid.size(); ++i) lengths.data<int64_t>()[i / size_t(T)] += valid[i] != 0;
@@ -170,13 +172,13 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   compare.floats("output/c_sea", out.detach());
 
   TeacherAttention teacher{
-      .map = {}, .q = c.read("inputs/teacher_q", dtype), .k = c.read("inputs/teacher_k", dtype)};
+      .map = {}, .q = read("inputs/teacher_q"), .k = read("inputs/teacher_k")};
   TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), see);
   compare.floats("intermediate/teacher_tau", summary.tau);
   compare.floats("intermediate/teacher_t_log_t", summary.t_log_t);
   compare.floats("intermediate/teacher_t_square", summary.t_square);
   double parts[] = {0.1, 1.0};
-  Tensor mix = Tensor::from(std::span<const double>(parts), {2}).to(dtype);
+  Tensor mix = Tensor::from(std::span<const double>(parts), {2}).to(dtype).to(default_device());
   Tensor approx = approx_loss(tap.get("scores"), summary, see);
   Tensor prob = prob_loss(q, k, teacher, see);
   int64_t rows = 0;
@@ -187,8 +189,9 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
     double w = 1 / (double(rows) * double(H * d));
     dispatch_float(dtype, [&]<class S>() { weight.data<S>()[i] = S(w); });
   }
-  Tensor context = squared_distance(out, c.read("inputs/teacher_context", dtype), weight);
-  Tensor cotangent = dot(out, c.read("inputs/cotangent", dtype));
+  Tensor context =
+      squared_distance(out, read("inputs/teacher_context"), weight.to(default_device()));
+  Tensor cotangent = dot(out, read("inputs/cotangent"));
   Tensor approx_term = dot(approx, mix), prob_term = dot(prob, mix);
   Tensor total = add(add(approx_term, prob_term), add(context, cotangent));
   auto loss = [&](const char* name, const Tensor& value) {

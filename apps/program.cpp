@@ -10,6 +10,7 @@
 #include "apps/version.h"
 #include "autograd/compute_type.h"
 #include "data/file_io.h"
+#include "tensor/accelerator.h"
 #include "tensor/device.h"
 #include "tensor/error.h"
 
@@ -46,6 +47,11 @@ const Subcommand& find_subcommand(const std::string& name) {
                    best.empty() ? "" : "; the nearest is \"" + best + "\""));
 }
 
+Device chosen_device(const std::string& name) {
+  if (name != "auto") return parse_device(name);
+  return cuda::device_count() > 0 ? parse_device("cuda") : Device{};
+}
+
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
   Everywhere everywhere;
   CommandBody body = command.make();
@@ -60,6 +66,8 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
   set_threads(int(everywhere.threads));
+  set_default_device(chosen_device(everywhere.device));
+  cuda::set_tf32(everywhere.compute == "tf32");
   const ComputeType compute(everywhere.compute == "bf16" ? Dtype::bf16 : Dtype::f32);
   return body.run(
       {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
@@ -89,8 +97,11 @@ void Everywhere::describe(nn::Schema& s) {
   s.field("threads", threads, "Threads that compute; 0 takes all cores",
           {.min = 0, .max = 4096, .transient = true});
   s.field("seed", seed, "Seed of everything random", {.min = 0});
-  s.choice("compute", compute, {"f32", "bf16"},
-           "What layers and convolutions multiply; sums are f32 all the same");
+  s.field("device", device,
+          "Where models compute: cpu, cuda or cuda:N; auto takes the first GPU where there is one",
+          {.transient = true});
+  s.choice("compute", compute, {"f32", "tf32", "bf16"},
+           "What layers and convolutions multiply; sums are f32 all the same. tf32: on a GPU");
 }
 
 void keep_configuration(const RunContext& context, const std::string& directory) {

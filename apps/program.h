@@ -16,6 +16,7 @@ struct Everywhere {
   int64_t threads = 0;
   int64_t seed = 1;
   std::string compute = "f32";
+  std::string device = "auto";
   void describe(nn::Schema& s);
 };
 

@@ -21,6 +21,7 @@
 #include "apps/config_file.h"
 #include "apps/cpu_check.h"
 #include "apps/options.h"
+#include "tensor/accelerator.h"
 #include "tensor/device.h"
 #include "tensor/error.h"
 
@@ -37,6 +38,13 @@ std::string cpu_line(bool needed) {
     if (listed) out += std::string(out.empty() ? "" : " ") + features[i].name;
   }
   return out.empty() ? "none" : out;
+}
+
+std::string gpu_line() {
+  const int count = cuda::device_count();
+  std::string out = count ? "" : cuda::why_none();
+  for (int i = 0; i < count; ++i) out += join(i ? "; " : "", "cuda:", i, " ", cuda::describe(i));
+  return out;
 }
 
 std::string dotted(int major, int minor, int patch) { return join(major, ".", minor, ".", patch); }
@@ -59,7 +67,7 @@ std::string version_text() {
       cli_library_version(), "\ntoml++        ", toml_library_version(), "\njson          ",
       dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
       "\nOpenMP        ", _OPENMP, "\nthreads       ", threads(), "\nCPU has       ",
-      cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels, "\n");
+      cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels, "\nGPU           ", gpu_line(), "\n");
 }
 
 }  // namespace brine

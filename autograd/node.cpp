@@ -20,9 +20,9 @@ uint64_t next_order() {
 
 void check_finite(const Tensor& t, const std::string& op, const char* what) {
   if (!is_float(t.dtype()) || t.numel() == 0) return;
-  Tensor x = t.detach().contiguous(), n = Tensor::empty({1}, Dtype::i64);
+  Tensor x = t.detach().contiguous(), n = Tensor::empty({1}, Dtype::i64, x.device());
   BRINE_CALL(x, count_nonfinite, n, x);
-  int64_t bad = n.data<int64_t>()[0];
+  int64_t bad = n.to(Device{}).data<int64_t>()[0];
   check(bad == 0, op, ": ", what, " has ", bad, " of ", x.numel(),
         " values that are NaN or infinite (anomaly detection)");
 }
@@ -179,7 +179,7 @@ void backward(const Tensor& y, Tensor dy) {
   check(y.defined() && y.node() != nullptr, "backward: nothing to differentiate");
   if (!dy.defined()) {
     check(y.numel() == 1, "backward: y ", y.shape(), " is no scalar, give its cotangent");
-    dy = Tensor::full(y.shape(), 1.0, y.dtype());
+    dy = Tensor::full(y.shape(), 1.0, y.dtype(), y.device());
   }
   check(dy.shape() == y.shape() && dy.dtype() == y.dtype(), "backward: dy ", dy.shape(),
         " must match y ", y.shape());
@@ -251,7 +251,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   std::vector<Tensor> edges = inputs;
   for (const Tensor& x : inputs) kept.push_back(x.defined() ? x.detach() : x);
   // f may read parameters that are not among its inputs: the region is recorded all the same.
-  edges.push_back(require_grad(Tensor::zeros({1}, y.dtype())));
+  edges.push_back(require_grad(Tensor::zeros({1}, y.dtype(), y.device())));
   Tensor out = y.as_strided(y.shape(), y.strides());
   out = record("checkpoint", out, edges, [=](const Tensor& dy, Gradients& grads) {
     RandomStream end = random ? *random : RandomStream{};

@@ -1,41 +1,41 @@
-# One interface target carries the flags of every folder.
+# One interface target carries the flags of every folder; nvcc takes none of the C++ compiler's.
 add_library(brine_flags INTERFACE)
+function(brine_options)
+  foreach(option ${ARGN})
+    target_compile_options(brine_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${option}>)
+  endforeach()
+endfunction()
 target_include_directories(brine_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # -Wrestrict: GCC 12 reports std::string operator+ falsely (its bug 105651). -Wpass-failed: Clang
 # speaks of every loop that its -O1 leaves as it is.
-target_compile_options(brine_flags INTERFACE -Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-                       $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>
-                       -fopenmp -march=${BRINE_ARCH})
+brine_options(-Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+              $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> -fopenmp -march=${BRINE_ARCH})
 # GCC 12's own AVX-512 headers trip these two wherever Eigen is inlined (its bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/nn/random_features.cpp PROPERTIES COMPILE_OPTIONS
                               "-Wno-uninitialized;-Wno-maybe-uninitialized")
 endif()
 if(BRINE_WERROR)
-  target_compile_options(brine_flags INTERFACE -Werror)
+  brine_options(-Werror)
 endif()
 # Never -ffast-math: NaN and infinity must be seen. These three change no finite result of ours:
 # errno is not read, floating-point traps are off, and a*b+c may be one rounding (ISO mode forbids it).
-target_compile_options(brine_flags INTERFACE -fno-math-errno -fno-trapping-math -ffp-contract=fast)
+brine_options(-fno-math-errno -fno-trapping-math -ffp-contract=fast)
 # Kernels take -O3 (Folders.cmake); the rest compiles a third faster without and runs no slower.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 if(BRINE_SANITIZE)
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")  # half the compile time of -O2 -g
-  target_compile_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE}
-                         -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  brine_options(-fsanitize=${BRINE_SANITIZE} -fno-sanitize-recover=undefined
+                -fno-omit-frame-pointer)
   target_link_options(brine_flags INTERFACE -fsanitize=${BRINE_SANITIZE})
   # Instrumented, GCC 12 sees an uninitialised value inside <regex> (its documentation warns of it).
   set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/architecture/habits_test.cpp PROPERTIES
                               COMPILE_OPTIONS "-Wno-maybe-uninitialized")
 endif()
 if(BRINE_FUZZ)
-  target_compile_options(brine_flags INTERFACE -fsanitize=fuzzer-no-link)
+  brine_options(-fsanitize=fuzzer-no-link)
 endif()
 if(BRINE_DISPATCH)
   target_compile_definitions(brine_flags INTERFACE BRINE_DISPATCH=1)
 endif()
-if(BRINE_CUDA)
-  message(FATAL_ERROR "brine: this version has no CUDA kernels yet; configure with BRINE_CUDA=OFF")
-endif()
-
 target_compile_definitions(brine_flags INTERFACE BRINE_VERSION="${PROJECT_VERSION}")

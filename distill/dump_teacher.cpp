@@ -4,6 +4,12 @@
 #include "distill/task_source.h"
 
 namespace brine::distill {
+namespace {
+
+// What was read from a file, where the student computes.
+Tensor near(const Tensor& t) { return t.defined() ? t.to(default_device()) : t; }
+
+}  // namespace
 
 DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
     : reader_(dir), columns_(expected.columns) {
@@ -78,21 +84,24 @@ void DumpTeacher::begin(const Batch& batch) {
 
 TeacherLayer DumpTeacher::layer(int64_t i) {
   const data::DumpLayer& l = batch_.layers.at(size_t(i));
-  return {.attention = {.map = l.attention, .q = l.query, .k = l.key},
-          .pooled = l.pooled,
-          .context = l.context,
-          .output = l.output};
+  return {.attention = {.map = near(l.attention), .q = near(l.query), .k = near(l.key)},
+          .pooled = {.tau = near(l.pooled.tau),
+                     .t_log_t = near(l.pooled.t_log_t),
+                     .t_square = near(l.pooled.t_square)},
+          .context = near(l.context),
+          .output = near(l.output)};
 }
 
 Tensor DumpTeacher::class_logits() {
   check(batch_.classes.defined(), reader_.dir().string(), ": holds no logits of classes");
-  return batch_.classes;
+  return near(batch_.classes);
 }
 
 TopLogits DumpTeacher::logits() {
-  auto rows = [](const Tensor& t) { return t.defined() ? t.view({-1, t.dim(-1)}) : t; };
-  return {
-      .values = rows(batch_.logits), .ids = rows(batch_.logit_ids), .lse = batch_.lse.view({-1})};
+  auto rows = [](const Tensor& t) { return t.defined() ? near(t.view({-1, t.dim(-1)})) : t; };
+  return {.values = rows(batch_.logits),
+          .ids = rows(batch_.logit_ids),
+          .lse = near(batch_.lse.view({-1}))};
 }
 
 }  // namespace brine::distill

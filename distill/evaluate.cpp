@@ -23,7 +23,7 @@ struct Score {
     Tensor logits = model.logits(hidden).detach();
     logits = logits.view({-1, logits.dim(-1)});
     Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
-    Tensor loss = cross_entropy(logits, target);
+    Tensor loss = cross_entropy(logits, target).to(Device{});
     for (int64_t r = 0; r < target.numel(); ++r) {
       if (target.data<int32_t>()[r] < 0) continue;
       sum += double(loss.data<float>()[r]);

@@ -27,7 +27,8 @@ class KeyCounter : public nn::LayerObserver {
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     int64_t all = visible_ * tap.get("q").dim(1);
     if (tap.has("row_pointers")) {
-      const Tensor& rows = tap.get("row_pointers");  // [B, T + 1], running on through the batch
+      // [B, T + 1], running on through the batch
+      const Tensor rows = tap.get("row_pointers").to(Device{});
       kept_ += rows.data<int64_t>()[rows.numel() - 1] - rows.data<int64_t>()[0];
     } else {
       known_ = known_ && full_;

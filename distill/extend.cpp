@@ -73,7 +73,7 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
     check(first >= 0 && shape[0] == first + positions, "extend: cannot stretch '", name, "', ",
           tensor.shape(), " to ", shape);
     Tensor table = Tensor::empty(shape, tensor.dtype());
-    stretch(table, tensor.detach().contiguous(), first);
+    stretch(table, tensor.detach().to(Device{}).contiguous(), first);
     tensor = table;
   }
   nn::load_state(*out.model, state, model.directory);

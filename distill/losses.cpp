@@ -6,18 +6,18 @@
 namespace brine::distill {
 namespace {
 
-// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T].
-Tensor row_weights(const Batch& batch, double per_row, Dtype dtype) {
+// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T], of the type and device of `like`.
+Tensor row_weights(const Batch& batch, double per_row, const Tensor& like) {
   int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
-  Tensor w = Tensor::zeros({B * T}, dtype);
+  Tensor w = Tensor::zeros({B * T}, like.dtype());
   double value = 1 / (double(batch.tokens) * per_row);
-  dispatch_float(dtype, [&]<class S>() {
+  dispatch_float(like.dtype(), [&]<class S>() {
     for (int64_t b = 0; b < B; ++b) {
       int64_t L = batch.lengths.defined() ? batch.lengths.data<int64_t>()[b] : T;
       for (int64_t t = 0; t < L; ++t) w.data<S>()[b * T + t] = S(value);
     }
   });
-  return w;
+  return w.to(like.device());
 }
 
 TeacherSummary summary_of(const TeacherLayer& t, int64_t K, const Visibility& see) {
@@ -60,22 +60,27 @@ class LayerLosses : public nn::LayerObserver {
     return std::exchange(sum_, Tensor());
   }
 
-  LossTerms terms;
+  // Waits for the device: to be asked when all layers are done.
+  LossTerms terms() const {
+    LossTerms sums;
+    for (const auto& [name, value] : terms_) sums[name] += value.item();
+    return sums;
+  }
 
  private:
   // {KL, MSE} -> kl KL + mse MSE
   Tensor attention_term(const Tensor& pair) {
     double values[] = {config_.kl, config_.mse};
     Tensor weights = Tensor::from(std::span<const double>(values), {2}).to(pair.dtype());
-    return dot(pair, weights);
+    return dot(pair, weights.to(pair.device()));
   }
   Tensor distance(const Tensor& a, const Tensor& b) {
-    return squared_distance(a, b, row_weights(batch_, double(a.dim(-1)), a.dtype()));
+    return squared_distance(a, b, row_weights(batch_, double(a.dim(-1)), a));
   }
   void add_term(const char* name, const Tensor& value, double weight) {
     Tensor scaled = scale(value, weight * share_ / double(layers_));
     // The first of two runs (no tape) and the only one count; a recomputation does not.
-    if (!counted(name)) terms[name] += scaled.item();
+    if (!counted(name)) terms_.emplace_back(name, scaled.detach());
     sum_ = sum_.defined() ? add(sum_, scaled) : scaled;
   }
   bool counted(const char* name) { return ++calls_[name] > layers_; }
@@ -87,6 +92,7 @@ class LayerLosses : public nn::LayerObserver {
   bool causal_;
   double share_;
   Tensor sum_;
+  std::vector<std::pair<std::string, Tensor>> terms_;  // as they come, on the device
   std::map<std::string, int64_t> calls_;
 };
 
@@ -136,7 +142,7 @@ Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch&
   TaskLosses out;
   if (config_.kd_task) {
     TopLogits top = teacher_->logits();
-    out.kd_task = dot(kl_logits(logits, top), row_weights(batch, 1, logits.dtype()));
+    out.kd_task = dot(kl_logits(logits, top), row_weights(batch, 1, logits));
   }
   if (config_.task) {
     check(student_.shape().causal,
@@ -146,7 +152,8 @@ Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch&
     int64_t rows = 0;
     for (int64_t r = 0; r < B * T; ++r) rows += target.data<int32_t>()[r] >= 0;
     check(rows > 0, "losses: no token of the batch is predicted");
-    Tensor weight = Tensor::full({B * T}, 1 / double(rows), logits.dtype());
+    Tensor weight =
+        Tensor::full({B * T}, 1 / double(rows), logits.dtype(), logits.device());
     out.task = dot(cross_entropy(logits, target), weight);
   }
   return out;
@@ -155,7 +162,8 @@ Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch&
 Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& batch,
                                              const Call& call) const {
   Tensor logits = student_.class_logits(hidden, call.random);  // [B, labels]
-  Tensor weight = Tensor::full({logits.dim(0)}, 1 / double(logits.dim(0)), logits.dtype());
+  Tensor weight = Tensor::full({logits.dim(0)}, 1 / double(logits.dim(0)), logits.dtype(),
+                               logits.device());
   TaskLosses out;
   if (config_.kd_task) {
     Tensor theirs = teacher_->class_logits();
@@ -164,7 +172,8 @@ Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& 
   }
   if (config_.task) {
     out.task = batch.scores.defined()
-                   ? squared_distance(logits, batch.scores.to(logits.dtype()), weight)
+                   ? squared_distance(
+                         logits, batch.scores.to(logits.dtype()).to(logits.device()), weight)
                    : dot(cross_entropy(logits, batch.classes), weight);
   }
   return out;
@@ -184,7 +193,7 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
                                    .observer = layers.get(),
                                    .random = call.random,
                                    .recompute = call.recompute});
-  LossTerms here = layers ? layers->terms : LossTerms{};
+  LossTerms here = layers ? layers->terms() : LossTerms{};
   Tensor total;
   auto task = [&](const TaskLosses& losses, const char* mean_name, double share) {
     auto add_term = [&](const char* name, const Tensor& value, double weight) {

@@ -109,7 +109,16 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
     check(is_float(type), w.from.file->path().string(), ": tensor ", w.name_in_file, " is ", type,
           ", wanted f32, f16 or bf16");
   }
-  for (const Weight& w : weights) w.from.file->read(*w.from.entry, targets[w.name]);
+  for (const Weight& w : weights) {
+    const Tensor& target = targets[w.name];
+    if (!target.device().is_cuda()) {
+      w.from.file->read(*w.from.entry, target);
+      continue;
+    }
+    const Tensor near = Tensor::empty(target.shape(), target.dtype());
+    w.from.file->read(*w.from.entry, near);
+    assign(target, near);
+  }
 }
 
 // Where an adapter's base is.

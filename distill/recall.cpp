@@ -50,11 +50,12 @@ Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64
   Tensor sums = Tensor::empty({5, H}, Dtype::f64, like.device());
   Tensor rows = Tensor::empty({1}, Dtype::i64, like.device());
   BRINE_CALL(like, attention_recall, sums, rows, teacher, csr, best, see, config);
+  sums = sums.to(Device{});
   auto way = [&](int64_t i) {
     const double* from = sums.data<double>() + i * H;
     return std::vector<double>(from, from + H);
   };
-  return {way(0), way(1), way(2), way(3), way(4), rows.data<int64_t>()[0]};
+  return {way(0), way(1), way(2), way(3), way(4), rows.to(Device{}).data<int64_t>()[0]};
 }
 
 }  // namespace brine::distill

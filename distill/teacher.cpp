@@ -9,14 +9,16 @@ TopLogits top_logits(const Tensor& logits, int64_t n) {
   int64_t R = logits.rows(), V = logits.dim(-1);
   if (n > 0 && n < V) {  // as a dump keeps them
     data::DumpBatch kept;
-    data::keep_top_logits(kept, logits.view({1, R, V}), n);
-    return {.values = kept.logits.view({R, n}),
-            .ids = kept.logit_ids.view({R, n}),
-            .lse = kept.lse.view({R})};
+    data::keep_top_logits(kept, logits.to(Device{}).view({1, R, V}), n);
+    const Device device = logits.device();
+    return {.values = kept.logits.view({R, n}).to(device),
+            .ids = kept.logit_ids.view({R, n}).to(device),
+            .lse = kept.lse.view({R}).to(device)};
   }
-  TopLogits top{
-      .values = logits.view({R, V}), .ids = {}, .lse = Tensor::empty({R}, logits.dtype())};
-  Tensor unused = Tensor::empty({R}, logits.dtype());
+  TopLogits top{.values = logits.view({R, V}),
+                .ids = {},
+                .lse = Tensor::empty({R}, logits.dtype(), logits.device())};
+  Tensor unused = Tensor::like(top.lse);
   Tensor any = Tensor::zeros({R}, Dtype::i32);  // the target does not matter for the lse
   BRINE_CALL(logits, cross_entropy, unused, top.lse, logits, any);
   return top;

@@ -38,7 +38,7 @@ void load_moments(const data::Safetensors& file, const nn::ParameterStore& store
     check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
           ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
           view.shape());
-    BRINE_CALL(view, copy, view, saved);
+    assign(view, saved);
   }
 }
 
@@ -205,7 +205,8 @@ void Trainer::save(RunLog& log) {
     save_checkpoint(parts_.run_dir, step_,
                     {text_file("config.json", config_text(parts_.config, parts_.tokenizer)),
                      tensor_file("model.safetensors", tensors_of(parts_.model)),
-                     tensor_file("optimizer.safetensors", moments_of(parts_.store, optimizer_)),
+                     tensor_file("optimizer.safetensors",
+                                 moments_of(parts_.store, optimizer_)),
                      text_file("trainer.json", json_text(state, 2) + "\n")},
                     int(config_.keep));
   } catch (const data::DurabilityUncertain& e) {

@@ -48,6 +48,7 @@ struct StateRequest {
   int64_t batch = 1;
   int64_t capacity = 0;  // tokens of a sequence
   Dtype dtype = Dtype::f32;
+  Device device = default_device();
   AttentionDials dials = {};  // query_skip is fixed; k may shrink from step to step, not grow
 };
 

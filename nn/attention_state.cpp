@@ -2,29 +2,24 @@
 #include "nn/attention_state.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "autograd/ops_decoding.h"
 #include "tensor/kernels.h"
 
 namespace brine::nn {
-namespace {
 
-// Bytes of one slot of a contiguous tensor.
-size_t slot_bytes(const Tensor& t) { return size_t(t.stride(0)) * item_size(t.dtype()); }
-
-}  // namespace
-
-AttentionState::AttentionState(int64_t batch, int64_t capacity)
-    : capacity_(capacity), lengths_(Tensor::zeros({std::max<int64_t>(batch, 1)}, Dtype::i64)) {
+AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
+    : capacity_(capacity), device_(device), lengths_(Tensor::zeros({std::max<int64_t>(batch, 1)}, Dtype::i64)) {
   check(batch >= 1 && capacity >= 1, "attention state: ", batch, " sequences of ", capacity,
         " tokens, at least 1 of each wanted");
 }
 
 Tensor& AttentionState::part(const std::string& name, const Shape& shape, Dtype dtype,
                              int token_axis, int64_t spare) {
-  // What grows is written before it is read; the rest starts at 0.
-  Tensor tensor = token_axis ? Tensor::empty(shape, dtype) : Tensor::zeros(shape, dtype);
+  // What grows is written before it is read; the rest starts at 0. Counts stay with the CPU.
+  const Device device = is_float(dtype) ? device_ : Device{};
+  Tensor tensor =
+      token_axis ? Tensor::empty(shape, dtype, device) : Tensor::zeros(shape, dtype, device);
   parts_.push_back({name, tensor, token_axis, spare});
   return parts_.back().tensor;
 }
@@ -49,8 +44,7 @@ void AttentionState::keep(const std::vector<int64_t>& slots) {
   auto move = [&](Tensor& t) {
     for (int64_t i = 0; i < left; ++i) {
       if (slots[size_t(i)] == i) continue;
-      std::memcpy(t.raw() + size_t(i) * slot_bytes(t),
-                  t.raw() + size_t(slots[size_t(i)]) * slot_bytes(t), slot_bytes(t));
+      copy_into(t.slice(0, i, 1), t.slice(0, slots[size_t(i)], 1));
     }
     t = t.slice(0, 0, left);
   };
@@ -63,7 +57,8 @@ std::vector<NamedTensor> AttentionState::saved(int64_t slot) const {
   for (const Part& p : parts_) {
     const Tensor own = p.tensor.slice(0, slot, 1);
     const int64_t used = length(slot) + p.spare;
-    out.push_back({p.name, p.token_axis ? own.slice(p.token_axis, 0, used) : own});
+    const Tensor held = p.token_axis ? own.slice(p.token_axis, 0, used) : own;
+    out.push_back({p.name, held.to(Device{})});
   }
   return out;
 }
@@ -142,8 +137,8 @@ void AttentionState::advance() {
 }
 
 KeyValueState::KeyValueState(int64_t batch, int64_t capacity, int64_t heads, int64_t head_size,
-                             Dtype dtype)
-    : AttentionState(batch, capacity),
+                             Dtype dtype, Device device)
+    : AttentionState(batch, capacity, device),
       keys(part("keys", {batch, heads, capacity, head_size}, dtype, 2)),
       values(part("values", {batch, heads, capacity, head_size}, dtype, 2)) {}
 

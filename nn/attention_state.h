@@ -14,7 +14,7 @@ namespace brine::nn {
 // Sequences have slots 0..batch-1, each with a length of its own, up to `capacity` tokens.
 class AttentionState {
  public:
-  AttentionState(int64_t batch, int64_t capacity);
+  AttentionState(int64_t batch, int64_t capacity, Device device);
   virtual ~AttentionState() = default;
   AttentionState(const AttentionState&) = delete;
   AttentionState& operator=(const AttentionState&) = delete;
@@ -30,7 +30,7 @@ class AttentionState {
   void keep(const std::vector<int64_t>& slots);
 
   // All of one sequence by name, only as many tokens as there are, each tensor [1, ...]: views of
-  // this state's memory. restore() into any slot of a state made with the same settings gives the
+  // this state's memory, or copies of a device's. restore() into any slot of a state made with the same settings gives the
   // same bits; it throws Error that starts with `source` and names the tensor which is missing or
   // does not fit, and changes nothing then.
   std::vector<NamedTensor> saved(int64_t slot) const;
@@ -67,6 +67,7 @@ class AttentionState {
   Tensor place(const Part& part, int64_t slot, int64_t tokens) const;
 
   int64_t capacity_;
+  Device device_;
   Tensor lengths_;
   std::deque<Part> parts_;  // references into it stay good
 };
@@ -74,7 +75,8 @@ class AttentionState {
 // Keys and values of every token.
 class KeyValueState : public AttentionState {
  public:
-  KeyValueState(int64_t batch, int64_t capacity, int64_t heads, int64_t head_size, Dtype dtype);
+  KeyValueState(int64_t batch, int64_t capacity, int64_t heads, int64_t head_size, Dtype dtype,
+                Device device);
 
   // k and v [B, H, T, d] of prompts, as AttentionState::begin() takes them.
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths);

@@ -66,7 +66,7 @@ Tensor unpack_rows(const Tensor& x, const ModelCall& call) {
   check(call.places.defined(), "model: unpack_rows() wants a call that pack_rows() made");
   int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
   Unpacking u = unpacking_of(call, x.dtype());
-  return scale_rows(embedding(reshape(x, {B * T, C}), u.rows), u.valid);
+  return scale_rows(embedding(reshape(x, {B * T, C}), u.rows), u.valid.to(x.device()));
 }
 
 Tensor Model::hidden(const ModelCall& given) {

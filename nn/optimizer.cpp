@@ -35,9 +35,9 @@ Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config)
 }
 
 double Adamw::gradient_norm(double scale) const {
-  Tensor g = store_.gradients(), sum = Tensor::empty({1}, Dtype::f64);
+  Tensor g = store_.gradients(), sum = Tensor::empty({1}, Dtype::f64, g.device());
   BRINE_CALL(g, square_sum, sum, g);
-  return std::sqrt(sum.data<double>()[0]) * std::fabs(scale);
+  return std::sqrt(sum.item()) * std::fabs(scale);
 }
 
 void Adamw::step(double rate_factor, double norm, double scale) {

@@ -13,7 +13,7 @@ constexpr int64_t kAlign = 16;
 
 }  // namespace
 
-ParameterStore::ParameterStore(Module& root, Gradients gradients) {
+ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device) {
   std::vector<Module::NamedParameter> all = root.named_parameters();
   check(!all.empty(), "ParameterStore: the module has no parameters");
   Dtype dtype = all[0].parameter->value.dtype();
@@ -43,14 +43,13 @@ ParameterStore::ParameterStore(Module& root, Gradients gradients) {
     }
     for (Parameter* member : leads[p.parameter]->members) place(by_parameter.at(member));
   }
-  values_ = Tensor::zeros({offset}, dtype);
+  values_ = Tensor::zeros({offset}, dtype, device);
   std::unordered_map<Parameter*, int64_t> at;
   for (const Entry& e : entries_) {
     at[e.parameter] = e.offset;
     Tensor before = e.parameter->value.detach();
     if (Init::is_placeholder(before)) continue;
-    Tensor view = view_of(before.shape(), e.offset);
-    BRINE_CALL(view, copy, view, before);
+    assign(view_of(before.shape(), e.offset), before);
   }
   for (Packed* pack : root.packed()) {
     Shape shape = pack->members[0]->value.shape();
@@ -58,6 +57,7 @@ ParameterStore::ParameterStore(Module& root, Gradients gradients) {
     for (Parameter* member : pack->members) shape[0] += member->value.dim(0);
     packed_.push_back({pack, shape, at.at(pack->members[0])});
   }
+  for (auto& b : root.named_buffers()) b.buffer->value = b.buffer->value.to(device);
   attach();
   if (gradients == Gradients::now) add_gradients();
 }
@@ -77,7 +77,7 @@ void ParameterStore::attach() {
 
 void ParameterStore::add_gradients() {
   if (gradients_.defined()) return;
-  gradients_ = Tensor::zeros(values_.shape(), values_.dtype());
+  gradients_ = Tensor::zeros_like(values_);
   attach();
 }
 
@@ -117,8 +117,7 @@ void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std
   for (const NamedTensor& own : state_of(root)) {
     auto it = found.find(own.name);
     if (it == found.end()) continue;
-    Tensor from = it->second.detach();
-    BRINE_CALL(own.tensor, copy, own.tensor, from);
+    assign(own.tensor, it->second);
     own.tensor.bump_version();
   }
 }

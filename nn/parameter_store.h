@@ -17,7 +17,9 @@ class ParameterStore {
 
   // Moves every parameter of `root` into the buffers; `root` must outlive the store's use.
   // Parameters of a blank Init get memory, not values.
-  explicit ParameterStore(Module& root, Gradients gradients = Gradients::now);
+  // The buffers, and the module's own (random features), lie on `device` from then on.
+  explicit ParameterStore(Module& root, Gradients gradients = Gradients::now,
+                          Device device = default_device());
   // Makes the gradients that were put off. zero_gradients() does it too.
   void add_gradients();
 

@@ -18,7 +18,7 @@ RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
 
 SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                    const nn::StateRequest& r)
-    : KeyValueState(r.batch, r.capacity, shape.heads, shape.head_size, r.dtype),
+    : KeyValueState(r.batch, r.capacity, shape.heads, shape.head_size, r.dtype, r.device),
       query_skip(r.dials.query_skip),
       performer(part(
           "performer",
@@ -46,7 +46,8 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
   const std::vector<nn::Conv2d*> convolutions = estimator.decoder.convolutions();
   for (size_t i = 0; i < convolutions.size(); ++i) {
     const nn::Conv2dConfig& c = convolutions[i]->config;
-    Tensor packed = Tensor::empty({c.kernel, c.kernel, c.in, packed_outputs(c.out)}, r.dtype);
+    Tensor packed =
+        Tensor::empty({c.kernel, c.kernel, c.in, packed_outputs(c.out)}, r.dtype, r.device);
     BRINE_CALL(packed, pack_row_weights, packed,
                convolutions[i]->weight.value.detach().contiguous());
     weights_.push_back(packed);
@@ -72,16 +73,19 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
   linear_attention_state(mine(performer), mine(key_sums), e.phi_k.detach(),
                          estimator.identity->table.value, v.detach(), see);
   if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.phi_k.detach());
-  const Tensor rows = v.detach().contiguous();
+  // In f64 and once a prompt: by the CPU.
+  const Tensor rows = v.detach().contiguous().to(Device{});
+  Tensor sums = Tensor::zeros({B, H, d}, Dtype::f64);
   dispatch_float(rows.dtype(), [&]<class F>() {
     for (int64_t n = 0; n < B * H; ++n) {
-      double* sum = value_sums.data<double>() + (first * H + n) * d;
+      double* sum = sums.data<double>() + n * d;
       const F* x = rows.data<F>() + n * T * d;
       for (int64_t t = 0; t < length(first + n / H); ++t, x += d) {
         for (int64_t i = 0; i < d; ++i) sum[i] += double(x[i]);
       }
     }
   });
+  copy_into(mine(value_sums), sums);
   for (int64_t b = 0; b < B; ++b) {
     copy_into(scores.slice(0, first + b, 1),
               e.scores.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1));

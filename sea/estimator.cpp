@@ -37,7 +37,8 @@ Performer::Performer(nn::Init& init, int64_t m, int64_t d)
 
 void Performer::redraw(uint64_t draw) {
   const Tensor& R = projection.value;
-  projection.value = nn::random_projection(R.dim(0), R.dim(1), slice, draw, R.dtype());
+  projection.value =
+      nn::random_projection(R.dim(0), R.dim(1), slice, draw, R.dtype()).to(R.device());
 }
 
 Estimator::Estimator(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
@@ -88,12 +89,13 @@ Tensor Estimator::mixed(const Tensor& context, const Tensor& v) const {
 Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& see) const {
   const int64_t d = shape_.head_size;
   if (!identity) {
-    return resampled_identity(batch, T, d, see.lengths, performer.projection.value.dtype());
+    const Tensor& R = performer.projection.value;
+    return resampled_identity(batch, T, d, see.lengths, R.dtype()).to(R.device());
   }
   const Tensor table = identity->table.value.detach();
   check(table.dim(0) >= T, "sea: ", T, " tokens, but v_identity.table has ", table.dim(0),
         " positions");
-  Tensor rows = Tensor::zeros({batch, T, d}, table.dtype());
+  Tensor rows = Tensor::zeros({batch, T, d}, table.dtype(), table.device());
   const RowWidths widths(see, T);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t n = widths.valid(b);

@@ -25,7 +25,8 @@ Mask make_mask(const Tensor& estimate, const Visibility& see, const SelectConfig
   Mask mask;
   mask.selection = select_columns(estimate, see, config);
   if (forced.defined()) mask.selection.selected = forced;
-  mask.csr = build_csr(mask.selection.selected, see, config.k, keys);
+  mask.csr = build_csr(mask.selection.selected, see, config.k, keys,
+                       forced.defined() ? 0 : mask.selection.most_entries);
   return mask;
 }
 
@@ -42,7 +43,7 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& see) {
   if (!see.causal) return estimate_average(estimate, v, see);
   Tensor mean = running_mean(v);
-  return see.lengths.defined() ? scale_rows(mean, valid_rows(v, see)) : mean;
+  return see.lengths.defined() ? scale_rows(mean, valid_rows(v, see).to(v.device())) : mean;
 }
 
 }  // namespace brine::sea

@@ -1,4 +1,4 @@
-// The caching allocator of the CPU.
+// The caching allocator, one cache for each device.
 #include "tensor/allocator.h"
 
 #include <omp.h>
@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "tensor/accelerator.h"
 #include "tensor/error.h"
 
 namespace brine {
@@ -29,6 +30,7 @@ struct Bin {
 };
 
 struct Cache {
+  Device device;
   std::mutex mutex;
   std::map<size_t, Bin> waiting;  // by size class
   uint64_t requests = 0;
@@ -41,15 +43,42 @@ struct Cache {
   int64_t violations = 0;
 };
 
+constexpr int kDevices = 16;
+
 // Never destroyed: tensors with static lifetime may be released after main.
-Cache& cache() {
-  static Cache* c = new Cache;
-  return *c;
+Cache& cache(Device device = {}) {
+  static Cache* all = [] {
+    Cache* made = new Cache[1 + kDevices];
+    for (int i = 0; i < kDevices; ++i) made[1 + i].device = {DeviceType::cuda, uint8_t(i)};
+    return made;
+  }();
+  check(!device.is_cuda() || device.index < kDevices, "allocate: ", device, " is beyond the ",
+        kDevices, " devices of this build");
+  return all[device.is_cuda() ? 1 + device.index : 0];
+}
+
+template <class F>
+void each_cache(F&& f) {
+  for (int i = -1; i < kDevices; ++i) {
+    Cache& c = cache(i < 0 ? Device{} : Device{DeviceType::cuda, uint8_t(i)});
+    std::lock_guard lock(c.mutex);
+    f(c);
+  }
+}
+
+// All work of a device is on one stream: a block that was given back may serve the next kernel at
+// once, since that runs after those that used it before.
+void give_back(const Cache& c, void* block) {
+  if (c.device.is_cuda()) {
+    cuda::system_release(block, c.device.index);
+  } else {
+    std::free(block);
+  }
 }
 
 void trim_locked(Cache& c) {
   for (auto& [size, bin] : c.waiting) {
-    for (void* p : bin.blocks) std::free(p);
+    for (void* p : bin.blocks) give_back(c, p);
     c.stats.reserved -= int64_t(size * bin.blocks.size());
   }
   c.waiting.clear();
@@ -68,10 +97,27 @@ void make_room(Cache& c, size_t size) {
       if (oldest == c.waiting.end() || it->second.used < oldest->second.used) oldest = it;
     }
     if (oldest == c.waiting.end()) return;
-    std::free(oldest->second.blocks.back());
+    give_back(c, oldest->second.blocks.back());
     oldest->second.blocks.pop_back();
     c.stats.reserved -= int64_t(oldest->first);
   }
+}
+
+void* system_block(Cache& c, size_t size) {
+  if (c.device.is_cuda()) return cuda::system_allocate(size, c.device.index);
+  bool huge = size >= 2 * kHugePage;
+  size_t alignment = huge ? kHugePage : 64;
+  size_t rounded = (size + alignment - 1) / alignment * alignment;
+  void* p = std::aligned_alloc(alignment, rounded);
+  if (p && huge) madvise(p, rounded, MADV_HUGEPAGE);  // fewer page faults; failure does no harm
+  return p;
+}
+
+// What a device that refused has left, for the message.
+std::string room(const Cache& c) {
+  if (!c.device.is_cuda()) return "the system";
+  const cuda::MemoryInfo memory = cuda::memory_info(c.device.index);
+  return join(c.device, " with ", memory.free, " of ", memory.total, " bytes free");
 }
 
 void* ask_system(Cache& c, size_t size) {
@@ -80,28 +126,39 @@ void* ask_system(Cache& c, size_t size) {
   check(!c.cap || size_t(c.stats.reserved) + size <= c.cap, "allocate: ", size, " bytes over the ",
         "cap of ", c.cap, " bytes, ", c.stats.reserved,
         " are in use; lower the batch or the length");
-  bool huge = size >= 2 * kHugePage;
-  size_t alignment = huge ? kHugePage : 64;
-  size_t rounded = (size + alignment - 1) / alignment * alignment;
-  void* p = std::aligned_alloc(alignment, rounded);
+  void* p = system_block(c, size);
   if (!p) {
     trim_locked(c);
-    p = std::aligned_alloc(alignment, rounded);
+    p = system_block(c, size);
   }
-  check(p != nullptr, "allocate: the system refused ", size, " bytes, ", c.stats.live,
+  check(p != nullptr, "allocate: ", p ? "" : room(c), " refused ", size, " bytes, ", c.stats.live,
         " are in use; lower the batch or the length");
-  if (huge) madvise(p, rounded, MADV_HUGEPAGE);  // fewer page faults; failure does no harm
   ++c.stats.system_calls;
   c.stats.reserved += int64_t(size);
   c.stats.peak_reserved = std::max(c.stats.peak_reserved, c.stats.reserved);
   return p;
 }
 
-bool guards_hold(const unsigned char* block, size_t bytes) {
-  for (size_t i = 0; i < kGuard; ++i) {
-    if (block[i] != kGuardByte || block[kGuard + bytes + i] != kGuardByte) return false;
+void fill_block(const Cache& c, unsigned char* at, unsigned char byte, size_t bytes) {
+  if (c.device.is_cuda()) {
+    cuda::system_fill(at, byte, bytes, c.device.index);
+  } else {
+    std::memset(at, byte, bytes);
   }
-  return true;
+}
+
+bool guards_hold(const Cache& c, const unsigned char* block, size_t bytes) {
+  unsigned char guards[2 * kGuard];
+  auto read = [&](unsigned char* to, const unsigned char* from) {
+    if (c.device.is_cuda()) {
+      cuda::download(to, from, kGuard, c.device);
+    } else {
+      std::memcpy(to, from, kGuard);
+    }
+  };
+  read(guards, block);
+  read(guards + kGuard, block + kGuard + bytes);
+  return std::all_of(guards, guards + 2 * kGuard, [](unsigned char b) { return b == kGuardByte; });
 }
 
 }  // namespace
@@ -113,8 +170,7 @@ size_t size_class(size_t bytes) {
 }
 
 void* allocate(size_t bytes, Device device) {
-  check(!device.is_cuda(), "allocate: this build has no CUDA allocator");
-  Cache& c = cache();
+  Cache& c = cache(device);
   std::lock_guard lock(c.mutex);
   size_t size = size_class(bytes + (c.guard ? 2 * kGuard : 0));
   Bin& bin = c.waiting[size];
@@ -130,22 +186,22 @@ void* allocate(size_t bytes, Device device) {
   c.stats.live += int64_t(size);
   c.most_live = std::max(c.most_live, c.stats.live);
   c.stats.peak_live = std::max(c.stats.peak_live, c.stats.live);
-  if (c.poison) std::memset(p, 0xff, size);
-  if (!c.guard) return p;
   auto* base = static_cast<unsigned char*>(p);
-  std::memset(base, kGuardByte, kGuard);
-  std::memset(base + kGuard + bytes, kGuardByte, kGuard);
+  if (c.poison) fill_block(c, base, 0xff, size);
+  if (!c.guard) return p;
+  fill_block(c, base, kGuardByte, kGuard);
+  fill_block(c, base + kGuard + bytes, kGuardByte, kGuard);
   return base + kGuard;
 }
 
-void release(void* block, size_t bytes, Device) noexcept {
-  Cache& c = cache();
+void release(void* block, size_t bytes, Device device) noexcept {
+  Cache& c = cache(device);
   std::lock_guard lock(c.mutex);
   auto* base = static_cast<unsigned char*>(block);
   size_t size = size_class(bytes + (c.guard ? 2 * kGuard : 0));
   if (c.guard) {
     base -= kGuard;
-    if (!guards_hold(base, bytes)) {
+    if (!guards_hold(c, base, bytes)) {
       if (!c.count_violations) {
         std::fprintf(stderr, "brine: a kernel wrote outside a block of %zu bytes\n", bytes);
         std::abort();
@@ -157,60 +213,56 @@ void release(void* block, size_t bytes, Device) noexcept {
   try {
     c.waiting[size].blocks.push_back(base);
   } catch (...) {
-    std::free(base);
+    give_back(c, base);
     c.stats.reserved -= int64_t(size);
   }
 }
 
-AllocatorStats allocator_stats(Device) {
-  Cache& c = cache();
+AllocatorStats allocator_stats(Device device) {
+  Cache& c = cache(device);
   std::lock_guard lock(c.mutex);
   return c.stats;
 }
 
-void reset_peak(Device) {
-  Cache& c = cache();
+void reset_peak(Device device) {
+  Cache& c = cache(device);
   std::lock_guard lock(c.mutex);
   c.stats.peak_live = c.stats.live;
   c.stats.peak_reserved = c.stats.reserved;
 }
 
-void trim(Device) {
-  Cache& c = cache();
+void trim(Device device) {
+  Cache& c = cache(device);
   std::lock_guard lock(c.mutex);
   c.most_live = c.stats.live;
   trim_locked(c);
 }
 
-void set_memory_cap(size_t bytes, Device) {
-  Cache& c = cache();
+void set_memory_cap(size_t bytes, Device device) {
+  Cache& c = cache(device);
   std::lock_guard lock(c.mutex);
   c.cap = bytes;
 }
 
 void set_poison(bool on) {
-  Cache& c = cache();
-  std::lock_guard lock(c.mutex);
-  c.poison = on;
+  each_cache([&](Cache& c) { c.poison = on; });
 }
 
 void set_guard_bands(bool on) {
-  Cache& c = cache();
-  std::lock_guard lock(c.mutex);
-  check(c.stats.live == 0 || c.guard == on, "set_guard_bands: ", c.stats.live, " bytes are live");
-  c.guard = on;
+  each_cache([&](Cache& c) {
+    check(c.stats.live == 0 || c.guard == on, "set_guard_bands: ", c.stats.live, " bytes are live");
+    c.guard = on;
+  });
 }
 
 void set_guard_counting(bool on) {
-  Cache& c = cache();
-  std::lock_guard lock(c.mutex);
-  c.count_violations = on;
+  each_cache([&](Cache& c) { c.count_violations = on; });
 }
 
 int64_t guard_violations() {
-  Cache& c = cache();
-  std::lock_guard lock(c.mutex);
-  return c.violations;
+  int64_t all = 0;
+  each_cache([&](Cache& c) { all += c.violations; });
+  return all;
 }
 
 }  // namespace brine

@@ -28,13 +28,13 @@ void* allocate(size_t bytes, Device device);
 // the block ends the program with a message (a destructor cannot throw).
 void release(void* block, size_t bytes, Device device) noexcept;
 
-AllocatorStats allocator_stats(Device device = {});
-void reset_peak(Device device = {});
+AllocatorStats allocator_stats(Device device = default_device());
+void reset_peak(Device device = default_device());
 // Gives waiting blocks back to the system. (Beyond one and a half times what was alive at once,
 // those that waited longest go by themselves when more is needed.)
-void trim(Device device = {});
+void trim(Device device = default_device());
 // The most bytes to reserve; 0 = no cap.
-void set_memory_cap(size_t bytes, Device device = {});
+void set_memory_cap(size_t bytes, Device device = default_device());
 
 // Debug aids. Poison fills every block handed out with 0xff: NaN in every floating type.
 void set_poison(bool on);

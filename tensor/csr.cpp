@@ -23,6 +23,30 @@ Shape group_shape(SelectMode mode, int64_t B, int64_t H, int64_t T) {
   return {B, T};
 }
 
+// Keys that the selected columns of all groups can have: what every group selects is known from its
+// sizes, and no column has more than ceil(w / K) keys or gives more than k.
+int64_t most_entries(const Visibility& see, const SelectConfig& config, int64_t B, int64_t H,
+                     int64_t T, int64_t K) {
+  const RowWidths widths(see, T);
+  const int64_t k = config.k;
+  auto group = [&](int64_t members, int64_t w) {
+    if (w <= k) return members * w;
+    return columns_to_select(members, k, K, w) * std::min(k, (w + K - 1) / K);
+  };
+  const bool by_head =
+      config.mode == SelectMode::per_query || config.mode == SelectMode::per_head;
+  const bool by_row =
+      config.mode == SelectMode::per_query || config.mode == SelectMode::causal_per_batch;
+  const int64_t heads = by_head ? 1 : H, times = H / heads;
+  int64_t most = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t rows = widths.valid(b);
+    if (rows > 0 && !by_row) most += times * group(heads * rows, widths(b, 0));
+    for (int64_t t = 0; by_row && t < rows; ++t) most += times * group(heads, widths(b, t));
+  }
+  return most;
+}
+
 }  // namespace
 
 const char* name_of(SelectMode mode) { return kModeNames[int(mode)]; }
@@ -68,13 +92,15 @@ Selection select_columns(const Tensor& estimate, const Visibility& see,
                    Tensor::empty(group_shape(config.mode, B, H, T), Dtype::i64, x.device())};
   Tensor nan_count = Tensor::empty({1}, Dtype::i64, x.device());
   BRINE_CALL(x, select_columns, result.selected, result.n_sel, nan_count, x, see, config);
-  int64_t nans = nan_count.data<int64_t>()[0];
+  if (x.device().is_cuda()) result.most_entries = most_entries(see, config, B, H, T, K);
+  int64_t nans = x.device().is_cuda() ? 0 : nan_count.data<int64_t>()[0];
   count_bytes(double(x.numel()) * double(item_size(x.dtype())) + double(x.numel()));
   check(nans == 0, "select_columns: ", nans, " values of the estimate are NaN");
   return result;
 }
 
-FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int64_t keys) {
+FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int64_t keys,
+                  int64_t most_entries) {
   check(selected.rank() == 4 && selected.dtype() == Dtype::u8,
         "build_csr: selected must be u8 [B, H, T, K], got ", selected.dtype(), " ",
         selected.shape());
@@ -92,7 +118,11 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int6
   csr.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64, s.device());
   csr.head_offsets = Tensor::empty({B, T, H + 1}, Dtype::i32, s.device());
   BRINE_CALL(s, count_csr, csr, s, see, k);
-  int64_t entries = B ? csr.row_pointers.data<int64_t>()[B * (T + 1) - 1] : 0;
+  int64_t entries = most_entries;
+  if (entries == 0 || !s.device().is_cuda()) {
+    const Tensor pointers = csr.row_pointers.to(Device{});
+    entries = B ? pointers.data<int64_t>()[B * (T + 1) - 1] : 0;
+  }
   csr.columns = Tensor::empty({entries}, Dtype::i32, s.device());
   BRINE_CALL(s, fill_csr, csr, s, see, k);
   count_bytes(double(s.numel()) + 4.0 * double(entries));

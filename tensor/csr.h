@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tensor/kernels.h"
+#include "tensor/math.h"
 
 namespace brine {
 
@@ -28,30 +29,42 @@ struct SelectConfig {
 struct FlatCsr {
   Tensor row_pointers;  // i64 [B, T + 1], running on through the batch
   Tensor head_offsets;  // i32 [B, T, H + 1], counted from the start of the row
-  Tensor columns;       // i32 [entries]
+  Tensor columns;       // i32 [entries]; on a device there may be room behind the last entry
   int64_t batch = 0, heads = 0;
   int64_t length = 0;  // rows T
   int64_t keys = 0;    // S; equals T but in decoding, where a few rows face all keys
 
+  // Entries there is room for: all that there are, but on a device.
   int64_t entries() const { return columns.numel(); }
 };
+
+// Columns that a group of `members` rows and heads takes when each row sees w > 0 keys.
+BRINE_HD int64_t columns_to_select(int64_t members, int64_t k, int64_t K, int64_t w) {
+  const int64_t columns = K < w ? K : w, most = members * columns;
+  const int64_t wanted = math::round_half_even(members * k * columns, w);
+  return wanted < members ? members : (wanted > most ? most : wanted);
+}
 
 struct Selection {
   Tensor selected;  // u8 [B, H, T, K]
   // i64, columns chosen per group: [B, H, T] per_query, [B, T] causal_per_batch, [B, H] per_head,
   // [B] per_batch. 0 where a group sees no key.
   Tensor n_sel;
+  int64_t most_entries = 0;  // keys of the selected columns are no more than that (build_csr)
 };
 
 // Takes the largest n_sel values of each group of the estimate [B, H, T, K], where n_sel is
 // members k K_w / w rounded half to even, within [members, members K_w]; K_w = min(K, w) and a
 // group has one member per row and head. Among equal values the later flat index (h T + t) K + c
-// wins. Throws when a value that counts is NaN.
+// wins. Throws when a value that counts is NaN; on a device, which is not waited for, such a NaN shows
+// in the gates and losses that come of the same features.
 Selection select_columns(const Tensor& estimate, const Visibility& see, const SelectConfig& config);
 
 // The keys of the selected columns. A row with w <= k sees every visible key; otherwise a column of
-// n > k keys gives the k keys b(c+1) - 1 - floor(i n / k), i = 0..k-1. `keys` = 0 means T.
-FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int64_t keys = 0);
+// n > k keys gives the k keys b(c+1) - 1 - floor(i n / k), i = 0..k-1. `keys` = 0 means T. With
+// `most_entries` of the selection, a device is not asked how many entries there are.
+FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int64_t keys = 0,
+                  int64_t most_entries = 0);
 
 // The same mask as u8 [B, H, T, S], for the dense path.
 Tensor csr_to_mask(const FlatCsr& csr);

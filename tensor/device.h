@@ -21,6 +21,13 @@ struct Device {
   }
 };
 
+// Where models and what they compute lie unless told otherwise; the CPU at first. Tensors that the
+// CPU reads (ids, lengths, places) stay on the CPU all the same.
+Device default_device();
+void set_default_device(Device device);
+// "cpu", "cuda", "cuda:1" -> the device. Throws when the name is another or there is no such device.
+Device parse_device(const std::string& name);
+
 // Threads of every parallel kernel. set_threads(0) takes the number of cores.
 void set_threads(int threads);
 int threads();

@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "tensor/error.h"
+#include "tensor/host_device.h"
 
 namespace brine {
 
@@ -17,18 +18,42 @@ enum class Dtype : uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
 struct bf16 {
   uint16_t bits = 0;
   bf16() = default;
-  explicit bf16(float x) {
+  BRINE_HD explicit bf16(float x) {
     uint32_t u = std::bit_cast<uint32_t>(x);
     bool nan = (u & 0x7fffffffu) > 0x7f800000u;
     bits = nan ? uint16_t((u >> 16) | 0x40) : uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
+  BRINE_HD explicit operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
 };
+
+// IEEE binary16, rounded to nearest even, where the compiler has no such type: the bits of x.
+BRINE_HD uint16_t half_bits(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+  if (a > 0x7f800000u) return uint16_t(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
+  if (a >= 0x47800000u) return uint16_t(sign | 0x7c00u);  // 2^16 and more
+  if (a < 0x38800000u) {  // below 2^-14: adding 0.5 leaves the steps of 2^-24 in the last bits
+    const float shifted = std::bit_cast<float>(a) + 0.5f;
+    return uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
+  }
+  const uint32_t rounded = a + 0xfffu + ((a >> 13) & 1) - 0x38000000u;
+  return uint16_t(sign | (rounded >> 13));
+}
+BRINE_HD float half_value(uint16_t bits) {
+  const uint32_t sign = uint32_t(bits & 0x8000u) << 16, a = bits & 0x7fffu;
+  if (a >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((a & 0x3ffu) << 13));
+  const float value = a < 0x400u ? float(a) * 5.9604644775390625e-8f
+                                 : std::bit_cast<float>((a << 13) + 0x38000000u);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+}
 
 // IEEE binary16.
 struct f16 {
   uint16_t bits = 0;
   f16() = default;
+#ifdef __CUDACC__
+  BRINE_HD explicit f16(float x) : bits(half_bits(x)) {}
+  BRINE_HD explicit operator float() const { return half_value(bits); }
+#else
   explicit f16(float x) {
     _Float16 h = _Float16(x);
     std::memcpy(&bits, &h, 2);
@@ -38,6 +63,7 @@ struct f16 {
     std::memcpy(&h, &bits, 2);
     return float(h);
   }
+#endif
 };
 
 inline size_t item_size(Dtype t) {

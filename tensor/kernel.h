@@ -16,7 +16,8 @@
 #define BRINE_CPU cpu
 #endif
 
-#if BRINE_DISPATCH
+#if defined(BRINE_KERNEL)  // tensor/no_cuda.cpp has its own
+#elif BRINE_DISPATCH
 #define BRINE_KERNEL(name, ...) \
   namespace cpu {               \
   void name(__VA_ARGS__);       \
@@ -27,8 +28,6 @@
   namespace cuda {              \
   void name(__VA_ARGS__);       \
   }
-#define BRINE_CALL_CPU(name, ...) \
-  (uses_avx512_kernels() ? cpu_avx512::name(__VA_ARGS__) : cpu::name(__VA_ARGS__))
 #else
 #define BRINE_KERNEL(name, ...) \
   namespace cpu {               \
@@ -37,14 +36,14 @@
   namespace cuda {              \
   void name(__VA_ARGS__);       \
   }
+#endif
+
+#if BRINE_DISPATCH
+#define BRINE_CALL_CPU(name, ...) \
+  (uses_avx512_kernels() ? cpu_avx512::name(__VA_ARGS__) : cpu::name(__VA_ARGS__))
+#else
 #define BRINE_CALL_CPU(name, ...) cpu::name(__VA_ARGS__)
 #endif
 
-#if BRINE_CUDA
 #define BRINE_CALL(x, name, ...) \
   ((x).device().is_cuda() ? cuda::name(__VA_ARGS__) : BRINE_CALL_CPU(name, __VA_ARGS__))
-#else
-#define BRINE_CALL(x, name, ...)                                             \
-  (check(!(x).device().is_cuda(), #name ": this build has no CUDA kernels"), \
-   BRINE_CALL_CPU(name, __VA_ARGS__))
-#endif

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "tensor/random.h"
+#include "tensor/host_device.h"
 
 namespace brine::math {
 

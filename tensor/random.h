@@ -5,11 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define BRINE_HD __host__ __device__ inline
-#else
-#define BRINE_HD inline
-#endif
+#include "tensor/host_device.h"
 
 namespace brine {
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "tensor/accelerator.h"
 #include "tensor/allocator.h"
 #include "tensor/kernels.h"
 
@@ -47,8 +48,8 @@ Tensor Tensor::zeros(const Shape& shape, Dtype dtype, Device device) {
   return t;
 }
 
-Tensor Tensor::full(const Shape& shape, double value, Dtype dtype) {
-  Tensor t = empty(shape, dtype);
+Tensor Tensor::full(const Shape& shape, double value, Dtype dtype, Device device) {
+  Tensor t = empty(shape, dtype, device);
   BRINE_CALL(t, fill, t, value);
   return t;
 }
@@ -68,7 +69,7 @@ double Tensor::item() const {
 }
 
 std::vector<double> Tensor::to_vector() const {
-  Tensor c = detach().to(Dtype::f64).contiguous();
+  Tensor c = detach().to(Dtype::f64).contiguous().to(Device{});
   return {c.data<double>(), c.data<double>() + c.numel()};
 }
 
@@ -187,12 +188,34 @@ Tensor Tensor::to(Dtype wanted) const {
   return t;
 }
 
+Tensor Tensor::to(Device wanted) const {
+  if (wanted == device()) return *this;
+  check(impl_->node == nullptr, "to: this tensor is on the tape; detach() it first");
+  check(!wanted.is_cuda() || !device().is_cuda(), "to: from ", device(), " to ", wanted,
+        " by way of the cpu only");
+  const Tensor from = contiguous();
+  Tensor t = empty(shape(), dtype(), wanted);
+  const size_t bytes = size_t(numel()) * item_size(dtype());
+  if (wanted.is_cuda()) {
+    cuda::upload(t.raw(), from.raw(), bytes, wanted);
+  } else {
+    cuda::download(t.raw(), from.raw(), bytes, device());
+  }
+  return t;
+}
+
 Tensor Tensor::detach() const {
   if (!impl_->node) return *this;
   Tensor t;
   t.impl_ = std::make_shared<Impl>(*impl_);
   t.impl_->node = nullptr;
   return t;
+}
+
+void assign(const Tensor& to, const Tensor& from) {
+  check(to.shape() == from.shape(), "assign: ", from.shape(), " does not fit ", to.shape());
+  const Tensor near = from.detach().to(to.device());
+  BRINE_CALL(to, copy, to.detach(), near);
 }
 
 }  // namespace brine

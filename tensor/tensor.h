@@ -31,7 +31,8 @@ class Tensor {
   Tensor() = default;  // undefined
   static Tensor empty(const Shape& shape, Dtype dtype = Dtype::f32, Device device = {});
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::f32, Device device = {});
-  static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::f32);
+  static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::f32,
+                     Device device = {});
   // Fresh memory of x's shape, type and device, contiguous.
   static Tensor like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
   static Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
@@ -90,6 +91,8 @@ class Tensor {
   Tensor contiguous() const;     // itself when it is, a copy otherwise
   Tensor clone() const;          // a contiguous copy
   Tensor to(Dtype dtype) const;  // itself when it has the type, a converted copy otherwise
+  // Itself when it lies there, a contiguous copy otherwise. Copies from a device wait for it.
+  Tensor to(Device device) const;
   Tensor detach() const;         // same memory, off the tape
 
   const std::shared_ptr<Node>& node() const { return impl_->node; }
@@ -114,6 +117,9 @@ class Tensor {
 
   std::shared_ptr<Impl> impl_;
 };
+
+// The values of `from`, converted, into the memory of `to`: same shape, any strides and devices.
+void assign(const Tensor& to, const Tensor& from);
 
 // Row-major strides of a shape, in elements.
 Shape contiguous_strides(const Shape& shape);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "tensor/accelerator.h"
 #include "tensor/parallel.h"
 #include "tensor/random.h"
 #include "tensor/tensor.h"
@@ -13,6 +14,11 @@ namespace brine::bench {
 namespace {
 
 bool quick = false;
+
+// A device works on while the CPU goes ahead; a time ends when both are done.
+void finish() {
+  if (default_device().is_cuda()) cuda::synchronize(default_device());
+}
 
 // Whether a median wants another run.
 bool wants_more(size_t runs, double total_ms, double seconds) {
@@ -30,7 +36,7 @@ Tensor noise(const Shape& shape, uint64_t seed) {
   Tensor x = Tensor::empty(shape);
   const RandomSlice slice{seed, 0, 0};
   for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
-  return x;
+  return x.to(default_device());
 }
 
 double now_ms() {
@@ -48,8 +54,10 @@ double median_time(const std::function<void()>& f, double seconds) {
   std::vector<double> times;
   double total = 0;
   while (wants_more(times.size(), total, seconds)) {
+    finish();
     const double start = now_ms();
     f();
+    finish();
     times.push_back(now_ms() - start);
     total += times.back();
   }
@@ -62,8 +70,10 @@ std::pair<double, double> median_times(const std::function<void()>& f,
   std::vector<double> times[2];
   double total = 0;
   for (int turn = -2; wants_more(times[1].size(), total, seconds); ++turn) {
+    finish();
     const auto start = Clock::now();
     (turn & 1 ? g : f)();
+    finish();
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     if (turn < 0) continue;
     times[turn & 1].push_back(ms);

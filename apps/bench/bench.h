@@ -34,7 +34,7 @@ inline std::vector<int64_t> token_counts() {
   return is_quick() ? std::vector<int64_t>{96, 192} : std::vector<int64_t>{2048, 4096, 8192, 16384};
 }
 
-// Standard normal numbers, f32.
+// Standard normal numbers, f32, on the default device.
 Tensor noise(const Shape& shape, uint64_t seed);
 
 // Milliseconds of a clock that never goes back.

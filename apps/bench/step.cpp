@@ -50,6 +50,7 @@ Student::Student(int64_t positions) {
                 .max_position_embeddings = positions};
   config.attention = "flash";
   teacher = nn::make_model(config, 1);
+  teacher_store = std::make_unique<nn::ParameterStore>(*teacher);
   config.attention = "sea";
   nn::Schema keys;
   config.describe_attention(keys);

@@ -19,7 +19,7 @@ struct Student {
 
   nn::ModelConfig config;
   std::shared_ptr<nn::Model> teacher, model;
-  std::unique_ptr<nn::ParameterStore> store;
+  std::unique_ptr<nn::ParameterStore> store, teacher_store;
 };
 
 // B windows of T random tokens.

@@ -21,7 +21,8 @@ struct RecentConfig {
 };
 
 // The last min(k, w) visible keys of every row, or as many around it; the same for all heads.
-FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility& see) {
+FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility& see,
+                    Device device) {
   RowWidths widths(see, T);
   FlatCsr csr{.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64),
               .head_offsets = Tensor::empty({B, T, H + 1}, Dtype::i32),
@@ -53,6 +54,9 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
       }
     }
   }
+  for (Tensor* part : {&csr.row_pointers, &csr.head_offsets, &csr.columns}) {
+    *part = part->to(device);
+  }
   return csr;
 }
 
@@ -61,7 +65,7 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
 class RecentState : public AttentionState {
  public:
   RecentState(const StateRequest& r, const AttentionShape& shape, int64_t window)
-      : AttentionState(r.batch, r.capacity),
+      : AttentionState(r.batch, r.capacity, r.device),
         window(window),
         keys(part("keys", {r.batch, shape.heads, 2 * window, shape.head_size}, r.dtype)),
         values(part("values", {r.batch, shape.heads, 2 * window, shape.head_size}, r.dtype)),
@@ -160,7 +164,7 @@ class Recent : public Attention {
     }
     int64_t k = kept(in.dials);
     CostScope part("attention");
-    FlatCsr csr = recent_keys(B, H, T, k, in.see);
+    FlatCsr csr = recent_keys(B, H, T, k, in.see, in.q.device());
     Tensor c = in.dials.dense_path
                    ? matmul(masked_softmax(matmul(in.q, in.k, false, true), csr_to_mask(csr),
                                            1 / std::sqrt(double(in.q.dim(-1)))),

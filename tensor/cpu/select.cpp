@@ -56,8 +56,8 @@ int64_t select_block(uint8_t* selected, int64_t* n_sel, const T* estimate, const
                      int64_t w, int64_t H, int64_t rows, int64_t K, int64_t k) {
   thread_local std::vector<OrderKey<T>> keys;
   thread_local std::vector<unsigned char> real;
-  int64_t members = at.heads * at.rows, columns = std::min(K, w), n = members * K;
-  *n_sel = std::clamp(math::round_half_even(members * k * columns, w), members, members * columns);
+  int64_t members = at.heads * at.rows, n = members * K;
+  *n_sel = columns_to_select(members, k, K, w);
   keys.resize(size_t(n));
   real.assign(size_t(K), 1);
   for (int64_t c = 0; w < K && c < K; ++c) {

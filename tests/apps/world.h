@@ -6,6 +6,11 @@
 
 #include "tests/apps/helpers.h"
 
+// The program under test: tests/cuda takes the one whose GPU is emulated.
+#ifndef BRINE_TEST_PROGRAM
+#define BRINE_TEST_PROGRAM "brine"
+#endif
+
 namespace brine::tests {
 
 // Sentences of a few words, each a function of its number.
@@ -47,7 +52,7 @@ class World {
     std::string error = out + ".err";
     std::string command = "cd " + scratch_.path().string() +
                           " && export OMP_WAIT_POLICY=passive; " + before +
-                          " " BRINE_BINARY_DIR "/brine " + arguments + " >" +
+                          " " BRINE_BINARY_DIR "/" BRINE_TEST_PROGRAM " " + arguments + " >" +
                           (target.empty() ? out : target) + " 2>" + error;
     int code = std::system(("(" + command + ")").c_str());
     Finished done{WIFEXITED(code) ? WEXITSTATUS(code) : -1,

@@ -1,0 +1,133 @@
+// Devices, streams, memory of the system and copies: tensor/accelerator.h on the CUDA runtime.
+#include <mutex>
+#include <vector>
+
+#include "tensor/accelerator.h"
+#include "tensor/cuda/common.cuh"
+
+namespace brine::cuda {
+namespace {
+
+// One stream a device. Created with the first use, never destroyed: tensors with static lifetime
+// may be released after main.
+struct Devices {
+  std::mutex mutex;
+  std::vector<cudaStream_t> streams;
+};
+
+Devices& devices() {
+  static Devices* all = new Devices;
+  return *all;
+}
+
+void use(int index) { check_cuda(cudaSetDevice(index), "cudaSetDevice"); }
+
+}  // namespace
+
+void check_cuda(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // an error that is no longer the device's is forgotten
+  throw Error(join("cuda: ", what, ": ", cudaGetErrorString(status)));
+}
+
+cudaStream_t stream() {
+  int index = 0;
+  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  Devices& all = devices();
+  std::lock_guard lock(all.mutex);
+  if (int(all.streams.size()) <= index) all.streams.resize(size_t(index) + 1, nullptr);
+  cudaStream_t& own = all.streams[size_t(index)];
+  if (!own) check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate");
+  return own;
+}
+
+int device_count() {
+  int n = 0;
+  if (cudaGetDeviceCount(&n) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return n;
+}
+
+std::string why_none() {
+  int n = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n);
+  cudaGetLastError();
+  if (status == cudaErrorInsufficientDriver) {
+    int runtime = 0;
+    cudaRuntimeGetVersion(&runtime);
+    return join("no CUDA device: the driver is missing or older than CUDA ", runtime / 1000, ".",
+                runtime % 1000 / 10, " wants");
+  }
+  if (status != cudaSuccess && status != cudaErrorNoDevice) {
+    return join("no CUDA device: ", cudaGetErrorString(status));
+  }
+  return "no CUDA device";
+}
+
+std::string describe(int index) {
+  cudaDeviceProp p{};
+  check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
+  return join(p.name, ", ", p.totalGlobalMem / 1000000000, " GB, compute capability ", p.major, ".",
+              p.minor);
+}
+
+bool emulated() {
+#ifdef BRINE_EMULATED_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+MemoryInfo memory_info(int index) {
+  use(index);
+  MemoryInfo info;
+  check_cuda(cudaMemGetInfo(&info.free, &info.total), "cudaMemGetInfo");
+  return info;
+}
+
+void* system_allocate(size_t bytes, int index) {
+  use(index);
+  void* block = nullptr;
+  const cudaError_t status = cudaMalloc(&block, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check_cuda(status, "cudaMalloc");
+  return block;
+}
+
+void system_release(void* block, int index) noexcept {
+  if (cudaSetDevice(index) == cudaSuccess) cudaFree(block);
+}
+
+void system_fill(void* block, unsigned char byte, size_t bytes, int index) {
+  use(index);
+  check_cuda(cudaMemsetAsync(block, byte, bytes, stream()), "cudaMemsetAsync");
+}
+
+void upload(void* to, const void* from, size_t bytes, Device device) {
+  if (bytes == 0) return;
+  use(device.index);
+  // From pageable memory the runtime returns when it has taken the bytes, not when they arrived.
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync");
+}
+
+void download(void* to, const void* from, size_t bytes, Device device) {
+  use(device.index);
+  if (bytes) {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()),
+               "cudaMemcpyAsync");
+  }
+  synchronize(device);
+}
+
+void synchronize(Device device) {
+  use(device.index);
+  check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+}
+
+}  // namespace brine::cuda

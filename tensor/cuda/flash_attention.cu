@@ -1,0 +1,206 @@
+// Softmax attention by tiles: each tile of queries walks over the keys with a running maximum and
+// sum (online softmax), so that no map is stored. Heads beyond the widest tile take a kernel with a
+// block for every query.
+#include <limits>
+
+#include "tensor/cuda/flash_tile.cuh"
+#include "tensor/kernels_attention.h"
+
+namespace brine::cuda {
+namespace {
+
+// Rows of a product that a thread owns: wide heads in f64 would not fit in registers with more.
+template <class T>
+constexpr int kOwn = sizeof(T) == 4 ? 8 : 4;
+template <class T, int D>
+constexpr int kBlock = TileOf<T, D>::rows / kOwn<T>* kAcross;
+
+template <class T>
+struct Operands {
+  T *y, *lse;  // [B, T, H d], [B, H, T]
+  const T *q, *k, *v;
+  T scale;
+};
+
+// The running softmax of a thread's rows, the same in the 16 threads that share them.
+template <class T, int R>
+struct Running {
+  T most[R], sum[R];
+};
+
+// scores -> exp(scale (scores - maximum)) with the running numbers brought up to date; the results
+// so far are rescaled.
+template <class T, int R, int C, int O>
+__device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& run, T scale) {
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+    T most = scores[i][0];
+#pragma unroll
+    for (int j = 1; j < C; ++j) most = Max{}(most, scores[i][j]);
+    most = Max{}(run.most[i], reduce_across(most, Max{}));
+    const T rescale = math::exp_nonpositive((run.most[i] - most) * scale), shift = most * scale;
+    T sum = 0;
+#pragma unroll
+    for (int j = 0; j < C; ++j) {
+      scores[i][j] = math::exp_nonpositive(scores[i][j] * scale - shift);
+      sum += scores[i][j];
+    }
+    run.most[i] = most;
+    run.sum[i] = run.sum[i] * rescale + reduce_across(sum, Plus{});
+#pragma unroll
+    for (int c = 0; c < O; ++c) out[i][c] *= rescale;
+  }
+}
+
+// scores = -infinity where key j + n is beyond the visible ones of row first + m.
+template <int Apart, class T, int R, int C>
+__device__ inline void hide(T (&scores)[R][C], int64_t j, int64_t first, int64_t visible,
+                            bool causal, int ty, int tx) {
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+#pragma unroll
+    for (int n = 0; n < C; ++n) {
+      const int64_t key = j + tx + n * kAcross;
+      if (key >= visible || (causal && key > first + ty + i * Apart)) {
+        scores[i][n] = -std::numeric_limits<T>::infinity();
+      }
+    }
+  }
+}
+
+// Rows [first, first + M) of head h of sequence b; those beyond `rows` become 0.
+template <int D, int Apart, class T, int R, int O>
+__device__ inline void finish(const Operands<T>& in, const AttentionSizes& at, int64_t bh,
+                              int64_t first, int64_t rows, const T (&out)[R][O],
+                              const Running<T, R>& run, int ty, int tx) {
+  const int64_t b = bh / at.H, h = bh % at.H;
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+    const int64_t m = ty + i * Apart, t = first + m;
+    if (t >= at.T) continue;
+    const bool valid = m < rows;
+    const T share = valid ? 1 / run.sum[i] : T(0);
+    T* y = in.y + ((b * at.T + t) * at.H + h) * at.d;
+#pragma unroll
+    for (int c = 0; c < O; ++c) {
+      const int column = own_column<TileOf<T, D>::packet>(c, tx);
+      if (column < at.d) y[column] = valid ? out[i][c] * share : T(0);
+    }
+    if (tx == 0) {
+      in.lse[bh * at.T + t] = valid ? run.most[i] * in.scale + math::log(run.sum[i]) : T(0);
+    }
+  }
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kBlock<T, D>)
+    attend_kernel(const Operands<T> in, const AttentionSizes at, int64_t heads) {
+  using Tile = TileOf<T, D>;
+  constexpr int M = Tile::rows, R = kOwn<T>, Apart = M / R, threads = kBlock<T, D>;
+  T* q = dynamic_shared<T>();
+  T *kv = q + M * Tile::step, *weights = kv + M * Tile::step;
+  const int tx = int(threadIdx.x) % kAcross, ty = int(threadIdx.x) / kAcross;
+  // The long tiles of a causal mask come first, so that blocks end together.
+  const int64_t bh = int64_t(blockIdx.x) % heads, b = bh / at.H;
+  const int64_t first = (at.tiles - 1 - int64_t(blockIdx.x) / heads) * M;
+  const int64_t valid = at.widths.valid(b);
+  const int64_t rows = valid - first < 0 ? 0 : (valid - first < M ? valid - first : M);
+  const int64_t visible = rows == 0 ? 0 : (at.widths.causal ? first + rows : valid);
+  const int64_t head = bh * at.T * at.d;
+  const int d = int(at.d);
+  load_tile<M, D, threads>(q, in.q + head + first * d, d, rows, d, at.packed);
+  T out[R][Tile::columns] = {};
+  Running<T, R> run;
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+    run.most[i] = std::numeric_limits<T>::lowest();
+    run.sum[i] = 0;
+  }
+  for (int64_t j = 0; j < visible; j += M) {
+    __syncthreads();
+    load_tile<M, D, threads>(kv, in.k + head + j * d, d, visible - j, d, at.packed);
+    __syncthreads();
+    T scores[R][Tile::keys];
+    score_product<D, Apart>(scores, q, kv, ty, tx);
+    if (j + M > visible || (at.widths.causal && j + M > first)) {
+      hide<Apart>(scores, j, first, visible, at.widths.causal, ty, tx);
+    }
+    soften(scores, out, run, in.scale);
+    store_scores<M, Apart>(weights, scores, ty, tx);
+    __syncthreads();
+    load_tile<M, D, threads>(kv, in.v + head + j * d, d, visible - j, d, at.packed);
+    __syncthreads();
+    add_product<M, D, Apart>(out, weights, kv, ty, tx);
+  }
+  finish<D, Apart>(in, at, bh, first, rows, out, run, ty, tx);
+}
+
+// One query of any number of channels against its keys, as many at a time as there are threads.
+template <class T>
+__global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at) {
+  const int64_t d = at.d, bh = int64_t(blockIdx.x) / at.T, t = int64_t(blockIdx.x) % at.T;
+  const int64_t b = bh / at.H, head = bh * at.T * d, visible = at.widths(b, t);
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  T *out = dynamic_shared<T>(), *q = out + d, *p = q + d;
+  for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
+    q[c] = visible ? in.q[head + t * d + c] : T(0);
+    out[c] = 0;
+  }
+  T most = std::numeric_limits<T>::lowest(), sum = 0;
+  for (int64_t j = 0; j < visible; j += blockDim.x) {
+    const int keys = int(visible - j < blockDim.x ? visible - j : blockDim.x);
+    __syncthreads();
+    for (int n = warp; n < keys; n += int(blockDim.x) / kWarp) {
+      const T* k = in.k + head + (j + n) * d;
+      T dot = 0;
+      for (int64_t c = lane; c < d; c += kWarp) dot += q[c] * k[c];
+      dot = warp_sum(dot);
+      if (lane == 0) p[n] = dot;
+    }
+    __syncthreads();
+    const bool mine = int(threadIdx.x) < keys;
+    const T score = mine ? p[threadIdx.x] : std::numeric_limits<T>::lowest();
+    const T before = most;
+    most = Max{}(most, block_reduce(score, std::numeric_limits<T>::lowest(), Max{}));
+    const T rescale = math::exp_nonpositive((before - most) * in.scale);
+    const T share = mine ? math::exp_nonpositive(score * in.scale - most * in.scale) : T(0);
+    if (mine) p[threadIdx.x] = share;
+    sum = sum * rescale + block_sum(share);
+    __syncthreads();
+    for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
+      T value = out[c] * rescale;
+      for (int n = 0; n < keys; ++n) value += p[n] * in.v[head + (j + n) * d + c];
+      out[c] = value;
+    }
+  }
+  T* y = in.y + ((b * at.T + t) * at.H + bh % at.H) * d;
+  for (int64_t c = threadIdx.x; c < d; c += blockDim.x) y[c] = visible ? out[c] / sum : T(0);
+  if (threadIdx.x == 0) in.lse[bh * at.T + t] = visible ? most * in.scale + math::log(sum) : T(0);
+}
+
+}  // namespace
+
+void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility see,
+                     double scale) {
+  const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
+  if (heads * T == 0) return;
+  const DeviceWidths widths(see, T, q.device());
+  dispatch_float(q.dtype(), [&]<class R>() {
+    const Operands<R> in{y.data<R>(), lse.data<R>(), q.data<R>(),
+                         k.data<R>(), v.data<R>(),   R(scale)};
+    AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed_rows<R>(d, in.q, in.k, in.v)};
+    const bool fits = dispatch_head(d, [&]<int D>() {
+      using Tile = TileOf<R, D>;
+      at.tiles = (T + Tile::rows - 1) / Tile::rows;
+      const size_t shared = Tile::rows * (2 * Tile::step + Tile::score_step) * sizeof(R);
+      launch("flash_attention", attend_kernel<R, D>, dim3(blocks_for(heads * at.tiles, 1)),
+             dim3(kBlock<R, D>), shared, in, at, heads);
+    });
+    if (fits) return;
+    const int threads = 128;
+    launch("flash_attention", attend_wide_kernel<R>, dim3(blocks_for(heads * T, 1)), dim3(threads),
+           size_t(2 * d + threads) * sizeof(R), in, at);
+  });
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,49 @@
+// Neighbours in memory that a thread moves as one, and the index arithmetic of long arrays.
+#pragma once
+
+#include "tensor/cuda/common.cuh"
+
+namespace brine::cuda {
+
+// kN neighbours, loaded and stored by as few instructions as their alignment allows.
+template <class T, int kN>
+struct alignas(sizeof(T) * kN) Pack {
+  T v[kN];
+};
+
+// The elements that fill the widest load.
+template <class T>
+constexpr int kWide = 16 / int(sizeof(T));
+
+template <int kN, class T>
+__device__ inline Pack<T, kN> load_pack(const T* at) {
+  return *reinterpret_cast<const Pack<T, kN>*>(at);
+}
+template <class T, int kN>
+__device__ inline void store_pack(T* at, const Pack<T, kN>& pack) {
+  *reinterpret_cast<Pack<T, kN>*>(at) = pack;
+}
+
+// True when all addresses are multiples of `bytes`.
+template <class... P>
+bool aligned(size_t bytes, const P*... at) {
+  return ((reinterpret_cast<uintptr_t>(at) | ...) & (bytes - 1)) == 0;
+}
+
+// a / b for a >= 0, b > 0; short for what fits 32 bits.
+__device__ inline int64_t quotient(int64_t a, int64_t b) {
+  return uint64_t(a | b) >> 32 ? a / b : int64_t(uint32_t(a) / uint32_t(b));
+}
+
+// Calls f.operator()<U>() with the widest type of 16, 8, 4, 2 or 1 bytes that divides every number
+// of bytes or-ed into `bits`.
+template <class F>
+void dispatch_unit(uint64_t bits, F&& f) {
+  if (bits % 16 == 0) return f.template operator()<uint4>();
+  if (bits % 8 == 0) return f.template operator()<uint64_t>();
+  if (bits % 4 == 0) return f.template operator()<uint32_t>();
+  if (bits % 2 == 0) return f.template operator()<uint16_t>();
+  f.template operator()<uint8_t>();
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,67 @@
+// What calls to a library share: plans kept by shape, and memory for the time of a call.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "tensor/tensor.h"
+
+namespace brine::cuda {
+
+// The plans used last, by key.
+template <class Key, class Plan>
+class Plans {
+ public:
+  explicit Plans(size_t most) : most_(most) {}
+
+  // The plan of a key, made by make() where it is new.
+  template <class Make>
+  Plan& get(const Key& key, Make&& make) {
+    auto at = plans_.find(key);
+    if (at == plans_.end()) {
+      if (plans_.size() >= most_) drop_oldest();
+      at = plans_.emplace(key, Entry{make(), 0}).first;
+    }
+    at->second.used = ++clock_;
+    return at->second.plan;
+  }
+
+ private:
+  struct Entry {
+    Plan plan;
+    uint64_t used;
+  };
+
+  void drop_oldest() {
+    auto oldest = plans_.begin();
+    for (auto it = plans_.begin(); it != plans_.end(); ++it) {
+      if (it->second.used < oldest->second.used) oldest = it;
+    }
+    plans_.erase(oldest);
+  }
+
+  size_t most_;
+  std::map<Key, Entry> plans_;
+  uint64_t clock_ = 0;
+};
+
+// Memory aligned to 256 bytes. It goes back to the allocator as soon as the call is on the stream:
+// what is put there later runs later.
+class Workspace {
+ public:
+  Workspace(size_t bytes, Device device) {
+    if (bytes == 0) return;
+    constexpr uintptr_t kAlign = 256;
+    block_ = Tensor::empty({int64_t(bytes + kAlign)}, Dtype::u8, device);
+    const auto start = reinterpret_cast<uintptr_t>(block_.raw());
+    data_ = block_.raw() + (kAlign - start % kAlign) % kAlign;
+  }
+  void* data() const { return data_; }
+
+ private:
+  Tensor block_;
+  void* data_ = nullptr;
+};
+
+}  // namespace brine::cuda

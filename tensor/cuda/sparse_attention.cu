@@ -1,0 +1,98 @@
+// Attention on the entries of a flat CSR mask: scores, softmax and the product with V by one warp
+// for every head and row. The rows of one head follow each other, so its K and V stay in the cache.
+#include "tensor/cuda/entries.cuh"
+#include "tensor/cuda/row_strip.cuh"
+#include "tensor/kernels_sparse.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int kWarps = 4;  // a block
+
+template <class T>
+struct Forward {
+  T *y, *p;
+  const T *q, *k, *v;
+  MaskRows rows;
+  int64_t pieces, d;
+  T scale;
+};
+
+// p = scale q k over the entries of row r; returns the largest.
+template <int D, bool Whole, class T>
+__device__ T score(const Forward<T>& a, const Entries& at, int64_t r) {
+  const int lane = int(threadIdx.x) % kWarp;
+  const T* keys = a.k + r / a.rows.T * a.rows.S * a.d;
+  Strip<T, D, Whole> strip{a.d};
+  T x[Strip<T, D, Whole>::kSize], most = -INFINITY;
+  if (Whole) strip.load(x, a.q + r * D);
+  for (int64_t e = 0; e < at.count; e += kWarp) {
+    const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
+    const int64_t key = lane < count ? at.columns[e + lane] - at.base : 0;
+    T product = 0;
+    if constexpr (Whole) {
+      product = strip.products(x, keys, key, count);
+    } else {
+      for (strip.first = 0; strip.first < a.d; strip.first += D) {
+        strip.load(x, a.q + r * a.d);
+        product += strip.products(x, keys, key, count);
+      }
+    }
+    if (lane >= count) continue;
+    product *= a.scale;
+    a.p[at.first + e + lane] = product;
+    most = product > most ? product : most;
+  }
+  return warp_max(most);
+}
+
+// A lane reads only those places of p that it wrote.
+template <int D, bool Whole, class T>
+__global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(Forward<T> a) {
+  const int64_t r = piece() / kWarp;
+  if (r >= a.pieces) return;
+  const Entries at = a.rows(r);
+  const int lane = int(threadIdx.x) % kWarp;
+  T* p = a.p + at.first;
+  const T most = score<D, Whole>(a, at, r);
+  T sum = 0;
+  for (int64_t e = lane; e < at.count; e += kWarp) {
+    p[e] = math::exp(p[e] - most);
+    sum += p[e];
+  }
+  sum = warp_sum(sum);
+  const T share = at.count > 0 ? 1 / sum : T(0);
+  const T* values = a.v + r / a.rows.T * a.rows.S * a.d;
+  Strip<T, D, Whole> strip{a.d};
+  for (; strip.first < strip.width(); strip.first += D) {
+    T sums[Strip<T, D, Whole>::kSize] = {};
+    for (int64_t e = 0; e < at.count; e += kWarp) {
+      const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
+      const int64_t key = lane < count ? at.columns[e + lane] - at.base : 0;
+      const T weight = lane < count ? p[e + lane] : T(0);
+      strip.add(sums, values, key, weight, count);
+    }
+    strip.store(a.y + r * strip.width(), sums, share);
+  }
+  for (int64_t e = lane; e < at.count; e += kWarp) p[e] *= share;
+}
+
+}  // namespace
+
+void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr, double scale) {
+  const int64_t d = q.dim(3), pieces = csr.batch * csr.heads * csr.length;
+  if (y.numel() == 0) return;
+  dispatch_float(q.dtype(), [&]<class T>() {
+    Forward<T> a{y.data<T>(),   p.data<T>(), q.data<T>(), k.data<T>(), v.data<T>(),
+                 MaskRows(csr), pieces,      d,           T(scale)};
+    dispatch_strip<T>(
+        d,
+        [&]<int D, bool Whole>() {
+          launch("sparse_attention", forward_kernel<D, Whole, T>, dim3(blocks_for(pieces, kWarps)),
+                 dim3(kWarps * kWarp), 0, a);
+        },
+        y, q, k, v);
+  });
+}
+
+}  // namespace brine::cuda

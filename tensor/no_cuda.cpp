@@ -1,0 +1,35 @@
+// The CUDA backend of a build without one: every kernel throws, and no device is ever found.
+#include "tensor/accelerator.h"
+#include "tensor/error.h"
+
+// Each declaration of kernels*.h becomes a definition.
+#define BRINE_KERNEL(name, ...)                                       \
+  namespace cuda {                                                    \
+  void name(__VA_ARGS__) {                                            \
+    throw Error(#name ": this build has no CUDA kernels");            \
+  }                                                                   \
+  }
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#include "tensor/kernels.h"
+#include "tensor/kernels_attention.h"
+#include "tensor/kernels_conv.h"
+#include "tensor/kernels_decoding.h"
+#include "tensor/kernels_performer.h"
+#include "tensor/kernels_sparse.h"
+
+namespace brine::cuda {
+
+int device_count() { return 0; }
+std::string why_none() { return "this build has no CUDA kernels"; }
+std::string describe(int) { throw Error(why_none()); }
+bool emulated() { return false; }
+MemoryInfo memory_info(int) { throw Error(why_none()); }
+void* system_allocate(size_t, int) { throw Error(why_none()); }
+void system_release(void*, int) noexcept {}
+void system_fill(void*, unsigned char, size_t, int) { throw Error(why_none()); }
+void set_tf32(bool) {}
+void upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
+void download(void*, const void*, size_t, Device) { throw Error(why_none()); }
+void synchronize(Device) { throw Error(why_none()); }
+
+}  // namespace brine::cuda

@@ -1,0 +1,97 @@
+// Every kernel of the device against the CPU's: the same inputs, both types, any device at hand.
+//
+// The program test_cuda_emulated runs these cases on the emulator, test_cuda on a GPU.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tensor/accelerator.h"
+#include "tensor/allocator.h"
+#include "tensor/kernels.h"
+#include "tests/gradcheck.h"
+
+namespace brine::test {
+
+inline constexpr Device kCpu{}, kCuda{DeviceType::cuda, 0};
+
+// False, with a line, where there is no device.
+inline bool has_device() {
+  static const bool yes = cuda::device_count() > 0;
+  if (!yes) MESSAGE("skipped: " << cuda::why_none());
+  return yes;
+}
+
+// A fresh copy of a tensor of the CPU where a run happens. Undefined ones stay undefined.
+struct On {
+  Device device;
+  Tensor operator()(const Tensor& x) const {
+    if (!x.defined()) return x;
+    return device.is_cuda() ? x.detach().to(device) : x.clone();
+  }
+};
+
+// Numbers apart by more than `tolerance` of the largest, or of different bits when it is 0.
+inline void check_close(const std::string& what, const Tensor& wanted, const Tensor& got,
+                        double tolerance) {
+  REQUIRE_MESSAGE(wanted.shape() == got.shape(), what);
+  REQUIRE_MESSAGE(wanted.dtype() == got.dtype(), what);
+  const std::vector<double> a = wanted.to_vector(), b = got.to_vector();
+  double scale = 0, worst = 0;
+  size_t at = 0;
+  bool nan = false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isfinite(a[i])) scale = std::max(scale, std::fabs(a[i]));
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
+    const double off = std::fabs(a[i] - b[i]);
+    nan = nan || !std::isfinite(off);
+    if (off > worst || !std::isfinite(off)) {
+      worst = off;
+      at = i;
+    }
+  }
+  const bool close = !nan && worst <= tolerance * scale;
+  CHECK_MESSAGE(close, what << ": element " << at << " is " << (b.empty() ? 0 : b[at]) << ", on the cpu "
+                            << (a.empty() ? 0 : a[at]) << ", scale " << scale);
+}
+
+struct Tolerance {
+  double f32 = 2e-5, f64 = 1e-12;
+  double of(Dtype t) const { return t == Dtype::f64 ? f64 : f32; }
+};
+
+// f(on) computes outputs from inputs moved by on(x), once on the CPU and once on the device; the
+// results, by name, must agree. Kernels fill fresh memory: it is poisoned before.
+template <class F>
+void compare(const std::string& what, double tolerance, F f) {
+  if (!has_device()) return;
+  set_poison(true);
+  const std::vector<Tensor> wanted = f(On{kCpu}), got = f(On{kCuda});
+  set_poison(false);
+  if (allocator_stats(kCuda).reserved > (4 << 20)) trim(kCuda);  // the emulator guards all of it
+  REQUIRE_MESSAGE(wanted.size() == got.size(), what);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    INFO(what << ", output " << i);
+    REQUIRE(wanted[i].defined() == got[i].defined());
+    if (!wanted[i].defined()) continue;
+    CHECK(got[i].device() == kCuda);
+    check_close(what + ", output " + std::to_string(i), wanted[i], got[i].to(kCpu), tolerance);
+  }
+}
+
+// compare() in f32 and f64: f(on, dtype).
+template <class F>
+void compare_both(const std::string& what, F f, Tolerance tolerance = {}) {
+  for (Dtype dtype : {Dtype::f64, Dtype::f32}) {
+    compare(what + " " + name_of(dtype), tolerance.of(dtype), [&](const On& on) {
+      return f(on, dtype);
+    });
+  }
+}
+
+}  // namespace brine::test

@@ -1,0 +1,197 @@
+// The part of the CUDA runtime that tensor/cuda/ uses, on the CPU: the blocks of a grid run one
+// after the other, the threads of a block as fibers that change at barriers. What it checks beyond
+// results: that all threads of a block reach the same barriers, and that the host never touches the
+// memory of the device (it is out of reach while no kernel runs). The allocator's guard bands show
+// kernels that leave their blocks.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ thread_local
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __restrict__
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct uint3 {
+  unsigned x, y, z;
+};
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum { cudaStreamNonBlocking = 1 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct EmulatedStream;
+using cudaStream_t = EmulatedStream*;
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem, sharedMemPerBlockOptin;
+  int major, minor, multiProcessorCount, l2CacheSize;
+};
+
+const char* cudaGetErrorString(cudaError_t status);
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* n);
+cudaError_t cudaGetDevice(int* index);
+cudaError_t cudaSetDevice(int index);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMalloc(void** block, size_t bytes);
+cudaError_t cudaFree(void* block);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t);
+inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
+  return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+namespace emulator {
+
+// Index in its block of the thread that runs. Set by the scheduler at every change.
+extern thread_local int thread_index;
+
+cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel);
+// Makes the device's memory reachable for the host too while it lives (fake libraries run there).
+struct Reach {
+  Reach();
+  ~Reach();
+};
+void block_barrier();
+// Waits for the lanes of the mask; the caller must be one of them.
+void warp_barrier(unsigned mask);
+// Puts `bytes` of `value` where the lanes of the warp see it, waits for the mask, and returns the
+// slots of the 32 lanes, 16 bytes apart.
+const unsigned char* warp_exchange(unsigned mask, const void* value, size_t bytes);
+
+template <class T>
+T of_lane(const unsigned char* slots, int lane) {
+  T out;
+  std::memcpy(&out, slots + size_t(lane) * 16, sizeof(T));
+  return out;
+}
+inline int lane() { return thread_index % 32; }
+
+}  // namespace emulator
+
+extern thread_local uint3 threadIdx, blockIdx;
+extern thread_local dim3 blockDim, gridDim;
+
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) {
+  std::tuple<P...> held{P(args)...};
+  return emulator::run(*config, [&] { std::apply(kernel, held); });
+}
+
+inline void __syncthreads() { emulator::block_barrier(); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) { emulator::warp_barrier(mask); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
+  const int base = emulator::lane() / width * width;
+  return emulator::of_lane<T>(emulator::warp_exchange(mask, &value, sizeof(T)),
+                              base + from % width);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int with, int width = 32) {
+  const int lane = emulator::lane(), other = lane ^ with;
+  const unsigned char* slots = emulator::warp_exchange(mask, &value, sizeof(T));
+  return emulator::of_lane<T>(slots, other / width == lane / width ? other : lane);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  const int lane = emulator::lane(), other = lane - int(by);
+  const unsigned char* slots = emulator::warp_exchange(mask, &value, sizeof(T));
+  return emulator::of_lane<T>(slots, lane % width >= int(by) ? other : lane);
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  const int lane = emulator::lane(), other = lane + int(by);
+  const unsigned char* slots = emulator::warp_exchange(mask, &value, sizeof(T));
+  return emulator::of_lane<T>(slots, lane % width + int(by) < width ? other : lane);
+}
+inline unsigned __ballot_sync(unsigned mask, bool flag) {
+  const unsigned char* slots = emulator::warp_exchange(mask, &flag, sizeof(flag));
+  unsigned out = 0;
+  for (int i = 0; i < 32; ++i) {
+    if (mask >> i & 1) out |= unsigned(emulator::of_lane<bool>(slots, i)) << i;
+  }
+  return out;
+}
+inline bool __any_sync(unsigned mask, bool flag) { return __ballot_sync(mask, flag) != 0; }
+inline bool __all_sync(unsigned mask, bool flag) { return __ballot_sync(mask, flag) == mask; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+
+template <class T>
+T atomicAdd(T* at, std::type_identity_t<T> value) {
+  static_assert(std::is_integral_v<T>, "sums of floats in no order are not deterministic");
+  T old = *at;
+  *at = old + value;
+  return old;
+}
+template <class T>
+T atomicOr(T* at, std::type_identity_t<T> value) {
+  T old = *at;
+  *at = old | value;
+  return old;
+}
+template <class T>
+T atomicMax(T* at, std::type_identity_t<T> value) {
+  T old = *at;
+  *at = old < value ? value : old;
+  return old;
+}
+template <class T>
+T __ldg(const T* at) {
+  return *at;
+}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) double2 {
+  double x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline double2 make_double2(double x, double y) { return {x, y}; }

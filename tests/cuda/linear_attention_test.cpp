@@ -1,0 +1,97 @@
+#include "tensor/cuda/scratch.h"
+#include "tensor/kernels_decoding.h"
+#include "tensor/kernels_performer.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+struct Size {
+  int64_t B, H, T, m, i, d;
+  std::vector<int64_t> lengths;  // none: no padding
+  bool table = true;             // identity [P, i], else [B, T, i]
+
+  Tensor visible() const { return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{B}); }
+  Shape identity() const { return table ? Shape{T + 3, i} : Shape{B, T, i}; }
+};
+
+const std::vector<Size> kSizes{{1, 1, 2, 3, 0, 1, {}},
+                               {2, 2, 7, 5, 3, 4, {0, 6}},
+                               {3, 1, 65, 9, 0, 6, {64, 65, 1}},
+                               {2, 1, 150, 70, 7, 61, {150, 100}, false},
+                               {1, 2, 200, 33, 66, 5, {}},
+                               {1, 1, 330, 256, 2, 9, {300}},
+                               {1, 1, 0, 4, 2, 3, {}}};
+
+// The memory for states while it lives.
+struct Scratch {
+  int64_t before = cuda::scratch_limit();
+  explicit Scratch(int64_t bytes) { cuda::scratch_limit() = bytes; }
+  ~Scratch() { cuda::scratch_limit() = before; }
+};
+
+struct Inputs {
+  Tensor q, k, v, identity;
+
+  Inputs(const Size& s, const On& on, Dtype dtype)
+      : q(on(uniform({s.B, s.H, s.T, s.m}, 1, 0, 1, dtype))),
+        k(on(uniform({s.B, s.H, s.T, s.m}, 2, 0, 1, dtype))),
+        v(on(normal({s.B, s.H, s.T, s.d}, 3, dtype))),
+        identity(s.i ? on(normal(s.identity(), 4, dtype)) : Tensor()) {}
+};
+
+void compare_attention(const Size& s, bool causal) {
+  const auto what = join("linear_attention ", s.T, "x", s.m, "x", s.i + s.d, " ", causal);
+  compare_both(what, [&](const On& on, Dtype dtype) {
+    const Inputs in(s, on, dtype);
+    Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, dtype, on.device);
+    Tensor den = Tensor::empty({s.B, s.H, s.T}, dtype, on.device);
+    const Visibility see{causal, s.visible()};
+    BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, see, 1e-3);
+    Tensor dy = on(normal(y.shape(), 5, dtype));
+    Tensor dq = Tensor::like(in.q), dk = Tensor::like(in.k), dv = Tensor::like(in.v);
+    Tensor unasked = Tensor::like(in.v), didentity;
+    if (s.i && s.table) didentity = on(normal(s.identity(), 6, dtype));
+    BRINE_CALL(y, linear_attention_backward, dq, dk, didentity, dv, dy, y, den, in.q, in.k,
+               in.identity, in.v, see, 1e-3);
+    BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), unasked, dy, y, den, in.q, in.k,
+               in.identity, in.v, see, 1e-3);
+    return std::vector{y, den, dq, dk, dv, unasked, didentity};
+  });
+}
+
+void compare_state(const Size& s) {
+  if (!s.table) return;
+  compare_both(join("linear_attention_state ", s.T), [&](const On& on, Dtype dtype) {
+    const Inputs in(s, on, dtype);
+    Tensor state = Tensor::empty({s.B, s.H, s.m, s.i + s.d}, dtype, on.device);
+    Tensor sums = Tensor::empty({s.B, s.H, s.m}, Dtype::f64, on.device);
+    BRINE_CALL(state, linear_attention_state, state, sums, in.k, in.identity, in.v,
+               Visibility{true, on(s.visible())});
+    return std::vector{state, sums};
+  });
+}
+
+}  // namespace
+
+TEST_CASE("cuda: linear attention and its gradients") {
+  for (const Size& s : kSizes) {
+    for (bool causal : {false, true}) compare_attention(s, causal);
+  }
+}
+
+TEST_CASE("cuda: the state of linear attention") {
+  for (const Size& s : kSizes) compare_state(s);
+}
+
+TEST_CASE("cuda: linear attention in turns of heads and in long chunks, for want of memory") {
+  const Size s{2, 3, 290, 20, 5, 10, {290, 211}};
+  // The states of one head in f64: 5 chunks of 20 x 15 numbers.
+  for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {
+    const Scratch small(bytes);
+    for (bool causal : {false, true}) compare_attention(s, causal);
+    compare_state(s);
+  }
+}

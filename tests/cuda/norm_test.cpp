@@ -1,0 +1,20 @@
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+TEST_CASE("cuda: layernorm and its gradients") {
+  for (const Shape& shape : {Shape{1, 3}, Shape{3, 7}, Shape{2, 5, 64}, Shape{130, 33}, Shape{5, 700}}) {
+    compare_both(join("layernorm ", shape), [&](const On& on, Dtype dtype) {
+      const Shape channels{shape[shape.rank() - 1]};
+      Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
+      Tensor b = on(normal(channels, 3, dtype)), dy = on(normal(shape, 4, dtype));
+      Tensor y = Tensor::like(x), mean = Tensor::empty({x.rows()}, dtype, x.device());
+      Tensor rstd = Tensor::like(mean), dx = Tensor::like(x);
+      Tensor dw = on(normal(channels, 5, dtype)), db = on(normal(channels, 6, dtype));
+      BRINE_CALL(x, layernorm, y, mean, rstd, x, w, b, 1e-5);
+      BRINE_CALL(x, layernorm_backward, dx, dw, db, dy, x, w, mean, rstd);
+      return std::vector{y, mean, rstd, dx, dw, db};
+    });
+  }
+}

@@ -1,0 +1,81 @@
+#include "tensor/kernels_sparse.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+struct Case {
+  int64_t B, H, T, d, teacher_d;
+  std::vector<int64_t> lengths;
+};
+
+// Rows of positive numbers, some of them 0, whose sum is not 1.
+Tensor map_of(const Case& c, Dtype dtype) {
+  std::vector<double> map = uniform({c.B, c.H, c.T, c.T}, 1, -0.1, 1, Dtype::f64).to_vector();
+  for (double& x : map) x = x < 0 ? 0 : x * 3 / double(c.T);
+  return Tensor::from(map, {c.B, c.H, c.T, c.T}).to(dtype);
+}
+
+}  // namespace
+
+TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
+  const std::vector<Case> cases = {{1, 1, 1, 1, 1, {}},
+                                   {2, 3, 7, 5, 3, {}},
+                                   {3, 2, 70, 16, 20, {70, 0, 33}},
+                                   {2, 1, 130, 64, 64, {65, 130}},
+                                   {1, 2, 130, 70, 132, {}},
+                                   {2, 1, 9, 4, 4, {0, 0}},
+                                   {2, 1, 0, 4, 4, {}}};
+  for (const Case& c : cases) {
+    for (int mode = 0; mode < 4; ++mode) {
+      const bool causal = mode % 2, map = mode / 2;
+      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      compare_both(join("prob_loss ", c.T, " ", c.d, causal, map), [&](const On& on, Dtype dtype) {
+        const Shape rows{c.B, c.H, c.T}, shape{c.B, c.H, c.T, c.d};
+        const Shape theirs{c.B, c.H, c.T, c.teacher_d};
+        TeacherAttention teacher;
+        if (map) teacher.map = on(map_of(c, dtype));
+        if (!map) teacher.q = on(normal(theirs, 2, dtype));
+        if (!map) teacher.k = on(normal(theirs, 3, dtype));
+        Tensor q = on(normal(shape, 4, dtype)), k = on(normal(shape, 5, dtype));
+        Tensor dy = on(normal({2}, 6, dtype)), y = Tensor::like(dy);
+        Tensor lse = Tensor::empty(rows, dtype, q.device()), their_lse = Tensor::like(lse);
+        Tensor dq = Tensor::like(q), dk = Tensor::like(k);
+        const double scale = 1 / std::sqrt(double(c.d));
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        return std::vector{y, lse, their_lse, dq, dk};
+      });
+    }
+  }
+}
+
+TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that holds NaN") {
+  const int64_t B = 1, H = 1, T = 150, d = 64;
+  const double scale = 1 / std::sqrt(double(d));
+  for (bool causal : {true, false}) {
+    for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
+      Visibility see{causal, Tensor::from(std::vector<int64_t>{100}, {1})};
+      compare(join("prob_loss near ", dtype), dtype == Dtype::f32 ? 2e-3 : 1e-9, [&](const On& on) {
+        const Shape shape{B, H, T, d};
+        Tensor q = normal(shape, 1, dtype), k = normal(shape, 2, dtype);
+        Tensor their_q = normal(shape, 1, dtype, 0, 1.02), their_k = k.clone();
+        for (Tensor x : {q, k, their_q, their_k}) {
+          dispatch_float(dtype, [&]<class R>() {
+            std::fill(x.data<R>() + 100 * d, x.data<R>() + T * d, R(NAN));
+          });
+        }
+        q = on(q), k = on(k);
+        TeacherAttention teacher{{}, on(their_q), on(their_k)};
+        Tensor y = on(normal({2}, 3, dtype)), dy = on(normal({2}, 4, dtype));
+        Tensor lse = Tensor::empty({B, H, T}, dtype, q.device()), their_lse = Tensor::like(lse);
+        Tensor dq = Tensor::like(q), dk = Tensor::like(k);
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        return std::vector{y.slice(0, 0, 1), y.slice(0, 1, 1), lse, their_lse, dq, dk};
+      });
+    }
+  }
+}

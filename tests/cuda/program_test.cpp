@@ -1,0 +1,67 @@
+// The whole program with its models on the device: what it prints and writes, against --device cpu.
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/world.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::tests;
+
+namespace {
+
+nlohmann::json json_of(const World& world, const std::string& arguments) {
+  return nlohmann::json::parse(world.must(arguments).out);
+}
+
+// Numbers that the two devices must agree on, to a relative 2e-4: these are f32 runs.
+void check_near(const std::string& what, double cpu, double device) {
+  CHECK_MESSAGE(std::fabs(cpu - device) <= 2e-4 * std::fabs(cpu) + 1e-9, what << ": " << device
+                                                                            << ", cpu " << cpu);
+}
+
+double perplexity(const World& world, const std::string& model, const std::string& device) {
+  return json_of(world, "eval --model " + model + " --data text.txt --protocol gptq --json -q " +
+                            "--device " + device)["perplexity"];
+}
+
+}  // namespace
+
+TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
+  if (!test::has_device()) return;
+  World world;  // made on the device: --device is auto
+  world.must(World::train() + " --device cpu --out teacher-cpu");
+  check_near("teacher", perplexity(world, "teacher-cpu", "cpu"),
+             perplexity(world, "teacher", "cuda"));
+  check_near("teacher elsewhere", perplexity(world, "teacher", "cpu"),
+             perplexity(world, "teacher", "cuda"));
+  world.must("dump --model teacher --data text.txt --out dump-cpu --windows 6 --device cpu");
+  for (const char* way : {"--dump dump", "", "--dump maps"}) {
+    INFO("teacher: " << way);
+    const std::string how = World::distill() + " " + way;
+    world.must(how + " --out here --device cpu --overwrite");
+    world.must(how + " --out there --device cuda --overwrite");
+    check_near("student", perplexity(world, "here", "cpu"), perplexity(world, "there", "cuda"));
+  }
+}
+
+TEST_CASE("cuda: generation and captures as on the cpu") {
+  if (!test::has_device()) return;
+  World world;
+  for (const char* model : {"teacher", "student"}) {
+    INFO(model);
+    const std::string call = std::string("generate --model ") + model +
+                             " --prompt 'the king' --prompt 'water' --tokens 12 --device ";
+    CHECK(world.must(call + "cpu").out == world.must(call + "cuda").out);
+  }
+}
+
+TEST_CASE("cuda: what there is no device for is refused in one line") {
+  World world;
+  for (const char* name : {"cuda:7", "gpu", "cuda:", "cuda:x"}) {
+    Finished f = world.run(std::string("eval --model teacher --data text.txt --device ") + name);
+    CHECK(f.status == 1);
+    CHECK_MESSAGE(contains(f.error, "device"), f.error);
+    CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  }
+}

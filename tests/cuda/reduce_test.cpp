@@ -1,0 +1,94 @@
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+TEST_CASE("cuda: sums of all elements") {
+  for (int64_t n : {0, 1, 31, 300, 8192, 8193, 100001}) {
+    compare_both(join("sum_all ", n), [&](const On& on, Dtype dtype) {
+      Tensor x = on(normal({n}, 1, dtype, 0.1));
+      Tensor y = Tensor::empty({1}, dtype, x.device()),
+             z = Tensor::empty({1}, Dtype::f64, x.device());
+      BRINE_CALL(x, sum_all, y, x);
+      BRINE_CALL(x, square_sum, z, x);
+      return std::vector{y, z};
+    });
+  }
+}
+
+TEST_CASE("cuda: more elements than a piece each for all blocks") {
+  const int64_t n = 1024 * 8192 + 5;
+  compare("sum_all", 0, [&](const On& on) {
+    Tensor x = on(ids({n}, 1, 7, Dtype::f32)), y = Tensor::empty({1}, Dtype::f32, x.device());
+    BRINE_CALL(x, sum_all, y, x);
+    return std::vector{y};
+  });
+}
+
+TEST_CASE("cuda: count_nonfinite") {
+  for (Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::i32, Dtype::u8}) {
+    for (int64_t n : {0, 1, 90, 20001}) {
+      compare(join("count_nonfinite ", dtype, " ", n), 0, [&](const On& on) {
+        Tensor x = normal({n}, 1, Dtype::f64, 0, 3);
+        if (is_float(dtype)) {
+          for (int64_t i = 0; i < n; i += 7) {
+            x.data<double>()[i] = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY;
+          }
+        }
+        x = on(x.to(dtype));
+        Tensor y = Tensor::empty({1}, Dtype::i64, x.device());
+        BRINE_CALL(x, count_nonfinite, y, x);
+        return std::vector{y};
+      });
+    }
+  }
+}
+
+TEST_CASE("cuda: sum_rows adds") {
+  for (const Shape& shape : {Shape{0, 5}, Shape{5, 0}, Shape{1, 1}, Shape{3, 7}, Shape{100, 33},
+                             Shape{9000, 1}, Shape{5000, 6}, Shape{700, 200}, Shape{65, 5000}}) {
+    compare_both(join("sum_rows ", shape), [&](const On& on, Dtype dtype) {
+      Tensor x = on(normal(shape, 1, dtype)), y = on(normal({shape[1]}, 2, dtype));
+      BRINE_CALL(x, sum_rows, y, x);
+      return std::vector{y};
+    });
+  }
+}
+
+TEST_CASE("cuda: dot_rows") {
+  for (const Shape& shape : {Shape{0, 5}, Shape{5, 0}, Shape{1, 1}, Shape{3, 7}, Shape{100, 33},
+                             Shape{4, 2048}, Shape{3, 2049}, Shape{1, 20000}}) {
+    compare_both(join("dot_rows ", shape), [&](const On& on, Dtype dtype) {
+      Tensor a = on(normal(shape, 1, dtype)), b = on(normal(shape, 2, dtype));
+      Tensor y = Tensor::empty({shape[0]}, dtype, a.device());
+      BRINE_CALL(a, dot_rows, y, a, b);
+      return std::vector{y};
+    });
+  }
+}
+
+TEST_CASE("cuda: squared_distance and its gradients, whatever rows without weight hold") {
+  for (const Shape& shape :
+       {Shape{0, 5}, Shape{1, 1}, Shape{3, 7}, Shape{100, 33}, Shape{4, 5000}}) {
+    for (int wanted : {1, 2, 3}) {
+      compare_both(join("squared_distance ", shape), [&](const On& on, Dtype dtype) {
+        Tensor a = normal(shape, 1, Dtype::f64), b = normal(shape, 2, Dtype::f64);
+        Tensor weight = uniform({shape[0]}, 3, 0, 1, Dtype::f64);
+        for (int64_t r = 1; r < shape[0]; r += 3) {
+          weight.data<double>()[r] = 0;
+          a.data<double>()[r * shape[1]] = NAN;
+          b.data<double>()[r * shape[1] + shape[1] - 1] = INFINITY;
+        }
+        a = on(a.to(dtype));
+        b = on(b.to(dtype));
+        weight = on(weight.to(dtype));
+        Tensor y = Tensor::empty({1}, dtype, a.device()), dy = on(normal({1}, 4, dtype));
+        Tensor da = wanted & 1 ? Tensor::like(a) : Tensor(),
+               db = wanted & 2 ? Tensor::like(a) : Tensor();
+        BRINE_CALL(a, squared_distance, y, a, b, weight);
+        BRINE_CALL(a, squared_distance_backward, da, db, dy, a, b, weight);
+        return std::vector{y, da, db};
+      });
+    }
+  }
+}

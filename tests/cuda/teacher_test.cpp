@@ -1,0 +1,39 @@
+#include "tensor/kernels_sparse.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+TEST_CASE("cuda: the teacher's summary from a map and from q and k") {
+  struct Case {
+    int64_t B, H, T, d, K;
+    std::vector<int64_t> lengths;
+  };
+  const std::vector<Case> cases = {
+      {1, 1, 1, 1, 1, {}},           {2, 3, 7, 5, 4, {}},      {3, 2, 70, 16, 16, {70, 0, 33}},
+      {2, 2, 130, 64, 3, {65, 130}}, {1, 2, 130, 70, 200, {}}, {1, 1, 65, 132, 65, {}},
+      {2, 1, 9, 4, 5, {0, 0}},       {2, 1, 0, 4, 5, {}}};
+  for (const Case& c : cases) {
+    for (int mode = 0; mode < 4; ++mode) {
+      const bool causal = mode % 2, map = mode / 2;
+      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      compare_both(join("teacher ", c.T, " ", c.d, causal, map), [&](const On& on, Dtype dtype) {
+        TeacherAttention teacher;
+        if (map) {
+          // A few entries are 0, and a row's mass is not 1.
+          Tensor all = uniform({c.B, c.H, c.T, c.T}, 1, -0.1, 1, Dtype::f64);
+          for (int64_t i = 0; i < all.numel(); ++i) {
+            double& x = all.data<double>()[i];
+            x = x < 0 ? 0 : x;
+          }
+          teacher.map = on(all.to(dtype));
+        } else {
+          teacher.q = on(normal({c.B, c.H, c.T, c.d}, 2, dtype));
+          teacher.k = on(normal({c.B, c.H, c.T, c.d}, 3, dtype));
+        }
+        TeacherSummary s = summarize_teacher(teacher, c.K, see);
+        return std::vector{s.tau, s.t_log_t, s.t_square};
+      });
+    }
+  }
+}
