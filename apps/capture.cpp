@@ -73,10 +73,9 @@ void capture(distill::LoadedModel& m, const CaptureCall& call, const std::string
     file.write("ids", ids);
     NoGrad off;
     Recorder recorder(file);
-    file.write("hidden",
-               m.model->hidden({.ids = ids, .dials = call.dials, .observer = &recorder})
-                   .detach()
-                   .to(Device{}));
+    file.write("hidden", m.model->hidden({.ids = ids, .dials = call.dials, .observer = &recorder})
+                             .detach()
+                             .to(Device{}));
     file.close();
   } catch (...) {
     std::error_code ignored;

@@ -120,7 +120,8 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
     distill::TeacherLayer t = teacher.layer(i);
     data::DumpLayer l;
     auto near = [](const Tensor& x) { return x.to(Device{}); };
-    if (spec.content == data::DumpContent::maps) l.attention = near(attention_map(t.attention, see));
+    if (spec.content == data::DumpContent::maps)
+      l.attention = near(attention_map(t.attention, see));
     if (spec.content == data::DumpContent::pooled) {
       const TeacherSummary s = summarize_teacher(t.attention, spec.columns, see);
       l.pooled = {near(s.tau), near(s.t_log_t), near(s.t_square)};

@@ -171,8 +171,7 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   compare_stages(compare, tap);
   compare.floats("output/c_sea", out.detach());
 
-  TeacherAttention teacher{
-      .map = {}, .q = read("inputs/teacher_q"), .k = read("inputs/teacher_k")};
+  TeacherAttention teacher{.map = {}, .q = read("inputs/teacher_q"), .k = read("inputs/teacher_k")};
   TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), see);
   compare.floats("intermediate/teacher_tau", summary.tau);
   compare.floats("intermediate/teacher_t_log_t", summary.t_log_t);

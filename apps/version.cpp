@@ -67,7 +67,8 @@ std::string version_text() {
       cli_library_version(), "\ntoml++        ", toml_library_version(), "\njson          ",
       dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
       "\nOpenMP        ", _OPENMP, "\nthreads       ", threads(), "\nCPU has       ",
-      cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels, "\nGPU           ", gpu_line(), "\n");
+      cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels,
+      "\nGPU           ", gpu_line(), "\n");
 }
 
 }  // namespace brine

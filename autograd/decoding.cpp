@@ -26,9 +26,7 @@ void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t co
 
 }  // namespace
 
-void copy_into(const Tensor& to, const Tensor& from) {
-  assign(to, from);
-}
+void copy_into(const Tensor& to, const Tensor& from) { assign(to, from); }
 
 Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(),

@@ -152,8 +152,7 @@ Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch&
     int64_t rows = 0;
     for (int64_t r = 0; r < B * T; ++r) rows += target.data<int32_t>()[r] >= 0;
     check(rows > 0, "losses: no token of the batch is predicted");
-    Tensor weight =
-        Tensor::full({B * T}, 1 / double(rows), logits.dtype(), logits.device());
+    Tensor weight = Tensor::full({B * T}, 1 / double(rows), logits.dtype(), logits.device());
     out.task = dot(cross_entropy(logits, target), weight);
   }
   return out;
@@ -162,8 +161,8 @@ Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch&
 Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& batch,
                                              const Call& call) const {
   Tensor logits = student_.class_logits(hidden, call.random);  // [B, labels]
-  Tensor weight = Tensor::full({logits.dim(0)}, 1 / double(logits.dim(0)), logits.dtype(),
-                               logits.device());
+  Tensor weight =
+      Tensor::full({logits.dim(0)}, 1 / double(logits.dim(0)), logits.dtype(), logits.device());
   TaskLosses out;
   if (config_.kd_task) {
     Tensor theirs = teacher_->class_logits();
@@ -171,10 +170,10 @@ Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& 
                                          : dot(kl_logits(logits, top_logits(theirs, 0)), weight);
   }
   if (config_.task) {
-    out.task = batch.scores.defined()
-                   ? squared_distance(
-                         logits, batch.scores.to(logits.dtype()).to(logits.device()), weight)
-                   : dot(cross_entropy(logits, batch.classes), weight);
+    out.task =
+        batch.scores.defined()
+            ? squared_distance(logits, batch.scores.to(logits.dtype()).to(logits.device()), weight)
+            : dot(cross_entropy(logits, batch.classes), weight);
   }
   return out;
 }

@@ -31,7 +31,8 @@ std::string resolve_model(const std::string& path, std::vector<std::string>* not
 
 std::vector<data::NamedTensor> tensors_of(nn::Model& model) {
   std::vector<data::NamedTensor> out;
-  for (nn::NamedTensor& t : nn::state_of(model)) out.emplace_back(t.name, t.tensor.to(Device{}).contiguous());
+  for (nn::NamedTensor& t : nn::state_of(model))
+    out.emplace_back(t.name, t.tensor.to(Device{}).contiguous());
   return out;
 }
 

@@ -201,12 +201,13 @@ void Trainer::save(RunLog& log) {
       {"random",
        {{"seed", random_.seed}, {"stream", random_.stream}, {"counter", random_.counter}}},
       {"configuration", parse_ordered_json(parts_.configuration)}};
+  std::vector<data::NamedTensor> moments = moments_of(parts_.store, optimizer_);
+  for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
   try {
     save_checkpoint(parts_.run_dir, step_,
                     {text_file("config.json", config_text(parts_.config, parts_.tokenizer)),
                      tensor_file("model.safetensors", tensors_of(parts_.model)),
-                     tensor_file("optimizer.safetensors",
-                                 moments_of(parts_.store, optimizer_)),
+                     tensor_file("optimizer.safetensors", std::move(moments)),
                      text_file("trainer.json", json_text(state, 2) + "\n")},
                     int(config_.keep));
   } catch (const data::DurabilityUncertain& e) {

@@ -9,7 +9,9 @@
 namespace brine::nn {
 
 AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
-    : capacity_(capacity), device_(device), lengths_(Tensor::zeros({std::max<int64_t>(batch, 1)}, Dtype::i64)) {
+    : capacity_(capacity),
+      device_(device),
+      lengths_(Tensor::zeros({std::max<int64_t>(batch, 1)}, Dtype::i64)) {
   check(batch >= 1 && capacity >= 1, "attention state: ", batch, " sequences of ", capacity,
         " tokens, at least 1 of each wanted");
 }

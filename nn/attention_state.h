@@ -30,9 +30,9 @@ class AttentionState {
   void keep(const std::vector<int64_t>& slots);
 
   // All of one sequence by name, only as many tokens as there are, each tensor [1, ...]: views of
-  // this state's memory, or copies of a device's. restore() into any slot of a state made with the same settings gives the
-  // same bits; it throws Error that starts with `source` and names the tensor which is missing or
-  // does not fit, and changes nothing then.
+  // this state's memory, or copies of a device's. restore() into any slot of a state made with the
+  // same settings gives the same bits; it throws Error that starts with `source` and names the
+  // tensor which is missing or does not fit, and changes nothing then.
   std::vector<NamedTensor> saved(int64_t slot) const;
   void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
   // What restore() checks, and nothing else; returns the tokens of the sequence.

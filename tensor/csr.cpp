@@ -33,8 +33,7 @@ int64_t most_entries(const Visibility& see, const SelectConfig& config, int64_t 
     if (w <= k) return members * w;
     return columns_to_select(members, k, K, w) * std::min(k, (w + K - 1) / K);
   };
-  const bool by_head =
-      config.mode == SelectMode::per_query || config.mode == SelectMode::per_head;
+  const bool by_head = config.mode == SelectMode::per_query || config.mode == SelectMode::per_head;
   const bool by_row =
       config.mode == SelectMode::per_query || config.mode == SelectMode::causal_per_batch;
   const int64_t heads = by_head ? 1 : H, times = H / heads;

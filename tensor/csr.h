@@ -56,8 +56,8 @@ struct Selection {
 // Takes the largest n_sel values of each group of the estimate [B, H, T, K], where n_sel is
 // members k K_w / w rounded half to even, within [members, members K_w]; K_w = min(K, w) and a
 // group has one member per row and head. Among equal values the later flat index (h T + t) K + c
-// wins. Throws when a value that counts is NaN; on a device, which is not waited for, such a NaN shows
-// in the gates and losses that come of the same features.
+// wins. Throws when a value that counts is NaN; on a device, which is not waited for, such a NaN
+// shows in the gates and losses that come of the same features.
 Selection select_columns(const Tensor& estimate, const Visibility& see, const SelectConfig& config);
 
 // The keys of the selected columns. A row with w <= k sees every visible key; otherwise a column of

@@ -25,7 +25,7 @@ struct Device {
 // CPU reads (ids, lengths, places) stay on the CPU all the same.
 Device default_device();
 void set_default_device(Device device);
-// "cpu", "cuda", "cuda:1" -> the device. Throws when the name is another or there is no such device.
+// "cpu", "cuda", "cuda:1" -> the device. Throws when the name is another or it is not there.
 Device parse_device(const std::string& name);
 
 // Threads of every parallel kernel. set_threads(0) takes the number of cores.

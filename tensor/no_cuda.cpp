@@ -3,11 +3,9 @@
 #include "tensor/error.h"
 
 // Each declaration of kernels*.h becomes a definition.
-#define BRINE_KERNEL(name, ...)                                       \
-  namespace cuda {                                                    \
-  void name(__VA_ARGS__) {                                            \
-    throw Error(#name ": this build has no CUDA kernels");            \
-  }                                                                   \
+#define BRINE_KERNEL(name, ...)                                                     \
+  namespace cuda {                                                                  \
+  void name(__VA_ARGS__) { throw Error(#name ": this build has no CUDA kernels"); } \
   }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #include "tensor/kernels.h"

@@ -93,7 +93,7 @@ class Tensor {
   Tensor to(Dtype dtype) const;  // itself when it has the type, a converted copy otherwise
   // Itself when it lies there, a contiguous copy otherwise. Copies from a device wait for it.
   Tensor to(Device device) const;
-  Tensor detach() const;         // same memory, off the tape
+  Tensor detach() const;  // same memory, off the tape
 
   const std::shared_ptr<Node>& node() const { return impl_->node; }
   void set_node(std::shared_ptr<Node> node) const { impl_->node = std::move(node); }

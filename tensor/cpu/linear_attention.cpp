@@ -365,13 +365,14 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
       T* mine = lease.data();
       Head<T> head(at, n, mine);
       auto part = [&](const Tensor& x, int64_t width) { return x.data<T>() + n * tokens * width; };
-      backward_head<T>(head, {.dq = part(dphi_q, at.m),
-                              .dk = part(dphi_k, at.m),
-                              .dv = part(dv, at.d),
-                              .didentity = parts.defined() ? part(parts, at.i) : nullptr,
-                              .dy = part(dy, at.e),
-                              .y = part(y, at.e),
-                              .den = part(den, 1)},
+      backward_head<T>(head,
+                       {.dq = part(dphi_q, at.m),
+                        .dk = part(dphi_k, at.m),
+                        .dv = part(dv, at.d),
+                        .didentity = parts.defined() ? part(parts, at.i) : nullptr,
+                        .dy = part(dy, at.e),
+                        .y = part(y, at.e),
+                        .den = part(den, 1)},
                        mine + forward);
     });
     if (!parts.defined()) return;

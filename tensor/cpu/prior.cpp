@@ -90,9 +90,9 @@ void prefix_sums(double* sums, const Prior<T>& at, int64_t n) {
 template <class T>
 struct Tile {
   const Prior<T>& at;
-  int64_t n;  // sequence times heads plus head
+  int64_t n;           // sequence times heads plus head
   const double* sums;  // prefix_sums()
-  int64_t borders;  // stored per row: K + 1 and up to a whole group behind border 0
+  int64_t borders;     // stored per row: K + 1 and up to a whole group behind border 0
   int64_t count = 0;
   int64_t width[kRows] = {};
   std::vector<int32_t> begin;        // [kRows, borders] first key behind a border

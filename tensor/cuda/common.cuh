@@ -36,10 +36,11 @@ inline unsigned blocks_for(int64_t n, int64_t size) {
 
 // Launches `kernel` on the stream, with `shared` bytes of dynamic shared memory, and checks it.
 template <class... P, class... A>
-void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args) {
+void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+            A... args) {
   if (shared > 48 * 1024) {
-    check_cuda(cudaFuncSetAttribute((const void*)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    int(shared)),
+    check_cuda(cudaFuncSetAttribute((const void*)kernel,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
                name);
   }
   cudaLaunchConfig_t config{};

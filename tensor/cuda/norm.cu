@@ -1,4 +1,4 @@
-// LayerNorm: a block of threads for every row; parameter gradients by bands of rows, summed in order.
+// LayerNorm: a block of threads for every row; parameter gradients by bands of rows, in order.
 #include "tensor/cuda/common.cuh"
 #include "tensor/kernels.h"
 

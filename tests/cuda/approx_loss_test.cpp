@@ -1,3 +1,4 @@
+// approx_loss and its gradient on the device, as on the CPU.
 #include "tensor/kernels_sparse.h"
 #include "tests/cuda/compare.h"
 

@@ -1,3 +1,4 @@
+// Attention on caches, and the rows they take on the device, as on the CPU.
 #include "tensor/kernels_decoding.h"
 
 #include "tests/cuda/compare.h"

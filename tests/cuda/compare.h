@@ -56,8 +56,8 @@ inline void check_close(const std::string& what, const Tensor& wanted, const Ten
     }
   }
   const bool close = !nan && worst <= tolerance * scale;
-  CHECK_MESSAGE(close, what << ": element " << at << " is " << (b.empty() ? 0 : b[at]) << ", on the cpu "
-                            << (a.empty() ? 0 : a[at]) << ", scale " << scale);
+  CHECK_MESSAGE(close, what << ": element " << at << " is " << (b.empty() ? 0 : b[at])
+                            << ", on the cpu " << (a.empty() ? 0 : a[at]) << ", scale " << scale);
 }
 
 struct Tolerance {
@@ -88,9 +88,8 @@ void compare(const std::string& what, double tolerance, F f) {
 template <class F>
 void compare_both(const std::string& what, F f, Tolerance tolerance = {}) {
   for (Dtype dtype : {Dtype::f64, Dtype::f32}) {
-    compare(what + " " + name_of(dtype), tolerance.of(dtype), [&](const On& on) {
-      return f(on, dtype);
-    });
+    compare(what + " " + name_of(dtype), tolerance.of(dtype),
+            [&](const On& on) { return f(on, dtype); });
   }
 }
 

@@ -1,3 +1,4 @@
+// Convolution by rows on the device, as on the CPU.
 #include "tensor/kernels_decoding.h"
 #include "tests/cuda/compare.h"
 

@@ -1,3 +1,4 @@
+// Convolution and its gradients on the device, as on the CPU.
 #include "tensor/kernels_conv.h"
 #include "tests/cuda/compare.h"
 

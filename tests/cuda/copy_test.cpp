@@ -1,3 +1,4 @@
+// copy, fill and accumulate between layouts and types on the device, as on the CPU.
 #include "tests/cuda/compare.h"
 
 using namespace brine;

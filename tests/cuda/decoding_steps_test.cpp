@@ -1,3 +1,4 @@
+// The steps of the linear attention and of the prior on the device, as on the CPU.
 #include "tensor/kernels_decoding.h"
 
 #include "tests/cuda/compare.h"

@@ -1,3 +1,4 @@
+// Random features on the device, as on the CPU.
 #include "tensor/kernels_performer.h"
 #include "tests/cuda/compare.h"
 

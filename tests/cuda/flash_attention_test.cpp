@@ -1,3 +1,4 @@
+// Softmax attention by tiles on the device, as on the CPU.
 #include "tensor/kernels_attention.h"
 
 #include "tests/cuda/compare.h"

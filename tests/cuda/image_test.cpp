@@ -1,3 +1,4 @@
+// Images from heads and back, softmax over columns on the device, as on the CPU.
 #include "tensor/kernels_performer.h"
 #include "tests/cuda/compare.h"
 

@@ -1,3 +1,4 @@
+// Linear attention, its gradients and its state on the device, as on the CPU.
 #include "tensor/cuda/scratch.h"
 #include "tensor/kernels_decoding.h"
 #include "tensor/kernels_performer.h"

@@ -1,3 +1,4 @@
+// Losses over the vocabulary on the device, as on the CPU.
 #include <algorithm>
 #include <numeric>
 

@@ -1,3 +1,4 @@
+// Products of matrices and layers on the device, as on the CPU.
 #include "tensor/cuda/blas.h"
 #include "tensor/kernels_decoding.h"
 #include "tests/cuda/compare.h"

@@ -1,10 +1,12 @@
+// LayerNorm on the device, as on the CPU.
 #include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;
 
 TEST_CASE("cuda: layernorm and its gradients") {
-  for (const Shape& shape : {Shape{1, 3}, Shape{3, 7}, Shape{2, 5, 64}, Shape{130, 33}, Shape{5, 700}}) {
+  for (const Shape& shape :
+       {Shape{1, 3}, Shape{3, 7}, Shape{2, 5, 64}, Shape{130, 33}, Shape{5, 700}}) {
     compare_both(join("layernorm ", shape), [&](const On& on, Dtype dtype) {
       const Shape channels{shape[shape.rank() - 1]};
       Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));

@@ -1,3 +1,4 @@
+// AdamW on the device, as on the CPU.
 #include "tests/cuda/compare.h"
 
 using namespace brine;

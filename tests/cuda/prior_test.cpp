@@ -1,3 +1,4 @@
+// The Performer's prior on the device, as on the CPU.
 #include "tensor/cuda/scratch.h"
 #include "tensor/kernels_performer.h"
 #include "tests/cuda/compare.h"

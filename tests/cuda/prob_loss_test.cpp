@@ -1,3 +1,4 @@
+// prob_loss and its gradients on the device, as on the CPU.
 #include "tensor/kernels_sparse.h"
 #include "tests/cuda/compare.h"
 

@@ -16,12 +16,12 @@ nlohmann::json json_of(const World& world, const std::string& arguments) {
 
 // Numbers that the two devices must agree on, to a relative 2e-4: these are f32 runs.
 void check_near(const std::string& what, double cpu, double device) {
-  CHECK_MESSAGE(std::fabs(cpu - device) <= 2e-4 * std::fabs(cpu) + 1e-9, what << ": " << device
-                                                                            << ", cpu " << cpu);
+  CHECK_MESSAGE(std::fabs(cpu - device) <= 2e-4 * std::fabs(cpu) + 1e-9,
+                what << ": " << device << ", cpu " << cpu);
 }
 
 double perplexity(const World& world, const std::string& model, const std::string& device) {
-  return json_of(world, "eval --model " + model + " --data text.txt --protocol gptq --json -q " +
+  return json_of(world, "eval --model " + model + "  --data text.txt --json -q " +
                             "--device " + device)["perplexity"];
 }
 
@@ -39,8 +39,8 @@ TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
   for (const char* way : {"--dump dump", "", "--dump maps"}) {
     INFO("teacher: " << way);
     const std::string how = World::distill() + " " + way;
-    world.must(how + " --out here --device cpu --overwrite");
-    world.must(how + " --out there --device cuda --overwrite");
+    world.must(how + " --out here --device cpu");
+    world.must(how + " --out there --device cuda");
     check_near("student", perplexity(world, "here", "cpu"), perplexity(world, "there", "cuda"));
   }
 }

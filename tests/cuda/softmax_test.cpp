@@ -1,3 +1,4 @@
+// Softmax over keys and under a mask on the device, as on the CPU.
 #include "tensor/kernels_sparse.h"
 #include "tests/cuda/compare.h"
 

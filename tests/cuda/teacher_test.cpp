@@ -1,3 +1,4 @@
+// The summary of a teacher on the device, as on the CPU.
 #include "tensor/kernels_sparse.h"
 #include "tests/cuda/compare.h"
 

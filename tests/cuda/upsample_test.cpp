@@ -1,3 +1,4 @@
+// Upsampling on the device, as on the CPU.
 #include "tensor/kernels_conv.h"
 #include "tests/cuda/compare.h"
 

@@ -87,7 +87,7 @@ thread_local context::fiber scheduler;
 thread_local Fiber* running = nullptr;
 thread_local std::vector<std::unique_ptr<Fiber>> fibers;
 thread_local std::vector<Fiber*> idle;
-thread_local unsigned launches = 0;
+thread_local uint64_t launches = 0;
 
 [[noreturn]] void die(const char* what) {
   std::fprintf(stderr, "emulator: block %u,%u, thread %d: %s\n", blockIdx.x, blockIdx.y,
@@ -130,8 +130,7 @@ void resume(Fiber* fiber) {
 void start(int thread) {
   if (idle.empty()) {
     fibers.push_back(std::make_unique<Fiber>());
-    fibers.back()->own =
-        context::fiber(std::allocator_arg, context::fixedsize_stack(kStack), body);
+    fibers.back()->own = context::fiber(std::allocator_arg, context::fixedsize_stack(kStack), body);
     idle.push_back(fibers.back().get());
   }
   Fiber* fiber = idle.back();
@@ -232,7 +231,9 @@ cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& k
   gridDim = g;
   block.kernel = &kernel;
   block.slots.assign(warps * 2 * 32 * 16, 0);
-  const bool backwards = ++launches % 2 == 0;  // of the blocks and of the threads in them
+  // The order of the blocks and of the threads in them; by chance, or a loop over two kernels would
+  // run each in one order only.
+  const bool backwards = (++launches * 0x9E3779B97F4A7C15u >> 63) != 0;
   for (size_t n = 0; n < blocks; ++n) {
     const size_t i = backwards ? blocks - 1 - n : n;
     blockIdx = {unsigned(i % g.x), unsigned(i / g.x % g.y), unsigned(i / g.x / g.y)};
@@ -308,7 +309,8 @@ cudaError_t cudaFree(void* block) {
   madvise(block, a.sizes[block], MADV_DONTNEED);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t) {
   emulator::Reach reach;
   std::memcpy(to, from, bytes);
   return cudaSuccess;
