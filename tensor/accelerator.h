@@ -17,6 +17,8 @@ int device_count();
 std::string why_none();
 // "NVIDIA H200, 141 GB, compute capability 9.0"; the index must be below device_count().
 std::string describe(int index);
+// Kernels that this thread launches from now on run on that device.
+void use_device(int index);
 // True for kernels that run on the CPU in the place of a device's.
 bool emulated();
 

@@ -21,7 +21,10 @@ Device default_device() {
   return index < 0 ? Device{} : Device{DeviceType::cuda, uint8_t(index)};
 }
 
-void set_default_device(Device device) { default_index = device.is_cuda() ? device.index : -1; }
+void set_default_device(Device device) {
+  if (device.is_cuda()) cuda::use_device(device.index);
+  default_index = device.is_cuda() ? device.index : -1;
+}
 
 Device parse_device(const std::string& name) {
   if (name == "cpu") return {};

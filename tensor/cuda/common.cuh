@@ -20,6 +20,8 @@ namespace brine::cuda {
 
 // Throws what the runtime says, with the name of the kernel or call and a device to blame.
 void check_cuda(cudaError_t status, const char* what);
+// The kernel that this thread launched last, for messages; null before the first.
+const char*& last_launch();
 // The stream that all kernels and copies of the current device are put on.
 cudaStream_t stream();
 
@@ -43,6 +45,7 @@ void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
                name);
   }
+  last_launch() = name;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;

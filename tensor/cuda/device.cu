@@ -20,14 +20,25 @@ Devices& devices() {
   return *all;
 }
 
-void use(int index) { check_cuda(cudaSetDevice(index), "cudaSetDevice"); }
-
 }  // namespace
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // an error that is no longer the device's is forgotten
-  throw Error(join("cuda: ", what, ": ", cudaGetErrorString(status)));
+  std::string hint;
+  if (status == cudaErrorNoKernelImageForDevice) {
+    hint = "; this build is for other GPUs, configure it with CMAKE_CUDA_ARCHITECTURES=native";
+  } else if (const char* kernel = last_launch(); kernel && kernel != what) {
+    // A kernel that fails is noticed by a later call.
+    hint = join("; at or before the kernel ", kernel,
+                ", with CUDA_LAUNCH_BLOCKING=1 the message names it");
+  }
+  throw Error(join("cuda: ", what, ": ", cudaGetErrorString(status), hint));
+}
+
+const char*& last_launch() {
+  thread_local const char* name = nullptr;
+  return name;
 }
 
 cudaStream_t stream() {
@@ -73,6 +84,8 @@ std::string describe(int index) {
               p.minor);
 }
 
+void use_device(int index) { check_cuda(cudaSetDevice(index), "cudaSetDevice"); }
+
 bool emulated() {
 #ifdef BRINE_EMULATED_CUDA
   return true;
@@ -82,14 +95,14 @@ bool emulated() {
 }
 
 MemoryInfo memory_info(int index) {
-  use(index);
+  use_device(index);
   MemoryInfo info;
   check_cuda(cudaMemGetInfo(&info.free, &info.total), "cudaMemGetInfo");
   return info;
 }
 
 void* system_allocate(size_t bytes, int index) {
-  use(index);
+  use_device(index);
   void* block = nullptr;
   const cudaError_t status = cudaMalloc(&block, bytes);
   if (status == cudaErrorMemoryAllocation) {
@@ -105,19 +118,19 @@ void system_release(void* block, int index) noexcept {
 }
 
 void system_fill(void* block, unsigned char byte, size_t bytes, int index) {
-  use(index);
+  use_device(index);
   check_cuda(cudaMemsetAsync(block, byte, bytes, stream()), "cudaMemsetAsync");
 }
 
 void upload(void* to, const void* from, size_t bytes, Device device) {
   if (bytes == 0) return;
-  use(device.index);
+  use_device(device.index);
   // From pageable memory the runtime returns when it has taken the bytes, not when they arrived.
   check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync");
 }
 
 void download(void* to, const void* from, size_t bytes, Device device) {
-  use(device.index);
+  use_device(device.index);
   if (bytes) {
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()),
                "cudaMemcpyAsync");
@@ -126,7 +139,7 @@ void download(void* to, const void* from, size_t bytes, Device device) {
 }
 
 void synchronize(Device device) {
-  use(device.index);
+  use_device(device.index);
   check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
 }
 

@@ -66,13 +66,12 @@ struct Tolerance {
 };
 
 // f(on) computes outputs from inputs moved by on(x), once on the CPU and once on the device; the
-// results, by name, must agree. Kernels fill fresh memory: it is poisoned before.
+// results, by name, must agree. Fresh memory is poisoned
+// (gradcheck.h).
 template <class F>
 void compare(const std::string& what, double tolerance, F f) {
   if (!has_device()) return;
-  set_poison(true);
   const std::vector<Tensor> wanted = f(On{kCpu}), got = f(On{kCuda});
-  set_poison(false);
   if (allocator_stats(kCuda).reserved > (4 << 20)) trim(kCuda);  // the emulator guards all of it
   REQUIRE_MESSAGE(wanted.size() == got.size(), what);
   for (size_t i = 0; i < wanted.size(); ++i) {

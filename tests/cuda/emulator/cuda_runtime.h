@@ -37,7 +37,8 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
-  cudaErrorNoDevice = 100
+  cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
