@@ -69,7 +69,10 @@ void apply_config_file(nn::Schema& schema, const std::string& path) {
   try {
     table = toml::parse(text);
   } catch (const toml::parse_error& e) {
-    throw Error(join(path, ":", e.source().begin.line, ": ", e.description()));
+    std::string what(e.description());
+    std::replace_if(  // it quotes the file, line ends too
+        what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+    throw Error(join(path, ":", e.source().begin.line, ": ", what));
   }
   Reader reader{schema, path, {}};
   reader.read(table, "");

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,17 @@ namespace brine::test {
 
 inline constexpr Device kCpu{}, kCuda{DeviceType::cuda, 0};
 
-// False, with a line, where there is no device.
+// False where there is no device; how often is said at the end.
 inline bool has_device() {
   static const bool yes = cuda::device_count() > 0;
-  if (!yes) MESSAGE("skipped: " << cuda::why_none());
+  struct Skipped {
+    int cases = 0;
+    ~Skipped() {
+      if (cases) std::printf("skipped: %s, %d cases\n", cuda::why_none().c_str(), cases);
+    }
+  };
+  static Skipped skipped;
+  skipped.cases += !yes;
   return yes;
 }
 
