@@ -10,8 +10,16 @@ using namespace brine::tests;
 
 namespace {
 
-nlohmann::json json_of(const World& world, const std::string& arguments) {
-  return nlohmann::json::parse(world.must(arguments).out);
+// Made once, on the device: --device is auto, and the emulator takes its time.
+const World& device_world() {
+  static const World made;
+  static const bool written = (made.write("few.txt", sample_text(12)), true);
+  (void)written;
+  return made;
+}
+
+nlohmann::json json_of(const std::string& arguments) {
+  return nlohmann::json::parse(device_world().must(arguments).out);
 }
 
 // Numbers that the two devices must agree on, to a relative 2e-4: these are f32 runs.
@@ -20,46 +28,45 @@ void check_near(const std::string& what, double cpu, double device) {
                 what << ": " << device << ", cpu " << cpu);
 }
 
-double perplexity(const World& world, const std::string& model, const std::string& device) {
-  return json_of(world, "eval --model " + model + "  --data text.txt --json -q " +
-                            "--device " + device)["perplexity"];
+double perplexity(const std::string& model, const std::string& device) {
+  return json_of("eval --model " + model + " --data few.txt --json -q --device " +
+                 device)["perplexity"];
 }
 
 }  // namespace
 
 TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
   if (!test::has_device()) return;
-  World world;  // made on the device: --device is auto
-  world.must(World::train() + " --device cpu --out teacher-cpu");
-  check_near("teacher", perplexity(world, "teacher-cpu", "cpu"),
-             perplexity(world, "teacher", "cuda"));
-  check_near("teacher elsewhere", perplexity(world, "teacher", "cpu"),
-             perplexity(world, "teacher", "cuda"));
-  world.must("dump --model teacher --data text.txt --out dump-cpu --windows 6 --device cpu");
+  device_world().must(World::train() + " --device cpu --out teacher-cpu");
+  check_near("teacher", perplexity("teacher-cpu", "cpu"), perplexity("teacher", "cuda"));
+  check_near("teacher elsewhere", perplexity("teacher", "cpu"), perplexity("teacher", "cuda"));
+  device_world().must(
+      "dump --model teacher --data text.txt --out dump-cpu --windows 6 --device cpu");
+  int run = 0;
   for (const char* way : {"--dump dump", "", "--dump maps"}) {
     INFO("teacher: " << way);
     const std::string how = World::distill() + " " + way;
-    world.must(how + " --out here --device cpu");
-    world.must(how + " --out there --device cuda");
-    check_near("student", perplexity(world, "here", "cpu"), perplexity(world, "there", "cuda"));
+    const std::string name = std::to_string(++run);
+    device_world().must(how + " --out here" + name + " --device cpu");
+    device_world().must(how + " --out there" + name + " --device cuda");
+    check_near("student", perplexity("here" + name, "cpu"), perplexity("there" + name, "cuda"));
   }
 }
 
 TEST_CASE("cuda: generation and captures as on the cpu") {
   if (!test::has_device()) return;
-  World world;
   for (const char* model : {"teacher", "student"}) {
     INFO(model);
     const std::string call = std::string("generate --model ") + model +
                              " --prompt 'the king' --prompt 'water' --tokens 12 --device ";
-    CHECK(world.must(call + "cpu").out == world.must(call + "cuda").out);
+    CHECK(device_world().must(call + "cpu").out == device_world().must(call + "cuda").out);
   }
 }
 
 TEST_CASE("cuda: what there is no device for is refused in one line") {
-  World world;
   for (const char* name : {"cuda:7", "gpu", "cuda:", "cuda:x"}) {
-    Finished f = world.run(std::string("eval --model teacher --data text.txt --device ") + name);
+    Finished f =
+        device_world().run(std::string("eval --model teacher --data text.txt --device ") + name);
     CHECK(f.status == 1);
     CHECK_MESSAGE(contains(f.error, "device"), f.error);
     CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
