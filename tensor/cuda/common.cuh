@@ -24,6 +24,8 @@ void check_cuda(cudaError_t status, const char* what);
 const char*& last_launch();
 // The stream that all kernels and copies of the current device are put on.
 cudaStream_t stream();
+// Bytes of shared memory that a block may have on the current device: 64 KB to 227 KB.
+size_t most_shared();
 
 constexpr int kThreads = 256;
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -40,7 +42,10 @@ inline unsigned blocks_for(int64_t n, int64_t size) {
 template <class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
             A... args) {
-  if (shared > 48 * 1024) {
+  // Unasked a block gets 48 KB, what the kernel declares itself included.
+  if (shared > 32 * 1024) {
+    const size_t most = most_shared();
+    check(shared <= most, name, ": a block wants ", shared, " bytes of shared memory of ", most);
     check_cuda(cudaFuncSetAttribute((const void*)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
                name);

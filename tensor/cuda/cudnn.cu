@@ -26,9 +26,9 @@ void check_cudnn(cudnnStatus_t status, const char* what) {
   check(status == CUDNN_STATUS_SUCCESS, "cudnn: ", what, ": ", cudnnGetErrorString(status));
 }
 
-// All codes of "not supported" are of one thousand.
+// All codes of "not supported" are of one thousand; before version 9 all codes were.
 bool is_unsupported(cudnnStatus_t status) {
-  return status == CUDNN_STATUS_NOT_SUPPORTED ||
+  return status != CUDNN_STATUS_SUCCESS &&
          int(status) / 1000 == int(CUDNN_STATUS_NOT_SUPPORTED) / 1000;
 }
 

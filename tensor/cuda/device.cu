@@ -1,4 +1,5 @@
 // Devices, streams, memory of the system and copies: tensor/accelerator.h on the CUDA runtime.
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace {
 struct Devices {
   std::mutex mutex;
   std::vector<cudaStream_t> streams;
+  std::vector<size_t> shared;  // see most_shared(); 0: not asked yet
 };
 
 Devices& devices() {
@@ -49,6 +51,21 @@ cudaStream_t stream() {
   if (int(all.streams.size()) <= index) all.streams.resize(size_t(index) + 1, nullptr);
   cudaStream_t& own = all.streams[size_t(index)];
   if (!own) check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate");
+  return own;
+}
+
+size_t most_shared() {
+  int index = 0;
+  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  Devices& all = devices();
+  std::lock_guard lock(all.mutex);
+  if (int(all.shared.size()) <= index) all.shared.resize(size_t(index) + 1, 0);
+  size_t& own = all.shared[size_t(index)];
+  if (own == 0) {
+    cudaDeviceProp p{};
+    check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
+    own = p.sharedMemPerBlockOptin;
+  }
   return own;
 }
 
@@ -122,11 +139,50 @@ void system_fill(void* block, unsigned char byte, size_t bytes, int index) {
   check_cuda(cudaMemsetAsync(block, byte, bytes, stream()), "cudaMemsetAsync");
 }
 
+namespace {
+
+// Pinned memory that small uploads leave from: they need not wait, and whoever asked may change
+// his bytes at once. One for each device; given out from the front, and again from the front when
+// all of it was and has arrived.
+struct Staging {
+  static constexpr size_t kBytes = 4 << 20, kLargest = kBytes / 4;
+  std::mutex mutex;
+  unsigned char* base = nullptr;
+  size_t used = 0;
+};
+
+Staging& staging(int index) {
+  static Staging* all = new Staging[256];  // as many as an index can name
+  return all[index];
+}
+
+}  // namespace
+
 void upload(void* to, const void* from, size_t bytes, Device device) {
   if (bytes == 0) return;
   use_device(device.index);
-  // From pageable memory the runtime returns when it has taken the bytes, not when they arrived.
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()), "cudaMemcpyAsync");
+  auto copy = [&](const void* source) {
+    check_cuda(cudaMemcpyAsync(to, source, bytes, cudaMemcpyHostToDevice, stream()),
+               "cudaMemcpyAsync");
+  };
+  if (bytes > Staging::kLargest) {
+    copy(from);
+    return synchronize(device);
+  }
+  Staging& s = staging(device.index);
+  std::lock_guard lock(s.mutex);
+  if (!s.base) {
+    void* pinned = nullptr;
+    check_cuda(cudaMallocHost(&pinned, Staging::kBytes), "cudaMallocHost");
+    s.base = static_cast<unsigned char*>(pinned);
+  }
+  if (s.used + bytes > Staging::kBytes) {
+    synchronize(device);
+    s.used = 0;
+  }
+  std::memcpy(s.base + s.used, from, bytes);
+  copy(s.base + s.used);
+  s.used += (bytes + 63) / 64 * 64;
 }
 
 void download(void* to, const void* from, size_t bytes, Device device) {

@@ -64,8 +64,8 @@ __device__ inline void counts_before(int* counts) {
 // `sorted` becomes the numbers of the R rows, by id and then by row: a stable sort by one digit of
 // the ids after the other. A warp has R / kSortWarps rows that follow each other. `spare` has room
 // for R, too.
-__global__ void sort_rows_kernel(int32_t* sorted, int32_t* spare, const int32_t* ids, int64_t R,
-                                 int passes) {
+__global__ void __launch_bounds__(kSorters)
+    sort_rows_kernel(int32_t* sorted, int32_t* spare, const int32_t* ids, int64_t R, int passes) {
   __shared__ int counts[kCounters];
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   const int64_t share = (R + kSortWarps - 1) / kSortWarps, begin = warp * share;

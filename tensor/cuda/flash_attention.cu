@@ -193,8 +193,10 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
       using Tile = TileOf<R, D>;
       at.tiles = (T + Tile::rows - 1) / Tile::rows;
       const size_t shared = Tile::rows * (2 * Tile::step + Tile::score_step) * sizeof(R);
+      if (shared > most_shared()) return false;
       launch("flash_attention", attend_kernel<R, D>, dim3(blocks_for(heads * at.tiles, 1)),
              dim3(kBlock<R, D>), shared, in, at, heads);
+      return true;
     });
     if (fits) return;
     const int threads = 128;

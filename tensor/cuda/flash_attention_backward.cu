@@ -232,9 +232,11 @@ void launch_pass(const Results<T>& to, const Operands<T>& in, AttentionSizes at,
   const bool fits = dispatch_head(at.d, [&]<int D>() {
     using Tile = TileOf<T, D>;
     at.tiles = (at.T + Tile::rows - 1) / Tile::rows;
+    const size_t shared = Tile::rows * (4 * Tile::step + Tile::score_step) * sizeof(T);
+    if (shared > most_shared()) return false;
     launch(name, differentiate_kernel<T, D, ByKeys>, dim3(blocks_for(heads * at.tiles, 1)),
-           dim3(kBlock<T, D>), Tile::rows * (4 * Tile::step + Tile::score_step) * sizeof(T), to, in,
-           at, heads);
+           dim3(kBlock<T, D>), shared, to, in, at, heads);
+    return true;
   });
   if (fits) return;
   const int threads = 128;

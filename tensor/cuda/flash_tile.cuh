@@ -163,19 +163,13 @@ bool packed_rows(int64_t d, P*... data) {
   return d % kPacket<T> == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);
 }
 
-// f<D>() with the least D that holds d; false where d is beyond the tiles.
+// f<D>() with the least D that holds d, which says whether the device has room for its tiles; false
+// where d is beyond the tiles.
 template <class F>
 bool dispatch_head(int64_t d, F&& f) {
-  if (d <= 32) {
-    f.template operator()<32>();
-  } else if (d <= 64) {
-    f.template operator()<64>();
-  } else if (d <= 128) {
-    f.template operator()<128>();
-  } else {
-    return false;
-  }
-  return true;
+  if (d <= 32) return f.template operator()<32>();
+  if (d <= 64) return f.template operator()<64>();
+  return d <= 128 && f.template operator()<128>();
 }
 
 // Sizes and visible keys of a call.

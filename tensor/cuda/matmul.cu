@@ -81,6 +81,9 @@ void fold_rows(Gemm& g, std::vector<Axis>& axes) {
   axes.pop_back();
 }
 
+// More products at once are refused by some of the library's kernels: the last axis of a grid.
+constexpr int64_t kMostBatch = 65535;
+
 // y [M, N] = beta y + bias, batch matrices `step` apart, rows ld apart.
 template <class T>
 __global__ void scale_bias_kernel(T* y, const T* bias, T beta, int64_t M, int64_t N, int64_t ld,
@@ -162,12 +165,16 @@ void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, doub
   }
   const int64_t in = int64_t(item_size(g.in)), out = int64_t(item_size(g.out));
   each_batch(axes, [&](int64_t at_a, int64_t at_b, int64_t at_y) {
-    run(g,
-        {.a = a.raw() + at_a * in,
-         .b = b.raw() + at_b * in,
-         .y = y.raw() + at_y * out,
-         .bias = bias.defined() ? bias.raw() : nullptr},
-        alpha, beta, y.device());
+    for (int64_t first = 0; first < g.batch; first += kMostBatch) {
+      Gemm part = g;
+      part.batch = std::min(kMostBatch, g.batch - first);
+      run(part,
+          {.a = a.raw() + (at_a + first * g.step_a) * in,
+           .b = b.raw() + (at_b + first * g.step_b) * in,
+           .y = y.raw() + (at_y + first * g.step_y) * out,
+           .bias = bias.defined() ? bias.raw() : nullptr},
+          alpha, beta, y.device());
+    }
   });
 }
 

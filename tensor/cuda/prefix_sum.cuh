@@ -40,7 +40,7 @@ __global__ void tile_sums_kernel(int64_t* tiles, Load load, int64_t n) {
 
 // tiles becomes its exclusive prefix sum; one block.
 template <class Sum>
-__global__ void scan_tiles_kernel(Sum* tiles, int64_t n) {
+__global__ void __launch_bounds__(4 * kThreads) scan_tiles_kernel(Sum* tiles, int64_t n) {
   int64_t before = 0;
   for (int64_t first = 0; first < n; first += blockDim.x) {
     const int64_t i = first + threadIdx.x;

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   T* tiles = dynamic_shared<T>();
   const int64_t heads = chunk.nb * job.H, bh = chunk.b0 * job.H + int64_t(blockIdx.x) % heads;
   const RowTile at(job.widths, bh, job.H, chunk.t0 / kSide + int64_t(blockIdx.x) / heads);
-  RunningLse<T> running[4];
+  TileLse<T> running[4];
   T* const mine = chunk.made + chunk.place(bh, at.first + tile_row(0), job.T) + tile_x();
   for (int64_t key0 = 0; key0 < at.keys; key0 += kSide) {
     Scores<T> u;

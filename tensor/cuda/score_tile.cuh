@@ -126,7 +126,7 @@ __device__ inline void store_tile(T* tile, const Scores<T>& x) {
 
 // The log-sum-exp of a row, as one thread sees it.
 template <class T>
-struct RunningLse {
+struct TileLse {
   T most = -INFINITY, sum = 0;
 
   // The scores of this thread whose keys lie below `seen` (keys counted from the tile's first).

@@ -9,7 +9,8 @@ namespace brine::cuda {
 namespace {
 
 constexpr int64_t kWarpBytes = 16 * 1024;     // keys that a warp takes
-constexpr int64_t kSharedBytes = 192 * 1024;  // keys that a block holds in shared memory
+constexpr int64_t kSharedBytes = 192 * 1024;  // keys that a block holds in shared memory, at most
+constexpr int64_t kOwnBytes = 4 * 1024;       // room for what the kernel declares itself
 
 struct Job {
   uint8_t* selected;
@@ -95,8 +96,8 @@ __global__ void select_short_kernel(Job job, const T* estimate, int64_t groups, 
 
 // A block a group; its keys lie in shared memory or, when that is too small, in `scratch`.
 template <class T>
-__global__ void select_long_kernel(Job job, const T* estimate, OrderKey<T>* scratch,
-                                   int64_t capacity) {
+__global__ void __launch_bounds__(4 * kThreads)
+    select_long_kernel(Job job, const T* estimate, OrderKey<T>* scratch, int64_t capacity) {
   const int64_t g = blockIdx.x;
   OrderKey<T>* keys = scratch ? scratch + g * capacity : dynamic_shared<OrderKey<T>>();
   select_group(BlockGroup{}, job, estimate, keys, g);
@@ -112,7 +113,7 @@ void launch_select(const Job& job, const Tensor& estimate, int64_t groups, int64
            dim3(unsigned(warps * kWarp)), size_t(warps * bytes), job, x, groups, capacity);
     return;
   }
-  const bool fits = bytes <= kSharedBytes;
+  const bool fits = bytes <= std::min(kSharedBytes, int64_t(most_shared()) - kOwnBytes);
   Tensor scratch;
   if (!fits) scratch = Tensor::empty({groups, capacity}, estimate.dtype(), estimate.device());
   launch("select_columns", select_long_kernel<T>, dim3(blocks_for(groups, 1)),

@@ -48,7 +48,7 @@ struct RowSums {
 template <class T>
 __device__ void teacher_lse(T (&lse)[4], T* tiles, const TeacherView<T>& teacher,
                             const RowTile& at) {
-  RunningLse<T> running[4];
+  TileLse<T> running[4];
   for (int64_t key0 = 0; key0 < at.keys; key0 += kSide) {
     Scores<T> u;
     teacher.scores(u, tiles, at.bh, at.first, at.rows, key0, at.keys_from(key0));

@@ -21,6 +21,16 @@ TEST_CASE("cuda: tensors go to the device and come back, whole and in parts") {
   const Tensor back = to.to(kCpu);
   check_close("assigned", x.slice(1, 2, 2).to(Dtype::f64), back.slice(1, 2, 2), 0);
   check_close("left alone", Tensor::zeros({3, 2, 7}, Dtype::f64), back.slice(1, 0, 2), 0);
+  std::vector<Tensor> many, sent;  // more than the memory that uploads leave from holds at once
+  for (uint64_t i = 0; i < 12; ++i) {
+    many.push_back(normal({1 << 17}, 10 + i));
+    Tensor passing = many.back().clone();
+    sent.push_back(passing.to(kCuda));
+    BRINE_CALL(passing, fill, passing, 0.0);  // the bytes were taken
+  }
+  for (size_t i = 0; i < many.size(); ++i) check_close("sent", many[i], sent[i].to(kCpu), 0);
+  const Tensor large = normal({1 << 19}, 30);
+  check_close("large", large, large.to(kCuda).to(kCpu), 0);
   CHECK(Tensor::full({1}, 2.5, Dtype::f32, kCuda).item() == 2.5);
 }
 

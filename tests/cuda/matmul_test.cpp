@@ -79,6 +79,8 @@ TEST_CASE("cuda: matrix products of every transpose, size and scale") {
 
 TEST_CASE("cuda: batches of matrix products") {
   try_matmul({.y = {3, 5, 7}, .a = {3, 5, 4}, .b = {3, 4, 7}}, "batch");
+  try_matmul({.y = {65537, 2, 1}, .a = {65537, 2, 2}, .b = {65537, 2, 1}},
+             "more than a grid's axis");
   try_matmul({.y = {3, 5, 7}, .a = {3, 5, 4}, .b = {1, 4, 7}, .beta = 1}, "shared b");
   try_matmul({.y = {3, 5, 7}, .a = {3, 5, 4}, .b = {4, 7}}, "b of lower rank");
   try_matmul({.y = {3, 5, 7}, .a = {1, 5, 4}, .b = {3, 4, 7}}, "shared a");

@@ -72,6 +72,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaMalloc(void** block, size_t bytes);
 cudaError_t cudaFree(void* block);
+cudaError_t cudaMallocHost(void** block, size_t bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t);
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {

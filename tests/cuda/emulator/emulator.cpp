@@ -309,6 +309,10 @@ cudaError_t cudaFree(void* block) {
   madvise(block, a.sizes[block], MADV_DONTNEED);
   return cudaSuccess;
 }
+cudaError_t cudaMallocHost(void** block, size_t bytes) {
+  *block = std::malloc(bytes);
+  return *block ? cudaSuccess : cudaErrorMemoryAllocation;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
   emulator::Reach reach;
