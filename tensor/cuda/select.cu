@@ -41,12 +41,6 @@ __device__ Members members_of(int64_t g, const Job& job) {
   return {g, 0, H, 0, job.widths.valid(g)};
 }
 
-__device__ int64_t budget(const Job& job, int64_t members, int64_t w) {
-  const int64_t columns = job.K < w ? job.K : w;
-  const int64_t n = math::round_half_even(members * job.k * columns, w);
-  return n < members ? members : (n > members * columns ? members * columns : n);
-}
-
 // Group g: its keys in flat order go to `keys`, 0 for columns that own nothing, then the chosen
 // columns are marked. One with a NaN that counts stays unmarked.
 template <class Group, class T>
@@ -54,7 +48,7 @@ __device__ void select_group(const Group& group, const Job& job, const T* estima
                              OrderKey<T>* keys, int64_t g) {
   const Members at = members_of(g, job);
   const int64_t w = at.rows > 0 ? job.widths(at.b, at.row) : 0;
-  const int64_t take = w > 0 ? budget(job, at.heads * at.rows, w) : 0;
+  const int64_t take = w > 0 ? columns_to_select(at.heads * at.rows, job.k, job.K, w) : 0;
   if (group.lane() == 0) job.n_sel[g] = take;
   if (w == 0) return;
   // Flat places are below 2^32 by the rules of select_columns.

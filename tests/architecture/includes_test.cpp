@@ -67,6 +67,10 @@ const std::vector<Home>& homes() {
       {"spdlog/", {"apps/terminal.cpp", "apps/version.cpp"}},
       {"Eigen/", {"nn/random_features.cpp", "apps/version.cpp"}},
       {"doctest/", {"tests/"}},
+      {"cuda", {"tensor/cuda/", "tests/cuda/emulator/"}},
+      {"cublas", {"tensor/cuda/", "tests/cuda/emulator/"}},
+      {"cudnn", {"tensor/cuda/"}},
+      {"boost/", {"tests/cuda/emulator/"}},
   };
   return all;
 }
