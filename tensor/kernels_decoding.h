@@ -12,6 +12,10 @@ namespace brine {
 // strided in rows. A row of y has the same bits whatever R is.
 BRINE_KERNEL(thin_linear, Tensor y, Tensor x, Tensor w, Tensor b)
 inline constexpr int64_t kFewRows = 32;  // up to so many rows linear() is thin_linear()
+inline bool is_thin(const Tensor& y, const Tensor& x, const Tensor& w) {
+  return y.dtype() == Dtype::f32 && x.dtype() == Dtype::f32 && w.dtype() == Dtype::f32 &&
+         x.is_contiguous() && y.is_contiguous() && w.stride(1) == 1 && y.dim(0) <= kFewRows;
+}
 
 // ---- caches (cpu/cached_attention.cpp)
 // cache [B, H, S, d] takes row [B, H, 1, d] at place at[b]; i64 [B].

@@ -55,21 +55,14 @@ struct Plan {
   bool possible = false;
 };
 
-struct Library {
-  std::mutex mutex;
-  std::vector<cublasLtHandle_t> handles;  // by device
-  Plans<Key, Plan> plans{kPlans};
-};
-
 // Never destroyed: the driver may be gone before it.
-Library& library() {
-  static Library* it = new Library;
+auto& library() {
+  static auto* it = new Library<cublasLtHandle_t, Key, Plan>(kPlans);
   return *it;
 }
 
-cublasLtHandle_t handle(Library& lib, int device) {
-  if (int(lib.handles.size()) <= device) lib.handles.resize(size_t(device) + 1, nullptr);
-  cublasLtHandle_t& own = lib.handles[size_t(device)];
+cublasLtHandle_t handle(int device) {
+  cublasLtHandle_t& own = library().handle(device);
   if (!own) check_blas(cublasLtCreate(&own), "cublasLtCreate");
   return own;
 }
@@ -150,7 +143,7 @@ Preference preference(const Key& key) {
   return held;
 }
 
-Plan make_plan(Library& lib, const Key& key, const void* bias) {
+Plan make_plan(const Key& key, const void* bias) {
   const Gemm& g = key.gemm;
   Plan plan;
   plan.operation = operation(key, bias);
@@ -161,7 +154,7 @@ Plan make_plan(Library& lib, const Key& key, const void* bias) {
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle(lib, key.device), plan.operation.get(), plan.b.get(), plan.a.get(), plan.y.get(),
+      handle(key.device), plan.operation.get(), plan.b.get(), plan.a.get(), plan.y.get(),
       plan.y.get(), wanted.get(), 1, &found, &count);
   // Anything else is a mistake here, and must be heard of.
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
@@ -190,9 +183,9 @@ bool gemm(const Gemm& g, const GemmData& data, double alpha, double beta, Device
                 .device = device.index};
   // The epilogue reads the bias in vectors, and knows none in f64.
   if (data.bias && (g.out == Dtype::f64 || alignment(data.bias, 0) < 16)) return false;
-  Library& lib = library();
+  auto& lib = library();
   std::lock_guard lock(lib.mutex);
-  Plan& plan = lib.plans.get(key, [&] { return make_plan(lib, key, data.bias); });
+  Plan& plan = lib.plans.get(key, [&] { return make_plan(key, data.bias); });
   if (!plan.possible) return false;
   if (data.bias) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, data.bias);
   const Workspace workspace(plan.workspace, device);
@@ -200,11 +193,10 @@ bool gemm(const Gemm& g, const GemmData& data, double alpha, double beta, Device
   const bool f64 = g.out == Dtype::f64;
   const void *by = f64 ? static_cast<const void*>(&alpha) : &alpha32,
              *old = f64 ? static_cast<const void*>(&beta) : &beta32;
-  check_blas(
-      cublasLtMatmul(handle(lib, device.index), plan.operation.get(), by, data.b, plan.b.get(),
-                     data.a, plan.a.get(), old, data.y, plan.y.get(), data.y, plan.y.get(),
-                     &plan.algorithm, workspace.data(), plan.workspace, stream()),
-      "cublasLtMatmul");
+  check_blas(cublasLtMatmul(handle(device.index), plan.operation.get(), by, data.b, plan.b.get(),
+                            data.a, plan.a.get(), old, data.y, plan.y.get(), data.y, plan.y.get(),
+                            &plan.algorithm, workspace.data(), plan.workspace, stream()),
+             "cublasLtMatmul");
   return true;
 }
 

@@ -65,21 +65,14 @@ struct Plan {
   bool possible = false;
 };
 
-struct Library {
-  std::mutex mutex;
-  std::vector<cudnnHandle_t> handles;  // by device
-  Plans<Key, Plan> plans{kPlans};
-};
-
 // Never destroyed: the driver may be gone before it.
-Library& library() {
-  static Library* it = new Library;
+auto& library() {
+  static auto* it = new Library<cudnnHandle_t, Key, Plan>(kPlans);
   return *it;
 }
 
-cudnnHandle_t handle(Library& lib, int device) {
-  if (int(lib.handles.size()) <= device) lib.handles.resize(size_t(device) + 1, nullptr);
-  cudnnHandle_t& own = lib.handles[size_t(device)];
+cudnnHandle_t handle(int device) {
+  cudnnHandle_t& own = library().handle(device);
   if (!own) check_cudnn(cudnnCreate(&own), "cudnnCreate");
   check_cudnn(cudnnSetStream(own, stream()), "cudnnSetStream");
   return own;
@@ -146,9 +139,9 @@ void choose(Plan& plan, const Key& key, cudnnStatus_t status, const Perf* found,
   }
 }
 
-Plan make_plan(Library& lib, const Key& key) {
+Plan make_plan(const Key& key) {
   Plan plan = make_forms(key);
-  const cudnnHandle_t h = handle(lib, key.device);
+  const cudnnHandle_t h = handle(key.device);
   constexpr int kMost = 16;
   int count = 0;
   if (key.pass == Pass::forward) {
@@ -178,12 +171,12 @@ bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 1
 // One pass: of image, filter and result the last or the one named by the pass is written.
 bool run(const Key& key, float* image, float* filter, float* result, Device device) {
   if (!is_aligned(image) || !is_aligned(filter) || !is_aligned(result)) return false;
-  Library& lib = library();
+  auto& lib = library();
   std::lock_guard lock(lib.mutex);
-  Plan& plan = lib.plans.get(key, [&] { return make_plan(lib, key); });
+  Plan& plan = lib.plans.get(key, [&] { return make_plan(key); });
   if (!plan.possible) return false;
   const Workspace workspace(plan.workspace, device);
-  const cudnnHandle_t h = handle(lib, key.device);
+  const cudnnHandle_t h = handle(key.device);
   const float one = 1, zero = 0;
   cudnnStatus_t status;
   if (key.pass == Pass::forward) {

@@ -185,10 +185,7 @@ void matmul(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double
 }
 
 void linear(Tensor y, Tensor x, Tensor w, Tensor b) {
-  const bool plain = y.dtype() == Dtype::f32 && x.dtype() == Dtype::f32 &&
-                     w.dtype() == Dtype::f32 && x.is_contiguous() && y.is_contiguous() &&
-                     w.stride(1) == 1;
-  if (plain && y.dim(0) <= kFewRows) return thin_linear(y, x, w, b);
+  if (is_thin(y, x, w)) return thin_linear(y, x, w, b);
   multiply(y, x, w, false, true, 1, 0, b);
 }
 

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -44,6 +46,22 @@ class Plans {
   size_t most_;
   std::map<Key, Entry> plans_;
   uint64_t clock_ = 0;
+};
+
+// A library's handles, one a device, and its plans; to be used under the mutex.
+template <class Handle, class Key, class Plan>
+struct Library {
+  explicit Library(size_t most) : plans(most) {}
+
+  // The handle of a device, null before it is made.
+  Handle& handle(int device) {
+    if (int(handles.size()) <= device) handles.resize(size_t(device) + 1, nullptr);
+    return handles[size_t(device)];
+  }
+
+  std::mutex mutex;
+  std::vector<Handle> handles;  // by device
+  Plans<Key, Plan> plans;
 };
 
 // Memory aligned to 256 bytes. It goes back to the allocator as soon as the call is on the stream:

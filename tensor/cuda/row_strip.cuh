@@ -6,7 +6,7 @@
 // number, for 32 entries at a time. The order of every sum is fixed.
 #pragma once
 
-#include "tensor/cuda/common.cuh"
+#include "tensor/cuda/entries.cuh"
 
 namespace brine::cuda {
 
@@ -151,6 +151,29 @@ void dispatch_strip(int64_t d, F&& f, const Tensors&... tensors) {
   if (aligned && d == 64) return f.template operator()<64, true>();
   if (aligned && d == 128) return f.template operator()<128, true>();
   f.template operator()<32, false>();
+}
+
+// f(e, x . rows[key(e)]) for the entries e of a row, each on the lane that takes it; x [d].
+template <int D, bool Whole, class T, class F>
+__device__ void each_product(const Entries& at, const T* x, const T* rows, int64_t d, F&& f) {
+  const int lane = int(threadIdx.x) % kWarp;
+  Strip<T, D, Whole> strip{d};
+  T part[Strip<T, D, Whole>::kSize];
+  if (Whole) strip.load(part, x);
+  for (int64_t e = 0; e < at.count; e += kWarp) {
+    const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
+    const int64_t key = lane < count ? at.columns[e + lane] - at.base : 0;
+    T product = 0;
+    if constexpr (Whole) {
+      product = strip.products(part, rows, key, count);
+    } else {
+      for (strip.first = 0; strip.first < d; strip.first += D) {
+        strip.load(part, x);
+        product += strip.products(part, rows, key, count);
+      }
+    }
+    if (lane < count) f(e + lane, product);
+  }
 }
 
 }  // namespace brine::cuda

@@ -1,6 +1,5 @@
 // Attention on the entries of a flat CSR mask: scores, softmax and the product with V by one warp
 // for every head and row. The rows of one head follow each other, so its K and V stay in the cache.
-#include "tensor/cuda/entries.cuh"
 #include "tensor/cuda/row_strip.cuh"
 #include "tensor/kernels_sparse.h"
 
@@ -21,28 +20,13 @@ struct Forward {
 // p = scale q k over the entries of row r; returns the largest.
 template <int D, bool Whole, class T>
 __device__ T score(const Forward<T>& a, const Entries& at, int64_t r) {
-  const int lane = int(threadIdx.x) % kWarp;
   const T* keys = a.k + r / a.rows.T * a.rows.S * a.d;
-  Strip<T, D, Whole> strip{a.d};
-  T x[Strip<T, D, Whole>::kSize], most = -INFINITY;
-  if (Whole) strip.load(x, a.q + r * D);
-  for (int64_t e = 0; e < at.count; e += kWarp) {
-    const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
-    const int64_t key = lane < count ? at.columns[e + lane] - at.base : 0;
-    T product = 0;
-    if constexpr (Whole) {
-      product = strip.products(x, keys, key, count);
-    } else {
-      for (strip.first = 0; strip.first < a.d; strip.first += D) {
-        strip.load(x, a.q + r * a.d);
-        product += strip.products(x, keys, key, count);
-      }
-    }
-    if (lane >= count) continue;
+  T most = -INFINITY;
+  each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d, [&](int64_t e, T product) {
     product *= a.scale;
-    a.p[at.first + e + lane] = product;
+    a.p[at.first + e] = product;
     most = product > most ? product : most;
-  }
+  });
   return warp_max(most);
 }
 

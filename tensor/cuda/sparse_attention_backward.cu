@@ -24,27 +24,12 @@ struct Rows {
 // ds = dp = dy . v over the entries of row r; returns sum p dp.
 template <int D, bool Whole, class T>
 __device__ T value_products(const Rows<T>& a, const Entries& at, int64_t r) {
-  const int lane = int(threadIdx.x) % kWarp;
   const T* values = a.v + r / a.rows.T * a.rows.S * a.d;
-  Strip<T, D, Whole> strip{a.d};
-  T x[Strip<T, D, Whole>::kSize], total = 0;
-  if (Whole) strip.load(x, a.dy + r * D);
-  for (int64_t e = 0; e < at.count; e += kWarp) {
-    const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
-    const int64_t key = lane < count ? at.columns[e + lane] - at.base : 0;
-    T product = 0;
-    if constexpr (Whole) {
-      product = strip.products(x, values, key, count);
-    } else {
-      for (strip.first = 0; strip.first < a.d; strip.first += D) {
-        strip.load(x, a.dy + r * a.d);
-        product += strip.products(x, values, key, count);
-      }
-    }
-    if (lane >= count) continue;
-    a.ds[at.first + e + lane] = product;
-    total += product * a.p[at.first + e + lane];
-  }
+  T total = 0;
+  each_product<D, Whole>(at, a.dy + r * a.d, values, a.d, [&](int64_t e, T product) {
+    a.ds[at.first + e] = product;
+    total += product * a.p[at.first + e];
+  });
   return warp_sum(total);
 }
 
