@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""The distillation step of `brine bench streamed` in PyTorch, with T x T matrices.
+"""The distillation step of `brine bench streamed` and `brine bench decoder` in PyTorch, with T x T
+matrices.
 
-A decoder of 4 layers x 256 with 8 heads and 4,096 words, one window of T tokens, f32, no dropout. The
-dense teacher runs beside the student, whose attention is SEA (`sea_block.py`); the losses are approx,
-prob, context, kd, kd_task and task with Brine's default weights; forward, backward, clipping and
-AdamW. Every combination of the variants is timed in a process of its own; the fastest counts: L_approx
-in T x T or in K columns, forms of AdamW, glibc's malloc as it is or made to keep what is freed (fewer
-page faults, more memory), and with --compile torch.compile. Memory is the most that the process held
-beyond what it held before models and data were made. First sea_block.py compares its losses and
-gradients with a golden file of Brine, unless h5py or the file is missing.
+A decoder (--shape quickstart: 4 layers x 256 with 8 heads and 4,096 words; opt-125m: 12 x 768, 12 heads,
+50,272 words), windows of T tokens, no dropout, f32 or, with --compute bf16, under autocast. The dense
+teacher runs beside the student, whose attention is SEA (`sea_block.py`); the losses are approx, prob,
+context, kd, kd_task and task with Brine's default weights; forward, backward, clipping and AdamW. Every
+combination of the variants is timed in a process of its own; the fastest counts: L_approx in T x T or
+in K columns, forms of AdamW, on the CPU glibc's malloc as it is or made to keep what is freed (fewer
+page faults, more memory), and with --compile torch.compile. Memory is, on the CPU, the most that the
+process held beyond what it held before models and data were made; on a GPU, the most that PyTorch's
+tensors took. First sea_block.py compares its losses and gradients with a golden file of Brine, unless
+h5py or the file is missing.
 """
 import argparse
 import inspect
@@ -19,6 +22,7 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -28,8 +32,21 @@ from sea_block import (SeaAttention, TeacherMap, approx_by_columns, approx_by_ma
                        compare_with_golden)
 from timing import median_ms
 
-LAYERS, HIDDEN, HEADS, INNER, WORDS = 4, 256, 8, 1024, 4096
-COLUMNS, KEPT, FEATURES = 64, 16, 27
+
+
+class Shape(NamedTuple):
+    layers: int
+    hidden: int
+    heads: int
+    inner: int
+    words: int
+    columns: int
+    kept: int
+    features: int
+
+
+SHAPES = {"quickstart": Shape(4, 256, 8, 1024, 4096, 64, 16, 27),
+          "opt-125m": Shape(12, 768, 12, 3072, 50272, 64, 64, 66)}
 GOLDEN = Path(__file__).parent.parent / "golden/causal_lean_t33.h5"
 MALLOC = {"malloc": {}, "memory kept": {"MALLOC_MMAP_MAX_": "0", "MALLOC_ARENA_MAX": "1",
                                         "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}}
@@ -39,41 +56,44 @@ APPROX = {"approx in T x T": approx_by_maps, "approx in K columns": approx_by_co
 class Layer(nn.Module):
     """Pre-LN, ReLU. `attention` None: dense, which keeps its map."""
 
-    def __init__(self, attention):
+    def __init__(self, shape, attention):
         super().__init__()
-        self.attention = attention
-        self.norm1, self.norm2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.qkv, self.output = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-        self.fc1, self.fc2 = nn.Linear(HIDDEN, INNER), nn.Linear(INNER, HIDDEN)
+        self.heads, self.attention = shape.heads, attention
+        hidden, inner = shape.hidden, shape.inner
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.fc1, self.fc2 = nn.Linear(hidden, inner), nn.Linear(inner, hidden)
 
     def forward(self, x, columns):
-        batch, tokens, _ = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, tokens, 3, HEADS, HIDDEN // HEADS)
+        batch, tokens, hidden = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, tokens, 3, self.heads, hidden // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         if self.attention is None:
             seen = TeacherMap(q, k, columns)
             context = seen.map @ v
         else:
             context, *seen = self.attention(q, k, v)
-        context = context.transpose(1, 2).reshape(batch, tokens, HIDDEN)
+        context = context.transpose(1, 2).reshape(batch, tokens, hidden)
         x = x + self.output(context)
         return x + self.fc2(F.relu(self.fc1(self.norm2(x)))), context, seen
 
 
 class Decoder(nn.Module):
-    def __init__(self, tokens, sea):
+    def __init__(self, shape, tokens, sea):
         super().__init__()
-        self.words, self.positions = nn.Embedding(WORDS, HIDDEN), nn.Embedding(tokens + 2, HIDDEN)
+        self.words = nn.Embedding(shape.words, shape.hidden)
+        self.positions = nn.Embedding(tokens + 2, shape.hidden)
         nn.init.normal_(self.words.weight, std=0.02)
 
         def attention():
-            return SeaAttention(tokens, HEADS, HIDDEN // HEADS, COLUMNS, KEPT, FEATURES) if sea else None
+            return SeaAttention(tokens, shape.heads, shape.hidden // shape.heads, shape.columns,
+                                shape.kept, shape.features) if sea else None
 
-        self.layers = nn.ModuleList(Layer(attention()) for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(HIDDEN)
+        self.layers = nn.ModuleList(Layer(shape, attention()) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.hidden)
 
     def embed(self, ids):
-        return self.words(ids) + self.positions(torch.arange(2, ids.shape[1] + 2))
+        return self.words(ids) + self.positions(torch.arange(2, ids.shape[1] + 2, device=ids.device))
 
     def logits(self, x):
         return F.linear(self.norm(x), self.words.weight)
@@ -82,21 +102,22 @@ class Decoder(nn.Module):
 def losses(student, teacher, ids, approx):
     with torch.no_grad():
         theirs = teacher.embed(ids)
-    x, total = student.embed(ids), 0
+    x, total, layers = student.embed(ids), 0, len(student.layers)
     for mine, guide in zip(student.layers, teacher.layers):
         columns = mine.attention.columns
         with torch.no_grad():
             theirs, their_context, attention = guide(theirs, columns)
         x, context, (scores, qk) = mine(x, columns)
         for kl, square in (approx(scores, attention, columns), attention.distance(qk, columns)):
-            total = total + (0.1 * kl + square) / LAYERS
-        total = total + F.mse_loss(context, their_context) / LAYERS
-        total = total + 5 * F.mse_loss(x, theirs) / LAYERS
+            total = total + (0.1 * kl + square) / layers
+        total = total + F.mse_loss(context, their_context) / layers
+        total = total + 5 * F.mse_loss(x, theirs) / layers
     with torch.no_grad():
-        wanted = teacher.logits(theirs)[0].log_softmax(-1)
-    logits = student.logits(x)[0]
-    kd_task = F.kl_div(logits.log_softmax(-1), wanted, reduction="batchmean", log_target=True)
-    return total + 0.2 * kd_task + 0.1 * F.cross_entropy(logits[:-1], ids[0, 1:])
+        wanted = teacher.logits(theirs).flatten(0, 1).log_softmax(-1)
+    logits = student.logits(x)
+    kd_task = F.kl_div(logits.flatten(0, 1).log_softmax(-1), wanted, reduction="batchmean", log_target=True)
+    task = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    return total + 0.2 * kd_task + 0.1 * task
 
 
 def adamw_forms():
@@ -110,25 +131,32 @@ def resident():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def run(threads, tokens, approx, adamw, compiled, seconds, pipe):
-    torch.set_num_threads(threads)
+def run(args, tokens, approx, adamw, compiled, pipe):
+    torch.set_num_threads(args.threads)
+    torch.set_default_device(args.device)
     torch.manual_seed(1)
-    before = resident()
-    teacher, student = Decoder(tokens, sea=False).eval(), Decoder(tokens, sea=True)
+    torch.backends.cuda.matmul.allow_tf32 = args.compute == "tf32"
+    on_gpu, before, shape = args.device != "cpu", resident(), SHAPES[args.shape]
+    teacher, student = Decoder(shape, tokens, sea=False).eval(), Decoder(shape, tokens, sea=True)
     student.load_state_dict(teacher.state_dict(), strict=False)
-    ids = torch.randint(WORDS, (1, tokens))
+    ids = torch.randint(shape.words, (args.batch, tokens))
     form = torch.compile(losses) if compiled else losses
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4, weight_decay=0.01, **adamw)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        form(student, teacher, ids, approx).backward()
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=args.compute == "bf16"):
+            loss = form(student, teacher, ids, approx)
+        loss.backward()
         nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.step()
+        if on_gpu:
+            torch.cuda.synchronize()
 
-    ms = median_ms(step, seconds, warm_up=3)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    pipe.send((ms, peak - before))
+    ms = median_ms(step, args.seconds, warm_up=3)
+    peak = (torch.cuda.max_memory_allocated() if on_gpu
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+    pipe.send((ms, peak))
 
 
 def measured(environment, *arguments):
@@ -163,29 +191,37 @@ def check_golden(quiet):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--shape", choices=SHAPES, default="quickstart")
+    parser.add_argument("--batch", type=int, default=1, help="windows of a step")
+    parser.add_argument("--compute", choices=["f32", "tf32", "bf16"], default="f32")
     parser.add_argument("--seconds", type=float, default=5, help="of each combination")
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048])
     parser.add_argument("--compile", action="store_true", help="try torch.compile, too (minutes)")
     parser.add_argument("--form", default="", help="only variants whose name contains this")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.device != "cpu" and not torch.cuda.is_available():
+        raise SystemExit("PyTorch sees no CUDA device")
     check_golden(args.json)
-    results = []
+    results, malloc_forms = [], MALLOC if args.device == "cpu" else {"": {}}
     compiled_too = [False, True] if args.compile else [False]
-    forms = list(itertools.product(APPROX.items(), adamw_forms().items(), MALLOC.items(), compiled_too))
+    forms = list(itertools.product(APPROX.items(), adamw_forms().items(), malloc_forms.items(),
+                                   compiled_too))
     for tokens in args.tokens:
         for (name, approx), (adamw, options), (malloc, environment), compiled in forms:
-            name = ", ".join([name, adamw, malloc] + ["torch.compile"] * compiled)
+            name = ", ".join(filter(None, [name, adamw, malloc, "torch.compile" * compiled]))
             if args.form not in name:
                 continue
-            found = measured(environment, args.threads, tokens, approx, options, compiled, args.seconds)
+            found = measured(environment, args, tokens, approx, options, compiled)
             if not found:
                 continue
             results.append({"tokens": tokens, "form": name, "ms": found[0], "peak_bytes": found[1]})
             if not args.json:
                 print(f"T {tokens:5d} {found[0]:8.1f} ms {found[1] / 2**20:8.0f} MiB  {name}", flush=True)
     if args.json:
-        print(json.dumps({"torch": torch.__version__, "threads": args.threads, "rows": results}))
+        print(json.dumps({"torch": torch.__version__, "device": args.device, "threads": args.threads,
+                          "shape": args.shape, "compute": args.compute, "rows": results}))
 
 
 if __name__ == "__main__":

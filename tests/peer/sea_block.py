@@ -114,7 +114,7 @@ class SeaAttention(nn.Module):
         estimate = scores.masked_fill(~self.columns.owned, -math.inf).softmax(-1)
         with torch.no_grad():
             mask = self.mask(estimate)
-        qk = q @ k.transpose(-1, -2) / math.sqrt(self.size)
+        qk = scores_of(q, k) / math.sqrt(self.size)
         sparse = qk.masked_fill(~mask, -math.inf).softmax(-1) @ v
         count = torch.arange(1, v.shape[2] + 1, device=v.device, dtype=v.dtype)[:, None]
         prob, mix = torch.sigmoid(self.scaler(z)).split(1, dim=-1)
@@ -156,8 +156,14 @@ def approx_by_columns(scores, teacher, columns):
             square / (teacher.rows * scores.shape[2]))
 
 
+def scores_of(q, k):
+    """q k^T, in f32 where autocast has multiplied in 16 bits: masks and softmax want it."""
+    scores = q @ k.transpose(-1, -2)
+    return scores.float() if scores.element_size() == 2 else scores
+
+
 def dense_map(q, k, bias):
-    return (q @ k.transpose(-1, -2)).mul_(q.shape[-1] ** -0.5).add_(bias).softmax(-1)
+    return scores_of(q, k).mul_(q.shape[-1] ** -0.5).add_(bias).softmax(-1)
 
 
 GOLDEN_NAMES = {
