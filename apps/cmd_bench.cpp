@@ -31,6 +31,7 @@ const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
                          {"decode", bench::bench_decode},
                          {"streamed", bench::bench_streamed},
                          {"encoder", bench::bench_encoder, true},
+                         {"decoder", bench::bench_decoder, true},
                          {"coo", bench::bench_coo},
                          {"paper-latency", bench::bench_paper_latency, true}};
 

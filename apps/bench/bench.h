@@ -81,6 +81,8 @@ std::vector<BenchRow> bench_train();
 // A distillation step with streamed losses against T x T maps (ratio: of the times), and over T.
 std::vector<BenchRow> bench_streamed();
 std::vector<BenchRow> bench_encoder();
+// share: of the rate of one large product in the type that layers compute in.
+std::vector<BenchRow> bench_decoder();
 // One token after a context; ratio = dense attention's time over this one's. peak: of the state.
 std::vector<BenchRow> bench_decode();
 // The block and the sparse path of a trained causal student, under its own masks and under columns

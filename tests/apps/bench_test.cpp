@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
   for (const std::string suite :
        {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse", "train", "streamed",
-        "decode", "encoder", "coo", "paper-latency"}) {
+        "decode", "encoder", "decoder", "coo", "paper-latency"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);
