@@ -32,10 +32,20 @@ bool wants_more(size_t runs, double total_ms, double seconds) {
 void set_quick(bool on) { quick = on; }
 bool is_quick() { return quick; }
 
+std::vector<int64_t> token_counts() {
+  if (quick) return {96, 192};
+  std::vector<int64_t> counts = {2048, 4096, 8192, 16384};
+  if (default_device().is_cuda()) counts.insert(counts.end(), {32768, 65536, 131072});
+  return counts;
+}
+
 Tensor noise(const Shape& shape, uint64_t seed) {
   Tensor x = Tensor::empty(shape);
   const RandomSlice slice{seed, 0, 0};
-  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(slice.normal(uint64_t(i)));
+  float* values = x.data<float>();
+  parallel_for(x.numel(), 1 << 12, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) values[i] = float(slice.normal(uint64_t(i)));
+  });
   return x.to(default_device());
 }
 

@@ -1,6 +1,7 @@
 // The paper's table of latency and memory: one bidirectional head, d = 128, K = 128, k = 32, 64 and
 // 128, inputs of 4,096 to 131,072 tokens; every method that makes no maps, and dense
-// attention as far as its maps fit.
+// attention as far as its maps fit. Beside it the causal form of the methods with a mask, at k
+// = 64.
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
@@ -15,18 +16,19 @@ constexpr int64_t kSize = 128, kWide = 128;
 // A T x T method stops where its maps would take more than this.
 constexpr double kMostMapBytes = 6e9;
 
-BenchRow measure(const Block& block, int64_t k, int64_t T) {
+BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
   const Inputs in(T, 1, kSize);
+  const bool sparse = block.attention->traits().sparse;
   nn::AttentionInput input = in.input();
-  input.see.causal = false;
-  input.dials.k = block.attention->traits().sparse ? k : 0;
+  input.see.causal = causal;
+  input.dials.k = sparse ? k : 0;
   NoGrad off;
   auto run = [&] { block.attention->forward(input); };
   run();
   const int64_t before = allocator_stats().live;
   reset_peak();
   const double ms = median_time(run, 0.5);
-  return {.name = block.attention->traits().sparse ? join(block.name, ", k = ", k) : block.name,
+  return {.name = join(block.name, sparse ? join(", k = ", k) : "", causal ? ", causal" : ""),
           .shape = join("[1, 1, ", T, ", ", kSize, "]"),
           .ms = ms,
           .rate = double(T) / ms * 1e3,
@@ -40,22 +42,25 @@ std::vector<BenchRow> bench_paper_latency() {
   std::vector<BenchRow> rows;
   std::vector<int64_t> lengths = {4096, 8192, 16384, 32768, 65536, 131072};
   if (is_quick()) lengths = {128};
-  const nn::AttentionShape shape{
-      .heads = 1, .head_size = kSize, .max_positions = lengths.back(), .causal = false};
+  auto block_of = [&](const std::string& method, bool causal) {
+    return make_block(
+        method, {{"columns", kWide}, {"decoder", "paper"}, {"mode", "per-query"}},
+        {.heads = 1, .head_size = kSize, .max_positions = lengths.back(), .causal = causal});
+  };
   for (const auto& [method, factory] : nn::attention_methods()) {
-    const Block block = make_block(
-        method, {{"columns", kWide}, {"decoder", "paper"}, {"mode", "per-query"}}, shape);
+    const Block block = block_of(method, false), causal = block_of(method, true);
     if (!block.attention) continue;
-    const bool maps = block.attention->traits().maps;
+    const bool maps = block.attention->traits().maps, sparse = block.attention->traits().sparse;
     for (int64_t T : lengths) {
       if (maps && 3 * 4.0 * double(T) * double(T) > kMostMapBytes) {
         log_info(method, ": left out from T = ", T, ", its maps do not fit");
         break;
       }
       for (int64_t k : {32, 64, 128}) {
-        rows.push_back(measure(block, k, T));
-        if (!block.attention->traits().sparse) break;
+        rows.push_back(measure(block, k, T, false));
+        if (!sparse) break;
       }
+      if (sparse && causal.attention) rows.push_back(measure(causal, 64, T, true));
       trim();
     }
   }

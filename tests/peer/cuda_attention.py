@@ -5,6 +5,7 @@ scaled_dot_product_attention with its FlashAttention and cuDNN backends, forward
 backward; the rows of `brine bench attention --device cuda --compute bf16` have the same shapes.
 """
 import argparse
+import json
 
 import torch
 from torch.nn import functional as F
@@ -29,10 +30,13 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--tokens", type=int, nargs="+",
                         default=[2048, 4096, 8192, 16384, 32768, 65536, 131072])
+    parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("PyTorch sees no CUDA device")
-    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}")
+    rows = []
+    if not args.json:
+        print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}")
     for tokens in args.tokens:
         x = [torch.randn(1, HEADS, tokens, SIZE, device="cuda", dtype=torch.bfloat16,
                          requires_grad=True) for _ in range(3)]
@@ -53,9 +57,14 @@ def main():
                     with sdpa_kernel(backend):
                         ms = timed(run, args.seconds)
                 except RuntimeError as refusal:
-                    print(f"T {tokens:7d} {name:15s} {what:18s} refused: {str(refusal)[:60]}")
+                    if not args.json:
+                        print(f"T {tokens:7d} {name:15s} {what:18s} refused: {str(refusal)[:60]}")
                     continue
-                print(f"T {tokens:7d} {name:15s} {what:18s} {ms:9.3f} ms", flush=True)
+                rows.append({"tokens": tokens, "backend": name, "what": what, "ms": ms})
+                if not args.json:
+                    print(f"T {tokens:7d} {name:15s} {what:18s} {ms:9.3f} ms", flush=True)
+    if args.json:
+        print(json.dumps({"torch": torch.__version__, "rows": rows}))
 
 
 if __name__ == "__main__":
