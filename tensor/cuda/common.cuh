@@ -3,7 +3,8 @@
 //
 // The sources here are compiled twice: by nvcc, and by the host's compiler against the emulator in
 // tests/cuda/emulator, where a machine without a GPU runs them. So they keep to CUDA C++ without
-// <<<>>>, inline assembly, __constant__ and device lambdas, and to the names that the emulator has.
+// <<<>>>, inline assembly (but for tensor_cores.cuh), __constant__ and device lambdas, and to the
+// names that the emulator has.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -4,17 +4,24 @@
 #include <vector>
 
 #include "tensor/accelerator.h"
-#include "tensor/cuda/common.cuh"
+#include "tensor/cuda/blas.h"
+#include "tensor/cuda/tensor_cores.cuh"
 
 namespace brine::cuda {
 namespace {
+
+// What a device can do.
+struct Limits {
+  size_t shared = 0;  // see most_shared(); 0: not asked yet
+  bool tf32 = false;  // our kernels were compiled for tensor cores that multiply TF32
+};
 
 // One stream a device. Created with the first use, never destroyed: tensors with static lifetime
 // may be released after main.
 struct Devices {
   std::mutex mutex;
   std::vector<cudaStream_t> streams;
-  std::vector<size_t> shared;  // see most_shared(); 0: not asked yet
+  std::vector<Limits> limits;
 };
 
 Devices& devices() {
@@ -54,20 +61,33 @@ cudaStream_t stream() {
   return own;
 }
 
-size_t most_shared() {
+namespace {
+
+__global__ void probe_kernel() {}
+
+Limits limits() {
   int index = 0;
   check_cuda(cudaGetDevice(&index), "cudaGetDevice");
   Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  if (int(all.shared.size()) <= index) all.shared.resize(size_t(index) + 1, 0);
-  size_t& own = all.shared[size_t(index)];
-  if (own == 0) {
+  if (int(all.limits.size()) <= index) all.limits.resize(size_t(index) + 1);
+  Limits& own = all.limits[size_t(index)];
+  if (own.shared == 0) {
     cudaDeviceProp p{};
     check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
-    own = p.sharedMemPerBlockOptin;
+    // A newer device may run code that was compiled for older ones.
+    cudaFuncAttributes compiled{};
+    check_cuda(cudaFuncGetAttributes(&compiled, (const void*)probe_kernel),
+               "cudaFuncGetAttributes");
+    own = {p.sharedMemPerBlockOptin, compiled.ptxVersion >= 80};
   }
   return own;
 }
+
+}  // namespace
+
+size_t most_shared() { return limits().shared; }
+bool tensor_cores() { return tf32() && limits().tf32; }
 
 int device_count() {
   int n = 0;

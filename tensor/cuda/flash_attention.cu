@@ -11,9 +11,10 @@ namespace {
 
 // Rows of a product that a thread owns: wide heads in f64 would not fit in registers with more.
 template <class T>
-constexpr int kOwn = sizeof(T) == 4 ? 8 : 4;
-template <class T, int D>
-constexpr int kBlock = TileOf<T, D>::rows / kOwn<T>* kAcross;
+struct Plain {
+  template <int D>
+  using Tile = PlainTile<T, D, sizeof(T) == 4 ? 8 : 4>;
+};
 
 template <class T>
 struct Operands {
@@ -22,7 +23,7 @@ struct Operands {
   T scale;
 };
 
-// The running softmax of a thread's rows, the same in the 16 threads that share them.
+// The running softmax of a thread's rows, the same in the threads that share them.
 template <class T, int R>
 struct Running {
   T most[R], sum[R];
@@ -30,14 +31,14 @@ struct Running {
 
 // scores -> exp(scale (scores - maximum)) with the running numbers brought up to date; the results
 // so far are rescaled.
-template <class T, int R, int C, int O>
+template <class Layout, class T, int R, int C, int O>
 __device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& run, T scale) {
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     T most = scores[i][0];
 #pragma unroll
     for (int j = 1; j < C; ++j) most = Max{}(most, scores[i][j]);
-    most = Max{}(run.most[i], reduce_across(most, Max{}));
+    most = Max{}(run.most[i], reduce_across<Layout>(most, Max{}));
     const T rescale = math::exp_nonpositive((run.most[i] - most) * scale), shift = most * scale;
     T sum = 0;
 #pragma unroll
@@ -46,22 +47,22 @@ __device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& 
       sum += scores[i][j];
     }
     run.most[i] = most;
-    run.sum[i] = run.sum[i] * rescale + reduce_across(sum, Plus{});
+    run.sum[i] = run.sum[i] * rescale + reduce_across<Layout>(sum, Plus{});
 #pragma unroll
     for (int c = 0; c < O; ++c) out[i][c] *= rescale;
   }
 }
 
 // scores = -infinity where key j + n is beyond the visible ones of row first + m.
-template <int Apart, class T, int R, int C>
+template <class Layout, class T, int R, int C>
 __device__ inline void hide(T (&scores)[R][C], int64_t j, int64_t first, int64_t visible,
-                            bool causal, int ty, int tx) {
+                            bool causal) {
 #pragma unroll
   for (int i = 0; i < R; ++i) {
 #pragma unroll
     for (int n = 0; n < C; ++n) {
-      const int64_t key = j + tx + n * kAcross;
-      if (key >= visible || (causal && key > first + ty + i * Apart)) {
+      const int64_t key = j + Layout::key(n);
+      if (key >= visible || (causal && key > first + Layout::row(i))) {
         scores[i][n] = -std::numeric_limits<T>::infinity();
       }
     }
@@ -69,37 +70,35 @@ __device__ inline void hide(T (&scores)[R][C], int64_t j, int64_t first, int64_t
 }
 
 // Rows [first, first + M) of head h of sequence b; those beyond `rows` become 0.
-template <int D, int Apart, class T, int R, int O>
+template <class Layout, class T, int R, int O>
 __device__ inline void finish(const Operands<T>& in, const AttentionSizes& at, int64_t bh,
                               int64_t first, int64_t rows, const T (&out)[R][O],
-                              const Running<T, R>& run, int ty, int tx) {
+                              const Running<T, R>& run) {
   const int64_t b = bh / at.H, h = bh % at.H;
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    const int64_t m = ty + i * Apart, t = first + m;
+    const int64_t m = Layout::row(i), t = first + m;
     if (t >= at.T) continue;
     const bool valid = m < rows;
     const T share = valid ? 1 / run.sum[i] : T(0);
     T* y = in.y + ((b * at.T + t) * at.H + h) * at.d;
 #pragma unroll
     for (int c = 0; c < O; ++c) {
-      const int column = own_column<TileOf<T, D>::packet>(c, tx);
+      const int column = Layout::column(c);
       if (column < at.d) y[column] = valid ? out[i][c] * share : T(0);
     }
-    if (tx == 0) {
+    if (Layout::key(0) == 0) {
       in.lse[bh * at.T + t] = valid ? run.most[i] * in.scale + math::log(run.sum[i]) : T(0);
     }
   }
 }
 
-template <class T, int D>
-__global__ void __launch_bounds__(kBlock<T, D>)
+template <class Layout, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads)
     attend_kernel(const Operands<T> in, const AttentionSizes at, int64_t heads) {
-  using Tile = TileOf<T, D>;
-  constexpr int M = Tile::rows, R = kOwn<T>, Apart = M / R, threads = kBlock<T, D>;
+  constexpr int M = Layout::rows, R = Layout::own;
   T* q = dynamic_shared<T>();
-  T *kv = q + M * Tile::step, *weights = kv + M * Tile::step;
-  const int tx = int(threadIdx.x) % kAcross, ty = int(threadIdx.x) / kAcross;
+  T *kv = q + M * Layout::step, *room = kv + M * Layout::step;
   // The long tiles of a causal mask come first, so that blocks end together.
   const int64_t bh = int64_t(blockIdx.x) % heads, b = bh / at.H;
   const int64_t first = (at.tiles - 1 - int64_t(blockIdx.x) / heads) * M;
@@ -108,8 +107,8 @@ __global__ void __launch_bounds__(kBlock<T, D>)
   const int64_t visible = rows == 0 ? 0 : (at.widths.causal ? first + rows : valid);
   const int64_t head = bh * at.T * at.d;
   const int d = int(at.d);
-  load_tile<M, D, threads>(q, in.q + head + first * d, d, rows, d, at.packed);
-  T out[R][Tile::columns] = {};
+  load_tile<Layout>(q, in.q + head + first * d, d, rows, d, at.packed);
+  T out[R][Layout::columns] = {};
   Running<T, R> run;
 #pragma unroll
   for (int i = 0; i < R; ++i) {
@@ -118,21 +117,20 @@ __global__ void __launch_bounds__(kBlock<T, D>)
   }
   for (int64_t j = 0; j < visible; j += M) {
     __syncthreads();
-    load_tile<M, D, threads>(kv, in.k + head + j * d, d, visible - j, d, at.packed);
+    load_tile<Layout>(kv, in.k + head + j * d, d, visible - j, d, at.packed);
     __syncthreads();
-    T scores[R][Tile::keys];
-    score_product<D, Apart>(scores, q, kv, ty, tx);
+    T scores[R][Layout::keys];
+    Layout::score(scores, q, kv);
     if (j + M > visible || (at.widths.causal && j + M > first)) {
-      hide<Apart>(scores, j, first, visible, at.widths.causal, ty, tx);
+      hide<Layout>(scores, j, first, visible, at.widths.causal);
     }
-    soften(scores, out, run, in.scale);
-    store_scores<M, Apart>(weights, scores, ty, tx);
+    soften<Layout>(scores, out, run, in.scale);
     __syncthreads();
-    load_tile<M, D, threads>(kv, in.v + head + j * d, d, visible - j, d, at.packed);
+    load_tile<Layout>(kv, in.v + head + j * d, d, visible - j, d, at.packed);
     __syncthreads();
-    add_product<M, D, Apart>(out, weights, kv, ty, tx);
+    Layout::add(out, scores, kv, room);
   }
-  finish<D, Apart>(in, at, bh, first, rows, out, run, ty, tx);
+  finish<Layout>(in, at, bh, first, rows, out, run);
 }
 
 // One query of any number of channels against its keys, as many at a time as there are threads.
@@ -189,13 +187,12 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
     const Operands<R> in{y.data<R>(), lse.data<R>(), q.data<R>(),
                          k.data<R>(), v.data<R>(),   R(scale)};
     AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed_rows<R>(d, in.q, in.k, in.v)};
-    const bool fits = dispatch_head(d, [&]<int D>() {
-      using Tile = TileOf<R, D>;
-      at.tiles = (T + Tile::rows - 1) / Tile::rows;
-      const size_t shared = Tile::rows * (2 * Tile::step + Tile::score_step) * sizeof(R);
+    const bool fits = dispatch_layout<R, Plain<R>::template Tile>(d, [&]<class Layout>() {
+      at.tiles = (T + Layout::rows - 1) / Layout::rows;
+      const size_t shared = (2 * Layout::rows * Layout::step + Layout::weights) * sizeof(R);
       if (shared > most_shared()) return false;
-      launch("flash_attention", attend_kernel<R, D>, dim3(blocks_for(heads * at.tiles, 1)),
-             dim3(kBlock<R, D>), shared, in, at, heads);
+      launch("flash_attention", attend_kernel<Layout>, dim3(blocks_for(heads * at.tiles, 1)),
+             dim3(Layout::threads), shared, in, at, heads);
       return true;
     });
     if (fits) return;

@@ -20,10 +20,11 @@ struct Operands {
 };
 
 // Rows of a product that a thread owns: with more, the sums would not fit in registers.
-template <class T, int D>
-constexpr int kOwn = sizeof(T) == 4 && D <= 64 ? 8 : 4;
-template <class T, int D>
-constexpr int kBlock = TileOf<T, D>::rows / kOwn<T, D>* kAcross;
+template <class T>
+struct Plain {
+  template <int D>
+  using Tile = PlainTile<T, D, sizeof(T) == 4 && D <= 64 ? 8 : 4>;
+};
 
 // The rows of one head as a pass sees them: those that stay, and those that move. The scores are
 // the products of `along`, their gradients the products of `across`.
@@ -80,8 +81,8 @@ __device__ inline Range range_of(const Widths& widths, int64_t valid, int64_t fi
 }
 
 // scores -> probabilities; slopes, the gradients of the probabilities -> those of the unscaled
-// scores. The thread's first row and column are `own` and `other`; from column `end` on nothing is.
-template <bool ByKeys, int Apart, class T, int R, int C>
+// scores. The tiles begin at the rows `own` and `other`; from row `end` on nothing moves.
+template <bool ByKeys, class Layout, class T, int R, int C>
 __device__ inline void differentiate(T (&scores)[R][C], T (&slopes)[R][C], const Sides<T>& side,
                                      int64_t own, int64_t valid, int64_t other, int64_t end,
                                      bool causal, T scale) {
@@ -89,7 +90,7 @@ __device__ inline void differentiate(T (&scores)[R][C], T (&slopes)[R][C], const
   T shift[Rows], mean[Rows];
 #pragma unroll
   for (int i = 0; i < Rows; ++i) {
-    const int64_t query = ByKeys ? other + i * kAcross : own + i * Apart;
+    const int64_t query = ByKeys ? other + Layout::key(i) : own + Layout::row(i);
     shift[i] = query < valid ? side.lse[query] : T(0);
     mean[i] = query < valid ? side.dot[query] : T(0);
   }
@@ -97,7 +98,7 @@ __device__ inline void differentiate(T (&scores)[R][C], T (&slopes)[R][C], const
   for (int i = 0; i < R; ++i) {
 #pragma unroll
     for (int n = 0; n < C; ++n) {
-      const int64_t stays = own + i * Apart, moves = other + n * kAcross;
+      const int64_t stays = own + Layout::row(i), moves = other + Layout::key(n);
       const bool hidden = moves >= end || (causal && (ByKeys ? stays > moves : moves > stays));
       const int row = ByKeys ? n : i;
       const T p = hidden ? T(0) : math::exp_nonpositive(scores[i][n] * scale - shift[row]);
@@ -108,31 +109,30 @@ __device__ inline void differentiate(T (&scores)[R][C], T (&slopes)[R][C], const
 }
 
 // to [T, d]: rows [first, first + M) of one head; those beyond `rows` become 0.
-template <int D, int Apart, class T, int R, int O>
+template <class Layout, class T, int R, int O>
 __device__ inline void write_rows(T* to, const T (&sums)[R][O], int64_t first, int64_t rows,
-                                  const AttentionSizes& at, int ty, int tx) {
+                                  const AttentionSizes& at) {
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    const int64_t m = ty + i * Apart;
+    const int64_t m = Layout::row(i);
     if (first + m >= at.T) continue;
 #pragma unroll
     for (int c = 0; c < O; ++c) {
-      const int column = own_column<TileOf<T, D>::packet>(c, tx);
+      const int column = Layout::column(c);
       if (column < at.d) to[(first + m) * at.d + column] = m < rows ? sums[i][c] : T(0);
     }
   }
 }
 
-template <class T, int D, bool ByKeys>
-__global__ void __launch_bounds__(kBlock<T, D>, D <= 64 ? 2 : 1)
+template <class Layout, bool ByKeys, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     differentiate_kernel(const Results<T> to, const Operands<T> in, const AttentionSizes at,
                          int64_t heads) {
-  using Tile = TileOf<T, D>;
-  constexpr int M = Tile::rows, R = kOwn<T, D>, Apart = M / R, threads = kBlock<T, D>;
-  T *along = dynamic_shared<T>(), *across = along + M * Tile::step;
-  T *moving = across + M * Tile::step, *moving_across = moving + M * Tile::step;
-  T* weights = moving_across + M * Tile::step;
-  const int tx = int(threadIdx.x) % kAcross, ty = int(threadIdx.x) / kAcross, d = int(at.d);
+  constexpr int M = Layout::rows, R = Layout::own, tile_size = M * Layout::step;
+  T *along = dynamic_shared<T>(), *across = along + tile_size;
+  T *moving = across + tile_size, *moving_across = moving + tile_size;
+  T* room = moving_across + tile_size;
+  const int d = int(at.d);
   // The long tiles of a causal mask come first: the last ones of queries, the first ones of keys.
   const int64_t bh = int64_t(blockIdx.x) % heads, tile = int64_t(blockIdx.x) / heads;
   const int64_t first = (ByKeys ? tile : at.tiles - 1 - tile) * M;
@@ -141,35 +141,30 @@ __global__ void __launch_bounds__(kBlock<T, D>, D <= 64 ? 2 : 1)
   const Range range = range_of<ByKeys>(at.widths, valid, first, rows);
   const Sides<T> side = sides_of<ByKeys>(in, at, bh);
   auto load = [&](T* tile, const HeadRows<const T>& from, int64_t t, int64_t count) {
-    load_tile<M, D, threads>(tile, from.row(t), from.step, count, d, at.packed);
+    load_tile<Layout>(tile, from.row(t), from.step, count, d, at.packed);
   };
   load(along, side.stays.along, first, rows);
   load(across, side.stays.across, first, rows);
-  T sums[R][Tile::columns] = {}, sums_across[ByKeys ? R : 1][Tile::columns] = {};
+  T sums[R][Layout::columns] = {}, sums_across[ByKeys ? R : 1][Layout::columns] = {};
   for (int64_t j = range.begin; j < range.end; j += M) {
     __syncthreads();
     load(moving, side.moves.along, j, range.end - j);
     load(moving_across, side.moves.across, j, range.end - j);
     __syncthreads();
-    T scores[R][Tile::keys], slopes[R][Tile::keys];
-    score_product<D, Apart>(scores, along, moving, ty, tx);
-    score_product<D, Apart>(slopes, across, moving_across, ty, tx);
-    differentiate<ByKeys, Apart>(scores, slopes, side, first + ty, valid, j + tx, range.end,
-                                 at.widths.causal, in.scale);
+    T scores[R][Layout::keys], slopes[R][Layout::keys];
+    Layout::score(scores, along, moving);
+    Layout::score(slopes, across, moving_across);
+    differentiate<ByKeys, Layout>(scores, slopes, side, first, valid, j, range.end,
+                                  at.widths.causal, in.scale);
     if constexpr (ByKeys) {
-      if (to.across) {
-        store_scores<M, Apart>(weights, scores, ty, tx);
-        add_product<M, D, Apart>(sums_across, weights, moving_across, ty, tx);
-      }
+      if (to.across) Layout::add(sums_across, scores, moving_across, room);
     }
-    if (!to.along) continue;
-    store_scores<M, Apart>(weights, slopes, ty, tx);
-    add_product<M, D, Apart>(sums, weights, moving, ty, tx);
+    if (to.along) Layout::add(sums, slopes, moving, room);
   }
   const int64_t head = bh * at.T * at.d;
-  if (to.along) write_rows<D, Apart>(to.along + head, sums, first, rows, at, ty, tx);
+  if (to.along) write_rows<Layout>(to.along + head, sums, first, rows, at);
   if constexpr (ByKeys) {
-    if (to.across) write_rows<D, Apart>(to.across + head, sums_across, first, rows, at, ty, tx);
+    if (to.across) write_rows<Layout>(to.across + head, sums_across, first, rows, at);
   }
 }
 
@@ -229,13 +224,12 @@ template <bool ByKeys, class T>
 void launch_pass(const Results<T>& to, const Operands<T>& in, AttentionSizes at, int64_t heads) {
   if (!to.along && !to.across) return;
   const char* name = "flash_attention_backward";
-  const bool fits = dispatch_head(at.d, [&]<int D>() {
-    using Tile = TileOf<T, D>;
-    at.tiles = (at.T + Tile::rows - 1) / Tile::rows;
-    const size_t shared = Tile::rows * (4 * Tile::step + Tile::score_step) * sizeof(T);
+  const bool fits = dispatch_layout<T, Plain<T>::template Tile>(at.d, [&]<class Layout>() {
+    at.tiles = (at.T + Layout::rows - 1) / Layout::rows;
+    const size_t shared = (4 * Layout::rows * Layout::step + Layout::weights) * sizeof(T);
     if (shared > most_shared()) return false;
-    launch(name, differentiate_kernel<T, D, ByKeys>, dim3(blocks_for(heads * at.tiles, 1)),
-           dim3(kBlock<T, D>), shared, to, in, at, heads);
+    launch(name, differentiate_kernel<Layout, ByKeys>, dim3(blocks_for(heads * at.tiles, 1)),
+           dim3(Layout::threads), shared, to, in, at, heads);
     return true;
   });
   if (fits) return;

@@ -105,3 +105,48 @@ TEST_CASE("cuda: flash_attention does not read the rows of padding") {
     }
   }
 }
+
+TEST_CASE("cuda: flash_attention on tensor cores, where TF32 is asked for") {
+  if (!has_device()) return;
+  // Numbers that TF32 holds: the scores are then those of f32, and only what is made of them is
+  // rounded, by at most 2^-11 of itself.
+  auto short_normal = [](const Shape& shape, uint64_t seed) {
+    Tensor x = normal(shape, seed);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      x.data<float>()[i] = float(bf16(x.data<float>()[i]));
+    }
+    return x;
+  };
+  for (auto [d, T] : {std::pair{6, 70}, {32, 129}, {64, 64}, {80, 40}, {128, 66}}) {
+    for (bool causal : {false, true}) {
+      const Shape shape{2, 2, T, d}, rows{2, T, 2 * d};
+      auto run = [&](Device device) {
+        const On on{device};
+        Visibility see;
+        see.causal = causal;
+        see.lengths = Tensor::from(std::vector<int64_t>{T, T - 7}, Shape{2});
+        const Tensor q = on(short_normal(shape, 1)), k = on(short_normal(shape, 2));
+        const Tensor v = on(short_normal(shape, 3)), dy = on(short_normal(rows, 4));
+        Tensor y = Tensor::like(dy), lse = Tensor::empty({2, 2, T}, Dtype::f32, device);
+        BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 0.2);
+        Tensor dq = Tensor::like(q), dk = Tensor::like(q), dv = Tensor::like(q);
+        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, 0.2);
+        return std::vector{y, lse, dq, dk, dv};
+      };
+      const std::vector<Tensor> wanted = run(kCpu), plain = run(kCuda);
+      cuda::set_tf32(true);
+      const std::vector<Tensor> fast = run(kCuda), again = run(kCuda);
+      cuda::set_tf32(false);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        INFO("d ", d, ", T ", T, causal ? ", causal" : "", ", output ", i);
+        const bool of_scores = i == 1;
+        check_close("tensor cores", wanted[i], fast[i].to(kCpu), of_scores ? 2e-6 : 1e-3);
+        CHECK(same_bits(fast[i].to(kCpu), again[i].to(kCpu)));
+        // Old devices have none.
+        if (cuda::emulated() && !of_scores) {
+          CHECK_FALSE(same_bits(fast[i].to(kCpu), plain[i].to(kCpu)));
+        }
+      }
+    }
+  }
+}

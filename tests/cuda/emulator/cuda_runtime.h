@@ -60,6 +60,10 @@ struct cudaDeviceProp {
   int major, minor, multiProcessorCount, l2CacheSize;
 };
 
+struct cudaFuncAttributes {
+  int ptxVersion;
+};
+
 const char* cudaGetErrorString(cudaError_t status);
 cudaError_t cudaGetLastError();
 cudaError_t cudaGetDeviceCount(int* n);
@@ -75,6 +79,10 @@ cudaError_t cudaFree(void* block);
 cudaError_t cudaMallocHost(void** block, size_t bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t);
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
+  *of = {90};
+  return cudaSuccess;
+}
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
   return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -104,6 +112,10 @@ T of_lane(const unsigned char* slots, int lane) {
   return out;
 }
 inline int lane() { return thread_index % 32; }
+
+// mma.m16n8k8 on TF32, all lanes of a warp together: the layout is in tensor/cuda/tensor_cores.cuh.
+// A factor with more bits than TF32 has ends the program: the hardware would cut them off.
+void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]);
 
 }  // namespace emulator
 

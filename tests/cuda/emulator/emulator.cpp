@@ -218,6 +218,27 @@ const unsigned char* warp_exchange(unsigned mask, const void* value, size_t byte
   return slots;
 }
 
+void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
+  constexpr unsigned kAll = 0xffffffffu;
+  auto check_factor = [](float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    if (bits & 0x1fffu && std::isfinite(x)) die("a factor of tensor cores is not rounded to TF32");
+  };
+  for (float x : a) check_factor(x);
+  for (float x : b) check_factor(x);
+  float left[32][4], right[32][4];  // b in the first two
+  std::memcpy(left, warp_exchange(kAll, a, sizeof a), sizeof left);
+  std::memcpy(right, warp_exchange(kAll, b, sizeof b), sizeof right);
+  const int g = lane() / 4, t = lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int row = i / 2, column = 2 * t + i % 2;
+    for (int k = 0; k < 8; ++k) {
+      c[i] += left[g * 4 + k % 4][row + k / 4 * 2] * right[column * 4 + k % 4][k / 4];
+    }
+  }
+}
+
 cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel) {
   const dim3 g = config.gridDim, b = config.blockDim;
   const size_t threads = size_t(b.x) * b.y * b.z;
