@@ -20,10 +20,12 @@ BRINE_KERNEL(masked_softmax, Tensor y, Tensor x, Tensor mask, double scale)
 
 // ---- sparse attention (cpu/sparse_attention.cpp)
 // y [B, H, T, d] = sum_e p_e v_key(e), p [entries] = softmax(scale q k) over the entries of one
-// (row, head). A head without entries gives 0. q [B, H, T, d], k and v [B, H, S, d].
+// (row, head). A head without entries gives 0. q [B, H, T, d], k and v [B, H, S, d]; k and v may
+// be bf16 or f16, both (then the rest is f32).
 BRINE_KERNEL(sparse_attention, Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr,
              double scale)
-// Any of dq, dk, dv may be undefined (not wanted).
+// Any of dq, dk, dv may be undefined (not wanted). q, k and v may be bf16 or f16, all three (then the
+// rest is f32); dv then sums rows of dy rounded to that type.
 BRINE_KERNEL(sparse_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q,
              Tensor k, Tensor v, Tensor p, FlatCsr csr, double scale)
 

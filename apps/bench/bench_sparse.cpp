@@ -57,6 +57,7 @@ void sparse_rows(Timer& timer, int64_t T, bool steady) {
   Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(v);
   const double scale = 1 / std::sqrt(double(kHeadSize));
   const double row = double(csr.entries()) * double(kHeadSize) * 4e-9;  // of K or V, all entries
+  const Tensor hq = q.to(Dtype::bf16), hk = k.to(Dtype::bf16), hv = v.to(Dtype::bf16);
   timer("select columns" + kind, double(estimate.numel()) * 4e-9, "GB/s",
         [&] { select_columns(estimate, {}, {.k = kKept}); });
   timer("build csr" + kind, double(csr.entries()) * 4e-9, "GB/s",
@@ -65,6 +66,12 @@ void sparse_rows(Timer& timer, int64_t T, bool steady) {
         [&] { BRINE_CALL(q, sparse_attention, y, p, q, k, v, csr, scale); });
   timer("sparse attention backward" + kind, 6 * row, "GB/s",
         [&] { BRINE_CALL(q, sparse_attention_backward, dq, dk, dv, dy, q, k, v, p, csr, scale); });
+  // What a GPU gathers under --compute bf16, the rounding apart.
+  timer("sparse attention bf16" + kind, row, "GB/s",
+        [&] { BRINE_CALL(q, sparse_attention, y, p, q, hk, hv, csr, scale); });
+  timer("sparse attention bf16 backward" + kind, 3 * row, "GB/s", [&] {
+    BRINE_CALL(q, sparse_attention_backward, dq, dk, dv, dy, hq, hk, hv, p, csr, scale);
+  });
 }
 
 void loss_rows(Timer& timer, int64_t B, int64_t H, int64_t T, int64_t d) {

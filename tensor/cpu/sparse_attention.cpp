@@ -3,15 +3,17 @@
 // Forward and the first half of the backward run over rows. The gradients of K and V run over
 // pieces of the keys: every piece walks all rows of its head and takes the entries that fall on its
 // keys, so that nobody adds to a row twice at once and each sum is taken in the order of the rows.
+// Rows stored in 16 bits (S) are widened in registers.
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "tensor/cpu/pieces.h"
 #include "tensor/cpu/softmax_row.h"
-#include "tensor/cpu/vectors.h"
+#include "tensor/cpu/stored_vectors.h"
 #include "tensor/kernels_sparse.h"
 #include "tensor/math.h"
+#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -60,60 +62,60 @@ void dispatch_width(int64_t d, F&& f) {
 }
 
 // x . y, in two chains of sums.
-template <int D, class T>
-T dot(const T* x, const T* y, int64_t width) {
+template <int D, class T, class S>
+T dot(const T* x, const S* y, int64_t width) {
   constexpr int W = kWidth<T>;
   const int64_t d = D ? D : width;
   Vector<T> even = {}, odd = {};
   int64_t c = 0;
 #pragma GCC unroll 16
   for (; c + 2 * W <= d; c += 2 * W) {
-    even += load(x + c) * load(y + c);
-    odd += load(x + c + W) * load(y + c + W);
+    even += load(x + c) * load_as<T>(y + c);
+    odd += load(x + c + W) * load_as<T>(y + c + W);
   }
   T sum = sum_lanes<T, kVectorBytes>(even + odd);
-  for (; c < d; ++c) sum += x[c] * y[c];
+  for (; c < d; ++c) sum += x[c] * T(y[c]);
   return sum;
 }
 
 // out[e] = factor (x . rows[key(e)])
-template <int D, class T>
-void dots(T* out, const T* x, const T* rows, int64_t d, T factor, const Entries& at) {
-  const T* origin = rows - at.base * d;
+template <int D, class T, class S>
+void dots(T* out, const T* x, const S* rows, int64_t d, T factor, const Entries& at) {
+  const S* origin = rows - at.base * d;
   for (int64_t e = 0; e < at.count; ++e) {
     out[e] = factor * dot<D>(x, origin + at.columns[e] * d, d);
   }
 }
 
 // out[0..C) = sum_e weights[e] rows[key(e)][0..C), the sums in registers; rows lie d apart.
-template <int C, class T>
-void weighted_strip(T* out, const T* weights, const T* rows, int64_t d, const Entries& at) {
+template <int C, class T, class S>
+void weighted_strip(T* out, const T* weights, const S* rows, int64_t d, const Entries& at) {
   constexpr int W = kWidth<T>, N = C / W;
   Vector<T> sum[N];
 #pragma GCC unroll 16
   for (int i = 0; i < N; ++i) sum[i] = Vector<T>{};
-  const T* origin = rows - at.base * d;
+  const S* origin = rows - at.base * d;
   for (int64_t e = 0; e < at.count; ++e) {
-    const T* y = origin + at.columns[e] * d;
+    const S* y = origin + at.columns[e] * d;
     Vector<T> p = weights[e] - Vector<T>{};
 #pragma GCC unroll 16
-    for (int i = 0; i < N; ++i) sum[i] += p * load(y + i * W);
+    for (int i = 0; i < N; ++i) sum[i] += p * load_as<T>(y + i * W);
   }
 #pragma GCC unroll 16
   for (int i = 0; i < N; ++i) store(out + i * W, sum[i]);
 }
 
-template <class T>
-void weighted_sum(T* out, const T* weights, const T* rows, int64_t d, const Entries& at) {
+template <class T, class S>
+void weighted_sum(T* out, const T* weights, const S* rows, int64_t d, const Entries& at) {
   constexpr int W = kWidth<T>;
   int64_t c = 0;
   for (; c + 8 * W <= d; c += 8 * W) weighted_strip<8 * W>(out + c, weights, rows + c, d, at);
   for (; c + 4 * W <= d; c += 4 * W) weighted_strip<4 * W>(out + c, weights, rows + c, d, at);
   for (; c + W <= d; c += W) weighted_strip<W>(out + c, weights, rows + c, d, at);
-  const T* origin = rows - at.base * d;
+  const S* origin = rows - at.base * d;
   for (; c < d; ++c) {
     T sum = 0;
-    for (int64_t e = 0; e < at.count; ++e) sum += weights[e] * origin[at.columns[e] * d + c];
+    for (int64_t e = 0; e < at.count; ++e) sum += weights[e] * T(origin[at.columns[e] * d + c]);
     out[c] = sum;
   }
 }
@@ -129,8 +131,8 @@ void for_rows(const FlatCsr& csr, int64_t d, F&& f) {
 }
 
 // dp = dy . v; ds = p (dp - sum p dp) scale [entries]; dq = sum_e ds_e k_key(e).
-template <int D, class T>
-void backward_rows(T* ds, T* dq, const T* dy, const T* k, const T* v, const T* p,
+template <int D, class T, class S>
+void backward_rows(T* ds, T* dq, const T* dy, const S* k, const S* v, const T* p,
                    const FlatCsr& csr, int64_t d, T scale) {
   Rows rows(csr);
   for_rows(csr, d, [&](int64_t bh, int64_t t) {
@@ -156,28 +158,41 @@ void add_scaled(T* row, T weight, const T* x, int64_t width) {
   for (int64_t c = 0; c < d; ++c) row[c] += weight * x[c];
 }
 
-// dk_j = sum ds_e q_row(e), dv_j = sum p_e dy_row(e) over the entries e on key j.
-template <int D, class T>
-void backward_keys(T* dk, T* dv, const T* dy, const T* q, const T* ds, const T* p,
+// x [d] as it is rounded to S, in `room` where that is another type than T.
+template <class S, class T, class From>
+const T* rounded(std::vector<T>& room, const From* x) {
+  if constexpr (std::is_same_v<T, S>) {
+    return x;
+  } else {
+    for (size_t c = 0; c < room.size(); ++c) room[c] = T(S(x[c]));
+    return room.data();
+  }
+}
+
+// dk_j = sum ds_e q_row(e), dv_j = sum p_e dy_row(e), dy rounded to S, over the entries e on key j.
+template <int D, class T, class S>
+void backward_keys(T* dk, T* dv, const T* dy, const S* q, const T* ds, const T* p,
                    const FlatCsr& csr, int64_t d) {
   Rows rows(csr);
-  int64_t heads = csr.batch * csr.heads, S = rows.S;
+  int64_t heads = csr.batch * csr.heads, keys = rows.S;
   // The number of pieces has no say in the result.
   int64_t pieces = std::clamp<int64_t>(4 * omp_get_max_threads() / std::max<int64_t>(heads, 1), 1,
-                                       std::max<int64_t>(1, S / 256));
+                                       std::max<int64_t>(1, keys / 256));
   for_pieces(heads * pieces, csr.entries() * d, [&](int64_t i) {
     int64_t bh = i / pieces, b = bh / rows.H, h = bh % rows.H, piece = i % pieces;
-    int64_t begin = S * piece / pieces, end = S * (piece + 1) / pieces;
-    T* out_k = dk ? dk + bh * S * d : nullptr;
-    T* out_v = dv ? dv + bh * S * d : nullptr;
+    int64_t begin = keys * piece / pieces, end = keys * (piece + 1) / pieces;
+    std::vector<T> room_q(std::is_same_v<T, S> ? 0 : size_t(d)), room_dy(room_q);
+    T* out_k = dk ? dk + bh * keys * d : nullptr;
+    T* out_v = dv ? dv + bh * keys * d : nullptr;
     if (dk) std::fill(out_k + begin * d, out_k + end * d, T(0));
     if (dv) std::fill(out_v + begin * d, out_v + end * d, T(0));
     for (int64_t t = 0; t < rows.T; ++t) {
       Entries at = rows(b, h, t);
       const int32_t* last = at.columns + at.count;
       const int32_t* from = std::lower_bound(at.columns, last, int32_t(at.base + begin));
-      const T* x = q + (bh * rows.T + t) * d;
-      const T* g = dy + (bh * rows.T + t) * d;
+      if (from == last || *from >= at.base + end) continue;
+      const T* x = dk ? rounded<S>(room_q, q + (bh * rows.T + t) * d) : nullptr;
+      const T* g = dv ? rounded<S>(room_dy, dy + (bh * rows.T + t) * d) : nullptr;
       for (; from < last && *from < at.base + end; ++from) {
         int64_t e = at.first + (from - at.columns), j = *from - at.base;
         if (dk) add_scaled<D>(out_k + j * d, ds[e], x, d);
@@ -196,8 +211,9 @@ T* data_or_null(const Tensor& t) {
 
 void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr, double scale) {
   int64_t d = q.dim(3);
-  dispatch_float(q.dtype(), [&]<class T>() {
-    const T *xq = q.data<T>(), *xk = k.data<T>(), *xv = v.data<T>();
+  dispatch_stored(q.dtype(), k.dtype(), [&]<class T, class S>() {
+    const T* xq = q.data<T>();
+    const S *xk = k.data<S>(), *xv = v.data<S>();
     T *out = y.data<T>(), *weights = p.data<T>();
     Rows rows(csr);
     dispatch_width(d, [&]<int D>() {
@@ -218,13 +234,13 @@ void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tenso
                                Tensor v, Tensor p, FlatCsr csr, double scale) {
   int64_t d = q.dim(3);
   Tensor ds = dq.defined() || dk.defined() ? Tensor::like(p) : Tensor();
-  dispatch_float(q.dtype(), [&]<class T>() {
+  dispatch_stored(dy.dtype(), q.dtype(), [&]<class T, class S>() {
     T *gq = data_or_null<T>(dq), *gk = data_or_null<T>(dk), *gv = data_or_null<T>(dv);
     const T *g = dy.data<T>(), *w = p.data<T>();
     dispatch_width(d, [&]<int D>() {
       T* s = data_or_null<T>(ds);
-      if (s) backward_rows<D>(s, gq, g, k.data<T>(), v.data<T>(), w, csr, d, T(scale));
-      if (gk || gv) backward_keys<D>(gk, gv, g, q.data<T>(), s, w, csr, d);
+      if (s) backward_rows<D>(s, gq, g, k.data<S>(), v.data<S>(), w, csr, d, T(scale));
+      if (gk || gv) backward_keys<D>(gk, gv, g, q.data<S>(), s, w, csr, d);
     });
   });
 }

@@ -1,49 +1,71 @@
 // Products of one row with many others, and sums of many rows with weights, by a warp: the two
 // steps of attention on a sparse mask and of its gradients.
 //
-// Eight lanes hold a row, or a strip of it, in registers; so a warp works on four rows at once.
-// What belongs to an entry (its row, its weight, its product) lies on the lane of the entry's
-// number, for 32 entries at a time. The order of every sum is fixed.
+// Rows are gathered as they are stored, rounded ones in 16 bits, and widened in registers. Up to
+// eight lanes hold a row, or a strip of it; so a warp works on four rows or more at once. What
+// belongs to an entry (its row, its weight, its product) lies on the lane of the entry's number,
+// for 32 entries at a time. The order of every sum is fixed.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "tensor/cuda/entries.cuh"
+#include "tensor/cuda/packs.cuh"
 
 namespace brine::cuda {
 
-constexpr int kRowLanes = 8;
-constexpr int kRowGroups = kWarp / kRowLanes;
+// Blocks of 256 threads that kernels of strips want on a multiprocessor: as many registers as let
+// 24 warps wait for their rows.
+template <class T>
+constexpr int kStripBlocks = sizeof(T) == 8 ? 2 : 3;
 
-__device__ inline void load_four(float* to, const float* from) {
-  const float4 x = *reinterpret_cast<const float4*>(from);
-  to[0] = x.x;
-  to[1] = x.y;
-  to[2] = x.z;
-  to[3] = x.w;
-}
-__device__ inline void load_four(double* to, const double* from) {
-  const double2 low = *reinterpret_cast<const double2*>(from);
-  const double2 high = *reinterpret_cast<const double2*>(from + 2);
-  to[0] = low.x;
-  to[1] = low.y;
-  to[2] = high.x;
-  to[3] = high.y;
-}
-__device__ inline void store_four(float* to, const float* from) {
-  *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
-}
-__device__ inline void store_four(double* to, const double* from) {
-  *reinterpret_cast<double2*>(to) = make_double2(from[0], from[1]);
-  *reinterpret_cast<double2*>(to + 2) = make_double2(from[2], from[3]);
+// A stored number as sums take it; of f16 by the one instruction there is.
+template <class T, class S>
+__device__ inline T widen(S x) {
+  if constexpr (std::is_same_v<S, f16> && std::is_same_v<T, float>) {
+    return __half2float(__ushort_as_half(x.bits));
+  } else {
+    return T(x);
+  }
 }
 
-// D columns of rows that are d long and lie d apart. Whole: d = D, and rows are aligned to 16
-// bytes; otherwise the strip of at most D columns from `first` on.
-template <class T, int D, bool Whole>
+// to[i] = from[i], kN neighbours by loads of 16 bytes, or one where they are fewer.
+template <int kN, class T>
+__device__ inline void load_wide(T* to, const T* from) {
+  constexpr int kPart = std::min(kN, kWide<T>);
+#pragma unroll
+  for (int i = 0; i < kN; i += kPart) {
+    const Pack<T, kPart> part = load_pack<kPart>(from + i);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) to[i + j] = part.v[j];
+  }
+}
+template <int kN, class T>
+__device__ inline void store_wide(T* to, const T* from) {
+  constexpr int kPart = std::min(kN, kWide<T>);
+#pragma unroll
+  for (int i = 0; i < kN; i += kPart) {
+    Pack<T, kPart> part;
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) part.v[j] = from[i + j];
+    store_pack(to + i, part);
+  }
+}
+
+// D columns of rows of type S, d long and d apart, for sums in T. Whole: d = D, and rows are
+// aligned to 16 bytes; otherwise the strip of at most D columns from `first` on.
+template <class T, class S, int D, bool Whole>
 struct Strip {
-  static constexpr int kSize = D / kRowLanes;  // numbers a lane holds of a row
-  // Steps of four rows whose loads are under way together: up to 128 bytes a lane.
+  static constexpr int kLanes = Whole ? std::min(8, D / kWide<S>) : 8;  // that hold a row
+  static constexpr int kGroups = kWarp / kLanes;
+  static constexpr int kSize = D / kLanes;            // numbers a lane holds of a row
+  static constexpr int kPack = Whole ? kWide<S> : 1;  // of them, neighbours
+  // What a load brings and a register or four hold: numbers of 16 bits stay two in one.
+  using Piece = std::conditional_t<Whole, uint4, S>;
+  static constexpr int kPieces = kSize / kPack;
+  // Steps of kGroups rows whose loads are under way together: up to 128 bytes a lane.
   static constexpr int kSteps =
-      std::clamp((Whole ? 128 : 64) / (kSize * int(sizeof(T))), 1, kRowLanes);
+      std::clamp(Whole ? 128 / (kSize * int(sizeof(S))) : 64 / (kSize * int(sizeof(T))), 1, kLanes);
 
   int64_t d;
   int64_t first = 0;
@@ -51,51 +73,63 @@ struct Strip {
   __device__ int lane() const { return int(threadIdx.x) % kWarp; }
   __device__ int64_t width() const { return Whole ? D : d; }
 
+  // The column of the lane's number i, the first of kPack neighbours.
+  __device__ int64_t column(int i) const { return first + i * kLanes + lane() % kLanes * kPack; }
+
+  // The lane's columns of a row in the type of sums.
   __device__ void load(T (&x)[kSize], const T* row) const {
-    const int sub = lane() % kRowLanes;
-    if constexpr (Whole) {
 #pragma unroll
-      for (int i = 0; i < kSize; i += 4) load_four(x + i, row + (i * kRowLanes + sub * 4));
-    } else {
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        const int64_t c = first + i * kRowLanes + sub;
+    for (int i = 0; i < kSize; i += kPack) {
+      const int64_t c = column(i);
+      if constexpr (Whole) {
+        load_wide<kPack>(x + i, row + c);
+      } else {
         x[i] = c < d ? row[c] : T(0);
       }
     }
   }
 
-  // The rows of entries step * 4 + group, steps from `from` on: rows[r], 0 beyond `count`. `row` is
-  // the number of the row of the entry that the lane stands for.
-  __device__ void load_steps(T (&x)[kSteps][kSize], const T* rows, int64_t row, int from,
+  __device__ T number(const Piece (&row)[kPieces], int i) const {
+    if constexpr (Whole) {
+      return widen<T>(std::bit_cast<Pack<S, kPack>>(row[i / kPack]).v[i % kPack]);
+    } else {
+      return widen<T>(row[i]);
+    }
+  }
+
+  // The rows of entries step * kGroups + group, steps from `from` on: rows[r], 0 beyond `count`.
+  // `row` is the number of the row of the entry that the lane stands for.
+  __device__ void load_steps(Piece (&x)[kSteps][kPieces], const S* rows, int32_t row, int from,
                              int count) const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const int entry = (from + step) * kRowGroups + lane() / kRowLanes;
-      const int64_t r = __shfl_sync(kAllLanes, row, entry);
-      if (entry < count) {
-        load(x[step], rows + r * width());
-      } else {
+      const int entry = (from + step) * kGroups + lane() / kLanes;
+      const S* from_row = rows + int64_t(__shfl_sync(kAllLanes, row, entry)) * width();
 #pragma unroll
-        for (int i = 0; i < kSize; ++i) x[step][i] = 0;
+      for (int i = 0; i < kPieces; ++i) {
+        const int64_t c = column(i * kPack);
+        x[step][i] = Piece{};
+        if (entry < count && (Whole || c < d)) {
+          x[step][i] = *reinterpret_cast<const Piece*>(from_row + c);
+        }
       }
     }
   }
 
   // On lane e < count: x . rows[row of e].
-  __device__ T products(const T (&x)[kSize], const T* rows, int64_t row, int count) const {
+  __device__ T products(const T (&x)[kSize], const S* rows, int32_t row, int count) const {
     T mine = 0;
-    for (int from = 0; from * kRowGroups < count; from += kSteps) {
-      T y[kSteps][kSize];
+    for (int from = 0; from * kGroups < count; from += kSteps) {
+      Piece y[kSteps][kPieces];
       load_steps(y, rows, row, from, count);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         T sum = 0;
 #pragma unroll
-        for (int i = 0; i < kSize; ++i) sum += x[i] * y[step][i];
-        for (int by = kRowLanes / 2; by > 0; by /= 2) sum += __shfl_xor_sync(kAllLanes, sum, by);
-        const T got = __shfl_sync(kAllLanes, sum, lane() % kRowGroups * kRowLanes);
-        if (lane() / kRowGroups == from + step) mine = got;
+        for (int i = 0; i < kSize; ++i) sum += x[i] * number(y[step], i);
+        for (int by = kLanes / 2; by > 0; by /= 2) sum += __shfl_xor_sync(kAllLanes, sum, by);
+        const T got = __shfl_sync(kAllLanes, sum, lane() % kGroups * kLanes);
+        if (lane() / kGroups == from + step) mine = got;
       }
     }
     return mine;
@@ -103,37 +137,39 @@ struct Strip {
 
   // sums += sum over e < count of weight of e * rows[row of e]; a group of lanes has a part.
   // Weights beyond `count` must be finite.
-  __device__ void add(T (&sums)[kSize], const T* rows, int64_t row, T weight, int count) const {
-    for (int from = 0; from * kRowGroups < count; from += kSteps) {
-      T y[kSteps][kSize];
+  __device__ void add(T (&sums)[kSize], const S* rows, int32_t row, T weight, int count) const {
+    for (int from = 0; from * kGroups < count; from += kSteps) {
+      Piece y[kSteps][kPieces];
       load_steps(y, rows, row, from, count);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const int entry = (from + step) * kRowGroups + lane() / kRowLanes;
+        const int entry = (from + step) * kGroups + lane() / kLanes;
         const T w = __shfl_sync(kAllLanes, weight, entry);
 #pragma unroll
-        for (int i = 0; i < kSize; ++i) sums[i] += w * y[step][i];
+        for (int i = 0; i < kSize; ++i) sums[i] += w * number(y[step], i);
       }
     }
   }
 
-  // row = factor * the sums of all groups.
-  __device__ void store(T* row, T (&sums)[kSize], T factor) const {
+  // Every group has the sums of all groups.
+  __device__ void join(T (&sums)[kSize]) const {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      for (int by = kRowLanes; by < kWarp; by *= 2) {
+      for (int by = kLanes; by < kWarp; by *= 2) {
         sums[i] += __shfl_xor_sync(kAllLanes, sums[i], by);
       }
-      sums[i] *= factor;
     }
-    if (lane() >= kRowLanes) return;
-    if constexpr (Whole) {
+  }
+
+  // row = sums, which are joined.
+  __device__ void store(T* row, const T (&sums)[kSize]) const {
+    if (lane() >= kLanes) return;
 #pragma unroll
-      for (int i = 0; i < kSize; i += 4) store_four(row + (i * kRowLanes + lane() * 4), sums + i);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        const int64_t c = first + i * kRowLanes + lane();
+    for (int i = 0; i < kSize; i += kPack) {
+      const int64_t c = column(i);
+      if constexpr (Whole) {
+        store_wide<kPack>(row + c, sums + i);
+      } else {
         if (c < d) row[c] = sums[i];
       }
     }
@@ -142,11 +178,10 @@ struct Strip {
 
 // Calls f.operator()<D, Whole>() for rows of d numbers in the tensors given: whole rows for the
 // sizes worth a copy of the code, otherwise strips.
-template <class T, class F, class... Tensors>
+template <class F, class... Tensors>
 void dispatch_strip(int64_t d, F&& f, const Tensors&... tensors) {
   const bool aligned =
-      ((!tensors.defined() || reinterpret_cast<uintptr_t>(tensors.template data<T>()) % 16 == 0) &&
-       ...);
+      ((!tensors.defined() || reinterpret_cast<uintptr_t>(tensors.raw()) % 16 == 0) && ...);
   if (aligned && d == 32) return f.template operator()<32, true>();
   if (aligned && d == 64) return f.template operator()<64, true>();
   if (aligned && d == 128) return f.template operator()<128, true>();
@@ -154,15 +189,15 @@ void dispatch_strip(int64_t d, F&& f, const Tensors&... tensors) {
 }
 
 // f(e, x . rows[key(e)]) for the entries e of a row, each on the lane that takes it; x [d].
-template <int D, bool Whole, class T, class F>
-__device__ void each_product(const Entries& at, const T* x, const T* rows, int64_t d, F&& f) {
+template <int D, bool Whole, class T, class S, class F>
+__device__ void each_product(const Entries& at, const T* x, const S* rows, int64_t d, F&& f) {
   const int lane = int(threadIdx.x) % kWarp;
-  Strip<T, D, Whole> strip{d};
-  T part[Strip<T, D, Whole>::kSize];
+  Strip<T, S, D, Whole> strip{d};
+  T part[Strip<T, S, D, Whole>::kSize];
   if (Whole) strip.load(part, x);
   for (int64_t e = 0; e < at.count; e += kWarp) {
     const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
-    const int64_t key = lane < count ? at.columns[e + lane] - at.base : 0;
+    const auto key = int32_t(lane < count ? at.columns[e + lane] - at.base : 0);
     T product = 0;
     if constexpr (Whole) {
       product = strip.products(part, rows, key, count);

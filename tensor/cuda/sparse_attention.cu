@@ -2,25 +2,29 @@
 // for every head and row. The rows of one head follow each other, so its K and V stay in the cache.
 #include "tensor/cuda/row_strip.cuh"
 #include "tensor/kernels_sparse.h"
+#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // a block
+// A block's, one for each of neighbouring rows: where these keep the same keys, as they mostly do,
+// their K and V come once into the cache of a multiprocessor. More would leave registers unused.
+constexpr int kWarps = 8;
 
-template <class T>
+template <class T, class S>
 struct Forward {
   T *y, *p;
-  const T *q, *k, *v;
+  const T* q;
+  const S *k, *v;
   MaskRows rows;
   int64_t pieces, d;
   T scale;
 };
 
 // p = scale q k over the entries of row r; returns the largest.
-template <int D, bool Whole, class T>
-__device__ T score(const Forward<T>& a, const Entries& at, int64_t r) {
-  const T* keys = a.k + r / a.rows.T * a.rows.S * a.d;
+template <int D, bool Whole, class T, class S>
+__device__ T score(const Forward<T, S>& a, const Entries& at, int64_t r) {
+  const S* keys = a.k + r / a.rows.T * a.rows.S * a.d;
   T most = -INFINITY;
   each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d, [&](int64_t e, T product) {
     product *= a.scale;
@@ -31,8 +35,8 @@ __device__ T score(const Forward<T>& a, const Entries& at, int64_t r) {
 }
 
 // A lane reads only those places of p that it wrote.
-template <int D, bool Whole, class T>
-__global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(Forward<T> a) {
+template <int D, bool Whole, class T, class S>
+__global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) forward_kernel(Forward<T, S> a) {
   const int64_t r = piece() / kWarp;
   if (r >= a.pieces) return;
   const Entries at = a.rows(r);
@@ -46,17 +50,20 @@ __global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(Forward<T> a) {
   }
   sum = warp_sum(sum);
   const T share = at.count > 0 ? 1 / sum : T(0);
-  const T* values = a.v + r / a.rows.T * a.rows.S * a.d;
-  Strip<T, D, Whole> strip{a.d};
+  const S* values = a.v + r / a.rows.T * a.rows.S * a.d;
+  Strip<T, S, D, Whole> strip{a.d};
   for (; strip.first < strip.width(); strip.first += D) {
-    T sums[Strip<T, D, Whole>::kSize] = {};
+    T sums[Strip<T, S, D, Whole>::kSize] = {};
     for (int64_t e = 0; e < at.count; e += kWarp) {
       const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
-      const int64_t key = lane < count ? at.columns[e + lane] - at.base : 0;
+      const auto key = int32_t(lane < count ? at.columns[e + lane] - at.base : 0);
       const T weight = lane < count ? p[e + lane] : T(0);
       strip.add(sums, values, key, weight, count);
     }
-    strip.store(a.y + r * strip.width(), sums, share);
+    strip.join(sums);
+#pragma unroll
+    for (T& sum : sums) sum *= share;
+    strip.store(a.y + r * strip.width(), sums);
   }
   for (int64_t e = lane; e < at.count; e += kWarp) p[e] *= share;
 }
@@ -66,14 +73,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) forward_kernel(Forward<T> a) {
 void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr, double scale) {
   const int64_t d = q.dim(3), pieces = csr.batch * csr.heads * csr.length;
   if (y.numel() == 0) return;
-  dispatch_float(q.dtype(), [&]<class T>() {
-    Forward<T> a{y.data<T>(),   p.data<T>(), q.data<T>(), k.data<T>(), v.data<T>(),
-                 MaskRows(csr), pieces,      d,           T(scale)};
-    dispatch_strip<T>(
+  dispatch_stored(q.dtype(), k.dtype(), [&]<class T, class S>() {
+    Forward<T, S> a{y.data<T>(),   p.data<T>(), q.data<T>(), k.data<S>(), v.data<S>(),
+                    MaskRows(csr), pieces,      d,           T(scale)};
+    dispatch_strip(
         d,
         [&]<int D, bool Whole>() {
-          launch("sparse_attention", forward_kernel<D, Whole, T>, dim3(blocks_for(pieces, kWarps)),
-                 dim3(kWarps * kWarp), 0, a);
+          launch("sparse_attention", forward_kernel<D, Whole, T, S>,
+                 dim3(blocks_for(pieces, kWarps)), dim3(kWarps * kWarp), 0, a);
         },
         y, q, k, v);
   });

@@ -1,4 +1,5 @@
 // Attention under a mask, sparse and dense, and the mixing of its output.
+#include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "tests/sparse_oracle.h"
 
@@ -131,6 +132,19 @@ TEST_CASE("a few rows that face all keys equal the rows of the full pass") {
     Tensor row = sparse_attention(in[0].slice(2, t, 1), in[1], in[2], csr);
     CHECK(same_bits(row, full.slice(2, t, 1).contiguous()));
   }
+}
+
+TEST_CASE("bf16 compute: sparse attention of the CPU gathers rows as they are") {
+  const MaskCase m{.B = 2, .H = 2, .T = 70, .K = 16, .k = 9, .lengths = {70, 41}};
+  const FlatCsr csr = random_csr(m);
+  const std::vector<Tensor> in = qkv(m, 32);
+  const Tensor dy = normal(in[0].shape(), 7);
+  auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
+  const Run plain = run(f, in, dy);
+  const ComputeType compute(Dtype::bf16);
+  const Run got = run(f, in, dy);
+  CHECK(same_bits(got.y, plain.y));
+  for (size_t i = 0; i < 3; ++i) CHECK(same_bits(got.grads[i], plain.grads[i]));
 }
 
 TEST_CASE("masked_softmax and its gradient; a row without entries is 0") {

@@ -1,0 +1,18 @@
+// Kernels that compute in one type on rows stored in another.
+#pragma once
+
+#include "tensor/dtype.h"
+
+namespace brine {
+
+// Calls f.operator()<T, S>() for sums in T over rows stored as S: of one type, or T is f32 and S
+// has 16 bits.
+template <class F>
+void dispatch_stored(Dtype sums, Dtype rows, F&& f) {
+  if (sums == Dtype::f32 && rows == Dtype::bf16) return f.template operator()<float, bf16>();
+  if (sums == Dtype::f32 && rows == Dtype::f16) return f.template operator()<float, f16>();
+  check(sums == rows, "dispatch: rows of ", rows, " for sums in ", sums);
+  dispatch_float(sums, [&]<class T>() { f.template operator()<T, T>(); });
+}
+
+}  // namespace brine
