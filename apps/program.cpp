@@ -52,6 +52,10 @@ Device chosen_device(const std::string& name) {
   return cuda::device_count() > 0 ? parse_device("cuda") : Device{};
 }
 
+Dtype compute_dtype(const std::string& name) {
+  return name == "bf16" ? Dtype::bf16 : name == "f16" ? Dtype::f16 : Dtype::f32;
+}
+
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
   Everywhere everywhere;
   CommandBody body = command.make();
@@ -66,9 +70,12 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
   set_threads(int(everywhere.threads));
-  set_default_device(chosen_device(everywhere.device));
-  cuda::set_tf32(everywhere.compute == "tf32");
-  const ComputeType compute(everywhere.compute == "bf16" ? Dtype::bf16 : Dtype::f32);
+  const Device device = chosen_device(everywhere.device);
+  set_default_device(device);
+  const bool tf32 = everywhere.compute == "tf32";
+  if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 as it is");
+  cuda::set_tf32(everywhere.compute != "f32");  // what is left in f32 under 16 bits, too
+  const ComputeType compute(compute_dtype(everywhere.compute));
   return body.run(
       {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
 }
@@ -100,8 +107,9 @@ void Everywhere::describe(nn::Schema& s) {
   s.field("device", device,
           "Where models compute: cpu, cuda or cuda:N; auto takes the first GPU where there is one",
           {.transient = true});
-  s.choice("compute", compute, {"f32", "tf32", "bf16"},
-           "What layers and convolutions multiply; sums are f32 all the same. tf32: on a GPU");
+  s.choice("compute", compute, {"f32", "tf32", "bf16", "f16"},
+           "What layers and convolutions multiply; sums are f32 all the same. tf32: on a GPU. f16: "
+           "training scales its gradients (loss_scale)");
 }
 
 void keep_configuration(const RunContext& context, const std::string& directory) {

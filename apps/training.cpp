@@ -153,6 +153,11 @@ void warn_of(const distill::LoadedModel& loaded) {
 }
 
 int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& context) {
+  const bool scales = keys.trainer.loss_scale.active();
+  if (!scales) {
+    refuse_idle(context, {"loss_scale.initial", "loss_scale.growth_interval"},
+                "without --compute f16 or --loss-scale.enabled on", Given::otherwise);
+  }
   log_info(run.subject, ", ", human_count(double(nn::parameter_count(*run.model))), " parameters");
   if (keys.dry_run) {
     print_dry_run(run, keys, context.seed);
@@ -167,6 +172,7 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
   configuration.erase("out");  // a run may be moved
   if (configuration.at("compute") == "f32")
     configuration.erase("compute");  // as older runs have it
+  if (!scales) configuration.erase("loss_scale");
   configuration["inputs"] = run.inputs;
   distill::Trainer trainer(parts_of(run, keys, context.seed, json_text(configuration)),
                            keys.trainer);
@@ -191,6 +197,8 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
   distill::RunLog log(keys.out, std::cerr, log_config);
   distill::TrainOutcome done = trainer.run(log);
   if (done.skipped) log_warning(done.skipped, " steps were skipped: their loss was not finite");
+  if (done.overflows)
+    log_info(done.overflows, " steps were skipped: their gradient overflowed f16");
   log_info(done.interrupted ? "interrupted at step " : "done: ", done.steps, " steps, ",
            human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
            human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, peak ",

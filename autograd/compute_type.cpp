@@ -12,8 +12,8 @@ thread_local Dtype present = Dtype::f32;
 }  // namespace
 
 ComputeType::ComputeType(Dtype type) : before_(present) {
-  check(type == Dtype::f32 || type == Dtype::bf16, "compute type: ", type,
-        " given, wanted f32 or bf16");
+  check(type == Dtype::f32 || type == Dtype::bf16 || type == Dtype::f16, "compute type: ", type,
+        " given, wanted f32, bf16 or f16");
   present = type;
 }
 
@@ -21,8 +21,8 @@ ComputeType::~ComputeType() { present = before_; }
 
 Dtype compute_type() { return present; }
 
-bool rounds_inputs(Dtype type, int64_t rows) {
-  return present == Dtype::bf16 && type == Dtype::f32 && rows > kFewRows;
-}
+Dtype product_type(Dtype type) { return type == Dtype::f32 ? present : type; }
+
+Dtype product_type(Dtype type, int64_t rows) { return rows > kFewRows ? product_type(type) : type; }
 
 }  // namespace brine

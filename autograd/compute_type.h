@@ -8,12 +8,15 @@
 namespace brine {
 
 // While one lives, linear(), linear_pair() and conv2d() of this thread take their f32
-// inputs rounded to bf16 and add in f32, forward and backward; kept activations take half the
-// memory. On a GPU sparse_attention() gathers rounded rows too. Softmax, norms, losses and running
-// sums are as ever. With f32, or without one, nothing is rounded. f64 is never touched.
+// inputs rounded to bf16 or f16 and add in f32, forward and backward; kept activations take half
+// the memory. On a GPU sparse_attention() gathers rounded rows too. Softmax, norms, losses and
+// running sums are as ever. With f32, or without one, nothing is rounded. f64 is never touched.
+//
+// f16 ends at 65504 and loses what is below 2^-24: gradients have to be scaled to fit between
+// (distill/loss_scale.h).
 class ComputeType {
  public:
-  explicit ComputeType(Dtype type);  // f32 or bf16; throws for others
+  explicit ComputeType(Dtype type);  // f32, bf16 or f16; throws for others
   ~ComputeType();
   ComputeType(const ComputeType&) = delete;
   ComputeType& operator=(const ComputeType&) = delete;
@@ -24,14 +27,15 @@ class ComputeType {
 
 Dtype compute_type();
 
-// True where linear() and its like round inputs of this type and so many rows. Few rows are a walk
-// over the weights, which rounding them would only lengthen.
-bool rounds_inputs(Dtype type, int64_t rows);
+// What conv2d() rounds inputs of this type to, and linear() and its like those of so many rows. Few
+// rows are a walk over the weights, which rounding them would only lengthen.
+Dtype product_type(Dtype type);
+Dtype product_type(Dtype type, int64_t rows);
 
 // Tensors as a product takes them. An op decides once, and does the same backward.
 struct ProductInput {
-  bool half;
-  Tensor operator()(const Tensor& t) const { return half ? t.to(Dtype::bf16) : t; }
+  Dtype type;
+  Tensor operator()(const Tensor& t) const { return t.to(type); }
 };
 
 }  // namespace brine

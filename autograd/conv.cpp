@@ -36,8 +36,7 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convoluti
   int64_t rows = convolved_rows(x.dim(1), w.dim(2), conf);
   check(rows >= 1 && x.dim(2) >= 1, "conv2d: x ", x.shape(), " is smaller than weight ", w.shape(),
         " with dilation ", conf.dilation);
-  const bool half = compute_type() == Dtype::bf16 && x.dtype() == Dtype::f32;
-  const ProductInput taken{half};
+  const ProductInput taken{product_type(x.dtype())};
   Tensor in = taken(x.detach().contiguous()), weight = w.detach().contiguous();
   Tensor bias = b.defined() ? b.detach().contiguous() : Tensor();
   Tensor y =

@@ -88,8 +88,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   int64_t in = w.dim(1), out = w.dim(0), rows = in ? x.numel() / in : 0;
   Shape shape = x.shape();
   shape[shape.rank() - 1] = out;
-  const bool half = in > 0 && rounds_inputs(x.dtype(), rows);
-  const ProductInput taken{half};
+  const ProductInput taken{product_type(x.dtype(), rows)};
   Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   BRINE_CALL(y, linear, y.view({rows, out}), flat, taken(weight),

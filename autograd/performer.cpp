@@ -138,8 +138,7 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
   Shape shape = a.shape();
   shape[shape.rank() - 1] = O;
   Tensor y = Tensor::empty(shape, a.dtype(), a.device());
-  const bool half = rounds_inputs(a.dtype(), R);
-  const ProductInput taken{half};
+  const ProductInput taken{product_type(a.dtype(), R)};
   const Tensor xa = taken(a.detach().contiguous().view({R, A}));
   const Tensor xb = taken(b.detach().contiguous().view({R, B}));
   const Tensor wa = w.detach().slice(1, 0, A), wb = w.detach().slice(1, A, B);

@@ -41,7 +41,7 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   // Every entry gathers a row of K and of V, backward of Q as well: rounded once, they are half as
   // long. Not on a CPU, whose caches are near: widening costs it more than it saves. Nor for a few
   // rows (decoding), which gather less than rounding all keys would read.
-  const ProductInput taken{q.device().is_cuda() && rounds_inputs(q.dtype(), q.dim(2))};
+  const ProductInput taken{q.device().is_cuda() ? product_type(q.dtype(), q.dim(2)) : q.dtype()};
   auto rounded = [&](const Tensor& x) { return taken(x.detach()).contiguous(); };
   Tensor whole = q.detach().contiguous(), xk = rounded(k), xv = rounded(v);
   Tensor y = Tensor::like(whole), p = Tensor::empty({csr.entries()}, q.dtype(), q.device());

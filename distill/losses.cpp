@@ -32,13 +32,14 @@ TeacherSummary summary_of(const TeacherLayer& t, int64_t K, const Visibility& se
 class LayerLosses : public nn::LayerObserver {
  public:
   LayerLosses(const LossConfig& config, Teacher& teacher, const Batch& batch,
-              const nn::ModelShape& shape, double share)
+              const nn::ModelShape& shape, const Objective::Call& call)
       : config_(config),
         teacher_(teacher),
         batch_(batch),
         layers_(shape.layers),
         causal_(shape.causal),
-        share_(share) {}
+        share_(call.share),
+        loss_scale_(call.loss_scale) {}
 
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
     teacher_.look_at(i, tap);
@@ -57,7 +58,8 @@ class LayerLosses : public nn::LayerObserver {
       add_term("context", distance(tap.get("context"), t.context), config_.context);
     }
     if (config_.kd) add_term("kd", distance(output, t.output), config_.kd);
-    return std::exchange(sum_, Tensor());
+    const Tensor sum = std::exchange(sum_, Tensor());
+    return loss_scale_ == 1 ? sum : scale(sum, loss_scale_);  // the walk backward begins at 1
   }
 
   // Waits for the device: to be asked when all layers are done.
@@ -90,7 +92,7 @@ class LayerLosses : public nn::LayerObserver {
   const Batch& batch_;
   int64_t layers_;
   bool causal_;
-  double share_;
+  double share_, loss_scale_;
   Tensor sum_;
   std::vector<std::pair<std::string, Tensor>> terms_;  // as they come, on the device
   std::map<std::string, int64_t> calls_;
@@ -183,7 +185,7 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
   if (taught) teacher_->begin(batch);
   std::unique_ptr<LayerLosses> layers;
   if (taught && (config_.approx || config_.prob || config_.context || config_.kd)) {
-    layers = std::make_unique<LayerLosses>(config_, *teacher_, batch, student_.shape(), call.share);
+    layers = std::make_unique<LayerLosses>(config_, *teacher_, batch, student_.shape(), call);
   }
   Tensor hidden = student_.hidden({.ids = batch.ids,
                                    .lengths = batch.lengths,
@@ -218,7 +220,7 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
     if (name != "task_nll" && name != "task_loss") terms["loss"] += value;
   }
   if (total.defined()) {
-    backward(total);
+    backward(total, Tensor::full(total.shape(), call.loss_scale, total.dtype(), total.device()));
   } else {
     backward(hidden, Tensor::zeros_like(hidden));  // the losses are attached inside the layers
   }

@@ -47,9 +47,10 @@ class Objective {
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
     int64_t loss_from = 0;  // task loss on targets from this position on
+    double loss_scale = 1;  // times every gradient; no term has it
     nn::AttentionDials dials = {};
   };
-  // Adds share * gradient to the student's gradients and share * value to `terms`.
+  // Adds loss_scale * share * gradient to the student's gradients and share * value to `terms`.
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:

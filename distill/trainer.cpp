@@ -79,7 +79,8 @@ void TrainerConfig::describe(nn::Schema& s) {
   s.field("save_every", save_every, "Steps between checkpoints; 0 = only at the end", {.min = 0});
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
   s.choice("nonfinite", nonfinite, {"stop", "skip"},
-           "What to do with a step whose loss or gradient is not finite");
+           "What to do with a step whose loss or gradient (without loss scaling) is not finite");
+  s.section("loss_scale", loss_scale);
   s.section("optimizer", optimizer);
   s.section("schedule", schedule);
 }
@@ -89,7 +90,8 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
       config_(config),
       objective_(parts_.model, parts_.teacher, parts_.losses),
       optimizer_(parts_.store, config.optimizer),
-      random_{.seed = parts_.seed, .stream = 2} {
+      random_{.seed = parts_.seed, .stream = 2},
+      loss_scale_(config.loss_scale) {
   if (!parts_.seconds) parts_.seconds = steady_seconds;
   check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train.window(), " tokens");
@@ -104,7 +106,9 @@ double Trainer::progress() const {
   return config_.max_seconds > 0 ? std::max(p, seconds_ / config_.max_seconds) : p;
 }
 
-LossTerms Trainer::train_step() {
+// What GradScaler's users expect of a step whose scaled gradient overflows: its batch and its place
+// in the schedule are used up, weights, moments and the optimizer's count stay.
+LossTerms Trainer::train_step(std::string& skipped) {
   parts_.model.visit([this](nn::Module& m) {
     if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
   });
@@ -116,22 +120,34 @@ LossTerms Trainer::train_step() {
     batches.push_back(parts_.train.batch(step_ * config_.accumulate + i, config_.batch_size));
     rows += batches.back().tokens;
   }
+  const int64_t loss_scale = loss_scale_.value();
   for (const Batch& batch : batches) {
     objective_.run(batch,
                    {.share = double(batch.tokens) / double(rows),
                     .text_share = 1 / double(config_.accumulate),
                     .random = &random_,
                     .recompute = config_.recompute,
-                    .loss_from = config_.loss_from},
+                    .loss_from = config_.loss_from,
+                    .loss_scale = double(loss_scale)},
                    terms);
   }
   tokens_ += rows;
-  double norm = optimizer_.gradient_norm();
-  if (!std::isfinite(norm)) throw NonFiniteLoss("gradient norm", norm);
+  double norm = optimizer_.gradient_norm(1 / double(loss_scale));
   double rate = config_.schedule.factor(step_, progress());
-  optimizer_.step(rate, norm);
-  terms["gradient_norm"] = norm;
+  if (std::isfinite(norm)) {
+    optimizer_.step(rate, norm, 1 / double(loss_scale));
+    loss_scale_.count_finite();
+    terms["gradient_norm"] = norm;
+  } else if (!loss_scale_.active()) {
+    throw NonFiniteLoss("gradient norm", norm);
+  } else {
+    check(loss_scale_.back_off(), "step ", step_ + 1, ": a gradient is not finite even at loss ",
+          "scale ", loss_scale, "; train with --compute bf16 or f32, or with a lower rate");
+    skipped = join("its gradient overflowed at loss scale ", loss_scale, ", now ",
+                   loss_scale_.value(), " (", loss_scale_.overflows(), " so far)");
+  }
   terms["rate"] = rate * config_.optimizer.learning_rate;
+  if (loss_scale_.active()) terms["loss_scale"] = double(loss_scale);
   return terms;
 }
 
@@ -151,13 +167,14 @@ TrainOutcome Trainer::run(RunLog& log) {
   while (!finished() && !signals.requested()) {
     double start = parts_.seconds();
     int64_t before = tokens_;
+    std::string skipped;
     try {
-      out.last = train_step();
+      out.last = train_step(skipped);
     } catch (const NonFiniteLoss& e) {
       out.last.clear();
       check(config_.nonfinite == "skip", "step ", step_ + 1, ": ", e.what());
       ++skipped_;
-      log.event(join("step ", step_ + 1, " skipped: ", e.what(), " (", skipped_, " so far)"));
+      skipped = join(e.what(), " (", skipped_, " so far)");
       plan_ahead(step_ + 1);  // micro-batches of the step may not have begun
     }
     seconds_ += parts_.seconds() - start;
@@ -167,6 +184,7 @@ TrainOutcome Trainer::run(RunLog& log) {
               .tokens = tokens_ - before,
               .done = config_.max_seconds > 0 ? progress() : 0,
               .values = in_order(out.last)});
+    if (!skipped.empty()) log.event(join("step ", step_, " skipped: ", skipped));
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
     if (config_.save_every && step_ % config_.save_every == 0) save(log);
   }
@@ -176,6 +194,7 @@ TrainOutcome Trainer::run(RunLog& log) {
   if (!out.interrupted) evaluate_now(log);
   out.steps = step_;
   out.skipped = skipped_;
+  out.overflows = loss_scale_.overflows();
   out.tokens = tokens_;
   out.seconds = seconds_;
   return out;
@@ -201,6 +220,7 @@ void Trainer::save(RunLog& log) {
       {"random",
        {{"seed", random_.seed}, {"stream", random_.stream}, {"counter", random_.counter}}},
       {"configuration", parse_ordered_json(parts_.configuration)}};
+  if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
   std::vector<data::NamedTensor> moments = moments_of(parts_.store, optimizer_);
   for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
   try {
@@ -241,6 +261,7 @@ std::vector<std::string> Trainer::resume() {
   tokens_ = state.at("tokens");
   seconds_ = state.at("seconds");
   skipped_ = state.at("skipped_steps");
+  if (loss_scale_.active()) loss_scale_.restore(state.at("loss_scale"));
   return latest.skipped;
 }
 

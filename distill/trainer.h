@@ -8,6 +8,7 @@
 #include "data/tokenizer.h"
 #include "distill/evaluate.h"
 #include "distill/log.h"
+#include "distill/loss_scale.h"
 #include "distill/losses.h"
 #include "nn/model_config.h"
 #include "nn/optimizer.h"
@@ -25,6 +26,7 @@ struct TrainerConfig {
   int64_t eval_every = 0, eval_windows = 0;
   int64_t save_every = 0, keep = 2;
   std::string nonfinite = "stop";
+  LossScaleConfig loss_scale;
   nn::OptimizerConfig optimizer;
   nn::ScheduleConfig schedule;
 
@@ -50,7 +52,8 @@ struct TrainerParts {
 
 struct TrainOutcome {
   int64_t steps = 0, skipped = 0, tokens = 0;
-  double seconds = 0;  // of training, evaluation and saving left out
+  int64_t overflows = 0;  // steps skipped to lower the loss scale
+  double seconds = 0;     // of training, evaluation and saving left out
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };
@@ -70,8 +73,8 @@ class Trainer {
   bool finished() const;
 
  private:
-  LossTerms train_step();
-  void plan_ahead(int64_t step);  // tells the teacher the batches from this step on
+  LossTerms train_step(std::string& skipped);  // skipped: why the weights stay as they are
+  void plan_ahead(int64_t step);               // tells the teacher the batches from this step on
   double progress() const;
   void save(RunLog& log);
   void evaluate_now(RunLog& log);
@@ -81,6 +84,7 @@ class Trainer {
   Objective objective_;
   nn::Adamw optimizer_;
   RandomStream random_;
+  LossScale loss_scale_;
   int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
   double seconds_ = 0;
 };

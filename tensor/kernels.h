@@ -57,7 +57,7 @@ BRINE_KERNEL(running_mean_backward, Tensor dx, Tensor dy)
 // ---- matmul (cpu/matmul.cpp)
 // y [N..., R, C] = alpha op(a) op(b) + beta y; op = transpose of the last two axes when the flag is
 // set. a, b, y are strided, their last or last but one stride must be 1 (y: the last). Leading axes
-// are equal, or of size 1 in a or b (shared). a and b may be bf16 (then y is f32).
+// are equal, or of size 1 in a or b (shared). a and b may be bf16 or f16 (y is f32).
 BRINE_KERNEL(matmul, Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double beta)
 // y [R, O] = x [R, I] w [O, I]^T + b [O] (b may be undefined); w is strided in rows.
 BRINE_KERNEL(linear, Tensor y, Tensor x, Tensor w, Tensor b)

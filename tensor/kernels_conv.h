@@ -27,7 +27,7 @@ inline int64_t convolved_rows(int64_t rows, int64_t kernel, const Convolution& c
 // ---- cpu/conv.cpp; the weight gradient is in cpu/conv_weights.cpp
 // y [B, before + R + after, W, O] from x [B, R', W, C], w [O, C, kT, kW] and b [O] (may be
 // undefined), R = convolved_rows(R', kT): cross-correlation, y[i] reads x[i stride + k dilation].
-// Columns are padded with zeros to keep W; kW is odd. x and w may be bf16 (then the rest is f32).
+// Columns are padded with zeros to keep W; kW is odd. x, w may be bf16 or f16 (the rest: f32).
 BRINE_KERNEL(conv2d, Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf)
 // dx, all rows of x; dw and db are added to. Any of the three may be undefined (not wanted). dy and
 // y are whole buffers; their halo is not read. y is read when conf.relu.

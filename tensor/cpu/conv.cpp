@@ -234,11 +234,13 @@ void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s,
 
 namespace {
 
-// bf16 where the CPU multiplies it, else the same values in f32.
-Tensor usable(const Tensor& t) {
-  const bool widen = t.dtype() == Dtype::bf16 && !onednn::has_bf16_gemm();
-  return widen ? t.to(Dtype::f32) : t;
+// Whether a type is of 16 bits that the CPU does not multiply.
+bool is_emulated(Dtype t) {
+  return t == Dtype::f16 || (t == Dtype::bf16 && !onednn::has_bf16_gemm());
 }
+
+// bf16 where the CPU multiplies it, else the same values in f32.
+Tensor usable(const Tensor& t) { return is_emulated(t.dtype()) ? t.to(Dtype::f32) : t; }
 
 }  // namespace
 
@@ -254,8 +256,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
   const Tensor whole = dy;
   if (dx.defined()) {
     // The gradient is rounded with the weights, by the kernel or here.
-    const bool emulated = w.dtype() == Dtype::bf16 && !onednn::has_bf16_gemm();
-    if (emulated) dy = dy.to(Dtype::bf16).to(Dtype::f32);
+    if (is_emulated(w.dtype())) dy = dy.to(w.dtype()).to(Dtype::f32);
     w = usable(w);
     const ConvSizes s(x, w, conf);
     if (w.dtype() == Dtype::bf16) {
@@ -265,7 +266,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
     }
   }
   if (!dw.defined() && !db.defined()) return;
-  if (x.dtype() == Dtype::bf16) x = x.to(Dtype::f32);
+  if (item_size(x.dtype()) == 2) x = x.to(Dtype::f32);
   conv2d_weight_gradient(dw, db, whole, x, w, y, conf);
 }
 

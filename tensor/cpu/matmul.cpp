@@ -220,7 +220,6 @@ Tensor widened(const Tensor& x) {
 void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double beta,
               Tensor bias) {
   if (y.numel() == 0) return;
-  bool half = a.dtype() == Dtype::bf16 && b.dtype() == Dtype::bf16;
   Job job;
   job.M = y.dim(-2);
   job.N = y.dim(-1);
@@ -231,9 +230,10 @@ void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, doub
     int64_t ld;
     return leading(x.stride(-2), x.stride(-1), x.dim(-2), x.dim(-1), transposed, ld);
   };
-  half = half && onednn::has_bf16_gemm() && dense(a) && dense(b);
-  if (!half && a.dtype() == Dtype::bf16) a = widened(a);
-  if (!half && b.dtype() == Dtype::bf16) b = widened(b);
+  const bool half = a.dtype() == Dtype::bf16 && b.dtype() == Dtype::bf16 &&
+                    onednn::has_bf16_gemm() && dense(a) && dense(b);
+  if (!half && item_size(a.dtype()) == 2) a = widened(a);
+  if (!half && item_size(b.dtype()) == 2) b = widened(b);
   job.a = operand(a, ta, y);
   job.b = operand(b, tb, y);
   job.y = operand(y, false, y);

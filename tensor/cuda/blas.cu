@@ -69,6 +69,7 @@ cublasLtHandle_t handle(int device) {
 
 cudaDataType_t type_of(Dtype t) {
   if (t == Dtype::f64) return CUDA_R_64F;
+  if (t == Dtype::f16) return CUDA_R_16F;
   return t == Dtype::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 

@@ -212,12 +212,12 @@ void multiply(const Source& source, Tensor out, Tensor w, const Y* bias, bool fo
   run(source, out.data<Y>(), packed.data<Y>(), bias, K, relu);
 }
 
-template <class T, class Y = T>
+template <class T, class Y>
 void forward(Tensor y, Tensor x, Tensor w, Tensor b, const ConvSizes& s) {
   multiply<T>(Image<T, Y>{s, x.data<T>()}, y, w, b.defined() ? b.data<Y>() : nullptr, true);
 }
 
-template <class T, class Y = T>
+template <class T, class Y>
 void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s) {
   const Y* kept = s.relu ? y.data<Y>() : nullptr;
   multiply<T>(Gradient<T, Y>{s, dy.data<Y>(), kept}, dx, w, static_cast<const Y*>(nullptr), false);
@@ -229,8 +229,7 @@ void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
   if (cudnn_conv2d(y, x, w, b, conf)) return;
   const OnDevice lengths(conf.lengths, x.device());
   const ConvSizes s(x, w, conf, lengths);
-  if (x.dtype() == Dtype::bf16) return forward<bf16, float>(y, x, w, b, s);
-  dispatch_float(x.dtype(), [&]<class T>() { forward<T>(y, x, w, b, s); });
+  dispatch_image(x.dtype(), [&]<class T, class Y>() { forward<T, Y>(y, x, w, b, s); });
 }
 
 void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
@@ -240,11 +239,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
   const OnDevice lengths(conf.lengths, x.device());
   if (dx.defined() && !cudnn_data_gradient(dx, dy, x, w, y, conf)) {
     const ConvSizes s(x, w, conf, lengths);
-    if (w.dtype() == Dtype::bf16) {
-      data_gradient<bf16, float>(dx, dy, w, y, s);
-    } else {
-      dispatch_float(w.dtype(), [&]<class T>() { data_gradient<T>(dx, dy, w, y, s); });
-    }
+    dispatch_image(w.dtype(), [&]<class T, class Y>() { data_gradient<T, Y>(dx, dy, w, y, s); });
   }
   if (dw.defined() && cudnn_weight_gradient(dw, dy, x, w, y, conf)) dw = Tensor();
   if (dw.defined() || db.defined()) conv2d_weight_gradient(dw, db, dy, x, w, y, conf);

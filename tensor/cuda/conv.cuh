@@ -46,6 +46,14 @@ struct ConvSizes {
   }
 };
 
+// Calls f.operator()<T, Y>() with the type behind t, of an image and its weights, and that of sums.
+template <class F>
+void dispatch_image(Dtype t, F&& f) {
+  if (t == Dtype::bf16) return f.template operator()<bf16, float>();
+  if (t == Dtype::f16) return f.template operator()<f16, float>();
+  dispatch_float(t, [&]<class T>() { f.template operator()<T, T>(); });
+}
+
 // Adds the gradients of weights and bias; see conv2d_backward. dw or db may be undefined.
 void conv2d_weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
                             const Convolution& conf);

@@ -154,7 +154,7 @@ void launch_runs(const Weights<T, Y>& p, int64_t runs) {
          across);
 }
 
-template <class T, class Y = T>
+template <class T, class Y>
 void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor y, const ConvSizes& s) {
   const int64_t all = s.C * s.taps(), positions = s.B * s.rows * s.W;
   const int64_t first = dw.defined() ? 0 : all, height = (db.defined() ? all + 1 : all) - first;
@@ -196,8 +196,8 @@ void conv2d_weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
                             const Convolution& conf) {
   const OnDevice lengths(conf.lengths, x.device());
   const ConvSizes s(x, w, conf, lengths);
-  if (x.dtype() == Dtype::bf16) return weight_gradient<bf16, float>(dw, db, dy, x, y, s);
-  dispatch_float(x.dtype(), [&]<class T>() { weight_gradient<T>(dw, db, dy, x, y, s); });
+  dispatch_image(x.dtype(),
+                 [&]<class T, class Y>() { weight_gradient<T, Y>(dw, db, dy, x, y, s); });
 }
 
 }  // namespace brine::cuda

@@ -135,8 +135,8 @@ void each_batch(const std::vector<Axis>& axes, F f) {
 void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double beta,
               Tensor bias) {
   if (y.numel() == 0) return;
-  const bool half = a.dtype() == Dtype::bf16 && b.dtype() == Dtype::bf16;
-  Gemm g{.in = half ? Dtype::bf16 : y.dtype(), .out = y.dtype()};
+  const bool half = item_size(a.dtype()) == 2 && a.dtype() == b.dtype();
+  Gemm g{.in = half ? a.dtype() : y.dtype(), .out = y.dtype()};
   g.M = y.dim(-2);
   g.N = y.dim(-1);
   g.K = ta ? a.dim(-2) : a.dim(-1);

@@ -62,27 +62,39 @@ TEST_CASE("flops: a table of components beside full attention, from a config alo
 }
 
 TEST_CASE(
-    "compute: bf16 changes an evaluation a little, is kept with a run and other words are "
+    "compute: bf16 and f16 change an evaluation a little, are kept with a run and other words are "
     "refused") {
   const World& w = world();
   const double plain = evaluated("--model student").at("perplexity");
-  const double rounded = evaluated("--model student --compute bf16").at("perplexity");
-  CHECK(rounded != plain);
-  CHECK(rounded == doctest::Approx(plain).epsilon(0.02));
-  w.must(
-      "distill --teacher teacher --data text.txt --out bf16 --steps 2 --batch-size 2 --k 4 "
-      "--columns 8 --compute bf16 --quiet");
-  CHECK(contains(read_all(w.path("bf16/config.toml")), "compute = \"bf16\""));
-  // A run goes on in the type that it began with.
-  Finished f = w.run(
-      "distill --teacher teacher --data text.txt --out bf16 --steps 2 --batch-size 2 "
-      "--k 4 --columns 8 --resume --quiet");
-  CHECK(f.status == 1);
-  CHECK(contains(f.error, "the configuration changed since"));
-  CHECK(contains(f.error, "compute"));
-  f = w.run("eval --model student --data text.txt --compute f16");
+  for (const std::string compute : {"bf16", "f16"}) {
+    INFO(compute);
+    const double rounded = evaluated("--model student --compute " + compute).at("perplexity");
+    CHECK(rounded != plain);
+    CHECK(rounded == doctest::Approx(plain).epsilon(compute == "bf16" ? 0.02 : 0.003));
+    const std::string run = "distill --teacher teacher --data text.txt --out " + compute +
+                            " --steps 2 --batch-size 2 --k 4 --columns 8 --quiet";
+    w.must(run + " --compute " + compute);
+    CHECK(contains(read_all(w.path(compute + "/config.toml")), "compute = \"" + compute + "\""));
+    // A run goes on in the type that it began with.
+    Finished f = w.run(run + " --resume");
+    CHECK(f.status == 1);
+    CHECK(contains(f.error, "the configuration changed since"));
+    CHECK(contains(f.error, "compute"));
+    w.must(run + " --resume --compute " + compute);
+  }
+  CHECK(contains(read_all(w.path("f16/log.jsonl")), "\"loss_scale\":65536.0"));
+  CHECK_FALSE(contains(read_all(w.path("bf16/log.jsonl")), "loss_scale"));
+  Finished f = w.run("eval --model student --data text.txt --compute fp16");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "compute must be one of"));
+}
+
+TEST_CASE("compute: tf32 on a CPU is f32, and says so") {
+  const std::string call = "eval --model student --data text.txt --json --device cpu";
+  const Finished plain = world().must(call), tf32 = world().must(call + " --compute tf32");
+  CHECK(tf32.out == plain.out);
+  CHECK_FALSE(contains(plain.error, "tf32"));
+  CHECK(contains(tf32.error, "--compute tf32: a CPU multiplies f32 as it is"));
 }
 
 TEST_CASE("extend and self-distillation: a student grows and learns at its new length") {

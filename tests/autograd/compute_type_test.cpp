@@ -1,4 +1,4 @@
-// bf16 compute: what it gives is what f64 gives for the same rounded inputs.
+// bf16 and f16 compute: what they give is what f64 gives for the same rounded inputs.
 #include "autograd/compute_type.h"
 
 #include "autograd/ops.h"
@@ -9,7 +9,9 @@
 namespace brine::test {
 namespace {
 
-Tensor rounded(const Tensor& x) { return x.to(Dtype::bf16).to(Dtype::f64); }
+constexpr Dtype kHalves[] = {Dtype::bf16, Dtype::f16};
+
+Tensor rounded(const Tensor& x, Dtype half) { return x.to(half).to(Dtype::f64); }
 
 struct Outcome {
   Tensor y;
@@ -29,19 +31,21 @@ Outcome pass(const F& f, const std::vector<Tensor>& inputs, const Tensor& dy) {
   return {y.detach(), gradients};
 }
 
-// f of f32 inputs under bf16 against f of inputs that were rounded before, in f64: results, then
+// f of f32 inputs under `half` against f of inputs that were rounded before, in f64: results, then
 // gradients under a gradient that rounding does not change. Gradients of the last `whole` inputs
 // (biases) are sums of the gradient as it came.
 template <class F>
-void check_rounding(const F& f, const std::vector<Tensor>& inputs, const Shape& shape) {
-  const Tensor dy = rounded(normal(shape, 99)).to(Dtype::f32);
+void check_rounding(Dtype half, const F& f, const std::vector<Tensor>& inputs, const Shape& shape) {
+  INFO(half);
+  const Tensor dy = rounded(normal(shape, 99), half).to(Dtype::f32);
   Outcome got;
   {
-    const ComputeType compute(Dtype::bf16);
+    const ComputeType compute(half);
     got = pass(f, inputs, dy);
   }
   std::vector<Tensor> exact;
-  for (const Tensor& x : inputs) exact.push_back(x.rank() == 1 ? x.to(Dtype::f64) : rounded(x));
+  for (const Tensor& x : inputs)
+    exact.push_back(x.rank() == 1 ? x.to(Dtype::f64) : rounded(x, half));
   const Outcome wanted = pass(f, exact, dy.to(Dtype::f64));
   CHECK(close_to_scale(got.y, wanted.y.to(Dtype::f32), 2e-6));
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -54,38 +58,61 @@ void check_rounding(const F& f, const std::vector<Tensor>& inputs, const Shape& 
   double most = 0;
   const std::vector<double> a = got.y.to_vector(), b = plain.y.to_vector();
   for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
-  CHECK(most > 1e-3);
+  CHECK(most > (half == Dtype::bf16 ? 1e-3 : 1e-4));
 }
 
 }  // namespace
 
-TEST_CASE("bf16 compute: linear multiplies rounded inputs and adds in f32, forward and backward") {
-  for (const Shape& s : {Shape{64, 48, 40}, Shape{33, 7, 5}, Shape{300, 129, 65}}) {
-    INFO(s);
-    check_rounding([](const auto& x) { return linear(x[0], x[1], x[2]); },
-                   {normal({s[0], s[1]}, 1), normal({s[2], s[1]}, 2), normal({s[2]}, 3)},
-                   {s[0], s[2]});
+TEST_CASE("half compute: linear multiplies rounded inputs and adds in f32, forward and backward") {
+  for (Dtype half : kHalves) {
+    for (const Shape& s : {Shape{64, 48, 40}, Shape{33, 7, 5}, Shape{300, 129, 65}}) {
+      INFO(s);
+      check_rounding(half, [](const auto& x) { return linear(x[0], x[1], x[2]); },
+                     {normal({s[0], s[1]}, 1), normal({s[2], s[1]}, 2), normal({s[2]}, 3)},
+                     {s[0], s[2]});
+    }
+    check_rounding(half, [](const auto& x) { return linear(x[0], x[1], {}); },
+                   {normal({3, 5, 4, 16}, 1), normal({8, 16}, 2)}, {3, 5, 4, 8});
   }
-  check_rounding([](const auto& x) { return linear(x[0], x[1], {}); },
-                 {normal({3, 5, 4, 16}, 1), normal({8, 16}, 2)}, {3, 5, 4, 8});
+}
+
+TEST_CASE("half compute: a gradient is rounded as it comes, so one scaled into f16 is kept") {
+  const ComputeType compute(Dtype::f16);
+  const std::vector<Tensor> inputs = {normal({40, 8}, 1), normal({6, 8}, 2), normal({6}, 3)};
+  auto f = [](const auto& x) { return linear(x[0], x[1], x[2]); };
+  const double small = 0x1p-30;  // 64 times below what f16 can hold
+  auto gradients = [&](double scale) {
+    Tensor dy = normal({40, 6}, 4);
+    BRINE_CALL(dy, axpby, dy, dy, 0.0, small * scale);
+    return pass(f, inputs, dy).gradients;
+  };
+  const std::vector<Tensor> lost = gradients(1), kept = gradients(0x1p30);
+  for (size_t i : {0, 1}) {
+    CHECK(largest(lost[i].to_vector()) == 0);
+    CHECK(largest(kept[i].to_vector()) > 0.1);
+  }
+  CHECK(largest(lost[2].to_vector()) > small);  // a sum, never rounded
+  CHECK_FALSE(std::isfinite(largest(gradients(0x1p60)[0].to_vector())));
 }
 
 TEST_CASE(
-    "bf16 compute: linear_pair rounds both of its inputs, and a layer run again does the same") {
+    "half compute: linear_pair rounds both of its inputs, and a layer run again does the same") {
   const std::vector<Tensor> inputs = {normal({2, 40, 24}, 1), normal({2, 40, 17}, 2),
                                       normal({12, 41}, 3), normal({12}, 4)};
   auto f = [](const auto& x) { return linear_pair(x[0], x[1], x[2], x[3]); };
-  check_rounding(f, inputs, {2, 40, 12});
-  const ComputeType compute(Dtype::bf16);
-  const Tensor dy = normal({2, 40, 12}, 5);
-  const Outcome plain = pass(f, inputs, dy);
-  const Outcome again = pass([&](const auto& x) { return checkpoint(f, x); }, inputs, dy);
-  CHECK(same_bits(plain.y, again.y));
-  for (size_t i = 0; i < inputs.size(); ++i)
-    CHECK(same_bits(plain.gradients[i], again.gradients[i]));
+  for (Dtype half : kHalves) {
+    check_rounding(half, f, inputs, {2, 40, 12});
+    const ComputeType compute(half);
+    const Tensor dy = normal({2, 40, 12}, 5);
+    const Outcome plain = pass(f, inputs, dy);
+    const Outcome again = pass([&](const auto& x) { return checkpoint(f, x); }, inputs, dy);
+    CHECK(same_bits(plain.y, again.y));
+    for (size_t i = 0; i < inputs.size(); ++i)
+      CHECK(same_bits(plain.gradients[i], again.gradients[i]));
+  }
 }
 
-TEST_CASE("bf16 compute: conv2d, with every kind of border, multiplies rounded inputs") {
+TEST_CASE("half compute: conv2d, with every kind of border, multiplies rounded inputs") {
   struct Case {
     int64_t in, out, kernel;
     Convolution conf;
@@ -101,45 +128,47 @@ TEST_CASE("bf16 compute: conv2d, with every kind of border, multiplies rounded i
     auto f = [&](const auto& x) { return conv2d(x[0], x[1], x[2], c.conf); };
     // ReLU's border may fall either way under rounding: away from 0 by the bias.
     const Tensor bias = c.conf.relu ? normal({c.out}, 3, Dtype::f32, 40) : normal({c.out}, 3);
-    check_rounding(
-        f, {normal({2, 70, 9, c.in}, 1), normal({c.out, c.in, c.kernel, c.kernel}, 2), bias},
-        {2, c.conf.halo_before + rows, 9, c.out});
+    for (Dtype half : kHalves) {
+      check_rounding(
+          half, f,
+          {normal({2, 70, 9, c.in}, 1), normal({c.out, c.in, c.kernel, c.kernel}, 2), bias},
+          {2, c.conf.halo_before + rows, 9, c.out});
+    }
   }
 }
 
-TEST_CASE("bf16 compute: few rows, f64 and whatever runs outside of the scope stay as they are") {
+TEST_CASE("half compute: few rows, f64 and whatever runs outside of the scope stay as they are") {
   const Tensor x = normal({8, 24}, 1), w = normal({6, 24}, 2);
   const Tensor before = linear(x, w, {});
   const Tensor exact = linear(x.to(Dtype::f64), w.to(Dtype::f64), {});
-  {
-    const ComputeType compute(Dtype::bf16);
-    CHECK(compute_type() == Dtype::bf16);
+  for (Dtype half : kHalves) {
+    const ComputeType compute(half);
+    CHECK(compute_type() == half);
     CHECK(same_bits(linear(x, w, {}), before));
     CHECK(same_bits(linear(x.to(Dtype::f64), w.to(Dtype::f64), {}), exact));
     {
       const ComputeType inner(Dtype::f32);
       CHECK(compute_type() == Dtype::f32);
     }
-    CHECK(compute_type() == Dtype::bf16);
+    CHECK(compute_type() == half);
   }
   CHECK(compute_type() == Dtype::f32);
-  CHECK_THROWS_AS(ComputeType(Dtype::f16), Error);
+  CHECK_THROWS_AS(ComputeType(Dtype::f64), Error);
 }
 
-TEST_CASE("bf16 compute: the same bits with any number of threads") {
-  const ComputeType compute(Dtype::bf16);
+TEST_CASE("half compute: the same bits with any number of threads") {
   const std::vector<Tensor> inputs = {normal({700, 96}, 1), normal({200, 96}, 2), normal({200}, 3)};
   const Tensor dy = normal({700, 200}, 4);
-  auto run = [&] {
-    return pass([](const auto& x) { return linear(x[0], x[1], x[2]); }, inputs, dy);
-  };
-  Outcome first;
-  for (int n : {1, 2, 3}) {
-    Threads set(n);
-    const Outcome out = run();
-    if (n == 1) first = out;
-    CHECK(same_bits(out.y, first.y));
-    for (size_t i = 0; i < 3; ++i) CHECK(same_bits(out.gradients[i], first.gradients[i]));
+  for (Dtype half : kHalves) {
+    const ComputeType compute(half);
+    Outcome first;
+    for (int n : {1, 2, 3}) {
+      Threads set(n);
+      const Outcome out = pass([](const auto& x) { return linear(x[0], x[1], x[2]); }, inputs, dy);
+      if (n == 1) first = out;
+      CHECK(same_bits(out.y, first.y));
+      for (size_t i = 0; i < 3; ++i) CHECK(same_bits(out.gradients[i], first.gradients[i]));
+    }
   }
 }
 

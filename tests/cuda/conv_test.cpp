@@ -13,7 +13,7 @@ struct Case {
   Convolution conf = {};
   std::vector<int64_t> lengths = {};
   bool lengths_on_device = false;
-  bool half = false;
+  Dtype half = Dtype::f32;  // of image and weights, where it is bf16 or f16
 };
 
 std::vector<Tensor> run(const Case& c, const On& on, Dtype dtype) {
@@ -22,7 +22,7 @@ std::vector<Tensor> run(const Case& c, const On& on, Dtype dtype) {
     conf.lengths = Tensor::from(c.lengths, {c.B});
     if (c.lengths_on_device) conf.lengths = on(conf.lengths);
   }
-  const Dtype in = c.half ? Dtype::bf16 : dtype;
+  const Dtype in = c.half == Dtype::f32 ? dtype : c.half;
   const int64_t rows = conf.halo_before + convolved_rows(c.rows_in, c.kT, conf) + conf.halo_after;
   Tensor x = on(normal({c.B, c.rows_in, c.W, c.C}, 1, dtype).to(in));
   Tensor w = on(normal({c.O, c.C, c.kT, c.kW}, 2, dtype).to(in));
@@ -43,7 +43,7 @@ std::vector<Tensor> run(const Case& c, const On& on, Dtype dtype) {
 }
 
 void try_case(const std::string& what, const Case& c) {
-  if (c.half) {
+  if (c.half != Dtype::f32) {
     compare(what, 2e-5, [&](const On& on) { return run(c, on, Dtype::f32); });
   } else {
     compare_both(what, [&](const On& on, Dtype dtype) { return run(c, on, dtype); });
@@ -78,8 +78,10 @@ TEST_CASE("cuda: convolution of padded sequences") {
     try_case("lengths, stride, halos", c);
     c.conf.row_stride = 4;
     try_case("lengths, rows of four tokens", c);
-    c.half = true;
-    try_case("lengths, bf16", c);
+    for (Dtype half : {Dtype::bf16, Dtype::f16}) {
+      c.half = half;
+      try_case(join("lengths, ", half), c);
+    }
   }
 }
 
@@ -90,6 +92,9 @@ TEST_CASE("cuda: convolution beyond one tile") {
            {.B = 2, .rows_in = 12, .W = 16, .C = 20, .O = 30, .conf = {.relu = true}});
   // Several runs of the weight gradient, the last one short.
   try_case("many rows", {.B = 3, .rows_in = 130, .W = 9, .C = 2, .O = 3, .lengths = {130, 0, 77}});
-  try_case("bf16",
-           {.B = 2, .rows_in = 20, .W = 8, .C = 18, .O = 20, .conf = {.relu = true}, .half = true});
+  for (Dtype half : {Dtype::bf16, Dtype::f16}) {
+    try_case(
+        name_of(half),
+        {.B = 2, .rows_in = 20, .W = 8, .C = 18, .O = 20, .conf = {.relu = true}, .half = half});
+  }
 }

@@ -113,13 +113,17 @@ TEST_CASE("cuda: batches of matrix products") {
              "an empty sum, cut");
 }
 
-TEST_CASE("cuda: products of bf16") {
-  for (bool mixed : {false, true}) {
+TEST_CASE("cuda: products of bf16 and f16, also with each other and with f32") {
+  const Dtype pairs[][2] = {{Dtype::bf16, Dtype::bf16},
+                            {Dtype::bf16, Dtype::f32},
+                            {Dtype::f16, Dtype::f16},
+                            {Dtype::f32, Dtype::f16},
+                            {Dtype::f16, Dtype::bf16}};
+  for (auto [left, right] : pairs) {
     for (bool tb : {false, true}) {
-      compare(join("bf16", mixed ? " x f32" : "", tb ? " tb" : ""), 2e-5, [&](const On& on) {
-        Tensor a = on(normal({2, 9, 21}, 2).to(Dtype::bf16));
-        Tensor b = normal(tb ? Shape{2, 13, 21} : Shape{2, 21, 13}, 3);
-        b = on(mixed ? b : b.to(Dtype::bf16));
+      compare(join(left, " x ", right, tb ? " tb" : ""), 2e-5, [&](const On& on) {
+        Tensor a = on(normal({2, 9, 21}, 2).to(left));
+        Tensor b = on(normal(tb ? Shape{2, 13, 21} : Shape{2, 21, 13}, 3).to(right));
         Tensor y = on(normal({2, 9, 13}, 1));
         BRINE_CALL(y, matmul, y, a, b, false, tb, 0.5, 1);
         return std::vector{y};
@@ -158,12 +162,14 @@ TEST_CASE("cuda: linear, with a bias, weights cut out of more, and few rows") {
       }
     }
   }
-  compare("linear bf16", 2e-5, [&](const On& on) {
-    Tensor x = on(normal({9, 21}, 1).to(Dtype::bf16)), w = on(normal({7, 21}, 2).to(Dtype::bf16));
-    Tensor b = on(normal({7}, 3)), y = Tensor::empty({9, 7}, Dtype::f32, x.device());
-    BRINE_CALL(x, linear, y, x, w, b);
-    return std::vector{y};
-  });
+  for (Dtype half : {Dtype::bf16, Dtype::f16}) {
+    compare(join("linear ", half), 2e-5, [&](const On& on) {
+      Tensor x = on(normal({9, 21}, 1).to(half)), w = on(normal({7, 21}, 2).to(half));
+      Tensor b = on(normal({7}, 3)), y = Tensor::empty({9, 7}, Dtype::f32, x.device());
+      BRINE_CALL(x, linear, y, x, w, b);
+      return std::vector{y};
+    });
+  }
 }
 
 TEST_CASE("cuda: a row of a thin product has the same bits among any others") {

@@ -53,6 +53,28 @@ TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
   }
 }
 
+TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, as on the cpu") {
+  if (!test::has_device()) return;
+  auto first_norm = [](const std::string& run) {
+    const std::string log = read_all(device_world().path(run + "/log.jsonl"));
+    CHECK(contains(log, "\"loss_scale\":65536.0") == contains(run, "-f16"));
+    return double(nlohmann::json::parse(log.substr(0, log.find('\n'))).at("gradient_norm"));
+  };
+  device_world().must(World::distill() + " --device cpu --out cpu-f32");
+  const double plain = first_norm("cpu-f32");
+  for (const std::string compute : {"bf16", "f16"}) {
+    INFO(compute);
+    const std::string how = World::distill() + " --compute " + compute + " --device ";
+    device_world().must(how + "cpu --out cpu-" + compute);
+    device_world().must(how + "cuda --out cuda-" + compute);
+    const double norm = first_norm("cpu-" + compute);
+    check_near("gradient norm", norm, first_norm("cuda-" + compute));
+    CHECK(std::fabs(norm - plain) > 1e-3 * plain);  // more than the two may be apart
+    check_near("student", perplexity("cpu-" + compute, "cpu"),
+               perplexity("cuda-" + compute, "cuda"));
+  }
+}
+
 TEST_CASE("cuda: generation and captures as on the cpu") {
   if (!test::has_device()) return;
   for (const char* model : {"teacher", "student"}) {

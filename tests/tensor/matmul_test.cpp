@@ -160,18 +160,21 @@ TEST_CASE("matmul over an empty inner size scales y alone") {
   CHECK(y.to_vector() == std::vector<double>(12, 0.0));
 }
 
-TEST_CASE("matmul takes bf16 and adds up in f32") {
-  for (int64_t K : {31, 257, 3001}) {
-    for (bool t : {false, true}) {
-      Tensor a = normal(t ? Shape{2, K, 33} : Shape{2, 33, K}, 1, Dtype::bf16);
-      Tensor b = normal(t ? Shape{2, 20, K} : Shape{2, K, 20}, 2, Dtype::bf16);
-      Tensor y = normal({2, 33, 20}, 3);
-      Expected e = naive(a, b, t, t, 0.5, 1, y);
-      cpu::matmul(y, a, b, t, t, 0.5, 1);
-      check_near(y, e, 2e-6);
-      Tensor mixed = Tensor::empty({2, 33, 20});
-      cpu::matmul(mixed, a.to(Dtype::f32), b, t, t, 1, 0);
-      check_near(mixed, naive(a, b, t, t, 1, 0, mixed), 2e-6);
+TEST_CASE("matmul takes bf16 and f16 and adds up in f32") {
+  for (Dtype half : {Dtype::bf16, Dtype::f16}) {
+    for (int64_t K : {31, 257, 3001}) {
+      for (bool t : {false, true}) {
+        INFO(half);
+        Tensor a = normal(t ? Shape{2, K, 33} : Shape{2, 33, K}, 1, half);
+        Tensor b = normal(t ? Shape{2, 20, K} : Shape{2, K, 20}, 2, half);
+        Tensor y = normal({2, 33, 20}, 3);
+        Expected e = naive(a, b, t, t, 0.5, 1, y);
+        cpu::matmul(y, a, b, t, t, 0.5, 1);
+        check_near(y, e, 2e-6);
+        Tensor mixed = Tensor::empty({2, 33, 20});
+        cpu::matmul(mixed, a.to(Dtype::f32), b, t, t, 1, 0);
+        check_near(mixed, naive(a, b, t, t, 1, 0, mixed), 2e-6);
+      }
     }
   }
 }

@@ -77,8 +77,8 @@ bool supported(const EmulatedOperation& op, const EmulatedLayout& a, const Emula
            op.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
   }
   const bool fast = op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  return op.scale == CUDA_R_32F && d.type == CUDA_R_32F &&
-         (a.type == CUDA_R_32F || (a.type == CUDA_R_16BF && !fast));
+  return op.scale == CUDA_R_32F && d.type == CUDA_R_32F && (a.type == CUDA_R_32F || !fast) &&
+         a.type != CUDA_R_64F;
 }
 
 // What an algorithm that reads vectors may count on: the buffer, the leading dimension and the
@@ -260,9 +260,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
              static_cast<const float*>(B), *b, *static_cast<const float*>(beta),
              static_cast<const float*>(C), *c, static_cast<float*>(D), *d);
   } else {
-    multiply(*op, s, *static_cast<const float*>(alpha), static_cast<const brine::bf16*>(A), *a,
-             static_cast<const brine::bf16*>(B), *b, *static_cast<const float*>(beta),
-             static_cast<const float*>(C), *c, static_cast<float*>(D), *d);
+    auto multiply_half = [&]<class T>() {
+      multiply(*op, s, *static_cast<const float*>(alpha), static_cast<const T*>(A), *a,
+               static_cast<const T*>(B), *b, *static_cast<const float*>(beta),
+               static_cast<const float*>(C), *c, static_cast<float*>(D), *d);
+    };
+    a->type == CUDA_R_16F ? multiply_half.template operator()<brine::f16>()
+                          : multiply_half.template operator()<brine::bf16>();
   }
   return CUBLAS_STATUS_SUCCESS;
 }
