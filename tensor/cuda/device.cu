@@ -14,7 +14,6 @@ namespace {
 struct Devices {
   std::mutex mutex;
   std::vector<cudaStream_t> streams;
-  std::vector<size_t> shared;  // see most_shared(); 0: not asked yet
 };
 
 Devices& devices() {
@@ -55,18 +54,12 @@ cudaStream_t stream() {
 }
 
 size_t most_shared() {
-  int index = 0;
+  int index = 0, bytes = 0;
   check_cuda(cudaGetDevice(&index), "cudaGetDevice");
-  Devices& all = devices();
-  std::lock_guard lock(all.mutex);
-  if (int(all.shared.size()) <= index) all.shared.resize(size_t(index) + 1, 0);
-  size_t& own = all.shared[size_t(index)];
-  if (own == 0) {
-    cudaDeviceProp p{};
-    check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
-    own = p.sharedMemPerBlockOptin;
-  }
-  return own;
+  // An attribute costs far less than all properties; asked at every launch that wants to know.
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+             "cudaDeviceGetAttribute");
+  return size_t(bytes);
 }
 
 int device_count() {
