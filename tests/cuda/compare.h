@@ -35,9 +35,9 @@ inline bool has_device() {
   return yes;
 }
 
-// While it lives, a block of the emulated device has no more shared memory than on the smallest that
-// the type must work on: compute capability 7.5, for f64, which tests alone use, 8.6. A GPU has what
-// it has.
+// While it lives, a block of the emulated device has no more shared memory than on the smallest
+// that the type must work on: compute capability 7.5, for f64, which tests alone use, 8.6. A GPU
+// has what it has.
 class SmallDevice {
  public:
   explicit SmallDevice(Dtype dtype) { setenv(kName, dtype == Dtype::f64 ? "99" : "64", 1); }
