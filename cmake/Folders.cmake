@@ -55,6 +55,10 @@ function(brine_link target)
   endif()
   if("tensor" IN_LIST ARGN AND NOT "tensor_emulated" IN_LIST ARGN)
     target_link_libraries(${target} PRIVATE ${brine_cuda})
+    if(BRINE_CUDA)  # where the libraries that are loaded by name may lie, beside the system's places
+      set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH "$ORIGIN/lib"
+                                                   "${CUDAToolkit_LIBRARY_DIR}")
+    endif()
   endif()
 endfunction()
 
@@ -99,7 +103,10 @@ if(BRINE_TESTS)
   target_link_libraries(tensor_emulated PUBLIC brine_flags Boost::context)
   target_include_directories(tensor_emulated BEFORE PRIVATE ${CMAKE_SOURCE_DIR}/tests/cuda/emulator)
   target_compile_definitions(tensor_emulated PRIVATE BRINE_EMULATED_CUDA=1)
-  target_compile_options(tensor_emulated PRIVATE -Wno-unknown-pragmas $<$<CONFIG:Release>:-O1>)
+  # A load of several numbers from an address that is no multiple of their size, and a step outside
+  # of an array in shared memory, end the program as a device would.
+  target_compile_options(tensor_emulated PRIVATE -Wno-unknown-pragmas $<$<CONFIG:Release>:-O1>
+                         -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error)
 endif()
 
 function(brine_program name)

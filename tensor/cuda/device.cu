@@ -10,18 +10,12 @@
 namespace brine::cuda {
 namespace {
 
-// What a device can do.
-struct Limits {
-  size_t shared = 0;  // see most_shared(); 0: not asked yet
-  bool tf32 = false;  // our kernels were compiled for tensor cores that multiply TF32
-};
-
 // One stream a device. Created with the first use, never destroyed: tensors with static lifetime
 // may be released after main.
 struct Devices {
   std::mutex mutex;
   std::vector<cudaStream_t> streams;
-  std::vector<Limits> limits;
+  std::vector<int> ptx_version;  // of our kernels' code there; 0: not asked yet
 };
 
 Devices& devices() {
@@ -61,33 +55,38 @@ cudaStream_t stream() {
   return own;
 }
 
+size_t most_shared() {
+  int index = 0, bytes = 0;
+  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  // An attribute costs far less than all properties; asked at every launch that wants to know.
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+             "cudaDeviceGetAttribute");
+  return size_t(bytes);
+}
+
 namespace {
 
 __global__ void probe_kernel() {}
 
-Limits limits() {
+}  // namespace
+
+bool tensor_cores() {
+  if (!tf32()) return false;
   int index = 0;
   check_cuda(cudaGetDevice(&index), "cudaGetDevice");
   Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  if (int(all.limits.size()) <= index) all.limits.resize(size_t(index) + 1);
-  Limits& own = all.limits[size_t(index)];
-  if (own.shared == 0) {
-    cudaDeviceProp p{};
-    check_cuda(cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
-    // A newer device may run code that was compiled for older ones.
+  if (int(all.ptx_version.size()) <= index) all.ptx_version.resize(size_t(index) + 1, 0);
+  int& own = all.ptx_version[size_t(index)];
+  if (own == 0) {
+    // A device runs code that was compiled for older ones, too.
     cudaFuncAttributes compiled{};
     check_cuda(cudaFuncGetAttributes(&compiled, (const void*)probe_kernel),
                "cudaFuncGetAttributes");
-    own = {p.sharedMemPerBlockOptin, compiled.ptxVersion >= 80};
+    own = compiled.ptxVersion;
   }
-  return own;
+  return own >= 80;
 }
-
-}  // namespace
-
-size_t most_shared() { return limits().shared; }
-bool tensor_cores() { return tf32() && limits().tf32; }
 
 int device_count() {
   int n = 0;

@@ -68,11 +68,11 @@ __device__ void add_products(Scores<T>& own, Scores<T>& rest, const T* own_weigh
   for (int key = 0; key < kSide; key += 4) {
     Four<T> v[4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) v[e] = four_at(values + (key + e) * kPitch + column);
+    for (int e = 0; e < 4; ++e) v[e] = four_at(values + (key + e) * kPitch<T> + column);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const Four<T> p = four_at(own_weights + tile_row(i) * kPitch + key);
-      const Four<T> r = four_at(rest_weights + tile_row(i) * kPitch + key);
+      const Four<T> p = four_at(own_weights + tile_row(i) * kPitch<T> + key);
+      const Four<T> r = four_at(rest_weights + tile_row(i) * kPitch<T> + key);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
 #pragma unroll
@@ -90,8 +90,8 @@ template <class T>
 __device__ void add_transposed(Scores<T>& out, const T* weights, const T* values) {
 #pragma unroll 4
   for (int row = 0; row < kSide; ++row) {
-    const Four<T> p = four_at(weights + row * kPitch + 4 * tile_y());
-    const Four<T> v = four_at(values + row * kPitch + 4 * tile_x());
+    const Four<T> p = four_at(weights + row * kPitch<T> + 4 * tile_y());
+    const Four<T> v = four_at(values + row * kPitch<T> + 4 * tile_x());
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -117,8 +117,9 @@ __device__ void write_tile(T* y, const Scores<T>& out, int64_t rows, int64_t d, 
 // stats [rows, 2] = {mass, mean}. blockIdx.y counts pieces of 64 columns of d.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) prob_loss_dq_kernel(T* dq, T* stats, Job<T> job) {
-  T* tiles = dynamic_shared<T>();
-  T *keys = tiles + kTileSize, *own = keys + kTileSize, *rest = own + kTileSize;
+  // Once the scores are made, the queries' tile is free for what is made of them.
+  T *tiles = dynamic_shared<T>(), *own = tiles;
+  T *keys = tiles + kTileSize<T>, *rest = keys + kTileSize<T>;
   const RowTile at = last_tiles_first(job.widths, job.heads, job.H);
   const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows;
   const Weights<T> weights(job, at.b);
@@ -137,6 +138,7 @@ __global__ void __launch_bounds__(kTileThreads) prob_loss_dq_kernel(T* dq, T* st
         t[i][j] = weights.square * off - weights.kl * t[i][j];
       }
     }
+    __syncthreads();  // the tile of the queries may still be read
     store_tile(own, a);
     store_tile(rest, t);
     __syncthreads();
@@ -145,7 +147,6 @@ __global__ void __launch_bounds__(kTileThreads) prob_loss_dq_kernel(T* dq, T* st
       __syncthreads();
     }
     add_products(sum_own, sum_rest, own, rest, keys);
-    __syncthreads();  // the next tiles go to the same places
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -165,8 +166,8 @@ __global__ void __launch_bounds__(kTileThreads) prob_loss_dq_kernel(T* dq, T* st
 template <class T>
 __global__ void __launch_bounds__(kTileThreads)
     prob_loss_dk_kernel(T* dk, const T* stats, Job<T> job) {
-  T* tiles = dynamic_shared<T>();
-  T* gradient = tiles + 2 * kTileSize;
+  // Once the scores are made, the keys' tile is free for what is made of them.
+  T *tiles = dynamic_shared<T>(), *gradient = tiles + kTileSize<T>;
   const int64_t tile = int64_t(blockIdx.x) / job.heads, key0 = tile * kSide;
   const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows;
   const int64_t bh = int64_t(blockIdx.x) % job.heads, b = bh / job.H;
@@ -190,6 +191,7 @@ __global__ void __launch_bounds__(kTileThreads)
         a[i][j] = weights.kl * (mass * own - their) + weights.square * own * (own - their - mean);
       }
     }
+    __syncthreads();  // the tile of the keys may still be read
     store_tile(gradient, a);
     __syncthreads();
     if (job.d > kSide) {
@@ -197,7 +199,6 @@ __global__ void __launch_bounds__(kTileThreads)
       __syncthreads();
     }
     add_transposed(out, gradient, tiles);
-    __syncthreads();  // the next tiles go to the same places
   }
   write_tile(dk + (bh * rows + key0) * job.d, out, rows - key0, job.d, c0);
 }
@@ -228,9 +229,9 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
                      .scale = T(scale),
                      .weights = weights.data<double>()};
     const dim3 grid(blocks_for(blocks, 1), unsigned(tiles_of(d)));
-    launch("prob_loss_backward", prob_loss_dq_kernel<T>, grid, dim3(kTileThreads), tile_bytes<T>(4),
+    launch("prob_loss_backward", prob_loss_dq_kernel<T>, grid, dim3(kTileThreads), tile_bytes<T>(3),
            dq.data<T>(), stats.data<T>(), job);
-    launch("prob_loss_backward", prob_loss_dk_kernel<T>, grid, dim3(kTileThreads), tile_bytes<T>(3),
+    launch("prob_loss_backward", prob_loss_dk_kernel<T>, grid, dim3(kTileThreads), tile_bytes<T>(2),
            dk.data<T>(), stats.data<T>(), job);
   });
 }

@@ -13,8 +13,12 @@ namespace brine::cuda {
 constexpr int kSide = 64;
 constexpr int kTileThreads = 256;
 constexpr int kRowLanes = 16;      // threads that share rows
-constexpr int kPitch = kSide + 4;  // of a tile in shared memory: fours stay aligned, banks differ
-constexpr int kTileSize = kSide * kPitch;
+// Of a row of a tile in shared memory: 16 bytes more than it needs, so that fours stay aligned and
+// rows begin in different banks.
+template <class T>
+constexpr int kPitch = kSide + 16 / int(sizeof(T));
+template <class T>
+constexpr int kTileSize = kSide * kPitch<T>;
 
 template <class T>
 using Scores = T[4][4];  // [i][j] of a thread
@@ -60,13 +64,13 @@ __device__ void load_tile(T* tile, const T* x, int64_t rows, int64_t d, int64_t 
       const int r = e / (kSide / 4), c = e % (kSide / 4) * 4;
       Four<T> piece{};
       if (r < rows) piece = four_at(x + r * d + c0 + c);
-      *reinterpret_cast<Four<T>*>(tile + r * kPitch + c) = piece;
+      *reinterpret_cast<Four<T>*>(tile + r * kPitch<T> + c) = piece;
     }
     return;
   }
   for (int e = int(threadIdx.x); e < kSide * kSide; e += kTileThreads) {
     const int r = e / kSide, c = e % kSide;
-    tile[r * kPitch + c] = r < rows && c0 + c < d ? x[r * d + c0 + c] : T(0);
+    tile[r * kPitch<T> + c] = r < rows && c0 + c < d ? x[r * d + c0 + c] : T(0);
   }
 }
 
@@ -77,10 +81,10 @@ __device__ void add_dots(Scores<T>& scores, const T* a, const T* b, int columns)
   for (int c = 0; c < columns; c += 4) {
     Four<T> p[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) p[i] = four_at(a + tile_row(i) * kPitch + c);
+    for (int i = 0; i < 4; ++i) p[i] = four_at(a + tile_row(i) * kPitch<T> + c);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const Four<T> r = four_at(b + tile_key(j) * kPitch + c);
+      const Four<T> r = four_at(b + tile_key(j) * kPitch<T> + c);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -103,9 +107,9 @@ __device__ void score_tile(Scores<T>& scores, T* tiles, const T* q, int64_t rows
   for (int64_t c0 = 0; c0 < d; c0 += kSide) {
     __syncthreads();  // the tiles may still be read
     load_tile(tiles, q, rows, d, c0);
-    load_tile(tiles + kTileSize, k, keys, d, c0);
+    load_tile(tiles + kTileSize<T>, k, keys, d, c0);
     __syncthreads();
-    add_dots(scores, tiles, tiles + kTileSize, d - c0 < kSide ? int(d - c0) : kSide);
+    add_dots(scores, tiles, tiles + kTileSize<T>, d - c0 < kSide ? int(d - c0) : kSide);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -120,7 +124,7 @@ __device__ inline void store_tile(T* tile, const Scores<T>& x) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) tile[tile_row(i) * kPitch + tile_key(j)] = x[i][j];
+    for (int j = 0; j < 4; ++j) tile[tile_row(i) * kPitch<T> + tile_key(j)] = x[i][j];
   }
 }
 
@@ -215,9 +219,13 @@ __device__ inline RowTile last_tiles_first(const Widths& widths, int64_t heads, 
 }
 
 inline int64_t tiles_of(int64_t rows) { return (rows + kSide - 1) / kSide; }
+
+// Shared memory of a block. Every device has room for it: 64 KB, and those that f64 is tested on
+// 99 KB, which three tiles of it fill to the last byte.
 template <class T>
 constexpr size_t tile_bytes(int tiles) {
-  return size_t(tiles) * kTileSize * sizeof(T);
+  return size_t(tiles) * kTileSize<T> * sizeof(T);
 }
+static_assert(tile_bytes<float>(3) <= 64 * 1024 && tile_bytes<double>(3) <= 99 * 1024);
 
 }  // namespace brine::cuda

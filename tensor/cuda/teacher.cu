@@ -94,8 +94,7 @@ template <class T>
 __global__ void __launch_bounds__(kTileThreads)
     summarize_kernel(T* tau, T* t_log_t, T* t_square, TeacherView<T> teacher, Widths widths,
                      int64_t heads, int64_t H, int64_t K) {
-  T* tiles = dynamic_shared<T>();
-  T* shown = tiles + 2 * kTileSize;
+  T *tiles = dynamic_shared<T>(), *shown = tiles;  // the queries' tile, once the scores are made
   const RowTile at = last_tiles_first(widths, heads, H);
   const int64_t own = threadIdx.x / kParts, rows = widths.rows;
   const int64_t w = widths(at.b, at.first + own);
@@ -110,10 +109,10 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int64_t key0 = 0; key0 < at.keys; key0 += kSide) {
     Scores<T> t;
     teacher_tile(t, sums, tiles, teacher, at, key0, lse);
-    __syncthreads();  // the tile before may still be summed
+    __syncthreads();  // the tile before may still be summed, the queries' be read
     store_tile(shown, t);
     __syncthreads();
-    if (own < at.rows) add_columns(mine, shown + own * kPitch, w, key0, K);
+    if (own < at.rows) add_columns(mine, shown + own * kPitch<T>, w, key0, K);
   }
   sums.write(t_log_t, t_square, at, rows);
 }
@@ -127,7 +126,7 @@ void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibil
   const DeviceWidths widths(see, rows, summary.tau.device());
   dispatch_float(summary.tau.dtype(), [&]<class T>() {
     launch("summarize_teacher", summarize_kernel<T>, dim3(blocks_for(blocks, 1)),
-           dim3(kTileThreads), tile_bytes<T>(3), summary.tau.data<T>(), summary.t_log_t.data<T>(),
+           dim3(kTileThreads), tile_bytes<T>(2), summary.tau.data<T>(), summary.t_log_t.data<T>(),
            summary.t_square.data<T>(), TeacherView<T>(teacher, rows), widths.get(), B * H, H, K);
   });
 }

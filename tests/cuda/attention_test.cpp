@@ -49,6 +49,7 @@ Passed run(const Case& c, const On& on, Dtype dtype, const Inputs& in, const Ten
 
 void compare_methods(Dtype dtype, double tolerance) {
   if (!has_device()) return;
+  const SmallDevice small(dtype);
   int made = 0;
   for (const Case& c : cases()) {
     std::string what = c.name + (c.causal ? ", causal" : ", bidirectional");

@@ -58,6 +58,7 @@ TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that holds
   const double scale = 1 / std::sqrt(double(d));
   for (bool causal : {true, false}) {
     for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
+      const SmallDevice small(dtype);
       Visibility see{causal, Tensor::from(std::vector<int64_t>{100}, {1})};
       compare(join("prob_loss near ", dtype), dtype == Dtype::f32 ? 2e-3 : 1e-9, [&](const On& on) {
         const Shape shape{B, H, T, d};

@@ -1,4 +1,5 @@
-// The whole program with its models on the device: what it prints and writes, against --device cpu.
+// The whole program with its models on the device, one of the smallest where it is emulated: what
+// it prints and writes, against --device cpu.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -37,6 +38,7 @@ double perplexity(const std::string& model, const std::string& device) {
 
 TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
   if (!test::has_device()) return;
+  const test::SmallDevice small(Dtype::f32);
   device_world().must(World::train() + " --device cpu --out teacher-cpu");
   check_near("teacher", perplexity("teacher-cpu", "cpu"), perplexity("teacher", "cuda"));
   check_near("teacher elsewhere", perplexity("teacher", "cpu"), perplexity("teacher", "cuda"));
@@ -77,6 +79,7 @@ TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, 
 
 TEST_CASE("cuda: generation and captures as on the cpu") {
   if (!test::has_device()) return;
+  const test::SmallDevice small(Dtype::f32);
   for (const char* model : {"teacher", "student"}) {
     INFO(model);
     const std::string call = std::string("generate --model ") + model +

@@ -36,6 +36,7 @@ void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dty
   };
   const FlatCsr csr = mask(2), best = mask(3);
   const Shape shape{c.B, c.H, c.T, 6};
+  const SmallDevice small(dtype);
   compare(what, dtype == Dtype::f32 ? 2e-6 : 1e-12, [&](const On& on) {
     TeacherAttention teacher;
     if (has_map) teacher.map = on(map_of(c, dtype));

@@ -1,8 +1,9 @@
 // The part of the CUDA runtime that tensor/cuda/ uses, on the CPU: the blocks of a grid run one
 // after the other, the threads of a block as fibers that change at barriers. What it checks beyond
-// results: that all threads of a block reach the same barriers, and that the host never touches the
-// memory of the device (it is out of reach while no kernel runs). The allocator's guard bands show
-// kernels that leave their blocks.
+// results: that all threads of a block reach the same barriers, that the host never touches the
+// memory of the device (it is out of reach while no kernel runs) and hands kernels no address of
+// its own, and what a device refuses of a launch. The allocator's guard bands show kernels that
+// leave their blocks, a band behind the dynamic shared memory those that leave that.
 #pragma once
 
 #include <cmath>
@@ -38,7 +39,8 @@ enum cudaError_t {
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
-  cudaErrorNoKernelImageForDevice = 209
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorIllegalAddress = 700
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice = 1,
@@ -47,6 +49,7 @@ enum cudaMemcpyKind {
 };
 enum { cudaStreamNonBlocking = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 struct EmulatedStream;
 using cudaStream_t = EmulatedStream*;
 struct cudaLaunchConfig_t {
@@ -56,7 +59,7 @@ struct cudaLaunchConfig_t {
 };
 struct cudaDeviceProp {
   char name[256];
-  size_t totalGlobalMem, sharedMemPerBlockOptin;
+  size_t totalGlobalMem;
   int major, minor, multiProcessorCount, l2CacheSize;
 };
 
@@ -71,6 +74,7 @@ cudaError_t cudaGetDevice(int* index);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int index);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
@@ -83,16 +87,31 @@ inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
   *of = {90};
   return cudaSuccess;
 }
-inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
-  return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
-}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes);
 
 namespace emulator {
 
 // Index in its block of the thread that runs. Set by the scheduler at every change.
 extern thread_local int thread_index;
 
-cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel);
+// Runs the body of a kernel, which is known by its address, as cudaLaunchKernelEx() would.
+cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
+                const std::function<void()>& body);
+// Whether there is an address of the host among the words.
+bool holds_host_address(const void* words, size_t bytes);
+// The same of an argument, whose padding may hold anything; false where the compiler cannot clear
+// it.
+template <class T>
+bool has_host_address([[maybe_unused]] T& argument) {
+  // An empty one may lie where another begins: none of its bytes are its own.
+  if constexpr (std::is_empty_v<T>) return false;
+#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&argument);
+  return holds_host_address(&argument, sizeof argument);
+#else
+  return false;
+#endif
+}
 // Makes the device's memory reachable for the host too while it lives (fake libraries run there).
 struct Reach {
   Reach();
@@ -125,8 +144,13 @@ extern thread_local dim3 blockDim, gridDim;
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...),
                                A&&... args) {
+  static_assert((std::is_trivially_copyable_v<P> && ...), "arguments are copied by their bytes");
   std::tuple<P...> held{P(args)...};
-  return emulator::run(*config, [&] { std::apply(kernel, held); });
+  const bool host =
+      std::apply([](P&... x) { return (emulator::has_host_address(x) || ...); }, held);
+  if (host) return cudaErrorIllegalAddress;
+  return emulator::run(*config, reinterpret_cast<const void*>(kernel),
+                       [&] { std::apply(kernel, held); });
 }
 
 inline void __syncthreads() { emulator::block_barrier(); }

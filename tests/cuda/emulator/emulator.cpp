@@ -11,9 +11,18 @@
 #include <mutex>
 #include <vector>
 
+namespace emulator {
+namespace {
+constexpr size_t kUnasked = 48 * 1024;     // dynamic shared memory that no kernel need ask for
+constexpr size_t kMostShared = 227 * 1024;  // of a block of the device that is emulated
+constexpr size_t kBand = 1024;              // behind it, where nothing may be written
+}  // namespace
+}  // namespace emulator
+
 namespace brine::cuda {
 // Dynamic shared memory, as tensor/cuda/common.cuh names it.
-thread_local __attribute__((aligned(16))) unsigned char brine_shared[227 * 1024];
+thread_local __attribute__((
+    aligned(16))) unsigned char brine_shared[emulator::kMostShared + emulator::kBand];
 }  // namespace brine::cuda
 
 // The code that g++ calls before the first use of brine_shared where it is declared in a function,
@@ -54,6 +63,32 @@ Arena& arena() {
     return made;
   }();
   return *a;
+}
+
+bool on_device(const void* p) {
+  const auto at = reinterpret_cast<uintptr_t>(p), base = reinterpret_cast<uintptr_t>(arena().base);
+  return at >= base && at < base + kArena;
+}
+
+// Shared memory that a block may have. Tests make it that of smaller devices, in KB.
+size_t most_shared() {
+  const char* smaller = std::getenv("BRINE_EMULATED_SHARED_KB");
+  return smaller ? size_t(std::atoi(smaller)) * 1024 : kMostShared;
+}
+
+// What kernels have asked for beyond what they have unasked.
+struct Granted {
+  std::mutex mutex;
+  std::map<const void*, size_t> bytes;
+};
+Granted& granted() {
+  static Granted* all = new Granted;
+  return *all;
+}
+bool is_granted(const void* kernel, size_t bytes) {
+  if (bytes <= kUnasked) return true;
+  std::lock_guard lock(granted().mutex);
+  return bytes <= granted().bytes[kernel];
 }
 
 void protect(Arena& a, int how) {
@@ -239,18 +274,34 @@ void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   }
 }
 
-cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& kernel) {
+bool holds_host_address(const void* words, size_t bytes) {
+  for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
+    void* word;
+    std::memcpy(&word, static_cast<const char*>(words) + at, sizeof word);
+    const auto address = reinterpret_cast<uintptr_t>(word);
+    // Sizes are smaller, floating-point numbers larger than the addresses of programs.
+    if (address >> 40 == 0 || address >> 47 != 0 || on_device(word)) continue;
+    unsigned char in_memory;
+    if (mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &in_memory) == 0) return true;
+  }
+  return false;
+}
+
+cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
+                const std::function<void()>& body) {
   const dim3 g = config.gridDim, b = config.blockDim;
+  const size_t shared = config.dynamicSmemBytes;
   const size_t threads = size_t(b.x) * b.y * b.z;
   if (threads == 0 || threads > 1024 || b.z > 64 || g.x == 0 || g.y == 0 || g.z == 0 ||
-      g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu || config.dynamicSmemBytes > 227 * 1024) {
+      g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu) {
     return cudaErrorInvalidConfiguration;
   }
+  if (!is_granted(kernel, shared) || !config.stream) return cudaErrorInvalidValue;
   Reach reach;
   const size_t blocks = size_t(g.x) * g.y * g.z, warps = (threads + 31) / 32;
   blockDim = b;
   gridDim = g;
-  block.kernel = &kernel;
+  block.kernel = &body;
   block.slots.assign(warps * 2 * 32 * 16, 0);
   // The order of the blocks and of the threads in them; by chance, or a loop over two kernels would
   // run each in one order only.
@@ -263,8 +314,12 @@ cudaError_t run(const cudaLaunchConfig_t& config, const std::function<void()>& k
     block.of_thread.assign(threads, nullptr);
     block.turns.assign(threads, 0);
     block.at_block = block.done = 0;
-    std::memset(brine::cuda::brine_shared, 0xff, config.dynamicSmemBytes);
+    unsigned char* memory = brine::cuda::brine_shared;
+    std::memset(memory, 0xff, shared + kBand);
     run_block(backwards);
+    const bool whole = std::all_of(memory + shared, memory + shared + kBand,
+                                   [](unsigned char byte) { return byte == 0xff; });
+    if (!whole) die("something wrote behind the dynamic shared memory");
   }
   return cudaSuccess;
 }
@@ -282,6 +337,8 @@ const char* cudaGetErrorString(cudaError_t status) {
       return "out of memory";
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
+    case cudaErrorIllegalAddress:
+      return "an argument has an address of the host";
     default:
       return "invalid argument";
   }
@@ -292,7 +349,17 @@ cudaError_t cudaGetDevice(int* index) { return *index = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"emulated device", emulator::kArena, 227 * 1024, 9, 0, 4, 1 << 20};
+  *p = {"emulated device", emulator::kArena, 9, 0, 4, 1 << 20};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = int(emulator::most_shared());
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes) {
+  if (bytes < 0 || size_t(bytes) > emulator::most_shared()) return cudaErrorInvalidValue;
+  std::lock_guard lock(emulator::granted().mutex);
+  emulator::granted().bytes[kernel] = size_t(bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -334,13 +401,18 @@ cudaError_t cudaMallocHost(void** block, size_t bytes) {
   *block = std::malloc(bytes);
   return *block ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
-                            cudaStream_t) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (!stream || emulator::on_device(to) != (kind != cudaMemcpyDeviceToHost) ||
+      emulator::on_device(from) != (kind != cudaMemcpyHostToDevice)) {
+    return cudaErrorInvalidValue;
+  }
   emulator::Reach reach;
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
+  if (!stream || !emulator::on_device(to)) return cudaErrorInvalidValue;
   emulator::Reach reach;
   std::memset(to, byte, bytes);
   return cudaSuccess;
