@@ -24,8 +24,8 @@ BRINE_KERNEL(masked_softmax, Tensor y, Tensor x, Tensor mask, double scale)
 // be bf16 or f16, both (then the rest is f32).
 BRINE_KERNEL(sparse_attention, Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr,
              double scale)
-// Any of dq, dk, dv may be undefined (not wanted). q, k and v may be bf16 or f16, all three (then the
-// rest is f32); dv then sums rows of dy rounded to that type.
+// Any of dq, dk, dv may be undefined (not wanted). q, k and v may be bf16 or f16, all three (then
+// the rest is f32); dv then sums rows of dy rounded to that type.
 BRINE_KERNEL(sparse_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q,
              Tensor k, Tensor v, Tensor p, FlatCsr csr, double scale)
 
