@@ -68,6 +68,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   set_threads(int(everywhere.threads));
   set_default_device(chosen_device(everywhere.device));
   cuda::set_tf32(everywhere.compute == "tf32");
+  if (everywhere.cudnn == "off") cuda::set_cudnn(false);
   const ComputeType compute(everywhere.compute == "bf16" ? Dtype::bf16 : Dtype::f32);
   return body.run(
       {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
@@ -102,6 +103,9 @@ void Everywhere::describe(nn::Schema& s) {
           {.transient = true});
   s.choice("compute", compute, {"f32", "tf32", "bf16"},
            "What layers and convolutions multiply; sums are f32 all the same. tf32: on a GPU");
+  s.choice("cudnn", cudnn, {"auto", "off"},
+           "Whether convolutions and attention in 16 bits on a GPU go to cuDNN where it is found",
+           {.transient = true});
 }
 
 void keep_configuration(const RunContext& context, const std::string& directory) {

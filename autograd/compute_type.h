@@ -7,9 +7,9 @@
 
 namespace brine {
 
-// While one lives, linear(), linear_pair() and conv2d() of this thread take their f32
-// inputs rounded to bf16 and add in f32, forward and backward; kept activations take half the
-// memory. Softmax, norms, losses, running sums and the sparse path are as ever. With f32, or
+// While one lives, linear(), linear_pair(), conv2d() and flash_attention() of this thread take
+// their f32 inputs rounded to bf16 and add in f32, forward and backward; kept activations take half
+// the memory. Softmax, norms, losses, running sums and the sparse path are as ever. With f32, or
 // without one, nothing is rounded. f64 is never touched.
 class ComputeType {
  public:

@@ -2,7 +2,7 @@
 // of the places around every position with the weights, gathered tile by tile.
 #include "tensor/cuda/conv.cuh"
 
-#include "tensor/cuda/cudnn.h"
+#include "tensor/cuda/fused.h"
 
 namespace brine::cuda {
 namespace {
@@ -226,7 +226,7 @@ void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s)
 }  // namespace
 
 void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
-  if (cudnn_conv2d(y, x, w, b, conf)) return;
+  if (fused_conv2d(y, x, w, b, conf)) return;
   const OnDevice lengths(conf.lengths, x.device());
   const ConvSizes s(x, w, conf, lengths);
   if (x.dtype() == Dtype::bf16) return forward<bf16, float>(y, x, w, b, s);
@@ -238,7 +238,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
   // The lengths go to the device once.
   if (conf.lengths.defined()) conf.lengths = conf.lengths.to(x.device());
   const OnDevice lengths(conf.lengths, x.device());
-  if (dx.defined() && !cudnn_data_gradient(dx, dy, x, w, y, conf)) {
+  if (dx.defined() && !fused_data_gradient(dx, dy, x, w, y, conf)) {
     const ConvSizes s(x, w, conf, lengths);
     if (w.dtype() == Dtype::bf16) {
       data_gradient<bf16, float>(dx, dy, w, y, s);
@@ -246,7 +246,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
       dispatch_float(w.dtype(), [&]<class T>() { data_gradient<T>(dx, dy, w, y, s); });
     }
   }
-  if (dw.defined() && cudnn_weight_gradient(dw, dy, x, w, y, conf)) dw = Tensor();
+  if (dw.defined() && fused_weight_gradient(dw, dy, x, w, y, conf)) dw = Tensor();
   if (dw.defined() || db.defined()) conv2d_weight_gradient(dw, db, dy, x, w, y, conf);
 }
 
