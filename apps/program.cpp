@@ -75,6 +75,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   const bool tf32 = everywhere.compute == "tf32";
   if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 as it is");
   cuda::set_tf32(everywhere.compute != "f32");  // what is left in f32 under 16 bits, too
+  if (everywhere.cudnn == "off") cuda::set_cudnn(false);
   const ComputeType compute(compute_dtype(everywhere.compute));
   return body.run(
       {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
@@ -110,6 +111,9 @@ void Everywhere::describe(nn::Schema& s) {
   s.choice("compute", compute, {"f32", "tf32", "bf16", "f16"},
            "What layers and convolutions multiply; sums are f32 all the same. tf32: on a GPU. f16: "
            "training scales its gradients (loss_scale)");
+  s.choice("cudnn", cudnn, {"auto", "off"},
+           "Whether convolutions and attention in 16 bits on a GPU go to cuDNN where it is found",
+           {.transient = true});
 }
 
 void keep_configuration(const RunContext& context, const std::string& directory) {

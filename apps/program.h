@@ -17,6 +17,7 @@ struct Everywhere {
   int64_t seed = 1;
   std::string compute = "f32";
   std::string device = "auto";
+  std::string cudnn = "auto";
   void describe(nn::Schema& s);
 };
 

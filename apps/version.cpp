@@ -68,7 +68,7 @@ std::string version_text() {
       dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
       "\nOpenMP        ", _OPENMP, "\nthreads       ", threads(), "\nCPU has       ",
       cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels,
-      "\nGPU           ", gpu_line(), "\n");
+      "\nGPU           ", gpu_line(), "\ncuDNN         ", cuda::cudnn_version(), "\n");
 }
 
 }  // namespace brine

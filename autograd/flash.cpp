@@ -1,6 +1,7 @@
 // Exact attention without a map: what stays for the backward is the output and two numbers a row.
 #include <cmath>
 
+#include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "tensor/cost_meter.h"
 #include "tensor/csr.h"
@@ -31,7 +32,9 @@ Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   }
   check_visibility("flash_attention", see, q.dim(0), q.dim(2));
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
-  Tensor xq = q.detach().contiguous(), xk = k.detach().contiguous(), xv = v.detach().contiguous();
+  const ProductInput taken{product_type(q.dtype())};
+  Tensor xq = taken(q.detach().contiguous()), xk = taken(k.detach().contiguous()),
+         xv = taken(v.detach().contiguous());
   Visibility kept = see;
   if (see.lengths.defined()) kept.lengths = see.lengths.detach().contiguous();
   Tensor y = Tensor::empty({B, T, H * d}, q.dtype(), q.device());
@@ -41,10 +44,11 @@ Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   BRINE_CALL(xq, flash_attention, y, lse, xq, xk, xv, kept, scale);
   return record("flash_attention", y, {q, k, v},
                 [=](const Tensor& dy, Gradients& grads) {
-                  auto fresh = [&](int input, const Tensor& x) {
-                    return grads.wanted(input) ? Tensor::like(x) : Tensor();
+                  auto fresh = [&](int input) {
+                    return grads.wanted(input) ? Tensor::empty(xq.shape(), dy.dtype(), dy.device())
+                                               : Tensor();
                   };
-                  Tensor dq = fresh(0, xq), dk = fresh(1, xk), dv = fresh(2, xv);
+                  Tensor dq = fresh(0), dk = fresh(1), dv = fresh(2);
                   BRINE_CALL(xq, flash_attention_backward, dq, dk, dv, dy, xq, xk, xv, y, lse, kept,
                              scale);
                   if (dq.defined()) grads.set(0, dq);

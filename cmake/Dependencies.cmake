@@ -115,19 +115,21 @@ if(BRINE_CUDA)
   endif()
   find_package(CUDAToolkit REQUIRED)
   add_library(brine_cuda_libraries INTERFACE)
-  # cuBLASLt is loaded when it is needed (tensor/cuda/loader).
+  # cuBLASLt and cuDNN are loaded when they are needed (tensor/cuda/loader, tensor/cuda/cudnn).
   target_link_libraries(brine_cuda_libraries INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
-  if(BRINE_CUDNN)
-    find_path(BRINE_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-    find_library(BRINE_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
-    if(NOT BRINE_CUDNN_INCLUDE OR NOT BRINE_CUDNN_LIBRARY)
-      message(FATAL_ERROR "brine: cuDNN was not found; set BRINE_CUDNN_INCLUDE and BRINE_CUDNN_LIBRARY")
-    endif()
-    target_include_directories(brine_cuda_libraries SYSTEM INTERFACE ${BRINE_CUDNN_INCLUDE})
-    target_compile_definitions(brine_cuda_libraries INTERFACE BRINE_CUDNN=1)
-    target_link_libraries(brine_cuda_libraries INTERFACE ${BRINE_CUDNN_LIBRARY})
-  endif()
   message(STATUS "brine: CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 else()
   message(STATUS "brine: no CUDA kernels (nvcc was not found, or BRINE_CUDA is OFF)")
+endif()
+
+# cuDNN: its headers, and CUDA's that they include. The library is looked for when it is needed.
+find_path(BRINE_CUDA_INCLUDE cuda_runtime_api.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+          PATHS /usr/local/cuda/include)
+find_path(BRINE_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+          PATHS /usr/local/cuda/include)
+if(NOT BRINE_CUDA_INCLUDE)
+  unset(BRINE_CUDNN_INCLUDE CACHE)
+endif()
+if(BRINE_CUDA AND NOT BRINE_CUDNN_INCLUDE)
+  message(STATUS "brine: no cuDNN (its headers were not found; BRINE_CUDNN_INCLUDE names their folder)")
 endif()

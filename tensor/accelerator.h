@@ -37,6 +37,12 @@ void system_fill(void* block, unsigned char byte, size_t bytes, int index);
 // cores multiply. Off at start; for the whole process.
 void set_tf32(bool on);
 
+// Whether convolutions and attention in 16 bits may go to cuDNN. On at start; for the whole
+// process.
+void set_cudnn(bool on);
+// "9.19.0", or why none is used: "none: libcudnn.so.9: cannot open ...". Looks for it.
+std::string cudnn_version();
+
 // To the device, in the order of its stream: `from` may be changed when this returns.
 void upload(void* to, const void* from, size_t bytes, Device device);
 // From the device: waits until everything asked for before is done.

@@ -115,6 +115,10 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
 
 void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility see,
                      double scale) {
+  if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
+    return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), see,
+                           scale);
+  }
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   const int64_t tiles = (T + kQueries - 1) / kQueries;
   const RowWidths widths(see, T);

@@ -197,6 +197,10 @@ T* data_or_null(const Tensor& t) {
 
 void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
                               Tensor v, Tensor y, Tensor lse, Visibility see, double scale) {
+  if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
+    return flash_attention_backward(dq, dk, dv, dy, q.to(Dtype::f32), k.to(Dtype::f32),
+                                    v.to(Dtype::f32), y, lse, see, scale);
+  }
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   dispatch_float(q.dtype(), [&]<class R>() {
     const int64_t tiles = (T + kKeys - 1) / kKeys;

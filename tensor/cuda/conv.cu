@@ -2,7 +2,7 @@
 // of the places around every position with the weights, gathered tile by tile.
 #include "tensor/cuda/conv.cuh"
 
-#include "tensor/cuda/cudnn.h"
+#include "tensor/cuda/fused.h"
 
 namespace brine::cuda {
 namespace {
@@ -226,7 +226,7 @@ void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s)
 }  // namespace
 
 void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
-  if (cudnn_conv2d(y, x, w, b, conf)) return;
+  if (fused_conv2d(y, x, w, b, conf)) return;
   const OnDevice lengths(conf.lengths, x.device());
   const ConvSizes s(x, w, conf, lengths);
   dispatch_image(x.dtype(), [&]<class T, class Y>() { forward<T, Y>(y, x, w, b, s); });
@@ -237,11 +237,11 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
   // The lengths go to the device once.
   if (conf.lengths.defined()) conf.lengths = conf.lengths.to(x.device());
   const OnDevice lengths(conf.lengths, x.device());
-  if (dx.defined() && !cudnn_data_gradient(dx, dy, x, w, y, conf)) {
+  if (dx.defined() && !fused_data_gradient(dx, dy, x, w, y, conf)) {
     const ConvSizes s(x, w, conf, lengths);
     dispatch_image(w.dtype(), [&]<class T, class Y>() { data_gradient<T, Y>(dx, dy, w, y, s); });
   }
-  if (dw.defined() && cudnn_weight_gradient(dw, dy, x, w, y, conf)) dw = Tensor();
+  if (dw.defined() && fused_weight_gradient(dw, dy, x, w, y, conf)) dw = Tensor();
   if (dw.defined() || db.defined()) conv2d_weight_gradient(dw, db, dy, x, w, y, conf);
 }
 

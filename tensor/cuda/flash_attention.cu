@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tensor/cuda/flash_tile.cuh"
-#include "tensor/kernels_attention.h"
+#include "tensor/cuda/fused.h"
 
 namespace brine::cuda {
 namespace {
@@ -182,6 +182,11 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
                      double scale) {
   const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
   if (heads * T == 0) return;
+  if (has_16_bits(q.dtype())) {
+    if (fused_flash_attention(y, lse, q, k, v, see, scale)) return;
+    return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), see,
+                           scale);
+  }
   const DeviceWidths widths(see, T, q.device());
   dispatch_float(q.dtype(), [&]<class R>() {
     const Operands<R> in{y.data<R>(), lse.data<R>(), q.data<R>(),

@@ -5,7 +5,7 @@
 // tile that stays walks over tiles that move, and the scores of the two are computed twice. So each
 // sum lies with one block, in a fixed order.
 #include "tensor/cuda/flash_tile.cuh"
-#include "tensor/kernels_attention.h"
+#include "tensor/cuda/fused.h"
 
 namespace brine::cuda {
 namespace {
@@ -249,6 +249,10 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
                               Tensor v, Tensor y, Tensor lse, Visibility see, double scale) {
   const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
   if (heads * T == 0) return;
+  if (has_16_bits(q.dtype())) {
+    return flash_attention_backward(dq, dk, dv, dy, q.to(Dtype::f32), k.to(Dtype::f32),
+                                    v.to(Dtype::f32), y, lse, see, scale);
+  }
   const DeviceWidths widths(see, T, q.device());
   Tensor dot = Tensor::like(lse);
   dispatch_float(q.dtype(), [&]<class R>() {

@@ -69,7 +69,7 @@ const std::vector<Home>& homes() {
       {"doctest/", {"tests/"}},
       {"cuda", {"tensor/cuda/", "tests/cuda/emulator/"}},
       {"cublas", {"tensor/cuda/", "tests/cuda/emulator/"}},
-      {"cudnn", {"tensor/cuda/"}},
+      {"cudnn", {"tensor/cuda/cudnn/"}},
       {"boost/", {"tests/cuda/emulator/"}},
   };
   return all;

@@ -137,6 +137,19 @@ TEST_CASE("half compute: conv2d, with every kind of border, multiplies rounded i
   }
 }
 
+TEST_CASE("half compute: flash_attention rounds queries, keys and values, padded or not") {
+  const Shape shape{2, 3, 37, 16};
+  Visibility see;
+  for (bool causal : {false, true}) {
+    see.causal = causal;
+    see.lengths = causal ? Tensor() : Tensor::from(std::vector<int64_t>{37, 20}, {2});
+    for (Dtype half : kHalves) {
+      check_rounding(half, [&](const auto& x) { return flash_attention(x[0], x[1], x[2], see); },
+                     {normal(shape, 1), normal(shape, 2), normal(shape, 3)}, {2, 37, 48});
+    }
+  }
+}
+
 TEST_CASE("half compute: few rows, f64 and whatever runs outside of the scope stay as they are") {
   const Tensor x = normal({8, 24}, 1), w = normal({6, 24}, 2);
   const Tensor before = linear(x, w, {});

@@ -2,37 +2,25 @@
 // start on a machine without the CUDA toolkit. Each function here stands for the library's own of
 // that name; their arguments are described in cublasLt.h.
 #include <cublasLt.h>
-#include <dlfcn.h>
 
 #include <string>
 
-#include "tensor/error.h"
+#include "tensor/cuda/loader/shared_library.h"
 
 namespace {
 
-void* library() {
-  static void* const found = [] {
-    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-    void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    brine::check(handle != nullptr, "cuda: ", name, " was not found (", dlerror(),
-                 "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR,
-                 " or put it into lib/ beside brine");
-    return handle;
-  }();
-  return found;
-}
-
-template <class F>
-F* function(const char* name) {
-  void* const address = dlsym(library(), name);
-  brine::check(address != nullptr, "cuda: cuBLASLt has no ", name);
-  return reinterpret_cast<F*>(address);
+const brine::cuda::SharedLibrary& library() {
+  static const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+  static const brine::cuda::SharedLibrary it(name);
+  brine::check(it.found(), "cuda: ", name, " was not found (", it.why(),
+               "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR, " or put it into lib/ beside brine");
+  return it;
 }
 
 }  // namespace
 
-#define BRINE_FORWARD(name, ...)                               \
-  static auto* const theirs = function<decltype(name)>(#name); \
+#define BRINE_FORWARD(name, ...)                                         \
+  static auto* const theirs = library().function<decltype(name)>(#name); \
   return theirs(__VA_ARGS__)
 
 extern "C" {

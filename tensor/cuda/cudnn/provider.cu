@@ -1,0 +1,109 @@
+// Plans of the graphs, kept by what was asked, and their runs.
+#include <atomic>
+#include <limits>
+#include <optional>
+
+#include "tensor/accelerator.h"
+#include "tensor/cuda/common.cuh"
+#include "tensor/cuda/cudnn/graphs.h"
+#include "tensor/cuda/cudnn/library.h"
+#include "tensor/cuda/plans.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr size_t kPlans = 512;
+
+std::atomic<bool> wanted{true};
+std::atomic<int64_t> calls{0};
+
+// What a plan depends on, of either kind of work.
+struct Key {
+  std::optional<FusedConv> conv;
+  std::optional<FusedAttention> attention;
+  int device = 0;
+
+  auto operator<=>(const Key&) const = default;
+};
+// Empty where cuDNN refused.
+using KeptPlan = std::optional<cudnn::Plan>;
+
+// Never destroyed: the driver may be gone before it.
+auto& kept() {
+  static auto* it = new Library<cudnnHandle_t, Key, KeptPlan>(kPlans);
+  return *it;
+}
+
+cudnnHandle_t handle(int device) {
+  cudnnHandle_t& own = kept().handle(device);
+  if (!own) cudnn::check_status(cudnnCreate(&own), "cudnnCreate (--cudnn off does without it)");
+  cudnn::check_status(cudnnSetStream(own, stream()), "cudnnSetStream");
+  return own;
+}
+
+bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device) {
+  auto& lib = kept();
+  std::lock_guard lock(lib.mutex);
+  const cudnnHandle_t h = handle(key.device);
+  KeptPlan& plan = lib.plans.get(key, [&]() -> KeptPlan {
+    try {
+      const cudnn::Target target{.handle = h};
+      return key.conv ? plan_of(*key.conv, target) : plan_of(*key.attention, target);
+    } catch (const Error&) {
+      return {};  // our own kernels do it; tests/cudnn sees to it that this is rare
+    }
+  });
+  if (!plan) return false;
+  const Workspace workspace(size_t(plan->workspace), device);
+  if (!cudnn::run(h, *plan, places, workspace.data())) {
+    plan.reset();
+    return false;
+  }
+  ++calls;
+  return true;
+}
+
+bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+}  // namespace
+
+bool cudnn_serves() { return wanted && cudnn::library().why_not.empty(); }
+int64_t cudnn_calls() { return calls; }
+
+void set_cudnn(bool on) { wanted = on; }
+
+std::string cudnn_version() {
+  const cudnn::Found& found = cudnn::library();
+  return found.why_not.empty() ? found.version : found.why_not;
+}
+
+bool cudnn_conv(const FusedConv& conv, const FusedConvData& data, Device device) {
+  if (!is_aligned(data.image) || !is_aligned(data.filter) || !is_aligned(data.result) ||
+      !is_aligned(data.bias) || !cudnn_serves()) {
+    return false;
+  }
+  std::vector<cudnn::Place> places{
+      {cudnn::kImage, data.image}, {cudnn::kFilter, data.filter}, {cudnn::kResult, data.result}};
+  if (conv.bias) places.push_back({cudnn::kBias, data.bias});
+  return run({.conv = conv, .device = device.index}, places, device);
+}
+
+bool cudnn_attention(const FusedAttention& attention, const FusedAttentionData& data,
+                     Device device) {
+  if (!is_aligned(data.q) || !is_aligned(data.k) || !is_aligned(data.v) || !is_aligned(data.y) ||
+      !is_aligned(data.lse) || !cudnn_serves()) {
+    return false;
+  }
+  const float hidden = -std::numeric_limits<float>::infinity();
+  std::vector<cudnn::Place> places{{cudnn::kQ, data.q},     {cudnn::kK, data.k},
+                                   {cudnn::kV, data.v},     {cudnn::kY, data.y},
+                                   {cudnn::kLse, data.lse}, {cudnn::kScale, &data.scale}};
+  if (attention.padded) {
+    places.push_back({cudnn::kRows, data.lengths});
+    places.push_back({cudnn::kKeys, data.lengths});
+  }
+  if (attention.padded || attention.causal) places.push_back({cudnn::kHidden, &hidden});
+  return run({.attention = attention, .device = device.index}, places, device);
+}
+
+}  // namespace brine::cuda
