@@ -12,6 +12,7 @@
 #include "tensor/kernels_attention.h"
 #include "tensor/kernels_conv.h"
 #include "tensor/kernels_decoding.h"
+#include "tensor/kernels_logits.h"
 #include "tensor/kernels_performer.h"
 #include "tensor/kernels_sparse.h"
 
