@@ -116,17 +116,18 @@ LossTerms Trainer::train_step() {
     batches.push_back(parts_.train.batch(step_ * config_.accumulate + i, config_.batch_size));
     rows += batches.back().tokens;
   }
+  std::vector<PendingTerms> pending;
   for (const Batch& batch : batches) {
-    objective_.run(batch,
-                   {.share = double(batch.tokens) / double(rows),
-                    .text_share = 1 / double(config_.accumulate),
-                    .random = &random_,
-                    .recompute = config_.recompute,
-                    .loss_from = config_.loss_from},
-                   terms);
+    pending.push_back(objective_.start(batch, {.share = double(batch.tokens) / double(rows),
+                                               .text_share = 1 / double(config_.accumulate),
+                                               .random = &random_,
+                                               .recompute = config_.recompute,
+                                               .loss_from = config_.loss_from}));
   }
+  // The one place of a step that waits for the device.
+  const double squares = read_terms(pending, {optimizer_.gradient_squares()}, terms)[0];
   tokens_ += rows;
-  double norm = optimizer_.gradient_norm();
+  const double norm = std::sqrt(squares);
   if (!std::isfinite(norm)) throw NonFiniteLoss("gradient norm", norm);
   double rate = config_.schedule.factor(step_, progress());
   optimizer_.step(rate, norm);
@@ -158,7 +159,6 @@ TrainOutcome Trainer::run(RunLog& log) {
       check(config_.nonfinite == "skip", "step ", step_ + 1, ": ", e.what());
       ++skipped_;
       log.event(join("step ", step_ + 1, " skipped: ", e.what(), " (", skipped_, " so far)"));
-      plan_ahead(step_ + 1);  // micro-batches of the step may not have begun
     }
     seconds_ += parts_.seconds() - start;
     ++step_;
