@@ -15,11 +15,6 @@ namespace {
 
 bool quick = false;
 
-// A device works on while the CPU goes ahead; a time ends when both are done.
-void finish() {
-  if (default_device().is_cuda()) cuda::synchronize(default_device());
-}
-
 // Whether a median wants another run.
 bool wants_more(size_t runs, double total_ms, double seconds) {
   constexpr double kPatienceMs = 15000;
@@ -31,6 +26,10 @@ bool wants_more(size_t runs, double total_ms, double seconds) {
 
 void set_quick(bool on) { quick = on; }
 bool is_quick() { return quick; }
+
+void finish() {
+  if (default_device().is_cuda()) cuda::synchronize(default_device());
+}
 
 Tensor noise(const Shape& shape, uint64_t seed) {
   Tensor x = Tensor::empty(shape);
