@@ -25,11 +25,11 @@ const Suite kSuites[] = {{"pointwise", bench::bench_pointwise},
                          {"gemm", bench::bench_gemm},
                          {"conv", bench::bench_conv},
                          {"attention", bench::bench_attention, true},
-                         {"breakdown", bench::bench_breakdown},
-                         {"sparse", bench::bench_sparse},
+                         {"breakdown", bench::bench_breakdown, true},
+                         {"sparse", bench::bench_sparse, true},
                          {"train", bench::bench_train, true},
-                         {"decode", bench::bench_decode},
-                         {"streamed", bench::bench_streamed},
+                         {"decode", bench::bench_decode, true},
+                         {"streamed", bench::bench_streamed, true},
                          {"encoder", bench::bench_encoder, true},
                          {"decoder", bench::bench_decoder, true},
                          {"coo", bench::bench_coo},
@@ -42,7 +42,8 @@ void check_suites(const std::vector<std::string>& what) {
   for (const std::string& name : what) {
     const auto* suite = std::find_if(std::begin(kSuites), std::end(kSuites),
                                      [&](const Suite& s) { return s.name == name; });
-    check(suite == std::end(kSuites) ? name == "tokenizer" : suite->anywhere, "bench: ", name,
+    // trained runs anywhere, and a tokenizer is the CPU's wherever models compute.
+    check(suite == std::end(kSuites) || suite->anywhere, "bench: ", name,
           " measures the CPU; add --device cpu");
   }
 }
@@ -105,8 +106,8 @@ struct Bench {
     s.field("data", data, "Text file, for the suites trained and tokenizer");
     s.field(
         "json", json,
-        "Print one JSON object: quick, threads, triad_gb_per_s, peak_reserved_bytes and rows of "
-        "bench, name, shape, ms, rate, unit, share");
+        "Print one JSON object: quick, threads, triad_gb_per_s, device, peak_reserved_bytes and "
+        "rows of bench, name, shape, ms, rate, unit, share");
     s.field("quick", quick,
             "Tiny sizes, one run each: shows that all of it runs, measures nothing");
   }
@@ -156,6 +157,7 @@ struct Bench {
     if (!tokenizer.empty() && !data.empty() && (what.empty() || named("tokenizer")))
       show("tokenizer", bench::bench_tokenizer(tokenizer, data));
     if (!json) return 0;
+    out["device"] = join(default_device());
     out["peak_reserved_bytes"] = allocator_stats().peak_reserved;
     out["rows"] = rows;
     std::cout << json_text(out, 2) << std::endl;

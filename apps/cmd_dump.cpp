@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include "apps/device_memory.h"
 #include "apps/program.h"
 #include "apps/task_run.h"
 #include "apps/terminal.h"
@@ -15,6 +16,7 @@
 #include "distill/model_io.h"
 #include "distill/signals.h"
 #include "distill/teacher.h"
+#include "tensor/transfer.h"
 
 namespace brine {
 namespace {
@@ -110,16 +112,17 @@ Tensor attention_map(const TeacherAttention& a, const Visibility& see) {
   return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), see);
 }
 
+// Asks for everything and waits for nothing: the tensors are there when `arriving` is finished.
 data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batch& batch,
-                            const data::DumpSpec& spec) {
+                            const data::DumpSpec& spec, Downloads& arriving) {
   data::DumpBatch out;
   int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
   Visibility see{.causal = spec.causal, .lengths = batch.lengths};
+  auto near = [&arriving](const Tensor& x) { return arriving.start(x); };
   teacher.begin(batch);
   for (int64_t i = 0; i < spec.layers; ++i) {
     distill::TeacherLayer t = teacher.layer(i);
     data::DumpLayer l;
-    auto near = [](const Tensor& x) { return x.to(Device{}); };
     if (spec.content == data::DumpContent::maps)
       l.attention = near(attention_map(t.attention, see));
     if (spec.content == data::DumpContent::pooled) {
@@ -136,11 +139,11 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
   }
   if (spec.logits != data::DumpLogits::none) {
     TopLogits top = teacher.logits();
-    out.logits = top.values.to(Device{}).view({B, T, top.values.dim(-1)});
-    if (top.ids.defined()) out.logit_ids = top.ids.to(Device{}).view({B, T, top.ids.dim(-1)});
-    out.lse = top.lse.to(Device{}).view({B, T});
+    out.logits = near(top.values).view({B, T, top.values.dim(-1)});
+    if (top.ids.defined()) out.logit_ids = near(top.ids).view({B, T, top.ids.dim(-1)});
+    out.lse = near(top.lse).view({B, T});
   }
-  if (spec.classes > 0) out.classes = teacher.class_logits().to(Device{});
+  if (spec.classes > 0) out.classes = near(teacher.class_logits());
   out.lengths = batch.lengths;
   out.windows = batch.windows;
   return out;
@@ -148,8 +151,10 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
 
 int Dump::write(const distill::LoadedModel& m, const data::DumpSpec& spec,
                 const Batches& batches) const {
-  data::DumpWriterOptions options{
-      .shard_bytes = uint64_t(shard_mib) << 20, .shuffle = shuffle, .deflate = int(deflate)};
+  data::DumpWriterOptions options{.shard_bytes = uint64_t(shard_mib) << 20,
+                                  .shuffle = shuffle,
+                                  .deflate = int(deflate),
+                                  .queue = 1};  // one batch is written, one waits, one is computed
   data::DumpSize size = data::dump_size(spec, options.shard_bytes);
   log_info(out, ": ", content, " in ", dtype, ", ", human_bytes(double(size.per_sample)),
            spec.ragged ? " for the longest, " : " each, ", human_bytes(double(size.total)), " in ",
@@ -160,6 +165,7 @@ int Dump::write(const distill::LoadedModel& m, const data::DumpSpec& spec,
   int64_t top = spec.logits == data::DumpLogits::top ? spec.top_n : 0;
   distill::OnlineTeacher teacher(m.model, top);
   distill::StopSignals signals;
+  const int64_t before = cuda::waits();
   while (true) {
     data::DumpWriter::Run next = writer.missing();
     if (next.samples == 0) break;
@@ -168,10 +174,15 @@ int Dump::write(const distill::LoadedModel& m, const data::DumpSpec& spec,
                   "; the same command continues");
       return 130;
     }
-    writer.put(run_teacher(teacher, batches(next.first, std::min(next.samples, batch_size)), spec));
+    Downloads arriving;
+    data::DumpBatch batch = run_teacher(
+        teacher, batches(next.first, std::min(next.samples, batch_size)), spec, arriving);
+    writer.put(std::move(batch), std::move(arriving));
   }
+  const int64_t waits = cuda::waits() - before;
   writer.finish();
-  log_info(out, ": done");
+  log_info(out, ": done, ", peak_memory());
+  if (default_device().is_cuda()) log_detail("waited for the device ", waits, " times");
   return 0;
 }
 

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/device_memory.h"
 #include "apps/protocol.h"
 #include "apps/recall_observer.h"
 #include "apps/task_eval.h"
@@ -203,6 +204,8 @@ void Eval::run_text(const distill::LoadedModel& m, const data::Tokenizer& tokeni
                   {"protocol", scored.words},
                   {"cut", scored.cut}};
   if (recall) out["mask_recall"] = recall->table();
+  add_peak_memory(out);
+  log_detail("eval: ", peak_memory());
   print(*this, out);
 }
 

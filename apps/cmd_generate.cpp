@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/device_memory.h"
 #include "apps/generation.h"
 #include "apps/idle.h"
 #include "apps/program.h"
@@ -123,6 +124,7 @@ void Generate::print_json(const Generation& done, const distill::LoadedModel& m,
          {"tokens", std::vector<int32_t>(s.ids.begin() + s.given, s.ids.end())},
          {"finish", s.finish}});
   }
+  add_peak_memory(out);
   // A text may end inside a character, which JSON cannot say.
   std::cout << printable_json(out) << std::endl;
 }

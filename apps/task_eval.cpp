@@ -6,6 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/device_memory.h"
 #include "apps/recall_observer.h"
 #include "apps/terminal.h"
 #include "tensor/json.h"
@@ -85,6 +86,7 @@ int eval_task(distill::LoadedModel& m, const data::Tokenizer& tokenizer,
     std::cout << "\n";
     if (!answered.recall.is_null()) print_recall(answered.recall);
   }
+  add_peak_memory(out);
   if (call.json) std::cout << json_text(out) << std::endl;
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/device_memory.h"
 #include "apps/terminal.h"
 #include "data/file_io.h"
 #include "distill/checkpoint.h"
@@ -201,8 +202,8 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
     log_info(done.overflows, " steps were skipped: their gradient overflowed f16");
   log_info(done.interrupted ? "interrupted at step " : "done: ", done.steps, " steps, ",
            human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
-           human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, peak ",
-           human_bytes(double(allocator_stats().peak_reserved)), ", ", keys.out);
+           human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, ",
+           peak_memory(), ", ", keys.out);
   return done.interrupted ? 130 : 0;
 }
 

@@ -30,10 +30,14 @@ class BoundedQueue {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return closed_ || !items_.empty(); });
     if (items_.empty()) return {};
-    std::optional<T> item(std::move(items_.front()));
-    items_.pop_front();
-    changed_.notify_all();
-    return item;
+    return take();
+  }
+
+  // An item if one waits.
+  std::optional<T> try_pop() {
+    std::lock_guard lock(mutex_);
+    if (items_.empty()) return {};
+    return take();
   }
 
   // No more items come; those that wait are still handed out.
@@ -52,6 +56,13 @@ class BoundedQueue {
   }
 
  private:
+  std::optional<T> take() {
+    std::optional<T> item(std::move(items_.front()));
+    items_.pop_front();
+    changed_.notify_all();
+    return item;
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<T> items_;

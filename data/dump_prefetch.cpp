@@ -5,6 +5,7 @@
 
 #include "data/bounded_queue.h"
 #include "data/dump_reader.h"
+#include "tensor/transfer.h"
 
 namespace brine::data {
 
@@ -13,6 +14,7 @@ struct DumpPrefetch::Impl {
   Order order;
   DumpWants wants;
   int64_t step;
+  Device device;
   // An error takes its place in the row, after the batches before it.
   using Item = std::pair<DumpBatch, std::exception_ptr>;
   BoundedQueue<Item> queue;
@@ -20,6 +22,7 @@ struct DumpPrefetch::Impl {
   std::thread thread;
 
   void run() {
+    const PinnedMemory pinned(device);
     try {
       for (;; ++step) {
         std::vector<int64_t> samples = order(step);
@@ -33,11 +36,12 @@ struct DumpPrefetch::Impl {
 };
 
 DumpPrefetch::DumpPrefetch(const DumpReader& reader, Order order, const DumpWants& wants,
-                           int64_t first_step, size_t ahead)
+                           int64_t first_step, size_t ahead, Device device)
     : impl_(new Impl{reader,
                      std::move(order),
                      wants,
                      first_step,
+                     device,
                      BoundedQueue<Impl::Item>(ahead > 0 ? ahead : 1),
                      nullptr,
                      {}}) {
@@ -53,10 +57,17 @@ std::optional<DumpBatch> DumpPrefetch::next() {
   if (impl_->ended) std::rethrow_exception(impl_->ended);
   auto item = impl_->queue.pop();
   if (!item) return {};
-  if (item->second) {
-    impl_->ended = item->second;
-    std::rethrow_exception(item->second);
-  }
+  impl_->ended = item->second;
+  if (impl_->ended) std::rethrow_exception(impl_->ended);
+  return std::move(item->first);
+}
+
+std::optional<DumpBatch> DumpPrefetch::next_if_read() {
+  if (impl_->ended) return {};
+  auto item = impl_->queue.try_pop();
+  if (!item) return {};
+  impl_->ended = item->second;  // for next(), whose turn it is
+  if (impl_->ended) return {};
   return std::move(item->first);
 }
 

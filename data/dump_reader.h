@@ -56,15 +56,18 @@ class DumpPrefetch {
  public:
   // The samples of a step; none: the end. It is called in the reading thread.
   using Order = std::function<std::vector<int64_t>(int64_t step)>;
-  // At most `ahead` batches wait. The reader must outlive this.
+  // At most `ahead` batches wait while one more is read. They lie in memory that `device` copies
+  // from by itself. The reader must outlive this.
   DumpPrefetch(const DumpReader& reader, Order order, const DumpWants& wants,
-               int64_t first_step = 0, size_t ahead = 2);
+               int64_t first_step = 0, size_t ahead = 2, Device device = {});
   ~DumpPrefetch();  // stops at once, at the latest when the batch being read is there
   DumpPrefetch(const DumpPrefetch&) = delete;
   DumpPrefetch& operator=(const DumpPrefetch&) = delete;
 
   // The next batch; nothing after the last one. An error of the thread is thrown here, in its turn.
   std::optional<DumpBatch> next();
+  // The same where it is there already; never waits or throws.
+  std::optional<DumpBatch> next_if_read();
 
  private:
   struct Impl;

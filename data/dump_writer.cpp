@@ -68,7 +68,11 @@ struct DumpWriter::Impl {
   std::vector<bool> had;  // by shard: finished when this writer started
   int64_t next = 0;       // the first sample that was not put
 
-  BoundedQueue<DumpBatch> queue;
+  struct Item {
+    DumpBatch batch;
+    Downloads arriving;
+  };
+  BoundedQueue<Item> queue;
   std::thread thread;
   std::atomic<bool> failed = false;
   std::exception_ptr failure;  // read after `failed` is seen
@@ -89,7 +93,7 @@ struct DumpWriter::Impl {
   }
   Run missing() const;
   // Fills in what a batch may leave out.
-  void complete(DumpBatch& batch) const;
+  void complete(DumpBatch& batch, Downloads& arriving) const;
   void check_batch(const DumpBatch& batch) const;
   void rethrow_failure() const {
     if (failed) std::rethrow_exception(failure);
@@ -239,9 +243,12 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
 
 void DumpWriter::Impl::run() {
   try {
-    while (auto batch = queue.pop()) {
-      for (int64_t i = 0; i < batch->lengths.dim(0); ++i)
-        write_sample(*batch, i, batch->samples[0] + i);
+    while (auto item = queue.pop()) {
+      // First of all, so that the device gets its memory back before the disk has taken a byte.
+      item->arriving.finish();
+      const DumpBatch& batch = item->batch;
+      for (int64_t i = 0; i < batch.lengths.dim(0); ++i)
+        write_sample(batch, i, batch.samples[0] + i);
     }
   } catch (...) {
     failure = std::current_exception();
@@ -267,10 +274,12 @@ void DumpWriter::Impl::write_sample(const DumpBatch& batch, int64_t i, int64_t s
   write_manifest(dir, manifest);
 }
 
-void DumpWriter::Impl::complete(DumpBatch& batch) const {
+void DumpWriter::Impl::complete(DumpBatch& batch, Downloads& arriving) const {
   const DumpSpec& s = manifest.spec;
-  if (s.logits == DumpLogits::top && batch.logits.defined() && !batch.logit_ids.defined())
+  if (s.logits == DumpLogits::top && batch.logits.defined() && !batch.logit_ids.defined()) {
+    arriving.finish();
     keep_top_logits(batch, Tensor(batch.logits), s.top_n);
+  }
   auto all = {&batch.logits,  &batch.logit_ids, &batch.lse,
               &batch.classes, &batch.tokens,    &batch.lengths};
   std::vector<Tensor*> tensors(all);
@@ -305,14 +314,14 @@ DumpWriter::~DumpWriter() {
 
 DumpWriter::Run DumpWriter::missing() const { return impl_->missing(); }
 
-void DumpWriter::put(DumpBatch batch) {
+void DumpWriter::put(DumpBatch batch, Downloads arriving) {
   Impl& w = *impl_;
   w.rethrow_failure();
-  w.complete(batch);
+  w.complete(batch, arriving);
   w.check_batch(batch);
   int64_t first = w.missing().first, n = batch.lengths.dim(0);
   batch.samples.assign(1, first);
-  if (!w.queue.push(std::move(batch))) {
+  if (!w.queue.push({std::move(batch), std::move(arriving)})) {
     w.rethrow_failure();
     throw Error(w.dir.string() + ": the dump was finished already");
   }

@@ -1,12 +1,13 @@
 // Writes a dump while the teacher computes: one thread of the writer's owns conversion, HDF5,
-// checksums and commits. What a crash leaves can be continued by making a writer for the same
-// directory and spec.
+// checksums and commits, and waits for what a device still sends. What a crash leaves can be
+// continued by making a writer for the same directory and spec.
 #pragma once
 
 #include <functional>
 #include <memory>
 
 #include "data/dump.h"
+#include "tensor/transfer.h"
 
 namespace brine::data {
 
@@ -14,7 +15,7 @@ struct DumpWriterOptions {
   uint64_t shard_bytes = uint64_t(1) << 30;  // of values, before compression
   bool shuffle = false;
   int deflate = 0;   // 0 to 9
-  size_t queue = 2;  // batches that wait for the thread at most
+  size_t queue = 2;  // batches that wait for the thread at most, beside the one it writes
   std::function<uint64_t(const Path&)> free_bytes = free_disk_bytes;
 };
 
@@ -40,10 +41,11 @@ class DumpWriter {
   Run missing() const;
 
   // Samples missing().first and following. The tensors are kept until written and must not change.
-  // Where the spec says top-n, logits may be [B, T, V] without ids: the top is taken here.
-  // Undefined lengths mean T; windows may be empty: the spec knows them. An error of the thread is
-  // thrown by the next call.
-  void put(DumpBatch batch);
+  // Those that `arriving` has under way are read when they are there: the thread waits, not the
+  // caller. Where the spec says top-n, logits may be [B, T, V] without ids: the top is taken here,
+  // which waits. Undefined lengths mean T; windows may be empty: the spec knows them. Waits while
+  // `queue` batches do. An error of the thread is thrown by the next call.
+  void put(DumpBatch batch, Downloads arriving = {});
 
   // Waits until everything is on the disk. Throws when samples are missing.
   void finish();

@@ -4,13 +4,6 @@
 #include "distill/task_source.h"
 
 namespace brine::distill {
-namespace {
-
-// What was read from a file, where the student computes.
-Tensor near(const Tensor& t) { return t.defined() ? t.to(default_device()) : t; }
-
-}  // namespace
-
 DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
     : reader_(dir), columns_(expected.columns) {
   const data::DumpSpec& spec = reader_.spec();
@@ -65,43 +58,69 @@ std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows
   return out;
 }
 
+DumpTeacher::Arrived DumpTeacher::send(data::DumpBatch read) {
+  Arrived out{std::move(read), {}};
+  data::DumpBatch& b = out.batch;
+  std::vector<Tensor*> tensors = {&b.logits, &b.logit_ids, &b.lse, &b.classes};
+  for (data::DumpLayer& l : b.layers) {
+    for (Tensor* t : {&l.attention, &l.query, &l.key, &l.pooled.tau, &l.pooled.t_log_t,
+                      &l.pooled.t_square, &l.context, &l.output})
+      tensors.push_back(t);
+  }
+  for (Tensor* t : tensors) *t = out.uploads.start(*t, default_device());
+  return out;
+}
+
 void DumpTeacher::plan(BatchOrder order, int64_t first) {
+  coming_.reset();
+  const size_t ahead = default_device().is_cuda() ? 1 : 2;  // there one more is on its way
   prefetch_ = std::make_unique<data::DumpPrefetch>(
-      reader_, [this, order](int64_t n) { return samples_of(order(n)); }, wants_, first);
+      reader_, [this, order](int64_t n) { return samples_of(order(n)); }, wants_, first, ahead,
+      default_device());
+}
+
+// The next batch sets out as soon as it is read: at the start of a step, or between its layers.
+void DumpTeacher::look_ahead() {
+  if (!prefetch_ || coming_ || !default_device().is_cuda()) return;
+  if (auto read = prefetch_->next_if_read()) coming_ = send(std::move(*read));
 }
 
 void DumpTeacher::begin(const Batch& batch) {
   std::vector<int64_t> samples = samples_of(batch.windows);
-  if (prefetch_) {
-    std::optional<data::DumpBatch> next = prefetch_->next();
-    check(next && next->samples == samples, reader_.dir().string(),
-          ": was read ahead in another order than the run asks for");
-    batch_ = std::move(*next);
+  if (!prefetch_) {
+    const PinnedMemory pinned(default_device());
+    now_ = send(reader_.read(samples, wants_));
+  } else if (coming_) {
+    now_ = std::move(*coming_);
+    coming_.reset();
   } else {
-    batch_ = reader_.read(samples, wants_);
+    std::optional<data::DumpBatch> next = prefetch_->next();
+    now_ = next ? send(std::move(*next)) : Arrived();
   }
+  check(now_.batch.samples == samples, reader_.dir().string(),
+        ": was read ahead in another order than the run asks for");
+  now_.uploads.admit();
+  look_ahead();
 }
 
 TeacherLayer DumpTeacher::layer(int64_t i) {
-  const data::DumpLayer& l = batch_.layers.at(size_t(i));
-  return {.attention = {.map = near(l.attention), .q = near(l.query), .k = near(l.key)},
-          .pooled = {.tau = near(l.pooled.tau),
-                     .t_log_t = near(l.pooled.t_log_t),
-                     .t_square = near(l.pooled.t_square)},
-          .context = near(l.context),
-          .output = near(l.output)};
+  look_ahead();
+  const data::DumpLayer& l = now_.batch.layers.at(size_t(i));
+  return {.attention = {.map = l.attention, .q = l.query, .k = l.key},
+          .pooled = l.pooled,
+          .context = l.context,
+          .output = l.output};
 }
 
 Tensor DumpTeacher::class_logits() {
-  check(batch_.classes.defined(), reader_.dir().string(), ": holds no logits of classes");
-  return near(batch_.classes);
+  check(now_.batch.classes.defined(), reader_.dir().string(), ": holds no logits of classes");
+  return now_.batch.classes;
 }
 
 TopLogits DumpTeacher::logits() {
-  auto rows = [](const Tensor& t) { return t.defined() ? near(t.view({-1, t.dim(-1)})) : t; };
-  return {.values = rows(batch_.logits),
-          .ids = rows(batch_.logit_ids),
-          .lse = near(batch_.lse.view({-1}))};
+  const data::DumpBatch& b = now_.batch;
+  auto rows = [](const Tensor& t) { return t.defined() ? t.view({-1, t.dim(-1)}) : t; };
+  return {.values = rows(b.logits), .ids = rows(b.logit_ids), .lse = b.lse.view({-1})};
 }
 
 }  // namespace brine::distill

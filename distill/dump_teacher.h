@@ -1,4 +1,5 @@
-// A teacher that was dumped to HDF5 before: batches are read ahead in a thread of their own.
+// A teacher that was dumped to HDF5 before. Batches are read ahead in a thread of their own; on a
+// device the next one is uploaded, beside the kernels, while the student learns from this one.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "data/dump_reader.h"
 #include "distill/teacher.h"
+#include "tensor/transfer.h"
 
 namespace brine::distill {
 
@@ -37,13 +39,22 @@ class DumpTeacher : public Teacher {
   Tensor class_logits() override;
 
  private:
+  // A batch where the student computes. The copies keep what they need alive: the memory is that of
+  // two batches on the device, of these two, one that waits and one that is read on the CPU.
+  struct Arrived {
+    data::DumpBatch batch;
+    Uploads uploads;
+  };
+  static Arrived send(data::DumpBatch read);
+  void look_ahead();
   std::vector<int64_t> samples_of(const std::vector<int64_t>& windows) const;
 
   data::DumpReader reader_;
   data::DumpWants wants_;
   int64_t columns_;
   std::unordered_map<int64_t, int64_t> sample_of_;  // by window
-  data::DumpBatch batch_;
+  Arrived now_;
+  std::optional<Arrived> coming_;
   std::unique_ptr<data::DumpPrefetch> prefetch_;  // its thread uses what stands above
 };
 

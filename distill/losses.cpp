@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "tensor/transfer.h"
+
 namespace brine::distill {
 namespace {
 
@@ -62,12 +64,8 @@ class LayerLosses : public nn::LayerObserver {
     return loss_scale_ == 1 ? sum : scale(sum, loss_scale_);  // the walk backward begins at 1
   }
 
-  // Waits for the device: to be asked when all layers are done.
-  LossTerms terms() const {
-    LossTerms sums;
-    for (const auto& [name, value] : terms_) sums[name] += value.item();
-    return sums;
-  }
+  // To be asked when all layers are done.
+  const PendingTerms& terms() const { return terms_; }
 
  private:
   // {KL, MSE} -> kl KL + mse MSE
@@ -82,7 +80,7 @@ class LayerLosses : public nn::LayerObserver {
   void add_term(const char* name, const Tensor& value, double weight) {
     Tensor scaled = scale(value, weight * share_ / double(layers_));
     // The first of two runs (no tape) and the only one count; a recomputation does not.
-    if (!counted(name)) terms_.emplace_back(name, scaled.detach());
+    if (!counted(name)) terms_.push_back({name, scaled.detach()});
     sum_ = sum_.defined() ? add(sum_, scaled) : scaled;
   }
   bool counted(const char* name) { return ++calls_[name] > layers_; }
@@ -94,7 +92,7 @@ class LayerLosses : public nn::LayerObserver {
   bool causal_;
   double share_, loss_scale_;
   Tensor sum_;
-  std::vector<std::pair<std::string, Tensor>> terms_;  // as they come, on the device
+  PendingTerms terms_;
   std::map<std::string, int64_t> calls_;
 };
 
@@ -180,7 +178,7 @@ Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& 
   return out;
 }
 
-void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
+PendingTerms Objective::start(const Batch& batch, const Call& call) {
   bool taught = teacher_ && config_.needs_teacher();
   if (taught) teacher_->begin(batch);
   std::unique_ptr<LayerLosses> layers;
@@ -194,17 +192,17 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
                                    .observer = layers.get(),
                                    .random = call.random,
                                    .recompute = call.recompute});
-  LossTerms here = layers ? layers->terms() : LossTerms{};
+  PendingTerms terms = layers ? layers->terms() : PendingTerms{};
   Tensor total;
   auto task = [&](const TaskLosses& losses, const char* mean_name, double share) {
     auto add_term = [&](const char* name, const Tensor& value, double weight) {
       if (!value.defined()) return;
       Tensor scaled = scale(value, weight * share);
-      here[name] = scaled.item();
+      terms.push_back({name, scaled.detach()});
       total = total.defined() ? add(total, scaled) : scaled;
     };
     add_term("kd_task", losses.kd_task, config_.kd_task);
-    if (losses.task.defined()) here[mean_name] = losses.task.item() * share;
+    if (losses.task.defined()) terms.push_back({mean_name, losses.task.detach(), share});
     add_term("task", losses.task, config_.task);
   };
   if (config_.task || config_.kd_task) {
@@ -214,16 +212,37 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
       task(token_losses(hidden, batch, call), "task_nll", call.share);
     }
   }
-  for (auto& [name, value] : here) {
-    if (!std::isfinite(value)) throw NonFiniteLoss(name, value);
-    terms[name] += value;
-    if (name != "task_nll" && name != "task_loss") terms["loss"] += value;
-  }
   if (total.defined()) {
     backward(total, Tensor::full(total.shape(), call.loss_scale, total.dtype(), total.device()));
   } else {
     backward(hidden, Tensor::zeros_like(hidden));  // the losses are attached inside the layers
   }
+  return terms;
+}
+
+void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
+  read_terms({start(batch, call)}, {}, terms);
+}
+
+std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
+                               const std::vector<Tensor>& others, LossTerms& terms) {
+  std::vector<Tensor> scalars;
+  for (const PendingTerms& of_batch : pending) {
+    for (const PendingTerm& term : of_batch) scalars.push_back(term.value);
+  }
+  scalars.insert(scalars.end(), others.begin(), others.end());
+  const std::vector<double> values = items(scalars);
+  auto next = values.begin();
+  for (const PendingTerms& of_batch : pending) {
+    LossTerms here;  // over the layers
+    for (const PendingTerm& term : of_batch) here[term.name] += *next++ * term.factor;
+    for (const auto& [name, value] : here) {
+      if (!std::isfinite(value)) throw NonFiniteLoss(name, value);
+      terms[name] += value;
+      if (name != "task_nll" && name != "task_loss") terms["loss"] += value;
+    }
+  }
+  return {next, values.end()};
 }
 
 }  // namespace brine::distill

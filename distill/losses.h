@@ -28,6 +28,19 @@ LossConfig task_only();
 // "task_loss" that of a text or its squared error.
 using LossTerms = std::map<std::string, double>;
 
+// A term as long as only the device knows it: `value` (one element) times `factor`.
+struct PendingTerm {
+  std::string name;
+  Tensor value;
+  double factor = 1;
+};
+using PendingTerms = std::vector<PendingTerm>;
+
+// Adds the terms of micro-batches to `terms`, and returns the elements of `others`: all with one
+// wait for the device. Throws NonFiniteLoss for the first term that is not finite.
+std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
+                               const std::vector<Tensor>& others, LossTerms& terms);
+
 // Thrown before the gradients of a step are used.
 struct NonFiniteLoss : Error {
   NonFiniteLoss(const std::string& term, double value)
@@ -50,7 +63,10 @@ class Objective {
     double loss_scale = 1;  // times every gradient; no term has it
     nn::AttentionDials dials = {};
   };
-  // Adds loss_scale * share * gradient to the student's gradients and share * value to `terms`.
+  // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Waits for
+  // nothing.
+  PendingTerms start(const Batch& batch, const Call& call);
+  // The same with the values added to `terms`.
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:

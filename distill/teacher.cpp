@@ -1,19 +1,20 @@
 // The online teacher.
 #include "distill/teacher.h"
 
-#include "data/dump.h"
+#include "tensor/kernels_logits.h"
 
 namespace brine::distill {
 
 TopLogits top_logits(const Tensor& logits, int64_t n) {
   int64_t R = logits.rows(), V = logits.dim(-1);
   if (n > 0 && n < V) {  // as a dump keeps them
-    data::DumpBatch kept;
-    data::keep_top_logits(kept, logits.to(Device{}).view({1, R, V}), n);
+    check(logits.dtype() == Dtype::f32, "top_logits: wants f32 logits, got ", logits.dtype());
     const Device device = logits.device();
-    return {.values = kept.logits.view({R, n}).to(device),
-            .ids = kept.logit_ids.view({R, n}).to(device),
-            .lse = kept.lse.view({R}).to(device)};
+    TopLogits kept{.values = Tensor::empty({R, n}, Dtype::f32, device),
+                   .ids = Tensor::empty({R, n}, Dtype::i32, device),
+                   .lse = Tensor::empty({R}, Dtype::f32, device)};
+    BRINE_CALL(logits, top_logits, kept.values, kept.ids, kept.lse, logits);
+    return kept;
   }
   TopLogits top{.values = logits.view({R, V}),
                 .ids = {},

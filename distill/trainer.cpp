@@ -120,22 +120,23 @@ LossTerms Trainer::train_step(std::string& skipped) {
     batches.push_back(parts_.train.batch(step_ * config_.accumulate + i, config_.batch_size));
     rows += batches.back().tokens;
   }
-  const int64_t loss_scale = loss_scale_.value();
+  const double loss_scale = double(loss_scale_.value());
+  std::vector<PendingTerms> pending;
   for (const Batch& batch : batches) {
-    objective_.run(batch,
-                   {.share = double(batch.tokens) / double(rows),
-                    .text_share = 1 / double(config_.accumulate),
-                    .random = &random_,
-                    .recompute = config_.recompute,
-                    .loss_from = config_.loss_from,
-                    .loss_scale = double(loss_scale)},
-                   terms);
+    pending.push_back(objective_.start(batch, {.share = double(batch.tokens) / double(rows),
+                                               .text_share = 1 / double(config_.accumulate),
+                                               .random = &random_,
+                                               .recompute = config_.recompute,
+                                               .loss_from = config_.loss_from,
+                                               .loss_scale = loss_scale}));
   }
+  // The one place of a step that waits for the device.
+  const double squares = read_terms(pending, {optimizer_.gradient_squares()}, terms)[0];
   tokens_ += rows;
-  double norm = optimizer_.gradient_norm(1 / double(loss_scale));
+  const double norm = std::sqrt(squares) / loss_scale;
   double rate = config_.schedule.factor(step_, progress());
   if (std::isfinite(norm)) {
-    optimizer_.step(rate, norm, 1 / double(loss_scale));
+    optimizer_.step(rate, norm, 1 / loss_scale);
     loss_scale_.count_finite();
     terms["gradient_norm"] = norm;
   } else if (!loss_scale_.active()) {
@@ -147,7 +148,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
                    loss_scale_.value(), " (", loss_scale_.overflows(), " so far)");
   }
   terms["rate"] = rate * config_.optimizer.learning_rate;
-  if (loss_scale_.active()) terms["loss_scale"] = double(loss_scale);
+  if (loss_scale_.active()) terms["loss_scale"] = loss_scale;
   return terms;
 }
 
@@ -175,7 +176,6 @@ TrainOutcome Trainer::run(RunLog& log) {
       check(config_.nonfinite == "skip", "step ", step_ + 1, ": ", e.what());
       ++skipped_;
       skipped = join(e.what(), " (", skipped_, " so far)");
-      plan_ahead(step_ + 1);  // micro-batches of the step may not have begun
     }
     seconds_ += parts_.seconds() - start;
     ++step_;

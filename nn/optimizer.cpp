@@ -34,10 +34,14 @@ Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config)
   }
 }
 
-double Adamw::gradient_norm(double scale) const {
+Tensor Adamw::gradient_squares() const {
   Tensor g = store_.gradients(), sum = Tensor::empty({1}, Dtype::f64, g.device());
   BRINE_CALL(g, square_sum, sum, g);
-  return std::sqrt(sum.item()) * std::fabs(scale);
+  return sum;
+}
+
+double Adamw::gradient_norm(double scale) const {
+  return std::sqrt(gradient_squares().item()) * std::fabs(scale);
 }
 
 void Adamw::step(double rate_factor, double norm, double scale) {

@@ -22,6 +22,8 @@ class Adamw {
  public:
   Adamw(ParameterStore& store, const OptimizerConfig& config);
 
+  // The squares of all gradients, summed, where they lie: f64 [1].
+  Tensor gradient_squares() const;
   // The global norm of the gradients times `scale`. Not finite when a gradient is not.
   double gradient_norm(double scale = 1) const;
   // One step with rates times `rate_factor`. The gradients are multiplied by `scale` and clipped to

@@ -1,20 +1,23 @@
-// The caching allocator, one cache for each device.
+// The caching allocator: one cache for each device, one for pinned memory.
 #include "tensor/allocator.h"
 
 #include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
 #include "tensor/accelerator.h"
 #include "tensor/error.h"
+#include "tensor/transfer.h"
 
 namespace brine {
 namespace {
@@ -31,6 +34,7 @@ struct Bin {
 
 struct Cache {
   Device device;
+  bool pinned = false;  // memory of the CPU that devices copy from and to
   std::mutex mutex;
   std::map<size_t, Bin> waiting;  // by size class
   uint64_t requests = 0;
@@ -45,32 +49,71 @@ struct Cache {
 
 constexpr int kDevices = 16;
 
-// Never destroyed: tensors with static lifetime may be released after main.
-Cache& cache(Device device = {}) {
+// The CPU's, those of the devices, the pinned one. Never destroyed: tensors with static lifetime
+// may be released after main.
+Cache* caches() {
   static Cache* all = [] {
-    Cache* made = new Cache[1 + kDevices];
+    Cache* made = new Cache[2 + kDevices];
     for (int i = 0; i < kDevices; ++i) made[1 + i].device = {DeviceType::cuda, uint8_t(i)};
+    made[1 + kDevices].pinned = true;
     return made;
   }();
+  return all;
+}
+
+Cache& cache(Device device = {}) {
   check(!device.is_cuda() || device.index < kDevices, "allocate: ", device, " is beyond the ",
         kDevices, " devices of this build");
-  return all[device.is_cuda() ? 1 + device.index : 0];
+  return caches()[device.is_cuda() ? 1 + device.index : 0];
+}
+
+Cache& pinned_cache() { return caches()[1 + kDevices]; }
+
+// The device whose copies this thread wants memory of the CPU for; the CPU: none.
+thread_local Device pins_for;
+
+// Blocks of the pinned cache that are handed out: tensors say only that they lie on the CPU.
+struct PinnedBlocks {
+  std::atomic<int64_t> count = 0;  // nobody looks further where there are none
+  std::mutex mutex;
+  std::unordered_set<void*> blocks;
+
+  void add(void* block) {
+    std::lock_guard lock(mutex);
+    blocks.insert(block);
+    ++count;
+  }
+  bool take(void* block) {
+    if (count.load() == 0) return false;
+    std::lock_guard lock(mutex);
+    const bool found = blocks.erase(block) > 0;
+    count -= found;
+    return found;
+  }
+};
+
+PinnedBlocks& pinned_blocks() {
+  static PinnedBlocks* all = new PinnedBlocks;
+  return *all;
 }
 
 template <class F>
 void each_cache(F&& f) {
-  for (int i = -1; i < kDevices; ++i) {
-    Cache& c = cache(i < 0 ? Device{} : Device{DeviceType::cuda, uint8_t(i)});
+  for (int i = 0; i < 2 + kDevices; ++i) {
+    Cache& c = caches()[i];
     std::lock_guard lock(c.mutex);
     f(c);
   }
 }
 
-// All work of a device is on one stream: a block that was given back may serve the next kernel at
-// once, since that runs after those that used it before.
+// All kernels of a device are on one stream: a block that was given back may serve the next kernel
+// at once, since that runs after those that used it before. Copies beside the kernels keep their
+// blocks (transfer.h).
 void give_back(const Cache& c, void* block) {
   if (c.device.is_cuda()) {
     cuda::system_release(block, c.device.index);
+  } else if (c.pinned) {
+    cuda::system_release_pinned(block);
   } else {
     std::free(block);
   }
@@ -105,6 +148,7 @@ void make_room(Cache& c, size_t size) {
 
 void* system_block(Cache& c, size_t size) {
   if (c.device.is_cuda()) return cuda::system_allocate(size, c.device.index);
+  if (c.pinned) return cuda::system_allocate_pinned(size, pins_for.index);
   bool huge = size >= 2 * kHugePage;
   size_t alignment = huge ? kHugePage : 64;
   size_t rounded = (size + alignment - 1) / alignment * alignment;
@@ -115,6 +159,7 @@ void* system_block(Cache& c, size_t size) {
 
 // What a device that refused has left, for the message.
 std::string room(const Cache& c) {
+  if (c.pinned) return "the system, for pinned memory,";
   if (!c.device.is_cuda()) return "the system";
   const cuda::MemoryInfo memory = cuda::memory_info(c.device.index);
   return join(c.device, " with ", memory.free, " of ", memory.total, " bytes free");
@@ -151,7 +196,7 @@ bool guards_hold(const Cache& c, const unsigned char* block, size_t bytes) {
   unsigned char guards[2 * kGuard];
   auto read = [&](unsigned char* to, const unsigned char* from) {
     if (c.device.is_cuda()) {
-      cuda::download(to, from, kGuard, c.device);
+      cuda::system_read(to, from, kGuard, c.device.index);
     } else {
       std::memcpy(to, from, kGuard);
     }
@@ -169,8 +214,9 @@ size_t size_class(size_t bytes) {
   return (size + step - 1) / step * step;
 }
 
-void* allocate(size_t bytes, Device device) {
-  Cache& c = cache(device);
+namespace {
+
+void* allocate_from(Cache& c, size_t bytes) {
   std::lock_guard lock(c.mutex);
   size_t size = size_class(bytes + (c.guard ? 2 * kGuard : 0));
   Bin& bin = c.waiting[size];
@@ -194,8 +240,18 @@ void* allocate(size_t bytes, Device device) {
   return base + kGuard;
 }
 
+}  // namespace
+
+void* allocate(size_t bytes, Device device) {
+  if (device.is_cuda() || !pins_for.is_cuda()) return allocate_from(cache(device), bytes);
+  void* block = allocate_from(pinned_cache(), bytes);
+  pinned_blocks().add(block);
+  return block;
+}
+
 void release(void* block, size_t bytes, Device device) noexcept {
-  Cache& c = cache(device);
+  const bool pinned = !device.is_cuda() && pinned_blocks().take(block);
+  Cache& c = pinned ? pinned_cache() : cache(device);
   std::lock_guard lock(c.mutex);
   auto* base = static_cast<unsigned char*>(block);
   size_t size = size_class(bytes + (c.guard ? 2 * kGuard : 0));
@@ -216,6 +272,15 @@ void release(void* block, size_t bytes, Device device) noexcept {
     give_back(c, base);
     c.stats.reserved -= int64_t(size);
   }
+}
+
+PinnedMemory::PinnedMemory(Device device) : before_(pins_for) { pins_for = device; }
+PinnedMemory::~PinnedMemory() { pins_for = before_; }
+
+AllocatorStats pinned_stats() {
+  Cache& c = pinned_cache();
+  std::lock_guard lock(c.mutex);
+  return c.stats;
 }
 
 AllocatorStats allocator_stats(Device device) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tensor/accelerator.h"
 #include "tensor/allocator.h"
 #include "tensor/error.h"
 
@@ -30,6 +31,8 @@ CostMeter::CostMeter() {
 CostMeter::~CostMeter() { current_ = nullptr; }
 
 void CostMeter::settle() {
+  // A device is still at what the scope asked of it.
+  if (default_device().is_cuda()) cuda::synchronize(default_device());
   const Clock::time_point now = Clock::now();
   Cost& cost = account(costs_);
   cost.ms += std::chrono::duration<double, std::milli>(now - since_).count();

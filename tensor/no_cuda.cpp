@@ -12,8 +12,10 @@
 #include "tensor/kernels_attention.h"
 #include "tensor/kernels_conv.h"
 #include "tensor/kernels_decoding.h"
+#include "tensor/kernels_logits.h"
 #include "tensor/kernels_performer.h"
 #include "tensor/kernels_sparse.h"
+#include "tensor/transfer.h"
 
 namespace brine::cuda {
 
@@ -32,5 +34,13 @@ std::string cudnn_version() { return "none: " + why_none(); }
 void upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
 void download(void*, const void*, size_t, Device) { throw Error(why_none()); }
 void synchronize(Device) { throw Error(why_none()); }
+void* system_allocate_pinned(size_t, int) { throw Error(why_none()); }
+void system_release_pinned(void*) noexcept {}
+void system_read(void*, const void*, size_t, int) { throw Error(why_none()); }
+Ticket start_upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
+Ticket start_download(void*, const void*, size_t, Device) { throw Error(why_none()); }
+void order_after(const Ticket&, Device) { throw Error(why_none()); }
+void wait(const Ticket&) { throw Error(why_none()); }
+int64_t waits() { return 0; }
 
 }  // namespace brine::cuda

@@ -15,11 +15,6 @@ namespace {
 
 bool quick = false;
 
-// A device works on while the CPU goes ahead; a time ends when both are done.
-void finish() {
-  if (default_device().is_cuda()) cuda::synchronize(default_device());
-}
-
 // Whether a median wants another run.
 bool wants_more(size_t runs, double total_ms, double seconds) {
   constexpr double kPatienceMs = 15000;
@@ -37,6 +32,10 @@ std::vector<int64_t> token_counts() {
   std::vector<int64_t> counts = {2048, 4096, 8192, 16384};
   if (default_device().is_cuda()) counts.insert(counts.end(), {32768, 65536, 131072});
   return counts;
+}
+
+void finish() {
+  if (default_device().is_cuda()) cuda::synchronize(default_device());
 }
 
 Tensor noise(const Shape& shape, uint64_t seed) {

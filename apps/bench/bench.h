@@ -35,6 +35,10 @@ std::vector<int64_t> token_counts();
 // Standard normal numbers, f32, on the default device.
 Tensor noise(const Shape& shape, uint64_t seed);
 
+// Waits for the default device, which works on while the CPU goes ahead: a time ends when both are
+// done.
+void finish();
+
 // Milliseconds of a clock that never goes back.
 double now_ms();
 
@@ -48,8 +52,12 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
 
-// GFLOP/s of independent multiply-adds in registers, with the present number of threads.
+// GFLOP/s of independent multiply-adds in registers, with the present number of threads of the CPU.
 double peak_flops();
+// What a rate is of that; 0 (not measured) where a device computes.
+inline double share_of_peak(double rate) {
+  return default_device().is_cuda() ? 0 : rate / peak_flops();
+}
 
 // Bandwidth in GB/s of a[i] = b[i] + s c[i] on arrays beyond the caches (three moved per element),
 // with the present number of threads.

@@ -39,7 +39,7 @@ void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRo
                     .ms = ms,
                     .rate = rate,
                     .unit = "GFLOP/s",
-                    .share = rate / peak,
+                    .share = peak > 0 ? rate / peak : 0,
                     .peak = cost.peak,
                     .notes = {{"share_of_time", ms / total},
                               {"us_per_token", 1e3 * ms / double(T)},
@@ -52,7 +52,7 @@ void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRo
 
 std::vector<BenchRow> bench_breakdown() {
   std::vector<BenchRow> rows;
-  const double peak = peak_flops();
+  const double peak = default_device().is_cuda() ? 0 : peak_flops();
   const int64_t T = sized(4096, 96);
   for (const Block& block : every_block(T)) bench_block(block, T, peak, rows);
   return rows;

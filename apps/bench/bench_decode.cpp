@@ -9,7 +9,9 @@
 #include "apps/terminal.h"
 #include "nn/model_config.h"
 #include "nn/model_state.h"
+#include "tensor/accelerator.h"
 #include "tensor/allocator.h"
+#include "tensor/kernels.h"
 #include "tensor/parallel.h"
 
 namespace brine::bench {
@@ -32,11 +34,18 @@ void fill_noise(const Tensor& t, float scale, uint64_t seed) {
 Tensor quick_noise(const Shape& shape, uint64_t seed) {
   Tensor t = Tensor::empty(shape);
   fill_noise(t, 1, seed);
-  return t;
+  return t.to(default_device());
 }
 
-// Reads through the caches, as the weights of a model do between two visits to a layer.
+// Goes through the caches, as the weights of a model do between two visits to a layer: reads, and
+// writes on a device.
 double sweep() {
+  if (default_device().is_cuda()) {
+    static const Tensor there =
+        Tensor::empty({sized(64 << 20, 1 << 10)}, Dtype::f32, default_device());
+    BRINE_CALL(there, fill, there, 0.0);
+    return 0;
+  }
   static const Tensor block = Tensor::zeros({sized(24 << 20, 1 << 10)});
   const float* x = block.data<float>();
   const int64_t pieces = 64, piece = block.numel() / pieces;
@@ -53,8 +62,10 @@ double swept_time(const std::function<void()>& f) {
   f();
   for (int run = 0; run < int(sized(101, 1)); ++run) {
     check(sweep() == 0, "bench: the sweep read something else");
+    finish();
     const double start = now_ms();
     f();
+    finish();
     times.push_back(now_ms() - start);
   }
   return median(times);
@@ -93,14 +104,18 @@ Made make(const std::string& method, const std::string& decoder, int64_t layers,
   m.model = nn::make_model(config_of(method, decoder, layers, positions),
                            nn::Init{.random = {.seed = 1}, .blank = true});
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
+  const Tensor& there = m.store->values();
+  const bool near = !there.device().is_cuda();
+  const Tensor values = near ? there : Tensor::zeros(there.shape());
   uint64_t seed = 0;
   for (const auto& entry : m.store->entries()) {
     const bool gain = entry.path.find("norm") != std::string::npos;
-    fill_noise(m.store->values().slice(0, entry.offset, entry.size), 0.02f, ++seed);
+    fill_noise(values.slice(0, entry.offset, entry.size), 0.02f, ++seed);
     if (!gain) continue;
-    float* x = m.store->values().data<float>() + entry.offset;
+    float* x = values.data<float>() + entry.offset;
     for (int64_t i = 0; i < entry.size; ++i) x[i] += 1;
   }
+  if (!near) assign(there, values);
   return m;
 }
 
@@ -193,6 +208,7 @@ void attention_rows(std::vector<BenchRow>& rows) {
 }
 
 double available_memory() {
+  if (default_device().is_cuda()) return double(cuda::memory_info(default_device().index).free);
   std::ifstream in("/proc/meminfo");
   std::string word;
   double kib = 0;
@@ -227,6 +243,7 @@ void model_rows(std::vector<BenchRow>& rows) {
         for (int run = 0; run < int(sized(48, 2)); ++run) {
           const double start = now_ms();
           m.model->logits(nn::step(*m.model, state, ids));
+          finish();
           if (run > 0) times.push_back(now_ms() - start);
         }
         const double ms = median(times);

@@ -51,10 +51,7 @@ void bench_model(const std::string& attention, std::vector<BenchRow>& rows) {
   nn::Adamw adamw(store, {});
   RandomStream random{.seed = 1, .stream = 2};
   rows.push_back(step_row(name + ": training step", shape, B * T, [&] {
-    store.zero_gradients();
-    distill::LossTerms terms;
-    objective.run(batch, {.random = &random}, terms);
-    adamw.step(1, adamw.gradient_norm());
+    training_step(objective, batch, {.random = &random}, store, adamw);
   }));
   trim();
 }

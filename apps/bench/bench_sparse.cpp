@@ -14,13 +14,16 @@ constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
 // Columns drawn anew for every row have the worst locality; a trained estimate changes slowly, as
 // one does here that is drawn for every 64th row only.
 Tensor estimate_of(int64_t T, bool steady) {
-  Tensor x = noise({1, kHeads, T, kColumns}, 7);
+  Tensor x = noise({1, kHeads, T, kColumns}, 7).to(Device{});
   float* row = x.data<float>();
   for (int64_t i = 0; steady && i < kHeads * T; ++i) {
     if (i % T % 64) std::copy_n(row + (i - 1) * kColumns, kColumns, row + i * kColumns);
   }
-  return x;
+  return x.to(default_device());
 }
+
+// Room for a result where the default device computes.
+Tensor room(const Shape& shape) { return Tensor::empty(shape, Dtype::f32, default_device()); }
 
 struct Timer {
   std::vector<BenchRow>& rows;
@@ -53,7 +56,7 @@ void sparse_rows(Timer& timer, int64_t T, bool steady) {
   Tensor estimate = estimate_of(T, steady);
   Selection chosen = select_columns(estimate, {}, {.k = kKept});
   FlatCsr csr = build_csr(chosen.selected, {}, kKept);
-  Tensor p = Tensor::empty({csr.entries()}), y = Tensor::like(q);
+  Tensor p = room({csr.entries()}), y = Tensor::like(q);
   Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(v);
   const double scale = 1 / std::sqrt(double(kHeadSize));
   const double row = double(csr.entries()) * double(kHeadSize) * 4e-9;  // of K or V, all entries
@@ -61,7 +64,7 @@ void sparse_rows(Timer& timer, int64_t T, bool steady) {
   timer("select columns" + kind, double(estimate.numel()) * 4e-9, "GB/s",
         [&] { select_columns(estimate, {}, {.k = kKept}); });
   timer("build csr" + kind, double(csr.entries()) * 4e-9, "GB/s",
-        [&] { build_csr(chosen.selected, {}, kKept); });
+        [&] { build_csr(chosen.selected, {}, kKept, 0, csr.entries()); });
   timer("sparse attention" + kind, 2 * row, "GB/s",
         [&] { BRINE_CALL(q, sparse_attention, y, p, q, k, v, csr, scale); });
   timer("sparse attention backward" + kind, 6 * row, "GB/s",
@@ -76,9 +79,10 @@ void sparse_rows(Timer& timer, int64_t T, bool steady) {
 
 void loss_rows(Timer& timer, int64_t B, int64_t H, int64_t T, int64_t d) {
   const Shape shape{B, H, T, d};
-  Tensor q = noise(shape, 1), k = noise(shape, 2), dy = Tensor::full({2}, 1);
+  Tensor q = noise(shape, 1), k = noise(shape, 2),
+         dy = Tensor::full({2}, 1, Dtype::f32, default_device());
   TeacherAttention teacher{{}, noise(shape, 3), noise(shape, 4)};
-  Tensor y = Tensor::empty({2}), lse = Tensor::empty({B, H, T}), other = Tensor::like(lse);
+  Tensor y = room({2}), lse = room({B, H, T}), other = Tensor::like(lse);
   Tensor dq = Tensor::like(q), dk = Tensor::like(k), scores = noise({B, H, T, kColumns}, 5);
   Tensor dscores = Tensor::like(scores);
   const double scale = 1 / std::sqrt(double(d));

@@ -58,7 +58,7 @@ BenchRow bench_bert_layer() {
   row.notes.insert(row.notes.begin(), {"tokens_per_second", row.rate});
   row.rate = flops / row.ms / 1e6;
   row.unit = "GFLOP/s";
-  row.share = row.rate / peak_flops();
+  row.share = share_of_peak(row.rate);
   return row;
 }
 
@@ -93,10 +93,7 @@ BenchRow bench_distill(bool online) {
   RandomStream random{.seed = 1, .stream = 2};
   return step_row(online ? "distil, teacher beside" : "distil, teacher's q, k read",
                   join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
-                    student.store->zero_gradients();
-                    distill::LossTerms terms;
-                    objective.run(batch, {.random = &random}, terms);
-                    adamw.step(1, adamw.gradient_norm());
+                    training_step(objective, batch, {.random = &random}, *student.store, adamw);
                   });
 }
 

@@ -53,7 +53,7 @@ class Trained {
     trim();
     sparse("its own masks", layer_.selected);
     sparse("random columns", random);
-    if (T_ != coo_length()) return;
+    if (T_ != coo_length() || default_device().is_cuda()) return;  // plain COO is of the CPU
     const std::vector<Tensor>& x = layer_.leaves;
     coo_rows(rows_,
              {x[0].detach(), x[1].detach(), x[2].detach(), layer_.selected, k_, ", its own masks"});
@@ -106,17 +106,17 @@ class Trained {
                                {"block_bytes_per_token", double(peak - before) / double(T_)}}});
   }
 
-  // The sparse kernels. share: gathered bytes over what the same threads read out of a cache that
-  // holds one head's K and V.
+  // The sparse kernels. share (on the CPU): gathered bytes over what the same threads read out of a
+  // cache that holds one head's K and V.
   void sparse(const char* name, const Tensor& selected) {
     const Tensor &q = layer_.leaves[0], &k = layer_.leaves[1], &v = layer_.leaves[2];
     const FlatCsr csr = build_csr(selected, {}, k_);
     const double d = double(q.dim(3)), scale = 1 / std::sqrt(d);
-    Tensor p = Tensor::empty({csr.entries()}), y = Tensor::like(q);
+    Tensor p = Tensor::empty({csr.entries()}, Dtype::f32, q.device()), y = Tensor::like(q);
     Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(v);
     const double bytes = double(csr.entries()) * d * 4;  // one row of K or of V for every entry
     const int64_t head = 2 * T_ * q.dim(3) * 4;
-    const double limit = read_bandwidth(head);
+    const double limit = q.device().is_cuda() ? 0 : read_bandwidth(head);
     auto add = [&](const char* what, double gathered, const std::function<void()>& f) {
       const double ms = median_time(f), rate = gathered / ms * 1e-6;
       rows_.push_back({.name = join(what, ", ", name),
@@ -124,7 +124,7 @@ class Trained {
                        .ms = ms,
                        .rate = rate,
                        .unit = "GB/s",
-                       .share = rate / limit,
+                       .share = limit > 0 ? rate / limit : 0,
                        .notes = {{"us_per_token", ms * 1e3 / double(T_)},
                                  {"keys_per_row", double(csr.entries()) / double(T_ * q.dim(1))}}});
     };

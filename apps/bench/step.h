@@ -2,13 +2,15 @@
 #pragma once
 
 #include "apps/bench/bench.h"
-#include "distill/batch.h"
+#include "distill/losses.h"
 #include "nn/model_config.h"
+#include "nn/optimizer.h"
 #include "nn/parameter_store.h"
 
 namespace brine::bench {
 
-// Medians of a step; its share inside products and its system calls after the third.
+// Medians of a step; its share inside products (on a device: how often it waits for that) and its
+// system calls after the third.
 BenchRow step_row(const std::string& name, const std::string& shape, int64_t tokens,
                   const std::function<void()>& step);
 
@@ -21,6 +23,11 @@ struct Student {
   std::shared_ptr<nn::Model> teacher, model;
   std::unique_ptr<nn::ParameterStore> store, teacher_store;
 };
+
+// A step as the trainer does it, which waits for a device once.
+void training_step(distill::Objective& objective, const distill::Batch& batch,
+                   const distill::Objective::Call& call, nn::ParameterStore& store,
+                   nn::Adamw& adamw);
 
 // B windows of T random tokens.
 distill::Batch random_batch(int64_t B, int64_t T, int64_t vocab);

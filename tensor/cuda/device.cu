@@ -1,11 +1,14 @@
-// Devices, streams, memory of the system and copies: tensor/accelerator.h on the CUDA runtime.
-#include <cstring>
+// Devices, streams and memory of the system: tensor/accelerator.h on the CUDA runtime. Copies are
+// in copies.cu.
+#include <cuda_runtime_api.h>
+
 #include <mutex>
 #include <vector>
 
 #include "tensor/accelerator.h"
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/tensor_cores.cuh"
+#include "tensor/transfer.h"
 
 namespace brine::cuda {
 namespace {
@@ -158,64 +161,18 @@ void system_fill(void* block, unsigned char byte, size_t bytes, int index) {
   check_cuda(cudaMemsetAsync(block, byte, bytes, stream()), "cudaMemsetAsync");
 }
 
-namespace {
-
-// Pinned memory that small uploads leave from: they need not wait, and whoever asked may change
-// his bytes at once. One for each device; given out from the front, and again from the front when
-// all of it was and has arrived.
-struct Staging {
-  static constexpr size_t kBytes = 4 << 20, kLargest = kBytes / 4;
-  std::mutex mutex;
-  unsigned char* base = nullptr;
-  size_t used = 0;
-};
-
-Staging& staging(int index) {
-  static Staging* all = new Staging[256];  // as many as an index can name
-  return all[index];
+void* system_allocate_pinned(size_t bytes, int index) {
+  use_device(index);
+  void* block = nullptr;
+  const cudaError_t status = cudaMallocHost(&block, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check_cuda(status, "cudaMallocHost");
+  return block;
 }
 
-}  // namespace
-
-void upload(void* to, const void* from, size_t bytes, Device device) {
-  if (bytes == 0) return;
-  use_device(device.index);
-  auto copy = [&](const void* source) {
-    check_cuda(cudaMemcpyAsync(to, source, bytes, cudaMemcpyHostToDevice, stream()),
-               "cudaMemcpyAsync");
-  };
-  if (bytes > Staging::kLargest) {
-    copy(from);
-    return synchronize(device);
-  }
-  Staging& s = staging(device.index);
-  std::lock_guard lock(s.mutex);
-  if (!s.base) {
-    void* pinned = nullptr;
-    check_cuda(cudaMallocHost(&pinned, Staging::kBytes), "cudaMallocHost");
-    s.base = static_cast<unsigned char*>(pinned);
-  }
-  if (s.used + bytes > Staging::kBytes) {
-    synchronize(device);
-    s.used = 0;
-  }
-  std::memcpy(s.base + s.used, from, bytes);
-  copy(s.base + s.used);
-  s.used += (bytes + 63) / 64 * 64;
-}
-
-void download(void* to, const void* from, size_t bytes, Device device) {
-  use_device(device.index);
-  if (bytes) {
-    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()),
-               "cudaMemcpyAsync");
-  }
-  synchronize(device);
-}
-
-void synchronize(Device device) {
-  use_device(device.index);
-  check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
-}
+void system_release_pinned(void* block) noexcept { cudaFreeHost(block); }
 
 }  // namespace brine::cuda

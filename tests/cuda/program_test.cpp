@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "data/dump_reader.h"
 #include "tests/apps/world.h"
 #include "tests/cuda/compare.h"
 
@@ -29,6 +30,14 @@ void check_near(const std::string& what, double cpu, double device) {
                 what << ": " << device << ", cpu " << cpu);
 }
 
+// The finished shards of a dump by name.
+std::map<std::string, std::string> shards(const std::string& dump) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(device_world().path(dump)))
+    out[entry.path().filename().string()] = read_all(entry.path().string());
+  return out;
+}
+
 double perplexity(const std::string& model, const std::string& device) {
   return json_of("eval --model " + model + " --data few.txt --json -q --device " +
                  device)["perplexity"];
@@ -50,7 +59,8 @@ TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
     const std::string how = World::distill() + " " + way;
     const std::string name = std::to_string(++run);
     device_world().must(how + " --out here" + name + " --device cpu");
-    device_world().must(how + " --out there" + name + " --device cuda");
+    const Finished there = device_world().must(how + " --out there" + name + " --device cuda");
+    CHECK_MESSAGE(contains(there.error, " on cuda:0, there"), there.error);
     check_near("student", perplexity("here" + name, "cpu"), perplexity("there" + name, "cuda"));
   }
 }
@@ -74,6 +84,77 @@ TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, 
     CHECK(std::fabs(norm - plain) > 1e-3 * plain);  // more than the two may be apart
     check_near("student", perplexity("cpu-" + compute, "cpu"),
                perplexity("cuda-" + compute, "cuda"));
+  }
+}
+
+TEST_CASE("cuda: a dump waits for nothing, is the same each time and goes on after a fault") {
+  if (!test::has_device()) return;
+  const World& w = device_world();
+  // Two shards, many batches.
+  const std::string dump =
+      "dump --model teacher --data text.txt --windows 26 --batch-size 2 --content maps "
+      "--logits full --dtype f32 --shard-mib 1 --verbose --out ";
+  const Finished whole = w.must(dump + "whole --device cuda");
+  CHECK_MESSAGE(contains(whole.error, "waited for the device 0 times"), whole.error);
+  CHECK_MESSAGE(contains(whole.error, " on cuda:0"), whole.error);
+  const auto wanted = shards("whole");
+  CHECK(wanted.size() == 3);  // and the manifest
+  w.must(dump + "near --device cpu");
+  const data::DumpReader there(w.path("whole")), near(w.path("near"));
+  const std::vector<int64_t> all = {0, 7, 11, 25};
+  const data::DumpBatch a = near.read(all), b = there.read(all);
+  for (size_t l = 0; l < a.layers.size(); ++l) {
+    test::check_close("maps", a.layers[l].attention, b.layers[l].attention, 1e-5);
+    test::check_close("context", a.layers[l].context, b.layers[l].context, 1e-4);
+    test::check_close("output", a.layers[l].output, b.layers[l].output, 1e-4);
+  }
+  test::check_close("logits", a.logits, b.logits, 1e-4);
+  test::check_close("lse", a.lse, b.lse, 1e-5);
+
+  Finished f = w.run(dump + "full --quiet --device cuda", "ulimit -f 40;");
+  CHECK(f.status == 1);
+  CHECK_MESSAGE(contains(f.error, "brine dump: full/shard-00000.h5.tmp"), f.error);
+  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  w.must(dump + "full --device cuda");
+  CHECK((shards("full") == wanted));
+
+  const std::string program = std::string(BRINE_BINARY_DIR) + "/" BRINE_TEST_PROGRAM " ";
+  const std::string stop = "cd " + w.path(".") + "; " + program + dump +
+                           "stopped --device cuda 2>stopped.log & n=0; while [ ! -e "
+                           "stopped/shard-00000.h5 ] && [ $n -lt 6000 ]; do sleep 0.01; "
+                           "n=$((n+1)); done; kill -TERM $!; wait $!";
+  CHECK(WEXITSTATUS(std::system(stop.c_str())) == 130);
+  CHECK(contains(read_all(w.path("stopped.log")), "the same command continues"));
+  CHECK(contains(w.must(dump + "stopped --device cuda").error, "shard-00000.h5: verified"));
+  CHECK((shards("stopped") == wanted));
+}
+
+TEST_CASE("cuda: commands say what they held on the device") {
+  if (!test::has_device()) return;
+  const std::string eval = "eval --model student --data few.txt --json -q --device ";
+  CHECK(json_of(eval + "cuda")["device"] == "cuda:0");
+  CHECK(json_of(eval + "cuda:0")["peak_bytes"] > 10000);
+  CHECK_FALSE(json_of(eval + "cpu").contains("peak_bytes"));
+  CHECK(json_of("generate --model student --prompt 'the king' --tokens 2 --json -q --device cuda")
+            ["peak_bytes"] > 10000);
+}
+
+TEST_CASE("cuda: a bench runs on the device, those of the CPU's kernels say so") {
+  if (!test::has_device()) return;
+  const World& w = device_world();
+  const nlohmann::json out = json_of("bench breakdown --quick --json -q --device cuda");
+  CHECK(out["device"] == "cuda:0");
+  CHECK(out["rows"].size() >= 20);
+  for (const auto& row : out["rows"]) {
+    INFO(row["name"]);
+    CHECK(row["ms"] > 0);
+    CHECK(row["share"] == 0);  // of the CPU's limits
+  }
+  for (const char* suite : {"pointwise", "gemm", "conv", "coo"}) {
+    const Finished f = w.run(std::string("bench ") + suite + " --quick --device cuda");
+    CHECK(f.status == 1);
+    CHECK(f.error ==
+          std::string("brine bench: bench: ") + suite + " measures the CPU; add --device cpu\n");
   }
 }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <thread>
@@ -428,6 +429,26 @@ TEST_CASE("dump: reading ahead gives the batches of direct reads, in order") {
   CHECK(prefetch.next().has_value());
   CHECK(prefetch.next().has_value());
   CHECK(contains(message([&] { prefetch.next(); }), "sample 99"));
+  CHECK(contains(message([&] { prefetch.next(); }), "sample 99"));
+}
+
+TEST_CASE("dump: a batch is taken early where it is read, and an error waits for its turn") {
+  Scratch dir;
+  DumpSpec spec = small_spec();
+  DumpReader reader(make_dump(dir, spec));
+  auto failing = [](int64_t step) { return std::vector<int64_t>{step == 2 ? 99 : step}; };
+  DumpPrefetch prefetch(reader, failing, reader.everything());
+  auto taken = [&] {
+    std::optional<DumpBatch> batch;
+    while (!batch) batch = prefetch.next_if_read();
+    return batch->samples;
+  };
+  CHECK(taken() == std::vector<int64_t>{0});
+  CHECK(prefetch.next()->samples == std::vector<int64_t>{1});
+  for (int i = 0; i < 100; ++i) {
+    CHECK_FALSE(prefetch.next_if_read().has_value());
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
   CHECK(contains(message([&] { prefetch.next(); }), "sample 99"));
 }
 

@@ -3,6 +3,7 @@
 // It is as strict as the real one: sizes and leading dimensions must agree, buffers must be aligned
 // as the algorithm was promised, and an algorithm that wants a workspace spoils it.
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
 #include <bit>
 #include <type_traits>
@@ -249,6 +250,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (bytes < algo->data[4] || !aligned(workspace, 256)) return CUBLAS_STATUS_INVALID_VALUE;
+  ++emulator::work;
   const emulator::Reach reach;
   if (bytes) std::memset(workspace, 0xff, bytes);
   if (a->type == CUDA_R_64F) {

@@ -1,6 +1,6 @@
 // What is asked of cuDNN, by slow sums in f64; as strict as the real one about alignment, and as
 // free with what is not defined. Off until a test turns it on, as on a machine without cuDNN.
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
 #include <cmath>
 #include <limits>
@@ -114,6 +114,7 @@ bool cudnn_conv(const FusedConv& conv, const FusedConvData& data, Device) {
   const emulator::Reach reach;
   conv.type == Dtype::bf16 ? convolve<bf16>(conv, data) : convolve<f16>(conv, data);
   ++calls;
+  ++emulator::work;
   return true;
 }
 
@@ -122,6 +123,7 @@ bool cudnn_attention(const FusedAttention& attention, const FusedAttentionData& 
   const emulator::Reach reach;
   attention.type == Dtype::bf16 ? attend<bf16>(attention, data) : attend<f16>(attention, data);
   ++calls;
+  ++emulator::work;
   return true;
 }
 

@@ -1,0 +1,146 @@
+// Copies, streams and events; see cuda_runtime_api.h beside this.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+
+namespace emulator {
+
+std::atomic<uint64_t> work = 0;
+
+}  // namespace emulator
+
+// A copy that was put off.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+
+struct EmulatedStream {
+  bool of_kernels;
+  std::deque<Copy> copies;
+  uint64_t issued = 0, done = 0;  // copies
+  uint64_t after = 0;             // the work that its next copy comes after
+};
+
+struct EmulatedEvent {
+  EmulatedStream* stream = nullptr;
+  uint64_t copies = 0, work = 0;  // that come before it
+};
+
+namespace {
+
+std::mutex mutex;
+bool made_one = false;
+std::map<const char*, size_t> pinned;
+
+[[noreturn]] void die(const char* what) {
+  std::fprintf(stderr, "emulator: %s\n", what);
+  std::abort();
+}
+
+bool is_pinned(const void* memory, size_t bytes) {
+  const char* at = static_cast<const char*>(memory);
+  auto next = pinned.upper_bound(at);
+  if (next == pinned.begin()) return false;
+  const auto& [base, size] = *std::prev(next);
+  return at + bytes <= base + size;
+}
+
+void copy_now(const Copy& c) {
+  emulator::Reach reach;
+  std::memcpy(c.to, c.from, c.bytes);
+}
+
+void catch_up(EmulatedStream& s, uint64_t copies) {
+  for (; s.done < copies; ++s.done) {
+    copy_now(s.copies.front());
+    s.copies.pop_front();
+  }
+}
+
+}  // namespace
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  std::lock_guard lock(mutex);
+  *stream = new EmulatedStream{!made_one, {}};
+  made_one = true;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  std::lock_guard lock(mutex);
+  catch_up(*stream, stream->issued);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  std::lock_guard lock(mutex);
+  *event = {stream, stream->issued, stream->of_kernels ? emulator::work.load() : stream->after};
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  std::lock_guard lock(mutex);
+  if (event->stream) catch_up(*event->stream, event->copies);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  std::lock_guard lock(mutex);
+  if (!event->stream) return cudaSuccess;
+  catch_up(*event->stream, event->copies);
+  stream->after = std::max(stream->after, event->work);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void** block, size_t bytes) {
+  *block = std::malloc(bytes);
+  if (!*block) return cudaErrorMemoryAllocation;
+  std::lock_guard lock(mutex);
+  pinned[static_cast<char*>(*block)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* block) {
+  std::lock_guard lock(mutex);
+  pinned.erase(static_cast<char*>(block));
+  std::free(block);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (!stream || emulator::on_device(to) != (kind != cudaMemcpyDeviceToHost) ||
+      emulator::on_device(from) != (kind != cudaMemcpyHostToDevice)) {
+    return cudaErrorInvalidValue;
+  }
+  if (stream->of_kernels) {
+    // What only reads changes nothing that a later copy has to come after.
+    if (kind != cudaMemcpyDeviceToHost) ++emulator::work;
+    copy_now({to, from, bytes});
+    return cudaSuccess;
+  }
+  std::lock_guard lock(mutex);
+  if (stream->after < emulator::work) die("a copy does not come after the work before it");
+  if (!is_pinned(kind == cudaMemcpyHostToDevice ? from : to, bytes)) {
+    die("a copy beside the kernels uses memory that is not pinned");
+  }
+  stream->copies.push_back({to, from, bytes});
+  ++stream->issued;
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
+  if (!stream || !emulator::on_device(to)) return cudaErrorInvalidValue;
+  ++emulator::work;
+  emulator::Reach reach;
+  std::memset(to, byte, bytes);
+  return cudaSuccess;
+}

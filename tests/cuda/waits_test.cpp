@@ -1,0 +1,101 @@
+// A step of training waits for the device where its losses and the gradient's norm are read, once,
+// and nowhere else: whatever its teacher is, and while the next maps of a dump come in.
+#include <cmath>
+#include <sstream>
+
+#include "tests/cuda/compare.h"
+#include "tests/distill/setup.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+// Sets the default device while it lives.
+struct OnDefault {
+  explicit OnDefault(Device device) { set_default_device(device); }
+  ~OnDefault() { set_default_device(kCpu); }
+};
+
+struct Steps {
+  std::vector<int64_t> waits;  // of each step
+  distill::LossTerms last;
+};
+
+Steps run_steps(Pair& pair, Teacher& teacher, int64_t accumulate, const LossConfig& losses) {
+  WindowSource source = pair.source();
+  TrainerConfig config;
+  config.steps = 3;
+  config.batch_size = 2;
+  config.accumulate = accumulate;
+  config.optimizer.learning_rate = 1e-3;
+  Scratch scratch;
+  Steps out;
+  int64_t calls = 0, before = 0;
+  // The trainer looks at its clock when a step begins and when it has ended.
+  auto clock = [&] {
+    if (calls++ % 2) out.waits.push_back(cuda::waits() - before);
+    before = cuda::waits();
+    return 0.0;
+  };
+  Trainer trainer({.model = *pair.student,
+                   .store = *pair.store,
+                   .config = pair.config,
+                   .teacher = &teacher,
+                   .losses = losses,
+                   .train = source,
+                   .run_dir = scratch.path().string(),
+                   .configuration = "{}",
+                   .seed = 11,
+                   .seconds = clock},
+                  config);
+  std::ostringstream terminal;
+  RunLog log(scratch.path(), terminal, {});
+  out.last = trainer.run(log).last;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: a step of distillation waits once, beside a dump twice for two micro-batches") {
+  if (!has_device()) return;
+  const Sizes sizes;
+  Scratch scratch;
+  const std::string qk = (scratch / "qk").string(), maps = (scratch / "maps").string();
+  {
+    const Pair pair(sizes);  // on the CPU
+    write_dump(pair, qk, data::DumpContent::qk, 9);
+    write_dump(pair, maps, data::DumpContent::maps, 0);
+  }
+  for (const auto& [dir, accumulate] : {std::pair{qk, 2}, std::pair{maps, 1}}) {
+    INFO(dir << ", " << accumulate << " micro-batches");
+    Steps near, there;
+    {
+      Pair pair(sizes);
+      DumpTeacher teacher(dir, expected_of(pair));
+      near = run_steps(pair, teacher, accumulate, {});
+    }
+    {
+      const OnDefault device(kCuda);
+      Pair pair(sizes);
+      DumpTeacher teacher(dir, expected_of(pair));
+      there = run_steps(pair, teacher, accumulate, {});
+    }
+    CHECK(near.waits == std::vector<int64_t>(3, 0));
+    // The memory of a micro-batch's maps is asked back when the next one has come; in the same step
+    // its copies are not yet known to have ended.
+    CHECK(there.waits == std::vector<int64_t>(3, accumulate));
+    for (const auto& [name, value] : near.last)
+      CHECK_MESSAGE(std::fabs(there.last[name] - value) <= 1e-3 * std::fabs(value) + 1e-7,
+                    name << ": " << there.last[name] << ", cpu " << value);
+  }
+}
+
+TEST_CASE("cuda: a step of two micro-batches beside an online teacher waits once") {
+  if (!has_device()) return;
+  const OnDefault device(kCuda);
+  Pair pair;
+  const nn::ParameterStore there(*pair.teacher, nn::ParameterStore::Gradients::later);
+  OnlineTeacher teacher(pair.teacher, 9);
+  CHECK(run_steps(pair, teacher, 2, {}).waits == std::vector<int64_t>(3, 1));
+}
