@@ -59,7 +59,8 @@ __device__ inline void load_tile(T* tile, const T* from, int64_t step, int64_t c
   } else {
     for (int i = threadIdx.x; i < Rows * D; i += Threads) {
       const int r = i / D, c = i % D;
-      tile[r * row_step<T>(D) + c] = r < count && c < d ? Layout::rounded(from[r * step + c]) : T(0);
+      const bool inside = r < count && c < d;
+      tile[r * row_step<T>(D) + c] = inside ? Layout::rounded(from[r * step + c]) : T(0);
     }
   }
 }
@@ -231,8 +232,8 @@ bool packed_rows(int64_t d, P*... data) {
   return d % kPacket<T> == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);
 }
 
-// f<Layout>() with the layout of the least tiles that hold d, which says whether the device has room
-// for them; false where d is beyond the tiles. Plain<D> is the layout on CUDA cores.
+// f<Layout>() with the layout of the least tiles that hold d, which says whether the device has
+// room for them; false where d is beyond the tiles. Plain<D> is the layout on CUDA cores.
 template <class T, template <int> class Plain, class F>
 bool dispatch_layout(int64_t d, F&& f) {
   auto of_size = [&]<int D>() {

@@ -6,8 +6,8 @@
 
 namespace brine::cuda {
 
-// Whether kernels may round the factors of f32 products to TF32 (set_tf32), and this build's code for
-// the current device multiplies them.
+// Whether kernels may round the factors of f32 products to TF32 (set_tf32), and this build's code
+// for the current device multiplies them.
 bool tensor_cores();
 
 // To the nearest TF32, ties away from zero.
