@@ -120,7 +120,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
     batches.push_back(parts_.train.batch(step_ * config_.accumulate + i, config_.batch_size));
     rows += batches.back().tokens;
   }
-  const double loss_scale = double(loss_scale_.value());
+  const int64_t loss_scale = loss_scale_.value();
   std::vector<PendingTerms> pending;
   for (const Batch& batch : batches) {
     pending.push_back(objective_.start(batch, {.share = double(batch.tokens) / double(rows),
@@ -128,15 +128,15 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                                .random = &random_,
                                                .recompute = config_.recompute,
                                                .loss_from = config_.loss_from,
-                                               .loss_scale = loss_scale}));
+                                               .loss_scale = double(loss_scale)}));
   }
   // The one place of a step that waits for the device.
   const double squares = read_terms(pending, {optimizer_.gradient_squares()}, terms)[0];
   tokens_ += rows;
-  const double norm = std::sqrt(squares) / loss_scale;
+  const double norm = std::sqrt(squares) / double(loss_scale);
   double rate = config_.schedule.factor(step_, progress());
   if (std::isfinite(norm)) {
-    optimizer_.step(rate, norm, 1 / loss_scale);
+    optimizer_.step(rate, norm, 1 / double(loss_scale));
     loss_scale_.count_finite();
     terms["gradient_norm"] = norm;
   } else if (!loss_scale_.active()) {
@@ -148,7 +148,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
                    loss_scale_.value(), " (", loss_scale_.overflows(), " so far)");
   }
   terms["rate"] = rate * config_.optimizer.learning_rate;
-  if (loss_scale_.active()) terms["loss_scale"] = loss_scale;
+  if (loss_scale_.active()) terms["loss_scale"] = double(loss_scale);
   return terms;
 }
 
