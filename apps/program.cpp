@@ -74,11 +74,13 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   set_default_device(device);
   const bool tf32 = everywhere.compute == "tf32";
   if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 as it is");
-  cuda::set_tf32(everywhere.compute != "f32");  // what is left in f32 under 16 bits, too
+  cuda::set_tf32(tf32);
   if (everywhere.cudnn == "off") cuda::set_cudnn(false);
   const ComputeType compute(compute_dtype(everywhere.compute));
-  return body.run(
+  const int status = body.run(
       {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
+  if (device.is_cuda()) log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
+  return status;
 }
 
 int without_subcommand(const std::vector<std::string>& words) {
@@ -108,9 +110,10 @@ void Everywhere::describe(nn::Schema& s) {
   s.field("device", device,
           "Where models compute: cpu, cuda or cuda:N; auto takes the first GPU where there is one",
           {.transient = true});
-  s.choice("compute", compute, {"f32", "tf32", "bf16", "f16"},
-           "What layers and convolutions multiply; sums are f32 all the same. tf32: on a GPU. f16: "
-           "training scales its gradients (loss_scale)");
+  s.choice(
+      "compute", compute, {"f32", "tf32", "bf16", "f16"},
+      "What layers, convolutions and attention multiply; sums are f32 all the same. tf32: on a "
+      "GPU. f16: training scales its gradients (loss_scale)");
   s.choice("cudnn", cudnn, {"auto", "off"},
            "Whether convolutions and attention in 16 bits on a GPU go to cuDNN where it is found",
            {.transient = true});

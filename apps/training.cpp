@@ -199,7 +199,7 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
   distill::TrainOutcome done = trainer.run(log);
   if (done.skipped) log_warning(done.skipped, " steps were skipped: their loss was not finite");
   if (done.overflows)
-    log_info(done.overflows, " steps were skipped: their gradient overflowed f16");
+    log_info(done.overflows, " steps were skipped: their scaled gradient overflowed");
   log_info(done.interrupted ? "interrupted at step " : "done: ", done.steps, " steps, ",
            human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
            human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, ",

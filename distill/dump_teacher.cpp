@@ -4,6 +4,7 @@
 #include "distill/task_source.h"
 
 namespace brine::distill {
+
 DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
     : reader_(dir), columns_(expected.columns) {
   const data::DumpSpec& spec = reader_.spec();

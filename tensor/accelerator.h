@@ -40,6 +40,8 @@ void set_tf32(bool on);
 // Whether convolutions and attention in 16 bits may go to cuDNN. On at start; for the whole
 // process.
 void set_cudnn(bool on);
+// How often it has done something.
+int64_t cudnn_calls();
 // "9.19.0", or why none is used: "none: libcudnn.so.9: cannot open ...". Looks for it.
 std::string cudnn_version();
 

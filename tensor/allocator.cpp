@@ -130,6 +130,7 @@ void trim_locked(Cache& c) {
 // Batches of ever new lengths leave blocks of ever new sizes behind. When the system is asked for
 // more, those that waited longest go until half more than was ever alive at once remains.
 void make_room(Cache& c, size_t size) {
+  if (c.pinned) return;  // to give it back may hold up every device; its sizes are few
   constexpr int64_t kFree = 64 << 20;
   const int64_t live = c.stats.live + int64_t(size);
   const int64_t most = std::max(c.most_live, live);

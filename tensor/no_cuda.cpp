@@ -30,6 +30,7 @@ void system_release(void*, int) noexcept {}
 void system_fill(void*, unsigned char, size_t, int) { throw Error(why_none()); }
 void set_tf32(bool) {}
 void set_cudnn(bool) {}
+int64_t cudnn_calls() { return 0; }
 std::string cudnn_version() { return "none: " + why_none(); }
 void upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
 void download(void*, const void*, size_t, Device) { throw Error(why_none()); }

@@ -96,10 +96,7 @@ std::vector<BenchRow> bench_decoder() {
     nn::Adamw adamw(store, {});
     RandomStream random{.seed = 1, .stream = 2};
     rows.push_back(step_row(name, shape, B * T, [&] {
-      store.zero_gradients();
-      distill::LossTerms terms;
-      objective.run(batch, {.random = &random}, terms);
-      adamw.step(1, adamw.gradient_norm());
+      training_step(objective, batch, {.random = &random}, store, adamw);
     }));
     trim();
   };

@@ -16,8 +16,6 @@ namespace brine::cuda {
 
 // False where every call below is.
 bool cudnn_serves();
-// Calls that did the work, since the start.
-int64_t cudnn_calls();
 
 enum class ConvPass { forward, data, weights };
 

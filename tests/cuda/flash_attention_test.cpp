@@ -142,7 +142,7 @@ TEST_CASE("cuda: flash_attention on tensor cores, where TF32 is asked for") {
       for (size_t i = 0; i < wanted.size(); ++i) {
         INFO("d ", d, ", T ", T, causal ? ", causal" : "", ", output ", i);
         const bool of_scores = i == 1;
-        check_close("tensor cores", wanted[i], fast[i].to(kCpu), of_scores ? 2e-6 : 1e-3);
+        check_close("tensor cores", wanted[i], fast[i].to(kCpu), of_scores ? 1e-5 : 1e-3);
         CHECK(same_bits(fast[i].to(kCpu), again[i].to(kCpu)));
         // Old devices have none.
         if (cuda::emulated() && !of_scores) {

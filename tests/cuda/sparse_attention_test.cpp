@@ -123,9 +123,11 @@ double distance(const Tensor& a, const Tensor& b) {
 
 // The op under bf16 on the device: its result and gradients against those of the kernels in f64, of
 // rounded k and v, dk of rounded q and dv of rounded dy; and how far they are from f32's.
-void check_op_rounds(const MaskCase& m, int64_t d) {
-  INFO(m.name() << " d " << d);
-  const double step = 1.0 / 512;  // rounding is off by so much of a number at most
+void check_op_rounds(const MaskCase& m, int64_t d, Dtype half) {
+  INFO(m.name() << " d " << d << " " << name_of(half));
+  const double step = half == Dtype::bf16
+                          ? 1.0 / 512
+                          : 1.0 / 4096;  // rounding is off by so much of a number at most
   const On on{kCuda};
   const FlatCsr mask = mask_of({.mask = m}), csr = moved_mask(on, mask);
   const Shape shape{m.B, m.H, m.T, d};
@@ -136,12 +138,12 @@ void check_op_rounds(const MaskCase& m, int64_t d) {
   const Run plain = run(f, in, on(dy));
   Run got, again;
   {
-    const ComputeType compute(Dtype::bf16);
+    const ComputeType compute(half);
     got = run(f, in, on(dy));
     again = run(f, in, on(dy));
   }
   auto exact = [](const Tensor& x) { return x.to(Dtype::f64); };
-  auto rounded = [](const Tensor& x) { return x.to(Dtype::bf16).to(Dtype::f64); };
+  auto rounded = [=](const Tensor& x) { return x.to(half).to(Dtype::f64); };
   const Tensor y = Tensor::empty(shape, Dtype::f64), dq = Tensor::like(y), dk = Tensor::like(y);
   const Tensor dv = Tensor::like(y), p = Tensor::empty({mask.entries()}, Dtype::f64);
   const Tensor xk = rounded(k), xv = rounded(v);
@@ -165,13 +167,15 @@ void check_op_rounds(const MaskCase& m, int64_t d) {
 
 }  // namespace
 
-TEST_CASE("cuda: sparse attention under bf16 gathers rounded rows, the rest is as it was") {
+TEST_CASE("cuda: sparse attention in 16 bits gathers rounded rows, the rest is as it was") {
   if (!has_device()) return;
   const MaskCase cases[] = {{.B = 2, .H = 2, .T = 70, .K = 16, .k = 9, .lengths = {70, 41}},
                             {.B = 1, .H = 3, .T = 65, .K = 8, .k = 20, .causal = false},
                             {.B = 2, .H = 1, .T = 40, .K = 8, .k = 3, .lengths = {0, 40}}};
   for (const MaskCase& m : cases) {
-    for (int64_t d : {5, 32, 64}) check_op_rounds(m, d);
+    for (int64_t d : {5, 32, 64}) {
+      for (Dtype half : {Dtype::bf16, Dtype::f16}) check_op_rounds(m, d, half);
+    }
   }
   // A few rows are not worth rounding all keys for.
   const MaskCase few{.B = 2, .H = 2, .T = 23, .K = 8, .k = 3};
