@@ -2,6 +2,7 @@
 // waits more often than is said.
 #include "tensor/transfer.h"
 
+#include <atomic>
 #include <thread>
 
 #include "tests/cuda/compare.h"
@@ -48,6 +49,25 @@ TEST_CASE("cuda: downloads arrive in another thread, their sources let go and wr
   check_close("whole", x, got[0], 0);
   check_close("transposed", x.transpose(0, 1).contiguous(), got[1], 0);
   check_close("part", x.slice(1, 10, 500).contiguous(), got[2], 0);
+}
+
+TEST_CASE("cuda: kernels get memory that no one had before while another thread waits for a copy") {
+  if (!has_device()) return;
+  const Tensor x = Tensor::full({int64_t(4) << 20}, 3, Dtype::f32, kCuda);
+  Downloads arriving;
+  Tensor got = arriving.start(x);
+  std::atomic<bool> ended = false;
+  std::thread writer([&] {
+    arriving.finish();
+    ended = true;
+  });
+  // Each is larger than all before it, so that the allocator has none to hand out again.
+  std::vector<Tensor> held;
+  for (int64_t n = 10'000; !ended || held.size() < 10; n += 5'000)
+    held.push_back(Tensor::full({n}, 7, Dtype::f32, kCuda));
+  writer.join();
+  for (const Tensor& h : held) check_close("held", Tensor::full(h.shape(), 7), h, 0);
+  check_close("copied", Tensor::full(x.shape(), 3), got, 0);
 }
 
 TEST_CASE("cuda: downloads that nobody finishes end before their memory goes") {

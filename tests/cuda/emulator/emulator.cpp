@@ -386,6 +386,8 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   *block = a.base + a.used;
   a.sizes[*block] = size;
   a.used += size;
+  // Another thread may be at work: who comes next changes no protection then.
+  if (a.reach) mprotect(*block, size, PROT_READ | PROT_WRITE);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* block) {
