@@ -25,24 +25,26 @@ struct Place {
   int64_t length = 0, token = 0, map = 0;
 };
 
-// Reads rows into floats, whatever they are stored as.
-class FloatRows {
+// Reads rows as they are stored, or into floats.
+class Rows {
  public:
-  explicit FloatRows(Dtype dtype) : dtype_(dtype) {}
-  void read(const Hdf5Reader& file, const std::string& dataset, int64_t first, int64_t rows,
-            int64_t values, float* out) {
+  Rows(Dtype stored, Dtype wanted) : dtype_(stored), wanted_(wanted) {}
+  // Returns where the values end.
+  unsigned char* read(const Hdf5Reader& file, const std::string& dataset, int64_t first,
+                      int64_t rows, int64_t values, unsigned char* out) {
     size_t bytes = size_t(values) * item_size(dtype_);
-    if (dtype_ == Dtype::f32) {
+    if (dtype_ == wanted_) {
       file.read_rows_into(dataset, first, rows, dtype_, out, bytes);
-      return;
+    } else {
+      stored_.resize(bytes);
+      file.read_rows_into(dataset, first, rows, dtype_, stored_.data(), bytes);
+      load_values(stored_.data(), values, dtype_, reinterpret_cast<float*>(out));
     }
-    stored_.resize(bytes);
-    file.read_rows_into(dataset, first, rows, dtype_, stored_.data(), bytes);
-    load_values(stored_.data(), values, dtype_, out);
+    return out + values * int64_t(item_size(wanted_));
   }
 
  private:
-  Dtype dtype_;
+  Dtype dtype_, wanted_;
   std::vector<unsigned char> stored_;
 };
 
@@ -69,15 +71,15 @@ struct DumpReader::Impl {
   SharedFile open_shard(const DumpShard& shard) const;
   std::vector<Place> places(std::span<const int64_t> samples) const;
   Tensor floats(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
-                Dtype dtype) const;
+                Dtype dtype, Dtype wanted) const;
   Tensor maps(const std::vector<Place>& places, const std::string& dataset) const;
   Tensor integers(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                   Dtype dtype) const;
   // The same of a ragged dump: [n, T, ...], [n, H, T, ...] and [n, H, T, T] with zeros at the ends.
   Tensor tokens(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
-                Dtype dtype) const;
+                Dtype dtype, Dtype wanted) const;
   Tensor heads(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
-               Dtype dtype) const;
+               Dtype dtype, Dtype wanted) const;
   Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
   Tensor token_ids(const std::vector<Place>& places, const std::string& dataset,
                    const Shape& shape) const;
@@ -148,28 +150,25 @@ int64_t DumpReader::Impl::tokens_of(const std::vector<Place>& places,
 }
 
 Tensor DumpReader::Impl::floats(const std::vector<Place>& places, const std::string& dataset,
-                                const Shape& shape, Dtype dtype) const {
-  Tensor x = Tensor::empty(shape);
+                                const Shape& shape, Dtype dtype, Dtype wanted) const {
+  Tensor x = Tensor::empty(shape, wanted);
   int64_t count = shape.numel() / shape[0];
-  FloatRows rows(dtype);
-  float* out = x.data<float>();
-  for (const Place& place : places) {
-    rows.read(*place.file, dataset, place.row, 1, count, out);
-    out += count;
-  }
+  Rows rows(dtype, wanted);
+  unsigned char* out = x.raw();
+  for (const Place& place : places) out = rows.read(*place.file, dataset, place.row, 1, count, out);
   return x;
 }
 
 Tensor DumpReader::Impl::tokens(const std::vector<Place>& places, const std::string& dataset,
-                                const Shape& shape, Dtype dtype) const {
-  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype);
-  Tensor x = Tensor::zeros(shape);
+                                const Shape& shape, Dtype dtype, Dtype wanted) const {
+  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype, wanted);
+  Tensor x = Tensor::zeros(shape, wanted);
   int64_t width = shape.numel() / (shape[0] * shape[1]);
-  FloatRows rows(dtype);
-  float* out = x.data<float>();
+  Rows rows(dtype, wanted);
+  unsigned char* out = x.raw();
   for (const Place& place : places) {
     rows.read(*place.file, dataset, place.token, place.length, place.length * width, out);
-    out += shape[1] * width;
+    out += shape[1] * width * int64_t(item_size(wanted));
   }
   return x;
 }
@@ -189,14 +188,14 @@ Tensor DumpReader::Impl::token_ids(const std::vector<Place>& places, const std::
 }
 
 Tensor DumpReader::Impl::heads(const std::vector<Place>& places, const std::string& dataset,
-                               const Shape& shape, Dtype dtype) const {
-  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype);
-  Tensor x = Tensor::zeros(shape);
+                               const Shape& shape, Dtype dtype, Dtype wanted) const {
+  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype, wanted);
+  Tensor x = Tensor::zeros(shape, wanted);
   int64_t H = shape[1], T = shape[2], d = shape.numel() / (shape[0] * H * T);
-  FloatRows rows(dtype);
-  float* out = x.data<float>();
+  Rows rows(dtype, wanted);
+  unsigned char* out = x.raw();
   for (const Place& place : places) {
-    for (int64_t h = 0; h < H; ++h, out += T * d) {
+    for (int64_t h = 0; h < H; ++h, out += T * d * int64_t(item_size(wanted))) {
       rows.read(*place.file, dataset, H * place.token + h * place.length, place.length,
                 place.length * d, out);
     }
@@ -208,13 +207,14 @@ Tensor DumpReader::Impl::ragged_maps(const std::vector<Place>& places, const std
                                      int64_t T) const {
   const DumpSpec& s = manifest.spec;
   Tensor x = Tensor::zeros({int64_t(places.size()), s.heads, T, T});
-  FloatRows rows(s.dtype);
+  Rows rows(s.dtype, Dtype::f32);
   std::vector<float> values;
   float* out = x.data<float>();
   for (const Place& place : places) {
     int64_t count = s.heads * s.map_values(place.length);
     values.resize(size_t(count));
-    rows.read(*place.file, dataset, s.heads * place.map, count, count, values.data());
+    rows.read(*place.file, dataset, s.heads * place.map, count, count,
+              reinterpret_cast<unsigned char*>(values.data()));
     const float* from = values.data();
     for (int64_t h = 0; h < s.heads; ++h) {
       for (int64_t q = 0; q < place.length; ++q) {
@@ -232,7 +232,7 @@ Tensor DumpReader::Impl::maps(const std::vector<Place>& places, const std::strin
   const DumpSpec& s = manifest.spec;
   int64_t n = int64_t(places.size());
   Shape shape{n, s.heads, s.tokens, s.tokens};
-  if (!s.packs_rows()) return floats(places, dataset, shape, s.dtype);
+  if (!s.packs_rows()) return floats(places, dataset, shape, s.dtype, Dtype::f32);
   Tensor x = Tensor::empty(shape);
   int64_t count = s.heads * (s.tokens * (s.tokens + 1) / 2);
   std::vector<unsigned char> stored(size_t(count) * item_size(s.dtype));
@@ -268,7 +268,7 @@ DumpLayer DumpReader::Impl::layer(const std::vector<Place>& places, int64_t l,
   }
   int64_t n = int64_t(places.size());
   auto by_head = [&](const char* name, const Shape& shape, Dtype dtype) {
-    return heads(places, layer_dataset(l, name), shape, dtype);
+    return heads(places, layer_dataset(l, name), shape, dtype, wants.type(dtype));
   };
   if (wants.attention && s.content == DumpContent::qk) {
     layer.query = by_head("query", {n, s.heads, T, s.head_size}, s.dtype);
@@ -280,8 +280,12 @@ DumpLayer DumpReader::Impl::layer(const std::vector<Place>& places, int64_t l,
     layer.pooled.t_square = by_head("t_square", {n, s.heads, T}, Dtype::f32);
   }
   Shape features{n, T, s.hidden};
-  if (wants.context) layer.context = tokens(places, layer_dataset(l, "context"), features, s.dtype);
-  if (wants.output) layer.output = tokens(places, layer_dataset(l, "output"), features, s.dtype);
+  if (wants.context)
+    layer.context =
+        tokens(places, layer_dataset(l, "context"), features, s.dtype, wants.type(s.dtype));
+  if (wants.output)
+    layer.output =
+        tokens(places, layer_dataset(l, "output"), features, s.dtype, wants.type(s.dtype));
   return layer;
 }
 
@@ -358,15 +362,16 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   }
   if (wants.logits) {
     int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
-    batch.logits = impl_->tokens(places, "logits/values", {n, T, width}, s.dtype);
-    batch.lse = impl_->tokens(places, "logits/lse", {n, T}, Dtype::f32);
+    batch.logits =
+        impl_->tokens(places, "logits/values", {n, T, width}, s.dtype, wants.type(s.dtype));
+    batch.lse = impl_->tokens(places, "logits/lse", {n, T}, Dtype::f32, Dtype::f32);
     if (s.logits == DumpLogits::top) {
       batch.logit_ids = impl_->token_ids(places, "logits/ids", {n, T, width});
       check_numbers(batch.logit_ids, 0, s.vocab, "logits/ids", where);
     }
   }
   if (wants.classes)
-    batch.classes = impl_->floats(places, "logits/classes", {n, s.classes}, Dtype::f32);
+    batch.classes = impl_->floats(places, "logits/classes", {n, s.classes}, Dtype::f32, Dtype::f32);
   if (s.stores_tokens) {
     batch.tokens = impl_->token_ids(places, "tokens", {n, T});
     check_numbers(batch.tokens, 0, s.vocab, "tokens", where);

@@ -17,6 +17,9 @@ struct DumpWants {
   // Of a ragged dump a batch has as many tokens as its longest sample, made a multiple of this but
   // not more than the longest of all.
   int64_t tokens_step = 1;
+  // Numbers in the type that they have in the files, but for maps; otherwise f32.
+  bool as_stored = false;
+  Dtype type(Dtype stored) const { return as_stored ? stored : Dtype::f32; }
 };
 
 // Safe to use from several threads at once.
@@ -39,7 +42,7 @@ class DumpReader {
   // shards are done.
   void verify(const std::function<void(int64_t done)>& progress = {}) const;
 
-  // The samples as a batch in this order, f32. Lengths come always, tokens and windows where the
+  // The samples as a batch in this order. Lengths come always, tokens and windows where the
   // dump stores them.
   DumpBatch read(std::span<const int64_t> samples, const DumpWants& wants) const;
   DumpBatch read(std::span<const int64_t> samples) const { return read(samples, everything()); }

@@ -4,6 +4,11 @@
 #include "distill/task_source.h"
 
 namespace brine::distill {
+namespace {
+
+Tensor wide(const Tensor& t) { return t.defined() ? t.to(sum_type(t.dtype())) : t; }
+
+}  // namespace
 
 DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
     : reader_(dir), columns_(expected.columns) {
@@ -46,7 +51,10 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
             .output = needs.output,
             .logits = needs.logits && !classes,
             .classes = needs.logits && classes,
-            .tokens_step = TaskSource::kLengthStep};
+            .tokens_step = TaskSource::kLengthStep,
+            // A device gets what lies in the files, half as long in f16, and widens it there; on
+            // the CPU the reading thread does that beside the student's work.
+            .as_stored = default_device().is_cuda()};
 }
 
 std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows) const {
@@ -107,10 +115,12 @@ void DumpTeacher::begin(const Batch& batch) {
 TeacherLayer DumpTeacher::layer(int64_t i) {
   look_ahead();
   const data::DumpLayer& l = now_.batch.layers.at(size_t(i));
+  TeacherSummary pooled = l.pooled;
+  pooled.tau = wide(pooled.tau);
   return {.attention = {.map = l.attention, .q = l.query, .k = l.key},
-          .pooled = l.pooled,
-          .context = l.context,
-          .output = l.output};
+          .pooled = pooled,
+          .context = wide(l.context),
+          .output = wide(l.output)};
 }
 
 Tensor DumpTeacher::class_logits() {
@@ -121,7 +131,7 @@ Tensor DumpTeacher::class_logits() {
 TopLogits DumpTeacher::logits() {
   const data::DumpBatch& b = now_.batch;
   auto rows = [](const Tensor& t) { return t.defined() ? t.view({-1, t.dim(-1)}) : t; };
-  return {.values = rows(b.logits), .ids = rows(b.logit_ids), .lse = b.lse.view({-1})};
+  return {.values = rows(wide(b.logits)), .ids = rows(b.logit_ids), .lse = b.lse.view({-1})};
 }
 
 }  // namespace brine::distill

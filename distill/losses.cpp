@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "autograd/compute_type.h"
 #include "tensor/transfer.h"
 
 namespace brine::distill {
@@ -46,6 +47,11 @@ class LayerLosses : public nn::LayerObserver {
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
     teacher_.look_at(i, tap);
     TeacherLayer t = teacher_.layer(i);
+    if (t.attention.q.defined()) {
+      // As flash_attention() would take them: a teacher in 16 bits attends so.
+      const ProductInput taken{product_type(t.attention.q.dtype())};
+      t.attention.q = taken(t.attention.q), t.attention.k = taken(t.attention.k);
+    }
     Visibility see{.causal = causal_, .lengths = batch_.lengths};
     if (config_.approx) {
       const Tensor& scores = tap.get("scores");  // S [B, H, T, K]

@@ -42,7 +42,9 @@ Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64
             like.dim(1) == csr.heads && like.dim(2) == csr.length && csr.keys == csr.length,
         "attention_recall: the teacher does not fit a mask of ", csr.batch, " sequences, ",
         csr.heads, " heads, ", csr.length, " rows and ", csr.keys, " keys");
-  auto packed = [](const Tensor& t) { return t.defined() ? t.detach().contiguous() : t; };
+  auto packed = [](const Tensor& t) {
+    return t.defined() ? t.detach().to(sum_type(t.dtype())).contiguous() : t;
+  };
   TeacherAttention teacher{packed(given.map), packed(given.q), packed(given.k)};
   TeacherSummary summary = summarize_teacher(teacher, K, see);
   FlatCsr best = build_csr(select_columns(summary.tau, see, config).selected, see, config.k);

@@ -90,6 +90,9 @@ inline const char* name_of(Dtype t) {
 inline std::ostream& operator<<(std::ostream& os, Dtype t) { return os << name_of(t); }
 
 inline bool is_float(Dtype t) { return t <= Dtype::f16; }
+inline bool has_16_bits(Dtype t) { return t == Dtype::bf16 || t == Dtype::f16; }
+// Of sums over numbers of this type.
+inline Dtype sum_type(Dtype t) { return has_16_bits(t) ? Dtype::f32 : t; }
 
 // The Dtype of a C++ element type.
 template <class T>

@@ -49,7 +49,8 @@ BRINE_KERNEL(summarize_teacher, TeacherSummary summary, TeacherAttention teacher
 BRINE_KERNEL(approx_loss, Tensor y, Tensor scores, TeacherSummary summary, Visibility see)
 BRINE_KERNEL(approx_loss_backward, Tensor dscores, Tensor dy, Tensor scores, TeacherSummary summary,
              Visibility see)
-// y [2] = {KL, MSE} of softmax(scale q k^T) against the teacher. lse and teacher_lse [B, H, T]
+// y [2] = {KL, MSE} of softmax(scale q k^T) against the teacher. Sums over q and k in 16 bits, as
+// those over a teacher's, are f32, and so is what else there is. lse and teacher_lse [B, H, T]
 // (0 with a map) are the log-sum-exp of each row's scores, for the backward.
 BRINE_KERNEL(prob_loss, Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
              TeacherAttention teacher, Visibility see, double scale)

@@ -9,7 +9,7 @@ namespace brine {
 // again by tiles of rows, so that no T x T memory is needed. Never differentiated.
 struct TeacherAttention {
   Tensor map;   // [B, H, T, T], or undefined
-  Tensor q, k;  // [B, H, T, d], when map is undefined
+  Tensor q, k;  // [B, H, T, d], when map is undefined; may be rounded to 16 bits
 };
 
 // What L_approx needs of the teacher, at one K: a lossless summary.
@@ -19,9 +19,11 @@ struct TeacherSummary {
   Tensor t_square;  // [B, H, T] sum of t^2 over the row
 };
 
+// Sums of a teacher in 16 bits are f32.
 TeacherSummary summarize_teacher(const TeacherAttention& teacher, int64_t K, const Visibility& see);
 
-// Throws unless the teacher has the shape [B, H, T, .] and type of `like` [B, H, T, .].
+// Throws unless the teacher has the shape [B, H, T, .] of `like` [B, H, T, .] and its type; its q
+// and k may have 16 bits where that is f32.
 void check_teacher(const char* op, const TeacherAttention& teacher, const Tensor& like);
 
 }  // namespace brine

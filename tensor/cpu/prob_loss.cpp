@@ -144,6 +144,7 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
   int64_t step = tile_rows(T), tiles = (T + step - 1) / step;
   RowWidths widths(see, T);
   std::vector<RowLoss> parts(static_cast<size_t>(B * H * tiles));
+  q = q.to(lse.dtype()), k = k.to(lse.dtype());
   dispatch_float(q.dtype(), [&]<class R>() {
     TeacherRows<R> rows(teacher, T);
     R *own = lse.data<R>(), *theirs = teacher_lse.data<R>();
@@ -178,6 +179,7 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
       std::clamp<int64_t>(16 / std::max<int64_t>(1, B * H), 1, std::max<int64_t>(1, tiles));
   RowWidths widths(see, T);
   double count = double(H * widths.valid_rows(B));
+  q = q.to(lse.dtype()), k = k.to(lse.dtype());
   dispatch_float(q.dtype(), [&]<class R>() {
     Weights weights{double(dy.data<R>()[0]) / count, double(dy.data<R>()[1]) / count};
     TeacherRows<R> rows(teacher, T);

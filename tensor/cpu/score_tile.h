@@ -40,10 +40,11 @@ class TeacherRows {
  public:
   TeacherRows(const TeacherAttention& teacher, int64_t rows)
       : map_(teacher.map.defined() ? teacher.map.data<T>() : nullptr),
-        q_(map_ ? nullptr : teacher.q.data<T>()),
-        k_(map_ ? nullptr : teacher.k.data<T>()),
+        wide_q_(map_ ? Tensor() : teacher.q.to(DtypeOf<T>::value)),
+        wide_k_(map_ ? Tensor() : teacher.k.to(DtypeOf<T>::value)),
+        q_(map_ ? nullptr : wide_q_.template data<T>()),
+        k_(map_ ? nullptr : wide_k_.template data<T>()),
         d_(map_ ? 0 : teacher.q.dim(3)),
-
         rows_(rows) {}
 
   bool has_map() const { return map_ != nullptr; }
@@ -56,7 +57,9 @@ class TeacherRows {
   }
 
  private:
-  const T *map_, *q_, *k_;
+  const T* map_;
+  Tensor wide_q_, wide_k_;  // keep what q_ and k_ point to
+  const T *q_, *k_;
   int64_t d_, rows_;
 };
 

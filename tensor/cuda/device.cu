@@ -73,8 +73,8 @@ __global__ void probe_kernel() {}
 
 }  // namespace
 
-bool tensor_cores() {
-  if (!tf32()) return false;
+bool tensor_cores(Dtype given) {
+  if (given == Dtype::f64 || (given == Dtype::f32 && !tf32())) return false;
   int index = 0;
   check_cuda(cudaGetDevice(&index), "cudaGetDevice");
   Devices& all = devices();

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Layout::threads)
     load_tile<Layout>(kv, in.k + head + j * d, d, visible - j, d, at.packed);
     __syncthreads();
     T scores[R][Layout::keys];
-    Layout::score(scores, q, kv);
+    make_scores<Layout>(scores, q, kv);
     if (j + M > visible || (at.widths.causal && j + M > first)) {
       hide<Layout>(scores, j, first, visible, at.widths.causal);
     }
@@ -182,17 +182,17 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
                      double scale) {
   const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
   if (heads * T == 0) return;
-  if (has_16_bits(q.dtype())) {
+  const Dtype given = q.dtype();
+  if (has_16_bits(given)) {
     if (fused_flash_attention(y, lse, q, k, v, see, scale)) return;
-    return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), see,
-                           scale);
+    q = q.to(Dtype::f32), k = k.to(Dtype::f32), v = v.to(Dtype::f32);
   }
   const DeviceWidths widths(see, T, q.device());
   dispatch_float(q.dtype(), [&]<class R>() {
     const Operands<R> in{y.data<R>(), lse.data<R>(), q.data<R>(),
                          k.data<R>(), v.data<R>(),   R(scale)};
     AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed_rows<R>(d, in.q, in.k, in.v)};
-    const bool fits = dispatch_layout<R, Plain<R>::template Tile>(d, [&]<class Layout>() {
+    const bool fits = dispatch_layout<R, Plain<R>::template Tile>(d, given, [&]<class Layout>() {
       at.tiles = (T + Layout::rows - 1) / Layout::rows;
       const size_t shared = (2 * Layout::rows * Layout::step + Layout::weights) * sizeof(R);
       if (shared > most_shared()) return false;

@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     load(moving_across, side.moves.across, j, range.end - j);
     __syncthreads();
     T scores[R][Layout::keys], slopes[R][Layout::keys];
-    Layout::score(scores, along, moving);
-    Layout::score(slopes, across, moving_across);
+    make_scores<Layout>(scores, along, moving);
+    make_scores<Layout>(slopes, across, moving_across);
     differentiate<ByKeys, Layout>(scores, slopes, side, first, valid, j, range.end,
                                   at.widths.causal, in.scale);
     if constexpr (ByKeys) {
@@ -221,10 +221,11 @@ __global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T>
 }
 
 template <bool ByKeys, class T>
-void launch_pass(const Results<T>& to, const Operands<T>& in, AttentionSizes at, int64_t heads) {
+void launch_pass(const Results<T>& to, const Operands<T>& in, AttentionSizes at, int64_t heads,
+                 Dtype given) {
   if (!to.along && !to.across) return;
   const char* name = "flash_attention_backward";
-  const bool fits = dispatch_layout<T, Plain<T>::template Tile>(at.d, [&]<class Layout>() {
+  const bool fits = dispatch_layout<T, Plain<T>::template Tile>(at.d, given, [&]<class Layout>() {
     at.tiles = (at.T + Layout::rows - 1) / Layout::rows;
     const size_t shared = (4 * Layout::rows * Layout::step + Layout::weights) * sizeof(T);
     if (shared > most_shared()) return false;
@@ -249,10 +250,8 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
                               Tensor v, Tensor y, Tensor lse, Visibility see, double scale) {
   const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
   if (heads * T == 0) return;
-  if (has_16_bits(q.dtype())) {
-    return flash_attention_backward(dq, dk, dv, dy, q.to(Dtype::f32), k.to(Dtype::f32),
-                                    v.to(Dtype::f32), y, lse, see, scale);
-  }
+  const Dtype given = q.dtype();
+  if (has_16_bits(given)) q = q.to(Dtype::f32), k = k.to(Dtype::f32), v = v.to(Dtype::f32);
   const DeviceWidths widths(see, T, q.device());
   Tensor dot = Tensor::like(lse);
   dispatch_float(q.dtype(), [&]<class R>() {
@@ -262,8 +261,8 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
     const AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed};
     launch_each("flash_attention_backward", heads * T * kWarp, inner_products_kernel<R>, in,
                 y.data<R>(), at, heads * T);
-    launch_pass<false>(Results<R>{data_or_null<R>(dq), nullptr}, in, at, heads);
-    launch_pass<true>(Results<R>{data_or_null<R>(dk), data_or_null<R>(dv)}, in, at, heads);
+    launch_pass<false>(Results<R>{data_or_null<R>(dq), nullptr}, in, at, heads, given);
+    launch_pass<true>(Results<R>{data_or_null<R>(dk), data_or_null<R>(dv)}, in, at, heads, given);
   });
 }
 

@@ -8,7 +8,6 @@
 namespace brine::cuda {
 
 // bf16 or f16: what cuDNN is asked for.
-inline bool has_16_bits(Dtype type) { return type == Dtype::bf16 || type == Dtype::f16; }
 
 // As conv2d().
 bool fused_conv2d(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf);

@@ -1,6 +1,8 @@
 // Neighbours in memory that a thread moves as one, and the index arithmetic of long arrays.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "tensor/cuda/common.cuh"
 
 namespace brine::cuda {
@@ -22,6 +24,39 @@ __device__ inline Pack<T, kN> load_pack(const T* at) {
 template <class T, int kN>
 __device__ inline void store_pack(T* at, const Pack<T, kN>& pack) {
   *reinterpret_cast<Pack<T, kN>*>(at) = pack;
+}
+
+// A stored number as sums take it; of f16 by the one instruction there is.
+template <class T, class S>
+__device__ inline T widen(S x) {
+  if constexpr (std::is_same_v<S, f16> && std::is_same_v<T, float>) {
+    return __half2float(__ushort_as_half(x.bits));
+  } else {
+    return T(x);
+  }
+}
+
+// to[i] = from[i], kN neighbours by loads of 16 bytes, or one where they are fewer.
+template <int kN, class T>
+__device__ inline void load_wide(T* to, const T* from) {
+  constexpr int kPart = std::min(kN, kWide<T>);
+#pragma unroll
+  for (int i = 0; i < kN; i += kPart) {
+    const Pack<T, kPart> part = load_pack<kPart>(from + i);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) to[i + j] = part.v[j];
+  }
+}
+template <int kN, class T>
+__device__ inline void store_wide(T* to, const T* from) {
+  constexpr int kPart = std::min(kN, kWide<T>);
+#pragma unroll
+  for (int i = 0; i < kN; i += kPart) {
+    Pack<T, kPart> part;
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) part.v[j] = from[i + j];
+    store_pack(to + i, part);
+  }
 }
 
 // True when all addresses are multiples of `bytes`.

@@ -1,6 +1,6 @@
 // L_prob: the distance of softmax(scale q k^T) from the teacher's attention, in one pass over the
-// keys. A block takes 64 rows; each thread sums over its own keys of four rows, relative to the
-// largest score it has met, and what the threads of a row have found is joined at the end.
+// keys. A block takes a tile of rows; each thread sums over its own keys of a few rows, relative to
+// the largest score it has met, and what the threads of a row have found is joined at the end.
 #include "tensor/cuda/loss_sums.cuh"
 #include "tensor/cuda/score_tile.cuh"
 #include "tensor/kernels_sparse.h"
@@ -11,8 +11,9 @@ namespace {
 // Sums over keys j of a row with scores s and u, e = exp(s - most), f = exp(u - their_most); with
 // a map f = t. The squares of e / sum e - f / sum f are put together from sums of products, exact
 // for these e and f since they are made in f64.
-template <class T>
+template <class Layout, class T = typename Layout::T>
 struct RowSums {
+  static constexpr int N = Layout::keys;
   T most = -INFINITY, their_most = -INFINITY;
   double e = 0, ee = 0, f = 0, ff = 0, ef = 0;
   double kl = 0;  // of f (u - s), with a map of f (log f - s)
@@ -37,58 +38,58 @@ struct RowSums {
     kl += double(their) * double(off);
   }
 
-  __device__ static T raise(T& most, const T (&s)[4], int64_t seen) {
+  __device__ static T raise(T& most, const T (&s)[N], int64_t seen) {
     T top = most;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) top = tile_key(j) < seen && s[j] > top ? s[j] : top;
+    for (int j = 0; j < N; ++j) top = Layout::key(j) < seen && s[j] > top ? s[j] : top;
     const T factor = top > most ? math::exp(most - top) : T(1);
     most = top;
     return factor;
   }
 
   // Keys below `seen`, counted from the tile's first; u are the teacher's scores.
-  __device__ void add_scores(const T (&s)[4], const T (&u)[4], int64_t seen) {
+  __device__ void add_scores(const T (&s)[N], const T (&u)[N], int64_t seen) {
     const T own = raise(most, s, seen), theirs = raise(their_most, u, seen);
     if (own != 1) scale_own(double(own));
     if (theirs != 1) scale_theirs(double(theirs));
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (tile_key(j) >= seen) continue;
+    for (int j = 0; j < N; ++j) {
+      if (Layout::key(j) >= seen) continue;
       add(math::exp(s[j] - most), math::exp(u[j] - their_most), u[j] - s[j]);
     }
   }
   // t are rows of a map.
-  __device__ void add_map(const T (&s)[4], const T (&t)[4], int64_t seen) {
+  __device__ void add_map(const T (&s)[N], const T (&t)[N], int64_t seen) {
     const T own = raise(most, s, seen);
     if (own != 1) scale_own(double(own));
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (tile_key(j) >= seen) continue;
+    for (int j = 0; j < N; ++j) {
+      if (Layout::key(j) >= seen) continue;
       add(math::exp(s[j] - most), t[j], t[j] > 0 ? math::log(t[j]) - s[j] : T(0));
     }
   }
 
   // Joins the threads of the row, all of which must call.
   __device__ void join(bool has_map) {
-    const T top = row_max(most), their_top = row_max(their_most);
+    const T top = row_max<Layout>(most), their_top = row_max<Layout>(their_most);
     scale_own(most > -INFINITY ? double(math::exp(most - top)) : 1);
     if (!has_map)
       scale_theirs(their_most > -INFINITY ? double(math::exp(their_most - their_top)) : 1);
     most = top;
     their_most = their_top;
-    e = row_sum(e);
-    ee = row_sum(ee);
-    f = row_sum(f);
-    ff = row_sum(ff);
-    ef = row_sum(ef);
-    kl = row_sum(kl);
+    e = row_sum<Layout>(e);
+    ee = row_sum<Layout>(ee);
+    f = row_sum<Layout>(f);
+    ff = row_sum<Layout>(ff);
+    ef = row_sum<Layout>(ef);
+    kl = row_sum<Layout>(kl);
   }
 };
 
 // Writes the log-sum-exps of a joined row and adds to the block's sums.
-template <class T>
-__device__ void finish_row(double& kl, double& square, T& lse, T& their_lse, const RowSums<T>& row,
-                           bool has_map) {
+template <class Layout, class T>
+__device__ void finish_row(double& kl, double& square, T& lse, T& their_lse,
+                           const RowSums<Layout>& row, bool has_map) {
   const double own = double(row.most) + log(row.e);
   const double theirs = has_map ? 0 : double(row.their_most) + log(row.f);
   const double a = 1 / row.e, t = has_map ? 1 : 1 / row.f;
@@ -100,28 +101,28 @@ __device__ void finish_row(double& kl, double& square, T& lse, T& their_lse, con
 
 template <class T>
 struct Job {
-  const T *q, *k;
+  StoredRows<T> q, k;
   TeacherView<T> teacher;
   Widths widths;
-  int64_t heads, H, d;
+  int64_t heads, H;
   T scale;
 };
 
-template <class T>
-__device__ void sum_tile(RowSums<T> (&sums)[4], T* tiles, const Job<T>& job, const RowTile& at,
-                         int64_t key0) {
-  const int64_t keys = at.keys_from(key0), head = at.bh * job.widths.rows;
-  Scores<T> s, u;
-  if (job.teacher.map) {
-    job.teacher.read(u, at.bh, at.first, key0, at.w);
+template <class Layout, class T>
+__device__ void sum_tile(RowSums<Layout> (&sums)[Layout::own], PairTiles<Layout>& tiles,
+                         const Job<T>& job, const RowTile<Layout>& at, int64_t key0) {
+  const int64_t rows = job.widths.rows;
+  const TeacherView<T>& teacher = job.teacher;
+  Scores<Layout> s, u;
+  if (teacher.map) {
+    at.read(u, teacher, key0);
   } else {
-    job.teacher.scores(u, tiles, at.bh, at.first, at.rows, key0, keys);
+    tiles.score_theirs(u, at.scores(teacher.q, teacher.k, teacher.scale, rows, key0));
   }
-  score_tile(s, tiles, job.q + (head + at.first) * job.d, at.rows, job.k + (head + key0) * job.d,
-             keys, job.d, job.scale);
+  tiles.score_own(s, at.scores(job.q, job.k, job.scale, rows, key0));
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (job.teacher.map) {
+  for (int i = 0; i < Layout::own; ++i) {
+    if (teacher.map) {
       sums[i].add_map(s[i], u[i], at.w[i] - key0);
     } else {
       sums[i].add_scores(s[i], u[i], at.w[i] - key0);
@@ -130,22 +131,23 @@ __device__ void sum_tile(RowSums<T> (&sums)[4], T* tiles, const Job<T>& job, con
 }
 
 // parts [blocks, 2] = the sums over a block's rows.
-template <class T>
-__global__ void __launch_bounds__(kTileThreads)
+template <class Layout, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
     prob_loss_kernel(double* parts, T* lse, T* their_lse, Job<T> job) {
-  T* tiles = dynamic_shared<T>();
-  const RowTile at = last_tiles_first(job.widths, job.heads, job.H);
-  RowSums<T> sums[4];
-  for (int64_t key0 = 0; key0 < at.keys; key0 += kSide) sum_tile(sums, tiles, job, at, key0);
+  PairTiles<Layout> tiles(dynamic_shared<T>());
+  const auto at = last_tiles_first<Layout>(job.widths, job.heads, job.H);
+  const bool has_map = job.teacher.map != nullptr;
+  RowSums<Layout> sums[Layout::own];
+  for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) sum_tile(sums, tiles, job, at, key0);
   double kl = 0, square = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    sums[i].join(job.teacher.map != nullptr);
-    const int64_t t = at.first + tile_row(i), r = at.bh * job.widths.rows + t;
-    if (tile_x() > 0 || t >= job.widths.rows) continue;
+  for (int i = 0; i < Layout::own; ++i) {
+    sums[i].join(has_map);
+    const int64_t t = at.first + Layout::row(i), r = at.bh * job.widths.rows + t;
+    if (!first_of_row<Layout>() || t >= job.widths.rows) continue;
     lse[r] = their_lse[r] = 0;
     if (at.w[i] == 0) continue;
-    finish_row(kl, square, lse[r], their_lse[r], sums[i], job.teacher.map != nullptr);
+    finish_row(kl, square, lse[r], their_lse[r], sums[i], has_map);
   }
   kl = block_sum(kl);
   square = block_sum(square);
@@ -158,20 +160,23 @@ __global__ void __launch_bounds__(kTileThreads)
 
 void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
                TeacherAttention teacher, Visibility see, double scale) {
-  const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2), d = q.dim(3);
-  const int64_t blocks = B * H * tiles_of(rows);
+  const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2);
   const DeviceWidths widths(see, rows, q.device());
-  Tensor parts = Tensor::empty({blocks, 2}, Dtype::f64, q.device());
-  dispatch_float(q.dtype(), [&]<class T>() {
+  dispatch_float(lse.dtype(), [&]<class T>() {
     const Job<T> job{
-        q.data<T>(), k.data<T>(), TeacherView<T>(teacher, rows), widths.get(), B * H, H,
-        d,           T(scale)};
-    if (blocks > 0) {
-      launch("prob_loss", prob_loss_kernel<T>, dim3(blocks_for(blocks, 1)), dim3(kTileThreads),
-             tile_bytes<T>(2), parts.data<double>(), lse.data<T>(), teacher_lse.data<T>(), job);
-    }
-    launch("prob_loss", loss_means_kernel<T>, dim3(1), dim3(kThreads), 0, y.data<T>(),
-           parts.data<double>(), blocks, widths.get(), B, H);
+        StoredRows<T>(q), StoredRows<T>(k), TeacherView<T>(teacher, rows), widths.get(), B * H, H,
+        T(scale)};
+    dispatch_scores<T>(q.dtype(), [&]<class Layout>() {
+      const int64_t blocks = B * H * tiles_of<Layout>(rows);
+      Tensor parts = Tensor::empty({blocks, 2}, Dtype::f64, q.device());
+      if (blocks > 0) {
+        launch("prob_loss", prob_loss_kernel<Layout>, dim3(blocks_for(blocks, 1)),
+               dim3(Layout::threads), tile_bytes<Layout>(PairTiles<Layout>::count),
+               parts.data<double>(), lse.data<T>(), teacher_lse.data<T>(), job);
+      }
+      launch("prob_loss", loss_means_kernel<T>, dim3(1), dim3(kThreads), 0, y.data<T>(),
+             parts.data<double>(), blocks, widths.get(), B, H);
+    });
   });
 }
 

@@ -1,5 +1,5 @@
-// The gradient of L_prob by tiles that make the scores again: dq in a pass over tiles of rows, dk
-// in a pass over tiles of keys, each in a fixed order and without T x T memory. With a and t the
+// The gradient of L_prob by tiles that make the scores again: dq in a pass over tiles of queries,
+// dk in a pass over tiles of keys, each in a fixed order and without T x T memory. With a and t the
 // attention of student and teacher, the gradient of a score is
 //   ds = kl (mass a - t) + square a (a - t - mean), mass = sum t, mean = sum a (a - t) of its row.
 // The first pass does not know mass and mean yet: it sums the products of k with a and with the
@@ -13,11 +13,11 @@ namespace {
 
 template <class T>
 struct Job {
-  const T *q, *k;
+  StoredRows<T> q, k;
   const T *lse, *their_lse;
   TeacherView<T> teacher;
   Widths widths;
-  int64_t heads, H, d;
+  int64_t heads, H;
   T scale;
   const double* weights;  // [2] of KL and MSE, of one row
 };
@@ -32,175 +32,187 @@ struct Weights {
   }
 };
 
-// a, t = the attention in a tile, 0 where it is not seen. The student's tiles of the last columns
-// of q and k are left in `tiles`.
-template <class T>
-__device__ void attention_tile(Scores<T>& a, Scores<T>& t, T* tiles, const Job<T>& job,
-                               const RowTile& at, int64_t key0) {
-  const int64_t keys = at.keys_from(key0), head = at.bh * job.widths.rows;
-  const bool has_map = job.teacher.map != nullptr;
-  if (has_map) {
-    job.teacher.read(t, at.bh, at.first, key0, at.w);
-  } else {
-    job.teacher.scores(t, tiles, at.bh, at.first, at.rows, key0, keys);
+// What a block does: the rows [first, first + count) of one side of a head meet the rows
+// [begin, end) of the other. The long tiles of a causal mask come first: the last ones of queries,
+// the first ones of keys.
+template <class Layout, bool ByKeys>
+struct Meeting {
+  int64_t bh, b, valid, first, count, begin = 0, end = 0;
+  bool causal;
+
+  __device__ Meeting(const Widths& widths, int64_t heads, int64_t H) : causal(widths.causal) {
+    const int64_t turn = int64_t(blockIdx.x) / heads;
+    bh = int64_t(blockIdx.x) % heads;
+    b = bh / H;
+    valid = widths.valid(b);
+    first = (ByKeys ? turn : tiles_of<Layout>(widths.rows) - 1 - turn) * Layout::rows;
+    const int64_t left = valid - first;
+    count = left < 0 ? 0 : (left < Layout::rows ? left : Layout::rows);
+    if (count == 0) return;
+    begin = ByKeys && causal ? first : 0;
+    end = ByKeys || !causal ? valid : first + count;
   }
-  score_tile(a, tiles, job.q + (head + at.first) * job.d, at.rows, job.k + (head + key0) * job.d,
-             keys, job.d, job.scale);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int64_t r = head + at.first + tile_row(i), seen = at.w[i] - key0;
-    const T lse = seen > 0 ? job.lse[r] : T(0), theirs = seen > 0 ? job.their_lse[r] : T(0);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const bool visible = tile_key(j) < seen;
-      a[i][j] = visible ? math::exp(a[i][j] - lse) : T(0);
-      if (!has_map) t[i][j] = visible ? math::exp(t[i][j] - theirs) : T(0);
-    }
+  __device__ int64_t others(int64_t other) const {
+    return end - other < Layout::rows ? end - other : int64_t(Layout::rows);
   }
+  // Of a score that the thread holds in the tile from `other` on.
+  __device__ int64_t query(int i, int n, int64_t other) const {
+    return ByKeys ? other + Layout::key(n) : first + Layout::row(i);
+  }
+  __device__ int64_t key(int i, int n, int64_t other) const {
+    return ByKeys ? first + Layout::row(i) : other + Layout::key(n);
+  }
+  __device__ bool sees(int64_t query, int64_t key) const {
+    return query < valid && key < (causal ? query + 1 : valid);
+  }
+  template <class T>
+  __device__ ScoreJob<T> scores(const StoredRows<T>& q, const StoredRows<T>& k, T scale,
+                                int64_t rows, int64_t other) const {
+    const int64_t head = bh * rows;
+    return {ByKeys ? k : q, ByKeys ? q : k, head + first, count,
+            head + other,   others(other),  scale};
+  }
+};
+
+// What a thread needs of the rows of queries that it holds scores of: its own, or those of its keys
+// of the layout when the rows of the tile are keys.
+template <class Layout, bool ByKeys>
+using OfQueries = typename Layout::T[ByKeys ? Layout::keys : Layout::own];
+
+template <class Layout, bool ByKeys, class F>
+__device__ inline void each_query(F&& f) {
+#pragma unroll
+  for (int i = 0; i < (ByKeys ? Layout::keys : Layout::own); ++i) f(i);
 }
 
-// out [4 y + i][4 x + j] += sum over keys of weights [row][key] values [key][column].
-template <class T>
-__device__ void add_products(Scores<T>& own, Scores<T>& rest, const T* own_weights,
-                             const T* rest_weights, const T* values) {
-  const int column = 4 * tile_x();
-#pragma unroll 1
-  for (int key = 0; key < kSide; key += 4) {
-    Four<T> v[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) v[e] = four_at(values + (key + e) * kPitch<T> + column);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const Four<T> p = four_at(own_weights + tile_row(i) * kPitch<T> + key);
-      const Four<T> r = four_at(rest_weights + tile_row(i) * kPitch<T> + key);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          own[i][j] += p.v[e] * v[e].v[j];
-          rest[i][j] += r.v[e] * v[e].v[j];
-        }
-      }
-    }
+// a, t = the attention in the tile from `other` on, 0 where it is not seen. The last columns of the
+// student's rows that moved are left in `tiles`.
+template <class Layout, bool ByKeys, class T>
+__device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, PairTiles<Layout>& tiles,
+                               const Job<T>& job, const Meeting<Layout, ByKeys>& at,
+                               int64_t other) {
+  const int64_t rows = job.widths.rows, head = at.bh * rows;
+  const TeacherView<T>& teacher = job.teacher;
+  if (!teacher.map) {
+    tiles.score_theirs(t, at.scores(teacher.q, teacher.k, teacher.scale, rows, other));
   }
+  tiles.score_own(a, at.scores(job.q, job.k, job.scale, rows, other));
+  OfQueries<Layout, ByKeys> lse, theirs;
+  each_query<Layout, ByKeys>([&](int i) {
+    const int64_t query = at.query(i, i, other);
+    const bool inside = query < at.valid;
+    lse[i] = inside ? job.lse[head + query] : T(0);
+    theirs[i] = inside ? job.their_lse[head + query] : T(0);
+  });
+  each_score<Layout>(a, [&](int i, int n, T& x) {
+    const int64_t query = at.query(i, n, other), key = at.key(i, n, other);
+    const int own = ByKeys ? n : i;
+    const bool seen = at.sees(query, key);
+    x = seen ? math::exp(x - lse[own]) : T(0);
+    if (teacher.map) {
+      t[i][n] = seen ? teacher.map[(head + query) * rows + key] : T(0);
+    } else {
+      t[i][n] = seen ? math::exp(t[i][n] - theirs[own]) : T(0);
+    }
+  });
 }
 
-// out [4 y + i][4 x + j] += sum over rows of weights [row][key] values [row][column].
-template <class T>
-__device__ void add_transposed(Scores<T>& out, const T* weights, const T* values) {
-#pragma unroll 4
-  for (int row = 0; row < kSide; ++row) {
-    const Four<T> p = four_at(weights + row * kPitch<T> + 4 * tile_y());
-    const Four<T> v = four_at(values + row * kPitch<T> + 4 * tile_x());
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) out[i][j] += p.v[i] * v.v[j];
-    }
+// The columns [c0, c0 + 64) of the rows that moved: the tile of the last columns, if they are
+// those.
+template <class Layout, bool ByKeys, class T>
+__device__ const T* moved_columns(PairTiles<Layout>& tiles, const StoredRows<T>& moves,
+                                  const Meeting<Layout, ByKeys>& at, int64_t rows, int64_t other,
+                                  int64_t c0) {
+  if (moves.d > kSide) {
+    __syncthreads();  // the tile may still be read
+    moves.template load<Layout>(tiles.moved(), at.bh * rows + other, at.others(other), c0);
+    __syncthreads();
   }
+  return tiles.moved();
 }
 
-// y [., d] = out at rows 4 y + i < rows and columns c0 + 4 x + j < d.
-template <class T>
-__device__ void write_tile(T* y, const Scores<T>& out, int64_t rows, int64_t d, int64_t c0) {
+// What a thread holds of a tile of results.
+template <class Layout>
+using Sums = typename Layout::T[Layout::own][Layout::columns];
+
+// y [., d] = sums at `rows` rows and the columns from c0 on.
+template <class Layout, class T>
+__device__ void write_tile(T* y, const Sums<Layout>& sums, int64_t rows, int64_t d, int64_t c0) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (tile_row(i) >= rows) continue;
+  for (int i = 0; i < Layout::own; ++i) {
+    if (Layout::row(i) >= rows) continue;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int64_t c = c0 + 4 * tile_x() + j;
-      if (c < d) y[tile_row(i) * d + c] = out[i][j];
+    for (int c = 0; c < Layout::columns; ++c) {
+      const int64_t column = c0 + Layout::column(c);
+      if (column < d) y[Layout::row(i) * d + column] = sums[i][c];
     }
   }
 }
 
 // stats [rows, 2] = {mass, mean}. blockIdx.y counts pieces of 64 columns of d.
-template <class T>
-__global__ void __launch_bounds__(kTileThreads) prob_loss_dq_kernel(T* dq, T* stats, Job<T> job) {
-  // Once the scores are made, the queries' tile is free for what is made of them.
-  T *tiles = dynamic_shared<T>(), *own = tiles;
-  T *keys = tiles + kTileSize<T>, *rest = keys + kTileSize<T>;
-  const RowTile at = last_tiles_first(job.widths, job.heads, job.H);
-  const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows;
+template <class Layout, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads, 2)
+    prob_loss_dq_kernel(T* dq, T* stats, Job<T> job) {
+  PairTiles<Layout> tiles(dynamic_shared<T>());
+  const Meeting<Layout, false> at(job.widths, job.heads, job.H);
+  const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows, d = job.q.d;
   const Weights<T> weights(job, at.b);
-  Scores<T> sum_own{}, sum_rest{};
-  T mass[4] = {}, mean[4] = {};
-  for (int64_t key0 = 0; key0 < at.keys; key0 += kSide) {
-    Scores<T> a, t;
+  Sums<Layout> sum_own{}, sum_rest{};
+  T mass[Layout::own] = {}, mean[Layout::own] = {};
+  for (int64_t key0 = at.begin; key0 < at.end; key0 += Layout::rows) {
+    Scores<Layout> a, t;
     attention_tile(a, t, tiles, job, at, key0);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const T off = a[i][j] * (a[i][j] - t[i][j]);
-        mass[i] += t[i][j];
-        mean[i] += off;
-        t[i][j] = weights.square * off - weights.kl * t[i][j];
-      }
-    }
-    __syncthreads();  // the tile of the queries may still be read
-    store_tile(own, a);
-    store_tile(rest, t);
-    __syncthreads();
-    if (job.d > kSide) {
-      load_tile(keys, job.k + (at.bh * rows + key0) * job.d, at.keys_from(key0), job.d, c0);
-      __syncthreads();
-    }
-    add_products(sum_own, sum_rest, own, rest, keys);
+    each_score<Layout>(t, [&](int i, int n, T& x) {
+      const T off = a[i][n] * (a[i][n] - x);
+      mass[i] += x;
+      mean[i] += off;
+      x = weights.square * off - weights.kl * x;
+    });
+    const T* keys = moved_columns(tiles, job.k, at, rows, key0, c0);
+    Layout::add(sum_own, a, keys, tiles.rest());
+    Layout::add(sum_rest, t, keys, tiles.rest());
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    mass[i] = row_sum(mass[i]);
-    mean[i] = row_sum(mean[i]);
+  for (int i = 0; i < Layout::own; ++i) {
+    mass[i] = row_sum<Layout>(mass[i]);
+    mean[i] = row_sum<Layout>(mean[i]);
     const T factor = weights.kl * mass[i] - weights.square * mean[i];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) sum_rest[i][j] += factor * sum_own[i][j];
-    if (tile_x() > 0 || c0 > 0 || tile_row(i) >= at.rows) continue;
-    T* to = stats + 2 * (at.bh * rows + at.first + tile_row(i));
+    for (int c = 0; c < Layout::columns; ++c) sum_rest[i][c] += factor * sum_own[i][c];
+    if (!first_of_row<Layout>() || c0 > 0 || Layout::row(i) >= at.count) continue;
+    T* to = stats + 2 * (at.bh * rows + at.first + Layout::row(i));
     to[0] = mass[i];
     to[1] = mean[i];
   }
-  write_tile(dq + (at.bh * rows + at.first) * job.d, sum_rest, rows - at.first, job.d, c0);
+  write_tile<Layout>(dq + (at.bh * rows + at.first) * d, sum_rest, rows - at.first, d, c0);
 }
 
-template <class T>
-__global__ void __launch_bounds__(kTileThreads)
+template <class Layout, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads, 2)
     prob_loss_dk_kernel(T* dk, const T* stats, Job<T> job) {
-  // Once the scores are made, the keys' tile is free for what is made of them.
-  T *tiles = dynamic_shared<T>(), *gradient = tiles + kTileSize<T>;
-  const int64_t tile = int64_t(blockIdx.x) / job.heads, key0 = tile * kSide;
-  const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows;
-  const int64_t bh = int64_t(blockIdx.x) % job.heads, b = bh / job.H;
-  const int64_t valid = job.widths.valid(b);
-  const Weights<T> weights(job, b);
-  Scores<T> out{};
-  const int64_t first = job.widths.causal ? tile : 0;
-  const int64_t last = key0 < valid ? (valid + kSide - 1) / kSide : 0;
-  for (int64_t row_tile = first; row_tile < last; ++row_tile) {
-    const RowTile at(job.widths, bh, job.H, row_tile);
-    Scores<T> a, t;
-    attention_tile(a, t, tiles, job, at, key0);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const T* from = stats + 2 * (bh * rows + at.first + tile_row(i));
-      const bool here = tile_row(i) < at.rows;
-      const T mass = here ? from[0] : T(0), mean = here ? from[1] : T(0);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const T own = a[i][j], their = t[i][j];
-        a[i][j] = weights.kl * (mass * own - their) + weights.square * own * (own - their - mean);
-      }
-    }
-    __syncthreads();  // the tile of the keys may still be read
-    store_tile(gradient, a);
-    __syncthreads();
-    if (job.d > kSide) {
-      load_tile(tiles, job.q + (bh * rows + at.first) * job.d, at.rows, job.d, c0);
-      __syncthreads();
-    }
-    add_transposed(out, gradient, tiles);
+  PairTiles<Layout> tiles(dynamic_shared<T>());
+  const Meeting<Layout, true> at(job.widths, job.heads, job.H);
+  const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows, d = job.q.d;
+  const Weights<T> weights(job, at.b);
+  Sums<Layout> sums{};
+  for (int64_t query0 = at.begin; query0 < at.end; query0 += Layout::rows) {
+    Scores<Layout> a, t;
+    attention_tile(a, t, tiles, job, at, query0);
+    OfQueries<Layout, true> mass, mean;
+    each_query<Layout, true>([&](int n) {
+      const int64_t query = query0 + Layout::key(n);
+      const T* from = stats + 2 * (at.bh * rows + query);
+      mass[n] = query < at.valid ? from[0] : T(0);
+      mean[n] = query < at.valid ? from[1] : T(0);
+    });
+    each_score<Layout>(a, [&](int i, int n, T& own) {
+      const T their = t[i][n];
+      own = weights.kl * (mass[n] * own - their) + weights.square * own * (own - their - mean[n]);
+    });
+    const T* queries = moved_columns(tiles, job.q, at, rows, query0, c0);
+    Layout::add(sums, a, queries, tiles.rest());
   }
-  write_tile(dk + (bh * rows + key0) * job.d, out, rows - key0, job.d, c0);
+  write_tile<Layout>(dk + (at.bh * rows + at.first) * d, sums, rows - at.first, d, c0);
 }
 
 }  // namespace
@@ -209,30 +221,32 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
                         TeacherAttention teacher, Tensor lse, Tensor teacher_lse, Visibility see,
                         double scale) {
   const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2), d = q.dim(3);
-  const int64_t blocks = B * H * tiles_of(rows);
-  if (blocks == 0 || d == 0) return;
+  if (B * H * rows == 0 || d == 0) return;
   const DeviceWidths widths(see, rows, q.device());
   Tensor weights = Tensor::empty({2}, Dtype::f64, q.device());
-  Tensor stats = Tensor::empty({B * H * rows, 2}, q.dtype(), q.device());
-  dispatch_float(q.dtype(), [&]<class T>() {
+  Tensor stats = Tensor::empty({B * H * rows, 2}, lse.dtype(), q.device());
+  dispatch_float(lse.dtype(), [&]<class T>() {
     launch("prob_loss_backward", loss_weights_kernel<T>, dim3(1), dim3(kThreads), 0,
            weights.data<double>(), dy.data<T>(), widths.get(), B, H);
-    const Job<T> job{.q = q.data<T>(),
-                     .k = k.data<T>(),
+    const Job<T> job{.q = StoredRows<T>(q),
+                     .k = StoredRows<T>(k),
                      .lse = lse.data<T>(),
                      .their_lse = teacher_lse.data<T>(),
                      .teacher = TeacherView<T>(teacher, rows),
                      .widths = widths.get(),
                      .heads = B * H,
                      .H = H,
-                     .d = d,
                      .scale = T(scale),
                      .weights = weights.data<double>()};
-    const dim3 grid(blocks_for(blocks, 1), unsigned(tiles_of(d)));
-    launch("prob_loss_backward", prob_loss_dq_kernel<T>, grid, dim3(kTileThreads), tile_bytes<T>(3),
-           dq.data<T>(), stats.data<T>(), job);
-    launch("prob_loss_backward", prob_loss_dk_kernel<T>, grid, dim3(kTileThreads), tile_bytes<T>(2),
-           dk.data<T>(), stats.data<T>(), job);
+    dispatch_scores<T>(q.dtype(), [&]<class Layout>() {
+      const dim3 grid(blocks_for(B * H * tiles_of<Layout>(rows), 1),
+                      unsigned((d + kSide - 1) / kSide));
+      const size_t shared = tile_bytes<Layout>(PairTiles<Layout>::count, Layout::weights);
+      launch("prob_loss_backward", prob_loss_dq_kernel<Layout>, grid, dim3(Layout::threads), shared,
+             dq.data<T>(), stats.data<T>(), job);
+      launch("prob_loss_backward", prob_loss_dk_kernel<Layout>, grid, dim3(Layout::threads), shared,
+             dk.data<T>(), stats.data<T>(), job);
+    });
   });
 }
 

@@ -17,35 +17,33 @@ constexpr int64_t kChunkValues = int64_t(1) << 26;  // of a chunk, unless 64 row
 constexpr int64_t kChunkRows = int64_t(1) << 13;    // rows of all heads, likewise
 
 // ---- the teacher's rows
-template <class T>
-__global__ void __launch_bounds__(kTileThreads, 1)
+template <class Layout, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
     make_rows_kernel(Job job, Chunk<T> chunk, TeacherView<T> teacher) {
-  __shared__ T lse[kSide];
-  T* tiles = dynamic_shared<T>();
+  __shared__ T lse[Layout::rows];
+  PairTiles<Layout> tiles(dynamic_shared<T>());
   const int64_t heads = chunk.nb * job.H, bh = chunk.b0 * job.H + int64_t(blockIdx.x) % heads;
-  const RowTile at(job.widths, bh, job.H, chunk.t0 / kSide + int64_t(blockIdx.x) / heads);
-  TileLse<T> running[4];
-  T* const mine = chunk.made + chunk.place(bh, at.first + tile_row(0), job.T) + tile_x();
-  for (int64_t key0 = 0; key0 < at.keys; key0 += kSide) {
-    Scores<T> u;
-    teacher.scores(u, tiles, bh, at.first, at.rows, key0, at.keys_from(key0));
+  const RowTile<Layout> at(job.widths, bh, job.H,
+                           chunk.t0 / Layout::rows + int64_t(blockIdx.x) / heads);
+  TileLse<Layout> running[Layout::own];
+  for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) {
+    Scores<Layout> u;
+    tiles.score_own(u, at.scores(teacher.q, teacher.k, teacher.scale, job.T, key0));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int64_t seen = at.w[i] - key0;
-      running[i].add(u[i], seen);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (tile_key(j) < seen) mine[i * job.T + key0 + kRowLanes * j] = u[i][j];
-      }
-    }
+    for (int i = 0; i < Layout::own; ++i) running[i].add(u[i], at.w[i] - key0);
+    each_score<Layout>(u, [&](int i, int n, T& x) {
+      const int64_t key = key0 + Layout::key(n);
+      if (key >= at.w[i]) return;
+      chunk.made[chunk.place(bh, at.first + Layout::row(i), job.T) + key] = x;
+    });
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < Layout::own; ++i) {
     const T whole = running[i].whole();
-    if (tile_x() == 0) lse[tile_row(i)] = whole;
+    if (first_of_row<Layout>()) lse[Layout::row(i)] = whole;
   }
   __syncthreads();
-  for (int64_t i = threadIdx.x / kWarp; i < at.rows; i += kTileThreads / kWarp) {
+  for (int64_t i = threadIdx.x / kWarp; i < at.rows; i += Layout::threads / kWarp) {
     T* row = chunk.made + chunk.place(bh, at.first + i, job.T);
     const int64_t w = job.widths(at.b, at.first + i);
     for (int64_t j = threadIdx.x % kWarp; j < w; j += kWarp) row[j] = math::exp(row[j] - lse[i]);
@@ -227,12 +225,15 @@ __global__ void all_rows_kernel(double* sums, int64_t* rows, Job job) {
 // Runs f(chunk) for every chunk, its rows made.
 template <class T>
 class Rows {
+  using Layout = PlainScores<T>;
+
  public:
   Rows(const Job& job, const TeacherAttention& teacher, Device device)
       : job_(job), teacher_(teacher, job.T) {
     const int64_t most = std::max<int64_t>(1, std::min(kChunkRows, kChunkValues / job.T)) /
                          std::max<int64_t>(job.H, 1);
-    nt_ = std::clamp<int64_t>(most / job.B / kSide * kSide, kSide, tiles_of(job.T) * kSide);
+    constexpr int64_t tile = Layout::rows;
+    nt_ = std::clamp<int64_t>(most / job.B / tile * tile, tile, tiles_of<Layout>(job.T) * tile);
     nb_ = std::clamp<int64_t>(most / nt_, 1, job.B);
     const int64_t rows = nb_ * job.H * nt_;
     if (!teacher_.map) made_ = Tensor::empty({rows, job.T}, DtypeOf<T>::value, device);
@@ -269,9 +270,10 @@ class Rows {
     chunk.from_t = chunk.t0;
     chunk.pitch = chunk.nt;
     if (one && whole_) return;  // the only chunk is still there
-    launch("attention_recall", make_rows_kernel<T>,
-           dim3(blocks_for(chunk.nb * job_.H * tiles_of(chunk.nt), 1)), dim3(kTileThreads),
-           tile_bytes<T>(2), job_, chunk, teacher_);
+    launch("attention_recall", make_rows_kernel<Layout>,
+           dim3(blocks_for(chunk.nb * job_.H * tiles_of<Layout>(chunk.nt), 1)),
+           dim3(Layout::threads), tile_bytes<Layout>(PairTiles<Layout>::count), job_, chunk,
+           teacher_);
     whole_ = one;
   }
 

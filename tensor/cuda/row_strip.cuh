@@ -7,8 +7,6 @@
 // for 32 entries at a time. The order of every sum is fixed.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "tensor/cuda/entries.cuh"
 #include "tensor/cuda/packs.cuh"
 
@@ -18,39 +16,6 @@ namespace brine::cuda {
 // 24 warps wait for their rows.
 template <class T>
 constexpr int kStripBlocks = sizeof(T) == 8 ? 2 : 3;
-
-// A stored number as sums take it; of f16 by the one instruction there is.
-template <class T, class S>
-__device__ inline T widen(S x) {
-  if constexpr (std::is_same_v<S, f16> && std::is_same_v<T, float>) {
-    return __half2float(__ushort_as_half(x.bits));
-  } else {
-    return T(x);
-  }
-}
-
-// to[i] = from[i], kN neighbours by loads of 16 bytes, or one where they are fewer.
-template <int kN, class T>
-__device__ inline void load_wide(T* to, const T* from) {
-  constexpr int kPart = std::min(kN, kWide<T>);
-#pragma unroll
-  for (int i = 0; i < kN; i += kPart) {
-    const Pack<T, kPart> part = load_pack<kPart>(from + i);
-#pragma unroll
-    for (int j = 0; j < kPart; ++j) to[i + j] = part.v[j];
-  }
-}
-template <int kN, class T>
-__device__ inline void store_wide(T* to, const T* from) {
-  constexpr int kPart = std::min(kN, kWide<T>);
-#pragma unroll
-  for (int i = 0; i < kN; i += kPart) {
-    Pack<T, kPart> part;
-#pragma unroll
-    for (int j = 0; j < kPart; ++j) part.v[j] = from[i + j];
-    store_pack(to + i, part);
-  }
-}
 
 // D columns of rows of type S, d long and d apart, for sums in T. Whole: d = D, and rows are
 // aligned to 16 bytes; otherwise the strip of at most D columns from `first` on.

@@ -1,14 +1,17 @@
 // Products by tensor cores: f32 numbers rounded to TF32 (10 bits behind the point), sums in f32.
-// From compute capability 8.0 on; the host asks tensor_cores() before it launches such a kernel.
+// From compute capability 8.0 on; the host asks tensor_cores(type) before it launches such a
+// kernel.
 #pragma once
 
 #include "tensor/cuda/common.cuh"
 
 namespace brine::cuda {
 
-// Whether kernels may round the factors of f32 products to TF32 (set_tf32), and this build's code
-// for the current device multiplies them.
-bool tensor_cores();
+// Whether products of factors that are given in this type go there: of 16 bits, which TF32 holds to
+// the last bit; of f32 where set_tf32() lets kernels round them. What is made of the factors on the
+// way (weights of a sum, gradients) is rounded to TF32 either way. And whether this build's code
+// for the current device has such products.
+bool tensor_cores(Dtype given);
 
 // To the nearest TF32, ties away from zero.
 __device__ inline float to_tf32(float x) {
@@ -39,7 +42,7 @@ __device__ inline void multiply_add(float (&c)[4], const float (&a)[4], const fl
 #elif defined(BRINE_EMULATED_CUDA)
   emulator::multiply_add(c, a, b);
 #else
-  __trap();  // tensor_cores() is false there
+  __trap();  // tensor_cores(type) is false there
 #endif
 }
 

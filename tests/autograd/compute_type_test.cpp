@@ -4,6 +4,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops_conv.h"
 #include "autograd/ops_performer.h"
+#include "autograd/ops_sparse.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {
@@ -54,10 +55,19 @@ void check_rounding(Dtype half, const F& f, const std::vector<Tensor>& inputs, c
     CHECK(close_to_scale(got.gradients[i], wanted.gradients[i].to(Dtype::f32), 2e-6));
   }
   // And it did round: f32 gives something else.
-  const Outcome plain = pass(f, inputs, dy);
+  Outcome plain = pass(f, inputs, dy);
   double most = 0;
-  const std::vector<double> a = got.y.to_vector(), b = plain.y.to_vector();
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+  got.gradients.push_back(got.y);
+  plain.gradients.push_back(plain.y);
+  for (size_t n = 0; n < got.gradients.size(); ++n) {
+    const auto a = got.gradients[n].to_vector(), b = plain.gradients[n].to_vector();
+    double off = 0, scale = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      off = std::max(off, std::abs(a[i] - b[i]));
+      scale = std::max(scale, std::abs(b[i]));
+    }
+    most = std::max(most, off / scale);
+  }
   CHECK(most > (half == Dtype::bf16 ? 1e-3 : 1e-4));
 }
 
@@ -133,6 +143,25 @@ TEST_CASE("half compute: conv2d, with every kind of border, multiplies rounded i
           half, f,
           {normal({2, 70, 9, c.in}, 1), normal({c.out, c.in, c.kernel, c.kernel}, 2), bias},
           {2, c.conf.halo_before + rows, 9, c.out});
+    }
+  }
+}
+
+TEST_CASE("half compute: the scores of prob_loss are those of rounded inputs") {
+  const Shape shape{2, 3, 37, 16};
+  Visibility see;
+  for (bool causal : {false, true}) {
+    see.causal = causal;
+    see.lengths = causal ? Tensor() : Tensor::from(std::vector<int64_t>{37, 20}, {2});
+    for (Dtype half : kHalves) {
+      // The teacher is in 16 bits already, and as it is in f64.
+      const Tensor theirs = normal(shape, 3).to(half), keys = normal(shape, 4).to(half);
+      auto f = [&](const auto& x) {
+        const Dtype sums = x[0].dtype();
+        const Dtype type = sums == Dtype::f64 ? sums : half;
+        return prob_loss(x[0], x[1], {{}, theirs.to(type), keys.to(type)}, see);
+      };
+      check_rounding(half, f, {normal(shape, 1), normal(shape, 2)}, {2});
     }
   }
 }

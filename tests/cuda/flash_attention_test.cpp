@@ -108,6 +108,34 @@ TEST_CASE("cuda: flash_attention does not read the rows of padding") {
   }
 }
 
+TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores on tensor cores") {
+  if (!has_device()) return;
+  cuda::set_cudnn(false);
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    for (auto [d, T] : {std::pair{6, 70}, {64, 129}, {128, 66}}) {
+      const Shape shape{1, 2, T, d}, rows{1, T, 2 * d};
+      auto run = [&](Device device) {
+        const On on{device};
+        const Visibility see{true, {}};
+        const Tensor q = on(normal(shape, 1).to(type)), k = on(normal(shape, 2).to(type));
+        const Tensor v = on(normal(shape, 3).to(type)), dy = on(normal(rows, 4));
+        Tensor y = Tensor::like(dy), lse = Tensor::empty({1, 2, T}, Dtype::f32, device);
+        BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 0.2);
+        Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
+        Tensor dv = Tensor::like(dq);
+        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, 0.2);
+        return std::vector{y, lse, dq, dk, dv};
+      };
+      const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        INFO(type, ", d ", d, ", T ", T, ", output ", i);
+        check_close("16 bits", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : 1e-3);
+      }
+    }
+  }
+  cuda::set_cudnn(true);
+}
+
 TEST_CASE("cuda: flash_attention on tensor cores, where TF32 is asked for") {
   if (!has_device()) return;
   // Numbers that TF32 holds: the scores are then those of f32, and only what is made of them is

@@ -53,6 +53,72 @@ TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
   }
 }
 
+TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on tensor cores") {
+  if (!has_device()) return;
+  const std::vector<Case> cases = {{2, 3, 7, 5, 3, {}},
+                                   {3, 2, 70, 16, 24, {70, 0, 33}},
+                                   {2, 1, 130, 64, 64, {65, 130}},
+                                   {1, 2, 130, 72, 132, {}}};
+  for (const Case& c : cases) {
+    for (int mode = 0; mode < 8; ++mode) {
+      const bool causal = mode % 2;
+      const Dtype type = mode / 2 % 2 ? Dtype::f16 : Dtype::bf16;
+      const Dtype other = mode / 4 ? Dtype::f16 : Dtype::bf16;
+      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      INFO("T ", c.T, ", d ", c.d, causal ? ", causal, " : ", ", type, ", teacher ", other);
+      auto run = [&](Device device) {
+        const SmallDevice small(Dtype::f32);
+        const On on{device};
+        const Shape rows{c.B, c.H, c.T}, shape{c.B, c.H, c.T, c.d};
+        const Shape theirs{c.B, c.H, c.T, c.teacher_d};
+        const TeacherAttention teacher{
+            {}, on(normal(theirs, 2).to(other)), on(normal(theirs, 3).to(other))};
+        Tensor q = on(normal(shape, 4).to(type)), k = on(normal(shape, 5).to(type));
+        Tensor dy = on(normal({2}, 6)), y = Tensor::like(dy);
+        Tensor lse = Tensor::empty(rows, Dtype::f32, device), their_lse = Tensor::like(lse);
+        Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
+        const double scale = 1 / std::sqrt(double(c.d));
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        return std::vector{y, lse, their_lse, dq, dk};
+      };
+      const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda), again = run(kCuda);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        INFO("output ", i);
+        // TF32 holds 16 bits, so the scores are exact; what gradients are made of is rounded, by
+        // at most 2^-11 of itself.
+        check_close("16 bits", wanted[i], got[i].to(kCpu), i < 3 ? 2e-5 : 1e-3);
+        CHECK(same_bits(got[i].to(kCpu), again[i].to(kCpu)));
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: prob_loss rounds f32 to TF32 where that is asked for, and nowhere else") {
+  if (!has_device()) return;
+  const int64_t T = 100, d = 40;
+  auto run = [&](Device device) {
+    const On on{device};
+    const TeacherAttention teacher{{}, on(normal({1, 2, T, d}, 2)), on(normal({1, 2, T, d}, 3))};
+    const Tensor q = on(normal({1, 2, T, d}, 4)), k = on(normal({1, 2, T, d}, 5));
+    Tensor y = Tensor::empty({2}, Dtype::f32, device);
+    Tensor lse = Tensor::empty({1, 2, T}, Dtype::f32, device), their_lse = Tensor::like(lse);
+    BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, {.causal = true, .lengths = {}},
+               0.15);
+    return std::vector{y, lse, their_lse};
+  };
+  const std::vector<Tensor> wanted = run(kCpu), plain = run(kCuda);
+  cuda::set_tf32(true);
+  const std::vector<Tensor> fast = run(kCuda);
+  cuda::set_tf32(false);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    INFO("output ", i);
+    check_close("f32", wanted[i], plain[i].to(kCpu), 2e-5);
+    check_close("TF32", wanted[i], fast[i].to(kCpu), 2e-3);
+    if (cuda::emulated()) CHECK_FALSE(same_bits(fast[i].to(kCpu), plain[i].to(kCpu)));
+  }
+}
+
 TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that holds NaN") {
   const int64_t B = 1, H = 1, T = 150, d = 64;
   const double scale = 1 / std::sqrt(double(d));

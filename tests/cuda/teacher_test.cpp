@@ -1,9 +1,29 @@
 // The summary of a teacher on the device, as on the CPU.
+#include <array>
+
 #include "tensor/kernels_sparse.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;
+
+TEST_CASE("cuda: the summary of a teacher in 16 bits") {
+  if (!has_device()) return;
+  for (auto [T, d, K] :
+       {std::array<int64_t, 3>{7, 5, 4}, {70, 24, 16}, {130, 64, 3}, {65, 132, 65}}) {
+    for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+      for (bool causal : {true, false}) {
+        const SmallDevice small(Dtype::f32);
+        Visibility see{causal, Tensor::from(std::vector<int64_t>{T, T / 2}, {2})};
+        const Tensor q = normal({2, 2, T, d}, 2).to(type), k = normal({2, 2, T, d}, 3).to(type);
+        compare(join("teacher ", T, " ", d, " ", type, causal), 2e-5, [&](const On& on) {
+          const TeacherSummary s = summarize_teacher({{}, on(q), on(k)}, K, see);
+          return std::vector{s.tau, s.t_log_t, s.t_square};
+        });
+      }
+    }
+  }
+}
 
 TEST_CASE("cuda: the teacher's summary from a map and from q and k") {
   struct Case {

@@ -174,6 +174,13 @@ inline bool same_floats(const Tensor& stored, const Tensor& given, Dtype dtype) 
   return true;
 }
 
+// Of the type that the files have, and the same numbers as the tensor that was widened.
+inline bool same_stored(const Tensor& stored, const Tensor& widened, Dtype dtype) {
+  if (!stored.defined()) return !widened.defined();
+  if (stored.dtype() != dtype || stored.shape() != widened.shape()) return false;
+  return stored.to_vector() == widened.to_vector();
+}
+
 inline bool same_bytes(const Tensor& a, const Tensor& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined()) return true;
@@ -205,6 +212,32 @@ inline std::string batch_differences(const data::DumpSpec& s, const data::DumpBa
   compare(same_bytes(read.tokens, given.tokens), "tokens");
   compare(same_bytes(read.lengths, given.lengths), "lengths");
   compare(read.windows == given.windows, "windows");
+  return text;
+}
+
+// What differs between a batch read as it is stored and the same one in f32.
+inline std::string stored_differences(const data::DumpSpec& s, const data::DumpBatch& stored,
+                                      const data::DumpBatch& widened) {
+  std::string text;
+  auto compare = [&](bool same, const char* name) {
+    if (!same) text += std::string(name) + " ";
+  };
+  for (size_t l = 0; l < widened.layers.size(); ++l) {
+    const data::DumpLayer &a = stored.layers[l], &b = widened.layers[l];
+    compare(same_bytes(a.attention, b.attention), "attention");
+    compare(same_stored(a.query, b.query, s.dtype), "query");
+    compare(same_stored(a.key, b.key, s.dtype), "key");
+    compare(same_stored(a.pooled.tau, b.pooled.tau, s.dtype), "tau");
+    compare(same_bytes(a.pooled.t_log_t, b.pooled.t_log_t), "t_log_t");
+    compare(same_bytes(a.pooled.t_square, b.pooled.t_square), "t_square");
+    compare(same_stored(a.context, b.context, s.dtype), "context");
+    compare(same_stored(a.output, b.output, s.dtype), "output");
+  }
+  compare(same_stored(stored.logits, widened.logits, s.dtype), "logits");
+  compare(same_bytes(stored.logit_ids, widened.logit_ids), "ids");
+  compare(same_bytes(stored.lse, widened.lse), "lse");
+  compare(same_bytes(stored.classes, widened.classes), "classes");
+  compare(same_bytes(stored.lengths, widened.lengths), "lengths");
   return text;
 }
 
