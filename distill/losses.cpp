@@ -42,9 +42,12 @@ class LayerLosses : public nn::LayerObserver {
         layers_(shape.layers),
         causal_(shape.causal),
         share_(call.share),
-        loss_scale_(call.loss_scale) {}
+        loss_scale_(call.loss_scale),
+        twice_(call.recompute) {}
 
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
+    // With recomputation a layer runs twice, and its losses are wanted where they meet the tape.
+    if (twice_ && !grad_enabled()) return {};
     teacher_.look_at(i, tap);
     TeacherLayer t = teacher_.layer(i);
     if (t.attention.q.defined()) {
@@ -70,7 +73,7 @@ class LayerLosses : public nn::LayerObserver {
     return loss_scale_ == 1 ? sum : scale(sum, loss_scale_);  // the walk backward begins at 1
   }
 
-  // To be asked when all layers are done.
+  // To be asked when all layers are done; with recomputation, when the walk backward is.
   const PendingTerms& terms() const { return terms_; }
 
  private:
@@ -85,21 +88,19 @@ class LayerLosses : public nn::LayerObserver {
   }
   void add_term(const char* name, const Tensor& value, double weight) {
     Tensor scaled = scale(value, weight * share_ / double(layers_));
-    // The first of two runs (no tape) and the only one count; a recomputation does not.
-    if (!counted(name)) terms_.push_back({name, scaled.detach()});
+    // Sums over the layers go from the first to the last; recomputation begins with the last.
+    terms_.insert(twice_ ? terms_.begin() : terms_.end(), {name, scaled.detach()});
     sum_ = sum_.defined() ? add(sum_, scaled) : scaled;
   }
-  bool counted(const char* name) { return ++calls_[name] > layers_; }
-
   const LossConfig& config_;
   Teacher& teacher_;
   const Batch& batch_;
   int64_t layers_;
   bool causal_;
   double share_, loss_scale_;
+  bool twice_;
   Tensor sum_;
   PendingTerms terms_;
-  std::map<std::string, int64_t> calls_;
 };
 
 }  // namespace
@@ -198,7 +199,7 @@ PendingTerms Objective::start(const Batch& batch, const Call& call) {
                                    .observer = layers.get(),
                                    .random = call.random,
                                    .recompute = call.recompute});
-  PendingTerms terms = layers ? layers->terms() : PendingTerms{};
+  PendingTerms terms;
   Tensor total;
   auto task = [&](const TaskLosses& losses, const char* mean_name, double share) {
     auto add_term = [&](const char* name, const Tensor& value, double weight) {
@@ -223,6 +224,7 @@ PendingTerms Objective::start(const Batch& batch, const Call& call) {
   } else {
     backward(hidden, Tensor::zeros_like(hidden));  // the losses are attached inside the layers
   }
+  if (layers) terms.insert(terms.begin(), layers->terms().begin(), layers->terms().end());
   return terms;
 }
 

@@ -36,7 +36,7 @@ void OnlineTeacher::begin(const Batch& batch) {
 
 TeacherLayer OnlineTeacher::layer(int64_t i) {
   NoGrad off;
-  check(i < int64_t(inputs_.size()), "teacher: layer ", i, " was asked before layer ", i - 1);
+  run_to(i);
   nn::Tap tap(model_->attention_name());
   Tensor y = model_->layer(i, inputs_[size_t(i)], call_, &tap).detach();
   if (i + 1 == int64_t(inputs_.size())) inputs_.push_back(y);
@@ -48,8 +48,13 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
   return out;
 }
 
+void OnlineTeacher::run_to(int64_t layer) {
+  for (int64_t i = int64_t(inputs_.size()) - 1; i < layer; ++i)
+    inputs_.push_back(model_->layer(i, inputs_[size_t(i)], call_, nullptr).detach());
+}
+
 Tensor OnlineTeacher::last_hidden() {
-  for (int64_t i = int64_t(inputs_.size()) - 1; i < model_->shape().layers; ++i) layer(i);
+  run_to(model_->shape().layers);
   return model_->finish(inputs_.back());
 }
 

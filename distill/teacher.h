@@ -39,7 +39,7 @@ class Teacher {
   virtual void begin(const Batch& batch) = 0;
   // Shows what the student's layer holds, before that layer is asked for.
   virtual void look_at(int64_t /*layer*/, const nn::Tap& /*student*/) {}
-  // Layers are asked in order, 0 first; with recomputation once more, from the last to the first.
+  // Layers are asked for in order, 0 first; with recomputation from the last to the first.
   virtual TeacherLayer layer(int64_t i) = 0;
   virtual TopLogits logits() = 0;  // rows [B T]
   virtual Tensor class_logits();   // [B, labels]; throws where there are none
@@ -57,7 +57,8 @@ class OnlineTeacher : public Teacher {
   Tensor class_logits() override;
 
  private:
-  Tensor last_hidden();  // runs the layers that were not asked for
+  void run_to(int64_t layer);  // makes inputs_[layer], through layers that nobody asked for
+  Tensor last_hidden();
 
   std::shared_ptr<nn::Model> model_;
   int64_t top_n_;

@@ -218,6 +218,27 @@ TEST_CASE("losses: recomputation changes no bit of terms and gradients") {
   CHECK(same_bits(results[0].gradients, results[1].gradients));
 }
 
+TEST_CASE("losses: recomputation makes the losses of a layer once") {
+  // Notes which layers it is asked for.
+  struct Asked : OnlineTeacher {
+    using OnlineTeacher::OnlineTeacher;
+    std::vector<int64_t> layers;
+    TeacherLayer layer(int64_t i) override {
+      layers.push_back(i);
+      return OnlineTeacher::layer(i);
+    }
+  };
+  Pair pair;
+  const Batch batch = pair.source().batch(0, 1);
+  for (bool recompute : {false, true}) {
+    Asked teacher(pair.teacher);
+    Objective objective(*pair.student, &teacher, {});
+    LossTerms terms;
+    objective.run(batch, {.recompute = recompute}, terms);
+    CHECK(teacher.layers == (recompute ? std::vector<int64_t>{1, 0} : std::vector<int64_t>{0, 1}));
+  }
+}
+
 TEST_CASE("losses: what a dump or a method does not have is named") {
   Pair pair;
   Scratch scratch;
