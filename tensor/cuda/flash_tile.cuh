@@ -20,15 +20,20 @@ bool packed_rows(int64_t d, P*... data) {
 }
 
 // f<Layout>() with the layout of the least tiles that hold d, which says whether the device has
-// room for them; false where d is beyond the tiles. Plain<D> is the layout on CUDA cores. `given`
-// is the type that the factors have where they come from.
+// room for them, and if not with that of tiles half as high; false where there is no room for those
+// or d is beyond them. Plain<D> is the layout on CUDA cores. `given` is the type that the factors
+// have where they come from.
 template <class T, template <int> class Plain, class F>
 bool dispatch_layout(int64_t d, Dtype given, F&& f) {
   auto of_size = [&]<int D>() {
     if constexpr (sizeof(T) == 4) {
-      if (tensor_cores(given)) return f.template operator()<TensorTile<D>>();
+      const bool fits = tensor_cores(given) ? f.template operator()<TensorTile<D>>()
+                                            : f.template operator()<Plain<D>>();
+      if constexpr (D > 32) return fits || f.template operator()<PlainTile<T, D, 4, 32>>();
+      return fits;
+    } else {
+      return f.template operator()<Plain<D>>();
     }
-    return f.template operator()<Plain<D>>();
   };
   if (d <= 32) return of_size.template operator()<32>();
   if (d <= 64) return of_size.template operator()<64>();

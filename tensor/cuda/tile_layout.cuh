@@ -48,10 +48,10 @@ __device__ inline void load_tile(T* tile, const S* from, int64_t step, int64_t c
 // On CUDA cores: 16 threads across and rows / Own rows of them. A thread's rows lie rows / Own
 // apart: then the two rows that a warp reads at a time lie in different banks. Rows of a tile are
 // one packet longer than they need be, for the same reason.
-template <class Number, int D, int Own>
+template <class Number, int D, int Own, int Rows = sizeof(Number) == 4 ? 64 : 32>
 struct PlainTile {
   using T = Number;
-  static constexpr int size = D, rows = sizeof(T) == 4 ? 64 : 32, own = Own, apart = rows / Own;
+  static constexpr int size = D, rows = Rows, own = Own, apart = rows / Own;
   static constexpr int threads = apart * kAcross;
   static constexpr int keys = rows / kAcross, columns = D / kAcross;  // of a thread
   static constexpr int step = row_step<T>(D), score_step = row_step<T>(rows);

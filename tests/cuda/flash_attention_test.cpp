@@ -35,8 +35,14 @@ void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool ca
     return std::vector{y, lse, dq, dk, dv};
   };
   compare_both(what, attend, {}, Emulated::large_device);
-  // Wider heads have no tiles where shared memory is small.
+  // Wider heads have lower tiles, or none, where shared memory is small: 64 KB, 99 KB in f64.
   if (d > 32) compare_both(what + ", small", attend);
+  if (d > 64) {
+    compare(what + ", f32, middle", 2e-5, [&](const On& on) {
+      const SmallDevice middle(Dtype::f64);
+      return attend(on, Dtype::f32);
+    });
+  }
 }
 
 }  // namespace
