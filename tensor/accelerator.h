@@ -37,6 +37,10 @@ void system_fill(void* block, unsigned char byte, size_t bytes, int index);
 // cores multiply. Off at start; for the whole process.
 void set_tf32(bool on);
 
+// Whether kernels of ours may use tensor cores, where the device has them. On at start; for the
+// whole process.
+void set_tensor_cores(bool on);
+
 // Whether convolutions and attention in 16 bits may go to cuDNN. On at start; for the whole
 // process.
 void set_cudnn(bool on);

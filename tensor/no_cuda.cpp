@@ -29,6 +29,7 @@ void* system_allocate(size_t, int) { throw Error(why_none()); }
 void system_release(void*, int) noexcept {}
 void system_fill(void*, unsigned char, size_t, int) { throw Error(why_none()); }
 void set_tf32(bool) {}
+void set_tensor_cores(bool) {}
 void set_cudnn(bool) {}
 int64_t cudnn_calls() { return 0; }
 std::string cudnn_version() { return "none: " + why_none(); }

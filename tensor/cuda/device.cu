@@ -69,12 +69,20 @@ size_t most_shared() {
 
 namespace {
 
+bool use_tensor_cores = true;
+
 __global__ void probe_kernel() {}
 
 }  // namespace
 
+void set_tensor_cores(bool on) { use_tensor_cores = on; }
+
 bool tensor_cores(Dtype given) {
-  if (given == Dtype::f64 || (given == Dtype::f32 && !tf32())) return false;
+  return given != Dtype::f64 && (given != Dtype::f32 || tf32()) && tensor_cores();
+}
+
+bool tensor_cores() {
+  if (!use_tensor_cores) return false;
   int index = 0;
   check_cuda(cudaGetDevice(&index), "cudaGetDevice");
   Devices& all = devices();

@@ -28,7 +28,7 @@ __device__ void denominators(T (&den)[kOwn], const T (&row_sums)[kOwn], const Ma
   }
 }
 
-template <class T>
+template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* den, Work<T> work,
                                                                        States<T> states, double eps,
                                                                        int64_t first) {
@@ -43,7 +43,7 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* 
     const int place = state_of(work, at);
     const Matrix<T> state{states.state + int64_t(place) * m * e, m, e};
     T row_sums[kOwn] = {};
-    gather<false, false>(
+    gather<false, false, kTensor>(
         shared, sum, row_sums, work, at, m, q, [&](int j, int k) { return state(k, at.c0 + j); }, k,
         [](int, int) { return T(0); }, [&](int s, int j) { return values(s, at.c0 + j); });
     denominators(below, row_sums, q, states.sums + int64_t(place) * m, at.r0, m, eps);
@@ -73,8 +73,10 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
     for (int64_t first = 0; first < all; first += turn.heads()) {
       const int64_t count = std::min(turn.heads(), all - first);
       const States<T> states = turn.template states<false>(name, first, count);
-      launch(name, forward_kernel<T>, tiles_of(count, work.tokens, work.e()), dim3(kThreads), 0,
-             y.data<T>(), den.data<T>(), work, states, eps, first);
+      dispatch_products<T>([&]<bool kTensor>() {
+        launch(name, forward_kernel<T, kTensor>, tiles_of(count, work.tokens, work.e()),
+               dim3(kThreads), 0, y.data<T>(), den.data<T>(), work, states, eps, first);
+      });
     }
   });
 }

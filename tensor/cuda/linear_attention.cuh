@@ -4,7 +4,7 @@
 // the row's own chunk. Products are computed by blocks from slices in shared memory.
 #pragma once
 
-#include "tensor/cuda/common.cuh"
+#include "tensor/cuda/tensor_cores.cuh"
 
 namespace brine::cuda::chunked {
 
@@ -15,21 +15,49 @@ static_assert(kAcross * kAcross == kThreads);
 
 // How far a product goes from one load of shared memory to the next.
 template <class T>
-constexpr int kSlice = 32 / int(sizeof(T));
+constexpr int kSlice = 64 / int(sizeof(T));
 
 // Blocks that share a multiprocessor, at least.
 template <class T>
 constexpr int kBlocks = sizeof(T) == 4 ? 2 : 1;
 
+// From one row of a slice to the next: so that the 32 numbers that tensor cores take at once lie in
+// 32 banks.
+template <class T>
+constexpr int kPitch = kTile + 32 / int(sizeof(T));
+
 template <class T>
 struct alignas(16) Shared {
-  T a[kSlice<T>][kTile + 4], b[kSlice<T>][kTile + 4];
+  T a[kSlice<T>][kPitch<T>], b[kSlice<T>][kPitch<T>];
   T weights[kTile][kTile + 1];
 };
 
 // The thread's corner of the tile.
 __device__ inline int own_row() { return int(threadIdx.x) / kAcross * kOwn; }
 __device__ inline int own_column() { return int(threadIdx.x) % kAcross * kOwn; }
+
+// Where the number [i][j] of a thread lies in the tile. kTensor: a warp has 16 rows and 32 columns,
+// and j counts what a lane holds of the i-th eight of them (multiply_add() in tensor_cores.cuh).
+template <bool kTensor>
+__device__ inline int row_of(int i, int j) {
+  if constexpr (!kTensor) return own_row() + i;
+  return int(threadIdx.x) / kWarp % 4 * 16 + int(threadIdx.x) % kWarp / 4 + j / 2 * 8;
+}
+template <bool kTensor>
+__device__ inline int column_of(int i, int j) {
+  if constexpr (!kTensor) return own_column() + j;
+  return int(threadIdx.x) / kWarp / 4 * 32 + i * 8 + int(threadIdx.x) % 4 * 2 + j % 2;
+}
+
+// f.operator()<kTensor>(): whether the products of T go to tensor cores. They split f32, so it
+// comes out as exact as on CUDA cores.
+template <class T, class F>
+void dispatch_products(F&& f) {
+  if constexpr (sizeof(T) == 4) {
+    if (tensor_cores()) return f.template operator()<true>();
+  }
+  f.template operator()<false>();
+}
 
 // Numbers of a slice that one thread brings.
 template <class T>
@@ -54,18 +82,53 @@ struct Slice {
 #pragma unroll
     for (int j = 0; j < kBrought<T>; ++j) x[j] = k0 + k(j) < K ? f(i(j), k0 + k(j)) : T(0);
   }
-  __device__ void set(T (&to)[kSlice<T>][kTile + 4]) const {
+  __device__ void set(T (&to)[kSlice<T>][kPitch<T>]) const {
 #pragma unroll
     for (int j = 0; j < kBrought<T>; ++j) to[k(j)][i(j)] = x[j];
   }
 };
 
+// sum += a b^T of the slices in shared memory.
+template <class T>
+__device__ inline void multiply_slice(const Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
+  const int row = own_row(), column = own_column();
+#pragma unroll 2
+  for (int k = 0; k < kSlice<T>; ++k) {
+    T x[kOwn], y[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) x[i] = shared.a[k][row + i];
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) y[j] = shared.b[k][column + j];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) sum[i][j] += x[i] * y[j];
+    }
+  }
+}
+__device__ inline void multiply_slice_tensor(const Shared<float>& shared,
+                                             float (&sum)[kOwn][kOwn]) {
+  const int row = row_of<true>(0, 0), column = column_of<true>(0, 0) / 8 * 8;
+  const int g = int(threadIdx.x) % kWarp / 4, t = int(threadIdx.x) % 4;
+#pragma unroll
+  for (int k = t; k < kSlice<float>; k += 8) {
+    SplitNumber x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = SplitNumber(shared.a[k + i / 2 * 4][row + i % 2 * 8]);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const SplitNumber y[2] = {SplitNumber(shared.b[k][column + i * 8 + g]),
+                                SplitNumber(shared.b[k + 4][column + i * 8 + g])};
+      multiply_add(sum[i], x, y);
+    }
+  }
+}
+
 // sum += a(i, k) b(j, k) over k < K, for the thread's i and j. A slice is on its way while the one
 // before it is multiplied.
-template <bool kAlongA, bool kAlongB, class T, class A, class B>
+template <bool kAlongA, bool kAlongB, bool kTensor, class T, class A, class B>
 __device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const A& a,
                                 const B& b) {
-  const int row = own_row(), column = own_column();
   Slice<kAlongA, T> next_a;
   Slice<kAlongB, T> next_b;
   next_a.get(0, K, a);
@@ -79,17 +142,32 @@ __device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, 
       next_a.get(k0 + kSlice<T>, K, a);
       next_b.get(k0 + kSlice<T>, K, b);
     }
-#pragma unroll 2
-    for (int k = 0; k < kSlice<T>; ++k) {
-      T x[kOwn], y[kOwn];
+    if constexpr (kTensor) {
+      multiply_slice_tensor(shared, sum);
+    } else {
+      multiply_slice(shared, sum);
+    }
+  }
+}
+
+// sum as the threads own it.
+template <bool kTensor, class T>
+__device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
+  if constexpr (kTensor) {
+    __syncthreads();  // the weights may still be read
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) x[i] = shared.a[k][row + i];
+    for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) y[j] = shared.b[k][column + j];
+      for (int j = 0; j < kOwn; ++j) {
+        shared.weights[row_of<true>(i, j)][column_of<true>(i, j)] = sum[i][j];
+      }
+    }
+    __syncthreads();
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
+    for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-        for (int j = 0; j < kOwn; ++j) sum[i][j] += x[i] * y[j];
+      for (int j = 0; j < kOwn; ++j) {
+        sum[i][j] = shared.weights[own_row() + i][own_column() + j];
       }
     }
   }
@@ -213,43 +291,54 @@ __device__ inline int state_of(const Work<T>& work, const Place& at) {
   return work.widths.causal ? at.local * work.chunks + at.r0 / work.chunk : at.local;
 }
 
-// sum += x state + triangle(x y^T + bias) z for rows r0 and on. state(j, k) has the column first,
-// z(s, j) the row of the chunk; kStateAlong: k is the faster one in memory. row_sums: the sums of
-// the triangle's rows, as far as the thread has them. kLater: row r sees rows s >= r, else s <= r.
-template <bool kLater, bool kStateAlong, class T, class X, class S, class Y, class Bias, class Z>
+// sum = x state + triangle(x y^T + bias) z for rows r0 and on, as the threads own it. state(j, k)
+// has the column first, z(s, j) the row of the chunk; kStateAlong: k is the faster one in memory.
+// row_sums: the sums of the triangle's rows, as far as the thread has them. kLater: row r sees rows
+// s >= r, else s <= r.
+template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class S, class Y,
+          class Bias, class Z>
 __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],
                               const Work<T>& work, const Place& at, int K, const X& x,
                               const S& state, const Y& y, const Bias& bias, const Z& z) {
   auto rows = [&](int i, int k) { return x(at.r0 + i, k); };
-  multiply<true, kStateAlong>(shared, sum, K, rows, state);
+  multiply<true, kStateAlong, kTensor>(shared, sum, K, rows, state);
   int from, to;
   own_range(work, at, kLater, from, to);
 #pragma unroll 1
   for (int s0 = from; s0 < to; s0 += kTile) {
     T weight[kOwn][kOwn] = {};
-    multiply<true, true>(shared, weight, K, rows, [&](int j, int k) { return y(s0 + j, k); });
+    multiply<true, true, kTensor>(shared, weight, K, rows,
+                                  [&](int j, int k) { return y(s0 + j, k); });
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) {
-        const int r = at.r0 + own_row() + i, s = s0 + own_column() + j;
+        const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
+        const int r = at.r0 + row, s = s0 + column;
         const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + bias(r, s) : T(0);
-        shared.weights[own_row() + i][own_column() + j] = w;
-        row_sums[i] += w;
+        shared.weights[row][column] = w;
       }
     }
     __syncthreads();
-    multiply<true, false>(
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        row_sums[i] += shared.weights[own_row() + i][own_column() + j];
+      }
+    }
+    multiply<true, false, kTensor>(
         shared, sum, to - s0 < kTile ? to - s0 : kTile,
         [&](int i, int k) { return shared.weights[i][k]; },
         [&](int j, int k) { return z(s0 + k, j); });
   }
+  settle<kTensor>(shared, sum);
 }
 
 // ---- states
 // Of every chunk: state [m, e] = sum of phi times values and sums [m] of phi; kLater: of queries
 // times numerators and of queries times `below`.
-template <class T, bool kLater>
+template <class T, bool kLater, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* state, double* sums,
                                                                           Work<T> work,
                                                                           int64_t first) {
@@ -266,13 +355,14 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* sta
   T sum[kOwn][kOwn] = {};
   if constexpr (kLater) {
     const Numerators<T> numerators = work.numerators(n);
-    multiply<false, false>(shared, sum, count, features,
-                           [&](int j, int k) { return numerators(r0 + k, e0 + j); });
+    multiply<false, false, kTensor>(shared, sum, count, features,
+                                    [&](int j, int k) { return numerators(r0 + k, e0 + j); });
   } else {
     const Values<T> values = work.values(n);
-    multiply<false, false>(shared, sum, count, features,
-                           [&](int j, int k) { return values(r0 + k, e0 + j); });
+    multiply<false, false, kTensor>(shared, sum, count, features,
+                                    [&](int j, int k) { return values(r0 + k, e0 + j); });
   }
+  settle<kTensor>(shared, sum);
   for (int i = 0; i < kOwn; ++i) {
     const int row = m0 + own_row() + i;
     if (row < work.m)

@@ -26,7 +26,7 @@ __global__ void split_kernel(T* share, T* below, const T* dy, const T* y, const 
 }
 
 // dq = numerators state^T + below (sums + eps) + lower(numerators values^T + below) keys
-template <class T>
+template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Work<T> work,
                                                                        States<T> states, double eps,
                                                                        int64_t first) {
@@ -40,7 +40,7 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
   if (at.r0 < rows) {
     const Matrix<T> keys = work.keys(at.n), state{states.state + int64_t(place) * m * e, m, e};
     T row_sums[kOwn] = {};
-    gather<false, true>(
+    gather<false, true, kTensor>(
         shared, sum, row_sums, work, at, e, work.numerators(at.n),
         [&](int j, int k) { return state(at.c0 + j, k); }, work.values(at.n),
         [&](int r, int) { return r < rows ? below[r] : T(0); },
@@ -57,7 +57,7 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
 }
 
 // dk = values later^T + sums + upper(values numerators^T + below) queries
-template <class T>
+template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<T> work,
                                                                     States<T> later,
                                                                     int64_t first) {
@@ -70,7 +70,7 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<
   if (at.r0 < rows) {
     const Matrix<T> queries = work.queries(at.n), state{later.state + int64_t(place) * m * e, m, e};
     T row_sums[kOwn] = {};
-    gather<true, true>(
+    gather<true, true, kTensor>(
         shared, sum, row_sums, work, at, e, work.values(at.n),
         [&](int j, int k) { return state(at.c0 + j, k); }, work.numerators(at.n),
         [&](int, int s) { return work.below[int64_t(at.n) * work.tokens + s]; },
@@ -88,7 +88,7 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<
 
 // The values' gradient = keys later + upper(keys queries^T) numerators. Its columns before i go to
 // didentity [turn, T, i], or are left out where that is null.
-template <class T>
+template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didentity, T* dv,
                                                                       Work<T> work, States<T> later,
                                                                       int64_t first) {
@@ -102,7 +102,7 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didenti
     const Numerators<T> numerators = work.numerators(at.n);
     const Matrix<T> state{later.state + int64_t(state_of(work, at)) * m * e, m, e};
     T row_sums[kOwn] = {};
-    gather<true, false>(
+    gather<true, false, kTensor>(
         shared, sum, row_sums, work, at, m, work.keys(at.n),
         [&](int j, int k) { return state(k, at.c0 + j); }, work.queries(at.n),
         [](int, int) { return T(0); }, [&](int s, int j) { return numerators(s, at.c0 + j); });
@@ -140,12 +140,17 @@ void backward_turn(const Gradients<T>& to, const Work<T>& work, const Turn<T>& t
   const char* name = "linear_attention_backward";
   const dim3 threads(kThreads), features = tiles_of(count, work.tokens, work.m);
   const States<T> earlier = turn.template states<false>(name, first, count);
-  launch(name, queries_kernel<T>, features, threads, 0, to.dq, work, earlier, eps, first);
+  dispatch_products<T>([&]<bool kTensor>() {
+    launch(name, queries_kernel<T, kTensor>, features, threads, 0, to.dq, work, earlier, eps,
+           first);
+  });
   const States<T> later = turn.template states<true>(name, first, count);
-  launch(name, keys_kernel<T>, features, threads, 0, to.dk, work, later, first);
   T* own = parts.defined() ? parts.data<T>() : nullptr;
-  launch(name, values_kernel<T>, tiles_of(count, work.tokens, own ? work.e() : work.d), threads, 0,
-         own, to.dv, work, later, first);
+  dispatch_products<T>([&]<bool kTensor>() {
+    launch(name, keys_kernel<T, kTensor>, features, threads, 0, to.dk, work, later, first);
+    launch(name, values_kernel<T, kTensor>, tiles_of(count, work.tokens, own ? work.e() : work.d),
+           threads, 0, own, to.dv, work, later, first);
+  });
   if (own) {
     launch_each(name, int64_t(work.tokens) * work.i, identity_kernel<T>, to.didentity, own, count,
                 int64_t(work.tokens) * work.i);

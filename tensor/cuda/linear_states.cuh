@@ -86,8 +86,10 @@ class Turn {
     const int64_t tall = (work_.m + kTile - 1) / kTile, wide = (work_.e() + kTile - 1) / kTile;
     const int64_t blocks = count * work_.chunks * tall * wide;
     if (blocks == 0) return;
-    launch(name, chunk_sums_kernel<T, kLater>, dim3(blocks_for(blocks, 1)), dim3(kThreads), 0,
-           state_.template data<T>(), sums_.data<double>(), work_, first);
+    dispatch_products<T>([&]<bool kTensor>() {
+      launch(name, chunk_sums_kernel<T, kLater, kTensor>, dim3(blocks_for(blocks, 1)),
+             dim3(kThreads), 0, state_.template data<T>(), sums_.data<double>(), work_, first);
+    });
   }
 
   void total(const char* name, T* state, double* sums, int64_t count) const {

@@ -1,6 +1,6 @@
-// Products by tensor cores: f32 numbers rounded to TF32 (10 bits behind the point), sums in f32.
-// From compute capability 8.0 on; the host asks tensor_cores(type) before it launches such a
-// kernel.
+// Products by tensor cores: f32 numbers rounded to TF32 (10 bits behind the point) or split into
+// two of them, sums in f32. From compute capability 8.0 on; the host asks tensor_cores(type) before
+// it launches such a kernel.
 #pragma once
 
 #include "tensor/cuda/common.cuh"
@@ -12,6 +12,8 @@ namespace brine::cuda {
 // way (weights of a sum, gradients) is rounded to TF32 either way. And whether this build's code
 // for the current device has such products.
 bool tensor_cores(Dtype given);
+// Whether there are such products at all: for kernels that split what TF32 does not hold.
+bool tensor_cores();
 
 // To the nearest TF32, ties away from zero.
 __device__ inline float to_tf32(float x) {
@@ -34,7 +36,8 @@ __device__ inline float to_tf32(float x) {
 // mma.m16n8k8 in the PTX specification.
 __device__ inline void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
@@ -44,6 +47,34 @@ __device__ inline void multiply_add(float (&c)[4], const float (&a)[4], const fl
 #else
   __trap();  // tensor_cores(type) is false there
 #endif
+}
+
+// x = high + low to 2^-22 of x.
+struct SplitNumber {
+  float high, low;
+
+  SplitNumber() = default;
+  __device__ explicit SplitNumber(float x) {
+    constexpr uint32_t kept = 0xffffe000u, half = 0x1000u;
+    high = std::bit_cast<float>(std::bit_cast<uint32_t>(x) & kept);
+    low = std::bit_cast<float>((std::bit_cast<uint32_t>(x - high) + half) & kept);
+  }
+};
+
+// c += a b as multiply_add() does it, of f32 numbers: the product of two lower parts would be lost
+// in rounding.
+__device__ inline void multiply_add(float (&c)[4], const SplitNumber (&a)[4],
+                                    const SplitNumber (&b)[2]) {
+  float a_high[4], a_low[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    a_high[i] = a[i].high;
+    a_low[i] = a[i].low;
+  }
+  const float b_high[2] = {b[0].high, b[1].high}, b_low[2] = {b[0].low, b[1].low};
+  multiply_add(c, a_low, b_high);
+  multiply_add(c, a_high, b_low);
+  multiply_add(c, a_high, b_high);
 }
 
 }  // namespace brine::cuda

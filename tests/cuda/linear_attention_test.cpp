@@ -43,24 +43,38 @@ struct Inputs {
         identity(s.i ? on(normal(s.identity(), 4, dtype)) : Tensor()) {}
 };
 
+// y, den and all gradients.
+std::vector<Tensor> attend(const Size& s, bool causal, const On& on, Dtype dtype) {
+  const Inputs in(s, on, dtype);
+  Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, dtype, on.device);
+  Tensor den = Tensor::empty({s.B, s.H, s.T}, dtype, on.device);
+  const Visibility see{causal, s.visible()};
+  BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, see, 1e-3);
+  Tensor dy = on(normal(y.shape(), 5, dtype));
+  Tensor dq = Tensor::like(in.q), dk = Tensor::like(in.k), dv = Tensor::like(in.v);
+  Tensor unasked = Tensor::like(in.v), didentity;
+  if (s.i && s.table) didentity = on(normal(s.identity(), 6, dtype));
+  BRINE_CALL(y, linear_attention_backward, dq, dk, didentity, dv, dy, y, den, in.q, in.k,
+             in.identity, in.v, see, 1e-3);
+  BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), unasked, dy, y, den, in.q, in.k,
+             in.identity, in.v, see, 1e-3);
+  return {y, den, dq, dk, dv, unasked, didentity};
+}
+
 void compare_attention(const Size& s, bool causal) {
   const auto what = join("linear_attention ", s.T, "x", s.m, "x", s.i + s.d, " ", causal);
-  compare_both(what, [&](const On& on, Dtype dtype) {
-    const Inputs in(s, on, dtype);
-    Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, dtype, on.device);
-    Tensor den = Tensor::empty({s.B, s.H, s.T}, dtype, on.device);
-    const Visibility see{causal, s.visible()};
-    BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, see, 1e-3);
-    Tensor dy = on(normal(y.shape(), 5, dtype));
-    Tensor dq = Tensor::like(in.q), dk = Tensor::like(in.k), dv = Tensor::like(in.v);
-    Tensor unasked = Tensor::like(in.v), didentity;
-    if (s.i && s.table) didentity = on(normal(s.identity(), 6, dtype));
-    BRINE_CALL(y, linear_attention_backward, dq, dk, didentity, dv, dy, y, den, in.q, in.k,
-               in.identity, in.v, see, 1e-3);
-    BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), unasked, dy, y, den, in.q, in.k,
-               in.identity, in.v, see, 1e-3);
-    return std::vector{y, den, dq, dk, dv, unasked, didentity};
-  });
+  compare_both(what, [&](const On& on, Dtype dtype) { return attend(s, causal, on, dtype); });
+}
+
+// The largest distance from the numbers of f64, in units of the largest of them.
+double error_of(const Tensor& x, const Tensor& exact) {
+  const std::vector<double> a = x.to_vector(), b = exact.to_vector();
+  double off = 0, scale = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    off = std::max(off, std::fabs(a[i] - b[i]));
+    scale = std::max(scale, std::fabs(b[i]));
+  }
+  return off / scale;
 }
 
 void compare_state(const Size& s) {
@@ -80,6 +94,44 @@ void compare_state(const Size& s) {
 TEST_CASE("cuda: linear attention and its gradients") {
   for (const Size& s : kSizes) {
     for (bool causal : {false, true}) compare_attention(s, causal);
+  }
+}
+
+TEST_CASE("cuda: linear attention on CUDA cores, and as exact on tensor cores") {
+  if (!has_device()) return;
+  const Size s{2, 2, 200, 70, 7, 61, {200, 131}};
+  for (bool causal : {false, true}) {
+    // f64 inputs are those of f32.
+    const std::vector<Tensor> exact = [&] {
+      std::vector<Tensor> out;
+      const auto widened = [](const Tensor& x) { return x.defined() ? x.to(Dtype::f64) : x; };
+      const Inputs in(s, On{kCpu}, Dtype::f32);
+      Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, Dtype::f64);
+      Tensor den = Tensor::empty({s.B, s.H, s.T}, Dtype::f64);
+      const Visibility see{causal, s.visible()};
+      const Tensor q = widened(in.q), k = widened(in.k), v = widened(in.v);
+      const Tensor identity = widened(in.identity);
+      BRINE_CALL(y, linear_attention, y, den, q, k, identity, v, see, 1e-3);
+      const Tensor dy = widened(normal(y.shape(), 5));
+      Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(v);
+      BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), dv, dy, y, den, q, k, identity, v,
+                 see, 1e-3);
+      return std::vector{y, den, dq, dk, dv};
+    }();
+    const std::vector<Tensor> split = attend(s, causal, On{kCuda}, Dtype::f32);
+    cuda::set_tensor_cores(false);
+    const std::vector<Tensor> plain = attend(s, causal, On{kCuda}, Dtype::f32);
+    cuda::set_tensor_cores(true);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      INFO("output ", i, ", causal ", causal);
+      const double of_split = error_of(split[i].to(kCpu), exact[i]);
+      const double of_plain = error_of(plain[i].to(kCpu), exact[i]);
+      MESSAGE(of_split << " " << of_plain);
+      CHECK(of_plain < 2e-6);
+      CHECK(of_split < 2e-6);
+      // Old devices have no tensor cores, and den has no products but of a causal triangle.
+      if (cuda::emulated() && i != 1) CHECK_FALSE(same_bits(split[i].to(kCpu), plain[i].to(kCpu)));
+    }
   }
 }
 
