@@ -8,10 +8,10 @@
 namespace brine {
 
 // While one lives, linear(), linear_pair(), conv2d(), flash_attention() and the scores of
-// prob_loss() of this thread take their f32 inputs rounded to bf16 or f16 and add in f32, forward and backward; kept activations
-// take half the memory. On a GPU sparse_attention() gathers rounded rows too. Softmax, norms,
-// losses and running sums are as ever. With f32, or without one, nothing is rounded. f64 is never
-// touched.
+// prob_loss() of this thread take their f32 inputs rounded to bf16 or f16 and add in f32, forward
+// and backward; kept activations take half the memory. On a GPU sparse_attention() gathers rounded
+// rows too. Softmax, norms, losses and running sums are as ever. With f32, or without one, nothing
+// is rounded. f64 is never touched.
 //
 // f16 ends at 65504 and loses what is below 2^-24: gradients have to be scaled to fit between
 // (distill/loss_scale.h).

@@ -48,6 +48,10 @@ class Rows {
   std::vector<unsigned char> stored_;
 };
 
+Dtype type_of_rest(const DumpWants& wants, Dtype stored) {
+  return wants.as_stored == DumpWants::AsStored::all ? stored : Dtype::f32;
+}
+
 void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
                    const std::string& where) {
   auto check_one = [&](int64_t v) {
@@ -261,31 +265,31 @@ Tensor DumpReader::Impl::integers(const std::vector<Place>& places, const std::s
 DumpLayer DumpReader::Impl::layer(const std::vector<Place>& places, int64_t l,
                                   const DumpWants& wants, int64_t T) const {
   const DumpSpec& s = manifest.spec;
+  const Dtype rest = type_of_rest(wants, s.dtype);
+  const Dtype qk = wants.as_stored == DumpWants::AsStored::nothing ? Dtype::f32 : s.dtype;
   DumpLayer layer;
   if (wants.attention && s.content == DumpContent::maps) {
     std::string dataset = layer_dataset(l, "attention");
     layer.attention = s.ragged ? ragged_maps(places, dataset, T) : maps(places, dataset);
   }
   int64_t n = int64_t(places.size());
-  auto by_head = [&](const char* name, const Shape& shape, Dtype dtype) {
-    return heads(places, layer_dataset(l, name), shape, dtype, wants.type(dtype));
+  auto by_head = [&](const char* name, const Shape& shape, Dtype dtype, Dtype wanted) {
+    return heads(places, layer_dataset(l, name), shape, dtype, wanted);
   };
   if (wants.attention && s.content == DumpContent::qk) {
-    layer.query = by_head("query", {n, s.heads, T, s.head_size}, s.dtype);
-    layer.key = by_head("key", {n, s.heads, T, s.head_size}, s.dtype);
+    layer.query = by_head("query", {n, s.heads, T, s.head_size}, s.dtype, qk);
+    layer.key = by_head("key", {n, s.heads, T, s.head_size}, s.dtype, qk);
   }
   if (wants.pooled) {
-    layer.pooled.tau = by_head("tau", {n, s.heads, T, s.columns}, s.dtype);
-    layer.pooled.t_log_t = by_head("t_log_t", {n, s.heads, T}, Dtype::f32);
-    layer.pooled.t_square = by_head("t_square", {n, s.heads, T}, Dtype::f32);
+    layer.pooled.tau = by_head("tau", {n, s.heads, T, s.columns}, s.dtype, rest);
+    layer.pooled.t_log_t = by_head("t_log_t", {n, s.heads, T}, Dtype::f32, Dtype::f32);
+    layer.pooled.t_square = by_head("t_square", {n, s.heads, T}, Dtype::f32, Dtype::f32);
   }
   Shape features{n, T, s.hidden};
   if (wants.context)
-    layer.context =
-        tokens(places, layer_dataset(l, "context"), features, s.dtype, wants.type(s.dtype));
+    layer.context = tokens(places, layer_dataset(l, "context"), features, s.dtype, rest);
   if (wants.output)
-    layer.output =
-        tokens(places, layer_dataset(l, "output"), features, s.dtype, wants.type(s.dtype));
+    layer.output = tokens(places, layer_dataset(l, "output"), features, s.dtype, rest);
   return layer;
 }
 
@@ -362,8 +366,8 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   }
   if (wants.logits) {
     int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
-    batch.logits =
-        impl_->tokens(places, "logits/values", {n, T, width}, s.dtype, wants.type(s.dtype));
+    batch.logits = impl_->tokens(places, "logits/values", {n, T, width}, s.dtype,
+                                 type_of_rest(wants, s.dtype));
     batch.lse = impl_->tokens(places, "logits/lse", {n, T}, Dtype::f32, Dtype::f32);
     if (s.logits == DumpLogits::top) {
       batch.logit_ids = impl_->token_ids(places, "logits/ids", {n, T, width});

@@ -17,9 +17,8 @@ struct DumpWants {
   // Of a ragged dump a batch has as many tokens as its longest sample, made a multiple of this but
   // not more than the longest of all.
   int64_t tokens_step = 1;
-  // Numbers in the type that they have in the files, but for maps; otherwise f32.
-  bool as_stored = false;
-  Dtype type(Dtype stored) const { return as_stored ? stored : Dtype::f32; }
+  // What comes in the type that it has in the files; all else, maps always, is f32.
+  enum class AsStored { nothing, queries_and_keys, all } as_stored = AsStored::nothing;
 };
 
 // Safe to use from several threads at once.

@@ -45,16 +45,18 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
   want(needs.output, data::DumpPart::output, "the loss kd");
   bool classes = reader_.has(data::DumpPart::classes);
   if (!classes) want(needs.logits, data::DumpPart::logits, "the loss kd_task");
-  wants_ = {.attention = (needs.columns || needs.attention) && !pooled,
-            .pooled = needs.columns && pooled,
-            .context = needs.context,
-            .output = needs.output,
-            .logits = needs.logits && !classes,
-            .classes = needs.logits && classes,
-            .tokens_step = TaskSource::kLengthStep,
-            // A device gets what lies in the files, half as long in f16, and widens it there; on
-            // the CPU the reading thread does that beside the student's work.
-            .as_stored = default_device().is_cuda()};
+  wants_ = {
+      .attention = (needs.columns || needs.attention) && !pooled,
+      .pooled = needs.columns && pooled,
+      .context = needs.context,
+      .output = needs.output,
+      .logits = needs.logits && !classes,
+      .classes = needs.logits && classes,
+      .tokens_step = TaskSource::kLengthStep,
+      // A device gets what lies in the files, half as long in f16, and widens it there; on the
+      // CPU the reading thread does that beside the student's work. q and k stay as they are.
+      .as_stored = default_device().is_cuda() ? data::DumpWants::AsStored::all
+                                              : data::DumpWants::AsStored::queries_and_keys};
 }
 
 std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows) const {

@@ -50,7 +50,7 @@ class LayerLosses : public nn::LayerObserver {
     if (twice_ && !grad_enabled()) return {};
     teacher_.look_at(i, tap);
     TeacherLayer t = teacher_.layer(i);
-    if (t.attention.q.defined()) {
+    if (t.attention.q.defined() && (config_.approx || config_.prob)) {
       // As flash_attention() would take them: a teacher in 16 bits attends so.
       const ProductInput taken{product_type(t.attention.q.dtype())};
       t.attention.q = taken(t.attention.q), t.attention.k = taken(t.attention.k);
@@ -92,6 +92,7 @@ class LayerLosses : public nn::LayerObserver {
     terms_.insert(twice_ ? terms_.begin() : terms_.end(), {name, scaled.detach()});
     sum_ = sum_.defined() ? add(sum_, scaled) : scaled;
   }
+
   const LossConfig& config_;
   Teacher& teacher_;
   const Batch& batch_;

@@ -49,6 +49,7 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
 }
 
 void OnlineTeacher::run_to(int64_t layer) {
+  check(!inputs_.empty(), "teacher: layer ", layer, " was asked for before any batch");
   for (int64_t i = int64_t(inputs_.size()) - 1; i < layer; ++i)
     inputs_.push_back(model_->layer(i, inputs_[size_t(i)], call_, nullptr).detach());
 }

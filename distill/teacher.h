@@ -45,7 +45,8 @@ class Teacher {
   virtual Tensor class_logits();   // [B, labels]; throws where there are none
 };
 
-// Runs in lockstep with the student, one layer at a time, in evaluation mode without a tape.
+// Runs beside the student, one layer at a time where they are asked for in order, in evaluation
+// mode without a tape.
 class OnlineTeacher : public Teacher {
  public:
   // top_n: how many logits of a row count (0 = all), as in a dump.

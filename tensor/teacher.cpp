@@ -19,7 +19,8 @@ void check_teacher(const char* op, const TeacherAttention& teacher, const Tensor
             teacher.q.dim(1) == H && teacher.q.dim(2) == T && teacher.q.dim(3) > 0 &&
             teacher.q.dtype() == teacher.k.dtype() &&
             sum_type(teacher.q.dtype()) == sum_type(like.dtype()),
-        op, ": the teacher's q and k must be ", like.dtype(), " [", B, ", ", H, ", ", T,
+        op, ": the teacher's q and k must be ", sum_type(like.dtype()),
+        sum_type(like.dtype()) == Dtype::f32 ? " or of 16 bits" : "", " [", B, ", ", H, ", ", T,
         ", d], got ", teacher.q.dtype(), " ", teacher.q.shape(), " and ", teacher.k.dtype(), " ",
         teacher.k.shape());
 }

@@ -23,10 +23,12 @@ struct Operands {
   T scale;
 };
 
-// The running softmax of a thread's rows, the same in the threads that share them.
+// The running softmax of a thread's rows, the same in the threads that share them. `kept` sums the
+// weights as they are multiplied, rounded by the layout: so a result stays a mean of values, and
+// rounding costs what the values differ, not what they have in common.
 template <class T, int R>
 struct Running {
-  T most[R], sum[R];
+  T most[R], sum[R], kept[R];
 };
 
 // scores -> exp(scale (scores - maximum)) with the running numbers brought up to date; the results
@@ -40,14 +42,17 @@ __device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& 
     for (int j = 1; j < C; ++j) most = Max{}(most, scores[i][j]);
     most = Max{}(run.most[i], reduce_across<Layout>(most, Max{}));
     const T rescale = math::exp_nonpositive((run.most[i] - most) * scale), shift = most * scale;
-    T sum = 0;
+    T sum = 0, kept = 0;
 #pragma unroll
     for (int j = 0; j < C; ++j) {
-      scores[i][j] = math::exp_nonpositive(scores[i][j] * scale - shift);
-      sum += scores[i][j];
+      const T weight = math::exp_nonpositive(scores[i][j] * scale - shift);
+      scores[i][j] = Layout::rounded(weight);
+      sum += weight;
+      kept += scores[i][j];
     }
     run.most[i] = most;
     run.sum[i] = run.sum[i] * rescale + reduce_across<Layout>(sum, Plus{});
+    run.kept[i] = run.kept[i] * rescale + reduce_across<Layout>(kept, Plus{});
 #pragma unroll
     for (int c = 0; c < O; ++c) out[i][c] *= rescale;
   }
@@ -80,7 +85,7 @@ __device__ inline void finish(const Operands<T>& in, const AttentionSizes& at, i
     const int64_t m = Layout::row(i), t = first + m;
     if (t >= at.T) continue;
     const bool valid = m < rows;
-    const T share = valid ? 1 / run.sum[i] : T(0);
+    const T share = valid ? 1 / run.kept[i] : T(0);
     T* y = in.y + ((b * at.T + t) * at.H + h) * at.d;
 #pragma unroll
     for (int c = 0; c < O; ++c) {
@@ -113,7 +118,7 @@ __global__ void __launch_bounds__(Layout::threads)
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     run.most[i] = std::numeric_limits<T>::lowest();
-    run.sum[i] = 0;
+    run.sum[i] = run.kept[i] = 0;
   }
   for (int64_t j = 0; j < visible; j += M) {
     __syncthreads();

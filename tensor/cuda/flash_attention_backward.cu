@@ -53,8 +53,9 @@ struct Results {
   T *along, *across;
 };
 
-// dot = scale dy . y; a warp for each row of a head. Rows of padding stay unread.
-template <class T>
+// dot = scale dy . y; a warp for each row of a head. Rows of padding stay unread. dy is rounded as
+// in the products that dot will be taken from: the two cancel where values have much in common.
+template <class Layout, class T = typename Layout::T>
 __global__ void inner_products_kernel(const Operands<T> in, const T* y, const AttentionSizes at,
                                       int64_t rows) {
   const int64_t r = piece() / kWarp;
@@ -63,7 +64,8 @@ __global__ void inner_products_kernel(const Operands<T> in, const T* y, const At
   const int64_t from = ((b * at.T + t) * at.H + bh % at.H) * at.d;
   T sum = 0;
   if (t < at.widths.valid(b)) {
-    for (int64_t c = lane; c < at.d; c += kWarp) sum += in.dy[from + c] * y[from + c];
+    for (int64_t c = lane; c < at.d; c += kWarp)
+      sum += Layout::rounded(in.dy[from + c]) * y[from + c];
   }
   sum = warp_sum(sum);
   if (lane == 0) in.dot[r] = in.scale * sum;
@@ -221,22 +223,25 @@ __global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T>
 }
 
 template <bool ByKeys, class T>
-void launch_pass(const Results<T>& to, const Operands<T>& in, AttentionSizes at, int64_t heads,
-                 Dtype given) {
+void launch_pass(const Results<T>& to, const Operands<T>& in, const T* y, AttentionSizes at,
+                 int64_t heads, Dtype given) {
   if (!to.along && !to.across) return;
   const char* name = "flash_attention_backward";
+  const int64_t rows = heads * at.T;
   const bool fits = dispatch_layout<T, Plain<T>::template Tile>(at.d, given, [&]<class Layout>() {
     at.tiles = (at.T + Layout::rows - 1) / Layout::rows;
     const size_t shared = (4 * Layout::rows * Layout::step + Layout::weights) * sizeof(T);
     if (shared > most_shared()) return false;
+    launch_each(name, rows * kWarp, inner_products_kernel<Layout>, in, y, at, rows);
     launch(name, differentiate_kernel<Layout, ByKeys>, dim3(blocks_for(heads * at.tiles, 1)),
            dim3(Layout::threads), shared, to, in, at, heads);
     return true;
   });
   if (fits) return;
+  launch_each(name, rows * kWarp, inner_products_kernel<PlainTile<T, 32, 4>>, in, y, at, rows);
   const int threads = 128;
-  launch(name, differentiate_wide_kernel<T, ByKeys>, dim3(blocks_for(heads * at.T, 1)),
-         dim3(threads), size_t(4 * at.d + 2 * threads) * sizeof(T), to, in, at);
+  launch(name, differentiate_wide_kernel<T, ByKeys>, dim3(blocks_for(rows, 1)), dim3(threads),
+         size_t(4 * at.d + 2 * threads) * sizeof(T), to, in, at);
 }
 
 template <class T>
@@ -259,10 +264,9 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
                          lse.data<R>(), dot.data<R>(), R(scale)};
     const bool packed = packed_rows<R>(d, in.q, in.k, in.v, in.dy);
     const AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed};
-    launch_each("flash_attention_backward", heads * T * kWarp, inner_products_kernel<R>, in,
-                y.data<R>(), at, heads * T);
-    launch_pass<false>(Results<R>{data_or_null<R>(dq), nullptr}, in, at, heads, given);
-    launch_pass<true>(Results<R>{data_or_null<R>(dk), data_or_null<R>(dv)}, in, at, heads, given);
+    launch_pass<false>(Results<R>{data_or_null<R>(dq), nullptr}, in, y.data<R>(), at, heads, given);
+    launch_pass<true>(Results<R>{data_or_null<R>(dk), data_or_null<R>(dv)}, in, y.data<R>(), at,
+                      heads, given);
   });
 }
 

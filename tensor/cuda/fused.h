@@ -7,8 +7,6 @@
 
 namespace brine::cuda {
 
-// bf16 or f16: what cuDNN is asked for.
-
 // As conv2d().
 bool fused_conv2d(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf);
 // As conv2d_backward(), dx and dw apart; both round dy to the type of x.

@@ -166,7 +166,7 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
     const Job<T> job{
         StoredRows<T>(q), StoredRows<T>(k), TeacherView<T>(teacher, rows), widths.get(), B * H, H,
         T(scale)};
-    dispatch_scores<T>(q.dtype(), [&]<class Layout>() {
+    dispatch_scores<T>({q, teacher.q}, [&]<class Layout>() {
       const int64_t blocks = B * H * tiles_of<Layout>(rows);
       Tensor parts = Tensor::empty({blocks, 2}, Dtype::f64, q.device());
       if (blocks > 0) {

@@ -2,8 +2,10 @@
 // dk in a pass over tiles of keys, each in a fixed order and without T x T memory. With a and t the
 // attention of student and teacher, the gradient of a score is
 //   ds = kl (mass a - t) + square a (a - t - mean), mass = sum t, mean = sum a (a - t) of its row.
-// The first pass does not know mass and mean yet: it sums the products of k with a and with the
-// rest of ds apart, and leaves both numbers to the second pass.
+// The first pass does not know mass and mean yet: with
+//   ds = (kl + square a) (a - t) + (kl (mass - 1) - square mean) a
+// it sums the products of k with both parts apart, and leaves the numbers to the second pass. Near
+// the teacher all of this is small, so that rounding a part costs no more than it does in ds.
 #include "tensor/cuda/loss_sums.cuh"
 #include "tensor/cuda/score_tile.cuh"
 #include "tensor/kernels_sparse.h"
@@ -163,10 +165,10 @@ __global__ void __launch_bounds__(Layout::threads, 2)
     Scores<Layout> a, t;
     attention_tile(a, t, tiles, job, at, key0);
     each_score<Layout>(t, [&](int i, int n, T& x) {
-      const T off = a[i][n] * (a[i][n] - x);
+      const T own = a[i][n], off = own - x;
       mass[i] += x;
-      mean[i] += off;
-      x = weights.square * off - weights.kl * x;
+      mean[i] += own * off;
+      x = (weights.kl + weights.square * own) * off;
     });
     const T* keys = moved_columns(tiles, job.k, at, rows, key0, c0);
     Layout::add(sum_own, a, keys, tiles.rest());
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(Layout::threads, 2)
   for (int i = 0; i < Layout::own; ++i) {
     mass[i] = row_sum<Layout>(mass[i]);
     mean[i] = row_sum<Layout>(mean[i]);
-    const T factor = weights.kl * mass[i] - weights.square * mean[i];
+    const T factor = weights.kl * (mass[i] - 1) - weights.square * mean[i];
 #pragma unroll
     for (int c = 0; c < Layout::columns; ++c) sum_rest[i][c] += factor * sum_own[i][c];
     if (!first_of_row<Layout>() || c0 > 0 || Layout::row(i) >= at.count) continue;
@@ -238,7 +240,7 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
                      .H = H,
                      .scale = T(scale),
                      .weights = weights.data<double>()};
-    dispatch_scores<T>(q.dtype(), [&]<class Layout>() {
+    dispatch_scores<T>({q, teacher.q}, [&]<class Layout>() {
       const dim3 grid(blocks_for(B * H * tiles_of<Layout>(rows), 1),
                       unsigned((d + kSide - 1) / kSide));
       const size_t shared = tile_bytes<Layout>(PairTiles<Layout>::count, Layout::weights);

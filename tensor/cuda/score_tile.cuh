@@ -188,15 +188,15 @@ struct RowTile {
   }
 };
 
-// Where the tiles lie in the shared memory of a block that compares a student's scores with the
-// teacher's. On tensor cores loading takes longer than multiplying, so the rows that stay keep a
-// tile of their own each, where a tile holds all their columns.
-template <class Layout, class T = typename Layout::T>
+// Where the tiles lie in the shared memory of a block that makes one's own scores (1 side) or those
+// of a teacher beside them (2). On tensor cores loading takes longer than multiplying, so the rows
+// that stay keep a tile of their own each, where a tile holds all their columns.
+template <class Layout, int kSides = 2, class T = typename Layout::T>
 class PairTiles {
   static constexpr bool kKeeps = Layout::weights == 0;
 
  public:
-  static constexpr int count = kKeeps ? 3 : 2;
+  static constexpr int count = kKeeps ? kSides + 1 : 2;
 
   __device__ explicit PairTiles(T* room)
       : own_(room),
@@ -208,6 +208,7 @@ class PairTiles {
     own_loaded_ = kKeeps && job.stays.d <= kSide;
   }
   __device__ void score_theirs(Scores<Layout>& scores, const ScoreJob<T>& job) {
+    static_assert(kSides == 2);
     score_tile<Layout>(scores, theirs_, move_, job, theirs_loaded_);
     theirs_loaded_ = kKeeps && job.stays.d <= kSide;
   }
@@ -235,11 +236,13 @@ __device__ inline RowTile<Layout> last_tiles_first(const Widths& widths, int64_t
                          tiles_of<Layout>(widths.rows) - 1 - turn);
 }
 
-// f<Layout>() with the layout for factors that are given in this type, sums in T.
+// f<Layout>() with the layout for scores of all these factors, sums in T.
 template <class T, class F>
-void dispatch_scores(Dtype given, F&& f) {
+void dispatch_scores(std::initializer_list<Tensor> factors, F&& f) {
   if constexpr (sizeof(T) == 4) {
-    if (tensor_cores(given)) return f.template operator()<TensorScores>();
+    bool fast = true;
+    for (const Tensor& x : factors) fast = fast && (!x.defined() || tensor_cores(x.dtype()));
+    if (fast) return f.template operator()<TensorScores>();
   }
   f.template operator()<PlainScores<T>>();
 }

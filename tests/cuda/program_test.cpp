@@ -84,6 +84,11 @@ TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, 
     CHECK(std::fabs(norm - plain) > 1e-3 * plain);  // more than the two may be apart
     check_near("student", perplexity("cpu-" + compute, "cpu"),
                perplexity("cuda-" + compute, "cuda"));
+    // What a dump holds in f16 is the same teacher on both, whatever is multiplied.
+    device_world().must(how + "cpu --dump dump --out cpu-dump-" + compute);
+    device_world().must(how + "cuda --dump dump --out cuda-dump-" + compute);
+    check_near("gradient norm from a dump", first_norm("cpu-dump-" + compute),
+               first_norm("cuda-dump-" + compute));
   }
 }
 

@@ -101,7 +101,7 @@ TEST_CASE("dump: samples of their own lengths come back, padded to the longest o
           for (int64_t i : samples) lengths.push_back(s.lengths[size_t(i)]);
           CHECK(read.layers[0].context.dim(1) == T);
           DumpWants wants = reader.everything();
-          wants.as_stored = true;
+          wants.as_stored = DumpWants::AsStored::all;
           CHECK(stored_differences(s, reader.read(samples, wants), read) == "");
           for (size_t l = 0; l < 2; ++l) {
             const DumpLayer &a = read.layers[l], &b = given.layers[l];

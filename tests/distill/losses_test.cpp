@@ -2,6 +2,8 @@
 // absent or not finite.
 #include "distill/losses.h"
 
+#include "autograd/compute_type.h"
+
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
 
@@ -216,6 +218,28 @@ TEST_CASE("losses: recomputation changes no bit of terms and gradients") {
   }
   CHECK(results[0].terms == results[1].terms);
   CHECK(same_bits(results[0].gradients, results[1].gradients));
+}
+
+TEST_CASE("losses: in 16 bits the teacher's attention is that of rounded q and k") {
+  struct Rounded : OnlineTeacher {
+    using OnlineTeacher::OnlineTeacher;
+    TeacherLayer layer(int64_t i) override {
+      TeacherLayer out = OnlineTeacher::layer(i);
+      out.attention.q = out.attention.q.to(Dtype::bf16);
+      out.attention.k = out.attention.k.to(Dtype::bf16);
+      return out;
+    }
+  };
+  Pair pair;
+  OnlineTeacher teacher(pair.teacher);
+  Rounded rounded(pair.teacher);
+  const Batch batch = pair.source().batch(0, 2);
+  const Evaluated plain = evaluated(pair, &teacher, {batch});
+  const ComputeType compute(Dtype::bf16);
+  const Evaluated a = evaluated(pair, &teacher, {batch}), b = evaluated(pair, &rounded, {batch});
+  CHECK(a.terms == b.terms);
+  CHECK(same_bits(a.gradients, b.gradients));
+  CHECK(a.terms.at("prob") != plain.terms.at("prob"));
 }
 
 TEST_CASE("losses: recomputation makes the losses of a layer once") {
