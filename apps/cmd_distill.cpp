@@ -118,7 +118,7 @@ int Distill::run_self(const RunContext& context) {
   warn_of(loaded);
   check(loaded.model->attention_traits().sparse, "distill: ", model, " has attention '",
         loaded.config.attention, "', which has nothing to learn from its own dense attention");
-  run.tokenizer = distill::tokenizer_of(loaded.directory);
+  run.tokenizer = tokenizer_of(loaded);
   train_on(run, std::move(loaded), context, model);
   const int64_t positions = run.config.shape().max_positions;
   const int64_t window = keys.sequence_length ? keys.sequence_length : positions;
@@ -147,7 +147,7 @@ int Distill::run(const RunContext& context) {
   check(nn::is_full_attention(loaded.config.attention), "distill: the teacher ", teacher,
         " has attention '", loaded.config.attention, "'; its losses are defined for a dense one");
   check(dump.empty() || top_logits == 0, "distill: top_logits is for a teacher beside the student");
-  run.tokenizer = distill::tokenizer_of(loaded.directory);
+  run.tokenizer = tokenizer_of(loaded);
   run.config.copy_sizes(loaded.config);
   choose_decoder(run.config, context);
   int64_t positions = run.config.shape().max_positions;

@@ -260,7 +260,7 @@ int Dump::run(const RunContext& context) {
   warn_of(m);
   check(nn::is_full_attention(m.config.attention), "dump: the teacher ", model, " has attention '",
         m.config.attention, "'; a dump is of a dense one");
-  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
   return task.empty() ? dump_windows(m, *tokenizer, context.seed)
                       : dump_task(m, *tokenizer, context.seed);
 }

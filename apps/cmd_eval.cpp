@@ -103,7 +103,7 @@ int Eval::run(const RunContext& context) {
   }
   distill::LoadedModel m = distill::load_model(model);
   warn_of(m);
-  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
   if (!attention.empty() && attention != m.config.attention) {
     nn::attention_method(attention);  // names the known ones when it is not
     m.config.attention = attention;

@@ -60,6 +60,7 @@ int Finetune::run(const RunContext& context) {
   check(run.tokenizer->vocab_size() <= loaded.config.shape().vocab_size,
         "finetune: the tokenizer has ", run.tokenizer->vocab_size(), " tokens, the model ",
         loaded.config.shape().vocab_size);
+  compare_vocabularies(loaded.config, *run.tokenizer);
   make_task_model(run, loaded, chosen, labels_of(chosen, task.data), context.seed);
   run.inputs = {{"model", loaded.hash()}, {"tokenizer", run.tokenizer->hash()}};
   prepare_task(run, keys, task, context);

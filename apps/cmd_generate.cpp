@@ -145,7 +145,7 @@ int Generate::run(const RunContext& context) {
   check(m.config.shape().causal, "generate: ", m.directory,
         " is an encoder; it does not continue text");
   refuse_idle_dials(context, *m.model);
-  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : given) prompts.push_back(tokenizer->encode(text));
 

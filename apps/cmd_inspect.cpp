@@ -57,7 +57,7 @@ std::vector<int32_t> Inspect::ids(const distill::LoadedModel& m) const {
   check(int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()) == 1,
         "--capture wants one of --text, --tokens and --data");
   if (!tokens.empty()) return parse_ids(tokens);
-  const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  const std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
   const bool encoder = !m.config.shape().causal;
   if (!text.empty()) return encoder ? tokenizer->encode_pair(text).ids : tokenizer->encode(text);
   const int64_t length = sequence_length ? sequence_length : m.config.shape().max_positions;

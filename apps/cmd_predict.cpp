@@ -83,7 +83,7 @@ int Predict::run(const RunContext& context) {
   warn_of(m);
   refuse_idle_dials(context, *m.model);
   check(m.model->labels() > 0, "predict: ", m.directory, " has no classification head");
-  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
   if (!call.task.empty()) {
     check(texts.empty(), "predict: lines of text or a task, not both");
     check(!out.empty(), "predict: --out is needed with --task");

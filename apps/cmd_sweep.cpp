@@ -101,7 +101,7 @@ int Sweep::run(const RunContext& context) {
   check(m.model->attention_traits().sparse, "sweep: attention '", m.config.attention,
         "' has no dials");
   refuse_idle_dials(context, *m.model);
-  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m.directory);
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
   const int64_t positions = m.config.shape().max_positions;
   const int64_t window = sequence_length ? sequence_length : positions;
   check(window <= positions, "sweep: sequence_length ", window, " is longer than the model's ",

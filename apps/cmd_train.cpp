@@ -70,6 +70,7 @@ int Train::run(const RunContext& context) {
   int64_t vocab = run.tokenizer->vocab_size();
   check(vocab <= run.config.shape().vocab_size, "train: the tokenizer has ", vocab,
         " tokens, the model only ", run.config.shape().vocab_size, " (decoder.vocab_size)");
+  compare_vocabularies(run.config, *run.tokenizer);
   int64_t window = keys.sequence_length ? keys.sequence_length : run.config.shape().max_positions;
   check(window <= run.config.shape().max_positions, "train: sequence_length ", window,
         " is longer than the model's ", run.config.shape().max_positions, " positions");

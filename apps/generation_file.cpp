@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "apps/generation.h"
+#include "distill/model_io.h"
 
 namespace brine {
 namespace {
@@ -32,6 +33,7 @@ void Generation::save(const data::Path& path, const std::string& model_hash) con
   }
   data::save_safetensors(path, tensors,
                          {{"format", kFormat},
+                          {"sha256", distill::tensor_hash(tensors)},
                           {"model", model_hash},
                           {"sequences", std::to_string(sequences_.size())},
                           {"query_skip", std::to_string(request_.dials.query_skip)}});
@@ -49,6 +51,8 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   const std::string skip = std::to_string(request_.dials.query_skip);
   check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
         meta(file, "query_skip"), ", now it is ", skip);
+  check(!file.metadata().contains("sha256") || meta(file, "sha256") == distill::tensor_hash(file),
+        name, ": content does not match its checksum");  // older ones have none
   size_t count = 0;
   while (file.contains(prefix_of(count) + "ids")) ++count;
   check(count > 0 && meta(file, "sequences") == std::to_string(count), name, ": holds ", count,

@@ -149,6 +149,23 @@ void train_on(TrainingRun& run, distill::LoadedModel loaded, const RunContext& c
   run.store = std::move(loaded.store);
 }
 
+void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer) {
+  constexpr int64_t kPadding = 128;
+  const int64_t model = config.shape().vocab_size, known = tokenizer.vocab_size();
+  const std::string both = join("the model has ", model, " tokens, the tokenizer ", known);
+  if (model > known + kPadding) {
+    log_warning(both, "; is it the model's own?");
+  } else if (model > known) {
+    log_info(both, "; the others are padding");
+  }
+}
+
+std::unique_ptr<data::Tokenizer> tokenizer_of(const distill::LoadedModel& loaded) {
+  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(loaded.directory);
+  compare_vocabularies(loaded.config, *tokenizer);
+  return tokenizer;
+}
+
 void warn_of(const distill::LoadedModel& loaded) {
   for (const std::string& why : loaded.notes) log_warning("checkpoint skipped: ", why);
 }

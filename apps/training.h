@@ -72,6 +72,12 @@ std::unique_ptr<distill::WindowSource> windows_of(data::TokenCorpus corpus, int6
 // another process works; keeps others out of one that exists. To be called before anything slow.
 void claim_directory(TrainingRun& run, const TrainingKeys& keys);
 
+// Says how many more tokens the model has than its tokenizer: a few fill its vocabulary up to a
+// round number, many are a reason to warn.
+void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer);
+// The tokenizer beside a model, compared with it.
+std::unique_ptr<data::Tokenizer> tokenizer_of(const distill::LoadedModel& loaded);
+
 // Says which damaged checkpoints were passed over when the model was loaded.
 void warn_of(const distill::LoadedModel& loaded);
 

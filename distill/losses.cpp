@@ -1,6 +1,7 @@
 // Layer losses where the tensors live, logits losses at the end, one walk backward.
 #include "distill/losses.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/compute_type.h"
@@ -29,6 +30,28 @@ TeacherSummary summary_of(const TeacherLayer& t, int64_t K, const Visibility& se
   check(theirs == K, "losses: the teacher's attention is pooled into ", theirs,
         " columns, the student has ", K);
   return t.pooled;
+}
+
+// The first row of the teacher's logits that is not finite, from their log-sum-exps [rows] by token
+// or by text; "" where all are.
+std::string unsound_row(const Tensor& lse, const Batch& batch) {
+  const std::vector<double> sums = lse.to(Device{}).to_vector();
+  auto unsound =
+      std::find_if_not(sums.begin(), sums.end(), [](double s) { return std::isfinite(s); });
+  if (unsound == sums.end()) return "";
+  const int64_t row = unsound - sums.begin(), of_sequence = lse.numel() / batch.ids.dim(0);
+  const int64_t b = row / of_sequence;
+  return join("the teacher's logits ",
+              of_sequence > 1 ? join("at token ", row % of_sequence, " of window ") : "of text ",
+              batch.windows.empty() ? b : batch.windows[size_t(b)], " are not finite");
+}
+
+std::string blame_of(const PendingTerms& terms) {
+  for (const PendingTerm& term : terms) {
+    const std::string blame = term.blame ? term.blame() : "";
+    if (!blame.empty()) return blame;
+  }
+  return "";
 }
 
 // Collects the terms of all layers; each layer's sum is attached to the layer's output.
@@ -150,6 +173,7 @@ Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch&
   TaskLosses out;
   if (config_.kd_task) {
     TopLogits top = teacher_->logits();
+    out.teacher_lse = top.lse;
     out.kd_task = dot(kl_logits(logits, top), row_weights(batch, 1, logits));
   }
   if (config_.task) {
@@ -174,8 +198,13 @@ Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& 
   TaskLosses out;
   if (config_.kd_task) {
     Tensor theirs = teacher_->class_logits();
-    out.kd_task = batch.scores.defined() ? squared_distance(logits, theirs, weight)
-                                         : dot(kl_logits(logits, top_logits(theirs, 0)), weight);
+    if (batch.scores.defined()) {
+      out.kd_task = squared_distance(logits, theirs, weight);
+    } else {
+      const TopLogits all = top_logits(theirs, 0);
+      out.teacher_lse = all.lse;
+      out.kd_task = dot(kl_logits(logits, all), weight);
+    }
   }
   if (config_.task) {
     out.task =
@@ -210,6 +239,9 @@ PendingTerms Objective::start(const Batch& batch, const Call& call) {
       total = total.defined() ? add(total, scaled) : scaled;
     };
     add_term("kd_task", losses.kd_task, config_.kd_task);
+    if (losses.teacher_lse.defined()) {
+      terms.back().blame = [lse = losses.teacher_lse, batch] { return unsound_row(lse, batch); };
+    }
     if (losses.task.defined()) terms.push_back({mean_name, losses.task.detach(), share});
     add_term("task", losses.task, config_.task);
   };
@@ -246,7 +278,7 @@ std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
     LossTerms here;  // over the layers
     for (const PendingTerm& term : of_batch) here[term.name] += *next++ * term.factor;
     for (const auto& [name, value] : here) {
-      if (!std::isfinite(value)) throw NonFiniteLoss(name, value);
+      if (!std::isfinite(value)) throw NonFiniteLoss(name, value, blame_of(of_batch));
       terms[name] += value;
       if (name != "task_nll" && name != "task_loss") terms["loss"] += value;
     }

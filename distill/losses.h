@@ -1,6 +1,7 @@
 // The losses of method 4, each weighted in the configuration and logged by itself.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct PendingTerm {
   std::string name;
   Tensor value;
   double factor = 1;
+  // Asked when a term of its micro-batch is not finite: what is to blame, or "". May wait for the
+  // device.
+  std::function<std::string()> blame = {};
 };
 using PendingTerms = std::vector<PendingTerm>;
 
@@ -43,8 +47,9 @@ std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
 
 // Thrown before the gradients of a step are used.
 struct NonFiniteLoss : Error {
-  NonFiniteLoss(const std::string& term, double value)
-      : Error(join("loss term '", term, "' is ", value)), term(term) {}
+  NonFiniteLoss(const std::string& term, double value, const std::string& blame = "")
+      : Error(join("loss term '", term, "' is ", value, blame.empty() ? "" : ": ", blame)),
+        term(term) {}
   std::string term;
 };
 
@@ -72,6 +77,7 @@ class Objective {
  private:
   struct TaskLosses {
     Tensor kd_task, task;  // unweighted means; undefined where their weight is 0
+    Tensor teacher_lse;    // of each row of the logits that kd_task compares; may be undefined
   };
   TaskLosses token_losses(const Tensor& hidden, const Batch& batch, const Call& call) const;
   TaskLosses text_losses(const Tensor& hidden, const Batch& batch, const Call& call) const;

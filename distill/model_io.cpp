@@ -13,6 +13,14 @@
 
 namespace brine::distill {
 namespace fs = std::filesystem;
+namespace {
+
+void add_tensor(data::Sha256& hash, const std::string& name, const Tensor& x) {
+  hash.update(join(name, " ", x.dtype(), " ", x.shape(), "\n"));
+  hash.update(x.raw(), size_t(x.numel()) * item_size(x.dtype()));
+}
+
+}  // namespace
 
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
   check(fs::exists(path), path, ": no such model directory");
@@ -41,11 +49,13 @@ std::string tensor_hash(const std::vector<data::NamedTensor>& tensors) {
   for (auto& t : tensors) sorted.push_back(&t);
   std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
   data::Sha256 hash;
-  for (auto* t : sorted) {
-    Tensor x = t->second.contiguous();
-    hash.update(join(t->first, " ", x.dtype(), " ", x.shape(), "\n"));
-    hash.update({reinterpret_cast<const char*>(x.raw()), size_t(x.numel()) * item_size(x.dtype())});
-  }
+  for (auto* t : sorted) add_tensor(hash, t->first, t->second.contiguous());
+  return hash.hex();
+}
+
+std::string tensor_hash(const data::Safetensors& file) {
+  data::Sha256 hash;
+  for (const auto& e : file.entries()) add_tensor(hash, e.name, file.tensor(e.name));
   return hash.hex();
 }
 

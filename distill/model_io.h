@@ -55,7 +55,10 @@ std::vector<data::NamedTensor> tensors_of(nn::Model& model);
 // config.json of a model; special ids from the tokenizer where there is one.
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer);
 nn::HfExtras extras_of(const data::Tokenizer* tokenizer);
+// SHA-256 of names, types, shapes and values of tensors, in the order of their names.
 std::string tensor_hash(const std::vector<data::NamedTensor>& tensors);
+// The same of all tensors in a file, one after another.
+std::string tensor_hash(const data::Safetensors& file);
 // Where the tokenizer of a model is: its directory, or the run above a checkpoint; "" for nowhere.
 std::string tokenizer_place(const std::string& model_directory);
 // That tokenizer; throws when there is none.

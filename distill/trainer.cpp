@@ -238,7 +238,8 @@ void Trainer::save(RunLog& log) {
 
 std::vector<std::string> Trainer::resume() {
   LatestCheckpoint latest = latest_good_checkpoint(parts_.run_dir);
-  check(latest.good.has_value(), parts_.run_dir, ": no good checkpoint to resume from");
+  check(latest.good.has_value(), parts_.run_dir, ": no good checkpoint to resume from",
+        latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front());
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
   nn::Json state = parse_ordered_json(data::read_file(file), file);

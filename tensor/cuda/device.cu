@@ -181,6 +181,7 @@ void* system_allocate_pinned(size_t bytes, int index) {
   return block;
 }
 
+// With any device current: page-locked memory is everyone's, and who trims has just asked for more.
 void system_release_pinned(void* block) noexcept { cudaFreeHost(block); }
 
 }  // namespace brine::cuda

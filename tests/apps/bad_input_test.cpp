@@ -44,6 +44,10 @@ void damaged(const std::string& from, const std::string& to, const std::string& 
 
 std::string half(std::string s) { return s.substr(0, s.size() / 2); }
 std::string garbage(std::string) { return "no such format"; }
+std::string flipped(std::string s) {  // one bit
+  s[s.size() - 5] ^= 1;
+  return s;
+}
 
 }  // namespace
 
@@ -140,6 +144,10 @@ TEST_CASE("bad input: models and checkpoints") {
   check_refused({"distill --teacher bad-export-1 --data text.txt --out bad-run",
                  {"bad-export-1/model.safetensors"}});
   check_refused({"export --checkpoint student --out export", {"export", "already holds"}});
+  // Of the moments only a resumed run takes notice.
+  damaged("teacher", "bad-moments", "step-00000003/optimizer.safetensors", flipped);
+  check_refused({World::train() + " --valid text.txt --out bad-moments --resume",
+                 {"step-00000003/optimizer.safetensors", "does not match its checksum"}});
 }
 
 TEST_CASE("bad input: dumps and golden files") {

@@ -40,6 +40,27 @@ TEST_CASE("eval: a teacher under a sliding window, which is dense attention when
   CHECK(evaluated("--model student --attention recent").at("attention") == "recent");
 }
 
+TEST_CASE("a model with more tokens than its tokenizer is told, with many more warned of") {
+  const World& w = world();
+  auto said = [&](int64_t tokens) {
+    const std::string all = std::to_string(tokens);
+    const std::string line = "the model has " + all + " tokens, the tokenizer 300; ";
+    const Finished made = w.must(World::train() + " --steps 1 --decoder.vocab-size " + all +
+                                 " --out vocabulary-" + all);
+    const Finished used = w.must("generate --tokens 1 --prompt king --model vocabulary-" + all);
+    const Finished quiet =
+        w.must("eval --data text.txt --max-windows 1 --quiet --model vocabulary-" + all);
+    CHECK(contains(made.error, line) == contains(used.error, line));
+    CHECK(contains(made.error, "warning: " + line) == contains(used.error, "warning: " + line));
+    CHECK(quiet.error ==
+          (contains(used.error, "warning") ? "warning: " + line + "is it the model's own?\n" : ""));
+    return used.error;
+  };
+  CHECK_FALSE(contains(said(300), "tokenizer"));
+  for (int64_t few : {301, 428}) CHECK(contains(said(few), "; the others are padding\n"));
+  CHECK(contains(said(429), "warning: the model has 429 tokens, the tokenizer 300; is it the "));
+}
+
 TEST_CASE("flops: a table of components beside full attention, from a config alone") {
   Json out = Json::parse(world().must("flops --model student --tokens 4096 --json").out);
   CHECK(out.at("attention") == "sea");

@@ -230,7 +230,9 @@ TEST_CASE("generation: a state file that disagrees with itself is refused, by na
     }
     CHECK(found == bool(fault.change));
     if (!found) tensors.emplace_back(fault.tensor, Tensor::zeros({1}));
-    data::save_safetensors(scratch / "bad.state", tensors, good.metadata());
+    data::StringMap without_checksum = good.metadata();
+    CHECK(without_checksum.erase("sha256") == 1);
+    data::save_safetensors(scratch / "bad.state", tensors, without_checksum);
     Generation again(*m.model, r, spell);
     CHECK(contains(message([&] {
                      again.load(scratch / "bad.state", "hash", {});
@@ -242,6 +244,39 @@ TEST_CASE("generation: a state file that disagrees with itself is refused, by na
     fine.run();
     CHECK(fine.sequences().size() == 2);
   }
+}
+
+TEST_CASE("generation: a flipped bit in a state file is found; one without a checksum is read") {
+  Made m("sea");
+  test::Scratch scratch;
+  const auto file = scratch / "a.state";
+  GenerationRequest r{.tokens = 3, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+  r.keep_states = true;
+  Generation first(*m.model, r, spell);
+  first.start({{5}, {9, 2, 44}});
+  first.run();
+  first.save(file, "hash");
+  auto load = [&] {
+    return message([&] { Generation(*m.model, r, spell).load(file, "hash", {}); });
+  };
+  const std::string bytes = data::read_file(file);
+  const size_t values = 8 + size_t(uint8_t(bytes[0])) + (size_t(uint8_t(bytes[1])) << 8);
+  for (size_t at = values; at < bytes.size(); at += 97) {
+    std::string flipped = bytes;
+    flipped[at] = char(flipped[at] ^ (1 << at % 8));
+    scratch.write("a.state", flipped);
+    CHECK(load() == file.string() + ": content does not match its checksum");
+  }
+  scratch.write("a.state", bytes);
+  CHECK(load() == "no error");
+  // As earlier versions wrote it.
+  std::vector<data::NamedTensor> tensors;
+  const data::Safetensors whole(file);
+  for (const auto& e : whole.entries()) tensors.emplace_back(e.name, whole.tensor(e.name));
+  data::StringMap metadata = whole.metadata();
+  metadata.erase("sha256");
+  data::save_safetensors(file, tensors, metadata);
+  CHECK(load() == "no error");
 }
 
 TEST_CASE("generation: more tokens than anybody could ask for end at the positions") {

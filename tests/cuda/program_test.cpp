@@ -92,6 +92,41 @@ TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, 
   }
 }
 
+TEST_CASE("cuda: --cudnn off keeps 16 bits from cuDNN, auto takes them there") {
+  if (!test::has_device()) return;
+  const World& w = device_world();
+  const bool serves = cuda::emulated() || !contains(cuda::cudnn_version(), "none");
+  struct Seen {
+    double norm, perplexity;
+  };
+  // A distillation, whose student has convolutions, and its teacher's perplexity, both in bf16.
+  auto run = [&](const std::string& cudnn, bool called) {
+    INFO("--cudnn " << cudnn);
+    const std::string how = " --compute bf16 --device cuda --verbose --cudnn " + cudnn;
+    const std::string out = "cudnn-" + cudnn, with_cudnn = "export BRINE_EMULATED_CUDNN=1;";
+    const Finished distilled = w.run(World::distill() + how + " --out " + out, with_cudnn);
+    const Finished scored = w.run("eval --model teacher --data few.txt --json" + how, with_cudnn);
+    for (const Finished& f : {distilled, scored}) {
+      REQUIRE_MESSAGE(f.status == 0, f.error);
+      CHECK_MESSAGE(contains(f.error, "cuDNN was called "), f.error);
+      CHECK_MESSAGE(contains(f.error, "cuDNN was called 0 times") != called, f.error);
+    }
+    const std::string log = read_all(w.path(out + "/log.jsonl"));
+    return Seen{nlohmann::json::parse(log.substr(0, log.find('\n'))).at("gradient_norm"),
+                nlohmann::json::parse(scored.out).at("perplexity")};
+  };
+  const Seen own = run("off", false), theirs = run("auto", serves);
+  check_near("gradient norm", own.norm, theirs.norm);
+  check_near("teacher", own.perplexity, theirs.perplexity);
+  for (const char* command : {"eval --model teacher --data few.txt", "bench breakdown"}) {
+    const Finished f = w.run(std::string(command) + " --cudnn of");
+    CHECK(f.status == 1);
+    CHECK_MESSAGE(contains(f.error, "cudnn"), f.error);
+    CHECK_MESSAGE(contains(f.error, "off"), f.error);
+    CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  }
+}
+
 TEST_CASE("cuda: a dump waits for nothing, is the same each time and goes on after a fault") {
   if (!test::has_device()) return;
   const World& w = device_world();

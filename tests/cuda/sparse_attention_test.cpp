@@ -121,10 +121,11 @@ double distance(const Tensor& a, const Tensor& b) {
   return std::sqrt(off / all);
 }
 
-// The op under bf16 on the device: its result and gradients against those of the kernels in f64, of
+// The op in 16 bits on the device: its result and gradients against those of the kernels in f64, of
 // rounded k and v, dk of rounded q and dv of rounded dy; and how far they are from f32's.
-void check_op_rounds(const MaskCase& m, int64_t d, Dtype half) {
-  INFO(m.name() << " d " << d << " " << name_of(half));
+// `loss_scale` times dy: dq and dk take it as it is, in dv what f16 cannot hold is infinite.
+void check_op_rounds(const MaskCase& m, int64_t d, Dtype half, double loss_scale = 1) {
+  INFO(m.name() << " d " << d << " " << name_of(half) << " dy times " << loss_scale);
   const double step = half == Dtype::bf16
                           ? 1.0 / 512
                           : 1.0 / 4096;  // rounding is off by so much of a number at most
@@ -132,7 +133,7 @@ void check_op_rounds(const MaskCase& m, int64_t d, Dtype half) {
   const FlatCsr mask = mask_of({.mask = m}), csr = moved_mask(on, mask);
   const Shape shape{m.B, m.H, m.T, d};
   const Tensor q = normal(shape, 1), k = normal(shape, 2), v = normal(shape, 3);
-  const Tensor dy = normal(shape, 4);
+  const Tensor dy = normal(shape, 4, Dtype::f32, 0, loss_scale);
   auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
   const std::vector<Tensor> in = {on(q), on(k), on(v)};
   const Run plain = run(f, in, on(dy));
@@ -159,6 +160,11 @@ void check_op_rounds(const MaskCase& m, int64_t d, Dtype half) {
     INFO("gradient " << i);
     CHECK(same_bits(again.grads[i].to(kCpu), got.grads[i].to(kCpu)));
     check_close("gradient", wanted[i].to(Dtype::f32), got.grads[i].to(kCpu), 2e-6);
+    if (loss_scale != 1) {
+      const bool overflows = i == 2 && half == Dtype::f16 && loss_scale > 1;
+      CHECK(std::isfinite(distance(got.grads[i], wanted[i])) != overflows);
+      continue;
+    }
     // A few roundings, were they all of one sign and size; and not none.
     CHECK(distance(got.grads[i], plain.grads[i]) < 3 * step);
     CHECK(distance(got.grads[i], plain.grads[i]) > step / 8);
@@ -176,6 +182,10 @@ TEST_CASE("cuda: sparse attention in 16 bits gathers rounded rows, the rest is a
     for (int64_t d : {5, 32, 64}) {
       for (Dtype half : {Dtype::bf16, Dtype::f16}) check_op_rounds(m, d, half);
     }
+  }
+  for (Dtype half : {Dtype::bf16, Dtype::f16}) {
+    for (int64_t d : {33, 128}) check_op_rounds(cases[2], d, half);
+    for (double loss_scale : {0x1p-20, 0x1p15}) check_op_rounds(cases[2], 64, half, loss_scale);
   }
   // A few rows are not worth rounding all keys for.
   const MaskCase few{.B = 2, .H = 2, .T = 23, .K = 8, .k = 3};

@@ -1,10 +1,12 @@
 // A step of training waits for the device where its losses and the gradient's norm are read, once,
-// and nowhere else: whatever its teacher is, and while the next maps of a dump come in.
+// and nowhere else: whatever its teacher is, and while the next maps of a dump come in. Only a step
+// that failed looks for the reason.
 #include <cmath>
 #include <sstream>
 
 #include "tests/cuda/compare.h"
 #include "tests/distill/setup.h"
+#include "tests/messages.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -98,4 +100,23 @@ TEST_CASE("cuda: a step of two micro-batches beside an online teacher waits once
   const nn::ParameterStore there(*pair.teacher, nn::ParameterStore::Gradients::later);
   OnlineTeacher teacher(pair.teacher, 9);
   CHECK(run_steps(pair, teacher, 2, {}).waits == std::vector<int64_t>(3, 1));
+}
+
+TEST_CASE("cuda: a step that fails names the row of the teacher's logits that is not finite") {
+  if (!has_device()) return;
+  const OnDefault device(kCuda);
+  Pair pair;
+  const nn::ParameterStore there(*pair.teacher, nn::ParameterStore::Gradients::later);
+  const std::string blame = join(": the teacher's logits at token 5 of window ",
+                                 pair.source().windows_of(0, 2)[1], " are not finite");
+  for (int64_t top_n : {0, 5}) {
+    for (double value : {double(NAN), double(INFINITY)}) {
+      CAPTURE(top_n);
+      CAPTURE(value);
+      Unsound teacher(pair.teacher, top_n, 21, value);
+      const std::string said = message([&] { run_steps(pair, teacher, 1, {}); });
+      CHECK_MESSAGE(contains(said, "step 1: loss term 'kd_task' is "), said);
+      CHECK_MESSAGE(contains(said, blame), said);
+    }
+  }
 }

@@ -318,6 +318,39 @@ TEST_CASE("losses: the term that is not finite is named") {
         "loss term 'context' is nan");
 }
 
+TEST_CASE("losses: the row of the teacher's logits that is not finite is named") {
+  Pair pair;
+  LossConfig logits_alone = task_only();
+  logits_alone.kd_task = 1;
+  const Batch batch = pair.source().in_order(2, 3);  // windows 2, 3 and 4 of 16 tokens
+  for (int64_t top_n : {0, 5}) {
+    for (double value : {double(NAN), double(INFINITY)}) {
+      CAPTURE(top_n);
+      CAPTURE(value);
+      for (const LossConfig& config : {LossConfig(), logits_alone}) {
+        Unsound teacher(pair.teacher, top_n, 21, value);
+        CHECK(contains(message([&] { evaluated(pair, &teacher, {batch}, config); }),
+                       ": the teacher's logits at token 5 of window 3 are not finite"));
+      }
+    }
+    Unsound sound(pair.teacher, top_n, 21, -INFINITY);  // a token that cannot come
+    CHECK_FALSE(contains(message([&] { evaluated(pair, &sound, {batch}); }), "teacher's logits"));
+  }
+  // Whatever term is the first to suffer, the logits are told.
+  class Both : public Unsound {
+   public:
+    using Unsound::Unsound;
+    TeacherLayer layer(int64_t i) override {
+      TeacherLayer l = Unsound::layer(i);
+      l.context = scale(l.context, NAN);
+      return l;
+    }
+  };
+  Both teacher(pair.teacher, 5, 0, NAN);
+  CHECK(message([&] { evaluated(pair, &teacher, {batch}); }) ==
+        "loss term 'context' is nan: the teacher's logits at token 0 of window 2 are not finite");
+}
+
 TEST_CASE("losses: an encoder is not asked for next tokens") {
   nn::ModelConfig config;
   config.model_type = "bert";

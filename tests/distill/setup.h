@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/dump_writer.h"
@@ -141,6 +142,24 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
 inline DumpTeacher::Expected expected_of(const Pair& pair) {
   return {{pair.hash(), hash_of("tokenizer"), hash_of("corpus")}, pair.sizes.tokens};
 }
+
+// Runs beside the student; one row of its logits, counted through the batch, holds a value that it
+// should not.
+class Unsound : public OnlineTeacher {
+ public:
+  Unsound(std::shared_ptr<nn::Model> model, int64_t top_n, int64_t row, double value)
+      : OnlineTeacher(std::move(model)), top_n_(top_n), row_(row), value_(float(value)) {}
+  TopLogits logits() override {
+    const Tensor all = OnlineTeacher::logits().values;
+    const Tensor near = all.to(Device{}).clone();
+    near.data<float>()[row_ * near.dim(1) + 3] = value_;
+    return top_logits(near.to(all.device()), top_n_);
+  }
+
+ private:
+  int64_t top_n_, row_;
+  float value_;
+};
 
 // Wraps a teacher: counts what the system was asked for at each batch, and returns NaN as the
 // context of batch number `bad`.

@@ -1,8 +1,10 @@
 // What is asked of cuDNN, by slow sums in f64; as strict as the real one about alignment, and as
-// free with what is not defined. Off until a test turns it on, as on a machine without cuDNN.
+// free with what is not defined. Off until a test turns it on, as on a machine without cuDNN; a
+// program is started with it where BRINE_EMULATED_CUDNN is set.
 #include <cuda_runtime_api.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -12,7 +14,7 @@
 namespace brine::cuda {
 namespace {
 
-bool on = false;
+bool on = std::getenv("BRINE_EMULATED_CUDNN") != nullptr;
 int64_t calls = 0;
 
 bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
