@@ -47,7 +47,11 @@ void compare_attention(const Attention& a, bool served = true) {
                                 a.lengths.empty() ? "" : " padded");
   {
     const Cudnn off(false);
+    // On tensor cores shares and gradients are rounded to TF32.
+    compare(what + " on tensor cores", 1e-3, [&](const On& on) { return attend(a, on); });
+    cuda::set_tensor_cores(false);
     compare(what, 2e-5, [&](const On& on) { return attend(a, on); });
+    cuda::set_tensor_cores(true);
     CHECK(off.calls() == 0);
   }
   const Cudnn cudnn(true);

@@ -126,7 +126,6 @@ TEST_CASE("cuda: linear attention on CUDA cores, and as exact on tensor cores") 
       INFO("output ", i, ", causal ", causal);
       const double of_split = error_of(split[i].to(kCpu), exact[i]);
       const double of_plain = error_of(plain[i].to(kCpu), exact[i]);
-      MESSAGE(of_split << " " << of_plain);
       CHECK(of_plain < 2e-6);
       CHECK(of_split < 2e-6);
       // Old devices have no tensor cores, and den has no products but of a causal triangle.

@@ -31,6 +31,17 @@ void check_round_trip(const DumpSpec& spec, const DumpWriterOptions& options) {
   std::string differences = batch_differences(spec, reader.read(order), batch_of(spec, order));
   CHECK(differences == "");
   CHECK(reader.read(order).samples == order);
+  DumpWants wants = reader.everything();
+  wants.as_stored = DumpWants::AsStored::all;
+  CHECK(stored_differences(spec, reader.read(order, wants), reader.read(order)) == "");
+  wants.as_stored = DumpWants::AsStored::queries_and_keys;
+  const DumpBatch mixed = reader.read(order, wants), plain = reader.read(order);
+  for (size_t l = 0; l < plain.layers.size(); ++l) {
+    CHECK(same_stored(mixed.layers[l].query, plain.layers[l].query, spec.dtype));
+    CHECK(same_stored(mixed.layers[l].key, plain.layers[l].key, spec.dtype));
+    CHECK(same_bytes(mixed.layers[l].context, plain.layers[l].context));
+    CHECK(same_bytes(mixed.layers[l].pooled.tau, plain.layers[l].pooled.tau));
+  }
 }
 
 // A dump of 7 samples in shards of 3.
