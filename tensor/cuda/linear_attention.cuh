@@ -111,7 +111,8 @@ __device__ inline void multiply_slice_tensor(const Shared<float>& shared,
   const int row = row_of<true>(0, 0), column = column_of<true>(0, 0) / 8 * 8;
   const int g = int(threadIdx.x) % kWarp / 4, t = int(threadIdx.x) % 4;
 #pragma unroll
-  for (int k = t; k < kSlice<float>; k += 8) {
+  for (int k0 = 0; k0 < kSlice<float>; k0 += 8) {
+    const int k = k0 + t;
     SplitNumber x[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = SplitNumber(shared.a[k + i / 2 * 4][row + i % 2 * 8]);
