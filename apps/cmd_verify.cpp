@@ -23,7 +23,7 @@ struct Verify {
   }
 
   int run(const RunContext& context) {
-    bool good = true;
+    int64_t ran = 0, passed = 0;
     int64_t skipped = 0;
     for (const std::string& file : golden) {
       for (Dtype type : {Dtype::f64, Dtype::f32}) {
@@ -44,11 +44,14 @@ struct Verify {
           std::printf("  %-32s error %.2e  bound %.2e%s\n", row.dataset.c_str(), row.error,
                       row.bound, row.ok() ? "" : "  <-- out of tolerance");
         }
-        good = good && report.ok();
+        ++ran;
+        passed += report.ok();
       }
     }
-    if (skipped) std::cout << skipped << " skipped\n";
-    return good ? 0 : 1;
+    std::cout << passed << " of " << ran << " ok";
+    if (skipped) std::cout << ", " << skipped << " skipped";
+    std::cout << "\n";
+    return passed == ran ? 0 : 1;
   }
 };
 const RegisterSubcommand<Verify> registration("verify", "Compare the SEA block with golden files");

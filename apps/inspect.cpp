@@ -155,9 +155,9 @@ void describe_log(std::ostream& out, const fs::path& log) {
       return json.contains(key) ? join(" ", key, " ", json_text(json[key])) : std::string();
     };
     if (json["type"] == "step") {
-      step = "step" + shown("step") + "," + shown("loss") + shown("task_nll");
+      step = "at" + shown("step") + "," + shown("loss") + shown("task_nll");
     } else if (json["type"] == "evaluation") {
-      evaluation = "step" + shown("step") + "," + shown("valid_perplexity");
+      evaluation = "at" + shown("step") + "," + shown("valid_perplexity");
     }
   }
   if (!step.empty()) out << "  log ends   " << step << "\n";

@@ -80,6 +80,9 @@ class LayerLosses : public nn::LayerObserver {
     }
     Visibility see{.causal = causal_, .lengths = batch_.lengths};
     if (config_.approx) {
+      check(tap.has("scores"),
+            "losses: the student's attention estimates no scores, which the loss ",
+            "approx needs; set losses.approx to 0");
       const Tensor& scores = tap.get("scores");  // S [B, H, T, K]
       TeacherSummary summary = summary_of(t, scores.dim(-1), see);
       add_term("approx", attention_term(approx_loss(scores, summary, see)), config_.approx);

@@ -20,7 +20,7 @@
 namespace brine::cuda {
 
 int device_count() { return 0; }
-std::string why_none() { return "this build has no CUDA kernels"; }
+std::string why_none() { return "this build has no CUDA kernels (nvcc and BRINE_CUDA make them)"; }
 std::string describe(int) { throw Error(why_none()); }
 void use_device(int) { throw Error(why_none()); }
 bool emulated() { return false; }

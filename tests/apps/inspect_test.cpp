@@ -122,8 +122,8 @@ TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
                           "{\"type\": \"evaluation\", \"step\": 7, \"valid_perplexity\": 9.25}\n");
   std::string text = inspect(run);
   for (const char* part :
-       {"run with 2 checkpoints", "step-00000007  good", "log ends   step step 7, loss 1.5",
-        "evaluated  step step 7, valid_perplexity 9.25", "attention  dense"}) {
+       {"run with 2 checkpoints", "step-00000007  good", "log ends   at step 7, loss 1.5",
+        "evaluated  at step 7, valid_perplexity 9.25", "attention  dense"}) {
     CAPTURE(std::string(part));
     CHECK(contains(text, part));
   }

@@ -282,7 +282,8 @@ TEST_CASE("losses: what a dump or a method does not have is named") {
   Pair plain({}, "dense");
   OnlineTeacher online(plain.teacher);
   CHECK(message([&] { evaluated(plain, &online, {plain.source().batch(0, 1)}); }) ==
-        "tap: attention method 'dense' gives no 'scores'");
+        "losses: the student's attention estimates no scores, which the loss approx needs; set "
+        "losses.approx to 0");
   CHECK(message([&] { Objective(*pair.student, nullptr, {}); }) ==
         "losses: a loss with a weight needs a teacher");
 }
