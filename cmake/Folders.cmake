@@ -142,9 +142,10 @@ function(brine_program name)
 endfunction()
 
 # tests/<folder>/*.cpp -> one doctest program test_<folder>, linked with the folders named. NAME: of
-# the program and the test, where one folder makes several.
+# the program and the test, where one folder makes several. APART: the file, without .cpp, whose
+# cases are a test of their own, since they all together take minutes.
 function(brine_tests)
-  cmake_parse_arguments(arg "" "NAME" "" ${ARGN})
+  cmake_parse_arguments(arg "" "NAME;APART" "" ${ARGN})
   list(POP_FRONT arg_UNPARSED_ARGUMENTS source_folder)
   set(ARGN ${arg_UNPARSED_ARGUMENTS})
   set(folder ${source_folder})
@@ -167,9 +168,17 @@ function(brine_tests)
   target_include_directories(test_${folder} SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})
   target_compile_definitions(test_${folder} PRIVATE BRINE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              BRINE_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  add_test(NAME ${folder} COMMAND test_${folder})
+  set(tests ${folder})
+  if(arg_APART)
+    set(tests ${folder} ${folder}_${arg_APART})
+    add_test(NAME ${folder} COMMAND test_${folder} -sfe=*/${arg_APART}.cpp)
+    add_test(NAME ${folder}_${arg_APART} COMMAND test_${folder} -sf=*/${arg_APART}.cpp)
+    set_tests_properties(${tests} PROPERTIES COST 1000)  # the first to start
+  else()
+    add_test(NAME ${folder} COMMAND test_${folder})
+  endif()
   # Many tiny parallel loops: on a loaded machine spinning threads cost minutes, and no test times.
-  set_tests_properties(${folder} PROPERTIES TIMEOUT 1200 ENVIRONMENT OMP_WAIT_POLICY=passive)
+  set_tests_properties(${tests} PROPERTIES TIMEOUT 1200 ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
 
 # The program of tests/fuzz/ under libFuzzer, with those folders and the two files above them that
