@@ -20,11 +20,11 @@ struct Init {
   Tensor uniform(const Shape& shape, double bound) { return draw(shape, bound, false); }
   Tensor zeros(const Shape& shape) const { return full(shape, 0); }
   Tensor full(const Shape& shape, double value) const {
-    return blank ? placeholder(shape) : Tensor::full(shape, value, dtype);
+    return blank ? shape_only(shape) : Tensor::full(shape, value, dtype);
   }
 
   // One element that stands for all.
-  static bool is_placeholder(const Tensor& t) {
+  static bool is_shape_only(const Tensor& t) {
     for (int i = 0; i < t.rank(); ++i) {
       if (t.stride(i) != 0) return false;
     }
@@ -32,14 +32,14 @@ struct Init {
   }
 
  private:
-  Tensor placeholder(const Shape& shape) const {
+  Tensor shape_only(const Shape& shape) const {
     Shape strides = shape;
     for (int i = 0; i < strides.rank(); ++i) strides[i] = 0;
     return Tensor::zeros({1}, dtype).as_strided(shape, strides);
   }
 
   Tensor draw(const Shape& shape, double size, bool gaussian) {
-    if (blank) return placeholder(shape);
+    if (blank) return shape_only(shape);
     Tensor t = Tensor::empty(shape, dtype);
     RandomSlice slice = random.take(uint64_t(t.numel()));
     dispatch_float(dtype, [&]<class T>() {

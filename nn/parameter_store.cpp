@@ -48,7 +48,7 @@ ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device)
   for (const Entry& e : entries_) {
     at[e.parameter] = e.offset;
     Tensor before = e.parameter->value.detach();
-    if (Init::is_placeholder(before)) continue;
+    if (Init::is_shape_only(before)) continue;
     assign(view_of(before.shape(), e.offset), before);
   }
   for (Packed* pack : root.packed()) {

@@ -13,7 +13,7 @@ struct HeadRows {
   __device__ T* row(int64_t t) const { return data + t * step; }
 };
 
-// Whether rows of d numbers from each of the places can be read by packets.
+// Whether rows of d numbers from each of the places can be read by packs.
 template <class T, class... P>
 bool packed_rows(int64_t d, P*... data) {
   return d % kWide<T> == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);

@@ -49,8 +49,8 @@ __device__ inline int column_of(int i, int j) {
   return int(threadIdx.x) / kWarp / 4 * 32 + i * 8 + int(threadIdx.x) % 4 * 2 + j % 2;
 }
 
-// f.operator()<kTensor>(): whether the products of T go to tensor cores. They split f32, so it
-// comes out as exact as on CUDA cores.
+// f.operator()<kTensor>(): whether the products of T go to tensor cores. They split f32: what is
+// left out of a product is 2^-20 of it at most.
 template <class T, class F>
 void dispatch_products(F&& f) {
   if constexpr (sizeof(T) == 4) {

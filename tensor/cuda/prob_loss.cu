@@ -109,7 +109,7 @@ struct Job {
 };
 
 template <class Layout, class T>
-__device__ void sum_tile(RowSums<Layout> (&sums)[Layout::own], PairTiles<Layout>& tiles,
+__device__ void sum_tile(RowSums<Layout> (&sums)[Layout::own], ScoreTiles<Layout>& tiles,
                          const Job<T>& job, const RowTile<Layout>& at, int64_t key0) {
   const int64_t rows = job.widths.rows;
   const TeacherView<T>& teacher = job.teacher;
@@ -134,7 +134,7 @@ __device__ void sum_tile(RowSums<Layout> (&sums)[Layout::own], PairTiles<Layout>
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
     prob_loss_kernel(double* parts, T* lse, T* their_lse, Job<T> job) {
-  PairTiles<Layout> tiles(dynamic_shared<T>());
+  ScoreTiles<Layout> tiles(dynamic_shared<T>());
   const auto at = last_tiles_first<Layout>(job.widths, job.heads, job.H);
   const bool has_map = job.teacher.map != nullptr;
   RowSums<Layout> sums[Layout::own];
@@ -171,7 +171,7 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
       Tensor parts = Tensor::empty({blocks, 2}, Dtype::f64, q.device());
       if (blocks > 0) {
         launch("prob_loss", prob_loss_kernel<Layout>, dim3(blocks_for(blocks, 1)),
-               dim3(Layout::threads), tile_bytes<Layout>(PairTiles<Layout>::count),
+               dim3(Layout::threads), tile_bytes<Layout>(ScoreTiles<Layout>::count),
                parts.data<double>(), lse.data<T>(), teacher_lse.data<T>(), job);
       }
       launch("prob_loss", loss_means_kernel<T>, dim3(1), dim3(kThreads), 0, y.data<T>(),

@@ -90,7 +90,7 @@ __device__ inline void each_query(F&& f) {
 // a, t = the attention in the tile from `other` on, 0 where it is not seen. The last columns of the
 // student's rows that moved are left in `tiles`.
 template <class Layout, bool ByKeys, class T>
-__device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, PairTiles<Layout>& tiles,
+__device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, ScoreTiles<Layout>& tiles,
                                const Job<T>& job, const Meeting<Layout, ByKeys>& at,
                                int64_t other) {
   const int64_t rows = job.widths.rows, head = at.bh * rows;
@@ -122,7 +122,7 @@ __device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, PairTiles<L
 // The columns [c0, c0 + 64) of the rows that moved: the tile of the last columns, if they are
 // those.
 template <class Layout, bool ByKeys, class T>
-__device__ const T* moved_columns(PairTiles<Layout>& tiles, const StoredRows<T>& moves,
+__device__ const T* moved_columns(ScoreTiles<Layout>& tiles, const StoredRows<T>& moves,
                                   const Meeting<Layout, ByKeys>& at, int64_t rows, int64_t other,
                                   int64_t c0) {
   if (moves.d > kSide) {
@@ -151,11 +151,12 @@ __device__ void write_tile(T* y, const Sums<Layout>& sums, int64_t rows, int64_t
   }
 }
 
-// stats [rows, 2] = {mass, mean}. blockIdx.y counts pieces of 64 columns of d.
+// stats [rows, 2] = {mass, mean}. blockIdx.y counts pieces of 64 columns of d. Two blocks, not
+// kScoreBlocks: with sums beside the scores a third would have to spill.
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 2)
     prob_loss_dq_kernel(T* dq, T* stats, Job<T> job) {
-  PairTiles<Layout> tiles(dynamic_shared<T>());
+  ScoreTiles<Layout> tiles(dynamic_shared<T>());
   const Meeting<Layout, false> at(job.widths, job.heads, job.H);
   const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows, d = job.q.d;
   const Weights<T> weights(job, at.b);
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(Layout::threads, 2)
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 2)
     prob_loss_dk_kernel(T* dk, const T* stats, Job<T> job) {
-  PairTiles<Layout> tiles(dynamic_shared<T>());
+  ScoreTiles<Layout> tiles(dynamic_shared<T>());
   const Meeting<Layout, true> at(job.widths, job.heads, job.H);
   const int64_t c0 = int64_t(blockIdx.y) * kSide, rows = job.widths.rows, d = job.q.d;
   const Weights<T> weights(job, at.b);
@@ -243,7 +244,7 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
     dispatch_scores<T>({q, teacher.q}, [&]<class Layout>() {
       const dim3 grid(blocks_for(B * H * tiles_of<Layout>(rows), 1),
                       unsigned((d + kSide - 1) / kSide));
-      const size_t shared = tile_bytes<Layout>(PairTiles<Layout>::count, Layout::weights);
+      const size_t shared = tile_bytes<Layout>(ScoreTiles<Layout>::count, Layout::weights);
       launch("prob_loss_backward", prob_loss_dq_kernel<Layout>, grid, dim3(Layout::threads), shared,
              dq.data<T>(), stats.data<T>(), job);
       launch("prob_loss_backward", prob_loss_dk_kernel<Layout>, grid, dim3(Layout::threads), shared,

@@ -21,7 +21,7 @@ template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
     make_rows_kernel(Job job, Chunk<T> chunk, TeacherView<T> teacher) {
   __shared__ T lse[Layout::rows];
-  PairTiles<Layout, 1> tiles(dynamic_shared<T>());
+  ScoreTiles<Layout, 1> tiles(dynamic_shared<T>());
   const int64_t heads = chunk.nb * job.H, bh = chunk.b0 * job.H + int64_t(blockIdx.x) % heads;
   const RowTile<Layout> at(job.widths, bh, job.H,
                            chunk.t0 / Layout::rows + int64_t(blockIdx.x) / heads);
@@ -272,7 +272,7 @@ class Rows {
     if (one && whole_) return;  // the only chunk is still there
     launch("attention_recall", make_rows_kernel<Layout>,
            dim3(blocks_for(chunk.nb * job_.H * tiles_of<Layout>(chunk.nt), 1)),
-           dim3(Layout::threads), tile_bytes<Layout>(PairTiles<Layout, 1>::count), job_, chunk,
+           dim3(Layout::threads), tile_bytes<Layout>(ScoreTiles<Layout, 1>::count), job_, chunk,
            teacher_);
     whole_ = one;
   }

@@ -14,10 +14,6 @@ template <class T>
 using PlainScores = PlainTile<T, kSide, 4>;
 using TensorScores = TensorTile<kSide>;
 
-// What a thread holds of a tile of scores: [its rows][its keys].
-template <class Layout>
-using Scores = typename Layout::T[Layout::own][Layout::keys];
-
 template <class Layout>
 constexpr int kTileSize = Layout::rows* Layout::step;
 
@@ -25,16 +21,6 @@ constexpr int kTileSize = Layout::rows* Layout::step;
 // registers allow.
 template <class Layout>
 constexpr int kScoreBlocks = Layout::threads == 256 ? 2 : 3;
-
-// f(i, n, score) for each that the thread holds.
-template <class Layout, class F>
-__device__ inline void each_score(Scores<Layout>& x, F&& f) {
-#pragma unroll
-  for (int i = 0; i < Layout::own; ++i) {
-#pragma unroll
-    for (int n = 0; n < Layout::keys; ++n) f(i, n, x[i][n]);
-  }
-}
 
 // Over the threads that share rows; the same on each of them.
 template <class Layout, class T>
@@ -192,13 +178,13 @@ struct RowTile {
 // of a teacher beside them (2). On tensor cores loading takes longer than multiplying, so the rows
 // that stay keep a tile of their own each, where a tile holds all their columns.
 template <class Layout, int kSides = 2, class T = typename Layout::T>
-class PairTiles {
+class ScoreTiles {
   static constexpr bool kKeeps = Layout::weights == 0;
 
  public:
   static constexpr int count = kKeeps ? kSides + 1 : 2;
 
-  __device__ explicit PairTiles(T* room)
+  __device__ explicit ScoreTiles(T* room)
       : own_(room),
         theirs_(kKeeps ? room + kTileSize<Layout> : room),
         move_(room + (count - 1) * kTileSize<Layout>) {}
@@ -255,5 +241,6 @@ constexpr size_t tile_bytes(int tiles, int more = 0) {
 }
 static_assert(tile_bytes<PlainScores<float>>(3) <= 64 * 1024);
 static_assert(tile_bytes<TensorScores>(3) <= 64 * 1024);
+static_assert(tile_bytes<PlainScores<double>>(3) <= 99 * 1024);
 
 }  // namespace brine::cuda

@@ -49,7 +49,7 @@ struct RowSums {
 };
 
 template <class Layout, class T>
-__device__ void teacher_lse(T (&lse)[Layout::own], PairTiles<Layout, 1>& tiles,
+__device__ void teacher_lse(T (&lse)[Layout::own], ScoreTiles<Layout, 1>& tiles,
                             const TeacherView<T>& teacher, const RowTile<Layout>& at) {
   TileLse<Layout> running[Layout::own];
   for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) {
@@ -64,7 +64,7 @@ __device__ void teacher_lse(T (&lse)[Layout::own], PairTiles<Layout, 1>& tiles,
 
 // t = the teacher's attention in a tile, 0 where it is not seen; adds to the sums of the rows.
 template <class Layout, class T>
-__device__ void teacher_tile(Scores<Layout>& t, RowSums<Layout>& sums, PairTiles<Layout, 1>& tiles,
+__device__ void teacher_tile(Scores<Layout>& t, RowSums<Layout>& sums, ScoreTiles<Layout, 1>& tiles,
                              const TeacherView<T>& teacher, const RowTile<Layout>& at, int64_t key0,
                              const T (&lse)[Layout::own]) {
   const bool has_map = teacher.map != nullptr;
@@ -93,7 +93,7 @@ template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
     summarize_kernel(T* tau, T* t_log_t, T* t_square, TeacherView<T> teacher, Widths widths,
                      int64_t heads, int64_t H, int64_t K) {
-  PairTiles<Layout, 1> tiles(dynamic_shared<T>());
+  ScoreTiles<Layout, 1> tiles(dynamic_shared<T>());
   T* const shown = tiles.moved();  // the keys' tile, once the scores are made
   const auto at = last_tiles_first<Layout>(widths, heads, H);
   const int64_t own = threadIdx.x / kParts<Layout>, rows = widths.rows;
@@ -132,7 +132,7 @@ void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibil
     dispatch_scores<T>({teacher.q}, [&]<class Layout>() {
       launch("summarize_teacher", summarize_kernel<Layout>,
              dim3(blocks_for(B * H * tiles_of<Layout>(rows), 1)), dim3(Layout::threads),
-             tile_bytes<Layout>(PairTiles<Layout, 1>::count), summary.tau.data<T>(),
+             tile_bytes<Layout>(ScoreTiles<Layout, 1>::count), summary.tau.data<T>(),
              summary.t_log_t.data<T>(), summary.t_square.data<T>(), TeacherView<T>(teacher, rows),
              widths.get(), B * H, H, K);
     });

@@ -61,8 +61,8 @@ struct SplitNumber {
   }
 };
 
-// c += a b as multiply_add() does it, of f32 numbers: the product of two lower parts would be lost
-// in rounding.
+// c += a b as multiply_add() does it, of f32 numbers. The product of two lower parts, 2^-20 of the
+// whole at most, is left out.
 __device__ inline void multiply_add(float (&c)[4], const SplitNumber (&a)[4],
                                     const SplitNumber (&b)[2]) {
   float a_high[4], a_low[4];

@@ -47,7 +47,7 @@ __device__ inline void load_tile(T* tile, const S* from, int64_t step, int64_t c
 
 // On CUDA cores: 16 threads across and rows / Own rows of them. A thread's rows lie rows / Own
 // apart: then the two rows that a warp reads at a time lie in different banks. Rows of a tile are
-// one packet longer than they need be, for the same reason.
+// one pack longer than they need be, for the same reason.
 template <class Number, int D, int Own, int Rows = sizeof(Number) == 4 ? 64 : 32>
 struct PlainTile {
   using T = Number;
@@ -61,9 +61,7 @@ struct PlainTile {
   __device__ static int tx() { return int(threadIdx.x) % kAcross; }
   __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * apart; }
   __device__ static int key(int n) { return tx() + n * kAcross; }
-  __device__ static int column(int c) {
-    return (c / packet * kAcross + tx()) * packet + c % packet;
-  }
+  __device__ static int column(int c) { return (c / pack * kAcross + tx()) * pack + c % pack; }
   __device__ static T rounded(T x) { return x; }
 
   // scores += x y^T of the thread's rows of x and keys of y, both tiles [rows, D], of which only
@@ -100,12 +98,12 @@ struct PlainTile {
 #pragma unroll
       for (int e = 0; e < n; ++e) {
 #pragma unroll
-        for (int c = 0; c < columns; c += packet) {
-          const auto other = load_pack<packet>(y + (k + e) * step + column(c));
+        for (int c = 0; c < columns; c += pack) {
+          const auto other = load_pack<pack>(y + (k + e) * step + column(c));
 #pragma unroll
           for (int i = 0; i < own; ++i) {
 #pragma unroll
-            for (int j = 0; j < packet; ++j) sums[i][c + j] += mine[i].v[e] * other.v[j];
+            for (int j = 0; j < pack; ++j) sums[i][c + j] += mine[i].v[e] * other.v[j];
           }
         }
       }
@@ -113,7 +111,7 @@ struct PlainTile {
   }
 
  private:
-  static constexpr int packet = columns < kWide<T> ? columns : kWide<T>;
+  static constexpr int pack = columns < kWide<T> ? columns : kWide<T>;
 
   // Only the thread's half of a warp reads them again.
   __device__ static void store(T* room, const T (&scores)[own][keys]) {
@@ -205,14 +203,24 @@ __device__ inline T reduce_across(T value, Op op) {
   return value;
 }
 
-// scores = x y^T of two tiles [rows, D].
-template <class Layout, class T = typename Layout::T>
-__device__ inline void make_scores(T (&scores)[Layout::own][Layout::keys], const T* x, const T* y) {
+// What a thread holds of a tile of scores: [its rows][its keys].
+template <class Layout>
+using Scores = typename Layout::T[Layout::own][Layout::keys];
+
+// f(i, n, score) for each that the thread holds.
+template <class Layout, class F>
+__device__ inline void each_score(Scores<Layout>& x, F&& f) {
 #pragma unroll
   for (int i = 0; i < Layout::own; ++i) {
 #pragma unroll
-    for (int n = 0; n < Layout::keys; ++n) scores[i][n] = 0;
+    for (int n = 0; n < Layout::keys; ++n) f(i, n, x[i][n]);
   }
+}
+
+// scores = x y^T of two tiles [rows, D].
+template <class Layout, class T = typename Layout::T>
+__device__ inline void make_scores(Scores<Layout>& scores, const T* x, const T* y) {
+  each_score<Layout>(scores, [](int, int, T& s) { s = 0; });
   Layout::add_scores(scores, x, y, Layout::size);
 }
 

@@ -12,6 +12,9 @@ namespace {
 
 constexpr Dtype kHalves[] = {Dtype::bf16, Dtype::f16};
 
+// Of two sequences of 37 rows: padded, and causal.
+const Visibility kSeen[] = {{false, Tensor::from(std::vector<int64_t>{37, 20}, {2})}, {true, {}}};
+
 Tensor rounded(const Tensor& x, Dtype half) { return x.to(half).to(Dtype::f64); }
 
 struct Outcome {
@@ -149,10 +152,7 @@ TEST_CASE("half compute: conv2d, with every kind of border, multiplies rounded i
 
 TEST_CASE("half compute: the scores of prob_loss are those of rounded inputs") {
   const Shape shape{2, 3, 37, 16};
-  Visibility see;
-  for (bool causal : {false, true}) {
-    see.causal = causal;
-    see.lengths = causal ? Tensor() : Tensor::from(std::vector<int64_t>{37, 20}, {2});
+  for (const Visibility& see : kSeen) {
     for (Dtype half : kHalves) {
       // The teacher is in 16 bits already, and as it is in f64.
       const Tensor theirs = normal(shape, 3).to(half), keys = normal(shape, 4).to(half);
@@ -168,10 +168,7 @@ TEST_CASE("half compute: the scores of prob_loss are those of rounded inputs") {
 
 TEST_CASE("half compute: flash_attention rounds queries, keys and values, padded or not") {
   const Shape shape{2, 3, 37, 16};
-  Visibility see;
-  for (bool causal : {false, true}) {
-    see.causal = causal;
-    see.lengths = causal ? Tensor() : Tensor::from(std::vector<int64_t>{37, 20}, {2});
+  for (const Visibility& see : kSeen) {
     for (Dtype half : kHalves) {
       check_rounding(half, [&](const auto& x) { return flash_attention(x[0], x[1], x[2], see); },
                      {normal(shape, 1), normal(shape, 2), normal(shape, 3)}, {2, 37, 48});

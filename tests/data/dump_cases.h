@@ -188,56 +188,49 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
          std::memcmp(a.raw(), b.raw(), size_t(a.numel()) * item_size(a.dtype())) == 0;
 }
 
+// Calls f(name, a's, b's, whether the dump's type is theirs) for the tensors of two batches of as
+// many layers.
+template <class F>
+void each_pair(const data::DumpBatch& a, const data::DumpBatch& b, F f) {
+  for (size_t l = 0; l < a.layers.size(); ++l) {
+    const data::DumpLayer &x = a.layers[l], &y = b.layers[l];
+    f("attention", x.attention, y.attention, true);
+    f("query", x.query, y.query, true);
+    f("key", x.key, y.key, true);
+    f("tau", x.pooled.tau, y.pooled.tau, true);
+    f("t_log_t", x.pooled.t_log_t, y.pooled.t_log_t, false);
+    f("t_square", x.pooled.t_square, y.pooled.t_square, false);
+    f("context", x.context, y.context, true);
+    f("output", x.output, y.output, true);
+  }
+  f("logits", a.logits, b.logits, true);
+  f("ids", a.logit_ids, b.logit_ids, false);
+  f("lse", a.lse, b.lse, false);
+  f("classes", a.classes, b.classes, false);
+  f("tokens", a.tokens, b.tokens, false);
+  f("lengths", a.lengths, b.lengths, false);
+}
+
 // What differs between a batch read and the one given; empty when nothing does.
 inline std::string batch_differences(const data::DumpSpec& s, const data::DumpBatch& read,
                                      const data::DumpBatch& given) {
   std::string text;
-  auto compare = [&](bool same, const char* name) {
-    if (!same) text += std::string(name) + " ";
-  };
-  for (size_t l = 0; l < read.layers.size(); ++l) {
-    const data::DumpLayer &a = read.layers[l], &b = given.layers[l];
-    compare(same_floats(a.attention, b.attention, s.dtype), "attention");
-    compare(same_floats(a.query, b.query, s.dtype), "query");
-    compare(same_floats(a.key, b.key, s.dtype), "key");
-    compare(same_floats(a.pooled.tau, b.pooled.tau, s.dtype), "tau");
-    compare(same_bytes(a.pooled.t_log_t, b.pooled.t_log_t), "t_log_t");
-    compare(same_bytes(a.pooled.t_square, b.pooled.t_square), "t_square");
-    compare(same_floats(a.context, b.context, s.dtype), "context");
-    compare(same_floats(a.output, b.output, s.dtype), "output");
-  }
-  compare(same_floats(read.logits, given.logits, s.dtype), "logits");
-  compare(same_bytes(read.logit_ids, given.logit_ids), "ids");
-  compare(same_bytes(read.lse, given.lse), "lse");
-  compare(same_bytes(read.tokens, given.tokens), "tokens");
-  compare(same_bytes(read.lengths, given.lengths), "lengths");
-  compare(read.windows == given.windows, "windows");
-  return text;
+  each_pair(read, given,
+            [&](const std::string& name, const Tensor& a, const Tensor& b, bool typed) {
+              if (!(typed ? same_floats(a, b, s.dtype) : same_bytes(a, b))) text += name + " ";
+            });
+  return text + (read.windows == given.windows ? "" : "windows ");
 }
 
-// What differs between a batch read as it is stored and the same one in f32.
+// What differs between a batch read as it is stored and the same one in f32, which maps always are.
 inline std::string stored_differences(const data::DumpSpec& s, const data::DumpBatch& stored,
                                       const data::DumpBatch& widened) {
   std::string text;
-  auto compare = [&](bool same, const char* name) {
-    if (!same) text += std::string(name) + " ";
-  };
-  for (size_t l = 0; l < widened.layers.size(); ++l) {
-    const data::DumpLayer &a = stored.layers[l], &b = widened.layers[l];
-    compare(same_bytes(a.attention, b.attention), "attention");
-    compare(same_stored(a.query, b.query, s.dtype), "query");
-    compare(same_stored(a.key, b.key, s.dtype), "key");
-    compare(same_stored(a.pooled.tau, b.pooled.tau, s.dtype), "tau");
-    compare(same_bytes(a.pooled.t_log_t, b.pooled.t_log_t), "t_log_t");
-    compare(same_bytes(a.pooled.t_square, b.pooled.t_square), "t_square");
-    compare(same_stored(a.context, b.context, s.dtype), "context");
-    compare(same_stored(a.output, b.output, s.dtype), "output");
-  }
-  compare(same_stored(stored.logits, widened.logits, s.dtype), "logits");
-  compare(same_bytes(stored.logit_ids, widened.logit_ids), "ids");
-  compare(same_bytes(stored.lse, widened.lse), "lse");
-  compare(same_bytes(stored.classes, widened.classes), "classes");
-  compare(same_bytes(stored.lengths, widened.lengths), "lengths");
+  each_pair(stored, widened,
+            [&](const std::string& name, const Tensor& a, const Tensor& b, bool typed) {
+              const bool kept = typed && name != "attention";
+              if (!(kept ? same_stored(a, b, s.dtype) : same_bytes(a, b))) text += name + " ";
+            });
   return text;
 }
 

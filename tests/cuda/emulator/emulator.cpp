@@ -14,7 +14,7 @@
 
 namespace emulator {
 namespace {
-constexpr size_t kUnasked = 48 * 1024;     // dynamic shared memory that no kernel need ask for
+constexpr size_t kUnasked = 48 * 1024;      // dynamic shared memory that no kernel need ask for
 constexpr size_t kMostShared = 227 * 1024;  // of a block of the device that is emulated
 constexpr size_t kBand = 1024;              // behind it, where nothing may be written
 }  // namespace
