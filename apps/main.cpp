@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "apps/program.h"
-#include "apps/signal_thread.h"
+#include "apps/cli/program.h"
+#include "apps/cli/stop_signals.h"
 
 int main(int count, char** words) {
-  brine::keep_signals_aside();
+  brine::start_signal_thread();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` fails its write instead
   return brine::run_program(std::vector<std::string>(words + (count > 0), words + count));
 }

@@ -3,7 +3,7 @@
 
 #include "autograd/compute_type.h"
 #include "autograd/ops_sparse.h"
-#include "tensor/kernels_sparse.h"
+#include "tensor/kernels/kernels_sparse.h"
 
 namespace brine {
 

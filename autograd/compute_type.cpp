@@ -2,7 +2,7 @@
 #include "autograd/compute_type.h"
 
 #include "tensor/error.h"
-#include "tensor/kernels_decoding.h"
+#include "tensor/kernels/kernels_decoding.h"
 
 namespace brine {
 namespace {

@@ -14,7 +14,7 @@ namespace brine {
 // is rounded. f64 is never touched.
 //
 // f16 ends at 65504 and loses what is below 2^-24: gradients have to be scaled to fit between
-// (distill/loss_scale.h).
+// (distill/losses/loss_scale.h).
 class ComputeType {
  public:
   explicit ComputeType(Dtype type);  // f32, bf16 or f16; throws for others

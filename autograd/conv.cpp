@@ -2,7 +2,7 @@
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "autograd/ops_conv.h"
-#include "tensor/cost_meter.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 namespace {

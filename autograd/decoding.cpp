@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "autograd/ops_decoding.h"
-#include "tensor/kernels_performer.h"
+#include "tensor/kernels/kernels_performer.h"
 
 namespace brine {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
-#include "tensor/cost_meter.h"
 #include "tensor/csr.h"
-#include "tensor/kernels_attention.h"
+#include "tensor/kernels/kernels_attention.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 

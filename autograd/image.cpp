@@ -1,7 +1,7 @@
 // Heads as the channels of an image, and back.
 #include "autograd/ops_performer.h"
 #include "tensor/csr.h"
-#include "tensor/kernels_performer.h"
+#include "tensor/kernels/kernels_performer.h"
 
 namespace brine {
 

@@ -1,7 +1,7 @@
 // Products: batched matmul and the linear layer.
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
-#include "tensor/cost_meter.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 namespace {

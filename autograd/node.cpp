@@ -4,8 +4,8 @@
 #include <atomic>
 #include <queue>
 
-#include "tensor/cost_meter.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 namespace {

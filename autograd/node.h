@@ -41,7 +41,7 @@ struct Node {
   Dtype dtype = Dtype::f32;
   Device device;
   Tensor grad;                 // of a leaf: kept, and added to by the next backward()
-  const char* component = "";  // where its cost is booked (tensor/cost_meter.h)
+  const char* component = "";  // where its cost is booked (tensor/meter/cost_meter.h)
   bool is_leaf = false;
   bool queued = false;                             // waits in the heap of a running backward()
   std::vector<std::pair<Tensor, uint64_t>> saved;  // tensors the lambda reads, and their versions

@@ -8,7 +8,7 @@
 #include "autograd/ops_conv.h"
 #include "autograd/ops_performer.h"
 #include "autograd/ops_sparse.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 namespace brine {
 

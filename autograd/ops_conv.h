@@ -2,12 +2,12 @@
 #pragma once
 
 #include "autograd/node.h"
-#include "tensor/kernels_conv.h"
+#include "tensor/kernels/kernels_conv.h"
 
 namespace brine {
 
 // x [B, R', W, C] with the rows around it that the convolution reads, w [O, C, kT, kW], b [O] or
-// undefined -> [B, before + R + after, W, O]. See tensor/kernels_conv.h for the geometry.
+// undefined -> [B, before + R + after, W, O]. See tensor/kernels/kernels_conv.h for the geometry.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convolution& conf = {});
 
 // x [B, R, W, C] -> [B, before + T + after, K, C], the nearest row and column.

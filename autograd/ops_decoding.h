@@ -3,7 +3,7 @@
 #pragma once
 
 #include "autograd/node.h"
-#include "tensor/kernels_decoding.h"
+#include "tensor/kernels/kernels_decoding.h"
 
 namespace brine {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "autograd/node.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 namespace brine {
 

@@ -1,8 +1,8 @@
 // Scores of columns: the Performer's prior, their softmax, and skipped rows.
 #include "autograd/ops_performer.h"
-#include "tensor/cost_meter.h"
 #include "tensor/csr.h"
-#include "tensor/kernels_performer.h"
+#include "tensor/kernels/kernels_performer.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "autograd/compute_type.h"
 #include "autograd/ops_sparse.h"
-#include "tensor/cost_meter.h"
-#include "tensor/kernels_sparse.h"
+#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 namespace {

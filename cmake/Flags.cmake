@@ -12,7 +12,7 @@ brine_options(-Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
               $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> -fopenmp -march=${BRINE_ARCH})
 # GCC 12's own AVX-512 headers trip these two wherever Eigen is inlined (its bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/nn/random_features.cpp PROPERTIES COMPILE_OPTIONS
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/nn/layers/random_features.cpp PROPERTIES COMPILE_OPTIONS
                               "-Wno-uninitialized;-Wno-maybe-uninitialized")
 endif()
 if(BRINE_WERROR)

@@ -27,7 +27,7 @@ function(brine_folder name)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cpp)
   list(REMOVE_ITEM sources ${CMAKE_SOURCE_DIR}/${folder}/main.cpp
-       ${CMAKE_SOURCE_DIR}/${folder}/no_cuda.cpp ${CMAKE_SOURCE_DIR}/${folder}/no_cudnn.cpp)
+       ${CMAKE_SOURCE_DIR}/tensor/device/no_cuda.cpp ${CMAKE_SOURCE_DIR}/tensor/device/no_cudnn.cpp)
   # Those two are linked by choice, below.
   if(arg_WITHOUT)
     list(FILTER sources EXCLUDE REGEX "/${arg_WITHOUT}/")
@@ -64,7 +64,7 @@ function(brine_link target)
 endfunction()
 
 if(BRINE_DISPATCH)
-  file(GLOB avx512_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cpu/*.cpp)
+  file(GLOB_RECURSE avx512_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cpu/*.cpp)
   list(FILTER avx512_sources EXCLUDE REGEX "onednn")
   add_library(tensor_avx512 OBJECT ${avx512_sources})
   target_link_libraries(tensor_avx512 PUBLIC brine_flags DNNL::dnnl OpenMP::OpenMP_CXX)
@@ -74,17 +74,18 @@ if(BRINE_DISPATCH)
   target_compile_definitions(tensor_avx512 PRIVATE BRINE_CPU=cpu_avx512 BRINE_AVX512=1)
 endif()
 
-# The CUDA backend (tensor/accelerator.h) has three providers: of these every program links one.
+# The CUDA backend (tensor/device/accelerator.h) has three providers: of these every program links one.
 #   tensor_no_cuda   throws
-#   tensor_cuda      tensor/cuda/*.cu by nvcc
+#   tensor_cuda      tensor/cuda/**.cu by nvcc
 #   tensor_emulated  the same sources by the host's compiler against tests/cuda/emulator (tests)
-add_library(tensor_no_cuda OBJECT ${CMAKE_SOURCE_DIR}/tensor/no_cuda.cpp)
+add_library(tensor_no_cuda OBJECT ${CMAKE_SOURCE_DIR}/tensor/device/no_cuda.cpp)
 target_link_libraries(tensor_no_cuda PUBLIC brine_flags)
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/*.cu)
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/*.cu)
+list(FILTER cuda_sources EXCLUDE REGEX "/(loader|cudnn)/")
 set(brine_cuda tensor_no_cuda)
 if(BRINE_CUDA)
   file(GLOB loader_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/loader/*.cu)
-  set(cudnn_sources ${CMAKE_SOURCE_DIR}/tensor/no_cudnn.cpp)
+  set(cudnn_sources ${CMAKE_SOURCE_DIR}/tensor/device/no_cudnn.cpp)
   if(BRINE_CUDNN_INCLUDE)
     file(GLOB cudnn_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/cudnn/*.cu)
   endif()
@@ -152,7 +153,8 @@ function(brine_tests)
   if(arg_NAME)
     set(folder ${arg_NAME})
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${source_folder}/*.cpp)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${source_folder}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/(emulator|driver|libfuzzer)/")
   if(NOT sources)
     return()
   endif()
@@ -181,13 +183,13 @@ function(brine_tests)
   set_tests_properties(${tests} PROPERTIES TIMEOUT 1200 ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
 
-# The program of tests/fuzz/ under libFuzzer, with those folders and the two files above them that
-# read what comes from outside: not all of the program, so that it builds in minutes.
+# The program of tests/fuzz/ under libFuzzer, with those folders and the one file above them that
+# reads what comes from outside: not all of the program, so that it builds in minutes.
 function(brine_fuzzer)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/*.cpp)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   add_executable(fuzz_inputs EXCLUDE_FROM_ALL ${sources} ${CMAKE_SOURCE_DIR}/tests/fuzz/libfuzzer/main.cpp
-                 ${CMAKE_SOURCE_DIR}/apps/config_file.cpp ${CMAKE_SOURCE_DIR}/distill/checkpoint.cpp)
+                 ${CMAKE_SOURCE_DIR}/apps/cli/config_file.cpp)
   brine_link(fuzz_inputs ${ARGN})
   target_link_libraries(fuzz_inputs PRIVATE tomlplusplus::tomlplusplus)
   target_link_options(fuzz_inputs PRIVATE -fsanitize=fuzzer)

@@ -5,11 +5,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "data/safetensors.h"
-#include "distill/checkpoint.h"
-#include "distill/model_io.h"
-#include "distill/signals.h"
-#include "tensor/json.h"
+#include "data/checkpoint/checkpoint.h"
+#include "data/io/json.h"
+#include "data/safetensors/safetensors.h"
+#include "nn/io/model_io.h"
 
 namespace brine::distill {
 namespace {
@@ -52,11 +51,11 @@ Values in_order(const LossTerms& terms) {
   return out;
 }
 
-CheckpointFile text_file(const std::string& name, std::string text) {
+data::CheckpointFile text_file(const std::string& name, std::string text) {
   return {name, [text = std::move(text)](const data::ByteSink& sink) { sink(text); }};
 }
 
-CheckpointFile tensor_file(const std::string& name, std::vector<data::NamedTensor> tensors) {
+data::CheckpointFile tensor_file(const std::string& name, std::vector<data::NamedTensor> tensors) {
   return {name, [tensors = std::move(tensors)](const data::ByteSink& sink) {
             data::write_safetensors(sink, tensors);
           }};
@@ -64,7 +63,7 @@ CheckpointFile tensor_file(const std::string& name, std::vector<data::NamedTenso
 
 }  // namespace
 
-void TrainerConfig::describe(nn::Schema& s) {
+void TrainerConfig::describe(data::Schema& s) {
   s.field("steps", steps, "Optimizer steps", {.min = 1});
   s.field(
       "max_seconds", max_seconds,
@@ -161,11 +160,12 @@ void Trainer::plan_ahead(int64_t step) {
 }
 
 TrainOutcome Trainer::run(RunLog& log) {
-  StopSignals signals;
+  std::string why;  // the run is asked to stop
+  auto stopped = [&] { return parts_.stop && !(why = parts_.stop()).empty(); };
   plan_ahead(step_);
   TrainOutcome out;
   out.steps = step_;
-  while (!finished() && !signals.requested()) {
+  while (!finished() && !stopped()) {
     double start = parts_.seconds();
     int64_t before = tokens_;
     std::string skipped;
@@ -188,8 +188,8 @@ TrainOutcome Trainer::run(RunLog& log) {
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
     if (config_.save_every && step_ % config_.save_every == 0) save(log);
   }
-  out.interrupted = signals.requested() && !finished();
-  if (out.interrupted) log.event(join(signals.name(), ": saving at step ", step_));
+  out.interrupted = !why.empty() && !finished();
+  if (out.interrupted) log.event(join(why, ": saving at step ", step_));
   if (saved_step_ != step_) save(log);
   if (!out.interrupted) evaluate_now(log);
   out.steps = step_;
@@ -211,7 +211,7 @@ void Trainer::evaluate_now(RunLog& log) {
 }
 
 void Trainer::save(RunLog& log) {
-  nn::Json state = {
+  data::Json state = {
       {"step", step_},
       {"tokens", tokens_},
       {"seconds", seconds_},
@@ -224,12 +224,13 @@ void Trainer::save(RunLog& log) {
   std::vector<data::NamedTensor> moments = moments_of(parts_.store, optimizer_);
   for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
   try {
-    save_checkpoint(parts_.run_dir, step_,
-                    {text_file("config.json", config_text(parts_.config, parts_.tokenizer)),
-                     tensor_file("model.safetensors", tensors_of(parts_.model)),
-                     tensor_file("optimizer.safetensors", std::move(moments)),
-                     text_file("trainer.json", json_text(state, 2) + "\n")},
-                    int(config_.keep));
+    data::save_checkpoint(
+        parts_.run_dir, step_,
+        {text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
+         tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
+         tensor_file("optimizer.safetensors", std::move(moments)),
+         text_file("trainer.json", json_text(state, 2) + "\n")},
+        int(config_.keep));
   } catch (const data::DurabilityUncertain& e) {
     log.event(e.what());  // the checkpoint stands; only a power cut could undo it
   }
@@ -237,14 +238,14 @@ void Trainer::save(RunLog& log) {
 }
 
 std::vector<std::string> Trainer::resume() {
-  LatestCheckpoint latest = latest_good_checkpoint(parts_.run_dir);
+  data::LatestCheckpoint latest = data::latest_good_checkpoint(parts_.run_dir);
   check(latest.good.has_value(), parts_.run_dir, ": no good checkpoint to resume from",
         latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front());
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
-  nn::Json state = parse_ordered_json(data::read_file(file), file);
+  data::Json state = parse_ordered_json(data::read_file(file), file);
   std::vector<std::string> changed =
-      nn::differences(state.at("configuration"), parse_ordered_json(parts_.configuration));
+      data::differences(state.at("configuration"), parse_ordered_json(parts_.configuration));
   if (!changed.empty()) {
     std::string list;
     for (const std::string& line : changed) list += "; " + line;
@@ -256,7 +257,7 @@ std::vector<std::string> Trainer::resume() {
   nn::load_state(parts_.model, tensors, (dir / "model.safetensors").string());
   load_moments(data::Safetensors(dir / "optimizer.safetensors"), parts_.store, optimizer_);
   optimizer_.set_steps(state.at("optimizer_steps"));
-  const nn::Json& r = state.at("random");
+  const data::Json& r = state.at("random");
   random_ = {.seed = r.at("seed"), .stream = r.at("stream"), .counter = r.at("counter")};
   step_ = saved_step_ = state.at("step");
   tokens_ = state.at("tokens");

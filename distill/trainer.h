@@ -5,14 +5,14 @@
 #include <memory>
 #include <string>
 
-#include "data/tokenizer.h"
-#include "distill/evaluate.h"
-#include "distill/log.h"
-#include "distill/loss_scale.h"
-#include "distill/losses.h"
-#include "nn/model_config.h"
-#include "nn/optimizer.h"
-#include "nn/schedule.h"
+#include "data/tokenizer/tokenizer.h"
+#include "distill/evaluation/evaluate.h"
+#include "distill/log/log.h"
+#include "distill/losses/loss_scale.h"
+#include "distill/losses/losses.h"
+#include "nn/models/model_config.h"
+#include "nn/optim/optimizer.h"
+#include "nn/optim/schedule.h"
 
 namespace brine::distill {
 
@@ -30,7 +30,7 @@ struct TrainerConfig {
   nn::OptimizerConfig optimizer;
   nn::ScheduleConfig schedule;
 
-  void describe(nn::Schema& schema);
+  void describe(data::Schema& schema);
 };
 
 // What a run is made of; everything outlives the trainer.
@@ -47,7 +47,8 @@ struct TrainerParts {
   std::string run_dir;
   std::string configuration;  // of the run as JSON, compared on resume
   uint64_t seed = 1;
-  std::function<double()> seconds = {};  // a clock; empty: the machine's steady one
+  std::function<std::string()> stop = {};  // asked before every step: why to stop, empty = go on
+  std::function<double()> seconds = {};    // a clock; empty: the machine's steady one
 };
 
 struct TrainOutcome {
@@ -65,7 +66,7 @@ class Trainer {
   // Loads the newest good checkpoint of the run directory; returns why newer ones were skipped.
   // Throws when there is none, or when the configuration differs, listing the differences.
   std::vector<std::string> resume();
-  // Trains until the steps or the seconds are done or a signal came, saves and returns.
+  // Trains until the steps or the seconds are done or stop() gives a reason, saves and returns.
   TrainOutcome run(RunLog& log);
 
   int64_t step() const { return step_; }

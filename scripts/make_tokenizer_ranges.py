@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes data/tokenizer_ranges.h: what Hugging Face's `tokenizers` (0.23 was used) takes every
+"""Writes data/tokenizer/tokenizer_ranges.h: what Hugging Face's `tokenizers` (0.23 was used) takes every
 character for, found by asking it. Its tables are of several old versions of Unicode, and BERT's ids
 depend on them. Needs tokenizers and, to know what newer versions of Unicode decompose,
 unicodedata2 (18.0 was used).
 
-    scripts/make_tokenizer_ranges.py > data/tokenizer_ranges.h
+    scripts/make_tokenizer_ranges.py > data/tokenizer/tokenizer_ranges.h
 """
 import unicodedata2 as unicode
 from tokenizers import normalizers, pre_tokenizers
@@ -55,7 +55,7 @@ def main():
 
     print("// Which characters Hugging Face's `tokenizers` treats in which way; made by\n"
           "// scripts/make_tokenizer_ranges.py.\n#pragma once\n\n"
-          '#include "data/unicode_ranges.h"\n\nnamespace brine::data {\n\n'
+          '#include "data/tokenizer/unicode_ranges.h"\n\nnamespace brine::data {\n\n'
           "struct CharPair {\n  uint32_t from, to;\n};\n\n// clang-format off")
     write("kRemovedRanges", "CharRange", "Dropped by BERT's cleaning.",
           chosen(lambda c: clean("a" + c + "b") == "ab"))

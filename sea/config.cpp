@@ -3,7 +3,7 @@
 
 namespace brine::sea {
 
-void SeaConfig::describe(nn::Schema& s) {
+void SeaConfig::describe(data::Schema& s) {
   s.field("k", k, "Keys kept per query and head", {.min = 1});
   s.field("columns", K, "Columns of the estimate", {.min = 1});
   s.choice("mode", mode, {"per-query", "per-head", "per-batch", "causal-per-batch"},

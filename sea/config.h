@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "nn/attention.h"
-#include "nn/schema.h"
+#include "data/config/schema.h"
+#include "nn/attention/attention.h"
 #include "tensor/csr.h"
 
 namespace brine::sea {
@@ -37,7 +37,7 @@ struct SeaConfig {
   int64_t max_positions = 0;  // rows of the identity table; 0: as many as the model's positions
   int64_t redraw_interval = 0;
 
-  void describe(nn::Schema& s);
+  void describe(data::Schema& s);
 
   // Throws Error naming the setting when these settings, or this model, cannot be.
   void validate(const nn::AttentionShape& shape) const;

@@ -2,7 +2,7 @@
 // the rows that the decoder's convolutions still read, the last scores, the sum of the values.
 #pragma once
 
-#include "nn/attention.h"
+#include "nn/attention/attention.h"
 #include "sea/estimator.h"
 
 namespace brine::sea {

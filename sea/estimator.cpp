@@ -5,8 +5,8 @@
 #include <cmath>
 #include <optional>
 
-#include "nn/random_features.h"
-#include "tensor/cost_meter.h"
+#include "nn/layers/random_features.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
 namespace {

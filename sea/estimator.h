@@ -5,9 +5,9 @@
 
 #include <vector>
 
-#include "nn/conv.h"
-#include "nn/cost.h"
-#include "nn/layers.h"
+#include "nn/attention/cost.h"
+#include "nn/layers/conv.h"
+#include "nn/layers/layers.h"
 #include "sea/config.h"
 
 namespace brine::sea {

@@ -2,7 +2,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops_decoding.h"
 #include "sea/decode_state.h"
-#include "tensor/kernels_performer.h"
+#include "tensor/kernels/kernels_performer.h"
 
 namespace brine::sea {
 namespace {

@@ -7,7 +7,7 @@
 #include "autograd/ops_sparse.h"
 #include "sea/decode_state.h"
 #include "sea/mask.h"
-#include "tensor/cost_meter.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
 namespace {

@@ -1,7 +1,7 @@
 // SEA as an attention method: estimate, select, attend, mix (method 1 to 3).
 #pragma once
 
-#include "nn/attention.h"
+#include "nn/attention/attention.h"
 #include "sea/config.h"
 #include "sea/estimator.h"
 #include "sea/mask.h"

@@ -1,8 +1,8 @@
 // The checked front of selection and CSR building.
 #include "tensor/csr.h"
 
-#include "tensor/cost_meter.h"
-#include "tensor/kernels_sparse.h"
+#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine {
 namespace {

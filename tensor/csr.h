@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/math.h"
 
 namespace brine {

@@ -1,7 +1,7 @@
 // The checked front of the teacher's summary.
 #include "tensor/teacher.h"
 
-#include "tensor/kernels_sparse.h"
+#include "tensor/kernels/kernels_sparse.h"
 
 namespace brine {
 

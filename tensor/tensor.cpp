@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "tensor/accelerator.h"
-#include "tensor/allocator.h"
-#include "tensor/kernels.h"
+#include "tensor/device/accelerator.h"
+#include "tensor/device/allocator.h"
+#include "tensor/kernels/kernels.h"
 
 namespace brine {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "tensor/device.h"
+#include "tensor/device/device.h"
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/hdf5_file.h"
+#include "data/hdf5/hdf5_file.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "autograd/node.h"
-#include "tensor/allocator.h"
+#include "tensor/device/allocator.h"
 #include "tensor/random.h"
 #include "tensor/tensor.h"
 

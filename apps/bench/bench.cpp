@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "tensor/accelerator.h"
+#include "tensor/device/accelerator.h"
 #include "tensor/parallel.h"
 #include "tensor/random.h"
 #include "tensor/tensor.h"

@@ -2,8 +2,8 @@
 // of softmax over all keys how near its products come to a matrix product.
 #include "apps/bench/bench.h"
 #include "apps/bench/block.h"
-#include "apps/terminal.h"
-#include "tensor/allocator.h"
+#include "apps/cli/terminal.h"
+#include "tensor/device/allocator.h"
 
 namespace brine::bench {
 namespace {

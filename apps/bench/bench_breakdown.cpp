@@ -3,8 +3,8 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/block.h"
-#include "tensor/allocator.h"
-#include "tensor/cost_meter.h"
+#include "tensor/device/allocator.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include "apps/bench/block.h"
 #include "apps/bench/coo.h"
 #include "autograd/ops.h"
-#include "tensor/kernels_sparse.h"
+#include "tensor/kernels/kernels_sparse.h"
 #include "tensor/parallel.h"
 
 namespace brine::bench {

@@ -6,12 +6,12 @@
 #include <numeric>
 
 #include "apps/bench/bench.h"
-#include "apps/terminal.h"
-#include "nn/model_config.h"
-#include "nn/model_state.h"
-#include "tensor/accelerator.h"
-#include "tensor/allocator.h"
-#include "tensor/kernels.h"
+#include "apps/cli/terminal.h"
+#include "nn/models/model_config.h"
+#include "nn/models/model_state.h"
+#include "tensor/device/accelerator.h"
+#include "tensor/device/allocator.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/parallel.h"
 
 namespace brine::bench {
@@ -82,7 +82,7 @@ nn::ModelConfig config_of(const std::string& method, const std::string& decoder,
                 .ffn_dim = quick ? 96 : 3072,
                 .max_position_embeddings = positions};
   config.attention = method;
-  nn::Schema keys = nn::schema_of(config);
+  data::Schema keys = data::schema_of(config);
   for (const auto& [key, value] : std::map<std::string, std::string>{
            {"attention.k", "64"}, {"attention.columns", "64"}, {"attention.decoder", decoder}}) {
     if (keys.find(key)) keys.set_text(key, {value});

@@ -6,11 +6,11 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/step.h"
 #include "autograd/compute_type.h"
-#include "distill/losses.h"
-#include "distill/model_io.h"
-#include "nn/optimizer.h"
-#include "tensor/allocator.h"
-#include "tensor/kernels.h"
+#include "distill/losses/losses.h"
+#include "nn/io/model_io.h"
+#include "nn/optim/optimizer.h"
+#include "tensor/device/allocator.h"
+#include "tensor/kernels/kernels.h"
 
 namespace brine::bench {
 namespace {
@@ -102,10 +102,10 @@ std::vector<BenchRow> bench_decoder() {
   };
   step("decoder, flash: training step", *teacher, teacher_store, nullptr, distill::task_only());
   config.attention = "sea";
-  nn::Schema keys;
+  data::Schema keys;
   config.describe_attention(keys);
   keys.set_all({{"attention", {{"method", "sea"}, {"k", 64}, {"decoder", "lean"}}}});
-  const std::unique_ptr<nn::Model> student = distill::make_student(config, *teacher, 2);
+  const std::unique_ptr<nn::Model> student = nn::make_student(config, *teacher, 2);
   nn::ParameterStore store(*student);
   distill::OnlineTeacher beside(teacher);
   step("decoder, SEA: distillation, teacher beside", *student, store, &beside, {});

@@ -5,10 +5,10 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/step.h"
-#include "distill/losses.h"
-#include "nn/model_config.h"
-#include "nn/optimizer.h"
-#include "tensor/allocator.h"
+#include "distill/losses/losses.h"
+#include "nn/models/model_config.h"
+#include "nn/optim/optimizer.h"
+#include "tensor/device/allocator.h"
 
 namespace brine::bench {
 namespace {
@@ -26,7 +26,7 @@ nn::ModelConfig config_of(const std::string& attention) {
   c.bert.pooler = true;
   c.attention = attention;
   c.set_labels(2);
-  nn::Schema keys;
+  data::Schema keys;
   c.describe_attention(keys);
   if (attention == "sea") {
     keys.set_all({{"attention", {{"method", "sea"}, {"k", 13}, {"mode", "per-batch"}}}});

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "apps/bench/bench.h"
-#include "tensor/cpu/onednn.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/core/onednn.h"
+#include "tensor/kernels/kernels.h"
 
 namespace brine::bench {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/block.h"
-#include "apps/terminal.h"
-#include "tensor/allocator.h"
+#include "apps/cli/terminal.h"
+#include "tensor/device/allocator.h"
 
 namespace brine::bench {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "apps/bench/bench.h"
 #include "autograd/ops.h"
-#include "tensor/kernels_sparse.h"
+#include "tensor/kernels/kernels_sparse.h"
 
 namespace brine::bench {
 namespace {

@@ -5,9 +5,9 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/map_losses.h"
 #include "apps/bench/step.h"
-#include "apps/terminal.h"
-#include "nn/optimizer.h"
-#include "tensor/allocator.h"
+#include "apps/cli/terminal.h"
+#include "nn/optim/optimizer.h"
+#include "tensor/device/allocator.h"
 
 namespace brine::bench {
 namespace {

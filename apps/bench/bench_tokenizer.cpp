@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "apps/bench/bench.h"
-#include "data/corpus.h"
-#include "data/tokenizer.h"
+#include "data/corpus/corpus.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tensor/error.h"
 
 namespace brine::bench {

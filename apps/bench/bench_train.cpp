@@ -3,10 +3,10 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/step.h"
-#include "distill/losses.h"
-#include "distill/model_io.h"
-#include "nn/optimizer.h"
-#include "tensor/allocator.h"
+#include "distill/losses/losses.h"
+#include "nn/io/model_io.h"
+#include "nn/optim/optimizer.h"
+#include "tensor/device/allocator.h"
 
 namespace brine::bench {
 namespace {

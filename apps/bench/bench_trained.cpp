@@ -8,10 +8,10 @@
 #include "apps/bench/block.h"
 #include "apps/bench/coo.h"
 #include "apps/bench/trained_layer.h"
-#include "apps/terminal.h"
+#include "apps/cli/terminal.h"
 #include "autograd/ops.h"
-#include "tensor/allocator.h"
-#include "tensor/kernels_sparse.h"
+#include "tensor/device/allocator.h"
+#include "tensor/kernels/kernels_sparse.h"
 
 namespace brine::bench {
 namespace {

@@ -4,14 +4,14 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
-#include "apps/terminal.h"
+#include "apps/cli/terminal.h"
 
 namespace brine::bench {
 
-Block make_block(const std::string& method, const nn::Json& settings,
+Block make_block(const std::string& method, const data::Json& settings,
                  const nn::AttentionShape& shape) {
   std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
-  nn::Schema keys;
+  data::Schema keys;
   made->describe(keys);
   for (const auto& [key, value] : settings.items()) {
     if (keys.find(key)) keys.set(key, value);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/attention.h"
-#include "nn/parameter_store.h"
+#include "nn/attention/attention.h"
+#include "nn/optim/parameter_store.h"
 
 namespace brine::bench {
 
@@ -20,7 +20,7 @@ struct Block {
 };
 
 // Sets those of the common keys that the method has. Null when it refuses such a model.
-Block make_block(const std::string& method, const nn::Json& settings,
+Block make_block(const std::string& method, const data::Json& settings,
                  const nn::AttentionShape& shape);
 
 // Every registered method in every one of its decoders.

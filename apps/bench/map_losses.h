@@ -2,7 +2,7 @@
 #pragma once
 
 #include "autograd/ops.h"
-#include "distill/losses.h"
+#include "distill/losses/losses.h"
 
 namespace brine::bench {
 

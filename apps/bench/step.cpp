@@ -4,11 +4,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "distill/model_io.h"
-#include "tensor/allocator.h"
-#include "tensor/product_timer.h"
+#include "nn/io/model_io.h"
+#include "tensor/device/allocator.h"
+#include "tensor/device/transfer.h"
+#include "tensor/meter/product_timer.h"
 #include "tensor/random.h"
-#include "tensor/transfer.h"
 
 namespace brine::bench {
 
@@ -60,10 +60,10 @@ Student::Student(int64_t positions) {
   teacher = nn::make_model(config, 1);
   teacher_store = std::make_unique<nn::ParameterStore>(*teacher);
   config.attention = "sea";
-  nn::Schema keys;
+  data::Schema keys;
   config.describe_attention(keys);
   keys.set_all({{"attention", {{"method", "sea"}, {"k", 16}, {"decoder", "lean"}}}});
-  model = distill::make_student(config, *teacher, 2);
+  model = nn::make_student(config, *teacher, 2);
   store = std::make_unique<nn::ParameterStore>(*model);
 }
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "apps/bench/bench.h"
-#include "distill/losses.h"
-#include "nn/model_config.h"
-#include "nn/optimizer.h"
-#include "nn/parameter_store.h"
+#include "distill/losses/losses.h"
+#include "nn/models/model_config.h"
+#include "nn/optim/optimizer.h"
+#include "nn/optim/parameter_store.h"
 
 namespace brine::bench {
 

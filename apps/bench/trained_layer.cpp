@@ -3,18 +3,18 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/file_io.h"
-#include "distill/extend.h"
+#include "data/io/file_io.h"
+#include "nn/io/extend.h"
 
 namespace brine::bench {
 
 std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
                                     int64_t count) {
-  const nn::ModelConfig config = distill::load_config(model);
+  const nn::ModelConfig config = nn::load_config(model);
   check(config.attention == "sea" && config.shape().causal, "bench: trained wants a causal ",
         "student with attention 'sea', ", model, " has '", config.attention, "'");
   const std::vector<int32_t> ids =
-      distill::tokenizer_of(distill::resolve_model(model))->encode(data::read_file(data));
+      nn::tokenizer_of(nn::resolve_model(model))->encode(data::read_file(data));
   check(!ids.empty(), "bench: ", data, " has no tokens");
   std::vector<int32_t> out(static_cast<size_t>(count));
   for (size_t i = 0; i < out.size(); ++i) out[i] = ids[i % ids.size()];
@@ -24,11 +24,11 @@ std::vector<int32_t> student_tokens(const std::string& model, const std::string&
 TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,
                            bool gradients) {
   const int64_t T = int64_t(ids.size());
-  model = distill::load_model(path);
-  if (model.config.shape().max_positions < T) model = distill::extend_positions(model, T);
+  model = nn::load_model(path);
+  if (model.config.shape().max_positions < T) model = nn::extend_positions(model, T);
   if (gradients) model.store->add_gradients();
   nn::Model& net = *model.model;
-  nn::Schema keys;
+  data::Schema keys;
   model.config.method().describe(keys);
   kept = keys.to_json().at("k");
   const nn::ModelCall call{.ids = Tensor::from(ids, {1, T})};

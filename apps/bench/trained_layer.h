@@ -2,7 +2,7 @@
 // whose figures depend on which keys are kept.
 #pragma once
 
-#include "distill/model_io.h"
+#include "nn/io/model_io.h"
 
 namespace brine::bench {
 
@@ -19,7 +19,7 @@ struct TrainedLayer {
     return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = dy, .tap = tap};
   }
 
-  distill::LoadedModel model;
+  nn::LoadedModel model;
   nn::Attention* method = nullptr;
   int64_t kept = 0;            // k, as trained
   std::vector<Tensor> leaves;  // q, k, v [1, H, T, d]

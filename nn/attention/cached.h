@@ -4,7 +4,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops_decoding.h"
-#include "nn/attention.h"
+#include "nn/attention/attention.h"
 
 namespace brine::nn {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "nn/attention/cached.h"
-#include "tensor/cost_meter.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
 namespace {

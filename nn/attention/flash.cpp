@@ -1,6 +1,6 @@
 // Exact softmax attention by tiles: the numbers of dense.cpp without its T x T maps.
 #include "nn/attention/cached.h"
-#include "tensor/cost_meter.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
 namespace {

@@ -6,8 +6,8 @@
 #include "autograd/ops.h"
 #include "autograd/ops_decoding.h"
 #include "autograd/ops_sparse.h"
-#include "nn/attention.h"
-#include "tensor/cost_meter.h"
+#include "nn/attention/attention.h"
+#include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 struct RecentConfig {
   int64_t k = 64;
 
-  void describe(Schema& s) {
+  void describe(data::Schema& s) {
     s.field("k", k, "Most recent (encoder: nearest) keys that a query sees", {.min = 1});
   }
 };

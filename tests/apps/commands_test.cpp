@@ -1,7 +1,7 @@
 // Single commands on the tiny world: what they do with their flags and what they say.
 #include <nlohmann/json.hpp>
 
-#include "data/safetensors.h"
+#include "data/safetensors/safetensors.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {

@@ -1,5 +1,5 @@
 // TOML files: keys, errors with file and line, and a resolved copy that reads back equal.
-#include "apps/config_file.h"
+#include "apps/cli/config_file.h"
 
 #include <nlohmann/json.hpp>
 
@@ -16,7 +16,7 @@ std::string refusal(const std::string& text) {
   Scratch scratch;
   std::string path = scratch.write("c.toml", text);
   Sample sample;
-  nn::Schema schema = nn::schema_of(sample);
+  data::Schema schema = data::schema_of(sample);
   std::string got = message([&] { apply_config_file(schema, path); });
   size_t at = got.find(path);
   return at == 0 ? got.substr(path.size() - 6) : got;
@@ -36,7 +36,7 @@ TEST_CASE("a file sets keys, sections and texts with '#'") {
                                    "k = 8\n"
                                    "method = \"sea\"\n");
   Sample sample;
-  nn::Schema schema = nn::schema_of(sample);
+  data::Schema schema = data::schema_of(sample);
   apply_config_file(schema, path);
   CHECK(sample.rate == 1.0);
   CHECK(sample.name == "a # b");
@@ -87,7 +87,7 @@ TEST_CASE("what is not TOML is refused with file and line") {
 TEST_CASE("a missing file, a directory and a huge file are refused by name") {
   Scratch scratch;
   Sample sample;
-  nn::Schema schema = nn::schema_of(sample);
+  data::Schema schema = data::schema_of(sample);
   auto refused = [&](const std::string& path) {
     std::string got = message([&] { apply_config_file(schema, path); });
     CHECK(got.find(path) == 0);
@@ -107,10 +107,10 @@ TEST_CASE("a resolved copy reads back equal") {
   first.method = "sea";
   first.sea.k = 99;
   first.model.width = 7;
-  nn::Schema written = nn::schema_of(first);
+  data::Schema written = data::schema_of(first);
   std::string path = scratch.write("resolved.toml", "# comment\n" + written.to_toml());
   Sample second;
-  nn::Schema read = nn::schema_of(second);
+  data::Schema read = data::schema_of(second);
   apply_config_file(read, path);
   CHECK(read.to_json() == written.to_json());
   CHECK(second.name == first.name);

@@ -1,12 +1,12 @@
 // Generating: against a pass over the whole prefix for every token, batches against single prompts,
 // stopped and continued.
-#include "apps/generation.h"
+#include "nn/generate/generation.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "data/safetensors.h"
-#include "nn/model_config.h"
+#include "data/safetensors/safetensors.h"
+#include "nn/models/model_config.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
@@ -34,7 +34,7 @@ struct Made {
                   .max_position_embeddings = kPositions,
                   .init_std = 0.4};
     config.attention = attention;
-    nn::Schema keys = nn::schema_of(config);
+    data::Schema keys = data::schema_of(config);
     if (keys.find("attention.k")) keys.set_text("attention.k", {"4"});
     if (keys.find("attention.columns")) keys.set_text("attention.columns", {"12"});
     model = nn::make_model(config, seed);
@@ -45,23 +45,24 @@ struct Made {
 // "<7>" for token 7.
 std::string spell(int32_t id) { return "<" + std::to_string(id) + ">"; }
 
-std::vector<Sequence> generated(Made& m, const GenerationRequest& request,
+std::vector<Sequence> generated(Made& m, const nn::GenerationRequest& request,
                                 const std::vector<Ids>& prompts) {
-  Generation g(*m.model, request, spell);
+  nn::Generation g(*m.model, request, spell);
   g.start(prompts);
   g.run();
   return g.sequences();
 }
 
 // The oracle: every token from a pass over all that came before.
-Ids by_prefix(Made& m, const GenerationRequest& r, Ids ids, uint64_t i) {
+Ids by_prefix(Made& m, const nn::GenerationRequest& r, Ids ids, uint64_t i) {
   NoGrad off;
   for (int64_t n = 0; n < r.tokens && int64_t(ids.size()) < kPositions; ++n) {
     const int64_t T = int64_t(ids.size());
     const Tensor hidden = m.model->hidden({.ids = Tensor::from(ids, {1, T}), .dials = r.dials});
     const Tensor logits = m.model->logits(hidden.slice(1, T - 1, 1).contiguous());
     const RandomSlice random{r.seed, 3 + (i << 32), uint64_t(n)};
-    ids.push_back(sample({logits.data<float>(), size_t(kVocabulary)}, r.how, random.uniform(0)));
+    ids.push_back(
+        nn::sample({logits.data<float>(), size_t(kVocabulary)}, r.how, random.uniform(0)));
   }
   return ids;
 }
@@ -78,9 +79,10 @@ TEST_CASE("generation: the tokens are those of a pass over the whole prefix for 
       if (dials.k && !m.model->attention_traits().sparse) continue;
       if (dials.query_skip > 1 && !m.model->attention_traits().query_skip) continue;
       INFO(std::string(attention) << ", k " << dials.k << ", query_skip " << dials.query_skip);
-      for (const Sampling& how : {Sampling{.temperature = 0}, Sampling{.temperature = 1.3},
-                                  Sampling{.temperature = 2, .top_k = 9, .top_p = 0.8}}) {
-        const GenerationRequest r{
+      for (const nn::Sampling& how :
+           {nn::Sampling{.temperature = 0}, nn::Sampling{.temperature = 1.3},
+            nn::Sampling{.temperature = 2, .top_k = 9, .top_p = 0.8}}) {
+        const nn::GenerationRequest r{
             .tokens = 25, .how = how, .seed = 8, .stop_tokens = {}, .stops = {}, .dials = dials};
         const std::vector<Sequence> out = generated(m, r, kPrompts);
         for (size_t i = 0; i < out.size(); ++i) {
@@ -96,7 +98,7 @@ TEST_CASE("generation: a batch gives what its prompts give alone; ends at stops 
   for (const char* attention : {"flash", "recent", "sea"}) {
     INFO(std::string(attention));
     Made m(attention);
-    GenerationRequest r{
+    nn::GenerationRequest r{
         .tokens = 100, .how = {.temperature = 0}, .stop_tokens = {}, .stops = {}, .dials = {}};
     const std::vector<Sequence> free = generated(m, r, kPrompts);
     for (size_t i = 0; i < free.size(); ++i) {
@@ -134,21 +136,21 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
     Made m(attention);
     test::Scratch scratch;
     const auto file = scratch / "a.state";
-    GenerationRequest r{.tokens = 18,
-                        .how = {.temperature = 1.5},
-                        .seed = 4,
-                        .stop_tokens = {},
-                        .stops = {},
-                        .dials = {}};
+    nn::GenerationRequest r{.tokens = 18,
+                            .how = {.temperature = 1.5},
+                            .seed = 4,
+                            .stop_tokens = {},
+                            .stops = {},
+                            .dials = {}};
     const std::vector<Sequence> whole = generated(m, r, kPrompts);
     r.tokens = 7;
     r.keep_states = true;
-    Generation first(*m.model, r, spell);
+    nn::Generation first(*m.model, r, spell);
     first.start(kPrompts);
     first.run();
     first.save(file, "hash");
     r.tokens = 11;
-    Generation second(*m.model, r, spell);
+    nn::Generation second(*m.model, r, spell);
     second.load(file, "hash", {});
     second.run();
     for (size_t i = 0; i < whole.size(); ++i) CHECK(second.sequences()[i].ids == whole[i].ids);
@@ -156,7 +158,7 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
     // More text behind each: as if all of it had been the prompt.
     r.how.temperature = 0;
     const std::vector<Ids> more = {{3, 4}, {7}, {1, 1, 1}, {50}};
-    Generation third(*m.model, r, spell);
+    nn::Generation third(*m.model, r, spell);
     third.load(file, "hash", more);
     third.run();
     for (size_t i = 0; i < more.size(); ++i) {
@@ -167,17 +169,17 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
     }
 
     auto refusal = [&](const std::string& hash, const std::vector<Ids>& added,
-                       const GenerationRequest& request) {
-      return message([&] { Generation(*m.model, request, spell).load(file, hash, added); });
+                       const nn::GenerationRequest& request) {
+      return message([&] { nn::Generation(*m.model, request, spell).load(file, hash, added); });
     };
     CHECK(contains(refusal("other", {}, r), "a.state: written by a model with other weights"));
     CHECK(contains(refusal("hash", {{1}}, r), "1 prompts for the 4 sequences"));
-    GenerationRequest skipping = r;
+    nn::GenerationRequest skipping = r;
     skipping.dials.query_skip = 2;
     CHECK(contains(refusal("hash", {}, skipping), "decoded with --query-skip 1, now it is 2"));
     CHECK(contains(refusal("hash", {Ids(40, 1), {1}, {1}, {1}}, r), "the model 40 positions"));
     Made other(attention == std::string("flash") ? "sea" : "flash");
-    CHECK(contains(message([&] { Generation(*other.model, r, spell).load(file, "hash", {}); }),
+    CHECK(contains(message([&] { nn::Generation(*other.model, r, spell).load(file, "hash", {}); }),
                    "a.state: layer 0: "));
   }
 }
@@ -214,9 +216,9 @@ TEST_CASE("generation: a state file that disagrees with itself is refused, by na
     INFO(join(fault.attention, ", ", fault.tensor, ": ", fault.refusal));
     Made m(fault.attention);
     test::Scratch scratch;
-    GenerationRequest r{.tokens = 7, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+    nn::GenerationRequest r{.tokens = 7, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
     r.keep_states = true;
-    Generation first(*m.model, r, spell);
+    nn::Generation first(*m.model, r, spell);
     first.start({{5}, {9, 2, 44}});
     first.run();
     first.save(scratch / "good.state", "hash");
@@ -233,13 +235,13 @@ TEST_CASE("generation: a state file that disagrees with itself is refused, by na
     data::StringMap without_checksum = good.metadata();
     CHECK(without_checksum.erase("sha256") == 1);
     data::save_safetensors(scratch / "bad.state", tensors, without_checksum);
-    Generation again(*m.model, r, spell);
+    nn::Generation again(*m.model, r, spell);
     CHECK(contains(message([&] {
                      again.load(scratch / "bad.state", "hash", {});
                      again.run();
                    }),
                    fault.refusal));
-    Generation fine(*m.model, r, spell);
+    nn::Generation fine(*m.model, r, spell);
     fine.load(scratch / "good.state", "hash", {});
     fine.run();
     CHECK(fine.sequences().size() == 2);
@@ -250,14 +252,14 @@ TEST_CASE("generation: a flipped bit in a state file is found; one without a che
   Made m("sea");
   test::Scratch scratch;
   const auto file = scratch / "a.state";
-  GenerationRequest r{.tokens = 3, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+  nn::GenerationRequest r{.tokens = 3, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
   r.keep_states = true;
-  Generation first(*m.model, r, spell);
+  nn::Generation first(*m.model, r, spell);
   first.start({{5}, {9, 2, 44}});
   first.run();
   first.save(file, "hash");
   auto load = [&] {
-    return message([&] { Generation(*m.model, r, spell).load(file, "hash", {}); });
+    return message([&] { nn::Generation(*m.model, r, spell).load(file, "hash", {}); });
   };
   const std::string bytes = data::read_file(file);
   const size_t values = 8 + size_t(uint8_t(bytes[0])) + (size_t(uint8_t(bytes[1])) << 8);
@@ -281,19 +283,20 @@ TEST_CASE("generation: a flipped bit in a state file is found; one without a che
 
 TEST_CASE("generation: more tokens than anybody could ask for end at the positions") {
   Made m("flash");
-  const GenerationRequest r{
+  const nn::GenerationRequest r{
       .tokens = INT64_MAX, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
   CHECK(generated(m, r, {{5, 6}})[0].finish == "positions");
 }
 
 TEST_CASE("generation: what cannot be continued is refused") {
   Made m("sea");
-  const GenerationRequest r{.tokens = 5, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+  const nn::GenerationRequest r{
+      .tokens = 5, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
   CHECK(contains(message([&] { generated(m, r, {{}}); }), "the prompt is empty"));
   CHECK(contains(message([&] { generated(m, r, {}); }), "no prompt"));
   CHECK(contains(message([&] { generated(m, r, {Ids(40, 1)}); }),
                  "the prompt has 40 tokens, the model 40 positions"));
-  GenerationRequest bad = r;
+  nn::GenerationRequest bad = r;
   bad.stops = {""};
   CHECK(contains(message([&] { generated(m, bad, {{1}}); }), "stop text is empty"));
   CHECK(generated(m, r, {Ids(39, 1)})[0].ids.size() == 40);

@@ -1,12 +1,12 @@
 // Every golden file by the code of `brine verify`; a damaged copy must be noticed.
-#include "apps/golden.h"
+#include "apps/shared/golden.h"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
 #include <functional>
 
-#include "data/hdf5_file.h"
+#include "data/hdf5/hdf5_file.h"
 #include "tests/scratch.h"
 
 namespace brine::tests {

@@ -1,16 +1,16 @@
 // What inspect says of every kind of path, its refusals, and a capture against a Tap of our own.
-#include "apps/inspect.h"
+#include "apps/shared/inspect.h"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/capture.h"
-#include "data/dump_writer.h"
-#include "data/hdf5_file.h"
-#include "distill/checkpoint.h"
-#include "distill/model_io.h"
+#include "apps/shared/capture.h"
+#include "data/checkpoint/checkpoint.h"
+#include "data/dump/dump_writer.h"
+#include "data/hdf5/hdf5_file.h"
+#include "nn/io/model_io.h"
 #include "tests/apps/helpers.h"
 #include "tests/scratch.h"
 
@@ -28,7 +28,7 @@ nn::ModelConfig tiny_config(const std::string& attention) {
                 .ffn_dim = 20,
                 .max_position_embeddings = 37};
   config.attention = attention;
-  nn::Schema keys;
+  data::Schema keys;
   config.describe_attention(keys);
   if (!nn::is_full_attention(attention)) keys.set("attention.k", 5);
   if (attention == "sea") keys.set("attention.columns", 16);
@@ -38,7 +38,7 @@ nn::ModelConfig tiny_config(const std::string& attention) {
 std::string write_model(const fs::path& dir, const std::string& attention) {
   nn::ModelConfig config = tiny_config(attention);
   auto model = nn::make_model(config, 3);
-  distill::export_model(config, *model, nullptr, dir.string());
+  nn::export_model(config, *model, nullptr, dir.string());
   return dir.string();
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("inspect tells a model with its settings, groups and tensors") {
     CAPTURE(std::string(part));
     CHECK(contains(text, part));
   }
-  CHECK(contains(text, distill::load_model(path).hash()));
+  CHECK(contains(text, nn::load_model(path).hash()));
   CHECK_FALSE(contains(text, "fc1.weight"));
   CHECK(
       contains(inspect(path, {.tensors = true}), "model.decoder.layers.1.fc1.weight f32 [20, 12]"));
@@ -110,13 +110,13 @@ TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
   Scratch scratch;
   std::string model = write_model(scratch / "model", "dense"), run = (scratch / "run").string();
   fs::create_directories(run);
-  std::vector<distill::CheckpointFile> files;
+  std::vector<data::CheckpointFile> files;
   for (const char* name : {"config.json", "model.safetensors"}) {
     files.push_back(
         {name, [text = read_all(model + "/" + name)](const data::ByteSink& sink) { sink(text); }});
   }
-  distill::save_checkpoint(run, 5, files, 0);
-  distill::save_checkpoint(run, 7, files, 0);
+  data::save_checkpoint(run, 5, files, 0);
+  data::save_checkpoint(run, 7, files, 0);
   data::write_file_atomic(run + "/log.jsonl",
                           "{\"type\": \"step\", \"step\": 7, \"loss\": 1.5}\n"
                           "{\"type\": \"evaluation\", \"step\": 7, \"valid_perplexity\": 9.25}\n");
@@ -127,7 +127,7 @@ TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
     CAPTURE(std::string(part));
     CHECK(contains(text, part));
   }
-  std::string newest = distill::checkpoint_path(run, 7).string();
+  std::string newest = data::checkpoint_path(run, 7).string();
   CHECK(contains(inspect(newest), "checkpoint of step 7 by brine"));
   std::string damaged = read_all(newest + "/model.safetensors");
   damaged.back() = char(damaged.back() ^ 1);
@@ -203,7 +203,7 @@ TEST_CASE("a capture holds exactly what a Tap shows, for every registered method
   for (int i = 0; i < 23; ++i) ids.push_back(i * 7 % 40);
   for (const auto& [name, factory] : nn::attention_methods()) {
     CAPTURE(name);
-    distill::LoadedModel m = distill::load_model(write_model(scratch / name, name));
+    nn::LoadedModel m = nn::load_model(write_model(scratch / name, name));
     std::string out = (scratch / (name + ".h5")).string();
     capture(m, {.ids = ids, .dials = {}, .model = m.directory}, out);
     Keep keep;
@@ -279,7 +279,7 @@ TEST_CASE("a capture of an encoder's text has the tokens that its tokenizer puts
                  .max_position_embeddings = 16};
   auto model = nn::make_model(config, 3);
   fs::path dir = scratch / "encoder";
-  distill::export_model(config, *model, nullptr, dir.string());
+  nn::export_model(config, *model, nullptr, dir.string());
   std::ofstream(dir / "vocab.txt") << "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n";
   std::string out = (scratch / "out.h5").string();
   Finished run = run_brine("inspect " + dir.string() + " --capture " + out + " --text 'b a c'");

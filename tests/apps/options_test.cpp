@@ -1,5 +1,5 @@
 // Flags: names, types, precedence over files, refusals.
-#include "apps/options.h"
+#include "apps/cli/options.h"
 
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@ using namespace brine::tests;
 namespace {
 
 Invocation apply(Sample& sample, const std::vector<std::string>& words) {
-  nn::Schema schema = nn::schema_of(sample);
+  data::Schema schema = data::schema_of(sample);
   return apply_options("brine sample", "A sample", schema, words);
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("help names every flag, its range and its default, and checks nothing"
 
 TEST_CASE("the words before the subcommand belong to it too") {
   SampleModel model;
-  nn::Schema everywhere = nn::schema_of(model);
+  data::Schema everywhere = data::schema_of(model);
   Split split = split_command_line(everywhere, {"--width", "3", "train", "--x", "eval", "y"});
   CHECK(split.subcommand == "train");
   CHECK(split.rest == std::vector<std::string>{"--width", "3", "--x", "eval", "y"});

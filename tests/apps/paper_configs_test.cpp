@@ -3,15 +3,15 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "apps/config_file.h"
-#include "apps/program.h"
+#include "apps/cli/config_file.h"
+#include "apps/cli/program.h"
 #include "tests/apps/helpers.h"
 
 namespace brine::tests {
 namespace {
 
 namespace fs = std::filesystem;
-using nn::Json;
+using data::Json;
 
 std::vector<fs::path> config_files() {
   std::vector<fs::path> out;
@@ -34,7 +34,7 @@ Json read_config(const fs::path& path) {
   for (const Subcommand& command : subcommands()) {
     if (command.name != name) continue;
     CommandBody body = command.make();
-    nn::Schema keys;
+    data::Schema keys;
     body.describe(keys);
     apply_config_file(keys, path.string());
     return keys.to_json();

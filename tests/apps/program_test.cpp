@@ -1,5 +1,5 @@
 // The program as a process: exit status, one line of error, version, help, and its docs page.
-#include "apps/program.h"
+#include "apps/cli/program.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -86,7 +86,7 @@ TEST_CASE("the kept configuration is what --config reads") {
   first.name = "kept # copy";
   Everywhere everywhere;
   everywhere.seed = 7;
-  nn::Schema keys = nn::schema_of(first);
+  data::Schema keys = data::schema_of(first);
   everywhere.describe(keys);
   keep_configuration({.command = "sample", .keys = keys}, scratch.path().string());
   std::string text = read_all(scratch / "config.toml");

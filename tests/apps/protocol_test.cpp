@@ -1,11 +1,11 @@
 // The named protocols of `brine eval`: what they print, and that they cut the text as they say.
-#include "apps/protocol.h"
+#include "distill/evaluation/protocol.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "data/corpus.h"
-#include "distill/model_io.h"
+#include "data/corpus/corpus.h"
+#include "nn/io/model_io.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {
@@ -71,12 +71,12 @@ TEST_CASE(
   const auto tokenizer = data::load_tokenizer(w.path("bos"));
   const int32_t bos = *tokenizer->id_of("</s>");
   auto tokens_of = [&](const std::string& name) {
-    return make_protocol(
+    return distill::make_protocol(
         {.name = name, .files = {w.path("text.txt")}, .window = 16, .positions = 32}, *tokenizer);
   };
-  const Protocol sea = tokens_of("sea");
+  const distill::Protocol sea = tokens_of("sea");
   for (const char* name : {"gptq", "stride"}) {
-    const Protocol p = tokens_of(name);
+    const distill::Protocol p = tokens_of(name);
     CHECK(p.bos == "BOS </s> once in front");
     REQUIRE(p.tokens.size() == sea.tokens.size() + 1);
     CHECK(p.tokens[0] == bos);
@@ -88,8 +88,8 @@ TEST_CASE(
 
 TEST_CASE("protocols: the perplexity is that of the tokens and the cut that they name") {
   const World& w = world();
-  const distill::LoadedModel m = distill::load_model(w.path("teacher"));
-  const auto tokenizer = distill::tokenizer_of(m.directory);
+  const nn::LoadedModel m = nn::load_model(w.path("teacher"));
+  const auto tokenizer = nn::tokenizer_of(m.directory);
   const std::vector<int32_t> ids = tokenizer->encode(data::read_joined_lines({w.path("text.txt")}));
   const Json sea = evaluated("--data text.txt --window 16 --protocol sea");
   CHECK(sea["nll"].get<double>() ==

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "data/directory_lock.h"
+#include "data/io/directory_lock.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {

@@ -4,18 +4,18 @@
 #include <string>
 #include <vector>
 
-#include "nn/schema.h"
+#include "data/config/schema.h"
 
 namespace brine::tests {
 
 struct SampleModel {
   int64_t width = 256;
-  void describe(nn::Schema& s) { s.field("width", width, "Width", {.min = 1}); }
+  void describe(data::Schema& s) { s.field("width", width, "Width", {.min = 1}); }
 };
 
 struct SampleSea {
   int64_t k = 16;
-  void describe(nn::Schema& s) { s.field("k", k, "Kept keys", {.min = 1}); }
+  void describe(data::Schema& s) { s.field("k", k, "Kept keys", {.min = 1}); }
 };
 
 struct Sample {
@@ -29,7 +29,7 @@ struct Sample {
   std::string method = "dense";
   SampleSea sea;
 
-  void describe(nn::Schema& s) {
+  void describe(data::Schema& s) {
     s.field("name", name, "Name");
     s.field("rate", rate, "Rate", {.min = 0});
     s.field("steps", steps, "Steps", {.min = 0});
@@ -38,7 +38,7 @@ struct Sample {
     s.field("betas", betas, "Decays", {.min = 0, .below = 1});
     s.section("model", model);
     s.variants("attention", "method", method,
-               {{"dense", nullptr}, {"sea", [this](nn::Schema& v) { sea.describe(v); }}},
+               {{"dense", nullptr}, {"sea", [this](data::Schema& v) { sea.describe(v); }}},
                "Attention method");
   }
 };

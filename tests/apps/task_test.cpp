@@ -4,8 +4,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/task_run.h"
-#include "data/bpe.h"
+#include "apps/shared/task_run.h"
+#include "data/tokenizer/bpe.h"
 #include "tests/apps/world.h"
 
 namespace brine::tests {

@@ -1,12 +1,12 @@
 // Numbers as people read them, and the CPU check on made-up CPUs.
-#include "apps/terminal.h"
+#include "apps/cli/terminal.h"
 
 #include <doctest/doctest.h>
 
 #include <cstring>
 #include <limits>
 
-#include "apps/cpu_check.h"
+#include "apps/cli/cpu_check.h"
 
 using namespace brine;
 

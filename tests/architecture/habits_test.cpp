@@ -20,8 +20,10 @@ const std::vector<Ban>& bans() {
        "the environment is read in apps/"},
       {std::regex(R"(\b(malloc|calloc|realloc|aligned_alloc|posix_memalign|cudaMalloc\w*)\s*\()"),
        {"tensor", "tests/cuda/emulator"},
-       "memory comes from tensor/allocator.h"},
-      {std::regex(R"(\bnew\s+[\w:<>]+\s*\[)"), {"tensor"}, "memory comes from tensor/allocator.h"},
+       "memory comes from tensor/device/allocator.h"},
+      {std::regex(R"(\bnew\s+[\w:<>]+\s*\[)"),
+       {"tensor"},
+       "memory comes from tensor/device/allocator.h"},
       {std::regex(R"(<<<)"), {"tensor"}, "kernels are launched in tensor/"},
       {std::regex(R"(-ffast-math|\bfast-math\b)"), {}, "results must not depend on the compiler"},
   };

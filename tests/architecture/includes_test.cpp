@@ -1,4 +1,4 @@
-// The ladder of folders (docs/architecture.md): who may include whom, and which library's headers
+// The order of folders (docs/architecture.md): who may include whom, and which library's headers
 // appear where.
 #include <map>
 #include <set>
@@ -25,10 +25,10 @@ const std::map<std::string, std::set<std::string>>& ladder() {
   static const std::map<std::string, std::set<std::string>> may = {
       {"tensor", {"tensor"}},
       {"autograd", {"tensor", "autograd"}},
-      {"nn", {"tensor", "autograd", "nn"}},
-      {"sea", {"tensor", "autograd", "nn", "sea"}},
       {"data", {"tensor", "data"}},
-      {"distill", {"tensor", "autograd", "nn", "data", "distill"}},
+      {"nn", {"tensor", "autograd", "data", "nn"}},
+      {"sea", {"tensor", "autograd", "data", "nn", "sea"}},
+      {"distill", {"tensor", "autograd", "data", "nn", "distill"}},
       {"apps", {"tensor", "autograd", "nn", "sea", "data", "distill", "apps"}},
       {"tests", {folders().begin(), folders().end()}},
   };
@@ -58,14 +58,14 @@ struct Home {
 };
 const std::vector<Home>& homes() {
   static const std::vector<Home> all = {
-      {"dnnl", {"tensor/cpu/onednn.cpp"}},
-      {"oneapi/dnnl", {"tensor/cpu/onednn.cpp", "apps/version.cpp"}},
-      {"hdf5", {"data/hdf5_internal.h", "apps/version.cpp", "tests/data/"}},
-      {"H5", {"data/hdf5_internal.h", "apps/version.cpp", "tests/data/"}},
-      {"CLI/", {"apps/options.cpp"}},
-      {"toml++", {"apps/config_file.cpp"}},
-      {"spdlog/", {"apps/terminal.cpp", "apps/version.cpp"}},
-      {"Eigen/", {"nn/random_features.cpp", "apps/version.cpp"}},
+      {"dnnl", {"tensor/cpu/core/onednn.cpp"}},
+      {"oneapi/dnnl", {"tensor/cpu/core/onednn.cpp", "apps/cli/version.cpp"}},
+      {"hdf5", {"data/hdf5/hdf5_internal.h", "apps/cli/version.cpp", "tests/data/"}},
+      {"H5", {"data/hdf5/hdf5_internal.h", "apps/cli/version.cpp", "tests/data/"}},
+      {"CLI/", {"apps/cli/options.cpp"}},
+      {"toml++", {"apps/cli/config_file.cpp"}},
+      {"spdlog/", {"apps/cli/terminal.cpp", "apps/cli/version.cpp"}},
+      {"Eigen/", {"nn/layers/random_features.cpp", "apps/cli/version.cpp"}},
       {"doctest/", {"tests/"}},
       {"cuda", {"tensor/cuda/", "tests/cuda/emulator/"}},
       {"cublas", {"tensor/cuda/", "tests/cuda/emulator/"}},
@@ -104,16 +104,16 @@ TEST_CASE("a folder includes only those below it") { hold(broken_order); }
 TEST_CASE("the headers of a library stay in their one place") { hold(stray_libraries); }
 
 TEST_CASE("the rules of includes notice a breach") {
-  CHECK(broken_order(source_of("tensor/a.cpp", "#include \"nn/module.h\"")).size() == 1);
+  CHECK(broken_order(source_of("tensor/a.cpp", "#include \"nn/layers/module.h\"")).size() == 1);
   CHECK(broken_order(source_of("distill/a.cpp", "#  include \"sea/mask.h\"")).size() == 1);
-  CHECK(broken_order(source_of("sea/a.cpp", "#include \"data/dump.h\"")).size() == 1);
+  CHECK(broken_order(source_of("sea/a.cpp", "#include \"data/dump/dump.h\"")).size() == 1);
   CHECK(broken_order(source_of("apps/a.cpp", "#include \"tests/main.h\"")).size() == 1);
   CHECK(broken_order(source_of("nn/a.cpp", "#include \"module.h\"")).size() == 1);
-  CHECK(broken_order(source_of("nn/a.cpp", "#include \"nn/module.h\"")).empty());
+  CHECK(broken_order(source_of("nn/a.cpp", "#include \"nn/layers/module.h\"")).empty());
   CHECK(stray_libraries(source_of("nn/a.cpp", "#include <dnnl.hpp>")).size() == 1);
   CHECK(stray_libraries(source_of("distill/a.cpp", "#include <hdf5.h>")).size() == 1);
   CHECK(stray_libraries(source_of("nn/a.h", "#include <nlohmann/json.hpp>")).size() == 1);
-  CHECK(stray_libraries(source_of("data/hdf5_internal.h", "#include <hdf5.h>")).empty());
+  CHECK(stray_libraries(source_of("data/hdf5/hdf5_internal.h", "#include <hdf5.h>")).empty());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace brine::tests {
 
 struct Source {
-  std::string path;  // from the project's root: "tensor/cpu/norm.cpp"
+  std::string path;  // from the project's root: "tensor/cpu/dense/norm.cpp"
   std::vector<std::string> lines;
 
   std::string folder() const { return path.substr(0, path.find('/')); }

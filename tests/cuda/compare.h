@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "tensor/accelerator.h"
-#include "tensor/allocator.h"
-#include "tensor/kernels.h"
+#include "tensor/device/accelerator.h"
+#include "tensor/device/allocator.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

@@ -1,11 +1,11 @@
 // Windows of a corpus: order, restriction to a dump's, copies of a text; targets from a position
 // on.
-#include "distill/batch.h"
+#include "distill/batches/batch.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "data/sha256.h"
+#include "data/io/sha256.h"
 #include "tests/distill/setup.h"
 
 namespace brine::test {

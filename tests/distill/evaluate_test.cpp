@@ -1,6 +1,6 @@
 // Perplexity by windows and by strides against a sum over single tokens, each from its own pass
 // over its own context.
-#include "distill/evaluate.h"
+#include "distill/evaluation/evaluate.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Event files decoded by a reader of the test's own, checksums included.
-#include "distill/event_file.h"
+#include "distill/log/event_file.h"
 
 #include <doctest/doctest.h>
 #include <cmath>

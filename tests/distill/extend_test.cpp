@@ -1,9 +1,9 @@
 // A model stretched to more positions.
-#include "distill/extend.h"
+#include "nn/io/extend.h"
 
-#include "tests/distill/model_dirs.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
+#include "tests/nn/io/model_dirs.h"
 
 namespace brine::test {
 namespace {
@@ -76,7 +76,7 @@ TEST_CASE("extend: an encoder, and a method with positions of its own") {
     CAPTURE(own);
     LoadedModel model;
     model.config = config_of(Sizes{}, "sea");
-    nn::Schema settings;
+    data::Schema settings;
     model.config.method().describe(settings);
     settings.set_text("max_positions", {std::to_string(own)});
     model.model = nn::make_model(model.config, 1);

@@ -1,5 +1,5 @@
 // The run's log: JSON lines, what a resume cuts off, and what the terminal shows.
-#include "distill/log.h"
+#include "distill/log/log.h"
 
 #include <doctest/doctest.h>
 #include <cmath>

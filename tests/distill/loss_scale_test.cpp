@@ -1,5 +1,5 @@
 // Loss scaling: no bit changes while nothing overflows; overflows, growth and resumption.
-#include "distill/loss_scale.h"
+#include "distill/losses/loss_scale.h"
 
 #include "autograd/compute_type.h"
 #include "tests/distill/runs.h"

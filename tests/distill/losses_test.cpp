@@ -1,6 +1,6 @@
 // The objective of distillation: teacher beside the student or from a dump, micro-batches, what is
 // absent or not finite.
-#include "distill/losses.h"
+#include "distill/losses/losses.h"
 
 #include "autograd/compute_type.h"
 
@@ -181,7 +181,7 @@ TEST_CASE("losses: a pooled dump is refused for prob and for another number of c
   CHECK_NOTHROW(Objective(*pair.student, &wider, config));
   // Where nobody said before how many columns there are, the first layer's loss does.
   nn::ModelConfig other = config_of({}, "sea");
-  nn::Schema keys;
+  data::Schema keys;
   other.method().describe(keys);
   keys.set_text("columns", {"16"});
   auto student = nn::make_model(other, 2);

@@ -1,5 +1,5 @@
 // The metrics of GLUE against hand counts and against numbers of scipy 1.x and scikit-learn 1.x.
-#include "distill/metrics.h"
+#include "distill/evaluation/metrics.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "autograd/ops.h"
-#include "tests/distill/model_dirs.h"
+#include "tests/nn/io/model_dirs.h"
 
 namespace brine::test {
 namespace {

@@ -1,10 +1,10 @@
 // A tiny OPT against numbers that an independent program made (tests/golden/opt/make.py): hidden
 // states, logits, loss and every gradient.
 #include "autograd/ops.h"
-#include "data/safetensors.h"
-#include "distill/losses.h"
-#include "nn/model_config.h"
-#include "nn/parameter_store.h"
+#include "data/safetensors/safetensors.h"
+#include "distill/losses/losses.h"
+#include "nn/models/model_config.h"
+#include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

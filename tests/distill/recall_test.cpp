@@ -1,5 +1,5 @@
 // Mask recall against slow sums over dense maps.
-#include "distill/recall.h"
+#include "distill/evaluation/recall.h"
 
 #include "tests/sparse_oracle.h"
 

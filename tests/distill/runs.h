@@ -5,15 +5,15 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "data/file_io.h"
-#include "distill/checkpoint.h"
+#include "data/checkpoint/checkpoint.h"
+#include "data/io/file_io.h"
 #include "distill/trainer.h"
 #include "tests/distill/setup.h"
 
 namespace brine::test {
 
 namespace fs = std::filesystem;
-using Json = nn::Json;
+using Json = data::Json;
 
 inline TrainerConfig six_steps() {
   TrainerConfig c;

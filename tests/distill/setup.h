@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "data/dump_writer.h"
-#include "data/sha256.h"
-#include "distill/dump_teacher.h"
-#include "distill/model_io.h"
+#include "data/dump/dump_writer.h"
+#include "data/io/sha256.h"
+#include "distill/teachers/dump_teacher.h"
 #include "distill/trainer.h"
+#include "nn/io/model_io.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
 
@@ -38,7 +38,7 @@ inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
            .dropout = s.dropout,
            .init_std = 0.15};
   c.attention = method;
-  nn::Schema keys;
+  data::Schema keys;
   c.method().describe(keys);
   if (method == "sea") {
     keys.set_text("k", {"3"});

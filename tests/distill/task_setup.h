@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "data/bpe.h"
-#include "data/task_tokens.h"
-#include "distill/evaluate_task.h"
-#include "distill/model_io.h"
+#include "data/tasks/task_tokens.h"
+#include "data/tokenizer/bpe.h"
+#include "distill/evaluation/evaluate_task.h"
 #include "distill/trainer.h"
+#include "nn/io/model_io.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
 
@@ -76,7 +76,7 @@ inline nn::ModelConfig encoder_config(const std::string& attention, int64_t labe
             .initializer_range = 0.15};
   c.bert.labels = labels;
   c.attention = attention;
-  nn::Schema keys;
+  data::Schema keys;
   c.method().describe(keys);
   if (attention == "sea") {
     keys.set_text("k", {"4"});

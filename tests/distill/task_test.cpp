@@ -4,8 +4,8 @@
 #include <numeric>
 #include <sstream>
 
-#include "data/file_io.h"
-#include "distill/checkpoint.h"
+#include "data/checkpoint/checkpoint.h"
+#include "data/io/file_io.h"
 #include "tests/distill/task_setup.h"
 
 namespace brine::test {

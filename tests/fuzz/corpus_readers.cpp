@@ -2,15 +2,15 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "data/bpe.h"
-#include "data/corpus.h"
-#include "data/documents.h"
-#include "data/joined_lines.h"
-#include "data/sha256.h"
-#include "data/token_shards.h"
-#include "data/unicode.h"
+#include "data/corpus/corpus.h"
+#include "data/corpus/documents.h"
+#include "data/corpus/joined_lines.h"
+#include "data/corpus/token_shards.h"
+#include "data/io/json.h"
+#include "data/io/sha256.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/unicode.h"
 #include "tensor/error.h"
-#include "tensor/json.h"
 #include "tests/fuzz/readers.h"
 #include "tests/fuzz/targets.h"
 #include "tests/scratch.h"

@@ -1,7 +1,7 @@
 // Every seed and every past find through the reader that it is for.
 #include <doctest/doctest.h>
 
-#include "data/file_io.h"
+#include "data/io/file_io.h"
 #include "tests/fuzz/targets.h"
 #include "tests/scratch.h"
 

@@ -2,13 +2,13 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "apps/config_file.h"
-#include "data/dump.h"
-#include "data/sha256.h"
-#include "data/weights.h"
-#include "distill/checkpoint.h"
-#include "nn/model_config.h"
-#include "tensor/json.h"
+#include "apps/cli/config_file.h"
+#include "data/checkpoint/checkpoint.h"
+#include "data/dump/dump.h"
+#include "data/io/json.h"
+#include "data/io/sha256.h"
+#include "data/safetensors/weights.h"
+#include "nn/models/model_config.h"
 #include "tests/fuzz/readers.h"
 #include "tests/fuzz/targets.h"
 
@@ -41,18 +41,18 @@ void read_index(Dir dir, std::string_view bytes) {
 void read_config(Dir dir, std::string_view bytes) {
   std::string path = (dir / "config.json").string();
   write_input(path, bytes);
-  nn::Json json = parse_json_or_discard(data::read_file(path), path);
+  data::Json json = parse_json_or_discard(data::read_file(path), path);
   nn::ModelConfig config = nn::from_hf_config(json, path);
   // What was read is written, and reads as the same.
   std::string once = nn::to_hf_config(config).dump();
-  nn::ModelConfig again = nn::from_hf_config(nn::Json::parse(once), path);
+  nn::ModelConfig again = nn::from_hf_config(data::Json::parse(once), path);
   if (nn::to_hf_config(again).dump() != once) throw Find("config.json changes when written");
 }
 
 void read_toml(Dir dir, std::string_view bytes) {
   write_input(dir / "config.toml", bytes);
   nn::ModelConfig config;
-  nn::Schema schema;
+  data::Schema schema;
   config.describe(schema);
   apply_config_file(schema, (dir / "config.toml").string());
 }
@@ -74,7 +74,7 @@ void read_checkpoint(Dir dir, std::string_view bytes) {
   std::string text(bytes);
   text += ",\n  \"sha256\": \"" + sum.hex() + "\"\n}\n";
   write_input(dir / "manifest.json", text);
-  distill::read_checkpoint_manifest(dir);
+  data::read_checkpoint_manifest(dir);
 }
 
 }  // namespace brine::fuzz

@@ -1,6 +1,6 @@
 // Tokenizers and the files of tasks.
-#include "data/task.h"
-#include "data/tokenizer.h"
+#include "data/tasks/task.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/fuzz/readers.h"
 #include "tests/fuzz/targets.h"
 

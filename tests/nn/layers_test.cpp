@@ -1,9 +1,9 @@
 // The modules: convolution against a loop, causality, dropout, MLP; names and refusals.
-#include "nn/layers.h"
+#include "nn/layers/layers.h"
 
 #include <cmath>
 
-#include "nn/conv.h"
+#include "nn/layers/conv.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

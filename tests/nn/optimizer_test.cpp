@@ -1,8 +1,8 @@
 // AdamW against a plain f64 oracle, with groups, decay and clipping; learning-rate schedules.
-#include "nn/optimizer.h"
+#include "nn/optim/optimizer.h"
 
-#include "nn/layers.h"
-#include "nn/schedule.h"
+#include "nn/layers/layers.h"
+#include "nn/optim/schedule.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

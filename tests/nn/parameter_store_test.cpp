@@ -1,8 +1,8 @@
 // Modules and their state: dotted paths, groups, flat buffers, packing, loading by name.
-#include "nn/parameter_store.h"
+#include "nn/optim/parameter_store.h"
 
 #include "autograd/ops.h"
-#include "nn/layers.h"
+#include "nn/layers/layers.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
 

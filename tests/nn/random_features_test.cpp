@@ -1,5 +1,5 @@
 // The random projections: orthogonal within a block, lengths and directions as they should be.
-#include "nn/random_features.h"
+#include "nn/layers/random_features.h"
 
 #include <cmath>
 

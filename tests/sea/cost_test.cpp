@@ -1,12 +1,12 @@
 // The costs that `brine flops` foretells are those that the ops count.
-#include "tensor/cost_meter.h"
+#include "tensor/meter/cost_meter.h"
 
 #include <cmath>
 #include <set>
 
-#include "nn/bert.h"
-#include "nn/model_config.h"
-#include "tests/sea/contract.h"
+#include "nn/models/bert.h"
+#include "nn/models/model_config.h"
+#include "tests/nn/attention/contract.h"
 
 namespace brine::test {
 namespace {

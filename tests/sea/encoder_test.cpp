@@ -1,6 +1,6 @@
 // Every attention method inside the encoder, with padding on all sides.
-#include "nn/model_config.h"
-#include "nn/parameter_store.h"
+#include "nn/models/model_config.h"
+#include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {
@@ -18,7 +18,7 @@ nn::ModelConfig small(const std::string& attention) {
             .hidden_dropout_prob = 0,
             .initializer_range = 0.2};
   c.attention = attention;
-  nn::Schema keys;
+  data::Schema keys;
   c.method().describe(keys);
   if (keys.find("k")) keys.set_text("k", {"3"});
   if (keys.find("columns")) keys.set_text("columns", {"8"});

@@ -1,7 +1,7 @@
 // The estimator: golden stages and gradients, lengths, causality, skipping, refusals.
 #include "sea/estimator.h"
 
-#include "nn/parameter_store.h"
+#include "nn/optim/parameter_store.h"
 #include "tests/golden_file.h"
 #include "tests/messages.h"
 
@@ -299,7 +299,7 @@ TEST_CASE("config: presets and overrides") {
   CHECK(mine.norm);
   CHECK(mine.channel_expansion == 4);
   sea::SeaConfig config;
-  nn::Schema schema = nn::schema_of(config);
+  data::Schema schema = data::schema_of(config);
   schema.set_text("decoder", {"lean"});
   schema.set_text("columns", {"32"});
   CHECK(config.decoder == "lean");

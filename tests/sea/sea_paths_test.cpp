@@ -1,7 +1,7 @@
 // SEA as a whole: the dense path against the sparse one, dials, and settings that it refuses.
 #include "sea/sea_attention.h"
 #include "tests/messages.h"
-#include "tests/sea/contract.h"
+#include "tests/nn/attention/contract.h"
 
 namespace brine::test {
 namespace {

@@ -1,5 +1,5 @@
 // The caching allocator: classes, reuse, caps, poison and guard bands.
-#include "tensor/allocator.h"
+#include "tensor/device/allocator.h"
 
 #include "tests/gradcheck.h"
 

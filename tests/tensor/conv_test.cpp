@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/kernels_conv.h"
+#include "tensor/kernels/kernels_conv.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

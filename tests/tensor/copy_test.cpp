@@ -1,5 +1,5 @@
 // copy, accumulate and fill over every pair of types and many strides.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

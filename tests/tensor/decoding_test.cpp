@@ -2,8 +2,8 @@
 // rows. Those of the Performer are held to the full pass by the decoding contract.
 #include <cmath>
 
-#include "tensor/kernels_conv.h"
-#include "tensor/kernels_decoding.h"
+#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/kernels_decoding.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

@@ -1,5 +1,5 @@
 // Elementwise kernels against plain double formulas.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

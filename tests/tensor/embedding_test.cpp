@@ -1,5 +1,5 @@
 // Embedding forward and backward.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

@@ -1,5 +1,5 @@
 // Losses over the vocabulary against long double sums.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

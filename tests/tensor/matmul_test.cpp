@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tensor/cpu/onednn.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/core/onednn.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

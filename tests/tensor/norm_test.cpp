@@ -1,5 +1,5 @@
 // LayerNorm against the textbook formulas in double.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

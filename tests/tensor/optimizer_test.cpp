@@ -1,5 +1,5 @@
 // AdamW against the paper's algorithm in double.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

@@ -1,5 +1,5 @@
 // Reductions against sums in long double.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

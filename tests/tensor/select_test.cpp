@@ -1,5 +1,5 @@
 // Selection of columns against full sorts, on groups of 1 and 32 lanes.
-#include "tensor/select.h"
+#include "tensor/kernels/select.h"
 
 #include "tensor/math.h"
 #include "tests/sparse_oracle.h"

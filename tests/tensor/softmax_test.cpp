@@ -1,5 +1,5 @@
 // Softmax over the visible keys against the definition in double.
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
 
 using namespace brine;

@@ -2,7 +2,7 @@
 // GPU can see whether cuDNN accepts them. Each throws Error where it does not.
 #pragma once
 
-#include "tensor/cuda/cudnn.h"
+#include "tensor/cuda/conv/cudnn.h"
 #include "tensor/cuda/cudnn/graph.h"
 
 namespace brine::cuda::cudnn {

@@ -3,11 +3,11 @@
 #include <limits>
 #include <optional>
 
-#include "tensor/accelerator.h"
-#include "tensor/cuda/common.cuh"
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/cuda/core/plans.h"
 #include "tensor/cuda/cudnn/graphs.h"
 #include "tensor/cuda/cudnn/library.h"
-#include "tensor/cuda/plans.h"
+#include "tensor/device/accelerator.h"
 
 namespace brine::cuda {
 namespace {

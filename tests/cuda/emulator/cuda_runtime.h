@@ -132,8 +132,9 @@ T of_lane(const unsigned char* slots, int lane) {
 }
 inline int lane() { return thread_index % 32; }
 
-// mma.m16n8k8 on TF32, all lanes of a warp together: the layout is in tensor/cuda/tensor_cores.cuh.
-// A factor with more bits than TF32 has ends the program: the hardware would cut them off.
+// mma.m16n8k8 on TF32, all lanes of a warp together: the layout is in
+// tensor/cuda/core/tensor_cores.cuh. A factor with more bits than TF32 has ends the program: the
+// hardware would cut them off.
 void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]);
 
 }  // namespace emulator

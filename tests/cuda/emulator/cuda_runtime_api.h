@@ -1,4 +1,5 @@
-// Streams beside that of the kernels, and events: what tensor/cuda/copies.cu orders copies with.
+// Streams beside that of the kernels, and events: what tensor/cuda/core/copies.cu orders copies
+// with.
 //
 // The first stream that is made is the kernels': what is put there happens at once. Copies on any
 // other are put off as long as the runtime allows, until an event or the stream is waited for: who

@@ -21,7 +21,7 @@ constexpr size_t kBand = 1024;              // behind it, where nothing may be w
 }  // namespace emulator
 
 namespace brine::cuda {
-// Dynamic shared memory, as tensor/cuda/common.cuh names it.
+// Dynamic shared memory, as tensor/cuda/core/common.cuh names it.
 thread_local __attribute__((
     aligned(16))) unsigned char brine_shared[emulator::kMostShared + emulator::kBand];
 }  // namespace brine::cuda

@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "tensor/accelerator.h"
-#include "tensor/cuda/cudnn.h"
+#include "tensor/cuda/conv/cudnn.h"
+#include "tensor/device/accelerator.h"
 
 namespace brine::cuda {
 namespace {

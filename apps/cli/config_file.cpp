@@ -1,0 +1,95 @@
+// The only file that includes toml++.
+#include "apps/cli/config_file.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/io/file_io.h"
+#include "tensor/error.h"
+
+namespace brine {
+
+namespace {
+
+constexpr uint64_t kMaxBytes = 1 << 20;  // a configuration is small
+
+struct Setting {
+  std::string key;
+  data::Json value;
+  std::string where;  // "FILE:LINE: "
+};
+
+struct Reader {
+  const data::Schema& schema;
+  const std::string& path;
+  std::vector<Setting> settings;
+
+  std::string where(const toml::node& node) const {
+    return join(path, ":", node.source().begin.line, ": ");
+  }
+
+  data::Json value_of(const toml::node& node, const std::string& key) const {
+    if (auto* text = node.as_string()) return text->get();
+    if (auto* integer = node.as_integer()) return integer->get();
+    if (auto* number = node.as_floating_point()) return number->get();
+    if (auto* flag = node.as_boolean()) return flag->get();
+    const toml::array* array = node.as_array();
+    check(array != nullptr, where(node), key,
+          " has a value that no key takes (a date, a time or a table)");
+    data::Json list = data::Json::array();
+    for (const toml::node& item : *array) list.push_back(value_of(item, key));
+    return list;
+  }
+
+  void read(const toml::table& table, const std::string& prefix) {
+    for (auto& [name, node] : table) {
+      std::string part(name.str());
+      std::string key = prefix + part;
+      check(part.find('.') == std::string::npos, where(node), "the key \"", key,
+            "\" has a dot inside quotes");
+      const toml::table* section = node.as_table();
+      if (section != nullptr && schema.has_section(key)) {
+        read(*section, key + ".");
+        continue;
+      }
+      check(section == nullptr || schema.find(key) != nullptr, where(node),
+            schema.unknown_key(key));
+      settings.push_back({key, value_of(node, key), where(node)});
+    }
+  }
+};
+
+}  // namespace
+
+void apply_config_file(data::Schema& schema, const std::string& path) {
+  std::string text = data::read_file(path, kMaxBytes);
+  toml::table table;
+  try {
+    table = toml::parse(text);
+  } catch (const toml::parse_error& e) {
+    std::string what(e.description());
+    std::replace_if(  // it quotes the file, line ends too
+        what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+    throw Error(join(path, ":", e.source().begin.line, ": ", what));
+  }
+  Reader reader{schema, path, {}};
+  reader.read(table, "");
+  // A selector says which keys there are.
+  std::stable_partition(reader.settings.begin(), reader.settings.end(),
+                        [&](const Setting& s) { return schema.is_selector(s.key); });
+  for (const Setting& setting : reader.settings) {
+    try {
+      schema.set(setting.key, setting.value);
+    } catch (const Error& e) {
+      throw Error(setting.where + e.what());
+    }
+  }
+}
+
+std::string toml_library_version() {
+  return join(TOML_LIB_MAJOR, ".", TOML_LIB_MINOR, ".", TOML_LIB_PATCH);
+}
+
+}  // namespace brine

@@ -1,0 +1,16 @@
+// TOML files of configuration keys.
+#pragma once
+
+#include <string>
+
+#include "data/config/schema.h"
+
+namespace brine {
+
+// Sets the keys of a TOML file. Tables are sections: `k` below `[attention]` is attention.k.
+// Throws Error("FILE:LINE: ...") for what is not TOML, a key twice, an unknown key, a bad value.
+void apply_config_file(data::Schema& schema, const std::string& path);
+
+std::string toml_library_version();
+
+}  // namespace brine

@@ -1,0 +1,196 @@
+// The only file that includes CLI11. CLI11 splits the words and prints help; the schema checks the
+// values, and files are read outside of it (its own reader cuts texts at '#').
+#include "apps/cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "apps/cli/config_file.h"
+#include "data/config/schema_text.h"
+#include "tensor/error.h"
+
+namespace brine {
+
+namespace {
+
+struct Flag {
+  const data::Schema::Field* field;
+  std::string shown;  // "--learning-rate"
+  CLI::Option* option;
+};
+
+bool is_option(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
+
+std::string dashed(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
+
+std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
+
+// "--attention.k" and whatever else names the same value; for CLI11 separated by commas.
+std::vector<std::string> flag_names(const data::Schema& schema, const data::Schema::Field& field) {
+  std::vector<std::string> names = {dashed(field.key)};
+  if (!field.options.alias.empty()) names.push_back(dashed(field.options.alias));
+  std::string last = last_part(field.key);
+  const char* reserved[] = {"help", "version", "quiet", "verbose", "config"};
+  bool alone =
+      last != field.key && std::find(reserved, std::end(reserved), last) == std::end(reserved);
+  for (const data::Schema::Field& other : schema.fields()) {
+    alone = alone && (other.key == field.key || last_part(other.key) != last) &&
+            other.options.alias != last;
+  }
+  if (alone) names.push_back(dashed(last));
+  return names;
+}
+
+std::string meaning(const data::Schema::Field& field) {
+  std::string text = field.help;
+  std::string allowed = field.allowed();
+  if (!allowed.empty()) text += " [" + allowed + "]";
+  bool empty = field.initial == "\"\"" || field.initial == "[]" || field.initial == "false";
+  if (field.options.required) {
+    text += " (required)";
+  } else if (!empty) {
+    text += " (default " + field.initial + ")";
+  }
+  return text;
+}
+
+Flag add_flag(CLI::App& app, const data::Schema& schema, const data::Schema::Field& field) {
+  Flag flag{&field, dashed(field.key), nullptr};
+  std::string names;
+  for (const std::string& name : flag_names(schema, field)) {
+    names += (names.empty() ? "" : ",") + name;
+    if (field.is_flag()) names += ",!--no-" + name.substr(2);
+  }
+  if (field.is_flag()) {
+    flag.option = app.add_flag(names);
+    flag.option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+  } else {
+    if (field.options.positional) names += "," + field.key;
+    flag.option = app.add_option(names);
+  }
+  if (field.is_list()) {
+    flag.option->expected(1, CLI::detail::expected_max_vector_size);
+    flag.option->allow_extra_args()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+  std::string section = field.key.substr(0, field.key.size() - last_part(field.key).size());
+  if (!section.empty()) flag.option->group(section.substr(0, section.size() - 1));
+  return flag;
+}
+
+void describe_flag(const Flag& flag) {
+  const char* types[] = {"", "N", "X", "TEXT", "N", "X", "TEXT"};
+  flag.option->description(meaning(*flag.field));
+  flag.option->type_name(types[flag.field->target.index()]);
+}
+
+// One CLI11 application with the flags of a schema and those of an Invocation.
+struct Parser {
+  CLI::App app;
+  std::vector<Flag> flags;
+  Invocation invocation;
+
+  Parser(const std::string& name, const std::string& help, const data::Schema& schema)
+      : app(help, name) {
+    app.get_formatter()->column_width(34);
+    app.option_defaults()->group("Options");
+    app.set_help_flag("-h,--help", "Print this help and exit");
+    for (const data::Schema::Field& field : schema.fields()) {
+      bool known = std::any_of(flags.begin(), flags.end(),
+                               [&](const Flag& flag) { return flag.field->key == field.key; });
+      if (known) continue;  // variants share a key
+      flags.push_back(add_flag(app, schema, field));
+      describe_flag(flags.back());
+    }
+    auto* config = app.add_option("--config", invocation.config_files, "TOML file of keys");
+    config->type_name("FILE")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    config->allow_extra_args(false);
+    app.add_flag("--version", invocation.version, "Print versions and CPU features, and exit");
+    app.add_flag("-q,--quiet", invocation.quiet, "Print results, warnings and errors only");
+    app.add_flag("-v,--verbose", invocation.verbose, "Print more");
+  }
+
+  // False when help was asked for.
+  bool parse(std::vector<std::string> words) {
+    std::reverse(words.begin(), words.end());
+    try {
+      app.parse(words);
+    } catch (const CLI::CallForHelp&) {
+      return false;
+    } catch (const CLI::ParseError& e) {
+      throw Error(e.what());
+    }
+    return true;
+  }
+
+  [[noreturn]] void refuse(const std::string& word) const {
+    check(is_option(word), "unexpected argument ", show(word));
+    std::vector<std::string> known = {"--help", "--version", "--quiet", "--verbose", "--config"};
+    for (const Flag& flag : flags) {
+      for (const std::string& name : flag.option->get_lnames()) known.push_back("--" + name);
+    }
+    std::string name = word.substr(0, word.find('='));
+    throw Error(join("unknown option ", name, "; the nearest is ", data::nearest(name, known)));
+  }
+
+  static std::string show(const std::string& word) { return data::toml_value(word); }
+};
+
+// "--name=" means an empty value, but CLI11 would take the next word.
+std::vector<std::string> with_empty_values(const std::vector<std::string>& words) {
+  std::vector<std::string> out;
+  for (const std::string& word : words) {
+    bool empty =
+        word.size() > 3 && word.compare(0, 2, "--") == 0 && word.find('=') + 1 == word.size();
+    out.push_back(empty ? word.substr(0, word.size() - 1) : word);
+    if (empty) out.push_back("");
+  }
+  return out;
+}
+
+}  // namespace
+
+Split split_command_line(data::Schema& everywhere, const std::vector<std::string>& words) {
+  Parser parser("brine", "", everywhere);
+  parser.app.prefix_command();
+  Split split;
+  split.rest = with_empty_values(words);
+  if (!parser.parse(split.rest)) return split;
+  std::vector<std::string> remaining = parser.app.remaining();
+  if (remaining.empty()) return split;
+  if (is_option(remaining[0])) parser.refuse(remaining[0]);
+  split.subcommand = remaining[0];
+  split.rest.erase(split.rest.end() - int64_t(remaining.size()));
+  return split;
+}
+
+Invocation apply_options(const std::string& name, const std::string& help, data::Schema& schema,
+                         const std::vector<std::string>& words) {
+  Parser parser(name, help, schema);
+  parser.app.allow_extras();
+  parser.invocation.help = !parser.parse(with_empty_values(words));
+  if (parser.invocation.help) parser.invocation.help_text = parser.app.help();
+  if (parser.invocation.help || parser.invocation.version) return parser.invocation;
+
+  std::vector<std::string> extra = parser.app.remaining();
+  std::erase(extra, "--");  // ends the flags, and is none itself
+  auto dash = std::find_if(extra.begin(), extra.end(), is_option);
+  if (!extra.empty()) parser.refuse(dash == extra.end() ? extra[0] : *dash);
+
+  for (const std::string& file : parser.invocation.config_files) apply_config_file(schema, file);
+  std::stable_partition(parser.flags.begin(), parser.flags.end(),
+                        [](const Flag& flag) { return flag.field->selects; });
+  for (const Flag& flag : parser.flags) {
+    if (flag.option->count() == 0) continue;
+    schema.set_text(flag.field->key, flag.option->reduced_results(), flag.shown);
+  }
+  schema.check_required();
+  return parser.invocation;
+}
+
+std::string cli_library_version() { return CLI11_VERSION; }
+
+}  // namespace brine

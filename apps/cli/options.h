@@ -1,0 +1,37 @@
+// The command line of one subcommand: every key of its schema is a flag.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+
+namespace brine {
+
+// Flags that are not keys.
+struct Invocation {
+  bool help = false;
+  bool version = false;
+  bool quiet = false;
+  bool verbose = false;
+  std::vector<std::string> config_files;
+  std::string help_text;  // when help is set
+};
+
+// Splits the words after the program's name at the subcommand. `subcommand` is empty when there
+// is none; `rest` then holds all words. Flags before it belong to the subcommand too.
+struct Split {
+  std::string subcommand;
+  std::vector<std::string> rest;
+};
+Split split_command_line(data::Schema& everywhere, const std::vector<std::string>& words);
+
+// Sets the schema: defaults, then the --config files in their order, then the flags.
+// `learning_rate` is --learning-rate, `attention.k` is --attention.k and, where no other key ends
+// in k, --k. Checks required keys unless help or version was asked for. Throws Error.
+Invocation apply_options(const std::string& name, const std::string& help, data::Schema& schema,
+                         const std::vector<std::string>& words);
+
+std::string cli_library_version();
+
+}  // namespace brine

@@ -1,0 +1,182 @@
+// From the words of the command line to one subcommand's run().
+#include "apps/cli/program.h"
+
+#include <algorithm>
+#include <iostream>
+#include <new>
+
+#include "apps/cli/options.h"
+#include "apps/cli/terminal.h"
+#include "apps/cli/version.h"
+#include "autograd/compute_type.h"
+#include "data/io/file_io.h"
+#include "tensor/device/accelerator.h"
+#include "tensor/device/device.h"
+#include "tensor/error.h"
+
+namespace brine {
+
+namespace {
+
+std::vector<Subcommand>& registry() {
+  static std::vector<Subcommand> commands;
+  return commands;
+}
+
+std::string overview() {
+  std::string text =
+      "brine trains transformers and distills them into ones with sparse linear attention.\n\n"
+      "Usage: brine SUBCOMMAND [OPTIONS]     brine SUBCOMMAND --help     brine --version\n\n";
+  for (const Subcommand& command : subcommands()) {
+    if (command.hidden) continue;
+    std::string name = "  " + command.name;
+    name.resize(std::max<size_t>(name.size() + 1, 14), ' ');
+    text += name + command.help + "\n";
+  }
+  return text;
+}
+
+const Subcommand& find_subcommand(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Subcommand& command : subcommands()) {
+    if (command.name == name) return command;
+    if (!command.hidden) names.push_back(command.name);
+  }
+  std::string best = data::nearest(name, names);
+  throw Error(join("unknown subcommand \"", name, "\"",
+                   best.empty() ? "" : "; the nearest is \"" + best + "\""));
+}
+
+Device chosen_device(const std::string& name) {
+  if (name != "auto") return parse_device(name);
+  return cuda::device_count() > 0 ? parse_device("cuda") : Device{};
+}
+
+Dtype compute_dtype(const std::string& name) {
+  return name == "bf16" ? Dtype::bf16 : name == "f16" ? Dtype::f16 : Dtype::f32;
+}
+
+int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
+  Everywhere everywhere;
+  CommandBody body = command.make();
+  data::Schema keys;
+  body.describe(keys);
+  everywhere.describe(keys);
+  Invocation invocation = apply_options("brine " + command.name, command.help, keys, words);
+  if (invocation.version) std::cout << version_text();
+  if (invocation.help) std::cout << invocation.help_text;
+  if (invocation.version || invocation.help) return 0;
+  set_up_log(invocation.quiet     ? LogLevel::warning
+             : invocation.verbose ? LogLevel::detail
+                                  : LogLevel::info);
+  set_threads(int(everywhere.threads));
+  const Device device = chosen_device(everywhere.device);
+  set_default_device(device);
+  const bool tf32 = everywhere.compute == "tf32";
+  if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 as it is");
+  cuda::set_tf32(tf32);
+  if (everywhere.cudnn == "off") cuda::set_cudnn(false);
+  const ComputeType compute(compute_dtype(everywhere.compute));
+  const int status = body.run(
+      {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
+  if (device.is_cuda()) log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
+  return status;
+}
+
+int without_subcommand(const std::vector<std::string>& words) {
+  Everywhere everywhere;
+  data::Schema keys = data::schema_of(everywhere);
+  Invocation invocation = apply_options("brine", "", keys, words);
+  check(invocation.help || invocation.version, "no subcommand; brine --help lists them");
+  std::cout << (invocation.version ? version_text() : overview());
+  return 0;
+}
+
+// Control characters may come from a file, and a terminal would obey them.
+std::string one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return text;
+}
+
+}  // namespace
+
+void Everywhere::describe(data::Schema& s) {
+  s.field("threads", threads, "Threads that compute; 0 takes all cores",
+          {.min = 0, .max = 4096, .transient = true});
+  s.field("seed", seed, "Seed of everything random", {.min = 0});
+  s.field("device", device,
+          "Where models compute: cpu, cuda or cuda:N; auto takes the first GPU where there is one",
+          {.transient = true});
+  s.choice(
+      "compute", compute, {"f32", "tf32", "bf16", "f16"},
+      "What layers, convolutions and attention multiply; sums are f32 all the same. tf32: on a "
+      "GPU. f16: training scales its gradients (loss_scale)");
+  s.choice("cudnn", cudnn, {"auto", "off"},
+           "Whether convolutions and attention in 16 bits on a GPU go to cuDNN where it is found",
+           {.transient = true});
+}
+
+void keep_configuration(const RunContext& context, const std::string& directory) {
+  std::string head = "# brine " + context.command + ", version " BRINE_VERSION "\n";
+  data::write_file_atomic(directory + "/config.toml", head + context.keys.to_toml());
+}
+
+const std::vector<Subcommand>& subcommands() { return registry(); }
+
+void register_subcommand(Subcommand command) {
+  auto& all = registry();
+  auto place = std::find_if(all.begin(), all.end(),
+                            [&](const Subcommand& other) { return other.name > command.name; });
+  all.insert(place, std::move(command));
+}
+
+int run_program(const std::vector<std::string>& words) {
+  std::string name = "brine";
+  try {
+    Everywhere everywhere;
+    data::Schema keys = data::schema_of(everywhere);
+    Split split = split_command_line(keys, words);
+    int status = 0;
+    if (split.subcommand.empty()) {
+      status = without_subcommand(words);
+    } else {
+      const Subcommand& command = find_subcommand(split.subcommand);
+      name += " " + command.name;
+      status = run_subcommand(command, split.rest);
+    }
+    std::cout.flush();
+    check(bool(std::cout), "standard output cannot be written");
+    return status;
+  } catch (const std::bad_alloc&) {
+    std::cerr << name << ": out of memory\n";
+  } catch (const std::exception& e) {
+    std::cerr << one_line(name + ": " + e.what()) << "\n";
+  }
+  return 1;
+}
+
+std::string configuration_page() {
+  Everywhere everywhere;
+  std::string page =
+      "# Configuration\n\n"
+      "Written by `brine docs-config --out docs/configuration.md`; do not edit it by hand.\n\n"
+      "Every key is a flag (`learning_rate` is `--learning-rate`, `attention.k` is\n"
+      "`--attention.k`, or `--k` where no other key ends in k) and a key of the TOML files given\n"
+      "with `--config FILE` (`[attention]`, then `k = 16`). Files win over defaults, later files\n"
+      "over earlier ones, flags over files. An unknown key is an error.\n\n"
+      "## Everywhere\n\n" +
+      data::schema_of(everywhere).to_markdown();
+  for (const Subcommand& command : subcommands()) {
+    if (command.hidden) continue;
+    CommandBody body = command.make();
+    data::Schema keys;
+    body.describe(keys);
+    page += "\n## brine " + command.name + "\n\n" + command.help + ".\n\n" + keys.to_markdown();
+  }
+  return page;
+}
+
+}  // namespace brine

@@ -1,0 +1,76 @@
+// What a subcommand is, and how the program finds and runs it. See README.md for an example.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+
+namespace brine {
+
+// Keys that every subcommand has.
+struct Everywhere {
+  int64_t threads = 0;
+  int64_t seed = 1;
+  std::string compute = "f32";
+  std::string device = "auto";
+  std::string cudnn = "auto";
+  void describe(data::Schema& s);
+};
+
+// What run() is given.
+struct RunContext {
+  std::string command;       // "train"
+  uint64_t seed = 1;         // --seed
+  bool quiet = false;        // --quiet
+  bool verbose = false;      // --verbose
+  const data::Schema& keys;  // the subcommand's keys with the values of this run
+};
+
+// Writes directory/config.toml: every key of the run, so that
+// `brine COMMAND --config directory/config.toml` is the same run.
+void keep_configuration(const RunContext& context, const std::string& directory);
+
+// The body of a subcommand, its type forgotten.
+struct CommandBody {
+  std::function<void(data::Schema&)> describe;
+  std::function<int(const RunContext&)> run;  // the exit status; errors are thrown
+};
+
+struct Subcommand {
+  std::string name;
+  std::string help;  // one line
+  bool hidden = false;
+  std::function<CommandBody()> make;
+};
+
+// By name.
+const std::vector<Subcommand>& subcommands();
+void register_subcommand(Subcommand command);
+
+enum class Listing { listed, hidden };
+
+// Body has `void describe(data::Schema&)`, whose members are its keys, and `int run(const
+// RunContext&)`.
+template <class Body>
+struct RegisterSubcommand {
+  RegisterSubcommand(const char* name, const char* help, Listing listing = Listing::listed) {
+    register_subcommand({name, help, listing == Listing::hidden, [] {
+                           auto body = std::make_shared<Body>();
+                           return CommandBody{
+                               [body](data::Schema& s) { body->describe(s); },
+                               [body](const RunContext& context) { return body->run(context); }};
+                         }});
+  }
+};
+
+// Runs `brine words...`. An error is one line on stderr and status 1.
+int run_program(const std::vector<std::string>& words);
+
+// docs/configuration.md, from the schemas of all listed subcommands.
+std::string configuration_page();
+
+}  // namespace brine

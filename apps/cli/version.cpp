@@ -1,0 +1,74 @@
+// Version, compiler, libraries and CPU features, for reports of problems.
+#include "apps/cli/version.h"
+
+#include <oneapi/dnnl/dnnl_version.h>
+#include <spdlog/version.h>
+
+#include <nlohmann/json_fwd.hpp>
+
+// Debian keeps these two in folders of their own.
+#if __has_include(<Eigen/Core>)
+#include <Eigen/Core>
+#else
+#include <eigen3/Eigen/Core>
+#endif
+#if __has_include(<H5public.h>)
+#include <H5public.h>
+#else
+#include <hdf5/serial/H5public.h>
+#endif
+
+#include "apps/cli/config_file.h"
+#include "apps/cli/cpu_check.h"
+#include "apps/cli/options.h"
+#include "tensor/device/accelerator.h"
+#include "tensor/device/device.h"
+#include "tensor/error.h"
+
+namespace brine {
+
+namespace {
+
+std::string cpu_line(bool needed) {
+  int count = 0;
+  const CpuFeature* features = cpu_features(&count);
+  std::string out;
+  for (int i = 0; i < count; ++i) {
+    bool listed = needed ? features[i].needed : features[i].present;
+    if (listed) out += std::string(out.empty() ? "" : " ") + features[i].name;
+  }
+  return out.empty() ? "none" : out;
+}
+
+std::string gpu_line() {
+  const int count = cuda::device_count();
+  std::string out = count ? "" : cuda::why_none();
+  for (int i = 0; i < count; ++i) out += join(i ? "; " : "", "cuda:", i, " ", cuda::describe(i));
+  return out;
+}
+
+std::string dotted(int major, int minor, int patch) { return join(major, ".", minor, ".", patch); }
+
+}  // namespace
+
+std::string version_text() {
+  std::string compiler = __VERSION__;
+#if defined(__GNUC__) && !defined(__clang__)
+  compiler = "GCC " + compiler;
+#endif
+  std::string kernels =
+      uses_avx512_kernels() ? "AVX-512 copies, chosen for this CPU" : "of the build";
+  return join(
+      "brine ", BRINE_VERSION, "\ncompiler      ", compiler, "\noneDNN        ",
+      dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH), "\nHDF5          ",
+      dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nEigen         ",
+      dotted(EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION), "\nspdlog        ",
+      dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH), "\nCLI11         ",
+      cli_library_version(), "\ntoml++        ", toml_library_version(), "\njson          ",
+      dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
+      "\nOpenMP        ", _OPENMP, "\nthreads       ", threads(), "\nCPU has       ",
+      cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels,
+      "\nGPU           ", gpu_line(), "\ncuDNN         ", cuda::cudnn_version(), "\n");
+}
+
+}  // namespace brine

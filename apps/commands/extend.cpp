@@ -1,0 +1,36 @@
+// brine extend: a model for longer inputs than it was trained for.
+#include "nn/io/extend.h"
+#include "apps/cli/terminal.h"
+#include "apps/shared/training.h"
+
+namespace brine {
+namespace {
+
+struct Extend {
+  std::string model, out;
+  int64_t positions = 0;
+
+  void describe(data::Schema& s) {
+    s.field("model", model, "Model directory or run", {.required = true});
+    s.field("positions", positions, "Positions of the new model", {.min = 2, .required = true});
+    s.field("out", out, "Directory to write", {.required = true});
+  }
+
+  int run(const RunContext&) {
+    nn::LoadedModel m = nn::load_model(model);
+    warn_of(m);
+    nn::LoadedModel longer = nn::extend_positions(m, positions);
+    std::unique_ptr<data::Tokenizer> tokenizer;
+    if (!nn::tokenizer_place(m.directory).empty()) {
+      tokenizer = nn::tokenizer_of(m.directory);
+    }
+    nn::export_model(longer.config, *longer.model, tokenizer.get(), out);
+    log_info(out, ": ", positions, " positions, stretched from ", m.config.shape().max_positions,
+             " of ", m.directory, "; train it at its new length (brine distill --teacher self)");
+    return 0;
+  }
+};
+const RegisterSubcommand<Extend> registration("extend", "Stretch a model to more positions");
+
+}  // namespace
+}  // namespace brine

@@ -1,0 +1,185 @@
+// brine generate: continues prompts.
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "apps/cli/idle.h"
+#include "apps/cli/program.h"
+#include "apps/cli/terminal.h"
+#include "apps/shared/device_memory.h"
+#include "apps/shared/training.h"
+#include "data/io/json.h"
+#include "nn/generate/generation.h"
+#include "nn/io/model_io.h"
+
+namespace brine {
+namespace {
+
+// Lines of a text file, without their ends.
+std::vector<std::string> lines_of(const std::string& path) {
+  std::vector<std::string> lines;
+  const std::string text = data::read_file(path);
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find('\n', at), text.size());
+    std::string line = text.substr(at, end - at);
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    check(!line.empty(), path, ": line ", lines.size() + 1, " is empty, wanted a prompt");
+    lines.push_back(line);
+    at = end + 1;
+  }
+  check(!lines.empty(), path, ": no prompts");
+  return lines;
+}
+
+struct Generate {
+  std::string model, prompt_file, save_state, load_state;
+  std::vector<std::string> prompt, stop, stop_token;
+  int64_t tokens = 64, k = 0, query_skip = 1;
+  bool ignore_eos = false, json = false;
+  nn::Sampling how;
+
+  void describe(data::Schema& s) {
+    s.field("model", model, "Model directory or run", {.required = true});
+    s.field("prompt", prompt, "Texts to continue, together");
+    s.field("prompt_file", prompt_file, "File with one prompt a line");
+    s.field("tokens", tokens, "Tokens to add", {.min = 1});
+    s.field("temperature", how.temperature, "0 takes the likeliest token", {.min = 0});
+    s.field("top_k", how.top_k, "Sample among the k likeliest tokens; 0 = all", {.min = 0});
+    s.field("top_p", how.top_p, "Sample among the likeliest tokens of this mass",
+            {.max = 1, .above = 0});
+    s.field("stop", stop, "Texts that end a continuation; they are not part of it");
+    s.field("stop_token", stop_token, "Tokens that end one, beside the tokenizer's end of text");
+    s.field("ignore_eos", ignore_eos, "Go on behind the end of the text");
+    s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
+    s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
+    s.field("save_state", save_state, "File to go on from later");
+    s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
+    s.field("json", json, "Print one JSON object");
+  }
+
+  int run(const RunContext& context);
+
+ private:
+  nn::GenerationRequest request(const RunContext& context, const data::Tokenizer& tokenizer) const;
+  void print_ends(const nn::Generation& done, int64_t positions, std::optional<int32_t> eos) const;
+  void print_json(const nn::Generation& done, const nn::LoadedModel& m,
+                  const std::vector<std::string>& texts) const;
+};
+
+nn::GenerationRequest Generate::request(const RunContext& context,
+                                        const data::Tokenizer& tokenizer) const {
+  nn::GenerationRequest r{.tokens = tokens,
+                          .how = how,
+                          .seed = context.seed,
+                          .stop_tokens = {},
+                          .stops = stop,
+                          .dials = {.k = k, .query_skip = query_skip},
+                          .vocabulary = tokenizer.vocab_size(),
+                          .keep_states = !save_state.empty()};
+  const std::optional<int32_t> eos = tokenizer.special().eos;
+  if (eos && !ignore_eos) r.stop_tokens.push_back(*eos);
+  for (const std::string& token : stop_token) {
+    const std::optional<int32_t> id = tokenizer.id_of(token);
+    check(id.has_value(), "generate: no token is spelt '", token, "'");
+    r.stop_tokens.push_back(*id);
+  }
+  return r;
+}
+
+void Generate::print_ends(const nn::Generation& done, int64_t positions,
+                          std::optional<int32_t> eos) const {
+  for (const nn::Sequence& s : done.sequences()) {
+    const int64_t made = int64_t(s.ids.size()) - s.given;
+    if (s.finish == "tokens") continue;
+    log_info("generate: stopped after ", made, " of ", tokens, " tokens, ",
+             s.finish == "positions"
+                 ? join("the model has ", positions, " positions and the prompt took ", s.given)
+             : s.finish == "stop text" ? "at a stop text"
+             : s.ids.back() == eos     ? "at the end of the text"
+                                       : "at a stop token");
+  }
+  const double steps = double(std::max<int64_t>(done.steps(), 1));
+  log_detail("generate: prompts ", human_seconds(done.prompt_seconds()), ", then ",
+             done.run_seconds() / steps * 1e3, " ms a token of each, state ",
+             human_bytes(double(done.state_bytes())));
+}
+
+void Generate::print_json(const nn::Generation& done, const nn::LoadedModel& m,
+                          const std::vector<std::string>& texts) const {
+  data::Json out = {{"model", model},
+                    {"attention", m.config.attention},
+                    {"query_skip", query_skip},
+                    {"prompt_seconds", done.prompt_seconds()},
+                    {"seconds", done.run_seconds()},
+                    {"steps", done.steps()},
+                    {"sequences", data::Json::array()}};
+  for (size_t i = 0; i < done.sequences().size(); ++i) {
+    const nn::Sequence& s = done.sequences()[i];
+    out["sequences"].push_back(
+        {{"prompt", texts[i]},
+         {"text", s.text.text()},
+         {"prompt_tokens", s.given},
+         {"tokens", std::vector<int32_t>(s.ids.begin() + s.given, s.ids.end())},
+         {"finish", s.finish}});
+  }
+  add_peak_memory(out);
+  // A text may end inside a character, which JSON cannot say.
+  std::cout << printable_json(out) << std::endl;
+}
+
+int Generate::run(const RunContext& context) {
+  std::vector<std::string> given = prompt;
+  if (!prompt_file.empty()) {
+    check(prompt.empty(), "generate: --prompt and --prompt-file are given, one of them is enough");
+    given = lines_of(prompt_file);
+  }
+  const std::filesystem::path place = std::filesystem::path(save_state).parent_path();
+  check(place.empty() || std::filesystem::is_directory(place), "generate: ", save_state,
+        ": there is no directory ", place.string());
+  if (how.temperature == 0) refuse_idle(context, {"top_k", "top_p"}, "at temperature 0");
+  check(!given.empty() || !load_state.empty(), "generate: --prompt or --prompt-file is needed");
+  nn::LoadedModel m = nn::load_model(model);
+  warn_of(m);
+  check(m.config.shape().causal, "generate: ", m.directory,
+        " is an encoder; it does not continue text");
+  refuse_idle_dials(context, *m.model);
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
+  std::vector<std::vector<int32_t>> prompts;
+  for (const std::string& text : given) prompts.push_back(tokenizer->encode(text));
+
+  nn::Generation generation(*m.model, request(context, *tokenizer),
+                            [&](int32_t id) { return tokenizer->decode(std::array{id}); });
+  if (load_state.empty()) {
+    generation.start(prompts);
+  } else {
+    generation.load(load_state, m.hash(), prompts);
+  }
+  std::vector<std::string> texts;  // what is continued
+  for (const nn::Sequence& s : generation.sequences()) texts.push_back(tokenizer->decode(s.ids));
+
+  const bool streams = !json && texts.size() == 1;
+  if (streams) std::cout << texts[0] << std::flush;
+  generation.run([&](size_t, nn::Sequence& s) {
+    if (streams) std::cout << s.text.take(!s.finish.empty()) << std::flush;
+  });
+  if (json) {
+    print_json(generation, m, texts);
+  } else if (streams) {
+    std::cout << std::endl;
+  } else {
+    for (size_t i = 0; i < texts.size(); ++i) {
+      std::cout << "[" << i + 1 << "] " << texts[i] << generation.sequences()[i].text.text()
+                << std::endl;
+    }
+  }
+  print_ends(generation, m.config.shape().max_positions, tokenizer->special().eos);
+  if (!save_state.empty()) generation.save(save_state, m.hash());
+  return 0;
+}
+
+const RegisterSubcommand<Generate> registration("generate", "Continue prompts");
+
+}  // namespace
+}  // namespace brine

@@ -1,0 +1,224 @@
+// Recognises a path and describes directories of ours; files are in inspect_file.cpp.
+#include "apps/shared/inspect.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/cli/terminal.h"
+#include "apps/shared/inspect_file.h"
+#include "data/checkpoint/checkpoint.h"
+#include "data/corpus/token_shards.h"
+#include "data/dump/dump.h"
+#include "data/io/json.h"
+#include "data/io/sha256.h"
+#include "nn/io/model_io.h"
+
+namespace brine {
+namespace fs = std::filesystem;
+namespace {
+
+std::string bytes_text(uint64_t bytes) { return human_bytes(double(bytes)); }
+
+// The state of a shard on the disk.
+std::string shard_state(const fs::path& file, const data::DumpShard& shard, bool verify) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(file, error);
+  if (error) return "is missing";
+  if (size != shard.bytes) return join("has ", size, " bytes, wanted ", shard.bytes);
+  if (!verify) return "";
+  return data::sha256_file(file.string()) == shard.sha256 ? "checksum good"
+                                                          : "is damaged: its checksum differs";
+}
+
+std::string describe_dump(const std::string& path, bool verify) {
+  const data::DumpManifest m = data::read_manifest(path);
+  const data::DumpSpec& s = m.spec;
+  std::ostringstream out;
+  out << path << ": teacher dump, "
+      << (m.complete() ? "complete" : join("UNFINISHED: ", m.stored_samples(), " of ", s.samples))
+      << "\n";
+  out << "  samples    " << s.samples << " of " << (s.ragged ? "up to " : "") << s.tokens
+      << " tokens"
+      << (s.windows.empty() ? ""
+          : s.ragged        ? ", by text of a task"
+                            : ", by corpus window")
+      << "\n"
+      << "  content    " << data::name_of(s.content)
+      << (s.columns ? join(" into ", s.columns, " columns") : "") << " in " << s.dtype
+      << (s.packs_rows() ? ", rows packed" : "") << (s.causal ? ", causal" : ", not causal") << "\n"
+      << "  layers     " << s.layers << ", " << s.heads << " heads of " << s.head_size
+      << ", hidden " << s.hidden << (s.context ? ", context" : "") << (s.output ? ", output" : "")
+      << "\n"
+      << "  logits     " << data::name_of(s.logits);
+  if (s.logits == data::DumpLogits::top) out << " " << s.top_n;
+  if (s.classes) out << ", of " << s.classes << " classes";
+  out << " of " << s.vocab << (s.stores_tokens ? ", with tokens" : "") << "\n"
+      << "  teacher    " << s.teacher_hash << "\n  tokenizer  " << s.tokenizer_hash
+      << "\n  corpus     " << s.corpus_hash << "\n";
+  uint64_t total = 0;
+  for (const data::DumpShard& shard : m.shards) total += shard.bytes;
+  out << "  shards     " << m.shards.size() << ", " << bytes_text(total) << "\n";
+  for (const data::DumpShard& shard : m.shards) {
+    const std::string state = shard_state(fs::path(path) / shard.name, shard, verify);
+    check(state.empty() || state == "checksum good", path, ": shard ", shard.name, ": ", state);
+    out << "    " << shard.name << "  samples " << shard.first << " to "
+        << shard.first + shard.samples - 1 << ", " << bytes_text(shard.bytes)
+        << (state.empty() ? "" : ", ") << state << "\n";
+  }
+  return out.str();
+}
+
+std::string describe_shards(const std::string& path, bool verify) {
+  const data::TokenManifest m = data::read_token_manifest(path);
+  if (verify) data::TokenShards checked(path);
+  std::ostringstream out;
+  out << path << ": token shards" << (verify ? ", every checksum good" : "") << "\n"
+      << "  tokens     " << m.tokens << " of " << 8 * m.width << " bits, vocabulary "
+      << m.vocab_size << "\n  documents  " << m.documents;
+  if (m.separator) out << ", each followed by token " << *m.separator;
+  if (m.joined_lines) out << ", the lines of the sources joined";
+  out << "\n  tokenizer  " << m.tokenizer_hash << "\n  sources    " << m.sources.size() << "\n"
+      << "  shards     " << m.shards.size() << ", " << bytes_text(uint64_t(m.tokens * m.width))
+      << "\n";
+  return out.str();
+}
+
+// Parameters of each learning-rate group, with the number of their elements.
+void describe_model(std::ostream& out, const std::string& path, bool tensors) {
+  nn::LoadedModel m = nn::load_model(path);
+  log_detail(path, ": loaded in ", human_seconds(m.seconds));
+  const nn::ModelShape c = m.config.shape();
+  out << (c.causal ? "  decoder    " : "  encoder    ") << c.layers << " layers of "
+      << c.hidden_size << ", " << c.heads << " heads, MLP " << c.inner_size << ", "
+      << c.max_positions << " positions, vocabulary " << c.vocab_size << "\n";
+  data::Schema settings;
+  m.config.describe_attention(settings);
+  out << "  attention  " << m.config.attention << "\n";
+  const data::Json chosen = settings.to_json()["attention"];
+  for (const auto& [key, value] : chosen.items()) {
+    if (key != "method") out << "    " << key << " = " << json_text(value) << "\n";
+  }
+  std::map<std::string, int64_t> groups;
+  for (const auto& p : m.model->named_parameters()) {
+    groups[p.group.empty() ? "base" : p.group] += p.parameter->value.numel();
+  }
+  out << "  parameters " << nn::parameter_count(*m.model) << "\n";
+  for (const auto& [group, count] : groups) out << "    " << group << " " << count << "\n";
+  out << "  hash       " << m.hash() << "\n";
+  if (!tensors) return;
+  for (const data::NamedTensor& t : nn::tensors_of(*m.model)) {
+    out << "    " << t.first << " " << t.second.dtype() << " " << t.second.shape() << "\n";
+  }
+}
+
+std::string describe_tokenizer(const std::string& path) {
+  std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(path);
+  std::ostringstream out;
+  out << path << ": tokenizer\n  vocabulary " << t->vocab_size() << "\n";
+  const data::SpecialIds ids = t->special();
+  auto special = [&](const char* name, const std::optional<int32_t>& id) {
+    if (id) out << "  " << name << "        " << *id << " " << t->token_of(*id) << "\n";
+  };
+  special("bos", ids.bos);
+  special("eos", ids.eos);
+  special("pad", ids.pad);
+  special("unk", ids.unk);
+  out << "  hash       " << t->hash() << "\n";
+  return out.str();
+}
+
+std::string describe_checkpoint(const std::string& path, bool tensors) {
+  const data::CheckpointManifest m = data::read_checkpoint_manifest(path);
+  const std::optional<std::string> defect = data::checkpoint_defect(path);
+  std::ostringstream out;
+  out << path << ": checkpoint of step " << m.step << " by " << m.program << ", "
+      << (defect ? "DAMAGED: " + *defect : "good") << "\n";
+  for (const auto& file : m.files) {
+    out << "    " << file.name << "  " << bytes_text(file.bytes) << "\n";
+  }
+  check(!defect, path, ": is a damaged checkpoint: ", defect.value_or(""));
+  if (fs::exists(fs::path(path) / "config.json")) describe_model(out, path, tensors);
+  return out.str();
+}
+
+// The last step and the last evaluation that a log tells of.
+void describe_log(std::ostream& out, const fs::path& log) {
+  std::ifstream in(log);
+  std::string line, step, evaluation;
+  while (std::getline(in, line)) {
+    const data::Json json = parse_json_or_discard(line);
+    if (json.is_discarded() || !json.is_object() || !json.contains("type")) continue;
+    auto shown = [&](const char* key) {
+      return json.contains(key) ? join(" ", key, " ", json_text(json[key])) : std::string();
+    };
+    if (json["type"] == "step") {
+      step = "at" + shown("step") + "," + shown("loss") + shown("task_nll");
+    } else if (json["type"] == "evaluation") {
+      evaluation = "at" + shown("step") + "," + shown("valid_perplexity");
+    }
+  }
+  if (!step.empty()) out << "  log ends   " << step << "\n";
+  if (!evaluation.empty()) out << "  evaluated  " << evaluation << "\n";
+}
+
+std::string describe_run(const std::string& path, bool tensors) {
+  std::ostringstream out;
+  const std::vector<data::Checkpoint> checkpoints = data::list_checkpoints(path);
+  out << path << ": run with " << checkpoints.size() << " checkpoint"
+      << (checkpoints.size() == 1 ? "" : "s") << "\n";
+  std::string newest;
+  for (const data::Checkpoint& c : checkpoints) {
+    const std::optional<std::string> defect = data::checkpoint_defect(c.path);
+    out << "    " << c.path.filename().string() << "  " << (defect ? "DAMAGED: " + *defect : "good")
+        << "\n";
+    if (!defect && newest.empty()) newest = c.path.string();
+  }
+  const fs::path dir(path);
+  if (fs::exists(dir / "config.toml")) out << "  settings   config.toml\n";
+  if (fs::exists(dir / "log.jsonl")) describe_log(out, dir / "log.jsonl");
+  if (!newest.empty() && fs::exists(fs::path(newest) / "config.json")) {
+    describe_model(out, newest, tensors);
+  }
+  return out.str();
+}
+
+// The "format" of a directory's manifest.json, "" when there is none.
+std::string manifest_format(const fs::path& dir) {
+  const fs::path file = dir / "manifest.json";
+  if (!fs::exists(file)) return "";
+  const data::Json json = parse_json_or_discard(data::read_file(file), file.string());
+  check(!json.is_discarded(), file.string(), ": not JSON");
+  const bool has = json.is_object() && json.contains("format") && json["format"].is_string();
+  return has ? json["format"].get<std::string>() : "";
+}
+
+}  // namespace
+
+std::string inspect(const std::string& path, const InspectOptions& options) {
+  check(fs::exists(path), path, ": no such file or directory");
+  if (!fs::is_directory(path)) return inspect_file(path);
+  const fs::path dir(path);
+  const std::string format = manifest_format(dir);
+  if (format == "brine-dump") return describe_dump(path, options.verify);
+  if (format == "brine checkpoint") return describe_checkpoint(path, options.tensors);
+  if (format == "brine-tokens") return describe_shards(path, options.verify);
+  check(format.empty(), path, ": manifest.json has the unknown format \"", format, "\"");
+  if (!data::list_checkpoints(dir).empty() || fs::exists(dir / "log.jsonl")) {
+    return describe_run(path, options.tensors);
+  }
+  if (fs::exists(dir / "config.json")) {
+    std::ostringstream out;
+    out << path << ": model\n";
+    describe_model(out, path, options.tensors);
+    return out.str();
+  }
+  check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json") ||
+            fs::exists(dir / "vocab.txt"),
+        path, ": holds no dump, run, checkpoint, model, token shards or tokenizer");
+  return describe_tokenizer(path);
+}
+
+}  // namespace brine

@@ -1,0 +1,110 @@
+// Recognises files by their first bytes, never by their names.
+#include "apps/shared/inspect_file.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "apps/cli/terminal.h"
+#include "data/dump/dump.h"
+#include "data/hdf5/hdf5_file.h"
+#include "data/safetensors/safetensors.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace brine {
+namespace {
+
+// An attribute of any type as text.
+std::string attribute_text(const data::Hdf5Reader& file, const std::string& object,
+                           const std::string& name) {
+  if (file.is_string_attribute(object, name)) return file.string_attribute(object, name);
+  std::ostringstream out;
+  if (file.is_float_attribute(object, name)) {
+    for (double x : file.doubles_attribute(object, name)) out << (out.tellp() ? " " : "") << x;
+  } else {
+    for (int64_t x : file.ints_attribute(object, name)) out << (out.tellp() ? " " : "") << x;
+  }
+  return out.str();
+}
+
+void list_attributes(std::ostream& out, const data::Hdf5Reader& file, const std::string& object) {
+  for (const std::string& name : file.attributes(object)) {
+    out << "  " << name << " = " << attribute_text(file, object, name) << "\n";
+  }
+}
+
+void list_datasets(std::ostream& out, const data::Hdf5Reader& file) {
+  for (const std::string& name : file.datasets()) {
+    const data::Hdf5Info info = file.info(name);
+    out << "    " << name << " " << info.dtype << " " << info.shape << ", "
+        << human_bytes(double(info.stored_bytes)) << "\n";
+  }
+}
+
+std::string describe_hdf5(const std::string& path) {
+  const data::Hdf5Reader file(path);
+  std::ostringstream out;
+  const bool has_format =
+      file.has_attribute("/", "format") && file.is_string_attribute("/", "format");
+  const std::string format = has_format ? file.string_attribute("/", "format") : "";
+  if (format == "brine-dump") {
+    int64_t first = 0;
+    data::DumpSpec spec = data::read_shard_header(file, first);
+    if (spec.ragged) spec.lengths = data::read_shard_list(file, "lengths", spec.samples);
+    data::check_spec(spec, path);
+    data::check_shard_datasets(file, spec);
+    out << path << ": shard of a teacher dump, samples " << first << " to "
+        << first + spec.samples - 1 << "\n";
+    list_attributes(out, file, "/");
+  } else if (format == "brine-capture") {
+    out << path << ": capture of one forward pass\n";
+    list_attributes(out, file, "/");
+  } else if (file.has("config") && file.has("intermediate") && file.has_attribute("config", "K")) {
+    out << path << ": golden file of the SEA block; compare with: brine verify " << path << "\n";
+    list_attributes(out, file, "config");
+  } else {
+    out << path << ": HDF5 file\n";
+    list_attributes(out, file, "/");
+  }
+  list_datasets(out, file);
+  return out.str();
+}
+
+std::string describe_safetensors(const std::string& path) {
+  const data::Safetensors file{data::Path(path)};
+  std::ostringstream out;
+  uint64_t bytes = 0;
+  for (const auto& e : file.entries()) bytes += e.size;
+  out << path << ": safetensors file, " << file.entries().size() << " tensors, "
+      << human_bytes(double(bytes)) << "\n";
+  for (const auto& [key, value] : file.metadata()) out << "  " << key << " = " << value << "\n";
+  for (const auto& e : file.entries()) {
+    out << "    " << e.name << " " << e.dtype << " [";
+    for (size_t i = 0; i < e.shape.size(); ++i) out << (i ? ", " : "") << e.shape[i];
+    out << "]\n";
+  }
+  return out.str();
+}
+
+}  // namespace
+
+std::string inspect_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  check(in.good(), path, ": cannot be read");
+  char head[9] = {};
+  in.read(head, sizeof head);
+  const std::string start(head, size_t(in.gcount()));
+  if (start.rfind("\x89HDF\r\n\x1a\n", 0) == 0) return describe_hdf5(path);
+  if (start.size() == 9 && start[8] == '{' && start[7] == 0 && start[6] == 0) {
+    return describe_safetensors(path);
+  }
+  const size_t first = start.find_first_not_of(" \t\r\n");
+  check(first != std::string::npos && start[first] == '{', path,
+        ": neither HDF5 nor safetensors nor a tokenizer.json");
+  std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(path);
+  return join(path, ": tokenizer\n  vocabulary ", t->vocab_size(), "\n  hash       ", t->hash(),
+              "\n");
+}
+
+}  // namespace brine

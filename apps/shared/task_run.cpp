@@ -1,0 +1,195 @@
+// Splits, heads and schedules of tasks.
+#include "apps/shared/task_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "apps/cli/terminal.h"
+#include "data/io/sha256.h"
+
+namespace brine {
+namespace {
+
+bool given(const RunContext& context, const char* key) {
+  const data::Schema::Field* field = context.keys.find(key);
+  return field && field->given;
+}
+
+// What a run of windows has and a task has not.
+void refuse_window_keys(const RunContext& context) {
+  refuse_idle(context, {"valid", "copies", "loss_from"}, "on a task", Given::otherwise);
+}
+
+void plan_steps(TrainingKeys& keys, const TaskKeys& task, const RunContext& context,
+                int64_t texts) {
+  double per_step = double(keys.trainer.batch_size * keys.trainer.accumulate);
+  if (!given(context, "steps")) {
+    double steps = std::ceil(task.epochs * double(texts) / per_step);
+    check(steps < double(std::numeric_limits<int32_t>::max()), context.command, ": ", task.epochs,
+          " epochs are ", steps, " steps");
+    keys.trainer.steps = std::max<int64_t>(int64_t(steps), 1);
+  }
+  if (!given(context, "schedule.warmup_steps")) {
+    keys.trainer.schedule.warmup_steps =
+        int64_t(std::llround(task.warmup_ratio * double(keys.trainer.steps)));
+  }
+  if (!given(context, "eval_every")) {
+    keys.trainer.eval_every = std::max<int64_t>(int64_t(std::ceil(double(texts) / per_step)), 1);
+  }
+}
+
+// "" for a task's only dev split, "matched_" for one of several.
+std::string prefix_of(const data::TaskSplit& split, size_t splits) {
+  size_t at = split.name.find('_');
+  return splits == 1 || at == std::string::npos ? "" : split.name.substr(at + 1) + "_";
+}
+
+}  // namespace
+
+void TaskKeys::describe_training(data::Schema& s) {
+  s.field("train_split", train_split,
+          "Split of the task to train on, or a TSV file with its columns in the task's folder");
+  s.field("valid_split", valid_split,
+          "Split to evaluate on while training, or such a file; none: every dev split");
+  s.field("epochs", epochs,
+          "Passes over the texts of a task; `steps` follows from it unless it is given",
+          {.above = 0});
+  s.field("warmup_ratio", warmup_ratio,
+          "Share of a task's steps that warm up; `warmup_steps` follows from it unless it is given",
+          {.min = 0, .max = 1});
+}
+
+void refuse_task_keys(const RunContext& context) {
+  refuse_idle(context, {"train_split", "valid_split", "epochs", "warmup_ratio"}, "without --task",
+              Given::otherwise);
+}
+
+std::string known_tasks() {
+  std::string list;
+  for (const data::Task& task : data::tasks()) list += (list.empty() ? "" : ", ") + task.name;
+  return list;
+}
+
+// So a resumed run notices other data, and a dump that it is of other texts.
+std::string hash_of(const data::TaskTokens& tokens) {
+  data::Sha256 hash;
+  for (const data::TextTokens& text : tokens.texts) {
+    hash.update(text.ids.data(), text.ids.size() * sizeof(int32_t));
+    hash.update(&text.first, sizeof text.first);
+  }
+  hash.update(tokens.targets.data(), tokens.targets.size() * sizeof(double));
+  return hash.hex();
+}
+
+TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
+  data::TaskExamples examples = data::read_task(r.task, r.data, split);
+  int64_t positions = r.config.shape().max_positions;
+  int64_t most = r.max_tokens ? r.max_tokens : positions;
+  check(most <= positions, "task: texts of ", most, " tokens are longer than the model's ",
+        positions, " positions");
+  auto tokens =
+      std::make_shared<data::TaskTokens>(data::tokenize_task(r.task, examples, r.tokenizer, most));
+  TaskSet out{.split = split, .indices = {}, .source = nullptr};
+  for (const data::TaskExample& e : examples.rows) out.indices.push_back(e.index);
+  log_info(r.task.name, " ", split.name, ": ", tokens->texts.size(),
+           r.task.passages ? " passages" : " texts", ", the longest has ", tokens->longest,
+           " tokens, ", tokens->cut_texts, " were cut to ", most);
+  out.source = std::make_unique<distill::TaskSource>(std::move(tokens), r.seed);
+  return out;
+}
+
+std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name,
+                                           const std::string& kind) {
+  if (!name.empty()) return {data::split_named(task, name)};
+  std::vector<data::TaskSplit> splits = data::splits_of(task, kind);
+  check(!splits.empty(), "task ", task.name, ": has no ", kind, " split");
+  return splits;
+}
+
+std::vector<int64_t> class_map(const nn::ModelConfig& config,
+                               const std::vector<std::string>& labels) {
+  const std::vector<std::string>& names = config.bert.label_names;
+  if (names.empty() || names == labels || labels.empty()) return {};
+  std::vector<int64_t> out;
+  for (const std::string& name : names) {
+    auto found = std::find(labels.begin(), labels.end(), name);
+    check(found != labels.end() && names.size() == labels.size(),
+          "task: the model was made for other labels, ", names.size(), " with '", name,
+          "', than the task's ", labels.size());
+    out.push_back(found - labels.begin());
+  }
+  return out;
+}
+
+void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data::Task& task,
+                     const std::vector<std::string>& labels, uint64_t seed) {
+  check(!loaded.config.shape().causal, "task: ", loaded.directory,
+        " is a decoder, a task needs an encoder");
+  const bool both_full =
+      nn::is_full_attention(loaded.config.attention) && nn::is_full_attention(run.config.attention);
+  check(loaded.config.attention == run.config.attention || both_full, "task: ", loaded.directory,
+        " has attention '", loaded.config.attention, "', wanted '", run.config.attention, "'");
+  run.config.copy_sizes(loaded.config);
+  nn::BertConfig& head = run.config.bert;
+  int64_t count = std::max<int64_t>(int64_t(labels.size()), 1);  // a regression has one
+  bool same = head.labels == count && head.label_names == labels;
+  run.config.set_labels(count);
+  head.label_names = labels;
+  head.finetuning_task = task.name;
+  head.masked_lm = head.next_sentence = false;
+  run.model = nn::make_model(run.config, seed);
+  std::vector<nn::NamedTensor> base;
+  auto is_head = [&](const std::string& name) { return name.rfind("classifier.", 0) == 0; };
+  std::vector<std::string> own;
+  for (nn::NamedTensor& t : nn::state_of(*run.model)) own.push_back(t.name);
+  for (nn::NamedTensor& t : nn::state_of(*loaded.model)) {
+    bool known = std::find(own.begin(), own.end(), t.name) != own.end();
+    if (known && (same || !is_head(t.name))) base.push_back(t);
+  }
+  nn::load_state(*run.model, base, loaded.directory, [&](const std::string& name) {
+    return is_head(name) || name.rfind("bert.pooler.", 0) == 0;
+  });
+  run.store = std::make_unique<nn::ParameterStore>(*run.model);
+}
+
+void prepare_task(TrainingRun& run, TrainingKeys& keys, const TaskKeys& t,
+                  const RunContext& context) {
+  refuse_window_keys(context);
+  const data::Task& task = data::task_named(t.task);
+  TaskReading reading{.task = task,
+                      .data = t.data,
+                      .tokenizer = *run.tokenizer,
+                      .config = run.config,
+                      .max_tokens = keys.sequence_length,
+                      .seed = context.seed};
+  TaskSet train = read_split(reading, data::split_named(task, t.train_split));
+  check(train.source->tokens().labelled, context.command, ": split ", t.train_split, " of ",
+        task.name, " has no labels");
+  auto dev = std::make_shared<std::vector<TaskSet>>();
+  for (const data::TaskSplit& split : chosen_splits(task, t.valid_split, "dev")) {
+    check(split.labelled, context.command, ": split ", split.name, " of ", task.name,
+          " has no labels");
+    dev->push_back(read_split(reading, split));
+    run.inputs[split.name] = hash_of(dev->back().source->tokens());
+  }
+  run.inputs[t.train_split] = hash_of(train.source->tokens());
+  plan_steps(keys, t, context, train.source->size());
+  run.train = std::move(train.source);
+  run.evaluation = [&run, &task, &keys, dev,
+                    map = class_map(run.config, (*dev)[0].source->tokens().labels)] {
+    distill::Values all;
+    for (const TaskSet& set : *dev) {
+      distill::TaskAnswers answers = distill::answer(*run.model, *set.source,
+                                                     {.batch_size = keys.trainer.batch_size,
+                                                      .max_texts = keys.trainer.eval_windows,
+                                                      .classes = map});
+      for (auto& [name, value] : distill::score_answers(task, *set.source, answers)) {
+        all.emplace_back("valid_" + prefix_of(set.split, dev->size()) + name, value);
+      }
+    }
+    return all;
+  };
+}
+
+}  // namespace brine

@@ -1,0 +1,214 @@
+// The manifest is written last and ends with a checksum of itself, so that any change is seen
+// before a word of it is believed.
+#include "data/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+
+#include "data/io/json.h"
+#include "data/io/sha256.h"
+#include "data/io/temporary.h"
+
+namespace brine::data {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kFormat = "brine checkpoint";
+constexpr uint64_t kMaxManifestBytes = 16 << 20;
+
+std::string checksum_tail(std::string_view body) {
+  return ",\n  \"sha256\": \"" + data::sha256_hex(body) + "\"\n}\n";
+}
+
+std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::File>& files) {
+  ordered_json manifest = {{"format", kFormat},
+                           {"version", kCheckpointVersion},
+                           {"step", step},
+                           {"program", "brine " BRINE_VERSION},
+                           {"files", ordered_json::array()}};
+  for (const auto& file : files) {
+    manifest["files"].push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  }
+  std::string body = json_text(manifest, 2);
+  body.resize(body.rfind('\n'));  // without the last brace
+  return body + checksum_tail(body);
+}
+
+// A number without a fraction that fits the type: the library converts any other one, too.
+template <class Number>
+Number whole(const ordered_json& object, const char* key, const std::string& name) {
+  const ordered_json& value = object.at(key);
+  bool fits = value.is_number_unsigned()
+                  ? std::in_range<Number>(value.get<uint64_t>())
+                  : value.is_number_integer() && std::in_range<Number>(value.get<int64_t>());
+  check(fits, name, ": ", key, " is no whole number in range");
+  return value.get<Number>();
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos &&
+         name.find('\0') == name.npos;
+}
+
+// The step in "step-00001234", or nothing.
+std::optional<int64_t> step_of(const std::string& name) {
+  std::string digits = name.starts_with("step-") ? name.substr(5) : "";
+  if (digits.size() < 8 || digits.size() > 18) return {};
+  if (!std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); }))
+    return {};
+  return std::stoll(digits);
+}
+
+void check_files(const Path& checkpoint, const CheckpointManifest& manifest, bool with_content) {
+  for (const auto& file : manifest.files) {
+    Path path = checkpoint / file.name;
+    std::error_code error;
+    uint64_t bytes = std::filesystem::file_size(path, error);
+    if (error) data::throw_io(path, "examine", error.value());
+    check(bytes == file.bytes, path.string(), ": has ", bytes, " bytes, the manifest says ",
+          file.bytes);
+    check(!with_content || data::sha256_file(path.string()) == file.sha256, path.string(),
+          ": content does not match its checksum");
+  }
+}
+
+std::optional<std::string> defect(const Path& checkpoint, bool with_content) {
+  try {
+    check_files(checkpoint, read_checkpoint_manifest(checkpoint), with_content);
+  } catch (const NewerCheckpoint&) {
+    throw;
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+// Removes what is older than the newest `keep` good ones up to `step`. Later steps belong to a
+// part of the run that was given up; they are left until the run reaches them again.
+void remove_older(const Path& run_dir, int64_t step, int keep) {
+  int good = 0;
+  for (const Checkpoint& c : list_checkpoints(run_dir)) {
+    if (c.step > step) continue;
+    if (good >= keep) {
+      data::remove_atomic(c.path);
+    } else if (!defect(c.path, false)) {
+      ++good;
+    }
+  }
+}
+
+}  // namespace
+
+Path checkpoint_path(const Path& run_dir, int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return run_dir / name;
+}
+
+Path save_checkpoint(const Path& run_dir, int64_t step, const std::vector<CheckpointFile>& files,
+                     int keep) {
+  Path path = checkpoint_path(run_dir, step);
+  check(step_of(path.filename().string()) == step, "checkpoint: step ", step, " is out of range");
+  check(keep >= 0, "checkpoint: cannot keep ", keep);
+  data::remove_stale_temporaries(run_dir);
+  data::TemporaryDir directory(run_dir, path.filename().string());
+  std::vector<CheckpointManifest::File> written;
+  for (const CheckpointFile& file : files) {
+    check(is_plain_name(file.name) && file.name != kManifest, "checkpoint: '", file.name,
+          "' is not the name of a file");
+    data::NewFile out(directory.path() / file.name);
+    data::Sha256 hash;
+    file.write([&](std::string_view bytes) {
+      out.write(bytes);
+      hash.update(bytes);
+    });
+    out.sync();
+    written.push_back({file.name, out.written(), hash.hex()});
+  }
+  {
+    data::NewFile out(directory.path() / kManifest);
+    out.write(manifest_text(step, written));
+    out.sync();
+  }
+  directory.publish();
+  std::optional<std::string> reason = defect(path, true);
+  check(!reason, "checkpoint: just written, but not readable: ", reason.value_or(""));
+  if (keep > 0) remove_older(run_dir, step, keep);
+  return path;
+}
+
+CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
+  const std::string name = (checkpoint / kManifest).string();
+  const std::string text = data::read_file(name, kMaxManifestBytes);
+  const size_t tail = checksum_tail("").size();
+  check(text.size() > tail, name, ": is truncated");
+  std::string_view body = std::string_view(text).substr(0, text.size() - tail);
+  check(text.ends_with(checksum_tail(body)), name, ": is damaged (its checksum does not match)");
+  CheckpointManifest manifest;
+  try {
+    ordered_json json = parse_ordered_json(text, name);
+    check(json.at("format") == kFormat, name, ": is not the manifest of a checkpoint");
+    manifest.version = whole<int>(json, "version", name);
+    if (manifest.version > kCheckpointVersion) {
+      throw NewerCheckpoint(join(name, ": format version ", manifest.version, " (written by ",
+                                 json.value("program", "another program"),
+                                 ") is newer than this program reads (", kCheckpointVersion, ")"));
+    }
+    manifest.step = whole<int64_t>(json, "step", name);
+    manifest.program = json.at("program").get<std::string>();
+    for (const ordered_json& file : json.at("files")) {
+      manifest.files.push_back({file.at("name").get<std::string>(),
+                                whole<uint64_t>(file, "bytes", name),
+                                file.at("sha256").get<std::string>()});
+      check(is_plain_name(manifest.files.back().name), name, ": bad file name '",
+            manifest.files.back().name, "'");
+    }
+  } catch (const ordered_json::exception& e) {
+    throw Error(join(name, ": ", e.what()));
+  }
+  std::optional<int64_t> step = step_of(checkpoint.filename().string());
+  check(!step || *step == manifest.step, name, ": is of step ", manifest.step,
+        ", the directory says otherwise");
+  return manifest;
+}
+
+std::optional<std::string> checkpoint_defect(const Path& checkpoint) {
+  return defect(checkpoint, true);
+}
+
+std::vector<Checkpoint> list_checkpoints(const Path& run_dir) {
+  std::vector<Checkpoint> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(run_dir, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    if (auto step = step_of(entries->path().filename().string()))
+      found.push_back({*step, entries->path()});
+  }
+  if (error) data::throw_io(run_dir, "list", error.value());
+  std::sort(found.begin(), found.end(),
+            [](const Checkpoint& a, const Checkpoint& b) { return a.step > b.step; });
+  return found;
+}
+
+LatestCheckpoint latest_good_checkpoint(const Path& run_dir) {
+  LatestCheckpoint latest;
+  for (const Checkpoint& candidate : list_checkpoints(run_dir)) {
+    std::optional<std::string> reason = checkpoint_defect(candidate.path);
+    if (!reason) {
+      latest.good = candidate;
+      break;
+    }
+    latest.skipped.push_back(candidate.path.string() + ": " + *reason);
+  }
+  return latest;
+}
+
+}  // namespace brine::data

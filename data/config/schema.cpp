@@ -1,0 +1,224 @@
+// Describing fields, and setting them with strict types and ranges.
+#include "data/config/schema.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "data/config/schema_text.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+
+namespace {
+
+void check_range(double x, const Json& value, const FieldOptions& o, const std::string& shown) {
+  check(std::isfinite(x), shown, " must be finite, got ", show(value));
+  check(x >= o.min, shown, " must be at least ", o.min, ", got ", show(value));
+  check(x <= o.max, shown, " must be at most ", o.max, ", got ", show(value));
+  check(x > o.above, shown, " must be above ", o.above, ", got ", show(value));
+  check(x < o.below, shown, " must be below ", o.below, ", got ", show(value));
+}
+
+// One function for each type of a value or of an element: checks, then writes.
+void assign(bool& out, const Json& value, const Schema::Field&, const std::string& shown) {
+  check(value.is_boolean(), shown, " must be true or false, got ", show(value));
+  out = value.get<bool>();
+}
+
+void assign(int64_t& out, const Json& value, const Schema::Field& field, const std::string& shown) {
+  bool fits = value.is_number_integer() &&
+              (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t(INT64_MAX));
+  check(fits, shown, " must be an integer, got ", show(value));
+  check_range(double(value.get<int64_t>()), value, field.options, shown);
+  out = value.get<int64_t>();
+}
+
+void assign(double& out, const Json& value, const Schema::Field& field, const std::string& shown) {
+  check(value.is_number(), shown, " must be a number, got ", show(value));
+  check_range(value.get<double>(), value, field.options, shown);
+  out = value.get<double>();
+}
+
+void assign(std::string& out, const Json& value, const Schema::Field& field,
+            const std::string& shown) {
+  check(value.is_string(), shown, " must be a text, got ", show(value));
+  const std::string& text = value.get_ref<const std::string&>();
+  check(is_utf8(text), shown, " must be a text in UTF-8");
+  check(text.find('\0') == std::string::npos, shown, " must be a text without zero bytes");
+  const auto& choices = field.choices;
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+    throw Error(join(shown, " must be one of ", list_of(choices), ", got ", show(value)));
+  }
+  out = text;
+}
+
+template <class T>
+void assign(std::vector<T>& out, const Json& value, const Schema::Field& field,
+            const std::string& shown) {
+  check(value.is_array(), shown, " must be a ", field.type(), ", got ", show(value));
+  std::vector<T> items(value.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    assign(items[i], value[i], field, join(shown, "[", i, "]"));
+  }
+  out = std::move(items);
+}
+
+// What a word of a command line means as the type of T; a text when it is nothing better, so that
+// assign() names the type that was wanted.
+template <class T>
+Json parse_word(const std::string& word) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (word == "true" || word == "false") return word == "true";
+  } else if constexpr (!std::is_same_v<T, std::string>) {
+    const char* begin = word.data() + (word.size() > 1 && word[0] == '+' ? 1 : 0);
+    const char* end = word.data() + word.size();
+    T number = 0;
+    auto [stop, problem] = std::from_chars(begin, end, number);
+    if (problem == std::errc() && stop == end) return number;
+  }
+  return word;
+}
+
+template <class T>
+Json parse_words(const T*, const std::vector<std::string>& words, const std::string& shown) {
+  check(words.size() == 1, shown, " takes one value, got ", words.size());
+  return parse_word<T>(words[0]);
+}
+
+template <class T>
+Json parse_words(const std::vector<T>*, const std::vector<std::string>& words, const std::string&) {
+  Json list = Json::array();
+  for (const std::string& word : words) list.push_back(parse_word<T>(word));
+  return list;
+}
+
+struct Setting {
+  std::string key;
+  const Json* value;
+};
+
+void flatten(const Schema& schema, const Json& object, const std::string& prefix,
+             std::vector<Setting>& out) {
+  for (auto& [name, value] : object.items()) {
+    std::string key = prefix + name;
+    bool is_section = value.is_object() && schema.has_section(key);
+    if (is_section) {
+      flatten(schema, value, key + ".", out);
+    } else {
+      out.push_back({key, &value});
+    }
+  }
+}
+
+}  // namespace
+
+std::string Schema::open(const std::string& name) {
+  std::string outer = prefix_;
+  prefix_ += name + ".";
+  return outer;
+}
+
+Schema& Schema::add(const std::string& name, Target target, const std::vector<std::string>& choices,
+                    const std::string& help, const FieldOptions& options) {
+  Field field{.key = prefix_ + name,
+              .help = help,
+              .target = target,
+              .options = options,
+              .choices = choices,
+              .initial = std::visit([](auto* member) { return toml_value(*member); }, target),
+              .chosen = chosen_,
+              .selector = selector_,
+              .when = when_};
+  check(field.key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") == std::string::npos,
+        "schema: key ", field.key, " must be in lower case with underscores");
+  for (const Field& other : fields_) {
+    if (other.key != field.key) continue;
+    bool shared = other.chosen != nullptr && other.chosen == chosen_ && other.when != when_;
+    check(shared, "schema: key ", field.key, " is described twice");
+    check(other.target.index() == target.index(), "schema: variants disagree on the type of ",
+          field.key);
+  }
+  fields_.push_back(std::move(field));
+  return *this;
+}
+
+Schema& Schema::variants(const std::string& name, const std::string& selector, std::string& chosen,
+                         const std::vector<Variant>& variants, const std::string& help) {
+  check(chosen_ == nullptr, "schema: variants of ", prefix_, name, " are inside a variant");
+  std::vector<std::string> names;
+  for (const Variant& variant : variants) names.push_back(variant.name);
+  FieldOptions options{.alias = prefix_ + name};
+  std::string outer = open(name);
+  add(selector, Target(&chosen), names, help, options);
+  fields_.back().selects = true;
+  chosen_ = &chosen;
+  selector_ = prefix_ + selector;
+  for (const Variant& variant : variants) {
+    when_ = variant.name;
+    if (variant.describe) variant.describe(*this);
+  }
+  chosen_ = nullptr;
+  selector_.clear();
+  when_.clear();
+  prefix_ = outer;
+  return *this;
+}
+
+const Schema::Field* Schema::find(std::string_view key) const {
+  for (const Field& field : fields_) {
+    bool named = field.key == key || (!field.options.alias.empty() && field.options.alias == key);
+    if (named && field.active()) return &field;
+  }
+  return nullptr;
+}
+
+bool Schema::has_section(std::string_view name) const {
+  return std::any_of(fields_.begin(), fields_.end(), [&](const Field& field) {
+    return field.key.size() > name.size() && field.key.compare(0, name.size(), name) == 0 &&
+           field.key[name.size()] == '.';
+  });
+}
+
+bool Schema::is_selector(std::string_view key) const {
+  const Field* field = find(key);
+  return field != nullptr && field->selects;
+}
+
+void Schema::set(std::string_view key, const Json& value, std::string_view shown) {
+  auto* field = const_cast<Field*>(find(key));
+  check(field != nullptr, unknown_key(key));
+  std::string name(shown.empty() ? std::string_view(field->key) : shown);
+  std::visit([&](auto* member) { assign(*member, value, *field, name); }, field->target);
+  field->given = true;
+}
+
+void Schema::set_text(std::string_view key, const std::vector<std::string>& words,
+                      std::string_view shown) {
+  const Field* field = find(key);
+  check(field != nullptr, unknown_key(key));
+  std::string name(shown.empty() ? std::string_view(field->key) : shown);
+  Json value =
+      std::visit([&](auto* member) { return parse_words(member, words, name); }, field->target);
+  set(key, value, name);
+}
+
+void Schema::set_all(const Json& object) {
+  check(object.is_object(), "a configuration must be an object, got ", show(object));
+  std::vector<Setting> settings;
+  flatten(*this, object, "", settings);
+  std::stable_partition(settings.begin(), settings.end(),
+                        [&](const Setting& setting) { return is_selector(setting.key); });
+  for (const Setting& setting : settings) set(setting.key, *setting.value);
+}
+
+void Schema::check_required() const {
+  std::vector<std::string> missing;
+  for (const Field& field : fields_) {
+    if (field.options.required && !field.given && field.active()) missing.push_back(field.key);
+  }
+  check(missing.empty(), "needs a value for ", list_of(missing));
+}
+
+}  // namespace brine::data

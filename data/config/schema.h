@@ -1,0 +1,143 @@
+// One description of a config struct makes its flags, file keys, JSON, resolved copy and docs.
+//
+//   struct TrainConfig {
+//     double learning_rate = 3e-4;
+//     std::string schedule = "cosine";
+//     void describe(Schema& s) {
+//       s.field("learning_rate", learning_rate, "Peak learning rate", {.above = 0});
+//       s.choice("schedule", schedule, {"constant", "linear", "cosine"}, "Shape of the rate");
+//     }
+//   };
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace brine::data {
+
+using Json = nlohmann::ordered_json;
+
+// What a value may be. Ranges hold for every element of a list; numbers are always finite.
+struct FieldOptions {
+  double min = -std::numeric_limits<double>::infinity();    // allowed itself
+  double max = std::numeric_limits<double>::infinity();     // allowed itself
+  double above = -std::numeric_limits<double>::infinity();  // not allowed itself
+  double below = std::numeric_limits<double>::infinity();   // not allowed itself
+  bool required = false;    // has no default; check_required() names it
+  bool positional = false;  // on a command line also an argument without its flag
+  bool transient = false;   // of one run only (--resume): left out of to_json() and to_toml()
+  std::string alias = {};   // a second key for the same value, in full
+};
+
+// One of several configs, chosen by name.
+struct Variant {
+  std::string name;
+  std::function<void(class Schema&)> describe;
+};
+
+class Schema {
+ public:
+  using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
+                              std::vector<double>*, std::vector<std::string>*>;
+
+  struct Field {
+    std::string key;  // with its sections: "attention.k"
+    std::string help;
+    Target target;
+    FieldOptions options;
+    std::vector<std::string> choices;     // of a choice, else empty
+    std::string initial;                  // the default, as TOML
+    const std::string* chosen = nullptr;  // of a variant: the selector's value...
+    std::string selector;                 // ...its key...
+    std::string when;                     // ...and the value that makes this field exist
+    bool selects = false;                 // is itself a selector
+    bool given = false;                   // was set since it was described
+
+    bool active() const { return chosen == nullptr || *chosen == when; }
+    bool is_flag() const { return std::holds_alternative<bool*>(target); }
+    bool is_list() const { return target.index() >= 4; }
+    std::string type() const;     // "true or false", "integer", "list of numbers", ...
+    std::string allowed() const;  // "> 0, <= 1", "lean, paper"; empty when anything goes
+  };
+
+  // Binds `name` to a member, which must outlive the schema; its value now is the default.
+  template <class T>
+  Schema& field(const std::string& name, T& member, const std::string& help,
+                const FieldOptions& options = {}) {
+    return add(name, Target(&member), {}, help, options);
+  }
+  // A text (or list of texts) that must be one of `choices`.
+  template <class T>
+  Schema& choice(const std::string& name, T& member, const std::vector<std::string>& choices,
+                 const std::string& help, const FieldOptions& options = {}) {
+    return add(name, Target(&member), choices, help, options);
+  }
+  // The fields of another config, under `name`.
+  template <class Config>
+  Schema& section(const std::string& name, Config& config) {
+    std::string outer = open(name);
+    config.describe(*this);
+    prefix_ = outer;
+    return *this;
+  }
+  // Section `name` whose key `selector` (alias: `name` itself) chooses the variant whose keys the
+  // section has. Every variant needs storage of its own. Variants may share keys of one type.
+  Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
+                   const std::vector<Variant>& variants, const std::string& help);
+
+  // Sets a key from JSON: strict types, but an integer may stand for a number. Throws Error that
+  // starts with `shown` (default: the key) and says why. Set selectors before what they select.
+  void set(std::string_view key, const Json& value, std::string_view shown = {});
+  // The same from the words of a command line.
+  void set_text(std::string_view key, const std::vector<std::string>& words,
+                std::string_view shown = {});
+  // Every key of a nested object, selectors first. An unknown key is an error.
+  void set_all(const Json& object);
+  // Throws Error naming the required fields that were not set.
+  void check_required() const;
+
+  const std::vector<Field>& fields() const { return fields_; }
+  // The active field of a key or alias, or null.
+  const Field* find(std::string_view key) const;
+  bool has_section(std::string_view name) const;
+  bool is_selector(std::string_view key) const;
+  // Why find() failed, with the nearest known key.
+  std::string unknown_key(std::string_view key) const;
+
+  // Active fields that are not transient, in order: nested objects, and the same as TOML.
+  Json to_json() const;
+  std::string to_toml() const;
+  // Rows of a Markdown table (key, type, default, allowed, meaning) from the field `first` on.
+  std::string to_markdown(size_t first = 0) const;
+
+ private:
+  Schema& add(const std::string& name, Target target, const std::vector<std::string>& choices,
+              const std::string& help, const FieldOptions& options);
+  std::string open(const std::string& name);
+
+  std::vector<Field> fields_;
+  std::string prefix_;  // "attention." inside that section
+  const std::string* chosen_ = nullptr;
+  std::string selector_, when_;
+};
+
+template <class Config>
+Schema schema_of(Config& config) {
+  Schema schema;
+  config.describe(schema);
+  return schema;
+}
+
+// The nearest of `known` by edit distance; "" when there is none.
+std::string nearest(std::string_view word, const std::vector<std::string>& known);
+
+// One line for each key in which two configs differ: `attention.k: 16 -> 32`.
+std::vector<std::string> differences(const Json& before, const Json& after);
+
+}  // namespace brine::data

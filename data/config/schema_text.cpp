@@ -1,0 +1,203 @@
+// Values and schemas as text: messages, TOML, Markdown and JSON.
+#include "data/config/schema_text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "data/io/json.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+
+namespace {
+
+template <class T>
+std::string toml_list(const std::vector<T>& values) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) out += (i ? ", " : "") + toml_value(values[i]);
+  return out + "]";
+}
+
+template <class T>
+std::string digits(T value) {
+  char buffer[32];
+  auto [end, problem] = std::to_chars(buffer, buffer + sizeof buffer, value);
+  return std::string(buffer, end);
+}
+
+std::string value_of(const Schema::Field& field) {
+  return std::visit([](auto* member) { return toml_value(*member); }, field.target);
+}
+
+// "attention." of "attention.k".
+std::string section_of(const std::string& key) { return key.substr(0, key.rfind('.') + 1); }
+
+std::string markdown_cell(const std::string& text) {
+  std::string out;
+  for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+}  // namespace
+
+std::string show(const Json& value) {
+  std::string text = printable_json(value);
+  if (text.size() <= 60) return text;
+  size_t cut = 56;
+  while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;
+  return text.substr(0, cut) + "...";
+}
+
+std::string list_of(const std::vector<std::string>& words) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 == words.size() ? " or " : ", ";
+    out += "\"" + words[i] + "\"";
+  }
+  return out;
+}
+
+bool is_utf8(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    auto byte = [&](size_t at) -> uint32_t {
+      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
+    };
+    uint32_t lead = byte(i);
+    size_t more = lead < 0x80 ? 0 : lead >> 5 == 6 ? 1 : lead >> 4 == 14 ? 2 : 3;
+    if (more == 3 && lead >> 3 != 30) return false;
+    uint32_t code = more == 0 ? lead : lead & (0x3F >> more);
+    for (size_t j = 1; j <= more; ++j) {
+      if (byte(i + j) >> 6 != 2) return false;
+      code = code << 6 | (byte(i + j) & 0x3F);
+    }
+    const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    if (code < least[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    i += more + 1;
+  }
+  return true;
+}
+
+std::string toml_value(bool value) { return value ? "true" : "false"; }
+std::string toml_value(int64_t value) { return digits(value); }
+
+std::string toml_value(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  std::string text = digits(value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+
+std::string toml_value(const std::string& value) {
+  std::string out = "\"";
+  for (char c : value) {
+    auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += std::string("\\") + c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      const char* hex = "0123456789ABCDEF";
+      out += std::string("\\u00") + hex[byte >> 4] + hex[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string toml_value(const std::vector<int64_t>& values) { return toml_list(values); }
+std::string toml_value(const std::vector<double>& values) { return toml_list(values); }
+std::string toml_value(const std::vector<std::string>& values) { return toml_list(values); }
+
+std::string Schema::Field::type() const {
+  const char* names[] = {"true or false",    "integer",         "number",       "text",
+                         "list of integers", "list of numbers", "list of texts"};
+  return names[target.index()];
+}
+
+std::string Schema::Field::allowed() const {
+  std::string out;
+  for (const std::string& choice : choices) out += (out.empty() ? "" : ", ") + choice;
+  auto bound = [&](const char* sign, double limit) {
+    if (std::isfinite(limit)) out += join(out.empty() ? "" : ", ", sign, limit);
+  };
+  bound(">= ", options.min);
+  bound("> ", options.above);
+  bound("<= ", options.max);
+  bound("< ", options.below);
+  return out;
+}
+
+std::string Schema::unknown_key(std::string_view key) const {
+  std::vector<std::string> known;
+  for (const Field& field : fields_) {
+    if (!field.active()) {
+      if (field.key != key) continue;
+      return join("\"", key, "\" is a key of ", field.selector, " = \"", field.when,
+                  "\", but it is \"", *field.chosen, "\"");
+    }
+    known.push_back(field.key);
+  }
+  if (has_section(key)) return join("\"", key, "\" is a section, not a value");
+  std::string best = nearest(key, known);
+  return join("unknown key \"", key, "\"",
+              best.empty() ? "" : "; the nearest known key is \"" + best + "\"");
+}
+
+Json Schema::to_json() const {
+  Json root = Json::object();
+  for (const Field& field : fields_) {
+    if (!field.active() || field.options.transient) continue;
+    Json* object = &root;
+    size_t begin = 0;
+    for (size_t dot; (dot = field.key.find('.', begin)) != std::string::npos; begin = dot + 1) {
+      object = &(*object)[field.key.substr(begin, dot - begin)];
+    }
+    std::visit([&](auto* member) { (*object)[field.key.substr(begin)] = *member; }, field.target);
+  }
+  return root;
+}
+
+std::string Schema::to_toml() const {
+  std::vector<std::string> sections = {""};  // the keys without a section come first
+  for (const Field& field : fields_) {
+    std::string section = section_of(field.key);
+    bool known = std::find(sections.begin(), sections.end(), section) != sections.end();
+    if (!known) sections.push_back(section);
+  }
+  std::string out;
+  for (const std::string& section : sections) {
+    std::string lines;
+    for (const Field& field : fields_) {
+      if (!field.active() || field.options.transient || section_of(field.key) != section) continue;
+      lines += field.key.substr(section.size()) + " = " + value_of(field) + "\n";
+    }
+    if (lines.empty()) continue;
+    if (!section.empty()) {
+      out += (out.empty() ? "[" : "\n[") + section.substr(0, section.size() - 1) + "]\n";
+    }
+    out += lines;
+  }
+  return out;
+}
+
+std::string Schema::to_markdown(size_t first) const {
+  std::string out =
+      "| key | type | default | allowed | meaning |\n| --- | --- | --- | --- | --- |\n";
+  for (size_t i = first; i < fields_.size(); ++i) {
+    const Field& field = fields_[i];
+    std::string initial = field.options.required ? "required" : "`" + field.initial + "`";
+    std::string help = field.help;
+    if (field.chosen != nullptr) help += " (" + field.selector + " = " + field.when + ")";
+    if (!field.options.alias.empty()) help += " (also `" + field.options.alias + "`)";
+    out += "| `" + field.key + "` | " + field.type() + " | " + markdown_cell(initial) + " | " +
+           markdown_cell(field.allowed()) + " | " + markdown_cell(help) + " |\n";
+  }
+  return out;
+}
+
+}  // namespace brine::data

@@ -1,0 +1,29 @@
+// How the values of a schema are written, in messages and as TOML.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+
+namespace brine::data {
+
+// A value in a message: JSON, at most about 60 bytes of it.
+std::string show(const Json& value);
+
+// `"a", "b" or "c"`.
+std::string list_of(const std::vector<std::string>& words);
+
+bool is_utf8(const std::string& text);
+
+// A value as TOML; a number always bears a point or an exponent and reads back to the same bits.
+std::string toml_value(bool value);
+std::string toml_value(int64_t value);
+std::string toml_value(double value);
+std::string toml_value(const std::string& value);
+std::string toml_value(const std::vector<int64_t>& values);
+std::string toml_value(const std::vector<double>& values);
+std::string toml_value(const std::vector<std::string>& values);
+
+}  // namespace brine::data

@@ -1,0 +1,95 @@
+// Reading text files into token windows.
+#include "data/corpus/corpus.h"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+
+#include "data/corpus/joined_lines.h"
+#include "data/corpus/token_shards.h"
+#include "data/corpus/token_shards_format.h"
+#include "data/io/file_io.h"
+#include "data/io/sha256.h"
+#include "data/tokenizer/unicode.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+constexpr size_t kBlock = 1 << 20;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+void refuse_malformed(const std::string& path, const std::string& text) {
+  const size_t at = find_invalid_utf8(text);
+  if (at == kValidUtf8) return;
+  const auto byte = uint8_t(text[at]);
+  const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  throw Error(join(path, ": not UTF-8 at byte offset ", at, " (0x", digits, ")"));
+}
+
+}  // namespace
+
+std::string read_text(const std::string& path) {
+  std::string text = read_file(path);
+  refuse_malformed(path, text);
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  check(!text.empty(), path, ": the file holds no text");
+  return text;
+}
+
+std::string read_joined_lines(const std::vector<std::string>& files) {
+  JoinedLines lines(files);
+  std::string out;
+  for (size_t have = 0;;) {
+    out.resize(have + kBlock);
+    const size_t n = lines.read(out.data() + have, kBlock);
+    out.resize(have += n);
+    if (n == 0) return out;
+  }
+}
+
+std::vector<int32_t> TokenCorpus::window(int64_t i) const {
+  check(i >= 0 && i < windows(), "corpus: window ", i, " of ", windows());
+  return tokens->slice(i * window_tokens, window_tokens);
+}
+
+std::string TokenCorpus::hash() const {
+  static_assert(std::endian::native == std::endian::little);
+  Sha256 hash;
+  std::vector<int32_t> part;
+  for (int64_t from = 0; from < tokens->size(); from += int64_t(part.size())) {
+    part.resize(size_t(std::min<int64_t>(1 << 20, tokens->size() - from)));
+    tokens->read(from, part);
+    hash.update(part.data(), part.size() * sizeof(int32_t));
+  }
+  return hash.hex();
+}
+
+TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                        int64_t window_tokens) {
+  check(!paths.empty(), "corpus: no text files");
+  check(window_tokens >= 2, "corpus: windows of ", window_tokens,
+        " tokens predict nothing, at least 2 are needed");
+  TokenCorpus corpus{.tokens = nullptr, .window_tokens = window_tokens};
+  std::vector<std::shared_ptr<const TokenSource>> parts;
+  for (const std::string& path : paths) {
+    if (std::filesystem::is_directory(path)) {
+      auto shards = std::make_shared<TokenShards>(path);
+      check(shards->manifest().tokenizer_hash == tokenizer.hash(), path,
+            ": was made by another tokenizer, of hash ", shards->manifest().tokenizer_hash,
+            "; wanted ", tokenizer.hash());
+      corpus.text_hashes.push_back(sha256_file((Path(path) / kTokenManifest).string()));
+      parts.push_back(std::move(shards));
+    } else {
+      const std::string text = read_text(path);
+      corpus.text_hashes.push_back(sha256_hex(text));
+      parts.push_back(std::make_shared<TokenList>(tokenizer.encode(text)));
+    }
+  }
+  corpus.tokens = parts.size() == 1 ? parts[0] : std::make_shared<JoinedTokens>(std::move(parts));
+  check(corpus.windows() > 0, paths.front(), paths.size() > 1 ? " (and the others)" : "", ": ",
+        corpus.tokens->size(), " tokens do not fill one window of ", window_tokens);
+  return corpus;
+}
+
+}  // namespace brine::data

@@ -1,0 +1,44 @@
+// Plain text as windows of tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/corpus/token_source.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace brine::data {
+
+// The text at `path` without a leading byte order mark. A missing or empty file and bytes that are
+// no UTF-8 are errors, the latter with the offset in the file of the first of them.
+std::string read_text(const std::string& path);
+
+// All of JoinedLines (joined_lines.h): the lines of the files with two newlines between them.
+std::string read_joined_lines(const std::vector<std::string>& files);
+
+// A corpus cut into windows of T tokens that do not overlap; what is left at the end fills no
+// window and is dropped. A window predicts its own tokens from the second on.
+struct TokenCorpus {
+  std::shared_ptr<const TokenSource> tokens;
+  int64_t window_tokens = 0;  // T
+  // Of each file as read_text() gives it, or of the manifest of token shards, SHA-256.
+  std::vector<std::string> text_hashes = {};
+
+  int64_t windows() const { return tokens->size() / window_tokens; }
+  // Tokens [i T, (i + 1) T); i outside [0, windows()) is an error.
+  std::vector<int32_t> window(int64_t i) const;
+  // Tokens at the end that are in no window.
+  int64_t dropped() const { return tokens->size() % window_tokens; }
+  // SHA-256, in hex, of all tokens as little-endian 32-bit numbers. T is not part of it.
+  std::string hash() const;
+};
+
+// Joins the tokens of all paths in their order: a file is read and tokenised whole, a directory
+// holds token shards, which are mapped and must be of this tokenizer. T must be at least 2, and the
+// text must fill at least one window.
+TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                        int64_t window_tokens);
+
+}  // namespace brine::data

@@ -1,0 +1,38 @@
+// Text files as one text: their lines with two newlines between them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/io/byte_source.h"
+
+namespace brine::data {
+
+// The lines of all files as evaluations join WikiText: a line keeps its own newline, a blank one
+// (white space only) becomes the empty text. For lines "a", "", "b": "a\n" "\n\n" "" "\n\n" "b\n".
+// Holds one line at a time, and is named as the file that it reads. A file without text, bytes that
+// are no UTF-8 and a line of more than `most_line` bytes are errors.
+class JoinedLines : public ByteSource {
+ public:
+  explicit JoinedLines(std::vector<std::string> files, size_t most_line = size_t(256) << 20);
+  size_t read(char* out, size_t most) override;
+  const std::string& name() const override { return files_[at_]; }
+
+ private:
+  bool next_line(std::string& line);
+  void add(std::string_view line);
+
+  std::vector<std::string> files_;
+  size_t most_line_;
+  size_t at_ = 0;  // the file
+  std::unique_ptr<ByteSource> source_;
+  std::string held_;                 // a block, cut into lines up to begin_
+  size_t begin_ = 0, searched_ = 0;  // no newline between the two
+  uint64_t offset_ = 0;              // of begin_ in the file
+  bool first_ = true;
+  std::string ready_;
+  size_t given_ = 0;  // of ready_
+};
+
+}  // namespace brine::data

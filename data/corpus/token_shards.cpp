@@ -1,0 +1,180 @@
+// Reading: the manifest, the checks, and windows out of mapped files.
+#include "data/corpus/token_shards.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "data/corpus/token_shards_format.h"
+#include "data/io/json.h"
+
+namespace brine::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kMostManifestBytes = uint64_t(1) << 28;
+constexpr int64_t kMostTokens = int64_t(1) << 60;  // so that no sum and no product below overflows
+// The kernel maps this much around a page that is touched.
+constexpr uint64_t kAround = 64 << 10;
+
+template <class T>
+T get(const std::string& where, const Json& object, const char* key) {
+  auto found = object.find(key);
+  check(found != object.end(), where, ": key \"", key, "\" is missing");
+  const bool text = std::is_same_v<T, std::string>;
+  check(text ? found->is_string() : found->is_number_integer(), where, ": key \"", key,
+        "\" is not ", text ? "text" : "an integer");
+  check(text || !found->is_number_unsigned() || found->template get<uint64_t>() <= INT64_MAX, where,
+        ": key \"", key, "\" is too large");
+  return found->template get<T>();
+}
+
+int64_t get_count(const std::string& where, const Json& object, const char* key) {
+  const auto count = get<int64_t>(where, object, key);
+  check(count >= 0 && count <= kMostTokens, where, ": key \"", key, "\" cannot be ", count);
+  return count;
+}
+
+TokenShard read_shard(const std::string& where, const Json& entry, const char* count) {
+  check(entry.is_object(), where, ": a shard is not an object");
+  TokenShard shard{.name = get<std::string>(where, entry, "name"),
+                   .count = get_count(where, entry, count),
+                   .sha256 = get<std::string>(where, entry, "sha256")};
+  check(!shard.name.empty() && shard.name[0] != '.' &&
+            shard.name.find_first_of(std::string("/\0", 2)) == std::string::npos,
+        where, ": shard \"", shard.name, "\" is not a plain file name");
+  return shard;
+}
+
+const Json& list(const std::string& where, const Json& object, const char* key) {
+  auto found = object.find(key);
+  check(found != object.end() && found->is_array(), where, ": key \"", key, "\" is not a list");
+  return *found;
+}
+
+void check_sums(const std::string& where, const TokenManifest& m) {
+  int64_t tokens = 0;
+  std::set<std::string> names = {kTokenManifest};
+  check(names.insert(m.starts.name).second, where, ": file \"", m.starts.name, "\" is this one");
+  for (const TokenShard& shard : m.shards) {
+    check(shard.count > 0 && shard.count <= kMostTokens - tokens, where, ": shard \"", shard.name,
+          "\" cannot hold ", shard.count, " tokens");
+    check(names.insert(shard.name).second, where, ": file \"", shard.name, "\" is there twice");
+    tokens += shard.count;
+  }
+  check(tokens == m.tokens && tokens > 0, where, ": the shards hold ", tokens, " tokens, not ",
+        m.tokens);
+  check(m.starts.count == m.documents, where, ": key \"documents\" is ", m.documents,
+        ", the list of their starts has ", m.starts.count);
+}
+
+void verify(const Path& path, const TokenShard& shard, int64_t width) {
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  check(!error, path.string(), ": is missing");
+  const uint64_t wanted = uint64_t(shard.count) * uint64_t(width);
+  check(bytes == wanted, path.string(), ": has ", bytes, " bytes, wanted ", wanted);
+  check(sha256_file(path.string()) == shard.sha256, path.string(),
+        ": is damaged: its checksum differs from the manifest's");
+}
+
+}  // namespace
+
+bool is_token_shards(const Path& dir) {
+  std::error_code ignored;
+  return std::filesystem::exists(dir / kTokenManifest, ignored);
+}
+
+TokenManifest read_token_manifest(const Path& dir) {
+  const Path path = dir / kTokenManifest;
+  const std::string where = path.string();
+  check(is_token_shards(dir), dir.string(), ": is a directory without ", kTokenManifest,
+        ": no token shards, or half-written ones");
+  const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes), where);
+  check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
+  check(get<std::string>(where, json, "format") == kTokenFormat, where, ": is not of token shards");
+  const auto version = get<int64_t>(where, json, "version");
+  check(version == kTokenShardsVersion, where, ": format version ", version,
+        " is not the one that this program reads, ", kTokenShardsVersion);
+  TokenManifest m;
+  m.tokenizer_hash = get<std::string>(where, json, "tokenizer");
+  m.vocab_size = get_count(where, json, "vocab_size");
+  const auto dtype = get<std::string>(where, json, "dtype");
+  check(dtype == "u16" || dtype == "u32", where, ": dtype \"", dtype, "\" is neither u16 nor u32");
+  m.width = dtype == "u16" ? 2 : 4;
+  check(m.vocab_size > 0 && m.vocab_size <= INT32_MAX, where, ": vocab_size cannot be ",
+        m.vocab_size);
+  if (json.contains("separator") && !json["separator"].is_null()) {
+    const auto id = get<int64_t>(where, json, "separator");
+    check(id >= 0 && id < m.vocab_size, where, ": separator ", id, " is outside the vocabulary");
+    m.separator = int32_t(id);
+  }
+  if (json.contains("joining")) {
+    const auto joining = get<std::string>(where, json, "joining");
+    check(joining == kJoinedLines || joining == kDocuments, where, ": joining is neither ",
+          kDocuments, " nor ", kJoinedLines);
+    m.joined_lines = joining == kJoinedLines;
+  }
+  check(!m.joined_lines || !m.separator, where, ": joined lines have no separator");
+  m.tokens = get_count(where, json, "tokens");
+  m.documents = get_count(where, json, "documents");
+  for (const Json& source : list(where, json, "sources")) {
+    check(source.is_string(), where, ": key \"sources\" holds something that is no text");
+    m.sources.push_back(source.get<std::string>());
+  }
+  for (const Json& entry : list(where, json, "shards"))
+    m.shards.push_back(read_shard(where, entry, "tokens"));
+  check(json.contains("starts"), where, ": key \"starts\" is missing");
+  m.starts = read_shard(where, json["starts"], "documents");
+  check_sums(where, m);
+  return m;
+}
+
+TokenShards::TokenShards(const Path& dir) : dir_(dir), manifest_(read_token_manifest(dir)) {
+  int64_t end = 0;
+  for (const TokenShard& shard : manifest_.shards) {
+    verify(dir / shard.name, shard, manifest_.width);
+    files_.emplace_back(dir / shard.name);
+    check(files_.back().size() == uint64_t(shard.count * manifest_.width),
+          (dir / shard.name).string(), ": changed while it was opened");
+    ends_.push_back(end += shard.count);
+  }
+  verify(dir / manifest_.starts.name, manifest_.starts, 8);
+}
+
+template <class T>
+void TokenShards::copy(size_t shard, int64_t from, std::span<int32_t> out) const {
+  const MappedFile& file = files_[shard];
+  const uint64_t begin = uint64_t(from) * sizeof(T), bytes = out.size() * sizeof(T);
+  for (size_t i = 0; i < out.size(); ++i) {
+    T token;
+    std::memcpy(&token, file.data() + begin + i * sizeof(T), sizeof(T));
+    check(int64_t(token) < manifest_.vocab_size, (dir_ / manifest_.shards[shard].name).string(),
+          ": token ", int64_t(token), " at position ", from + int64_t(i),
+          " is outside the vocabulary of ", manifest_.vocab_size);
+    out[i] = int32_t(token);
+  }
+  const uint64_t first = begin / kAround * kAround;
+  file.forget(first, begin + bytes + kAround - first);
+}
+
+void TokenShards::read(int64_t from, std::span<int32_t> out) const {
+  check(from >= 0 && from <= size() && int64_t(out.size()) <= size() - from, dir_.string(), ": ",
+        out.size(), " tokens from ", from, " on are not within the ", size(), " that there are");
+  auto shard = size_t(std::upper_bound(ends_.begin(), ends_.end(), from) - ends_.begin());
+  while (!out.empty()) {
+    const int64_t begin = shard == 0 ? 0 : ends_[shard - 1];
+    const auto count = size_t(std::min(int64_t(out.size()), ends_[shard] - from));
+    if (manifest_.width == 2)
+      copy<uint16_t>(shard, from - begin, out.first(count));
+    else
+      copy<uint32_t>(shard, from - begin, out.first(count));
+    out = out.subspan(count);
+    from += int64_t(count);
+    ++shard;
+  }
+}
+
+}  // namespace brine::data

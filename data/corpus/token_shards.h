@@ -1,0 +1,91 @@
+// Token shards: a corpus tokenised once and mapped from then on. docs/data.md has the format.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/corpus/token_source.h"
+#include "data/io/file_io.h"
+#include "data/io/sha256.h"
+#include "data/io/temporary.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace brine::data {
+
+inline constexpr int64_t kTokenShardsVersion = 1;
+
+struct TokenShard {
+  std::string name;
+  int64_t count = 0;  // tokens, or of documents.u64 the documents
+  std::string sha256 = {};
+};
+
+// manifest.json
+struct TokenManifest {
+  std::string tokenizer_hash;
+  int64_t vocab_size = 0;                 // every id is below
+  int64_t width = 2;                      // bytes of a token, 2 or 4, little-endian
+  std::optional<int32_t> separator = {};  // the token after every document
+  bool joined_lines = false;              // the files are one document, JoinedLines
+  int64_t tokens = 0, documents = 0;      // separators are among the tokens
+  std::vector<std::string> sources = {};  // names of the files that were read
+  std::vector<TokenShard> shards = {};    // in order
+  TokenShard starts = {};                 // where documents begin: u64, in tokens from the first on
+};
+
+// Throws Error naming the file and the reason when the manifest is malformed, of a newer version or
+// does not add up. Looks at no other file.
+TokenManifest read_token_manifest(const Path& dir);
+bool is_token_shards(const Path& dir);
+
+// The tokens of a directory of shards. Windows of it are copied out, and the pages that held them
+// given back, so that the memory of a reader does not grow with what it has read.
+class TokenShards : public TokenSource {
+ public:
+  // Verifies sizes and checksums of all files, which reads them once.
+  explicit TokenShards(const Path& dir);
+  const TokenManifest& manifest() const { return manifest_; }
+  int64_t size() const override { return manifest_.tokens; }
+  // A token outside the vocabulary is an error.
+  void read(int64_t from, std::span<int32_t> out) const override;
+
+ private:
+  template <class T>
+  void copy(size_t shard, int64_t from, std::span<int32_t> out) const;
+
+  Path dir_;
+  TokenManifest manifest_;
+  std::vector<MappedFile> files_;
+  std::vector<int64_t> ends_;
+};
+
+// Writes a directory of shards under a temporary name; finish() gives it its own. Without finish()
+// nothing is left; what a killed process left goes when the next one starts.
+class TokenShardWriter {
+ public:
+  // `about`: tokenizer, vocabulary, separator and sources; the rest is counted. A `dir` that exists
+  // and a second writer of the same one are errors.
+  TokenShardWriter(const Path& dir, TokenManifest about,
+                   uint64_t shard_bytes = uint64_t(256) << 20);
+  ~TokenShardWriter();
+
+  void begin_document();
+  void add(std::span<const int32_t> tokens);
+  void end_document();
+  // At least one token must have been added.
+  TokenManifest finish();
+
+ private:
+  struct OpenFile;
+  void put(int32_t token);
+  void close_shard();
+
+  TemporaryDir dir_;
+  TokenManifest manifest_;
+  int64_t most_;  // tokens of a shard
+  std::unique_ptr<OpenFile> shard_, starts_;
+};
+
+}  // namespace brine::data

@@ -1,0 +1,27 @@
+// Files of any size to token shards, on several threads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/corpus/documents.h"
+#include "data/corpus/token_shards.h"
+
+namespace brine::data {
+
+struct TokenizeOptions {
+  DocumentOptions documents = {};
+  std::optional<int32_t> separator = {};  // after every document
+  bool joined_lines = false;  // one document, the lines of all files joined; without a separator
+  uint64_t shard_bytes = uint64_t(256) << 20;
+};
+
+// One thread encodes for each tokenizer, which must be alike; another one reads. The shards do not
+// depend on how many there are. Memory is bounded by a few pieces a thread. An error leaves nothing
+// behind.
+TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& out,
+                             const std::vector<std::unique_ptr<Tokenizer>>& tokenizers,
+                             const TokenizeOptions& options);
+
+}  // namespace brine::data

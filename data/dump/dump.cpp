@@ -1,0 +1,257 @@
+// The spec of a dump: its fields, its sizes, its datasets.
+#include "data/dump/dump.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "data/dump/dump_fields.h"
+
+namespace brine::data {
+namespace {
+
+constexpr int64_t kChunkBytes = int64_t(4) << 20;
+constexpr int64_t kRaggedChunkBytes = int64_t(256) << 10;
+
+bool is_hash(const std::string& text) {
+  auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return text.size() == 64 && std::all_of(text.begin(), text.end(), hex);
+}
+
+// One sample for a chunk, cut along axis 1 into equal pieces where that reaches 4 MiB.
+Shape chunk_of(const Shape& shape, Dtype dtype) {
+  Shape chunk = shape;
+  chunk[0] = 1;
+  if (shape.rank() < 2) {
+    chunk[0] = shape[0];
+    return chunk;
+  }
+  int64_t bytes = chunk.numel() * int64_t(item_size(dtype));
+  int64_t wanted = std::min((bytes + kChunkBytes - 1) / kChunkBytes, shape[1]);
+  for (int64_t pieces = wanted; pieces <= std::min(shape[1], 8 * wanted); ++pieces) {
+    if (shape[1] % pieces == 0) {
+      chunk[1] = shape[1] / pieces;
+      break;
+    }
+  }
+  return chunk;
+}
+
+// Some rows of tokens: a sample is a few of them.
+Shape ragged_chunk(const Shape& shape, Dtype dtype) {
+  Shape chunk = shape;
+  int64_t row = shape.numel() / shape[0] * int64_t(item_size(dtype));
+  chunk[0] = std::clamp<int64_t>(kRaggedChunkBytes / row, 1, shape[0]);
+  return chunk;
+}
+
+// Sums over the samples of a shard of a ragged dump: of tokens, and of the values of a map.
+struct RaggedSize {
+  int64_t tokens = 0, map = 0;
+};
+RaggedSize ragged_size(const DumpSpec& s, int64_t first, int64_t n) {
+  RaggedSize size;
+  for (int64_t i = first; i < first + n; ++i) {
+    size.tokens += s.lengths[size_t(i)];
+    size.map += s.map_values(s.lengths[size_t(i)]);
+  }
+  return size;
+}
+
+// A spec of one sample of the greatest length.
+DumpSpec longest_sample(DumpSpec s) {
+  if (s.ragged) s.lengths = {s.tokens};
+  return s;
+}
+
+uint64_t bytes_of(const std::vector<DumpDataset>& datasets) {
+  uint64_t bytes = 0;
+  for (const DumpDataset& d : datasets) bytes += uint64_t(d.shape.numel()) * item_size(d.dtype);
+  return bytes;
+}
+
+void check_lengths(const DumpSpec& s, const std::string& where) {
+  check(int64_t(s.lengths.size()) == (s.ragged ? s.samples : 0), where, ": has ", s.lengths.size(),
+        " lengths for ", s.ragged ? s.samples : 0, " samples of lengths of their own");
+  for (int64_t length : s.lengths)
+    check(length >= 1 && length <= s.tokens, where, ": length ", length, " is not in 1 to ",
+          s.tokens);
+}
+
+}  // namespace
+
+const char* name_of(DumpContent content) {
+  constexpr const char* names[] = {"none", "maps", "qk", "pooled"};
+  return names[int(content)];
+}
+
+const char* name_of(DumpLogits logits) {
+  constexpr const char* names[] = {"none", "top", "full"};
+  return names[int(logits)];
+}
+
+const char* name_of(DumpPart part) {
+  constexpr const char* names[] = {"attention", "pooled attention",  "context", "output",
+                                   "logits",    "logits of classes", "tokens",  "windows"};
+  return names[int(part)];
+}
+
+bool DumpSpec::has(DumpPart part) const {
+  switch (part) {
+    case DumpPart::attention:
+      return content == DumpContent::maps || content == DumpContent::qk;
+    case DumpPart::pooled:
+      return content == DumpContent::pooled;
+    case DumpPart::context:
+      return context;
+    case DumpPart::output:
+      return output;
+    case DumpPart::logits:
+      return logits != DumpLogits::none;
+    case DumpPart::classes:
+      return classes > 0;
+    case DumpPart::tokens:
+      return stores_tokens;
+    case DumpPart::windows:
+      return !windows.empty();
+  }
+  return false;
+}
+
+void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
+  check(s.dtype == Dtype::f32 || s.dtype == Dtype::f16 || s.dtype == Dtype::bf16, where,
+        ": dtype is ", s.dtype, ", must be f32, f16 or bf16");
+  auto in_range = [&](const char* name, int64_t value, int64_t lowest) {
+    check(value >= lowest && value <= (int64_t(1) << 31), where, ": ", name, " is ", value,
+          ", must be from ", lowest, " to 2^31");
+  };
+  in_range("layers", s.layers, 1);
+  in_range("heads", s.heads, 1);
+  in_range("head_size", s.head_size, 1);
+  in_range("hidden", s.hidden, 1);
+  in_range("tokens", s.tokens, 1);
+  in_range("vocab", s.vocab, 1);
+  in_range("samples", s.samples, 1);
+  if (s.content == DumpContent::pooled) {
+    in_range("columns", s.columns, 1);
+  } else {
+    check(s.columns == 0, where, ": columns is ", s.columns, ", but the content is ",
+          name_of(s.content), ", not pooled");
+  }
+  check(s.heads * s.head_size == s.hidden, where, ": ", s.heads, " heads of size ", s.head_size,
+        " do not make the hidden size ", s.hidden);
+  check(s.layers <= 10000, where, ": layers is ", s.layers, ", at most 10000 are possible");
+  if (s.logits == DumpLogits::top)
+    check(s.top_n >= 1 && s.top_n <= s.vocab, where, ": top_n is ", s.top_n, ", must be from 1 to ",
+          s.vocab, ", the vocabulary");
+  check(is_hash(s.teacher_hash), where, ": teacher_hash is not a SHA-256 of 64 lower-case digits");
+  check(is_hash(s.tokenizer_hash), where,
+        ": tokenizer_hash is not a SHA-256 of 64 lower-case digits");
+  check(is_hash(s.corpus_hash) || (s.corpus_hash == "none" && s.windows.empty()), where,
+        ": corpus_hash is not a SHA-256 of 64 lower-case digits (\"none\" only without windows)");
+  check(s.windows.empty() || int64_t(s.windows.size()) == s.samples, where, ": has ",
+        s.windows.size(), " windows for ", s.samples, " samples");
+  for (int64_t w : s.windows) check(w >= 0, where, ": window ", w, " is negative");
+  check(s.classes >= 0 && s.classes <= (int64_t(1) << 31), where, ": classes is ", s.classes);
+  // No product of sizes may leave the range of a 64-bit number.
+  double widest = std::max({double(s.heads) * double(s.tokens) * double(s.tokens),
+                            double(s.heads) * double(s.tokens) * double(s.head_size),
+                            double(s.heads) * double(s.tokens) * double(s.columns),
+                            double(s.tokens) * double(s.hidden), double(s.tokens) * double(s.vocab),
+                            double(s.classes)});
+  check(widest * double(s.layers) * double(s.samples) < 1e17, where,
+        ": the sizes are impossibly large");
+  if (lengths) check_lengths(s, where);
+}
+
+std::string spec_differences(const DumpSpec& a, const DumpSpec& b) {
+  std::string text;
+  auto differ = [&](const std::string& name, const auto& in_a, const auto& in_b) {
+    if (in_a != in_b) text += (text.empty() ? "" : ", ") + join(name, " ", in_a, " and ", in_b);
+  };
+  auto of_a = spec_fields(a), of_b = spec_fields(b);
+  for (size_t i = 0; i < of_a.size(); ++i)
+    differ(of_a[i].name, of_a[i].as_text(), of_b[i].as_text());
+  differ("samples", a.samples, b.samples);
+  if (text.empty() && a.windows != b.windows) text = "the list of windows";
+  if (text.empty() && a.lengths != b.lengths) text = "the list of lengths";
+  return text;
+}
+
+std::string layer_dataset(int64_t layer, const char* name) {
+  char text[64];
+  std::snprintf(text, sizeof text, "layers/%02d/%s", int(layer), name);
+  return text;
+}
+
+std::vector<DumpDataset> dump_datasets(const DumpSpec& s, int64_t n, int64_t first) {
+  std::vector<DumpDataset> all;
+  auto add = [&](const std::string& name, Dtype dtype, const Shape& shape) {
+    all.push_back({name, dtype, shape, chunk_of(shape, dtype)});
+  };
+  RaggedSize sum;
+  if (s.ragged) sum = ragged_size(s, first, n);
+  // Of every token; `padded` is the shape where samples are padded, `width` what a token has.
+  auto add_tokens = [&](const std::string& name, Dtype dtype, const Shape& padded, Shape width) {
+    if (!s.ragged) return add(name, dtype, padded);
+    width[0] *= sum.tokens;
+    all.push_back({name, dtype, width, ragged_chunk(width, dtype)});
+  };
+  int64_t tokens = s.tokens;
+  for (int64_t l = 0; l < s.layers; ++l) {
+    if (s.ragged && s.content == DumpContent::maps) {
+      add(layer_dataset(l, "attention"), s.dtype, {s.heads * sum.map});
+    } else if (s.packs_rows()) {
+      add(layer_dataset(l, "attention"), s.dtype, {n, s.heads, tokens * (tokens + 1) / 2});
+    } else if (s.content == DumpContent::maps) {
+      add(layer_dataset(l, "attention"), s.dtype, {n, s.heads, tokens, tokens});
+    } else if (s.content == DumpContent::qk) {
+      for (const char* name : {"query", "key"})
+        add_tokens(layer_dataset(l, name), s.dtype, {n, s.heads, tokens, s.head_size},
+                   {s.heads, s.head_size});
+    } else if (s.content == DumpContent::pooled) {
+      add_tokens(layer_dataset(l, "tau"), s.dtype, {n, s.heads, tokens, s.columns},
+                 {s.heads, s.columns});
+      for (const char* name : {"t_log_t", "t_square"})
+        add_tokens(layer_dataset(l, name), Dtype::f32, {n, s.heads, tokens}, {s.heads});
+    }
+    Shape features{n, tokens, s.hidden}, feature{1, s.hidden};
+    if (s.context) add_tokens(layer_dataset(l, "context"), s.dtype, features, feature);
+    if (s.output) add_tokens(layer_dataset(l, "output"), s.dtype, features, feature);
+  }
+  if (s.logits != DumpLogits::none) {
+    int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
+    add_tokens("logits/values", s.dtype, {n, tokens, width}, {1, width});
+    if (s.logits == DumpLogits::top)
+      add_tokens("logits/ids", Dtype::i32, {n, tokens, width}, {1, width});
+    add_tokens("logits/lse", Dtype::f32, {n, tokens}, {1});
+  }
+  if (s.classes > 0) add("logits/classes", Dtype::f32, {n, s.classes});
+  if (s.stores_tokens) add_tokens("tokens", Dtype::i32, {n, tokens}, {1});
+  if (!s.windows.empty()) add("windows", Dtype::i64, {n});
+  add("lengths", Dtype::i64, {n});
+  return all;
+}
+
+DumpSize dump_size(const DumpSpec& spec, uint64_t shard_bytes) {
+  check_spec(spec, "dump");
+  DumpSize size;
+  size.per_sample = bytes_of(dump_datasets(longest_sample(spec), 1));
+  size.total = spec.ragged ? bytes_of(dump_datasets(spec, spec.samples))
+                           : size.per_sample * uint64_t(spec.samples);
+  size.samples_per_shard =
+      std::clamp<int64_t>(int64_t(shard_bytes / size.per_sample), 1, spec.samples);
+  size.shards = (spec.samples + size.samples_per_shard - 1) / size.samples_per_shard;
+  return size;
+}
+
+void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& source) {
+  auto compare = [&](const char* what, const std::string& in_dump, const std::string& given) {
+    check(given.empty() || in_dump == given, dir.string(), ": the dump was made with the ", what,
+          " ", in_dump, ", but the one given is ", given);
+  };
+  compare("teacher", spec.teacher_hash, source.teacher_hash);
+  compare("tokenizer", spec.tokenizer_hash, source.tokenizer_hash);
+  if (spec.has(DumpPart::windows)) compare("corpus", spec.corpus_hash, source.corpus_hash);
+}
+
+}  // namespace brine::data

@@ -1,0 +1,76 @@
+// Loops that the compiler turns into vector code.
+#include "data/dump/dump_convert.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace brine::data {
+namespace {
+
+// Exponent bits all set: infinity or NaN.
+bool finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7f800000u) != 0x7f800000u; }
+bool finite(f16 x) { return (x.bits & 0x7c00u) != 0x7c00u; }
+bool finite(bf16 x) { return (x.bits & 0x7f80u) != 0x7f80u; }
+
+template <class T>
+void store(const float* x, int64_t count, T* out, const std::string& where) {
+  bool all = true;
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = T(x[i]);
+    all &= finite(out[i]);
+  }
+  if (all) return;
+  for (int64_t i = 0; i < count; ++i) {
+    check(finite(x[i]), where, ": value ", i, " is ", x[i]);
+    check(finite(out[i]), where, ": value ", i, ", ", x[i], ", does not fit ", DtypeOf<T>::value,
+          "; use bf16 or f32");
+  }
+}
+
+}  // namespace
+
+void store_values(const float* x, int64_t count, Dtype dtype, void* out, const std::string& where) {
+  switch (dtype) {
+    case Dtype::f16:
+      return store(x, count, static_cast<f16*>(out), where);
+    case Dtype::bf16:
+      return store(x, count, static_cast<bf16*>(out), where);
+    case Dtype::f32:
+      return store(x, count, static_cast<float*>(out), where);
+    default:
+      throw Error(join(where, ": ", dtype, " is not stored"));
+  }
+}
+
+void load_values(const void* stored, int64_t count, Dtype dtype, float* x) {
+  if (dtype == Dtype::f16) {
+    auto* from = static_cast<const f16*>(stored);
+    for (int64_t i = 0; i < count; ++i) x[i] = float(from[i]);
+  } else if (dtype == Dtype::bf16) {
+    auto* from = static_cast<const bf16*>(stored);
+    for (int64_t i = 0; i < count; ++i) x[i] = float(from[i]);
+  } else {
+    std::memcpy(x, stored, size_t(count) * sizeof(float));
+  }
+}
+
+void pack_rows(const float* x, int64_t heads, int64_t tokens, float* packed) {
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t t = 0; t < tokens; ++t, x += tokens) {
+      std::memmove(packed, x, size_t(t + 1) * sizeof(float));
+      packed += t + 1;
+    }
+  }
+}
+
+void unpack_rows(const float* packed, int64_t heads, int64_t tokens, float* x) {
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t t = 0; t < tokens; ++t, x += tokens) {
+      std::memcpy(x, packed, size_t(t + 1) * sizeof(float));
+      std::memset(x + t + 1, 0, size_t(tokens - t - 1) * sizeof(float));
+      packed += t + 1;
+    }
+  }
+}
+
+}  // namespace brine::data

@@ -1,0 +1,91 @@
+// One list of fields serves writing, reading and comparing.
+#include "data/dump/dump_fields.h"
+
+namespace brine::data {
+namespace {
+
+// Calls f(name, reference) for every field; integers, truth values, texts and choices.
+template <class Spec, class F>
+void each_field(Spec& s, F&& f) {
+  f("content", s.content);
+  f("dtype", s.dtype);
+  f("causal", s.causal);
+  f("packed", s.packed);
+  f("layers", s.layers);
+  f("heads", s.heads);
+  f("head_size", s.head_size);
+  f("hidden", s.hidden);
+  f("tokens", s.tokens);
+  f("vocab", s.vocab);
+  f("has_context", s.context);
+  f("has_output", s.output);
+  f("logits", s.logits);
+  f("top_n", s.top_n);
+  f("has_tokens", s.stores_tokens);
+  f("ragged", s.ragged);
+  f("classes", s.classes);
+  f("columns", s.columns);
+  f("teacher_hash", s.teacher_hash);
+  f("tokenizer_hash", s.tokenizer_hash);
+  f("corpus_hash", s.corpus_hash);
+}
+
+struct Get {
+  std::vector<DumpField>& fields;
+  void operator()(const char* name, const int64_t& v) { fields.push_back({name, v}); }
+  void operator()(const char* name, const bool& v) { fields.push_back({name, int64_t(v)}); }
+  void operator()(const char* name, const std::string& v) { fields.push_back({name, v}); }
+  template <class Choice>
+  void operator()(const char* name, const Choice& v) {
+    fields.push_back({name, std::string(name_of(v))});
+  }
+};
+
+struct Set {
+  const std::string& where;
+  const FieldSource& source;
+
+  template <class T>
+  T fetch(const char* name) {
+    DumpField field{name, T()};
+    source(field);
+    return std::get<T>(field.value);
+  }
+  void operator()(const char* name, int64_t& v) { v = fetch<int64_t>(name); }
+  void operator()(const char* name, bool& v) {
+    int64_t number = fetch<int64_t>(name);
+    check(number == 0 || number == 1, where, ": ", name, " is ", number, ", must be 0 or 1");
+    v = number == 1;
+  }
+  void operator()(const char* name, std::string& v) { v = fetch<std::string>(name); }
+  void operator()(const char* name, Dtype& v) { choose(name, v, 7); }
+  void operator()(const char* name, DumpContent& v) { choose(name, v, 4); }
+  void operator()(const char* name, DumpLogits& v) { choose(name, v, 3); }
+  template <class Choice>
+  void choose(const char* name, Choice& v, int count) {
+    std::string text = fetch<std::string>(name);
+    for (int i = 0; i < count; ++i) {
+      if (text == name_of(Choice(i))) {
+        v = Choice(i);
+        return;
+      }
+    }
+    throw Error(join(where, ": ", name, " is \"", text, "\", which is not known"));
+  }
+};
+
+}  // namespace
+
+std::vector<DumpField> spec_fields(const DumpSpec& spec) {
+  std::vector<DumpField> fields;
+  each_field(spec, Get{fields});
+  return fields;
+}
+
+DumpSpec spec_from(const std::string& where, const FieldSource& source) {
+  DumpSpec spec;
+  each_field(spec, Set{where, source});
+  return spec;
+}
+
+}  // namespace brine::data

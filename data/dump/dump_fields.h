@@ -1,0 +1,37 @@
+// The fields of a DumpSpec by name, for manifest and shards alike. Internal to data/dump*.cpp.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "data/dump/dump.h"
+
+namespace brine::data {
+
+struct DumpField {
+  std::string name;
+  std::variant<int64_t, std::string> value;
+
+  bool is_text() const { return value.index() == 1; }
+  std::string as_text() const {
+    return is_text() ? std::get<1>(value) : std::to_string(std::get<0>(value));
+  }
+};
+
+// The format version that brought a field; in older dumps it is absent and 0.
+inline int64_t version_of(const DumpField& field) {
+  if (field.name == "columns") return 3;
+  return field.name == "ragged" || field.name == "classes" ? 2 : 1;
+}
+
+// All but samples, windows and lengths, in the order of the schema.
+std::vector<DumpField> spec_fields(const DumpSpec& spec);
+
+// Sets `field.value`, whose type stays as it is.
+using FieldSource = std::function<void(DumpField& field)>;
+// A spec whose fields come from `source`; bad values throw Error(where, ": ...").
+DumpSpec spec_from(const std::string& where, const FieldSource& source);
+
+}  // namespace brine::data

@@ -1,0 +1,196 @@
+// manifest.json and the headers of shards.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "data/dump/dump.h"
+#include "data/dump/dump_fields.h"
+#include "data/hdf5/hdf5_file.h"
+#include "data/io/json.h"
+
+namespace brine::data {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kFormat = "brine-dump";
+constexpr uint64_t kMostManifestBytes = uint64_t(1) << 30;
+
+void check_version(const std::string& where, int64_t version) {
+  check(version <= kDumpVersion, where, ": format version ", version, " is newer than ",
+        kDumpVersion, ", the newest that this program reads");
+  check(version >= 1, where, ": format version ", version, " does not exist");
+}
+
+// The value of a key in the type T; `where` names the file.
+template <class T>
+T get(const std::string& where, const Json& object, const char* key) {
+  auto found = object.find(key);
+  check(found != object.end(), where, ": key \"", key, "\" is missing");
+  bool right = std::is_same_v<T, std::string> ? found->is_string() : found->is_number_integer();
+  check(right, where, ": key \"", key, "\" is not ",
+        std::is_same_v<T, std::string> ? "text" : "an integer");
+  return found->template get<T>();
+}
+
+std::vector<int64_t> get_list(const std::string& where, const Json& object, const char* key) {
+  check(object.contains(key) && object[key].is_array(), where, ": key \"", key, "\" is not a list");
+  std::vector<int64_t> list;
+  for (const Json& number : object[key]) {
+    check(number.is_number_integer(), where, ": key \"", key,
+          "\" holds something that is no integer");
+    list.push_back(number.get<int64_t>());
+  }
+  return list;
+}
+
+DumpShard read_shard(const std::string& where, const Json& entry) {
+  check(entry.is_object(), where, ": an entry of \"shards\" is not an object");
+  DumpShard shard;
+  shard.name = get<std::string>(where, entry, "name");
+  check(!shard.name.empty() && shard.name.find('/') == shard.name.npos && shard.name[0] != '.' &&
+            shard.name.find('\0') == shard.name.npos,
+        where, ": shard \"", shard.name, "\" is not a plain file name");
+  int64_t bytes = get<int64_t>(where, entry, "bytes");
+  check(bytes > 0, where, ": shard \"", shard.name, "\" has ", bytes, " bytes");
+  shard.bytes = uint64_t(bytes);
+  shard.sha256 = get<std::string>(where, entry, "sha256");
+  shard.first = get<int64_t>(where, entry, "first");
+  shard.samples = get<int64_t>(where, entry, "samples");
+  return shard;
+}
+
+void check_shards(const std::string& where, const DumpManifest& m) {
+  int64_t end = 0;
+  std::set<std::string> names;
+  for (const DumpShard& s : m.shards) {
+    check(s.samples >= 1 && s.first >= end && s.first <= m.spec.samples - s.samples, where,
+          ": shard \"", s.name, "\" has samples ", s.first, " to ", s.first + s.samples,
+          ", which overlap or are out of order");
+    check(names.insert(s.name).second, where, ": shard \"", s.name, "\" is there twice");
+    end = s.first + s.samples;
+  }
+}
+
+}  // namespace
+
+int64_t DumpManifest::stored_samples() const {
+  int64_t n = 0;
+  for (const DumpShard& s : shards) n += s.samples;
+  return n;
+}
+
+Path manifest_path(const Path& dir) { return dir / "manifest.json"; }
+
+DumpManifest read_manifest(const Path& dir) {
+  Path path = manifest_path(dir);
+  std::string where = path.string();
+  check(std::filesystem::exists(path), where, ": is not there, so ", dir.string(),
+        " is not a dump");
+  std::string text = read_file(path, kMostManifestBytes);
+  Json json = parse_json_or_discard(text, where);
+  check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
+  check(get<std::string>(where, json, "format") == kFormat, where, ": is not of a dump");
+  int64_t version = get<int64_t>(where, json, "version");
+  check_version(where, version);
+  DumpManifest m;
+  m.spec = spec_from(where, [&](DumpField& field) {
+    if (version < version_of(field)) return;
+    if (field.is_text()) {
+      field.value = get<std::string>(where, json, field.name.c_str());
+    } else {
+      field.value = get<int64_t>(where, json, field.name.c_str());
+    }
+  });
+  m.spec.samples = get<int64_t>(where, json, "samples");
+  m.samples_per_shard = get<int64_t>(where, json, "samples_per_shard");
+  check(m.samples_per_shard >= 0, where, ": samples_per_shard is negative");
+  m.spec.windows = get_list(where, json, "windows");
+  if (m.spec.ragged) m.spec.lengths = get_list(where, json, "lengths");
+  check_spec(m.spec, where);
+  check(json.contains("shards") && json["shards"].is_array(), where,
+        ": key \"shards\" is not a list");
+  for (const Json& entry : json["shards"]) m.shards.push_back(read_shard(where, entry));
+  check_shards(where, m);
+  return m;
+}
+
+void write_manifest(const Path& dir, const DumpManifest& m) {
+  Json json;
+  json["format"] = kFormat;
+  json["version"] = m.spec.version();
+  for (const DumpField& field : spec_fields(m.spec)) {
+    if (m.spec.version() < version_of(field)) continue;
+    std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
+  }
+  json["samples"] = m.spec.samples;
+  json["samples_per_shard"] = m.samples_per_shard;
+  json["shards"] = Json::array();
+  for (const DumpShard& s : m.shards) {
+    json["shards"].push_back({{"name", s.name},
+                              {"bytes", s.bytes},
+                              {"sha256", s.sha256},
+                              {"first", s.first},
+                              {"samples", s.samples}});
+  }
+  std::string text = json_text(json, 2);
+  // The lists on one line each: there may be millions of numbers.
+  text.resize(text.rfind('\n'));
+  if (m.spec.ragged) text += ",\n  \"lengths\": " + json_text(Json(m.spec.lengths));
+  text += ",\n  \"windows\": " + json_text(Json(m.spec.windows)) + "\n}\n";
+  write_file_atomic(manifest_path(dir), text);
+}
+
+void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, int64_t samples) {
+  file.attribute("/", "format", std::string_view(kFormat));
+  file.attribute("/", "version", spec.version());
+  for (const DumpField& field : spec_fields(spec)) {
+    if (spec.version() < version_of(field)) continue;
+    if (field.is_text()) {
+      file.attribute("/", field.name, std::string_view(std::get<1>(field.value)));
+    } else {
+      file.attribute("/", field.name, std::get<0>(field.value));
+    }
+  }
+  file.attribute("/", "first_sample", first);
+  file.attribute("/", "samples", samples);
+}
+
+DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
+  const std::string& where = file.path();
+  check(file.string_attribute("/", "format") == kFormat, where, ": is not a shard of a dump");
+  int64_t version = file.int_attribute("/", "version");
+  check_version(where, version);
+  DumpSpec spec = spec_from(where, [&](DumpField& field) {
+    if (version < version_of(field)) return;
+    if (field.is_text()) {
+      field.value = file.string_attribute("/", field.name);
+    } else {
+      field.value = file.int_attribute("/", field.name);
+    }
+  });
+  first = file.int_attribute("/", "first_sample");
+  spec.samples = file.int_attribute("/", "samples");
+  check(first >= 0, where, ": first_sample is negative");
+  check_spec(spec, where, false);
+  return spec;
+}
+
+std::vector<int64_t> read_shard_list(const Hdf5Reader& file, const char* name, int64_t samples) {
+  Hdf5Info info = file.info(name);
+  check(info.dtype == Dtype::i64 && info.shape == Shape{samples}, file.path(), ": ", name, ": is ",
+        info.dtype, " ", info.shape, ", must be i64 [", samples, "]");
+  Tensor list = file.read(name);
+  return {list.data<int64_t>(), list.data<int64_t>() + samples};
+}
+
+void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first) {
+  for (const DumpDataset& d : dump_datasets(spec, spec.samples, first)) {
+    Hdf5Info info = file.info(d.name);
+    check(info.dtype == d.dtype && info.shape == d.shape, file.path(), ": ", d.name, ": is ",
+          info.dtype, " ", info.shape, ", must be ", d.dtype, " ", d.shape);
+  }
+}
+
+}  // namespace brine::data

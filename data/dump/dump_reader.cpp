@@ -1,0 +1,404 @@
+// Random access: a few shards stay open, each checked against the manifest when it is opened.
+#include "data/dump/dump_reader.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+
+#include "data/dump/dump_convert.h"
+#include "data/hdf5/hdf5_file.h"
+#include "data/io/sha256.h"
+
+namespace brine::data {
+namespace {
+
+constexpr size_t kOpenShards = 16;
+
+using SharedFile = std::shared_ptr<const Hdf5Reader>;
+
+// Where a sample lies.
+struct Place {
+  SharedFile file;
+  int64_t row = 0;
+  // Ragged only: tokens of the sample, of those before it in its shard, and of their maps of a
+  // head.
+  int64_t length = 0, token = 0, map = 0;
+};
+
+// Reads rows as they are stored, or into floats.
+class Rows {
+ public:
+  Rows(Dtype stored, Dtype wanted) : dtype_(stored), wanted_(wanted) {}
+  // Returns where the values end.
+  unsigned char* read(const Hdf5Reader& file, const std::string& dataset, int64_t first,
+                      int64_t rows, int64_t values, unsigned char* out) {
+    size_t bytes = size_t(values) * item_size(dtype_);
+    if (dtype_ == wanted_) {
+      file.read_rows_into(dataset, first, rows, dtype_, out, bytes);
+    } else {
+      stored_.resize(bytes);
+      file.read_rows_into(dataset, first, rows, dtype_, stored_.data(), bytes);
+      load_values(stored_.data(), values, dtype_, reinterpret_cast<float*>(out));
+    }
+    return out + values * int64_t(item_size(wanted_));
+  }
+
+ private:
+  Dtype dtype_, wanted_;
+  std::vector<unsigned char> stored_;
+};
+
+Dtype type_of_rest(const DumpWants& wants, Dtype stored) {
+  return wants.as_stored == DumpWants::AsStored::all ? stored : Dtype::f32;
+}
+
+void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
+                   const std::string& where) {
+  auto check_one = [&](int64_t v) {
+    check(v >= low && v < high, where, ": ", what, " holds ", v, ", which is not in ", low, " to ",
+          high - 1);
+  };
+  for (int64_t i = 0; i < x.numel(); ++i)
+    check_one(x.dtype() == Dtype::i32 ? x.data<int32_t>()[i] : x.data<int64_t>()[i]);
+}
+
+}  // namespace
+
+struct DumpReader::Impl {
+  Path dir;
+  DumpManifest manifest;
+  std::vector<int64_t> tokens_before, maps_before;        // ragged: sums over the samples before
+  mutable std::mutex mutex;                               // guards `open`
+  mutable std::list<std::pair<size_t, SharedFile>> open;  // by shard, last used first
+
+  SharedFile shard(size_t index) const;
+  SharedFile open_shard(const DumpShard& shard) const;
+  std::vector<Place> places(std::span<const int64_t> samples) const;
+  Tensor floats(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+                Dtype dtype, Dtype wanted) const;
+  Tensor maps(const std::vector<Place>& places, const std::string& dataset) const;
+  Tensor integers(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+                  Dtype dtype) const;
+  // The same of a ragged dump: [n, T, ...], [n, H, T, ...] and [n, H, T, T] with zeros at the ends.
+  Tensor tokens(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+                Dtype dtype, Dtype wanted) const;
+  Tensor heads(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+               Dtype dtype, Dtype wanted) const;
+  Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
+  Tensor token_ids(const std::vector<Place>& places, const std::string& dataset,
+                   const Shape& shape) const;
+  DumpLayer layer(const std::vector<Place>& places, int64_t l, const DumpWants& wants,
+                  int64_t T) const;
+  int64_t tokens_of(const std::vector<Place>& places, const DumpWants& wants) const;
+  void check_wants(const DumpWants& wants) const;
+};
+
+SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
+  auto file = std::make_shared<Hdf5Reader>((dir / shard.name).string());
+  int64_t first = 0;
+  DumpSpec found = read_shard_header(*file, first);
+  check(first == shard.first && found.samples == shard.samples, file->path(), ": holds samples ",
+        first, " to ", first + found.samples, ", but the manifest says ", shard.first, " to ",
+        shard.first + shard.samples);
+  DumpSpec wanted = manifest.spec;
+  wanted.samples = shard.samples;
+  found.windows = wanted.windows;
+  found.lengths = wanted.lengths;
+  std::string differences = spec_differences(found, wanted);
+  check(differences.empty(), file->path(),
+        ": contradicts the manifest (there and in the manifest: ", differences, ")");
+  check_shard_datasets(*file, wanted, shard.first);
+  return file;
+}
+
+SharedFile DumpReader::Impl::shard(size_t index) const {
+  std::lock_guard lock(mutex);
+  auto found = std::find_if(open.begin(), open.end(), [&](auto& o) { return o.first == index; });
+  if (found != open.end()) {
+    open.splice(open.begin(), open, found);
+  } else {
+    open.emplace_front(index, open_shard(manifest.shards[index]));
+    if (open.size() > kOpenShards) open.pop_back();
+  }
+  return open.front().second;
+}
+
+std::vector<Place> DumpReader::Impl::places(std::span<const int64_t> samples) const {
+  check(!samples.empty(), dir.string(), ": no samples were asked for");
+  std::vector<Place> all;
+  for (int64_t sample : samples) {
+    check(sample >= 0 && sample < manifest.spec.samples, dir.string(), ": sample ", sample,
+          " is not in 0 to ", manifest.spec.samples - 1);
+    auto after = std::upper_bound(manifest.shards.begin(), manifest.shards.end(), sample,
+                                  [](int64_t s, const DumpShard& d) { return s < d.first; });
+    size_t index = size_t(after - manifest.shards.begin()) - 1;
+    int64_t first = manifest.shards[index].first;
+    Place place{.file = shard(index), .row = sample - first};
+    if (manifest.spec.ragged) {
+      place.length = manifest.spec.lengths[size_t(sample)];
+      place.token = tokens_before[size_t(sample)] - tokens_before[size_t(first)];
+      place.map = maps_before[size_t(sample)] - maps_before[size_t(first)];
+    }
+    all.push_back(std::move(place));
+  }
+  return all;
+}
+
+int64_t DumpReader::Impl::tokens_of(const std::vector<Place>& places,
+                                    const DumpWants& wants) const {
+  if (!manifest.spec.ragged) return manifest.spec.tokens;
+  int64_t T = 0;
+  for (const Place& place : places) T = std::max(T, place.length);
+  int64_t step = std::max<int64_t>(wants.tokens_step, 1);
+  return std::min((T + step - 1) / step * step, manifest.spec.tokens);
+}
+
+Tensor DumpReader::Impl::floats(const std::vector<Place>& places, const std::string& dataset,
+                                const Shape& shape, Dtype dtype, Dtype wanted) const {
+  Tensor x = Tensor::empty(shape, wanted);
+  int64_t count = shape.numel() / shape[0];
+  Rows rows(dtype, wanted);
+  unsigned char* out = x.raw();
+  for (const Place& place : places) out = rows.read(*place.file, dataset, place.row, 1, count, out);
+  return x;
+}
+
+Tensor DumpReader::Impl::tokens(const std::vector<Place>& places, const std::string& dataset,
+                                const Shape& shape, Dtype dtype, Dtype wanted) const {
+  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype, wanted);
+  Tensor x = Tensor::zeros(shape, wanted);
+  int64_t width = shape.numel() / (shape[0] * shape[1]);
+  Rows rows(dtype, wanted);
+  unsigned char* out = x.raw();
+  for (const Place& place : places) {
+    rows.read(*place.file, dataset, place.token, place.length, place.length * width, out);
+    out += shape[1] * width * int64_t(item_size(wanted));
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::token_ids(const std::vector<Place>& places, const std::string& dataset,
+                                   const Shape& shape) const {
+  if (!manifest.spec.ragged) return integers(places, dataset, shape, Dtype::i32);
+  Tensor x = Tensor::zeros(shape, Dtype::i32);
+  int64_t width = shape.numel() / (shape[0] * shape[1]);
+  int32_t* out = x.data<int32_t>();
+  for (const Place& place : places) {
+    place.file->read_rows_into(dataset, place.token, place.length, Dtype::i32, out,
+                               size_t(place.length * width) * sizeof(int32_t));
+    out += shape[1] * width;
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::heads(const std::vector<Place>& places, const std::string& dataset,
+                               const Shape& shape, Dtype dtype, Dtype wanted) const {
+  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype, wanted);
+  Tensor x = Tensor::zeros(shape, wanted);
+  int64_t H = shape[1], T = shape[2], d = shape.numel() / (shape[0] * H * T);
+  Rows rows(dtype, wanted);
+  unsigned char* out = x.raw();
+  for (const Place& place : places) {
+    for (int64_t h = 0; h < H; ++h, out += T * d * int64_t(item_size(wanted))) {
+      rows.read(*place.file, dataset, H * place.token + h * place.length, place.length,
+                place.length * d, out);
+    }
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::ragged_maps(const std::vector<Place>& places, const std::string& dataset,
+                                     int64_t T) const {
+  const DumpSpec& s = manifest.spec;
+  Tensor x = Tensor::zeros({int64_t(places.size()), s.heads, T, T});
+  Rows rows(s.dtype, Dtype::f32);
+  std::vector<float> values;
+  float* out = x.data<float>();
+  for (const Place& place : places) {
+    int64_t count = s.heads * s.map_values(place.length);
+    values.resize(size_t(count));
+    rows.read(*place.file, dataset, s.heads * place.map, count, count,
+              reinterpret_cast<unsigned char*>(values.data()));
+    const float* from = values.data();
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t q = 0; q < place.length; ++q) {
+        int64_t keys = s.packs_rows() ? q + 1 : place.length;
+        std::copy(from, from + keys, out + (h * T + q) * T);
+        from += keys;
+      }
+    }
+    out += s.heads * T * T;
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::maps(const std::vector<Place>& places, const std::string& dataset) const {
+  const DumpSpec& s = manifest.spec;
+  int64_t n = int64_t(places.size());
+  Shape shape{n, s.heads, s.tokens, s.tokens};
+  if (!s.packs_rows()) return floats(places, dataset, shape, s.dtype, Dtype::f32);
+  Tensor x = Tensor::empty(shape);
+  int64_t count = s.heads * (s.tokens * (s.tokens + 1) / 2);
+  std::vector<unsigned char> stored(size_t(count) * item_size(s.dtype));
+  std::vector<float> packed(size_t(count), 0.0f);
+  for (int64_t i = 0; i < n; ++i) {
+    const Place& place = places[size_t(i)];
+    place.file->read_rows_into(dataset, place.row, 1, s.dtype, stored.data(), stored.size());
+    load_values(stored.data(), count, s.dtype, packed.data());
+    unpack_rows(packed.data(), s.heads, s.tokens, x.data<float>() + i * (x.numel() / n));
+  }
+  return x;
+}
+
+Tensor DumpReader::Impl::integers(const std::vector<Place>& places, const std::string& dataset,
+                                  const Shape& shape, Dtype dtype) const {
+  Tensor x = Tensor::empty(shape, dtype);
+  size_t bytes = size_t(shape.numel() / shape[0]) * item_size(dtype);
+  unsigned char* out = x.raw();
+  for (const Place& place : places) {
+    place.file->read_rows_into(dataset, place.row, 1, dtype, out, bytes);
+    out += bytes;
+  }
+  return x;
+}
+
+DumpLayer DumpReader::Impl::layer(const std::vector<Place>& places, int64_t l,
+                                  const DumpWants& wants, int64_t T) const {
+  const DumpSpec& s = manifest.spec;
+  const Dtype rest = type_of_rest(wants, s.dtype);
+  const Dtype qk = wants.as_stored == DumpWants::AsStored::nothing ? Dtype::f32 : s.dtype;
+  DumpLayer layer;
+  if (wants.attention && s.content == DumpContent::maps) {
+    std::string dataset = layer_dataset(l, "attention");
+    layer.attention = s.ragged ? ragged_maps(places, dataset, T) : maps(places, dataset);
+  }
+  int64_t n = int64_t(places.size());
+  auto by_head = [&](const char* name, const Shape& shape, Dtype dtype, Dtype wanted) {
+    return heads(places, layer_dataset(l, name), shape, dtype, wanted);
+  };
+  if (wants.attention && s.content == DumpContent::qk) {
+    layer.query = by_head("query", {n, s.heads, T, s.head_size}, s.dtype, qk);
+    layer.key = by_head("key", {n, s.heads, T, s.head_size}, s.dtype, qk);
+  }
+  if (wants.pooled) {
+    layer.pooled.tau = by_head("tau", {n, s.heads, T, s.columns}, s.dtype, rest);
+    layer.pooled.t_log_t = by_head("t_log_t", {n, s.heads, T}, Dtype::f32, Dtype::f32);
+    layer.pooled.t_square = by_head("t_square", {n, s.heads, T}, Dtype::f32, Dtype::f32);
+  }
+  Shape features{n, T, s.hidden};
+  if (wants.context)
+    layer.context = tokens(places, layer_dataset(l, "context"), features, s.dtype, rest);
+  if (wants.output)
+    layer.output = tokens(places, layer_dataset(l, "output"), features, s.dtype, rest);
+  return layer;
+}
+
+void DumpReader::Impl::check_wants(const DumpWants& wants) const {
+  auto need = [&](bool wanted, DumpPart part) {
+    check(!wanted || manifest.spec.has(part), dir.string(), ": the dump holds no ", name_of(part));
+  };
+  need(wants.attention, DumpPart::attention);
+  need(wants.pooled, DumpPart::pooled);
+  need(wants.context, DumpPart::context);
+  need(wants.output, DumpPart::output);
+  need(wants.logits, DumpPart::logits);
+  need(wants.classes, DumpPart::classes);
+}
+
+DumpReader::DumpReader(const Path& dir) : DumpReader(dir, read_manifest(dir)) {}
+
+DumpReader::DumpReader(const Path& dir, DumpManifest manifest) : impl_(std::make_unique<Impl>()) {
+  check(manifest.complete(), dir.string(), ": the dump is not finished: it holds ",
+        manifest.stored_samples(), " of ", manifest.spec.samples, " samples");
+  for (const DumpShard& s : manifest.shards) {
+    Path path = dir / s.name;
+    std::error_code error;
+    uint64_t bytes = std::filesystem::file_size(path, error);
+    check(!error, path.string(), ": the shard is not there, though the manifest lists it");
+    check(bytes == s.bytes, path.string(), ": has ", bytes, " bytes, but the manifest says ",
+          s.bytes);
+  }
+  impl_->dir = dir;
+  impl_->tokens_before = {0};
+  impl_->maps_before = {0};
+  for (int64_t length : manifest.spec.lengths) {
+    impl_->tokens_before.push_back(impl_->tokens_before.back() + length);
+    impl_->maps_before.push_back(impl_->maps_before.back() + manifest.spec.map_values(length));
+  }
+  impl_->manifest = std::move(manifest);
+}
+
+DumpReader::~DumpReader() = default;
+
+const Path& DumpReader::dir() const { return impl_->dir; }
+const DumpManifest& DumpReader::manifest() const { return impl_->manifest; }
+
+DumpWants DumpReader::everything() const {
+  return {.attention = has(DumpPart::attention),
+          .pooled = has(DumpPart::pooled),
+          .context = has(DumpPart::context),
+          .output = has(DumpPart::output),
+          .logits = has(DumpPart::logits),
+          .classes = has(DumpPart::classes)};
+}
+
+void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
+  int64_t done = 0;
+  for (const DumpShard& s : manifest().shards) {
+    std::string path = (dir() / s.name).string();
+    std::string found = sha256_file(path);
+    check(found == s.sha256, path, ": its checksum is ", found, ", but the manifest says ",
+          s.sha256);
+    if (progress) progress(++done);
+  }
+}
+
+DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wants) const {
+  impl_->check_wants(wants);
+  const DumpSpec& s = spec();
+  std::vector<Place> places = impl_->places(samples);
+  int64_t n = int64_t(places.size()), T = impl_->tokens_of(places, wants);
+  std::string where = dir().string();
+  DumpBatch batch;
+  if (wants.attention || wants.pooled || wants.context || wants.output) {
+    for (int64_t l = 0; l < s.layers; ++l)
+      batch.layers.push_back(impl_->layer(places, l, wants, T));
+  }
+  if (wants.logits) {
+    int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
+    batch.logits = impl_->tokens(places, "logits/values", {n, T, width}, s.dtype,
+                                 type_of_rest(wants, s.dtype));
+    batch.lse = impl_->tokens(places, "logits/lse", {n, T}, Dtype::f32, Dtype::f32);
+    if (s.logits == DumpLogits::top) {
+      batch.logit_ids = impl_->token_ids(places, "logits/ids", {n, T, width});
+      check_numbers(batch.logit_ids, 0, s.vocab, "logits/ids", where);
+    }
+  }
+  if (wants.classes)
+    batch.classes = impl_->floats(places, "logits/classes", {n, s.classes}, Dtype::f32, Dtype::f32);
+  if (s.stores_tokens) {
+    batch.tokens = impl_->token_ids(places, "tokens", {n, T});
+    check_numbers(batch.tokens, 0, s.vocab, "tokens", where);
+  }
+  batch.lengths = impl_->integers(places, "lengths", {n}, Dtype::i64);
+  check_numbers(batch.lengths, 1, s.tokens + 1, "lengths", where);
+  for (int64_t i = 0; i < n && s.ragged; ++i) {
+    int64_t length = batch.lengths.data<int64_t>()[i];
+    check(length == places[size_t(i)].length, where, ": sample ", samples[size_t(i)], " has ",
+          length, " tokens, but the manifest says ", places[size_t(i)].length);
+  }
+  batch.samples.assign(samples.begin(), samples.end());
+  if (has(DumpPart::windows)) {
+    Tensor stored = impl_->integers(places, "windows", {n}, Dtype::i64);
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t window = stored.data<int64_t>()[i];
+      check(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ", samples[size_t(i)],
+            " is window ", window, ", but the manifest says ",
+            s.windows[size_t(samples[size_t(i)])]);
+      batch.windows.push_back(window);
+    }
+  }
+  return batch;
+}
+
+}  // namespace brine::data

@@ -1,0 +1,79 @@
+// Reads samples of a dump in any order, directly or ahead of time in a thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "data/dump/dump.h"
+
+namespace brine::data {
+
+// Which parts of a batch to read. One that the dump does not hold is an error.
+struct DumpWants {
+  bool attention = false, pooled = false, context = false, output = false, logits = false,
+       classes = false;
+  // Of a ragged dump a batch has as many tokens as its longest sample, made a multiple of this but
+  // not more than the longest of all.
+  int64_t tokens_step = 1;
+  // What comes in the type that it has in the files; all else, maps always, is f32.
+  enum class AsStored { nothing, queries_and_keys, all } as_stored = AsStored::nothing;
+};
+
+// Safe to use from several threads at once.
+class DumpReader {
+ public:
+  // Checks the manifest, and that every shard is there in its size. An unfinished dump is an error.
+  explicit DumpReader(const Path& dir);
+  ~DumpReader();
+  DumpReader(const DumpReader&) = delete;
+  DumpReader& operator=(const DumpReader&) = delete;
+
+  const Path& dir() const;
+  const DumpManifest& manifest() const;
+  const DumpSpec& spec() const { return manifest().spec; }
+  bool has(DumpPart part) const { return spec().has(part); }
+  // Everything that the dump holds.
+  DumpWants everything() const;
+
+  // Reads every byte and compares checksums; the error names the shard. `progress` hears how many
+  // shards are done.
+  void verify(const std::function<void(int64_t done)>& progress = {}) const;
+
+  // The samples as a batch in this order. Lengths come always, tokens and windows where the
+  // dump stores them.
+  DumpBatch read(std::span<const int64_t> samples, const DumpWants& wants) const;
+  DumpBatch read(std::span<const int64_t> samples) const { return read(samples, everything()); }
+
+ private:
+  friend DumpManifest adopt_dump(const std::vector<Path>& files);
+  DumpReader(const Path& dir, DumpManifest manifest);
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Reads the batches of steps first_step, first_step + 1, ... ahead of time.
+class DumpPrefetch {
+ public:
+  // The samples of a step; none: the end. It is called in the reading thread.
+  using Order = std::function<std::vector<int64_t>(int64_t step)>;
+  // At most `ahead` batches wait while one more is read. They lie in memory that `device` copies
+  // from by itself. The reader must outlive this.
+  DumpPrefetch(const DumpReader& reader, Order order, const DumpWants& wants,
+               int64_t first_step = 0, size_t ahead = 2, Device device = {});
+  ~DumpPrefetch();  // stops at once, at the latest when the batch being read is there
+  DumpPrefetch(const DumpPrefetch&) = delete;
+  DumpPrefetch& operator=(const DumpPrefetch&) = delete;
+
+  // The next batch; nothing after the last one. An error of the thread is thrown here, in its turn.
+  std::optional<DumpBatch> next();
+  // The same where it is there already; never waits or throws.
+  std::optional<DumpBatch> next_if_read();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace brine::data

@@ -1,0 +1,57 @@
+// One shard while it is written. Internal to data/dump*.cpp.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "data/dump/dump.h"
+#include "data/hdf5/hdf5_file.h"
+
+namespace brine::data {
+
+inline constexpr const char* kTemporaryShard = ".tmp";
+
+// "shard-00012.h5"
+std::string shard_name(int64_t index);
+
+// Writes TARGET.tmp; commit() makes it TARGET. Without commit() it is removed.
+class ShardWriter {
+ public:
+  // `filters` says how to compress; the chunks are the schema's.
+  ShardWriter(const Path& target, const DumpSpec& spec, int64_t first, int64_t samples,
+              const Hdf5Layout& filters);
+  ~ShardWriter();
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
+
+  // Sample i of the batch becomes the shard's next one.
+  void write(const DumpBatch& batch, int64_t i);
+  bool full() const { return written_ == samples_; }
+  // Close, fsync, checksum, rename, fsync of the directory.
+  DumpShard commit();
+
+ private:
+  std::string where(const std::string& dataset) const;
+  void put_floats(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
+  void put_maps(const std::string& dataset, const Tensor& x, int64_t i);
+  // Of a ragged dump, the first tokens of sample i: of [B, T, ...] and of [B, H, T, ...].
+  void put_tokens(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
+  void put_integers(const std::string& dataset, const Tensor& x, int64_t i);
+  void put_heads(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
+  void put_ragged_maps(const std::string& dataset, const Tensor& x, int64_t i);
+  int64_t length(int64_t i) const {
+    return spec_.ragged ? spec_.lengths[size_t(first_ + i)] : spec_.tokens;
+  }
+  void put_raw(const std::string& dataset, const Tensor& x, int64_t i);
+
+  Path target_, temporary_;
+  DumpSpec spec_;
+  int64_t first_, samples_, written_ = 0;
+  int64_t token_ = 0, map_ = 0;  // ragged: tokens and values of a head's map written so far
+  std::unique_ptr<Hdf5Writer> file_;
+  bool committed_ = false;
+  std::vector<float> packed_;
+  std::vector<unsigned char> stored_;
+};
+
+}  // namespace brine::data

@@ -1,0 +1,342 @@
+// What is there, what is missing, and the thread that writes it. A shard counts from the moment on
+// that the manifest lists it.
+#include "data/dump/dump_writer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "data/dump/dump_shard.h"
+#include "data/io/bounded_queue.h"
+#include "data/io/directory_lock.h"
+#include "data/io/sha256.h"
+#include "data/io/temporary.h"
+
+namespace brine::data {
+namespace {
+
+bool is_shard_name(const std::string& name) {
+  return name.starts_with("shard-") && name.ends_with(".h5");
+}
+
+void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const Shape& shape) {
+  check(t.defined(), "dump: ", what, " is missing");
+  check(t.shape() == shape && t.dtype() == dtype && !t.device().is_cuda(), "dump: ", what, " is ",
+        t.dtype(), " ", t.shape(), " on ", t.device(), ", must be ", dtype, " ", shape,
+        " on the cpu");
+}
+
+// T of a batch whose samples have lengths of their own.
+int64_t tokens_of(const DumpBatch& batch) {
+  if (!batch.layers.empty()) {
+    const DumpLayer& l = batch.layers[0];
+    if (l.attention.defined() && l.attention.rank() == 4) return l.attention.dim(2);
+    if (l.query.defined() && l.query.rank() == 4) return l.query.dim(2);
+    if (l.pooled.tau.defined() && l.pooled.tau.rank() == 4) return l.pooled.tau.dim(2);
+    if (l.context.defined() && l.context.rank() == 3) return l.context.dim(1);
+    if (l.output.defined() && l.output.rank() == 3) return l.output.dim(1);
+  }
+  if (batch.logits.defined() && batch.logits.rank() == 3) return batch.logits.dim(1);
+  return batch.tokens.defined() && batch.tokens.rank() == 2 ? batch.tokens.dim(1) : 1;
+}
+
+}  // namespace
+
+void check_disk(const DumpSpec& spec, const Path& dir, int64_t samples,
+                const DumpWriterOptions& options) {
+  DumpSize size = dump_size(spec, options.shard_bytes);
+  uint64_t values = std::min(size.per_sample * uint64_t(samples), size.total);
+  uint64_t needed = values + values / 100 + (uint64_t(16) << 20);
+  uint64_t free = options.free_bytes(dir);
+  auto gib = [](uint64_t bytes) { return double(bytes) / double(1 << 30); };
+  check(samples == 0 || needed <= free, dir.string(), ": the dump needs ", needed, " bytes (",
+        gib(needed), " GiB) for ", samples, " samples, but the disk has only ", free, " (",
+        gib(free), " GiB) free");
+}
+
+struct DumpWriter::Impl {
+  Path dir;
+  DumpManifest manifest;  // after the start it belongs to the thread
+  DumpWriterOptions options;
+  std::unique_ptr<DirectoryLock> lock;  // a second writer would drop the shard of the first
+  std::vector<std::string> notes;
+  std::vector<bool> had;  // by shard: finished when this writer started
+  int64_t next = 0;       // the first sample that was not put
+
+  struct Item {
+    DumpBatch batch;
+    Downloads arriving;
+  };
+  BoundedQueue<Item> queue;
+  std::thread thread;
+  std::atomic<bool> failed = false;
+  std::exception_ptr failure;  // read after `failed` is seen
+
+  std::unique_ptr<ShardWriter> shard;  // the thread's own
+
+  Impl(const Path& where, const DumpSpec& spec, const DumpWriterOptions& given)
+      : dir(where), options(given), queue(std::max<size_t>(1, given.queue)) {
+    manifest.spec = spec;
+  }
+
+  void start_or_continue();
+  void continue_from(const DumpManifest& found);
+  void drop_leftovers();
+  int64_t shard_samples() const { return manifest.samples_per_shard; }
+  int64_t samples_of(int64_t shard) const {
+    return std::min(shard_samples(), manifest.spec.samples - shard * shard_samples());
+  }
+  Run missing() const;
+  // Fills in what a batch may leave out.
+  void complete(DumpBatch& batch, Downloads& arriving) const;
+  void check_batch(const DumpBatch& batch) const;
+  void rethrow_failure() const {
+    if (failed) std::rethrow_exception(failure);
+  }
+
+  void run();
+  void write_sample(const DumpBatch& batch, int64_t i, int64_t sample);
+};
+
+void DumpWriter::Impl::start_or_continue() {
+  check_spec(manifest.spec, "dump");
+  manifest.samples_per_shard = dump_size(manifest.spec, options.shard_bytes).samples_per_shard;
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) throw_io(dir, "create", error.value());
+  lock = std::make_unique<DirectoryLock>(dir, "is writing this dump");
+  remove_stale_temporaries(dir);
+  if (std::filesystem::exists(manifest_path(dir))) {
+    continue_from(read_manifest(dir));
+    drop_leftovers();
+  } else {
+    for (const auto& entry : std::filesystem::directory_iterator(dir))
+      check(!is_shard_name(entry.path().filename().string()), dir.string(), ": holds ",
+            entry.path().filename().string(),
+            " but no manifest.json; adopt these shards or choose another directory");
+  }
+  int64_t shards = (manifest.spec.samples + shard_samples() - 1) / shard_samples();
+  had.assign(size_t(shards), false);
+  for (const DumpShard& s : manifest.shards) had[size_t(s.first / shard_samples())] = true;
+  check_disk(manifest.spec, dir, manifest.spec.samples - manifest.stored_samples(), options);
+  write_manifest(dir, manifest);
+}
+
+void DumpWriter::Impl::continue_from(const DumpManifest& found) {
+  check(found.samples_per_shard > 0, dir.string(), ": holds an adopted dump, which is complete");
+  std::string differences = spec_differences(found.spec, manifest.spec);
+  check(differences.empty(), dir.string(), ": holds another dump (there and here: ", differences,
+        ")");
+  manifest.samples_per_shard = found.samples_per_shard;
+  for (const DumpShard& s : found.shards) {
+    Path path = dir / s.name;
+    bool ours = s.first % shard_samples() == 0 &&
+                s.samples == samples_of(s.first / shard_samples()) &&
+                s.name == shard_name(s.first / shard_samples());
+    check(ours, manifest_path(dir).string(), ": shard \"", s.name,
+          "\" is not where this program puts it");
+    std::error_code error;
+    uint64_t bytes = std::filesystem::file_size(path, error);
+    std::string problem;
+    if (error) {
+      problem = "is gone";
+    } else if (bytes != s.bytes) {
+      problem = join("has ", bytes, " bytes instead of ", s.bytes);
+    } else if (sha256_file(path.string()) != s.sha256) {
+      problem = "has another checksum than the manifest";
+    }
+    if (problem.empty()) {
+      notes.push_back(path.string() + ": verified");
+      manifest.shards.push_back(s);
+    } else {
+      notes.push_back(path.string() + ": " + problem + "; it is written again");
+    }
+  }
+}
+
+// What is not in the manifest was not finished.
+void DumpWriter::Impl::drop_leftovers() {
+  std::vector<Path> doomed;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    std::string name = entry.path().filename().string();
+    std::string final_name = name;
+    if (name.ends_with(kTemporaryShard))
+      final_name.resize(name.size() - std::strlen(kTemporaryShard));
+    bool listed = std::any_of(manifest.shards.begin(), manifest.shards.end(),
+                              [&](const DumpShard& s) { return s.name == name; });
+    if (is_shard_name(final_name) && !listed) doomed.push_back(entry.path());
+  }
+  for (const Path& path : doomed) {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_io(path, "remove", errno);
+  }
+}
+
+DumpWriter::Run DumpWriter::Impl::missing() const {
+  int64_t shards = int64_t(had.size()), first = next;
+  while (first < manifest.spec.samples && had[size_t(first / shard_samples())])
+    first = (first / shard_samples() + 1) * shard_samples();
+  if (first >= manifest.spec.samples) return {manifest.spec.samples, 0};
+  int64_t end = first / shard_samples();
+  while (end < shards && !had[size_t(end)]) ++end;
+  return {first, std::min(end * shard_samples(), manifest.spec.samples) - first};
+}
+
+void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
+  const DumpSpec& s = manifest.spec;
+  bool any_layer = s.content != DumpContent::none || s.context || s.output;
+  check(!any_layer || int64_t(batch.layers.size()) == s.layers, "dump: the batch has ",
+        batch.layers.size(), " layers, must have ", s.layers);
+  int64_t n = batch.lengths.dim(0), T = s.ragged ? tokens_of(batch) : s.tokens;
+  check_tensor("lengths", batch.lengths, Dtype::i64, {n});
+  for (int64_t l = 0; any_layer && l < s.layers; ++l) {
+    const DumpLayer& layer = batch.layers[size_t(l)];
+    std::string at = join("layer ", l, " ");
+    if (s.content == DumpContent::maps)
+      check_tensor(at + "attention", layer.attention, Dtype::f32, {n, s.heads, T, T});
+    if (s.content == DumpContent::qk) {
+      check_tensor(at + "query", layer.query, Dtype::f32, {n, s.heads, T, s.head_size});
+      check_tensor(at + "key", layer.key, Dtype::f32, {n, s.heads, T, s.head_size});
+    }
+    if (s.content == DumpContent::pooled) {
+      check_tensor(at + "tau", layer.pooled.tau, Dtype::f32, {n, s.heads, T, s.columns});
+      check_tensor(at + "t_log_t", layer.pooled.t_log_t, Dtype::f32, {n, s.heads, T});
+      check_tensor(at + "t_square", layer.pooled.t_square, Dtype::f32, {n, s.heads, T});
+    }
+    Shape features{n, T, s.hidden};
+    if (s.context) check_tensor(at + "context", layer.context, Dtype::f32, features);
+    if (s.output) check_tensor(at + "output", layer.output, Dtype::f32, features);
+  }
+  if (s.logits != DumpLogits::none) {
+    int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
+    check_tensor("logits", batch.logits, Dtype::f32, {n, T, width});
+    check_tensor("lse", batch.lse, Dtype::f32, {n, T});
+    if (s.logits == DumpLogits::top)
+      check_tensor("logit_ids", batch.logit_ids, Dtype::i32, {n, T, width});
+  }
+  if (s.classes > 0) check_tensor("classes", batch.classes, Dtype::f32, {n, s.classes});
+  if (s.stores_tokens) check_tensor("tokens", batch.tokens, Dtype::i32, {n, T});
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t length = batch.lengths.data<int64_t>()[i];
+    check(length >= 1 && length <= s.tokens, "dump: length ", length, " is not in 1 to ", s.tokens);
+  }
+  Run run = missing();
+  check(n >= 1 && n <= run.samples, "dump: ", n, " samples were given where ", run.samples,
+        " are missing in a row");
+  for (int64_t i = 0; i < n && s.ragged; ++i) {
+    int64_t given = batch.lengths.data<int64_t>()[i], wanted = s.lengths[size_t(run.first + i)];
+    check(given == wanted && given <= T, "dump: sample ", run.first + i, " has ", given,
+          " tokens, but the spec says ", wanted);
+  }
+  check(batch.windows.empty() || int64_t(batch.windows.size()) == n, "dump: ", batch.windows.size(),
+        " windows for ", n, " samples");
+  for (size_t i = 0; i < batch.windows.size() && !s.windows.empty(); ++i) {
+    int64_t wanted = s.windows[size_t(run.first) + i];
+    check(batch.windows[i] == wanted, "dump: sample ", run.first + int64_t(i), " is window ",
+          batch.windows[i], ", but the spec says ", wanted);
+  }
+}
+
+void DumpWriter::Impl::run() {
+  try {
+    while (auto item = queue.pop()) {
+      // First of all, so that the device gets its memory back before the disk has taken a byte.
+      item->arriving.finish();
+      const DumpBatch& batch = item->batch;
+      for (int64_t i = 0; i < batch.lengths.dim(0); ++i)
+        write_sample(batch, i, batch.samples[0] + i);
+    }
+  } catch (...) {
+    failure = std::current_exception();
+    failed = true;
+    queue.cancel();
+  }
+}
+
+void DumpWriter::Impl::write_sample(const DumpBatch& batch, int64_t i, int64_t sample) {
+  if (!shard) {
+    int64_t index = sample / shard_samples();
+    shard = std::make_unique<ShardWriter>(
+        dir / shard_name(index), manifest.spec, index * shard_samples(), samples_of(index),
+        Hdf5Layout{.shuffle = options.shuffle, .deflate = options.deflate});
+  }
+  shard->write(batch, i);
+  if (!shard->full()) return;
+  DumpShard done = shard->commit();
+  shard.reset();
+  auto later = std::find_if(manifest.shards.begin(), manifest.shards.end(),
+                            [&](const DumpShard& s) { return s.first > done.first; });
+  manifest.shards.insert(later, done);
+  write_manifest(dir, manifest);
+}
+
+void DumpWriter::Impl::complete(DumpBatch& batch, Downloads& arriving) const {
+  const DumpSpec& s = manifest.spec;
+  if (s.logits == DumpLogits::top && batch.logits.defined() && !batch.logit_ids.defined()) {
+    arriving.finish();
+    keep_top_logits(batch, Tensor(batch.logits), s.top_n);
+  }
+  auto all = {&batch.logits,  &batch.logit_ids, &batch.lse,
+              &batch.classes, &batch.tokens,    &batch.lengths};
+  std::vector<Tensor*> tensors(all);
+  for (DumpLayer& layer : batch.layers) {
+    for (Tensor* t : {&layer.attention, &layer.query, &layer.key, &layer.pooled.tau,
+                      &layer.pooled.t_log_t, &layer.pooled.t_square, &layer.context, &layer.output})
+      tensors.push_back(t);
+  }
+  int64_t n = -1;
+  for (Tensor* t : tensors) {
+    if (!t->defined()) continue;
+    check(t->rank() >= 1, "dump: the batch has a tensor without axes");
+    if (n < 0) n = t->dim(0);
+    *t = t->detach().contiguous();
+  }
+  check(n >= 1, "dump: the batch is empty");
+  check(batch.lengths.defined() || !s.ragged, "dump: the batch has no lengths");
+  if (!batch.lengths.defined())
+    batch.lengths = Tensor::from(std::vector<int64_t>(size_t(n), s.tokens), {n});
+}
+
+DumpWriter::DumpWriter(const Path& dir, const DumpSpec& spec, const DumpWriterOptions& options)
+    : impl_(std::make_unique<Impl>(dir, spec, options)) {
+  impl_->start_or_continue();
+  impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+}
+
+DumpWriter::~DumpWriter() {
+  impl_->queue.cancel();
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+DumpWriter::Run DumpWriter::missing() const { return impl_->missing(); }
+
+void DumpWriter::put(DumpBatch batch, Downloads arriving) {
+  Impl& w = *impl_;
+  w.rethrow_failure();
+  w.complete(batch, arriving);
+  w.check_batch(batch);
+  int64_t first = w.missing().first, n = batch.lengths.dim(0);
+  batch.samples.assign(1, first);
+  if (!w.queue.push({std::move(batch), std::move(arriving)})) {
+    w.rethrow_failure();
+    throw Error(w.dir.string() + ": the dump was finished already");
+  }
+  w.next = first + n;
+}
+
+void DumpWriter::finish() {
+  Impl& w = *impl_;
+  w.queue.close();
+  if (w.thread.joinable()) w.thread.join();
+  w.rethrow_failure();
+  Run run = w.missing();
+  check(run.samples == 0, w.dir.string(), ": samples ", run.first, " and following are missing");
+}
+
+const std::vector<std::string>& DumpWriter::notes() const { return impl_->notes; }
+
+}  // namespace brine::data

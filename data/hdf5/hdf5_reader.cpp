@@ -1,0 +1,469 @@
+// Hdf5Reader: every object is reached over hard links only and examined before it is read.
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "data/hdf5/hdf5_file.h"
+#include "data/hdf5/hdf5_internal.h"
+#include "data/hdf5/hdf5_storage.h"
+
+namespace brine::data {
+
+using namespace hdf5;
+
+namespace {
+
+constexpr uint64_t kLargeDataset = uint64_t(4) << 30;  // from here on a dataset must be plausible
+constexpr uint64_t kMostInflation = 1000;              // declared bytes for one stored byte
+constexpr uint64_t kLargeChunk = uint64_t(256) << 20;  // more must be justified by the dataset
+constexpr uint64_t kMostChunks = uint64_t(1) << 24;
+constexpr uint64_t kLargestAttribute = uint64_t(64) << 20;
+
+struct OpenDataset {
+  Handle id;
+  StoredType type;
+  Hdf5Info info;
+  Storage storage;
+  mutable ChunkCache cache;
+};
+
+const char* class_name(H5T_class_t c) {
+  switch (c) {
+    case H5T_INTEGER:
+      return "an integer of a width that is not i32, i64 or u8";
+    case H5T_FLOAT:
+      return "a float that is not f16, bf16, f32 or f64";
+    case H5T_STRING:
+      return "text";
+    case H5T_COMPOUND:
+      return "compound";
+    case H5T_REFERENCE:
+      return "references";
+    case H5T_ENUM:
+      return "an enumeration (h5py's bool is one)";
+    case H5T_VLEN:
+      return "of variable length";
+    case H5T_ARRAY:
+      return "arrays";
+    default:
+      return "of an unknown kind";
+  }
+}
+
+Shape read_shape(const std::string& where, hid_t space) {
+  H5S_class_t kind = H5Sget_simple_extent_type(space);
+  check(kind == H5S_SIMPLE || kind == H5S_SCALAR, where, ": has no elements (a null dataspace)");
+  int rank = H5Sget_simple_extent_ndims(space);
+  check(rank >= 0 && rank <= Shape::kMaxRank, where, ": has ", rank, " axes, at most ",
+        Shape::kMaxRank, " are read");
+  hsize_t sizes[Shape::kMaxRank] = {};
+  must(H5Sget_simple_extent_dims(space, sizes, nullptr) >= 0, where, "cannot read the shape");
+  Shape shape;
+  for (int i = 0; i < rank; ++i) {
+    check(sizes[i] <= uint64_t(INT64_MAX), where, ": declares an axis of ", sizes[i]);
+    shape.push_back(int64_t(sizes[i]));
+  }
+  return shape;
+}
+
+uint64_t bytes_of(const std::string& where, const Shape& shape, size_t item) {
+  uint64_t bytes = item;
+  for (int64_t s : shape) {
+    check(!__builtin_mul_overflow(bytes, uint64_t(s), &bytes) && bytes <= uint64_t(INT64_MAX),
+          where, ": declares the impossible shape ", shape);
+  }
+  return bytes;
+}
+
+void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t file_bytes) {
+  uint64_t declared = bytes_of(where, info.shape, item_size(info.dtype));
+  check(info.stored_bytes <= file_bytes, where, ": claims ", info.stored_bytes,
+        " stored bytes in a file of ", file_bytes);
+  check(declared <= kLargeDataset || declared / kMostInflation <= info.stored_bytes, where,
+        ": declares ", declared, " bytes but stores ", info.stored_bytes, ", which is refused");
+  if (info.chunk.rank() == 0) return;
+  check(info.chunk.rank() == info.shape.rank(), where, ": has chunks ", info.chunk,
+        " in a dataset ", info.shape);
+  uint64_t chunk = bytes_of(where, info.chunk, item_size(info.dtype));
+  check(chunk <= kLargeChunk || chunk <= declared, where, ": has chunks of ", chunk,
+        " bytes in a dataset of ", declared);
+  uint64_t chunks = 1;
+  for (int i = 0; i < info.shape.rank(); ++i)
+    chunks *= uint64_t(info.shape[i]) / uint64_t(info.chunk[i]) + 1;
+  check(chunks <= kMostChunks, where, ": has ", chunks, " chunks, which is refused");
+}
+
+OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
+  OpenDataset d;
+  d.id = std::move(id);
+  // Before the dataspace is asked for: of a virtual dataset that would open other files.
+  d.storage = read_storage(where, d.id.id());
+  d.info.chunk = d.storage.chunk;
+  Handle type(H5Dget_type(d.id.id()), H5Tclose);
+  must(type.ok(), where, "cannot read the type");
+  auto known = find_type(type.id());
+  check(known.has_value(), where, ": is ", class_name(H5Tget_class(type.id())),
+        "; only f16, bf16, f32, f64, i32, i64 and u8 are read");
+  d.type = *known;
+  d.info.dtype = known->dtype;
+  Handle space(H5Dget_space(d.id.id()), H5Sclose);
+  must(space.ok(), where, "cannot read the shape");
+  d.info.shape = read_shape(where, space.id());
+  d.info.stored_bytes = H5Dget_storage_size(d.id.id());
+  check_sizes(where, d.info, file_bytes);
+  return d;
+}
+
+}  // namespace
+
+struct Hdf5Reader::Impl {
+  explicit Impl(const std::string& file_path) : path(file_path), stored(file_path) {}
+
+  std::string path;
+  StoredFile stored;
+  Handle file;
+  mutable std::map<std::string, OpenDataset> open;
+
+  std::string where(const std::string& object) const { return path + ": " + object; }
+
+  // Opens over hard links; an object that is not there gives an empty handle.
+  Handle find(const std::string& object) const {
+    Handle at(H5Gopen2(file.id(), "/", H5P_DEFAULT), H5Oclose);
+    must(at.ok(), path, "cannot open the root group");
+    for (const std::string& part : split_path(where(object), object)) {
+      if (H5Iget_type(at.id()) != H5I_GROUP) return {};
+      htri_t exists = H5Lexists(at.id(), part.c_str(), H5P_DEFAULT);
+      must(exists >= 0, where(object), "cannot look up");
+      if (exists == 0) return {};
+      check_link(at.id(), part, object);
+      Handle next(H5Oopen(at.id(), part.c_str(), H5P_DEFAULT), H5Oclose);
+      must(next.ok(), where(object), "cannot open");
+      at = std::move(next);
+    }
+    return at;
+  }
+
+  void check_link(hid_t group, const std::string& part, const std::string& object) const {
+    H5L_info_t link;
+    must(H5Lget_info(group, part.c_str(), &link, H5P_DEFAULT) >= 0, where(object),
+         "cannot read the link");
+    check(link.type != H5L_TYPE_SOFT, where(object), ": \"", part,
+          "\" is a soft link, which is refused");
+    check(link.type != H5L_TYPE_EXTERNAL, where(object), ": \"", part,
+          "\" is a link to another file, which is refused");
+    check(link.type == H5L_TYPE_HARD, where(object), ": \"", part,
+          "\" is a user-defined link, which is refused");
+  }
+
+  Handle need(const std::string& object) const {
+    Handle id = find(object);
+    check(id.ok(), where(object), ": is not in the file");
+    return id;
+  }
+
+  const OpenDataset& dataset(const std::string& name) const {
+    auto found = open.find(name);
+    if (found != open.end()) return found->second;
+    Handle id = need(name);
+    check(H5Iget_type(id.id()) == H5I_DATASET, where(name), ": is not a dataset");
+    return open.emplace(name, examine(where(name), std::move(id), stored.size())).first->second;
+  }
+
+  void collect(const std::string& group, int depth, std::vector<std::string>& names) const;
+  std::vector<std::string> members(const std::string& group) const;
+
+  struct Attribute {
+    Handle object, id, type;
+    std::string where;
+    size_t count = 0, item = 0;
+  };
+  Attribute attribute(const std::string& object, const std::string& name) const;
+};
+
+std::vector<std::string> Hdf5Reader::Impl::members(const std::string& group) const {
+  Handle id = need(group);
+  check(H5Iget_type(id.id()) == H5I_GROUP, where(group), ": is not a group");
+  H5G_info_t info;
+  must(H5Gget_info(id.id(), &info) >= 0, where(group), "cannot list");
+  std::vector<std::string> names;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    ssize_t length =
+        H5Lget_name_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT);
+    must(length >= 0, where(group), "cannot list");
+    std::string name(size_t(length), '\0');
+    must(H5Lget_name_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(),
+                            name.size() + 1, H5P_DEFAULT) >= 0,
+         where(group), "cannot list");
+    check_link(id.id(), name, group);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+void Hdf5Reader::Impl::collect(const std::string& group, int depth,
+                               std::vector<std::string>& names) const {
+  check(depth < 32, where(group), ": groups are nested too deeply");
+  for (const std::string& name : members(group)) {
+    std::string full = group == "/" ? name : group + "/" + name;
+    Handle id = need(full);
+    if (H5Iget_type(id.id()) == H5I_GROUP) {
+      collect(full, depth + 1, names);
+    } else if (H5Iget_type(id.id()) == H5I_DATASET) {
+      names.push_back(full);
+    }
+    check(names.size() <= 1000000, path, ": holds more than a million datasets");
+  }
+}
+
+Hdf5Reader::Impl::Attribute Hdf5Reader::Impl::attribute(const std::string& object,
+                                                        const std::string& name) const {
+  Attribute a;
+  a.where = where(object) + ": attribute \"" + name + "\"";
+  a.object = need(object);
+  htri_t exists = H5Aexists(a.object.id(), name.c_str());
+  must(exists >= 0, a.where, "cannot look up");
+  check(exists > 0, a.where, ": is not in the file");
+  a.id = Handle(H5Aopen(a.object.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
+  must(a.id.ok(), a.where, "cannot open");
+  a.type = Handle(H5Aget_type(a.id.id()), H5Tclose);
+  must(a.type.ok(), a.where, "cannot read the type");
+  check(H5Tget_class(a.type.id()) != H5T_VLEN && H5Tis_variable_str(a.type.id()) <= 0, a.where,
+        ": has a variable length; write a string of fixed length (numpy.bytes_ in h5py)");
+  Handle space(H5Aget_space(a.id.id()), H5Sclose);
+  must(space.ok(), a.where, "cannot read the shape");
+  Shape shape = read_shape(a.where, space.id());
+  check(shape.rank() <= 1, a.where, ": has ", shape.rank(), " axes, wanted none or one");
+  a.item = H5Tget_size(a.type.id());
+  uint64_t bytes = bytes_of(a.where, shape, a.item);
+  check(a.item > 0 && bytes <= kLargestAttribute && bytes <= stored.size(), a.where, ": declares ",
+        bytes, " bytes");
+  a.count = size_t(shape.numel());
+  return a;
+}
+
+Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {
+  Lock lock;
+  Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+#if H5_VERSION_GE(1, 10, 7)
+  // Finished files do not change; a file system without locks must not keep us from reading.
+  H5Pset_file_locking(access.id(), false, true);
+#endif
+  impl_->file = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose);
+  if (!impl_->file.ok()) fail(path, "cannot be opened as HDF5");
+  // Addresses count from the end of such a block, in some of the library's answers and not in
+  // others.
+  Handle properties(H5Fget_create_plist(impl_->file.id()), H5Pclose);
+  hsize_t block = 0;
+  must(properties.ok() && H5Pget_userblock(properties.id(), &block) >= 0, path,
+       "cannot read the file's properties");
+  check(block == 0, path, ": begins with a block of the user's own, which is refused");
+}
+
+Hdf5Reader::~Hdf5Reader() {
+  Lock lock;
+  impl_.reset();
+}
+
+const std::string& Hdf5Reader::path() const { return impl_->path; }
+
+bool Hdf5Reader::has(const std::string& object) const {
+  Lock lock;
+  return impl_->find(object).ok();
+}
+
+std::vector<std::string> Hdf5Reader::list(const std::string& group) const {
+  Lock lock;
+  return impl_->members(group);
+}
+
+std::vector<std::string> Hdf5Reader::datasets(const std::string& group) const {
+  Lock lock;
+  std::vector<std::string> names;
+  impl_->collect(group, 0, names);
+  return names;
+}
+
+Hdf5Info Hdf5Reader::info(const std::string& dataset) const {
+  Lock lock;
+  return impl_->dataset(dataset).info;
+}
+
+Tensor Hdf5Reader::read(const std::string& dataset) const {
+  Hdf5Info of = info(dataset);
+  if (of.shape.rank() > 0) return read_rows(dataset, 0, of.shape[0]);
+  Tensor values = Tensor::empty(of.shape, of.dtype);
+  read_rows_into(dataset, 0, 1, of.dtype, values.raw(), item_size(of.dtype));
+  return values;
+}
+
+Tensor Hdf5Reader::read_rows(const std::string& dataset, int64_t first, int64_t count) const {
+  Hdf5Info of = info(dataset);
+  check(of.shape.rank() > 0, impl_->where(dataset), ": has no axes");
+  check(first >= 0 && count >= 0 && first <= of.shape[0] - count, impl_->where(dataset), ": rows ",
+        first, " to ", first + count, " are outside ", of.shape);
+  Shape shape = of.shape;
+  shape[0] = count;
+  Tensor values = Tensor::empty(shape, of.dtype);
+  read_rows_into(dataset, first, count, of.dtype, values.raw(),
+                 size_t(shape.numel()) * item_size(of.dtype));
+  return values;
+}
+
+void Hdf5Reader::read_rows_into(const std::string& dataset, int64_t first, int64_t count,
+                                Dtype dtype, void* out, size_t bytes) const {
+  Lock lock;
+  const OpenDataset& d = impl_->dataset(dataset);
+  std::string where = impl_->where(dataset);
+  check(d.info.dtype == dtype, where, ": holds ", d.info.dtype, ", wanted ", dtype);
+  Shape shape = d.info.shape;
+  if (shape.rank() > 0) {
+    check(first >= 0 && count >= 0 && first <= shape[0] - count, where, ": rows ", first, " to ",
+          first + count, " are outside ", shape);
+    shape[0] = count;
+  }
+  check(size_t(shape.numel()) * item_size(dtype) == bytes, where, ": ", shape, " of ", dtype,
+        " does not fill ", bytes, " bytes");
+  if (bytes == 0) return;
+  read_stored_rows(where, impl_->stored, d.id.id(), d.storage, d.info.shape, item_size(dtype),
+                   first, count, static_cast<char*>(out), d.cache);
+  if (d.type.swapped) swap_bytes(out, size_t(shape.numel()), item_size(dtype));
+}
+
+std::vector<std::string> Hdf5Reader::attributes(const std::string& object) const {
+  Lock lock;
+  Handle id = impl_->need(object);
+  int count = H5Aget_num_attrs(id.id());
+  must(count >= 0, impl_->where(object), "cannot list the attributes");
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) {
+    Handle a(H5Aopen_by_idx(id.id(), ".", H5_INDEX_NAME, H5_ITER_INC, hsize_t(i), H5P_DEFAULT,
+                            H5P_DEFAULT),
+             H5Aclose);
+    must(a.ok(), impl_->where(object), "cannot list the attributes");
+    ssize_t length = H5Aget_name(a.id(), 0, nullptr);
+    must(length >= 0, impl_->where(object), "cannot list the attributes");
+    std::string name(size_t(length), '\0');
+    H5Aget_name(a.id(), name.size() + 1, name.data());
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+bool Hdf5Reader::has_attribute(const std::string& object, const std::string& name) const {
+  Lock lock;
+  Handle id = impl_->need(object);
+  return H5Aexists(id.id(), name.c_str()) > 0;
+}
+
+std::vector<int64_t> Hdf5Reader::ints_attribute(const std::string& object,
+                                                const std::string& name) const {
+  Lock lock;
+  Impl::Attribute a = impl_->attribute(object, name);
+  auto type = find_integer(a.type.id());
+  check(type.has_value(), a.where, ": is not an integer");
+  std::vector<unsigned char> raw(a.count * a.item);
+  if (raw.empty()) return {};
+  must(H5Aread(a.id.id(), type->id, raw.data()) >= 0, a.where, "cannot read");
+  if (type->swapped) swap_bytes(raw.data(), a.count, a.item);
+  std::vector<int64_t> values(a.count);
+  for (size_t i = 0; i < a.count; ++i) {
+    const unsigned char* at = raw.data() + i * a.item;
+    auto take = [&]<class T>(T v) {
+      std::memcpy(&v, at, sizeof(T));
+      check(std::in_range<int64_t>(v), a.where, ": ", +v, " does not fit an int64");
+      values[i] = int64_t(v);
+    };
+    switch (type->bytes * (type->is_signed ? 1 : -1)) {
+      case 1:
+        take(int8_t());
+        break;
+      case 2:
+        take(int16_t());
+        break;
+      case 4:
+        take(int32_t());
+        break;
+      case 8:
+        take(int64_t());
+        break;
+      case -1:
+        take(uint8_t());
+        break;
+      case -2:
+        take(uint16_t());
+        break;
+      case -4:
+        take(uint32_t());
+        break;
+      default:
+        take(uint64_t());
+        break;
+    }
+  }
+  return values;
+}
+
+int64_t Hdf5Reader::int_attribute(const std::string& object, const std::string& name) const {
+  std::vector<int64_t> values = ints_attribute(object, name);
+  check(values.size() == 1, impl_->where(object), ": attribute \"", name, "\": has ", values.size(),
+        " values, wanted one");
+  return values[0];
+}
+
+std::vector<double> Hdf5Reader::doubles_attribute(const std::string& object,
+                                                  const std::string& name) const {
+  Lock lock;
+  Impl::Attribute a = impl_->attribute(object, name);
+  auto type = find_type(a.type.id());
+  check(type && (type->dtype == Dtype::f32 || type->dtype == Dtype::f64), a.where,
+        ": is not a float of 32 or 64 bits");
+  std::vector<double> values(a.count);
+  if (a.count == 0) return values;
+  std::vector<unsigned char> raw(a.count * a.item);
+  must(H5Aread(a.id.id(), type->id, raw.data()) >= 0, a.where, "cannot read");
+  if (type->swapped) swap_bytes(raw.data(), a.count, a.item);
+  for (size_t i = 0; i < a.count; ++i) {
+    float narrow = 0;
+    if (type->dtype == Dtype::f32) {
+      std::memcpy(&narrow, raw.data() + 4 * i, 4);
+      values[i] = narrow;
+    } else {
+      std::memcpy(&values[i], raw.data() + 8 * i, 8);
+    }
+  }
+  return values;
+}
+
+double Hdf5Reader::double_attribute(const std::string& object, const std::string& name) const {
+  std::vector<double> values = doubles_attribute(object, name);
+  check(values.size() == 1, impl_->where(object), ": attribute \"", name, "\": has ", values.size(),
+        " values, wanted one");
+  return values[0];
+}
+
+std::string Hdf5Reader::string_attribute(const std::string& object, const std::string& name) const {
+  Lock lock;
+  Impl::Attribute a = impl_->attribute(object, name);
+  check(H5Tget_class(a.type.id()) == H5T_STRING, a.where, ": is not text");
+  check(a.count == 1, a.where, ": has ", a.count, " texts, wanted one");
+  std::string text(a.item, '\0');
+  must(H5Aread(a.id.id(), a.type.id(), text.data()) >= 0, a.where, "cannot read");
+  if (H5Tget_strpad(a.type.id()) == H5T_STR_SPACEPAD) {
+    text.resize(text.find_last_not_of(' ') + 1);
+  } else {
+    text.resize(std::min(text.find('\0'), text.size()));
+  }
+  return text;
+}
+
+bool Hdf5Reader::is_string_attribute(const std::string& object, const std::string& name) const {
+  Lock lock;
+  return H5Tget_class(impl_->attribute(object, name).type.id()) == H5T_STRING;
+}
+
+bool Hdf5Reader::is_float_attribute(const std::string& object, const std::string& name) const {
+  Lock lock;
+  return H5Tget_class(impl_->attribute(object, name).type.id()) == H5T_FLOAT;
+}
+
+}  // namespace brine::data

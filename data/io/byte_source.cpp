@@ -1,0 +1,106 @@
+// Files, and the unwrapping of layer after layer.
+#include "data/io/byte_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+constexpr int kDeepest = 8;  // layers; OpenWebText has four
+
+class FileSource : public ByteSource {
+ public:
+  explicit FileSource(const Path& path) : name_(path.string()) {
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd_ < 0) throw_io(path, "open", errno);
+    struct stat info = {};
+    const bool fits = ::fstat(fd_, &info) == 0 && (S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode));
+    if (!fits) ::close(fd_);
+    check(fits, name_, ": is neither a file nor a pipe");
+  }
+  ~FileSource() override { ::close(fd_); }
+  FileSource(const FileSource&) = delete;
+  FileSource& operator=(const FileSource&) = delete;
+
+  size_t read(char* out, size_t most) override {
+    while (true) {
+      const ssize_t n = ::read(fd_, out, most);
+      if (n >= 0) return size_t(n);
+      if (errno != EINTR) throw_io(name_, "read", errno);
+    }
+  }
+  const std::string& name() const override { return name_; }
+
+ private:
+  std::string name_;
+  int fd_ = -1;
+};
+
+using Visit = std::function<void(ByteSource&, const std::string&)>;
+
+std::string without(std::string name, const std::string& ending) {
+  if (name.ends_with(ending)) name.resize(name.size() - ending.size());
+  return name;
+}
+
+void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int depth,
+            const Visit& visit) {
+  check(depth < kDeepest, source->name(), ": has more than ", kDeepest,
+        " layers of archives and compression");
+  auto peek = std::make_unique<PeekSource>(std::move(source));
+  const std::string_view head = peek->peek(512);
+  if (head.starts_with("\xfd"
+                       "7zXZ")) {
+    unwrap(unxz(std::move(peek)), without(bare, ".xz"), depth + 1, visit);
+  } else if (head.starts_with("\x1f\x8b")) {
+    unwrap(gunzip(std::move(peek)), without(bare, ".gz"), depth + 1, visit);
+  } else if (is_tar(head)) {
+    for_each_tar_member(*peek, [&](std::unique_ptr<ByteSource> member) {
+      const std::string name = member->name();
+      unwrap(std::move(member), name, depth + 1, visit);
+    });
+    // What follows the archive is read too: only then is it known that nothing is missing.
+    char rest[4096];
+    while (peek->read(rest, sizeof rest) > 0) continue;
+  } else {
+    visit(*peek, bare);
+  }
+}
+
+}  // namespace
+
+std::string_view PeekSource::peek(size_t count) {
+  while (held_.size() < count) {
+    char part[4096];
+    const size_t n = inner_->read(part, std::min(sizeof part, count - held_.size()));
+    if (n == 0) break;
+    held_.append(part, n);
+  }
+  return std::string_view(held_).substr(0, count);
+}
+
+size_t PeekSource::read(char* out, size_t most) {
+  if (held_.empty()) return inner_->read(out, most);
+  const size_t n = std::min(most, held_.size());
+  std::memcpy(out, held_.data(), n);
+  held_.erase(0, n);
+  return n;
+}
+
+std::unique_ptr<ByteSource> open_file_source(const Path& path) {
+  return std::make_unique<FileSource>(path);
+}
+
+void for_each_file(const Path& path, const Visit& visit) {
+  unwrap(open_file_source(path), path.string(), 0, visit);
+}
+
+}  // namespace brine::data

@@ -1,0 +1,85 @@
+// nlohmann's parser and printer, compiled once.
+#include "data/io/json.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "tensor/error.h"
+
+namespace brine {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr size_t kMostShown = 200;  // bytes of a key
+
+// Watches a parser for a key that its object has already.
+template <class Json>
+struct Keys {
+  std::vector<std::unordered_set<std::string>> open = {};  // objects around the place
+  std::optional<std::string> twice = {};
+
+  void see(typename Json::parse_event_t event, const Json& parsed) {
+    using Event = typename Json::parse_event_t;
+    if (event == Event::object_start) open.emplace_back();
+    if (event == Event::object_end) open.pop_back();
+    if (event != Event::key || twice) return;
+    const std::string& key = parsed.template get_ref<const std::string&>();
+    if (!open.back().insert(key).second) twice = key;
+  }
+};
+
+template <class Json>
+Json parse(std::string_view text, bool throws, std::optional<std::string>& twice) {
+  Keys<Json> keys;
+  Json value = Json::parse(
+      text,
+      [&](int, typename Json::parse_event_t event, Json& parsed) {
+        keys.see(event, parsed);
+        return true;
+      },
+      throws);
+  twice = std::move(keys.twice);
+  return value;
+}
+
+template <class Json>
+Json parse_once(std::string_view text, bool throws, const std::string& where) {
+  std::optional<std::string> twice;
+  Json value = parse<Json>(text, throws, twice);
+  if (!twice || value.is_discarded()) return value;
+  const bool cut = twice->size() > kMostShown;
+  if (cut) twice->resize(kMostShown);
+  const std::string key =
+      json(*twice).dump(-1, ' ', true, json::error_handler_t::replace) + (cut ? "..." : "");
+  throw Error(join(where, ": key ", key, " is there twice"));
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, const std::string& where) {
+  return parse_once<json>(text, true, where);
+}
+ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
+  return parse_once<ordered_json>(text, true, where);
+}
+ordered_json parse_json_or_discard(std::string_view text, const std::string& where) {
+  return parse_once<ordered_json>(text, false, where);
+}
+ordered_json parse_json_or_discard(std::string_view text) {
+  std::optional<std::string> twice;
+  ordered_json value = parse<ordered_json>(text, false, twice);
+  return twice ? ordered_json(ordered_json::value_t::discarded) : value;
+}
+
+std::string json_text(const json& value, int indent) { return value.dump(indent); }
+std::string json_text(const ordered_json& value, int indent) { return value.dump(indent); }
+std::string printable_json(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace brine

@@ -1,0 +1,132 @@
+// One file of weights or several with an index.
+#include "data/safetensors/weights.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "data/io/json.h"
+#include "data/safetensors/safetensors_header.h"
+
+namespace brine::data {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr uint64_t kMaxIndexBytes = 100'000'000;
+
+// Tensors by shard, as the index has them.
+std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
+  std::map<std::string, std::vector<std::string>> shards;
+  ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes), file);
+  check(!json.is_discarded(), file, ": not JSON");
+  auto map = json.is_object() ? json.find("weight_map") : json.end();
+  check(json.is_object() && map != json.end() && map->is_object(), file, ": has no weight_map");
+  for (const auto& [tensor, shard] : map->items()) {
+    check(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ", json_text(shard));
+    std::string name = shard.get<std::string>();
+    check(name.find('/') == name.npos && name.find('\0') == name.npos && name.size() > 12 &&
+              name.ends_with(".safetensors"),
+          file, ": '", shown(name), "' is not the name of a shard");
+    shards[name].push_back(tensor);
+  }
+  check(!shards.empty(), file, ": names no tensor");
+  return shards;
+}
+
+}  // namespace
+
+WeightFiles::WeightFiles(const Path& directory) {
+  std::error_code ignored;
+  auto has = [&](const char* name) { return std::filesystem::exists(directory / name, ignored); };
+  if (has(kSingle)) {
+    source_ = (directory / kSingle).string();
+    files_.push_back(std::make_unique<Safetensors>(directory / kSingle));
+  } else if (has(kIndex)) {
+    source_ = (directory / kIndex).string();
+    open_index(directory);
+  } else {
+    check(!has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"), directory.string(),
+          ": holds pytorch_model.bin only, which is a program; convert it to safetensors");
+    throw Error(join(directory.string(), ": has no ", kSingle, " and no ", kIndex));
+  }
+  for (const auto& file : files_) {
+    size_t first = entries_.size();
+    for (const SafetensorsEntry& e : file->entries()) entries_.push_back({file.get(), &e});
+    std::sort(entries_.begin() + int64_t(first), entries_.end(),
+              [](const auto& a, const auto& b) { return a.entry->bytes < b.entry->bytes; });
+  }
+}
+
+void WeightFiles::open_index(const Path& directory) {
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [shard, tensors] : read_index(source_)) {
+    check(std::filesystem::exists(directory / shard), source_, ": names the shard ", shown(shard),
+          ", which is missing");
+    auto file = std::make_unique<Safetensors>(directory / shard);
+    for (const std::string& name : tensors) {
+      check(file->contains(name), source_, ": tensor '", shown(name), "' is not in its shard ",
+            shard);
+      shard_of[name] = shard;
+    }
+    files_.push_back(std::move(file));
+  }
+  for (const auto& file : files_) {
+    std::string shard = file->path().filename().string();
+    for (const SafetensorsEntry& e : file->entries()) {
+      auto it = shard_of.find(e.name);
+      check(it != shard_of.end(), source_, ": tensor '", shown(e.name), "' of ", shard,
+            " is not named");
+      check(it->second == shard, source_, ": tensor '", shown(e.name), "' is in ", shard,
+            " and in ", it->second);
+    }
+  }
+}
+
+bool equal(const WeightEntry& a, const WeightEntry& b) {
+  const SafetensorsEntry &x = *a.entry, &y = *b.entry;
+  if (x.dtype != y.dtype || x.shape != y.shape) return false;
+  bool same = x.size == 0 || std::memcmp(x.bytes, y.bytes, x.size) == 0;
+  a.file->forget(x);
+  b.file->forget(y);
+  return same;
+}
+
+void save_weights(const Path& directory, const std::vector<NamedTensor>& tensors,
+                  uint64_t shard_bytes) {
+  auto bytes_of = [](const NamedTensor& t) {
+    return uint64_t(t.second.numel()) * item_size(t.second.dtype());
+  };
+  std::vector<std::vector<NamedTensor>> shards(1);
+  uint64_t total = 0, filled = 0;
+  for (const NamedTensor& t : tensors) {
+    uint64_t bytes = bytes_of(t);
+    if (shard_bytes && !shards.back().empty() && filled + bytes > shard_bytes) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(t);
+    filled += bytes;
+    total += bytes;
+  }
+  if (shards.size() == 1) {
+    save_safetensors(directory / kSingle, tensors);
+    return;
+  }
+  check(shards.size() < 100000, "export: ", shards.size(), " shards; give a larger shard_size");
+  ordered_json map = ordered_json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    char name[64];
+    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
+    save_safetensors(directory / name, shards[i]);
+    for (const NamedTensor& t : shards[i]) map[t.first] = name;
+  }
+  ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  write_file_atomic(directory / kIndex, json_text(index, 2) + "\n");
+}
+
+}  // namespace brine::data

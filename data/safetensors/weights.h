@@ -1,0 +1,45 @@
+// The weights of a model directory as Hugging Face lays them out: model.safetensors, or shards with
+// an index.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/safetensors/safetensors.h"
+
+namespace brine::data {
+
+struct WeightEntry {
+  const Safetensors* file;
+  const SafetensorsEntry* entry;
+};
+
+// Open files; tensors in the order in which they lie on the disk. Throws Error naming file and
+// reason: no weights, an index that names missing shards or tensors or leads outside the directory,
+// tensors that no index names.
+class WeightFiles {
+ public:
+  explicit WeightFiles(const Path& directory);
+
+  const std::vector<WeightEntry>& entries() const { return entries_; }
+  // model.safetensors or the index, for messages.
+  const std::string& source() const { return source_; }
+
+ private:
+  void open_index(const Path& directory);
+
+  std::string source_;
+  std::vector<std::unique_ptr<Safetensors>> files_;
+  std::vector<WeightEntry> entries_;
+};
+
+// Whether two tensors have the same type, shape and bytes.
+bool equal(const WeightEntry& a, const WeightEntry& b);
+
+// Writes `tensors` as model.safetensors, or as model-00001-of-0000N.safetensors with their index
+// when shard_bytes > 0 and they do not fit into one such file. A tensor is never cut.
+void save_weights(const Path& directory, const std::vector<NamedTensor>& tensors,
+                  uint64_t shard_bytes = 0);
+
+}  // namespace brine::data

@@ -1,0 +1,106 @@
+// Stretches of books, labelled by their titles.
+#include <algorithm>
+#include <filesystem>
+
+#include "data/corpus/corpus.h"
+#include "data/tasks/task_readers.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+constexpr std::string_view kEnd = "<|endoftext|>", kTitle = "# Title: ", kRule = "-----";
+constexpr int64_t kStretches = 20, kDev = 7, kTest = 14;
+
+struct Book {
+  std::string title;
+  std::string_view text;
+};
+
+size_t line_end(std::string_view text, size_t at) {
+  size_t end = text.find('\n', at);
+  return end == std::string_view::npos ? text.size() : end + 1;
+}
+
+// Where the line that ends the first book begins; npos without one.
+size_t book_end(std::string_view text) {
+  size_t at = text.find(kEnd);
+  while (at != std::string_view::npos && at > 0 && text[at - 1] != '\n')
+    at = text.find(kEnd, at + 1);
+  return at;
+}
+
+// A book's heading names it in its first line and ends with a rule of dashes. Without one the book
+// is named by its file.
+Book book_of(std::string_view text, const std::string& name) {
+  if (!text.starts_with(kTitle)) return {.title = name, .text = text};
+  size_t end = line_end(text, 0);
+  std::string title(text.substr(kTitle.size(), end - kTitle.size()));
+  while (!title.empty() && (title.back() == '\n' || title.back() == '\r')) title.pop_back();
+  check(!title.empty(), name, ": a book's title is empty");
+  size_t body = end;
+  for (size_t at = end, lines = 0; at < text.size() && lines < 20; at = line_end(text, at)) {
+    if (text.substr(at).starts_with(kRule)) {
+      body = line_end(text, at);
+      break;
+    }
+    ++lines;
+  }
+  return {.title = title, .text = text.substr(body)};
+}
+
+std::vector<Path> files_of(const Path& dir) {
+  if (!std::filesystem::is_directory(dir)) return {dir};
+  std::vector<Path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  }
+  check(!files.empty(), dir.string(), ": no *.txt there");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string split_of(int64_t stretch) {
+  return stretch == kDev ? "dev" : stretch == kTest ? "test" : "train";
+}
+
+void add_book(const Book& book, const std::string& split, TaskExamples& out) {
+  size_t from = 0;
+  for (int64_t i = 0; i < kStretches; ++i) {
+    size_t to = book.text.size() * size_t(i + 1) / size_t(kStretches);
+    // To the end of the line that the cut falls into.
+    to = to > from ? line_end(book.text, to - 1) : from;
+    if (split_of(i) == split && to > from) {
+      out.rows.push_back({.first = std::string(book.text.substr(from, to - from)),
+                          .target = double(out.labels.size() - 1),
+                          .index = int64_t(out.rows.size())});
+    }
+    from = to;
+  }
+}
+
+}  // namespace
+
+TaskExamples read_books(const Task&, const Path& dir, const TaskSplit& split) {
+  TaskExamples out;
+  for (const Path& file : files_of(dir)) {
+    std::string text = read_text(file.string());
+    std::string_view rest = text;
+    for (int number = 1; !rest.empty(); ++number) {
+      size_t end = book_end(rest);
+      std::string name = file.stem().string();
+      if (number > 1 || end != std::string_view::npos) name += join(" ", number);
+      Book book = book_of(rest.substr(0, end), name);
+      rest = end == std::string_view::npos ? std::string_view() : rest.substr(line_end(rest, end));
+      check(std::find(out.labels.begin(), out.labels.end(), book.title) == out.labels.end(),
+            file.string(), ": a second book '", book.title, "'");
+      out.labels.push_back(book.title);
+      add_book(book, split.name, out);
+    }
+  }
+  check(out.labels.size() >= 2, dir.string(), ": ", out.labels.size(),
+        " book, to tell books apart there must be two");
+  return out;
+}
+
+}  // namespace brine::data

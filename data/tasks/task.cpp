@@ -1,0 +1,261 @@
+// The table of tasks.
+#include "data/tasks/task.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "data/tasks/task_readers.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+std::vector<TaskSplit> usual_splits(const std::string& submission) {
+  return {{.name = "train", .file = "train.tsv"},
+          {.name = "dev", .file = "dev.tsv"},
+          {.name = "test", .file = "test.tsv", .labelled = false, .submission = submission}};
+}
+
+std::vector<TaskSplit> cola_splits() {
+  std::vector<TaskSplit> splits = usual_splits("CoLA.tsv");
+  for (TaskSplit& split : splits) {
+    if (split.labelled) split.columns = {"source", "label", "mark", "sentence"};
+  }
+  return splits;
+}
+
+std::vector<TaskSplit> mnli_splits() {
+  return {{.name = "train", .file = "train.tsv"},
+          {.name = "dev_matched", .file = "dev_matched.tsv"},
+          {.name = "dev_mismatched", .file = "dev_mismatched.tsv"},
+          {.name = "test_matched",
+           .file = "test_matched.tsv",
+           .labelled = false,
+           .submission = "MNLI-m.tsv"},
+          {.name = "test_mismatched",
+           .file = "test_mismatched.tsv",
+           .labelled = false,
+           .submission = "MNLI-mm.tsv"}};
+}
+
+// The labelled file is published beside GLUE and spells its columns differently.
+std::vector<TaskSplit> diagnostic_splits() {
+  return {{.name = "dev",
+           .file = "diagnostic-full.tsv",
+           .first = "Premise",
+           .second = "Hypothesis",
+           .label = "Label"},
+          {.name = "test", .file = "diagnostic.tsv", .labelled = false, .submission = "AX.tsv"}};
+}
+
+std::vector<TaskSplit> text_splits() {
+  return {{.name = "train", .file = {}}, {.name = "dev", .file = {}}, {.name = "test", .file = {}}};
+}
+
+std::vector<Task> make_table() {
+  using enum Metric;
+  // The order of labels is that of the checkpoints that are published for GLUE.
+  const std::vector<std::string> binary = {"0", "1"};
+  const std::vector<std::string> entailment3 = {"entailment", "neutral", "contradiction"};
+  const std::vector<std::string> entailment2 = {"entailment", "not_entailment"};
+  return {
+      {.name = "cola",
+       .about = "is the sentence acceptable English",
+       .folder = "CoLA",
+       .first = "sentence",
+       .label = "label",
+       .labels = binary,
+       .metrics = {matthews},
+       .splits = cola_splits(),
+       .read = read_glue},
+      {.name = "sst2",
+       .about = "does the sentence of a film review praise",
+       .folder = "SST-2",
+       .first = "sentence",
+       .label = "label",
+       .labels = binary,
+       .metrics = {accuracy},
+       .splits = usual_splits("SST-2.tsv"),
+       .read = read_glue},
+      {.name = "mrpc",
+       .about = "do two sentences of the news say the same",
+       .folder = "MRPC",
+       .first = "#1 String",
+       .second = "#2 String",
+       .label = "Quality",
+       .labels = binary,
+       .metrics = {accuracy, f1},
+       .splits = usual_splits("MRPC.tsv"),
+       .read = read_glue},
+      {.name = "qqp",
+       .about = "do two questions ask the same",
+       .folder = "QQP",
+       .first = "question1",
+       .second = "question2",
+       .label = "is_duplicate",
+       .index = "id",
+       .labels = binary,
+       .metrics = {accuracy, f1},
+       .splits = usual_splits("QQP.tsv"),
+       .rows_span_lines = true,
+       .read = read_glue},
+      {.name = "stsb",
+       .about = "how similar two sentences are, from 0 to 5",
+       .folder = "STS-B",
+       .first = "sentence1",
+       .second = "sentence2",
+       .label = "score",
+       .metrics = {pearson, spearman},
+       .splits = usual_splits("STS-B.tsv"),
+       .lowest = 0,
+       .highest = 5,
+       .read = read_glue},
+      {.name = "mnli",
+       .about = "does the first sentence entail or contradict the second",
+       .folder = "MNLI",
+       .first = "sentence1",
+       .second = "sentence2",
+       .label = "gold_label",
+       .labels = entailment3,
+       .metrics = {accuracy},
+       .splits = mnli_splits(),
+       .read = read_glue},
+      {.name = "qnli",
+       .about = "does the sentence answer the question",
+       .folder = "QNLI",
+       .first = "question",
+       .second = "sentence",
+       .label = "label",
+       .labels = entailment2,
+       .metrics = {accuracy},
+       .splits = usual_splits("QNLI.tsv"),
+       .read = read_glue},
+      {.name = "rte",
+       .about = "does the first text entail the second",
+       .folder = "RTE",
+       .first = "sentence1",
+       .second = "sentence2",
+       .label = "label",
+       .labels = entailment2,
+       .metrics = {accuracy},
+       .splits = usual_splits("RTE.tsv"),
+       .read = read_glue},
+      {.name = "wnli",
+       .about = "is the pronoun of the first sentence resolved rightly in the second",
+       .folder = "WNLI",
+       .first = "sentence1",
+       .second = "sentence2",
+       .label = "label",
+       .labels = binary,
+       .metrics = {accuracy},
+       .splits = usual_splits("WNLI.tsv"),
+       .read = read_glue},
+      {.name = "ax",
+       .about = "GLUE's diagnostic set, for a model trained on mnli",
+       .folder = "diagnostic",
+       .first = "sentence1",
+       .second = "sentence2",
+       .label = "gold_label",
+       .labels = entailment3,
+       .metrics = {matthews},
+       .splits = diagnostic_splits(),
+       .read = read_glue},
+      {.name = "wordnet",
+       .about = "which lexicographer file of WordNet a gloss stands in, of 45",
+       .first = "gloss",
+       .labels = wordnet_files(),
+       .metrics = {accuracy},
+       .splits = text_splits(),
+       .default_data = "/usr/share/wordnet",
+       .read = read_wordnet},
+      {.name = "books",
+       .about = "which book a long passage comes from",
+       .first = "passage",
+       .metrics = {accuracy},
+       .splits = text_splits(),
+       .passages = true,
+       .read = read_books},
+  };
+}
+
+template <class Items>
+std::string names_of(const Items& items) {
+  std::string list;
+  for (const auto& item : items) list += (list.empty() ? "" : ", ") + item.name;
+  return list;
+}
+
+}  // namespace
+
+const std::vector<Task>& tasks() {
+  static const std::vector<Task> table = make_table();
+  return table;
+}
+
+const Task& task_named(const std::string& name) {
+  for (const Task& task : tasks()) {
+    if (task.name == name) return task;
+  }
+  throw Error(join("task: unknown task '", name, "'; known are ", names_of(tasks())));
+}
+
+TaskSplit split_named(const Task& task, const std::string& name) {
+  for (const TaskSplit& split : task.splits) {
+    if (split.name == name) return split;
+  }
+  bool file = name.ends_with(".tsv") && !task.folder.empty();
+  check(file, "task ", task.name, ": unknown split '", name, "'; known are ", names_of(task.splits),
+        task.folder.empty() ? "" : ", or a file FILE.tsv");
+  TaskSplit split = task.splits.front();
+  split.name = split.file = name;
+  return split;
+}
+
+std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind) {
+  std::vector<TaskSplit> out;
+  for (const TaskSplit& split : task.splits) {
+    if (split.name.starts_with(kind)) out.push_back(split);
+  }
+  return out;
+}
+
+TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split) {
+  check(!dir.empty() || !task.default_data.empty(), "task ", task.name,
+        ": where its data is must be given");
+  TaskExamples examples = task.read(task, dir.empty() ? Path(task.default_data) : dir, split);
+  check(!examples.rows.empty(), dir.string(), ": split ", split.name, " of task ", task.name,
+        " has no rows");
+  return examples;
+}
+
+std::vector<std::string> labels_of(const Task& task, const Path& dir) {
+  if (!task.labels.empty() || task.regression()) return task.labels;
+  return read_task(task, dir, task.splits.front()).labels;
+}
+
+void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
+                       const std::vector<int64_t>& indices,
+                       const std::vector<double>& predictions) {
+  check(predictions.size() == indices.size(), file.string(), ": ", predictions.size(),
+        " predictions for ", indices.size(), " rows");
+  std::string out = "index\tprediction\n";
+  for (size_t i = 0; i < predictions.size(); ++i) {
+    out += std::to_string(indices[i]) + '\t';
+    if (task.regression()) {
+      char number[32];
+      std::snprintf(number, sizeof number, "%.3f",
+                    std::clamp(predictions[i], task.lowest, task.highest));
+      out += number;
+    } else {
+      double c = predictions[i];
+      check(c >= 0 && c < double(labels.size()) && c == std::floor(c), file.string(),
+            ": prediction ", c, " is no class");
+      out += labels[size_t(c)];
+    }
+    out += '\n';
+  }
+  write_file_atomic(file, out);
+}
+
+}  // namespace brine::data

@@ -1,0 +1,87 @@
+// Tasks of text classification and regression: which files a task has, how they are read and by
+// which metrics it is scored. A new task is one entry of the table in data/tasks/task.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/io/file_io.h"
+
+namespace brine::data {
+
+enum class Metric { accuracy, f1, matthews, pearson, spearman };
+
+struct TaskExample {
+  std::string first, second = {};  // the second is empty where the task has one text
+  double target = 0;               // the class, or the score of a regression; 0 where unlabelled
+  int64_t index = 0;               // the number that a prediction file names it by
+};
+
+struct TaskExamples {
+  std::vector<std::string> labels = {};  // by class; empty: regression
+  std::vector<TaskExample> rows = {};
+  bool labelled = true;
+};
+
+// One file of a task. Texts and labels are found by the names of their columns; a column that is
+// empty here is the task's.
+struct TaskSplit {
+  std::string name;                       // "train", "dev_matched"
+  std::string file;                       // in the task's folder
+  std::vector<std::string> columns = {};  // of a file without a header line; empty: it has one
+  bool labelled = true;
+  std::string submission = {};  // name of the prediction file that the GLUE server wants
+  std::string first = {}, second = {}, label = {};
+};
+
+struct Task {
+  std::string name;         // "cola"
+  std::string about;        // one line
+  std::string folder = {};  // of GLUE's directory, "CoLA"
+  std::string first, second = {}, label = {};
+  std::string index = "index";           // column with the number of a row, where a split has it
+  std::vector<std::string> labels = {};  // as the files spell them, by class; empty: regression
+  std::vector<Metric> metrics;
+  std::vector<TaskSplit> splits;
+  // Range of a regression's scores.
+  double lowest = 0, highest = 0;
+  // A text may hold a line break, so that a row goes on in the next line (QQP as distributed).
+  bool rows_span_lines = false;
+  // Every row is a stretch of a long text, to be cut into passages of the model's length.
+  bool passages = false;
+  std::string default_data = {};  // read where no directory is given
+  TaskExamples (*read)(const Task& task, const Path& dir, const TaskSplit& split) = nullptr;
+
+  bool regression() const { return metrics.front() == Metric::pearson; }
+  bool pairs() const { return !second.empty(); }
+};
+
+const std::vector<Task>& tasks();
+
+// Throws an Error that lists the known ones.
+const Task& task_named(const std::string& name);
+
+// A split by its name, or by the name of a file in the task's folder that has the columns of the
+// training split. Throws an Error that lists the known splits.
+TaskSplit split_named(const Task& task, const std::string& name);
+
+// The splits whose name begins with `kind` ("dev": both of MNLI's).
+std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind);
+
+// Reads a split from GLUE's directory or from the task's own folder in it. Every malformed row is
+// an Error "FILE:LINE: reason".
+TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
+
+// The labels by class of a task, which for books are known from its texts; none for a regression.
+std::vector<std::string> labels_of(const Task& task, const Path& dir);
+
+// The prediction file of a split in the format of the GLUE server: the header
+// "index<TAB>prediction", then a row for each example with the label as the task spells it, or the
+// score of a regression, put into its range, with three decimals. The file appears whole or not at
+// all.
+// `labels` and `indices` are those of the split's TaskExamples.
+void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
+                       const std::vector<int64_t>& indices, const std::vector<double>& predictions);
+
+}  // namespace brine::data

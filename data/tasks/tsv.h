@@ -1,0 +1,56 @@
+// Tab-separated files as GLUE distributes them: no quoting (a quote is a character of the text), a
+// byte order mark or none, LF or CRLF, the last newline there or not.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/io/file_io.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+
+class TsvReader {
+ public:
+  // `columns` names the fields of a file without a header line. With `span_lines` a row of too few
+  // fields goes on in the next lines, a space instead of the line break.
+  explicit TsvReader(const Path& file, std::vector<std::string> columns = {},
+                     bool span_lines = false);
+  TsvReader(const TsvReader&) = delete;
+  TsvReader& operator=(const TsvReader&) = delete;
+
+  // The place of a column in a row; one that the file lacks is an error that lists those it has.
+  size_t column(const std::string& name) const;
+  bool has(const std::string& name) const;
+
+  // The next row, valid until the next call; false at the end. A row with another number of fields
+  // than there are columns is an error.
+  bool next();
+  const std::string_view& operator[](size_t column) const { return fields_[column]; }
+  // Throws Error("FILE:LINE: ...") about the row.
+  template <class... Parts>
+  void check_row(bool ok, const Parts&... parts) const;
+  // "FILE:LINE" of the row's first line.
+  std::string place() const;
+
+ private:
+  bool next_line(std::string_view& line);
+
+  std::string file_, text_;
+  std::vector<std::string> columns_;
+  bool span_lines_;
+  size_t at_ = 0;
+  int64_t line_ = 0, row_line_ = 0;  // from 1
+  std::string joined_;
+  std::vector<std::string_view> fields_;
+};
+
+template <class... Parts>
+void TsvReader::check_row(bool ok, const Parts&... parts) const {
+  if (!ok) [[unlikely]]
+    check(false, place(), ": ", parts...);
+}
+
+}  // namespace brine::data

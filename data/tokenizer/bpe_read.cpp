@@ -1,0 +1,250 @@
+// Reads a byte-level BPE tokenizer: tokenizer.json, or vocab.json with merges.txt, and the two
+// configuration files, as Hugging Face's libraries write them.
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/io/file_io.h"
+#include "data/io/json.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/tokenizer_json.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Finds the ids of the tokens that merges name.
+class Ids {
+ public:
+  explicit Ids(const std::vector<std::string>& tokens) {
+    for (size_t id = 0; id < tokens.size(); ++id)
+      if (!tokens[id].empty()) ids_.emplace(tokens[id], int32_t(id));
+  }
+  // `place` says where the merge stands, for the error.
+  std::pair<int32_t, int32_t> merge(std::string_view left, std::string_view right,
+                                    const std::string& place) const {
+    auto id = [&](std::string_view token) {
+      auto found = ids_.find(token);
+      check(found != ids_.end(), place, ": token '", token, "' is missing from the vocabulary");
+      return found->second;
+    };
+    return {id(left), id(right)};
+  }
+  // "left right"
+  std::pair<int32_t, int32_t> merge(std::string_view line, const std::string& place) const {
+    const size_t space = line.find(' ');
+    const bool two = space != std::string_view::npos && space > 0 && space + 1 < line.size() &&
+                     line.find(' ', space + 1) == std::string_view::npos;
+    check(two, place, ": '", line, "' must be two tokens with one space between");
+    return merge(line.substr(0, space), line.substr(space + 1), place);
+  }
+
+ private:
+  std::unordered_map<std::string_view, int32_t> ids_;
+};
+
+void read_merges(const Json& merges, const std::string& path, BpeModel& model) {
+  check(merges.is_array(), path, ": 'merges' must be a list");
+  const Ids ids(model.tokens);
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const Json& item = merges[i];
+    const std::string place = join(path, ": merge ", i);
+    const bool pair =
+        item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string();
+    check(pair || item.is_string(), place, " must be \"a b\" or [\"a\", \"b\"]");
+    model.merges.push_back(pair ? ids.merge(item[0].get_ref<const std::string&>(),
+                                            item[1].get_ref<const std::string&>(), place)
+                                : ids.merge(item.get_ref<const std::string&>(), place));
+  }
+}
+
+// Of a pair that is listed twice the later rank counts, as in `tokenizers`.
+void drop_repeated_merges(BpeModel& model) {
+  std::unordered_map<uint64_t, size_t> last;
+  auto key = [](std::pair<int32_t, int32_t> pair) {
+    return uint64_t(uint32_t(pair.first)) << 32 | uint32_t(pair.second);
+  };
+  for (size_t i = 0; i < model.merges.size(); ++i) last[key(model.merges[i])] = i;
+  if (last.size() == model.merges.size()) return;
+  std::vector<std::pair<int32_t, int32_t>> kept;
+  for (size_t i = 0; i < model.merges.size(); ++i)
+    if (last[key(model.merges[i])] == i) kept.push_back(model.merges[i]);
+  model.merges = std::move(kept);
+}
+
+// What encodes differently than a plain byte-level BPE is refused by name.
+void refuse_others(const Json& root, const std::string& path) {
+  for (const char* part : {"pre_tokenizer", "decoder"}) {
+    const Json& value = object_member(root, part, path);
+    check(member(value, "type") == "ByteLevel", path, ": ", part, " of type ",
+          json_text(member(value, "type")), " is not supported, wanted \"ByteLevel\"");
+  }
+  check(flag(root["pre_tokenizer"], "use_regex", true, path), path,
+        ": a pre_tokenizer with use_regex = false is not supported");
+  const Json& model = root["model"];
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
+    const Json& value = member(model, key);
+    check(value.is_null() || value == "" || value == 0, path, ": model.", key, " = ",
+          json_text(value), " is not supported");
+  }
+  for (const char* key : {"byte_fallback", "ignore_merges"})
+    check(!flag(model, key, false, path), path, ": model.", key, " = true is not supported");
+}
+
+// Roles: from the configuration files, else OPT's or GPT-2's convention if its tokens are there.
+void read_roles(const SideFiles& sides, BpeModel& model) {
+  auto role = [&](const char* key, const char* usual) {
+    if (auto name = sides.role(key)) return find_token(model, *name);
+    if (auto id = find_token(model, usual)) return id;
+    // GPT-2's one special token has every role but padding.
+    return std::string_view(key) == "pad_token" ? std::nullopt : find_token(model, "<|endoftext|>");
+  };
+  auto named = [&](const char* key) {
+    auto name = sides.role(key);
+    return name ? find_token(model, *name) : std::nullopt;
+  };
+  model.special = {.bos = role("bos_token", "</s>"),
+                   .eos = role("eos_token", "</s>"),
+                   .pad = role("pad_token", "<pad>"),
+                   .unk = role("unk_token", "<unk>"),
+                   .cls = named("cls_token"),
+                   .sep = named("sep_token"),
+                   .mask = named("mask_token")};
+  model.tokenizer_config = sides.config.text;
+  model.special_tokens_map = sides.map.text;
+}
+
+Json bos_in_front(const BpeModel& model, const std::string& where) {
+  check(model.special.bos.has_value(), where,
+        ": add_bos_token = true, but the vocabulary has no bos_token");
+  const int32_t id = *model.special.bos;
+  auto same = [&](const AddedToken& t) { return t.id == id; };
+  auto added = std::find_if(model.added.begin(), model.added.end(), same);
+  const std::string name = added != model.added.end() ? added->content : model.tokens[size_t(id)];
+  const Json bos = {{"SpecialToken", {{"id", name}, {"type_id", 0}}}};
+  const Json second_bos = {{"SpecialToken", {{"id", name}, {"type_id", 1}}}};
+  const Json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const Json b = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+  return {{"type", "TemplateProcessing"},
+          {"single", {bos, a}},
+          {"pair", {bos, a, second_bos, b}},
+          {"special_tokens",
+           {{name, {{"id", name}, {"ids", Json::array({id})}, {"tokens", Json::array({name})}}}}}};
+}
+
+Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std::string& where) {
+  check(model.special.cls && model.special.sep, where,
+        ": RobertaTokenizer, but the vocabulary has no cls_token and sep_token");
+  auto token = [&](int32_t id) { return Json::array({model.tokens[size_t(id)], id}); };
+  return {{"type", "RobertaProcessing"},
+          {"sep", token(*model.special.sep)},
+          {"cls", token(*model.special.cls)},
+          {"trim_offsets", flag(sides.config.object(), "trim_offsets", true, sides.config.path)},
+          {"add_prefix_space", model.add_prefix_space}};
+}
+
+// A byte-level BPE of vocab.json and merges.txt is GPT-2's, OPT's or RoBERTa's: the configuration
+// says which, and without one the vocabulary does: OPT's has </s>.
+void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model) {
+  const std::string kind = sides.tokenizer_class(), type = sides.model_type();
+  check(kind.empty() || kind == "GPT2Tokenizer" || kind == "RobertaTokenizer" ||
+            kind == "PreTrainedTokenizer" || kind == "TokenizersBackend",
+        where, ": tokenizer_class \"", kind, "\" is not supported for vocab.json and merges.txt");
+  const bool roberta = kind == "RobertaTokenizer" || (kind.empty() && type == "roberta");
+  const bool configured = !sides.config.text.empty();
+  const bool opt = !configured && !roberta && type != "gpt2" && find_token(model, "</s>");
+  const Json& config = sides.config.object();
+  model.add_prefix_space = flag(config, "add_prefix_space", false, sides.config.path);
+  sides.add_tokens(model.added);
+  read_roles(sides, model);
+  SpecialIds& special = model.special;
+  if (roberta) {
+    auto usual = [&](std::optional<int32_t>& id, const char* role, const char* name) {
+      if (!sides.role(role)) id = find_token(model, name);
+    };
+    usual(special.bos, "bos_token", "<s>");
+    usual(special.cls, "cls_token", "<s>");
+    usual(special.sep, "sep_token", "</s>");
+    usual(special.mask, "mask_token", "<mask>");
+  }
+  // OPT's files give </s> this role too, so that "<unk>" in a text is no special token.
+  if (opt && !sides.role("unk_token")) special.unk = special.bos;
+  // Tokens with a role are special ones, as in transformers; but <unk> only where a file gives it
+  // the role, since no text becomes unknown.
+  for (auto id : {special.bos, special.eos, special.pad, special.cls, special.sep})
+    add_special(model, id);
+  if (roberta || sides.role("unk_token")) add_special(model, special.unk);
+  add_special(model, special.mask, roberta);
+  Ordered frame = parse_ordered_json(bpe_frame());
+  Json post;
+  if (roberta) post = roberta_processing(model, sides, where);
+  if (!roberta && (opt || flag(config, "add_bos_token", false, sides.config.path)))
+    post = bos_in_front(model, where);
+  if (post.is_null()) return;
+  model.post_processor = PostProcessor(post, where);
+  frame["post_processor"] = parse_ordered_json(json_text(post));
+  model.frame = json_text(frame);
+}
+
+}  // namespace
+
+std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
+  const std::string text = read_file(path);
+  const Json root = parse_json(text, path);
+  return reading(path, [&] {
+    check(root.is_object(), path, ": must hold an object");
+    const Json& body = object_member(root, "model", path);
+    const Json& type = member(body, "type");
+    check(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
+          " is not supported, wanted \"BPE\"");
+    refuse_others(root, path);
+    BpeModel model;
+    model.tokens = read_vocab(member(body, "vocab"), path);
+    read_merges(member(body, "merges"), path, model);
+    drop_repeated_merges(model);
+    model.added = read_added(member(root, "added_tokens"), path);
+    model.add_prefix_space = flag(root["pre_tokenizer"], "add_prefix_space", true, path);
+    model.normalizer = Normalizer(member(root, "normalizer"), path);
+    model.post_processor = PostProcessor(member(root, "post_processor"), path);
+    model.frame = read_frame(text);
+    const SideFiles sides(fs::path(path).parent_path());
+    read_roles(sides, model);
+    // transformers heeds add_bos_token where the file itself puts nothing around a text.
+    if (flag(sides.config.object(), "add_bos_token", false, sides.config.path) &&
+        model.post_processor.added(false) == 0) {
+      const Json post = bos_in_front(model, sides.config.path);
+      model.post_processor = PostProcessor(post, path);
+      Ordered frame = parse_ordered_json(model.frame);
+      frame["post_processor"] = parse_ordered_json(json_text(post));
+      model.frame = json_text(frame);
+    }
+    return std::make_unique<BpeTokenizer>(std::move(model), path);
+  });
+}
+
+std::unique_ptr<BpeTokenizer> load_bpe_vocab(const std::string& dir) {
+  const std::string vocab_path = (fs::path(dir) / "vocab.json").string();
+  const std::string merges_path = (fs::path(dir) / "merges.txt").string();
+  BpeModel model;
+  const Json vocab = parse_json(read_file(vocab_path), vocab_path);
+  model.tokens = reading(vocab_path, [&] { return read_vocab(vocab, vocab_path); });
+  const std::string merges = read_file(merges_path);
+  const Ids ids(model.tokens);
+  size_t number = 0;
+  for (size_t at = 0; at < merges.size();) {
+    const size_t end = std::min(merges.find('\n', at), merges.size());
+    std::string_view line(merges.data() + at, end - at);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    at = end + 1;
+    if (++number == 1 && line.starts_with("#version")) continue;
+    if (line.empty()) continue;
+    model.merges.push_back(ids.merge(line, join(merges_path, ": line ", number)));
+  }
+  drop_repeated_merges(model);
+  reading(dir, [&] { read_kind(SideFiles(dir), dir, model); });
+  return std::make_unique<BpeTokenizer>(std::move(model), merges_path);
+}
+
+}  // namespace brine::data

@@ -1,0 +1,72 @@
+// What all tokenizers of Hugging Face's kind share: added tokens, normalization, the frame around
+// the texts; a derived class encodes the pieces between added tokens.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/bpe_merge.h"
+#include "data/tokenizer/normalizer.h"
+#include "data/tokenizer/post_processor.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace brine::data {
+
+// What the files of any tokenizer say.
+struct TokenizerModel {
+  std::vector<std::string> tokens;  // by id; empty where no token has the id
+  std::vector<AddedToken> added;    // by id; may or may not be among `tokens`
+  SpecialIds special;
+  Normalizer normalizer;
+  PostProcessor post_processor;
+  // Kept to be written again; empty for the usual content.
+  std::string frame;               // tokenizer.json without vocabulary, merges and added tokens
+  std::string tokenizer_config;    // tokenizer_config.json
+  std::string special_tokens_map;  // special_tokens_map.json
+};
+
+class PipelineTokenizer : public Tokenizer {
+ public:
+  std::vector<int32_t> encode(std::string_view text) const override;
+  Encoding encode_pair(std::string_view first, std::optional<std::string_view> second,
+                       int64_t max_tokens) const override;
+  int64_t vocab_size() const override { return int64_t(spelled_.size()); }
+  SpecialIds special() const override { return shared_->special; }
+  std::optional<int32_t> id_of(std::string_view token) const override;
+  const std::string& token_of(int32_t id) const override;
+
+ protected:
+  // `model` belongs to the derived class. Takes its vocabulary and added tokens; ids without a
+  // token are allowed, two tokens of one id or two ids of one token are not. Errors begin with
+  // `where`. To be called before anything else.
+  void build(const TokenizerModel& model, const std::string& where);
+
+  // Appends the ids of normalized text without added tokens to `out` and, if offsets are wanted,
+  // where in `text` each of them stands.
+  virtual void encode_piece(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
+                            std::vector<TextSpan>* offsets) const = 0;
+  // Offsets of a text's tokens without the spaces at their ends, where the files want that.
+  virtual void trim_offsets(TokenRun&, std::string_view) const {}
+
+  const std::vector<std::string>& spelled() const { return spelled_; }
+  bool is_special(int32_t id) const;
+
+ private:
+  TokenRun run_of(std::string_view text, bool want_offsets) const;
+  void encode_with(std::string_view text, WordCache& cache, TokenRun& out, bool want_offsets) const;
+  void encode_normalized(const Normalized& text, size_t base, WordCache& cache, TokenRun& out,
+                         bool want_offsets) const;
+
+  const TokenizerModel* shared_ = nullptr;
+  std::vector<std::string> spelled_;                   // by id, model and added tokens
+  std::unordered_map<std::string_view, int32_t> ids_;  // of spelled_
+  std::vector<bool> special_;                          // by id
+  AddedTokenFinder raw_, normalized_;
+  mutable std::mutex cache_mutex_;
+  mutable WordCache cache_;
+};
+
+}  // namespace brine::data

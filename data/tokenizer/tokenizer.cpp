@@ -1,0 +1,48 @@
+// Finds out which tokenizer a path holds.
+#include "data/tokenizer/tokenizer.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/io/file_io.h"
+#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/tokenizer_json.h"
+#include "data/tokenizer/wordpiece.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+std::unique_ptr<Tokenizer> load_json(const std::string& path) {
+  const Json root = parse_json(read_file(path), path);
+  check(root.is_object(), path, ": must hold an object");
+  const Json& model = object_member(root, "model", path);
+  const Json& type = member(model, "type");
+  check(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
+  // Old files do not say the type.
+  const bool old = type.is_null();
+  const std::string name = old ? "BPE" : type.get<std::string>();
+  if (name == "WordPiece" || (old && model.contains("max_input_chars_per_word")))
+    return load_wordpiece_json(path);
+  check(name == "BPE", path, ": a model of type \"", name,
+        "\" is not supported, wanted \"BPE\" or \"WordPiece\"");
+  return load_bpe_json(path);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
+  check(fs::exists(path, ignored), path, ": no such file or directory (a tokenizer was wanted)");
+  if (!fs::is_directory(path, ignored)) return load_json(path);
+  if (has("tokenizer.json")) return load_json((fs::path(path) / "tokenizer.json").string());
+  if (has("vocab.json")) return load_bpe_vocab(path);
+  if (has("vocab.txt")) return load_wordpiece_vocab(path);
+  throw Error(join(path,
+                   ": holds no tokenizer.json, no vocab.json with merges.txt and no "
+                   "vocab.txt"));
+}
+
+}  // namespace brine::data

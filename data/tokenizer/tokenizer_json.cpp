@@ -1,0 +1,213 @@
+// The parts that tokenizer.json has for every kind of model, and the files beside it.
+#include "data/tokenizer/tokenizer_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/io/file_io.h"
+#include "data/io/json.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+constexpr int kDeepest = 64;
+
+// Objects are written by recursion, which a file must not be able to drive deep.
+void refuse_deep(const std::string& text, const std::string& path) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (quoted) {
+      if (c == '\\') ++at;
+      if (c == '"') quoted = false;
+      continue;
+    }
+    if (c == '"') quoted = true;
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    check(depth <= kDeepest, path, ": more than ", kDeepest, " levels deep at byte ", at);
+  }
+}
+
+}  // namespace
+
+void rethrow_naming(const std::string& path) {
+  try {
+    throw;
+  } catch (const nlohmann::json::exception& e) {
+    std::string why = e.what();
+    why.erase(0, why.find("] ") == std::string::npos ? 0 : why.find("] ") + 2);
+    throw Error(join(path, ": ", why));
+  }
+}
+
+Json parse_json(const std::string& text, const std::string& path) {
+  refuse_deep(text, path);
+  return reading(path, [&] { return brine::parse_json(text, path); });
+}
+
+const Json& member(const Json& object, const char* key) {
+  static const Json null;
+  auto found = object.find(key);
+  return found == object.end() ? null : *found;
+}
+
+const Json& object_member(const Json& object, const char* key, const std::string& path) {
+  const Json& value = member(object, key);
+  check(value.is_object(), path, ": '", key, "' must be an object");
+  return value;
+}
+
+bool flag(const Json& object, const char* key, bool otherwise, const std::string& path) {
+  const Json& value = member(object, key);
+  check(value.is_null() || value.is_boolean(), path, ": '", key, "' must be true or false");
+  return value.is_null() ? otherwise : value.get<bool>();
+}
+
+std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) {
+  check(vocab.is_object() && !vocab.empty(), path, ": the vocabulary must map tokens to ids");
+  const size_t most = 2 * vocab.size() + 65536;
+  std::vector<std::string> tokens;
+  for (const auto& [token, id] : vocab.items()) {
+    check(!token.empty(), path, ": the vocabulary holds an empty token");
+    check(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
+          "' has the id ", json_text(id), ", wanted a number from 0 to ", most - 1);
+    const auto at = id.get<size_t>();
+    if (at >= tokens.size()) tokens.resize(at + 1);
+    check(tokens[at].empty(), path, ": tokens '", tokens[at], "' and '", token,
+          "' both have the id ", at);
+    tokens[at] = token;
+  }
+  return tokens;
+}
+
+std::vector<AddedToken> read_added(const Json& list, const std::string& path) {
+  check(list.is_null() || list.is_array(), path, ": 'added_tokens' must be a list");
+  std::vector<AddedToken> added;
+  for (const Json& item : list) {
+    check(item.is_object() && member(item, "content").is_string(), path,
+          ": an added token has no 'content'");
+    AddedToken token;
+    token.content = item["content"].get<std::string>();
+    const Json& id = member(item, "id");
+    check(id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX, path, ": added token '",
+          token.content, "' has no valid 'id'");
+    token.id = id.get<int32_t>();
+    token.special = flag(item, "special", false, path);
+    token.normalized = flag(item, "normalized", !token.special, path);
+    token.lstrip = flag(item, "lstrip", false, path);
+    token.rstrip = flag(item, "rstrip", false, path);
+    check(!flag(item, "single_word", false, path), path, ": added token '", token.content,
+          "': single_word is not supported");
+    added.push_back(std::move(token));
+  }
+  std::stable_sort(added.begin(), added.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  return added;
+}
+
+std::string read_frame(const std::string& text) {
+  // At depth 2 are the keys of the parts, of which the model alone has these two.
+  auto keep = [](int depth, Ordered::parse_event_t event, Ordered& key) {
+    return !(event == Ordered::parse_event_t::key && depth == 2 &&
+             (key == "vocab" || key == "merges"));
+  };
+  Ordered frame = Ordered::parse(text, keep);
+  frame["truncation"] = nullptr;
+  frame["padding"] = nullptr;
+  frame["added_tokens"] = Ordered::array();
+  frame["model"]["vocab"] = Ordered::object();
+  return json_text(frame);
+}
+
+SideFile side_file(const std::filesystem::path& dir, const char* name) {
+  SideFile file;
+  file.path = (dir / name).string();
+  file.parsed = std::make_shared<const Json>(Json::object());
+  std::error_code ignored;
+  if (!std::filesystem::exists(file.path, ignored)) return file;
+  file.text = read_file(file.path);
+  file.parsed = std::make_shared<const Json>(parse_json(file.text, file.path));
+  check(file.object().is_object(), file.path, ": must hold an object");
+  return file;
+}
+
+SideFiles::SideFiles(const std::filesystem::path& dir)
+    : map(side_file(dir, "special_tokens_map.json")),
+      config(side_file(dir, "tokenizer_config.json")),
+      added(side_file(dir, "added_tokens.json")),
+      model(side_file(dir, "config.json")) {}
+
+std::optional<std::string> SideFiles::role(const char* role) const {
+  for (const Json* object : {&map.object(), &config.object()}) {
+    const Json& value = member(*object, role);
+    if (value.is_string()) return value.get<std::string>();
+    if (value.is_object() && member(value, "content").is_string())
+      return value["content"].get<std::string>();
+  }
+  return std::nullopt;
+}
+
+std::string SideFiles::tokenizer_class() const {
+  const Json& value = member(config.object(), "tokenizer_class");
+  std::string name = value.is_string() ? value.get<std::string>() : std::string();
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  return name;
+}
+
+std::string SideFiles::model_type() const {
+  const Json& value = member(model.object(), "model_type");
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
+  auto add = [&](const std::vector<AddedToken>& more) {
+    for (const AddedToken& token : more) {
+      auto same = [&](const AddedToken& other) { return other.content == token.content; };
+      if (std::none_of(tokens.begin(), tokens.end(), same)) tokens.push_back(token);
+    }
+  };
+  const Json& decoder = member(config.object(), "added_tokens_decoder");
+  check(decoder.is_null() || decoder.is_object(), config.path,
+        ": 'added_tokens_decoder' must be an object");
+  Json list = Json::array();
+  for (const auto& [id, token] : decoder.items()) {
+    const bool number =
+        !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
+    check(number && token.is_object(), config.path, ": added_tokens_decoder: '", id,
+          "' must be an id of an object");
+    list.push_back(token);
+    list.back()["id"] = uint64_t(std::stoul(id));
+  }
+  add(read_added(list, config.path));
+  list = Json::array();
+  for (const auto& [content, id] : added.object().items())
+    list.push_back({{"content", content}, {"id", id}, {"normalized", true}});
+  add(read_added(list, added.path));
+  std::stable_sort(tokens.begin(), tokens.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+}
+
+std::optional<int32_t> find_token(const TokenizerModel& model, const std::string& name) {
+  for (const AddedToken& token : model.added)
+    if (token.content == name) return token.id;
+  auto found = std::find(model.tokens.begin(), model.tokens.end(), name);
+  if (name.empty() || found == model.tokens.end()) return std::nullopt;
+  return int32_t(found - model.tokens.begin());
+}
+
+void add_special(TokenizerModel& model, std::optional<int32_t> id, bool lstrip) {
+  if (!id) return;
+  auto at = std::lower_bound(model.added.begin(), model.added.end(), *id,
+                             [](const AddedToken& t, int32_t value) { return t.id < value; });
+  if (at != model.added.end() && at->id == *id) return;
+  AddedToken token;
+  token.id = *id;
+  token.content = model.tokens[size_t(*id)];
+  token.lstrip = lstrip;
+  model.added.insert(at, token);
+}
+
+}  // namespace brine::data

@@ -1,0 +1,88 @@
+// Reading and writing the JSON files of tokenizers: every error is one line that names the file.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/pipeline.h"
+
+namespace brine::data {
+
+using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;  // keeps the order of keys; slow for many of them
+
+// To be called in a catch: turns what the JSON library threw into one line that names the file.
+[[noreturn]] void rethrow_naming(const std::string& path);
+template <class Read>
+auto reading(const std::string& path, Read read) {
+  try {
+    return read();
+  } catch (...) {
+    rethrow_naming(path);
+  }
+}
+
+// Parses the text of the file at `path`; more than 64 brackets in each other are an error.
+Json parse_json(const std::string& text, const std::string& path);
+
+// The member `key`, null where it is missing.
+const Json& member(const Json& object, const char* key);
+const Json& object_member(const Json& object, const char* key, const std::string& path);
+bool flag(const Json& object, const char* key, bool otherwise, const std::string& path);
+
+// {"token": id} as a list by id, empty where no token has the id.
+std::vector<std::string> read_vocab(const Json& vocab, const std::string& path);
+// The list "added_tokens" of tokenizer.json, by id.
+std::vector<AddedToken> read_added(const Json& list, const std::string& path);
+// All of a tokenizer.json but the vocabulary, the merges and the added tokens, its keys in their
+// order.
+std::string read_frame(const std::string& text);
+
+// NAME in `dir`: its text and its object, both empty if it is not there.
+struct SideFile {
+  const Json& object() const { return *parsed; }
+  std::string path, text;
+  std::shared_ptr<const Json> parsed;
+};
+SideFile side_file(const std::filesystem::path& dir, const char* name);
+
+// The configuration files beside a tokenizer's own, as far as they are there.
+struct SideFiles {
+  explicit SideFiles(const std::filesystem::path& dir);
+  // The token that special_tokens_map.json or else tokenizer_config.json gives the role
+  // "bos_token", "unk_token" ...
+  std::optional<std::string> role(const char* role) const;
+  // "GPT2Tokenizer" and the like without "Fast"; empty if nothing says it.
+  std::string tokenizer_class() const;
+  // "model_type" of config.json, empty if there is none.
+  std::string model_type() const;
+  // Adds the tokens that tokenizer_config.json (added_tokens_decoder) and added_tokens.json list,
+  // unless a token of the same content is there already.
+  void add_tokens(std::vector<AddedToken>& added) const;
+
+  SideFile map, config, added, model;
+};
+
+// The id of a token, added ones first.
+std::optional<int32_t> find_token(const TokenizerModel& model, const std::string& name);
+// Makes the token, if there is one, an added token; one that is listed already stays as it is.
+void add_special(TokenizerModel& model, std::optional<int32_t> id, bool lstrip = false);
+
+// ---- writing ----
+
+Ordered vocab_json(const std::vector<std::string>& tokens);
+Ordered added_json(const std::vector<AddedToken>& added);
+// special_tokens_map.json of the tokenizer's roles.
+std::string special_map(const Tokenizer& tokenizer);
+// Makes the directory `dir` where it does not exist.
+std::filesystem::path make_directory(const std::string& dir);
+// Writes tokenizer.json, special_tokens_map.json and tokenizer_config.json, the latter two as they
+// were read or, if they were not, from the roles and `config`.
+void save_common(const std::filesystem::path& dir, const TokenizerModel& model,
+                 const Tokenizer& tokenizer, const std::string& config);
+
+}  // namespace brine::data

@@ -1,0 +1,50 @@
+// WordPiece as of BERT: words cut at white space and punctuation, each spelled by the longest
+// pieces of the vocabulary from its start.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/tokenizer/pipeline.h"
+
+namespace brine::data {
+
+struct WordPieceModel : TokenizerModel {
+  int32_t unk = -1;                   // of words that the vocabulary cannot spell
+  std::string prefix = "##";          // of pieces that continue a word
+  int64_t longest_word = 100;         // characters; longer words are unknown
+  std::string decoder_prefix = "##";  // taken off again by decode()
+  bool has_decoder = true;            // without one decode() puts single spaces between all tokens
+  bool clean_up = true;               // decode() takes spaces away before punctuation
+};
+
+class WordPieceTokenizer : public PipelineTokenizer {
+ public:
+  // Errors begin with `where`, the file the model came from.
+  WordPieceTokenizer(WordPieceModel model, const std::string& where);
+
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
+  std::string to_json() const override;
+  std::string hash() const override;
+  void save(const std::string& dir) const override;
+
+  const WordPieceModel& model() const { return model_; }
+
+ private:
+  using Pieces = std::unordered_map<std::string_view, int32_t>;
+  void encode_piece(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
+                    std::vector<TextSpan>* offsets) const override;
+  void encode_word(std::string_view word, std::vector<int32_t>& out) const;
+
+  WordPieceModel model_;
+  Pieces first_, next_;  // pieces that begin a word; that continue one, without the prefix
+  size_t longest_first_ = 0, longest_next_ = 0;  // bytes
+};
+
+// From a tokenizer.json with the files beside it, or a directory with vocab.txt.
+std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path);
+std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir);
+
+}  // namespace brine::data

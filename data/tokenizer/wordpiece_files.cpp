@@ -1,0 +1,251 @@
+// Reads and writes BERT's tokenizers: tokenizer.json, or vocab.txt with tokenizer_config.json.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/io/file_io.h"
+#include "data/io/json.h"
+#include "data/io/sha256.h"
+#include "data/tokenizer/tokenizer_json.h"
+#include "data/tokenizer/unicode.h"
+#include "data/tokenizer/wordpiece.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostTokens = 1 << 24;
+
+// tokenizer.json of BERT but for its contents.
+constexpr const char* kFrame = R"({
+  "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+  "normalizer": {
+    "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+    "strip_accents": null, "lowercase": true},
+  "pre_tokenizer": {"type": "BertPreTokenizer"},
+  "post_processor": null,
+  "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+  "model": {
+    "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": 100, "vocab": {}}})";
+
+std::string text_member(const Json& object, const char* key, const char* otherwise,
+                        const std::string& path) {
+  const Json& value = member(object, key);
+  check(value.is_null() || value.is_string(), path, ": '", key, "' must be a string");
+  return value.is_null() ? otherwise : value.get<std::string>();
+}
+
+void read_roles(const SideFiles& sides, WordPieceModel& model) {
+  auto role = [&](const char* key, const char* usual) {
+    auto name = sides.role(key);
+    return find_token(model, name ? *name : usual);
+  };
+  model.special = {.bos = role("bos_token", ""),
+                   .eos = role("eos_token", ""),
+                   .pad = role("pad_token", "[PAD]"),
+                   .unk = model.unk,
+                   .cls = role("cls_token", "[CLS]"),
+                   .sep = role("sep_token", "[SEP]"),
+                   .mask = role("mask_token", "[MASK]")};
+  model.tokenizer_config = sides.config.text;
+  model.special_tokens_map = sides.map.text;
+}
+
+// The two files may not say different things of one setting: libraries differ in which they heed.
+void refuse_contradictions(const Json& root, const SideFiles& sides, const std::string& path) {
+  const Json& normalizer = member(root, "normalizer");
+  if (!normalizer.is_object() || member(normalizer, "type") != "BertNormalizer") return;
+  const std::pair<const char*, const char*> settings[] = {
+      {"lowercase", "do_lower_case"}, {"handle_chinese_chars", "tokenize_chinese_chars"}};
+  for (auto [here, there] : settings) {
+    const Json& a = member(normalizer, here);
+    const Json& b = member(sides.config.object(), there);
+    check(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '", here, "' is ",
+          json_text(a), ", but ", sides.config.path, " has '", there, "' = ", json_text(b));
+  }
+}
+
+void read_model(const Json& root, const std::string& path, WordPieceModel& model) {
+  const Json& body = object_member(root, "model", path);
+  const Json& cut = member(root, "pre_tokenizer");
+  check(cut.is_object() && member(cut, "type") == "BertPreTokenizer", path, ": pre_tokenizer ",
+        cut.is_object() ? "of type " + json_text(member(cut, "type")) : json_text(cut),
+        " is not supported for WordPiece, wanted \"BertPreTokenizer\"");
+  const Json& decoder = member(root, "decoder");
+  model.has_decoder = !decoder.is_null();
+  if (model.has_decoder) {
+    check(decoder.is_object() && member(decoder, "type") == "WordPiece", path, ": decoder of type ",
+          decoder.is_object() ? json_text(member(decoder, "type")) : "null",
+          " is not supported for WordPiece, wanted \"WordPiece\"");
+    model.decoder_prefix = text_member(decoder, "prefix", "##", path);
+    model.clean_up = flag(decoder, "cleanup", true, path);
+  }
+  model.tokens = read_vocab(member(body, "vocab"), path);
+  model.added = read_added(member(root, "added_tokens"), path);
+  model.prefix = text_member(body, "continuing_subword_prefix", "##", path);
+  const Json& longest = member(body, "max_input_chars_per_word");
+  check(longest.is_null() || (longest.is_number_unsigned() && longest.get<uint64_t>() < INT32_MAX),
+        path, ": 'max_input_chars_per_word' must be a number of characters");
+  if (!longest.is_null()) model.longest_word = longest.get<int64_t>();
+  const std::string unk = text_member(body, "unk_token", "[UNK]", path);
+  auto there = std::find(model.tokens.begin(), model.tokens.end(), unk);
+  check(!unk.empty() && there != model.tokens.end(), path, ": unk_token '", unk,
+        "' is missing from the vocabulary");
+  model.unk = int32_t(there - model.tokens.begin());
+  model.normalizer = Normalizer(member(root, "normalizer"), path);
+  model.post_processor = PostProcessor(member(root, "post_processor"), path);
+}
+
+// One token a line; empty lines are ids without a token.
+std::vector<std::string> read_lines(const std::string& path) {
+  const std::string text = read_file(path);
+  std::vector<std::string> tokens;
+  std::unordered_map<std::string, size_t> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string token = text.substr(at, end - at);
+    if (token.ends_with('\r')) token.pop_back();
+    const size_t line = tokens.size() + 1;
+    check(line <= kMostTokens, path, ": more than ", kMostTokens, " lines");
+    check(find_invalid_utf8(token) == kValidUtf8, path, ": line ", line, ": not UTF-8");
+    if (!token.empty()) {
+      auto [first, is_new] = lines.emplace(token, line);
+      check(is_new, path, ": line ", line, ": token '", token, "' stands on line ", first->second,
+            " too");
+    }
+    tokens.push_back(std::move(token));
+    at = end + 1;
+  }
+  check(!lines.empty(), path, ": holds no tokens");
+  return tokens;
+}
+
+Json role_pair(const WordPieceModel& model, std::optional<int32_t> id, const char* role,
+               const std::string& where) {
+  check(id.has_value(), where, ": the vocabulary has no ", role);
+  return Json::array({model.tokens[size_t(*id)], *id});
+}
+
+Json template_of(const Json& cls, const Json& sep) {
+  auto text = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  auto token = [](const Json& pair, int type) {
+    return Json{{"SpecialToken", {{"id", pair[0]}, {"type_id", type}}}};
+  };
+  auto entry = [](const Json& pair) {
+    return Json{
+        {"id", pair[0]}, {"ids", Json::array({pair[1]})}, {"tokens", Json::array({pair[0]})}};
+  };
+  Json tokens = Json::object();
+  for (const Json* pair : {&cls, &sep}) tokens[(*pair)[0].get<std::string>()] = entry(*pair);
+  return {{"type", "TemplateProcessing"},
+          {"single", {token(cls, 0), text("A", 0), token(sep, 0)}},
+          {"pair", {token(cls, 0), text("A", 0), token(sep, 0), text("B", 1), token(sep, 1)}},
+          {"special_tokens", tokens}};
+}
+
+Ordered frame_of(const WordPieceModel& model) {
+  return parse_ordered_json(model.frame.empty() ? kFrame : model.frame);
+}
+
+std::string write_json(const WordPieceModel& model, Ordered frame) {
+  frame["added_tokens"] = added_json(model.added);
+  frame["model"]["vocab"] = vocab_json(model.tokens);
+  return json_text(frame, 2);
+}
+
+std::string config_of(const WordPieceTokenizer& tokenizer) {
+  Ordered config = parse_ordered_json(special_map(tokenizer));
+  const Ordered normalizer = frame_of(tokenizer.model())["normalizer"];
+  if (normalizer.is_object() && normalizer.contains("lowercase")) {
+    config["do_lower_case"] = normalizer["lowercase"];
+    config["strip_accents"] = normalizer.value("strip_accents", Ordered());
+    config["tokenize_chinese_chars"] = normalizer.value("handle_chinese_chars", Ordered(true));
+  }
+  config["clean_up_tokenization_spaces"] = true;
+  config["tokenizer_class"] = "BertTokenizer";
+  return json_text(config, 2) + "\n";
+}
+
+}  // namespace
+
+std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path) {
+  const std::string text = read_file(path);
+  const Json root = parse_json(text, path);
+  return reading(path, [&] {
+    check(root.is_object(), path, ": must hold an object");
+    const SideFiles sides(fs::path(path).parent_path());
+    refuse_contradictions(root, sides, path);
+    WordPieceModel model;
+    read_model(root, path, model);
+    read_roles(sides, model);
+    model.frame = read_frame(text);
+    return std::make_unique<WordPieceTokenizer>(std::move(model), path);
+  });
+}
+
+std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir) {
+  const std::string path = (fs::path(dir) / "vocab.txt").string();
+  const SideFiles sides(dir);
+  const Json& config = sides.config.object();
+  const std::string kind = sides.tokenizer_class();
+  const std::initializer_list<std::string_view> known = {"", "BertTokenizer", "DistilBertTokenizer",
+                                                         "TokenizersBackend"};
+  check(std::find(known.begin(), known.end(), kind) != known.end(), sides.config.path,
+        ": tokenizer_class \"", kind, "\" is not supported for vocab.txt");
+  return reading(path, [&] {
+    WordPieceModel model;
+    model.tokens = read_lines(path);
+    const std::string unk = sides.role("unk_token").value_or("[UNK]");
+    model.unk = find_token(model, unk).value_or(-1);
+    check(model.unk >= 0, path, ": unk_token '", unk, "' is missing from the vocabulary");
+    check(flag(config, "do_basic_tokenize", true, sides.config.path), sides.config.path,
+          ": do_basic_tokenize = false is not supported");
+    const Json& never = member(config, "never_split");
+    check(never.is_null() || never.empty(), sides.config.path, ": never_split is not supported");
+    sides.add_tokens(model.added);
+    read_roles(sides, model);
+    const SpecialIds& s = model.special;
+    for (auto id : {s.pad, s.unk, s.cls, s.sep, s.mask}) add_special(model, id);
+    Ordered frame = parse_ordered_json(kFrame);
+    Ordered& normalizer = frame["normalizer"];
+    normalizer["lowercase"] = flag(config, "do_lower_case", true, sides.config.path);
+    normalizer["handle_chinese_chars"] =
+        flag(config, "tokenize_chinese_chars", true, sides.config.path);
+    if (!member(config, "strip_accents").is_null())
+      normalizer["strip_accents"] = flag(config, "strip_accents", true, sides.config.path);
+    const Json post = template_of(role_pair(model, s.cls, "cls_token", path),
+                                  role_pair(model, s.sep, "sep_token", path));
+    frame["post_processor"] = parse_ordered_json(json_text(post));
+    frame["model"]["unk_token"] = unk;
+    model.frame = json_text(frame);
+    model.normalizer = Normalizer(brine::parse_json(json_text(normalizer)), path);
+    model.post_processor = PostProcessor(post, path);
+    return std::make_unique<WordPieceTokenizer>(std::move(model), path);
+  });
+}
+
+std::string WordPieceTokenizer::to_json() const { return write_json(model_, frame_of(model_)); }
+
+std::string WordPieceTokenizer::hash() const {
+  const Ordered own = frame_of(model_);
+  Ordered frame = parse_ordered_json(kFrame);
+  frame["normalizer"] = own.contains("normalizer") ? own["normalizer"] : Ordered();
+  frame["model"]["unk_token"] = model_.tokens[size_t(model_.unk)];
+  frame["model"]["continuing_subword_prefix"] = model_.prefix;
+  frame["model"]["max_input_chars_per_word"] = model_.longest_word;
+  return sha256_hex(write_json(model_, frame));
+}
+
+void WordPieceTokenizer::save(const std::string& dir) const {
+  const fs::path out = make_directory(dir);
+  std::string lines;
+  for (const std::string& token : model_.tokens) lines += token + "\n";
+  write_file_atomic(out / "vocab.txt", lines);
+  save_common(out, model_, *this, config_of(*this));
+}
+
+}  // namespace brine::data

@@ -1,0 +1,82 @@
+// What a step sees: windows of a corpus, or texts of a task (task_source.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "data/corpus/token_source.h"
+#include "tensor/tensor.h"
+
+namespace brine::distill {
+
+struct Batch {
+  Tensor ids;                    // i32 [B, T]
+  Tensor lengths;                // i64 [B]; undefined = all T
+  std::vector<int64_t> windows;  // of the corpus; of a task the numbers of its texts
+  int64_t tokens = 0;            // valid ones
+  // Of a task only:
+  Tensor type_ids = {};  // i32 [B, T] segments
+  Tensor classes = {};   // i32 [B], or...
+  Tensor scores = {};    // f32 [B, 1] of a regression
+
+  bool of_task() const { return classes.defined() || scores.defined(); }
+};
+
+// Batch `n` is a function of the source and n, so the position of a run is one number.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  virtual int64_t size() const = 0;    // windows or texts
+  virtual int64_t window() const = 0;  // tokens of the longest
+  // Batch number n of batches of B; the epoch's rest is not dropped, batches run on.
+  virtual Batch batch(int64_t n, int64_t B) = 0;
+  // The windows that batch n has, without their tokens (to read ahead in a dump).
+  virtual std::vector<int64_t> windows_of(int64_t n, int64_t B) = 0;
+  // One for another thread.
+  virtual std::unique_ptr<BatchSource> clone() const = 0;
+};
+
+// Windows of T tokens, visited in a new Philox permutation each epoch.
+class WindowSource : public BatchSource {
+ public:
+  // An epoch of more windows has no list of its order, so that memory does not grow with the
+  // corpus; it is computed item by item, and is another one.
+  static constexpr int64_t kMostListed = 1 << 20;
+
+  // `windows` restricts the corpus to these (a dump's); empty = all. Throws when there is none.
+  // With `copies` = c a window is T / c tokens of the corpus, c times: a text in which looking far
+  // back pays. `most_listed` is for tests: a run that goes on with another one sees other windows.
+  WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window, uint64_t seed,
+               std::vector<int64_t> windows = {}, int64_t copies = 1,
+               int64_t most_listed = kMostListed);
+  WindowSource(std::vector<int32_t> tokens, int64_t window, uint64_t seed,
+               std::vector<int64_t> windows = {}, int64_t copies = 1,
+               int64_t most_listed = kMostListed)
+      : WindowSource(std::make_shared<data::TokenList>(std::move(tokens)), window, seed,
+                     std::move(windows), copies, most_listed) {}
+
+  int64_t size() const override { return windows_.empty() ? whole_ : int64_t(windows_.size()); }
+  int64_t window() const override { return window_; }
+  Batch batch(int64_t n, int64_t B) override;
+  std::vector<int64_t> windows_of(int64_t n, int64_t B) override;
+  std::unique_ptr<BatchSource> clone() const override {
+    return std::make_unique<WindowSource>(*this);
+  }
+  // Windows in corpus order, for evaluation: at most B from `first` on.
+  Batch in_order(int64_t first, int64_t B) const;
+
+ private:
+  Batch gather(std::vector<int64_t> windows) const;
+  int64_t number(int64_t i) const { return windows_.empty() ? i : windows_[size_t(i)]; }
+
+  std::shared_ptr<const data::TokenSource> tokens_;
+  int64_t window_, copies_, most_listed_;
+  uint64_t seed_;
+  int64_t whole_ = 0;             // windows of the corpus
+  std::vector<int64_t> windows_;  // empty: all
+  int64_t epoch_ = -1;
+  std::vector<int64_t> order_;  // permutation of epoch_; empty where it is computed item by item
+};
+
+}  // namespace brine::distill

@@ -1,0 +1,101 @@
+// Both ways of cutting the text feed one sum over batches of windows of one length.
+#include "distill/evaluation/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/ops.h"
+
+namespace brine::distill {
+namespace {
+
+struct Score {
+  nn::Model& model;
+  const EvaluateCall& call;
+  double sum = 0;
+  int64_t tokens = 0;
+
+  // Targets from position `from` of a window on.
+  void add(const Batch& batch, int64_t from) {
+    if (call.before_batch) call.before_batch(batch);
+    Tensor hidden =
+        model.hidden({.ids = batch.ids, .dials = call.dials, .observer = call.observer}).detach();
+    Tensor logits = model.logits(hidden).detach();
+    logits = logits.view({-1, logits.dim(-1)});
+    Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
+    Tensor loss = cross_entropy(logits, target).to(Device{});
+    for (int64_t r = 0; r < target.numel(); ++r) {
+      if (target.data<int32_t>()[r] < 0) continue;
+      sum += double(loss.data<float>()[r]);
+      ++tokens;
+    }
+  }
+
+  Perplexity mean() const {
+    check(tokens > 0, "evaluate: no token is predicted");
+    return {.nll = sum / double(tokens), .tokens = tokens};
+  }
+};
+
+void check_causal(const nn::Model& model) {
+  check(model.shape().causal, "evaluate: the perplexity of next tokens needs a causal model");
+}
+
+int64_t limited(int64_t windows, const EvaluateCall& call) {
+  return call.max_windows ? std::min(call.max_windows, windows) : windows;
+}
+
+}  // namespace
+
+double Perplexity::value() const { return std::exp(nll); }
+
+Perplexity evaluate(nn::Model& model, const WindowSource& windows, const EvaluateCall& call) {
+  NoGrad off;
+  check_causal(model);
+  const int64_t count = limited(windows.size(), call);
+  Score score{model, call};
+  for (int64_t first = 0; first < count; first += call.batch_size) {
+    score.add(windows.in_order(first, std::min(call.batch_size, count - first)), call.loss_from);
+  }
+  return score.mean();
+}
+
+int64_t StridedWindows::count(int64_t tokens) const {
+  return tokens <= window ? 1 : (tokens - window + stride - 1) / stride + 1;
+}
+
+Perplexity evaluate_strided(nn::Model& model, std::span<const int32_t> tokens,
+                            const StridedWindows& windows, const EvaluateCall& call) {
+  NoGrad off;
+  check_causal(model);
+  const int64_t window = windows.window, stride = windows.stride, size = int64_t(tokens.size());
+  check(window >= 2 && stride >= 1 && stride <= window, "evaluate: a stride of ", stride,
+        " does not go with windows of ", window, " tokens");
+  check(size >= 2, "evaluate: ", size, " tokens predict nothing");
+  check(call.loss_from == 0, "evaluate: loss_from does not go with a stride");
+  const int64_t count = limited(windows.count(size), call);
+  auto length = [&](int64_t i) { return std::min(window, size - i * stride); };
+  // The first window predicts all of its tokens, the others what the one before did not hold.
+  auto from = [&](int64_t i) { return i == 0 ? 0 : window - stride; };
+  Score score{model, call};
+  for (int64_t first = 0; first < count;) {
+    int64_t B = 1;
+    while (B < call.batch_size && first + B < count && length(first + B) == length(first) &&
+           from(first + B) == from(first))
+      ++B;
+    const int64_t T = length(first);
+    Batch batch;
+    batch.ids = Tensor::empty({B, T}, Dtype::i32);
+    batch.tokens = B * T;
+    for (int64_t i = 0; i < B; ++i) {
+      const auto part = tokens.subspan(size_t((first + i) * stride), size_t(T));
+      std::copy(part.begin(), part.end(), batch.ids.data<int32_t>() + i * T);
+      batch.windows.push_back(first + i);
+    }
+    if (T > std::max<int64_t>(from(first), 1)) score.add(batch, from(first));
+    first += B;
+  }
+  return score.mean();
+}
+
+}  // namespace brine::distill

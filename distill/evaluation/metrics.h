@@ -1,0 +1,30 @@
+// The metrics of GLUE. Where one is not defined (a constant has no correlation with anything) it is
+// 0, as the benchmark counts it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "data/tasks/task.h"
+#include "distill/log/values.h"
+
+namespace brine::distill {
+
+// Classes as numbers from 0 on. Both spans of a metric have the same size, at least 1.
+using Classes = std::span<const int32_t>;
+using Scores = std::span<const double>;
+
+double accuracy(Classes predicted, Classes truth);
+// 2 TP / (2 TP + FP + FN) of one class against the others.
+double f1(Classes predicted, Classes truth, int32_t positive = 1);
+// Matthews correlation for any number of classes (R_K of Gorodkin, 2004; two classes: phi).
+double matthews(Classes predicted, Classes truth);
+double pearson(Scores predicted, Scores truth);
+// Pearson correlation of the ranks; equal values share their mean rank.
+double spearman(Scores predicted, Scores truth);
+
+// The metrics of a task under their usual names (accuracy, f1, matthews_correlation, pearson,
+// spearmanr). Predictions are classes, or scores of a regression.
+Values score_task(const data::Task& task, Scores predicted, Scores truth);
+
+}  // namespace brine::distill

@@ -1,0 +1,137 @@
+// The named protocols differ in a few facts, which stand in one table.
+#include "distill/evaluation/protocol.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/corpus/corpus.h"
+#include "data/corpus/token_shards.h"
+
+namespace brine::distill {
+namespace {
+
+constexpr const char* kJoining = "lines joined by two newlines, blank ones as empty texts";
+
+struct Facts {
+  const char *name, *split;
+  bool bos;        // the tokens that the tokenizer puts in front of a text, once
+  int64_t window;  // 0: the model's positions
+  bool strided;
+};
+constexpr Facts kFacts[] = {{"sea", "validation", false, 2048, false},
+                            {"gptq", "test", true, 2048, false},
+                            {"stride", "test", true, 0, true}};
+
+const Facts& facts_of(const std::string& name) {
+  for (const Facts& facts : kFacts) {
+    if (name == facts.name) return facts;
+  }
+  throw Error(join("eval: no protocol is named \"", name, "\""));
+}
+
+std::vector<int32_t> put_in_front(const data::Tokenizer& tokenizer) {
+  const data::Encoding some = tokenizer.encode_pair("a");
+  size_t count = 0;
+  while (count < some.ids.size() && some.special_mask[count]) ++count;
+  return {some.ids.begin(), some.ids.begin() + int64_t(count)};
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : " ") + name;
+  return out;
+}
+
+// Shards stand for text when they hold its lines joined: the same tokens, whatever was cut.
+std::vector<int32_t> tokens_of(const Protocol& p, const data::Tokenizer& tokenizer) {
+  for (const std::string& file : p.files) {
+    if (!std::filesystem::is_directory(file)) continue;
+    const data::TokenManifest manifest = data::read_token_manifest(file);
+    check(manifest.joined_lines, file, ": protocol ", p.name,
+          " joins the lines of text files, these shards hold whole documents; brine tokenize "
+          "--joining lines makes such that can be used");
+    check(p.files.size() == 1, file, ": protocol ", p.name,
+          " takes one directory of shards alone: what stands between two texts is tokenised with "
+          "them");
+    const data::TokenCorpus corpus = data::load_corpus({file}, tokenizer, 2);
+    return corpus.tokens->slice(0, corpus.tokens->size());
+  }
+  return tokenizer.encode(data::read_joined_lines(p.files));
+}
+
+}  // namespace
+
+const std::vector<std::string>& protocol_names() {
+  static const std::vector<std::string> names = {"windows", "sea", "gptq", "stride"};
+  return names;
+}
+
+int64_t Protocol::windows() const {
+  const auto size = int64_t(tokens.size());
+  return name == "stride" ? distill::StridedWindows{window, stride}.count(size) : size / window;
+}
+
+int64_t Protocol::dropped() const { return name == "stride" ? 0 : int64_t(tokens.size()) % window; }
+
+Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& tokenizer) {
+  const Facts& facts = facts_of(request.name);
+  Protocol p{.name = request.name, .split = facts.split, .files = request.files, .bos = "no BOS"};
+  p.window = request.window ? request.window : facts.window ? facts.window : request.positions;
+  check(p.window >= 2 && p.window <= request.positions, "eval: protocol ", p.name, ": a window of ",
+        p.window, " tokens does not go with the model's ", request.positions,
+        " positions (--window)");
+  check(facts.strided || request.stride == 0, "eval: --stride is for the protocol stride, not ",
+        p.name);
+  p.stride = !facts.strided ? p.window : request.stride ? request.stride : p.window / 2;
+  check(p.stride <= p.window, "eval: --stride ", p.stride, " skips tokens: windows have ",
+        p.window);
+  if (facts.bos) {
+    p.tokens = put_in_front(tokenizer);
+    p.bos = p.tokens.empty() ? "no BOS (the tokenizer has none in front of a text)" : "BOS";
+    for (int32_t id : p.tokens) p.bos += " " + tokenizer.token_of(id);
+    if (!p.tokens.empty()) p.bos += " once in front";
+  }
+  const std::vector<int32_t> text = tokens_of(p, tokenizer);
+  p.tokens.insert(p.tokens.end(), text.begin(), text.end());
+  const auto size = int64_t(p.tokens.size());
+  check(facts.strided ? size >= 2 : size >= p.window, joined(p.files), ": ", size,
+        " tokens do not fill one window of ", p.window);
+  return p;
+}
+
+std::string describe(const Protocol& p, int64_t scored, int64_t predicted) {
+  const std::string part =
+      scored < p.windows() ? join("the first ", scored, " of ") : std::string();
+  const std::string rest =
+      p.name == "stride"
+          ? "nothing dropped, each token predicted once and weighed alike, those before it context"
+          : join("the last ", p.dropped(), " tokens dropped, each window by itself");
+  return join("protocol ", p.name, ": split ", p.split, " from ", joined(p.files), ", ", kJoining,
+              ", ", p.bos, ", ", part, p.windows(), " windows of ", p.window, " tokens, stride ",
+              p.stride, ", ", rest, ", ", p.tokens.size(), " tokens, ", predicted,
+              " predicted tokens");
+}
+
+data::Json to_json(const Protocol& p, int64_t scored, int64_t predicted) {
+  return {{"name", p.name},
+          {"split", p.split},
+          {"files", p.files},
+          {"joining", kJoining},
+          {"bos", p.bos},
+          {"window", p.window},
+          {"stride", p.stride},
+          {"windows", p.windows()},
+          {"scored_windows", scored},
+          {"tokens", p.tokens.size()},
+          {"dropped_tokens", p.dropped()},
+          {"predicted_tokens", predicted}};
+}
+
+distill::Perplexity score(const Protocol& p, nn::Model& model, const distill::EvaluateCall& call) {
+  if (p.name == "stride") {
+    return distill::evaluate_strided(model, p.tokens, {p.window, p.stride}, call);
+  }
+  return distill::evaluate(model, distill::WindowSource(p.tokens, p.window, 0), call);
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,47 @@
+// How a perplexity is measured, by name: what is read, how it is joined and cut, what is predicted.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "data/tokenizer/tokenizer.h"
+#include "distill/evaluation/evaluate.h"
+
+namespace brine::distill {
+
+// "windows", the default, "sea", "gptq" and "stride"; docs/evaluation.md tells them apart.
+const std::vector<std::string>& protocol_names();
+
+// A named protocol's tokens and cut, ready to be scored. `windows` is not made here: it takes what
+// training takes.
+struct Protocol {
+  std::string name, split;
+  std::vector<std::string> files;
+  std::string bos;  // in words
+  std::vector<int32_t> tokens = {};
+  int64_t window = 0, stride = 0;
+
+  int64_t windows() const;
+  int64_t dropped() const;  // tokens at the end that are in no window
+};
+
+struct ProtocolRequest {
+  std::string name;
+  std::vector<std::string> files;
+  int64_t window = 0;     // 0: the protocol's own
+  int64_t stride = 0;     // 0: half of the window; only of "stride"
+  int64_t positions = 0;  // of the model; a longer window is an error
+};
+// Reads and tokenises the files, or maps one directory of token shards of joined lines. Throws when
+// the text fills no window.
+Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& tokenizer);
+
+// All of it in one sentence, and as an object; `scored` windows of them, `predicted` tokens.
+std::string describe(const Protocol& protocol, int64_t scored, int64_t predicted);
+data::Json to_json(const Protocol& protocol, int64_t scored, int64_t predicted);
+
+distill::Perplexity score(const Protocol& protocol, nn::Model& model,
+                          const distill::EvaluateCall& call);
+
+}  // namespace brine::distill

@@ -1,0 +1,63 @@
+// Mask recall: the checked front of the kernel, sums and means.
+#include "distill/evaluation/recall.h"
+
+#include "tensor/kernels/kernels_sparse.h"
+
+namespace brine::distill {
+namespace {
+
+void add(std::vector<double>& sum, const std::vector<double>& x) {
+  if (sum.empty()) sum.assign(x.size(), 0);
+  check(sum.size() == x.size(), "recall: ", x.size(), " heads cannot be added to ", sum.size());
+  for (size_t h = 0; h < x.size(); ++h) sum[h] += x[h];
+}
+
+double mean_of(const std::vector<double>& sums, int64_t rows) {
+  double sum = 0;
+  for (double x : sums) sum += x;
+  return rows > 0 && !sums.empty() ? sum / double(rows) / double(sums.size()) : 0;
+}
+
+}  // namespace
+
+Recall& Recall::operator+=(const Recall& other) {
+  add(mask, other.mask);
+  add(top_keys, other.top_keys);
+  add(best_columns, other.best_columns);
+  add(recent, other.recent);
+  add(random, other.random);
+  rows += other.rows;
+  return *this;
+}
+
+RecallMeans mean(const Recall& r) {
+  return {mean_of(r.mask, r.rows), mean_of(r.top_keys, r.rows), mean_of(r.best_columns, r.rows),
+          mean_of(r.recent, r.rows), mean_of(r.random, r.rows)};
+}
+
+Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64_t K,
+                        const Visibility& see, const SelectConfig& config) {
+  Tensor like = given.map.defined() ? given.map : given.q;
+  check(like.defined() && like.rank() == 4 && like.dim(0) == csr.batch &&
+            like.dim(1) == csr.heads && like.dim(2) == csr.length && csr.keys == csr.length,
+        "attention_recall: the teacher does not fit a mask of ", csr.batch, " sequences, ",
+        csr.heads, " heads, ", csr.length, " rows and ", csr.keys, " keys");
+  auto packed = [](const Tensor& t) {
+    return t.defined() ? t.detach().to(sum_type(t.dtype())).contiguous() : t;
+  };
+  TeacherAttention teacher{packed(given.map), packed(given.q), packed(given.k)};
+  TeacherSummary summary = summarize_teacher(teacher, K, see);
+  FlatCsr best = build_csr(select_columns(summary.tau, see, config).selected, see, config.k);
+  int64_t H = csr.heads;
+  Tensor sums = Tensor::empty({5, H}, Dtype::f64, like.device());
+  Tensor rows = Tensor::empty({1}, Dtype::i64, like.device());
+  BRINE_CALL(like, attention_recall, sums, rows, teacher, csr, best, see, config);
+  sums = sums.to(Device{});
+  auto way = [&](int64_t i) {
+    const double* from = sums.data<double>() + i * H;
+    return std::vector<double>(from, from + H);
+  };
+  return {way(0), way(1), way(2), way(3), way(4), rows.to(Device{}).data<int64_t>()[0]};
+}
+
+}  // namespace brine::distill

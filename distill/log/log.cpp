@@ -1,0 +1,145 @@
+// One line of JSON is one write, so that a killed run tears at most its last line.
+#include "distill/log/log.h"
+#include "data/io/json.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace brine::distill {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json head(const char* type, int64_t step) {
+  using namespace std::chrono;
+  double time = double(duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count());
+  return {{"type", type}, {"step", step}, {"time", time / 1000}};
+}
+
+void add_values(ordered_json& line, const Values& values) {
+  for (const auto& [name, value] : values) {
+    check(!line.contains(name), "log: the name '", name, "' is reserved or given twice");
+    if (std::isfinite(value)) {
+      line[name] = value;
+    } else {
+      line[name] = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+    }
+  }
+}
+
+Values with_prefix(const std::string& prefix, const Values& values) {
+  Values named;
+  for (const auto& [name, value] : values) named.emplace_back(prefix + name, value);
+  return named;
+}
+
+// Moves an earlier log to the first free LOG.1, LOG.2...
+void set_aside(const data::Path& log) {
+  if (!std::filesystem::exists(log)) return;
+  for (int i = 1;; ++i) {
+    data::Path aside = log.string() + "." + std::to_string(i);
+    if (std::filesystem::exists(aside)) continue;
+    if (std::rename(log.c_str(), aside.c_str()) != 0) data::throw_io(log, "move", errno);
+    return;
+  }
+}
+
+void create_run_dir(const data::Path& run_dir) {
+  std::error_code error;
+  std::filesystem::create_directories(run_dir, error);
+  if (error) data::throw_io(run_dir, "create", error.value());
+}
+
+void write_line(std::FILE* file, const data::Path& path, const ordered_json& line) {
+  std::string text = printable_json(line) + "\n";
+  bool ok = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (!ok || std::fflush(file) != 0) data::throw_io(path, "write", errno);
+}
+
+}  // namespace
+
+RunLog::RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig config)
+    : path_((create_run_dir(run_dir), run_dir / "log.jsonl")),
+      file_(nullptr, std::fclose),
+      step_(config.resume_step.value_or(0)),
+      progress_(terminal, config.progress),
+      events_(run_dir, config.resume_step ? step_ + 1 : 0) {
+  int unreadable = 0;
+  if (config.resume_step) {
+    unreadable = trim_log(path_, step_);
+  } else {
+    set_aside(path_);
+  }
+  file_.reset(std::fopen(path_.c_str(), "ae"));
+  if (!file_) data::throw_io(path_, "open", errno);
+  if (unreadable > 0) event(join("log.jsonl: dropped ", unreadable, " unreadable lines"));
+}
+
+void RunLog::step(const StepReport& report) {
+  double seconds = progress_.step(report);
+  step_ = report.step;
+  double rate = seconds > 0 ? double(report.tokens) / seconds : 0;
+  ordered_json line = head("step", report.step);
+  line["total"] = report.total;
+  line["seconds"] = seconds;
+  line["tokens"] = report.tokens;
+  line["tokens_per_second"] = rate;
+  add_values(line, report.values);
+  write_line(file_.get(), path_, line);
+  Values scalars = with_prefix("train/", report.values);
+  scalars.emplace_back("train/tokens_per_second", rate);
+  events_.scalars(report.step, scalars);
+}
+
+void RunLog::evaluation(int64_t step, const Values& values) {
+  ordered_json line = head("evaluation", step);
+  add_values(line, values);
+  write_line(file_.get(), path_, line);
+  events_.scalars(step, with_prefix("eval/", values));
+  progress_.line(join("step ", step, "  evaluation: ", describe_values(values)));
+}
+
+void RunLog::event(std::string_view text) {
+  ordered_json line = head("event", step_);
+  line["text"] = text;
+  write_line(file_.get(), path_, line);
+  progress_.line(text);
+}
+
+int trim_log(const data::Path& log, int64_t last_step) {
+  if (!std::filesystem::is_regular_file(log)) return 0;  // none yet, or a pipe
+  const std::string text = data::read_file(log);
+  std::string kept;
+  int unreadable = 0;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = text.find('\n', at);
+    bool torn = end == text.npos;
+    std::string_view line = std::string_view(text).substr(at, torn ? text.npos : end - at);
+    at = torn ? text.size() : end + 1;
+    ordered_json json = parse_json_or_discard(line);
+    bool readable =
+        !torn && json.is_object() && json.contains("step") && json["step"].is_number_integer();
+    unreadable += !readable && !torn;
+    if (readable && json["step"].get<int64_t>() <= last_step) kept.append(line).append("\n");
+  }
+  if (kept != text) data::write_file_atomic(log, kept);
+  return unreadable;
+}
+
+bool has_evaluation(const data::Path& run_dir, int64_t step) {
+  const data::Path log = run_dir / "log.jsonl";
+  if (!std::filesystem::is_regular_file(log)) return false;
+  std::istringstream lines(data::read_file(log));
+  for (std::string line; std::getline(lines, line);) {
+    ordered_json json = parse_json_or_discard(line);
+    if (json.is_object() && json.value("type", "") == "evaluation" &&
+        json.value("step", int64_t(-1)) == step)
+      return true;
+  }
+  return false;
+}
+
+}  // namespace brine::distill

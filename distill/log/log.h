@@ -1,0 +1,49 @@
+// The log of a run: JSON lines, TensorBoard events and the terminal, fed by the same three calls.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "data/io/file_io.h"
+#include "distill/log/event_file.h"
+#include "distill/log/progress.h"
+
+namespace brine::distill {
+
+struct LogConfig {
+  // Unset: a new run; an earlier log.jsonl in its directory is kept as log.jsonl.1, .2 and so on.
+  // Set: what earlier processes logged after this step is dropped, here and in TensorBoard.
+  std::optional<int64_t> resume_step = {};
+  ProgressConfig progress = {};
+};
+
+// RUN_DIR/log.jsonl holds one object per line, complete as soon as the call returns:
+//   {"type": "step", "step", "total", "time", "seconds", "tokens", "tokens_per_second", VALUES...}
+//   {"type": "evaluation", "step", "time", VALUES...}
+//   {"type": "event", "step", "time", "text"}
+// `time` is in seconds since 1970; values that are not finite are the strings "nan", "inf", "-inf".
+// The TensorBoard tags are train/NAME and eval/NAME. A log that cannot be written is an Error.
+class RunLog {
+ public:
+  RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig config = {});
+  void step(const StepReport& report);
+  void evaluation(int64_t step, const Values& values);
+  void event(std::string_view text);  // at the last step reported
+
+ private:
+  data::Path path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  int64_t step_ = 0;
+  Progress progress_;
+  EventFile events_;
+};
+
+// Drops the lines of a log after `last_step`, and those that are torn or unreadable, by replacing
+// the file. Returns the number of unreadable lines. What is no regular file is left alone.
+int trim_log(const data::Path& log, int64_t last_step);
+
+// Whether the log of a run holds an evaluation at this step.
+bool has_evaluation(const data::Path& run_dir, int64_t step);
+
+}  // namespace brine::distill

@@ -1,0 +1,158 @@
+// Rates are measured between calls; a run tells nothing else about its time.
+#include "distill/log/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "tensor/error.h"
+
+namespace brine::distill {
+namespace {
+
+constexpr double kBarSeconds = 0.1;  // between redraws
+constexpr int kBarCells = 20;
+
+std::string short_count(double x) {
+  char text[32];
+  if (x >= 1e6) {
+    std::snprintf(text, sizeof text, "%.2fM", x / 1e6);
+  } else if (x >= 1e3) {
+    std::snprintf(text, sizeof text, "%.1fk", x / 1e3);
+  } else {
+    std::snprintf(text, sizeof text, "%.0f", x);
+  }
+  return text;
+}
+
+// "4:05", "1:02:03" or "2d 03:04".
+std::string short_time(double seconds) {
+  int64_t s = std::llround(std::min(seconds, 1e9));
+  char text[48];
+  if (s >= 86'400) {
+    std::snprintf(text, sizeof text, "%dd %02d:%02d", int(s / 86'400), int(s / 3600 % 24),
+                  int(s / 60 % 60));
+  } else if (s >= 3600) {
+    std::snprintf(text, sizeof text, "%d:%02d:%02d", int(s / 3600), int(s / 60 % 60), int(s % 60));
+  } else {
+    std::snprintf(text, sizeof text, "%d:%02d", int(s / 60), int(s % 60));
+  }
+  return text;
+}
+
+double system_clock_seconds() {
+  using namespace std::chrono;
+  return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+int terminal_columns(int descriptor) {
+  if (!::isatty(descriptor)) return 0;
+  struct winsize size = {};
+  bool known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+std::string describe_values(const Values& values) {
+  std::string text;
+  for (const auto& [name, value] : values) {
+    char number[40];
+    std::snprintf(number, sizeof number, "%.4g", value);
+    text += (text.empty() ? "" : ", ") + name + " " + number;
+  }
+  return text;
+}
+
+Progress::Progress(std::ostream& out, ProgressConfig config)
+    : out_(out), config_(std::move(config)) {
+  if (!config_.clock) config_.clock = system_clock_seconds;
+  check(config_.every_seconds >= 0 && config_.every_steps >= 0 && config_.columns >= 0,
+        "progress: intervals and columns must not be negative");
+  mark_ = config_.clock();
+}
+
+Progress::~Progress() {
+  if (bar_shown_) out_ << std::endl;
+}
+
+double Progress::step(const StepReport& report) {
+  double time = config_.clock(), seconds = time - mark_;
+  busy_ += seconds;
+  mark_ = time;
+  tokens_ += report.tokens;
+  ++steps_seen_;
+  if (report.done > 0 && first_done_ < 0) {
+    first_done_ = report.done;
+    busy_since_done_ = busy_;
+  }
+  bool last = report.step == report.total;
+  bool due = shown_ < 0 || last ||
+             time - shown_ >= (config_.columns > 0 ? kBarSeconds : config_.every_seconds);
+  if (config_.columns == 0 && config_.every_steps > 0)
+    due |= report.step % config_.every_steps == 0;
+  if (!due) return seconds;
+  std::string text = describe(report);
+  if (config_.columns > 0) {
+    draw_bar(report, text);
+  } else {
+    out_ << "step " << text << std::endl;
+  }
+  shown_ = time;
+  // A bar redraws too often for a steady rate: it goes on counting for a second.
+  if (config_.columns == 0 || busy_ - busy_before_ >= 1) {
+    busy_before_ = busy_;
+    tokens_ = 0;
+  }
+  return seconds;
+}
+
+void Progress::line(std::string_view text) {
+  clear_bar();
+  out_ << text << std::endl;
+  mark_ = config_.clock();
+}
+
+std::string Progress::describe(const StepReport& report) const {
+  std::string text = std::to_string(report.step);
+  if (report.total > 0) text += "/" + std::to_string(report.total);
+  double seconds = busy_ - busy_before_;
+  if (report.tokens > 0 && seconds > 0)
+    text += "  " + short_count(double(tokens_) / seconds) + " tokens/s";
+  text += "  " + describe_values(report.values);
+  if (double left = seconds_left(report); left > 0) text += "  ETA " + short_time(left);
+  return text;
+}
+
+double Progress::seconds_left(const StepReport& report) const {
+  if (report.done > first_done_ && first_done_ >= 0) {
+    return std::max(0.0, 1 - report.done) * (busy_ - busy_since_done_) /
+           (report.done - first_done_);
+  }
+  if (report.total <= report.step || steps_seen_ == 0) return -1;
+  return double(report.total - report.step) * busy_ / double(steps_seen_);
+}
+
+void Progress::draw_bar(const StepReport& report, const std::string& text) {
+  std::string bar;
+  if (report.total > 0 || report.done > 0) {
+    double share = report.done > 0 ? report.done : double(report.step) / double(report.total);
+    int full = int(double(kBarCells) * std::min(1.0, share));
+    bar = "[" + std::string(full, '=') + std::string(kBarCells - full, ' ') + "] ";
+  }
+  bar += text;
+  if (int(bar.size()) >= config_.columns) bar.resize(std::max(config_.columns - 1, 0));
+  out_ << "\r\x1b[K" << bar << std::flush;
+  bar_shown_ = true;
+}
+
+void Progress::clear_bar() {
+  if (bar_shown_) out_ << "\r\x1b[K";
+  bar_shown_ = false;
+}
+
+}  // namespace brine::distill

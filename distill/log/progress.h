@@ -1,0 +1,64 @@
+// What a person sees of a run: one moving line on a terminal, now and then a plain line elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "distill/log/values.h"
+
+namespace brine::distill {
+
+// One step of training: loss terms and learning rates by name, in the order to show them.
+struct StepReport {
+  int64_t step = 0;    // from 1; steps finished
+  int64_t total = 0;   // steps of the whole run; 0: unknown
+  int64_t tokens = 0;  // of this step
+  double done = 0;     // share of a run that ends by the clock; 0: step / total
+  Values values = {};
+};
+
+struct ProgressConfig {
+  double every_seconds = 10;           // between plain lines
+  int64_t every_steps = 0;             // a plain line at its multiples too; 0: by time only
+  int columns = 0;                     // of the terminal, for a progress bar; 0: plain lines
+  std::function<double()> clock = {};  // seconds, never going back; empty: the system's
+};
+
+// Columns of the terminal behind a descriptor, 0 when it is none: the value for `columns`.
+int terminal_columns(int descriptor);
+
+class Progress {
+ public:
+  Progress(std::ostream& out, ProgressConfig config);
+  ~Progress();  // leaves the cursor on a line of its own
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Returns the seconds since the step or line before.
+  double step(const StepReport& report);
+  // A line that stays: evaluations and events. What it took is no time of the steps.
+  void line(std::string_view text);
+
+ private:
+  std::string describe(const StepReport& report) const;
+  double seconds_left(const StepReport& report) const;  // negative: unknown
+  void draw_bar(const StepReport& report, const std::string& text);
+  void clear_bar();
+
+  std::ostream& out_;
+  ProgressConfig config_;
+  bool bar_shown_ = false;
+  int64_t steps_seen_ = 0, tokens_ = 0;           // tokens since the line before
+  double first_done_ = -1, busy_since_done_ = 0;  // at the first report that had a share
+  double mark_ = 0;                               // end of the step or line before
+  double busy_ = 0, busy_before_ = 0;  // seconds inside steps: in all, up to the line before
+  double shown_ = -1;                  // time of the line before
+};
+
+// "approx 0.25, prob 1.5", also for values that are not finite.
+std::string describe_values(const Values& values);
+
+}  // namespace brine::distill

@@ -1,0 +1,45 @@
+// Dynamic loss scaling: f16 loses what is below 2^-24, and gradients are often that small.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "data/config/schema.h"
+
+namespace brine::distill {
+
+struct LossScaleConfig {
+  std::string enabled = "auto";
+  int64_t initial = 65536, growth_interval = 2000;
+
+  void describe(data::Schema& schema);
+  // Whether runs of this thread scale; auto: under ComputeType(f16).
+  bool active() const;
+};
+
+// The factor of every gradient of a step, taken out again before norm, clipping and optimizer. As
+// in PyTorch's GradScaler it is halved by a step with a gradient that is not finite, which is
+// skipped, and doubled by growth_interval finite steps in a row. A power of two: gradients that
+// stay in range have the bits that they have without it.
+class LossScale {
+ public:
+  explicit LossScale(const LossScaleConfig& config);  // throws unless initial is 1, 2, 4 .. 2^32
+
+  bool active() const { return active_; }
+  int64_t value() const { return value_; }          // 1 when not active
+  int64_t overflows() const { return overflows_; }  // steps skipped
+
+  void count_finite();  // a step with finite gradients
+  // A step with others. False, with nothing done, when the factor is 1 already.
+  bool back_off();
+
+  // For the checkpoint, all of it.
+  data::Json state() const;
+  void restore(const data::Json& state);
+
+ private:
+  bool active_;
+  int64_t value_, growth_interval_, finite_in_a_row_ = 0, overflows_ = 0;
+};
+
+}  // namespace brine::distill

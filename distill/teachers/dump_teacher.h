@@ -1,0 +1,61 @@
+// A teacher that was dumped to HDF5 before. Batches are read ahead in a thread of their own; on a
+// device the next one is uploaded, beside the kernels, while the student learns from this one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/dump/dump_reader.h"
+#include "distill/teachers/teacher.h"
+#include "tensor/device/transfer.h"
+
+namespace brine::distill {
+
+class DumpTeacher : public Teacher {
+ public:
+  // Throws when the dump was made with another teacher, tokenizer or corpus, or with windows of
+  // another length; the line names both.
+  struct Expected {
+    data::DumpSource source;
+    int64_t window = 0;   // tokens of each; 0: texts of a task, of any length
+    bool causal = true;   // of the student
+    int64_t columns = 0;  // of the student's estimate; 0: not known
+  };
+  DumpTeacher(const std::string& dir, const Expected& expected);
+
+  // The corpus windows that the dump holds.
+  const std::vector<int64_t>& windows() const { return reader_.spec().windows; }
+  // Holds too little of the attention for the loss prob.
+  bool is_pooled() const { return reader_.has(data::DumpPart::pooled); }
+
+  void require(const TeacherNeeds& needs) override;
+  void plan(BatchOrder order, int64_t first) override;
+  void begin(const Batch& batch) override;
+  TeacherLayer layer(int64_t i) override;
+  TopLogits logits() override;
+  Tensor class_logits() override;
+
+ private:
+  // A batch where the student computes. The copies keep what they need alive: the memory is that of
+  // two batches on the device, of these two, one that waits and one that is read on the CPU.
+  struct Arrived {
+    data::DumpBatch batch;
+    Uploads uploads;
+  };
+  static Arrived send(data::DumpBatch read);
+  void look_ahead();
+  std::vector<int64_t> samples_of(const std::vector<int64_t>& windows) const;
+
+  data::DumpReader reader_;
+  data::DumpWants wants_;
+  int64_t columns_;
+  std::unordered_map<int64_t, int64_t> sample_of_;  // by window
+  Arrived now_;
+  std::optional<Arrived> coming_;
+  std::unique_ptr<data::DumpPrefetch> prefetch_;  // its thread uses what stands above
+};
+
+}  // namespace brine::distill

@@ -1,0 +1,23 @@
+// A student that is its own teacher, where no other fits into memory (method 5).
+#pragma once
+
+#include "distill/teachers/teacher.h"
+
+namespace brine::distill {
+
+// Its attention is the student's own dense attention, by rows from q and k without their gradients.
+// It has no context, layer outputs or logits: losses that want them are refused.
+class SelfTeacher : public Teacher {
+ public:
+  void require(const TeacherNeeds& needs) override;
+  void begin(const Batch&) override { student_ = {}; }
+  void look_at(int64_t layer, const nn::Tap& student) override;
+  TeacherLayer layer(int64_t i) override;
+  TopLogits logits() override;
+
+ private:
+  int64_t layer_ = -1;
+  TeacherAttention student_;
+};
+
+}  // namespace brine::distill

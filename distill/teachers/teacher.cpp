@@ -1,0 +1,75 @@
+// The online teacher.
+#include "distill/teachers/teacher.h"
+
+#include "tensor/kernels/kernels_logits.h"
+
+namespace brine::distill {
+
+TopLogits top_logits(const Tensor& logits, int64_t n) {
+  int64_t R = logits.rows(), V = logits.dim(-1);
+  if (n > 0 && n < V) {  // as a dump keeps them
+    check(logits.dtype() == Dtype::f32, "top_logits: wants f32 logits, got ", logits.dtype());
+    const Device device = logits.device();
+    TopLogits kept{.values = Tensor::empty({R, n}, Dtype::f32, device),
+                   .ids = Tensor::empty({R, n}, Dtype::i32, device),
+                   .lse = Tensor::empty({R}, Dtype::f32, device)};
+    BRINE_CALL(logits, top_logits, kept.values, kept.ids, kept.lse, logits);
+    return kept;
+  }
+  TopLogits top{.values = logits.view({R, V}),
+                .ids = {},
+                .lse = Tensor::empty({R}, logits.dtype(), logits.device())};
+  Tensor unused = Tensor::like(top.lse);
+  Tensor any = Tensor::zeros({R}, Dtype::i32);  // the target does not matter for the lse
+  BRINE_CALL(logits, cross_entropy, unused, top.lse, logits, any);
+  return top;
+}
+
+OnlineTeacher::OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n)
+    : model_(std::move(model)), top_n_(top_n) {}
+
+void OnlineTeacher::begin(const Batch& batch) {
+  NoGrad off;
+  call_ = nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths, .type_ids = batch.type_ids});
+  inputs_.assign(1, model_->embed(call_).detach());
+}
+
+TeacherLayer OnlineTeacher::layer(int64_t i) {
+  NoGrad off;
+  run_to(i);
+  nn::Tap tap(model_->attention_name());
+  Tensor y = model_->layer(i, inputs_[size_t(i)], call_, &tap).detach();
+  if (i + 1 == int64_t(inputs_.size())) inputs_.push_back(y);
+  TeacherLayer out;
+  out.attention.q = tap.get("q").detach();
+  out.attention.k = tap.get("k").detach();
+  out.context = tap.get("context").detach();
+  out.output = y;
+  return out;
+}
+
+void OnlineTeacher::run_to(int64_t layer) {
+  check(!inputs_.empty(), "teacher: layer ", layer, " was asked for before any batch");
+  for (int64_t i = int64_t(inputs_.size()) - 1; i < layer; ++i)
+    inputs_.push_back(model_->layer(i, inputs_[size_t(i)], call_, nullptr).detach());
+}
+
+Tensor OnlineTeacher::last_hidden() {
+  run_to(model_->shape().layers);
+  return model_->finish(inputs_.back());
+}
+
+TopLogits OnlineTeacher::logits() {
+  NoGrad off;
+  Tensor logits = model_->logits(last_hidden()).detach();
+  return top_logits(logits.view({-1, logits.dim(-1)}), top_n_);
+}
+
+Tensor OnlineTeacher::class_logits() {
+  NoGrad off;
+  return model_->class_logits(last_hidden()).detach();
+}
+
+Tensor Teacher::class_logits() { throw Error("teacher: gives no logits of classes"); }
+
+}  // namespace brine::distill

@@ -1,0 +1,73 @@
+// Where the teacher's tensors come from: a teacher that runs beside the student, or a dump.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autograd/ops.h"
+#include "distill/batches/batch.h"
+#include "nn/models/model.h"
+#include "tensor/teacher.h"
+
+namespace brine::distill {
+
+// What a loss may ask of one layer, all detached. Undefined tensors are absent.
+struct TeacherLayer {
+  TeacherAttention attention;  // [B, H, T, T], or the teacher's q and k [B, H, T, d]
+  TeacherSummary pooled = {};  // or no more than its mass in K columns, of a pooled dump
+  Tensor context;              // [B, T, C] attention output before the output projection
+  Tensor output;               // [B, T, C] the layer's output
+};
+
+// What the losses with a weight need: attention by columns or in whole rows, and so on.
+struct TeacherNeeds {
+  bool columns = false, attention = false, context = false, output = false, logits = false;
+};
+
+// The windows of batch n; called from another thread.
+using BatchOrder = std::function<std::vector<int64_t>(int64_t n)>;
+
+class Teacher {
+ public:
+  virtual ~Teacher() = default;
+  // Throws, naming what is absent and the loss that wants it.
+  virtual void require(const TeacherNeeds& needs) = 0;
+  // Announces the batches to come, first, first + 1, ...: a dump reads ahead.
+  virtual void plan(BatchOrder /*order*/, int64_t /*first*/) {}
+  virtual void begin(const Batch& batch) = 0;
+  // Shows what the student's layer holds, before that layer is asked for.
+  virtual void look_at(int64_t /*layer*/, const nn::Tap& /*student*/) {}
+  // Layers are asked for in order, 0 first; with recomputation from the last to the first.
+  virtual TeacherLayer layer(int64_t i) = 0;
+  virtual TopLogits logits() = 0;  // rows [B T]
+  virtual Tensor class_logits();   // [B, labels]; throws where there are none
+};
+
+// Runs beside the student, one layer at a time where they are asked for in order, in evaluation
+// mode without a tape.
+class OnlineTeacher : public Teacher {
+ public:
+  // top_n: how many logits of a row count (0 = all), as in a dump.
+  explicit OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n = 0);
+  void require(const TeacherNeeds&) override {}
+  void begin(const Batch& batch) override;
+  TeacherLayer layer(int64_t i) override;
+  TopLogits logits() override;
+  Tensor class_logits() override;
+
+ private:
+  void run_to(int64_t layer);  // makes inputs_[layer], through layers that nobody asked for
+  Tensor last_hidden();
+
+  std::shared_ptr<nn::Model> model_;
+  int64_t top_n_;
+  nn::ModelCall call_;
+  std::vector<Tensor> inputs_;  // inputs_[i] enters layer i
+};
+
+// The n largest logits of each row with their ids, and the row's log-sum-exp. n = 0: all.
+TopLogits top_logits(const Tensor& logits, int64_t n);
+
+}  // namespace brine::distill

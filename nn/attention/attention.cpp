@@ -1,0 +1,31 @@
+// The registry of attention methods.
+#include "nn/attention/attention.h"
+
+namespace brine::nn {
+
+std::map<std::string, AttentionMethodFactory>& attention_methods() {
+  static std::map<std::string, AttentionMethodFactory> methods;
+  return methods;
+}
+
+std::unique_ptr<AttentionState> Attention::make_state(const StateRequest&) const {
+  throw Error("attention: this method cannot be decoded token by token");
+}
+
+Tensor Attention::step(const AttentionInput&, AttentionState&) const {
+  throw Error("attention: this method cannot be decoded token by token");
+}
+
+std::unique_ptr<AttentionMethod> attention_method(const std::string& name) {
+  auto it = attention_methods().find(name);
+  if (it == attention_methods().end()) {
+    std::string known;
+    for (auto& [known_name, factory] : attention_methods()) known += " " + known_name;
+    check(false, "attention: no method named '", name, "'; known:", known);
+  }
+  return it->second();
+}
+
+bool is_full_attention(const std::string& method) { return method == "flash" || method == "dense"; }
+
+}  // namespace brine::nn

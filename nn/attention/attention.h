@@ -1,0 +1,128 @@
+// The plug point for attention methods. One method = one file nn/attention/<name>.cpp (SEA: sea/)
+// that ends in a registration; its name is then valid in configs, in the bench and in the tests.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "nn/attention/attention_state.h"
+#include "nn/attention/cost.h"
+#include "nn/attention/observer.h"
+#include "nn/layers/module.h"
+#include "tensor/kernels/kernels.h"
+
+namespace brine::nn {
+
+// What the model around the method fixes.
+struct AttentionShape {
+  int64_t heads = 1, head_size = 64;
+  int64_t max_positions = 2048;
+  bool causal = true;
+};
+
+// What may change from call to call without retraining.
+struct AttentionDials {
+  int64_t k = 0;            // kept keys per query and head; 0 = as configured
+  int64_t query_skip = 1;   // the estimator runs on every f-th query (method 5)
+  bool dense_path = false;  // the T x T reference of a sparse method
+};
+
+struct AttentionInput {
+  Tensor q, k, v;  // [B, H, T, d]
+  Tensor hidden;   // [B, T, C] the layer's normed input
+  Visibility see = {};
+  AttentionDials dials = {};
+  Tap* tap = nullptr;              // null: nobody looks inside
+  RandomStream* random = nullptr;  // null: evaluation
+  // Of forward(): takes in these tokens, the prompts of sequences slot, slot + 1... which must be
+  // empty; no tape then.
+  AttentionState* state = nullptr;
+  int64_t slot = 0;
+};
+
+// What is asked for a state of decoding.
+struct StateRequest {
+  int64_t batch = 1;
+  int64_t capacity = 0;  // tokens of a sequence
+  Dtype dtype = Dtype::f32;
+  Device device = default_device();
+  AttentionDials dials = {};  // query_skip is fixed; k may shrink from step to step, not grow
+};
+
+// What a method claims; the contract test holds it to that.
+struct AttentionTraits {
+  bool causal = true, bidirectional = true;
+  bool linear = false;       // cost linear in T
+  bool maps = false;         // makes T x T maps: memory quadratic in T
+  bool sparse = false;       // obeys the dials k and dense_path; others have no use for them
+  bool query_skip = false;   // obeys the dial query_skip
+  bool incremental = false;  // make_state() and step() work
+};
+
+class Attention : public Module {
+ public:
+  std::string group() const override { return "attention"; }
+  // -> [B, T, H d], heads concatenated; 0 at padded queries.
+  virtual Tensor forward(const AttentionInput& input) = 0;
+  virtual AttentionTraits traits() const = 0;
+  // Adds what forward() costs on one sequence of `tokens` without padding
+  // (tensor/meter/cost_meter.h counts the same); false when the method does not foretell it.
+  virtual bool add_cost(CostTable& /*costs*/, int64_t /*tokens*/, const AttentionDials&) const {
+    return false;
+  }
+  // Decoding. A state belongs to the parameters as they are when it is made.
+  virtual std::unique_ptr<AttentionState> make_state(const StateRequest& request) const;
+  // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], what
+  // forward() gives for it behind the tokens in the state. lengths and dense_path have no meaning
+  // here.
+  virtual Tensor step(const AttentionInput& input, AttentionState& state) const;
+  // Called before every optimizer step with the number of steps done so far (redrawn features).
+  virtual void on_step(int64_t /*steps_done*/) {}
+};
+
+// A method's own configuration, checkable and printable without making the method.
+class AttentionMethod {
+ public:
+  virtual ~AttentionMethod() = default;
+  virtual std::string name() const = 0;
+  virtual void describe(data::Schema& schema) = 0;
+  // Throws Error when the method refuses the shape or its configuration.
+  virtual std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const = 0;
+};
+
+using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
+std::map<std::string, AttentionMethodFactory>& attention_methods();
+// Throws with the known names.
+std::unique_ptr<AttentionMethod> attention_method(const std::string& name);
+// Softmax over all visible keys, in either of its forms ("flash", "dense"): what teachers and the
+// bases of adapters have.
+bool is_full_attention(const std::string& method);
+
+// Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
+template <class Method, class Config>
+struct RegisterAttention {
+  explicit RegisterAttention(const char* name) {
+    static const char* registered = name;
+    struct Entry : AttentionMethod {
+      Config config;
+      std::string name() const override { return registered; }
+      void describe(data::Schema& schema) override { config.describe(schema); }
+      std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const override {
+        return std::make_unique<Method>(init, shape, config);
+      }
+    };
+    attention_methods()[name] = []() -> std::unique_ptr<AttentionMethod> {
+      return std::make_unique<Entry>();
+    };
+  }
+};
+
+// For methods without settings.
+struct NoSettings {
+  void describe(data::Schema&) {}
+};
+
+}  // namespace brine::nn

@@ -1,0 +1,164 @@
+// Slots, lengths, saving and restoring; the cache of keys and values.
+#include "nn/attention/attention_state.h"
+
+#include <algorithm>
+
+#include "autograd/ops_decoding.h"
+#include "tensor/kernels/kernels.h"
+
+namespace brine::nn {
+
+AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
+    : capacity_(capacity),
+      device_(device),
+      lengths_(Tensor::zeros({std::max<int64_t>(batch, 1)}, Dtype::i64)) {
+  check(batch >= 1 && capacity >= 1, "attention state: ", batch, " sequences of ", capacity,
+        " tokens, at least 1 of each wanted");
+}
+
+Tensor& AttentionState::part(const std::string& name, const Shape& shape, Dtype dtype,
+                             int token_axis, int64_t spare) {
+  // What grows is written before it is read; the rest starts at 0. Counts stay with the CPU.
+  const Device device = is_float(dtype) ? device_ : Device{};
+  Tensor tensor =
+      token_axis ? Tensor::empty(shape, dtype, device) : Tensor::zeros(shape, dtype, device);
+  parts_.push_back({name, tensor, token_axis, spare});
+  return parts_.back().tensor;
+}
+
+int64_t AttentionState::bytes() const {
+  int64_t sum = 0;
+  for (const Part& p : parts_) sum += p.tensor.numel() * int64_t(item_size(p.tensor.dtype()));
+  return sum;
+}
+
+void AttentionState::keep(const std::vector<int64_t>& slots) {
+  const int64_t left = int64_t(slots.size());
+  check(left >= 1 && left <= batch(), "attention state: ", left, " of ", batch(),
+        " sequences cannot be kept");
+  std::vector<bool> named(size_t(batch()), false);
+  for (int64_t i = 0; i < left; ++i) {
+    const int64_t from = slots[size_t(i)];
+    check(from >= i && from < batch() && !named[size_t(from)], "attention state: slot ", i,
+          " cannot take the sequence of slot ", from);
+    named[size_t(from)] = true;
+  }
+  auto move = [&](Tensor& t) {
+    for (int64_t i = 0; i < left; ++i) {
+      if (slots[size_t(i)] == i) continue;
+      copy_into(t.slice(0, i, 1), t.slice(0, slots[size_t(i)], 1));
+    }
+    t = t.slice(0, 0, left);
+  };
+  for (Part& p : parts_) move(p.tensor);
+  move(lengths_);
+}
+
+std::vector<NamedTensor> AttentionState::saved(int64_t slot) const {
+  std::vector<NamedTensor> out = {{"length", lengths_.slice(0, slot, 1)}};
+  for (const Part& p : parts_) {
+    const Tensor own = p.tensor.slice(0, slot, 1);
+    const int64_t used = length(slot) + p.spare;
+    const Tensor held = p.token_axis ? own.slice(p.token_axis, 0, used) : own;
+    out.push_back({p.name, held.to(Device{})});
+  }
+  return out;
+}
+
+const Tensor& AttentionState::named(const std::vector<NamedTensor>& tensors,
+                                    const std::string& name, const std::string& source) {
+  for (const NamedTensor& t : tensors) {
+    if (t.name == name) return t.tensor;
+  }
+  throw Error(join(source, ": no tensor ", name));
+}
+
+// Where a part of a sequence of that many tokens lies.
+Tensor AttentionState::place(const Part& p, int64_t slot, int64_t tokens) const {
+  const Tensor own = p.tensor.slice(0, slot, 1);
+  return p.token_axis ? own.slice(p.token_axis, 0, tokens + p.spare) : own;
+}
+
+int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
+                                    const std::string& source) const {
+  const Tensor& saved_length = named(tensors, "length", source);
+  check(saved_length.dtype() == Dtype::i64 && saved_length.shape() == Shape{1}, source,
+        ": length is ", saved_length.dtype(), " ", saved_length.shape(), ", wanted i64 [1]");
+  const int64_t tokens = saved_length.data<int64_t>()[0];
+  check(tokens >= 0 && tokens <= capacity_, source, ": a sequence of ", tokens,
+        " tokens, there is room for ", capacity_);
+  for (const NamedTensor& t : tensors) {
+    const bool known =
+        std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == t.name; });
+    check(known || t.name == "length", source, ": a tensor ", t.name,
+          " that this attention has not");
+  }
+  for (const Part& p : parts_) {
+    const Tensor& from = named(tensors, p.name, source);
+    const Tensor to = place(p, 0, tokens);
+    check(from.dtype() == to.dtype() && from.shape() == to.shape(), source, ": ", p.name, " is ",
+          from.dtype(), " ", from.shape(), ", wanted ", to.dtype(), " ", to.shape());
+  }
+  check_values(tensors, tokens, source);
+  return tokens;
+}
+
+void AttentionState::restore(int64_t slot, const std::vector<NamedTensor>& tensors,
+                             const std::string& source) {
+  const int64_t tokens = check_saved(tensors, source);
+  for (const Part& p : parts_) {
+    copy_into(place(p, slot, tokens), named(tensors, p.name, source));
+  }
+  lengths_.data<int64_t>()[slot] = tokens;
+}
+
+void AttentionState::begin(int64_t first, int64_t batch, int64_t tokens,
+                           const Tensor& prompt_lengths) {
+  check(first >= 0 && first + batch <= this->batch(), "attention state: slots ", first, " to ",
+        first + batch - 1, " of ", this->batch());
+  for (bool dry : {true, false}) {
+    for (int64_t b = 0; b < batch; ++b) {
+      const int64_t own = prompt_lengths.defined() ? prompt_lengths.data<int64_t>()[b] : tokens;
+      int64_t& length = lengths_.data<int64_t>()[first + b];
+      check(!dry || length == 0, "attention state: slot ", first + b, " has ", length,
+            " tokens already");
+      check(own >= 1 && own <= capacity_, "attention state: a prompt of ", own,
+            " tokens, there is room for 1 to ", capacity_);
+      if (!dry) length = own;
+    }
+  }
+}
+
+void AttentionState::advance() {
+  int64_t* length = lengths_.data<int64_t>();
+  for (int64_t b = 0; b < batch(); ++b) {
+    check(length[b] < capacity_, "attention state: sequence ", b, " has ", length[b],
+          " tokens, there is no room for more");
+  }
+  for (int64_t b = 0; b < batch(); ++b) ++length[b];
+}
+
+KeyValueState::KeyValueState(int64_t batch, int64_t capacity, int64_t heads, int64_t head_size,
+                             Dtype dtype, Device device)
+    : AttentionState(batch, capacity, device),
+      keys(part("keys", {batch, heads, capacity, head_size}, dtype, 2)),
+      values(part("values", {batch, heads, capacity, head_size}, dtype, 2)) {}
+
+void KeyValueState::fill(int64_t first, const Tensor& k, const Tensor& v,
+                         const Tensor& prompt_lengths) {
+  const int64_t B = k.dim(0), tokens = k.dim(2);
+  check(tokens <= capacity(), "attention state: a prompt of ", tokens,
+        " tokens, there is room for ", capacity());
+  begin(first, B, tokens, prompt_lengths);
+  copy_into(keys.slice(0, first, B).slice(2, 0, tokens), k.detach());
+  copy_into(values.slice(0, first, B).slice(2, 0, tokens), v.detach());
+}
+
+void KeyValueState::append(const Tensor& k, const Tensor& v) {
+  const Tensor at = lengths().clone();
+  advance();
+  append_row(keys, k, at);
+  append_row(values, v, at);
+}
+
+}  // namespace brine::nn

@@ -1,0 +1,89 @@
+// What an attention method keeps of the tokens so far while a batch of sequences is decoded: the
+// keys and values, running sums, whatever its step() reads.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "nn/optim/parameter_store.h"
+#include "tensor/tensor.h"
+
+namespace brine::nn {
+
+// Sequences have slots 0..batch-1, each with a length of its own, up to `capacity` tokens.
+class AttentionState {
+ public:
+  AttentionState(int64_t batch, int64_t capacity, Device device);
+  virtual ~AttentionState() = default;
+  AttentionState(const AttentionState&) = delete;
+  AttentionState& operator=(const AttentionState&) = delete;
+
+  int64_t batch() const { return lengths_.dim(0); }
+  int64_t capacity() const { return capacity_; }
+  const Tensor& lengths() const { return lengths_; }  // i64 [batch]
+  int64_t length(int64_t slot) const { return lengths_.data<int64_t>()[slot]; }
+  int64_t bytes() const;  // of memory, for the capacity
+
+  // Leaves slots.size() sequences: slot i takes the one of slots[i]; slots[i] >= i, each named
+  // once.
+  void keep(const std::vector<int64_t>& slots);
+
+  // All of one sequence by name, only as many tokens as there are, each tensor [1, ...]: views of
+  // this state's memory, or copies of a device's. restore() into any slot of a state made with the
+  // same settings gives the same bits; it throws Error that starts with `source` and names the
+  // tensor which is missing or does not fit, and changes nothing then.
+  std::vector<NamedTensor> saved(int64_t slot) const;
+  void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
+  // What restore() checks, and nothing else; returns the tokens of the sequence.
+  int64_t check_saved(const std::vector<NamedTensor>& tensors, const std::string& source) const;
+
+  // Prompts of lengths[b] tokens (undefined = `tokens`) went into slots first, first + 1...; these
+  // must be empty. Throws when there is no room.
+  void begin(int64_t first, int64_t batch, int64_t tokens, const Tensor& prompt_lengths);
+  // Every sequence has one token more. Throws, and changes nothing, when one is full.
+  void advance();
+
+ protected:
+  // A tensor of the state, its first axis the slots. `token_axis` > 0 grows with the tokens: the
+  // rows 0 .. length + spare are in use.
+  Tensor& part(const std::string& name, const Shape& shape, Dtype dtype, int token_axis = 0,
+               int64_t spare = 0);
+
+  // Further checks of a method: `tensors` have the names, types and shapes of the parts.
+  virtual void check_values(const std::vector<NamedTensor>& /*tensors*/, int64_t /*tokens*/,
+                            const std::string& /*source*/) const {}
+  static const Tensor& named(const std::vector<NamedTensor>& tensors, const std::string& name,
+                             const std::string& source);
+
+ private:
+  struct Part {
+    std::string name;
+    Tensor tensor;
+    int token_axis;
+    int64_t spare;
+  };
+
+  Tensor place(const Part& part, int64_t slot, int64_t tokens) const;
+
+  int64_t capacity_;
+  Device device_;
+  Tensor lengths_;
+  std::deque<Part> parts_;  // references into it stay good
+};
+
+// Keys and values of every token.
+class KeyValueState : public AttentionState {
+ public:
+  KeyValueState(int64_t batch, int64_t capacity, int64_t heads, int64_t head_size, Dtype dtype,
+                Device device);
+
+  // k and v [B, H, T, d] of prompts, as AttentionState::begin() takes them.
+  void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths);
+  // One token of every sequence, k and v [batch, H, 1, d]; advances.
+  void append(const Tensor& k, const Tensor& v);
+
+  Tensor &keys, &values;  // [batch, H, capacity, d]
+};
+
+}  // namespace brine::nn

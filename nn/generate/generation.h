@@ -1,0 +1,82 @@
+// Continuing prompts token by token: a batch of them at once, each to its own end.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/safetensors/safetensors.h"
+#include "data/tokenizer/tokenizer.h"
+#include "nn/generate/sampling.h"
+#include "nn/generate/text_stream.h"
+#include "nn/models/model_state.h"
+
+namespace brine::nn {
+
+struct GenerationRequest {
+  int64_t tokens = 64;  // to add to each prompt
+  Sampling how;
+  uint64_t seed = 1;
+  std::vector<int32_t> stop_tokens;  // any of them ends a sequence, as its last token
+  std::vector<std::string> stops;    // a text that ends it; it and what follows are cut off
+  nn::AttentionDials dials;
+  int64_t vocabulary = 0;    // ids that the tokenizer knows: no other is taken
+  bool keep_states = false;  // for save()
+};
+
+// One prompt and what became of it. Token n of sequence i is drawn by the n-th number of the i-th
+// stream of the seed: the same alone, in a batch, and when continued.
+struct Sequence {
+  std::vector<int32_t> ids;  // the prompt and the tokens added
+  int64_t given = 0;         // tokens of the prompt
+  int64_t drawn = 0;         // tokens that were sampled, over all continuations
+  std::string finish;        // "tokens", "stop token", "stop text" or "positions"
+  TextStream text{{}};       // of the tokens added now
+};
+
+class Generation {
+ public:
+  // Called for every token that sequence i got, in order of time.
+  using OnToken = std::function<void(size_t i, Sequence&)>;
+  // The bytes of one token.
+  using Spell = std::function<std::string(int32_t)>;
+
+  Generation(nn::Model& model, GenerationRequest request, Spell spell);
+
+  // Either prompts...
+  void start(const std::vector<std::vector<int32_t>>& prompts);
+  // ...or what save() wrote, each sequence continued by `more` (one list for each, or none at all).
+  // The file must be of a model with this hash, decoded with these dials. Errors name the file.
+  void load(const data::Path& path, const std::string& model_hash,
+            const std::vector<std::vector<int32_t>>& more);
+
+  void run(const OnToken& on_token = {});
+  // The states of all sequences (request.keep_states), to go on from later.
+  void save(const data::Path& path, const std::string& model_hash) const;
+
+  const std::vector<Sequence>& sequences() const { return sequences_; }
+  double prompt_seconds() const { return prompt_seconds_; }  // spent in start() or load()
+  double run_seconds() const { return run_seconds_; }
+  int64_t steps() const { return steps_; }
+  int64_t state_bytes() const { return state_ ? state_->bytes() : 0; }
+
+ private:
+  void make_room();
+  // Samples from row `row` of the logits for the sequence in that slot; true when it goes on.
+  bool extend(const Tensor& logits, int64_t row);
+  void put_aside(int64_t slot);
+
+  nn::Model& model_;
+  GenerationRequest request_;
+  Spell spell_;
+  std::vector<Sequence> sequences_;
+  std::unique_ptr<nn::ModelState> state_;
+  std::vector<size_t> in_slot_;  // which sequence a slot holds
+  std::vector<Tensor> hidden_;   // [1, E] of each sequence, behind its last token; before run()
+  std::vector<std::vector<nn::NamedTensor>> finished_;  // states of sequences, by sequence
+  double prompt_seconds_ = 0, run_seconds_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace brine::nn

@@ -1,0 +1,83 @@
+// Which tensors are tables of positions shows in their shapes: they alone differ between the two
+// models, by as many rows as there are new positions.
+#include "nn/io/extend.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/config/schema.h"
+
+namespace brine::nn {
+namespace {
+
+// The positions that the attention method's settings fix; 0 where they follow the model's.
+int64_t own_positions(const nn::ModelConfig& config) {
+  data::Schema settings;
+  config.method().describe(settings);
+  return settings.find("max_positions") ? settings.to_json()["max_positions"].get<int64_t>() : 0;
+}
+
+nn::ModelConfig longer(LoadedModel& model, int64_t positions) {
+  nn::ModelConfig config = nn::from_hf_config(nn::to_hf_config(model.config, {}), model.directory);
+  config.opt.max_position_embeddings = config.bert.max_position_embeddings = positions;
+  // A method's own number of positions must not stay behind.
+  const int64_t own = own_positions(config);
+  if (own > 0 && own < positions) {
+    data::Schema settings;
+    config.method().describe(settings);
+    settings.set("max_positions", data::Json(positions));
+  }
+  return config;
+}
+
+// Rows `first`.. of from [first + P, C] stretched to those of to [first + Q, C].
+void stretch(Tensor to, const Tensor& from, int64_t first) {
+  const int64_t P = from.dim(0) - first, Q = to.dim(0) - first, C = from.numel() / from.dim(0);
+  dispatch_float(from.dtype(), [&]<class T>() {
+    const T* x = from.data<T>();
+    T* y = to.data<T>();
+    std::copy_n(x, first * C, y);
+    for (int64_t r = 0; r < Q; ++r) {
+      const double at = double(r) * double(P - 1) / double(Q - 1);
+      const int64_t below = std::min(int64_t(at), std::max<int64_t>(P - 2, 0));
+      const int64_t above = std::min(below + 1, P - 1);
+      const double share = at - double(below);
+      const T *a = x + (first + below) * C, *b = x + (first + above) * C;
+      for (int64_t c = 0; c < C; ++c) {
+        y[(first + r) * C + c] = T((1 - share) * double(a[c]) + share * double(b[c]));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
+  const int64_t before = model.config.shape().max_positions;
+  check(positions > before, "extend: ", model.directory, " has ", before,
+        " positions already, asked for ", positions);
+  LoadedModel out;
+  out.directory = model.directory;
+  out.config = longer(model, positions);
+  out.model = nn::make_model(out.config, nn::Init{.random = {}, .blank = true});
+  out.store =
+      std::make_unique<nn::ParameterStore>(*out.model, nn::ParameterStore::Gradients::later);
+  const int64_t own = own_positions(model.config);
+  std::vector<nn::NamedTensor> state = nn::state_of(*model.model);
+  std::map<std::string, Shape> wanted;
+  for (const auto& [name, tensor] : nn::state_of(*out.model)) wanted[name] = tensor.shape();
+  for (auto& [name, tensor] : state) {
+    const Shape shape = wanted.at(name);
+    if (tensor.shape() == shape) continue;
+    const int64_t old = model.model->is_attention_tensor(name) && own ? own : before;
+    const int64_t first = tensor.dim(0) - old;
+    check(first >= 0 && shape[0] == first + positions, "extend: cannot stretch '", name, "', ",
+          tensor.shape(), " to ", shape);
+    Tensor table = Tensor::empty(shape, tensor.dtype());
+    stretch(table, tensor.detach().to(Device{}).contiguous(), first);
+    tensor = table;
+  }
+  nn::load_state(*out.model, state, model.directory);
+  return out;
+}
+
+}  // namespace brine::nn

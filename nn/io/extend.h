@@ -1,0 +1,14 @@
+// A model for longer inputs: its learned tables of positions are stretched (method 5).
+#pragma once
+
+#include "nn/io/model_io.h"
+
+namespace brine::nn {
+
+// The model with `positions` positions: every table with a row for each position (the model's own
+// and those of its attention method) is resampled, bilinear with aligned corners; rows that stand
+// before the positions, as OPT's first two, and all other tensors are kept. Throws when `positions`
+// is not above the present number.
+LoadedModel extend_positions(LoadedModel& model, int64_t positions);
+
+}  // namespace brine::nn

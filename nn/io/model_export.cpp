@@ -1,0 +1,91 @@
+// From a model to a directory: the whole, or an adapter.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "data/io/file_io.h"
+#include "data/io/json.h"
+#include "data/safetensors/weights.h"
+#include "nn/io/model_io.h"
+
+namespace brine::nn {
+namespace fs = std::filesystem;
+namespace {
+
+// `t` as `dtype`; a finite value that becomes infinite is an error.
+Tensor stored(const std::string& name, const Tensor& t, Dtype dtype) {
+  Tensor out = t.to(dtype);
+  if (dtype != Dtype::f16) return out;
+  const float* x = t.data<float>();
+  const f16* y = out.data<f16>();
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    check(std::isfinite(float(y[i])) || !std::isfinite(x[i]), "export: tensor ", name, " holds ",
+          x[i], ", too large for f16; use bf16 or f32");
+  }
+  return out;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.raw(), b.raw(), size_t(a.numel()) * item_size(a.dtype())) == 0;
+}
+
+// Refuses a base whose tensors are not bit for bit those of the model; returns its hash.
+std::string check_base(nn::Model& model, const std::string& path) {
+  check(!nn::is_full_attention(model.attention_name()), "export: ", model.attention_name(),
+        " attention has no tensors of its own, so it makes no adapter");
+  LoadedModel base = load_model(path);
+  check(nn::is_full_attention(base.config.attention), "export: the base ", path, " has attention '",
+        base.config.attention, "', not 'flash' or 'dense'");
+  std::unordered_map<std::string, Tensor> theirs;
+  for (data::NamedTensor& t : tensors_of(*base.model)) theirs[t.first] = t.second;
+  int64_t compared = 0, changed = 0;
+  std::string first;
+  for (const data::NamedTensor& t : tensors_of(model)) {
+    if (model.is_attention_tensor(t.first)) continue;
+    ++compared;
+    auto it = theirs.find(t.first);
+    if (it != theirs.end() && same_bits(it->second, t.second)) continue;
+    if (changed++ == 0) first = t.first;
+  }
+  check(changed == 0 && compared == int64_t(theirs.size()), "export: ", changed, " of ", compared,
+        " tensors differ from the base ", path, " (first: ", first,
+        "), so an adapter would lose them; export the whole model");
+  return base.hash();
+}
+
+}  // namespace
+
+void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokenizer* tokenizer,
+                  const std::string& out, const ExportOptions& options) {
+  check(options.dtype == Dtype::f32 || options.dtype == Dtype::f16 || options.dtype == Dtype::bf16,
+        "export: no model is stored as ", options.dtype);
+  fs::path dir(out);
+  for (const char* name :
+       {"config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"}) {
+    check(!fs::exists(dir / name), out, ": already holds a ", name, "; give another directory");
+  }
+  nn::HfExtras extras = extras_of(tokenizer);
+  extras.dtype = options.dtype;
+  data::Json json = nn::to_hf_config(config, extras);
+  bool adapter = !options.base_model.empty();
+  if (adapter) {
+    json["brine"]["base_hash"] = check_base(model, options.base_model);
+    json["base_model"] = options.base_model;
+  }
+  std::vector<data::NamedTensor> tensors;
+  for (data::NamedTensor& t : tensors_of(model)) {
+    if (adapter && !model.is_attention_tensor(t.first)) continue;
+    tensors.emplace_back(t.first, stored(t.first, t.second, options.dtype));
+  }
+  std::error_code error;
+  fs::create_directories(dir, error);
+  check(!error, out, ": cannot be made: ", error.message());
+  data::save_weights(dir, tensors, options.shard_bytes);
+  if (tokenizer) tokenizer->save(out);
+  data::write_file_atomic(dir / "config.json", json_text(json, 2) + "\n");
+}
+
+}  // namespace brine::nn

@@ -1,0 +1,101 @@
+// Finding and copying models, their names and hashes.
+#include "nn/io/model_io.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/checkpoint/checkpoint.h"
+#include "data/io/file_io.h"
+#include "data/io/json.h"
+#include "data/io/sha256.h"
+#include "nn/optim/parameter_store.h"
+
+namespace brine::nn {
+namespace fs = std::filesystem;
+namespace {
+
+void add_tensor(data::Sha256& hash, const std::string& name, const Tensor& x) {
+  hash.update(join(name, " ", x.dtype(), " ", x.shape(), "\n"));
+  hash.update(x.raw(), size_t(x.numel()) * item_size(x.dtype()));
+}
+
+}  // namespace
+
+std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
+  check(fs::exists(path), path, ": no such model directory");
+  check(fs::is_directory(path), path, ": not a directory");
+  if (fs::exists(fs::path(path) / "manifest.json")) {  // a checkpoint by its name
+    std::optional<std::string> defect = data::checkpoint_defect(path);
+    check(!defect, path, ": ", defect.value_or(""));
+  }
+  if (fs::exists(fs::path(path) / "config.json")) return path;
+  data::LatestCheckpoint latest = data::latest_good_checkpoint(path);
+  if (notes) *notes = latest.skipped;
+  std::string why = latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front();
+  check(latest.good.has_value(), path, ": has neither a config.json nor a good checkpoint", why);
+  return latest.good->path.string();
+}
+
+std::vector<data::NamedTensor> tensors_of(nn::Model& model) {
+  std::vector<data::NamedTensor> out;
+  for (nn::NamedTensor& t : nn::state_of(model))
+    out.emplace_back(t.name, t.tensor.to(Device{}).contiguous());
+  return out;
+}
+
+std::string tensor_hash(const std::vector<data::NamedTensor>& tensors) {
+  std::vector<const data::NamedTensor*> sorted;
+  for (auto& t : tensors) sorted.push_back(&t);
+  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
+  data::Sha256 hash;
+  for (auto* t : sorted) add_tensor(hash, t->first, t->second.contiguous());
+  return hash.hex();
+}
+
+std::string tensor_hash(const data::Safetensors& file) {
+  data::Sha256 hash;
+  for (const auto& e : file.entries()) add_tensor(hash, e.name, file.tensor(e.name));
+  return hash.hex();
+}
+
+std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
+                                        uint64_t seed) {
+  std::unique_ptr<nn::Model> student = nn::make_model(config, seed);
+  std::vector<nn::NamedTensor> base;
+  bool same = teacher.attention_name() == student->attention_name();
+  for (nn::NamedTensor& t : nn::state_of(teacher)) {
+    if (same || !teacher.is_attention_tensor(t.name)) base.push_back(t);
+  }
+  nn::load_state(*student, base, "teacher",
+                 [&](const std::string& name) { return student->is_attention_tensor(name); });
+  return student;
+}
+
+std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer) {
+  return json_text(nn::to_hf_config(config, extras_of(tokenizer)), 2) + "\n";
+}
+
+nn::HfExtras extras_of(const data::Tokenizer* tokenizer) {
+  if (!tokenizer) return {};
+  data::SpecialIds ids = tokenizer->special();
+  return {.bos = ids.bos, .eos = ids.eos, .pad = ids.pad};
+}
+
+std::string tokenizer_place(const std::string& model_directory) {
+  fs::path dir(model_directory);
+  for (const fs::path& at : {dir, dir.parent_path()}) {
+    for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt"}) {
+      if (fs::exists(at / name)) return at.string();
+    }
+  }
+  return "";
+}
+
+std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
+  std::string at = tokenizer_place(model_directory);
+  check(!at.empty(), model_directory, ": no tokenizer.json beside the model");
+  return data::load_tokenizer(at);
+}
+
+}  // namespace brine::nn

@@ -1,0 +1,210 @@
+// From a directory to a model: configuration, names, values straight from the mapped files.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "data/io/json.h"
+#include "data/safetensors/weights.h"
+#include "nn/io/model_io.h"
+#include "nn/optim/parameter_store.h"
+
+namespace brine::nn {
+namespace fs = std::filesystem;
+namespace {
+
+// Tensors of files by our names, in the order in which they lie on the disk.
+struct Weight {
+  std::string name, name_in_file;
+  data::WeightEntry from;
+};
+
+std::string config_file(const std::string& directory) {
+  return (fs::path(directory) / "config.json").string();
+}
+
+data::Json read_config(const std::string& file) {
+  data::Json json = parse_json_or_discard(data::read_file(file, 16 << 20), file);
+  check(!json.is_discarded(), file, ": not JSON");
+  return json;
+}
+
+nn::ModelConfig config_of(const data::Json& json, const std::string& directory) {
+  return nn::from_hf_config(json, config_file(directory));
+}
+
+// At most so many names of a list are printed.
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 24;
+  std::string out;
+  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) out += " " + names[i];
+  if (names.size() > kMost) out += join(" and ", names.size() - kMost, " more");
+  return out;
+}
+
+void add_weights(std::vector<Weight>& weights, const nn::ModelConfig& config,
+                 const data::WeightFiles& files) {
+  std::unordered_map<std::string, std::string> seen;
+  for (const Weight& w : weights) seen[w.name] = w.name_in_file;
+  for (const data::WeightEntry& e : files.entries()) {
+    std::string name = config.tensor_name(e.entry->name);
+    if (name.empty()) continue;
+    auto [it, fresh] = seen.emplace(name, e.entry->name);
+    check(fresh, files.source(), ": '", e.entry->name, "' and '", it->second,
+          "' are the same tensor");
+    weights.push_back({name, e.entry->name, e});
+  }
+}
+
+// Drops tensors that repeat a tied one, after a look at their values.
+void resolve_ties(std::vector<Weight>& weights, const nn::ModelConfig& config,
+                  const std::string& source) {
+  for (const auto& [alias, own] : config.ties()) {
+    auto find = [&](const std::string& name) {
+      return std::find_if(weights.begin(), weights.end(),
+                          [&](const Weight& w) { return w.name == name; });
+    };
+    auto copy = find(alias), original = find(own);
+    if (copy == weights.end()) continue;
+    if (original == weights.end()) {
+      copy->name = own;
+      continue;
+    }
+    check(data::equal(copy->from, original->from), source, ": ", copy->name_in_file,
+          " differs from ", original->name_in_file,
+          ", but config.json ties them (tie_word_embeddings)");
+    weights.erase(copy);
+  }
+}
+
+std::vector<std::string> names_of(const std::vector<Weight>& weights) {
+  std::vector<std::string> out;
+  for (const Weight& w : weights) out.push_back(w.name);
+  return out;
+}
+
+// Compares the names first, then every shape, and reads last.
+void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::string& source) {
+  std::unordered_set<std::string> found;
+  for (const Weight& w : weights) found.insert(w.name);
+  std::unordered_map<std::string, Tensor> targets;
+  std::vector<std::string> missing, unknown;
+  for (const nn::NamedTensor& own : nn::state_of(*m.model)) {
+    if (!found.contains(own.name)) missing.push_back(own.name);
+    targets[own.name] = own.tensor;
+  }
+  for (const Weight& w : weights) {
+    if (!targets.count(w.name)) unknown.push_back(w.name_in_file);
+  }
+  check(missing.empty(), source, ": missing tensors:", listed(missing),
+        unknown.empty() ? "" : "; tensors that the model does not know:", listed(unknown));
+  check(unknown.empty(), source, ": tensors that the model does not know:", listed(unknown));
+  for (const Weight& w : weights) {
+    Shape shape = w.from.file->shape_of(*w.from.entry);
+    Dtype type = w.from.file->dtype_of(*w.from.entry);
+    check(shape == targets[w.name].shape(), w.from.file->path().string(), ": tensor ",
+          w.name_in_file, " is ", shape, ", the model wants ", targets[w.name].shape());
+    check(is_float(type), w.from.file->path().string(), ": tensor ", w.name_in_file, " is ", type,
+          ", wanted f32, f16 or bf16");
+  }
+  for (const Weight& w : weights) {
+    const Tensor& target = targets[w.name];
+    if (!target.device().is_cuda()) {
+      w.from.file->read(*w.from.entry, target);
+      continue;
+    }
+    const Tensor near = Tensor::empty(target.shape(), target.dtype());
+    w.from.file->read(*w.from.entry, near);
+    assign(target, near);
+  }
+}
+
+// Where an adapter's base is.
+std::string find_base(const std::string& adapter, const std::string& base) {
+  fs::path beside = fs::path(adapter) / base;
+  if (fs::is_directory(beside)) return beside.string();
+  check(fs::is_directory(base), adapter, ": its base_model ", base,
+        " is neither beside it nor in the working directory");
+  return base;
+}
+
+struct Base {
+  std::string directory, hash;
+  std::unique_ptr<data::WeightFiles> files;
+};
+
+// The base that an adapter names, checked to be of the same sizes.
+Base open_base(const std::string& adapter, const data::Json& json, const nn::ModelConfig& config) {
+  std::string file = (fs::path(adapter) / "config.json").string();
+  const data::Json& path = json["base_model"];
+  check(path.is_string(), file, ": base_model = ", json_text(path), " is no path");
+  Base base;
+  base.directory = resolve_model(find_base(adapter, path.get<std::string>()));
+  const data::Json ours = json.value("brine", data::Json::object());
+  check(ours.contains("base_hash") && ours["base_hash"].is_string(), file,
+        ": has a base_model, but its section \"brine\" no base_hash");
+  base.hash = ours["base_hash"].get<std::string>();
+  data::Json theirs = read_config(config_file(base.directory));
+  check(!theirs.contains("base_model"), adapter, ": its base ", base.directory,
+        " is an adapter itself");
+  nn::ModelConfig of_base = config_of(theirs, base.directory);
+  check(nn::is_full_attention(of_base.attention), adapter, ": its base ", base.directory,
+        " has attention '", of_base.attention, "', not 'flash' or 'dense'");
+  std::string list;
+  for (const std::string& d :
+       data::differences(nn::sizes_to_json(of_base), nn::sizes_to_json(config))) {
+    list += "; " + d;
+  }
+  check(list.empty(), adapter, ": its base ", base.directory, " has other sizes", list);
+  base.files = std::make_unique<data::WeightFiles>(base.directory);
+  return base;
+}
+
+// Hash of the tensors that are not the attention method's: that of the base.
+std::string base_hash(nn::Model& model) {
+  std::vector<data::NamedTensor> base;
+  for (data::NamedTensor& t : tensors_of(model)) {
+    if (!model.is_attention_tensor(t.first)) base.push_back(std::move(t));
+  }
+  return tensor_hash(base);
+}
+
+}  // namespace
+
+const std::string& LoadedModel::hash() const {
+  if (hash_.empty()) hash_ = tensor_hash(tensors_of(*model));
+  return hash_;
+}
+
+nn::ModelConfig load_config(const std::string& path) {
+  std::string file = fs::is_regular_file(path) ? path : config_file(resolve_model(path));
+  return nn::from_hf_config(read_config(file), file);
+}
+
+LoadedModel load_model(const std::string& path, const LoadOptions& options) {
+  auto start = std::chrono::steady_clock::now();
+  LoadedModel m;
+  m.directory = resolve_model(path, &m.notes);
+  data::Json json = read_config(config_file(m.directory));
+  m.config = config_of(json, m.directory);
+  Base base;
+  if (json.contains("base_model")) base = open_base(m.directory, json, m.config);
+  data::WeightFiles files(m.directory);
+  std::vector<Weight> weights;
+  if (base.files) add_weights(weights, m.config, *base.files);
+  add_weights(weights, m.config, files);
+  m.config.look_at(names_of(weights));
+  resolve_ties(weights, m.config, files.source());
+  m.model = nn::make_model(m.config, nn::Init{.random = {.seed = 0, .stream = 1}, .blank = true});
+  m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
+  read_weights(m, weights, files.source());
+  check(!base.files || base_hash(*m.model) == base.hash, m.directory, ": the weights in ",
+        base.directory, " are not those of the base that it was made for");
+  if (options.gradients) m.store->add_gradients();
+  m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return m;
+}
+
+}  // namespace brine::nn

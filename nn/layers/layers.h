@@ -1,0 +1,89 @@
+// The simple layers: linear, layer norm, embedding, dropout, MLP. Convolution: conv.h.
+#pragma once
+
+#include "autograd/ops.h"
+#include "nn/layers/module.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine::nn {
+
+// y = x W^T + b, W [out, in] from N(0, init.linear_std), b 0.
+struct Linear : Module {
+  Linear(Init& init, int64_t in, int64_t out, bool with_bias = true)
+      : weight(parameter("weight", init.normal({out, in}, init.linear_std))),
+        bias(with_bias ? &parameter("bias", init.zeros({out}), false) : nullptr) {}
+
+  Tensor operator()(const Tensor& x) const {
+    return linear(x, weight, bias ? bias->value : Tensor());
+  }
+
+  Parameter& weight;  // [out, in]
+  Parameter* bias;    // [out], null when there is none
+};
+
+// Over the last axis, biased variance; weight from `gain`, bias 0.
+struct LayerNorm : Module {
+  LayerNorm(Init& init, int64_t size, double eps = 1e-5, double gain = 1)
+      : weight(parameter("weight", init.full({size}, gain), false)),
+        bias(parameter("bias", init.zeros({size}), false)),
+        eps(eps) {}
+
+  Tensor operator()(const Tensor& x) const { return layernorm(x, weight, bias, eps); }
+
+  Parameter& weight;
+  Parameter& bias;
+  double eps;
+};
+
+// Rows of a table [rows, size] from N(0, std).
+struct Embedding : Module {
+  Embedding(Init& init, int64_t rows, int64_t size, double std)
+      : weight(parameter("weight", init.normal({rows, size}, std))) {}
+
+  Tensor operator()(const Tensor& ids) const { return embedding(weight, ids); }
+
+  Parameter& weight;
+};
+
+// Each element is 0 with probability p, the others are scaled by 1 / (1 - p). The identity in
+// evaluation (random is null).
+struct Dropout : Module {
+  explicit Dropout(double p) : p(p) {
+    check(p >= 0 && p < 1, "dropout: probability ", p, " must be at least 0 and below 1");
+  }
+
+  Tensor operator()(const Tensor& x, RandomStream* random) const {
+    return random && p > 0 ? dropout(x, p, *random) : x;
+  }
+
+  double p;
+};
+
+using Activation = Tensor (*)(const Tensor&);  // relu, gelu, ...
+
+// x [..., size] -> fc2(activation(fc1(x))) [..., size], fc1 to `inner` features.
+struct Mlp : Module {
+  Mlp(Init& init, int64_t size, int64_t inner, Activation activation = gelu)
+      : fc1(child<Linear>("fc1", init, size, inner)),
+        fc2(child<Linear>("fc2", init, inner, size)),
+        activation(activation) {}
+
+  Tensor operator()(const Tensor& x) const {
+    CostScope scope("mlp");
+    return fc2(activation(fc1(x)));
+  }
+
+  Linear& fc1;
+  Linear& fc2;
+  Activation activation;
+};
+
+// A container that only carries a name on the way to its children ("model", "layers").
+struct Branch : Module {
+  template <class M, class... Args>
+  M& add(std::string name, Args&&... args) {
+    return child<M>(std::move(name), std::forward<Args>(args)...);
+  }
+};
+
+}  // namespace brine::nn

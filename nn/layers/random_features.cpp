@@ -1,0 +1,59 @@
+// Orthogonal random projections, from counted random numbers: one seed, one matrix, everywhere.
+#include "nn/layers/random_features.h"
+
+#include <Eigen/Dense>
+#include <cmath>
+
+namespace brine::nn {
+namespace {
+
+int64_t blocks_of(int64_t m, int64_t d) { return (m + d - 1) / d; }
+
+// An orthogonal [d, d], uniformly distributed: Q of a Gaussian matrix whose R has a positive
+// diagonal (without that, the first entry of every column would never be positive).
+Eigen::MatrixXd orthogonal(int64_t d, const RandomSlice& slice, uint64_t first) {
+  Eigen::MatrixXd gauss(d, d);
+  for (int64_t r = 0; r < d; ++r) {
+    for (int64_t c = 0; c < d; ++c) gauss(r, c) = slice.normal(first + uint64_t(r * d + c));
+  }
+  Eigen::HouseholderQR<Eigen::MatrixXd> qr(gauss);
+  Eigen::MatrixXd Q = qr.householderQ();
+  for (int64_t c = 0; c < d; ++c) {
+    if (qr.matrixQR()(c, c) < 0) Q.col(c) = -Q.col(c);
+  }
+  return Q;
+}
+
+}  // namespace
+
+int64_t feature_count(int64_t d, double divisor) {
+  check(d > 0 && divisor > 0, "feature_count: head size ", d, " and divisor ", divisor,
+        " must be above 0");
+  return std::max<int64_t>(1, int64_t(std::floor(double(d) * std::log(double(d)) / divisor)));
+}
+
+int64_t random_projection_draws(int64_t m, int64_t d) { return blocks_of(m, d) * d * d + m * d; }
+
+Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_t draw,
+                         Dtype dtype) {
+  check(m > 0 && d > 0, "random_projection: ", m, " features of ", d, " numbers");
+  RandomSlice own = slice;
+  own.stream += draw << 32;
+  Tensor R = Tensor::empty({m, d}, Dtype::f64);
+  const uint64_t lengths = uint64_t(blocks_of(m, d) * d * d);
+  for (int64_t r = 0; r < m;) {
+    const Eigen::MatrixXd Q = orthogonal(d, own, uint64_t(r / d * d * d));
+    for (int64_t i = 0; i < d && r < m; ++i, ++r) {
+      double square = 0;
+      for (int64_t c = 0; c < d; ++c) {
+        const double x = own.normal(lengths + uint64_t(r * d + c));
+        square += x * x;
+      }
+      double* row = R.data<double>() + r * d;
+      for (int64_t c = 0; c < d; ++c) row[c] = Q(i, c) * std::sqrt(square);
+    }
+  }
+  return R.to(dtype);
+}
+
+}  // namespace brine::nn

@@ -1,0 +1,36 @@
+// Helpers for reading Hugging Face's config.json.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "tensor/error.h"
+
+namespace brine::nn {
+
+// Refuses a key that is there, not null, and has another value than the supported one.
+void want(const data::Json& json, const std::string& source, const std::string& key,
+          const data::Json& value);
+// Refuses a key that is there and not null.
+void want_absent(const data::Json& json, const std::string& source, const std::string& key);
+// What no family supports: quantised weights, rotary positions, ...
+void want_plain(const data::Json& json, const std::string& source);
+
+// Sets every field of `schema` that the JSON has under the same key; null counts as absent. The
+// keys in `required` must be there.
+void read_fields(data::Schema& schema, const data::Json& json, const std::string& source,
+                 const std::vector<std::string>& required);
+
+// Puts the file's name before what a check of its values throws.
+template <class Check>
+void naming(const std::string& source, Check check) {
+  try {
+    check();
+  } catch (const Error& e) {
+    throw Error(source + ": " + e.what());
+  }
+}
+
+}  // namespace brine::nn

@@ -1,0 +1,189 @@
+// What the families share: packing, the walk through the layers, attention on three projections.
+#include "nn/models/model.h"
+
+#include "tensor/meter/cost_meter.h"
+
+namespace brine::nn {
+namespace {
+
+// Index [B T] of the packed row that each place has, and 1 at tokens, 0 at padding.
+struct Unpacking {
+  Tensor rows, valid;
+};
+
+Unpacking unpacking_of(const ModelCall& call, Dtype dtype) {
+  int64_t B = call.places.dim(0), T = call.places.dim(1);
+  Unpacking out{Tensor::zeros({B, T}, Dtype::i32), Tensor::zeros({B, T}, dtype)};
+  const int32_t* place = call.places.data<int32_t>();
+  dispatch_float(dtype, [&]<class S>() {
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t t = 0; t < call.lengths.data<int64_t>()[b]; ++t) {
+        int64_t at = b * T + place[b * T + t];
+        out.rows.data<int32_t>()[at] = int32_t(b * T + t);
+        out.valid.data<S>()[at] = 1;
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+ModelCall pack_rows(const ModelCall& call) {
+  if (!call.attention_mask.defined()) return call;
+  check(!call.lengths.defined(), "model: a call has lengths or an attention_mask, not both");
+  check(call.attention_mask.dtype() == Dtype::u8 && call.attention_mask.shape() == call.ids.shape(),
+        "model: attention_mask is ", call.attention_mask.dtype(), " ", call.attention_mask.shape(),
+        ", wanted u8 ", call.ids.shape());
+  check(!call.type_ids.defined() || call.type_ids.shape() == call.ids.shape(), "model: type_ids ",
+        call.type_ids.defined() ? call.type_ids.shape() : Shape{}, " are not like ids ",
+        call.ids.shape());
+  int64_t B = call.ids.dim(0), T = call.ids.dim(1);
+  ModelCall out = call;
+  out.attention_mask = {};
+  out.ids = Tensor::zeros({B, T}, Dtype::i32);
+  out.places = Tensor::zeros({B, T}, Dtype::i32);
+  out.lengths = Tensor::zeros({B}, Dtype::i64);
+  if (call.type_ids.defined()) out.type_ids = Tensor::zeros({B, T}, Dtype::i32);
+  Tensor mask = call.attention_mask.contiguous(), ids = call.ids.contiguous();
+  Tensor types = call.type_ids.defined() ? call.type_ids.contiguous() : Tensor();
+  for (int64_t b = 0; b < B; ++b) {
+    int64_t n = b * T;
+    for (int64_t t = 0; t < T; ++t) {
+      uint8_t token = mask.data<uint8_t>()[b * T + t];
+      check(token <= 1, "model: attention_mask holds ", int(token), ", wanted 0 or 1");
+      if (!token) continue;
+      out.ids.data<int32_t>()[n] = ids.data<int32_t>()[b * T + t];
+      if (types.defined()) out.type_ids.data<int32_t>()[n] = types.data<int32_t>()[b * T + t];
+      out.places.data<int32_t>()[n++] = int32_t(t);
+    }
+    out.lengths.data<int64_t>()[b] = n - b * T;
+  }
+  return out;
+}
+
+Tensor unpack_rows(const Tensor& x, const ModelCall& call) {
+  check(call.places.defined(), "model: unpack_rows() wants a call that pack_rows() made");
+  int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
+  Unpacking u = unpacking_of(call, x.dtype());
+  return scale_rows(embedding(reshape(x, {B * T, C}), u.rows), u.valid.to(x.device()));
+}
+
+Tensor Model::hidden(const ModelCall& given) {
+  ModelCall call = pack_rows(given);
+  Tensor x = embed(call);
+  for (int64_t i = 0; i < shape_.layers; ++i) {
+    auto run = [this, i, call](const std::vector<Tensor>& in) {
+      if (!call.observer) return layer(i, in[0], call, nullptr);
+      Tap tap(attention_name_);
+      Tensor y = layer(i, in[0], call, &tap);
+      Tensor loss = call.observer->observe(i, tap, y);
+      return loss.defined() ? attach_loss(y, loss) : y;
+    };
+    x = call.recompute ? checkpoint(run, {x}, call.random) : run({x});
+  }
+  x = finish(x);
+  return given.attention_mask.defined() ? unpack_rows(x, call) : x;
+}
+
+CostTable Model::costs(int64_t tokens, const AttentionDials& dials) const {
+  const double T = double(tokens), C = double(shape_.hidden_size), F = double(shape_.inner_size);
+  CostTable layer;
+  layer.linear("projections", T, C, 3 * C);
+  for (int part = 0; part < 3; ++part) layer.op("projections", 0, {T * 3 * C, T * C});
+  check(attention(0).add_cost(layer, tokens, dials), "costs: attention method '", attention_name_,
+        "' does not foretell its cost");
+  layer.linear("projections", T, C, C);
+  layer.linear("mlp", T, C, F);
+  layer.op("mlp", 0, {T * F, T * F});
+  layer.linear("mlp", T, F, C);
+  for (int half = 0; half < 2; ++half) {
+    layer.op("rest", 0, {T * C, C, C, T * C});
+    layer.op("rest", 0, {T * C, T * C, T * C});
+  }
+  CostTable all;
+  all.add(layer, double(shape_.layers));
+  add_ends(all, tokens);
+  return all;
+}
+
+Tensor Model::class_logits(const Tensor&, RandomStream*) const {
+  throw Error("model: has no classification head");
+}
+
+bool Model::is_attention_tensor(const std::string& name) const {
+  for (int64_t i = 0; i < shape_.layers; ++i) {
+    if (name.rfind(attention_prefix(i), 0) == 0) return true;
+  }
+  return false;
+}
+
+void Model::check_ids(const ModelCall& call, const char* family) const {
+  check(call.ids.rank() == 2, family, ": ids must be [B, T], got ", call.ids.shape());
+  check(!call.attention_mask.defined(), family, ": embed() wants a packed call");
+  check(call.ids.dim(1) <= shape_.max_positions, family, ": ", call.ids.dim(1),
+        " tokens, but the model has ", shape_.max_positions, " positions");
+  if (!call.token_places.defined()) return;
+  check(call.ids.dim(1) == 1 && call.token_places.shape() == Shape{call.ids.dim(0)}, family,
+        ": a step takes one token of every sequence, got ", call.ids.shape());
+  for (int64_t b = 0; b < call.ids.dim(0); ++b) {
+    const int64_t place = call.token_places.data<int64_t>()[b];
+    check(place < shape_.max_positions, family, ": token ", place + 1,
+          " of a sequence, but the model has ", shape_.max_positions, " positions");
+  }
+}
+
+Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap) {
+  CostScope scope("projections");
+  Tensor q, k, v;
+  if (parts.weight.value.defined()) {
+    Tensor qkv = linear(x, parts.weight.value, parts.bias.value);  // [B, T, 3C]
+    q = split_heads(qkv, parts.heads, 0, 3);
+    k = split_heads(qkv, parts.heads, 1, 3);
+    v = split_heads(qkv, parts.heads, 2, 3);
+  } else {
+    q = split_heads(parts.query(x), parts.heads);
+    k = split_heads(parts.key(x), parts.heads);
+    v = split_heads(parts.value(x), parts.heads);
+  }
+  if (tap) {
+    tap->put("q", q);
+    tap->put("k", k);
+    tap->put("v", v);
+  }
+  const AttentionInput in{.q = q,
+                          .k = k,
+                          .v = v,
+                          .hidden = x,
+                          .see = {.causal = parts.causal, .lengths = call.lengths},
+                          .dials = call.dials,
+                          .tap = tap,
+                          .random = call.random,
+                          .state = call.state,
+                          .slot = call.slot};
+  Tensor c =
+      call.token_places.defined() ? parts.method.step(in, *call.state) : parts.method.forward(in);
+  if (tap) tap->put("context", c);
+  return c;
+}
+
+Activation activation_of(const std::string& name) {
+  if (name == "relu") return relu;
+  if (name == "gelu") return gelu;
+  throw Error(join("model: activation '", name, "' is not supported, only \"relu\" and \"gelu\""));
+}
+
+Tensor next_tokens(const Tensor& ids, const Tensor& lengths, int64_t loss_from) {
+  int64_t B = ids.dim(0), T = ids.dim(1);
+  Tensor out = Tensor::empty({B, T}, Dtype::i32);
+  for (int64_t b = 0; b < B; ++b) {
+    int64_t L = lengths.defined() ? lengths.data<int64_t>()[b] : T;
+    for (int64_t t = 0; t < T; ++t) {
+      bool wanted = t + 1 < L && t + 1 >= loss_from;
+      out.data<int32_t>()[b * T + t] = wanted ? ids.data<int32_t>()[b * T + t + 1] : -1;
+    }
+  }
+  return out;
+}
+
+}  // namespace brine::nn

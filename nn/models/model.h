@@ -1,0 +1,116 @@
+// What every model is to the code that trains, evaluates, dumps and exports it: a stack of layers
+// that runs one layer at a time, and heads. A family of models is one file (opt.cpp, bert.cpp).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "nn/attention/attention.h"
+#include "nn/layers/layers.h"
+
+namespace brine::nn {
+
+// Sizes that all families have.
+struct ModelShape {
+  int64_t vocab_size = 0, hidden_size = 0;
+  int64_t layers = 0, heads = 1;
+  int64_t inner_size = 0;  // of the MLP
+  int64_t max_positions = 0;
+  bool causal = true;  // false: an encoder
+
+  int64_t head_size() const { return hidden_size / heads; }
+  AttentionShape attention() const {
+    return {
+        .heads = heads, .head_size = head_size(), .max_positions = max_positions, .causal = causal};
+  }
+};
+
+// One forward pass. Padding is given as `lengths` when it is on the right, else as a mask.
+struct ModelCall {
+  Tensor ids;                  // i32 [B, T]
+  Tensor lengths = {};         // i64 [B]; undefined = all T
+  Tensor attention_mask = {};  // u8 [B, T], 1 = token, 0 = padding, anywhere; needs no lengths
+  Tensor type_ids = {};        // i32 [B, T] segments, for encoders; undefined = all 0
+  Tensor places = {};          // i32 [B, T], set by pack_rows()
+  AttentionDials dials = {};
+  LayerObserver* observer = nullptr;
+  RandomStream* random = nullptr;  // null: evaluation, no dropout
+  bool recompute = false;          // keep only layer inputs, run layers again in backward
+  // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64
+  // [B], the pass is a step: ids [B, 1] are the tokens at these places of their sequences.
+  AttentionState* state = nullptr;
+  int64_t slot = 0;
+  Tensor token_places = {};
+};
+
+// The same call with every sequence's tokens moved to the front, in order: its mask has become
+// lengths, and places[b, t] is where token t stood. A call without a mask is packed already.
+ModelCall pack_rows(const ModelCall& call);
+// Rows x [B, T, C] of a packed call where the mask had them, 0 at padding.
+Tensor unpack_rows(const Tensor& x, const ModelCall& packed_call);
+
+class Model : public Module {
+ public:
+  // One layer at a time, for a teacher in lockstep: x = embed(call), x = layer(0, x, call, tap),
+  // ..., finish(x). The call is a packed one; the tap's tensors and x are packed too.
+  virtual Tensor embed(const ModelCall& call) = 0;  // [B, T, C]
+  virtual Tensor layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) = 0;
+  virtual Tensor finish(const Tensor& x) = 0;  // what follows the last layer
+  // All of it; calls call.observer after every layer. Rows lie as the call's ids do.
+  Tensor hidden(const ModelCall& call);  // [B, T, C]; where a model projects, [B, T, its width]
+
+  // Heads; a model that has not the head throws.
+  // hidden [R..., C] -> [R..., V]: next tokens of a decoder, masked tokens of an encoder.
+  virtual Tensor logits(const Tensor& hidden) const = 0;
+  // hidden [B, T, C] of a packed call -> [B, labels].
+  virtual Tensor class_logits(const Tensor& hidden, RandomStream* random = nullptr) const;
+  virtual int64_t labels() const { return 0; }  // 0: no classification head
+
+  virtual Attention& attention(int64_t i) const = 0;
+  AttentionTraits attention_traits() const { return attention(0).traits(); }
+  // Path of layer i's attention method: "model.decoder.layers.0.self_attn.sea.".
+  virtual std::string attention_prefix(int64_t i) const = 0;
+  // True for the names of tensors that belong to an attention method.
+  bool is_attention_tensor(const std::string& name) const;
+
+  // What one sequence of that many tokens costs from ids to the logits of every position, by
+  // component, when q, k and v come from one packed product (a ParameterStore packs them). Throws
+  // when the attention method does not foretell its cost.
+  CostTable costs(int64_t tokens, const AttentionDials& dials = {}) const;
+
+  const ModelShape& shape() const { return shape_; }
+  const std::string& attention_name() const { return attention_name_; }
+
+ protected:
+  Model(const ModelShape& shape, std::string attention_name)
+      : shape_(shape), attention_name_(std::move(attention_name)) {}
+  // Throws when the ids are no [B, T] or longer than the positions; `family` starts the line.
+  void check_ids(const ModelCall& call, const char* family) const;
+  // Adds the costs of embed(), finish() and logits().
+  virtual void add_ends(CostTable& costs, int64_t tokens) const = 0;
+
+ private:
+  ModelShape shape_;
+  std::string attention_name_;
+};
+
+// The projections of one layer and the method that attends on them.
+struct AttentionParts {
+  int64_t heads;
+  bool causal;
+  const Linear &query, &key, &value;
+  const Packed &weight, &bias;  // of the three, in this order; filled by a ParameterStore
+  Attention& method;
+};
+// x [B, T, C], the layer's normed input -> context [B, T, C], before the output projection.
+Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap);
+
+// "relu" or "gelu" (exact), the activations of a model's MLP.
+Activation activation_of(const std::string& name);
+
+// Targets of next-token prediction: ids [B, T] -> i32 [B, T], position t wants token t + 1; the
+// last one of a sequence (t + 1 >= L) and everything before `loss_from` want nothing (-1).
+Tensor next_tokens(const Tensor& ids, const Tensor& lengths, int64_t loss_from = 0);
+
+}  // namespace brine::nn

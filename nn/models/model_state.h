@@ -1,0 +1,47 @@
+// Decoding with a causal model: prompts in one pass each, then token by token.
+//
+//   ModelState state(model, {.batch = 2, .capacity = 300});
+//   Tensor a = prefill(model, state, 0, ids_a), b = prefill(model, state, 1, ids_b);
+//   for (...) Tensor logits = model.logits(step(model, state, next_ids));
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/models/model.h"
+
+namespace brine::nn {
+
+// What all layers keep of a batch of sequences, each with a length of its own.
+class ModelState {
+ public:
+  // Throws when the attention method cannot be decoded, or `capacity` is beyond the positions.
+  // dials.k may be changed from call to call, to at most what is asked for here.
+  ModelState(const Model& model, const StateRequest& request);
+
+  int64_t batch() const { return layers_[0]->batch(); }
+  int64_t capacity() const { return layers_[0]->capacity(); }
+  int64_t length(int64_t slot) const { return layers_[0]->length(slot); }
+  const Tensor& lengths() const { return layers_[0]->lengths(); }  // i64 [batch]
+  int64_t bytes() const;
+  AttentionState& layer(int64_t i) { return *layers_.at(size_t(i)); }
+
+  // As those of AttentionState, of all layers: names start with "layers.0."...
+  void keep(const std::vector<int64_t>& slots);
+  std::vector<NamedTensor> saved(int64_t slot) const;
+  void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
+
+  AttentionDials dials;
+
+ private:
+  std::vector<std::unique_ptr<AttentionState>> layers_;
+};
+
+// Takes the prompt ids i32 [T] into the empty slot: one pass in time linear in T where the method
+// is. -> [1, E], what the head reads behind its last token.
+Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids);
+// Takes one token of every sequence, ids i32 [batch] -> [batch, E].
+Tensor step(Model& model, ModelState& state, const Tensor& ids);
+
+}  // namespace brine::nn

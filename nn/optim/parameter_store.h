@@ -1,0 +1,64 @@
+// Parameters and their gradients in two flat buffers: zeroing, norm, clip and AdamW are one pass
+// each, and parameters that were packed lie next to each other and run as one GEMM.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "nn/layers/module.h"
+
+namespace brine::nn {
+
+class ParameterStore {
+ public:
+  // Gradients take as much memory as values; a model that only runs does without.
+  enum class Gradients { now, later };
+
+  // Moves every parameter of `root` into the buffers; `root` must outlive the store's use.
+  // Parameters of a blank Init get memory, not values.
+  // The buffers, and the module's own (random features), lie on `device` from then on.
+  explicit ParameterStore(Module& root, Gradients gradients = Gradients::now,
+                          Device device = default_device());
+  // Makes the gradients that were put off. zero_gradients() does it too.
+  void add_gradients();
+
+  struct Entry {
+    std::string path, group;
+    Parameter* parameter;
+    int64_t offset, size;  // elements in the flat buffers
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+  const Tensor& values() const { return values_; }        // [n]
+  const Tensor& gradients() const { return gradients_; }  // [n], undefined before add_gradients()
+  int64_t size() const { return values_.numel(); }
+  void zero_gradients();
+
+ private:
+  struct PackedRange {
+    Packed* packed;
+    Shape shape;
+    int64_t begin;
+  };
+  // A view into the buffers: a leaf with its gradient once there are gradients.
+  Tensor view_of(const Shape& shape, int64_t begin) const;
+  void attach();
+
+  std::vector<Entry> entries_;
+  std::vector<PackedRange> packed_;
+  Tensor values_, gradients_;
+};
+
+// Copies between a module and named tensors, both by dotted path. load() lists what is missing and
+// what is not known and refuses wrong shapes, unless `partial` allows missing ones; types convert.
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+std::vector<NamedTensor> state_of(Module& root);
+void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std::string& source,
+                const std::function<bool(const std::string&)>& may_be_missing = {});
+
+int64_t parameter_count(Module& root);
+
+}  // namespace brine::nn

@@ -1,0 +1,108 @@
+// Attention of one new query per sequence to cached keys and values, and the caches themselves.
+//
+// Nothing here is more work than reading the keys and values once.
+#include <algorithm>
+#include <vector>
+
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/cpu/core/softmax_row.h"
+#include "tensor/cpu/core/vectors.h"
+#include "tensor/kernels/kernels_decoding.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+// out[j] = factor (x . rows[j]) for n rows of d numbers.
+template <class T>
+void dots(T* out, const T* x, const T* rows, int64_t n, int64_t d, T factor) {
+  constexpr int W = kWidth<T>;
+  for (int64_t j = 0; j < n; ++j, rows += d) {
+    Vector<T> even = {}, odd = {};
+    int64_t c = 0;
+    for (; c + 2 * W <= d; c += 2 * W) {
+      even += load(x + c) * load(rows + c);
+      odd += load(x + c + W) * load(rows + c + W);
+    }
+    T sum = sum_lanes<T, kVectorBytes>(even + odd);
+    for (; c < d; ++c) sum += x[c] * rows[c];
+    out[j] = factor * sum;
+  }
+}
+
+// out[0..N W) = sum_j weights[j] rows[j], rows d apart.
+template <int N, class T>
+void weighted(T* out, const T* weights, const T* rows, int64_t n, int64_t d) {
+  constexpr int W = kWidth<T>;
+  Vector<T> sum[N] = {};
+  for (int64_t j = 0; j < n; ++j, rows += d) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) sum[i] += weights[j] * load(rows + i * W);
+  }
+  for (int i = 0; i < N; ++i) store(out + i * W, sum[i]);
+}
+
+template <class T>
+void weighted_sum(T* out, const T* weights, const T* rows, int64_t n, int64_t d) {
+  constexpr int W = kWidth<T>;
+  int64_t c = 0;
+  for (; c + 4 * W <= d; c += 4 * W) weighted<4>(out + c, weights, rows + c, n, d);
+  for (; c + W <= d; c += W) weighted<1>(out + c, weights, rows + c, n, d);
+  for (; c < d; ++c) {
+    T sum = 0;
+    for (int64_t j = 0; j < n; ++j) sum += weights[j] * rows[j * d + c];
+    out[c] = sum;
+  }
+}
+
+}  // namespace
+
+void append_row(Tensor cache, Tensor row, Tensor at) {
+  const int64_t B = cache.dim(0), H = cache.dim(1), S = cache.dim(2), d = cache.dim(3);
+  dispatch_float(cache.dtype(), [&]<class T>() {
+    for (int64_t b = 0; b < B; ++b) {
+      T* to = cache.data<T>() + (b * H * S + at.data<int64_t>()[b]) * d;
+      const T* from = row.data<T>() + b * H * d;
+      for (int64_t h = 0; h < H; ++h) std::copy_n(from + h * d, d, to + h * S * d);
+    }
+  });
+}
+
+void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tensor last,
+                      double scale) {
+  const int64_t H = k.dim(1), S = k.dim(2), d = k.dim(3);
+  const int64_t *begin = first.data<int64_t>(), *end = last.data<int64_t>();
+  int64_t work = 0;
+  for (int64_t b = 0; b < k.dim(0); ++b) work += (end[b] - begin[b]) * H * d;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    for_pieces(k.dim(0) * H, work, [&](int64_t i) {
+      const int64_t b = i / H, n = end[b] - begin[b], place = (i * S + begin[b]) * d;
+      T* out = y.data<T>() + i * d;
+      if (n <= 0) return (void)std::fill_n(out, d, T(0));
+      thread_local std::vector<T> memory;
+      memory.resize(size_t(n));
+      T* p = memory.data();
+      dots(p, q.data<T>() + i * d, k.data<T>() + place, n, d, T(scale));
+      softmax_in_place(p, n);
+      weighted_sum(out, p, v.data<T>() + place, n, d);
+    });
+  });
+}
+
+void running_mean_step(Tensor y, Tensor sums, Tensor v, Tensor counts) {
+  const int64_t row = sums.dim(1) * sums.dim(2);
+  dispatch_float(y.dtype(), [&]<class T>() {
+    for (int64_t b = 0; b < sums.dim(0); ++b) {
+      const double share = 1.0 / double(counts.data<int64_t>()[b]);
+      double* sum = sums.data<double>() + b * row;
+      const T* x = v.data<T>() + b * row;
+      T* out = y.data<T>() + b * row;
+#pragma omp simd
+      for (int64_t i = 0; i < row; ++i) {
+        sum[i] += double(x[i]);
+        out[i] = T(sum[i] * share);
+      }
+    }
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,155 @@
+// Selected columns to compressed rows and to a dense mask, and the softmax under such a mask.
+#include "tensor/csr.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tensor/cpu/core/columns.h"
+#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/math.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kRowGrain = 64;
+
+// out[k - 1 - i] = last - floor(i n / k): k of n keys, evenly spaced, by one division.
+void thin(int32_t* out, int32_t last, int64_t n, int64_t k) {
+  int64_t step = n / k, step_rest = n % k, back = 0, rest = 0;
+  for (int64_t i = k - 1; i >= 0; --i) {
+    out[i] = last - int32_t(back);
+    back += step;
+    rest += step_rest;
+    if (rest >= k) {
+      rest -= k;
+      ++back;
+    }
+  }
+}
+
+}  // namespace
+
+void count_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
+  int64_t H = csr.heads, T = csr.length, K = selected.dim(3);
+  RowWidths widths(see, T);
+  auto* pointers = csr.row_pointers.data<int64_t>();
+  auto* offsets = csr.head_offsets.data<int32_t>();
+  const auto* chosen = selected.data<uint8_t>();
+  parallel_for(csr.batch * T, kRowGrain, [&](int64_t r0, int64_t r1) {
+    std::vector<int64_t> starts(static_cast<size_t>(K + 1));
+    std::vector<int32_t> size(static_cast<size_t>(K));
+    for (int64_t r = r0; r < r1; ++r) {
+      int64_t b = r / T, t = r % T, w = widths(b, t);
+      int32_t* offset = offsets + r * (H + 1);
+      column_starts(starts.data(), w, K);
+      for (int64_t c = 0; c < K; ++c) {
+        size[size_t(c)] = int32_t(std::min(k, starts[size_t(c + 1)] - starts[size_t(c)]));
+      }
+      offset[0] = 0;
+      for (int64_t h = 0; h < H; ++h) {
+        const uint8_t* mine = chosen + ((b * H + h) * T + t) * K;
+        const int32_t* sizes = size.data();
+        int32_t n = 0;
+#pragma omp simd reduction(+ : n)
+        for (int64_t c = 0; c < K; ++c) n += mine[c] ? sizes[c] : 0;
+        offset[h + 1] = offset[h] + (w <= k ? int32_t(w) : n);
+      }
+    }
+  });
+  int64_t total = 0;
+  for (int64_t b = 0; b < csr.batch; ++b) {
+    int64_t* mine = pointers + b * (T + 1);
+    mine[0] = total;
+    for (int64_t t = 0; t < T; ++t) {
+      total += offsets[(b * T + t) * (H + 1) + H];
+      mine[t + 1] = total;
+    }
+  }
+}
+
+void fill_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
+  int64_t H = csr.heads, T = csr.length, S = csr.keys, K = selected.dim(3);
+  RowWidths widths(see, T);
+  const auto* pointers = csr.row_pointers.data<int64_t>();
+  auto* columns = csr.columns.data<int32_t>();
+  const auto* chosen = selected.data<uint8_t>();
+  parallel_for(csr.batch * T, kRowGrain, [&](int64_t r0, int64_t r1) {
+    std::vector<int64_t> starts(static_cast<size_t>(K + 1));
+    for (int64_t r = r0; r < r1; ++r) {
+      int64_t b = r / T, t = r % T, w = widths(b, t);
+      int32_t* out = columns + pointers[b * (T + 1) + t];
+      column_starts(starts.data(), w, K);
+      for (int64_t h = 0; h < H; ++h) {
+        int32_t base = int32_t(h * S);
+        if (w <= k) {
+          for (int64_t j = 0; j < w; ++j) *out++ = base + int32_t(j);
+          continue;
+        }
+        const uint8_t* mine = chosen + ((b * H + h) * T + t) * K;
+        for (int64_t c = 0; c < K; ++c) {
+          if (!mine[c]) continue;
+          int64_t begin = starts[size_t(c)], end = starts[size_t(c + 1)], n = end - begin;
+          if (n <= k) {
+            for (int64_t j = begin; j < end; ++j) *out++ = base + int32_t(j);
+          } else {
+            thin(out, base + int32_t(end - 1), n, k);
+            out += k;
+          }
+        }
+      }
+    }
+  });
+}
+
+void csr_to_mask(Tensor mask, FlatCsr csr) {
+  int64_t H = csr.heads, T = csr.length, S = csr.keys;
+  auto* out = mask.data<uint8_t>();
+  const auto* pointers = csr.row_pointers.data<int64_t>();
+  const auto* offsets = csr.head_offsets.data<int32_t>();
+  const auto* columns = csr.columns.data<int32_t>();
+  parallel_for(csr.batch * H * T, kRowGrain, [&](int64_t r0, int64_t r1) {
+    for (int64_t r = r0; r < r1; ++r) {
+      int64_t b = r / (H * T), h = r / T % H, t = r % T;
+      uint8_t* row = out + r * S;
+      std::fill(row, row + S, uint8_t(0));
+      const int32_t* offset = offsets + (b * T + t) * (H + 1) + h;
+      const int32_t* mine = columns + pointers[b * (T + 1) + t];
+      for (int32_t e = offset[0]; e < offset[1]; ++e) row[mine[e] - h * S] = 1;
+    }
+  });
+}
+
+void masked_softmax(Tensor y, Tensor x, Tensor mask, double scale) {
+  int64_t S = x.dim(-1), R = x.rows();
+  const auto* keep = mask.data<uint8_t>();
+  dispatch_float(x.dtype(), [&]<class T>() {
+    const T* in = x.data<T>();
+    T* out = y.data<T>();
+    T factor = T(scale);
+    parallel_for(R, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, S)),
+                 [&](int64_t r0, int64_t r1) {
+                   for (int64_t r = r0; r < r1; ++r) {
+                     const T* a = in + r * S;
+                     const uint8_t* m = keep + r * S;
+                     T* p = out + r * S;
+                     T most = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : most)
+                     for (int64_t j = 0; j < S; ++j)
+                       most = m[j] && a[j] * factor > most ? a[j] * factor : most;
+                     // A row without an entry keeps -inf: its values are all 0.
+                     T origin = most == T(-INFINITY) ? T(0) : most;
+#pragma omp simd reduction(+ : sum)
+                     for (int64_t j = 0; j < S; ++j) {
+                       p[j] = m[j] ? math::exp(a[j] * factor - origin) : T(0);
+                       sum += p[j];
+                     }
+                     T inverse = sum != 0 ? 1 / sum : T(0);
+#pragma omp simd
+                     for (int64_t j = 0; j < S; ++j) p[j] *= inverse;
+                   }
+                 });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,155 @@
+// Softmax attention by tiles: each tile of queries walks over the keys with a running maximum and
+// sum (online softmax: Milakov and Gimelshein 2018; by tiles: Dao et al. 2022), so that no map is
+// stored.
+//
+// A tile's queries are the lanes of vectors: scores lie as [key, query]. Then the softmax needs no
+// sum across lanes, and both products broadcast elements of K and V from where they lie, unpacked;
+// only the queries and the result are turned, once per tile.
+#include "tensor/kernels/kernels_attention.h"
+
+#include <limits>
+
+#include "tensor/cpu/attention/flash_tile.h"
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/cpu/core/stream.h"
+#include "tensor/csr.h"
+#include "tensor/math.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kQueries = 64;
+// Keys of a tile: blocks of six, twelve and eight rows fit, and its scores stay in L1.
+constexpr int64_t kKeys = 96;
+
+// The running softmax of a tile: per query the largest score so far, the sum of exponentials
+// relative to it, and what the sums before this tile of keys are to be multiplied with.
+template <class T>
+struct Running {
+  alignas(64) T most[kQueries], sum[kQueries], rescale[kQueries];
+};
+
+// s [keys, lanes] -> exp(scale (s - maximum)), with the running numbers brought up to date. `Lanes`
+// is the number of lanes where it is known, otherwise 0. ahead(n) is called beside each key: a walk
+// through memory that the next product reads costs nothing here, and up to a fifth of the time
+// there.
+template <int64_t Lanes, class T, class Ahead>
+void soften(T* s, int64_t keys, int64_t count, T scale, Running<T>& run, Ahead ahead) {
+  const int64_t lanes = Lanes ? Lanes : count;
+  alignas(64) T most[kQueries];
+  std::copy_n(run.most, lanes, most);
+  for (int64_t n = 0; n < keys; ++n) {
+    const T* row = s + n * kQueries;
+#pragma omp simd
+    for (int64_t m = 0; m < lanes; ++m) most[m] = row[m] > most[m] ? row[m] : most[m];
+  }
+  alignas(64) T sum[kQueries];
+#pragma omp simd
+  for (int64_t m = 0; m < lanes; ++m) {
+    run.rescale[m] = math::exp_nonpositive((run.most[m] - most[m]) * scale);
+    run.most[m] = most[m];
+    most[m] *= scale;
+    sum[m] = run.sum[m] * run.rescale[m];
+  }
+  for (int64_t n = 0; n < keys; ++n) {
+    T* row = s + n * kQueries;
+    ahead(n);
+#pragma omp simd
+    for (int64_t m = 0; m < lanes; ++m) {
+      row[m] = math::exp_nonpositive(row[m] * scale - most[m]);
+      sum[m] += row[m];
+    }
+  }
+  std::copy_n(sum, lanes, run.sum);
+}
+
+// One head's queries [first, first + rows) of the first `visible` keys.
+template <class T>
+struct Tile {
+  const T *q, *k, *v;  // of the head: [T, d]
+  int64_t d, first, rows, visible;
+  bool causal;
+};
+
+// Writes rows of y, `step` apart, and of lse.
+template <class T>
+void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
+  constexpr T kNothing = -std::numeric_limits<T>::infinity();
+  const int64_t d = at.d, lanes = whole_vectors<T>(at.rows);
+  thread_local Scratch<T> scratch;
+  scratch.reserve((2 * d + kKeys) * kQueries, 3);
+  T *q = scratch.take(d * kQueries), *out = scratch.take(d * kQueries);
+  T* s = scratch.take(kKeys * kQueries);
+  const int64_t start = std::min(kKeys, at.visible);
+  fetch(at.k, start * d);
+  fetch(at.v, start * d);
+  turn<true>(Lanes<T>{q, kQueries}, Lanes<const T>{at.q + at.first * d, d}, at.rows, d,
+             [](int64_t) { return T(1); });
+  Running<T> run;
+  std::fill_n(run.most, lanes, std::numeric_limits<T>::lowest());
+  std::fill_n(run.sum, lanes, T(0));
+  for (int64_t j = 0; j < at.visible; j += kKeys) {
+    const int64_t keys = std::min(kKeys, at.visible - j);
+    tile_product(keys, lanes, d, Broadcast<T, false>{at.k + j * d, d}, Lanes<const T>{q, kQueries},
+                 Lanes<T>{s, kQueries});
+    for (int64_t n = std::max<int64_t>(0, at.first - j + 1); at.causal && n < keys; ++n) {
+      std::fill_n(s + n * kQueries, std::min(j + n - at.first, lanes), kNothing);
+    }
+    auto ahead = [&](int64_t n) __attribute__((always_inline)) {
+      fetch(at.v + (j + n) * d, d);
+      if (j + keys + n < at.visible) fetch(at.k + (j + keys + n) * d, d);
+    };
+    lanes == kQueries ? soften<kQueries>(s, keys, lanes, scale, run, ahead)
+                      : soften<0>(s, keys, lanes, scale, run, ahead);
+    tile_product(d, lanes, keys, Broadcast<T, true>{at.v + j * d, d}, Lanes<const T>{s, kQueries},
+                 Lanes<T>{out, kQueries}, {.factors = j ? run.rescale : nullptr});
+  }
+  turn<false>(Lanes<T>{y, step}, Lanes<const T>{out, kQueries}, d, at.rows,
+              [&](int64_t m) { return 1 / run.sum[m]; });
+  for (int64_t m = 0; m < at.rows; ++m) {
+    lse[m] = run.most[m] * scale + math::log(run.sum[m]);
+  }
+}
+
+}  // namespace
+
+void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility see,
+                     double scale) {
+  if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
+    return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), see,
+                           scale);
+  }
+  const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
+  const int64_t tiles = (T + kQueries - 1) / kQueries;
+  const RowWidths widths(see, T);
+  dispatch_float(q.dtype(), [&]<class R>() {
+    const R *xq = q.data<R>(), *xk = k.data<R>(), *xv = v.data<R>();
+    R *out = y.data<R>(), *sums = lse.data<R>();
+    for_pieces(B * H * tiles, B * H * T * T * d, [&](int64_t i) {
+      // The long tiles of a causal mask come first, so that threads end together.
+      const int64_t bh = i % (B * H), b = bh / H, h = bh % H;
+      const int64_t first = (tiles - 1 - i / (B * H)) * kQueries,
+                    end = std::min(T, first + kQueries);
+      const int64_t rows = std::clamp<int64_t>(widths.valid(b) - first, 0, end - first);
+      R* to = out + (b * T + first) * H * d + h * d;
+      R* own = sums + bh * T + first;
+      if (rows > 0) {
+        attend<R>({.q = xq + bh * T * d,
+                   .k = xk + bh * T * d,
+                   .v = xv + bh * T * d,
+                   .d = d,
+                   .first = first,
+                   .rows = rows,
+                   .visible = widths(b, first + rows - 1),
+                   .causal = see.causal},
+                  to, H * d, own, R(scale));
+      }
+      for (int64_t m = rows; m < end - first; ++m) {
+        std::fill_n(to + m * H * d, d, R(0));
+        own[m] = 0;
+      }
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

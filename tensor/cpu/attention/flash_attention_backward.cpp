@@ -1,0 +1,237 @@
+// The gradients of tiled attention: five products for each pair of tiles, the probabilities made
+// again from the scores and the log-sum-exp.
+//
+// A tile of keys is the lanes of vectors: scores lie as [query, key]; K and V are turned once per
+// tile of keys, everything else is read as it lies. dk and dv of the tile are finished while it
+// walks over the queries; dq collects over tiles of keys, which are dealt to a few pieces with a dq
+// of their own, by the sizes alone.
+#include "tensor/cpu/attention/flash_tile.h"
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/cpu/core/stream.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/kernels_attention.h"
+#include "tensor/math.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kQueries = 128, kKeys = 64;
+
+// A head's tiles are dealt to pieces until there are so many tasks, so that threads end together;
+// short sequences are not worth it, and every piece costs another dq.
+int64_t pieces_of(int64_t heads, int64_t T) {
+  constexpr int64_t kTasks = 32, kMost = 4, kLong = 1024;
+  return T < kLong
+             ? 1
+             : std::clamp<int64_t>((kTasks + heads - 1) / std::max<int64_t>(1, heads), 1, kMost);
+}
+
+// Sizes of a call. Rows of d numbers that are read as vectors are `wide` apart, the rest 0.
+struct Sizes {
+  int64_t B, H, T, d, wide, pieces;
+  RowWidths widths;
+  bool causal;
+};
+
+template <class T>
+struct Operands {
+  const T *q, *k, *v;  // [B, H, T, wide], but v [B, H, T, d]
+  const T* dy;         // [B, H, T, wide]
+  const T *lse, *dot;  // [B, H, T]; dot = scale dy . y
+  T scale;
+};
+
+// x [R, d] with rows of `wide` numbers; x itself where they are.
+template <class T>
+Tensor widened(const Tensor& x, int64_t wide) {
+  const int64_t d = x.dim(-1);
+  if (wide == d) return x;
+  Tensor to = Tensor::empty({x.rows(), wide}, x.dtype());
+  parallel_for(x.rows(), 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      T* row = to.data<T>() + r * wide;
+      std::copy_n(x.data<T>() + r * d, d, row);
+      std::fill(row + d, row + wide, T(0));
+    }
+  });
+  return to;
+}
+
+template <class T>
+T inner_product(const T* x, const T* y, int64_t n) {
+  constexpr int W = kWidth<T>;
+  Vector<T> sums = {};
+  int64_t i = 0;
+  for (; i + W <= n; i += W) sums += load(x + i) * load(y + i);
+  T sum = sum_lanes<T, kVectorBytes>(sums);
+  for (; i < n; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+// heads [B, H, T, wide] = dy [B, T, H d]; dot [B, H, T] = scale dy . y. Rows of padding stay
+// unread.
+template <class T>
+void gather_gradient(T* heads, T* dot, const T* dy, const T* y, const Sizes& at, T scale) {
+  const int64_t H = at.H, d = at.d;
+  parallel_for(at.B * H * at.T, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t bh = r / at.T, b = bh / H, t = r % at.T,
+                    from = ((b * at.T + t) * H + bh % H) * d;
+      if (t >= at.widths.valid(b)) continue;
+      dot[r] = scale * inner_product(dy + from, y + from, d);
+      std::copy_n(dy + from, d, heads + r * at.wide);
+      std::fill_n(heads + r * at.wide + d, at.wide - d, T(0));
+    }
+  });
+}
+
+// s [rows, keys] unscaled scores -> probabilities; ds [rows, keys] scaled gradients of the
+// probabilities -> gradients of the unscaled scores. Row m sees its first (seen + m) lanes when
+// that is less than all. ahead(m) is called beside each row.
+template <int64_t Lanes, class T, class Ahead>
+void differentiate(T* s, T* ds, int64_t rows, int64_t count, int64_t seen, T scale, const T* lse,
+                   const T* dot, Ahead ahead) {
+  const int64_t lanes = Lanes ? Lanes : count;
+  for (int64_t m = 0; m < rows; ++m, s += kKeys, ds += kKeys) {
+    const T shift = lse[m], mean = dot[m];
+    ahead(m);
+#pragma omp simd
+    for (int64_t n = 0; n < lanes; ++n) {
+      s[n] = math::exp_nonpositive(s[n] * scale - shift);
+      ds[n] = s[n] * (ds[n] - mean);
+    }
+    if (seen + m >= lanes) continue;
+    std::fill(s + seen + m, s + lanes, T(0));
+    std::fill(ds + seen + m, ds + lanes, T(0));
+  }
+}
+
+// Where the gradients of one head go; null = not wanted.
+template <class T>
+struct Results {
+  T* dq;       // [T, wide], added to
+  T *dk, *dv;  // [T, d]
+};
+
+// The tile of keys [first, first + keys) of head bh against all queries that see it.
+template <class T>
+void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, const Operands<T>& in,
+                  const Results<T>& to) {
+  const int64_t d = at.d, wide = at.wide, lanes = whole_vectors<T>(keys);
+  const int64_t head = bh * at.T, queries = at.widths.valid(bh / at.H);
+  thread_local Scratch<T> scratch;
+  scratch.reserve(2 * kKeys * (d + wide + kQueries), 6);
+  T *k = scratch.take(d * kKeys), *v = scratch.take(d * kKeys);
+  T *dk = scratch.take(kKeys * wide), *dv = scratch.take(kKeys * wide);
+  T *s = scratch.take(kQueries * kKeys), *ds = scratch.take(kQueries * kKeys);
+  const int64_t begin = at.causal ? first : 0;
+  const int64_t start = std::min(kQueries, queries - begin) * wide;
+  fetch(in.q + (head + begin) * wide, start);
+  fetch(in.dy + (head + begin) * wide, start);
+  turn<true>(Lanes<T>{k, kKeys}, Lanes<const T>{in.k + (head + first) * wide, wide}, keys, d,
+             [](int64_t) { return T(1); });
+  turn<true>(Lanes<T>{v, kKeys}, Lanes<const T>{in.v + (head + first) * d, d}, keys, d,
+             [&](int64_t) { return in.scale; });
+  std::fill_n(dk, keys * wide, T(0));
+  std::fill_n(dv, keys * wide, T(0));
+  for (int64_t t = begin; t < queries; t += kQueries) {
+    const int64_t rows = std::min(kQueries, queries - t), row = head + t;
+    const T *q = in.q + row * wide, *dy = in.dy + row * wide;
+    const int64_t seen = at.causal ? t - first + 1 : lanes;
+    tile_product(rows, lanes, d, Broadcast<T, false>{q, wide}, Lanes<const T>{k, kKeys},
+                 Lanes<T>{s, kKeys});
+    tile_product(rows, lanes, d, Broadcast<T, false>{dy, wide}, Lanes<const T>{v, kKeys},
+                 Lanes<T>{ds, kKeys});
+    auto ahead = [&](int64_t m) __attribute__((always_inline)) {
+      if (to.dq) fetch(to.dq + (t + m) * wide, wide);
+      if (t + rows + m >= queries) return;
+      fetch(q + (rows + m) * wide, wide);
+      fetch(dy + (rows + m) * wide, wide);
+    };
+    lanes == kKeys
+        ? differentiate<kKeys>(s, ds, rows, lanes, seen, in.scale, in.lse + row, in.dot + row,
+                               ahead)
+        : differentiate<0>(s, ds, rows, lanes, seen, in.scale, in.lse + row, in.dot + row, ahead);
+    if (to.dv) {
+      tile_product(keys, wide, rows, Broadcast<T, true>{s, kKeys}, Lanes<const T>{dy, wide},
+                   Lanes<T>{dv, wide}, {.add = true});
+    }
+    if (to.dk) {
+      tile_product(keys, wide, rows, Broadcast<T, true>{ds, kKeys}, Lanes<const T>{q, wide},
+                   Lanes<T>{dk, wide}, {.add = true});
+    }
+    if (to.dq) {
+      tile_product(rows, wide, keys, Broadcast<T, false>{ds, kKeys},
+                   Lanes<const T>{in.k + (head + first) * wide, wide},
+                   Lanes<T>{to.dq + t * wide, wide}, {.add = true});
+    }
+  }
+  for (int64_t n = 0; n < keys; ++n) {
+    if (to.dk) std::copy_n(dk + n * wide, d, to.dk + (first + n) * d);
+    if (to.dv) std::copy_n(dv + n * wide, d, to.dv + (first + n) * d);
+  }
+}
+
+// dq [B, H, T, d] = the sum of the pieces' [B H, pieces, T, wide].
+template <class T>
+void add_pieces(T* dq, const T* parts, const Sizes& at) {
+  parallel_for(at.B * at.H * at.T, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* from = parts + (r / at.T * at.pieces * at.T + r % at.T) * at.wide;
+      T* out = dq + r * at.d;
+      std::copy_n(from, at.d, out);
+      for (int64_t p = 1; p < at.pieces; ++p) {
+#pragma omp simd
+        for (int64_t c = 0; c < at.d; ++c) out[c] += from[p * at.T * at.wide + c];
+      }
+    }
+  });
+}
+
+template <class T>
+T* data_or_null(const Tensor& t) {
+  return t.defined() ? t.data<T>() : nullptr;
+}
+
+}  // namespace
+
+void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
+                              Tensor v, Tensor y, Tensor lse, Visibility see, double scale) {
+  if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
+    return flash_attention_backward(dq, dk, dv, dy, q.to(Dtype::f32), k.to(Dtype::f32),
+                                    v.to(Dtype::f32), y, lse, see, scale);
+  }
+  const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
+  dispatch_float(q.dtype(), [&]<class R>() {
+    const int64_t tiles = (T + kKeys - 1) / kKeys;
+    const int64_t pieces = pieces_of(B * H, T);
+    const Sizes at{B, H, T, d, whole_vectors<R>(d), pieces, RowWidths(see, T), see.causal};
+    Tensor heads = Tensor::empty({B * H * T, at.wide}, q.dtype()), dot = Tensor::like(lse);
+    gather_gradient(heads.data<R>(), dot.data<R>(), dy.data<R>(), y.data<R>(), at, R(scale));
+    Tensor wide_q = widened<R>(q, at.wide), wide_k = widened<R>(k, at.wide);
+    const Operands<R> in{wide_q.data<R>(), wide_k.data<R>(), v.data<R>(), heads.data<R>(),
+                         lse.data<R>(),    dot.data<R>(),    R(scale)};
+    const bool in_place = pieces == 1 && at.wide == d;
+    Tensor parts;
+    if (dq.defined())
+      parts = in_place ? dq : Tensor::empty({B * H * pieces, T, at.wide}, q.dtype());
+    R *gq = data_or_null<R>(parts), *gk = data_or_null<R>(dk), *gv = data_or_null<R>(dv);
+    for_pieces(B * H * pieces, B * H * T * T * d, [&](int64_t i) {
+      const int64_t bh = i / pieces, keys = at.widths.valid(bh / H);
+      const Results<R> to{gq ? gq + i * T * at.wide : nullptr, gk ? gk + bh * T * d : nullptr,
+                          gv ? gv + bh * T * d : nullptr};
+      if (to.dq) std::fill_n(to.dq, T * at.wide, R(0));
+      for (int64_t j = i % pieces; j < tiles; j += pieces) {
+        const int64_t first = j * kKeys, end = std::min(T, first + kKeys),
+                      stop = std::min(end, keys);
+        if (first < stop) tile_of_keys(bh, first, stop - first, at, in, to);
+        const int64_t rest = std::max(first, stop);
+        if (to.dk) std::fill(to.dk + rest * d, to.dk + end * d, R(0));
+        if (to.dv) std::fill(to.dv + rest * d, to.dv + end * d, R(0));
+      }
+    });
+    if (gq && !in_place) add_pieces(dq.data<R>(), gq, at);
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,66 @@
+// Independent pieces of work, shared among threads when there is enough of it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "tensor/dtype.h"
+#include "tensor/kernels/kernel.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+
+// f(i) for every i in [0, n). `work` is about how many multiply-adds all pieces take together;
+// little work stays on the calling thread, where it is done before others would have woken up.
+template <class F>
+void for_pieces(int64_t n, int64_t work, F&& f) {
+  constexpr int64_t kShared = 1 << 15;
+  parallel_for(n, work < kShared ? n : 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
+}
+
+// Memory for the pieces of a parallel loop, a part for each that may run at once. It is taken
+// before the loop begins: taken by the pieces, how much is alive at once would be a matter of luck,
+// and with many threads a step late in training could still ask the system for more.
+template <class T>
+class PieceMemory {
+ public:
+  // `size` numbers for each of `pieces`.
+  PieceMemory(int64_t pieces, int64_t size)
+      : size_((size + kLine - 1) / kLine * kLine),
+        parts_(omp_in_parallel() ? 1 : std::min<int64_t>(pieces, omp_get_max_threads())),
+        taken_(new std::atomic_flag[size_t(parts_)]()),
+        all_(Tensor::empty({parts_, size_}, DtypeOf<T>::value)) {}
+
+  // A part that nobody else uses while the lease lives; it begins at a cache line and holds what
+  // another piece left.
+  class Lease {
+   public:
+    explicit Lease(const PieceMemory& from) {
+      int64_t i = 0;
+      while (from.taken_[size_t(i)].test_and_set(std::memory_order_acquire)) {
+        i = i + 1 == from.parts_ ? 0 : i + 1;
+      }
+      taken_ = &from.taken_[size_t(i)];
+      data_ = from.all_.template data<T>() + i * from.size_;
+    }
+    ~Lease() { taken_->clear(std::memory_order_release); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    T* data() const { return data_; }
+
+   private:
+    std::atomic_flag* taken_;
+    T* data_;
+  };
+  Lease lease() const { return Lease(*this); }
+
+ private:
+  static constexpr int64_t kLine = 64 / sizeof(T);
+  int64_t size_, parts_;
+  std::unique_ptr<std::atomic_flag[]> taken_;
+  Tensor all_;
+};
+
+}  // namespace brine::BRINE_CPU

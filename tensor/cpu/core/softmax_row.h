@@ -1,0 +1,27 @@
+// Softmax of one short row where it lies: of a mask's entries, of columns, of cached keys.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/kernels/kernel.h"
+#include "tensor/math.h"
+
+namespace brine::BRINE_CPU {
+
+// p = softmax(p) over n > 0 numbers, the largest of them finite; -inf becomes 0.
+template <class T>
+inline void softmax_in_place(T* p, int64_t n) {
+  T most = p[0], sum = 0;
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < n; ++i) most = p[i] > most ? p[i] : most;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    p[i] = math::exp(p[i] - most);
+    sum += p[i];
+  }
+  const T share = 1 / sum;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) p[i] *= share;
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,36 @@
+// Vectors of numbers to compute with, from numbers stored in another type.
+#pragma once
+
+#include <immintrin.h>
+
+#include "tensor/cpu/core/vectors.h"
+#include "tensor/dtype.h"
+
+namespace brine::BRINE_CPU {
+
+template <class T>
+inline Vector<T> load_as(const T* p) {
+  return load(p);
+}
+
+// As many numbers as T has in a vector, of any address.
+template <class T>
+inline Vector<T> load_as(const bf16* p) {
+  typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
+  typedef uint32_t Words __attribute__((vector_size(kVectorBytes)));
+  Halves x;
+  std::memcpy(&x, p, sizeof(x));
+  return std::bit_cast<Vector<T>>(__builtin_convertvector(x, Words) << 16);
+}
+template <class T>
+inline Vector<T> load_as(const f16* p) {
+#ifdef __AVX512F__
+  // The form without a mask draws warnings of GCC 12 about its own header.
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_maskz_cvtph_ps(__mmask16(-1), x);
+#else
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#endif
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,174 @@
+// Elementwise kernels: one loop each over contiguous memory, split into pieces for the threads.
+#include "tensor/cpu/core/draw.h"
+#include "tensor/cpu/core/stream.h"
+#include "tensor/kernels/kernels.h"
+#include "tensor/math.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+
+// Calls f(out, first, n) on blocks that cover [begin, end) of y: out[i] becomes y[first + i].
+template <class T, class F>
+void each_block(const Tensor& y, T* py, int64_t begin, int64_t end, F f) {
+  Streamed<T> out(y);
+  for (int64_t i = begin; i < end; i += kStreamBlock) {
+    const int64_t n = std::min(kStreamBlock, end - i);
+    f(out.at(py + i), i, n);
+    out.done(n);
+  }
+}
+
+// y[i] = f(x[i])
+template <class F>
+void map(Tensor y, Tensor x, F f) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    parallel_for(y.numel(), kGrain, [&, py, px](int64_t begin, int64_t end) {
+      each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) out[i] = f(px[first + i]);
+      });
+    });
+  });
+}
+
+// y[i] = f(a[i], b[i])
+template <class F>
+void map(Tensor y, Tensor a, Tensor b, F f) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* pa = a.data<T>();
+    const T* pb = b.data<T>();
+    parallel_for(y.numel(), kGrain, [&, py, pa, pb](int64_t begin, int64_t end) {
+      each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) out[i] = f(pa[first + i], pb[first + i]);
+      });
+    });
+  });
+}
+
+// Calls f(row) for each of `rows` rows of C elements.
+template <class F>
+void each_row(int64_t rows, int64_t C, F f) {
+  parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(C, 1)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) f(r);
+               });
+}
+
+}  // namespace
+
+void add(Tensor y, Tensor a, Tensor b) {
+  map(y, a, b, [](auto u, auto v) { return u + v; });
+}
+
+void sub(Tensor y, Tensor a, Tensor b) {
+  map(y, a, b, [](auto u, auto v) { return u - v; });
+}
+
+void mul(Tensor y, Tensor a, Tensor b) {
+  map(y, a, b, [](auto u, auto v) { return u * v; });
+}
+
+void axpby(Tensor y, Tensor x, double alpha, double beta) {
+  if (beta == 0) {
+    map(y, x, [alpha](auto v) { return decltype(v)(alpha) * v; });
+  } else {
+    map(y, x, y,
+        [alpha, beta](auto v, auto w) { return decltype(v)(alpha) * v + decltype(v)(beta) * w; });
+  }
+}
+
+// NaN passes through: it is not less than 0.
+void relu(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return v < 0 ? decltype(v)(0) : v; });
+}
+
+void relu_backward(Tensor dx, Tensor dy, Tensor y) {
+  map(dx, dy, y, [](auto g, auto v) { return v > 0 ? g : decltype(g)(0); });
+}
+
+void gelu(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return math::gelu(v); });
+}
+
+void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
+  map(dx, dy, x, [](auto g, auto v) { return g * math::gelu_grad(v); });
+}
+
+void sigmoid(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return math::sigmoid(v); });
+}
+
+void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
+  map(dx, dy, y, [](auto g, auto v) { return g * v * (1 - v); });
+}
+
+void tanh(Tensor y, Tensor x) {
+  map(y, x, [](auto v) { return math::tanh(v); });
+}
+
+void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
+  map(dx, dy, y, [](auto g, auto v) { return g * (1 - v * v); });
+}
+
+void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
+  // uniform(i) >= p, said in the integers that the numbers are made of: word > below.
+  const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;
+  if (below < 0) return copy(y, x);
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    const T keep = T(1 / (1 - p));
+    const uint32_t limit = uint32_t(below);
+    parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
+      uint32_t words[kDrawWords];
+      for (int64_t at = begin; at < end; at += kDrawWords) {
+        draw(random.seed, random.stream, random.first + uint64_t(at / 4), words);
+        const int64_t n = std::min(kDrawWords, end - at);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) py[at + i] = words[i] > limit ? px[at + i] * keep : T(0);
+      }
+    });
+  });
+}
+
+void scale_rows(Tensor y, Tensor x, Tensor s) {
+  const int64_t rows = s.numel(), C = rows ? y.numel() / rows : 0;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    const T* ps = s.data<T>();
+    auto scale = [=](int64_t r, int64_t begin, int64_t end) {
+      const T factor = ps[r];
+#pragma omp simd
+      for (int64_t i = r * C + begin; i < r * C + end; ++i) py[i] = px[i] * factor;
+    };
+    if (C <= kGrain) return each_row(rows, C, [=](int64_t r) { scale(r, 0, C); });
+    for (int64_t r = 0; r < rows; ++r) {
+      parallel_for(C, kGrain, [=](int64_t begin, int64_t end) { scale(r, begin, end); });
+    }
+  });
+}
+
+void zero_padding(Tensor y, Tensor x, Tensor lengths) {
+  const int64_t B = x.dim(0), T = x.dim(1), C = x.numel() ? x.numel() / (B * T) : 0;
+  const int64_t* length = lengths.data<int64_t>();
+  const int64_t bytes = C * int64_t(item_size(x.dtype()));
+  unsigned char* py = y.raw();
+  const unsigned char* px = x.raw();
+  each_row(B * T, C, [=](int64_t r) {
+    if (r % T >= length[r / T]) {
+      std::fill_n(py + r * bytes, bytes, 0);
+    } else if (py != px) {
+      std::copy_n(px + r * bytes, bytes, py + r * bytes);
+    }
+  });
+}
+
+}  // namespace brine::BRINE_CPU

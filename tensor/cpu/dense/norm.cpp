@@ -1,0 +1,123 @@
+// LayerNorm over the last axis.
+#include "tensor/kernels/kernels.h"
+
+#include <cmath>
+
+#include "tensor/cpu/core/lanes.h"
+#include "tensor/cpu/core/stream.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+
+}  // namespace
+
+void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, double eps) {
+  const int64_t rows = mean.numel(), C = x.dim(-1);
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    T* pmean = mean.data<T>();
+    T* prstd = rstd.data<T>();
+    const T* px = x.data<T>();
+    const T* pw = w.data<T>();
+    const T* pb = b.data<T>();
+    parallel_for(rows, kGrain / C, [=, &y](int64_t begin, int64_t end) {
+      Streamed<T> streamed(y, C);
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = px + r * C;
+        T* out = streamed.at(py + r * C);
+        if (r + 1 < end) fetch(row + C, C);
+        // The first mean centres the row; what rounding left of it is taken from the second sum.
+        const T first = sum_lanes<T>(C, [=](int64_t i) { return row[i]; }) / T(C);
+        T rest, squares;
+        sum_lanes<T>(
+            C, [=](int64_t i) { return row[i] - first; },
+            [=](int64_t i) { return (row[i] - first) * (row[i] - first); }, rest, squares);
+        rest /= T(C);
+        const T m = first + rest;
+        const T variance = std::max(T(0), squares / T(C) - rest * rest);
+        const T s = 1 / std::sqrt(variance + T(eps));
+        pmean[r] = m;
+        prstd[r] = s;
+#pragma omp simd
+        for (int64_t c = 0; c < C; ++c) out[c] = (row[c] - first - rest) * s * pw[c] + pb[c];
+        streamed.done(C);
+      }
+    });
+  });
+}
+
+namespace {
+
+// One row: dx = rstd (g - mean(g) - x^ mean(g x^)) with g = dy w, x^ = (x - mean) rstd.
+template <class T>
+void backward_row(T* dx, const T* dy, const T* x, const T* w, int64_t C, T mean, T rstd) {
+  T sum, dot;
+  sum_lanes<T>(
+      C, [=](int64_t c) { return dy[c] * w[c]; },
+      [=](int64_t c) { return dy[c] * w[c] * (x[c] - mean); }, sum, dot);
+  const T shift = sum / T(C), slope = dot * rstd * rstd / T(C);
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - shift - (x[c] - mean) * slope);
+}
+
+}  // namespace
+
+// Bands of rows, whose number depends on the sizes alone, each sum their share of dw and db; the
+// shares are added in order.
+void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor mean,
+                        Tensor rstd) {
+  const int64_t rows = mean.numel(), C = x.dim(-1);
+  const int64_t band = std::max<int64_t>({4, kGrain / C, (rows + 63) / 64});
+  const int64_t bands = (rows + band - 1) / band;
+  const bool parameters = dw.defined() || db.defined();
+  dispatch_float(dy.dtype(), [&]<class T>() {
+    T* pdx = dx.defined() ? dx.data<T>() : nullptr;
+    const T* pdy = dy.data<T>();
+    const T* px = x.data<T>();
+    const T* pw = w.data<T>();
+    const T* pmean = mean.data<T>();
+    const T* prstd = rstd.data<T>();
+    Tensor partial = Tensor::empty({parameters ? bands : 0, 2, C}, dy.dtype());
+    T* part = partial.data<T>();
+    parallel_for(bands, 1, [&](int64_t b, int64_t) {
+      T* sw = part + 2 * b * C;
+      T* sb = sw + C;
+      if (parameters) std::fill(sw, sw + 2 * C, T(0));
+      Streamed<T> streamed(dy, C);  // dx, where wanted, is as large as dy
+      for (int64_t r = b * band; r < std::min(rows, (b + 1) * band); ++r) {
+        const T* g = pdy + r * C;
+        const T* row = px + r * C;
+        const T m = pmean[r], s = prstd[r];
+        if (r + 1 < rows) fetch(g + C, C), fetch(row + C, C);
+        if (pdx) {
+          backward_row(streamed.at(pdx + r * C), g, row, pw, C, m, s);
+          streamed.done(C);
+        }
+        if (!parameters) continue;
+#pragma omp simd
+        for (int64_t c = 0; c < C; ++c) {
+          sw[c] += g[c] * ((row[c] - m) * s);
+          sb[c] += g[c];
+        }
+      }
+    });
+    auto add_shares = [&](const Tensor& to, int64_t offset) {
+      if (!to.defined()) return;
+      T* p = to.data<T>();
+      parallel_for(C, 512, [&](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; ++c) {
+          double sum = double(p[c]);
+          for (int64_t b = 0; b < bands; ++b) sum += double(part[2 * b * C + offset + c]);
+          p[c] = T(sum);
+        }
+      });
+    };
+    add_shares(dw, 0);
+    add_shares(db, C);
+  });
+}
+
+}  // namespace brine::BRINE_CPU

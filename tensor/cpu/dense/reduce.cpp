@@ -1,0 +1,276 @@
+// Sums, in pieces whose borders depend on the sizes alone, accumulated in f64.
+#include "tensor/kernels/kernels.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+
+// The sum over pieces p of f(begin, end), added in order.
+template <class F>
+double sum_pieces(int64_t n, F f) {
+  const int64_t pieces = (n + kGrain - 1) / kGrain;
+  if (pieces <= 1) return n > 0 ? f(int64_t(0), n) : 0.0;
+  Tensor partial = Tensor::empty({pieces}, Dtype::f64);
+  double* part = partial.data<double>();
+  parallel_for(pieces, 1,
+               [&](int64_t p, int64_t) { part[p] = f(p * kGrain, std::min(n, (p + 1) * kGrain)); });
+  double sum = 0;
+  for (int64_t p = 0; p < pieces; ++p) sum += part[p];
+  return sum;
+}
+
+template <class T>
+double dot(const T* a, const T* b, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += double(a[i]) * double(b[i]);
+  return sum;
+}
+
+template <class T>
+double sum(const T* x, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += double(x[i]);
+  return sum;
+}
+
+// An exponent of all ones: NaN or infinity.
+template <class T>
+bool is_nonfinite(T x) {
+  if constexpr (sizeof(T) == 2) {
+    const uint16_t mask = std::is_same_v<T, bf16> ? 0x7f80 : 0x7c00;
+    return (x.bits & mask) == mask;
+  } else {
+    return !(std::abs(x) <= std::numeric_limits<T>::max());
+  }
+}
+
+template <class T>
+void count_nonfinite_typed(const Tensor& y, const Tensor& x) {
+  const T* px = x.data<T>();
+  y.data<int64_t>()[0] = int64_t(sum_pieces(x.numel(), [=](int64_t begin, int64_t end) {
+    int64_t bad = 0;
+    for (int64_t i = begin; i < end; ++i) bad += is_nonfinite(px[i]);
+    return double(bad);
+  }));
+}
+
+}  // namespace
+
+void sum_all(Tensor y, Tensor x) {
+  dispatch_float(x.dtype(), [&]<class T>() {
+    const T* px = x.data<T>();
+    y.data<T>()[0] = T(sum_pieces(
+        x.numel(), [=](int64_t begin, int64_t end) { return sum(px + begin, end - begin); }));
+  });
+}
+
+void square_sum(Tensor y, Tensor x) {
+  dispatch_float(x.dtype(), [&]<class T>() {
+    const T* px = x.data<T>();
+    y.data<double>()[0] = sum_pieces(x.numel(), [=](int64_t begin, int64_t end) {
+      return dot(px + begin, px + begin, end - begin);
+    });
+  });
+}
+
+void count_nonfinite(Tensor y, Tensor x) {
+  dispatch_any(x.dtype(), [&]<class T>() {
+    if constexpr (std::is_integral_v<T>) {
+      y.data<int64_t>()[0] = 0;
+    } else {
+      count_nonfinite_typed<T>(y, x);
+    }
+  });
+}
+
+// Bands of rows are summed column by column, then the bands in order.
+void sum_rows(Tensor y, Tensor x) {
+  const int64_t C = y.numel(), rows = C ? x.numel() / C : 0;
+  if (rows == 0) return;
+  const int64_t band = std::max<int64_t>({8, kGrain / C, (rows + 63) / 64});
+  const int64_t bands = (rows + band - 1) / band;
+  Tensor partial = Tensor::empty({bands, C}, Dtype::f64);
+  double* part = partial.data<double>();
+  dispatch_float(x.dtype(), [&]<class T>() {
+    const T* px = x.data<T>();
+    T* py = y.data<T>();
+    parallel_for(bands, 1, [&](int64_t b, int64_t) {
+      double* sum = part + b * C;
+      std::fill(sum, sum + C, 0.0);
+      const int64_t end = std::min(rows, (b + 1) * band);
+      int64_t r = b * band;
+      for (; r + 4 <= end; r += 4) {
+        const T* p = px + r * C;
+#pragma omp simd
+        for (int64_t c = 0; c < C; ++c) {
+          sum[c] +=
+              (double(p[c]) + double(p[C + c])) + (double(p[2 * C + c]) + double(p[3 * C + c]));
+        }
+      }
+      for (; r < end; ++r) {
+#pragma omp simd
+        for (int64_t c = 0; c < C; ++c) sum[c] += double(px[r * C + c]);
+      }
+    });
+    parallel_for(C, 256, [&](int64_t begin, int64_t end) {
+      for (int64_t b = 1; b < bands; ++b) {
+#pragma omp simd
+        for (int64_t c = begin; c < end; ++c) part[c] += part[b * C + c];
+      }
+      for (int64_t c = begin; c < end; ++c) py[c] = T(double(py[c]) + part[c]);
+    });
+  });
+}
+
+namespace {
+
+// f(row, begin, end) is the sum over some columns of a row; calls put(row, sum) for every row. Few
+// long rows are split, many short ones are shared out whole.
+template <class F, class Put>
+void each_row_sum(int64_t rows, int64_t C, F f, Put put) {
+  if (C > kGrain) {
+    for (int64_t r = 0; r < rows; ++r) {
+      put(r, sum_pieces(C, [=](int64_t begin, int64_t end) { return f(r, begin, end); }));
+    }
+    return;
+  }
+  parallel_for(rows, kGrain / std::max<int64_t>(C, 1), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) put(r, f(r, int64_t(0), C));
+  });
+}
+
+}  // namespace
+
+void dot_rows(Tensor y, Tensor a, Tensor b) {
+  const int64_t rows = y.numel(), C = rows ? a.numel() / rows : 0;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* pa = a.data<T>();
+    const T* pb = b.data<T>();
+    each_row_sum(
+        rows, C,
+        [=](int64_t r, int64_t begin, int64_t end) {
+          return dot(pa + r * C + begin, pb + r * C + begin, end - begin);
+        },
+        [=](int64_t r, double sum) { py[r] = T(sum); });
+  });
+}
+
+void squared_distance(Tensor y, Tensor a, Tensor b, Tensor weight) {
+  const int64_t rows = weight.numel(), C = rows ? a.numel() / rows : 0;
+  Tensor partial = Tensor::empty({rows}, Dtype::f64);
+  double* part = partial.data<double>();
+  dispatch_float(a.dtype(), [&]<class T>() {
+    const T* pa = a.data<T>();
+    const T* pb = b.data<T>();
+    const T* pw = weight.data<T>();
+    each_row_sum(
+        rows, C,
+        [=](int64_t r, int64_t begin, int64_t end) {
+          if (pw[r] == 0) return 0.0;
+          const T* u = pa + r * C;
+          const T* v = pb + r * C;
+          double sum = 0;
+#pragma omp simd reduction(+ : sum)
+          for (int64_t i = begin; i < end; ++i) {
+            const double gap = double(u[i]) - double(v[i]);
+            sum += gap * gap;
+          }
+          return sum * double(pw[r]);
+        },
+        [=](int64_t r, double sum) { part[r] = sum; });
+    y.data<T>()[0] = T(sum_pieces(
+        rows, [=](int64_t begin, int64_t end) { return sum(part + begin, end - begin); }));
+  });
+}
+
+void squared_distance_backward(Tensor da, Tensor db, Tensor dy, Tensor a, Tensor b, Tensor weight) {
+  const int64_t rows = weight.numel(), C = rows ? a.numel() / rows : 0;
+  dispatch_float(a.dtype(), [&]<class T>() {
+    T* pda = da.defined() ? da.data<T>() : nullptr;
+    T* pdb = db.defined() ? db.data<T>() : nullptr;
+    const T* pa = a.data<T>();
+    const T* pb = b.data<T>();
+    const T* pw = weight.data<T>();
+    const T g = 2 * dy.data<T>()[0];
+    auto give = [=](T* to, const T* u, const T* v, T factor) {
+      if (!to) return;
+      if (factor == 0) return void(std::fill(to, to + C, T(0)));
+#pragma omp simd
+      for (int64_t i = 0; i < C; ++i) to[i] = factor * (u[i] - v[i]);
+    };
+    parallel_for(rows, kGrain / std::max<int64_t>(C, 1), [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t at = r * C;
+        give(pda ? pda + at : nullptr, pa + at, pb + at, pw[r] * g);
+        give(pdb ? pdb + at : nullptr, pb + at, pa + at, pw[r] * g);
+      }
+    });
+  });
+}
+
+namespace {
+
+constexpr int64_t kColumns = 64;  // walked together by the scans below
+
+// Calls f(first element, columns) for every band of columns of every matrix of x [R, T, C].
+template <class F>
+void each_band(const Tensor& x, F f) {
+  const int64_t C = x.dim(-1), T = x.dim(-2), R = x.numel() ? x.numel() / (T * C) : 0;
+  const int64_t bands = (C + kColumns - 1) / kColumns;
+  parallel_for(R * bands, std::max<int64_t>(1, kGrain / (T * kColumns + 1)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t first = i % bands * kColumns;
+                   f(i / bands * T * C + first, std::min(kColumns, C - first));
+                 }
+               });
+}
+
+}  // namespace
+
+void running_mean(Tensor y, Tensor x) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    const int64_t C = x.dim(-1), tokens = x.dim(-2);
+    each_band(x, [=](int64_t at, int64_t columns) {
+      double sum[kColumns] = {};
+      for (int64_t t = 0; t < tokens; ++t, at += C) {
+        const double share = 1.0 / double(t + 1);
+#pragma omp simd
+        for (int64_t c = 0; c < columns; ++c) {
+          sum[c] += double(px[at + c]);
+          py[at + c] = T(sum[c] * share);
+        }
+      }
+    });
+  });
+}
+
+// dx[s] = sum over t >= s of dy[t] / (t + 1)
+void running_mean_backward(Tensor dx, Tensor dy) {
+  dispatch_float(dx.dtype(), [&]<class T>() {
+    T* pdx = dx.data<T>();
+    const T* pdy = dy.data<T>();
+    const int64_t C = dx.dim(-1), tokens = dx.dim(-2);
+    each_band(dx, [=](int64_t first, int64_t columns) {
+      double sum[kColumns] = {};
+      for (int64_t t = tokens - 1; t >= 0; --t) {
+        const int64_t at = first + t * C;
+        const double share = 1.0 / double(t + 1);
+#pragma omp simd
+        for (int64_t c = 0; c < columns; ++c) {
+          sum[c] += double(pdy[at + c]) * share;
+          pdx[at + c] = T(sum[c]);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

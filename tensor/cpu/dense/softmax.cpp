@@ -1,0 +1,75 @@
+// Softmax over the visible keys of each row.
+#include "tensor/kernels/kernels.h"
+
+#include <cmath>
+
+#include "tensor/cpu/core/lanes.h"
+#include "tensor/cpu/core/stream.h"
+#include "tensor/math.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+
+template <class T>
+void softmax_row(T* y, const T* x, int64_t visible, int64_t keys, T scale) {
+  std::fill(y + visible, y + keys, T(0));
+  if (visible == 0) return;
+  const T top = max_lanes<T>(visible, [=](int64_t i) { return scale * x[i]; });
+  const T sum = sum_lanes<T>(visible, [=](int64_t i) {
+    const T e = math::exp_nonpositive(scale * x[i] - top);
+    y[i] = e;
+    return e;
+  });
+  const T share = 1 / sum;
+#pragma omp simd
+  for (int64_t i = 0; i < visible; ++i) y[i] *= share;
+}
+
+}  // namespace
+
+void softmax(Tensor y, Tensor x, double scale, Visibility see) {
+  const int64_t S = x.dim(-1), tokens = x.dim(-2), H = x.dim(-3);
+  const int64_t* length = see.lengths.defined() ? see.lengths.data<int64_t>() : nullptr;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    parallel_for(x.rows(), std::max<int64_t>(1, kGrain / S), [=, &y](int64_t begin, int64_t end) {
+      Streamed<T> streamed(y, S);
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t t = r % tokens, L = length ? length[r / (tokens * H)] : tokens;
+        const int64_t visible = t >= L ? 0 : see.causal ? t + 1 : length ? L : S;
+        if (r + 1 < end) fetch(px + (r + 1) * S, std::min(visible + 1, S));
+        softmax_row(streamed.at(py + r * S), px + r * S, std::min(visible, S), S, T(scale));
+        streamed.done(S);
+      }
+    });
+  });
+}
+
+// dx = scale y (dy - sum(dy y))
+void softmax_backward(Tensor dx, Tensor dy, Tensor y, double scale) {
+  const int64_t S = y.dim(-1);
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* pdx = dx.data<T>();
+    const T* pdy = dy.data<T>();
+    const T* py = y.data<T>();
+    const T factor = T(scale);
+    parallel_for(y.rows(), std::max<int64_t>(1, kGrain / S), [=, &dx](int64_t begin, int64_t end) {
+      Streamed<T> streamed(dx, S);
+      for (int64_t r = begin; r < end; ++r) {
+        const T* g = pdy + r * S;
+        const T* p = py + r * S;
+        T* out = streamed.at(pdx + r * S);
+        const T dot = sum_lanes<T>(S, [=](int64_t i) { return g[i] * p[i]; });
+#pragma omp simd
+        for (int64_t i = 0; i < S; ++i) out[i] = factor * p[i] * (g[i] - dot);
+        streamed.done(S);
+      }
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

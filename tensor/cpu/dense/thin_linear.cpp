@@ -1,0 +1,89 @@
+// x w^T for few rows of x: the weights stream by once and meet every row in registers.
+//
+// Such a product is limited by reading w. Each element is one chain of vector sums over I and one
+// fold, whichever tile it falls into, so that its bits do not know the other rows.
+#include <algorithm>
+
+#include "tensor/cpu/core/vectors.h"
+#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+// Outputs of a tile, as many as the registers hold beside four rows.
+constexpr int kOutputs = kVectorBytes == 64 ? 6 : 3;
+
+template <class T>
+struct Thin {
+  int64_t R, O, I, ld;  // ld: from one row of w to the next
+  const T *x, *w, *b;
+  T* y;
+
+  // A tile of Rows x Outputs elements from (r, o) on.
+  template <int Rows, int Outputs>
+  void tile(int64_t r, int64_t o) const {
+    constexpr int W = kWidth<T>;
+    Vector<T> sum[Rows][Outputs] = {};
+    const T *px = x + r * I, *pw = w + o * ld;
+    int64_t i = 0;
+    for (; i + W <= I; i += W) {
+      Vector<T> weight[Outputs];
+#pragma GCC unroll 8
+      for (int j = 0; j < Outputs; ++j) weight[j] = load(pw + j * ld + i);
+#pragma GCC unroll 8
+      for (int k = 0; k < Rows; ++k) {
+        const Vector<T> in = load(px + k * I + i);
+#pragma GCC unroll 8
+        for (int j = 0; j < Outputs; ++j) sum[k][j] += in * weight[j];
+      }
+    }
+    // Unrolled like the loop above: the sums stay in registers.
+    T all[Rows][Outputs];
+#pragma GCC unroll 8
+    for (int k = 0; k < Rows; ++k) {
+#pragma GCC unroll 8
+      for (int j = 0; j < Outputs; ++j) all[k][j] = sum_lanes<T, kVectorBytes>(sum[k][j]);
+    }
+    for (int k = 0; k < Rows; ++k) {
+      for (int j = 0; j < Outputs; ++j) {
+        for (int64_t rest = i; rest < I; ++rest) all[k][j] += px[k * I + rest] * pw[j * ld + rest];
+        y[(r + k) * O + o + j] = b ? all[k][j] + b[o + j] : all[k][j];
+      }
+    }
+  }
+
+  template <int Outputs>
+  void column(int64_t o) const {
+    int64_t r = 0;
+    for (; r + 4 <= R; r += 4) tile<4, Outputs>(r, o);
+    for (; r + 2 <= R; r += 2) tile<2, Outputs>(r, o);
+    if (r < R) tile<1, Outputs>(r, o);
+  }
+
+  void columns(int64_t begin, int64_t end) const {
+    int64_t o = begin;
+    for (; o + kOutputs <= end; o += kOutputs) column<kOutputs>(o);
+    for (; o < end; ++o) column<1>(o);
+  }
+};
+
+}  // namespace
+
+void thin_linear(Tensor y, Tensor x, Tensor w, Tensor b) {
+  constexpr int64_t kPiece = 24, kShared = 1 << 17;  // outputs; work worth a second thread
+  dispatch_float(y.dtype(), [&]<class T>() {
+    const Thin<T> thin{.R = x.dim(0),
+                       .O = w.dim(0),
+                       .I = x.dim(1),
+                       .ld = w.stride(0),
+                       .x = x.data<T>(),
+                       .w = w.data<T>(),
+                       .b = b.defined() ? b.data<T>() : nullptr,
+                       .y = y.data<T>()};
+    const int64_t piece = thin.R * thin.O * thin.I < kShared ? thin.O : kPiece;
+    parallel_for(thin.O, piece, [&](int64_t begin, int64_t end) { thin.columns(begin, end); });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

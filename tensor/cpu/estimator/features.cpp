@@ -1,0 +1,119 @@
+// Random features of the Performer (FAVOR+), from inputs that were projected already.
+#include <cmath>
+#include <limits>
+
+#include "tensor/csr.h"
+#include "tensor/kernels/kernels_performer.h"
+#include "tensor/math.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+// Calls f(row, visible) for every row [b, h, t] of phi [B, H, T, m].
+template <class F>
+void each_row(const Tensor& phi, const Tensor& lengths, F f) {
+  const int64_t H = phi.dim(1), tokens = phi.dim(2), rows = phi.dim(0) * H * tokens;
+  const RowWidths widths({.causal = false, .lengths = lengths}, tokens);
+  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, phi.dim(3)));
+  parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      f(r, r % tokens < widths.length(r / (H * tokens)));
+    }
+  });
+}
+
+template <class T>
+T largest(const T* x, int64_t n) {
+  T most = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
+  return most;
+}
+
+// The largest projection of every (sequence, head) over the rows that are no padding: [B, H].
+template <class T>
+std::vector<T> key_maxima(const Tensor& phi, const Tensor& lengths) {
+  const int64_t H = phi.dim(1), tokens = phi.dim(2), m = phi.dim(3);
+  const RowWidths widths({.causal = false, .lengths = lengths}, tokens);
+  std::vector<T> most(size_t(phi.dim(0) * H));
+  const T* p = phi.data<T>();
+  parallel_for(phi.dim(0) * H, 1, [&](int64_t n, int64_t) {
+    most[size_t(n)] = largest(p + n * tokens * m, widths.valid(n / H) * m);
+  });
+  return most;
+}
+
+}  // namespace
+
+void relu_features(Tensor phi, double eps, Tensor lengths) {
+  dispatch_float(phi.dtype(), [&]<class T>() {
+    const int64_t m = phi.dim(3);
+    T* y = phi.data<T>();
+    each_row(phi, lengths, [=](int64_t r, bool visible) {
+      T* row = y + r * m;
+      const T floor = visible ? T(eps) : T(0);
+#pragma omp simd
+      for (int64_t i = 0; i < m; ++i) row[i] = visible && row[i] > 0 ? row[i] + floor : floor;
+    });
+  });
+}
+
+void relu_features_backward(Tensor dx, Tensor dphi, Tensor phi, double eps, Tensor lengths) {
+  dispatch_float(phi.dtype(), [&]<class T>() {
+    const int64_t m = phi.dim(3);
+    const T *y = phi.data<T>(), *dy = dphi.data<T>();
+    T* to = dx.data<T>();
+    each_row(phi, lengths, [=](int64_t r, bool visible) {
+      const int64_t at = r * m;
+#pragma omp simd
+      for (int64_t i = at; i < at + m; ++i) to[i] = visible && y[i] > T(eps) ? dy[i] : T(0);
+    });
+  });
+}
+
+void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool keys) {
+  dispatch_float(phi.dtype(), [&]<class T>() {
+    const int64_t m = phi.dim(3), d = x.dim(3), rows = phi.dim(2);
+    const T norm = T(1 / std::sqrt(double(m))), half = T(0.5 / std::sqrt(double(d)));
+    std::vector<T> maxima;
+    if (keys) maxima = key_maxima<T>(phi, lengths);
+    T* y = phi.data<T>();
+    const T* px = x.data<T>();
+    each_row(phi, lengths, [&](int64_t r, bool visible) {
+      T* row = y + r * m;
+      const T* in = px + r * d;
+      if (!visible) return std::fill(row, row + m, T(0));
+      T square = 0;
+#pragma omp simd reduction(+ : square)
+      for (int64_t i = 0; i < d; ++i) square += in[i] * in[i];
+      const T most = keys ? maxima[size_t(r / rows)] : largest(row, m);
+      const T shift = half * square + most;
+#pragma omp simd
+      for (int64_t i = 0; i < m; ++i) row[i] = norm * (math::exp(row[i] - shift) + T(eps));
+    });
+  });
+}
+
+void softmax_features_backward(Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi, Tensor x,
+                               double eps, Tensor lengths) {
+  dispatch_float(phi.dtype(), [&]<class T>() {
+    const int64_t m = phi.dim(3), d = x.dim(3);
+    const T floor = T(eps / std::sqrt(double(m))), scale = T(1 / std::sqrt(double(d)));
+    const T *y = phi.data<T>(), *dy = dphi.data<T>(), *px = x.data<T>();
+    T *to = dprojected.data<T>(), *out = dx.data<T>();
+    each_row(phi, lengths, [=](int64_t r, bool visible) {
+      T sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = r * m; i < (r + 1) * m; ++i) {
+        const T g = visible ? dy[i] * (y[i] - floor) : T(0);
+        to[i] = g;
+        sum += g;
+      }
+#pragma omp simd
+      for (int64_t i = r * d; i < (r + 1) * d; ++i) out[i] = visible ? -sum * scale * px[i] : T(0);
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,178 @@
+// Between heads and images: the layouts around SEA's convolutions, and the softmax over columns.
+#include <limits>
+
+#include "tensor/cpu/core/softmax_row.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/kernels_performer.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+
+// Sizes of image_from_heads: heads [B, H, T, c W], image [B, height, W, H c], whose
+// rows halo..halo + T are the queries'.
+struct Sizes {
+  int64_t B, H, tokens, height, W, c, halo;
+
+  Sizes(const Tensor& heads, const Tensor& image, int64_t halo)
+      : B(heads.dim(0)),
+        H(heads.dim(1)),
+        tokens(heads.dim(2)),
+        height(image.dim(1)),
+        W(image.dim(2)),
+        c(image.dim(3) / H),
+        halo(halo) {}
+
+  int64_t features() const { return c * W; }
+  int64_t row() const { return W * H * c; }  // elements of a row of the image
+  // Where head h of (sequence, query) starts in `heads`.
+  int64_t head(int64_t b, int64_t t, int64_t h) const {
+    return ((b * H + h) * tokens + t) * features();
+  }
+};
+
+// Calls f(row of the image, sequence, query) for every row of the image; the query is
+// outside [0, T) in the halo.
+template <class F>
+void each_row(const Sizes& s, F f) {
+  parallel_for(s.B * s.height, std::max<int64_t>(1, kGrain / s.row()),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) f(r, r / s.height, r % s.height - s.halo);
+               });
+}
+
+// The columns [begin, end) of y [K] that read pixel w of W: floor(c W / K) = w.
+struct Span {
+  int64_t begin, end;
+};
+
+Span columns_of(int64_t w, int64_t W, int64_t K) {
+  return {(w * K + W - 1) / W, ((w + 1) * K + W - 1) / W};
+}
+
+}  // namespace
+
+void image_from_heads(Tensor image, Tensor x, int64_t halo, Tensor lengths) {
+  dispatch_float(x.dtype(), [&]<class T>() {
+    const Sizes s(x, image, halo);
+    const RowWidths widths({.causal = false, .lengths = lengths}, s.tokens);
+    const T* from = x.data<T>();
+    T* to = image.data<T>();
+    each_row(s, [&](int64_t r, int64_t b, int64_t t) {
+      T* row = to + r * s.row();
+      if (t < 0 || t >= widths.length(b)) return std::fill(row, row + s.row(), T(0));
+      const int64_t channels = s.H * s.c;
+      for (int64_t h = 0; h < s.H; ++h) {
+        const T* in = from + s.head(b, t, h);
+        for (int64_t i = 0; i < s.c; ++i, in += s.W) {
+          T* out = row + h * s.c + i;
+          for (int64_t w = 0; w < s.W; ++w) out[w * channels] = in[w];
+        }
+      }
+    });
+  });
+}
+
+void image_from_heads_backward(Tensor dx, Tensor dimage, int64_t halo, Tensor lengths) {
+  dispatch_float(dx.dtype(), [&]<class T>() {
+    const Sizes s(dx, dimage, halo);
+    const RowWidths widths({.causal = false, .lengths = lengths}, s.tokens);
+    const T* from = dimage.data<T>();
+    T* to = dx.data<T>();
+    each_row(s, [&](int64_t r, int64_t b, int64_t t) {
+      if (t < 0 || t >= s.tokens) return;
+      const bool visible = t < widths.length(b);
+      const int64_t channels = s.H * s.c;
+      for (int64_t h = 0; h < s.H; ++h) {
+        T* out = to + s.head(b, t, h);
+        if (!visible) {
+          std::fill(out, out + s.features(), T(0));
+          continue;
+        }
+        for (int64_t i = 0; i < s.c; ++i, out += s.W) {
+          const T* in = from + r * s.row() + h * s.c + i;
+          for (int64_t w = 0; w < s.W; ++w) out[w] = in[w * channels];
+        }
+      }
+    });
+  });
+}
+
+void heads_from_image(Tensor y, Tensor image, int64_t stride) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    const int64_t B = y.dim(0), H = y.dim(1), tokens = y.dim(2), K = y.dim(3);
+    const int64_t rows = image.dim(1), W = image.dim(2);
+    const T* from = image.data<T>();
+    T* to = y.data<T>();
+    parallel_for(B * tokens, std::max<int64_t>(1, kGrain / (H * K)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t r = begin; r < end; ++r) {
+                     const int64_t b = r / tokens, t = r % tokens;
+                     const T* in = from + (b * rows + t / stride) * W * H;
+                     for (int64_t h = 0; h < H; ++h) {
+                       T* out = to + ((b * H + h) * tokens + t) * K;
+                       for (int64_t w = 0; w < W; ++w) {
+                         const Span span = columns_of(w, W, K);
+                         for (int64_t c = span.begin; c < span.end; ++c) out[c] = in[w * H + h];
+                       }
+                     }
+                   }
+                 });
+  });
+}
+
+void heads_from_image_backward(Tensor dimage, Tensor dy, int64_t stride) {
+  dispatch_float(dy.dtype(), [&]<class T>() {
+    const int64_t B = dy.dim(0), H = dy.dim(1), tokens = dy.dim(2), K = dy.dim(3);
+    const int64_t rows = dimage.dim(1), W = dimage.dim(2);
+    const T* from = dy.data<T>();
+    T* to = dimage.data<T>();
+    parallel_for(B * rows, std::max<int64_t>(1, kGrain / (H * K)), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t b = r / rows, first = r % rows * stride;
+        T* out = to + r * W * H;
+        std::fill(out, out + W * H, T(0));
+        for (int64_t h = 0; h < H; ++h) {
+          for (int64_t t = first; t < std::min(first + stride, tokens); ++t) {
+            const T* in = from + ((b * H + h) * tokens + t) * K;
+            for (int64_t w = 0; w < W; ++w) {
+              const Span span = columns_of(w, W, K);
+              for (int64_t c = span.begin; c < span.end; ++c) out[w * H + h] += in[c];
+            }
+          }
+        }
+      }
+    });
+  });
+}
+
+void column_softmax(Tensor y, Tensor scores, Visibility see) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    const int64_t H = y.dim(1), tokens = y.dim(2), K = y.dim(3);
+    const RowWidths widths(see, tokens);
+    const T* from = scores.data<T>();
+    T* to = y.data<T>();
+    parallel_for(y.rows(), std::max<int64_t>(1, kGrain / K), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* x = from + r * K;
+        T* out = to + r * K;
+        const int64_t w = widths(r / (H * tokens), r % tokens);
+        // Columns without keys sink out of sight: their exp is 0.
+        for (int64_t c = 0; c < K; ++c) {
+          const bool owns =
+              w >= K || (math::column_begin(c + 1, w, K) > math::column_begin(c, w, K));
+          out[c] = owns ? x[c] : -std::numeric_limits<T>::infinity();
+        }
+        if (w == 0) {
+          std::fill(out, out + K, T(0));
+          continue;
+        }
+        softmax_in_place(out, K);
+      }
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,75 @@
+// Linear attention of one new token: its key joins the running sums, its query reads them.
+#include <algorithm>
+
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/cpu/core/vectors.h"
+#include "tensor/kernels/kernels_decoding.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+// A strip of N vectors of all m rows: state += key values^T, out = query . state / den.
+template <int N, class T>
+void strip(T* out, T* state, const T* values, const T* key, const T* query, int64_t m, int64_t e,
+           T share) {
+  constexpr int W = kWidth<T>;
+  Vector<T> value[N], sum[N] = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) value[i] = load(values + i * W);
+  for (int64_t j = 0; j < m; ++j, state += e) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) {
+      const Vector<T> row = load(state + i * W) + key[j] * value[i];
+      store(state + i * W, row);
+      sum[i] += query[j] * row;
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) store(out + i * W, share * sum[i]);
+}
+
+// Columns [begin, end) of the values, from `values` on.
+template <class T>
+void span(T* out, T* state, const T* values, const T* key, const T* query, int64_t m, int64_t e,
+          int64_t n, T share) {
+  constexpr int W = kWidth<T>;
+  int64_t c = 0;
+  for (; c + 4 * W <= n; c += 4 * W) {
+    strip<4>(out + c, state + c, values + c, key, query, m, e, share);
+  }
+  for (; c + W <= n; c += W) strip<1>(out + c, state + c, values + c, key, query, m, e, share);
+  for (; c < n; ++c) {
+    T sum = 0;
+    for (int64_t j = 0; j < m; ++j) {
+      state[j * e + c] += key[j] * values[c];
+      sum += query[j] * state[j * e + c];
+    }
+    out[c] = share * sum;
+  }
+}
+
+}  // namespace
+
+void linear_attention_step(Tensor y, Tensor state, Tensor sums, Tensor phi_q, Tensor phi_k,
+                           Tensor identity, Tensor v, Tensor at, double eps) {
+  const int64_t B = state.dim(0), H = state.dim(1), m = state.dim(2), e = state.dim(3);
+  const int64_t d = v.dim(3), columns = e - d;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    for_pieces(B * H, B * H * m * e, [&](int64_t i) {
+      const T *q = phi_q.data<T>() + i * m, *k = phi_k.data<T>() + i * m;
+      double *sum = sums.data<double>() + i * m, den = 0;
+#pragma omp simd reduction(+ : den)
+      for (int64_t j = 0; j < m; ++j) {
+        sum[j] += double(k[j]);
+        den += double(q[j]) * (sum[j] + eps);
+      }
+      const T share = T(1 / den);
+      T *s = state.data<T>() + i * m * e, *out = y.data<T>() + i * e;
+      const T* id = identity.data<T>() + at.data<int64_t>()[i / H] * columns;
+      span(out, s, id, k, q, m, e, columns, share);
+      span(out + columns, s + columns, v.data<T>() + i * d, k, q, m, e, d, share);
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,185 @@
+// Attention of one new query per sequence to cached keys and values, and the caches themselves.
+//
+// The places of a cache are cut into spans of a fixed size. A block attends to one span of one
+// head; then the spans of a head are combined in order. Where spans begin depends on nothing else,
+// so the bits of a sequence do not depend on the others, nor on the room of the cache.
+#include <limits>
+
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/kernels/kernels_decoding.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int kSpan = 256;  // keys of a span, and threads of its block
+constexpr int kWarps = kSpan / kWarp;
+constexpr int kLanes = 8;  // lanes that share a key's product
+
+template <class T>
+struct Cached {
+  T *y, *parts;        // [B H, d]; [B H, spans, d + 2]: the sums, their maximum, their weight
+  const T *q, *k, *v;  // [B H, d], [B H, S, d]
+  const int64_t *first, *last;
+  int64_t H, S, d, spans;
+  T scale;
+};
+
+// The spans of [first, last), and none when that is empty.
+struct Spans {
+  int64_t begin, end;
+};
+__device__ inline Spans spans_of(int64_t first, int64_t last) {
+  if (last <= first) return {0, 0};
+  return {first / kSpan, (last + kSpan - 1) / kSpan};
+}
+
+// scores [n] = scale q . k of n keys, for a block of kSpan threads.
+template <class T>
+__device__ inline void span_scores(T* scores, const T* q, const T* k, int n, int64_t d, T scale) {
+  const int lane = int(threadIdx.x) % kLanes;
+  // Whole warps go round together: the sum over lanes wants them all.
+  for (int i = int(threadIdx.x) / kLanes; i - i % (kWarp / kLanes) < n; i += kSpan / kLanes) {
+    T dot = 0;
+    if (i < n) {
+#pragma unroll 8
+      for (int64_t c = lane; c < d; c += kLanes) dot += q[c] * k[i * d + c];
+    }
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      dot += __shfl_xor_sync(kAllLanes, dot, offset);
+    }
+    if (lane == 0 && i < n) scores[i] = scale * dot;
+  }
+}
+
+// One span of one head. Dynamic shared memory: kSpan weights, and a sum of d for every warp.
+template <class T>
+__global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T> in) {
+  const int64_t d = in.d, head = int64_t(blockIdx.x) / in.spans;
+  const int64_t span = int64_t(blockIdx.x) % in.spans;
+  const int64_t first = in.first[head / in.H], last = in.last[head / in.H];
+  const Spans own = spans_of(first, last);
+  if (span < own.begin || span >= own.end) return;
+  const int64_t begin = first > span * kSpan ? first : span * kSpan;
+  const int n = int((last < (span + 1) * kSpan ? last : (span + 1) * kSpan) - begin);
+  const int64_t place = (head * in.S + begin) * d;
+  T *p = dynamic_shared<T>(), *sums = p + kSpan;
+  span_scores(p, in.q + head * d, in.k + place, n, d, in.scale);
+  __syncthreads();
+  constexpr T kLowest = std::numeric_limits<T>::lowest();
+  const bool mine = int(threadIdx.x) < n;
+  const T score = mine ? p[threadIdx.x] : kLowest;
+  const T most = block_reduce(score, kLowest, Max{});
+  const T weight = mine ? math::exp_nonpositive(score - most) : T(0);
+  p[threadIdx.x] = weight;
+  const T total = block_sum(weight);
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  for (int64_t c = lane; c < d; c += kWarp) {
+    T sum = 0;
+#pragma unroll 8
+    for (int i = warp; i < n; i += kWarps) sum += p[i] * in.v[place + i * d + c];
+    sums[warp * d + c] = sum;
+  }
+  __syncthreads();
+  T* part = in.parts + (head * in.spans + span) * (d + 2);
+  for (int64_t c = threadIdx.x; c < d; c += kSpan) {
+    T sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += sums[w * d + c];
+    part[c] = sum;
+  }
+  if (threadIdx.x == 0) {
+    part[d] = most;
+    part[d + 1] = total;
+  }
+}
+
+// y [B H, d] from the spans of each head, in order. A block for each head.
+template <class T>
+__global__ void combine_kernel(const Cached<T> in) {
+  const int64_t d = in.d, step = d + 2, head = blockIdx.x;
+  const Spans own = spans_of(in.first[head / in.H], in.last[head / in.H]);
+  const T* part = in.parts + head * in.spans * step;
+  constexpr T kLowest = std::numeric_limits<T>::lowest();
+  T most = kLowest;
+  for (int64_t i = own.begin + threadIdx.x; i < own.end; i += blockDim.x) {
+    most = Max{}(most, part[i * step + d]);
+  }
+  most = block_reduce(most, kLowest, Max{});
+  for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
+    T sum = 0, total = 0;
+#pragma unroll 4
+    for (int64_t i = own.begin; i < own.end; ++i) {
+      const T weight = math::exp_nonpositive(part[i * step + d] - most);
+      sum += weight * part[i * step + c];
+      total += weight * part[i * step + d + 1];
+    }
+    in.y[head * d + c] = own.begin < own.end ? sum / total : T(0);
+  }
+}
+
+// Place at[b] of cache [B, H, S, d] = row [B, H, d], a number for each thread.
+template <class T>
+__global__ void append_row_kernel(T* cache, const T* row, const int64_t* at, int64_t n, int64_t H,
+                                  int64_t S, int64_t d) {
+  const int64_t i = piece();
+  if (i >= n) return;
+  const int64_t head = i / d;
+  cache[(head * S + at[head / H]) * d + i % d] = row[i];
+}
+
+template <class T>
+__global__ void running_mean_kernel(T* y, double* sums, const T* v, const int64_t* counts,
+                                    int64_t n, int64_t row) {
+  const int64_t i = piece();
+  if (i >= n) return;
+  const double sum = sums[i] + double(v[i]);
+  sums[i] = sum;
+  y[i] = T(sum * (1.0 / double(counts[i / row])));
+}
+
+}  // namespace
+
+void append_row(Tensor cache, Tensor row, Tensor at) {
+  const OnDevice places(at, cache.device());
+  dispatch_float(cache.dtype(), [&]<class T>() {
+    launch_each("append_row", row.numel(), append_row_kernel<T>, cache.data<T>(), row.data<T>(),
+                places.data<int64_t>(), row.numel(), cache.dim(1), cache.dim(2), cache.dim(3));
+  });
+}
+
+void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tensor last,
+                      double scale) {
+  const int64_t H = k.dim(1), S = k.dim(2), d = k.dim(3), heads = k.dim(0) * H;
+  if (heads * d == 0) return;
+  const int64_t spans = std::max<int64_t>(1, (S + kSpan - 1) / kSpan);
+  const OnDevice begin(first, y.device()), end(last, y.device());
+  dispatch_float(y.dtype(), [&]<class T>() {
+    Tensor parts = Tensor::empty({heads, spans, d + 2}, y.dtype(), y.device());
+    const Cached<T> in{y.data<T>(),
+                       parts.data<T>(),
+                       q.data<T>(),
+                       k.data<T>(),
+                       v.data<T>(),
+                       begin.data<int64_t>(),
+                       end.data<int64_t>(),
+                       H,
+                       S,
+                       d,
+                       spans,
+                       T(scale)};
+    launch("cached_attention", span_kernel<T>, dim3(blocks_for(heads * spans, 1)), dim3(kSpan),
+           size_t(kSpan + kWarps * d) * sizeof(T), in);
+    launch("cached_attention", combine_kernel<T>, dim3(blocks_for(heads, 1)), dim3(128), 0, in);
+  });
+}
+
+void running_mean_step(Tensor y, Tensor sums, Tensor v, Tensor counts) {
+  const OnDevice numbers(counts, y.device());
+  dispatch_float(y.dtype(), [&]<class T>() {
+    launch_each("running_mean_step", sums.numel(), running_mean_kernel<T>, y.data<T>(),
+                sums.data<double>(), v.data<T>(), numbers.data<int64_t>(), sums.numel(),
+                sums.dim(1) * sums.dim(2));
+  });
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,215 @@
+// Softmax attention by tiles: each tile of queries walks over the keys with a running maximum and
+// sum (online softmax), so that no map is stored. Heads beyond the widest tile take a kernel with a
+// block for every query.
+#include <limits>
+
+#include "tensor/cuda/attention/flash_tile.cuh"
+#include "tensor/cuda/conv/fused.h"
+
+namespace brine::cuda {
+namespace {
+
+// Rows of a product that a thread owns: wide heads in f64 would not fit in registers with more.
+template <class T>
+struct Plain {
+  template <int D>
+  using Tile = PlainTile<T, D, sizeof(T) == 4 ? 8 : 4>;
+};
+
+template <class T>
+struct Operands {
+  T *y, *lse;  // [B, T, H d], [B, H, T]
+  const T *q, *k, *v;
+  T scale;
+};
+
+// The running softmax of a thread's rows, the same in the threads that share them. `kept` sums the
+// weights as they are multiplied, rounded by the layout: so a result stays a mean of values, and
+// rounding costs what the values differ, not what they have in common.
+template <class T, int R>
+struct Running {
+  T most[R], sum[R], kept[R];
+};
+
+// scores -> exp(scale (scores - maximum)) with the running numbers brought up to date; the results
+// so far are rescaled.
+template <class Layout, class T, int R, int C, int O>
+__device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& run, T scale) {
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+    T most = scores[i][0];
+#pragma unroll
+    for (int j = 1; j < C; ++j) most = Max{}(most, scores[i][j]);
+    most = Max{}(run.most[i], reduce_across<Layout>(most, Max{}));
+    const T rescale = math::exp_nonpositive((run.most[i] - most) * scale), shift = most * scale;
+    T sum = 0, kept = 0;
+#pragma unroll
+    for (int j = 0; j < C; ++j) {
+      const T weight = math::exp_nonpositive(scores[i][j] * scale - shift);
+      scores[i][j] = Layout::rounded(weight);
+      sum += weight;
+      kept += scores[i][j];
+    }
+    run.most[i] = most;
+    run.sum[i] = run.sum[i] * rescale + reduce_across<Layout>(sum, Plus{});
+    run.kept[i] = run.kept[i] * rescale + reduce_across<Layout>(kept, Plus{});
+#pragma unroll
+    for (int c = 0; c < O; ++c) out[i][c] *= rescale;
+  }
+}
+
+// scores = -infinity where key j + n is beyond the visible ones of row first + m.
+template <class Layout, class T, int R, int C>
+__device__ inline void hide(T (&scores)[R][C], int64_t j, int64_t first, int64_t visible,
+                            bool causal) {
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+#pragma unroll
+    for (int n = 0; n < C; ++n) {
+      const int64_t key = j + Layout::key(n);
+      if (key >= visible || (causal && key > first + Layout::row(i))) {
+        scores[i][n] = -std::numeric_limits<T>::infinity();
+      }
+    }
+  }
+}
+
+// Rows [first, first + M) of head h of sequence b; those beyond `rows` become 0.
+template <class Layout, class T, int R, int O>
+__device__ inline void finish(const Operands<T>& in, const AttentionSizes& at, int64_t bh,
+                              int64_t first, int64_t rows, const T (&out)[R][O],
+                              const Running<T, R>& run) {
+  const int64_t b = bh / at.H, h = bh % at.H;
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+    const int64_t m = Layout::row(i), t = first + m;
+    if (t >= at.T) continue;
+    const bool valid = m < rows;
+    const T share = valid ? 1 / run.kept[i] : T(0);
+    T* y = in.y + ((b * at.T + t) * at.H + h) * at.d;
+#pragma unroll
+    for (int c = 0; c < O; ++c) {
+      const int column = Layout::column(c);
+      if (column < at.d) y[column] = valid ? out[i][c] * share : T(0);
+    }
+    if (Layout::key(0) == 0) {
+      in.lse[bh * at.T + t] = valid ? run.most[i] * in.scale + math::log(run.sum[i]) : T(0);
+    }
+  }
+}
+
+template <class Layout, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads)
+    attend_kernel(const Operands<T> in, const AttentionSizes at, int64_t heads) {
+  constexpr int M = Layout::rows, R = Layout::own;
+  T* q = dynamic_shared<T>();
+  T *kv = q + M * Layout::step, *room = kv + M * Layout::step;
+  // The long tiles of a causal mask come first, so that blocks end together.
+  const int64_t bh = int64_t(blockIdx.x) % heads, b = bh / at.H;
+  const int64_t first = (at.tiles - 1 - int64_t(blockIdx.x) / heads) * M;
+  const int64_t valid = at.widths.valid(b);
+  const int64_t rows = valid - first < 0 ? 0 : (valid - first < M ? valid - first : M);
+  const int64_t visible = rows == 0 ? 0 : (at.widths.causal ? first + rows : valid);
+  const int64_t head = bh * at.T * at.d;
+  const int d = int(at.d);
+  load_tile<Layout>(q, in.q + head + first * d, d, rows, d, at.packed);
+  T out[R][Layout::columns] = {};
+  Running<T, R> run;
+#pragma unroll
+  for (int i = 0; i < R; ++i) {
+    run.most[i] = std::numeric_limits<T>::lowest();
+    run.sum[i] = run.kept[i] = 0;
+  }
+  for (int64_t j = 0; j < visible; j += M) {
+    __syncthreads();
+    load_tile<Layout>(kv, in.k + head + j * d, d, visible - j, d, at.packed);
+    __syncthreads();
+    T scores[R][Layout::keys];
+    make_scores<Layout>(scores, q, kv);
+    if (j + M > visible || (at.widths.causal && j + M > first)) {
+      hide<Layout>(scores, j, first, visible, at.widths.causal);
+    }
+    soften<Layout>(scores, out, run, in.scale);
+    __syncthreads();
+    load_tile<Layout>(kv, in.v + head + j * d, d, visible - j, d, at.packed);
+    __syncthreads();
+    Layout::add(out, scores, kv, room);
+  }
+  finish<Layout>(in, at, bh, first, rows, out, run);
+}
+
+// One query of any number of channels against its keys, as many at a time as there are threads.
+template <class T>
+__global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at) {
+  const int64_t d = at.d, bh = int64_t(blockIdx.x) / at.T, t = int64_t(blockIdx.x) % at.T;
+  const int64_t b = bh / at.H, head = bh * at.T * d, visible = at.widths(b, t);
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  T *out = dynamic_shared<T>(), *q = out + d, *p = q + d;
+  for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
+    q[c] = visible ? in.q[head + t * d + c] : T(0);
+    out[c] = 0;
+  }
+  T most = std::numeric_limits<T>::lowest(), sum = 0;
+  for (int64_t j = 0; j < visible; j += blockDim.x) {
+    const int keys = int(visible - j < blockDim.x ? visible - j : blockDim.x);
+    __syncthreads();
+    for (int n = warp; n < keys; n += int(blockDim.x) / kWarp) {
+      const T* k = in.k + head + (j + n) * d;
+      T dot = 0;
+      for (int64_t c = lane; c < d; c += kWarp) dot += q[c] * k[c];
+      dot = warp_sum(dot);
+      if (lane == 0) p[n] = dot;
+    }
+    __syncthreads();
+    const bool mine = int(threadIdx.x) < keys;
+    const T score = mine ? p[threadIdx.x] : std::numeric_limits<T>::lowest();
+    const T before = most;
+    most = Max{}(most, block_reduce(score, std::numeric_limits<T>::lowest(), Max{}));
+    const T rescale = math::exp_nonpositive((before - most) * in.scale);
+    const T share = mine ? math::exp_nonpositive(score * in.scale - most * in.scale) : T(0);
+    if (mine) p[threadIdx.x] = share;
+    sum = sum * rescale + block_sum(share);
+    __syncthreads();
+    for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
+      T value = out[c] * rescale;
+      for (int n = 0; n < keys; ++n) value += p[n] * in.v[head + (j + n) * d + c];
+      out[c] = value;
+    }
+  }
+  T* y = in.y + ((b * at.T + t) * at.H + bh % at.H) * d;
+  for (int64_t c = threadIdx.x; c < d; c += blockDim.x) y[c] = visible ? out[c] / sum : T(0);
+  if (threadIdx.x == 0) in.lse[bh * at.T + t] = visible ? most * in.scale + math::log(sum) : T(0);
+}
+
+}  // namespace
+
+void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility see,
+                     double scale) {
+  const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
+  if (heads * T == 0) return;
+  const Dtype given = q.dtype();
+  if (has_16_bits(given)) {
+    if (fused_flash_attention(y, lse, q, k, v, see, scale)) return;
+    q = q.to(Dtype::f32), k = k.to(Dtype::f32), v = v.to(Dtype::f32);
+  }
+  const DeviceWidths widths(see, T, q.device());
+  dispatch_float(q.dtype(), [&]<class R>() {
+    const Operands<R> in{y.data<R>(), lse.data<R>(), q.data<R>(),
+                         k.data<R>(), v.data<R>(),   R(scale)};
+    AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed_rows<R>(d, in.q, in.k, in.v)};
+    const bool fits = dispatch_layout<R, Plain<R>::template Tile>(d, given, [&]<class Layout>() {
+      at.tiles = (T + Layout::rows - 1) / Layout::rows;
+      const size_t shared = (2 * Layout::rows * Layout::step + Layout::weights) * sizeof(R);
+      if (shared > most_shared()) return false;
+      launch("flash_attention", attend_kernel<Layout>, dim3(blocks_for(heads * at.tiles, 1)),
+             dim3(Layout::threads), shared, in, at, heads);
+      return true;
+    });
+    if (fits) return;
+    const int threads = 128;
+    launch("flash_attention", attend_wide_kernel<R>, dim3(blocks_for(heads * T, 1)), dim3(threads),
+           size_t(2 * d + threads) * sizeof(R), in, at);
+  });
+}
+
+}  // namespace brine::cuda

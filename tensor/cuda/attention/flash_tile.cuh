@@ -1,0 +1,50 @@
+// What both directions of tiled attention share.
+#pragma once
+
+#include "tensor/cuda/core/tile_layout.cuh"
+
+namespace brine::cuda {
+
+// Rows of one head, `step` apart.
+template <class T>
+struct HeadRows {
+  T* data;
+  int64_t step;
+  __device__ T* row(int64_t t) const { return data + t * step; }
+};
+
+// Whether rows of d numbers from each of the places can be read by packs.
+template <class T, class... P>
+bool packed_rows(int64_t d, P*... data) {
+  return d % kWide<T> == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);
+}
+
+// f<Layout>() with the layout of the least tiles that hold d, which says whether the device has
+// room for them, and if not with that of tiles half as high; false where there is no room for those
+// or d is beyond them. Plain<D> is the layout on CUDA cores. `given` is the type that the factors
+// have where they come from.
+template <class T, template <int> class Plain, class F>
+bool dispatch_layout(int64_t d, Dtype given, F&& f) {
+  auto of_size = [&]<int D>() {
+    if constexpr (sizeof(T) == 4) {
+      const bool fits = tensor_cores(given) ? f.template operator()<TensorTile<D>>()
+                                            : f.template operator()<Plain<D>>();
+      if constexpr (D > 32) return fits || f.template operator()<PlainTile<T, D, 4, 32>>();
+      return fits;
+    } else {
+      return f.template operator()<Plain<D>>();
+    }
+  };
+  if (d <= 32) return of_size.template operator()<32>();
+  if (d <= 64) return of_size.template operator()<64>();
+  return d <= 128 && of_size.template operator()<128>();
+}
+
+// Sizes and visible keys of a call.
+struct AttentionSizes {
+  int64_t H, T, d, tiles;
+  Widths widths;
+  bool packed;
+};
+
+}  // namespace brine::cuda

@@ -1,0 +1,79 @@
+// Attention with cuDNN inside: lengths become what it wants, its 16-bit result is widened, and rows
+// of padding become 0.
+#include "tensor/cuda/conv/cudnn.h"
+#include "tensor/cuda/conv/fused.h"
+#include "tensor/cuda/core/common.cuh"
+
+namespace brine::cuda {
+namespace {
+
+// Beside cuDNN's own limits: what its fused kernels are made for.
+constexpr int64_t kWidest = 128;
+
+// A sequence without tokens gets one, whose result is thrown away.
+__global__ void lengths_kernel(int32_t* to, const Widths widths, int64_t B) {
+  const int64_t b = piece();
+  if (b >= B) return;
+  const int64_t own = widths.valid(b);
+  to[b] = int32_t(own > 1 ? own : 1);
+}
+
+// y [B, T, C] = from in rows that hold tokens, 0 in the others.
+template <class T>
+__global__ void widen_kernel(float* y, const T* from, const Widths widths, int64_t C, int64_t n) {
+  const int64_t i = piece();
+  if (i >= n) return;
+  const int64_t row = i / C, b = row / widths.rows, t = row % widths.rows;
+  y[i] = t < widths.valid(b) ? float(from[i]) : 0.0f;
+}
+
+// lse [B, H, T] = 0 in rows of padding.
+__global__ void clear_kernel(float* lse, const Widths widths, int64_t H, int64_t n) {
+  const int64_t i = piece();
+  if (i >= n) return;
+  const int64_t b = i / widths.rows / H, t = i % widths.rows;
+  if (t >= widths.valid(b)) lse[i] = 0;
+}
+
+}  // namespace
+
+bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
+                           const Visibility& see, double scale) {
+  constexpr int64_t kMost = int64_t(1) << 31;
+  const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
+  if (!cudnn_serves() || !has_16_bits(q.dtype()) || d % 8 != 0 || d > kWidest ||
+      q.numel() >= kMost) {
+    return false;
+  }
+  const Device device = q.device();
+  const DeviceWidths kept(see, T, device);
+  const Widths widths = kept.get();
+  const bool padded = widths.lengths != nullptr;
+  Tensor narrow = Tensor::empty(y.shape(), q.dtype(), device), lengths;
+  if (padded) {
+    lengths = Tensor::empty({B}, Dtype::i32, device);
+    launch_each("flash_attention", B, lengths_kernel, lengths.data<int32_t>(), widths, B);
+  }
+  const FusedAttention attention{
+      .type = q.dtype(), .B = B, .H = H, .T = T, .d = d, .causal = see.causal, .padded = padded};
+  const FusedAttentionData data{.q = q.raw(),
+                                .k = k.raw(),
+                                .v = v.raw(),
+                                .lengths = padded ? lengths.data<int32_t>() : nullptr,
+                                .y = narrow.raw(),
+                                .lse = lse.data<float>(),
+                                .scale = float(scale)};
+  if (!cudnn_attention(attention, data, device)) return false;
+  auto widen = [&]<class R>() {
+    launch_each("flash_attention", y.numel(), widen_kernel<R>, y.data<float>(), narrow.data<R>(),
+                widths, H * d, y.numel());
+  };
+  q.dtype() == Dtype::bf16 ? widen.template operator()<bf16>() : widen.template operator()<f16>();
+  if (padded) {
+    launch_each("flash_attention", lse.numel(), clear_kernel, lse.data<float>(), widths, H,
+                lse.numel());
+  }
+  return true;
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,200 @@
+// Gradients of attention on the entries of a flat CSR mask.
+//
+// Those of Q and of the scores go over rows. Those of K and V go over keys, each of which needs its
+// entries in the order of the rows, so that sums repeat to the bit: the lists of
+// transposed_entries.cuh. A warp sums up the list of one key, or a part that its length decides;
+// nothing is added up in memory.
+#include "tensor/cuda/attention/transposed_entries.cuh"
+#include "tensor/cuda/core/row_strip.cuh"
+#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/stored.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int kWarps = 8;  // a block, as in sparse_attention.cu
+// Keys that many rows keep (one that draws all attention, the few kept of many) have lists that
+// would hold up a warp for longer than all others take.
+constexpr int64_t kLongList = 4 * kWarps * kWarp;
+
+template <class T, class S>
+struct Rows {
+  T *ds, *dq;  // dq may be null
+  const T *dy, *p;
+  const S *k, *v;
+  MaskRows rows;
+  int64_t pieces, d;
+  T scale;
+};
+
+// ds = dp = dy . v over the entries of row r; returns sum p dp.
+template <int D, bool Whole, class T, class S>
+__device__ T value_products(const Rows<T, S>& a, const Entries& at, int64_t r) {
+  const S* values = a.v + r / a.rows.T * a.rows.S * a.d;
+  T total = 0;
+  each_product<D, Whole>(at, a.dy + r * a.d, values, a.d, [&](int64_t e, T product) {
+    a.ds[at.first + e] = product;
+    total += product * a.p[at.first + e];
+  });
+  return warp_sum(total);
+}
+
+// ds = p (dp - sum p dp) scale; dq = sum_e ds_e k_key(e). A lane reads what it wrote.
+template <int D, bool Whole, class T, class S>
+__global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) rows_kernel(Rows<T, S> a) {
+  const int64_t r = piece() / kWarp;
+  if (r >= a.pieces) return;
+  const Entries at = a.rows(r);
+  const int lane = int(threadIdx.x) % kWarp;
+  T* ds = a.ds + at.first;
+  const T total = value_products<D, Whole>(a, at, r);
+  for (int64_t e = lane; e < at.count; e += kWarp) {
+    ds[e] = a.p[at.first + e] * (ds[e] - total) * a.scale;
+  }
+  if (!a.dq) return;
+  const S* keys = a.k + r / a.rows.T * a.rows.S * a.d;
+  Strip<T, S, D, Whole> strip{a.d};
+  for (; strip.first < strip.width(); strip.first += D) {
+    T sums[Strip<T, S, D, Whole>::kSize] = {};
+    for (int64_t e = 0; e < at.count; e += kWarp) {
+      const int count = int(at.count - e < kWarp ? at.count - e : kWarp);
+      const auto key = int32_t(lane < count ? at.columns[e + lane] - at.base : 0);
+      strip.add(sums, keys, key, lane < count ? ds[e + lane] : T(0), count);
+    }
+    strip.join(sums);
+    strip.store(a.dq + r * strip.width(), sums);
+  }
+}
+
+// y [B, H, S, d] = sum over the entries of a key of weight x_row; x [B, H, T, d].
+template <class T, class S>
+struct Side {
+  T* y;
+  const S* x;
+  const T* weights;
+};
+
+struct KeyLists {
+  const int64_t* starts;
+  const int32_t* rows;
+  int64_t keys, keys_of_head, rows_of_head, d;
+
+  __device__ bool is_long(int64_t key) const { return starts[key + 1] - starts[key] > kLongList; }
+};
+
+// The sums over the entries begin <= e < end, which are on this key.
+template <class Columns, class T, class S>
+__device__ void sum_entries(T (&sums)[Columns::kSize], const Columns& strip, const Side<T, S>& side,
+                            const KeyLists& lists, int64_t key, int64_t begin, int64_t end) {
+  const int lane = int(threadIdx.x) % kWarp;
+  const S* x = side.x + key / lists.keys_of_head * lists.rows_of_head * lists.d;
+  for (int64_t e = begin; e < end; e += kWarp) {
+    const int count = int(end - e < kWarp ? end - e : kWarp);
+    const int32_t row = lane < count ? lists.rows[e + lane] : 0;
+    strip.add(sums, x, row, lane < count ? side.weights[e + lane] : T(0), count);
+  }
+  strip.join(sums);
+}
+
+// A warp a key; then all warps for each of the block's long lists, every one a run of it. The two
+// halves of the grid's y are dk and dv.
+template <int D, bool Whole, class T, class S>
+__global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>)
+    keys_kernel(Side<T, S> first, Side<T, S> second, KeyLists lists) {
+  using Columns = Strip<T, S, D, Whole>;
+  __shared__ T parts[kWarps][D];
+  const Side<T, S> side = blockIdx.y == 0 ? first : second;
+  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+  const int64_t begin_key = int64_t(blockIdx.x) * kWarps, own = begin_key + warp;
+  Columns strip{lists.d};
+  for (; strip.first < strip.width(); strip.first += D) {
+    if (own < lists.keys && !lists.is_long(own)) {
+      T sums[Columns::kSize] = {};
+      sum_entries(sums, strip, side, lists, own, lists.starts[own], lists.starts[own + 1]);
+      strip.store(side.y + own * strip.width(), sums);
+    }
+    for (int64_t key = begin_key; key < begin_key + kWarps && key < lists.keys; ++key) {
+      if (!lists.is_long(key)) continue;
+      const int64_t begin = lists.starts[key], end = lists.starts[key + 1];
+      const int64_t share = (end - begin + kWarps * kWarp - 1) / (kWarps * kWarp) * kWarp;
+      const int64_t from = begin + warp * share, upto = from + share < end ? from + share : end;
+      T sums[Columns::kSize] = {};
+      sum_entries(sums, strip, side, lists, key, from, upto);
+#pragma unroll
+      for (int i = 0; i < Columns::kSize; ++i) {
+        if (lane < Columns::kLanes) parts[warp][i * Columns::kLanes + lane] = sums[i];
+      }
+      __syncthreads();
+      if (warp == 0) {
+#pragma unroll
+        for (int i = 0; i < Columns::kSize; ++i) {
+          sums[i] = 0;
+          for (int w = 0; w < kWarps; ++w) {
+            sums[i] += parts[w][i * Columns::kLanes + lane % Columns::kLanes];
+          }
+        }
+        strip.store(side.y + key * strip.width(), sums);
+      }
+      __syncthreads();
+    }
+  }
+}
+
+template <class T>
+T* data_or_null(const Tensor& t) {
+  return t.defined() ? t.data<T>() : nullptr;
+}
+
+// With rows of 16 bits those of dy are rounded as those of q came: gathered once for every entry,
+// a copy of half the size pays for itself with the second.
+template <class T, class S>
+void launch_keys(Tensor dk, Tensor dv, const Tensor& dy, const Tensor& q, const Tensor& ds,
+                 const Tensor& p, const FlatCsr& csr) {
+  const int64_t keys = csr.batch * csr.heads * csr.keys;
+  const TransposedEntries lists =
+      transpose_entries<T>(csr, dv.defined() ? p : Tensor(), dk.defined() ? ds : Tensor());
+  const Tensor g = dv.defined() ? dy.to(q.dtype()) : Tensor();
+  const Side<T, S> of_k{data_or_null<T>(dk), q.data<S>(), data_or_null<T>(lists.second)};
+  const Side<T, S> of_v{data_or_null<T>(dv), data_or_null<S>(g), data_or_null<T>(lists.first)};
+  const KeyLists by_key{lists.starts.data<int64_t>(),
+                        lists.rows.data<int32_t>(),
+                        keys,
+                        csr.keys,
+                        csr.length,
+                        q.dim(3)};
+  dispatch_strip(
+      q.dim(3),
+      [&]<int D, bool Whole>() {
+        const bool both = dk.defined() && dv.defined();
+        launch("sparse_attention_backward", keys_kernel<D, Whole, T, S>,
+               dim3(blocks_for(keys, kWarps), both ? 2 : 1), dim3(kWarps * kWarp), 0,
+               dk.defined() ? of_k : of_v, of_v, by_key);
+      },
+      dk, dv, g, q);
+}
+
+}  // namespace
+
+void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
+                               Tensor v, Tensor p, FlatCsr csr, double scale) {
+  const int64_t d = q.dim(3), pieces = csr.batch * csr.heads * csr.length;
+  const int64_t keys = csr.batch * csr.heads * csr.keys;
+  Tensor ds = dq.defined() || dk.defined() ? Tensor::like(p) : Tensor();
+  if (d == 0) return;
+  dispatch_stored(dy.dtype(), q.dtype(), [&]<class T, class S>() {
+    if (ds.defined() && pieces > 0) {
+      Rows<T, S> a{ds.data<T>(), data_or_null<T>(dq), dy.data<T>(), p.data<T>(), k.data<S>(),
+                   v.data<S>(),  MaskRows(csr),       pieces,       d,           T(scale)};
+      dispatch_strip(
+          d,
+          [&]<int D, bool Whole>() {
+            launch("sparse_attention_backward", rows_kernel<D, Whole, T, S>,
+                   dim3(blocks_for(pieces, kWarps)), dim3(kWarps * kWarp), 0, a);
+          },
+          dq, dy, k, v);
+    }
+    if ((dk.defined() || dv.defined()) && keys > 0) launch_keys<T, S>(dk, dv, dy, q, ds, p, csr);
+  });
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,158 @@
+// The entries of a flat CSR mask by key: for every (b, h, key) its rows in ascending order, with
+// what belongs to the entries. Cost and memory grow with the entries and keys.
+//
+// The rows of a head are cut into a few chunks. Integer atomics count the entries of every key in
+// every chunk; sums over those say where the entries of a chunk begin in the list of a key. Then a
+// block walks through its chunk, 32 rows at a time: each row sets its bit in a word of the key, and
+// the bits below its own are the entries that go before it. So the order owes nothing to the order
+// of the threads, nor to how many chunks there are.
+#pragma once
+
+#include "tensor/cuda/core/entries.cuh"
+#include "tensor/cuda/core/prefix_sum.cuh"
+
+namespace brine::cuda {
+
+constexpr int64_t kChunkBlocks = 256;  // about as many blocks as walk through chunks
+constexpr int kChunkStep = 32;         // rows of a step: a bit and a warp for each
+
+struct Chunks {
+  MaskRows rows;
+  int64_t chunks, length;  // of a head; rows of a chunk
+
+  // Where (bh, chunk of row t) has its counts of keys.
+  __device__ int64_t keys_of(int64_t bh, int64_t t) const {
+    return (bh * chunks + t / length) * rows.S;
+  }
+};
+
+// counts [B H, chunks, S], zero before; a warp for every row.
+static __global__ void count_keys_kernel(int32_t* counts, Chunks a, int64_t pieces) {
+  const int64_t r = piece() / kWarp;
+  if (r >= pieces) return;
+  const Entries at = a.rows(r);
+  int32_t* mine = counts + a.keys_of(r / a.rows.T, r % a.rows.T) - at.base;
+  for (int64_t e = threadIdx.x % kWarp; e < at.count; e += kWarp) {
+    atomicAdd(mine + at.columns[e], 1);
+  }
+}
+
+// counts become the sums over the chunks before, sizes [B H, S] those over all.
+static __global__ void sum_chunks_kernel(int64_t* sizes, int32_t* counts, int64_t chunks, int64_t S,
+                                         int64_t keys) {
+  const int64_t i = piece();
+  if (i >= keys) return;
+  int32_t* mine = counts + i / S * chunks * S + i % S;
+  int32_t sum = 0;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int32_t n = mine[chunk * S];
+    mine[chunk * S] = sum;
+    sum += n;
+  }
+  sizes[i] = sum;
+}
+
+struct Sizes {
+  const int64_t* sizes;
+  __device__ int64_t operator()(int64_t i) const { return sizes[i]; }
+};
+struct Starts {
+  int64_t *starts, keys;
+  __device__ void operator()(int64_t i, int64_t below, int64_t upto) const {
+    starts[i] = below;
+    if (i == keys - 1) starts[keys] = upto;
+  }
+};
+
+// What goes into the lists; a pair of weights may be null.
+template <class T>
+struct Lists {
+  int32_t* rows;
+  T *first, *second;
+  const T *of_first, *of_second;
+
+  __device__ void put(int64_t place, int64_t row, int64_t entry) const {
+    rows[place] = int32_t(row);
+    if (first) first[place] = of_first[entry];
+    if (second) second[place] = of_second[entry];
+  }
+};
+
+// A block for every chunk, a warp for each row of a step. `before` has the entries of a key in the
+// rows walked through, `bits` is zero between steps.
+template <class T>
+__global__ void __launch_bounds__(kChunkStep* kWarp)
+    fill_lists_kernel(Lists<T> lists, const int64_t* starts, int32_t* before, uint32_t* bits,
+                      Chunks a) {
+  const int64_t bh = blockIdx.x / a.chunks, begin = blockIdx.x % a.chunks * a.length;
+  const int64_t end = begin + a.length < a.rows.T ? begin + a.length : a.rows.T;
+  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+  starts += bh * a.rows.S;
+  before += blockIdx.x * a.rows.S;
+  bits += blockIdx.x * a.rows.S;
+  for (int64_t first = begin; first < end; first += kChunkStep) {
+    const int64_t t = first + warp;
+    Entries at{nullptr, 0, 0, 0};
+    if (t < end) at = a.rows(bh * a.rows.T + t);
+    for (int64_t e = lane; e < at.count; e += kWarp) {
+      atomicOr(bits + (at.columns[e] - at.base), 1u << warp);
+    }
+    __syncthreads();
+    for (int64_t e = lane; e < at.count; e += kWarp) {
+      const int64_t key = at.columns[e] - at.base;
+      const int earlier = __popc(bits[key] & ((1u << warp) - 1));
+      lists.put(starts[key] + before[key] + earlier, t, at.first + e);
+    }
+    __syncthreads();
+    for (int64_t e = lane; e < at.count; e += kWarp) {
+      const int64_t key = at.columns[e] - at.base;
+      const uint32_t all = bits[key];
+      // The last row of the key closes the step; others that read the 0 do nothing.
+      if (all >> warp != 1) continue;
+      before[key] += __popc(all);
+      bits[key] = 0;
+    }
+    __syncthreads();
+  }
+}
+
+struct TransposedEntries {
+  Tensor starts;         // i64 [B H S + 1]
+  Tensor rows;           // i32 [entries]: ascending within a key
+  Tensor first, second;  // the weights given, in this order
+};
+
+// `first` and `second` are [entries] of type T or undefined; csr has a key.
+template <class T>
+TransposedEntries transpose_entries(const FlatCsr& csr, const Tensor& first, const Tensor& second) {
+  const char* name = "sparse_attention_backward";
+  const Device device = csr.columns.device();
+  const int64_t heads = csr.batch * csr.heads, keys = heads * csr.keys;
+  const int64_t steps = std::max<int64_t>(1, (csr.length + kChunkStep - 1) / kChunkStep);
+  const int64_t wanted = std::clamp<int64_t>(kChunkBlocks / heads, 1, steps);
+  const int64_t length = (steps + wanted - 1) / wanted * kChunkStep;
+  const int64_t chunks = (steps * kChunkStep + length - 1) / length, n = chunks * keys;
+
+  TransposedEntries out{Tensor::empty({keys + 1}, Dtype::i64, device), Tensor::like(csr.columns),
+                        first.defined() ? Tensor::like(first) : Tensor(),
+                        second.defined() ? Tensor::like(second) : Tensor()};
+  Tensor words = Tensor::empty({2, n}, Dtype::i32, device);
+  auto* before = words.data<int32_t>();
+  check_cuda(cudaMemsetAsync(before, 0, size_t(2 * n) * sizeof(int32_t), stream()), name);
+  const Chunks a{MaskRows(csr), chunks, length};
+  const int64_t pieces = heads * csr.length;
+  auto* starts = out.starts.data<int64_t>();
+  launch(name, count_keys_kernel, dim3(blocks_for(pieces, kThreads / kWarp)), dim3(kThreads), 0,
+         before, a, pieces);
+  launch_each(name, keys, sum_chunks_kernel, starts, before, chunks, csr.keys, keys);
+  prefix_sum(name, keys, Sizes{starts}, Starts{starts, keys}, device);
+  const Lists<T> lists{out.rows.data<int32_t>(), first.defined() ? out.first.data<T>() : nullptr,
+                       second.defined() ? out.second.data<T>() : nullptr,
+                       first.defined() ? first.data<T>() : nullptr,
+                       second.defined() ? second.data<T>() : nullptr};
+  launch(name, fill_lists_kernel<T>, dim3(blocks_for(heads * chunks, 1)), dim3(kChunkStep * kWarp),
+         0, lists, starts, before, reinterpret_cast<uint32_t*>(before + n), a);
+  return out;
+}
+
+}  // namespace brine::cuda

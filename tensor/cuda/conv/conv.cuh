@@ -1,0 +1,61 @@
+// What the passes of a convolution share on a device: its sizes, and how many rows hold tokens.
+#pragma once
+
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/kernels/kernels_conv.h"
+
+namespace brine::cuda {
+
+struct ConvSizes {
+  int64_t B, rows_in, W, C, O, kT, kW;
+  int64_t rows, rows_out, before;    // of the result; with its halos; the halo before it
+  int64_t dilation, stride, margin;  // margin: columns that a tap looks aside
+  int64_t row_stride;                // tokens from one row of the result to the next
+  const int64_t* lengths;            // on the device; null: every row holds a token
+  bool relu;
+
+  ConvSizes(const Tensor& x, const Tensor& w, const Convolution& conf, const OnDevice& lengths)
+      : B(x.dim(0)),
+        rows_in(x.dim(1)),
+        W(x.dim(2)),
+        C(x.dim(3)),
+        O(w.dim(0)),
+        kT(w.dim(2)),
+        kW(w.dim(3)),
+        rows(convolved_rows(rows_in, kT, conf)),
+        rows_out(conf.halo_before + rows + conf.halo_after),
+        before(conf.halo_before),
+        dilation(conf.dilation),
+        stride(conf.stride),
+        margin((kW - 1) / 2 * conf.dilation),
+        row_stride(conf.row_stride),
+        lengths(lengths.data<int64_t>()),
+        relu(conf.relu) {
+    constexpr int64_t kMost = int64_t(1) << 31;
+    check(B < kMost && rows_in < kMost && rows_out < kMost && W < kMost && taps() * C < kMost &&
+              taps() * O < kMost && rows_in + kT * dilation < kMost && W + kW * dilation < kMost,
+          "conv2d: the image ", x.shape(), " is too large for one call");
+  }
+
+  int64_t taps() const { return kT * kW; }
+  // Rows of sequence b that hold tokens.
+  __device__ int64_t live(int64_t b) const {
+    if (!lengths) return rows;
+    const int64_t own = lengths[b] > 0 ? (lengths[b] + row_stride - 1) / row_stride : 0;
+    return own < rows ? own : rows;
+  }
+};
+
+// Calls f.operator()<T, Y>() with the type behind t, of an image and its weights, and that of sums.
+template <class F>
+void dispatch_image(Dtype t, F&& f) {
+  if (t == Dtype::bf16) return f.template operator()<bf16, float>();
+  if (t == Dtype::f16) return f.template operator()<f16, float>();
+  dispatch_float(t, [&]<class T>() { f.template operator()<T, T>(); });
+}
+
+// Adds the gradients of weights and bias; see conv2d_backward. dw or db may be undefined.
+void conv2d_weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
+                            const Convolution& conf);
+
+}  // namespace brine::cuda

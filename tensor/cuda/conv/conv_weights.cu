@@ -1,0 +1,203 @@
+// Gradient of convolution weights and bias: runs of positions of fixed lengths, a block of threads
+// for a tile of every run's sums; the sums of the runs are then added up in order.
+#include "tensor/cuda/conv/conv.cuh"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int kSide = 16;  // a block is 16 x 16 threads
+constexpr int kRows = 4;   // sums down of a thread
+constexpr int kHeight = kSide * kRows;
+constexpr int kStep = 32;           // positions in shared memory at a time
+constexpr int64_t kShortest = 512;  // positions of a run, at least
+constexpr int64_t kBlocks = 1024;   // wanted: some for every processor of a large device
+
+template <class T, class Y>
+struct Weights {
+  ConvSizes s;
+  Y* parts;  // [runs, height, O]
+  const T* x;
+  const Y *dy, *y;
+  // Sums `first` and on; sum i is of channel i % C at tap i / C, sum C taps of the bias.
+  int first, height;
+  int64_t positions, run;
+};
+
+// One of kStep positions: where its row of x begins (in columns), its column, and where its
+// channels of dy begin; -1: it is 0.
+struct Steps {
+  int64_t row[kStep], out[kStep];
+  int column[kStep];
+  int any;
+};
+
+template <class T, class Y>
+__device__ inline void find_positions(Steps& steps, const Weights<T, Y>& p, int64_t at,
+                                      int64_t end) {
+  const ConvSizes& s = p.s;
+  const int i = int(threadIdx.x);
+  bool live = at + i < end;
+  if (live) {
+    const int64_t row = (at + i) / s.W, b = row / s.rows, r = row % s.rows;
+    const int64_t column = (at + i) % s.W;
+    live = r < s.live(b);
+    steps.row[i] = (b * s.rows_in + r * s.stride) * s.W;
+    steps.column[i] = int(column);
+    steps.out[i] = live ? ((b * s.rows_out + s.before + r) * s.W + column) * s.O : -1;
+  } else {
+    steps.out[i] = -1;
+  }
+  const unsigned any = __ballot_sync(kAllLanes, live);
+  if (i == 0) steps.any = any != 0;
+}
+
+// What one sum reads at a position.
+struct Sum {
+  int64_t row = 0, aside = 0;  // columns from a position's row; columns aside
+  int channel = -1;            // -1: ones, the bias
+  bool there = false;
+
+  template <class T, class Y>
+  __device__ Sum(const Weights<T, Y>& p, int i) : there(i < p.height) {
+    const int64_t at = p.first + i, C = p.s.C, tap = C > 0 ? at / C : 0;
+    if (!there || at >= C * p.s.kT * p.s.kW) return;
+    channel = int(at % C);
+    row = tap / p.s.kW * p.s.dilation * p.s.W;
+    aside = tap % p.s.kW * p.s.dilation - p.s.margin;
+  }
+  template <class T, class Y>
+  __device__ Y at(const Weights<T, Y>& p, const Steps& steps, int i) const {
+    if (!there || steps.out[i] < 0) return 0;
+    if (channel < 0) return 1;
+    const int64_t column = steps.column[i] + aside;
+    if (column < 0 || column >= p.s.W) return 0;
+    return Y(p.x[(steps.row[i] + row + column) * p.s.C + channel]);
+  }
+};
+
+template <class T, class Y, int columns>
+__global__ void __launch_bounds__(kSide* kSide) weight_runs_kernel(Weights<T, Y> p, int across) {
+  __shared__ __align__(16) Y left[kStep][kHeight];
+  __shared__ Y right[kStep][kSide * columns];
+  __shared__ Steps steps;
+  constexpr int kThreads = kSide * kSide;
+  const int t = int(threadIdx.x), tx = t % kSide, ty = t / kSide, O = int(p.s.O);
+  const int down = int(blockIdx.x) / across * kHeight;
+  const int column = int(blockIdx.x) % across * kSide * columns + tx;
+  const int64_t start = int64_t(blockIdx.y) * p.run;
+  const int64_t end = start + p.run < p.positions ? start + p.run : p.positions;
+  const Sum source(p, down + t % kHeight);
+  Y sum[kRows][columns] = {};
+  for (int64_t at = start; at < end; at += kStep) {
+    if (t < kStep) find_positions(steps, p, at, end);
+    __syncthreads();
+    const bool any = steps.any;
+    for (int i = t / kHeight; any && i < kStep; i += kThreads / kHeight) {
+      left[i][t % kHeight] = source.at(p, steps, i);
+    }
+    for (int i = ty; any && i < kStep; i += kSide) {
+#pragma unroll
+      for (int j = 0; j < columns; ++j) {
+        const int o = column + j * kSide;
+        const int64_t from = steps.out[i] + o;
+        const bool there = o < O && steps.out[i] >= 0 && (!p.y || p.y[from] > 0);
+        right[i][tx + j * kSide] = there ? p.dy[from] : Y(0);
+      }
+    }
+    __syncthreads();
+    if (!any) continue;
+#pragma unroll 4
+    for (int k = 0; k < kStep; ++k) {
+#pragma unroll
+      for (int j = 0; j < columns; ++j) {
+        const Y b = right[k][tx + j * kSide];
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) sum[i][j] += left[k][ty * kRows + i] * b;
+      }
+    }
+    // The next positions are written while the slowest still multiply; what they read is not.
+  }
+  Y* parts = p.parts + int64_t(blockIdx.y) * p.height * O;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int row = down + ty * kRows + i;
+    if (row >= p.height) break;
+#pragma unroll
+    for (int j = 0; j < columns; ++j) {
+      const int o = column + j * kSide;
+      if (o < O) parts[int64_t(row) * O + o] = sum[i][j];
+    }
+  }
+}
+
+// dw [O, C, taps] and db [O] += the sums of all runs, in order.
+template <class Y>
+__global__ void weight_sums_kernel(Y* dw, Y* db, const Y* parts, int64_t runs, int64_t first,
+                                   int64_t height, int64_t C, int64_t taps, int64_t O) {
+  const int64_t i = piece();
+  if (i >= height * O) return;
+  double sum = 0;
+  for (int64_t run = 0; run < runs; ++run) sum += double(parts[run * height * O + i]);
+  const int64_t at = first + i / O, o = i % O;
+  if (at == C * taps) {
+    db[o] += Y(sum);
+  } else {
+    dw[(o * C + at % C) * taps + at / C] += Y(sum);
+  }
+}
+
+template <int columns, class T, class Y>
+void launch_runs(const Weights<T, Y>& p, int64_t runs) {
+  const int across = int((p.s.O + kSide * columns - 1) / (kSide * columns));
+  const dim3 grid(blocks_for(p.height, kHeight) * unsigned(across), unsigned(runs));
+  launch("conv2d_backward", weight_runs_kernel<T, Y, columns>, grid, dim3(kSide * kSide), 0, p,
+         across);
+}
+
+template <class T, class Y>
+void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor y, const ConvSizes& s) {
+  const int64_t all = s.C * s.taps(), positions = s.B * s.rows * s.W;
+  const int64_t first = dw.defined() ? 0 : all, height = (db.defined() ? all + 1 : all) - first;
+  if (positions == 0 || height == 0 || s.O == 0) return;
+  int best = 1;
+  for (int columns = 2; columns <= 4; ++columns) {
+    auto filled = [&](int c) { return (s.O + kSide * c - 1) / (kSide * c) * c; };
+    if (filled(columns) <= filled(best)) best = columns;
+  }
+  const int64_t tiles =
+      (height + kHeight - 1) / kHeight * ((s.O + kSide * best - 1) / (kSide * best));
+  const int64_t wanted = std::clamp<int64_t>(kBlocks / tiles, 1, 128);
+  const int64_t run =
+      (std::max((positions + wanted - 1) / wanted, kShortest) + kStep - 1) / kStep * kStep;
+  const int64_t runs = (positions + run - 1) / run;
+  Tensor parts = Tensor::empty({runs, height, s.O}, DtypeOf<Y>::value, x.device());
+  const Weights<T, Y> p{.s = s,
+                        .parts = parts.data<Y>(),
+                        .x = x.data<T>(),
+                        .dy = dy.data<Y>(),
+                        .y = s.relu ? y.data<Y>() : nullptr,
+                        .first = int(first),
+                        .height = int(height),
+                        .positions = positions,
+                        .run = run};
+  const auto launch_best = best == 1   ? launch_runs<1, T, Y>
+                           : best == 2 ? launch_runs<2, T, Y>
+                           : best == 3 ? launch_runs<3, T, Y>
+                                       : launch_runs<4, T, Y>;
+  launch_best(p, runs);
+  launch_each("conv2d_backward", height * s.O, weight_sums_kernel<Y>,
+              dw.defined() ? dw.data<Y>() : nullptr, db.defined() ? db.data<Y>() : nullptr,
+              parts.data<Y>(), runs, first, height, s.C, s.taps(), s.O);
+}
+
+}  // namespace
+
+void conv2d_weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
+                            const Convolution& conf) {
+  const OnDevice lengths(conf.lengths, x.device());
+  const ConvSizes s(x, w, conf, lengths);
+  dispatch_image(x.dtype(),
+                 [&]<class T, class Y>() { weight_gradient<T, Y>(dw, db, dy, x, y, s); });
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,206 @@
+// What every CUDA kernel is written with: the one way to launch, sums over warps and blocks, the
+// keys a row sees, the group of lanes that selection works in.
+//
+// The sources here are compiled twice: by nvcc, and by the host's compiler against the emulator in
+// tests/cuda/emulator, where a machine without a GPU runs them. So they keep to CUDA C++ without
+// <<<>>>, inline assembly (but for tensor_cores.cuh), __constant__ and device lambdas, and to the
+// names that the emulator has.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tensor/csr.h"
+#include "tensor/error.h"
+#include "tensor/math.h"
+#include "tensor/tensor.h"
+
+namespace brine::cuda {
+
+// Throws what the runtime says, with the name of the kernel or call and a device to blame.
+void check_cuda(cudaError_t status, const char* what);
+// The kernel that this thread launched last, for messages; null before the first.
+const char*& last_launch();
+// The stream that all kernels and copies of the current device are put on.
+cudaStream_t stream();
+// Bytes of shared memory that a block may have on the current device: 64 KB to 227 KB.
+size_t most_shared();
+
+constexpr int kThreads = 256;
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kWarp = 32;
+
+// Blocks of `size` that cover n; at least one, since an empty grid is refused.
+inline unsigned blocks_for(int64_t n, int64_t size) {
+  const int64_t blocks = n > 0 ? (n + size - 1) / size : 1;
+  check(blocks < (int64_t(1) << 31), "cuda: ", n, " pieces are too many for one launch");
+  return unsigned(blocks);
+}
+
+// Launches `kernel` on the stream, with `shared` bytes of dynamic shared memory, and checks it.
+template <class... P, class... A>
+void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+            A... args) {
+  // Unasked a block gets 48 KB, what the kernel declares itself included.
+  if (shared > 32 * 1024) {
+    const size_t most = most_shared();
+    check(shared <= most, name, ": a block wants ", shared, " bytes of shared memory of ", most);
+    check_cuda(cudaFuncSetAttribute((const void*)kernel,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
+               name);
+  }
+  last_launch() = name;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream();
+  check_cuda(cudaLaunchKernelEx(&config, kernel, P(args)...), name);
+}
+
+// One thread for each of n pieces.
+template <class... P, class... A>
+void launch_each(const char* name, int64_t n, void (*kernel)(P...), A... args) {
+  if (n > 0) launch(name, kernel, dim3(blocks_for(n, kThreads)), dim3(kThreads), 0, args...);
+}
+
+// The piece of the calling thread in launch_each().
+__device__ inline int64_t piece() { return int64_t(blockIdx.x) * blockDim.x + threadIdx.x; }
+
+// The dynamic shared memory of the block.
+template <class T>
+__device__ inline T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char brine_shared[];
+  return reinterpret_cast<T*>(brine_shared);
+}
+
+// ---- sums and the like, the same on every lane; in a fixed order, so that bits repeat
+struct Plus {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Max {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a > b ? a : b;
+  }
+};
+
+// Over the 32 lanes of a warp, all of which must call.
+template <class T, class Op>
+__device__ inline T warp_reduce(T value, Op op) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value = op(value, __shfl_xor_sync(kAllLanes, value, offset));
+  }
+  return value;
+}
+template <class T>
+__device__ inline T warp_sum(T value) {
+  return warp_reduce(value, Plus{});
+}
+template <class T>
+__device__ inline T warp_max(T value) {
+  return warp_reduce(value, Max{});
+}
+
+// Over a one-dimensional block of whole warps, all threads of which must call. `start` is neutral.
+template <class T, class Op>
+__device__ inline T block_reduce(T value, T start, Op op) {
+  __shared__ T parts[kWarp];
+  value = warp_reduce(value, op);
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  __syncthreads();  // the parts of the call before may still be read
+  if (lane == 0) parts[warp] = value;
+  __syncthreads();
+  return warp_reduce(lane < int(blockDim.x) / kWarp ? parts[lane] : start, op);
+}
+template <class T>
+__device__ inline T block_sum(T value) {
+  return block_reduce(value, T(0), Plus{});
+}
+
+// ---- which keys a row sees, as RowWidths (csr.h) has it. `lengths` lies on the device.
+struct Widths {
+  const int64_t* lengths;  // null: every sequence has `rows`
+  int64_t rows;
+  bool causal;
+
+  __device__ int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
+  __device__ int64_t operator()(int64_t b, int64_t t) const {
+    const int64_t own = length(b);
+    return t >= own ? 0 : (causal ? t + 1 : own);
+  }
+  // Rows of sequence b that see a key.
+  __device__ int64_t valid(int64_t b) const {
+    const int64_t own = length(b);
+    return own < rows ? own : rows;
+  }
+};
+
+// Small numbers that a kernel needs on the device; lengths, ids and places are made on the CPU.
+// Keeps the copy alive while kernels are launched with it.
+class OnDevice {
+ public:
+  OnDevice(const Tensor& x, Device device) : copy_(x.defined() ? x.to(device) : Tensor()) {}
+  template <class T>
+  const T* data() const {
+    return copy_.defined() ? copy_.data<T>() : nullptr;
+  }
+
+ private:
+  Tensor copy_;
+};
+
+// Widths of a Visibility whose lengths may lie anywhere; keep it alive over the launch.
+class DeviceWidths {
+ public:
+  DeviceWidths(const Visibility& see, int64_t rows, Device device)
+      : lengths_(see.lengths, device), rows_(rows), causal_(see.causal) {}
+  Widths get() const { return {lengths_.data<int64_t>(), rows_, causal_}; }
+
+ private:
+  OnDevice lengths_;
+  int64_t rows_;
+  bool causal_;
+};
+
+// ---- a group of lanes for tensor/kernels/select.h (see group.h): one warp
+struct WarpGroup {
+  static constexpr int size = kWarp;
+
+  __device__ int lane() const { return int(threadIdx.x) % kWarp; }
+  __device__ void sync() const { __syncwarp(); }
+
+  template <class F>
+  __device__ void each(int64_t n, F&& f) const {
+    for (int64_t i = lane(); i < n; i += kWarp) f(i);
+    sync();
+  }
+
+  template <class V, class F, class Op>
+  __device__ V reduce(int64_t n, V start, F&& f, Op&& op) const {
+    V sum = start;
+    for (int64_t i = lane(); i < n; i += kWarp) sum = op(sum, f(i));
+    return warp_reduce(sum, op);
+  }
+
+  template <class Flag, class F>
+  __device__ void scan(int64_t n, Flag&& flag, F&& f) const {
+    int64_t before = 0;
+    for (int64_t first = 0; first < n; first += kWarp) {
+      const int64_t i = first + lane();
+      const bool flagged = i < n && flag(i);
+      const unsigned ballot = __ballot_sync(kAllLanes, flagged);
+      const unsigned below = ballot & ((1u << lane()) - 1);
+      if (i < n) f(i, flagged, before + __popc(below));
+      before += __popc(ballot);
+    }
+    sync();
+  }
+};
+
+}  // namespace brine::cuda

@@ -1,0 +1,189 @@
+// Copies between the CPU and a device: in the order of its kernels, which the caller may wait for,
+// and beside them on a stream of their own (tensor/device/transfer.h).
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/device/accelerator.h"
+#include "tensor/device/transfer.h"
+
+namespace brine::cuda {
+namespace {
+
+thread_local int64_t waited = 0;
+
+constexpr int kDevices = 256;  // as many as an index can name
+
+cudaEvent_t new_event() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  return event;
+}
+
+// What a ticket holds. The runtime lets an event go when what it stands for has happened.
+struct Copy {
+  cudaEvent_t done = new_event();
+  Device device;
+  bool ordered = false;  // order_after() was called: what drains the kernels' stream ...
+  int64_t drains = 0;    // ... after so many times shows that the copy has ended
+
+  explicit Copy(Device where) : device(where) {}
+  ~Copy() { cudaEventDestroy(done); }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+};
+
+Copy& copy_of(const Ticket& ticket) { return *static_cast<Copy*>(ticket.get()); }
+
+// Pinned memory that uploads leave from, so that whoever asked may change his bytes at once. It is
+// given out part by part, and a part again when what left from it has arrived. As long as the
+// uploads between two waits of the caller fit into the parts, nobody waits for that: a step of
+// training uploads lengths, ids and row weights, a few hundred KB to some MB.
+class Staging {
+ public:
+  static constexpr size_t kParts = 8, kBytes = 1 << 20;  // of each part
+
+  std::mutex mutex;
+
+  // Room for a piece of at most kBytes.
+  unsigned char* take(size_t bytes) {
+    if (!base_) {
+      void* pinned = nullptr;
+      check_cuda(cudaMallocHost(&pinned, kParts * kBytes), "cudaMallocHost");
+      base_ = static_cast<unsigned char*>(pinned);
+      for (cudaEvent_t& event : left_) event = new_event();
+    }
+    if (used_ + bytes > kBytes) next_part();
+    unsigned char* room = base_ + part_ * kBytes + used_;
+    used_ += (bytes + 63) / 64 * 64;
+    return room;
+  }
+  // The device has done all that was asked of it.
+  void drained() {
+    ++drains;
+    for (bool& travels : travels_) travels = false;
+  }
+  int64_t drains = 0;
+
+ private:
+  void next_part() {
+    check_cuda(cudaEventRecord(left_[part_], stream()), "cudaEventRecord");
+    travels_[part_] = true;
+    part_ = (part_ + 1) % kParts;
+    used_ = 0;
+    if (!travels_[part_]) return;
+    ++waited;
+    check_cuda(cudaEventSynchronize(left_[part_]), "cudaEventSynchronize");
+    travels_[part_] = false;
+  }
+
+  unsigned char* base_ = nullptr;
+  size_t part_ = 0, used_ = 0;
+  cudaEvent_t left_[kParts] = {};
+  bool travels_[kParts] = {};  // uploads of the part may be under way
+};
+
+Staging& staging(int index) {
+  static Staging* all = new Staging[kDevices];
+  return all[index];
+}
+
+void copy_in_order(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, kind, stream()), "cudaMemcpyAsync");
+}
+
+void drain() { check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
+
+// Of the current device: copies wait there for kernels, and kernels never for those copies unless
+// order_after() says so. Both directions share it: a dump goes out, a distillation comes in.
+cudaStream_t copy_stream(int index) {
+  static std::mutex mutex;
+  static cudaStream_t streams[kDevices] = {};
+  std::lock_guard lock(mutex);
+  cudaStream_t& own = streams[index];
+  if (!own) check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate");
+  return own;
+}
+
+Ticket copy_beside(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Device device) {
+  use_device(device.index);
+  const cudaStream_t kernels = stream(), copies = copy_stream(device.index);
+  const auto copy = std::make_shared<Copy>(device);
+  // One event serves twice: what was recorded before is not changed by recording it again.
+  check_cuda(cudaEventRecord(copy->done, kernels), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(copies, copy->done, 0), "cudaStreamWaitEvent");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, kind, copies), "cudaMemcpyAsync");
+  check_cuda(cudaEventRecord(copy->done, copies), "cudaEventRecord");
+  return copy;
+}
+
+int64_t drains(Device device) {
+  Staging& s = staging(device.index);
+  std::lock_guard lock(s.mutex);
+  return s.drains;
+}
+
+}  // namespace
+
+void upload(void* to, const void* from, size_t bytes, Device device) {
+  use_device(device.index);
+  Staging& s = staging(device.index);
+  std::lock_guard lock(s.mutex);
+  for (size_t at = 0; at < bytes;) {
+    const size_t piece = std::min(bytes - at, Staging::kBytes);
+    unsigned char* room = s.take(piece);
+    std::memcpy(room, static_cast<const unsigned char*>(from) + at, piece);
+    copy_in_order(static_cast<unsigned char*>(to) + at, room, piece, cudaMemcpyHostToDevice);
+    at += piece;
+  }
+}
+
+void download(void* to, const void* from, size_t bytes, Device device) {
+  use_device(device.index);
+  if (bytes) copy_in_order(to, from, bytes, cudaMemcpyDeviceToHost);
+  synchronize(device);
+}
+
+void synchronize(Device device) {
+  use_device(device.index);
+  ++waited;
+  Staging& s = staging(device.index);
+  std::lock_guard lock(s.mutex);  // no upload between the wait and what is known of it
+  drain();
+  s.drained();
+}
+
+void system_read(void* to, const void* from, size_t bytes, int index) {
+  use_device(index);
+  copy_in_order(to, from, bytes, cudaMemcpyDeviceToHost);
+  drain();
+}
+
+Ticket start_upload(void* to, const void* from, size_t bytes, Device device) {
+  return copy_beside(to, from, bytes, cudaMemcpyHostToDevice, device);
+}
+
+Ticket start_download(void* to, const void* from, size_t bytes, Device device) {
+  return copy_beside(to, from, bytes, cudaMemcpyDeviceToHost, device);
+}
+
+void order_after(const Ticket& ticket, Device device) {
+  use_device(device.index);
+  Copy& copy = copy_of(ticket);
+  check_cuda(cudaStreamWaitEvent(stream(), copy.done, 0), "cudaStreamWaitEvent");
+  copy.ordered = true;
+  copy.drains = drains(device);
+}
+
+void wait(const Ticket& ticket) {
+  const Copy& copy = copy_of(ticket);
+  if (copy.ordered && drains(copy.device) > copy.drains) return;
+  ++waited;
+  check_cuda(cudaEventSynchronize(copy.done), "cudaEventSynchronize");
+}
+
+int64_t waits() { return waited; }
+
+}  // namespace brine::cuda

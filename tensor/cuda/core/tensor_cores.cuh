@@ -1,0 +1,80 @@
+// Products by tensor cores: f32 numbers rounded to TF32 (10 bits behind the point) or split into
+// two of them, sums in f32. From compute capability 8.0 on; the host asks tensor_cores(type) before
+// it launches such a kernel.
+#pragma once
+
+#include "tensor/cuda/core/common.cuh"
+
+namespace brine::cuda {
+
+// Whether products of factors that are given in this type go there: of 16 bits, which TF32 holds to
+// the last bit; of f32 where set_tf32() lets kernels round them. What is made of the factors on the
+// way (weights of a sum, gradients) is rounded to TF32 either way. And whether this build's code
+// for the current device has such products.
+bool tensor_cores(Dtype given);
+// Whether there are such products at all: for kernels that split what TF32 does not hold.
+bool tensor_cores();
+
+// To the nearest TF32, ties away from zero.
+__device__ inline float to_tf32(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits);
+#elif defined(BRINE_EMULATED_CUDA)
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+  return finite ? std::bit_cast<float>((bits + 0x1000u) & 0xffffe000u) : x;
+#else
+  return x;
+#endif
+}
+
+// c += a b of one warp: a [16, 8], b [8, 8], c [16, 8], all lanes together. With g = lane / 4 and
+// t = lane % 4, a lane gives a at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) and b at (t, g),
+// (t + 4, g), and holds c at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1); the layout of
+// mma.m16n8k8 in the PTX specification.
+__device__ inline void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+        "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+#elif defined(BRINE_EMULATED_CUDA)
+  emulator::multiply_add(c, a, b);
+#else
+  __trap();  // tensor_cores(type) is false there
+#endif
+}
+
+// x = high + low to 2^-22 of x.
+struct SplitNumber {
+  float high, low;
+
+  SplitNumber() = default;
+  __device__ explicit SplitNumber(float x) {
+    constexpr uint32_t kept = 0xffffe000u, half = 0x1000u;
+    high = std::bit_cast<float>(std::bit_cast<uint32_t>(x) & kept);
+    low = std::bit_cast<float>((std::bit_cast<uint32_t>(x - high) + half) & kept);
+  }
+};
+
+// c += a b as multiply_add() does it, of f32 numbers. The product of two lower parts, 2^-20 of the
+// whole at most, is left out.
+__device__ inline void multiply_add(float (&c)[4], const SplitNumber (&a)[4],
+                                    const SplitNumber (&b)[2]) {
+  float a_high[4], a_low[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    a_high[i] = a[i].high;
+    a_low[i] = a[i].low;
+  }
+  const float b_high[2] = {b[0].high, b[1].high}, b_low[2] = {b[0].low, b[1].low};
+  multiply_add(c, a_low, b_high);
+  multiply_add(c, a_high, b_low);
+  multiply_add(c, a_high, b_high);
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,250 @@
+// Elementwise kernels: a pack of neighbours a thread, so that every load and store is a wide one.
+#include <cmath>
+
+#include "tensor/cuda/core/packs.cuh"
+#include "tensor/kernels/kernels.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int kDrawn = 4;  // elements of one block of random numbers
+
+// y[i] = f(x[i])
+template <class T, class F>
+__global__ void map_kernel(T* y, const T* x, int64_t n, bool packed, F f) {
+  constexpr int kN = kWide<T>;
+  const int64_t first = piece() * kN;
+  if (packed && first + kN <= n) {
+    Pack<T, kN> p = load_pack<kN>(x + first);
+    for (int i = 0; i < kN; ++i) p.v[i] = f(p.v[i]);
+    store_pack(y + first, p);
+  } else {
+    for (int64_t i = first; i < n && i < first + kN; ++i) y[i] = f(x[i]);
+  }
+}
+
+// y[i] = f(a[i], b[i])
+template <class T, class F>
+__global__ void map_pairs_kernel(T* y, const T* a, const T* b, int64_t n, bool packed, F f) {
+  constexpr int kN = kWide<T>;
+  const int64_t first = piece() * kN;
+  if (packed && first + kN <= n) {
+    Pack<T, kN> p = load_pack<kN>(a + first);
+    const Pack<T, kN> q = load_pack<kN>(b + first);
+    for (int i = 0; i < kN; ++i) p.v[i] = f(p.v[i], q.v[i]);
+    store_pack(y + first, p);
+  } else {
+    for (int64_t i = first; i < n && i < first + kN; ++i) y[i] = f(a[i], b[i]);
+  }
+}
+
+template <class T, class F>
+void map(const char* name, const Tensor& y, const Tensor& x, F f) {
+  const int64_t n = y.numel();
+  launch_each(name, (n + kWide<T> - 1) / kWide<T>, map_kernel<T, F>, y.data<T>(), x.data<T>(), n,
+              aligned(16, y.raw(), x.raw()), f);
+}
+
+template <class T, class F>
+void map(const char* name, const Tensor& y, const Tensor& a, const Tensor& b, F f) {
+  const int64_t n = y.numel();
+  launch_each(name, (n + kWide<T> - 1) / kWide<T>, map_pairs_kernel<T, F>, y.data<T>(), a.data<T>(),
+              b.data<T>(), n, aligned(16, y.raw(), a.raw(), b.raw()), f);
+}
+
+// Of one type, by name: F<T>{} is what map() calls.
+template <template <class> class F, class... X>
+void map_typed(const char* name, const Tensor& y, const X&... x) {
+  dispatch_float(y.dtype(), [&]<class T>() { map<T>(name, y, x..., F<T>{}); });
+}
+
+template <class T>
+struct Sum {
+  __device__ T operator()(T u, T v) const { return u + v; }
+};
+template <class T>
+struct Difference {
+  __device__ T operator()(T u, T v) const { return u - v; }
+};
+template <class T>
+struct Product {
+  __device__ T operator()(T u, T v) const { return u * v; }
+};
+template <class T>
+struct Scaled {
+  T alpha;
+  __device__ T operator()(T x) const { return alpha * x; }
+};
+template <class T>
+struct Mixed {
+  T alpha, beta;
+  __device__ T operator()(T x, T y) const { return alpha * x + beta * y; }
+};
+// NaN passes through: it is not less than 0.
+template <class T>
+struct Relu {
+  __device__ T operator()(T x) const { return x < 0 ? T(0) : x; }
+};
+template <class T>
+struct ReluGradient {
+  __device__ T operator()(T g, T y) const { return y > 0 ? g : T(0); }
+};
+template <class T>
+struct Gelu {
+  __device__ T operator()(T x) const { return math::gelu(x); }
+};
+template <class T>
+struct GeluGradient {
+  __device__ T operator()(T g, T x) const { return g * math::gelu_grad(x); }
+};
+template <class T>
+struct Sigmoid {
+  __device__ T operator()(T x) const { return math::sigmoid(x); }
+};
+template <class T>
+struct SigmoidGradient {
+  __device__ T operator()(T g, T y) const { return g * y * (1 - y); }
+};
+template <class T>
+struct Tanh {
+  __device__ T operator()(T x) const { return math::tanh(x); }
+};
+template <class T>
+struct TanhGradient {
+  __device__ T operator()(T g, T y) const { return g * (1 - y * y); }
+};
+
+// Four elements a thread: those of one block of random words. An element stays when its word is
+// above `limit`.
+template <class T>
+__global__ void dropout_kernel(T* y, const T* x, int64_t n, bool packed, T keep, uint32_t limit,
+                               RandomSlice random) {
+  const int64_t first = piece() * kDrawn;
+  if (first >= n) return;
+  const Philox words = philox(random.seed, random.stream, random.first + uint64_t(piece()));
+  Pack<T, kDrawn> p{};
+  if (packed && first + kDrawn <= n) {
+    p = load_pack<kDrawn>(x + first);
+  } else {
+    for (int i = 0; i < kDrawn; ++i) {
+      if (first + i < n) p.v[i] = x[first + i];
+    }
+  }
+  for (int i = 0; i < kDrawn; ++i) p.v[i] = words.v[i] > limit ? p.v[i] * keep : T(0);
+  if (packed && first + kDrawn <= n) {
+    store_pack(y + first, p);
+  } else {
+    for (int i = 0; i < kDrawn; ++i) {
+      if (first + i < n) y[first + i] = p.v[i];
+    }
+  }
+}
+
+// y [R, C] = x s [R]; kN divides C.
+template <class T, int kN>
+__global__ void scale_rows_kernel(T* y, const T* x, const T* s, int64_t packs, int64_t C) {
+  const int64_t i = piece();
+  if (i >= packs) return;
+  const T factor = s[quotient(i * kN, C)];
+  Pack<T, kN> p = load_pack<kN>(x + i * kN);
+  for (int j = 0; j < kN; ++j) p.v[j] *= factor;
+  store_pack(y + i * kN, p);
+}
+
+// Rows of C units of a sequence of T rows. What stays in place is not touched.
+template <class U>
+__global__ void zero_padding_kernel(U* y, const U* x, const int64_t* lengths, int64_t n, int64_t T,
+                                    int64_t C) {
+  const int64_t i = piece();
+  if (i >= n) return;
+  const int64_t r = quotient(i, C), b = quotient(r, T);
+  if (r - b * T >= lengths[b]) {
+    y[i] = U{};
+  } else if (y != x) {
+    y[i] = x[i];
+  }
+}
+
+}  // namespace
+
+void add(Tensor y, Tensor a, Tensor b) { map_typed<Sum>("add", y, a, b); }
+
+void sub(Tensor y, Tensor a, Tensor b) { map_typed<Difference>("sub", y, a, b); }
+
+void mul(Tensor y, Tensor a, Tensor b) { map_typed<Product>("mul", y, a, b); }
+
+void axpby(Tensor y, Tensor x, double alpha, double beta) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    if (beta == 0) {
+      map<T>("axpby", y, x, Scaled<T>{T(alpha)});
+    } else {
+      map<T>("axpby", y, x, y, Mixed<T>{T(alpha), T(beta)});
+    }
+  });
+}
+
+void relu(Tensor y, Tensor x) { map_typed<Relu>("relu", y, x); }
+
+void relu_backward(Tensor dx, Tensor dy, Tensor y) {
+  map_typed<ReluGradient>("relu_backward", dx, dy, y);
+}
+
+void gelu(Tensor y, Tensor x) { map_typed<Gelu>("gelu", y, x); }
+
+void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
+  map_typed<GeluGradient>("gelu_backward", dx, dy, x);
+}
+
+void sigmoid(Tensor y, Tensor x) { map_typed<Sigmoid>("sigmoid", y, x); }
+
+void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
+  map_typed<SigmoidGradient>("sigmoid_backward", dx, dy, y);
+}
+
+void tanh(Tensor y, Tensor x) { map_typed<Tanh>("tanh", y, x); }
+
+void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
+  map_typed<TanhGradient>("tanh_backward", dx, dy, y);
+}
+
+void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
+  // uniform(i) >= p, said in the integers that the numbers are made of: word > below.
+  const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;
+  if (below < 0) return copy(y, x);
+  const int64_t n = y.numel();
+  dispatch_float(y.dtype(), [&]<class T>() {
+    launch_each("dropout", (n + kDrawn - 1) / kDrawn, dropout_kernel<T>, y.data<T>(), x.data<T>(),
+                n, aligned(kDrawn * sizeof(T), y.raw(), x.raw()), T(1 / (1 - p)), uint32_t(below),
+                random);
+  });
+}
+
+void scale_rows(Tensor y, Tensor x, Tensor s) {
+  const int64_t n = y.numel(), rows = s.numel(), C = rows ? n / rows : 0;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    constexpr int kN = kWide<T>;
+    if (C % kN == 0 && aligned(16, y.raw(), x.raw())) {
+      launch_each("scale_rows", n / kN, scale_rows_kernel<T, kN>, y.data<T>(), x.data<T>(),
+                  s.data<T>(), n / kN, C);
+    } else {
+      launch_each("scale_rows", n, scale_rows_kernel<T, 1>, y.data<T>(), x.data<T>(), s.data<T>(),
+                  n, C);
+    }
+  });
+}
+
+void zero_padding(Tensor y, Tensor x, Tensor lengths) {
+  if (x.numel() == 0) return;
+  const OnDevice length(lengths, x.device());
+  const int64_t rows = x.dim(0) * x.dim(1);
+  const int64_t bytes = x.numel() / rows * int64_t(item_size(x.dtype()));
+  const uint64_t bits =
+      uint64_t(bytes) | reinterpret_cast<uintptr_t>(y.raw()) | reinterpret_cast<uintptr_t>(x.raw());
+  dispatch_unit(bits, [&]<class U>() {
+    const int64_t C = bytes / int64_t(sizeof(U));
+    launch_each("zero_padding", rows * C, zero_padding_kernel<U>, reinterpret_cast<U*>(y.raw()),
+                reinterpret_cast<const U*>(x.raw()), length.data<int64_t>(), rows * C, x.dim(1), C);
+  });
+}
+
+}  // namespace brine::cuda

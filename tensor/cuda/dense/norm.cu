@@ -1,0 +1,121 @@
+// LayerNorm: a block of threads for every row; parameter gradients by bands of rows, in order.
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/kernels/kernels.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int64_t kBand = 64;  // rows whose part of dw and db one block sums up
+constexpr int kColumns = 128;  // columns of such a block
+
+// y [R, C] = (x - mean) rstd w + b. The row is read three times; it stays in the cache.
+template <class T>
+__global__ void layernorm_kernel(T* y, T* mean, T* rstd, const T* x, const T* w, const T* b, T eps,
+                                 int64_t C) {
+  const int64_t r = blockIdx.x;
+  x += r * C;
+  y += r * C;
+  T sum = 0;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) sum += x[c];
+  const T m = block_sum(sum) / T(C);
+  T square = 0;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) square += (x[c] - m) * (x[c] - m);
+  const T s = 1 / sqrt(block_sum(square) / T(C) + eps);
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) y[c] = (x[c] - m) * s * w[c] + b[c];
+  if (threadIdx.x == 0) {
+    mean[r] = m;
+    rstd[r] = s;
+  }
+}
+
+// dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd.
+template <class T>
+__global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* x, const T* w, const T* mean,
+                                    const T* rstd, int64_t C) {
+  const int64_t r = blockIdx.x;
+  dx += r * C;
+  dy += r * C;
+  x += r * C;
+  const T m = mean[r], s = rstd[r];
+  T sum = 0, dot = 0;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    const T g = w[c] * dy[c];
+    sum += g;
+    dot += g * (x[c] - m) * s;
+  }
+  const T average = block_sum(sum) / T(C), along = block_sum(dot) / T(C);
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    dx[c] = s * (w[c] * dy[c] - average - (x[c] - m) * s * along);
+  }
+}
+
+// parts [bands, 2, C] = the sums of dy x^ and of dy over the rows of a band.
+template <class T>
+__global__ void layernorm_bands_kernel(T* parts, const T* dy, const T* x, const T* mean,
+                                       const T* rstd, int64_t R, int64_t C) {
+  const int64_t c = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, band = blockIdx.y;
+  if (c >= C) return;
+  T dw = 0, db = 0;
+  for (int64_t r = band * kBand; r < R && r < (band + 1) * kBand; ++r) {
+    const T g = dy[r * C + c];
+    dw += g * (x[r * C + c] - mean[r]) * rstd[r];
+    db += g;
+  }
+  parts[band * 2 * C + c] = dw;
+  parts[(band * 2 + 1) * C + c] = db;
+}
+
+// y [C] += sum over bands of parts, in order; either gradient may be unwanted.
+template <class T>
+__global__ void layernorm_parameters_kernel(T* dw, T* db, const T* parts, int64_t bands,
+                                            int64_t C) {
+  const int64_t c = piece();
+  if (c >= C) return;
+  double w = 0, b = 0;
+  for (int64_t band = 0; band < bands; ++band) {
+    w += double(parts[band * 2 * C + c]);
+    b += double(parts[(band * 2 + 1) * C + c]);
+  }
+  if (dw) dw[c] += T(w);
+  if (db) db[c] += T(b);
+}
+
+// Threads of a row's block: whole warps, no more than there are columns.
+dim3 row_block(int64_t C) {
+  return dim3(unsigned(std::clamp<int64_t>((C + kWarp - 1) / kWarp * kWarp, kWarp, kThreads)));
+}
+
+}  // namespace
+
+void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, double eps) {
+  if (x.rows() == 0) return;
+  dispatch_float(x.dtype(), [&]<class T>() {
+    launch("layernorm", layernorm_kernel<T>, dim3(unsigned(x.rows())), row_block(x.dim(-1)), 0,
+           y.data<T>(), mean.data<T>(), rstd.data<T>(), x.data<T>(), w.data<T>(), b.data<T>(),
+           T(eps), x.dim(-1));
+  });
+}
+
+void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor mean,
+                        Tensor rstd) {
+  const int64_t R = x.rows(), C = x.dim(-1), bands = (R + kBand - 1) / kBand;
+  if (R == 0) return;
+  dispatch_float(x.dtype(), [&]<class T>() {
+    if (dx.defined()) {
+      launch("layernorm_backward", layernorm_dx_kernel<T>, dim3(unsigned(R)), row_block(C), 0,
+             dx.data<T>(), dy.data<T>(), x.data<T>(), w.data<T>(), mean.data<T>(), rstd.data<T>(),
+             C);
+    }
+    if (!dw.defined() && !db.defined()) return;
+    check(bands <= 65535, "layernorm_backward: ", R, " rows are too many for one launch");
+    Tensor parts = Tensor::empty({bands, 2, C}, x.dtype(), x.device());
+    launch("layernorm_backward", layernorm_bands_kernel<T>,
+           dim3(blocks_for(C, kColumns), unsigned(bands)), dim3(kColumns), 0, parts.data<T>(),
+           dy.data<T>(), x.data<T>(), mean.data<T>(), rstd.data<T>(), R, C);
+    launch_each("layernorm_backward", C, layernorm_parameters_kernel<T>,
+                dw.defined() ? dw.data<T>() : nullptr, db.defined() ? db.data<T>() : nullptr,
+                parts.data<T>(), bands, C);
+  });
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,103 @@
+// x w^T for few rows of x: a warp for every output, whose weights it reads once for up to 8 rows.
+//
+// A lane takes every 32nd group of four elements and adds them up in one chain; the lanes are then
+// added in a tree. Rows are alike in this whatever their number, so are their bits.
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/kernels/kernels_decoding.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int kOutputs = 4;  // warps of a block
+
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T v[4];
+};
+
+template <class T>
+struct Thin {
+  T* y;
+  const T *x, *w, *b;
+  int64_t R, O, I, ld;  // ld: from one row of w to the next
+};
+
+// Elements [i, i + 4) of a row; 0 from I on. Vectors are read where all rows are aligned to them.
+template <bool vectors, class T>
+__device__ inline Four<T> load_four(const T* row, int64_t i, int64_t I) {
+  if constexpr (vectors) {
+    return *reinterpret_cast<const Four<T>*>(row + i);
+  } else {
+    Four<T> four;
+    for (int j = 0; j < 4; ++j) four.v[j] = i + j < I ? row[i + j] : T(0);
+    return four;
+  }
+}
+
+template <class T, int rows, bool vectors>
+__global__ void __launch_bounds__(kOutputs* kWarp) thin_linear_kernel(Thin<T> p) {
+  const int64_t o = int64_t(blockIdx.x) * kOutputs + threadIdx.x / kWarp;
+  const int64_t first = int64_t(blockIdx.y) * rows;
+  if (o >= p.O) return;
+  const int lane = int(threadIdx.x) % kWarp;
+  const T* w = p.w + o * p.ld;
+  const T* x[rows];
+  T sum[rows];
+#pragma unroll
+  for (int k = 0; k < rows; ++k) {
+    x[k] = p.x + (first + k < p.R ? first + k : p.R - 1) * p.I;
+    sum[k] = 0;
+  }
+#pragma unroll 2
+  for (int64_t i = 4 * lane; i < p.I; i += 4 * kWarp) {
+    const Four<T> weight = load_four<vectors>(w, i, p.I);
+#pragma unroll
+    for (int k = 0; k < rows; ++k) {
+      const Four<T> in = load_four<vectors>(x[k], i, p.I);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum[k] = fma(in.v[j], weight.v[j], sum[k]);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < rows; ++k) {
+    const T all = warp_sum(sum[k]);
+    if (lane == 0 && first + k < p.R) {
+      p.y[(first + k) * p.O + o] = p.b ? all + p.b[o] : all;
+    }
+  }
+}
+
+template <class T, int rows>
+void run(const Thin<T>& p) {
+  const dim3 grid(blocks_for(p.O, kOutputs), blocks_for(p.R, rows)), block(kOutputs * kWarp);
+  const uintptr_t starts = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.w);
+  const bool vectors = starts % sizeof(Four<T>) == 0 && p.I % 4 == 0 && p.ld % 4 == 0;
+  auto kernel = vectors ? thin_linear_kernel<T, rows, true> : thin_linear_kernel<T, rows, false>;
+  launch("thin_linear", kernel, grid, block, 0, p);
+}
+
+}  // namespace
+
+void thin_linear(Tensor y, Tensor x, Tensor w, Tensor b) {
+  if (y.numel() == 0) return;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    const Thin<T> p{.y = y.data<T>(),
+                    .x = x.data<T>(),
+                    .w = w.data<T>(),
+                    .b = b.defined() ? b.data<T>() : nullptr,
+                    .R = x.dim(0),
+                    .O = w.dim(0),
+                    .I = x.dim(1),
+                    .ld = w.stride(0)};
+    check(p.R <= 8 * 65535, "thin_linear: ", p.R, " rows are too many for one launch");
+    if (p.R == 1) {
+      run<T, 1>(p);
+    } else if (p.R <= 4) {
+      run<T, 4>(p);
+    } else {
+      run<T, 8>(p);
+    }
+  });
+}
+
+}  // namespace brine::cuda

@@ -1,0 +1,100 @@
+// Linear attention: sums of all chunks at once, running sums over the chunks, then every tile of
+// rows at once from its chunk's state and the chunk itself.
+#include "tensor/cuda/estimator/linear_states.cuh"
+#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/kernels_performer.h"
+
+namespace brine::cuda {
+namespace {
+
+using namespace chunked;
+
+// den of the thread's rows: phi_q . (sums + eps) and the rows of the triangle. The 16 threads that
+// share a row all get it.
+template <class T>
+__device__ void denominators(T (&den)[kOwn], const T (&row_sums)[kOwn], const Matrix<T>& q,
+                             const double* sums, int r0, int m, double eps) {
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int r = r0 + own_row() + i;
+    double sum = double(row_sums[i]);
+    for (int j = int(threadIdx.x) % kAcross; j < m; j += kAcross) {
+      sum += double(q(r, j)) * (sums[j] + eps);
+    }
+    for (int with = kAcross / 2; with > 0; with /= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, with);
+    }
+    den[i] = T(sum);
+  }
+}
+
+template <class T, bool kTensor>
+__global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* den, Work<T> work,
+                                                                       States<T> states, double eps,
+                                                                       int64_t first) {
+  __shared__ Shared<T> shared;
+  const int e = work.e(), m = work.m;
+  const Place at(first, work.tokens, e);
+  const int rows = work.rows(at.n);
+  T sum[kOwn][kOwn] = {}, below[kOwn] = {};
+  if (at.r0 < rows) {
+    const Matrix<T> q = work.queries(at.n), k = work.keys(at.n);
+    const Values<T> values = work.values(at.n);
+    const int place = state_of(work, at);
+    const Matrix<T> state{states.state + int64_t(place) * m * e, m, e};
+    T row_sums[kOwn] = {};
+    gather<false, false, kTensor>(
+        shared, sum, row_sums, work, at, m, q, [&](int j, int k) { return state(k, at.c0 + j); }, k,
+        [](int, int) { return T(0); }, [&](int s, int j) { return values(s, at.c0 + j); });
+    denominators(below, row_sums, q, states.sums + int64_t(place) * m, at.r0, m, eps);
+  }
+  for (int i = 0; i < kOwn; ++i) {
+    const int r = at.r0 + own_row() + i;
+    const int64_t to = int64_t(at.n) * work.tokens + r;
+    if (r >= work.tokens) continue;
+    const T share = r < rows ? 1 / below[i] : T(0);
+    for (int j = 0; j < kOwn; ++j) sum[i][j] = r < rows ? sum[i][j] * share : T(0);
+    put(y + to * e, at.c0 + own_column(), sum[i], 0, e);
+    if (at.c0 == 0 && own_column() == 0) den[to] = r < rows ? below[i] : T(1);
+  }
+}
+
+}  // namespace
+
+void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
+                      Visibility see, double eps) {
+  if (y.numel() == 0) return;
+  const char* name = "linear_attention";
+  dispatch_float(y.dtype(), [&]<class T>() {
+    const int64_t all = phi_q.dim(0) * phi_q.dim(1);
+    const DeviceWidths widths(see, phi_q.dim(2), y.device());
+    const Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
+    const Turn<T> turn(work, all, y.device());
+    for (int64_t first = 0; first < all; first += turn.heads()) {
+      const int64_t count = std::min(turn.heads(), all - first);
+      const States<T> states = turn.template states<false>(name, first, count);
+      dispatch_products<T>([&]<bool kTensor>() {
+        launch(name, forward_kernel<T, kTensor>, tiles_of(count, work.tokens, work.e()),
+               dim3(kThreads), 0, y.data<T>(), den.data<T>(), work, states, eps, first);
+      });
+    }
+  });
+}
+
+void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
+                            Visibility see) {
+  dispatch_float(v.dtype(), [&]<class T>() {
+    const int64_t all = phi_k.dim(0) * phi_k.dim(1);
+    if (all == 0) return;
+    const DeviceWidths widths({.causal = false, .lengths = see.lengths}, phi_k.dim(2), v.device());
+    const Work<T> work = work_of<T>(phi_k, phi_k, identity, v, widths.get());
+    const Turn<T> turn(work, all, v.device());
+    for (int64_t first = 0; first < all; first += turn.heads()) {
+      turn.all_keys("linear_attention_state", state.data<T>() + first * work.m * work.e(),
+                    sums.data<double>() + first * work.m, first,
+                    std::min(turn.heads(), all - first));
+    }
+  });
+}
+
+}  // namespace brine::cuda

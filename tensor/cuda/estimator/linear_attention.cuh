@@ -1,0 +1,386 @@
+// Linear attention in chunks, what its passes share. Each of them is
+//   sum = x state + lower(x y^T + bias) z
+// for tiles of 64 rows: the state stands for the rows of other chunks, the triangle for those of
+// the row's own chunk. Products are computed by blocks from slices in shared memory.
+#pragma once
+
+#include "tensor/cuda/core/tensor_cores.cuh"
+
+namespace brine::cuda::chunked {
+
+constexpr int kTile = 64;  // rows and columns of a block's product
+constexpr int kOwn = 4;    // rows and columns of it that one thread has
+constexpr int kAcross = kTile / kOwn;
+static_assert(kAcross * kAcross == kThreads);
+
+// How far a product goes from one load of shared memory to the next.
+template <class T>
+constexpr int kSlice = 64 / int(sizeof(T));
+
+// Blocks that share a multiprocessor, at least.
+template <class T>
+constexpr int kBlocks = sizeof(T) == 4 ? 2 : 1;
+
+// From one row of a slice to the next: so that the 32 numbers that tensor cores take at once lie in
+// 32 banks.
+template <class T>
+constexpr int kPitch = kTile + 32 / int(sizeof(T));
+
+template <class T>
+struct alignas(16) Shared {
+  T a[kSlice<T>][kPitch<T>], b[kSlice<T>][kPitch<T>];
+  T weights[kTile][kTile + 1];
+};
+
+// The thread's corner of the tile.
+__device__ inline int own_row() { return int(threadIdx.x) / kAcross * kOwn; }
+__device__ inline int own_column() { return int(threadIdx.x) % kAcross * kOwn; }
+
+// Where the number [i][j] of a thread lies in the tile. kTensor: a warp has 16 rows and 32 columns,
+// and j counts what a lane holds of the i-th eight of them (multiply_add() in tensor_cores.cuh).
+template <bool kTensor>
+__device__ inline int row_of(int i, int j) {
+  if constexpr (!kTensor) return own_row() + i;
+  return int(threadIdx.x) / kWarp % 4 * 16 + int(threadIdx.x) % kWarp / 4 + j / 2 * 8;
+}
+template <bool kTensor>
+__device__ inline int column_of(int i, int j) {
+  if constexpr (!kTensor) return own_column() + j;
+  return int(threadIdx.x) / kWarp / 4 * 32 + i * 8 + int(threadIdx.x) % 4 * 2 + j % 2;
+}
+
+// f.operator()<kTensor>(): whether the products of T go to tensor cores. They split f32: what is
+// left out of a product is 2^-20 of it at most.
+template <class T, class F>
+void dispatch_products(F&& f) {
+  if constexpr (sizeof(T) == 4) {
+    if (tensor_cores()) return f.template operator()<true>();
+  }
+  f.template operator()<false>();
+}
+
+// Numbers of a slice that one thread brings.
+template <class T>
+constexpr int kBrought = kSlice<T>* kTile / kThreads;
+
+// The thread's numbers of a slice f(i, k0 + k), 0 from K on; set() puts them at to[k][i]. kAlong:
+// in memory k is the faster of the two.
+template <bool kAlong, class T>
+struct Slice {
+  T x[kBrought<T>];
+
+  static __device__ int k(int j) {
+    const int at = j * kThreads + int(threadIdx.x);
+    return kAlong ? at % kSlice<T> : at / kTile;
+  }
+  static __device__ int i(int j) {
+    const int at = j * kThreads + int(threadIdx.x);
+    return kAlong ? at / kSlice<T> : at % kTile;
+  }
+  template <class F>
+  __device__ void get(int k0, int K, const F& f) {
+#pragma unroll
+    for (int j = 0; j < kBrought<T>; ++j) x[j] = k0 + k(j) < K ? f(i(j), k0 + k(j)) : T(0);
+  }
+  __device__ void set(T (&to)[kSlice<T>][kPitch<T>]) const {
+#pragma unroll
+    for (int j = 0; j < kBrought<T>; ++j) to[k(j)][i(j)] = x[j];
+  }
+};
+
+// sum += a b^T of the slices in shared memory.
+template <class T>
+__device__ inline void multiply_slice(const Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
+  const int row = own_row(), column = own_column();
+#pragma unroll 2
+  for (int k = 0; k < kSlice<T>; ++k) {
+    T x[kOwn], y[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) x[i] = shared.a[k][row + i];
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) y[j] = shared.b[k][column + j];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) sum[i][j] += x[i] * y[j];
+    }
+  }
+}
+__device__ inline void multiply_slice_tensor(const Shared<float>& shared,
+                                             float (&sum)[kOwn][kOwn]) {
+  const int row = row_of<true>(0, 0), column = column_of<true>(0, 0) / 8 * 8;
+  const int g = int(threadIdx.x) % kWarp / 4, t = int(threadIdx.x) % 4;
+#pragma unroll
+  for (int k0 = 0; k0 < kSlice<float>; k0 += 8) {
+    const int k = k0 + t;
+    SplitNumber x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = SplitNumber(shared.a[k + i / 2 * 4][row + i % 2 * 8]);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const SplitNumber y[2] = {SplitNumber(shared.b[k][column + i * 8 + g]),
+                                SplitNumber(shared.b[k + 4][column + i * 8 + g])};
+      multiply_add(sum[i], x, y);
+    }
+  }
+}
+
+// sum += a(i, k) b(j, k) over k < K, for the thread's i and j. A slice is on its way while the one
+// before it is multiplied.
+template <bool kAlongA, bool kAlongB, bool kTensor, class T, class A, class B>
+__device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const A& a,
+                                const B& b) {
+  Slice<kAlongA, T> next_a;
+  Slice<kAlongB, T> next_b;
+  next_a.get(0, K, a);
+  next_b.get(0, K, b);
+  for (int k0 = 0; k0 < K; k0 += kSlice<T>) {
+    __syncthreads();
+    next_a.set(shared.a);
+    next_b.set(shared.b);
+    __syncthreads();
+    if (k0 + kSlice<T> < K) {
+      next_a.get(k0 + kSlice<T>, K, a);
+      next_b.get(k0 + kSlice<T>, K, b);
+    }
+    if constexpr (kTensor) {
+      multiply_slice_tensor(shared, sum);
+    } else {
+      multiply_slice(shared, sum);
+    }
+  }
+}
+
+// sum as the threads own it.
+template <bool kTensor, class T>
+__device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
+  if constexpr (kTensor) {
+    __syncthreads();  // the weights may still be read
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        shared.weights[row_of<true>(i, j)][column_of<true>(i, j)] = sum[i][j];
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        sum[i][j] = shared.weights[own_row() + i][own_column() + j];
+      }
+    }
+  }
+}
+
+// Writes what the thread has of a row: columns column .. column + 3, those in [begin, end), to
+// row[0 .. end - begin).
+template <class T>
+__device__ inline void put(T* row, int64_t column, const T (&own)[kOwn], int64_t begin,
+                           int64_t end) {
+  struct alignas(16) Four {
+    T x[kOwn];
+  };
+  T* to = row + (column - begin);
+  if (column >= begin && column + kOwn <= end && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+    *reinterpret_cast<Four*>(to) = {{own[0], own[1], own[2], own[3]}};
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    if (column + j >= begin && column + j < end) to[j] = own[j];
+  }
+}
+
+// ---- what is multiplied: rows of one head, 0 outside
+template <class T>
+struct Matrix {
+  const T* p;
+  int rows, columns;
+
+  __device__ T operator()(int r, int c) const {
+    return r < rows && c < columns ? p[int64_t(r) * columns + c] : T(0);
+  }
+};
+
+// [identity ; v]
+template <class T>
+struct Values {
+  const T *identity, *v;
+  int rows, i, d;
+
+  __device__ T operator()(int r, int c) const {
+    if (r >= rows || c >= i + d) return T(0);
+    return c < i ? identity[int64_t(r) * i + c] : v[int64_t(r) * d + c - i];
+  }
+};
+
+// The gradient of the sums above the fraction bar.
+template <class T>
+struct Numerators {
+  const T *dy, *share;  // share [rows] = 1 / den
+  int rows, e;
+
+  __device__ T operator()(int r, int c) const {
+    return r < rows && c < e ? dy[int64_t(r) * e + c] * share[r] : T(0);
+  }
+};
+
+// Sizes and inputs of a call. What the backward pass alone has is null in the forward pass.
+template <class T>
+struct Work {
+  int64_t heads, identity_step;
+  int tokens, m, i, d;
+  int chunk, chunks;  // rows of a chunk, a multiple of kTile; chunks of a head
+  Widths widths;
+  const T *q, *k, *v, *identity, *dy, *share, *below;  // share, below [B, H, T]
+
+  __host__ __device__ int e() const { return i + d; }
+  __device__ int rows(int64_t n) const { return int(widths.valid(n / heads)); }
+  __device__ Matrix<T> queries(int64_t n) const { return {q + n * tokens * m, rows(n), m}; }
+  __device__ Matrix<T> keys(int64_t n) const { return {k + n * tokens * m, rows(n), m}; }
+  __device__ Values<T> values(int64_t n) const {
+    return {identity + n / heads * identity_step, v + n * tokens * d, rows(n), i, d};
+  }
+  __device__ Numerators<T> numerators(int64_t n) const {
+    return {dy + n * tokens * e(), share + n * tokens, rows(n), e()};
+  }
+};
+
+// The states of one turn of heads: state [turn, chunks, m, e] and sums f64 [turn, chunks, m], where
+// all rows see all keys [turn, 1, ..].
+template <class T>
+struct States {
+  const T* state;
+  const double* sums;
+};
+
+// Rows r0 .. r0 + 63 of head n, the `local`-th of its turn, and a tile of columns from c0 on.
+struct Place {
+  int n, local, r0, c0;
+
+  // The calling block's, of heads from `first` on and `columns` columns.
+  __device__ Place(int64_t first, int tokens, int columns) {
+    const int wide = (columns + kTile - 1) / kTile, tall = (tokens + kTile - 1) / kTile;
+    c0 = int(blockIdx.x) % wide * kTile;
+    r0 = int(blockIdx.x) / wide % tall * kTile;
+    local = int(blockIdx.x) / wide / tall;
+    n = int(first) + local;
+  }
+};
+
+inline dim3 tiles_of(int64_t turn, int64_t tokens, int64_t columns) {
+  return dim3(
+      blocks_for(turn * ((tokens + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile), 1));
+}
+
+// Of the row's own chunk, the rows that are looked at one by one: a range of tiles.
+template <class T>
+__device__ inline void own_range(const Work<T>& work, const Place& at, bool later, int& from,
+                                 int& to) {
+  const int rows = work.rows(at.n), start = at.r0 / work.chunk * work.chunk;
+  from = later ? at.r0 : start;
+  to = later ? (rows - start < work.chunk ? rows : start + work.chunk) : at.r0 + kTile;
+  to = to < rows ? to : rows;
+  if (!work.widths.causal) to = from;
+}
+
+// Which of the turn's states the rows at `at` start from.
+template <class T>
+__device__ inline int state_of(const Work<T>& work, const Place& at) {
+  return work.widths.causal ? at.local * work.chunks + at.r0 / work.chunk : at.local;
+}
+
+// sum = x state + triangle(x y^T + bias) z for rows r0 and on, as the threads own it. state(j, k)
+// has the column first, z(s, j) the row of the chunk; kStateAlong: k is the faster one in memory.
+// row_sums: the sums of the triangle's rows, as far as the thread has them. kLater: row r sees rows
+// s >= r, else s <= r.
+template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class S, class Y,
+          class Bias, class Z>
+__device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],
+                              const Work<T>& work, const Place& at, int K, const X& x,
+                              const S& state, const Y& y, const Bias& bias, const Z& z) {
+  auto rows = [&](int i, int k) { return x(at.r0 + i, k); };
+  multiply<true, kStateAlong, kTensor>(shared, sum, K, rows, state);
+  int from, to;
+  own_range(work, at, kLater, from, to);
+#pragma unroll 1
+  for (int s0 = from; s0 < to; s0 += kTile) {
+    T weight[kOwn][kOwn] = {};
+    multiply<true, true, kTensor>(shared, weight, K, rows,
+                                  [&](int j, int k) { return y(s0 + j, k); });
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
+        const int r = at.r0 + row, s = s0 + column;
+        const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + bias(r, s) : T(0);
+        shared.weights[row][column] = w;
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        row_sums[i] += shared.weights[own_row() + i][own_column() + j];
+      }
+    }
+    multiply<true, false, kTensor>(
+        shared, sum, to - s0 < kTile ? to - s0 : kTile,
+        [&](int i, int k) { return shared.weights[i][k]; },
+        [&](int j, int k) { return z(s0 + k, j); });
+  }
+  settle<kTensor>(shared, sum);
+}
+
+// ---- states
+// Of every chunk: state [m, e] = sum of phi times values and sums [m] of phi; kLater: of queries
+// times numerators and of queries times `below`.
+template <class T, bool kLater, bool kTensor>
+__global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* state, double* sums,
+                                                                          Work<T> work,
+                                                                          int64_t first) {
+  __shared__ Shared<T> shared;
+  __shared__ double parts[kThreads];
+  const int wide = (work.e() + kTile - 1) / kTile, tall = (work.m + kTile - 1) / kTile;
+  const int block = int(blockIdx.x), e0 = block % wide * kTile, m0 = block / wide % tall * kTile;
+  const int64_t chunk = block / wide / tall;  // of all chunks of the turn
+  const int64_t n = first + chunk / work.chunks;
+  const int r0 = int(chunk % work.chunks) * work.chunk;
+  const int left = work.rows(n) - r0, count = left < work.chunk ? left : work.chunk;
+  const Matrix<T> phi = kLater ? work.queries(n) : work.keys(n);
+  auto features = [&](int i, int k) { return phi(r0 + k, m0 + i); };
+  T sum[kOwn][kOwn] = {};
+  if constexpr (kLater) {
+    const Numerators<T> numerators = work.numerators(n);
+    multiply<false, false, kTensor>(shared, sum, count, features,
+                                    [&](int j, int k) { return numerators(r0 + k, e0 + j); });
+  } else {
+    const Values<T> values = work.values(n);
+    multiply<false, false, kTensor>(shared, sum, count, features,
+                                    [&](int j, int k) { return values(r0 + k, e0 + j); });
+  }
+  settle<kTensor>(shared, sum);
+  for (int i = 0; i < kOwn; ++i) {
+    const int row = m0 + own_row() + i;
+    if (row < work.m)
+      put(state + (chunk * work.m + row) * work.e(), e0 + own_column(), sum[i], 0, work.e());
+  }
+  if (e0 > 0) return;
+  const int column = int(threadIdx.x) % kTile, part = int(threadIdx.x) / kTile;
+  double total = 0;
+  for (int r = part; r < count; r += kThreads / kTile) {
+    const double x = double(phi(r0 + r, m0 + column));
+    total += kLater ? double(work.below[n * work.tokens + r0 + r]) * x : x;
+  }
+  parts[threadIdx.x] = total;
+  __syncthreads();
+  if (part > 0 || m0 + column >= work.m) return;
+  for (int p = 1; p < kThreads / kTile; ++p) total += parts[p * kTile + column];
+  sums[chunk * work.m + m0 + column] = total;
+}
+
+}  // namespace brine::cuda::chunked

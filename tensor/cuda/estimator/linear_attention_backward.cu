@@ -1,0 +1,190 @@
+// The gradients of linear attention: those of the queries from the sums over earlier chunks, those
+// of keys and values from what later chunks ask of them.
+#include "tensor/cuda/estimator/linear_states.cuh"
+#include "tensor/kernels/kernels_performer.h"
+
+namespace brine::cuda {
+namespace {
+
+using namespace chunked;
+
+// share = 1 / den and below, the gradient of den times -1: a warp for every row.
+template <class T>
+__global__ void split_kernel(T* share, T* below, const T* dy, const T* y, const T* den,
+                             int64_t rows, int64_t e) {
+  const int64_t r = int64_t(blockIdx.x) * (kThreads / kWarp) + int64_t(threadIdx.x) / kWarp;
+  if (r >= rows) return;
+  double dot = 0;
+  for (int64_t j = r * e + int64_t(threadIdx.x) % kWarp; j < (r + 1) * e; j += kWarp) {
+    dot += double(dy[j]) * double(y[j]);
+  }
+  dot = warp_sum(dot);
+  if (threadIdx.x % kWarp != 0) return;
+  const T part = 1 / den[r];
+  share[r] = part;
+  below[r] = T(-dot * double(part));
+}
+
+// dq = numerators state^T + below (sums + eps) + lower(numerators values^T + below) keys
+template <class T, bool kTensor>
+__global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Work<T> work,
+                                                                       States<T> states, double eps,
+                                                                       int64_t first) {
+  __shared__ Shared<T> shared;
+  const int e = work.e(), m = work.m;
+  const Place at(first, work.tokens, m);
+  const int rows = work.rows(at.n);
+  const int place = state_of(work, at);
+  const T* below = work.below + int64_t(at.n) * work.tokens;
+  T sum[kOwn][kOwn] = {};
+  if (at.r0 < rows) {
+    const Matrix<T> keys = work.keys(at.n), state{states.state + int64_t(place) * m * e, m, e};
+    T row_sums[kOwn] = {};
+    gather<false, true, kTensor>(
+        shared, sum, row_sums, work, at, e, work.numerators(at.n),
+        [&](int j, int k) { return state(at.c0 + j, k); }, work.values(at.n),
+        [&](int r, int) { return r < rows ? below[r] : T(0); },
+        [&](int s, int j) { return keys(s, at.c0 + j); });
+  }
+  for (int i = 0; i < kOwn; ++i) {
+    const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+    if (r >= work.tokens) continue;
+    for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
+      sum[i][j] += T(double(below[r]) * (states.sums[int64_t(place) * m + column + j] + eps));
+    }
+    put(dq + (int64_t(at.n) * work.tokens + r) * m, column, sum[i], 0, m);
+  }
+}
+
+// dk = values later^T + sums + upper(values numerators^T + below) queries
+template <class T, bool kTensor>
+__global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<T> work,
+                                                                    States<T> later,
+                                                                    int64_t first) {
+  __shared__ Shared<T> shared;
+  const int e = work.e(), m = work.m;
+  const Place at(first, work.tokens, m);
+  const int rows = work.rows(at.n);
+  const int place = state_of(work, at);
+  T sum[kOwn][kOwn] = {};
+  if (at.r0 < rows) {
+    const Matrix<T> queries = work.queries(at.n), state{later.state + int64_t(place) * m * e, m, e};
+    T row_sums[kOwn] = {};
+    gather<true, true, kTensor>(
+        shared, sum, row_sums, work, at, e, work.values(at.n),
+        [&](int j, int k) { return state(at.c0 + j, k); }, work.numerators(at.n),
+        [&](int, int s) { return work.below[int64_t(at.n) * work.tokens + s]; },
+        [&](int s, int j) { return queries(s, at.c0 + j); });
+  }
+  for (int i = 0; i < kOwn; ++i) {
+    const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+    if (r >= work.tokens) continue;
+    for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
+      sum[i][j] += T(later.sums[int64_t(place) * m + column + j]);
+    }
+    put(dk + (int64_t(at.n) * work.tokens + r) * m, column, sum[i], 0, m);
+  }
+}
+
+// The values' gradient = keys later + upper(keys queries^T) numerators. Its columns before i go to
+// didentity [turn, T, i], or are left out where that is null.
+template <class T, bool kTensor>
+__global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didentity, T* dv,
+                                                                      Work<T> work, States<T> later,
+                                                                      int64_t first) {
+  __shared__ Shared<T> shared;
+  const int e = work.e(), m = work.m, start = didentity ? 0 : work.i;
+  Place at(first, work.tokens, e - start);
+  at.c0 += start;
+  const int rows = work.rows(at.n);
+  T sum[kOwn][kOwn] = {};
+  if (at.r0 < rows) {
+    const Numerators<T> numerators = work.numerators(at.n);
+    const Matrix<T> state{later.state + int64_t(state_of(work, at)) * m * e, m, e};
+    T row_sums[kOwn] = {};
+    gather<true, false, kTensor>(
+        shared, sum, row_sums, work, at, m, work.keys(at.n),
+        [&](int j, int k) { return state(k, at.c0 + j); }, work.queries(at.n),
+        [](int, int) { return T(0); }, [&](int s, int j) { return numerators(s, at.c0 + j); });
+  }
+  for (int i = 0; i < kOwn; ++i) {
+    const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+    if (r >= work.tokens) continue;
+    if (didentity) {
+      put(didentity + (int64_t(at.local) * work.tokens + r) * work.i, column, sum[i], 0, work.i);
+    }
+    put(dv + (int64_t(at.n) * work.tokens + r) * work.d, column, sum[i], work.i, e);
+  }
+}
+
+// didentity += the parts [turn, size] of the heads, in order.
+template <class T>
+__global__ void identity_kernel(T* didentity, const T* parts, int64_t turn, int64_t size) {
+  const int64_t at = piece();
+  if (at >= size) return;
+  T sum = didentity[at];
+  for (int64_t n = 0; n < turn; ++n) sum += parts[n * size + at];
+  didentity[at] = sum;
+}
+
+// Where the gradients go.
+template <class T>
+struct Gradients {
+  T *dq, *dk, *dv, *didentity;
+};
+
+// The heads first .. first + count. parts: memory for didentity, undefined when not wanted.
+template <class T>
+void backward_turn(const Gradients<T>& to, const Work<T>& work, const Turn<T>& turn,
+                   const Tensor& parts, int64_t first, int64_t count, double eps) {
+  const char* name = "linear_attention_backward";
+  const dim3 threads(kThreads), features = tiles_of(count, work.tokens, work.m);
+  const States<T> earlier = turn.template states<false>(name, first, count);
+  dispatch_products<T>([&]<bool kTensor>() {
+    launch(name, queries_kernel<T, kTensor>, features, threads, 0, to.dq, work, earlier, eps,
+           first);
+  });
+  const States<T> later = turn.template states<true>(name, first, count);
+  T* own = parts.defined() ? parts.data<T>() : nullptr;
+  dispatch_products<T>([&]<bool kTensor>() {
+    launch(name, keys_kernel<T, kTensor>, features, threads, 0, to.dk, work, later, first);
+    launch(name, values_kernel<T, kTensor>, tiles_of(count, work.tokens, own ? work.e() : work.d),
+           threads, 0, own, to.dv, work, later, first);
+  });
+  if (own) {
+    launch_each(name, int64_t(work.tokens) * work.i, identity_kernel<T>, to.didentity, own, count,
+                int64_t(work.tokens) * work.i);
+  }
+}
+
+}  // namespace
+
+void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv, Tensor dy,
+                               Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
+                               Tensor v, Visibility see, double eps) {
+  if (y.numel() == 0) return;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    const int64_t all = phi_q.dim(0) * phi_q.dim(1);
+    const DeviceWidths widths(see, phi_q.dim(2), y.device());
+    Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
+    const Tensor share = Tensor::like(den), below = Tensor::like(den);
+    work.dy = dy.data<T>();
+    work.share = share.data<T>();
+    work.below = below.data<T>();
+    launch("linear_attention_backward", split_kernel<T>,
+           dim3(blocks_for(den.numel(), kThreads / kWarp)), dim3(kThreads), 0, share.data<T>(),
+           below.data<T>(), dy.data<T>(), y.data<T>(), den.data<T>(), den.numel(), work.e());
+    const Turn<T> turn(work, all, y.device());
+    const bool identity_wanted = didentity.defined() && work.i > 0;
+    const Tensor parts =
+        identity_wanted ? Tensor::empty({turn.heads(), work.tokens, work.i}, y.dtype(), y.device())
+                        : Tensor();
+    const Gradients<T> to{dphi_q.data<T>(), dphi_k.data<T>(), dv.data<T>(),
+                          identity_wanted ? didentity.data<T>() : nullptr};
+    for (int64_t first = 0; first < all; first += turn.heads()) {
+      backward_turn(to, work, turn, parts, first, std::min(turn.heads(), all - first), eps);
+    }
+  });
+}
+
+}  // namespace brine::cuda

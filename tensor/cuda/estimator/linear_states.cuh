@@ -1,0 +1,108 @@
+// How the host runs linear attention: how long chunks are, how many heads go together, and the
+// launches that sum the chunks up.
+#pragma once
+
+#include "tensor/cuda/core/running_sum.cuh"
+#include "tensor/cuda/core/scratch.h"
+#include "tensor/cuda/estimator/linear_attention.cuh"
+
+namespace brine::cuda::chunked {
+
+constexpr int64_t kManyChunks = 64;  // of a head, where all its rows see all its keys
+
+// Chunks grow with the features, so that their states take no more memory than the inputs; and
+// where even one head's states are too many.
+inline int64_t chunk_rows(int64_t tokens, int64_t m, int64_t e, bool causal, int64_t item) {
+  int64_t rows = kTile * std::max<int64_t>(1, m / (2 * kTile));
+  if (!causal) rows = kTile * std::max<int64_t>(1, tokens / (kTile * kManyChunks));
+  while (rows < tokens && (tokens + rows - 1) / rows * m * e * item > scratch_limit()) rows *= 2;
+  return rows;
+}
+
+template <class T>
+Work<T> work_of(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity, const Tensor& v,
+                const Widths& widths) {
+  Work<T> work{};
+  work.heads = phi_k.dim(1);
+  work.tokens = int(phi_k.dim(2));
+  work.m = int(phi_k.dim(3));
+  work.i = identity.defined() ? int(identity.dim(-1)) : 0;
+  work.d = int(v.dim(3));
+  work.identity_step = work.i && identity.rank() == 3 ? phi_k.dim(2) * work.i : 0;
+  work.chunk = int(chunk_rows(work.tokens, work.m, work.e(), widths.causal, int64_t(sizeof(T))));
+  work.chunks = (work.tokens + work.chunk - 1) / work.chunk;
+  work.widths = widths;
+  work.q = phi_q.data<T>();
+  work.k = phi_k.data<T>();
+  work.v = v.data<T>();
+  work.identity = work.i ? identity.data<T>() : nullptr;
+  return work;
+}
+
+// Heads of one turn, and the memory of their states. Without a causal mask the chunks are summed
+// into one total.
+template <class T>
+class Turn {
+ public:
+  Turn(const Work<T>& work, int64_t all, Device device) : work_(work) {
+    const int64_t size = int64_t(work.m) * work.e(), chunks = std::max(1, work.chunks);
+    heads_ = heads_per_turn(all, chunks * size * int64_t(sizeof(T)));
+    state_ = Tensor::empty(Shape{heads_, chunks, work.m, work.e()}, DtypeOf<T>::value, device);
+    sums_ = Tensor::empty(Shape{heads_, chunks, work.m}, Dtype::f64, device);
+    if (work.widths.causal) return;
+    total_ = Tensor::empty(Shape{heads_, work.m, work.e()}, DtypeOf<T>::value, device);
+    total_sums_ = Tensor::empty(Shape{heads_, work.m}, Dtype::f64, device);
+  }
+
+  int64_t heads() const { return heads_; }
+
+  // What every row of `count` heads from `first` on starts from: the sums over the chunks before
+  // its own, kLater: behind it.
+  template <bool kLater>
+  States<T> states(const char* name, int64_t first, int64_t count) const {
+    const bool causal = work_.widths.causal;
+    chunk_sums<kLater>(name, first, count);
+    if (!causal) {
+      total(name, total_.template data<T>(), total_sums_.data<double>(), count);
+      return {total_.template data<T>(), total_sums_.data<double>()};
+    }
+    const int64_t size = int64_t(work_.m) * work_.e(), m = work_.m;
+    launch_each(name, count * size, sums_before_kernel<T>, state_.template data<T>(), count,
+                work_.chunks, size, kLater);
+    launch_each(name, count * m, sums_before_kernel<double>, sums_.data<double>(), count,
+                work_.chunks, m, kLater);
+    return {state_.template data<T>(), sums_.data<double>()};
+  }
+
+  // state [count, m, e] and sums [count, m] over all keys.
+  void all_keys(const char* name, T* state, double* sums, int64_t first, int64_t count) const {
+    chunk_sums<false>(name, first, count);
+    total(name, state, sums, count);
+  }
+
+ private:
+  template <bool kLater>
+  void chunk_sums(const char* name, int64_t first, int64_t count) const {
+    const int64_t tall = (work_.m + kTile - 1) / kTile, wide = (work_.e() + kTile - 1) / kTile;
+    const int64_t blocks = count * work_.chunks * tall * wide;
+    if (blocks == 0) return;
+    dispatch_products<T>([&]<bool kTensor>() {
+      launch(name, chunk_sums_kernel<T, kLater, kTensor>, dim3(blocks_for(blocks, 1)),
+             dim3(kThreads), 0, state_.template data<T>(), sums_.data<double>(), work_, first);
+    });
+  }
+
+  void total(const char* name, T* state, double* sums, int64_t count) const {
+    const int64_t size = int64_t(work_.m) * work_.e(), m = work_.m;
+    launch_each(name, count * size, sum_kernel<T>, state, state_.template data<T>(), count,
+                work_.chunks, size);
+    launch_each(name, count * m, sum_kernel<double>, sums, sums_.data<double>(), count,
+                work_.chunks, m);
+  }
+
+  Work<T> work_;
+  int64_t heads_ = 0;
+  Tensor state_, sums_, total_, total_sums_;
+};
+
+}  // namespace brine::cuda::chunked

@@ -1,0 +1,281 @@
+// From sparse attention to the block's output: gates, and the bidirectional average of the values.
+// The gates take a warp for every row of a head. Sums over rows are taken in f64 by bands of rows.
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/kernels/kernels_sparse.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int64_t kBand = 64;  // rows that one thread sums up
+constexpr int kColumns = 64;   // columns of a block that does
+constexpr int kWarps = kThreads / kWarp;
+
+// Row i of [B, H, T].
+struct Row {
+  int64_t b, h, t;
+};
+__device__ Row row_of(int64_t i, int64_t H, int64_t T) { return {i / (H * T), i / T % H, i % T}; }
+
+template <class R>
+__global__ void mix_kernel(R* y, const R* c, const R* average, const R* scalers, Widths widths,
+                           int64_t H, int64_t d, int64_t rows) {
+  const int64_t i = piece() / kWarp, T = widths.rows;
+  if (i >= rows) return;
+  const Row at = row_of(i, H, T);
+  const bool valid = at.t < widths.length(at.b);
+  const R prob = math::sigmoid(scalers[2 * i]), mix = math::sigmoid(scalers[2 * i + 1]);
+  const R keep = mix * prob, rest = 1 - mix;
+  y += ((at.b * T + at.t) * H + at.h) * d;
+  for (int64_t j = threadIdx.x % kWarp; j < d; j += kWarp) {
+    y[j] = valid ? keep * c[i * d + j] + rest * average[i * d + j] : R(0);
+  }
+}
+
+template <class R>
+struct MixGradients {
+  R *dc, *daverage, *dscalers;
+  const R *dy, *c, *average, *scalers;
+};
+
+template <class R>
+__global__ void mix_backward_kernel(MixGradients<R> g, Widths widths, int64_t H, int64_t d,
+                                    int64_t rows) {
+  const int64_t i = piece() / kWarp, T = widths.rows;
+  if (i >= rows) return;
+  const Row at = row_of(i, H, T);
+  const bool valid = at.t < widths.length(at.b);
+  const R prob = math::sigmoid(g.scalers[2 * i]), mix = math::sigmoid(g.scalers[2 * i + 1]);
+  const R keep = mix * prob, rest = 1 - mix;
+  const R* dy = g.dy + ((at.b * T + at.t) * H + at.h) * d;
+  R along_c = 0, along_average = 0;
+  for (int64_t j = threadIdx.x % kWarp; j < d; j += kWarp) {
+    const int64_t place = i * d + j;
+    const R up = valid ? dy[j] : R(0);
+    g.dc[place] = valid ? keep * up : R(0);
+    g.daverage[place] = valid ? rest * up : R(0);
+    if (!valid) continue;
+    along_c += up * g.c[place];
+    along_average += up * g.average[place];
+  }
+  along_c = warp_sum(along_c);
+  along_average = warp_sum(along_average);
+  if (threadIdx.x % kWarp != 0) return;
+  g.dscalers[2 * i] = valid ? mix * along_c * prob * (1 - prob) : R(0);
+  g.dscalers[2 * i + 1] = valid ? (prob * along_c - along_average) * mix * (1 - mix) : R(0);
+}
+
+// The column that owns key j of the L that all rows see: the last with column_begin <= j.
+__device__ int64_t column_of(int64_t j, int64_t L, int64_t K) {
+  return (K * (2 * j + 1) - 1) / (2 * L);
+}
+
+// Column sums of one head: share[c] = sum over rows of the estimate, and norm = sum n_c share[c].
+struct Shares {
+  const double *share, *norm;  // [B H, K], [B H]
+  int64_t K;
+
+  __device__ double weight(int64_t bh, int64_t j, int64_t L) const {
+    return share[bh * K + column_of(j, L, K)] / norm[bh];
+  }
+};
+
+// parts [B H, bands, N] = the sums over the valid rows of a band of x [B H, T, N]; with shares, of
+// row j times the weight of key j.
+template <class R>
+__global__ void bands_kernel(double* parts, const R* x, Shares shares, Widths widths, int64_t H,
+                             int64_t bands, int64_t N) {
+  const int64_t bh = blockIdx.x / bands, band = blockIdx.x % bands, L = widths.valid(bh / H);
+  const int64_t n = int64_t(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (n >= N) return;
+  const int64_t end = (band + 1) * kBand < L ? (band + 1) * kBand : L;
+  double sum = 0;
+  x += bh * widths.rows * N + n;
+  for (int64_t t = band * kBand; t < end; ++t) {
+    const double weight = shares.share ? shares.weight(bh, t, L) : 1;
+    sum += weight * double(x[t * N]);
+  }
+  parts[blockIdx.x * N + n] = sum;
+}
+
+// sums [B H, N] of the bands, in order.
+__global__ void sum_bands_kernel(double* sums, const double* parts, int64_t bands, int64_t N,
+                                 int64_t size) {
+  const int64_t i = piece();
+  if (i >= size) return;
+  parts += i / N * bands * N + i % N;
+  double sum = 0;
+  for (int64_t band = 0; band < bands; ++band) sum += parts[band * N];
+  sums[i] = sum;
+}
+
+// norm [B H] = sum over columns of their keys times their share; a block for each.
+__global__ void norm_kernel(double* norm, const double* share, Widths widths, int64_t H,
+                            int64_t K) {
+  const int64_t bh = blockIdx.x, L = widths.valid(bh / H);
+  double sum = 0;
+  for (int64_t c = threadIdx.x; c < K; c += blockDim.x) {
+    const int64_t n = math::column_begin(c + 1, L, K) - math::column_begin(c, L, K);
+    sum += double(n) * share[bh * K + c];
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) norm[bh] = sum;
+}
+
+// y [B H, T, N] = x [B H, N] in every valid row, 0 at padding.
+template <class R>
+__global__ void spread_kernel(R* y, const double* x, Widths widths, int64_t H, int64_t N,
+                              int64_t size) {
+  const int64_t i = piece();
+  if (i >= size) return;
+  const int64_t row = i / N, bh = row / widths.rows, t = row % widths.rows;
+  y[i] = t < widths.valid(bh / H) ? R(x[bh * N + i % N]) : R(0);
+}
+
+// Key j of every head, a warp each: along [B H, T] = up . (v_j - y) / norm, dv_j = up weight.
+template <class R>
+struct KeyGradients {
+  double* along;
+  R* dv;  // may be null
+  const R *v, *y;
+  const double* up;  // [B H, d]
+};
+
+template <class R>
+__global__ void average_keys_kernel(KeyGradients<R> g, Shares shares, Widths widths, int64_t H,
+                                    int64_t d, int64_t rows) {
+  const int64_t i = piece() / kWarp, T = widths.rows;
+  if (i >= rows) return;
+  const int64_t bh = i / T, j = i % T, L = widths.valid(bh / H);
+  const int lane = int(threadIdx.x) % kWarp;
+  if (j >= L) {
+    for (int64_t a = lane; g.dv && a < d; a += kWarp) g.dv[i * d + a] = R(0);
+    return;
+  }
+  const double weight = shares.weight(bh, j, L), norm = shares.norm[bh];
+  double sum = 0;
+  for (int64_t a = lane; a < d; a += kWarp) {
+    const double up = g.up[bh * d + a];
+    sum += up * double(g.v[i * d + a] - g.y[bh * T * d + a]);
+    if (g.dv) g.dv[i * d + a] = R(up * weight);
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) g.along[i] = sum / norm;
+}
+
+// column [B H, K] = the sum of along over the keys of a column.
+__global__ void average_columns_kernel(double* column, const double* along, Widths widths,
+                                       int64_t H, int64_t K, int64_t size) {
+  const int64_t i = piece();
+  if (i >= size) return;
+  const int64_t bh = i / K, c = i % K, L = widths.valid(bh / H);
+  const int64_t end = math::column_begin(c + 1, L, K);
+  double sum = 0;
+  for (int64_t j = math::column_begin(c, L, K); j < end; ++j) sum += along[bh * widths.rows + j];
+  column[i] = sum;
+}
+
+// The scratch of the average, and its launches.
+struct Average {
+  Average(const char* name, const Tensor& v, const Tensor& estimate, const Visibility& see)
+      : name(name),
+        H(v.dim(1)),
+        T(v.dim(2)),
+        d(v.dim(3)),
+        K(estimate.dim(3)),
+        heads(v.dim(0) * H),
+        widths(see, T, v.device()),
+        share(scratch(heads * K, v.device())),
+        norm(scratch(heads, v.device())) {}
+
+  static Tensor scratch(int64_t n, Device device) { return Tensor::empty({n}, Dtype::f64, device); }
+  Shares shares() const { return {share.data<double>(), norm.data<double>(), K}; }
+
+  // sums [B H, N] of x [B H, T, N] over valid rows, weighted by the shares if there are some.
+  template <class R>
+  void sum_rows(const Tensor& sums, const Tensor& x, int64_t N, Shares weights) const {
+    const int64_t bands = (T + kBand - 1) / kBand;
+    Tensor parts = scratch(heads * bands * N, x.device());
+    launch(name, bands_kernel<R>, dim3(blocks_for(heads * bands, 1), blocks_for(N, kColumns)),
+           dim3(kColumns), 0, parts.data<double>(), x.data<R>(), weights, widths.get(), H, bands,
+           N);
+    launch_each(name, heads * N, sum_bands_kernel, sums.data<double>(), parts.data<double>(), bands,
+                N, heads * N);
+  }
+  template <class R>
+  void find_shares(const Tensor& estimate) const {
+    sum_rows<R>(share, estimate, K, Shares{nullptr, nullptr, 0});
+    launch(name, norm_kernel, dim3(blocks_for(heads, 1)), dim3(kThreads), 0, norm.data<double>(),
+           share.data<double>(), widths.get(), H, K);
+  }
+  template <class R>
+  void spread(const Tensor& y, const Tensor& x, int64_t N) const {
+    launch_each(name, y.numel(), spread_kernel<R>, y.data<R>(), x.data<double>(), widths.get(), H,
+                N, y.numel());
+  }
+
+  const char* name;
+  int64_t H, T, d, K, heads;
+  DeviceWidths widths;
+  Tensor share, norm;
+};
+
+}  // namespace
+
+void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility see) {
+  const int64_t H = c.dim(1), d = c.dim(3), rows = c.rows();
+  if (c.numel() == 0) return;
+  DeviceWidths widths(see, c.dim(2), c.device());
+  dispatch_float(c.dtype(), [&]<class R>() {
+    launch("mix_outputs", mix_kernel<R>, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0,
+           y.data<R>(), c.data<R>(), average.data<R>(), scalers.data<R>(), widths.get(), H, d,
+           rows);
+  });
+}
+
+void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy, Tensor c,
+                          Tensor average, Tensor scalers, Visibility see) {
+  const int64_t H = c.dim(1), d = c.dim(3), rows = c.dim(0) * H * c.dim(2);
+  if (rows == 0) return;
+  DeviceWidths widths(see, c.dim(2), c.device());
+  dispatch_float(c.dtype(), [&]<class R>() {
+    const MixGradients<R> g{dc.data<R>(), daverage.data<R>(), dscalers.data<R>(), dy.data<R>(),
+                            c.data<R>(),  average.data<R>(),  scalers.data<R>()};
+    launch("mix_outputs_backward", mix_backward_kernel<R>, dim3(blocks_for(rows, kWarps)),
+           dim3(kThreads), 0, g, widths.get(), H, d, rows);
+  });
+}
+
+void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility see) {
+  if (v.numel() == 0) return;
+  Average a("estimate_average", v, estimate, see);
+  Tensor mean = Average::scratch(a.heads * a.d, v.device());
+  dispatch_float(v.dtype(), [&]<class R>() {
+    a.find_shares<R>(estimate);
+    a.sum_rows<R>(mean, v, a.d, a.shares());
+    a.spread<R>(y, mean, a.d);
+  });
+}
+
+void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor estimate, Tensor v,
+                               Tensor y, Visibility see) {
+  if (estimate.numel() == 0) return;
+  Average a("estimate_average_backward", v, estimate, see);
+  Tensor up = Average::scratch(a.heads * a.d, v.device());
+  Tensor along = Average::scratch(a.heads * a.T, v.device());
+  dispatch_float(v.dtype(), [&]<class R>() {
+    a.find_shares<R>(estimate);
+    a.sum_rows<R>(up, dy, a.d, Shares{nullptr, nullptr, 0});
+    const KeyGradients<R> g{along.data<double>(), dv.defined() ? dv.data<R>() : nullptr,
+                            v.data<R>(), y.data<R>(), up.data<double>()};
+    const int64_t rows = a.heads * a.T;
+    launch(a.name, average_keys_kernel<R>, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0, g,
+           a.shares(), a.widths.get(), a.H, a.d, rows);
+    if (!destimate.defined()) return;
+    Tensor column = Average::scratch(a.heads * a.K, v.device());
+    launch_each(a.name, a.heads * a.K, average_columns_kernel, column.data<double>(),
+                along.data<double>(), a.widths.get(), a.H, a.K, a.heads * a.K);
+    a.spread<R>(destimate, column, a.K);
+  });
+}
+
+}  // namespace brine::cuda

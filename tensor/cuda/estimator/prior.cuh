@@ -1,0 +1,182 @@
+// The prior of the scores, what its passes share: prefix sums of the key features in f64, by a
+// chunked scan, and a row's products with them at the borders of its columns.
+#pragma once
+
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/cuda/core/running_sum.cuh"
+#include "tensor/cuda/core/scratch.h"
+
+namespace brine::cuda::shares {
+
+constexpr int64_t kChunk = 64;   // prefixes that one thread writes
+constexpr int64_t kMaxRows = 8;  // of a block: neighbours share most of their prefixes
+constexpr int kLanes = 8;        // of a warp, for one product of f64 pairs
+
+// Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j.
+template <class T>
+struct Prior {
+  int64_t heads, tokens, rows, m, padded, K, step;
+  int64_t chunks;  // of the T + 1 prefixes
+  Widths widths;
+  const T *gain, *q, *k;
+
+  __device__ int64_t valid(int64_t n) const { return widths.valid(n / heads); }
+  __device__ int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
+  // f64 numbers of a head's prefixes, and of its sums over chunks.
+  __host__ __device__ int64_t prefixes() const { return (tokens + 1) * padded; }
+  __host__ __device__ int64_t sums() const { return chunks * m; }
+};
+
+template <class T>
+Prior<T> prior_of(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
+                  const Tensor& phi_k, int64_t step, const Widths& widths) {
+  Prior<T> at{};
+  at.heads = phi_q.dim(1);
+  at.tokens = phi_q.dim(2);
+  at.rows = scores.dim(2);
+  at.m = phi_q.dim(3);
+  at.padded = (at.m + 1) / 2 * 2;
+  at.K = scores.dim(3);
+  at.step = step;
+  at.chunks = (at.tokens + kChunk) / kChunk;
+  at.widths = widths;
+  at.gain = gain.data<T>();
+  at.q = phi_q.data<T>();
+  at.k = phi_k.data<T>();
+  return at;
+}
+
+// A column of a chunk of a head: what one thread of a scan has.
+struct Strip {
+  int64_t local, chunk, column, first, last;  // prefixes [first, last)
+
+  __device__ Strip(int64_t at, int64_t chunks, int64_t columns, int64_t prefixes)
+      : local(at / columns / chunks), chunk(at / columns % chunks), column(at % columns) {
+    first = chunk * kChunk;
+    last = first + kChunk < prefixes ? first + kChunk : prefixes;
+  }
+};
+
+// sums [turn, chunks, m] of the keys of a chunk, for the heads first .. first + turn.
+template <class T>
+__global__ void key_sums_kernel(double* sums, Prior<T> at, int64_t first, int64_t turn) {
+  if (piece() >= turn * at.sums()) return;
+  const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
+  const int64_t n = first + strip.local, valid = at.valid(n);
+  const T* k = at.k + n * at.tokens * at.m + strip.column;
+  double sum = 0;
+  for (int64_t j = strip.first; j < strip.last && j < valid; ++j) sum += double(k[j * at.m]);
+  sums[piece()] = sum;
+}
+
+// prefix [turn, T + 1, padded] from the sums before each chunk; as far as the keys go.
+template <class T>
+__global__ void prefix_kernel(double* prefix, const double* sums, Prior<T> at, int64_t first,
+                              int64_t turn) {
+  if (piece() >= turn * at.chunks * at.padded) return;
+  const Strip strip(piece(), at.chunks, at.padded, at.tokens + 1);
+  const int64_t n = first + strip.local, valid = at.valid(n);
+  const bool padding = strip.column >= at.m;
+  const T* k = at.k + n * at.tokens * at.m + strip.column;
+  double* to = prefix + strip.local * at.prefixes() + strip.column;
+  double sum = padding ? 0 : sums[(strip.local * at.chunks + strip.chunk) * at.m + strip.column];
+  for (int64_t j = strip.first; j < strip.last && j <= valid; ++j) {
+    to[j * at.padded] = sum;
+    if (j < valid && !padding) sum += double(k[j * at.m]);
+  }
+}
+
+template <class T>
+void prefix_sums(const char* name, double* prefix, double* sums, const Prior<T>& at, int64_t first,
+                 int64_t turn) {
+  launch_each(name, turn * at.sums(), key_sums_kernel<T>, sums, at, first, turn);
+  launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, false);
+  launch_each(name, turn * at.chunks * at.padded, prefix_kernel<T>, prefix, sums, at, first, turn);
+}
+
+// math::column_begin without a division. (2cw + K + 1/2) / 2K is never within 1/4K of a whole
+// number, so that a product with the inverse, far more exact than that, rounds down to the same.
+__device__ inline int64_t border(int64_t c, int64_t w, int64_t K) {
+  return int64_t((2 * double(c) * double(w) + double(K) + 0.5) * (0.5 / double(K)));
+}
+
+// A row of one warp: the query and its products with the prefixes at the borders, which lie in
+// shared memory.
+template <class T>
+struct Row {
+  const Prior<T>& at;
+  int64_t n, r, w;        // head, row, keys seen; w = 0: nothing else is set
+  const double* prefix;   // [T + 1, padded] of the head
+  double *query, *below;  // [padded], [K + 1]
+  int lane;
+
+  // f64 numbers of shared memory of a row with `arrays` arrays for borders.
+  static __host__ __device__ int64_t memory(const Prior<T>& at, int64_t arrays) {
+    return at.padded + (arrays * (at.K + 1) + 1) / 2 * 2;
+  }
+
+  __device__ Row(const Prior<T>& prior, const double* prefixes, double* own, int64_t local,
+                 int64_t first, int64_t row)
+      : at(prior),
+        n(first + local),
+        r(row),
+        w(row < prior.rows ? prior.width(n, row) : 0),
+        prefix(prefixes + local * prior.prefixes()),
+        query(own),
+        below(own + prior.padded),
+        lane(int(threadIdx.x) % kWarp) {
+    if (w == 0) return;
+    const T* q = at.q + (n * at.tokens + r * at.step) * at.m;
+    for (int64_t i = lane; i < at.padded; i += kWarp) query[i] = i < at.m ? double(q[i]) : 0;
+    __syncwarp();
+    products();
+    __syncwarp();
+  }
+
+  __device__ const double* prefix_at(int64_t c) const {
+    return prefix + border(c, w, at.K) * at.padded;
+  }
+
+  // Eight lanes for a border, two borders at a time.
+  __device__ void products() {
+    const int own = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
+    if (lane == 0) below[0] = 0;  // no keys lie before it
+    for (int64_t c0 = 1; c0 <= at.K; c0 += 2 * groups) {
+      const int64_t c = c0 + group, d = c + groups;
+      const double *p = prefix_at(c < at.K ? c : at.K), *s = prefix_at(d < at.K ? d : at.K);
+      double a = 0, b = 0;
+      for (int64_t i = 2 * own; i < at.padded; i += 2 * kLanes) {
+        const double2 x = *reinterpret_cast<const double2*>(query + i);
+        const double2 y = *reinterpret_cast<const double2*>(p + i);
+        const double2 z = *reinterpret_cast<const double2*>(s + i);
+        a += x.x * y.x + x.y * y.y;
+        b += x.x * z.x + x.y * z.y;
+      }
+      for (int with = kLanes / 2; with > 0; with /= 2) {
+        a += __shfl_xor_sync(kAllLanes, a, with);
+        b += __shfl_xor_sync(kAllLanes, b, with);
+      }
+      if (own == 0 && c <= at.K) below[c] = a;
+      if (own == 0 && d <= at.K) below[d] = b;
+    }
+  }
+
+  __device__ double total() const { return below[at.K]; }
+  __device__ int64_t keys(int64_t c) const { return border(c + 1, w, at.K) - border(c, w, at.K); }
+
+  // log((w / n_c) mass_c) of column c, which owns `own` keys; 0 where it owns none.
+  __device__ T log_share(int64_t c, int64_t own) const {
+    if (own == 0) return T(0);
+    const double mean = double(w) / total();
+    return math::log(T((below[c + 1] - below[c]) * (mean / double(own))));
+  }
+};
+
+// Rows of a block, one for each warp: as many as its shared memory holds, with `arrays` as above.
+template <class T>
+int64_t rows_of_block(const Prior<T>& at, int64_t arrays) {
+  const int64_t bytes = Row<T>::memory(at, arrays) * int64_t(sizeof(double));
+  return std::clamp<int64_t>(48 * 1024 / bytes, 1, kMaxRows);
+}
+
+}  // namespace brine::cuda::shares

@@ -1,0 +1,141 @@
+// L_approx in the K columns (method 4.1): a warp for every row, sums over rows by blocks.
+#include "tensor/cuda/core/columns.cuh"
+#include "tensor/cuda/dense/loss_sums.cuh"
+#include "tensor/kernels/kernels_sparse.h"
+
+namespace brine::cuda {
+namespace {
+
+constexpr int kRows = kThreads / kWarp;  // of a block
+
+// The row of the calling warp; w = 0 at padding and behind the last row.
+struct WarpRow {
+  int64_t r, b, w;
+
+  __device__ WarpRow(const Widths& widths, int64_t R, int64_t H)
+      : r(int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp), b(0), w(0) {
+    if (r >= R) return;
+    b = r / (H * widths.rows);
+    w = widths(b, r % widths.rows);
+  }
+};
+
+// exp(s[c] - most) inverse is the probability of each key of column c.
+template <class T>
+struct Widened {
+  const T* s;
+  T most, inverse, lse;
+
+  __device__ Widened(const T* s, const WarpColumns& columns) : s(s) {
+    T top = -INFINITY, sum = 0;
+    columns.each([&](int64_t c, int64_t n) { top = n > 0 && s[c] > top ? s[c] : top; });
+    most = warp_max(top);
+    columns.each([&](int64_t c, int64_t n) {
+      if (n > 0) sum += T(n) * math::exp(s[c] - most);
+    });
+    sum = warp_sum(sum);
+    inverse = 1 / sum;
+    lse = most + math::log(sum);
+  }
+  __device__ T operator[](int64_t c) const { return math::exp(s[c] - most) * inverse; }
+};
+
+// parts [blocks, 2] = the sums over a block's rows.
+template <class T>
+__global__ void approx_loss_kernel(double* parts, const T* scores, const T* tau, const T* logs,
+                                   const T* squares, Widths widths, int64_t R, int64_t H,
+                                   int64_t K) {
+  const WarpRow row(widths, R, H);
+  double kl = 0, square = 0;
+  if (row.w > 0) {
+    const WarpColumns columns(row.w, K);
+    const Widened<T> a(scores + row.r * K, columns);
+    const T* t = tau + row.r * K;
+    double cross = 0, distance = 0;
+    columns.each([&](int64_t c, int64_t n) {
+      if (n == 0) return;
+      const double own = double(a[c]);
+      cross += double(t[c]) * (double(a.lse) - double(a.s[c]));
+      distance += own * (double(n) * own - 2 * double(t[c]));
+    });
+    cross = warp_sum(cross);
+    distance = warp_sum(distance);
+    if (threadIdx.x % kWarp == 0) {
+      kl = double(logs[row.r]) + cross;
+      square = (distance + double(squares[row.r])) / double(widths.length(row.b));
+    }
+  }
+  kl = block_sum(kl);
+  square = block_sum(square);
+  if (threadIdx.x > 0) return;
+  parts[2 * int64_t(blockIdx.x)] = kl;
+  parts[2 * int64_t(blockIdx.x) + 1] = square;
+}
+
+template <class T>
+__global__ void approx_loss_backward_kernel(T* dscores, const double* weights, const T* scores,
+                                            const T* tau, Widths widths, int64_t R, int64_t H,
+                                            int64_t K) {
+  const WarpRow row(widths, R, H);
+  if (row.r >= R) return;
+  T* dx = dscores + row.r * K;
+  if (row.w == 0) {
+    for (int64_t c = threadIdx.x % kWarp; c < K; c += kWarp) dx[c] = 0;
+    return;
+  }
+  const WarpColumns columns(row.w, K);
+  const Widened<T> a(scores + row.r * K, columns);
+  const T* t = tau + row.r * K;
+  T mass = 0, mean = 0;
+  columns.each([&](int64_t c, int64_t n) {
+    mass += t[c];
+    if (n > 0) mean += a[c] * (T(n) * a[c] - t[c]);
+  });
+  mass = warp_sum(mass);
+  mean = warp_sum(mean);
+  const T kl = T(weights[0]), square = T(2 * weights[1] / double(widths.length(row.b)));
+  columns.each([&](int64_t c, int64_t n) {
+    if (n == 0) {
+      dx[c] = 0;
+      return;
+    }
+    const T own = a[c], p = T(n) * own;
+    dx[c] = kl * (mass * p - t[c]) + square * (own * (p - t[c]) - p * mean);
+  });
+}
+
+}  // namespace
+
+void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility see) {
+  const int64_t B = scores.dim(0), H = scores.dim(1), rows = scores.dim(2), K = scores.dim(3);
+  const int64_t R = B * H * rows, blocks = (R + kRows - 1) / kRows;
+  const DeviceWidths widths(see, rows, scores.device());
+  Tensor parts = Tensor::empty({blocks, 2}, Dtype::f64, scores.device());
+  dispatch_float(scores.dtype(), [&]<class T>() {
+    if (blocks > 0) {
+      launch("approx_loss", approx_loss_kernel<T>, dim3(blocks_for(R, kRows)), dim3(kThreads), 0,
+             parts.data<double>(), scores.data<T>(), summary.tau.data<T>(),
+             summary.t_log_t.data<T>(), summary.t_square.data<T>(), widths.get(), R, H, K);
+    }
+    launch("approx_loss", loss_means_kernel<T>, dim3(1), dim3(kThreads), 0, y.data<T>(),
+           parts.data<double>(), blocks, widths.get(), B, H);
+  });
+}
+
+void approx_loss_backward(Tensor dscores, Tensor dy, Tensor scores, TeacherSummary summary,
+                          Visibility see) {
+  const int64_t B = scores.dim(0), H = scores.dim(1), rows = scores.dim(2), K = scores.dim(3);
+  const int64_t R = B * H * rows;
+  if (R == 0) return;
+  const DeviceWidths widths(see, rows, scores.device());
+  Tensor weights = Tensor::empty({2}, Dtype::f64, scores.device());
+  dispatch_float(scores.dtype(), [&]<class T>() {
+    launch("approx_loss_backward", loss_weights_kernel<T>, dim3(1), dim3(kThreads), 0,
+           weights.data<double>(), dy.data<T>(), widths.get(), B, H);
+    launch("approx_loss_backward", approx_loss_backward_kernel<T>, dim3(blocks_for(R, kRows)),
+           dim3(kThreads), 0, dscores.data<T>(), weights.data<double>(), scores.data<T>(),
+           summary.tau.data<T>(), widths.get(), R, H, K);
+  });
+}
+
+}  // namespace brine::cuda

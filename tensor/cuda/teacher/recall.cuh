@@ -1,0 +1,112 @@
+// What the kernels of attention_recall share: which rows count, which of them share a budget, and
+// where the rows of the teacher lie that are worked on.
+#pragma once
+
+#include "tensor/cuda/core/common.cuh"
+#include "tensor/kernels/kernels_sparse.h"
+
+namespace brine::cuda::recall {
+
+enum Way { kMask, kTopKeys, kBestColumns, kRecent, kRandom, kWays };
+
+using Count = unsigned long long;
+constexpr int kDigits = 256;
+
+struct CsrView {
+  const int64_t* pointers;
+  const int32_t *offsets, *columns;
+  explicit CsrView(const FlatCsr& csr)
+      : pointers(csr.row_pointers.data<int64_t>()),
+        offsets(csr.head_offsets.data<int32_t>()),
+        columns(csr.columns.data<int32_t>()) {}
+};
+
+// What a group has left to find, and what every row gave.
+struct Found {
+  int64_t *budget,
+      *take;         // [groups]; take ends as the number of keys equal to `prefix` to be taken
+  uint64_t* prefix;  // [groups] the digits known of the smallest key taken
+  Count* counts;     // [slots, 256] of the digit looked at
+  double* sums;      // [ways, B, H, T]
+  int64_t* ties;     // [B, H, T] keys equal to prefix
+};
+
+struct Job {
+  CsrView mask, best;
+  Found found;
+  Widths widths;
+  int64_t B, H, T, k;
+  bool across_heads, across_rows;
+
+  // The first row of a sequence that counts: that sees more than k keys. All later valid ones do.
+  __device__ int64_t first(int64_t b) const {
+    const int64_t valid = widths.valid(b);
+    if (widths.causal) return k < valid ? k : valid;
+    return widths.length(b) > k ? 0 : valid;
+  }
+  __host__ __device__ int64_t group_heads() const { return across_heads ? 1 : H; }
+  __host__ __device__ int64_t group_rows() const { return across_rows ? 1 : T; }
+  __host__ __device__ int64_t groups() const { return B * group_heads() * group_rows(); }
+  __device__ int64_t group(int64_t b, int64_t h, int64_t t) const {
+    return (b * group_heads() + (across_heads ? 0 : h)) * group_rows() + (across_rows ? 0 : t);
+  }
+  __device__ int64_t row(int64_t b, int64_t h, int64_t t) const { return (b * H + h) * T + t; }
+  __device__ double& sum(Way way, int64_t r) const { return found.sums[way * B * H * T + r]; }
+};
+
+// The heads [head, head + heads) and rows [first, first + rows) that share a budget.
+struct Group {
+  int64_t b, head, heads, first, rows;
+
+  __device__ Group(const Job& job, int64_t g) {
+    const int64_t bh = g / job.group_rows(), t = g % job.group_rows();
+    b = bh / job.group_heads();
+    head = bh % job.group_heads();
+    heads = job.across_heads ? job.H : 1;
+    first = job.first(b);
+    rows = job.widths.valid(b) - first;
+    if (job.across_rows) return;
+    rows = t >= first && t < first + rows ? 1 : 0;
+    first = t;
+  }
+};
+
+// Rows [t0, t0 + nt) of all heads of sequences [b0, b0 + nb): values + ((bh - from_bh) pitch + t -
+// from_t) T begins a row, which may lie in the teacher's own map.
+template <class T>
+struct Chunk {
+  T* made = nullptr;  // where rows are made of q and k
+  const T* values = nullptr;
+  int64_t b0 = 0, nb = 0, t0 = 0, nt = 0;
+  int64_t from_bh = 0, from_t = 0, pitch = 0;
+
+  __device__ int64_t place(int64_t bh, int64_t t, int64_t length) const {
+    return ((bh - from_bh) * pitch + t - from_t) * length;
+  }
+  // Where the counts of a group lie.
+  __device__ int64_t slot(const Job& job, int64_t b, int64_t h, int64_t t) const {
+    if (job.across_rows) return job.group(b, h, t);
+    return ((b - b0) * job.group_heads() + (job.across_heads ? 0 : h)) * nt + t - t0;
+  }
+  int64_t slots(const Job& job) const {
+    return job.across_rows ? job.groups() : nb * job.group_heads() * nt;
+  }
+};
+
+// The row of a chunk that a block works on.
+struct BlockRow {
+  int64_t b, h, t, w;
+  bool counts;
+
+  template <class T>
+  __device__ BlockRow(const Job& job, const Chunk<T>& chunk) {
+    const int64_t i = blockIdx.x;
+    t = chunk.t0 + i % chunk.nt;
+    h = i / chunk.nt % job.H;
+    b = chunk.b0 + i / (chunk.nt * job.H);
+    w = job.widths(b, t);
+    counts = w > job.k;
+  }
+};
+
+}  // namespace brine::cuda::recall

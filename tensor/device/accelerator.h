@@ -1,0 +1,59 @@
+// What every CUDA backend provides beside the kernels. There are three, chosen by the linker:
+// tensor/cuda/ compiled by nvcc, the same sources emulated on the CPU (tests only), and
+// tensor/device/no_cuda.cpp, which says that the build has none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "tensor/device/device.h"
+
+namespace brine::cuda {
+
+// Devices that can be used: 0 without a device or a driver. Never throws.
+int device_count();
+// Why device_count() is 0, as a clause: "no CUDA device", "this build has no CUDA kernels".
+std::string why_none();
+// "NVIDIA H200, 141 GB, compute capability 9.0"; the index must be below device_count().
+std::string describe(int index);
+// Kernels that this thread launches from now on run on that device.
+void use_device(int index);
+// True for kernels that run on the CPU in the place of a device's.
+bool emulated();
+
+struct MemoryInfo {
+  size_t free = 0, total = 0;  // bytes
+};
+MemoryInfo memory_info(int index);
+
+// Memory for the caching allocator; null when the device refuses.
+void* system_allocate(size_t bytes, int index);
+void system_release(void* block, int index) noexcept;
+// Fills without waiting.
+void system_fill(void* block, unsigned char byte, size_t bytes, int index);
+
+// Whether products of f32 may round their factors to TF32 (10 bits behind the point), which tensor
+// cores multiply. Off at start; for the whole process.
+void set_tf32(bool on);
+
+// Whether kernels of ours may use tensor cores, where the device has them. On at start; for the
+// whole process.
+void set_tensor_cores(bool on);
+
+// Whether convolutions and attention in 16 bits may go to cuDNN. On at start; for the whole
+// process.
+void set_cudnn(bool on);
+// How often it has done something.
+int64_t cudnn_calls();
+// "9.19.0", or why none is used: "none: libcudnn.so.9: cannot open ...". Looks for it.
+std::string cudnn_version();
+
+// To the device, in the order of its stream: `from` may be changed when this returns.
+void upload(void* to, const void* from, size_t bytes, Device device);
+// From the device: waits until everything asked for before is done.
+void download(void* to, const void* from, size_t bytes, Device device);
+// Waits until the device has done all it was asked for, and throws what went wrong there.
+void synchronize(Device device);
+
+}  // namespace brine::cuda

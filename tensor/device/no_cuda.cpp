@@ -1,0 +1,48 @@
+// The CUDA backend of a build without one: every kernel throws, and no device is ever found.
+#include "tensor/device/accelerator.h"
+#include "tensor/error.h"
+
+// Each declaration of kernels*.h becomes a definition.
+#define BRINE_KERNEL(name, ...)                                                     \
+  namespace cuda {                                                                  \
+  void name(__VA_ARGS__) { throw Error(#name ": this build has no CUDA kernels"); } \
+  }
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#include "tensor/device/transfer.h"
+#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/kernels_attention.h"
+#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/kernels_logits.h"
+#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/kernels_sparse.h"
+
+namespace brine::cuda {
+
+int device_count() { return 0; }
+std::string why_none() { return "this build has no CUDA kernels (nvcc and BRINE_CUDA make them)"; }
+std::string describe(int) { throw Error(why_none()); }
+void use_device(int) { throw Error(why_none()); }
+bool emulated() { return false; }
+MemoryInfo memory_info(int) { throw Error(why_none()); }
+void* system_allocate(size_t, int) { throw Error(why_none()); }
+void system_release(void*, int) noexcept {}
+void system_fill(void*, unsigned char, size_t, int) { throw Error(why_none()); }
+void set_tf32(bool) {}
+void set_tensor_cores(bool) {}
+void set_cudnn(bool) {}
+int64_t cudnn_calls() { return 0; }
+std::string cudnn_version() { return "none: " + why_none(); }
+void upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
+void download(void*, const void*, size_t, Device) { throw Error(why_none()); }
+void synchronize(Device) { throw Error(why_none()); }
+void* system_allocate_pinned(size_t, int) { throw Error(why_none()); }
+void system_release_pinned(void*) noexcept {}
+void system_read(void*, const void*, size_t, int) { throw Error(why_none()); }
+Ticket start_upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
+Ticket start_download(void*, const void*, size_t, Device) { throw Error(why_none()); }
+void order_after(const Ticket&, Device) { throw Error(why_none()); }
+void wait(const Ticket&) { throw Error(why_none()); }
+int64_t waits() { return 0; }
+
+}  // namespace brine::cuda

@@ -1,0 +1,14 @@
+// cuDNN of a build that did not find its headers: none.
+#include "tensor/cuda/conv/cudnn.h"
+#include "tensor/device/accelerator.h"
+
+namespace brine::cuda {
+
+void set_cudnn(bool) {}
+std::string cudnn_version() { return "none: this build did not find its headers"; }
+bool cudnn_serves() { return false; }
+int64_t cudnn_calls() { return 0; }
+bool cudnn_conv(const FusedConv&, const FusedConvData&, Device) { return false; }
+bool cudnn_attention(const FusedAttention&, const FusedAttentionData&, Device) { return false; }
+
+}  // namespace brine::cuda

@@ -1,0 +1,74 @@
+// The largest n of a list without sorting it: bisection on integers that are ordered like floats.
+// Written once against a group (group.h), for every device.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "tensor/kernels/group.h"
+#include "tensor/random.h"
+
+namespace brine {
+
+template <class T>
+using OrderKey = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+
+// An unsigned integer with the order of x; -0 and 0 get the same, no number gets 0.
+template <class T>
+BRINE_HD OrderKey<T> order_key(T x) {
+  using Key = OrderKey<T>;
+  constexpr Key sign = Key(1) << (8 * sizeof(T) - 1);
+  Key bits = std::bit_cast<Key>(x + T(0));
+  return bits & sign ? Key(~bits) : Key(bits | sign);
+}
+
+// The border of the `take` largest keys: those above `key`, and of those equal to it all but the
+// first `skip` by index.
+template <class Key>
+struct Threshold {
+  Key key = 0;
+  int64_t skip = 0;
+  int64_t above = 0;  // keys above the border
+};
+
+// 1 <= take <= n.
+template <class Group, class Key>
+BRINE_HD Threshold<Key> find_threshold(const Group& group, const Key* keys, int64_t n,
+                                       int64_t take) {
+  auto at = [keys](int64_t i) { return keys[i]; };
+  Key low = group.reduce(n, Key(-1), at, [](Key a, Key b) { return b < a ? b : a; });
+  Key high = group.reduce(n, Key(0), at, [](Key a, Key b) { return b > a ? b : a; });
+  auto plus = [](uint32_t a, uint32_t b) { return a + b; };
+  // At least `take` keys are >= low, fewer are > high.
+  while (low < high) {
+    Key middle = Key(high - (high - low) / 2);
+    int64_t count = group.reduce(
+        n, uint32_t(0), [keys, middle](int64_t i) { return uint32_t(keys[i] >= middle); }, plus);
+    if (count >= take) low = middle;
+    if (count < take) high = Key(middle - 1);
+    if (count == take) break;  // exactly these: no tie to cut
+  }
+  int64_t above = group.reduce(
+      n, uint32_t(0), [keys, low](int64_t i) { return uint32_t(keys[i] > low); }, plus);
+  int64_t equal = group.reduce(
+      n, uint32_t(0), [keys, low](int64_t i) { return uint32_t(keys[i] == low); }, plus);
+  return {low, equal - (take - above), above};
+}
+
+// mark(i, chosen) for every i in [0, n): the `take` largest keys are chosen, among equal keys the
+// later ones. 0 <= take <= n.
+template <class Group, class Key, class Mark>
+BRINE_HD void select_largest(const Group& group, const Key* keys, int64_t n, int64_t take,
+                             Mark&& mark) {
+  if (take == 0) return group.each(n, [&](int64_t i) { mark(i, false); });
+  Threshold<Key> border = find_threshold(group, keys, n, take);
+  Key key = border.key;
+  int64_t skip = border.skip;
+  if (skip == 0) return group.each(n, [&, key](int64_t i) { mark(i, keys[i] >= key); });
+  group.scan(
+      n, [keys, key](int64_t i) { return keys[i] == key; },
+      [&](int64_t i, bool tie, int64_t rank) { mark(i, keys[i] > key || (tie && rank >= skip)); });
+}
+
+}  // namespace brine

@@ -1,0 +1,114 @@
+// Every registered attention method on the device: outputs and gradients as on the CPU.
+#include "tests/cuda/compare.h"
+#include "tests/nn/attention/contract.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+// While it lives, models are made on the device.
+struct OnDefault {
+  explicit OnDefault(Device device) { set_default_device(device); }
+  ~OnDefault() { set_default_device(kCpu); }
+};
+
+Inputs moved(const Inputs& in, const On& on) {
+  return {on(in.q), on(in.k), on(in.v), on(in.hidden)};
+}
+
+struct Case {
+  std::string name;
+  bool causal;
+  std::map<std::string, std::string> settings = {};
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const auto& [name, factory] : nn::attention_methods()) {
+    for (bool causal : {true, false}) {
+      for (const auto& settings : variants(name, causal)) out.push_back({name, causal, settings});
+    }
+  }
+  for (const char* decoder : {"lean", "paper"}) {
+    out.push_back({"sea", true, {{"decoder", decoder}, {"token_stride", "2"}, {"columns", "16"}}});
+  }
+  for (const char* mode : {"per-query", "per-head", "per-batch"}) {
+    out.push_back({"sea", false, {{"mode", mode}}});
+  }
+  out.push_back({"sea", true, {{"mu_scope", "token"}, {"prior", "none"}}});
+  return out;
+}
+
+Passed run(const Case& c, const On& on, Dtype dtype, const Inputs& in, const Tensor& lengths,
+           const Tensor& dy, const nn::AttentionDials& dials, nn::Tap* tap = nullptr) {
+  const OnDefault made(on.device);
+  Block block = make_block(c.name, c.causal, dtype, 5, 300, c.settings);
+  return pass(block, moved(in, on), lengths, on(dy), dials, tap);
+}
+
+void compare_methods(Dtype dtype, double tolerance) {
+  if (!has_device()) return;
+  const SmallDevice small(dtype);
+  int made = 0;
+  for (const Case& c : cases()) {
+    std::string what = c.name + (c.causal ? ", causal" : ", bidirectional");
+    for (const auto& [key, value] : c.settings) what += ", " + key + " = " + value;
+    INFO(what);
+    const int64_t T = 37;
+    const Inputs in = inputs(3, T, dtype);
+    const Tensor lengths = lengths_of({T, 0, 22});
+    const Tensor dy = normal({3, T, kHeads * kSize}, 77, dtype);
+    for (const nn::AttentionDials& dials : {nn::AttentionDials{}, nn::AttentionDials{.k = 3}}) {
+      Passed a, b;
+      try {
+        a = run(c, On{kCpu}, dtype, in, lengths, dy, dials);
+      } catch (const Error& refusal) {
+        MESSAGE(what << ", refuses: " << refusal.what());
+        continue;
+      }
+      // The same columns: near ties may fall on either side in f32.
+      b = run(c, On{kCuda}, dtype, in, lengths, dy, dials);
+      CHECK(b.y.device() == kCuda);
+      check_close(what + ": output", a.y, b.y.to(kCpu), tolerance);
+      check_close(what + ": gradient of q", a.q, b.q.to(kCpu), tolerance);
+      check_close(what + ": gradient of k", a.k, b.k.to(kCpu), tolerance);
+      check_close(what + ": gradient of v", a.v, b.v.to(kCpu), tolerance);
+      if (a.parameters.defined()) {
+        check_close(what + ": parameters", a.parameters, b.parameters.to(kCpu), tolerance);
+      }
+      ++made;
+    }
+  }
+  CHECK(made >= 16);
+}
+
+}  // namespace
+
+TEST_CASE("cuda: every attention method, forward and backward, f64") {
+  compare_methods(Dtype::f64, 1e-10);
+}
+
+TEST_CASE("cuda: every attention method, forward and backward, f32") {
+  compare_methods(Dtype::f32, 2e-3);
+}
+
+TEST_CASE("cuda: the same bits at every run") {
+  if (!has_device()) return;
+  const Inputs in = inputs(2, 65, Dtype::f32);
+  const Tensor lengths = lengths_of({65, 41}), dy = normal({2, 65, kHeads * kSize}, 78);
+  for (const Case& c : cases()) {
+    INFO(c.name);
+    try {
+      const Passed a = run(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
+      const Passed b = run(c, On{kCuda}, Dtype::f32, in, lengths, dy, {});
+      auto near = [](const Passed& p) {
+        return Passed{p.y.to(kCpu), p.q.to(kCpu), p.k.to(kCpu), p.v.to(kCpu),
+                      p.parameters.defined() ? p.parameters.to(kCpu) : Tensor()};
+      };
+      check_same_bits(near(a), near(b), c.name);
+    } catch (const Error& refusal) {
+      MESSAGE(c.name << " refuses: " << refusal.what());
+    }
+  }
+}

@@ -1,0 +1,189 @@
+// Softmax attention by tiles on the device, as on the CPU.
+#include "tensor/kernels/kernels_attention.h"
+
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+// Forward and backward of one size; bit i of `wanted` asks for the gradient of q, k or v.
+void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool causal,
+                       int wanted = 7) {
+  const int64_t B = shape[0], H = shape[1], T = shape[2], d = shape[3];
+  const Shape rows{B, T, H * d};
+  const double scale = 1 / std::sqrt(double(d) + 0.5);
+  const std::string what = join("flash_attention ", shape, causal ? " causal" : "",
+                                lengths.empty() ? "" : " padded", ", gradients ", wanted);
+  auto attend = [&](const On& on, Dtype dtype) {
+    Visibility see;
+    see.causal = causal;
+    // The lengths lie with the tensors, or on the CPU.
+    if (!lengths.empty()) {
+      see.lengths = Tensor::from(lengths, Shape{B});
+      if (wanted & 1) see.lengths = on(see.lengths);
+    }
+    Tensor q = on(normal(shape, 1, dtype)), k = on(normal(shape, 2, dtype));
+    Tensor v = on(normal(shape, 3, dtype)), dy = on(normal(rows, 4, dtype));
+    Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, dtype, q.device());
+    BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, scale);
+    Tensor dq = wanted & 1 ? Tensor::like(q) : Tensor();
+    Tensor dk = wanted & 2 ? Tensor::like(q) : Tensor();
+    Tensor dv = wanted & 4 ? Tensor::like(q) : Tensor();
+    BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, scale);
+    return std::vector{y, lse, dq, dk, dv};
+  };
+  compare_both(what, attend, {}, Emulated::large_device);
+  // Wider heads have lower tiles, or none, where shared memory is small: 64 KB, 99 KB in f64.
+  if (d > 32) compare_both(what + ", small", attend);
+  if (d > 64) {
+    compare(what + ", f32, middle", 2e-5, [&](const On& on) {
+      const SmallDevice middle(Dtype::f64);
+      return attend(on, Dtype::f32);
+    });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda: flash_attention and its gradients, heads of any size") {
+  for (int64_t d : {1, 6, 32, 33, 64, 80, 128, 130}) {
+    for (bool causal : {false, true}) compare_attention({1, 2, d > 64 ? 37 : 70, d}, {}, causal);
+  }
+}
+
+TEST_CASE("cuda: flash_attention of one row, of whole tiles and of one more") {
+  for (int64_t T : {1, 3, 64, 65, 129, 200}) {
+    // A single key has weight 1, so the gradients of its score are nothing but rounding.
+    for (bool causal : {false, true}) compare_attention({2, 1, T, 20}, {}, causal, T > 1 ? 7 : 4);
+  }
+}
+
+TEST_CASE("cuda: flash_attention of padded and empty sequences") {
+  for (bool causal : {false, true}) {
+    compare_attention({4, 2, 140, 16}, {140, 0, 1, 77}, causal);
+    compare_attention({3, 1, 70, 64}, {64, 0, 65}, causal);
+    compare_attention({3, 2, 40, 150}, {40, 0, 33}, causal);
+  }
+}
+
+TEST_CASE("cuda: flash_attention_backward gives the gradients that are wanted") {
+  for (int wanted = 0; wanted < 7; ++wanted) {
+    compare_attention({2, 2, 70, 12}, {70, 31}, true, wanted);
+    compare_attention({2, 1, 20, 132}, {20, 11}, false, wanted);
+  }
+}
+
+TEST_CASE("cuda: flash_attention keeps large scores finite and rows of packets apart from others") {
+  compare_both("flash_attention of large scores",
+               [&](const On& on, Dtype dtype) {
+                 const Shape shape{1, 1, 90, 8};
+                 Visibility see;
+                 see.causal = true;
+                 // A start in the middle of a packet.
+                 Tensor all = on(normal({90 * 8 + 1}, 1, dtype, 0, 6));
+                 Tensor q = all.as_strided(shape, {90 * 8, 90 * 8, 8, 1}, 1);
+                 Tensor k = on(normal(shape, 2, dtype, 0, 6)), v = on(normal(shape, 3, dtype));
+                 Tensor y = Tensor::empty({1, 90, 8}, dtype, q.device());
+                 Tensor lse = Tensor::empty({1, 1, 90}, dtype, q.device());
+                 BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 1.0);
+                 return std::vector{y, lse};
+               },
+               {.f32 = 1e-4});
+}
+
+TEST_CASE("cuda: flash_attention does not read the rows of padding") {
+  if (!has_device()) return;
+  const Shape shape{1, 1, 80, 8};
+  Tensor dirty = normal(shape, 1);
+  for (int64_t i = 66 * 8; i < 80 * 8; ++i) dirty.data<float>()[i] = NAN;
+  Tensor x = dirty.to(kCuda), rows = dirty.view({1, 80, 8}).to(kCuda);
+  Visibility see;
+  see.lengths = Tensor::from(std::vector<int64_t>{66}, Shape{1});
+  for (bool causal : {false, true}) {
+    see.causal = causal;
+    Tensor y = Tensor::like(rows), lse = Tensor::empty({1, 1, 80}, Dtype::f32, kCuda);
+    Tensor dq = Tensor::like(x), dk = Tensor::like(x), dv = Tensor::like(x);
+    BRINE_CALL(x, flash_attention, y, lse, x, x, x, see, 0.3);
+    BRINE_CALL(x, flash_attention_backward, dq, dk, dv, rows, x, x, x, y, lse, see, 0.3);
+    for (const Tensor& t : {y, lse, dq, dk, dv}) {
+      const std::vector<double> values = t.to(kCpu).to_vector();
+      for (double value : values) REQUIRE(std::isfinite(value));
+    }
+  }
+}
+
+TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores on tensor cores") {
+  if (!has_device()) return;
+  cuda::set_cudnn(false);
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    for (auto [d, T] : {std::pair{6, 70}, {64, 129}, {128, 66}}) {
+      const Shape shape{1, 2, T, d}, rows{1, T, 2 * d};
+      auto run = [&](Device device) {
+        const On on{device};
+        const Visibility see{true, {}};
+        const Tensor q = on(normal(shape, 1).to(type)), k = on(normal(shape, 2).to(type));
+        // Values with much in common: the gradient of a score is a small difference.
+        const Tensor v = on(normal(shape, 3, Dtype::f32, 3).to(type)), dy = on(normal(rows, 4));
+        Tensor y = Tensor::like(dy), lse = Tensor::empty({1, 2, T}, Dtype::f32, device);
+        BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 0.2);
+        Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
+        Tensor dv = Tensor::like(dq);
+        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, 0.2);
+        return std::vector{y, lse, dq, dk, dv};
+      };
+      const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        INFO(type, ", d ", d, ", T ", T, ", output ", i);
+        check_close("16 bits", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : 1e-3);
+      }
+    }
+  }
+  cuda::set_cudnn(!cuda::emulated());
+}
+
+TEST_CASE("cuda: flash_attention on tensor cores, where TF32 is asked for") {
+  if (!has_device()) return;
+  // Numbers that TF32 holds: the scores are then those of f32, and only what is made of them is
+  // rounded, by at most 2^-11 of itself.
+  auto short_normal = [](const Shape& shape, uint64_t seed) {
+    Tensor x = normal(shape, seed);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      x.data<float>()[i] = float(bf16(x.data<float>()[i]));
+    }
+    return x;
+  };
+  for (auto [d, T] : {std::pair{6, 70}, {32, 129}, {64, 64}, {80, 40}, {128, 66}}) {
+    for (bool causal : {false, true}) {
+      const Shape shape{2, 2, T, d}, rows{2, T, 2 * d};
+      auto run = [&](Device device) {
+        const On on{device};
+        Visibility see;
+        see.causal = causal;
+        see.lengths = Tensor::from(std::vector<int64_t>{T, T - 7}, Shape{2});
+        const Tensor q = on(short_normal(shape, 1)), k = on(short_normal(shape, 2));
+        const Tensor v = on(short_normal(shape, 3)), dy = on(short_normal(rows, 4));
+        Tensor y = Tensor::like(dy), lse = Tensor::empty({2, 2, T}, Dtype::f32, device);
+        BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 0.2);
+        Tensor dq = Tensor::like(q), dk = Tensor::like(q), dv = Tensor::like(q);
+        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, 0.2);
+        return std::vector{y, lse, dq, dk, dv};
+      };
+      const std::vector<Tensor> wanted = run(kCpu), plain = run(kCuda);
+      cuda::set_tf32(true);
+      const std::vector<Tensor> fast = run(kCuda), again = run(kCuda);
+      cuda::set_tf32(false);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        INFO("d ", d, ", T ", T, causal ? ", causal" : "", ", output ", i);
+        const bool of_scores = i == 1;
+        check_close("tensor cores", wanted[i], fast[i].to(kCpu), of_scores ? 1e-5 : 1e-3);
+        CHECK(same_bits(fast[i].to(kCpu), again[i].to(kCpu)));
+        // Old devices have none.
+        if (cuda::emulated() && !of_scores) {
+          CHECK_FALSE(same_bits(fast[i].to(kCpu), plain[i].to(kCpu)));
+        }
+      }
+    }
+  }
+}

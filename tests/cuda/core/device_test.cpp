@@ -1,0 +1,80 @@
+// Memory of the device: copies, what is refused, guard bands, what the allocator holds.
+#include "tensor/device/accelerator.h"
+#include "tensor/device/allocator.h"
+#include "tests/cuda/compare.h"
+#include "tests/messages.h"
+
+using namespace brine;
+using namespace brine::test;
+
+TEST_CASE("cuda: tensors go to the device and come back, whole and in parts") {
+  if (!has_device()) return;
+  const Tensor x = normal({3, 5, 7}, 1);
+  for (const Tensor& part : {x, x.transpose(0, 2), x.slice(1, 1, 3), x.slice(0, 0, 0)}) {
+    const Tensor there = part.to(kCuda);
+    CHECK(there.device() == kCuda);
+    CHECK(there.to(kCuda).shares_memory(there));
+    check_close("there and back", part, there.to(kCpu), 0);
+  }
+  const Tensor to = Tensor::zeros({3, 5, 7}, Dtype::f64, kCuda);
+  assign(to.slice(1, 2, 2), x.slice(1, 2, 2));
+  const Tensor back = to.to(kCpu);
+  check_close("assigned", x.slice(1, 2, 2).to(Dtype::f64), back.slice(1, 2, 2), 0);
+  check_close("left alone", Tensor::zeros({3, 2, 7}, Dtype::f64), back.slice(1, 0, 2), 0);
+  std::vector<Tensor> many, sent;  // more than the memory that uploads leave from holds at once
+  for (uint64_t i = 0; i < 12; ++i) {
+    many.push_back(normal({1 << 17}, 10 + i));
+    Tensor passing = many.back().clone();
+    sent.push_back(passing.to(kCuda));
+    BRINE_CALL(passing, fill, passing, 0.0);  // the bytes were taken
+  }
+  for (size_t i = 0; i < many.size(); ++i) check_close("sent", many[i], sent[i].to(kCpu), 0);
+  const Tensor large = normal({1 << 19}, 30);
+  check_close("large", large, large.to(kCuda).to(kCpu), 0);
+  CHECK(Tensor::full({1}, 2.5, Dtype::f32, kCuda).item() == 2.5);
+}
+
+TEST_CASE("cuda: what does not fit is refused with the sizes") {
+  if (!has_device()) return;
+  const cuda::MemoryInfo memory = cuda::memory_info(0);
+  const std::string refusal =
+      message([&] { Tensor::empty({int64_t(memory.total)}, Dtype::f32, kCuda); });
+  CHECK_MESSAGE(contains(refusal, "cuda:0"), refusal);
+  CHECK_MESSAGE(contains(refusal, std::to_string(memory.total) + " bytes free"), refusal);
+  CHECK_MESSAGE(contains(refusal, "lower the batch"), refusal);
+  CHECK(Tensor::zeros({4}, Dtype::f32, kCuda).to_vector() == std::vector<double>(4, 0.0));
+}
+
+TEST_CASE("cuda: blocks come back and are handed out again; guard bands show a breach") {
+  if (!has_device()) return;
+  trim(kCuda);
+  void* first = Tensor::empty({1000}, Dtype::f32, kCuda).raw();
+  const int64_t calls = allocator_stats(kCuda).system_calls;
+  CHECK(Tensor::empty({1000}, Dtype::f32, kCuda).raw() == first);
+  CHECK(allocator_stats(kCuda).system_calls == calls);
+  CHECK(allocator_stats(kCuda).live == 0);
+
+  set_guard_counting(true);  // gradcheck.h has switched the bands on
+  const int64_t before = guard_violations();
+  {
+    const Tensor t = Tensor::empty({16}, Dtype::f32, kCuda);
+    const float beyond = 1;
+    cuda::upload(t.raw() + 16 * sizeof(float), &beyond, sizeof beyond, kCuda);
+  }
+  CHECK(guard_violations() == before + 1);
+  set_guard_counting(false);
+}
+
+TEST_CASE("cuda: names of devices") {
+  CHECK(parse_device("cpu") == kCpu);
+  CHECK(contains(message([] { parse_device("gpu"); }), "wanted cpu, cuda or cuda:N"));
+  CHECK(contains(message([] { parse_device("cuda:-1"); }), "wanted cpu, cuda or cuda:N"));
+  CHECK(contains(message([] { parse_device("cuda:123"); }), "wanted cpu, cuda or cuda:N"));
+  if (!has_device()) {
+    CHECK(contains(message([] { parse_device("cuda"); }), cuda::why_none()));
+    return;
+  }
+  CHECK(parse_device("cuda") == kCuda);
+  CHECK(parse_device("cuda:0") == kCuda);
+  CHECK(contains(message([] { parse_device("cuda:15"); }), "counted from 0"));
+}

@@ -1,0 +1,220 @@
+// The whole program with its models on the device, one of the smallest where it is emulated: what
+// it prints and writes, against --device cpu.
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "data/dump/dump_reader.h"
+#include "tests/apps/world.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::tests;
+
+namespace {
+
+// Made once, on the device: --device is auto, and the emulator takes its time.
+const World& device_world() {
+  static const World made;
+  static const bool written = (made.write("few.txt", sample_text(12)), true);
+  (void)written;
+  return made;
+}
+
+nlohmann::json json_of(const std::string& arguments) {
+  return nlohmann::json::parse(device_world().must(arguments).out);
+}
+
+// Numbers that the two devices must agree on, to a relative 2e-4: these are f32 runs.
+void check_near(const std::string& what, double cpu, double device) {
+  CHECK_MESSAGE(std::fabs(cpu - device) <= 2e-4 * std::fabs(cpu) + 1e-9,
+                what << ": " << device << ", cpu " << cpu);
+}
+
+// The finished shards of a dump by name.
+std::map<std::string, std::string> shards(const std::string& dump) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(device_world().path(dump)))
+    out[entry.path().filename().string()] = read_all(entry.path().string());
+  return out;
+}
+
+double perplexity(const std::string& model, const std::string& device) {
+  return json_of("eval --model " + model + " --data few.txt --json -q --device " +
+                 device)["perplexity"];
+}
+
+}  // namespace
+
+TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
+  if (!test::has_device()) return;
+  const test::SmallDevice small(Dtype::f32);
+  device_world().must(World::train() + " --device cpu --out teacher-cpu");
+  check_near("teacher", perplexity("teacher-cpu", "cpu"), perplexity("teacher", "cuda"));
+  check_near("teacher elsewhere", perplexity("teacher", "cpu"), perplexity("teacher", "cuda"));
+  device_world().must(
+      "dump --model teacher --data text.txt --out dump-cpu --windows 6 --device cpu");
+  int run = 0;
+  for (const char* way : {"--dump dump", "", "--dump maps"}) {
+    INFO("teacher: " << way);
+    const std::string how = World::distill() + " " + way;
+    const std::string name = std::to_string(++run);
+    device_world().must(how + " --out here" + name + " --device cpu");
+    const Finished there = device_world().must(how + " --out there" + name + " --device cuda");
+    CHECK_MESSAGE(contains(there.error, " on cuda:0, there"), there.error);
+    check_near("student", perplexity("here" + name, "cpu"), perplexity("there" + name, "cuda"));
+  }
+}
+
+TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, as on the cpu") {
+  if (!test::has_device()) return;
+  auto first_norm = [](const std::string& run) {
+    const std::string log = read_all(device_world().path(run + "/log.jsonl"));
+    CHECK(contains(log, "\"loss_scale\":65536.0") == contains(run, "-f16"));
+    return double(nlohmann::json::parse(log.substr(0, log.find('\n'))).at("gradient_norm"));
+  };
+  device_world().must(World::distill() + " --device cpu --out cpu-f32");
+  const double plain = first_norm("cpu-f32");
+  for (const std::string compute : {"bf16", "f16"}) {
+    INFO(compute);
+    const std::string how = World::distill() + " --compute " + compute + " --device ";
+    device_world().must(how + "cpu --out cpu-" + compute);
+    device_world().must(how + "cuda --out cuda-" + compute);
+    const double norm = first_norm("cpu-" + compute);
+    check_near("gradient norm", norm, first_norm("cuda-" + compute));
+    CHECK(std::fabs(norm - plain) > 1e-3 * plain);  // more than the two may be apart
+    check_near("student", perplexity("cpu-" + compute, "cpu"),
+               perplexity("cuda-" + compute, "cuda"));
+    // What a dump holds in f16 is the same teacher on both, whatever is multiplied.
+    device_world().must(how + "cpu --dump dump --out cpu-dump-" + compute);
+    device_world().must(how + "cuda --dump dump --out cuda-dump-" + compute);
+    check_near("gradient norm from a dump", first_norm("cpu-dump-" + compute),
+               first_norm("cuda-dump-" + compute));
+  }
+}
+
+TEST_CASE("cuda: --cudnn off keeps 16 bits from cuDNN, auto takes them there") {
+  if (!test::has_device()) return;
+  const World& w = device_world();
+  const bool serves = cuda::emulated() || !contains(cuda::cudnn_version(), "none");
+  struct Seen {
+    double norm, perplexity;
+  };
+  // A distillation, whose student has convolutions, and its teacher's perplexity, both in bf16.
+  auto run = [&](const std::string& cudnn, bool called) {
+    INFO("--cudnn " << cudnn);
+    const std::string how = " --compute bf16 --device cuda --verbose --cudnn " + cudnn;
+    const std::string out = "cudnn-" + cudnn, with_cudnn = "export BRINE_EMULATED_CUDNN=1;";
+    const Finished distilled = w.run(World::distill() + how + " --out " + out, with_cudnn);
+    const Finished scored = w.run("eval --model teacher --data few.txt --json" + how, with_cudnn);
+    for (const Finished& f : {distilled, scored}) {
+      REQUIRE_MESSAGE(f.status == 0, f.error);
+      CHECK_MESSAGE(contains(f.error, "cuDNN was called "), f.error);
+      CHECK_MESSAGE(contains(f.error, "cuDNN was called 0 times") != called, f.error);
+    }
+    const std::string log = read_all(w.path(out + "/log.jsonl"));
+    return Seen{nlohmann::json::parse(log.substr(0, log.find('\n'))).at("gradient_norm"),
+                nlohmann::json::parse(scored.out).at("perplexity")};
+  };
+  const Seen own = run("off", false), theirs = run("auto", serves);
+  check_near("gradient norm", own.norm, theirs.norm);
+  check_near("teacher", own.perplexity, theirs.perplexity);
+  for (const char* command : {"eval --model teacher --data few.txt", "bench breakdown"}) {
+    const Finished f = w.run(std::string(command) + " --cudnn of");
+    CHECK(f.status == 1);
+    CHECK_MESSAGE(contains(f.error, "cudnn"), f.error);
+    CHECK_MESSAGE(contains(f.error, "off"), f.error);
+    CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("cuda: a dump waits for nothing, is the same each time and goes on after a fault") {
+  if (!test::has_device()) return;
+  const World& w = device_world();
+  // Two shards, many batches.
+  const std::string dump =
+      "dump --model teacher --data text.txt --windows 26 --batch-size 2 --content maps "
+      "--logits full --dtype f32 --shard-mib 1 --verbose --out ";
+  const Finished whole = w.must(dump + "whole --device cuda");
+  CHECK_MESSAGE(contains(whole.error, "waited for the device 0 times"), whole.error);
+  CHECK_MESSAGE(contains(whole.error, " on cuda:0"), whole.error);
+  const auto wanted = shards("whole");
+  CHECK(wanted.size() == 3);  // and the manifest
+  w.must(dump + "near --device cpu");
+  const data::DumpReader there(w.path("whole")), near(w.path("near"));
+  const std::vector<int64_t> all = {0, 7, 11, 25};
+  const data::DumpBatch a = near.read(all), b = there.read(all);
+  for (size_t l = 0; l < a.layers.size(); ++l) {
+    test::check_close("maps", a.layers[l].attention, b.layers[l].attention, 1e-5);
+    test::check_close("context", a.layers[l].context, b.layers[l].context, 1e-4);
+    test::check_close("output", a.layers[l].output, b.layers[l].output, 1e-4);
+  }
+  test::check_close("logits", a.logits, b.logits, 1e-4);
+  test::check_close("lse", a.lse, b.lse, 1e-5);
+
+  Finished f = w.run(dump + "full --quiet --device cuda", "ulimit -f 40;");
+  CHECK(f.status == 1);
+  CHECK_MESSAGE(contains(f.error, "brine dump: full/shard-00000.h5.tmp"), f.error);
+  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  w.must(dump + "full --device cuda");
+  CHECK((shards("full") == wanted));
+
+  const std::string program = std::string(BRINE_BINARY_DIR) + "/" BRINE_TEST_PROGRAM " ";
+  const std::string stop = "cd " + w.path(".") + "; " + program + dump +
+                           "stopped --device cuda 2>stopped.log & n=0; while [ ! -e "
+                           "stopped/shard-00000.h5 ] && [ $n -lt 6000 ]; do sleep 0.01; "
+                           "n=$((n+1)); done; kill -TERM $!; wait $!";
+  CHECK(WEXITSTATUS(std::system(stop.c_str())) == 130);
+  CHECK(contains(read_all(w.path("stopped.log")), "the same command continues"));
+  CHECK(contains(w.must(dump + "stopped --device cuda").error, "shard-00000.h5: verified"));
+  CHECK((shards("stopped") == wanted));
+}
+
+TEST_CASE("cuda: commands say what they held on the device") {
+  if (!test::has_device()) return;
+  const std::string eval = "eval --model student --data few.txt --json -q --device ";
+  CHECK(json_of(eval + "cuda")["device"] == "cuda:0");
+  CHECK(json_of(eval + "cuda:0")["peak_bytes"] > 10000);
+  CHECK_FALSE(json_of(eval + "cpu").contains("peak_bytes"));
+  CHECK(json_of("generate --model student --prompt 'the king' --tokens 2 --json -q --device cuda")
+            ["peak_bytes"] > 10000);
+}
+
+TEST_CASE("cuda: a bench runs on the device, those of the CPU's kernels say so") {
+  if (!test::has_device()) return;
+  const World& w = device_world();
+  const nlohmann::json out = json_of("bench breakdown --quick --json -q --device cuda");
+  CHECK(out["device"] == "cuda:0");
+  CHECK(out["rows"].size() >= 20);
+  for (const auto& row : out["rows"]) {
+    INFO(row["name"]);
+    CHECK(row["ms"] > 0);
+    CHECK(row["share"] == 0);  // of the CPU's limits
+  }
+  for (const char* suite : {"pointwise", "gemm", "conv", "coo"}) {
+    const Finished f = w.run(std::string("bench ") + suite + " --quick --device cuda");
+    CHECK(f.status == 1);
+    CHECK(f.error ==
+          std::string("brine bench: bench: ") + suite + " measures the CPU; add --device cpu\n");
+  }
+}
+
+TEST_CASE("cuda: generation and captures as on the cpu") {
+  if (!test::has_device()) return;
+  const test::SmallDevice small(Dtype::f32);
+  for (const char* model : {"teacher", "student"}) {
+    INFO(model);
+    const std::string call = std::string("generate --model ") + model +
+                             " --prompt 'the king' --prompt 'water' --tokens 12 --device ";
+    CHECK(device_world().must(call + "cpu").out == device_world().must(call + "cuda").out);
+  }
+}
+
+TEST_CASE("cuda: what there is no device for is refused in one line") {
+  for (const char* name : {"cuda:7", "gpu", "cuda:", "cuda:x"}) {
+    Finished f =
+        device_world().run(std::string("eval --model teacher --data text.txt --device ") + name);
+    CHECK(f.status == 1);
+    CHECK_MESSAGE(contains(f.error, "device"), f.error);
+    CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  }
+}

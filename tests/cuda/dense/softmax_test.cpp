@@ -1,0 +1,74 @@
+// Softmax over keys and under a mask on the device, as on the CPU.
+#include "tensor/kernels/kernels_sparse.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+Tensor lengths_of(std::vector<int64_t> lengths) {
+  return Tensor::from<int64_t>(lengths, {int64_t(lengths.size())});
+}
+
+}  // namespace
+
+TEST_CASE("cuda: softmax over visible keys and its gradient") {
+  struct Case {
+    Shape shape;
+    std::vector<int64_t> lengths;
+  };
+  for (const Case& c :
+       {Case{{1, 1, 1, 1}, {}}, Case{{2, 3, 7, 7}, {}}, Case{{3, 2, 5, 5}, {0, 5, 3}},
+        Case{{2, 2, 4, 9}, {}}, Case{{1, 3, 40, 40}, {33}}, Case{{2, 1, 3, 1100}, {1100, 2}},
+        Case{{2, 1, 3, 1023}, {}}, Case{{0, 2, 3, 3}, {}}, Case{{1, 1, 1100, 1100}, {}}}) {
+    for (bool causal : {false, true}) {
+      compare_both(
+          join("softmax ", c.shape, causal ? " causal" : ""), [&](const On& on, Dtype dtype) {
+            Tensor x = on(normal(c.shape, 1, dtype, 0, 3)), dy = on(normal(c.shape, 2, dtype));
+            Tensor y = Tensor::like(x), dx = Tensor::like(x);
+            Visibility see{causal, c.lengths.empty() ? Tensor() : lengths_of(c.lengths)};
+            BRINE_CALL(x, softmax, y, x, 0.7, see);
+            BRINE_CALL(x, softmax_backward, dx, dy, y, 0.7);
+            return std::vector{y, dx};
+          });
+    }
+  }
+}
+
+TEST_CASE("cuda: softmax of rows with infinities and NaN, lengths on the device") {
+  for (int64_t keys : {6, 1030}) {
+    compare_both(join("softmax of special rows, ", keys, " keys"), [&](const On& on, Dtype dtype) {
+      Tensor x = normal({1, 1, 6, keys}, 1, Dtype::f64, 0, 30);
+      double* p = x.data<double>();
+      p[0 * keys + 3] = -INFINITY;
+      p[1 * keys + 2] = INFINITY;
+      p[2 * keys + 5] = NAN;
+      for (int64_t i = 0; i < keys; ++i) p[3 * keys + i] = -INFINITY;
+      for (int64_t i = 0; i < keys; ++i) p[4 * keys + i] = -1e4 * double(i);
+      x = on(x.to(dtype));
+      Tensor y = Tensor::like(x);
+      BRINE_CALL(x, softmax, y, x, 1.0, (Visibility{false, on(lengths_of({keys}))}));
+      return std::vector{y};
+    });
+  }
+}
+
+TEST_CASE("cuda: softmax under a mask") {
+  for (const Shape& shape :
+       {Shape{1, 1}, Shape{0, 5}, Shape{9, 33}, Shape{2, 2, 3, 70}, Shape{3, 1500}}) {
+    compare_both(join("masked_softmax ", shape), [&](const On& on, Dtype dtype) {
+      Tensor x = normal(shape, 1, Dtype::f64, 0, 5), mask = ids(shape, 2, 2, Dtype::u8);
+      const int64_t S = shape[shape.rank() - 1], rows = x.rows();
+      for (int64_t i = 0; i < S && rows > 1; ++i) mask.data<uint8_t>()[i] = 0;  // sees nothing
+      for (int64_t i = 0; i < S && rows > 2; ++i) x.data<double>()[2 * S + i] = INFINITY;
+      if (rows > 3) x.data<double>()[3 * S] = NAN, mask.data<uint8_t>()[3 * S] = 1;
+      if (rows > 2) x.data<double>()[S] = NAN, mask.data<uint8_t>()[S] = 0;
+      x = on(x.to(dtype));
+      mask = on(mask);
+      Tensor y = Tensor::like(x);
+      BRINE_CALL(x, masked_softmax, y, x, mask, -0.4);
+      return std::vector{y};
+    });
+  }
+}

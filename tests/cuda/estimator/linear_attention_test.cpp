@@ -1,0 +1,134 @@
+// Linear attention, its gradients and its state on the device, as on the CPU.
+#include "tensor/cuda/core/scratch.h"
+#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/kernels_performer.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+struct Size {
+  int64_t B, H, T, m, i, d;
+  std::vector<int64_t> lengths;  // none: no padding
+  bool table = true;             // identity [P, i], else [B, T, i]
+
+  Tensor visible() const { return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{B}); }
+  Shape identity() const { return table ? Shape{T + 3, i} : Shape{B, T, i}; }
+};
+
+const std::vector<Size> kSizes{{1, 1, 2, 3, 0, 1, {}},
+                               {2, 2, 7, 5, 3, 4, {0, 6}},
+                               {3, 1, 65, 9, 0, 6, {64, 65, 1}},
+                               {2, 1, 150, 70, 7, 61, {150, 100}, false},
+                               {1, 2, 200, 33, 66, 5, {}},
+                               {1, 1, 330, 256, 2, 9, {300}},
+                               {1, 1, 0, 4, 2, 3, {}}};
+
+// The memory for states while it lives.
+struct Scratch {
+  int64_t before = cuda::scratch_limit();
+  explicit Scratch(int64_t bytes) { cuda::scratch_limit() = bytes; }
+  ~Scratch() { cuda::scratch_limit() = before; }
+};
+
+// Numbers that f32 holds, in both types.
+struct Inputs {
+  Tensor q, k, v, identity;
+
+  Inputs(const Size& s, const On& on, Dtype dtype)
+      : q(on(uniform({s.B, s.H, s.T, s.m}, 1, 0, 1).to(dtype))),
+        k(on(uniform({s.B, s.H, s.T, s.m}, 2, 0, 1).to(dtype))),
+        v(on(normal({s.B, s.H, s.T, s.d}, 3).to(dtype))),
+        identity(s.i ? on(normal(s.identity(), 4).to(dtype)) : Tensor()) {}
+};
+
+// y, den and all gradients.
+std::vector<Tensor> attend(const Size& s, bool causal, const On& on, Dtype dtype) {
+  const Inputs in(s, on, dtype);
+  Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, dtype, on.device);
+  Tensor den = Tensor::empty({s.B, s.H, s.T}, dtype, on.device);
+  const Visibility see{causal, s.visible()};
+  BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, see, 1e-3);
+  Tensor dy = on(normal(y.shape(), 5).to(dtype));
+  Tensor dq = Tensor::like(in.q), dk = Tensor::like(in.k), dv = Tensor::like(in.v);
+  Tensor unasked = Tensor::like(in.v), didentity;
+  if (s.i && s.table) didentity = on(normal(s.identity(), 6).to(dtype));
+  BRINE_CALL(y, linear_attention_backward, dq, dk, didentity, dv, dy, y, den, in.q, in.k,
+             in.identity, in.v, see, 1e-3);
+  BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), unasked, dy, y, den, in.q, in.k,
+             in.identity, in.v, see, 1e-3);
+  return {y, den, dq, dk, dv, unasked, didentity};
+}
+
+void compare_attention(const Size& s, bool causal) {
+  const auto what = join("linear_attention ", s.T, "x", s.m, "x", s.i + s.d, " ", causal);
+  compare_both(what, [&](const On& on, Dtype dtype) { return attend(s, causal, on, dtype); });
+}
+
+// The largest distance from the numbers of f64, in units of the largest of them.
+double error_of(const Tensor& x, const Tensor& exact) {
+  const std::vector<double> a = x.to_vector(), b = exact.to_vector();
+  double off = 0, scale = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    off = std::max(off, std::fabs(a[i] - b[i]));
+    scale = std::max(scale, std::fabs(b[i]));
+  }
+  return off / scale;
+}
+
+void compare_state(const Size& s) {
+  if (!s.table) return;
+  compare_both(join("linear_attention_state ", s.T), [&](const On& on, Dtype dtype) {
+    const Inputs in(s, on, dtype);
+    Tensor state = Tensor::empty({s.B, s.H, s.m, s.i + s.d}, dtype, on.device);
+    Tensor sums = Tensor::empty({s.B, s.H, s.m}, Dtype::f64, on.device);
+    BRINE_CALL(state, linear_attention_state, state, sums, in.k, in.identity, in.v,
+               Visibility{true, on(s.visible())});
+    return std::vector{state, sums};
+  });
+}
+
+}  // namespace
+
+TEST_CASE("cuda: linear attention and its gradients") {
+  for (const Size& s : kSizes) {
+    for (bool causal : {false, true}) compare_attention(s, causal);
+  }
+}
+
+TEST_CASE("cuda: linear attention on CUDA cores and on tensor cores, both near that of f64") {
+  if (!has_device()) return;
+  const Size s{2, 2, 200, 70, 7, 61, {200, 131}};
+  for (bool causal : {false, true}) {
+    const std::vector<Tensor> exact = attend(s, causal, On{kCpu}, Dtype::f64);
+    const std::vector<Tensor> split = attend(s, causal, On{kCuda}, Dtype::f32);
+    cuda::set_tensor_cores(false);
+    const std::vector<Tensor> plain = attend(s, causal, On{kCuda}, Dtype::f32);
+    cuda::set_tensor_cores(true);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      INFO("output ", i, ", causal ", causal);
+      const double of_split = error_of(split[i].to(kCpu), exact[i]);
+      const double of_plain = error_of(plain[i].to(kCpu), exact[i]);
+      CHECK(of_plain < 2e-6);
+      CHECK(of_split < 2e-6);
+      // Old devices have no tensor cores, and den has no products but of a causal triangle.
+      if (cuda::emulated() && i != 1) CHECK_FALSE(same_bits(split[i].to(kCpu), plain[i].to(kCpu)));
+    }
+  }
+}
+
+TEST_CASE("cuda: the state of linear attention") {
+  for (const Size& s : kSizes) compare_state(s);
+}
+
+TEST_CASE("cuda: linear attention in turns of heads and in long chunks, for want of memory") {
+  const Size s{2, 3, 290, 20, 5, 10, {290, 211}};
+  // The states of one head in f64: 5 chunks of 20 x 15 numbers.
+  for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {
+    const Scratch small(bytes);
+    for (bool causal : {false, true}) compare_attention(s, causal);
+    compare_state(s);
+  }
+}

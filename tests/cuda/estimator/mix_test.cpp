@@ -1,0 +1,74 @@
+// Gates and the bidirectional average of the values: the device against the CPU.
+#include "tensor/kernels/kernels_sparse.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+struct MixCase {
+  int64_t B, H, T, d, K;
+  std::vector<int64_t> lengths = {};
+  bool causal = true;
+
+  std::string name() const { return join("B", B, " H", H, " T", T, " d", d, " K", K); }
+  Visibility see(const On& on, bool on_device) const {
+    if (lengths.empty()) return {causal, {}};
+    Tensor own = Tensor::from(lengths, {B});
+    return {causal, on_device ? on(own) : own};
+  }
+};
+
+const std::vector<MixCase>& cases() {
+  static const std::vector<MixCase> all = {
+      {.B = 1, .H = 1, .T = 1, .d = 1, .K = 1},
+      {.B = 2, .H = 3, .T = 7, .d = 5, .K = 4, .lengths = {7, 0}},
+      {.B = 3, .H = 2, .T = 33, .d = 32, .K = 8, .lengths = {1, 33, 20}, .causal = false},
+      {.B = 2, .H = 2, .T = 150, .d = 70, .K = 65, .lengths = {150, 65}},  // bands, wide rows
+      {.B = 1, .H = 2, .T = 20, .d = 64, .K = 130},                        // K > T
+      {.B = 2, .H = 2, .T = 64, .d = 3, .K = 7, .lengths = {128, 64}, .causal = false},
+      {.B = 0, .H = 2, .T = 4, .d = 3, .K = 2},
+      {.B = 2, .H = 2, .T = 0, .d = 3, .K = 2},
+  };
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: mixed outputs and their gradients") {
+  for (const MixCase& m : cases()) {
+    for (bool on_device : {false, true}) {
+      compare_both(m.name(), [&](const On& on, Dtype dtype) {
+        const Shape shape{m.B, m.H, m.T, m.d};
+        const Visibility see = m.see(on, on_device);
+        Tensor c = on(normal(shape, 1, dtype)), average = on(normal(shape, 2, dtype));
+        Tensor scalers = on(normal({m.B, m.H, m.T, 2}, 3, dtype));
+        Tensor dy = on(normal({m.B, m.T, m.H * m.d}, 4, dtype)), y = Tensor::like(dy);
+        Tensor dc = Tensor::like(c), daverage = Tensor::like(c), dscalers = Tensor::like(scalers);
+        BRINE_CALL(c, mix_outputs, y, c, average, scalers, see);
+        BRINE_CALL(c, mix_outputs_backward, dc, daverage, dscalers, dy, c, average, scalers, see);
+        return std::vector{y, dc, daverage, dscalers};
+      });
+    }
+  }
+}
+
+TEST_CASE("cuda: the average of the values and its gradients") {
+  for (const MixCase& m : cases()) {
+    for (int wanted = 1; wanted < 4; ++wanted) {
+      compare_both(m.name(), [&](const On& on, Dtype dtype) {
+        const Shape shape{m.B, m.H, m.T, m.d};
+        const Visibility see = m.see(on, wanted == 3);
+        Tensor estimate = on(uniform({m.B, m.H, m.T, m.K}, 1, 0.01, 1).to(dtype));
+        Tensor v = on(normal(shape, 2, dtype)), dy = on(normal(shape, 3, dtype));
+        Tensor y = Tensor::like(v), destimate, dv;
+        if (wanted & 1) destimate = Tensor::like(estimate);
+        if (wanted & 2) dv = Tensor::like(v);
+        BRINE_CALL(v, estimate_average, y, estimate, v, see);
+        BRINE_CALL(v, estimate_average_backward, destimate, dv, dy, estimate, v, y, see);
+        return std::vector{y, destimate, dv};
+      });
+    }
+  }
+}

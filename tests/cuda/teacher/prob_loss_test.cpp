@@ -1,0 +1,159 @@
+// prob_loss and its gradients on the device, as on the CPU.
+#include "tensor/kernels/kernels_sparse.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+struct Case {
+  int64_t B, H, T, d, teacher_d;
+  std::vector<int64_t> lengths;
+};
+
+// Rows of positive numbers, some of them 0, whose sum is not 1.
+Tensor map_of(const Case& c, Dtype dtype) {
+  std::vector<double> map = uniform({c.B, c.H, c.T, c.T}, 1, -0.1, 1, Dtype::f64).to_vector();
+  for (double& x : map) x = x < 0 ? 0 : x * 3 / double(c.T);
+  return Tensor::from(map, {c.B, c.H, c.T, c.T}).to(dtype);
+}
+
+}  // namespace
+
+TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
+  const std::vector<Case> cases = {{1, 1, 1, 1, 1, {}},
+                                   {2, 3, 7, 5, 3, {}},
+                                   {3, 2, 70, 16, 20, {70, 0, 33}},
+                                   {2, 1, 130, 64, 64, {65, 130}},
+                                   {1, 2, 130, 70, 132, {}},
+                                   {2, 1, 9, 4, 4, {0, 0}},
+                                   {2, 1, 0, 4, 4, {}}};
+  for (const Case& c : cases) {
+    for (int mode = 0; mode < 4; ++mode) {
+      const bool causal = mode % 2, map = mode / 2;
+      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      compare_both(join("prob_loss ", c.T, " ", c.d, causal, map), [&](const On& on, Dtype dtype) {
+        const Shape rows{c.B, c.H, c.T}, shape{c.B, c.H, c.T, c.d};
+        const Shape theirs{c.B, c.H, c.T, c.teacher_d};
+        TeacherAttention teacher;
+        if (map) teacher.map = on(map_of(c, dtype));
+        if (!map) teacher.q = on(normal(theirs, 2, dtype));
+        if (!map) teacher.k = on(normal(theirs, 3, dtype));
+        Tensor q = on(normal(shape, 4, dtype)), k = on(normal(shape, 5, dtype));
+        Tensor dy = on(normal({2}, 6, dtype)), y = Tensor::like(dy);
+        Tensor lse = Tensor::empty(rows, dtype, q.device()), their_lse = Tensor::like(lse);
+        Tensor dq = Tensor::like(q), dk = Tensor::like(k);
+        const double scale = 1 / std::sqrt(double(c.d));
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        // A single key has weight 1: the gradients are nothing but rounding.
+        if (c.T == 1) return std::vector{y, lse, their_lse};
+        return std::vector{y, lse, their_lse, dq, dk};
+      });
+    }
+  }
+}
+
+TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on tensor cores") {
+  if (!has_device()) return;
+  const std::vector<Case> cases = {{2, 3, 7, 5, 3, {}},
+                                   {3, 2, 70, 16, 24, {70, 0, 33}},
+                                   {2, 1, 130, 64, 64, {65, 130}},
+                                   {1, 2, 130, 72, 132, {}}};
+  for (const Case& c : cases) {
+    for (int mode = 0; mode < 12; ++mode) {
+      if (c.T > 100 && mode % 5 > 1) continue;  // a few of them will do
+      const bool causal = mode % 2;
+      const Dtype type = mode / 2 % 2 ? Dtype::f16 : Dtype::bf16;
+      // f32: on CUDA cores, or a map.
+      const Dtype other = mode < 4 ? Dtype::bf16 : mode < 8 ? Dtype::f16 : Dtype::f32;
+      const bool map = mode >= 10;
+      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      INFO("T ", c.T, ", d ", c.d, causal ? ", causal, " : ", ", type, ", teacher ", other);
+      auto run = [&](Device device) {
+        const SmallDevice small(Dtype::f32);
+        const On on{device};
+        const Shape rows{c.B, c.H, c.T}, shape{c.B, c.H, c.T, c.d};
+        const Shape theirs{c.B, c.H, c.T, c.teacher_d};
+        TeacherAttention teacher{
+            {}, on(normal(theirs, 2).to(other)), on(normal(theirs, 3).to(other))};
+        if (map) teacher = {.map = on(map_of(c, Dtype::f32)), .q = {}, .k = {}};
+        Tensor q = on(normal(shape, 4).to(type)), k = on(normal(shape, 5).to(type));
+        Tensor dy = on(normal({2}, 6)), y = Tensor::like(dy);
+        Tensor lse = Tensor::empty(rows, Dtype::f32, device), their_lse = Tensor::like(lse);
+        Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
+        const double scale = 1 / std::sqrt(double(c.d));
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        return std::vector{y, lse, their_lse, dq, dk};
+      };
+      const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
+      const std::vector<Tensor> again = mode < 2 ? run(kCuda) : got;
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        INFO("output ", i);
+        // TF32 holds 16 bits, so the scores are exact; what gradients are made of is rounded, by
+        // at most 2^-11 of itself.
+        check_close("16 bits", wanted[i], got[i].to(kCpu), i < 3 ? 2e-5 : 1e-3);
+        CHECK(same_bits(got[i].to(kCpu), again[i].to(kCpu)));
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: prob_loss rounds f32 to TF32 where that is asked for, and nowhere else") {
+  if (!has_device()) return;
+  const int64_t T = 100, d = 40;
+  auto run = [&](Device device) {
+    const On on{device};
+    const TeacherAttention teacher{{}, on(normal({1, 2, T, d}, 2)), on(normal({1, 2, T, d}, 3))};
+    const Tensor q = on(normal({1, 2, T, d}, 4)), k = on(normal({1, 2, T, d}, 5));
+    Tensor y = Tensor::empty({2}, Dtype::f32, device);
+    Tensor lse = Tensor::empty({1, 2, T}, Dtype::f32, device), their_lse = Tensor::like(lse);
+    Tensor dy = on(normal({2}, 6)), dq = Tensor::like(q), dk = Tensor::like(q);
+    const Visibility see{.causal = true, .lengths = {}};
+    BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, 0.15);
+    BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, 0.15);
+    return std::vector{y, lse, their_lse, dq, dk};
+  };
+  const std::vector<Tensor> wanted = run(kCpu), plain = run(kCuda);
+  cuda::set_tf32(true);
+  const std::vector<Tensor> fast = run(kCuda);
+  cuda::set_tf32(false);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    INFO("output ", i);
+    check_close("f32", wanted[i], plain[i].to(kCpu), 2e-5);
+    check_close("TF32", wanted[i], fast[i].to(kCpu), 2e-3);
+    if (cuda::emulated()) CHECK_FALSE(same_bits(fast[i].to(kCpu), plain[i].to(kCpu)));
+  }
+}
+
+TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that holds NaN") {
+  const int64_t B = 1, H = 1, T = 150, d = 64;
+  const double scale = 1 / std::sqrt(double(d));
+  for (bool causal : {true, false}) {
+    for (Dtype given : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16}) {
+      const Dtype dtype = sum_type(given);
+      const SmallDevice small(dtype);
+      Visibility see{causal, Tensor::from(std::vector<int64_t>{100}, {1})};
+      compare(join("prob_loss near ", given), dtype == Dtype::f32 ? 2e-3 : 1e-9, [&](const On& on) {
+        const Shape shape{B, H, T, d};
+        Tensor q = normal(shape, 1, dtype), k = normal(shape, 2, dtype);
+        Tensor their_q = normal(shape, 1, dtype, 0, 1.02), their_k = k.clone();
+        for (Tensor x : {q, k, their_q, their_k}) {
+          dispatch_float(dtype, [&]<class R>() {
+            std::fill(x.data<R>() + 100 * d, x.data<R>() + T * d, R(NAN));
+          });
+        }
+        q = on(q.to(given)), k = on(k.to(given));
+        TeacherAttention teacher{{}, on(their_q.to(given)), on(their_k.to(given))};
+        Tensor y = on(normal({2}, 3, dtype)), dy = on(normal({2}, 4, dtype));
+        Tensor lse = Tensor::empty({B, H, T}, dtype, q.device()), their_lse = Tensor::like(lse);
+        Tensor dq = Tensor::empty(shape, dtype, q.device()), dk = Tensor::like(dq);
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        return std::vector{y.slice(0, 0, 1), y.slice(0, 1, 1), lse, their_lse, dq, dk};
+      });
+    }
+  }
+}

@@ -1,0 +1,286 @@
+// Schemas: types, ranges, choices, sections, variants, unknown keys, JSON, TOML and differences.
+#include "data/config/schema.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "data/config/schema_text.h"
+#include "tensor/error.h"
+#include "tests/messages.h"
+
+using namespace brine;
+using brine::test::message;
+using data::Json;
+using data::Schema;
+
+namespace {
+
+struct Inner {
+  int64_t k = 16;
+  std::string decoder = "lean";
+  void describe(Schema& s) {
+    s.field("k", k, "Kept keys", {.min = 1, .max = 4096});
+    s.choice("decoder", decoder, {"lean", "paper"}, "Preset");
+  }
+};
+
+struct Wide {
+  int64_t k = 4;
+  double gap = 0.5;
+  void describe(Schema& s) {
+    s.field("k", k, "Neighbours", {.min = 0});
+    s.field("gap", gap, "Gap");
+  }
+};
+
+struct Everything {
+  bool flag = false;
+  int64_t steps = 10;
+  double rate = 1e-4;
+  std::string name = "a";
+  std::vector<int64_t> sizes = {1, 2};
+  std::vector<double> betas = {0.9, 0.999};
+  std::vector<std::string> texts;
+  int64_t once = 0;
+  Inner inner;
+  void describe(Schema& s) {
+    s.field("flag", flag, "A flag");
+    s.field("steps", steps, "Steps", {.min = 0, .max = 1e6});
+    s.field("rate", rate, "Rate", {.above = 0, .below = 1});
+    s.field("name", name, "Name", {.alias = "title"});
+    s.field("sizes", sizes, "Sizes", {.min = 1});
+    s.field("betas", betas, "Betas", {.min = 0, .below = 1});
+    s.field("texts", texts, "Files", {.required = true});
+    s.field("once", once, "Of this run", {.transient = true});
+    s.section("inner", inner);
+  }
+};
+
+struct Switched {
+  std::string method = "sea";
+  Inner sea;
+  Wide wide;
+  void describe(Schema& s) {
+    s.variants("attention", "method", method,
+               {{"dense", nullptr},
+                {"sea", [this](Schema& v) { sea.describe(v); }},
+                {"wide", [this](Schema& v) { wide.describe(v); }}},
+               "Method");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("values of the right type are taken") {
+  Everything c;
+  Schema s = data::schema_of(c);
+  s.set("flag", true);
+  s.set("steps", 7);
+  s.set("rate", 0.25);
+  s.set("name", "x # not a comment");
+  s.set("sizes", Json::array({3, 4, 5}));
+  s.set("betas", Json::array({0, 0.5}));
+  s.set("inner.k", 32);
+  CHECK(c.flag);
+  CHECK(c.steps == 7);
+  CHECK(c.rate == 0.25);
+  CHECK(c.name == "x # not a comment");
+  CHECK(c.sizes == std::vector<int64_t>{3, 4, 5});
+  CHECK(c.betas == std::vector<double>{0, 0.5});
+  CHECK(c.inner.k == 32);
+  s.set("title", "by alias");
+  CHECK(c.name == "by alias");
+}
+
+TEST_CASE("an integer stands for a number, a number never for an integer") {
+  Wide c;
+  Schema s = data::schema_of(c);
+  s.set("gap", 2);
+  CHECK(c.gap == 2.0);
+  CHECK(message([&] { s.set("k", 2.0); }) == "k must be an integer, got 2.0");
+  CHECK(message([&] { s.set("k", true); }) == "k must be an integer, got true");
+  CHECK(message([&] { s.set("k", "2"); }) == "k must be an integer, got \"2\"");
+  CHECK(message([&] { s.set("k", uint64_t(1) << 63); }) ==
+        "k must be an integer, got 9223372036854775808");
+  CHECK(c.k == 4);
+}
+
+TEST_CASE("a wrong type or value names the key and the reason, and changes nothing") {
+  Everything c;
+  Schema s = data::schema_of(c);
+  CHECK(message([&] { s.set("flag", 1); }) == "flag must be true or false, got 1");
+  CHECK(message([&] { s.set("name", 1); }) == "name must be a text, got 1");
+  CHECK(message([&] { s.set("rate", nullptr); }) == "rate must be a number, got null");
+  CHECK(message([&] { s.set("rate", 0); }) == "rate must be above 0, got 0");
+  CHECK(message([&] { s.set("rate", 1); }) == "rate must be below 1, got 1");
+  CHECK(message([&] { s.set("rate", std::nan("")); }) == "rate must be finite, got null");
+  CHECK(message([&] { s.set("steps", -1); }) == "steps must be at least 0, got -1");
+  CHECK(message([&] { s.set("steps", 1000001); }) == "steps must be at most 1e+06, got 1000001");
+  CHECK(message([&] { s.set("sizes", 3); }) == "sizes must be a list of integers, got 3");
+  CHECK(message([&] {
+          s.set("sizes", Json::array({3, 0}));
+        }) == "sizes[1] must be at least 1, got 0");
+  CHECK(message([&] { s.set("betas", Json::array({"x"})); }) ==
+        "betas[0] must be a number, got \"x\"");
+  CHECK(message([&] { s.set("name", "\xff"); }) == "name must be a text in UTF-8");
+  CHECK(message([&] { s.set("name", std::string("a\0b", 3)); }) ==
+        "name must be a text without zero bytes");
+  CHECK(message([&] { s.set("inner.decoder", "leen"); }) ==
+        "inner.decoder must be one of \"lean\" or \"paper\", got \"leen\"");
+  CHECK(c.sizes == std::vector<int64_t>{1, 2});
+  CHECK(c.rate == 1e-4);
+  CHECK(s.to_json() == data::schema_of(c).to_json());
+}
+
+TEST_CASE("words of a command line are read as the type of the key") {
+  Everything c;
+  Schema s = data::schema_of(c);
+  s.set_text("flag", {"true"});
+  s.set_text("steps", {"+12"});
+  s.set_text("rate", {"3e-4"});
+  s.set_text("name", {"12"});
+  s.set_text("betas", {"0.1", "0"});
+  s.set_text("texts", {"a,b", "[c]"});
+  CHECK(c.flag);
+  CHECK(c.steps == 12);
+  CHECK(c.rate == 3e-4);
+  CHECK(c.name == "12");
+  CHECK(c.betas == std::vector<double>{0.1, 0});
+  CHECK(c.texts == std::vector<std::string>{"a,b", "[c]"});
+  CHECK(message([&] { s.set_text("steps", {"1e3"}, "--steps"); }) ==
+        "--steps must be an integer, got \"1e3\"");
+  CHECK(message([&] { s.set_text("steps", {"99999999999999999999"}); }) ==
+        "steps must be an integer, got \"99999999999999999999\"");
+  CHECK(message([&] { s.set_text("steps", {"5 "}); }) == "steps must be an integer, got \"5 \"");
+  CHECK(message([&] { s.set_text("steps", {""}); }) == "steps must be an integer, got \"\"");
+  CHECK(message([&] { s.set_text("rate", {"nan"}); }) == "rate must be finite, got null");
+  CHECK(message([&] { s.set_text("flag", {"yes"}); }) == "flag must be true or false, got \"yes\"");
+  CHECK(message([&] { s.set_text("steps", {"1", "2"}); }) == "steps takes one value, got 2");
+}
+
+TEST_CASE("an unknown key is named with the nearest known one") {
+  Everything c;
+  Schema s = data::schema_of(c);
+  auto unknown = [&](const char* key) { return message([&] { s.set(key, 1); }); };
+  CHECK(unknown("stpes") == "unknown key \"stpes\"; the nearest known key is \"steps\"");
+  CHECK(unknown("k") == "unknown key \"k\"; the nearest known key is \"inner.k\"");
+  CHECK(unknown("iner.decodr") ==
+        "unknown key \"iner.decodr\"; the nearest known key is \"inner.decoder\"");
+  CHECK(unknown("inner") == "\"inner\" is a section, not a value");
+  CHECK(message([] { Schema().set("x", 1); }) == "unknown key \"x\"");
+}
+
+TEST_CASE("a required key is missed until it is set") {
+  Everything c;
+  Schema s = data::schema_of(c);
+  CHECK(message([&] { s.check_required(); }) == "needs a value for \"texts\"");
+  s.set("texts", Json::array({"a"}));
+  CHECK(message([&] { s.check_required(); }) == "no error");
+}
+
+TEST_CASE("variants: only the keys of the chosen one exist") {
+  Switched c;
+  Schema s = data::schema_of(c);
+  s.set("attention.k", 8);
+  CHECK(c.sea.k == 8);
+  CHECK(message([&] { s.set("attention.gap", 1); }) ==
+        "\"attention.gap\" is a key of attention.method = \"wide\", but it is \"sea\"");
+  s.set("attention", "wide");  // the alias of the selector
+  s.set("attention.k", 0);     // allowed by wide, not by sea
+  s.set("attention.gap", 1);
+  CHECK(c.sea.k == 8);
+  CHECK(c.wide.k == 0);
+  CHECK(s.to_json() == Json::parse(R"({"attention": {"method": "wide", "k": 0, "gap": 1.0}})"));
+  CHECK(message([&] { s.set("attention.method", "see"); }) ==
+        "attention.method must be one of \"dense\", \"sea\" or \"wide\", got \"see\"");
+  s.set("attention.method", "dense");
+  CHECK(s.to_toml() == "[attention]\nmethod = \"dense\"\n");
+}
+
+TEST_CASE("set_all puts selectors first, whatever the order, and refuses unknown keys") {
+  Switched c;
+  Schema s = data::schema_of(c);
+  s.set_all(Json::parse(R"({"attention": {"gap": 2, "method": "wide"}})"));
+  CHECK(c.wide.gap == 2.0);
+  CHECK(message([&] { s.set_all(Json::parse(R"({"attention": {"gab": 2}})")); }) ==
+        "unknown key \"attention.gab\"; the nearest known key is \"attention.gap\"");
+  CHECK(message([&] { s.set_all(Json::parse("[1]")); }) ==
+        "a configuration must be an object, got [1]");
+}
+
+TEST_CASE("JSON keeps order and sections, leaves out transient keys, and reads back equal") {
+  Everything c, d;
+  c.name = "q\"\\\n\x01\xc3\xa9";
+  c.rate = 0.1;
+  c.once = 5;
+  Schema s = data::schema_of(c);
+  Json json = s.to_json();
+  CHECK(json.dump().find("\"once\"") == std::string::npos);
+  CHECK(json["inner"].dump() == R"({"k":16,"decoder":"lean"})");
+  CHECK(json.begin().key() == "flag");
+  Schema t = data::schema_of(d);
+  t.set_all(Json::parse(json.dump()));
+  CHECK(t.to_json() == json);
+  CHECK(d.name == c.name);
+  CHECK(d.once == 0);
+}
+
+TEST_CASE("TOML puts plain keys before sections and keeps every number's bits") {
+  Everything c;
+  c.betas = {1e-5, 0.1, 123456789.0, 1.0 / 3};
+  c.name = "tab\there \"quoted\" # \x7f";
+  Schema s = data::schema_of(c);
+  CHECK(s.to_toml() ==
+        "flag = false\nsteps = 10\nrate = 1e-04\nname = \"tab\\there \\\"quoted\\\" # \\u007F\"\n"
+        "sizes = [1, 2]\nbetas = [1e-05, 0.1, 123456789.0, 0.3333333333333333]\ntexts = []\n\n"
+        "[inner]\nk = 16\ndecoder = \"lean\"\n");
+  for (double x : {0.1, 1e300, 5e-324, -2.0, 1.0 / 3, 1e22}) {
+    std::string text = data::toml_value(x);
+    CHECK(std::strtod(text.c_str(), nullptr) == x);
+    CHECK(text.find_first_of(".e") != std::string::npos);
+  }
+}
+
+TEST_CASE("the table of the docs escapes its bars") {
+  std::string mode = "a|b";
+  Schema s;
+  s.choice("mode", mode, {"a|b", "c"}, "This | that");
+  CHECK(s.to_markdown().find("| `mode` | text | `\"a\\|b\"` | a\\|b, c | This \\| that |\n") !=
+        std::string::npos);
+}
+
+TEST_CASE("differences name every key that changed, came or went") {
+  Json before = Json::parse(R"({"seed": 1, "a": {"k": 16, "gone": true}, "same": 1.0})");
+  Json after = Json::parse(R"({"seed": 2, "a": {"k": 16, "new": "x"}, "same": 1})");
+  CHECK(data::differences(before, after) ==
+        std::vector<std::string>{"seed: 1 -> 2", "a.gone: true -> none", "a.new: none -> \"x\""});
+  CHECK(data::differences(after, after).empty());
+}
+
+TEST_CASE("edit distance counts a swap as one step") {
+  CHECK(data::nearest("hte", {"hat", "the"}) == "the");
+  CHECK(data::nearest("learning-rat", {"learning_rate", "steps"}) == "learning_rate");
+  CHECK(data::nearest("", {"a"}) == "a");
+  CHECK(data::nearest(std::string(100000, 'x'), {"a", "b"}) == "a");
+}
+
+TEST_CASE("UTF-8 is checked") {
+  for (const char* good : {"", "abc", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
+    CHECK(data::is_utf8(good));
+  }
+  for (const char* bad : {"\x80", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff",
+                          "\xe2\x82", "\xf8\x88\x80\x80\x80"}) {
+    CHECK_FALSE(data::is_utf8(bad));
+  }
+}
+
+TEST_CASE("a key described twice is a mistake of the program") {
+  int64_t a = 0, b = 0;
+  Schema s;
+  s.field("a", a, "One");
+  CHECK(message([&] { s.field("a", b, "Two"); }) == "schema: key a is described twice");
+  CHECK(message([&] { s.field("A-b", b, "Bad"); }) ==
+        "schema: key A-b must be in lower case with underscores");
+}

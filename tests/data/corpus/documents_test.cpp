@@ -1,0 +1,199 @@
+// Corpora as documents: pieces lose no token, archives of every kind are read, damage is named.
+#include "data/corpus/documents.h"
+
+#include <doctest/doctest.h>
+
+#include "data/corpus/corpus.h"
+#include "tests/data/bpe_golden.h"
+#include "tests/data/io/archives.h"
+#include "tests/messages.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::data;
+using test::contains;
+using test::gzip_of;
+using test::kTokenizerGolden;
+using test::message;
+using test::Scratch;
+using test::tar_of;
+using test::xz_of;
+
+namespace {
+
+const Tokenizer& bpe() {
+  static const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  return *tokenizer;
+}
+
+std::vector<std::string> documents(const std::string& path, const DocumentOptions& options = {},
+                                   const Tokenizer& tokenizer = bpe()) {
+  std::vector<std::string> out;
+  bool open = false;
+  read_documents(path, tokenizer, options, [&](const DocumentPiece& piece) {
+    CHECK(piece.begins != open);
+    if (piece.begins) out.emplace_back();
+    out.back() += piece.text;
+    open = !piece.ends;
+  });
+  CHECK_FALSE(open);
+  return out;
+}
+
+using Strings = std::vector<std::string>;
+
+// Words, runs of every kind of white space, characters of one to four bytes, spelled-out tokens.
+std::string adversarial() {
+  const char* parts[] = {"word",      " ",     "  ",       "\n",           "\n\n",
+                         " \n ",      "\t",    "\xc3\xa9", "\xe3\x80\x80", "\xf0\x9f\x98\x80",
+                         "</s>",      "don't", "12",       "...",          "\xc2\xa0",
+                         "e\xcc\x81", "\r\n",  "[MASK]",   "<mask>",       "\xe6\xbc\xa2"};
+  std::string out;
+  uint32_t state = 7;
+  for (int i = 0; i < 3000; ++i) {
+    state = state * 1664525u + 1013904223u;
+    out += parts[(state >> 16) % std::size(parts)];
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("documents: pieces of any size have the tokens of the whole text") {
+  Scratch scratch;
+  std::string json = read_text(kTokenizerGolden + "tokenizer.json");
+  const std::string off = "\"add_prefix_space\": false", on = "\"add_prefix_space\": true";
+  for (size_t at = json.find(off); at != std::string::npos; at = json.find(off))
+    json.replace(at, off.size(), on);
+  REQUIRE(contains(json, on));
+  const std::string prefixed = scratch.write("prefixed.json", json);
+  for (const std::string& tokenizer_file :
+       {kTokenizerGolden + "tokenizer.json", kTokenizerGolden + "wordpiece.json", prefixed}) {
+    const auto tokenizer = load_tokenizer(tokenizer_file);
+    for (const std::string& text : {read_text(kTokenizerGolden + "text.txt"), adversarial()}) {
+      const std::string path = scratch.write("text", text);
+      const std::vector<int32_t> whole = tokenizer->encode(text);
+      for (size_t size : {20, 100, 1000, 1 << 20}) {
+        INFO(tokenizer_file << " pieces of " << size);
+        std::vector<int32_t> tokens;
+        std::string joined;
+        size_t pieces = 0;
+        read_documents(path, *tokenizer, {.piece_bytes = size}, [&](const DocumentPiece& piece) {
+          const std::vector<int32_t> ids = tokenizer->encode(piece.text);
+          tokens.insert(tokens.end(), ids.begin(), ids.end());
+          joined += piece.text;
+          ++pieces;
+        });
+        CHECK(joined == text);
+        CHECK(tokens == whole);
+        if (size >= 100) CHECK((pieces > 1) == (size < text.size()));
+      }
+    }
+  }
+}
+
+TEST_CASE("documents: text, lines of JSON, and both compressed") {
+  Scratch scratch;
+  const std::string text = "the king\nwent up\n";
+  const std::string lines =
+      "{\"text\": \"one\"}\r\n\n{\"id\": 3, \"text\": \"tw\\u00f6\\n\"}\n{\"text\": \"\"}\n"
+      "{\"text\": \"last\"}";
+  const Strings whole = {text}, three = {"one", "tw\xc3\xb6\n", "last"};
+  CHECK(documents(scratch.write("a.txt", text)) == whole);
+  CHECK(documents(scratch.write("b.txt", "\xef\xbb\xbf" + text)) == whole);
+  CHECK(documents(scratch.write("a.txt.gz", gzip_of(text))) == whole);
+  CHECK(documents(scratch.write("two.gz", gzip_of("the king\n") + gzip_of("went up\n"))) == whole);
+  CHECK(documents(scratch.write("a.xz", xz_of(text))) == whole);
+  CHECK(documents(scratch.write("two.xz", xz_of("the king\n") + xz_of("went up\n"))) == whole);
+  CHECK(documents(scratch.write("a.jsonl", lines)) == three);
+  CHECK(documents(scratch.write("a.jsonl.gz", gzip_of(lines))) == three);
+  CHECK(documents(scratch.write("a.jsonl.xz", xz_of(lines))) == three);
+  CHECK(documents(scratch.write("empty.txt", "")).empty());
+  CHECK(documents(scratch.write("k.jsonl", "{\"body\": \"x\"}\n"), {.key = "body"}) ==
+        Strings{"x"});
+  for (size_t size : {3, 8, 64})
+    CHECK(documents(scratch / "a.jsonl", {.piece_bytes = size}) == three);
+}
+
+TEST_CASE("documents: OpenWebText's archive, a tar in xz of tars in xz, each file a document") {
+  Scratch scratch;
+  const std::string deep(150, 'n');
+  const std::string one = xz_of(tar_of({{"0001.txt", "first page"}, {"0002.txt", ""}}));
+  const std::string two = xz_of(tar_of({{deep + ".txt", "second page\n"}, {"x.txt", "third"}}));
+  const std::string archive = xz_of(tar_of({{"openwebtext/urlsf_subset00-1_data.xz", one},
+                                            {"openwebtext/urlsf_subset00-2_data.xz", two},
+                                            {"lines.jsonl", "{\"text\": \"fourth\"}\n"}}));
+  const Strings pages = {"first page", "second page\n", "third", "fourth"};
+  CHECK(documents(scratch.write("openwebtext.tar.xz", archive)) == pages);
+  const std::string bad = xz_of(tar_of({{deep + ".txt", "caf\xe9 au lait"}}));
+  CHECK(message([&] {
+          documents(scratch.write("bad", xz_of(tar_of({{"s.xz", bad}}))));
+        }) == (scratch / "bad").string() + ": s.xz: " + deep + ".txt: not UTF-8 at byte offset 3");
+}
+
+TEST_CASE("documents: damaged archives are named, at every length that they are cut to") {
+  Scratch scratch;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i * i) + "\n";
+  const std::string tar = tar_of({{"a.txt", text}, {"b.txt", text}});
+  for (const std::string& whole : {gzip_of(text), xz_of(text), xz_of(tar), gzip_of(tar)}) {
+    CHECK(message([&] { documents(scratch.write("f", whole)); }) == "no error");
+    for (size_t size = 8; size < whole.size(); size += 1 + whole.size() / 40) {
+      const std::string said =
+          message([&] { documents(scratch.write("f", whole.substr(0, size))); });
+      CHECK_MESSAGE(contains(said, "too early"), size << ": " << said);
+      CHECK(said.rfind((scratch / "f").string() + ": ", 0) == 0);
+    }
+    std::string flipped = whole;
+    flipped[whole.size() / 2] ^= 0x10;
+    CHECK(contains(message([&] { documents(scratch.write("f", flipped)); }), "damaged"));
+    CHECK(message([&] { documents(scratch.write("f", whole + "rest")); }) != "no error");
+  }
+  CHECK(contains(message([&] { documents(scratch.write("f", tar.substr(0, 1600))); }),
+                 "ends inside a member"));
+  CHECK(contains(message([&] { documents(scratch.write("f", tar.substr(0, 700))); }),
+                 "ends inside a header"));
+  std::string header = tar;
+  header[3] ^= 1;
+  CHECK(contains(message([&] { documents(scratch.write("f", header)); }), "its checksum differs"));
+  std::string nested = "x";
+  for (int i = 0; i < 10; ++i) nested = gzip_of(nested);
+  CHECK(contains(message([&] { documents(scratch.write("f", nested)); }), "more than 8 layers"));
+}
+
+TEST_CASE("documents: bad lines, bad bytes and text without a place to cut") {
+  Scratch scratch;
+  const std::string path = (scratch / "a.jsonl").string();
+  auto refused = [&](const std::string& content, const DocumentOptions& options = {}) {
+    return message([&] { documents(scratch.write("a.jsonl", content), options); });
+  };
+  const std::string good = "{\"text\": \"x\"}\n";
+  CHECK(refused(good + "{\"text\": \n") == path + ":2: is not a JSON object in UTF-8");
+  CHECK(refused(good + good + "[1]\n") == path + ":3: is not a JSON object in UTF-8");
+  CHECK(refused("{\"text\": \"caf\xe9\"}\n") == path + ":1: is not a JSON object in UTF-8");
+  CHECK(refused(good + "\n{\"txt\": \"x\"}\n") == path + ":3: key \"text\" is missing");
+  CHECK(refused("{\"text\": 3}\n") == path + ":1: key \"text\" is not text");
+  CHECK(refused(good + "{\"text\": \"x\", \"text\": \"y\"}\n") ==
+        path + ":2: key \"text\" is there twice");
+  CHECK(refused(good + std::string(400, ' '), {.piece_bytes = 64, .most_line = 100}) ==
+        path + ":2: the line is longer than 100 bytes");
+  const std::string words(400, 'a');
+  CHECK(refused("{\"text\": \"" + words + "\"}\n", {.piece_bytes = 64, .most_uncut = 128}) ==
+        path + ":1: 400 bytes have no white space before which the text could be cut");
+
+  const std::string text = (scratch / "a.txt").string();
+  auto refused_text = [&](const std::string& content, const DocumentOptions& options = {}) {
+    return message([&] { documents(scratch.write("a.txt", content), options); });
+  };
+  const std::string start = "some words and ";
+  CHECK(contains(refused_text(start + words, {.piece_bytes = 64, .most_uncut = 128}), text + ": "));
+  CHECK(contains(refused_text(start + words, {.piece_bytes = 64, .most_uncut = 128}),
+                 "no white space before which the text could be cut"));
+  std::string long_text;
+  while (long_text.size() < 1000) long_text += start;
+  const std::string at = std::to_string(long_text.size() + 2);
+  CHECK(refused_text(long_text + "ok\xff words " + long_text, {.piece_bytes = 64}) ==
+        text + ": not UTF-8 at byte offset " + at);
+  CHECK(contains(message([&] { documents(scratch / "none"); }), "cannot open"));
+  CHECK(contains(message([&] { documents(scratch.path()); }), "neither a file nor a pipe"));
+}

@@ -1,0 +1,274 @@
+// Files of others: the example of docs/dump-format.md, and files that break the schema.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+
+#include "data/hdf5/hdf5_file.h"
+#include "tests/data/dump/dump_cases.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::data;
+using namespace brine::test;
+
+namespace {
+
+using Spoil = std::function<void(DumpBatch&)>;
+
+// A shard as another program would write it: one dataset at a time, nothing checked.
+void write_foreign(const Path& path, const DumpSpec& spec, int64_t first, int64_t samples,
+                   const Spoil& spoil = {}, const std::string& leave_out = "") {
+  DumpBatch batch = batch_of(spec, range(first, samples));
+  if (spoil) spoil(batch);
+  Hdf5Writer file(path.string());
+  write_shard_header(file, spec, first, samples);
+  auto put = [&](const std::string& name, const Tensor& values) {
+    if (values.defined() && name != leave_out) file.write(name, values);
+  };
+  for (int64_t l = 0; l < spec.layers; ++l) {
+    const DumpLayer& layer = batch.layers[size_t(l)];
+    put(layer_dataset(l, "attention"), layer.attention);
+    put(layer_dataset(l, "query"), layer.query);
+    put(layer_dataset(l, "key"), layer.key);
+    put(layer_dataset(l, "tau"), layer.pooled.tau);
+    put(layer_dataset(l, "t_log_t"), layer.pooled.t_log_t);
+    put(layer_dataset(l, "t_square"), layer.pooled.t_square);
+    put(layer_dataset(l, "context"), layer.context);
+    put(layer_dataset(l, "output"), layer.output);
+  }
+  put("logits/values", batch.logits);
+  put("logits/ids", batch.logit_ids);
+  put("logits/lse", batch.lse);
+  put("tokens", batch.tokens);
+  put("lengths", batch.lengths);
+  if (!batch.windows.empty()) put("windows", Tensor::from(batch.windows, {samples}));
+  file.close();
+}
+
+DumpSpec foreign_spec() {
+  DumpSpec spec = small_spec();
+  spec.packed = false;
+  return spec;
+}
+
+// A file like that is refused in one line that names it and says why; no manifest is written.
+void refused(const std::string& why, const DumpSpec& header, const Spoil& spoil = {},
+             const std::string& leave_out = "") {
+  Scratch dir;
+  Path path = dir / "x.h5";
+  write_foreign(path, header, 0, 7, spoil, leave_out);
+  std::string error = message([&] { adopt_dump({path}); });
+  CAPTURE(error);
+  CHECK(error.starts_with(path.string() + ": "));
+  CHECK(contains(error, why));
+  CHECK(error.find('\n') == error.npos);
+  CHECK_FALSE(std::filesystem::exists(manifest_path(dir.path())));
+}
+
+}  // namespace
+
+TEST_CASE("adopt: several files, given in any order, become one dump") {
+  Scratch dir;
+  DumpSpec spec = foreign_spec();
+  write_foreign(dir / "x.h5", spec, 0, 3);
+  write_foreign(dir / "a.h5", spec, 3, 4);
+  DumpManifest m = adopt_dump({dir / "a.h5", dir / "x.h5"});
+  CHECK(m.shards.size() == 2);
+  CHECK(m.shards[0].name == "x.h5");
+  DumpReader reader(dir.path());
+  reader.verify();
+  CHECK(spec_differences(reader.spec(), spec) == "");
+  std::vector<int64_t> order = {5, 1, 3, 2};
+  CHECK(batch_differences(spec, reader.read(order), batch_of(spec, order)) == "");
+  CHECK(contains(message([&] { adopt_dump({dir / "x.h5"}); }), "exists already"));
+  CHECK(contains(message([&] { DumpWriter w(dir.path(), spec); }), "adopted dump"));
+}
+
+TEST_CASE("adopt: q and k, without logits and windows") {
+  Scratch dir;
+  DumpSpec spec = foreign_spec();
+  spec.content = DumpContent::qk;
+  spec.logits = DumpLogits::none;
+  spec.windows.clear();
+  spec.corpus_hash = "none";
+  write_foreign(dir / "x.h5", spec, 0, 7);
+  adopt_dump({dir / "x.h5"});
+  CHECK(batch_differences(spec, DumpReader(dir.path()).read(range(0, 7)),
+                          batch_of(spec, range(0, 7))) == "");
+}
+
+TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") {
+  DumpSpec spec = foreign_spec();
+  auto set = [](float value, int64_t at) {
+    return [=](DumpBatch& b) { b.layers[1].attention.data<float>()[at] = value; };
+  };
+  refused("layers/01/attention: head 0, query 0: the probabilities sum to", spec, set(0.9f, 0));
+  refused("head 0, query 0, key 1 has the probability 0.1", spec, set(0.1f, 1));
+  refused("sample 2: layers/01/attention: head 0, query 3, key 1 has the probability -0.5", spec,
+          set(-0.5f, 2 * 75 + 16));
+  refused("attention: value 3 is nan", spec, set(NAN, 3));
+  refused("logits/ids holds 11", spec, [](DumpBatch& b) { b.logit_ids.data<int32_t>()[9] = 11; });
+  refused("tokens holds -1", spec, [](DumpBatch& b) { b.tokens.data<int32_t>()[9] = -1; });
+  refused("lengths holds 0", spec, [](DumpBatch& b) { b.lengths.data<int64_t>()[6] = 0; });
+  refused("logits/lse: value 4 is inf", spec,
+          [](DumpBatch& b) { b.lse.data<float>()[4] = INFINITY; });
+  refused("layers/00/context: is f64 [7, 5, 12], must be f32 [7, 5, 12]", spec, [](DumpBatch& b) {
+    b.layers[0].context =
+        Tensor::from(std::vector<double>(7 * 5 * 12, 0.0), b.layers[0].context.shape());
+  });
+  refused("layers/01/output: is f32 [6, 5, 12], must be f32 [7, 5, 12]", spec, [](DumpBatch& b) {
+    b.layers[1].output = b.layers[1].output.slice(0, 0, 6).contiguous();
+  });
+  refused("layers/01/output: is not in the file", spec, {}, "layers/01/output");
+  refused("lengths: is not in the file", spec, {}, "lengths");
+  DumpSpec bare = spec;
+  bare.stores_tokens = false;
+  refused("neither tokens nor windows", bare, {}, "windows");
+  Scratch dir;
+  CHECK(contains(message([&] { adopt_dump({dir / "none.h5"}); }), "no such file"));
+  CHECK(contains(message([] { adopt_dump({}); }), "no files"));
+}
+
+TEST_CASE("adopt: pooled attention, and what no attention can be pooled into") {
+  DumpSpec spec = pooled_spec();
+  for (bool causal : {true, false}) {
+    Scratch dir;
+    spec.causal = causal;
+    write_foreign(dir / "x.h5", spec, 0, 7);
+    adopt_dump({dir / "x.h5"});
+    CHECK(batch_differences(spec, DumpReader(dir.path()).read(range(0, 7)),
+                            batch_of(spec, range(0, 7))) == "");
+  }
+  spec.causal = true;
+  // Layer 1 of sample 0: head 0 from row 0 on. Column 1 owns the one key of row 0.
+  auto tau = [](float value, int64_t at) {
+    return [=](DumpBatch& b) { b.layers[1].pooled.tau.data<float>()[at] = value; };
+  };
+  auto sums = [](Tensor TeacherSummary::*which, float value, int64_t at) {
+    return [=](DumpBatch& b) { (b.layers[1].pooled.*which).data<float>()[at] = value; };
+  };
+  const std::string where = "sample 0: layers/01/tau: head 0, query ";
+  refused(where + "0, column 1 of 1 keys has the mass -0.5", spec, tau(-0.5f, 1));
+  refused(where + "0, column 0 of 0 keys has the mass 0.1", spec, tau(0.1f, 0));
+  refused(where + "0: the masses sum to 0.9", spec, tau(0.9f, 1));
+  refused(where + "3, column 1 of 1 keys has the mass 1.5", spec, tau(1.5f, 13));
+  refused("layers/01/tau: value 3 is nan", spec, tau(NAN, 3));
+  refused(where + "3: t_log_t is 1.2", spec, sums(&TeacherSummary::t_log_t, 1.2f, 3));
+  refused(where + "4: t_log_t is -1.75", spec, sums(&TeacherSummary::t_log_t, -1.75f, 4));
+  refused(where + "4: t_square is 1.25", spec, sums(&TeacherSummary::t_square, 1.25f, 4));
+  refused(where + "3: t_square is 0.125", spec, sums(&TeacherSummary::t_square, 0.125f, 3));
+  refused("t_square: value 2 is inf", spec, sums(&TeacherSummary::t_square, INFINITY, 2));
+  refused("layers/01/t_log_t: is not in the file", spec, {}, "layers/01/t_log_t");
+  refused("layers/01/tau: is f32 [7, 3, 5, 3], must be f32 [7, 3, 5, 4]", spec, [](DumpBatch& b) {
+    Tensor& t = b.layers[1].pooled.tau;
+    t = t.slice(3, 0, 3).contiguous();
+  });
+  refused("layers/00/t_square: is f64 [7, 3, 5], must be f32 [7, 3, 5]", spec, [](DumpBatch& b) {
+    b.layers[0].pooled.t_square = b.layers[0].pooled.t_square.to(Dtype::f64);
+  });
+}
+
+TEST_CASE("adopt: attributes that are missing, of another type or another value") {
+  Scratch dir;
+  Path path = dir / "x.h5";
+  auto with = [&](const std::function<void(Hdf5Writer&)>& fill) {
+    std::filesystem::remove(path);
+    {
+      Hdf5Writer file(path.string());
+      fill(file);
+      file.close();
+    }
+    return message([&] { adopt_dump({path}); });
+  };
+  CHECK(contains(with([](Hdf5Writer& f) { f.group("x"); }), "\"format\": is not in the file"));
+  CHECK(contains(with([](Hdf5Writer& f) { f.attribute("/", "format", "bread"); }),
+                 "not a shard of a dump"));
+  auto format = [](Hdf5Writer& f) { f.attribute("/", "format", "brine-dump"); };
+  CHECK(contains(with([&](Hdf5Writer& f) {
+                   format(f);
+                   f.attribute("/", "version", int64_t(4));
+                 }),
+                 "version 4 is newer"));
+  CHECK(contains(with([&](Hdf5Writer& f) {
+                   format(f);
+                   f.attribute("/", "version", "1");
+                 }),
+                 "\"version\": is not an integer"));
+  CHECK(contains(with([&](Hdf5Writer& f) {
+                   format(f);
+                   f.attribute("/", "version", int64_t(1));
+                   f.attribute("/", "content", int64_t(1));
+                 }),
+                 "\"content\": is not text"));
+}
+
+TEST_CASE("adopt: files that do not belong together") {
+  Scratch dir;
+  DumpSpec spec = foreign_spec();
+  write_foreign(dir / "0.h5", spec, 0, 3);
+  write_foreign(dir / "4.h5", spec, 4, 3);
+  CHECK(contains(message([&] {
+                   adopt_dump({dir / "0.h5", dir / "4.h5"});
+                 }),
+                 "begins at sample 4, but the files before it end at 3"));
+  CHECK(contains(message([&] { adopt_dump({dir / "0.h5", dir / "0.h5"}); }), "begins at sample 0"));
+  DumpSpec other = spec;
+  other.teacher_hash = std::string(64, 'd');
+  write_foreign(dir / "other.h5", other, 3, 4);
+  CHECK(contains(message([&] {
+                   adopt_dump({dir / "0.h5", dir / "other.h5"});
+                 }),
+                 "teacher_hash aaaa"));
+  write_foreign(dir / "bare.h5", spec, 3, 4, {}, "windows");
+  CHECK(contains(message([&] { adopt_dump({dir / "0.h5", dir / "bare.h5"}); }), "only some files"));
+  std::filesystem::create_directory(dir / "sub");
+  write_foreign(dir / "sub/3.h5", spec, 3, 4);
+  CHECK(contains(message([&] {
+                   adopt_dump({dir / "0.h5", dir / "sub/3.h5"});
+                 }),
+                 "another directory"));
+}
+
+TEST_CASE("adopt: the example of docs/dump-format.md") {
+  std::string text = read_file(Path(BRINE_SOURCE_DIR) / "docs/dump-format.md");
+  const std::string fence = "```python\n";
+  size_t begin = text.find(fence);
+  REQUIRE(begin != text.npos);
+  begin += fence.size();
+  std::string example = text.substr(begin, text.find("```", begin) - begin);
+  CHECK(std::count(example.begin(), example.end(), '\n') <= 40);
+  if (std::system("python3 -c 'import h5py' 2>/dev/null") != 0) {
+    MESSAGE("skipped: no python3 with h5py");
+    return;
+  }
+  Scratch dir;
+  std::ofstream(dir / "example.py") << example;
+  std::string command = "python3 '" + (dir / "example.py").string() + "' '";
+  REQUIRE(std::system((command + (dir / "part-0.h5").string() + "'").c_str()) == 0);
+  adopt_dump({dir / "part-0.h5"});
+  DumpReader reader(dir.path());
+  CHECK(reader.spec().samples == 3);
+  CHECK(reader.spec().dtype == Dtype::f16);
+  DumpBatch batch = reader.read(range(1, 2));
+  CHECK(batch.layers.size() == 2);
+  CHECK(batch.layers[1].attention.shape() == Shape{2, 2, 6, 6});
+  CHECK(batch.lengths.data<int64_t>()[1] == 4);
+  CHECK(batch.tokens.shape() == Shape{2, 6});
+  for (int64_t i = 0; i < batch.logits.numel(); ++i)
+    CHECK(batch.logits.data<float>()[i] < batch.lse.data<float>()[i / 3]);
+  // What Python wrote is what is read: the same sums on both sides.
+  double sum = 0;
+  DumpBatch all = reader.read(range(0, 3));
+  for (int64_t i = 0; i < all.layers[1].output.numel(); ++i)
+    sum += (1 + i % 7) * double(all.layers[1].output.data<float>()[i]);
+  std::ofstream(dir / "sum.py") << R"(import h5py, sys, numpy as np
+x = h5py.File(sys.argv[1])["layers/01/output"][:].astype("f8").ravel()
+wanted = (x * (1 + np.arange(x.size) % 7)).sum()
+assert abs(wanted - float(sys.argv[2])) < 1e-6, (wanted, sys.argv[2])
+)";
+  std::string check_sum = "python3 '" + (dir / "sum.py").string() + "' '" +
+                          (dir / "part-0.h5").string() + "' " + std::to_string(sum);
+  CHECK(std::system(check_sum.c_str()) == 0);
+}

@@ -1,0 +1,247 @@
+// GLUE's files as they are distributed, well-formed and not.
+#include <doctest/doctest.h>
+
+#include <iostream>
+
+#include "tensor/error.h"
+#include "tests/data/tasks/task_files.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::data;
+using test::read_split;
+using test::Scratch;
+using test::write_task_file;
+
+namespace {
+
+struct Row {
+  std::string first, second;
+  double target;
+  int64_t index;
+};
+
+void check_rows(const TaskExamples& got, bool labelled, const std::vector<Row>& want) {
+  CHECK(got.labelled == labelled);
+  REQUIRE(got.rows.size() == want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    CAPTURE(i);
+    CHECK(got.rows[i].first == want[i].first);
+    CHECK(got.rows[i].second == want[i].second);
+    CHECK(got.rows[i].target == want[i].target);
+    CHECK(got.rows[i].index == want[i].index);
+  }
+}
+
+// Reading the split throws just this, with the file in place of FILE.
+void refuses(const std::string& task, const std::string& split, const std::string& file,
+             const std::string& content, std::string message) {
+  Scratch scratch;
+  std::string path = write_task_file(scratch.path(), task_named(task).folder, file, content);
+  size_t at = message.find("FILE");
+  if (at != std::string::npos) message.replace(at, 4, path);
+  CAPTURE(message);
+  CHECK_THROWS_WITH_AS(read_split(task, scratch.path(), split), message.c_str(), Error);
+}
+
+}  // namespace
+
+TEST_CASE("glue: CoLA has no header but in test; quotes are text; the last newline may be lost") {
+  Scratch s;
+  write_task_file(s.path(), "CoLA", "train.tsv",
+                  "gj04\t1\t\tThey said \"no.\ngj04\t0\t*\tHim \"s\" went.");
+  check_rows(read_split("cola", s.path(), "train"), true,
+             {{"They said \"no.", "", 1, 0}, {"Him \"s\" went.", "", 0, 1}});
+  write_task_file(s.path(), "CoLA", "test.tsv", "index\tsentence\n4\tA.\n7\tB.\n");
+  check_rows(read_split("cola", s.path(), "test"), false, {{"A.", "", 0, 4}, {"B.", "", 0, 7}});
+  // The task's own folder does as well as the one above it.
+  check_rows(read_split("cola", s / "CoLA", "test"), false, {{"A.", "", 0, 4}, {"B.", "", 0, 7}});
+}
+
+TEST_CASE("glue: the other tasks, columns by name") {
+  Scratch s;
+  write_task_file(s.path(), "SST-2", "dev.tsv", "sentence\tlabel\r\nso good \t1\r\nso bad \t0\r\n");
+  check_rows(read_split("sst2", s.path(), "dev"), true,
+             {{"so good ", "", 1, 0}, {"so bad ", "", 0, 1}});
+  write_task_file(s.path(), "MRPC", "dev.tsv",
+                  "\xef\xbb\xbfQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+                  "1\t13\t15\t\" A 's .\tB \" .\n");
+  check_rows(read_split("mrpc", s.path(), "dev"), true, {{"\" A 's .", "B \" .", 1, 0}});
+  write_task_file(s.path(), "MRPC", "test.tsv",
+                  "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t10\t11\ta\tb\n");
+  check_rows(read_split("mrpc", s.path(), "test"), false, {{"a", "b", 0, 0}});
+  write_task_file(s.path(), "STS-B", "dev.tsv",
+                  "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
+                  "\tscore\n0\tm\tf\t2012\t1\tnone\tnone\ta b\tc d\t3.250\n");
+  check_rows(read_split("stsb", s.path(), "dev"), true, {{"a b", "c d", 3.25, 0}});
+  std::string mnli =
+      "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
+      "sentence1_parse\tsentence2_parse\tsentence1\tsentence2";
+  std::string parses = "0\t1\t1e\tfiction\t( a )\t( b )\t(A a)\t(B b)\tpremise\thypothesis";
+  write_task_file(s.path(), "MNLI", "train.tsv",
+                  mnli + "\tlabel1\tgold_label\n" + parses + "\tneutral\tneutral\n");
+  check_rows(read_split("mnli", s.path(), "train"), true, {{"premise", "hypothesis", 1, 0}});
+  for (const char* side : {"matched", "mismatched"}) {
+    write_task_file(s.path(), "MNLI", std::string("dev_") + side + ".tsv",
+                    mnli + "\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label\n" + parses +
+                        "\tneutral\tneutral\tneutral\tentailment\tneutral\tcontradiction\n");
+    check_rows(read_split("mnli", s.path(), std::string("dev_") + side), true,
+               {{"premise", "hypothesis", 2, 0}});
+    write_task_file(s.path(), "MNLI", std::string("test_") + side + ".tsv",
+                    mnli + "\n" + parses + "\n");
+    check_rows(read_split("mnli", s.path(), std::string("test_") + side), false,
+               {{"premise", "hypothesis", 0, 0}});
+  }
+  write_task_file(s.path(), "QNLI", "train.tsv",
+                  "index\tquestion\tsentence\tlabel\n5\tq?\ts.\tnot_entailment\n");
+  check_rows(read_split("qnli", s.path(), "train"), true, {{"q?", "s.", 1, 0}});
+  write_task_file(s.path(), "RTE", "train.tsv",
+                  "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n");
+  check_rows(read_split("rte", s.path(), "train"), true, {{"a", "b", 0, 0}});
+  write_task_file(s.path(), "WNLI", "train.tsv",
+                  "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n");
+  check_rows(read_split("wnli", s.path(), "train"), true, {{"a", "b", 1, 0}});
+  write_task_file(s.path(), "diagnostic", "diagnostic.tsv", "index\tsentence1\tsentence2\n0\ta\tb");
+  check_rows(read_split("ax", s.path(), "test"), false, {{"a", "b", 0, 0}});
+  write_task_file(s.path(), "diagnostic", "diagnostic-full.tsv",
+                  "Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\t"
+                  "Premise\tHypothesis\tLabel\n\t\tNegation\t\tArtificial\ta\tb\tcontradiction\n");
+  check_rows(read_split("ax", s.path(), "dev"), true, {{"a", "b", 2, 0}});
+}
+
+TEST_CASE("glue: a question of QQP may hold line breaks") {
+  Scratch s;
+  std::string header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n";
+  write_task_file(s.path(), "QQP", "train.tsv",
+                  header + "9\t1\t2\t\"Is it so?\n\"\tWhy?\t0\n8\t3\t4\ta\tb\n\nc\t1\n");
+  check_rows(read_split("qqp", s.path(), "train"), true,
+             {{"\"Is it so? \"", "Why?", 0, 0}, {"a", "b  c", 1, 1}});
+  write_task_file(s.path(), "QQP", "test.tsv", "id\tquestion1\tquestion2\n0\ta\tb\n1\t\tc\n");
+  check_rows(read_split("qqp", s.path(), "test"), false, {{"a", "b", 0, 0}, {"", "c", 0, 1}});
+  // A lost field takes the next row with it, and that shows.
+  refuses("qqp", "train", "train.tsv",
+          header + "9\t1\t2\ta\tb\t0\n8\t3\t4\ta\tb\n7\t5\t6\tc\td\t1\n",
+          "FILE:3: 10 fields, the file has 6 columns (lines 3 to 4 taken as one row)");
+  refuses("qqp", "train", "train.tsv", header + "8\t3\t4\ta\tb\n",
+          "FILE:2: 5 fields, the file has 6 columns");
+}
+
+TEST_CASE("glue: what is malformed is named with file and line") {
+  std::string cola = "x\t1\t\tA.\n", sst = "sentence\tlabel\n";
+  refuses("cola", "train", "train.tsv", cola + "x\t1\tA.\n",
+          "FILE:2: 3 fields, the file has 4 columns");
+  refuses("cola", "train", "train.tsv", cola + "x\t2\t\tA.\n",
+          "FILE:2: label '2' is none of '0', '1'");
+  refuses("sst2", "train", "train.tsv", sst + "a\t1\n\nb\t0\n",
+          "FILE:3: 1 fields, the file has 2 columns");
+  refuses("sst2", "train", "train.tsv", sst + "a\tb\t1\n",
+          "FILE:2: 3 fields, the file has 2 columns");
+  refuses("sst2", "train", "train.tsv", sst + "a\t\n", "FILE:2: label '' is none of '0', '1'");
+  refuses("sst2", "train", "train.tsv", "text\tlabel\na\t1\n",
+          "FILE:1: no column 'sentence'; its columns are 'text', 'label'");
+  refuses("sst2", "train", "train.tsv", "label\tlabel\na\t1\n",
+          "FILE:1: column 'label' stands twice in the header");
+  refuses("sst2", "train", "train.tsv", "", "FILE: the file holds no text");
+  refuses("sst2", "train", "train.tsv", sst + "caf\xe9\t1\n",
+          "FILE: not UTF-8 at byte offset 18 (0xe9)");
+  refuses("sst2", "test", "test.tsv", "index\tsentence\n1x\ta\n",
+          "FILE:2: index '1x' is no number");
+  refuses("sst2", "test", "test.tsv", "index\tsentence\n-1\ta\n",
+          "FILE:2: index '-1' is no number");
+  std::string stsb = "sentence1\tsentence2\tscore\n";
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\thigh\n", "FILE:2: score 'high' is no number");
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\t1 \n", "FILE:2: score '1 ' is no number");
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\tnan\n", "FILE:2: score 'nan' is no number");
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\t5.5\n", "FILE:2: score 5.5 is not in [0, 5]");
+  refuses("mnli", "train", "train.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\n",
+          "FILE:2: label '-' is none of 'entailment', 'neutral', 'contradiction'");
+  Scratch s;
+  write_task_file(s.path(), "RTE", "dev.tsv", "index\tsentence1\tsentence2\tlabel\n");
+  CHECK_THROWS_WITH_AS(read_split("rte", s.path(), "dev"),
+                       doctest::Contains("split dev of task rte has no rows"), Error);
+  CHECK_THROWS_WITH_AS(read_split("rte", s.path(), "train"),
+                       doctest::Contains((s / "RTE" / "train.tsv: ").c_str()), Error);
+}
+
+TEST_CASE("tasks: names of tasks and splits; a file of one's own as a split") {
+  CHECK_THROWS_WITH_AS(task_named("glue"),
+                       "task: unknown task 'glue'; known are cola, sst2, mrpc, qqp, stsb, mnli, "
+                       "qnli, rte, wnli, ax, wordnet, books",
+                       Error);
+  CHECK_THROWS_WITH_AS(split_named(task_named("cola"), "valid"),
+                       "task cola: unknown split 'valid'; known are train, dev, test, or a file "
+                       "FILE.tsv",
+                       Error);
+  CHECK_THROWS_WITH_AS(split_named(task_named("wordnet"), "x.tsv"),
+                       "task wordnet: unknown split 'x.tsv'; known are train, dev, test", Error);
+  CHECK(splits_of(task_named("mnli"), "dev").size() == 2);
+  CHECK_THROWS_WITH_AS(read_split("cola", "", "dev"), "task cola: where its data is must be given",
+                       Error);
+  Scratch s;
+  write_task_file(s.path(), "MNLI", "own.tsv",
+                  "gold_label\tsentence2\tsentence1\nentailment\tb\ta\n");
+  check_rows(read_split("mnli", s.path(), "own.tsv"), true, {{"a", "b", 0, 0}});
+}
+
+TEST_CASE("tasks: prediction files as the server wants them") {
+  Scratch s;
+  auto written = [&](const std::string& task, const std::vector<double>& predictions) {
+    const Task& t = task_named(task);
+    write_predictions(s / "out.tsv", t, t.labels, {3, 10}, predictions);
+    return read_file(s / "out.tsv");
+  };
+  CHECK(written("cola", {1, 0}) == "index\tprediction\n3\t1\n10\t0\n");
+  CHECK(written("mnli", {2, 0}) == "index\tprediction\n3\tcontradiction\n10\tentailment\n");
+  CHECK(written("rte", {1, 0}) == "index\tprediction\n3\tnot_entailment\n10\tentailment\n");
+  CHECK(written("stsb", {2.71828, 5.2}) == "index\tprediction\n3\t2.718\n10\t5.000\n");
+  CHECK(written("stsb", {-0.3, 0.0004}) == "index\tprediction\n3\t0.000\n10\t0.000\n");
+  CHECK_THROWS_WITH_AS(written("cola", {1}), doctest::Contains("1 predictions for 2 rows"), Error);
+  CHECK_THROWS_WITH_AS(written("cola", {2, 0}), doctest::Contains("prediction 2 is no class"),
+                       Error);
+  std::string names;
+  for (const Task& task : tasks()) {
+    for (const TaskSplit& split : task.splits) {
+      if (!split.submission.empty()) names += split.submission + " ";
+    }
+  }
+  CHECK(names ==
+        "CoLA.tsv SST-2.tsv MRPC.tsv QQP.tsv STS-B.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv "
+        "WNLI.tsv AX.tsv ");
+}
+
+TEST_CASE("glue: official files have the official number of rows") {
+  Path dir = test::kSharedData + "glue";
+  if (!std::filesystem::is_directory(dir)) {
+    std::cout << "skipped: no development data for GLUE\n";
+    return;
+  }
+  struct Count {
+    const char *task, *split;
+    size_t rows;
+  };
+  for (const Count& c : std::initializer_list<Count>{{"cola", "train", 8551},
+                                                     {"cola", "dev", 1043},
+                                                     {"cola", "test", 1063},
+                                                     {"sst2", "train", 67349},
+                                                     {"sst2", "dev", 872},
+                                                     {"sst2", "test", 1821},
+                                                     {"mrpc", "train", 3668},
+                                                     {"mrpc", "dev", 408},
+                                                     {"mrpc", "test", 1725},
+                                                     {"stsb", "train", 5749},
+                                                     {"stsb", "dev", 1500},
+                                                     {"stsb", "test", 1379},
+                                                     {"qnli", "dev", 5463},
+                                                     {"qnli", "test", 5463},
+                                                     {"ax", "test", 1104},
+                                                     {"mnli", "train.subset.tsv", 9888}}) {
+    CAPTURE(c.task);
+    CAPTURE(c.split);
+    CHECK(read_split(c.task, dir, c.split).rows.size() == c.rows);
+  }
+  // The first row of each kind, read by eye.
+  TaskExamples mrpc = read_split("mrpc", dir, "dev");
+  CHECK(mrpc.rows[1].target == 0);
+  CHECK(mrpc.rows[1].second.starts_with("His wife said he was \" 100 percent behind"));
+  CHECK(read_split("cola", dir, "dev").rows.back().first == "John talked to Bill about himself.");
+}

@@ -1,0 +1,319 @@
+// tokenizer.json, vocab.json and merges.txt: out and in again, roles, and what is refused.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "data/corpus/corpus.h"
+#include "data/tokenizer/bpe.h"
+#include "tensor/error.h"
+#include "tests/data/bpe_golden.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::data;
+using nlohmann::json;
+using test::golden_json;
+using test::kTokenizerGolden;
+using test::Scratch;
+using test::write_text;
+
+namespace {
+
+using Ids = std::vector<int32_t>;
+const std::string kText = "In the beginning <mask> God created\u00a0</s> the\u4e2d\u6587 heaven.";
+
+// Loads tokenizer.json made of the golden one by `change`; returns the message of the error.
+std::string refusal(const std::function<void(json&)>& change) {
+  Scratch scratch;
+  json root = golden_json("tokenizer.json");
+  change(root);
+  const std::string path = scratch / "tokenizer.json";
+  write_text(path, root.dump());
+  try {
+    load_tokenizer(path);
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    CHECK(what.starts_with(path + ": "));
+    CHECK(what.find('\n') == std::string::npos);
+    return what.substr(path.size() + 2);
+  }
+  return "nothing was refused";
+}
+
+std::string refusal_of_text(const std::string& text) {
+  Scratch scratch;
+  const std::string path = scratch / "tokenizer.json";
+  write_text(path, text);
+  try {
+    load_tokenizer(path);
+  } catch (const Error& e) {
+    CHECK(std::string(e.what()).find('\n') == std::string::npos);
+    return e.what();
+  }
+  return "nothing was refused";
+}
+
+}  // namespace
+
+TEST_CASE("tokenizer files: tokenizer.json is written again to the byte") {
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  CHECK(tokenizer->to_json() == read_text(kTokenizerGolden + "tokenizer.json"));
+}
+
+TEST_CASE("tokenizer files: both spellings of merges, settings and added tokens are kept") {
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "variants.json");
+  json wanted = golden_json("variants.json");
+  for (json& merge : wanted["model"]["merges"]) {
+    const auto line = merge.get<std::string>();
+    const size_t space = line.find(' ');
+    merge = {line.substr(0, space), line.substr(space + 1)};
+  }
+  CHECK(json::parse(tokenizer->to_json()) == wanted);
+}
+
+TEST_CASE("tokenizer files: a saved directory is the same tokenizer by either of its files") {
+  Scratch scratch;
+  const std::string dir = scratch / "made/here";
+  const auto tokenizer = train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 500});
+  tokenizer->save(dir);
+  for (const char* name : {"vocab.json", "merges.txt", "special_tokens_map.json",
+                           "tokenizer_config.json", "tokenizer.json"})
+    CHECK(std::filesystem::exists(std::filesystem::path(dir) / name));
+  const auto whole = load_tokenizer(dir);
+  CHECK(whole->hash() == tokenizer->hash());
+  CHECK(whole->to_json() == tokenizer->to_json());
+  std::filesystem::remove(std::filesystem::path(dir) / "tokenizer.json");
+  const auto parts = load_tokenizer(dir);
+  for (const Tokenizer* other : {whole.get(), parts.get()}) {
+    CHECK(other->encode(kText) == tokenizer->encode(kText));
+    CHECK(other->special().bos == 2);
+    CHECK(other->special().eos == 2);
+    CHECK(other->special().pad == 1);
+    CHECK(other->special().unk == 3);
+  }
+}
+
+TEST_CASE("tokenizer files: configuration files name the roles and are kept") {
+  Scratch scratch;
+  const auto tokenizer = train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300});
+  const std::string dir = scratch / "a", copy = scratch / "b";
+  tokenizer->save(dir);
+  const std::string config = R"({"bos_token": "<pad>", "add_bos_token": true})";
+  const std::string map = R"({"bos_token": {"content": "<s>", "lstrip": false}, "mask": "x"})";
+  write_text(dir + "/tokenizer_config.json", config);
+  write_text(dir + "/special_tokens_map.json", map);
+  const auto loaded = load_tokenizer(dir);
+  CHECK(loaded->special().bos == 0);
+  CHECK(loaded->special().eos == 2);
+  CHECK(loaded->hash() == tokenizer->hash());
+  loaded->save(copy);
+  CHECK(read_text(copy + "/tokenizer_config.json") == config);
+  CHECK(read_text(copy + "/special_tokens_map.json") == map);
+  write_text(dir + "/tokenizer_config.json", "[1]");
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("tokenizer_config.json: "), Error);
+}
+
+TEST_CASE("tokenizer files: the hash tells tokenizers apart and nothing else") {
+  json root = golden_json("tokenizer.json");
+  auto hash_of = [](const json& value) {
+    Scratch scratch;
+    const std::string path = scratch / "t.json";
+    write_text(path, value.dump());
+    return load_tokenizer(path)->hash();
+  };
+  const std::string hash = hash_of(root);
+  CHECK(hash.size() == 64);
+  json other = root;
+  other["truncation"] = {{"max_length", 5}};
+  other["post_processor"] = nullptr;
+  CHECK(hash_of(other) == hash);
+  other = root;
+  other["model"]["merges"].erase(other["model"]["merges"].size() - 1);
+  CHECK(hash_of(other) != hash);
+  other = root;
+  other["added_tokens"].erase(3);
+  CHECK(hash_of(other) != hash);
+  other = root;
+  other["pre_tokenizer"]["add_prefix_space"] = true;
+  CHECK(hash_of(other) != hash);
+}
+
+TEST_CASE("tokenizer files: of merges listed twice the later rank counts") {
+  Scratch scratch;
+  json root = golden_json("tokenizer.json");
+  json& merges = root["model"]["merges"];
+  merges.push_back(merges[0]);
+  const std::string path = scratch / "t.json";
+  write_text(path, root.dump());
+  const auto tokenizer = load_bpe_json(path);
+  CHECK(tokenizer->model().merges.size() == merges.size() - 1);
+  json written = json::parse(tokenizer->to_json());
+  CHECK(written["model"]["merges"].back() == merges[0]);
+}
+
+TEST_CASE("tokenizer files: what encodes in another way is refused by name") {
+  auto has = [](const std::string& message, const char* part) {
+    CAPTURE(message);
+    CHECK(message.find(part) != std::string::npos);
+  };
+  has(refusal([](json& t) { t["normalizer"] = {{"type", "NFC"}}; }), "normalizer");
+  has(refusal([](json& t) { t["pre_tokenizer"]["type"] = "Metaspace"; }), "\"Metaspace\"");
+  has(refusal([](json& t) { t["pre_tokenizer"] = nullptr; }), "'pre_tokenizer'");
+  has(refusal([](json& t) { t["pre_tokenizer"]["use_regex"] = false; }), "use_regex");
+  has(refusal([](json& t) { t["decoder"]["type"] = "WordPiece"; }), "\"WordPiece\"");
+  has(refusal([](json& t) { t["model"]["type"] = "Unigram"; }), "\"Unigram\"");
+  has(refusal([](json& t) { t["model"]["dropout"] = 0.1; }), "dropout");
+  has(refusal([](json& t) { t["model"]["continuing_subword_prefix"] = "##"; }), "\"##\"");
+  has(refusal([](json& t) { t["model"]["byte_fallback"] = true; }), "byte_fallback");
+  has(refusal([](json& t) { t["model"]["ignore_merges"] = true; }), "ignore_merges");
+  has(refusal([](json& t) { t["added_tokens"][0]["single_word"] = true; }), "single_word");
+}
+
+TEST_CASE("tokenizer files: a malformed tokenizer.json gives one line") {
+  auto has = [](const std::string& message, const char* part) {
+    CAPTURE(message);
+    CHECK(message.find(part) != std::string::npos);
+  };
+  has(refusal([](json& t) { t = 3; }), "object");
+  has(refusal([](json& t) { t.erase("model"); }), "'model'");
+  has(refusal([](json& t) { t["model"] = "x"; }), "'model'");
+  has(refusal([](json& t) { t["model"]["vocab"] = json::array(); }), "vocabulary");
+  has(refusal([](json& t) { t["model"]["vocab"]["!"] = -1; }), "'!'");
+  has(refusal([](json& t) { t["model"]["vocab"]["!"] = 1e9; }), "'!'");
+  has(refusal([](json& t) { t["model"]["vocab"]["!"] = uint64_t(4000000000); }), "'!'");
+  has(refusal([](json& t) { t["model"]["vocab"]["!"] = "4"; }), "'!'");
+  has(refusal([](json& t) { t["model"]["vocab"]["!"] = 5; }), "both have the id 5");
+  has(refusal([](json& t) { t["model"]["vocab"].erase("a"); }), "merge");
+  has(refusal([](json& t) { t["model"]["vocab"].erase("\u00ff"); }), "byte 255");
+  has(refusal([](json& t) { t["model"]["vocab"].erase("\u0120the"); }), "'\u0120the'");
+  has(refusal([](json& t) { t["model"]["vocab"][""] = 1000; }), "empty token");
+  has(refusal([](json& t) { t["model"]["merges"] = 1; }), "'merges'");
+  has(refusal([](json& t) { t["model"]["merges"][7] = "ab"; }), "merge 7");
+  has(refusal([](json& t) { t["model"]["merges"][7] = "a b c"; }), "merge 7");
+  has(refusal([](json& t) { t["model"]["merges"][7] = {"a"}; }), "merge 7");
+  has(refusal([](json& t) { t["model"]["merges"][7] = {"a", "nowhere"}; }), "'nowhere'");
+  has(refusal([](json& t) { t["added_tokens"] = 1; }), "'added_tokens'");
+  has(refusal([](json& t) { t["added_tokens"][0].erase("content"); }), "'content'");
+  has(refusal([](json& t) { t["added_tokens"][0]["id"] = 9; }), "id 9");
+  has(refusal([](json& t) { t["added_tokens"][0]["id"] = 2000000000; }), "2000000000");
+  has(refusal([](json& t) { t["added_tokens"][0]["content"] = ""; }), "empty");
+  has(refusal([](json& t) { t["added_tokens"][0]["content"] = "!"; }), "'!'");
+  has(refusal([](json& t) { t["added_tokens"][0]["lstrip"] = 1; }), "'lstrip'");
+  has(refusal_of_text(""), "tokenizer.json: ");
+  has(refusal_of_text("{\"model\": {\n"), "line 2");
+  has(refusal_of_text("{\"model\": \"\xff\"}"), "UTF-8");
+  std::string twice = read_text(kTokenizerGolden + "tokenizer.json");
+  const std::string vocab = "\"vocab\": {";
+  twice.insert(twice.find(vocab) + vocab.size(), "\"a\": 70, ");
+  has(refusal_of_text(twice), "tokenizer.json: key \"a\" is there twice");
+}
+
+TEST_CASE("tokenizer files: every cut of a tokenizer.json is refused") {
+  const std::string text = read_text(kTokenizerGolden + "tokenizer.json");
+  for (size_t size = 0; size + 2 < text.size(); size += 997)
+    CHECK(refusal_of_text(text.substr(0, size)).find("parse error") != std::string::npos);
+}
+
+TEST_CASE("tokenizer files: a damaged byte gives a tokenizer or an Error, nothing else") {
+  Scratch scratch;
+  const std::string text = read_text(kTokenizerGolden + "tokenizer.json");
+  const std::string path = scratch / "tokenizer.json";
+  std::mt19937 draw(17);
+  int refused = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = text;
+    // Half of them near the start, where the structure is.
+    const size_t at = draw() % (i % 2 ? 1800 : text.size());
+    damaged[at] = "\"{}[]:,0-a\\\xff"[draw() % 12];
+    write_text(path, damaged);
+    try {
+      const auto tokenizer = load_tokenizer(path);
+      CHECK(tokenizer->decode(tokenizer->encode("the earth")).find("earth") != std::string::npos);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 150);
+}
+
+TEST_CASE("tokenizer files: malformed vocab.json and merges.txt") {
+  Scratch scratch;
+  const std::string dir = scratch / "t";
+  train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300})->save(dir);
+  std::filesystem::remove(dir + "/tokenizer.json");
+  const std::string merges = read_text(dir + "/merges.txt");
+  const Ids expected = load_tokenizer(dir)->encode(kText);
+  write_text(dir + "/merges.txt", merges.substr(merges.find('\n') + 1) + "\n");  // no header
+  CHECK(load_tokenizer(dir)->encode(kText) == expected);
+  for (const char* line : {"a", "a b c", "a  b", " a", "a "}) {
+    write_text(dir + "/merges.txt", merges + line + "\n");
+    CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("merges.txt: line 42: "), Error);
+  }
+  write_text(dir + "/merges.txt", merges + "q qqq\n");
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("line 42: token 'qqq'"), Error);
+  std::filesystem::remove(dir + "/merges.txt");
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("merges.txt: "), Error);
+  std::string vocab = read_text(dir + "/vocab.json");
+  vocab.insert(vocab.find('{') + 1, "\"a\": 7, ");
+  write_text(dir + "/vocab.json", vocab);
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), (dir + "/vocab.json: key \"a\" is there twice").c_str(),
+                       Error);
+  write_text(dir + "/vocab.json", "[]");
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("vocab.json: "), Error);
+}
+
+TEST_CASE(
+    "tokenizer files: OPT, GPT-2 and RoBERTa are told apart by what stands beside vocab.json") {
+  Scratch scratch;
+  const std::string dir = scratch / "t";
+  train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300})->save(dir);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"})
+    std::filesystem::remove(std::filesystem::path(dir) / name);
+  auto with = [&](const char* config, const char* model = "{}") {
+    write_text(dir + "/tokenizer_config.json", config);
+    write_text(dir + "/config.json", model);
+    if (!*config) std::filesystem::remove(dir + "/tokenizer_config.json");
+    return load_tokenizer(dir);
+  };
+  const Ids plain = with("")->encode("the");
+  auto around = [&](std::initializer_list<int32_t> before, std::initializer_list<int32_t> after) {
+    Ids ids = before;
+    ids.insert(ids.end(), plain.begin(), plain.end());
+    ids.insert(ids.end(), after);
+    return ids;
+  };
+  const std::string roles = R"("bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>")";
+  const auto opt = with(("{" + roles + R"(, "add_bos_token": true})").c_str());
+  CHECK(opt->encode_pair("the").ids == around({2}, {}));
+  CHECK(opt->encode_pair("the", "the").type_ids.back() == 1);
+  CHECK(with("")->encode_pair("the").ids == around({2}, {}));  // by its vocabulary
+  CHECK(with("", R"({"model_type": "gpt2"})")->encode_pair("the").ids == plain);
+  CHECK(with(("{" + roles + "}").c_str())->encode_pair("the").ids == plain);
+  const auto roberta = with(R"({"tokenizer_class": "RobertaTokenizerFast"})");
+  CHECK(roberta->encode_pair("the").ids == around({0}, {2}));
+  CHECK(roberta->encode_pair("the", "the").ids.size() == 2 * plain.size() + 4);
+  CHECK(roberta->special().cls == 0);
+  CHECK(with("", R"({"model_type": "roberta"})")->encode_pair("the").ids == around({0}, {2}));
+  CHECK_THROWS_WITH_AS(with(R"({"tokenizer_class": "LlamaTokenizer"})"),
+                       doctest::Contains("\"LlamaTokenizer\""), Error);
+  // What was recognised is written to tokenizer.json.
+  for (const Tokenizer* tokenizer : {opt.get(), roberta.get()}) {
+    const std::string copy = scratch / "copy";
+    tokenizer->save(copy);
+    CHECK(load_tokenizer(copy)->encode_pair("the", "a").ids ==
+          tokenizer->encode_pair("the", "a").ids);
+  }
+}
+
+TEST_CASE("tokenizer files: paths that hold no tokenizer") {
+  Scratch scratch;
+  const std::string dir = scratch.path(), none = scratch / "none";
+  CHECK_THROWS_WITH_AS(load_tokenizer(none), doctest::Contains("no such file"), Error);
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("holds no tokenizer.json"), Error);
+  write_text(dir + "/vocab.txt", "[PAD]\n");
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("'[UNK]'"), Error);
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
+  CHECK_THROWS_WITH_AS(tokenizer->save(dir + "/vocab.txt/x"), doctest::Contains("cannot be made"),
+                       Error);
+}

@@ -1,0 +1,217 @@
+// BERT's tokenizers from and to files: roles, settings, what is refused, damaged bytes.
+#include "data/tokenizer/wordpiece.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "data/corpus/corpus.h"
+#include "tensor/error.h"
+#include "tests/data/bpe_golden.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::data;
+using nlohmann::json;
+using test::golden_json;
+using test::kTokenizerGolden;
+using test::Scratch;
+using test::write_text;
+
+namespace {
+
+using Ids = std::vector<int32_t>;
+const std::string kText = "In the [MASK] B\u00e9ginning \u4e2d\u6587 God's, cre\u0301ated!";
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    CHECK(what.find('\n') == std::string::npos);
+    return what;
+  }
+  return "nothing was refused";
+}
+
+std::string refusal(const std::function<void(json&)>& change) {
+  Scratch scratch;
+  json root = golden_json("wordpiece.json");
+  change(root);
+  const std::string path = scratch / "tokenizer.json";
+  write_text(path, root.dump());
+  const std::string what = message_of([&] { load_tokenizer(path); });
+  CHECK(what.starts_with(path + ": "));
+  return what;
+}
+
+void has(const std::string& message, const char* part) {
+  CAPTURE(message);
+  CHECK(message.find(part) != std::string::npos);
+}
+
+// The golden tokenizer as a directory with vocab.txt alone.
+std::string vocab_directory(const Scratch& scratch) {
+  const std::string dir = scratch / "bert";
+  load_tokenizer(kTokenizerGolden + "wordpiece.json")->save(dir);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"})
+    std::filesystem::remove(std::filesystem::path(dir) / name);
+  return dir;
+}
+
+}  // namespace
+
+TEST_CASE("wordpiece files: tokenizer.json is written again to the byte") {
+  const auto tokenizer = load_tokenizer(kTokenizerGolden + "wordpiece.json");
+  CHECK(tokenizer->to_json() == read_text(kTokenizerGolden + "wordpiece.json"));
+  const SpecialIds special = tokenizer->special();
+  CHECK(special.pad == 0);
+  CHECK(special.unk == 1);
+  CHECK(special.cls == 2);
+  CHECK(special.sep == 3);
+  CHECK(special.mask == 4);
+  CHECK_FALSE(special.bos.has_value());
+  CHECK(tokenizer->id_of("[CLS]") == 2);
+  CHECK(tokenizer->token_of(3) == "[SEP]");
+}
+
+TEST_CASE("wordpiece files: vocab.txt alone is the same tokenizer, and comes back saved") {
+  Scratch scratch;
+  const std::string dir = vocab_directory(scratch), copy = scratch / "copy";
+  const auto golden = load_tokenizer(kTokenizerGolden + "wordpiece.json");
+  const auto from_text = load_tokenizer(dir);
+  CHECK(from_text->hash() == golden->hash());
+  CHECK(from_text->encode_pair(kText, "the").ids == golden->encode_pair(kText, "the").ids);
+  CHECK(from_text->special().mask == 4);
+  from_text->save(copy);
+  CHECK(load_tokenizer(copy)->to_json() == from_text->to_json());
+  const json config = json::parse(read_text(copy + "/tokenizer_config.json"));
+  CHECK(config["tokenizer_class"] == "BertTokenizer");
+  CHECK(config["do_lower_case"] == true);
+  CHECK(config["cls_token"] == "[CLS]");
+  CHECK(read_text(copy + "/vocab.txt") == read_text(dir + "/vocab.txt"));
+}
+
+TEST_CASE("wordpiece files: tokenizer_config.json sets case, accents, Chinese and roles") {
+  Scratch scratch;
+  const std::string dir = vocab_directory(scratch), config = dir + "/tokenizer_config.json";
+  auto with = [&](const json& value) {
+    write_text(config, value.dump());
+    return load_tokenizer(dir);
+  };
+  const auto usual = load_tokenizer(dir);
+  const auto cased = with({{"do_lower_case", false}});
+  CHECK(cased->hash() != usual->hash());
+  CHECK(cased->encode("the") == usual->encode("the"));
+  CHECK(cased->encode("THE") == Ids{1});
+  CHECK(cased->encode("\u00e9") != usual->encode("\u00e9"));
+  const auto stripped = with({{"do_lower_case", false}, {"strip_accents", true}});
+  CHECK(stripped->encode("e\u0301") == usual->encode("e"));
+  const auto joined = with({{"tokenize_chinese_chars", false}});
+  CHECK(joined->encode("\u4e2d\u6587").size() == 1);
+  CHECK(usual->encode("\u4e2d\u6587").size() == 2);
+  CHECK(with({{"pad_token", {{"content", "[MASK]"}}}})->special().pad == 4);
+  const auto named =
+      with({{"added_tokens_decoder", {{"705", {{"content", "<new one>"}, {"special", false}}}}}});
+  CHECK(named->encode("the <NEW one>").back() == 705);
+  write_text(dir + "/added_tokens.json", R"({"extra": 900})");
+  CHECK(with({{"do_lower_case", true}})->encode("an Extra").back() == 900);
+  std::filesystem::remove(dir + "/added_tokens.json");
+  has(message_of([&] { with({{"do_lower_case", 1}}); }), "'do_lower_case'");
+  has(message_of([&] { with({{"do_basic_tokenize", false}}); }), "do_basic_tokenize");
+  has(message_of([&] { with({{"never_split", {"x"}}}); }), "never_split");
+  has(message_of([&] { with({{"tokenizer_class", "T5Tokenizer"}}); }), "\"T5Tokenizer\"");
+  has(message_of([&] { with({{"unk_token", "nowhere"}}); }), "'nowhere'");
+  has(message_of([&] { with({{"added_tokens_decoder", {{"x", json::object()}}}}); }), "'x'");
+}
+
+TEST_CASE("wordpiece files: malformed vocab.txt") {
+  Scratch scratch;
+  const std::string dir = vocab_directory(scratch), vocab = dir + "/vocab.txt";
+  const std::string good = read_text(vocab);
+  const auto expected = load_tokenizer(dir)->encode(kText);
+  std::string crlf;
+  for (char c : good) crlf += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  write_text(vocab, crlf);
+  CHECK(load_tokenizer(dir)->encode(kText) == expected);
+  write_text(vocab, good.substr(0, good.size() - 1));
+  CHECK(load_tokenizer(dir)->encode(kText) == expected);
+  write_text(vocab, good + "\n\nnewest\n");  // two ids without a token
+  const auto holes = load_tokenizer(dir);
+  CHECK(holes->encode("newest") == Ids{int32_t(holes->vocab_size()) - 1});
+  CHECK_THROWS_WITH_AS(holes->token_of(int32_t(holes->vocab_size()) - 2),
+                       doctest::Contains("no token has the id"), Error);
+  auto refused = [&](const std::string& text) {
+    write_text(vocab, text);
+    return message_of([&] { load_tokenizer(dir); });
+  };
+  has(refused(good + "[CLS]\n"), "vocab.txt: line 644: token '[CLS]' stands on line 3 too");
+  has(refused("[PAD]\na\xff\n"), "vocab.txt: line 2: not UTF-8");
+  has(refused(""), "vocab.txt: ");
+  has(refused("\n\n"), "holds no tokens");
+  has(refused("[PAD]\nthe\n"), "'[UNK]'");
+  has(refused("[PAD]\n[UNK]\nthe\n"), "the vocabulary has no ");
+}
+
+TEST_CASE("wordpiece files: what encodes in another way or is malformed is refused by name") {
+  has(refusal([](json& t) { t["pre_tokenizer"] = nullptr; }), "pre_tokenizer");
+  has(refusal([](json& t) { t["pre_tokenizer"]["type"] = "Whitespace"; }), "\"Whitespace\"");
+  has(refusal([](json& t) { t["normalizer"]["type"] = "NFKC"; }), "\"NFKC\"");
+  has(refusal([](json& t) { t["normalizer"] = 3; }), "normalizer");
+  has(refusal([](json& t) { t["normalizer"]["lowercase"] = "yes"; }), "'lowercase'");
+  has(refusal([](json& t) { t["decoder"]["type"] = "BPEDecoder"; }), "\"BPEDecoder\"");
+  has(refusal([](json& t) { t["post_processor"]["type"] = "Other"; }), "\"Other\"");
+  has(refusal([](json& t) { t["post_processor"]["single"] = json::array(); }), "'single'");
+  has(refusal([](json& t) { t["post_processor"]["pair"][0] = 1; }), "'pair'");
+  has(refusal([](json& t) { t["post_processor"]["special_tokens"].erase("[SEP]"); }), "'[SEP]'");
+  has(refusal([](json& t) { t["post_processor"]["special_tokens"]["[SEP]"]["ids"] = {100000}; }),
+      "100000");
+  has(refusal([](json& t) { t["model"]["type"] = "Unigram"; }), "\"Unigram\"");
+  has(refusal([](json& t) { t["model"]["unk_token"] = "nowhere"; }), "'nowhere'");
+  has(refusal([](json& t) { t["model"]["max_input_chars_per_word"] = -1; }), "'max_input_chars");
+  has(refusal([](json& t) { t["model"]["vocab"]["[CLS]"] = 3; }), "both have the id 3");
+  has(refusal([](json& t) { t["model"]["vocab"].erase("[UNK]"); }), "'[UNK]'");
+}
+
+TEST_CASE("wordpiece files: an old file without the model's type loads, a contradiction does not") {
+  Scratch scratch;
+  json root = golden_json("wordpiece.json");
+  root["model"].erase("type");
+  root["truncation"] = {{"max_length", 3}};
+  write_text(scratch / "tokenizer.json", root.dump());
+  const auto old = load_tokenizer(scratch.path());
+  CHECK(old->encode(kText) == load_tokenizer(kTokenizerGolden + "wordpiece.json")->encode(kText));
+  write_text(scratch / "tokenizer_config.json", R"({"do_lower_case": false})");
+  has(message_of([&] { load_tokenizer(scratch.path()); }), "'do_lower_case' = false");
+}
+
+TEST_CASE("wordpiece files: a damaged byte or depth gives a tokenizer or an Error, nothing else") {
+  Scratch scratch;
+  const std::string text = read_text(kTokenizerGolden + "wordpiece.json");
+  const std::string path = scratch / "tokenizer.json";
+  std::mt19937 draw(29);
+  int refused = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = text;
+    for (int n = 0; n <= i % 3; ++n) {
+      const size_t at = draw() % (i % 2 ? 3800 : text.size());
+      damaged[at] = "\"{}[]:,0-a\\\xff"[draw() % 12];
+    }
+    write_text(path, damaged);
+    try {
+      const auto tokenizer = load_tokenizer(path);
+      tokenizer->decode(tokenizer->encode_pair(kText, "the earth", 8).ids);
+      tokenizer->to_json();
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 100);
+  for (const char* bracket : {"[", "{\"a\":"}) {
+    std::string deep = "{\"padding\": ";
+    for (int i = 0; i < 300000; ++i) deep += bracket;
+    write_text(path, deep);
+    has(message_of([&] { load_tokenizer(path); }), "levels deep");
+  }
+}

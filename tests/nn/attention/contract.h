@@ -1,0 +1,140 @@
+// What the contract tests of attention methods share: a small block of every registered method.
+#pragma once
+
+#include <optional>
+
+#include "autograd/ops.h"
+#include "nn/attention/attention.h"
+#include "nn/optim/parameter_store.h"
+#include "tests/gradcheck.h"
+
+namespace brine::test {
+
+inline constexpr int64_t kHeads = 3, kSize = 8;
+
+struct Block {
+  std::string name;
+  bool causal;
+  std::unique_ptr<nn::Attention> module;
+  std::unique_ptr<nn::ParameterStore> store;  // null without parameters
+  std::map<std::string, std::string> settings = {};
+};
+
+// A block with few keys and random parameters. Throws what the method's constructor throws.
+inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint64_t seed = 5,
+                        int64_t positions = 300,
+                        const std::map<std::string, std::string>& settings = {}) {
+  std::unique_ptr<nn::AttentionMethod> method = nn::attention_method(name);
+  data::Schema schema;
+  method->describe(schema);
+  std::map<std::string, std::string> all = {{"k", "4"}, {"columns", "12"}};
+  for (const auto& [key, value] : settings) all[key] = value;
+  for (const auto& [key, value] : all) {
+    if (schema.find(key)) schema.set_text(key, {value});
+  }
+  nn::Init init{.random = {.seed = seed}, .dtype = dtype, .linear_std = 0.3};
+  nn::AttentionShape shape{
+      .heads = kHeads, .head_size = kSize, .max_positions = positions, .causal = causal};
+  Block block{name, causal, method->make(init, shape), nullptr, settings};
+  uint64_t n = 100 * seed;
+  for (const auto& p : block.module->named_parameters()) {  // biases away from 0, gains from 1
+    Tensor value = p.parameter->value.detach();
+    Tensor noise = normal(value.shape(), ++n, dtype, 0, 0.1);
+    dispatch_float(dtype, [&]<class T>() {
+      for (int64_t i = 0; i < value.numel(); ++i) value.data<T>()[i] += noise.data<T>()[i];
+    });
+  }
+  if (!block.module->named_parameters().empty()) {
+    block.store = std::make_unique<nn::ParameterStore>(*block.module);
+  }
+  return block;
+}
+
+// Settings under which a method is another one to the contract.
+inline std::vector<std::map<std::string, std::string>> variants(const std::string& name,
+                                                                bool causal) {
+  if (name == "sea" && !causal) return {{}, {{"features", "softmax"}}};
+  return {{}};
+}
+
+// Calls f(block) for every registered method, causal and not; refusals are printed.
+template <class F>
+void each_block(Dtype dtype, F f, int64_t positions = 300) {
+  int made = 0;
+  for (const auto& [name, factory] : nn::attention_methods()) {
+    for (bool causal : {true, false}) {
+      for (const auto& settings : variants(name, causal)) {
+        std::string what = name + (causal ? ", causal" : ", bidirectional");
+        for (const auto& [key, value] : settings) what += ", " + key + " = " + value;
+        std::optional<Block> block;
+        try {
+          block = make_block(name, causal, dtype, 5, positions, settings);
+        } catch (const Error& refusal) {
+          MESSAGE(join(what, ", refuses: ", refusal.what()));
+          continue;
+        }
+        INFO(what);
+        nn::AttentionTraits traits = block->module->traits();
+        CHECK((causal ? traits.causal : traits.bidirectional));
+        f(*block);
+        ++made;
+      }
+    }
+  }
+  CHECK(made >= 6);
+}
+
+struct Inputs {
+  Tensor q, k, v, hidden;
+};
+
+inline Inputs inputs(int64_t B, int64_t T, Dtype dtype, uint64_t seed = 40) {
+  Shape heads{B, kHeads, T, kSize};
+  return {normal(heads, seed, dtype), normal(heads, seed + 1, dtype),
+          normal(heads, seed + 2, dtype), normal({B, T, kHeads * kSize}, seed + 3, dtype)};
+}
+
+inline Tensor lengths_of(const std::vector<int64_t>& values) {
+  return Tensor::from(values, {int64_t(values.size())});
+}
+
+struct Passed {
+  Tensor y, q, k, v;  // output and gradients
+  Tensor parameters;  // flat gradient; undefined without parameters
+};
+
+// Forward, and backward with the cotangent `dy` (default: random).
+inline Passed pass(Block& block, const Inputs& in, const Tensor& lengths = {}, Tensor dy = {},
+                   const nn::AttentionDials& dials = {}, nn::Tap* tap = nullptr) {
+  if (block.store) block.store->zero_gradients();
+  Tensor q = require_grad(in.q.clone()), k = require_grad(in.k.clone());
+  Tensor v = require_grad(in.v.clone());
+  Tensor y = block.module->forward({.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .hidden = in.hidden,
+                                    .see = {.causal = block.causal, .lengths = lengths},
+                                    .dials = dials,
+                                    .tap = tap});
+  backward(y, dy.defined() ? dy : cotangent(y));
+  auto of = [](const Tensor& x) { return has_grad(x) ? grad(x) : Tensor::zeros_like(x); };
+  return {y.detach(), of(q), of(k), of(v),
+          block.store ? block.store->gradients().clone() : Tensor()};
+}
+
+// Rows [from, from + n) of axis `axis`.
+inline Tensor rows(const Tensor& x, int axis, int64_t from, int64_t n) {
+  return x.detach().slice(axis, from, n).contiguous();
+}
+
+inline void check_same_bits(const Passed& a, const Passed& b, const std::string& what) {
+  CHECK_MESSAGE(same_bits(a.y, b.y), what << ": outputs differ");
+  CHECK_MESSAGE(same_bits(a.q, b.q), what << ": gradients of q differ");
+  CHECK_MESSAGE(same_bits(a.k, b.k), what << ": gradients of k differ");
+  CHECK_MESSAGE(same_bits(a.v, b.v), what << ": gradients of v differ");
+  if (a.parameters.defined()) {
+    CHECK_MESSAGE(same_bits(a.parameters, b.parameters), what << ": parameter gradients differ");
+  }
+}
+
+}  // namespace brine::test

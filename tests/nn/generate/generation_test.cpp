@@ -1,0 +1,161 @@
+// A whole model token by token: prompts of unequal lengths, positions, saving, batches.
+#include "nn/models/model_config.h"
+#include "nn/models/model_state.h"
+#include "nn/optim/parameter_store.h"
+#include "tests/gradcheck.h"
+#include "tests/messages.h"
+
+namespace brine::test {
+namespace {
+
+struct Made {
+  nn::ModelConfig config;
+  std::unique_ptr<nn::Model> model;
+  std::unique_ptr<nn::ParameterStore> store;
+};
+
+Made make(const std::string& attention, bool post_norm = false) {
+  Made m;
+  m.config.opt = {.vocab_size = 53,
+                  .hidden_size = 24,
+                  .num_hidden_layers = 2,
+                  .num_attention_heads = 3,
+                  .ffn_dim = 40,
+                  .max_position_embeddings = 48,
+                  .init_std = 0.3};
+  if (post_norm) {
+    m.config.opt.do_layer_norm_before = false;
+    m.config.opt.word_embed_proj_dim = 12;
+  }
+  m.config.attention = attention;
+  m.model = nn::make_model(m.config, 3);
+  m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
+  return m;
+}
+
+// Every causal method that claims decoding, and the narrow post-LN model.
+template <class F>
+void each_model(F f) {
+  int made = 0;
+  for (const auto& [name, factory] : nn::attention_methods()) {
+    for (bool post_norm : {false, true}) {
+      std::optional<Made> m;
+      try {
+        m = make(name, post_norm);
+      } catch (const Error& refusal) {
+        MESSAGE(name << " refuses: " << refusal.what());
+        continue;
+      }
+      if (!m->model->attention_traits().incremental) continue;
+      INFO(name << (post_norm ? ", post-LN" : ""));
+      f(*m->model);
+      ++made;
+    }
+  }
+  CHECK(made >= 6);
+}
+
+Tensor part(const Tensor& all, int64_t b, int64_t from, int64_t n) {
+  return all.select(0, b).slice(0, from, n).contiguous();
+}
+
+// The oracle: a pass over the whole prefix -> logits [V] behind its last token.
+Tensor by_prefix(nn::Model& model, const Tensor& ids) {
+  NoGrad off;
+  const Tensor hidden = model.hidden({.ids = ids.view({1, ids.numel()})});
+  return model.logits(hidden.slice(1, ids.numel() - 1, 1).contiguous()).view({-1});
+}
+
+// Tokens n = 0.. of step n of all sequences.
+Tensor column(const Tensor& all, const std::vector<int64_t>& at) {
+  Tensor out = Tensor::empty({all.dim(0)}, Dtype::i32);
+  for (int64_t b = 0; b < all.dim(0); ++b) {
+    out.data<int32_t>()[b] = all.data<int32_t>()[b * all.dim(1) + at[size_t(b)]];
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("model state: prompts of any length, then token by token, equal a pass over the prefix") {
+  each_model([](nn::Model& model) {
+    const Tensor tokens = ids({3, 48}, 8, 53);
+    std::vector<int64_t> at = {1, 30, 12};
+    nn::ModelState state(model, {.batch = 3, .capacity = 46});
+    for (int64_t b = 0; b < 3; ++b) {
+      const Tensor hidden = nn::prefill(model, state, b, part(tokens, b, 0, at[size_t(b)]));
+      CHECK(close_to_scale(model.logits(hidden).view({-1}),
+                           by_prefix(model, part(tokens, b, 0, at[size_t(b)])), 1e-4));
+    }
+    for (int n = 0; n < 16; ++n) {
+      const Tensor logits = model.logits(nn::step(model, state, column(tokens, at)));
+      for (int64_t b = 0; b < 3; ++b) {
+        const int64_t length = ++at[size_t(b)];
+        CHECK(state.length(b) == length);
+        CHECK(close_to_scale(logits.select(0, b), by_prefix(model, part(tokens, b, 0, length)),
+                             1e-4));
+      }
+    }
+  });
+}
+
+TEST_CASE(
+    "model state: a sequence of a batch, and one that was saved, have the bits of one alone") {
+  each_model([](nn::Model& model) {
+    const Tensor tokens = ids({2, 48}, 8, 53);
+    std::vector<int64_t> at = {4, 9};
+    nn::ModelState both(model, {.batch = 2, .capacity = 40}), alone(model, {.capacity = 40});
+    for (int64_t b = 0; b < 2; ++b) {
+      nn::prefill(model, both, b, part(tokens, b, 0, at[size_t(b)]));
+    }
+    nn::prefill(model, alone, 0, part(tokens, 1, 0, 9));
+    for (int n = 0; n < 8; ++n) {
+      const Tensor ids = column(tokens, at);
+      const Tensor a = nn::step(model, both, ids);
+      const Tensor b = nn::step(model, alone, ids.slice(0, 1, 1).contiguous());
+      CHECK(same_bits(model.logits(a).slice(0, 1, 1), model.logits(b)));
+      for (int64_t& t : at) ++t;
+      if (n != 3) continue;
+      nn::ModelState again(model, {.batch = 2, .capacity = 48}),
+          swapped(model, {.batch = 2, .capacity = 40});
+      for (int64_t slot = 0; slot < 2; ++slot) {
+        again.restore(slot, both.saved(slot), "test");
+        swapped.restore(1 - slot, both.saved(slot), "test");
+      }
+      const Tensor next = column(tokens, at);
+      const Tensor turned =
+          Tensor::from(std::vector<int32_t>{next.data<int32_t>()[1], next.data<int32_t>()[0]}, {2});
+      const Tensor there = nn::step(model, again, next), here = nn::step(model, swapped, turned);
+      CHECK(same_bits(there.slice(0, 0, 1), here.slice(0, 1, 1)));
+      CHECK(same_bits(there.slice(0, 1, 1), here.slice(0, 0, 1)));
+      CHECK(same_bits(there, nn::step(model, both, next)));
+      nn::step(model, alone, next.slice(0, 1, 1).contiguous());
+      for (int64_t& t : at) ++t;
+    }
+    both.keep({1});
+    const Tensor id = column(tokens, at).slice(0, 1, 1).contiguous();
+    CHECK(same_bits(nn::step(model, both, id), nn::step(model, alone, id)));
+  });
+}
+
+TEST_CASE("model state: positions, other shapes and methods without decoding are refused by name") {
+  Made m = make("sea");
+  nn::Model& model = *m.model;
+  CHECK(message([&] { nn::ModelState(model, {.capacity = 49}); }) ==
+        "decoding: room for 49 tokens, but the model has 48 positions");
+  nn::ModelState state(model, {.batch = 2, .capacity = 48});
+  const Tensor tokens = ids({2, 48}, 8, 53);
+  nn::prefill(model, state, 0, part(tokens, 0, 0, 48));
+  nn::prefill(model, state, 1, part(tokens, 1, 0, 3));
+  CHECK(message([&] {
+          nn::step(model, state, column(tokens, {0, 0}));
+        }) == "opt: token 49 of a sequence, but the model has 48 positions");
+  CHECK(contains(message([&] { nn::step(model, state, ids({3}, 1, 53)); }),
+                 "one token of each of 2 sequences"));
+  CHECK(contains(message([&] { state.restore(0, {}, "x.state"); }),
+                 "x.state: layer 0: no tensor length"));
+  CHECK(contains(message([&] { nn::prefill(model, state, 1, part(tokens, 0, 0, 2)); }),
+                 "slot 1 has 3 tokens already"));
+}
+
+}  // namespace brine::test

@@ -1,0 +1,74 @@
+// Model directories for the tests of loading and export: copies of golden ones with their tensors
+// renamed, converted, cut into shards or damaged.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "data/safetensors/weights.h"
+#include "nn/io/model_io.h"
+#include "tests/gradcheck.h"
+#include "tests/scratch.h"
+
+namespace brine::test {
+
+using namespace brine::distill;
+
+inline std::string golden_dir(const std::string& name) {
+  return BRINE_SOURCE_DIR "/tests/golden/models/" + name;
+}
+
+using Tensors = std::map<std::string, Tensor>;
+
+inline Tensors tensors_in(const std::string& directory) {
+  Tensors out;
+  data::WeightFiles files{data::Path(directory)};
+  for (const auto& e : files.entries()) out[e.entry->name] = e.file->tensor(e.entry->name);
+  return out;
+}
+
+inline data::Json json_in(const std::string& file) {
+  return data::Json::parse(data::read_file(file));
+}
+
+// What a test changes of a copy.
+struct Changes {
+  std::function<void(Tensors&)> tensors = {};
+  std::function<void(data::Json&)> config = {};
+  uint64_t shard_bytes = 0;
+};
+
+// A copy of a golden directory with changes, under the scratch directory.
+inline std::string copy_of(const Scratch& scratch, const std::string& golden,
+                           const Changes& changes) {
+  static int number = 0;
+  std::string out = (scratch / ("copy" + std::to_string(++number))).string();
+  std::filesystem::create_directories(out);
+  Tensors tensors = tensors_in(golden_dir(golden));
+  data::Json config = json_in(golden_dir(golden) + "/config.json");
+  if (changes.tensors) changes.tensors(tensors);
+  if (changes.config) changes.config(config);
+  data::save_weights(out, {tensors.begin(), tensors.end()}, changes.shard_bytes);
+  data::write_file_atomic(out + "/config.json", config.dump());
+  return out;
+}
+
+// The message of the error that loading gives, without the directory's path.
+inline std::string refusal(const std::string& directory, const LoadOptions& options = {}) {
+  try {
+    load_model(directory, options);
+  } catch (const Error& e) {
+    std::string text = e.what();
+    while (text.find(directory + "/") != text.npos) {
+      text.erase(text.find(directory + "/"), directory.size() + 1);
+    }
+    return text;
+  }
+  return "loaded";
+}
+
+}  // namespace brine::test

@@ -1,0 +1,237 @@
+// Models in: spellings of names, types, shards, heads, and everything that is refused.
+#include "tests/nn/io/model_dirs.h"
+
+namespace brine::test {
+namespace {
+
+void rename(Tensors& tensors, const std::string& from, const std::string& to) {
+  Tensors out;
+  for (const auto& [name, tensor] : tensors) {
+    size_t at = name.find(from);
+    out[at == name.npos ? name : name.substr(0, at) + to + name.substr(at + from.size())] = tensor;
+  }
+  tensors = out;
+}
+
+std::string hash_of_copy(const Scratch& scratch, const std::string& golden,
+                         const std::function<void(Tensors&)>& change) {
+  return load_model(copy_of(scratch, golden, {.tensors = change})).hash();
+}
+
+void write_index(const std::string& directory, const std::function<void(data::Json&)>& change) {
+  data::Json index = json_in(directory + "/model.safetensors.index.json");
+  change(index);
+  data::write_file_atomic(directory + "/model.safetensors.index.json", index.dump());
+}
+
+}  // namespace
+
+TEST_CASE("model: every spelling of a file's names gives the same model") {
+  Scratch scratch;
+  std::string opt = load_model(golden_dir("opt")).hash();
+  CHECK(hash_of_copy(scratch, "opt", [](Tensors& t) { rename(t, "model.", ""); }) == opt);
+  CHECK(hash_of_copy(scratch, "opt", [](Tensors& t) {  // the tied head written out
+          t["lm_head.weight"] = t["model.decoder.embed_tokens.weight"];
+        }) == opt);
+  CHECK(hash_of_copy(scratch, "opt", [](Tensors& t) {  // only the head's name is left
+          rename(t, "model.decoder.embed_tokens", "lm_head");
+        }) == opt);
+  std::string bert = load_model(golden_dir("bert_classifier")).hash();
+  CHECK(opt != bert);
+  CHECK(hash_of_copy(scratch, "bert_classifier", [](Tensors& t) { rename(t, "bert.", ""); }) ==
+        bert);
+  CHECK(hash_of_copy(scratch, "bert_classifier", [](Tensors& t) {
+          rename(t, "LayerNorm.weight", "LayerNorm.gamma");
+          rename(t, "LayerNorm.bias", "LayerNorm.beta");
+          t["bert.embeddings.position_ids"] = Tensor::zeros({1, 24}, Dtype::i64);
+        }) == bert);
+}
+
+TEST_CASE("model: f16 and bf16 weights become f32 values, as the types round") {
+  Scratch scratch;
+  for (Dtype type : {Dtype::f16, Dtype::bf16, Dtype::f64}) {
+    Tensors rounded;
+    std::string dir = copy_of(scratch, "opt_350m", {.tensors = [&](Tensors& tensors) {
+                                for (auto& [name, t] : tensors) {
+                                  t = t.to(type);
+                                  rounded[name] = t.to(Dtype::f32);
+                                }
+                              }});
+    LoadedModel m = load_model(dir);
+    for (const nn::NamedTensor& t : nn::state_of(*m.model)) {
+      CHECK_MESSAGE(same_bits(t.tensor, rounded.at(t.name)), t.name);
+    }
+  }
+}
+
+TEST_CASE("model: shards of any size are one file, and tensors may be odd in number and size") {
+  Scratch scratch;
+  std::string whole = load_model(golden_dir("bert_masked_lm")).hash();
+  for (uint64_t bytes : {1, 5000, 60000}) {
+    std::string dir = copy_of(scratch, "bert_masked_lm", {.shard_bytes = bytes});
+    CHECK_FALSE(std::filesystem::exists(dir + "/model.safetensors"));
+    CHECK(load_model(dir).hash() == whole);
+  }
+}
+
+TEST_CASE("model: a store that came without gradients gets them, and packs q, k and v") {
+  LoadedModel m = load_model(golden_dir("opt"));
+  CHECK_FALSE(m.store->gradients().defined());
+  auto forward = [&] { return m.model->logits(m.model->hidden({.ids = ids({2, 7}, 3, 100)})); };
+  Tensor before = forward();
+  CHECK(before.node() == nullptr);
+  m.store->zero_gradients();
+  CHECK(largest(m.store->gradients().to_vector()) == 0);
+  Tensor after = forward();
+  CHECK(same_bits(before, after.detach()));
+  backward(after, Tensor::full(after.shape(), 1));
+  CHECK(largest(m.store->gradients().to_vector()) > 0);
+  CHECK(load_model(golden_dir("opt"), {.gradients = true}).store->gradients().defined());
+}
+
+TEST_CASE("model: heads are those that the file has") {
+  LoadedModel masked = load_model(golden_dir("bert_masked_lm"));
+  CHECK(masked.config.bert.masked_lm);
+  CHECK_FALSE(masked.config.bert.pooler);
+  CHECK(masked.model->labels() == 0);
+  LoadedModel classifier = load_model(golden_dir("bert_classifier"));
+  CHECK_FALSE(classifier.config.bert.masked_lm);
+  CHECK(classifier.model->labels() == 3);
+}
+
+TEST_CASE("model: missing and unknown tensors are listed by name, wrong shapes and types refused") {
+  Scratch scratch;
+  auto with = [&](const std::string& golden, const std::function<void(Tensors&)>& change) {
+    return refusal(copy_of(scratch, golden, {.tensors = change}));
+  };
+  CHECK(with("opt",
+             [](Tensors& t) {
+               t.erase("model.decoder.layers.1.fc1.bias");
+               t["model.decoder.layers.2.fc1.bias"] = Tensor::zeros({3});
+             }) ==
+        "model.safetensors: missing tensors: model.decoder.layers.1.fc1.bias; tensors that "
+        "the model does not know: model.decoder.layers.2.fc1.bias");
+  CHECK(with("bert_classifier", [](Tensors& t) { t["qa_outputs.bias"] = Tensor::zeros({3}); }) ==
+        "model.safetensors: tensors that the model does not know: qa_outputs.bias");
+  std::string many = with("opt", [](Tensors& t) {
+    for (int i = 0; i < 40; ++i) t["extra." + std::to_string(i)] = Tensor::zeros({1});
+  });
+  CHECK(many.find(" and 16 more") != many.npos);
+  CHECK(
+      with("opt", [](Tensors& t) { t["model.decoder.layers.1.fc1.bias"] = Tensor::zeros({47}); }) ==
+      "model.safetensors: tensor model.decoder.layers.1.fc1.bias is [47], the model wants "
+      "[48]");
+  CHECK(with("opt",
+             [](Tensors& t) {
+               t["model.decoder.layers.1.fc1.bias"] = Tensor::zeros({48}, Dtype::i64);
+             }) ==
+        "model.safetensors: tensor model.decoder.layers.1.fc1.bias is i64, wanted f32, f16 "
+        "or bf16");
+  CHECK(with("opt",
+             [](Tensors& t) {
+               t["lm_head.weight"] = t["model.decoder.embed_tokens.weight"].clone();
+               t["lm_head.weight"].data<float>()[5] += 1;
+             }) ==
+        "model.safetensors: lm_head.weight differs from model.decoder.embed_tokens.weight, "
+        "but config.json ties them (tie_word_embeddings)");
+  CHECK(with("opt_untied", [](Tensors& t) { t.erase("lm_head.weight"); }) ==
+        "model.safetensors: missing tensors: lm_head.weight");
+  CHECK(with("opt",
+             [](Tensors& t) {
+               t["decoder.final_layer_norm.bias"] = t["model.decoder.final_layer_norm.bias"];
+             }) ==
+        "model.safetensors: 'model.decoder.final_layer_norm.bias' and "
+        "'decoder.final_layer_norm.bias' are the same tensor");
+}
+
+TEST_CASE("model: what a config.json asks for and Brine has not is refused by name") {
+  Scratch scratch;
+  auto with = [&](const std::string& golden, const char* key, const data::Json& value) {
+    return refusal(copy_of(scratch, golden, {.config = [&](data::Json& c) { c[key] = value; }}));
+  };
+  CHECK(with("opt", "model_type", "llama") ==
+        "config.json: model_type \"llama\" is not supported, only \"bert\", \"opt\"");
+  CHECK(with("bert_classifier", "position_embedding_type", "relative_key") ==
+        "config.json: position_embedding_type = \"relative_key\" is not supported, only "
+        "\"absolute\"");
+  CHECK(with("bert_classifier", "rope_theta", 1e4) == "config.json: rope_theta is not supported");
+  CHECK(with("opt", "quantization_config", data::Json::object()) ==
+        "config.json: quantization_config is not supported");
+  CHECK(with("bert_classifier", "hidden_act", "gelu_new") ==
+        "config.json: hidden_act must be one of \"gelu\" or \"relu\", got \"gelu_new\"");
+  CHECK(with("opt", "activation_function", "swish").find("activation_function") !=
+        std::string::npos);
+  CHECK(with("opt", "enable_bias", false) ==
+        "config.json: enable_bias = false is not supported, only true");
+  CHECK(with("bert_classifier", "is_decoder", true) ==
+        "config.json: is_decoder = true is not supported, only false");
+  CHECK(with("opt", "num_attention_heads", 5).find("is not a multiple") != std::string::npos);
+  CHECK(with("opt", "hidden_size", -4).find("hidden_size") != std::string::npos);
+  CHECK(with("bert_classifier", "architectures", {3}) == "config.json: architectures holds 3");
+  std::string none = copy_of(scratch, "opt", {.config = [](data::Json& c) { c.erase("ffn_dim"); }});
+  CHECK(refusal(none) == "config.json: has no ffn_dim");
+  data::write_file_atomic(none + "/config.json", "{");
+  CHECK(refusal(none) == "config.json: not JSON");
+  data::write_file_atomic(none + "/config.json", "{\"ffn_dim\": 1, \"ffn_dim\": 2}");
+  CHECK(refusal(none) == "config.json: key \"ffn_dim\" is there twice");
+}
+
+TEST_CASE("model: an index that lies is refused, naming the tensor or the shard") {
+  Scratch scratch;
+  auto with = [&](const std::function<void(const std::string&)>& damage) {
+    std::string dir = copy_of(scratch, "opt", {.shard_bytes = 30000});
+    damage(dir);
+    return refusal(dir);
+  };
+  const std::string index = "model.safetensors.index.json: ";
+  const std::string bias = "model.decoder.final_layer_norm.bias";
+  auto first_shard = [](const std::string& dir) {
+    return json_in(dir + "/model.safetensors.index.json")["weight_map"]
+                                                         ["model.decoder.embed_positions.weight"]
+                                                             .get<std::string>();
+  };
+  CHECK(with([&](const std::string& dir) {
+          std::filesystem::remove(dir + "/" + first_shard(dir));
+        }).find(", which is missing") != std::string::npos);
+  CHECK(with([&](const std::string& dir) {
+          write_index(dir, [&](data::Json& i) { i["weight_map"].erase(bias); });
+        }).find(index + "tensor '" + bias + "' of model-0000") == 0);
+  CHECK(with([&](const std::string& dir) {
+          write_index(dir, [&](data::Json& i) { i["weight_map"]["ghost"] = first_shard(dir); });
+        }).find(index + "tensor 'ghost' is not in its shard ") == 0);
+  CHECK(with([&](const std::string& dir) {
+          write_index(dir, [&](data::Json& i) { i["weight_map"][bias] = "../x.safetensors"; });
+        }) == index + "'../x.safetensors' is not the name of a shard");
+  CHECK(with([&](const std::string& dir) {
+          write_index(dir, [&](data::Json& i) { i["weight_map"][bias] = 3; });
+        }) == index + "the shard of '" + bias + "' is 3");
+  CHECK(with([&](const std::string& dir) {
+          write_index(dir, [&](data::Json& i) { i.erase("weight_map"); });
+        }) == index + "has no weight_map");
+  CHECK(with([&](const std::string& dir) {
+          data::write_file_atomic(dir + "/model.safetensors.index.json", "[1,");
+        }) == index + "not JSON");
+  CHECK(with([&](const std::string& dir) {  // as text: a JSON value has every key once
+          std::string text = data::read_file(dir + "/model.safetensors.index.json");
+          const size_t at = text.find("\"" + bias + "\"");
+          text.insert(at, "\"" + bias + "\": \"model-00009-of-00009.safetensors\", ");
+          data::write_file_atomic(dir + "/model.safetensors.index.json", text);
+        }) == index + "key \"" + bias + "\" is there twice");
+  CHECK(with([&](const std::string& dir) {  // one tensor in two shards
+          std::string shard = first_shard(dir);
+          data::Safetensors file{data::Path(dir) / shard};
+          std::vector<data::NamedTensor> all;
+          for (const auto& e : file.entries()) all.emplace_back(e.name, file.tensor(e.name));
+          all.emplace_back("model.decoder.layers.1.fc2.bias", Tensor::zeros({32}));
+          data::save_safetensors(data::Path(dir) / shard, all);
+        })
+            .find("tensor 'model.decoder.layers.1.fc2.bias' is in ") != std::string::npos);
+  std::string empty = (scratch / "empty").string();
+  std::filesystem::create_directories(empty);
+  std::filesystem::copy(golden_dir("opt") + "/config.json", empty + "/config.json");
+  CHECK(refusal(empty) == empty + ": has no model.safetensors and no model.safetensors.index.json");
+  data::write_file_atomic(empty + "/pytorch_model.bin", "x");
+  CHECK(refusal(empty).find("holds pytorch_model.bin only") != std::string::npos);
+}
+
+}  // namespace brine::test

@@ -1,0 +1,203 @@
+// The BERT encoder and packing: names, padding anywhere, recomputation, heads; every method in it.
+#include "nn/models/bert.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "nn/models/model_config.h"
+#include "nn/optim/parameter_store.h"
+#include "tests/gradcheck.h"
+
+namespace brine::test {
+namespace {
+
+nn::ModelConfig small(const std::string& attention = "dense", double dropout = 0) {
+  nn::ModelConfig c;
+  c.model_type = "bert";
+  c.bert = {.vocab_size = 37,
+            .hidden_size = 24,
+            .num_hidden_layers = 2,
+            .num_attention_heads = 3,
+            .intermediate_size = 40,
+            .max_position_embeddings = 20,
+            .hidden_dropout_prob = dropout,
+            .initializer_range = 0.2,
+            .masked_lm = true,
+            .next_sentence = true,
+            .labels = 3};
+  c.attention = attention;
+  return c;
+}
+
+Tensor mask_of(const std::vector<std::string>& rows) {
+  Tensor mask = Tensor::empty({int64_t(rows.size()), int64_t(rows[0].size())}, Dtype::u8);
+  int64_t i = 0;
+  for (const std::string& row : rows) {
+    for (char c : row) mask.data<uint8_t>()[i++] = c == 'x';
+  }
+  return mask;
+}
+
+// The rows that are no padding.
+std::vector<double> tokens_of(const Tensor& x, const Tensor& mask) {
+  std::vector<double> out;
+  for (int64_t i = 0; i < mask.numel(); ++i) {
+    Tensor row = x.detach().view({-1, x.dim(-1)}).select(0, i);
+    for (double v : row.to_vector()) {
+      if (mask.data<uint8_t>()[i]) {
+        out.push_back(v);
+      } else {
+        CHECK(v == 0);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("bert: parameters bear exactly the names of Hugging Face's checkpoints") {
+  auto model = nn::make_model(small(), 1);
+  std::vector<std::string> names, wanted;
+  for (const auto& t : nn::state_of(*model)) names.push_back(t.name);
+  auto both = [&](const std::string& name) {
+    wanted.push_back(name + ".weight");
+    wanted.push_back(name + ".bias");
+  };
+  for (const char* table : {"word", "position", "token_type"}) {
+    wanted.push_back(join("bert.embeddings.", table, "_embeddings.weight"));
+  }
+  both("bert.embeddings.LayerNorm");
+  for (int i : {0, 1}) {
+    for (const char* part : {"attention.self.query", "attention.self.key", "attention.self.value",
+                             "attention.output.dense", "attention.output.LayerNorm",
+                             "intermediate.dense", "output.dense", "output.LayerNorm"}) {
+      both(join("bert.encoder.layer.", i, ".", part));
+    }
+  }
+  for (const char* head : {"bert.pooler.dense", "classifier", "cls.predictions.transform.dense",
+                           "cls.predictions.transform.LayerNorm", "cls.seq_relationship"}) {
+    both(head);
+  }
+  wanted.push_back("cls.predictions.bias");
+  std::sort(names.begin(), names.end());
+  std::sort(wanted.begin(), wanted.end());
+  CHECK(names == wanted);
+}
+
+TEST_CASE("bert: every token sees every other, and no padding") {
+  auto model = nn::make_model(small(), 1);
+  NoGrad off;
+  Tensor a = ids({1, 9}, 5, 37), b = a.clone();
+  b.data<int32_t>()[8] = (b.data<int32_t>()[8] + 5) % 37;
+  Tensor lengths = Tensor::from(std::vector<int64_t>{8}, {1});
+  Tensor x = model->hidden({.ids = a}), y = model->hidden({.ids = b});
+  for (int64_t t = 0; t < 9; ++t) {
+    CHECK_FALSE(same_bits(x.slice(1, t, 1).contiguous(), y.slice(1, t, 1).contiguous()));
+  }
+  x = model->hidden({.ids = a, .lengths = lengths});
+  y = model->hidden({.ids = b, .lengths = lengths});
+  CHECK(same_bits(x.slice(1, 0, 8).contiguous(), y.slice(1, 0, 8).contiguous()));
+}
+
+TEST_CASE("packing: a decoder's left and interior padding changes nothing; places are counted so") {
+  nn::ModelConfig config;
+  config.opt = {.vocab_size = 37,
+                .hidden_size = 24,
+                .num_hidden_layers = 2,
+                .num_attention_heads = 3,
+                .ffn_dim = 40,
+                .max_position_embeddings = 20,
+                .init_std = 0.2};
+  auto model = nn::make_model(config, 1);
+  NoGrad off;
+  Tensor plain = ids({1, 6}, 5, 37);
+  std::vector<double> want = model->hidden({.ids = plain}).detach().to_vector();
+  for (const char* row : {"..xxxxxx", "xxxxxx..", "x.xx.xxx", "xxxxxx"}) {
+    Tensor mask = mask_of({row});
+    Tensor padded = ids(mask.shape(), 9, 37);
+    int64_t n = 0;
+    for (int64_t t = 0; t < mask.numel(); ++t) {
+      if (row[t] == 'x') padded.data<int32_t>()[t] = plain.data<int32_t>()[n++];
+    }
+    Tensor y = model->hidden({.ids = padded, .attention_mask = mask});
+    CHECK(close(tokens_of(y, mask), want, 1e-6 * largest(want), 0, row));
+  }
+}
+
+TEST_CASE("packing: a mask that is none is refused") {
+  auto model = nn::make_model(small(), 1);
+  Tensor tokens = ids({2, 4}, 5, 37), mask = mask_of({"xxxx", "xx.."});
+  CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens, .attention_mask = mask_of({"xxx", "xx."})}),
+                       "model: attention_mask is u8 [2, 3], wanted u8 [2, 4]", Error);
+  CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens,
+                                      .lengths = Tensor::from(std::vector<int64_t>{4, 2}, {2}),
+                                      .attention_mask = mask}),
+                       "model: a call has lengths or an attention_mask, not both", Error);
+  mask.data<uint8_t>()[2] = 2;
+  CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens, .attention_mask = mask}),
+                       "model: attention_mask holds 2, wanted 0 or 1", Error);
+  CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens, .type_ids = ids({2, 3}, 1, 2)}),
+                       "bert: type_ids [2, 3] are not like ids [2, 4]", Error);
+  CHECK_THROWS_WITH_AS(model->hidden({.ids = ids({1, 21}, 5, 37)}),
+                       "bert: 21 tokens, but the model has 20 positions", Error);
+}
+
+TEST_CASE("bert: recomputation gives the bits of plain training, dropout included") {
+  auto model = nn::make_model(small("dense", 0.3), 1);
+  nn::ParameterStore store(*model);
+  auto step = [&](bool recompute) {
+    store.zero_gradients();
+    RandomStream random{.seed = 9, .stream = 2};
+    Tensor h =
+        model->hidden({.ids = ids({2, 9}, 5, 37), .random = &random, .recompute = recompute});
+    Tensor logits = model->class_logits(h, &random);
+    backward(logits, cotangent(logits));
+    return std::pair(logits.detach(), store.gradients().clone());
+  };
+  auto [plain, g] = step(false);
+  auto [again, g2] = step(true);
+  CHECK(same_bits(plain, again));
+  CHECK(same_bits(g, g2));
+  NoGrad off;
+  CHECK_FALSE(same_bits(plain, model->class_logits(model->hidden({.ids = ids({2, 9}, 5, 37)}))));
+}
+
+TEST_CASE("bert: a head that the model has not throws") {
+  nn::ModelConfig config = small();
+  config.bert.masked_lm = config.bert.next_sentence = config.bert.pooler = false;
+  config.bert.labels = 0;
+  auto model = nn::make_model(config, 1);
+  NoGrad off;
+  Tensor h = model->hidden({.ids = ids({1, 4}, 5, 37)});
+  CHECK_THROWS_WITH_AS(model->logits(h), "bert: has no masked-LM head", Error);
+  CHECK_THROWS_WITH_AS(model->class_logits(h), "bert: has no classification head", Error);
+  config.bert.labels = 2;
+  CHECK_THROWS_WITH_AS(nn::make_model(config, 1), "config: a classification head needs the pooler",
+                       Error);
+}
+
+TEST_CASE("recent: an encoder's token sees the k nearest keys") {
+  nn::ModelConfig config = small("recent");
+  data::Schema keys;
+  config.method().describe(keys);
+  keys.set_text("k", {"3"});
+  config.bert.num_hidden_layers = 1;
+  auto model = nn::make_model(config, 1);
+  NoGrad off;
+  Tensor a = ids({1, 9}, 5, 37);
+  Tensor x = model->hidden({.ids = a});
+  for (int64_t changed : {0, 4, 8}) {
+    Tensor b = a.clone();
+    b.data<int32_t>()[changed] = (b.data<int32_t>()[changed] + 5) % 37;
+    Tensor y = model->hidden({.ids = b});
+    for (int64_t t = 0; t < 9; ++t) {
+      int64_t first = std::clamp<int64_t>(t - 1, 0, 6);  // the window [first, first + 3)
+      bool sees = changed >= first && changed < first + 3;
+      bool same = same_bits(x.slice(1, t, 1).contiguous(), y.slice(1, t, 1).contiguous());
+      CHECK(same != sees);
+    }
+  }
+}
+
+}  // namespace brine::test
