@@ -7,13 +7,14 @@
 
 #include "data/hdf5/hdf5_file.h"
 #include "tests/gradcheck.h"
+#include "tests/paths.h"
 
 namespace brine::test {
 
 class GoldenFile {
  public:
   explicit GoldenFile(const std::string& name)
-      : reader_(std::string(BRINE_SOURCE_DIR "/tests/golden/") + name + ".h5") {}
+      : reader_(std::string(brine::test::source_dir() + "/tests/golden/") + name + ".h5") {}
 
   static std::vector<std::string> names() {
     return {"causal_paper_t12",     "causal_paper_t37",        "causal_lean_t33",

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/apps/world.h"
+#include "tests/paths.h"
 
 namespace brine::tests {
 namespace {
@@ -166,7 +167,8 @@ TEST_CASE("bad input: dumps and golden files") {
   w.must("train --model teacher --train text.txt --batch-size 2 --steps 1 --out other");
   std::string other = World::distill("--steps 2 --columns 12", "other");
   check_refused({other + " --out bad-run --dump dump", {"dump", "teacher"}});
-  w.write("cut.h5", half(read_all(BRINE_SOURCE_DIR "/tests/golden/causal_paper_t12.h5")));
+  w.write("cut.h5",
+          half(read_all(brine::test::source_dir() + "/tests/golden/causal_paper_t12.h5")));
   check_refused({"verify cut.h5", {"cut.h5"}});
   check_refused({"verify text.txt", {"text.txt"}});
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/apps/world.h"
+#include "tests/paths.h"
 
 namespace brine::tests {
 
@@ -52,7 +53,7 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
 }
 
 TEST_CASE("bench: tokenizer measures the directory and the text that it is given") {
-  std::string golden = BRINE_SOURCE_DIR "/tests/golden/tokenizer";
+  std::string golden = brine::test::source_dir() + "/tests/golden/tokenizer";
   std::string flags = " --tokenizer " + golden + "/wordpiece.json --data " + golden + "/text.txt";
   Finished f = run_brine("bench tokenizer --quick --json --quiet" + flags);
   REQUIRE_MESSAGE(f.status == 0, f.error);

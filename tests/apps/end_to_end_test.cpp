@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/world.h"
+#include "tests/paths.h"
 
 namespace brine::tests {
 namespace {
@@ -126,7 +127,7 @@ TEST_CASE("end to end: a run that is killed and resumed ends with the weights of
       " --dump dump";
   w.must(command + " --out whole");
   // The program runs in the background and is killed as soon as its second checkpoint stands.
-  std::string program = BRINE_BINARY_DIR "/brine ";
+  std::string program = brine::test::binary_dir() + "/brine ";
   std::string script = "cd " + w.path(".") + "; " + program + command +
                        " --out killed 2>/dev/null &\n" + "n=0; while [ ! -e " +
                        w.path("killed/step-00000010") +

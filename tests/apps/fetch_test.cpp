@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "tests/apps/helpers.h"
+#include "tests/paths.h"
 
 namespace brine::tests {
 namespace {
@@ -28,10 +29,10 @@ struct Script {
     scratch.write("bin/curl", "#!/bin/sh\necho the network was asked >&2\nexit 1\n");
     fs::permissions(scratch / "bin/curl", fs::perms::owner_all);
     const std::string out = (scratch / "out.txt").string();
-    const int code = std::system(("cd " + scratch.path().string() +
-                                  " && PATH=$PWD/bin:$PATH " BRINE_SOURCE_DIR "/scripts/" +
-                                  arguments + " >" + out + " 2>&1")
-                                     .c_str());
+    const int code =
+        std::system(("cd " + scratch.path().string() + " && PATH=$PWD/bin:$PATH " +
+                     brine::test::source_dir() + "/scripts/" + arguments + " >" + out + " 2>&1")
+                        .c_str());
     return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), ""};
   }
   std::string text(const std::string& name) const { return read_all(scratch / name); }
@@ -86,7 +87,7 @@ TEST_CASE(
   }
   Script s;
   // The scripts with the checksum of an archive of our own.
-  fs::copy(BRINE_SOURCE_DIR "/scripts", s.scratch / "scripts");
+  fs::copy(brine::test::source_dir() + "/scripts", s.scratch / "scripts");
   REQUIRE(std::system(("cd " + s.scratch.path().string() +
                        "/copies/glue && zip -qr ../CoLA.zip CoLA && rm -r CoLA && cd ../.. && "
                        "sum=$(sha256sum copies/CoLA.zip | cut -d' ' -f1) && "

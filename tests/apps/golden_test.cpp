@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "data/hdf5/hdf5_file.h"
+#include "tests/paths.h"
 #include "tests/scratch.h"
 
 namespace brine::tests {
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> golden_files() {
   std::vector<std::string> out;
-  for (const auto& entry : fs::directory_iterator(BRINE_SOURCE_DIR "/tests/golden")) {
+  for (const auto& entry : fs::directory_iterator(brine::test::source_dir() + "/tests/golden")) {
     if (entry.path().extension() == ".h5") out.push_back(entry.path().string());
   }
   std::sort(out.begin(), out.end());
@@ -138,7 +139,7 @@ TEST_CASE("a case that the block refuses is reported as skipped, with the reason
 }
 
 TEST_CASE("a file that is not HDF5 is an error that names it") {
-  CHECK_THROWS_WITH_AS(report_of(BRINE_SOURCE_DIR "/VERSION", Dtype::f64),
+  CHECK_THROWS_WITH_AS(report_of(brine::test::source_dir() + "/VERSION", Dtype::f64),
                        doctest::Contains("/VERSION"), Error);
 }
 

@@ -12,6 +12,7 @@
 
 #include "tensor/error.h"
 #include "tests/messages.h"
+#include "tests/paths.h"
 #include "tests/scratch.h"
 
 namespace brine::tests {
@@ -36,7 +37,7 @@ struct Finished {
 inline Finished run_brine(const std::string& arguments, const std::string& target = "") {
   Scratch scratch;
   std::string out = (scratch / "out").string(), error = (scratch / "error").string();
-  std::string program = BRINE_BINARY_DIR "/brine";
+  std::string program = brine::test::binary_dir() + "/brine";
   REQUIRE_MESSAGE(std::filesystem::exists(program), program, " is missing: build all targets");
   int code = std::system(
       (program + " " + arguments + " >" + (target.empty() ? out : target) + " 2>" + error).c_str());

@@ -12,6 +12,7 @@
 #include "data/hdf5/hdf5_file.h"
 #include "nn/io/model_io.h"
 #include "tests/apps/helpers.h"
+#include "tests/paths.h"
 #include "tests/scratch.h"
 
 namespace brine::tests {
@@ -158,7 +159,7 @@ TEST_CASE("inspect tells a dump, its shards, and with verify a changed byte") {
 
 TEST_CASE("inspect tells golden files, other HDF5 files and tokenizers") {
   Scratch scratch;
-  std::string golden = inspect(BRINE_SOURCE_DIR "/tests/golden/causal_lean_t33.h5");
+  std::string golden = inspect(brine::test::source_dir() + "/tests/golden/causal_lean_t33.h5");
   CHECK(contains(golden, "golden file of the SEA block"));
   CHECK(contains(golden, "  preset = lean\n"));
   CHECK(contains(golden, "intermediate/estimate f64 [1, 2, 33, 16]"));
@@ -171,7 +172,7 @@ TEST_CASE("inspect tells golden files, other HDF5 files and tokenizers") {
   std::string other = inspect((scratch / "some.h5").string());
   CHECK(contains(other, ": HDF5 file\n  answer = 42\n"));
   CHECK(contains(other, "a/b f32 [3, 2]"));
-  std::string tokenizer = BRINE_SOURCE_DIR "/tests/golden/tokenizer";
+  std::string tokenizer = brine::test::source_dir() + "/tests/golden/tokenizer";
   for (const auto& entry : fs::recursive_directory_iterator(tokenizer)) {
     if (entry.path().filename() != "tokenizer.json") continue;
     CHECK(contains(inspect(entry.path().string()), ": tokenizer\n"));

@@ -6,6 +6,7 @@
 #include "apps/cli/config_file.h"
 #include "apps/cli/program.h"
 #include "tests/apps/helpers.h"
+#include "tests/paths.h"
 
 namespace brine::tests {
 namespace {
@@ -15,7 +16,7 @@ using data::Json;
 
 std::vector<fs::path> config_files() {
   std::vector<fs::path> out;
-  for (const auto& e : fs::recursive_directory_iterator(BRINE_SOURCE_DIR "/configs")) {
+  for (const auto& e : fs::recursive_directory_iterator(brine::test::source_dir() + "/configs")) {
     if (e.path().extension() == ".toml") out.push_back(e.path());
   }
   return out;
@@ -44,7 +45,7 @@ Json read_config(const fs::path& path) {
 }
 
 Json paper(const std::string& name) {
-  return read_config(BRINE_SOURCE_DIR "/configs/paper/" + name + ".toml");
+  return read_config(brine::test::source_dir() + "/configs/paper/" + name + ".toml");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "tests/apps/helpers.h"
 #include "tests/apps/sample_config.h"
+#include "tests/paths.h"
 
 using namespace brine;
 using namespace brine::tests;
@@ -76,7 +77,7 @@ TEST_CASE("--help lists the subcommands that are not hidden, with a line each") 
 TEST_CASE("docs/configuration.md is the page of this build") {
   std::string page = configuration_page();
   CHECK(run_brine("docs-config").out == page);
-  bool equal = read_all(BRINE_SOURCE_DIR "/docs/configuration.md") == page;
+  bool equal = read_all(brine::test::source_dir() + "/docs/configuration.md") == page;
   CHECK_MESSAGE(equal, "write it again: brine docs-config --out docs/configuration.md");
 }
 

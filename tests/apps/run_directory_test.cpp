@@ -4,6 +4,7 @@
 
 #include "data/io/directory_lock.h"
 #include "tests/apps/world.h"
+#include "tests/paths.h"
 
 namespace brine::tests {
 namespace {
@@ -123,9 +124,11 @@ TEST_CASE("run directory: SIGTERM saves a checkpoint, exits with 130, and nothin
   w.must(command + " --out calm");
   // Stopped as soon as it has taken its first steps.
   std::string script =
-      "cd " + w.path(".") + "; " BRINE_BINARY_DIR "/brine " + command + " --out stopped " +
+      "cd " + w.path(".") + "; " + brine::test::binary_dir() + "/brine " + command +
+      " --out stopped " +
       "2>stopped.err & n=0; while ! grep -q step stopped/log.jsonl 2>/dev/null && " +
-      "[ $n -lt 3000 ]; do sleep 0.01; n=$((n+1)); done; " BRINE_BINARY_DIR "/brine " + command +
+      "[ $n -lt 3000 ]; do sleep 0.01; n=$((n+1)); done; " + brine::test::binary_dir() + "/brine " +
+      command +
       " --out stopped --quiet 2>second.err; echo $? >second.status; kill -TERM $!; wait $!";
   int code = std::system(("bash -c '" + script + "'").c_str());
   CHECK(WEXITSTATUS(code) == 130);

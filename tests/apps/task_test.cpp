@@ -7,6 +7,7 @@
 #include "apps/shared/task_run.h"
 #include "data/tokenizer/bpe.h"
 #include "tests/apps/world.h"
+#include "tests/paths.h"
 
 namespace brine::tests {
 namespace {
@@ -49,9 +50,9 @@ class TaskWorld {
 
   Finished run(const std::string& arguments, const std::string& before = "") const {
     std::string out = path("out.log"), error = path("err.log");
-    std::string command = "cd " + scratch_.path().string() +
-                          " && export OMP_WAIT_POLICY=passive; " + before +
-                          " " BRINE_BINARY_DIR "/brine " + arguments + " >" + out + " 2>" + error;
+    std::string command =
+        "cd " + scratch_.path().string() + " && export OMP_WAIT_POLICY=passive; " + before + " " +
+        brine::test::binary_dir() + "/brine " + arguments + " >" + out + " 2>" + error;
     int code = std::system(("(" + command + ")").c_str());
     return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), read_all(error)};
   }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "tests/apps/helpers.h"
+#include "tests/paths.h"
 
 // The program under test: tests/cuda takes the one whose GPU is emulated.
 #ifndef BRINE_TEST_PROGRAM
@@ -51,9 +52,9 @@ class World {
     std::string out = path("../" + scratch_.path().filename().string() + ".out");
     std::string error = out + ".err";
     std::string command = "cd " + scratch_.path().string() +
-                          " && export OMP_WAIT_POLICY=passive; " + before +
-                          " " BRINE_BINARY_DIR "/" BRINE_TEST_PROGRAM " " + arguments + " >" +
-                          (target.empty() ? out : target) + " 2>" + error;
+                          " && export OMP_WAIT_POLICY=passive; " + before + " " +
+                          brine::test::binary_dir() + "/" BRINE_TEST_PROGRAM " " + arguments +
+                          " >" + (target.empty() ? out : target) + " 2>" + error;
     int code = std::system(("(" + command + ")").c_str());
     Finished done{WIFEXITED(code) ? WEXITSTATUS(code) : -1,
                   target.empty() ? read_all(out) : std::string(), read_all(error)};

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/paths.h"
+
 namespace brine::tests {
 
 struct Source {
@@ -40,13 +42,14 @@ inline std::vector<Source> sources() {
   std::vector<Source> out;
   for (const std::string& folder : folders()) {
     for (const auto& entry :
-         fs::recursive_directory_iterator(fs::path(BRINE_SOURCE_DIR) / folder)) {
+         fs::recursive_directory_iterator(fs::path(brine::test::source_dir()) / folder)) {
       std::string end = entry.path().extension().string();
       if (end != ".h" && end != ".cpp" && end != ".cu" && end != ".cuh" && end != ".inc") continue;
       std::ifstream in(entry.path(), std::ios::binary);
       std::ostringstream text;
       text << in.rdbuf();
-      out.push_back(source_of(fs::relative(entry.path(), BRINE_SOURCE_DIR).string(), text.str()));
+      out.push_back(
+          source_of(fs::relative(entry.path(), brine::test::source_dir()).string(), text.str()));
     }
   }
   std::sort(out.begin(), out.end(), [](auto& a, auto& b) { return a.path < b.path; });

@@ -5,11 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/paths.h"
+
 namespace brine::test {
 
-inline const std::string kTokenizerGolden = BRINE_SOURCE_DIR "/tests/golden/tokenizer/";
+inline const std::string kTokenizerGolden = brine::test::source_dir() + "/tests/golden/tokenizer/";
 // Development data; tests that need it skip without it.
-inline const std::string kSharedData = BRINE_SOURCE_DIR "/../shared/data/";
+inline const std::string kSharedData = brine::test::source_dir() + "/../shared/data/";
 
 inline nlohmann::json golden_json(const std::string& name) {
   std::ifstream file(kTokenizerGolden + name);

@@ -6,12 +6,13 @@
 
 #include "autograd/ops.h"
 #include "tests/nn/io/model_dirs.h"
+#include "tests/paths.h"
 
 namespace brine::test {
 namespace {
 
 constexpr double kTolerance = 2e-5;
-const std::string kFolder = BRINE_SOURCE_DIR "/tests/golden/models/";
+const std::string kFolder = brine::test::source_dir() + "/tests/golden/models/";
 
 struct Expected {
   data::Safetensors file;

@@ -6,6 +6,7 @@
 #include "nn/models/model_config.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
+#include "tests/paths.h"
 
 namespace brine::test {
 namespace {
@@ -24,7 +25,7 @@ nn::ModelConfig tiny() {
 }
 
 struct Golden {
-  data::Safetensors file{BRINE_SOURCE_DIR "/tests/golden/opt/tiny.safetensors"};
+  data::Safetensors file{brine::test::source_dir() + "/tests/golden/opt/tiny.safetensors"};
   Tensor operator()(const std::string& name) const { return file.tensor(name); }
   std::vector<nn::NamedTensor> weights() const {
     std::vector<nn::NamedTensor> out;

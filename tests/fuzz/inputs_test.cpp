@@ -3,6 +3,7 @@
 
 #include "data/io/file_io.h"
 #include "tests/fuzz/targets.h"
+#include "tests/paths.h"
 #include "tests/scratch.h"
 
 namespace brine::fuzz {
@@ -12,7 +13,7 @@ namespace fs = std::filesystem;
 
 std::vector<fs::path> inputs(const std::string& kind, const std::string& target) {
   std::vector<fs::path> all;
-  fs::path folder = fs::path(BRINE_SOURCE_DIR) / "tests/fuzz" / kind / target;
+  fs::path folder = fs::path(brine::test::source_dir()) / "tests/fuzz" / kind / target;
   if (!fs::exists(folder)) return all;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     all.push_back(entry.path());

@@ -6,6 +6,7 @@
 #include "data/dump/dump_reader.h"
 #include "tests/apps/world.h"
 #include "tests/cuda/compare.h"
+#include "tests/paths.h"
 
 using namespace brine;
 using namespace brine::tests;
@@ -158,7 +159,7 @@ TEST_CASE("cuda: a dump waits for nothing, is the same each time and goes on aft
   w.must(dump + "full --device cuda");
   CHECK((shards("full") == wanted));
 
-  const std::string program = std::string(BRINE_BINARY_DIR) + "/" BRINE_TEST_PROGRAM " ";
+  const std::string program = std::string(brine::test::binary_dir()) + "/" BRINE_TEST_PROGRAM " ";
   const std::string stop = "cd " + w.path(".") + "; " + program + dump +
                            "stopped --device cuda 2>stopped.log & n=0; while [ ! -e "
                            "stopped/shard-00000.h5 ] && [ $n -lt 6000 ]; do sleep 0.01; "

@@ -7,6 +7,7 @@
 
 #include "data/hdf5/hdf5_file.h"
 #include "tests/data/dump/dump_cases.h"
+#include "tests/paths.h"
 #include "tests/scratch.h"
 
 using namespace brine;
@@ -232,7 +233,7 @@ TEST_CASE("adopt: files that do not belong together") {
 }
 
 TEST_CASE("adopt: the example of docs/dump-format.md") {
-  std::string text = read_file(Path(BRINE_SOURCE_DIR) / "docs/dump-format.md");
+  std::string text = read_file(Path(brine::test::source_dir()) / "docs/dump-format.md");
   const std::string fence = "```python\n";
   size_t begin = text.find(fence);
   REQUIRE(begin != text.npos);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "tests/faults.h"
+#include "tests/paths.h"
 #include "tests/scratch.h"
 
 using namespace brine;
@@ -19,7 +20,7 @@ using brine::test::Scratch;
 namespace {
 
 Path golden(const std::string& name) {
-  return Path(BRINE_SOURCE_DIR) / "tests/golden/safetensors" / name;
+  return Path(brine::test::source_dir()) / "tests/golden/safetensors" / name;
 }
 
 std::string length_prefix(uint64_t n) {

@@ -10,6 +10,7 @@
 #include "data/io/sha256.h"
 #include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"
+#include "tests/paths.h"
 
 using namespace brine::data;
 using namespace std::string_literals;
@@ -31,7 +32,7 @@ using Words = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("unicode: the classes of all characters are those that made the golden ids") {
-  std::ifstream file(BRINE_SOURCE_DIR "/tests/golden/tokenizer/classes.json");
+  std::ifstream file(brine::test::source_dir() + "/tests/golden/tokenizer/classes.json");
   const auto golden = nlohmann::json::parse(file);
   std::string found;
   int64_t count[4] = {};

@@ -12,6 +12,7 @@
 #include "data/safetensors/weights.h"
 #include "nn/io/model_io.h"
 #include "tests/gradcheck.h"
+#include "tests/paths.h"
 #include "tests/scratch.h"
 
 namespace brine::test {
@@ -19,7 +20,7 @@ namespace brine::test {
 using namespace brine::distill;
 
 inline std::string golden_dir(const std::string& name) {
-  return BRINE_SOURCE_DIR "/tests/golden/models/" + name;
+  return brine::test::source_dir() + "/tests/golden/models/" + name;
 }
 
 using Tensors = std::map<std::string, Tensor>;

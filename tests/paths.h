@@ -1,0 +1,12 @@
+// Where the source tree and the build are. Defined in tests/main.cpp alone, so that an object file
+// of a test depends on neither.
+#pragma once
+
+#include <string>
+
+namespace brine::test {
+
+std::string source_dir();
+std::string binary_dir();
+
+}  // namespace brine::test
