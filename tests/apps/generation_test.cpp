@@ -45,8 +45,8 @@ struct Made {
 // "<7>" for token 7.
 std::string spell(int32_t id) { return "<" + std::to_string(id) + ">"; }
 
-std::vector<Sequence> generated(Made& m, const nn::GenerationRequest& request,
-                                const std::vector<Ids>& prompts) {
+std::vector<nn::Sequence> generated(Made& m, const nn::GenerationRequest& request,
+                                    const std::vector<Ids>& prompts) {
   nn::Generation g(*m.model, request, spell);
   g.start(prompts);
   g.run();
@@ -84,7 +84,7 @@ TEST_CASE("generation: the tokens are those of a pass over the whole prefix for 
             nn::Sampling{.temperature = 2, .top_k = 9, .top_p = 0.8}}) {
         const nn::GenerationRequest r{
             .tokens = 25, .how = how, .seed = 8, .stop_tokens = {}, .stops = {}, .dials = dials};
-        const std::vector<Sequence> out = generated(m, r, kPrompts);
+        const std::vector<nn::Sequence> out = generated(m, r, kPrompts);
         for (size_t i = 0; i < out.size(); ++i) {
           CHECK(out[i].ids == by_prefix(m, r, kPrompts[i], i));
           CHECK(out[i].finish == "tokens");
@@ -100,7 +100,7 @@ TEST_CASE("generation: a batch gives what its prompts give alone; ends at stops 
     Made m(attention);
     nn::GenerationRequest r{
         .tokens = 100, .how = {.temperature = 0}, .stop_tokens = {}, .stops = {}, .dials = {}};
-    const std::vector<Sequence> free = generated(m, r, kPrompts);
+    const std::vector<nn::Sequence> free = generated(m, r, kPrompts);
     for (size_t i = 0; i < free.size(); ++i) {
       CHECK(free[i].finish == "positions");
       CHECK(free[i].ids.size() == size_t(kPositions));
@@ -111,9 +111,9 @@ TEST_CASE("generation: a batch gives what its prompts give alone; ends at stops 
     const std::string text = spell(free[2].ids[kPrompts[2].size() + 4]);
     r.stop_tokens = {token};
     r.stops = {text};
-    const std::vector<Sequence> ended = generated(m, r, kPrompts);
+    const std::vector<nn::Sequence> ended = generated(m, r, kPrompts);
     for (size_t i = 0; i < ended.size(); ++i) {
-      const Sequence& s = ended[i];
+      const nn::Sequence& s = ended[i];
       REQUIRE(s.ids.size() <= free[i].ids.size());
       CHECK(std::equal(s.ids.begin(), s.ids.end(), free[i].ids.begin()));
       const int32_t last = s.ids.back();
@@ -142,7 +142,7 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
                             .stop_tokens = {},
                             .stops = {},
                             .dials = {}};
-    const std::vector<Sequence> whole = generated(m, r, kPrompts);
+    const std::vector<nn::Sequence> whole = generated(m, r, kPrompts);
     r.tokens = 7;
     r.keep_states = true;
     nn::Generation first(*m.model, r, spell);

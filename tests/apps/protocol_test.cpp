@@ -25,7 +25,7 @@ Json evaluated(const std::string& arguments) {
 }  // namespace
 
 TEST_CASE("protocols: each prints all of its settings, in words and as JSON") {
-  for (const std::string& name : protocol_names()) {
+  for (const std::string& name : distill::protocol_names()) {
     INFO(name);
     const std::string arguments = "--data text.txt --window 16 --protocol " + name;
     const Json out = evaluated(arguments);

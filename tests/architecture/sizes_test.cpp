@@ -1,4 +1,6 @@
-// How long files and lines may be, and how a file begins.
+// How long files and lines may be, how many files a folder has, and how a file begins.
+#include <map>
+
 #include "tests/architecture/sources.h"
 
 namespace brine::tests {
@@ -36,6 +38,22 @@ Complaints bad_beginning(const Source& s) {
 }
 
 TEST_CASE("no file over 600 lines, no line over 100 columns") { hold(too_long); }
+
+// A folder with many files side by side is a list in which nobody finds a room.
+constexpr size_t kLargestFolder = 26;
+
+std::map<std::string, size_t> folder_sizes() {
+  std::map<std::string, size_t> out;
+  for (const Source& s : sources()) ++out[s.path.substr(0, s.path.rfind('/'))];
+  return out;
+}
+
+TEST_CASE("no folder has more than 26 sources at one level") {
+  for (const auto& [folder, count] : folder_sizes()) {
+    INFO(folder);
+    CHECK(count <= kLargestFolder);
+  }
+}
 
 TEST_CASE("every source says on its first line what it is for") { hold(bad_beginning); }
 

@@ -29,7 +29,7 @@ constexpr const char* kDevice = R"({"version": 1, "deviceName": "NVIDIA H200", "
 const cudnn::Target* target() {
   static const auto made = []() -> std::optional<cudnn::Descriptor> {
     // Before cuDNN asks for one.
-    if (!dlopen(brine::test::binary_dir() + "/libno_driver.so", RTLD_NOW | RTLD_GLOBAL)) {
+    if (!dlopen((brine::test::binary_dir() + "/libno_driver.so").c_str(), RTLD_NOW | RTLD_GLOBAL)) {
       throw Error(dlerror());
     }
     if (cudnn::library().why_not.empty()) return cudnn::described_device(kDevice);

@@ -34,11 +34,11 @@ std::vector<double> stretched_row(const Tensor& table, int64_t first, int64_t P,
 
 TEST_CASE("extend: tables of positions are stretched, all else is kept, the model runs longer") {
   Pair pair({.tokens = 16});
-  LoadedModel model;
+  nn::LoadedModel model;
   model.config = pair.config;
   model.model = std::move(pair.student);
   model.directory = "student";
-  LoadedModel longer = extend_positions(model, 40);
+  nn::LoadedModel longer = nn::extend_positions(model, 40);
   CHECK(longer.config.shape().max_positions == 40);
   auto before = state(*model.model), after = state(*longer.model);
   REQUIRE(before.size() == after.size());
@@ -63,25 +63,26 @@ TEST_CASE("extend: tables of positions are stretched, all else is kept, the mode
   CHECK(tables == 3);  // the model's, and one of each layer's method
   NoGrad off;
   CHECK(longer.model->hidden({.ids = ids({2, 40}, 3, 37)}).shape() == Shape{2, 40, 24});
-  CHECK(message([&] { extend_positions(model, 16); }) ==
+  CHECK(message([&] { nn::extend_positions(model, 16); }) ==
         "extend: student has 16 positions already, asked for 16");
 }
 
 TEST_CASE("extend: an encoder, and a method with positions of its own") {
-  LoadedModel bert = load_model(golden_dir("bert_classifier"));
+  nn::LoadedModel bert = nn::load_model(golden_dir("bert_classifier"));
   const int64_t before = bert.config.shape().max_positions;
-  LoadedModel longer = extend_positions(bert, before + 9);
+  nn::LoadedModel longer = nn::extend_positions(bert, before + 9);
   CHECK(state(*longer.model).at("bert.embeddings.position_embeddings.weight").dim(0) == before + 9);
   for (int64_t own : {20, 16, 40}) {
     CAPTURE(own);
-    LoadedModel model;
+    nn::LoadedModel model;
     model.config = config_of(Sizes{}, "sea");
     data::Schema settings;
     model.config.method().describe(settings);
     settings.set_text("max_positions", {std::to_string(own)});
     model.model = nn::make_model(model.config, 1);
     const char* table = "model.decoder.layers.0.self_attn.sea.v_identity.table";
-    CHECK(state(*extend_positions(model, 30).model).at(table).dim(0) == std::max<int64_t>(own, 30));
+    CHECK(state(*nn::extend_positions(model, 30).model).at(table).dim(0) ==
+          std::max<int64_t>(own, 30));
   }
 }
 

@@ -175,7 +175,7 @@ void check_wide_gradient(const std::string& name, const Tensor& gradient, const 
 }
 
 // Everything of one file under one attention method.
-void check_model(const LoadedModel& loaded, const nn::ModelConfig& config, Dtype type,
+void check_model(const nn::LoadedModel& loaded, const nn::ModelConfig& config, Dtype type,
                  const Expected& expected) {
   auto model = nn::make_model(config, 1, type);
   nn::load_state(*model, nn::state_of(*loaded.model), loaded.directory);
@@ -207,7 +207,7 @@ TEST_CASE("models golden: transformers' OPT and BERT, in both types, with and wi
   for (const char* name : {"opt", "opt_350m", "opt_untied", "bert_classifier", "bert_masked_lm"}) {
     CAPTURE(name);
     Expected expected(kFolder + name + "/expected.safetensors");
-    LoadedModel loaded = load_model(kFolder + name);
+    nn::LoadedModel loaded = nn::load_model(kFolder + name);
     CHECK(loaded.config.attention == "flash");  // of a directory that says nothing of attention
     for (const char* attention : {"flash", "dense"}) {
       CAPTURE(attention);

@@ -73,7 +73,7 @@ inline std::unique_ptr<Teacher> online(const Sizes& sizes) {
 }
 
 inline std::string file(const fs::path& dir, int64_t step, const char* name) {
-  return data::read_file(checkpoint_path(dir, step) / name);
+  return data::read_file(data::checkpoint_path(dir, step) / name);
 }
 
 // What a run logged, without times.
@@ -103,7 +103,8 @@ inline void check_same_run(const fs::path& a, const fs::path& b, int64_t step) {
 // A run directory as it was when a process was killed after the checkpoint of step 3.
 inline void copy_killed(const fs::path& from, const fs::path& to) {
   fs::create_directories(to);
-  fs::copy(checkpoint_path(from, 3), checkpoint_path(to, 3), fs::copy_options::recursive);
+  fs::copy(data::checkpoint_path(from, 3), data::checkpoint_path(to, 3),
+           fs::copy_options::recursive);
   std::string log = data::read_file(from / "log.jsonl");
   data::write_file_atomic(to / "log.jsonl", log.substr(0, log.size() - 20));  // a torn line
 }

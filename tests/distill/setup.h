@@ -67,7 +67,7 @@ struct Pair {
     store = std::make_unique<nn::ParameterStore>(*student);
   }
   WindowSource source(uint64_t seed = 4) const { return {text(sizes), sizes.tokens, seed}; }
-  std::string hash() const { return tensor_hash(tensors_of(*teacher)); }
+  std::string hash() const { return nn::tensor_hash(nn::tensors_of(*teacher)); }
 
   Sizes sizes;
   nn::ModelConfig teacher_config, config;

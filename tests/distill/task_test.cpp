@@ -272,10 +272,10 @@ TEST_CASE("task: a distillation with dropout resumes to the bit") {
   run(parts, 10, true);
   for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
     CAPTURE(name);
-    CHECK(data::read_file(checkpoint_path(whole, 10) / name) ==
-          data::read_file(checkpoint_path(parts, 10) / name));
-    CHECK(data::read_file(checkpoint_path(whole, 10) / name) !=
-          data::read_file(checkpoint_path(whole, 5) / name));
+    CHECK(data::read_file(data::checkpoint_path(whole, 10) / name) ==
+          data::read_file(data::checkpoint_path(parts, 10) / name));
+    CHECK(data::read_file(data::checkpoint_path(whole, 10) / name) !=
+          data::read_file(data::checkpoint_path(whole, 5) / name));
   }
 }
 

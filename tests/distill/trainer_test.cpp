@@ -62,7 +62,7 @@ TEST_CASE("trainer: a damaged newest checkpoint falls back to the one before") {
   auto a = online(sizes), b = online(sizes);
   train(scratch / "run", sizes, a.get(), six_steps());
   std::string whole = file(scratch / "run", 6, "model.safetensors");
-  fs::resize_file(checkpoint_path(scratch / "run", 6) / "optimizer.safetensors", 100);
+  fs::resize_file(data::checkpoint_path(scratch / "run", 6) / "optimizer.safetensors", 100);
   train(scratch / "run", sizes, b.get(), six_steps(), true);
   CHECK(file(scratch / "run", 6, "model.safetensors") == whole);
 }
@@ -140,7 +140,7 @@ TEST_CASE("trainer: or skips the step, counts it and says so; a dump keeps its p
     for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
       CHECK(file(dir, 6, name).find("nan") == std::string::npos);
     }
-    data::Safetensors saved(checkpoint_path(dir, 6) / "model.safetensors");
+    data::Safetensors saved(data::checkpoint_path(dir, 6) / "model.safetensors");
     for (const auto& e : saved.entries()) {
       for (double value : saved.tensor(e.name).to_vector()) REQUIRE(std::isfinite(value));
     }

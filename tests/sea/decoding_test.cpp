@@ -73,7 +73,7 @@ void check_masks(const Tensor& estimate, const Tensor& full, const Tensor& step,
   CHECK(high - low < margin);
 }
 
-struct distill::Protocol {
+struct Protocol {
   double tolerance;  // of the outputs and estimates, to scale
   nn::AttentionDials dials = {};
   bool prompts_together = false;  // one pass over padded prompts instead of one for each
@@ -83,7 +83,7 @@ struct distill::Protocol {
 
 // The protocol: the same tokens by one pass and by steps after prompts of `prompts` tokens.
 void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t steps,
-                    const distill::Protocol& how) {
+                    const Protocol& how) {
   const int64_t B = int64_t(prompts.size());
   std::vector<int64_t> ends, at = prompts;
   for (int64_t p : prompts) ends.push_back(p + steps);

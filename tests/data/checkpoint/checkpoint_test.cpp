@@ -12,13 +12,12 @@
 #include "data/io/sha256.h"
 #include "data/io/temporary.h"
 #include "tests/faults.h"
-#include "tests/faults.inc"
 #include "tests/messages.h"
 #include "tests/scratch.h"
 
 namespace fs = std::filesystem;
 using namespace brine;
-using namespace brine::distill;
+using namespace brine::data;
 using brine::data::read_file;
 using brine::data::remove_stale_temporaries;
 using brine::test::contains;

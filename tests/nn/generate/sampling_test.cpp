@@ -111,7 +111,7 @@ TEST_CASE("text stream: only whole characters go out, whatever the pieces") {
     for (size_t at = 0; at < text.size(); at += piece) {
       CHECK_FALSE(stream.push(text.substr(at, piece)));
       const std::string shown = stream.take(false);
-      CHECK(whole_characters(shown) == shown.size());
+      CHECK(nn::whole_characters(shown) == shown.size());
       CHECK((shown.empty() || (shown[0] & 0xc0) != 0x80));
       out += shown;
     }
@@ -121,9 +121,9 @@ TEST_CASE("text stream: only whole characters go out, whatever the pieces") {
   nn::TextStream cut({});
   cut.push("ab\xe2\x82");
   CHECK(cut.take(false) == "ab");
-  CHECK(cut.take(true) == "\xe2\x82");               // the end of the text, as it is
-  CHECK(whole_characters("\x80\x80\x80\x80") == 4);  // no UTF-8 at all
-  CHECK(whole_characters("x\xff") == 2);
+  CHECK(cut.take(true) == "\xe2\x82");                   // the end of the text, as it is
+  CHECK(nn::whole_characters("\x80\x80\x80\x80") == 4);  // no UTF-8 at all
+  CHECK(nn::whole_characters("x\xff") == 2);
 }
 
 TEST_CASE("text stream: a stop text ends it, also across tokens, and is never shown in part") {

@@ -17,7 +17,7 @@
 
 namespace brine::test {
 
-using namespace brine::distill;
+using namespace brine::nn;
 
 inline std::string golden_dir(const std::string& name) {
   return brine::test::source_dir() + "/tests/golden/models/" + name;
