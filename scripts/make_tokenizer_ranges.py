@@ -55,7 +55,7 @@ def main():
 
     print("// Which characters Hugging Face's `tokenizers` treats in which way; made by\n"
           "// scripts/make_tokenizer_ranges.py.\n#pragma once\n\n"
-          '#include "data/tokenizer/unicode_ranges.h"\n\nnamespace brine::data {\n\n'
+          '#include "data/unicode/unicode_ranges.h"\n\nnamespace brine::data {\n\n'
           "struct CharPair {\n  uint32_t from, to;\n};\n\n// clang-format off")
     write("kRemovedRanges", "CharRange", "Dropped by BERT's cleaning.",
           chosen(lambda c: clean("a" + c + "b") == "ab"))

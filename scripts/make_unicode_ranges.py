@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes data/tokenizer/unicode_ranges.h: which characters GPT-2's pre-tokenisation takes for letters,
+"""Writes data/unicode/unicode_ranges.h: which characters GPT-2's pre-tokenisation takes for letters,
 numbers and white space. Needs the tables of Unicode 16.0: pip install unicodedata2==16.0.0
 
-    scripts/make_unicode_ranges.py > data/tokenizer/unicode_ranges.h
+    scripts/make_unicode_ranges.py > data/unicode/unicode_ranges.h
 """
 import sys
 

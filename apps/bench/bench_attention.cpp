@@ -1,7 +1,7 @@
 // The attention block, q, k, v to context, of every causal method: how its cost grows with T, and
 // of softmax over all keys how near its products come to a matrix product.
 #include "apps/bench/bench.h"
-#include "apps/bench/block.h"
+#include "apps/bench/parts/block.h"
 #include "apps/cli/terminal.h"
 #include "tensor/device/allocator.h"
 

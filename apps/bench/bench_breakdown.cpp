@@ -2,7 +2,7 @@
 #include <map>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/block.h"
+#include "apps/bench/parts/block.h"
 #include "tensor/device/allocator.h"
 #include "tensor/meter/cost_meter.h"
 

@@ -2,8 +2,8 @@
 // coordinates, and the plain way of a library of sparse tensors, op by op from 64-bit ones.
 #include <cmath>
 
-#include "apps/bench/block.h"
-#include "apps/bench/coo.h"
+#include "apps/bench/parts/block.h"
+#include "apps/bench/parts/coo.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/kernels_sparse.h"
 #include "tensor/parallel.h"

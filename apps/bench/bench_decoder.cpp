@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/step.h"
+#include "apps/bench/parts/step.h"
 #include "autograd/compute_type.h"
 #include "distill/losses/losses.h"
 #include "nn/io/model_io.h"

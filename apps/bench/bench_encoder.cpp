@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/step.h"
+#include "apps/bench/parts/step.h"
 #include "distill/losses/losses.h"
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"

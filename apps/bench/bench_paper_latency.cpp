@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/block.h"
+#include "apps/bench/parts/block.h"
 #include "apps/cli/terminal.h"
 #include "tensor/device/allocator.h"
 

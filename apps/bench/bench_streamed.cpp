@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/map_losses.h"
-#include "apps/bench/step.h"
+#include "apps/bench/parts/map_losses.h"
+#include "apps/bench/parts/step.h"
 #include "apps/cli/terminal.h"
 #include "nn/optim/optimizer.h"
 #include "tensor/device/allocator.h"

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/step.h"
+#include "apps/bench/parts/step.h"
 #include "distill/losses/losses.h"
 #include "nn/io/model_io.h"
 #include "nn/optim/optimizer.h"

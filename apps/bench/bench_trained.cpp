@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
-#include "apps/bench/block.h"
-#include "apps/bench/coo.h"
-#include "apps/bench/trained_layer.h"
+#include "apps/bench/parts/block.h"
+#include "apps/bench/parts/coo.h"
+#include "apps/bench/parts/trained_layer.h"
 #include "apps/cli/terminal.h"
 #include "autograd/ops.h"
 #include "tensor/device/allocator.h"

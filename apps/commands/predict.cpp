@@ -5,7 +5,7 @@
 
 #include "apps/shared/task_eval.h"
 #include "data/corpus/corpus.h"
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace brine {
 namespace {

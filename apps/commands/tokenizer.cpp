@@ -3,7 +3,7 @@
 
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 
 namespace brine {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "data/corpus/joined_lines.h"
 #include "data/io/json.h"
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace brine::data {
 namespace {

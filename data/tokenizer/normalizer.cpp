@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizer/tokenizer_ranges.h"
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {

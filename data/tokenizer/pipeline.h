@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/tokenizer/added_tokens.h"
-#include "data/tokenizer/bpe_merge.h"
+#include "data/tokenizer/bpe/bpe_merge.h"
 #include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/tokenizer.h"

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace brine::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/wordpiece.h"
 #include "tensor/error.h"

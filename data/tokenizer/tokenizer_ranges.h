@@ -2,7 +2,7 @@
 // scripts/make_tokenizer_ranges.py.
 #pragma once
 
-#include "data/tokenizer/unicode_ranges.h"
+#include "data/unicode/unicode_ranges.h"
 
 namespace brine::data {
 

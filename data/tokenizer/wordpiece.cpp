@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {

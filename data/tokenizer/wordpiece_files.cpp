@@ -6,8 +6,8 @@
 #include "data/io/json.h"
 #include "data/io/sha256.h"
 #include "data/tokenizer/tokenizer_json.h"
-#include "data/tokenizer/unicode.h"
 #include "data/tokenizer/wordpiece.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {

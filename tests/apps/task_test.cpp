@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/shared/task_run.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/tasks/task_tokens.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 #include "distill/evaluation/evaluate_task.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 #include "tensor/error.h"
 
 using namespace brine;

@@ -1,5 +1,5 @@
 // Encoding and decoding against the golden ids, on any text, from several threads.
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "data/corpus/corpus.h"
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
 

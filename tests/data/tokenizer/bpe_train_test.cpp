@@ -4,7 +4,7 @@
 #include <map>
 
 #include "data/corpus/corpus.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/pretokenize.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"

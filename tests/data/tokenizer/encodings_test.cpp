@@ -6,7 +6,7 @@
 #include "data/io/sha256.h"
 #include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/tokenizer.h"
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "data/corpus/corpus.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
 #include "tests/scratch.h"

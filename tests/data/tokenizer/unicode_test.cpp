@@ -1,5 +1,5 @@
 // UTF-8, the character classes against the golden ones, the byte alphabet, GPT-2's words.
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/io/sha256.h"
-#include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"
 #include "tests/paths.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/tokenizer/bpe_merge.h"
+#include "data/tokenizer/bpe/bpe_merge.h"
 #include "data/tokenizer/pipeline.h"
 
 namespace brine::data {

@@ -1,5 +1,5 @@
 // Blocks and inputs of the attention benches.
-#include "apps/bench/block.h"
+#include "apps/bench/parts/block.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
 // Steps with the product timer on.
-#include "apps/bench/step.h"
+#include "apps/bench/parts/step.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

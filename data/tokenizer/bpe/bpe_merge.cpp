@@ -1,5 +1,5 @@
 // Merging words of BPE, and remembering them.
-#include "data/tokenizer/bpe_merge.h"
+#include "data/tokenizer/bpe/bpe_merge.h"
 
 #include <algorithm>
 #include <bit>

@@ -4,10 +4,10 @@
 #include <queue>
 
 #include "data/corpus/corpus.h"
-#include "data/tokenizer/bpe.h"
-#include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/bpe/bpe.h"
+#include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {

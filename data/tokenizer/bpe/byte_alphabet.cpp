@@ -1,9 +1,9 @@
 // The two tables of GPT-2's byte alphabet.
-#include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/bpe/byte_alphabet.h"
 
 #include <algorithm>
 
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 
 namespace brine::data {
 namespace {

@@ -1,5 +1,5 @@
 // Maps are made by the ops of dense attention and live until the walk back has used them.
-#include "apps/bench/map_losses.h"
+#include "apps/bench/parts/map_losses.h"
 
 #include <cmath>
 

@@ -1,11 +1,11 @@
 // UTF-8 validation, and the lookup of character classes.
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "data/tokenizer/unicode_ranges.h"
+#include "data/unicode/unicode_ranges.h"
 
 namespace brine::data {
 namespace {

@@ -1,5 +1,5 @@
 // A student's last layer at a length.
-#include "apps/bench/trained_layer.h"
+#include "apps/bench/parts/trained_layer.h"
 
 #include <nlohmann/json.hpp>
 

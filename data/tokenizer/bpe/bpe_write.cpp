@@ -6,7 +6,7 @@
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "tensor/error.h"
 

@@ -1,11 +1,11 @@
 // Byte-level BPE: building the tables, encoding and decoding.
-#include "data/tokenizer/bpe.h"
+#include "data/tokenizer/bpe/bpe.h"
 
 #include <algorithm>
 
-#include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"
-#include "data/tokenizer/unicode.h"
+#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {
