@@ -8,6 +8,15 @@ function(brine_optimize target)
   endif()
 endfunction()
 
+# Objects that serve the programs and the shared library alike. Without semantic interposition a
+# function inlines as in an executable; hidden inline functions keep the library to its own copies,
+# whatever flags its users compile theirs with.
+function(brine_shareable target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-fvisibility-inlines-hidden>)
+endfunction()
+
 # Headers that most files of a target parse, parsed once: a quarter of the build's time. A compiler
 # cache keeps every file by itself instead.
 function(brine_precompile target)
@@ -18,7 +27,7 @@ endfunction()
 
 # One folder = one OBJECT library: every object is linked, so a file that only registers itself
 # (an attention method, say) is never dropped by the linker. FOLDER: where it lies, when not in the
-# one of its name; WITHOUT: a folder inside that is a library of its own.
+# one of its name; WITHOUT: folders inside that are built apart, as a regular expression.
 function(brine_folder name)
   cmake_parse_arguments(arg "" "FOLDER;WITHOUT" "LIBS" ${ARGN})
   set(folder ${name})
@@ -37,6 +46,7 @@ function(brine_folder name)
     return()
   endif()
   add_library(${name} OBJECT ${sources})
+  brine_shareable(${name})
   target_link_libraries(${name} PUBLIC brine_flags ${arg_LIBS})
   brine_optimize(${name})
   if(name MATCHES "^(nn|data|distill|apps|bench)$")
@@ -67,6 +77,7 @@ if(BRINE_DISPATCH)
   file(GLOB_RECURSE avx512_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cpu/*.cpp)
   list(FILTER avx512_sources EXCLUDE REGEX "onednn")
   add_library(tensor_avx512 OBJECT ${avx512_sources})
+  brine_shareable(tensor_avx512)
   target_link_libraries(tensor_avx512 PUBLIC brine_flags DNNL::dnnl OpenMP::OpenMP_CXX)
   brine_optimize(tensor_avx512)
   # Not -march=x86-64-v4: the -march of brine_flags comes later on the command line and would win.
@@ -79,6 +90,7 @@ endif()
 #   tensor_cuda      tensor/cuda/**.cu by nvcc
 #   tensor_emulated  the same sources by the host's compiler against tests/cuda/emulator (tests)
 add_library(tensor_no_cuda OBJECT ${CMAKE_SOURCE_DIR}/tensor/device/no_cuda.cpp)
+brine_shareable(tensor_no_cuda)
 target_link_libraries(tensor_no_cuda PUBLIC brine_flags)
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/*.cu)
 list(FILTER cuda_sources EXCLUDE REGEX "/(loader|cudnn)/")
@@ -90,6 +102,7 @@ if(BRINE_CUDA)
     file(GLOB cudnn_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/cudnn/*.cu)
   endif()
   add_library(tensor_cuda OBJECT ${cuda_sources} ${loader_sources} ${cudnn_sources})
+  brine_shareable(tensor_cuda)
   if(BRINE_CUDNN_INCLUDE)
     target_include_directories(tensor_cuda SYSTEM PRIVATE ${BRINE_CUDNN_INCLUDE})
   endif()

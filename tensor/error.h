@@ -1,4 +1,4 @@
-// One way to fail: check(condition, parts...) throws Error with the parts joined.
+// How an operation fails: check(condition, parts...) throws Error with the parts joined.
 #pragma once
 
 #include <sstream>
@@ -7,8 +7,20 @@
 
 namespace brine {
 
+// What a caller can do about an error: bindings map it to the exceptions of their language.
+enum class ErrorKind {
+  invalid_argument,  // a value, shape or state that the operation does not accept
+  format,            // a file whose content is damaged or not what its format promises
+  io,                // the system refused to open, read, write or map
+  not_found,         // a file or directory that does not exist
+  out_of_memory,     // the system or the cap of the allocator
+};
+const char* name_of(ErrorKind kind);  // "invalid argument", "format", "io", ...
+
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message, ErrorKind kind = ErrorKind::invalid_argument)
+      : std::runtime_error(message), kind(kind) {}
+  ErrorKind kind;
 };
 
 // The parts, written one after another.
@@ -25,6 +37,27 @@ template <class... Parts>
 void check(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
     throw Error(join(parts...));
+}
+
+// The same for the content of a file.
+template <class... Parts>
+void check_format(bool ok, const Parts&... parts) {
+  if (!ok) [[unlikely]]
+    throw Error(join(parts...), ErrorKind::format);
+}
+
+// The same for memory that was asked for.
+template <class... Parts>
+void check_memory(bool ok, const Parts&... parts) {
+  if (!ok) [[unlikely]]
+    throw Error(join(parts...), ErrorKind::out_of_memory);
+}
+
+// The same for a file or directory that must exist.
+template <class... Parts>
+void check_found(bool ok, const Parts&... parts) {
+  if (!ok) [[unlikely]]
+    throw Error(join(parts...), ErrorKind::not_found);
 }
 
 }  // namespace brine

@@ -12,7 +12,12 @@ namespace brine {
 Storage::Storage(size_t size, Device where)
     : bytes(allocate(size, where)), size(size), device(where) {}
 
-Storage::~Storage() { release(bytes, size, device); }
+Storage::Storage(void* bytes, size_t size, Device where, std::shared_ptr<void> owner)
+    : bytes(bytes), size(size), device(where), foreign(true), owner_(std::move(owner)) {}
+
+Storage::~Storage() {
+  if (!foreign) release(bytes, size, device);
+}
 
 Shape contiguous_strides(const Shape& shape) {
   Shape strides = shape;
@@ -24,7 +29,10 @@ Shape contiguous_strides(const Shape& shape) {
   return strides;
 }
 
-Tensor Tensor::empty(const Shape& shape, Dtype dtype, Device device) {
+namespace {
+
+// Bytes of a contiguous tensor; throws when the shape is negative or too large.
+size_t checked_bytes(const Shape& shape, Dtype dtype) {
   int64_t n = 1;
   for (int64_t s : shape) {
     check(s >= 0, "Tensor: negative size in ", shape);
@@ -33,13 +41,32 @@ Tensor Tensor::empty(const Shape& shape, Dtype dtype, Device device) {
   int64_t bytes = 0;
   check(!__builtin_mul_overflow(n, int64_t(item_size(dtype)), &bytes), "Tensor: ", shape,
         " is too large");
+  return size_t(bytes);
+}
+
+}  // namespace
+
+Tensor Tensor::over(std::shared_ptr<Storage> storage, const Shape& shape, Dtype dtype) {
   Tensor t;
   t.impl_ = std::make_shared<Impl>();
   t.impl_->shape = shape;
   t.impl_->strides = contiguous_strides(shape);
   t.impl_->dtype = dtype;
-  t.impl_->storage = std::make_shared<Storage>(size_t(bytes), device);
+  t.impl_->storage = std::move(storage);
   return t;
+}
+
+Tensor Tensor::empty(const Shape& shape, Dtype dtype, Device device) {
+  return over(std::make_shared<Storage>(checked_bytes(shape, dtype), device), shape, dtype);
+}
+
+Tensor Tensor::from_memory(void* data, const Shape& shape, Dtype dtype, std::shared_ptr<void> owner,
+                           Device device) {
+  const size_t bytes = checked_bytes(shape, dtype);
+  check(data || bytes == 0, "Tensor::from_memory: no memory for ", shape);
+  check(reinterpret_cast<uintptr_t>(data) % item_size(dtype) == 0, "Tensor::from_memory: ", data,
+        " is not aligned to the ", item_size(dtype), " bytes of ", dtype);
+  return over(std::make_shared<Storage>(data, bytes, device, std::move(owner)), shape, dtype);
 }
 
 Tensor Tensor::zeros(const Shape& shape, Dtype dtype, Device device) {

@@ -1,7 +1,9 @@
 // Tensor: a handle on strided memory. No math lives here; math is in kernels.h and autograd/ops.h.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <vector>
 
@@ -16,6 +18,9 @@ struct Node;  // autograd/node.h owns the meaning; tensor/ only carries the poin
 // A block of memory shared by tensors and their views.
 struct Storage {
   Storage(size_t size, Device where);
+  // Memory that the allocator did not give. `owner` keeps it: the last tensor to use it drops the
+  // owner, whose deleter frees the memory.
+  Storage(void* bytes, size_t size, Device where, std::shared_ptr<void> owner);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -24,6 +29,10 @@ struct Storage {
   size_t size = 0;
   Device device;
   uint64_t version = 0;  // counts writes in place after birth; backward checks it
+  bool foreign = false;  // not from the allocator
+
+ private:
+  std::shared_ptr<void> owner_;
 };
 
 class Tensor {
@@ -49,6 +58,11 @@ class Tensor {
   static Tensor from(const std::vector<T>& values, const Shape& shape) {
     return from(std::span<const T>(values), shape);
   }
+  // A contiguous tensor over memory of somebody else, used without a copy, read and written; see
+  // Storage for `owner` (null: the caller keeps the memory longer than any tensor). Throws when
+  // `data` is null or not aligned to the element type.
+  static Tensor from_memory(void* data, const Shape& shape, Dtype dtype,
+                            std::shared_ptr<void> owner, Device device = {});
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl_->shape; }
@@ -101,8 +115,10 @@ class Tensor {
   // Writes in place are announced, so that backward can refuse a saved tensor that has changed.
   uint64_t version() const { return impl_->storage->version; }
   void bump_version() const { ++impl_->storage->version; }
-  // True when nobody else holds this memory: it may be overwritten.
-  bool is_unique() const { return impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
+  // True when no other tensor uses this memory and nobody else owns it: it may be overwritten.
+  bool is_unique() const {
+    return impl_.use_count() == 1 && impl_->storage.use_count() == 1 && !impl_->storage->foreign;
+  }
   bool shares_memory(const Tensor& other) const { return impl_->storage == other.impl_->storage; }
 
  private:
@@ -113,6 +129,7 @@ class Tensor {
     std::shared_ptr<Storage> storage;
     std::shared_ptr<Node> node;
   };
+  static Tensor over(std::shared_ptr<Storage> storage, const Shape& shape, Dtype dtype);
   Tensor restride(const Shape& shape, const Shape& strides, size_t offset, const char* op) const;
 
   std::shared_ptr<Impl> impl_;
@@ -120,6 +137,10 @@ class Tensor {
 
 // The values of `from`, converted, into the memory of `to`: same shape, any strides and devices.
 void assign(const Tensor& to, const Tensor& from);
+
+// Shape, type, device and values, at most 24 lines of 100 columns: the middle of long axes is left
+// out. Reads what it shows only; a device is waited for.
+std::ostream& operator<<(std::ostream& os, const Tensor& x);
 
 // Row-major strides of a shape, in elements.
 Shape contiguous_strides(const Shape& shape);

@@ -54,7 +54,8 @@ Path directory_of(const Path& path) {
 }  // namespace
 
 void throw_io(const Path& path, std::string_view doing, int error) {
-  throw Error(join(path.string(), ": cannot ", doing, ": ", reason(error), " (errno ", error, ")"));
+  throw Error(join(path.string(), ": cannot ", doing, ": ", reason(error), " (errno ", error, ")"),
+              error == ENOENT ? ErrorKind::not_found : ErrorKind::io);
 }
 
 std::string read_file(const Path& path, uint64_t max_bytes) {

@@ -19,10 +19,11 @@ using ByteSink = std::function<void(std::string_view)>;
 // The new content stands under its name, but the system did not confirm that it would survive a
 // power cut. Every other Error of a writer means: not committed, what stood there is untouched.
 struct DurabilityUncertain : Error {
-  using Error::Error;
+  explicit DurabilityUncertain(const std::string& message) : Error(message, ErrorKind::io) {}
 };
 
-// Throws Error("PATH: cannot DOING: reason (errno N)"); a full disk and a used-up quota are named.
+// Throws Error("PATH: cannot DOING: reason (errno N)") of the kind io, or not_found when that is
+// the reason; a full disk and a used-up quota are named.
 [[noreturn]] void throw_io(const Path& path, std::string_view doing, int error);
 
 // The whole content of a regular file or a pipe; more than max_bytes is an error.

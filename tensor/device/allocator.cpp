@@ -169,16 +169,16 @@ std::string room(const Cache& c) {
 void* ask_system(Cache& c, size_t size) {
   make_room(c, size);
   if (c.cap && size_t(c.stats.reserved) + size > c.cap) trim_locked(c);
-  check(!c.cap || size_t(c.stats.reserved) + size <= c.cap, "allocate: ", size, " bytes over the ",
-        "cap of ", c.cap, " bytes, ", c.stats.reserved,
-        " are in use; lower the batch or the length");
+  check_memory(!c.cap || size_t(c.stats.reserved) + size <= c.cap, "allocate: ", size,
+               " bytes over the ", "cap of ", c.cap, " bytes, ", c.stats.reserved,
+               " are in use; lower the batch or the length");
   void* p = system_block(c, size);
   if (!p) {
     trim_locked(c);
     p = system_block(c, size);
   }
-  check(p != nullptr, "allocate: ", p ? "" : room(c), " refused ", size, " bytes, ", c.stats.live,
-        " are in use; lower the batch or the length");
+  check_memory(p != nullptr, "allocate: ", p ? "" : room(c), " refused ", size, " bytes, ",
+               c.stats.live, " are in use; lower the batch or the length");
   ++c.stats.system_calls;
   c.stats.reserved += int64_t(size);
   c.stats.peak_reserved = std::max(c.stats.peak_reserved, c.stats.reserved);
