@@ -73,7 +73,7 @@ Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& coun
 }
 
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
-                            const Tensor& identity, const Tensor& v, const Visibility& see) {
+                            const Tensor& identity, const Tensor& v, const Visibility& visible) {
   const int64_t B = phi_k.dim(0), H = phi_k.dim(1), m = phi_k.dim(3);
   check(state.shape() == Shape{B, H, m, identity.dim(1) + v.dim(3)} &&
             sums.shape() == Shape{B, H, m} && sums.dtype() == Dtype::f64 &&
@@ -81,7 +81,7 @@ void linear_attention_state(const Tensor& state, const Tensor& sums, const Tenso
         "linear_attention_state: ", state.shape(), " and ", sums.shape(), " do not fit phi_k ",
         phi_k.shape(), ", v ", v.shape(), " and the table ", identity.shape());
   BRINE_CALL(state, linear_attention_state, state, sums, phi_k.detach().contiguous(),
-             identity.detach().contiguous(), v.detach().contiguous(), see);
+             identity.detach().contiguous(), v.detach().contiguous(), visible);
 }
 
 Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tensor& phi_q,

@@ -52,10 +52,11 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);  // x [R..., I
 
 // ---- norm, softmax, embedding, loss (norm.cpp, softmax.cpp, embedding.cpp, loss.cpp)
 Tensor layernorm(const Tensor& x, const Tensor& w, const Tensor& b, double eps = 1e-5);
-Tensor softmax(const Tensor& scores, double scale, const Visibility& see);  // [B, H, T, S]
+Tensor softmax(const Tensor& scores, double scale, const Visibility& visible);  // [B, H, T, S]
 // softmax(q k^T / sqrt(d)) v over the visible keys by tiles, O(T) memory: q, k, v [B, H, T, d] ->
 // [B, T, H d], heads side by side; rows that see no key are 0 (autograd/flash.cpp).
-Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Visibility& see);
+Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Visibility& visible);
 Tensor embedding(const Tensor& table, const Tensor& ids);          // ids i32 [R...] -> [R..., C]
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);  // [R, V], i32 [R] -> [R]
 // Rows KL(teacher || student) over the vocabulary; see autograd/loss.cpp. -> [R]

@@ -23,7 +23,7 @@ Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& coun
 
 // The running sums of linear_attention: state [B, H, m, e], sums f64 [B, H, m].
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
-                            const Tensor& identity, const Tensor& v, const Visibility& see);
+                            const Tensor& identity, const Tensor& v, const Visibility& visible);
 // -> [B, H, 1, e] for phi_q and phi_k [B, H, 1, m], v [B, H, 1, d]; the token stands at place at[b]
 // of the table identity [P, i], which must reach so far.
 Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tensor& phi_q,

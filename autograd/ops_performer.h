@@ -21,7 +21,7 @@ Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
 // [identity ; v], 0 at padding. identity is a table [P, i], P >= T, whose row t belongs to token t
 // of every head; or [B, T, i], constant; or undefined. eps is added to every entry of the key sum.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
-                        const Tensor& v, const Visibility& see, double eps = 1e-6);
+                        const Tensor& v, const Visibility& visible, double eps = 1e-6);
 // a w_a^T + b w_b^T + bias with w [O, A + B] = [w_a ; w_b]: linear of [a ; b], which is never made.
 // a [R..., A], b [R..., B].
 Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias);
@@ -31,9 +31,9 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
 // mass_c = the share of the row's linear attention that falls on these keys. Row r is that of
 // query r step, R = ceil(T / step).
 Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
-                       const Tensor& phi_k, const Visibility& see, int64_t step = 1);
+                       const Tensor& phi_k, const Visibility& visible, int64_t step = 1);
 // [B, H, T, K]: softmax over the columns that own a key, 0 elsewhere.
-Tensor column_softmax(const Tensor& scores, const Visibility& see);
+Tensor column_softmax(const Tensor& scores, const Visibility& visible);
 // [B, H, T, C] -> rows 0, step, 2 step...; and back, row t = row floor(t / step) of x.
 Tensor every_nth_row(const Tensor& x, int64_t step);
 Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows);

@@ -20,18 +20,18 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 // s_mix s_prob c + (1 - s_mix) average, heads concatenated: [B, T, H d], rows of padding 0.
 // (s_prob, s_mix) = sigmoid(scalers [B, H, T, 2]); c and average [B, H, T, d].
 Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& scalers,
-                   const Visibility& see);
+                   const Visibility& visible);
 // Bidirectional C_avg [B, H, T, d]: sum_j i_j v_j, i = the mean over valid rows of the estimate
 // [B, H, T, K], widened to keys and normalised to sum 1 (the normaliser is differentiated).
-Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibility& see);
+Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibility& visible);
 
 // ---- attention losses (autograd/attention_loss.cpp): [2] = {KL(t || a), MSE(a, t)}, each a mean
 // over the valid rows and heads; KL summed over a row's keys, MSE its sum of squares over its
 // sequence's length. 0 log 0 = 0.
 // a = the widened estimate of scores [B, H, T, K], in closed form from the summary at that K.
-Tensor approx_loss(const Tensor& scores, const TeacherSummary& summary, const Visibility& see);
+Tensor approx_loss(const Tensor& scores, const TeacherSummary& summary, const Visibility& visible);
 // a = softmax(q k^T / sqrt(d)) over the visible keys, by tiles of rows: never T x T memory.
 Tensor prob_loss(const Tensor& q, const Tensor& k, const TeacherAttention& teacher,
-                 const Visibility& see);
+                 const Visibility& visible);
 
 }  // namespace brine

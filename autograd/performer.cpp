@@ -81,7 +81,7 @@ Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
 }
 
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
-                        const Tensor& v, const Visibility& see, double eps) {
+                        const Tensor& v, const Visibility& visible, double eps) {
   const char* op = "linear_attention";
   check(phi_q.rank() == 4 && phi_k.shape() == phi_q.shape() && computes(phi_q) &&
             phi_k.dtype() == phi_q.dtype(),
@@ -91,7 +91,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
             v.dim(2) == T,
         op, ": v must be ", phi_q.dtype(), " [", B, ", ", H, ", ", T, ", d], got ", v.dtype(), " ",
         v.shape());
-  check_visibility(op, see, B, T);
+  check_visibility(op, visible, B, T);
   Tensor id;
   if (identity.defined()) {
     const bool table = identity.rank() == 2;
@@ -110,15 +110,15 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
   const int64_t e = v.dim(3) + (id.defined() ? id.dim(-1) : 0);
   Tensor y = Tensor::empty({B, H, T, e}, v.dtype(), v.device());
   Tensor den = Tensor::empty({B, H, T}, v.dtype(), v.device());
-  BRINE_CALL(y, linear_attention, y, den, q, k, id, values, see, eps);
-  count_macs(double(B * H) * linear_attention_macs(T, q.dim(3), e, see.causal));
+  BRINE_CALL(y, linear_attention, y, den, q, k, id, values, visible, eps);
+  count_macs(double(B * H) * linear_attention_macs(T, q.dim(3), e, visible.causal));
   const Tensor out = y.detach();
   return record(op, y, {phi_q, phi_k, identity, v},
                 [=](const Tensor& dy, Gradients& grads) {
                   Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(values);
                   Tensor did = grads.wanted(2) ? grads.accumulate(2) : Tensor();
                   BRINE_CALL(out, linear_attention_backward, dq, dk, did, dv, dy, out, den, q, k,
-                             id, values, see, eps);
+                             id, values, visible, eps);
                   grads.set(0, dq);
                   grads.set(1, dk);
                   grads.set(3, dv);

@@ -24,7 +24,7 @@ void check_rows(const char* op, const Tensor& x, int64_t step) {
 }  // namespace
 
 Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
-                       const Tensor& phi_k, const Visibility& see, int64_t step) {
+                       const Tensor& phi_k, const Visibility& visible, int64_t step) {
   const char* op = "performer_prior";
   check(phi_q.rank() == 4 && phi_k.shape() == phi_q.shape() && phi_k.dtype() == phi_q.dtype(), op,
         ": phi_q and phi_k must be [B, H, T, m], got ", phi_q.shape(), " and ", phi_k.shape());
@@ -36,12 +36,12 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
         scores.dtype(), " ", scores.shape());
   check(gain.shape() == Shape{H} && gain.dtype() == scores.dtype(), op, ": gain must be [", H,
         "], got ", gain.shape());
-  check_visibility(op, see, B, phi_q.dim(2));
+  check_visibility(op, visible, B, phi_q.dim(2));
   check(phi_q.dim(2) < (int64_t(1) << 30), op, ": ", phi_q.dim(2), " tokens are too many");
   const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();
   const Tensor x = scores.detach().contiguous(), g = gain.detach().contiguous();
   Tensor y = Tensor::like(x);
-  BRINE_CALL(y, performer_prior, y, x, g, q, k, see, step);
+  BRINE_CALL(y, performer_prior, y, x, g, q, k, visible, step);
   count_macs(double(y.numel()) * double(q.dim(3)));
   return record(op, y, {scores, gain, phi_q, phi_k},
                 [=](const Tensor& dy, Gradients& grads) {
@@ -49,20 +49,20 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
                   if (!grads.wanted(1) && !grads.wanted(2) && !grads.wanted(3)) return;
                   Tensor dq = Tensor::like(q), dk = Tensor::like(k);
                   Tensor dg = grads.wanted(1) ? grads.accumulate(1) : Tensor::zeros_like(g);
-                  BRINE_CALL(q, performer_prior_backward, dg, dq, dk, dy, g, q, k, see, step);
+                  BRINE_CALL(q, performer_prior_backward, dg, dq, dk, dy, g, q, k, visible, step);
                   grads.set(2, dq);
                   grads.set(3, dk);
                 },
                 {q, k, g});
 }
 
-Tensor column_softmax(const Tensor& scores, const Visibility& see) {
+Tensor column_softmax(const Tensor& scores, const Visibility& visible) {
   check(scores.rank() == 4 && scores.dim(3) > 0,
         "column_softmax: scores must be [B, H, T, K], got ", scores.shape());
-  check_visibility("column_softmax", see, scores.dim(0), scores.dim(2));
+  check_visibility("column_softmax", visible, scores.dim(0), scores.dim(2));
   const Tensor x = scores.detach().contiguous();
   Tensor y = Tensor::like(x);
-  BRINE_CALL(y, column_softmax, y, x, see);
+  BRINE_CALL(y, column_softmax, y, x, visible);
   const Tensor p = y.detach();
   return record("column_softmax", y, {scores},
                 [=](const Tensor& dy, Gradients& grads) {

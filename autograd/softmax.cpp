@@ -3,14 +3,14 @@
 
 namespace brine {
 
-Tensor softmax(const Tensor& scores, double scale, const Visibility& see) {
+Tensor softmax(const Tensor& scores, double scale, const Visibility& visible) {
   check(scores.rank() == 4, "softmax: scores ", scores.shape(), " are no [B, H, T, S]");
-  Visibility kept = see;
-  if (see.lengths.defined()) {
-    check(see.lengths.dtype() == Dtype::i64 && see.lengths.shape() == Shape{scores.dim(0)},
-          "softmax: lengths must be i64 [", scores.dim(0), "], got ", see.lengths.dtype(), " ",
-          see.lengths.shape());
-    kept.lengths = see.lengths.detach().contiguous();
+  Visibility kept = visible;
+  if (visible.lengths.defined()) {
+    check(visible.lengths.dtype() == Dtype::i64 && visible.lengths.shape() == Shape{scores.dim(0)},
+          "softmax: lengths must be i64 [", scores.dim(0), "], got ", visible.lengths.dtype(), " ",
+          visible.lengths.shape());
+    kept.lengths = visible.lengths.detach().contiguous();
   }
   Tensor y = Tensor::like(scores);
   BRINE_CALL(y, softmax, y, scores.detach().contiguous(), scale, kept);

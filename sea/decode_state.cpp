@@ -65,13 +65,13 @@ RowDecoder SeaState::rows() const {
   return out;
 }
 
-void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& see,
+void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& visible,
                     const Estimate& e, const Estimator& estimator) {
-  KeyValueState::fill(first, k, v, see.lengths);
+  KeyValueState::fill(first, k, v, visible.lengths);
   const int64_t B = k.dim(0), H = k.dim(1), T = k.dim(2), d = k.dim(3);
   auto mine = [&](const Tensor& t) { return t.slice(0, first, B); };
   linear_attention_state(mine(performer), mine(key_sums), e.phi_k.detach(),
-                         estimator.identity->table.value, v.detach(), see);
+                         estimator.identity->table.value, v.detach(), visible);
   if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.phi_k.detach());
   // In f64 and once a prompt: by the CPU.
   const Tensor rows = v.detach().contiguous().to(Device{});

@@ -22,7 +22,7 @@ class SeaState : public nn::KeyValueState {
            const nn::StateRequest& request);
 
   // Prompts k, v [B, H, T, d] and what the estimator made of them.
-  void fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& see,
+  void fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& visible,
             const Estimate& e, const Estimator& estimator);
 
   // Of all sequences as they are now.

@@ -70,12 +70,13 @@ void Estimator::on_step(int64_t steps_done) {
   performer.redraw(uint64_t(steps_done / interval));
 }
 
-Tensor Estimator::random_features(const Tensor& x, const Visibility& see, FeatureSide side) const {
+Tensor Estimator::random_features(const Tensor& x, const Visibility& visible,
+                                  FeatureSide side) const {
   const double eps = config_.resolved_eps();
   if (!config_.softmax_features()) {
-    return brine::relu_features(x, performer.projection, eps, see.lengths);
+    return brine::relu_features(x, performer.projection, eps, visible.lengths);
   }
-  return brine::softmax_features(x, performer.projection, eps, see.lengths, side);
+  return brine::softmax_features(x, performer.projection, eps, visible.lengths, side);
 }
 
 Tensor Estimator::mixed(const Tensor& context, const Tensor& v) const {
@@ -86,17 +87,17 @@ Tensor Estimator::mixed(const Tensor& context, const Tensor& v) const {
   return gelu(mu.norm(linear_pair(context, v, mu.linear.weight, mu.linear.bias->value)));
 }
 
-Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& see) const {
+Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& visible) const {
   const int64_t d = shape_.head_size;
   if (!identity) {
     const Tensor& R = performer.projection.value;
-    return resampled_identity(batch, T, d, see.lengths, R.dtype()).to(R.device());
+    return resampled_identity(batch, T, d, visible.lengths, R.dtype()).to(R.device());
   }
   const Tensor table = identity->table.value.detach();
   check(table.dim(0) >= T, "sea: ", T, " tokens, but v_identity.table has ", table.dim(0),
         " positions");
   Tensor rows = Tensor::zeros({batch, T, d}, table.dtype(), table.device());
-  const RowWidths widths(see, T);
+  const RowWidths widths(visible, T);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t n = widths.valid(b);
     if (n == 0) continue;
@@ -107,9 +108,10 @@ Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& see)
 }
 
 Estimate Estimator::operator()(const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Visibility& see, int64_t query_skip, bool keep_images) const {
-  check(see.causal == shape_.causal, "sea: a model that is ", shape_.causal ? "" : "not ",
-        "causal was given a mask that is ", see.causal ? "" : "not ", "causal");
+                               const Visibility& visible, int64_t query_skip,
+                               bool keep_images) const {
+  check(visible.causal == shape_.causal, "sea: a model that is ", shape_.causal ? "" : "not ",
+        "causal was given a mask that is ", visible.causal ? "" : "not ", "causal");
   check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
   check(q.rank() == 4 && q.dim(1) == shape_.heads && q.dim(3) == shape_.head_size && q.dim(2) > 0 &&
             k.shape() == q.shape() && v.shape() == q.shape(),
@@ -118,26 +120,26 @@ Estimate Estimator::operator()(const Tensor& q, const Tensor& k, const Tensor& v
   const int64_t T = q.dim(2);
   Estimate e;
   std::optional<CostScope> part(std::in_place, "performer");
-  e.phi_q = random_features(q, see, FeatureSide::queries);
-  e.phi_k = random_features(k, see, FeatureSide::keys);
-  const Tensor id = identity ? identity->table.value : identity_rows(q.dim(0), T, see);
-  e.context = linear_attention(e.phi_q, e.phi_k, id, v, see, key_eps());
+  e.phi_q = random_features(q, visible, FeatureSide::queries);
+  e.phi_k = random_features(k, visible, FeatureSide::keys);
+  const Tensor id = identity ? identity->table.value : identity_rows(q.dim(0), T, visible);
+  e.context = linear_attention(e.phi_q, e.phi_k, id, v, visible, key_eps());
   part.emplace("mu, nu");
   e.features = mixed(e.context, v);
   e.gates = scaler(e.features);
   Tensor z = query_skip == 1 ? e.features : every_nth_row(e.features, query_skip);
   Tensor rows = nu(z);
   part.emplace("decoder");
-  e.scores = decoder(rows, skipped_lengths(see.lengths, query_skip),
+  e.scores = decoder(rows, skipped_lengths(visible.lengths, query_skip),
                      keep_images ? &e.decoder_images : nullptr);
   if (prior) {
     part.emplace("performer");
-    e.scores = performer_prior(e.scores, prior->gain, e.phi_q, e.phi_k, see, query_skip);
+    e.scores = performer_prior(e.scores, prior->gain, e.phi_q, e.phi_k, visible, query_skip);
   }
   part.emplace("decoder");
   if (query_skip > 1) e.scores = repeat_rows(e.scores, query_skip, T);
   part.emplace("mask");
-  e.estimate = column_softmax(e.scores, see);
+  e.estimate = column_softmax(e.scores, visible);
   return e;
 }
 

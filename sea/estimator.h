@@ -103,7 +103,7 @@ class Estimator : public nn::Module {
 
   // q, k, v [B, H, T, d] as they come from their projections: q is not scaled. With query_skip f,
   // nu and the decoder run on rows 0, f, 2f... and row t takes the scores of row f floor(t / f).
-  Estimate operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Visibility& see,
+  Estimate operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Visibility& visible,
                       int64_t query_skip = 1, bool keep_images = false) const;
 
   // The same of one new token of every sequence, without a tape: q, k, v [B, H, 1, d], whose keys
@@ -111,12 +111,12 @@ class Estimator : public nn::Module {
   Estimate step(const Tensor& q, const Tensor& k, const Tensor& v, SeaState& state) const;
 
   // The identity half of the values as it applies to a batch, [B, T, d], 0 at padding.
-  Tensor identity_rows(int64_t batch, int64_t T, const Visibility& see) const;
+  Tensor identity_rows(int64_t batch, int64_t T, const Visibility& visible) const;
   // Before an optimizer step: new random features when it is time.
   void on_step(int64_t steps_done);
 
   // Stages, for those who walk a sequence row by row: phi of x, and Z of C_perf and v.
-  Tensor random_features(const Tensor& x, const Visibility& see, FeatureSide side) const;
+  Tensor random_features(const Tensor& x, const Visibility& visible, FeatureSide side) const;
   Tensor mixed(const Tensor& context, const Tensor& v) const;
 
   const SeaConfig& config() const { return config_; }

@@ -7,9 +7,9 @@ namespace brine::sea {
 namespace {
 
 // 1 where row t of [B, H, T] is no padding, 0 elsewhere.
-Tensor valid_rows(const Tensor& v, const Visibility& see) {
+Tensor valid_rows(const Tensor& v, const Visibility& visible) {
   Tensor valid = Tensor::empty({v.dim(0), v.dim(1), v.dim(2)}, v.dtype());
-  const auto* lengths = see.lengths.data<int64_t>();
+  const auto* lengths = visible.lengths.data<int64_t>();
   int64_t H = v.dim(1), rows = v.dim(2);
   dispatch_float(v.dtype(), [&]<class T>() {
     T* out = valid.data<T>();
@@ -20,12 +20,12 @@ Tensor valid_rows(const Tensor& v, const Visibility& see) {
 
 }  // namespace
 
-Mask make_mask(const Tensor& estimate, const Visibility& see, const SelectConfig& config,
+Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
                int64_t keys, const Tensor& forced) {
   Mask mask;
-  mask.selection = select_columns(estimate, see, config);
+  mask.selection = select_columns(estimate, visible, config);
   if (forced.defined()) mask.selection.selected = forced;
-  mask.csr = build_csr(mask.selection.selected, see, config.k, keys,
+  mask.csr = build_csr(mask.selection.selected, visible, config.k, keys,
                        forced.defined() ? 0 : mask.selection.most_entries);
   return mask;
 }
@@ -40,10 +40,10 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   return matmul(p, v);
 }
 
-Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& see) {
-  if (!see.causal) return estimate_average(estimate, v, see);
+Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& visible) {
+  if (!visible.causal) return estimate_average(estimate, v, visible);
   Tensor mean = running_mean(v);
-  return see.lengths.defined() ? scale_rows(mean, valid_rows(v, see).to(v.device())) : mean;
+  return visible.lengths.defined() ? scale_rows(mean, valid_rows(v, visible).to(v.device())) : mean;
 }
 
 }  // namespace brine::sea

@@ -14,7 +14,7 @@ struct Mask {
 
 // estimate [B, H, T, K]; no gradient runs through it. `keys` as in build_csr(). `forced`, u8
 // [B, H, T, K], takes the place of the columns that the estimate selects.
-Mask make_mask(const Tensor& estimate, const Visibility& see, const SelectConfig& config,
+Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
                int64_t keys = 0, const Tensor& forced = {});
 
 // P V [B, H, T, d] on the mask: by its entries, or with `dense` through T x T maps, the reference.
@@ -24,6 +24,6 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 
 // C_avg [B, H, T, d]: the running mean of v (causal), or the mean weighted by the estimate. Rows
 // of padding are 0.
-Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& see);
+Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& visible);
 
 }  // namespace brine::sea

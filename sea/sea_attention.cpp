@@ -43,30 +43,30 @@ nn::AttentionTraits SeaAttention::traits() const {
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  Estimate e = estimator_(in.q, in.k, in.v, in.see, in.dials.query_skip,
+  Estimate e = estimator_(in.q, in.k, in.v, in.visible, in.dials.query_skip,
                           /*keep_images=*/in.state != nullptr);
   if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
-  Mask mask = select(e.estimate, in, in.see);
+  Mask mask = select(e.estimate, in, in.visible);
   part.emplace("sparse attention");
   Tensor probabilities;
   Tensor context = masked_attention(in.q, in.k, in.v, mask.csr, in.dials.dense_path,
                                     in.tap ? &probabilities : nullptr);
   part.emplace("output");
-  Tensor average = average_context(e.estimate, in.v, in.see);
+  Tensor average = average_context(e.estimate, in.v, in.visible);
   if (in.tap) {
-    in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.see));
+    in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.visible));
     show(*in.tap, e, mask, probabilities, average);
   }
-  return mix_outputs(context, average, e.gates, in.see);
+  return mix_outputs(context, average, e.gates, in.visible);
 }
 
 // The mask of the estimate, or of what the tap forces. `keys` as in build_csr().
 Mask SeaAttention::select(const Tensor& estimate, const nn::AttentionInput& in,
-                          const Visibility& see, int64_t keys) const {
+                          const Visibility& visible, int64_t keys) const {
   SelectConfig config = config_.selection();
   if (in.dials.k) config.k = in.dials.k;
-  return make_mask(estimate, see, config, keys, in.tap ? in.tap->forced("selected") : Tensor());
+  return make_mask(estimate, visible, config, keys, in.tap ? in.tap->forced("selected") : Tensor());
 }
 
 std::unique_ptr<nn::AttentionState> SeaAttention::make_state(
@@ -79,7 +79,7 @@ void SeaAttention::fill(const nn::AttentionInput& in, const Estimate& e) const {
   auto& state = dynamic_cast<SeaState&>(*in.state);
   check(in.dials.query_skip == state.query_skip, "sea: query_skip is ", in.dials.query_skip,
         ", but the state was made for ", state.query_skip);
-  state.fill(in.slot, in.k, in.v, in.see, e, estimator_);
+  state.fill(in.slot, in.k, in.v, in.visible, e, estimator_);
 }
 
 Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any) const {
@@ -90,14 +90,14 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
   state.append(in.k, in.v);
   Estimate e = estimator_.step(in.q, in.k, in.v, state);
   // One row per sequence, which sees as many keys as there are: a bidirectional row of its own.
-  const Visibility see{.causal = false, .lengths = state.lengths()};
-  Mask mask = select(e.estimate, in, see, state.capacity());
+  const Visibility visible{.causal = false, .lengths = state.lengths()};
+  Mask mask = select(e.estimate, in, visible, state.capacity());
   Tensor probabilities;
   Tensor context =
       sparse_attention(in.q, state.keys, state.values, mask.csr, in.tap ? &probabilities : nullptr);
   Tensor average = running_mean_step(state.value_sums, in.v, state.lengths());
   if (in.tap) show(*in.tap, e, mask, probabilities, average);
-  return mix_outputs(context, average, e.gates, see);
+  return mix_outputs(context, average, e.gates, visible);
 }
 
 namespace {

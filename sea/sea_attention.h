@@ -24,7 +24,7 @@ class SeaAttention : public nn::Attention {
   void on_step(int64_t steps_done) override { estimator_.on_step(steps_done); }
 
  private:
-  Mask select(const Tensor& estimate, const nn::AttentionInput& in, const Visibility& see,
+  Mask select(const Tensor& estimate, const nn::AttentionInput& in, const Visibility& visible,
               int64_t keys = 0) const;
   void fill(const nn::AttentionInput& in, const Estimate& e) const;
 

@@ -25,9 +25,9 @@ Shape group_shape(SelectMode mode, int64_t B, int64_t H, int64_t T) {
 
 // Keys that the selected columns of all groups can have: what every group selects is known from its
 // sizes, and no column has more than ceil(w / K) keys or gives more than k.
-int64_t most_entries(const Visibility& see, const SelectConfig& config, int64_t B, int64_t H,
+int64_t most_entries(const Visibility& visible, const SelectConfig& config, int64_t B, int64_t H,
                      int64_t T, int64_t K) {
-  const RowWidths widths(see, T);
+  const RowWidths widths(visible, T);
   const int64_t k = config.k;
   auto group = [&](int64_t members, int64_t w) {
     if (w <= k) return members * w;
@@ -58,13 +58,13 @@ SelectMode parse_select_mode(const std::string& name) {
                    "', wanted per-query, per-head, per-batch or causal-per-batch"));
 }
 
-void check_visibility(const char* op, const Visibility& see, int64_t batch, int64_t keys) {
-  if (!see.lengths.defined()) return;
-  check(see.lengths.dtype() == Dtype::i64 && see.lengths.shape() == Shape{batch}, op,
-        ": lengths must be i64 ", Shape{batch}, ", got ", see.lengths.dtype(), " ",
-        see.lengths.shape());
-  if (see.lengths.device().is_cuda()) return;  // reading them would wait for the device
-  Tensor lengths = see.lengths.contiguous();
+void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys) {
+  if (!visible.lengths.defined()) return;
+  check(visible.lengths.dtype() == Dtype::i64 && visible.lengths.shape() == Shape{batch}, op,
+        ": lengths must be i64 ", Shape{batch}, ", got ", visible.lengths.dtype(), " ",
+        visible.lengths.shape());
+  if (visible.lengths.device().is_cuda()) return;  // reading them would wait for the device
+  Tensor lengths = visible.lengths.contiguous();
   for (int64_t b = 0; b < batch; ++b) {
     int64_t own = lengths.data<int64_t>()[b];
     check(own >= 0 && own <= keys, op, ": length ", own, " of sequence ", b, " is outside 0..",
@@ -72,33 +72,33 @@ void check_visibility(const char* op, const Visibility& see, int64_t batch, int6
   }
 }
 
-Selection select_columns(const Tensor& estimate, const Visibility& see,
+Selection select_columns(const Tensor& estimate, const Visibility& visible,
                          const SelectConfig& config) {
   check(estimate.rank() == 4, "select_columns: the estimate must be [B, H, T, K], got ",
         estimate.shape());
   check(config.k > 0, "select_columns: k must be positive, got ", config.k);
-  check(
-      !see.causal || (config.mode != SelectMode::per_head && config.mode != SelectMode::per_batch),
-      "select_columns: mode ", name_of(config.mode),
-      " looks across time, a causal mask refuses it");
+  check(!visible.causal ||
+            (config.mode != SelectMode::per_head && config.mode != SelectMode::per_batch),
+        "select_columns: mode ", name_of(config.mode),
+        " looks across time, a causal mask refuses it");
   int64_t B = estimate.dim(0), H = estimate.dim(1), T = estimate.dim(2), K = estimate.dim(3);
   check(K > 0, "select_columns: the estimate has no columns");
   check(H * T * K < int64_t(1) << 32, "select_columns: H T K of ", estimate.shape(),
         " is above 2^32");
-  check_visibility("select_columns", see, B, see.causal ? T : int64_t(1) << 31);
+  check_visibility("select_columns", visible, B, visible.causal ? T : int64_t(1) << 31);
   Tensor x = estimate.detach().contiguous();
   Selection result{Tensor::empty({B, H, T, K}, Dtype::u8, x.device()),
                    Tensor::empty(group_shape(config.mode, B, H, T), Dtype::i64, x.device())};
   Tensor nan_count = Tensor::empty({1}, Dtype::i64, x.device());
-  BRINE_CALL(x, select_columns, result.selected, result.n_sel, nan_count, x, see, config);
-  if (x.device().is_cuda()) result.most_entries = most_entries(see, config, B, H, T, K);
+  BRINE_CALL(x, select_columns, result.selected, result.n_sel, nan_count, x, visible, config);
+  if (x.device().is_cuda()) result.most_entries = most_entries(visible, config, B, H, T, K);
   int64_t nans = x.device().is_cuda() ? 0 : nan_count.data<int64_t>()[0];
   count_bytes(double(x.numel()) * double(item_size(x.dtype())) + double(x.numel()));
   check(nans == 0, "select_columns: ", nans, " values of the estimate are NaN");
   return result;
 }
 
-FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int64_t keys,
+FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, int64_t keys,
                   int64_t most_entries) {
   check(selected.rank() == 4 && selected.dtype() == Dtype::u8,
         "build_csr: selected must be u8 [B, H, T, K], got ", selected.dtype(), " ",
@@ -108,22 +108,22 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int6
   FlatCsr csr{{}, {}, {}, B, H, T, keys ? keys : T};
   check(H * csr.keys < int64_t(1) << 31, "build_csr: ", H, " heads x ", csr.keys,
         " keys do not fit 32-bit columns");
-  check(!see.causal || csr.keys >= T, "build_csr: ", T, " causal rows need as many keys, got ",
+  check(!visible.causal || csr.keys >= T, "build_csr: ", T, " causal rows need as many keys, got ",
         csr.keys);
-  check(see.lengths.defined() || see.causal || csr.keys == T,
+  check(visible.lengths.defined() || visible.causal || csr.keys == T,
         "build_csr: lengths must be given when rows and keys differ");
-  check_visibility("build_csr", see, B, csr.keys);
+  check_visibility("build_csr", visible, B, csr.keys);
   Tensor s = selected.contiguous();
   csr.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64, s.device());
   csr.head_offsets = Tensor::empty({B, T, H + 1}, Dtype::i32, s.device());
-  BRINE_CALL(s, count_csr, csr, s, see, k);
+  BRINE_CALL(s, count_csr, csr, s, visible, k);
   int64_t entries = most_entries;
   if (entries == 0 || !s.device().is_cuda()) {
     const Tensor pointers = csr.row_pointers.to(Device{});
     entries = B ? pointers.data<int64_t>()[B * (T + 1) - 1] : 0;
   }
   csr.columns = Tensor::empty({entries}, Dtype::i32, s.device());
-  BRINE_CALL(s, fill_csr, csr, s, see, k);
+  BRINE_CALL(s, fill_csr, csr, s, visible, k);
   count_bytes(double(s.numel()) + 4.0 * double(entries));
   return csr;
 }

@@ -58,12 +58,13 @@ struct Selection {
 // group has one member per row and head. Among equal values the later flat index (h T + t) K + c
 // wins. Throws when a value that counts is NaN; on a device, which is not waited for, such a NaN
 // shows in the gates and losses that come of the same features.
-Selection select_columns(const Tensor& estimate, const Visibility& see, const SelectConfig& config);
+Selection select_columns(const Tensor& estimate, const Visibility& visible,
+                         const SelectConfig& config);
 
 // The keys of the selected columns. A row with w <= k sees every visible key; otherwise a column of
 // n > k keys gives the k keys b(c+1) - 1 - floor(i n / k), i = 0..k-1. `keys` = 0 means T. With
 // `most_entries` of the selection, a device is not asked how many entries there are.
-FlatCsr build_csr(const Tensor& selected, const Visibility& see, int64_t k, int64_t keys = 0,
+FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, int64_t keys = 0,
                   int64_t most_entries = 0);
 
 // The same mask as u8 [B, H, T, S], for the dense path.
@@ -71,15 +72,15 @@ Tensor csr_to_mask(const FlatCsr& csr);
 
 // Throws unless q [B, H, T, d] and k [B, H, S, d] fit the mask; `op` starts the message.
 void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor& k);
-// Throws unless see.lengths is undefined or i64 [B] with values in [0, keys].
-void check_visibility(const char* op, const Visibility& see, int64_t batch, int64_t keys);
+// Throws unless visible.lengths is undefined or i64 [B] with values in [0, keys].
+void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys);
 
 // Keys that a row sees, as kernels ask for it.
 struct RowWidths {
-  RowWidths(const Visibility& see, int64_t rows)
-      : lengths(see.lengths.defined() ? see.lengths.data<int64_t>() : nullptr),
+  RowWidths(const Visibility& visible, int64_t rows)
+      : lengths(visible.lengths.defined() ? visible.lengths.data<int64_t>() : nullptr),
         rows(rows),
-        causal(see.causal) {}
+        causal(visible.causal) {}
 
   int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
   int64_t operator()(int64_t b, int64_t t) const {

@@ -25,7 +25,8 @@ void check_teacher(const char* op, const TeacherAttention& teacher, const Tensor
         teacher.k.shape());
 }
 
-TeacherSummary summarize_teacher(const TeacherAttention& given, int64_t K, const Visibility& see) {
+TeacherSummary summarize_teacher(const TeacherAttention& given, int64_t K,
+                                 const Visibility& visible) {
   Tensor like = given.map.defined() ? given.map : given.q;
   check(like.defined() && like.rank() == 4,
         "summarize_teacher: wanted a map [B, H, T, T] or q and k [B, H, T, d]");
@@ -34,14 +35,14 @@ TeacherSummary summarize_teacher(const TeacherAttention& given, int64_t K, const
         "summarize_teacher: a map must be f32 or f64, got ", like.dtype());
   check(K > 0, "summarize_teacher: K must be positive, got ", K);
   int64_t B = like.dim(0), H = like.dim(1), T = like.dim(2);
-  check_visibility("summarize_teacher", see, B, T);
+  check_visibility("summarize_teacher", visible, B, T);
   auto packed = [](const Tensor& t) { return t.defined() ? t.detach().contiguous() : t; };
   TeacherAttention teacher{packed(given.map), packed(given.q), packed(given.k)};
   auto make = [&](const Shape& shape) {
     return Tensor::empty(shape, sum_type(like.dtype()), like.device());
   };
   TeacherSummary summary{make({B, H, T, K}), make({B, H, T}), make({B, H, T})};
-  BRINE_CALL(like, summarize_teacher, summary, teacher, see);
+  BRINE_CALL(like, summarize_teacher, summary, teacher, visible);
   return summary;
 }
 

@@ -20,7 +20,8 @@ struct TeacherSummary {
 };
 
 // Sums of a teacher in 16 bits are f32.
-TeacherSummary summarize_teacher(const TeacherAttention& teacher, int64_t K, const Visibility& see);
+TeacherSummary summarize_teacher(const TeacherAttention& teacher, int64_t K,
+                                 const Visibility& visible);
 
 // Throws unless the teacher has the shape [B, H, T, .] of `like` [B, H, T, .] and its type; its q
 // and k may have 16 bits where that is f32.

@@ -30,7 +30,7 @@ class GoldenFile {
     return is_float(t.dtype()) ? t.to(type) : t;
   }
   double value(const std::string& name) const { return reader_.read(name).to_vector().at(0); }
-  Visibility see() const {
+  Visibility visible() const {
     std::vector<int64_t> lengths = reader_.ints_attribute("config", "lengths");
     return {number("causal") != 0, Tensor::from(lengths, {int64_t(lengths.size())})};
   }

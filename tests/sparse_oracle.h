@@ -25,7 +25,7 @@ struct MaskCase {
     if (t >= length(b)) return 0;
     return causal ? t + 1 : length(b);
   }
-  Visibility see() const {
+  Visibility visible() const {
     Visibility v{causal, {}};
     if (!lengths.empty()) v.lengths = Tensor::from(lengths, {B});
     return v;

@@ -133,7 +133,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
                                    .k = quick_noise(heads, 8),
                                    .v = quick_noise(heads, 9),
                                    .hidden = Tensor(),
-                                   .see = {},
+                                   .visible = {},
                                    .dials = state.dials,
                                    .state = &first,
                                    .slot = 0});
@@ -159,7 +159,7 @@ double step_time(const Made& m, nn::ModelState& state) {
                               .k = quick_noise(row, 2),
                               .v = quick_noise(row, 3),
                               .hidden = Tensor(),
-                              .see = {},
+                              .visible = {},
                               .dials = state.dials};
   return swept_time([&] { m.model->attention(0).step(in, state.layer(0)); });
 }

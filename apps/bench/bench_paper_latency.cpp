@@ -20,7 +20,7 @@ BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
   const Inputs in(T, 1, kSize);
   const bool sparse = block.attention->traits().sparse;
   nn::AttentionInput input = in.input();
-  input.see.causal = causal;
+  input.visible.causal = causal;
   input.dials.k = sparse ? k : 0;
   NoGrad off;
   auto run = [&] { block.attention->forward(input); };

@@ -44,9 +44,9 @@ void bench_elementwise(std::vector<BenchRow>& rows, int64_t R, int64_t C) {
 void bench_softmax(std::vector<BenchRow>& rows, int64_t H, int64_t T, bool causal) {
   Tensor x = noise({1, H, T, T}, 1), y = Tensor::like(x), dx = Tensor::like(x);
   const std::string name = causal ? "softmax, causal" : "softmax", shape = join(x.shape());
-  const Visibility see{.causal = causal, .lengths = {}};
+  const Visibility visible{.causal = causal, .lengths = {}};
   rows.push_back(memory_row(name, shape, bytes_of({x, y}) * (causal ? 0.75 : 1),
-                            [&] { BRINE_CALL(x, softmax, y, x, 0.125, see); }));
+                            [&] { BRINE_CALL(x, softmax, y, x, 0.125, visible); }));
   rows.push_back(memory_row(name + " backward", shape, bytes_of({x, y, dx}),
                             [&] { BRINE_CALL(x, softmax_backward, dx, x, y, 0.125); }));
 }

@@ -104,9 +104,9 @@ data::DumpSpec Dump::spec(const nn::LoadedModel& m, const data::Tokenizer& token
 }
 
 // softmax(q k^T / sqrt(d)) over the visible keys.
-Tensor attention_map(const TeacherAttention& a, const Visibility& see) {
+Tensor attention_map(const TeacherAttention& a, const Visibility& visible) {
   Tensor scores = matmul(a.q, a.k, false, true);
-  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), see);
+  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), visible);
 }
 
 // Asks for everything and waits for nothing: the tensors are there when `arriving` is finished.
@@ -114,16 +114,16 @@ data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batc
                             const data::DumpSpec& spec, Downloads& arriving) {
   data::DumpBatch out;
   int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
-  Visibility see{.causal = spec.causal, .lengths = batch.lengths};
+  Visibility visible{.causal = spec.causal, .lengths = batch.lengths};
   auto near = [&arriving](const Tensor& x) { return arriving.start(x); };
   teacher.begin(batch);
   for (int64_t i = 0; i < spec.layers; ++i) {
     distill::TeacherLayer t = teacher.layer(i);
     data::DumpLayer l;
     if (spec.content == data::DumpContent::maps)
-      l.attention = near(attention_map(t.attention, see));
+      l.attention = near(attention_map(t.attention, visible));
     if (spec.content == data::DumpContent::pooled) {
-      const TeacherSummary s = summarize_teacher(t.attention, spec.columns, see);
+      const TeacherSummary s = summarize_teacher(t.attention, spec.columns, visible);
       l.pooled = {near(s.tau), near(s.t_log_t), near(s.t_square)};
     }
     if (spec.content == data::DumpContent::qk) {

@@ -157,14 +157,14 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   std::vector<double> valid = c.file.read("inputs/valid").to_vector();
   Tensor lengths = Tensor::zeros({B}, Dtype::i64);
   for (size_t i = 0; i < valid.size(); ++i) lengths.data<int64_t>()[i / size_t(T)] += valid[i] != 0;
-  Visibility see{.causal = c.integer("causal") != 0, .lengths = lengths};
+  Visibility visible{.causal = c.integer("causal") != 0, .lengths = lengths};
   nn::Tap tap("sea");
   Tensor out =
       block->forward({.q = q,
                       .k = k,
                       .v = v,
                       .hidden = {},
-                      .see = see,
+                      .visible = visible,
                       .dials = {.query_skip = c.integer("query_skip"), .dense_path = dense},
                       .tap = &tap});
   Comparison compare(c, tolerance);
@@ -172,14 +172,14 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   compare.floats("output/c_sea", out.detach());
 
   TeacherAttention teacher{.map = {}, .q = read("inputs/teacher_q"), .k = read("inputs/teacher_k")};
-  TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), see);
+  TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), visible);
   compare.floats("intermediate/teacher_tau", summary.tau);
   compare.floats("intermediate/teacher_t_log_t", summary.t_log_t);
   compare.floats("intermediate/teacher_t_square", summary.t_square);
   double parts[] = {0.1, 1.0};
   Tensor mix = Tensor::from(std::span<const double>(parts), {2}).to(dtype).to(default_device());
-  Tensor approx = approx_loss(tap.get("scores"), summary, see);
-  Tensor prob = prob_loss(q, k, teacher, see);
+  Tensor approx = approx_loss(tap.get("scores"), summary, visible);
+  Tensor prob = prob_loss(q, k, teacher, visible);
   int64_t rows = 0;
   for (int64_t b = 0; b < B; ++b) rows += lengths.data<int64_t>()[b];
   Tensor weight = Tensor::zeros({B * T}, dtype);

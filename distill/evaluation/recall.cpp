@@ -36,7 +36,7 @@ RecallMeans mean(const Recall& r) {
 }
 
 Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64_t K,
-                        const Visibility& see, const SelectConfig& config) {
+                        const Visibility& visible, const SelectConfig& config) {
   Tensor like = given.map.defined() ? given.map : given.q;
   check(like.defined() && like.rank() == 4 && like.dim(0) == csr.batch &&
             like.dim(1) == csr.heads && like.dim(2) == csr.length && csr.keys == csr.length,
@@ -46,12 +46,13 @@ Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64
     return t.defined() ? t.detach().to(sum_type(t.dtype())).contiguous() : t;
   };
   TeacherAttention teacher{packed(given.map), packed(given.q), packed(given.k)};
-  TeacherSummary summary = summarize_teacher(teacher, K, see);
-  FlatCsr best = build_csr(select_columns(summary.tau, see, config).selected, see, config.k);
+  TeacherSummary summary = summarize_teacher(teacher, K, visible);
+  FlatCsr best =
+      build_csr(select_columns(summary.tau, visible, config).selected, visible, config.k);
   int64_t H = csr.heads;
   Tensor sums = Tensor::empty({5, H}, Dtype::f64, like.device());
   Tensor rows = Tensor::empty({1}, Dtype::i64, like.device());
-  BRINE_CALL(like, attention_recall, sums, rows, teacher, csr, best, see, config);
+  BRINE_CALL(like, attention_recall, sums, rows, teacher, csr, best, visible, config);
   sums = sums.to(Device{});
   auto way = [&](int64_t i) {
     const double* from = sums.data<double>() + i * H;

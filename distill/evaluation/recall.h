@@ -31,6 +31,6 @@ RecallMeans mean(const Recall& recall);
 // The budget of each group of `config.mode` is the number of entries that the mask has there; the
 // teacher's own columns are select_columns() of its mass in K columns.
 Recall attention_recall(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
-                        const Visibility& see, const SelectConfig& config);
+                        const Visibility& visible, const SelectConfig& config);
 
 }  // namespace brine::distill

@@ -24,8 +24,8 @@ Tensor row_weights(const Batch& batch, double per_row, const Tensor& like) {
   return w.to(like.device());
 }
 
-TeacherSummary summary_of(const TeacherLayer& t, int64_t K, const Visibility& see) {
-  if (!t.pooled.tau.defined()) return summarize_teacher(t.attention, K, see);
+TeacherSummary summary_of(const TeacherLayer& t, int64_t K, const Visibility& visible) {
+  if (!t.pooled.tau.defined()) return summarize_teacher(t.attention, K, visible);
   int64_t theirs = t.pooled.tau.dim(-1);
   check(theirs == K, "losses: the teacher's attention is pooled into ", theirs,
         " columns, the student has ", K);
@@ -78,17 +78,17 @@ class LayerLosses : public nn::LayerObserver {
       const ProductInput taken{product_type(t.attention.q.dtype())};
       t.attention.q = taken(t.attention.q), t.attention.k = taken(t.attention.k);
     }
-    Visibility see{.causal = causal_, .lengths = batch_.lengths};
+    Visibility visible{.causal = causal_, .lengths = batch_.lengths};
     if (config_.approx) {
       check(tap.has("scores"),
             "losses: the student's attention estimates no scores, which the loss ",
             "approx needs; set losses.approx to 0");
       const Tensor& scores = tap.get("scores");  // S [B, H, T, K]
-      TeacherSummary summary = summary_of(t, scores.dim(-1), see);
-      add_term("approx", attention_term(approx_loss(scores, summary, see)), config_.approx);
+      TeacherSummary summary = summary_of(t, scores.dim(-1), visible);
+      add_term("approx", attention_term(approx_loss(scores, summary, visible)), config_.approx);
     }
     if (config_.prob) {
-      add_term("prob", attention_term(prob_loss(tap.get("q"), tap.get("k"), t.attention, see)),
+      add_term("prob", attention_term(prob_loss(tap.get("q"), tap.get("k"), t.attention, visible)),
                config_.prob);
     }
     if (config_.context) {

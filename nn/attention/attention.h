@@ -33,7 +33,7 @@ struct AttentionDials {
 struct AttentionInput {
   Tensor q, k, v;  // [B, H, T, d]
   Tensor hidden;   // [B, T, C] the layer's normed input
-  Visibility see = {};
+  Visibility visible = {};
   AttentionDials dials = {};
   Tap* tap = nullptr;              // null: nobody looks inside
   RandomStream* random = nullptr;  // null: evaluation

@@ -29,7 +29,7 @@ class CachedAttention : public Attention {
   // To be called by forward().
   static void fill(const AttentionInput& in) {
     if (!in.state) return;
-    dynamic_cast<KeyValueState&>(*in.state).fill(in.slot, in.k, in.v, in.see.lengths);
+    dynamic_cast<KeyValueState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
   }
 
   AttentionShape shape_;

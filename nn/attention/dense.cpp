@@ -28,7 +28,7 @@ class Dense : public CachedAttention {
     fill(in);
     CostScope part("attention");
     Tensor scores = matmul(in.q, in.k, false, true);  // [B, H, T, T]
-    Tensor probs = softmax(scores, 1 / std::sqrt(double(in.q.dim(-1))), in.see);
+    Tensor probs = softmax(scores, 1 / std::sqrt(double(in.q.dim(-1))), in.visible);
     if (in.tap) in.tap->put("probabilities", probs);
     return merge_heads(matmul(probs, in.v));
   }

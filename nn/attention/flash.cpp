@@ -21,7 +21,7 @@ class Flash : public CachedAttention {
   Tensor forward(const AttentionInput& in) override {
     fill(in);
     CostScope part("attention");
-    return flash_attention(in.q, in.k, in.v, in.see);
+    return flash_attention(in.q, in.k, in.v, in.visible);
   }
 };
 const RegisterAttention<Flash, NoSettings> registration("flash");

@@ -21,9 +21,9 @@ struct RecentConfig {
 };
 
 // The last min(k, w) visible keys of every row, or as many around it; the same for all heads.
-FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility& see,
+FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility& visible,
                     Device device) {
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   FlatCsr csr{.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64),
               .head_offsets = Tensor::empty({B, T, H + 1}, Dtype::i32),
               .columns = {},
@@ -48,7 +48,7 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t t = 0; t < T; ++t) {
       int64_t w = widths(b, t), n = std::min(k, w);
-      int64_t first = see.causal ? w - n : std::clamp<int64_t>(t - n / 2, 0, w - n);
+      int64_t first = visible.causal ? w - n : std::clamp<int64_t>(t - n / 2, 0, w - n);
       for (int64_t h = 0; h < H; ++h) {
         for (int64_t key = first; key < first + n; ++key) *column++ = int32_t(h * T + key);
       }
@@ -160,11 +160,11 @@ class Recent : public Attention {
   Tensor forward(const AttentionInput& in) override {
     int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2);
     if (in.state) {
-      dynamic_cast<RecentState&>(*in.state).fill(in.slot, in.k, in.v, in.see.lengths);
+      dynamic_cast<RecentState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
     }
     int64_t k = kept(in.dials);
     CostScope part("attention");
-    FlatCsr csr = recent_keys(B, H, T, k, in.see, in.q.device());
+    FlatCsr csr = recent_keys(B, H, T, k, in.visible, in.q.device());
     Tensor c = in.dials.dense_path
                    ? matmul(masked_softmax(matmul(in.q, in.k, false, true), csr_to_mask(csr),
                                            1 / std::sqrt(double(in.q.dim(-1)))),

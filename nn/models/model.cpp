@@ -155,7 +155,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .k = k,
                           .v = v,
                           .hidden = x,
-                          .see = {.causal = parts.causal, .lengths = call.lengths},
+                          .visible = {.causal = parts.causal, .lengths = call.lengths},
                           .dials = call.dials,
                           .tap = tap,
                           .random = call.random,

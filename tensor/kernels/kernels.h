@@ -71,7 +71,7 @@ BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Ten
 
 // ---- softmax (cpu/softmax.cpp)
 // y [B, H, T, S] = softmax(scale x) over the visible keys, 0 elsewhere; a row that sees none is 0.
-BRINE_KERNEL(softmax, Tensor y, Tensor x, double scale, Visibility see)
+BRINE_KERNEL(softmax, Tensor y, Tensor x, double scale, Visibility visible)
 BRINE_KERNEL(softmax_backward, Tensor dx, Tensor dy, Tensor y, double scale)
 
 // ---- losses over the vocabulary (cpu/loss.cpp)

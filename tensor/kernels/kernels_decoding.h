@@ -31,7 +31,7 @@ BRINE_KERNEL(running_mean_step, Tensor y, Tensor sums, Tensor v, Tensor counts)
 // state [B, H, m, e] and sums f64 [B, H, m] = what the linear attention of kernels_performer.h
 // has summed up behind the last of L_b keys. identity [P, i].
 BRINE_KERNEL(linear_attention_state, Tensor state, Tensor sums, Tensor phi_k, Tensor identity,
-             Tensor v, Visibility see)
+             Tensor v, Visibility visible)
 // Takes in the key of a new token, then y [B, H, 1, e] as linear_attention gives it for its query.
 // phi_q, phi_k [B, H, 1, m], v [B, H, 1, d]; identity [P, i], whose row at[b] is the token's.
 BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor phi_q, Tensor phi_k,

@@ -40,26 +40,26 @@ inline double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal
 // The values are [identity ; v]: v [B, H, T, d] and identity [P, i] (row t for token t, P >= T),
 // [B, T, i] or undefined; e = i + d.
 BRINE_KERNEL(linear_attention, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
-             Tensor v, Visibility see, double eps)
+             Tensor v, Visibility visible, double eps)
 // didentity [P, i] is added to; undefined when not wanted or identity is no table.
 BRINE_KERNEL(linear_attention_backward, Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv,
              Tensor dy, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
-             Visibility see, double eps)
+             Visibility visible, double eps)
 
 // ---- prior (cpu/prior.cpp)
 // y [B, H, R, K] = scores + gain [H] log((w / n_c) mass_c) at the columns c that own n_c > 0 keys,
 // mass_c = phi_q(t) . sum of phi_k over the keys of c, divided by the same over all w keys. Row r
 // stands for query t = r step of phi_q, phi_k [B, H, T, m]; R = ceil(T / step).
 BRINE_KERNEL(performer_prior, Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-             Visibility see, int64_t step)
+             Visibility visible, int64_t step)
 // The gradient of scores is dy. dgain [H] is added to.
 BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy,
-             Tensor gain, Tensor phi_q, Tensor phi_k, Visibility see, int64_t step)
+             Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step)
 
 // ---- columns (cpu/image.cpp)
 // y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
 // softmax_backward with scale 1.
-BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility see)
+BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
 // image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of
 // head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
 BRINE_KERNEL(image_from_heads, Tensor image, Tensor x, int64_t halo, Tensor lengths)

@@ -71,7 +71,7 @@ TEST_CASE("the teacher's summary equals sums over its map, from the map and from
       double tolerance = type == Dtype::f64 ? 1e-12 : 1e-6;
       for (const TeacherAttention& teacher :
            {TeacherAttention{map.to(type), {}, {}}, TeacherAttention{{}, q.to(type), k.to(type)}}) {
-        TeacherSummary s = summarize_teacher(teacher, m.K, m.see());
+        TeacherSummary s = summarize_teacher(teacher, m.K, m.visible());
         CHECK(close(s.tau.to_vector(), tau, tolerance, tolerance, "tau"));
         CHECK(close(s.t_log_t.to_vector(), logs, tolerance, tolerance, "t log t"));
         CHECK(close(s.t_square.to_vector(), squares, tolerance, tolerance, "t^2"));
@@ -86,7 +86,7 @@ TEST_CASE("approx_loss equals the loss of the widened T x T map, with its gradie
     Tensor map = teacher_map(q.to(Dtype::f64), k.to(Dtype::f64), m);
     auto f = [=](const std::vector<Tensor>& in) {
       TeacherAttention teacher{map.to(in[0].dtype()), {}, {}};
-      return approx_loss(in[0], summarize_teacher(teacher, m.K, m.see()), m.see());
+      return approx_loss(in[0], summarize_teacher(teacher, m.K, m.visible()), m.visible());
     };
     auto oracle = [=](const std::vector<Tensor>& in) {
       return naive_loss(map.to_vector(), widened(in[0].to_vector(), m), m);
@@ -108,7 +108,7 @@ TEST_CASE("prob_loss equals the dense loss, from a map and from the teacher's q 
         Dtype type = in[0].dtype();
         TeacherAttention teacher = with_map ? TeacherAttention{map.to(type), {}, {}}
                                             : TeacherAttention{{}, tq.to(type), tk.to(type)};
-        return prob_loss(in[0], in[1], teacher, m.see());
+        return prob_loss(in[0], in[1], teacher, m.visible());
       };
       auto oracle = [=](const std::vector<Tensor>& in) {
         std::vector<double> a = naive_attention(in[0].to_vector(), in[1].to_vector(), {}, 6, m);
@@ -132,8 +132,8 @@ TEST_CASE("prob_loss over many tiles: both teachers agree and threads change no 
     Tensor dy = Tensor::from(std::vector<float>{0.1f, 1.0f}, {2});
     auto loss = [&](const TeacherAttention& teacher) {
       return run(
-          [&](const std::vector<Tensor>& x) { return prob_loss(x[0], x[1], teacher, m.see()); }, in,
-          dy);
+          [&](const std::vector<Tensor>& x) { return prob_loss(x[0], x[1], teacher, m.visible()); },
+          in, dy);
     };
     Run a = loss(by_map), b = loss(by_qk);
     CHECK(close(a.y, b.y, 1e-6, 1e-6));
@@ -150,11 +150,11 @@ TEST_CASE("prob_loss over many tiles: both teachers agree and threads change no 
 TEST_CASE("a row of one key and a batch of none cost nothing") {
   Tensor q = normal({2, 2, 1, 4}, 1), k = normal({2, 2, 1, 4}, 2);
   for (std::vector<int64_t> lengths : {std::vector<int64_t>{1, 1}, {0, 0}, {0, 1}}) {
-    Visibility see{true, Tensor::from(lengths, {2})};
+    Visibility visible{true, Tensor::from(lengths, {2})};
     TeacherAttention teacher{{}, k, q};
-    CHECK(largest(prob_loss(q, k, teacher, see).to_vector()) < 1e-6);
-    TeacherSummary summary = summarize_teacher(teacher, 8, see);
-    CHECK(largest(approx_loss(normal({2, 2, 1, 8}, 3), summary, see).to_vector()) < 1e-6);
+    CHECK(largest(prob_loss(q, k, teacher, visible).to_vector()) < 1e-6);
+    TeacherSummary summary = summarize_teacher(teacher, 8, visible);
+    CHECK(largest(approx_loss(normal({2, 2, 1, 8}, 3), summary, visible).to_vector()) < 1e-6);
   }
 }
 

@@ -152,14 +152,14 @@ TEST_CASE("half compute: conv2d, with every kind of border, multiplies rounded i
 
 TEST_CASE("half compute: the scores of prob_loss are those of rounded inputs") {
   const Shape shape{2, 3, 37, 16};
-  for (const Visibility& see : kSeen) {
+  for (const Visibility& visible : kSeen) {
     for (Dtype half : kHalves) {
       // The teacher is in 16 bits already, and as it is in f64.
       const Tensor theirs = normal(shape, 3).to(half), keys = normal(shape, 4).to(half);
       auto f = [&](const auto& x) {
         const Dtype sums = x[0].dtype();
         const Dtype type = sums == Dtype::f64 ? sums : half;
-        return prob_loss(x[0], x[1], {{}, theirs.to(type), keys.to(type)}, see);
+        return prob_loss(x[0], x[1], {{}, theirs.to(type), keys.to(type)}, visible);
       };
       check_rounding(half, f, {normal(shape, 1), normal(shape, 2)}, {2});
     }
@@ -168,9 +168,10 @@ TEST_CASE("half compute: the scores of prob_loss are those of rounded inputs") {
 
 TEST_CASE("half compute: flash_attention rounds queries, keys and values, padded or not") {
   const Shape shape{2, 3, 37, 16};
-  for (const Visibility& see : kSeen) {
+  for (const Visibility& visible : kSeen) {
     for (Dtype half : kHalves) {
-      check_rounding(half, [&](const auto& x) { return flash_attention(x[0], x[1], x[2], see); },
+      check_rounding(half,
+                     [&](const auto& x) { return flash_attention(x[0], x[1], x[2], visible); },
                      {normal(shape, 1), normal(shape, 2), normal(shape, 3)}, {2, 37, 48});
     }
   }

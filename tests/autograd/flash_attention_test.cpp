@@ -16,13 +16,13 @@ Inputs qkv(const MaskCase& m, int64_t d, Dtype dtype = Dtype::f32, double deviat
 }
 
 Function flash(const MaskCase& m) {
-  return [=](const Inputs& in) { return flash_attention(in[0], in[1], in[2], m.see()); };
+  return [=](const Inputs& in) { return flash_attention(in[0], in[1], in[2], m.visible()); };
 }
 
 Function dense(const MaskCase& m) {
   return [=](const Inputs& in) {
     const double scale = 1 / std::sqrt(double(in[0].dim(3)));
-    Tensor p = softmax(matmul(in[0], in[1], false, true), scale, m.see());
+    Tensor p = softmax(matmul(in[0], in[1], false, true), scale, m.visible());
     return merge_heads(matmul(p, in[2]));
   };
 }

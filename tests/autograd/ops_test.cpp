@@ -85,7 +85,7 @@ std::vector<OpCase> row_cases() {
   Tensor x = normal({2, 9, 33}, 20, Dtype::f32, 2);
   Tensor weight = Tensor::from(std::vector<float>{1, 0, 0.5, 2, 0}, {5});
   Tensor lengths = Tensor::from(std::vector<int64_t>{4, 7}, {2});
-  auto see = [](bool causal, Tensor lengths = {}) {
+  auto visible = [](bool causal, Tensor lengths = {}) {
     return Visibility{.causal = causal, .lengths = lengths};
   };
   return {
@@ -106,10 +106,10 @@ std::vector<OpCase> row_cases() {
        1e-4},
       {"softmax",
        {normal({2, 2, 7, 7}, 29)},
-       [=](In in) { return softmax(in[0], 0.6, see(true)); }},
+       [=](In in) { return softmax(in[0], 0.6, visible(true)); }},
       {"softmax, both ways, lengths",
        {normal({2, 2, 7, 7}, 30)},
-       [=](In in) { return softmax(in[0], 1.5, see(false, lengths)); }},
+       [=](In in) { return softmax(in[0], 1.5, visible(false, lengths)); }},
       {"embedding",
        {normal({7, 33}, 31), ids({3, 5}, 32, 7)},
        [](In in) { return embedding(in[0], in[1]); }},

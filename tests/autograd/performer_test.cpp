@@ -57,25 +57,26 @@ Values naive_attention(const Tensor& q, const Tensor& k, const Tensor& identity,
 
 void check_attention(const Sizes& s, int64_t i, bool causal, const std::vector<int64_t>& lengths,
                      double grad_tolerance) {
-  const Visibility see{.causal = causal, .lengths = lengths_of(lengths)};
+  const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
   const double eps = 1e-3;
   std::vector<Tensor> inputs = {uniform({s.B, s.H, s.T, s.m}, 1, 0.05, 1),
                                 uniform({s.B, s.H, s.T, s.m}, 2, 0.05, 1),
                                 normal({s.B, s.H, s.T, s.d}, 3)};
   if (i) inputs.push_back(normal({s.T + 2, i}, 4));
   auto identity = [=](const std::vector<Tensor>& x) { return i ? x[3] : Tensor(); };
-  check_op(
-      {.name = join("linear_attention T=", s.T, " i=", i, causal ? " causal" : ""),
-       .inputs = inputs,
-       .f =
-           [=](const auto& x) { return linear_attention(x[0], x[1], identity(x), x[2], see, eps); },
-       .oracle =
-           [=](const auto& x) {
-             return naive_attention(x[0], x[1], identity(x), x[2], causal, lengths, eps);
-           },
-       // One token's gradients come from eps alone: little is left of large numbers.
-       .tolerance = s.T == 1 ? 1e-3 : 1e-5,
-       .grad_tolerance = grad_tolerance});
+  check_op({.name = join("linear_attention T=", s.T, " i=", i, causal ? " causal" : ""),
+            .inputs = inputs,
+            .f =
+                [=](const auto& x) {
+                  return linear_attention(x[0], x[1], identity(x), x[2], visible, eps);
+                },
+            .oracle =
+                [=](const auto& x) {
+                  return naive_attention(x[0], x[1], identity(x), x[2], causal, lengths, eps);
+                },
+            // One token's gradients come from eps alone: little is left of large numbers.
+            .tolerance = s.T == 1 ? 1e-3 : 1e-5,
+            .grad_tolerance = grad_tolerance});
 }
 
 // The prior word by word: a column's keys one at a time.
@@ -110,14 +111,15 @@ Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<
 
 void check_prior(const Sizes& s, int64_t K, bool causal, const std::vector<int64_t>& lengths,
                  int64_t step) {
-  const Visibility see{.causal = causal, .lengths = lengths_of(lengths)};
-  check_op({.name = join("performer_prior T=", s.T, " K=", K, " step=", step),
-            .inputs = {normal({s.B, s.H, (s.T + step - 1) / step, K}, 1),
-                       uniform({s.H}, 2, 0.5, 1.5), uniform({s.B, s.H, s.T, s.m}, 3, 0.1, 1),
-                       uniform({s.B, s.H, s.T, s.m}, 4, 0.1, 1)},
-            .f = [=](const auto& x) { return performer_prior(x[0], x[1], x[2], x[3], see, step); },
-            .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, step); },
-            .tolerance = 3e-5});
+  const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
+  check_op(
+      {.name = join("performer_prior T=", s.T, " K=", K, " step=", step),
+       .inputs = {normal({s.B, s.H, (s.T + step - 1) / step, K}, 1), uniform({s.H}, 2, 0.5, 1.5),
+                  uniform({s.B, s.H, s.T, s.m}, 3, 0.1, 1),
+                  uniform({s.B, s.H, s.T, s.m}, 4, 0.1, 1)},
+       .f = [=](const auto& x) { return performer_prior(x[0], x[1], x[2], x[3], visible, step); },
+       .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, step); },
+       .tolerance = 3e-5});
 }
 
 }  // namespace
@@ -213,7 +215,7 @@ TEST_CASE("linear_attention: bidirectional") {
 }
 
 TEST_CASE("linear_attention: an identity for each sequence") {
-  const Visibility see{.causal = false, .lengths = lengths_of({9, 4})};
+  const Visibility visible{.causal = false, .lengths = lengths_of({9, 4})};
   const Tensor identity = normal({2, 9, 3}, 8);
   check_op(
       {.name = "identity [B, T, i]",
@@ -221,7 +223,7 @@ TEST_CASE("linear_attention: an identity for each sequence") {
                   normal({2, 2, 9, 3}, 3)},
        .f =
            [=](const auto& x) {
-             return linear_attention(x[0], x[1], identity.to(x[0].dtype()), x[2], see);
+             return linear_attention(x[0], x[1], identity.to(x[0].dtype()), x[2], visible);
            },
        .oracle =
            [=](const auto& x) {
@@ -297,10 +299,10 @@ TEST_CASE("performer_prior: a thin column beside heavy ones keeps its digits in 
 TEST_CASE("column_softmax: over the columns that own a key") {
   const std::vector<int64_t> lengths = {9, 5};
   for (bool causal : {true, false}) {
-    const Visibility see{.causal = causal, .lengths = lengths_of(lengths)};
+    const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
     check_op({.name = "column_softmax",
               .inputs = {normal({2, 2, 9, 7}, 1, Dtype::f32, 50, 2)},
-              .f = [=](const auto& x) { return column_softmax(x[0], see); },
+              .f = [=](const auto& x) { return column_softmax(x[0], visible); },
               .oracle =
                   [=](const auto& x) {
                     Values s = x[0].to_vector(), y(s.size(), 0.0);

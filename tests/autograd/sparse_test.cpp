@@ -8,7 +8,7 @@ namespace {
 
 FlatCsr random_csr(const MaskCase& m, uint64_t seed = 41) {
   Tensor x = uniform({m.B, m.H, m.T, m.K}, seed, 0, 1);
-  return build_csr(select_columns(x, m.see(), m.config()).selected, m.see(), m.k);
+  return build_csr(select_columns(x, m.visible(), m.config()).selected, m.visible(), m.k);
 }
 
 // P V with P from the dense oracle.
@@ -126,9 +126,9 @@ TEST_CASE("a few rows that face all keys equal the rows of the full pass") {
   std::vector<Tensor> in = qkv(m, 32);
   Tensor full = sparse_attention(in[0], in[1], in[2], random_csr(m, 8));
   for (int64_t t : {0, 9, 22}) {
-    Visibility see{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
-    Selection chosen = select_columns(estimate.slice(2, t, 1), see, m.config());
-    FlatCsr csr = build_csr(chosen.selected, see, m.k, m.T);
+    Visibility visible{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
+    Selection chosen = select_columns(estimate.slice(2, t, 1), visible, m.config());
+    FlatCsr csr = build_csr(chosen.selected, visible, m.k, m.T);
     Tensor row = sparse_attention(in[0].slice(2, t, 1), in[1], in[2], csr);
     CHECK(same_bits(row, full.slice(2, t, 1).contiguous()));
   }
@@ -178,14 +178,16 @@ TEST_CASE("mix_outputs equals the composed ops, padding apart") {
     MaskCase m{.B = 2, .H = 3, .T = 7, .lengths = lengths};
     Shape shape{m.B, m.H, m.T, 5};
     std::vector<Tensor> in = {normal(shape, 1), normal(shape, 2), normal({m.B, m.H, m.T, 2}, 3)};
-    Visibility see = m.see();
-    auto fused = [=](const std::vector<Tensor>& x) { return mix_outputs(x[0], x[1], x[2], see); };
+    Visibility visible = m.visible();
+    auto fused = [=](const std::vector<Tensor>& x) {
+      return mix_outputs(x[0], x[1], x[2], visible);
+    };
     auto composed = [=](const std::vector<Tensor>& x) {
       Tensor gates = sigmoid(x[2]), one = Tensor::full({m.B, m.H, m.T}, 1, x[0].dtype());
       auto gate = [&](int64_t i) { return reshape(slice(gates, 3, i, 1), {m.B, m.H, m.T}); };
       Tensor kept = scale_rows(scale_rows(x[0], gate(0)), gate(1));
       Tensor y = merge_heads(add(kept, scale_rows(x[1], sub(one, gate(1)))));
-      return see.lengths.defined() ? zero_padding(y, see.lengths) : y;
+      return visible.lengths.defined() ? zero_padding(y, visible.lengths) : y;
     };
     check_op({.name = "mix_outputs",
               .inputs = in,
@@ -226,12 +228,13 @@ TEST_CASE("estimate_average: the widened mean estimate, normalised, with its gra
       }
       return y;
     };
-    check_op(
-        {.name = join("estimate_average K ", K),
-         .inputs = {uniform({m.B, m.H, m.T, K}, 1, 0.1, 1), normal({m.B, m.H, m.T, 3}, 2)},
-         .f =
-             [=](const std::vector<Tensor>& in) { return estimate_average(in[0], in[1], m.see()); },
-         .oracle = oracle});
+    check_op({.name = join("estimate_average K ", K),
+              .inputs = {uniform({m.B, m.H, m.T, K}, 1, 0.1, 1), normal({m.B, m.H, m.T, 3}, 2)},
+              .f =
+                  [=](const std::vector<Tensor>& in) {
+                    return estimate_average(in[0], in[1], m.visible());
+                  },
+              .oracle = oracle});
   }
   CHECK_THROWS_AS(estimate_average(normal({1, 1, 3, 2}, 1), normal({1, 1, 3, 2}, 1), {}), Error);
 }

@@ -55,13 +55,14 @@ TEST_CASE("recall equals slow sums, from a map and from the teacher's q and k") 
     std::vector<double> t = naive_attention(q.to_vector(), k.to_vector(), {}, 4, m);
     Tensor map = Tensor::from(t, {m.B, m.H, m.T, m.T});
     Tensor estimate = uniform({m.B, m.H, m.T, m.K}, 3, 0, 1);
-    FlatCsr csr = build_csr(select_columns(estimate, m.see(), m.config()).selected, m.see(), m.k);
-    std::vector<double> tau = summarize_teacher({map, {}, {}}, m.K, m.see()).tau.to_vector();
+    FlatCsr csr =
+        build_csr(select_columns(estimate, m.visible(), m.config()).selected, m.visible(), m.k);
+    std::vector<double> tau = summarize_teacher({map, {}, {}}, m.K, m.visible()).tau.to_vector();
     std::vector<double> best = naive_mask(naive_select(tau, m).selected, m);
     int64_t rows = 0;
     std::array<double, 5> wanted = naive_recall(t, csr_to_mask(csr).to_vector(), best, m, rows);
     for (const TeacherAttention& teacher : {TeacherAttention{map, {}, {}}, {{}, q, k}}) {
-      distill::Recall got = distill::attention_recall(teacher, csr, m.K, m.see(), m.config());
+      distill::Recall got = distill::attention_recall(teacher, csr, m.K, m.visible(), m.config());
       distill::RecallMeans r = mean(got);
       CHECK(got.rows == rows);
       CHECK(int64_t(got.mask.size()) == m.H);
@@ -78,10 +79,11 @@ TEST_CASE("the recall of several batches adds up, by any number of threads") {
   Tensor estimate = uniform({4, 2, 90, 8}, 3, 0, 1);
   auto part = [&](int64_t first, int64_t count) {
     std::vector<int64_t> own(m.lengths.begin() + first, m.lengths.begin() + first + count);
-    Visibility see{true, Tensor::from(own, {count})};
+    Visibility visible{true, Tensor::from(own, {count})};
     auto cut = [&](const Tensor& x) { return x.slice(0, first, count).contiguous(); };
-    FlatCsr csr = build_csr(select_columns(cut(estimate), see, m.config()).selected, see, m.k);
-    return distill::attention_recall({{}, cut(q), cut(k)}, csr, m.K, see, m.config());
+    FlatCsr csr =
+        build_csr(select_columns(cut(estimate), visible, m.config()).selected, visible, m.k);
+    return distill::attention_recall({{}, cut(q), cut(k)}, csr, m.K, visible, m.config());
   };
   distill::Recall whole = part(0, 4), sum;
   sum += part(0, 1);

@@ -95,7 +95,7 @@ TEST_CASE("costs of every method are foretold as they are counted") {
           if (!block->module->add_cost(foretold, T, dials)) continue;
           ++known;
           nn::AttentionInput in = input(T, dials);
-          in.see.causal = causal;
+          in.visible.causal = causal;
           check_costs(foretold, counted([&] { block->module->forward(in); }),
                       {"mask", "sparse attention"});
         }

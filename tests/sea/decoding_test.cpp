@@ -95,7 +95,7 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                                           .k = in.k,
                                           .v = in.v,
                                           .hidden = in.hidden,
-                                          .see = {.lengths = lengths_of(ends)},
+                                          .visible = {.lengths = lengths_of(ends)},
                                           .dials = how.dials,
                                           .tap = &full});
   const bool selects = full.has("selected");
@@ -107,7 +107,7 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                            .k = rows(in.k, 2, 0, longest),
                            .v = rows(in.v, 2, 0, longest),
                            .hidden = rows(in.hidden, 1, 0, longest),
-                           .see = {.lengths = lengths_of(prompts)},
+                           .visible = {.lengths = lengths_of(prompts)},
                            .dials = how.dials,
                            .state = state.get()});
   } else {

@@ -48,9 +48,9 @@ struct Golden {
 };
 
 // Rows of padding mean nothing: they are set to those of the file.
-Tensor valid_rows(const Tensor& x, const Tensor& stored, const Visibility& see) {
+Tensor valid_rows(const Tensor& x, const Tensor& stored, const Visibility& visible) {
   Tensor y = x.detach().clone();
-  const RowWidths widths(see, x.dim(2));
+  const RowWidths widths(visible, x.dim(2));
   const size_t C = size_t(x.dim(3)) * item_size(x.dtype());
   const Tensor from = stored.to(x.dtype());
   for (int64_t r = 0; r < x.rows(); ++r) {
@@ -75,15 +75,15 @@ TEST_CASE("golden: the stages of the estimator in both types") {
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       INFO(join(name, " ", type));
       Golden g(name, type);
-      const Visibility see = g.file.see();
+      const Visibility visible = g.file.visible();
       Tensor q = g.file("inputs/q", type), k = g.file("inputs/k", type),
              v = g.file("inputs/v", type);
-      sea::Estimate e = g.block(q, k, v, see);
-      CHECK(golden_close(g.block.identity_rows(q.dim(0), q.dim(2), see), g.file("intermediate/V_I"),
-                         "V_I"));
+      sea::Estimate e = g.block(q, k, v, visible);
+      CHECK(golden_close(g.block.identity_rows(q.dim(0), q.dim(2), visible),
+                         g.file("intermediate/V_I"), "V_I"));
       auto stage = [&](const Tensor& x, const char* what) {
         const Tensor stored = g.file(std::string("intermediate/") + what);
-        CHECK(golden_close(valid_rows(x, stored, see), stored, what));
+        CHECK(golden_close(valid_rows(x, stored, visible), stored, what));
       };
       stage(e.context, "C_perf");
       stage(e.features, "Z");

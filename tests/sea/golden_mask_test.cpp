@@ -17,7 +17,7 @@ TEST_CASE("golden: estimate to mask, the integers are equal in both types") {
     GoldenFile file(name);
     SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      sea::Mask mask = sea::make_mask(file("intermediate/estimate", type), file.see(), config);
+      sea::Mask mask = sea::make_mask(file("intermediate/estimate", type), file.visible(), config);
       CHECK(equal(mask.selection.n_sel, file("intermediate/n_sel")));
       CHECK(equal(mask.selection.selected, file("intermediate/selected")));
       CHECK(equal(mask.csr.row_pointers, file("intermediate/row_pointers")));
@@ -31,18 +31,18 @@ TEST_CASE("golden: mask to output, by the sparse and by the dense path") {
   for (const std::string& name : GoldenFile::names()) {
     INFO(name);
     GoldenFile file(name);
-    Visibility see = file.see();
+    Visibility visible = file.visible();
     SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       Tensor q = file("inputs/q", type), k = file("inputs/k", type), v = file("inputs/v", type);
       Tensor estimate = file("intermediate/estimate", type);
-      FlatCsr csr = sea::make_mask(estimate, see, config).csr;
+      FlatCsr csr = sea::make_mask(estimate, visible, config).csr;
       Tensor p;
       Tensor c = sea::masked_attention(q, k, v, csr, false, &p);
       CHECK(golden_close(p, file("intermediate/probabilities"), "probabilities"));
       CHECK(close_to_scale(sea::masked_attention(q, k, v, csr, true), c,
                            type == Dtype::f64 ? 1e-13 : 2e-6, "dense path"));
-      Tensor average = sea::average_context(estimate, v, see);
+      Tensor average = sea::average_context(estimate, v, visible);
       CHECK(golden_close(average, file("intermediate/c_avg"), "c_avg"));
       // Gates before the sigmoid, from the stored ones.
       Tensor prob = file("intermediate/s_prob"), mix = file("intermediate/s_mix");
@@ -52,7 +52,7 @@ TEST_CASE("golden: mask to output, by the sparse and by the dense path") {
         scalers.data<double>()[2 * i] = logit(prob.data<double>()[i]);
         scalers.data<double>()[2 * i + 1] = logit(mix.data<double>()[i]);
       }
-      Tensor out = mix_outputs(c, average, scalers.to(type), see);
+      Tensor out = mix_outputs(c, average, scalers.to(type), visible);
       CHECK(golden_close(out, file("output/c_sea"), "c_sea"));
     }
   }
@@ -62,17 +62,17 @@ TEST_CASE("golden: the teacher's summary and the attention losses") {
   for (const std::string& name : GoldenFile::names()) {
     INFO(name);
     GoldenFile file(name);
-    Visibility see = file.see();
+    Visibility visible = file.visible();
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       TeacherAttention by_qk{{}, file("inputs/teacher_q", type), file("inputs/teacher_k", type)};
       TeacherAttention by_map{file("intermediate/teacher_attention", type), {}, {}};
       for (const TeacherAttention& teacher : {by_qk, by_map}) {
-        TeacherSummary s = summarize_teacher(teacher, file.number("K"), see);
+        TeacherSummary s = summarize_teacher(teacher, file.number("K"), visible);
         CHECK(golden_close(s.tau, file("intermediate/teacher_tau"), "tau"));
         CHECK(golden_close(s.t_log_t, file("intermediate/teacher_t_log_t"), "t log t"));
         CHECK(golden_close(s.t_square, file("intermediate/teacher_t_square"), "t^2"));
-        Tensor approx = approx_loss(file("intermediate/S", type), s, see);
-        Tensor prob = prob_loss(file("inputs/q", type), file("inputs/k", type), teacher, see);
+        Tensor approx = approx_loss(file("intermediate/S", type), s, visible);
+        Tensor prob = prob_loss(file("inputs/q", type), file("inputs/k", type), teacher, visible);
         auto stored = [&](const char* kl, const char* mse) {
           return Tensor::from(std::vector<double>{file.value(kl), file.value(mse)}, {2});
         };

@@ -41,8 +41,8 @@ TEST_CASE("CSR rows equal the dense mask in every mode, and so does its way back
     std::vector<double> mask = naive_mask(naive_select(x.to_vector(), m).selected, m);
     for (int n : {1, 2, 3}) {
       Threads set(n);
-      Selection chosen = select_columns(x, m.see(), m.config());
-      FlatCsr csr = build_csr(chosen.selected, m.see(), m.k);
+      Selection chosen = select_columns(x, m.visible(), m.config());
+      FlatCsr csr = build_csr(chosen.selected, m.visible(), m.k);
       check_format(csr, mask, m);
       CHECK(csr_to_mask(csr).to_vector() == mask);
     }
@@ -53,14 +53,14 @@ TEST_CASE("a forced selection keeps the rules: short rows see all, wide columns 
   MaskCase m{.B = 1, .H = 2, .T = 50, .K = 4, .k = 3};
   for (double fill : {0.0, 1.0}) {
     Tensor selected = Tensor::full({m.B, m.H, m.T, m.K}, fill, Dtype::u8);
-    FlatCsr csr = build_csr(selected, m.see(), m.k);
+    FlatCsr csr = build_csr(selected, m.visible(), m.k);
     check_format(csr, naive_mask(selected.to_vector(), m), m);
     CHECK(csr.head_offsets.to_vector()[2 * 3 + 1] == 3);  // row 2 sees three keys in each head
   }
   // Row 49: columns of 12 and 13 keys; the last, keys 37..49, keeps 49 - floor(i 13 / 3).
   Tensor selected = Tensor::zeros({1, 2, 50, 4}, Dtype::u8);
   selected.data<uint8_t>()[49 * 4 + 3] = 1;
-  FlatCsr csr = build_csr(selected, m.see(), m.k);
+  FlatCsr csr = build_csr(selected, m.visible(), m.k);
   std::vector<double> columns = csr.columns.to_vector();
   CHECK(std::vector<double>(columns.end() - 3, columns.end()) == std::vector<double>{41, 45, 49});
 }

@@ -93,13 +93,13 @@ TEST_CASE("select_columns equals the sorted reference in every mode") {
          {uniform(shape, 11, 0, 1), plateaus(shape, 12, 2), plateaus(shape, 13, 1)}) {
       NaiveSelection wanted = naive_select(x.to_vector(), m);
       for (Dtype type : {Dtype::f32, Dtype::f64}) {
-        Selection got = select_columns(x.to(type), m.see(), m.config());
+        Selection got = select_columns(x.to(type), m.visible(), m.config());
         CHECK(got.selected.to_vector() == wanted.selected);
         CHECK(got.n_sel.to_vector() == wanted.n_sel);
       }
       for (int n : {1, 2, 3}) {
         Threads set(n);
-        CHECK(select_columns(x, m.see(), m.config()).selected.to_vector() == wanted.selected);
+        CHECK(select_columns(x, m.visible(), m.config()).selected.to_vector() == wanted.selected);
       }
     }
   }
@@ -124,19 +124,19 @@ TEST_CASE("a budget of exactly a half goes to the even neighbour, and stays in i
 
 TEST_CASE("NaN is refused where it counts and only there") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  Visibility see{true, Tensor::from(std::vector<int64_t>{5}, {1})};
+  Visibility visible{true, Tensor::from(std::vector<int64_t>{5}, {1})};
   Tensor x = uniform({1, 2, 7, 8}, 2, 0, 1);
-  Selection clean = select_columns(x, see, {.k = 2});
+  Selection clean = select_columns(x, visible, {.k = 2});
   float* at = x.data<float>();
   at[6 * 8 + 1] = nan;  // a row of padding
   at[0 * 8 + 0] = nan;  // column 0 of a row that sees one key, which column 3 owns
-  CHECK(same_bits(select_columns(x, see, {.k = 2}).selected, clean.selected));
+  CHECK(same_bits(select_columns(x, visible, {.k = 2}).selected, clean.selected));
   at[(1 * 7 + 4) * 8 + 2] = nan;
   at[(1 * 7 + 4) * 8 + 4] = nan;
-  CHECK_THROWS_WITH(select_columns(x, see, {.k = 2}),
+  CHECK_THROWS_WITH(select_columns(x, visible, {.k = 2}),
                     "select_columns: 1 values of the estimate are NaN");
   at[(1 * 7 + 4) * 8 + 3] = nan;
-  CHECK_THROWS_WITH(select_columns(x, see, {.k = 2}),
+  CHECK_THROWS_WITH(select_columns(x, visible, {.k = 2}),
                     "select_columns: 2 values of the estimate are NaN");
 }
 
@@ -147,8 +147,8 @@ TEST_CASE("selection refuses what it cannot do") {
   CHECK_THROWS_WITH(select_columns(x, {}, {.k = 2, .mode = SelectMode::per_batch}),
                     "select_columns: mode per-batch looks across time, a causal mask refuses it");
   CHECK_THROWS_WITH(select_columns(x, {}, {.k = 0}), "select_columns: k must be positive, got 0");
-  Visibility see{true, Tensor::from(std::vector<int64_t>{8}, {1})};
-  CHECK_THROWS_WITH(select_columns(x, see, {.k = 2}),
+  Visibility visible{true, Tensor::from(std::vector<int64_t>{8}, {1})};
+  CHECK_THROWS_WITH(select_columns(x, visible, {.k = 2}),
                     "select_columns: length 8 of sequence 0 is outside 0..7");
   for (const char* name : {"per-query", "per-head", "per-batch", "causal-per-batch"}) {
     CHECK(std::string(name_of(parse_select_mode(name))) == name);
@@ -161,9 +161,9 @@ TEST_CASE("a single row that faces all keys is selected as in the full pass") {
   Tensor x = uniform({m.B, m.H, m.T, m.K}, 21, 0, 1);
   Tensor full = csr_to_mask(build_csr(select_columns(x, {}, m.config()).selected, {}, m.k));
   for (int64_t t : {0, 3, 17, 28}) {
-    Visibility see{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
+    Visibility visible{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
     Tensor row = x.slice(2, t, 1).contiguous();
-    FlatCsr csr = build_csr(select_columns(row, see, m.config()).selected, see, m.k, m.T);
+    FlatCsr csr = build_csr(select_columns(row, visible, m.config()).selected, visible, m.k, m.T);
     CHECK(same_bits(csr_to_mask(csr), full.slice(2, t, 1).contiguous()));
   }
 }

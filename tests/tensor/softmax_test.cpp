@@ -8,7 +8,7 @@ using namespace brine::test;
 namespace {
 
 // Keys that row t sees, said once more in the test's own words.
-int64_t visible(int64_t t, int64_t S, bool causal, int64_t length) {
+int64_t visible_keys(int64_t t, int64_t S, bool causal, int64_t length) {
   if (length >= 0 && t >= length) return 0;
   if (causal) return std::min(t + 1, S);
   return length >= 0 ? length : S;
@@ -21,7 +21,7 @@ std::vector<double> softmax_oracle(const Tensor& x, double scale, bool causal,
   std::vector<double> y(v.size(), 0.0);
   for (int64_t r = 0; r < x.rows(); ++r) {
     const int64_t length = lengths.empty() ? -1 : lengths[size_t(r / (H * T))];
-    const int64_t w = visible(r % T, S, causal, length);
+    const int64_t w = visible_keys(r % T, S, causal, length);
     double top = -1e300, sum = 0;
     for (int64_t j = 0; j < w; ++j) top = std::max(top, scale * v[size_t(r * S + j)]);
     for (int64_t j = 0; j < w; ++j) sum += std::exp(scale * v[size_t(r * S + j)] - top);
@@ -48,16 +48,16 @@ TEST_CASE("softmax over what is visible; the rest is zero, whatever the scores h
           const auto expected = softmax_oracle(x, 0.7, causal, lengths);
           for (size_t i = 0; i < expected.size(); ++i) {
             const int64_t r = int64_t(i) / T, length = lengths.empty() ? -1 : lengths[r / (2 * T)];
-            if (int64_t(i) % T < visible(r % T, T, causal, length)) continue;
+            if (int64_t(i) % T < visible_keys(r % T, T, causal, length)) continue;
             dispatch_float(dtype, [&]<class F>() { x.data<F>()[i] = F(NAN); });
           }
           Tensor y = Tensor::like(x);
-          const Visibility see{.causal = causal, .lengths = lengths_of(lengths)};
-          BRINE_CALL(x, softmax, y, x, 0.7, see);
+          const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
+          BRINE_CALL(x, softmax, y, x, 0.7, visible);
           CHECK(close(y.to_vector(), expected, 0, dtype == Dtype::f32 ? 3e-6 : 1e-13, "softmax"));
           Threads one(1);
           Tensor z = Tensor::like(x);
-          BRINE_CALL(x, softmax, z, x, 0.7, see);
+          BRINE_CALL(x, softmax, z, x, 0.7, visible);
           CHECK(same_bits(y, z));
         }
       }
@@ -93,9 +93,9 @@ TEST_CASE("softmax_backward is the Jacobian's product") {
   for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
     for (int64_t S : {1, 3, 33, 100}) {
       Tensor x = normal({1, 2, 4, S}, 4, dtype), dy = normal({1, 2, 4, S}, 5, dtype);
-      const Visibility see{.causal = true, .lengths = {}};
+      const Visibility visible{.causal = true, .lengths = {}};
       Tensor y = Tensor::like(x), dx = Tensor::like(x);
-      BRINE_CALL(x, softmax, y, x, 0.5, see);
+      BRINE_CALL(x, softmax, y, x, 0.5, visible);
       BRINE_CALL(x, softmax_backward, dx, dy, y, 0.5);
       const auto p = softmax_oracle(x, 0.5, true, {}), g = dy.to_vector();
       std::vector<double> expected(p.size(), 0.0);

@@ -30,9 +30,9 @@ void thin(int32_t* out, int32_t last, int64_t n, int64_t k) {
 
 }  // namespace
 
-void count_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
+void count_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   int64_t H = csr.heads, T = csr.length, K = selected.dim(3);
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   auto* pointers = csr.row_pointers.data<int64_t>();
   auto* offsets = csr.head_offsets.data<int32_t>();
   const auto* chosen = selected.data<uint8_t>();
@@ -68,9 +68,9 @@ void count_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
   }
 }
 
-void fill_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
+void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   int64_t H = csr.heads, T = csr.length, S = csr.keys, K = selected.dim(3);
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   const auto* pointers = csr.row_pointers.data<int64_t>();
   auto* columns = csr.columns.data<int32_t>();
   const auto* chosen = selected.data<uint8_t>();

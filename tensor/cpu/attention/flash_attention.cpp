@@ -113,15 +113,15 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
 
 }  // namespace
 
-void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility see,
+void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility visible,
                      double scale) {
   if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
-    return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), see,
+    return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), visible,
                            scale);
   }
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   const int64_t tiles = (T + kQueries - 1) / kQueries;
-  const RowWidths widths(see, T);
+  const RowWidths widths(visible, T);
   dispatch_float(q.dtype(), [&]<class R>() {
     const R *xq = q.data<R>(), *xk = k.data<R>(), *xv = v.data<R>();
     R *out = y.data<R>(), *sums = lse.data<R>();
@@ -141,7 +141,7 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
                    .first = first,
                    .rows = rows,
                    .visible = widths(b, first + rows - 1),
-                   .causal = see.causal},
+                   .causal = visible.causal},
                   to, H * d, own, R(scale));
       }
       for (int64_t m = rows; m < end - first; ++m) {

@@ -196,16 +196,16 @@ T* data_or_null(const Tensor& t) {
 }  // namespace
 
 void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
-                              Tensor v, Tensor y, Tensor lse, Visibility see, double scale) {
+                              Tensor v, Tensor y, Tensor lse, Visibility visible, double scale) {
   if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
     return flash_attention_backward(dq, dk, dv, dy, q.to(Dtype::f32), k.to(Dtype::f32),
-                                    v.to(Dtype::f32), y, lse, see, scale);
+                                    v.to(Dtype::f32), y, lse, visible, scale);
   }
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   dispatch_float(q.dtype(), [&]<class R>() {
     const int64_t tiles = (T + kKeys - 1) / kKeys;
     const int64_t pieces = pieces_of(B * H, T);
-    const Sizes at{B, H, T, d, whole_vectors<R>(d), pieces, RowWidths(see, T), see.causal};
+    const Sizes at{B, H, T, d, whole_vectors<R>(d), pieces, RowWidths(visible, T), visible.causal};
     Tensor heads = Tensor::empty({B * H * T, at.wide}, q.dtype()), dot = Tensor::like(lse);
     gather_gradient(heads.data<R>(), dot.data<R>(), dy.data<R>(), y.data<R>(), at, R(scale));
     Tensor wide_q = widened<R>(q, at.wide), wide_k = widened<R>(k, at.wide);

@@ -87,10 +87,10 @@ int64_t select_block(uint8_t* selected, int64_t* n_sel, const T* estimate, const
 }  // namespace
 
 void select_columns(Tensor selected, Tensor n_sel, Tensor nan_count, Tensor estimate,
-                    Visibility see, SelectConfig config) {
+                    Visibility visible, SelectConfig config) {
   int64_t H = estimate.dim(1), rows = estimate.dim(2), K = estimate.dim(3);
   int64_t groups = n_sel.numel();
-  RowWidths widths(see, rows);
+  RowWidths widths(visible, rows);
   std::vector<int64_t> nans(static_cast<size_t>(groups), 0);
   auto* out = selected.data<uint8_t>();
   auto* counts = n_sel.data<int64_t>();

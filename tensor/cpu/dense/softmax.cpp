@@ -30,9 +30,9 @@ void softmax_row(T* y, const T* x, int64_t visible, int64_t keys, T scale) {
 
 }  // namespace
 
-void softmax(Tensor y, Tensor x, double scale, Visibility see) {
+void softmax(Tensor y, Tensor x, double scale, Visibility visible) {
   const int64_t S = x.dim(-1), tokens = x.dim(-2), H = x.dim(-3);
-  const int64_t* length = see.lengths.defined() ? see.lengths.data<int64_t>() : nullptr;
+  const int64_t* length = visible.lengths.defined() ? visible.lengths.data<int64_t>() : nullptr;
   dispatch_float(y.dtype(), [&]<class T>() {
     T* py = y.data<T>();
     const T* px = x.data<T>();
@@ -40,9 +40,9 @@ void softmax(Tensor y, Tensor x, double scale, Visibility see) {
       Streamed<T> streamed(y, S);
       for (int64_t r = begin; r < end; ++r) {
         const int64_t t = r % tokens, L = length ? length[r / (tokens * H)] : tokens;
-        const int64_t visible = t >= L ? 0 : see.causal ? t + 1 : length ? L : S;
-        if (r + 1 < end) fetch(px + (r + 1) * S, std::min(visible + 1, S));
-        softmax_row(streamed.at(py + r * S), px + r * S, std::min(visible, S), S, T(scale));
+        const int64_t width = t >= L ? 0 : visible.causal ? t + 1 : length ? L : S;
+        if (r + 1 < end) fetch(px + (r + 1) * S, std::min(width + 1, S));
+        softmax_row(streamed.at(py + r * S), px + r * S, std::min(width, S), S, T(scale));
         streamed.done(S);
       }
     });

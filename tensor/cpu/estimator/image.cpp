@@ -148,10 +148,10 @@ void heads_from_image_backward(Tensor dimage, Tensor dy, int64_t stride) {
   });
 }
 
-void column_softmax(Tensor y, Tensor scores, Visibility see) {
+void column_softmax(Tensor y, Tensor scores, Visibility visible) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t H = y.dim(1), tokens = y.dim(2), K = y.dim(3);
-    const RowWidths widths(see, tokens);
+    const RowWidths widths(visible, tokens);
     const T* from = scores.data<T>();
     T* to = y.data<T>();
     parallel_for(y.rows(), std::max<int64_t>(1, kGrain / K), [&](int64_t begin, int64_t end) {

@@ -53,21 +53,21 @@ struct Layout {
   RowWidths widths;
 
   Layout(const Tensor& phi_q, const Tensor& phi_k, const Tensor& id, const Tensor& values,
-         const Visibility& see, double eps)
+         const Visibility& visible, double eps)
       : heads(phi_q.dim(1)),
         tokens(phi_q.dim(2)),
         m(phi_q.dim(3)),
         i(id.defined() ? id.dim(-1) : 0),
         d(values.dim(3)),
         e(i + d),
-        causal(see.causal),
+        causal(visible.causal),
         eps(eps),
         q(phi_q.data<T>()),
         k(phi_k.data<T>()),
         v(values.data<T>()),
         identity(i ? id.data<T>() : nullptr),
         identity_step(i && id.rank() == 3 ? tokens * i : 0),
-        widths(see, tokens) {}
+        widths(visible, tokens) {}
 };
 
 // One head: its rows that are no padding, and the scratch memory of a chunk.
@@ -317,9 +317,9 @@ void backward_head(Head<T>& head, const HeadGradients<T>& g, T* numerators) {
 }  // namespace
 
 void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
-                      Visibility see, double eps) {
+                      Visibility visible, double eps) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    const Layout<T> at(phi_q, phi_k, identity, v, see, eps);
+    const Layout<T> at(phi_q, phi_k, identity, v, visible, eps);
     T *py = y.data<T>(), *pden = den.data<T>();
     const int64_t all = phi_q.dim(0) * at.heads;
     const PieceMemory<T> memory(all, Head<T>::memory(at));
@@ -332,9 +332,9 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
 }
 
 void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
-                            Visibility see) {
+                            Visibility visible) {
   dispatch_float(v.dtype(), [&]<class T>() {
-    const Layout<T> at(phi_k, phi_k, identity, v, see, 0);
+    const Layout<T> at(phi_k, phi_k, identity, v, visible, 0);
     const int64_t size = at.m * at.e, all = phi_k.dim(0) * at.heads;
     const PieceMemory<T> memory(all, Head<T>::memory(at));
     parallel_for(all, 1, [&](int64_t n, int64_t) {
@@ -352,9 +352,9 @@ void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor iden
 
 void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv, Tensor dy,
                                Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
-                               Tensor v, Visibility see, double eps) {
+                               Tensor v, Visibility visible, double eps) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    const Layout<T> at(phi_q, phi_k, identity, v, see, eps);
+    const Layout<T> at(phi_q, phi_k, identity, v, visible, eps);
     const int64_t tokens = at.tokens, all = phi_q.dim(0) * at.heads;
     Tensor parts;  // of didentity, one per head: [B H, T, i]
     if (didentity.defined()) parts = Tensor::empty({all, tokens, at.i}, y.dtype());

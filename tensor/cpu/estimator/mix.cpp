@@ -13,9 +13,9 @@ constexpr int64_t kTokens = 64;  // per piece of work
 
 }  // namespace
 
-void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility see) {
+void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility visible) {
   int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   dispatch_float(c.dtype(), [&]<class R>() {
     const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = scalers.data<R>();
     R* out = y.data<R>();
@@ -41,9 +41,9 @@ void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility 
 }
 
 void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy, Tensor c,
-                          Tensor average, Tensor scalers, Visibility see) {
+                          Tensor average, Tensor scalers, Visibility visible) {
   int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   dispatch_float(c.dtype(), [&]<class R>() {
     const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = scalers.data<R>(), *g = dy.data<R>();
     R *gc = dc.data<R>(), *ga = daverage.data<R>(), *gs = dscalers.data<R>();
@@ -93,9 +93,9 @@ double column_shares(std::vector<double>& share, const R* estimate, int64_t L, i
 
 }  // namespace
 
-void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility see) {
+void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility visible) {
   int64_t H = v.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   dispatch_float(v.dtype(), [&]<class R>() {
     for_pieces(v.dim(0) * H, v.numel(), [&](int64_t i) {
       int64_t L = widths.valid(i / H);
@@ -118,9 +118,9 @@ void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility see) {
 }
 
 void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor estimate, Tensor v,
-                               Tensor y, Visibility see) {
+                               Tensor y, Visibility visible) {
   int64_t H = v.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   dispatch_float(v.dtype(), [&]<class R>() {
     for_pieces(v.dim(0) * H, v.numel(), [&](int64_t i) {
       int64_t L = widths.valid(i / H);

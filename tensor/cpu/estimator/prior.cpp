@@ -58,7 +58,7 @@ struct Prior {
   RowWidths widths;
 
   Prior(const Tensor& scores, const Tensor& gains, const Tensor& phi_q, const Tensor& phi_k,
-        const Visibility& see, int64_t step)
+        const Visibility& visible, int64_t step)
       : heads(phi_q.dim(1)),
         tokens(phi_q.dim(2)),
         rows(scores.dim(2)),
@@ -69,7 +69,7 @@ struct Prior {
         gain(gains.data<T>()),
         q(phi_q.data<T>()),
         k(phi_k.data<T>()),
-        widths(see, tokens) {}
+        widths(visible, tokens) {}
 };
 
 // Row j of `sums` becomes the sum of phi_k over the keys before j: [length + 1, padded].
@@ -268,9 +268,9 @@ void forward_head(Tile<T>& tile, const T* scores, T* y) {
 }  // namespace
 
 void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-                     Visibility see, int64_t step) {
+                     Visibility visible, int64_t step) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    const Prior<T> at(scores, gain, phi_q, phi_k, see, step);
+    const Prior<T> at(scores, gain, phi_q, phi_k, visible, step);
     const int64_t size = at.rows * at.K, all = phi_q.dim(0) * at.heads;
     const PieceMemory<double> memory(all, (at.tokens + 1) * at.padded);
     parallel_for(all, 1, [&](int64_t n, int64_t) {
@@ -282,9 +282,9 @@ void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor 
 }
 
 void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy, Tensor gain,
-                              Tensor phi_q, Tensor phi_k, Visibility see, int64_t step) {
+                              Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step) {
   dispatch_float(dy.dtype(), [&]<class T>() {
-    const Prior<T> at(dy, gain, phi_q, phi_k, see, step);
+    const Prior<T> at(dy, gain, phi_q, phi_k, visible, step);
     const int64_t all = phi_q.dim(0) * at.heads, size = at.tokens * at.m;
     std::vector<double> parts(static_cast<size_t>(all));
     const int64_t prefix = (at.tokens + 1) * at.padded;

@@ -38,9 +38,9 @@ T widened(T* a, const T* scores, const T* n, int64_t K) {
 
 // f(row, b, w, sizes, scratch [K]) for every row; w = 0 at padding.
 template <class T, class F>
-void for_rows(const Tensor& scores, const Visibility& see, F&& f) {
+void for_rows(const Tensor& scores, const Visibility& visible, F&& f) {
   int64_t H = scores.dim(1), rows = scores.dim(2), K = scores.dim(3);
-  RowWidths widths(see, rows);
+  RowWidths widths(visible, rows);
   parallel_for(scores.rows(), kRows, [&](int64_t r0, int64_t r1) {
     std::vector<T> buffer(static_cast<size_t>(2 * K));
     std::vector<int64_t> starts(static_cast<size_t>(K + 1));
@@ -54,14 +54,14 @@ void for_rows(const Tensor& scores, const Visibility& see, F&& f) {
 
 }  // namespace
 
-void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility see) {
+void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility visible) {
   int64_t K = scores.dim(3), R = scores.rows();
-  RowWidths widths(see, scores.dim(2));
+  RowWidths widths(visible, scores.dim(2));
   std::vector<double> kl(static_cast<size_t>(R), 0), square(static_cast<size_t>(R), 0);
   dispatch_float(scores.dtype(), [&]<class T>() {
     const T *xs = scores.data<T>(), *xt = summary.tau.data<T>();
     const T *logs = summary.t_log_t.data<T>(), *squares = summary.t_square.data<T>();
-    for_rows<T>(scores, see, [&](int64_t r, int64_t b, int64_t w, const T* n, T* a) {
+    for_rows<T>(scores, visible, [&](int64_t r, int64_t b, int64_t w, const T* n, T* a) {
       if (w == 0) return;
       const T *s = xs + r * K, *tau = xt + r * K;
       T lse = widened(a, s, n, K);
@@ -87,14 +87,14 @@ void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility see
 }
 
 void approx_loss_backward(Tensor dscores, Tensor dy, Tensor scores, TeacherSummary summary,
-                          Visibility see) {
+                          Visibility visible) {
   int64_t K = scores.dim(3);
-  RowWidths widths(see, scores.dim(2));
+  RowWidths widths(visible, scores.dim(2));
   double count = double(scores.dim(1) * widths.valid_rows(scores.dim(0)));
   dispatch_float(scores.dtype(), [&]<class T>() {
     const T *xs = scores.data<T>(), *xt = summary.tau.data<T>(), *g = dy.data<T>();
     T* out = dscores.data<T>();
-    for_rows<T>(scores, see, [&](int64_t r, int64_t b, int64_t w, const T* n, T* a) {
+    for_rows<T>(scores, visible, [&](int64_t r, int64_t b, int64_t w, const T* n, T* a) {
       T* dx = out + r * K;
       if (w == 0) return (void)std::fill(dx, dx + K, T(0));
       const T* tau = xt + r * K;

@@ -139,10 +139,10 @@ void tile_gradient(T* ds, std::vector<T>& theirs, const Tile& at, const T* q, co
 }  // namespace
 
 void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
-               TeacherAttention teacher, Visibility see, double scale) {
+               TeacherAttention teacher, Visibility visible, double scale) {
   int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   int64_t step = tile_rows(T), tiles = (T + step - 1) / step;
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   std::vector<RowLoss> parts(static_cast<size_t>(B * H * tiles));
   q = q.to(lse.dtype()), k = k.to(lse.dtype());
   dispatch_float(q.dtype(), [&]<class R>() {
@@ -170,14 +170,14 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
 }
 
 void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
-                        TeacherAttention teacher, Tensor lse, Tensor teacher_lse, Visibility see,
-                        double scale) {
+                        TeacherAttention teacher, Tensor lse, Tensor teacher_lse,
+                        Visibility visible, double scale) {
   int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   int64_t step = tile_rows(T), tiles = (T + step - 1) / step;
   // Tiles of a head are dealt to a few pieces, each with a dk of its own; by the sizes alone.
   int64_t pieces =
       std::clamp<int64_t>(16 / std::max<int64_t>(1, B * H), 1, std::max<int64_t>(1, tiles));
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   double count = double(H * widths.valid_rows(B));
   q = q.to(lse.dtype()), k = k.to(lse.dtype());
   dispatch_float(q.dtype(), [&]<class R>() {

@@ -118,7 +118,7 @@ void add_members(Sums& sums, const MapTile<T>& tile, const Members& m, const Fla
 }  // namespace
 
 void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr, FlatCsr best,
-                      Visibility see, SelectConfig config) {
+                      Visibility visible, SelectConfig config) {
   int64_t B = csr.batch, H = csr.heads, T = csr.length;
   bool across_heads =
       config.mode == SelectMode::per_batch || config.mode == SelectMode::causal_per_batch;
@@ -126,7 +126,7 @@ void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCs
   // Rows that share a budget must lie in one tile.
   int64_t step = across_rows ? T : std::max<int64_t>(1, tile_rows(T) / std::max<int64_t>(H, 1));
   int64_t tiles = step ? (T + step - 1) / step : 0;
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   std::vector<Sums> parts(static_cast<size_t>(B * tiles));
   std::vector<int64_t> counts(parts.size(), 0);
   Tensor like = teacher.map.defined() ? teacher.map : teacher.q;
@@ -146,7 +146,7 @@ void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCs
       for (m.row = 0; m.row < tile.rows; m.row += m.rows) {
         m.w = widths(b, first + m.row);
         for (m.head = 0; m.head < H; m.head += m.heads)
-          add_members(mine, tile, m, csr, best, see.causal);
+          add_members(mine, tile, m, csr, best, visible.causal);
       }
     });
   });

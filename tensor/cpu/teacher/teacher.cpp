@@ -65,10 +65,10 @@ void sum_row(T& t_log_t, T& t_square, T* t, const T* u, int64_t w, T scale) {
 
 }  // namespace
 
-void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibility see) {
+void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibility visible) {
   int64_t B = summary.tau.dim(0), H = summary.tau.dim(1), T = summary.tau.dim(2);
   int64_t K = summary.tau.dim(3), step = tile_rows(T), tiles = (T + step - 1) / step;
-  RowWidths widths(see, T);
+  RowWidths widths(visible, T);
   dispatch_float(summary.tau.dtype(), [&]<class R>() {
     TeacherRows<R> rows(teacher, T);
     R *tau = summary.tau.data<R>(), *logs = summary.t_log_t.data<R>();

@@ -143,7 +143,7 @@ __global__ void mask_kernel(uint8_t* mask, MaskRows rows, int64_t pieces) {
 
 }  // namespace
 
-void count_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
+void count_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   const Device device = selected.device();
   const int64_t T = csr.length, H = csr.heads, rows = csr.batch * T;
   int64_t* pointers = csr.row_pointers.data<int64_t>();
@@ -154,17 +154,17 @@ void count_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
     }
     return;
   }
-  DeviceWidths widths(see, T, device);
+  DeviceWidths widths(visible, T, device);
   int32_t* offsets = csr.head_offsets.data<int32_t>();
   launch("count_csr", count_kernel, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0, offsets,
          Chosen{selected.data<uint8_t>(), widths.get(), H, selected.dim(3), k}, rows);
   prefix_sum("count_csr", rows, RowTotals{offsets, H}, RowPointers{pointers, T}, device);
 }
 
-void fill_csr(FlatCsr csr, Tensor selected, Visibility see, int64_t k) {
+void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   const int64_t pieces = csr.batch * csr.heads * csr.length;
   if (pieces == 0) return;
-  DeviceWidths widths(see, csr.length, selected.device());
+  DeviceWidths widths(visible, csr.length, selected.device());
   launch("fill_csr", fill_kernel, dim3(blocks_for(pieces, kWarps)), dim3(kThreads), 0,
          csr.columns.data<int32_t>(), MaskRows(csr),
          Chosen{selected.data<uint8_t>(), widths.get(), csr.heads, selected.dim(3), k}, pieces);

@@ -183,16 +183,16 @@ __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at
 
 }  // namespace
 
-void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility see,
+void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility visible,
                      double scale) {
   const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
   if (heads * T == 0) return;
   const Dtype given = q.dtype();
   if (has_16_bits(given)) {
-    if (fused_flash_attention(y, lse, q, k, v, see, scale)) return;
+    if (fused_flash_attention(y, lse, q, k, v, visible, scale)) return;
     q = q.to(Dtype::f32), k = k.to(Dtype::f32), v = v.to(Dtype::f32);
   }
-  const DeviceWidths widths(see, T, q.device());
+  const DeviceWidths widths(visible, T, q.device());
   dispatch_float(q.dtype(), [&]<class R>() {
     const Operands<R> in{y.data<R>(), lse.data<R>(), q.data<R>(),
                          k.data<R>(), v.data<R>(),   R(scale)};

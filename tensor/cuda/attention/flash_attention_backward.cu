@@ -252,12 +252,12 @@ T* data_or_null(const Tensor& t) {
 }  // namespace
 
 void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
-                              Tensor v, Tensor y, Tensor lse, Visibility see, double scale) {
+                              Tensor v, Tensor y, Tensor lse, Visibility visible, double scale) {
   const int64_t heads = q.dim(0) * q.dim(1), T = q.dim(2), d = q.dim(3);
   if (heads * T == 0) return;
   const Dtype given = q.dtype();
   if (has_16_bits(given)) q = q.to(Dtype::f32), k = k.to(Dtype::f32), v = v.to(Dtype::f32);
-  const DeviceWidths widths(see, T, q.device());
+  const DeviceWidths widths(visible, T, q.device());
   Tensor dot = Tensor::like(lse);
   dispatch_float(q.dtype(), [&]<class R>() {
     const Operands<R> in{q.data<R>(),   k.data<R>(),   v.data<R>(), dy.data<R>(),

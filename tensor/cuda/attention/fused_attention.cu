@@ -38,7 +38,7 @@ __global__ void clear_kernel(float* lse, const Widths widths, int64_t H, int64_t
 }  // namespace
 
 bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
-                           const Visibility& see, double scale) {
+                           const Visibility& visible, double scale) {
   constexpr int64_t kMost = int64_t(1) << 31;
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   if (!cudnn_serves() || !has_16_bits(q.dtype()) || d % 8 != 0 || d > kWidest ||
@@ -46,7 +46,7 @@ bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
     return false;
   }
   const Device device = q.device();
-  const DeviceWidths kept(see, T, device);
+  const DeviceWidths kept(visible, T, device);
   const Widths widths = kept.get();
   const bool padded = widths.lengths != nullptr;
   Tensor narrow = Tensor::empty(y.shape(), q.dtype(), device), lengths;
@@ -54,8 +54,13 @@ bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
     lengths = Tensor::empty({B}, Dtype::i32, device);
     launch_each("flash_attention", B, lengths_kernel, lengths.data<int32_t>(), widths, B);
   }
-  const FusedAttention attention{
-      .type = q.dtype(), .B = B, .H = H, .T = T, .d = d, .causal = see.causal, .padded = padded};
+  const FusedAttention attention{.type = q.dtype(),
+                                 .B = B,
+                                 .H = H,
+                                 .T = T,
+                                 .d = d,
+                                 .causal = visible.causal,
+                                 .padded = padded};
   const FusedAttentionData data{.q = q.raw(),
                                 .k = k.raw(),
                                 .v = v.raw(),

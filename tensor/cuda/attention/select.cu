@@ -118,7 +118,7 @@ void launch_select(const Job& job, const Tensor& estimate, int64_t groups, int64
 }  // namespace
 
 void select_columns(Tensor selected, Tensor n_sel, Tensor nan_count, Tensor estimate,
-                    Visibility see, SelectConfig config) {
+                    Visibility visible, SelectConfig config) {
   const int64_t H = estimate.dim(1), T = estimate.dim(2), K = estimate.dim(3);
   const int64_t groups = n_sel.numel();
   check_cuda(cudaMemsetAsync(nan_count.data<int64_t>(), 0, sizeof(int64_t), stream()),
@@ -128,7 +128,7 @@ void select_columns(Tensor selected, Tensor n_sel, Tensor nan_count, Tensor esti
     check_cuda(cudaMemsetAsync(selected.data<uint8_t>(), 0, size_t(selected.numel()), stream()),
                "select_columns");
   }
-  DeviceWidths widths(see, T, estimate.device());
+  DeviceWidths widths(visible, T, estimate.device());
   Job job{selected.data<uint8_t>(),
           n_sel.data<int64_t>(),
           reinterpret_cast<unsigned long long*>(nan_count.data<int64_t>()),

@@ -17,6 +17,6 @@ bool fused_weight_gradient(Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor y,
 
 // As flash_attention(); rows of padding may be read, and must be finite.
 bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
-                           const Visibility& see, double scale);
+                           const Visibility& visible, double scale);
 
 }  // namespace brine::cuda

@@ -158,8 +158,8 @@ class OnDevice {
 // Widths of a Visibility whose lengths may lie anywhere; keep it alive over the launch.
 class DeviceWidths {
  public:
-  DeviceWidths(const Visibility& see, int64_t rows, Device device)
-      : lengths_(see.lengths, device), rows_(rows), causal_(see.causal) {}
+  DeviceWidths(const Visibility& visible, int64_t rows, Device device)
+      : lengths_(visible.lengths, device), rows_(rows), causal_(visible.causal) {}
   Widths get() const { return {lengths_.data<int64_t>(), rows_, causal_}; }
 
  private:

@@ -80,13 +80,13 @@ __global__ void masked_softmax_kernel(T* y, const T* x, const uint8_t* mask, int
 
 }  // namespace
 
-void softmax(Tensor y, Tensor x, double scale, Visibility see) {
+void softmax(Tensor y, Tensor x, double scale, Visibility visible) {
   const int64_t rows = x.rows(), S = x.dim(-1);
-  const DeviceWidths widths(see, x.dim(-2), x.device());
+  const DeviceWidths widths(visible, x.dim(-2), x.device());
   dispatch_float(y.dtype(), [&]<class T>() {
     launch_rows("softmax", rows, S, softmax_kernel<RowWarp, T>, softmax_kernel<RowBlock, T>,
                 y.data<T>(), x.data<T>(), rows, x.dim(-3), S, T(scale), widths.get(),
-                !see.causal && !see.lengths.defined());
+                !visible.causal && !visible.lengths.defined());
   });
 }
 

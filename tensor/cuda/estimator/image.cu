@@ -211,9 +211,9 @@ void heads_from_image_backward(Tensor dimage, Tensor dy, int64_t stride) {
   });
 }
 
-void column_softmax(Tensor y, Tensor scores, Visibility see) {
+void column_softmax(Tensor y, Tensor scores, Visibility visible) {
   if (y.numel() == 0) return;
-  const DeviceWidths widths(see, y.dim(2), y.device());
+  const DeviceWidths widths(visible, y.dim(2), y.device());
   dispatch_float(y.dtype(), [&]<class T>() {
     launch("column_softmax", column_softmax_kernel<T>, dim3(blocks_for(y.rows(), kThreads / kWarp)),
            dim3(kThreads), 0, y.data<T>(), scores.data<T>(), y.rows(), y.dim(1), y.dim(2), y.dim(3),

@@ -62,12 +62,12 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* 
 }  // namespace
 
 void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
-                      Visibility see, double eps) {
+                      Visibility visible, double eps) {
   if (y.numel() == 0) return;
   const char* name = "linear_attention";
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t all = phi_q.dim(0) * phi_q.dim(1);
-    const DeviceWidths widths(see, phi_q.dim(2), y.device());
+    const DeviceWidths widths(visible, phi_q.dim(2), y.device());
     const Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
     const Turn<T> turn(work, all, y.device());
     for (int64_t first = 0; first < all; first += turn.heads()) {
@@ -82,11 +82,12 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
 }
 
 void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor identity, Tensor v,
-                            Visibility see) {
+                            Visibility visible) {
   dispatch_float(v.dtype(), [&]<class T>() {
     const int64_t all = phi_k.dim(0) * phi_k.dim(1);
     if (all == 0) return;
-    const DeviceWidths widths({.causal = false, .lengths = see.lengths}, phi_k.dim(2), v.device());
+    const DeviceWidths widths({.causal = false, .lengths = visible.lengths}, phi_k.dim(2),
+                              v.device());
     const Work<T> work = work_of<T>(phi_k, phi_k, identity, v, widths.get());
     const Turn<T> turn(work, all, v.device());
     for (int64_t first = 0; first < all; first += turn.heads()) {

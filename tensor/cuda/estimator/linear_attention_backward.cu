@@ -161,11 +161,11 @@ void backward_turn(const Gradients<T>& to, const Work<T>& work, const Turn<T>& t
 
 void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv, Tensor dy,
                                Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
-                               Tensor v, Visibility see, double eps) {
+                               Tensor v, Visibility visible, double eps) {
   if (y.numel() == 0) return;
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t all = phi_q.dim(0) * phi_q.dim(1);
-    const DeviceWidths widths(see, phi_q.dim(2), y.device());
+    const DeviceWidths widths(visible, phi_q.dim(2), y.device());
     Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
     const Tensor share = Tensor::like(den), below = Tensor::like(den);
     work.dy = dy.data<T>();

@@ -176,14 +176,14 @@ __global__ void average_columns_kernel(double* column, const double* along, Widt
 
 // The scratch of the average, and its launches.
 struct Average {
-  Average(const char* name, const Tensor& v, const Tensor& estimate, const Visibility& see)
+  Average(const char* name, const Tensor& v, const Tensor& estimate, const Visibility& visible)
       : name(name),
         H(v.dim(1)),
         T(v.dim(2)),
         d(v.dim(3)),
         K(estimate.dim(3)),
         heads(v.dim(0) * H),
-        widths(see, T, v.device()),
+        widths(visible, T, v.device()),
         share(scratch(heads * K, v.device())),
         norm(scratch(heads, v.device())) {}
 
@@ -221,10 +221,10 @@ struct Average {
 
 }  // namespace
 
-void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility see) {
+void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility visible) {
   const int64_t H = c.dim(1), d = c.dim(3), rows = c.rows();
   if (c.numel() == 0) return;
-  DeviceWidths widths(see, c.dim(2), c.device());
+  DeviceWidths widths(visible, c.dim(2), c.device());
   dispatch_float(c.dtype(), [&]<class R>() {
     launch("mix_outputs", mix_kernel<R>, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0,
            y.data<R>(), c.data<R>(), average.data<R>(), scalers.data<R>(), widths.get(), H, d,
@@ -233,10 +233,10 @@ void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility 
 }
 
 void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy, Tensor c,
-                          Tensor average, Tensor scalers, Visibility see) {
+                          Tensor average, Tensor scalers, Visibility visible) {
   const int64_t H = c.dim(1), d = c.dim(3), rows = c.dim(0) * H * c.dim(2);
   if (rows == 0) return;
-  DeviceWidths widths(see, c.dim(2), c.device());
+  DeviceWidths widths(visible, c.dim(2), c.device());
   dispatch_float(c.dtype(), [&]<class R>() {
     const MixGradients<R> g{dc.data<R>(), daverage.data<R>(), dscalers.data<R>(), dy.data<R>(),
                             c.data<R>(),  average.data<R>(),  scalers.data<R>()};
@@ -245,9 +245,9 @@ void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy
   });
 }
 
-void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility see) {
+void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility visible) {
   if (v.numel() == 0) return;
-  Average a("estimate_average", v, estimate, see);
+  Average a("estimate_average", v, estimate, visible);
   Tensor mean = Average::scratch(a.heads * a.d, v.device());
   dispatch_float(v.dtype(), [&]<class R>() {
     a.find_shares<R>(estimate);
@@ -257,9 +257,9 @@ void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility see) {
 }
 
 void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor estimate, Tensor v,
-                               Tensor y, Visibility see) {
+                               Tensor y, Visibility visible) {
   if (estimate.numel() == 0) return;
-  Average a("estimate_average_backward", v, estimate, see);
+  Average a("estimate_average_backward", v, estimate, visible);
   Tensor up = Average::scratch(a.heads * a.d, v.device());
   Tensor along = Average::scratch(a.heads * a.T, v.device());
   dispatch_float(v.dtype(), [&]<class R>() {

@@ -214,11 +214,11 @@ Tensor numbers(int64_t n, Device device) { return Tensor::empty({n}, Dtype::f64,
 }  // namespace
 
 void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-                     Visibility see, int64_t step) {
+                     Visibility visible, int64_t step) {
   if (y.numel() == 0) return;
   const char* name = "performer_prior";
   dispatch_float(y.dtype(), [&]<class T>() {
-    const DeviceWidths widths(see, phi_q.dim(2), y.device());
+    const DeviceWidths widths(visible, phi_q.dim(2), y.device());
     const Prior<T> at = prior_of<T>(scores, gain, phi_q, phi_k, step, widths.get());
     const int64_t all = phi_q.dim(0) * at.heads, wide = rows_of_block(at, 1);
     const int64_t heads = heads_per_turn(all, (at.prefixes() + at.sums()) * 8);
@@ -235,11 +235,11 @@ void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor 
 }
 
 void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy, Tensor gain,
-                              Tensor phi_q, Tensor phi_k, Visibility see, int64_t step) {
+                              Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step) {
   if (dy.numel() == 0) return;
   const char* name = "performer_prior_backward";
   dispatch_float(dy.dtype(), [&]<class T>() {
-    const DeviceWidths widths(see, phi_q.dim(2), dy.device());
+    const DeviceWidths widths(visible, phi_q.dim(2), dy.device());
     const Prior<T> at = prior_of<T>(dy, gain, phi_q, phi_k, step, widths.get());
     const int64_t B = phi_q.dim(0), all = B * at.heads, wide = rows_of_block(at, 2);
     const int64_t slopes = at.K * at.rows;

@@ -106,10 +106,10 @@ __global__ void approx_loss_backward_kernel(T* dscores, const double* weights, c
 
 }  // namespace
 
-void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility see) {
+void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility visible) {
   const int64_t B = scores.dim(0), H = scores.dim(1), rows = scores.dim(2), K = scores.dim(3);
   const int64_t R = B * H * rows, blocks = (R + kRows - 1) / kRows;
-  const DeviceWidths widths(see, rows, scores.device());
+  const DeviceWidths widths(visible, rows, scores.device());
   Tensor parts = Tensor::empty({blocks, 2}, Dtype::f64, scores.device());
   dispatch_float(scores.dtype(), [&]<class T>() {
     if (blocks > 0) {
@@ -123,11 +123,11 @@ void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility see
 }
 
 void approx_loss_backward(Tensor dscores, Tensor dy, Tensor scores, TeacherSummary summary,
-                          Visibility see) {
+                          Visibility visible) {
   const int64_t B = scores.dim(0), H = scores.dim(1), rows = scores.dim(2), K = scores.dim(3);
   const int64_t R = B * H * rows;
   if (R == 0) return;
-  const DeviceWidths widths(see, rows, scores.device());
+  const DeviceWidths widths(visible, rows, scores.device());
   Tensor weights = Tensor::empty({2}, Dtype::f64, scores.device());
   dispatch_float(scores.dtype(), [&]<class T>() {
     launch("approx_loss_backward", loss_weights_kernel<T>, dim3(1), dim3(kThreads), 0,

@@ -159,9 +159,9 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
 }  // namespace
 
 void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
-               TeacherAttention teacher, Visibility see, double scale) {
+               TeacherAttention teacher, Visibility visible, double scale) {
   const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2);
-  const DeviceWidths widths(see, rows, q.device());
+  const DeviceWidths widths(visible, rows, q.device());
   dispatch_float(lse.dtype(), [&]<class T>() {
     const Job<T> job{
         StoredRows<T>(q), StoredRows<T>(k), TeacherView<T>(teacher, rows), widths.get(), B * H, H,

@@ -221,11 +221,11 @@ __global__ void __launch_bounds__(Layout::threads, 2)
 }  // namespace
 
 void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
-                        TeacherAttention teacher, Tensor lse, Tensor teacher_lse, Visibility see,
-                        double scale) {
+                        TeacherAttention teacher, Tensor lse, Tensor teacher_lse,
+                        Visibility visible, double scale) {
   const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2), d = q.dim(3);
   if (B * H * rows == 0 || d == 0) return;
-  const DeviceWidths widths(see, rows, q.device());
+  const DeviceWidths widths(visible, rows, q.device());
   Tensor weights = Tensor::empty({2}, Dtype::f64, q.device());
   Tensor stats = Tensor::empty({B * H * rows, 2}, lse.dtype(), q.device());
   dispatch_float(lse.dtype(), [&]<class T>() {

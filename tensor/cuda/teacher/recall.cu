@@ -318,11 +318,11 @@ void measure(const Job& given, const TeacherAttention& teacher, Device device) {
 }  // namespace
 
 void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr, FlatCsr best,
-                      Visibility see, SelectConfig config) {
+                      Visibility visible, SelectConfig config) {
   const Tensor like = teacher.map.defined() ? teacher.map : teacher.q;
   const Device device = like.device();
   const int64_t B = csr.batch, H = csr.heads, T = csr.length;
-  const DeviceWidths widths(see, T, device);
+  const DeviceWidths widths(visible, T, device);
   Job job{
       .mask = CsrView(csr),
       .best = CsrView(best),

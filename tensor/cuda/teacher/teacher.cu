@@ -123,11 +123,11 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
 
 }  // namespace
 
-void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibility see) {
+void summarize_teacher(TeacherSummary summary, TeacherAttention teacher, Visibility visible) {
   const int64_t B = summary.tau.dim(0), H = summary.tau.dim(1), rows = summary.tau.dim(2);
   const int64_t K = summary.tau.dim(3);
   if (B * H * rows == 0) return;
-  const DeviceWidths widths(see, rows, summary.tau.device());
+  const DeviceWidths widths(visible, rows, summary.tau.device());
   dispatch_float(summary.tau.dtype(), [&]<class T>() {
     dispatch_scores<T>({teacher.q}, [&]<class Layout>() {
       launch("summarize_teacher", summarize_kernel<Layout>,

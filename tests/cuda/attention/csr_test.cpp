@@ -10,16 +10,16 @@ namespace {
 
 // `spare` more columns than entries. On the device those must keep their bytes.
 std::vector<Tensor> csr_on(const On& on, const Tensor& chosen, const MaskCase& m,
-                           const Visibility& see, int64_t keys, int64_t spare) {
+                           const Visibility& visible, int64_t keys, int64_t spare) {
   Tensor selected = on(chosen);
   FlatCsr csr{{}, {}, {}, m.B, m.H, m.T, keys};
   csr.row_pointers = Tensor::empty({m.B, m.T + 1}, Dtype::i64, on.device);
   csr.head_offsets = Tensor::empty({m.B, m.T, m.H + 1}, Dtype::i32, on.device);
-  BRINE_CALL(selected, count_csr, csr, selected, see, m.k);
+  BRINE_CALL(selected, count_csr, csr, selected, visible, m.k);
   Tensor pointers = csr.row_pointers.to(kCpu);
   const int64_t entries = pointers.numel() ? pointers.data<int64_t>()[pointers.numel() - 1] : 0;
   csr.columns = on(ids({entries + spare}, 99, 1000));
-  BRINE_CALL(selected, fill_csr, csr, selected, see, m.k);
+  BRINE_CALL(selected, fill_csr, csr, selected, visible, m.k);
   Tensor mask = Tensor::empty({m.B, m.H, m.T, keys}, Dtype::u8, on.device);
   BRINE_CALL(selected, csr_to_mask, mask, csr);
   return {csr.row_pointers, csr.head_offsets, csr.columns, mask};
@@ -28,7 +28,7 @@ std::vector<Tensor> csr_on(const On& on, const Tensor& chosen, const MaskCase& m
 void compare_csr(const MaskCase& m, const Tensor& selected, int64_t keys = 0) {
   for (int64_t spare : {0, 37}) {
     compare(m.name(), 0, [&](const On& on) {
-      return csr_on(on, selected, m, m.see(), keys ? keys : m.T, spare);
+      return csr_on(on, selected, m, m.visible(), keys ? keys : m.T, spare);
     });
   }
 }
@@ -47,7 +47,7 @@ Tensor random_columns(const MaskCase& m, int64_t one_in) {
 TEST_CASE("cuda: compressed rows and masks of selections") {
   for (const MaskCase& m : mask_cases()) {
     Tensor x = uniform({m.B, m.H, m.T, m.K}, 11, 0, 1);
-    compare_csr(m, select_columns(x, m.see(), m.config()).selected);
+    compare_csr(m, select_columns(x, m.visible(), m.config()).selected);
   }
 }
 
@@ -72,8 +72,8 @@ TEST_CASE("cuda: compressed rows of one row that faces all keys, and of nothing"
   const MaskCase no_rows{.B = 2, .H = 2, .T = 0, .K = 4, .k = 2};
   compare_csr(no_rows, random_columns(no_rows, 2));
   compare("lengths of the device", 0, [&](const On& on) {
-    Visibility see = decode.see();
-    see.lengths = on(see.lengths);
-    return csr_on(on, random_columns(decode, 2), decode, see, 130, 5);
+    Visibility visible = decode.visible();
+    visible.lengths = on(visible.lengths);
+    return csr_on(on, random_columns(decode, 2), decode, visible, 130, 5);
   });
 }

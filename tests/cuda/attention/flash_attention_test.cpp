@@ -17,21 +17,21 @@ void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool ca
   const std::string what = join("flash_attention ", shape, causal ? " causal" : "",
                                 lengths.empty() ? "" : " padded", ", gradients ", wanted);
   auto attend = [&](const On& on, Dtype dtype) {
-    Visibility see;
-    see.causal = causal;
+    Visibility visible;
+    visible.causal = causal;
     // The lengths lie with the tensors, or on the CPU.
     if (!lengths.empty()) {
-      see.lengths = Tensor::from(lengths, Shape{B});
-      if (wanted & 1) see.lengths = on(see.lengths);
+      visible.lengths = Tensor::from(lengths, Shape{B});
+      if (wanted & 1) visible.lengths = on(visible.lengths);
     }
     Tensor q = on(normal(shape, 1, dtype)), k = on(normal(shape, 2, dtype));
     Tensor v = on(normal(shape, 3, dtype)), dy = on(normal(rows, 4, dtype));
     Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, dtype, q.device());
-    BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, scale);
+    BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, scale);
     Tensor dq = wanted & 1 ? Tensor::like(q) : Tensor();
     Tensor dk = wanted & 2 ? Tensor::like(q) : Tensor();
     Tensor dv = wanted & 4 ? Tensor::like(q) : Tensor();
-    BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, scale);
+    BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, scale);
     return std::vector{y, lse, dq, dk, dv};
   };
   compare_both(what, attend, {}, Emulated::large_device);
@@ -79,15 +79,15 @@ TEST_CASE("cuda: flash_attention keeps large scores finite and rows of packets a
   compare_both("flash_attention of large scores",
                [&](const On& on, Dtype dtype) {
                  const Shape shape{1, 1, 90, 8};
-                 Visibility see;
-                 see.causal = true;
+                 Visibility visible;
+                 visible.causal = true;
                  // A start in the middle of a packet.
                  Tensor all = on(normal({90 * 8 + 1}, 1, dtype, 0, 6));
                  Tensor q = all.as_strided(shape, {90 * 8, 90 * 8, 8, 1}, 1);
                  Tensor k = on(normal(shape, 2, dtype, 0, 6)), v = on(normal(shape, 3, dtype));
                  Tensor y = Tensor::empty({1, 90, 8}, dtype, q.device());
                  Tensor lse = Tensor::empty({1, 1, 90}, dtype, q.device());
-                 BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 1.0);
+                 BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, 1.0);
                  return std::vector{y, lse};
                },
                {.f32 = 1e-4});
@@ -99,14 +99,14 @@ TEST_CASE("cuda: flash_attention does not read the rows of padding") {
   Tensor dirty = normal(shape, 1);
   for (int64_t i = 66 * 8; i < 80 * 8; ++i) dirty.data<float>()[i] = NAN;
   Tensor x = dirty.to(kCuda), rows = dirty.view({1, 80, 8}).to(kCuda);
-  Visibility see;
-  see.lengths = Tensor::from(std::vector<int64_t>{66}, Shape{1});
+  Visibility visible;
+  visible.lengths = Tensor::from(std::vector<int64_t>{66}, Shape{1});
   for (bool causal : {false, true}) {
-    see.causal = causal;
+    visible.causal = causal;
     Tensor y = Tensor::like(rows), lse = Tensor::empty({1, 1, 80}, Dtype::f32, kCuda);
     Tensor dq = Tensor::like(x), dk = Tensor::like(x), dv = Tensor::like(x);
-    BRINE_CALL(x, flash_attention, y, lse, x, x, x, see, 0.3);
-    BRINE_CALL(x, flash_attention_backward, dq, dk, dv, rows, x, x, x, y, lse, see, 0.3);
+    BRINE_CALL(x, flash_attention, y, lse, x, x, x, visible, 0.3);
+    BRINE_CALL(x, flash_attention_backward, dq, dk, dv, rows, x, x, x, y, lse, visible, 0.3);
     for (const Tensor& t : {y, lse, dq, dk, dv}) {
       const std::vector<double> values = t.to(kCpu).to_vector();
       for (double value : values) REQUIRE(std::isfinite(value));
@@ -122,15 +122,15 @@ TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores
       const Shape shape{1, 2, T, d}, rows{1, T, 2 * d};
       auto run = [&](Device device) {
         const On on{device};
-        const Visibility see{true, {}};
+        const Visibility visible{true, {}};
         const Tensor q = on(normal(shape, 1).to(type)), k = on(normal(shape, 2).to(type));
         // Values with much in common: the gradient of a score is a small difference.
         const Tensor v = on(normal(shape, 3, Dtype::f32, 3).to(type)), dy = on(normal(rows, 4));
         Tensor y = Tensor::like(dy), lse = Tensor::empty({1, 2, T}, Dtype::f32, device);
-        BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 0.2);
+        BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, 0.2);
         Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
         Tensor dv = Tensor::like(dq);
-        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, 0.2);
+        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, 0.2);
         return std::vector{y, lse, dq, dk, dv};
       };
       const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
@@ -159,15 +159,15 @@ TEST_CASE("cuda: flash_attention on tensor cores, where TF32 is asked for") {
       const Shape shape{2, 2, T, d}, rows{2, T, 2 * d};
       auto run = [&](Device device) {
         const On on{device};
-        Visibility see;
-        see.causal = causal;
-        see.lengths = Tensor::from(std::vector<int64_t>{T, T - 7}, Shape{2});
+        Visibility visible;
+        visible.causal = causal;
+        visible.lengths = Tensor::from(std::vector<int64_t>{T, T - 7}, Shape{2});
         const Tensor q = on(short_normal(shape, 1)), k = on(short_normal(shape, 2));
         const Tensor v = on(short_normal(shape, 3)), dy = on(short_normal(rows, 4));
         Tensor y = Tensor::like(dy), lse = Tensor::empty({2, 2, T}, Dtype::f32, device);
-        BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, 0.2);
+        BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, 0.2);
         Tensor dq = Tensor::like(q), dk = Tensor::like(q), dv = Tensor::like(q);
-        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, 0.2);
+        BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, 0.2);
         return std::vector{y, lse, dq, dk, dv};
       };
       const std::vector<Tensor> wanted = run(kCpu), plain = run(kCuda);

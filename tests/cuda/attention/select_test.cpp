@@ -9,7 +9,7 @@ using namespace brine::test;
 namespace {
 
 std::vector<Tensor> select_on(const On& on, const Tensor& estimate, const MaskCase& m,
-                              const Visibility& see) {
+                              const Visibility& visible) {
   Tensor x = on(estimate);
   Shape groups{m.B, m.T};
   if (m.mode == SelectMode::per_query) groups = {m.B, m.H, m.T};
@@ -18,14 +18,15 @@ std::vector<Tensor> select_on(const On& on, const Tensor& estimate, const MaskCa
   Tensor selected = Tensor::empty(x.shape(), Dtype::u8, x.device());
   Tensor n_sel = Tensor::empty(groups, Dtype::i64, x.device());
   Tensor nans = Tensor::empty({1}, Dtype::i64, x.device());
-  BRINE_CALL(x, select_columns, selected, n_sel, nans, x, see, m.config());
+  BRINE_CALL(x, select_columns, selected, n_sel, nans, x, visible, m.config());
   return {selected, n_sel, nans};
 }
 
 void compare_selection(const MaskCase& m, const Tensor& x) {
-  compare_both(m.name(),
-               [&](const On& on, Dtype dtype) { return select_on(on, x.to(dtype), m, m.see()); },
-               {0, 0});
+  compare_both(
+      m.name(),
+      [&](const On& on, Dtype dtype) { return select_on(on, x.to(dtype), m, m.visible()); },
+      {0, 0});
 }
 
 // NaN at every n-th place.
@@ -87,9 +88,9 @@ TEST_CASE("cuda: selection of rows that face more keys, of nothing, and by lengt
   }
   compare_both("lengths of the device",
                [&](const On& on, Dtype dtype) {
-                 Visibility see = decode.see();
-                 see.lengths = on(see.lengths);
-                 return select_on(on, plateaus({3, 3, 1, 8}, 32, 2).to(dtype), decode, see);
+                 Visibility visible = decode.visible();
+                 visible.lengths = on(visible.lengths);
+                 return select_on(on, plateaus({3, 3, 1, 8}, 32, 2).to(dtype), decode, visible);
                },
                {0, 0});
 }

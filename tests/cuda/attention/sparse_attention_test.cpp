@@ -28,7 +28,8 @@ struct SparseCase {
 FlatCsr mask_of(const SparseCase& c) {
   const MaskCase& m = c.mask;
   Tensor x = uniform({m.B, m.H, m.T, m.K}, 11, 0, 1);
-  FlatCsr csr = build_csr(select_columns(x, m.see(), m.config()).selected, m.see(), m.k, c.keys);
+  FlatCsr csr =
+      build_csr(select_columns(x, m.visible(), m.config()).selected, m.visible(), m.k, c.keys);
   if (c.spare == 0) return csr;
   Tensor more = Tensor::full({csr.entries() + c.spare}, -77, Dtype::i32);
   std::copy_n(csr.columns.data<int32_t>(), csr.entries(), more.data<int32_t>());

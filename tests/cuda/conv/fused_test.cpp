@@ -28,17 +28,17 @@ struct Attention {
 // The outputs of attention and its gradients, of inputs rounded to 16 bits.
 std::vector<Tensor> attend(const Attention& a, const On& on) {
   const int64_t B = a.shape[0], H = a.shape[1], T = a.shape[2], d = a.shape[3];
-  Visibility see;
-  see.causal = a.causal;
-  if (!a.lengths.empty()) see.lengths = Tensor::from(a.lengths, Shape{B});
+  Visibility visible;
+  visible.causal = a.causal;
+  if (!a.lengths.empty()) visible.lengths = Tensor::from(a.lengths, Shape{B});
   const double scale = 1 / std::sqrt(double(d) + 0.5);
   Tensor q = on(normal(a.shape, 1).to(a.type)), k = on(normal(a.shape, 2).to(a.type));
   Tensor v = on(normal(a.shape, 3).to(a.type)), dy = on(normal({B, T, H * d}, 4));
   Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, Dtype::f32, q.device());
-  BRINE_CALL(q, flash_attention, y, lse, q, k, v, see, scale);
+  BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, scale);
   Tensor dq = Tensor::empty(a.shape, Dtype::f32, q.device());
   Tensor dk = Tensor::like(dq), dv = Tensor::like(dq);
-  BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, see, scale);
+  BRINE_CALL(q, flash_attention_backward, dq, dk, dv, dy, q, k, v, y, lse, visible, scale);
   return {y, lse, dq, dk, dv};
 }
 

@@ -27,8 +27,8 @@ TEST_CASE("cuda: softmax over visible keys and its gradient") {
           join("softmax ", c.shape, causal ? " causal" : ""), [&](const On& on, Dtype dtype) {
             Tensor x = on(normal(c.shape, 1, dtype, 0, 3)), dy = on(normal(c.shape, 2, dtype));
             Tensor y = Tensor::like(x), dx = Tensor::like(x);
-            Visibility see{causal, c.lengths.empty() ? Tensor() : lengths_of(c.lengths)};
-            BRINE_CALL(x, softmax, y, x, 0.7, see);
+            Visibility visible{causal, c.lengths.empty() ? Tensor() : lengths_of(c.lengths)};
+            BRINE_CALL(x, softmax, y, x, 0.7, visible);
             BRINE_CALL(x, softmax_backward, dx, dy, y, 0.7);
             return std::vector{y, dx};
           });

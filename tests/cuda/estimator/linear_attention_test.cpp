@@ -49,16 +49,16 @@ std::vector<Tensor> attend(const Size& s, bool causal, const On& on, Dtype dtype
   const Inputs in(s, on, dtype);
   Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, dtype, on.device);
   Tensor den = Tensor::empty({s.B, s.H, s.T}, dtype, on.device);
-  const Visibility see{causal, s.visible()};
-  BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, see, 1e-3);
+  const Visibility visible{causal, s.visible()};
+  BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, visible, 1e-3);
   Tensor dy = on(normal(y.shape(), 5).to(dtype));
   Tensor dq = Tensor::like(in.q), dk = Tensor::like(in.k), dv = Tensor::like(in.v);
   Tensor unasked = Tensor::like(in.v), didentity;
   if (s.i && s.table) didentity = on(normal(s.identity(), 6).to(dtype));
   BRINE_CALL(y, linear_attention_backward, dq, dk, didentity, dv, dy, y, den, in.q, in.k,
-             in.identity, in.v, see, 1e-3);
+             in.identity, in.v, visible, 1e-3);
   BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), unasked, dy, y, den, in.q, in.k,
-             in.identity, in.v, see, 1e-3);
+             in.identity, in.v, visible, 1e-3);
   return {y, den, dq, dk, dv, unasked, didentity};
 }
 

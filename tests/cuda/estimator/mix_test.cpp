@@ -13,7 +13,7 @@ struct MixCase {
   bool causal = true;
 
   std::string name() const { return join("B", B, " H", H, " T", T, " d", d, " K", K); }
-  Visibility see(const On& on, bool on_device) const {
+  Visibility visible(const On& on, bool on_device) const {
     if (lengths.empty()) return {causal, {}};
     Tensor own = Tensor::from(lengths, {B});
     return {causal, on_device ? on(own) : own};
@@ -41,13 +41,14 @@ TEST_CASE("cuda: mixed outputs and their gradients") {
     for (bool on_device : {false, true}) {
       compare_both(m.name(), [&](const On& on, Dtype dtype) {
         const Shape shape{m.B, m.H, m.T, m.d};
-        const Visibility see = m.see(on, on_device);
+        const Visibility visible = m.visible(on, on_device);
         Tensor c = on(normal(shape, 1, dtype)), average = on(normal(shape, 2, dtype));
         Tensor scalers = on(normal({m.B, m.H, m.T, 2}, 3, dtype));
         Tensor dy = on(normal({m.B, m.T, m.H * m.d}, 4, dtype)), y = Tensor::like(dy);
         Tensor dc = Tensor::like(c), daverage = Tensor::like(c), dscalers = Tensor::like(scalers);
-        BRINE_CALL(c, mix_outputs, y, c, average, scalers, see);
-        BRINE_CALL(c, mix_outputs_backward, dc, daverage, dscalers, dy, c, average, scalers, see);
+        BRINE_CALL(c, mix_outputs, y, c, average, scalers, visible);
+        BRINE_CALL(c, mix_outputs_backward, dc, daverage, dscalers, dy, c, average, scalers,
+                   visible);
         return std::vector{y, dc, daverage, dscalers};
       });
     }
@@ -59,14 +60,14 @@ TEST_CASE("cuda: the average of the values and its gradients") {
     for (int wanted = 1; wanted < 4; ++wanted) {
       compare_both(m.name(), [&](const On& on, Dtype dtype) {
         const Shape shape{m.B, m.H, m.T, m.d};
-        const Visibility see = m.see(on, wanted == 3);
+        const Visibility visible = m.visible(on, wanted == 3);
         Tensor estimate = on(uniform({m.B, m.H, m.T, m.K}, 1, 0.01, 1).to(dtype));
         Tensor v = on(normal(shape, 2, dtype)), dy = on(normal(shape, 3, dtype));
         Tensor y = Tensor::like(v), destimate, dv;
         if (wanted & 1) destimate = Tensor::like(estimate);
         if (wanted & 2) dv = Tensor::like(v);
-        BRINE_CALL(v, estimate_average, y, estimate, v, see);
-        BRINE_CALL(v, estimate_average_backward, destimate, dv, dy, estimate, v, y, see);
+        BRINE_CALL(v, estimate_average, y, estimate, v, visible);
+        BRINE_CALL(v, estimate_average_backward, destimate, dv, dy, estimate, v, y, visible);
         return std::vector{y, destimate, dv};
       });
     }

@@ -16,15 +16,15 @@ TEST_CASE("cuda: approx_loss and its gradient") {
       {2, 1, 0, 5, {}}};
   for (const Case& c : cases) {
     for (bool causal : {true, false}) {
-      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
       compare_both(join("approx_loss ", c.T, " ", c.K, causal), [&](const On& on, Dtype dtype) {
         TeacherAttention teacher{uniform({c.B, c.H, c.T, c.T}, 1, 0, 0.1, dtype), {}, {}};
-        TeacherSummary s = summarize_teacher(teacher, c.K, see);
+        TeacherSummary s = summarize_teacher(teacher, c.K, visible);
         s = {on(s.tau), on(s.t_log_t), on(s.t_square)};
         Tensor scores = on(normal({c.B, c.H, c.T, c.K}, 2, dtype)), dy = on(normal({2}, 3, dtype));
         Tensor y = Tensor::like(dy), dscores = Tensor::like(scores);
-        BRINE_CALL(scores, approx_loss, y, scores, s, see);
-        BRINE_CALL(scores, approx_loss_backward, dscores, dy, scores, s, see);
+        BRINE_CALL(scores, approx_loss, y, scores, s, visible);
+        BRINE_CALL(scores, approx_loss_backward, dscores, dy, scores, s, visible);
         return std::vector{y, dscores};
       });
     }

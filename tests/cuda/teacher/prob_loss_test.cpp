@@ -32,7 +32,7 @@ TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
   for (const Case& c : cases) {
     for (int mode = 0; mode < 4; ++mode) {
       const bool causal = mode % 2, map = mode / 2;
-      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
       compare_both(join("prob_loss ", c.T, " ", c.d, causal, map), [&](const On& on, Dtype dtype) {
         const Shape rows{c.B, c.H, c.T}, shape{c.B, c.H, c.T, c.d};
         const Shape theirs{c.B, c.H, c.T, c.teacher_d};
@@ -45,8 +45,9 @@ TEST_CASE("cuda: prob_loss and its gradients, from a map and from q and k") {
         Tensor lse = Tensor::empty(rows, dtype, q.device()), their_lse = Tensor::like(lse);
         Tensor dq = Tensor::like(q), dk = Tensor::like(k);
         const double scale = 1 / std::sqrt(double(c.d));
-        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
-        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, visible, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, visible,
+                   scale);
         // A single key has weight 1: the gradients are nothing but rounding.
         if (c.T == 1) return std::vector{y, lse, their_lse};
         return std::vector{y, lse, their_lse, dq, dk};
@@ -69,7 +70,7 @@ TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on t
       // f32: on CUDA cores, or a map.
       const Dtype other = mode < 4 ? Dtype::bf16 : mode < 8 ? Dtype::f16 : Dtype::f32;
       const bool map = mode >= 10;
-      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
       INFO("T ", c.T, ", d ", c.d, causal ? ", causal, " : ", ", type, ", teacher ", other);
       auto run = [&](Device device) {
         const SmallDevice small(Dtype::f32);
@@ -84,8 +85,9 @@ TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on t
         Tensor lse = Tensor::empty(rows, Dtype::f32, device), their_lse = Tensor::like(lse);
         Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
         const double scale = 1 / std::sqrt(double(c.d));
-        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
-        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, visible, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, visible,
+                   scale);
         return std::vector{y, lse, their_lse, dq, dk};
       };
       const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
@@ -111,9 +113,9 @@ TEST_CASE("cuda: prob_loss rounds f32 to TF32 where that is asked for, and nowhe
     Tensor y = Tensor::empty({2}, Dtype::f32, device);
     Tensor lse = Tensor::empty({1, 2, T}, Dtype::f32, device), their_lse = Tensor::like(lse);
     Tensor dy = on(normal({2}, 6)), dq = Tensor::like(q), dk = Tensor::like(q);
-    const Visibility see{.causal = true, .lengths = {}};
-    BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, 0.15);
-    BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, 0.15);
+    const Visibility visible{.causal = true, .lengths = {}};
+    BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, visible, 0.15);
+    BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, visible, 0.15);
     return std::vector{y, lse, their_lse, dq, dk};
   };
   const std::vector<Tensor> wanted = run(kCpu), plain = run(kCuda);
@@ -135,7 +137,7 @@ TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that holds
     for (Dtype given : {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16}) {
       const Dtype dtype = sum_type(given);
       const SmallDevice small(dtype);
-      Visibility see{causal, Tensor::from(std::vector<int64_t>{100}, {1})};
+      Visibility visible{causal, Tensor::from(std::vector<int64_t>{100}, {1})};
       compare(join("prob_loss near ", given), dtype == Dtype::f32 ? 2e-3 : 1e-9, [&](const On& on) {
         const Shape shape{B, H, T, d};
         Tensor q = normal(shape, 1, dtype), k = normal(shape, 2, dtype);
@@ -150,8 +152,9 @@ TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that holds
         Tensor y = on(normal({2}, 3, dtype)), dy = on(normal({2}, 4, dtype));
         Tensor lse = Tensor::empty({B, H, T}, dtype, q.device()), their_lse = Tensor::like(lse);
         Tensor dq = Tensor::empty(shape, dtype, q.device()), dk = Tensor::like(dq);
-        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, see, scale);
-        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, see, scale);
+        BRINE_CALL(q, prob_loss, y, lse, their_lse, q, k, teacher, visible, scale);
+        BRINE_CALL(q, prob_loss_backward, dq, dk, dy, q, k, teacher, lse, their_lse, visible,
+                   scale);
         return std::vector{y.slice(0, 0, 1), y.slice(0, 1, 1), lse, their_lse, dq, dk};
       });
     }

@@ -27,12 +27,12 @@ FlatCsr on_csr(const On& on, FlatCsr csr) {
 }
 
 void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dtype dtype) {
-  const Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+  const Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
   const SelectConfig config{c.k, mode};
   const std::string what = join("recall ", c.T, " ", name_of(mode), causal, has_map, " ", dtype);
   auto mask = [&](uint64_t seed) {
     Tensor estimate = uniform({c.B, c.H, c.T, c.K}, seed, 0, 1);
-    return build_csr(select_columns(estimate, see, config).selected, see, c.k);
+    return build_csr(select_columns(estimate, visible, config).selected, visible, c.k);
   };
   const FlatCsr csr = mask(2), best = mask(3);
   const Shape shape{c.B, c.H, c.T, 6};
@@ -45,8 +45,8 @@ void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dty
     Tensor sums = Tensor::empty({5, c.H}, Dtype::f64, on.device);
     Tensor rows = Tensor::empty({1}, Dtype::i64, on.device);
     const Tensor like = has_map ? teacher.map : teacher.q;
-    BRINE_CALL(like, attention_recall, sums, rows, teacher, on_csr(on, csr), on_csr(on, best), see,
-               config);
+    BRINE_CALL(like, attention_recall, sums, rows, teacher, on_csr(on, csr), on_csr(on, best),
+               visible, config);
     return std::vector{sums, rows};
   });
 }

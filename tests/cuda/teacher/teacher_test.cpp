@@ -14,10 +14,10 @@ TEST_CASE("cuda: the summary of a teacher in 16 bits") {
     for (Dtype type : {Dtype::bf16, Dtype::f16}) {
       for (bool causal : {true, false}) {
         const SmallDevice small(Dtype::f32);
-        Visibility see{causal, Tensor::from(std::vector<int64_t>{T, T / 2}, {2})};
+        Visibility visible{causal, Tensor::from(std::vector<int64_t>{T, T / 2}, {2})};
         const Tensor q = normal({2, 2, T, d}, 2).to(type), k = normal({2, 2, T, d}, 3).to(type);
         compare(join("teacher ", T, " ", d, " ", type, causal), 2e-5, [&](const On& on) {
-          const TeacherSummary s = summarize_teacher({{}, on(q), on(k)}, K, see);
+          const TeacherSummary s = summarize_teacher({{}, on(q), on(k)}, K, visible);
           return std::vector{s.tau, s.t_log_t, s.t_square};
         });
       }
@@ -37,7 +37,7 @@ TEST_CASE("cuda: the teacher's summary from a map and from q and k") {
   for (const Case& c : cases) {
     for (int mode = 0; mode < 4; ++mode) {
       const bool causal = mode % 2, map = mode / 2;
-      Visibility see{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
+      Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};
       compare_both(join("teacher ", c.T, " ", c.d, causal, map), [&](const On& on, Dtype dtype) {
         TeacherAttention teacher;
         if (map) {
@@ -52,7 +52,7 @@ TEST_CASE("cuda: the teacher's summary from a map and from q and k") {
           teacher.q = on(normal({c.B, c.H, c.T, c.d}, 2, dtype));
           teacher.k = on(normal({c.B, c.H, c.T, c.d}, 3, dtype));
         }
-        TeacherSummary s = summarize_teacher(teacher, c.K, see);
+        TeacherSummary s = summarize_teacher(teacher, c.K, visible);
         return std::vector{s.tau, s.t_log_t, s.t_square};
       });
     }

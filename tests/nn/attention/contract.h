@@ -113,7 +113,7 @@ inline Passed pass(Block& block, const Inputs& in, const Tensor& lengths = {}, T
                                     .k = k,
                                     .v = v,
                                     .hidden = in.hidden,
-                                    .see = {.causal = block.causal, .lengths = lengths},
+                                    .visible = {.causal = block.causal, .lengths = lengths},
                                     .dials = dials,
                                     .tap = tap});
   backward(y, dy.defined() ? dy : cotangent(y));

@@ -5,10 +5,11 @@ namespace brine::test {
 namespace {
 
 // The selection of a method that has one, found by a first run; undefined otherwise.
-Tensor selection_of(Block& block, const std::vector<Tensor>& x, const Visibility& see) {
+Tensor selection_of(Block& block, const std::vector<Tensor>& x, const Visibility& visible) {
   NoGrad off;
   nn::Tap tap(block.name);
-  block.module->forward({.q = x[0], .k = x[1], .v = x[2], .hidden = x[3], .see = see, .tap = &tap});
+  block.module->forward(
+      {.q = x[0], .k = x[1], .v = x[2], .hidden = x[3], .visible = visible, .tap = &tap});
   return tap.has("selected") ? tap.get("selected").clone() : Tensor();
 }
 
@@ -32,11 +33,11 @@ TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite diff
     Block block = make_block(given.name, given.causal, Dtype::f64, 5, 300, settings);
     int64_t T = 13;
     Inputs in = inputs(2, T, Dtype::f64);
-    Visibility see{.causal = block.causal, .lengths = lengths_of({T, 9})};
+    Visibility visible{.causal = block.causal, .lengths = lengths_of({T, 9})};
     std::vector<Tensor> x = {in.q, in.k, in.v, in.hidden};
     std::vector<nn::Module::NamedParameter> parameters = block.module->named_parameters();
     for (const auto& p : parameters) x.push_back(p.parameter->value.detach().clone());
-    Tensor selected = selection_of(block, x, see);
+    Tensor selected = selection_of(block, x, visible);
     auto f = [&](const std::vector<Tensor>& leaves) {
       for (size_t i = 0; i < parameters.size(); ++i) parameters[i].parameter->value = leaves[4 + i];
       nn::Tap tap(block.name);
@@ -45,7 +46,7 @@ TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite diff
                                     .k = leaves[1],
                                     .v = leaves[2],
                                     .hidden = leaves[3],
-                                    .see = see,
+                                    .visible = visible,
                                     .tap = &tap});
     };
     for (size_t i = 0; i < x.size(); ++i) {
