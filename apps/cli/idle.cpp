@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "data/config/schema_text.h"
 #include "tensor/error.h"
 
 namespace brine {
@@ -14,8 +13,7 @@ using Field = data::Schema::Field;
 
 bool counts(const Field* field, Given which) {
   if (!field || !field->given) return false;
-  return which == Given::at_all || std::visit([](auto* value) { return data::toml_value(*value); },
-                                              field->target) != field->initial;
+  return which == Given::at_all || field->toml() != field->initial;
 }
 
 [[noreturn]] void refuse(const RunContext& context, std::string key, const std::string& because) {

@@ -49,7 +49,8 @@ std::string meaning(const data::Schema::Field& field) {
   std::string text = field.help;
   std::string allowed = field.allowed();
   if (!allowed.empty()) text += " [" + allowed + "]";
-  bool empty = field.initial == "\"\"" || field.initial == "[]" || field.initial == "false";
+  bool empty = field.initial.empty() || field.initial == "\"\"" || field.initial == "[]" ||
+               field.initial == "false";
   if (field.options.required) {
     text += " (required)";
   } else if (!empty) {
@@ -84,7 +85,7 @@ Flag add_flag(CLI::App& app, const data::Schema& schema, const data::Schema::Fie
 void describe_flag(const Flag& flag) {
   const char* types[] = {"", "N", "X", "TEXT", "N", "X", "TEXT"};
   flag.option->description(meaning(*flag.field));
-  flag.option->type_name(types[flag.field->target.index()]);
+  flag.option->type_name(types[size_t(flag.field->kind())]);
 }
 
 // One CLI11 application with the flags of a schema and those of an Invocation.

@@ -55,6 +55,21 @@ void assign(std::string& out, const Json& value, const Schema::Field& field,
 }
 
 template <class T>
+void assign(std::optional<T>& out, const Json& value, const Schema::Field& field,
+            const std::string& shown) {
+  T decided{};
+  assign(decided, value, field, shown);
+  out = std::move(decided);
+}
+
+void assign(const Schema::EnumSlot& out, const Json& value, const Schema::Field& field,
+            const std::string& shown) {
+  std::string name;
+  assign(name, value, field, shown);
+  out.write(name);
+}
+
+template <class T>
 void assign(std::vector<T>& out, const Json& value, const Schema::Field& field,
             const std::string& shown) {
   check(value.is_array(), shown, " must be a ", field.type(), ", got ", show(value));
@@ -81,17 +96,51 @@ Json parse_word(const std::string& word) {
   return word;
 }
 
-template <class T>
-Json parse_words(const T*, const std::vector<std::string>& words, const std::string& shown) {
-  check(words.size() == 1, shown, " takes one value, got ", words.size());
-  return parse_word<T>(words[0]);
+Json parse_word(Schema::Kind kind, const std::string& word) {
+  if (kind == Schema::Kind::flag) return parse_word<bool>(word);
+  if (kind == Schema::Kind::integer || kind == Schema::Kind::integers) {
+    return parse_word<int64_t>(word);
+  }
+  if (kind == Schema::Kind::number || kind == Schema::Kind::numbers) {
+    return parse_word<double>(word);
+  }
+  return word;
 }
 
-template <class T>
-Json parse_words(const std::vector<T>*, const std::vector<std::string>& words, const std::string&) {
+Json parse_words(const Schema::Field& field, const std::vector<std::string>& words,
+                 const std::string& shown) {
+  if (!field.is_list()) {
+    check(words.size() == 1, shown, " takes one value, got ", words.size());
+    return parse_word(field.kind(), words[0]);
+  }
   Json list = Json::array();
-  for (const std::string& word : words) list.push_back(parse_word<T>(word));
+  for (const std::string& word : words) list.push_back(parse_word(field.kind(), word));
   return list;
+}
+
+void assign_to(const Schema::Field& field, const Json& value, const std::string& shown) {
+  std::visit(
+      [&](auto& target) {
+        if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(target)>>) {
+          assign(*target, value, field, shown);
+        } else {
+          assign(target, value, field, shown);
+        }
+      },
+      field.target);
+}
+
+// The value that a nested object has for "attention.k"; null when it has none.
+const Json* value_at(const Json& object, std::string_view key) {
+  const Json* at = &object;
+  while (true) {
+    const size_t dot = key.find('.');
+    const std::string name(key.substr(0, dot));
+    if (!at->is_object() || !at->contains(name)) return nullptr;
+    at = &at->at(name);
+    if (dot == std::string_view::npos) return at;
+    key.remove_prefix(dot + 1);
+  }
 }
 
 struct Setting {
@@ -127,18 +176,20 @@ Schema& Schema::add(const std::string& name, Target target, const std::vector<st
               .target = target,
               .options = options,
               .choices = choices,
-              .initial = std::visit([](auto* member) { return toml_value(*member); }, target),
+              .initial = {},
               .chosen = chosen_,
               .selector = selector_,
               .when = when_};
+  const bool is_enum = std::holds_alternative<EnumSlot>(target);
+  field.optional = !is_enum && field.empty();
+  field.initial = field.empty() ? options.unset : field.toml();
   check(field.key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") == std::string::npos,
         "schema: key ", field.key, " must be in lower case with underscores");
   for (const Field& other : fields_) {
     if (other.key != field.key) continue;
     bool shared = other.chosen != nullptr && other.chosen == chosen_ && other.when != when_;
     check(shared, "schema: key ", field.key, " is described twice");
-    check(other.target.index() == target.index(), "schema: variants disagree on the type of ",
-          field.key);
+    check(other.kind() == field.kind(), "schema: variants disagree on the type of ", field.key);
   }
   fields_.push_back(std::move(field));
   return *this;
@@ -190,8 +241,11 @@ void Schema::set(std::string_view key, const Json& value, std::string_view shown
   auto* field = const_cast<Field*>(find(key));
   check(field != nullptr, unknown_key(key));
   std::string name(shown.empty() ? std::string_view(field->key) : shown);
-  std::visit([&](auto* member) { assign(*member, value, *field, name); }, field->target);
+  assign_to(*field, value, name);
   field->given = true;
+  for (const Collector& c : collectors_) {
+    if (field->key.rfind(c.prefix, 0) == 0) c.chosen->insert(field->key.substr(c.prefix.size()));
+  }
 }
 
 void Schema::set_text(std::string_view key, const std::vector<std::string>& words,
@@ -199,9 +253,19 @@ void Schema::set_text(std::string_view key, const std::vector<std::string>& word
   const Field* field = find(key);
   check(field != nullptr, unknown_key(key));
   std::string name(shown.empty() ? std::string_view(field->key) : shown);
-  Json value =
-      std::visit([&](auto* member) { return parse_words(member, words, name); }, field->target);
-  set(key, value, name);
+  set(key, parse_words(*field, words, name), name);
+}
+
+Schema& Schema::collect(const std::string& name, std::set<std::string>& chosen) {
+  collectors_.push_back({prefix_ + name + ".", &chosen});
+  return *this;
+}
+
+void Schema::fill(const Json& object) {
+  for (const Field& field : fields_) {
+    if (!field.optional || !field.empty() || !field.active()) continue;
+    if (const Json* value = value_at(object, field.key)) assign_to(field, *value, field.key);
+  }
 }
 
 void Schema::set_all(const Json& object) {

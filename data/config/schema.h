@@ -1,11 +1,15 @@
 // One description of a config struct makes its flags, file keys, JSON, resolved copy and docs.
 //
+//   enum class Shape { constant, linear };
 //   struct TrainConfig {
 //     double learning_rate = 3e-4;
-//     std::string schedule = "cosine";
+//     Shape shape = Shape::linear;
+//     std::optional<int64_t> steps;  // empty: decided later
 //     void describe(Schema& s) {
 //       s.field("learning_rate", learning_rate, "Peak learning rate", {.above = 0});
-//       s.choice("schedule", schedule, {"constant", "linear", "cosine"}, "Shape of the rate");
+//       s.choice("shape", shape, {{Shape::constant, "constant"}, {Shape::linear, "linear"}},
+//                "Shape of the rate");
+//       s.field("steps", steps, "Optimizer steps", {.min = 1, .unset = "by the recipe"});
 //     }
 //   };
 #pragma once
@@ -14,8 +18,11 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -33,7 +40,24 @@ struct FieldOptions {
   bool positional = false;  // on a command line also an argument without its flag
   bool transient = false;   // of one run only (--resume): left out of to_json() and to_toml()
   std::string alias = {};   // a second key for the same value, in full
+  // Of a key that may be empty: the text that help and documentation show as its default.
+  std::string unset = {};
 };
+
+// One value of an enum under the name that it has in files and on command lines.
+template <class E>
+struct Named {
+  E value;
+  const char* name;
+};
+
+template <class E, size_t N>
+const char* name_of(E value, const Named<E> (&names)[N]) {
+  for (const Named<E>& known : names) {
+    if (known.value == value) return known.name;
+  }
+  return "?";
+}
 
 // One of several configs, chosen by name.
 struct Variant {
@@ -43,8 +67,16 @@ struct Variant {
 
 class Schema {
  public:
+  // An enum, read and written by the names of its values; empty: no value yet.
+  struct EnumSlot {
+    std::function<std::optional<std::string>()> read;
+    std::function<void(const std::string&)> write;  // one of the choices
+  };
   using Target = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
-                              std::vector<double>*, std::vector<std::string>*>;
+                              std::vector<double>*, std::vector<std::string>*, std::optional<bool>*,
+                              std::optional<int64_t>*, std::optional<double>*,
+                              std::optional<std::string>*, EnumSlot>;
+  enum class Kind { flag, integer, number, text, integers, numbers, texts };
 
   struct Field {
     std::string key;  // with its sections: "attention.k"
@@ -52,7 +84,7 @@ class Schema {
     Target target;
     FieldOptions options;
     std::vector<std::string> choices;     // of a choice, else empty
-    std::string initial;                  // the default, as TOML
+    std::string initial;                  // the default as TOML, or FieldOptions::unset
     const std::string* chosen = nullptr;  // of a variant: the selector's value...
     std::string selector;                 // ...its key...
     std::string when;                     // ...and the value that makes this field exist
@@ -60,13 +92,18 @@ class Schema {
     bool given = false;                   // was set since it was described
 
     bool active() const { return chosen == nullptr || *chosen == when; }
-    bool is_flag() const { return std::holds_alternative<bool*>(target); }
-    bool is_list() const { return target.index() >= 4; }
+    Kind kind() const;
+    bool is_flag() const { return kind() == Kind::flag; }
+    bool is_list() const { return kind() >= Kind::integers; }
+    bool empty() const;           // has no value yet
+    bool optional = false;        // may be empty
+    std::string toml() const;     // the value now; "" when empty
     std::string type() const;     // "true or false", "integer", "list of numbers", ...
     std::string allowed() const;  // "> 0, <= 1", "lean, paper"; empty when anything goes
   };
 
-  // Binds `name` to a member, which must outlive the schema; its value now is the default.
+  // Binds `name` to a member, which must outlive the schema; its value now is the default. The
+  // member may be a std::optional: while it is empty, to_json() and to_toml() leave the key out.
   template <class T>
   Schema& field(const std::string& name, T& member, const std::string& help,
                 const FieldOptions& options = {}) {
@@ -77,6 +114,19 @@ class Schema {
   Schema& choice(const std::string& name, T& member, const std::vector<std::string>& choices,
                  const std::string& help, const FieldOptions& options = {}) {
     return add(name, Target(&member), choices, help, options);
+  }
+  // An enum, or an optional one, by the names of its values.
+  template <class E, size_t N>
+  requires std::is_enum_v<E> Schema& choice(const std::string& name, E& member,
+                                            const Named<E> (&names)[N], const std::string& help,
+                                            const FieldOptions& options = {}) {
+    return add_enum<E>(name, member, names, help, options);
+  }
+  template <class E, size_t N>
+  requires std::is_enum_v<E> Schema& choice(const std::string& name, std::optional<E>& member,
+                                            const Named<E> (&names)[N], const std::string& help,
+                                            const FieldOptions& options = {}) {
+    return add_enum<E>(name, member, names, help, options);
   }
   // The fields of another config, under `name`.
   template <class Config>
@@ -90,6 +140,9 @@ class Schema {
   // section has. Every variant needs storage of its own. Variants may share keys of one type.
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
                    const std::vector<Variant>& variants, const std::string& help);
+  // From now on the name, without the section, of every key of section `name` that is set is also
+  // put into `chosen`: which values were decided, and which are defaults.
+  Schema& collect(const std::string& name, std::set<std::string>& chosen);
 
   // Sets a key from JSON: strict types, but an integer may stand for a number. Throws Error that
   // starts with `shown` (default: the key) and says why. Set selectors before what they select.
@@ -99,6 +152,9 @@ class Schema {
                 std::string_view shown = {});
   // Every key of a nested object, selectors first. An unknown key is an error.
   void set_all(const Json& object);
+  // Gives the optional keys that are empty the values that a nested object has for them. Keys that
+  // have a value stay, other keys of the object are ignored.
+  void fill(const Json& object);
   // Throws Error naming the required fields that were not set.
   void check_required() const;
 
@@ -121,7 +177,38 @@ class Schema {
               const std::string& help, const FieldOptions& options);
   std::string open(const std::string& name);
 
+  template <class E, class Member, size_t N>
+  Schema& add_enum(const std::string& name, Member& member, const Named<E> (&names)[N],
+                   const std::string& help, const FieldOptions& options) {
+    const std::vector<Named<E>> table(names, names + N);
+    std::vector<std::string> choices;
+    for (const Named<E>& known : table) choices.push_back(known.name);
+    EnumSlot slot{[&member, table]() -> std::optional<std::string> {
+                    if constexpr (!std::is_enum_v<Member>) {
+                      if (!member) return std::nullopt;
+                    }
+                    const std::optional<E> value = member;
+                    for (const Named<E>& known : table) {
+                      if (known.value == *value) return known.name;
+                    }
+                    return std::nullopt;
+                  },
+                  [&member, table](const std::string& text) {
+                    for (const Named<E>& known : table) {
+                      if (text == known.name) member = known.value;
+                    }
+                  }};
+    add(name, Target(std::move(slot)), choices, help, options);
+    fields_.back().optional = !std::is_enum_v<Member>;
+    return *this;
+  }
+
   std::vector<Field> fields_;
+  struct Collector {
+    std::string prefix;  // "attention."
+    std::set<std::string>* chosen;
+  };
+  std::vector<Collector> collectors_;
   std::string prefix_;  // "attention." inside that section
   const std::string* chosen_ = nullptr;
   std::string selector_, when_;

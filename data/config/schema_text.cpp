@@ -27,8 +27,34 @@ std::string digits(T value) {
   return std::string(buffer, end);
 }
 
-std::string value_of(const Schema::Field& field) {
-  return std::visit([](auto* member) { return toml_value(*member); }, field.target);
+std::string toml_of(const Schema::EnumSlot& slot) { return toml_value(*slot.read()); }
+template <class T>
+std::string toml_of(const std::optional<T>* member) {
+  return toml_value(**member);
+}
+template <class T>
+std::string toml_of(const T* member) {
+  return toml_value(*member);
+}
+
+Json json_of(const Schema::EnumSlot& slot) { return *slot.read(); }
+template <class T>
+Json json_of(const std::optional<T>* member) {
+  return **member;
+}
+template <class T>
+Json json_of(const T* member) {
+  return *member;
+}
+
+bool is_empty(const Schema::EnumSlot& slot) { return !slot.read(); }
+template <class T>
+bool is_empty(const std::optional<T>* member) {
+  return !member->has_value();
+}
+template <class T>
+bool is_empty(const T*) {
+  return false;
 }
 
 // "attention." of "attention.k".
@@ -113,10 +139,24 @@ std::string toml_value(const std::vector<int64_t>& values) { return toml_list(va
 std::string toml_value(const std::vector<double>& values) { return toml_list(values); }
 std::string toml_value(const std::vector<std::string>& values) { return toml_list(values); }
 
+Schema::Kind Schema::Field::kind() const {
+  constexpr size_t kLists = 7;  // the alternatives before the optional ones are a kind each
+  if (std::holds_alternative<EnumSlot>(target)) return Kind::text;
+  return Kind(target.index() < kLists ? target.index() : target.index() - kLists);
+}
+
+bool Schema::Field::empty() const {
+  return std::visit([](const auto& value) { return is_empty(value); }, target);
+}
+
+std::string Schema::Field::toml() const {
+  return empty() ? "" : std::visit([](const auto& value) { return toml_of(value); }, target);
+}
+
 std::string Schema::Field::type() const {
   const char* names[] = {"true or false",    "integer",         "number",       "text",
                          "list of integers", "list of numbers", "list of texts"};
-  return names[target.index()];
+  return names[size_t(kind())];
 }
 
 std::string Schema::Field::allowed() const {
@@ -151,13 +191,14 @@ std::string Schema::unknown_key(std::string_view key) const {
 Json Schema::to_json() const {
   Json root = Json::object();
   for (const Field& field : fields_) {
-    if (!field.active() || field.options.transient) continue;
+    if (!field.active() || field.options.transient || field.empty()) continue;
     Json* object = &root;
     size_t begin = 0;
     for (size_t dot; (dot = field.key.find('.', begin)) != std::string::npos; begin = dot + 1) {
       object = &(*object)[field.key.substr(begin, dot - begin)];
     }
-    std::visit([&](auto* member) { (*object)[field.key.substr(begin)] = *member; }, field.target);
+    (*object)[field.key.substr(begin)] =
+        std::visit([](const auto& value) { return json_of(value); }, field.target);
   }
   return root;
 }
@@ -174,7 +215,8 @@ std::string Schema::to_toml() const {
     std::string lines;
     for (const Field& field : fields_) {
       if (!field.active() || field.options.transient || section_of(field.key) != section) continue;
-      lines += field.key.substr(section.size()) + " = " + value_of(field) + "\n";
+      if (field.empty()) continue;
+      lines += field.key.substr(section.size()) + " = " + field.toml() + "\n";
     }
     if (lines.empty()) continue;
     if (!section.empty()) {
@@ -191,6 +233,7 @@ std::string Schema::to_markdown(size_t first) const {
   for (size_t i = first; i < fields_.size(); ++i) {
     const Field& field = fields_[i];
     std::string initial = field.options.required ? "required" : "`" + field.initial + "`";
+    if (field.initial.empty()) initial = "none";
     std::string help = field.help;
     if (field.chosen != nullptr) help += " (" + field.selector + " = " + field.when + ")";
     if (!field.options.alias.empty()) help += " (also `" + field.options.alias + "`)";

@@ -276,6 +276,108 @@ TEST_CASE("UTF-8 is checked") {
   }
 }
 
+namespace {
+
+enum class Shape { constant, linear };
+constexpr data::Named<Shape> kShapes[] = {{Shape::constant, "constant"}, {Shape::linear, "linear"}};
+
+struct Undecided {
+  Shape shape = Shape::linear;
+  std::optional<Shape> later;
+  std::optional<int64_t> steps;
+  std::optional<double> rate;
+  std::optional<bool> norm;
+  std::optional<std::string> split;
+  Switched inner;
+  void describe(Schema& s) {
+    s.choice("shape", shape, kShapes, "Shape");
+    s.choice("later", later, kShapes, "Shape, decided later");
+    s.field("steps", steps, "Steps", {.min = 1, .unset = "by the recipe"});
+    s.field("rate", rate, "Rate", {.above = 0});
+    s.field("norm", norm, "Norm");
+    s.field("split", split, "Split");
+    inner.describe(s);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an enum is read and written by the names of its values") {
+  Undecided c;
+  Schema s = data::schema_of(c);
+  CHECK(s.find("shape")->initial == "\"linear\"");
+  CHECK(s.find("shape")->type() == "text");
+  CHECK(s.find("shape")->allowed() == "constant, linear");
+  s.set_text("shape", {"constant"});
+  CHECK(c.shape == Shape::constant);
+  CHECK(s.to_json()["shape"] == "constant");
+  CHECK(s.to_toml().find("shape = \"constant\"\n") == 0);
+  CHECK(message([&] { s.set("shape", "cosine"); }) ==
+        "shape must be one of \"constant\" or \"linear\", got \"cosine\"");
+  CHECK(message([&] { s.set("shape", 1); }) == "shape must be a text, got 1");
+  CHECK(c.shape == Shape::constant);
+  CHECK(std::string(data::name_of(Shape::linear, kShapes)) == "linear");
+}
+
+TEST_CASE("an optional key is empty until it is set, and checked like any other") {
+  Undecided c;
+  Schema s = data::schema_of(c);
+  CHECK(s.find("steps")->empty());
+  CHECK(s.find("steps")->initial == "by the recipe");
+  CHECK(s.to_json() == Json::parse(R"({"shape": "linear", "attention": {"method": "sea", "k": 16,
+                                       "decoder": "lean"}})"));
+  CHECK(s.to_toml() ==
+        "shape = \"linear\"\n\n[attention]\nmethod = \"sea\"\nk = 16\n"
+        "decoder = \"lean\"\n");
+  CHECK(message([&] { s.set("steps", 0); }) == "steps must be at least 1, got 0");
+  CHECK(message([&] { s.set_text("rate", {"x"}); }) == "rate must be a number, got \"x\"");
+  CHECK_FALSE(c.steps.has_value());
+  s.set_text("steps", {"7"});
+  s.set_text("norm", {"false"});
+  s.set("later", "constant");
+  s.set("split", "dev");
+  CHECK(c.steps == 7);
+  CHECK(c.norm == false);
+  CHECK(c.later == Shape::constant);
+  CHECK(c.split == "dev");
+  CHECK(s.find("norm")->is_flag());
+  CHECK(s.to_json()["steps"] == 7);
+  CHECK(s.to_json()["later"] == "constant");
+  CHECK_FALSE(s.to_json().contains("rate"));
+  const std::string page = s.to_markdown();
+  CHECK(page.find("| `steps` | integer | `by the recipe` | >= 1 | Steps |\n") != std::string::npos);
+  CHECK(page.find("| `rate` | number | none | > 0 | Rate |\n") != std::string::npos);
+}
+
+TEST_CASE("fill gives empty keys their values and leaves those that are decided") {
+  Undecided c;
+  Schema s = data::schema_of(c);
+  s.set("steps", 7);
+  s.fill(Json::parse(R"({"shape": "constant", "later": "linear", "steps": 9, "rate": 0.5,
+                         "unknown": 1, "attention": {"k": 3}})"));
+  CHECK(c.steps == 7);
+  CHECK(c.rate == 0.5);
+  CHECK(c.later == Shape::linear);
+  CHECK(c.shape == Shape::linear);  // has a default, so it is never empty
+  CHECK(c.inner.sea.k == 16);
+  CHECK_FALSE(c.norm.has_value());
+  CHECK(message([&] { s.fill(Json::parse(R"({"norm": 1})")); }) ==
+        "norm must be true or false, got 1");
+}
+
+TEST_CASE("the keys that are set in a section can be collected") {
+  Undecided c;
+  std::set<std::string> chosen;
+  Schema s = data::schema_of(c);
+  s.collect("attention", chosen);
+  s.set("shape", "constant");
+  CHECK(chosen.empty());
+  s.set_all(Json::parse(R"({"attention": {"gap": 2, "method": "wide"}})"));
+  CHECK(chosen == std::set<std::string>{"method", "gap"});
+  CHECK_THROWS(s.set("attention.k", "x"));
+  CHECK(chosen == std::set<std::string>{"method", "gap"});
+}
+
 TEST_CASE("a key described twice is a mistake of the program") {
   int64_t a = 0, b = 0;
   Schema s;
