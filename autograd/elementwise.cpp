@@ -1,19 +1,53 @@
 // Elementwise ops and those that combine rows with one vector.
-#include "autograd/ops.h"
+#include "autograd/primitives/broadcast.h"
 
 namespace brine {
 namespace {
 
 Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
 
+// Of a pair of one shape.
 void check_pair(const char* op, const Tensor& a, const Tensor& b) {
-  check(a.shape() == b.shape() && a.dtype() == b.dtype(), op, ": ", a.dtype(), " ", a.shape(),
-        " and ", b.dtype(), " ", b.shape(), " must have one shape and one type");
+  check(a.dtype() == b.dtype(), op, ": ", a.dtype(), " ", a.shape(), " and ", b.dtype(), " ",
+        b.shape(), " must have one type");
+}
+
+}  // namespace
+
+namespace {
+
+Tensor add_broadcast(const Tensor& a, const Tensor& b) {
+  Tensor y = broadcast_map("add", BinaryOp::add, a, b);
+  return record("add", y, {a, b},
+                [of_a = a.shape(), of_b = b.shape()](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) grads.set(0, sum_to(dy, of_a));
+                  if (grads.wanted(1)) grads.set(1, sum_to(dy, of_b));
+                });
+}
+
+Tensor sub_broadcast(const Tensor& a, const Tensor& b) {
+  Tensor y = broadcast_map("sub", BinaryOp::sub, a, b);
+  return record("sub", y, {a, b},
+                [of_a = a.shape(), of_b = b.shape()](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) grads.set(0, sum_to(dy, of_a));
+                  if (grads.wanted(1)) grads.set(1, -sum_to(dy, of_b));
+                });
+}
+
+Tensor mul_broadcast(const Tensor& a, const Tensor& b) {
+  Tensor y = broadcast_map("mul", BinaryOp::mul, a, b), u = a.detach(), v = b.detach();
+  return record("mul", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) grads.set(0, sum_to(dy * v, u.shape()));
+                  if (grads.wanted(1)) grads.set(1, sum_to(dy * u, v.shape()));
+                },
+                {u, v});
 }
 
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (!(a.shape() == b.shape())) return add_broadcast(a, b);
   check_pair("add", a, b);
   Tensor y = Tensor::like(a);
   BRINE_CALL(y, add, y, dense(a), dense(b));
@@ -24,6 +58,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (!(a.shape() == b.shape())) return sub_broadcast(a, b);
   check_pair("sub", a, b);
   Tensor y = Tensor::like(a);
   BRINE_CALL(y, sub, y, dense(a), dense(b));
@@ -37,6 +72,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (!(a.shape() == b.shape())) return mul_broadcast(a, b);
   check_pair("mul", a, b);
   Tensor u = dense(a), v = dense(b), y = Tensor::like(a);
   BRINE_CALL(y, mul, y, u, v);

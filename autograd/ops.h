@@ -2,11 +2,13 @@
 //
 // Shapes are checked here, once; an error names the op, what it got and what it wanted. Every op
 // takes f32 or f64 tensors of one type unless it says otherwise and returns a fresh tensor.
+// The ops from which a new method is composed, with C++ operators: ops_primitives.h.
 #pragma once
 
 #include "autograd/node.h"
 #include "autograd/ops_conv.h"
 #include "autograd/ops_performer.h"
+#include "autograd/ops_primitives.h"
 #include "autograd/ops_sparse.h"
 #include "tensor/kernels/kernels.h"
 
@@ -23,7 +25,7 @@ Tensor split_heads(const Tensor& x, int64_t heads, int64_t part = 0, int64_t par
 Tensor merge_heads(const Tensor& x);
 
 // ---- elementwise (autograd/elementwise.cpp)
-Tensor add(const Tensor& a, const Tensor& b);
+Tensor add(const Tensor& a, const Tensor& b);  // add, sub and mul broadcast
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor scale(const Tensor& x, double factor);

@@ -16,6 +16,7 @@
 #include "tensor/kernels/kernels_logits.h"
 #include "tensor/kernels/kernels_performer.h"
 #include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/primitives.h"
 
 namespace brine::cuda {
 

@@ -5,7 +5,7 @@
 namespace brine::test {
 namespace {
 
-bool equal(const Tensor& a, const Tensor& b) {
+bool equal_elements(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.to_vector() == b.to_vector();
 }
 
@@ -18,11 +18,11 @@ TEST_CASE("golden: estimate to mask, the integers are equal in both types") {
     SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       sea::Mask mask = sea::make_mask(file("intermediate/estimate", type), file.visible(), config);
-      CHECK(equal(mask.selection.n_sel, file("intermediate/n_sel")));
-      CHECK(equal(mask.selection.selected, file("intermediate/selected")));
-      CHECK(equal(mask.csr.row_pointers, file("intermediate/row_pointers")));
-      CHECK(equal(mask.csr.head_offsets, file("intermediate/head_offsets")));
-      CHECK(equal(mask.csr.columns, file("intermediate/columns")));
+      CHECK(equal_elements(mask.selection.n_sel, file("intermediate/n_sel")));
+      CHECK(equal_elements(mask.selection.selected, file("intermediate/selected")));
+      CHECK(equal_elements(mask.csr.row_pointers, file("intermediate/row_pointers")));
+      CHECK(equal_elements(mask.csr.head_offsets, file("intermediate/head_offsets")));
+      CHECK(equal_elements(mask.csr.columns, file("intermediate/columns")));
     }
   }
 }

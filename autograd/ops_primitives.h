@@ -1,0 +1,86 @@
+// The primitives: ops that broadcast, reduce and index along any axes, of which a new method or the
+// reference of a fused op is written in one file. They are short rather than fast.
+//
+// Broadcasting is NumPy's: shapes are aligned at their last axes, and an axis of size 1 repeats.
+// The gradient of a repeated input is summed over the repetitions. Arithmetic takes f32 or f64;
+// comparisons, where, gather and concat take any type. Conditions are u8, 0 or 1, off the tape.
+#pragma once
+
+#include "autograd/node.h"
+
+namespace brine {
+
+// An operand of an op: a tensor, or a number, which takes the type and device of the tensors that
+// it meets.
+class Operand {
+ public:
+  Operand(const Tensor& tensor) : tensor_(tensor) {}
+  Operand(double number) : number_(number) {}
+  bool is_number() const { return !tensor_.defined(); }
+  const Tensor& tensor() const { return tensor_; }
+  double number() const { return number_; }
+  Tensor like(const Tensor& other) const;  // the tensor; or the number with other's type and device
+
+ private:
+  Tensor tensor_;
+  double number_ = 0;
+};
+
+// ---- operators; add, sub and mul of two tensors are in ops.h
+Tensor operator+(const Operand& a, const Operand& b);
+Tensor operator-(const Operand& a, const Operand& b);
+Tensor operator*(const Operand& a, const Operand& b);
+Tensor operator/(const Operand& a, const Operand& b);
+Tensor operator-(const Tensor& x);
+
+// ---- functions of one or two numbers (autograd/primitives/maps.cpp)
+Tensor div(const Operand& a, const Operand& b);
+Tensor pow(const Operand& a, const Operand& b);
+// NaN when either is. Where both are equal, each gets half of the gradient.
+Tensor maximum(const Operand& a, const Operand& b);
+Tensor minimum(const Operand& a, const Operand& b);
+Tensor exp(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor abs(const Tensor& x);  // the gradient at 0 is 0
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+// x limited to [low, high]; the gradient is that of x inside and at the ends, 0 outside.
+Tensor clamp(const Tensor& x, double low, double high);
+
+// ---- conditions: u8, 1 where the relation is true (autograd/primitives/maps.cpp)
+Tensor equal(const Operand& a, const Operand& b);
+Tensor not_equal(const Operand& a, const Operand& b);
+Tensor less(const Operand& a, const Operand& b);
+Tensor less_equal(const Operand& a, const Operand& b);
+Tensor greater(const Operand& a, const Operand& b);
+Tensor greater_equal(const Operand& a, const Operand& b);
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_not(const Tensor& a);
+// a where the condition is not 0, else b. The input that is not chosen gets the gradient 0,
+// whatever it contains.
+Tensor where(const Tensor& condition, const Operand& a, const Operand& b);
+
+// ---- reductions over the axes given, which disappear or, with keep_axes, become 1; none given: y
+// is x (primitives/axes.cpp)
+Tensor sum(const Tensor& x, const std::vector<int>& axes, bool keep_axes = false);
+Tensor mean(const Tensor& x, const std::vector<int>& axes, bool keep_axes = false);
+// NaN when one is NaN. Elements that share the maximum share its gradient equally.
+Tensor max(const Tensor& x, const std::vector<int>& axes, bool keep_axes = false);
+// y[i] = x[0] + ... + x[i] along the axis.
+Tensor cumsum(const Tensor& x, int axis);
+
+// ---- shapes and places (primitives/axes.cpp, primitives/indexing.cpp)
+Tensor broadcast_to(const Tensor& x, const Shape& shape);
+Tensor concat(const std::vector<Tensor>& parts, int axis);  // equal shapes but for the axis
+// y[..., i, ...] = x[..., index[..., i, ...], ...] along the axis. The index, i32 or i64, has the
+// rank of x and broadcasts to it on the other axes. An index outside x is an error; to find it, an
+// index on a GPU is copied to the CPU, which waits for the GPU.
+Tensor gather(const Tensor& x, int axis, const Tensor& index);
+// x, with values[..., i, ...] added at the place index[..., i, ...] of the axis: y has the shape of
+// x, and the values that of gather(x, axis, index). Repeated places add up, in the order of i.
+Tensor scatter_add(const Tensor& x, int axis, const Tensor& index, const Tensor& values);
+Tensor arange(int64_t n, Dtype dtype = Dtype::f32, Device device = {});  // 0, 1, ..., n - 1
+
+}  // namespace brine

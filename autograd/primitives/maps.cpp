@@ -1,0 +1,276 @@
+// The primitives that map: arithmetic and comparisons that broadcast, functions of one number.
+// Gradients are written in the same ops.
+#include <cmath>
+
+#include "autograd/primitives/broadcast.h"
+
+namespace brine {
+
+Tensor Operand::like(const Tensor& other) const {
+  if (!is_number()) return tensor_;
+  check(is_float(other.dtype()) || number_ == std::floor(number_), "operand: ", number_,
+        " is not a whole number, and the other operand is ", other.dtype());
+  return Tensor::full(Shape{}, number_, other.dtype(), other.device());
+}
+
+void check_computes(const char* op, const Tensor& x) {
+  check(x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64, op, ": got ", x.dtype(), " ", x.shape(),
+        ", wanted f32 or f64");
+}
+
+int axis_of(const char* op, const Tensor& x, int axis) {
+  check(axis >= -x.rank() && axis < x.rank(), op, ": axis ", axis, " is outside ", x.shape());
+  return axis < 0 ? axis + x.rank() : axis;
+}
+
+namespace {
+
+Shape join_shapes(const char* op, const Tensor& a, const Tensor& b) {
+  check(a.device() == b.device(), op, ": one input is on ", a.device(), ", the other on ",
+        b.device());
+  const int rank = std::max(a.rank(), b.rank());
+  Shape shape;
+  for (int i = -rank; i < 0; ++i) {
+    const int64_t m = a.rank() + i >= 0 ? a.dim(i) : 1, n = b.rank() + i >= 0 ? b.dim(i) : 1;
+    check(m == n || m == 1 || n == 1, op, ": ", a.dtype(), " ", a.shape(), " and ", b.dtype(), " ",
+          b.shape(), " do not broadcast to one shape");
+    shape.push_back(m == 1 ? n : m);
+  }
+  return shape;
+}
+
+}  // namespace
+
+Shape broadcast_shape(const char* op, const Tensor& a, const Tensor& b) {
+  check(a.dtype() == b.dtype(), op, ": ", a.dtype(), " ", a.shape(), " and ", b.dtype(), " ",
+        b.shape(), " must have one type");
+  return join_shapes(op, a, b);
+}
+
+Tensor broadcast_view(const Tensor& x, const Shape& shape) {
+  Shape strides;
+  for (int i = -shape.rank(); i < 0; ++i) {
+    strides.push_back(x.rank() + i >= 0 && x.dim(i) != 1 ? x.stride(i) : 0);
+  }
+  return x.detach().as_strided(shape, strides);
+}
+
+Tensor sum_to(const Tensor& gradient, const Shape& shape) {
+  if (gradient.shape() == shape) return gradient;
+  Shape kept;
+  for (int i = shape.rank(); i < gradient.rank(); ++i) kept.push_back(1);
+  for (int64_t n : shape) kept.push_back(n);
+  Tensor y = Tensor::empty(kept, gradient.dtype(), gradient.device());
+  BRINE_CALL(y, reduce, y, gradient, Reduction::sum);
+  return y.view(shape);
+}
+
+Tensor broadcast_map(const char* name, BinaryOp op, const Tensor& a, const Tensor& b) {
+  const Shape shape = broadcast_shape(name, a, b);
+  check_computes(name, a);
+  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+  BRINE_CALL(y, map_binary, y, broadcast_view(a, shape), broadcast_view(b, shape), op);
+  return y;
+}
+
+namespace {
+
+struct Pair {
+  Tensor a, b;
+};
+
+// Both operands as tensors.
+Pair tensors(const char* op, const Operand& a, const Operand& b) {
+  check(!a.is_number() || !b.is_number(), op, ": got two numbers, wanted a tensor");
+  return {a.like(b.tensor()), b.like(a.tensor())};
+}
+
+Tensor map_one(const char* name, UnaryOp op, const Tensor& x, double low = 0, double high = 0) {
+  check_computes(name, x);
+  Tensor y = Tensor::like(x);
+  BRINE_CALL(y, map_unary, y, x.detach(), op, low, high);
+  return y;
+}
+
+Tensor relation(const char* name, Relation relation, const Operand& left, const Operand& right) {
+  const auto [a, b] = tensors(name, left, right);
+  const Shape shape = broadcast_shape(name, a, b);
+  Tensor y = Tensor::empty(shape, Dtype::u8, a.device());
+  BRINE_CALL(y, compare, y, broadcast_view(a, shape), broadcast_view(b, shape), relation);
+  return record(name, y, {a.detach(), b.detach()}, {});
+}
+
+// The part of the gradient that a gets of maximum(a, b): 1, 0, or 1/2 where both are equal.
+Tensor share_of_larger(const Tensor& a, const Tensor& b) {
+  const Tensor half = Operand(0.5).like(a);
+  return where(greater(a, b), 1, where(equal(a, b), half, 0));
+}
+
+}  // namespace
+
+Tensor operator+(const Operand& a, const Operand& b) {
+  const auto [u, v] = tensors("add", a, b);
+  return add(u, v);
+}
+
+Tensor operator-(const Operand& a, const Operand& b) {
+  const auto [u, v] = tensors("sub", a, b);
+  return sub(u, v);
+}
+
+Tensor operator*(const Operand& a, const Operand& b) {
+  if (a.is_number() && !b.is_number()) return scale(b.tensor(), a.number());
+  if (b.is_number() && !a.is_number()) return scale(a.tensor(), b.number());
+  const auto [u, v] = tensors("mul", a, b);
+  return mul(u, v);
+}
+
+Tensor operator/(const Operand& a, const Operand& b) { return div(a, b); }
+
+Tensor operator-(const Tensor& x) { return scale(x, -1); }
+
+Tensor div(const Operand& left, const Operand& right) {
+  const auto [a, b] = tensors("div", left, right);
+  Tensor y = broadcast_map("div", BinaryOp::div, a, b), v = b.detach();
+  return record("div", y, {a, b},
+                [=, of_a = a.shape()](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) grads.set(0, sum_to(dy / v, of_a));
+                  if (grads.wanted(1)) grads.set(1, sum_to(-(dy * y / v), v.shape()));
+                },
+                {v, y});
+}
+
+// At b = 0 the gradient of a is 0, at a = 0 and b >= 0 that of b. Elsewhere the formulas decide:
+// the gradient of b is NaN for a < 0.
+Tensor pow(const Operand& left, const Operand& right) {
+  const auto [a, b] = tensors("pow", left, right);
+  Tensor y = broadcast_map("pow", BinaryOp::pow, a, b), u = a.detach(), v = b.detach();
+  return record("pow", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) {
+                    const Tensor slope = where(equal(v, 0), 0, v * pow(u, v - 1));
+                    grads.set(0, sum_to(dy * slope, u.shape()));
+                  }
+                  if (grads.wanted(1)) {
+                    const Tensor flat = logical_and(equal(u, 0), greater_equal(v, 0));
+                    grads.set(1, sum_to(where(flat, 0, dy * y * log(u)), v.shape()));
+                  }
+                },
+                {u, v, y});
+}
+
+Tensor maximum(const Operand& left, const Operand& right) {
+  const auto [a, b] = tensors("maximum", left, right);
+  Tensor y = broadcast_map("maximum", BinaryOp::maximum, a, b), u = a.detach(), v = b.detach();
+  return record("maximum", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) grads.set(0, sum_to(dy * share_of_larger(u, v), u.shape()));
+                  if (grads.wanted(1)) grads.set(1, sum_to(dy * share_of_larger(v, u), v.shape()));
+                },
+                {u, v});
+}
+
+Tensor minimum(const Operand& left, const Operand& right) {
+  const auto [a, b] = tensors("minimum", left, right);
+  Tensor y = broadcast_map("minimum", BinaryOp::minimum, a, b), u = a.detach(), v = b.detach();
+  return record("minimum", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) grads.set(0, sum_to(dy * share_of_larger(v, u), u.shape()));
+                  if (grads.wanted(1)) grads.set(1, sum_to(dy * share_of_larger(u, v), v.shape()));
+                },
+                {u, v});
+}
+
+Tensor exp(const Tensor& x) {
+  Tensor y = map_one("exp", UnaryOp::exp, x);
+  return record("exp", y, {x}, [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy * y); },
+                {y});
+}
+
+Tensor log(const Tensor& x) {
+  Tensor y = map_one("log", UnaryOp::log, x), u = x.detach();
+  return record("log", y, {x}, [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy / u); },
+                {u});
+}
+
+Tensor sqrt(const Tensor& x) {
+  Tensor y = map_one("sqrt", UnaryOp::sqrt, x);
+  return record("sqrt", y, {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, 0.5 * dy / y); }, {y});
+}
+
+Tensor abs(const Tensor& x) {
+  Tensor y = map_one("abs", UnaryOp::abs, x), u = x.detach();
+  return record("abs", y, {x},
+                [=](const Tensor& dy, Gradients& grads) {
+                  grads.set(0, where(greater(u, 0), dy, where(less(u, 0), -dy, 0)));
+                },
+                {u});
+}
+
+Tensor sin(const Tensor& x) {
+  Tensor y = map_one("sin", UnaryOp::sin, x), u = x.detach();
+  return record("sin", y, {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy * cos(u)); }, {u});
+}
+
+Tensor cos(const Tensor& x) {
+  Tensor y = map_one("cos", UnaryOp::cos, x), u = x.detach();
+  return record("cos", y, {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, -(dy * sin(u))); }, {u});
+}
+
+Tensor clamp(const Tensor& x, double low, double high) {
+  check(low <= high, "clamp: low ", low, " is above high ", high);
+  Tensor y = map_one("clamp", UnaryOp::clamp, x, low, high), u = x.detach();
+  return record("clamp", y, {x},
+                [=](const Tensor& dy, Gradients& grads) {
+                  const Tensor inside = logical_and(greater_equal(u, low), less_equal(u, high));
+                  grads.set(0, where(inside, dy, 0));
+                },
+                {u});
+}
+
+Tensor equal(const Operand& a, const Operand& b) {
+  return relation("equal", Relation::equal, a, b);
+}
+Tensor not_equal(const Operand& a, const Operand& b) {
+  return relation("not_equal", Relation::not_equal, a, b);
+}
+Tensor less(const Operand& a, const Operand& b) { return relation("less", Relation::less, a, b); }
+Tensor less_equal(const Operand& a, const Operand& b) {
+  return relation("less_equal", Relation::less_equal, a, b);
+}
+Tensor greater(const Operand& a, const Operand& b) {
+  return relation("greater", Relation::greater, a, b);
+}
+Tensor greater_equal(const Operand& a, const Operand& b) {
+  return relation("greater_equal", Relation::greater_equal, a, b);
+}
+Tensor logical_and(const Tensor& a, const Tensor& b) {
+  return relation("logical_and", Relation::both, a, b);
+}
+Tensor logical_or(const Tensor& a, const Tensor& b) {
+  return relation("logical_or", Relation::either, a, b);
+}
+Tensor logical_not(const Tensor& a) { return relation("logical_not", Relation::equal, a, 0); }
+
+Tensor where(const Tensor& condition, const Operand& left, const Operand& right) {
+  check(condition.dtype() == Dtype::u8, "where: the condition is ", condition.dtype(), " ",
+        condition.shape(), ", wanted u8");
+  const auto [a, b] = tensors("where", left, right);
+  const Shape of_values = broadcast_shape("where", a, b);
+  const Tensor u = broadcast_view(a, of_values), v = broadcast_view(b, of_values);
+  const Shape shape = join_shapes("where", condition, u);
+  const Tensor chosen = broadcast_view(condition, shape);
+  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+  BRINE_CALL(y, where, y, chosen, broadcast_view(u, shape), broadcast_view(v, shape));
+  return record("where", y, {a, b},
+                [=, of_a = a.shape(), of_b = b.shape()](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) grads.set(0, sum_to(where(chosen, dy, 0), of_a));
+                  if (grads.wanted(1)) grads.set(1, sum_to(where(chosen, 0, dy), of_b));
+                },
+                {chosen});
+}
+
+}  // namespace brine

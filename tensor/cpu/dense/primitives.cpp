@@ -1,0 +1,171 @@
+// The primitives on the CPU: each output element or line is computed by one thread, in order.
+#include <algorithm>
+#include <utility>
+
+#include "tensor/kernels/scalar_ops.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 4096;  // elements of a piece
+
+// y[i] = f(x[i]...) for n elements; the tensors of the index are those of x.
+template <class Y, class... X, class F>
+void map(Y* y, int64_t n, const StridedIndex<int(sizeof...(X))>& index, F f, const X*... x) {
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end;) {
+      int64_t at[sizeof...(X)];
+      index.locate(i, at);
+      const int64_t run = std::min(index.inner() - i % index.inner(), end - i);
+      [&]<size_t... I>(std::index_sequence<I...>) {
+        for (int64_t j = 0; j < run; ++j) y[i + j] = f(x[at[I] + j * index.step(int(I))]...);
+      }
+      (std::index_sequence_for<X...>{});
+      i += run;
+    }
+  });
+}
+
+template <class U>
+const U* bits(const Tensor& x) {
+  return reinterpret_cast<const U*>(x.raw());
+}
+
+// Pieces of about kGrain elements, for lines of n.
+int64_t lines_of(int64_t n) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)); }
+
+template <class T>
+T largest_of(const T* x, const StridedIndex<1>& index, int64_t n) {
+  T best = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t at[1];
+    index.locate(i, at);
+    best = larger(best, x[at[0]]);
+  }
+  return best;
+}
+
+template <class T>
+double sum_of(const T* x, const StridedIndex<1>& index, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t at[1];
+    index.locate(i, at);
+    sum += double(x[at[0]]);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void map_unary(Tensor y, Tensor x, UnaryOp op, double low, double high) {
+  const auto index = StridedIndex<1>::over(y.shape(), x.strides());
+  dispatch_float(y.dtype(), [&]<class T>() {
+    map<T, T>(y.data<T>(), y.numel(), index, Unary{op, low, high}, x.data<T>());
+  });
+}
+
+void map_binary(Tensor y, Tensor a, Tensor b, BinaryOp op) {
+  const auto index = StridedIndex<2>::over(y.shape(), a.strides(), b.strides());
+  dispatch_float(y.dtype(), [&]<class T>() {
+    map<T, T, T>(y.data<T>(), y.numel(), index, Binary{op}, a.data<T>(), b.data<T>());
+  });
+}
+
+void compare(Tensor y, Tensor a, Tensor b, Relation relation) {
+  const auto index = StridedIndex<2>::over(y.shape(), a.strides(), b.strides());
+  dispatch_any(a.dtype(), [&]<class T>() {
+    map<uint8_t, T, T>(y.data<uint8_t>(), y.numel(), index, Compare{relation}, a.data<T>(),
+                       b.data<T>());
+  });
+}
+
+void where(Tensor y, Tensor condition, Tensor a, Tensor b) {
+  const auto index =
+      StridedIndex<3>::over(y.shape(), condition.strides(), a.strides(), b.strides());
+  dispatch_bits(y.dtype(), [&]<class U>() {
+    map<U, uint8_t, U, U>(reinterpret_cast<U*>(y.raw()), y.numel(), index, Where{},
+                          condition.data<uint8_t>(), bits<U>(a), bits<U>(b));
+  });
+}
+
+void reduce(Tensor y, Tensor x, Reduction reduction) {
+  const ReducedAxes axes(y.shape(), x.shape(), x.strides());
+  const int64_t n = axes.count;
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    parallel_for(y.numel(), lines_of(n), [&, py, px](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t at[1];
+        axes.kept.locate(i, at);
+        const T* first = px + at[0];
+        if (reduction == Reduction::max) {
+          py[i] = largest_of(first, axes.reduced, n);
+        } else {
+          const double sum = sum_of(first, axes.reduced, n);
+          py[i] = T(reduction == Reduction::mean ? sum / double(n) : sum);
+        }
+      }
+    });
+  });
+}
+
+void cumsum(Tensor y, Tensor x, int axis, bool reverse) {
+  const int64_t n = y.dim(axis);
+  if (y.numel() == 0) return;
+  const auto lines =
+      StridedIndex<2>::over(without_axis(y.shape(), axis), without_axis(y.strides(), axis),
+                            without_axis(x.strides(), axis));
+  dispatch_float(y.dtype(), [&]<class T>() {
+    parallel_for(y.numel() / n, lines_of(n), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t at[2];
+        lines.locate(i, at);
+        cumsum_line(y.data<T>() + at[0], x.data<T>() + at[1], n, y.stride(axis), x.stride(axis),
+                    reverse);
+      }
+    });
+  });
+}
+
+void gather(Tensor y, Tensor x, Tensor index, int axis) {
+  const auto places =
+      StridedIndex<2>::over(y.shape(), with_axis(x.strides(), axis, 0), index.strides());
+  const int64_t step = x.stride(axis), n = y.numel();
+  dispatch_bits(y.dtype(), [&]<class U>() {
+    dispatch_index(index.dtype(), [&]<class I>() {
+      U* py = reinterpret_cast<U*>(y.raw());
+      parallel_for(n, kGrain, [&, py](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          int64_t at[2];
+          places.locate(i, at);
+          py[i] = bits<U>(x)[at[0] + int64_t(index.data<I>()[at[1]]) * step];
+        }
+      });
+    });
+  });
+}
+
+void scatter_add(Tensor y, Tensor x, Tensor index, int axis) {
+  const int64_t n = x.dim(axis);
+  if (x.numel() == 0) return;
+  const auto lines =
+      StridedIndex<3>::over(without_axis(x.shape(), axis), without_axis(y.strides(), axis),
+                            without_axis(x.strides(), axis), without_axis(index.strides(), axis));
+  dispatch_float(y.dtype(), [&]<class T>() {
+    dispatch_index(index.dtype(), [&]<class I>() {
+      parallel_for(x.numel() / n, lines_of(n), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          int64_t at[3];
+          lines.locate(i, at);
+          scatter_line(y.data<T>() + at[0], x.data<T>() + at[1], index.data<I>() + at[2], n,
+                       y.stride(axis), x.stride(axis), index.stride(axis));
+        }
+      });
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,307 @@
+// The primitives that map, against plain formulas in double over every kind of broadcasting.
+#include "autograd/ops.h"
+#include "tests/autograd/naive.h"
+#include "tests/gradcheck.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+using In = const std::vector<Tensor>&;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct ShapePair {
+  Shape a, b;
+};
+const std::vector<ShapePair> kPairs = {
+    {{}, {}},         {{3}, {}},        {{}, {2, 2}},        {{5, 33}, {33}},
+    {{2, 3}, {2, 3}}, {{2, 1}, {1, 3}}, {{4, 1, 3}, {2, 1}}, {{1}, {5, 1, 2}},
+    {{0}, {1}},       {{3, 0}, {1}},    {{1, 3}, {0, 1}},    {{2, 1, 2, 1, 2, 1}, {3, 1, 2, 1, 2}}};
+
+struct BinaryCase {
+  const char* name;
+  Tensor (*op)(const Tensor&, const Tensor&);
+  double (*formula)(double, double);
+  double low;  // of the inputs; high is 2
+};
+const BinaryCase kBinary[] = {
+    {"add", [](const Tensor& a, const Tensor& b) { return add(a, b); },
+     [](double a, double b) { return a + b; }, -2},
+    {"sub", [](const Tensor& a, const Tensor& b) { return sub(a, b); },
+     [](double a, double b) { return a - b; }, -2},
+    {"mul", [](const Tensor& a, const Tensor& b) { return mul(a, b); },
+     [](double a, double b) { return a * b; }, -2},
+    {"div", [](const Tensor& a, const Tensor& b) { return div(a, b); },
+     [](double a, double b) { return a / b; }, 0.5},
+    {"pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); },
+     [](double a, double b) { return std::exp(b * std::log(a)); }, 0.5},
+    {"maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); },
+     [](double a, double b) { return a < b ? b : a; }, -2},
+    {"minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); },
+     [](double a, double b) { return a < b ? a : b; }, -2},
+};
+
+struct UnaryCase {
+  const char* name;
+  Tensor (*op)(const Tensor&);
+  double (*formula)(double);
+  double low, high;
+};
+const UnaryCase kUnary[] = {
+    {"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, -3, 3},
+    {"log", [](const Tensor& x) { return log(x); }, [](double x) { return std::log(x); }, 0.1, 4},
+    {"sqrt", [](const Tensor& x) { return sqrt(x); }, [](double x) { return std::sqrt(x); }, 0.1,
+     9},
+    {"abs", [](const Tensor& x) { return abs(x); }, [](double x) { return x < 0 ? -x : x; }, -2, 2},
+    {"sin", [](const Tensor& x) { return sin(x); }, [](double x) { return std::sin(x); }, -7, 7},
+    {"cos", [](const Tensor& x) { return cos(x); }, [](double x) { return std::cos(x); }, -7, 7},
+    {"clamp", [](const Tensor& x) { return clamp(x, -0.5, 1); },
+     [](double x) { return x < -0.5 ? -0.5
+                           : x > 1  ? 1
+                                    : x; }, -2, 2},
+    {"minus", [](const Tensor& x) { return -x; }, [](double x) { return 0 - x; }, -2, 2},
+    {"number operands",
+     [](const Tensor& x) { return 2 - (1 + x * 3 - 0.5) / 4 + 2 / x + pow(2, x); },
+     [](double x) { return 2 - (0.5 + 3 * x) / 4 + 2 / x + std::exp2(x); }, 0.5, 2},
+    {"powers", [](const Tensor& x) { return pow(x, 3) + pow(x, 0) + pow(x, -0.5); },
+     [](double x) { return x * x * x + 1 + 1 / std::sqrt(x); }, 0.5, 2},
+    {"limits", [](const Tensor& x) { return maximum(x, 0.25) * minimum(0.75, x); },
+     [](double x) { return (x > 0.25 ? x : 0.25) * (x < 0.75 ? x : 0.75); }, -1, 2},
+};
+
+struct RelationCase {
+  const char* name;
+  Tensor (*op)(const Operand&, const Operand&);
+  bool (*formula)(double, double);
+};
+const RelationCase kRelations[] = {
+    {"equal", equal, [](double a, double b) { return a == b; }},
+    {"not_equal", not_equal, [](double a, double b) { return a != b; }},
+    {"less", less, [](double a, double b) { return a < b; }},
+    {"less_equal", less_equal, [](double a, double b) { return a <= b; }},
+    {"greater", greater, [](double a, double b) { return a > b; }},
+    {"greater_equal", greater_equal, [](double a, double b) { return a >= b; }},
+};
+
+Tensor row(const std::vector<double>& values) {
+  return Tensor::from(values, {int64_t(values.size())});
+}
+
+// dx of f at x for a cotangent of ones.
+Values slope(const Function& f, const Tensor& x) {
+  return run(f, {x}, Tensor::full(x.shape(), 1, x.dtype())).grads[0].to_vector();
+}
+
+}  // namespace
+
+TEST_CASE("binary primitives broadcast as the formula of each element says") {
+  for (const BinaryCase& c : kBinary) {
+    for (const ShapePair& s : kPairs) {
+      auto oracle = [&c](In in) {
+        const Array a(in[0]), b(in[1]);
+        return tabulate(joined(a.shape, b.shape),
+                        [&](const Coordinates& at) { return c.formula(a(at), b(at)); });
+      };
+      check_op({.name = join(c.name, " ", s.a, " ", s.b),
+                .inputs = {uniform(s.a, 1, c.low, 2), uniform(s.b, 2, c.low, 2)},
+                .f = [&c](In in) { return c.op(in[0], in[1]); },
+                .oracle = oracle});
+    }
+  }
+}
+
+TEST_CASE("the shape of two that broadcast is that of NumPy") {
+  CHECK(add(normal({4, 1, 3}, 1), normal({2, 1}, 2)).shape() == Shape{4, 2, 3});
+  CHECK(div(normal({1}, 1), normal({0}, 2)).shape() == Shape{0});
+  CHECK(maximum(normal({}, 1), normal({}, 2)).shape() == Shape{});
+}
+
+TEST_CASE("unary primitives and operators with numbers") {
+  for (const UnaryCase& c : kUnary) {
+    for (const Shape& shape : {Shape{}, Shape{1}, Shape{0}, Shape{257}, Shape{3, 5, 2}}) {
+      auto oracle = [&c](In in) {
+        Values y;
+        for (double x : in[0].to_vector()) y.push_back(c.formula(x));
+        return y;
+      };
+      check_op({.name = join(c.name, " ", shape),
+                .inputs = {uniform(shape, 3, c.low, c.high)},
+                .f = [&c](In in) { return c.op(in[0]); },
+                .oracle = oracle});
+    }
+  }
+}
+
+TEST_CASE("operators of two tensors are the ops") {
+  Tensor a = normal({3, 4}, 1), b = normal({4}, 2), c = normal({3, 4}, 3);
+  CHECK(same_bits(a + b, add(a, b)));
+  CHECK(same_bits(a - c, sub(a, c)));
+  CHECK(same_bits(a * b, mul(a, b)));
+  CHECK(same_bits(a / c, div(a, c)));
+  CHECK(same_bits(a * 2.5, scale(a, 2.5)));
+}
+
+TEST_CASE("an op on equal shapes has the bits of the same op that broadcasts") {
+  Tensor a = normal({5, 33}, 1, Dtype::f32, 0, 3), b = normal({5, 33}, 2), dy = normal({5, 33}, 3);
+  for (const BinaryCase& c : kBinary) {
+    const Tensor one_more = b.view({1, 5, 33});
+    auto f = [&c](In in) { return c.op(in[0], in[1]); };
+    const Run same = run(f, {a, b}, dy), wide = run(f, {a, one_more}, dy.view({1, 5, 33}));
+    CHECK_MESSAGE(same_bits(same.y, wide.y.detach().view({5, 33})), c.name);
+    CHECK_MESSAGE(same_bits(same.grads[0], wide.grads[0]), c.name);
+    CHECK_MESSAGE(same_bits(same.grads[1], wide.grads[1].view({5, 33})), c.name);
+  }
+}
+
+TEST_CASE("strided inputs have the bits of contiguous ones, forward and backward") {
+  Tensor wide = uniform({7, 2, 9}, 4, 0.5, 2);
+  Tensor a = wide.slice(0, 2, 3).permute({2, 0, 1}), b = wide.select(1, 1).slice(1, 3, 3);
+  b = b.slice(0, 1, 1);  // [1, 3], inside
+  Tensor x = a.contiguous(), y = b.contiguous(), dy = normal({9, 3, 2}, 5);
+  for (const BinaryCase& c : kBinary) {
+    auto f = [&c](In in) { return c.op(in[0], permute(in[1], {1, 0})); };
+    auto direct = [&c](In in) { return c.op(in[0], in[1]); };
+    const Run strided = run(direct, {a, b.transpose(0, 1)}, dy), dense = run(f, {x, y}, dy);
+    CHECK_MESSAGE(same_bits(strided.y, dense.y), c.name);
+    CHECK_MESSAGE(same_bits(strided.grads[0], dense.grads[0]), c.name);
+    CHECK_MESSAGE(same_bits(strided.grads[1], dense.grads[1].transpose(0, 1)), c.name);
+  }
+  for (const UnaryCase& c : kUnary) {
+    auto f = [&c](In in) { return c.op(in[0]); };
+    const Run strided = run(f, {a}, dy), dense = run(f, {x}, dy);
+    CHECK_MESSAGE(same_bits(strided.y, dense.y), c.name);
+    CHECK_MESSAGE(same_bits(strided.grads[0], dense.grads[0]), c.name);
+  }
+}
+
+TEST_CASE("special values: NaN passes through, ends of the domain are those of the C library") {
+  CHECK(close(maximum(row({kNan, 1, kNan, -kInf}), row({1, kNan, kNan, kInf})).to_vector(),
+              {kNan, kNan, kNan, kInf}, 0, 0));
+  CHECK(close(minimum(row({kNan, 1, kNan, -kInf}), row({1, kNan, kNan, kInf})).to_vector(),
+              {kNan, kNan, kNan, -kInf}, 0, 0));
+  CHECK(close(clamp(row({kNan, -kInf, kInf, 0}), -1, 2).to_vector(), {kNan, -1, 2, 0}, 0, 0));
+  for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    const Tensor x = row({kNan, -kInf, -1, 0, kInf}).to(dtype);
+    CHECK(close(exp(x).to_vector(), {kNan, 0, std::exp(-1), 1, kInf}, 0, 2e-7));
+    CHECK(close(log(x).to_vector(), {kNan, kNan, kNan, -kInf, kInf}, 0, 0));
+    CHECK(close(sqrt(x).to_vector(), {kNan, kNan, kNan, 0, kInf}, 0, 0));
+    CHECK(close(abs(x).to_vector(), {kNan, kInf, 1, 0, kInf}, 0, 0));
+    CHECK(close((1 / x).to_vector(), {kNan, 0, -1, kInf, 0}, 0, 0));
+    CHECK(close(pow(x, 2).to_vector(), {kNan, kInf, 1, 0, kInf}, 0, 0));
+    CHECK(close(pow(x, 0).to_vector(), {1, 1, 1, 1, 1}, 0, 0));
+  }
+  CHECK(close(log(row({1e-42, 3e38}).to(Dtype::f32)).to_vector(),
+              {std::log(double(1e-42f)), std::log(3e38)}, 0, 1e-6));
+}
+
+TEST_CASE("gradients at ties, at the ends of clamp and at the edge of the domain of pow") {
+  const Tensor x = row({-1, 0, 2, kNan});
+  CHECK(slope([](In in) { return maximum(in[0], 0); }, x) == Values{0, 0.5, 1, 0});
+  CHECK(slope([](In in) { return minimum(in[0], 0); }, x) == Values{1, 0.5, 0, 0});
+  CHECK(slope([](In in) { return maximum(in[0], in[0]); }, row({3, 4})) == Values{1, 1});
+  CHECK(slope([](In in) { return abs(in[0]); }, x) == Values{-1, 0, 1, 0});
+  CHECK(slope([](In in) { return clamp(in[0], -1, 2); }, row({-2, -1, 0, 2, 3})) ==
+        Values{0, 1, 1, 1, 0});
+  CHECK(slope([](In in) { return pow(in[0], 0); }, row({0, 2})) == Values{0, 0});
+  CHECK(slope([](In in) { return pow(in[0], 1); }, row({0, -2})) == Values{1, 1});
+  CHECK(slope([](In in) { return pow(in[0], 2); }, row({0, -3})) == Values{0, -6});
+  CHECK(slope([](In in) { return pow(0, in[0]); }, row({0, 2})) == Values{0, 0});
+}
+
+TEST_CASE("comparisons of any type are u8 and off the tape") {
+  for (const RelationCase& c : kRelations) {
+    for (Dtype dtype :
+         {Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::i32, Dtype::i64, Dtype::u8}) {
+      const Tensor a = ids({4, 1, 5}, 1, 4).to(dtype), b = ids({3, 1}, 2, 4).to(dtype);
+      const Tensor y = c.op(a, b), z = c.op(a, 2), w = c.op(2, a);
+      const Array u(a), v(b);
+      auto expected = [&](auto left, auto right) {
+        return tabulate({4, 3, 5}, [&](const Coordinates& at) {
+          return c.formula(left(at), right(at)) ? 1.0 : 0.0;
+        });
+      };
+      auto two = [](const Coordinates&) { return 2.0; };
+      CHECK(y.dtype() == Dtype::u8);
+      CHECK_MESSAGE(y.to_vector() == expected(u, v), join(c.name, " ", dtype));
+      CHECK_MESSAGE(broadcast_to(z, {4, 3, 5}).to_vector() == expected(u, two), c.name);
+      CHECK_MESSAGE(broadcast_to(w, {4, 3, 5}).to_vector() == expected(two, u), c.name);
+    }
+    const Tensor nan = row({kNan});
+    CHECK(c.op(nan, nan).to_vector()[0] == (c.formula(kNan, kNan) ? 1 : 0));
+    CHECK(c.op(require_grad(nan), 1).node() == nullptr);
+  }
+  // Beyond the whole numbers of a double.
+  const int64_t big = (int64_t(1) << 53) + 1;
+  const Tensor a = Tensor::from(std::vector<int64_t>{big}, {1});
+  const Tensor b = Tensor::from(std::vector<int64_t>{big - 1}, {1});
+  CHECK(equal(a, b).to_vector()[0] == 0);
+  CHECK(greater(a, b).to_vector()[0] == 1);
+}
+
+TEST_CASE("logical ops take any number but 0 for true") {
+  const Tensor a = row({0, 0, 3, 3}).to(Dtype::u8), b = row({0, 5, 0, 7}).to(Dtype::u8);
+  CHECK(logical_and(a, b).to_vector() == Values{0, 0, 0, 1});
+  CHECK(logical_or(a, b).to_vector() == Values{0, 1, 1, 1});
+  CHECK(logical_not(a).to_vector() == Values{1, 1, 0, 0});
+}
+
+TEST_CASE("where chooses elements; the other input gets no gradient, whatever it contains") {
+  struct Shapes {
+    Shape condition, a, b;
+  };
+  for (const Shapes& s :
+       {Shapes{{}, {}, {}}, Shapes{{5, 1}, {5, 33}, {33}}, Shapes{{4, 1, 3}, {2, 1}, {}},
+        Shapes{{3}, {2, 1}, {4, 1, 1}}, Shapes{{2, 1}, {0}, {2, 1}}}) {
+    const Tensor condition = ids(s.condition, 1, 2).to(Dtype::u8);
+    auto oracle = [](In in) {
+      const Array c(in[0]), a(in[1]), b(in[2]);
+      return tabulate(joined(c.shape, joined(a.shape, b.shape)),
+                      [&](const Coordinates& at) { return c(at) != 0 ? a(at) : b(at); });
+    };
+    check_op({.name = join("where ", s.condition, " ", s.a, " ", s.b),
+              .inputs = {condition, normal(s.a, 2), normal(s.b, 3)},
+              .f = [](In in) { return where(in[0], in[1], in[2]); },
+              .oracle = oracle});
+  }
+  const Tensor x = row({-1, 4});
+  auto root = [](In in) { return where(greater(in[0], 0), sqrt(in[0]), 7); };
+  CHECK(root({x}).to_vector() == Values{7, 2});
+  auto filled = [](In in) { return where(greater(in[0], 0), in[0], kNan * in[0]); };
+  CHECK(std::isnan(filled({x}).to_vector()[0]));
+  for (Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::i32, Dtype::i64, Dtype::u8}) {
+    const Tensor a = ids({3, 4}, 1, 100).to(dtype), condition = ids({4}, 2, 2).to(Dtype::u8);
+    const Array u(a), c(condition);
+    const Tensor y = where(condition, a, 5);
+    CHECK(y.dtype() == dtype);
+    CHECK(y.to_vector() ==
+          tabulate({3, 4}, [&](const Coordinates& at) { return c(at) != 0 ? u(at) : 5.0; }));
+  }
+}
+
+TEST_CASE("primitives refuse what does not fit, by name") {
+  const Tensor a = normal({3, 4}, 1), b = normal({4, 3}, 2), d = normal({3, 4}, 3, Dtype::f64);
+  const Tensor whole = ids({3, 4}, 4, 9);
+  auto says = [](const char* text) { return doctest::Contains(text); };
+  CHECK_THROWS_WITH_AS(div(a, b), says("div: f32 [3, 4] and f32 [4, 3] do not broadcast"), Error);
+  CHECK_THROWS_WITH_AS(add(a, b), says("add: f32 [3, 4] and f32 [4, 3] do not broadcast"), Error);
+  CHECK_THROWS_WITH_AS(maximum(a, d), says("maximum: f32 [3, 4] and f64 [3, 4] must have one type"),
+                       Error);
+  CHECK_THROWS_WITH_AS(sub(a, d.slice(0, 0, 1)), says("sub: f32 [3, 4] and f64 [1, 4] must have"),
+                       Error);
+  CHECK_THROWS_WITH_AS(exp(whole), says("exp: got i32 [3, 4], wanted f32 or f64"), Error);
+  CHECK_THROWS_WITH_AS(pow(whole, whole), says("pow: got i32 [3, 4], wanted f32 or f64"), Error);
+  CHECK_THROWS_WITH_AS(maximum(1, 2), says("maximum: got two numbers, wanted a tensor"), Error);
+  CHECK_THROWS_WITH_AS(less(whole, 0.5), says("0.5 is not a whole number"), Error);
+  CHECK_THROWS_WITH_AS(clamp(a, 2, 1), says("clamp: low 2 is above high 1"), Error);
+  CHECK_THROWS_WITH_AS(where(a, a, a), says("where: the condition is f32 [3, 4], wanted u8"),
+                       Error);
+  CHECK_THROWS_WITH_AS(where(less(b, 0), a, 0), says("where: u8 [4, 3] and f32 [3, 4] do not"),
+                       Error);
+  CHECK_THROWS_WITH_AS(broadcast_to(a, {3, 5}), says("broadcast_to: [3, 4] does not broadcast to"),
+                       Error);
+  CHECK_THROWS_WITH_AS(broadcast_to(a, {4}), says("broadcast_to: [3, 4] does not broadcast to"),
+                       Error);
+}
