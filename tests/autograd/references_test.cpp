@@ -125,6 +125,17 @@ TEST_CASE("linear attention of elu + 1: the fused sums serve features composed f
   }
 }
 
+TEST_CASE("a method in five lines of primitives is the fused linear attention without eps") {
+  const Shape shape{2, 2, 9, 4};
+  auto fused = [](In in) {
+    return linear_attention(reference::elu_features(in[0]), reference::elu_features(in[1]), {},
+                            in[2], {.causal = true, .lengths = {}}, 0);
+  };
+  check_same("elu_attention", fused,
+             [](In in) { return reference::elu_attention(in[0], in[1], in[2]); },
+             {normal(shape, 18), normal(shape, 19), normal(shape, 20)});
+}
+
 TEST_CASE("the references pass a gradient check of their own") {
   const Visibility visible{.causal = true,
                            .lengths = Tensor::from(std::vector<int64_t>{4, 2}, {2})};
