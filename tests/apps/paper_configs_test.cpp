@@ -104,6 +104,7 @@ TEST_CASE("configs/paper: the numbers of the paper's tables") {
       CHECK(c["epochs"] == row.epochs);
     } else {
       CHECK(c["steps"] == 10000);
+      CHECK(c["attention"]["mu_scope"] == "token");  // OPT's mu maps all heads of a token together
       CHECK(c["sequence_length"] == 2048);
       CHECK(c["task"] == "");
     }
