@@ -4,6 +4,7 @@
 
 #include "tests/apps/helpers.h"
 #include "tests/paths.h"
+#include "tests/skip.h"
 
 namespace brine::tests {
 namespace {
@@ -40,7 +41,7 @@ struct Script {
 
 bool has_tools() {
   const bool all = std::system("command -v bash awk find sha256sum >/dev/null 2>&1") == 0;
-  if (!all) MESSAGE("skipped: bash, awk, find or sha256sum is missing");
+  if (!all) brine::test::skip("bash, awk, find or sha256sum is missing");
   return all;
 }
 
@@ -79,11 +80,11 @@ TEST_CASE("fetch-data: a copy with another checksum than the known one is refuse
 }
 
 TEST_CASE(
-    "fetch-data: an archive is unpacked whole or not at all, and a partial folder is no data set") {
+    "fetch-data: an archive is unpacked whole or not at all, a partial folder is refused (needs "
+    "zip)") {
   if (!has_tools()) return;
   if (std::system("command -v zip unzip >/dev/null 2>&1") != 0) {
-    MESSAGE("skipped: zip or unzip is missing");
-    return;
+    return brine::test::skip("zip or unzip is missing");
   }
   Script s;
   // The scripts with the checksum of an archive of our own.

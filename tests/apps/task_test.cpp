@@ -8,6 +8,7 @@
 #include "data/tokenizer/bpe/bpe.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
+#include "tests/skip.h"
 
 namespace brine::tests {
 namespace {
@@ -321,10 +322,9 @@ TEST_CASE("tasks by the program: what is wrong is said in one line") {
   CHECK_FALSE(fs::exists(w.path("never")));
 }
 
-TEST_CASE("tasks by the program: WordNet's glosses") {
+TEST_CASE("tasks by the program: WordNet's glosses (needs WordNet)") {
   if (!fs::exists("/usr/share/wordnet/data.noun")) {
-    std::cout << "skipped: the package wordnet-base is not installed\n";
-    return;
+    return test::skip("the package wordnet-base is not installed");
   }
   const TaskWorld& w = tasks();
   w.must(

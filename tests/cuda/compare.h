@@ -16,22 +16,16 @@
 #include "tensor/device/allocator.h"
 #include "tensor/kernels/kernels.h"
 #include "tests/gradcheck.h"
+#include "tests/skip.h"
 
 namespace brine::test {
 
 inline constexpr Device kCpu{}, kCuda{DeviceType::cuda, 0};
 
-// False where there is no device; how often is said at the end.
+// False where there is no device; the case is then skipped.
 inline bool has_device() {
   static const bool yes = cuda::device_count() > 0;
-  struct Skipped {
-    int cases = 0;
-    ~Skipped() {
-      if (cases) std::printf("skipped: %s, %d cases\n", cuda::why_none().c_str(), cases);
-    }
-  };
-  static Skipped skipped;
-  skipped.cases += !yes;
+  if (!yes) skip(cuda::why_none());
   return yes;
 }
 

@@ -9,6 +9,7 @@
 #include "tensor/cuda/cudnn/graphs.h"
 #include "tensor/cuda/cudnn/library.h"
 #include "tests/paths.h"
+#include "tests/skip.h"
 
 using namespace brine;
 using namespace brine::cuda;
@@ -33,7 +34,6 @@ const cudnn::Target* target() {
       throw Error(dlerror());
     }
     if (cudnn::library().why_not.empty()) return cudnn::described_device(kDevice);
-    std::printf("skipped: cuDNN %s\n", cudnn::library().why_not.c_str());
     return {};
   }();
   static const cudnn::Target described{.described = made ? &*made : nullptr};

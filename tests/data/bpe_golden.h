@@ -1,6 +1,7 @@
 // Where the golden files of the tokenizer tests are, and how they are read.
 #pragma once
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,8 +11,12 @@
 namespace brine::test {
 
 inline const std::string kTokenizerGolden = brine::test::source_dir() + "/tests/golden/tokenizer/";
-// Development data; tests that need it skip without it.
-inline const std::string kSharedData = brine::test::source_dir() + "/../shared/data/";
+// Development data (WikiText-2, GLUE, books, tokenizers), where the environment variable
+// BRINE_TEST_DATA names its folder; cases that need it skip without it.
+inline const std::string kSharedData = [] {
+  const char* folder = std::getenv("BRINE_TEST_DATA");
+  return std::string(folder && *folder ? folder : "/nonexistent") + "/";
+}();
 
 inline nlohmann::json golden_json(const std::string& name) {
   std::ifstream file(kTokenizerGolden + name);

@@ -39,7 +39,7 @@ bool bidirectional(const std::string& name) {
   try {
     nn::make_model(small(name), 1);
   } catch (const Error& e) {
-    MESSAGE("skipped: " << e.what());
+    MESSAGE("refused: " << e.what());
     return false;
   }
   return true;

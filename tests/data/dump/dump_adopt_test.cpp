@@ -9,6 +9,7 @@
 #include "tests/data/dump/dump_cases.h"
 #include "tests/paths.h"
 #include "tests/scratch.h"
+#include "tests/skip.h"
 
 using namespace brine;
 using namespace brine::data;
@@ -232,7 +233,7 @@ TEST_CASE("adopt: files that do not belong together") {
                  "another directory"));
 }
 
-TEST_CASE("adopt: the example of docs/dump-format.md") {
+TEST_CASE("adopt: the example of docs/dump-format.md (needs h5py)") {
   std::string text = read_file(Path(brine::test::source_dir()) / "docs/dump-format.md");
   const std::string fence = "```python\n";
   size_t begin = text.find(fence);
@@ -241,8 +242,7 @@ TEST_CASE("adopt: the example of docs/dump-format.md") {
   std::string example = text.substr(begin, text.find("```", begin) - begin);
   CHECK(std::count(example.begin(), example.end(), '\n') <= 40);
   if (std::system("python3 -c 'import h5py' 2>/dev/null") != 0) {
-    MESSAGE("skipped: no python3 with h5py");
-    return;
+    return test::skip("no python3 with h5py");
   }
   Scratch dir;
   std::ofstream(dir / "example.py") << example;

@@ -11,6 +11,7 @@
 #include "data/io/file_io.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
+#include "tests/skip.h"
 
 using namespace brine;
 using namespace brine::data;
@@ -336,10 +337,9 @@ TEST_CASE("hdf5: files that are not HDF5, cut at every length, or with flipped b
   }
 }
 
-TEST_CASE("hdf5: h5py reads bf16 as float32 and the rest as it is") {
+TEST_CASE("hdf5: h5py reads bf16 as float32 and the rest as it is (needs h5py)") {
   if (std::system("python3 -c 'import h5py' 2>/dev/null") != 0) {
-    MESSAGE("skipped: no python3 with h5py");
-    return;
+    return brine::test::skip("no python3 with h5py");
   }
   Scratch dir;
   std::string path = (dir.path() / "x.h5").string();

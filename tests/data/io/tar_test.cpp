@@ -11,6 +11,7 @@
 #include "tests/data/io/archives.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
+#include "tests/skip.h"
 
 using namespace brine;
 using namespace brine::data;
@@ -195,10 +196,9 @@ TEST_CASE("tar: headers that are too long, cut off, or in front of nothing are r
   CHECK(with_size(std::string(12, '\xff')) == "f: a number in its tar header is too large");
 }
 
-TEST_CASE("tar: what the program tar writes, in each of its formats") {
+TEST_CASE("tar: what the program tar writes, in each of its formats (needs GNU tar)") {
   if (std::system("tar --version 2>/dev/null | grep -q GNU") != 0) {
-    MESSAGE("skipped: GNU tar is missing");
-    return;
+    return test::skip("GNU tar is missing");
   }
   const Scratch scratch;
   const std::string folder = std::string(90, 'f'), name = std::string(60, 'n') + ".txt";

@@ -6,6 +6,7 @@
 #include "tensor/error.h"
 #include "tests/data/tasks/task_files.h"
 #include "tests/scratch.h"
+#include "tests/skip.h"
 
 using namespace brine;
 using namespace brine::data;
@@ -209,11 +210,10 @@ TEST_CASE("tasks: prediction files as the server wants them") {
         "WNLI.tsv AX.tsv ");
 }
 
-TEST_CASE("glue: official files have the official number of rows") {
+TEST_CASE("glue: official files have the official number of rows (needs development data)") {
   Path dir = test::kSharedData + "glue";
   if (!std::filesystem::is_directory(dir)) {
-    std::cout << "skipped: no development data for GLUE\n";
-    return;
+    return test::skip("BRINE_TEST_DATA names no folder with glue");
   }
   struct Count {
     const char *task, *split;

@@ -9,6 +9,7 @@
 #include "tensor/error.h"
 #include "tests/data/tasks/task_files.h"
 #include "tests/scratch.h"
+#include "tests/skip.h"
 
 using namespace brine;
 using namespace brine::data;
@@ -101,11 +102,10 @@ TEST_CASE("wordnet: what is malformed is named with file and line") {
                        doctest::Contains("Debian has it as the package wordnet-base"), Error);
 }
 
-TEST_CASE("wordnet: the Debian package") {
+TEST_CASE("wordnet: the Debian package (needs WordNet)") {
   const Task& task = task_named("wordnet");
   if (!std::filesystem::exists(task.default_data + "/data.noun")) {
-    std::cout << "skipped: the package wordnet-base is not installed\n";
-    return;
+    return test::skip("the package wordnet-base is not installed");
   }
   std::map<std::string, size_t> rows;
   std::array<int, 45> files = {};
@@ -162,11 +162,10 @@ TEST_CASE("books: stretches of every book, without their headings") {
                        ((s / "b.txt").string() + ": a second book 'Two'").c_str(), Error);
 }
 
-TEST_CASE("books: 42 real ones") {
+TEST_CASE("books: 42 real ones (needs development data)") {
   Path dir = test::kSharedData + "books";
   if (!std::filesystem::is_directory(dir)) {
-    std::cout << "skipped: no development data for books\n";
-    return;
+    return test::skip("BRINE_TEST_DATA names no folder with books");
   }
   TaskExamples dev = read_split("books", dir, "dev");
   CHECK(dev.labels.size() == 42);

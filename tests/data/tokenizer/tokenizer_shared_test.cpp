@@ -9,15 +9,15 @@
 #include "data/corpus/corpus.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/data/bpe_golden.h"
+#include "tests/skip.h"
 
 using namespace brine::data;
 using brine::test::golden_json;
 using brine::test::kSharedData;
 
-TEST_CASE("tokenizer: BERT, GPT-2 and OPT ids over whole corpora") {
+TEST_CASE("tokenizer: BERT, GPT-2 and OPT ids over whole corpora (needs development data)") {
   if (!std::filesystem::exists(kSharedData + "tokenizers")) {
-    std::cout << "skipped: no development data for BERT's, GPT-2's and OPT's tokenizers\n";
-    return;
+    return brine::test::skip("BRINE_TEST_DATA names no folder with tokenizers");
   }
   std::map<std::string, std::unique_ptr<Tokenizer>> tokenizers;
   for (const char* name : {"gpt2", "opt", "bert-base-uncased"})
@@ -37,7 +37,7 @@ TEST_CASE("tokenizer: BERT, GPT-2 and OPT ids over whole corpora") {
   for (const auto& row : golden_json("shared.json")) {
     const auto file = row["file"].get<std::string>();
     if (!std::filesystem::exists(kSharedData + file)) {
-      std::cout << "skipped: no " << file << "\n";
+      MESSAGE("no " << file);
       continue;
     }
     CAPTURE(file);

@@ -1,0 +1,57 @@
+# doctest's own code and the entry of the test programs, compiled once.
+add_library(test_main OBJECT ${CMAKE_SOURCE_DIR}/tests/main.cpp)
+target_link_libraries(test_main PRIVATE brine_flags)
+target_include_directories(test_main SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})
+target_compile_definitions(test_main PRIVATE BRINE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                           BRINE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+brine_optimize(test_main)
+
+# A ctest entry. A program that skipped all of its cases exits with 77.
+function(brine_test_entry name label)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  # Many tiny parallel loops: on a loaded machine spinning threads cost minutes, and no test times.
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 1200 SKIP_RETURN_CODE 77
+                       ENVIRONMENT OMP_WAIT_POLICY=passive)
+endfunction()
+
+# tests/<folder>/**.cpp -> one doctest program test_<folder>, linked with the folders named.
+#   NAME   of the program and its entries, where one folder makes several programs
+#   LABEL  unit (default), program or emulator
+#   NEEDS  what "(needs X)" in the name of a case may say: an entry of its own for each, so that
+#          ctest counts it as skipped where X is absent
+#   ROOMS  an entry for each inner folder, to run side by side
+function(brine_tests source_folder)
+  cmake_parse_arguments(arg "" "NAME;LABEL" "NEEDS;ROOMS" ${ARGN})
+  set(name ${source_folder})
+  if(arg_NAME)
+    set(name ${arg_NAME})
+  endif()
+  if(NOT arg_LABEL)
+    set(arg_LABEL unit)
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${source_folder}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/(emulator|driver|libfuzzer)/")
+  add_executable(test_${name} ${sources} $<TARGET_OBJECTS:test_main>)
+  brine_link(test_${name} ${arg_UNPARSED_ARGUMENTS})
+  brine_optimize(test_${name})
+  target_include_directories(test_${name} SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})
+  set(json "")
+  if("data" IN_LIST arg_UNPARSED_ARGUMENTS)
+    set(json <nlohmann/json.hpp>)
+  endif()
+  brine_precompile(test_${name} <doctest/doctest.h> ${json} <algorithm> <cmath> <filesystem> <fstream>
+                   <functional> <map> <memory> <regex> <sstream> <string> <vector>)
+  if(arg_ROOMS)
+    foreach(room ${arg_ROOMS})
+      brine_test_entry(${name}_${room} ${arg_LABEL} test_${name} -sf=*/${source_folder}/${room}/*)
+      set_tests_properties(${name}_${room} PROPERTIES COST 1000)  # the first to start
+    endforeach()
+  else()
+    brine_test_entry(${name} ${arg_LABEL} test_${name} "-tce=*(needs *")
+  endif()
+  foreach(need ${arg_NEEDS})
+    string(TOLOWER "${name}_${need}" entry)
+    string(REPLACE " " "_" entry ${entry})
+    brine_test_entry(${entry} ${arg_LABEL} test_${name} "-tc=*(needs ${need})*")
+  endforeach()
+endfunction()
