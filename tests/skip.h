@@ -1,13 +1,14 @@
-// Cases that need what a machine may not have: they say so, are counted, and reach ctest as skipped.
+// Cases that need what a machine may not have: they say so, are counted, and reach ctest as
+// skipped.
 #pragma once
 
 #include <string>
 
 namespace brine::test {
 
-// Counts the running case as skipped for `reason`; the case then returns. A test program whose cases
-// were all skipped exits with 77, which ctest reports as "Skipped". Such cases have "(needs X)" in
-// their names and are ctest entries of their own (cmake/Tests.cmake).
+// Counts the running case as skipped for `reason`; the case then returns. A test program whose
+// cases were all skipped exits with 77, which ctest reports as "Skipped". Such cases have "(needs
+// X)" in their names and are ctest entries of their own (cmake/Tests.cmake).
 void skip(const std::string& reason);
 
 }  // namespace brine::test
