@@ -89,7 +89,7 @@ function(brine_install_tests)
   set(users install_headers install_examples install_gdb)
   set_tests_properties(install_tree PROPERTIES FIXTURES_SETUP installed)
   set_tests_properties(${users} PROPERTIES FIXTURES_REQUIRED installed)
-  set_tests_properties(install_tree ${users} PROPERTIES TIMEOUT 1200 SKIP_RETURN_CODE 77
+  set_tests_properties(install_tree ${users} PROPERTIES LABELS program TIMEOUT 1200 SKIP_RETURN_CODE 77
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
 
