@@ -25,7 +25,7 @@ struct Export {
 
   int run(const RunContext&) {
     check(sea_only == !base_model.empty(), "export: --sea-only and --base-model go together");
-    nn::LoadedModel m = nn::load_model(checkpoint);
+    nn::LoadedModel m = nn::load_model(checkpoint, {.map = true});
     warn_of(m);
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {

@@ -17,7 +17,7 @@ struct Extend {
   }
 
   int run(const RunContext&) {
-    nn::LoadedModel m = nn::load_model(model);
+    nn::LoadedModel m = nn::load_model(model, {.map = true});
     warn_of(m);
     nn::LoadedModel longer = nn::extend_positions(m, positions);
     std::unique_ptr<data::Tokenizer> tokenizer;

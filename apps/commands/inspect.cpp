@@ -76,7 +76,7 @@ int Inspect::run(const RunContext& context) {
   }
   refuse_idle(context, {"verify", "tensors"}, "with --capture");
   if (data.empty()) refuse_idle(context, {"window", "sequence_length"}, "without --data");
-  nn::LoadedModel m = nn::load_model(target);
+  nn::LoadedModel m = nn::load_model(target, {.map = true});
   if (!m.model->attention_traits().sparse)
     refuse_idle(context, {"k"}, "on attention '" + m.config.attention + "', which keeps every key");
   if (path == "dense" && m.config.attention == "flash") {  // it makes no maps

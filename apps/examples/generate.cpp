@@ -8,7 +8,7 @@
 
 int main(int count, char** words) try {
   brine::check(count == 3, "usage: ", words[0], " MODEL PROMPT");
-  const brine::nn::LoadedModel loaded = brine::nn::load_model(words[1]);
+  const brine::nn::LoadedModel loaded = brine::nn::load_model(words[1], {.map = true});
   const auto tokenizer = brine::nn::tokenizer_of(loaded.directory);
   brine::nn::GenerationRequest request{.tokens = 12, .how = {.temperature = 0}};
   request.vocabulary = tokenizer->vocab_size();

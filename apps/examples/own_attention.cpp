@@ -1,5 +1,4 @@
-// Registers an attention method of one's own and distils three steps of a model with it.
-// Usage: own_attention MODEL   (a directory as Hugging Face lays it out)
+// own_attention MODEL: registers an attention method and distils three steps of MODEL with it.
 #include <brine/autograd/ops.h>
 #include <brine/distill/losses/losses.h>
 #include <brine/nn/io/model_io.h>

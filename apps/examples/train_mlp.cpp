@@ -11,13 +11,9 @@ using namespace brine;
 struct Net : nn::Module {
   explicit Net(nn::Init& init)
       : first(child<nn::Linear>("first", init, 2, 64)),
-        mlp(child<nn::Mlp>("mlp", init, 64, 64)),
         last(child<nn::Linear>("last", init, 64, 2)) {}
-  Tensor operator()(const Tensor& x) const { return last(gelu(mlp(gelu(first(x))))); }
-
-  nn::Linear& first;
-  nn::Mlp& mlp;
-  nn::Linear& last;
+  Tensor operator()(const Tensor& x) const { return last(gelu(first(x))); }
+  nn::Linear &first, &last;
 };
 
 int main() {

@@ -88,7 +88,7 @@ std::string describe_shards(const std::string& path, bool verify) {
 
 // Parameters of each learning-rate group, with the number of their elements.
 void describe_model(std::ostream& out, const std::string& path, bool tensors) {
-  nn::LoadedModel m = nn::load_model(path);
+  nn::LoadedModel m = nn::load_model(path, {.map = true});
   log_detail(path, ": loaded in ", human_seconds(m.seconds));
   const nn::ModelShape c = m.config.shape();
   out << (c.causal ? "  decoder    " : "  encoder    ") << c.layers << " layers of "

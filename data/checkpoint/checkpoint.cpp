@@ -48,7 +48,7 @@ Number whole(const ordered_json& object, const char* key, const std::string& nam
   bool fits = value.is_number_unsigned()
                   ? std::in_range<Number>(value.get<uint64_t>())
                   : value.is_number_integer() && std::in_range<Number>(value.get<int64_t>());
-  check(fits, name, ": ", key, " is no whole number in range");
+  check_format(fits, name, ": ", key, " is no whole number in range");
   return value.get<Number>();
 }
 
@@ -72,10 +72,10 @@ void check_files(const Path& checkpoint, const CheckpointManifest& manifest, boo
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
     if (error) data::throw_io(path, "examine", error.value());
-    check(bytes == file.bytes, path.string(), ": has ", bytes, " bytes, the manifest says ",
-          file.bytes);
-    check(!with_content || data::sha256_file(path.string()) == file.sha256, path.string(),
-          ": content does not match its checksum");
+    check_format(bytes == file.bytes, path.string(), ": has ", bytes, " bytes, the manifest says ",
+                 file.bytes);
+    check_format(!with_content || data::sha256_file(path.string()) == file.sha256, path.string(),
+                 ": content does not match its checksum");
   }
 }
 
@@ -148,13 +148,14 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   const std::string name = (checkpoint / kManifest).string();
   const std::string text = data::read_file(name, kMaxManifestBytes);
   const size_t tail = checksum_tail("").size();
-  check(text.size() > tail, name, ": is truncated");
+  check_format(text.size() > tail, name, ": is truncated");
   std::string_view body = std::string_view(text).substr(0, text.size() - tail);
-  check(text.ends_with(checksum_tail(body)), name, ": is damaged (its checksum does not match)");
+  check_format(text.ends_with(checksum_tail(body)), name,
+               ": is damaged (its checksum does not match)");
   CheckpointManifest manifest;
   try {
     ordered_json json = parse_ordered_json(text, name);
-    check(json.at("format") == kFormat, name, ": is not the manifest of a checkpoint");
+    check_format(json.at("format") == kFormat, name, ": is not the manifest of a checkpoint");
     manifest.version = whole<int>(json, "version", name);
     if (manifest.version > kCheckpointVersion) {
       throw NewerCheckpoint(join(name, ": format version ", manifest.version, " (written by ",
@@ -167,15 +168,15 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
       manifest.files.push_back({file.at("name").get<std::string>(),
                                 whole<uint64_t>(file, "bytes", name),
                                 file.at("sha256").get<std::string>()});
-      check(is_plain_name(manifest.files.back().name), name, ": bad file name '",
-            manifest.files.back().name, "'");
+      check_format(is_plain_name(manifest.files.back().name), name, ": bad file name '",
+                   manifest.files.back().name, "'");
     }
   } catch (const ordered_json::exception& e) {
-    throw Error(join(name, ": ", e.what()));
+    throw Error(join(name, ": ", e.what()), ErrorKind::format);
   }
   std::optional<int64_t> step = step_of(checkpoint.filename().string());
-  check(!step || *step == manifest.step, name, ": is of step ", manifest.step,
-        ", the directory says otherwise");
+  check_format(!step || *step == manifest.step, name, ": is of step ", manifest.step,
+               ", the directory says otherwise");
   return manifest;
 }
 

@@ -24,7 +24,8 @@ void refuse_malformed(const std::string& path, const std::string& text) {
   if (at == kValidUtf8) return;
   const auto byte = uint8_t(text[at]);
   const std::string digits = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-  throw Error(join(path, ": not UTF-8 at byte offset ", at, " (0x", digits, ")"));
+  throw Error(join(path, ": not UTF-8 at byte offset ", at, " (0x", digits, ")"),
+              ErrorKind::format);
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ std::string read_text(const std::string& path) {
   std::string text = read_file(path);
   refuse_malformed(path, text);
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  check(!text.empty(), path, ": the file holds no text");
+  check_format(!text.empty(), path, ": the file holds no text");
   return text;
 }
 

@@ -45,7 +45,7 @@ bool same_tokens(std::string_view text, size_t at, const Tokenizer& tokenizer) {
 
 void refuse_malformed(std::string_view text, const std::string& where, uint64_t base) {
   const size_t at = find_invalid_utf8(text);
-  check(at == kValidUtf8, where, ": not UTF-8 at byte offset ", base + at);
+  check_format(at == kValidUtf8, where, ": not UTF-8 at byte offset ", base + at);
 }
 
 class Reader {
@@ -79,8 +79,8 @@ class Reader {
       // No cut in a piece: look further.
       while (more && held_.size() < options_.most_uncut) more = fill(source);
       const size_t cut = more ? last_cut(held_, held_.size() - 4, tokenizer_) : 0;
-      check(!more || cut > 0, source.name(), ": ", held_.size(), " bytes from offset ", base,
-            " on have no white space before which the text could be cut");
+      check_format(!more || cut > 0, source.name(), ": ", held_.size(), " bytes from offset ", base,
+                   " on have no white space before which the text could be cut");
       if (cut == 0) continue;
       put(std::string_view(held_).substr(0, cut), begins, false, source.name(), base);
       begins = false;
@@ -118,8 +118,8 @@ class Reader {
         held_.erase(0, at);
         at = 0;
         searched = held_.size();
-        check(held_.size() <= options_.most_line, source.name(), ":", line + 1,
-              ": the line is longer than ", options_.most_line, " bytes");
+        check_format(held_.size() <= options_.most_line, source.name(), ":", line + 1,
+                     ": the line is longer than ", options_.most_line, " bytes");
         more = fill(source);
         continue;
       }
@@ -136,10 +136,11 @@ class Reader {
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string where = join(file, ":", number);
     const nlohmann::ordered_json json = parse_json_or_discard(line, where);
-    check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object in UTF-8");
+    check_format(!json.is_discarded() && json.is_object(), where,
+                 ": is not a JSON object in UTF-8");
     const auto found = json.find(options_.key);
-    check(found != json.end(), where, ": key \"", options_.key, "\" is missing");
-    check(found->is_string(), where, ": key \"", options_.key, "\" is not text");
+    check_format(found != json.end(), where, ": key \"", options_.key, "\" is missing");
+    check_format(found->is_string(), where, ": key \"", options_.key, "\" is not text");
     put_document(found->get_ref<const std::string&>(), where);
   }
 
@@ -151,8 +152,8 @@ class Reader {
       if (cut == 0)
         cut = last_cut(text, std::min(text.size() - 4, options_.most_uncut), tokenizer_);
       if (cut == 0 && text.size() <= options_.most_uncut) break;
-      check(cut > 0, where, ": ", text.size(),
-            " bytes have no white space before which the text could be cut");
+      check_format(cut > 0, where, ": ", text.size(),
+                   " bytes have no white space before which the text could be cut");
       put_({text.substr(0, cut), begins, false});
       begins = false;
       text.remove_prefix(cut);

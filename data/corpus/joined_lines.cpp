@@ -33,8 +33,8 @@ bool JoinedLines::next_line(std::string& line) {
     held_.erase(0, begin_);
     begin_ = 0;
     searched_ = held_.size();
-    check(held_.size() <= most_line_, name(), ": the line at byte offset ", offset_,
-          " is longer than ", most_line_, " bytes");
+    check_format(held_.size() <= most_line_, name(), ": the line at byte offset ", offset_,
+                 " is longer than ", most_line_, " bytes");
     held_.resize(searched_ + kBlock);
     const size_t n = source_->read(held_.data() + searched_, kBlock);
     held_.resize(searched_ + n);
@@ -47,7 +47,8 @@ bool JoinedLines::next_line(std::string& line) {
   if (bad != kValidUtf8) {
     const auto byte = uint8_t(line[bad]);
     const char digits[] = {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15], '\0'};
-    throw Error(join(name(), ": not UTF-8 at byte offset ", offset_ + bad, " (0x", digits, ")"));
+    throw Error(join(name(), ": not UTF-8 at byte offset ", offset_ + bad, " (0x", digits, ")"),
+                ErrorKind::format);
   }
   if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
   if (line.empty()) return false;  // no more than the mark
@@ -70,7 +71,7 @@ size_t JoinedLines::read(char* out, size_t most) {
     if (!source_) source_ = open_file_source(files_[at_]);
     while (ready_.size() < kBlock && next_line(line)) add(line);
     if (!ready_.empty()) break;
-    if (offset_ == 0) throw Error(files_[at_] + ": the file holds no text");
+    if (offset_ == 0) throw Error(files_[at_] + ": the file holds no text", ErrorKind::format);
     if (at_ + 1 == files_.size()) return 0;
     ++at_;
     source_.reset();

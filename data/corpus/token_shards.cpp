@@ -22,62 +22,65 @@ constexpr uint64_t kAround = 64 << 10;
 template <class T>
 T get(const std::string& where, const Json& object, const char* key) {
   auto found = object.find(key);
-  check(found != object.end(), where, ": key \"", key, "\" is missing");
+  check_format(found != object.end(), where, ": key \"", key, "\" is missing");
   const bool text = std::is_same_v<T, std::string>;
-  check(text ? found->is_string() : found->is_number_integer(), where, ": key \"", key,
-        "\" is not ", text ? "text" : "an integer");
-  check(text || !found->is_number_unsigned() || found->template get<uint64_t>() <= INT64_MAX, where,
-        ": key \"", key, "\" is too large");
+  check_format(text ? found->is_string() : found->is_number_integer(), where, ": key \"", key,
+               "\" is not ", text ? "text" : "an integer");
+  check_format(text || !found->is_number_unsigned() || found->template get<uint64_t>() <= INT64_MAX,
+               where, ": key \"", key, "\" is too large");
   return found->template get<T>();
 }
 
 int64_t get_count(const std::string& where, const Json& object, const char* key) {
   const auto count = get<int64_t>(where, object, key);
-  check(count >= 0 && count <= kMostTokens, where, ": key \"", key, "\" cannot be ", count);
+  check_format(count >= 0 && count <= kMostTokens, where, ": key \"", key, "\" cannot be ", count);
   return count;
 }
 
 TokenShard read_shard(const std::string& where, const Json& entry, const char* count) {
-  check(entry.is_object(), where, ": a shard is not an object");
+  check_format(entry.is_object(), where, ": a shard is not an object");
   TokenShard shard{.name = get<std::string>(where, entry, "name"),
                    .count = get_count(where, entry, count),
                    .sha256 = get<std::string>(where, entry, "sha256")};
-  check(!shard.name.empty() && shard.name[0] != '.' &&
-            shard.name.find_first_of(std::string("/\0", 2)) == std::string::npos,
-        where, ": shard \"", shard.name, "\" is not a plain file name");
+  check_format(!shard.name.empty() && shard.name[0] != '.' &&
+                   shard.name.find_first_of(std::string("/\0", 2)) == std::string::npos,
+               where, ": shard \"", shard.name, "\" is not a plain file name");
   return shard;
 }
 
 const Json& list(const std::string& where, const Json& object, const char* key) {
   auto found = object.find(key);
-  check(found != object.end() && found->is_array(), where, ": key \"", key, "\" is not a list");
+  check_format(found != object.end() && found->is_array(), where, ": key \"", key,
+               "\" is not a list");
   return *found;
 }
 
 void check_sums(const std::string& where, const TokenManifest& m) {
   int64_t tokens = 0;
   std::set<std::string> names = {kTokenManifest};
-  check(names.insert(m.starts.name).second, where, ": file \"", m.starts.name, "\" is this one");
+  check_format(names.insert(m.starts.name).second, where, ": file \"", m.starts.name,
+               "\" is this one");
   for (const TokenShard& shard : m.shards) {
-    check(shard.count > 0 && shard.count <= kMostTokens - tokens, where, ": shard \"", shard.name,
-          "\" cannot hold ", shard.count, " tokens");
-    check(names.insert(shard.name).second, where, ": file \"", shard.name, "\" is there twice");
+    check_format(shard.count > 0 && shard.count <= kMostTokens - tokens, where, ": shard \"",
+                 shard.name, "\" cannot hold ", shard.count, " tokens");
+    check_format(names.insert(shard.name).second, where, ": file \"", shard.name,
+                 "\" is there twice");
     tokens += shard.count;
   }
-  check(tokens == m.tokens && tokens > 0, where, ": the shards hold ", tokens, " tokens, not ",
-        m.tokens);
-  check(m.starts.count == m.documents, where, ": key \"documents\" is ", m.documents,
-        ", the list of their starts has ", m.starts.count);
+  check_format(tokens == m.tokens && tokens > 0, where, ": the shards hold ", tokens,
+               " tokens, not ", m.tokens);
+  check_format(m.starts.count == m.documents, where, ": key \"documents\" is ", m.documents,
+               ", the list of their starts has ", m.starts.count);
 }
 
 void verify(const Path& path, const TokenShard& shard, int64_t width) {
   std::error_code error;
   const uint64_t bytes = std::filesystem::file_size(path, error);
-  check(!error, path.string(), ": is missing");
+  check_found(!error, path.string(), ": is missing");
   const uint64_t wanted = uint64_t(shard.count) * uint64_t(width);
-  check(bytes == wanted, path.string(), ": has ", bytes, " bytes, wanted ", wanted);
-  check(sha256_file(path.string()) == shard.sha256, path.string(),
-        ": is damaged: its checksum differs from the manifest's");
+  check_format(bytes == wanted, path.string(), ": has ", bytes, " bytes, wanted ", wanted);
+  check_format(sha256_file(path.string()) == shard.sha256, path.string(),
+               ": is damaged: its checksum differs from the manifest's");
 }
 
 }  // namespace
@@ -90,43 +93,46 @@ bool is_token_shards(const Path& dir) {
 TokenManifest read_token_manifest(const Path& dir) {
   const Path path = dir / kTokenManifest;
   const std::string where = path.string();
-  check(is_token_shards(dir), dir.string(), ": is a directory without ", kTokenManifest,
-        ": no token shards, or half-written ones");
+  check_format(is_token_shards(dir), dir.string(), ": is a directory without ", kTokenManifest,
+               ": no token shards, or half-written ones");
   const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes), where);
-  check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
-  check(get<std::string>(where, json, "format") == kTokenFormat, where, ": is not of token shards");
+  check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
+  check_format(get<std::string>(where, json, "format") == kTokenFormat, where,
+               ": is not of token shards");
   const auto version = get<int64_t>(where, json, "version");
-  check(version == kTokenShardsVersion, where, ": format version ", version,
-        " is not the one that this program reads, ", kTokenShardsVersion);
+  check_format(version == kTokenShardsVersion, where, ": format version ", version,
+               " is not the one that this program reads, ", kTokenShardsVersion);
   TokenManifest m;
   m.tokenizer_hash = get<std::string>(where, json, "tokenizer");
   m.vocab_size = get_count(where, json, "vocab_size");
   const auto dtype = get<std::string>(where, json, "dtype");
-  check(dtype == "u16" || dtype == "u32", where, ": dtype \"", dtype, "\" is neither u16 nor u32");
+  check_format(dtype == "u16" || dtype == "u32", where, ": dtype \"", dtype,
+               "\" is neither u16 nor u32");
   m.width = dtype == "u16" ? 2 : 4;
-  check(m.vocab_size > 0 && m.vocab_size <= INT32_MAX, where, ": vocab_size cannot be ",
-        m.vocab_size);
+  check_format(m.vocab_size > 0 && m.vocab_size <= INT32_MAX, where, ": vocab_size cannot be ",
+               m.vocab_size);
   if (json.contains("separator") && !json["separator"].is_null()) {
     const auto id = get<int64_t>(where, json, "separator");
-    check(id >= 0 && id < m.vocab_size, where, ": separator ", id, " is outside the vocabulary");
+    check_format(id >= 0 && id < m.vocab_size, where, ": separator ", id,
+                 " is outside the vocabulary");
     m.separator = int32_t(id);
   }
   if (json.contains("joining")) {
     const auto joining = get<std::string>(where, json, "joining");
-    check(joining == kJoinedLines || joining == kDocuments, where, ": joining is neither ",
-          kDocuments, " nor ", kJoinedLines);
+    check_format(joining == kJoinedLines || joining == kDocuments, where, ": joining is neither ",
+                 kDocuments, " nor ", kJoinedLines);
     m.joined_lines = joining == kJoinedLines;
   }
-  check(!m.joined_lines || !m.separator, where, ": joined lines have no separator");
+  check_format(!m.joined_lines || !m.separator, where, ": joined lines have no separator");
   m.tokens = get_count(where, json, "tokens");
   m.documents = get_count(where, json, "documents");
   for (const Json& source : list(where, json, "sources")) {
-    check(source.is_string(), where, ": key \"sources\" holds something that is no text");
+    check_format(source.is_string(), where, ": key \"sources\" holds something that is no text");
     m.sources.push_back(source.get<std::string>());
   }
   for (const Json& entry : list(where, json, "shards"))
     m.shards.push_back(read_shard(where, entry, "tokens"));
-  check(json.contains("starts"), where, ": key \"starts\" is missing");
+  check_format(json.contains("starts"), where, ": key \"starts\" is missing");
   m.starts = read_shard(where, json["starts"], "documents");
   check_sums(where, m);
   return m;
@@ -137,8 +143,8 @@ TokenShards::TokenShards(const Path& dir) : dir_(dir), manifest_(read_token_mani
   for (const TokenShard& shard : manifest_.shards) {
     verify(dir / shard.name, shard, manifest_.width);
     files_.emplace_back(dir / shard.name);
-    check(files_.back().size() == uint64_t(shard.count * manifest_.width),
-          (dir / shard.name).string(), ": changed while it was opened");
+    check_format(files_.back().size() == uint64_t(shard.count * manifest_.width),
+                 (dir / shard.name).string(), ": changed while it was opened");
     ends_.push_back(end += shard.count);
   }
   verify(dir / manifest_.starts.name, manifest_.starts, 8);
@@ -151,9 +157,10 @@ void TokenShards::copy(size_t shard, int64_t from, std::span<int32_t> out) const
   for (size_t i = 0; i < out.size(); ++i) {
     T token;
     std::memcpy(&token, file.data() + begin + i * sizeof(T), sizeof(T));
-    check(int64_t(token) < manifest_.vocab_size, (dir_ / manifest_.shards[shard].name).string(),
-          ": token ", int64_t(token), " at position ", from + int64_t(i),
-          " is outside the vocabulary of ", manifest_.vocab_size);
+    check_format(int64_t(token) < manifest_.vocab_size,
+                 (dir_ / manifest_.shards[shard].name).string(), ": token ", int64_t(token),
+                 " at position ", from + int64_t(i), " is outside the vocabulary of ",
+                 manifest_.vocab_size);
     out[i] = int32_t(token);
   }
   const uint64_t first = begin / kAround * kAround;

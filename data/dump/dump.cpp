@@ -70,11 +70,12 @@ uint64_t bytes_of(const std::vector<DumpDataset>& datasets) {
 }
 
 void check_lengths(const DumpSpec& s, const std::string& where) {
-  check(int64_t(s.lengths.size()) == (s.ragged ? s.samples : 0), where, ": has ", s.lengths.size(),
-        " lengths for ", s.ragged ? s.samples : 0, " samples of lengths of their own");
+  check_format(int64_t(s.lengths.size()) == (s.ragged ? s.samples : 0), where, ": has ",
+               s.lengths.size(), " lengths for ", s.ragged ? s.samples : 0,
+               " samples of lengths of their own");
   for (int64_t length : s.lengths)
-    check(length >= 1 && length <= s.tokens, where, ": length ", length, " is not in 1 to ",
-          s.tokens);
+    check_format(length >= 1 && length <= s.tokens, where, ": length ", length, " is not in 1 to ",
+                 s.tokens);
 }
 
 }  // namespace
@@ -118,11 +119,11 @@ bool DumpSpec::has(DumpPart part) const {
 }
 
 void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
-  check(s.dtype == Dtype::f32 || s.dtype == Dtype::f16 || s.dtype == Dtype::bf16, where,
-        ": dtype is ", s.dtype, ", must be f32, f16 or bf16");
+  check_format(s.dtype == Dtype::f32 || s.dtype == Dtype::f16 || s.dtype == Dtype::bf16, where,
+               ": dtype is ", s.dtype, ", must be f32, f16 or bf16");
   auto in_range = [&](const char* name, int64_t value, int64_t lowest) {
-    check(value >= lowest && value <= (int64_t(1) << 31), where, ": ", name, " is ", value,
-          ", must be from ", lowest, " to 2^31");
+    check_format(value >= lowest && value <= (int64_t(1) << 31), where, ": ", name, " is ", value,
+                 ", must be from ", lowest, " to 2^31");
   };
   in_range("layers", s.layers, 1);
   in_range("heads", s.heads, 1);
@@ -134,32 +135,35 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
   if (s.content == DumpContent::pooled) {
     in_range("columns", s.columns, 1);
   } else {
-    check(s.columns == 0, where, ": columns is ", s.columns, ", but the content is ",
-          name_of(s.content), ", not pooled");
+    check_format(s.columns == 0, where, ": columns is ", s.columns, ", but the content is ",
+                 name_of(s.content), ", not pooled");
   }
-  check(s.heads * s.head_size == s.hidden, where, ": ", s.heads, " heads of size ", s.head_size,
-        " do not make the hidden size ", s.hidden);
-  check(s.layers <= 10000, where, ": layers is ", s.layers, ", at most 10000 are possible");
+  check_format(s.heads * s.head_size == s.hidden, where, ": ", s.heads, " heads of size ",
+               s.head_size, " do not make the hidden size ", s.hidden);
+  check_format(s.layers <= 10000, where, ": layers is ", s.layers, ", at most 10000 are possible");
   if (s.logits == DumpLogits::top)
-    check(s.top_n >= 1 && s.top_n <= s.vocab, where, ": top_n is ", s.top_n, ", must be from 1 to ",
-          s.vocab, ", the vocabulary");
-  check(is_hash(s.teacher_hash), where, ": teacher_hash is not a SHA-256 of 64 lower-case digits");
-  check(is_hash(s.tokenizer_hash), where,
-        ": tokenizer_hash is not a SHA-256 of 64 lower-case digits");
-  check(is_hash(s.corpus_hash) || (s.corpus_hash == "none" && s.windows.empty()), where,
-        ": corpus_hash is not a SHA-256 of 64 lower-case digits (\"none\" only without windows)");
-  check(s.windows.empty() || int64_t(s.windows.size()) == s.samples, where, ": has ",
-        s.windows.size(), " windows for ", s.samples, " samples");
-  for (int64_t w : s.windows) check(w >= 0, where, ": window ", w, " is negative");
-  check(s.classes >= 0 && s.classes <= (int64_t(1) << 31), where, ": classes is ", s.classes);
+    check_format(s.top_n >= 1 && s.top_n <= s.vocab, where, ": top_n is ", s.top_n,
+                 ", must be from 1 to ", s.vocab, ", the vocabulary");
+  check_format(is_hash(s.teacher_hash), where,
+               ": teacher_hash is not a SHA-256 of 64 lower-case digits");
+  check_format(is_hash(s.tokenizer_hash), where,
+               ": tokenizer_hash is not a SHA-256 of 64 lower-case digits");
+  check_format(
+      is_hash(s.corpus_hash) || (s.corpus_hash == "none" && s.windows.empty()), where,
+      ": corpus_hash is not a SHA-256 of 64 lower-case digits (\"none\" only without windows)");
+  check_format(s.windows.empty() || int64_t(s.windows.size()) == s.samples, where, ": has ",
+               s.windows.size(), " windows for ", s.samples, " samples");
+  for (int64_t w : s.windows) check_format(w >= 0, where, ": window ", w, " is negative");
+  check_format(s.classes >= 0 && s.classes <= (int64_t(1) << 31), where, ": classes is ",
+               s.classes);
   // No product of sizes may leave the range of a 64-bit number.
   double widest = std::max({double(s.heads) * double(s.tokens) * double(s.tokens),
                             double(s.heads) * double(s.tokens) * double(s.head_size),
                             double(s.heads) * double(s.tokens) * double(s.columns),
                             double(s.tokens) * double(s.hidden), double(s.tokens) * double(s.vocab),
                             double(s.classes)});
-  check(widest * double(s.layers) * double(s.samples) < 1e17, where,
-        ": the sizes are impossibly large");
+  check_format(widest * double(s.layers) * double(s.samples) < 1e17, where,
+               ": the sizes are impossibly large");
   if (lengths) check_lengths(s, where);
 }
 
@@ -246,8 +250,8 @@ DumpSize dump_size(const DumpSpec& spec, uint64_t shard_bytes) {
 
 void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& source) {
   auto compare = [&](const char* what, const std::string& in_dump, const std::string& given) {
-    check(given.empty() || in_dump == given, dir.string(), ": the dump was made with the ", what,
-          " ", in_dump, ", but the one given is ", given);
+    check_format(given.empty() || in_dump == given, dir.string(), ": the dump was made with the ",
+                 what, " ", in_dump, ", but the one given is ", given);
   };
   compare("teacher", spec.teacher_hash, source.teacher_hash);
   compare("tokenizer", spec.tokenizer_hash, source.tokenizer_hash);

@@ -34,8 +34,8 @@ Found examine(const Path& path) {
   }
   check_shard_datasets(file, f.spec);
   if (file.has("windows")) f.windows = read_shard_list(file, "windows", f.spec.samples);
-  check(f.spec.stores_tokens || !f.windows.empty(), path.string(),
-        ": holds neither tokens nor windows, so nobody knows of what text it is");
+  check_format(f.spec.stores_tokens || !f.windows.empty(), path.string(),
+               ": holds neither tokens nor windows, so nobody knows of what text it is");
   return f;
 }
 
@@ -43,7 +43,7 @@ void check_finite(const Tensor& x, const std::string& what) {
   if (!x.defined()) return;
   const float* v = x.data<float>();
   for (int64_t i = 0; i < x.numel(); ++i)
-    check(std::isfinite(v[i]), what, ": value ", i, " is ", v[i]);
+    check_format(std::isfinite(v[i]), what, ": value ", i, " is ", v[i]);
 }
 
 // Of the sum of a row of stored probabilities.
@@ -62,12 +62,12 @@ void check_maps(const Tensor& x, int64_t length, const DumpSpec& s, const std::s
       double sum = 0;
       for (int64_t j = 0; j < T; ++j) {
         bool visible = j < length && (!s.causal || j <= t);
-        check(visible ? row[j] >= 0 && row[j] <= 1 + tolerance : row[j] == 0, what, ": head ", h,
-              ", query ", t, ", key ", j, " has the probability ", row[j]);
+        check_format(visible ? row[j] >= 0 && row[j] <= 1 + tolerance : row[j] == 0, what,
+                     ": head ", h, ", query ", t, ", key ", j, " has the probability ", row[j]);
         sum += row[j];
       }
-      check(std::abs(sum - 1) <= tolerance, what, ": head ", h, ", query ", t,
-            ": the probabilities sum to ", sum, ", not to 1");
+      check_format(std::abs(sum - 1) <= tolerance, what, ": head ", h, ", query ", t,
+                   ": the probabilities sum to ", sum, ", not to 1");
     }
   }
 }
@@ -79,19 +79,19 @@ void check_pooled_row(const float* tau, double t_log_t, double t_square, int64_t
   double sum = 0, most_entropy = 0, least_square = 0;
   for (int64_t c = 0; c < K; ++c) {
     double keys = double(math::column_begin(c + 1, w, K) - math::column_begin(c, w, K));
-    check(keys > 0 ? tau[c] >= 0 && tau[c] <= 1 + tolerance : tau[c] == 0, what, ", column ", c,
-          " of ", keys, " keys has the mass ", tau[c]);
+    check_format(keys > 0 ? tau[c] >= 0 && tau[c] <= 1 + tolerance : tau[c] == 0, what, ", column ",
+                 c, " of ", keys, " keys has the mass ", tau[c]);
     sum += tau[c];
     if (tau[c] > 0) {
       most_entropy -= tau[c] * std::log(tau[c] / keys);
       least_square += double(tau[c]) * tau[c] / keys;
     }
   }
-  check(std::abs(sum - 1) <= tolerance, what, ": the masses sum to ", sum, ", not to 1");
-  check(t_log_t <= tolerance && t_log_t >= -most_entropy - 10 * tolerance, what, ": t_log_t is ",
-        t_log_t, ", but such masses allow ", -most_entropy, " to 0");
-  check(t_square <= 1 + tolerance && t_square >= least_square - 2 * tolerance, what,
-        ": t_square is ", t_square, ", but such masses allow ", least_square, " to 1");
+  check_format(std::abs(sum - 1) <= tolerance, what, ": the masses sum to ", sum, ", not to 1");
+  check_format(t_log_t <= tolerance && t_log_t >= -most_entropy - 10 * tolerance, what,
+               ": t_log_t is ", t_log_t, ", but such masses allow ", -most_entropy, " to 0");
+  check_format(t_square <= 1 + tolerance && t_square >= least_square - 2 * tolerance, what,
+               ": t_square is ", t_square, ", but such masses allow ", least_square, " to 1");
 }
 
 void check_pooled(const TeacherSummary& pooled, int64_t length, const DumpSpec& s,
@@ -114,7 +114,7 @@ void check_sample(const DumpReader& reader, int64_t sample, const std::string& f
   try {
     batch = reader.read(std::vector<int64_t>{sample});
   } catch (const Error& e) {
-    throw Error(file + ": " + e.what());
+    throw Error(file + ": " + e.what(), e.kind);
   }
   auto what = [&](const std::string& name) { return join(file, ": sample ", sample, ": ", name); };
   int64_t length = batch.lengths.data<int64_t>()[0];
@@ -146,9 +146,9 @@ DumpManifest adopt_dump(const std::vector<Path>& files) {
         ": exists already; remove it to adopt the files again");
   std::vector<Found> found;
   for (const Path& path : files) {
-    check(std::filesystem::exists(path), path.string(), ": there is no such file");
-    check(std::filesystem::equivalent(directory_of(path), dir), path.string(),
-          ": lies in another directory than ", files[0].string());
+    check_found(std::filesystem::exists(path), path.string(), ": there is no such file");
+    check_format(std::filesystem::equivalent(directory_of(path), dir), path.string(),
+                 ": lies in another directory than ", files[0].string());
     found.push_back(examine(path));
   }
   std::stable_sort(found.begin(), found.end(),
@@ -166,10 +166,12 @@ DumpManifest adopt_dump(const std::vector<Path>& files) {
     plain.windows.clear();
     plain.lengths.clear();
     std::string differences = spec_differences(plain, same);
-    check(differences.empty(), where, ": differs from ", found[0].shard.name, ": ", differences);
-    check(f.windows.empty() == found[0].windows.empty(), where, ": only some files store windows");
-    check(f.shard.first == m.spec.samples, where, ": begins at sample ", f.shard.first,
-          ", but the files before it end at ", m.spec.samples);
+    check_format(differences.empty(), where, ": differs from ", found[0].shard.name, ": ",
+                 differences);
+    check_format(f.windows.empty() == found[0].windows.empty(), where,
+                 ": only some files store windows");
+    check_format(f.shard.first == m.spec.samples, where, ": begins at sample ", f.shard.first,
+                 ", but the files before it end at ", m.spec.samples);
     m.spec.samples += f.shard.samples;
     m.spec.windows.insert(m.spec.windows.end(), f.windows.begin(), f.windows.end());
     m.spec.lengths.insert(m.spec.lengths.end(), f.spec.lengths.begin(), f.spec.lengths.end());

@@ -21,9 +21,9 @@ void store(const float* x, int64_t count, T* out, const std::string& where) {
   }
   if (all) return;
   for (int64_t i = 0; i < count; ++i) {
-    check(finite(x[i]), where, ": value ", i, " is ", x[i]);
-    check(finite(out[i]), where, ": value ", i, ", ", x[i], ", does not fit ", DtypeOf<T>::value,
-          "; use bf16 or f32");
+    check_format(finite(x[i]), where, ": value ", i, " is ", x[i]);
+    check_format(finite(out[i]), where, ": value ", i, ", ", x[i], ", does not fit ",
+                 DtypeOf<T>::value, "; use bf16 or f32");
   }
 }
 

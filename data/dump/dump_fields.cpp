@@ -54,7 +54,7 @@ struct Set {
   void operator()(const char* name, int64_t& v) { v = fetch<int64_t>(name); }
   void operator()(const char* name, bool& v) {
     int64_t number = fetch<int64_t>(name);
-    check(number == 0 || number == 1, where, ": ", name, " is ", number, ", must be 0 or 1");
+    check_format(number == 0 || number == 1, where, ": ", name, " is ", number, ", must be 0 or 1");
     v = number == 1;
   }
   void operator()(const char* name, std::string& v) { v = fetch<std::string>(name); }
@@ -70,7 +70,8 @@ struct Set {
         return;
       }
     }
-    throw Error(join(where, ": ", name, " is \"", text, "\", which is not known"));
+    throw Error(join(where, ": ", name, " is \"", text, "\", which is not known"),
+                ErrorKind::format);
   }
 };
 

@@ -18,42 +18,43 @@ constexpr const char* kFormat = "brine-dump";
 constexpr uint64_t kMostManifestBytes = uint64_t(1) << 30;
 
 void check_version(const std::string& where, int64_t version) {
-  check(version <= kDumpVersion, where, ": format version ", version, " is newer than ",
-        kDumpVersion, ", the newest that this program reads");
-  check(version >= 1, where, ": format version ", version, " does not exist");
+  check_format(version <= kDumpVersion, where, ": format version ", version, " is newer than ",
+               kDumpVersion, ", the newest that this program reads");
+  check_format(version >= 1, where, ": format version ", version, " does not exist");
 }
 
 // The value of a key in the type T; `where` names the file.
 template <class T>
 T get(const std::string& where, const Json& object, const char* key) {
   auto found = object.find(key);
-  check(found != object.end(), where, ": key \"", key, "\" is missing");
+  check_format(found != object.end(), where, ": key \"", key, "\" is missing");
   bool right = std::is_same_v<T, std::string> ? found->is_string() : found->is_number_integer();
-  check(right, where, ": key \"", key, "\" is not ",
-        std::is_same_v<T, std::string> ? "text" : "an integer");
+  check_format(right, where, ": key \"", key, "\" is not ",
+               std::is_same_v<T, std::string> ? "text" : "an integer");
   return found->template get<T>();
 }
 
 std::vector<int64_t> get_list(const std::string& where, const Json& object, const char* key) {
-  check(object.contains(key) && object[key].is_array(), where, ": key \"", key, "\" is not a list");
+  check_format(object.contains(key) && object[key].is_array(), where, ": key \"", key,
+               "\" is not a list");
   std::vector<int64_t> list;
   for (const Json& number : object[key]) {
-    check(number.is_number_integer(), where, ": key \"", key,
-          "\" holds something that is no integer");
+    check_format(number.is_number_integer(), where, ": key \"", key,
+                 "\" holds something that is no integer");
     list.push_back(number.get<int64_t>());
   }
   return list;
 }
 
 DumpShard read_shard(const std::string& where, const Json& entry) {
-  check(entry.is_object(), where, ": an entry of \"shards\" is not an object");
+  check_format(entry.is_object(), where, ": an entry of \"shards\" is not an object");
   DumpShard shard;
   shard.name = get<std::string>(where, entry, "name");
-  check(!shard.name.empty() && shard.name.find('/') == shard.name.npos && shard.name[0] != '.' &&
-            shard.name.find('\0') == shard.name.npos,
-        where, ": shard \"", shard.name, "\" is not a plain file name");
+  check_format(!shard.name.empty() && shard.name.find('/') == shard.name.npos &&
+                   shard.name[0] != '.' && shard.name.find('\0') == shard.name.npos,
+               where, ": shard \"", shard.name, "\" is not a plain file name");
   int64_t bytes = get<int64_t>(where, entry, "bytes");
-  check(bytes > 0, where, ": shard \"", shard.name, "\" has ", bytes, " bytes");
+  check_format(bytes > 0, where, ": shard \"", shard.name, "\" has ", bytes, " bytes");
   shard.bytes = uint64_t(bytes);
   shard.sha256 = get<std::string>(where, entry, "sha256");
   shard.first = get<int64_t>(where, entry, "first");
@@ -65,10 +66,10 @@ void check_shards(const std::string& where, const DumpManifest& m) {
   int64_t end = 0;
   std::set<std::string> names;
   for (const DumpShard& s : m.shards) {
-    check(s.samples >= 1 && s.first >= end && s.first <= m.spec.samples - s.samples, where,
-          ": shard \"", s.name, "\" has samples ", s.first, " to ", s.first + s.samples,
-          ", which overlap or are out of order");
-    check(names.insert(s.name).second, where, ": shard \"", s.name, "\" is there twice");
+    check_format(s.samples >= 1 && s.first >= end && s.first <= m.spec.samples - s.samples, where,
+                 ": shard \"", s.name, "\" has samples ", s.first, " to ", s.first + s.samples,
+                 ", which overlap or are out of order");
+    check_format(names.insert(s.name).second, where, ": shard \"", s.name, "\" is there twice");
     end = s.first + s.samples;
   }
 }
@@ -86,12 +87,12 @@ Path manifest_path(const Path& dir) { return dir / "manifest.json"; }
 DumpManifest read_manifest(const Path& dir) {
   Path path = manifest_path(dir);
   std::string where = path.string();
-  check(std::filesystem::exists(path), where, ": is not there, so ", dir.string(),
-        " is not a dump");
+  check_found(std::filesystem::exists(path), where, ": is not there, so ", dir.string(),
+              " is not a dump");
   std::string text = read_file(path, kMostManifestBytes);
   Json json = parse_json_or_discard(text, where);
-  check(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
-  check(get<std::string>(where, json, "format") == kFormat, where, ": is not of a dump");
+  check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
+  check_format(get<std::string>(where, json, "format") == kFormat, where, ": is not of a dump");
   int64_t version = get<int64_t>(where, json, "version");
   check_version(where, version);
   DumpManifest m;
@@ -105,12 +106,12 @@ DumpManifest read_manifest(const Path& dir) {
   });
   m.spec.samples = get<int64_t>(where, json, "samples");
   m.samples_per_shard = get<int64_t>(where, json, "samples_per_shard");
-  check(m.samples_per_shard >= 0, where, ": samples_per_shard is negative");
+  check_format(m.samples_per_shard >= 0, where, ": samples_per_shard is negative");
   m.spec.windows = get_list(where, json, "windows");
   if (m.spec.ragged) m.spec.lengths = get_list(where, json, "lengths");
   check_spec(m.spec, where);
-  check(json.contains("shards") && json["shards"].is_array(), where,
-        ": key \"shards\" is not a list");
+  check_format(json.contains("shards") && json["shards"].is_array(), where,
+               ": key \"shards\" is not a list");
   for (const Json& entry : json["shards"]) m.shards.push_back(read_shard(where, entry));
   check_shards(where, m);
   return m;
@@ -159,7 +160,8 @@ void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, i
 
 DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   const std::string& where = file.path();
-  check(file.string_attribute("/", "format") == kFormat, where, ": is not a shard of a dump");
+  check_format(file.string_attribute("/", "format") == kFormat, where,
+               ": is not a shard of a dump");
   int64_t version = file.int_attribute("/", "version");
   check_version(where, version);
   DumpSpec spec = spec_from(where, [&](DumpField& field) {
@@ -172,15 +174,15 @@ DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   });
   first = file.int_attribute("/", "first_sample");
   spec.samples = file.int_attribute("/", "samples");
-  check(first >= 0, where, ": first_sample is negative");
+  check_format(first >= 0, where, ": first_sample is negative");
   check_spec(spec, where, false);
   return spec;
 }
 
 std::vector<int64_t> read_shard_list(const Hdf5Reader& file, const char* name, int64_t samples) {
   Hdf5Info info = file.info(name);
-  check(info.dtype == Dtype::i64 && info.shape == Shape{samples}, file.path(), ": ", name, ": is ",
-        info.dtype, " ", info.shape, ", must be i64 [", samples, "]");
+  check_format(info.dtype == Dtype::i64 && info.shape == Shape{samples}, file.path(), ": ", name,
+               ": is ", info.dtype, " ", info.shape, ", must be i64 [", samples, "]");
   Tensor list = file.read(name);
   return {list.data<int64_t>(), list.data<int64_t>() + samples};
 }
@@ -188,8 +190,8 @@ std::vector<int64_t> read_shard_list(const Hdf5Reader& file, const char* name, i
 void check_shard_datasets(const Hdf5Reader& file, const DumpSpec& spec, int64_t first) {
   for (const DumpDataset& d : dump_datasets(spec, spec.samples, first)) {
     Hdf5Info info = file.info(d.name);
-    check(info.dtype == d.dtype && info.shape == d.shape, file.path(), ": ", d.name, ": is ",
-          info.dtype, " ", info.shape, ", must be ", d.dtype, " ", d.shape);
+    check_format(info.dtype == d.dtype && info.shape == d.shape, file.path(), ": ", d.name, ": is ",
+                 info.dtype, " ", info.shape, ", must be ", d.dtype, " ", d.shape);
   }
 }
 

@@ -55,8 +55,8 @@ Dtype type_of_rest(const DumpWants& wants, Dtype stored) {
 void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
                    const std::string& where) {
   auto check_one = [&](int64_t v) {
-    check(v >= low && v < high, where, ": ", what, " holds ", v, ", which is not in ", low, " to ",
-          high - 1);
+    check_format(v >= low && v < high, where, ": ", what, " holds ", v, ", which is not in ", low,
+                 " to ", high - 1);
   };
   for (int64_t i = 0; i < x.numel(); ++i)
     check_one(x.dtype() == Dtype::i32 ? x.data<int32_t>()[i] : x.data<int64_t>()[i]);
@@ -97,16 +97,16 @@ SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
   auto file = std::make_shared<Hdf5Reader>((dir / shard.name).string());
   int64_t first = 0;
   DumpSpec found = read_shard_header(*file, first);
-  check(first == shard.first && found.samples == shard.samples, file->path(), ": holds samples ",
-        first, " to ", first + found.samples, ", but the manifest says ", shard.first, " to ",
-        shard.first + shard.samples);
+  check_format(first == shard.first && found.samples == shard.samples, file->path(),
+               ": holds samples ", first, " to ", first + found.samples, ", but the manifest says ",
+               shard.first, " to ", shard.first + shard.samples);
   DumpSpec wanted = manifest.spec;
   wanted.samples = shard.samples;
   found.windows = wanted.windows;
   found.lengths = wanted.lengths;
   std::string differences = spec_differences(found, wanted);
-  check(differences.empty(), file->path(),
-        ": contradicts the manifest (there and in the manifest: ", differences, ")");
+  check_format(differences.empty(), file->path(),
+               ": contradicts the manifest (there and in the manifest: ", differences, ")");
   check_shard_datasets(*file, wanted, shard.first);
   return file;
 }
@@ -308,15 +308,15 @@ void DumpReader::Impl::check_wants(const DumpWants& wants) const {
 DumpReader::DumpReader(const Path& dir) : DumpReader(dir, read_manifest(dir)) {}
 
 DumpReader::DumpReader(const Path& dir, DumpManifest manifest) : impl_(std::make_unique<Impl>()) {
-  check(manifest.complete(), dir.string(), ": the dump is not finished: it holds ",
-        manifest.stored_samples(), " of ", manifest.spec.samples, " samples");
+  check_format(manifest.complete(), dir.string(), ": the dump is not finished: it holds ",
+               manifest.stored_samples(), " of ", manifest.spec.samples, " samples");
   for (const DumpShard& s : manifest.shards) {
     Path path = dir / s.name;
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
-    check(!error, path.string(), ": the shard is not there, though the manifest lists it");
-    check(bytes == s.bytes, path.string(), ": has ", bytes, " bytes, but the manifest says ",
-          s.bytes);
+    check_found(!error, path.string(), ": the shard is not there, though the manifest lists it");
+    check_format(bytes == s.bytes, path.string(), ": has ", bytes, " bytes, but the manifest says ",
+                 s.bytes);
   }
   impl_->dir = dir;
   impl_->tokens_before = {0};
@@ -347,8 +347,8 @@ void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
   for (const DumpShard& s : manifest().shards) {
     std::string path = (dir() / s.name).string();
     std::string found = sha256_file(path);
-    check(found == s.sha256, path, ": its checksum is ", found, ", but the manifest says ",
-          s.sha256);
+    check_format(found == s.sha256, path, ": its checksum is ", found, ", but the manifest says ",
+                 s.sha256);
     if (progress) progress(++done);
   }
 }
@@ -384,17 +384,17 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   check_numbers(batch.lengths, 1, s.tokens + 1, "lengths", where);
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
-    check(length == places[size_t(i)].length, where, ": sample ", samples[size_t(i)], " has ",
-          length, " tokens, but the manifest says ", places[size_t(i)].length);
+    check_format(length == places[size_t(i)].length, where, ": sample ", samples[size_t(i)],
+                 " has ", length, " tokens, but the manifest says ", places[size_t(i)].length);
   }
   batch.samples.assign(samples.begin(), samples.end());
   if (has(DumpPart::windows)) {
     Tensor stored = impl_->integers(places, "windows", {n}, Dtype::i64);
     for (int64_t i = 0; i < n; ++i) {
       int64_t window = stored.data<int64_t>()[i];
-      check(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ", samples[size_t(i)],
-            " is window ", window, ", but the manifest says ",
-            s.windows[size_t(samples[size_t(i)])]);
+      check_format(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ",
+                   samples[size_t(i)], " is window ", window, ", but the manifest says ",
+                   s.windows[size_t(samples[size_t(i)])]);
       batch.windows.push_back(window);
     }
   }

@@ -28,12 +28,13 @@ uint32_t fletcher32(const char* bytes, size_t size) {
 }
 
 void undo_fletcher32(const std::string& where, std::vector<char>& values) {
-  check(values.size() >= kChecksumBytes, where, ": a chunk is shorter than its checksum");
+  check_format(values.size() >= kChecksumBytes, where, ": a chunk is shorter than its checksum");
   size_t size = values.size() - kChecksumBytes;
   uint32_t stored = 0;
   for (size_t i = 0; i < kChecksumBytes; ++i)
     stored |= uint32_t(static_cast<unsigned char>(values[size + i])) << (8 * i);
-  check(fletcher32(values.data(), size) == stored, where, ": a chunk does not match its checksum");
+  check_format(fletcher32(values.data(), size) == stored, where,
+               ": a chunk does not match its checksum");
   values.resize(size);
 }
 
@@ -57,8 +58,8 @@ std::vector<char> inflate(const std::string& where, const std::vector<char>& pac
   uLongf size = bytes;
   int result = uncompress(reinterpret_cast<Bytef*>(values.data()), &size,
                           reinterpret_cast<const Bytef*>(packed.data()), packed.size());
-  check(result == Z_OK && size == bytes, where, ": a chunk does not unpack to its ", bytes,
-        " bytes");
+  check_format(result == Z_OK && size == bytes, where, ": a chunk does not unpack to its ", bytes,
+               " bytes");
   return values;
 }
 
@@ -74,17 +75,18 @@ std::vector<Filter> read_filters(const std::string& where, hid_t properties) {
     size_t have = 1;
     Filter f;
     f.kind = H5Pget_filter2(properties, unsigned(i), &flags, &have, values, 0, nullptr, &config);
-    check(f.kind == H5Z_FILTER_SHUFFLE || f.kind == H5Z_FILTER_DEFLATE ||
-              f.kind == H5Z_FILTER_FLETCHER32,
-          where, ": uses filter ", f.kind, "; only shuffle, deflate and fletcher32 are read");
+    check_format(f.kind == H5Z_FILTER_SHUFFLE || f.kind == H5Z_FILTER_DEFLATE ||
+                     f.kind == H5Z_FILTER_FLETCHER32,
+                 where, ": uses filter ", f.kind,
+                 "; only shuffle, deflate and fletcher32 are read");
     if (f.kind == H5Z_FILTER_SHUFFLE) {
-      check(have >= 1 && values[0] >= 1, where, ": its shuffle filter does not name a size");
+      check_format(have >= 1 && values[0] >= 1, where, ": its shuffle filter does not name a size");
       f.item = values[0];
     }
     deflates += f.kind == H5Z_FILTER_DEFLATE;
     filters.push_back(f);
   }
-  check(deflates <= 1, where, ": is deflated ", deflates, " times, which is refused");
+  check_format(deflates <= 1, where, ": is deflated ", deflates, " times, which is refused");
   return filters;
 }
 
@@ -107,7 +109,8 @@ std::vector<char> undo_filters(const std::string& where, const std::vector<Filte
       stored = inflate(where, stored, before[i]);
     }
   }
-  check(stored.size() == bytes, where, ": a chunk holds ", stored.size(), " bytes, wanted ", bytes);
+  check_format(stored.size() == bytes, where, ": a chunk holds ", stored.size(), " bytes, wanted ",
+               bytes);
   return stored;
 }
 

@@ -87,7 +87,7 @@ void fail(const std::string& where, const std::string& doing) {
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, &reason);
   H5Eclear2(H5E_DEFAULT);
   std::replace(reason.begin(), reason.end(), '\n', ' ');
-  throw Error(where + ": " + doing + (reason.empty() ? "" : ": " + reason));
+  throw Error(where + ": " + doing + (reason.empty() ? "" : ": " + reason), ErrorKind::format);
 }
 
 std::optional<StoredType> find_type(hid_t type) {
@@ -123,8 +123,8 @@ std::vector<std::string> split_path(const std::string& where, const std::string&
     size_t end = std::min(object.find('/', begin), object.size());
     parts.push_back(object.substr(begin, end - begin));
     const std::string& part = parts.back();
-    check(!part.empty() && part != "." && part != ".." && part.find('\0') == part.npos, where,
-          ": is not a name of an object");
+    check_format(!part.empty() && part != "." && part != ".." && part.find('\0') == part.npos,
+                 where, ": is not a name of an object");
     begin = end + 1;
   }
   return parts;

@@ -52,15 +52,16 @@ const char* class_name(H5T_class_t c) {
 
 Shape read_shape(const std::string& where, hid_t space) {
   H5S_class_t kind = H5Sget_simple_extent_type(space);
-  check(kind == H5S_SIMPLE || kind == H5S_SCALAR, where, ": has no elements (a null dataspace)");
+  check_format(kind == H5S_SIMPLE || kind == H5S_SCALAR, where,
+               ": has no elements (a null dataspace)");
   int rank = H5Sget_simple_extent_ndims(space);
-  check(rank >= 0 && rank <= Shape::kMaxRank, where, ": has ", rank, " axes, at most ",
-        Shape::kMaxRank, " are read");
+  check_format(rank >= 0 && rank <= Shape::kMaxRank, where, ": has ", rank, " axes, at most ",
+               Shape::kMaxRank, " are read");
   hsize_t sizes[Shape::kMaxRank] = {};
   must(H5Sget_simple_extent_dims(space, sizes, nullptr) >= 0, where, "cannot read the shape");
   Shape shape;
   for (int i = 0; i < rank; ++i) {
-    check(sizes[i] <= uint64_t(INT64_MAX), where, ": declares an axis of ", sizes[i]);
+    check_format(sizes[i] <= uint64_t(INT64_MAX), where, ": declares an axis of ", sizes[i]);
     shape.push_back(int64_t(sizes[i]));
   }
   return shape;
@@ -69,28 +70,30 @@ Shape read_shape(const std::string& where, hid_t space) {
 uint64_t bytes_of(const std::string& where, const Shape& shape, size_t item) {
   uint64_t bytes = item;
   for (int64_t s : shape) {
-    check(!__builtin_mul_overflow(bytes, uint64_t(s), &bytes) && bytes <= uint64_t(INT64_MAX),
-          where, ": declares the impossible shape ", shape);
+    check_format(
+        !__builtin_mul_overflow(bytes, uint64_t(s), &bytes) && bytes <= uint64_t(INT64_MAX), where,
+        ": declares the impossible shape ", shape);
   }
   return bytes;
 }
 
 void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t file_bytes) {
   uint64_t declared = bytes_of(where, info.shape, item_size(info.dtype));
-  check(info.stored_bytes <= file_bytes, where, ": claims ", info.stored_bytes,
-        " stored bytes in a file of ", file_bytes);
-  check(declared <= kLargeDataset || declared / kMostInflation <= info.stored_bytes, where,
-        ": declares ", declared, " bytes but stores ", info.stored_bytes, ", which is refused");
+  check_format(info.stored_bytes <= file_bytes, where, ": claims ", info.stored_bytes,
+               " stored bytes in a file of ", file_bytes);
+  check_format(declared <= kLargeDataset || declared / kMostInflation <= info.stored_bytes, where,
+               ": declares ", declared, " bytes but stores ", info.stored_bytes,
+               ", which is refused");
   if (info.chunk.rank() == 0) return;
-  check(info.chunk.rank() == info.shape.rank(), where, ": has chunks ", info.chunk,
-        " in a dataset ", info.shape);
+  check_format(info.chunk.rank() == info.shape.rank(), where, ": has chunks ", info.chunk,
+               " in a dataset ", info.shape);
   uint64_t chunk = bytes_of(where, info.chunk, item_size(info.dtype));
-  check(chunk <= kLargeChunk || chunk <= declared, where, ": has chunks of ", chunk,
-        " bytes in a dataset of ", declared);
+  check_format(chunk <= kLargeChunk || chunk <= declared, where, ": has chunks of ", chunk,
+               " bytes in a dataset of ", declared);
   uint64_t chunks = 1;
   for (int i = 0; i < info.shape.rank(); ++i)
     chunks *= uint64_t(info.shape[i]) / uint64_t(info.chunk[i]) + 1;
-  check(chunks <= kMostChunks, where, ": has ", chunks, " chunks, which is refused");
+  check_format(chunks <= kMostChunks, where, ": has ", chunks, " chunks, which is refused");
 }
 
 OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
@@ -102,8 +105,8 @@ OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
   Handle type(H5Dget_type(d.id.id()), H5Tclose);
   must(type.ok(), where, "cannot read the type");
   auto known = find_type(type.id());
-  check(known.has_value(), where, ": is ", class_name(H5Tget_class(type.id())),
-        "; only f16, bf16, f32, f64, i32, i64 and u8 are read");
+  check_format(known.has_value(), where, ": is ", class_name(H5Tget_class(type.id())),
+               "; only f16, bf16, f32, f64, i32, i64 and u8 are read");
   d.type = *known;
   d.info.dtype = known->dtype;
   Handle space(H5Dget_space(d.id.id()), H5Sclose);
@@ -147,17 +150,17 @@ struct Hdf5Reader::Impl {
     H5L_info_t link;
     must(H5Lget_info(group, part.c_str(), &link, H5P_DEFAULT) >= 0, where(object),
          "cannot read the link");
-    check(link.type != H5L_TYPE_SOFT, where(object), ": \"", part,
-          "\" is a soft link, which is refused");
-    check(link.type != H5L_TYPE_EXTERNAL, where(object), ": \"", part,
-          "\" is a link to another file, which is refused");
-    check(link.type == H5L_TYPE_HARD, where(object), ": \"", part,
-          "\" is a user-defined link, which is refused");
+    check_format(link.type != H5L_TYPE_SOFT, where(object), ": \"", part,
+                 "\" is a soft link, which is refused");
+    check_format(link.type != H5L_TYPE_EXTERNAL, where(object), ": \"", part,
+                 "\" is a link to another file, which is refused");
+    check_format(link.type == H5L_TYPE_HARD, where(object), ": \"", part,
+                 "\" is a user-defined link, which is refused");
   }
 
   Handle need(const std::string& object) const {
     Handle id = find(object);
-    check(id.ok(), where(object), ": is not in the file");
+    check_format(id.ok(), where(object), ": is not in the file");
     return id;
   }
 
@@ -165,7 +168,7 @@ struct Hdf5Reader::Impl {
     auto found = open.find(name);
     if (found != open.end()) return found->second;
     Handle id = need(name);
-    check(H5Iget_type(id.id()) == H5I_DATASET, where(name), ": is not a dataset");
+    check_format(H5Iget_type(id.id()) == H5I_DATASET, where(name), ": is not a dataset");
     return open.emplace(name, examine(where(name), std::move(id), stored.size())).first->second;
   }
 
@@ -182,7 +185,7 @@ struct Hdf5Reader::Impl {
 
 std::vector<std::string> Hdf5Reader::Impl::members(const std::string& group) const {
   Handle id = need(group);
-  check(H5Iget_type(id.id()) == H5I_GROUP, where(group), ": is not a group");
+  check_format(H5Iget_type(id.id()) == H5I_GROUP, where(group), ": is not a group");
   H5G_info_t info;
   must(H5Gget_info(id.id(), &info) >= 0, where(group), "cannot list");
   std::vector<std::string> names;
@@ -202,7 +205,7 @@ std::vector<std::string> Hdf5Reader::Impl::members(const std::string& group) con
 
 void Hdf5Reader::Impl::collect(const std::string& group, int depth,
                                std::vector<std::string>& names) const {
-  check(depth < 32, where(group), ": groups are nested too deeply");
+  check_format(depth < 32, where(group), ": groups are nested too deeply");
   for (const std::string& name : members(group)) {
     std::string full = group == "/" ? name : group + "/" + name;
     Handle id = need(full);
@@ -211,7 +214,7 @@ void Hdf5Reader::Impl::collect(const std::string& group, int depth,
     } else if (H5Iget_type(id.id()) == H5I_DATASET) {
       names.push_back(full);
     }
-    check(names.size() <= 1000000, path, ": holds more than a million datasets");
+    check_format(names.size() <= 1000000, path, ": holds more than a million datasets");
   }
 }
 
@@ -222,21 +225,22 @@ Hdf5Reader::Impl::Attribute Hdf5Reader::Impl::attribute(const std::string& objec
   a.object = need(object);
   htri_t exists = H5Aexists(a.object.id(), name.c_str());
   must(exists >= 0, a.where, "cannot look up");
-  check(exists > 0, a.where, ": is not in the file");
+  check_format(exists > 0, a.where, ": is not in the file");
   a.id = Handle(H5Aopen(a.object.id(), name.c_str(), H5P_DEFAULT), H5Aclose);
   must(a.id.ok(), a.where, "cannot open");
   a.type = Handle(H5Aget_type(a.id.id()), H5Tclose);
   must(a.type.ok(), a.where, "cannot read the type");
-  check(H5Tget_class(a.type.id()) != H5T_VLEN && H5Tis_variable_str(a.type.id()) <= 0, a.where,
-        ": has a variable length; write a string of fixed length (numpy.bytes_ in h5py)");
+  check_format(H5Tget_class(a.type.id()) != H5T_VLEN && H5Tis_variable_str(a.type.id()) <= 0,
+               a.where,
+               ": has a variable length; write a string of fixed length (numpy.bytes_ in h5py)");
   Handle space(H5Aget_space(a.id.id()), H5Sclose);
   must(space.ok(), a.where, "cannot read the shape");
   Shape shape = read_shape(a.where, space.id());
-  check(shape.rank() <= 1, a.where, ": has ", shape.rank(), " axes, wanted none or one");
+  check_format(shape.rank() <= 1, a.where, ": has ", shape.rank(), " axes, wanted none or one");
   a.item = H5Tget_size(a.type.id());
   uint64_t bytes = bytes_of(a.where, shape, a.item);
-  check(a.item > 0 && bytes <= kLargestAttribute && bytes <= stored.size(), a.where, ": declares ",
-        bytes, " bytes");
+  check_format(a.item > 0 && bytes <= kLargestAttribute && bytes <= stored.size(), a.where,
+               ": declares ", bytes, " bytes");
   a.count = size_t(shape.numel());
   return a;
 }
@@ -256,7 +260,7 @@ Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>(p
   hsize_t block = 0;
   must(properties.ok() && H5Pget_userblock(properties.id(), &block) >= 0, path,
        "cannot read the file's properties");
-  check(block == 0, path, ": begins with a block of the user's own, which is refused");
+  check_format(block == 0, path, ": begins with a block of the user's own, which is refused");
 }
 
 Hdf5Reader::~Hdf5Reader() {
@@ -298,9 +302,9 @@ Tensor Hdf5Reader::read(const std::string& dataset) const {
 
 Tensor Hdf5Reader::read_rows(const std::string& dataset, int64_t first, int64_t count) const {
   Hdf5Info of = info(dataset);
-  check(of.shape.rank() > 0, impl_->where(dataset), ": has no axes");
-  check(first >= 0 && count >= 0 && first <= of.shape[0] - count, impl_->where(dataset), ": rows ",
-        first, " to ", first + count, " are outside ", of.shape);
+  check_format(of.shape.rank() > 0, impl_->where(dataset), ": has no axes");
+  check_format(first >= 0 && count >= 0 && first <= of.shape[0] - count, impl_->where(dataset),
+               ": rows ", first, " to ", first + count, " are outside ", of.shape);
   Shape shape = of.shape;
   shape[0] = count;
   Tensor values = Tensor::empty(shape, of.dtype);
@@ -314,15 +318,15 @@ void Hdf5Reader::read_rows_into(const std::string& dataset, int64_t first, int64
   Lock lock;
   const OpenDataset& d = impl_->dataset(dataset);
   std::string where = impl_->where(dataset);
-  check(d.info.dtype == dtype, where, ": holds ", d.info.dtype, ", wanted ", dtype);
+  check_format(d.info.dtype == dtype, where, ": holds ", d.info.dtype, ", wanted ", dtype);
   Shape shape = d.info.shape;
   if (shape.rank() > 0) {
-    check(first >= 0 && count >= 0 && first <= shape[0] - count, where, ": rows ", first, " to ",
-          first + count, " are outside ", shape);
+    check_format(first >= 0 && count >= 0 && first <= shape[0] - count, where, ": rows ", first,
+                 " to ", first + count, " are outside ", shape);
     shape[0] = count;
   }
-  check(size_t(shape.numel()) * item_size(dtype) == bytes, where, ": ", shape, " of ", dtype,
-        " does not fill ", bytes, " bytes");
+  check_format(size_t(shape.numel()) * item_size(dtype) == bytes, where, ": ", shape, " of ", dtype,
+               " does not fill ", bytes, " bytes");
   if (bytes == 0) return;
   read_stored_rows(where, impl_->stored, d.id.id(), d.storage, d.info.shape, item_size(dtype),
                    first, count, static_cast<char*>(out), d.cache);
@@ -360,7 +364,7 @@ std::vector<int64_t> Hdf5Reader::ints_attribute(const std::string& object,
   Lock lock;
   Impl::Attribute a = impl_->attribute(object, name);
   auto type = find_integer(a.type.id());
-  check(type.has_value(), a.where, ": is not an integer");
+  check_format(type.has_value(), a.where, ": is not an integer");
   std::vector<unsigned char> raw(a.count * a.item);
   if (raw.empty()) return {};
   must(H5Aread(a.id.id(), type->id, raw.data()) >= 0, a.where, "cannot read");
@@ -370,7 +374,7 @@ std::vector<int64_t> Hdf5Reader::ints_attribute(const std::string& object,
     const unsigned char* at = raw.data() + i * a.item;
     auto take = [&]<class T>(T v) {
       std::memcpy(&v, at, sizeof(T));
-      check(std::in_range<int64_t>(v), a.where, ": ", +v, " does not fit an int64");
+      check_format(std::in_range<int64_t>(v), a.where, ": ", +v, " does not fit an int64");
       values[i] = int64_t(v);
     };
     switch (type->bytes * (type->is_signed ? 1 : -1)) {
@@ -405,8 +409,8 @@ std::vector<int64_t> Hdf5Reader::ints_attribute(const std::string& object,
 
 int64_t Hdf5Reader::int_attribute(const std::string& object, const std::string& name) const {
   std::vector<int64_t> values = ints_attribute(object, name);
-  check(values.size() == 1, impl_->where(object), ": attribute \"", name, "\": has ", values.size(),
-        " values, wanted one");
+  check_format(values.size() == 1, impl_->where(object), ": attribute \"", name, "\": has ",
+               values.size(), " values, wanted one");
   return values[0];
 }
 
@@ -415,8 +419,8 @@ std::vector<double> Hdf5Reader::doubles_attribute(const std::string& object,
   Lock lock;
   Impl::Attribute a = impl_->attribute(object, name);
   auto type = find_type(a.type.id());
-  check(type && (type->dtype == Dtype::f32 || type->dtype == Dtype::f64), a.where,
-        ": is not a float of 32 or 64 bits");
+  check_format(type && (type->dtype == Dtype::f32 || type->dtype == Dtype::f64), a.where,
+               ": is not a float of 32 or 64 bits");
   std::vector<double> values(a.count);
   if (a.count == 0) return values;
   std::vector<unsigned char> raw(a.count * a.item);
@@ -436,16 +440,16 @@ std::vector<double> Hdf5Reader::doubles_attribute(const std::string& object,
 
 double Hdf5Reader::double_attribute(const std::string& object, const std::string& name) const {
   std::vector<double> values = doubles_attribute(object, name);
-  check(values.size() == 1, impl_->where(object), ": attribute \"", name, "\": has ", values.size(),
-        " values, wanted one");
+  check_format(values.size() == 1, impl_->where(object), ": attribute \"", name, "\": has ",
+               values.size(), " values, wanted one");
   return values[0];
 }
 
 std::string Hdf5Reader::string_attribute(const std::string& object, const std::string& name) const {
   Lock lock;
   Impl::Attribute a = impl_->attribute(object, name);
-  check(H5Tget_class(a.type.id()) == H5T_STRING, a.where, ": is not text");
-  check(a.count == 1, a.where, ": has ", a.count, " texts, wanted one");
+  check_format(H5Tget_class(a.type.id()) == H5T_STRING, a.where, ": is not text");
+  check_format(a.count == 1, a.where, ": has ", a.count, " texts, wanted one");
   std::string text(a.item, '\0');
   must(H5Aread(a.id.id(), a.type.id(), text.data()) >= 0, a.where, "cannot read");
   if (H5Tget_strpad(a.type.id()) == H5T_STR_SPACEPAD) {

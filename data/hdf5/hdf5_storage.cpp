@@ -71,13 +71,14 @@ std::vector<char> read_chunk(const std::string& where, const StoredFile& file, h
   must(H5Dget_chunk_info_by_coord(dataset, to_hsize(at).data(), &skipped, &address, &size) >= 0,
        where, "cannot find a chunk");
   if (address == HADDR_UNDEF) {
-    check(storage.zero, where, ": chunk ", at, " was never written and is not zero by default");
+    check_format(storage.zero, where, ": chunk ", at,
+                 " was never written and is not zero by default");
     return std::vector<char>(bytes);
   }
-  check(!storage.filters.empty() || size == bytes, where, ": chunk ", at, " has ", size,
-        " bytes, wanted ", bytes);
-  check(size <= file.size(), where, ": chunk ", at, " has ", size, " bytes in a file of ",
-        file.size());
+  check_format(!storage.filters.empty() || size == bytes, where, ": chunk ", at, " has ", size,
+               " bytes, wanted ", bytes);
+  check_format(size <= file.size(), where, ": chunk ", at, " has ", size, " bytes in a file of ",
+               file.size());
   std::vector<char> stored(size);
   file.read(where, address, size, stored.data());
   return undo_filters(where, storage.filters, skipped, std::move(stored), bytes);
@@ -87,25 +88,25 @@ std::vector<char> read_chunk(const std::string& where, const StoredFile& file, h
 
 StoredFile::StoredFile(const std::string& path) {
   fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  check(fd_ >= 0 || errno != ENOENT, path, ": there is no such file");
+  check_format(fd_ >= 0 || errno != ENOENT, path, ": there is no such file");
   if (fd_ < 0) throw_io(path, "open", errno);
   struct stat status {};
   bool known = fstat(fd_, &status) == 0 && S_ISREG(status.st_mode);
   if (!known) close(fd_);
-  check(known, path, ": is not a regular file");
+  check_format(known, path, ": is not a regular file");
   size_ = uint64_t(status.st_size);
 }
 
 StoredFile::~StoredFile() { close(fd_); }
 
 void StoredFile::read(const std::string& where, uint64_t offset, uint64_t bytes, char* out) const {
-  check(bytes <= size_ && offset <= size_ - bytes, where, ": ", bytes, " bytes at ", offset,
-        " lie outside of the file of ", size_);
+  check_format(bytes <= size_ && offset <= size_ - bytes, where, ": ", bytes, " bytes at ", offset,
+               " lie outside of the file of ", size_);
   while (bytes > 0) {
     ssize_t got = pread(fd_, out, bytes, off_t(offset));
     if (got < 0 && errno == EINTR) continue;
-    check(got >= 0, where, ": cannot read: ", std::strerror(errno));
-    check(got > 0, where, ": the file became shorter while it was read");
+    check_format(got >= 0, where, ": cannot read: ", std::strerror(errno));
+    check_format(got > 0, where, ": the file became shorter while it was read");
     out += got;
     offset += uint64_t(got);
     bytes -= uint64_t(got);
@@ -117,23 +118,23 @@ Storage read_storage(const std::string& where, hid_t dataset) {
   must(properties.ok(), where, "cannot read the dataset's properties");
   Storage s;
   s.layout = H5Pget_layout(properties.id());
-  check(s.layout != H5D_VIRTUAL, where, ": is a virtual dataset, which is refused");
-  check(s.layout == H5D_COMPACT || s.layout == H5D_CONTIGUOUS || s.layout == H5D_CHUNKED, where,
-        ": has an unknown storage layout");
-  check(H5Pget_external_count(properties.id()) == 0, where,
-        ": keeps its data in another file, which is refused");
+  check_format(s.layout != H5D_VIRTUAL, where, ": is a virtual dataset, which is refused");
+  check_format(s.layout == H5D_COMPACT || s.layout == H5D_CONTIGUOUS || s.layout == H5D_CHUNKED,
+               where, ": has an unknown storage layout");
+  check_format(H5Pget_external_count(properties.id()) == 0, where,
+               ": keeps its data in another file, which is refused");
   s.filters = read_filters(where, properties.id());
-  check(s.filters.empty() || s.layout == H5D_CHUNKED, where, ": has filters without chunks");
+  check_format(s.filters.empty() || s.layout == H5D_CHUNKED, where, ": has filters without chunks");
   H5D_fill_value_t fill = H5D_FILL_VALUE_ERROR;
   must(H5Pfill_value_defined(properties.id(), &fill) >= 0, where, "cannot read the fill value");
   s.zero = fill != H5D_FILL_VALUE_USER_DEFINED;
   if (s.layout != H5D_CHUNKED) return s;
   hsize_t chunk[Shape::kMaxRank] = {};
   int rank = H5Pget_chunk(properties.id(), Shape::kMaxRank, chunk);
-  check(rank >= 1 && rank <= Shape::kMaxRank, where, ": has chunks of ", rank, " axes");
+  check_format(rank >= 1 && rank <= Shape::kMaxRank, where, ": has chunks of ", rank, " axes");
   for (int i = 0; i < rank; ++i) {
-    check(chunk[i] >= 1 && chunk[i] <= uint64_t(INT64_MAX), where, ": has chunks of ", chunk[i],
-          " entries");
+    check_format(chunk[i] >= 1 && chunk[i] <= uint64_t(INT64_MAX), where, ": has chunks of ",
+                 chunk[i], " entries");
     s.chunk.push_back(int64_t(chunk[i]));
   }
   return s;
@@ -160,8 +161,8 @@ void read_stored_rows(const std::string& where, const StoredFile& file, hid_t da
   }
   uint64_t skip = rows.rank() > 0 ? uint64_t(first) * row : 0, whole = bytes_of(shape, item);
   if (storage.layout == H5D_COMPACT) {  // in the object's header, with a size of its own
-    check(H5Dget_storage_size(dataset) == whole, where, ": stores ", H5Dget_storage_size(dataset),
-          " bytes, wanted ", whole);
+    check_format(H5Dget_storage_size(dataset) == whole, where, ": stores ",
+                 H5Dget_storage_size(dataset), " bytes, wanted ", whole);
     std::vector<char> all(whole);
     Handle type(H5Dget_type(dataset), H5Tclose);
     must(type.ok() && H5Dread(dataset, type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()) >= 0,
@@ -171,12 +172,12 @@ void read_stored_rows(const std::string& where, const StoredFile& file, hid_t da
   }
   haddr_t address = H5Dget_offset(dataset);
   if (address == HADDR_UNDEF) {
-    check(storage.zero, where, ": was never written and is not zero by default");
+    check_format(storage.zero, where, ": was never written and is not zero by default");
     std::memset(out, 0, bytes);
     return;
   }
-  check(whole <= file.size() && address <= file.size() - whole, where, ": ", whole, " bytes at ",
-        address, " lie outside of the file of ", file.size());
+  check_format(whole <= file.size() && address <= file.size() - whole, where, ": ", whole,
+               " bytes at ", address, " lie outside of the file of ", file.size());
   file.read(where, address + skip, bytes, out);
 }
 

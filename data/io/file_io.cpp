@@ -63,11 +63,11 @@ std::string read_file(const Path& path, uint64_t max_bytes) {
   if (in.fd < 0) throw_io(path, "open", errno);
   struct stat info = {};
   if (::fstat(in.fd, &info) != 0) throw_io(path, "examine", errno);
-  check(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(),
-        ": is neither a file nor a pipe");
+  check_format(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(),
+               ": is neither a file nor a pipe");
   auto refuse_size = [&](uint64_t size) {
-    check(size <= max_bytes, path.string(), ": holds at least ", size, " bytes, at most ",
-          max_bytes, " are allowed");
+    check_format(size <= max_bytes, path.string(), ": holds at least ", size, " bytes, at most ",
+                 max_bytes, " are allowed");
   };
   std::string text;
   if (S_ISREG(info.st_mode)) {
@@ -94,7 +94,7 @@ MappedFile::MappedFile(const Path& path) {
   if (in.fd < 0) throw_io(path, "open", errno);
   struct stat info = {};
   if (::fstat(in.fd, &info) != 0) throw_io(path, "examine", errno);
-  check(S_ISREG(info.st_mode), path.string(), ": is not a regular file");
+  check_format(S_ISREG(info.st_mode), path.string(), ": is not a regular file");
   if (info.st_size == 0) return;
   void* at = ::mmap(nullptr, size_t(info.st_size), PROT_READ, MAP_PRIVATE, in.fd, 0);
   if (at == MAP_FAILED) throw_io(path, "map", errno);
@@ -107,6 +107,12 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
 
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<unsigned char*>(data_), size_);
+}
+
+unsigned char* MappedFile::writable() {
+  auto* data = const_cast<unsigned char*>(data_);
+  if (data && ::mprotect(data, size_, PROT_READ | PROT_WRITE) != 0) return nullptr;
+  return data;
 }
 
 namespace {
@@ -129,7 +135,7 @@ void MappedFile::expect(uint64_t begin, uint64_t size) const {
 }
 
 void MappedFile::forget(uint64_t begin, uint64_t size) const {
-  // Beyond the mapping lies memory of others.
+  // Beyond the mapping is memory of others.
   if (begin < size_) advise(data_, begin, std::min(size, size_ - begin), MADV_DONTNEED, true);
 }
 

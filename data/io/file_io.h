@@ -41,8 +41,12 @@ class MappedFile {
 
   const unsigned char* data() const { return data_; }
   uint64_t size() const { return size_; }
+  // The same memory to write to: a page becomes the process's own with the first write to it, the
+  // file never changes. Null when the system refuses.
+  unsigned char* writable();
   // Hints: these bytes will be read soon, from front to back; or not again for a while (they leave
-  // this process's memory, and come from the file once more when they are touched).
+  // this process's memory, and come from the file once more when they are touched: what was written
+  // to them is lost).
   void expect(uint64_t begin, uint64_t size) const;
   void forget(uint64_t begin, uint64_t size) const;
 

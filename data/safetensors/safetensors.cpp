@@ -24,7 +24,7 @@ uint64_t count_elements(const std::string& where, const std::vector<uint64_t>& s
     empty |= size == 0;
     bool fits = size == 0 || (!__builtin_mul_overflow(product, size, &product) &&
                               product <= uint64_t(INT64_MAX));
-    check(fits, where, ": the number of elements overflows");
+    check_format(fits, where, ": the number of elements overflows");
   }
   return empty ? 0 : product;
 }
@@ -32,11 +32,11 @@ uint64_t count_elements(const std::string& where, const std::vector<uint64_t>& s
 // The bytes that dtype and shape ask for.
 uint64_t wanted_bytes(const std::string& where, const SafetensorsRecord& record) {
   const SafetensorsType* type = find_safetensors_type(record.dtype);
-  check(type != nullptr, where, ": unknown dtype '", shown(record.dtype), "'");
+  check_format(type != nullptr, where, ": unknown dtype '", shown(record.dtype), "'");
   uint64_t bits = 0;
   bool overflow = __builtin_mul_overflow(count_elements(where, record.shape), type->bits, &bits);
-  check(!overflow, where, ": the number of bytes overflows");
-  check(bits % 8 == 0, where, ": ", record.dtype, " does not fill whole bytes");
+  check_format(!overflow, where, ": the number of bytes overflows");
+  check_format(bits % 8 == 0, where, ": ", record.dtype, " does not fill whole bytes");
   return bits / 8;
 }
 
@@ -50,18 +50,19 @@ void check_layout(const std::string& file, std::vector<SafetensorsRecord>& recor
   uint64_t previous_end = 0;
   for (const SafetensorsRecord& record : records) {
     std::string where = file + ": tensor '" + shown(record.name) + "'";
-    check(record.begin <= record.end && record.end <= data_bytes, where, ": data_offsets [",
-          record.begin, ", ", record.end, "] lie outside the ", data_bytes, " bytes of data");
-    check(record.begin == previous_end, where, ": begins at ", record.begin,
-          record.begin < previous_end ? ", which overlaps" : ", which leaves a hole after",
-          " the data before, ending at ", previous_end);
+    check_format(record.begin <= record.end && record.end <= data_bytes, where, ": data_offsets [",
+                 record.begin, ", ", record.end, "] lie outside the ", data_bytes,
+                 " bytes of data");
+    check_format(record.begin == previous_end, where, ": begins at ", record.begin,
+                 record.begin < previous_end ? ", which overlaps" : ", which leaves a hole after",
+                 " the data before, ending at ", previous_end);
     uint64_t wanted = wanted_bytes(where, record);
-    check(record.end - record.begin == wanted, where, ": has ", record.end - record.begin,
-          " bytes, its dtype and shape need ", wanted);
+    check_format(record.end - record.begin == wanted, where, ": has ", record.end - record.begin,
+                 " bytes, its dtype and shape need ", wanted);
     previous_end = record.end;
   }
-  check(previous_end == data_bytes, file, ": ", data_bytes - previous_end,
-        " bytes after the last tensor");
+  check_format(previous_end == data_bytes, file, ": ", data_bytes - previous_end,
+               " bytes after the last tensor");
 }
 
 constexpr int64_t kPiece = 1 << 18;              // elements that a thread reads at once
@@ -89,22 +90,23 @@ void convert(unsigned char* y, Dtype to, const unsigned char* x, Dtype from, int
 
 }  // namespace
 
-Safetensors::Safetensors(const Path& path) : path_(path), file_(path) {
+Safetensors::Safetensors(const Path& path)
+    : path_(path), file_(std::make_shared<MappedFile>(path)) {
   const std::string file = path.string();
-  check(file_.size() >= 8, file, ": ", file_.size(),
-        " bytes are too few for a safetensors file (truncated?)");
+  check_format(file_->size() >= 8, file, ": ", file_->size(),
+               " bytes are too few for a safetensors file (truncated?)");
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, file_.data(), 8);
-  check(header_bytes <= kMaxSafetensorsHeader, file, ": header of ", header_bytes,
-        " bytes, at most ", kMaxSafetensorsHeader, " are allowed (not a safetensors file?)");
-  check(header_bytes + 8 <= file_.size(), file, ": header of ", header_bytes,
-        " bytes in a file of ", file_.size(), " (truncated?)");
-  const char* text = reinterpret_cast<const char*>(file_.data()) + 8;
+  std::memcpy(&header_bytes, file_->data(), 8);
+  check_format(header_bytes <= kMaxSafetensorsHeader, file, ": header of ", header_bytes,
+               " bytes, at most ", kMaxSafetensorsHeader, " are allowed (not a safetensors file?)");
+  check_format(header_bytes + 8 <= file_->size(), file, ": header of ", header_bytes,
+               " bytes in a file of ", file_->size(), " (truncated?)");
+  const char* text = reinterpret_cast<const char*>(file_->data()) + 8;
   SafetensorsHeader header = parse_safetensors_header(file, {text, size_t(header_bytes)});
-  check_layout(file, header.records, file_.size() - 8 - header_bytes);
+  check_layout(file, header.records, file_->size() - 8 - header_bytes);
 
   metadata_ = std::move(header.metadata);
-  const unsigned char* data = file_.data() + 8 + header_bytes;
+  const unsigned char* data = file_->data() + 8 + header_bytes;
   for (SafetensorsRecord& r : header.records) {
     entries_.push_back({std::move(r.name), std::move(r.dtype), std::move(r.shape), data + r.begin,
                         r.end - r.begin});
@@ -121,20 +123,21 @@ const SafetensorsEntry* Safetensors::find(std::string_view name) const {
 
 const SafetensorsEntry& Safetensors::entry(std::string_view name) const {
   const SafetensorsEntry* found = find(name);
-  check(found != nullptr, path_.string(), ": has no tensor '", shown(name), "'");
+  check_format(found != nullptr, path_.string(), ": has no tensor '", shown(name), "'");
   return *found;
 }
 
 Dtype Safetensors::dtype_of(const SafetensorsEntry& e) const {
   const SafetensorsType* type = find_safetensors_type(e.dtype);
-  check(type->dtype.has_value(), path_.string(), ": tensor '", shown(e.name), "' has dtype ",
-        e.dtype, ", which Brine cannot use");
+  check_format(type->dtype.has_value(), path_.string(), ": tensor '", shown(e.name), "' has dtype ",
+               e.dtype, ", which Brine cannot use");
   return *type->dtype;
 }
 
 Shape Safetensors::shape_of(const SafetensorsEntry& e) const {
-  check(e.shape.size() <= size_t(Shape::kMaxRank), path_.string(), ": tensor '", shown(e.name),
-        "' has ", e.shape.size(), " axes, at most ", Shape::kMaxRank, " are supported");
+  check_format(e.shape.size() <= size_t(Shape::kMaxRank), path_.string(), ": tensor '",
+               shown(e.name), "' has ", e.shape.size(), " axes, at most ", Shape::kMaxRank,
+               " are supported");
   Shape shape;
   for (uint64_t size : e.shape) shape.push_back(int64_t(size));
   return shape;
@@ -142,10 +145,19 @@ Shape Safetensors::shape_of(const SafetensorsEntry& e) const {
 
 Tensor Safetensors::tensor(std::string_view name) const {
   const SafetensorsEntry& e = entry(name);
-  Dtype dtype = dtype_of(e);
-  Tensor tensor = Tensor::empty(shape_of(e), dtype);
+  Tensor tensor = Tensor::empty(shape_of(e), dtype_of(e));
   if (e.size > 0) std::memcpy(tensor.raw(), e.bytes, e.size);
   return tensor;
+}
+
+Tensor Safetensors::mapped(const SafetensorsEntry& e) const {
+  const Dtype dtype = dtype_of(e);
+  const Shape shape = shape_of(e);
+  const bool aligned = reinterpret_cast<uintptr_t>(e.bytes) % item_size(dtype) == 0;
+  unsigned char* base = aligned ? file_->writable() : nullptr;
+  if (!base) return tensor(e.name);
+  mapped_.insert(e.bytes);
+  return Tensor::from_memory(base + (e.bytes - file_->data()), shape, dtype, file_);
 }
 
 void Safetensors::read(const SafetensorsEntry& e, const Tensor& to) const {
@@ -155,14 +167,14 @@ void Safetensors::read(const SafetensorsEntry& e, const Tensor& to) const {
   check(to.is_contiguous() && (from == to.dtype() || (is_float(from) && is_float(to.dtype()))),
         path_.string(), ": tensor '", shown(e.name), "' is ", from, ", wanted ", to.dtype());
   const size_t narrow = item_size(from), wide = item_size(to.dtype());
-  const uint64_t at = uint64_t(e.bytes - file_.data());
+  const uint64_t at = uint64_t(e.bytes - file_->data());
   for (int64_t first = 0; first < to.numel(); first += kBlock) {
     const int64_t count = std::min(kBlock, to.numel() - first);
     const uint64_t here = at + uint64_t(first) * narrow, bytes = uint64_t(count) * narrow;
     // The disk fetches what follows, of this tensor or the next, while these are converted.
-    file_.expect(here, bytes + kAhead);
+    file_->expect(here, bytes + kAhead);
     parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
-      const unsigned char* x = file_.data() + here + size_t(begin) * narrow;
+      const unsigned char* x = file_->data() + here + size_t(begin) * narrow;
       unsigned char* y = to.raw() + size_t(first + begin) * wide;
       if (from == to.dtype()) {
         std::memcpy(y, x, size_t(end - begin) * wide);
@@ -170,12 +182,12 @@ void Safetensors::read(const SafetensorsEntry& e, const Tensor& to) const {
         convert(y, to.dtype(), x, from, end - begin);
       }
     });
-    file_.forget(here, bytes);
+    if (!mapped_.contains(e.bytes)) file_->forget(here, bytes);
   }
 }
 
 void Safetensors::forget(const SafetensorsEntry& e) const {
-  file_.forget(uint64_t(e.bytes - file_.data()), e.size);
+  if (!mapped_.contains(e.bytes)) file_->forget(uint64_t(e.bytes - file_->data()), e.size);
 }
 
 void write_safetensors(const ByteSink& sink, const std::vector<NamedTensor>& tensors,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,11 +35,16 @@ class Safetensors {
   // A copy in our own memory; BOOL becomes u8. A dtype that Brine has not, more than six axes or a
   // missing name is an error.
   Tensor tensor(std::string_view name) const;
+  // An entry over the mapped file itself, which lives as long as the tensor: nothing is read before
+  // it is used. It may be written to; the file never changes. A new file renamed over this one does
+  // no harm, one that is cut or written in place does. A copy, as of tensor(), where the bytes are
+  // not aligned to their type.
+  Tensor mapped(const SafetensorsEntry& entry) const;
   // Copies an entry into `to` (contiguous, of its shape), converting between float types, straight
   // from the mapped file, whose pages are given back afterwards: the memory of `to` is all it
   // needs.
   void read(const SafetensorsEntry& entry, const Tensor& to) const;
-  // Gives back the mapped pages of an entry that was looked at.
+  // Gives back the pages of an entry that was looked at; of one that a tensor is mapped to, none.
   void forget(const SafetensorsEntry& entry) const;
   // The entry's shape and type as ours; the same errors as tensor().
   Shape shape_of(const SafetensorsEntry& entry) const;
@@ -47,7 +54,8 @@ class Safetensors {
   const SafetensorsEntry* find(std::string_view name) const;
 
   Path path_;
-  MappedFile file_;
+  std::shared_ptr<MappedFile> file_;
+  mutable std::set<const unsigned char*> mapped_;  // begins of the entries that tensors are over
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };

@@ -170,12 +170,12 @@ std::string shown(std::string_view name) {
 }
 
 SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_view text) {
-  check(text.starts_with('{'), file, ": header does not begin with '{'");
+  check_format(text.starts_with('{'), file, ": header does not begin with '{'");
   // The JSON lexer would take a NUL byte for the end of the text.
-  check(text.find('\0') == text.npos, file, ": NUL byte in the header");
+  check_format(text.find('\0') == text.npos, file, ": NUL byte in the header");
   HeaderReader reader;
   bool ok = json::sax_parse(text.begin(), text.end(), &reader);
-  check(ok, file, ": header: ", reader.error);
+  check_format(ok, file, ": header: ", reader.error);
   return std::move(reader.header);
 }
 
@@ -184,7 +184,7 @@ std::string format_safetensors_header(const std::string& file, const Safetensors
   auto quoted = [&](const std::string& s) {
     try {
       std::string spelled = json_text(json(s));
-      check(s.find('\0') == s.npos, file, ": NUL byte in the name or value ", spelled);
+      check_format(s.find('\0') == s.npos, file, ": NUL byte in the name or value ", spelled);
       return spelled;
     } catch (const json::exception&) {
       throw Error(file + ": a name or value is not UTF-8");
@@ -201,8 +201,8 @@ std::string format_safetensors_header(const std::string& file, const Safetensors
   }
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  check(text.size() <= kMaxSafetensorsHeader, file, ": header of ", text.size(), " bytes, at most ",
-        kMaxSafetensorsHeader, " are allowed");
+  check_format(text.size() <= kMaxSafetensorsHeader, file, ": header of ", text.size(),
+               " bytes, at most ", kMaxSafetensorsHeader, " are allowed");
   return text;
 }
 

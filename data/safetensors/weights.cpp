@@ -23,18 +23,20 @@ constexpr uint64_t kMaxIndexBytes = 100'000'000;
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
   std::map<std::string, std::vector<std::string>> shards;
   ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes), file);
-  check(!json.is_discarded(), file, ": not JSON");
+  check_format(!json.is_discarded(), file, ": not JSON");
   auto map = json.is_object() ? json.find("weight_map") : json.end();
-  check(json.is_object() && map != json.end() && map->is_object(), file, ": has no weight_map");
+  check_format(json.is_object() && map != json.end() && map->is_object(), file,
+               ": has no weight_map");
   for (const auto& [tensor, shard] : map->items()) {
-    check(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ", json_text(shard));
+    check_format(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ",
+                 json_text(shard));
     std::string name = shard.get<std::string>();
-    check(name.find('/') == name.npos && name.find('\0') == name.npos && name.size() > 12 &&
-              name.ends_with(".safetensors"),
-          file, ": '", shown(name), "' is not the name of a shard");
+    check_format(name.find('/') == name.npos && name.find('\0') == name.npos && name.size() > 12 &&
+                     name.ends_with(".safetensors"),
+                 file, ": '", shown(name), "' is not the name of a shard");
     shards[name].push_back(tensor);
   }
-  check(!shards.empty(), file, ": names no tensor");
+  check_format(!shards.empty(), file, ": names no tensor");
   return shards;
 }
 
@@ -50,9 +52,11 @@ WeightFiles::WeightFiles(const Path& directory) {
     source_ = (directory / kIndex).string();
     open_index(directory);
   } else {
-    check(!has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"), directory.string(),
-          ": holds pytorch_model.bin only, which is a program; convert it to safetensors");
-    throw Error(join(directory.string(), ": has no ", kSingle, " and no ", kIndex));
+    check_format(!has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"),
+                 directory.string(),
+                 ": holds pytorch_model.bin only, which is a program; convert it to safetensors");
+    throw Error(join(directory.string(), ": has no ", kSingle, " and no ", kIndex),
+                ErrorKind::not_found);
   }
   for (const auto& file : files_) {
     size_t first = entries_.size();
@@ -65,12 +69,12 @@ WeightFiles::WeightFiles(const Path& directory) {
 void WeightFiles::open_index(const Path& directory) {
   std::map<std::string, std::string> shard_of;
   for (const auto& [shard, tensors] : read_index(source_)) {
-    check(std::filesystem::exists(directory / shard), source_, ": names the shard ", shown(shard),
-          ", which is missing");
+    check_found(std::filesystem::exists(directory / shard), source_, ": names the shard ",
+                shown(shard), ", which is missing");
     auto file = std::make_unique<Safetensors>(directory / shard);
     for (const std::string& name : tensors) {
-      check(file->contains(name), source_, ": tensor '", shown(name), "' is not in its shard ",
-            shard);
+      check_format(file->contains(name), source_, ": tensor '", shown(name),
+                   "' is not in its shard ", shard);
       shard_of[name] = shard;
     }
     files_.push_back(std::move(file));
@@ -79,10 +83,10 @@ void WeightFiles::open_index(const Path& directory) {
     std::string shard = file->path().filename().string();
     for (const SafetensorsEntry& e : file->entries()) {
       auto it = shard_of.find(e.name);
-      check(it != shard_of.end(), source_, ": tensor '", shown(e.name), "' of ", shard,
-            " is not named");
-      check(it->second == shard, source_, ": tensor '", shown(e.name), "' is in ", shard,
-            " and in ", it->second);
+      check_format(it != shard_of.end(), source_, ": tensor '", shown(e.name), "' of ", shard,
+                   " is not named");
+      check_format(it->second == shard, source_, ": tensor '", shown(e.name), "' is in ", shard,
+                   " and in ", it->second);
     }
   }
 }

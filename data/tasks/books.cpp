@@ -37,7 +37,7 @@ Book book_of(std::string_view text, const std::string& name) {
   size_t end = line_end(text, 0);
   std::string title(text.substr(kTitle.size(), end - kTitle.size()));
   while (!title.empty() && (title.back() == '\n' || title.back() == '\r')) title.pop_back();
-  check(!title.empty(), name, ": a book's title is empty");
+  check_format(!title.empty(), name, ": a book's title is empty");
   size_t body = end;
   for (size_t at = end, lines = 0; at < text.size() && lines < 20; at = line_end(text, at)) {
     if (text.substr(at).starts_with(kRule)) {
@@ -55,7 +55,7 @@ std::vector<Path> files_of(const Path& dir) {
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
     if (entry.path().extension() == ".txt") files.push_back(entry.path());
   }
-  check(!files.empty(), dir.string(), ": no *.txt there");
+  check_format(!files.empty(), dir.string(), ": no *.txt there");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -92,14 +92,14 @@ TaskExamples read_books(const Task&, const Path& dir, const TaskSplit& split) {
       if (number > 1 || end != std::string_view::npos) name += join(" ", number);
       Book book = book_of(rest.substr(0, end), name);
       rest = end == std::string_view::npos ? std::string_view() : rest.substr(line_end(rest, end));
-      check(std::find(out.labels.begin(), out.labels.end(), book.title) == out.labels.end(),
-            file.string(), ": a second book '", book.title, "'");
+      check_format(std::find(out.labels.begin(), out.labels.end(), book.title) == out.labels.end(),
+                   file.string(), ": a second book '", book.title, "'");
       out.labels.push_back(book.title);
       add_book(book, split.name, out);
     }
   }
-  check(out.labels.size() >= 2, dir.string(), ": ", out.labels.size(),
-        " book, to tell books apart there must be two");
+  check_format(out.labels.size() >= 2, dir.string(), ": ", out.labels.size(),
+               " book, to tell books apart there must be two");
   return out;
 }
 

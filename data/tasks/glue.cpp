@@ -46,8 +46,8 @@ const std::string& or_else(const std::string& name, const std::string& otherwise
 
 TaskExamples read_glue(const Task& task, const Path& dir, const TaskSplit& split) {
   Path folder = std::filesystem::is_directory(dir / task.folder) ? dir / task.folder : dir;
-  check(folder != dir || std::filesystem::exists(dir / split.file), dir.string(),
-        ": holds neither ", task.folder, "/", split.file, " nor ", split.file);
+  check_found(folder != dir || std::filesystem::exists(dir / split.file), dir.string(),
+              ": holds neither ", task.folder, "/", split.file, " nor ", split.file);
   TsvReader row(folder / split.file, split.columns, task.rows_span_lines);
   TaskExamples out{.labels = task.labels, .rows = {}, .labelled = split.labelled};
   size_t first = row.column(or_else(split.first, task.first));

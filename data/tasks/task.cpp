@@ -224,8 +224,8 @@ TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split
   check(!dir.empty() || !task.default_data.empty(), "task ", task.name,
         ": where its data is must be given");
   TaskExamples examples = task.read(task, dir.empty() ? Path(task.default_data) : dir, split);
-  check(!examples.rows.empty(), dir.string(), ": split ", split.name, " of task ", task.name,
-        " has no rows");
+  check_format(!examples.rows.empty(), dir.string(), ": split ", split.name, " of task ", task.name,
+               " has no rows");
   return examples;
 }
 
@@ -237,8 +237,8 @@ std::vector<std::string> labels_of(const Task& task, const Path& dir) {
 void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
                        const std::vector<int64_t>& indices,
                        const std::vector<double>& predictions) {
-  check(predictions.size() == indices.size(), file.string(), ": ", predictions.size(),
-        " predictions for ", indices.size(), " rows");
+  check_format(predictions.size() == indices.size(), file.string(), ": ", predictions.size(),
+               " predictions for ", indices.size(), " rows");
   std::string out = "index\tprediction\n";
   for (size_t i = 0; i < predictions.size(); ++i) {
     out += std::to_string(indices[i]) + '\t';
@@ -249,8 +249,8 @@ void write_predictions(const Path& file, const Task& task, const std::vector<std
       out += number;
     } else {
       double c = predictions[i];
-      check(c >= 0 && c < double(labels.size()) && c == std::floor(c), file.string(),
-            ": prediction ", c, " is no class");
+      check_format(c >= 0 && c < double(labels.size()) && c == std::floor(c), file.string(),
+                   ": prediction ", c, " is no class");
       out += labels[size_t(c)];
     }
     out += '\n';

@@ -32,7 +32,8 @@ TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool sp
   next_line(header);
   split_fields(header, fields_);
   for (std::string_view name : fields_) {
-    check(!has(std::string(name)), file_, ":1: column '", name, "' stands twice in the header");
+    check_format(!has(std::string(name)), file_, ":1: column '", name,
+                 "' stands twice in the header");
     columns_.emplace_back(name);
   }
 }
@@ -46,7 +47,8 @@ size_t TsvReader::column(const std::string& name) const {
   if (found == columns_.end()) {
     std::string list;
     for (const std::string& column : columns_) list += (list.empty() ? "'" : ", '") + column + "'";
-    throw Error(join(file_, ":1: no column '", name, "'; its columns are ", list));
+    throw Error(join(file_, ":1: no column '", name, "'; its columns are ", list),
+                ErrorKind::format);
   }
   return size_t(found - columns_.begin());
 }

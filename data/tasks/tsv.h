@@ -50,7 +50,7 @@ class TsvReader {
 template <class... Parts>
 void TsvReader::check_row(bool ok, const Parts&... parts) const {
   if (!ok) [[unlikely]]
-    check(false, place(), ": ", parts...);
+    check_format(false, place(), ": ", parts...);
 }
 
 }  // namespace brine::data

@@ -35,16 +35,16 @@ const char* split_of(std::string_view gloss) {
 void read_synset(std::string_view line, uint64_t offset, const std::string& place,
                  const std::string& split, TaskExamples& out) {
   uint64_t stated = 0, number = 0;
-  check(line.size() > 14 && line[8] == ' ' && line[11] == ' ' && line[13] == ' ' &&
-            parse(line.substr(0, 8), 8, stated) && parse(line.substr(9, 2), 2, number),
-        place, ": does not begin as a synset does (\"OFFSET FILE TYPE\")");
-  check(stated == offset, place, ": synset offset ", stated, " at byte ", offset);
-  check(number < out.labels.size(), place, ": lexicographer file ", number, ", there are ",
-        out.labels.size());
+  check_format(line.size() > 14 && line[8] == ' ' && line[11] == ' ' && line[13] == ' ' &&
+                   parse(line.substr(0, 8), 8, stated) && parse(line.substr(9, 2), 2, number),
+               place, ": does not begin as a synset does (\"OFFSET FILE TYPE\")");
+  check_format(stated == offset, place, ": synset offset ", stated, " at byte ", offset);
+  check_format(number < out.labels.size(), place, ": lexicographer file ", number, ", there are ",
+               out.labels.size());
   size_t bar = line.find(" | ");
-  check(bar != std::string_view::npos, place, ": synset without a gloss");
+  check_format(bar != std::string_view::npos, place, ": synset without a gloss");
   std::string_view gloss = trim(line.substr(bar + 3));
-  check(!gloss.empty(), place, ": the gloss is empty");
+  check_format(!gloss.empty(), place, ": the gloss is empty");
   if (split_of(gloss) != split) return;
   out.rows.push_back(
       {.first = std::string(gloss), .target = double(number), .index = int64_t(out.rows.size())});
@@ -71,8 +71,8 @@ std::vector<std::string> wordnet_files() {
 }
 
 TaskExamples read_wordnet(const Task& task, const Path& dir, const TaskSplit& split) {
-  check(std::filesystem::is_directory(dir), dir.string(),
-        ": no WordNet there; Debian has it as the package wordnet-base");
+  check_found(std::filesystem::is_directory(dir), dir.string(),
+              ": no WordNet there; Debian has it as the package wordnet-base");
   TaskExamples out{.labels = task.labels, .rows = {}};
   for (const char* name : {"data.noun", "data.verb", "data.adj", "data.adv"}) {
     std::string file = (dir / name).string(), text = read_text(file);

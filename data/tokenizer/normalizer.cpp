@@ -62,7 +62,7 @@ uint32_t lower(uint32_t c) {
 bool flag(const nlohmann::json& object, const char* key, bool otherwise, const std::string& where) {
   auto found = object.find(key);
   if (found == object.end() || found->is_null()) return otherwise;
-  check(found->is_boolean(), where, ": normalizer: '", key, "' must be true or false");
+  check_format(found->is_boolean(), where, ": normalizer: '", key, "' must be true or false");
   return found->get<bool>();
 }
 
@@ -81,8 +81,8 @@ Normalizer::Normalizer(const nlohmann::json& description, const std::string& whe
 void Normalizer::add(const nlohmann::json& description, const std::string& where, int depth) {
   if (description.is_null()) return;
   auto type = description.is_object() ? description.find("type") : description.end();
-  check(description.is_object() && type != description.end() && type->is_string(), where,
-        ": a normalizer must be an object with a 'type'");
+  check_format(description.is_object() && type != description.end() && type->is_string(), where,
+               ": a normalizer must be an object with a 'type'");
   const auto name = type->get<std::string>();
   if (name == "BertNormalizer") {
     const bool lowercase = flag(description, "lowercase", true, where);
@@ -100,8 +100,8 @@ void Normalizer::add(const nlohmann::json& description, const std::string& where
     steps_.push_back(Step::kDropMarks);
   } else if (name == "Sequence") {
     auto list = description.find("normalizers");
-    check(list != description.end() && list->is_array() && depth < kDeepest, where,
-          ": normalizer of type \"Sequence\" must have a list 'normalizers'");
+    check_format(list != description.end() && list->is_array() && depth < kDeepest, where,
+                 ": normalizer of type \"Sequence\" must have a list 'normalizers'");
     for (const auto& part : *list) add(part, where, depth + 1);
   } else {
     throw Error(join(where, ": normalizer of type \"", name,

@@ -13,13 +13,13 @@ void PipelineTokenizer::build(const TokenizerModel& model, const std::string& wh
   spelled_ = model.tokens;
   const size_t most = 2 * (model.tokens.size() + model.added.size()) + 65536;
   for (const AddedToken& token : model.added) {
-    check(!token.content.empty(), where, ": added token ", token.id, " is empty");
-    check(token.id >= 0 && size_t(token.id) < most, where, ": added token '", token.content,
-          "' has the id ", token.id, ", wanted 0 to ", most - 1);
+    check_format(!token.content.empty(), where, ": added token ", token.id, " is empty");
+    check_format(token.id >= 0 && size_t(token.id) < most, where, ": added token '", token.content,
+                 "' has the id ", token.id, ", wanted 0 to ", most - 1);
     if (size_t(token.id) >= spelled_.size()) spelled_.resize(size_t(token.id) + 1);
     std::string& name = spelled_[size_t(token.id)];
-    check(name.empty() || name == token.content, where, ": id ", token.id, " belongs to both '",
-          name, "' and '", token.content, "'");
+    check_format(name.empty() || name == token.content, where, ": id ", token.id,
+                 " belongs to both '", name, "' and '", token.content, "'");
     name = token.content;
   }
   ids_.reserve(spelled_.size());
@@ -27,11 +27,11 @@ void PipelineTokenizer::build(const TokenizerModel& model, const std::string& wh
     const std::string& name = spelled_[id];
     if (name.empty()) continue;
     auto [there, is_new] = ids_.emplace(name, int32_t(id));
-    check(is_new, where, ": token '", name, "' has both ids ", there->second, " and ", id);
+    check_format(is_new, where, ": token '", name, "' has both ids ", there->second, " and ", id);
   }
   const int32_t largest = model.post_processor.largest_id();
-  check(largest < vocab_size(), where, ": post_processor: id ", largest,
-        " is outside the vocabulary of ", vocab_size());
+  check_format(largest < vocab_size(), where, ": post_processor: id ", largest,
+               " is outside the vocabulary of ", vocab_size());
   special_.resize(spelled_.size());
   for (const AddedToken& token : model.added) {
     special_[size_t(token.id)] = token.special;

@@ -12,16 +12,17 @@ namespace brine::data {
 namespace {
 
 int32_t id_in(const Json& value, const std::string& where) {
-  check(value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() < INT32_MAX,
-        where, ": post_processor: ", json_text(value), " must be an id");
+  check_format(
+      value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() < INT32_MAX,
+      where, ": post_processor: ", json_text(value), " must be an id");
   return value.get<int32_t>();
 }
 
 // ["[SEP]", 102]
 int32_t token_id(const Json& description, const char* key, const std::string& where) {
   const Json& value = member(description, key);
-  check(value.is_array() && value.size() == 2 && value[0].is_string(), where, ": post_processor: '",
-        key, "' must be [token, id]");
+  check_format(value.is_array() && value.size() == 2 && value[0].is_string(), where,
+               ": post_processor: '", key, "' must be [token, id]");
   return id_in(value[1], where);
 }
 
@@ -29,7 +30,8 @@ std::vector<int32_t> template_ids(const Json& tokens, const std::string& name,
                                   const std::string& where) {
   const Json& token = member(tokens, name.c_str());
   const Json& list = token.is_object() ? member(token, "ids") : token;
-  check(list.is_array(), where, ": post_processor: special token '", name, "' has no list 'ids'");
+  check_format(list.is_array(), where, ": post_processor: special token '", name,
+               "' has no list 'ids'");
   std::vector<int32_t> ids;
   for (const Json& id : list) ids.push_back(id_in(id, where));
   return ids;
@@ -44,13 +46,13 @@ PostProcessor::PostProcessor(const Json& description, const std::string& where) 
 }
 
 void PostProcessor::read(const Json& description, const std::string& where, bool inside) {
-  check(description.is_object() && member(description, "type").is_string(), where,
-        ": a post_processor must be an object with a 'type'");
+  check_format(description.is_object() && member(description, "type").is_string(), where,
+               ": a post_processor must be an object with a 'type'");
   const auto type = description["type"].get<std::string>();
   if (type == "Sequence") {
     const Json& list = member(description, "processors");
-    check(list.is_array() && !inside, where,
-          ": post_processor of type \"Sequence\" must have a list 'processors' of others");
+    check_format(list.is_array() && !inside, where,
+                 ": post_processor of type \"Sequence\" must have a list 'processors' of others");
     for (const Json& part : list) read(part, where, true);
     return;
   }
@@ -59,7 +61,7 @@ void PostProcessor::read(const Json& description, const std::string& where, bool
     prefix_space_ = flag(description, "add_prefix_space", true, where);
     if (type == "ByteLevel") return;
   }
-  check(!places_, where, ": two post_processors that add tokens are not supported");
+  check_format(!places_, where, ": two post_processors that add tokens are not supported");
   places_ = true;
   if (type == "BertProcessing" || type == "RobertaProcessing") {
     const int32_t cls = token_id(description, "cls", where);
@@ -72,34 +74,35 @@ void PostProcessor::read(const Json& description, const std::string& where, bool
       pair_.insert(pair_.end(), {{-1, 0, {sep}}, {1, 0, {}}, {-1, 0, {sep}}});
     return;
   }
-  check(type == "TemplateProcessing", where, ": post_processor of type \"", type,
-        "\" is not supported; supported are ByteLevel, BertProcessing, RobertaProcessing and "
-        "TemplateProcessing");
+  check_format(
+      type == "TemplateProcessing", where, ": post_processor of type \"", type,
+      "\" is not supported; supported are ByteLevel, BertProcessing, RobertaProcessing and "
+      "TemplateProcessing");
   const Json& tokens = member(description, "special_tokens");
   auto parts = [&](const char* key, int texts) {
     const Json& list = member(description, key);
-    check(list.is_array(), where, ": post_processor: '", key, "' must be a list");
+    check_format(list.is_array(), where, ": post_processor: '", key, "' must be a list");
     Parts out;
     int seen[2] = {};
     for (const Json& item : list) {
       const bool text = item.is_object() && item.contains("Sequence");
-      check(text || (item.is_object() && item.contains("SpecialToken")), where,
-            ": post_processor: '", key, "' must hold Sequence and SpecialToken only");
+      check_format(text || (item.is_object() && item.contains("SpecialToken")), where,
+                   ": post_processor: '", key, "' must hold Sequence and SpecialToken only");
       const Json& body = item[text ? "Sequence" : "SpecialToken"];
-      check(body.is_object() && member(body, "id").is_string(), where, ": post_processor: '", key,
-            "' holds a part without 'id'");
+      check_format(body.is_object() && member(body, "id").is_string(), where, ": post_processor: '",
+                   key, "' holds a part without 'id'");
       const auto name = body["id"].get<std::string>();
       const Json& type_id = member(body, "type_id");
       const int32_t kind = type_id.is_null() ? 0 : id_in(type_id, where);
-      check(kind < 2, where, ": post_processor: type_id ", kind, " is not supported");
-      check(!text || name == "A" || name == "B", where, ": post_processor: sequence '", name,
-            "', wanted 'A' or 'B'");
+      check_format(kind < 2, where, ": post_processor: type_id ", kind, " is not supported");
+      check_format(!text || name == "A" || name == "B", where, ": post_processor: sequence '", name,
+                   "', wanted 'A' or 'B'");
       if (text) ++seen[name == "B"];
       out.push_back(text ? Part{int8_t(name == "B"), kind, {}}
                          : Part{-1, kind, template_ids(tokens, name, where)});
     }
-    check(seen[0] == 1 && seen[1] == texts - 1, where, ": post_processor: '", key,
-          "' must hold each of its texts once");
+    check_format(seen[0] == 1 && seen[1] == texts - 1, where, ": post_processor: '", key,
+                 "' must hold each of its texts once");
     return out;
   };
   single_ = parts("single", 1);

@@ -15,17 +15,17 @@ namespace {
 
 std::unique_ptr<Tokenizer> load_json(const std::string& path) {
   const Json root = parse_json(read_file(path), path);
-  check(root.is_object(), path, ": must hold an object");
+  check_format(root.is_object(), path, ": must hold an object");
   const Json& model = object_member(root, "model", path);
   const Json& type = member(model, "type");
-  check(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
+  check_format(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
   // Old files do not say the type.
   const bool old = type.is_null();
   const std::string name = old ? "BPE" : type.get<std::string>();
   if (name == "WordPiece" || (old && model.contains("max_input_chars_per_word")))
     return load_wordpiece_json(path);
-  check(name == "BPE", path, ": a model of type \"", name,
-        "\" is not supported, wanted \"BPE\" or \"WordPiece\"");
+  check_format(name == "BPE", path, ": a model of type \"", name,
+               "\" is not supported, wanted \"BPE\" or \"WordPiece\"");
   return load_bpe_json(path);
 }
 
@@ -35,7 +35,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
-  check(fs::exists(path, ignored), path, ": no such file or directory (a tokenizer was wanted)");
+  check_found(fs::exists(path, ignored), path,
+              ": no such file or directory (a tokenizer was wanted)");
   if (!fs::is_directory(path, ignored)) return load_json(path);
   if (has("tokenizer.json")) return load_json((fs::path(path) / "tokenizer.json").string());
   if (has("vocab.json")) return load_bpe_vocab(path);

@@ -27,7 +27,7 @@ void refuse_deep(const std::string& text, const std::string& path) {
     if (c == '"') quoted = true;
     if (c == '{' || c == '[') ++depth;
     if (c == '}' || c == ']') --depth;
-    check(depth <= kDeepest, path, ": more than ", kDeepest, " levels deep at byte ", at);
+    check_format(depth <= kDeepest, path, ": more than ", kDeepest, " levels deep at byte ", at);
   }
 }
 
@@ -39,7 +39,7 @@ void rethrow_naming(const std::string& path) {
   } catch (const nlohmann::json::exception& e) {
     std::string why = e.what();
     why.erase(0, why.find("] ") == std::string::npos ? 0 : why.find("] ") + 2);
-    throw Error(join(path, ": ", why));
+    throw Error(join(path, ": ", why), ErrorKind::format);
   }
 }
 
@@ -56,51 +56,52 @@ const Json& member(const Json& object, const char* key) {
 
 const Json& object_member(const Json& object, const char* key, const std::string& path) {
   const Json& value = member(object, key);
-  check(value.is_object(), path, ": '", key, "' must be an object");
+  check_format(value.is_object(), path, ": '", key, "' must be an object");
   return value;
 }
 
 bool flag(const Json& object, const char* key, bool otherwise, const std::string& path) {
   const Json& value = member(object, key);
-  check(value.is_null() || value.is_boolean(), path, ": '", key, "' must be true or false");
+  check_format(value.is_null() || value.is_boolean(), path, ": '", key, "' must be true or false");
   return value.is_null() ? otherwise : value.get<bool>();
 }
 
 std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) {
-  check(vocab.is_object() && !vocab.empty(), path, ": the vocabulary must map tokens to ids");
+  check_format(vocab.is_object() && !vocab.empty(), path,
+               ": the vocabulary must map tokens to ids");
   const size_t most = 2 * vocab.size() + 65536;
   std::vector<std::string> tokens;
   for (const auto& [token, id] : vocab.items()) {
-    check(!token.empty(), path, ": the vocabulary holds an empty token");
-    check(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
-          "' has the id ", json_text(id), ", wanted a number from 0 to ", most - 1);
+    check_format(!token.empty(), path, ": the vocabulary holds an empty token");
+    check_format(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
+                 "' has the id ", json_text(id), ", wanted a number from 0 to ", most - 1);
     const auto at = id.get<size_t>();
     if (at >= tokens.size()) tokens.resize(at + 1);
-    check(tokens[at].empty(), path, ": tokens '", tokens[at], "' and '", token,
-          "' both have the id ", at);
+    check_format(tokens[at].empty(), path, ": tokens '", tokens[at], "' and '", token,
+                 "' both have the id ", at);
     tokens[at] = token;
   }
   return tokens;
 }
 
 std::vector<AddedToken> read_added(const Json& list, const std::string& path) {
-  check(list.is_null() || list.is_array(), path, ": 'added_tokens' must be a list");
+  check_format(list.is_null() || list.is_array(), path, ": 'added_tokens' must be a list");
   std::vector<AddedToken> added;
   for (const Json& item : list) {
-    check(item.is_object() && member(item, "content").is_string(), path,
-          ": an added token has no 'content'");
+    check_format(item.is_object() && member(item, "content").is_string(), path,
+                 ": an added token has no 'content'");
     AddedToken token;
     token.content = item["content"].get<std::string>();
     const Json& id = member(item, "id");
-    check(id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX, path, ": added token '",
-          token.content, "' has no valid 'id'");
+    check_format(id.is_number_unsigned() && id.get<uint64_t>() <= INT32_MAX, path,
+                 ": added token '", token.content, "' has no valid 'id'");
     token.id = id.get<int32_t>();
     token.special = flag(item, "special", false, path);
     token.normalized = flag(item, "normalized", !token.special, path);
     token.lstrip = flag(item, "lstrip", false, path);
     token.rstrip = flag(item, "rstrip", false, path);
-    check(!flag(item, "single_word", false, path), path, ": added token '", token.content,
-          "': single_word is not supported");
+    check_format(!flag(item, "single_word", false, path), path, ": added token '", token.content,
+                 "': single_word is not supported");
     added.push_back(std::move(token));
   }
   std::stable_sort(added.begin(), added.end(),
@@ -130,7 +131,7 @@ SideFile side_file(const std::filesystem::path& dir, const char* name) {
   if (!std::filesystem::exists(file.path, ignored)) return file;
   file.text = read_file(file.path);
   file.parsed = std::make_shared<const Json>(parse_json(file.text, file.path));
-  check(file.object().is_object(), file.path, ": must hold an object");
+  check_format(file.object().is_object(), file.path, ": must hold an object");
   return file;
 }
 
@@ -170,14 +171,14 @@ void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
     }
   };
   const Json& decoder = member(config.object(), "added_tokens_decoder");
-  check(decoder.is_null() || decoder.is_object(), config.path,
-        ": 'added_tokens_decoder' must be an object");
+  check_format(decoder.is_null() || decoder.is_object(), config.path,
+               ": 'added_tokens_decoder' must be an object");
   Json list = Json::array();
   for (const auto& [id, token] : decoder.items()) {
     const bool number =
         !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
-    check(number && token.is_object(), config.path, ": added_tokens_decoder: '", id,
-          "' must be an id of an object");
+    check_format(number && token.is_object(), config.path, ": added_tokens_decoder: '", id,
+                 "' must be an id of an object");
     list.push_back(token);
     list.back()["id"] = uint64_t(std::stoul(id));
   }

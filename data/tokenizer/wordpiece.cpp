@@ -42,7 +42,8 @@ void clean_up(std::string& token) {
 WordPieceTokenizer::WordPieceTokenizer(WordPieceModel model, const std::string& where)
     : model_(std::move(model)) {
   build(model_, where);
-  check(model_.unk >= 0, where, ": the token for unknown words is missing from the vocabulary");
+  check_format(model_.unk >= 0, where,
+               ": the token for unknown words is missing from the vocabulary");
   for (size_t id = 0; id < model_.tokens.size(); ++id) {
     const std::string_view token = model_.tokens[id];
     if (token.empty()) continue;

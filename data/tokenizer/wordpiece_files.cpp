@@ -33,7 +33,7 @@ constexpr const char* kFrame = R"({
 std::string text_member(const Json& object, const char* key, const char* otherwise,
                         const std::string& path) {
   const Json& value = member(object, key);
-  check(value.is_null() || value.is_string(), path, ": '", key, "' must be a string");
+  check_format(value.is_null() || value.is_string(), path, ": '", key, "' must be a string");
   return value.is_null() ? otherwise : value.get<std::string>();
 }
 
@@ -62,23 +62,26 @@ void refuse_contradictions(const Json& root, const SideFiles& sides, const std::
   for (auto [here, there] : settings) {
     const Json& a = member(normalizer, here);
     const Json& b = member(sides.config.object(), there);
-    check(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '", here, "' is ",
-          json_text(a), ", but ", sides.config.path, " has '", there, "' = ", json_text(b));
+    check_format(!a.is_boolean() || !b.is_boolean() || a == b, path, ": normalizer: '", here,
+                 "' is ", json_text(a), ", but ", sides.config.path, " has '", there,
+                 "' = ", json_text(b));
   }
 }
 
 void read_model(const Json& root, const std::string& path, WordPieceModel& model) {
   const Json& body = object_member(root, "model", path);
   const Json& cut = member(root, "pre_tokenizer");
-  check(cut.is_object() && member(cut, "type") == "BertPreTokenizer", path, ": pre_tokenizer ",
-        cut.is_object() ? "of type " + json_text(member(cut, "type")) : json_text(cut),
-        " is not supported for WordPiece, wanted \"BertPreTokenizer\"");
+  check_format(cut.is_object() && member(cut, "type") == "BertPreTokenizer", path,
+               ": pre_tokenizer ",
+               cut.is_object() ? "of type " + json_text(member(cut, "type")) : json_text(cut),
+               " is not supported for WordPiece, wanted \"BertPreTokenizer\"");
   const Json& decoder = member(root, "decoder");
   model.has_decoder = !decoder.is_null();
   if (model.has_decoder) {
-    check(decoder.is_object() && member(decoder, "type") == "WordPiece", path, ": decoder of type ",
-          decoder.is_object() ? json_text(member(decoder, "type")) : "null",
-          " is not supported for WordPiece, wanted \"WordPiece\"");
+    check_format(decoder.is_object() && member(decoder, "type") == "WordPiece", path,
+                 ": decoder of type ",
+                 decoder.is_object() ? json_text(member(decoder, "type")) : "null",
+                 " is not supported for WordPiece, wanted \"WordPiece\"");
     model.decoder_prefix = text_member(decoder, "prefix", "##", path);
     model.clean_up = flag(decoder, "cleanup", true, path);
   }
@@ -86,13 +89,14 @@ void read_model(const Json& root, const std::string& path, WordPieceModel& model
   model.added = read_added(member(root, "added_tokens"), path);
   model.prefix = text_member(body, "continuing_subword_prefix", "##", path);
   const Json& longest = member(body, "max_input_chars_per_word");
-  check(longest.is_null() || (longest.is_number_unsigned() && longest.get<uint64_t>() < INT32_MAX),
-        path, ": 'max_input_chars_per_word' must be a number of characters");
+  check_format(
+      longest.is_null() || (longest.is_number_unsigned() && longest.get<uint64_t>() < INT32_MAX),
+      path, ": 'max_input_chars_per_word' must be a number of characters");
   if (!longest.is_null()) model.longest_word = longest.get<int64_t>();
   const std::string unk = text_member(body, "unk_token", "[UNK]", path);
   auto there = std::find(model.tokens.begin(), model.tokens.end(), unk);
-  check(!unk.empty() && there != model.tokens.end(), path, ": unk_token '", unk,
-        "' is missing from the vocabulary");
+  check_format(!unk.empty() && there != model.tokens.end(), path, ": unk_token '", unk,
+               "' is missing from the vocabulary");
   model.unk = int32_t(there - model.tokens.begin());
   model.normalizer = Normalizer(member(root, "normalizer"), path);
   model.post_processor = PostProcessor(member(root, "post_processor"), path);
@@ -108,23 +112,23 @@ std::vector<std::string> read_lines(const std::string& path) {
     std::string token = text.substr(at, end - at);
     if (token.ends_with('\r')) token.pop_back();
     const size_t line = tokens.size() + 1;
-    check(line <= kMostTokens, path, ": more than ", kMostTokens, " lines");
-    check(find_invalid_utf8(token) == kValidUtf8, path, ": line ", line, ": not UTF-8");
+    check_format(line <= kMostTokens, path, ": more than ", kMostTokens, " lines");
+    check_format(find_invalid_utf8(token) == kValidUtf8, path, ": line ", line, ": not UTF-8");
     if (!token.empty()) {
       auto [first, is_new] = lines.emplace(token, line);
-      check(is_new, path, ": line ", line, ": token '", token, "' stands on line ", first->second,
-            " too");
+      check_format(is_new, path, ": line ", line, ": token '", token, "' stands on line ",
+                   first->second, " too");
     }
     tokens.push_back(std::move(token));
     at = end + 1;
   }
-  check(!lines.empty(), path, ": holds no tokens");
+  check_format(!lines.empty(), path, ": holds no tokens");
   return tokens;
 }
 
 Json role_pair(const WordPieceModel& model, std::optional<int32_t> id, const char* role,
                const std::string& where) {
-  check(id.has_value(), where, ": the vocabulary has no ", role);
+  check_format(id.has_value(), where, ": the vocabulary has no ", role);
   return Json::array({model.tokens[size_t(*id)], *id});
 }
 
@@ -176,7 +180,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path)
   const std::string text = read_file(path);
   const Json root = parse_json(text, path);
   return reading(path, [&] {
-    check(root.is_object(), path, ": must hold an object");
+    check_format(root.is_object(), path, ": must hold an object");
     const SideFiles sides(fs::path(path).parent_path());
     refuse_contradictions(root, sides, path);
     WordPieceModel model;
@@ -194,18 +198,19 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir)
   const std::string kind = sides.tokenizer_class();
   const std::initializer_list<std::string_view> known = {"", "BertTokenizer", "DistilBertTokenizer",
                                                          "TokenizersBackend"};
-  check(std::find(known.begin(), known.end(), kind) != known.end(), sides.config.path,
-        ": tokenizer_class \"", kind, "\" is not supported for vocab.txt");
+  check_format(std::find(known.begin(), known.end(), kind) != known.end(), sides.config.path,
+               ": tokenizer_class \"", kind, "\" is not supported for vocab.txt");
   return reading(path, [&] {
     WordPieceModel model;
     model.tokens = read_lines(path);
     const std::string unk = sides.role("unk_token").value_or("[UNK]");
     model.unk = find_token(model, unk).value_or(-1);
-    check(model.unk >= 0, path, ": unk_token '", unk, "' is missing from the vocabulary");
-    check(flag(config, "do_basic_tokenize", true, sides.config.path), sides.config.path,
-          ": do_basic_tokenize = false is not supported");
+    check_format(model.unk >= 0, path, ": unk_token '", unk, "' is missing from the vocabulary");
+    check_format(flag(config, "do_basic_tokenize", true, sides.config.path), sides.config.path,
+                 ": do_basic_tokenize = false is not supported");
     const Json& never = member(config, "never_split");
-    check(never.is_null() || never.empty(), sides.config.path, ": never_split is not supported");
+    check_format(never.is_null() || never.empty(), sides.config.path,
+                 ": never_split is not supported");
     sides.add_tokens(model.added);
     read_roles(sides, model);
     const SpecialIds& s = model.special;

@@ -36,7 +36,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 std::string check_base(nn::Model& model, const std::string& path) {
   check(!nn::is_full_attention(model.attention_name()), "export: ", model.attention_name(),
         " attention has no tensors of its own, so it makes no adapter");
-  LoadedModel base = load_model(path);
+  LoadedModel base = load_model(path, {.map = true});
   check(nn::is_full_attention(base.config.attention), "export: the base ", path, " has attention '",
         base.config.attention, "', not 'flash' or 'dense'");
   std::unordered_map<std::string, Tensor> theirs;

@@ -23,17 +23,18 @@ void add_tensor(data::Sha256& hash, const std::string& name, const Tensor& x) {
 }  // namespace
 
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
-  check(fs::exists(path), path, ": no such model directory");
-  check(fs::is_directory(path), path, ": not a directory");
+  check_found(fs::exists(path), path, ": no such model directory");
+  check_found(fs::is_directory(path), path, ": not a directory");
   if (fs::exists(fs::path(path) / "manifest.json")) {  // a checkpoint by its name
     std::optional<std::string> defect = data::checkpoint_defect(path);
-    check(!defect, path, ": ", defect.value_or(""));
+    check_format(!defect, path, ": ", defect.value_or(""));
   }
   if (fs::exists(fs::path(path) / "config.json")) return path;
   data::LatestCheckpoint latest = data::latest_good_checkpoint(path);
   if (notes) *notes = latest.skipped;
   std::string why = latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front();
-  check(latest.good.has_value(), path, ": has neither a config.json nor a good checkpoint", why);
+  check_found(latest.good.has_value(), path, ": has neither a config.json nor a good checkpoint",
+              why);
   return latest.good->path.string();
 }
 
@@ -94,7 +95,7 @@ std::string tokenizer_place(const std::string& model_directory) {
 
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
   std::string at = tokenizer_place(model_directory);
-  check(!at.empty(), model_directory, ": no tokenizer.json beside the model");
+  check_found(!at.empty(), model_directory, ": no tokenizer.json beside the model");
   return data::load_tokenizer(at);
 }
 

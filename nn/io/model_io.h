@@ -30,6 +30,11 @@ struct LoadedModel {
 
 struct LoadOptions {
   bool gradients = false;  // make room for gradients at once; otherwise store->add_gradients()
+  // Weights that are f32 in their file stay there, mapped, until there are gradients: loading takes
+  // no time and their memory is the system's cache of the file, which must not be written in place
+  // meanwhile (a file that is renamed over it does no harm). A pass that is short of bandwidth runs
+  // about an eighth slower than on copies, which are on huge pages. Not on a device.
+  bool map = false;
 };
 
 // A run directory resolves to its newest good checkpoint (what was skipped is put into `notes`),

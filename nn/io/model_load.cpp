@@ -85,6 +85,32 @@ std::vector<std::string> names_of(const std::vector<Weight>& weights) {
   return out;
 }
 
+// Makes f32 weights in mapped files the values of their parameters and returns these. What is
+// packed with others is left out, and so is what read_weights() will refuse.
+nn::ParameterStore::InPlace map_weights(nn::Model& model, const std::vector<Weight>& weights) {
+  std::unordered_map<std::string, nn::Parameter*> parameters;
+  for (const auto& p : model.named_parameters()) parameters[p.path] = p.parameter;
+  nn::ParameterStore::InPlace packed, mapped;
+  for (const nn::Packed* pack : model.packed()) {
+    packed.insert(pack->members.begin(), pack->members.end());
+  }
+  for (const Weight& w : weights) {
+    auto found = parameters.find(w.name);
+    if (found == parameters.end() || packed.contains(found->second)) continue;
+    nn::Parameter& parameter = *found->second;
+    const data::Safetensors& file = *w.from.file;
+    if (w.from.entry->dtype != "F32" || parameter.value.dtype() != Dtype::f32 ||
+        file.shape_of(*w.from.entry) != parameter.value.shape()) {
+      continue;
+    }
+    const Tensor value = file.mapped(*w.from.entry);
+    if (value.raw() != w.from.entry->bytes) continue;  // not aligned: a copy
+    parameter.value = value;
+    mapped.insert(&parameter);
+  }
+  return mapped;
+}
+
 // Compares the names first, then every shape, and reads last.
 void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::string& source) {
   std::unordered_set<std::string> found;
@@ -111,6 +137,7 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
   }
   for (const Weight& w : weights) {
     const Tensor& target = targets[w.name];
+    if (!target.device().is_cuda() && target.raw() == w.from.entry->bytes) continue;  // mapped
     if (!target.device().is_cuda()) {
       w.from.file->read(*w.from.entry, target);
       continue;
@@ -198,7 +225,10 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   m.config.look_at(names_of(weights));
   resolve_ties(weights, m.config, files.source());
   m.model = nn::make_model(m.config, nn::Init{.random = {.seed = 0, .stream = 1}, .blank = true});
-  m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
+  const bool map = options.map && !options.gradients && !default_device().is_cuda();
+  m.store = std::make_unique<nn::ParameterStore>(
+      *m.model, nn::ParameterStore::Gradients::later, default_device(),
+      map ? map_weights(*m.model, weights) : nn::ParameterStore::InPlace());
   read_weights(m, weights, files.source());
   check(!base.files || base_hash(*m.model) == base.hash, m.directory, ": the weights in ",
         base.directory, " are not those of the base that it was made for");

@@ -13,7 +13,7 @@ constexpr int64_t kAlign = 16;
 
 }  // namespace
 
-ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device) {
+void ParameterStore::list_entries(Module& root) {
   std::vector<Module::NamedParameter> all = root.named_parameters();
   check(!all.empty(), "ParameterStore: the module has no parameters");
   Dtype dtype = all[0].parameter->value.dtype();
@@ -27,36 +27,56 @@ ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device)
   for (Packed* pack : root.packed()) {
     for (size_t i = 0; i < pack->members.size(); ++i) {
       (i ? follows : leads)[pack->members[i]] = pack;
+      check(!in_place_.contains(pack->members[i]),
+            "ParameterStore: ", by_parameter.at(pack->members[i]).path,
+            " is packed and cannot stay in place");
     }
   }
-  int64_t offset = 0;
-  auto place = [&](const Module::NamedParameter& p) {
-    entries_.push_back({p.path, p.group, p.parameter, offset, p.parameter->value.numel()});
-    offset += entries_.back().size;
+  auto add = [&](const Module::NamedParameter& p, bool follower) {
+    entries_.push_back({p.path, p.group, p.parameter, -1, p.parameter->value.numel()});
+    follows_.push_back(follower);
   };
   for (auto& p : all) {
     if (follows.count(p.parameter)) continue;
-    offset = (offset + kAlign - 1) / kAlign * kAlign;
-    if (!leads.count(p.parameter)) {
-      place(p);
-      continue;
+    add(p, false);
+    auto lead = leads.find(p.parameter);
+    if (lead == leads.end()) continue;
+    const std::vector<Parameter*>& members = lead->second->members;
+    Shape shape = members[0]->value.shape();
+    packed_.push_back({lead->second, shape, entries_.size() - 1});
+    for (size_t i = 1; i < members.size(); ++i) {
+      add(by_parameter.at(members[i]), true);
+      packed_.back().shape[0] += members[i]->value.dim(0);
     }
-    for (Parameter* member : leads[p.parameter]->members) place(by_parameter.at(member));
   }
-  values_ = Tensor::zeros({offset}, dtype, device);
-  std::unordered_map<Parameter*, int64_t> at;
+}
+
+int64_t ParameterStore::lay_out() {
+  int64_t offset = 0;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    e.offset = -1;
+    if (in_place_.contains(e.parameter)) continue;
+    if (!follows_[i]) offset = (offset + kAlign - 1) / kAlign * kAlign;
+    e.offset = offset;
+    offset += e.size;
+  }
+  return offset;
+}
+
+void ParameterStore::fill_buffer(Dtype dtype, Device device) {
+  values_ = Tensor::zeros({lay_out()}, dtype, device);
   for (const Entry& e : entries_) {
-    at[e.parameter] = e.offset;
-    Tensor before = e.parameter->value.detach();
-    if (Init::is_shape_only(before)) continue;
+    const Tensor before = e.parameter->value.detach();
+    if (e.offset < 0 || Init::is_shape_only(before)) continue;
     assign(view_of(before.shape(), e.offset), before);
   }
-  for (Packed* pack : root.packed()) {
-    Shape shape = pack->members[0]->value.shape();
-    shape[0] = 0;
-    for (Parameter* member : pack->members) shape[0] += member->value.dim(0);
-    packed_.push_back({pack, shape, at.at(pack->members[0])});
-  }
+}
+
+ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device, InPlace in_place)
+    : in_place_(std::move(in_place)) {
+  list_entries(root);
+  fill_buffer(entries_[0].parameter->value.dtype(), device);
   for (auto& b : root.named_buffers()) b.buffer->value = b.buffer->value.to(device);
   attach();
   if (gradients == Gradients::now) add_gradients();
@@ -70,13 +90,17 @@ Tensor ParameterStore::view_of(const Shape& shape, int64_t begin) const {
 
 void ParameterStore::attach() {
   for (const Entry& e : entries_) {
-    e.parameter->value = view_of(e.parameter->value.shape(), e.offset);
+    if (e.offset >= 0) e.parameter->value = view_of(e.parameter->value.shape(), e.offset);
   }
-  for (const PackedRange& p : packed_) p.packed->value = view_of(p.shape, p.begin);
+  for (const PackedRange& p : packed_) p.packed->value = view_of(p.shape, entries_[p.first].offset);
 }
 
 void ParameterStore::add_gradients() {
   if (gradients_.defined()) return;
+  if (!in_place_.empty()) {
+    in_place_.clear();
+    fill_buffer(values_.dtype(), values_.device());
+  }
   gradients_ = Tensor::zeros_like(values_);
   attach();
 }

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "nn/layers/module.h"
@@ -18,15 +19,18 @@ class ParameterStore {
   // Moves every parameter of `root` into the buffers; `root` must outlive the store's use.
   // Parameters of a blank Init get memory, not values.
   // The buffers, and the module's own (random features), lie on `device` from then on.
+  // Values `in_place` stay in their present memory (weights of a mapped file) until there are
+  // gradients; a packed parameter cannot.
+  using InPlace = std::unordered_set<const Parameter*>;
   explicit ParameterStore(Module& root, Gradients gradients = Gradients::now,
-                          Device device = default_device());
+                          Device device = default_device(), InPlace in_place = {});
   // Makes the gradients that were put off. zero_gradients() does it too.
   void add_gradients();
 
   struct Entry {
     std::string path, group;
     Parameter* parameter;
-    int64_t offset, size;  // elements in the flat buffers
+    int64_t offset, size;  // elements in the flat buffers; offset -1: the value is in place
   };
   const std::vector<Entry>& entries() const { return entries_; }
   const Tensor& values() const { return values_; }        // [n]
@@ -38,14 +42,19 @@ class ParameterStore {
   struct PackedRange {
     Packed* packed;
     Shape shape;
-    int64_t begin;
+    size_t first;  // its first member in entries_
   };
   // A view into the buffers: a leaf with its gradient once there are gradients.
   Tensor view_of(const Shape& shape, int64_t begin) const;
+  void list_entries(Module& root);
+  int64_t lay_out();                             // sets the offsets, returns the elements in all
+  void fill_buffer(Dtype dtype, Device device);  // with the parameters' present values
   void attach();
 
   std::vector<Entry> entries_;
+  std::vector<bool> follows_;  // of each entry: it is right behind the one before, packed with it
   std::vector<PackedRange> packed_;
+  InPlace in_place_;
   Tensor values_, gradients_;
 };
 

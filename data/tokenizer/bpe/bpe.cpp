@@ -22,8 +22,8 @@ void BpeTokenizer::check_bytes(const std::string& where) {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string name = spell_bytes(std::string(1, char(byte)));
     const auto id = id_of(name);
-    check(id.has_value(), where, ": token '", name, "' of byte ", byte,
-          " is missing from the vocabulary");
+    check_format(id.has_value(), where, ": token '", name, "' of byte ", byte,
+                 " is missing from the vocabulary");
     byte_ids_[byte] = *id;
   }
 }
@@ -33,12 +33,12 @@ void BpeTokenizer::check_merges(const std::string& where) {
   for (size_t rank = 0; rank < model_.merges.size(); ++rank) {
     auto [left, right] = model_.merges[rank];
     const auto size = int64_t(spelled().size());
-    check(left >= 0 && left < size && right >= 0 && right < size, where, ": merge ", rank,
-          " is of ids outside the vocabulary");
+    check_format(left >= 0 && left < size && right >= 0 && right < size, where, ": merge ", rank,
+                 " is of ids outside the vocabulary");
     const std::string whole = spelled()[size_t(left)] + spelled()[size_t(right)];
     const auto id = id_of(whole);
-    check(id.has_value(), where, ": merge ", rank, " makes '", whole,
-          "', which is missing from the vocabulary");
+    check_format(id.has_value(), where, ": merge ", rank, " makes '", whole,
+                 "', which is missing from the vocabulary");
     merges_.set(left, right, {uint32_t(rank), *id});
   }
 }

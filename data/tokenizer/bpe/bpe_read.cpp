@@ -27,7 +27,8 @@ class Ids {
                                     const std::string& place) const {
     auto id = [&](std::string_view token) {
       auto found = ids_.find(token);
-      check(found != ids_.end(), place, ": token '", token, "' is missing from the vocabulary");
+      check_format(found != ids_.end(), place, ": token '", token,
+                   "' is missing from the vocabulary");
       return found->second;
     };
     return {id(left), id(right)};
@@ -37,7 +38,7 @@ class Ids {
     const size_t space = line.find(' ');
     const bool two = space != std::string_view::npos && space > 0 && space + 1 < line.size() &&
                      line.find(' ', space + 1) == std::string_view::npos;
-    check(two, place, ": '", line, "' must be two tokens with one space between");
+    check_format(two, place, ": '", line, "' must be two tokens with one space between");
     return merge(line.substr(0, space), line.substr(space + 1), place);
   }
 
@@ -46,14 +47,14 @@ class Ids {
 };
 
 void read_merges(const Json& merges, const std::string& path, BpeModel& model) {
-  check(merges.is_array(), path, ": 'merges' must be a list");
+  check_format(merges.is_array(), path, ": 'merges' must be a list");
   const Ids ids(model.tokens);
   for (size_t i = 0; i < merges.size(); ++i) {
     const Json& item = merges[i];
     const std::string place = join(path, ": merge ", i);
     const bool pair =
         item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string();
-    check(pair || item.is_string(), place, " must be \"a b\" or [\"a\", \"b\"]");
+    check_format(pair || item.is_string(), place, " must be \"a b\" or [\"a\", \"b\"]");
     model.merges.push_back(pair ? ids.merge(item[0].get_ref<const std::string&>(),
                                             item[1].get_ref<const std::string&>(), place)
                                 : ids.merge(item.get_ref<const std::string&>(), place));
@@ -78,19 +79,19 @@ void drop_repeated_merges(BpeModel& model) {
 void refuse_others(const Json& root, const std::string& path) {
   for (const char* part : {"pre_tokenizer", "decoder"}) {
     const Json& value = object_member(root, part, path);
-    check(member(value, "type") == "ByteLevel", path, ": ", part, " of type ",
-          json_text(member(value, "type")), " is not supported, wanted \"ByteLevel\"");
+    check_format(member(value, "type") == "ByteLevel", path, ": ", part, " of type ",
+                 json_text(member(value, "type")), " is not supported, wanted \"ByteLevel\"");
   }
-  check(flag(root["pre_tokenizer"], "use_regex", true, path), path,
-        ": a pre_tokenizer with use_regex = false is not supported");
+  check_format(flag(root["pre_tokenizer"], "use_regex", true, path), path,
+               ": a pre_tokenizer with use_regex = false is not supported");
   const Json& model = root["model"];
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = member(model, key);
-    check(value.is_null() || value == "" || value == 0, path, ": model.", key, " = ",
-          json_text(value), " is not supported");
+    check_format(value.is_null() || value == "" || value == 0, path, ": model.", key, " = ",
+                 json_text(value), " is not supported");
   }
   for (const char* key : {"byte_fallback", "ignore_merges"})
-    check(!flag(model, key, false, path), path, ": model.", key, " = true is not supported");
+    check_format(!flag(model, key, false, path), path, ": model.", key, " = true is not supported");
 }
 
 // Roles: from the configuration files, else OPT's or GPT-2's convention if its tokens are there.
@@ -117,8 +118,8 @@ void read_roles(const SideFiles& sides, BpeModel& model) {
 }
 
 Json bos_in_front(const BpeModel& model, const std::string& where) {
-  check(model.special.bos.has_value(), where,
-        ": add_bos_token = true, but the vocabulary has no bos_token");
+  check_format(model.special.bos.has_value(), where,
+               ": add_bos_token = true, but the vocabulary has no bos_token");
   const int32_t id = *model.special.bos;
   auto same = [&](const AddedToken& t) { return t.id == id; };
   auto added = std::find_if(model.added.begin(), model.added.end(), same);
@@ -135,8 +136,8 @@ Json bos_in_front(const BpeModel& model, const std::string& where) {
 }
 
 Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std::string& where) {
-  check(model.special.cls && model.special.sep, where,
-        ": RobertaTokenizer, but the vocabulary has no cls_token and sep_token");
+  check_format(model.special.cls && model.special.sep, where,
+               ": RobertaTokenizer, but the vocabulary has no cls_token and sep_token");
   auto token = [&](int32_t id) { return Json::array({model.tokens[size_t(id)], id}); };
   return {{"type", "RobertaProcessing"},
           {"sep", token(*model.special.sep)},
@@ -149,9 +150,10 @@ Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std
 // says which, and without one the vocabulary does: OPT's has </s>.
 void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model) {
   const std::string kind = sides.tokenizer_class(), type = sides.model_type();
-  check(kind.empty() || kind == "GPT2Tokenizer" || kind == "RobertaTokenizer" ||
-            kind == "PreTrainedTokenizer" || kind == "TokenizersBackend",
-        where, ": tokenizer_class \"", kind, "\" is not supported for vocab.json and merges.txt");
+  check_format(kind.empty() || kind == "GPT2Tokenizer" || kind == "RobertaTokenizer" ||
+                   kind == "PreTrainedTokenizer" || kind == "TokenizersBackend",
+               where, ": tokenizer_class \"", kind,
+               "\" is not supported for vocab.json and merges.txt");
   const bool roberta = kind == "RobertaTokenizer" || (kind.empty() && type == "roberta");
   const bool configured = !sides.config.text.empty();
   const bool opt = !configured && !roberta && type != "gpt2" && find_token(model, "</s>");
@@ -194,11 +196,11 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
   const std::string text = read_file(path);
   const Json root = parse_json(text, path);
   return reading(path, [&] {
-    check(root.is_object(), path, ": must hold an object");
+    check_format(root.is_object(), path, ": must hold an object");
     const Json& body = object_member(root, "model", path);
     const Json& type = member(body, "type");
-    check(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
-          " is not supported, wanted \"BPE\"");
+    check_format(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
+                 " is not supported, wanted \"BPE\"");
     refuse_others(root, path);
     BpeModel model;
     model.tokens = read_vocab(member(body, "vocab"), path);
