@@ -1,5 +1,5 @@
 // Elementwise ops and those that combine rows with one vector.
-#include "autograd/primitives/broadcast.h"
+#include "autograd/primitives/broadcast_internal.h"
 
 namespace brine {
 namespace {

@@ -15,8 +15,8 @@ namespace brine {
 class Operand {
  public:
   Operand(const Tensor& tensor) : tensor_(tensor) {}
-  Operand(double number) : number_(number) {}
-  bool is_number() const { return !tensor_.defined(); }
+  Operand(double number) : number_(number), is_number_(true) {}
+  bool is_number() const { return is_number_; }
   const Tensor& tensor() const { return tensor_; }
   double number() const { return number_; }
   Tensor like(const Tensor& other) const;  // the tensor; or the number with other's type and device
@@ -24,6 +24,7 @@ class Operand {
  private:
   Tensor tensor_;
   double number_ = 0;
+  bool is_number_ = false;
 };
 
 // ---- operators; add, sub and mul of two tensors are in ops.h

@@ -1,5 +1,5 @@
 // The primitives that work along axes: sums, means, maxima, running sums, repetition.
-#include "autograd/primitives/broadcast.h"
+#include "autograd/primitives/broadcast_internal.h"
 
 namespace brine {
 namespace {

@@ -2,7 +2,7 @@
 // Gradients are written in the same ops.
 #include <cmath>
 
-#include "autograd/primitives/broadcast.h"
+#include "autograd/primitives/broadcast_internal.h"
 
 namespace brine {
 
@@ -79,9 +79,16 @@ struct Pair {
   Tensor a, b;
 };
 
+void check_operands(const char* op, const Operand& a, const Operand& b) {
+  check(!a.is_number() || !b.is_number(), op, ": got two numbers, wanted a tensor");
+  for (const Operand& x : {a, b}) {
+    check(x.is_number() || x.tensor().defined(), op, ": got an undefined tensor");
+  }
+}
+
 // Both operands as tensors.
 Pair tensors(const char* op, const Operand& a, const Operand& b) {
-  check(!a.is_number() || !b.is_number(), op, ": got two numbers, wanted a tensor");
+  check_operands(op, a, b);
   return {a.like(b.tensor()), b.like(a.tensor())};
 }
 
@@ -119,10 +126,9 @@ Tensor operator-(const Operand& a, const Operand& b) {
 }
 
 Tensor operator*(const Operand& a, const Operand& b) {
-  if (a.is_number() && !b.is_number()) return scale(b.tensor(), a.number());
-  if (b.is_number() && !a.is_number()) return scale(a.tensor(), b.number());
-  const auto [u, v] = tensors("mul", a, b);
-  return mul(u, v);
+  check_operands("mul", a, b);
+  if (a.is_number()) return scale(b.tensor(), a.number());
+  return b.is_number() ? scale(a.tensor(), b.number()) : mul(a.tensor(), b.tensor());
 }
 
 Tensor operator/(const Operand& a, const Operand& b) { return div(a, b); }

@@ -294,6 +294,8 @@ TEST_CASE("primitives refuse what does not fit, by name") {
   CHECK_THROWS_WITH_AS(exp(whole), says("exp: got i32 [3, 4], wanted f32 or f64"), Error);
   CHECK_THROWS_WITH_AS(pow(whole, whole), says("pow: got i32 [3, 4], wanted f32 or f64"), Error);
   CHECK_THROWS_WITH_AS(maximum(1, 2), says("maximum: got two numbers, wanted a tensor"), Error);
+  CHECK_THROWS_WITH_AS(div(a, Tensor()), says("div: got an undefined tensor"), Error);
+  CHECK_THROWS_WITH_AS(2 * Tensor(), says("mul: got an undefined tensor"), Error);
   CHECK_THROWS_WITH_AS(less(whole, 0.5), says("0.5 is not a whole number"), Error);
   CHECK_THROWS_WITH_AS(clamp(a, 2, 1), says("clamp: low 2 is above high 1"), Error);
   CHECK_THROWS_WITH_AS(where(a, a, a), says("where: the condition is f32 [3, 4], wanted u8"),
