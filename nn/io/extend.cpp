@@ -18,7 +18,7 @@ int64_t own_positions(const nn::ModelConfig& config) {
 
 nn::ModelConfig longer(LoadedModel& model, int64_t positions) {
   nn::ModelConfig config = nn::from_hf_config(nn::to_hf_config(model.config, {}), model.directory);
-  config.opt.max_position_embeddings = config.bert.max_position_embeddings = positions;
+  config.family().set_positions(positions);
   // A method's own number of positions must not stay behind.
   const int64_t own = own_positions(config);
   if (own > 0 && own < positions) {

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <set>
 
-#include "nn/models/bert.h"
+#include "nn/models/bert/bert.h"
 #include "nn/models/model_config.h"
+#include "nn/models/opt/opt.h"
 #include "tests/nn/attention/contract.h"
 
 namespace brine::test {
@@ -50,19 +51,22 @@ nn::AttentionInput input(int64_t T, const nn::AttentionDials& dials) {
 nn::ModelConfig model_config(const std::string& family, const std::string& attention) {
   nn::ModelConfig c;
   c.model_type = family;
-  c.opt = {.vocab_size = 50,
-           .hidden_size = 48,
-           .num_hidden_layers = 2,
-           .num_attention_heads = 3,
-           .ffn_dim = 64,
-           .max_position_embeddings = 200};
-  c.bert = {.vocab_size = 50,
-            .hidden_size = 48,
-            .num_hidden_layers = 2,
-            .num_attention_heads = 3,
-            .intermediate_size = 64,
-            .max_position_embeddings = 200};
-  c.bert.masked_lm = true;
+  if (family == "opt") {
+    c.as<nn::OptConfig>() = {.vocab_size = 50,
+                             .hidden_size = 48,
+                             .num_hidden_layers = 2,
+                             .num_attention_heads = 3,
+                             .ffn_dim = 64,
+                             .max_position_embeddings = 200};
+  } else {
+    c.as<nn::BertConfig>() = {.vocab_size = 50,
+                              .hidden_size = 48,
+                              .num_hidden_layers = 2,
+                              .num_attention_heads = 3,
+                              .intermediate_size = 64,
+                              .max_position_embeddings = 200,
+                              .masked_lm = true};
+  }
   c.attention = attention;
   return c;
 }
