@@ -151,7 +151,7 @@ TEST_CASE("contract: a method that knows nothing of costs is counted on the meta
           4 * (2 * n + map) + 8 * map + 4 * (map + 2 * n) + 4 * (2 * n + d * d + d) + 8 * n);
   }
   nn::ModelConfig config;
-  config.opt = {.vocab_size = 50,
+  config.as<nn::OptConfig>() = {.vocab_size = 50,
                 .hidden_size = 48,
                 .num_hidden_layers = 2,
                 .num_attention_heads = 3,
