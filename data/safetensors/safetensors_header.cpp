@@ -1,9 +1,11 @@
-// Reads the header in one pass without a document tree, so that duplicate keys are seen.
+// Reads the header in one pass without a document tree, which would need several times the memory.
 #include "data/safetensors/safetensors_header.h"
-#include "data/io/json.h"
 
 #include <nlohmann/json.hpp>
-#include <unordered_set>
+
+#include "data/io/json.h"
+#include "data/io/json_keys.h"
+#include "data/io/printable.h"
 
 namespace brine::data {
 namespace {
@@ -43,9 +45,9 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
   bool start_object(size_t) override {
+    keys_.begin_object();
     if (level_ == Level::outside) return enter(Level::top);
     if (level_ != Level::top) return unexpected("an object");
-    fields_.clear();
     if (name_ == "__metadata__") return enter(Level::metadata);
     header.records.emplace_back().name = name_;
     return enter(Level::tensor);
@@ -55,18 +57,19 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (has_nul(text)) return fail("a NUL byte in the name '" + json_text(json(text)) + "'");
     if (level_ == Level::top) {
       name_ = text;
-      return names_.insert(text).second || fail("'" + shown(text) + "' occurs twice");
+      return keys_.add(text) || fail("'" + shown(text) + "' occurs twice");
     }
     field_ = text;
     bool known = text == "dtype" || text == "shape" || text == "data_offsets";
     if (level_ == Level::tensor && !known) return unexpected("the key '" + shown(text) + "'");
-    return fields_.insert(text).second ||
+    return keys_.add(text) ||
            fail("key '" + shown(text) + "' of '" + shown(name_) + "' occurs twice");
   }
 
   bool end_object() override {
-    if (level_ == Level::tensor && fields_.size() != 3)
+    if (level_ == Level::tensor && keys_.count() != 3)
       return fail("'" + shown(name_) + "' needs dtype, shape and data_offsets");
+    keys_.end_object();
     return enter(level_ == Level::top ? Level::outside : Level::top);
   }
 
@@ -119,7 +122,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool in_array_ = false;
   std::string name_, field_;
   std::vector<uint64_t> numbers_;
-  std::unordered_set<std::string> names_, fields_;
+  JsonKeys keys_;
 };
 
 }  // namespace
@@ -152,21 +155,6 @@ const SafetensorsType& safetensors_type(Dtype dtype) {
   }
   check(found != nullptr, "safetensors: has no type for ", dtype);
   return *found;
-}
-
-std::string shown(std::string_view name) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string out;
-  for (char c : name) {
-    auto byte = static_cast<unsigned char>(c);
-    bool control = byte < 0x20 || byte == 0x7f;
-    if (control) {
-      out.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 15]);
-    } else {
-      out += c;
-    }
-  }
-  return out;
 }
 
 SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_view text) {
