@@ -4,6 +4,7 @@
 #include "autograd/ops_sparse.h"
 #include "nn/layers/layers.h"
 #include "nn/models/model_costs.h"
+#include "nn/models/opt/opt.h"
 #include "tests/nn/attention/contract.h"
 
 namespace brine::test {
