@@ -1,7 +1,7 @@
 // What the block costs, op by op in its order, from sizes alone.
 #include "nn/attention/cost.h"
 #include "sea/sea_attention.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/types.h"
 
 namespace brine::sea {
 namespace {

@@ -12,7 +12,7 @@
 #include "nn/attention/cost.h"
 #include "nn/attention/observer.h"
 #include "nn/layers/module.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/types.h"
 
 namespace brine::nn {
 

@@ -12,6 +12,7 @@
 #include "distill/teachers/dump_teacher.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
+#include "tensor/top_logits.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
 
