@@ -101,8 +101,7 @@ Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& visi
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t n = widths.valid(b);
     if (n == 0) continue;
-    Tensor to = rows.select(0, b).slice(0, 0, n);
-    BRINE_CALL(to, copy, to, table.slice(0, 0, n));
+    assign(rows.select(0, b).slice(0, 0, n), table.slice(0, 0, n));
   }
   return rows;
 }

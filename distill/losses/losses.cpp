@@ -6,6 +6,7 @@
 
 #include "autograd/compute_type.h"
 #include "tensor/device/transfer.h"
+#include "tensor/top_logits.h"
 
 namespace brine::distill {
 namespace {
