@@ -21,7 +21,7 @@ using TeacherLayer = data::TensorSet;
 TeacherAttention attention_of(const TeacherLayer& layer);
 
 // A part (see data::part) that only teachers have whose model runs: a Tap with all that is in it.
-inline constexpr const char* kRunningModel = "a model that runs";
+inline constexpr const char* kRunningModel = "running model";
 
 // What a tensor is computed from.
 struct TeacherView {

@@ -91,7 +91,8 @@ inline Tensor map_of(const TeacherAttention& a) {
 
 // Dumps every window in f32, as `spec` says what to keep; pooled attention in 12 columns.
 inline void write_dump(const Pair& pair, const std::string& dir, data::DumpContent content,
-                       int64_t top_n, bool context = true, Dtype dtype = Dtype::f32) {
+                       int64_t top_n, bool context = true, Dtype dtype = Dtype::f32,
+                       const std::vector<std::string>& tensors = {}) {
   NoGrad off;
   data::DumpSpec s;
   s.content = content;
@@ -104,6 +105,7 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
   s.tokens = pair.sizes.tokens;
   s.vocab = 37;
   s.context = context;
+  s.tensors = tensors;
   s.logits = top_n ? data::DumpLogits::top : data::DumpLogits::full;
   s.top_n = top_n;
   s.teacher_hash = pair.hash();
