@@ -37,7 +37,7 @@ struct Verify {
         passed += report.skipped.empty() && report.ok();
       }
     }
-    check(compared > 0, "verify: nothing was compared, all ", skipped, " runs were skipped");
+    check(compared > 0, "nothing was compared, all ", skipped, " runs were skipped");
     std::cout << passed << " of " << compared << " ok";
     if (skipped) std::cout << ", " << skipped << " skipped";
     std::cout << "\n";

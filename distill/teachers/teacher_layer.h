@@ -8,7 +8,6 @@
 
 #include "data/dump/teacher_tensors.h"
 #include "nn/attention/observer.h"
-#include "tensor/kernels/kernels.h"
 
 namespace brine::distill {
 
