@@ -209,7 +209,7 @@ TEST_CASE(
 TEST_CASE("verify names the file in every line and fails where nothing was compared") {
   const World& w = world();
   auto set = [](const std::string& name, int64_t old) { return name == "prior" ? 2 : old; };
-  copy(golden_file("causal_paper_t12"), w.path("learned.h5"), keep, set);
+  copy(golden_file("causal_paper_t12"), fs::path(w.path("learned.h5")), keep, set);
   const Finished none = w.run("verify learned.h5");
   CHECK(none.status == 1);
   CHECK(none.error == "brine verify: nothing was compared, all 2 runs were skipped\n");
@@ -227,7 +227,7 @@ TEST_CASE("verify names the file in every line and fails where nothing was compa
   auto nudge = [](const std::string& dataset, Tensor& t) {
     if (dataset == "loss/total") t = Tensor::full(t.shape(), 7, t.dtype());
   };
-  copy(good, w.path("wrong.h5"), nudge);
+  copy(good, fs::path(w.path("wrong.h5")), nudge);
   const Finished wrong = w.run("verify wrong.h5 --dtype f64 --quiet");
   CHECK(wrong.status == 1);
   CHECK(wrong.out.find("wrong.h5 f64: loss/total") != std::string::npos);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "data/hdf5/hdf5_file.h"
 #include "tests/data/dump/dump_cases.h"
 #include "tests/scratch.h"
 
