@@ -69,7 +69,7 @@ std::unique_ptr<distill::DumpTeacher> Distill::open_dump(const data::DumpSource&
   auto from = std::make_unique<distill::DumpTeacher>(
       dump, distill::DumpTeacher::Expected{source, window, parts.config.shape().causal,
                                            columns_of(context)});
-  double& prob = parts.losses.prob;
+  double& prob = parts.losses["prob"];
   if (from->is_pooled() && prob != 0 && !context.keys.find("losses.prob")->given) {
     prob = 0;
     log_info(dump, ": its attention is pooled into columns, so losses.prob is 0");
@@ -110,10 +110,10 @@ int Distill::run_self(const RunContext& context) {
   auto unless_given = [&](const char* key, double& weight) {
     if (!context.keys.find(join("losses.", key))->given) weight = 0;
   };
-  unless_given("prob", run.losses.prob);  // of a student against itself it is 0, and costs T x T
-  unless_given("context", run.losses.context);
-  unless_given("kd", run.losses.kd);
-  unless_given("kd_task", run.losses.kd_task);
+  unless_given("prob", run.losses["prob"]);  // of a student against itself it is 0, and costs T x T
+  unless_given("context", run.losses["context"]);
+  unless_given("kd", run.losses["kd"]);
+  unless_given("kd_task", run.losses["kd_task"]);
   nn::LoadedModel loaded = nn::load_model(model, {.gradients = true});
   warn_of(loaded);
   check(loaded.model->attention_traits().sparse, "distill: ", model, " has attention '",

@@ -1,6 +1,5 @@
 // brine dump: runs a teacher over text and keeps what distillation needs in HDF5.
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -14,7 +13,7 @@
 #include "data/corpus/permutation.h"
 #include "data/dump/dump_reader.h"
 #include "data/dump/dump_writer.h"
-#include "distill/teachers/teacher.h"
+#include "distill/teachers/dump_batch.h"
 #include "nn/io/model_io.h"
 #include "tensor/device/transfer.h"
 
@@ -23,7 +22,7 @@ namespace {
 
 struct Dump {
   std::string model, out, content = "qk", dtype = "f16", logits = "top", task, split = "train";
-  std::vector<std::string> data, adopt;
+  std::vector<std::string> data, adopt, tensors;
   int64_t columns = 64, windows = 0, sequence_length = 0, top_logits = 64, batch_size = 4,
           shard_mib = 1024;
   int64_t deflate = 0;
@@ -47,6 +46,8 @@ struct Dump {
     s.field("output", output, "Store layer outputs (loss kd)");
     s.choice("logits", logits, {"top", "full", "none"}, "Logits to store (loss kd_task)");
     s.field("top_logits", top_logits, "With logits = top: how many of each row", {.min = 1});
+    s.field("tensors", tensors,
+            "Further tensors of the layers to store: names that the program has registered");
     s.field("windows", windows, "Windows to dump, drawn by --seed; 0 = all", {.min = 0});
     s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
             {.min = 0});
@@ -98,52 +99,10 @@ data::DumpSpec Dump::spec(const nn::LoadedModel& m, const data::Tokenizer& token
              : logits == "full" ? data::DumpLogits::full
                                 : data::DumpLogits::none;
   s.top_n = s.logits == data::DumpLogits::top ? std::min(top_logits, o.vocab_size) : 0;
+  s.tensors = tensors;
   s.teacher_hash = m.hash();
   s.tokenizer_hash = tokenizer.hash();
   return s;
-}
-
-// softmax(q k^T / sqrt(d)) over the visible keys.
-Tensor attention_map(const TeacherAttention& a, const Visibility& visible) {
-  Tensor scores = matmul(a.q, a.k, false, true);
-  return softmax(scores, 1 / std::sqrt(double(a.q.dim(-1))), visible);
-}
-
-// Asks for everything and waits for nothing: the tensors are there when `arriving` is finished.
-data::DumpBatch run_teacher(distill::OnlineTeacher& teacher, const distill::Batch& batch,
-                            const data::DumpSpec& spec, Downloads& arriving) {
-  data::DumpBatch out;
-  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
-  Visibility visible{.causal = spec.causal, .lengths = batch.lengths};
-  auto near = [&arriving](const Tensor& x) { return arriving.start(x); };
-  teacher.begin(batch);
-  for (int64_t i = 0; i < spec.layers; ++i) {
-    distill::TeacherLayer t = teacher.layer(i);
-    data::DumpLayer l;
-    if (spec.content == data::DumpContent::maps)
-      l.attention = near(attention_map(t.attention, visible));
-    if (spec.content == data::DumpContent::pooled) {
-      const TeacherSummary s = summarize_teacher(t.attention, spec.columns, visible);
-      l.pooled = {near(s.tau), near(s.t_log_t), near(s.t_square)};
-    }
-    if (spec.content == data::DumpContent::qk) {
-      l.query = near(t.attention.q);
-      l.key = near(t.attention.k);
-    }
-    if (spec.context) l.context = near(t.context);
-    if (spec.output) l.output = near(t.output);
-    out.layers.push_back(std::move(l));
-  }
-  if (spec.logits != data::DumpLogits::none) {
-    TopLogits top = teacher.logits();
-    out.logits = near(top.values).view({B, T, top.values.dim(-1)});
-    if (top.ids.defined()) out.logit_ids = near(top.ids).view({B, T, top.ids.dim(-1)});
-    out.lse = near(top.lse).view({B, T});
-  }
-  if (spec.classes > 0) out.classes = near(teacher.class_logits());
-  out.lengths = batch.lengths;
-  out.windows = batch.windows;
-  return out;
 }
 
 int Dump::write(const nn::LoadedModel& m, const data::DumpSpec& spec,
@@ -172,7 +131,7 @@ int Dump::write(const nn::LoadedModel& m, const data::DumpSpec& spec,
       return 130;
     }
     Downloads arriving;
-    data::DumpBatch batch = run_teacher(
+    data::DumpBatch batch = distill::dump_batch(
         teacher, batches(next.first, std::min(next.samples, batch_size)), spec, arriving);
     writer.put(std::move(batch), std::move(arriving));
   }

@@ -23,35 +23,42 @@ struct Verify {
   }
 
   int run(const RunContext& context) {
-    int64_t ran = 0, passed = 0;
-    int64_t skipped = 0;
+    int64_t compared = 0, passed = 0, skipped = 0;
     for (const std::string& file : golden) {
       for (Dtype type : {Dtype::f64, Dtype::f32}) {
         if (dtype != "both" && dtype != name_of(type)) continue;
         GoldenTolerance tolerance = GoldenTolerance::of(type);
         if (atol >= 0) tolerance.atol = atol;
         if (rtol >= 0) tolerance.rtol = rtol;
-        GoldenReport report = run_golden(file, type, tolerance, path == "dense");
-        if (!report.skipped.empty()) {
-          std::cout << file << " " << type << ": skipped: " << report.skipped << "\n";
-          ++skipped;
-          continue;
-        }
-        std::cout << file << " " << type << ": " << (report.ok() ? "ok" : "OUT OF TOLERANCE")
-                  << ", " << report.rows.size() << " datasets\n";
-        for (const GoldenRow& row : report.rows) {
-          if (context.quiet && row.ok()) continue;
-          std::printf("  %-32s error %.2e  bound %.2e%s\n", row.dataset.c_str(), row.error,
-                      row.bound, row.ok() ? "" : "  <-- out of tolerance");
-        }
-        ++ran;
-        passed += report.ok();
+        const GoldenReport report = run_golden(file, type, tolerance, path == "dense");
+        print(join(file, " ", type, ": "), report, context.quiet);
+        skipped += !report.skipped.empty();
+        compared += report.skipped.empty();
+        passed += report.skipped.empty() && report.ok();
       }
     }
-    std::cout << passed << " of " << ran << " ok";
+    check(compared > 0, "nothing was compared, all ", skipped, " runs were skipped");
+    std::cout << passed << " of " << compared << " ok";
     if (skipped) std::cout << ", " << skipped << " skipped";
     std::cout << "\n";
-    return passed == ran ? 0 : 1;
+    return passed == compared ? 0 : 1;
+  }
+
+  // Every line names the file and the type.
+  static void print(const std::string& which, const GoldenReport& report, bool quiet) {
+    if (!report.skipped.empty()) {
+      std::cout << which << "skipped: " << report.skipped << "\n";
+      return;
+    }
+    std::cout << which << (report.ok() ? "ok" : "OUT OF TOLERANCE") << ", " << report.rows.size()
+              << " datasets\n";
+    for (const GoldenRow& row : report.rows) {
+      if (quiet && row.ok()) continue;
+      char numbers[96];
+      std::snprintf(numbers, sizeof numbers, "%-32s error %.2e  bound %.2e", row.dataset.c_str(),
+                    row.error, row.bound);
+      std::cout << which << numbers << (row.ok() ? "" : "  <-- out of tolerance") << "\n";
+    }
   }
 };
 const RegisterSubcommand<Verify> registration("verify", "Compare the SEA block with golden files");

@@ -7,6 +7,7 @@
 #include "apps/shared/capture.h"
 #include "autograd/ops.h"
 #include "data/hdf5/hdf5_file.h"
+#include "nn/models/model.h"
 #include "nn/optim/parameter_store.h"
 #include "sea/sea_attention.h"
 
@@ -15,16 +16,54 @@ namespace {
 
 using data::Hdf5Reader;
 
+// The settings and the mask of a file. Its sequences are packed by the mask, as a model's are.
 struct Case {
   explicit Case(const std::string& path) : file(path) {
     for (const char* name : {"B", "H", "d", "T", "K", "k", "m", "causal", "prior"}) integer(name);
+    read_mask();
   }
   int64_t integer(const char* name) const { return file.int_attribute("config", name); }
   std::string text(const char* name) const { return file.string_attribute("config", name); }
+  bool has(const char* name) const { return file.has_attribute("config", name); }
   Tensor read(const std::string& name, Dtype dtype) const { return file.read(name).to(dtype); }
+  Visibility visible() const {
+    return {.causal = integer("causal") != 0, .lengths = packed.lengths};
+  }
+  // [B, H, T, d] with the visible tokens of every sequence in front.
+  Tensor pack(const Tensor& x) const {
+    const int64_t H = x.dim(1), rows = x.dim(0) * x.dim(2);
+    const Tensor flat = reshape(merge_heads(x), {rows, H * x.dim(3)});
+    return split_heads(reshape(embedding(flat, order), {x.dim(0), x.dim(2), H * x.dim(3)}), H);
+  }
 
   Hdf5Reader file;
+  std::vector<double> valid;  // [B, T], 0: padding
+  nn::ModelCall packed;       // its lengths and places
+  Tensor order;               // i32 [B, T]: the row of the inputs that each packed row comes from
+
+ private:
+  void read_mask();
 };
+
+void Case::read_mask() {
+  const int64_t B = integer("B"), T = integer("T");
+  valid = file.read("inputs/valid").to(Dtype::f64).to_vector();
+  check(int64_t(valid.size()) == B * T, file.path(), ": inputs/valid has ", valid.size(),
+        " elements, must have ", B * T);
+  Tensor mask = Tensor::zeros({B, T}, Dtype::u8);
+  for (size_t i = 0; i < valid.size(); ++i) mask.data<uint8_t>()[i] = valid[i] != 0;
+  packed = nn::pack_rows({.ids = Tensor::zeros({B, T}, Dtype::i32), .attention_mask = mask});
+  // Behind the visible tokens come those of padding, whose numbers must not matter.
+  order = Tensor::zeros({B, T}, Dtype::i32);
+  for (int64_t b = 0; b < B; ++b) {
+    int64_t n = packed.lengths.data<int64_t>()[b];
+    for (int64_t t = 0; t < T; ++t) {
+      order.data<int32_t>()[b * T + t] = int32_t(b * T + packed.places.data<int32_t>()[b * T + t]);
+    }
+    for (int64_t t = 0; t < T; ++t)
+      if (valid[size_t(b * T + t)] == 0) order.data<int32_t>()[b * T + n++] = int32_t(b * T + t);
+  }
+}
 
 sea::SeaConfig config_of(const Case& c) {
   sea::SeaConfig s;
@@ -34,9 +73,60 @@ sea::SeaConfig config_of(const Case& c) {
   s.mode = c.text("mode");
   s.mu_scope = c.text("mu_scope");
   s.prior = c.integer("prior") ? "performer" : "none";
-  s.features = c.integer("causal") ? "relu" : "softmax";
+  s.features = c.has("features") ? c.text("features") : c.integer("causal") ? "relu" : "softmax";
   s.feature_divisor = c.file.double_attribute("config", "feature_divisor");
   return s;
+}
+
+// What the file needs of the method that this program does not have; "" where it has all.
+std::string unknown_feature(const Case& c) {
+  // What describes the case or is compared anyway.
+  const std::vector<std::string> known = {"B",
+                                          "H",
+                                          "d",
+                                          "T",
+                                          "K",
+                                          "k",
+                                          "m",
+                                          "causal",
+                                          "preset",
+                                          "mode",
+                                          "mu_scope",
+                                          "lengths",
+                                          "query_skip",
+                                          "prior",
+                                          "max_positions",
+                                          "feature_divisor",
+                                          "features",
+                                          "depth",
+                                          "width_reduction",
+                                          "channel_expansion",
+                                          "token_stride",
+                                          "dilation",
+                                          "last_kernel",
+                                          "decoder_norm",
+                                          "layer_norm_eps",
+                                          "seed",
+                                          "top_k_margin",
+                                          "relu_margin"};
+  // What later files say of features that they do not use.
+  auto unused = [&](const std::string& name) {
+    if (name == "kv_heads") return c.integer("kv_heads") == c.integer("H");
+    if (name == "oversample") return c.integer("oversample") == 1;
+    if (name == "rotary" || name == "pooled_prior") return c.integer(name.c_str()) == 0;
+    if (name == "pooled") return c.file.double_attribute("config", "pooled") == 0;
+    if (name == "gates") return c.text("gates") == "token";
+    return name == "prior_features";
+  };
+  const int64_t prior = c.integer("prior");
+  if (prior != 0 && prior != 1)
+    return join("prior = ", prior == 2 ? "learned" : std::to_string(prior));
+  for (const std::string& name : c.file.attributes("config")) {
+    if (std::find(known.begin(), known.end(), name) == known.end() && !unused(name)) return name;
+  }
+  const std::string preset = c.text("preset");
+  if (preset != "paper" && preset != "lean") return "preset = " + preset;
+  return c.file.double_attribute("config", "layer_norm_eps") == 1e-5 ? "" : "layer_norm_eps";
 }
 
 // Rows of padding mean nothing in these: they are skipped.
@@ -49,9 +139,7 @@ bool only_valid_rows(const std::string& name) {
 
 class Comparison {
  public:
-  Comparison(const Case& c, const GoldenTolerance& tolerance) : case_(c), tolerance_(tolerance) {
-    valid_ = c.file.read("inputs/valid").to(Dtype::f64).to_vector();
-  }
+  Comparison(const Case& c, const GoldenTolerance& tolerance) : case_(c), tolerance_(tolerance) {}
 
   void floats(const std::string& name, const Tensor& got) {
     Tensor want = case_.file.read(name);
@@ -81,17 +169,16 @@ class Comparison {
   std::vector<GoldenRow> rows;
 
  private:
-  // Element i of a tensor [B, H, T, ...].
+  // Element i of a tensor [B, H, T, ...] of packed sequences.
   bool valid_row(const Shape& shape, size_t i) const {
     int64_t tail = 1;
     for (int a = 3; a < shape.rank(); ++a) tail *= shape[a];
     int64_t t = int64_t(i) / tail % shape[2], b = int64_t(i) / (tail * shape[1] * shape[2]);
-    return valid_[size_t(b * shape[2] + t)] != 0;
+    return t < case_.packed.lengths.data<int64_t>()[b];
   }
 
   const Case& case_;
   GoldenTolerance tolerance_;
-  std::vector<double> valid_;
 };
 
 void compare_stages(Comparison& compare, const nn::Tap& tap) {
@@ -117,96 +204,128 @@ void compare_stages(Comparison& compare, const nn::Tap& tap) {
 }  // namespace
 
 bool GoldenReport::ok() const {
-  return std::all_of(rows.begin(), rows.end(), [](const GoldenRow& r) { return r.ok(); });
+  return !rows.empty() &&
+         std::all_of(rows.begin(), rows.end(), [](const GoldenRow& r) { return r.ok(); });
 }
 
 GoldenTolerance GoldenTolerance::of(Dtype dtype) {
   return dtype == Dtype::f64 ? GoldenTolerance{1e-12, 1e-10} : GoldenTolerance{1e-6, 1e-4};
 }
 
-GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolerance& tolerance,
-                        bool dense) {
-  Case c(file);
-  GoldenReport report;
-  int64_t B = c.integer("B"), H = c.integer("H"), d = c.integer("d"), T = c.integer("T");
+namespace {
+
+// The block of the file with its weights; null where this build cannot make it, and then why.
+std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::string& refusal) {
+  refusal = unknown_feature(c);
+  if (!refusal.empty()) {
+    refusal += " is not known to this program";
+    return nullptr;
+  }
   nn::Init init{.random = {.seed = 1}, .dtype = dtype};
   std::unique_ptr<sea::SeaAttention> block;
   try {
     block = std::make_unique<sea::SeaAttention>(
         init,
-        nn::AttentionShape{.heads = H,
-                           .head_size = d,
+        nn::AttentionShape{.heads = c.integer("H"),
+                           .head_size = c.integer("d"),
                            .max_positions = c.integer("max_positions"),
                            .causal = c.integer("causal") != 0},
         config_of(c));
-  } catch (const Error& refusal) {
-    report.skipped = refusal.what();
-    return report;
+  } catch (const Error& error) {
+    refusal = error.what();
+    return nullptr;
   }
   std::vector<nn::NamedTensor> weights;
   for (const std::string& name : c.file.datasets("weights")) {
     weights.push_back({name.substr(std::string("weights/").size()), c.file.read(name)});
   }
-  nn::load_state(*block, weights, file);
-  nn::ParameterStore store(*block);
+  nn::load_state(*block, weights, c.file.path());
+  return block;
+}
 
+// The losses of a file; their sum is differentiated.
+struct Losses {
+  Tensor approx, prob;  // {KL, MSE}
+  Tensor approx_term, prob_term, context, cotangent, total;
+};
+
+// q and k are packed, `out` [B, T, H d] is in the order of the inputs.
+Losses losses_of(const Case& c, Dtype dtype, const nn::Tap& tap, const Tensor& q, const Tensor& k,
+                 const Tensor& out, Comparison& compare) {
   auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
-  Tensor q = require_grad(read("inputs/q")), k = require_grad(read("inputs/k"));
-  Tensor v = require_grad(read("inputs/v"));
-  std::vector<double> valid = c.file.read("inputs/valid").to_vector();
-  Tensor lengths = Tensor::zeros({B}, Dtype::i64);
-  for (size_t i = 0; i < valid.size(); ++i) lengths.data<int64_t>()[i / size_t(T)] += valid[i] != 0;
-  Visibility visible{.causal = c.integer("causal") != 0, .lengths = lengths};
-  nn::Tap tap("sea");
-  Tensor out =
-      block->forward({.q = q,
-                      .k = k,
-                      .v = v,
-                      .hidden = {},
-                      .visible = visible,
-                      .dials = {.query_skip = c.integer("query_skip"), .dense_path = dense},
-                      .tap = &tap});
-  Comparison compare(c, tolerance);
-  compare_stages(compare, tap);
-  compare.floats("output/c_sea", out.detach());
-
-  TeacherAttention teacher{.map = {}, .q = read("inputs/teacher_q"), .k = read("inputs/teacher_k")};
-  TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), visible);
+  const Visibility visible = c.visible();
+  const TeacherAttention teacher{
+      .map = {}, .q = c.pack(read("inputs/teacher_q")), .k = c.pack(read("inputs/teacher_k"))};
+  const TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), visible);
   compare.floats("intermediate/teacher_tau", summary.tau);
   compare.floats("intermediate/teacher_t_log_t", summary.t_log_t);
   compare.floats("intermediate/teacher_t_square", summary.t_square);
   double parts[] = {0.1, 1.0};
-  Tensor mix = Tensor::from(std::span<const double>(parts), {2}).to(dtype).to(default_device());
-  Tensor approx = approx_loss(tap.get("scores"), summary, visible);
-  Tensor prob = prob_loss(q, k, teacher, visible);
-  int64_t rows = 0;
-  for (int64_t b = 0; b < B; ++b) rows += lengths.data<int64_t>()[b];
-  Tensor weight = Tensor::zeros({B * T}, dtype);
-  for (size_t i = 0; i < valid.size(); ++i) {
-    if (valid[i] == 0) continue;
-    double w = 1 / (double(rows) * double(H * d));
-    dispatch_float(dtype, [&]<class S>() { weight.data<S>()[i] = S(w); });
-  }
-  Tensor context =
-      squared_distance(out, read("inputs/teacher_context"), weight.to(default_device()));
-  Tensor cotangent = dot(out, read("inputs/cotangent"));
-  Tensor approx_term = dot(approx, mix), prob_term = dot(prob, mix);
-  Tensor total = add(add(approx_term, prob_term), add(context, cotangent));
+  const Tensor mix =
+      Tensor::from(std::span<const double>(parts), {2}).to(dtype).to(default_device());
+  Losses l;
+  l.approx = approx_loss(tap.get("scores"), summary, visible);
+  l.prob = prob_loss(q, k, teacher, visible);
+  const double rows =
+      double(std::count_if(c.valid.begin(), c.valid.end(), [](double v) { return v != 0; }));
+  Tensor weight = Tensor::zeros({int64_t(c.valid.size())}, dtype);
+  const double w = 1 / (rows * double(out.dim(-1)));
+  dispatch_float(dtype, [&]<class S>() {
+    for (size_t i = 0; i < c.valid.size(); ++i) weight.data<S>()[i] = c.valid[i] != 0 ? S(w) : S(0);
+  });
+  l.context = squared_distance(out, read("inputs/teacher_context"), weight.to(default_device()));
+  l.cotangent = dot(out, read("inputs/cotangent"));
+  l.approx_term = dot(l.approx, mix);
+  l.prob_term = dot(l.prob, mix);
+  l.total = add(add(l.approx_term, l.prob_term), add(l.context, l.cotangent));
+  return l;
+}
+
+void compare_losses(const Case& c, Comparison& compare, const Losses& l) {
   auto loss = [&](const char* name, const Tensor& value) {
     Tensor want = c.file.read(join("loss/", name));
     compare.floats(join("loss/", name), value.detach().contiguous().view(want.shape()));
   };
-  loss("approx_kl", approx.detach().slice(0, 0, 1));
-  loss("approx_mse", approx.detach().slice(0, 1, 1));
-  loss("prob_kl", prob.detach().slice(0, 0, 1));
-  loss("prob_mse", prob.detach().slice(0, 1, 1));
-  loss("approx", approx_term);
-  loss("prob", prob_term);
-  loss("context", context);
-  loss("cotangent", cotangent);
-  loss("total", total);
+  loss("approx_kl", l.approx.detach().slice(0, 0, 1));
+  loss("approx_mse", l.approx.detach().slice(0, 1, 1));
+  loss("prob_kl", l.prob.detach().slice(0, 0, 1));
+  loss("prob_mse", l.prob.detach().slice(0, 1, 1));
+  loss("approx", l.approx_term);
+  loss("prob", l.prob_term);
+  loss("context", l.context);
+  loss("cotangent", l.cotangent);
+  loss("total", l.total);
+}
 
-  backward(total);
+}  // namespace
+
+GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolerance& tolerance,
+                        bool dense) {
+  const Case c(file);
+  GoldenReport report;
+  const std::unique_ptr<sea::SeaAttention> block = block_of(c, dtype, report.skipped);
+  if (!block) return report;
+  nn::ParameterStore store(*block);
+  auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
+  const Tensor q = require_grad(read("inputs/q")), k = require_grad(read("inputs/k"));
+  const Tensor v = require_grad(read("inputs/v"));
+  const Tensor packed_q = c.pack(q), packed_k = c.pack(k);
+  nn::Tap tap("sea");
+  const Tensor packed_out =
+      block->forward({.q = packed_q,
+                      .k = packed_k,
+                      .v = c.pack(v),
+                      .hidden = {},
+                      .visible = c.visible(),
+                      .dials = {.query_skip = c.integer("query_skip"), .dense_path = dense},
+                      .tap = &tap});
+  const Tensor out = nn::unpack_rows(packed_out, c.packed);
+  Comparison compare(c, tolerance);
+  compare_stages(compare, tap);
+  compare.floats("output/c_sea", out.detach());
+  const Losses losses = losses_of(c, dtype, tap, packed_q, packed_k, out, compare);
+  compare_losses(c, compare, losses);
+  backward(losses.total);
   compare.floats("grad/q", grad(q));
   compare.floats("grad/k", grad(k));
   compare.floats("grad/v", grad(v));

@@ -18,7 +18,7 @@ struct GoldenRow {
 struct GoldenReport {
   std::string skipped;          // why this build cannot run the case; empty when it ran
   std::vector<GoldenRow> rows;  // from front to back: the first bad one names the guilty stage
-  bool ok() const;
+  bool ok() const;              // some rows, and none out of bounds
 };
 
 struct GoldenTolerance {
@@ -27,7 +27,9 @@ struct GoldenTolerance {
   static GoldenTolerance of(Dtype dtype);
 };
 
-// `dense` takes the T x T reference instead of the sparse path. Throws on a malformed file.
+// `dense` takes the T x T reference instead of the sparse path. Sequences are packed by the file's
+// mask, as a model's are. A file that needs a feature of the method which this program does not
+// have is skipped by the feature's name. Throws on a malformed file.
 GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolerance& tolerance,
                         bool dense = false);
 

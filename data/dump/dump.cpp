@@ -78,6 +78,29 @@ void check_lengths(const DumpSpec& s, const std::string& where) {
                  s.tokens);
 }
 
+// Names that are those of datasets, once each; sizes of the registered tensors.
+void check_tensors(const DumpSpec& s, const std::string& where) {
+  for (size_t i = 0; i < s.tensors.size(); ++i) {
+    const std::string& name = s.tensors[i];
+    check_format(is_tensor_name(name), where, ": tensors has the name \"", name,
+                 "\", which is not of a-z, 0-9 and _");
+    check_format(std::find(s.tensors.begin(), s.tensors.begin() + int64_t(i), name) ==
+                     s.tensors.begin() + int64_t(i),
+                 where, ": tensors has the name \"", name, "\" two times");
+    const TeacherTensor* tensor = find_teacher_tensor(name);
+    if (!tensor) continue;
+    check_format(!tensor->stored, where, ": tensors has the name \"", name,
+                 "\", which has a field of its own");
+    double values = double(s.layers) * double(s.samples);
+    for (int64_t size : tensor->padded(s, 1, s.tokens)) {
+      check_format(size > 0, where, ": the tensor ", name, " has columns, but the content is ",
+                   name_of(s.content), ", not pooled");
+      values *= double(size);
+    }
+    check_format(values < 1e17, where, ": the sizes are impossibly large");
+  }
+}
+
 }  // namespace
 
 const char* name_of(DumpContent content) {
@@ -90,32 +113,17 @@ const char* name_of(DumpLogits logits) {
   return names[int(logits)];
 }
 
-const char* name_of(DumpPart part) {
-  constexpr const char* names[] = {"attention", "pooled attention",  "context", "output",
-                                   "logits",    "logits of classes", "tokens",  "windows"};
-  return names[int(part)];
+bool DumpSpec::has(std::string_view part) const {
+  auto& all = teacher_tensors();
+  return std::any_of(all.begin(), all.end(), [&](const TeacherTensor* tensor) {
+    return tensor->part == part && tensor->stored_in(*this);
+  });
 }
 
-bool DumpSpec::has(DumpPart part) const {
-  switch (part) {
-    case DumpPart::attention:
-      return content == DumpContent::maps || content == DumpContent::qk;
-    case DumpPart::pooled:
-      return content == DumpContent::pooled;
-    case DumpPart::context:
-      return context;
-    case DumpPart::output:
-      return output;
-    case DumpPart::logits:
-      return logits != DumpLogits::none;
-    case DumpPart::classes:
-      return classes > 0;
-    case DumpPart::tokens:
-      return stores_tokens;
-    case DumpPart::windows:
-      return !windows.empty();
-  }
-  return false;
+void check_known_tensors(const DumpSpec& spec, const std::string& where) {
+  for (const std::string& name : spec.tensors)
+    check_format(find_teacher_tensor(name), where, ": has the teacher tensor '", name,
+                 "', which this program does not know");
 }
 
 void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
@@ -164,6 +172,7 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
                             double(s.classes)});
   check_format(widest * double(s.layers) * double(s.samples) < 1e17, where,
                ": the sizes are impossibly large");
+  check_tensors(s, where);
   if (lengths) check_lengths(s, where);
 }
 
@@ -189,49 +198,36 @@ std::string layer_dataset(int64_t layer, const char* name) {
 
 std::vector<DumpDataset> dump_datasets(const DumpSpec& s, int64_t n, int64_t first) {
   std::vector<DumpDataset> all;
+  RaggedSize sum;
+  if (s.ragged) sum = ragged_size(s, first, n);
   auto add = [&](const std::string& name, Dtype dtype, const Shape& shape) {
     all.push_back({name, dtype, shape, chunk_of(shape, dtype)});
   };
-  RaggedSize sum;
-  if (s.ragged) sum = ragged_size(s, first, n);
-  // Of every token; `padded` is the shape where samples are padded, `width` what a token has.
-  auto add_tokens = [&](const std::string& name, Dtype dtype, const Shape& padded, Shape width) {
-    if (!s.ragged) return add(name, dtype, padded);
-    width[0] *= sum.tokens;
-    all.push_back({name, dtype, width, ragged_chunk(width, dtype)});
-  };
-  int64_t tokens = s.tokens;
-  for (int64_t l = 0; l < s.layers; ++l) {
-    if (s.ragged && s.content == DumpContent::maps) {
-      add(layer_dataset(l, "attention"), s.dtype, {s.heads * sum.map});
-    } else if (s.packs_rows()) {
-      add(layer_dataset(l, "attention"), s.dtype, {n, s.heads, tokens * (tokens + 1) / 2});
-    } else if (s.content == DumpContent::maps) {
-      add(layer_dataset(l, "attention"), s.dtype, {n, s.heads, tokens, tokens});
-    } else if (s.content == DumpContent::qk) {
-      for (const char* name : {"query", "key"})
-        add_tokens(layer_dataset(l, name), s.dtype, {n, s.heads, tokens, s.head_size},
-                   {s.heads, s.head_size});
-    } else if (s.content == DumpContent::pooled) {
-      add_tokens(layer_dataset(l, "tau"), s.dtype, {n, s.heads, tokens, s.columns},
-                 {s.heads, s.columns});
-      for (const char* name : {"t_log_t", "t_square"})
-        add_tokens(layer_dataset(l, name), Dtype::f32, {n, s.heads, tokens}, {s.heads});
+  auto add_tensor = [&](const TeacherTensor& tensor, int64_t layer) {
+    const std::string name = tensor.path(layer);
+    const Dtype dtype = tensor.dtype(s);
+    Shape shape = tensor.padded(s, n, s.tokens);
+    if (tensor.is_map()) {
+      if (s.ragged) {
+        shape = {s.heads * sum.map};
+      } else if (s.packs_rows()) {
+        shape = {n, s.heads, s.map_values(s.tokens)};
+      }
+    } else if (s.ragged && tensor.has_tokens()) {  // one row for each token of each head
+      Shape rows{tensor.by_head() ? s.heads * sum.tokens : sum.tokens};
+      for (int i = tensor.by_head() ? 3 : 2; i < shape.rank(); ++i) rows.push_back(shape[i]);
+      all.push_back({name, dtype, rows, ragged_chunk(rows, dtype)});
+      return;
     }
-    Shape features{n, tokens, s.hidden}, feature{1, s.hidden};
-    if (s.context) add_tokens(layer_dataset(l, "context"), s.dtype, features, feature);
-    if (s.output) add_tokens(layer_dataset(l, "output"), s.dtype, features, feature);
+    add(name, dtype, shape);
+  };
+  for (int64_t l = 0; l < s.layers; ++l) {
+    for (const TeacherTensor* tensor : teacher_tensors())
+      if (tensor->of_layer && tensor->stored_in(s)) add_tensor(*tensor, l);
   }
-  if (s.logits != DumpLogits::none) {
-    int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
-    add_tokens("logits/values", s.dtype, {n, tokens, width}, {1, width});
-    if (s.logits == DumpLogits::top)
-      add_tokens("logits/ids", Dtype::i32, {n, tokens, width}, {1, width});
-    add_tokens("logits/lse", Dtype::f32, {n, tokens}, {1});
-  }
-  if (s.classes > 0) add("logits/classes", Dtype::f32, {n, s.classes});
-  if (s.stores_tokens) add_tokens("tokens", Dtype::i32, {n, tokens}, {1});
-  if (!s.windows.empty()) add("windows", Dtype::i64, {n});
+  for (const TeacherTensor* tensor : teacher_tensors())
+    if (!tensor->of_layer && tensor->stored_in(s)) add_tensor(*tensor, 0);
+  if (s.has_windows()) add("windows", Dtype::i64, {n});
   add("lengths", Dtype::i64, {n});
   return all;
 }
@@ -255,7 +251,7 @@ void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& 
   };
   compare("teacher", spec.teacher_hash, source.teacher_hash);
   compare("tokenizer", spec.tokenizer_hash, source.tokenizer_hash);
-  if (spec.has(DumpPart::windows)) compare("corpus", spec.corpus_hash, source.corpus_hash);
+  if (spec.has_windows()) compare("corpus", spec.corpus_hash, source.corpus_hash);
 }
 
 }  // namespace brine::data

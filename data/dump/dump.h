@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "data/dump/teacher_tensors.h"
 #include "data/io/file_io.h"
-#include "tensor/teacher.h"
 
 namespace brine::data {
 
@@ -20,21 +20,8 @@ enum class DumpContent : uint8_t {
   pooled,  // the mass of each of K columns and two sums a row: all that L_approx needs at that K
 };
 enum class DumpLogits : uint8_t { none, top, full };
-// `attention` is whole rows of it, as maps or by q and k.
-enum class DumpPart : uint8_t {
-  attention,
-  pooled,
-  context,
-  output,
-  logits,
-  classes,
-  tokens,
-  windows
-};
-
 const char* name_of(DumpContent content);
 const char* name_of(DumpLogits logits);
-const char* name_of(DumpPart part);
 
 // What a dump is: equal in its manifest and in every shard.
 struct DumpSpec {
@@ -53,6 +40,8 @@ struct DumpSpec {
   int64_t top_n = 64;
   int64_t classes = 0;  // logits of a classification head, for each sample; 0: none
   bool stores_tokens = false;
+  // Registered tensors of the layers that are stored besides (teacher_tensors.h), in any order.
+  std::vector<std::string> tensors = {};
   // SHA-256 in hex of the teacher's weights, of its tokenizer and of the corpus ("none" allowed
   // for the last when there are no windows).
   std::string teacher_hash, tokenizer_hash, corpus_hash = "none";
@@ -61,7 +50,9 @@ struct DumpSpec {
   std::vector<int64_t> windows = {};
   std::vector<int64_t> lengths = {};  // of each sample if ragged, otherwise empty
 
-  bool has(DumpPart part) const;
+  // Whether the tensors of a part are stored (teacher_tensors.h).
+  bool has(std::string_view part) const;
+  bool has_windows() const { return !windows.empty(); }
   // True for maps whose rows lie packed.
   bool packs_rows() const { return content == DumpContent::maps && causal && packed; }
   // Values of one head's map of t tokens.
@@ -74,34 +65,25 @@ struct DumpSpec {
 // Throws Error(where, ": ...") when a field is missing or two of them disagree.
 // `lengths` false: the lengths of a ragged dump are not there yet.
 void check_spec(const DumpSpec& spec, const std::string& where, bool lengths = true);
+// Throws where spec.tensors has a name that is not registered: a reader passes over such a tensor,
+// but nobody can write or check it.
+void check_known_tensors(const DumpSpec& spec, const std::string& where);
 
 // The fields in which they differ, "layers 4 and 6, dtype f16 and f32"; empty when equal.
 std::string spec_differences(const DumpSpec& a, const DumpSpec& b);
 
-// The tensors of one layer for B samples; those that the dump does not hold are undefined.
-struct DumpLayer {
-  Tensor attention;   // [B, H, T, T], hidden keys 0
-  Tensor query, key;  // [B, H, T, d]
-  TeacherSummary pooled;
-  Tensor context;  // [B, T, C], heads concatenated, before the output projection
-  Tensor output;   // [B, T, C], the layer's output
-};
-
-// B samples, all tensors f32 unless it says otherwise. Of a ragged dump T is the batch's own.
+// B samples: the tensors of the table (teacher_tensors.h) that are there, [B, ...], f32 unless the
+// reader was asked for what is stored. Of a ragged dump T is the batch's own.
 struct DumpBatch {
-  std::vector<DumpLayer> layers;
-  Tensor logits;     // [B, T, n] the n largest, in falling order, or [B, T, V]
-  Tensor logit_ids;  // i32 [B, T, n]; undefined when all logits are there
-  Tensor lse;        // [B, T] log-sum-exp of the whole row of logits
-  Tensor classes;    // [B, classes]
-  Tensor tokens;     // i32 [B, T]
-  Tensor lengths;    // i64 [B]
+  std::vector<TensorSet> layers;
+  TensorSet tensors;  // those that belong to no layer
+  Tensor lengths;     // i64 [B]
   std::vector<int64_t> windows;
   std::vector<int64_t> samples;  // their numbers in the dump; filled by readers
 };
 
 // The n largest logits of every row of [B, T, V] (ties: the smaller id first), their ids and the
-// log-sum-exp of the row, put into the fields of `batch`.
+// log-sum-exp of the row, as the tensors logits, logit_ids and lse of `batch`.
 void keep_top_logits(DumpBatch& batch, const Tensor& logits, int64_t n);
 
 struct DumpSize {

@@ -1,6 +1,8 @@
 // One list of fields serves writing, reading and comparing.
 #include "data/dump/dump_fields.h"
 
+#include <algorithm>
+
 namespace brine::data {
 namespace {
 
@@ -25,6 +27,7 @@ void each_field(Spec& s, F&& f) {
   f("ragged", s.ragged);
   f("classes", s.classes);
   f("columns", s.columns);
+  f("tensors", s.tensors);
   f("teacher_hash", s.teacher_hash);
   f("tokenizer_hash", s.tokenizer_hash);
   f("corpus_hash", s.corpus_hash);
@@ -35,6 +38,11 @@ struct Get {
   void operator()(const char* name, const int64_t& v) { fields.push_back({name, v}); }
   void operator()(const char* name, const bool& v) { fields.push_back({name, int64_t(v)}); }
   void operator()(const char* name, const std::string& v) { fields.push_back({name, v}); }
+  void operator()(const char* name, const std::vector<std::string>& v) {
+    std::string text;
+    for (const std::string& word : v) text += (text.empty() ? "" : ",") + word;
+    fields.push_back({name, text});
+  }
   template <class Choice>
   void operator()(const char* name, const Choice& v) {
     fields.push_back({name, std::string(name_of(v))});
@@ -58,6 +66,15 @@ struct Set {
     v = number == 1;
   }
   void operator()(const char* name, std::string& v) { v = fetch<std::string>(name); }
+  void operator()(const char* name, std::vector<std::string>& v) {
+    const std::string text = fetch<std::string>(name);
+    v.clear();
+    for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      v.push_back(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
   void operator()(const char* name, Dtype& v) { choose(name, v, 7); }
   void operator()(const char* name, DumpContent& v) { choose(name, v, 4); }
   void operator()(const char* name, DumpLogits& v) { choose(name, v, 3); }
@@ -80,6 +97,14 @@ struct Set {
 std::vector<DumpField> spec_fields(const DumpSpec& spec) {
   std::vector<DumpField> fields;
   each_field(spec, Get{fields});
+  return fields;
+}
+
+std::vector<DumpField> stored_fields(const DumpSpec& spec) {
+  std::vector<DumpField> fields = spec_fields(spec);
+  std::erase_if(fields, [&](const DumpField& field) {
+    return spec.version() < version_of(field) || (may_lack(field) && field.as_text().empty());
+  });
   return fields;
 }
 

@@ -29,6 +29,11 @@ inline int64_t version_of(const DumpField& field) {
 // All but samples, windows and lengths, in the order of the schema.
 std::vector<DumpField> spec_fields(const DumpSpec& spec);
 
+// A field that a dump of any version leaves out when it is empty.
+inline bool may_lack(const DumpField& field) { return field.name == "tensors"; }
+// The fields that a manifest and its shards have.
+std::vector<DumpField> stored_fields(const DumpSpec& spec);
+
 // Sets `field.value`, whose type stays as it is.
 using FieldSource = std::function<void(DumpField& field)>;
 // A spec whose fields come from `source`; bad values throw Error(where, ": ...").

@@ -8,15 +8,16 @@ namespace brine::data {
 
 void keep_top_logits(DumpBatch& batch, const Tensor& logits, int64_t n) {
   check(logits.defined() && logits.rank() == 3 && logits.dtype() == Dtype::f32,
-        "keep_top_logits: wants f32 logits [B, T, V]");
+        "keep_top_logits: the logits must be f32 [B, T, V]");
   int64_t vocab = logits.dim(2);
   check(n >= 1 && n <= vocab, "keep_top_logits: ", n, " of ", vocab, " logits");
   const int64_t B = logits.dim(0), T = logits.dim(1);
   const TopLogits top = largest_logits(logits, n);
-  batch.logits = top.values.view({B, T, n});
-  batch.logit_ids = top.ids.view({B, T, n});
-  batch.lse = top.lse.view({B, T});
-  const float* lse = batch.lse.data<float>();
+  batch.tensors["logits"] = top.values.view({B, T, n});
+  batch.tensors["logit_ids"] = top.ids.view({B, T, n});
+  const Tensor sums = top.lse.view({B, T});
+  batch.tensors["lse"] = sums;
+  const float* lse = sums.data<float>();
   for (int64_t r = 0; r < B * T; ++r)
     check(std::isfinite(lse[r]), "keep_top_logits: row ", r, " of the logits is not finite");
 }

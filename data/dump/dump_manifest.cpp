@@ -97,7 +97,7 @@ DumpManifest read_manifest(const Path& dir) {
   check_version(where, version);
   DumpManifest m;
   m.spec = spec_from(where, [&](DumpField& field) {
-    if (version < version_of(field)) return;
+    if (version < version_of(field) || (may_lack(field) && !json.contains(field.name))) return;
     if (field.is_text()) {
       field.value = get<std::string>(where, json, field.name.c_str());
     } else {
@@ -121,8 +121,7 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
   Json json;
   json["format"] = kFormat;
   json["version"] = m.spec.version();
-  for (const DumpField& field : spec_fields(m.spec)) {
-    if (m.spec.version() < version_of(field)) continue;
+  for (const DumpField& field : stored_fields(m.spec)) {
     std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
   }
   json["samples"] = m.spec.samples;
@@ -146,8 +145,7 @@ void write_manifest(const Path& dir, const DumpManifest& m) {
 void write_shard_header(Hdf5Writer& file, const DumpSpec& spec, int64_t first, int64_t samples) {
   file.attribute("/", "format", std::string_view(kFormat));
   file.attribute("/", "version", spec.version());
-  for (const DumpField& field : spec_fields(spec)) {
-    if (spec.version() < version_of(field)) continue;
+  for (const DumpField& field : stored_fields(spec)) {
     if (field.is_text()) {
       file.attribute("/", field.name, std::string_view(std::get<1>(field.value)));
     } else {
@@ -165,7 +163,8 @@ DumpSpec read_shard_header(const Hdf5Reader& file, int64_t& first) {
   int64_t version = file.int_attribute("/", "version");
   check_version(where, version);
   DumpSpec spec = spec_from(where, [&](DumpField& field) {
-    if (version < version_of(field)) return;
+    if (version < version_of(field) || (may_lack(field) && !file.has_attribute("/", field.name)))
+      return;
     if (field.is_text()) {
       field.value = file.string_attribute("/", field.name);
     } else {

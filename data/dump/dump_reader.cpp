@@ -25,7 +25,7 @@ struct Place {
   int64_t length = 0, token = 0, map = 0;
 };
 
-// Reads rows as they are stored, or into floats.
+// Reads rows as they are stored, or from 16 bits into floats.
 class Rows {
  public:
   Rows(Dtype stored, Dtype wanted) : dtype_(stored), wanted_(wanted) {}
@@ -48,8 +48,12 @@ class Rows {
   std::vector<unsigned char> stored_;
 };
 
-Dtype type_of_rest(const DumpWants& wants, Dtype stored) {
-  return wants.as_stored == DumpWants::AsStored::all ? stored : Dtype::f32;
+// The type in which a batch has a tensor.
+Dtype type_read(const TeacherTensor& tensor, const DumpSpec& s, DumpWants::AsStored as_stored) {
+  const bool kept = as_stored == DumpWants::AsStored::all
+                        ? !tensor.is_map()
+                        : tensor.narrow && as_stored == DumpWants::AsStored::queries_and_keys;
+  return kept || !tensor.is_float() ? tensor.dtype(s) : Dtype::f32;
 }
 
 void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
@@ -74,23 +78,18 @@ struct DumpReader::Impl {
   SharedFile shard(size_t index) const;
   SharedFile open_shard(const DumpShard& shard) const;
   std::vector<Place> places(std::span<const int64_t> samples) const;
-  Tensor floats(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
-                Dtype dtype, Dtype wanted) const;
-  Tensor maps(const std::vector<Place>& places, const std::string& dataset) const;
-  Tensor integers(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
-                  Dtype dtype) const;
-  // The same of a ragged dump: [n, T, ...], [n, H, T, ...] and [n, H, T, T] with zeros at the ends.
-  Tensor tokens(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
-                Dtype dtype, Dtype wanted) const;
-  Tensor heads(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
-               Dtype dtype, Dtype wanted) const;
+  // A dataset with one row for each sample.
+  Tensor samples(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+                 Dtype stored, Dtype wanted) const;
+  // Of a ragged dump: [n, (H,) T, ...] with zeros at the ends, and [n, H, T, T].
+  Tensor ragged(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
+                bool by_head, Dtype stored, Dtype wanted) const;
   Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
-  Tensor token_ids(const std::vector<Place>& places, const std::string& dataset,
-                   const Shape& shape) const;
-  DumpLayer layer(const std::vector<Place>& places, int64_t l, const DumpWants& wants,
-                  int64_t T) const;
+  Tensor packed_maps(const std::vector<Place>& places, const std::string& dataset) const;
+  Tensor read(const std::vector<Place>& places, const TeacherTensor& tensor, int64_t layer,
+              int64_t T, DumpWants::AsStored as_stored) const;
+  std::vector<const TeacherTensor*> chosen(const DumpWants& wants) const;
   int64_t tokens_of(const std::vector<Place>& places, const DumpWants& wants) const;
-  void check_wants(const DumpWants& wants) const;
 };
 
 SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
@@ -153,55 +152,28 @@ int64_t DumpReader::Impl::tokens_of(const std::vector<Place>& places,
   return std::min((T + step - 1) / step * step, manifest.spec.tokens);
 }
 
-Tensor DumpReader::Impl::floats(const std::vector<Place>& places, const std::string& dataset,
-                                const Shape& shape, Dtype dtype, Dtype wanted) const {
+Tensor DumpReader::Impl::samples(const std::vector<Place>& places, const std::string& dataset,
+                                 const Shape& shape, Dtype stored, Dtype wanted) const {
   Tensor x = Tensor::empty(shape, wanted);
   int64_t count = shape.numel() / shape[0];
-  Rows rows(dtype, wanted);
+  Rows rows(stored, wanted);
   unsigned char* out = x.raw();
   for (const Place& place : places) out = rows.read(*place.file, dataset, place.row, 1, count, out);
   return x;
 }
 
-Tensor DumpReader::Impl::tokens(const std::vector<Place>& places, const std::string& dataset,
-                                const Shape& shape, Dtype dtype, Dtype wanted) const {
-  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype, wanted);
+Tensor DumpReader::Impl::ragged(const std::vector<Place>& places, const std::string& dataset,
+                                const Shape& shape, bool by_head, Dtype stored,
+                                Dtype wanted) const {
   Tensor x = Tensor::zeros(shape, wanted);
-  int64_t width = shape.numel() / (shape[0] * shape[1]);
-  Rows rows(dtype, wanted);
+  int64_t H = by_head ? shape[1] : 1, T = shape[by_head ? 2 : 1];
+  int64_t width = shape.numel() / (shape[0] * H * T);
+  Rows rows(stored, wanted);
   unsigned char* out = x.raw();
   for (const Place& place : places) {
-    rows.read(*place.file, dataset, place.token, place.length, place.length * width, out);
-    out += shape[1] * width * int64_t(item_size(wanted));
-  }
-  return x;
-}
-
-Tensor DumpReader::Impl::token_ids(const std::vector<Place>& places, const std::string& dataset,
-                                   const Shape& shape) const {
-  if (!manifest.spec.ragged) return integers(places, dataset, shape, Dtype::i32);
-  Tensor x = Tensor::zeros(shape, Dtype::i32);
-  int64_t width = shape.numel() / (shape[0] * shape[1]);
-  int32_t* out = x.data<int32_t>();
-  for (const Place& place : places) {
-    place.file->read_rows_into(dataset, place.token, place.length, Dtype::i32, out,
-                               size_t(place.length * width) * sizeof(int32_t));
-    out += shape[1] * width;
-  }
-  return x;
-}
-
-Tensor DumpReader::Impl::heads(const std::vector<Place>& places, const std::string& dataset,
-                               const Shape& shape, Dtype dtype, Dtype wanted) const {
-  if (!manifest.spec.ragged) return floats(places, dataset, shape, dtype, wanted);
-  Tensor x = Tensor::zeros(shape, wanted);
-  int64_t H = shape[1], T = shape[2], d = shape.numel() / (shape[0] * H * T);
-  Rows rows(dtype, wanted);
-  unsigned char* out = x.raw();
-  for (const Place& place : places) {
-    for (int64_t h = 0; h < H; ++h, out += T * d * int64_t(item_size(wanted))) {
+    for (int64_t h = 0; h < H; ++h, out += T * width * int64_t(item_size(wanted))) {
       rows.read(*place.file, dataset, H * place.token + h * place.length, place.length,
-                place.length * d, out);
+                place.length * width, out);
     }
   }
   return x;
@@ -232,12 +204,11 @@ Tensor DumpReader::Impl::ragged_maps(const std::vector<Place>& places, const std
   return x;
 }
 
-Tensor DumpReader::Impl::maps(const std::vector<Place>& places, const std::string& dataset) const {
+Tensor DumpReader::Impl::packed_maps(const std::vector<Place>& places,
+                                     const std::string& dataset) const {
   const DumpSpec& s = manifest.spec;
   int64_t n = int64_t(places.size());
-  Shape shape{n, s.heads, s.tokens, s.tokens};
-  if (!s.packs_rows()) return floats(places, dataset, shape, s.dtype, Dtype::f32);
-  Tensor x = Tensor::empty(shape);
+  Tensor x = Tensor::empty({n, s.heads, s.tokens, s.tokens});
   int64_t count = s.heads * (s.tokens * (s.tokens + 1) / 2);
   std::vector<unsigned char> stored(size_t(count) * item_size(s.dtype));
   std::vector<float> packed(size_t(count), 0.0f);
@@ -250,59 +221,30 @@ Tensor DumpReader::Impl::maps(const std::vector<Place>& places, const std::strin
   return x;
 }
 
-Tensor DumpReader::Impl::integers(const std::vector<Place>& places, const std::string& dataset,
-                                  const Shape& shape, Dtype dtype) const {
-  Tensor x = Tensor::empty(shape, dtype);
-  size_t bytes = size_t(shape.numel() / shape[0]) * item_size(dtype);
-  unsigned char* out = x.raw();
-  for (const Place& place : places) {
-    place.file->read_rows_into(dataset, place.row, 1, dtype, out, bytes);
-    out += bytes;
-  }
+Tensor DumpReader::Impl::read(const std::vector<Place>& places, const TeacherTensor& tensor,
+                              int64_t layer, int64_t T, DumpWants::AsStored as_stored) const {
+  const DumpSpec& s = manifest.spec;
+  const std::string dataset = tensor.path(layer);
+  if (tensor.is_map() && s.ragged) return ragged_maps(places, dataset, T);
+  if (tensor.is_map() && s.packs_rows()) return packed_maps(places, dataset);
+  const Shape shape = tensor.padded(s, int64_t(places.size()), T);
+  const Dtype stored = tensor.dtype(s), wanted = type_read(tensor, s, as_stored);
+  Tensor x = s.ragged && tensor.has_tokens()
+                 ? ragged(places, dataset, shape, tensor.by_head(), stored, wanted)
+                 : samples(places, dataset, shape, stored, wanted);
+  if (!tensor.is_float()) check_numbers(x, 0, s.vocab, dataset.c_str(), dir.string());
   return x;
 }
 
-DumpLayer DumpReader::Impl::layer(const std::vector<Place>& places, int64_t l,
-                                  const DumpWants& wants, int64_t T) const {
-  const DumpSpec& s = manifest.spec;
-  const Dtype rest = type_of_rest(wants, s.dtype);
-  const Dtype qk = wants.as_stored == DumpWants::AsStored::nothing ? Dtype::f32 : s.dtype;
-  DumpLayer layer;
-  if (wants.attention && s.content == DumpContent::maps) {
-    std::string dataset = layer_dataset(l, "attention");
-    layer.attention = s.ragged ? ragged_maps(places, dataset, T) : maps(places, dataset);
+std::vector<const TeacherTensor*> DumpReader::Impl::chosen(const DumpWants& wants) const {
+  for (const std::string& part : wants.parts)
+    check(manifest.spec.has(part), dir.string(), ": the dump has no ", part);
+  std::vector<const TeacherTensor*> all;
+  for (const TeacherTensor* tensor : teacher_tensors()) {
+    const bool wanted = tensor->part == part::tokens || wants.parts.contains(tensor->part);
+    if (wanted && tensor->stored_in(manifest.spec)) all.push_back(tensor);
   }
-  int64_t n = int64_t(places.size());
-  auto by_head = [&](const char* name, const Shape& shape, Dtype dtype, Dtype wanted) {
-    return heads(places, layer_dataset(l, name), shape, dtype, wanted);
-  };
-  if (wants.attention && s.content == DumpContent::qk) {
-    layer.query = by_head("query", {n, s.heads, T, s.head_size}, s.dtype, qk);
-    layer.key = by_head("key", {n, s.heads, T, s.head_size}, s.dtype, qk);
-  }
-  if (wants.pooled) {
-    layer.pooled.tau = by_head("tau", {n, s.heads, T, s.columns}, s.dtype, rest);
-    layer.pooled.t_log_t = by_head("t_log_t", {n, s.heads, T}, Dtype::f32, Dtype::f32);
-    layer.pooled.t_square = by_head("t_square", {n, s.heads, T}, Dtype::f32, Dtype::f32);
-  }
-  Shape features{n, T, s.hidden};
-  if (wants.context)
-    layer.context = tokens(places, layer_dataset(l, "context"), features, s.dtype, rest);
-  if (wants.output)
-    layer.output = tokens(places, layer_dataset(l, "output"), features, s.dtype, rest);
-  return layer;
-}
-
-void DumpReader::Impl::check_wants(const DumpWants& wants) const {
-  auto need = [&](bool wanted, DumpPart part) {
-    check(!wanted || manifest.spec.has(part), dir.string(), ": the dump holds no ", name_of(part));
-  };
-  need(wants.attention, DumpPart::attention);
-  need(wants.pooled, DumpPart::pooled);
-  need(wants.context, DumpPart::context);
-  need(wants.output, DumpPart::output);
-  need(wants.logits, DumpPart::logits);
-  need(wants.classes, DumpPart::classes);
+  return all;
 }
 
 DumpReader::DumpReader(const Path& dir) : DumpReader(dir, read_manifest(dir)) {}
@@ -334,12 +276,10 @@ const Path& DumpReader::dir() const { return impl_->dir; }
 const DumpManifest& DumpReader::manifest() const { return impl_->manifest; }
 
 DumpWants DumpReader::everything() const {
-  return {.attention = has(DumpPart::attention),
-          .pooled = has(DumpPart::pooled),
-          .context = has(DumpPart::context),
-          .output = has(DumpPart::output),
-          .logits = has(DumpPart::logits),
-          .classes = has(DumpPart::classes)};
+  DumpWants wants;
+  for (const TeacherTensor* tensor : teacher_tensors())
+    if (tensor->stored_in(spec())) wants.parts.insert(tensor->part);
+  return wants;
 }
 
 void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
@@ -354,33 +294,25 @@ void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
 }
 
 DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wants) const {
-  impl_->check_wants(wants);
+  const std::vector<const TeacherTensor*> tensors = impl_->chosen(wants);
   const DumpSpec& s = spec();
   std::vector<Place> places = impl_->places(samples);
   int64_t n = int64_t(places.size()), T = impl_->tokens_of(places, wants);
   std::string where = dir().string();
   DumpBatch batch;
-  if (wants.attention || wants.pooled || wants.context || wants.output) {
-    for (int64_t l = 0; l < s.layers; ++l)
-      batch.layers.push_back(impl_->layer(places, l, wants, T));
-  }
-  if (wants.logits) {
-    int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
-    batch.logits = impl_->tokens(places, "logits/values", {n, T, width}, s.dtype,
-                                 type_of_rest(wants, s.dtype));
-    batch.lse = impl_->tokens(places, "logits/lse", {n, T}, Dtype::f32, Dtype::f32);
-    if (s.logits == DumpLogits::top) {
-      batch.logit_ids = impl_->token_ids(places, "logits/ids", {n, T, width});
-      check_numbers(batch.logit_ids, 0, s.vocab, "logits/ids", where);
+  auto of_layer = [](const TeacherTensor* tensor) { return tensor->of_layer; };
+  if (std::any_of(tensors.begin(), tensors.end(), of_layer)) batch.layers.resize(size_t(s.layers));
+  for (size_t l = 0; l < batch.layers.size(); ++l) {
+    for (const TeacherTensor* tensor : tensors) {
+      if (!tensor->of_layer) continue;
+      batch.layers[l][tensor->name] = impl_->read(places, *tensor, int64_t(l), T, wants.as_stored);
     }
   }
-  if (wants.classes)
-    batch.classes = impl_->floats(places, "logits/classes", {n, s.classes}, Dtype::f32, Dtype::f32);
-  if (s.stores_tokens) {
-    batch.tokens = impl_->token_ids(places, "tokens", {n, T});
-    check_numbers(batch.tokens, 0, s.vocab, "tokens", where);
+  for (const TeacherTensor* tensor : tensors) {
+    if (!tensor->of_layer)
+      batch.tensors[tensor->name] = impl_->read(places, *tensor, 0, T, wants.as_stored);
   }
-  batch.lengths = impl_->integers(places, "lengths", {n}, Dtype::i64);
+  batch.lengths = impl_->samples(places, "lengths", {n}, Dtype::i64, Dtype::i64);
   check_numbers(batch.lengths, 1, s.tokens + 1, "lengths", where);
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
@@ -388,8 +320,8 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
                  " has ", length, " tokens, but the manifest says ", places[size_t(i)].length);
   }
   batch.samples.assign(samples.begin(), samples.end());
-  if (has(DumpPart::windows)) {
-    Tensor stored = impl_->integers(places, "windows", {n}, Dtype::i64);
+  if (s.has_windows()) {
+    Tensor stored = impl_->samples(places, "windows", {n}, Dtype::i64, Dtype::i64);
     for (int64_t i = 0; i < n; ++i) {
       int64_t window = stored.data<int64_t>()[i];
       check_format(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ",

@@ -4,16 +4,16 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "data/dump/dump.h"
 
 namespace brine::data {
 
-// Which parts of a batch to read. One that the dump does not hold is an error.
+// What to read of a batch.
 struct DumpWants {
-  bool attention = false, pooled = false, context = false, output = false, logits = false,
-       classes = false;
+  std::set<std::string, std::less<>> parts = {};  // one that the dump does not have is an error
   // Of a ragged dump a batch has as many tokens as its longest sample, made a multiple of this but
   // not more than the longest of all.
   int64_t tokens_step = 1;
@@ -33,8 +33,8 @@ class DumpReader {
   const Path& dir() const;
   const DumpManifest& manifest() const;
   const DumpSpec& spec() const { return manifest().spec; }
-  bool has(DumpPart part) const { return spec().has(part); }
-  // Everything that the dump holds.
+  bool has(std::string_view part) const { return spec().has(part); }
+  // Everything that the dump has.
   DumpWants everything() const;
 
   // Reads every byte and compares checksums; the error names the shard. `progress` hears how many

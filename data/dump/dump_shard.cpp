@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "data/dump/dump_convert.h"
 #include "data/io/sha256.h"
@@ -60,34 +61,20 @@ ShardWriter::~ShardWriter() {
 }
 
 void ShardWriter::write(const DumpBatch& batch, int64_t i) {
-  for (int64_t l = 0; l < int64_t(batch.layers.size()); ++l) {
-    const DumpLayer& layer = batch.layers[size_t(l)];
-    if (spec_.content == DumpContent::maps)
-      put_maps(layer_dataset(l, "attention"), layer.attention, i);
-    if (spec_.content == DumpContent::qk) {
-      put_heads(layer_dataset(l, "query"), layer.query, i, spec_.dtype);
-      put_heads(layer_dataset(l, "key"), layer.key, i, spec_.dtype);
+  auto put_stored = [&](const TensorSet& tensors, bool of_layer, int64_t layer) {
+    for (const TeacherTensor* tensor : teacher_tensors()) {
+      if (tensor->of_layer == of_layer && tensor->stored_in(spec_))
+        put(*tensor, tensor->path(layer), tensors[tensor->name], i);
     }
-    if (spec_.content == DumpContent::pooled) {
-      put_heads(layer_dataset(l, "tau"), layer.pooled.tau, i, spec_.dtype);
-      put_heads(layer_dataset(l, "t_log_t"), layer.pooled.t_log_t, i, Dtype::f32);
-      put_heads(layer_dataset(l, "t_square"), layer.pooled.t_square, i, Dtype::f32);
-    }
-    if (spec_.context) put_tokens(layer_dataset(l, "context"), layer.context, i, spec_.dtype);
-    if (spec_.output) put_tokens(layer_dataset(l, "output"), layer.output, i, spec_.dtype);
-  }
-  if (spec_.has(DumpPart::logits)) {
-    put_tokens("logits/values", batch.logits, i, spec_.dtype);
-    if (spec_.logits == DumpLogits::top) put_integers("logits/ids", batch.logit_ids, i);
-    put_tokens("logits/lse", batch.lse, i, Dtype::f32);
-  }
-  if (spec_.classes > 0) put_floats("logits/classes", batch.classes, i, Dtype::f32);
-  if (spec_.stores_tokens) put_integers("tokens", batch.tokens, i);
-  if (spec_.has(DumpPart::windows)) {
+  };
+  for (int64_t l = 0; l < int64_t(batch.layers.size()); ++l)
+    put_stored(batch.layers[size_t(l)], true, l);
+  put_stored(batch.tensors, false, 0);
+  if (spec_.has_windows()) {
     file_->write_rows("windows", written_, 1, &spec_.windows[size_t(first_ + written_)],
                       sizeof(int64_t));
   }
-  put_raw("lengths", batch.lengths, i);
+  file_->write_rows("lengths", written_, 1, batch.lengths.data<int64_t>() + i, sizeof(int64_t));
   token_ += length(written_);
   map_ += spec_.map_values(length(written_));
   ++written_;
@@ -97,70 +84,53 @@ std::string ShardWriter::where(const std::string& dataset) const {
   return join(temporary_.string(), ": sample ", first_ + written_, ": ", dataset);
 }
 
-void ShardWriter::put_floats(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype) {
-  int64_t count = x.numel() / x.dim(0);
-  stored_.resize(size_t(count) * item_size(dtype));
-  store_values(x.data<float>() + i * count, count, dtype, stored_.data(), where(dataset));
-  file_->write_rows(dataset, written_, 1, stored_.data(), stored_.size());
-}
-
-void ShardWriter::put_tokens(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype) {
-  if (!spec_.ragged) return put_floats(dataset, x, i, dtype);
-  int64_t T = x.dim(1), t = length(written_), width = x.numel() / (x.dim(0) * T);
-  stored_.resize(size_t(t * width) * item_size(dtype));
-  store_values(x.data<float>() + i * T * width, t * width, dtype, stored_.data(), where(dataset));
-  file_->write_rows(dataset, token_, t, stored_.data(), stored_.size());
-}
-
-void ShardWriter::put_integers(const std::string& dataset, const Tensor& x, int64_t i) {
-  if (!spec_.ragged) return put_raw(dataset, x, i);
-  int64_t T = x.dim(1), t = length(written_), width = x.numel() / (x.dim(0) * T);
-  file_->write_rows(dataset, token_, t, x.data<int32_t>() + i * T * width,
-                    size_t(t * width) * sizeof(int32_t));
-}
-
-void ShardWriter::put_heads(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype) {
-  if (!spec_.ragged) return put_floats(dataset, x, i, dtype);
-  int64_t H = x.dim(1), T = x.dim(2), d = x.numel() / (x.dim(0) * H * T), t = length(written_);
-  size_t head = size_t(t * d) * item_size(dtype);
-  stored_.resize(size_t(H) * head);
-  for (int64_t h = 0; h < H; ++h) {
-    store_values(x.data<float>() + (i * H + h) * T * d, t * d, dtype,
-                 stored_.data() + size_t(h) * head, where(dataset));
+void ShardWriter::append(const Tensor& x, int64_t first, int64_t count, Dtype dtype,
+                         const std::string& dataset) {
+  const size_t at = stored_.size(), bytes = size_t(count) * item_size(dtype);
+  stored_.resize(at + bytes);
+  if (x.dtype() == Dtype::i32) {
+    std::memcpy(stored_.data() + at, x.data<int32_t>() + first, bytes);
+  } else {
+    store_values(x.data<float>() + first, count, dtype, stored_.data() + at, where(dataset));
   }
+}
+
+void ShardWriter::put(const TeacherTensor& tensor, const std::string& dataset, const Tensor& x,
+                      int64_t i) {
+  if (tensor.is_map() && (spec_.ragged || spec_.packs_rows())) return put_map(dataset, x, i);
+  const Dtype dtype = tensor.dtype(spec_);
+  const int64_t count = x.numel() / x.dim(0);
+  stored_.clear();
+  if (!spec_.ragged || !tensor.has_tokens()) {
+    append(x, i * count, count, dtype, dataset);
+    file_->write_rows(dataset, written_, 1, stored_.data(), stored_.size());
+    return;
+  }
+  const int64_t H = tensor.by_head() ? x.dim(1) : 1, T = x.dim(tensor.by_head() ? 2 : 1);
+  const int64_t width = count / (H * T), t = length(written_);
+  for (int64_t h = 0; h < H; ++h) append(x, (i * H + h) * T * width, t * width, dtype, dataset);
   file_->write_rows(dataset, H * token_, H * t, stored_.data(), stored_.size());
 }
 
-void ShardWriter::put_ragged_maps(const std::string& dataset, const Tensor& x, int64_t i) {
+void ShardWriter::put_map(const std::string& dataset, const Tensor& x, int64_t i) {
   int64_t H = x.dim(1), T = x.dim(2), t = length(written_);
+  const float* map = x.data<float>() + i * H * T * T;
   packed_.clear();
-  for (int64_t h = 0; h < H; ++h) {
+  if (!spec_.ragged) {
+    packed_.resize(size_t(H * spec_.map_values(T)));
+    pack_rows(map, H, T, packed_.data());
+  }
+  for (int64_t h = 0; h < H && spec_.ragged; ++h) {
     for (int64_t q = 0; q < t; ++q) {
-      const float* row = x.data<float>() + ((i * H + h) * T + q) * T;
+      const float* row = map + (h * T + q) * T;
       packed_.insert(packed_.end(), row, row + (spec_.packs_rows() ? q + 1 : t));
     }
   }
+  int64_t count = int64_t(packed_.size());
   stored_.resize(packed_.size() * item_size(spec_.dtype));
-  store_values(packed_.data(), int64_t(packed_.size()), spec_.dtype, stored_.data(),
-               where(dataset));
-  file_->write_rows(dataset, H * map_, int64_t(packed_.size()), stored_.data(), stored_.size());
-}
-
-void ShardWriter::put_maps(const std::string& dataset, const Tensor& x, int64_t i) {
-  if (spec_.ragged) return put_ragged_maps(dataset, x, i);
-  if (!spec_.packs_rows()) return put_floats(dataset, x, i, spec_.dtype);
-  int64_t count = spec_.heads * (spec_.tokens * (spec_.tokens + 1) / 2);
-  packed_.resize(size_t(count));
-  pack_rows(x.data<float>() + i * (x.numel() / x.dim(0)), spec_.heads, spec_.tokens,
-            packed_.data());
-  stored_.resize(size_t(count) * item_size(spec_.dtype));
   store_values(packed_.data(), count, spec_.dtype, stored_.data(), where(dataset));
-  file_->write_rows(dataset, written_, 1, stored_.data(), stored_.size());
-}
-
-void ShardWriter::put_raw(const std::string& dataset, const Tensor& x, int64_t i) {
-  size_t bytes = size_t(x.numel() / x.dim(0)) * item_size(x.dtype());
-  file_->write_rows(dataset, written_, 1, x.raw() + size_t(i) * bytes, bytes);
+  file_->write_rows(dataset, spec_.ragged ? H * map_ : written_, spec_.ragged ? count : 1,
+                    stored_.data(), stored_.size());
 }
 
 DumpShard ShardWriter::commit() {

@@ -32,17 +32,15 @@ class ShardWriter {
 
  private:
   std::string where(const std::string& dataset) const;
-  void put_floats(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
-  void put_maps(const std::string& dataset, const Tensor& x, int64_t i);
-  // Of a ragged dump, the first tokens of sample i: of [B, T, ...] and of [B, H, T, ...].
-  void put_tokens(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
-  void put_integers(const std::string& dataset, const Tensor& x, int64_t i);
-  void put_heads(const std::string& dataset, const Tensor& x, int64_t i, Dtype dtype);
-  void put_ragged_maps(const std::string& dataset, const Tensor& x, int64_t i);
+  // Sample i of a batch's tensor becomes the dataset's next rows.
+  void put(const TeacherTensor& tensor, const std::string& dataset, const Tensor& x, int64_t i);
+  void put_map(const std::string& dataset, const Tensor& x, int64_t i);
+  // `count` values of x from `first` on, as they are stored, at the end of stored_.
+  void append(const Tensor& x, int64_t first, int64_t count, Dtype dtype,
+              const std::string& dataset);
   int64_t length(int64_t i) const {
     return spec_.ragged ? spec_.lengths[size_t(first_ + i)] : spec_.tokens;
   }
-  void put_raw(const std::string& dataset, const Tensor& x, int64_t i);
 
   Path target_, temporary_;
   DumpSpec spec_;

@@ -33,16 +33,16 @@ void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const S
 
 // T of a batch whose samples have lengths of their own.
 int64_t tokens_of(const DumpBatch& batch) {
-  if (!batch.layers.empty()) {
-    const DumpLayer& l = batch.layers[0];
-    if (l.attention.defined() && l.attention.rank() == 4) return l.attention.dim(2);
-    if (l.query.defined() && l.query.rank() == 4) return l.query.dim(2);
-    if (l.pooled.tau.defined() && l.pooled.tau.rank() == 4) return l.pooled.tau.dim(2);
-    if (l.context.defined() && l.context.rank() == 3) return l.context.dim(1);
-    if (l.output.defined() && l.output.rank() == 3) return l.output.dim(1);
-  }
-  if (batch.logits.defined() && batch.logits.rank() == 3) return batch.logits.dim(1);
-  return batch.tokens.defined() && batch.tokens.rank() == 2 ? batch.tokens.dim(1) : 1;
+  auto longest = [](const TensorSet& set) {
+    for (const auto& [name, x] : set) {
+      const TeacherTensor& tensor = *find_teacher_tensor(name);
+      if (x.defined() && tensor.has_tokens() && x.rank() == int(tensor.shape.size()) + 1)
+        return x.dim(tensor.by_head() ? 2 : 1);
+    }
+    return int64_t(0);
+  };
+  const int64_t T = batch.layers.empty() ? 0 : longest(batch.layers[0]);
+  return T > 0 ? T : std::max<int64_t>(longest(batch.tensors), 1);
 }
 
 }  // namespace
@@ -105,6 +105,7 @@ struct DumpWriter::Impl {
 
 void DumpWriter::Impl::start_or_continue() {
   check_spec(manifest.spec, "dump");
+  check_known_tensors(manifest.spec, "dump");
   manifest.samples_per_shard = dump_size(manifest.spec, options.shard_bytes).samples_per_shard;
   std::error_code error;
   std::filesystem::create_directories(dir, error);
@@ -188,38 +189,24 @@ DumpWriter::Run DumpWriter::Impl::missing() const {
 
 void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
   const DumpSpec& s = manifest.spec;
-  bool any_layer = s.content != DumpContent::none || s.context || s.output;
+  std::vector<const TeacherTensor*> stored;
+  for (const TeacherTensor* tensor : teacher_tensors())
+    if (tensor->stored_in(s)) stored.push_back(tensor);
+  bool any_layer = std::any_of(stored.begin(), stored.end(), [](auto* t) { return t->of_layer; });
   check(!any_layer || int64_t(batch.layers.size()) == s.layers, "dump: the batch has ",
         batch.layers.size(), " layers, must have ", s.layers);
   int64_t n = batch.lengths.dim(0), T = s.ragged ? tokens_of(batch) : s.tokens;
   check_tensor("lengths", batch.lengths, Dtype::i64, {n});
-  for (int64_t l = 0; any_layer && l < s.layers; ++l) {
-    const DumpLayer& layer = batch.layers[size_t(l)];
-    std::string at = join("layer ", l, " ");
-    if (s.content == DumpContent::maps)
-      check_tensor(at + "attention", layer.attention, Dtype::f32, {n, s.heads, T, T});
-    if (s.content == DumpContent::qk) {
-      check_tensor(at + "query", layer.query, Dtype::f32, {n, s.heads, T, s.head_size});
-      check_tensor(at + "key", layer.key, Dtype::f32, {n, s.heads, T, s.head_size});
+  auto check_set = [&](const TensorSet& set, bool of_layer, const std::string& at) {
+    for (const TeacherTensor* tensor : stored) {
+      if (tensor->of_layer != of_layer) continue;
+      check_tensor(at + tensor->name, set[tensor->name],
+                   tensor->is_float() ? Dtype::f32 : Dtype::i32, tensor->padded(s, n, T));
     }
-    if (s.content == DumpContent::pooled) {
-      check_tensor(at + "tau", layer.pooled.tau, Dtype::f32, {n, s.heads, T, s.columns});
-      check_tensor(at + "t_log_t", layer.pooled.t_log_t, Dtype::f32, {n, s.heads, T});
-      check_tensor(at + "t_square", layer.pooled.t_square, Dtype::f32, {n, s.heads, T});
-    }
-    Shape features{n, T, s.hidden};
-    if (s.context) check_tensor(at + "context", layer.context, Dtype::f32, features);
-    if (s.output) check_tensor(at + "output", layer.output, Dtype::f32, features);
-  }
-  if (s.logits != DumpLogits::none) {
-    int64_t width = s.logits == DumpLogits::top ? s.top_n : s.vocab;
-    check_tensor("logits", batch.logits, Dtype::f32, {n, T, width});
-    check_tensor("lse", batch.lse, Dtype::f32, {n, T});
-    if (s.logits == DumpLogits::top)
-      check_tensor("logit_ids", batch.logit_ids, Dtype::i32, {n, T, width});
-  }
-  if (s.classes > 0) check_tensor("classes", batch.classes, Dtype::f32, {n, s.classes});
-  if (s.stores_tokens) check_tensor("tokens", batch.tokens, Dtype::i32, {n, T});
+  };
+  for (int64_t l = 0; any_layer && l < s.layers; ++l)
+    check_set(batch.layers[size_t(l)], true, join("layer ", l, " "));
+  check_set(batch.tensors, false, "");
   for (int64_t i = 0; i < n; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
     check(length >= 1 && length <= s.tokens, "dump: length ", length, " is not in 1 to ", s.tokens);
@@ -276,25 +263,22 @@ void DumpWriter::Impl::write_sample(const DumpBatch& batch, int64_t i, int64_t s
 
 void DumpWriter::Impl::complete(DumpBatch& batch, Downloads& arriving) const {
   const DumpSpec& s = manifest.spec;
-  if (s.logits == DumpLogits::top && batch.logits.defined() && !batch.logit_ids.defined()) {
+  if (s.logits == DumpLogits::top && batch.tensors.has("logits") &&
+      !batch.tensors.has("logit_ids")) {
     arriving.finish();
-    keep_top_logits(batch, Tensor(batch.logits), s.top_n);
-  }
-  auto all = {&batch.logits,  &batch.logit_ids, &batch.lse,
-              &batch.classes, &batch.tokens,    &batch.lengths};
-  std::vector<Tensor*> tensors(all);
-  for (DumpLayer& layer : batch.layers) {
-    for (Tensor* t : {&layer.attention, &layer.query, &layer.key, &layer.pooled.tau,
-                      &layer.pooled.t_log_t, &layer.pooled.t_square, &layer.context, &layer.output})
-      tensors.push_back(t);
+    keep_top_logits(batch, Tensor(batch.tensors["logits"]), s.top_n);
   }
   int64_t n = -1;
-  for (Tensor* t : tensors) {
-    if (!t->defined()) continue;
-    check(t->rank() >= 1, "dump: the batch has a tensor without axes");
-    if (n < 0) n = t->dim(0);
-    *t = t->detach().contiguous();
-  }
+  auto settle = [&n](Tensor& t) {
+    if (!t.defined()) return;
+    check(t.rank() >= 1, "dump: the batch has a tensor without axes");
+    if (n < 0) n = t.dim(0);
+    t = t.detach().contiguous();
+  };
+  for (auto& [name, x] : batch.tensors) settle(x);
+  for (TensorSet& layer : batch.layers)
+    for (auto& [name, x] : layer) settle(x);
+  settle(batch.lengths);
   check(n >= 1, "dump: the batch is empty");
   check(batch.lengths.defined() || !s.ragged, "dump: the batch has no lengths");
   if (!batch.lengths.defined())

@@ -45,9 +45,9 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
               .heads = estimate.dim(1),
               .length = estimate.dim(2),
               .keys = estimate.dim(2)};
-  distill::TeacherLayer t = source_.layer(layer);
+  const distill::TeacherLayer t = source_.layer(layer);
   layers_[size_t(layer)] +=
-      distill::attention_recall(t.attention, csr, estimate.dim(-1), visible_, select_);
+      distill::attention_recall(attention_of(t), csr, estimate.dim(-1), visible_, select_);
   return {};
 }
 

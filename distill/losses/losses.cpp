@@ -3,35 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "autograd/compute_type.h"
+#include "distill/losses/loss_table.h"
 #include "tensor/device/transfer.h"
 #include "tensor/top_logits.h"
 
 namespace brine::distill {
 namespace {
-
-// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T], of the type and device of `like`.
-Tensor row_weights(const Batch& batch, double per_row, const Tensor& like) {
-  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
-  Tensor w = Tensor::zeros({B * T}, like.dtype());
-  double value = 1 / (double(batch.tokens) * per_row);
-  dispatch_float(like.dtype(), [&]<class S>() {
-    for (int64_t b = 0; b < B; ++b) {
-      int64_t L = batch.lengths.defined() ? batch.lengths.data<int64_t>()[b] : T;
-      for (int64_t t = 0; t < L; ++t) w.data<S>()[b * T + t] = S(value);
-    }
-  });
-  return w.to(like.device());
-}
-
-TeacherSummary summary_of(const TeacherLayer& t, int64_t K, const Visibility& visible) {
-  if (!t.pooled.tau.defined()) return summarize_teacher(t.attention, K, visible);
-  int64_t theirs = t.pooled.tau.dim(-1);
-  check(theirs == K, "losses: the teacher's attention is pooled into ", theirs,
-        " columns, the student has ", K);
-  return t.pooled;
-}
 
 // The first row of the teacher's logits that is not finite, from their log-sum-exps [rows] by token
 // or by text; "" where all are.
@@ -55,6 +35,13 @@ std::string blame_of(const PendingTerms& terms) {
   return "";
 }
 
+// Whether a loss of that kind has a weight.
+template <class F>
+bool weighs(const LossConfig& config, F is_kind) {
+  return std::any_of(losses().begin(), losses().end(),
+                     [&](const Loss& loss) { return is_kind(loss) && config[loss.name] != 0; });
+}
+
 // Collects the terms of all layers; each layer's sum is attached to the layer's output.
 class LayerLosses : public nn::LayerObserver {
  public:
@@ -67,35 +54,32 @@ class LayerLosses : public nn::LayerObserver {
         causal_(shape.causal),
         share_(call.share),
         loss_scale_(call.loss_scale),
-        twice_(call.recompute) {}
+        twice_(call.recompute) {
+    auto attention = [](const std::string& part) { return part == data::part::attention; };
+    for (const TeacherNeed& need : config.needs())
+      takes_attention_ |= !sources_of(need.part, attention).empty();
+  }
 
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
-    // With recomputation a layer runs twice, and its losses are wanted where they meet the tape.
+    // With recomputation a layer runs twice; its losses are made when it runs with a tape.
     if (twice_ && !grad_enabled()) return {};
     teacher_.look_at(i, tap);
     TeacherLayer t = teacher_.layer(i);
-    if (t.attention.q.defined() && (config_.approx || config_.prob)) {
+    if (takes_attention_ && t.has("query")) {
       // As flash_attention() would take them: a teacher in 16 bits attends so.
-      const ProductInput taken{product_type(t.attention.q.dtype())};
-      t.attention.q = taken(t.attention.q), t.attention.k = taken(t.attention.k);
+      const ProductInput rounded{product_type(t["query"].dtype())};
+      t["query"] = rounded(t["query"]), t["key"] = rounded(t["key"]);
     }
-    Visibility visible{.causal = causal_, .lengths = batch_.lengths};
-    if (config_.approx) {
-      check(tap.has("scores"),
-            "losses: the student's attention estimates no scores, which the loss ",
-            "approx needs; set losses.approx to 0");
-      const Tensor& scores = tap.get("scores");  // S [B, H, T, K]
-      TeacherSummary summary = summary_of(t, scores.dim(-1), visible);
-      add_term("approx", attention_term(approx_loss(scores, summary, visible)), config_.approx);
+    const LayerLossCall call{.config = config_,
+                             .student = tap,
+                             .output = output,
+                             .teacher = t,
+                             .batch = batch_,
+                             .visible = {.causal = causal_, .lengths = batch_.lengths}};
+    for (const Loss& loss : losses()) {
+      if (loss.layer && config_[loss.name])
+        add_term(loss.name, loss.layer(call), config_[loss.name]);
     }
-    if (config_.prob) {
-      add_term("prob", attention_term(prob_loss(tap.get("q"), tap.get("k"), t.attention, visible)),
-               config_.prob);
-    }
-    if (config_.context) {
-      add_term("context", distance(tap.get("context"), t.context), config_.context);
-    }
-    if (config_.kd) add_term("kd", distance(output, t.output), config_.kd);
     const Tensor sum = std::exchange(sum_, Tensor());
     return loss_scale_ == 1 ? sum : scale(sum, loss_scale_);  // the walk backward begins at 1
   }
@@ -104,16 +88,7 @@ class LayerLosses : public nn::LayerObserver {
   const PendingTerms& terms() const { return terms_; }
 
  private:
-  // {KL, MSE} -> kl KL + mse MSE
-  Tensor attention_term(const Tensor& pair) {
-    double values[] = {config_.kl, config_.mse};
-    Tensor weights = Tensor::from(std::span<const double>(values), {2}).to(pair.dtype());
-    return dot(pair, weights.to(pair.device()));
-  }
-  Tensor distance(const Tensor& a, const Tensor& b) {
-    return squared_distance(a, b, row_weights(batch_, double(a.dim(-1)), a));
-  }
-  void add_term(const char* name, const Tensor& value, double weight) {
+  void add_term(const std::string& name, const Tensor& value, double weight) {
     Tensor scaled = scale(value, weight * share_ / double(layers_));
     // Sums over the layers go from the first to the last; recomputation begins with the last.
     terms_.insert(twice_ ? terms_.begin() : terms_.end(), {name, scaled.detach()});
@@ -126,106 +101,102 @@ class LayerLosses : public nn::LayerObserver {
   int64_t layers_;
   bool causal_;
   double share_, loss_scale_;
-  bool twice_;
+  bool twice_, takes_attention_ = false;
   Tensor sum_;
   PendingTerms terms_;
 };
 
+size_t index_of(std::string_view name) {
+  const std::vector<Loss>& all = losses();
+  auto it = std::find_if(all.begin(), all.end(), [&](const Loss& l) { return l.name == name; });
+  check(it != all.end(), "losses: there is no loss '", name, "'");
+  return size_t(it - all.begin());
+}
+
 }  // namespace
 
+LossConfig::LossConfig() {
+  for (size_t i = 0; i < losses().size(); ++i) weights_[i] = losses()[i].weight;
+}
+
+double& LossConfig::operator[](std::string_view loss) { return weights_[index_of(loss)]; }
+double LossConfig::operator[](std::string_view loss) const { return weights_[index_of(loss)]; }
+
 void LossConfig::describe(data::Schema& s) {
-  s.field("approx", approx, "Weight of L_approx: the widened estimate against the teacher",
-          {.min = 0});
-  s.field("prob", prob, "Weight of L_prob: dense student attention against the teacher",
-          {.min = 0});
-  s.field("context", context, "Weight of L_context: attention outputs", {.min = 0});
-  s.field("kd", kd, "Weight of L_kd: layer outputs", {.min = 0});
-  s.field("kd_task", kd_task,
-          "Weight of L_kd_task: KL of the logits (of a regression: squared distance)", {.min = 0});
-  s.field("task", task, "Weight of L_task: next-token prediction, or the labels of a task",
-          {.min = 0});
+  for (size_t i = 0; i < losses().size(); ++i)
+    s.field(losses()[i].name, weights_[i], losses()[i].help, {.min = 0});
   s.field("kl", kl, "Weight of the KL part inside approx and prob", {.min = 0});
   s.field("mse", mse, "Weight of the squared part inside approx and prob", {.min = 0});
 }
 
 TeacherNeeds LossConfig::needs() const {
-  return {.columns = approx != 0,
-          .attention = prob != 0,
-          .context = context != 0,
-          .output = kd != 0,
-          .logits = kd_task != 0};
+  TeacherNeeds needs;
+  for (size_t i = 0; i < losses().size(); ++i) {
+    if (weights_[i] == 0) continue;
+    for (const std::string& part : losses()[i].needs) {
+      auto it = std::find_if(needs.begin(), needs.end(),
+                             [&](const TeacherNeed& need) { return need.part == part; });
+      if (it == needs.end()) it = needs.insert(needs.end(), {part, {}});
+      it->losses.push_back(losses()[i].name);
+    }
+  }
+  return needs;
 }
 
 LossConfig task_only() {
   LossConfig c;
-  c.approx = c.prob = c.context = c.kd = c.kd_task = 0;
-  c.task = 1;
+  for (const Loss& loss : losses()) c[loss.name] = 0;
+  c["task"] = 1;
   return c;
 }
 
 Objective::Objective(nn::Model& student, Teacher* teacher, const LossConfig& config)
     : student_(student), teacher_(teacher), config_(config) {
   check(teacher || !config.needs_teacher(), "losses: a loss with a weight needs a teacher");
-  check(config.needs_teacher() || config.task, "losses: every weight is 0");
+  check(weighs(config, [](const Loss&) { return true; }), "losses: every weight is 0");
   if (teacher && config.needs_teacher()) teacher->require(config.needs());
 }
 
-Objective::TaskLosses Objective::token_losses(const Tensor& hidden, const Batch& batch,
-                                              const Call& call) const {
-  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
-  Tensor logits = reshape(student_.logits(hidden), {B * T, student_.shape().vocab_size});
-  TaskLosses out;
-  if (config_.kd_task) {
-    TopLogits top = teacher_->logits();
-    out.teacher_lse = top.lse;
-    out.kd_task = dot(kl_logits(logits, top), row_weights(batch, 1, logits));
+// The weighted losses of the logits; their sum, which is differentiated, is put into `total`.
+PendingTerms Objective::head_terms(const Tensor& hidden, const Batch& batch, const Call& call,
+                                   Tensor& total) const {
+  const bool by_text = batch.of_task();
+  const double share = by_text ? call.text_share : call.share;
+  const Tensor logits =
+      by_text ? student_.class_logits(hidden, call.random)  // [B, labels]
+              : reshape(student_.logits(hidden),
+                        {batch.ids.dim(0) * batch.ids.dim(1), student_.shape().vocab_size});
+  const HeadLossCall head{.student = student_,
+                          .logits = logits,
+                          .teacher = teacher_,
+                          .batch = batch,
+                          .loss_from = call.loss_from};
+  std::vector<std::pair<std::string, HeadLoss>> values;
+  for (const Loss& loss : losses()) {
+    const auto& function = by_text ? loss.texts : loss.tokens;
+    if (function && config_[loss.name]) values.emplace_back(loss.name, function(head));
   }
-  if (config_.task) {
-    check(student_.shape().causal,
-          "losses: on text, task is the prediction of next tokens, which an encoder cannot learn; "
-          "set losses.task to 0");
-    Tensor target = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({B * T});
-    int64_t rows = 0;
-    for (int64_t r = 0; r < B * T; ++r) rows += target.data<int32_t>()[r] >= 0;
-    check(rows > 0, "losses: no token of the batch is predicted");
-    Tensor weight = Tensor::full({B * T}, 1 / double(rows), logits.dtype(), logits.device());
-    out.task = dot(cross_entropy(logits, target), weight);
-  }
-  return out;
-}
-
-Objective::TaskLosses Objective::text_losses(const Tensor& hidden, const Batch& batch,
-                                             const Call& call) const {
-  Tensor logits = student_.class_logits(hidden, call.random);  // [B, labels]
-  Tensor weight =
-      Tensor::full({logits.dim(0)}, 1 / double(logits.dim(0)), logits.dtype(), logits.device());
-  TaskLosses out;
-  if (config_.kd_task) {
-    Tensor theirs = teacher_->class_logits();
-    if (batch.scores.defined()) {
-      out.kd_task = squared_distance(logits, theirs, weight);
-    } else {
-      const TopLogits all = top_logits(theirs, 0);
-      out.teacher_lse = all.lse;
-      out.kd_task = dot(kl_logits(logits, all), weight);
+  PendingTerms terms;
+  for (const auto& [name, loss] : values) {
+    if (!loss.mean.empty())
+      terms.push_back(
+          {.name = loss.mean, .value = loss.value.detach(), .factor = share, .in_sum = false});
+    const Tensor scaled = scale(loss.value, config_[name] * share);
+    terms.push_back({.name = name, .value = scaled.detach()});
+    if (loss.teacher_lse.defined()) {
+      terms.back().blame = [lse = loss.teacher_lse, batch] { return unsound_row(lse, batch); };
     }
+    total = total.defined() ? add(total, scaled) : scaled;
   }
-  if (config_.task) {
-    out.task =
-        batch.scores.defined()
-            ? squared_distance(logits, batch.scores.to(logits.dtype()).to(logits.device()), weight)
-            : dot(cross_entropy(logits, batch.classes), weight);
-  }
-  return out;
+  return terms;
 }
 
 PendingTerms Objective::start(const Batch& batch, const Call& call) {
-  bool taught = teacher_ && config_.needs_teacher();
+  const bool taught = teacher_ && config_.needs_teacher();
   if (taught) teacher_->begin(batch);
   std::unique_ptr<LayerLosses> layers;
-  if (taught && (config_.approx || config_.prob || config_.context || config_.kd)) {
+  if (taught && weighs(config_, [](const Loss& loss) { return bool(loss.layer); }))
     layers = std::make_unique<LayerLosses>(config_, *teacher_, batch, student_.shape(), call);
-  }
   Tensor hidden = student_.hidden({.ids = batch.ids,
                                    .lengths = batch.lengths,
                                    .type_ids = batch.type_ids,
@@ -235,27 +206,8 @@ PendingTerms Objective::start(const Batch& batch, const Call& call) {
                                    .recompute = call.recompute});
   PendingTerms terms;
   Tensor total;
-  auto task = [&](const TaskLosses& losses, const char* mean_name, double share) {
-    auto add_term = [&](const char* name, const Tensor& value, double weight) {
-      if (!value.defined()) return;
-      Tensor scaled = scale(value, weight * share);
-      terms.push_back({name, scaled.detach()});
-      total = total.defined() ? add(total, scaled) : scaled;
-    };
-    add_term("kd_task", losses.kd_task, config_.kd_task);
-    if (losses.teacher_lse.defined()) {
-      terms.back().blame = [lse = losses.teacher_lse, batch] { return unsound_row(lse, batch); };
-    }
-    if (losses.task.defined()) terms.push_back({mean_name, losses.task.detach(), share});
-    add_term("task", losses.task, config_.task);
-  };
-  if (config_.task || config_.kd_task) {
-    if (batch.of_task()) {
-      task(text_losses(hidden, batch, call), "task_loss", call.text_share);
-    } else {
-      task(token_losses(hidden, batch, call), "task_nll", call.share);
-    }
-  }
+  if (weighs(config_, [](const Loss& loss) { return loss.tokens || loss.texts; }))
+    terms = head_terms(hidden, batch, call, total);
   if (total.defined()) {
     backward(total, Tensor::full(total.shape(), call.loss_scale, total.dtype(), total.device()));
   } else {
@@ -280,11 +232,15 @@ std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
   auto next = values.begin();
   for (const PendingTerms& of_batch : pending) {
     LossTerms here;  // over the layers
-    for (const PendingTerm& term : of_batch) here[term.name] += *next++ * term.factor;
+    std::set<std::string> aside;
+    for (const PendingTerm& term : of_batch) {
+      here[term.name] += *next++ * term.factor;
+      if (!term.in_sum) aside.insert(term.name);
+    }
     for (const auto& [name, value] : here) {
       if (!std::isfinite(value)) throw NonFiniteLoss(name, value, blame_of(of_batch));
       terms[name] += value;
-      if (name != "task_nll" && name != "task_loss") terms["loss"] += value;
+      if (!aside.contains(name)) terms["loss"] += value;
     }
   }
   return {next, values.end()};

@@ -1,9 +1,11 @@
 // The losses of method 4, each weighted in the configuration and logged by itself.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/config/schema.h"
@@ -12,14 +14,25 @@
 
 namespace brine::distill {
 
-struct LossConfig {
-  // Weights of the terms inside L_sea, then of the parts of the attention terms (paper, eq. L_sea).
-  double approx = 1, prob = 1, context = 1, kd = 5, kd_task = 0.2, task = 0.1;
-  double kl = 0.1, mse = 1;
+// The weights of the losses (loss_table.h), config["approx"], and what they share.
+class LossConfig {
+ public:
+  static constexpr size_t kMostLosses = 32;
+
+  LossConfig();              // the weights of the table
+  double kl = 0.1, mse = 1;  // parts of the attention terms (paper, eq. L_sea)
+
+  // Throws where there is no such loss.
+  double& operator[](std::string_view loss);
+  double operator[](std::string_view loss) const;
 
   void describe(data::Schema& schema);
-  bool needs_teacher() const { return approx || prob || context || kd || kd_task; }
+  bool needs_teacher() const { return !needs().empty(); }
+  // What the losses with a weight need of a teacher.
   TeacherNeeds needs() const;
+
+ private:
+  std::array<double, kMostLosses> weights_ = {};  // in the order of the table
 };
 
 // Only next-token prediction, weight 1: a teacher's training.
@@ -34,6 +47,7 @@ struct PendingTerm {
   std::string name;
   Tensor value;
   double factor = 1;
+  bool in_sum = true;  // of "loss"
   // Asked when a term of its micro-batch is not finite: what is to blame, or "". May wait for the
   // device.
   std::function<std::string()> blame = {};
@@ -75,12 +89,8 @@ class Objective {
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:
-  struct TaskLosses {
-    Tensor kd_task, task;  // unweighted means; undefined where their weight is 0
-    Tensor teacher_lse;    // of each row of the logits that kd_task compares; may be undefined
-  };
-  TaskLosses token_losses(const Tensor& hidden, const Batch& batch, const Call& call) const;
-  TaskLosses text_losses(const Tensor& hidden, const Batch& batch, const Call& call) const;
+  PendingTerms head_terms(const Tensor& hidden, const Batch& batch, const Call& call,
+                          Tensor& total) const;
 
   nn::Model& student_;
   Teacher* teacher_;

@@ -1,6 +1,8 @@
 // The teacher from a dump.
 #include "distill/teachers/dump_teacher.h"
 
+#include <set>
+
 #include "distill/batches/task_source.h"
 
 namespace brine::distill {
@@ -19,7 +21,7 @@ DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
         ", this run is of ", of_task ? "the texts of a task" : "windows");
   check(of_task || spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
         " tokens, this run's windows have ", expected.window, " (sequence_length)");
-  check(reader_.has(data::DumpPart::windows), dir,
+  check(spec.has_windows(), dir,
         ": stores no numbers of windows or texts, so its samples cannot be found");
   auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
   check(spec.causal == expected.causal, dir, ": is of a ", kind(spec.causal),
@@ -28,35 +30,32 @@ DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
 }
 
 void DumpTeacher::require(const TeacherNeeds& needs) {
-  auto want = [this](bool needed, data::DumpPart part, const char* losses) {
-    check(!needed || reader_.has(part), reader_.dir().string(), ": holds no ", data::name_of(part),
-          ", which ", losses, " with a weight need");
-  };
-  const bool pooled = is_pooled();
-  int64_t K = reader_.spec().columns;
-  check(!pooled || !needs.attention, reader_.dir().string(), ": its attention is pooled into ", K,
-        " columns, of which the loss prob cannot be made; set losses.prob to 0");
-  check(!pooled || !needs.columns || !columns_ || columns_ == K, reader_.dir().string(),
+  const std::string dir = reader_.dir().string();
+  const int64_t K = reader_.spec().columns;
+  std::set<std::string, std::less<>> parts;
+  for (const TeacherNeed& need : needs) {
+    const bool by_text = need.part == data::part::logits && reader_.has(data::part::classes);
+    const std::string part = by_text ? data::part::classes : need.part;
+    const auto sources = sources_of(part, [this](const std::string& p) { return reader_.has(p); });
+    const std::string from = computed_from(part);
+    for (const std::string& loss : need.losses)
+      check(!sources.empty() || !is_pooled() ||
+                (part != data::part::attention && from != data::part::attention),
+            dir, ": its attention is pooled into ", K, " columns, of which the loss ", loss,
+            " cannot be made; set losses.", loss, " to 0");
+    check(!sources.empty(), dir, ": has no ", part,
+          from.empty() ? "" : " and no " + from + " to compute it from", ", which ", need.who());
+    parts.insert(sources.begin(), sources.end());
+  }
+  check(!parts.contains(data::part::pooled) || !columns_ || columns_ == K, dir,
         ": its attention is pooled into ", K, " columns, the student has ", columns_,
         " (attention.columns)");
-  want((needs.columns || needs.attention) && !pooled, data::DumpPart::attention,
-       "the losses approx and prob");
-  want(needs.context, data::DumpPart::context, "the loss context");
-  want(needs.output, data::DumpPart::output, "the loss kd");
-  bool classes = reader_.has(data::DumpPart::classes);
-  if (!classes) want(needs.logits, data::DumpPart::logits, "the loss kd_task");
-  wants_ = {
-      .attention = (needs.columns || needs.attention) && !pooled,
-      .pooled = needs.columns && pooled,
-      .context = needs.context,
-      .output = needs.output,
-      .logits = needs.logits && !classes,
-      .classes = needs.logits && classes,
-      .tokens_step = TaskSource::kLengthStep,
-      // A device gets what lies in the files, half as long in f16, and widens it there; on the
-      // CPU the reading thread does that beside the student's work. q and k stay as they are.
-      .as_stored = default_device().is_cuda() ? data::DumpWants::AsStored::all
-                                              : data::DumpWants::AsStored::queries_and_keys};
+  wants_ = {.parts = std::move(parts),
+            .tokens_step = TaskSource::kLengthStep,
+            // A device gets what is in the files, half as long in f16, and widens it there; on the
+            // CPU the reading thread does that beside the student's work. q and k stay as they are.
+            .as_stored = default_device().is_cuda() ? data::DumpWants::AsStored::all
+                                                    : data::DumpWants::AsStored::queries_and_keys};
 }
 
 std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows) const {
@@ -72,13 +71,12 @@ std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows
 DumpTeacher::Arrived DumpTeacher::send(data::DumpBatch read) {
   Arrived out{std::move(read), {}};
   data::DumpBatch& b = out.batch;
-  std::vector<Tensor*> tensors = {&b.logits, &b.logit_ids, &b.lse, &b.classes};
-  for (data::DumpLayer& l : b.layers) {
-    for (Tensor* t : {&l.attention, &l.query, &l.key, &l.pooled.tau, &l.pooled.t_log_t,
-                      &l.pooled.t_square, &l.context, &l.output})
-      tensors.push_back(t);
-  }
-  for (Tensor* t : tensors) *t = out.uploads.start(*t, default_device());
+  auto upload = [&out](data::TensorSet& set) {
+    for (auto& [name, x] : set)
+      if (name != "tokens") x = out.uploads.start(x, default_device());
+  };
+  upload(b.tensors);
+  for (data::TensorSet& layer : b.layers) upload(layer);
   return out;
 }
 
@@ -116,24 +114,23 @@ void DumpTeacher::begin(const Batch& batch) {
 
 TeacherLayer DumpTeacher::layer(int64_t i) {
   look_ahead();
-  const data::DumpLayer& l = now_.batch.layers.at(size_t(i));
-  TeacherSummary pooled = l.pooled;
-  pooled.tau = wide(pooled.tau);
-  return {.attention = {.map = l.attention, .q = l.query, .k = l.key},
-          .pooled = pooled,
-          .context = wide(l.context),
-          .output = wide(l.output)};
+  TeacherLayer layer = now_.batch.layers.at(size_t(i));
+  for (auto& [name, x] : layer)
+    if (!data::find_teacher_tensor(name)->narrow) x = wide(x);
+  return layer;
 }
 
 Tensor DumpTeacher::class_logits() {
-  check(now_.batch.classes.defined(), reader_.dir().string(), ": holds no logits of classes");
-  return now_.batch.classes;
+  const Tensor& classes = now_.batch.tensors["classes"];
+  check(classes.defined(), reader_.dir().string(), ": has no logits of classes");
+  return classes;
 }
 
 TopLogits DumpTeacher::logits() {
-  const data::DumpBatch& b = now_.batch;
+  const data::TensorSet& b = now_.batch.tensors;
   auto rows = [](const Tensor& t) { return t.defined() ? t.view({-1, t.dim(-1)}) : t; };
-  return {.values = rows(wide(b.logits)), .ids = rows(b.logit_ids), .lse = b.lse.view({-1})};
+  return {
+      .values = rows(wide(b["logits"])), .ids = rows(b["logit_ids"]), .lse = b["lse"].view({-1})};
 }
 
 }  // namespace brine::distill

@@ -28,8 +28,8 @@ class DumpTeacher : public Teacher {
 
   // The corpus windows that the dump holds.
   const std::vector<int64_t>& windows() const { return reader_.spec().windows; }
-  // Holds too little of the attention for the loss prob.
-  bool is_pooled() const { return reader_.has(data::DumpPart::pooled); }
+  // Has too little of the attention for the loss prob.
+  bool is_pooled() const { return reader_.has(data::part::pooled); }
 
   void require(const TeacherNeeds& needs) override;
   void plan(BatchOrder order, int64_t first) override;

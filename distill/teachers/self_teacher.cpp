@@ -4,22 +4,23 @@
 namespace brine::distill {
 
 void SelfTeacher::require(const TeacherNeeds& needs) {
-  auto refuse = [](bool wanted, const char* loss, const char* what) {
-    check(!wanted, "teacher: 'self' has no ", what, " of its own; set losses.", loss, " to 0");
-  };
-  refuse(needs.context, "context", "attention outputs");
-  refuse(needs.output, "kd", "layer outputs");
-  refuse(needs.logits, "kd_task", "logits");
+  auto has = [](const std::string& part) { return part == data::part::attention; };
+  for (const TeacherNeed& need : needs) {
+    check(!sources_of(need.part, has).empty(), "teacher: 'self' has no ", need.part,
+          " of its own; set losses.", need.losses.empty() ? "" : need.losses[0], " to 0");
+  }
 }
 
 void SelfTeacher::look_at(int64_t layer, const nn::Tap& student) {
   layer_ = layer;
-  student_ = {.map = {}, .q = student.get("q").detach(), .k = student.get("k").detach()};
+  student_ = {};
+  student_["query"] = student.get("q").detach();
+  student_["key"] = student.get("k").detach();
 }
 
 TeacherLayer SelfTeacher::layer(int64_t i) {
   check(i == layer_, "teacher: 'self' knows the layer that runs, ", layer_, ", not ", i);
-  return {.attention = student_, .context = {}, .output = {}};
+  return student_;
 }
 
 TopLogits SelfTeacher::logits() { throw Error("teacher: 'self' has no logits of its own"); }

@@ -6,7 +6,7 @@
 namespace brine::distill {
 
 // Its attention is the student's own dense attention, by rows from q and k without their gradients.
-// It has no context, layer outputs or logits: losses that want them are refused.
+// It has no attention outputs, layer outputs or logits: losses that need them are refused.
 class SelfTeacher : public Teacher {
  public:
   void require(const TeacherNeeds& needs) override;
@@ -17,7 +17,7 @@ class SelfTeacher : public Teacher {
 
  private:
   int64_t layer_ = -1;
-  TeacherAttention student_;
+  TeacherLayer student_;
 };
 
 }  // namespace brine::distill

@@ -8,6 +8,31 @@ namespace brine::distill {
 OnlineTeacher::OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n)
     : model_(std::move(model)), top_n_(top_n) {}
 
+std::string TeacherNeed::who() const {
+  std::string names;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    names += i == 0 ? "" : i + 1 == losses.size() ? " and " : ", ";
+    names += losses[i];
+  }
+  return losses.size() == 1 ? "the loss " + names + " needs" : "the losses " + names + " need";
+}
+
+void OnlineTeacher::require(const TeacherNeeds& needs) {
+  while_running_.clear();
+  for (const TeacherNeed& need : needs) {
+    bool runs = false;  // whether it is computed from the Tap
+    const auto sources = sources_of(need.part, [&](const std::string& part) {
+      namespace p = data::part;
+      runs |= part == kRunningModel;
+      return part == p::attention || part == p::attention_outputs || part == p::layer_outputs ||
+             part == p::logits || part == p::classes || part == kRunningModel;
+    });
+    check(!sources.empty(), "teacher: has no ", need.part, ", which ", need.who());
+    for (const data::TeacherTensor* tensor : data::teacher_tensors())
+      if (runs && tensor->part == need.part) while_running_.push_back(tensor->name);
+  }
+}
+
 void OnlineTeacher::begin(const Batch& batch) {
   NoGrad off;
   call_ = nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths, .type_ids = batch.type_ids});
@@ -21,10 +46,14 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
   Tensor y = model_->layer(i, inputs_[size_t(i)], call_, &tap).detach();
   if (i + 1 == int64_t(inputs_.size())) inputs_.push_back(y);
   TeacherLayer out;
-  out.attention.q = tap.get("q").detach();
-  out.attention.k = tap.get("k").detach();
-  out.context = tap.get("context").detach();
-  out.output = y;
+  out["query"] = tap.get("q").detach();
+  out["key"] = tap.get("k").detach();
+  out["attention_output"] = tap.get("context").detach();
+  out["output"] = y;
+  const TeacherView view{.layer = out,
+                         .visible = {.causal = model_->shape().causal, .lengths = call_.lengths},
+                         .tap = &tap};
+  for (const std::string& name : while_running_) teacher_tensor(view, name);
   return out;
 }
 

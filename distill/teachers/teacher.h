@@ -8,23 +8,18 @@
 
 #include "autograd/ops.h"
 #include "distill/batches/batch.h"
+#include "distill/teachers/teacher_layer.h"
 #include "nn/models/model.h"
-#include "tensor/teacher.h"
 
 namespace brine::distill {
 
-// What a loss may ask of one layer, all detached. Undefined tensors are absent.
-struct TeacherLayer {
-  TeacherAttention attention;  // [B, H, T, T], or the teacher's q and k [B, H, T, d]
-  TeacherSummary pooled = {};  // or no more than its mass in K columns, of a pooled dump
-  Tensor context;              // [B, T, C] attention output before the output projection
-  Tensor output;               // [B, T, C] the layer's output
+// A part of the teacher's tensors (data::part, or a registered tensor) and the losses that need it.
+struct TeacherNeed {
+  std::string part;
+  std::vector<std::string> losses;
+  std::string who() const;  // "the losses approx and prob need"
 };
-
-// What the losses with a weight need: attention by columns or in whole rows, and so on.
-struct TeacherNeeds {
-  bool columns = false, attention = false, context = false, output = false, logits = false;
-};
+using TeacherNeeds = std::vector<TeacherNeed>;
 
 // The windows of batch n; called from another thread.
 using BatchOrder = std::function<std::vector<int64_t>(int64_t n)>;
@@ -32,7 +27,7 @@ using BatchOrder = std::function<std::vector<int64_t>(int64_t n)>;
 class Teacher {
  public:
   virtual ~Teacher() = default;
-  // Throws, naming what is absent and the loss that wants it.
+  // Throws, naming what is absent and the loss that needs it.
   virtual void require(const TeacherNeeds& needs) = 0;
   // Announces the batches to come, first, first + 1, ...: a dump reads ahead.
   virtual void plan(BatchOrder /*order*/, int64_t /*first*/) {}
@@ -51,7 +46,7 @@ class OnlineTeacher : public Teacher {
  public:
   // top_n: how many logits of a row count (0 = all), as in a dump.
   explicit OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n = 0);
-  void require(const TeacherNeeds&) override {}
+  void require(const TeacherNeeds& needs) override;
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
   TopLogits logits() override;
@@ -64,7 +59,8 @@ class OnlineTeacher : public Teacher {
   std::shared_ptr<nn::Model> model_;
   int64_t top_n_;
   nn::ModelCall call_;
-  std::vector<Tensor> inputs_;  // inputs_[i] enters layer i
+  std::vector<std::string> while_running_;  // needed tensors that are computed from the Tap
+  std::vector<Tensor> inputs_;              // inputs_[i] enters layer i
 };
 
 }  // namespace brine::distill

@@ -5,8 +5,10 @@
 
 #include <filesystem>
 #include <functional>
+#include <sstream>
 
 #include "data/hdf5/hdf5_file.h"
+#include "tests/apps/world.h"
 #include "tests/paths.h"
 #include "tests/scratch.h"
 
@@ -24,10 +26,16 @@ std::vector<std::string> golden_files() {
   return out;
 }
 
-// A copy whose datasets went through `edit` and whose integer settings went through `set`.
+std::string golden_file(const std::string& name) {
+  return brine::test::source_dir() + "/tests/golden/" + name + ".h5";
+}
+
+// A copy whose datasets went through `edit` and whose integer settings went through `set`, with the
+// settings that `add` writes.
 std::string copy(const std::string& from, const fs::path& to,
                  const std::function<void(const std::string&, Tensor&)>& edit,
-                 const std::function<int64_t(const std::string&, int64_t)>& set = {}) {
+                 const std::function<int64_t(const std::string&, int64_t)>& set = {},
+                 const std::function<void(data::Hdf5Writer&)>& add = {}) {
   data::Hdf5Reader in(from);
   data::Hdf5Writer out(to.string());
   const std::vector<std::string> names = in.datasets();
@@ -51,6 +59,7 @@ std::string copy(const std::string& from, const fs::path& to,
       }
     }
   }
+  if (add) add(out);
   out.close();
   return to.string();
 }
@@ -65,7 +74,7 @@ void keep(const std::string&, Tensor&) {}
 
 TEST_CASE("golden files agree: values, losses, gradients, in both types, by both paths") {
   std::vector<std::string> files = golden_files();
-  REQUIRE(files.size() == 6);
+  REQUIRE(files.size() == 8);
   for (const std::string& file : files) {
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
       for (bool dense : {false, true}) {
@@ -85,13 +94,13 @@ TEST_CASE("golden files agree: values, losses, gradients, in both types, by both
 
 TEST_CASE("a copy of a golden file agrees like the file itself") {
   test::Scratch scratch;
-  std::string same = copy(golden_files()[2], scratch / "same.h5", keep);
+  std::string same = copy(golden_file("causal_lean_t33"), scratch / "same.h5", keep);
   CHECK(report_of(same, Dtype::f64).ok());
 }
 
 TEST_CASE("one changed weight is out of tolerance, and the first bad row names the stage") {
   test::Scratch scratch;
-  std::string from = golden_files()[2];
+  std::string from = golden_file("causal_lean_t33");
   int changed = 0;
   auto nudge = [&](const std::string& name, Tensor& t) {
     if (name != "weights/nu.weight") return;
@@ -120,7 +129,8 @@ TEST_CASE("one changed expectation of each kind is noticed") {
       t = t.clone();
       t.data<double>()[t.numel() - 1] += 1e-3;
     };
-    std::string file = copy(golden_files()[2], scratch / (std::to_string(n++) + ".h5"), nudge);
+    std::string file =
+        copy(golden_file("causal_lean_t33"), scratch / (std::to_string(n++) + ".h5"), nudge);
     GoldenReport report = report_of(file, Dtype::f64);
     std::string bad;
     for (const GoldenRow& row : report.rows) bad += row.ok() ? "" : row.dataset + " ";
@@ -131,11 +141,96 @@ TEST_CASE("one changed expectation of each kind is noticed") {
 TEST_CASE("a case that the block refuses is reported as skipped, with the reason") {
   test::Scratch scratch;
   std::string file =
-      copy(golden_files()[2], scratch / "odd.h5", keep,
+      copy(golden_file("causal_lean_t33"), scratch / "odd.h5", keep,
            [](const std::string& name, int64_t value) { return name == "K" ? value - 1 : value; });
   GoldenReport report = report_of(file, Dtype::f64);
   CHECK(report.rows.empty());
   CHECK(report.skipped.find("is not a multiple of") != std::string::npos);
+}
+
+TEST_CASE("golden: sequences are packed by the mask, and a moved hole is noticed") {
+  test::Scratch scratch;
+  for (const char* name : {"bidirectional_holes_t17", "causal_holes_t16"}) {
+    const std::string from = golden_file(name);
+    const std::vector<double> valid = data::Hdf5Reader(from).read("inputs/valid").to_vector();
+    CHECK(valid[0] == 0);  // padding on the left
+    // As many tokens, at other places: with right padding alone nothing would be noticed.
+    auto mirror = [](const std::string& dataset, Tensor& t) {
+      if (dataset != "inputs/valid") return;
+      t = t.clone();
+      for (int64_t b = 0; b < t.dim(0); ++b)
+        std::reverse(t.data<uint8_t>() + b * t.dim(1), t.data<uint8_t>() + (b + 1) * t.dim(1));
+    };
+    const std::string moved = copy(from, scratch / (std::string(name) + ".h5"), mirror);
+    CHECK_FALSE(report_of(moved, Dtype::f64).ok());
+    // What padding holds does not matter.
+    int changed = 0;
+    auto noise = [&](const std::string& dataset, Tensor& t) {
+      if (dataset != "inputs/q" && dataset != "inputs/k" && dataset != "inputs/v") return;
+      t = t.clone();
+      const int64_t rows = t.dim(1) * t.dim(2), T = t.dim(2), d = t.dim(3);
+      for (int64_t r = 0; r < t.dim(0) * rows; ++r) {
+        if (valid[size_t(r / rows * T + r % T)] != 0) continue;
+        for (int64_t i = 0; i < d; ++i) t.data<double>()[r * d + i] = 1e3;
+        ++changed;
+      }
+    };
+    const std::string noisy = copy(from, scratch / (std::string(name) + "-noisy.h5"), noise);
+    CHECK(changed > 0);
+    CHECK(report_of(noisy, Dtype::f64).ok());
+  }
+}
+
+TEST_CASE(
+    "golden: a file with a feature that this program lacks is skipped by the feature's name") {
+  test::Scratch scratch;
+  auto set = [](const char* which, int64_t value) {
+    return [=](const std::string& name, int64_t old) { return name == which ? value : old; };
+  };
+  const std::string from = golden_file("causal_lean_t33");
+  const GoldenReport learned =
+      report_of(copy(from, scratch / "learned.h5", keep, set("prior", 2)), Dtype::f64);
+  CHECK(learned.skipped == "prior = learned is not known to this program");
+  CHECK_FALSE(learned.ok());
+  int n = 0;
+  auto with = [&](const char* name, int64_t value) {
+    auto add = [&](data::Hdf5Writer& file) { file.attribute("config", name, value); };
+    return report_of(copy(from, scratch / (std::to_string(n++) + ".h5"), keep, {}, add), Dtype::f64)
+        .skipped;
+  };
+  CHECK(with("rotary", 1) == "rotary is not known to this program");
+  CHECK(with("kv_heads", 1) == "kv_heads is not known to this program");
+  CHECK(with("oversample", 2) == "oversample is not known to this program");
+  CHECK(with("twirl", 0) == "twirl is not known to this program");
+  CHECK(with("rotary", 0).empty());
+  CHECK(with("kv_heads", 2).empty());
+}
+
+TEST_CASE("verify names the file in every line and fails where nothing was compared") {
+  const World& w = world();
+  auto set = [](const std::string& name, int64_t old) { return name == "prior" ? 2 : old; };
+  copy(golden_file("causal_paper_t12"), fs::path(w.path("learned.h5")), keep, set);
+  const Finished none = w.run("verify learned.h5");
+  CHECK(none.status == 1);
+  CHECK(none.error == "brine verify: nothing was compared, all 2 runs were skipped\n");
+  const std::string good = golden_file("causal_paper_t12");
+  const Finished some = w.run("verify " + good + " learned.h5");
+  CHECK(some.status == 0);
+  CHECK(some.out.find("learned.h5 f64: skipped: prior = learned is not known") !=
+        std::string::npos);
+  CHECK(some.out.find("2 of 2 ok, 2 skipped\n") != std::string::npos);
+  std::istringstream lines(some.out);
+  int64_t named = 0, all = 0;
+  for (std::string line; std::getline(lines, line); ++all)
+    named += line.starts_with(good + " f") || line.starts_with("learned.h5 f");
+  CHECK(named == all - 1);  // the last line is the sum
+  auto nudge = [](const std::string& dataset, Tensor& t) {
+    if (dataset == "loss/total") t = Tensor::full(t.shape(), 7, t.dtype());
+  };
+  copy(good, fs::path(w.path("wrong.h5")), nudge);
+  const Finished wrong = w.run("verify wrong.h5 --dtype f64 --quiet");
+  CHECK(wrong.status == 1);
+  CHECK(wrong.out.find("wrong.h5 f64: loss/total") != std::string::npos);
 }
 
 TEST_CASE("a file that is not HDF5 is an error that names it") {

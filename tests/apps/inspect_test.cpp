@@ -70,8 +70,8 @@ std::string write_dump(const fs::path& dir) {
   for (int i = 0; i < 2; ++i) {
     data::DumpBatch batch;
     batch.layers.resize(1);
-    batch.layers[0].query = Tensor::full({1, 2, 5, 3}, 0.5 + i);
-    batch.layers[0].key = Tensor::full({1, 2, 5, 3}, 0.25);
+    batch.layers[0]["query"] = Tensor::full({1, 2, 5, 3}, 0.5 + i);
+    batch.layers[0]["key"] = Tensor::full({1, 2, 5, 3}, 0.25);
     writer.put(batch);
   }
   writer.finish();

@@ -46,16 +46,12 @@ TEST_CASE("losses: every term has its weight, is there alone and adds to the sum
   LossConfig all;
   Evaluated whole = evaluated(pair, &teacher, {batch}, all);
   double sum = 0;
-  std::vector<std::pair<const char*, double LossConfig::*>> weights = {
-      {"approx", &LossConfig::approx},   {"prob", &LossConfig::prob},
-      {"context", &LossConfig::context}, {"kd", &LossConfig::kd},
-      {"kd_task", &LossConfig::kd_task}, {"task", &LossConfig::task}};
   Tensor gradient = Tensor::zeros_like(whole.gradients);
-  for (auto [name, member] : weights) {
+  for (const char* name : {"approx", "prob", "context", "kd", "kd_task", "task"}) {
     INFO(name);
     LossConfig one = task_only();
-    one.task = 0;
-    one.*member = all.*member;
+    one["task"] = 0;
+    one[name] = all[name];
     Evaluated alone = evaluated(pair, &teacher, {batch}, one);
     CHECK(alone.terms.at(name) > 0);
     CHECK(alone.terms.at(name) == doctest::Approx(whole.terms.at(name)).epsilon(1e-6));
@@ -63,7 +59,7 @@ TEST_CASE("losses: every term has its weight, is there alone and adds to the sum
     CHECK(largest(alone.gradients.to_vector()) > 0);
     gradient = add(gradient, alone.gradients);
     sum += alone.terms.at(name);
-    one.*member *= 3;
+    one[name] *= 3;
     Evaluated triple = evaluated(pair, &teacher, {batch}, one);
     CHECK(triple.terms.at(name) == doctest::Approx(3 * alone.terms.at(name)).epsilon(1e-6));
   }
@@ -75,7 +71,7 @@ TEST_CASE("losses: a student equal to its teacher has no loss but the task's") {
   Pair pair({}, "dense");
   OnlineTeacher teacher(pair.teacher);
   LossConfig config;
-  config.approx = 0;  // dense attention estimates nothing
+  config["approx"] = 0;  // dense attention estimates nothing
   Evaluated e = evaluated(pair, &teacher, {pair.source().in_order(0, 2)}, config);
   for (const char* name : {"prob", "context", "kd", "kd_task"}) {
     CHECK(std::abs(e.terms.at(name)) < 1e-6);
@@ -87,7 +83,7 @@ TEST_CASE("losses: a teacher or a student with maps and one without are the same
   for (const char* student : {"sea", "flash"}) {
     CAPTURE(student);
     LossConfig config;
-    if (student == std::string("flash")) config.approx = 0;
+    if (student == std::string("flash")) config["approx"] = 0;
     Pair tiles({}, student, "flash"),
         maps({}, student == std::string("sea") ? "sea" : "dense", "dense");
     Batch batch = tiles.source().batch(0, 3);
@@ -141,9 +137,9 @@ TEST_CASE("losses: a pooled dump is as good for approx as the teacher and as its
   CHECK(of_pooled.is_pooled());
   CHECK_FALSE(of_maps.is_pooled());
   LossConfig alone = task_only(), all;
-  alone.task = 0;
-  alone.approx = 1;
-  all.prob = 0;
+  alone["task"] = 0;
+  alone["approx"] = 1;
+  all["prob"] = 0;
   for (const LossConfig& config : {alone, all}) {
     Evaluated a = evaluated(pair, &of_pooled, {batch}, config);
     CHECK(a.terms.at("approx") > 0);
@@ -151,7 +147,7 @@ TEST_CASE("losses: a pooled dump is as good for approx as the teacher and as its
     check_close(a, evaluated(pair, &of_maps, {batch}, config), 1e-5);
   }
   LossConfig without = all;  // context and layer outputs need no attention at all
-  without.approx = 0;
+  without["approx"] = 0;
   check_close(evaluated(pair, &of_pooled, {batch}, without),
               evaluated(pair, &online, {batch}, without), 1e-5);
   std::string half = (scratch / "half").string();
@@ -173,12 +169,12 @@ TEST_CASE("losses: a pooled dump is refused for prob and for another number of c
             ": its attention is pooled into 12 columns, of which the loss prob cannot be made; "
             "set losses.prob to 0");
   LossConfig config;
-  config.prob = 0;
+  config["prob"] = 0;
   expected.columns = 16;
   DumpTeacher wider(dir, expected);
   CHECK(message([&] { Objective(*pair.student, &wider, config); }) ==
         dir + ": its attention is pooled into 12 columns, the student has 16 (attention.columns)");
-  config.approx = 0;
+  config["approx"] = 0;
   CHECK_NOTHROW(Objective(*pair.student, &wider, config));
   // Where nobody said before how many columns there are, the first layer's loss does.
   nn::ModelConfig other = config_of({}, "sea");
@@ -187,7 +183,7 @@ TEST_CASE("losses: a pooled dump is refused for prob and for another number of c
   keys.set_text("columns", {"16"});
   auto student = nn::make_model(other, 2);
   nn::ParameterStore store(*student);
-  config.approx = 1;
+  config["approx"] = 1;
   Objective objective(*student, &teacher, config);
   LossTerms terms;
   CHECK(message([&] { objective.run(pair.source().batch(0, 1), {}, terms); }) ==
@@ -226,8 +222,8 @@ TEST_CASE("losses: in 16 bits the teacher's attention is that of rounded q and k
     using OnlineTeacher::OnlineTeacher;
     TeacherLayer layer(int64_t i) override {
       TeacherLayer out = OnlineTeacher::layer(i);
-      out.attention.q = out.attention.q.to(Dtype::bf16);
-      out.attention.k = out.attention.k.to(Dtype::bf16);
+      out["query"] = out["query"].to(Dtype::bf16);
+      out["key"] = out["key"].to(Dtype::bf16);
       return out;
     }
   };
@@ -270,16 +266,18 @@ TEST_CASE("losses: what a dump or a method does not have is named") {
   std::string dir = (scratch / "dump").string();
   write_dump(pair, dir, data::DumpContent::none, 8, false);
   DumpTeacher teacher(dir, expected_of(pair));
-  auto missing = [&](double LossConfig::*weight) {
+  auto missing = [&](const char* weight) {
     LossConfig c = task_only();
-    c.*weight = 1;
+    c[weight] = 1;
     return message([&] { Objective(*pair.student, &teacher, c); });
   };
-  CHECK(missing(&LossConfig::approx) ==
-        dir + ": holds no attention, which the losses approx and prob with a weight need");
-  CHECK(missing(&LossConfig::context) ==
-        dir + ": holds no context, which the loss context with a weight need");
-  CHECK(missing(&LossConfig::kd) == "no error");
+  CHECK(missing("approx") ==
+        dir +
+            ": has no pooled attention and no attention to compute it from, which the loss "
+            "approx needs");
+  CHECK(missing("prob") == dir + ": has no attention, which the loss prob needs");
+  CHECK(missing("context") == dir + ": has no attention outputs, which the loss context needs");
+  CHECK(missing("kd") == "no error");
   Pair plain({}, "dense");
   OnlineTeacher online(plain.teacher);
   CHECK(message([&] { evaluated(plain, &online, {plain.source().batch(0, 1)}); }) ==
@@ -323,7 +321,7 @@ TEST_CASE("losses: the term that is not finite is named") {
 TEST_CASE("losses: the row of the teacher's logits that is not finite is named") {
   Pair pair;
   LossConfig logits_alone = task_only();
-  logits_alone.kd_task = 1;
+  logits_alone["kd_task"] = 1;
   const Batch batch = pair.source().in_order(2, 3);  // windows 2, 3 and 4 of 16 tokens
   for (int64_t top_n : {0, 5}) {
     for (double value : {double(NAN), double(INFINITY)}) {
@@ -344,7 +342,7 @@ TEST_CASE("losses: the row of the teacher's logits that is not finite is named")
     using Unsound::Unsound;
     TeacherLayer layer(int64_t i) override {
       TeacherLayer l = Unsound::layer(i);
-      l.context = scale(l.context, NAN);
+      l["attention_output"] = scale(l["attention_output"], NAN);
       return l;
     }
   };

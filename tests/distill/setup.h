@@ -9,6 +9,7 @@
 
 #include "data/dump/dump_writer.h"
 #include "data/io/sha256.h"
+#include "distill/teachers/dump_batch.h"
 #include "distill/teachers/dump_teacher.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
@@ -92,7 +93,8 @@ inline Tensor map_of(const TeacherAttention& a) {
 
 // Dumps every window in f32, as `spec` says what to keep; pooled attention in 12 columns.
 inline void write_dump(const Pair& pair, const std::string& dir, data::DumpContent content,
-                       int64_t top_n, bool context = true, Dtype dtype = Dtype::f32) {
+                       int64_t top_n, bool context = true, Dtype dtype = Dtype::f32,
+                       const std::vector<std::string>& tensors = {}) {
   NoGrad off;
   data::DumpSpec s;
   s.content = content;
@@ -105,6 +107,7 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
   s.tokens = pair.sizes.tokens;
   s.vocab = 37;
   s.context = context;
+  s.tensors = tensors;
   s.logits = top_n ? data::DumpLogits::top : data::DumpLogits::full;
   s.top_n = top_n;
   s.teacher_hash = pair.hash();
@@ -115,29 +118,9 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
   data::DumpWriter writer(dir, s);
   OnlineTeacher teacher(pair.teacher, top_n);
   WindowSource source = pair.source();
-  int64_t B = s.samples, T = s.tokens;
-  Batch batch = source.in_order(0, B);
-  teacher.begin(batch);
-  data::DumpBatch out;
-  for (int64_t i = 0; i < s.layers; ++i) {
-    TeacherLayer t = teacher.layer(i);
-    data::DumpLayer l;
-    if (content == data::DumpContent::maps) l.attention = map_of(t.attention);
-    if (content == data::DumpContent::qk) {
-      l.query = t.attention.q;
-      l.key = t.attention.k;
-    }
-    if (s.columns) l.pooled = summarize_teacher(t.attention, s.columns, {.causal = true});
-    if (context) l.context = t.context;
-    l.output = t.output;
-    out.layers.push_back(l);
-  }
-  TopLogits top = teacher.logits();
-  out.logits = top.values.view({B, T, -1});
-  if (top.ids.defined()) out.logit_ids = top.ids.view({B, T, -1});
-  out.lse = top.lse.view({B, T});
-  out.windows = batch.windows;
-  writer.put(std::move(out));
+  Downloads arriving;
+  data::DumpBatch out = dump_batch(teacher, source.in_order(0, s.samples), s, arriving);
+  writer.put(std::move(out), std::move(arriving));
   writer.finish();
 }
 
@@ -178,8 +161,8 @@ class Spy : public Teacher {
   TeacherLayer layer(int64_t i) override {
     TeacherLayer l = inner_->layer(i);
     if (int64_t(system_calls.size()) - 1 == bad_) {
-      l.context = l.context.clone();
-      l.context.data<float>()[3] = NAN;
+      l["attention_output"] = l["attention_output"].clone();
+      l["attention_output"].data<float>()[3] = NAN;
     }
     return l;
   }

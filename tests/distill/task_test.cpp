@@ -115,8 +115,8 @@ TEST_CASE("task: losses of classes and scores as computed by hand") {
       }
     }
     LossConfig losses = task_only();
-    losses.task = 0.3;
-    losses.kd_task = 0.7;
+    losses["task"] = 0.3;
+    losses["kd_task"] = 0.7;
     LossTerms terms = evaluated(student, &online, losses, {batch}).terms;
     CHECK(terms.at("task_loss") == doctest::Approx(task).epsilon(1e-5));
     CHECK(terms.at("task") == doctest::Approx(0.3 * task).epsilon(1e-5));
@@ -138,7 +138,7 @@ TEST_CASE("task: all terms of a SEA student; micro-batches weigh by tokens and b
   Batch many = source.gather({order.begin() + 4, order.end()});
   CHECK(few.ids.dim(1) < many.ids.dim(1));
   LossConfig all;
-  all.task = 0.5;
+  all["task"] = 0.5;
   Evaluated one = evaluated(student, &online, all, {whole});
   Evaluated two = evaluated(student, &online, all, {few, many});
   for (const char* name : {"approx", "prob", "context", "kd", "kd_task", "task", "loss"}) {

@@ -37,12 +37,12 @@ class MapLosses : public nn::LayerObserver {
     const Tensor t = theirs.get("probabilities").detach();
     const Tensor &q = tap.get("q"), &k = tap.get("k");
     Tensor a = softmax(matmul(q, k, false, true), 1 / std::sqrt(double(q.dim(3))), {});
-    Tensor sum = term("prob", attention(map_distance(a, t)), weights_.prob);
+    Tensor sum = term("prob", attention(map_distance(a, t)), weights_["prob"]);
     Tensor wide = softmax(widen(tap.get("scores")), 1, {});
-    sum = add(sum, term("approx", attention(map_distance(wide, t)), weights_.approx));
+    sum = add(sum, term("approx", attention(map_distance(wide, t)), weights_["approx"]));
     sum = add(sum, term("context", distance(tap.get("context"), theirs.get("context")),
-                        weights_.context));
-    return add(sum, term("kd", distance(output, hidden), weights_.kd));
+                        weights_["context"]));
+    return add(sum, term("kd", distance(output, hidden), weights_["kd"]));
   }
 
   Tensor hidden;  // of the teacher after the layers that ran
@@ -157,8 +157,8 @@ void MapObjective::run(const distill::Batch& batch, distill::LossTerms& terms) {
   auto mean = [&](const Tensor& x, int64_t count) {
     return dot(x, Tensor::full({rows}, 1 / double(count)));
   };
-  Tensor kd_task = scale(mean(kl_logits(logits, theirs), rows), weights_.kd_task);
-  Tensor task = scale(mean(cross_entropy(logits, target), predicted), weights_.task);
+  Tensor kd_task = scale(mean(kl_logits(logits, theirs), rows), weights_["kd_task"]);
+  Tensor task = scale(mean(cross_entropy(logits, target), predicted), weights_["task"]);
   terms["kd_task"] = kd_task.item();
   terms["task"] = task.item();
   backward(add(kd_task, task));

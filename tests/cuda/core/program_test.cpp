@@ -145,12 +145,13 @@ TEST_CASE("cuda: a dump waits for nothing, is the same each time and goes on aft
   const std::vector<int64_t> all = {0, 7, 11, 25};
   const data::DumpBatch a = near.read(all), b = there.read(all);
   for (size_t l = 0; l < a.layers.size(); ++l) {
-    test::check_close("maps", a.layers[l].attention, b.layers[l].attention, 1e-5);
-    test::check_close("context", a.layers[l].context, b.layers[l].context, 1e-4);
-    test::check_close("output", a.layers[l].output, b.layers[l].output, 1e-4);
+    test::check_close("maps", a.layers[l]["attention"], b.layers[l]["attention"], 1e-5);
+    test::check_close("context", a.layers[l]["attention_output"], b.layers[l]["attention_output"],
+                      1e-4);
+    test::check_close("output", a.layers[l]["output"], b.layers[l]["output"], 1e-4);
   }
-  test::check_close("logits", a.logits, b.logits, 1e-4);
-  test::check_close("lse", a.lse, b.lse, 1e-5);
+  test::check_close("logits", a.tensors["logits"], b.tensors["logits"], 1e-4);
+  test::check_close("lse", a.tensors["lse"], b.tensors["lse"], 1e-5);
 
   Finished f = w.run(dump + "full --quiet --device cuda", "ulimit -f 40;");
   CHECK(f.status == 1);

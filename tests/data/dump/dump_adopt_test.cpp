@@ -30,20 +30,20 @@ void write_foreign(const Path& path, const DumpSpec& spec, int64_t first, int64_
     if (values.defined() && name != leave_out) file.write(name, values);
   };
   for (int64_t l = 0; l < spec.layers; ++l) {
-    const DumpLayer& layer = batch.layers[size_t(l)];
-    put(layer_dataset(l, "attention"), layer.attention);
-    put(layer_dataset(l, "query"), layer.query);
-    put(layer_dataset(l, "key"), layer.key);
-    put(layer_dataset(l, "tau"), layer.pooled.tau);
-    put(layer_dataset(l, "t_log_t"), layer.pooled.t_log_t);
-    put(layer_dataset(l, "t_square"), layer.pooled.t_square);
-    put(layer_dataset(l, "context"), layer.context);
-    put(layer_dataset(l, "output"), layer.output);
+    const TensorSet& layer = batch.layers[size_t(l)];
+    put(layer_dataset(l, "attention"), layer["attention"]);
+    put(layer_dataset(l, "query"), layer["query"]);
+    put(layer_dataset(l, "key"), layer["key"]);
+    put(layer_dataset(l, "tau"), layer["tau"]);
+    put(layer_dataset(l, "t_log_t"), layer["t_log_t"]);
+    put(layer_dataset(l, "t_square"), layer["t_square"]);
+    put(layer_dataset(l, "context"), layer["attention_output"]);
+    put(layer_dataset(l, "output"), layer["output"]);
   }
-  put("logits/values", batch.logits);
-  put("logits/ids", batch.logit_ids);
-  put("logits/lse", batch.lse);
-  put("tokens", batch.tokens);
+  put("logits/values", batch.tensors["logits"]);
+  put("logits/ids", batch.tensors["logit_ids"]);
+  put("logits/lse", batch.tensors["lse"]);
+  put("tokens", batch.tensors["tokens"]);
   put("lengths", batch.lengths);
   if (!batch.windows.empty()) put("windows", Tensor::from(batch.windows, {samples}));
   file.close();
@@ -104,24 +104,26 @@ TEST_CASE("adopt: q and k, without logits and windows") {
 TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") {
   DumpSpec spec = foreign_spec();
   auto set = [](float value, int64_t at) {
-    return [=](DumpBatch& b) { b.layers[1].attention.data<float>()[at] = value; };
+    return [=](DumpBatch& b) { b.layers[1]["attention"].data<float>()[at] = value; };
   };
   refused("layers/01/attention: head 0, query 0: the probabilities sum to", spec, set(0.9f, 0));
   refused("head 0, query 0, key 1 has the probability 0.1", spec, set(0.1f, 1));
   refused("sample 2: layers/01/attention: head 0, query 3, key 1 has the probability -0.5", spec,
           set(-0.5f, 2 * 75 + 16));
   refused("attention: value 3 is nan", spec, set(NAN, 3));
-  refused("logits/ids holds 11", spec, [](DumpBatch& b) { b.logit_ids.data<int32_t>()[9] = 11; });
-  refused("tokens holds -1", spec, [](DumpBatch& b) { b.tokens.data<int32_t>()[9] = -1; });
+  refused("logits/ids holds 11", spec,
+          [](DumpBatch& b) { b.tensors["logit_ids"].data<int32_t>()[9] = 11; });
+  refused("tokens holds -1", spec,
+          [](DumpBatch& b) { b.tensors["tokens"].data<int32_t>()[9] = -1; });
   refused("lengths holds 0", spec, [](DumpBatch& b) { b.lengths.data<int64_t>()[6] = 0; });
   refused("logits/lse: value 4 is inf", spec,
-          [](DumpBatch& b) { b.lse.data<float>()[4] = INFINITY; });
+          [](DumpBatch& b) { b.tensors["lse"].data<float>()[4] = INFINITY; });
   refused("layers/00/context: is f64 [7, 5, 12], must be f32 [7, 5, 12]", spec, [](DumpBatch& b) {
-    b.layers[0].context =
-        Tensor::from(std::vector<double>(7 * 5 * 12, 0.0), b.layers[0].context.shape());
+    b.layers[0]["attention_output"] =
+        Tensor::from(std::vector<double>(7 * 5 * 12, 0.0), b.layers[0]["attention_output"].shape());
   });
   refused("layers/01/output: is f32 [6, 5, 12], must be f32 [7, 5, 12]", spec, [](DumpBatch& b) {
-    b.layers[1].output = b.layers[1].output.slice(0, 0, 6).contiguous();
+    b.layers[1]["output"] = b.layers[1]["output"].slice(0, 0, 6).contiguous();
   });
   refused("layers/01/output: is not in the file", spec, {}, "layers/01/output");
   refused("lengths: is not in the file", spec, {}, "lengths");
@@ -146,10 +148,10 @@ TEST_CASE("adopt: pooled attention, and what no attention can be pooled into") {
   spec.causal = true;
   // Layer 1 of sample 0: head 0 from row 0 on. Column 1 owns the one key of row 0.
   auto tau = [](float value, int64_t at) {
-    return [=](DumpBatch& b) { b.layers[1].pooled.tau.data<float>()[at] = value; };
+    return [=](DumpBatch& b) { b.layers[1]["tau"].data<float>()[at] = value; };
   };
-  auto sums = [](Tensor TeacherSummary::*which, float value, int64_t at) {
-    return [=](DumpBatch& b) { (b.layers[1].pooled.*which).data<float>()[at] = value; };
+  auto sums = [](const char* which, float value, int64_t at) {
+    return [=](DumpBatch& b) { b.layers[1][which].data<float>()[at] = value; };
   };
   const std::string where = "sample 0: layers/01/tau: head 0, query ";
   refused(where + "0, column 1 of 1 keys has the mass -0.5", spec, tau(-0.5f, 1));
@@ -157,19 +159,18 @@ TEST_CASE("adopt: pooled attention, and what no attention can be pooled into") {
   refused(where + "0: the masses sum to 0.9", spec, tau(0.9f, 1));
   refused(where + "3, column 1 of 1 keys has the mass 1.5", spec, tau(1.5f, 13));
   refused("layers/01/tau: value 3 is nan", spec, tau(NAN, 3));
-  refused(where + "3: t_log_t is 1.2", spec, sums(&TeacherSummary::t_log_t, 1.2f, 3));
-  refused(where + "4: t_log_t is -1.75", spec, sums(&TeacherSummary::t_log_t, -1.75f, 4));
-  refused(where + "4: t_square is 1.25", spec, sums(&TeacherSummary::t_square, 1.25f, 4));
-  refused(where + "3: t_square is 0.125", spec, sums(&TeacherSummary::t_square, 0.125f, 3));
-  refused("t_square: value 2 is inf", spec, sums(&TeacherSummary::t_square, INFINITY, 2));
+  refused(where + "3: t_log_t is 1.2", spec, sums("t_log_t", 1.2f, 3));
+  refused(where + "4: t_log_t is -1.75", spec, sums("t_log_t", -1.75f, 4));
+  refused(where + "4: t_square is 1.25", spec, sums("t_square", 1.25f, 4));
+  refused(where + "3: t_square is 0.125", spec, sums("t_square", 0.125f, 3));
+  refused("t_square: value 2 is inf", spec, sums("t_square", INFINITY, 2));
   refused("layers/01/t_log_t: is not in the file", spec, {}, "layers/01/t_log_t");
   refused("layers/01/tau: is f32 [7, 3, 5, 3], must be f32 [7, 3, 5, 4]", spec, [](DumpBatch& b) {
-    Tensor& t = b.layers[1].pooled.tau;
+    Tensor& t = b.layers[1]["tau"];
     t = t.slice(3, 0, 3).contiguous();
   });
-  refused("layers/00/t_square: is f64 [7, 3, 5], must be f32 [7, 3, 5]", spec, [](DumpBatch& b) {
-    b.layers[0].pooled.t_square = b.layers[0].pooled.t_square.to(Dtype::f64);
-  });
+  refused("layers/00/t_square: is f64 [7, 3, 5], must be f32 [7, 3, 5]", spec,
+          [](DumpBatch& b) { b.layers[0]["t_square"] = b.layers[0]["t_square"].to(Dtype::f64); });
 }
 
 TEST_CASE("adopt: attributes that are missing, of another type or another value") {
@@ -254,16 +255,16 @@ TEST_CASE("adopt: the example of docs/dump-format.md (needs h5py)") {
   CHECK(reader.spec().dtype == Dtype::f16);
   DumpBatch batch = reader.read(range(1, 2));
   CHECK(batch.layers.size() == 2);
-  CHECK(batch.layers[1].attention.shape() == Shape{2, 2, 6, 6});
+  CHECK(batch.layers[1]["attention"].shape() == Shape{2, 2, 6, 6});
   CHECK(batch.lengths.data<int64_t>()[1] == 4);
-  CHECK(batch.tokens.shape() == Shape{2, 6});
-  for (int64_t i = 0; i < batch.logits.numel(); ++i)
-    CHECK(batch.logits.data<float>()[i] < batch.lse.data<float>()[i / 3]);
+  CHECK(batch.tensors["tokens"].shape() == Shape{2, 6});
+  for (int64_t i = 0; i < batch.tensors["logits"].numel(); ++i)
+    CHECK(batch.tensors["logits"].data<float>()[i] < batch.tensors["lse"].data<float>()[i / 3]);
   // What Python wrote is what is read: the same sums on both sides.
   double sum = 0;
   DumpBatch all = reader.read(range(0, 3));
-  for (int64_t i = 0; i < all.layers[1].output.numel(); ++i)
-    sum += (1 + i % 7) * double(all.layers[1].output.data<float>()[i]);
+  for (int64_t i = 0; i < all.layers[1]["output"].numel(); ++i)
+    sum += (1 + i % 7) * double(all.layers[1]["output"].data<float>()[i]);
   std::ofstream(dir / "sum.py") << R"(import h5py, sys, numpy as np
 x = h5py.File(sys.argv[1])["layers/01/output"][:].astype("f8").ravel()
 wanted = (x * (1 + np.arange(x.size) % 7)).sum()

@@ -111,15 +111,21 @@ inline data::DumpBatch batch_of(const data::DumpSpec& s, const std::vector<int64
   int64_t n = int64_t(samples.size());
   DumpBatch batch;
   for (int64_t l = 0; l < s.layers; ++l) {
-    DumpLayer layer;
-    if (s.content == DumpContent::maps) layer.attention = maps_of(s, samples, 10 * l);
+    TensorSet layer;
+    if (s.content == DumpContent::maps) layer["attention"] = maps_of(s, samples, 10 * l);
     if (s.content == DumpContent::qk) {
-      layer.query = noise_tensor(samples, 10 * l + 1, {n, s.heads, s.tokens, s.head_size});
-      layer.key = noise_tensor(samples, 10 * l + 2, {n, s.heads, s.tokens, s.head_size});
+      layer["query"] = noise_tensor(samples, 10 * l + 1, {n, s.heads, s.tokens, s.head_size});
+      layer["key"] = noise_tensor(samples, 10 * l + 2, {n, s.heads, s.tokens, s.head_size});
     }
-    if (s.content == DumpContent::pooled) layer.pooled = pooled_of(s, samples, 10 * l);
-    if (s.context) layer.context = noise_tensor(samples, 10 * l + 3, {n, s.tokens, s.hidden});
-    if (s.output) layer.output = noise_tensor(samples, 10 * l + 4, {n, s.tokens, s.hidden});
+    if (s.content == DumpContent::pooled) {
+      const TeacherSummary pooled = pooled_of(s, samples, 10 * l);
+      layer["tau"] = pooled.tau;
+      layer["t_log_t"] = pooled.t_log_t;
+      layer["t_square"] = pooled.t_square;
+    }
+    if (s.context)
+      layer["attention_output"] = noise_tensor(samples, 10 * l + 3, {n, s.tokens, s.hidden});
+    if (s.output) layer["output"] = noise_tensor(samples, 10 * l + 4, {n, s.tokens, s.hidden});
     batch.layers.push_back(layer);
   }
   if (s.logits != DumpLogits::none) {
@@ -129,8 +135,8 @@ inline data::DumpBatch batch_of(const data::DumpSpec& s, const std::vector<int64
     } else {
       DumpBatch top;
       keep_top_logits(top, logits, 1);
-      batch.logits = logits;
-      batch.lse = top.lse;
+      batch.tensors["logits"] = logits;
+      batch.tensors["lse"] = top.tensors["lse"];
     }
   }
   std::vector<int64_t> lengths;
@@ -140,9 +146,10 @@ inline data::DumpBatch batch_of(const data::DumpSpec& s, const std::vector<int64
   }
   batch.lengths = Tensor::from(lengths, {n});
   if (s.stores_tokens) {
-    batch.tokens = Tensor::empty({n, s.tokens}, Dtype::i32);
+    Tensor& tokens = batch.tensors["tokens"];
+    tokens = Tensor::empty({n, s.tokens}, Dtype::i32);
     for (int64_t i = 0; i < n * s.tokens; ++i)
-      batch.tokens.data<int32_t>()[i] =
+      tokens.data<int32_t>()[i] =
           int32_t((samples[size_t(i / s.tokens)] * 5 + i % s.tokens) % s.vocab);
   }
   return batch;
@@ -192,22 +199,12 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
 // many layers.
 template <class F>
 void each_pair(const data::DumpBatch& a, const data::DumpBatch& b, F f) {
-  for (size_t l = 0; l < a.layers.size(); ++l) {
-    const data::DumpLayer &x = a.layers[l], &y = b.layers[l];
-    f("attention", x.attention, y.attention, true);
-    f("query", x.query, y.query, true);
-    f("key", x.key, y.key, true);
-    f("tau", x.pooled.tau, y.pooled.tau, true);
-    f("t_log_t", x.pooled.t_log_t, y.pooled.t_log_t, false);
-    f("t_square", x.pooled.t_square, y.pooled.t_square, false);
-    f("context", x.context, y.context, true);
-    f("output", x.output, y.output, true);
+  for (const data::TeacherTensor* row : data::teacher_tensors()) {
+    const bool typed = row->type == data::TeacherTensor::Type::as_dump;
+    if (!row->of_layer) f(row->name, a.tensors[row->name], b.tensors[row->name], typed);
+    for (size_t l = 0; row->of_layer && l < a.layers.size(); ++l)
+      f(row->name, a.layers[l][row->name], b.layers[l][row->name], typed);
   }
-  f("logits", a.logits, b.logits, true);
-  f("ids", a.logit_ids, b.logit_ids, false);
-  f("lse", a.lse, b.lse, false);
-  f("classes", a.classes, b.classes, false);
-  f("tokens", a.tokens, b.tokens, false);
   f("lengths", a.lengths, b.lengths, false);
 }
 

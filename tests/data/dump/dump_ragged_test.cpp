@@ -36,7 +36,7 @@ DumpBatch padded_batch(const DumpSpec& s, const std::vector<int64_t>& samples, i
   int64_t n = int64_t(samples.size());
   for (int64_t i = 0; i < n; ++i)
     batch.lengths.data<int64_t>()[i] = s.lengths[size_t(samples[size_t(i)])];
-  batch.classes = noise_tensor(samples, 2000, {n, s.classes});
+  batch.tensors["classes"] = noise_tensor(samples, 2000, {n, s.classes});
   return batch;
 }
 
@@ -99,34 +99,34 @@ TEST_CASE("dump: samples of their own lengths come back, padded to the longest o
           int64_t T = longest(s, samples);
           std::vector<int64_t> lengths;
           for (int64_t i : samples) lengths.push_back(s.lengths[size_t(i)]);
-          CHECK(read.layers[0].context.dim(1) == T);
+          CHECK(read.layers[0]["attention_output"].dim(1) == T);
           for (size_t l = 0; l < 2; ++l) {
-            const DumpLayer &a = read.layers[l], &b = given.layers[l];
-            check_tokens(a.context, b.context, lengths, 1);
-            check_tokens(a.output, b.output, lengths, 1);
+            const TensorSet &a = read.layers[l], &b = given.layers[l];
+            check_tokens(a["attention_output"], b["attention_output"], lengths, 1);
+            check_tokens(a["output"], b["output"], lengths, 1);
             if (content == DumpContent::qk) {
-              check_tokens(a.query, b.query, lengths, 2);
-              check_tokens(a.key, b.key, lengths, 2);
+              check_tokens(a["query"], b["query"], lengths, 2);
+              check_tokens(a["key"], b["key"], lengths, 2);
             } else if (content == DumpContent::pooled) {
-              check_tokens(a.pooled.tau, b.pooled.tau, lengths, 2);
-              check_tokens(a.pooled.t_log_t, b.pooled.t_log_t, lengths, 2);
-              check_tokens(a.pooled.t_square, b.pooled.t_square, lengths, 2);
+              check_tokens(a["tau"], b["tau"], lengths, 2);
+              check_tokens(a["t_log_t"], b["t_log_t"], lengths, 2);
+              check_tokens(a["t_square"], b["t_square"], lengths, 2);
             } else {
-              REQUIRE(a.attention.shape() == Shape{int64_t(samples.size()), 3, T, T});
-              Tensor keys = b.attention.slice(3, 0, T).contiguous();
+              REQUIRE(a["attention"].shape() == Shape{int64_t(samples.size()), 3, T, T});
+              Tensor keys = b["attention"].slice(3, 0, T).contiguous();
               for (size_t i = 0; i < samples.size(); ++i) {
                 auto one = int64_t(i);
-                Tensor shown = a.attention.slice(0, one, 1).slice(3, 0, lengths[i]).contiguous();
+                Tensor shown = a["attention"].slice(0, one, 1).slice(3, 0, lengths[i]).contiguous();
                 Tensor wanted = keys.slice(0, one, 1).slice(3, 0, lengths[i]).contiguous();
                 check_tokens(shown, wanted, {lengths[i]}, 2);
               }
             }
           }
-          check_tokens(read.logits, given.logits, lengths, 1);
-          check_tokens(read.logit_ids, given.logit_ids, lengths, 1);
-          check_tokens(read.lse, given.lse, lengths, 1);
-          check_tokens(read.tokens, given.tokens, lengths, 1);
-          CHECK(same_bytes(read.classes, given.classes));
+          check_tokens(read.tensors["logits"], given.tensors["logits"], lengths, 1);
+          check_tokens(read.tensors["logit_ids"], given.tensors["logit_ids"], lengths, 1);
+          check_tokens(read.tensors["lse"], given.tensors["lse"], lengths, 1);
+          check_tokens(read.tensors["tokens"], given.tensors["tokens"], lengths, 1);
+          CHECK(same_bytes(read.tensors["classes"], given.tensors["classes"]));
           CHECK(same_bytes(read.lengths, given.lengths));
           CHECK(read.windows == given.windows);
         }
@@ -177,8 +177,8 @@ TEST_CASE("dump: tokens of a ragged batch are made a multiple, up to the longest
   writer.finish();
   DumpReader reader(dir / "d");
   auto tokens = [&](int64_t sample, int64_t step) {
-    DumpWants wants{.output = true, .tokens_step = step};
-    return reader.read(std::vector<int64_t>{sample}, wants).layers[0].output.dim(1);
+    DumpWants wants{.parts = {part::layer_outputs}, .tokens_step = step};
+    return reader.read(std::vector<int64_t>{sample}, wants).layers[0]["output"].dim(1);
   };
   CHECK(tokens(0, 1) == 1);
   CHECK(tokens(0, 2) == 2);
@@ -227,6 +227,6 @@ TEST_CASE("dump: ragged shards of others are adopted") {
   DumpManifest m = adopt_dump({dir / "d/shard-00000.h5", dir / "d/shard-00001.h5"});
   CHECK(m.spec.lengths == s.lengths);
   CHECK(m.spec.classes == 3);
-  CHECK(same_bytes(DumpReader(dir / "d").read(range(4, 3)).classes,
-                   padded_batch(s, range(4, 3), 5).classes));
+  CHECK(same_bytes(DumpReader(dir / "d").read(range(4, 3)).tensors["classes"],
+                   padded_batch(s, range(4, 3), 5).tensors["classes"]));
 }

@@ -37,10 +37,10 @@ void check_round_trip(const DumpSpec& spec, const DumpWriterOptions& options) {
   wants.as_stored = DumpWants::AsStored::queries_and_keys;
   const DumpBatch mixed = reader.read(order, wants), plain = reader.read(order);
   for (size_t l = 0; l < plain.layers.size(); ++l) {
-    CHECK(same_stored(mixed.layers[l].query, plain.layers[l].query, spec.dtype));
-    CHECK(same_stored(mixed.layers[l].key, plain.layers[l].key, spec.dtype));
-    CHECK(same_bytes(mixed.layers[l].context, plain.layers[l].context));
-    CHECK(same_bytes(mixed.layers[l].pooled.tau, plain.layers[l].pooled.tau));
+    CHECK(same_stored(mixed.layers[l]["query"], plain.layers[l]["query"], spec.dtype));
+    CHECK(same_stored(mixed.layers[l]["key"], plain.layers[l]["key"], spec.dtype));
+    CHECK(same_bytes(mixed.layers[l]["attention_output"], plain.layers[l]["attention_output"]));
+    CHECK(same_bytes(mixed.layers[l]["tau"], plain.layers[l]["tau"]));
   }
 }
 
@@ -138,10 +138,11 @@ TEST_CASE("dump: the largest logits in order, with the log-sum-exp of all") {
                        [&](int32_t a, int32_t b) { return row[a] > row[b]; });
       double top = row[order[0]], sum = 0;
       for (int64_t i = 0; i < vocab; ++i) sum += std::exp(double(row[i]) - top);
-      CHECK(batch.lse.data<float>()[r] == doctest::Approx(top + std::log(sum)).epsilon(1e-6));
+      CHECK(batch.tensors["lse"].data<float>()[r] ==
+            doctest::Approx(top + std::log(sum)).epsilon(1e-6));
       for (int64_t i = 0; i < n; ++i) {
-        CHECK(batch.logit_ids.data<int32_t>()[r * n + i] == order[size_t(i)]);
-        CHECK(batch.logits.data<float>()[r * n + i] == row[order[size_t(i)]]);
+        CHECK(batch.tensors["logit_ids"].data<int32_t>()[r * n + i] == order[size_t(i)]);
+        CHECK(batch.tensors["logits"].data<float>()[r * n + i] == row[order[size_t(i)]]);
       }
     }
   }
@@ -155,8 +156,8 @@ TEST_CASE("dump: the writer takes whole logits and full lengths for granted") {
   Scratch dir;
   DumpSpec spec = small_spec(2);
   DumpBatch given = batch_of(spec, range(0, 2)), lazy = given;
-  lazy.logits = noise_tensor(range(0, 2), 1000, {2, spec.tokens, spec.vocab});
-  lazy.logit_ids = lazy.lse = lazy.lengths = Tensor();
+  lazy.tensors["logits"] = noise_tensor(range(0, 2), 1000, {2, spec.tokens, spec.vocab});
+  lazy.tensors["logit_ids"] = lazy.tensors["lse"] = lazy.lengths = Tensor();
   given.lengths = Tensor::from(std::vector<int64_t>{5, 5}, {2});
   {
     DumpWriter writer(dir.path(), spec);
@@ -180,11 +181,12 @@ TEST_CASE("dump: batches that do not fit the spec are refused at once") {
     CHECK(contains(error, why));
   };
   refused("has 1 layers, must have 2", [](DumpBatch& b) { b.layers.pop_back(); });
-  refused("layer 1 context is missing", [](DumpBatch& b) { b.layers[1].context = Tensor(); });
+  refused("layer 1 attention_output is missing",
+          [](DumpBatch& b) { b.layers[1]["attention_output"] = Tensor(); });
   refused("layer 0 attention is f32 [2, 3, 5, 4]",
-          [](DumpBatch& b) { b.layers[0].attention = b.layers[0].attention.slice(3, 0, 4); });
-  refused("logit_ids is f32", [](DumpBatch& b) { b.logit_ids = b.logits; });
-  refused("tokens is missing", [](DumpBatch& b) { b.tokens = Tensor(); });
+          [](DumpBatch& b) { b.layers[0]["attention"] = b.layers[0]["attention"].slice(3, 0, 4); });
+  refused("logit_ids is f32", [](DumpBatch& b) { b.tensors["logit_ids"] = b.tensors["logits"]; });
+  refused("tokens is missing", [](DumpBatch& b) { b.tensors["tokens"] = Tensor(); });
   refused("is window 99", [](DumpBatch& b) { b.windows[1] = 99; });
   refused("length 6", [](DumpBatch& b) { b.lengths.data<int64_t>()[0] = 6; });
   CHECK(contains(message([&] { writer.put(batch_of(spec, range(0, 8))); }), "where 7"));
@@ -198,7 +200,7 @@ TEST_CASE("dump: a value that is not finite or does not fit surfaces at a later 
     spec.dtype = Dtype::f16;
     DumpWriter writer(dir.path(), spec);
     DumpBatch batch = batch_of(spec, range(0, 2));
-    batch.layers[1].output.data<float>()[70] = too_large ? 70000.0f : NAN;
+    batch.layers[1]["output"].data<float>()[70] = too_large ? 70000.0f : NAN;
     writer.put(batch);
     std::string error = message([&] { writer.finish(); });
     CAPTURE(error);
@@ -387,17 +389,19 @@ TEST_CASE("dump: absent parts, wrong samples and other teachers are named") {
   spec.logits = DumpLogits::none;
   Path path = make_dump(dir, spec);
   DumpReader reader(path);
-  CHECK(reader.has(DumpPart::attention));
-  CHECK_FALSE(reader.has(DumpPart::context));
-  CHECK_FALSE(reader.has(DumpPart::logits));
-  CHECK(contains(message([&] { reader.read(range(0, 1), {.context = true}); }), "no context"));
-  CHECK(contains(message([&] { reader.read(range(0, 1), {.logits = true}); }), "no logits"));
-  CHECK(contains(message([&] { reader.read(range(0, 1), {.pooled = true}); }),
+  CHECK(reader.has(part::attention));
+  CHECK_FALSE(reader.has(part::attention_outputs));
+  CHECK_FALSE(reader.has(part::logits));
+  CHECK(contains(message([&] { reader.read(range(0, 1), {.parts = {part::attention_outputs}}); }),
+                 "no attention outputs"));
+  CHECK(
+      contains(message([&] { reader.read(range(0, 1), {.parts = {part::logits}}); }), "no logits"));
+  CHECK(contains(message([&] { reader.read(range(0, 1), {.parts = {part::pooled}}); }),
                  "no pooled attention"));
   CHECK(contains(message([&] { reader.read(range(6, 2)); }), "sample 7 is not in 0 to 6"));
   CHECK(contains(message([&] { reader.read(range(0, 0)); }), "no samples"));
-  DumpBatch only = reader.read(range(2, 1), {.output = true});
-  CHECK_FALSE(only.layers[0].attention.defined());
+  DumpBatch only = reader.read(range(2, 1), {.parts = {part::layer_outputs}});
+  CHECK_FALSE(only.layers[0]["attention"].defined());
   DumpSource source{spec.teacher_hash, spec.tokenizer_hash, spec.corpus_hash};
   CHECK_NOTHROW(check_dump_source(spec, path, source));
   source.teacher_hash = std::string(64, '1');

@@ -1,0 +1,78 @@
+// Attention of others: rows that are distributions, and sums that fit them.
+#include "data/dump/teacher_checks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tensor/math.h"
+
+namespace brine::data {
+namespace {
+
+// Of the sum of a row of stored probabilities.
+double tolerance_of(Dtype dtype) {
+  return dtype == Dtype::f32 ? 1e-3 : dtype == Dtype::f16 ? 1e-2 : 3e-2;
+}
+
+// A row of [1, H, T, K] over w visible keys: a distribution over the columns that own keys, and
+// sums that a distribution of that mass can have.
+void check_pooled_row(const float* tau, double t_log_t, double t_square, int64_t w, int64_t K,
+                      double tolerance, const std::string& what) {
+  double sum = 0, most_entropy = 0, least_square = 0;
+  for (int64_t c = 0; c < K; ++c) {
+    double keys = double(math::column_begin(c + 1, w, K) - math::column_begin(c, w, K));
+    check_format(keys > 0 ? tau[c] >= 0 && tau[c] <= 1 + tolerance : tau[c] == 0, what, ", column ",
+                 c, " of ", keys, " keys has the mass ", tau[c]);
+    sum += tau[c];
+    if (tau[c] > 0) {
+      most_entropy -= tau[c] * std::log(tau[c] / keys);
+      least_square += double(tau[c]) * tau[c] / keys;
+    }
+  }
+  check_format(std::abs(sum - 1) <= tolerance, what, ": the masses sum to ", sum, ", not to 1");
+  check_format(t_log_t <= tolerance && t_log_t >= -most_entropy - 10 * tolerance, what,
+               ": t_log_t is ", t_log_t, ", but such masses allow ", -most_entropy, " to 0");
+  check_format(t_square <= 1 + tolerance && t_square >= least_square - 2 * tolerance, what,
+               ": t_square is ", t_square, ", but such masses allow ", least_square, " to 1");
+}
+
+}  // namespace
+
+void check_maps(const Tensor& x, const TensorSet&, int64_t length, const DumpSpec& s,
+                const std::string& what) {
+  double tolerance = tolerance_of(s.dtype);
+  const float* row = x.data<float>();
+  for (int64_t h = 0; h < s.heads; ++h) {
+    int64_t T = x.dim(-1);
+    for (int64_t t = 0; t < T; ++t, row += T) {
+      if (t >= length) continue;
+      double sum = 0;
+      for (int64_t j = 0; j < T; ++j) {
+        bool visible = j < length && (!s.causal || j <= t);
+        check_format(visible ? row[j] >= 0 && row[j] <= 1 + tolerance : row[j] == 0, what,
+                     ": head ", h, ", query ", t, ", key ", j, " has the probability ", row[j]);
+        sum += row[j];
+      }
+      check_format(std::abs(sum - 1) <= tolerance, what, ": head ", h, ", query ", t,
+                   ": the probabilities sum to ", sum, ", not to 1");
+    }
+  }
+}
+
+void check_pooled(const Tensor& tau, const TensorSet& layer, int64_t length, const DumpSpec& s,
+                  const std::string& what) {
+  double tolerance = tolerance_of(s.dtype);
+  const float* t_log_t = layer["t_log_t"].data<float>();
+  const float* t_square = layer["t_square"].data<float>();
+  int64_t T = tau.dim(2), K = tau.dim(3);
+  for (int64_t h = 0; h < s.heads; ++h) {
+    for (int64_t t = 0; t < std::min(T, length); ++t) {
+      int64_t r = h * T + t;
+      check_pooled_row(tau.data<float>() + r * K, t_log_t[r], t_square[r],
+                       s.causal ? t + 1 : length, K, tolerance,
+                       join(what, ": head ", h, ", query ", t));
+    }
+  }
+}
+
+}  // namespace brine::data

@@ -1,0 +1,18 @@
+// What the values of a teacher's tensors must satisfy. Internal to data/dump/.
+#pragma once
+
+#include <string>
+
+#include "data/dump/dump.h"
+
+namespace brine::data {
+
+// Rows of probabilities [1, H, T, T]: not negative, 0 on hidden or padded keys, sum 1.
+void check_maps(const Tensor& x, const TensorSet& layer, int64_t length, const DumpSpec& spec,
+                const std::string& what);
+// Masses of columns [1, H, T, K] with the layer's two sums of every row: a distribution over the
+// columns that have keys, and sums that an attention of that mass can have.
+void check_pooled(const Tensor& tau, const TensorSet& layer, int64_t length, const DumpSpec& spec,
+                  const std::string& what);
+
+}  // namespace brine::data

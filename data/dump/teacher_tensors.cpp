@@ -1,0 +1,215 @@
+// The table of a teacher's tensors, and what follows from a row of it.
+#include "data/dump/teacher_tensors.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+
+#include "data/dump/dump.h"
+#include "data/dump/teacher_checks.h"
+
+namespace brine::data {
+namespace {
+
+using Type = TeacherTensor::Type;
+
+auto content_is(DumpContent content) {
+  return [content](const DumpSpec& s) { return s.content == content; };
+}
+
+// The tensors of the format: docs/dump-format.md describes them in this order.
+std::deque<TeacherTensor> format_tensors() {
+  using enum Axis;
+  auto with_logits = [](const DumpSpec& s) { return s.logits != DumpLogits::none; };
+  return {
+      {.name = "attention",
+       .part = part::attention,
+       .shape = {heads, tokens, keys},
+       .stored = content_is(DumpContent::maps),
+       .valid = check_maps},
+      {.name = "query",
+       .part = part::attention,
+       .shape = {heads, tokens, head_size},
+       .narrow = true,
+       .stored = content_is(DumpContent::qk)},
+      {.name = "key",
+       .part = part::attention,
+       .shape = {heads, tokens, head_size},
+       .narrow = true,
+       .stored = content_is(DumpContent::qk)},
+      {.name = "tau",
+       .part = part::pooled,
+       .shape = {heads, tokens, columns},
+       .stored = content_is(DumpContent::pooled),
+       .valid = check_pooled},
+      {.name = "t_log_t",
+       .part = part::pooled,
+       .shape = {heads, tokens},
+       .type = Type::f32,
+       .stored = content_is(DumpContent::pooled)},
+      {.name = "t_square",
+       .part = part::pooled,
+       .shape = {heads, tokens},
+       .type = Type::f32,
+       .stored = content_is(DumpContent::pooled)},
+      {.name = "attention_output",  // heads concatenated, before the output projection
+       .part = part::attention_outputs,
+       .dataset = "context",
+       .shape = {tokens, hidden},
+       .stored = [](const DumpSpec& s) { return s.context; }},
+      {.name = "output",
+       .part = part::layer_outputs,
+       .shape = {tokens, hidden},
+       .stored = [](const DumpSpec& s) { return s.output; }},
+      {.name = "logits",  // the n largest in falling order, or all
+       .part = part::logits,
+       .dataset = "logits/values",
+       .shape = {tokens, logits},
+       .of_layer = false,
+       .stored = with_logits},
+      {.name = "logit_ids",
+       .part = part::logits,
+       .dataset = "logits/ids",
+       .shape = {tokens, logits},
+       .type = Type::token_id,
+       .of_layer = false,
+       .stored = [](const DumpSpec& s) { return s.logits == DumpLogits::top; }},
+      {.name = "lse",  // log-sum-exp of the whole row of logits
+       .part = part::logits,
+       .dataset = "logits/lse",
+       .shape = {tokens},
+       .type = Type::f32,
+       .of_layer = false,
+       .stored = with_logits},
+      {.name = "classes",
+       .part = part::classes,
+       .dataset = "logits/classes",
+       .shape = {classes},
+       .type = Type::f32,
+       .of_layer = false,
+       .stored = [](const DumpSpec& s) { return s.classes > 0; }},
+      {.name = "tokens",
+       .part = part::tokens,
+       .shape = {tokens},
+       .type = Type::token_id,
+       .of_layer = false,
+       .stored = [](const DumpSpec& s) { return s.stores_tokens; }},
+  };
+}
+
+struct Table {
+  std::deque<TeacherTensor> rows = format_tensors();  // rows keep their addresses
+  std::vector<const TeacherTensor*> order;
+  Table() {
+    for (const TeacherTensor& row : rows) order.push_back(&row);
+  }
+};
+
+Table& table() {
+  static Table all;
+  return all;
+}
+
+int64_t size_of(Axis axis, const DumpSpec& s, int64_t tokens) {
+  switch (axis) {
+    case Axis::heads:
+      return s.heads;
+    case Axis::tokens:
+    case Axis::keys:
+      return tokens;
+    case Axis::head_size:
+      return s.head_size;
+    case Axis::hidden:
+      return s.hidden;
+    case Axis::columns:
+      return s.columns;
+    case Axis::logits:
+      return s.logits == DumpLogits::top ? s.top_n : s.vocab;
+    case Axis::classes:
+      return s.classes;
+  }
+  return 0;
+}
+
+// Throws unless the name is in the table; where it is, a set may have it.
+void check_name(std::string_view name) {
+  check(find_teacher_tensor(name), "teacher: there is no tensor '", name, "' in the table");
+}
+
+}  // namespace
+
+Tensor& TensorSet::operator[](std::string_view name) {
+  auto it = values_.find(name);
+  if (it != values_.end()) return it->second;
+  check_name(name);
+  return values_[std::string(name)];
+}
+
+const Tensor& TensorSet::operator[](std::string_view name) const {
+  static const Tensor absent;
+  auto it = values_.find(name);
+  if (it != values_.end()) return it->second;
+  check_name(name);
+  return absent;
+}
+
+bool TeacherTensor::stored_in(const DumpSpec& spec) const {
+  if (stored) return stored(spec);
+  return std::find(spec.tensors.begin(), spec.tensors.end(), name) != spec.tensors.end();
+}
+
+Dtype TeacherTensor::dtype(const DumpSpec& spec) const {
+  return type == Type::as_dump ? spec.dtype : type == Type::f32 ? Dtype::f32 : Dtype::i32;
+}
+
+Shape TeacherTensor::padded(const DumpSpec& spec, int64_t n, int64_t tokens) const {
+  std::vector<int64_t> sizes{n};
+  for (Axis axis : shape) sizes.push_back(size_of(axis, spec, tokens));
+  return Shape(sizes);
+}
+
+std::string TeacherTensor::path(int64_t layer) const {
+  const std::string& tail = dataset.empty() ? name : dataset;
+  return of_layer ? layer_dataset(layer, tail.c_str()) : tail;
+}
+
+const std::vector<const TeacherTensor*>& teacher_tensors() { return table().order; }
+
+const TeacherTensor* find_teacher_tensor(std::string_view name) {
+  for (const TeacherTensor* row : teacher_tensors()) {
+    if (row->name == name) return row;
+  }
+  return nullptr;
+}
+
+bool is_tensor_name(std::string_view name) {
+  auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  return !name.empty() && name.size() <= 40 && std::all_of(name.begin(), name.end(), allowed);
+}
+
+void register_teacher_tensor(TeacherTensor tensor) {
+  const std::string& name = tensor.name;
+  check(is_tensor_name(name), "teacher: the tensor name '", name, "' is not of a-z, 0-9 and _");
+  for (const TeacherTensor* other : teacher_tensors())
+    check(other->name != name && (!other->of_layer || other->path(0) != tensor.path(0)),
+          "teacher: the tensor name '", name, "' is taken");
+  check(tensor.part.empty() && tensor.dataset.empty() && tensor.of_layer && !tensor.stored,
+        "teacher: tensor '", name, "': part, dataset, of_layer and stored cannot be chosen");
+  const std::vector<Axis>& axes = tensor.shape;
+  auto tokens_at = std::find(axes.begin(), axes.end(), Axis::tokens) - axes.begin();
+  auto count = [&](Axis axis) { return std::count(axes.begin(), axes.end(), axis); };
+  const bool by_head = !axes.empty() && axes[0] == Axis::heads;
+  check(tokens_at < int64_t(axes.size()) && tokens_at == (by_head ? 1 : 0) &&
+            count(Axis::tokens) == 1 && count(Axis::keys) == 0 && count(Axis::classes) == 0 &&
+            count(Axis::logits) == 0 && axes.size() <= 4,
+        "teacher: tensor '", name, "' must have the shape [tokens, ...] or [heads, tokens, ...]");
+  check(tensor.type != TeacherTensor::Type::token_id, "teacher: tensor '", name,
+        "' must be of floating-point numbers");
+  tensor.part = name;
+  table().rows.push_back(std::move(tensor));
+  table().order.push_back(&table().rows.back());
+}
+
+}  // namespace brine::data

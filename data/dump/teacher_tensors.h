@@ -1,0 +1,98 @@
+// The tensors of a teacher, one row each: name, shape, type and when a dump stores it. The writer,
+// the reader, `adopt` and the teachers of distill/ follow this table.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/teacher.h"
+
+namespace brine::data {
+
+struct DumpSpec;
+
+// An axis of a tensor after that of the samples.
+enum class Axis : uint8_t {
+  heads,      // H
+  tokens,     // T
+  keys,       // T again, the second axis of an attention map
+  head_size,  // d
+  hidden,     // C
+  columns,    // K of pooled attention
+  logits,     // logits kept for each token: top_n or V
+  classes,    // logits of a classification head
+};
+
+// Tensors by name. A name that the table does not have is an error.
+class TensorSet {
+ public:
+  Tensor& operator[](std::string_view name);  // undefined until it is set
+  const Tensor& operator[](std::string_view name) const;
+  bool has(std::string_view name) const { return (*this)[name].defined(); }
+  auto begin() { return values_.begin(); }
+  auto end() { return values_.end(); }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+
+ private:
+  std::map<std::string, Tensor, std::less<>> values_;
+};
+
+// What is stored and asked for together. A tensor outside the table below is a part of its own.
+namespace part {
+inline constexpr const char* attention = "attention";  // whole rows, as maps or by query and key
+inline constexpr const char* pooled = "pooled attention";
+inline constexpr const char* attention_outputs = "attention outputs";
+inline constexpr const char* layer_outputs = "layer outputs";
+inline constexpr const char* logits = "logits";
+inline constexpr const char* classes = "logits of classes";
+inline constexpr const char* tokens = "tokens";
+}  // namespace part
+
+struct TeacherTensor {
+  enum class Type : uint8_t { as_dump, f32, token_id };  // as_dump: the type that the spec names
+  // Throws Error(what, ": ...") where a value of sample 0 cannot be: x is this tensor of one sample
+  // and `layer` what was read with it, all in f32.
+  using Check = std::function<void(const Tensor& x, const TensorSet& layer, int64_t length,
+                                   const DumpSpec& spec, const std::string& what)>;
+
+  std::string name;
+  std::string part = {};     // of a registered tensor: its name
+  std::string dataset = {};  // of a layer's tensor below "layers/LL/"; empty: its name
+  std::vector<Axis> shape;   // after the samples: [tokens, ...], [heads, tokens, ...] or [classes]
+  Type type = Type::as_dump;
+  bool of_layer = true;  // one for each layer
+  bool narrow = false;   // only matrix products read it, which may take it in 16 bits
+  std::function<bool(const DumpSpec&)> stored = {};  // empty: where DumpSpec::tensors has the name
+  Check valid = {};                                  // besides that every number is finite
+
+  bool has_tokens() const { return shape[0] != Axis::classes; }
+  bool by_head() const { return shape[0] == Axis::heads; }
+  bool is_map() const { return shape.back() == Axis::keys; }
+  bool is_float() const { return type != Type::token_id; }
+  bool stored_in(const DumpSpec& spec) const;
+  Dtype dtype(const DumpSpec& spec) const;  // in the files
+  // [n, ...] of n samples padded to `tokens`.
+  Shape padded(const DumpSpec& spec, int64_t n, int64_t tokens) const;
+  std::string path(int64_t layer) const;  // its dataset's name in a shard
+};
+
+// All rows in the order of the files: those of Brine, then the registered ones. A row keeps its
+// address.
+const std::vector<const TeacherTensor*>& teacher_tensors();
+// Null where there is none.
+const TeacherTensor* find_teacher_tensor(std::string_view name);
+
+// Adds a row for a tensor of the layers that is stored where DumpSpec::tensors has its name; to be
+// called before threads that use the table are started, best from a static object. Throws where the
+// name is taken or not of [a-z0-9_], the shape is none of the above, or `part`, `dataset`,
+// `of_layer` or `stored` is set: these are for the tensors of the format itself.
+void register_teacher_tensor(TeacherTensor tensor);
+
+// Whether a name consists of a to z, 0 to 9 and underscores.
+bool is_tensor_name(std::string_view name);
+
+}  // namespace brine::data

@@ -1,0 +1,166 @@
+// The six losses of method 4, and those that are registered.
+#include "distill/losses/loss_table.h"
+
+#include "autograd/ops.h"
+
+namespace brine::distill {
+namespace {
+
+// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T], of the type and device of `like`.
+Tensor row_weights(const Batch& batch, double per_row, const Tensor& like) {
+  int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
+  Tensor w = Tensor::zeros({B * T}, like.dtype());
+  double value = 1 / (double(batch.tokens) * per_row);
+  dispatch_float(like.dtype(), [&]<class S>() {
+    for (int64_t b = 0; b < B; ++b) {
+      int64_t L = batch.lengths.defined() ? batch.lengths.data<int64_t>()[b] : T;
+      for (int64_t t = 0; t < L; ++t) w.data<S>()[b * T + t] = S(value);
+    }
+  });
+  return w.to(like.device());
+}
+
+// {KL, MSE} -> kl KL + mse MSE
+Tensor attention_term(const LossConfig& config, const Tensor& pair) {
+  double values[] = {config.kl, config.mse};
+  Tensor weights = Tensor::from(std::span<const double>(values), {2}).to(pair.dtype());
+  return dot(pair, weights.to(pair.device()));
+}
+
+Tensor approx(const LayerLossCall& call) {
+  check(call.student.has("scores"),
+        "losses: the student's attention estimates no scores, which the loss approx needs; set "
+        "losses.approx to 0");
+  const Tensor& scores = call.student.get("scores");  // S [B, H, T, K]
+  const TeacherSummary summary =
+      teacher_summary({.layer = call.teacher, .visible = call.visible, .columns = scores.dim(-1)});
+  return attention_term(call.config, approx_loss(scores, summary, call.visible));
+}
+
+Tensor prob(const LayerLossCall& call) {
+  const Tensor &q = call.student.get("q"), &k = call.student.get("k");
+  return attention_term(call.config, prob_loss(q, k, attention_of(call.teacher), call.visible));
+}
+
+Tensor context(const LayerLossCall& call) {
+  return call.mean_square(call.student.get("context"), call.of_teacher("attention_output"));
+}
+
+Tensor kd(const LayerLossCall& call) {
+  return call.mean_square(call.output, call.of_teacher("output"));
+}
+
+HeadLoss kd_task_of_tokens(const HeadLossCall& call) {
+  TopLogits top = call.teacher->logits();
+  return {.value = call.mean_of_tokens(kl_logits(call.logits, top)), .teacher_lse = top.lse};
+}
+
+Tensor mean_of_texts(const Tensor& logits) {
+  return Tensor::full({logits.dim(0)}, 1 / double(logits.dim(0)), logits.dtype(), logits.device());
+}
+
+HeadLoss kd_task_of_texts(const HeadLossCall& call) {
+  const Tensor weight = mean_of_texts(call.logits), given = call.teacher->class_logits();
+  if (call.batch.scores.defined()) return {.value = squared_distance(call.logits, given, weight)};
+  const TopLogits all = top_logits(given, 0);
+  return {.value = dot(kl_logits(call.logits, all), weight), .teacher_lse = all.lse};
+}
+
+HeadLoss task_of_tokens(const HeadLossCall& call) {
+  const Batch& batch = call.batch;
+  const Tensor& logits = call.logits;
+  check(call.student.shape().causal,
+        "losses: on text, task is the prediction of next tokens, which an encoder cannot learn; "
+        "set losses.task to 0");
+  const int64_t R = logits.dim(0);
+  Tensor target = nn::next_tokens(batch.ids, batch.lengths, call.loss_from).view({R});
+  int64_t rows = 0;
+  for (int64_t r = 0; r < R; ++r) rows += target.data<int32_t>()[r] >= 0;
+  check(rows > 0, "losses: no token of the batch is predicted");
+  Tensor weight = Tensor::full({R}, 1 / double(rows), logits.dtype(), logits.device());
+  return {.value = dot(cross_entropy(logits, target), weight), .mean = "task_nll"};
+}
+
+HeadLoss task_of_texts(const HeadLossCall& call) {
+  const Tensor &logits = call.logits, &scores = call.batch.scores;
+  const Tensor weight = mean_of_texts(logits);
+  if (!scores.defined())
+    return {.value = dot(cross_entropy(logits, call.batch.classes), weight), .mean = "task_loss"};
+  const Tensor wanted = scores.to(logits.dtype()).to(logits.device());
+  return {.value = squared_distance(logits, wanted, weight), .mean = "task_loss"};
+}
+
+std::vector<Loss> losses_of_method() {
+  namespace p = data::part;
+  return {
+      {.name = "approx",
+       .help = "Weight of L_approx: the widened estimate against the teacher",
+       .weight = 1,
+       .needs = {p::pooled},
+       .layer = approx},
+      {.name = "prob",
+       .help = "Weight of L_prob: dense student attention against the teacher",
+       .weight = 1,
+       .needs = {p::attention},
+       .layer = prob},
+      {.name = "context",
+       .help = "Weight of L_context: attention outputs",
+       .weight = 1,
+       .needs = {p::attention_outputs},
+       .layer = context},
+      {.name = "kd",
+       .help = "Weight of L_kd: layer outputs",
+       .weight = 5,
+       .needs = {p::layer_outputs},
+       .layer = kd},
+      {.name = "kd_task",
+       .help = "Weight of L_kd_task: KL of the logits (of a regression: squared distance)",
+       .weight = 0.2,
+       .needs = {p::logits},
+       .tokens = kd_task_of_tokens,
+       .texts = kd_task_of_texts},
+      {.name = "task",
+       .help = "Weight of L_task: next-token prediction, or the labels of a task",
+       .weight = 0.1,
+       .tokens = task_of_tokens,
+       .texts = task_of_texts},
+  };
+}
+
+std::vector<Loss>& table() {
+  static std::vector<Loss> all = losses_of_method();
+  return all;
+}
+
+}  // namespace
+
+const Tensor& LayerLossCall::of_teacher(const std::string& name, int64_t columns) const {
+  return teacher_tensor({.layer = teacher, .visible = visible, .columns = columns}, name);
+}
+
+Tensor LayerLossCall::mean_square(const Tensor& x, const Tensor& y) const {
+  return squared_distance(x, y, row_weights(batch, double(x.dim(-1)), x));
+}
+
+Tensor HeadLossCall::mean_of_tokens(const Tensor& x) const {
+  return dot(x, row_weights(batch, 1, logits));
+}
+
+const std::vector<Loss>& losses() { return table(); }
+
+RegisterLoss::RegisterLoss(Loss loss) {
+  check(data::is_tensor_name(loss.name), "losses: the name '", loss.name,
+        "' is not of a-z, 0-9 and _");
+  for (const Loss& other : losses())
+    check(other.name != loss.name, "losses: there are two losses '", loss.name, "'");
+  check(loss.name != "kl" && loss.name != "mse" && losses().size() < LossConfig::kMostLosses,
+        "losses: the name '", loss.name, "' is taken, or there are too many losses");
+  check(loss.weight == 0, "losses: the default weight of '", loss.name, "' must be 0");
+  check(bool(loss.layer) != (loss.tokens || loss.texts), "losses: '", loss.name,
+        "' must be of the layers or of the logits");
+  check(!loss.layer || !loss.needs.empty(), "losses: '", loss.name,
+        "' of the layers must need something of the teacher");
+  table().push_back(std::move(loss));
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,42 @@
+// The table of a teacher's tensors says what is taken.
+#include "distill/teachers/dump_batch.h"
+
+namespace brine::distill {
+
+data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const data::DumpSpec& spec,
+                           Downloads& arriving) {
+  std::vector<const data::TeacherTensor*> of_layers;
+  TeacherNeeds needs;
+  for (const data::TeacherTensor* tensor : data::teacher_tensors()) {
+    if (!tensor->stored_in(spec) || !tensor->of_layer) continue;
+    of_layers.push_back(tensor);
+    needs.push_back({tensor->part, {}});
+  }
+  teacher.require(needs);
+  data::DumpBatch out;
+  auto near = [&arriving](const Tensor& x) { return arriving.start(x); };
+  teacher.begin(batch);
+  for (int64_t i = 0; i < spec.layers; ++i) {
+    TeacherLayer given = teacher.layer(i);
+    const TeacherView view{.layer = given,
+                           .visible = {.causal = spec.causal, .lengths = batch.lengths},
+                           .columns = spec.columns};
+    data::TensorSet kept;
+    for (const data::TeacherTensor* tensor : of_layers)
+      kept[tensor->name] = near(teacher_tensor(view, tensor->name));
+    out.layers.push_back(std::move(kept));
+  }
+  if (spec.has(data::part::logits)) {
+    const int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
+    TopLogits top = teacher.logits();
+    out.tensors["logits"] = near(top.values).view({B, T, top.values.dim(-1)});
+    if (top.ids.defined()) out.tensors["logit_ids"] = near(top.ids).view({B, T, top.ids.dim(-1)});
+    out.tensors["lse"] = near(top.lse).view({B, T});
+  }
+  if (spec.has(data::part::classes)) out.tensors["classes"] = near(teacher.class_logits());
+  out.lengths = batch.lengths;
+  out.windows = batch.windows;
+  return out;
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,15 @@
+// What a dump of a teacher keeps of a batch.
+#pragma once
+
+#include "data/dump/dump.h"
+#include "distill/teachers/teacher.h"
+#include "tensor/device/transfer.h"
+
+namespace brine::distill {
+
+// Runs the teacher over the batch and takes what the spec stores. Waits for nothing: the tensors
+// are on the CPU when `arriving` is finished.
+data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const data::DumpSpec& spec,
+                           Downloads& arriving);
+
+}  // namespace brine::distill
