@@ -64,20 +64,16 @@ data::CheckpointFile tensor_file(const std::string& name, std::vector<data::Name
 }  // namespace
 
 void TrainerConfig::describe(data::Schema& s) {
-  s.field("steps", steps, "Optimizer steps", {.min = 1});
   s.field(
       "max_seconds", max_seconds,
       "Stop after this much training time; 0 = never. Such a run is not reproducible bit for bit",
       {.min = 0});
-  s.field("batch_size", batch_size, "Windows, or texts of a task, of a micro-batch", {.min = 1});
   s.field("accumulate", accumulate, "Micro-batches of a step", {.min = 1});
   s.field("loss_from", loss_from, "The task loss counts targets from this position on", {.min = 0});
-  s.field("recompute", recompute, "Keep only layer inputs and run layers again in backward");
-  s.field("eval_every", eval_every, "Steps between evaluations; 0 = only at the end", {.min = 0});
   s.field("eval_windows", eval_windows, "Windows, or texts, of an evaluation; 0 = all", {.min = 0});
   s.field("save_every", save_every, "Steps between checkpoints; 0 = only at the end", {.min = 0});
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
-  s.choice("nonfinite", nonfinite, {"stop", "skip"},
+  s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
            "What to do with a step whose loss or gradient (without loss scaling) is not finite");
   s.section("loss_scale", loss_scale);
   s.section("optimizer", optimizer);
@@ -122,12 +118,12 @@ LossTerms Trainer::train_step(std::string& skipped) {
   const int64_t loss_scale = loss_scale_.value();
   std::vector<PendingTerms> pending;
   for (const Batch& batch : batches) {
-    pending.push_back(objective_.start(batch, {.share = double(batch.tokens) / double(rows),
-                                               .text_share = 1 / double(config_.accumulate),
-                                               .random = &random_,
-                                               .recompute = config_.recompute,
-                                               .loss_from = config_.loss_from,
-                                               .loss_scale = double(loss_scale)}));
+    pending.push_back(objective_.accumulate(batch, {.share = double(batch.tokens) / double(rows),
+                                                    .text_share = 1 / double(config_.accumulate),
+                                                    .random = &random_,
+                                                    .recompute = config_.recompute,
+                                                    .loss_from = config_.loss_from,
+                                                    .loss_scale = double(loss_scale)}));
   }
   // The one place of a step that waits for the device.
   const double squares = read_terms(pending, {optimizer_.gradient_squares()}, terms)[0];
@@ -173,7 +169,7 @@ TrainOutcome Trainer::run(RunLog& log) {
       out.last = train_step(skipped);
     } catch (const NonFiniteLoss& e) {
       out.last.clear();
-      check(config_.nonfinite == "skip", "step ", step_ + 1, ": ", e.what());
+      check(config_.nonfinite == OnNonfinite::skip, "step ", step_ + 1, ": ", e.what());
       ++skipped_;
       skipped = join(e.what(), " (", skipped_, " so far)");
     }
@@ -244,10 +240,12 @@ std::vector<std::string> Trainer::resume() {
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
   data::Json state = parse_ordered_json(data::read_file(file), file);
-  data::Json before = state.at("configuration");
+  data::Json before = state.at("configuration"), now = parse_ordered_json(parts_.configuration);
   if (parts_.keys) before = parts_.keys->with_current_names(before);
-  std::vector<std::string> changed =
-      data::differences(before, parse_ordered_json(parts_.configuration));
+  // A recipe is its values; runs from before there were recipes do not name one.
+  before.erase("recipe");
+  now.erase("recipe");
+  std::vector<std::string> changed = data::differences(before, now);
   if (!changed.empty()) {
     std::string list;
     for (const std::string& line : changed) list += "; " + line;

@@ -16,6 +16,9 @@
 
 namespace brine::distill {
 
+// What to do with a step whose loss or gradient is not finite.
+enum class OnNonfinite { stop, skip };
+
 struct TrainerConfig {
   int64_t steps = 1000;
   double max_seconds = 0;  // 0 = no limit; progress of the schedule follows the nearer limit
@@ -25,11 +28,12 @@ struct TrainerConfig {
   bool recompute = false;
   int64_t eval_every = 0, eval_windows = 0;
   int64_t save_every = 0, keep = 2;
-  std::string nonfinite = "stop";
+  OnNonfinite nonfinite = OnNonfinite::stop;
   LossScaleConfig loss_scale;
   nn::OptimizerConfig optimizer;
   nn::ScheduleConfig schedule;
 
+  // The keys without those that depend on the run (distill/runs/training_settings.h).
   void describe(data::Schema& schema);
 };
 
@@ -45,7 +49,7 @@ struct TrainerParts {
   std::function<Values()> evaluation = {};  // besides `valid`: the metrics of a task
   const data::Tokenizer* tokenizer = nullptr;
   std::string run_dir;
-  std::string configuration;  // of the run as JSON, compared on resume
+  std::string configuration;  // of the run as JSON; resume() compares it, all but "recipe"
   // Keys of the run: earlier names in the configuration of a checkpoint are understood by them.
   const data::Schema* keys = nullptr;
   uint64_t seed = 1;

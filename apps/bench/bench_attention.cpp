@@ -3,6 +3,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
 #include "apps/cli/terminal.h"
+#include "data/io/human.h"
 #include "tensor/device/allocator.h"
 #include "tensor/kernels/dense.h"
 

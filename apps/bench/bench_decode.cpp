@@ -7,6 +7,7 @@
 
 #include "apps/bench/bench.h"
 #include "apps/cli/terminal.h"
+#include "data/io/human.h"
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
 #include "tensor/device/accelerator.h"

@@ -52,16 +52,16 @@ Device chosen_device(const std::string& name) {
   return cuda::device_count() > 0 ? parse_device("cuda") : Device{};
 }
 
-Dtype compute_dtype(const std::string& name) {
-  return name == "bf16" ? Dtype::bf16 : name == "f16" ? Dtype::f16 : Dtype::f32;
+Dtype compute_dtype(Compute compute) {
+  return compute == Compute::bf16 ? Dtype::bf16 : compute == Compute::f16 ? Dtype::f16 : Dtype::f32;
 }
 
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
-  Everywhere everywhere;
+  CommonOptions common;
   CommandBody body = command.make();
   data::Schema keys;
   body.describe(keys);
-  everywhere.describe(keys);
+  common.describe(keys);
   Invocation invocation = apply_options("brine " + command.name, command.help, keys, words);
   if (invocation.version) std::cout << version_text();
   if (invocation.help) std::cout << invocation.help_text;
@@ -70,23 +70,23 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
   for (const std::string& note : keys.earlier_names_used()) log_warning(command.name, ": ", note);
-  set_threads(int(everywhere.threads));
-  const Device device = chosen_device(everywhere.device);
+  set_threads(int(common.threads));
+  const Device device = chosen_device(common.device);
   set_default_device(device);
-  const bool tf32 = everywhere.compute == "tf32";
+  const bool tf32 = common.compute == Compute::tf32;
   if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 as it is");
   cuda::set_tf32(tf32);
-  if (everywhere.cudnn == "off") cuda::set_cudnn(false);
-  const ComputeType compute(compute_dtype(everywhere.compute));
-  const int status = body.run(
-      {command.name, uint64_t(everywhere.seed), invocation.quiet, invocation.verbose, keys});
+  if (common.cudnn == Cudnn::off) cuda::set_cudnn(false);
+  const ComputeType compute(compute_dtype(common.compute));
+  const int status =
+      body.run({command.name, uint64_t(common.seed), invocation.quiet, invocation.verbose, keys});
   if (device.is_cuda()) log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
   return status;
 }
 
 int without_subcommand(const std::vector<std::string>& words) {
-  Everywhere everywhere;
-  data::Schema keys = data::schema_of(everywhere);
+  CommonOptions common;
+  data::Schema keys = data::schema_of(common);
   Invocation invocation = apply_options("brine", "", keys, words);
   check(invocation.help || invocation.version, "no subcommand; brine --help lists them");
   std::cout << (invocation.version ? version_text() : overview());
@@ -104,7 +104,7 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
-void Everywhere::describe(data::Schema& s) {
+void CommonOptions::describe(data::Schema& s) {
   s.field("threads", threads, "Threads that compute; 0 takes all cores",
           {.min = 0, .max = 4096, .transient = true});
   s.field("seed", seed, "Seed of everything random", {.min = 0});
@@ -112,10 +112,14 @@ void Everywhere::describe(data::Schema& s) {
           "Where models compute: cpu, cuda or cuda:N; auto takes the first GPU where there is one",
           {.transient = true});
   s.choice(
-      "compute", compute, {"f32", "tf32", "bf16", "f16"},
+      "compute", compute,
+      {{Compute::f32, "f32"},
+       {Compute::tf32, "tf32"},
+       {Compute::bf16, "bf16"},
+       {Compute::f16, "f16"}},
       "What layers, convolutions and attention multiply; sums are f32 all the same. tf32: on a "
       "GPU. f16: training scales its gradients (loss_scale)");
-  s.choice("cudnn", cudnn, {"auto", "off"},
+  s.choice("cudnn", cudnn, {{Cudnn::automatic, "auto"}, {Cudnn::off, "off"}},
            "Whether convolutions and attention in 16 bits on a GPU go to cuDNN where it is found",
            {.transient = true});
 }
@@ -137,8 +141,8 @@ void register_subcommand(Subcommand command) {
 int run_program(const std::vector<std::string>& words) {
   std::string name = "brine";
   try {
-    Everywhere everywhere;
-    data::Schema keys = data::schema_of(everywhere);
+    CommonOptions common;
+    data::Schema keys = data::schema_of(common);
     Split split = split_command_line(keys, words);
     int status = 0;
     if (split.subcommand.empty()) {
@@ -160,7 +164,7 @@ int run_program(const std::vector<std::string>& words) {
 }
 
 std::string configuration_page() {
-  Everywhere everywhere;
+  CommonOptions common;
   std::string page =
       "# Configuration\n\n"
       "Written by `brine docs-config --out docs/configuration.md`; do not edit it by hand.\n\n"
@@ -169,7 +173,7 @@ std::string configuration_page() {
       "with `--config FILE` (`[attention]`, then `k = 16`). Files win over defaults, later files\n"
       "over earlier ones, flags over files. An unknown key is an error.\n\n"
       "## Everywhere\n\n" +
-      data::schema_of(everywhere).to_markdown();
+      data::schema_of(common).to_markdown();
   for (const Subcommand& command : subcommands()) {
     if (command.hidden) continue;
     CommandBody body = command.make();

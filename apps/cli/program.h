@@ -11,13 +11,16 @@
 
 namespace brine {
 
+enum class Compute { f32, tf32, bf16, f16 };
+enum class Cudnn { automatic, off };
+
 // Keys that every subcommand has.
-struct Everywhere {
+struct CommonOptions {
   int64_t threads = 0;
   int64_t seed = 1;
-  std::string compute = "f32";
+  Compute compute = Compute::f32;
   std::string device = "auto";
-  std::string cudnn = "auto";
+  Cudnn cudnn = Cudnn::automatic;
   void describe(data::Schema& s);
 };
 

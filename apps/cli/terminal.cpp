@@ -3,11 +3,8 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -31,23 +28,6 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return level == LogLevel::info ? spdlog::level::info : spdlog::level::debug;
 }
 
-std::string print(const char* format, double value, const char* unit) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, value, unit);
-  return buffer;
-}
-
-// value with the first unit in which it is below `step`.
-std::string scaled(double value, double step, const char* const* units, int count) {
-  int unit = 0;
-  // 999.95 would print as 1000.0
-  while (unit + 1 < count && std::abs(value) >= (unit == 0 ? step : step * 0.99995)) {
-    value /= step;
-    ++unit;
-  }
-  return print(unit == 0 ? "%.0f%s" : "%.1f%s", value, units[unit]);
-}
-
 }  // namespace
 
 void set_up_log(LogLevel least) {
@@ -67,35 +47,14 @@ bool is_terminal() {
   return kind != nullptr && *kind != '\0' && std::string_view(kind) != "dumb";
 }
 
-int terminal_columns() {
-  winsize size{};
-  bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
-}
-
-std::string human_bytes(double bytes) {
-  const char* units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
-  return scaled(bytes, 1024, units, 6);
-}
-
-std::string human_count(double count) {
-  const char* units[] = {"", " k", " M", " G", " T"};
-  return scaled(count, 1000, units, 5);
-}
-
-std::string human_seconds(double seconds) {
-  if (!std::isfinite(seconds)) return "unknown";
-  if (seconds < 9.995) return print("%.2f%s", seconds, " s");
-  if (seconds < 59.95) return print("%.1f%s", seconds, " s");
-  auto whole = int64_t(seconds + 0.5);
-  char buffer[64];
-  if (whole < 3600) {
-    std::snprintf(buffer, sizeof buffer, "%dm%02ds", int(whole / 60), int(whole % 60));
-  } else {
-    std::snprintf(buffer, sizeof buffer, "%lldh%02dm", static_cast<long long>(whole / 3600),
-                  int(whole / 60 % 60));
-  }
-  return buffer;
+distill::Messages log_messages() {
+  return distill::Messages([](distill::Messages::Level level, const std::string& text) {
+    using Level = distill::Messages::Level;
+    log_line(level == Level::warning ? LogLevel::warning
+             : level == Level::info  ? LogLevel::info
+                                     : LogLevel::detail,
+             text);
+  });
 }
 
 }  // namespace brine

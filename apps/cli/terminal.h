@@ -1,9 +1,9 @@
-// The log on stderr, and numbers as people read them. Results go to stdout, all else to the log.
+// The log on stderr. Results go to stdout, all else to the log.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
+#include "distill/log/messages.h"
 #include "tensor/error.h"
 
 namespace brine {
@@ -30,11 +30,8 @@ void log_warning(const Parts&... parts) {
 
 // True when stderr is a terminal that understands cursor movement: a place for a progress bar.
 bool is_terminal();
-// Columns of that terminal; 80 when unknown.
-int terminal_columns();
 
-std::string human_bytes(double bytes);      // "512 B", "1.5 KiB", "3.2 GiB"
-std::string human_seconds(double seconds);  // "0.25 s", "12.3 s", "2m05s", "3h04m"
-std::string human_count(double count);      // "950", "12.3 k", "1.2 M", "3.4 G"
+// What a library call says goes to the log.
+distill::Messages log_messages();
 
 }  // namespace brine

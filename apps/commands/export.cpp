@@ -1,21 +1,24 @@
 // brine export: a checkpoint or run as a Hugging Face style directory, whole or as an adapter.
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
-#include "apps/shared/training.h"
+#include "data/io/human.h"
+#include "distill/runs/training_run.h"
 #include "nn/io/model_io.h"
 
 namespace brine {
 namespace {
 
 struct Export {
-  std::string checkpoint, out, dtype = "f32", base_model;
+  std::string checkpoint, out, base_model;
+  Dtype dtype = Dtype::f32;
   int64_t shard_size = 0;
   bool sea_only = false;
 
   void describe(data::Schema& s) {
     s.field("checkpoint", checkpoint, "Run, checkpoint or model directory", {.required = true});
     s.field("out", out, "Directory to write", {.required = true});
-    s.choice("dtype", dtype, {"f32", "f16", "bf16"}, "Type of the weights");
+    s.choice("dtype", dtype, {{Dtype::f32, "f32"}, {Dtype::f16, "f16"}, {Dtype::bf16, "bf16"}},
+             "Type of the weights");
     s.field("shard_size", shard_size, "Largest file of weights in MiB; 0 = one file", {.min = 0});
     s.field("sea_only", sea_only,
             "Write only the attention method's tensors, an adapter of --base-model");
@@ -25,19 +28,15 @@ struct Export {
 
   int run(const RunContext&) {
     check(sea_only == !base_model.empty(), "export: --sea-only and --base-model go together");
-    nn::LoadedModel m = nn::load_model(checkpoint, {.map = true});
-    warn_of(m);
+    nn::LoadedModel m = distill::load_model(checkpoint, log_messages(), {.map = true});
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {
       tokenizer = nn::tokenizer_of(m.directory);
     } else {
       log_warning(m.directory, ": no tokenizer beside the model, so none is written");
     }
-    nn::ExportOptions options{.dtype = dtype == "f32"   ? Dtype::f32
-                                       : dtype == "f16" ? Dtype::f16
-                                                        : Dtype::bf16,
-                              .shard_bytes = uint64_t(shard_size) << 20,
-                              .base_model = base_model};
+    nn::ExportOptions options{
+        .dtype = dtype, .shard_bytes = uint64_t(shard_size) << 20, .base_model = base_model};
     nn::export_model(m.config, *m.model, tokenizer.get(), out, options);
     log_info(out, ": ", m.config.attention, sea_only ? " adapter of a" : "", " model of ",
              human_count(double(nn::parameter_count(*m.model))), " parameters in ", dtype,

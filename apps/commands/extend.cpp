@@ -1,7 +1,8 @@
 // brine extend: a model for longer inputs than it was trained for.
 #include "nn/io/extend.h"
+#include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
-#include "apps/shared/training.h"
+#include "distill/runs/training_run.h"
 
 namespace brine {
 namespace {
@@ -17,8 +18,7 @@ struct Extend {
   }
 
   int run(const RunContext&) {
-    nn::LoadedModel m = nn::load_model(model, {.map = true});
-    warn_of(m);
+    nn::LoadedModel m = distill::load_model(model, log_messages(), {.map = true});
     nn::LoadedModel longer = nn::extend_positions(m, positions);
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/terminal.h"
-#include "apps/shared/training.h"
+#include "apps/cli/unused_flags.h"
 #include "data/io/json.h"
 #include "nn/io/extend.h"
 #include "nn/models/model_costs.h"
@@ -67,7 +67,7 @@ int Flops::run(const RunContext& context) {
   tokens = tokens ? tokens : positions;
   if (tokens > positions) config = nn::extend_config(config, tokens);
   const nn::MetaModel own(config);
-  refuse_idle_dials(context, *own.model);
+  refuse_unused_options(context, *own.model);
   const Costs costs = nn::forward_costs(*own.model, tokens, {.k = k, .query_skip = query_skip});
   nn::ModelConfig plain = config;
   plain.attention = "flash";

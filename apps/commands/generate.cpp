@@ -2,36 +2,17 @@
 #include <array>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/cli/idle.h"
-#include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
-#include "apps/shared/device_memory.h"
-#include "apps/shared/training.h"
-#include "data/io/json.h"
+#include "apps/cli/unused_flags.h"
+#include "apps/generate/output.h"
+#include "distill/runs/training_run.h"
 #include "nn/generate/generation.h"
 #include "nn/io/model_io.h"
 
 namespace brine {
 namespace {
-
-// Lines of a text file, without their ends.
-std::vector<std::string> lines_of(const std::string& path) {
-  std::vector<std::string> lines;
-  const std::string text = data::read_file(path);
-  for (size_t at = 0; at < text.size();) {
-    size_t end = std::min(text.find('\n', at), text.size());
-    std::string line = text.substr(at, end - at);
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    check(!line.empty(), path, ": line ", lines.size() + 1, " is empty, wanted a prompt");
-    lines.push_back(line);
-    at = end + 1;
-  }
-  check(!lines.empty(), path, ": no prompts");
-  return lines;
-}
 
 struct Generate {
   std::string model, prompt_file, save_state, load_state;
@@ -63,9 +44,6 @@ struct Generate {
 
  private:
   nn::GenerationRequest request(const RunContext& context, const data::Tokenizer& tokenizer) const;
-  void print_ends(const nn::Generation& done, int64_t positions, std::optional<int32_t> eos) const;
-  void print_json(const nn::Generation& done, const nn::LoadedModel& m,
-                  const std::vector<std::string>& texts) const;
 };
 
 nn::GenerationRequest Generate::request(const RunContext& context,
@@ -88,64 +66,22 @@ nn::GenerationRequest Generate::request(const RunContext& context,
   return r;
 }
 
-void Generate::print_ends(const nn::Generation& done, int64_t positions,
-                          std::optional<int32_t> eos) const {
-  for (const nn::Sequence& s : done.sequences()) {
-    const int64_t made = int64_t(s.ids.size()) - s.given;
-    if (s.finish == "tokens") continue;
-    log_info("generate: stopped after ", made, " of ", tokens, " tokens, ",
-             s.finish == "positions"
-                 ? join("the model has ", positions, " positions and the prompt took ", s.given)
-             : s.finish == "stop text" ? "at a stop text"
-             : s.ids.back() == eos     ? "at the end of the text"
-                                       : "at a stop token");
-  }
-  const double steps = double(std::max<int64_t>(done.steps(), 1));
-  log_detail("generate: prompts ", human_seconds(done.prompt_seconds()), ", then ",
-             done.run_seconds() / steps * 1e3, " ms a token of each, state ",
-             human_bytes(double(done.state_bytes())));
-}
-
-void Generate::print_json(const nn::Generation& done, const nn::LoadedModel& m,
-                          const std::vector<std::string>& texts) const {
-  data::Json out = {{"model", model},
-                    {"attention", m.config.attention},
-                    {"query_skip", query_skip},
-                    {"prompt_seconds", done.prompt_seconds()},
-                    {"seconds", done.run_seconds()},
-                    {"steps", done.steps()},
-                    {"sequences", data::Json::array()}};
-  for (size_t i = 0; i < done.sequences().size(); ++i) {
-    const nn::Sequence& s = done.sequences()[i];
-    out["sequences"].push_back(
-        {{"prompt", texts[i]},
-         {"text", s.text.text()},
-         {"prompt_tokens", s.given},
-         {"tokens", std::vector<int32_t>(s.ids.begin() + s.given, s.ids.end())},
-         {"finish", s.finish}});
-  }
-  add_peak_memory(out);
-  // A text may end inside a character, which JSON cannot say.
-  std::cout << printable_json(out) << std::endl;
-}
-
 int Generate::run(const RunContext& context) {
   std::vector<std::string> given = prompt;
   if (!prompt_file.empty()) {
     check(prompt.empty(), "generate: --prompt and --prompt-file are given, one of them is enough");
-    given = lines_of(prompt_file);
+    given = prompts_in(prompt_file);
   }
   const std::filesystem::path place = std::filesystem::path(save_state).parent_path();
   check(place.empty() || std::filesystem::is_directory(place), "generate: ", save_state,
         ": there is no directory ", place.string());
-  if (how.temperature == 0) refuse_idle(context, {"top_k", "top_p"}, "at temperature 0");
+  if (how.temperature == 0) refuse_unused(context, {"top_k", "top_p"}, "at temperature 0");
   check(!given.empty() || !load_state.empty(), "generate: --prompt or --prompt-file is needed");
-  nn::LoadedModel m = nn::load_model(model);
-  warn_of(m);
+  nn::LoadedModel m = distill::load_model(model, log_messages());
   check(m.config.shape().causal, "generate: ", m.directory,
         " is an encoder; it does not continue text");
-  refuse_idle_dials(context, *m.model);
-  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(m);
+  refuse_unused_options(context, *m.model);
+  std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : given) prompts.push_back(tokenizer->encode(text));
 
@@ -165,16 +101,13 @@ int Generate::run(const RunContext& context) {
     if (streams) std::cout << s.text.take(!s.finish.empty()) << std::flush;
   });
   if (json) {
-    print_json(generation, m, texts);
+    print_json(generation, m, model, query_skip, texts);
   } else if (streams) {
     std::cout << std::endl;
   } else {
-    for (size_t i = 0; i < texts.size(); ++i) {
-      std::cout << "[" << i + 1 << "] " << texts[i] << generation.sequences()[i].text.text()
-                << std::endl;
-    }
+    print_texts(generation, texts);
   }
-  print_ends(generation, m.config.shape().max_positions, tokenizer->special().eos);
+  log_ends(generation, tokens, m.config.shape().max_positions, tokenizer->special().eos);
   if (!save_state.empty()) generation.save(save_state, m.hash());
   return 0;
 }

@@ -4,14 +4,19 @@
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
 #include "data/corpus/tokenize_files.h"
+#include "data/io/human.h"
 #include "tensor/device/device.h"
 
 namespace brine {
 namespace {
 
+enum class Joining { documents, lines };
+
 struct Tokenize {
-  std::string tokenizer, out, key = "text", separator = "auto", joining = "documents";
+  std::string tokenizer, out, separator = "auto";
+  Joining joining = Joining::documents;
   std::vector<std::string> files;
+  std::optional<std::string> key;
   int64_t shard_mib = 256;
 
   void describe(data::Schema& s) {
@@ -20,16 +25,16 @@ struct Tokenize {
             "Text, .jsonl, and both inside gzip, xz, zstd, tar, zip and 7z (OpenWebText's archive)",
             {.required = true, .positional = true});
     s.field("out", out, "New directory of token shards", {.required = true});
-    s.field("key", key, "Key of the text in a line of .jsonl");
+    s.field("key", key, "Key of the text in a line of .jsonl", {.unset = "\"text\""});
     s.field("separator", separator,
             "Token after every document; auto: the tokenizer's eos where it has one; none");
-    s.choice("joining", joining, {"documents", "lines"},
+    s.choice("joining", joining, {{Joining::documents, "documents"}, {Joining::lines, "lines"}},
              "lines: one document, the lines of the text files joined as the protocols of brine "
              "eval join them (docs/evaluation.md)");
     s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1, .max = 1 << 20});
   }
 
-  int run(const RunContext& context);
+  int run(const RunContext&);
 };
 
 std::optional<int32_t> separator_id(const std::string& separator, const data::Tokenizer& t) {
@@ -44,17 +49,17 @@ std::optional<int32_t> separator_id(const std::string& separator, const data::To
   return id;
 }
 
-int Tokenize::run(const RunContext& context) {
-  const bool lines = joining == "lines";
+int Tokenize::run(const RunContext&) {
+  const bool lines = joining == Joining::lines;
   if (lines) {
     check(separator == "auto" || separator == "none",
           "tokenize: --joining lines has no use for --separator ", separator);
-    check(!context.keys.find("key")->given, "tokenize: --joining lines has no use for --key");
+    check(!key, "tokenize: --joining lines has no use for --key");
     separator = "none";
   }
   std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // a cache of words for each thread
   for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(tokenizer));
-  data::TokenizeOptions options{.documents = {.key = key},
+  data::TokenizeOptions options{.documents = {.key = key.value_or("text")},
                                 .separator = separator_id(separator, *tokenizers[0]),
                                 .joined_lines = lines,
                                 .shard_bytes = uint64_t(shard_mib) << 20};

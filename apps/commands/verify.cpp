@@ -3,20 +3,23 @@
 #include <iostream>
 
 #include "apps/cli/program.h"
-#include "apps/shared/golden.h"
+#include "apps/verify/golden.h"
+#include "distill/evaluation/evaluate_text.h"
 
 namespace brine {
 namespace {
 
 struct Verify {
   std::vector<std::string> golden;
-  std::string dtype = "both", path = "sparse";
+  enum class Types { f32, f64, both } dtype = Types::both;
+  distill::AttentionPath path = distill::AttentionPath::sparse;
   double atol = -1, rtol = -1;
 
   void describe(data::Schema& s) {
     s.field("golden", golden, "Golden files", {.required = true, .positional = true});
-    s.choice("dtype", dtype, {"f32", "f64", "both"}, "Type to compute in");
-    s.choice("path", path, {"sparse", "dense"}, "dense: the T x T reference");
+    s.choice("dtype", dtype, {{Types::f32, "f32"}, {Types::f64, "f64"}, {Types::both, "both"}},
+             "Type to compute in");
+    s.choice("path", path, distill::kAttentionPaths, "dense: the T x T reference");
     s.field("atol", atol, "Absolute tolerance; negative: 1e-12 in f64, 1e-6 in f32");
     s.field("rtol", rtol, "Tolerance relative to the largest value; negative: 1e-10, 1e-4",
             {.alias = "tolerance"});
@@ -26,11 +29,13 @@ struct Verify {
     int64_t compared = 0, passed = 0, skipped = 0;
     for (const std::string& file : golden) {
       for (Dtype type : {Dtype::f64, Dtype::f32}) {
-        if (dtype != "both" && dtype != name_of(type)) continue;
+        const Types wanted = type == Dtype::f64 ? Types::f64 : Types::f32;
+        if (dtype != Types::both && dtype != wanted) continue;
         GoldenTolerance tolerance = GoldenTolerance::of(type);
         if (atol >= 0) tolerance.atol = atol;
         if (rtol >= 0) tolerance.rtol = rtol;
-        const GoldenReport report = run_golden(file, type, tolerance, path == "dense");
+        const GoldenReport report =
+            run_golden(file, type, tolerance, path == distill::AttentionPath::dense);
         print(join(file, " ", type, ": "), report, context.quiet);
         skipped += !report.skipped.empty();
         compared += report.skipped.empty();

@@ -13,20 +13,21 @@ namespace {
 constexpr const char* kJoining = "lines joined by two newlines, blank ones as empty texts";
 
 struct Facts {
-  const char *name, *split;
+  ProtocolName name;
+  const char* split;
   bool bos;        // the tokens that the tokenizer puts in front of a text, once
   int64_t window;  // 0: the model's positions
   bool strided;
 };
-constexpr Facts kFacts[] = {{"sea", "validation", false, 2048, false},
-                            {"gptq", "test", true, 2048, false},
-                            {"stride", "test", true, 0, true}};
+constexpr Facts kFacts[] = {{ProtocolName::sea, "validation", false, 2048, false},
+                            {ProtocolName::gptq, "test", true, 2048, false},
+                            {ProtocolName::stride, "test", true, 0, true}};
 
-const Facts& facts_of(const std::string& name) {
+const Facts& facts_of(ProtocolName name) {
   for (const Facts& facts : kFacts) {
     if (name == facts.name) return facts;
   }
-  throw Error(join("eval: no protocol is named \"", name, "\""));
+  throw Error("eval: the protocol windows is scored as WindowSource cuts the text");
 }
 
 std::vector<int32_t> put_in_front(const data::Tokenizer& tokenizer) {
@@ -61,21 +62,20 @@ std::vector<int32_t> tokens_of(const Protocol& p, const data::Tokenizer& tokeniz
 
 }  // namespace
 
-const std::vector<std::string>& protocol_names() {
-  static const std::vector<std::string> names = {"windows", "sea", "gptq", "stride"};
-  return names;
-}
-
 int64_t Protocol::windows() const {
   const auto size = int64_t(tokens.size());
-  return name == "stride" ? distill::StridedWindows{window, stride}.count(size) : size / window;
+  return strided ? StridedWindows{window, stride}.count(size) : size / window;
 }
 
-int64_t Protocol::dropped() const { return name == "stride" ? 0 : int64_t(tokens.size()) % window; }
+int64_t Protocol::dropped() const { return strided ? 0 : int64_t(tokens.size()) % window; }
 
 Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& tokenizer) {
   const Facts& facts = facts_of(request.name);
-  Protocol p{.name = request.name, .split = facts.split, .files = request.files, .bos = "no BOS"};
+  Protocol p{.name = data::name_of(request.name, kProtocolNames),
+             .split = facts.split,
+             .files = request.files,
+             .bos = "no BOS",
+             .strided = facts.strided};
   p.window = request.window ? request.window : facts.window ? facts.window : request.positions;
   check(p.window >= 2 && p.window <= request.positions, "eval: protocol ", p.name, ": a window of ",
         p.window, " tokens does not go with the model's ", request.positions,
@@ -103,7 +103,7 @@ std::string describe(const Protocol& p, int64_t scored, int64_t predicted) {
   const std::string part =
       scored < p.windows() ? join("the first ", scored, " of ") : std::string();
   const std::string rest =
-      p.name == "stride"
+      p.strided
           ? "nothing dropped, each token predicted once and weighed alike, those before it context"
           : join("the last ", p.dropped(), " tokens dropped, each window by itself");
   return join("protocol ", p.name, ": split ", p.split, " from ", joined(p.files), ", ", kJoining,
@@ -128,7 +128,7 @@ data::Json to_json(const Protocol& p, int64_t scored, int64_t predicted) {
 }
 
 distill::Perplexity score(const Protocol& p, nn::Model& model, const distill::EvaluateCall& call) {
-  if (p.name == "stride") {
+  if (p.strided) {
     return distill::evaluate_strided(model, p.tokens, {p.window, p.stride}, call);
   }
   return distill::evaluate(model, distill::WindowSource(p.tokens, p.window, 0), call);

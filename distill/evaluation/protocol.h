@@ -10,8 +10,12 @@
 
 namespace brine::distill {
 
-// "windows", the default, "sea", "gptq" and "stride"; docs/evaluation.md tells them apart.
-const std::vector<std::string>& protocol_names();
+// docs/evaluation.md tells them apart; windows is the default.
+enum class ProtocolName { windows, sea, gptq, stride };
+inline constexpr data::Named<ProtocolName> kProtocolNames[] = {{ProtocolName::windows, "windows"},
+                                                               {ProtocolName::sea, "sea"},
+                                                               {ProtocolName::gptq, "gptq"},
+                                                               {ProtocolName::stride, "stride"}};
 
 // A named protocol's tokens and cut, ready to be scored. `windows` is not made here: it takes what
 // training takes.
@@ -21,13 +25,14 @@ struct Protocol {
   std::string bos;  // in words
   std::vector<int32_t> tokens = {};
   int64_t window = 0, stride = 0;
+  bool strided = false;  // windows overlap, and each token is predicted once
 
   int64_t windows() const;
   int64_t dropped() const;  // tokens at the end that are in no window
 };
 
 struct ProtocolRequest {
-  std::string name;
+  ProtocolName name;  // not windows
   std::vector<std::string> files;
   int64_t window = 0;     // 0: the protocol's own
   int64_t stride = 0;     // 0: half of the window; only of "stride"

@@ -1,14 +1,12 @@
-// Rates are measured between calls; a run tells nothing else about its time.
+// The progress line of a run. Rates are measured between calls.
 #include "distill/log/progress.h"
-
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 
+#include "data/io/human.h"
 #include "tensor/error.h"
 
 namespace brine::distill {
@@ -17,46 +15,12 @@ namespace {
 constexpr double kBarSeconds = 0.1;  // between redraws
 constexpr int kBarCells = 20;
 
-std::string short_count(double x) {
-  char text[32];
-  if (x >= 1e6) {
-    std::snprintf(text, sizeof text, "%.2fM", x / 1e6);
-  } else if (x >= 1e3) {
-    std::snprintf(text, sizeof text, "%.1fk", x / 1e3);
-  } else {
-    std::snprintf(text, sizeof text, "%.0f", x);
-  }
-  return text;
-}
-
-// "4:05", "1:02:03" or "2d 03:04".
-std::string short_time(double seconds) {
-  int64_t s = std::llround(std::min(seconds, 1e9));
-  char text[48];
-  if (s >= 86'400) {
-    std::snprintf(text, sizeof text, "%dd %02d:%02d", int(s / 86'400), int(s / 3600 % 24),
-                  int(s / 60 % 60));
-  } else if (s >= 3600) {
-    std::snprintf(text, sizeof text, "%d:%02d:%02d", int(s / 3600), int(s / 60 % 60), int(s % 60));
-  } else {
-    std::snprintf(text, sizeof text, "%d:%02d", int(s / 60), int(s % 60));
-  }
-  return text;
-}
-
 double system_clock_seconds() {
   using namespace std::chrono;
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
-
-int terminal_columns(int descriptor) {
-  if (!::isatty(descriptor)) return 0;
-  struct winsize size = {};
-  bool known = ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
-}
 
 std::string describe_values(const Values& values) {
   std::string text;
@@ -122,9 +86,9 @@ std::string Progress::describe(const StepReport& report) const {
   if (report.total > 0) text += "/" + std::to_string(report.total);
   double seconds = busy_ - busy_before_;
   if (report.tokens > 0 && seconds > 0)
-    text += "  " + short_count(double(tokens_) / seconds) + " tokens/s";
+    text += "  " + human_count(double(tokens_) / seconds) + " tokens/s";
   text += "  " + describe_values(report.values);
-  if (double left = seconds_left(report); left > 0) text += "  ETA " + short_time(left);
+  if (double left = seconds_left(report); left > 0) text += "  ETA " + human_seconds(left);
   return text;
 }
 

@@ -23,12 +23,9 @@ struct StepReport {
 struct ProgressConfig {
   double every_seconds = 10;           // between plain lines
   int64_t every_steps = 0;             // a plain line at its multiples too; 0: by time only
-  int columns = 0;                     // of the terminal, for a progress bar; 0: plain lines
+  int columns = 0;                     // terminal_columns(), for a progress bar; 0: plain lines
   std::function<double()> clock = {};  // seconds, never going back; empty: the system's
 };
-
-// Columns of the terminal behind a descriptor, 0 when it is none: the value for `columns`.
-int terminal_columns(int descriptor);
 
 class Progress {
  public:

@@ -15,7 +15,8 @@ constexpr int64_t kMost = int64_t(1) << 32;
 }  // namespace
 
 void LossScaleConfig::describe(data::Schema& s) {
-  s.choice("enabled", enabled, {"auto", "on", "off"},
+  s.choice("enabled", enabled,
+           {{LossScaling::automatic, "auto"}, {LossScaling::on, "on"}, {LossScaling::off, "off"}},
            "Scale gradients into the range of f16; auto: with compute f16");
   s.field("initial", initial,
           "First factor, a power of two; a step whose gradient overflows is skipped and halves it",
@@ -25,7 +26,8 @@ void LossScaleConfig::describe(data::Schema& s) {
 }
 
 bool LossScaleConfig::active() const {
-  return enabled == "on" || (enabled == "auto" && compute_type() == Dtype::f16);
+  return enabled == LossScaling::on ||
+         (enabled == LossScaling::automatic && compute_type() == Dtype::f16);
 }
 
 LossScale::LossScale(const LossScaleConfig& config)

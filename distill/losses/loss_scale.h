@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "data/config/schema.h"
 
 namespace brine::distill {
 
+// automatic: with compute f16.
+enum class LossScaling { automatic, on, off };
+
 struct LossScaleConfig {
-  std::string enabled = "auto";
+  LossScaling enabled = LossScaling::automatic;
   int64_t initial = 65536, growth_interval = 2000;
 
   void describe(data::Schema& schema);

@@ -63,7 +63,7 @@ class LayerLosses : public nn::LayerObserver {
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
     // With recomputation a layer runs twice; its losses are made when it runs with a tape.
     if (twice_ && !grad_enabled()) return {};
-    teacher_.look_at(i, tap);
+    teacher_.observe_student(i, tap);
     TeacherLayer t = teacher_.layer(i);
     if (takes_attention_ && t.has("query")) {
       // As flash_attention() would take them: a teacher in 16 bits attends so.
@@ -121,13 +121,6 @@ LossConfig::LossConfig() {
 
 double& LossConfig::operator[](std::string_view loss) { return weights_[index_of(loss)]; }
 double LossConfig::operator[](std::string_view loss) const { return weights_[index_of(loss)]; }
-
-void LossConfig::describe(data::Schema& s) {
-  for (size_t i = 0; i < losses().size(); ++i)
-    s.field(losses()[i].name, weights_[i], losses()[i].help, {.min = 0});
-  s.field("kl", kl, "Weight of the KL part inside approx and prob", {.min = 0});
-  s.field("mse", mse, "Weight of the squared part inside approx and prob", {.min = 0});
-}
 
 TeacherNeeds LossConfig::needs() const {
   TeacherNeeds needs;
@@ -191,7 +184,7 @@ PendingTerms Objective::head_terms(const Tensor& hidden, const Batch& batch, con
   return terms;
 }
 
-PendingTerms Objective::start(const Batch& batch, const Call& call) {
+PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
   const bool taught = teacher_ && config_.needs_teacher();
   if (taught) teacher_->begin(batch);
   std::unique_ptr<LayerLosses> layers;
@@ -218,7 +211,7 @@ PendingTerms Objective::start(const Batch& batch, const Call& call) {
 }
 
 void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
-  read_terms({start(batch, call)}, {}, terms);
+  read_terms({accumulate(batch, call)}, {}, terms);
 }
 
 std::vector<double> read_terms(const std::vector<PendingTerms>& pending,

@@ -26,7 +26,6 @@ class LossConfig {
   double& operator[](std::string_view loss);
   double operator[](std::string_view loss) const;
 
-  void describe(data::Schema& schema);
   bool needs_teacher() const { return !needs().empty(); }
   // What the losses with a weight need of a teacher.
   TeacherNeeds needs() const;
@@ -84,7 +83,7 @@ class Objective {
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Waits for
   // nothing.
-  PendingTerms start(const Batch& batch, const Call& call);
+  PendingTerms accumulate(const Batch& batch, const Call& call);
   // The same with the values added to `terms`.
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 

@@ -11,7 +11,7 @@ void SelfTeacher::require(const TeacherNeeds& needs) {
   }
 }
 
-void SelfTeacher::look_at(int64_t layer, const nn::Tap& student) {
+void SelfTeacher::observe_student(int64_t layer, const nn::Tap& student) {
   layer_ = layer;
   student_ = {};
   student_["query"] = student.get("q").detach();

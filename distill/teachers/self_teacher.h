@@ -11,7 +11,7 @@ class SelfTeacher : public Teacher {
  public:
   void require(const TeacherNeeds& needs) override;
   void begin(const Batch&) override { student_ = {}; }
-  void look_at(int64_t layer, const nn::Tap& student) override;
+  void observe_student(int64_t layer, const nn::Tap& student) override;
   TeacherLayer layer(int64_t i) override;
   TopLogits logits() override;
 

@@ -33,7 +33,7 @@ class Teacher {
   virtual void plan(BatchOrder /*order*/, int64_t /*first*/) {}
   virtual void begin(const Batch& batch) = 0;
   // Shows what the student's layer holds, before that layer is asked for.
-  virtual void look_at(int64_t /*layer*/, const nn::Tap& /*student*/) {}
+  virtual void observe_student(int64_t /*layer*/, const nn::Tap& /*student*/) {}
   // Layers are asked for in order, 0 first; with recomputation from the last to the first.
   virtual TeacherLayer layer(int64_t i) = 0;
   virtual TopLogits logits() = 0;  // rows [B T]

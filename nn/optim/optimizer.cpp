@@ -8,9 +8,6 @@
 namespace brine::nn {
 
 void OptimizerConfig::describe(data::Schema& s) {
-  s.field("learning_rate", learning_rate, "Peak rate of the base parameters", {.min = 0});
-  s.field("attention_learning_rate", attention_learning_rate,
-          "Peak rate of the attention method's own parameters", {.min = 0});
   s.field("beta1", beta1, "AdamW: decay of the first moment", {.min = 0, .below = 1});
   s.field("beta2", beta2, "AdamW: decay of the second moment", {.min = 0, .below = 1});
   s.field("eps", eps, "AdamW: added to the denominator", {.above = 0});

@@ -15,6 +15,7 @@ struct OptimizerConfig {
   double weight_decay = 0.01;
   double clip = 1.0;  // global norm; 0 = off
 
+  // The keys without the two rates, which depend on the run (distill/runs).
   void describe(data::Schema& schema);
 };
 

@@ -1,5 +1,5 @@
 // Every golden file by the code of `brine verify`; a damaged copy must be noticed.
-#include "apps/shared/golden.h"
+#include "apps/verify/golden.h"
 
 #include <doctest/doctest.h>
 

@@ -1,12 +1,12 @@
 // What inspect says of every kind of path, its refusals, and a capture against a Tap of our own.
-#include "apps/shared/inspect.h"
+#include "apps/inspect/inspect.h"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/shared/capture.h"
+#include "apps/inspect/capture.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/dump/dump_writer.h"
 #include "data/hdf5/hdf5_file.h"

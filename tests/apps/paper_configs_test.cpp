@@ -5,6 +5,7 @@
 
 #include "apps/cli/config_file.h"
 #include "apps/cli/program.h"
+#include "distill/runs/distillation.h"
 #include "tests/apps/helpers.h"
 #include "tests/paths.h"
 
@@ -112,6 +113,31 @@ TEST_CASE("configs/paper: the numbers of the paper's tables") {
                                                    {"mse", 1},    {"context", 1},  {"kd", 5},
                                                    {"task", 0.1}, {"kd_task", 0.2}};
     for (const auto& [name, weight] : weights) CHECK(c["losses"][name] == weight);
+  }
+}
+
+TEST_CASE("configs/paper: --recipe paper has the values of these files") {
+  for (const char* name : {"mnli", "cola", "mrpc", "wikitext2", "openwebtext"}) {
+    INFO(name);
+    distill::Distillation file, recipe;
+    data::Schema keys = data::schema_of(file);
+    apply_config_file(keys, brine::test::source_dir() + "/configs/paper/" + name + ".toml");
+    recipe.task.task = file.task.task;
+    recipe.recipe.epochs = file.recipe.epochs;
+    file.recipe.name = recipe.recipe.name = distill::RecipeName::paper;
+    const distill::RunFacts facts{.causal = !file.on_task(), .task = file.task.task};
+    if (file.on_task()) {
+      distill::Recipe by_name;
+      by_name.name = distill::RecipeName::paper;
+      by_name.resolve(facts);
+      CHECK(by_name.epochs == file.recipe.epochs);
+    }
+    file.recipe.resolve(facts);
+    recipe.recipe.resolve(facts);
+    // OPT has 2048 positions; the recipe takes as many as the model has.
+    if (!file.on_task()) recipe.recipe.training.sequence_length = 2048;
+    CHECK(data::differences(data::schema_of(file).to_json(), data::schema_of(recipe).to_json()) ==
+          std::vector<std::string>{});
   }
 }
 

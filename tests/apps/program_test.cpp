@@ -85,7 +85,7 @@ TEST_CASE("the kept configuration is what --config reads") {
   Scratch scratch;
   Sample first;
   first.name = "kept # copy";
-  Everywhere everywhere;
+  CommonOptions everywhere;
   everywhere.seed = 7;
   data::Schema keys = data::schema_of(first);
   everywhere.describe(keys);

@@ -25,7 +25,8 @@ Json evaluated(const std::string& arguments) {
 }  // namespace
 
 TEST_CASE("protocols: each prints all of its settings, in words and as JSON") {
-  for (const std::string& name : distill::protocol_names()) {
+  for (const auto& known : distill::kProtocolNames) {
+    const std::string name = known.name;
     INFO(name);
     const std::string arguments = "--data text.txt --window 16 --protocol " + name;
     const Json out = evaluated(arguments);
@@ -70,12 +71,12 @@ TEST_CASE(
   w.write("bos/tokenizer_config.json", config.dump());
   const auto tokenizer = data::load_tokenizer(w.path("bos"));
   const int32_t bos = *tokenizer->id_of("</s>");
-  auto tokens_of = [&](const std::string& name) {
+  auto tokens_of = [&](distill::ProtocolName name) {
     return distill::make_protocol(
         {.name = name, .files = {w.path("text.txt")}, .window = 16, .positions = 32}, *tokenizer);
   };
-  const distill::Protocol sea = tokens_of("sea");
-  for (const char* name : {"gptq", "stride"}) {
+  const distill::Protocol sea = tokens_of(distill::ProtocolName::sea);
+  for (auto name : {distill::ProtocolName::gptq, distill::ProtocolName::stride}) {
     const distill::Protocol p = tokens_of(name);
     CHECK(p.bos == "BOS </s> once in front");
     REQUIRE(p.tokens.size() == sea.tokens.size() + 1);

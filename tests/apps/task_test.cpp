@@ -4,8 +4,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/shared/task_run.h"
 #include "data/tokenizer/bpe/bpe.h"
+#include "distill/runs/task_run.h"
 #include "nn/models/bert/bert.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
@@ -208,7 +208,7 @@ TEST_CASE("tasks by the program: classes go by their names") {
   using Names = std::vector<std::string>;
   auto map = [&](const Names& model, const Names& task) {
     config.as<nn::BertConfig>().label_names = model;
-    return class_map(config, task);
+    return distill::class_map(config, task);
   };
   Names task = {"entailment", "neutral", "contradiction"};
   CHECK(map({}, task).empty());

@@ -1,33 +1,13 @@
-// Numbers as people read them, and the CPU check on made-up CPUs.
+// The CPU check on made-up CPUs.
 #include "apps/cli/terminal.h"
 
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <limits>
 
 #include "apps/cli/cpu_check.h"
 
 using namespace brine;
-
-TEST_CASE("bytes, counts and seconds for people") {
-  CHECK(human_bytes(0) == "0 B");
-  CHECK(human_bytes(1023) == "1023 B");
-  CHECK(human_bytes(1536) == "1.5 KiB");
-  CHECK(human_bytes(1024.0 * 1024 - 1) == "1.0 MiB");
-  CHECK(human_bytes(3.25 * (1 << 30)) == "3.2 GiB");
-  CHECK(human_count(950) == "950");
-  CHECK(human_count(12345) == "12.3 k");
-  CHECK(human_count(999960) == "1.0 M");
-  CHECK(human_count(1.2e6) == "1.2 M");
-  CHECK(human_seconds(0.25) == "0.25 s");
-  CHECK(human_seconds(9.999) == "10.0 s");
-  CHECK(human_seconds(59.96) == "1m00s");
-  CHECK(human_seconds(125) == "2m05s");
-  CHECK(human_seconds(3599.6) == "1h00m");
-  CHECK(human_seconds(11045) == "3h04m");
-  CHECK(human_seconds(std::numeric_limits<double>::infinity()) == "unknown");
-}
 
 TEST_CASE("the CPU check names exactly what is needed and not present") {
   CpuFeature features[] = {

@@ -92,10 +92,11 @@ TEST_CASE("loss scale: in f32 a scaled run is the plain run, bit for bit, clippe
     TrainerConfig config = six_steps();
     config.optimizer.clip = clip;
     config.recompute = clip > 0;
-    for (const char* enabled : {"auto", "on"}) {
+    for (LossScaling enabled : {LossScaling::automatic, LossScaling::on}) {
+      const bool on = enabled == LossScaling::on;
       config.loss_scale = {.enabled = enabled, .initial = 1 << 16, .growth_interval = 4};
       auto teacher = online(kSizes);
-      train(scratch / join(enabled, clip), kSizes, teacher.get(), config);
+      train(scratch / join(on ? "on" : "auto", clip), kSizes, teacher.get(), config);
     }
     const fs::path plain = scratch / join("auto", clip), scaled = scratch / join("on", clip);
     for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
@@ -175,12 +176,12 @@ TEST_CASE("loss scale: f16 overflows until the scale fits, then learns; weights 
   CHECK(said[1] ==
         "step 2 skipped: its gradient overflowed at loss scale 2147483648, now 1073741824 (2 so "
         "far)");
-  config.loss_scale = {.enabled = "off"};
+  config.loss_scale = {.enabled = LossScaling::off};
   CHECK(train_f16(scratch / "off", config).outcome.overflows == 0);
 }
 
 TEST_CASE("loss scale: it grows after an interval without overflows, and an overflow starts anew") {
-  LossScale scale({.enabled = "on", .initial = 8, .growth_interval = 3});
+  LossScale scale({.enabled = LossScaling::on, .initial = 8, .growth_interval = 3});
   std::vector<int64_t> seen;
   for (const bool finite :
        {true, true, false, true, true, true, true, false, false, false, true, true, true}) {
@@ -221,14 +222,14 @@ TEST_CASE("loss scale: what overflows at scale 1 stops the run; a loss that does
   Scratch scratch;
   TrainerConfig config = six_steps();
   config.loss_scale.initial = 4;
-  config.nonfinite = "skip";
+  config.nonfinite = OnNonfinite::skip;
   LossConfig losses = task_only();
   losses["task"] = 1e12;
   CHECK(message([&] { train_f16(scratch / "run", config, false, losses); }) ==
         "step 3: a gradient is not finite even at loss scale 1; train with --compute bf16 or f32, "
         "or with a lower rate");
   Spy teacher(online(kSizes), 2);
-  config.loss_scale.enabled = "on";
+  config.loss_scale.enabled = LossScaling::on;
   const Ran ran = train(scratch / "bad", kSizes, &teacher, config);
   CHECK(ran.outcome.skipped == 1);
   CHECK(ran.outcome.overflows == 0);
@@ -242,7 +243,7 @@ TEST_CASE("loss scale: under compute f16 by itself; a first scale is a power of 
     const ComputeType compute(Dtype::f16);
     CHECK(config.active());
     CHECK(LossScale(config).value() == 65536);
-    CHECK_FALSE(LossScaleConfig{.enabled = "off"}.active());
+    CHECK_FALSE(LossScaleConfig{.enabled = LossScaling::off}.active());
   }
   {
     const ComputeType compute(Dtype::bf16);

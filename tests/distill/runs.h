@@ -26,7 +26,7 @@ inline TrainerConfig six_steps() {
   c.keep = 0;
   c.optimizer.learning_rate = 1e-3;
   c.optimizer.attention_learning_rate = 1e-2;
-  c.schedule = {.schedule = "linear", .warmup_steps = 2};
+  c.schedule = {.schedule = nn::Decay::linear, .warmup_steps = 2};
   return c;
 }
 

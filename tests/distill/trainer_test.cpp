@@ -118,7 +118,7 @@ TEST_CASE("trainer: or skips the step, counts it and says so; a dump keeps its p
   std::string dump = (scratch / "dump").string();
   write_dump(pair, dump, data::DumpContent::qk, 0);
   TrainerConfig config = six_steps();
-  config.nonfinite = "skip";
+  config.nonfinite = OnNonfinite::skip;
   std::vector<std::string> weights;
   for (bool dumped : {false, true}) {
     fs::path dir = scratch / join("run", dumped);

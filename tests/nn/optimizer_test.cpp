@@ -119,17 +119,17 @@ TEST_CASE("adamw: a gradient that is not finite makes the norm not finite") {
 }
 
 TEST_CASE("schedules: warm-up, constant, linear and cosine") {
-  nn::ScheduleConfig s{.schedule = "constant", .warmup_steps = 4, .final_ratio = 0.1};
+  nn::ScheduleConfig s{.schedule = nn::Decay::constant, .warmup_steps = 4, .final_ratio = 0.1};
   CHECK(s.factor(0, 0) == doctest::Approx(0.25));
   CHECK(s.factor(3, 0.03) == doctest::Approx(1));
   CHECK(s.factor(50, 0.5) == 1);
-  s.schedule = "linear";
+  s.schedule = nn::Decay::linear;
   CHECK(s.factor(1, 0.9) == doctest::Approx(0.5));  // the warm-up goes first
   CHECK(s.factor(50, 0) == doctest::Approx(1));
   CHECK(s.factor(50, 0.5) == doctest::Approx(0.55));
   CHECK(s.factor(50, 1) == doctest::Approx(0.1));
   CHECK(s.factor(50, 1.5) == doctest::Approx(0.1));  // a run by the clock overshoots
-  s.schedule = "cosine";
+  s.schedule = nn::Decay::cosine;
   CHECK(s.factor(50, 0) == doctest::Approx(1));
   CHECK(s.factor(50, 0.5) == doctest::Approx(0.55));
   CHECK(s.factor(50, 0.25) == doctest::Approx(0.1 + 0.45 * (1 + std::sqrt(0.5))));

@@ -71,7 +71,7 @@ void training_step(distill::Objective& objective, const distill::Batch& batch,
                    const distill::Objective::Call& call, nn::ParameterStore& store,
                    nn::Adamw& adamw) {
   store.zero_gradients();
-  const distill::PendingTerms pending = objective.start(batch, call);
+  const distill::PendingTerms pending = objective.accumulate(batch, call);
   distill::LossTerms terms;
   adamw.step(1, std::sqrt(distill::read_terms({pending}, {adamw.gradient_squares()}, terms)[0]));
 }

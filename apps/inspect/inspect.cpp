@@ -1,5 +1,5 @@
 // Recognises a path and describes directories of ours; files are in inspect_file.cpp.
-#include "apps/shared/inspect.h"
+#include "apps/inspect/inspect.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,10 +8,11 @@
 #include <sstream>
 
 #include "apps/cli/terminal.h"
-#include "apps/shared/inspect_file.h"
+#include "apps/inspect/inspect_file.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/corpus/token_shards.h"
 #include "data/dump/dump.h"
+#include "data/io/human.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
 #include "nn/io/model_io.h"

@@ -1,62 +1,50 @@
-// Scores and prediction files.
-#include "apps/shared/task_eval.h"
+// A model's scores on the splits of a task, and the prediction files of its answers.
+#include "distill/evaluation/task_report.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/terminal.h"
-#include "apps/shared/device_memory.h"
-#include "data/io/json.h"
 #include "distill/evaluation/recall_observer.h"
+#include "distill/log/device_memory.h"
 
-namespace brine {
+namespace brine::distill {
 namespace {
 
 // A split with a model's answers to it.
 struct Answered {
   TaskSet set;
-  distill::TaskAnswers answers;
+  TaskAnswers answers;
   data::Json recall = {};  // null without a teacher
 };
 
 Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                       const TaskEvaluation& call, const data::Task& task,
-                      const data::TaskSplit& split) {
+                      const data::TaskSplit& split, const Messages& messages) {
   check(call.data.size() <= 1, "task ", task.name, ": has one directory of data, not ",
         call.data.size());
   TaskSet set = read_split({.task = task,
                             .data = call.data.empty() ? "" : call.data.front(),
                             .tokenizer = tokenizer,
                             .config = m.config,
-                            .max_tokens = call.max_tokens},
+                            .max_tokens = call.max_tokens,
+                            .messages = messages},
                            split);
-  distill::TaskCall how = call.answer;
+  TaskCall how = call.answer;
   how.classes = class_map(m.config, set.source->tokens().labels);
-  std::unique_ptr<distill::RecallObserver> recall;
+  std::unique_ptr<RecallObserver> recall;
   if (!call.teacher.empty()) {
-    recall =
-        std::make_unique<distill::RecallObserver>(nn::load_model(call.teacher), m, how.dials.k);
+    recall = std::make_unique<RecallObserver>(nn::load_model(call.teacher), m, how.dials.k);
     how.observer = recall.get();
-    how.before_batch = [&](const distill::Batch& batch) { recall->begin(batch); };
+    how.before_batch = [&](const Batch& batch) { recall->begin(batch); };
   }
-  distill::TaskAnswers answers = distill::answer(*m.model, *set.source, how);
+  TaskAnswers answers = answer(*m.model, *set.source, how);
   return {std::move(set), std::move(answers), recall ? recall->table() : data::Json()};
-}
-
-// The k that counts: the given one, or the method's own; null for a method without one.
-data::Json kept_keys_of(const nn::ModelConfig& config, int64_t given) {
-  data::Schema settings;
-  config.method().describe(settings);
-  data::Json own = settings.to_json();
-  if (!own.contains("k")) return data::Json();
-  return given ? data::Json(given) : own["k"];
 }
 
 data::Json row_of(const data::Task& task, const Answered& a) {
   data::Json row;
-  for (auto& [name, value] : distill::score_answers(task, *a.set.source, a.answers)) {
+  for (auto& [name, value] : score_answers(task, *a.set.source, a.answers)) {
     row[name] = value;
   }
   row["texts"] = a.answers.predictions.size();
@@ -67,7 +55,16 @@ data::Json row_of(const data::Task& task, const Answered& a) {
 
 }  // namespace
 
-int eval_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TaskEvaluation& call) {
+data::Json kept_keys_of(const nn::ModelConfig& config, int64_t asked) {
+  data::Schema settings;
+  config.method().describe(settings);
+  data::Json own = settings.to_json();
+  if (!own.contains("k")) return data::Json();
+  return asked ? data::Json(asked) : own["k"];
+}
+
+data::Json evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+                         const TaskEvaluation& call, const Messages& messages) {
   const data::Task& task = data::task_named(call.task);
   data::Json out = {{"model", m.directory},
                     {"task", task.name},
@@ -76,36 +73,40 @@ int eval_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TaskEv
                     {"splits", data::Json::object()}};
   for (const data::TaskSplit& split : chosen_splits(task, call.split, "dev")) {
     check(split.labelled, "eval: split ", split.name, " of ", task.name, " has no labels");
-    Answered answered = answer_split(m, tokenizer, call, task, split);
+    const Answered answered = answer_split(m, tokenizer, call, task, split, messages);
     data::Json row = row_of(task, answered);
+    if (!answered.recall.is_null()) row["mask_recall"] = answered.recall;
     out["splits"][split.name] = row;
-    if (!answered.recall.is_null()) out["splits"][split.name]["mask_recall"] = answered.recall;
-    if (call.json) continue;
-    std::cout << task.name << " " << split.name;
-    for (auto& [name, value] : row.items()) std::cout << "  " << name << " " << value;
-    std::cout << "\n";
-    if (!answered.recall.is_null()) distill::print_recall(answered.recall);
   }
   add_peak_memory(out);
-  if (call.json) std::cout << json_text(out) << std::endl;
-  return 0;
+  return out;
 }
 
-int predict_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TaskEvaluation& call,
-                 const std::string& out) {
+void print_task_evaluation(const data::Json& evaluation) {
+  for (const auto& [split, row] : evaluation.at("splits").items()) {
+    std::cout << evaluation.at("task").get<std::string>() << " " << split;
+    for (const auto& [name, value] : row.items()) {
+      if (name != "mask_recall") std::cout << "  " << name << " " << value;
+    }
+    std::cout << "\n";
+    if (row.contains("mask_recall")) print_recall(row["mask_recall"]);
+  }
+}
+
+void predict_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer, const TaskEvaluation& call,
+                  const std::string& out, const Messages& messages) {
   const data::Task& task = data::task_named(call.task);
   check(!task.passages, "predict: ", task.name, " has no prediction file");
   std::filesystem::create_directories(out);
   for (const data::TaskSplit& split : chosen_splits(task, call.split, "test")) {
-    Answered a = answer_split(m, tokenizer, call, task, split);
-    data::Path file =
+    const Answered a = answer_split(m, tokenizer, call, task, split, messages);
+    const data::Path file =
         data::Path(out) /
         (split.submission.empty() ? task.name + "-" + split.name + ".tsv" : split.submission);
     data::write_predictions(file, task, a.set.source->tokens().labels, a.set.indices,
                             a.answers.predictions);
-    log_info(file.string(), ": ", a.answers.predictions.size(), " predictions");
+    messages.info(file.string(), ": ", a.answers.predictions.size(), " predictions");
   }
-  return 0;
 }
 
-}  // namespace brine
+}  // namespace brine::distill

@@ -1,14 +1,14 @@
 // Recognises files by their first bytes, never by their names.
-#include "apps/shared/inspect_file.h"
+#include "apps/inspect/inspect_file.h"
 
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
 
-#include "apps/cli/terminal.h"
 #include "data/dump/dump.h"
 #include "data/hdf5/hdf5_file.h"
+#include "data/io/human.h"
 #include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
 

@@ -1,5 +1,5 @@
 // Tensors are written while their layer is alive, so that a capture needs the memory of one layer.
-#include "apps/shared/capture.h"
+#include "apps/inspect/capture.h"
 
 #include <cstdio>
 #include <filesystem>

@@ -1,10 +1,10 @@
 // The golden comparison: inputs and weights from the file, forward, losses, backward, row by row.
-#include "apps/shared/golden.h"
+#include "apps/verify/golden.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "apps/shared/capture.h"
+#include "apps/inspect/capture.h"
 #include "autograd/ops.h"
 #include "data/hdf5/hdf5_file.h"
 #include "nn/models/model.h"

@@ -1,13 +1,13 @@
-// Peaks of the allocator.
-#include "apps/shared/device_memory.h"
+// The most memory that a run took on the device where it computed.
+#include "distill/log/device_memory.h"
 
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/terminal.h"
+#include "data/io/human.h"
 #include "tensor/device/allocator.h"
 #include "tensor/error.h"
 
-namespace brine {
+namespace brine::distill {
 
 std::string peak_memory() {
   const Device device = default_device();
@@ -22,4 +22,4 @@ void add_peak_memory(nlohmann::ordered_json& out) {
   out["peak_bytes"] = allocator_stats(device).peak_reserved;
 }
 
-}  // namespace brine
+}  // namespace brine::distill

@@ -1,28 +1,27 @@
-// What the subcommands that work on a task share: its splits as tokens, and a model with its head.
+// Runs on a task: its splits as tokens, a model with the task's head, and its evaluation.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "apps/shared/training.h"
 #include "data/tasks/task_tokens.h"
+#include "distill/batches/task_source.h"
 #include "distill/evaluation/evaluate_task.h"
+#include "distill/runs/training_run.h"
 
-namespace brine {
+namespace brine::distill {
 
-// Where a task comes from and how it is trained.
-struct TaskKeys {
-  std::string task;
-  std::string data;  // directory; empty: the task's own
-  std::string train_split = "train", valid_split;
-  double epochs = 3, warmup_ratio = 0;
+// Which task, and how its splits are used.
+struct TaskSettings {
+  std::string task = {};  // empty: the run is on text
+  std::string data = {};  // directory; empty: the task's own
+  std::string train_split = "train";
+  std::string valid_split = {};  // empty: every dev split
+  double warmup_ratio = 0;
 
-  void describe_training(data::Schema& s);  // all but task and data
+  void describe(data::Schema& s);  // all but task and data
 };
-
-// Of a command that also works on text: throws at a key of TaskKeys without a task.
-void refuse_task_keys(const RunContext& context);
 
 // "cola, sst2, ..."
 std::string known_tasks();
@@ -31,11 +30,11 @@ std::string known_tasks();
 struct TaskSet {
   data::TaskSplit split;
   std::vector<int64_t> indices;  // the rows' numbers in a prediction file
-  std::unique_ptr<distill::TaskSource> source;
+  std::unique_ptr<TaskSource> source;
 };
 
-// Reads a split and tokenises it; `max_tokens` 0 = the model's positions. Prints how many texts
-// there are, how long, and how many were cut.
+// Reads a split and tokenises it; `max_tokens` 0 = the model's positions. Says how many texts there
+// are, how long, and how many were cut.
 struct TaskReading {
   const data::Task& task;
   std::string data;
@@ -43,6 +42,7 @@ struct TaskReading {
   const nn::ModelConfig& config;
   int64_t max_tokens = 0;
   uint64_t seed = 0;
+  Messages messages = {};
 };
 TaskSet read_split(const TaskReading& reading, const data::TaskSplit& split);
 
@@ -63,9 +63,10 @@ std::vector<int64_t> class_map(const nn::ModelConfig& config,
 void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data::Task& task,
                      const std::vector<std::string>& labels, uint64_t seed);
 
-// Reads the splits of a run, sets steps and warm-up from the epochs where they were not given, and
-// the evaluation of the dev splits. The tokenizer and the model must be there.
-void prepare_task(TrainingRun& run, TrainingKeys& keys, const TaskKeys& task,
-                  const RunContext& context);
+// Reads the splits of a run with its tokenizer and its model's sizes, records their hashes, and
+// sets the batches to train on and the evaluation of the dev splits. What the evaluation needs of
+// `run` is read when it is called.
+void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens,
+              const RunHost& host);
 
-}  // namespace brine
+}  // namespace brine::distill

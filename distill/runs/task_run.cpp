@@ -1,43 +1,12 @@
-// Splits, heads and schedules of tasks.
-#include "apps/shared/task_run.h"
+// Runs on a task: its splits as tokens, a model with the task's head, and its evaluation.
+#include "distill/runs/task_run.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "apps/cli/terminal.h"
 #include "data/io/sha256.h"
 
-namespace brine {
+namespace brine::distill {
 namespace {
-
-bool given(const RunContext& context, const char* key) {
-  const data::Schema::Field* field = context.keys.find(key);
-  return field && field->given;
-}
-
-// What a run of windows has and a task has not.
-void refuse_window_keys(const RunContext& context) {
-  refuse_idle(context, {"valid", "copies", "loss_from"}, "on a task", Given::otherwise);
-}
-
-void plan_steps(TrainingKeys& keys, const TaskKeys& task, const RunContext& context,
-                int64_t texts) {
-  double per_step = double(keys.trainer.batch_size * keys.trainer.accumulate);
-  if (!given(context, "steps")) {
-    double steps = std::ceil(task.epochs * double(texts) / per_step);
-    check(steps < double(std::numeric_limits<int32_t>::max()), context.command, ": ", task.epochs,
-          " epochs are ", steps, " steps");
-    keys.trainer.steps = std::max<int64_t>(int64_t(steps), 1);
-  }
-  if (!given(context, "schedule.warmup_steps")) {
-    keys.trainer.schedule.warmup_steps =
-        int64_t(std::llround(task.warmup_ratio * double(keys.trainer.steps)));
-  }
-  if (!given(context, "eval_every")) {
-    keys.trainer.eval_every = std::max<int64_t>(int64_t(std::ceil(double(texts) / per_step)), 1);
-  }
-}
 
 // "" for a task's only dev split, "matched_" for one of several.
 std::string prefix_of(const data::TaskSplit& split, size_t splits) {
@@ -47,22 +16,14 @@ std::string prefix_of(const data::TaskSplit& split, size_t splits) {
 
 }  // namespace
 
-void TaskKeys::describe_training(data::Schema& s) {
+void TaskSettings::describe(data::Schema& s) {
   s.field("train_split", train_split,
           "Split of the task to train on, or a TSV file with its columns in the task's folder");
   s.field("valid_split", valid_split,
           "Split to evaluate on while training, or such a file; none: every dev split");
-  s.field("epochs", epochs,
-          "Passes over the texts of a task; `steps` follows from it unless it is given",
-          {.above = 0});
   s.field("warmup_ratio", warmup_ratio,
           "Share of a task's steps that warm up; `warmup_steps` follows from it unless it is given",
           {.min = 0, .max = 1});
-}
-
-void refuse_task_keys(const RunContext& context) {
-  refuse_idle(context, {"train_split", "valid_split", "epochs", "warmup_ratio"}, "without --task",
-              Given::otherwise);
 }
 
 std::string known_tasks() {
@@ -92,10 +53,10 @@ TaskSet read_split(const TaskReading& r, const data::TaskSplit& split) {
       std::make_shared<data::TaskTokens>(data::tokenize_task(r.task, examples, r.tokenizer, most));
   TaskSet out{.split = split, .indices = {}, .source = nullptr};
   for (const data::TaskExample& e : examples.rows) out.indices.push_back(e.index);
-  log_info(r.task.name, " ", split.name, ": ", tokens->texts.size(),
-           r.task.passages ? " passages" : " texts", ", the longest has ", tokens->longest,
-           " tokens, ", tokens->cut_texts, " were cut to ", most);
-  out.source = std::make_unique<distill::TaskSource>(std::move(tokens), r.seed);
+  r.messages.info(r.task.name, " ", split.name, ": ", tokens->texts.size(),
+                  r.task.passages ? " passages" : " texts", ", the longest has ", tokens->longest,
+                  " tokens, ", tokens->cut_texts, " were cut to ", most);
+  out.source = std::make_unique<TaskSource>(std::move(tokens), r.seed);
   return out;
 }
 
@@ -152,38 +113,36 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
 }
 
-void prepare_task(TrainingRun& run, TrainingKeys& keys, const TaskKeys& t,
-                  const RunContext& context) {
-  refuse_window_keys(context);
-  const data::Task& task = data::task_named(t.task);
+void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens,
+              const RunHost& host) {
+  const data::Task& task = data::task_named(settings.task);
   TaskReading reading{.task = task,
-                      .data = t.data,
+                      .data = settings.data,
                       .tokenizer = *run.tokenizer,
                       .config = run.config,
-                      .max_tokens = keys.sequence_length,
-                      .seed = context.seed};
-  TaskSet train = read_split(reading, data::split_named(task, t.train_split));
-  check(train.source->tokens().labelled, context.command, ": split ", t.train_split, " of ",
-        task.name, " has no labels");
+                      .max_tokens = max_tokens,
+                      .seed = host.seed,
+                      .messages = host.messages};
+  TaskSet train = read_split(reading, data::split_named(task, settings.train_split));
+  check(train.source->tokens().labelled, "task ", task.name, ": split ", settings.train_split,
+        " has no labels");
   auto dev = std::make_shared<std::vector<TaskSet>>();
-  for (const data::TaskSplit& split : chosen_splits(task, t.valid_split, "dev")) {
-    check(split.labelled, context.command, ": split ", split.name, " of ", task.name,
-          " has no labels");
+  for (const data::TaskSplit& split : chosen_splits(task, settings.valid_split, "dev")) {
+    check(split.labelled, "task ", task.name, ": split ", split.name, " has no labels");
     dev->push_back(read_split(reading, split));
     run.inputs[split.name] = hash_of(dev->back().source->tokens());
   }
-  run.inputs[t.train_split] = hash_of(train.source->tokens());
-  plan_steps(keys, t, context, train.source->size());
+  run.inputs[settings.train_split] = hash_of(train.source->tokens());
   run.train = std::move(train.source);
-  run.evaluation = [&run, &task, &keys, dev,
+  run.evaluation = [&run, &task, dev,
                     map = class_map(run.config, (*dev)[0].source->tokens().labels)] {
-    distill::Values all;
+    Values all;
     for (const TaskSet& set : *dev) {
-      distill::TaskAnswers answers = distill::answer(*run.model, *set.source,
-                                                     {.batch_size = keys.trainer.batch_size,
-                                                      .max_texts = keys.trainer.eval_windows,
-                                                      .classes = map});
-      for (auto& [name, value] : distill::score_answers(task, *set.source, answers)) {
+      TaskAnswers answers = answer(*run.model, *set.source,
+                                   {.batch_size = run.trainer.batch_size,
+                                    .max_texts = run.trainer.eval_windows,
+                                    .classes = map});
+      for (auto& [name, value] : score_answers(task, *set.source, answers)) {
         all.emplace_back("valid_" + prefix_of(set.split, dev->size()) + name, value);
       }
     }
@@ -191,4 +150,4 @@ void prepare_task(TrainingRun& run, TrainingKeys& keys, const TaskKeys& t,
   };
 }
 
-}  // namespace brine
+}  // namespace brine::distill

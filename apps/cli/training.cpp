@@ -1,0 +1,38 @@
+// Training runs on the command line: log, progress bar, signals and exit status.
+#include "apps/cli/training.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/stop_signals.h"
+#include "apps/cli/terminal.h"
+#include "apps/cli/unused_flags.h"
+#include "data/io/human.h"
+#include "data/io/json.h"
+
+namespace brine {
+
+int run_training(const RunContext& context, const distill::TrainingSettings& settings,
+                 const distill::RunOptions& options, const Prepare& prepare) {
+  refuse_unused_loss_scale(context, settings.rest.loss_scale);
+  const bool bar = is_terminal() && !context.quiet;
+  distill::RunHost host{
+      .seed = context.seed,
+      .messages = log_messages(),
+      .configuration = [&] { return json_text(context.keys.to_json()); },
+      .keys = &context.keys,
+      .keep_configuration = [&](const std::string& dir) { keep_configuration(context, dir); },
+      .progress = {.every_seconds = context.quiet ? 1e9 : 10,
+                   .columns = bar ? terminal_columns(STDERR_FILENO) : 0},
+      .terminal = &std::cerr};
+  const std::unique_ptr<distill::TrainingRun> run = prepare(host);
+  const StopSignals signals;
+  host.stop = [&signals] { return signals.name(); };
+  const distill::RunResult result = distill::train(*run, options, host);
+  std::cout << result.dry_run;
+  return result.interrupted ? 130 : 0;
+}
+
+}  // namespace brine

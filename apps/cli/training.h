@@ -1,0 +1,20 @@
+// Training runs on the command line: log, progress bar, signals and exit status.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "apps/cli/program.h"
+#include "distill/runs/training_run.h"
+#include "distill/runs/training_settings.h"
+
+namespace brine {
+
+using Prepare = std::function<std::unique_ptr<distill::TrainingRun>(const distill::RunHost&)>;
+
+// Trains what `prepare` gets ready. The exit status: 0, or 130 when a signal ended the run early
+// (its checkpoint is saved).
+int run_training(const RunContext& context, const distill::TrainingSettings& settings,
+                 const distill::RunOptions& options, const Prepare& prepare);
+
+}  // namespace brine

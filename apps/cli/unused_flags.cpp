@@ -1,0 +1,58 @@
+// Flags that would have no effect are refused in one sentence, which names the flag and the reason.
+#include "apps/cli/unused_flags.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "tensor/error.h"
+
+namespace brine {
+namespace {
+
+using Field = data::Schema::Field;
+
+bool counts(const Field* field, Given which) {
+  if (!field || !field->given) return false;
+  return which == Given::any || field->toml() != field->initial;
+}
+
+[[noreturn]] void refuse(const RunContext& context, std::string key, const std::string& because) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  throw Error(join(context.command, ": --", key, " has no effect ", because));
+}
+
+}  // namespace
+
+void refuse_unused(const RunContext& context, std::initializer_list<const char*> keys,
+                   const std::string& because, Given which) {
+  for (const char* key : keys)
+    if (counts(context.keys.find(key), which)) refuse(context, key, because);
+}
+
+void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
+                    const std::string& because) {
+  CommonOptions common;
+  const data::Schema of_all = data::schema_of(common);
+  for (const Field& field : context.keys.fields()) {
+    const bool of_every_command = of_all.find(field.key) != nullptr;
+    const bool named = std::any_of(used.begin(), used.end(),
+                                   [&](std::string_view key) { return field.key == key; });
+    if (!of_every_command && !named && counts(&field, Given::any))
+      refuse(context, field.key, because);
+  }
+}
+
+void refuse_unused_options(const RunContext& context, const nn::Model& model) {
+  const nn::AttentionTraits traits = model.attention_traits();
+  const std::string on = "on attention '" + model.attention_name() + "', which ";
+  if (!traits.sparse) refuse_unused(context, {"k", "path"}, on + "keeps every key");
+  if (!traits.query_skip) refuse_unused(context, {"query_skip"}, on + "estimates no mask");
+}
+
+void refuse_unused_loss_scale(const RunContext& context, const distill::LossScaleConfig& config) {
+  if (config.active()) return;
+  refuse_unused(context, {"loss_scale.initial", "loss_scale.growth_interval"},
+                "without --compute f16 or --loss-scale.enabled on", Given::non_default);
+}
+
+}  // namespace brine

@@ -1,0 +1,131 @@
+// A model's perplexity on text by a named protocol, with its mask recall next to a teacher.
+#include "distill/evaluation/evaluate_text.h"
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "autograd/compute_type.h"
+#include "distill/evaluation/recall_observer.h"
+#include "distill/evaluation/task_report.h"
+#include "distill/log/device_memory.h"
+#include "distill/runs/training_run.h"
+
+namespace brine::distill {
+namespace {
+
+// What was measured, and how the text was joined and cut, as an object and in words.
+struct Scored {
+  Perplexity perplexity;
+  data::Json cut;
+  std::string words;
+};
+
+int64_t scored_windows(const TextEvaluation& e, int64_t all) {
+  return e.max_windows ? std::min(e.max_windows, all) : all;
+}
+
+std::string cut_in_words(const WindowSource& windows, const TextEvaluation& e, int64_t tokens) {
+  std::string repeated = e.copies > 1 ? join(" (", e.copies, " copies of the same text)") : "";
+  return join("non-overlapping windows of ", windows.window(), " tokens", repeated,
+              ", each by itself, no BOS, ",
+              "the last partial window dropped, targets from position ",
+              std::max<int64_t>(e.loss_from, 1), ", ", tokens, " predicted tokens");
+}
+
+Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+                     const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
+  check(e.stride == 0, "eval: --stride is for the protocol stride, not windows");
+  const int64_t window = window_of(e.sequence_length, m.config, "eval");
+  data::TokenCorpus corpus = load_texts(e.data, tokenizer, window, e.copies, messages);
+  Scored out;
+  out.cut = {{"name", data::name_of(e.protocol, kProtocolNames)},
+             {"split", nullptr},
+             {"files", e.data},
+             {"joining", "the tokens of the files, one after another"},
+             {"bos", "no BOS"},
+             {"window", window},
+             {"stride", window},
+             {"windows", corpus.windows()},
+             {"scored_windows", scored_windows(e, corpus.windows())},
+             {"tokens", corpus.tokens->size()},
+             {"dropped_tokens", corpus.dropped()}};
+  const std::unique_ptr<WindowSource> windows = windows_of(std::move(corpus), window, 0, e.copies);
+  out.perplexity = evaluate(*m.model, *windows, call);
+  out.cut["predicted_tokens"] = out.perplexity.tokens;
+  out.words = cut_in_words(*windows, e, out.perplexity.tokens);
+  return out;
+}
+
+Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+                      const TextEvaluation& e, const EvaluateCall& call) {
+  check(e.copies == 1 && e.loss_from == 0, "eval: the protocol ",
+        data::name_of(e.protocol, kProtocolNames), " takes no copies and no loss_from");
+  const Protocol chosen = make_protocol({.name = e.protocol,
+                                         .files = e.data,
+                                         .window = e.sequence_length,
+                                         .stride = e.stride,
+                                         .positions = m.config.shape().max_positions},
+                                        tokenizer);
+  Scored out;
+  out.perplexity = score(chosen, *m.model, call);
+  const int64_t scored = scored_windows(e, chosen.windows());
+  out.cut = to_json(chosen, scored, out.perplexity.tokens);
+  out.words = describe(chosen, scored, out.perplexity.tokens);
+  return out;
+}
+
+}  // namespace
+
+data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
+                         const data::Tokenizer& tokenizer, const TextEvaluation& e,
+                         const Messages& messages) {
+  check(!e.data.empty(), "eval: --data is needed");
+  check(e.teacher.empty() || e.protocol != ProtocolName::stride,
+        "eval: mask recall needs windows side by side, not the protocol stride");
+  EvaluateCall call{.batch_size = e.batch_size,
+                    .max_windows = e.max_windows,
+                    .loss_from = e.loss_from,
+                    .dials = e.dials()};
+  std::unique_ptr<RecallObserver> recall;
+  if (!e.teacher.empty()) {
+    recall = std::make_unique<RecallObserver>(nn::load_model(e.teacher), m, e.k);
+    call.observer = recall.get();
+    call.before_batch = [&](const Batch& batch) { recall->begin(batch); };
+  }
+  const Scored scored = e.protocol == ProtocolName::windows
+                            ? score_windows(m, tokenizer, e, call, messages)
+                            : score_protocol(m, tokenizer, e, call);
+  const nn::AttentionTraits traits = m.model->attention_traits();
+  const char* path = data::name_of(e.path, kAttentionPaths);
+  data::Json out = {{"model", name},
+                    {"attention", m.config.attention},
+                    {"k", e.k ? data::Json(e.k) : kept_keys_of(m.config, 0)},
+                    {"query_skip", traits.query_skip ? data::Json(e.query_skip) : data::Json()},
+                    {"compute", name_of(compute_type())},
+                    {"path", traits.sparse ? data::Json(path) : data::Json()},
+                    {"perplexity", scored.perplexity.value()},
+                    {"nll", scored.perplexity.nll},
+                    {"tokens", scored.perplexity.tokens},
+                    {"protocol", scored.words},
+                    {"cut", scored.cut}};
+  if (recall) out["mask_recall"] = recall->table();
+  add_peak_memory(out);
+  messages.detail("eval: ", peak_memory());
+  return out;
+}
+
+void print_text_evaluation(const data::Json& out) {
+  std::cout << "perplexity  " << out.at("perplexity") << "  ("
+            << out.at("protocol").get<std::string>() << ")\n";
+  if (out.contains("mask_recall")) print_recall(out["mask_recall"]);
+}
+
+void use_attention(nn::LoadedModel& m, const std::string& method) {
+  if (method.empty() || method == m.config.attention) return;
+  nn::attention_method(method);  // throws an error with the known names when it is none of them
+  m.config.attention = method;
+  m.model = nn::make_student(m.config, *m.model, 0);
+  m.store = std::make_unique<nn::ParameterStore>(*m.model);
+}
+
+}  // namespace brine::distill

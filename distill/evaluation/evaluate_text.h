@@ -1,0 +1,43 @@
+// A model's perplexity on text by a named protocol, with its mask recall next to a teacher.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "distill/evaluation/protocol.h"
+#include "distill/log/messages.h"
+#include "nn/io/model_io.h"
+
+namespace brine::distill {
+
+// How a sparse attention is computed: its own path, or the T x T reference.
+enum class AttentionPath { sparse, dense };
+inline constexpr data::Named<AttentionPath> kAttentionPaths[] = {{AttentionPath::sparse, "sparse"},
+                                                                 {AttentionPath::dense, "dense"}};
+
+struct TextEvaluation {
+  std::vector<std::string> data;  // text files or token shards
+  ProtocolName protocol = ProtocolName::windows;
+  std::string teacher;  // whose attention the mask should cover; empty: no mask recall
+  int64_t sequence_length = 0, stride = 0;  // 0: the protocol's own, else the model's positions
+  int64_t batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
+  int64_t k = 0, query_skip = 1;
+  AttentionPath path = AttentionPath::sparse;
+
+  nn::AttentionDials dials() const {
+    return {.k = k, .query_skip = query_skip, .dense_path = path == AttentionPath::dense};
+  }
+};
+
+// "model" (as `name` says), "attention", "k", "query_skip", "compute", "path", "perplexity", "nll",
+// "tokens", "protocol" in words, "cut", and with a teacher "mask_recall" by layer.
+data::Json evaluate_text(const std::string& name, const nn::LoadedModel& model,
+                         const data::Tokenizer& tokenizer, const TextEvaluation& call,
+                         const Messages& messages);
+// Such an object for people, on standard output.
+void print_text_evaluation(const data::Json& evaluation);
+
+// Replaces the attention of a loaded model by another method without training; "" changes nothing.
+void use_attention(nn::LoadedModel& model, const std::string& method);
+
+}  // namespace brine::distill

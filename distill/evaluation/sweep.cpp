@@ -1,0 +1,74 @@
+// One model under a grid of kept keys and query skipping: perplexity, time, memory, mask recall.
+#include "distill/evaluation/sweep.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "distill/evaluation/recall_observer.h"
+#include "distill/evaluation/task_report.h"
+#include "tensor/device/allocator.h"
+
+namespace brine::distill {
+namespace {
+
+// The teacher, from the first recall on, and what is alive without it.
+struct SweepTeacher {
+  std::string path;  // empty: none
+  std::unique_ptr<RecallObserver> recall = {};
+  int64_t live_without = 0;
+};
+
+// In a pass of its own: the teacher's time and memory are not the model's.
+double recall_of(const nn::LoadedModel& m, const WindowSource& windows, EvaluateCall call,
+                 SweepTeacher& teacher) {
+  if (!teacher.recall) {
+    teacher.live_without = allocator_stats().live;
+    teacher.recall = std::make_unique<RecallObserver>(nn::load_model(teacher.path), m, 0);
+  }
+  teacher.recall->restart(call.dials.k);
+  call.observer = teacher.recall.get();
+  call.before_batch = [&](const Batch& batch) { teacher.recall->begin(batch); };
+  evaluate(*m.model, windows, call);
+  return teacher.recall->table().back()["mask"];
+}
+
+SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const EvaluateCall& call,
+                  SweepTeacher& teacher) {
+  const int64_t of_teacher = teacher.recall ? allocator_stats().live - teacher.live_without : 0;
+  EvaluateCall warm = call;  // caches fill before the clock runs
+  warm.max_windows = std::min(call.batch_size, windows.size());
+  evaluate(*m.model, windows, warm);
+  SweepCell cell{.k = call.dials.k, .query_skip = call.dials.query_skip};
+  reset_peak();
+  const auto start = std::chrono::steady_clock::now();
+  cell.perplexity = evaluate(*m.model, windows, call).value();
+  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
+  const int64_t count =
+      call.max_windows ? std::min(call.max_windows, windows.size()) : windows.size();
+  cell.ms = time.count() / double(count);
+  cell.bytes = double(allocator_stats().peak_live - of_teacher);
+  if (!teacher.path.empty()) cell.recall = recall_of(m, windows, call, teacher);
+  return cell;
+}
+
+}  // namespace
+
+void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
+           const std::function<void(const SweepCell&)>& measured) {
+  check(model.model->attention_traits().sparse, "sweep: attention '", model.config.attention,
+        "' keeps every key");
+  std::vector<int64_t> k = request.k;
+  if (k.empty()) k = {kept_keys_of(model.config, 0).get<int64_t>()};
+  SweepTeacher teacher{.path = request.teacher};
+  for (int64_t keys : k) {
+    for (int64_t skip : request.query_skip) {
+      measured(measure(model, windows,
+                       {.batch_size = request.batch_size,
+                        .max_windows = request.max_windows,
+                        .dials = {.k = keys, .query_skip = skip}},
+                       teacher));
+    }
+  }
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,193 @@
+// A distillation from beginning to end: what is read, checked and decided before training starts.
+#include "distill/runs/distillation.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/io/sha256.h"
+#include "distill/teachers/dump_teacher.h"
+#include "distill/teachers/self_teacher.h"
+
+namespace brine::distill {
+namespace {
+
+// Of the student's estimate; 0 where its attention method has none.
+int64_t columns_of(const nn::ModelConfig& student) {
+  data::Schema keys;
+  student.method().describe(keys);
+  return keys.find("columns") ? keys.to_json()["columns"].get<int64_t>() : 0;
+}
+
+// What the parts of a preparation share.
+struct Preparation {
+  Distillation& what;
+  const RunOptions& options;
+  const RunHost& host;
+  TrainingRun& run;
+
+  void resolve(bool causal);
+  int64_t window() const {
+    return window_of(*what.recipe.training.sequence_length, what.recipe.student, "distill");
+  }
+  TextFiles text() const {
+    return {.role = "data",
+            .train = what.data,
+            .valid = what.valid,
+            .window = window(),
+            .copies = what.copies};
+  }
+  std::unique_ptr<DumpTeacher> open_dump(const data::DumpSource& source, int64_t window);
+  void from_self();
+  void from_teacher();
+  void on_text(const nn::LoadedModel& teacher);
+  void on_task(const nn::LoadedModel& teacher);
+};
+
+void Preparation::resolve(bool causal) {
+  RunFacts facts{.causal = causal, .task = what.task.task, .self_taught = what.self_taught()};
+  if (!what.dump.empty()) {
+    facts.pooled_dump = data::read_manifest(what.dump).spec.content == data::DumpContent::pooled;
+  }
+  if (options.resume && !what.recipe.name) what.recipe.name = recipe_of_run(options.out);
+  for (const std::string& note : what.recipe.resolve(facts)) {
+    host.messages.info(what.dump, ": ", note);
+  }
+  run.losses = what.recipe.losses.resolved();
+}
+
+std::unique_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source,
+                                                    int64_t window) {
+  auto from = std::make_unique<DumpTeacher>(
+      what.dump,
+      DumpTeacher::Expected{source, window, run.config.shape().causal, columns_of(run.config)});
+  from->require(run.losses.needs());
+  run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
+  return from;
+}
+
+void Preparation::from_self() {
+  Recipe& recipe = what.recipe;
+  check(!what.model.empty(), "distill: --teacher self needs --model, the student");
+  check(what.dump.empty() && !what.on_task() && what.top_logits == 0,
+        "distill: --teacher self takes text, without dump, task and top_logits");
+  check(!what.data.empty(), "distill: --data is needed");
+  nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
+  check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
+        loaded.config.attention, "', which has nothing to learn from its own dense attention");
+  run.tokenizer = tokenizer_of(loaded, host.messages);
+  refuse_chosen(recipe.attention_keys, "attention", what.model, {"method"});
+  resolve(loaded.config.shape().causal);
+  train_on(run, recipe.student, std::move(loaded));
+  run.config = recipe.student;
+  run.inputs["tokenizer"] = run.tokenizer->hash();
+  run.teacher = std::make_unique<SelfTeacher>();
+  run.subject = join("student ", run.config.attention, " in ", what.model, ", its own teacher");
+  use_text(run, text(), host);
+}
+
+void Preparation::from_teacher() {
+  Recipe& recipe = what.recipe;
+  check(what.model.empty(), "distill: --model is for --teacher self");
+  nn::LoadedModel teacher = load_model(what.teacher, host.messages);
+  check(nn::is_full_attention(teacher.config.attention), "distill: the teacher ", what.teacher,
+        " has attention '", teacher.config.attention, "'; its losses are defined for a dense one");
+  check(what.dump.empty() || what.top_logits == 0,
+        "distill: top_logits is for a teacher beside the student");
+  run.tokenizer = tokenizer_of(teacher, host.messages);
+  recipe.student.copy_sizes(teacher.config);
+  resolve(teacher.config.shape().causal);
+  window();  // refuses one that is too long before anything slow
+  run.config = recipe.student;
+  run.model = nn::make_student(run.config, *teacher.model, host.seed);
+  run.store = std::make_unique<nn::ParameterStore>(*run.model);
+  run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
+  run.subject = join("student ", run.config.attention, ", teacher ", what.teacher,
+                     what.dump.empty() ? " beside it" : " from " + what.dump);
+  if (what.on_task()) {
+    on_task(teacher);
+  } else {
+    on_text(teacher);
+  }
+}
+
+void Preparation::on_text(const nn::LoadedModel& teacher) {
+  check(!what.data.empty(), "distill: --data is needed");
+  const TextFiles files = text();
+  if (what.dump.empty()) {
+    run.teacher = std::make_unique<OnlineTeacher>(teacher.model, what.top_logits);
+    use_text(run, files, host);
+    return;
+  }
+  check(what.copies == 1, "distill: copies need a teacher beside the student, not a dump");
+  data::TokenCorpus corpus = load_run_texts(run, "data", what.data, files, host);
+  std::unique_ptr<DumpTeacher> dump =
+      open_dump({teacher.hash(), run.tokenizer->hash(), corpus.hash()}, files.window);
+  run.train = std::make_unique<WindowSource>(std::move(corpus.tokens), files.window, host.seed,
+                                             dump->windows());
+  host.messages.info(what.dump, ": ", run.train->size(), " of these windows");
+  run.teacher = std::move(dump);
+  use_valid_text(run, files, host);
+}
+
+void Preparation::on_task(const nn::LoadedModel& teacher) {
+  const data::Task& task = data::task_named(what.task.task);
+  Recipe& recipe = what.recipe;
+  check(what.data.size() <= 1, "distill: a task has one directory of data, not ", what.data.size());
+  check(teacher.model->labels() > 0, "distill: ", teacher.directory,
+        " has no classification head; brine finetune makes one");
+  TaskSettings settings = what.task;
+  if (!what.data.empty()) settings.data = what.data.front();
+  const std::vector<std::string> labels = data::labels_of(task, settings.data);
+  check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
+        " have another order than the task's");
+  use_task(run, settings, *recipe.training.sequence_length, host);
+  recipe.training.plan_epochs(*recipe.epochs, settings.warmup_ratio, run.train->size());
+  if (what.dump.empty()) {
+    run.teacher = std::make_unique<OnlineTeacher>(teacher.model);
+    return;
+  }
+  run.teacher = open_dump({.teacher_hash = teacher.hash(),
+                           .tokenizer_hash = run.tokenizer->hash(),
+                           .corpus_hash = run.inputs.at(settings.train_split)},
+                          0);
+}
+
+}  // namespace
+
+void Distillation::describe(data::Schema& s) {
+  s.field("teacher", teacher,
+          "Directory of the teacher, whose weights the student starts from; self: the student's "
+          "own dense attention (losses approx and task)",
+          {.required = true});
+  s.field("model", model, "With --teacher self: the student, a model or run, that learns on");
+  s.field("dump", dump, "Dump of the teacher; none: the teacher runs beside the student");
+  s.field("data", data, "Text files or token shards to train on, or the directory of the task");
+  s.field("task", task.task, "Distil a fine-tuned encoder on its task: " + known_tasks());
+  s.field("top_logits", top_logits,
+          "Logits of a teacher beside the student that count in kd_task; 0 = all", {.min = 0});
+  task.describe(s);
+  s.field("epochs", recipe.epochs,
+          "Passes over the texts of a task; `steps` follows from it unless it is given. Recipe "
+          "short: when this is not given, 300 steps",
+          {.above = 0, .unset = "20.0"});
+  s.field("valid", valid, "Text files or token shards to evaluate on");
+  s.field("copies", copies,
+          "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
+          {.min = 1});
+  recipe.describe(s);
+}
+
+std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
+                                     const RunHost& host) {
+  auto run = std::make_unique<TrainingRun>();
+  Preparation preparation{what, options, host, *run};
+  claim_directory(*run, options);
+  if (what.self_taught()) {
+    preparation.from_self();
+  } else {
+    preparation.from_teacher();
+  }
+  run->trainer = what.recipe.training.resolved();
+  return run;
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,35 @@
+// A distillation from beginning to end: a student with another attention method learns from a
+// teacher, which runs next to it or was dumped before.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "distill/runs/recipe.h"
+#include "distill/runs/task_run.h"
+
+namespace brine::distill {
+
+// What is distilled: where everything comes from, and the recipe.
+struct Distillation {
+  std::string teacher = {};  // directory of the teacher, or "self"
+  std::string model = {};    // with teacher "self": the student, a model or run
+  std::string dump = {};     // of the teacher; empty: the teacher runs next to the student
+  std::vector<std::string> data = {},
+                           valid = {};  // text files or token shards; data: of a task a directory
+  int64_t top_logits = 0;
+  int64_t copies = 1;  // see WindowSource
+  TaskSettings task = {};
+  Recipe recipe = {};
+
+  void describe(data::Schema& s);
+  bool on_task() const { return !task.task.empty(); }
+  bool self_taught() const { return teacher == "self"; }
+};
+
+// Loads teacher, student and data and resolves the recipe of `what`; of a run that is resumed it is
+// the run's own recipe unless one is named. The result refers to itself and to nothing of `what`.
+std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
+                                     const RunHost& host);
+
+}  // namespace brine::distill

@@ -1,0 +1,188 @@
+// Dumping a teacher: it runs over text or a task once, and what distillation needs is kept in HDF5.
+#include "distill/runs/dump_run.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "data/corpus/permutation.h"
+#include "data/dump/dump_reader.h"
+#include "data/dump/dump_writer.h"
+#include "data/io/human.h"
+#include "distill/log/device_memory.h"
+#include "distill/teachers/dump_batch.h"
+#include "tensor/device/transfer.h"
+
+namespace brine::distill {
+namespace {
+
+std::vector<int64_t> draw_windows(int64_t all, int64_t wanted, uint64_t seed) {
+  check(wanted <= all, "dump: ", wanted, " windows were asked for, the text has ", all);
+  std::vector<int64_t> order = data::permutation(all, seed, 0);
+  if (wanted) order.resize(size_t(wanted));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+// Without the samples.
+data::DumpSpec spec_of(const DumpRequest& r, const nn::LoadedModel& m,
+                       const data::Tokenizer& tokenizer) {
+  const nn::ModelShape o = m.config.shape();
+  data::DumpSpec s;
+  s.content = r.content;
+  if (s.content == data::DumpContent::pooled) s.columns = r.columns;
+  s.dtype = r.dtype;
+  s.layers = o.layers;
+  s.heads = o.heads;
+  s.head_size = o.head_size();
+  s.hidden = o.hidden_size;
+  s.causal = o.causal;
+  s.vocab = o.vocab_size;
+  s.context = r.context;
+  s.output = r.output;
+  s.logits = r.logits;
+  s.top_n = s.logits == data::DumpLogits::top ? std::min(r.top_logits, o.vocab_size) : 0;
+  s.tensors = r.tensors;
+  s.teacher_hash = m.hash();
+  s.tokenizer_hash = tokenizer.hash();
+  return s;
+}
+
+// Batches of the samples from the first on, at most so many.
+using Batches = std::function<Batch(int64_t first, int64_t count)>;
+
+bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec& spec,
+           const Batches& batches, const RunHost& host) {
+  data::DumpWriterOptions options{.shard_bytes = uint64_t(r.shard_mib) << 20,
+                                  .shuffle = r.shuffle,
+                                  .deflate = int(r.deflate),
+                                  .queue = 1};  // one batch is written, one waits, one is computed
+  data::DumpSize size = data::dump_size(spec, options.shard_bytes);
+  host.messages.info(
+      r.out, ": ", data::name_of(r.content), " in ", r.dtype, ", ",
+      human_bytes(double(size.per_sample)), spec.ragged ? " for the longest, " : " each, ",
+      human_bytes(double(size.total)), " in ", size.shards, " shards before compression");
+  if (r.dry_run) return true;
+  data::DumpWriter writer(r.out, spec, options);
+  for (const std::string& note : writer.notes()) host.messages.info(note);
+  int64_t top = spec.logits == data::DumpLogits::top ? spec.top_n : 0;
+  OnlineTeacher teacher(m.model, top);
+  const int64_t before = cuda::waits();
+  while (true) {
+    data::DumpWriter::Run next = writer.missing();
+    if (next.samples == 0) break;
+    const std::string why = host.stop ? host.stop() : "";
+    if (!why.empty()) {
+      host.messages.warning(why, ": stopped at sample ", next.first, " of ", spec.samples,
+                            "; the same command continues");
+      return false;
+    }
+    Downloads arriving;
+    data::DumpBatch batch = dump_batch(
+        teacher, batches(next.first, std::min(next.samples, r.batch_size)), spec, arriving);
+    writer.put(std::move(batch), std::move(arriving));
+  }
+  const int64_t waits = cuda::waits() - before;
+  writer.finish();
+  host.messages.info(r.out, ": done, ", peak_memory());
+  if (default_device().is_cuda()) {
+    host.messages.detail("waited for the device ", waits, " times");
+  }
+  return true;
+}
+
+bool dump_windows(const DumpRequest& r, const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+                  const RunHost& host) {
+  const int64_t window = window_of(r.sequence_length, m.config, "dump");
+  data::TokenCorpus corpus = data::load_corpus(r.data, tokenizer, window);
+  data::DumpSpec spec = spec_of(r, m, tokenizer);
+  spec.tokens = corpus.window_tokens;
+  spec.corpus_hash = corpus.hash();
+  spec.windows = draw_windows(corpus.windows(), r.windows, host.seed);
+  spec.samples = int64_t(spec.windows.size());
+  host.messages.info(r.out, ": ", spec.samples, " of ", corpus.windows(), " windows of ", window,
+                     " tokens");
+  WindowSource source(std::move(corpus.tokens), window, host.seed, spec.windows);
+  return write(
+      r, m, spec, [&](int64_t first, int64_t count) { return source.in_order(first, count); },
+      host);
+}
+
+// Texts by length: a batch of the teacher's has little padding, and none of it is stored.
+bool dump_task(const DumpRequest& r, const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
+               const RunHost& host) {
+  check(r.data.size() <= 1, "dump: a task has one directory of data, not ", r.data.size());
+  const data::Task& chosen = data::task_named(r.task);
+  check(m.model->labels() > 0, "dump: ", m.directory,
+        " has no classification head; brine finetune makes one");
+  TaskSet set = read_split({.task = chosen,
+                            .data = r.data.empty() ? "" : r.data[0],
+                            .tokenizer = tokenizer,
+                            .config = m.config,
+                            .max_tokens = r.sequence_length,
+                            .seed = host.seed,
+                            .messages = host.messages},
+                           data::split_named(chosen, r.split));
+  const data::TaskTokens& tokens = set.source->tokens();
+  data::DumpSpec spec = spec_of(r, m, tokenizer);
+  spec.ragged = true;
+  spec.logits = data::DumpLogits::none;
+  spec.top_n = 0;
+  spec.classes = m.model->labels();
+  spec.tokens = tokens.longest;
+  spec.corpus_hash = hash_of(tokens);
+  spec.samples = int64_t(tokens.texts.size());
+  spec.windows.resize(tokens.texts.size());
+  std::iota(spec.windows.begin(), spec.windows.end(), 0);
+  auto length = [&](int64_t text) { return int64_t(tokens.texts[size_t(text)].ids.size()); };
+  std::stable_sort(spec.windows.begin(), spec.windows.end(),
+                   [&](int64_t a, int64_t b) { return length(a) < length(b); });
+  for (int64_t text : spec.windows) spec.lengths.push_back(length(text));
+  return write(
+      r, m, spec,
+      [&](int64_t first, int64_t count) {
+        auto from = spec.windows.begin() + first;
+        return set.source->gather({from, from + count});
+      },
+      host);
+}
+
+}  // namespace
+
+void DumpRequest::describe(data::Schema& s) {
+  s.field("data", data, "Text files or token shards, or the directory of the task");
+  s.field("task", task,
+          "Dump a fine-tuned encoder on the texts of this task, without padding: " + known_tasks());
+  s.field("split", split, "Split of the task, or a TSV file with its columns");
+  s.field("out", out, "Directory of the dump");
+  s.choice("content", content, kDumpContents,
+           "Attention as the teacher's q and k, as maps, or as what the loss approx needs of it "
+           "at one number of columns (prob is then 0)");
+  s.field("columns", columns, "With content = pooled: attention.columns of the students",
+          {.min = 1});
+  s.choice("dtype", dtype, kDumpTypes, "Type of the stored values");
+  s.field("context", context, "Store attention outputs (loss context)");
+  s.field("output", output, "Store layer outputs (loss kd)");
+  s.choice("logits", logits, kDumpLogits, "Logits to store (loss kd_task)");
+  s.field("top_logits", top_logits, "With logits = top: how many of each row", {.min = 1});
+  s.field("tensors", tensors,
+          "Further tensors of the layers to store: names that the program has registered");
+  s.field("windows", windows, "Windows to dump, drawn by --seed; 0 = all", {.min = 0});
+  s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
+          {.min = 0});
+  s.field("batch_size", batch_size, "Windows at once", {.min = 1});
+  s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1});
+  s.field("deflate", deflate, "Compression 1 to 9; 0 = none", {.min = 0, .max = 9});
+  s.field("shuffle", shuffle, "Byte shuffle before compression");
+  s.field("dry_run", dry_run, "Print the size only", {.transient = true});
+}
+
+bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokenizer,
+                  const DumpRequest& request, const RunHost& host) {
+  check(nn::is_full_attention(teacher.config.attention), "dump: the teacher ", teacher.directory,
+        " has attention '", teacher.config.attention, "'; a dump is of a dense one");
+  NoGrad off;
+  return request.task.empty() ? dump_windows(request, teacher, tokenizer, host)
+                              : dump_task(request, teacher, tokenizer, host);
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,47 @@
+// Dumping a teacher: it runs over text or a task once, and what distillation needs is kept in HDF5.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "data/dump/dump.h"
+#include "distill/runs/task_run.h"
+
+namespace brine::distill {
+
+inline constexpr data::Named<data::DumpContent> kDumpContents[] = {
+    {data::DumpContent::qk, "qk"},
+    {data::DumpContent::maps, "maps"},
+    {data::DumpContent::pooled, "pooled"},
+    {data::DumpContent::none, "none"}};
+inline constexpr data::Named<data::DumpLogits> kDumpLogits[] = {{data::DumpLogits::top, "top"},
+                                                                {data::DumpLogits::full, "full"},
+                                                                {data::DumpLogits::none, "none"}};
+inline constexpr data::Named<Dtype> kDumpTypes[] = {
+    {Dtype::f32, "f32"}, {Dtype::f16, "f16"}, {Dtype::bf16, "bf16"}};
+
+struct DumpRequest {
+  std::string out;                // directory of the dump
+  std::vector<std::string> data;  // text files or token shards, or the directory of the task
+  std::string task, split = "train";
+  data::DumpContent content = data::DumpContent::qk;
+  data::DumpLogits logits = data::DumpLogits::top;
+  Dtype dtype = Dtype::f16;
+  bool context = true, output = true;
+  std::vector<std::string> tensors;  // registered ones of the layers, stored too
+  int64_t columns = 64;              // of pooled content
+  int64_t top_logits = 64;           // of logits = top
+  int64_t windows = 0;               // drawn by the seed; 0 = all
+  int64_t sequence_length = 0, batch_size = 4, shard_mib = 1024, deflate = 0;
+  bool shuffle = false, dry_run = false;
+
+  void describe(data::Schema& s);
+};
+
+// Runs a teacher with a dense attention and writes the dump, or goes on with an unfinished one.
+// Returns false when `host.stop` ended it early: the same request continues.
+bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokenizer,
+                  const DumpRequest& request, const RunHost& host);
+
+}  // namespace brine::distill

@@ -1,0 +1,73 @@
+// Teaching an encoder a task: what is read, checked and decided before training starts.
+#include "distill/runs/finetuning.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace brine::distill {
+namespace {
+
+TrainingSettings default_settings() {
+  TrainingSettings defaults;
+  defaults.sequence_length = 0;
+  defaults.batch_size = 32;
+  defaults.recompute = false;
+  defaults.learning_rate = 2e-5;
+  defaults.attention_learning_rate = 2e-5;
+  defaults.schedule = nn::Decay::linear;
+  return defaults;
+}
+
+// The encoder of a directory, or a new one in the sizes of a config.json.
+nn::LoadedModel load_or_make(const std::string& path, const RunHost& host) {
+  if (std::filesystem::is_directory(path)) return load_model(path, host.messages);
+  nn::LoadedModel made;
+  made.config = nn::load_config(path);
+  made.model = nn::make_model(made.config, host.seed);
+  made.directory = path;
+  return made;
+}
+
+}  // namespace
+
+void Finetuning::describe(data::Schema& s) {
+  s.field("task", task.task, "What to learn: " + known_tasks());
+  s.field("data", task.data,
+          "Directory of GLUE or of the task in it, of WordNet, or of books; none: the task's own");
+  s.field("model", model, "Directory of an encoder, or a config.json with the sizes of a new one",
+          {.required = true});
+  s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one beside the model");
+  task.describe(s);
+  s.field("epochs", epochs,
+          "Passes over the texts of a task; `steps` follows from it unless it is given",
+          {.above = 0});
+  training.describe(s, default_settings());
+}
+
+std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options,
+                                     const RunHost& host) {
+  auto run = std::make_unique<TrainingRun>();
+  const data::Task& task = data::task_named(what.task.task);
+  claim_directory(*run, options);
+  what.training.fill(default_settings());
+  nn::LoadedModel loaded = load_or_make(what.model, host);
+  check(!what.tokenizer.empty() || std::filesystem::is_directory(what.model),
+        "finetune: --tokenizer is needed without a model directory");
+  run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(loaded.directory)
+                                          : data::load_tokenizer(what.tokenizer);
+  check(run->tokenizer->vocab_size() <= loaded.config.shape().vocab_size,
+        "finetune: the tokenizer has ", run->tokenizer->vocab_size(), " tokens, the model ",
+        loaded.config.shape().vocab_size);
+  compare_vocabularies(loaded.config, *run->tokenizer, host.messages);
+  make_task_model(*run, loaded, task, data::labels_of(task, what.task.data), host.seed);
+  run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};
+  use_task(*run, what.task, *what.training.sequence_length, host);
+  what.training.plan_epochs(what.epochs, what.task.warmup_ratio, run->train->size());
+  run->losses = task_only();
+  run->trainer = what.training.resolved();
+  run->subject = join("encoder for ", task.name, ", ", run->config.shape().layers, " x ",
+                      run->config.shape().hidden_size);
+  return run;
+}
+
+}  // namespace brine::distill

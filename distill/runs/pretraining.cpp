@@ -1,0 +1,130 @@
+// Training a causal model by next-token prediction: what is read, checked and decided before it.
+#include "distill/runs/pretraining.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace brine::distill {
+namespace {
+
+TrainingSettings default_settings() {
+  TrainingSettings defaults;
+  defaults.sequence_length = 0;
+  defaults.steps = 1000;
+  defaults.batch_size = 8;
+  defaults.eval_every = 0;
+  defaults.warmup_steps = 0;
+  defaults.recompute = false;
+  defaults.learning_rate = 1e-3;
+  defaults.attention_learning_rate = 1e-3;
+  defaults.schedule = nn::Decay::constant;
+  return defaults;
+}
+
+// A decoder's SEA has the lean preset unless another one was chosen; a run that goes on keeps its
+// own.
+void decide_attention(Pretraining& what, const RunOptions& options) {
+  data::Schema keys;
+  what.config.method().describe(keys);
+  if (what.attention_keys.count("decoder") || !keys.find("decoder")) return;
+  const data::Json stored = options.resume ? stored_configuration(options.out) : data::Json();
+  const data::Json* attention = stored.contains("attention") ? &stored["attention"] : nullptr;
+  const bool has = attention && attention->contains("decoder");
+  keys.set("decoder", has ? (*attention)["decoder"] : data::Json("lean"));
+}
+
+// A family that was chosen must be that of the model.
+void check_family(const Pretraining& what, const nn::ModelConfig& theirs) {
+  check(!what.size_keys.count("type") || what.config.model_type == theirs.model_type,
+        "model.type cannot be set, ", what.model, " has its own");
+}
+
+// New weights in the sizes of `config`.
+void make_new(TrainingRun& run, Pretraining& what, uint64_t seed) {
+  check(!what.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
+  if (!what.model.empty()) {
+    const nn::ModelConfig theirs = nn::load_config(what.model);
+    check_family(what, theirs);
+    what.config.copy_sizes(theirs);
+  }
+  run.config = what.config;
+  run.model = nn::make_model(run.config, seed);
+  run.store = std::make_unique<nn::ParameterStore>(*run.model);
+}
+
+// The weights of a directory, under the attention method that was asked for.
+void load(TrainingRun& run, Pretraining& what, const RunHost& host) {
+  nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
+  check_family(what, loaded.config);
+  const bool other_method =
+      what.attention_keys.count("method") && what.config.attention != loaded.config.attention;
+  if (!other_method) {
+    refuse_chosen(what.attention_keys, "attention", what.model, {"method"});
+    train_on(run, what.config, std::move(loaded));
+    run.config = what.config;
+    return;
+  }
+  run.inputs["model"] = loaded.hash();
+  what.config.copy_sizes(loaded.config);
+  run.config = what.config;
+  run.model = nn::make_student(run.config, *loaded.model, host.seed);
+  run.store = std::make_unique<nn::ParameterStore>(*run.model);
+}
+
+}  // namespace
+
+void Pretraining::describe(data::Schema& s) {
+  s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one beside the model");
+  s.field("train", train, "Text files or token shards to train on", {.required = true});
+  s.field("valid", valid, "Text files or token shards to evaluate on");
+  s.field("copies", copies,
+          "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
+          {.min = 1});
+  training.describe(s, default_settings());
+  s.field("model.from", model,
+          "Model directory to train on from, or a config.json with the sizes; none: [model]",
+          {.alias = "model"});
+  config.describe(s);
+  s.collect("model", size_keys);
+  s.collect("attention", attention_keys);
+  s.renamed("decoder", "model");
+}
+
+std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& options,
+                                     const RunHost& host) {
+  auto run = std::make_unique<TrainingRun>();
+  claim_directory(*run, options);
+  what.training.fill(default_settings());
+  decide_attention(what, options);
+  if (!what.model.empty()) {
+    refuse_chosen(what.size_keys, "model", what.model, {"from", "type"});
+  }
+  if (std::filesystem::is_directory(what.model)) {
+    load(*run, what, host);
+  } else {
+    make_new(*run, what, host.seed);
+  }
+  run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(nn::resolve_model(what.model))
+                                          : data::load_tokenizer(what.tokenizer);
+  check(run->config.shape().causal, "train: next-token prediction needs a causal model");
+  const int64_t vocab = run->tokenizer->vocab_size();
+  check(vocab <= run->config.shape().vocab_size, "train: the tokenizer has ", vocab,
+        " tokens, the model only ", run->config.shape().vocab_size, " (model.vocab_size)");
+  compare_vocabularies(run->config, *run->tokenizer, host.messages);
+  const int64_t window = window_of(*what.training.sequence_length, run->config, "train");
+  run->inputs["tokenizer"] = run->tokenizer->hash();
+  use_text(*run,
+           {.role = "train",
+            .train = what.train,
+            .valid = what.valid,
+            .window = window,
+            .copies = what.copies},
+           host);
+  run->losses = task_only();
+  run->trainer = what.training.resolved();
+  run->subject = join("model ", run->config.attention, " ", run->config.shape().layers, " x ",
+                      run->config.shape().hidden_size);
+  return run;
+}
+
+}  // namespace brine::distill

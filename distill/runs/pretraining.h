@@ -1,0 +1,31 @@
+// Training a causal model by next-token prediction, from new weights or those of another model.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "distill/runs/training_run.h"
+#include "distill/runs/training_settings.h"
+
+namespace brine::distill {
+
+struct Pretraining {
+  std::string model;      // model directory, or a config.json with the sizes; empty: `config`'s
+  std::string tokenizer;  // tokenizer directory; empty: the one next to the model
+  std::vector<std::string> train, valid;  // text files or token shards
+  int64_t copies = 1;                     // see WindowSource
+  TrainingSettings training;
+  nn::ModelConfig config;
+  // Keys of `config` that were chosen: of the section of its sizes, and of "attention".
+  std::set<std::string> size_keys, attention_keys;
+
+  void describe(data::Schema& s);
+};
+
+// Decides what is empty in `what`, loads everything and checks it. A causal model with SEA gets the
+// lean decoder unless `attention_keys` has another. The result refers to nothing of `what`.
+std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& options,
+                                     const RunHost& host);
+
+}  // namespace brine::distill

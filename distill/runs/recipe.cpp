@@ -1,0 +1,108 @@
+// What a distillation is: its empty settings are decided here.
+#include "distill/runs/recipe.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "distill/losses/loss_table.h"
+#include "distill/runs/recipe_defaults.h"
+#include "distill/runs/training_run.h"
+
+namespace brine::distill {
+namespace {
+
+// Keys of the attention method that were not set get the recipe's values, where it has such keys.
+void choose_attention(Recipe& recipe, const AttentionDefaults& defaults) {
+  data::Schema keys;
+  recipe.student.method().describe(keys);
+  for (const auto& [key, value] : defaults) {
+    if (recipe.attention_keys.count(key) || !keys.find(key)) continue;
+    keys.set_text(key, {value});
+  }
+}
+
+}  // namespace
+
+LossWeights::LossWeights() {
+  for (const Loss& loss : distill::losses()) weights_[loss.name] = std::nullopt;
+}
+
+std::optional<double>& LossWeights::operator[](const std::string& loss) {
+  const auto found = weights_.find(loss);
+  check(found != weights_.end(), "losses: there is no loss '", loss, "'");
+  return found->second;
+}
+
+void LossWeights::describe(data::Schema& s) {
+  for (const Loss& loss : distill::losses()) {
+    s.field(loss.name, weights_[loss.name], loss.help, {.min = 0, .unset = "by recipe"});
+  }
+  s.field("kl", kl, "Weight of the KL part inside approx and prob", {.min = 0});
+  s.field("mse", mse, "Weight of the squared part inside approx and prob", {.min = 0});
+}
+
+LossConfig LossWeights::resolved() const {
+  LossConfig config;
+  config.kl = kl;
+  config.mse = mse;
+  for (const Loss& loss : distill::losses()) {
+    const std::optional<double>& weight = weights_.at(loss.name);
+    check(weight.has_value(), "losses: ", loss.name, " is not decided; resolve the recipe first");
+    config[loss.name] = *weight;
+  }
+  return config;
+}
+
+void Recipe::describe(data::Schema& s) {
+  s.choice("recipe", name, kRecipeNames,
+           "Defaults of the keys below: for runs of minutes, of SEA's paper (configs/paper), or "
+           "those of brine distill before it had recipes",
+           {.unset = "short"});
+  training.describe(s);
+  s.section("losses", losses);
+  student.describe_attention(s);
+  s.collect("attention", attention_keys);
+}
+
+void Recipe::set_attention(const std::string& key, const std::string& value) {
+  data::Schema keys;
+  student.describe_attention(keys);
+  keys.collect("attention", attention_keys);
+  keys.set_text("attention." + key, {value});
+}
+
+std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
+  std::vector<std::string> notes;
+  auto without = [](std::optional<double>& weight) {
+    const bool open = !weight.has_value();
+    if (open) weight = 0;
+    return open;
+  };
+  if (facts.self_taught) {
+    without(losses["prob"]);  // of a student against itself it is 0, and costs T x T
+    for (const char* loss : {"context", "kd", "kd_task"}) without(losses[loss]);
+  }
+  if (facts.pooled_dump && without(losses["prob"])) {
+    notes.push_back("its attention is pooled into columns, so losses.prob is 0");
+  }
+  if (!name) name = RecipeName::short_run;
+  RecipeDefaults defaults = defaults_of(*name, facts);
+  if (!epochs && !training.steps) training.steps = defaults.task_steps;
+  if (!epochs) epochs = defaults.epochs;
+  training.fill(std::move(defaults.training));
+  data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
+  choose_attention(*this, defaults.attention);
+  return notes;
+}
+
+std::optional<RecipeName> recipe_of_run(const std::string& run_dir) {
+  const data::Json stored = stored_configuration(run_dir);
+  if (stored.is_null()) return std::nullopt;
+  if (!stored.contains("recipe")) return RecipeName::former;
+  for (const auto& known : kRecipeNames) {
+    if (stored["recipe"] == known.name) return known.value;
+  }
+  return std::nullopt;
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,72 @@
+// What a distillation is: how long it trains and at which rates, its losses and the student's
+// attention. A library call and `brine distill` decide it in the same place.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "distill/runs/training_settings.h"
+#include "nn/models/model_config.h"
+
+namespace brine::distill {
+
+// Named sets of defaults: for runs of minutes; of SEA's paper (configs/paper); those of `brine
+// distill` before recipes had names.
+enum class RecipeName { short_run, paper, former };
+inline constexpr data::Named<RecipeName> kRecipeNames[] = {
+    {RecipeName::short_run, "short"}, {RecipeName::paper, "paper"}, {RecipeName::former, "former"}};
+
+// Weights of the losses (losses/loss_table.h) before all of them are decided; see LossConfig.
+class LossWeights {
+ public:
+  LossWeights();             // every weight is empty
+  double kl = 0.1, mse = 1;  // as in LossConfig
+
+  // Throws where there is no such loss.
+  std::optional<double>& operator[](const std::string& loss);
+  void describe(data::Schema& s);
+  LossConfig resolved() const;  // throws naming a weight that is still empty
+
+ private:
+  std::map<std::string, std::optional<double>> weights_;
+};
+
+// What a recipe depends on, apart from its own settings.
+struct RunFacts {
+  bool causal = true;        // the teacher predicts next tokens
+  std::string task = {};     // name of the task; empty: text
+  bool self_taught = false;  // the student is its own teacher
+  bool pooled_dump = false;  // the dump has the teacher's attention by columns only
+};
+
+struct Recipe {
+  std::optional<RecipeName> name;  // empty: short_run
+  TrainingSettings training;
+  std::optional<double> epochs;  // of a task whose steps are empty
+  LossWeights losses;
+  nn::ModelConfig student;               // its attention; sizes are the teacher's
+  std::set<std::string> attention_keys;  // of the student's attention that no recipe may change
+
+  Recipe() { student.attention = "sea"; }
+
+  // The keys of a configuration. Keys of [attention] that are set through this schema are added to
+  // attention_keys.
+  void describe(data::Schema& s);
+  // Sets a key of the student's attention, which the recipe then leaves as it is.
+  void set_attention(const std::string& key, const std::string& value);
+
+  // Decides everything that is empty, first by the facts, then by the recipe's name, and sets the
+  // keys of the student's attention that were not set. A second call changes nothing. A task's
+  // steps stay empty when they follow from its epochs: TrainingSettings::plan_epochs(). Returns
+  // what was decided because of the dump, as ends of sentences about it.
+  std::vector<std::string> resolve(const RunFacts& facts);
+};
+
+// The recipe of the run in a directory, from its newest checkpoint that can be read: `former` when
+// it was made before recipes had names, empty when there is no checkpoint.
+std::optional<RecipeName> recipe_of_run(const std::string& run_dir);
+
+}  // namespace brine::distill

@@ -1,0 +1,26 @@
+// The values behind the names of recipes.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "distill/runs/recipe.h"
+
+namespace brine::distill {
+
+// Keys of an attention method with their values as text.
+using AttentionDefaults = std::vector<std::pair<std::string, std::string>>;
+
+struct RecipeDefaults {
+  TrainingSettings training;
+  std::optional<int64_t> task_steps;  // of a task, unless its epochs are given
+  double epochs = 20;
+  LossWeights losses;
+  AttentionDefaults attention;
+};
+
+// Complete, but for the steps, warm-up and evaluations of a task.
+RecipeDefaults defaults_of(RecipeName name, const RunFacts& facts);
+
+}  // namespace brine::distill

@@ -1,0 +1,136 @@
+// Training from beginning to end: directory, resumption, log and last lines.
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <sstream>
+
+#include "data/io/human.h"
+#include "data/io/json.h"
+#include "distill/log/device_memory.h"
+#include "distill/runs/training_run.h"
+#include "tensor/device/allocator.h"
+
+namespace brine::distill {
+namespace {
+
+// What one step takes, from two that are thrown away: the first fills caches.
+std::string measure_step(TrainingRun& run, uint64_t seed) {
+  const TrainerConfig& config = run.trainer;
+  const int64_t parameters = nn::parameter_count(*run.model);
+  Objective objective(*run.model, run.teacher.get(), run.losses);
+  RandomStream random{.seed = seed, .stream = 2};
+  double seconds = 0;
+  reset_peak();
+  for (int64_t i = 0; i < 2; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    LossTerms terms;
+    objective.run(run.train->batch(i, config.batch_size),
+                  {.random = &random, .recompute = config.recompute}, terms);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  const double step = seconds * double(config.accumulate);
+  double total = step * double(config.steps);
+  if (config.max_seconds > 0) total = std::min(total, config.max_seconds);
+  const double memory = double(allocator_stats().peak_live) + 8.0 * double(parameters);
+  std::ostringstream out;
+  out << run.subject << "\n"
+      << "parameters        " << human_count(double(parameters)) << "\n"
+      << "memory at peak    " << human_bytes(memory) << "\n"
+      << "a checkpoint      " << human_bytes(12.0 * double(parameters)) << " on disk\n"
+      << "tokens a step     " << config.batch_size * config.accumulate * run.train->window() << "\n"
+      << "a step            " << human_seconds(step) << "\n"
+      << "the run           " << human_seconds(total) << "\n";
+  return out.str();
+}
+
+// The settings of a run as it records them: without those that may change when it is resumed, or
+// that count for nothing.
+std::string recorded(const TrainingRun& run, const RunHost& host) {
+  data::Json configuration =
+      host.configuration ? parse_ordered_json(host.configuration()) : data::Json::object();
+  configuration.erase("out");  // a run may be moved
+  if (configuration.value("compute", "") == "f32") configuration.erase("compute");
+  if (!run.trainer.loss_scale.active()) configuration.erase("loss_scale");
+  configuration["inputs"] = run.inputs;
+  return json_text(configuration);
+}
+
+TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost& host) {
+  return {.model = *run.model,
+          .store = *run.store,
+          .config = run.config,
+          .teacher = run.teacher.get(),
+          .losses = run.losses,
+          .train = *run.train,
+          .valid = run.valid.get(),
+          .evaluation = run.evaluation,
+          .tokenizer = run.tokenizer.get(),
+          .run_dir = options.out,
+          .configuration = recorded(run, host),
+          .keys = host.keys,
+          .seed = host.seed,
+          .stop = host.stop};
+}
+
+void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
+  if (done.skipped) {
+    messages.warning(done.skipped, " steps were skipped: their loss was not finite");
+  }
+  if (done.overflows) {
+    messages.info(done.overflows, " steps were skipped: their scaled gradient overflowed");
+  }
+  messages.info(done.interrupted ? "interrupted at step " : "done: ", done.steps, " steps, ",
+                human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
+                human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, ",
+                peak_memory(), ", ", out);
+}
+
+// Continues the run in `out`; false when nothing is left to do.
+bool resume(Trainer& trainer, const TrainingRun& run, const std::string& out,
+            const Messages& messages) {
+  for (const std::string& why : trainer.resume()) messages.warning("checkpoint skipped: ", why);
+  const bool evaluated = (!run.valid && !run.evaluation) || has_evaluation(out, trainer.step());
+  if (trainer.finished() && evaluated) {
+    messages.info(out, ": the run is finished, ", trainer.step(), " steps; nothing left to do");
+    return false;
+  }
+  messages.info("resuming at step ", trainer.step());
+  return true;
+}
+
+}  // namespace
+
+RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host) {
+  const std::string& out = options.out;
+  host.messages.info(run.subject, ", ", human_count(double(nn::parameter_count(*run.model))),
+                     " parameters");
+  RunResult result;
+  if (options.dry_run) {
+    result.dry_run = measure_step(run, host.seed);
+    return result;
+  }
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  check(!error, out, ": cannot be made: ", error.message());
+  claim_directory(run, options);
+  set_anomaly_detection(options.anomaly);
+  Trainer trainer(parts_of(run, options, host), run.trainer);
+  LogConfig log_config{.progress = host.progress};
+  log_config.progress.every_steps = options.log_steps;
+  if (options.resume) {
+    if (!resume(trainer, run, out, host.messages)) return result;
+    log_config.resume_step = trainer.step();
+  } else {
+    if (host.keep_configuration) host.keep_configuration(out);
+    if (run.tokenizer) run.tokenizer->save(out);
+  }
+  std::ostream nowhere(nullptr);
+  RunLog log(out, host.terminal ? *host.terminal : nowhere, log_config);
+  result.outcome = trainer.run(log);
+  result.interrupted = result.outcome.interrupted;
+  say_end(result.outcome, out, host.messages);
+  return result;
+}
+
+}  // namespace brine::distill

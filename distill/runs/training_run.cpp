@@ -1,0 +1,147 @@
+// The parts of a training run: its text, its model and its directory.
+#include "distill/runs/training_run.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/checkpoint/checkpoint.h"
+#include "data/io/file_io.h"
+#include "data/io/json.h"
+
+namespace brine::distill {
+namespace fs = std::filesystem;
+
+void RunOptions::describe(data::Schema& s) {
+  s.field("out", out, "Directory of the run", {.required = true});
+  s.field("log_steps", log_steps, "Also print a line every so many steps; 0 = by time only",
+          {.min = 0});
+  s.field("resume", resume, "Continue the run in --out from its newest checkpoint",
+          {.transient = true});
+  s.field("dry_run", dry_run, "Print parameters, memory and time, train nothing",
+          {.transient = true});
+  s.field("anomaly", anomaly,
+          "Stop at the first op that makes a NaN or infinity, and name it; slow",
+          {.transient = true});
+}
+
+data::TokenCorpus load_texts(const std::vector<std::string>& files,
+                             const data::Tokenizer& tokenizer, int64_t window, int64_t copies,
+                             const Messages& messages) {
+  data::TokenCorpus corpus =
+      data::load_corpus(files, tokenizer, std::max<int64_t>(window / copies, 2));
+  std::string name = files.size() == 1 ? files[0] : join(files.size(), " files");
+  messages.info(name, ": ", corpus.tokens->size(), " tokens, ", corpus.windows(), " windows of ",
+                corpus.window_tokens, copies > 1 ? join(", each ", copies, " times in a row") : "",
+                ", ", corpus.dropped(), " tokens at the end dropped");
+  return corpus;
+}
+
+data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
+                                 const std::vector<std::string>& files, const TextFiles& text,
+                                 const RunHost& host) {
+  data::TokenCorpus corpus =
+      load_texts(files, *run.tokenizer, text.window, text.copies, host.messages);
+  for (size_t i = 0; i < files.size(); ++i) {
+    run.inputs[role + "." + files[i]] = corpus.text_hashes[i];
+  }
+  return corpus;
+}
+
+std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed,
+                                         int64_t copies) {
+  return std::make_unique<WindowSource>(std::move(corpus.tokens), window, seed,
+                                        std::vector<int64_t>{}, copies);
+}
+
+void use_text(TrainingRun& run, const TextFiles& text, const RunHost& host) {
+  run.train = windows_of(load_run_texts(run, text.role, text.train, text, host), text.window,
+                         host.seed, text.copies);
+  use_valid_text(run, text, host);
+}
+
+void use_valid_text(TrainingRun& run, const TextFiles& text, const RunHost& host) {
+  if (text.valid.empty()) return;
+  run.valid =
+      windows_of(load_run_texts(run, "valid", text.valid, text, host), text.window, 0, text.copies);
+}
+
+int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::string& what) {
+  const int64_t positions = config.shape().max_positions;
+  const int64_t window = asked ? asked : positions;
+  check(window <= positions, what, ": sequence_length ", window, " is longer than the model's ",
+        positions, " positions");
+  return window;
+}
+
+void refuse_chosen(const std::set<std::string>& chosen, const std::string& section,
+                   const std::string& path, const std::set<std::string>& free) {
+  for (const std::string& key : chosen) {
+    check(free.count(key), section, ".", key, " cannot be set, ", path, " has its own");
+  }
+}
+
+void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded) {
+  run.inputs["model"] = loaded.hash();
+  config.copy_sizes(loaded.config);
+  // In place: a schema may be bound to `config`.
+  data::Schema theirs, ours;
+  loaded.config.describe_attention(theirs);
+  config.describe_attention(ours);
+  ours.set_all(theirs.to_json());
+  run.model = loaded.model;
+  run.store = std::move(loaded.store);
+}
+
+void claim_directory(TrainingRun& run, const RunOptions& options) {
+  if (options.dry_run) return;
+  const std::string& out = options.out;
+  const bool exists = fs::exists(out);
+  check(!exists || fs::is_directory(out), out, ": not a directory");
+  if (exists && !run.lock) {
+    run.lock = std::make_unique<data::DirectoryLock>(out, "is working on this run");
+  }
+  const bool has_run = exists && !data::list_checkpoints(out).empty();
+  check(options.resume || !has_run, out,
+        ": already holds a run; add --resume or give another directory");
+  check(!options.resume || has_run, out, ": holds no checkpoint to resume from");
+}
+
+void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+                          const Messages& messages) {
+  constexpr int64_t kPadding = 128;
+  const int64_t model = config.shape().vocab_size, known = tokenizer.vocab_size();
+  const std::string both = join("the model has ", model, " tokens, the tokenizer ", known);
+  if (model > known + kPadding) {
+    messages.warning(both, "; is it the model's own?");
+  } else if (model > known) {
+    messages.info(both, "; the others are padding");
+  }
+}
+
+std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
+                                              const Messages& messages) {
+  std::unique_ptr<data::Tokenizer> tokenizer = nn::tokenizer_of(loaded.directory);
+  compare_vocabularies(loaded.config, *tokenizer, messages);
+  return tokenizer;
+}
+
+data::Json stored_configuration(const std::string& run_dir) {
+  if (!fs::is_directory(run_dir)) return nullptr;
+  for (const data::Checkpoint& checkpoint : data::list_checkpoints(run_dir)) {
+    const data::Path file = checkpoint.path / "trainer.json";
+    if (!fs::exists(file)) continue;
+    const data::Json state = parse_json_or_discard(data::read_file(file));
+    const bool has = state.is_object() && state.contains("configuration");
+    if (has && state["configuration"].is_object()) return state["configuration"];
+  }
+  return nullptr;
+}
+
+nn::LoadedModel load_model(const std::string& path, const Messages& messages,
+                           const nn::LoadOptions& options) {
+  nn::LoadedModel loaded = nn::load_model(path, options);
+  for (const std::string& why : loaded.notes) messages.warning("checkpoint skipped: ", why);
+  return loaded;
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,160 @@
+// A distillation as a library call: three steps without a command line, and runs that go on.
+#include "distill/runs/distillation.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/io/file_io.h"
+#include "nn/models/opt/opt.h"
+#include "tests/distill/task_setup.h"
+#include "tests/messages.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+// A teacher in a directory, with a tokenizer of bytes, and a text.
+struct Place {
+  Scratch scratch;
+  std::string teacher = (scratch / "teacher").string(), text = (scratch / "text.txt").string();
+
+  Place() {
+    nn::ModelConfig config;
+    config.as<nn::OptConfig>() = {.vocab_size = 260,
+                                  .hidden_size = 24,
+                                  .num_hidden_layers = 2,
+                                  .num_attention_heads = 3,
+                                  .ffn_dim = 40,
+                                  .max_position_embeddings = 16,
+                                  .init_std = 0.15};
+    config.attention = "flash";
+    const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
+    nn::ParameterStore store(*model);
+    nn::export_model(config, *model, byte_tokenizer().get(), teacher);
+    std::string words;
+    for (int i = 0; i < 40; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
+    data::write_file_atomic(text, words);
+  }
+  std::string run(const std::string& name) const { return (scratch / name).string(); }
+
+  Distillation what() const {
+    Distillation d{.teacher = teacher, .data = {text}, .valid = {text}};
+    d.recipe.training.steps = 3;
+    d.recipe.training.batch_size = 2;
+    d.recipe.training.rest.save_every = 2;
+    d.recipe.training.rest.keep = 0;
+    d.recipe.set_attention("k", "3");
+    d.recipe.set_attention("columns", "12");
+    return d;
+  }
+};
+
+RunResult run_of(Distillation& what, const RunOptions& options, RunHost host = {}) {
+  const std::unique_ptr<TrainingRun> run = prepare(what, options, host);
+  return train(*run, options, host);
+}
+
+std::string weights(const std::string& run, const char* step) {
+  return data::read_file(run + "/step-0000000" + step + "/model.safetensors");
+}
+
+// The settings of a run, as they are recorded.
+std::function<std::string()> settings_of(Distillation& what, bool with_recipe = true) {
+  return [&what, with_recipe] {
+    data::Json settings = data::schema_of(what).to_json();
+    if (!with_recipe) settings.erase("recipe");
+    return settings.dump();
+  };
+}
+
+}  // namespace
+
+TEST_CASE("distillation: a library call distils three steps and saves a model that loads") {
+  const Place place;
+  Distillation what = place.what();
+  std::vector<std::string> said;
+  const RunHost host{.messages = Messages(
+                         [&](Messages::Level, const std::string& text) { said.push_back(text); })};
+  const std::string out = place.run("run");
+  const RunResult done = run_of(what, {.out = out}, host);
+  CHECK(done.outcome.steps == 3);
+  CHECK_FALSE(done.interrupted);
+  CHECK(done.dry_run.empty());
+  CHECK(done.outcome.last.count("approx") == 1);
+  CHECK(done.outcome.last.count("kd_task") == 1);
+  CHECK(said.size() >= 4);  // what was read, what trains, how it ended
+  const nn::LoadedModel student = nn::load_model(out);
+  CHECK(student.config.attention == "sea");
+  CHECK(student.config.shape().hidden_size == 24);
+  CHECK(nn::load_model(place.teacher).hash() != student.hash());
+  CHECK(what.recipe.training.learning_rate == 3e-4);
+}
+
+TEST_CASE("distillation: a stop ends the run, and it goes on to the bits of one without a stop") {
+  const Place place;
+  Distillation whole = place.what(), cut = place.what(), rest = place.what();
+  run_of(whole, {.out = place.run("whole")});
+  int asked = 0;
+  RunHost host;
+  host.stop = [&] { return ++asked > 2 ? "asked to" : ""; };
+  CHECK(run_of(cut, {.out = place.run("cut")}, host).interrupted);
+  CHECK(run_of(rest, {.out = place.run("cut"), .resume = true}).outcome.steps == 3);
+  CHECK(weights(place.run("cut"), "3") == weights(place.run("whole"), "3"));
+}
+
+TEST_CASE("distillation: a dry run measures and writes nothing") {
+  const Place place;
+  Distillation what = place.what();
+  const RunResult done = run_of(what, {.out = place.run("dry"), .dry_run = true});
+  CHECK(done.dry_run.find("tokens a step     32\n") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(place.run("dry")));
+}
+
+TEST_CASE("distillation: a resumed run has its own recipe, and former when it names none") {
+  const Place place;
+  auto start = [&](const char* name, std::optional<RecipeName> recipe, bool recorded) {
+    Distillation what = place.what();
+    what.recipe.name = recipe;
+    RunHost host;
+    host.configuration = settings_of(what, recorded);
+    host.stop = [asked = 0]() mutable { return ++asked > 2 ? "enough" : ""; };
+    run_of(what, {.out = place.run(name)}, host);
+  };
+  auto resume = [&](const char* name, std::optional<RecipeName> recipe = std::nullopt) {
+    Distillation what = place.what();
+    what.recipe.name = recipe;
+    RunHost host;
+    host.configuration = settings_of(what);
+    run_of(what, {.out = place.run(name), .resume = true}, host);
+    return what.recipe;
+  };
+  start("old", RecipeName::former, false);  // as runs were recorded before there were recipes
+  const Recipe old = resume("old");
+  CHECK(old.name == RecipeName::former);
+  CHECK(old.training.learning_rate == 1e-5);
+  start("paper", RecipeName::paper, true);
+  CHECK(resume("paper").name == RecipeName::paper);
+  start("other", RecipeName::short_run, true);
+  const std::string refused = message([&] { resume("other", RecipeName::paper); });
+  CHECK(refused.find("optimizer.learning_rate: 0.0003 -> 2e-06") != std::string::npos);
+  CHECK(refused.find("recipe") == std::string::npos);  // values are compared, not names
+}
+
+TEST_CASE("distillation: what does not go together is refused before anything is written") {
+  const Place place;
+  auto refused = [&](const std::function<void(Distillation&)>& change) {
+    Distillation what = place.what();
+    change(what);
+    return message([&] { run_of(what, {.out = place.run("no")}); });
+  };
+  CHECK(refused([](Distillation& d) { d.data.clear(); }) == "distill: --data is needed");
+  CHECK(refused([](Distillation& d) { d.model = "x"; }) ==
+        "distill: --model is for --teacher self");
+  CHECK(refused([](Distillation& d) { d.recipe.training.sequence_length = 17; }) ==
+        "distill: sequence_length 17 is longer than the model's 16 positions");
+  CHECK(refused([](Distillation& d) { d.teacher = "self"; }) ==
+        "distill: --teacher self needs --model, the student");
+  CHECK_FALSE(std::filesystem::exists(place.run("no")));
+}

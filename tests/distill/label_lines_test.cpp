@@ -1,0 +1,79 @@
+// Labels of lines: a tab makes a pair for every classifier.
+#include "distill/evaluation/label_lines.h"
+
+#include <doctest/doctest.h>
+
+#include "nn/models/bert/bert.h"
+#include "tests/distill/task_setup.h"
+#include "tests/messages.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+nn::LoadedModel classifier(int64_t labels, const std::string& task = "") {
+  nn::LoadedModel m;
+  m.config = encoder_config("flash", labels);
+  m.config.as<nn::BertConfig>().finetuning_task = task;
+  m.model = nn::make_model(m.config, 3);
+  m.store = std::make_unique<nn::ParameterStore>(*m.model);
+  return m;
+}
+
+std::vector<LineLabel> labels(const nn::LoadedModel& m, std::vector<TextLine> lines) {
+  return label_lines(m, *byte_tokenizer(), lines, 0, {});
+}
+
+}  // namespace
+
+TEST_CASE("lines: a tab makes a pair, for a model that was made for no known task too") {
+  const std::vector<TextLine> lines = text_lines("in", "ab\tcd\r\nab cd\n\tx\nlast", false);
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0].first == "ab");
+  CHECK(lines[0].second == "cd");
+  CHECK(lines[1].first == "ab cd");
+  CHECK_FALSE(lines[1].second.has_value());
+  CHECK(lines[2].first.empty());
+  CHECK(lines[2].second == "x");
+  CHECK(lines[3].first == "last");
+  CHECK(message([] { text_lines("in", "a\nb\tc\td", false); }) ==
+        "in:2: has more than one tab; a pair of texts has one between them");
+}
+
+TEST_CASE("lines: a model of a task of pairs refuses a line without a tab") {
+  CHECK(text_lines("in", "a\tb", true).size() == 1);
+  for (const char* bad : {"a\tb\nno tab", "a\tb\nx\ty\tz"}) {
+    CHECK(message([&] { text_lines("in", bad, true); }) ==
+          "in:2: the model wants a pair of texts with one tab between");
+  }
+  CHECK(wants_pairs(classifier(2, "mrpc").config));
+  CHECK_FALSE(wants_pairs(classifier(2, "cola").config));
+  CHECK_FALSE(wants_pairs(classifier(2).config));
+}
+
+TEST_CASE(
+    "lines: a pair is encoded as a pair: both texts with a [SEP] between, the second segment 1") {
+  const nn::LoadedModel m = classifier(2);
+  const std::vector<LineLabel> got = labels(m, text_lines("in", "ab\tcd\nab\nab cd", false));
+  REQUIRE(got.size() == 3);
+  const data::TextTokens pair = data::TextEncoder(*byte_tokenizer(), 16).encode_pair("ab", "cd");
+  auto tokens = std::make_shared<data::TaskTokens>(
+      data::TaskTokens{.labels = {"LABEL_0", "LABEL_1"}, .labelled = false});
+  tokens->texts = {pair};
+  tokens->targets = {0};
+  tokens->longest = int64_t(pair.ids.size());
+  const TaskAnswers want = answer(*m.model, TaskSource(tokens, 0), {});
+  CHECK(got[0].value == doctest::Approx(want.probabilities[0]).epsilon(1e-6));
+  CHECK(got[0].name == "LABEL_" + std::to_string(int(want.predictions[0])));
+  CHECK(got[0].value != got[2].value);  // one text with a blank in it is something else
+}
+
+TEST_CASE("lines: a regression gives scores without names") {
+  const nn::LoadedModel m = classifier(1);
+  const std::vector<LineLabel> got = labels(m, text_lines("in", "ab\tcd", false));
+  REQUIRE(got.size() == 1);
+  CHECK(got[0].name.empty());
+  CHECK(std::isfinite(got[0].value));
+  CHECK(labels(m, {}).empty());
+}
