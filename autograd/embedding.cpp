@@ -7,7 +7,7 @@ Tensor embedding(const Tensor& table, const Tensor& ids) {
   check(table.rank() == 2, "embedding: table ", table.shape(), " is no [V, C]");
   check(ids.dtype() == Dtype::i32, "embedding: ids are ", ids.dtype(), ", wanted i32");
   Tensor rows = ids.detach().contiguous();
-  if (!rows.device().is_cuda()) {
+  if (rows.device().is_cpu()) {
     const int32_t* id = rows.data<int32_t>();
     for (int64_t i = 0; i < rows.numel(); ++i) {
       check(id[i] >= 0 && id[i] < table.dim(0), "embedding: id ", id[i], " at place ", i,

@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "nn/attention/cost.h"
 #include "nn/layers/conv.h"
 #include "nn/layers/layers.h"
 #include "sea/config.h"
@@ -68,9 +67,6 @@ class ConvDecoder : public nn::Module {
   // By rows, without a tape (estimator_step.cpp): x [B, H, 1, c_h W] are the rows at[b] of their
   // sequences, whose rows before them `rows` has seen -> scores [B, H, 1, K].
   Tensor step(const Tensor& x, const RowDecoder& rows, const Tensor& at) const;
-
-  // What it costs on one sequence of that many rows.
-  void add_cost(nn::CostTable& costs, const char* component, double rows) const;
 
   const Decoder& config() const { return config_; }
   int64_t columns() const { return K_; }
@@ -137,6 +133,7 @@ class Estimator : public nn::Module {
 
 // V_I of encoders, [B, T, d]: the d x d identity resampled to each sequence's own length, bilinear
 // with aligned corners; 0 at padding.
-Tensor resampled_identity(int64_t batch, int64_t T, int64_t d, const Tensor& lengths, Dtype dtype);
+Tensor resampled_identity(int64_t batch, int64_t T, int64_t d, const Tensor& lengths, Dtype dtype,
+                          Device device);
 
 }  // namespace brine::sea

@@ -8,14 +8,14 @@ namespace {
 
 // 1 where row t of [B, H, T] is no padding, 0 elsewhere.
 Tensor valid_rows(const Tensor& v, const Visibility& visible) {
-  Tensor valid = Tensor::empty({v.dim(0), v.dim(1), v.dim(2)}, v.dtype());
   const auto* lengths = visible.lengths.data<int64_t>();
-  int64_t H = v.dim(1), rows = v.dim(2);
-  dispatch_float(v.dtype(), [&]<class T>() {
-    T* out = valid.data<T>();
-    for (int64_t i = 0; i < valid.numel(); ++i) out[i] = i % rows < lengths[i / rows / H] ? 1 : 0;
+  const int64_t H = v.dim(1), rows = v.dim(2);
+  return Tensor::filled({v.dim(0), H, rows}, v.dtype(), v.device(), [&](const Tensor& valid) {
+    dispatch_float(v.dtype(), [&]<class T>() {
+      T* out = valid.data<T>();
+      for (int64_t i = 0; i < valid.numel(); ++i) out[i] = i % rows < lengths[i / rows / H] ? 1 : 0;
+    });
   });
-  return valid;
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& visible) {
   if (!visible.causal) return estimate_average(estimate, v, visible);
   Tensor mean = running_mean(v);
-  return visible.lengths.defined() ? scale_rows(mean, valid_rows(v, visible).to(v.device())) : mean;
+  return visible.lengths.defined() ? scale_rows(mean, valid_rows(v, visible)) : mean;
 }
 
 }  // namespace brine::sea

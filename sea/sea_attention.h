@@ -17,8 +17,6 @@ class SeaAttention : public nn::Attention {
 
   Tensor forward(const nn::AttentionInput& input) override;
   nn::AttentionTraits traits() const override;
-  bool add_cost(nn::CostTable& costs, int64_t tokens,
-                const nn::AttentionDials& dials) const override;
   std::unique_ptr<nn::AttentionState> make_state(const nn::StateRequest& request) const override;
   Tensor step(const nn::AttentionInput& input, nn::AttentionState& state) const override;
   void on_step(int64_t steps_done) override { estimator_.on_step(steps_done); }

@@ -46,6 +46,17 @@ int64_t most_entries(const Visibility& visible, const SelectConfig& config, int6
   return most;
 }
 
+// Entries when every row keeps min(k, w) keys of each head: what a selection comes to within the
+// rounding to whole columns. The meta device, which selects nothing, has masks of this size.
+int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_t H, int64_t T) {
+  const RowWidths widths(visible, T);
+  int64_t entries = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t t = 0; t < widths.valid(b); ++t) entries += H * std::min(k, widths(b, t));
+  }
+  return entries;
+}
+
 }  // namespace
 
 const char* name_of(SelectMode mode) { return kModeNames[int(mode)]; }
@@ -63,7 +74,7 @@ void check_visibility(const char* op, const Visibility& visible, int64_t batch, 
   check(visible.lengths.dtype() == Dtype::i64 && visible.lengths.shape() == Shape{batch}, op,
         ": lengths must be i64 ", Shape{batch}, ", got ", visible.lengths.dtype(), " ",
         visible.lengths.shape());
-  if (visible.lengths.device().is_cuda()) return;  // reading them would wait for the device
+  if (!visible.lengths.device().is_cpu()) return;  // reading them would wait for the device
   Tensor lengths = visible.lengths.contiguous();
   for (int64_t b = 0; b < batch; ++b) {
     int64_t own = lengths.data<int64_t>()[b];
@@ -92,7 +103,7 @@ Selection select_columns(const Tensor& estimate, const Visibility& visible,
   Tensor nan_count = Tensor::empty({1}, Dtype::i64, x.device());
   BRINE_CALL(x, select_columns, result.selected, result.n_sel, nan_count, x, visible, config);
   if (x.device().is_cuda()) result.most_entries = most_entries(visible, config, B, H, T, K);
-  int64_t nans = x.device().is_cuda() ? 0 : nan_count.data<int64_t>()[0];
+  int64_t nans = !x.device().is_cpu() ? 0 : nan_count.data<int64_t>()[0];
   count_bytes(double(x.numel()) * double(item_size(x.dtype())) + double(x.numel()));
   check(nans == 0, "select_columns: ", nans, " values of the estimate are NaN");
   return result;
@@ -118,7 +129,9 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, 
   csr.head_offsets = Tensor::empty({B, T, H + 1}, Dtype::i32, s.device());
   BRINE_CALL(s, count_csr, csr, s, visible, k);
   int64_t entries = most_entries;
-  if (entries == 0 || !s.device().is_cuda()) {
+  if (s.device().is_meta()) {
+    entries = budgeted_entries(visible, k, B, H, T);
+  } else if (entries == 0 || !s.device().is_cuda()) {
     const Tensor pointers = csr.row_pointers.to(Device{});
     entries = B ? pointers.data<int64_t>()[B * (T + 1) - 1] : 0;
   }

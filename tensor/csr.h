@@ -34,7 +34,8 @@ struct FlatCsr {
   int64_t length = 0;  // rows T
   int64_t keys = 0;    // S; equals T but in decoding, where a few rows face all keys
 
-  // Entries there is room for: all that there are, but on a device.
+  // Entries there is room for: all that there are, but on a device. On the meta device: min(k, w)
+  // per row and head.
   int64_t entries() const { return columns.numel(); }
 };
 

@@ -139,6 +139,7 @@ std::vector<std::string> fitting_lines(const Tensor& x) {
 std::ostream& operator<<(std::ostream& os, const Tensor& x) {
   if (!x.defined()) return os << "Tensor (undefined)";
   os << "Tensor " << x.shape() << " " << x.dtype() << " " << x.device();
+  if (x.device().is_meta()) return os << " without values";
   const Tensor values = x.detach();
   if (values.rank() == 0) {
     std::vector<std::string> text;

@@ -10,13 +10,13 @@
 namespace brine {
 
 Storage::Storage(size_t size, Device where)
-    : bytes(allocate(size, where)), size(size), device(where) {}
+    : bytes(where.is_meta() ? nullptr : allocate(size, where)), size(size), device(where) {}
 
 Storage::Storage(void* bytes, size_t size, Device where, std::shared_ptr<void> owner)
     : bytes(bytes), size(size), device(where), foreign(true), owner_(std::move(owner)) {}
 
 Storage::~Storage() {
-  if (!foreign) release(bytes, size, device);
+  if (!foreign && !device.is_meta()) release(bytes, size, device);
 }
 
 Shape contiguous_strides(const Shape& shape) {
@@ -63,6 +63,7 @@ Tensor Tensor::empty(const Shape& shape, Dtype dtype, Device device) {
 Tensor Tensor::from_memory(void* data, const Shape& shape, Dtype dtype, std::shared_ptr<void> owner,
                            Device device) {
   const size_t bytes = checked_bytes(shape, dtype);
+  check(!device.is_meta(), "Tensor::from_memory: the meta device has no memory");
   check(data || bytes == 0, "Tensor::from_memory: no memory for ", shape);
   check(reinterpret_cast<uintptr_t>(data) % item_size(dtype) == 0, "Tensor::from_memory: ", data,
         " is not aligned to the ", item_size(dtype), " bytes of ", dtype);
@@ -90,12 +91,18 @@ bool Tensor::is_contiguous() const {
   return true;
 }
 
+void Tensor::refuse_values(const char* op) {
+  throw Error(join(op, ": a tensor on the meta device has no values"));
+}
+
 double Tensor::item() const {
   check(numel() == 1, "item: a tensor of shape ", shape(), " has not one element");
+  if (device().is_meta()) refuse_values("item");
   return to_vector()[0];
 }
 
 std::vector<double> Tensor::to_vector() const {
+  if (device().is_meta()) refuse_values("to_vector");
   Tensor c = detach().to(Dtype::f64).contiguous().to(Device{});
   return {c.data<double>(), c.data<double>() + c.numel()};
 }
@@ -217,7 +224,9 @@ Tensor Tensor::to(Dtype wanted) const {
 
 Tensor Tensor::to(Device wanted) const {
   if (wanted == device()) return *this;
+  if (device().is_meta()) refuse_values("to");
   check(impl_->node == nullptr, "to: this tensor is on the tape; detach() it first");
+  if (wanted.is_meta()) return empty(shape(), dtype(), wanted);
   check(!wanted.is_cuda() || !device().is_cuda(), "to: from ", device(), " to ", wanted,
         " by way of the cpu only");
   const Tensor from = contiguous();

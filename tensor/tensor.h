@@ -15,7 +15,8 @@ namespace brine {
 
 struct Node;  // autograd/node.h owns the meaning; tensor/ only carries the pointer.
 
-// A block of memory shared by tensors and their views.
+// A block of memory shared by tensors and their views. On the meta device it has a size but no
+// bytes.
 struct Storage {
   Storage(size_t size, Device where);
   // Memory that the allocator did not give. `owner` keeps it: the last tensor to use it drops the
@@ -64,6 +65,16 @@ class Tensor {
   static Tensor from_memory(void* data, const Shape& shape, Dtype dtype,
                             std::shared_ptr<void> owner, Device device = {});
 
+  // A tensor of `device` with the values that fill(tensor of the CPU) writes. For values that the
+  // CPU computes from sizes and lengths: fill is not called for the meta device.
+  template <class F>
+  static Tensor filled(const Shape& shape, Dtype dtype, Device device, F fill) {
+    if (device.is_meta()) return empty(shape, dtype, device);
+    Tensor t = empty(shape, dtype);
+    fill(t);
+    return t.to(device);
+  }
+
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl_->shape; }
   const Shape& strides() const { return impl_->strides; }  // in elements
@@ -76,7 +87,8 @@ class Tensor {
   Device device() const { return impl_->storage->device; }
   bool is_contiguous() const;
 
-  // The first element; T must be the tensor's type.
+  // The first element; T must be the tensor's type. Throws on the meta device, as do item() and
+  // to_vector().
   template <class T>
   T* data() const {
     check(DtypeOf<T>::value == impl_->dtype, "Tensor: data<", DtypeOf<T>::value, "> of a ",
@@ -84,7 +96,10 @@ class Tensor {
     return reinterpret_cast<T*>(raw());
   }
   unsigned char* raw() const {
-    return static_cast<unsigned char*>(impl_->storage->bytes) + impl_->offset;
+    const Storage& s = *impl_->storage;
+    if (s.device.is_meta()) [[unlikely]]
+      refuse_values("data");
+    return static_cast<unsigned char*>(s.bytes) + impl_->offset;
   }
   // The single element of a one-element tensor, as double.
   double item() const;
@@ -105,7 +120,8 @@ class Tensor {
   Tensor contiguous() const;     // itself when it is, a copy otherwise
   Tensor clone() const;          // a contiguous copy
   Tensor to(Dtype dtype) const;  // itself when it has the type, a converted copy otherwise
-  // Itself when it lies there, a contiguous copy otherwise. Copies from a device wait for it.
+  // Itself when it is there, a contiguous copy otherwise. Copies from a device wait for it. To the
+  // meta device only the shape goes; from there nothing comes: an error.
   Tensor to(Device device) const;
   Tensor detach() const;  // same memory, off the tape
 
@@ -122,6 +138,7 @@ class Tensor {
   bool shares_memory(const Tensor& other) const { return impl_->storage == other.impl_->storage; }
 
  private:
+  [[noreturn]] static void refuse_values(const char* op);
   struct Impl {
     Shape shape, strides;
     Dtype dtype = Dtype::f32;

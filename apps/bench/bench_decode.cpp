@@ -102,7 +102,7 @@ Made make(const std::string& method, const std::string& decoder, int64_t layers,
   Made m;
   m.name = method + (decoder.empty() ? "" : " " + decoder);
   m.model = nn::make_model(config_of(method, decoder, layers, positions),
-                           nn::Init{.random = {.seed = 1}, .blank = true});
+                           nn::Init{.random = {.seed = 1}, .device = Device::meta});
   m.store = std::make_unique<nn::ParameterStore>(*m.model, nn::ParameterStore::Gradients::later);
   const Tensor& there = m.store->values();
   const bool near = !there.device().is_cuda();

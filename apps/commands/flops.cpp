@@ -6,7 +6,8 @@
 #include "apps/cli/terminal.h"
 #include "apps/shared/training.h"
 #include "data/io/json.h"
-#include "nn/io/model_io.h"
+#include "nn/io/extend.h"
+#include "nn/models/model_costs.h"
 
 namespace brine {
 namespace {
@@ -27,51 +28,60 @@ struct Flops {
   int run(const RunContext& context);
 };
 
-data::Json table_of(const nn::CostTable& costs) {
-  data::Json out = data::Json::object();
-  for (const auto& [component, line] : costs.lines()) {
-    out[component] = {{"multiply_adds", line.macs}, {"bytes", line.bytes}};
+using Costs = std::map<std::string, Cost>;
+
+Cost total(const Costs& costs) {
+  Cost sum;
+  for (const auto& [component, cost] : costs) {
+    sum.macs += cost.macs;
+    sum.bytes += cost.bytes;
   }
-  out["all"] = {{"multiply_adds", costs.total().macs}, {"bytes", costs.total().bytes}};
+  return sum;
+}
+
+data::Json table_of(const Costs& costs) {
+  data::Json out = data::Json::object();
+  auto add = [&](const std::string& name, const Cost& cost) {
+    out[name] = {{"multiply_adds", cost.macs}, {"bytes", cost.bytes}};
+  };
+  for (const auto& [component, cost] : costs) add(component, cost);
+  add("all", total(costs));
   return out;
 }
 
-void print(const std::string& method, int64_t tokens, const nn::CostTable& costs) {
-  const nn::CostLine all = costs.total();
+void print(const std::string& method, int64_t tokens, const Costs& costs) {
+  const Cost all = total(costs);
   std::printf("%s, one sequence of %lld tokens\n", method.c_str(), (long long)tokens);
   std::printf("  %-18s %16s %16s %8s\n", "component", "multiply-adds", "bytes", "share");
-  auto row = [&](const std::string& name, const nn::CostLine& line) {
-    std::printf("  %-18s %14.4g %16.4g %7.1f%%\n", name.c_str(), line.macs, line.bytes,
-                100 * line.macs / std::max(all.macs, 1.0));
+  auto row = [&](const std::string& name, const Cost& cost) {
+    std::printf("  %-18s %14.4g %16.4g %7.1f%%\n", name.c_str(), cost.macs, cost.bytes,
+                100 * cost.macs / std::max(all.macs, 1.0));
   };
-  for (const auto& [component, line] : costs.lines()) row(component, line);
+  for (const auto& [component, cost] : costs) row(component, cost);
   row("all", all);
 }
 
 int Flops::run(const RunContext& context) {
-  const nn::ModelConfig config = nn::load_config(model);
-  tokens = tokens ? tokens : config.shape().max_positions;
-  auto blank = [](const nn::ModelConfig& of) {
-    return nn::make_model(of, nn::Init{.random = {}, .blank = true});
-  };
-  auto costs_of = [&](const nn::ModelConfig& of, const nn::AttentionDials& dials) {
-    return blank(of)->costs(tokens, dials);
-  };
-  refuse_idle_dials(context, *blank(config));
-  const nn::CostTable own = costs_of(config, {.k = k, .query_skip = query_skip});
+  nn::ModelConfig config = nn::load_config(model);
+  const int64_t positions = config.shape().max_positions;
+  tokens = tokens ? tokens : positions;
+  if (tokens > positions) config = nn::extend_config(config, tokens);
+  const nn::MetaModel own(config);
+  refuse_idle_dials(context, *own.model);
+  const Costs costs = nn::forward_costs(*own.model, tokens, {.k = k, .query_skip = query_skip});
   nn::ModelConfig plain = config;
   plain.attention = "flash";
-  const nn::CostTable quadratic = costs_of(plain, {});
+  const Costs quadratic = nn::forward_costs(*nn::MetaModel(plain).model, tokens);
   if (json) {
     data::Json out = {{"model", model},
                       {"tokens", tokens},
                       {"attention", config.attention},
-                      {"costs", table_of(own)},
+                      {"costs", table_of(costs)},
                       {"flash", table_of(quadratic)}};
     std::cout << json_text(out) << std::endl;
     return 0;
   }
-  print(config.attention, tokens, own);
+  print(config.attention, tokens, costs);
   if (!nn::is_full_attention(config.attention)) print("flash", tokens, quadratic);
   std::printf(
       "Components are named as `brine bench breakdown` names them; bytes: every op reads its "

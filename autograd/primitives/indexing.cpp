@@ -4,11 +4,10 @@
 namespace brine {
 namespace {
 
-// Throws where a place is outside the axis of x. Reads the places on the CPU; on a device whose
-// tensors have no values there is nothing to read.
+// Throws where a place is outside the axis of x. Reads the places on the CPU; the meta
+// device has none.
 void check_places(const char* op, const Tensor& index, const Tensor& x, int axis) {
-  const DeviceType type = index.device().type;
-  if (type != DeviceType::cpu && type != DeviceType::cuda) return;
+  if (index.device().is_meta()) return;
   const Tensor places = index.detach().to(Device{}).to(Dtype::i64).contiguous();
   const int64_t* place = places.data<int64_t>();
   for (int64_t i = 0; i < places.numel(); ++i) {

@@ -9,7 +9,6 @@
 
 #include "data/config/schema.h"
 #include "nn/attention/attention_state.h"
-#include "nn/attention/cost.h"
 #include "nn/attention/observer.h"
 #include "nn/layers/module.h"
 #include "tensor/kernels/kernels.h"
@@ -68,11 +67,6 @@ class Attention : public Module {
   // -> [B, T, H d], heads concatenated; 0 at padded queries.
   virtual Tensor forward(const AttentionInput& input) = 0;
   virtual AttentionTraits traits() const = 0;
-  // Adds what forward() costs on one sequence of `tokens` without padding
-  // (tensor/meter/cost_meter.h counts the same); false when the method does not foretell it.
-  virtual bool add_cost(CostTable& /*costs*/, int64_t /*tokens*/, const AttentionDials&) const {
-    return false;
-  }
   // Decoding. A state belongs to the parameters as they are when it is made.
   virtual std::unique_ptr<AttentionState> make_state(const StateRequest& request) const;
   // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], what

@@ -14,16 +14,6 @@ class Dense : public CachedAttention {
 
   AttentionTraits traits() const override { return {.maps = true, .incremental = shape_.causal}; }
 
-  bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials&) const override {
-    const double T = double(tokens), H = double(shape_.heads), d = double(shape_.head_size);
-    const char* part = "attention";
-    costs.op(part, H * T * T * d, {H * T * d, H * T * d, H * T * T});
-    costs.op(part, 0, {H * T * T, H * T * T});
-    costs.op(part, H * T * T * d, {H * T * T, H * T * d, H * T * d});
-    costs.op(part, 0, {H * T * d, H * T * d});
-    return true;
-  }
-
   Tensor forward(const AttentionInput& in) override {
     fill(in);
     CostScope part("attention");

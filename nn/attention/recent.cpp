@@ -23,40 +23,35 @@ struct RecentConfig {
 // The last min(k, w) visible keys of every row, or as many around it; the same for all heads.
 FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility& visible,
                     Device device) {
-  RowWidths widths(visible, T);
-  FlatCsr csr{.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64),
-              .head_offsets = Tensor::empty({B, T, H + 1}, Dtype::i32),
-              .columns = {},
-              .batch = B,
-              .heads = H,
-              .length = T,
-              .keys = T};
-  int64_t entries = 0;
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t t = 0; t <= T; ++t) {
-      csr.row_pointers.data<int64_t>()[b * (T + 1) + t] = entries;
-      if (t == T) break;
-      int64_t n = std::min(k, widths(b, t));
-      for (int64_t h = 0; h <= H; ++h) {
-        csr.head_offsets.data<int32_t>()[(b * T + t) * (H + 1) + h] = int32_t(h * n);
-      }
-      entries += H * n;
+  const RowWidths widths(visible, T);
+  auto kept = [&](int64_t b, int64_t t) { return std::min(k, widths(b, t)); };  // by each head
+  FlatCsr csr{{}, {}, {}, B, H, T, T};
+  csr.row_pointers = Tensor::filled({B, T + 1}, Dtype::i64, device, [&](const Tensor& x) {
+    int64_t* pointer = x.data<int64_t>();
+    int64_t entries = 0;
+    for (int64_t b = 0; b < B; ++b) {
+      *pointer++ = entries;
+      for (int64_t t = 0; t < T; ++t) *pointer++ = entries += H * kept(b, t);
     }
-  }
-  csr.columns = Tensor::empty({entries}, Dtype::i32);
-  int32_t* column = csr.columns.data<int32_t>();
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t t = 0; t < T; ++t) {
-      int64_t w = widths(b, t), n = std::min(k, w);
-      int64_t first = visible.causal ? w - n : std::clamp<int64_t>(t - n / 2, 0, w - n);
+  });
+  csr.head_offsets = Tensor::filled({B, T, H + 1}, Dtype::i32, device, [&](const Tensor& x) {
+    int32_t* offset = x.data<int32_t>();
+    for (int64_t row = 0; row < B * T; ++row) {
+      for (int64_t h = 0; h <= H; ++h) *offset++ = int32_t(h * kept(row / T, row % T));
+    }
+  });
+  int64_t entries = 0;
+  for (int64_t row = 0; row < B * T; ++row) entries += H * kept(row / T, row % T);
+  csr.columns = Tensor::filled({entries}, Dtype::i32, device, [&](const Tensor& x) {
+    int32_t* column = x.data<int32_t>();
+    for (int64_t row = 0; row < B * T; ++row) {
+      const int64_t t = row % T, w = widths(row / T, t), n = kept(row / T, t);
+      const int64_t first = visible.causal ? w - n : std::clamp<int64_t>(t - n / 2, 0, w - n);
       for (int64_t h = 0; h < H; ++h) {
         for (int64_t key = first; key < first + n; ++key) *column++ = int32_t(h * T + key);
       }
     }
-  }
-  for (Tensor* part : {&csr.row_pointers, &csr.head_offsets, &csr.columns}) {
-    *part = part->to(device);
-  }
+  });
   return csr;
 }
 
@@ -127,15 +122,6 @@ class Recent : public Attention {
             .linear = true,
             .sparse = true,
             .incremental = shape_.causal};
-  }
-
-  bool add_cost(CostTable& costs, int64_t tokens, const AttentionDials& dials) const override {
-    const double T = double(tokens), H = double(shape_.heads), d = double(shape_.head_size);
-    const double k = double(std::min(dials.k ? dials.k : k_, tokens));
-    const double entries = H * (shape_.causal ? k * (k + 1) / 2 + (T - k) * k : T * k);
-    costs.op("attention", 2 * entries * d, {H * T * d, H * T * d, H * T * d, H * T * d});
-    costs.op("attention", 0, {H * T * d, H * T * d});
-    return true;
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {

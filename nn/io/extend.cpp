@@ -16,19 +16,6 @@ int64_t own_positions(const nn::ModelConfig& config) {
   return settings.find("max_positions") ? settings.to_json()["max_positions"].get<int64_t>() : 0;
 }
 
-nn::ModelConfig longer(LoadedModel& model, int64_t positions) {
-  nn::ModelConfig config = nn::from_hf_config(nn::to_hf_config(model.config, {}), model.directory);
-  config.opt.max_position_embeddings = config.bert.max_position_embeddings = positions;
-  // A method's own number of positions must not stay behind.
-  const int64_t own = own_positions(config);
-  if (own > 0 && own < positions) {
-    data::Schema settings;
-    config.method().describe(settings);
-    settings.set("max_positions", data::Json(positions));
-  }
-  return config;
-}
-
 // Rows `first`.. of from [first + P, C] stretched to those of to [first + Q, C].
 void stretch(Tensor to, const Tensor& from, int64_t first) {
   const int64_t P = from.dim(0) - first, Q = to.dim(0) - first, C = from.numel() / from.dim(0);
@@ -51,14 +38,27 @@ void stretch(Tensor to, const Tensor& from, int64_t first) {
 
 }  // namespace
 
+ModelConfig extend_config(ModelConfig& config, int64_t positions) {
+  ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // settings of its own
+  longer.opt.max_position_embeddings = longer.bert.max_position_embeddings = positions;
+  // A method's own number of positions must not stay behind.
+  const int64_t own = own_positions(longer);
+  if (own > 0 && own < positions) {
+    data::Schema settings;
+    longer.method().describe(settings);
+    settings.set("max_positions", data::Json(positions));
+  }
+  return longer;
+}
+
 LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   const int64_t before = model.config.shape().max_positions;
   check(positions > before, "extend: ", model.directory, " has ", before,
         " positions already, asked for ", positions);
   LoadedModel out;
   out.directory = model.directory;
-  out.config = longer(model, positions);
-  out.model = nn::make_model(out.config, nn::Init{.random = {}, .blank = true});
+  out.config = extend_config(model.config, positions);
+  out.model = nn::make_model(out.config, nn::Init{.random = {}, .device = Device::meta});
   out.store =
       std::make_unique<nn::ParameterStore>(*out.model, nn::ParameterStore::Gradients::later);
   const int64_t own = own_positions(model.config);

@@ -5,6 +5,10 @@
 
 namespace brine::nn {
 
+// The same model with `positions` positions; those that the settings of its attention method fix
+// grow with them. Its settings are its own: changing them leaves `config` as it is.
+ModelConfig extend_config(ModelConfig& config, int64_t positions);
+
 // The model with `positions` positions: every table with a row for each position (the model's own
 // and those of its attention method) is resampled, bilinear with aligned corners; rows that stand
 // before the positions, as OPT's first two, and all other tensors are kept. Throws when `positions`

@@ -224,7 +224,8 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   add_weights(weights, m.config, files);
   m.config.look_at(names_of(weights));
   resolve_ties(weights, m.config, files.source());
-  m.model = nn::make_model(m.config, nn::Init{.random = {.seed = 0, .stream = 1}, .blank = true});
+  m.model = nn::make_model(m.config,
+                           nn::Init{.random = {.seed = 0, .stream = 1}, .device = Device::meta});
   const bool map = options.map && !options.gradients && !default_device().is_cuda();
   m.store = std::make_unique<nn::ParameterStore>(
       *m.model, nn::ParameterStore::Gradients::later, default_device(),

@@ -13,42 +13,31 @@ struct Init {
   RandomStream random;
   Dtype dtype = Dtype::f32;
   double linear_std = 0.02;
-  bool blank = false;  // shapes only, without memory: a ParameterStore gives it, a file the values
+  // Where parameters are made. On the meta device they are shapes: a ParameterStore gives them
+  // memory, a file the values.
+  Device device = {};
 
   Tensor normal(const Shape& shape, double std) { return draw(shape, std, true); }
   // U(-bound, bound)
   Tensor uniform(const Shape& shape, double bound) { return draw(shape, bound, false); }
   Tensor zeros(const Shape& shape) const { return full(shape, 0); }
   Tensor full(const Shape& shape, double value) const {
-    return blank ? shape_only(shape) : Tensor::full(shape, value, dtype);
-  }
-
-  // One element that stands for all.
-  static bool is_shape_only(const Tensor& t) {
-    for (int i = 0; i < t.rank(); ++i) {
-      if (t.stride(i) != 0) return false;
-    }
-    return true;
+    return Tensor::full(shape, value, dtype, device);
   }
 
  private:
-  Tensor shape_only(const Shape& shape) const {
-    Shape strides = shape;
-    for (int i = 0; i < strides.rank(); ++i) strides[i] = 0;
-    return Tensor::zeros({1}, dtype).as_strided(shape, strides);
-  }
-
   Tensor draw(const Shape& shape, double size, bool gaussian) {
-    if (blank) return shape_only(shape);
-    Tensor t = Tensor::empty(shape, dtype);
-    RandomSlice slice = random.take(uint64_t(t.numel()));
-    dispatch_float(dtype, [&]<class T>() {
-      for (int64_t i = 0; i < t.numel(); ++i) {
-        double u = gaussian ? slice.normal(uint64_t(i)) : 2 * slice.uniform(uint64_t(i) * 4) - 1;
-        t.data<T>()[i] = T(size * u);
-      }
+    if (device.is_meta()) return Tensor::empty(shape, dtype, device);  // nothing is drawn
+    RandomSlice slice = random.take(uint64_t(shape.numel()));
+    return Tensor::filled(shape, dtype, device, [&](const Tensor& t) {
+      dispatch_float(dtype, [&]<class T>() {
+        T* values = t.data<T>();
+        for (int64_t i = 0; i < t.numel(); ++i) {
+          double u = gaussian ? slice.normal(uint64_t(i)) : 2 * slice.uniform(uint64_t(i) * 4) - 1;
+          values[i] = T(size * u);
+        }
+      });
     });
-    return t;
   }
 };
 

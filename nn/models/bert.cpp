@@ -155,18 +155,6 @@ Tensor BertModel::class_logits(const Tensor& hidden, RandomStream* random) const
   return (*classifier_)((*classifier_dropout_)(pooled(hidden), random));
 }
 
-void BertModel::add_ends(CostTable& costs, int64_t tokens) const {
-  const double n = double(tokens * config_.hidden_size), C = double(config_.hidden_size);
-  for (int table = 0; table < 3; ++table) costs.op("rest", 0, {n, n});
-  for (int sum = 0; sum < 2; ++sum) costs.op("rest", 0, {n, n, n});
-  costs.op("rest", 0, {n, C, C, n});
-  if (!masked_) return;
-  costs.linear("head", double(tokens), C, C);
-  costs.op("head", 0, {n, n});
-  costs.op("head", 0, {n, C, C, n});
-  costs.linear("head", double(tokens), C, double(config_.vocab_size));
-}
-
 Attention& BertModel::attention(int64_t i) const { return layers_.at(size_t(i))->self.method; }
 
 std::string BertModel::attention_prefix(int64_t i) const {

@@ -88,6 +88,7 @@ class BertModel : public Model {
   Tensor layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) override;
   Tensor finish(const Tensor& x) override { return x; }
   Tensor logits(const Tensor& hidden) const override;  // masked tokens
+  bool has_logits() const override { return masked_ != nullptr; }
   Tensor class_logits(const Tensor& hidden, RandomStream* random = nullptr) const override;
   int64_t labels() const override { return config_.labels; }
   // tanh(dense(hidden[:, 0])): hidden [B, T, C] of a packed call -> [B, C].
@@ -96,9 +97,6 @@ class BertModel : public Model {
   std::string attention_prefix(int64_t i) const override;
 
   const BertConfig& config() const { return config_; }
-
- protected:
-  void add_ends(CostTable& costs, int64_t tokens) const override;
 
  private:
   struct MaskedHead;

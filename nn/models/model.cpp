@@ -86,27 +86,6 @@ Tensor Model::hidden(const ModelCall& given) {
   return given.attention_mask.defined() ? unpack_rows(x, call) : x;
 }
 
-CostTable Model::costs(int64_t tokens, const AttentionDials& dials) const {
-  const double T = double(tokens), C = double(shape_.hidden_size), F = double(shape_.inner_size);
-  CostTable layer;
-  layer.linear("projections", T, C, 3 * C);
-  for (int part = 0; part < 3; ++part) layer.op("projections", 0, {T * 3 * C, T * C});
-  check(attention(0).add_cost(layer, tokens, dials), "costs: attention method '", attention_name_,
-        "' does not foretell its cost");
-  layer.linear("projections", T, C, C);
-  layer.linear("mlp", T, C, F);
-  layer.op("mlp", 0, {T * F, T * F});
-  layer.linear("mlp", T, F, C);
-  for (int half = 0; half < 2; ++half) {
-    layer.op("rest", 0, {T * C, C, C, T * C});
-    layer.op("rest", 0, {T * C, T * C, T * C});
-  }
-  CostTable all;
-  all.add(layer, double(shape_.layers));
-  add_ends(all, tokens);
-  return all;
-}
-
 Tensor Model::class_logits(const Tensor&, RandomStream*) const {
   throw Error("model: has no classification head");
 }

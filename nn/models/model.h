@@ -63,6 +63,7 @@ class Model : public Module {
   // Heads; a model that has not the head throws.
   // hidden [R..., C] -> [R..., V]: next tokens of a decoder, masked tokens of an encoder.
   virtual Tensor logits(const Tensor& hidden) const = 0;
+  virtual bool has_logits() const { return true; }
   // hidden [B, T, C] of a packed call -> [B, labels].
   virtual Tensor class_logits(const Tensor& hidden, RandomStream* random = nullptr) const;
   virtual int64_t labels() const { return 0; }  // 0: no classification head
@@ -74,11 +75,6 @@ class Model : public Module {
   // True for the names of tensors that belong to an attention method.
   bool is_attention_tensor(const std::string& name) const;
 
-  // What one sequence of that many tokens costs from ids to the logits of every position, by
-  // component, when q, k and v come from one packed product (a ParameterStore packs them). Throws
-  // when the attention method does not foretell its cost.
-  CostTable costs(int64_t tokens, const AttentionDials& dials = {}) const;
-
   const ModelShape& shape() const { return shape_; }
   const std::string& attention_name() const { return attention_name_; }
 
@@ -87,8 +83,6 @@ class Model : public Module {
       : shape_(shape), attention_name_(std::move(attention_name)) {}
   // Throws when the ids are no [B, T] or longer than the positions; `family` starts the line.
   void check_ids(const ModelCall& call, const char* family) const;
-  // Adds the costs of embed(), finish() and logits().
-  virtual void add_ends(CostTable& costs, int64_t tokens) const = 0;
 
  private:
   ModelShape shape_;

@@ -118,18 +118,6 @@ Tensor OptModel::logits(const Tensor& hidden) const {
   return lm_head_ ? (*lm_head_)(hidden) : linear(hidden, embed_tokens_->weight, Tensor());
 }
 
-void OptModel::add_ends(CostTable& costs, int64_t tokens) const {
-  const double T = double(tokens), C = double(config_.hidden_size);
-  const double E = double(config_.embedding_size());
-  costs.op("rest", 0, {T * E, T * E});
-  if (project_in_) costs.linear("rest", T, E, C, false);
-  costs.op("rest", 0, {T * C, T * C});
-  costs.op("rest", 0, {T * C, T * C, T * C});
-  if (final_layer_norm_) costs.op("rest", 0, {T * C, C, C, T * C});
-  if (project_out_) costs.linear("rest", T, C, E, false);
-  costs.linear("head", T, E, double(config_.vocab_size), false);
-}
-
 Attention& OptModel::attention(int64_t i) const { return layers_.at(size_t(i))->self_attn.method; }
 
 std::string OptModel::attention_prefix(int64_t i) const {

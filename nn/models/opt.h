@@ -84,9 +84,6 @@ class OptModel : public Model {
 
   const OptConfig& config() const { return config_; }
 
- protected:
-  void add_ends(CostTable& costs, int64_t tokens) const override;
-
  private:
   OptConfig config_;
   Embedding* embed_tokens_;

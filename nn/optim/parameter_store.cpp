@@ -68,7 +68,7 @@ void ParameterStore::fill_buffer(Dtype dtype, Device device) {
   values_ = Tensor::zeros({lay_out()}, dtype, device);
   for (const Entry& e : entries_) {
     const Tensor before = e.parameter->value.detach();
-    if (e.offset < 0 || Init::is_shape_only(before)) continue;
+    if (e.offset < 0 || before.device().is_meta()) continue;
     assign(view_of(before.shape(), e.offset), before);
   }
 }
@@ -77,7 +77,11 @@ ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device,
     : in_place_(std::move(in_place)) {
   list_entries(root);
   fill_buffer(entries_[0].parameter->value.dtype(), device);
-  for (auto& b : root.named_buffers()) b.buffer->value = b.buffer->value.to(device);
+  for (auto& b : root.named_buffers()) {
+    const Tensor& x = b.buffer->value;
+    b.buffer->value =
+        x.device().is_meta() ? Tensor::zeros(x.shape(), x.dtype(), device) : x.to(device);
+  }
   attach();
   if (gradients == Gradients::now) add_gradients();
 }

@@ -17,8 +17,8 @@ class ParameterStore {
   enum class Gradients { now, later };
 
   // Moves every parameter of `root` into the buffers; `root` must outlive the store's use.
-  // Parameters of a blank Init get memory, not values.
-  // The buffers, and the module's own (random features), lie on `device` from then on.
+  // Parameters that were made on the meta device get memory, not values.
+  // The flat buffers, and the module's own (random features), are on `device` from then on.
   // Values `in_place` stay in their present memory (weights of a mapped file) until there are
   // gradients; a packed parameter cannot.
   using InPlace = std::unordered_set<const Parameter*>;

@@ -62,6 +62,7 @@ Cache* caches() {
 }
 
 Cache& cache(Device device = {}) {
+  check(!device.is_meta(), "allocate: the meta device has no memory");
   check(!device.is_cuda() || device.index < kDevices, "allocate: ", device, " is beyond the ",
         kDevices, " devices of this build");
   return caches()[device.is_cuda() ? 1 + device.index : 0];

@@ -22,6 +22,7 @@ Device default_device() {
 }
 
 void set_default_device(Device device) {
+  check(!device.is_meta(), "device: the meta device cannot be the default, it has no values");
   if (device.is_cuda()) cuda::use_device(device.index);
   default_index = device.is_cuda() ? device.index : -1;
 }

@@ -7,23 +7,32 @@
 
 namespace brine {
 
-enum class DeviceType : uint8_t { cpu, cuda };
+enum class DeviceType : uint8_t { cpu, cuda, meta };
 
 struct Device {
   DeviceType type = DeviceType::cpu;
   uint8_t index = 0;
 
+  // Tensors of this device have shapes and types but no memory, and kernels do nothing on them. Ops
+  // still check their inputs and report to a CostMeter, so a pass of any model or method can be
+  // costed at any length without being computed. Reading values is an error.
+  static const Device meta;
+
+  bool is_cpu() const { return type == DeviceType::cpu; }
   bool is_cuda() const { return type == DeviceType::cuda; }
+  bool is_meta() const { return type == DeviceType::meta; }
   friend bool operator==(Device, Device) = default;
   friend std::ostream& operator<<(std::ostream& os, Device d) {
-    if (!d.is_cuda()) return os << "cpu";
+    if (!d.is_cuda()) return os << (d.is_meta() ? "meta" : "cpu");
     return os << "cuda:" << int(d.index);
   }
 };
+inline constexpr Device Device::meta{DeviceType::meta};
 
 // Where models and what they compute lie unless told otherwise; the CPU at first. Tensors that the
 // CPU reads (ids, lengths, places) stay on the CPU all the same.
 Device default_device();
+// Throws for the meta device: what is computed there has no values.
 void set_default_device(Device device);
 // "cpu", "cuda", "cuda:1" -> the device. Throws when the name is another or it is not there.
 Device parse_device(const std::string& name);

@@ -36,7 +36,8 @@ Downloads& Downloads::operator=(Downloads&& other) noexcept {
 }
 
 Tensor Downloads::start(const Tensor& x) {
-  if (!x.defined() || !x.device().is_cuda()) return x;
+  if (!x.defined() || x.device().is_cpu()) return x;
+  check(x.device().is_cuda(), "Downloads: a tensor on the meta device has no values");
   const Tensor from = x.detach().contiguous();
   const PinnedMemory pinned(x.device());
   const Tensor to = Tensor::empty(x.shape(), x.dtype());
@@ -64,7 +65,8 @@ Uploads& Uploads::operator=(Uploads&& other) noexcept {
 }
 
 Tensor Uploads::start(const Tensor& x, Device device) {
-  if (!x.defined() || !device.is_cuda()) return x;
+  if (!x.defined()) return x;
+  if (!device.is_cuda()) return device.is_meta() ? x.to(device) : x;
   check(!last_ || device == device_, "Uploads: to ", device, " after ", device_);
   const Tensor from = x.detach().contiguous();
   const Tensor to = Tensor::empty(x.shape(), x.dtype(), device);

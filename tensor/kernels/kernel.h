@@ -2,7 +2,8 @@
 //
 // BRINE_KERNEL(name, arguments...) declares one signature in cpu::, in cpu_avx512:: (the same
 // source compiled once more, in builds with run-time dispatch) and in cuda::.
-// BRINE_CALL(x, name, arguments...) calls the one for the device of x.
+// BRINE_CALL(x, name, arguments...) calls the one for the device of x; on the meta device it does
+// nothing and does not evaluate the arguments.
 // A CPU source opens `namespace brine::BRINE_CPU {`.
 //
 // Order of arguments: outputs, inputs, saved values, scalars. dx is the gradient of x.
@@ -45,5 +46,7 @@
 #define BRINE_CALL_CPU(name, ...) cpu::name(__VA_ARGS__)
 #endif
 
-#define BRINE_CALL(x, name, ...) \
-  ((x).device().is_cuda() ? cuda::name(__VA_ARGS__) : BRINE_CALL_CPU(name, __VA_ARGS__))
+#define BRINE_CALL(x, name, ...)                                \
+  ((x).device().is_cpu()    ? BRINE_CALL_CPU(name, __VA_ARGS__) \
+   : (x).device().is_cuda() ? cuda::name(__VA_ARGS__)           \
+                            : void())

@@ -231,7 +231,7 @@ TEST_CASE("models golden: a layer of OPT-1.3B's width") {
   for (const char* attention : {"flash", "dense"}) {
     CAPTURE(attention);
     config.attention = attention;
-    auto model = nn::make_model(config, nn::Init{.random = {}, .blank = true});
+    auto model = nn::make_model(config, nn::Init{.random = {}, .device = Device::meta});
     nn::ParameterStore store(*model);
     fill_wide(*model);
     check_layers(*model, expected, 32);

@@ -20,10 +20,9 @@ struct Block {
   std::map<std::string, std::string> settings = {};
 };
 
-// A block with few keys and random parameters. Throws what the method's constructor throws.
-inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint64_t seed = 5,
-                        int64_t positions = 300,
-                        const std::map<std::string, std::string>& settings = {}) {
+// The method with few keys, and with those of the settings that it has.
+inline std::unique_ptr<nn::AttentionMethod> method_with(
+    const std::string& name, const std::map<std::string, std::string>& settings) {
   std::unique_ptr<nn::AttentionMethod> method = nn::attention_method(name);
   data::Schema schema;
   method->describe(schema);
@@ -32,10 +31,17 @@ inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint6
   for (const auto& [key, value] : all) {
     if (schema.find(key)) schema.set_text(key, {value});
   }
+  return method;
+}
+
+// A block with few keys and random parameters. Throws what the method's constructor throws.
+inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint64_t seed = 5,
+                        int64_t positions = 300,
+                        const std::map<std::string, std::string>& settings = {}) {
   nn::Init init{.random = {.seed = seed}, .dtype = dtype, .linear_std = 0.3};
   nn::AttentionShape shape{
       .heads = kHeads, .head_size = kSize, .max_positions = positions, .causal = causal};
-  Block block{name, causal, method->make(init, shape), nullptr, settings};
+  Block block{name, causal, method_with(name, settings)->make(init, shape), nullptr, settings};
   uint64_t n = 100 * seed;
   for (const auto& p : block.module->named_parameters()) {  // biases away from 0, gains from 1
     Tensor value = p.parameter->value.detach();
@@ -46,6 +52,20 @@ inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint6
   }
   if (!block.module->named_parameters().empty()) {
     block.store = std::make_unique<nn::ParameterStore>(*block.module);
+  }
+  return block;
+}
+
+// The same block on the meta device, without a gradient buffer.
+inline Block make_meta_block(const Block& real, int64_t positions = 300) {
+  nn::Init init{.random = {}, .device = Device::meta};
+  nn::AttentionShape shape{
+      .heads = kHeads, .head_size = kSize, .max_positions = positions, .causal = real.causal};
+  Block block{real.name, real.causal, method_with(real.name, real.settings)->make(init, shape),
+              nullptr, real.settings};
+  if (!block.module->named_parameters().empty()) {
+    block.store = std::make_unique<nn::ParameterStore>(
+        *block.module, nn::ParameterStore::Gradients::later, Device::meta);
   }
   return block;
 }
