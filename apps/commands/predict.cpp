@@ -5,7 +5,7 @@
 
 #include "apps/shared/task_eval.h"
 #include "data/corpus/corpus.h"
-#include "data/unicode/unicode.h"
+#include "data/io/utf8.h"
 
 namespace brine {
 namespace {

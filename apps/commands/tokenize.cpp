@@ -17,7 +17,7 @@ struct Tokenize {
   void describe(data::Schema& s) {
     s.field("tokenizer", tokenizer, "Tokenizer or model directory", {.required = true});
     s.field("files", files,
-            "Text, .jsonl, and both inside gzip, xz and tar of any depth (OpenWebText's archive)",
+            "Text, .jsonl, and both inside gzip, xz, zstd, tar, zip and 7z (OpenWebText's archive)",
             {.required = true, .positional = true});
     s.field("out", out, "New directory of token shards", {.required = true});
     s.field("key", key, "Key of the text in a line of .jsonl");

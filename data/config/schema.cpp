@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/config/schema_text.h"
+#include "data/io/utf8.h"
 #include "tensor/error.h"
 
 namespace brine::data {

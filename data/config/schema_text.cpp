@@ -85,26 +85,6 @@ std::string list_of(const std::vector<std::string>& words) {
   return out;
 }
 
-bool is_utf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    auto byte = [&](size_t at) -> uint32_t {
-      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
-    };
-    uint32_t lead = byte(i);
-    size_t more = lead < 0x80 ? 0 : lead >> 5 == 6 ? 1 : lead >> 4 == 14 ? 2 : 3;
-    if (more == 3 && lead >> 3 != 30) return false;
-    uint32_t code = more == 0 ? lead : lead & (0x3F >> more);
-    for (size_t j = 1; j <= more; ++j) {
-      if (byte(i + j) >> 6 != 2) return false;
-      code = code << 6 | (byte(i + j) & 0x3F);
-    }
-    const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    if (code < least[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
-    i += more + 1;
-  }
-  return true;
-}
-
 std::string toml_value(bool value) { return value ? "true" : "false"; }
 std::string toml_value(int64_t value) { return digits(value); }
 

@@ -15,8 +15,6 @@ std::string show(const Json& value);
 // `"a", "b" or "c"`.
 std::string list_of(const std::vector<std::string>& words);
 
-bool is_utf8(const std::string& text);
-
 // A value as TOML; a number always bears a point or an exponent and reads back to the same bits.
 std::string toml_value(bool value);
 std::string toml_value(int64_t value);

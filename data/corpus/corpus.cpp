@@ -10,7 +10,7 @@
 #include "data/corpus/token_shards_format.h"
 #include "data/io/file_io.h"
 #include "data/io/sha256.h"
-#include "data/unicode/unicode.h"
+#include "data/io/utf8.h"
 #include "tensor/error.h"
 
 namespace brine::data {

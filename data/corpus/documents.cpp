@@ -7,6 +7,7 @@
 
 #include "data/corpus/joined_lines.h"
 #include "data/io/json.h"
+#include "data/io/utf8.h"
 #include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
@@ -24,7 +25,7 @@ bool space_before(std::string_view text, size_t at) {
   size_t start = at - 1;
   while (start > 0 && at - start < 4 && continues(text[start])) --start;
   const std::string_view last = text.substr(start, at - start);
-  if (find_invalid_utf8(last) != kValidUtf8) return false;
+  if (!is_utf8(last)) return false;
   size_t begin = 0;
   return char_class(next_char(last, begin)) == CharClass::kSpace;
 }
@@ -33,7 +34,7 @@ bool same_tokens(std::string_view text, size_t at, const Tokenizer& tokenizer) {
   size_t begin = at - std::min(at, kAround);
   while (begin < at && continues(text[begin])) ++begin;
   const std::string_view left = text.substr(begin, at - begin);
-  if (find_invalid_utf8(left) != kValidUtf8) return true;
+  if (!is_utf8(left)) return true;
   // Up to the first character that is malformed or goes on beyond this part of the text.
   const std::string_view right = text.substr(at, kAround);
   const size_t end = std::min(right.size(), find_invalid_utf8(right));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "data/io/utf8.h"
 #include "data/unicode/unicode.h"
 #include "tensor/error.h"
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "data/io/layers.h"
 #include "tensor/error.h"
 
 namespace brine::data {
@@ -38,6 +39,7 @@ class FileSource : public ByteSource {
     }
   }
   const std::string& name() const override { return name_; }
+  int64_t seek(int64_t offset, int whence) override { return ::lseek(fd_, offset, whence); }
 
  private:
   std::string name_;
@@ -56,22 +58,24 @@ void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int dep
   check(depth < kDeepest, source->name(), ": has more than ", kDeepest,
         " layers of archives and compression");
   auto peek = std::make_unique<PeekSource>(std::move(source));
-  const std::string_view head = peek->peek(512);
-  if (head.starts_with("\xfd"
-                       "7zXZ")) {
-    unwrap(unxz(std::move(peek)), without(bare, ".xz"), depth + 1, visit);
-  } else if (head.starts_with("\x1f\x8b")) {
-    unwrap(gunzip(std::move(peek)), without(bare, ".gz"), depth + 1, visit);
-  } else if (is_tar(head)) {
-    for_each_tar_member(*peek, [&](std::unique_ptr<ByteSource> member) {
-      const std::string name = member->name();
-      unwrap(std::move(member), name, depth + 1, visit);
-    });
-    // What follows the archive is read too: only then is it known that nothing is missing.
-    char rest[4096];
-    while (peek->read(rest, sizeof rest) > 0) continue;
-  } else {
-    visit(*peek, bare);
+  const Layer layer = layer_of(peek->peek(kLayerHead));
+  switch (layer) {
+    case Layer::kNone:
+      return visit(*peek, bare);
+    case Layer::kGzip:
+      return unwrap(gunzip(std::move(peek)), without(bare, ".gz"), depth + 1, visit);
+    case Layer::kXz:
+      return unwrap(decompress(std::move(peek), layer), without(bare, ".xz"), depth + 1, visit);
+    case Layer::kZstd:
+      return unwrap(decompress(std::move(peek), layer), without(bare, ".zst"), depth + 1, visit);
+    default:
+      for_each_member(*peek, layer, [&](std::unique_ptr<ByteSource> member) {
+        const std::string name = member->name();
+        unwrap(std::move(member), name, depth + 1, visit);
+      });
+      // What follows the archive is read too: only then is it known that nothing is missing.
+      char rest[4096];
+      while (peek->read(rest, sizeof rest) > 0) continue;
   }
 }
 
@@ -93,6 +97,12 @@ size_t PeekSource::read(char* out, size_t most) {
   std::memcpy(out, held_.data(), n);
   held_.erase(0, n);
   return n;
+}
+
+int64_t PeekSource::seek(int64_t offset, int whence) {
+  const int64_t at = inner_->seek(offset, whence);
+  if (at >= 0) held_.clear();
+  return at;
 }
 
 std::unique_ptr<ByteSource> open_file_source(const Path& path) {

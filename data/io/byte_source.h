@@ -1,7 +1,8 @@
-// Bytes pulled from a file through any number of layers: gzip, xz, tar.
+// Bytes pulled from a file through any number of layers of compression and archives.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +19,9 @@ class ByteSource {
   // the name of the file, and of the member when it is one of an archive.
   virtual size_t read(char* out, size_t most) = 0;
   virtual const std::string& name() const = 0;
+  // Moves to an offset, as lseek() does with SEEK_SET and SEEK_END, and returns it; -1 where the
+  // source can only be read from its beginning to its end.
+  virtual int64_t seek(int64_t /*offset*/, int /*whence*/) { return -1; }
 };
 
 // Looks at the first bytes of a source without taking them.
@@ -28,6 +32,7 @@ class PeekSource : public ByteSource {
   std::string_view peek(size_t count);
   size_t read(char* out, size_t most) override;
   const std::string& name() const override { return inner_->name(); }
+  int64_t seek(int64_t offset, int whence) override;
 
  private:
   std::unique_ptr<ByteSource> inner_;
@@ -35,21 +40,10 @@ class PeekSource : public ByteSource {
 };
 
 std::unique_ptr<ByteSource> open_file_source(const Path& path);
-// Both take one or more compressed streams in a row; damage and a missing end are errors.
-std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> inner);
-std::unique_ptr<ByteSource> unxz(std::unique_ptr<ByteSource> inner);
-// Whether the first 512 bytes of a file are a tar header: by its magic, or its checksum.
-bool is_tar(std::string_view head);
-// Calls visit for every regular file of a tar archive (v7, ustar, GNU, pax), in order. The source
-// it is given is named "ARCHIVE: MEMBER" and lives until visit returns; what is left of it is
-// skipped, as are directories, links and devices. Sparse files, parts of other volumes and members
-// of unknown type are errors.
-void for_each_tar_member(ByteSource& archive,
-                         const std::function<void(std::unique_ptr<ByteSource>)>& visit);
 
-// Opens `path` and calls visit for it or, in archives of any depth, for every file inside. Layers
-// are recognised by their first bytes: xz, gzip, tar. `bare` is the innermost name without .gz and
-// .xz.
+// Opens `path` and calls visit for it or, in archives of any depth up to 8, for every file inside.
+// Layers are recognised by their first bytes (data/io/layers.h). `bare` is the innermost name
+// without .gz, .xz and .zst.
 void for_each_file(const Path& path,
                    const std::function<void(ByteSource& content, const std::string& bare)>& visit);
 

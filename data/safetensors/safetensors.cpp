@@ -7,6 +7,7 @@
 #include <set>
 #include <type_traits>
 
+#include "data/io/printable.h"
 #include "data/safetensors/safetensors_header.h"
 #include "tensor/parallel.h"
 

@@ -1,9 +1,11 @@
 // Reads the header in one pass without a document tree, so that duplicate keys are seen.
 #include "data/safetensors/safetensors_header.h"
-#include "data/io/json.h"
 
 #include <nlohmann/json.hpp>
 #include <unordered_set>
+
+#include "data/io/json.h"
+#include "data/io/printable.h"
 
 namespace brine::data {
 namespace {
@@ -152,21 +154,6 @@ const SafetensorsType& safetensors_type(Dtype dtype) {
   }
   check(found != nullptr, "safetensors: has no type for ", dtype);
   return *found;
-}
-
-std::string shown(std::string_view name) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string out;
-  for (char c : name) {
-    auto byte = static_cast<unsigned char>(c);
-    bool control = byte < 0x20 || byte == 0x7f;
-    if (control) {
-      out.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 15]);
-    } else {
-      out += c;
-    }
-  }
-  return out;
 }
 
 SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_view text) {

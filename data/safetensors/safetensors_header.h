@@ -37,9 +37,6 @@ struct SafetensorsHeader {
   std::vector<SafetensorsRecord> records;  // in the order of the text
 };
 
-// A name as messages show it: control characters, line breaks among them, as "\x0a".
-std::string shown(std::string_view name);
-
 // Checks the grammar only: types of values, duplicate and missing keys, NUL, UTF-8. Throws Error
 // that starts with `file`.
 SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_view text);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "data/io/printable.h"
 #include "data/safetensors/safetensors_header.h"
 
 namespace brine::data {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "data/unicode/unicode.h"
+#include "data/io/utf8.h"
 #include "tensor/error.h"
 
 namespace brine::data {

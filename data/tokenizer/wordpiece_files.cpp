@@ -5,6 +5,7 @@
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/wordpiece.h"
 #include "data/unicode/unicode.h"
@@ -113,7 +114,7 @@ std::vector<std::string> read_lines(const std::string& path) {
     if (token.ends_with('\r')) token.pop_back();
     const size_t line = tokens.size() + 1;
     check_format(line <= kMostTokens, path, ": more than ", kMostTokens, " lines");
-    check_format(find_invalid_utf8(token) == kValidUtf8, path, ": line ", line, ": not UTF-8");
+    check_format(is_utf8(token), path, ": line ", line, ": not UTF-8");
     if (!token.empty()) {
       auto [first, is_new] = lines.emplace(token, line);
       check_format(is_new, path, ": line ", line, ": token '", token, "' stands on line ",

@@ -1,4 +1,4 @@
-// UTF-8 in and out, and the character classes that pre-tokenisation tells apart.
+// Characters of UTF-8 text, and the classes of them that pre-tokenisation tells apart.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,6 @@ enum class CharClass : uint8_t { kOther, kLetter, kNumber, kSpace };
 // Unicode 16.0: categories L and N, property White_Space, and all the rest (also what is no
 // character at all).
 CharClass char_class(uint32_t c);
-
-inline constexpr size_t kValidUtf8 = std::string_view::npos;
-
-// The offset of the first byte that begins no well-formed UTF-8 sequence (overlong forms,
-// surrogates and values above 0x10ffff are malformed), or kValidUtf8.
-size_t find_invalid_utf8(std::string_view text);
 
 // Reads one character of text known to be well formed and moves `at` past it.
 inline uint32_t next_char(std::string_view text, size_t& at) {

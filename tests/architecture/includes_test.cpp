@@ -71,6 +71,9 @@ const std::vector<Home>& homes() {
       {"cublas", {"tensor/cuda/", "tests/cuda/emulator/"}},
       {"cudnn", {"tensor/cuda/cudnn/"}},
       {"boost/", {"tests/cuda/emulator/"}},
+      {"archive", {"data/io/layers.cpp", "tests/data/"}},
+      {"nettle/", {"data/io/sha256.cpp"}},
+      {"utf8proc", {"data/io/utf8.cpp", "data/tokenizer/normalizer.cpp"}},
   };
   return all;
 }

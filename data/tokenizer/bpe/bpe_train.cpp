@@ -4,10 +4,10 @@
 #include <queue>
 
 #include "data/corpus/corpus.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"
-#include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {
@@ -133,7 +133,7 @@ BpeModel start_of(const BpeTrainOptions& options) {
         " is larger than ids of 32 bits allow");
   BpeModel model;
   for (const std::string& name : options.special) {
-    check(find_invalid_utf8(name) == kValidUtf8, "tokenizer: a special token is not UTF-8");
+    check(is_utf8(name), "tokenizer: a special token is not UTF-8");
     model.added.push_back({.id = int32_t(model.tokens.size()), .content = name});
     model.tokens.push_back(name);
   }

@@ -266,16 +266,6 @@ TEST_CASE("edit distance counts a swap as one step") {
   CHECK(data::nearest(std::string(100000, 'x'), {"a", "b"}) == "a");
 }
 
-TEST_CASE("UTF-8 is checked") {
-  for (const char* good : {"", "abc", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
-    CHECK(data::is_utf8(good));
-  }
-  for (const char* bad : {"\x80", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff",
-                          "\xe2\x82", "\xf8\x88\x80\x80\x80"}) {
-    CHECK_FALSE(data::is_utf8(bad));
-  }
-}
-
 namespace {
 
 enum class Shape { constant, linear };

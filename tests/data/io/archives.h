@@ -1,9 +1,12 @@
-// Archives made in memory for the tests of corpora: gzip, xz, tar.
+// Archives made in memory for the tests of corpora: gzip, xz, zstd, tar, zip, 7z.
 #pragma once
 
-#include <lzma.h>
+#include <archive.h>
+#include <archive_entry.h>
+#include <doctest/doctest.h>
 #include <zlib.h>
 
+#include <clocale>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -25,14 +28,54 @@ inline std::string gzip_of(const std::string& text) {
   return out;
 }
 
-inline std::string xz_of(const std::string& text) {
-  std::string out(lzma_stream_buffer_bound(text.size()), '\0');
-  size_t size = 0;
-  lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, nullptr,
-                          reinterpret_cast<const uint8_t*>(text.data()), text.size(),
-                          reinterpret_cast<uint8_t*>(out.data()), &size, out.size());
-  out.resize(size);
+using Files = std::vector<std::pair<std::string, std::string>>;
+
+// Files packed by libarchive, with options such as "zip:encryption=zipcrypt".
+inline std::string packed_by_libarchive(int format, int filter, const Files& files,
+                                        const char* options = nullptr) {
+  const locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", locale_t(0));  // of names
+  const locale_t before = uselocale(utf8);
+  archive* a = archive_write_new();
+  std::string out(1 << 20, '\0');
+  size_t used = 0;
+  REQUIRE(archive_write_set_format(a, format) == ARCHIVE_OK);
+  REQUIRE(archive_write_add_filter(a, filter) == ARCHIVE_OK);
+  archive_write_set_bytes_in_last_block(a, 1);
+  if (options) {
+    REQUIRE(archive_write_set_options(a, options) == ARCHIVE_OK);
+    archive_write_set_passphrase(a, "secret");
+  }
+  REQUIRE(archive_write_open_memory(a, out.data(), out.size(), &used) == ARCHIVE_OK);
+  archive_entry* entry = archive_entry_new();
+  for (const auto& [name, content] : files) {
+    archive_entry_clear(entry);
+    archive_entry_set_pathname_utf8(entry, name.c_str());
+    archive_entry_set_filetype(entry, name.ends_with('/') ? AE_IFDIR : AE_IFREG);
+    archive_entry_set_perm(entry, 0644);
+    archive_entry_set_size(entry, int64_t(content.size()));
+    REQUIRE(archive_write_header(a, entry) == ARCHIVE_OK);
+    REQUIRE(archive_write_data(a, content.data(), content.size()) == la_ssize_t(content.size()));
+  }
+  archive_entry_free(entry);
+  REQUIRE(archive_write_close(a) == ARCHIVE_OK);
+  archive_write_free(a);
+  uselocale(before);
+  freelocale(utf8);
+  out.resize(used);
   return out;
+}
+
+inline std::string xz_of(const std::string& text) {
+  return packed_by_libarchive(ARCHIVE_FORMAT_RAW, ARCHIVE_FILTER_XZ, {{"", text}});
+}
+inline std::string zstd_of(const std::string& text) {
+  return packed_by_libarchive(ARCHIVE_FORMAT_RAW, ARCHIVE_FILTER_ZSTD, {{"", text}});
+}
+inline std::string zip_of(const Files& files, const char* options = nullptr) {
+  return packed_by_libarchive(ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE, files, options);
+}
+inline std::string seven_zip_of(const Files& files) {
+  return packed_by_libarchive(ARCHIVE_FORMAT_7ZIP, ARCHIVE_FILTER_NONE, files);
 }
 
 // A member; its header tells of `size` bytes, -1: of those that it has.
@@ -65,7 +108,7 @@ inline std::string pax_record(const std::string& key, const std::string& value) 
 }
 
 // Regular files; names over 100 characters in GNU's way.
-inline std::string tar_of(const std::vector<std::pair<std::string, std::string>>& files) {
+inline std::string tar_of(const Files& files) {
   std::string out = tar_member("folder/", "", '5');
   for (const auto& [name, content] : files) {
     if (name.size() > 100) out += tar_member("././@LongLink", name + '\0', 'L');

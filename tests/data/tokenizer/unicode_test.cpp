@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/io/sha256.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/bpe/byte_alphabet.h"
 #include "data/tokenizer/pretokenize.h"
 #include "tests/paths.h"

@@ -1,0 +1,12 @@
+// Text of files as error messages show it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace brine::data {
+
+// The text with control characters, line breaks among them, as "\x0a".
+std::string shown(std::string_view text);
+
+}  // namespace brine::data

@@ -1,0 +1,17 @@
+// The check that text is well-formed UTF-8.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace brine::data {
+
+inline constexpr size_t kValidUtf8 = std::string_view::npos;
+
+// The offset of the first byte that does not begin a well-formed UTF-8 sequence (overlong forms,
+// surrogates and values above 0x10ffff are malformed), or kValidUtf8.
+size_t find_invalid_utf8(std::string_view text);
+
+inline bool is_utf8(std::string_view text) { return find_invalid_utf8(text) == kValidUtf8; }
+
+}  // namespace brine::data
