@@ -1,5 +1,5 @@
 // What reader and writer share of the HDF5 C library: the lock, handles, types and errors.
-// Included by data/hdf5_*.cpp only.
+// Included by data/hdf5/*.cpp only.
 #pragma once
 
 #include <hdf5.h>
@@ -11,6 +11,14 @@
 
 #include "tensor/dtype.h"
 #include "tensor/shape.h"
+
+// Whether libhdf5 itself is trusted with sizes that a file names. Releases before 2.0 are not: then
+// object headers are checked before the library decodes them (hdf5_headers.h) and chunks are read
+// and unpacked without it (hdf5_storage.cpp, hdf5_filters.cpp). Where only 2.0 and later are
+// supported, what is inside `#if !BRINE_TRUST_HDF5` can go.
+#ifndef BRINE_TRUST_HDF5
+#define BRINE_TRUST_HDF5 H5_VERSION_GE(2, 0, 0)
+#endif
 
 namespace brine::data::hdf5 {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "data/hdf5/hdf5_file.h"
+#include "data/hdf5/hdf5_headers.h"
 #include "data/hdf5/hdf5_internal.h"
 #include "data/hdf5/hdf5_storage.h"
 
@@ -120,10 +121,14 @@ OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
 }  // namespace
 
 struct Hdf5Reader::Impl {
-  explicit Impl(const std::string& file_path) : path(file_path), stored(file_path) {}
+  explicit Impl(const std::string& file_path)
+      : path(file_path), stored(file_path), headers(path, stored) {
+    if (!BRINE_TRUST_HDF5) headers.check_header(where("/"), headers.root());
+  }
 
   std::string path;
   StoredFile stored;
+  mutable HeaderChecker headers;
   Handle file;
   mutable std::map<std::string, OpenDataset> open;
 
@@ -146,6 +151,17 @@ struct Hdf5Reader::Impl {
     return at;
   }
 
+  static haddr_t address_of([[maybe_unused]] hid_t group, const H5L_info_t& link) {
+#if H5_VERSION_GE(1, 12, 0)
+    haddr_t address = HADDR_UNDEF;
+    H5VLnative_token_to_addr(group, link.u.token, &address);
+    return address;
+#else
+    return link.u.address;
+#endif
+  }
+
+  // Refuses links that are not hard, and objects whose header is damaged.
   void check_link(hid_t group, const std::string& part, const std::string& object) const {
     H5L_info_t link;
     must(H5Lget_info(group, part.c_str(), &link, H5P_DEFAULT) >= 0, where(object),
@@ -156,6 +172,7 @@ struct Hdf5Reader::Impl {
                  "\" is a link to another file, which is refused");
     check_format(link.type == H5L_TYPE_HARD, where(object), ": \"", part,
                  "\" is a user-defined link, which is refused");
+    if (!BRINE_TRUST_HDF5) headers.check_header(where(object), address_of(group, link));
   }
 
   Handle need(const std::string& object) const {
@@ -254,13 +271,6 @@ Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>(p
 #endif
   impl_->file = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose);
   if (!impl_->file.ok()) fail(path, "cannot be opened as HDF5");
-  // Addresses count from the end of such a block, in some of the library's answers and not in
-  // others.
-  Handle properties(H5Fget_create_plist(impl_->file.id()), H5Pclose);
-  hsize_t block = 0;
-  must(properties.ok() && H5Pget_userblock(properties.id(), &block) >= 0, path,
-       "cannot read the file's properties");
-  check_format(block == 0, path, ": begins with a block of the user's own, which is refused");
 }
 
 Hdf5Reader::~Hdf5Reader() {

@@ -1,7 +1,7 @@
-// Stored values of an HDF5 dataset, read past the library. libhdf5 copies and unpacks with sizes
-// that a damaged file names (releases up to 2.0 have read and written beyond their buffers that
-// way), so we ask it only where bytes lie, hold every size against the file and the shape, and do
-// the rest. Included by data/hdf5_*.cpp only.
+// Stored values of an HDF5 dataset. libhdf5 before 2.0 copies and unpacks with sizes that a damaged
+// file names, and has read and written beyond its buffers that way. So it is only asked where bytes
+// are; every size is compared with the file and the shape, and the rest is done here, unless
+// BRINE_TRUST_HDF5. Included by data/hdf5/*.cpp only.
 #pragma once
 
 #include <cstdint>
