@@ -3,9 +3,8 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <unordered_set>
-#include <vector>
 
+#include "data/io/json_keys.h"
 #include "tensor/error.h"
 
 namespace brine {
@@ -19,31 +18,31 @@ constexpr size_t kMostShown = 200;  // bytes of a key
 
 // Watches a parser for a key that its object has already.
 template <class Json>
-struct Keys {
-  std::vector<std::unordered_set<std::string>> open = {};  // objects around the place
+struct Watch {
+  JsonKeys keys = {};
   std::optional<std::string> twice = {};
 
   void see(typename Json::parse_event_t event, const Json& parsed) {
     using Event = typename Json::parse_event_t;
-    if (event == Event::object_start) open.emplace_back();
-    if (event == Event::object_end) open.pop_back();
+    if (event == Event::object_start) keys.begin_object();
+    if (event == Event::object_end) keys.end_object();
     if (event != Event::key || twice) return;
     const std::string& key = parsed.template get_ref<const std::string&>();
-    if (!open.back().insert(key).second) twice = key;
+    if (!keys.add(key)) twice = key;
   }
 };
 
 template <class Json>
 Json parse(std::string_view text, bool throws, std::optional<std::string>& twice) {
-  Keys<Json> keys;
+  Watch<Json> watch;
   Json value = Json::parse(
       text,
       [&](int, typename Json::parse_event_t event, Json& parsed) {
-        keys.see(event, parsed);
+        watch.see(event, parsed);
         return true;
       },
       throws);
-  twice = std::move(keys.twice);
+  twice = std::move(watch.twice);
   return value;
 }
 

@@ -1,10 +1,10 @@
-// Reads the header in one pass without a document tree, so that duplicate keys are seen.
+// Reads the header in one pass without a document tree, which would need several times the memory.
 #include "data/safetensors/safetensors_header.h"
 
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 
 #include "data/io/json.h"
+#include "data/io/json_keys.h"
 #include "data/io/printable.h"
 
 namespace brine::data {
@@ -45,9 +45,9 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
   bool start_object(size_t) override {
+    keys_.begin_object();
     if (level_ == Level::outside) return enter(Level::top);
     if (level_ != Level::top) return unexpected("an object");
-    fields_.clear();
     if (name_ == "__metadata__") return enter(Level::metadata);
     header.records.emplace_back().name = name_;
     return enter(Level::tensor);
@@ -57,18 +57,19 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (has_nul(text)) return fail("a NUL byte in the name '" + json_text(json(text)) + "'");
     if (level_ == Level::top) {
       name_ = text;
-      return names_.insert(text).second || fail("'" + shown(text) + "' occurs twice");
+      return keys_.add(text) || fail("'" + shown(text) + "' occurs twice");
     }
     field_ = text;
     bool known = text == "dtype" || text == "shape" || text == "data_offsets";
     if (level_ == Level::tensor && !known) return unexpected("the key '" + shown(text) + "'");
-    return fields_.insert(text).second ||
+    return keys_.add(text) ||
            fail("key '" + shown(text) + "' of '" + shown(name_) + "' occurs twice");
   }
 
   bool end_object() override {
-    if (level_ == Level::tensor && fields_.size() != 3)
+    if (level_ == Level::tensor && keys_.count() != 3)
       return fail("'" + shown(name_) + "' needs dtype, shape and data_offsets");
+    keys_.end_object();
     return enter(level_ == Level::top ? Level::outside : Level::top);
   }
 
@@ -121,7 +122,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool in_array_ = false;
   std::string name_, field_;
   std::vector<uint64_t> numbers_;
-  std::unordered_set<std::string> names_, fields_;
+  JsonKeys keys_;
 };
 
 }  // namespace
