@@ -296,8 +296,9 @@ class HeaderChecker::Walk {
       if (free_at > size || size - free_at < 2 * l || blocks > size)
         refuse_header(where_, "a free block does not fit its heap");
       Cursor block(where_, std::span<const char>(names_).subspan(size_t(free_at)));
+      const uint64_t room = block.left();
       free_at = block.number(c_.length_bytes_, kWhat);
-      if (block.number(c_.length_bytes_, kWhat) > size)
+      if (block.number(c_.length_bytes_, kWhat) > room)
         refuse_header(where_, "a free block does not fit its heap");
     }
     nodes_ = 0;
