@@ -369,8 +369,10 @@ HeaderChecker::HeaderChecker(const std::string& path, const StoredFile& file) : 
   if (!begins_at(0)) {
     // Addresses count from the end of such a block, in some of the library's answers and not in
     // others.
-    for (uint64_t at = 512; at < file.size(); at *= 2) check(!begins_at(at), path, kUserBlock);
-    throw Error(path + ": cannot be opened as HDF5: it does not begin like an HDF5 file");
+    for (uint64_t at = 512; at < file.size(); at *= 2)
+      check_format(!begins_at(at), path, kUserBlock);
+    throw Error(path + ": cannot be opened as HDF5: it does not begin like an HDF5 file",
+                ErrorKind::format);
   }
   constexpr const char* kWhat = "the superblock is cut";
   std::vector<char> bytes(std::min<uint64_t>(file.size(), 128));
@@ -382,15 +384,15 @@ HeaderChecker::HeaderChecker(const std::string& path, const StoredFile& file) : 
   address_bytes_ = int(s.number(1, kWhat));
   length_bytes_ = int(s.number(1, kWhat));
   auto usual = [](int size) { return size == 2 || size == 4 || size == 8; };
-  check(version <= 3 && usual(address_bytes_) && usual(length_bytes_), path,
-        ": cannot be opened as HDF5: superblock of version ", version, " with addresses of ",
-        address_bytes_, " and lengths of ", length_bytes_, " bytes");
+  check_format(version <= 3 && usual(address_bytes_) && usual(length_bytes_), path,
+               ": cannot be opened as HDF5: superblock of version ", version, " with addresses of ",
+               address_bytes_, " and lengths of ", length_bytes_, " bytes");
   s.skip(1, kWhat);
   if (version < 2) {
     leaf_ = s.number(2, kWhat);
     s.skip(version == 0 ? 6 : 10, kWhat);  // sizes of other trees, flags
   }
-  check(s.number(address_bytes_, kWhat) == 0, path, kUserBlock);
+  check_format(s.number(address_bytes_, kWhat) == 0, path, kUserBlock);
   const uint64_t extension = s.number(address_bytes_, kWhat);
   s.skip((version < 2 ? 3 : 1) * uint64_t(address_bytes_), kWhat);
   root_ = s.number(address_bytes_, kWhat);

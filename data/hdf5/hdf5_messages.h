@@ -14,7 +14,7 @@ namespace brine::data::hdf5 {
 inline constexpr int kDeepestHdf5 = 16;  // datatypes inside of datatypes, headers behind headers
 
 [[noreturn]] inline void refuse_header(const std::string& where, const char* what) {
-  throw Error(where + ": damaged object header: " + what);
+  throw Error(where + ": damaged object header: " + what, ErrorKind::format);
 }
 
 // Bytes that are taken from the front; to take more than there are throws.

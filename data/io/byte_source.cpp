@@ -55,8 +55,8 @@ std::string without(std::string name, const std::string& ending) {
 
 void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int depth,
             const Visit& visit) {
-  check(depth < kDeepest, source->name(), ": has more than ", kDeepest,
-        " layers of archives and compression");
+  check_format(depth < kDeepest, source->name(), ": has more than ", kDeepest,
+               " layers of archives and compression");
   auto peek = std::make_unique<PeekSource>(std::move(source));
   const Layer layer = layer_of(peek->peek(kLayerHead));
   switch (layer) {

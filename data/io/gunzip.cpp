@@ -33,7 +33,7 @@ class GzipSource : public ByteSource {
         stream_.avail_in = uInt(inner_->read(piece_.data(), piece_.size()));
         stream_.next_in = reinterpret_cast<Bytef*>(piece_.data());
         if (stream_.avail_in == 0) {
-          check(between_, name(), ": the gzip data end too early");
+          check_format(between_, name(), ": the gzip data end too early");
           ended_ = true;
           break;
         }
@@ -43,8 +43,8 @@ class GzipSource : public ByteSource {
         between_ = false;
       }
       const int status = inflate(&stream_, Z_NO_FLUSH);
-      check(status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR, name(),
-            ": damaged gzip data", stream_.msg ? join(" (", stream_.msg, ")") : "");
+      check_format(status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR, name(),
+                   ": damaged gzip data", stream_.msg ? join(" (", stream_.msg, ")") : "");
       between_ = status == Z_STREAM_END;
     }
     return wanted - stream_.avail_out;

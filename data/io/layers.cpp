@@ -66,7 +66,7 @@ class Reader {
  public:
   Reader(ByteSource& source, Layer layer)
       : source_(source), layer_(layer), archive_(archive_read_new(), archive_read_free) {
-    check(archive_ != nullptr, name(), ": libarchive cannot be started");
+    check_memory(archive_ != nullptr, name(), ": libarchive cannot be started");
     archive* a = archive_.get();
     bool ready = true;
     switch (layer) {
@@ -115,19 +115,19 @@ class Reader {
     const Utf8Names names;
     const char* path = archive_entry_pathname(entry_);
     const std::string member = path ? path : "";
-    check(member.size() <= kMostNameBytes, name(), ": the name of a member has ", member.size(),
-          " bytes, more than ", kMostNameBytes);
+    check_format(member.size() <= kMostNameBytes, name(), ": the name of a member has ",
+                 member.size(), " bytes, more than ", kMostNameBytes);
     return member;
   }
 
   // Whether the member is a file that is read. Throws at one whose content cannot be read.
   bool is_regular(const std::string& where) const {
     if (archive_entry_hardlink(entry_)) return false;
-    check(archive_entry_sparse_count(entry_) == 0, where, kSparse);
+    check_format(archive_entry_sparse_count(entry_) == 0, where, kSparse);
     if (layer_ == Layer::kTar && is_tar({last_, kBlock}) && !is_regular_tar(where, last_[156]))
       return false;
     if (archive_entry_filetype(entry_) != AE_IFREG) return false;
-    check(!archive_entry_is_encrypted(entry_), where, ": is encrypted, which is not read");
+    check_format(!archive_entry_is_encrypted(entry_), where, ": is encrypted, which is not read");
     return true;
   }
 
@@ -149,13 +149,15 @@ class Reader {
       case 'V':
         return false;
       case 'S':
-        throw Error(where + kSparse);
+        throw Error(where + kSparse, ErrorKind::format);
       case 'M':
-        throw Error(where +
-                    ": goes on from another volume; archives of several volumes are not read");
+        throw Error(
+            where + ": goes on from another volume; archives of several volumes are not read",
+            ErrorKind::format);
       default:
         throw Error(join(where, ": a member of unknown type ", int(uint8_t(type)), " ('",
-                         shown(std::string(1, type)), "')"));
+                         shown(std::string(1, type)), "')"),
+                    ErrorKind::format);
     }
   }
 
@@ -168,7 +170,8 @@ class Reader {
     const bool cut = says("runcated") || says("nexpected end") || says("No progress is possible");
     const char* layer = name_of(layer_);
     throw Error(cut ? join(where, ": the ", layer, " data end too early (", reason, ")")
-                    : join(where, ": damaged ", layer, " data (", reason, ")"));
+                    : join(where, ": damaged ", layer, " data (", reason, ")"),
+                ErrorKind::format);
   }
 
   // A tar archive is handed out in blocks: the last one, when libarchive has read a header, is it.
@@ -272,8 +275,8 @@ std::unique_ptr<ByteSource> decompress(std::unique_ptr<ByteSource> inner, Layer 
 void for_each_member(ByteSource& archive, Layer layer,
                      const std::function<void(std::unique_ptr<ByteSource>)>& visit) {
   if (layer == Layer::kSevenZip)
-    check(archive.seek(0, SEEK_END) >= 0 && archive.seek(0, SEEK_SET) == 0, archive.name(),
-          ": a 7z archive inside of another layer or a pipe is not read; unpack that first");
+    check_format(archive.seek(0, SEEK_END) >= 0 && archive.seek(0, SEEK_SET) == 0, archive.name(),
+                 ": a 7z archive inside of another layer or a pipe is not read; unpack that first");
   Reader reader(archive, layer);
   while (reader.next()) {
     const std::string where = archive.name() + ": " + shown(reader.member());
