@@ -4,11 +4,10 @@
 namespace brine::sea {
 
 void SeaConfig::describe(data::Schema& s) {
-  s.field("k", k, "Keys kept per query and head", {.min = 1});
-  s.field("columns", K, "Columns of the estimate", {.min = 1});
-  s.choice("mode", mode, {"per-query", "per-head", "per-batch", "causal-per-batch"},
-           "What shares one budget of columns");
-  s.choice("decoder", decoder, {"paper", "lean"}, "Preset of the convolutional decoder");
+  s.field("k", keys, "Keys kept per query and head", {.min = 1});
+  s.field("columns", columns, "Columns of the estimate", {.min = 1});
+  s.choice("mode", mode, kModes, "What shares one budget of columns");
+  s.choice("decoder", decoder, kDecoderPresets, "Preset of the convolutional decoder");
   const std::string preset = "; 0 = as the preset";
   s.field("width_reduction", width_reduction, "Columns of K per column of the image" + preset,
           {.min = 0});
@@ -20,15 +19,14 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("dilation", dilation, "Dilation of these convolutions" + preset, {.min = 0});
   s.field("last_kernel", last_kernel, "Kernel of the last convolution, 1 or 3" + preset,
           {.min = 0, .max = 3});
-  s.choice("decoder_norm", decoder_norm, {"preset", "on", "off"},
+  s.choice("decoder_norm", decoder_norm, kDecoderNorms,
            "LayerNorm over columns before and after the decoder");
-  s.choice("mu_scope", mu_scope, {"head", "token"}, "mu sees one head or all heads of a token");
-  s.choice("prior", prior, {"performer", "none"}, "What is added to the scores of the columns");
-  s.choice("features", features, {"relu", "softmax"},
-           "Random features; softmax is for encoders only");
+  s.choice("mu_scope", mu_scope, kMuScopes, "mu sees one head or all heads of a token");
+  s.choice("prior", prior, kPriors, "What is added to the scores of the columns");
+  s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
   s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
           {.min = 0});
-  s.field("scaler_bias", scaler_bias, "Both gates of the output start at its sigmoid");
+  s.field("scaler_bias", gate_bias, "Both gates of the output start at its sigmoid");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
   s.field("max_positions", max_positions,
@@ -37,9 +35,9 @@ void SeaConfig::describe(data::Schema& s) {
           "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
 }
 
-Decoder SeaConfig::resolved_decoder(bool causal) const {
-  Decoder d;
-  if (decoder == "lean") {
+MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {
+  MapDecoderShape d;
+  if (decoder == DecoderPreset::lean) {
     d = {.width_reduction = 4, .channel_expansion = 2, .dilation = 2, .last_kernel = 1};
   } else if (!causal) {
     d.norm = false;
@@ -54,41 +52,34 @@ Decoder SeaConfig::resolved_decoder(bool causal) const {
   take(d.depth, depth);
   take(d.dilation, dilation);
   take(d.last_kernel, last_kernel);
-  if (decoder_norm != "preset") d.norm = decoder_norm == "on";
+  if (decoder_norm != DecoderNorm::preset) d.norm = decoder_norm == DecoderNorm::on;
   return d;
 }
 
 void SeaConfig::validate(const nn::AttentionShape& shape) const {
-  check(k >= 1, "sea: k is ", k, ", must be at least 1");
-  check(K >= 1, "sea: K is ", K, ", must be at least 1");
-  check(decoder == "paper" || decoder == "lean", "sea: decoder '", decoder,
-        "' is neither paper nor lean");
-  check(mu_scope == "head" || mu_scope == "token", "sea: mu_scope '", mu_scope,
-        "' is neither head nor token");
-  check(prior == "performer" || prior == "none", "sea: prior '", prior,
-        "' is neither performer nor none");
-  check(features == "relu" || features == "softmax", "sea: features '", features,
-        "' are neither relu nor softmax");
+  check(keys >= 1, "sea: k is ", keys, ", must be at least 1");
+  check(columns >= 1, "sea: columns is ", columns, ", must be at least 1");
   check(feature_divisor > 0, "sea: feature_divisor is ", feature_divisor, ", must be above 0");
   check(feature_eps >= 0, "sea: feature_eps is ", feature_eps, ", must not be negative");
-  const SelectMode select = parse_select_mode(mode);
   if (shape.causal) {
-    check(select != SelectMode::per_head && select != SelectMode::per_batch, "sea: mode ", mode,
-          " looks across time; a causal model takes per-query or causal-per-batch");
-    check(features != "softmax",
+    check(mode != SelectMode::per_head && mode != SelectMode::per_batch, "sea: mode ",
+          name_of(mode), " looks across time; a causal model takes per-query or causal-per-batch");
+    check(!softmax_features(),
           "sea: softmax features look into the future; a causal model takes features = relu");
   } else {
-    check(decoder != "lean", "sea: the lean decoder is for causal models; encoders take paper");
+    check(decoder != DecoderPreset::lean,
+          "sea: the lean decoder is for causal models; encoders take paper");
   }
-  const Decoder d = resolved_decoder(shape.causal);
+  const MapDecoderShape d = resolved_decoder(shape.causal);
   check(d.width_reduction >= 1 && d.channel_expansion >= 1 && d.token_stride >= 1 && d.depth >= 1 &&
             d.dilation >= 1,
         "sea: the decoder's sizes must be at least 1");
   check(d.last_kernel == 1 || d.last_kernel == 3, "sea: last_kernel is ", d.last_kernel,
         ", must be 1 or 3");
-  check(K % d.width_reduction == 0, "sea: columns = ", K,
+  check(columns % d.width_reduction == 0, "sea: columns = ", columns,
         " is not a multiple of width_reduction = ", d.width_reduction);
-  check(!d.norm || K / d.width_reduction >= 3, "sea: K / width_reduction = ", K / d.width_reduction,
+  check(!d.norm || columns / d.width_reduction >= 3,
+        "sea: columns / width_reduction = ", columns / d.width_reduction,
         " columns are too few for the decoder's LayerNorm, at least 3");
 }
 

@@ -1,7 +1,7 @@
 // The settings of SEA (`[attention]` of a config file), and what a preset makes of them.
 #pragma once
 
-#include <string>
+#include <cstdint>
 
 #include "data/config/schema.h"
 #include "nn/attention/attention.h"
@@ -9,8 +9,8 @@
 
 namespace brine::sea {
 
-// The shape of the convolutional decoder, complete. Words as in method 1.5.
-struct Decoder {
+// The shape of the convolutional decoder of the map, complete. Words as in method 1.5.
+struct MapDecoderShape {
   int64_t width_reduction = 2;    // c_s: the image has K / c_s columns
   int64_t channel_expansion = 4;  // c_h: channels per head
   int64_t token_stride = 1;       // of the first convolution
@@ -20,19 +20,41 @@ struct Decoder {
   bool norm = true;               // LayerNorm over columns before and after
 };
 
+enum class DecoderPreset : uint8_t { paper, lean };
+enum class DecoderNorm : uint8_t { preset, on, off };
+enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
+enum class Prior : uint8_t { performer, none };
+enum class Features : uint8_t { relu, softmax };  // softmax: encoders only
+
+inline constexpr data::Named<SelectMode> kModes[] = {
+    {SelectMode::per_query, "per-query"},
+    {SelectMode::per_head, "per-head"},
+    {SelectMode::per_batch, "per-batch"},
+    {SelectMode::causal_per_batch, "causal-per-batch"}};
+inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {{DecoderPreset::paper, "paper"},
+                                                                 {DecoderPreset::lean, "lean"}};
+inline constexpr data::Named<DecoderNorm> kDecoderNorms[] = {
+    {DecoderNorm::preset, "preset"}, {DecoderNorm::on, "on"}, {DecoderNorm::off, "off"}};
+inline constexpr data::Named<MuScope> kMuScopes[] = {{MuScope::head, "head"},
+                                                     {MuScope::token, "token"}};
+inline constexpr data::Named<Prior> kPriors[] = {{Prior::performer, "performer"},
+                                                 {Prior::none, "none"}};
+inline constexpr data::Named<Features> kFeatures[] = {{Features::relu, "relu"},
+                                                      {Features::softmax, "softmax"}};
+
 struct SeaConfig {
-  int64_t k = 64;  // keys kept per query and head
-  int64_t K = 64;  // columns of the estimate
-  std::string mode = "causal-per-batch";
-  std::string decoder = "paper";  // a preset; the settings below override it when not 0
+  int64_t keys = 64;     // k: kept per query and head
+  int64_t columns = 64;  // K: of the estimate
+  SelectMode mode = SelectMode::causal_per_batch;
+  DecoderPreset decoder = DecoderPreset::paper;  // the settings below override it when not 0
   int64_t width_reduction = 0, channel_expansion = 0, token_stride = 0, depth = 0, dilation = 0,
           last_kernel = 0;
-  std::string decoder_norm = "preset";
-  std::string mu_scope = "head";
-  std::string prior = "performer";
-  std::string features = "relu";  // or softmax (encoders only)
-  double feature_eps = 0;         // 0: 1e-3 (relu), 1e-4 (softmax)
-  double scaler_bias = 0;         // both gates start at its sigmoid
+  DecoderNorm decoder_norm = DecoderNorm::preset;
+  MuScope mu_scope = MuScope::head;
+  Prior prior = Prior::performer;
+  Features features = Features::relu;
+  double feature_eps = 0;  // 0: 1e-3 (relu), 1e-4 (softmax)
+  double gate_bias = 0;    // both gates start at its sigmoid
   double feature_divisor = 4;
   int64_t max_positions = 0;  // rows of the identity table; 0: as many as the model's positions
   int64_t redraw_interval = 0;
@@ -41,9 +63,9 @@ struct SeaConfig {
 
   // Throws Error naming the setting when these settings, or this model, cannot be.
   void validate(const nn::AttentionShape& shape) const;
-  Decoder resolved_decoder(bool causal) const;
-  SelectConfig selection() const { return {.k = k, .mode = parse_select_mode(mode)}; }
-  bool softmax_features() const { return features == "softmax"; }
+  MapDecoderShape resolved_decoder(bool causal) const;
+  SelectConfig selection() const { return {.k = keys, .mode = mode}; }
+  bool softmax_features() const { return features == Features::softmax; }
   double resolved_eps() const {
     return feature_eps > 0 ? feature_eps : (softmax_features() ? 1e-4 : 1e-3);
   }

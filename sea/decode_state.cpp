@@ -35,7 +35,7 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
   const int64_t positions = estimator.identity->table.value.dim(0);
   check(r.capacity <= positions, "sea: room for ", r.capacity, " tokens, but v_identity.table has ",
         positions, " positions");
-  const Decoder& decoder = estimator.decoder.config();
+  const MapDecoderShape& decoder = estimator.decoder.config();
   const int64_t K = estimator.decoder.columns(), W = K / decoder.width_reduction;
   if (estimator.prior) {
     const int64_t B = r.batch, H = shape.heads, m = estimator.performer.projection.value.dim(0);
@@ -90,7 +90,7 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
 }
 
 void SeaState::fill_windows(int64_t slot, const std::vector<Tensor>& images, int64_t b,
-                            const Decoder& decoder) {
+                            const MapDecoderShape& decoder) {
   const int64_t rows = pieces(length(slot), query_skip);
   for (size_t i = 0; i < windows_.size(); ++i) {
     const bool upsampled = i + 1 == windows_.size() && decoder.last_kernel > 1;

@@ -39,7 +39,7 @@ class SeaState : public nn::KeyValueState {
 
  private:
   void fill_windows(int64_t slot, const std::vector<Tensor>& images, int64_t b,
-                    const Decoder& decoder);
+                    const MapDecoderShape& decoder);
 
   std::vector<Tensor*> windows_;
   std::vector<Tensor> weights_;

@@ -16,7 +16,9 @@ const nn::AttentionShape& checked(const nn::AttentionShape& shape, const SeaConf
   return shape;
 }
 
-int64_t mu_width(const SeaConfig& c, int64_t heads) { return c.mu_scope == "token" ? heads : 1; }
+int64_t mu_width(const SeaConfig& c, int64_t heads) {
+  return c.mu_scope == MuScope::token ? heads : 1;
+}
 
 // The lengths of sequences of which every step-th row is kept.
 Tensor skipped_lengths(const Tensor& lengths, int64_t step) {
@@ -55,13 +57,14 @@ Estimator::Estimator(nn::Init& init, const nn::AttentionShape& shape, const SeaC
       mu(child<Mu>("mu", init, 3 * shape.head_size * mu_width(config, shape.heads),
                    2 * shape.head_size * mu_width(config, shape.heads))),
       nu(child<nn::Linear>("nu", init, 2 * shape.head_size,
-                           config.resolved_decoder(shape.causal).channel_expansion * config.K /
+                           config.resolved_decoder(shape.causal).channel_expansion *
+                               config.columns /
                                config.resolved_decoder(shape.causal).width_reduction)),
-      decoder(child<ConvDecoder>("decoder", init, shape.heads, config.K,
-                                 config.resolved_decoder(shape.causal), shape.causal)),
-      scaler(child<nn::Linear>("scaler", init, 2 * shape.head_size, 2)),
-      prior(config.prior == "none" ? nullptr : &child<PriorGain>("prior", init, shape.heads)) {
-  scaler.bias->value = init.full({2}, config.scaler_bias);
+      decoder(child<MapDecoder>("decoder", init, shape.heads, config.columns,
+                                config.resolved_decoder(shape.causal), shape.causal)),
+      gates(child<nn::Linear>("scaler", init, 2 * shape.head_size, 2)),
+      prior(config.prior == Prior::none ? nullptr : &child<PriorGain>("prior", init, shape.heads)) {
+  gates.bias->value = init.full({2}, config.gate_bias);
 }
 
 void Estimator::on_step(int64_t steps_done) {
@@ -79,12 +82,12 @@ Tensor Estimator::random_features(const Tensor& x, const Visibility& visible,
   return brine::softmax_features(x, performer.projection, eps, visible.lengths, side);
 }
 
-Tensor Estimator::mixed(const Tensor& context, const Tensor& v) const {
-  if (config_.mu_scope == "token") {
-    Tensor all = merge_heads(concat_last(context, v));  // [B, T, H 3d]
+Tensor Estimator::mixed(const Tensor& performer_context, const Tensor& v) const {
+  if (config_.mu_scope == MuScope::token) {
+    Tensor all = merge_heads(concat_last(performer_context, v));  // [B, T, H 3d]
     return split_heads(gelu(mu.norm(mu.linear(all))), shape_.heads);
   }
-  return gelu(mu.norm(linear_pair(context, v, mu.linear.weight, mu.linear.bias->value)));
+  return gelu(mu.norm(linear_pair(performer_context, v, mu.linear.weight, mu.linear.bias->value)));
 }
 
 Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& visible) const {
@@ -122,10 +125,10 @@ Estimate Estimator::operator()(const Tensor& q, const Tensor& k, const Tensor& v
   e.phi_q = random_features(q, visible, FeatureSide::queries);
   e.phi_k = random_features(k, visible, FeatureSide::keys);
   const Tensor id = identity ? identity->table.value : identity_rows(q.dim(0), T, visible);
-  e.context = linear_attention(e.phi_q, e.phi_k, id, v, visible, key_eps());
+  e.performer_context = linear_attention(e.phi_q, e.phi_k, id, v, visible, key_eps());
   part.emplace("mu, nu");
-  e.features = mixed(e.context, v);
-  e.gates = scaler(e.features);
+  e.features = mixed(e.performer_context, v);
+  e.gates = gates(e.features);
   Tensor z = query_skip == 1 ? e.features : every_nth_row(e.features, query_skip);
   Tensor rows = nu(z);
   part.emplace("decoder");

@@ -13,12 +13,12 @@ namespace brine::sea {
 
 // What the estimator makes of a batch, in the order in which it is made.
 struct Estimate {
-  Tensor phi_q, phi_k;  // [B, H, T, m] random features
-  Tensor context;       // C_perf [B, H, T, 2d]
-  Tensor features;      // Z [B, H, T, 2d]
-  Tensor scores;        // S [B, H, T, K], the prior included
-  Tensor estimate;      // [B, H, T, K], rows sum to 1 over the columns that own a key
-  Tensor gates;         // [B, H, T, 2] (s_prob, s_mix) before their sigmoid
+  Tensor phi_q, phi_k;       // [B, H, T, m] random features
+  Tensor performer_context;  // C_perf [B, H, T, 2d]
+  Tensor features;           // Z [B, H, T, 2d]
+  Tensor scores;             // S [B, H, T, K], the prior included
+  Tensor estimate;           // [B, H, T, K], rows sum to 1 over the columns that own a key
+  Tensor gates;              // [B, H, T, 2] (s_prob, s_mix) before their sigmoid
   // When asked for, what each convolution of the decoder read: images with their halo.
   std::vector<Tensor> decoder_images;
 };
@@ -57,9 +57,9 @@ struct Mu : nn::Module {
 };
 
 // The decoder's convolutions: the output of nu [B, H, T, c_h W] to scores [B, H, T, K].
-class ConvDecoder : public nn::Module {
+class MapDecoder : public nn::Module {
  public:
-  ConvDecoder(nn::Init& init, int64_t heads, int64_t K, const Decoder& config, bool causal);
+  MapDecoder(nn::Init& init, int64_t heads, int64_t K, const MapDecoderShape& config, bool causal);
   // lengths i64 [B] or undefined. `images`, when given, receives what each convolution reads.
   Tensor operator()(const Tensor& x, const Tensor& lengths,
                     std::vector<Tensor>* images = nullptr) const;
@@ -68,7 +68,7 @@ class ConvDecoder : public nn::Module {
   // sequences, whose rows before them `rows` has seen -> scores [B, H, 1, K].
   Tensor step(const Tensor& x, const RowDecoder& rows, const Tensor& at) const;
 
-  const Decoder& config() const { return config_; }
+  const MapDecoderShape& config() const { return config_; }
   int64_t columns() const { return K_; }
   // All convolutions in their order.
   std::vector<nn::Conv2d*> convolutions() const {
@@ -81,7 +81,7 @@ class ConvDecoder : public nn::Module {
   // Sequences that stand at the same place of the stride; `fresh` = the convolutions turn to it.
   Tensor step_rows(const Tensor& row, const RowDecoder& rows, bool fresh) const;
 
-  Decoder config_;
+  MapDecoderShape config_;
   int64_t heads_, K_;
   nn::LayerNorm* norm_in_ = nullptr;
   std::vector<nn::Conv2d*> convs_;
@@ -113,7 +113,7 @@ class Estimator : public nn::Module {
 
   // Stages, for those who walk a sequence row by row: phi of x, and Z of C_perf and v.
   Tensor random_features(const Tensor& x, const Visibility& visible, FeatureSide side) const;
-  Tensor mixed(const Tensor& context, const Tensor& v) const;
+  Tensor mixed(const Tensor& performer_context, const Tensor& v) const;
 
   const SeaConfig& config() const { return config_; }
   // Added to every sum of key features in a denominator: the released code's stabiliser of ReLU
@@ -123,9 +123,9 @@ class Estimator : public nn::Module {
   IdentityTable* identity;  // null when bidirectional
   Mu& mu;
   nn::Linear& nu;
-  ConvDecoder& decoder;
-  nn::Linear& scaler;
-  PriorGain* prior;  // null when there is none
+  MapDecoder& decoder;
+  nn::Linear& gates;  // (s_prob, s_mix) before their sigmoid; its tensors are called "scaler"
+  PriorGain* prior;   // null when there is none
 
  private:
   void step_scores(const Estimate& e, SeaState& state, int64_t first, int64_t count) const;

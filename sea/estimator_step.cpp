@@ -11,7 +11,7 @@ Tensor rows_of(const nn::Linear& layer, const Tensor& x) {
 
 }  // namespace
 
-Tensor ConvDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fresh) const {
+Tensor MapDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fresh) const {
   const int64_t B = row.dim(0), W = K_ / config_.width_reduction;
   const size_t last = convs_.size();
   auto convolved = [&](size_t i, const nn::Conv2d& conv) {
@@ -50,7 +50,7 @@ Tensor ConvDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fr
   return heads_from_image(y.view({B, 1, wide, heads_}), 1, K_);
 }
 
-Tensor ConvDecoder::step(const Tensor& x, const RowDecoder& rows, const Tensor& at) const {
+Tensor MapDecoder::step(const Tensor& x, const RowDecoder& rows, const Tensor& at) const {
   const int64_t B = x.dim(0), W = K_ / config_.width_reduction, stride = config_.token_stride;
   Tensor in = x;  // [B, H, 1, c_h W]
   if (norm_in_) {
@@ -97,15 +97,15 @@ Estimate Estimator::step(const Tensor& q, const Tensor& k, const Tensor& v, SeaS
   Estimate e;
   e.phi_q = relu_features_step(q, performer.projection, eps);
   e.phi_k = relu_features_step(k, performer.projection, eps);
-  e.context = linear_attention_step(state.performer, state.key_sums, e.phi_q, e.phi_k,
-                                    identity->table.value, v, at, key_eps());
+  e.performer_context = linear_attention_step(state.performer, state.key_sums, e.phi_q, e.phi_k,
+                                              identity->table.value, v, at, key_eps());
   if (state.key_features) append_row(*state.key_features, e.phi_k, at);
-  Tensor both = concat_last(e.context, v);
-  const bool token = config_.mu_scope == "token";
+  Tensor both = concat_last(e.performer_context, v);
+  const bool token = config_.mu_scope == MuScope::token;
   if (token) both = merge_heads(both);
   Tensor z = gelu(mu.norm(rows_of(mu.linear, both)));
   e.features = token ? split_heads(z, shape_.heads) : z;
-  e.gates = rows_of(scaler, e.features);
+  e.gates = rows_of(gates, e.features);
   if (state.query_skip == 1) {
     step_scores(e, state, 0, B);
   } else {

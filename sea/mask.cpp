@@ -40,7 +40,7 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   return matmul(p, v);
 }
 
-Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& visible) {
+Tensor average_values(const Tensor& estimate, const Tensor& v, const Visibility& visible) {
   if (!visible.causal) return estimate_average(estimate, v, visible);
   Tensor mean = running_mean(v);
   return visible.lengths.defined() ? scale_rows(mean, valid_rows(v, visible)) : mean;

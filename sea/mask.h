@@ -24,6 +24,6 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 
 // C_avg [B, H, T, d]: the running mean of v (causal), or the mean weighted by the estimate. Rows
 // of padding are 0.
-Tensor average_context(const Tensor& estimate, const Tensor& v, const Visibility& visible);
+Tensor average_values(const Tensor& estimate, const Tensor& v, const Visibility& visible);
 
 }  // namespace brine::sea

@@ -13,7 +13,7 @@ namespace {
 
 void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& probabilities,
           const Tensor& average) {
-  tap.put("C_perf", e.context);
+  tap.put("C_perf", e.performer_context);
   tap.put("Z", e.features);
   tap.put("scores", e.scores);
   tap.put("estimate", e.estimate);
@@ -23,7 +23,7 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
   tap.put("head_offsets", mask.csr.head_offsets);
   tap.put("columns", mask.csr.columns);
   tap.put("probabilities", probabilities);
-  tap.put("scalers", e.gates);
+  tap.put("gates", e.gates);
   tap.put("c_avg", average);
 }
 
@@ -49,15 +49,15 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   Mask mask = select(e.estimate, in, in.visible);
   part.emplace("sparse attention");
   Tensor probabilities;
-  Tensor context = masked_attention(in.q, in.k, in.v, mask.csr, in.dials.dense_path,
-                                    in.tap ? &probabilities : nullptr);
+  Tensor attended = masked_attention(in.q, in.k, in.v, mask.csr, in.dials.dense_path,
+                                     in.tap ? &probabilities : nullptr);
   part.emplace("output");
-  Tensor average = average_context(e.estimate, in.v, in.visible);
+  Tensor average = average_values(e.estimate, in.v, in.visible);
   if (in.tap) {
     in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.visible));
     show(*in.tap, e, mask, probabilities, average);
   }
-  return mix_outputs(context, average, e.gates, in.visible);
+  return mix_outputs(attended, average, e.gates, in.visible);
 }
 
 // The mask of the estimate, or of what the tap forces. `keys` as in build_csr().
@@ -92,11 +92,11 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
   const Visibility visible{.causal = false, .lengths = state.lengths()};
   Mask mask = select(e.estimate, in, visible, state.capacity());
   Tensor probabilities;
-  Tensor context =
+  Tensor attended =
       sparse_attention(in.q, state.keys, state.values, mask.csr, in.tap ? &probabilities : nullptr);
   Tensor average = running_mean_step(state.value_sums, in.v, state.lengths());
   if (in.tap) show(*in.tap, e, mask, probabilities, average);
-  return mix_outputs(context, average, e.gates, visible);
+  return mix_outputs(attended, average, e.gates, visible);
 }
 
 namespace {

@@ -10,7 +10,7 @@ namespace brine::sea {
 
 // Gives its Tap, beside what the model puts there: "V_I", "C_perf", "Z", "scores" (S), "estimate",
 // "n_sel", "selected", "row_pointers", "head_offsets", "columns", "probabilities" (of the path that
-// ran), "scalers" (before their sigmoid), "c_avg". Takes a forced "selected" u8 [B, H, T, K].
+// ran), "gates" (before their sigmoid), "c_avg". Takes a forced "selected" u8 [B, H, T, K].
 class SeaAttention : public nn::Attention {
  public:
   SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);

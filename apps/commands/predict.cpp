@@ -6,7 +6,7 @@
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
 #include "data/corpus/corpus.h"
-#include "data/unicode/unicode.h"
+#include "data/io/utf8.h"
 #include "distill/evaluation/label_lines.h"
 #include "distill/evaluation/task_report.h"
 

@@ -19,6 +19,12 @@ Tensor in_use(const nn::Tap& tap, const std::string& name) {
 
 namespace {
 
+// Where the name of a capture's dataset differs from that in the Tap.
+std::string dataset_of(const std::string& name) {
+  if (name == "scores") return "S";
+  return name == "gates" ? "scalers" : name;
+}
+
 class Recorder : public nn::LayerObserver {
  public:
   explicit Recorder(data::Hdf5Writer& file) : file_(file) {}
@@ -28,7 +34,7 @@ class Recorder : public nn::LayerObserver {
     std::snprintf(group, sizeof group, "layers/%02lld/", static_cast<long long>(layer));
     for (const auto& [name, value] : tap.values()) {
       if (!value.defined()) continue;
-      file_.write(group + (name == "scores" ? "S" : name), in_use(tap, name).to(Device{}));
+      file_.write(group + dataset_of(name), in_use(tap, name).to(Device{}));
     }
     file_.write(std::string(group) + "output", output.detach().to(Device{}));
     return {};

@@ -67,13 +67,16 @@ void Case::read_mask() {
 
 sea::SeaConfig config_of(const Case& c) {
   sea::SeaConfig s;
-  s.k = c.integer("k");
-  s.K = c.integer("K");
-  s.decoder = c.text("preset");
-  s.mode = c.text("mode");
-  s.mu_scope = c.text("mu_scope");
-  s.prior = c.integer("prior") ? "performer" : "none";
-  s.features = c.has("features") ? c.text("features") : c.integer("causal") ? "relu" : "softmax";
+  data::Schema keys = data::schema_of(s);
+  for (auto [key, name] :
+       {std::pair("mode", "mode"), {"mu_scope", "mu_scope"}, {"decoder", "preset"}})
+    keys.set_text(key, {c.text(name)});
+  keys.set_text("features", {c.has("features")     ? c.text("features")
+                             : c.integer("causal") ? "relu"
+                                                   : "softmax"});
+  s.keys = c.integer("k");
+  s.columns = c.integer("K");
+  s.prior = c.integer("prior") ? sea::Prior::performer : sea::Prior::none;
   s.feature_divisor = c.file.double_attribute("config", "feature_divisor");
   return s;
 }
@@ -195,7 +198,7 @@ void compare_stages(Comparison& compare, const nn::Tap& tap) {
   compare.integers("intermediate/columns", stage("columns"));
   if (stage("probabilities").rank() == 1)
     compare.floats("intermediate/probabilities", stage("probabilities"));
-  Tensor gates = sigmoid(stage("scalers"));  // [B, H, T, 2]
+  Tensor gates = sigmoid(stage("gates"));  // [B, H, T, 2]
   compare.floats("intermediate/s_prob", gates.select(3, 0));
   compare.floats("intermediate/s_mix", gates.select(3, 1));
   compare.floats("intermediate/c_avg", stage("c_avg"));

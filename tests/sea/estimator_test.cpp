@@ -9,15 +9,19 @@
 namespace brine::test {
 namespace {
 
+using sea::DecoderPreset;
+using sea::Features;
+using sea::MuScope;
+
 sea::SeaConfig config_of(const GoldenFile& file) {
   sea::SeaConfig c;
-  c.k = file.number("k");
-  c.K = file.number("K");
-  c.mode = file.text("mode");
-  c.decoder = file.text("preset");
-  c.mu_scope = file.text("mu_scope");
-  c.prior = file.number("prior") ? "performer" : "none";
-  c.features = file.number("causal") ? "relu" : "softmax";
+  c.keys = file.number("k");
+  c.columns = file.number("K");
+  c.mode = parse_select_mode(file.text("mode"));
+  c.decoder = file.text("preset") == "lean" ? DecoderPreset::lean : DecoderPreset::paper;
+  c.mu_scope = file.text("mu_scope") == "token" ? MuScope::token : MuScope::head;
+  c.prior = file.number("prior") ? sea::Prior::performer : sea::Prior::none;
+  c.features = file.number("causal") ? Features::relu : Features::softmax;
   c.feature_divisor = 1;
   return c;
 }
@@ -86,7 +90,7 @@ TEST_CASE("golden: the stages of the estimator in both types") {
         const Tensor stored = g.file(std::string("intermediate/") + what);
         CHECK(golden_close(valid_rows(x, stored, visible), stored, what));
       };
-      stage(e.context, "C_perf");
+      stage(e.performer_context, "C_perf");
       stage(e.features, "Z");
       stage(e.scores, "S");
       stage(e.estimate, "estimate");
@@ -107,8 +111,8 @@ TEST_CASE("estimator: every weight has the golden file's name and shape") {
 
 TEST_CASE("estimator: later tokens change nothing earlier, bit for bit") {
   NoGrad off;
-  for (const char* preset : {"paper", "lean"}) {
-    sea::SeaConfig config{.k = 4, .K = 16, .decoder = preset};
+  for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
+    sea::SeaConfig config{.keys = 4, .columns = 16, .decoder = preset};
     nn::Init init{.random = {.seed = 7}};
     sea::Estimator block(init, {.heads = 2, .head_size = 8, .max_positions = 128}, config);
     Tensor q = normal({1, 2, 101, 8}, 1), k = normal({1, 2, 101, 8}, 2),
@@ -130,7 +134,7 @@ TEST_CASE("estimator: later tokens change nothing earlier, bit for bit") {
 
 TEST_CASE("estimator: padding changes neither the scores nor the gradients of valid rows") {
   for (bool causal : {true, false}) {
-    sea::SeaConfig config{.k = 4, .K = 8, .decoder = "paper"};
+    sea::SeaConfig config{.keys = 4, .columns = 8, .decoder = DecoderPreset::paper};
     nn::AttentionShape shape = causal ? kCausal : kEncoder;
     auto f = [&](int64_t T, Tensor lengths, double tail) {
       nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
@@ -165,9 +169,9 @@ TEST_CASE("estimator: padding changes neither the scores nor the gradients of va
 }
 
 TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
-  for (const char* scope : {"head", "token"}) {
-    for (const char* preset : {"paper", "lean"}) {
-      sea::SeaConfig config{.k = 4, .K = 12, .decoder = preset, .mu_scope = scope};
+  for (MuScope scope : {MuScope::head, MuScope::token}) {
+    for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
+      sea::SeaConfig config{.keys = 4, .columns = 12, .decoder = preset, .mu_scope = scope};
       auto f = [&](const std::vector<Tensor>& x) {
         nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
         sea::Estimator block(init, kCausal, config);
@@ -180,7 +184,7 @@ TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
       };
       nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
       sea::Estimator start(init, kCausal, config);
-      INFO(join(scope, " ", preset));
+      INFO(name_of(scope, sea::kMuScopes) << " " << name_of(preset, sea::kDecoderPresets));
       CHECK(gradcheck(f,
                       {normal({1, 2, 7, 8}, 1), normal({1, 2, 7, 8}, 2), normal({1, 2, 7, 8}, 3),
                        start.mu.linear.weight.value.detach(), start.nu.weight.value.detach(),
@@ -190,17 +194,17 @@ TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
   }
 }
 
-TEST_CASE("estimator: the gates start at the sigmoid of scaler_bias") {
+TEST_CASE("estimator: the gates start at the sigmoid of gate_bias") {
   nn::Init init{.random = {.seed = 7}, .linear_std = 0};
-  sea::Estimator block(init, kCausal, {.k = 4, .K = 12, .scaler_bias = 2.5});
+  sea::Estimator block(init, kCausal, {.keys = 4, .columns = 12, .gate_bias = 2.5});
   Tensor x = normal({1, 2, 9, 8}, 1);
   for (double gate : block(x, x, x, {}).gates.to_vector()) CHECK(gate == 2.5);
 }
 
 TEST_CASE("estimator: query skipping keeps the source rows and repeats them, causally") {
   NoGrad off;
-  for (const char* preset : {"paper", "lean"}) {
-    sea::SeaConfig config{.k = 4, .K = 12, .decoder = preset};
+  for (DecoderPreset preset : {DecoderPreset::paper, DecoderPreset::lean}) {
+    sea::SeaConfig config{.keys = 4, .columns = 12, .decoder = preset};
     nn::Init init{.random = {.seed = 7}};
     sea::Estimator block(init, kCausal, config);
     Tensor q = normal({1, 2, 22, 8}, 1), k = normal({1, 2, 22, 8}, 2), v = normal({1, 2, 22, 8}, 3);
@@ -217,7 +221,7 @@ TEST_CASE("estimator: query skipping keeps the source rows and repeats them, cau
 }
 
 TEST_CASE("estimator: new random features come when it is time, the same for the same step") {
-  sea::SeaConfig config{.K = 12, .redraw_interval = 10};
+  sea::SeaConfig config{.columns = 12, .redraw_interval = 10};
   nn::Init a{.random = {.seed = 7}}, b{.random = {.seed = 7}};
   sea::Estimator x(a, kCausal, config), y(b, kCausal, config);
   const Tensor first = x.performer.projection.value;
@@ -235,12 +239,12 @@ TEST_CASE("estimator: new random features come when it is time, the same for the
 TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, and no more") {
   NoGrad off;
   struct {
-    const char* preset;
+    DecoderPreset preset;
     int64_t reach, dilation;
-  } presets[] = {{"paper", 6, 1}, {"lean", 8, 2}};
+  } presets[] = {{DecoderPreset::paper, 6, 1}, {DecoderPreset::lean, 8, 2}};
   for (const auto& [preset, reach, dilation] : presets) {
-    INFO(preset);
-    sea::SeaConfig config{.K = 16, .decoder = preset};
+    INFO(name_of(preset, sea::kDecoderPresets));
+    sea::SeaConfig config{.columns = 16, .decoder = preset};
     nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
     sea::Estimator block(init, kCausal, config);
     const int64_t width = block.nu.weight.value.dim(0), row = 10;
@@ -262,21 +266,25 @@ TEST_CASE("config: refusals name the setting") {
   using Config = sea::SeaConfig;
   CHECK(refusal(kCausal, Config{}) == "no error");
   CHECK(refusal(kEncoder, Config{}) == "no error");
-  CHECK(refusal(kCausal, Config{.decoder = "lean"}) == "no error");
-  CHECK(refusal(kCausal, Config{.k = 0}) == "sea: k is 0, must be at least 1");
-  CHECK(refusal(kCausal, Config{.K = 9}) ==
+  CHECK(refusal(kCausal, Config{.decoder = DecoderPreset::lean}) == "no error");
+  CHECK(refusal(kCausal, Config{.keys = 0}) == "sea: k is 0, must be at least 1");
+  CHECK(refusal(kCausal, Config{.columns = 9}) ==
         "sea: columns = 9 is not a multiple of width_reduction = 2");
-  CHECK(refusal(kCausal, Config{.K = 4}).find("too few for the decoder's LayerNorm") !=
+  CHECK(refusal(kCausal, Config{.columns = 4}).find("too few for the decoder's LayerNorm") !=
         std::string::npos);
-  CHECK(refusal(kEncoder, Config{.K = 4}) == "no error");
-  CHECK(refusal(kEncoder, Config{.decoder = "lean"}).find("lean") != std::string::npos);
-  CHECK(refusal(kCausal, Config{.features = "softmax"}).find("future") != std::string::npos);
-  CHECK(refusal(kCausal, Config{.mode = "per-head"}).find("across time") != std::string::npos);
-  CHECK(refusal(kCausal, Config{.mode = "per-batch"}).find("across time") != std::string::npos);
-  CHECK(refusal(kEncoder, Config{.mode = "per-batch"}) == "no error");
+  CHECK(refusal(kEncoder, Config{.columns = 4}) == "no error");
+  CHECK(refusal(kEncoder, Config{.decoder = DecoderPreset::lean}).find("lean") !=
+        std::string::npos);
+  CHECK(refusal(kCausal, Config{.features = Features::softmax}).find("future") !=
+        std::string::npos);
+  CHECK(refusal(kCausal, Config{.mode = SelectMode::per_head}).find("across time") !=
+        std::string::npos);
+  CHECK(refusal(kCausal, Config{.mode = SelectMode::per_batch}).find("across time") !=
+        std::string::npos);
+  CHECK(refusal(kEncoder, Config{.mode = SelectMode::per_batch}) == "no error");
   CHECK(refusal(kCausal, Config{.last_kernel = 2}) == "sea: last_kernel is 2, must be 1 or 3");
   nn::Init init{.random = {.seed = 7}};
-  sea::Estimator block(init, {.heads = 1, .head_size = 8, .max_positions = 4}, {.K = 12});
+  sea::Estimator block(init, {.heads = 1, .head_size = 8, .max_positions = 4}, {.columns = 12});
   Tensor x = normal({1, 1, 5, 8}, 1);
   CHECK_THROWS_WITH(block(x, x, x, {}),
                     "linear_attention: 5 tokens, but the table has 4 positions");
@@ -284,17 +292,18 @@ TEST_CASE("config: refusals name the setting") {
 }
 
 TEST_CASE("config: presets and overrides") {
-  sea::Decoder lean = sea::SeaConfig{.decoder = "lean"}.resolved_decoder(true);
+  sea::MapDecoderShape lean = sea::SeaConfig{.decoder = DecoderPreset::lean}.resolved_decoder(true);
   CHECK(lean.width_reduction == 4);
   CHECK(lean.channel_expansion == 2);
   CHECK(lean.dilation == 2);
   CHECK(lean.last_kernel == 1);
   CHECK(lean.norm);
-  sea::Decoder encoder = sea::SeaConfig{}.resolved_decoder(false);
+  sea::MapDecoderShape encoder = sea::SeaConfig{}.resolved_decoder(false);
   CHECK(encoder.token_stride == 2);
   CHECK_FALSE(encoder.norm);
-  sea::Decoder mine =
-      sea::SeaConfig{.token_stride = 3, .depth = 4, .decoder_norm = "on"}.resolved_decoder(false);
+  sea::MapDecoderShape mine =
+      sea::SeaConfig{.token_stride = 3, .depth = 4, .decoder_norm = sea::DecoderNorm::on}
+          .resolved_decoder(false);
   CHECK(mine.token_stride == 3);
   CHECK(mine.depth == 4);
   CHECK(mine.norm);
@@ -303,8 +312,8 @@ TEST_CASE("config: presets and overrides") {
   data::Schema schema = data::schema_of(config);
   schema.set_text("decoder", {"lean"});
   schema.set_text("columns", {"32"});
-  CHECK(config.decoder == "lean");
-  CHECK(config.K == 32);
+  CHECK(config.decoder == DecoderPreset::lean);
+  CHECK(config.columns == 32);
   CHECK_THROWS_AS(schema.set_text("mode", {"per-key"}), Error);
 }
 

@@ -42,7 +42,7 @@ TEST_CASE("golden: mask to output, by the sparse and by the dense path") {
       CHECK(golden_close(p, file("intermediate/probabilities"), "probabilities"));
       CHECK(close_to_scale(sea::masked_attention(q, k, v, csr, true), c,
                            type == Dtype::f64 ? 1e-13 : 2e-6, "dense path"));
-      Tensor average = sea::average_context(estimate, v, visible);
+      Tensor average = sea::average_values(estimate, v, visible);
       CHECK(golden_close(average, file("intermediate/c_avg"), "c_avg"));
       // Gates before the sigmoid, from the stored ones.
       Tensor prob = file("intermediate/s_prob"), mix = file("intermediate/s_mix");

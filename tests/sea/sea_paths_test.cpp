@@ -42,7 +42,7 @@ TEST_CASE("sea: the gates scale the masked context and mix it with the average, 
     nn::Tap tap("sea");
     const Tensor y = pass(block, in, {}, {}, {.dense_path = true}, &tap).y;
     const double *p = tap.get("probabilities").data<double>(), *v = in.v.data<double>(),
-                 *gate = tap.get("scalers").data<double>(), *c = tap.get("c_avg").data<double>();
+                 *gate = tap.get("gates").data<double>(), *c = tap.get("c_avg").data<double>();
     auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
     std::vector<double> wanted(size_t(y.numel()));
     for (int64_t row = 0; row < kHeads * 19; ++row) {
@@ -115,7 +115,7 @@ TEST_CASE("sea: settings that cannot be are refused by name") {
   CHECK(contains(refusal(false, {{"decoder", "lean"}}), "lean decoder is for causal models"));
   nn::Init init{.random = {.seed = 1}};
   sea::SeaConfig config;
-  config.k = 0;
+  config.keys = 0;
   CHECK_THROWS_WITH_AS(sea::SeaAttention(init, {.heads = 1, .head_size = 8}, config),
                        "sea: k is 0, must be at least 1", Error);
 }

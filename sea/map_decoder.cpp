@@ -1,10 +1,10 @@
-// The convolutional decoder of the estimator.
+// The convolutional decoder of the map of columns.
 #include "sea/estimator.h"
 
 namespace brine::sea {
 
-ConvDecoder::ConvDecoder(nn::Init& init, int64_t heads, int64_t K, const Decoder& config,
-                         bool causal)
+MapDecoder::MapDecoder(nn::Init& init, int64_t heads, int64_t K, const MapDecoderShape& config,
+                       bool causal)
     : config_(config), heads_(heads), K_(K) {
   const int64_t channels = heads * config.channel_expansion;
   if (config.norm) norm_in_ = &child<nn::LayerNorm>("norm_in", init, K / config.width_reduction);
@@ -26,8 +26,8 @@ ConvDecoder::ConvDecoder(nn::Init& init, int64_t heads, int64_t K, const Decoder
   if (config.norm) norm_out_ = &child<nn::LayerNorm>("norm_out", init, K, 1e-5, 0.1);
 }
 
-Tensor ConvDecoder::operator()(const Tensor& x, const Tensor& lengths,
-                               std::vector<Tensor>* images) const {
+Tensor MapDecoder::operator()(const Tensor& x, const Tensor& lengths,
+                              std::vector<Tensor>* images) const {
   auto show = [images](const Tensor& image) {
     if (images) images->push_back(image.detach());
   };
