@@ -8,7 +8,6 @@
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
 #include "tensor/device/transfer.h"
-#include "tensor/top_logits.h"
 
 namespace brine::distill {
 namespace {
