@@ -28,8 +28,6 @@ Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps)
 // of every head; or [B, T, i], constant; or undefined. eps is added to every entry of the key sum.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
                         const Tensor& v, const Visibility& visible, double eps = 1e-6);
-// Multiply-adds of its forward pass over one head of T rows, m features and values of e columns.
-double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal);
 // Its running sums after the keys of a prompt: state [B, H, m, e], sums f64 [B, H, m].
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
                             const Tensor& identity, const Tensor& v, const Visibility& visible);

@@ -20,7 +20,6 @@ int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_
 
 }  // namespace
 
-
 void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys) {
   if (!visible.lengths.defined()) return;
   check(visible.lengths.dtype() == Dtype::i64 && visible.lengths.shape() == Shape{batch}, op,

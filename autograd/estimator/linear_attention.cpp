@@ -5,7 +5,9 @@
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {
+namespace {
 
+// Multiply-adds of the forward pass over one head of T rows, m features and values of e columns.
 double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal) {
   double macs = 2.0 * double(T) * double(m) * double(e);
   for (int64_t s = 0; causal && s < T; s += kLinearAttentionChunk) {
@@ -14,6 +16,8 @@ double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal) {
   }
   return macs;
 }
+
+}  // namespace
 
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
                         const Tensor& v, const Visibility& visible, double eps) {

@@ -15,9 +15,8 @@ void keep_top_logits(DumpBatch& batch, const Tensor& logits, int64_t n) {
   const TopLogits top = largest_logits(logits, n);
   batch.tensors["logits"] = top.values.view({B, T, n});
   batch.tensors["logit_ids"] = top.ids.view({B, T, n});
-  const Tensor sums = top.lse.view({B, T});
-  batch.tensors["lse"] = sums;
-  const float* lse = sums.data<float>();
+  batch.tensors["lse"] = top.lse.view({B, T});
+  const float* lse = top.lse.data<float>();
   for (int64_t r = 0; r < B * T; ++r)
     check(std::isfinite(lse[r]), "keep_top_logits: row ", r, " of the logits is not finite");
 }
