@@ -88,7 +88,7 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
     : parts_(std::move(parts)),
       config_(config),
       objective_(parts_.model, parts_.teacher, parts_.losses),
-      optimizer_(parts_.store, config.optimizer),
+      optimizer_(parts_.store, config_.optimizer),
       random_{.seed = parts_.seed, .stream = 2},
       loss_scale_(config.loss_scale) {
   if (!parts_.seconds) parts_.seconds = steady_seconds;
@@ -244,8 +244,10 @@ std::vector<std::string> Trainer::resume() {
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
   data::Json state = parse_ordered_json(data::read_file(file), file);
+  data::Json before = state.at("configuration");
+  if (parts_.keys) before = parts_.keys->with_current_names(before);
   std::vector<std::string> changed =
-      data::differences(state.at("configuration"), parse_ordered_json(parts_.configuration));
+      data::differences(before, parse_ordered_json(parts_.configuration));
   if (!changed.empty()) {
     std::string list;
     for (const std::string& line : changed) list += "; " + line;

@@ -46,6 +46,8 @@ struct TrainerParts {
   const data::Tokenizer* tokenizer = nullptr;
   std::string run_dir;
   std::string configuration;  // of the run as JSON, compared on resume
+  // Keys of the run: earlier names in the configuration of a checkpoint are understood by them.
+  const data::Schema* keys = nullptr;
   uint64_t seed = 1;
   std::function<std::string()> stop = {};  // asked before every step: why to stop, empty = go on
   std::function<double()> seconds = {};    // a clock; empty: the machine's steady one

@@ -73,14 +73,13 @@ double swept_time(const std::function<void()>& f) {
 
 nn::ModelConfig config_of(const std::string& method, const std::string& decoder, int64_t layers,
                           int64_t positions) {
-  nn::ModelConfig config;
   const bool quick = is_quick();
-  config.opt = {.vocab_size = quick ? 300 : 50272,
-                .hidden_size = kHeads * kHeadSize,
-                .num_hidden_layers = layers,
-                .num_attention_heads = kHeads,
-                .ffn_dim = quick ? 96 : 3072,
-                .max_position_embeddings = positions};
+  nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", quick ? 300 : 50272},
+                                                   {"hidden_size", kHeads * kHeadSize},
+                                                   {"num_hidden_layers", layers},
+                                                   {"num_attention_heads", kHeads},
+                                                   {"ffn_dim", quick ? 96 : 3072},
+                                                   {"max_position_embeddings", positions}});
   config.attention = method;
   data::Schema keys = data::schema_of(config);
   for (const auto& [key, value] : std::map<std::string, std::string>{

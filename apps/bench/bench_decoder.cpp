@@ -16,13 +16,12 @@ namespace brine::bench {
 namespace {
 
 nn::ModelConfig config_of(int64_t T) {
-  nn::ModelConfig c;
-  c.opt = {.vocab_size = sized(50272, 100),
-           .hidden_size = sized(768, 48),
-           .num_hidden_layers = sized(12, 1),
-           .num_attention_heads = 12,
-           .ffn_dim = sized(3072, 96),
-           .max_position_embeddings = T};
+  nn::ModelConfig c = nn::make_config("opt", {{"vocab_size", sized(50272, 100)},
+                                              {"hidden_size", sized(768, 48)},
+                                              {"num_hidden_layers", sized(12, 1)},
+                                              {"num_attention_heads", 12},
+                                              {"ffn_dim", sized(3072, 96)},
+                                              {"max_position_embeddings", T}});
   c.attention = "flash";
   return c;
 }
@@ -50,12 +49,12 @@ BenchRow dense_layers(const nn::ModelConfig& config, int64_t tokens, double limi
     int64_t in, out, count;
     bool bias;
   };
-  const auto& o = config.opt;
-  const int64_t C = o.hidden_size, L = o.num_hidden_layers;
+  const nn::ModelShape o = config.shape();
+  const int64_t C = o.hidden_size, L = o.layers;
   const Layer layers[] = {{C, 3 * C, L, true},
                           {C, C, L, true},
-                          {C, o.ffn_dim, L, true},
-                          {o.ffn_dim, C, L, true},
+                          {C, o.inner_size, L, true},
+                          {o.inner_size, C, L, true},
                           {C, o.vocab_size, 1, false}};
   double ms = 0, flops = 0;
   for (const Layer& l : layers) {
@@ -85,9 +84,9 @@ std::vector<BenchRow> bench_decoder() {
   trim();
   rows.push_back(dense_layers(config, B * T, limit));
   trim();
-  const distill::Batch batch = random_batch(B, T, config.opt.vocab_size);
+  const distill::Batch batch = random_batch(B, T, config.shape().vocab_size);
   const std::string shape =
-      join("[", B, ", ", T, ", ", config.opt.hidden_size, "] x ", config.opt.num_hidden_layers);
+      join("[", B, ", ", T, ", ", config.shape().hidden_size, "] x ", config.shape().layers);
   const std::shared_ptr<nn::Model> teacher = nn::make_model(config, 1);
   nn::ParameterStore teacher_store(*teacher);
   auto step = [&](const char* name, nn::Model& model, nn::ParameterStore& store,

@@ -14,18 +14,15 @@ namespace brine::bench {
 namespace {
 
 nn::ModelConfig config_of(const std::string& attention) {
-  nn::ModelConfig c;
-  c.model_type = "bert";
-  c.bert = {.vocab_size = sized(30522, 100),
-            .hidden_size = sized(384, 48),
-            .num_hidden_layers = sized(6, 1),
-            .num_attention_heads = 12,
-            .intermediate_size = sized(1536, 96),
-            .max_position_embeddings = 512};
-  c.bert.hidden_dropout_prob = 0;
-  c.bert.pooler = true;
+  nn::ModelConfig c = nn::make_config("bert", {{"vocab_size", sized(30522, 100)},
+                                               {"hidden_size", sized(384, 48)},
+                                               {"num_hidden_layers", sized(6, 1)},
+                                               {"num_attention_heads", 12},
+                                               {"intermediate_size", sized(1536, 96)},
+                                               {"max_position_embeddings", 512},
+                                               {"hidden_dropout_prob", 0}});
   c.attention = attention;
-  c.set_labels(2);
+  c.family().set_class_head({.labels = 2});
   data::Schema keys;
   c.describe_attention(keys);
   if (attention == "sea") {
@@ -39,7 +36,7 @@ void bench_model(const std::string& attention, std::vector<BenchRow>& rows) {
   nn::ModelConfig config = config_of(attention);
   auto model = nn::make_model(config, 1);
   nn::ParameterStore store(*model);
-  distill::Batch batch = random_batch(B, T, config.bert.vocab_size);
+  distill::Batch batch = random_batch(B, T, config.shape().vocab_size);
   batch.classes = Tensor::zeros({B}, Dtype::i32);
   const std::string shape = join("[", B, ", ", T, "]"), name = "encoder, " + attention;
   rows.push_back(step_row(name + ": forward", shape, B * T, [&] {

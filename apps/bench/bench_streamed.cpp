@@ -16,7 +16,7 @@ namespace {
 struct Setting {
   explicit Setting(int64_t T)
       : student(T),
-        batch(random_batch(1, T, student.config.opt.vocab_size)),
+        batch(random_batch(1, T, student.config.shape().vocab_size)),
         adamw(*student.store, {}) {}
 
   Student student;

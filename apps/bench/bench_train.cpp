@@ -83,7 +83,7 @@ class ReadTeacher : public distill::Teacher {
 BenchRow bench_distill(bool online) {
   const int64_t B = sized(4, 1), T = sized(512, 64);
   Student student(512);
-  const distill::Batch batch = random_batch(B, T, student.config.opt.vocab_size);
+  const distill::Batch batch = random_batch(B, T, student.config.shape().vocab_size);
   distill::OnlineTeacher beside(student.teacher, online ? 0 : 64);
   std::unique_ptr<ReadTeacher> read;
   if (!online) read = std::make_unique<ReadTeacher>(beside, batch, 4);

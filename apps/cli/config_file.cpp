@@ -79,7 +79,13 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
   // A selector says which keys there are.
   std::stable_partition(reader.settings.begin(), reader.settings.end(),
                         [&](const Setting& s) { return schema.is_selector(s.key); });
-  for (const Setting& setting : reader.settings) {
+  for (size_t i = 0; i < reader.settings.size(); ++i) {
+    const Setting& setting = reader.settings[i];
+    for (size_t j = 0; j < i; ++j) {  // under two names: TOML itself refuses one name twice
+      const data::Schema::Field* key = schema.find(setting.key);
+      check(!key || key != schema.find(reader.settings[j].key), setting.where, setting.key,
+            " is the same key as ", reader.settings[j].key, ", which is in this file too");
+    }
     try {
       schema.set(setting.key, setting.value);
     } catch (const Error& e) {

@@ -16,6 +16,7 @@ namespace {
 
 struct Flag {
   const data::Schema::Field* field;
+  std::string key;    // of the field; an earlier name of it
   std::string shown;  // "--learning-rate"
   CLI::Option* option;
 };
@@ -59,10 +60,11 @@ std::string meaning(const data::Schema::Field& field) {
   return text;
 }
 
-Flag add_flag(CLI::App& app, const data::Schema& schema, const data::Schema::Field& field) {
-  Flag flag{&field, dashed(field.key), nullptr};
+Flag add_flag(CLI::App& app, const data::Schema::Field& field, const std::string& key,
+              const std::vector<std::string>& all_names) {
+  Flag flag{&field, key, dashed(key), nullptr};
   std::string names;
-  for (const std::string& name : flag_names(schema, field)) {
+  for (const std::string& name : all_names) {
     names += (names.empty() ? "" : ",") + name;
     if (field.is_flag()) names += ",!--no-" + name.substr(2);
   }
@@ -70,7 +72,7 @@ Flag add_flag(CLI::App& app, const data::Schema& schema, const data::Schema::Fie
     flag.option = app.add_flag(names);
     flag.option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   } else {
-    if (field.options.positional) names += "," + field.key;
+    if (field.options.positional && key == field.key) names += "," + key;
     flag.option = app.add_option(names);
   }
   if (field.is_list()) {
@@ -80,6 +82,16 @@ Flag add_flag(CLI::App& app, const data::Schema& schema, const data::Schema::Fie
   std::string section = field.key.substr(0, field.key.size() - last_part(field.key).size());
   if (!section.empty()) flag.option->group(section.substr(0, section.size() - 1));
   return flag;
+}
+
+// Keys by which a field was known earlier.
+std::vector<std::string> earlier_keys(const data::Schema& schema, const std::string& key) {
+  std::vector<std::string> out;
+  for (const data::Schema::Renaming& r : schema.renamings()) {
+    const bool inside = r.section && key.starts_with(r.now + ".");
+    if (inside || key == r.now) out.push_back(r.before + key.substr(r.now.size()));
+  }
+  return out;
 }
 
 void describe_flag(const Flag& flag) {
@@ -103,8 +115,14 @@ struct Parser {
       bool known = std::any_of(flags.begin(), flags.end(),
                                [&](const Flag& flag) { return flag.field->key == field.key; });
       if (known) continue;  // variants share a key
-      flags.push_back(add_flag(app, schema, field));
+      const data::Schema::Field* active = schema.find(field.key);
+      const data::Schema::Field& shown = active ? *active : field;
+      flags.push_back(add_flag(app, shown, field.key, flag_names(schema, field)));
       describe_flag(flags.back());
+      for (const std::string& earlier : earlier_keys(schema, field.key)) {
+        flags.push_back(add_flag(app, shown, earlier, {dashed(earlier)}));
+        flags.back().option->group("");  // not in the help
+      }
     }
     auto* config = app.add_option("--config", invocation.config_files, "TOML file of keys");
     config->type_name("FILE")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -131,6 +149,7 @@ struct Parser {
     check(is_option(word), "unexpected argument ", show(word));
     std::vector<std::string> known = {"--help", "--version", "--quiet", "--verbose", "--config"};
     for (const Flag& flag : flags) {
+      if (flag.key != flag.field->key) continue;
       for (const std::string& name : flag.option->get_lnames()) known.push_back("--" + name);
     }
     std::string name = word.substr(0, word.find('='));
@@ -186,7 +205,11 @@ Invocation apply_options(const std::string& name, const std::string& help, data:
                         [](const Flag& flag) { return flag.field->selects; });
   for (const Flag& flag : parser.flags) {
     if (flag.option->count() == 0) continue;
-    schema.set_text(flag.field->key, flag.option->reduced_results(), flag.shown);
+    for (const Flag& other : parser.flags) {
+      if (&other == &flag || other.option->count() == 0) continue;
+      check(other.field->key != flag.field->key, other.shown, " and ", flag.shown, " are the same");
+    }
+    schema.set_text(flag.key, flag.option->reduced_results(), flag.shown);
   }
   schema.check_required();
   return parser.invocation;

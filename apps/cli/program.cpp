@@ -69,6 +69,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   set_up_log(invocation.quiet     ? LogLevel::warning
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
+  for (const std::string& note : keys.earlier_names_used()) log_warning(command.name, ": ", note);
   set_threads(int(everywhere.threads));
   const Device device = chosen_device(everywhere.device);
   set_default_device(device);
@@ -175,6 +176,9 @@ std::string configuration_page() {
     data::Schema keys;
     body.describe(keys);
     page += "\n## brine " + command.name + "\n\n" + command.help + ".\n\n" + keys.to_markdown();
+    for (const data::Schema::Renaming& r : keys.renamings()) {
+      page += "\n`" + r.now + "` was called `" + r.before + "` before; that name still works.\n";
+    }
   }
   return page;
 }

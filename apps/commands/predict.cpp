@@ -73,7 +73,7 @@ std::string read_stdin() {
 // The known task that the head was made for, if any.
 const data::Task* task_of(const nn::ModelConfig& config) {
   for (const data::Task& task : data::tasks()) {
-    if (task.name == config.bert.finetuning_task) return &task;
+    if (task.name == config.family().class_head().task) return &task;
   }
   return nullptr;
 }
@@ -97,7 +97,7 @@ int Predict::run(const RunContext& context) {
   if (texts.empty()) lines.add_text("stdin", read_stdin());
   if (lines.rows.empty()) return 0;
 
-  std::vector<std::string> names = m.config.bert.label_names;
+  std::vector<std::string> names = m.config.family().class_head().names;
   int64_t labels = m.model->labels();
   bool regression = labels == 1;
   for (int64_t i = int64_t(names.size()); i < labels && !regression; ++i) {

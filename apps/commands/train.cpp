@@ -22,26 +22,36 @@ struct Train {
   }
 
   void describe(data::Schema& s) {
-    s.field("model", model,
-            "Model directory to train on from, or a config.json with the sizes; none: [decoder]");
     s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one beside the model");
     s.field("train", train, "Text files or token shards to train on", {.required = true});
     keys.describe(s);
-    s.section("decoder", parts.config.opt);
-    parts.config.describe_attention(s);
+    s.field("model.from", model,
+            "Model directory to train on from, or a config.json with the sizes; none: [model]",
+            {.alias = "model"});
+    parts.config.describe(s);
+    s.renamed("decoder", "model");
   }
 
   int run(const RunContext& context);
 };
 
+// A family that was asked for must be that of the model.
+void check_family(const Train& t, const nn::ModelConfig& theirs, const RunContext& context) {
+  const data::Schema::Field* type = context.keys.find("model.type");
+  check(!type->given || t.parts.config.model_type == theirs.model_type,
+        "model.type cannot be set, ", t.model, " has its own");
+}
+
 // The weights of a directory under the attention method that was asked for, or new ones.
 void make_or_load(Train& t, const RunContext& context) {
   TrainingRun& run = t.parts;
-  if (!t.model.empty()) refuse_given(context.keys, "decoder.", t.model);
+  if (!t.model.empty()) refuse_given(context.keys, "model.", t.model);
   if (!std::filesystem::is_directory(t.model)) {
     check(!t.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
     if (!t.model.empty()) {
-      run.config.copy_sizes(nn::load_config(t.model));
+      const nn::ModelConfig theirs = nn::load_config(t.model);
+      check_family(t, theirs, context);
+      run.config.copy_sizes(theirs);
     }
     run.model = nn::make_model(run.config, context.seed);
     run.store = std::make_unique<nn::ParameterStore>(*run.model);
@@ -49,6 +59,7 @@ void make_or_load(Train& t, const RunContext& context) {
   }
   nn::LoadedModel loaded = nn::load_model(t.model, {.gradients = true});
   warn_of(loaded);
+  check_family(t, loaded.config, context);
   const data::Schema::Field* method = context.keys.find("attention.method");
   if (method && method->given && run.config.attention != loaded.config.attention) {
     run.inputs["model"] = loaded.hash();
@@ -69,7 +80,7 @@ int Train::run(const RunContext& context) {
   check(run.config.shape().causal, "train: next-token prediction needs a causal model");
   int64_t vocab = run.tokenizer->vocab_size();
   check(vocab <= run.config.shape().vocab_size, "train: the tokenizer has ", vocab,
-        " tokens, the model only ", run.config.shape().vocab_size, " (decoder.vocab_size)");
+        " tokens, the model only ", run.config.shape().vocab_size, " (model.vocab_size)");
   compare_vocabularies(run.config, *run.tokenizer);
   int64_t window = keys.sequence_length ? keys.sequence_length : run.config.shape().max_positions;
   check(window <= run.config.shape().max_positions, "train: sequence_length ", window,

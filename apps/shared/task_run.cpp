@@ -109,7 +109,7 @@ std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::st
 
 std::vector<int64_t> class_map(const nn::ModelConfig& config,
                                const std::vector<std::string>& labels) {
-  const std::vector<std::string>& names = config.bert.label_names;
+  const std::vector<std::string> names = config.family().class_head().names;
   if (names.empty() || names == labels || labels.empty()) return {};
   std::vector<int64_t> out;
   for (const std::string& name : names) {
@@ -131,16 +131,15 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data
   check(loaded.config.attention == run.config.attention || both_full, "task: ", loaded.directory,
         " has attention '", loaded.config.attention, "', wanted '", run.config.attention, "'");
   run.config.copy_sizes(loaded.config);
-  nn::BertConfig& head = run.config.bert;
+  nn::FamilyConfig& family = run.config.family();
+  const nn::ClassHead before = family.class_head();
   int64_t count = std::max<int64_t>(int64_t(labels.size()), 1);  // a regression has one
-  bool same = head.labels == count && head.label_names == labels;
-  run.config.set_labels(count);
-  head.label_names = labels;
-  head.finetuning_task = task.name;
-  head.masked_lm = head.next_sentence = false;
+  bool same = before.labels == count && before.names == labels;
+  family.set_class_head({.labels = count, .names = labels, .task = task.name});
   run.model = nn::make_model(run.config, seed);
   std::vector<nn::NamedTensor> base;
-  auto is_head = [&](const std::string& name) { return name.rfind("classifier.", 0) == 0; };
+  const nn::ClassHeadTensors tensors = family.class_head_tensors();
+  auto is_head = [&](const std::string& name) { return name.starts_with(tensors.head); };
   std::vector<std::string> own;
   for (nn::NamedTensor& t : nn::state_of(*run.model)) own.push_back(t.name);
   for (nn::NamedTensor& t : nn::state_of(*loaded.model)) {
@@ -148,7 +147,7 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data
     if (known && (same || !is_head(t.name))) base.push_back(t);
   }
   nn::load_state(*run.model, base, loaded.directory, [&](const std::string& name) {
-    return is_head(name) || name.rfind("bert.pooler.", 0) == 0;
+    return is_head(name) || name.starts_with(tensors.below);
   });
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
 }

@@ -84,8 +84,9 @@ void claim_directory(TrainingRun& run, const TrainingKeys& keys) {
 
 namespace {
 
-distill::TrainerParts parts_of(TrainingRun& run, const TrainingKeys& keys, uint64_t seed,
-                               const std::string& configuration, const StopSignals& signals) {
+distill::TrainerParts parts_of(TrainingRun& run, const TrainingKeys& keys,
+                               const RunContext& context, const std::string& configuration,
+                               const StopSignals& signals) {
   return {.model = *run.model,
           .store = *run.store,
           .config = run.config,
@@ -97,7 +98,8 @@ distill::TrainerParts parts_of(TrainingRun& run, const TrainingKeys& keys, uint6
           .tokenizer = run.tokenizer.get(),
           .run_dir = keys.out,
           .configuration = configuration,
-          .seed = seed,
+          .keys = &context.keys,
+          .seed = context.seed,
           .stop = [&signals] { return signals.name(); }};
 }
 
@@ -132,7 +134,7 @@ void print_dry_run(TrainingRun& run, const TrainingKeys& keys, uint64_t seed) {
 
 void refuse_given(const data::Schema& keys, const std::string& section, const std::string& path) {
   for (const data::Schema::Field& f : keys.fields()) {
-    bool fixed = f.given && f.active() && !f.selects && f.key.rfind(section, 0) == 0;
+    bool fixed = f.given && f.active() && f.chosen && f.key.rfind(section, 0) == 0;
     check(!fixed, f.key, " cannot be set, ", path, " has its own");
   }
 }
@@ -195,7 +197,7 @@ int run_training(TrainingRun& run, const TrainingKeys& keys, const RunContext& c
   if (!scales) configuration.erase("loss_scale");
   configuration["inputs"] = run.inputs;
   StopSignals signals;
-  distill::Trainer trainer(parts_of(run, keys, context.seed, json_text(configuration), signals),
+  distill::Trainer trainer(parts_of(run, keys, context, json_text(configuration), signals),
                            keys.trainer);
   if (keys.resume) {
     for (const std::string& why : trainer.resume()) log_warning("checkpoint skipped: ", why);

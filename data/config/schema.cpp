@@ -197,11 +197,12 @@ Schema& Schema::add(const std::string& name, Target target, const std::vector<st
 }
 
 Schema& Schema::variants(const std::string& name, const std::string& selector, std::string& chosen,
-                         const std::vector<Variant>& variants, const std::string& help) {
+                         const std::vector<Variant>& variants, const std::string& help,
+                         const std::string& alias) {
   check(chosen_ == nullptr, "schema: variants of ", prefix_, name, " are inside a variant");
   std::vector<std::string> names;
   for (const Variant& variant : variants) names.push_back(variant.name);
-  FieldOptions options{.alias = prefix_ + name};
+  FieldOptions options{.alias = alias.empty() ? prefix_ + name : alias};
   std::string outer = open(name);
   add(selector, Target(&chosen), names, help, options);
   fields_.back().selects = true;
@@ -218,7 +219,9 @@ Schema& Schema::variants(const std::string& name, const std::string& selector, s
   return *this;
 }
 
-const Schema::Field* Schema::find(std::string_view key) const {
+const Schema::Field* Schema::find(std::string_view given) const {
+  std::string key(given);
+  rename(key);
   for (const Field& field : fields_) {
     bool named = field.key == key || (!field.options.alias.empty() && field.options.alias == key);
     if (named && field.active()) return &field;
@@ -226,7 +229,11 @@ const Schema::Field* Schema::find(std::string_view key) const {
   return nullptr;
 }
 
-bool Schema::has_section(std::string_view name) const {
+bool Schema::has_section(std::string_view given) const {
+  std::string name(given);
+  for (const Renaming& r : renamings_) {
+    if (r.section && r.before == name) name = r.now;
+  }
   return std::any_of(fields_.begin(), fields_.end(), [&](const Field& field) {
     return field.key.size() > name.size() && field.key.compare(0, name.size(), name) == 0 &&
            field.key[name.size()] == '.';
@@ -238,9 +245,10 @@ bool Schema::is_selector(std::string_view key) const {
   return field != nullptr && field->selects;
 }
 
-void Schema::set(std::string_view key, const Json& value, std::string_view shown) {
+void Schema::set(std::string_view given, const Json& value, std::string_view shown) {
+  const std::string key = current_name(given);
   auto* field = const_cast<Field*>(find(key));
-  check(field != nullptr, unknown_key(key));
+  check(field != nullptr, unknown_key(given));
   std::string name(shown.empty() ? std::string_view(field->key) : shown);
   assign_to(*field, value, name);
   field->given = true;

@@ -136,13 +136,19 @@ class Schema {
     prefix_ = outer;
     return *this;
   }
-  // Section `name` whose key `selector` (alias: `name` itself) chooses the variant whose keys the
-  // section has. Every variant needs storage of its own. Variants may share keys of one type.
+  // Section `name` whose key `selector` (alias: `alias`, or `name` itself) chooses the variant
+  // whose keys the section has. Every variant needs storage of its own. Variants may share keys of
+  // one type.
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
-                   const std::vector<Variant>& variants, const std::string& help);
+                   const std::vector<Variant>& variants, const std::string& help,
+                   const std::string& alias = "");
   // From now on the name, without the section, of every key of section `name` that is set is also
   // put into `chosen`: which values were decided, and which are defaults.
   Schema& collect(const std::string& name, std::set<std::string>& chosen);
+  // `before` is an earlier name of the key or section `now`, both in full. All functions that take
+  // a key understand it; those that set a key note that it was used. Call it after `now` was
+  // described.
+  Schema& renamed(const std::string& before, const std::string& now);
 
   // Sets a key from JSON: strict types, but an integer may stand for a number. Throws Error that
   // starts with `shown` (default: the key) and says why. Set selectors before what they select.
@@ -155,10 +161,23 @@ class Schema {
   // Gives the optional keys that are empty the values that a nested object has for them. Keys that
   // have a value stay, other keys of the object are ignored.
   void fill(const Json& object);
+  // The present name of a key; the use of an earlier one is noted.
+  std::string current_name(std::string_view key);
+  // A sentence for each earlier name that was used.
+  std::vector<std::string> earlier_names_used() const;
+  // What to_json() of an earlier version gave, under the present names. An alias becomes its key; a
+  // selector that is missing gets its default.
+  Json with_current_names(const Json& earlier) const;
   // Throws Error naming the required fields that were not set.
   void check_required() const;
 
   const std::vector<Field>& fields() const { return fields_; }
+  struct Renaming {
+    std::string before, now;
+    bool section = false;  // of all keys of a section
+    bool used = false;
+  };
+  const std::vector<Renaming>& renamings() const { return renamings_; }
   // The active field of a key or alias, or null.
   const Field* find(std::string_view key) const;
   bool has_section(std::string_view name) const;
@@ -176,6 +195,8 @@ class Schema {
   Schema& add(const std::string& name, Target target, const std::vector<std::string>& choices,
               const std::string& help, const FieldOptions& options);
   std::string open(const std::string& name);
+  // The renaming that applies to a key, or null; renames `key`.
+  const Renaming* rename(std::string& key) const;
 
   template <class E, class Member, size_t N>
   Schema& add_enum(const std::string& name, Member& member, const Named<E> (&names)[N],
@@ -209,6 +230,7 @@ class Schema {
     std::set<std::string>* chosen;
   };
   std::vector<Collector> collectors_;
+  std::vector<Renaming> renamings_;
   std::string prefix_;  // "attention." inside that section
   const std::string* chosen_ = nullptr;
   std::string selector_, when_;

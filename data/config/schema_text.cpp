@@ -152,7 +152,9 @@ std::string Schema::Field::allowed() const {
   return out;
 }
 
-std::string Schema::unknown_key(std::string_view key) const {
+std::string Schema::unknown_key(std::string_view given) const {
+  std::string key(given);
+  rename(key);
   std::vector<std::string> known;
   for (const Field& field : fields_) {
     if (!field.active()) {

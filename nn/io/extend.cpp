@@ -40,7 +40,7 @@ void stretch(Tensor to, const Tensor& from, int64_t first) {
 
 ModelConfig extend_config(ModelConfig& config, int64_t positions) {
   ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // settings of its own
-  longer.opt.max_position_embeddings = longer.bert.max_position_embeddings = positions;
+  longer.family().set_positions(positions);
   // A method's own number of positions must not stay behind.
   const int64_t own = own_positions(longer);
   if (own > 0 && own < positions) {

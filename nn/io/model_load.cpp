@@ -49,7 +49,7 @@ void add_weights(std::vector<Weight>& weights, const nn::ModelConfig& config,
   std::unordered_map<std::string, std::string> seen;
   for (const Weight& w : weights) seen[w.name] = w.name_in_file;
   for (const data::WeightEntry& e : files.entries()) {
-    std::string name = config.tensor_name(e.entry->name);
+    std::string name = config.family().tensor_name(e.entry->name);
     if (name.empty()) continue;
     auto [it, fresh] = seen.emplace(name, e.entry->name);
     check(fresh, files.source(), ": '", e.entry->name, "' and '", it->second,
@@ -61,7 +61,7 @@ void add_weights(std::vector<Weight>& weights, const nn::ModelConfig& config,
 // Drops tensors that repeat a tied one, after a look at their values.
 void resolve_ties(std::vector<Weight>& weights, const nn::ModelConfig& config,
                   const std::string& source) {
-  for (const auto& [alias, own] : config.ties()) {
+  for (const auto& [alias, own] : config.family().ties()) {
     auto find = [&](const std::string& name) {
       return std::find_if(weights.begin(), weights.end(),
                           [&](const Weight& w) { return w.name == name; });
@@ -222,7 +222,7 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   std::vector<Weight> weights;
   if (base.files) add_weights(weights, m.config, *base.files);
   add_weights(weights, m.config, files);
-  m.config.look_at(names_of(weights));
+  m.config.family().infer_from_tensors(names_of(weights));
   resolve_ties(weights, m.config, files.source());
   m.model = nn::make_model(m.config,
                            nn::Init{.random = {.seed = 0, .stream = 1}, .device = Device::meta});

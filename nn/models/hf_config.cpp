@@ -22,10 +22,14 @@ void want_absent(const data::Json& json, const std::string& source, const std::s
 }
 
 void want_plain(const data::Json& json, const std::string& source) {
-  want(json, source, "position_embedding_type", "absolute");
   want(json, source, "add_cross_attention", false);
-  for (const char* key : {"quantization_config", "rope_theta", "rope_scaling", "rope_parameters",
-                          "rotary_dim", "rotary_pct", "partial_rotary_factor"}) {
+  want_absent(json, source, "quantization_config");
+}
+
+void want_learned_positions(const data::Json& json, const std::string& source) {
+  want(json, source, "position_embedding_type", "absolute");
+  for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters", "rotary_dim",
+                          "rotary_pct", "partial_rotary_factor"}) {
     want_absent(json, source, key);
   }
 }

@@ -15,8 +15,10 @@ void want(const data::Json& json, const std::string& source, const std::string& 
           const data::Json& value);
 // Refuses a key that is there and not null.
 void want_absent(const data::Json& json, const std::string& source, const std::string& key);
-// What no family supports: quantised weights, rotary positions, ...
+// Refuses what no family supports: quantised weights, cross attention.
 void want_plain(const data::Json& json, const std::string& source);
+// Refuses positions of other kinds than a learned table.
+void want_learned_positions(const data::Json& json, const std::string& source);
 
 // Sets every field of `schema` that the JSON has under the same key; null counts as absent. The
 // keys in `required` must be there.

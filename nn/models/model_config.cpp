@@ -1,53 +1,15 @@
 // Model configurations and their config.json.
 #include "nn/models/model_config.h"
-#include "data/io/json.h"
 
 #include <nlohmann/json.hpp>
+
+#include "data/io/json.h"
 
 namespace brine::nn {
 namespace {
 
 // Version of the section "brine" in config.json.
 constexpr int64_t kFormat = 1;
-
-// What differs by family. A new one: its config struct in ModelConfig and a row in families().
-struct Family {
-  std::string name;
-  void (*describe)(ModelConfig&, data::Schema&);
-  ModelShape (*shape)(const ModelConfig&);
-  std::unique_ptr<Model> (*make)(Init&, const ModelConfig&);
-  data::Json (*write)(const ModelConfig&);
-  void (*read)(ModelConfig&, const data::Json&, const std::string& source);
-  void (*set_labels)(ModelConfig&, int64_t);
-  void (*look_at)(ModelConfig&, const std::vector<std::string>&);
-  std::string (*tensor_name)(const std::string&);
-  std::map<std::string, std::string> (*ties)(const ModelConfig&);
-};
-
-template <class Made, auto member>
-Family family(const char* name) {
-  return {.name = name,
-          .describe = [](ModelConfig& c, data::Schema& s) { (c.*member).describe(s); },
-          .shape = [](const ModelConfig& c) { return (c.*member).shape(); },
-          .make = [](Init& init, const ModelConfig& c) -> std::unique_ptr<Model> {
-            return std::make_unique<Made>(init, c.*member, c.method());
-          },
-          .write = [](const ModelConfig& c) { return (c.*member).to_json(); },
-          .read = [](ModelConfig& c, const data::Json& json,
-                     const std::string& source) { (c.*member).read(json, source); },
-          .set_labels = [](ModelConfig& c, int64_t n) { (c.*member).set_labels(n); },
-          .look_at = [](ModelConfig& c,
-                        const std::vector<std::string>& names) { (c.*member).look_at(names); },
-          .tensor_name =
-              std::remove_cvref_t<decltype(std::declval<ModelConfig>().*member)>::tensor_name,
-          .ties = [](const ModelConfig& c) { return (c.*member).ties(); }};
-}
-
-const std::vector<Family>& families() {
-  static const std::vector<Family> all = {family<BertModel, &ModelConfig::bert>("bert"),
-                                          family<OptModel, &ModelConfig::opt>("opt")};
-  return all;
-}
 
 const char* torch_name(Dtype dtype) {
   switch (dtype) {
@@ -62,13 +24,6 @@ const char* torch_name(Dtype dtype) {
   }
 }
 
-const Family& family_of(const ModelConfig& config) {
-  for (const Family& f : families()) {
-    if (f.name == config.model_type) return f;
-  }
-  throw Error(join("config: model_type '", config.model_type, "' is unknown"));
-}
-
 }  // namespace
 
 ModelConfig::ModelConfig() {
@@ -76,8 +31,17 @@ ModelConfig::ModelConfig() {
 }
 
 void ModelConfig::describe(data::Schema& schema) {
-  family_of(*this).describe(*this, schema);
+  describe_model(schema);
   describe_attention(schema);
+}
+
+void ModelConfig::describe_model(data::Schema& schema) {
+  std::vector<data::Variant> variants;
+  for (auto& [name, family] : families.all()) {
+    FamilyConfig* f = family.get();
+    variants.push_back({name, [f](data::Schema& s) { f->describe(s); }});
+  }
+  schema.variants("model", "type", model_type, variants, "Family of the model", "model_type");
 }
 
 void ModelConfig::describe_attention(data::Schema& schema) {
@@ -89,26 +53,18 @@ void ModelConfig::describe_attention(data::Schema& schema) {
   schema.variants("attention", "method", attention, variants, "Attention method");
 }
 
-ModelShape ModelConfig::shape() const { return family_of(*this).shape(*this); }
-
 void ModelConfig::copy_sizes(const ModelConfig& other) {
   model_type = other.model_type;
-  opt = other.opt;
-  bert = other.bert;
+  families = other.families;
 }
 
-void ModelConfig::set_labels(int64_t labels) { family_of(*this).set_labels(*this, labels); }
-
-void ModelConfig::look_at(const std::vector<std::string>& tensors) {
-  family_of(*this).look_at(*this, tensors);
-}
-
-std::string ModelConfig::tensor_name(const std::string& name) const {
-  return family_of(*this).tensor_name(name);
-}
-
-std::map<std::string, std::string> ModelConfig::ties() const {
-  return family_of(*this).ties(*this);
+ModelConfig make_config(const std::string& model_type, const data::Json& sizes) {
+  ModelConfig config;
+  config.model_type = model_type;
+  data::Schema keys;
+  config.family().describe(keys);
+  keys.set_all(sizes);
+  return config;
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed, Dtype dtype) {
@@ -116,10 +72,10 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed, Dtyp
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Init init) {
-  return family_of(config).make(init, config);
+  return config.family().make(init, config.method());
 }
 
-data::Json sizes_to_json(const ModelConfig& config) { return family_of(config).write(config); }
+data::Json sizes_to_json(const ModelConfig& config) { return config.family().to_json(); }
 
 data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
   data::Json json = sizes_to_json(config);
@@ -138,16 +94,15 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   check(json.is_object(), source, ": not a JSON object");
   check(json.contains("model_type"), source, ": has no model_type");
   ModelConfig config;
+  const data::Json& type = json["model_type"];
   std::string known;
-  const Family* found = nullptr;
-  for (const Family& f : families()) {
-    known += (known.empty() ? "" : ", ") + json_text(data::Json(f.name));
-    if (json["model_type"] == f.name) found = &f;
+  for (auto& [name, family] : config.families.all()) {
+    known += (known.empty() ? "" : ", ") + json_text(data::Json(name));
+    if (type == name) config.model_type = name;
   }
-  check(found, source, ": model_type ", json_text(json["model_type"]), " is not supported, only ",
-        known);
-  config.model_type = found->name;
-  found->read(config, json, source);
+  check(type == config.model_type, source, ": model_type ", json_text(type),
+        " is not supported, only ", known);
+  config.family().read(json, source);
   auto ours = json.find("brine");
   if (ours == json.end()) return config;
   check(ours->is_object() && ours->contains("format") && (*ours)["format"].is_number_integer(),

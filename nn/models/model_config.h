@@ -8,37 +8,44 @@
 
 #include "data/config/schema.h"
 #include "nn/attention/attention.h"
-#include "nn/models/bert.h"
-#include "nn/models/opt.h"
+#include "nn/models/family.h"
 
 namespace brine::nn {
 
 struct ModelConfig {
   ModelConfig();
 
-  std::string model_type = "opt";  // "opt" or "bert": which of the next counts
-  OptConfig opt;
-  BertConfig bert;
+  std::string model_type = "opt";  // a registered family
+  // The config of every registered family; that of the chosen one counts.
+  FamilyConfigs families;
   std::string attention = "flash";  // a registered method
   // Settings of every registered method; those of the chosen one count.
   std::map<std::string, std::shared_ptr<AttentionMethod>> methods;
 
-  // Keys of the family's sizes, then the section "attention" with its "method".
+  // The sections "model" with its "type" and "attention" with its "method".
   void describe(data::Schema& schema);
+  void describe_model(data::Schema& schema);
   void describe_attention(data::Schema& schema);
-  AttentionMethod& method() const { return *methods.at(attention); }
 
-  ModelShape shape() const;
+  FamilyConfig& family() { return families.at(model_type); }
+  const FamilyConfig& family() const { return families.at(model_type); }
+  AttentionMethod& method() const { return *methods.at(attention); }
+  // The family's own struct; throws when the chosen family has another one.
+  template <class Config>
+  Config& as() {
+    auto* own = dynamic_cast<FamilyOf<Config>*>(&family());
+    check(own, "config: model_type '", model_type, "' has a config of another kind");
+    return own->config;
+  }
+
+  ModelShape shape() const { return family().shape(); }
   // Takes family and sizes of another model, not its attention.
   void copy_sizes(const ModelConfig& other);
-  // Asks for a classification head; throws when the family has none.
-  void set_labels(int64_t labels);
-
-  // What a file's names mean to the family; see OptConfig.
-  void look_at(const std::vector<std::string>& tensors);
-  std::string tensor_name(const std::string& name) const;
-  std::map<std::string, std::string> ties() const;
 };
+
+// A family by name with sizes by the keys of its config, the others as they are by default:
+// make_config("opt", {{"hidden_size", 64}}). Throws Error for an unknown name or key.
+ModelConfig make_config(const std::string& model_type, const data::Json& sizes);
 
 // `init` draws the initial values; by default from `seed`.
 std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed,

@@ -89,8 +89,8 @@ TEST_CASE("bad input: sizes that cannot be") {
   check_refused({World::distill() + " --out bad-run --sequence-length 64", {"64", "32 positions"}});
   check_refused({"eval --model teacher --data text.txt --sequence-length 33", {"33", "32"}});
   check_refused({"dump --model teacher --data text.txt --out bad-run --windows 9999", {"9999"}});
-  check_refused({World::train() + " --out bad-run --decoder.num-attention-heads 5", {"5"}});
-  check_refused({World::train() + " --out bad-run --decoder.vocab-size 299", {"300", "299"}});
+  check_refused({World::train() + " --out bad-run --model.num-attention-heads 5", {"5"}});
+  check_refused({World::train() + " --out bad-run --model.vocab-size 299", {"300", "299"}});
 }
 
 TEST_CASE("bad input: flags that would do nothing, prompts that do not fit") {

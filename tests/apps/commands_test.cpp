@@ -45,7 +45,7 @@ TEST_CASE("a model with more tokens than its tokenizer is told, with many more w
   auto said = [&](int64_t tokens) {
     const std::string all = std::to_string(tokens);
     const std::string line = "the model has " + all + " tokens, the tokenizer 300; ";
-    const Finished made = w.must(World::train() + " --steps 1 --decoder.vocab-size " + all +
+    const Finished made = w.must(World::train() + " --steps 1 --model.vocab-size " + all +
                                  " --out vocabulary-" + all);
     const Finished used = w.must("generate --tokens 1 --prompt king --model vocabulary-" + all);
     const Finished quiet =

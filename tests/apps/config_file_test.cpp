@@ -71,6 +71,20 @@ TEST_CASE("a bad file is refused with its name, the line and the reason") {
         "c.toml:2: \"attention.k\" is a key of attention.method = \"sea\", but it is \"dense\"");
 }
 
+TEST_CASE("a file may use earlier names of keys and sections, but not both names of one key") {
+  Scratch scratch;
+  Sample s;
+  data::Schema schema = data::schema_of(s);
+  schema.renamed("decoder", "model").renamed("speed", "rate");
+  apply_config_file(schema, scratch.write("c.toml", "speed = 0.5\n[decoder]\nwidth = 9\n"));
+  CHECK(s.model.width == 9);
+  CHECK(s.rate == 0.5);
+  CHECK(schema.earlier_names_used().size() == 2);
+  const std::string twice = scratch.write("d.toml", "[decoder]\nwidth = 9\n[model]\nwidth = 8\n");
+  CHECK(message([&] { apply_config_file(schema, twice); }) ==
+        twice + ":4: model.width is the same key as decoder.width, which is in this file too");
+}
+
 TEST_CASE("what is not TOML is refused with file and line") {
   for (std::string text : {"rate = 1\nrate = 2\n", "rate = 1\nrate\n", "rate = 1\n[model\n",
                            "rate = 1\nname = \"open\n", "rate = 1\n\x01\x02\xff\n"}) {

@@ -7,6 +7,7 @@
 
 #include "data/safetensors/safetensors.h"
 #include "nn/models/model_config.h"
+#include "nn/models/opt/opt.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
@@ -26,13 +27,13 @@ struct Made {
   std::unique_ptr<nn::ParameterStore> store;
 
   explicit Made(const std::string& attention, uint64_t seed = 3) {
-    config.opt = {.vocab_size = kVocabulary,
-                  .hidden_size = 24,
-                  .num_hidden_layers = 2,
-                  .num_attention_heads = 3,
-                  .ffn_dim = 40,
-                  .max_position_embeddings = kPositions,
-                  .init_std = 0.4};
+    config.as<nn::OptConfig>() = {.vocab_size = kVocabulary,
+                                  .hidden_size = 24,
+                                  .num_hidden_layers = 2,
+                                  .num_attention_heads = 3,
+                                  .ffn_dim = 40,
+                                  .max_position_embeddings = kPositions,
+                                  .init_std = 0.4};
     config.attention = attention;
     data::Schema keys = data::schema_of(config);
     if (keys.find("attention.k")) keys.set_text("attention.k", {"4"});

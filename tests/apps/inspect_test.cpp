@@ -11,6 +11,8 @@
 #include "data/dump/dump_writer.h"
 #include "data/hdf5/hdf5_file.h"
 #include "nn/io/model_io.h"
+#include "nn/models/bert/bert.h"
+#include "nn/models/opt/opt.h"
 #include "tests/apps/helpers.h"
 #include "tests/paths.h"
 #include "tests/scratch.h"
@@ -22,12 +24,12 @@ namespace fs = std::filesystem;
 
 nn::ModelConfig tiny_config(const std::string& attention) {
   nn::ModelConfig config;
-  config.opt = {.vocab_size = 40,
-                .hidden_size = 12,
-                .num_hidden_layers = 2,
-                .num_attention_heads = 3,
-                .ffn_dim = 20,
-                .max_position_embeddings = 37};
+  config.as<nn::OptConfig>() = {.vocab_size = 40,
+                                .hidden_size = 12,
+                                .num_hidden_layers = 2,
+                                .num_attention_heads = 3,
+                                .ffn_dim = 20,
+                                .max_position_embeddings = 37};
   config.attention = attention;
   data::Schema keys;
   config.describe_attention(keys);
@@ -275,12 +277,12 @@ TEST_CASE("a capture of an encoder's text has the tokens that its tokenizer puts
   Scratch scratch;
   nn::ModelConfig config;
   config.model_type = "bert";
-  config.bert = {.vocab_size = 40,
-                 .hidden_size = 12,
-                 .num_hidden_layers = 1,
-                 .num_attention_heads = 3,
-                 .intermediate_size = 20,
-                 .max_position_embeddings = 16};
+  config.as<nn::BertConfig>() = {.vocab_size = 40,
+                                 .hidden_size = 12,
+                                 .num_hidden_layers = 1,
+                                 .num_attention_heads = 3,
+                                 .intermediate_size = 20,
+                                 .max_position_embeddings = 16};
   auto model = nn::make_model(config, 3);
   fs::path dir = scratch / "encoder";
   nn::export_model(config, *model, nullptr, dir.string());

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/config/schema.h"
 #include "data/io/directory_lock.h"
+#include "data/io/sha256.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
 
@@ -33,6 +35,24 @@ std::string refused(const std::string& command) {
 
 void say(const std::string& error, const std::string& part) {
   CHECK_MESSAGE(error.find(part) != std::string::npos, "no '" << part << "' in: " << error);
+}
+
+// Another content of a checkpoint's file, whole by its checksum.
+void replace_in_checkpoint(const fs::path& file, const std::string& text) {
+  const fs::path manifest = file.parent_path() / "manifest.json";
+  nlohmann::json whole = nlohmann::json::parse(read_all(manifest));
+  bool found = false;
+  for (auto& entry : whole.at("files")) {
+    if (entry.at("name") != file.filename().string()) continue;
+    data::Sha256 hash;
+    hash.update(text.data(), text.size());
+    entry["bytes"] = text.size();
+    entry["sha256"] = hash.hex();
+    found = true;
+  }
+  REQUIRE(found);
+  std::ofstream(file) << text;
+  std::ofstream(manifest) << whole.dump();
 }
 
 }  // namespace
@@ -120,7 +140,7 @@ TEST_CASE("run directory: another teacher or dump stops a resumption too") {
 
 TEST_CASE("run directory: SIGTERM saves a checkpoint, exits with 130, and nothing is lost") {
   const World& w = world();
-  std::string command = World::train() + " --steps 400 --save-every 50 --decoder.dropout 0.1";
+  std::string command = World::train() + " --steps 400 --save-every 50 --model.dropout 0.1";
   w.must(command + " --out calm");
   // Stopped as soon as it has taken its first steps.
   std::string script =
@@ -147,6 +167,32 @@ TEST_CASE("run directory: SIGTERM saves a checkpoint, exits with 130, and nothin
     CHECK(read_all(w.path(std::string("stopped/step-00000400/") + name)) ==
           read_all(w.path(std::string("calm/step-00000400/") + name)));
   }
+}
+
+TEST_CASE("run directory: [model] was once [decoder]; such a configuration trains and resumes") {
+  const World& w = world();
+  const std::string now = read_all(w.path("model.toml"));
+  std::string before = now;
+  before.replace(before.find("[model]"), 7, "[decoder]");
+  w.write("decoder.toml", before);
+  const std::string rest = " --tokenizer tok --train text.txt --out decoder-run";
+  const std::string command = "train --config decoder.toml" + rest;
+  const Finished made = w.must(command + " --decoder.dropout 0.25");
+  CHECK(count(made.error, "the section \"decoder\" is now called \"model\"") == 1);
+  CHECK(contains(read_all(w.path("decoder-run/config.toml")), "[model]\nfrom = \"\"\ntype ="));
+  // Its checkpoint as an earlier version wrote it.
+  const fs::path file = w.path("decoder-run/step-00000003/trainer.json");
+  data::Json state = data::Json::parse(read_all(file));
+  data::Json& keys = state["configuration"];
+  data::Json sizes = keys["model"];
+  sizes.erase("type");
+  sizes.erase("from");
+  keys["model"] = "";
+  keys["decoder"] = sizes;
+  replace_in_checkpoint(file, state.dump());
+  const std::string again = "train --config model.toml" + rest + " --resume --model.dropout ";
+  say(w.must(again + "0.25").error, "the run is finished");
+  say(refused(again + "0.5"), "model.dropout: 0.25 -> 0.5");
 }
 
 }  // namespace brine::tests

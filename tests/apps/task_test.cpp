@@ -6,6 +6,7 @@
 
 #include "apps/shared/task_run.h"
 #include "data/tokenizer/bpe/bpe.h"
+#include "nn/models/bert/bert.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
 #include "tests/skip.h"
@@ -206,7 +207,7 @@ TEST_CASE("tasks by the program: classes go by their names") {
   nn::ModelConfig config;
   using Names = std::vector<std::string>;
   auto map = [&](const Names& model, const Names& task) {
-    config.bert.label_names = model;
+    config.as<nn::BertConfig>().label_names = model;
     return class_map(config, task);
   };
   Names task = {"entailment", "neutral", "contradiction"};

@@ -35,7 +35,7 @@ class World {
   World() {
     write("text.txt", sample_text(120));
     write("model.toml",
-          "batch_size = 2\nsequence_length = 32\nsteps = 3\n[decoder]\nvocab_size = 300\n"
+          "batch_size = 2\nsequence_length = 32\nsteps = 3\n[model]\nvocab_size = 300\n"
           "hidden_size = 32\nnum_hidden_layers = 2\nnum_attention_heads = 4\nffn_dim = 48\n"
           "max_position_embeddings = 32\n");
     must("tokenizer --train text.txt --vocab-size 300 --out tok");

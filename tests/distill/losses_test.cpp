@@ -1,6 +1,7 @@
 // The objective of distillation: teacher beside the student or from a dump, micro-batches, what is
 // absent or not finite.
 #include "distill/losses/losses.h"
+#include "nn/models/bert/bert.h"
 
 #include "autograd/compute_type.h"
 
@@ -353,13 +354,13 @@ TEST_CASE("losses: the row of the teacher's logits that is not finite is named")
 TEST_CASE("losses: an encoder is not asked for next tokens") {
   nn::ModelConfig config;
   config.model_type = "bert";
-  config.bert = {.vocab_size = 37,
-                 .hidden_size = 24,
-                 .num_hidden_layers = 1,
-                 .num_attention_heads = 3,
-                 .intermediate_size = 40,
-                 .max_position_embeddings = 16,
-                 .masked_lm = true};
+  config.as<nn::BertConfig>() = {.vocab_size = 37,
+                                 .hidden_size = 24,
+                                 .num_hidden_layers = 1,
+                                 .num_attention_heads = 3,
+                                 .intermediate_size = 40,
+                                 .max_position_embeddings = 16,
+                                 .masked_lm = true};
   auto model = nn::make_model(config, 1);
   nn::ParameterStore store(*model);
   Objective objective(*model, nullptr, task_only());

@@ -4,6 +4,7 @@
 #include "data/safetensors/safetensors.h"
 #include "distill/losses/losses.h"
 #include "nn/models/model_config.h"
+#include "nn/models/opt/opt.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 #include "tests/paths.h"
@@ -15,12 +16,12 @@ constexpr double kTolerance = 2e-5;
 
 nn::ModelConfig tiny() {
   nn::ModelConfig c;
-  c.opt = {.vocab_size = 64,
-           .hidden_size = 32,
-           .num_hidden_layers = 2,
-           .num_attention_heads = 4,
-           .ffn_dim = 48,
-           .max_position_embeddings = 24};
+  c.as<nn::OptConfig>() = {.vocab_size = 64,
+                           .hidden_size = 32,
+                           .num_hidden_layers = 2,
+                           .num_attention_heads = 4,
+                           .ffn_dim = 48,
+                           .max_position_embeddings = 24};
   return c;
 }
 

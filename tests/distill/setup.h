@@ -13,6 +13,7 @@
 #include "distill/teachers/dump_teacher.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
+#include "nn/models/opt/opt.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
 
@@ -30,14 +31,14 @@ struct Sizes {
 
 inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
   nn::ModelConfig c;
-  c.opt = {.vocab_size = 37,
-           .hidden_size = s.hidden,
-           .num_hidden_layers = 2,
-           .num_attention_heads = 3,
-           .ffn_dim = 40,
-           .max_position_embeddings = s.tokens,
-           .dropout = s.dropout,
-           .init_std = 0.15};
+  c.as<nn::OptConfig>() = {.vocab_size = 37,
+                           .hidden_size = s.hidden,
+                           .num_hidden_layers = 2,
+                           .num_attention_heads = 3,
+                           .ffn_dim = 40,
+                           .max_position_embeddings = s.tokens,
+                           .dropout = s.dropout,
+                           .init_std = 0.15};
   c.attention = method;
   data::Schema keys;
   c.method().describe(keys);

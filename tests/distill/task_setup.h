@@ -10,6 +10,7 @@
 #include "distill/evaluation/evaluate_task.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
+#include "nn/models/bert/bert.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
 
@@ -66,15 +67,15 @@ inline nn::ModelConfig encoder_config(const std::string& attention, int64_t labe
                                       double dropout = 0) {
   nn::ModelConfig c;
   c.model_type = "bert";
-  c.bert = {.vocab_size = 260,
-            .hidden_size = 24,
-            .num_hidden_layers = 2,
-            .num_attention_heads = 3,
-            .intermediate_size = 40,
-            .max_position_embeddings = 16,
-            .hidden_dropout_prob = dropout,
-            .initializer_range = 0.15};
-  c.bert.labels = labels;
+  c.as<nn::BertConfig>() = {.vocab_size = 260,
+                            .hidden_size = 24,
+                            .num_hidden_layers = 2,
+                            .num_attention_heads = 3,
+                            .intermediate_size = 40,
+                            .max_position_embeddings = 16,
+                            .hidden_dropout_prob = dropout,
+                            .initializer_range = 0.15};
+  c.as<nn::BertConfig>().labels = labels;
   c.attention = attention;
   data::Schema keys;
   c.method().describe(keys);

@@ -1,4 +1,5 @@
 // Every attention method inside the encoder, with padding on all sides.
+#include "nn/models/bert/bert.h"
 #include "nn/models/model_config.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
@@ -9,14 +10,14 @@ namespace {
 nn::ModelConfig small(const std::string& attention) {
   nn::ModelConfig c;
   c.model_type = "bert";
-  c.bert = {.vocab_size = 37,
-            .hidden_size = 24,
-            .num_hidden_layers = 2,
-            .num_attention_heads = 3,
-            .intermediate_size = 40,
-            .max_position_embeddings = 20,
-            .hidden_dropout_prob = 0,
-            .initializer_range = 0.2};
+  c.as<nn::BertConfig>() = {.vocab_size = 37,
+                            .hidden_size = 24,
+                            .num_hidden_layers = 2,
+                            .num_attention_heads = 3,
+                            .intermediate_size = 40,
+                            .max_position_embeddings = 20,
+                            .hidden_dropout_prob = 0,
+                            .initializer_range = 0.2};
   c.attention = attention;
   data::Schema keys;
   c.method().describe(keys);

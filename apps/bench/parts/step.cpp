@@ -50,12 +50,12 @@ BenchRow step_row(const std::string& name, const std::string& shape, int64_t tok
 }
 
 Student::Student(int64_t positions) {
-  config.opt = {.vocab_size = 4096,
-                .hidden_size = 256,
-                .num_hidden_layers = 4,
-                .num_attention_heads = 8,
-                .ffn_dim = 1024,
-                .max_position_embeddings = positions};
+  config = nn::make_config("opt", {{"vocab_size", 4096},
+                                   {"hidden_size", 256},
+                                   {"num_hidden_layers", 4},
+                                   {"num_attention_heads", 8},
+                                   {"ffn_dim", 1024},
+                                   {"max_position_embeddings", positions}});
   config.attention = "flash";
   teacher = nn::make_model(config, 1);
   teacher_store = std::make_unique<nn::ParameterStore>(*teacher);

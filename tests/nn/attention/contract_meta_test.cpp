@@ -1,4 +1,5 @@
 // Costs that are counted on the meta device are those of a real pass, for every registered method.
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "autograd/ops_sparse.h"
@@ -150,13 +151,12 @@ TEST_CASE("contract: a method that knows nothing of costs is counted on the meta
     CHECK(costs.at("rest").bytes ==
           4 * (2 * n + map) + 8 * map + 4 * (map + 2 * n) + 4 * (2 * n + d * d + d) + 8 * n);
   }
-  nn::ModelConfig config;
-  config.opt = {.vocab_size = 50,
-                .hidden_size = 48,
-                .num_hidden_layers = 2,
-                .num_attention_heads = 3,
-                .ffn_dim = 64,
-                .max_position_embeddings = 60};
+  nn::ModelConfig config = nn::make_config("opt", {{"vocab_size", 50},
+                                                   {"hidden_size", 48},
+                                                   {"num_hidden_layers", 2},
+                                                   {"num_attention_heads", 3},
+                                                   {"ffn_dim", 64},
+                                                   {"max_position_embeddings", 60}});
   config.attention = "every-second";
   auto real = nn::make_model(config, 1);
   const nn::ParameterStore store(*real);

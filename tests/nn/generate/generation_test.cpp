@@ -1,6 +1,7 @@
 // A whole model token by token: prompts of unequal lengths, positions, saving, batches.
 #include "nn/models/model_config.h"
 #include "nn/models/model_state.h"
+#include "nn/models/opt/opt.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
@@ -16,16 +17,17 @@ struct Made {
 
 Made make(const std::string& attention, bool post_norm = false) {
   Made m;
-  m.config.opt = {.vocab_size = 53,
-                  .hidden_size = 24,
-                  .num_hidden_layers = 2,
-                  .num_attention_heads = 3,
-                  .ffn_dim = 40,
-                  .max_position_embeddings = 48,
-                  .init_std = 0.3};
+  m.config.as<nn::OptConfig>() = {.vocab_size = 53,
+                                  .hidden_size = 24,
+                                  .num_hidden_layers = 2,
+                                  .num_attention_heads = 3,
+                                  .ffn_dim = 40,
+                                  .max_position_embeddings = 48,
+                                  .init_std = 0.3};
   if (post_norm) {
-    m.config.opt.do_layer_norm_before = false;
-    m.config.opt.word_embed_proj_dim = 12;
+    auto& opt = m.config.as<nn::OptConfig>();
+    opt.do_layer_norm_before = false;
+    opt.word_embed_proj_dim = 12;
   }
   m.config.attention = attention;
   m.model = nn::make_model(m.config, 3);

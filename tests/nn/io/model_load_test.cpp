@@ -1,4 +1,5 @@
 // Models in: spellings of names, types, shards, heads, and everything that is refused.
+#include "nn/models/bert/bert.h"
 #include "tests/nn/io/model_dirs.h"
 
 namespace brine::test {
@@ -91,11 +92,11 @@ TEST_CASE("model: a store that came without gradients gets them, and packs q, k 
 
 TEST_CASE("model: heads are those that the file has") {
   LoadedModel masked = load_model(golden_dir("bert_masked_lm"));
-  CHECK(masked.config.bert.masked_lm);
-  CHECK_FALSE(masked.config.bert.pooler);
+  CHECK(masked.config.as<nn::BertConfig>().masked_lm);
+  CHECK_FALSE(masked.config.as<nn::BertConfig>().pooler);
   CHECK(masked.model->labels() == 0);
   LoadedModel classifier = load_model(golden_dir("bert_classifier"));
-  CHECK_FALSE(classifier.config.bert.masked_lm);
+  CHECK_FALSE(classifier.config.as<nn::BertConfig>().masked_lm);
   CHECK(classifier.model->labels() == 3);
 }
 
@@ -149,8 +150,12 @@ TEST_CASE("model: what a config.json asks for and Brine has not is refused by na
   auto with = [&](const std::string& golden, const char* key, const data::Json& value) {
     return refusal(copy_of(scratch, golden, {.config = [&](data::Json& c) { c[key] = value; }}));
   };
-  CHECK(with("opt", "model_type", "llama") ==
-        "config.json: model_type \"llama\" is not supported, only \"bert\", \"opt\"");
+  std::string known;
+  for (const auto& [name, factory] : nn::families()) {
+    known += (known.empty() ? "\"" : ", \"") + name + "\"";
+  }
+  CHECK(with("opt", "model_type", "nonesuch") ==
+        "config.json: model_type \"nonesuch\" is not supported, only " + known);
   CHECK(with("bert_classifier", "position_embedding_type", "relative_key") ==
         "config.json: position_embedding_type = \"relative_key\" is not supported, only "
         "\"absolute\"");

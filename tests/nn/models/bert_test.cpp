@@ -1,10 +1,11 @@
 // The BERT encoder and packing: names, padding anywhere, recomputation, heads; every method in it.
-#include "nn/models/bert.h"
+#include "nn/models/bert/bert.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "nn/models/model_config.h"
+#include "nn/models/opt/opt.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 
@@ -14,17 +15,17 @@ namespace {
 nn::ModelConfig small(const std::string& attention = "dense", double dropout = 0) {
   nn::ModelConfig c;
   c.model_type = "bert";
-  c.bert = {.vocab_size = 37,
-            .hidden_size = 24,
-            .num_hidden_layers = 2,
-            .num_attention_heads = 3,
-            .intermediate_size = 40,
-            .max_position_embeddings = 20,
-            .hidden_dropout_prob = dropout,
-            .initializer_range = 0.2,
-            .masked_lm = true,
-            .next_sentence = true,
-            .labels = 3};
+  c.as<nn::BertConfig>() = {.vocab_size = 37,
+                            .hidden_size = 24,
+                            .num_hidden_layers = 2,
+                            .num_attention_heads = 3,
+                            .intermediate_size = 40,
+                            .max_position_embeddings = 20,
+                            .hidden_dropout_prob = dropout,
+                            .initializer_range = 0.2,
+                            .masked_lm = true,
+                            .next_sentence = true,
+                            .labels = 3};
   c.attention = attention;
   return c;
 }
@@ -102,13 +103,13 @@ TEST_CASE("bert: every token sees every other, and no padding") {
 
 TEST_CASE("packing: a decoder's left and interior padding changes nothing; places are counted so") {
   nn::ModelConfig config;
-  config.opt = {.vocab_size = 37,
-                .hidden_size = 24,
-                .num_hidden_layers = 2,
-                .num_attention_heads = 3,
-                .ffn_dim = 40,
-                .max_position_embeddings = 20,
-                .init_std = 0.2};
+  config.as<nn::OptConfig>() = {.vocab_size = 37,
+                                .hidden_size = 24,
+                                .num_hidden_layers = 2,
+                                .num_attention_heads = 3,
+                                .ffn_dim = 40,
+                                .max_position_embeddings = 20,
+                                .init_std = 0.2};
   auto model = nn::make_model(config, 1);
   NoGrad off;
   Tensor plain = ids({1, 6}, 5, 37);
@@ -165,14 +166,15 @@ TEST_CASE("bert: recomputation gives the bits of plain training, dropout include
 
 TEST_CASE("bert: a head that the model has not throws") {
   nn::ModelConfig config = small();
-  config.bert.masked_lm = config.bert.next_sentence = config.bert.pooler = false;
-  config.bert.labels = 0;
+  auto& bert = config.as<nn::BertConfig>();
+  bert.masked_lm = bert.next_sentence = bert.pooler = false;
+  bert.labels = 0;
   auto model = nn::make_model(config, 1);
   NoGrad off;
   Tensor h = model->hidden({.ids = ids({1, 4}, 5, 37)});
   CHECK_THROWS_WITH_AS(model->logits(h), "bert: has no masked-LM head", Error);
   CHECK_THROWS_WITH_AS(model->class_logits(h), "bert: has no classification head", Error);
-  config.bert.labels = 2;
+  bert.labels = 2;
   CHECK_THROWS_WITH_AS(nn::make_model(config, 1), "config: a classification head needs the pooler",
                        Error);
 }
@@ -182,7 +184,7 @@ TEST_CASE("recent: an encoder's token sees the k nearest keys") {
   data::Schema keys;
   config.method().describe(keys);
   keys.set_text("k", {"3"});
-  config.bert.num_hidden_layers = 1;
+  config.as<nn::BertConfig>().num_hidden_layers = 1;
   auto model = nn::make_model(config, 1);
   NoGrad off;
   Tensor a = ids({1, 9}, 5, 37);

@@ -1,5 +1,5 @@
 // The OPT decoder: names, causality, positions, recomputation, the tied head.
-#include "nn/models/opt.h"
+#include "nn/models/opt/opt.h"
 
 #include <algorithm>
 
@@ -12,14 +12,14 @@ namespace {
 
 nn::ModelConfig small(double dropout = 0) {
   nn::ModelConfig c;
-  c.opt = {.vocab_size = 37,
-           .hidden_size = 24,
-           .num_hidden_layers = 2,
-           .num_attention_heads = 3,
-           .ffn_dim = 40,
-           .max_position_embeddings = 20,
-           .dropout = dropout,
-           .init_std = 0.2};
+  c.as<nn::OptConfig>() = {.vocab_size = 37,
+                           .hidden_size = 24,
+                           .num_hidden_layers = 2,
+                           .num_attention_heads = 3,
+                           .ffn_dim = 40,
+                           .max_position_embeddings = 20,
+                           .dropout = dropout,
+                           .init_std = 0.2};
   return c;
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("opt: more tokens than positions are refused, as many are not") {
   CHECK(model->hidden({.ids = ids({1, 20}, 5, 37)}).shape() == Shape{1, 20, 24});
   CHECK_THROWS_WITH_AS(model->hidden({.ids = ids({1, 21}, 5, 37)}),
                        "opt: 21 tokens, but the model has 20 positions", Error);
-  config.opt.num_attention_heads = 5;
+  config.as<nn::OptConfig>().num_attention_heads = 5;
   CHECK_THROWS_WITH_AS(nn::make_model(config, 1),
                        "config: hidden_size 24 is not a multiple of num_attention_heads 5", Error);
 }

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
-#include "nn/models/bert.h"
+#include "nn/models/bert/bert.h"
 #include "nn/models/hf_config.h"
 
 namespace brine::nn {
@@ -118,6 +118,7 @@ data::Json BertConfig::to_json() const {
 
 void BertConfig::read(const data::Json& json, const std::string& source) {
   want_plain(json, source);
+  want_learned_positions(json, source);
   want(json, source, "is_decoder", false);
   data::Schema sizes = data::schema_of(*this);
   read_fields(sizes, json, source,
@@ -138,13 +139,20 @@ void BertConfig::read(const data::Json& json, const std::string& source) {
   naming(source, [this] { validate(); });
 }
 
-void BertConfig::set_labels(int64_t n) {
-  labels = n;
-  pooler = pooler || n > 0;
+ClassHead BertConfig::class_head() const {
+  return {.labels = labels, .names = label_names, .task = finetuning_task};
+}
+
+void BertConfig::set_class_head(const ClassHead& head) {
+  labels = head.labels;
+  label_names = head.names;
+  finetuning_task = head.task;
+  masked_lm = next_sentence = false;
+  pooler = pooler || labels > 0;
   validate();
 }
 
-void BertConfig::look_at(const std::vector<std::string>& tensors) {
+void BertConfig::infer_from_tensors(const std::vector<std::string>& tensors) {
   auto has = [&](const std::string& name) {
     return std::find(tensors.begin(), tensors.end(), name) != tensors.end();
   };
@@ -154,7 +162,7 @@ void BertConfig::look_at(const std::vector<std::string>& tensors) {
   if (!has("classifier.weight")) labels = 0;
 }
 
-std::string BertConfig::tensor_name(const std::string& name) {
+std::string BertConfig::tensor_name(const std::string& name) const {
   if (ends_with(name, "embeddings.position_ids")) return "";  // 0, 1, 2, ... in old files
   std::string out = name;
   for (const char* top : {"embeddings.", "encoder.", "pooler."}) {

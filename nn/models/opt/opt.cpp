@@ -1,6 +1,7 @@
 // The OPT decoder.
-#include "nn/models/opt.h"
+#include "nn/models/opt/opt.h"
 
+#include "nn/models/register_family.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
@@ -69,7 +70,6 @@ Tensor OptLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
 
 OptModel::OptModel(Init& init, const OptConfig& config, const AttentionMethod& attention)
     : Model(config.shape(), attention.name()), config_(config) {
-  config.validate();
   init.linear_std = config.init_std;
   int64_t E = config.embedding_size(), C = config.hidden_size;
   Branch& decoder = child<Branch>("model").add<Branch>("decoder");
@@ -123,5 +123,7 @@ Attention& OptModel::attention(int64_t i) const { return layers_.at(size_t(i))->
 std::string OptModel::attention_prefix(int64_t i) const {
   return join("model.decoder.layers.", i, ".self_attn.", attention_name(), ".");
 }
+
+const RegisterFamily<OptConfig, OptModel> registration("opt");
 
 }  // namespace brine::nn

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/models/hf_config.h"
-#include "nn/models/opt.h"
+#include "nn/models/opt/opt.h"
 
 namespace brine::nn {
 
@@ -67,6 +67,7 @@ data::Json OptConfig::to_json() const {
 
 void OptConfig::read(const data::Json& json, const std::string& source) {
   want_plain(json, source);
+  want_learned_positions(json, source);
   want(json, source, "enable_bias", true);
   want(json, source, "layer_norm_elementwise_affine", true);
   data::Schema sizes = data::schema_of(*this);
@@ -78,7 +79,7 @@ void OptConfig::read(const data::Json& json, const std::string& source) {
   naming(source, [this] { validate(); });
 }
 
-std::string OptConfig::tensor_name(const std::string& name) {
+std::string OptConfig::tensor_name(const std::string& name) const {
   return name.rfind("decoder.", 0) == 0 ? "model." + name : name;
 }
 

@@ -1,6 +1,7 @@
 // The BERT encoder.
-#include "nn/models/bert.h"
+#include "nn/models/bert/bert.h"
 
+#include "nn/models/register_family.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
@@ -89,7 +90,6 @@ struct BertModel::MaskedHead : Module {
 
 BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& method)
     : Model(c.shape(), method.name()), config_(c) {
-  c.validate();
   init.linear_std = c.initializer_range;
   double std = c.initializer_range;
   Branch& bert = child<Branch>("bert");
@@ -160,5 +160,7 @@ Attention& BertModel::attention(int64_t i) const { return layers_.at(size_t(i))-
 std::string BertModel::attention_prefix(int64_t i) const {
   return join("bert.encoder.layer.", i, ".attention.self.", attention_name(), ".");
 }
+
+const RegisterFamily<BertConfig, BertModel> registration("bert");
 
 }  // namespace brine::nn

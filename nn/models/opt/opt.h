@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/models/model.h"
+#include "nn/models/family.h"
 
 namespace brine::nn {
 
@@ -34,11 +34,9 @@ struct OptConfig {
   // config.json; read() refuses by name what is not supported, `source` starts the messages.
   data::Json to_json() const;
   void read(const data::Json& json, const std::string& source);
-  void set_labels(int64_t) { throw Error("opt: has no classification head"); }
-  // Adjusts what only the tensors of a file tell. Nothing here.
-  void look_at(const std::vector<std::string>&) {}
+  void set_positions(int64_t positions) { max_position_embeddings = positions; }
   // Our name of a file's tensor, which may lack the prefix "model."; "" for one without use.
-  static std::string tensor_name(const std::string& name);
+  std::string tensor_name(const std::string& name) const;
   // Names under which a file may repeat a tensor that the model ties, with the tensor's own.
   std::map<std::string, std::string> ties() const;
 };

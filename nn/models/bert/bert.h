@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/models/model.h"
+#include "nn/models/family.h"
 
 namespace brine::nn {
 
@@ -40,12 +40,16 @@ struct BertConfig {
   // config.json; the heads follow from its "architectures".
   data::Json to_json() const;
   void read(const data::Json& json, const std::string& source);
-  void set_labels(int64_t n);
+  void set_positions(int64_t positions) { max_position_embeddings = positions; }
+  // Of the heads the classification head alone is left.
+  void set_class_head(const ClassHead& head);
+  ClassHead class_head() const;
+  ClassHeadTensors class_head_tensors() const { return {"classifier.", "bert.pooler."}; }
   // The heads are those whose tensors a file has, by our names.
-  void look_at(const std::vector<std::string>& tensors);
+  void infer_from_tensors(const std::vector<std::string>& tensors);
   // Our name of a file's tensor: with "bert.", weight and bias instead of gamma and beta; "" for
   // one without use (position_ids).
-  static std::string tensor_name(const std::string& name);
+  std::string tensor_name(const std::string& name) const;
   std::map<std::string, std::string> ties() const;
 };
 

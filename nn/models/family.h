@@ -1,0 +1,85 @@
+// A family of models (OPT, BERT): one folder nn/models/<name>/ with a config struct and a model
+// that ends in a registration (register_family.h). Its name is then valid as "model_type" in
+// config.json and for `brine train --model-type`.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "nn/models/model.h"
+
+namespace brine::nn {
+
+// A classification head.
+struct ClassHead {
+  int64_t labels = 0;                   // 0: no head; 1: a regression
+  std::vector<std::string> names = {};  // by class; empty: LABEL_0, LABEL_1, ...
+  std::string task = {};                // that it was trained for; may be empty
+};
+
+// What the names of its tensors start with.
+struct ClassHeadTensors {
+  std::string head;   // tensors whose shape depends on the labels
+  std::string below;  // layers between the trunk and these, which a model without a head may lack
+};
+
+// The config of a family, by whatever struct it has.
+class FamilyConfig {
+ public:
+  virtual ~FamilyConfig() = default;
+  virtual std::string name() const = 0;  // as registered
+  virtual std::unique_ptr<FamilyConfig> clone() const = 0;
+  // Takes the values of another config of this family. In place: schemas point to the fields.
+  virtual void assign(const FamilyConfig& other) = 0;
+
+  virtual void describe(data::Schema& schema) = 0;
+  virtual ModelShape shape() const = 0;
+  virtual std::unique_ptr<Model> make(Init& init, const AttentionMethod& method) const = 0;
+  // config.json; read() refuses by name what is not supported, `source` starts the messages.
+  virtual data::Json to_json() const = 0;
+  virtual void read(const data::Json& json, const std::string& source) = 0;
+  virtual void set_positions(int64_t positions) = 0;
+
+  // Adjusts what only the names of a file's tensors tell (ours, not the file's).
+  virtual void infer_from_tensors(const std::vector<std::string>& /*names*/) {}
+  // Our name of a file's tensor; "" for one without use.
+  virtual std::string tensor_name(const std::string& name) const { return name; }
+  // Names under which a file may repeat a tensor that the model ties, with the tensor's own.
+  virtual std::map<std::string, std::string> ties() const { return {}; }
+
+  // The classification head, labels 0 when there is none.
+  virtual ClassHead class_head() const { return {}; }
+  // The model gets this head and no other; throws when the family has none.
+  virtual void set_class_head(const ClassHead& head);
+  virtual ClassHeadTensors class_head_tensors() const { return {}; }
+};
+
+using FamilyFactory = std::unique_ptr<FamilyConfig> (*)();
+std::map<std::string, FamilyFactory>& families();
+
+// A FamilyConfig that has a `Config`.
+template <class Config>
+struct FamilyOf : FamilyConfig {
+  Config config;
+};
+
+// A config of every registered family, at its defaults. A copy has its own; assignment is in place.
+class FamilyConfigs {
+ public:
+  FamilyConfigs();
+  FamilyConfigs(const FamilyConfigs& other);
+  FamilyConfigs& operator=(const FamilyConfigs& other);
+  ~FamilyConfigs() = default;
+
+  // Throws Error with the known names.
+  FamilyConfig& at(const std::string& name) const;
+  const std::map<std::string, std::unique_ptr<FamilyConfig>>& all() const { return all_; }
+
+ private:
+  std::map<std::string, std::unique_ptr<FamilyConfig>> all_;
+};
+
+}  // namespace brine::nn

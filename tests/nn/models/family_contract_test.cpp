@@ -1,0 +1,247 @@
+// What every registered family of models keeps: sizes, config.json, names, gradients, files.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "nn/io/model_io.h"
+#include "nn/optim/parameter_store.h"
+#include "tests/gradcheck.h"
+#include "tests/messages.h"
+#include "tests/scratch.h"
+
+namespace brine::test {
+namespace {
+
+constexpr int64_t kPositions = 20;
+
+// A tiny model: whichever of these keys the family has.
+nn::ModelConfig tiny(const std::string& family) {
+  nn::ModelConfig config;
+  config.model_type = family;
+  data::Schema keys;
+  config.family().describe(keys);
+  const std::pair<const char*, const char*> sizes[] = {{"vocab_size", "37"},
+                                                       {"hidden_size", "24"},
+                                                       {"num_hidden_layers", "2"},
+                                                       {"num_attention_heads", "4"},
+                                                       {"num_key_value_heads", "2"},
+                                                       {"head_dim", "8"},
+                                                       {"ffn_dim", "40"},
+                                                       {"intermediate_size", "40"},
+                                                       {"max_position_embeddings", "20"},
+                                                       {"init_std", "0.2"},
+                                                       {"initializer_range", "0.2"},
+                                                       {"dropout", "0"},
+                                                       {"hidden_dropout_prob", "0"}};
+  for (const auto& [key, value] : sizes) {
+    if (keys.find(key)) keys.set_text(key, {value});
+  }
+  if (!config.family().class_head_tensors().head.empty()) {
+    config.family().set_class_head({.labels = 3, .names = {"no", "so", "yes"}, .task = "any"});
+  }
+  return config;
+}
+
+template <class F>
+void each_family(F f) {
+  for (const auto& [name, factory] : nn::families()) {
+    INFO(name);
+    f(tiny(name));
+  }
+}
+
+// What the model's head says: [B, T, V] of a decoder, [B, labels] of a classifier.
+Tensor answers(nn::Model& model, const nn::ModelCall& call) {
+  const Tensor hidden = model.hidden(call);
+  return model.labels() ? model.class_logits(hidden) : model.logits(hidden);
+}
+
+Tensor rows(const Tensor& x, int64_t from, int64_t n) { return x.slice(1, from, n).contiguous(); }
+
+std::set<std::string> names_of(nn::Model& model) {
+  std::set<std::string> out;
+  for (const auto& t : nn::state_of(model)) CHECK(out.insert(t.name).second);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("families: opt and bert are registered, others are refused with the known names") {
+  CHECK(nn::families().count("opt") == 1);
+  CHECK(nn::families().count("bert") == 1);
+  nn::ModelConfig config;
+  config.model_type = "nonesuch";
+  const std::string said = message([&] { config.shape(); });
+  CHECK(contains(said, "config: model_type 'nonesuch' is unknown; known: "));
+  for (const auto& [name, factory] : nn::families()) CHECK(contains(said, " " + name));
+}
+
+TEST_CASE(
+    "families: a copy of a config has sizes of its own, copy_sizes() keeps the fields' places") {
+  nn::ModelConfig a = nn::make_config("opt", {{"hidden_size", 48}}), b = a, c;
+  data::Schema keys;
+  c.describe_model(keys);
+  keys.set("model.num_attention_heads", 4);
+  b.family().set_positions(7);
+  CHECK(a.shape().max_positions == 512);
+  c.copy_sizes(b);
+  CHECK(c.shape().max_positions == 7);
+  CHECK(keys.to_json()["model"]["max_position_embeddings"] == 7);
+  CHECK(keys.to_json()["model"]["hidden_size"] == 48);
+  CHECK(contains(message([] { nn::make_config("opt", {{"hiden_size", 4}}); }), "\"hidden_size\""));
+}
+
+TEST_CASE("families: the shape has the sizes, and layers of a width that its heads divide") {
+  each_family([](nn::ModelConfig config) {
+    const nn::ModelShape shape = config.shape();
+    CHECK(shape.vocab_size == 37);
+    CHECK(shape.hidden_size == 24);
+    CHECK(shape.layers == 2);
+    CHECK(shape.heads == 4);
+    CHECK(shape.inner_size == 40);
+    CHECK(shape.max_positions == kPositions);
+    auto model = nn::make_model(config, 1);
+    CHECK(model->shape().hidden_size == 24);
+    NoGrad off;
+    const nn::ModelCall call{.ids = ids({2, 9}, 5, 37)};
+    CHECK(model->embed(call).shape() == Shape{2, 9, 24});
+    CHECK(model->hidden(call).shape() == Shape{2, 9, 24});
+    const Shape wanted = model->labels() ? Shape{2, 3} : Shape{2, 9, 37};
+    CHECK(answers(*model, call).shape() == wanted);
+    CHECK(contains(message([&] {
+                     model->hidden({.ids = ids({1, kPositions + 1}, 5, 37)});
+                   }),
+                   "21 tokens, but the model has 20 positions"));
+    config.family().set_positions(kPositions + 1);
+    CHECK(config.shape().max_positions == kPositions + 1);
+    auto longer = nn::make_model(config, 1);
+    CHECK(longer->hidden({.ids = ids({1, kPositions + 1}, 5, 37)}).dim(1) == kPositions + 1);
+    data::Schema keys;
+    config.family().describe(keys);
+    keys.set_text("num_attention_heads", {"5"});
+    CHECK_THROWS_AS(nn::make_model(config, 1), Error);
+  });
+}
+
+TEST_CASE("families: config.json reads back to itself, without a word of another family") {
+  each_family([](nn::ModelConfig config) {
+    const data::Json json = nn::to_hf_config(config);
+    CHECK(json["model_type"] == config.model_type);
+    nn::ModelConfig back = nn::from_hf_config(json, "config.json");
+    CHECK(back.model_type == config.model_type);
+    CHECK(nn::to_hf_config(back) == json);
+    CHECK(back.family().class_head().names == config.family().class_head().names);
+    for (const char* size : {"vocab_size", "hidden_size", "num_hidden_layers"}) {
+      data::Json without = json;
+      without.erase(size);
+      CHECK(contains(message([&] { nn::from_hf_config(without, "c.json"); }),
+                     join("c.json: has no ", size)));
+    }
+  });
+}
+
+TEST_CASE(
+    "families: tensors have names of their own, which are their names in a file, none is tied") {
+  each_family([](const nn::ModelConfig& config) {
+    auto model = nn::make_model(config, 1);
+    const std::set<std::string> names = names_of(*model);
+    for (const std::string& name : names) CHECK(config.family().tensor_name(name) == name);
+    for (const auto& [alias, own] : config.family().ties()) {
+      CHECK(names.count(own) == 1);
+      CHECK(names.count(alias) == 0);
+    }
+    nn::ModelConfig inferred = config;
+    inferred.family().infer_from_tensors({names.begin(), names.end()});
+    CHECK(names_of(*nn::make_model(inferred, 1)) == names);
+  });
+}
+
+TEST_CASE("families: a parameter store changes no number but the last digits of packed products") {
+  each_family([](const nn::ModelConfig& config) {
+    auto model = nn::make_model(config, 1, Dtype::f64);
+    NoGrad off;
+    const nn::ModelCall call{.ids = ids({2, 9}, 5, 37)};
+    const Tensor separate = answers(*model, call);
+    nn::ParameterStore store(*model);
+    CHECK(close_to_scale(answers(*model, call), separate, 1e-12));
+  });
+}
+
+TEST_CASE("families: the gradient of every parameter, by finite differences") {
+  each_family([](const nn::ModelConfig& config) {
+    auto model = nn::make_model(config, 1, Dtype::f64);
+    nn::ParameterStore store(*model);
+    const nn::ModelCall call{.ids = ids({2, 7}, 5, 37)};
+    const Tensor dy = cotangent(answers(*model, call));
+    auto loss = [&] {
+      NoGrad off;
+      return dot(answers(*model, call), dy).item();
+    };
+    store.zero_gradients();
+    backward(answers(*model, call), dy);
+    for (const auto& entry : store.entries()) {
+      const Tensor g = store.gradients().slice(0, entry.offset, entry.size);
+      double* values = store.values().data<double>() + entry.offset;
+      // Every entry moves by a share of its own: one number holds the whole gradient.
+      const Tensor along = normal({entry.size}, 11, Dtype::f64);
+      auto move = [&](double h) {
+        for (int64_t i = 0; i < entry.size; ++i) values[i] += h * along.data<double>()[i];
+      };
+      const double h = 1e-6;
+      move(h);
+      const double high = loss();
+      move(-2 * h);
+      const double low = loss();
+      move(h);
+      const double slope = (high - low) / (2 * h), own = dot(g, along).item();
+      INFO(entry.path);
+      CHECK(std::abs(own - slope) <= 2e-6 * (1 + std::abs(slope)));
+    }
+  });
+}
+
+TEST_CASE("families: a decoder sees no later token; no family sees padding, left or right") {
+  each_family([](const nn::ModelConfig& config) {
+    auto model = nn::make_model(config, 1);
+    NoGrad off;
+    const Tensor a = ids({1, 9}, 5, 37), b = a.clone();
+    b.data<int32_t>()[8] = (b.data<int32_t>()[8] + 5) % 37;
+    const Tensor x = model->hidden({.ids = a}), y = model->hidden({.ids = b});
+    CHECK_FALSE(same_bits(rows(x, 8, 1), rows(y, 8, 1)));
+    CHECK(same_bits(rows(x, 0, 8), rows(y, 0, 8)) == config.shape().causal);
+    const Tensor length = Tensor::from(std::vector<int64_t>{8}, {1});
+    CHECK(same_bits(rows(model->hidden({.ids = a, .lengths = length}), 0, 8),
+                    rows(model->hidden({.ids = b, .lengths = length}), 0, 8)));
+    if (!config.shape().causal) return;  // places of an encoder count padding, as Hugging Face's
+    Tensor padded = Tensor::zeros({1, 12}, Dtype::i32), mask = Tensor::zeros({1, 12}, Dtype::u8);
+    for (int64_t t = 0; t < 9; ++t) {
+      padded.data<int32_t>()[3 + t] = a.data<int32_t>()[t];
+      mask.data<uint8_t>()[3 + t] = 1;
+    }
+    const Tensor left = model->hidden({.ids = padded, .attention_mask = mask});
+    CHECK(close_to_scale(rows(left, 3, 9), x, 1e-6));
+  });
+}
+
+TEST_CASE("families: a model that was written is read bit for bit, its answers too") {
+  each_family([](nn::ModelConfig config) {
+    Scratch scratch;
+    auto model = nn::make_model(config, 1);
+    const std::string dir = (scratch / "model").string();
+    nn::export_model(config, *model, nullptr, dir);
+    const nn::LoadedModel back = nn::load_model(dir);
+    CHECK(back.config.model_type == config.model_type);
+    const auto before = nn::state_of(*model), after = nn::state_of(*back.model);
+    REQUIRE(before.size() == after.size());
+    for (size_t i = 0; i < before.size(); ++i) {
+      CHECK(before[i].name == after[i].name);
+      CHECK(same_bits(before[i].tensor, after[i].tensor));
+    }
+    nn::ParameterStore store(*model);
+    NoGrad off;
+    const nn::ModelCall call{.ids = ids({2, 9}, 5, 37)};
+    CHECK(same_bits(answers(*model, call), answers(*back.model, call)));
+  });
+}
+
+}  // namespace brine::test
