@@ -1,8 +1,8 @@
-// The switch, one per thread.
+// The type of products, one setting per thread.
 #include "autograd/compute_type.h"
 
 #include "tensor/error.h"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine {
 namespace {

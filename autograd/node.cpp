@@ -4,7 +4,8 @@
 #include <atomic>
 #include <queue>
 
-#include "tensor/kernels/kernels.h"
+#include "autograd/ops.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {
@@ -20,10 +21,8 @@ uint64_t next_order() {
 
 void check_finite(const Tensor& t, const std::string& op, const char* what) {
   if (!is_float(t.dtype()) || t.numel() == 0) return;
-  Tensor x = t.detach().contiguous(), n = Tensor::empty({1}, Dtype::i64, x.device());
-  BRINE_CALL(x, count_nonfinite, n, x);
-  int64_t bad = n.to(Device{}).data<int64_t>()[0];
-  check(bad == 0, op, ": ", what, " has ", bad, " of ", x.numel(),
+  const int64_t bad = count_nonfinite(t);
+  check(bad == 0, op, ": ", what, " has ", bad, " of ", t.numel(),
         " values that are NaN or infinite (anomaly detection)");
 }
 

@@ -1,20 +1,23 @@
-// The public, differentiable ops: the one API page of the library. Layers use nothing else.
+// The public ops: the one API page of the library. Layers use nothing else.
 //
-// Shapes are checked here, once; an error names the op, what it got and what it wanted. Every op
-// takes f32 or f64 tensors of one type unless it says otherwise and returns a fresh tensor.
-// The ops from which a new method is composed, with C++ operators: ops_primitives.h.
+// This page has the ops of dense layers and includes those of the other rooms. Shapes are checked
+// here, once; an error names the op, what it got and what it wanted. Every op takes f32 or f64
+// tensors of one type unless it says otherwise, returns a fresh tensor and is differentiable unless
+// it is "off the tape". A file name in a section is that of the family in autograd/. The ops from
+// which a new method is composed, with C++ operators: ops_primitives.h.
 #pragma once
 
 #include "autograd/node.h"
+#include "autograd/ops_attention.h"
 #include "autograd/ops_conv.h"
-#include "autograd/ops_performer.h"
+#include "autograd/ops_estimator.h"
 #include "autograd/ops_primitives.h"
-#include "autograd/ops_sparse.h"
-#include "tensor/kernels/kernels.h"
+#include "autograd/ops_teacher.h"
+#include "tensor/types.h"
 
 namespace brine {
 
-// ---- shape (autograd/shape.cpp)
+// ---- copy.cpp: shapes, slices, heads, rows, types
 Tensor reshape(const Tensor& x, const Shape& shape);                     // copies only when it must
 Tensor permute(const Tensor& x, std::initializer_list<int> axes);        // a contiguous copy
 Tensor slice(const Tensor& x, int axis, int64_t start, int64_t length);  // a contiguous copy
@@ -23,8 +26,15 @@ Tensor cast(const Tensor& x, Dtype dtype);             // between float types
 // [B, T, H d] -> [B, H, T, d] and back; for a packed projection [B, T, P H d], part p of P.
 Tensor split_heads(const Tensor& x, int64_t heads, int64_t part = 0, int64_t parts = 1);
 Tensor merge_heads(const Tensor& x);
+// [B, H, T, C] -> rows 0, step, 2 step...; and back, row t = row floor(t / step) of x.
+Tensor every_nth_row(const Tensor& x, int64_t step);
+Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows);
+// to = from, of the same shape, off the tape; `to` may be a part of a larger tensor.
+void copy_into(const Tensor& to, const Tensor& from);
+// Every element of `to` = value, off the tape.
+void fill(const Tensor& to, double value);
 
-// ---- elementwise (autograd/elementwise.cpp)
+// ---- elementwise.cpp
 Tensor add(const Tensor& a, const Tensor& b);  // add, sub and mul broadcast
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -40,33 +50,50 @@ Tensor zero_padding(const Tensor& x, const Tensor& lengths);      // x [B, T, ..
 // joins the walk backward without leaving the layer's recompute region.
 Tensor attach_loss(const Tensor& y, const Tensor& loss);
 
-// ---- reductions (autograd/reduce.cpp)
+// ---- reduce.cpp
 Tensor sum(const Tensor& x);                   // -> [1]
 Tensor dot(const Tensor& a, const Tensor& b);  // sum of a b -> [1]
-Tensor running_mean(const Tensor& x);          // [..., T, C]: row t = mean of rows 0..t
 // Sum over rows r with weight[r] != 0 of weight[r] |a_r - b_r|^2 -> [1]; weight [R] is constant.
 Tensor squared_distance(const Tensor& a, const Tensor& b, const Tensor& weight);
+// Off the tape: y [C] += sum over the rows of x [R, C], both contiguous; the sum of squares -> f64
+// [1]; the number of elements that are NaN or infinite.
+void add_sum_of_rows(const Tensor& y, const Tensor& x);
+Tensor square_sum(const Tensor& x);
+int64_t count_nonfinite(const Tensor& x);
 
-// ---- products (autograd/matmul.cpp)
+// ---- running_mean.cpp
+Tensor running_mean(const Tensor& x);  // [..., T, C]: row t = mean of rows 0..t
+// Off the tape, one row more: sums f64 [B, H, d] += v [B, H, 1, d] -> their mean; counts i64 [B] is
+// the number of rows with this one.
+Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& counts);
+
+// ---- matmul.cpp
 Tensor matmul(const Tensor& a, const Tensor& b, bool ta = false, bool tb = false,
               double alpha = 1);                                   // [N..., R, K] [N..., K, C]
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);  // x [R..., I], w [O, I], b [O]
+// a w_a^T + b w_b^T + bias with w [O, A + B] = [w_a ; w_b]: the linear layer of [a ; b] without
+// making [a ; b]. a [R..., A], b [R..., B].
+Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias);
 
-// ---- norm, softmax, embedding, loss (norm.cpp, softmax.cpp, embedding.cpp, loss.cpp)
+// ---- thin_linear.cpp
+// linear() of few rows, off the tape: b may be undefined; a row has the same bits in any company.
+Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b);
+
+// ---- norm.cpp, softmax.cpp, embedding.cpp
 Tensor layernorm(const Tensor& x, const Tensor& w, const Tensor& b, double eps = 1e-5);
 Tensor softmax(const Tensor& scores, double scale, const Visibility& visible);  // [B, H, T, S]
-// softmax(q k^T / sqrt(d)) v over the visible keys by tiles, O(T) memory: q, k, v [B, H, T, d] ->
-// [B, T, H d], heads side by side; rows that see no key are 0 (autograd/flash.cpp).
-Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                       const Visibility& visible);
-Tensor embedding(const Tensor& table, const Tensor& ids);          // ids i32 [R...] -> [R..., C]
+// [B, H, T, S] -> softmax(scale scores) where the u8 mask of the same shape is not 0, 0 elsewhere.
+Tensor masked_softmax(const Tensor& scores, const Tensor& mask, double scale = 1);
+Tensor embedding(const Tensor& table, const Tensor& ids);  // ids i32 [R...] -> [R..., C]
+
+// ---- loss.cpp
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);  // [R, V], i32 [R] -> [R]
-// Rows KL(teacher || student) over the vocabulary; see autograd/loss.cpp. -> [R]
-struct TopLogits {
-  Tensor values;  // [R, n] the teacher's n largest logits, or all V of them (ids undefined)
-  Tensor ids;     // i32 [R, n]
-  Tensor lse;     // [R] log-sum-exp of the teacher's whole row (values may be a part of it)
-};
+// Rows KL(teacher || student) over the vocabulary -> [R].
 Tensor kl_logits(const Tensor& logits, const TopLogits& teacher);
+
+// ---- optimizer.cpp
+// One step over w, its moments m and v and its gradient g, all [n], in place and off the tape.
+void adamw(const Tensor& w, const Tensor& m, const Tensor& v, const Tensor& g,
+           const AdamwStep& step);
 
 }  // namespace brine

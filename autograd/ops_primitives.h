@@ -34,7 +34,7 @@ Tensor operator*(const Operand& a, const Operand& b);
 Tensor operator/(const Operand& a, const Operand& b);
 Tensor operator-(const Tensor& x);
 
-// ---- functions of one or two numbers (autograd/primitives/maps.cpp)
+// ---- functions of one or two numbers (autograd/primitives/primitives_maps.cpp)
 Tensor div(const Operand& a, const Operand& b);
 Tensor pow(const Operand& a, const Operand& b);
 // NaN when either is. Where both are equal, each gets half of the gradient.
@@ -49,7 +49,7 @@ Tensor cos(const Tensor& x);
 // x limited to [low, high]; the gradient is that of x inside and at the ends, 0 outside.
 Tensor clamp(const Tensor& x, double low, double high);
 
-// ---- conditions: u8, 1 where the relation is true (autograd/primitives/maps.cpp)
+// ---- conditions: u8, 1 where the relation is true (autograd/primitives/primitives_maps.cpp)
 Tensor equal(const Operand& a, const Operand& b);
 Tensor not_equal(const Operand& a, const Operand& b);
 Tensor less(const Operand& a, const Operand& b);
@@ -64,7 +64,7 @@ Tensor logical_not(const Tensor& a);
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b);
 
 // ---- reductions over the axes given, which disappear or, with keep_axes, become 1; none given: y
-// is x (primitives/axes.cpp)
+// is x (primitives/primitives_axes.cpp)
 Tensor sum(const Tensor& x, const std::vector<int>& axes, bool keep_axes = false);
 Tensor mean(const Tensor& x, const std::vector<int>& axes, bool keep_axes = false);
 // NaN when one is NaN. Elements that share the maximum share its gradient equally.
@@ -72,7 +72,7 @@ Tensor max(const Tensor& x, const std::vector<int>& axes, bool keep_axes = false
 // y[i] = x[0] + ... + x[i] along the axis.
 Tensor cumsum(const Tensor& x, int axis);
 
-// ---- shapes and places (primitives/axes.cpp, primitives/indexing.cpp)
+// ---- shapes and places (primitives/primitives_axes.cpp, primitives/primitives_indexing.cpp)
 Tensor broadcast_to(const Tensor& x, const Shape& shape);
 Tensor concat(const std::vector<Tensor>& parts, int axis);  // equal shapes but for the axis
 // y[..., i, ...] = x[..., index[..., i, ...], ...] along the axis. The index, i32 or i64, has the

@@ -6,7 +6,8 @@ include(CMakePackageConfigHelpers)
 # files are stored, tables. tests/install/headers shows that no public header includes one of them.
 set(brine_private_headers "/tensor/(kernels|cpu|cuda)/" "/tensor/parallel\\.h" "/product_timer\\.h"
                           "/accelerator\\.h" "/data/hdf5/" "_ranges\\.h" "_internal\\.h" "_format\\.h"
-                          "/data/dump/dump_(fields|shard)\\.h" "/safetensors_header\\.h")
+                          "/data/dump/dump_(fields|shard)\\.h" "/safetensors_header\\.h"
+                          "/autograd/.*_checks\\.h" "/autograd/primitives/")
 
 # brine_shared_library(folder...): libbrine of the objects of these folders. Flags, kernels and
 # their libraries are private to it; users get the include path and nlohmann-json.

@@ -1,7 +1,7 @@
 // Making the state, and filling it from a pass over prompts.
 #include "sea/decode_state.h"
 
-#include "autograd/ops_decoding.h"
+#include "autograd/ops.h"
 
 namespace brine::sea {
 namespace {
@@ -46,11 +46,7 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
   const std::vector<nn::Conv2d*> convolutions = estimator.decoder.convolutions();
   for (size_t i = 0; i < convolutions.size(); ++i) {
     const nn::Conv2dConfig& c = convolutions[i]->config;
-    Tensor packed =
-        Tensor::empty({c.kernel, c.kernel, c.in, packed_outputs(c.out)}, r.dtype, r.device);
-    BRINE_CALL(packed, pack_row_weights, packed,
-               convolutions[i]->weight.value.detach().contiguous());
-    weights_.push_back(packed);
+    weights_.push_back(pack_row_weights(convolutions[i]->weight.value));
     // A last 3x3 convolution reads the upsampled image, a 1x1 the narrow one.
     const bool upsampled = i + 1 == convolutions.size() && c.kernel > 1;
     const int64_t span = (c.kernel - 1) * c.dilation;

@@ -104,8 +104,7 @@ Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& visi
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t n = widths.valid(b);
     if (n == 0) continue;
-    Tensor to = rows.select(0, b).slice(0, 0, n);
-    BRINE_CALL(to, copy, to, table.slice(0, 0, n));
+    assign(rows.select(0, b).slice(0, 0, n), table.slice(0, 0, n));
   }
   return rows;
 }
@@ -150,7 +149,7 @@ Tensor resampled_identity(int64_t batch, int64_t T, int64_t d, const Tensor& len
                           Device device) {
   const RowWidths widths({.causal = false, .lengths = lengths}, T);
   return Tensor::filled({batch, T, d}, dtype, device, [&](const Tensor& y) {
-    BRINE_CALL(y, fill, y, 0.0);
+    fill(y, 0.0);
     dispatch_float(dtype, [&]<class F>() {
       for (int64_t b = 0; b < batch; ++b) {
         const int64_t L = widths.valid(b);

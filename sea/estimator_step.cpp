@@ -1,8 +1,6 @@
 // The estimator and its decoder for one new token of every sequence.
 #include "autograd/ops.h"
-#include "autograd/ops_decoding.h"
 #include "sea/decode_state.h"
-#include "tensor/kernels/kernels_performer.h"
 
 namespace brine::sea {
 namespace {
@@ -16,16 +14,14 @@ Tensor rows_of(const nn::Linear& layer, const Tensor& x) {
 Tensor MapDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fresh) const {
   const int64_t B = row.dim(0), W = K_ / config_.width_reduction;
   const size_t last = convs_.size();
-  auto convolved = [&](size_t i, const nn::Conv2d& conv, int64_t columns) {
-    Tensor y = Tensor::empty({B, columns, conv.config.out}, row.dtype(), row.device());
-    const bool relu = i != last;
-    BRINE_CALL(y, convolve_row, y, rows.windows[i], rows.weights[i],
-               conv.bias ? conv.bias->value.detach() : Tensor(), conv.config.dilation, relu);
-    return y;
+  auto convolved = [&](size_t i, const nn::Conv2d& conv) {
+    return convolve_row(
+        rows.windows[i], rows.weights[i], conv.bias ? conv.bias->value : Tensor(),
+        {.outputs = conv.config.out, .dilation = conv.config.dilation, .relu = i != last});
   };
   auto push = [&](size_t i, const Tensor& x, int64_t columns) {
     const int64_t margin = (rows.windows[i].dim(2) - columns) / 2;
-    BRINE_CALL(x, push_row, rows.windows[i], x, margin);
+    push_row(rows.windows[i], x, margin);
   };
   push(0, row, W);
   const bool upsampled = config_.last_kernel > 1;
@@ -33,7 +29,7 @@ Tensor MapDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fre
   if (fresh) {
     Tensor image;  // [B, W, channels]
     for (size_t i = 0; i < last; ++i) {
-      image = convolved(i, *convs_[i], W);
+      image = convolved(i, *convs_[i]);
       if (i + 1 < last) push(i + 1, image, W);
     }
     if (upsampled) {
@@ -50,7 +46,7 @@ Tensor MapDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fre
              .view({B, wide, window.dim(3)}),
          wide);
   }
-  const Tensor y = convolved(last, *last_, wide);  // [B, wide, H]
+  const Tensor y = convolved(last, *last_);  // [B, wide, H]
   return heads_from_image(y.view({B, 1, wide, heads_}), 1, K_);
 }
 
@@ -118,9 +114,7 @@ Estimate Estimator::step(const Tensor& q, const Tensor& k, const Tensor& v, SeaS
     }
   }
   e.scores = state.scores;
-  e.estimate = Tensor::like(e.scores);
-  BRINE_CALL(e.estimate, column_softmax, e.estimate, e.scores,
-             Visibility{.causal = false, .lengths = widths});
+  e.estimate = column_softmax_step(e.scores, widths);
   return e;
 }
 

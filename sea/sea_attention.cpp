@@ -3,8 +3,7 @@
 
 #include <optional>
 
-#include "autograd/ops_decoding.h"
-#include "autograd/ops_sparse.h"
+#include "autograd/ops.h"
 #include "sea/decode_state.h"
 #include "sea/mask.h"
 #include "tensor/meter/cost_meter.h"

@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "tensor/kernels/kernels.h"
 #include "tensor/math.h"
+#include "tensor/types.h"
 
 namespace brine {
 
@@ -76,29 +76,67 @@ void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor
 // Throws unless visible.lengths is undefined or i64 [B] with values in [0, keys].
 void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys);
 
-// Keys that a row sees, as kernels ask for it.
+// Keys that a row sees, for kernels of every device. On a device `lengths` is memory of the device.
 struct RowWidths {
+  RowWidths() = default;
   RowWidths(const Visibility& visible, int64_t rows)
-      : lengths(visible.lengths.defined() ? visible.lengths.data<int64_t>() : nullptr),
-        rows(rows),
-        causal(visible.causal) {}
+      : RowWidths(visible.lengths.defined() ? visible.lengths.data<int64_t>() : nullptr, rows,
+                  visible.causal) {}
+  RowWidths(const int64_t* lengths, int64_t rows, bool causal)
+      : lengths(lengths), rows(rows), causal(causal) {}
 
-  int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
-  int64_t operator()(int64_t b, int64_t t) const {
-    int64_t own = length(b);
+  BRINE_HD int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
+  BRINE_HD int64_t operator()(int64_t b, int64_t t) const {
+    const int64_t own = length(b);
     return t >= own ? 0 : (causal ? t + 1 : own);
   }
   // Rows of sequence b that see a key.
-  int64_t valid(int64_t b) const { return std::min(length(b), rows); }
+  BRINE_HD int64_t valid(int64_t b) const {
+    const int64_t own = length(b);
+    return own < rows ? own : rows;
+  }
   int64_t valid_rows(int64_t batch) const {
     int64_t n = 0;
     for (int64_t b = 0; b < batch; ++b) n += valid(b);
     return n;
   }
 
-  const int64_t* lengths;
-  int64_t rows;
-  bool causal;
+  const int64_t* lengths = nullptr;  // null: every sequence has `rows`
+  int64_t rows = 0;
+  bool causal = true;
+};
+
+// The entries of one row and head: e = first .. first + count - 1, with the keys columns[e - first]
+// - base.
+struct RowEntries {
+  const int32_t* columns;
+  int64_t first, count, base;
+};
+
+// The entries of each row of a mask, for kernels of every device.
+struct MaskRows {
+  explicit MaskRows(const FlatCsr& csr)
+      : pointers(csr.row_pointers.data<int64_t>()),
+        offsets(csr.head_offsets.data<int32_t>()),
+        columns(csr.columns.data<int32_t>()),
+        H(csr.heads),
+        T(csr.length),
+        S(csr.keys) {}
+
+  BRINE_HD RowEntries operator()(int64_t b, int64_t h, int64_t t) const {
+    const int32_t* offset = offsets + (b * T + t) * (H + 1) + h;
+    const int64_t first = pointers[b * (T + 1) + t] + offset[0];
+    return {columns + first, first, offset[1] - offset[0], h * S};
+  }
+  // Row (b H + h) T + t.
+  BRINE_HD RowEntries operator()(int64_t row) const {
+    const int64_t bh = row / T;
+    return (*this)(bh / H, bh % H, row % T);
+  }
+
+  const int64_t* pointers;
+  const int32_t *offsets, *columns;
+  int64_t H, T, S;
 };
 
 }  // namespace brine

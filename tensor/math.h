@@ -139,6 +139,32 @@ BRINE_HD T tanh(T x) {
   return std::tanh(x);
 }
 
+// NaN passes through: it is not less than 0.
+template <class T>
+BRINE_HD T relu(T x) {
+  return x < 0 ? T(0) : x;
+}
+
+// Gradients of activations, from the gradient of the output y and y itself.
+template <class T>
+BRINE_HD T relu_grad(T dy, T y) {
+  return y > 0 ? dy : T(0);
+}
+template <class T>
+BRINE_HD T sigmoid_grad(T dy, T y) {
+  return dy * y * (1 - y);
+}
+template <class T>
+BRINE_HD T tanh_grad(T dy, T y) {
+  return dy * (1 - y * y);
+}
+
+// One element of a layer norm's output, from x - mean.
+template <class T>
+BRINE_HD T normalized(T centred, T rstd, T w, T b) {
+  return centred * rstd * w + b;
+}
+
 // First key of column c in a row that sees w keys, K columns (method 2.1): floor((2cw + K) / 2K).
 BRINE_HD int64_t column_begin(int64_t c, int64_t w, int64_t K) { return (2 * c * w + K) / (2 * K); }
 
@@ -148,5 +174,65 @@ BRINE_HD int64_t round_half_even(int64_t numerator, int64_t denominator) {
   if (2 * r > denominator || (2 * r == denominator && (q & 1))) ++q;
   return q;
 }
+
+// What the elementwise kernels of every device apply to each element.
+namespace map {
+
+template <class T>
+struct Sum {
+  BRINE_HD T operator()(T a, T b) const { return a + b; }
+};
+template <class T>
+struct Difference {
+  BRINE_HD T operator()(T a, T b) const { return a - b; }
+};
+template <class T>
+struct Product {
+  BRINE_HD T operator()(T a, T b) const { return a * b; }
+};
+template <class T>
+struct Scaled {
+  T alpha;
+  BRINE_HD T operator()(T x) const { return alpha * x; }
+};
+template <class T>
+struct Mixed {
+  T alpha, beta;
+  BRINE_HD T operator()(T x, T y) const { return alpha * x + beta * y; }
+};
+template <class T>
+struct Relu {
+  BRINE_HD T operator()(T x) const { return relu(x); }
+};
+template <class T>
+struct ReluGradient {
+  BRINE_HD T operator()(T dy, T y) const { return relu_grad(dy, y); }
+};
+template <class T>
+struct Gelu {
+  BRINE_HD T operator()(T x) const { return gelu(x); }
+};
+template <class T>
+struct GeluGradient {
+  BRINE_HD T operator()(T dy, T x) const { return dy * gelu_grad(x); }
+};
+template <class T>
+struct Sigmoid {
+  BRINE_HD T operator()(T x) const { return sigmoid(x); }
+};
+template <class T>
+struct SigmoidGradient {
+  BRINE_HD T operator()(T dy, T y) const { return sigmoid_grad(dy, y); }
+};
+template <class T>
+struct Tanh {
+  BRINE_HD T operator()(T x) const { return math::tanh(x); }
+};
+template <class T>
+struct TanhGradient {
+  BRINE_HD T operator()(T dy, T y) const { return tanh_grad(dy, y); }
+};
+
+}  // namespace map
 
 }  // namespace brine::math

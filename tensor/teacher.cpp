@@ -1,7 +1,7 @@
-// The checked front of the teacher's summary.
+// The teacher's summary: the checked function over its kernel.
 #include "tensor/teacher.h"
 
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine {
 

@@ -5,7 +5,7 @@
 
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine {
 

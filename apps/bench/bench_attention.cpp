@@ -4,6 +4,7 @@
 #include "apps/bench/parts/block.h"
 #include "apps/cli/terminal.h"
 #include "tensor/device/allocator.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::bench {
 namespace {

@@ -1,7 +1,7 @@
 // Convolutions of SEA's decoder against oneDNN called directly, the weight gradient included.
 #include "apps/bench/bench.h"
 #include "tensor/cpu/core/onednn.h"
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/conv.h"
 
 namespace brine::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include "apps/bench/parts/block.h"
 #include "apps/bench/parts/coo.h"
 #include "autograd/ops.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 #include "tensor/parallel.h"
 
 namespace brine::bench {

@@ -11,7 +11,7 @@
 #include "nn/models/model_state.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
 namespace brine::bench {

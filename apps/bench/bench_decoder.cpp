@@ -10,7 +10,7 @@
 #include "nn/io/model_io.h"
 #include "nn/optim/optimizer.h"
 #include "tensor/device/allocator.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::bench {
 namespace {

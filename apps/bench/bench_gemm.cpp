@@ -6,7 +6,7 @@
 
 #include "apps/bench/bench.h"
 #include "tensor/cpu/core/onednn.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::bench {
 namespace {

@@ -1,6 +1,6 @@
 // Kernels that should be as fast as memory: pointwise, norm, softmax, losses, optimizer, copies.
 #include "apps/bench/bench.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::bench {
 namespace {

@@ -4,7 +4,8 @@
 
 #include "apps/bench/bench.h"
 #include "autograd/ops.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "apps/cli/terminal.h"
 #include "autograd/ops.h"
 #include "tensor/device/allocator.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 
 namespace brine::bench {
 namespace {

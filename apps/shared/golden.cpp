@@ -6,7 +6,6 @@
 
 #include "apps/shared/capture.h"
 #include "autograd/ops.h"
-#include "autograd/ops_sparse.h"
 #include "data/hdf5/hdf5_file.h"
 #include "nn/models/model.h"
 #include "nn/optim/parameter_store.h"

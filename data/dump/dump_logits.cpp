@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "data/dump/dump.h"
-#include "tensor/kernels/kernels_logits.h"
+#include "tensor/top_logits.h"
 
 namespace brine::data {
 
@@ -11,16 +11,13 @@ void keep_top_logits(DumpBatch& batch, const Tensor& logits, int64_t n) {
         "keep_top_logits: the logits must be f32 [B, T, V]");
   int64_t vocab = logits.dim(2);
   check(n >= 1 && n <= vocab, "keep_top_logits: ", n, " of ", vocab, " logits");
-  Tensor x = logits.detach().contiguous();
-  const Tensor values = Tensor::empty({x.dim(0), x.dim(1), n});
-  const Tensor ids = Tensor::empty({x.dim(0), x.dim(1), n}, Dtype::i32);
-  const Tensor sums = Tensor::empty({x.dim(0), x.dim(1)});
-  BRINE_CALL(x, top_logits, values, ids, sums, x);
-  batch.tensors["logits"] = values;
-  batch.tensors["logit_ids"] = ids;
-  batch.tensors["lse"] = sums;
-  const float* lse = sums.data<float>();
-  for (int64_t r = 0; r < x.rows(); ++r)
+  const int64_t B = logits.dim(0), T = logits.dim(1);
+  const TopLogits top = largest_logits(logits, n);
+  batch.tensors["logits"] = top.values.view({B, T, n});
+  batch.tensors["logit_ids"] = top.ids.view({B, T, n});
+  batch.tensors["lse"] = top.lse.view({B, T});
+  const float* lse = top.lse.data<float>();
+  for (int64_t r = 0; r < B * T; ++r)
     check(std::isfinite(lse[r]), "keep_top_logits: row ", r, " of the logits is not finite");
 }
 

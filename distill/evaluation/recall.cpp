@@ -1,7 +1,7 @@
-// Mask recall: the checked front of the kernel, sums and means.
+// Mask recall: sums and means.
 #include "distill/evaluation/recall.h"
 
-#include "tensor/kernels/kernels_sparse.h"
+#include "autograd/ops_teacher.h"
 
 namespace brine::distill {
 namespace {
@@ -37,28 +37,14 @@ RecallMeans mean(const Recall& r) {
 
 Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64_t K,
                         const Visibility& visible, const SelectConfig& config) {
-  Tensor like = given.map.defined() ? given.map : given.q;
-  check(like.defined() && like.rank() == 4 && like.dim(0) == csr.batch &&
-            like.dim(1) == csr.heads && like.dim(2) == csr.length && csr.keys == csr.length,
-        "attention_recall: the teacher does not fit a mask of ", csr.batch, " sequences, ",
-        csr.heads, " heads, ", csr.length, " rows and ", csr.keys, " keys");
-  auto packed = [](const Tensor& t) {
-    return t.defined() ? t.detach().to(sum_type(t.dtype())).contiguous() : t;
-  };
-  TeacherAttention teacher{packed(given.map), packed(given.q), packed(given.k)};
-  TeacherSummary summary = summarize_teacher(teacher, K, visible);
-  FlatCsr best =
-      build_csr(select_columns(summary.tau, visible, config).selected, visible, config.k);
-  int64_t H = csr.heads;
-  Tensor sums = Tensor::empty({5, H}, Dtype::f64, like.device());
-  Tensor rows = Tensor::empty({1}, Dtype::i64, like.device());
-  BRINE_CALL(like, attention_recall, sums, rows, teacher, csr, best, visible, config);
-  sums = sums.to(Device{});
+  const RecallSums got = recall_sums(given, csr, K, visible, config);
+  const Tensor sums = got.sums.to(Device{});
+  const int64_t H = csr.heads;
   auto way = [&](int64_t i) {
     const double* from = sums.data<double>() + i * H;
     return std::vector<double>(from, from + H);
   };
-  return {way(0), way(1), way(2), way(3), way(4), rows.to(Device{}).data<int64_t>()[0]};
+  return {way(0), way(1), way(2), way(3), way(4), got.rows.to(Device{}).data<int64_t>()[0]};
 }
 
 }  // namespace brine::distill

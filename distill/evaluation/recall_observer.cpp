@@ -32,7 +32,7 @@ void RecallObserver::restart(int64_t k) {
 }
 
 void RecallObserver::begin(const distill::Batch& batch) {
-  see_ = {.causal = teacher_.config.shape().causal, .lengths = batch.lengths};
+  visible_ = {.causal = teacher_.config.shape().causal, .lengths = batch.lengths};
   source_.begin(batch);
 }
 
@@ -47,7 +47,7 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
               .keys = estimate.dim(2)};
   const distill::TeacherLayer t = source_.layer(layer);
   layers_[size_t(layer)] +=
-      distill::attention_recall(attention_of(t), csr, estimate.dim(-1), see_, select_);
+      distill::attention_recall(attention_of(t), csr, estimate.dim(-1), visible_, select_);
   return {};
 }
 

@@ -28,7 +28,7 @@ class RecallObserver : public nn::LayerObserver {
   distill::OnlineTeacher source_;
   SelectConfig select_;
   int64_t own_k_ = 0;
-  Visibility see_;
+  Visibility visible_;
   std::vector<distill::Recall> layers_;
 };
 

@@ -2,6 +2,7 @@
 #include "distill/losses/loss_table.h"
 
 #include "autograd/ops.h"
+#include "tensor/top_logits.h"
 
 namespace brine::distill {
 namespace {

@@ -1,29 +1,9 @@
 // The online teacher.
 #include "distill/teachers/teacher.h"
 
-#include "tensor/kernels/kernels_logits.h"
+#include "tensor/top_logits.h"
 
 namespace brine::distill {
-
-TopLogits top_logits(const Tensor& logits, int64_t n) {
-  int64_t R = logits.rows(), V = logits.dim(-1);
-  if (n > 0 && n < V) {  // as a dump keeps them
-    check(logits.dtype() == Dtype::f32, "top_logits: wants f32 logits, got ", logits.dtype());
-    const Device device = logits.device();
-    TopLogits kept{.values = Tensor::empty({R, n}, Dtype::f32, device),
-                   .ids = Tensor::empty({R, n}, Dtype::i32, device),
-                   .lse = Tensor::empty({R}, Dtype::f32, device)};
-    BRINE_CALL(logits, top_logits, kept.values, kept.ids, kept.lse, logits);
-    return kept;
-  }
-  TopLogits top{.values = logits.view({R, V}),
-                .ids = {},
-                .lse = Tensor::empty({R}, logits.dtype(), logits.device())};
-  Tensor unused = Tensor::like(top.lse);
-  Tensor any = Tensor::zeros({R}, Dtype::i32);  // the target does not matter for the lse
-  BRINE_CALL(logits, cross_entropy, unused, top.lse, logits, any);
-  return top;
-}
 
 OnlineTeacher::OnlineTeacher(std::shared_ptr<nn::Model> model, int64_t top_n)
     : model_(std::move(model)), top_n_(top_n) {}

@@ -63,7 +63,4 @@ class OnlineTeacher : public Teacher {
   std::vector<Tensor> inputs_;              // inputs_[i] enters layer i
 };
 
-// The n largest logits of each row with their ids, and the row's log-sum-exp. n = 0: all.
-TopLogits top_logits(const Tensor& logits, int64_t n);
-
 }  // namespace brine::distill

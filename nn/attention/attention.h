@@ -11,7 +11,7 @@
 #include "nn/attention/attention_state.h"
 #include "nn/attention/observer.h"
 #include "nn/layers/module.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/types.h"
 
 namespace brine::nn {
 

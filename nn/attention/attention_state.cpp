@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "autograd/ops_decoding.h"
-#include "tensor/kernels/kernels.h"
+#include "autograd/ops.h"
+#include "tensor/types.h"
 
 namespace brine::nn {
 

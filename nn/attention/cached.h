@@ -3,7 +3,6 @@
 #pragma once
 
 #include "autograd/ops.h"
-#include "autograd/ops_decoding.h"
 #include "nn/attention/attention.h"
 
 namespace brine::nn {

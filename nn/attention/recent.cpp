@@ -4,8 +4,6 @@
 #include <cmath>
 
 #include "autograd/ops.h"
-#include "autograd/ops_decoding.h"
-#include "autograd/ops_sparse.h"
 #include "nn/attention/attention.h"
 #include "tensor/meter/cost_meter.h"
 

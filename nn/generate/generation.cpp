@@ -5,7 +5,7 @@
 #include <chrono>
 #include <numeric>
 
-#include "autograd/ops_decoding.h"
+#include "autograd/ops.h"
 
 namespace brine::nn {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "tensor/kernels/kernels.h"
+#include "autograd/ops.h"
 
 namespace brine::nn {
 
@@ -34,11 +34,7 @@ Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config)
   }
 }
 
-Tensor Adamw::gradient_squares() const {
-  Tensor g = store_.gradients(), sum = Tensor::empty({1}, Dtype::f64, g.device());
-  BRINE_CALL(g, square_sum, sum, g);
-  return sum;
-}
+Tensor Adamw::gradient_squares() const { return square_sum(store_.gradients()); }
 
 double Adamw::gradient_norm(double scale) const {
   return std::sqrt(gradient_squares().item()) * std::fabs(scale);
@@ -58,7 +54,7 @@ void Adamw::step(double rate_factor, double norm, double scale) {
     Tensor w = store_.values().slice(0, r.begin, r.size);
     Tensor m = m_.slice(0, r.begin, r.size), v = v_.slice(0, r.begin, r.size);
     Tensor g = store_.gradients().slice(0, r.begin, r.size);
-    BRINE_CALL(w, adamw, w, m, v, g, s);
+    adamw(w, m, v, g, s);
   }
   store_.values().bump_version();
 }

@@ -3,7 +3,7 @@
 
 #include <unordered_set>
 
-#include "tensor/kernels/kernels.h"
+#include "autograd/ops.h"
 
 namespace brine::nn {
 namespace {
@@ -111,7 +111,7 @@ void ParameterStore::add_gradients() {
 
 void ParameterStore::zero_gradients() {
   add_gradients();
-  BRINE_CALL(gradients_, fill, gradients_, 0.0);
+  fill(gradients_, 0.0);
 }
 
 std::vector<NamedTensor> state_of(Module& root) {

@@ -2,21 +2,19 @@
 #include "tensor/device/accelerator.h"
 #include "tensor/error.h"
 
-// Each declaration of kernels*.h becomes a definition.
+// Each declaration in tensor/kernels/ becomes a definition.
 #define BRINE_KERNEL(name, ...)                                                     \
   namespace cuda {                                                                  \
   void name(__VA_ARGS__) { throw Error(#name ": this build has no CUDA kernels"); } \
   }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #include "tensor/device/transfer.h"
-#include "tensor/kernels/kernels.h"
-#include "tensor/kernels/kernels_attention.h"
-#include "tensor/kernels/kernels_conv.h"
-#include "tensor/kernels/kernels_decoding.h"
-#include "tensor/kernels/kernels_logits.h"
-#include "tensor/kernels/kernels_performer.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
+#include "tensor/kernels/conv.h"
+#include "tensor/kernels/dense.h"
+#include "tensor/kernels/estimator.h"
 #include "tensor/kernels/primitives.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "tensor/device/accelerator.h"
 #include "tensor/error.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine {
 namespace {

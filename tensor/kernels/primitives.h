@@ -23,7 +23,7 @@ enum class Relation : uint8_t {
 };
 enum class Reduction : uint8_t { sum, mean, max };
 
-// ---- primitives (dense/primitives.cpp)
+// ---- primitives: maps, reductions and indexing of strided tensors
 // y = op(x), f32 or f64. clamp: low where x < low, high where x > high.
 BRINE_KERNEL(map_unary, Tensor y, Tensor x, UnaryOp op, double low, double high)
 // y = op(a, b), all of one shape, f32 or f64.

@@ -1,5 +1,5 @@
-// What the code may not do: read the environment, get memory past the allocator, launch kernels
-// outside tensor/, leave notes to itself.
+// What the code may not do: read the environment, get memory past the allocator, launch or call
+// kernels outside their folders, leave notes to itself.
 #include <regex>
 
 #include "tests/architecture/sources.h"
@@ -25,6 +25,9 @@ const std::vector<Ban>& bans() {
        {"tensor"},
        "memory comes from tensor/device/allocator.h"},
       {std::regex(R"(<<<)"), {"tensor"}, "kernels are launched in tensor/"},
+      {std::regex(R"(\bBRINE_(CALL|KERNEL|CPU)\b)"),
+       {"tensor", "autograd", "tests", "apps/bench"},  // the bench measures kernels by themselves
+       "layers use the ops of autograd/ and the functions of tensor/, not kernels"},
       {std::regex(R"(-ffast-math|\bfast-math\b)"), {}, "results must not depend on the compiler"},
   };
   return all;
@@ -71,6 +74,10 @@ TEST_CASE("the rules of habits notice a breach") {
   CHECK(banned(source_of("data/a.cpp", "void* p = malloc(3);")).size() == 1);
   CHECK(banned(source_of("sea/a.cpp", "float* p = new float[3];")).size() == 1);
   CHECK(banned(source_of("autograd/a.cu", "kernel<<<1, 2>>>();")).size() == 1);
+  CHECK(banned(source_of("nn/a.cpp", "BRINE_CALL(x, relu, y, x);")).size() == 1);
+  CHECK(banned(source_of("apps/commands/a.cpp", "BRINE_CALL(x, relu, y, x);")).size() == 1);
+  CHECK(banned(source_of("apps/bench/a.cpp", "BRINE_CALL(x, relu, y, x);")).empty());
+  CHECK(banned(source_of("autograd/dense/a.cpp", "BRINE_CALL(x, relu, y, x);")).empty());
   CHECK(banned(source_of("nn/a.cpp", "f();  // getenv(x) is not called")).empty());
   CHECK(banned(source_of("nn/a.cpp", "check(ok, \"malloc(3)\");")).empty());
   CHECK(banned(source_of("apps/a.cpp", "std::getenv(\"TERM\");")).empty());

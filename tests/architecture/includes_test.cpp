@@ -102,6 +102,42 @@ Complaints stray_libraries(const Source& s) {
   return out;
 }
 
+// Headers of kernels, of helpers of ops and of the CPU's threads, which are not part of the
+// library's interface.
+bool is_private(const std::string& path) {
+  static const std::vector<std::string> all = {"tensor/kernels/",   "tensor/cpu/",
+                                               "tensor/cuda/",      "autograd/primitives/",
+                                               "tensor/parallel.h", "tensor/meter/product_timer.h"};
+  return std::any_of(all.begin(), all.end(),
+                     [&](const std::string& home) { return lives_in(path, home); });
+}
+
+// Where a header of kernels may be included: next to kernels, in ops, tests, and by the bench,
+// which measures kernels by themselves.
+Complaints stray_kernels(const Source& s) {
+  Complaints out;
+  const bool inside = s.folder() == "tensor" || s.folder() == "autograd" || s.folder() == "tests" ||
+                      lives_in(s.path, "apps/bench/");
+  const bool is_public = s.path.size() > 2 && s.path.substr(s.path.size() - 2) == ".h" &&
+                         s.folder() != "tests" && !is_private(s.path);
+  for (size_t i = 0; i < s.lines.size(); ++i) {
+    bool quoted = false;
+    const std::string header = included(s.lines[i], &quoted);
+    const bool kernels = quoted && is_private(header) && header != "tensor/parallel.h";
+    if (kernels && !inside) {
+      out.push_back(place(s, i) + ": \"" + header + "\" is for kernels; use ops");
+    }
+    if (is_public && ((quoted && is_private(header)) || (!quoted && header == "omp.h"))) {
+      out.push_back(place(s, i) + ": a public header may not include \"" + header + "\"");
+    }
+  }
+  return out;
+}
+
+TEST_CASE("headers of kernels are included by ops, tests and the bench, never by public headers") {
+  hold(stray_kernels);
+}
+
 TEST_CASE("a folder includes only those below it") { hold(broken_order); }
 
 TEST_CASE("the headers of a library stay in their one place") { hold(stray_libraries); }
@@ -116,6 +152,16 @@ TEST_CASE("the rules of includes notice a breach") {
   CHECK(broken_order(source_of("apps/a.cpp", "#include \"tests/main.h\"")).size() == 1);
   CHECK(broken_order(source_of("nn/a.cpp", "#include \"module.h\"")).size() == 1);
   CHECK(broken_order(source_of("nn/a.cpp", "#include \"nn/layers/module.h\"")).empty());
+  const std::string kernels = "#include \"tensor/kernels/dense.h\"";
+  CHECK(stray_kernels(source_of("sea/a.cpp", kernels)).size() == 1);
+  CHECK(stray_kernels(source_of("apps/commands/a.cpp", kernels)).size() == 1);
+  CHECK(stray_kernels(source_of("autograd/a.h", kernels)).size() == 1);
+  CHECK(stray_kernels(source_of("nn/a.h", kernels)).size() == 2);
+  CHECK(stray_kernels(source_of("tensor/csr.h", "#include <omp.h>")).size() == 1);
+  CHECK(stray_kernels(source_of("tensor/a.h", "#include \"tensor/parallel.h\"")).size() == 1);
+  CHECK(stray_kernels(source_of("autograd/a.cpp", kernels)).empty());
+  CHECK(stray_kernels(source_of("tensor/cpu/core/a.h", kernels)).empty());
+  CHECK(stray_kernels(source_of("apps/bench/a.cpp", kernels)).empty());
   CHECK(stray_libraries(source_of("nn/a.cpp", "#include <dnnl.hpp>")).size() == 1);
   CHECK(stray_libraries(source_of("distill/a.cpp", "#include <hdf5.h>")).size() == 1);
   CHECK(stray_libraries(source_of("nn/a.h", "#include <nlohmann/json.hpp>")).size() == 1);

@@ -3,8 +3,8 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops_conv.h"
-#include "autograd/ops_performer.h"
-#include "autograd/ops_sparse.h"
+#include "autograd/ops_estimator.h"
+#include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/kernels/dense.h"
 #include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
 

@@ -14,7 +14,7 @@
 
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
 #include "tests/skip.h"
 

@@ -2,6 +2,7 @@
 #include "distill/losses/loss_scale.h"
 
 #include "autograd/compute_type.h"
+#include "tensor/kernels/dense.h"
 #include "tests/distill/runs.h"
 #include "tests/messages.h"
 

@@ -13,6 +13,7 @@
 #include "distill/teachers/dump_teacher.h"
 #include "distill/trainer.h"
 #include "nn/io/model_io.h"
+#include "tensor/top_logits.h"
 #include "tests/gradcheck.h"
 #include "tests/scratch.h"
 

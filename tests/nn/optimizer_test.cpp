@@ -3,6 +3,7 @@
 
 #include "nn/layers/layers.h"
 #include "nn/optim/schedule.h"
+#include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

@@ -1,6 +1,7 @@
 // What every method that claims decoding promises: token by token it gives what the full pass
 // gives, whatever the prompts, the batch, and where it was stopped and continued.
 #include "sea/mask.h"
+#include "tensor/kernels/dense.h"
 #include "tests/messages.h"
 #include "tests/nn/attention/contract.h"
 

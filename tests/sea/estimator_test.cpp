@@ -2,6 +2,7 @@
 #include "sea/estimator.h"
 
 #include "nn/optim/parameter_store.h"
+#include "tensor/kernels/dense.h"
 #include "tests/golden_file.h"
 #include "tests/messages.h"
 

@@ -2,6 +2,7 @@
 #include "tensor/csr.h"
 #include "tensor/device/allocator.h"
 #include "tensor/device/transfer.h"
+#include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {

@@ -5,6 +5,7 @@
 
 #include "tensor/math.h"
 #include "tensor/parallel.h"
+#include "tensor/top_logits.h"
 
 namespace brine::bench {
 namespace {
@@ -148,7 +149,7 @@ void MapObjective::run(const distill::Batch& batch, distill::LossTerms& terms) {
   {
     NoGrad off;
     Tensor x = teacher_.logits(teacher_.finish(layers.hidden)).detach();
-    theirs = distill::top_logits(x.view({rows, V}), 0);
+    theirs = top_logits(x.view({rows, V}), 0);
   }
   Tensor target = nn::next_tokens(batch.ids, {}, 0).view({rows});
   int64_t predicted = 0;

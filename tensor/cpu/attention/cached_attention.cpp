@@ -7,7 +7,7 @@
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/softmax_row.h"
 #include "tensor/cpu/core/vectors.h"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/attention.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -23,7 +23,7 @@ void dots(T* out, const T* x, const T* rows, int64_t n, int64_t d, T factor) {
       even += load(x + c) * load(rows + c);
       odd += load(x + c + W) * load(rows + c + W);
     }
-    T sum = sum_lanes<T, kVectorBytes>(even + odd);
+    T sum = sum_of_vector<T, kVectorBytes>(even + odd);
     for (; c < d; ++c) sum += x[c] * rows[c];
     out[j] = factor * sum;
   }
@@ -85,23 +85,6 @@ void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tens
       softmax_in_place(p, n);
       weighted_sum(out, p, v.data<T>() + place, n, d);
     });
-  });
-}
-
-void running_mean_step(Tensor y, Tensor sums, Tensor v, Tensor counts) {
-  const int64_t row = sums.dim(1) * sums.dim(2);
-  dispatch_float(y.dtype(), [&]<class T>() {
-    for (int64_t b = 0; b < sums.dim(0); ++b) {
-      const double share = 1.0 / double(counts.data<int64_t>()[b]);
-      double* sum = sums.data<double>() + b * row;
-      const T* x = v.data<T>() + b * row;
-      T* out = y.data<T>() + b * row;
-#pragma omp simd
-      for (int64_t i = 0; i < row; ++i) {
-        sum[i] += double(x[i]);
-        out[i] = T(sum[i] * share);
-      }
-    }
   });
 }
 

@@ -5,7 +5,7 @@
 // A tile's queries are the lanes of vectors: scores lie as [key, query]. Then the softmax needs no
 // sum across lanes, and both products broadcast elements of K and V from where they lie, unpacked;
 // only the queries and the result are turned, once per tile.
-#include "tensor/kernels/kernels_attention.h"
+#include "tensor/kernels/attention.h"
 
 #include <limits>
 

@@ -9,7 +9,7 @@
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
 #include "tensor/csr.h"
-#include "tensor/kernels/kernels_attention.h"
+#include "tensor/kernels/attention.h"
 #include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
@@ -63,7 +63,7 @@ T inner_product(const T* x, const T* y, int64_t n) {
   Vector<T> sums = {};
   int64_t i = 0;
   for (; i + W <= n; i += W) sums += load(x + i) * load(y + i);
-  T sum = sum_lanes<T, kVectorBytes>(sums);
+  T sum = sum_of_vector<T, kVectorBytes>(sums);
   for (; i < n; ++i) sum += x[i] * y[i];
   return sum;
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tensor/csr.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
 

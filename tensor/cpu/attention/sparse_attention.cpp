@@ -11,7 +11,7 @@
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/softmax_row.h"
 #include "tensor/cpu/core/stored_vectors.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 #include "tensor/math.h"
 #include "tensor/stored.h"
 
@@ -19,32 +19,6 @@ namespace brine::BRINE_CPU {
 namespace {
 
 constexpr int64_t kRows = 64;  // rows of one head that a piece of work takes
-
-// The entries of (b, h, t): keys are columns[e] - base.
-struct Entries {
-  const int32_t* columns;
-  int64_t first, count, base;
-};
-
-struct Rows {
-  explicit Rows(const FlatCsr& csr)
-      : pointers(csr.row_pointers.data<int64_t>()),
-        offsets(csr.head_offsets.data<int32_t>()),
-        columns(csr.columns.data<int32_t>()),
-        H(csr.heads),
-        T(csr.length),
-        S(csr.keys) {}
-
-  Entries operator()(int64_t b, int64_t h, int64_t t) const {
-    const int32_t* offset = offsets + (b * T + t) * (H + 1) + h;
-    int64_t first = pointers[b * (T + 1) + t] + offset[0];
-    return {columns + first, first, offset[1] - offset[0], h * S};
-  }
-
-  const int64_t* pointers;
-  const int32_t *offsets, *columns;
-  int64_t H, T, S;
-};
 
 // Calls f.operator()<D>(): D = d for the head sizes worth a copy of the code, otherwise 0.
 template <class F>
@@ -73,14 +47,14 @@ T dot(const T* x, const S* y, int64_t width) {
     even += load(x + c) * load_as<T>(y + c);
     odd += load(x + c + W) * load_as<T>(y + c + W);
   }
-  T sum = sum_lanes<T, kVectorBytes>(even + odd);
+  T sum = sum_of_vector<T, kVectorBytes>(even + odd);
   for (; c < d; ++c) sum += x[c] * T(y[c]);
   return sum;
 }
 
 // out[e] = factor (x . rows[key(e)])
 template <int D, class T, class S>
-void dots(T* out, const T* x, const S* rows, int64_t d, T factor, const Entries& at) {
+void dots(T* out, const T* x, const S* rows, int64_t d, T factor, const RowEntries& at) {
   const S* origin = rows - at.base * d;
   for (int64_t e = 0; e < at.count; ++e) {
     out[e] = factor * dot<D>(x, origin + at.columns[e] * d, d);
@@ -89,7 +63,7 @@ void dots(T* out, const T* x, const S* rows, int64_t d, T factor, const Entries&
 
 // out[0..C) = sum_e weights[e] rows[key(e)][0..C), the sums in registers; rows lie d apart.
 template <int C, class T, class S>
-void weighted_strip(T* out, const T* weights, const S* rows, int64_t d, const Entries& at) {
+void weighted_strip(T* out, const T* weights, const S* rows, int64_t d, const RowEntries& at) {
   constexpr int W = kWidth<T>, N = C / W;
   Vector<T> sum[N];
 #pragma GCC unroll 16
@@ -106,7 +80,7 @@ void weighted_strip(T* out, const T* weights, const S* rows, int64_t d, const En
 }
 
 template <class T, class S>
-void weighted_sum(T* out, const T* weights, const S* rows, int64_t d, const Entries& at) {
+void weighted_sum(T* out, const T* weights, const S* rows, int64_t d, const RowEntries& at) {
   constexpr int W = kWidth<T>;
   int64_t c = 0;
   for (; c + 8 * W <= d; c += 8 * W) weighted_strip<8 * W>(out + c, weights, rows + c, d, at);
@@ -134,9 +108,9 @@ void for_rows(const FlatCsr& csr, int64_t d, F&& f) {
 template <int D, class T, class S>
 void backward_rows(T* ds, T* dq, const T* dy, const S* k, const S* v, const T* p,
                    const FlatCsr& csr, int64_t d, T scale) {
-  Rows rows(csr);
+  MaskRows rows(csr);
   for_rows(csr, d, [&](int64_t bh, int64_t t) {
-    Entries at = rows(bh / rows.H, bh % rows.H, t);
+    RowEntries at = rows(bh / rows.H, bh % rows.H, t);
     const T* g = dy + (bh * rows.T + t) * d;
     T* s = ds + at.first;
     const T* w = p + at.first;
@@ -173,7 +147,7 @@ const T* rounded(std::vector<T>& room, const From* x) {
 template <int D, class T, class S>
 void backward_keys(T* dk, T* dv, const T* dy, const S* q, const T* ds, const T* p,
                    const FlatCsr& csr, int64_t d) {
-  Rows rows(csr);
+  MaskRows rows(csr);
   int64_t heads = csr.batch * csr.heads, keys = rows.S;
   // The number of pieces has no say in the result.
   int64_t pieces = std::clamp<int64_t>(4 * omp_get_max_threads() / std::max<int64_t>(heads, 1), 1,
@@ -187,7 +161,7 @@ void backward_keys(T* dk, T* dv, const T* dy, const S* q, const T* ds, const T* 
     if (dk) std::fill(out_k + begin * d, out_k + end * d, T(0));
     if (dv) std::fill(out_v + begin * d, out_v + end * d, T(0));
     for (int64_t t = 0; t < rows.T; ++t) {
-      Entries at = rows(b, h, t);
+      RowEntries at = rows(b, h, t);
       const int32_t* last = at.columns + at.count;
       const int32_t* from = std::lower_bound(at.columns, last, int32_t(at.base + begin));
       if (from == last || *from >= at.base + end) continue;
@@ -215,10 +189,10 @@ void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr 
     const T* xq = q.data<T>();
     const S *xk = k.data<S>(), *xv = v.data<S>();
     T *out = y.data<T>(), *weights = p.data<T>();
-    Rows rows(csr);
+    MaskRows rows(csr);
     dispatch_width(d, [&]<int D>() {
       for_rows(csr, d, [&](int64_t bh, int64_t t) {
-        Entries at = rows(bh / rows.H, bh % rows.H, t);
+        RowEntries at = rows(bh / rows.H, bh % rows.H, t);
         T* row = out + (bh * rows.T + t) * d;
         if (at.count == 0) return (void)std::fill(row, row + d, T(0));
         T* w = weights + at.first;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/conv.h"
 
 namespace brine::BRINE_CPU {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "tensor/cpu/core/vectors.h"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/conv.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {

@@ -1,7 +1,7 @@
 // Nearest upsampling of an image to tokens x columns, and its gradient.
 #include <algorithm>
 
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/conv.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {

@@ -43,7 +43,7 @@ inline void store(T* p, Vector<T> v) {
 
 // The sum of all lanes, by halves.
 template <class T, int Bytes>
-inline T sum_lanes(typename VectorOf<T, Bytes>::type v) {
+inline T sum_of_vector(typename VectorOf<T, Bytes>::type v) {
   constexpr int half = VectorOf<T, Bytes>::width / 2;
   if constexpr (half == 1) {
     return v[0] + v[1];
@@ -51,7 +51,7 @@ inline T sum_lanes(typename VectorOf<T, Bytes>::type v) {
     return [v]<int... i>(std::integer_sequence<int, i...>) {
       auto low = __builtin_shufflevector(v, v, i...);
       auto high = __builtin_shufflevector(v, v, (half + i)...);
-      return sum_lanes<T, Bytes / 2>(low + high);
+      return sum_of_vector<T, Bytes / 2>(low + high);
     }
     (std::make_integer_sequence<int, half>());
   }

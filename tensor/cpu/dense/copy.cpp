@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {

@@ -1,7 +1,7 @@
 // Elementwise kernels: one loop each over contiguous memory, split into pieces for the threads.
 #include "tensor/cpu/core/draw.h"
 #include "tensor/cpu/core/stream.h"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
 
@@ -22,34 +22,36 @@ void each_block(const Tensor& y, T* py, int64_t begin, int64_t end, F f) {
 }
 
 // y[i] = f(x[i])
-template <class F>
-void map(Tensor y, Tensor x, F f) {
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    const T* px = x.data<T>();
-    parallel_for(y.numel(), kGrain, [&, py, px](int64_t begin, int64_t end) {
-      each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
+template <class T, class F>
+void map(const Tensor& y, const Tensor& x, F f) {
+  T* py = y.data<T>();
+  const T* px = x.data<T>();
+  parallel_for(y.numel(), kGrain, [&, py, px](int64_t begin, int64_t end) {
+    each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
 #pragma omp simd
-        for (int64_t i = 0; i < n; ++i) out[i] = f(px[first + i]);
-      });
+      for (int64_t i = 0; i < n; ++i) out[i] = f(px[first + i]);
     });
   });
 }
 
 // y[i] = f(a[i], b[i])
-template <class F>
-void map(Tensor y, Tensor a, Tensor b, F f) {
-  dispatch_float(y.dtype(), [&]<class T>() {
-    T* py = y.data<T>();
-    const T* pa = a.data<T>();
-    const T* pb = b.data<T>();
-    parallel_for(y.numel(), kGrain, [&, py, pa, pb](int64_t begin, int64_t end) {
-      each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
+template <class T, class F>
+void map(const Tensor& y, const Tensor& a, const Tensor& b, F f) {
+  T* py = y.data<T>();
+  const T* pa = a.data<T>();
+  const T* pb = b.data<T>();
+  parallel_for(y.numel(), kGrain, [&, py, pa, pb](int64_t begin, int64_t end) {
+    each_block<T>(y, py, begin, end, [=](T* out, int64_t first, int64_t n) {
 #pragma omp simd
-        for (int64_t i = 0; i < n; ++i) out[i] = f(pa[first + i], pb[first + i]);
-      });
+      for (int64_t i = 0; i < n; ++i) out[i] = f(pa[first + i], pb[first + i]);
     });
   });
+}
+
+// Of one type: F<T>{} is what map() calls.
+template <template <class> class F, class... X>
+void map_typed(const Tensor& y, const X&... x) {
+  dispatch_float(y.dtype(), [&]<class T>() { map<T>(y, x..., F<T>{}); });
 }
 
 // Calls f(row) for each of `rows` rows of C elements.
@@ -63,58 +65,44 @@ void each_row(int64_t rows, int64_t C, F f) {
 
 }  // namespace
 
-void add(Tensor y, Tensor a, Tensor b) {
-  map(y, a, b, [](auto u, auto v) { return u + v; });
-}
+void add(Tensor y, Tensor a, Tensor b) { map_typed<math::map::Sum>(y, a, b); }
 
-void sub(Tensor y, Tensor a, Tensor b) {
-  map(y, a, b, [](auto u, auto v) { return u - v; });
-}
+void sub(Tensor y, Tensor a, Tensor b) { map_typed<math::map::Difference>(y, a, b); }
 
-void mul(Tensor y, Tensor a, Tensor b) {
-  map(y, a, b, [](auto u, auto v) { return u * v; });
-}
+void mul(Tensor y, Tensor a, Tensor b) { map_typed<math::map::Product>(y, a, b); }
 
 void axpby(Tensor y, Tensor x, double alpha, double beta) {
-  if (beta == 0) {
-    map(y, x, [alpha](auto v) { return decltype(v)(alpha) * v; });
-  } else {
-    map(y, x, y,
-        [alpha, beta](auto v, auto w) { return decltype(v)(alpha) * v + decltype(v)(beta) * w; });
-  }
+  dispatch_float(y.dtype(), [&]<class T>() {
+    if (beta == 0) {
+      map<T>(y, x, math::map::Scaled<T>{T(alpha)});
+    } else {
+      map<T>(y, x, y, math::map::Mixed<T>{T(alpha), T(beta)});
+    }
+  });
 }
 
-// NaN passes through: it is not less than 0.
-void relu(Tensor y, Tensor x) {
-  map(y, x, [](auto v) { return v < 0 ? decltype(v)(0) : v; });
-}
+void relu(Tensor y, Tensor x) { map_typed<math::map::Relu>(y, x); }
 
 void relu_backward(Tensor dx, Tensor dy, Tensor y) {
-  map(dx, dy, y, [](auto g, auto v) { return v > 0 ? g : decltype(g)(0); });
+  map_typed<math::map::ReluGradient>(dx, dy, y);
 }
 
-void gelu(Tensor y, Tensor x) {
-  map(y, x, [](auto v) { return math::gelu(v); });
-}
+void gelu(Tensor y, Tensor x) { map_typed<math::map::Gelu>(y, x); }
 
 void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
-  map(dx, dy, x, [](auto g, auto v) { return g * math::gelu_grad(v); });
+  map_typed<math::map::GeluGradient>(dx, dy, x);
 }
 
-void sigmoid(Tensor y, Tensor x) {
-  map(y, x, [](auto v) { return math::sigmoid(v); });
-}
+void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>(y, x); }
 
 void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
-  map(dx, dy, y, [](auto g, auto v) { return g * v * (1 - v); });
+  map_typed<math::map::SigmoidGradient>(dx, dy, y);
 }
 
-void tanh(Tensor y, Tensor x) {
-  map(y, x, [](auto v) { return math::tanh(v); });
-}
+void tanh(Tensor y, Tensor x) { map_typed<math::map::Tanh>(y, x); }
 
 void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
-  map(dx, dy, y, [](auto g, auto v) { return g * (1 - v * v); });
+  map_typed<math::map::TanhGradient>(dx, dy, y);
 }
 
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {

@@ -1,5 +1,5 @@
 // Rows of a table by their numbers.
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {

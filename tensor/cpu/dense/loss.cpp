@@ -1,6 +1,6 @@
 // Losses over the vocabulary. A row is walked in chunks that stay in the first cache, with the
 // running largest value and the running sum of exponentials against it, so memory is read once.
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 #include <cmath>
 #include <vector>

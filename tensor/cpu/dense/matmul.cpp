@@ -6,8 +6,7 @@
 
 #include "tensor/cpu/core/gemm.h"
 #include "tensor/cpu/core/onednn.h"
-#include "tensor/kernels/kernels.h"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {

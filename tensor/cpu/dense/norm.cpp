@@ -1,10 +1,11 @@
 // LayerNorm over the last axis.
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 #include <cmath>
 
 #include "tensor/cpu/core/lanes.h"
 #include "tensor/cpu/core/stream.h"
+#include "tensor/math.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
@@ -42,7 +43,9 @@ void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
         pmean[r] = m;
         prstd[r] = s;
 #pragma omp simd
-        for (int64_t c = 0; c < C; ++c) out[c] = (row[c] - first - rest) * s * pw[c] + pb[c];
+        for (int64_t c = 0; c < C; ++c) {
+          out[c] = math::normalized(row[c] - first - rest, s, pw[c], pb[c]);
+        }
         streamed.done(C);
       }
     });

@@ -1,5 +1,5 @@
 // AdamW: one pass over the flat buffers.
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
-// Softmax over the visible keys of each row.
-#include "tensor/kernels/kernels.h"
+// Softmax over the visible keys of each row, or over the entries of a mask.
+#include "tensor/kernels/dense.h"
 
 #include <cmath>
 
@@ -46,6 +46,38 @@ void softmax(Tensor y, Tensor x, double scale, Visibility visible) {
         streamed.done(S);
       }
     });
+  });
+}
+
+void masked_softmax(Tensor y, Tensor x, Tensor mask, double scale) {
+  int64_t S = x.dim(-1), R = x.rows();
+  const auto* keep = mask.data<uint8_t>();
+  dispatch_float(x.dtype(), [&]<class T>() {
+    const T* in = x.data<T>();
+    T* out = y.data<T>();
+    T factor = T(scale);
+    parallel_for(R, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, S)),
+                 [&](int64_t r0, int64_t r1) {
+                   for (int64_t r = r0; r < r1; ++r) {
+                     const T* a = in + r * S;
+                     const uint8_t* m = keep + r * S;
+                     T* p = out + r * S;
+                     T most = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : most)
+                     for (int64_t j = 0; j < S; ++j)
+                       most = m[j] && a[j] * factor > most ? a[j] * factor : most;
+                     // A row without an entry keeps -inf: its values are all 0.
+                     T origin = most == T(-INFINITY) ? T(0) : most;
+#pragma omp simd reduction(+ : sum)
+                     for (int64_t j = 0; j < S; ++j) {
+                       p[j] = m[j] ? math::exp(a[j] * factor - origin) : T(0);
+                       sum += p[j];
+                     }
+                     T inverse = sum != 0 ? 1 / sum : T(0);
+#pragma omp simd
+                     for (int64_t j = 0; j < S; ++j) p[j] *= inverse;
+                   }
+                 });
   });
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tensor/cpu/core/vectors.h"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
@@ -43,7 +43,7 @@ struct Thin {
 #pragma GCC unroll 8
     for (int k = 0; k < Rows; ++k) {
 #pragma GCC unroll 8
-      for (int j = 0; j < Outputs; ++j) all[k][j] = sum_lanes<T, kVectorBytes>(sum[k][j]);
+      for (int j = 0; j < Outputs; ++j) all[k][j] = sum_of_vector<T, kVectorBytes>(sum[k][j]);
     }
     for (int k = 0; k < Rows; ++k) {
       for (int j = 0; j < Outputs; ++j) {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/kernels/kernels_logits.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
 

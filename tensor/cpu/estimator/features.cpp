@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tensor/csr.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
 

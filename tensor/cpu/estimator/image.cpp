@@ -3,7 +3,7 @@
 
 #include "tensor/cpu/core/softmax_row.h"
 #include "tensor/csr.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {

@@ -6,8 +6,7 @@
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/csr.h"
-#include "tensor/kernels/kernels_decoding.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::BRINE_CPU {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/vectors.h"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::BRINE_CPU {
 namespace {

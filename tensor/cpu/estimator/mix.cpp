@@ -3,7 +3,8 @@
 #include <vector>
 
 #include "tensor/cpu/core/pieces.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/estimator.h"
 #include "tensor/math.h"
 
 namespace brine::BRINE_CPU {

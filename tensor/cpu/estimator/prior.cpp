@@ -10,7 +10,7 @@
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/csr.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 #include "tensor/math.h"
 
 namespace brine::BRINE_CPU {

@@ -6,7 +6,7 @@
 
 #include "tensor/cpu/core/columns.h"
 #include "tensor/cpu/estimator/prior_row.h"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/estimator.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "tensor/cpu/core/columns.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
 

@@ -7,7 +7,7 @@
 
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/teacher/score_tile.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::BRINE_CPU {
 namespace {

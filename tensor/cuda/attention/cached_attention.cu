@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/attention.h"
 
 namespace brine::cuda {
 namespace {
@@ -127,16 +127,6 @@ __global__ void append_row_kernel(T* cache, const T* row, const int64_t* at, int
   cache[(head * S + at[head / H]) * d + i % d] = row[i];
 }
 
-template <class T>
-__global__ void running_mean_kernel(T* y, double* sums, const T* v, const int64_t* counts,
-                                    int64_t n, int64_t row) {
-  const int64_t i = piece();
-  if (i >= n) return;
-  const double sum = sums[i] + double(v[i]);
-  sums[i] = sum;
-  y[i] = T(sum * (1.0 / double(counts[i / row])));
-}
-
 }  // namespace
 
 void append_row(Tensor cache, Tensor row, Tensor at) {
@@ -170,15 +160,6 @@ void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tens
     launch("cached_attention", span_kernel<T>, dim3(blocks_for(heads * spans, 1)), dim3(kSpan),
            size_t(kSpan + kWarps * d) * sizeof(T), in);
     launch("cached_attention", combine_kernel<T>, dim3(blocks_for(heads, 1)), dim3(128), 0, in);
-  });
-}
-
-void running_mean_step(Tensor y, Tensor sums, Tensor v, Tensor counts) {
-  const OnDevice numbers(counts, y.device());
-  dispatch_float(y.dtype(), [&]<class T>() {
-    launch_each("running_mean_step", sums.numel(), running_mean_kernel<T>, y.data<T>(),
-                sums.data<double>(), v.data<T>(), numbers.data<int64_t>(), sums.numel(),
-                sums.dim(1) * sums.dim(2));
   });
 }
 

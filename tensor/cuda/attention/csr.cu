@@ -2,9 +2,8 @@
 // prefix sum over the rows between counting and filling.
 #include "tensor/csr.h"
 
-#include "tensor/cuda/core/entries.cuh"
 #include "tensor/cuda/core/prefix_sum.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 
 namespace brine::cuda {
 namespace {
@@ -17,7 +16,7 @@ __device__ int64_t warp_piece() { return piece() / kWarp; }
 // What a row and head choose among: u8 [B, H, T, K], and the keys that one column may give.
 struct Chosen {
   const uint8_t* selected;
-  Widths widths;
+  RowWidths widths;
   int64_t H, K, k;
 
   __device__ const uint8_t* row(int64_t b, int64_t h, int64_t t) const {
@@ -109,7 +108,7 @@ __device__ int64_t key_of(const Columns& columns, int32_t e, int64_t k) {
 __global__ void fill_kernel(int32_t* columns, MaskRows rows, Chosen chosen, int64_t pieces) {
   const int64_t r = warp_piece(), T = rows.T, K = chosen.K, k = chosen.k;
   if (r >= pieces) return;
-  const Entries at = rows(r);
+  const RowEntries at = rows(r);
   if (at.count == 0) return;
   const int64_t b = r / (T * rows.H), t = r % T, w = chosen.widths(b, t);
   const int lane = int(threadIdx.x) % kWarp;
@@ -135,7 +134,7 @@ __global__ void fill_kernel(int32_t* columns, MaskRows rows, Chosen chosen, int6
 __global__ void mask_kernel(uint8_t* mask, MaskRows rows, int64_t pieces) {
   const int64_t r = warp_piece();
   if (r >= pieces) return;
-  const Entries at = rows(r);
+  const RowEntries at = rows(r);
   for (int64_t e = int64_t(threadIdx.x) % kWarp; e < at.count; e += kWarp) {
     mask[r * rows.S + at.columns[e] - at.base] = 1;
   }

@@ -76,7 +76,8 @@ struct Range {
   int64_t begin, end;
 };
 template <bool ByKeys>
-__device__ inline Range range_of(const Widths& widths, int64_t valid, int64_t first, int64_t rows) {
+__device__ inline Range range_of(const RowWidths& widths, int64_t valid, int64_t first,
+                                 int64_t rows) {
   if (rows <= 0) return {0, 0};
   if (!widths.causal) return {0, valid};
   return ByKeys ? Range{first, valid} : Range{0, first + rows};

@@ -43,7 +43,7 @@ bool dispatch_layout(int64_t d, Dtype given, F&& f) {
 // Sizes and visible keys of a call.
 struct AttentionSizes {
   int64_t H, T, d, tiles;
-  Widths widths;
+  RowWidths widths;
   bool packed;
 };
 

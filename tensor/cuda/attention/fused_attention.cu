@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kWidest = 128;
 
 // A sequence without tokens gets one, whose result is thrown away.
-__global__ void lengths_kernel(int32_t* to, const Widths widths, int64_t B) {
+__global__ void lengths_kernel(int32_t* to, const RowWidths widths, int64_t B) {
   const int64_t b = piece();
   if (b >= B) return;
   const int64_t own = widths.valid(b);
@@ -20,7 +20,8 @@ __global__ void lengths_kernel(int32_t* to, const Widths widths, int64_t B) {
 
 // y [B, T, C] = from in rows that hold tokens, 0 in the others.
 template <class T>
-__global__ void widen_kernel(float* y, const T* from, const Widths widths, int64_t C, int64_t n) {
+__global__ void widen_kernel(float* y, const T* from, const RowWidths widths, int64_t C,
+                             int64_t n) {
   const int64_t i = piece();
   if (i >= n) return;
   const int64_t row = i / C, b = row / widths.rows, t = row % widths.rows;
@@ -28,7 +29,7 @@ __global__ void widen_kernel(float* y, const T* from, const Widths widths, int64
 }
 
 // lse [B, H, T] = 0 in rows of padding.
-__global__ void clear_kernel(float* lse, const Widths widths, int64_t H, int64_t n) {
+__global__ void clear_kernel(float* lse, const RowWidths widths, int64_t H, int64_t n) {
   const int64_t i = piece();
   if (i >= n) return;
   const int64_t b = i / widths.rows / H, t = i % widths.rows;
@@ -47,7 +48,7 @@ bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
   }
   const Device device = q.device();
   const DeviceWidths kept(visible, T, device);
-  const Widths widths = kept.get();
+  const RowWidths widths = kept.get();
   const bool padded = widths.lengths != nullptr;
   Tensor narrow = Tensor::empty(y.shape(), q.dtype(), device), lengths;
   if (padded) {

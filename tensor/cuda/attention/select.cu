@@ -3,7 +3,7 @@
 #include "tensor/kernels/select.h"
 
 #include "tensor/cuda/core/block_group.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 
 namespace brine::cuda {
 namespace {
@@ -16,7 +16,7 @@ struct Job {
   uint8_t* selected;
   int64_t* n_sel;
   unsigned long long* nan_count;
-  Widths widths;
+  RowWidths widths;
   int64_t H, K, k;
   SelectMode mode;
 };

@@ -1,7 +1,7 @@
 // Attention on the entries of a flat CSR mask: scores, softmax and the product with V by one warp
 // for every head and row. The rows of one head follow each other, so its K and V stay in the cache.
 #include "tensor/cuda/core/row_strip.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 #include "tensor/stored.h"
 
 namespace brine::cuda {
@@ -23,7 +23,7 @@ struct Forward {
 
 // p = scale q k over the entries of row r; returns the largest.
 template <int D, bool Whole, class T, class S>
-__device__ T score(const Forward<T, S>& a, const Entries& at, int64_t r) {
+__device__ T score(const Forward<T, S>& a, const RowEntries& at, int64_t r) {
   const S* keys = a.k + r / a.rows.T * a.rows.S * a.d;
   T most = -INFINITY;
   each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d, [&](int64_t e, T product) {
@@ -39,7 +39,7 @@ template <int D, bool Whole, class T, class S>
 __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) forward_kernel(Forward<T, S> a) {
   const int64_t r = piece() / kWarp;
   if (r >= a.pieces) return;
-  const Entries at = a.rows(r);
+  const RowEntries at = a.rows(r);
   const int lane = int(threadIdx.x) % kWarp;
   T* p = a.p + at.first;
   const T most = score<D, Whole>(a, at, r);

@@ -6,7 +6,7 @@
 // nothing is added up in memory.
 #include "tensor/cuda/attention/transposed_entries.cuh"
 #include "tensor/cuda/core/row_strip.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 #include "tensor/stored.h"
 
 namespace brine::cuda {
@@ -29,7 +29,7 @@ struct Rows {
 
 // ds = dp = dy . v over the entries of row r; returns sum p dp.
 template <int D, bool Whole, class T, class S>
-__device__ T value_products(const Rows<T, S>& a, const Entries& at, int64_t r) {
+__device__ T value_products(const Rows<T, S>& a, const RowEntries& at, int64_t r) {
   const S* values = a.v + r / a.rows.T * a.rows.S * a.d;
   T total = 0;
   each_product<D, Whole>(at, a.dy + r * a.d, values, a.d, [&](int64_t e, T product) {
@@ -44,7 +44,7 @@ template <int D, bool Whole, class T, class S>
 __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) rows_kernel(Rows<T, S> a) {
   const int64_t r = piece() / kWarp;
   if (r >= a.pieces) return;
-  const Entries at = a.rows(r);
+  const RowEntries at = a.rows(r);
   const int lane = int(threadIdx.x) % kWarp;
   T* ds = a.ds + at.first;
   const T total = value_products<D, Whole>(a, at, r);

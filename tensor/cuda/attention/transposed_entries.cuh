@@ -8,7 +8,7 @@
 // of the threads, nor to how many chunks there are.
 #pragma once
 
-#include "tensor/cuda/core/entries.cuh"
+#include "tensor/csr.h"
 #include "tensor/cuda/core/prefix_sum.cuh"
 
 namespace brine::cuda {
@@ -30,7 +30,7 @@ struct Chunks {
 static __global__ void count_keys_kernel(int32_t* counts, Chunks a, int64_t pieces) {
   const int64_t r = piece() / kWarp;
   if (r >= pieces) return;
-  const Entries at = a.rows(r);
+  const RowEntries at = a.rows(r);
   int32_t* mine = counts + a.keys_of(r / a.rows.T, r % a.rows.T) - at.base;
   for (int64_t e = threadIdx.x % kWarp; e < at.count; e += kWarp) {
     atomicAdd(mine + at.columns[e], 1);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kChunkStep* kWarp)
   bits += blockIdx.x * a.rows.S;
   for (int64_t first = begin; first < end; first += kChunkStep) {
     const int64_t t = first + warp;
-    Entries at{nullptr, 0, 0, 0};
+    RowEntries at{nullptr, 0, 0, 0};
     if (t < end) at = a.rows(bh * a.rows.T + t);
     for (int64_t e = lane; e < at.count; e += kWarp) {
       atomicOr(bits + (at.columns[e] - at.base), 1u << warp);

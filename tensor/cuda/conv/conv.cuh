@@ -2,7 +2,8 @@
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/conv.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 

@@ -1,6 +1,6 @@
 // A causal convolution one row at a time, from a window of the last rows.
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/conv.h"
 
 namespace brine::cuda {
 namespace {

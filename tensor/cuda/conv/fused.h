@@ -2,8 +2,7 @@
 // around it. Each call says whether it did the work: false, with nothing done, where cuDNN did not.
 #pragma once
 
-#include "tensor/kernels/kernels_attention.h"
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/conv.h"
 
 namespace brine::cuda {
 

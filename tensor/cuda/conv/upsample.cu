@@ -1,6 +1,6 @@
 // Nearest upsampling of an image to tokens x columns, and its gradient.
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/conv.h"
 
 namespace brine::cuda {
 namespace {

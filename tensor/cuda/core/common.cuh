@@ -123,24 +123,6 @@ __device__ inline T block_sum(T value) {
   return block_reduce(value, T(0), Plus{});
 }
 
-// ---- which keys a row sees, as RowWidths (csr.h) has it. `lengths` lies on the device.
-struct Widths {
-  const int64_t* lengths;  // null: every sequence has `rows`
-  int64_t rows;
-  bool causal;
-
-  __device__ int64_t length(int64_t b) const { return lengths ? lengths[b] : rows; }
-  __device__ int64_t operator()(int64_t b, int64_t t) const {
-    const int64_t own = length(b);
-    return t >= own ? 0 : (causal ? t + 1 : own);
-  }
-  // Rows of sequence b that see a key.
-  __device__ int64_t valid(int64_t b) const {
-    const int64_t own = length(b);
-    return own < rows ? own : rows;
-  }
-};
-
 // Small numbers that a kernel needs on the device; lengths, ids and places are made on the CPU.
 // Keeps the copy alive while kernels are launched with it.
 class OnDevice {
@@ -155,12 +137,12 @@ class OnDevice {
   Tensor copy_;
 };
 
-// Widths of a Visibility whose lengths may lie anywhere; keep it alive over the launch.
+// RowWidths of a Visibility whose lengths may lie anywhere; keep it alive over the launch.
 class DeviceWidths {
  public:
   DeviceWidths(const Visibility& visible, int64_t rows, Device device)
       : lengths_(visible.lengths, device), rows_(rows), causal_(visible.causal) {}
-  Widths get() const { return {lengths_.data<int64_t>(), rows_, causal_}; }
+  RowWidths get() const { return {lengths_.data<int64_t>(), rows_, causal_}; }
 
  private:
   OnDevice lengths_;

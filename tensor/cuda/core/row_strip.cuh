@@ -7,7 +7,7 @@
 // for 32 entries at a time. The order of every sum is fixed.
 #pragma once
 
-#include "tensor/cuda/core/entries.cuh"
+#include "tensor/csr.h"
 #include "tensor/cuda/core/packs.cuh"
 
 namespace brine::cuda {
@@ -155,7 +155,7 @@ void dispatch_strip(int64_t d, F&& f, const Tensors&... tensors) {
 
 // f(e, x . rows[key(e)]) for the entries e of a row, each on the lane that takes it; x [d].
 template <int D, bool Whole, class T, class S, class F>
-__device__ void each_product(const Entries& at, const T* x, const S* rows, int64_t d, F&& f) {
+__device__ void each_product(const RowEntries& at, const T* x, const S* rows, int64_t d, F&& f) {
   const int lane = int(threadIdx.x) % kWarp;
   Strip<T, S, D, Whole> strip{d};
   T part[Strip<T, S, D, Whole>::kSize];

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "tensor/cuda/core/packs.cuh"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {

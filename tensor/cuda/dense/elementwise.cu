@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "tensor/cuda/core/packs.cuh"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {
@@ -58,62 +58,6 @@ void map_typed(const char* name, const Tensor& y, const X&... x) {
   dispatch_float(y.dtype(), [&]<class T>() { map<T>(name, y, x..., F<T>{}); });
 }
 
-template <class T>
-struct Sum {
-  __device__ T operator()(T u, T v) const { return u + v; }
-};
-template <class T>
-struct Difference {
-  __device__ T operator()(T u, T v) const { return u - v; }
-};
-template <class T>
-struct Product {
-  __device__ T operator()(T u, T v) const { return u * v; }
-};
-template <class T>
-struct Scaled {
-  T alpha;
-  __device__ T operator()(T x) const { return alpha * x; }
-};
-template <class T>
-struct Mixed {
-  T alpha, beta;
-  __device__ T operator()(T x, T y) const { return alpha * x + beta * y; }
-};
-// NaN passes through: it is not less than 0.
-template <class T>
-struct Relu {
-  __device__ T operator()(T x) const { return x < 0 ? T(0) : x; }
-};
-template <class T>
-struct ReluGradient {
-  __device__ T operator()(T g, T y) const { return y > 0 ? g : T(0); }
-};
-template <class T>
-struct Gelu {
-  __device__ T operator()(T x) const { return math::gelu(x); }
-};
-template <class T>
-struct GeluGradient {
-  __device__ T operator()(T g, T x) const { return g * math::gelu_grad(x); }
-};
-template <class T>
-struct Sigmoid {
-  __device__ T operator()(T x) const { return math::sigmoid(x); }
-};
-template <class T>
-struct SigmoidGradient {
-  __device__ T operator()(T g, T y) const { return g * y * (1 - y); }
-};
-template <class T>
-struct Tanh {
-  __device__ T operator()(T x) const { return math::tanh(x); }
-};
-template <class T>
-struct TanhGradient {
-  __device__ T operator()(T g, T y) const { return g * (1 - y * y); }
-};
-
 // Four elements a thread: those of one block of random words. An element stays when its word is
 // above `limit`.
 template <class T>
@@ -167,44 +111,44 @@ __global__ void zero_padding_kernel(U* y, const U* x, const int64_t* lengths, in
 
 }  // namespace
 
-void add(Tensor y, Tensor a, Tensor b) { map_typed<Sum>("add", y, a, b); }
+void add(Tensor y, Tensor a, Tensor b) { map_typed<math::map::Sum>("add", y, a, b); }
 
-void sub(Tensor y, Tensor a, Tensor b) { map_typed<Difference>("sub", y, a, b); }
+void sub(Tensor y, Tensor a, Tensor b) { map_typed<math::map::Difference>("sub", y, a, b); }
 
-void mul(Tensor y, Tensor a, Tensor b) { map_typed<Product>("mul", y, a, b); }
+void mul(Tensor y, Tensor a, Tensor b) { map_typed<math::map::Product>("mul", y, a, b); }
 
 void axpby(Tensor y, Tensor x, double alpha, double beta) {
   dispatch_float(y.dtype(), [&]<class T>() {
     if (beta == 0) {
-      map<T>("axpby", y, x, Scaled<T>{T(alpha)});
+      map<T>("axpby", y, x, math::map::Scaled<T>{T(alpha)});
     } else {
-      map<T>("axpby", y, x, y, Mixed<T>{T(alpha), T(beta)});
+      map<T>("axpby", y, x, y, math::map::Mixed<T>{T(alpha), T(beta)});
     }
   });
 }
 
-void relu(Tensor y, Tensor x) { map_typed<Relu>("relu", y, x); }
+void relu(Tensor y, Tensor x) { map_typed<math::map::Relu>("relu", y, x); }
 
 void relu_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<ReluGradient>("relu_backward", dx, dy, y);
+  map_typed<math::map::ReluGradient>("relu_backward", dx, dy, y);
 }
 
-void gelu(Tensor y, Tensor x) { map_typed<Gelu>("gelu", y, x); }
+void gelu(Tensor y, Tensor x) { map_typed<math::map::Gelu>("gelu", y, x); }
 
 void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
-  map_typed<GeluGradient>("gelu_backward", dx, dy, x);
+  map_typed<math::map::GeluGradient>("gelu_backward", dx, dy, x);
 }
 
-void sigmoid(Tensor y, Tensor x) { map_typed<Sigmoid>("sigmoid", y, x); }
+void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>("sigmoid", y, x); }
 
 void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<SigmoidGradient>("sigmoid_backward", dx, dy, y);
+  map_typed<math::map::SigmoidGradient>("sigmoid_backward", dx, dy, y);
 }
 
-void tanh(Tensor y, Tensor x) { map_typed<Tanh>("tanh", y, x); }
+void tanh(Tensor y, Tensor x) { map_typed<math::map::Tanh>("tanh", y, x); }
 
 void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<TanhGradient>("tanh_backward", dx, dy, y);
+  map_typed<math::map::TanhGradient>("tanh_backward", dx, dy, y);
 }
 
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {

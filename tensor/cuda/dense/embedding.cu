@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "tensor/cuda/core/packs.cuh"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {

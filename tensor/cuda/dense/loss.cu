@@ -2,7 +2,7 @@
 // exponentials against it on every thread. The distillation loss is in kl_loss.cu.
 #include "tensor/cuda/core/rows.cuh"
 #include "tensor/cuda/dense/logits.cuh"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {

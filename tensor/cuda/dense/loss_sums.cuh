@@ -6,7 +6,7 @@
 namespace brine::cuda {
 
 // Rows that see a key, over all sequences and heads; all threads of the block must call.
-__device__ inline double counted_rows(const Widths& widths, int64_t B, int64_t H) {
+__device__ inline double counted_rows(const RowWidths& widths, int64_t B, int64_t H) {
   double rows = 0;
   for (int64_t b = threadIdx.x; b < B; b += blockDim.x) rows += double(widths.valid(b));
   return double(H) * block_sum(rows);
@@ -14,7 +14,7 @@ __device__ inline double counted_rows(const Widths& widths, int64_t B, int64_t H
 
 // y [2] = sums of parts [n, 2] in a fixed order, over the number of rows. One block.
 template <class T>
-__global__ void loss_means_kernel(T* y, const double* parts, int64_t n, Widths widths, int64_t B,
+__global__ void loss_means_kernel(T* y, const double* parts, int64_t n, RowWidths widths, int64_t B,
                                   int64_t H) {
   double first = 0, second = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
@@ -31,7 +31,7 @@ __global__ void loss_means_kernel(T* y, const double* parts, int64_t n, Widths w
 
 // weights [2] = dy [2] over the number of rows. One block.
 template <class T>
-__global__ void loss_weights_kernel(double* weights, const T* dy, Widths widths, int64_t B,
+__global__ void loss_weights_kernel(double* weights, const T* dy, RowWidths widths, int64_t B,
                                     int64_t H) {
   const double rows = counted_rows(widths, B, H);
   if (threadIdx.x < 2) weights[threadIdx.x] = rows > 0 ? double(dy[threadIdx.x]) / rows : 0;

@@ -3,7 +3,7 @@
 
 #include "tensor/cuda/core/blas.h"
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {

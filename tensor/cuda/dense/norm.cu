@@ -1,6 +1,6 @@
 // LayerNorm: a block of threads for every row; parameter gradients by bands of rows, in order.
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {
@@ -21,7 +21,9 @@ __global__ void layernorm_kernel(T* y, T* mean, T* rstd, const T* x, const T* w,
   T square = 0;
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) square += (x[c] - m) * (x[c] - m);
   const T s = 1 / sqrt(block_sum(square) / T(C) + eps);
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) y[c] = (x[c] - m) * s * w[c] + b[c];
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    y[c] = math::normalized(x[c] - m, s, w[c], b[c]);
+  }
   if (threadIdx.x == 0) {
     mean[r] = m;
     rstd[r] = s;

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "tensor/cuda/core/packs.cuh"
-#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {

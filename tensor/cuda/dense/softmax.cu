@@ -3,8 +3,7 @@
 #include <limits>
 
 #include "tensor/cuda/core/rows.cuh"
-#include "tensor/kernels/kernels.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {
@@ -12,7 +11,7 @@ namespace {
 // y [B, H, T, S]; `whole` = neither lengths nor a causal mask: rows see all S keys, not T.
 template <class Row, class T>
 __global__ void softmax_kernel(T* y, const T* x, int64_t rows, int64_t H, int64_t S, T scale,
-                               Widths widths, bool whole) {
+                               RowWidths widths, bool whole) {
   const int64_t r = Row::row();
   if (r >= rows) return;
   const int64_t width = whole ? S : widths(r / (widths.rows * H), r % widths.rows);

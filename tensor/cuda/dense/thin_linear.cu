@@ -3,7 +3,7 @@
 // A lane takes every 32nd group of four elements and adds them up in one chain; the lanes are then
 // added in a tree. Rows are alike in this whatever their number, so are their bits.
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {

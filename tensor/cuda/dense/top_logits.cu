@@ -1,7 +1,7 @@
 // The largest logits of every row: a block finds the border by counting digits of order-preserving
 // integers, collects what lies above it, and puts that in order by counting what comes before.
 #include "tensor/cuda/core/block_group.cuh"
-#include "tensor/kernels/kernels_logits.h"
+#include "tensor/kernels/dense.h"
 #include "tensor/kernels/select.h"
 
 namespace brine::cuda {

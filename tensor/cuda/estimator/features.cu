@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
@@ -15,7 +15,7 @@ constexpr int64_t kBands = 256;  // per sequence and head, at most
 // Rows of phi [B, H, T, m], and which of them are padding.
 struct Rows {
   int64_t count, heads, tokens, m;
-  Widths widths;
+  RowWidths widths;
 
   // The row of the calling warp; at or beyond `count` it has none.
   __device__ int64_t mine() const {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
@@ -16,7 +16,7 @@ constexpr int kLines = kThreads / kTile;  // of a tile that the block handles at
 // channels' fastest.
 struct Layout {
   int64_t H, tokens, height, W, c, halo;
-  Widths widths;
+  RowWidths widths;
 
   __device__ __host__ int64_t channels() const { return H * c; }
   __host__ int64_t across() const { return (channels() + kTile - 1) / kTile; }
@@ -143,7 +143,7 @@ __global__ void heads_backward_kernel(T* dimage, const T* dy, Reading s, int64_t
 
 template <class T>
 __global__ void column_softmax_kernel(T* y, const T* scores, int64_t rows, int64_t H,
-                                      int64_t tokens, int64_t K, Widths widths) {
+                                      int64_t tokens, int64_t K, RowWidths widths) {
   const int64_t r = int64_t(blockIdx.x) * (kThreads / kWarp) + int64_t(threadIdx.x) / kWarp;
   if (r >= rows) return;
   const int64_t lane = int64_t(threadIdx.x) % kWarp, w = widths(r / (H * tokens), r % tokens);

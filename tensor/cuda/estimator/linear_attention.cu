@@ -1,8 +1,7 @@
 // Linear attention: sums of all chunks at once, running sums over the chunks, then every tile of
 // rows at once from its chunk's state and the chunk itself.
 #include "tensor/cuda/estimator/linear_states.cuh"
-#include "tensor/kernels/kernels_decoding.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {

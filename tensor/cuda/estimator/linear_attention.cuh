@@ -233,7 +233,7 @@ struct Work {
   int64_t heads, identity_step;
   int tokens, m, i, d;
   int chunk, chunks;  // rows of a chunk, a multiple of kTile; chunks of a head
-  Widths widths;
+  RowWidths widths;
   const T *q, *k, *v, *identity, *dy, *share, *below;  // share, below [B, H, T]
 
   __host__ __device__ int e() const { return i + d; }

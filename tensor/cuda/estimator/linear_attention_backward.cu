@@ -1,7 +1,7 @@
 // The gradients of linear attention: those of the queries from the sums over earlier chunks, those
 // of keys and values from what later chunks ask of them.
 #include "tensor/cuda/estimator/linear_states.cuh"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Linear attention of one new token: its key joins the running sums, its query reads them.
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {

@@ -21,7 +21,7 @@ inline int64_t chunk_rows(int64_t tokens, int64_t m, int64_t e, bool causal, int
 
 template <class T>
 Work<T> work_of(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity, const Tensor& v,
-                const Widths& widths) {
+                const RowWidths& widths) {
   Work<T> work{};
   work.heads = phi_k.dim(1);
   work.tokens = int(phi_k.dim(2));

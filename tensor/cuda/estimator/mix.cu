@@ -1,7 +1,8 @@
 // From sparse attention to the block's output: gates, and the bidirectional average of the values.
 // The gates take a warp for every row of a head. Sums over rows are taken in f64 by bands of rows.
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/dense.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
@@ -17,7 +18,7 @@ struct Row {
 __device__ Row row_of(int64_t i, int64_t H, int64_t T) { return {i / (H * T), i / T % H, i % T}; }
 
 template <class R>
-__global__ void mix_kernel(R* y, const R* c, const R* average, const R* scalers, Widths widths,
+__global__ void mix_kernel(R* y, const R* c, const R* average, const R* scalers, RowWidths widths,
                            int64_t H, int64_t d, int64_t rows) {
   const int64_t i = piece() / kWarp, T = widths.rows;
   if (i >= rows) return;
@@ -38,7 +39,7 @@ struct MixGradients {
 };
 
 template <class R>
-__global__ void mix_backward_kernel(MixGradients<R> g, Widths widths, int64_t H, int64_t d,
+__global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t H, int64_t d,
                                     int64_t rows) {
   const int64_t i = piece() / kWarp, T = widths.rows;
   if (i >= rows) return;
@@ -82,7 +83,7 @@ struct Shares {
 // parts [B H, bands, N] = the sums over the valid rows of a band of x [B H, T, N]; with shares, of
 // row j times the weight of key j.
 template <class R>
-__global__ void bands_kernel(double* parts, const R* x, Shares shares, Widths widths, int64_t H,
+__global__ void bands_kernel(double* parts, const R* x, Shares shares, RowWidths widths, int64_t H,
                              int64_t bands, int64_t N) {
   const int64_t bh = blockIdx.x / bands, band = blockIdx.x % bands, L = widths.valid(bh / H);
   const int64_t n = int64_t(blockIdx.y) * blockDim.x + threadIdx.x;
@@ -109,7 +110,7 @@ __global__ void sum_bands_kernel(double* sums, const double* parts, int64_t band
 }
 
 // norm [B H] = sum over columns of their keys times their share; a block for each.
-__global__ void norm_kernel(double* norm, const double* share, Widths widths, int64_t H,
+__global__ void norm_kernel(double* norm, const double* share, RowWidths widths, int64_t H,
                             int64_t K) {
   const int64_t bh = blockIdx.x, L = widths.valid(bh / H);
   double sum = 0;
@@ -123,7 +124,7 @@ __global__ void norm_kernel(double* norm, const double* share, Widths widths, in
 
 // y [B H, T, N] = x [B H, N] in every valid row, 0 at padding.
 template <class R>
-__global__ void spread_kernel(R* y, const double* x, Widths widths, int64_t H, int64_t N,
+__global__ void spread_kernel(R* y, const double* x, RowWidths widths, int64_t H, int64_t N,
                               int64_t size) {
   const int64_t i = piece();
   if (i >= size) return;
@@ -141,7 +142,7 @@ struct KeyGradients {
 };
 
 template <class R>
-__global__ void average_keys_kernel(KeyGradients<R> g, Shares shares, Widths widths, int64_t H,
+__global__ void average_keys_kernel(KeyGradients<R> g, Shares shares, RowWidths widths, int64_t H,
                                     int64_t d, int64_t rows) {
   const int64_t i = piece() / kWarp, T = widths.rows;
   if (i >= rows) return;
@@ -163,7 +164,7 @@ __global__ void average_keys_kernel(KeyGradients<R> g, Shares shares, Widths wid
 }
 
 // column [B H, K] = the sum of along over the keys of a column.
-__global__ void average_columns_kernel(double* column, const double* along, Widths widths,
+__global__ void average_columns_kernel(double* column, const double* along, RowWidths widths,
                                        int64_t H, int64_t K, int64_t size) {
   const int64_t i = piece();
   if (i >= size) return;

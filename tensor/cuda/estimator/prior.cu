@@ -1,6 +1,6 @@
 // The prior of the scores: each column's share of a row's linear attention. A warp for every row.
 #include "tensor/cuda/estimator/prior.cuh"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {

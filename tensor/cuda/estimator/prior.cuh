@@ -17,7 +17,7 @@ template <class T>
 struct Prior {
   int64_t heads, tokens, rows, m, padded, K, step;
   int64_t chunks;  // of the T + 1 prefixes
-  Widths widths;
+  RowWidths widths;
   const T *gain, *q, *k;
 
   __device__ int64_t valid(int64_t n) const { return widths.valid(n / heads); }
@@ -29,7 +29,7 @@ struct Prior {
 
 template <class T>
 Prior<T> prior_of(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
-                  const Tensor& phi_k, int64_t step, const Widths& widths) {
+                  const Tensor& phi_k, int64_t step, const RowWidths& widths) {
   Prior<T> at{};
   at.heads = phi_q.dim(1);
   at.tokens = phi_q.dim(2);

@@ -2,7 +2,7 @@
 // kept; from token to token a border moves by one key at most, by adding that key: the same
 // additions in the same order as when all keys come at once.
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // L_approx in the K columns (method 4.1): a warp for every row, sums over rows by blocks.
 #include "tensor/cuda/core/columns.cuh"
 #include "tensor/cuda/dense/loss_sums.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::cuda {
 namespace {
@@ -12,7 +12,7 @@ constexpr int kRows = kThreads / kWarp;  // of a block
 struct WarpRow {
   int64_t r, b, w;
 
-  __device__ WarpRow(const Widths& widths, int64_t R, int64_t H)
+  __device__ WarpRow(const RowWidths& widths, int64_t R, int64_t H)
       : r(int64_t(blockIdx.x) * kRows + threadIdx.x / kWarp), b(0), w(0) {
     if (r >= R) return;
     b = r / (H * widths.rows);
@@ -43,7 +43,7 @@ struct Widened {
 // parts [blocks, 2] = the sums over a block's rows.
 template <class T>
 __global__ void approx_loss_kernel(double* parts, const T* scores, const T* tau, const T* logs,
-                                   const T* squares, Widths widths, int64_t R, int64_t H,
+                                   const T* squares, RowWidths widths, int64_t R, int64_t H,
                                    int64_t K) {
   const WarpRow row(widths, R, H);
   double kl = 0, square = 0;
@@ -74,7 +74,7 @@ __global__ void approx_loss_kernel(double* parts, const T* scores, const T* tau,
 
 template <class T>
 __global__ void approx_loss_backward_kernel(T* dscores, const double* weights, const T* scores,
-                                            const T* tau, Widths widths, int64_t R, int64_t H,
+                                            const T* tau, RowWidths widths, int64_t R, int64_t H,
                                             int64_t K) {
   const WarpRow row(widths, R, H);
   if (row.r >= R) return;

@@ -3,7 +3,8 @@
 // the largest score it has met, and what the threads of a row have found is joined at the end.
 #include "tensor/cuda/dense/loss_sums.cuh"
 #include "tensor/cuda/teacher/score_tile.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/dense.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::cuda {
 namespace {
@@ -103,7 +104,7 @@ template <class T>
 struct Job {
   StoredRows<T> q, k;
   TeacherView<T> teacher;
-  Widths widths;
+  RowWidths widths;
   int64_t heads, H;
   T scale;
 };

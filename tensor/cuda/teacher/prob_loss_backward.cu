@@ -8,7 +8,7 @@
 // the teacher all of this is small, so that rounding a part costs no more than it does in ds.
 #include "tensor/cuda/dense/loss_sums.cuh"
 #include "tensor/cuda/teacher/score_tile.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::cuda {
 namespace {
@@ -18,7 +18,7 @@ struct Job {
   StoredRows<T> q, k;
   const T *lse, *their_lse;
   TeacherView<T> teacher;
-  Widths widths;
+  RowWidths widths;
   int64_t heads, H;
   T scale;
   const double* weights;  // [2] of KL and MSE, of one row
@@ -42,7 +42,7 @@ struct Meeting {
   int64_t bh, b, valid, first, count, begin = 0, end = 0;
   bool causal;
 
-  __device__ Meeting(const Widths& widths, int64_t heads, int64_t H) : causal(widths.causal) {
+  __device__ Meeting(const RowWidths& widths, int64_t heads, int64_t H) : causal(widths.causal) {
     const int64_t turn = int64_t(blockIdx.x) / heads;
     bh = int64_t(blockIdx.x) % heads;
     b = bh / H;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::cuda::recall {
 
@@ -34,7 +34,7 @@ struct Found {
 struct Job {
   CsrView mask, best;
   Found found;
-  Widths widths;
+  RowWidths widths;
   int64_t B, H, T, k;
   bool across_heads, across_rows;
 

@@ -144,7 +144,7 @@ struct RowTile {
   int64_t keys;            // that some row sees
   int64_t w[Layout::own];  // keys of the rows of this thread
 
-  __device__ RowTile(const Widths& widths, int64_t bh, int64_t H, int64_t tile)
+  __device__ RowTile(const RowWidths& widths, int64_t bh, int64_t H, int64_t tile)
       : bh(bh), b(bh / H) {
     first = tile * Layout::rows;
     const int64_t left = widths.valid(b) - first;
@@ -216,7 +216,8 @@ __host__ __device__ inline int64_t tiles_of(int64_t rows) {
 // The tile of rows of a block in a grid of heads x tiles. The long rows of a causal mask come
 // first, so that blocks end together.
 template <class Layout>
-__device__ inline RowTile<Layout> last_tiles_first(const Widths& widths, int64_t heads, int64_t H) {
+__device__ inline RowTile<Layout> last_tiles_first(const RowWidths& widths, int64_t heads,
+                                                   int64_t H) {
   const int64_t turn = int64_t(blockIdx.x) / heads;
   return RowTile<Layout>(widths, int64_t(blockIdx.x) % heads, H,
                          tiles_of<Layout>(widths.rows) - 1 - turn);

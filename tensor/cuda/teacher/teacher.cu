@@ -2,7 +2,7 @@
 // over a map; from q and k one pass for the log-sum-exp of the rows and one for the rest.
 #include "tensor/cuda/core/columns.cuh"
 #include "tensor/cuda/teacher/score_tile.cuh"
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 
 namespace brine::cuda {
 namespace {
@@ -91,7 +91,7 @@ __device__ void teacher_tile(Scores<Layout>& t, RowSums<Layout>& sums, ScoreTile
 
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
-    summarize_kernel(T* tau, T* t_log_t, T* t_square, TeacherView<T> teacher, Widths widths,
+    summarize_kernel(T* tau, T* t_log_t, T* t_square, TeacherView<T> teacher, RowWidths widths,
                      int64_t heads, int64_t H, int64_t K) {
   ScoreTiles<Layout, 1> tiles(dynamic_shared<T>());
   T* const shown = tiles.moved();  // the keys' tile, once the scores are made

@@ -1,6 +1,5 @@
 // Attention on caches, and the rows they take on the device, as on the CPU.
-#include "tensor/kernels/kernels_decoding.h"
-
+#include "tensor/kernels/attention.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;
@@ -74,17 +73,5 @@ TEST_CASE("cuda: cached_attention gives a sequence the same bits whatever lies b
       check_close("cached_attention alone", both.slice(0, b, 1).contiguous(), attend(b, 1, room),
                   0);
     }
-  }
-}
-
-TEST_CASE("cuda: running_mean_step") {
-  for (bool moved : {false, true}) {
-    compare_both("running_mean_step", [&](const On& on, Dtype dtype) {
-      Tensor sums = on(normal({3, 2, 150}, 1, Dtype::f64)),
-             v = on(normal({3, 2, 1, 150}, 2, dtype));
-      Tensor y = Tensor::empty({3, 2, 150}, dtype, v.device()), counts = numbers({1, 7, 100});
-      BRINE_CALL(y, running_mean_step, y, sums, v, moved ? on(counts) : counts);
-      return std::vector{y, sums};
-    });
   }
 }

@@ -1,5 +1,5 @@
 // Compressed rows of the device are those of the CPU, in columns of their size and of a larger one.
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 #include "tests/cuda/compare.h"
 #include "tests/sparse_oracle.h"
 

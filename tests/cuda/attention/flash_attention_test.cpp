@@ -1,5 +1,5 @@
 // Softmax attention by tiles on the device, as on the CPU.
-#include "tensor/kernels/kernels_attention.h"
+#include "tensor/kernels/attention.h"
 
 #include "tests/cuda/compare.h"
 

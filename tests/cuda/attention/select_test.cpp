@@ -1,5 +1,5 @@
 // Selections of the device are those of the CPU, to the last tie.
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/attention.h"
 #include "tests/cuda/compare.h"
 #include "tests/sparse_oracle.h"
 

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "autograd/compute_type.h"
-#include "autograd/ops_sparse.h"
-#include "tensor/kernels/kernels_sparse.h"
+#include "autograd/ops.h"
+#include "tensor/kernels/attention.h"
 #include "tests/cuda/compare.h"
 #include "tests/sparse_oracle.h"
 

@@ -1,5 +1,5 @@
 // Convolution by rows on the device, as on the CPU.
-#include "tensor/kernels/kernels_decoding.h"
+#include "tensor/kernels/conv.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

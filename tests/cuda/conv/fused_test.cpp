@@ -1,8 +1,8 @@
 // Convolutions and attention in 16 bits with cuDNN inside, as on the CPU; on an emulated device its
 // part is played by slow sums. Without cuDNN our own kernels are held to the same numbers.
 #include "tensor/cuda/conv/cudnn.h"
-#include "tensor/kernels/kernels_attention.h"
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/attention.h"
+#include "tensor/kernels/conv.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

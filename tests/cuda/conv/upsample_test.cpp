@@ -1,5 +1,5 @@
 // Upsampling on the device, as on the CPU.
-#include "tensor/kernels/kernels_conv.h"
+#include "tensor/kernels/conv.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

@@ -1,5 +1,5 @@
 // Softmax over keys and under a mask on the device, as on the CPU.
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/dense.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

@@ -1,7 +1,7 @@
 // What a dump keeps of logits: the device chooses and orders as the CPU does.
 #include <array>
 
-#include "tensor/kernels/kernels_logits.h"
+#include "tensor/kernels/dense.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

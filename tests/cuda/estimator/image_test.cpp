@@ -1,5 +1,5 @@
 // Images from heads and back, softmax over columns on the device, as on the CPU.
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

@@ -1,13 +1,16 @@
 // Linear attention, its gradients and its state on the device, as on the CPU.
 #include "tensor/cuda/core/scratch.h"
-#include "tensor/kernels/kernels_decoding.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;
 
 namespace {
+
+Tensor numbers(const std::vector<int64_t>& values) {
+  return Tensor::from(values, Shape{int64_t(values.size())});
+}
 
 struct Size {
   int64_t B, H, T, m, i, d;
@@ -130,5 +133,28 @@ TEST_CASE("cuda: linear attention in turns of heads and in long chunks, for want
     const Scratch small(bytes);
     for (bool causal : {false, true}) compare_attention(s, causal);
     compare_state(s);
+  }
+}
+
+TEST_CASE("cuda: linear_attention_step") {
+  struct Step {
+    int64_t m, columns, d;
+  };
+  for (Step s : {Step{1, 1, 1}, Step{8, 3, 5}, Step{33, 40, 64}, Step{300, 64, 64}}) {
+    for (bool moved : {false, true}) {
+      compare_both(join("linear_attention_step ", s.m, " ", s.d), [&](const On& on, Dtype dtype) {
+        const int64_t B = 3, H = 2, e = s.columns + s.d;
+        Tensor state = on(normal({B, H, s.m, e}, 1, dtype));
+        Tensor sums = on(uniform({B, H, s.m}, 2, 0.5, 3, Dtype::f64));
+        Tensor q = on(uniform({B, H, 1, s.m}, 3, 0.1, 1, dtype));
+        Tensor k = on(uniform({B, H, 1, s.m}, 4, 0.1, 1, dtype));
+        Tensor identity = on(normal({11, s.columns}, 5, dtype));
+        Tensor v = on(normal({B, H, 1, s.d}, 6, dtype)), at = numbers({10, 0, 4});
+        Tensor y = Tensor::empty({B, H, 1, e}, dtype, q.device());
+        BRINE_CALL(y, linear_attention_step, y, state, sums, q, k, identity, v, moved ? on(at) : at,
+                   1e-3);
+        return std::vector{y, state, sums};
+      });
+    }
   }
 }

@@ -1,5 +1,5 @@
 // Gates and the bidirectional average of the values: the device against the CPU.
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

@@ -1,12 +1,17 @@
 // The Performer's prior on the device, as on the CPU.
+#include "autograd/ops_estimator.h"
 #include "tensor/cuda/core/scratch.h"
-#include "tensor/kernels/kernels_performer.h"
+#include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;
 using namespace brine::test;
 
 namespace {
+
+Tensor numbers(const std::vector<int64_t>& values) {
+  return Tensor::from(values, Shape{int64_t(values.size())});
+}
 
 struct Size {
   int64_t B, H, T, m, K, step;
@@ -57,5 +62,39 @@ TEST_CASE("cuda: the Performer's prior in turns of heads, for want of memory") {
   for (int64_t bytes : {int64_t(1), int64_t(2) * (91 * 6 + 2 * 6 + 900) * 8}) {
     const Scratch small(bytes);
     for (bool causal : {false, true}) compare_prior(s, causal);
+  }
+}
+
+TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
+  struct Step {
+    int64_t m, K;
+  };
+  for (Step s : {Step{1, 1}, Step{5, 7}, Step{40, 33}, Step{300, 16}}) {
+    for (bool moved : {false, true}) {
+      compare_both(join("performer_prior_step ", s.m, " ", s.K), [&](const On& on, Dtype dtype) {
+        const int64_t B = 4, H = 2, S = 90, padded = border_columns(s.m);
+        Tensor keys = on(uniform({B, H, S, s.m}, 1, 0.1, 1, dtype));
+        Tensor borders = on(normal({B, H, s.K + 1, padded}, 2, Dtype::f64));
+        Tensor gain = on(normal({H}, 3, dtype)), now = numbers({0, 0, 0, 0});
+        Tensor at = moved ? on(now) : now;
+        std::vector<Tensor> out;
+        // The third sequence waits for its first key, and begins again once.
+        for (std::vector<int64_t> width : {std::vector<int64_t>{1, 50, 0, 3},
+                                           {2, 51, 1, 30},
+                                           {3, 51, 2, 89},
+                                           {90, 52, 40, 90}}) {
+          const uint64_t seed = 10 + out.size();
+          Tensor q = on(uniform({B, H, 1, s.m}, seed, 0.1, 1, dtype));
+          Tensor scores = on(normal({B, H, 1, s.K}, seed + 100, dtype));
+          Tensor y = Tensor::like(scores), then = numbers(width);
+          BRINE_CALL(y, performer_prior_step, y, borders, at, scores, gain, q, keys,
+                     moved ? on(then) : then);
+          out.push_back(y);
+          out.push_back(on(borders.to(kCpu)));
+          out.push_back(on(at.to(kCpu)));
+        }
+        return out;
+      });
+    }
   }
 }

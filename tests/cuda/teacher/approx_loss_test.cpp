@@ -1,5 +1,5 @@
 // approx_loss and its gradient on the device, as on the CPU.
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

@@ -1,5 +1,5 @@
 // prob_loss and its gradients on the device, as on the CPU.
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/kernels/teacher.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

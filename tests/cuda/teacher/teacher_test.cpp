@@ -1,7 +1,8 @@
 // The summary of a teacher on the device, as on the CPU.
 #include <array>
 
-#include "tensor/kernels/kernels_sparse.h"
+#include "tensor/teacher.h"
+#include "tensor/types.h"
 #include "tests/cuda/compare.h"
 
 using namespace brine;

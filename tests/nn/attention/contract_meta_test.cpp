@@ -1,7 +1,7 @@
 // Costs that are counted on the meta device are those of a real pass, for every registered method.
 #include <set>
 
-#include "autograd/ops_sparse.h"
+#include "autograd/ops.h"
 #include "nn/layers/layers.h"
 #include "nn/models/model_costs.h"
 #include "tests/nn/attention/contract.h"

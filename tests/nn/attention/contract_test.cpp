@@ -1,6 +1,7 @@
 // What every registered attention method promises: shapes, causality, padding, independence of the
 // batch, the same bits again, state by name.
 #include "tests/nn/attention/contract.h"
+#include "tensor/kernels/dense.h"
 
 namespace brine::test {
 namespace {

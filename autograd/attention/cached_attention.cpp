@@ -1,0 +1,30 @@
+// Attention of one new query of every sequence to cached keys and values, and their caches.
+#include <cmath>
+
+#include "autograd/ops_attention.h"
+#include "autograd/step_checks.h"
+#include "tensor/kernels/attention.h"
+
+namespace brine {
+
+void append_row(const Tensor& cache, const Tensor& row, const Tensor& at) {
+  check_row("append_row", row, cache, cache.dim(3));
+  check_places("append_row", "place", at, cache.dim(0), cache.dim(2) - 1);
+  BRINE_CALL(cache, append_row, cache, row.detach().contiguous(), at);
+}
+
+Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& first,
+                        const Tensor& last) {
+  const char* op = "cached_attention";
+  check(k.rank() == 4 && v.shape() == k.shape(), op, ": k and v must be [B, H, S, d], got ",
+        k.shape(), " and ", v.shape());
+  check_row(op, q, k, k.dim(3));
+  check_places(op, "first", first, k.dim(0), k.dim(2));
+  check_places(op, "last", last, k.dim(0), k.dim(2));
+  Tensor y = Tensor::like(q);
+  BRINE_CALL(y, cached_attention, y, q.detach().contiguous(), k, v, first, last,
+             1 / std::sqrt(double(k.dim(3))));
+  return y;
+}
+
+}  // namespace brine

@@ -1,0 +1,62 @@
+// Exact attention without a map: what stays for the backward is the output and two numbers a row.
+#include <cmath>
+
+#include "autograd/compute_type.h"
+#include "autograd/ops_attention.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/attention.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine {
+
+namespace {
+
+// Pairs of a query and a key that it sees, in all sequences.
+double pairs_of(const Visibility& visible, int64_t B, int64_t T) {
+  const RowWidths widths(visible, T);
+  double pairs = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const double L = double(widths.valid(b));
+    pairs += visible.causal ? L * (L + 1) / 2 : L * L;
+  }
+  return pairs;
+}
+
+}  // namespace
+
+Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                       const Visibility& visible) {
+  check(q.rank() == 4 && q.dim(3) > 0, "flash_attention: q must be [B, H, T, d], got ", q.shape());
+  for (const Tensor& x : {k, v}) {
+    check(x.shape() == q.shape() && x.dtype() == q.dtype(), "flash_attention: q is ", q.dtype(),
+          " ", q.shape(), ", k or v is ", x.dtype(), " ", x.shape());
+  }
+  check_visibility("flash_attention", visible, q.dim(0), q.dim(2));
+  const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
+  const ProductInput taken{product_type(q.dtype())};
+  Tensor xq = taken(q.detach().contiguous()), xk = taken(k.detach().contiguous()),
+         xv = taken(v.detach().contiguous());
+  Visibility kept = visible;
+  if (visible.lengths.defined()) kept.lengths = visible.lengths.detach().contiguous();
+  Tensor y = Tensor::empty({B, T, H * d}, q.dtype(), q.device());
+  Tensor lse = Tensor::empty({B, H, T}, q.dtype(), q.device());
+  const double scale = 1 / std::sqrt(double(d));
+  count_macs(2.0 * double(H * d) * pairs_of(kept, B, T));
+  BRINE_CALL(xq, flash_attention, y, lse, xq, xk, xv, kept, scale);
+  return record("flash_attention", y, {q, k, v},
+                [=](const Tensor& dy, Gradients& grads) {
+                  auto fresh = [&](int input) {
+                    return grads.wanted(input) ? Tensor::empty(xq.shape(), dy.dtype(), dy.device())
+                                               : Tensor();
+                  };
+                  Tensor dq = fresh(0), dk = fresh(1), dv = fresh(2);
+                  BRINE_CALL(xq, flash_attention_backward, dq, dk, dv, dy, xq, xk, xv, y, lse, kept,
+                             scale);
+                  if (dq.defined()) grads.set(0, dq);
+                  if (dk.defined()) grads.set(1, dk);
+                  if (dv.defined()) grads.set(2, dv);
+                },
+                {xq, xk, xv, y});
+}
+
+}  // namespace brine

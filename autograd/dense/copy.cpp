@@ -1,0 +1,148 @@
+// Ops that move elements without computing: shapes, slices, heads, rows, types.
+#include "autograd/ops.h"
+#include "tensor/kernels/dense.h"
+
+namespace brine {
+namespace {
+
+Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
+
+// The strides of a packed [B, T, P, H, d] seen as [B, H, T, d], one part of P.
+Tensor heads_of(const Tensor& packed, int64_t heads, int64_t part, int64_t parts) {
+  const int64_t B = packed.dim(0), T = packed.dim(1), d = packed.dim(2) / (parts * heads);
+  return packed.view({B, T, parts, heads, d}).select(2, part).permute({0, 2, 1, 3});
+}
+
+int64_t skipped(int64_t rows, int64_t step) { return (rows + step - 1) / step; }
+
+// Rows 0, step, 2 step... of x [..., T, C], which is contiguous.
+Tensor nth_rows(const Tensor& x, int64_t step, int64_t first = 0) {
+  Tensor rows = x.view({-1, x.dim(-2), x.dim(-1)});
+  return rows.as_strided({rows.dim(0), skipped(rows.dim(1) - first, step), rows.dim(2)},
+                         {rows.stride(0), step * rows.stride(1), 1}, first * rows.stride(1));
+}
+
+void check_rows(const char* op, const Tensor& x, int64_t step) {
+  check(x.rank() == 4 && x.numel() > 0, op, ": x must be [B, H, T, C], got ", x.shape());
+  check(step >= 1, op, ": step is ", step, ", must be at least 1");
+}
+
+}  // namespace
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  const Shape before = x.shape();
+  return record("reshape", dense(x).view(shape), {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy.view(before)); });
+}
+
+Tensor permute(const Tensor& x, std::initializer_list<int> axes) {
+  const std::vector<int> order(axes);
+  Tensor y = x.detach().permute(order).clone();
+  std::vector<int> inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    inverse[size_t(x.shape().axis(order[i]))] = int(i);
+  }
+  return record("permute", y, {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy.permute(inverse)); });
+}
+
+Tensor slice(const Tensor& x, int axis, int64_t start, int64_t length) {
+  Tensor y = x.detach().slice(axis, start, length).clone();
+  return record("slice", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor part = grads.accumulate(0).slice(axis, start, length);
+    BRINE_CALL(part, accumulate, part, dy);
+  });
+}
+
+Tensor concat_last(const Tensor& a, const Tensor& b) {
+  check(a.rank() == b.rank() && a.rank() > 0 && a.dtype() == b.dtype(), "concat_last: ", a.dtype(),
+        " ", a.shape(), " and ", b.dtype(), " ", b.shape(), " must have one rank and one type");
+  const int64_t A = a.dim(-1), B = b.dim(-1);
+  Shape shape = a.shape(), other = b.shape();
+  shape[a.rank() - 1] = other[a.rank() - 1] = A + B;
+  check(shape == other, "concat_last: ", a.shape(), " and ", b.shape(),
+        " differ before the last axis");
+  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+  BRINE_CALL(y, copy, y.slice(-1, 0, A), a.detach());
+  BRINE_CALL(y, copy, y.slice(-1, A, B), b.detach());
+  return record("concat_last", y, {a, b}, [=](const Tensor& dy, Gradients& grads) {
+    if (grads.wanted(0)) grads.set(0, dy.slice(-1, 0, A));
+    if (grads.wanted(1)) grads.set(1, dy.slice(-1, A, B));
+  });
+}
+
+Tensor cast(const Tensor& x, Dtype dtype) {
+  check(is_float(x.dtype()) && is_float(dtype), "cast: from ", x.dtype(), " to ", dtype,
+        ", wanted float types");
+  if (x.dtype() == dtype) return x;
+  const Dtype before = x.dtype();
+  return record("cast", x.detach().to(dtype), {x},
+                [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy.to(before)); });
+}
+
+Tensor split_heads(const Tensor& x, int64_t heads, int64_t part, int64_t parts) {
+  check(x.rank() == 3 && heads > 0 && parts > 0 && x.dim(2) % (heads * parts) == 0,
+        "split_heads: ", x.shape(), " is no [B, T, ", parts, " x ", heads, " x d]");
+  check(part >= 0 && part < parts, "split_heads: part ", part, " of ", parts);
+  Tensor y = heads_of(dense(x), heads, part, parts).clone();  // [B, H, T, d]
+  return record("split_heads", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    if (parts == 1) {
+      return grads.set(0, dy.permute({0, 2, 1, 3}).clone().view({dy.dim(0), dy.dim(2), -1}));
+    }
+    Tensor to = heads_of(grads.accumulate(0), heads, part, parts);
+    BRINE_CALL(to, accumulate, to, dy);
+  });
+}
+
+Tensor merge_heads(const Tensor& x) {
+  check(x.rank() == 4, "merge_heads: ", x.shape(), " is no [B, H, T, d]");
+  const int64_t B = x.dim(0), H = x.dim(1), T = x.dim(2), d = x.dim(3);
+  Tensor y = x.detach().permute({0, 2, 1, 3}).clone().view({B, T, H * d});
+  return record("merge_heads", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    grads.set(0, dy.view({B, T, H, d}).permute({0, 2, 1, 3}));
+  });
+}
+
+Tensor every_nth_row(const Tensor& x, int64_t step) {
+  check_rows("every_nth_row", x, step);
+  const Shape shape = x.shape();
+  Tensor y =
+      Tensor::empty({shape[0], shape[1], skipped(shape[2], step), shape[3]}, x.dtype(), x.device());
+  BRINE_CALL(y, copy, y.view({-1, y.dim(2), y.dim(3)}), nth_rows(x.detach().contiguous(), step));
+  return record("every_nth_row", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
+    BRINE_CALL(dx, copy, nth_rows(dx, step), dy.view({-1, dy.dim(2), dy.dim(3)}));
+    grads.set(0, dx);
+  });
+}
+
+Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows) {
+  check_rows("repeat_rows", x, step);
+  check(rows > 0 && skipped(rows, step) == x.dim(2), "repeat_rows: ", x.shape(), " does not make ",
+        rows, " rows by steps of ", step);
+  const Tensor in = x.detach().contiguous().view({-1, x.dim(2), x.dim(3)});
+  Tensor y = Tensor::empty({x.dim(0), x.dim(1), rows, x.dim(3)}, x.dtype(), x.device());
+  const int64_t reach = std::min(step, rows);
+  for (int64_t i = 0; i < reach; ++i) {
+    Tensor to = nth_rows(y, step, i);
+    BRINE_CALL(y, copy, to, in.slice(1, 0, to.dim(1)));
+  }
+  const Shape shape = x.shape();
+  return record("repeat_rows", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
+    Tensor part = Tensor::zeros_like(dx);
+    for (int64_t i = 0; i < reach; ++i) {
+      Tensor from = nth_rows(dy, step, i);
+      BRINE_CALL(dx, fill, part, 0.0);
+      BRINE_CALL(dx, copy, part.view({-1, shape[2], shape[3]}).slice(1, 0, from.dim(1)), from);
+      BRINE_CALL(dx, axpby, dx, part, 1.0, 1.0);
+    }
+    grads.set(0, dx);
+  });
+}
+
+void copy_into(const Tensor& to, const Tensor& from) { assign(to, from); }
+
+void fill(const Tensor& to, double value) { BRINE_CALL(to, fill, to, value); }
+
+}  // namespace brine

@@ -1,0 +1,157 @@
+// Products: batched matmul, the linear layer, and the linear layer of two inputs side by side.
+#include "autograd/compute_type.h"
+#include "autograd/ops.h"
+#include "tensor/kernels/dense.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine {
+namespace {
+
+// Hands over the gradient of one operand, summed over the batch where the operand is shared by it.
+void give(Gradients& grads, int input, const Tensor& operand, const Shape& batch,
+          const std::function<void(Tensor)>& compute) {
+  int64_t rows = operand.dim(-2), columns = operand.dim(-1), own = 1;
+  for (int i = 0; i < operand.rank() - 2; ++i) own *= operand.dim(i);
+  Shape whole = batch;
+  whole.push_back(rows);
+  whole.push_back(columns);
+  Tensor every = Tensor::empty(whole, operand.dtype(), operand.device());
+  compute(every);
+  if (own == batch.numel()) return grads.set(input, every.view(operand.shape()));
+  Tensor sum = grads.accumulate(input);
+  add_sum_of_rows(sum.view({rows * columns}), every.view({batch.numel(), rows * columns}));
+}
+
+Shape leading_axes(const Tensor& x) {
+  Shape s;
+  for (int i = 0; i < x.rank() - 2; ++i) s.push_back(x.dim(i));
+  return s;
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha) {
+  check(a.rank() >= 2 && b.rank() >= 2, "matmul: ", a.shape(), " and ", b.shape(),
+        " must be matrices");
+  check(a.dtype() == b.dtype() && (a.dtype() == Dtype::f32 || a.dtype() == Dtype::f64),
+        "matmul: ", a.dtype(), " and ", b.dtype(), " must both be f32 or f64");
+  int64_t M = a.dim(ta ? -1 : -2), K = a.dim(ta ? -2 : -1);
+  int64_t N = b.dim(tb ? -2 : -1);
+  check(b.dim(tb ? -1 : -2) == K, "matmul: ", a.shape(), ta ? "^T" : "", " and ", b.shape(),
+        tb ? "^T" : "", " differ in the inner size");
+  Shape batch_a = leading_axes(a), batch_b = leading_axes(b);
+  bool one_a = batch_a.numel() == 1, one_b = batch_b.numel() == 1;
+  Shape batch = one_a && batch_b.rank() >= batch_a.rank() ? batch_b : batch_a;
+  check((one_a && batch_a.rank() <= batch.rank()) || batch_a == batch, "matmul: leading axes of ",
+        a.shape(), " and ", b.shape(), " differ");
+  check((one_b && batch_b.rank() <= batch.rank()) || batch_b == batch, "matmul: leading axes of ",
+        a.shape(), " and ", b.shape(), " differ");
+  Shape shape = batch;
+  shape.push_back(M);
+  shape.push_back(N);
+  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+  Tensor x = a.detach(), w = b.detach();
+  BRINE_CALL(y, matmul, y, x, w, ta, tb, alpha, 0.0);
+  count_macs(double(y.numel()) * double(K));
+  return record("matmul", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  if (grads.wanted(0)) {
+                    give(grads, 0, x, batch, [&](Tensor dx) {
+                      if (ta) {
+                        BRINE_CALL(dx, matmul, dx, w, dy, tb, true, alpha, 0.0);
+                      } else {
+                        BRINE_CALL(dx, matmul, dx, dy, w, false, !tb, alpha, 0.0);
+                      }
+                    });
+                  }
+                  if (grads.wanted(1)) {
+                    give(grads, 1, w, batch, [&](Tensor dw) {
+                      if (tb) {
+                        BRINE_CALL(dw, matmul, dw, dy, x, true, ta, alpha, 0.0);
+                      } else {
+                        BRINE_CALL(dw, matmul, dw, x, dy, !ta, false, alpha, 0.0);
+                      }
+                    });
+                  }
+                },
+                {x, w});
+}
+
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
+  check(w.rank() == 2, "linear: weight ", w.shape(), " must be [out, in]");
+  check(x.rank() >= 1 && x.dim(-1) == w.dim(1), "linear: x ", x.shape(), " must end in ", w.dim(1),
+        ", as weight ", w.shape());
+  check(x.dtype() == w.dtype() && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64),
+        "linear: x is ", x.dtype(), " and the weight ", w.dtype());
+  check(!b.defined() || (b.shape() == Shape{w.dim(0)} && b.dtype() == x.dtype()), "linear: bias ",
+        b.defined() ? b.shape() : Shape{}, " must be [", w.dim(0), "] of the weight's type");
+  int64_t in = w.dim(1), out = w.dim(0), rows = in ? x.numel() / in : 0;
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = out;
+  const ProductInput taken{product_type(x.dtype(), rows)};
+  Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
+  Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  BRINE_CALL(y, linear, y.view({rows, out}), flat, taken(weight),
+             b.defined() ? b.detach() : Tensor());
+  count_macs(double(y.numel()) * double(in));
+  Shape in_shape = x.shape();
+  return record("linear", y, {x, w, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor whole = dy.view({rows, out}), g = taken(whole);
+                  if (grads.wanted(0)) {
+                    Tensor dx = Tensor::empty({rows, in}, dy.dtype(), dy.device());
+                    BRINE_CALL(dx, matmul, dx, g, taken(weight), false, false, 1.0, 0.0);
+                    grads.set(0, dx.view(in_shape));
+                  }
+                  if (grads.wanted(1)) {
+                    Tensor dw = grads.accumulate(1);
+                    BRINE_CALL(dw, matmul, dw, g, flat, true, false, 1.0, 1.0);
+                  }
+                  if (grads.wanted(2)) add_sum_of_rows(grads.accumulate(2), whole);
+                },
+                {flat, weight});
+}
+
+Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias) {
+  const int64_t A = a.dim(-1), B = b.dim(-1), R = a.rows();
+  check((a.dtype() == Dtype::f32 || a.dtype() == Dtype::f64) && b.dtype() == a.dtype() &&
+            w.dtype() == a.dtype() && b.rows() == R && w.rank() == 2 && w.dim(1) == A + B,
+        "linear_pair: a ", a.shape(), ", b ", b.shape(), " and w ", w.shape(),
+        " must be [R..., A], [R..., B] and [O, A + B] of one type");
+  const int64_t O = w.dim(0);
+  check(!bias.defined() || bias.shape() == Shape{O}, "linear_pair: bias ", bias.shape(),
+        " must be [", O, "]");
+  Shape shape = a.shape();
+  shape[shape.rank() - 1] = O;
+  Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+  const ProductInput taken{product_type(a.dtype(), R)};
+  const Tensor xa = taken(a.detach().contiguous().view({R, A}));
+  const Tensor xb = taken(b.detach().contiguous().view({R, B}));
+  const Tensor wa = w.detach().slice(1, 0, A), wb = w.detach().slice(1, A, B);
+  BRINE_CALL(y, linear, y.view({R, O}), xa, taken(wa), bias.defined() ? bias.detach() : Tensor());
+  BRINE_CALL(y, matmul, y.view({R, O}), xb, taken(wb), false, true, 1.0, 1.0);
+  count_macs(double(y.numel()) * double(A + B));
+  const Shape shape_a = a.shape(), shape_b = b.shape();
+  return record(
+      "linear_pair", y, {a, b, w, bias},
+      [=](const Tensor& dy, Gradients& grads) {
+        const Tensor whole = dy.view({R, O}), d = taken(whole);
+        auto input = [&](int i, const Tensor& part, const Shape& wanted) {
+          if (!grads.wanted(i)) return;
+          Tensor dx = Tensor::empty(wanted, whole.dtype(), whole.device());
+          BRINE_CALL(d, matmul, dx.view({R, part.dim(1)}), d, taken(part), false, false, 1.0, 0.0);
+          grads.set(i, dx);
+        };
+        input(0, wa, shape_a);
+        input(1, wb, shape_b);
+        if (grads.wanted(2)) {
+          Tensor dw = grads.accumulate(2);
+          BRINE_CALL(d, matmul, dw.slice(1, 0, A), d, xa, true, false, 1.0, 1.0);
+          BRINE_CALL(d, matmul, dw.slice(1, A, B), d, xb, true, false, 1.0, 1.0);
+        }
+        if (grads.wanted(3)) add_sum_of_rows(grads.accumulate(3), whole);
+      },
+      {xa, xb, wa});
+}
+
+}  // namespace brine

@@ -1,0 +1,79 @@
+// Sums, and sums of products and of squared distances.
+#include "autograd/ops.h"
+#include "tensor/kernels/dense.h"
+
+namespace brine {
+namespace {
+
+Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
+
+// g, repeated along every axis whose stride is 0, as memory of its own.
+Tensor spread(const Tensor& g, const Shape& shape, const Shape& strides) {
+  Tensor dx = Tensor::empty(shape, g.dtype(), g.device());
+  BRINE_CALL(dx, copy, dx, g.as_strided(shape, strides));
+  return dx;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x) {
+  Tensor y = Tensor::empty({1}, x.dtype(), x.device());
+  BRINE_CALL(y, sum_all, y, dense(x));
+  const Shape shape = x.shape();
+  return record("sum", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    grads.set(0, spread(dy, shape, Shape(std::vector<int64_t>(size_t(shape.rank()), 0))));
+  });
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  check(a.shape() == b.shape() && a.dtype() == b.dtype(), "dot: ", a.dtype(), " ", a.shape(),
+        " and ", b.dtype(), " ", b.shape(), " must have one shape and one type");
+  Tensor u = dense(a), v = dense(b), y = Tensor::empty({1}, a.dtype(), a.device());
+  BRINE_CALL(y, dot_rows, y, u, v);
+  return record("dot", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  for (int i = 0; i < 2; ++i) {
+                    if (!grads.wanted(i)) continue;
+                    Tensor dx = Tensor::like(u);
+                    BRINE_CALL(dx, scale_rows, dx, i == 0 ? v : u, dy);
+                    grads.set(i, dx);
+                  }
+                },
+                {u, v});
+}
+
+Tensor squared_distance(const Tensor& a, const Tensor& b, const Tensor& weight) {
+  check(a.shape() == b.shape() && a.dtype() == b.dtype(), "squared_distance: ", a.dtype(), " ",
+        a.shape(), " and ", b.dtype(), " ", b.shape(), " must have one shape and one type");
+  check(a.rank() >= 1 && weight.numel() == a.rows() && weight.dtype() == a.dtype(),
+        "squared_distance: weight ", weight.dtype(), " ", weight.shape(), " must be ", a.dtype(),
+        " with one element for each row of ", a.shape());
+  Tensor u = dense(a), v = dense(b), w = dense(weight);
+  Tensor y = Tensor::empty({1}, a.dtype(), a.device());
+  BRINE_CALL(y, squared_distance, y, u, v, w);
+  return record("squared_distance", y, {a, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor da = grads.wanted(0) ? Tensor::like(u) : Tensor();
+                  Tensor db = grads.wanted(1) ? Tensor::like(v) : Tensor();
+                  BRINE_CALL(u, squared_distance_backward, da, db, dy, u, v, w);
+                  if (da.defined()) grads.set(0, da);
+                  if (db.defined()) grads.set(1, db);
+                },
+                {u, v, w});
+}
+
+void add_sum_of_rows(const Tensor& y, const Tensor& x) { BRINE_CALL(y, sum_rows, y, x); }
+
+Tensor square_sum(const Tensor& x) {
+  Tensor y = Tensor::empty({1}, Dtype::f64, x.device());
+  BRINE_CALL(x, square_sum, y, dense(x));
+  return y;
+}
+
+int64_t count_nonfinite(const Tensor& x) {
+  Tensor n = Tensor::empty({1}, Dtype::i64, x.device());
+  BRINE_CALL(x, count_nonfinite, n, dense(x));
+  return n.to(Device{}).data<int64_t>()[0];
+}
+
+}  // namespace brine

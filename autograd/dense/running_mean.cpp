@@ -1,0 +1,28 @@
+// The mean of all rows up to each.
+#include "autograd/ops.h"
+#include "tensor/kernels/dense.h"
+
+namespace brine {
+
+Tensor running_mean(const Tensor& x) {
+  check(x.rank() >= 2, "running_mean: x ", x.shape(), " is no [..., T, C]");
+  Tensor y = Tensor::like(x);
+  BRINE_CALL(y, running_mean, y, x.detach().contiguous());
+  return record("running_mean", y, {x}, [](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::like(dy);
+    BRINE_CALL(dx, running_mean_backward, dx, dy);
+    grads.set(0, dx);
+  });
+}
+
+Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& counts) {
+  check(sums.rank() == 3 && sums.dtype() == Dtype::f64 &&
+            v.shape() == Shape{sums.dim(0), sums.dim(1), 1, sums.dim(2)},
+        "running_mean_step: sums ", sums.shape(), " must be f64 [B, H, d] and v [B, H, 1, d], got ",
+        v.shape());
+  Tensor y = Tensor::empty(v.shape(), v.dtype(), v.device());
+  BRINE_CALL(y, running_mean_step, y, sums, v.detach().contiguous(), counts);
+  return y;
+}
+
+}  // namespace brine

@@ -1,0 +1,74 @@
+// Heads as the channels of an image and back, and the softmax over its columns.
+#include "autograd/ops_estimator.h"
+#include "autograd/step_checks.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/dense.h"
+#include "tensor/kernels/estimator.h"
+
+namespace brine {
+
+Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths) {
+  const char* op = "image_from_heads";
+  check(x.rank() == 4 && W > 0 && x.dim(3) % W == 0, op, ": x must be [B, H, T, c ", W, "], got ",
+        x.shape());
+  check(halo.before >= 0 && halo.after >= 0, op, ": a halo of ", halo.before, " and ", halo.after,
+        " rows");
+  check_visibility(op, {.causal = false, .lengths = lengths}, x.dim(0), x.dim(2));
+  const Shape shape = x.shape();
+  const int64_t before = halo.before;
+  Tensor y =
+      Tensor::empty({x.dim(0), halo.before + x.dim(2) + halo.after, W, x.dim(1) * (x.dim(3) / W)},
+                    x.dtype(), x.device());
+  BRINE_CALL(y, image_from_heads, y, x.detach().contiguous(), halo.before, lengths);
+  return record(op, y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+    BRINE_CALL(dx, image_from_heads_backward, dx, dy, before, lengths);
+    grads.set(0, dx);
+  });
+}
+
+Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride) {
+  const char* op = "heads_from_image";
+  check(image.rank() == 4 && image.dim(2) > 0 && image.dim(2) <= K, op,
+        ": the image must be [B, R, W, H] with W <= ", K, ", got ", image.shape());
+  check(stride >= 1 && (T + stride - 1) / stride == image.dim(1), op, ": image ", image.shape(),
+        " does not make ", T, " rows by a stride of ", stride);
+  const Shape shape = image.shape();
+  Tensor y = Tensor::empty({shape[0], shape[3], T, K}, image.dtype(), image.device());
+  BRINE_CALL(y, heads_from_image, y, image.detach().contiguous(), stride);
+  return record(op, y, {image}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+    BRINE_CALL(dx, heads_from_image_backward, dx, dy, stride);
+    grads.set(0, dx);
+  });
+}
+
+Tensor column_softmax(const Tensor& scores, const Visibility& visible) {
+  check(scores.rank() == 4 && scores.dim(3) > 0,
+        "column_softmax: scores must be [B, H, T, K], got ", scores.shape());
+  check_visibility("column_softmax", visible, scores.dim(0), scores.dim(2));
+  const Tensor x = scores.detach().contiguous();
+  Tensor y = Tensor::like(x);
+  BRINE_CALL(y, column_softmax, y, x, visible);
+  const Tensor p = y.detach();
+  return record("column_softmax", y, {scores},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dx = Tensor::like(p);
+                  BRINE_CALL(p, softmax_backward, dx, dy, p, 1.0);
+                  grads.set(0, dx);
+                },
+                {p});
+}
+
+Tensor column_softmax_step(const Tensor& scores, const Tensor& width) {
+  const char* op = "column_softmax_step";
+  check(scores.rank() == 4 && scores.dim(2) == 1 && scores.dim(3) > 0, op,
+        ": scores must be [B, H, 1, K], got ", scores.shape());
+  check_places(op, "width", width, scores.dim(0), int64_t(1) << 31);
+  Tensor y = Tensor::like(scores);
+  BRINE_CALL(y, column_softmax, y, scores.detach().contiguous(),
+             Visibility{.causal = false, .lengths = width});
+  return y;
+}
+
+}  // namespace brine

@@ -1,0 +1,69 @@
+// The linear attention of the Performer.
+#include "autograd/ops_estimator.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/estimator.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine {
+namespace {
+
+// Multiply-adds of the forward pass over one head of T rows, m features and values of e columns.
+double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal) {
+  double macs = 2.0 * double(T) * double(m) * double(e);
+  for (int64_t s = 0; causal && s < T; s += kLinearAttentionChunk) {
+    const double n = double(T - s < kLinearAttentionChunk ? T - s : kLinearAttentionChunk);
+    macs += n * n * double(m + e);
+  }
+  return macs;
+}
+
+}  // namespace
+
+Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
+                        const Tensor& v, const Visibility& visible, double eps) {
+  const char* op = "linear_attention";
+  check(phi_q.rank() == 4 && phi_k.shape() == phi_q.shape() &&
+            (phi_q.dtype() == Dtype::f32 || phi_q.dtype() == Dtype::f64) &&
+            phi_k.dtype() == phi_q.dtype(),
+        op, ": phi_q and phi_k must be [B, H, T, m], got ", phi_q.shape(), " and ", phi_k.shape());
+  const int64_t B = phi_q.dim(0), H = phi_q.dim(1), T = phi_q.dim(2);
+  check(v.rank() == 4 && v.dtype() == phi_q.dtype() && v.dim(0) == B && v.dim(1) == H &&
+            v.dim(2) == T,
+        op, ": v must be ", phi_q.dtype(), " [", B, ", ", H, ", ", T, ", d], got ", v.dtype(), " ",
+        v.shape());
+  check_visibility(op, visible, B, T);
+  Tensor id;
+  if (identity.defined()) {
+    const bool table = identity.rank() == 2;
+    check(identity.dtype() == v.dtype() && (table || identity.rank() == 3), op,
+          ": identity must be a table [P, i] or [B, T, i] of ", v.dtype(), ", got ",
+          identity.dtype(), " ", identity.shape());
+    check(!table || identity.dim(0) >= T, op, ": ", T, " tokens, but the table has ",
+          identity.dim(0), " positions");
+    check(table || (identity.dim(0) == B && identity.dim(1) == T && !wants_grad(identity)), op,
+          ": identity [", B, ", ", T, ", i] that wants no gradient expected, got ",
+          identity.shape());
+    id = identity.detach().contiguous();
+  }
+  const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();
+  const Tensor values = v.detach().contiguous();
+  const int64_t e = v.dim(3) + (id.defined() ? id.dim(-1) : 0);
+  Tensor y = Tensor::empty({B, H, T, e}, v.dtype(), v.device());
+  Tensor den = Tensor::empty({B, H, T}, v.dtype(), v.device());
+  BRINE_CALL(y, linear_attention, y, den, q, k, id, values, visible, eps);
+  count_macs(double(B * H) * linear_attention_macs(T, q.dim(3), e, visible.causal));
+  const Tensor out = y.detach();
+  return record(op, y, {phi_q, phi_k, identity, v},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dq = Tensor::like(q), dk = Tensor::like(k), dv = Tensor::like(values);
+                  Tensor did = grads.wanted(2) ? grads.accumulate(2) : Tensor();
+                  BRINE_CALL(out, linear_attention_backward, dq, dk, did, dv, dy, out, den, q, k,
+                             id, values, visible, eps);
+                  grads.set(0, dq);
+                  grads.set(1, dk);
+                  grads.set(3, dv);
+                },
+                {q, k, id, values, out});
+}
+
+}  // namespace brine

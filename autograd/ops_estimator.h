@@ -1,0 +1,74 @@
+// The public ops of SEA's estimator and output, in the order in which it uses them; ops.h includes
+// this page. m random features, W = columns of an image, K = columns of the estimate; rows at or
+// beyond a sequence's length are padding.
+//
+// The `_step` ops serve one new token of every sequence, off the tape: the bits of a sequence
+// depend neither on the others nor on how many there are.
+#pragma once
+
+#include "autograd/node.h"
+#include "tensor/types.h"
+
+namespace brine {
+
+// ---- features.cpp
+// phi [B, H, T, m] = relu(x R^T d^-1/4) + eps, 0 at padding. x [B, H, T, d]; the projection
+// R [m, d] is constant. Never scale x by d^-1/2 before.
+Tensor relu_features(const Tensor& x, const Tensor& projection, double eps, const Tensor& lengths);
+// phi = m^-1/2 (exp(x R^T d^-1/4 - |x|^2 / (2 sqrt(d)) - max) + eps), 0 at padding. max, a constant
+// for the gradient, is over a row of x R^T d^-1/4, or for keys over a sequence and head: keys see
+// each other, so no causal model may use it.
+Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
+                        const Tensor& lengths, FeatureSide side);
+Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps);
+
+// ---- linear_attention.cpp
+// y [B, H, T, i + d] = the Performer's attention of phi_q, phi_k [B, H, T, m] to the values
+// [identity ; v], 0 at padding. identity is a table [P, i], P >= T, whose row t belongs to token t
+// of every head; or [B, T, i], constant; or undefined. eps is added to every entry of the key sum.
+Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
+                        const Tensor& v, const Visibility& visible, double eps = 1e-6);
+// Its running sums after the keys of a prompt: state [B, H, m, e], sums f64 [B, H, m].
+void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
+                            const Tensor& identity, const Tensor& v, const Visibility& visible);
+// -> [B, H, 1, e] for phi_q and phi_k [B, H, 1, m], v [B, H, 1, d]; the token is at place at[b] of
+// the table identity [P, i], which must reach so far. The running sums take the token in.
+Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tensor& phi_q,
+                             const Tensor& phi_k, const Tensor& identity, const Tensor& v,
+                             const Tensor& at, double eps);
+
+// ---- prior.cpp
+// scores [B, H, R, K] + gain [H] log((w / n_c) mass_c) at the columns that own n_c > 0 keys;
+// mass_c = the share of the row's linear attention that falls on these keys. Row r is that of
+// query r step, R = ceil(T / step).
+Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
+                       const Tensor& phi_k, const Visibility& visible, int64_t step = 1);
+// One query: borders f64 [B, H, K + 1, border_columns(m)] and at i64 [B] move to width[b] keys,
+// whose features are in phi_k [B, H, S, m]; scores [B, H, 1, K].
+Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tensor& scores,
+                            const Tensor& gain, const Tensor& phi_q, const Tensor& phi_k,
+                            const Tensor& width);
+// Columns that sums of m features take: whole vectors of the widest kind.
+inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
+
+// ---- image.cpp
+// [B, H, T, c W] -> [B, before + T + after, W, H c], channels last: feature i W + w of head h
+// becomes channel h c + i of column w. Rows of the halo and of padding (row t >= length) are 0.
+Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths);
+// [B, R, W, H] -> [B, H, T, K], nearest neighbour: row floor(t / stride), column floor(c W / K).
+Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride = 1);
+// [B, H, T, K]: softmax over the columns that own a key, 0 elsewhere.
+Tensor column_softmax(const Tensor& scores, const Visibility& visible);
+// The same for one row [B, H, 1, K] of width[b] keys, i64 [B].
+Tensor column_softmax_step(const Tensor& scores, const Tensor& width);
+
+// ---- mix.cpp
+// s_mix s_prob c + (1 - s_mix) average, heads concatenated: [B, T, H d], rows of padding 0.
+// (s_prob, s_mix) = sigmoid(scalers [B, H, T, 2]); c and average [B, H, T, d].
+Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& scalers,
+                   const Visibility& visible);
+// Bidirectional C_avg [B, H, T, d]: sum_j i_j v_j, i = the mean over valid rows of the estimate
+// [B, H, T, K], widened to keys and normalised to sum 1 (the normaliser is differentiated).
+Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibility& visible);
+
+}  // namespace brine

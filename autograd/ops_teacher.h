@@ -1,0 +1,34 @@
+// The public ops that compare a student with a teacher's attention; ops.h includes this page.
+#pragma once
+
+#include "autograd/node.h"
+#include "tensor/teacher.h"
+
+namespace brine {
+
+// Both losses are [2] = {KL(t || a), MSE(a, t)}, each a mean over the valid rows and heads; KL is
+// summed over a row's keys, MSE is its sum of squares over its sequence's length. 0 log 0 = 0.
+
+// ---- approx_loss.cpp
+// a = the widened estimate of scores [B, H, T, K], in closed form from the summary at that K.
+Tensor approx_loss(const Tensor& scores, const TeacherSummary& summary, const Visibility& visible);
+
+// ---- prob_loss.cpp
+// a = softmax(q k^T / sqrt(d)) over the visible keys, by tiles of rows: never T x T memory.
+Tensor prob_loss(const Tensor& q, const Tensor& k, const TeacherAttention& teacher,
+                 const Visibility& visible);
+
+// ---- recall.cpp
+// Sums over the rows that see more than config.k keys, off the tape.
+struct RecallSums {
+  // f64 [5, H], the teacher's mass on the mask, on its own largest keys, on its own columns, on the
+  // most recent (encoder: nearest) keys, and as expected on keys drawn at random.
+  Tensor sums;
+  Tensor rows;  // i64 [1]
+};
+// The budget of each group of `config.mode` is the number of entries that the mask has there; the
+// teacher's own columns are select_columns() of its mass in K columns.
+RecallSums recall_sums(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
+                       const Visibility& visible, const SelectConfig& config);
+
+}  // namespace brine

@@ -1,0 +1,84 @@
+// Means of all rows up to each, and of one row more; sums in f64.
+#include "tensor/kernels/dense.h"
+#include "tensor/parallel.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements of a piece
+constexpr int64_t kColumns = 64;   // that one scan reads together
+
+// Calls f(first element, columns) for every band of columns of every matrix of x [R, T, C].
+template <class F>
+void each_band(const Tensor& x, F f) {
+  const int64_t C = x.dim(-1), T = x.dim(-2), R = x.numel() ? x.numel() / (T * C) : 0;
+  const int64_t bands = (C + kColumns - 1) / kColumns;
+  parallel_for(R * bands, std::max<int64_t>(1, kGrain / (T * kColumns + 1)),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const int64_t first = i % bands * kColumns;
+                   f(i / bands * T * C + first, std::min(kColumns, C - first));
+                 }
+               });
+}
+
+}  // namespace
+
+void running_mean(Tensor y, Tensor x) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    const T* px = x.data<T>();
+    const int64_t C = x.dim(-1), tokens = x.dim(-2);
+    each_band(x, [=](int64_t at, int64_t columns) {
+      double sum[kColumns] = {};
+      for (int64_t t = 0; t < tokens; ++t, at += C) {
+        const double share = 1.0 / double(t + 1);
+#pragma omp simd
+        for (int64_t c = 0; c < columns; ++c) {
+          sum[c] += double(px[at + c]);
+          py[at + c] = T(sum[c] * share);
+        }
+      }
+    });
+  });
+}
+
+// dx[s] = sum over t >= s of dy[t] / (t + 1)
+void running_mean_backward(Tensor dx, Tensor dy) {
+  dispatch_float(dx.dtype(), [&]<class T>() {
+    T* pdx = dx.data<T>();
+    const T* pdy = dy.data<T>();
+    const int64_t C = dx.dim(-1), tokens = dx.dim(-2);
+    each_band(dx, [=](int64_t first, int64_t columns) {
+      double sum[kColumns] = {};
+      for (int64_t t = tokens - 1; t >= 0; --t) {
+        const int64_t at = first + t * C;
+        const double share = 1.0 / double(t + 1);
+#pragma omp simd
+        for (int64_t c = 0; c < columns; ++c) {
+          sum[c] += double(pdy[at + c]) * share;
+          pdx[at + c] = T(sum[c]);
+        }
+      }
+    });
+  });
+}
+
+void running_mean_step(Tensor y, Tensor sums, Tensor v, Tensor counts) {
+  const int64_t row = sums.dim(1) * sums.dim(2);
+  dispatch_float(y.dtype(), [&]<class T>() {
+    for (int64_t b = 0; b < sums.dim(0); ++b) {
+      const double share = 1.0 / double(counts.data<int64_t>()[b]);
+      double* sum = sums.data<double>() + b * row;
+      const T* x = v.data<T>() + b * row;
+      T* out = y.data<T>() + b * row;
+#pragma omp simd
+      for (int64_t i = 0; i < row; ++i) {
+        sum[i] += double(x[i]);
+        out[i] = T(sum[i] * share);
+      }
+    }
+  });
+}
+
+}  // namespace brine::BRINE_CPU

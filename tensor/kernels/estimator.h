@@ -1,0 +1,93 @@
+// Kernels of SEA's estimator, from random features to the mixed output. See kernel.h for the
+// contract and csr.h for which keys a column owns. Each section is a family.
+//
+// m random features, e = columns of a value, W = columns of an image, K = columns of an estimate;
+// rows at or beyond a sequence's length are padding. The `_step` kernels serve one new token of
+// every sequence: the bits of a sequence depend neither on the others nor on how many there are.
+#pragma once
+
+#include "tensor/kernels/kernel.h"
+#include "tensor/types.h"
+
+namespace brine {
+
+// ---- features: random features phi [B, H, T, m], 0 at padding
+// phi = relu(phi) + eps in place, from the projected inputs.
+BRINE_KERNEL(relu_features, Tensor phi, double eps, Tensor lengths)
+// dx is the gradient of the projected inputs.
+BRINE_KERNEL(relu_features_backward, Tensor dx, Tensor dphi, Tensor phi, double eps, Tensor lengths)
+// phi = m^-1/2 (exp(phi - |x|^2 / (2 sqrt(d)) - max) + eps) in place; x [B, H, T, d] before the
+// projection. max is over the projections of one row, or with `keys` over those of all rows of a
+// sequence and head that are not padding.
+BRINE_KERNEL(softmax_features, Tensor phi, Tensor x, double eps, Tensor lengths, bool keys)
+// dprojected as above; dx [B, H, T, d] = the part of the gradient that goes through |x|^2. The max
+// counts as a constant.
+BRINE_KERNEL(softmax_features_backward, Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi,
+             Tensor x, double eps, Tensor lengths)
+
+// ---- linear_attention: the Performer's attention
+// Keys that are read at once: products inside the chunk, a running state between chunks.
+inline constexpr int64_t kLinearAttentionChunk = 48;
+// y [B, H, T, e] = sum_s phi_q(t) . phi_k(s) v(s) / den(t) over the keys s that t sees,
+// den(t) [B, H, T] = phi_q(t) . (sum_s phi_k(s) + eps); rows of padding are 0 (den 1).
+// The values are [identity ; v]: v [B, H, T, d] and identity [P, i] (row t for token t, P >= T),
+// [B, T, i] or undefined; e = i + d.
+BRINE_KERNEL(linear_attention, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
+             Tensor v, Visibility visible, double eps)
+// didentity [P, i] is added to; undefined when it is not wanted or identity is not a table.
+BRINE_KERNEL(linear_attention_backward, Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv,
+             Tensor dy, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
+             Visibility visible, double eps)
+// state [B, H, m, e] and sums f64 [B, H, m] = the running sums of linear_attention after the last
+// of L_b keys. identity [P, i].
+BRINE_KERNEL(linear_attention_state, Tensor state, Tensor sums, Tensor phi_k, Tensor identity,
+             Tensor v, Visibility visible)
+// Adds the key of a new token, then y [B, H, 1, e] as linear_attention gives it for its query.
+// phi_q, phi_k [B, H, 1, m], v [B, H, 1, d]; identity [P, i], whose row at[b] is the token's.
+BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor phi_q, Tensor phi_k,
+             Tensor identity, Tensor v, Tensor at, double eps)
+
+// ---- prior: the Performer's mass of each column
+// y [B, H, R, K] = scores + gain [H] log((w / n_c) mass_c) at the columns c that own n_c > 0 keys,
+// mass_c = phi_q(t) . sum of phi_k over the keys of c, divided by the same over all w keys. Row r
+// is that of query t = r step of phi_q, phi_k [B, H, T, m]; R = ceil(T / step).
+BRINE_KERNEL(performer_prior, Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
+             Visibility visible, int64_t step)
+// The gradient of scores is dy. dgain [H] is added to.
+BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy,
+             Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step)
+// performer_prior of one query per sequence, phi_q [B, H, 1, m], that sees width[b] keys, whose
+// features are the first rows of phi_k [B, H, S, m]. borders f64 [B, H, K + 1, >= m] contains the
+// sums of the keys before each column's first for a width of at[b] keys, columns from m on 0; both
+// move to width[b]; at[b] = 0: they are not read. at, width i64 [B], at <= width.
+BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
+             Tensor phi_q, Tensor phi_k, Tensor width)
+
+// ---- image: heads as the channels of an image, and the softmax over its columns
+// image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of
+// head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.
+BRINE_KERNEL(image_from_heads, Tensor image, Tensor x, int64_t halo, Tensor lengths)
+BRINE_KERNEL(image_from_heads_backward, Tensor dx, Tensor dimage, int64_t halo, Tensor lengths)
+// y [B, H, T, K]: row t, column c of head h is pixel (t / stride, c W / K) of channel h of the
+// image [B, R, W, H].
+BRINE_KERNEL(heads_from_image, Tensor y, Tensor image, int64_t stride)
+BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy, int64_t stride)
+// y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
+// softmax_backward with scale 1.
+BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
+
+// ---- mix: the outputs of both paths, mixed by gates
+// y [B, T, H d]: s_mix s_prob c + (1 - s_mix) average, (s_prob, s_mix) = sigmoid(scalers
+// [B, H, T, 2]); rows of padding are 0. c and average [B, H, T, d].
+BRINE_KERNEL(mix_outputs, Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility visible)
+BRINE_KERNEL(mix_outputs_backward, Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy, Tensor c,
+             Tensor average, Tensor scalers, Visibility visible)
+// y [B, H, T, d], the same for every valid row of a sequence, 0 at padding: sum_j i_j v_j, i = the
+// mean over valid rows of the estimate [B, H, T, K], widened to keys and normalised to sum 1.
+// Bidirectional; v [B, H, T, d].
+BRINE_KERNEL(estimate_average, Tensor y, Tensor estimate, Tensor v, Visibility visible)
+// y as it was returned. destimate or dv may be undefined.
+BRINE_KERNEL(estimate_average_backward, Tensor destimate, Tensor dv, Tensor dy, Tensor estimate,
+             Tensor v, Tensor y, Visibility visible)
+
+}  // namespace brine

@@ -1,0 +1,65 @@
+// Values that kernels, ops and modules share: small structs without behaviour.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace brine {
+
+// Which keys a row sees. Row t of sequence b sees w = 0 keys when t >= L_b, else t + 1 (causal) or
+// L_b keys, ordinals 0..w-1. `lengths` is i64 [B]; undefined means L = T.
+struct Visibility {
+  bool causal = true;
+  Tensor lengths = {};
+};
+
+// A teacher's logits: all of them, or the largest of each row.
+struct TopLogits {
+  Tensor values;  // [R, n] the n largest logits in falling order, or all V of them (no ids)
+  Tensor ids;     // i32 [R, n], undefined when values has all V
+  Tensor lse;     // [R] log-sum-exp of the whole row (values may be a part of it)
+};
+
+// One step of AdamW with decoupled decay (Loshchilov and Hutter 2019):
+// w -= lr (m^ / (sqrt(v^) + eps) + decay w).
+struct AdamwStep {
+  double learning_rate = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  double grad_scale = 1;  // multiplies the gradient first (clip, accumulation)
+  int64_t step = 1;       // counts from 1, for the bias correction
+};
+
+// A convolution of images [B, tokens, columns, channels]. The token axis is never padded by the
+// kernel: the input contains the rows before and after it that the convolution reads (zeros), and
+// the output is allocated with the rows that the next convolution reads.
+struct Convolution {
+  int64_t dilation = 1;  // on both axes
+  int64_t stride = 1;    // on the token axis
+  bool relu = false;
+  int64_t halo_before = 0, halo_after = 0;  // rows of zeros around the result
+  // Row i of the result of sequence b is 0 when i row_stride >= lengths[b]; i64 [B], or undefined.
+  Tensor lengths = {};
+  int64_t row_stride = 1;
+};
+
+// Rows that a convolution makes of `rows` rows; 0 or less when there are too few.
+inline int64_t convolved_rows(int64_t rows, int64_t kernel, const Convolution& conf) {
+  int64_t spare = rows - (kernel - 1) * conf.dilation - 1;
+  return spare < 0 ? 0 : spare / conf.stride + 1;
+}
+
+// An upsampling of images by the nearest row and column.
+struct Upsampling {
+  int64_t tokens = 0, columns = 0;          // T and K of the result
+  int64_t stride = 1;                       // row t reads row floor(t / stride)
+  int64_t halo_before = 0, halo_after = 0;  // rows of zeros around the result
+  Tensor lengths = {};                      // i64 [B] or undefined: row t is 0 when t >= lengths[b]
+};
+
+// Rows of zeros before and after an image.
+struct Halo {
+  int64_t before = 0, after = 0;
+};
+
+// Whose random features: softmax features of keys take their maximum over a whole sequence.
+enum class FeatureSide { queries, keys };
+
+}  // namespace brine

@@ -1,0 +1,160 @@
+// Attention on the entries of a mask against dense attention under that mask.
+#include "autograd/compute_type.h"
+#include "autograd/ops.h"
+#include "tests/sparse_oracle.h"
+
+namespace brine::test {
+namespace {
+
+FlatCsr random_csr(const MaskCase& m, uint64_t seed = 41) {
+  Tensor x = uniform({m.B, m.H, m.T, m.K}, seed, 0, 1);
+  return build_csr(select_columns(x, m.visible(), m.config()).selected, m.visible(), m.k);
+}
+
+// P V with P from the dense oracle.
+std::vector<double> naive_output(const std::vector<Tensor>& in, const std::vector<double>& mask,
+                                 const MaskCase& m) {
+  int64_t d = in[0].dim(3);
+  std::vector<double> p = naive_attention(in[0].to_vector(), in[1].to_vector(), mask, d, m);
+  std::vector<double> v = in[2].to_vector(), y(v.size(), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        for (int64_t j = 0; j < m.T; ++j) {
+          for (int64_t c = 0; c < d; ++c) {
+            y[m.index(b, h, t, c, d)] += p[m.index(b, h, t, j, m.T)] * v[m.index(b, h, j, c, d)];
+          }
+        }
+      }
+    }
+  }
+  return y;
+}
+
+std::vector<Tensor> qkv(const MaskCase& m, int64_t d) {
+  Shape shape{m.B, m.H, m.T, d};
+  return {normal(shape, 1), normal(shape, 2), normal(shape, 3)};
+}
+
+}  // namespace
+
+TEST_CASE("sparse attention equals dense attention under the same mask, with its gradients") {
+  for (const MaskCase& m : mask_cases()) {
+    FlatCsr csr = random_csr(m);
+    std::vector<double> mask = csr_to_mask(csr).to_vector();
+    check_op({.name = "sparse_attention " + m.name(),
+              .inputs = qkv(m, 6),
+              .f =
+                  [=](const std::vector<Tensor>& in) {
+                    return sparse_attention(in[0], in[1], in[2], csr);
+                  },
+              .oracle = [=](const std::vector<Tensor>& in) { return naive_output(in, mask, m); }});
+  }
+}
+
+TEST_CASE("sparse attention for every kind of head size") {
+  MaskCase m{.B = 1, .H = 2, .T = 33, .K = 8, .k = 4};
+  FlatCsr csr = random_csr(m);
+  std::vector<double> mask = csr_to_mask(csr).to_vector();
+  for (int64_t d : {1, 3, 8, 31, 32, 33, 64, 80, 100, 128, 200}) {
+    check_op({.name = join("sparse_attention d ", d),
+              .inputs = qkv(m, d),
+              .f =
+                  [=](const std::vector<Tensor>& in) {
+                    return sparse_attention(in[0], in[1], in[2], csr);
+                  },
+              .oracle = [=](const std::vector<Tensor>& in) { return naive_output(in, mask, m); },
+              .grad_tolerance = d < 40 ? 1e-6 : 0});
+  }
+}
+
+TEST_CASE("more pieces of keys than heads give the same bits") {
+  MaskCase m{.B = 1, .H = 1, .T = 2100, .K = 16, .k = 8};
+  FlatCsr csr = random_csr(m);
+  std::vector<Tensor> in = qkv(m, 32);
+  auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
+  Tensor dy = normal(in[0].shape(), 9);
+  std::vector<Run> runs;
+  for (int n : {1, 2, 3}) {
+    Threads set(n);
+    runs.push_back(run(f, in, dy));
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(same_bits(runs[1].grads[i], runs[0].grads[i]));
+    CHECK(same_bits(runs[2].grads[i], runs[0].grads[i]));
+  }
+}
+
+TEST_CASE("a head without entries gives 0 and takes no gradient; probabilities are handed out") {
+  MaskCase m{.B = 1, .H = 4, .T = 61, .K = 4, .k = 2};
+  Tensor estimate = Tensor::zeros({1, 4, 61, 4});
+  // Head 2 wins every column of every row, head 0 gets none beyond the first rows.
+  std::fill_n(estimate.data<float>() + 2 * 61 * 4, 61 * 4, 1.0f);
+  FlatCsr csr = build_csr(select_columns(estimate, {}, m.config()).selected, {}, m.k);
+  std::vector<Tensor> in = qkv(m, 8);
+  Tensor p;
+  Tensor q = require_grad(in[0]);
+  Tensor y = sparse_attention(q, in[1], in[2], csr, &p);
+  CHECK(p.shape() == Shape{csr.entries()});
+  backward(y, normal(y.shape(), 4));
+  std::vector<double> offsets = csr.head_offsets.to_vector(), out = y.to_vector();
+  std::vector<double> dq = grad(q).to_vector(), prob = p.to_vector();
+  int64_t empty = 0;
+  for (int64_t t = 0; t < m.T; ++t) {
+    const double* row = offsets.data() + t * 5;
+    for (int64_t h = 0; h < m.H; ++h) {
+      double sum = 0;
+      auto first = int64_t(csr.row_pointers.to_vector()[size_t(t)]);
+      for (auto e = int64_t(row[h]); e < int64_t(row[h + 1]); ++e) sum += prob[size_t(first + e)];
+      if (row[h + 1] > row[h]) {
+        CHECK(sum == doctest::Approx(1).epsilon(1e-5));
+        continue;
+      }
+      ++empty;
+      for (int64_t c = 0; c < 8; ++c) {
+        CHECK(out[m.index(0, h, t, c, 8)] == 0);
+        CHECK(dq[m.index(0, h, t, c, 8)] == 0);
+      }
+    }
+  }
+  CHECK(empty > 100);
+}
+
+TEST_CASE("a few rows that face all keys equal the rows of the full pass") {
+  MaskCase m{.B = 2, .H = 2, .T = 23, .K = 8, .k = 3};
+  Tensor estimate = uniform({m.B, m.H, m.T, m.K}, 8, 0, 1);
+  std::vector<Tensor> in = qkv(m, 32);
+  Tensor full = sparse_attention(in[0], in[1], in[2], random_csr(m, 8));
+  for (int64_t t : {0, 9, 22}) {
+    Visibility visible{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
+    Selection chosen = select_columns(estimate.slice(2, t, 1), visible, m.config());
+    FlatCsr csr = build_csr(chosen.selected, visible, m.k, m.T);
+    Tensor row = sparse_attention(in[0].slice(2, t, 1), in[1], in[2], csr);
+    CHECK(same_bits(row, full.slice(2, t, 1).contiguous()));
+  }
+}
+
+TEST_CASE("bf16 compute: sparse attention of the CPU gathers rows as they are") {
+  const MaskCase m{.B = 2, .H = 2, .T = 70, .K = 16, .k = 9, .lengths = {70, 41}};
+  const FlatCsr csr = random_csr(m);
+  const std::vector<Tensor> in = qkv(m, 32);
+  const Tensor dy = normal(in[0].shape(), 7);
+  auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
+  const Run plain = run(f, in, dy);
+  const ComputeType compute(Dtype::bf16);
+  const Run got = run(f, in, dy);
+  CHECK(same_bits(got.y, plain.y));
+  for (size_t i = 0; i < 3; ++i) CHECK(same_bits(got.grads[i], plain.grads[i]));
+}
+
+TEST_CASE("sparse_attention refuses shapes that do not fit") {
+  MaskCase m{.B = 1, .H = 2, .T = 9, .K = 4, .k = 3};
+  FlatCsr csr = random_csr(m);
+  Tensor x = normal({1, 2, 9, 4}, 1), wrong = normal({1, 2, 8, 4}, 1);
+  CHECK_THROWS_AS(sparse_attention(wrong, x, x, csr), Error);
+  CHECK_THROWS_AS(sparse_attention(x, wrong, wrong, csr), Error);
+  CHECK_THROWS_AS(sparse_attention(x, x, wrong, csr), Error);
+  CHECK_THROWS_AS(sparse_attention(x, x.to(Dtype::f64), x.to(Dtype::f64), csr), Error);
+}
+
+}  // namespace brine::test

@@ -1,0 +1,87 @@
+// Gradients of the products: every transposition, shared operands, gradients added in place.
+#include "autograd/ops.h"
+#include "tests/gradcheck.h"
+
+using namespace brine;
+using brine::test::check_op;
+using brine::test::normal;
+
+TEST_CASE("matmul: every transposition") {
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      Shape a = ta ? Shape{2, 3, 7, 5} : Shape{2, 3, 5, 7},
+            b = tb ? Shape{2, 3, 6, 7} : Shape{2, 3, 7, 6};
+      check_op({.name = join("matmul ", ta, tb),
+                .inputs = {normal(a, 1), normal(b, 2)},
+                .f = [=](const auto& x) { return matmul(x[0], x[1], ta, tb, 0.7); }});
+    }
+  }
+}
+
+TEST_CASE("matmul: an operand shared by the batch gets the sum") {
+  check_op({.name = "shared right",
+            .inputs = {normal({4, 5, 7}, 1), normal({7, 6}, 2)},
+            .f = [](const auto& x) { return matmul(x[0], x[1]); }});
+  check_op({.name = "shared left",
+            .inputs = {normal({1, 7, 5}, 1), normal({3, 7, 6}, 2)},
+            .f = [](const auto& x) { return matmul(x[0], x[1], true); }});
+  check_op({.name = "with itself", .inputs = {normal({5, 7}, 1)}, .f = [](const auto& x) {
+              return matmul(x[0], x[0], false, true);
+            }});
+}
+
+TEST_CASE("linear: input, weight and bias") {
+  auto f = [](const auto& x) { return linear(x[0], x[1], x.size() > 2 ? x[2] : Tensor()); };
+  check_op({.name = "linear",
+            .inputs = {normal({3, 11, 17}, 1), normal({9, 17}, 2), normal({9}, 3)},
+            .f = f});
+  check_op(
+      {.name = "linear without bias", .inputs = {normal({4, 17}, 1), normal({9, 17}, 2)}, .f = f});
+  check_op({.name = "long",
+            .inputs = {normal({2111, 16}, 1), normal({24, 16}, 2), normal({24}, 3)},
+            .f = f});
+}
+
+TEST_CASE("linear adds to the gradient buffer of a parameter") {
+  Tensor x = normal({5, 4}, 1), dy = normal({5, 3}, 4);
+  Tensor buffer = Tensor::full({3, 4}, 2), bias_buffer = Tensor::full({3}, 3);
+  Tensor w = require_grad(normal({3, 4}, 2), buffer);
+  Tensor b = require_grad(normal({3}, 3), bias_buffer);
+  backward(linear(x, w, b), dy);
+  Tensor fresh = require_grad(w.detach().clone()), fresh_b = require_grad(b.detach().clone());
+  backward(linear(x, fresh, fresh_b), dy);
+  std::vector<double> expected = grad(fresh).to_vector(), bias = grad(fresh_b).to_vector();
+  for (double& v : expected) v += 2;
+  for (double& v : bias) v += 3;
+  CHECK(test::close(buffer.to_vector(), expected, 1e-5, 1e-6));
+  CHECK(test::close(bias_buffer.to_vector(), bias, 1e-5, 1e-6));
+}
+
+TEST_CASE("products name the shapes they refuse") {
+  Tensor a = normal({2, 3, 4}, 1), b = normal({3, 5, 6}, 2);
+  CHECK_THROWS_WITH_AS(matmul(a, b), doctest::Contains("inner size"), Error);
+  CHECK_THROWS_WITH_AS(matmul(a, normal({3, 4, 5}, 1)), doctest::Contains("leading axes"), Error);
+  CHECK_THROWS_WITH_AS(matmul(a, normal({4, 5}, 1, Dtype::f64)), doctest::Contains("f64"), Error);
+  CHECK_THROWS_WITH_AS(linear(a, normal({5, 3}, 1), {}), doctest::Contains("must end in 3"), Error);
+  CHECK_THROWS_WITH_AS(linear(a, normal({5, 4}, 1), normal({4}, 1)), doctest::Contains("bias"),
+                       Error);
+}
+
+TEST_CASE("linear_pair is linear of the two side by side") {
+  auto f = [](const auto& x) { return linear_pair(x[0], x[1], x[2], x[3]); };
+  const std::vector<Tensor> inputs = {normal({2, 5, 4}, 1), normal({2, 5, 3}, 2), normal({6, 7}, 3),
+                                      normal({6}, 4)};
+  check_op({.name = "linear_pair", .inputs = inputs, .f = f, .oracle = [](const auto& x) {
+              std::vector<double> y, a = x[0].to_vector(), b = x[1].to_vector(),
+                                     w = x[2].to_vector();
+              for (size_t r = 0; r < 10; ++r) {
+                for (size_t o = 0; o < 6; ++o) {
+                  double sum = x[3].to_vector()[o];
+                  for (size_t c = 0; c < 4; ++c) sum += a[r * 4 + c] * w[o * 7 + c];
+                  for (size_t c = 0; c < 3; ++c) sum += b[r * 3 + c] * w[o * 7 + 4 + c];
+                  y.push_back(sum);
+                }
+              }
+              return y;
+            }});
+}

@@ -1,0 +1,96 @@
+// Heads as images, and the softmax over columns, against their definitions.
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "tests/estimator_oracle.h"
+
+namespace brine::test {
+
+TEST_CASE("image_from_heads and heads_from_image: where every number goes") {
+  const Tensor lengths = lengths_of({5, 2});
+  check_op({.name = "image_from_heads",
+            .inputs = {normal({2, 3, 5, 8}, 1)},  // c = 2, W = 4
+            .f =
+                [=](const auto& x) {
+                  return image_from_heads(x[0], 4, {3, 2}, lengths);
+                },
+            .oracle =
+                [](const auto& x) {
+                  Values in = x[0].to_vector(), y;
+                  for (int64_t b = 0; b < 2; ++b) {
+                    for (int64_t t = -3; t < 7; ++t) {
+                      for (int64_t w = 0; w < 4; ++w) {
+                        for (int64_t channel = 0; channel < 6; ++channel) {
+                          const int64_t h = channel / 2, i = channel % 2;
+                          const bool zero = t < 0 || t >= (b ? 2 : 5);
+                          y.push_back(zero ? 0 : in[size_t(((b * 3 + h) * 5 + t) * 8 + i * 4 + w)]);
+                        }
+                      }
+                    }
+                  }
+                  return y;
+                }});
+  for (int64_t stride : {1, 2, 3}) {
+    for (int64_t K : {3, 6, 7}) {
+      const int64_t R = (5 + stride - 1) / stride;
+      check_op({.name = join("heads_from_image K=", K, " stride=", stride),
+                .inputs = {normal({2, R, 3, 4}, 2)},
+                .f = [=](const auto& x) { return heads_from_image(x[0], 5, K, stride); },
+                .oracle =
+                    [=](const auto& x) {
+                      Values in = x[0].to_vector(), y;
+                      for (int64_t n = 0; n < 8; ++n) {
+                        for (int64_t t = 0; t < 5; ++t) {
+                          for (int64_t c = 0; c < K; ++c) {
+                            y.push_back(
+                                in[size_t(((n / 4 * R + t / stride) * 3 + c * 3 / K) * 4 + n % 4)]);
+                          }
+                        }
+                      }
+                      return y;
+                    }});
+    }
+  }
+}
+
+TEST_CASE("column_softmax: over the columns that own a key") {
+  const std::vector<int64_t> lengths = {9, 5};
+  for (bool causal : {true, false}) {
+    const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
+    check_op({.name = "column_softmax",
+              .inputs = {normal({2, 2, 9, 7}, 1, Dtype::f32, 50, 2)},
+              .f = [=](const auto& x) { return column_softmax(x[0], visible); },
+              .oracle =
+                  [=](const auto& x) {
+                    Values s = x[0].to_vector(), y(s.size(), 0.0);
+                    for (int64_t r = 0; r < 36; ++r) {
+                      const int64_t w = width(causal, lengths[size_t(r / 18)], r % 9);
+                      double sum = 0;
+                      for (int pass = 0; pass < 2; ++pass) {
+                        for (int64_t c = 0; c < 7; ++c) {
+                          if ((2 * c * w + 7) / 14 == (2 * c * w + 2 * w + 7) / 14) continue;
+                          const double p = std::exp(s[size_t(r * 7 + c)] - 50);
+                          if (pass)
+                            y[size_t(r * 7 + c)] = p / sum;
+                          else
+                            sum += p;
+                        }
+                      }
+                    }
+                    return y;
+                  },
+              .tolerance = 1e-4});
+  }
+}
+
+TEST_CASE("column_softmax_step has the bits of the causal pass") {
+  const Tensor scores = normal({2, 3, 40, 7}, 1, Dtype::f32, 0, 2);
+  const Tensor full = column_softmax(scores, {});
+  for (std::vector<int64_t> row : {std::vector<int64_t>{0, 39}, {3, 1}, {20, 5}}) {
+    const Tensor width = Tensor::from(std::vector<int64_t>{row[0] + 1, row[1] + 1}, {2});
+    CHECK(same_bits(column_softmax_step(rows_at(scores, row), width), rows_at(full, row)));
+  }
+  CHECK_THROWS_AS(column_softmax_step(scores, Tensor::zeros({2}, Dtype::i64)), Error);
+}
+
+}  // namespace brine::test

@@ -1,0 +1,41 @@
+// Linear layers of few rows on the device, as on the CPU.
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+TEST_CASE("cuda: thin_linear, with a bias, weights cut out of more, and few rows") {
+  for (int64_t R : {0, 1, 2, 5, 32, 33, 70}) {
+    for (int64_t I : {1, 4, 30, 260}) {
+      for (int64_t O : {1, 6, 19}) {
+        for (bool bias : {false, true}) {
+          compare_both(join("thin_linear ", R, " ", I, " ", O), [&](const On& on, Dtype dtype) {
+            Tensor x = on(normal({R, I}, 1, dtype)), w = on(normal({O, 2 * I}, 2, dtype));
+            Tensor all = on(normal({O + 1}, 3, dtype)),
+                   y = Tensor::empty({R, O}, dtype, x.device());
+            BRINE_CALL(x, thin_linear, y, x, w.slice(1, I, I),
+                       bias ? all.slice(0, 1, O) : Tensor());
+            return std::vector{y};
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: a row of a thin product has the same bits among any others") {
+  if (!has_device()) return;
+  for (int64_t I : {64, 130}) {
+    const Tensor x = normal({20, I}, 1), w = normal({37, I}, 2).to(kCuda);
+    const Tensor b = normal({37}, 3).to(kCuda);
+    auto rows = [&](int64_t start, int64_t n) {
+      Tensor y = Tensor::empty({n, 37}, Dtype::f32, kCuda);
+      cuda::thin_linear(y, x.slice(0, start, n).clone().to(kCuda), w, b);
+      return y.to(kCpu);
+    };
+    const Tensor all = rows(0, 20);
+    for (auto [start, n] : {std::pair{0, 1}, {7, 1}, {5, 2}, {3, 4}, {11, 5}, {4, 16}}) {
+      CHECK(same_bits(rows(start, n), all.slice(0, start, n)));
+    }
+  }
+}

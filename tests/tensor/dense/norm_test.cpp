@@ -1,0 +1,126 @@
+// LayerNorm against the textbook formulas in double.
+#include "tensor/kernels/dense.h"
+#include "tests/gradcheck.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+struct Expected {
+  std::vector<double> y, dx, dw, db;
+};
+
+Expected layernorm_oracle(const std::vector<double>& x, const std::vector<double>& w,
+                          const std::vector<double>& b, const std::vector<double>& dy, double eps) {
+  const size_t C = w.size(), R = x.size() / C;
+  Expected e{std::vector<double>(x.size()), std::vector<double>(x.size()), std::vector<double>(C),
+             std::vector<double>(C)};
+  for (size_t r = 0; r < R; ++r) {
+    double mean = 0, variance = 0;
+    for (size_t c = 0; c < C; ++c) mean += x[r * C + c] / double(C);
+    for (size_t c = 0; c < C; ++c) variance += std::pow(x[r * C + c] - mean, 2) / double(C);
+    const double deviation = std::sqrt(variance + eps);
+    for (size_t c = 0; c < C; ++c) {
+      const size_t i = r * C + c;
+      const double normed = (x[i] - mean) / deviation;
+      e.y[i] = normed * w[c] + b[c];
+      e.dw[c] += dy[i] * normed;
+      e.db[c] += dy[i];
+      // The Jacobian, entry by entry: d normed_j / d x_c.
+      for (size_t j = 0; j < C; ++j) {
+        const double other = (x[r * C + j] - mean) / deviation;
+        const double jacobian =
+            ((j == c ? 1.0 : 0.0) - 1.0 / double(C) - other * normed / double(C)) / deviation;
+        e.dx[i] += dy[r * C + j] * w[j] * jacobian;
+      }
+    }
+  }
+  return e;
+}
+
+struct Outputs {
+  Tensor y, mean, rstd, dx, dw, db;
+};
+
+Outputs run_kernels(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& dy,
+                    double eps) {
+  Outputs o;
+  o.y = Tensor::like(x);
+  o.mean = Tensor::empty({x.dim(0)}, x.dtype());
+  o.rstd = Tensor::like(o.mean);
+  o.dx = Tensor::like(x);
+  o.dw = Tensor::zeros_like(w);
+  o.db = Tensor::zeros_like(w);
+  BRINE_CALL(x, layernorm, o.y, o.mean, o.rstd, x, w, b, eps);
+  BRINE_CALL(x, layernorm_backward, o.dx, o.dw, o.db, dy, x, w, o.mean, o.rstd);
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("layernorm forward and backward, sizes and means") {
+  for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    for (int64_t C : {1, 2, 3, 31, 32, 33, 63, 100, 257}) {
+      for (int64_t R : {1, 3, 130}) {
+        if (R == 130 && C > 40) continue;
+        for (double mean : {0.0, 1000.0}) {
+          Tensor x = normal({R, C}, 1, dtype, mean), w = normal({C}, 2, dtype);
+          Tensor b = normal({C}, 3, dtype), dy = normal({R, C}, 4, dtype);
+          const Expected e =
+              layernorm_oracle(x.to_vector(), w.to_vector(), b.to_vector(), dy.to_vector(), 1e-5);
+          const Outputs o = run_kernels(x, w, b, dy, 1e-5);
+          // Two columns that nearly agree have a tiny variance, which magnifies rounding.
+          double t = dtype == Dtype::f32 ? (C <= 3 ? 2e-3 : 2e-5) : 1e-10;
+          if (dtype == Dtype::f64 && C <= 3) t = 1e-7;
+          if (mean > 0) t *= 5;  // the saved mean is rounded to its own ulp
+          auto scale = [](const std::vector<double>& v) { return std::max(1.0, largest(v)); };
+          INFO("C " << C << " R " << R << " mean " << mean << " " << name_of(dtype));
+          CHECK(close(o.y.to_vector(), e.y, t * scale(e.y), 0, "y"));
+          CHECK(close(o.dx.to_vector(), e.dx, t * scale(e.dx), 0, "dx"));
+          CHECK(close(o.dw.to_vector(), e.dw, t * scale(e.dw), 0, "dw"));
+          CHECK(close(o.db.to_vector(), e.db, t * scale(e.db), 0, "db"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("layernorm of constant rows is the bias") {
+  for (double value : {0.0, 3.0, 1e6}) {
+    Tensor x = Tensor::full({2, 33}, value), w = normal({33}, 1), b = normal({33}, 2);
+    const Outputs o = run_kernels(x, w, b, normal({2, 33}, 3), 1e-5);
+    CHECK(close(o.y.select(0, 1).to_vector(), b.to_vector(), 1e-6, 0));
+    CHECK(std::isfinite(largest(o.dx.to_vector())));
+  }
+}
+
+TEST_CASE("layernorm keeps NaN in its row") {
+  Tensor x = normal({3, 40}, 1);
+  x.data<float>()[45] = NAN;
+  const Outputs o = run_kernels(x, normal({40}, 2), normal({40}, 3), normal({3, 40}, 4), 1e-5);
+  const auto y = o.y.to_vector();
+  for (size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i / 40 == 1));
+}
+
+TEST_CASE("layernorm_backward adds to dw and db and gives only what is asked for") {
+  Tensor x = normal({200, 33}, 1), w = normal({33}, 2), b = normal({33}, 3),
+         dy = normal({200, 33}, 4);
+  const Outputs o = run_kernels(x, w, b, dy, 1e-5);
+  Tensor dw = Tensor::full({33}, 10), none;
+  BRINE_CALL(x, layernorm_backward, none, dw, none, dy, x, w, o.mean, o.rstd);
+  for (size_t c = 0; c < 33; ++c) {
+    CHECK(dw.to_vector()[c] == doctest::Approx(o.dw.to_vector()[c] + 10).epsilon(1e-5));
+  }
+  Tensor dx = Tensor::like(x);
+  BRINE_CALL(x, layernorm_backward, dx, none, none, dy, x, w, o.mean, o.rstd);
+  CHECK(same_bits(dx, o.dx));
+  for (int n : {1, 3}) {
+    Threads set(n);
+    const Outputs again = run_kernels(x, w, b, dy, 1e-5);
+    CHECK(same_bits(again.y, o.y));
+    CHECK(same_bits(again.dx, o.dx));
+    CHECK(same_bits(again.dw, o.dw));
+    CHECK(same_bits(again.db, o.db));
+  }
+}
