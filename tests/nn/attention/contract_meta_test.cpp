@@ -153,11 +153,11 @@ TEST_CASE("contract: a method that knows nothing of costs is counted on the meta
   }
   nn::ModelConfig config;
   config.as<nn::OptConfig>() = {.vocab_size = 50,
-                .hidden_size = 48,
-                .num_hidden_layers = 2,
-                .num_attention_heads = 3,
-                .ffn_dim = 64,
-                .max_position_embeddings = 60};
+                                .hidden_size = 48,
+                                .num_hidden_layers = 2,
+                                .num_attention_heads = 3,
+                                .ffn_dim = 64,
+                                .max_position_embeddings = 60};
   config.attention = "every-second";
   auto real = nn::make_model(config, 1);
   const nn::ParameterStore store(*real);
