@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/io/json.h"
 #include "data/io/sha256.h"
 #include "distill/teachers/dump_teacher.h"
 #include "distill/teachers/self_teacher.h"
@@ -187,6 +188,7 @@ std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& optio
     preparation.from_teacher();
   }
   run->trainer = what.recipe.training.resolved();
+  run->settings = json_text(data::schema_of(what).to_json());
   return run;
 }
 

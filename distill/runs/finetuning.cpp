@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "data/io/json.h"
+
 namespace brine::distill {
 namespace {
 
@@ -65,6 +67,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   what.training.plan_epochs(what.epochs, what.task.warmup_ratio, run->train->size());
   run->losses = task_only();
   run->trainer = what.training.resolved();
+  run->settings = json_text(data::schema_of(what).to_json());
   run->subject = join("encoder for ", task.name, ", ", run->config.shape().layers, " x ",
                       run->config.shape().hidden_size);
   return run;

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "data/io/json.h"
+
 namespace brine::distill {
 namespace {
 
@@ -122,6 +124,7 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
            host);
   run->losses = task_only();
   run->trainer = what.training.resolved();
+  run->settings = json_text(data::schema_of(what).to_json());
   run->subject = join("model ", run->config.attention, " ", run->config.shape().layers, " x ",
                       run->config.shape().hidden_size);
   return run;

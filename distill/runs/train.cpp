@@ -48,7 +48,7 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
 // that count for nothing.
 std::string recorded(const TrainingRun& run, const RunHost& host) {
   data::Json configuration =
-      host.configuration ? parse_ordered_json(host.configuration()) : data::Json::object();
+      parse_ordered_json(host.configuration ? host.configuration() : run.settings);
   configuration.erase("out");  // a run may be moved
   if (configuration.value("compute", "") == "f32") configuration.erase("compute");
   if (!run.trainer.loss_scale.active()) configuration.erase("loss_scale");

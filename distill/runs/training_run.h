@@ -30,7 +30,8 @@ struct RunHost {
   uint64_t seed = 1;
   Messages messages = {};
   std::function<std::string()> stop = {};  // as in TrainerParts
-  // The settings of the run as JSON, compared when it is resumed; asked when all are decided.
+  // Settings of the run as JSON, compared when it is resumed; asked when all of them are decided.
+  // Empty: TrainingRun::settings.
   std::function<std::string()> configuration = {};
   // Keys of these settings, as in TrainerParts; may be null.
   const data::Schema* keys = nullptr;
@@ -52,7 +53,8 @@ struct TrainingRun {
   std::function<Values()> evaluation;  // of a task
   LossConfig losses;
   TrainerConfig trainer;
-  std::string subject;  // "student sea, teacher runs/teacher"
+  std::string settings;  // of the run as JSON, when all of them are decided
+  std::string subject;   // "student sea, teacher runs/teacher"
   // SHA-256 of what the run reads, by role and file: "teacher", "train.bible.txt". Recorded with
   // the configuration, so that a resumed run is refused when one of them has changed.
   std::map<std::string, std::string> inputs;

@@ -7,6 +7,7 @@
 #include "data/dump/dump_reader.h"
 #include "data/hdf5/hdf5_file.h"
 #include "distill/losses/loss_table.h"
+#include "distill/runs/recipe.h"
 #include "distill/teachers/self_teacher.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
@@ -173,11 +174,13 @@ TEST_CASE("teacher tensors: adopting checks a registered one by its own rule") {
 
 TEST_CASE("losses: a registered one has a key, weight 0 and a place in the table") {
   LossConfig config;
-  data::Schema schema = data::schema_of(config);
-  REQUIRE(schema.find("entropy"));
   CHECK(config["entropy"] == 0);
+  LossWeights weights;
+  data::Schema schema = data::schema_of(weights);
+  REQUIRE(schema.find("entropy"));
+  CHECK_FALSE(weights["entropy"].has_value());
   schema.set_text("entropy", {"0.25"});
-  CHECK(config["entropy"] == 0.25);
+  CHECK(weights["entropy"] == 0.25);
   CHECK(message([&] { config["entropie"] = 1; }) == "losses: there is no loss 'entropie'");
   auto refused = [](const Loss& loss) { return message([&] { RegisterLoss{loss}; }); };
   auto layer = [](const LayerLossCall& call) { return call.output; };
