@@ -1,4 +1,4 @@
-// own_attention MODEL: registers an attention method and distils three steps of MODEL with it.
+// own_attention MODEL: registers a method, the mean of past values, and distils MODEL with it.
 #include <brine/autograd/ops.h>
 #include <brine/distill/losses/losses.h>
 #include <brine/nn/io/model_io.h>
@@ -8,7 +8,6 @@
 
 using namespace brine;
 
-// Every token attends to itself and all tokens before it with equal weights.
 struct Average : nn::Attention {
   Average(nn::Init& init, const nn::AttentionShape& s, const nn::NoSettings&)
       : mix(child<nn::Linear>("mix", init, s.heads * s.head_size, s.heads * s.head_size)) {}
@@ -27,7 +26,9 @@ int main(int, char** words) {
   const auto student = nn::make_student(config, *loaded.model, 1);
   nn::ParameterStore store(*student);
   distill::OnlineTeacher teacher(loaded.model);
-  distill::Objective losses(*student, &teacher, {.approx = 0, .prob = 0});
+  distill::LossConfig weights;
+  weights["approx"] = weights["prob"] = 0;
+  distill::Objective losses(*student, &teacher, weights);
   nn::Adamw adamw(store, {.attention_learning_rate = 1e-2});
   distill::WindowSource text(std::vector<int32_t>(256, 7), 16, 1);
   for (int64_t step = 0; step < 3; ++step) {

@@ -77,6 +77,7 @@ RecipeDefaults paper_defaults(const RunFacts& facts) {
                  {"decoder", "paper"},
                  {"features", text ? "relu" : "softmax"},
                  {"feature_divisor", text ? "8" : "1"},
+                 {"mu_scope", text ? "token" : "head"},
                  {"prior", "none"}};
   return d;
 }

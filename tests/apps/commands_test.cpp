@@ -93,7 +93,7 @@ TEST_CASE(
     CHECK(rounded != plain);
     CHECK(rounded == doctest::Approx(plain).epsilon(compute == "bf16" ? 0.02 : 0.003));
     const std::string run = "distill --teacher teacher --data text.txt --out " + compute +
-                            " --steps 2 --batch-size 2 --k 4 --columns 8 --quiet";
+                            " --steps 2 --batch-size 2 --k 4 --columns 16 --quiet";
     w.must(run + " --compute " + compute);
     CHECK(contains(read_all(w.path(compute + "/config.toml")), "compute = \"" + compute + "\""));
     // A run goes on in the type that it began with.
@@ -217,7 +217,7 @@ TEST_CASE("generate: a state has nowhere to go; eval: no row to recall; adapters
   CHECK(contains(f.out, "all: no row sees more than k keys"));
   w.must(
       "distill --teacher teacher --data text.txt --out still --steps 2 --batch-size 2 --k 4 "
-      "--columns 8 --learning-rate 0 --attention-learning-rate 1e-3 --quiet");
+      "--columns 16 --learning-rate 0 --attention-learning-rate 1e-3 --quiet");
   w.must("export --checkpoint still --sea-only --base-model teacher --out adapter");
   const double whole = evaluated("--model still").at("perplexity");
   CHECK(evaluated("--model adapter").at("perplexity").get<double>() == whole);

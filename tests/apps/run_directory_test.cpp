@@ -40,7 +40,7 @@ void say(const std::string& error, const std::string& part) {
 // Another content of a checkpoint's file, whole by its checksum.
 void replace_in_checkpoint(const fs::path& file, const std::string& text) {
   const fs::path manifest = file.parent_path() / "manifest.json";
-  nlohmann::json whole = nlohmann::json::parse(read_all(manifest));
+  nlohmann::ordered_json whole = nlohmann::ordered_json::parse(read_all(manifest));
   bool found = false;
   for (auto& entry : whole.at("files")) {
     if (entry.at("name") != file.filename().string()) continue;
@@ -52,7 +52,12 @@ void replace_in_checkpoint(const fs::path& file, const std::string& text) {
   }
   REQUIRE(found);
   std::ofstream(file) << text;
-  std::ofstream(manifest) << whole.dump();
+  whole.erase("sha256");  // the checksum of all that stands before it
+  std::string body = whole.dump(2);
+  body.resize(body.size() - 2);  // without "\n}"
+  data::Sha256 hash;
+  hash.update(body.data(), body.size());
+  std::ofstream(manifest) << body << ",\n  \"sha256\": \"" << hash.hex() << "\"\n}\n";
 }
 
 }  // namespace

@@ -205,6 +205,7 @@ TEST_CASE("tasks by the program: the config of a model names task and labels") {
 
 TEST_CASE("tasks by the program: classes go by their names") {
   nn::ModelConfig config;
+  config.model_type = "bert";
   using Names = std::vector<std::string>;
   auto map = [&](const Names& model, const Names& task) {
     config.as<nn::BertConfig>().label_names = model;

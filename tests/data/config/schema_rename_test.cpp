@@ -85,7 +85,8 @@ TEST_CASE("each earlier name that was used is told once, others are not") {
 
 TEST_CASE("the name of a section alone, or a longer word, is not an earlier name of a key") {
   Config c;
-  for (const char* key : {"decoder", "decoders.width", "rates", "a.rate"}) {
+  CHECK(message([&] { c.schema.set("decoder", 1); }).find("is a section") != std::string::npos);
+  for (const char* key : {"decoders.width", "rates", "a.rate"}) {
     CHECK(message([&] { c.schema.set(key, 1); }).find("unknown key") == 0);
   }
   CHECK(c.schema.earlier_names_used().empty());
