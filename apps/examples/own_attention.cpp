@@ -31,8 +31,7 @@ int main(int, char** words) {
   distill::Objective losses(*student, &teacher, weights);
   nn::Adamw adamw(store, {.attention_learning_rate = 1e-2});
   distill::WindowSource text(std::vector<int32_t>(256, 7), 16, 1);
-  for (int64_t step = 0; step < 3; ++step) {
-    store.zero_gradients();
+  for (int64_t step = 0; step < 3; ++step, store.zero_gradients()) {
     distill::LossTerms terms;
     losses.run(text.batch(step, 4), {}, terms);
     adamw.step(1, adamw.gradient_norm());
