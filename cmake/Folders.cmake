@@ -125,6 +125,8 @@ function(brine_twins list folder)
 endfunction()
 if(BRINE_TESTS)
   file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cuda/emulator/*.cpp)
+  set_source_files_properties(${emulator_sources} PROPERTIES COMPILE_OPTIONS
+                              $<$<CONFIG:Release>:-O2>)  # the scheduler and the matrix products
   brine_twins(emulator_sources emulated ${cuda_sources})
   add_library(tensor_emulated OBJECT ${emulator_sources})
   target_link_libraries(tensor_emulated PUBLIC brine_flags Boost::context)

@@ -92,7 +92,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int byte
 namespace emulator {
 
 // Index in its block of the thread that runs. Set by the scheduler at every change.
-extern thread_local int thread_index;
+extern constinit thread_local int thread_index;
 
 // Runs the body of a kernel, which is known by its address, as cudaLaunchKernelEx() would.
 cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
@@ -139,8 +139,9 @@ void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]);
 
 }  // namespace emulator
 
-extern thread_local uint3 threadIdx, blockIdx;
-extern thread_local dim3 blockDim, gridDim;
+// constinit: no wrapper that looks for an initialisation at each use.
+extern constinit thread_local uint3 threadIdx, blockIdx;
+extern constinit thread_local dim3 blockDim, gridDim;
 
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...),

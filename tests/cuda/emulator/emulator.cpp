@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace emulator {
@@ -30,12 +31,12 @@ thread_local __attribute__((
 // whether there is any or not.
 extern "C" void _ZTHN5brine4cuda12brine_sharedE() {}
 
-thread_local uint3 threadIdx, blockIdx;
-thread_local dim3 blockDim, gridDim;
+constinit thread_local uint3 threadIdx{}, blockIdx{};
+constinit thread_local dim3 blockDim, gridDim;
 
 namespace emulator {
 
-thread_local int thread_index = 0;
+constinit thread_local int thread_index = 0;
 
 namespace {
 
@@ -97,10 +98,32 @@ void protect(Arena& a, int how) {
 }
 
 // ---- threads of a block
-struct Thread {
-  int index = 0;
-  bool done = false, at_block = false;
-  unsigned warp_mask = 0;  // the lanes it waits for; 0 = it does not wait
+constexpr size_t kWarp = 32;
+
+// Lanes as bits, the first lane lowest.
+struct Warp {
+  unsigned ready = 0;    // may go on
+  unsigned waiting = 0;  // at a warp barrier, lane i for masks[i]
+  unsigned done = 0;     // have left the kernel
+  unsigned masks[kWarp];
+};
+
+// Stacks that begin at different offsets in their pages: at one offset, all of a block would share
+// a set of the first cache, and each change of thread would miss it.
+struct StaggeredStack {
+  size_t offset;
+  context::stack_context allocate() {
+    context::stack_context stack;
+    stack.size = kStack;
+    void* memory = mmap(nullptr, kStack + kPage, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    stack.sp = static_cast<char*>(memory) + kStack + offset;
+    return stack;
+  }
+  void deallocate(context::stack_context& stack) {
+    munmap(static_cast<char*>(stack.sp) - kStack - offset, kStack + kPage);
+  }
 };
 
 struct Fiber {
@@ -110,9 +133,9 @@ struct Fiber {
 
 struct Block {
   const std::function<void()>* kernel = nullptr;
-  std::vector<Thread> threads;
+  std::vector<Warp> warps;
   std::vector<Fiber*> of_thread;
-  int at_block = 0, done = 0;
+  int threads = 0, at_block = 0, done = 0;
   // Two sets of slots a warp, used in turn, so that one barrier per exchange is enough.
   std::vector<unsigned char> slots;
   std::vector<unsigned> turns;  // exchanges done, by thread
@@ -145,7 +168,7 @@ context::fiber body(context::fiber&& back) {
   for (;;) {
     Fiber* self = running;
     (*block.kernel)();
-    block.threads[size_t(self->thread)].done = true;
+    block.warps[size_t(self->thread) / kWarp].done |= 1u << self->thread % kWarp;
     ++block.done;
     self->thread = -1;
     leave();
@@ -166,7 +189,8 @@ void resume(Fiber* fiber) {
 void start(int thread) {
   if (idle.empty()) {
     fibers.push_back(std::make_unique<Fiber>());
-    fibers.back()->own = context::fiber(std::allocator_arg, context::fixedsize_stack(kStack), body);
+    const size_t offset = fibers.size() * 5 * 64 % kPage;
+    fibers.back()->own = context::fiber(std::allocator_arg, StaggeredStack{offset}, body);
     idle.push_back(fibers.back().get());
   }
   Fiber* fiber = idle.back();
@@ -176,44 +200,57 @@ void start(int thread) {
   resume(fiber);
 }
 
-bool may_go(const Thread& t) {
-  if (t.at_block) return false;
-  if (!t.warp_mask) return true;
-  const size_t first = size_t(t.index) / 32 * 32;
-  for (size_t lane = 0; lane < 32; ++lane) {
-    if (!(t.warp_mask >> lane & 1)) continue;
-    if (first + lane >= block.threads.size()) die("a lane of the mask is outside the block");
-    const Thread& other = block.threads[first + lane];
-    if (other.done) die("a lane of the mask has left the kernel");
-    if (other.warp_mask && other.warp_mask != t.warp_mask) die("lanes wait for different masks");
-    if (!other.warp_mask) return false;
+// The lanes of a warp whose masks are complete: each of a mask waits for that same mask.
+unsigned complete(const Warp& warp, unsigned lanes) {
+  unsigned out = 0;
+  for (unsigned open = warp.waiting; open;) {
+    const unsigned mask = warp.masks[__builtin_ctz(open)];
+    if (mask & ~lanes) die("a lane of the mask is outside the block");
+    if (mask & warp.done) die("a lane of the mask has left the kernel");
+    for (unsigned rest = mask & warp.waiting; rest; rest &= rest - 1) {
+      if (warp.masks[__builtin_ctz(rest)] != mask) die("lanes wait for different masks");
+    }
+    if ((mask & warp.waiting) == mask) out |= mask;
+    open &= ~mask;
   }
-  return true;
+  return out;
+}
+
+// Runs the lanes of a warp until each has left the kernel or waits for other warps.
+void run_warp(size_t index, bool starting, bool backwards) {
+  Warp& warp = block.warps[index];
+  const size_t first = index * kWarp, count = std::min(kWarp, size_t(block.threads) - first);
+  const unsigned lanes = count == kWarp ? ~0u : (1u << count) - 1;
+  while (warp.ready) {
+    for (unsigned go = std::exchange(warp.ready, 0); go;) {
+      const int lane = backwards ? 31 - __builtin_clz(go) : __builtin_ctz(go);
+      go &= ~(1u << lane);
+      const size_t thread = first + size_t(lane);
+      starting ? start(int(thread)) : resume(block.of_thread[thread]);
+    }
+    starting = false;
+    // Whole masks are let go together, before any of their lanes can wait again.
+    warp.ready = complete(warp, lanes);
+    warp.waiting &= ~warp.ready;
+  }
 }
 
 void run_block(bool backwards) {
-  const int n = int(block.threads.size());
-  auto in_order = [&](auto f) {
-    for (int i = 0; i < n; ++i) f(backwards ? n - 1 - i : i);
-  };
-  in_order([](int i) { start(i); });
-  while (block.done < n) {
-    bool moved = false;
-    if (block.at_block == n - block.done) {
-      if (block.done) die("some threads left the kernel, others wait at __syncthreads");
-      block.at_block = 0;
-      for (Thread& t : block.threads) t.at_block = false;
-      moved = true;
+  const size_t warps = block.warps.size();
+  auto make_ready = [&] {
+    for (size_t w = 0; w < warps; ++w) {
+      const size_t count = std::min(kWarp, size_t(block.threads) - w * kWarp);
+      block.warps[w].ready = count == kWarp ? ~0u : (1u << count) - 1;
     }
-    // Whole masks are let go together, before any of their lanes can wait again.
-    std::vector<int> go;
-    in_order([&](int i) {
-      const Thread& t = block.threads[size_t(i)];
-      if (!t.done && may_go(t)) go.push_back(i);
-    });
-    for (int i : go) block.threads[size_t(i)].warp_mask = 0;
-    for (int i : go) resume(block.of_thread[size_t(i)]);
-    if (go.empty() && !moved) die("threads wait at different barriers");
+  };
+  make_ready();
+  for (bool starting = true; block.done < block.threads; starting = false) {
+    for (size_t w = 0; w < warps; ++w) run_warp(backwards ? warps - 1 - w : w, starting, backwards);
+    if (block.done == block.threads) return;
+    if (block.at_block != block.threads - block.done) die("threads wait at different barriers");
+    if (block.done) die("some threads left the kernel, others wait at __syncthreads");
+    block.at_block = 0;
+    make_ready();
   }
 }
 
@@ -231,16 +268,16 @@ Reach::~Reach() {
 }
 
 void block_barrier() {
-  Thread& t = block.threads[size_t(thread_index)];
-  t.at_block = true;
   ++block.at_block;
   leave();
 }
 
 void warp_barrier(unsigned mask) {
-  Thread& t = block.threads[size_t(thread_index)];
-  if (!(mask >> (t.index % 32) & 1)) die("a lane waits for a mask it is not in");
-  t.warp_mask = mask;
+  Warp& warp = block.warps[size_t(thread_index) / kWarp];
+  const unsigned lane = unsigned(thread_index) % kWarp;
+  if (!(mask >> lane & 1)) die("a lane waits for a mask it is not in");
+  warp.masks[lane] = mask;
+  warp.waiting |= 1u << lane;
   leave();
 }
 
@@ -313,8 +350,8 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
   for (size_t n = 0; n < blocks; ++n) {
     const size_t i = backwards ? blocks - 1 - n : n;
     blockIdx = {unsigned(i % g.x), unsigned(i / g.x % g.y), unsigned(i / g.x / g.y)};
-    block.threads.assign(threads, {});
-    for (size_t t = 0; t < threads; ++t) block.threads[t].index = int(t);
+    block.threads = int(threads);
+    block.warps.assign(warps, {});
     block.of_thread.assign(threads, nullptr);
     block.turns.assign(threads, 0);
     block.at_block = block.done = 0;
