@@ -26,6 +26,8 @@ Tensor cast(const Tensor& x, Dtype dtype);             // between float types
 // [B, T, H d] -> [B, H, T, d] and back; for a packed projection [B, T, P H d], part p of P.
 Tensor split_heads(const Tensor& x, int64_t heads, int64_t part = 0, int64_t parts = 1);
 Tensor merge_heads(const Tensor& x);
+// [B, G, T, d] -> [B, G times, T, d]: head h is the group h / times.
+Tensor repeat_heads(const Tensor& x, int64_t times);
 // [B, H, T, C] -> rows 0, step, 2 step...; and back, row t = row floor(t / step) of x.
 Tensor every_nth_row(const Tensor& x, int64_t step);
 Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows);
@@ -41,6 +43,7 @@ Tensor mul(const Tensor& a, const Tensor& b);
 Tensor scale(const Tensor& x, double factor);
 Tensor relu(const Tensor& x);
 Tensor gelu(const Tensor& x);  // exact: x Phi(x)
+Tensor silu(const Tensor& x);  // x sigmoid(x)
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0
@@ -81,10 +84,19 @@ Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 
 // ---- norm.cpp, softmax.cpp, embedding.cpp
 Tensor layernorm(const Tensor& x, const Tensor& w, const Tensor& b, double eps = 1e-5);
+Tensor rmsnorm(const Tensor& x, const Tensor& w, double eps = 1e-6);  // x w / root mean square
 Tensor softmax(const Tensor& scores, double scale, const Visibility& visible);  // [B, H, T, S]
 // [B, H, T, S] -> softmax(scale scores) where the u8 mask of the same shape is not 0, 0 elsewhere.
 Tensor masked_softmax(const Tensor& scores, const Tensor& mask, double scale = 1);
 Tensor embedding(const Tensor& table, const Tensor& ids);  // ids i32 [R...] -> [R..., C]
+
+// ---- rotary.cpp
+// Rotary positions: of row t of x [B, H, T, d] the features i and n + i turn by the angle
+// (first[b] + t) frequencies[i], those from 2 n on stay. frequencies f64 [n] and first i64 [B]
+// (undefined = 0) are on the CPU.
+Tensor rotary(const Tensor& x, const Tensor& frequencies, const Tensor& first = {});
+// theta^(-2 i / features) for the pairs i of that many features: f64 [features / 2].
+Tensor rotary_frequencies(int64_t features, double theta);
 
 // ---- loss.cpp
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);  // [R, V], i32 [R] -> [R]

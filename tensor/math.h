@@ -134,6 +134,18 @@ BRINE_HD T sigmoid(T x) {
   return 1 / (1 + math::exp(-x));
 }
 
+// silu(x) = x sigmoid(x)
+template <class T>
+BRINE_HD T silu(T x) {
+  return x / (1 + math::exp(-x));
+}
+
+template <class T>
+BRINE_HD T silu_grad(T x) {
+  const T s = sigmoid(x);
+  return s * (1 + x * (1 - s));
+}
+
 template <class T>
 BRINE_HD T tanh(T x) {
   return std::tanh(x);
@@ -207,6 +219,14 @@ struct Relu {
 template <class T>
 struct ReluGradient {
   BRINE_HD T operator()(T dy, T y) const { return relu_grad(dy, y); }
+};
+template <class T>
+struct Silu {
+  BRINE_HD T operator()(T x) const { return silu(x); }
+};
+template <class T>
+struct SiluGradient {
+  BRINE_HD T operator()(T dy, T x) const { return dy * silu_grad(x); }
 };
 template <class T>
 struct Gelu {

@@ -145,4 +145,22 @@ void copy_into(const Tensor& to, const Tensor& from) { assign(to, from); }
 
 void fill(const Tensor& to, double value) { BRINE_CALL(to, fill, to, value); }
 
+Tensor repeat_heads(const Tensor& x, int64_t times) {
+  check(x.rank() == 4 && times >= 1, "repeat_heads: ", x.shape(), " is not [B, G, T, d], or ",
+        times, " times");
+  if (times == 1) return x;
+  const int64_t B = x.dim(0), G = x.dim(1), row = x.dim(2) * x.dim(3);
+  Tensor y = Tensor::empty({B, G * times, x.dim(2), x.dim(3)}, x.dtype(), x.device());
+  for (int64_t i = 0; i < times; ++i) {
+    Tensor to = y.view({B, G, times, row}).select(2, i);
+    BRINE_CALL(y, copy, to, dense(x).view({B, G, row}));
+  }
+  return record("repeat_heads", y, {x}, [=](const Tensor& dy, Gradients& grads) {
+    Tensor dx = grads.accumulate(0).view({B, G, row});
+    for (int64_t i = 0; i < times; ++i) {
+      BRINE_CALL(dx, accumulate, dx, dy.view({B, G, times, row}).select(2, i));
+    }
+  });
+}
+
 }  // namespace brine

@@ -123,6 +123,18 @@ Tensor gelu(const Tensor& x) {
                 {in});
 }
 
+Tensor silu(const Tensor& x) {
+  Tensor in = dense(x), y = Tensor::like(x);
+  BRINE_CALL(y, silu, y, in);
+  return record("silu", y, {x},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dx = Tensor::like(dy);
+                  BRINE_CALL(dx, silu_backward, dx, dy, in);
+                  grads.set(0, dx);
+                },
+                {in});
+}
+
 Tensor sigmoid(const Tensor& x) {
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, sigmoid, y, dense(x));

@@ -16,6 +16,16 @@ Tensor Attention::step(const AttentionInput&, AttentionState&) const {
   throw Error("attention: this method cannot be decoded token by token");
 }
 
+std::unique_ptr<Attention> AttentionMethod::checked(const AttentionMethod& method,
+                                                    const AttentionShape& shape,
+                                                    std::unique_ptr<Attention> made) {
+  check(shape.groups() >= 1 && shape.heads % shape.groups() == 0, method.name(), ": kv_heads ",
+        shape.groups(), " do not divide ", shape.heads, " heads");
+  check(shape.groups() == shape.heads || made->traits().groups, method.name(), ": kv_heads ",
+        shape.groups(), " of ", shape.heads, " heads is not supported");
+  return made;
+}
+
 std::unique_ptr<AttentionMethod> attention_method(const std::string& name) {
   auto it = attention_methods().find(name);
   if (it == attention_methods().end()) {

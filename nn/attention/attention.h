@@ -20,6 +20,10 @@ struct AttentionShape {
   int64_t heads = 1, head_size = 64;
   int64_t max_positions = 2048;
   bool causal = true;
+  int64_t kv_heads = 0;  // of keys and values, divides heads; 0 = heads
+
+  int64_t groups() const { return kv_heads ? kv_heads : heads; }
+  int64_t heads_per_group() const { return heads / groups(); }
 };
 
 // What may change from call to call without retraining.
@@ -30,8 +34,9 @@ struct AttentionDials {
 };
 
 struct AttentionInput {
-  Tensor q, k, v;  // [B, H, T, d]
-  Tensor hidden;   // [B, T, C] the layer's normed input
+  Tensor q;       // [B, H, T, d]
+  Tensor k, v;    // [B, G, T, d]; head h of q attends to the group h G / H
+  Tensor hidden;  // [B, T, C] the layer's normed input
   Visibility visible = {};
   AttentionDials dials = {};
   Tap* tap = nullptr;              // null: nobody looks inside
@@ -59,6 +64,7 @@ struct AttentionTraits {
   bool sparse = false;       // obeys the dials k and dense_path; others have no use for them
   bool query_skip = false;   // obeys the dial query_skip
   bool incremental = false;  // make_state() and step() work
+  bool groups = false;       // takes fewer heads of keys and values than of queries
 };
 
 class Attention : public Module {
@@ -85,6 +91,12 @@ class AttentionMethod {
   virtual void describe(data::Schema& schema) = 0;
   // Throws Error when the method refuses the shape or its configuration.
   virtual std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const = 0;
+
+ protected:
+  // Refuses groups of heads where the method does not claim them.
+  static std::unique_ptr<Attention> checked(const AttentionMethod& method,
+                                            const AttentionShape& shape,
+                                            std::unique_ptr<Attention> made);
 };
 
 using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
@@ -105,7 +117,7 @@ struct RegisterAttention {
       std::string name() const override { return registered; }
       void describe(data::Schema& schema) override { config.describe(schema); }
       std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const override {
-        return std::make_unique<Method>(init, shape, config);
+        return checked(*this, shape, std::make_unique<Method>(init, shape, config));
       }
     };
     attention_methods()[name] = []() -> std::unique_ptr<AttentionMethod> {

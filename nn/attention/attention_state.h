@@ -75,15 +75,15 @@ class AttentionState {
 // Keys and values of every token.
 class KeyValueState : public AttentionState {
  public:
-  KeyValueState(int64_t batch, int64_t capacity, int64_t heads, int64_t head_size, Dtype dtype,
+  KeyValueState(int64_t batch, int64_t capacity, int64_t kv_heads, int64_t head_size, Dtype dtype,
                 Device device);
 
-  // k and v [B, H, T, d] of prompts, as AttentionState::begin() takes them.
+  // k and v [B, G, T, d] of prompts, as AttentionState::begin() takes them.
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths);
-  // One token of every sequence, k and v [batch, H, 1, d]; advances.
+  // One token of every sequence, k and v [batch, G, 1, d]; advances.
   void append(const Tensor& k, const Tensor& v);
 
-  Tensor &keys, &values;  // [batch, H, capacity, d]
+  Tensor &keys, &values;  // [batch, G, capacity, d]
 };
 
 }  // namespace brine::nn

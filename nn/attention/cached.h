@@ -13,7 +13,7 @@ class CachedAttention : public Attention {
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
     check(shape_.causal, "attention: an encoder is not decoded token by token");
-    return std::make_unique<KeyValueState>(r.batch, r.capacity, shape_.heads, shape_.head_size,
+    return std::make_unique<KeyValueState>(r.batch, r.capacity, shape_.groups(), shape_.head_size,
                                            r.dtype, r.device);
   }
 
@@ -21,7 +21,8 @@ class CachedAttention : public Attention {
     auto& cache = dynamic_cast<KeyValueState&>(state);
     cache.append(in.k, in.v);
     const Tensor first = Tensor::zeros(cache.lengths().shape(), Dtype::i64);
-    return merge_heads(cached_attention(in.q, cache.keys, cache.values, first, cache.lengths()));
+    return merge_heads(cached_attention(in.q, of_heads(cache.keys), of_heads(cache.values), first,
+                                        cache.lengths()));
   }
 
  protected:
@@ -30,6 +31,9 @@ class CachedAttention : public Attention {
     if (!in.state) return;
     dynamic_cast<KeyValueState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
   }
+
+  // Keys or values [B, G, T, d] as every head of queries sees them.
+  Tensor of_heads(const Tensor& x) const { return repeat_heads(x, shape_.heads_per_group()); }
 
   AttentionShape shape_;
 };

@@ -12,15 +12,17 @@ class Dense : public CachedAttention {
  public:
   Dense(Init&, const AttentionShape& shape, const NoSettings&) : CachedAttention(shape) {}
 
-  AttentionTraits traits() const override { return {.maps = true, .incremental = shape_.causal}; }
+  AttentionTraits traits() const override {
+    return {.maps = true, .incremental = shape_.causal, .groups = true};
+  }
 
   Tensor forward(const AttentionInput& in) override {
     fill(in);
     CostScope part("attention");
-    Tensor scores = matmul(in.q, in.k, false, true);  // [B, H, T, T]
+    Tensor scores = matmul(in.q, of_heads(in.k), false, true);  // [B, H, T, T]
     Tensor probs = softmax(scores, 1 / std::sqrt(double(in.q.dim(-1))), in.visible);
     if (in.tap) in.tap->put("probabilities", probs);
-    return merge_heads(matmul(probs, in.v));
+    return merge_heads(matmul(probs, of_heads(in.v)));
   }
 };
 const RegisterAttention<Dense, NoSettings> registration("dense");

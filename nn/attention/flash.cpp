@@ -9,12 +9,12 @@ class Flash : public CachedAttention {
  public:
   Flash(Init&, const AttentionShape& shape, const NoSettings&) : CachedAttention(shape) {}
 
-  AttentionTraits traits() const override { return {.incremental = shape_.causal}; }
+  AttentionTraits traits() const override { return {.incremental = shape_.causal, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     fill(in);
     CostScope part("attention");
-    return flash_attention(in.q, in.k, in.v, in.visible);
+    return flash_attention(in.q, of_heads(in.k), of_heads(in.v), in.visible);
   }
 };
 const RegisterAttention<Flash, NoSettings> registration("flash");

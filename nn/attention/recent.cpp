@@ -60,11 +60,11 @@ class RecentState : public AttentionState {
   RecentState(const StateRequest& r, const AttentionShape& shape, int64_t window)
       : AttentionState(r.batch, r.capacity, r.device),
         window(window),
-        keys(part("keys", {r.batch, shape.heads, 2 * window, shape.head_size}, r.dtype)),
-        values(part("values", {r.batch, shape.heads, 2 * window, shape.head_size}, r.dtype)),
+        keys(part("keys", {r.batch, shape.groups(), 2 * window, shape.head_size}, r.dtype)),
+        values(part("values", {r.batch, shape.groups(), 2 * window, shape.head_size}, r.dtype)),
         held(part("held", {r.batch}, Dtype::i64)) {}
 
-  // The last tokens of prompts k and v [B, H, T, d].
+  // The last tokens of prompts k and v [B, G, T, d].
   void fill(int64_t slot, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths) {
     begin(slot, k.dim(0), k.dim(2), prompt_lengths);
     for (int64_t b = slot; b < slot + k.dim(0); ++b) {
@@ -99,7 +99,7 @@ class RecentState : public AttentionState {
   }
 
   int64_t window;
-  Tensor &keys, &values;  // [batch, H, 2 window, d]
+  Tensor &keys, &values;  // [batch, G, 2 window, d]
   Tensor& held;           // i64 [batch] rows in use
 
  private:
@@ -119,7 +119,8 @@ class Recent : public Attention {
             .bidirectional = !shape_.causal,
             .linear = true,
             .sparse = true,
-            .incremental = shape_.causal};
+            .incremental = shape_.causal,
+            .groups = true};
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
@@ -138,7 +139,8 @@ class Recent : public Attention {
       int64_t& at = first.data<int64_t>()[b];
       at = std::max<int64_t>(at - k, 0);
     }
-    return merge_heads(cached_attention(in.q, cache.keys, cache.values, first, cache.held));
+    return merge_heads(
+        cached_attention(in.q, of_heads(cache.keys), of_heads(cache.values), first, cache.held));
   }
 
   Tensor forward(const AttentionInput& in) override {
@@ -148,16 +150,18 @@ class Recent : public Attention {
     }
     int64_t k = kept(in.dials);
     CostScope part("attention");
+    const Tensor keys = of_heads(in.k), values = of_heads(in.v);
     FlatCsr csr = recent_keys(B, H, T, k, in.visible, in.q.device());
     Tensor c = in.dials.dense_path
-                   ? matmul(masked_softmax(matmul(in.q, in.k, false, true), csr_to_mask(csr),
+                   ? matmul(masked_softmax(matmul(in.q, keys, false, true), csr_to_mask(csr),
                                            1 / std::sqrt(double(in.q.dim(-1)))),
-                            in.v)
-                   : sparse_attention(in.q, in.k, in.v, csr);
+                            values)
+                   : sparse_attention(in.q, keys, values, csr);
     return merge_heads(c);
   }
 
  private:
+  Tensor of_heads(const Tensor& x) const { return repeat_heads(x, shape_.heads_per_group()); }
   int64_t kept(const AttentionDials& dials) const { return dials.k ? dials.k : k_; }
 
   int64_t k_;

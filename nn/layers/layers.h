@@ -1,4 +1,5 @@
-// The simple layers: linear, layer norm, embedding, dropout, MLP. Convolution: conv.h.
+// The simple layers: linear, layer norm, embedding, dropout. Others: conv.h, norm.h,
+// feed_forward.h, positions.h, projections.h.
 #pragma once
 
 #include "autograd/ops.h"
@@ -60,23 +61,6 @@ struct Dropout : Module {
 };
 
 using Activation = Tensor (*)(const Tensor&);  // relu, gelu, ...
-
-// x [..., size] -> fc2(activation(fc1(x))) [..., size], fc1 to `inner` features.
-struct Mlp : Module {
-  Mlp(Init& init, int64_t size, int64_t inner, Activation activation = gelu)
-      : fc1(child<Linear>("fc1", init, size, inner)),
-        fc2(child<Linear>("fc2", init, inner, size)),
-        activation(activation) {}
-
-  Tensor operator()(const Tensor& x) const {
-    CostScope scope("mlp");
-    return fc2(activation(fc1(x)));
-  }
-
-  Linear& fc1;
-  Linear& fc2;
-  Activation activation;
-};
 
 // A container that only carries a name on the way to its children ("model", "layers").
 struct Branch : Module {

@@ -1,6 +1,8 @@
 // The tree of modules.
 #include "nn/layers/module.h"
 
+#include <algorithm>
+
 namespace brine::nn {
 namespace {
 
@@ -22,6 +24,11 @@ Buffer& Module::buffer(std::string name, Tensor value) {
 }
 
 Packed& Module::pack(std::vector<Parameter*> members) {
+  const int64_t given =
+      std::count_if(members.begin(), members.end(), [](Parameter* p) { return p != nullptr; });
+  check(given == 0 || given == int64_t(members.size()), "pack: ", given, " of ", members.size(),
+        " parameters are there");
+  if (given == 0) members.clear();
   packed_.push_back(std::make_unique<Packed>(Packed{std::move(members), {}}));
   return *packed_.back();
 }

@@ -75,7 +75,8 @@ class Module {
   }
   Parameter& parameter(std::string name, Tensor value, bool decay = true);
   Buffer& buffer(std::string name, Tensor value);
-  // Asks that these parameters lie next to each other, in this order.
+  // Asks that these parameters are next to each other, in this order. All null (layers without
+  // biases): nothing to pack, the result stays without a value. Some null: an error.
   Packed& pack(std::vector<Parameter*> members);
 
  private:

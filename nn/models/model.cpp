@@ -1,4 +1,4 @@
-// What the families share: packing, the walk through the layers, attention on three projections.
+// What the families share: packing, the walk through the layers, attention from its parts.
 #include "nn/models/model.h"
 
 #include "tensor/meter/cost_meter.h"
@@ -114,16 +114,10 @@ void Model::check_ids(const ModelCall& call, const char* family) const {
 
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap) {
   CostScope scope("projections");
-  Tensor q, k, v;
-  if (parts.weight.value.defined()) {
-    Tensor qkv = linear(x, parts.weight.value, parts.bias.value);  // [B, T, 3C]
-    q = split_heads(qkv, parts.heads, 0, 3);
-    k = split_heads(qkv, parts.heads, 1, 3);
-    v = split_heads(qkv, parts.heads, 2, 3);
-  } else {
-    q = split_heads(parts.query(x), parts.heads);
-    k = split_heads(parts.key(x), parts.heads);
-    v = split_heads(parts.value(x), parts.heads);
+  auto [q, k, v] = parts.projections(x, parts.shape.heads, parts.shape.groups());
+  if (parts.positions) {
+    q = parts.positions->turned(q, call.token_places);
+    k = parts.positions->turned(k, call.token_places);
   }
   if (tap) {
     tap->put("q", q);
@@ -134,7 +128,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .k = k,
                           .v = v,
                           .hidden = x,
-                          .visible = {.causal = parts.causal, .lengths = call.lengths},
+                          .visible = {.causal = parts.shape.causal, .lengths = call.lengths},
                           .dials = call.dials,
                           .tap = tap,
                           .random = call.random,
@@ -149,7 +143,9 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
 Activation activation_of(const std::string& name) {
   if (name == "relu") return relu;
   if (name == "gelu") return gelu;
-  throw Error(join("model: activation '", name, "' is not supported, only \"relu\" and \"gelu\""));
+  if (name == "silu") return silu;
+  throw Error(join("model: activation '", name,
+                   "' is not supported, only \"relu\", \"gelu\" and \"silu\""));
 }
 
 Tensor next_tokens(const Tensor& ids, const Tensor& lengths, int64_t loss_from) {

@@ -1,5 +1,5 @@
 // What every model is to the code that trains, evaluates, dumps and exports it: a stack of layers
-// that runs one layer at a time, and heads. A family of models is one file (opt.cpp, bert.cpp).
+// that runs one layer at a time, and heads. Families: family.h.
 #pragma once
 
 #include <map>
@@ -7,7 +7,8 @@
 #include <string>
 
 #include "nn/attention/attention.h"
-#include "nn/layers/layers.h"
+#include "nn/layers/positions.h"
+#include "nn/layers/projections.h"
 
 namespace brine::nn {
 
@@ -17,12 +18,17 @@ struct ModelShape {
   int64_t layers = 0, heads = 1;
   int64_t inner_size = 0;  // of the MLP
   int64_t max_positions = 0;
-  bool causal = true;  // false: an encoder
+  bool causal = true;      // false: an encoder
+  int64_t kv_heads = 0;    // of keys and values; 0 = heads
+  int64_t head_width = 0;  // 0 = hidden_size / heads
 
-  int64_t head_size() const { return hidden_size / heads; }
+  int64_t head_size() const { return head_width ? head_width : hidden_size / heads; }
   AttentionShape attention() const {
-    return {
-        .heads = heads, .head_size = head_size(), .max_positions = max_positions, .causal = causal};
+    return {.heads = heads,
+            .head_size = head_size(),
+            .max_positions = max_positions,
+            .causal = causal,
+            .kv_heads = kv_heads};
   }
 };
 
@@ -89,18 +95,17 @@ class Model : public Module {
   std::string attention_name_;
 };
 
-// The projections of one layer and the method that attends on them.
+// The attention of one layer, put together from parts.
 struct AttentionParts {
-  int64_t heads;
-  bool causal;
-  const Linear &query, &key, &value;
-  const Packed &weight, &bias;  // of the three, in this order; filled by a ParameterStore
+  AttentionShape shape;
+  Projections projections;
   Attention& method;
+  const Positions* positions = nullptr;  // rotary ones turn q and k; null: none
 };
-// x [B, T, C], the layer's normed input -> context [B, T, C], before the output projection.
+// x [B, T, C], the layer's normed input -> context [B, T, H d], before the output projection.
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap);
 
-// "relu" or "gelu" (exact), the activations of a model's MLP.
+// "relu", "gelu" (exact) or "silu", the activations of a model's MLP.
 Activation activation_of(const std::string& name);
 
 // Targets of next-token prediction: ids [B, T] -> i32 [B, T], position t wants token t + 1; the

@@ -28,6 +28,8 @@ BRINE_KERNEL(relu, Tensor y, Tensor x)
 BRINE_KERNEL(relu_backward, Tensor dx, Tensor dy, Tensor y)
 BRINE_KERNEL(gelu, Tensor y, Tensor x)
 BRINE_KERNEL(gelu_backward, Tensor dx, Tensor dy, Tensor x)
+BRINE_KERNEL(silu, Tensor y, Tensor x)  // x sigmoid(x)
+BRINE_KERNEL(silu_backward, Tensor dx, Tensor dy, Tensor x)
 BRINE_KERNEL(sigmoid, Tensor y, Tensor x)
 BRINE_KERNEL(sigmoid_backward, Tensor dx, Tensor dy, Tensor y)
 BRINE_KERNEL(tanh, Tensor y, Tensor x)
@@ -81,6 +83,16 @@ BRINE_KERNEL(layernorm, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, 
 // dw and db [C] are added to; any of dx, dw, db may be undefined (not wanted).
 BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
              Tensor mean, Tensor rstd)
+// y = x rstd w, rstd [R] = 1 / sqrt(mean of x^2 + eps).
+BRINE_KERNEL(rmsnorm, Tensor y, Tensor rstd, Tensor x, Tensor w, double eps)
+// dw [C] is added to; dx or dw may be undefined (not wanted).
+BRINE_KERNEL(rmsnorm_backward, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd)
+
+// ---- rotary: positions as angles
+// Row t of sequence b of x [B, H, T, d] at position p = first[b] + t (i64 [B]; undefined = 0):
+// features i and n + i, i < n, turn by the angle sign p frequencies[i] (f64 [n], n <= d / 2), the
+// others stay. The backward of sign 1 is the same call on dy with -1.
+BRINE_KERNEL(rotary, Tensor y, Tensor x, Tensor first, Tensor frequencies, double sign)
 
 // ---- softmax: over the last axis; a row that sees no key is 0
 // y [B, H, T, S] = softmax(scale x) over the visible keys, 0 elsewhere.

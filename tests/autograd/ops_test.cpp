@@ -140,6 +140,13 @@ std::vector<OpCase> shape_cases() {
                     const int64_t of_head = c[1] * 4 + c[3];
                     return x({c[0], c[2], of_head}) * x({c[0], c[2], 2 * 8 + of_head});
                   })},
+      {"repeat_heads",
+       {normal({2, 3, 5, 4}, 4)},
+       [](In in) { return repeat_heads(in[0], 3); },
+       each_place({2, 9, 5, 4},
+                  [](const Array& x, const Coordinates& c) {
+                    return x({c[0], c[1] / 3, c[2], c[3]});
+                  })},
       {"merge_heads",
        {normal({2, 3, 5, 4}, 4)},
        [](In in) { return merge_heads(in[0]); },
@@ -178,6 +185,9 @@ std::vector<OpCase> elementwise_cases() {
          return -1.7 * x;
        })},
       {"relu", {a}, [](In in) { return relu(in[0]); }, each_number(larger_than_zero)},
+      {"silu", {a}, [](In in) { return silu(in[0]); }, each_number([](double x) {
+         return x * logistic(x);
+       })},
       {"gelu", {a}, [](In in) { return gelu(in[0]); }, each_number([](double x) {
          return x * normal_mass(x);
        })},
@@ -230,6 +240,18 @@ Values layernorm_rows(In in, double eps) {
     for (size_t c = 0; c < C; ++c) {
       y[r + c] = double((y[r + c] - mean) / std::sqrt(variance + eps)) * w[c] + b[c];
     }
+  }
+  return y;
+}
+
+Values rmsnorm_rows(In in, double eps) {
+  const Values w = in[1].to_vector();
+  Values y = in[0].to_vector();
+  const size_t C = w.size();
+  for (size_t r = 0; r < y.size(); r += C) {
+    long double square = 0;
+    for (size_t c = 0; c < C; ++c) square += (long double)(y[r + c]) * y[r + c] / C;
+    for (size_t c = 0; c < C; ++c) y[r + c] = double(y[r + c] / std::sqrt(square + eps)) * w[c];
   }
   return y;
 }
@@ -299,6 +321,15 @@ std::vector<OpCase> row_cases() {
        {x, normal({33}, 24), normal({33}, 25)},
        [](In in) { return layernorm(in[0], in[1], in[2]); },
        [](In in) { return layernorm_rows(in, 1e-5); }},
+      {"rmsnorm",
+       {x, normal({33}, 24)},
+       [](In in) { return rmsnorm(in[0], in[1]); },
+       [](In in) { return rmsnorm_rows(in, 1e-6); }},
+      {"rmsnorm, many rows",
+       {normal({300, 3}, 26), normal({3}, 27)},
+       [](In in) { return rmsnorm(in[0], in[1], 1e-2); },
+       [](In in) { return rmsnorm_rows(in, 1e-2); },
+       1e-4},
       {"layernorm, many rows",
        {normal({300, 3}, 26), normal({3}, 27), normal({3}, 28)},
        [](In in) { return layernorm(in[0], in[1], in[2], 1e-2); },
@@ -504,6 +535,9 @@ TEST_CASE("ops refuse what does not fit, by name") {
   CHECK_THROWS_WITH_AS(zero_padding(a, ids({3}, 1, 4)), says("zero_padding: lengths"), Error);
   CHECK_THROWS_WITH_AS(split_heads(normal({1, 2, 6}, 1), 4), says("split_heads: "), Error);
   CHECK_THROWS_WITH_AS(merge_heads(a), says("merge_heads: "), Error);
+  CHECK_THROWS_WITH_AS(rmsnorm(a, normal({3}, 1)), says("rmsnorm: weight f32 [3] must be f32 [4]"),
+                       Error);
+  CHECK_THROWS_WITH_AS(repeat_heads(a, 2), says("repeat_heads: [3, 4]"), Error);
   CHECK_THROWS_WITH_AS(layernorm(a, normal({3}, 1), normal({4}, 2)), says("layernorm: weight"),
                        Error);
   CHECK_THROWS_WITH_AS(softmax(a, 1, {}), says("softmax: scores [3, 4]"), Error);

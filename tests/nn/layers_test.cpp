@@ -1,9 +1,10 @@
-// The modules: convolution against a loop, causality, dropout, MLP; names and refusals.
+// The modules: convolution against a loop, causality, dropout, feed-forward; names and refusals.
 #include "nn/layers/layers.h"
 
 #include <cmath>
 
 #include "nn/layers/conv.h"
+#include "nn/layers/feed_forward.h"
 #include "tests/gradcheck.h"
 
 namespace brine::test {
@@ -131,20 +132,16 @@ TEST_CASE("dropout module: nothing in evaluation, zeros and a larger rest in tra
   CHECK_THROWS_WITH_AS(nn::Dropout(1.0), doctest::Contains("dropout: probability 1"), Error);
 }
 
-TEST_CASE("mlp: two linear layers around the activation, names and gradients") {
+TEST_CASE("feed-forward: two linear layers around the activation, with gradients") {
   for (bool rectified : {true, false}) {
     nn::Init init = fresh();
-    nn::Mlp mlp(init, 5, 7, rectified ? relu : gelu);
-    std::string names;
-    for (const auto& p : mlp.named_parameters()) names += p.path + " ";
-    CHECK(names == "fc1.weight fc1.bias fc2.weight fc2.bias ");
-    mlp.fc1.bias->value = normal({7}, 8, Dtype::f64);
-    mlp.fc2.bias->value = normal({5}, 9, Dtype::f64);
+    nn::Linear fc1(init, 5, 7), fc2(init, 7, 5);
+    const nn::FeedForward mlp{.up = fc1, .down = fc2, .activation = rectified ? relu : gelu};
+    fc1.bias->value = normal({7}, 8, Dtype::f64);
+    fc2.bias->value = normal({5}, 9, Dtype::f64);
     const Tensor x = normal({3, 5}, 1, Dtype::f64);
-    const double *w1 = mlp.fc1.weight.value.data<double>(),
-                 *b1 = mlp.fc1.bias->value.data<double>(),
-                 *w2 = mlp.fc2.weight.value.data<double>(),
-                 *b2 = mlp.fc2.bias->value.data<double>();
+    const double *w1 = fc1.weight.value.data<double>(), *b1 = fc1.bias->value.data<double>(),
+                 *w2 = fc2.weight.value.data<double>(), *b2 = fc2.bias->value.data<double>();
     std::vector<double> wanted;
     for (int64_t r = 0; r < 3; ++r) {
       std::vector<double> inner, row(b2, b2 + 5);

@@ -7,13 +7,10 @@
 namespace brine::nn {
 namespace {
 
-// Where the tokens of a call stand, padding counted as Hugging Face does: [B, T].
-Tensor position_ids(const ModelCall& call) {
+// Positions of a call's tokens, padding counted as Hugging Face does: i32 [B, T].
+Tensor positions_of(const ModelCall& call) {
   if (call.places.defined()) return call.places;
-  int64_t B = call.ids.dim(0), T = call.ids.dim(1);
-  Tensor ids = Tensor::empty({B, T}, Dtype::i32);
-  for (int64_t i = 0; i < B * T; ++i) ids.data<int32_t>()[i] = int32_t(i % T);
-  return ids;
+  return position_ids(call.ids.dim(0), call.ids.dim(1), {});
 }
 
 }  // namespace
@@ -39,18 +36,17 @@ BertLayer::BertLayer(Init& init, const BertConfig& c, const AttentionMethod& met
       output(child<Branch>("output")),
       output_dense(output.add<Linear>("dense", init, c.intermediate_size, c.hidden_size)),
       output_norm(output.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
-      heads(c.num_attention_heads),
+      shape(c.shape().attention()),
       dropout(child<Dropout>("dropout", c.hidden_dropout_prob)),
-      activation(activation_of(c.hidden_act)) {}
+      mlp{.up = intermediate, .down = output_dense, .activation = activation_of(c.hidden_act)} {}
 
 Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
-  Tensor context = attend({.heads = heads,
-                           .causal = false,
-                           .query = self.query,
-                           .key = self.key,
-                           .value = self.value,
-                           .weight = self.qkv_weight,
-                           .bias = self.qkv_bias,
+  Tensor context = attend({.shape = shape,
+                           .projections = {.query = self.query,
+                                           .key = self.key,
+                                           .value = self.value,
+                                           .weight = &self.qkv_weight,
+                                           .bias = &self.qkv_bias},
                            .method = self.method},
                           x, call, tap);
   Tensor h = attention_norm(add(dropout(projected(context), call.random), x));
@@ -60,11 +56,6 @@ Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
 Tensor BertLayer::projected(const Tensor& context) const {
   CostScope scope("projections");
   return attention_dense(context);
-}
-
-Tensor BertLayer::mlp(const Tensor& x) const {
-  CostScope scope("mlp");
-  return output_dense(activation(intermediate(x)));
 }
 
 // cls.predictions: a transform of the hidden state, then the (tied) decoder with a bias.
@@ -128,7 +119,7 @@ Tensor BertModel::embed(const ModelCall& call) {
   if (!types.defined()) types = Tensor::zeros(call.ids.shape(), Dtype::i32);
   check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(), " are not like ids ",
         call.ids.shape());
-  Tensor x = add((*words_)(call.ids), add((*types_)(types), (*positions_)(position_ids(call))));
+  Tensor x = add((*words_)(call.ids), add((*types_)(types), (*positions_)(positions_of(call))));
   return (*dropout_)((*norm_)(x), call.random);
 }
 

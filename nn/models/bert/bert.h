@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/layers/feed_forward.h"
 #include "nn/models/family.h"
 
 namespace brine::nn {
@@ -68,7 +69,6 @@ struct BertLayer : Module {
   BertLayer(Init& init, const BertConfig& config, const AttentionMethod& method);
   Tensor operator()(const Tensor& x, const ModelCall& call, Tap* tap);
   Tensor projected(const Tensor& context) const;
-  Tensor mlp(const Tensor& x) const;
 
   Branch& attention;
   BertSelfAttention& self;
@@ -79,9 +79,9 @@ struct BertLayer : Module {
   Branch& output;
   Linear& output_dense;
   LayerNorm& output_norm;
-  int64_t heads;
+  AttentionShape shape;
   Dropout& dropout;
-  Activation activation;
+  FeedForward mlp;
 };
 
 class BertModel : public Model {

@@ -10,37 +10,25 @@ namespace {
 // OPT's table has two rows more than positions: position t is row t + 2.
 constexpr int64_t kPositionOffset = 2;
 
-Tensor position_ids(const ModelCall& call) {
-  const int64_t B = call.ids.dim(0), T = call.ids.dim(1);
-  const Tensor& places = call.token_places;
-  Tensor ids = Tensor::empty({B, T}, Dtype::i32);
-  for (int64_t b = 0; b < B; ++b) {
-    const int64_t first = (places.defined() ? places.data<int64_t>()[b] : 0) + kPositionOffset;
-    for (int64_t t = 0; t < T; ++t) ids.data<int32_t>()[b * T + t] = int32_t(first + t);
-  }
-  return ids;
-}
-
 }  // namespace
 
 OptAttention::OptAttention(Init& init, const OptConfig& c, const AttentionMethod& attention)
-    : heads(c.num_attention_heads),
+    : shape(c.shape().attention()),
       k_proj(child<Linear>("k_proj", init, c.hidden_size, c.hidden_size)),
       v_proj(child<Linear>("v_proj", init, c.hidden_size, c.hidden_size)),
       q_proj(child<Linear>("q_proj", init, c.hidden_size, c.hidden_size)),
       out_proj(child<Linear>("out_proj", init, c.hidden_size, c.hidden_size)),
       qkv_weight(pack({&q_proj.weight, &k_proj.weight, &v_proj.weight})),
       qkv_bias(pack({q_proj.bias, k_proj.bias, v_proj.bias})),
-      method(adopt(attention.name(), attention.make(init, c.shape().attention()))) {}
+      method(adopt(attention.name(), attention.make(init, shape))) {}
 
 Tensor OptAttention::context(const Tensor& x, const ModelCall& call, Tap* tap) {
-  return attend({.heads = heads,
-                 .causal = true,
-                 .query = q_proj,
-                 .key = k_proj,
-                 .value = v_proj,
-                 .weight = qkv_weight,
-                 .bias = qkv_bias,
+  return attend({.shape = shape,
+                 .projections = {.query = q_proj,
+                                 .key = k_proj,
+                                 .value = v_proj,
+                                 .weight = &qkv_weight,
+                                 .bias = &qkv_bias},
                  .method = method},
                 x, call, tap);
 }
@@ -53,9 +41,11 @@ Tensor OptAttention::project(const Tensor& context) const {
 OptLayer::OptLayer(Init& init, const OptConfig& c, const AttentionMethod& attention)
     : self_attn(child<OptAttention>("self_attn", init, c, attention)),
       self_attn_layer_norm(child<LayerNorm>("self_attn_layer_norm", init, c.hidden_size)),
-      mlp(child<Mlp>("", init, c.hidden_size, c.ffn_dim, activation_of(c.activation_function))),
+      fc1(child<Linear>("fc1", init, c.hidden_size, c.ffn_dim)),
+      fc2(child<Linear>("fc2", init, c.ffn_dim, c.hidden_size)),
       final_layer_norm(child<LayerNorm>("final_layer_norm", init, c.hidden_size)),
       dropout(child<Dropout>("dropout", c.dropout)),
+      mlp{.up = fc1, .down = fc2, .activation = activation_of(c.activation_function)},
       norm_first(c.do_layer_norm_before) {}
 
 Tensor OptLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
@@ -75,9 +65,10 @@ OptModel::OptModel(Init& init, const OptConfig& config, const AttentionMethod& a
   Branch& decoder = child<Branch>("model").add<Branch>("decoder");
   embed_tokens_ =
       &decoder.add<Embedding>("embed_tokens", init, config.vocab_size, E, config.init_std);
-  embed_positions_ =
-      &decoder.add<Embedding>("embed_positions", init,
-                              config.max_position_embeddings + kPositionOffset, C, config.init_std);
+  positions_ = Positions::learned(
+      decoder.add<Embedding>("embed_positions", init,
+                             config.max_position_embeddings + kPositionOffset, C, config.init_std),
+      kPositionOffset);
   dropout_ = &decoder.add<Dropout>("dropout", config.dropout);
   if (config.has_final_norm()) {
     final_layer_norm_ = &decoder.add<LayerNorm>("final_layer_norm", init, C);
@@ -100,8 +91,7 @@ Tensor OptModel::embed(const ModelCall& call) {
   check(!call.type_ids.defined(), "opt: has no segments, so no type_ids");
   Tensor tokens = (*embed_tokens_)(call.ids);
   if (project_in_) tokens = (*project_in_)(tokens);
-  Tensor x = add(tokens, (*embed_positions_)(position_ids(call)));
-  return (*dropout_)(x, call.random);
+  return (*dropout_)(positions_.added(tokens, call.token_places), call.random);
 }
 
 Tensor OptModel::layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/layers/feed_forward.h"
 #include "nn/models/family.h"
 
 namespace brine::nn {
@@ -47,7 +48,7 @@ struct OptAttention : Module {
   Tensor context(const Tensor& x, const ModelCall& call, Tap* tap);
   Tensor project(const Tensor& context) const;
 
-  int64_t heads;
+  AttentionShape shape;
   Linear& k_proj;
   Linear& v_proj;
   Linear& q_proj;
@@ -63,9 +64,11 @@ struct OptLayer : Module {
 
   OptAttention& self_attn;
   LayerNorm& self_attn_layer_norm;
-  Mlp& mlp;  // without a name of its own: "fc1", "fc2"
+  Linear& fc1;
+  Linear& fc2;
   LayerNorm& final_layer_norm;
   Dropout& dropout;
+  FeedForward mlp;
   bool norm_first;
 };
 
@@ -85,7 +88,7 @@ class OptModel : public Model {
  private:
   OptConfig config_;
   Embedding* embed_tokens_;
-  Embedding* embed_positions_;
+  Positions positions_;
   Dropout* dropout_;
   Linear* project_in_ = nullptr;  // E -> C
   Linear* project_out_ = nullptr;

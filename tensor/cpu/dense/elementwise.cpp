@@ -93,6 +93,12 @@ void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
   map_typed<math::map::GeluGradient>(dx, dy, x);
 }
 
+void silu(Tensor y, Tensor x) { map_typed<math::map::Silu>(y, x); }
+
+void silu_backward(Tensor dx, Tensor dy, Tensor x) {
+  map_typed<math::map::SiluGradient>(dx, dy, x);
+}
+
 void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>(y, x); }
 
 void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {

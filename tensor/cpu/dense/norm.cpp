@@ -1,4 +1,4 @@
-// LayerNorm over the last axis.
+// LayerNorm and RMSNorm over the last axis.
 #include "tensor/kernels/dense.h"
 
 #include <cmath>
@@ -66,6 +66,23 @@ void backward_row(T* dx, const T* dy, const T* x, const T* w, int64_t C, T mean,
   for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - shift - (x[c] - mean) * slope);
 }
 
+// to [C] += the shares of all bands, in order; they are `stride` apart.
+template <class T>
+void add_shares(T* to, const T* shares, int64_t bands, int64_t stride, int64_t C) {
+  parallel_for(C, 512, [=](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      double sum = double(to[c]);
+      for (int64_t b = 0; b < bands; ++b) sum += double(shares[b * stride + c]);
+      to[c] = T(sum);
+    }
+  });
+}
+
+// Rows of a band: its number depends on the sizes alone.
+int64_t band_rows(int64_t rows, int64_t C) {
+  return std::max<int64_t>({4, kGrain / C, (rows + 63) / 64});
+}
+
 }  // namespace
 
 // Bands of rows, whose number depends on the sizes alone, each sum their share of dw and db; the
@@ -73,7 +90,7 @@ void backward_row(T* dx, const T* dy, const T* x, const T* w, int64_t C, T mean,
 void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor mean,
                         Tensor rstd) {
   const int64_t rows = mean.numel(), C = x.dim(-1);
-  const int64_t band = std::max<int64_t>({4, kGrain / C, (rows + 63) / 64});
+  const int64_t band = band_rows(rows, C);
   const int64_t bands = (rows + band - 1) / band;
   const bool parameters = dw.defined() || db.defined();
   dispatch_float(dy.dtype(), [&]<class T>() {
@@ -107,19 +124,72 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
         }
       }
     });
-    auto add_shares = [&](const Tensor& to, int64_t offset) {
-      if (!to.defined()) return;
-      T* p = to.data<T>();
-      parallel_for(C, 512, [&](int64_t begin, int64_t end) {
-        for (int64_t c = begin; c < end; ++c) {
-          double sum = double(p[c]);
-          for (int64_t b = 0; b < bands; ++b) sum += double(part[2 * b * C + offset + c]);
-          p[c] = T(sum);
-        }
-      });
-    };
-    add_shares(dw, 0);
-    add_shares(db, C);
+    if (dw.defined()) add_shares(dw.data<T>(), part, bands, 2 * C, C);
+    if (db.defined()) add_shares(db.data<T>(), part + C, bands, 2 * C, C);
+  });
+}
+
+void rmsnorm(Tensor y, Tensor rstd, Tensor x, Tensor w, double eps) {
+  const int64_t rows = rstd.numel(), C = x.dim(-1);
+  dispatch_float(y.dtype(), [&]<class T>() {
+    T* py = y.data<T>();
+    T* prstd = rstd.data<T>();
+    const T* px = x.data<T>();
+    const T* pw = w.data<T>();
+    parallel_for(rows, kGrain / C, [=, &y](int64_t begin, int64_t end) {
+      Streamed<T> streamed(y, C);
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = px + r * C;
+        T* out = streamed.at(py + r * C);
+        if (r + 1 < end) fetch(row + C, C);
+        const T squares = sum_lanes<T>(C, [=](int64_t i) { return row[i] * row[i]; });
+        const T s = 1 / std::sqrt(squares / T(C) + T(eps));
+        prstd[r] = s;
+#pragma omp simd
+        for (int64_t c = 0; c < C; ++c) out[c] = row[c] * s * pw[c];
+        streamed.done(C);
+      }
+    });
+  });
+}
+
+namespace {
+
+// One row: dx = rstd (g - x^ mean(g x^)) with g = dy w, x^ = x rstd.
+template <class T>
+void rms_backward_row(T* dx, const T* dy, const T* x, const T* w, int64_t C, T rstd) {
+  const T dot = sum_lanes<T>(C, [=](int64_t c) { return dy[c] * w[c] * x[c]; });
+  const T slope = dot * rstd * rstd / T(C);
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - x[c] * slope);
+}
+
+}  // namespace
+
+void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
+  const int64_t rows = rstd.numel(), C = x.dim(-1);
+  const int64_t band = band_rows(rows, C), bands = (rows + band - 1) / band;
+  dispatch_float(dy.dtype(), [&]<class T>() {
+    T* pdx = dx.defined() ? dx.data<T>() : nullptr;
+    const T* pdy = dy.data<T>();
+    const T* px = x.data<T>();
+    const T* pw = w.data<T>();
+    const T* prstd = rstd.data<T>();
+    Tensor partial = Tensor::zeros({dw.defined() ? bands : 0, C}, dy.dtype());
+    T* part = dw.defined() ? partial.data<T>() : nullptr;
+    parallel_for(bands, 1, [&](int64_t b, int64_t) {
+      for (int64_t r = b * band; r < std::min(rows, (b + 1) * band); ++r) {
+        const T* g = pdy + r * C;
+        const T* row = px + r * C;
+        const T s = prstd[r];
+        if (pdx) rms_backward_row(pdx + r * C, g, row, pw, C, s);
+        if (!part) continue;
+        T* share = part + b * C;
+#pragma omp simd
+        for (int64_t c = 0; c < C; ++c) share[c] += g[c] * (row[c] * s);
+      }
+    });
+    if (part) add_shares(dw.data<T>(), part, bands, C, C);
   });
 }
 

@@ -139,6 +139,12 @@ void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
   map_typed<math::map::GeluGradient>("gelu_backward", dx, dy, x);
 }
 
+void silu(Tensor y, Tensor x) { map_typed<math::map::Silu>("silu", y, x); }
+
+void silu_backward(Tensor dx, Tensor dy, Tensor x) {
+  map_typed<math::map::SiluGradient>("silu_backward", dx, dy, x);
+}
+
 void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>("sigmoid", y, x); }
 
 void sigmoid_backward(Tensor dx, Tensor dy, Tensor y) {

@@ -1,4 +1,5 @@
-// LayerNorm: a block of threads for every row; parameter gradients by bands of rows, in order.
+// LayerNorm and RMSNorm: a block of threads for every row; parameter gradients by bands of rows, in
+// order.
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/dense.h"
 
@@ -82,6 +83,59 @@ __global__ void layernorm_parameters_kernel(T* dw, T* db, const T* parts, int64_
   if (db) db[c] += T(b);
 }
 
+// y [R, C] = x rstd w.
+template <class T>
+__global__ void rmsnorm_kernel(T* y, T* rstd, const T* x, const T* w, T eps, int64_t C) {
+  const int64_t r = blockIdx.x;
+  x += r * C;
+  y += r * C;
+  T square = 0;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) square += x[c] * x[c];
+  const T s = 1 / sqrt(block_sum(square) / T(C) + eps);
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) y[c] = x[c] * s * w[c];
+  if (threadIdx.x == 0) rstd[r] = s;
+}
+
+// dx = rstd (w dy - x^ mean(w dy x^)), x^ = x rstd.
+template <class T>
+__global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* x, const T* w, const T* rstd,
+                                  int64_t C) {
+  const int64_t r = blockIdx.x;
+  dx += r * C;
+  dy += r * C;
+  x += r * C;
+  const T s = rstd[r];
+  T dot = 0;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) dot += w[c] * dy[c] * x[c] * s;
+  const T along = block_sum(dot) / T(C);
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+    dx[c] = s * (w[c] * dy[c] - x[c] * s * along);
+  }
+}
+
+// parts [bands, C] = the sums of dy x^ over the rows of a band.
+template <class T>
+__global__ void rmsnorm_bands_kernel(T* parts, const T* dy, const T* x, const T* rstd, int64_t R,
+                                     int64_t C) {
+  const int64_t c = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, band = blockIdx.y;
+  if (c >= C) return;
+  T dw = 0;
+  for (int64_t r = band * kBand; r < R && r < (band + 1) * kBand; ++r) {
+    dw += dy[r * C + c] * x[r * C + c] * rstd[r];
+  }
+  parts[band * C + c] = dw;
+}
+
+// dw [C] += sum over bands of parts, in order.
+template <class T>
+__global__ void rmsnorm_parameters_kernel(T* dw, const T* parts, int64_t bands, int64_t C) {
+  const int64_t c = piece();
+  if (c >= C) return;
+  double sum = 0;
+  for (int64_t band = 0; band < bands; ++band) sum += double(parts[band * C + c]);
+  dw[c] += T(sum);
+}
+
 // Threads of a row's block: whole warps, no more than there are columns.
 dim3 row_block(int64_t C) {
   return dim3(unsigned(std::clamp<int64_t>((C + kWarp - 1) / kWarp * kWarp, kWarp, kThreads)));
@@ -117,6 +171,33 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
     launch_each("layernorm_backward", C, layernorm_parameters_kernel<T>,
                 dw.defined() ? dw.data<T>() : nullptr, db.defined() ? db.data<T>() : nullptr,
                 parts.data<T>(), bands, C);
+  });
+}
+
+void rmsnorm(Tensor y, Tensor rstd, Tensor x, Tensor w, double eps) {
+  if (x.rows() == 0) return;
+  dispatch_float(x.dtype(), [&]<class T>() {
+    launch("rmsnorm", rmsnorm_kernel<T>, dim3(unsigned(x.rows())), row_block(x.dim(-1)), 0,
+           y.data<T>(), rstd.data<T>(), x.data<T>(), w.data<T>(), T(eps), x.dim(-1));
+  });
+}
+
+void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
+  const int64_t R = x.rows(), C = x.dim(-1), bands = (R + kBand - 1) / kBand;
+  if (R == 0) return;
+  dispatch_float(x.dtype(), [&]<class T>() {
+    if (dx.defined()) {
+      launch("rmsnorm_backward", rmsnorm_dx_kernel<T>, dim3(unsigned(R)), row_block(C), 0,
+             dx.data<T>(), dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<T>(), C);
+    }
+    if (!dw.defined()) return;
+    check(bands <= 65535, "rmsnorm_backward: ", R, " rows are too many for one launch");
+    Tensor parts = Tensor::empty({bands, C}, x.dtype(), x.device());
+    launch("rmsnorm_backward", rmsnorm_bands_kernel<T>,
+           dim3(blocks_for(C, kColumns), unsigned(bands)), dim3(kColumns), 0, parts.data<T>(),
+           dy.data<T>(), x.data<T>(), rstd.data<T>(), R, C);
+    launch_each("rmsnorm_backward", C, rmsnorm_parameters_kernel<T>, dw.data<T>(), parts.data<T>(),
+                bands, C);
   });
 }
 

@@ -1,4 +1,4 @@
-// LayerNorm on the device, as on the CPU.
+// LayerNorm and RMSNorm on the device, as on the CPU.
 #include "tests/cuda/compare.h"
 
 using namespace brine;
@@ -17,6 +17,22 @@ TEST_CASE("cuda: layernorm and its gradients") {
       BRINE_CALL(x, layernorm, y, mean, rstd, x, w, b, 1e-5);
       BRINE_CALL(x, layernorm_backward, dx, dw, db, dy, x, w, mean, rstd);
       return std::vector{y, mean, rstd, dx, dw, db};
+    });
+  }
+}
+
+TEST_CASE("cuda: rmsnorm and its gradients") {
+  for (const Shape& shape :
+       {Shape{1, 3}, Shape{3, 7}, Shape{2, 5, 64}, Shape{130, 33}, Shape{5, 700}}) {
+    compare_both(join("rmsnorm ", shape), [&](const On& on, Dtype dtype) {
+      const Shape channels{shape[shape.rank() - 1]};
+      Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
+      Tensor dy = on(normal(shape, 4, dtype)), y = Tensor::like(x), dx = Tensor::like(x);
+      Tensor rstd = Tensor::empty({x.rows()}, dtype, x.device());
+      Tensor dw = on(normal(channels, 5, dtype));
+      BRINE_CALL(x, rmsnorm, y, rstd, x, w, 1e-6);
+      BRINE_CALL(x, rmsnorm_backward, dx, dw, dy, x, w, rstd);
+      return std::vector{y, rstd, dx, dw};
     });
   }
 }

@@ -1,4 +1,4 @@
-// LayerNorm against the textbook formulas in double.
+// LayerNorm and RMSNorm against the textbook formulas in double.
 #include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
 
@@ -122,5 +122,112 @@ TEST_CASE("layernorm_backward adds to dw and db and gives only what is asked for
     CHECK(same_bits(again.dx, o.dx));
     CHECK(same_bits(again.dw, o.dw));
     CHECK(same_bits(again.db, o.db));
+  }
+}
+
+namespace {
+
+// y, dx and dw of RMSNorm, the Jacobian entry by entry.
+Expected rmsnorm_oracle(const std::vector<double>& x, const std::vector<double>& w,
+                        const std::vector<double>& dy, double eps) {
+  const size_t C = w.size(), R = x.size() / C;
+  Expected e{
+      std::vector<double>(x.size()), std::vector<double>(x.size()), std::vector<double>(C), {}};
+  for (size_t r = 0; r < R; ++r) {
+    double square = eps;
+    for (size_t c = 0; c < C; ++c) square += x[r * C + c] * x[r * C + c] / double(C);
+    const double root = std::sqrt(square);
+    for (size_t c = 0; c < C; ++c) {
+      const size_t i = r * C + c;
+      e.y[i] = x[i] / root * w[c];
+      e.dw[c] += dy[i] * x[i] / root;
+      for (size_t j = 0; j < C; ++j) {
+        const double own = j == c ? 1 / root : 0;
+        const double jacobian = own - x[r * C + j] * x[i] / (double(C) * root * root * root);
+        e.dx[i] += dy[r * C + j] * w[j] * jacobian;
+      }
+    }
+  }
+  return e;
+}
+
+// The smallest root mean square of a row.
+double least_root(const Tensor& x) {
+  const std::vector<double> v = x.to_vector();
+  const size_t C = size_t(x.dim(-1));
+  double least = 1e300;
+  for (size_t r = 0; r < v.size() / C; ++r) {
+    double square = 0;
+    for (size_t c = 0; c < C; ++c) square += v[r * C + c] * v[r * C + c] / double(C);
+    least = std::min(least, std::sqrt(square));
+  }
+  return least;
+}
+
+Outputs run_rmsnorm(const Tensor& x, const Tensor& w, const Tensor& dy, double eps) {
+  Outputs o;
+  o.y = Tensor::like(x);
+  o.rstd = Tensor::empty({x.dim(0)}, x.dtype());
+  o.dx = Tensor::like(x);
+  o.dw = Tensor::zeros_like(w);
+  BRINE_CALL(x, rmsnorm, o.y, o.rstd, x, w, eps);
+  BRINE_CALL(x, rmsnorm_backward, o.dx, o.dw, dy, x, w, o.rstd);
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("rmsnorm forward and backward, sizes and means") {
+  for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    for (int64_t C : {1, 2, 3, 31, 32, 33, 63, 100, 257}) {
+      for (int64_t R : {1, 3, 130}) {
+        if (R == 130 && C > 40) continue;
+        for (double mean : {0.0, 100.0}) {
+          Tensor x = normal({R, C}, 1, dtype, mean), w = normal({C}, 2, dtype);
+          Tensor dy = normal({R, C}, 4, dtype);
+          const Expected e = rmsnorm_oracle(x.to_vector(), w.to_vector(), dy.to_vector(), 1e-6);
+          const Outputs o = run_rmsnorm(x, w, dy, 1e-6);
+          const double t = dtype == Dtype::f32 ? 2e-6 : 1e-13;
+          auto scale = [](const std::vector<double>& v) { return std::max(1.0, largest(v)); };
+          INFO("C " << C << " R " << R << " mean " << mean << " " << name_of(dtype));
+          CHECK(close(o.y.to_vector(), e.y, t * scale(e.y), 0, "y"));
+          // A lonely or tiny column has a gradient of eps alone, as the difference of large terms.
+          const double steep = scale(dy.to_vector()) * 10 / std::min(1.0, least_root(x));
+          CHECK(close(o.dx.to_vector(), e.dx, t * scale(e.dx) * steep, 0, "dx"));
+          CHECK(close(o.dw.to_vector(), e.dw, 4 * t * scale(e.dw), 0, "dw"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("rmsnorm of zeros is zero; NaN stays in its row") {
+  Tensor x = Tensor::zeros({3, 40}), w = normal({40}, 2), dy = normal({3, 40}, 4);
+  Outputs o = run_rmsnorm(x, w, dy, 1e-6);
+  CHECK(largest(o.y.to_vector()) == 0);
+  CHECK(close(o.dx.to_vector(),
+              rmsnorm_oracle(x.to_vector(), w.to_vector(), dy.to_vector(), 1e-6).dx, 1e-2, 1e-5));
+  x.data<float>()[45] = NAN;
+  o = run_rmsnorm(x, w, dy, 1e-6);
+  const auto y = o.y.to_vector();
+  for (size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i / 40 == 1));
+}
+
+TEST_CASE("rmsnorm_backward adds to dw, gives only what is asked for, with any number of threads") {
+  Tensor x = normal({200, 33}, 1), w = normal({33}, 2), dy = normal({200, 33}, 4);
+  const Outputs o = run_rmsnorm(x, w, dy, 1e-6);
+  Tensor dw = Tensor::full({33}, 10), dx = Tensor::like(x), none;
+  BRINE_CALL(x, rmsnorm_backward, none, dw, dy, x, w, o.rstd);
+  for (size_t c = 0; c < 33; ++c) {
+    CHECK(dw.to_vector()[c] == doctest::Approx(o.dw.to_vector()[c] + 10).epsilon(1e-5));
+  }
+  BRINE_CALL(x, rmsnorm_backward, dx, none, dy, x, w, o.rstd);
+  CHECK(same_bits(dx, o.dx));
+  for (int n : {1, 3}) {
+    Threads set(n);
+    const Outputs again = run_rmsnorm(x, w, dy, 1e-6);
+    CHECK(same_bits(again.y, o.y));
+    CHECK(same_bits(again.dx, o.dx));
+    CHECK(same_bits(again.dw, o.dw));
   }
 }

@@ -1,0 +1,21 @@
+// What follows attention in a layer, plain or gated. The family has the parts under its own names.
+#pragma once
+
+#include "nn/layers/layers.h"
+
+namespace brine::nn {
+
+// x [..., C] -> down(activation(up(x))) [..., C], or with a gate (Shazeer 2020)
+// down(activation(gate(x)) up(x)).
+struct FeedForward {
+  const Linear &up, &down;
+  Activation activation;
+  const Linear* gate = nullptr;  // null: plain
+
+  Tensor operator()(const Tensor& x) const {
+    CostScope scope("mlp");
+    return down(gate ? mul(activation((*gate)(x)), up(x)) : activation(up(x)));
+  }
+};
+
+}  // namespace brine::nn

@@ -1,0 +1,32 @@
+// Learned and rotary positions.
+#include "nn/layers/positions.h"
+
+namespace brine::nn {
+
+Tensor position_ids(int64_t B, int64_t T, const Tensor& first, int64_t offset) {
+  Tensor ids = Tensor::empty({B, T}, Dtype::i32, Device{});
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t start = (first.defined() ? first.data<int64_t>()[b] : 0) + offset;
+    for (int64_t t = 0; t < T; ++t) ids.data<int32_t>()[b * T + t] = int32_t(start + t);
+  }
+  return ids;
+}
+
+Positions Positions::learned(const Embedding& table, int64_t offset) {
+  return {.kind = Kind::learned, .table = &table, .offset = offset};
+}
+
+Positions Positions::rotary(int64_t features, double theta) {
+  return {.kind = Kind::rotary, .frequencies = rotary_frequencies(features, theta)};
+}
+
+Tensor Positions::added(const Tensor& x, const Tensor& first) const {
+  if (kind != Kind::learned) return x;
+  return add(x, (*table)(position_ids(x.dim(0), x.dim(1), first, offset)));
+}
+
+Tensor Positions::turned(const Tensor& heads, const Tensor& first) const {
+  return kind == Kind::rotary ? brine::rotary(heads, frequencies, first) : heads;
+}
+
+}  // namespace brine::nn
