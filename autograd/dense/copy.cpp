@@ -1,11 +1,10 @@
 // Ops that move elements without computing: shapes, slices, heads, rows, types.
+#include "autograd/dense/contiguous_internal.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
 namespace {
-
-Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
 
 // The strides of a packed [B, T, P, H, d] seen as [B, H, T, d], one part of P.
 Tensor heads_of(const Tensor& packed, int64_t heads, int64_t part, int64_t parts) {

@@ -1,11 +1,10 @@
 // Elementwise ops and those that combine rows with one vector.
+#include "autograd/dense/contiguous_internal.h"
 #include "autograd/primitives/broadcast_internal.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
 namespace {
-
-Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
 
 // Of a pair of one shape.
 void check_pair(const char* op, const Tensor& a, const Tensor& b) {

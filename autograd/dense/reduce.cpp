@@ -1,11 +1,10 @@
 // Sums, and sums of products and of squared distances.
+#include "autograd/dense/contiguous_internal.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
 namespace {
-
-Tensor dense(const Tensor& x) { return x.detach().contiguous(); }
 
 // g, repeated along every axis whose stride is 0, as memory of its own.
 Tensor spread(const Tensor& g, const Shape& shape, const Shape& strides) {

@@ -16,8 +16,7 @@
 namespace brine::data {
 namespace {
 
-constexpr size_t kBlock = 1 << 20;
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+constexpr size_t kReadAtOnce = 1 << 20;
 
 void refuse_malformed(const std::string& path, const std::string& text) {
   const size_t at = find_invalid_utf8(text);
@@ -42,8 +41,8 @@ std::string read_joined_lines(const std::vector<std::string>& files) {
   JoinedLines lines(files);
   std::string out;
   for (size_t have = 0;;) {
-    out.resize(have + kBlock);
-    const size_t n = lines.read(out.data() + have, kBlock);
+    out.resize(have + kReadAtOnce);
+    const size_t n = lines.read(out.data() + have, kReadAtOnce);
     out.resize(have += n);
     if (n == 0) return out;
   }

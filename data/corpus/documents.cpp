@@ -16,7 +16,6 @@ namespace {
 
 constexpr size_t kAround = 64;  // bytes on each side of a cut that are tokenised to try it
 constexpr int kMostTrials = 1000;
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 

@@ -12,7 +12,6 @@ namespace brine::data {
 namespace {
 
 constexpr size_t kBlock = 256 << 10;
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 bool is_blank(std::string_view line) {
   for (size_t at = 0; at < line.size();)

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMostManifestBytes = uint64_t(1) << 28;
 constexpr int64_t kMostTokens = int64_t(1) << 60;  // so that no sum and no product below overflows
 // The kernel maps this much around a page that is touched.
-constexpr uint64_t kAround = 64 << 10;
+constexpr uint64_t kForgotten = 64 << 10;
 
 template <class T>
 T get(const std::string& where, const Json& object, const char* key) {
@@ -163,8 +163,8 @@ void TokenShards::copy(size_t shard, int64_t from, std::span<int32_t> out) const
                  manifest_.vocab_size);
     out[i] = int32_t(token);
   }
-  const uint64_t first = begin / kAround * kAround;
-  file.forget(first, begin + bytes + kAround - first);
+  const uint64_t first = begin / kForgotten * kForgotten;
+  file.forget(first, begin + bytes + kForgotten - first);
 }
 
 void TokenShards::read(int64_t from, std::span<int32_t> out) const {

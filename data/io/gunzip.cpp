@@ -10,12 +10,12 @@
 namespace brine::data {
 namespace {
 
-constexpr size_t kPiece = 64 << 10;
+constexpr size_t kInflated = 64 << 10;
 
 class GzipSource : public ByteSource {
  public:
   explicit GzipSource(std::unique_ptr<ByteSource> inner)
-      : inner_(std::move(inner)), piece_(kPiece) {
+      : inner_(std::move(inner)), piece_(kInflated) {
     check(inflateInit2(&stream_, 15 + 16) == Z_OK, name(), ": zlib cannot be started");
   }
   ~GzipSource() override { inflateEnd(&stream_); }

@@ -7,6 +7,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/tokenizer_ranges.h"
 #include "data/unicode/unicode.h"
 #include "tensor/error.h"
@@ -59,13 +60,6 @@ uint32_t lower(uint32_t c) {
   return uint32_t(utf8proc_tolower(utf8proc_int32_t(c)));
 }
 
-bool flag(const nlohmann::json& object, const char* key, bool otherwise, const std::string& where) {
-  auto found = object.find(key);
-  if (found == object.end() || found->is_null()) return otherwise;
-  check_format(found->is_boolean(), where, ": normalizer: '", key, "' must be true or false");
-  return found->get<bool>();
-}
-
 }  // namespace
 
 struct Normalizer::Char {
@@ -85,11 +79,12 @@ void Normalizer::add(const nlohmann::json& description, const std::string& where
                ": a normalizer must be an object with a 'type'");
   const auto name = type->get<std::string>();
   if (name == "BertNormalizer") {
-    const bool lowercase = flag(description, "lowercase", true, where);
-    if (flag(description, "clean_text", true, where)) steps_.push_back(Step::kClean);
-    if (flag(description, "handle_chinese_chars", true, where))
+    const std::string object = where + ": normalizer";
+    const bool lowercase = flag(description, "lowercase", true, object);
+    if (flag(description, "clean_text", true, object)) steps_.push_back(Step::kClean);
+    if (flag(description, "handle_chinese_chars", true, object))
       steps_.push_back(Step::kSplitChinese);
-    if (flag(description, "strip_accents", lowercase, where))
+    if (flag(description, "strip_accents", lowercase, object))
       steps_.insert(steps_.end(), {Step::kDecompose, Step::kDropAccents});
     if (lowercase) steps_.push_back(Step::kLower);
   } else if (name == "Lowercase") {

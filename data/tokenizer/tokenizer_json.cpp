@@ -11,7 +11,7 @@
 namespace brine::data {
 namespace {
 
-constexpr int kDeepest = 64;
+constexpr int kMostLevels = 64;
 
 // Objects are written by recursion, which a file must not be able to drive deep.
 void refuse_deep(const std::string& text, const std::string& path) {
@@ -27,7 +27,7 @@ void refuse_deep(const std::string& text, const std::string& path) {
     if (c == '"') quoted = true;
     if (c == '{' || c == '[') ++depth;
     if (c == '}' || c == ']') --depth;
-    check_format(depth <= kDeepest, path, ": more than ", kDeepest, " levels deep at byte ", at);
+    check_format(depth <= kMostLevels, path, ": more than ", kMostLevels, " levels deep at byte ", at);
   }
 }
 

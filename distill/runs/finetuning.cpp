@@ -9,7 +9,7 @@
 namespace brine::distill {
 namespace {
 
-TrainingSettings default_settings() {
+TrainingSettings finetuning_settings() {
   TrainingSettings defaults;
   defaults.sequence_length = 0;
   defaults.batch_size = 32;
@@ -43,7 +43,7 @@ void Finetuning::describe(data::Schema& s) {
   s.field("epochs", epochs,
           "Passes over the texts of a task; `steps` follows from it unless it is given",
           {.above = 0});
-  training.describe(s, default_settings());
+  training.describe(s, finetuning_settings());
 }
 
 std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options,
@@ -51,7 +51,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   auto run = std::make_unique<TrainingRun>();
   const data::Task& task = data::task_named(what.task.task);
   claim_directory(*run, options);
-  what.training.fill(default_settings());
+  what.training.fill(finetuning_settings());
   nn::LoadedModel loaded = load_or_make(what.model, host);
   check(!what.tokenizer.empty() || std::filesystem::is_directory(what.model),
         "finetune: --tokenizer is needed without a model directory");

@@ -9,7 +9,7 @@
 namespace brine::distill {
 namespace {
 
-TrainingSettings default_settings() {
+TrainingSettings pretraining_settings() {
   TrainingSettings defaults;
   defaults.sequence_length = 0;
   defaults.steps = 1000;
@@ -82,7 +82,7 @@ void Pretraining::describe(data::Schema& s) {
   s.field("copies", copies,
           "A window repeats sequence_length / copies tokens of the text so often; 1 = plain text",
           {.min = 1});
-  training.describe(s, default_settings());
+  training.describe(s, pretraining_settings());
   s.field("model.from", model,
           "Model directory to train on from, or a config.json with the sizes; none: [model]",
           {.alias = "model"});
@@ -96,7 +96,7 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
                                      const RunHost& host) {
   auto run = std::make_unique<TrainingRun>();
   claim_directory(*run, options);
-  what.training.fill(default_settings());
+  what.training.fill(pretraining_settings());
   decide_attention(what, options);
   if (!what.model.empty()) {
     refuse_chosen(what.size_keys, "model", what.model, {"from", "type"});
