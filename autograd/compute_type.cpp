@@ -1,4 +1,4 @@
-// The type of products, one setting per thread.
+// The type of matrix products, one setting per thread.
 #include "autograd/compute_type.h"
 
 #include "tensor/error.h"

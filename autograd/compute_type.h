@@ -1,4 +1,4 @@
-// In what type layers multiply.
+// The type in which layers multiply.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace brine {
 
-// While one lives, linear(), linear_pair(), conv2d(), flash_attention() and the scores of
-// prob_loss() of this thread take their f32 inputs rounded to bf16 or f16 and add in f32, forward
-// and backward; kept activations take half the memory. On a GPU sparse_attention() gathers rounded
-// rows too. Softmax, norms, losses and running sums are as ever. With f32, or without one, nothing
-// is rounded. f64 is never touched.
+// While an object lives, linear(), linear_pair(), conv2d(), flash_attention() and the scores of
+// prob_loss() of this thread round their f32 inputs to bf16 or f16 and add in f32, forward and
+// backward; kept activations take half the memory. On a GPU sparse_attention() gathers rounded rows
+// too. Softmax, norms, losses and running sums do not change. With f32, or without an object,
+// nothing is rounded. f64 is never rounded.
 //
-// f16 ends at 65504 and loses what is below 2^-24: gradients have to be scaled to fit between
+// f16 ends at 65504 and loses values below 2^-24, so gradients have to be scaled into this range
 // (distill/losses/loss_scale.h).
 class ComputeType {
  public:
@@ -28,12 +28,13 @@ class ComputeType {
 
 Dtype compute_type();
 
-// What conv2d() rounds inputs of this type to, and linear() and its like those of so many rows. Few
-// rows are a walk over the weights, which rounding them would only lengthen.
+// The type to which conv2d() rounds inputs of this type, and to which linear() and similar ops with
+// this number of rows round them. A few rows are one pass over the weights, which rounding would
+// only lengthen.
 Dtype product_type(Dtype type);
 Dtype product_type(Dtype type, int64_t rows);
 
-// Tensors as a product takes them. An op decides once, and does the same backward.
+// Tensors as a product reads them. An op decides once, and uses the same in the backward pass.
 struct ProductInput {
   Dtype type;
   Tensor operator()(const Tensor& t) const { return t.to(type); }

@@ -1,4 +1,4 @@
-// The tape: recording, the walk backward, recomputation.
+// The tape: recording, the backward walk, recomputation.
 #include "autograd/node.h"
 
 #include <atomic>
@@ -34,7 +34,7 @@ Tensor leaf_buffer(Node& node) {
 void add_to(const Tensor& sum, const Tensor& g) { BRINE_CALL(sum, axpby, sum, g, 1.0, 1.0); }
 
 Node& node_of(const Tensor& leaf, const char* what) {
-  check(leaf.defined() && leaf.node() != nullptr, what, ": this tensor wants no gradient");
+  check(leaf.defined() && leaf.node() != nullptr, what, ": this tensor requires no gradient");
   return *leaf.node();
 }
 
@@ -82,7 +82,7 @@ void Gradients::set(int input, Tensor gradient) {
 
 Tensor Gradients::accumulate(int input) {
   Node* in = node_.inputs.at(size_t(input)).get();
-  check(in != nullptr, node_.op, ": input ", input, " wants no gradient");
+  check(in != nullptr, node_.op, ": input ", input, " requires no gradient");
   if (in->is_leaf) return leaf_buffer(*in);
   if (!in->grad.defined()) {
     in->grad = Tensor::zeros(in->shape, in->dtype, in->device);
@@ -104,7 +104,7 @@ Tensor require_grad(const Tensor& x, Tensor grad) {
   node->device = x.device();
   node->grad = std::move(grad);
   node->is_leaf = true;
-  // A handle of its own: x itself stays off the tape.
+  // A separate handle: x itself stays off the tape.
   Tensor leaf = x.detach().as_strided(x.shape(), x.strides());
   leaf.set_node(node);
   return leaf;
@@ -125,7 +125,7 @@ bool wants_grad(const Tensor& x) { return recording && x.defined() && x.node() !
 namespace {
 
 // An op's inputs read once and its output written once; nothing for a view. An embedding reads as
-// much of its table as it writes.
+// many bytes of its table as it writes.
 void count_op(std::string_view op, const Tensor& y, const std::vector<Tensor>& inputs) {
   double bytes = double(y.numel()) * double(item_size(y.dtype()));
   if (op == "embedding") return count_bytes(2 * bytes);
@@ -162,8 +162,8 @@ Tensor record(const char* op, Tensor y, const std::vector<Tensor>& inputs, Backw
   for (const Tensor& t : saved) {
     if (t.defined()) node->saved.emplace_back(t.detach(), t.version());
   }
-  // The node goes on a handle of its own: y itself, which the lambda may have captured, stays free
-  // of it, or the two would hold each other for ever.
+  // The node is attached to a new handle. y itself, which the lambda may have captured, does not
+  // refer to the node; otherwise the two would keep each other alive for ever.
   Tensor out = y.as_strided(y.shape(), y.strides());
   out.set_node(std::move(node));
   return out;
@@ -177,7 +177,7 @@ Tensor record(const char* op, Tensor y, std::initializer_list<Tensor> inputs, Ba
 void backward(const Tensor& y, Tensor dy) {
   check(y.defined() && y.node() != nullptr, "backward: nothing to differentiate");
   if (!dy.defined()) {
-    check(y.numel() == 1, "backward: y ", y.shape(), " is no scalar, give its cotangent");
+    check(y.numel() == 1, "backward: y ", y.shape(), " is not a scalar, give its cotangent");
     dy = Tensor::full(y.shape(), 1.0, y.dtype(), y.device());
   }
   check(dy.shape() == y.shape() && dy.dtype() == y.dtype(), "backward: dy ", dy.shape(),
@@ -201,18 +201,19 @@ void backward(const Tensor& y, Tensor dy) {
     }
     Tensor g = std::move(node->grad);
     node->grad = Tensor();
-    node->saved.clear();  // from here a lambda that is the only holder of a tensor may reuse it
+    node->saved.clear();  // From here on, a lambda with the only reference to a tensor may reuse
+                          // its memory.
     Gradients gradients(*node);
     {
       CostScope scope(node->component, true);
       node->backward(g, gradients);
     }
-    if (anomaly) {  // what was added through accumulate() has not been looked at yet
+    if (anomaly) {  // Values added through accumulate() have not been checked yet.
       for (const auto& in : node->inputs) {
         if (in && in->grad.defined()) check_finite(in->grad, node->op, "a gradient");
       }
     }
-    node->backward = nullptr;  // frees what the op saved
+    node->backward = nullptr;  // Frees what the op saved.
     g = Tensor();
     for (const auto& in : node->inputs) {
       if (!in || in->is_leaf || in->queued || !in->grad.defined()) continue;
@@ -228,7 +229,7 @@ bool grad_enabled() { return recording; }
 
 namespace {
 
-// Grad mode on for the second run of a checkpoint, which happens inside backward().
+// Turns grad mode on for the second run of a checkpoint, which happens inside backward().
 struct WithGrad {
   bool before = recording;
   WithGrad() { recording = true; }
@@ -249,7 +250,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   std::vector<Tensor> kept;
   std::vector<Tensor> edges = inputs;
   for (const Tensor& x : inputs) kept.push_back(x.defined() ? x.detach() : x);
-  // f may read parameters that are not among its inputs: the region is recorded all the same.
+  // f may read parameters that are not among its inputs, so the region is always recorded.
   edges.push_back(require_grad(Tensor::zeros({1}, y.dtype(), y.device())));
   Tensor out = y.as_strided(y.shape(), y.strides());
   out = record("checkpoint", out, edges, [=](const Tensor& dy, Gradients& grads) {

@@ -1,10 +1,9 @@
-// The public ops: the one API page of the library. Layers use nothing else.
+// The public ops of dense layers, and the includes of the other op pages.
 //
-// This page has the ops of dense layers and includes those of the other rooms. Shapes are checked
-// here, once; an error names the op, what it got and what it wanted. Every op takes f32 or f64
-// tensors of one type unless it says otherwise, returns a fresh tensor and is differentiable unless
-// it is "off the tape". A file name in a section is that of the family in autograd/. The ops from
-// which a new method is composed, with C++ operators: ops_primitives.h.
+// Layers use these pages only. An op checks its shapes; an error names the op, what it got and what
+// it needs. Every op takes f32 or f64 tensors of one type unless it says otherwise, returns a new
+// tensor and is differentiable unless it is "off the tape". A file name in a section is that of the
+// family in autograd/. The primitives for new methods, with C++ operators: ops_primitives.h.
 #pragma once
 
 #include "autograd/node.h"
@@ -18,17 +17,17 @@
 namespace brine {
 
 // ---- copy.cpp: shapes, slices, heads, rows, types
-Tensor reshape(const Tensor& x, const Shape& shape);                     // copies only when it must
-Tensor permute(const Tensor& x, std::initializer_list<int> axes);        // a contiguous copy
+Tensor reshape(const Tensor& x, const Shape& shape);               // copies only when necessary
+Tensor permute(const Tensor& x, std::initializer_list<int> axes);  // a contiguous copy
 Tensor slice(const Tensor& x, int axis, int64_t start, int64_t length);  // a contiguous copy
 Tensor concat_last(const Tensor& a, const Tensor& b);  // [R, A], [R, B] -> [R, A + B]
 Tensor cast(const Tensor& x, Dtype dtype);             // between float types
-// [B, T, H d] -> [B, H, T, d] and back; for a packed projection [B, T, P H d], part p of P.
+// [B, T, H d] -> [B, H, T, d] and back; p is the part of a packed projection [B, T, P H d].
 Tensor split_heads(const Tensor& x, int64_t heads, int64_t part = 0, int64_t parts = 1);
 Tensor merge_heads(const Tensor& x);
 // [B, G, T, d] -> [B, G times, T, d]: head h is the group h / times.
 Tensor repeat_heads(const Tensor& x, int64_t times);
-// [B, H, T, C] -> rows 0, step, 2 step...; and back, row t = row floor(t / step) of x.
+// [B, H, T, C] -> rows 0, step, 2 step...; and the inverse: row t = row floor(t / step) of x.
 Tensor every_nth_row(const Tensor& x, int64_t step);
 Tensor repeat_rows(const Tensor& x, int64_t step, int64_t rows);
 // to = from, of the same shape, off the tape; `to` may be a part of a larger tensor.
@@ -49,8 +48,8 @@ Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0
 Tensor scale_rows(const Tensor& x, const Tensor& s);              // x [R..., C], s [R...]
 Tensor zero_padding(const Tensor& x, const Tensor& lengths);      // x [B, T, ...], lengths i64 [B]
-// y, whose backward also sends the gradient 1 to the scalar `loss`: a loss computed inside a layer
-// joins the walk backward without leaving the layer's recompute region.
+// Returns y; backward also sends the gradient 1 to the scalar `loss`. A loss computed inside a
+// layer thus joins the backward pass without leaving the layer's recompute region.
 Tensor attach_loss(const Tensor& y, const Tensor& loss);
 
 // ---- reduce.cpp
@@ -66,8 +65,8 @@ int64_t count_nonfinite(const Tensor& x);
 
 // ---- running_mean.cpp
 Tensor running_mean(const Tensor& x);  // [..., T, C]: row t = mean of rows 0..t
-// Off the tape, one row more: sums f64 [B, H, d] += v [B, H, 1, d] -> their mean; counts i64 [B] is
-// the number of rows with this one.
+// Off the tape, one more row: sums f64 [B, H, d] += v [B, H, 1, d] -> their mean; counts i64 [B] is
+// the number of rows including this one.
 Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& counts);
 
 // ---- matmul.cpp
@@ -79,7 +78,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);  // x [R..., I
 Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias);
 
 // ---- thin_linear.cpp
-// linear() of few rows, off the tape: b may be undefined; a row has the same bits in any company.
+// linear() of few rows, off the tape: b may be undefined; the bits of a row do not depend on the
+// other rows.
 Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 
 // ---- norm.cpp, softmax.cpp, embedding.cpp

@@ -1,4 +1,4 @@
-// The public ops of exact attention: by tiles, to cached keys, on the entries of a sparse mask;
+// The public ops of exact attention: tiled, over cached keys, on the entries of a sparse mask;
 // ops.h includes this page. Selection and mask building have no gradient: they are in tensor/csr.h.
 #pragma once
 
@@ -8,14 +8,14 @@
 namespace brine {
 
 // ---- flash_attention.cpp
-// softmax(q k^T / sqrt(d)) v over the visible keys by tiles, O(T) memory: q, k, v [B, H, T, d] ->
-// [B, T, H d], heads side by side; rows that see no key are 0.
+// softmax(q k^T / sqrt(d)) v over the visible keys, tiled, O(T) memory: q, k, v [B, H, T, d] ->
+// [B, T, H d], heads concatenated; rows without a visible key are 0.
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const Visibility& visible);
 
 // ---- cached_attention.cpp: one new query of every sequence, off the tape. The bits of a sequence
-// depend neither on the others nor on how many there are.
-// cache [B, H, S, d] takes row [B, H, 1, d] at place at[b] (i64 [B]); throws when one is full.
+// do not depend on the other sequences or their number.
+// cache [B, H, S, d] stores row [B, H, 1, d] at position at[b] (i64 [B]); throws when one is full.
 void append_row(const Tensor& cache, const Tensor& row, const Tensor& at);
 // softmax(q k^T / sqrt(d)) v over the keys first[b] <= j < last[b] -> [B, H, 1, d].
 Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& first,

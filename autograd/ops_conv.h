@@ -7,14 +7,14 @@
 namespace brine {
 
 // ---- conv.cpp
-// x [B, R', W, C] with the rows around it that the convolution reads, w [O, C, kT, kW], b [O] or
+// x [B, R', W, C] including the halo rows that the convolution reads, w [O, C, kT, kW], b [O] or
 // undefined -> [B, before + R + after, W, O]. See tensor/types.h for the geometry.
 Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, const Convolution& conf = {});
 
 // ---- conv_row.cpp: a causal convolution of one new row, off the tape
 // Weights [O, C, kT, kW] in the order in which convolve_row reads them.
 Tensor pack_row_weights(const Tensor& w);
-// window [B, R, W + 2 margin, C] moves up by one row and takes row [B, W, C] as its last; its
+// window [B, R, W + 2 margin, C] moves up by one row and gets row [B, W, C] as its last row; its
 // margins stay 0. `window` may be a part of a larger tensor.
 void push_row(const Tensor& window, const Tensor& row, int64_t margin);
 struct RowConvolution {

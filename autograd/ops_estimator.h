@@ -1,9 +1,9 @@
-// The public ops of SEA's estimator and output, in the order in which it uses them; ops.h includes
-// this page. m random features, W = columns of an image, K = columns of the estimate; rows at or
-// beyond a sequence's length are padding.
+// The public ops of SEA's estimator and output, in the order of use; ops.h includes this page. m
+// random features, W = columns of an image, K = columns of the estimate; rows at or beyond a
+// sequence's length are padding.
 //
-// The `_step` ops serve one new token of every sequence, off the tape: the bits of a sequence
-// depend neither on the others nor on how many there are.
+// The `_step` ops process one new token per sequence, off the tape: the bits of a sequence do not
+// depend on the other sequences or their number.
 #pragma once
 
 #include "autograd/node.h"
@@ -13,11 +13,11 @@ namespace brine {
 
 // ---- features.cpp
 // phi [B, H, T, m] = relu(x R^T d^-1/4) + eps, 0 at padding. x [B, H, T, d]; the projection
-// R [m, d] is constant. Never scale x by d^-1/2 before.
+// R [m, d] is constant. x must not be scaled by d^-1/2 before.
 Tensor relu_features(const Tensor& x, const Tensor& projection, double eps, const Tensor& lengths);
 // phi = m^-1/2 (exp(x R^T d^-1/4 - |x|^2 / (2 sqrt(d)) - max) + eps), 0 at padding. max, a constant
-// for the gradient, is over a row of x R^T d^-1/4, or for keys over a sequence and head: keys see
-// each other, so no causal model may use it.
+// for the gradient, is over a row of x R^T d^-1/4, or for keys over a sequence and head: keys then
+// depend on each other, so a causal model must not use it.
 Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
                         const Tensor& lengths, FeatureSide side);
 Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps);
@@ -28,11 +28,12 @@ Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps)
 // of every head; or [B, T, i], constant; or undefined. eps is added to every entry of the key sum.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
                         const Tensor& v, const Visibility& visible, double eps = 1e-6);
-// Its running sums after the keys of a prompt: state [B, H, m, e], sums f64 [B, H, m].
+// The running sums after the keys of a prompt: state [B, H, m, e], sums f64 [B, H, m].
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
                             const Tensor& identity, const Tensor& v, const Visibility& visible);
-// -> [B, H, 1, e] for phi_q and phi_k [B, H, 1, m], v [B, H, 1, d]; the token is at place at[b] of
-// the table identity [P, i], which must reach so far. The running sums take the token in.
+// -> [B, H, 1, e] for phi_q and phi_k [B, H, 1, m], v [B, H, 1, d]; the token is at position at[b]
+// of the table identity [P, i], which must contain that row. The token is added to the running
+// sums.
 Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tensor& phi_q,
                              const Tensor& phi_k, const Tensor& identity, const Tensor& v,
                              const Tensor& at, double eps);
@@ -43,12 +44,12 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
 // query r step, R = ceil(T / step).
 Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
                        const Tensor& phi_k, const Visibility& visible, int64_t step = 1);
-// One query: borders f64 [B, H, K + 1, border_columns(m)] and at i64 [B] move to width[b] keys,
+// One query: borders f64 [B, H, K + 1, border_columns(m)] and at i64 [B] advance to width[b] keys,
 // whose features are in phi_k [B, H, S, m]; scores [B, H, 1, K].
 Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tensor& scores,
                             const Tensor& gain, const Tensor& phi_q, const Tensor& phi_k,
                             const Tensor& width);
-// Columns that sums of m features take: whole vectors of the widest kind.
+// Number of columns for sums of m features: whole vectors of the widest instruction set.
 inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
 
 // ---- image.cpp
@@ -64,8 +65,8 @@ Tensor column_softmax_step(const Tensor& scores, const Tensor& width);
 
 // ---- mix.cpp
 // s_mix s_prob c + (1 - s_mix) average, heads concatenated: [B, T, H d], rows of padding 0.
-// (s_prob, s_mix) = sigmoid(scalers [B, H, T, 2]); c and average [B, H, T, d].
-Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& scalers,
+// (s_prob, s_mix) = sigmoid(gates [B, H, T, 2]); c and average [B, H, T, d].
+Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& gates,
                    const Visibility& visible);
 // Bidirectional C_avg [B, H, T, d]: sum_j i_j v_j, i = the mean over valid rows of the estimate
 // [B, H, T, K], widened to keys and normalised to sum 1 (the normaliser is differentiated).

@@ -1,5 +1,5 @@
-// The primitives: ops that broadcast, reduce and index along any axes, of which a new method or the
-// reference of a fused op is written in one file. They are short rather than fast.
+// The primitives: ops that broadcast, reduce and index along any axes. A new method, or the
+// reference of a fused op, is composed of them in one file. They are short rather than fast.
 //
 // Broadcasting is NumPy's: shapes are aligned at their last axes, and an axis of size 1 repeats.
 // The gradient of a repeated input is summed over the repetitions. Arithmetic takes f32 or f64;
@@ -10,8 +10,8 @@
 
 namespace brine {
 
-// An operand of an op: a tensor, or a number, which takes the type and device of the tensors that
-// it meets.
+// An operand of an op: a tensor, or a number, which gets the type and device of the tensor
+// operands.
 class Operand {
  public:
   Operand(const Tensor& tensor) : tensor_(tensor) {}
@@ -60,7 +60,7 @@ Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& a);
 // a where the condition is not 0, else b. The input that is not chosen gets the gradient 0,
-// whatever it contains.
+// whatever its value.
 Tensor where(const Tensor& condition, const Operand& a, const Operand& b);
 
 // ---- reductions over the axes given, which disappear or, with keep_axes, become 1; none given: y
@@ -72,15 +72,15 @@ Tensor max(const Tensor& x, const std::vector<int>& axes, bool keep_axes = false
 // y[i] = x[0] + ... + x[i] along the axis.
 Tensor cumsum(const Tensor& x, int axis);
 
-// ---- shapes and places (primitives/primitives_axes.cpp, primitives/primitives_indexing.cpp)
+// ---- shapes and indices (primitives/primitives_axes.cpp, primitives/primitives_indexing.cpp)
 Tensor broadcast_to(const Tensor& x, const Shape& shape);
 Tensor concat(const std::vector<Tensor>& parts, int axis);  // equal shapes but for the axis
 // y[..., i, ...] = x[..., index[..., i, ...], ...] along the axis. The index, i32 or i64, has the
-// rank of x and broadcasts to it on the other axes. An index outside x is an error; to find it, an
-// index on a GPU is copied to the CPU, which waits for the GPU.
+// rank of x and broadcasts to it on the other axes. An index outside x is an error; an index on a
+// GPU is copied to the CPU for this check, which waits for the GPU.
 Tensor gather(const Tensor& x, int axis, const Tensor& index);
-// x, with values[..., i, ...] added at the place index[..., i, ...] of the axis: y has the shape of
-// x, and the values that of gather(x, axis, index). Repeated places add up, in the order of i.
+// x, with values[..., i, ...] added at index index[..., i, ...] of the axis: y has the shape of x,
+// and the values that of gather(x, axis, index). Repeated indices add up, in the order of i.
 Tensor scatter_add(const Tensor& x, int axis, const Tensor& index, const Tensor& values);
 Tensor arange(int64_t n, Dtype dtype = Dtype::f32, Device device = {});  // 0, 1, ..., n - 1
 

@@ -1,4 +1,4 @@
-// Checks that the ops of decoding share.
+// Argument checks that the ops of decoding share.
 #include "autograd/step_checks.h"
 
 namespace brine {

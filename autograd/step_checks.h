@@ -1,4 +1,5 @@
-// Checks that the ops of decoding share: rows of one new token, and places of sequences.
+// Argument checks that the ops of decoding share: rows of one new token, and positions of
+// sequences.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -18,8 +18,8 @@ double steady_seconds() {
   return std::chrono::duration<double>(since).count();
 }
 
-// Moments under the names of their parameters, so that a checkpoint does not depend on the layout
-// of the flat buffers.
+// Moments are named after their parameters, so that a checkpoint does not depend on the layout of
+// the flat buffers.
 std::vector<data::NamedTensor> moments_of(const nn::ParameterStore& store, const nn::Adamw& adamw) {
   std::vector<data::NamedTensor> out;
   for (const auto& e : store.entries()) {
@@ -101,8 +101,8 @@ double Trainer::progress() const {
   return config_.max_seconds > 0 ? std::max(p, seconds_ / config_.max_seconds) : p;
 }
 
-// What GradScaler's users expect of a step whose scaled gradient overflows: its batch and its place
-// in the schedule are used up, weights, moments and the optimizer's count stay.
+// A step whose scaled gradient overflows is handled as by GradScaler: its batch and its position in
+// the schedule are used up; weights, moments and the optimizer's count do not change.
 LossTerms Trainer::train_step(std::string& skipped) {
   parts_.model.visit([this](nn::Module& m) {
     if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
@@ -125,7 +125,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                                     .loss_from = config_.loss_from,
                                                     .loss_scale = double(loss_scale)}));
   }
-  // The one place of a step that waits for the device.
+  // The only place of a step that waits for the device.
   const double squares = read_terms(pending, {optimizer_.gradient_squares()}, terms)[0];
   tokens_ += rows;
   const double norm = std::sqrt(squares) / double(loss_scale);
@@ -149,7 +149,8 @@ LossTerms Trainer::train_step(std::string& skipped) {
 
 void Trainer::plan_ahead(int64_t step) {
   if (!parts_.teacher) return;
-  std::shared_ptr<BatchSource> order = parts_.train.clone();  // the reading thread's own
+  std::shared_ptr<BatchSource> order = parts_.train.clone();  // a separate copy for the reading
+                                                              // thread
   parts_.teacher->plan(
       [order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
       step * config_.accumulate);
@@ -228,21 +229,21 @@ void Trainer::save(RunLog& log) {
          text_file("trainer.json", json_text(state, 2) + "\n")},
         int(config_.keep));
   } catch (const data::DurabilityUncertain& e) {
-    log.event(e.what());  // the checkpoint stands; only a power cut could undo it
+    log.event(e.what());  // the checkpoint is complete; only a power failure could undo it
   }
   saved_step_ = step_;
 }
 
 std::vector<std::string> Trainer::resume() {
   data::LatestCheckpoint latest = data::latest_good_checkpoint(parts_.run_dir);
-  check(latest.good.has_value(), parts_.run_dir, ": no good checkpoint to resume from",
+  check(latest.good.has_value(), parts_.run_dir, ": no intact checkpoint to resume from",
         latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front());
   data::Path dir = latest.good->path;
   std::string file = (dir / "trainer.json").string();
   data::Json state = parse_ordered_json(data::read_file(file), file);
   data::Json before = state.at("configuration"), now = parse_ordered_json(parts_.configuration);
   if (parts_.keys) before = parts_.keys->with_current_names(before);
-  // A recipe is its values; runs from before there were recipes do not name one.
+  // A recipe is recorded as its values; runs from before named recipes have no name for it.
   before.erase("recipe");
   now.erase("recipe");
   std::vector<std::string> changed = data::differences(before, now);

@@ -1,4 +1,4 @@
-// The one training loop: teachers and students, with or without a teacher beside them.
+// The training loop, for teachers and students, with or without a teacher.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ enum class OnNonfinite { stop, skip };
 
 struct TrainerConfig {
   int64_t steps = 1000;
-  double max_seconds = 0;  // 0 = no limit; progress of the schedule follows the nearer limit
+  double max_seconds = 0;  // 0 = no limit; the schedule follows the limit that is reached first
   int64_t batch_size = 8;
   int64_t accumulate = 1;
   int64_t loss_from = 0;
@@ -37,7 +37,7 @@ struct TrainerConfig {
   void describe(data::Schema& schema);
 };
 
-// What a run is made of; everything outlives the trainer.
+// The parts of a run; all of them must outlive the trainer.
 struct TrainerParts {
   nn::Model& model;
   nn::ParameterStore& store;
@@ -50,17 +50,18 @@ struct TrainerParts {
   const data::Tokenizer* tokenizer = nullptr;
   std::string run_dir;
   std::string configuration;  // of the run as JSON; resume() compares it, all but "recipe"
-  // Keys of the run: earlier names in the configuration of a checkpoint are understood by them.
+  // Keys of the run: they translate earlier names in the configuration of a checkpoint.
   const data::Schema* keys = nullptr;
   uint64_t seed = 1;
-  std::function<std::string()> stop = {};  // asked before every step: why to stop, empty = go on
+  std::function<std::string()> stop = {};  // called before every step: the reason to stop, empty =
+                                           // continue
   std::function<double()> seconds = {};    // a clock; empty: the machine's steady one
 };
 
 struct TrainOutcome {
   int64_t steps = 0, skipped = 0, tokens = 0;
   int64_t overflows = 0;  // steps skipped to lower the loss scale
-  double seconds = 0;     // of training, evaluation and saving left out
+  double seconds = 0;     // without training, evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };
@@ -69,10 +70,10 @@ class Trainer {
  public:
   Trainer(TrainerParts parts, const TrainerConfig& config);
 
-  // Loads the newest good checkpoint of the run directory; returns why newer ones were skipped.
+  // Loads the newest intact checkpoint of the run directory; returns why newer ones were skipped.
   // Throws when there is none, or when the configuration differs, listing the differences.
   std::vector<std::string> resume();
-  // Trains until the steps or the seconds are done or stop() gives a reason, saves and returns.
+  // Trains until the steps or the seconds are used up or stop() gives a reason, saves and returns.
   TrainOutcome run(RunLog& log);
 
   int64_t step() const { return step_; }
@@ -80,8 +81,9 @@ class Trainer {
   bool finished() const;
 
  private:
-  LossTerms train_step(std::string& skipped);  // skipped: why the weights stay as they are
-  void plan_ahead(int64_t step);               // tells the teacher the batches from this step on
+  LossTerms train_step(std::string& skipped);  // skipped: the reason why the weights do not change
+  void plan_ahead(int64_t step);               // announces the batches from this step on to the
+                                               // teacher
   double progress() const;
   void save(RunLog& log);
   void evaluate_now(RunLog& log);
@@ -96,7 +98,7 @@ class Trainer {
   double seconds_ = 0;
 };
 
-// The configuration that a run's checkpoint was made with differs: one line a key.
+// The configuration differs from that of the run's checkpoint: one line per key.
 struct ChangedConfiguration : Error {
   using Error::Error;
 };

@@ -1,4 +1,4 @@
-// The schema, the presets and the refusals of SEA's settings.
+// The schema, the presets and the checks of SEA's settings.
 #include "sea/config.h"
 
 namespace brine::sea {
@@ -6,9 +6,9 @@ namespace brine::sea {
 void SeaConfig::describe(data::Schema& s) {
   s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate", {.min = 1});
-  s.choice("mode", mode, kModes, "What shares one budget of columns");
+  s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets, "Preset of the convolutional decoder");
-  const std::string preset = "; 0 = as the preset";
+  const std::string preset = "; 0 = from the preset";
   s.field("width_reduction", width_reduction, "Columns of K per column of the image" + preset,
           {.min = 0});
   s.field("channel_expansion", channel_expansion, "Channels of the image per head" + preset,
@@ -26,7 +26,8 @@ void SeaConfig::describe(data::Schema& s) {
   s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
   s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
           {.min = 0});
-  s.field("scaler_bias", gate_bias, "Both gates of the output start at its sigmoid");
+  s.field("gate_bias", gate_bias, "Both gates of the output start at its sigmoid");
+  s.renamed("scaler_bias", "gate_bias");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
   s.field("max_positions", max_positions,
@@ -63,9 +64,10 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(feature_eps >= 0, "sea: feature_eps is ", feature_eps, ", must not be negative");
   if (shape.causal) {
     check(mode != SelectMode::per_head && mode != SelectMode::per_batch, "sea: mode ",
-          name_of(mode), " looks across time; a causal model takes per-query or causal-per-batch");
+          name_of(mode),
+          " depends on later positions; a causal model takes per-query or causal-per-batch");
     check(!softmax_features(),
-          "sea: softmax features look into the future; a causal model takes features = relu");
+          "sea: softmax features see future keys; a causal model takes features = relu");
   } else {
     check(decoder != DecoderPreset::lean,
           "sea: the lean decoder is for causal models; encoders take paper");
@@ -80,7 +82,7 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
         " is not a multiple of width_reduction = ", d.width_reduction);
   check(!d.norm || columns / d.width_reduction >= 3,
         "sea: columns / width_reduction = ", columns / d.width_reduction,
-        " columns are too few for the decoder's LayerNorm, at least 3");
+        " columns are too few for the decoder's LayerNorm, which needs 3");
 }
 
 }  // namespace brine::sea

@@ -9,7 +9,7 @@
 
 namespace brine::sea {
 
-// The shape of the convolutional decoder of the map, complete. Words as in method 1.5.
+// The complete shape of the convolutional decoder of the map (docs/method.md section 1.5).
 struct MapDecoderShape {
   int64_t width_reduction = 2;    // c_s: the image has K / c_s columns
   int64_t channel_expansion = 4;  // c_h: channels per head
@@ -24,7 +24,7 @@ enum class DecoderPreset : uint8_t { paper, lean };
 enum class DecoderNorm : uint8_t { preset, on, off };
 enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
 enum class Prior : uint8_t { performer, none };
-enum class Features : uint8_t { relu, softmax };  // softmax: encoders only
+enum class Features : uint8_t { relu, softmax };  // softmax only for encoders
 
 inline constexpr data::Named<SelectMode> kModes[] = {
     {SelectMode::per_query, "per-query"},
@@ -46,7 +46,8 @@ struct SeaConfig {
   int64_t keys = 64;     // k: kept per query and head
   int64_t columns = 64;  // K: of the estimate
   SelectMode mode = SelectMode::causal_per_batch;
-  DecoderPreset decoder = DecoderPreset::paper;  // the settings below override it when not 0
+  DecoderPreset decoder = DecoderPreset::paper;  // the settings below override its values when they
+                                                 // are not 0
   int64_t width_reduction = 0, channel_expansion = 0, token_stride = 0, depth = 0, dilation = 0,
           last_kernel = 0;
   DecoderNorm decoder_norm = DecoderNorm::preset;
@@ -61,7 +62,7 @@ struct SeaConfig {
 
   void describe(data::Schema& s);
 
-  // Throws Error naming the setting when these settings, or this model, cannot be.
+  // Throws an Error that names the setting when these settings, or this model, are not valid.
   void validate(const nn::AttentionShape& shape) const;
   MapDecoderShape resolved_decoder(bool causal) const;
   SelectConfig selection() const { return {.k = keys, .mode = mode}; }

@@ -1,4 +1,4 @@
-// Making the state, and filling it from a pass over prompts.
+// Making the decoding state, and filling it from a pass over prompts.
 #include "sea/decode_state.h"
 
 #include "autograd/ops.h"
@@ -33,8 +33,8 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
       border_width(nullptr) {
   check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
   const int64_t positions = estimator.identity->table.value.dim(0);
-  check(r.capacity <= positions, "sea: room for ", r.capacity, " tokens, but v_identity.table has ",
-        positions, " positions");
+  check(r.capacity <= positions, "sea: a capacity of ", r.capacity,
+        " tokens, but v_identity.table has ", positions, " positions");
   const MapDecoderShape& decoder = estimator.decoder.config();
   const int64_t K = estimator.decoder.columns(), W = K / decoder.width_reduction;
   if (estimator.prior) {
@@ -47,7 +47,7 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
   for (size_t i = 0; i < convolutions.size(); ++i) {
     const nn::Conv2dConfig& c = convolutions[i]->config;
     weights_.push_back(pack_row_weights(convolutions[i]->weight.value));
-    // A last 3x3 convolution reads the upsampled image, a 1x1 the narrow one.
+    // A final 3x3 convolution reads the upsampled image, a final 1x1 the narrow one.
     const bool upsampled = i + 1 == convolutions.size() && c.kernel > 1;
     const int64_t span = (c.kernel - 1) * c.dilation;
     windows_.push_back(&part(join("window", i + 1),
@@ -69,7 +69,7 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
   linear_attention_state(mine(performer), mine(key_sums), e.phi_k.detach(),
                          estimator.identity->table.value, v.detach(), visible);
   if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.phi_k.detach());
-  // In f64 and once a prompt: by the CPU.
+  // Computed in f64 on the CPU, once per prompt.
   const Tensor rows = v.detach().contiguous().to(Device{});
   Tensor sums = Tensor::zeros({B, H, d}, Dtype::f64);
   dispatch_float(rows.dtype(), [&]<class F>() {
@@ -95,7 +95,7 @@ void SeaState::fill_windows(int64_t slot, const std::vector<Tensor>& images, int
   for (size_t i = 0; i < windows_.size(); ++i) {
     const bool upsampled = i + 1 == windows_.size() && decoder.last_kernel > 1;
     const int64_t made = i == 0 || upsampled ? rows : pieces(rows, decoder.token_stride);
-    // An image has the rows of its halo before its first.
+    // An image has the rows of its halo before its first row.
     const Tensor window = windows_[i]->slice(0, slot, 1);
     const int64_t span = window.dim(1) - 1, columns = images[i].dim(2);
     copy_into(window.slice(2, (window.dim(2) - columns) / 2, columns),

@@ -1,5 +1,5 @@
-// What a causal SEA block keeps while it decodes (method 5): keys and values, the Performer's sums,
-// the rows that the decoder's convolutions still read, the last scores, the sum of the values.
+// The decoding state of a causal SEA block: keys and values, the Performer's sums, the rows that
+// the decoder's convolutions still read, the last scores, the sum of the values.
 #pragma once
 
 #include "nn/attention/attention.h"
@@ -7,12 +7,12 @@
 
 namespace brine::sea {
 
-// The decoder's convolutions by rows: for each its last rows and its weights as they are read.
+// The decoder's convolutions by rows: for each its last rows and its weights in reading order.
 struct RowDecoder {
   std::vector<Tensor> windows;  // [B, rows that it reads, columns + margins, channels]
   std::vector<Tensor> weights;
 
-  // That of `count` sequences from `first` on, the same memory.
+  // The state of `count` sequences from `first` on, in the same memory.
   RowDecoder slots(int64_t first, int64_t count) const;
 };
 
@@ -21,20 +21,20 @@ class SeaState : public nn::KeyValueState {
   SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
            const nn::StateRequest& request);
 
-  // Prompts k, v [B, H, T, d] and what the estimator made of them.
+  // Prompts k, v [B, H, T, d] and the estimator's tensors for them.
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& visible,
             const Estimate& e, const Estimator& estimator);
 
-  // Of all sequences as they are now.
+  // Views of the current state of all sequences.
   RowDecoder rows() const;
 
   const int64_t query_skip;
   Tensor& performer;   // [B, H, m, 2d] sum of phi_k V_cat
   Tensor& key_sums;    // f64 [B, H, m] sum of phi_k
   Tensor& value_sums;  // f64 [B, H, d]
-  Tensor& scores;      // [B, H, 1, K] of the last query that was not skipped, the prior included
+  Tensor& scores;      // [B, H, 1, K] of the last query that was not skipped, including the prior
   // For the prior, null without one: phi_k of every token [B, H, capacity, m], the sums of it at
-  // the borders of columns f64 [B, H, K + 1, .] and the width for which they stand, i64 [B].
+  // the borders of columns f64 [B, H, K + 1, .] and the width that they belong to, i64 [B].
   Tensor *key_features, *borders, *border_width;
 
  private:

@@ -1,4 +1,4 @@
-// The stages of the estimator, one after another.
+// The stages of the estimator, in order.
 #include "sea/estimator.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ int64_t mu_width(const SeaConfig& c, int64_t heads) {
   return c.mu_scope == MuScope::token ? heads : 1;
 }
 
-// The lengths of sequences of which every step-th row is kept.
+// The lengths of sequences after every step-th row is kept.
 Tensor skipped_lengths(const Tensor& lengths, int64_t step) {
   if (!lengths.defined() || step == 1) return lengths;
   Tensor y = lengths.clone();

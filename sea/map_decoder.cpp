@@ -22,7 +22,7 @@ MapDecoder::MapDecoder(nn::Init& init, int64_t heads, int64_t K, const MapDecode
                                               .kernel = config.last_kernel,
                                               .causal = causal,
                                               .bias = false});
-  // With a gain of 1 the first estimates would lie far from uniform.
+  // With a gain of 1 the first estimates would be far from uniform.
   if (config.norm) norm_out_ = &child<nn::LayerNorm>("norm_out", init, K, 1e-5, 0.1);
 }
 

@@ -1,4 +1,4 @@
-// From the estimate to the masked attention and the average that fills in for the rest.
+// From the estimate to the masked attention, and the average for the remaining keys.
 #include "sea/mask.h"
 
 #include <cmath>
@@ -6,7 +6,7 @@
 namespace brine::sea {
 namespace {
 
-// 1 where row t of [B, H, T] is no padding, 0 elsewhere.
+// 1 where row t of [B, H, T] is valid, 0 at padding.
 Tensor valid_rows(const Tensor& v, const Visibility& visible) {
   const auto* lengths = visible.lengths.data<int64_t>();
   const int64_t H = v.dim(1), rows = v.dim(2);

@@ -1,24 +1,25 @@
-// Sections 2 and 3 of the block in the paper's order: estimate -> selected columns -> M* as CSR ->
-// sparse attention -> gates and average.
+// Sections 2 and 3 of docs/method.md: estimate -> selected columns -> M* as CSR -> sparse attention
+// -> gates and average.
 #pragma once
 
 #include "autograd/ops.h"
 
 namespace brine::sea {
 
-// The mask M* of an estimate, with what led to it.
+// The mask M* of an estimate, with its intermediate tensors.
 struct Mask {
   Selection selection;
   FlatCsr csr;
 };
 
-// estimate [B, H, T, K]; no gradient runs through it. `keys` as in build_csr(). `forced`, u8
-// [B, H, T, K], takes the place of the columns that the estimate selects.
+// estimate [B, H, T, K]; it gets no gradient. `keys` as in build_csr(). `forced`, u8 [B, H, T, K],
+// replaces the columns that the estimate selects.
 Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
                int64_t keys = 0, const Tensor& forced = {});
 
-// P V [B, H, T, d] on the mask: by its entries, or with `dense` through T x T maps, the reference.
-// `probabilities`, when given, receives P on the entries (sparse path) or [B, H, T, T] (dense).
+// P V [B, H, T, d] on the mask: over its entries, or with `dense` through T x T maps, the
+// reference. `probabilities`, when given, receives P of the entries (sparse path) or [B, H, T, T]
+// (dense).
 Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
                         bool dense = false, Tensor* probabilities = nullptr);
 

@@ -1,4 +1,4 @@
-// The block in the order of the paper; registers "sea".
+// SEA attention in the order of the paper; registers "sea".
 #include "sea/sea_attention.h"
 
 #include <optional>
@@ -60,7 +60,7 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
   return mix_outputs(attended, average, e.gates, in.visible);
 }
 
-// The mask of the estimate, or of what the tap forces. `keys` as in build_csr().
+// The mask of the estimate, or of the tap's forced columns. `keys` as in build_csr().
 Mask SeaAttention::select(const Tensor& estimate, const nn::AttentionInput& in,
                           const Visibility& visible, int64_t keys) const {
   SelectConfig config = config_.selection();
@@ -88,7 +88,7 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
         ", but the state was made for ", state.query_skip);
   state.append(in.k, in.v);
   Estimate e = estimator_.step(in.q, in.k, in.v, state);
-  // One row per sequence, which sees as many keys as there are: a bidirectional row of its own.
+  // One row per sequence, which sees all keys so far: it is computed as a bidirectional row.
   const Visibility visible{.causal = false, .lengths = state.lengths()};
   Mask mask = select(e.estimate, in, visible, state.capacity());
   Tensor probabilities;

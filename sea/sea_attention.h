@@ -1,4 +1,4 @@
-// SEA as an attention method: estimate, select, attend, mix (method 1 to 3).
+// SEA as an attention method: estimate, select, attend, mix (docs/method.md sections 1 to 3).
 #pragma once
 
 #include "nn/attention/attention.h"
@@ -8,9 +8,10 @@
 
 namespace brine::sea {
 
-// Gives its Tap, beside what the model puts there: "V_I", "C_perf", "Z", "scores" (S), "estimate",
-// "n_sel", "selected", "row_pointers", "head_offsets", "columns", "probabilities" (of the path that
-// ran), "gates" (before their sigmoid), "c_avg". Takes a forced "selected" u8 [B, H, T, K].
+// Its Tap entries, in addition to those of the model: "V_I", "C_perf", "Z", "scores" (S),
+// "estimate", "n_sel", "selected", "row_pointers", "head_offsets", "columns", "probabilities" (of
+// the path that ran), "gates" (before their sigmoid), "c_avg". It accepts a forced "selected" u8
+// [B, H, T, K].
 class SeaAttention : public nn::Attention {
  public:
   SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);

@@ -65,7 +65,7 @@ Selection select_columns(const Tensor& estimate, const Visibility& visible,
   check(!visible.causal ||
             (config.mode != SelectMode::per_head && config.mode != SelectMode::per_batch),
         "select_columns: mode ", name_of(config.mode),
-        " looks across time, a causal mask refuses it");
+        " depends on later positions, so a causal mask is not allowed");
   int64_t B = estimate.dim(0), H = estimate.dim(1), T = estimate.dim(2), K = estimate.dim(3);
   check(K > 0, "select_columns: the estimate has no columns");
   check(H * T * K < int64_t(1) << 32, "select_columns: H T K of ", estimate.shape(),

@@ -30,19 +30,34 @@ std::string dashed(std::string key) {
 
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
-// "--attention.k" and whatever else names the same value; for CLI11 separated by commas.
+// Whether no other key or flag ends in the last part of `key`.
+bool has_short_flag(const data::Schema& schema, const std::string& key) {
+  const std::string last = last_part(key);
+  const char* reserved[] = {"help", "version", "quiet", "verbose", "config"};
+  if (last == key || std::find(reserved, std::end(reserved), last) != std::end(reserved)) {
+    return false;
+  }
+  return std::none_of(
+      schema.fields().begin(), schema.fields().end(), [&](const data::Schema::Field& other) {
+        return (other.key != key && last_part(other.key) == last) || other.options.alias == last;
+      });
+}
+
+// "--attention.k" and the other names of the same value.
 std::vector<std::string> flag_names(const data::Schema& schema, const data::Schema::Field& field) {
   std::vector<std::string> names = {dashed(field.key)};
   if (!field.options.alias.empty()) names.push_back(dashed(field.options.alias));
-  std::string last = last_part(field.key);
-  const char* reserved[] = {"help", "version", "quiet", "verbose", "config"};
-  bool alone =
-      last != field.key && std::find(reserved, std::end(reserved), last) == std::end(reserved);
-  for (const data::Schema::Field& other : schema.fields()) {
-    alone = alone && (other.key == field.key || last_part(other.key) != last) &&
-            other.options.alias != last;
-  }
-  if (alone) names.push_back(dashed(last));
+  if (has_short_flag(schema, field.key)) names.push_back(dashed(last_part(field.key)));
+  return names;
+}
+
+// The flags of an earlier name of a field.
+std::vector<std::string> earlier_flag_names(const data::Schema& schema,
+                                            const data::Schema::Field& field,
+                                            const std::string& earlier) {
+  std::vector<std::string> names = {dashed(earlier)};
+  const bool other_word = last_part(earlier) != last_part(field.key);
+  if (other_word && has_short_flag(schema, earlier)) names.push_back(dashed(last_part(earlier)));
   return names;
 }
 
@@ -84,7 +99,7 @@ Flag add_flag(CLI::App& app, const data::Schema::Field& field, const std::string
   return flag;
 }
 
-// Keys by which a field was known earlier.
+// The earlier names of a key.
 std::vector<std::string> earlier_keys(const data::Schema& schema, const std::string& key) {
   std::vector<std::string> out;
   for (const data::Schema::Renaming& r : schema.renamings()) {
@@ -120,7 +135,7 @@ struct Parser {
       flags.push_back(add_flag(app, shown, field.key, flag_names(schema, field)));
       describe_flag(flags.back());
       for (const std::string& earlier : earlier_keys(schema, field.key)) {
-        flags.push_back(add_flag(app, shown, earlier, {dashed(earlier)}));
+        flags.push_back(add_flag(app, shown, earlier, earlier_flag_names(schema, shown, earlier)));
         flags.back().option->group("");  // not in the help
       }
     }

@@ -19,10 +19,11 @@ Tensor in_use(const nn::Tap& tap, const std::string& name) {
 
 namespace {
 
-// Where the name of a capture's dataset differs from that in the Tap.
+// The dataset of a Tap entry. The format has earlier names for some entries.
 std::string dataset_of(const std::string& name) {
   if (name == "scores") return "S";
-  return name == "gates" ? "scalers" : name;
+  if (name == "gates") return "scalers";
+  return name == "attention_output" ? "context" : name;
 }
 
 class Recorder : public nn::LayerObserver {

@@ -1,4 +1,4 @@
-// Attention of one new query of every sequence to cached keys and values, and their caches.
+// Attention of one new query per sequence over cached keys and values, and the ops on the caches.
 #include <cmath>
 
 #include "autograd/ops_attention.h"

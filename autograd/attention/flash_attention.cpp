@@ -1,4 +1,4 @@
-// Exact attention without a map: what stays for the backward is the output and two numbers a row.
+// Exact attention without a T x T map: the backward pass keeps the output and two numbers per row.
 #include <cmath>
 
 #include "autograd/compute_type.h"

@@ -15,9 +15,10 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
         " ", k.shape(), ", got ", v.dtype(), " ", v.shape());
   check(q.dtype() == k.dtype(), "sparse_attention: q is ", q.dtype(), ", k is ", k.dtype());
   check(q.dim(3) > 0, "sparse_attention: heads of size 0");
-  // Every entry gathers a row of K and of V, backward of Q as well: rounded once, they are half as
-  // long. Not on a CPU, whose caches are near: widening costs it more than it saves. Nor for a few
-  // rows (decoding), which gather less than rounding all keys would read.
+  // Every entry gathers a row of K and of V, and in the backward pass of Q too: rounded once, the
+  // rows are half as long. This is not done on a CPU, whose caches are close: widening costs more
+  // than it saves. It is not done for a few rows (decoding) either: they gather less than rounding
+  // all keys would read.
   const ProductInput taken{q.device().is_cuda() ? product_type(q.dtype(), q.dim(2)) : q.dtype()};
   auto rounded = [&](const Tensor& x) { return taken(x.detach()).contiguous(); };
   Tensor whole = q.detach().contiguous(), xk = rounded(k), xv = rounded(v);

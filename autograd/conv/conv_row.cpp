@@ -1,4 +1,4 @@
-// Convolution of one new row of an image, for decoding; off the tape.
+// Convolution of one new row of an image, for decoding; no gradient.
 #include "autograd/ops_conv.h"
 #include "tensor/kernels/conv.h"
 
@@ -32,7 +32,7 @@ Tensor convolve_row(const Tensor& window, const Tensor& packed, const Tensor& b,
         packed.dim(0), " rows of weights with dilation ", conf.dilation, " do not read ",
         window.dim(1), " rows");
   const int64_t columns = window.dim(2) - (packed.dim(1) - 1) * conf.dilation;
-  check(columns >= 1, op, ": the window ", window.shape(), " has no room for ", packed.dim(1),
+  check(columns >= 1, op, ": the window ", window.shape(), " is too narrow for ", packed.dim(1),
         " columns of weights with dilation ", conf.dilation);
   check(conf.outputs >= 1 && packed_outputs(conf.outputs) == packed.dim(3), op, ": ", conf.outputs,
         " channels do not fit weights packed as ", packed.shape());

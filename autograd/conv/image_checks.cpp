@@ -1,4 +1,4 @@
-// Checks that the ops on images share.
+// Argument checks that the image ops share.
 #include "autograd/conv/image_checks.h"
 
 namespace brine {

@@ -1,4 +1,4 @@
-// Checks that the ops on images share.
+// Argument checks that the image ops share.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -1,4 +1,4 @@
-// Ops that move elements without computing: shapes, slices, heads, rows, types.
+// Ops that move elements without arithmetic: shapes, slices, heads, rows, types.
 #include "autograd/dense/contiguous_internal.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
@@ -6,7 +6,7 @@
 namespace brine {
 namespace {
 
-// The strides of a packed [B, T, P, H, d] seen as [B, H, T, d], one part of P.
+// The strides of a packed [B, T, P, H, d] viewed as [B, H, T, d], one part of P.
 Tensor heads_of(const Tensor& packed, int64_t heads, int64_t part, int64_t parts) {
   const int64_t B = packed.dim(0), T = packed.dim(1), d = packed.dim(2) / (parts * heads);
   return packed.view({B, T, parts, heads, d}).select(2, part).permute({0, 2, 1, 3});
@@ -81,7 +81,7 @@ Tensor cast(const Tensor& x, Dtype dtype) {
 
 Tensor split_heads(const Tensor& x, int64_t heads, int64_t part, int64_t parts) {
   check(x.rank() == 3 && heads > 0 && parts > 0 && x.dim(2) % (heads * parts) == 0,
-        "split_heads: ", x.shape(), " is no [B, T, ", parts, " x ", heads, " x d]");
+        "split_heads: ", x.shape(), " is not [B, T, ", parts, " x ", heads, " x d]");
   check(part >= 0 && part < parts, "split_heads: part ", part, " of ", parts);
   Tensor y = heads_of(dense(x), heads, part, parts).clone();  // [B, H, T, d]
   return record("split_heads", y, {x}, [=](const Tensor& dy, Gradients& grads) {
@@ -94,7 +94,7 @@ Tensor split_heads(const Tensor& x, int64_t heads, int64_t part, int64_t parts) 
 }
 
 Tensor merge_heads(const Tensor& x) {
-  check(x.rank() == 4, "merge_heads: ", x.shape(), " is no [B, H, T, d]");
+  check(x.rank() == 4, "merge_heads: ", x.shape(), " is not [B, H, T, d]");
   const int64_t B = x.dim(0), H = x.dim(1), T = x.dim(2), d = x.dim(3);
   Tensor y = x.detach().permute({0, 2, 1, 3}).clone().view({B, T, H * d});
   return record("merge_heads", y, {x}, [=](const Tensor& dy, Gradients& grads) {

@@ -1,4 +1,4 @@
-// Elementwise ops and those that combine rows with one vector.
+// Elementwise ops and ops that combine rows with one vector.
 #include "autograd/dense/contiguous_internal.h"
 #include "autograd/primitives/broadcast_internal.h"
 #include "tensor/kernels/dense.h"
@@ -6,7 +6,7 @@
 namespace brine {
 namespace {
 
-// Of a pair of one shape.
+// Of two tensors of one shape.
 void check_pair(const char* op, const Tensor& a, const Tensor& b) {
   check(a.dtype() == b.dtype(), op, ": ", a.dtype(), " ", a.shape(), " and ", b.dtype(), " ",
         b.shape(), " must have one type");
@@ -208,7 +208,7 @@ Tensor zero_padding(const Tensor& x, const Tensor& lengths) {
 }
 
 Tensor attach_loss(const Tensor& y, const Tensor& loss) {
-  check(loss.numel() == 1, "attach_loss: the loss ", loss.shape(), " is no scalar");
+  check(loss.numel() == 1, "attach_loss: the loss ", loss.shape(), " is not a scalar");
   const Shape shape = loss.shape();
   const Dtype dtype = loss.dtype();
   Tensor same = y.detach().as_strided(y.shape(), y.strides());

@@ -1,17 +1,17 @@
-// Rows of a table by their numbers.
+// Rows of a table by their indices.
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
 
 Tensor embedding(const Tensor& table, const Tensor& ids) {
-  check(table.rank() == 2, "embedding: table ", table.shape(), " is no [V, C]");
+  check(table.rank() == 2, "embedding: table ", table.shape(), " is not [V, C]");
   check(ids.dtype() == Dtype::i32, "embedding: ids are ", ids.dtype(), ", wanted i32");
   Tensor rows = ids.detach().contiguous();
   if (rows.device().is_cpu()) {
     const int32_t* id = rows.data<int32_t>();
     for (int64_t i = 0; i < rows.numel(); ++i) {
-      check(id[i] >= 0 && id[i] < table.dim(0), "embedding: id ", id[i], " at place ", i,
+      check(id[i] >= 0 && id[i] < table.dim(0), "embedding: id ", id[i], " at index ", i,
             " is outside a table of ", table.dim(0), " rows");
     }
   }

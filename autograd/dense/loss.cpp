@@ -1,7 +1,8 @@
 // Losses over the vocabulary: cross-entropy and the distance to a teacher's distribution.
 //
-// Both keep the logits and one number per row instead of a softmax. Backward writes over the logits
-// when nobody else holds them: [R, V] is by far the largest tensor of a language model.
+// Both keep the logits and one number per row instead of a softmax. The backward pass writes over
+// the logits when nothing else refers to them: [R, V] is by far the largest tensor of a language
+// model.
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
@@ -9,19 +10,20 @@ namespace brine {
 namespace {
 
 void check_logits(const char* op, const Tensor& logits) {
-  check(logits.rank() == 2 && logits.dim(1) > 0, op, ": logits ", logits.shape(), " are no [R, V]");
+  check(logits.rank() == 2 && logits.dim(1) > 0, op, ": logits ", logits.shape(),
+        " are not [R, V]");
 }
 
 void check_ids(const char* op, const char* what, const Tensor& ids, int64_t lowest, int64_t V) {
   if (!ids.device().is_cpu()) return;
   const int32_t* id = ids.data<int32_t>();
   for (int64_t i = 0; i < ids.numel(); ++i) {
-    check(id[i] >= lowest && id[i] < V, op, ": ", what, " ", id[i], " at place ", i,
+    check(id[i] >= lowest && id[i] < V, op, ": ", what, " ", id[i], " at index ", i,
           " is outside a vocabulary of ", V);
   }
 }
 
-// A tensor for the gradient of the logits: they themselves when this is their last use.
+// A tensor for the gradient of the logits: the logits themselves when this is their last use.
 Tensor gradient_for(const Tensor& logits) {
   return logits.is_unique() ? logits : Tensor::like(logits);
 }

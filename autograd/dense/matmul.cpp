@@ -1,4 +1,4 @@
-// Products: batched matmul, the linear layer, and the linear layer of two inputs side by side.
+// Products: batched matmul, the linear layer, and the linear layer of two concatenated inputs.
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
@@ -7,7 +7,7 @@
 namespace brine {
 namespace {
 
-// Hands over the gradient of one operand, summed over the batch where the operand is shared by it.
+// Passes on the gradient of one operand, summed over the batch if the batch shares the operand.
 void give(Gradients& grads, int input, const Tensor& operand, const Shape& batch,
           const std::function<void(Tensor)>& compute) {
   int64_t rows = operand.dim(-2), columns = operand.dim(-1), own = 1;

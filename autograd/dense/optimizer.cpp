@@ -1,4 +1,4 @@
-// The optimizer's step, off the tape.
+// The optimizer's step; no gradient.
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 

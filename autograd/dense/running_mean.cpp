@@ -1,11 +1,11 @@
-// The mean of all rows up to each.
+// The running mean: each row becomes the mean of all rows up to it.
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
 
 Tensor running_mean(const Tensor& x) {
-  check(x.rank() >= 2, "running_mean: x ", x.shape(), " is no [..., T, C]");
+  check(x.rank() >= 2, "running_mean: x ", x.shape(), " is not [..., T, C]");
   Tensor y = Tensor::like(x);
   BRINE_CALL(y, running_mean, y, x.detach().contiguous());
   return record("running_mean", y, {x}, [](const Tensor& dy, Gradients& grads) {

@@ -5,7 +5,7 @@
 namespace brine {
 
 Tensor softmax(const Tensor& scores, double scale, const Visibility& visible) {
-  check(scores.rank() == 4, "softmax: scores ", scores.shape(), " are no [B, H, T, S]");
+  check(scores.rank() == 4, "softmax: scores ", scores.shape(), " are not [B, H, T, S]");
   Visibility kept = visible;
   if (visible.lengths.defined()) {
     check(visible.lengths.dtype() == Dtype::i64 && visible.lengths.shape() == Shape{scores.dim(0)},

@@ -1,4 +1,4 @@
-// The linear layer of few rows, off the tape.
+// The linear layer of few rows; no gradient.
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 

@@ -1,4 +1,4 @@
-// Heads as the channels of an image and back, and the softmax over its columns.
+// Conversion of heads to the channels of an image and back, and the softmax over its columns.
 #include "autograd/ops_estimator.h"
 #include "autograd/step_checks.h"
 #include "tensor/csr.h"

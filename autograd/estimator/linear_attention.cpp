@@ -7,7 +7,7 @@
 namespace brine {
 namespace {
 
-// Multiply-adds of the forward pass over one head of T rows, m features and values of e columns.
+// Multiply-adds of the forward pass over one head: T rows, m features, values with e columns.
 double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal) {
   double macs = 2.0 * double(T) * double(m) * double(e);
   for (int64_t s = 0; causal && s < T; s += kLinearAttentionChunk) {
@@ -41,8 +41,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
     check(!table || identity.dim(0) >= T, op, ": ", T, " tokens, but the table has ",
           identity.dim(0), " positions");
     check(table || (identity.dim(0) == B && identity.dim(1) == T && !wants_grad(identity)), op,
-          ": identity [", B, ", ", T, ", i] that wants no gradient expected, got ",
-          identity.shape());
+          ": identity must be [", B, ", ", T, ", i],  without a gradient, got ", identity.shape());
     id = identity.detach().contiguous();
   }
   const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();

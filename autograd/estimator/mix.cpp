@@ -1,4 +1,4 @@
-// The output of SEA: both paths mixed by gates, and the average that the estimate weighs.
+// The output of SEA: two paths mixed by gates, and the average that the estimate weighs.
 #include "autograd/ops_estimator.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
@@ -6,22 +6,22 @@
 
 namespace brine {
 
-Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& scalers,
+Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& gates,
                    const Visibility& visible) {
   check(c.rank() == 4, "mix_outputs: c must be [B, H, T, d], got ", c.shape());
   check(average.shape() == c.shape() && average.dtype() == c.dtype(),
         "mix_outputs: average must be ", c.dtype(), " ", c.shape(), ", got ", average.dtype(), " ",
         average.shape());
   int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
-  check((scalers.shape() == Shape{B, H, T, 2}) && scalers.dtype() == c.dtype(),
-        "mix_outputs: scalers must be ", c.dtype(), " ", Shape{B, H, T, 2}, ", got ",
-        scalers.dtype(), " ", scalers.shape());
+  check((gates.shape() == Shape{B, H, T, 2}) && gates.dtype() == c.dtype(),
+        "mix_outputs: gates must be ", c.dtype(), " ", Shape{B, H, T, 2}, ", got ", gates.dtype(),
+        " ", gates.shape());
   check_visibility("mix_outputs", visible, B, int64_t(1) << 31);
   Tensor xc = c.detach().contiguous(), xa = average.detach().contiguous();
-  Tensor xs = scalers.detach().contiguous();
+  Tensor xs = gates.detach().contiguous();
   Tensor y = Tensor::empty({B, T, H * d}, c.dtype(), c.device());
   BRINE_CALL(xc, mix_outputs, y, xc, xa, xs, visible);
-  return record("mix_outputs", y, {c, average, scalers},
+  return record("mix_outputs", y, {c, average, gates},
                 [=](const Tensor& dy, Gradients& grads) {
                   Tensor dc = Tensor::like(xc), da = Tensor::like(xa), ds = Tensor::like(xs);
                   BRINE_CALL(xc, mix_outputs_backward, dc, da, ds, dy, xc, xa, xs, visible);
@@ -38,7 +38,8 @@ Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibilit
             estimate.dim(2) == v.dim(2),
         "estimate_average: wanted an estimate [B, H, T, K] and v [B, H, T, d], got ",
         estimate.shape(), " and ", v.shape());
-  check(!visible.causal, "estimate_average: a mean over rows looks across time, causal refuses it");
+  check(!visible.causal,
+        "estimate_average: a mean over rows depends on later positions, so causal is not allowed");
   check_visibility("estimate_average", visible, v.dim(0), v.dim(2));
   Tensor xe = estimate.detach().contiguous(), xv = v.detach().contiguous(), y = Tensor::like(xv);
   BRINE_CALL(xv, estimate_average, y, xe, xv, visible);

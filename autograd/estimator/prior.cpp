@@ -1,4 +1,4 @@
-// The prior of a column: the mass that the Performer gives to its keys.
+// The prior of a column: the attention mass that the Performer gives to its keys.
 #include "autograd/ops_estimator.h"
 #include "autograd/step_checks.h"
 #include "tensor/csr.h"
@@ -60,7 +60,7 @@ Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tenso
   check_places(op, "place", at, B, phi_k.dim(2));
   for (int64_t b = 0; b < B; ++b) {
     check(at.data<int64_t>()[b] <= width.data<int64_t>()[b], op, ": sequence ", b,
-          " goes back from ", at.data<int64_t>()[b], " keys to ", width.data<int64_t>()[b]);
+          " decreases from ", at.data<int64_t>()[b], " keys to ", width.data<int64_t>()[b]);
   }
   Tensor y = Tensor::like(scores);
   BRINE_CALL(y, performer_prior_step, y, borders, at, scores.detach().contiguous(),

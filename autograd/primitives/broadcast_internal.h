@@ -1,4 +1,4 @@
-// What the primitives share: shapes that broadcast, checks, axes.
+// Helpers of the primitives: broadcast shapes, checks, axes.
 #pragma once
 
 #include "autograd/ops.h"
@@ -6,13 +6,14 @@
 
 namespace brine {
 
-// The shape that a and b have together. Throws when they do not fit, or differ in type or device.
+// The common shape of a and b. Throws when they do not broadcast, or differ in type or device.
 Shape broadcast_shape(const char* op, const Tensor& a, const Tensor& b);
 
-// x as a view of that shape, off the tape, with a stride of 0 where it repeats. The shapes fit.
+// x as a view of that shape, off the tape, with a stride of 0 along repeated axes. The shapes must
+// broadcast.
 Tensor broadcast_view(const Tensor& x, const Shape& shape);
 
-// The gradient of an input of this shape from that of its repetitions: their sum.
+// The gradient of an input of this shape from the gradient of its repetitions: their sum.
 Tensor sum_to(const Tensor& gradient, const Shape& shape);
 
 // op(a, b) of two tensors, off the tape.

@@ -4,7 +4,7 @@
 namespace brine {
 namespace {
 
-// The shape of x with the axes given of size 1, and without them.
+// The shape of x with the given axes of size 1, and without them.
 struct Reduced {
   Shape kept, dropped;
 };

@@ -5,14 +5,14 @@
 namespace brine {
 namespace {
 
-// Throws where a place is outside the axis of x. Reads the places on the CPU; those of the meta
-// device have no values.
+// Throws for an index outside the axis of x. Reads the indices on the CPU; those of the meta device
+// have no values.
 void check_places(const char* op, const Tensor& index, const Tensor& x, int axis) {
   if (index.device().is_meta()) return;
   const Tensor places = index.detach().to(Device{}).to(Dtype::i64).contiguous();
   const int64_t* place = places.data<int64_t>();
   for (int64_t i = 0; i < places.numel(); ++i) {
-    check(place[i] >= 0 && place[i] < x.dim(axis), op, ": index ", place[i], " at place ", i,
+    check(place[i] >= 0 && place[i] < x.dim(axis), op, ": index ", place[i], " at position ", i,
           " is outside axis ", axis, " of ", x.shape());
   }
 }

@@ -1,4 +1,4 @@
-// The primitives that map: arithmetic and comparisons that broadcast, functions of one number.
+// The elementwise primitives: arithmetic and comparisons that broadcast, functions of one number.
 // Gradients are written in the same ops.
 #include <cmath>
 
@@ -107,7 +107,7 @@ Tensor relation(const char* name, Relation relation, const Operand& left, const 
   return record(name, y, {a.detach(), b.detach()}, {});
 }
 
-// The part of the gradient that a gets of maximum(a, b): 1, 0, or 1/2 where both are equal.
+// The share of the gradient that a gets in maximum(a, b): 1, 0, or 1/2 where both are equal.
 Tensor share_of_larger(const Tensor& a, const Tensor& b) {
   const Tensor half = Operand(0.5).like(a);
   return where(greater(a, b), 1, where(equal(a, b), half, 0));
@@ -146,8 +146,8 @@ Tensor div(const Operand& left, const Operand& right) {
                 {v, y});
 }
 
-// At b = 0 the gradient of a is 0, at a = 0 and b >= 0 that of b. Elsewhere the formulas decide:
-// the gradient of b is NaN for a < 0.
+// At b = 0 the gradient of a is 0; at a = 0 and b >= 0 the gradient of b is 0. Elsewhere the
+// formulas apply: the gradient of b is NaN for a < 0.
 Tensor pow(const Operand& left, const Operand& right) {
   const auto [a, b] = tensors("pow", left, right);
   Tensor y = broadcast_map("pow", BinaryOp::pow, a, b), u = a.detach(), v = b.detach();

@@ -1,4 +1,4 @@
-// The teacher's mass on a mask and on masks to compare it with, off the tape.
+// The teacher's attention mass on a mask and on masks to compare it with; no gradient.
 #include "autograd/ops_teacher.h"
 #include "tensor/kernels/teacher.h"
 

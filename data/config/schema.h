@@ -30,21 +30,21 @@ namespace brine::data {
 
 using Json = nlohmann::ordered_json;
 
-// What a value may be. Ranges hold for every element of a list; numbers are always finite.
+// The restrictions of a value. Ranges apply to every element of a list; numbers must be finite.
 struct FieldOptions {
-  double min = -std::numeric_limits<double>::infinity();    // allowed itself
-  double max = std::numeric_limits<double>::infinity();     // allowed itself
-  double above = -std::numeric_limits<double>::infinity();  // not allowed itself
-  double below = std::numeric_limits<double>::infinity();   // not allowed itself
+  double min = -std::numeric_limits<double>::infinity();    // inclusive
+  double max = std::numeric_limits<double>::infinity();     // inclusive
+  double above = -std::numeric_limits<double>::infinity();  // exclusive
+  double below = std::numeric_limits<double>::infinity();   // exclusive
   bool required = false;    // has no default; check_required() names it
-  bool positional = false;  // on a command line also an argument without its flag
+  bool positional = false;  // also an argument without a flag
   bool transient = false;   // of one run only (--resume): left out of to_json() and to_toml()
   std::string alias = {};   // a second key for the same value, in full
-  // Of a key that may be empty: the text that help and documentation show as its default.
+  // For a key that may be empty: its default as help and documentation show it.
   std::string unset = {};
 };
 
-// One value of an enum under the name that it has in files and on command lines.
+// A value of an enum with its name in files and on command lines.
 template <class E>
 struct Named {
   E value;
@@ -85,7 +85,7 @@ class Schema {
     FieldOptions options;
     std::vector<std::string> choices;     // of a choice, else empty
     std::string initial;                  // the default as TOML, or FieldOptions::unset
-    const std::string* chosen = nullptr;  // of a variant: the selector's value...
+    const std::string* chosen = nullptr;  // for a variant: the selector's value...
     std::string selector;                 // ...its key...
     std::string when;                     // ...and the value that makes this field exist
     bool selects = false;                 // is itself a selector
@@ -142,16 +142,16 @@ class Schema {
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
                    const std::vector<Variant>& variants, const std::string& help,
                    const std::string& alias = "");
-  // From now on the name, without the section, of every key of section `name` that is set is also
-  // put into `chosen`: which values were decided, and which are defaults.
+  // From now on `chosen` collects the name, without the section, of every key of section `name`
+  // that is set, to tell set values from defaults.
   Schema& collect(const std::string& name, std::set<std::string>& chosen);
-  // `before` is an earlier name of the key or section `now`, both in full. All functions that take
-  // a key understand it; those that set a key note that it was used. Call it after `now` was
-  // described.
+  // `before` is an earlier name of the key or section `now`, both relative to the section that is
+  // being described. All functions that take a key accept it; those that set a key record its use.
+  // Call it after `now` was described.
   Schema& renamed(const std::string& before, const std::string& now);
 
-  // Sets a key from JSON: strict types, but an integer may stand for a number. Throws Error that
-  // starts with `shown` (default: the key) and says why. Set selectors before what they select.
+  // Sets a key from JSON: strict types, except that an integer is accepted for a number. Throws an
+  // Error that starts with `shown` (default: the key). Set selectors before the keys they select.
   void set(std::string_view key, const Json& value, std::string_view shown = {});
   // The same from the words of a command line.
   void set_text(std::string_view key, const std::vector<std::string>& words,
@@ -161,12 +161,12 @@ class Schema {
   // Gives the optional keys that are empty the values that a nested object has for them. Keys that
   // have a value stay, other keys of the object are ignored.
   void fill(const Json& object);
-  // The present name of a key; the use of an earlier one is noted.
+  // The present name of a key; the use of an earlier one is recorded.
   std::string current_name(std::string_view key);
   // A sentence for each earlier name that was used.
   std::vector<std::string> earlier_names_used() const;
-  // What to_json() of an earlier version gave, under the present names. An alias becomes its key; a
-  // selector that is missing gets its default.
+  // The to_json() of an earlier version under the present names. An alias becomes its key; a
+  // missing selector gets its default.
   Json with_current_names(const Json& earlier) const;
   // Throws Error naming the required fields that were not set.
   void check_required() const;

@@ -45,11 +45,12 @@ void put(Json& object, const std::string& path, const Json& value) {
 }  // namespace
 
 Schema& Schema::renamed(const std::string& before, const std::string& now) {
-  const Renaming r{.before = before, .now = now, .section = has_section(now)};
+  Renaming r{.before = prefix_ + before, .now = prefix_ + now};
+  r.section = has_section(r.now);
   const bool known = std::any_of(fields_.begin(), fields_.end(),
-                                 [&](const Field& field) { return field.key == now; });
-  check(r.section || known, "schema: ", now, ", once ", before, ", is not described");
-  check(!find(before) && !has_section(before), "schema: ", before, ", now ", now,
+                                 [&](const Field& field) { return field.key == r.now; });
+  check(r.section || known, "schema: ", r.now, ", earlier ", r.before, ", is not described");
+  check(!find(r.before) && !has_section(r.before), "schema: ", r.before, ", now ", r.now,
         ", is still described");
   renamings_.push_back(r);
   return *this;

@@ -83,7 +83,7 @@ void check_tensors(const DumpSpec& s, const std::string& where) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string& name = s.tensors[i];
     check_format(is_tensor_name(name), where, ": tensors has the name \"", name,
-                 "\", which is not of a-z, 0-9 and _");
+                 "\", which is not made of a-z, 0-9 and _");
     check_format(std::find(s.tensors.begin(), s.tensors.begin() + int64_t(i), name) ==
                      s.tensors.begin() + int64_t(i),
                  where, ": tensors has the name \"", name, "\" two times");

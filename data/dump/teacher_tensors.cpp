@@ -191,7 +191,8 @@ bool is_tensor_name(std::string_view name) {
 
 void register_teacher_tensor(TeacherTensor tensor) {
   const std::string& name = tensor.name;
-  check(is_tensor_name(name), "teacher: the tensor name '", name, "' is not of a-z, 0-9 and _");
+  check(is_tensor_name(name), "teacher: the tensor name '", name,
+        "' is not made of a-z, 0-9 and _");
   for (const TeacherTensor* other : teacher_tensors())
     check(other->name != name && (!other->of_layer || other->path(0) != tensor.path(0)),
           "teacher: the tensor name '", name, "' is taken");

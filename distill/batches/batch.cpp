@@ -1,4 +1,4 @@
-// Windows of a corpus.
+// Batches of windows of a corpus.
 #include "distill/batches/batch.h"
 
 #include <algorithm>

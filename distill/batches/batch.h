@@ -1,4 +1,4 @@
-// What a step sees: windows of a corpus, or texts of a task (task_source.h).
+// The data of a training step: windows of a corpus, or texts of a task (task_source.h).
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace brine::distill {
 struct Batch {
   Tensor ids;                    // i32 [B, T]
   Tensor lengths;                // i64 [B]; undefined = all T
-  std::vector<int64_t> windows;  // of the corpus; of a task the numbers of its texts
-  int64_t tokens = 0;            // valid ones
-  // Of a task only:
+  std::vector<int64_t> windows;  // window numbers of the corpus; of a task the text numbers
+  int64_t tokens = 0;            // number of valid tokens
+  // Only for a task:
   Tensor type_ids = {};  // i32 [B, T] segments
-  Tensor classes = {};   // i32 [B], or...
-  Tensor scores = {};    // f32 [B, 1] of a regression
+  Tensor classes = {};   // classes, i32 [B], or...
+  Tensor scores = {};    // scores of a regression, f32 [B, 1]
 
   bool of_task() const { return classes.defined() || scores.defined(); }
 };
@@ -29,24 +29,26 @@ class BatchSource {
   virtual ~BatchSource() = default;
   virtual int64_t size() const = 0;    // windows or texts
   virtual int64_t window() const = 0;  // tokens of the longest
-  // Batch number n of batches of B; the epoch's rest is not dropped, batches run on.
+  // Batch n, of B samples; the last samples of an epoch are not dropped, batches continue into the
+  // next one.
   virtual Batch batch(int64_t n, int64_t B) = 0;
   // The windows that batch n has, without their tokens (to read ahead in a dump).
   virtual std::vector<int64_t> windows_of(int64_t n, int64_t B) = 0;
-  // One for another thread.
+  // A copy for another thread.
   virtual std::unique_ptr<BatchSource> clone() const = 0;
 };
 
 // Windows of T tokens, visited in a new Philox permutation each epoch.
 class WindowSource : public BatchSource {
  public:
-  // An epoch of more windows has no list of its order, so that memory does not grow with the
-  // corpus; it is computed item by item, and is another one.
+  // The order of an epoch with more windows is not stored but computed item by item, so that memory
+  // does not grow with the corpus; it is a different permutation.
   static constexpr int64_t kMostListed = 1 << 20;
 
-  // `windows` restricts the corpus to these (a dump's); empty = all. Throws when there is none.
-  // With `copies` = c a window is T / c tokens of the corpus, c times: a text in which looking far
-  // back pays. `most_listed` is for tests: a run that goes on with another one sees other windows.
+  // `windows` restricts the corpus to these windows (those of a dump); empty = all. Throws when
+  // there is none. With `copies` = c a window is T / c tokens of the corpus, repeated c times: a
+  // text in which distant keys matter. `most_listed` is for tests: a run that continues with
+  // another value sees other windows.
   WindowSource(std::shared_ptr<const data::TokenSource> tokens, int64_t window, uint64_t seed,
                std::vector<int64_t> windows = {}, int64_t copies = 1,
                int64_t most_listed = kMostListed);

@@ -1,4 +1,4 @@
-// Gathering texts into padded tensors.
+// Batches of texts as padded tensors.
 #include "distill/batches/task_source.h"
 
 #include <algorithm>

@@ -11,11 +11,11 @@ namespace brine::distill {
 
 class TaskSource : public BatchSource {
  public:
-  // Batches are padded to a multiple of this, so that few different shapes occur.
+  // Batches are padded to a multiple of this, so that only a few different shapes occur.
   static constexpr int64_t kLengthStep = 8;
 
-  // Texts of similar lengths come together (data/corpus/buckets.h); the order is a function of the
-  // seed.
+  // A batch contains texts of similar lengths (data/corpus/buckets.h); the order is a function of
+  // the seed.
   TaskSource(std::shared_ptr<const data::TaskTokens> tokens, uint64_t seed);
 
   int64_t size() const override { return int64_t(tokens_->texts.size()); }

@@ -1,4 +1,4 @@
-// The most memory that a run took on the device where it computed.
+// The peak memory of a run on its device.
 #include "distill/log/device_memory.h"
 
 #include <nlohmann/json.hpp>

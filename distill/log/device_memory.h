@@ -1,4 +1,4 @@
-// The most memory that a run took on the device where it computed.
+// The peak memory of a run on its device.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

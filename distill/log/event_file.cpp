@@ -1,4 +1,5 @@
-// An event is a protocol buffer of five fields; a record is its TFRecord frame with two checksums.
+// TensorBoard event files: an event is a protocol buffer of five fields, a record its TFRecord
+// frame with two checksums.
 #include "distill/log/event_file.h"
 
 #include <unistd.h>
@@ -71,7 +72,7 @@ std::string host_name() {
 }
 
 // DIR/events.out.tfevents.SECONDS.HOST.PID. TensorBoard reads the files of a directory by name, so
-// the seconds are at least one more than those of any file there.
+// the seconds are at least one more than those of any existing file.
 data::Path next_name(const data::Path& dir) {
   const std::string prefix = "events.out.tfevents.";
   int64_t seconds = int64_t(now());

@@ -10,11 +10,11 @@ namespace brine::distill {
 
 class EventFile {
  public:
-  // A new file in `dir`, later in name than every one that is there. TensorBoard forgets what those
-  // say about `first_step` and beyond, so that a resumed run draws one line.
+  // A new file in `dir`, whose name sorts after every existing one. TensorBoard drops the values of
+  // those files for `first_step` and later steps, so that a resumed run draws one line.
   EventFile(const data::Path& dir, int64_t first_step);
 
-  // One record, in the file when this returns. Values are stored as f32.
+  // Writes one record; it is in the file when this returns. Values are stored as f32.
   void scalars(int64_t step, const Values& values);
 
  private:

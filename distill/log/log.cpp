@@ -1,4 +1,5 @@
-// One line of JSON is one write, so that a killed run tears at most its last line.
+// The log of a run: one line of JSON is one write, so that a killed run damages at most its last
+// line.
 #include "distill/log/log.h"
 #include "data/io/json.h"
 

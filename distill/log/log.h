@@ -1,4 +1,5 @@
-// The log of a run: JSON lines, TensorBoard events and the terminal, fed by the same three calls.
+// The log of a run: JSON lines, TensorBoard events and the terminal, written by the same three
+// calls.
 #pragma once
 
 #include <cstdio>
@@ -12,13 +13,13 @@
 namespace brine::distill {
 
 struct LogConfig {
-  // Unset: a new run; an earlier log.jsonl in its directory is kept as log.jsonl.1, .2 and so on.
+  // Empty: a new run; an earlier log.jsonl in its directory is kept as log.jsonl.1, .2 and so on.
   // Set: what earlier processes logged after this step is dropped, here and in TensorBoard.
   std::optional<int64_t> resume_step = {};
   ProgressConfig progress = {};
 };
 
-// RUN_DIR/log.jsonl holds one object per line, complete as soon as the call returns:
+// RUN_DIR/log.jsonl has one object per line, complete as soon as the call returns:
 //   {"type": "step", "step", "total", "time", "seconds", "tokens", "tokens_per_second", VALUES...}
 //   {"type": "evaluation", "step", "time", VALUES...}
 //   {"type": "event", "step", "time", "text"}
@@ -29,7 +30,7 @@ class RunLog {
   RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig config = {});
   void step(const StepReport& report);
   void evaluation(int64_t step, const Values& values);
-  void event(std::string_view text);  // at the last step reported
+  void event(std::string_view text);  // the last step reported
 
  private:
   data::Path path_;
@@ -39,11 +40,11 @@ class RunLog {
   EventFile events_;
 };
 
-// Drops the lines of a log after `last_step`, and those that are torn or unreadable, by replacing
-// the file. Returns the number of unreadable lines. What is no regular file is left alone.
+// Drops the lines of a log after `last_step`, and incomplete or unreadable ones, by replacing the
+// file. Returns the number of unreadable lines. A log that is not a regular file is left alone.
 int trim_log(const data::Path& log, int64_t last_step);
 
-// Whether the log of a run holds an evaluation at this step.
+// Whether the log of a run contains an evaluation at this step.
 bool has_evaluation(const data::Path& run_dir, int64_t step);
 
 }  // namespace brine::distill

@@ -1,4 +1,4 @@
-// What a library call says about its work: lines for people, given to whoever made the call.
+// Messages for people from a library call, passed to functions that the caller provides.
 #pragma once
 
 #include <functional>

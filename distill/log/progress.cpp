@@ -67,7 +67,7 @@ double Progress::step(const StepReport& report) {
     out_ << "step " << text << std::endl;
   }
   shown_ = time;
-  // A bar redraws too often for a steady rate: it goes on counting for a second.
+  // A bar is redrawn too often for a steady rate, so it counts for at least a second.
   if (config_.columns == 0 || busy_ - busy_before_ >= 1) {
     busy_before_ = busy_;
     tokens_ = 0;

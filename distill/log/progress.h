@@ -1,4 +1,4 @@
-// What a person sees of a run: one moving line on a terminal, now and then a plain line elsewhere.
+// The progress display of a run: one moving line on a terminal, occasional plain lines elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,28 @@ struct StepReport {
   int64_t step = 0;    // from 1; steps finished
   int64_t total = 0;   // steps of the whole run; 0: unknown
   int64_t tokens = 0;  // of this step
-  double done = 0;     // share of a run that ends by the clock; 0: step / total
+  double done = 0;     // done share of a run with a time limit; 0: step / total
   Values values = {};
 };
 
 struct ProgressConfig {
   double every_seconds = 10;           // between plain lines
-  int64_t every_steps = 0;             // a plain line at its multiples too; 0: by time only
+  int64_t every_steps = 0;             // also a plain line at multiples of this many steps; 0: by
+                                       // time only
   int columns = 0;                     // terminal_columns(), for a progress bar; 0: plain lines
-  std::function<double()> clock = {};  // seconds, never going back; empty: the system's
+  std::function<double()> clock = {};  // a clock in seconds, never decreasing; empty: the system's
 };
 
 class Progress {
  public:
   Progress(std::ostream& out, ProgressConfig config);
-  ~Progress();  // leaves the cursor on a line of its own
+  ~Progress();  // moves the cursor to a new line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   // Returns the seconds since the step or line before.
   double step(const StepReport& report);
-  // A line that stays: evaluations and events. What it took is no time of the steps.
+  // Prints a line that stays: evaluations and events. Its time does not count as time of the steps.
   void line(std::string_view text);
 
  private:

@@ -1,4 +1,4 @@
-// Halved by an overflow, doubled after a while without.
+// Dynamic loss scaling: an overflow halves the factor, a number of finite steps doubles it.
 #include "distill/losses/loss_scale.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ LossScale::LossScale(const LossScaleConfig& config)
       value_(active_ ? config.initial : 1),
       growth_interval_(config.growth_interval) {
   check(std::has_single_bit(uint64_t(config.initial)) && config.initial <= kMost,
-        "loss_scale.initial: ", config.initial, " is no power of two up to ", kMost);
+        "loss_scale.initial: ", config.initial, " is not a power of two up to ", kMost);
 }
 
 void LossScale::count_finite() {

@@ -15,14 +15,14 @@ struct LossScaleConfig {
   int64_t initial = 65536, growth_interval = 2000;
 
   void describe(data::Schema& schema);
-  // Whether runs of this thread scale; auto: under ComputeType(f16).
+  // Whether runs of this thread scale the loss; auto: under ComputeType(f16).
   bool active() const;
 };
 
-// The factor of every gradient of a step, taken out again before norm, clipping and optimizer. As
-// in PyTorch's GradScaler it is halved by a step with a gradient that is not finite, which is
-// skipped, and doubled by growth_interval finite steps in a row. A power of two: gradients that
-// stay in range have the bits that they have without it.
+// The factor of every gradient of a step, removed again before norm, clipping and optimizer. As in
+// PyTorch's GradScaler, a step with a gradient that is not finite halves it and is skipped, and
+// growth_interval finite steps in a row double it. It is a power of two: gradients that stay in
+// range have the same bits as without it.
 class LossScale {
  public:
   explicit LossScale(const LossScaleConfig& config);  // throws unless initial is 1, 2, 4 .. 2^32
@@ -32,10 +32,10 @@ class LossScale {
   int64_t overflows() const { return overflows_; }  // steps skipped
 
   void count_finite();  // a step with finite gradients
-  // A step with others. False, with nothing done, when the factor is 1 already.
+  // A step with other gradients. False, with nothing done, when the factor is already 1.
   bool back_off();
 
-  // For the checkpoint, all of it.
+  // The complete state, for the checkpoint.
   data::Json state() const;
   void restore(const data::Json& state);
 

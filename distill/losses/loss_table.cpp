@@ -1,4 +1,4 @@
-// The six losses of method 4, and those that are registered.
+// The six losses of docs/method.md section 4, and those that are registered.
 #include "distill/losses/loss_table.h"
 
 #include "autograd/ops.h"
@@ -7,7 +7,8 @@
 namespace brine::distill {
 namespace {
 
-// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T], of the type and device of `like`.
+// 1 / (valid rows * per_row) at valid rows, 0 at padding: [B T], with the type and device of
+// `like`.
 Tensor row_weights(const Batch& batch, double per_row, const Tensor& like) {
   int64_t B = batch.ids.dim(0), T = batch.ids.dim(1);
   Tensor w = Tensor::zeros({B * T}, like.dtype());
@@ -44,7 +45,8 @@ Tensor prob(const LayerLossCall& call) {
 }
 
 Tensor context(const LayerLossCall& call) {
-  return call.mean_square(call.student.get("context"), call.of_teacher("attention_output"));
+  return call.mean_square(call.student.get("attention_output"),
+                          call.of_teacher("attention_output"));
 }
 
 Tensor kd(const LayerLossCall& call) {
@@ -151,16 +153,16 @@ const std::vector<Loss>& losses() { return table(); }
 
 RegisterLoss::RegisterLoss(Loss loss) {
   check(data::is_tensor_name(loss.name), "losses: the name '", loss.name,
-        "' is not of a-z, 0-9 and _");
+        "' is not made of a-z, 0-9 and _");
   for (const Loss& other : losses())
     check(other.name != loss.name, "losses: there are two losses '", loss.name, "'");
   check(loss.name != "kl" && loss.name != "mse" && losses().size() < LossConfig::kMostLosses,
         "losses: the name '", loss.name, "' is taken, or there are too many losses");
   check(loss.weight == 0, "losses: the default weight of '", loss.name, "' must be 0");
   check(bool(loss.layer) != (loss.tokens || loss.texts), "losses: '", loss.name,
-        "' must be of the layers or of the logits");
+        "' must have a function of layers or of logits");
   check(!loss.layer || !loss.needs.empty(), "losses: '", loss.name,
-        "' of the layers must need something of the teacher");
+        "' of layers must name a teacher tensor that it needs");
   table().push_back(std::move(loss));
 }
 

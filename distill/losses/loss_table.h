@@ -1,5 +1,5 @@
-// The losses of distillation, one row each: name, weight, what it needs of the teacher, function.
-// Configuration, Objective and teachers follow this table.
+// The losses of distillation, one row each: name, weight, required teacher tensors, function. The
+// configuration, Objective and the teachers use this table.
 #pragma once
 
 #include <functional>
@@ -10,26 +10,27 @@
 
 namespace brine::distill {
 
-// What the loss of a layer may use, inside the layer's recompute region.
+// The arguments of the loss of a layer, inside the layer's recompute region.
 struct LayerLossCall {
   const LossConfig& config;
-  const nn::Tap& student;  // "q", "k", "v", "context" and what the attention method puts there
+  const nn::Tap& student;  // "q", "k", "v", "attention_output" and the entries of the attention
+                           // method
   const Tensor& output;    // [B, T, C] of the student's layer
-  TeacherLayer& teacher;   // with the parts that the loss needs, or what they are computed from
+  TeacherLayer& teacher;   // with the tensors that the loss needs, or those they are computed from
   const Batch& batch;
   Visibility visible;
 
-  // A tensor of the teacher's layer; `columns` for those of pooled attention.
+  // A tensor of the teacher's layer; `columns` for pooled attention.
   const Tensor& of_teacher(const std::string& name, int64_t columns = 0) const;
   // Of x and y [B, T, C]: the mean over valid tokens and features of (x - y)^2.
   Tensor mean_square(const Tensor& x, const Tensor& y) const;
 };
 
-// What a loss of the logits may use.
+// The arguments of a loss of the logits.
 struct HeadLossCall {
   const nn::Model& student;
   const Tensor& logits;  // [B T, V] of tokens, [B, labels] of whole texts
-  Teacher* teacher;      // not null for a loss with needs
+  Teacher* teacher;      // not null for a loss that needs teacher tensors
   const Batch& batch;
   int64_t loss_from;  // see Objective::Call
 
@@ -37,25 +38,25 @@ struct HeadLossCall {
 };
 struct HeadLoss {
   Tensor value;             // one element
-  Tensor teacher_lse = {};  // of each row of the teacher's logits: names one that is not finite
+  Tensor teacher_lse = {};  // for each row of the teacher's logits: names a row that is not finite
   std::string mean = {};    // a name under which the unweighted value is logged too
 };
 
 struct Loss {
-  std::string name;  // its key below [losses], and its term in the log
+  std::string name;  // its key in [losses], and its term in the log
   std::string help;
   double weight = 0;                    // the default
   std::vector<std::string> needs = {};  // parts of the teacher (data::part, registered tensors)
-  // Either of each layer, of which the mean is taken: one element...
+  // Either of each layer, and the mean is taken: one element...
   std::function<Tensor(const LayerLossCall&)> layer = {};
-  // ...or of the logits: of text by tokens, of a task by texts.
+  // ...or of the logits: by token for text, by text for a task.
   std::function<HeadLoss(const HeadLossCall&)> tokens = {}, texts = {};
 };
 
-// In the order of the configuration: those of Brine, then the registered ones.
+// In the order of the configuration: first those of Brine, then the registered ones.
 const std::vector<Loss>& losses();
 
-// Adds a loss, best as a static object. Its weight is 0 unless the configuration says otherwise.
+// Adds a loss; usually a static object. Its weight is 0 unless the configuration sets it.
 struct RegisterLoss {
   explicit RegisterLoss(Loss loss);
 };

@@ -1,4 +1,5 @@
-// Layer losses where the tensors live, logits losses at the end, one walk backward.
+// Evaluation of the losses: layer losses inside the layers, logits losses at the end, one backward
+// pass.
 #include "distill/losses/losses.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace brine::distill {
 namespace {
 
 // The first row of the teacher's logits that is not finite, from their log-sum-exps [rows] by token
-// or by text; "" where all are.
+// or by text; "" when all are finite.
 std::string unsound_row(const Tensor& lse, const Batch& batch) {
   const std::vector<double> sums = lse.to(Device{}).to_vector();
   auto unsound =
@@ -35,14 +36,14 @@ std::string blame_of(const PendingTerms& terms) {
   return "";
 }
 
-// Whether a loss of that kind has a weight.
+// Whether a loss of that kind has a nonzero weight.
 template <class F>
 bool weighs(const LossConfig& config, F is_kind) {
   return std::any_of(losses().begin(), losses().end(),
                      [&](const Loss& loss) { return is_kind(loss) && config[loss.name] != 0; });
 }
 
-// Collects the terms of all layers; each layer's sum is attached to the layer's output.
+// Collects the terms of all layers; the sum of each layer is attached to the layer's output.
 class LayerLosses : public nn::LayerObserver {
  public:
   LayerLosses(const LossConfig& config, Teacher& teacher, const Batch& batch,
@@ -61,12 +62,12 @@ class LayerLosses : public nn::LayerObserver {
   }
 
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
-    // With recomputation a layer runs twice; its losses are made when it runs with a tape.
+    // With recomputation a layer runs twice; its losses are computed in the run with a tape.
     if (twice_ && !grad_enabled()) return {};
     teacher_.observe_student(i, tap);
     TeacherLayer t = teacher_.layer(i);
     if (takes_attention_ && t.has("query")) {
-      // As flash_attention() would take them: a teacher in 16 bits attends so.
+      // Rounded as flash_attention() rounds them: a teacher in 16 bits attends in this way.
       const ProductInput rounded{product_type(t["query"].dtype())};
       t["query"] = rounded(t["query"]), t["key"] = rounded(t["key"]);
     }
@@ -81,16 +82,16 @@ class LayerLosses : public nn::LayerObserver {
         add_term(loss.name, loss.layer(call), config_[loss.name]);
     }
     const Tensor sum = std::exchange(sum_, Tensor());
-    return loss_scale_ == 1 ? sum : scale(sum, loss_scale_);  // the walk backward begins at 1
+    return loss_scale_ == 1 ? sum : scale(sum, loss_scale_);  // the backward pass starts at 1
   }
 
-  // To be asked when all layers are done; with recomputation, when the walk backward is.
+  // Valid when all layers are done; with recomputation, after the backward pass.
   const PendingTerms& terms() const { return terms_; }
 
  private:
   void add_term(const std::string& name, const Tensor& value, double weight) {
     Tensor scaled = scale(value, weight * share_ / double(layers_));
-    // Sums over the layers go from the first to the last; recomputation begins with the last.
+    // Sums over the layers go from the first to the last; recomputation starts with the last.
     terms_.insert(twice_ ? terms_.begin() : terms_.end(), {name, scaled.detach()});
     sum_ = sum_.defined() ? add(sum_, scaled) : scaled;
   }
@@ -109,7 +110,7 @@ class LayerLosses : public nn::LayerObserver {
 size_t index_of(std::string_view name) {
   const std::vector<Loss>& all = losses();
   auto it = std::find_if(all.begin(), all.end(), [&](const Loss& l) { return l.name == name; });
-  check(it != all.end(), "losses: there is no loss '", name, "'");
+  check(it != all.end(), "losses: unknown loss '", name, "'");
   return size_t(it - all.begin());
 }
 
@@ -150,7 +151,7 @@ Objective::Objective(nn::Model& student, Teacher* teacher, const LossConfig& con
   if (teacher && config.needs_teacher()) teacher->require(config.needs());
 }
 
-// The weighted losses of the logits; their sum, which is differentiated, is put into `total`.
+// The weighted losses of the logits; their sum, which is differentiated, is stored in `total`.
 PendingTerms Objective::head_terms(const Tensor& hidden, const Batch& batch, const Call& call,
                                    Tensor& total) const {
   const bool by_text = batch.of_task();

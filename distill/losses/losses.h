@@ -1,4 +1,5 @@
-// The losses of method 4, each weighted in the configuration and logged by itself.
+// The losses of docs/method.md section 4, each with a weight in the configuration and its own term
+// in the log.
 #pragma once
 
 #include <array>
@@ -14,46 +15,46 @@
 
 namespace brine::distill {
 
-// The weights of the losses (loss_table.h), config["approx"], and what they share.
+// The weights of the losses (loss_table.h, config["approx"]) and their common settings.
 class LossConfig {
  public:
   static constexpr size_t kMostLosses = 32;
 
   LossConfig();              // the weights of the table
-  double kl = 0.1, mse = 1;  // parts of the attention terms (paper, eq. L_sea)
+  double kl = 0.1, mse = 1;  // weights of the parts of the attention terms (paper, eq. L_sea)
 
-  // Throws where there is no such loss.
+  // Throws for an unknown loss.
   double& operator[](std::string_view loss);
   double operator[](std::string_view loss) const;
 
   bool needs_teacher() const { return !needs().empty(); }
-  // What the losses with a weight need of a teacher.
+  // What the losses with a nonzero weight need from a teacher.
   TeacherNeeds needs() const;
 
  private:
   std::array<double, kMostLosses> weights_ = {};  // in the order of the table
 };
 
-// Only next-token prediction, weight 1: a teacher's training.
+// Next-token prediction only, weight 1: the training of a teacher.
 LossConfig task_only();
 
-// The weighted terms of a step, whose sum is "loss"; "task_nll" is the unweighted mean NLL a token,
-// "task_loss" that of a text or its squared error.
+// The weighted terms of a step, whose sum is "loss"; "task_nll" is the unweighted mean NLL per
+// token, "task_loss" that of a text or its squared error.
 using LossTerms = std::map<std::string, double>;
 
-// A term as long as only the device knows it: `value` (one element) times `factor`.
+// A term whose value is only on the device: `value` (one element) times `factor`.
 struct PendingTerm {
   std::string name;
   Tensor value;
   double factor = 1;
   bool in_sum = true;  // of "loss"
-  // Asked when a term of its micro-batch is not finite: what is to blame, or "". May wait for the
-  // device.
+  // Called when a term of its micro-batch is not finite: describes the cause, or "". May wait for
+  // the device.
   std::function<std::string()> blame = {};
 };
 using PendingTerms = std::vector<PendingTerm>;
 
-// Adds the terms of micro-batches to `terms`, and returns the elements of `others`: all with one
+// Adds the terms of micro-batches to `terms`, and returns the elements of `others`, with a single
 // wait for the device. Throws NonFiniteLoss for the first term that is not finite.
 std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
                                const std::vector<Tensor>& others, LossTerms& terms);
@@ -69,22 +70,22 @@ struct NonFiniteLoss : Error {
 // Computes and differentiates the losses of one micro-batch.
 class Objective {
  public:
-  // `teacher` may be null when no loss with a weight needs one.
+  // `teacher` may be null when no loss with a nonzero weight needs one.
   Objective(nn::Model& student, Teacher* teacher, const LossConfig& config);
 
   struct Call {
-    double share = 1;                // of the step's rows (tokens) that are in this micro-batch
-    double text_share = 1;           // of the step's texts, where the task is of whole texts
+    double share = 1;                // the share of the step's rows (tokens) in this micro-batch
+    double text_share = 1;           // the share of the step's texts, for a task of whole texts
     RandomStream* random = nullptr;  // dropout
     bool recompute = false;
-    int64_t loss_from = 0;  // task loss on targets from this position on
-    double loss_scale = 1;  // times every gradient; no term has it
+    int64_t loss_from = 0;  // task loss only on targets from this position on
+    double loss_scale = 1;  // multiplies every gradient; the terms do not include it
     nn::AttentionDials dials = {};
   };
-  // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Waits for
-  // nothing.
+  // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
+  // wait for the device.
   PendingTerms accumulate(const Batch& batch, const Call& call);
-  // The same with the values added to `terms`.
+  // As above, with the values added to `terms`.
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 
  private:

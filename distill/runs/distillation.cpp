@@ -1,4 +1,4 @@
-// A distillation from beginning to end: what is read, checked and decided before training starts.
+// A distillation from start to end: what is read, checked and decided before training starts.
 #include "distill/runs/distillation.h"
 
 #include <nlohmann/json.hpp>
@@ -11,14 +11,14 @@
 namespace brine::distill {
 namespace {
 
-// Of the student's estimate; 0 where its attention method has none.
+// The columns of the student's estimate; 0 when its attention method has none.
 int64_t columns_of(const nn::ModelConfig& student) {
   data::Schema keys;
   student.method().describe(keys);
   return keys.find("columns") ? keys.to_json()["columns"].get<int64_t>() : 0;
 }
 
-// What the parts of a preparation share.
+// The common state of a preparation's parts.
 struct Preparation {
   Distillation& what;
   const RunOptions& options;
@@ -73,7 +73,7 @@ void Preparation::from_self() {
   check(!what.data.empty(), "distill: --data is needed");
   nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
   check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
-        loaded.config.attention, "', which has nothing to learn from its own dense attention");
+        loaded.config.attention, "', which cannot learn from its own dense attention");
   run.tokenizer = tokenizer_of(loaded, host.messages);
   refuse_chosen(recipe.attention_keys, "attention", what.model, {"method"});
   resolve(loaded.config.shape().causal);
@@ -92,17 +92,17 @@ void Preparation::from_teacher() {
   check(nn::is_full_attention(teacher.config.attention), "distill: the teacher ", what.teacher,
         " has attention '", teacher.config.attention, "'; its losses are defined for a dense one");
   check(what.dump.empty() || what.top_logits == 0,
-        "distill: top_logits is for a teacher beside the student");
+        "distill: top_logits needs a teacher that runs next to the student");
   run.tokenizer = tokenizer_of(teacher, host.messages);
   recipe.student.copy_sizes(teacher.config);
   resolve(teacher.config.shape().causal);
-  window();  // refuses one that is too long before anything slow
+  window();  // throws for one that is too long before any slow work
   run.config = recipe.student;
   run.model = nn::make_student(run.config, *teacher.model, host.seed);
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
   run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
   run.subject = join("student ", run.config.attention, ", teacher ", what.teacher,
-                     what.dump.empty() ? " beside it" : " from " + what.dump);
+                     what.dump.empty() ? " next to it" : " from " + what.dump);
   if (what.on_task()) {
     on_task(teacher);
   } else {
@@ -118,7 +118,8 @@ void Preparation::on_text(const nn::LoadedModel& teacher) {
     use_text(run, files, host);
     return;
   }
-  check(what.copies == 1, "distill: copies need a teacher beside the student, not a dump");
+  check(what.copies == 1,
+        "distill: copies need a teacher that runs next to the student, not a dump");
   data::TokenCorpus corpus = load_run_texts(run, "data", what.data, files, host);
   std::unique_ptr<DumpTeacher> dump =
       open_dump({teacher.hash(), run.tokenizer->hash(), corpus.hash()}, files.window);
@@ -139,7 +140,7 @@ void Preparation::on_task(const nn::LoadedModel& teacher) {
   if (!what.data.empty()) settings.data = what.data.front();
   const std::vector<std::string> labels = data::labels_of(task, settings.data);
   check(class_map(run.config, labels).empty(), "distill: the labels of ", teacher.directory,
-        " have another order than the task's");
+        " are in another order than the task's");
   use_task(run, settings, *recipe.training.sequence_length, host);
   recipe.training.plan_epochs(*recipe.epochs, settings.warmup_ratio, run.train->size());
   if (what.dump.empty()) {
@@ -160,11 +161,11 @@ void Distillation::describe(data::Schema& s) {
           "own dense attention (losses approx and task)",
           {.required = true});
   s.field("model", model, "With --teacher self: the student, a model or run, that learns on");
-  s.field("dump", dump, "Dump of the teacher; none: the teacher runs beside the student");
+  s.field("dump", dump, "Dump of the teacher; none: the teacher runs next to the student");
   s.field("data", data, "Text files or token shards to train on, or the directory of the task");
   s.field("task", task.task, "Distil a fine-tuned encoder on its task: " + known_tasks());
   s.field("top_logits", top_logits,
-          "Logits of a teacher beside the student that count in kd_task; 0 = all", {.min = 0});
+          "Logits per row of a teacher without a dump that kd_task uses; 0 = all", {.min = 0});
   task.describe(s);
   s.field("epochs", recipe.epochs,
           "Passes over the texts of a task; `steps` follows from it unless it is given. Recipe "

@@ -1,5 +1,5 @@
-// A distillation from beginning to end: a student with another attention method learns from a
-// teacher, which runs next to it or was dumped before.
+// A distillation from start to end: a student with another attention method learns from a teacher,
+// which runs next to it or was dumped before.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace brine::distill {
 
-// What is distilled: where everything comes from, and the recipe.
+// What is distilled: the sources and the recipe.
 struct Distillation {
   std::string teacher = {};  // directory of the teacher, or "self"
   std::string model = {};    // with teacher "self": the student, a model or run
@@ -27,8 +27,8 @@ struct Distillation {
   bool self_taught() const { return teacher == "self"; }
 };
 
-// Loads teacher, student and data and resolves the recipe of `what`; of a run that is resumed it is
-// the run's own recipe unless one is named. The result refers to itself and to nothing of `what`.
+// Loads teacher, student and data and resolves the recipe of `what`; a resumed run keeps its own
+// recipe unless one is named. The result refers to itself and to nothing of `what`.
 std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
                                      const RunHost& host);
 

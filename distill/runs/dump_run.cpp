@@ -1,4 +1,4 @@
-// Dumping a teacher: it runs over text or a task once, and what distillation needs is kept in HDF5.
+// Dumping a teacher: runs it over a text or a task once and stores what distillation needs in HDF5.
 #include "distill/runs/dump_run.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace brine::distill {
 namespace {
 
 std::vector<int64_t> draw_windows(int64_t all, int64_t wanted, uint64_t seed) {
-  check(wanted <= all, "dump: ", wanted, " windows were asked for, the text has ", all);
+  check(wanted <= all, "dump: ", wanted, " windows requested, the text has ", all);
   std::vector<int64_t> order = data::permutation(all, seed, 0);
   if (wanted) order.resize(size_t(wanted));
   std::sort(order.begin(), order.end());
@@ -47,7 +47,7 @@ data::DumpSpec spec_of(const DumpRequest& r, const nn::LoadedModel& m,
   return s;
 }
 
-// Batches of the samples from the first on, at most so many.
+// Batches of at most so many samples, from the first on.
 using Batches = std::function<Batch(int64_t first, int64_t count)>;
 
 bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec& spec,
@@ -107,7 +107,7 @@ bool dump_windows(const DumpRequest& r, const nn::LoadedModel& m, const data::To
       host);
 }
 
-// Texts by length: a batch of the teacher's has little padding, and none of it is stored.
+// Sorted by length: the teacher's batches have little padding, and padding is not stored.
 bool dump_task(const DumpRequest& r, const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                const RunHost& host) {
   check(r.data.size() <= 1, "dump: a task has one directory of data, not ", r.data.size());

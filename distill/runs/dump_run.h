@@ -1,4 +1,4 @@
-// Dumping a teacher: it runs over text or a task once, and what distillation needs is kept in HDF5.
+// Dumping a teacher: runs it over a text or a task once and stores what distillation needs in HDF5.
 #pragma once
 
 #include <functional>
@@ -29,18 +29,18 @@ struct DumpRequest {
   data::DumpLogits logits = data::DumpLogits::top;
   Dtype dtype = Dtype::f16;
   bool context = true, output = true;
-  std::vector<std::string> tensors;  // registered ones of the layers, stored too
-  int64_t columns = 64;              // of pooled content
-  int64_t top_logits = 64;           // of logits = top
-  int64_t windows = 0;               // drawn by the seed; 0 = all
+  std::vector<std::string> tensors;  // registered layer tensors to store too
+  int64_t columns = 64;              // for pooled content
+  int64_t top_logits = 64;           // for logits = top
+  int64_t windows = 0;               // drawn with the seed; 0 = all
   int64_t sequence_length = 0, batch_size = 4, shard_mib = 1024, deflate = 0;
   bool shuffle = false, dry_run = false;
 
   void describe(data::Schema& s);
 };
 
-// Runs a teacher with a dense attention and writes the dump, or goes on with an unfinished one.
-// Returns false when `host.stop` ended it early: the same request continues.
+// Runs a teacher with dense attention and writes the dump, or continues an unfinished one. Returns
+// false when `host.stop` ended it early: the same request continues.
 bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokenizer,
                   const DumpRequest& request, const RunHost& host);
 

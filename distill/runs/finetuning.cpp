@@ -1,4 +1,4 @@
-// Teaching an encoder a task: what is read, checked and decided before training starts.
+// Finetuning an encoder on a task: what is read, checked and decided before training starts.
 #include "distill/runs/finetuning.h"
 
 #include <filesystem>
@@ -20,7 +20,7 @@ TrainingSettings finetuning_settings() {
   return defaults;
 }
 
-// The encoder of a directory, or a new one in the sizes of a config.json.
+// The encoder of a directory, or a new one with the sizes of a config.json.
 nn::LoadedModel load_or_make(const std::string& path, const RunHost& host) {
   if (std::filesystem::is_directory(path)) return load_model(path, host.messages);
   nn::LoadedModel made;
@@ -38,7 +38,7 @@ void Finetuning::describe(data::Schema& s) {
           "Directory of GLUE or of the task in it, of WordNet, or of books; none: the task's own");
   s.field("model", model, "Directory of an encoder, or a config.json with the sizes of a new one",
           {.required = true});
-  s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one beside the model");
+  s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one next to the model");
   task.describe(s);
   s.field("epochs", epochs,
           "Passes over the texts of a task; `steps` follows from it unless it is given",

@@ -1,4 +1,4 @@
-// Teaching an encoder a task: the teacher of a distillation on that task.
+// Finetuning an encoder on a task: the teacher of a distillation on that task.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct Finetuning {
   void describe(data::Schema& s);
 };
 
-// Decides what is empty in `what`, loads everything and checks it.
+// Decides the empty settings of `what`, loads everything and checks it.
 std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options,
                                      const RunHost& host);
 

@@ -1,4 +1,5 @@
-// Training a causal model by next-token prediction: what is read, checked and decided before it.
+// Training a causal model by next-token prediction: what is read, checked and decided before it
+// starts.
 #include "distill/runs/pretraining.h"
 
 #include <filesystem>
@@ -23,7 +24,7 @@ TrainingSettings pretraining_settings() {
   return defaults;
 }
 
-// A decoder's SEA has the lean preset unless another one was chosen; a run that goes on keeps its
+// A causal model's SEA gets the lean preset unless another one was chosen; a resumed run keeps its
 // own.
 void decide_attention(Pretraining& what, const RunOptions& options) {
   data::Schema keys;
@@ -41,7 +42,7 @@ void check_family(const Pretraining& what, const nn::ModelConfig& theirs) {
         "model.type cannot be set, ", what.model, " has its own");
 }
 
-// New weights in the sizes of `config`.
+// New weights with the sizes of `config`.
 void make_new(TrainingRun& run, Pretraining& what, uint64_t seed) {
   check(!what.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
   if (!what.model.empty()) {
@@ -54,7 +55,7 @@ void make_new(TrainingRun& run, Pretraining& what, uint64_t seed) {
   run.store = std::make_unique<nn::ParameterStore>(*run.model);
 }
 
-// The weights of a directory, under the attention method that was asked for.
+// The weights of a directory, with the requested attention method.
 void load(TrainingRun& run, Pretraining& what, const RunHost& host) {
   nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
   check_family(what, loaded.config);
@@ -76,7 +77,7 @@ void load(TrainingRun& run, Pretraining& what, const RunHost& host) {
 }  // namespace
 
 void Pretraining::describe(data::Schema& s) {
-  s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one beside the model");
+  s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one next to the model");
   s.field("train", train, "Text files or token shards to train on", {.required = true});
   s.field("valid", valid, "Text files or token shards to evaluate on");
   s.field("copies", copies,

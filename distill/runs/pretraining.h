@@ -17,14 +17,15 @@ struct Pretraining {
   int64_t copies = 1;                     // see WindowSource
   TrainingSettings training;
   nn::ModelConfig config;
-  // Keys of `config` that were chosen: of the section of its sizes, and of "attention".
+  // Keys of `config` that were set: those of its section of sizes, and those of "attention".
   std::set<std::string> size_keys, attention_keys;
 
   void describe(data::Schema& s);
 };
 
-// Decides what is empty in `what`, loads everything and checks it. A causal model with SEA gets the
-// lean decoder unless `attention_keys` has another. The result refers to nothing of `what`.
+// Decides the empty settings of `what`, loads everything and checks it. A causal model with SEA
+// gets the lean decoder unless `attention_keys` sets another. The result refers to nothing of
+// `what`.
 std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& options,
                                      const RunHost& host);
 

@@ -1,4 +1,4 @@
-// What a distillation is: its empty settings are decided here.
+// Recipes: the empty settings of a distillation are decided here.
 #include "distill/runs/recipe.h"
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 namespace brine::distill {
 namespace {
 
-// Keys of the attention method that were not set get the recipe's values, where it has such keys.
+// Keys of the attention method that were not set get the recipe's values, if the method has them.
 void choose_attention(Recipe& recipe, const AttentionDefaults& defaults) {
   data::Schema keys;
   recipe.student.method().describe(keys);
@@ -29,7 +29,7 @@ LossWeights::LossWeights() {
 
 std::optional<double>& LossWeights::operator[](const std::string& loss) {
   const auto found = weights_.find(loss);
-  check(found != weights_.end(), "losses: there is no loss '", loss, "'");
+  check(found != weights_.end(), "losses: unknown loss '", loss, "'");
   return found->second;
 }
 
@@ -79,7 +79,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
     return open;
   };
   if (facts.self_taught) {
-    without(losses["prob"]);  // of a student against itself it is 0, and costs T x T
+    without(losses["prob"]);  // for a student that is its own teacher it is 0, and costs T x T
     for (const char* loss : {"context", "kd", "kd_task"}) without(losses[loss]);
   }
   if (facts.pooled_dump && without(losses["prob"])) {

@@ -1,5 +1,5 @@
-// What a distillation is: how long it trains and at which rates, its losses and the student's
-// attention. A library call and `brine distill` decide it in the same place.
+// The recipe of a distillation: its length and rates, its losses and the student's attention.
+// Library calls and `brine distill` resolve it in the same place.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@
 
 namespace brine::distill {
 
-// Named sets of defaults: for runs of minutes; of SEA's paper (configs/paper); those of `brine
-// distill` before recipes had names.
+// Named sets of defaults: for runs of minutes; those of SEA's paper (configs/paper); those of
+// `brine distill` before recipes had names.
 enum class RecipeName { short_run, paper, former };
 inline constexpr data::Named<RecipeName> kRecipeNames[] = {
     {RecipeName::short_run, "short"}, {RecipeName::paper, "paper"}, {RecipeName::former, "former"}};
@@ -25,30 +25,31 @@ class LossWeights {
   LossWeights();             // every weight is empty
   double kl = 0.1, mse = 1;  // as in LossConfig
 
-  // Throws where there is no such loss.
+  // Throws for an unknown loss.
   std::optional<double>& operator[](const std::string& loss);
   void describe(data::Schema& s);
-  LossConfig resolved() const;  // throws naming a weight that is still empty
+  LossConfig resolved() const;  // throws, naming a weight that is still empty
 
  private:
   std::map<std::string, std::optional<double>> weights_;
 };
 
-// What a recipe depends on, apart from its own settings.
+// What a recipe depends on besides its own settings.
 struct RunFacts {
   bool causal = true;        // the teacher predicts next tokens
   std::string task = {};     // name of the task; empty: text
   bool self_taught = false;  // the student is its own teacher
-  bool pooled_dump = false;  // the dump has the teacher's attention by columns only
+  bool pooled_dump = false;  // the dump has the teacher's attention only by columns
 };
 
 struct Recipe {
   std::optional<RecipeName> name;  // empty: short_run
   TrainingSettings training;
-  std::optional<double> epochs;  // of a task whose steps are empty
+  std::optional<double> epochs;  // for a task whose steps are empty
   LossWeights losses;
-  nn::ModelConfig student;               // its attention; sizes are the teacher's
-  std::set<std::string> attention_keys;  // of the student's attention that no recipe may change
+  nn::ModelConfig student;               // the attention settings; sizes are the teacher's
+  std::set<std::string> attention_keys;  // keys of the student's attention that no recipe may
+                                         // change
 
   Recipe() { student.attention = "sea"; }
 

@@ -1,4 +1,4 @@
-// The values behind the names of recipes.
+// The values of the named recipes.
 #include "distill/runs/recipe_defaults.h"
 
 #include "distill/losses/loss_table.h"
@@ -23,8 +23,8 @@ RecipeDefaults common(const RunFacts& facts) {
   return d;
 }
 
-// Minutes are short for an estimator that starts from nothing: its own rate is high and its own
-// loss counts most, while the rate of the teacher's weights decays.
+// A run of minutes is short for an estimator with random weights: its own rate is high and its own
+// loss has the largest weight, while the rate of the teacher's weights decays.
 RecipeDefaults short_defaults(const RunFacts& facts) {
   RecipeDefaults d = common(facts);
   TrainingSettings& t = d.training;
@@ -39,12 +39,12 @@ RecipeDefaults short_defaults(const RunFacts& facts) {
     d.task_steps = 300;
     t.batch_size = 32;
     t.learning_rate = 3e-5;
-    d.attention.emplace_back("scaler_bias", "2");  // measured: docs/results.md, Encoders
+    d.attention.emplace_back("gate_bias", "2");  // measured: docs/results.md, Encoders
   }
   return d;
 }
 
-// Batch sizes and epochs of the paper's table for GLUE.
+// Batch sizes and epochs of the paper's GLUE table.
 struct PaperTask {
   const char* name;
   int64_t batch_size;

@@ -1,4 +1,4 @@
-// The values behind the names of recipes.
+// The values of the named recipes.
 #pragma once
 
 #include <string>

@@ -32,7 +32,7 @@ std::string known_tasks() {
   return list;
 }
 
-// So a resumed run notices other data, and a dump that it is of other texts.
+// With these hashes a resumed run detects other data, and a dump detects other texts.
 std::string hash_of(const data::TaskTokens& tokens) {
   data::Sha256 hash;
   for (const data::TextTokens& text : tokens.texts) {

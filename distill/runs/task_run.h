@@ -12,9 +12,9 @@
 
 namespace brine::distill {
 
-// Which task, and how its splits are used.
+// Which task, and which of its splits.
 struct TaskSettings {
-  std::string task = {};  // empty: the run is on text
+  std::string task = {};  // empty: the run uses text
   std::string data = {};  // directory; empty: the task's own
   std::string train_split = "train";
   std::string valid_split = {};  // empty: every dev split
@@ -29,12 +29,12 @@ std::string known_tasks();
 // A split of a task as tokens.
 struct TaskSet {
   data::TaskSplit split;
-  std::vector<int64_t> indices;  // the rows' numbers in a prediction file
+  std::vector<int64_t> indices;  // the row numbers in a prediction file
   std::unique_ptr<TaskSource> source;
 };
 
-// Reads a split and tokenises it; `max_tokens` 0 = the model's positions. Says how many texts there
-// are, how long, and how many were cut.
+// Reads a split and tokenises it; `max_tokens` 0 = the model's positions. Reports how many texts
+// there are, their lengths, and how many were cut.
 struct TaskReading {
   const data::Task& task;
   std::string data;
@@ -49,23 +49,23 @@ TaskSet read_split(const TaskReading& reading, const data::TaskSplit& split);
 // SHA-256 of all texts and targets, in hex.
 std::string hash_of(const data::TaskTokens& tokens);
 
-// The splits that are meant: one by its name, or every one of a kind ("dev", "test") for "".
+// The selected splits: one by its name, or for "" all of a kind ("dev", "test").
 std::vector<data::TaskSplit> chosen_splits(const data::Task& task, const std::string& name,
                                            const std::string& kind);
 
-// The task's class for each class of the model, by their names; empty where both have the same
-// order or the model's classes have no names. Throws when the model's labels are not the task's.
+// The task's class for each class of the model, by their names; empty when both have the same order
+// or the model's classes have no names. Throws when the model's labels are not the task's.
 std::vector<int64_t> class_map(const nn::ModelConfig& config,
                                const std::vector<std::string>& labels);
 
-// Gives `run` a model with a head for the labels, all other weights from `loaded`, whose own head
-// stays when it is for the same labels.
+// Gives `run` a model with a head for the labels and all other weights from `loaded`, whose own
+// head is kept when it has the same labels.
 void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data::Task& task,
                      const std::vector<std::string>& labels, uint64_t seed);
 
 // Reads the splits of a run with its tokenizer and its model's sizes, records their hashes, and
-// sets the batches to train on and the evaluation of the dev splits. What the evaluation needs of
-// `run` is read when it is called.
+// sets the batches to train on and the evaluation of the dev splits. The evaluation reads members
+// of `run` when it is called.
 void use_task(TrainingRun& run, const TaskSettings& settings, int64_t max_tokens,
               const RunHost& host);
 

@@ -1,4 +1,4 @@
-// Training from beginning to end: directory, resumption, log and last lines.
+// Training from start to end: directory, resumption, log and summary.
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@
 namespace brine::distill {
 namespace {
 
-// What one step takes, from two that are thrown away: the first fills caches.
+// The time of one step, from two steps that are discarded: the first one fills caches.
 std::string measure_step(TrainingRun& run, uint64_t seed) {
   const TrainerConfig& config = run.trainer;
   const int64_t parameters = nn::parameter_count(*run.model);
@@ -45,11 +45,11 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
 }
 
 // The settings of a run as it records them: without those that may change when it is resumed, or
-// that count for nothing.
+// that have no effect.
 std::string recorded(const TrainingRun& run, const RunHost& host) {
   data::Json configuration =
       parse_ordered_json(host.configuration ? host.configuration() : run.settings);
-  configuration.erase("out");  // a run may be moved
+  configuration.erase("out");  // a run directory may be moved
   if (configuration.value("compute", "") == "f32") configuration.erase("compute");
   if (!run.trainer.loss_scale.active()) configuration.erase("loss_scale");
   configuration["inputs"] = run.inputs;
@@ -112,7 +112,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   }
   std::error_code error;
   std::filesystem::create_directories(out, error);
-  check(!error, out, ": cannot be made: ", error.message());
+  check(!error, out, ": cannot be created: ", error.message());
   claim_directory(run, options);
   set_anomaly_detection(options.anomaly);
   Trainer trainer(parts_of(run, options, host), run.trainer);

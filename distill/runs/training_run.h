@@ -1,4 +1,4 @@
-// A training run: its model, its batches and its directory, put together before the trainer starts.
+// A training run: its model, its batches and its directory, assembled before the trainer starts.
 #pragma once
 
 #include <iosfwd>
@@ -16,7 +16,7 @@
 
 namespace brine::distill {
 
-// Where a run is kept and how it is started: keys of every command that trains.
+// Where a run is stored and how it starts: keys of every command that trains.
 struct RunOptions {
   std::string out = {};   // directory of the run
   int64_t log_steps = 0;  // also print a line every so many steps; 0 = by time only
@@ -25,12 +25,12 @@ struct RunOptions {
   void describe(data::Schema& s);
 };
 
-// What surrounds a run; every part may be left out.
+// The environment of a run; every member may be empty.
 struct RunHost {
   uint64_t seed = 1;
   Messages messages = {};
   std::function<std::string()> stop = {};  // as in TrainerParts
-  // Settings of the run as JSON, compared when it is resumed; asked when all of them are decided.
+  // Settings of the run as JSON, compared when it is resumed; called when all of them are decided.
   // Empty: TrainingRun::settings.
   std::function<std::string()> configuration = {};
   // Keys of these settings, as in TrainerParts; may be null.
@@ -41,7 +41,7 @@ struct RunHost {
   std::ostream* terminal = nullptr;  // for the progress; none: nothing is shown
 };
 
-// A run about to begin; everything the trainer needs stays alive in here.
+// A run that is ready to start; it owns everything that the trainer needs.
 struct TrainingRun {
   nn::ModelConfig config;
   std::shared_ptr<nn::Model> model;
@@ -55,27 +55,27 @@ struct TrainingRun {
   TrainerConfig trainer;
   std::string settings;  // of the run as JSON, when all of them are decided
   std::string subject;   // "student sea, teacher runs/teacher"
-  // SHA-256 of what the run reads, by role and file: "teacher", "train.bible.txt". Recorded with
-  // the configuration, so that a resumed run is refused when one of them has changed.
+  // SHA-256 of the run's inputs, by role and file: "teacher", "train.bible.txt". Recorded with the
+  // configuration; a resumed run with another hash is an error.
   std::map<std::string, std::string> inputs;
-  std::unique_ptr<data::DirectoryLock> lock;  // on the run's directory
+  std::unique_ptr<data::DirectoryLock> lock;  // lock of the run's directory
 };
 
-// Text files as tokens for windows of `window` tokens that contain `copies` copies of a text; says
-// how many windows and tokens there are and what is dropped.
+// Text files as tokens for windows of `window` tokens that contain `copies` copies of a text;
+// reports the numbers of windows and tokens and what is dropped.
 data::TokenCorpus load_texts(const std::vector<std::string>& files,
                              const data::Tokenizer& tokenizer, int64_t window, int64_t copies,
                              const Messages& messages);
 
 // The text of a run: files to train on and to evaluate on.
 struct TextFiles {
-  std::string role;  // of the files to train on: "train", "data"
+  std::string role;  // role of the files to train on: "train", "data"
   std::vector<std::string> train, valid;
   int64_t window = 0, copies = 1;
 };
-// Sets the batches of both and records the hashes of the files; the tokenizer must be there.
+// Sets the batches of both and records the hashes of the files; requires the tokenizer.
 void use_text(TrainingRun& run, const TextFiles& text, const RunHost& host);
-// Those to evaluate on alone.
+// Only those to evaluate on.
 void use_valid_text(TrainingRun& run, const TextFiles& text, const RunHost& host);
 // One file list of a run, with its hashes recorded.
 data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
@@ -86,41 +86,41 @@ data::TokenCorpus load_run_texts(TrainingRun& run, const std::string& role,
 std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t window, uint64_t seed,
                                          int64_t copies = 1);
 
-// The length of a run's windows: `asked`, or all positions for 0. Throws when that is too long.
+// The length of a run's windows: `asked`, or for 0 all positions. Throws when it is too long.
 int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::string& what);
 
-// Throws when the model in `path` fixes a setting that was chosen: "attention.k cannot be set".
-// `free` are those that it does not fix.
+// Throws when the model in `path` fixes a setting that was set: "attention.k cannot be set". `free`
+// are the settings that it does not fix.
 void refuse_chosen(const std::set<std::string>& chosen, const std::string& section,
                    const std::string& path, const std::set<std::string>& free);
-// Makes `run` go on with a loaded model; `config` gets its sizes and its attention's settings.
+// Makes `run` continue with a loaded model; `config` gets its sizes and its attention's settings.
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded);
 
-// Refuses a run directory that contains a run (without resume), contains none (with it), or in
-// which another process works; locks one that exists. To be called before anything slow.
+// Throws for a run directory that contains a run (without resume) or none (with resume), or that
+// another process uses; locks an existing one. Call this before any slow work.
 void claim_directory(TrainingRun& run, const RunOptions& options);
 
-// Says how many more tokens the model has than its tokenizer: a few fill its vocabulary up to a
-// round number, many are a reason to warn.
+// Reports how many more tokens the model has than its tokenizer: a few pad its vocabulary to a
+// round number, many cause a warning.
 void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
                           const Messages& messages);
 // The tokenizer next to a model, compared with it.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
                                               const Messages& messages);
-// Loads a model and says which damaged checkpoints of its run were passed over.
+// Loads a model and reports which damaged checkpoints of its run were skipped.
 nn::LoadedModel load_model(const std::string& path, const Messages& messages,
                            const nn::LoadOptions& options = {});
 
-// The settings that the run in a directory was made with, from its newest checkpoint that can be
-// read; null when there is none.
+// The settings of the run in a directory, from its newest readable checkpoint; null when there is
+// none.
 data::Json stored_configuration(const std::string& run_dir);
 
 struct RunResult {
-  bool interrupted = false;  // by RunHost::stop; its checkpoint is saved
+  bool interrupted = false;  // by RunHost::stop; the checkpoint is saved
   TrainOutcome outcome;
   std::string dry_run;  // what a dry run measured, as lines; nothing was trained
 };
-// Makes the directory, resumes when asked, trains, says how it ended.
+// Makes the directory, resumes if requested, trains, and reports how the run ended.
 RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host);
 
 }  // namespace brine::distill

@@ -39,7 +39,7 @@ void TrainingSettings::describe(data::Schema& s, const TrainingSettings& default
           {.unset = "false"});
   rest.describe(s);
   s.field("optimizer.learning_rate", learning_rate,
-          "Peak rate of all parameters but the attention's own",
+          "Peak rate of all parameters except the attention's own",
           {.min = 0, .unset = shown(defaults.learning_rate)});
   s.field("optimizer.attention_learning_rate", attention_learning_rate,
           "Peak rate of the attention method's own parameters",

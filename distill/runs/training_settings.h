@@ -8,19 +8,20 @@
 
 namespace brine::distill {
 
-// An empty setting is decided by the recipe of the run, or by what the run trains on.
+// An empty setting is decided by the recipe of the run, or by its training data.
 struct TrainingSettings {
   std::optional<int64_t> sequence_length;  // 0: the model's positions
   std::optional<int64_t> steps, batch_size, eval_every, warmup_steps;
   std::optional<bool> recompute;
   std::optional<double> learning_rate, attention_learning_rate;
   std::optional<nn::Decay> schedule;
-  TrainerConfig rest;  // what has a default in every run; resolved() replaces its other members
+  TrainerConfig rest;  // settings that have a default in every run; resolved() fills its other
+                       // members
 
-  // Help and documentation show the values of `defaults` as defaults; where it is empty, they say
-  // that the recipe decides.
+  // Help and documentation show the values of `defaults` as defaults; for empty ones they say that
+  // the recipe decides.
   void describe(data::Schema& s, const TrainingSettings& defaults = {});
-  // Gives every empty setting the value that `defaults` has for it.
+  // Gives every empty setting its value in `defaults`.
   void fill(TrainingSettings defaults);
   // Steps, warm-up and evaluations of a task, where they are empty: `epochs` passes over `texts`
   // texts, a share of them as warm-up, an evaluation after each. Throws when that is too many

@@ -1,4 +1,4 @@
-// The table of a teacher's tensors says what is taken.
+// The tensors of a batch for a dump, by the table of a teacher's tensors.
 #include "distill/teachers/dump_batch.h"
 
 namespace brine::distill {

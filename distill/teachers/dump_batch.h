@@ -1,4 +1,4 @@
-// What a dump of a teacher keeps of a batch.
+// The tensors of a batch that a dump of a teacher stores.
 #pragma once
 
 #include "data/dump/dump.h"
@@ -7,8 +7,8 @@
 
 namespace brine::distill {
 
-// Runs the teacher over the batch and takes what the spec stores. Waits for nothing: the tensors
-// are on the CPU when `arriving` is finished.
+// Runs the teacher over the batch and takes the tensors that the spec stores. Does not wait for the
+// device: the tensors are on the CPU when `arriving` is finished.
 data::DumpBatch dump_batch(OnlineTeacher& teacher, const Batch& batch, const data::DumpSpec& spec,
                            Downloads& arriving);
 

@@ -1,4 +1,4 @@
-// The teacher from a dump.
+// The teacher that reads from a dump.
 #include "distill/teachers/dump_teacher.h"
 
 #include <set>
@@ -22,7 +22,7 @@ DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
   check(of_task || spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
         " tokens, this run's windows have ", expected.window, " (sequence_length)");
   check(spec.has_windows(), dir,
-        ": stores no numbers of windows or texts, so its samples cannot be found");
+        ": stores no numbers of windows or texts, so samples cannot be found in it");
   auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
   check(spec.causal == expected.causal, dir, ": is of a ", kind(spec.causal),
         " teacher, the student is ", kind(expected.causal));
@@ -42,7 +42,7 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
       check(!sources.empty() || !is_pooled() ||
                 (part != data::part::attention && from != data::part::attention),
             dir, ": its attention is pooled into ", K, " columns, of which the loss ", loss,
-            " cannot be made; set losses.", loss, " to 0");
+            " cannot be computed; set losses.", loss, " to 0");
     check(!sources.empty(), dir, ": has no ", part,
           from.empty() ? "" : " and no " + from + " to compute it from", ", which ", need.who());
     parts.insert(sources.begin(), sources.end());
@@ -52,8 +52,9 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
         " (attention.columns)");
   wants_ = {.parts = std::move(parts),
             .tokens_step = TaskSource::kLengthStep,
-            // A device gets what is in the files, half as long in f16, and widens it there; on the
-            // CPU the reading thread does that beside the student's work. q and k stay as they are.
+            // A device gets the stored values, half as long in f16, and widens them there; on the
+            // CPU the reading thread widens them while the student computes. q and k stay as they
+            // are.
             .as_stored = default_device().is_cuda() ? data::DumpWants::AsStored::all
                                                     : data::DumpWants::AsStored::queries_and_keys};
 }
@@ -62,7 +63,7 @@ std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows
   std::vector<int64_t> out;
   for (int64_t w : windows) {
     auto it = sample_of_.find(w);
-    check(it != sample_of_.end(), reader_.dir().string(), ": holds no window ", w);
+    check(it != sample_of_.end(), reader_.dir().string(), ": contains no window ", w);
     out.push_back(it->second);
   }
   return out;
@@ -82,13 +83,15 @@ DumpTeacher::Arrived DumpTeacher::send(data::DumpBatch read) {
 
 void DumpTeacher::plan(BatchOrder order, int64_t first) {
   coming_.reset();
-  const size_t ahead = default_device().is_cuda() ? 1 : 2;  // there one more is on its way
+  const size_t ahead = default_device().is_cuda() ? 1 : 2;  // on a device one more batch is being
+                                                            // copied
   prefetch_ = std::make_unique<data::DumpPrefetch>(
       reader_, [this, order](int64_t n) { return samples_of(order(n)); }, wants_, first, ahead,
       default_device());
 }
 
-// The next batch sets out as soon as it is read: at the start of a step, or between its layers.
+// The upload of the next batch starts as soon as it is read: at the start of a step, or between its
+// layers.
 void DumpTeacher::look_ahead() {
   if (!prefetch_ || coming_ || !default_device().is_cuda()) return;
   if (auto read = prefetch_->next_if_read()) coming_ = send(std::move(*read));
@@ -107,7 +110,7 @@ void DumpTeacher::begin(const Batch& batch) {
     now_ = next ? send(std::move(*next)) : Arrived();
   }
   check(now_.batch.samples == samples, reader_.dir().string(),
-        ": was read ahead in another order than the run asks for");
+        ": was read ahead in another order than the run requests");
   now_.uploads.admit();
   look_ahead();
 }

@@ -1,5 +1,5 @@
-// A teacher that was dumped to HDF5 before. Batches are read ahead in a thread of their own; on a
-// device the next one is uploaded, beside the kernels, while the student learns from this one.
+// A teacher from an HDF5 dump. A separate thread reads batches ahead; on a device the next one is
+// uploaded, concurrently with the kernels, while the student learns from the current one.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace brine::distill {
 class DumpTeacher : public Teacher {
  public:
   // Throws when the dump was made with another teacher, tokenizer or corpus, or with windows of
-  // another length; the line names both.
+  // another length; the error names both.
   struct Expected {
     data::DumpSource source;
     int64_t window = 0;   // tokens of each; 0: texts of a task, of any length
@@ -26,9 +26,9 @@ class DumpTeacher : public Teacher {
   };
   DumpTeacher(const std::string& dir, const Expected& expected);
 
-  // The corpus windows that the dump holds.
+  // The corpus windows that the dump contains.
   const std::vector<int64_t>& windows() const { return reader_.spec().windows; }
-  // Has too little of the attention for the loss prob.
+  // The dump has too little of the attention for the loss prob.
   bool is_pooled() const { return reader_.has(data::part::pooled); }
 
   void require(const TeacherNeeds& needs) override;
@@ -39,8 +39,8 @@ class DumpTeacher : public Teacher {
   Tensor class_logits() override;
 
  private:
-  // A batch where the student computes. The copies keep what they need alive: the memory is that of
-  // two batches on the device, of these two, one that waits and one that is read on the CPU.
+  // A batch on the student's device. The copies keep their sources alive: the memory is that of two
+  // batches on the device and, on the CPU, of these two, one that waits and one that is being read.
   struct Arrived {
     data::DumpBatch batch;
     Uploads uploads;
@@ -55,7 +55,7 @@ class DumpTeacher : public Teacher {
   std::unordered_map<int64_t, int64_t> sample_of_;  // by window
   Arrived now_;
   std::optional<Arrived> coming_;
-  std::unique_ptr<data::DumpPrefetch> prefetch_;  // its thread uses what stands above
+  std::unique_ptr<data::DumpPrefetch> prefetch_;  // its thread uses the members above
 };
 
 }  // namespace brine::distill

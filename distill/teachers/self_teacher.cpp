@@ -1,4 +1,4 @@
-// The student's q and k as its teacher's.
+// A student as its own teacher: its q and k give the teacher's attention.
 #include "distill/teachers/self_teacher.h"
 
 namespace brine::distill {
@@ -19,7 +19,7 @@ void SelfTeacher::observe_student(int64_t layer, const nn::Tap& student) {
 }
 
 TeacherLayer SelfTeacher::layer(int64_t i) {
-  check(i == layer_, "teacher: 'self' knows the layer that runs, ", layer_, ", not ", i);
+  check(i == layer_, "teacher: 'self' has only the layer that runs, ", layer_, ", not ", i);
   return student_;
 }
 

@@ -1,12 +1,13 @@
-// A student that is its own teacher, where no other fits into memory (method 5).
+// A student that is its own teacher, for models of which no second copy fits into memory.
 #pragma once
 
 #include "distill/teachers/teacher.h"
 
 namespace brine::distill {
 
-// Its attention is the student's own dense attention, by rows from q and k without their gradients.
-// It has no attention outputs, layer outputs or logits: losses that need them are refused.
+// The teacher's attention is the student's own dense attention, by rows from q and k without their
+// gradients. There are no attention outputs, layer outputs or logits: losses that need them are
+// refused.
 class SelfTeacher : public Teacher {
  public:
   void require(const TeacherNeeds& needs) override;

@@ -48,7 +48,7 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
   TeacherLayer out;
   out["query"] = tap.get("q").detach();
   out["key"] = tap.get("k").detach();
-  out["attention_output"] = tap.get("context").detach();
+  out["attention_output"] = tap.get("attention_output").detach();
   out["output"] = y;
   const TeacherView view{.layer = out,
                          .visible = {.causal = model_->shape().causal, .lengths = call_.lengths},
@@ -58,7 +58,7 @@ TeacherLayer OnlineTeacher::layer(int64_t i) {
 }
 
 void OnlineTeacher::run_to(int64_t layer) {
-  check(!inputs_.empty(), "teacher: layer ", layer, " was asked for before any batch");
+  check(!inputs_.empty(), "teacher: layer ", layer, " was requested before any batch");
   for (int64_t i = int64_t(inputs_.size()) - 1; i < layer; ++i)
     inputs_.push_back(model_->layer(i, inputs_[size_t(i)], call_, nullptr).detach());
 }
@@ -79,6 +79,6 @@ Tensor OnlineTeacher::class_logits() {
   return model_->class_logits(last_hidden()).detach();
 }
 
-Tensor Teacher::class_logits() { throw Error("teacher: gives no logits of classes"); }
+Tensor Teacher::class_logits() { throw Error("teacher: has no class logits"); }
 
 }  // namespace brine::distill

@@ -1,4 +1,4 @@
-// How tensors of a teacher are computed from others.
+// How tensors of a teacher are computed from its other tensors.
 #include "distill/teachers/teacher_layer.h"
 
 #include <cmath>
@@ -40,7 +40,7 @@ std::map<std::string, Computation, std::less<>>& computations() {
   return all;
 }
 
-// How the tensors of a part are computed from other parts; null: they are not.
+// How the tensors of a part are computed from other parts; null: they cannot be.
 const Computation* computation_of(const std::string& part) {
   for (const data::TeacherTensor* tensor : data::teacher_tensors()) {
     auto found = computations().find(tensor->name);
@@ -59,7 +59,7 @@ TeacherAttention attention_of(const TeacherLayer& layer) {
 const Tensor& teacher_tensor(const TeacherView& view, const std::string& name) {
   if (!view.layer.has(name)) {
     auto found = computations().find(name);
-    check(found != computations().end(), "teacher: has no ", name, ", and nothing computes it");
+    check(found != computations().end(), "teacher: has no ", name, ", and it cannot be computed");
     NoGrad off;
     found->second.compute(view);
     check(view.layer.has(name), "teacher: ", name, " was not computed");
@@ -101,11 +101,12 @@ RegisterTeacherTensor::RegisterTeacherTensor(data::TeacherTensor tensor,
                                              std::vector<std::string> from,
                                              TeacherFunction compute) {
   const std::string name = tensor.name;
-  check(!from.empty() && compute, "teacher: tensor '", name, "' is computed from nothing");
+  check(!from.empty() && compute, "teacher: tensor '", name,
+        "' needs at least one part to be computed from");
   for (const std::string& part : from) {
     bool known = part == kRunningModel;
     for (const data::TeacherTensor* other : data::teacher_tensors()) known |= other->part == part;
-    check(known, "teacher: tensor '", name, "' is computed from '", part, "', which is no part");
+    check(known, "teacher: tensor '", name, "' is computed from '", part, "', which is not a part");
   }
   data::register_teacher_tensor(std::move(tensor));
   computations()[name] = {std::move(from), std::move(compute)};

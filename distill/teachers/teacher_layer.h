@@ -1,5 +1,5 @@
-// One layer of a teacher: tensors by name, as data/dump/teacher_tensors.h lists them. One that a
-// teacher does not give is computed from those that it gives, where a function is known.
+// One layer of a teacher: tensors by name, as in data/dump/teacher_tensors.h. A tensor that the
+// teacher does not have is computed from those that it has, if a function for it is registered.
 #pragma once
 
 #include <functional>
@@ -11,42 +11,42 @@
 
 namespace brine::distill {
 
-// What losses may ask of one layer, all detached: "attention" [B, H, T, T] or "query" and "key"
+// What losses may request of one layer, all detached: "attention" [B, H, T, T] or "query" and "key"
 // [B, H, T, d]; "tau", "t_log_t" and "t_square" of a pooled dump; "attention_output" and "output"
 // [B, T, C]; registered tensors.
 using TeacherLayer = data::TensorSet;
 
-// The map, or the q and k that make it.
+// The map, or the q and k from which it is computed.
 TeacherAttention attention_of(const TeacherLayer& layer);
 
-// A part (see data::part) that only teachers have whose model runs: a Tap with all that is in it.
+// A part (see data::part) that only a running model has: the entries of its Tap.
 inline constexpr const char* kRunningModel = "running model";
 
-// What a tensor is computed from.
+// The inputs from which a tensor is computed.
 struct TeacherView {
   TeacherLayer& layer;  // the result is put here
   Visibility visible;
   int64_t columns = 0;           // K of pooled attention
-  const nn::Tap* tap = nullptr;  // of a model that runs, else null
+  const nn::Tap* tap = nullptr;  // of a running model, else null
 };
 using TeacherFunction = std::function<void(const TeacherView& view)>;
 
-// The tensor of the layer, computed if it is absent. Throws where nothing computes it.
+// The tensor of the layer, computed if it is absent. Throws when it cannot be computed.
 const Tensor& teacher_tensor(const TeacherView& view, const std::string& name);
 // The teacher's attention as K = view.columns columns: the layer's own, which must have K, or
 // computed from its attention.
 TeacherSummary teacher_summary(const TeacherView& view);
 
-// The parts that give `part` where `has` says which there are: itself, or those that its tensors
-// are computed from. Empty: it cannot be had.
+// The parts that provide `part`, where `has` tells which are available: itself, or those that its
+// tensors are computed from. Empty: it is not available.
 std::vector<std::string> sources_of(const std::string& part,
                                     const std::function<bool(const std::string&)>& has);
-// Those that it can be computed from, for messages: "attention"; "" where there are none.
+// The parts that it can be computed from, for messages: "attention"; "" when there are none.
 std::string computed_from(const std::string& part);
 
-// Adds a tensor for losses and dumps (data::register_teacher_tensor()), best as a static object.
-// `compute` puts it into view.layer on the device of the others; it may ask for tensors of the
-// parts `from` by teacher_tensor(), and for view.tap if kRunningModel is one of them.
+// Adds a tensor for losses and dumps (data::register_teacher_tensor()); usually a static object.
+// `compute` puts it into view.layer on the device of the others; it may request tensors of the
+// parts `from` by teacher_tensor(), and use view.tap if kRunningModel is one of them.
 struct RegisterTeacherTensor {
   RegisterTeacherTensor(data::TeacherTensor tensor, std::vector<std::string> from,
                         TeacherFunction compute);

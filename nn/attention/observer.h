@@ -40,10 +40,10 @@ class Tap {
 // Called by the model inside each layer's recompute region.
 struct LayerObserver {
   virtual ~LayerObserver() = default;
-  // The layer ran: `tap` holds "q", "k", "v" [B,H,T,d], "context" [B,T,C] and what the attention
-  // method put there, `output` [B,T,C] is the layer's output. Returns a scalar [1] whose gradient
-  // joins the backward pass, or an undefined tensor. With recomputation it is called twice, the
-  // first time without a tape.
+  // Called after the layer ran: `tap` contains "q", "k", "v" [B,H,T,d], "attention_output" [B,T,C]
+  // and the entries of the attention method, `output` [B,T,C] is the layer's output. Returns a
+  // scalar [1] whose gradient joins the backward pass, or an undefined tensor. With recomputation
+  // it is called twice, the first time without a tape.
   virtual Tensor observe(int64_t layer, const Tap& tap, const Tensor& output) = 0;
 };
 

@@ -136,7 +136,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .slot = call.slot};
   Tensor c =
       call.token_places.defined() ? parts.method.step(in, *call.state) : parts.method.forward(in);
-  if (tap) tap->put("context", c);
+  if (tap) tap->put("attention_output", c);
   return c;
 }
 

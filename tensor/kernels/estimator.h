@@ -77,11 +77,11 @@ BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy, int64_t stride
 BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
 
 // ---- mix: the outputs of both paths, mixed by gates
-// y [B, T, H d]: s_mix s_prob c + (1 - s_mix) average, (s_prob, s_mix) = sigmoid(scalers
+// y [B, T, H d]: s_mix s_prob c + (1 - s_mix) average, (s_prob, s_mix) = sigmoid(gates
 // [B, H, T, 2]); rows of padding are 0. c and average [B, H, T, d].
-BRINE_KERNEL(mix_outputs, Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility visible)
-BRINE_KERNEL(mix_outputs_backward, Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy, Tensor c,
-             Tensor average, Tensor scalers, Visibility visible)
+BRINE_KERNEL(mix_outputs, Tensor y, Tensor c, Tensor average, Tensor gates, Visibility visible)
+BRINE_KERNEL(mix_outputs_backward, Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
+             Tensor average, Tensor gates, Visibility visible)
 // y [B, H, T, d], the same for every valid row of a sequence, 0 at padding: sum_j i_j v_j, i = the
 // mean over valid rows of the estimate [B, H, T, K], widened to keys and normalised to sum 1.
 // Bidirectional; v [B, H, T, d].

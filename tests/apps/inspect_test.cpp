@@ -220,9 +220,10 @@ TEST_CASE("a capture holds exactly what a Tap shows, for every registered method
     for (size_t i = 0; i < keep.layers.size(); ++i) {
       for (const auto& [tensor, value] : keep.layers[i]) {
         CAPTURE(tensor);
-        const std::string dataset = tensor == "scores"  ? "S"
-                                    : tensor == "gates" ? "scalers"
-                                                        : tensor;
+        const std::string dataset = tensor == "scores"             ? "S"
+                                    : tensor == "gates"            ? "scalers"
+                                    : tensor == "attention_output" ? "context"
+                                                                   : tensor;
         std::string at = join("layers/0", i, "/", dataset);
         REQUIRE(file.has(at));
         Tensor got = file.read(at);

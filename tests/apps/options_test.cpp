@@ -51,6 +51,22 @@ TEST_CASE("arguments without a flag go to the positional key") {
   CHECK(s.files == std::vector<std::string>{"--steps"});
 }
 
+TEST_CASE("an earlier name inside a section has the short flag, unless another key has it") {
+  Sample s;
+  data::Schema schema = data::schema_of(s);
+  schema.renamed("model.columns", "model.width");
+  apply_options("brine sample", "A sample", schema, {"--columns", "7", "x"});
+  CHECK(s.model.width == 7);
+  CHECK(schema.earlier_names_used() ==
+        std::vector<std::string>{"the key \"model.columns\" is now called "
+                                 "\"model.width\""});
+  data::Schema other = data::schema_of(s);
+  other.renamed("model.rate", "model.width");
+  apply_options("brine sample", "A sample", other, {"--rate", "0.5", "--model.rate", "8", "x"});
+  CHECK(s.rate == 0.5);
+  CHECK(s.model.width == 8);
+}
+
 TEST_CASE("earlier names of keys are flags that the help does not show, noted when used") {
   Sample s;
   data::Schema schema = data::schema_of(s);

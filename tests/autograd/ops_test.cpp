@@ -543,9 +543,9 @@ TEST_CASE("ops refuse what does not fit, by name") {
   CHECK_THROWS_WITH_AS(softmax(a, 1, {}), says("softmax: scores [3, 4]"), Error);
   CHECK_THROWS_WITH_AS(embedding(a, ids({5}, 1, 3, Dtype::i64)), says("embedding: ids"), Error);
   CHECK_THROWS_WITH_AS(embedding(a, Tensor::from(std::vector<int32_t>{0, 3}, {2})),
-                       says("embedding: id 3 at place 1"), Error);
+                       says("embedding: id 3 at index 1"), Error);
   CHECK_THROWS_WITH_AS(cross_entropy(a, Tensor::from(std::vector<int32_t>{0, -2, 1}, {3})),
-                       says("target -2 at place 1"), Error);
+                       says("target -2 at index 1"), Error);
   CHECK_THROWS_WITH_AS(kl_logits(a, {b, {}, {}}), says("kl_logits: "), Error);
   CHECK_THROWS_WITH_AS(kl_logits(a, {normal({3, 2}, 1), {}, {}}), says("without ids"), Error);
   CHECK_THROWS_WITH_AS(attach_loss(a, b), says("attach_loss: "), Error);

@@ -139,11 +139,11 @@ TEST_CASE("backward twice through one op is refused") {
 
 TEST_CASE("backward refuses what it cannot do") {
   Tensor x = require_grad(normal({3}, 1)), c = normal({3}, 2);
-  CHECK_THROWS_WITH_AS(backward(mul(x, x)), doctest::Contains("is no scalar"), Error);
+  CHECK_THROWS_WITH_AS(backward(mul(x, x)), doctest::Contains("is not a scalar"), Error);
   CHECK_THROWS_WITH_AS(backward(mul(x, x), normal({2}, 3)), doctest::Contains("must match"), Error);
   CHECK_THROWS_WITH_AS(backward(c, c), doctest::Contains("nothing to differentiate"), Error);
   CHECK_THROWS_WITH_AS(grad(x), doctest::Contains("no gradient reached"), Error);
-  CHECK_THROWS_WITH_AS(grad(c), doctest::Contains("wants no gradient"), Error);
+  CHECK_THROWS_WITH_AS(grad(c), doctest::Contains("requires no gradient"), Error);
   CHECK_THROWS_AS(require_grad(ids({3}, 1, 2)), Error);
   CHECK_THROWS_AS(require_grad(c, normal({4}, 1)), Error);
   CHECK_THROWS_WITH_AS(x.view({3, 1}), doctest::Contains("on the tape"), Error);

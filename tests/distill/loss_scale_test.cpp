@@ -250,9 +250,9 @@ TEST_CASE("loss scale: under compute f16 by itself; a first scale is a power of 
     CHECK_FALSE(config.active());
   }
   CHECK(message([] { LossScale({.initial = 1000}); }) ==
-        "loss_scale.initial: 1000 is no power of two up to 4294967296");
+        "loss_scale.initial: 1000 is not a power of two up to 4294967296");
   CHECK(message([] { LossScale({.initial = int64_t(1) << 33}); }) ==
-        "loss_scale.initial: 8589934592 is no power of two up to 4294967296");
+        "loss_scale.initial: 8589934592 is not a power of two up to 4294967296");
 }
 
 }  // namespace brine::test

@@ -166,7 +166,7 @@ TEST_CASE("losses: a pooled dump is refused for prob and for another number of c
   DumpTeacher teacher(dir, expected);
   CHECK(message([&] { Objective(*pair.student, &teacher, {}); }) ==
         dir +
-            ": its attention is pooled into 12 columns, of which the loss prob cannot be made; "
+            ": its attention is pooled into 12 columns, of which the loss prob cannot be computed; "
             "set losses.prob to 0");
   LossConfig config;
   config["prob"] = 0;

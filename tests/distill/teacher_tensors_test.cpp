@@ -181,7 +181,7 @@ TEST_CASE("losses: a registered one has a key, weight 0 and a place in the table
   CHECK_FALSE(weights["entropy"].has_value());
   schema.set_text("entropy", {"0.25"});
   CHECK(weights["entropy"] == 0.25);
-  CHECK(message([&] { config["entropie"] = 1; }) == "losses: there is no loss 'entropie'");
+  CHECK(message([&] { config["entropie"] = 1; }) == "losses: unknown loss 'entropie'");
   auto refused = [](const Loss& loss) { return message([&] { RegisterLoss{loss}; }); };
   auto layer = [](const LayerLossCall& call) { return call.output; };
   CHECK(contains(refused({.name = "kd", .help = "", .needs = {"value"}, .layer = layer}),
@@ -189,8 +189,8 @@ TEST_CASE("losses: a registered one has a key, weight 0 and a place in the table
   CHECK(
       contains(refused({.name = "x", .help = "", .weight = 1, .needs = {"value"}, .layer = layer}),
                "default weight of 'x' must be 0"));
-  CHECK(contains(refused({.name = "x", .help = ""}), "of the layers or of the logits"));
-  CHECK(contains(refused({.name = "x", .help = "", .layer = layer}), "must need something"));
+  CHECK(contains(refused({.name = "x", .help = ""}), "of layers or of logits"));
+  CHECK(contains(refused({.name = "x", .help = "", .layer = layer}), "must name a teacher tensor"));
 }
 
 }  // namespace brine::test

@@ -75,7 +75,7 @@ TEST_CASE("trainer: a changed configuration is listed and stops the resumption")
           train(scratch / "run", {}, teacher.get(), six_steps(), true, {}, "{\"k\": 4}");
         }) == (scratch / "run").string() + ": the configuration changed since; k: 3 -> 4");
   CHECK(message([&] { train(scratch / "new", {}, teacher.get(), six_steps(), true); }) ==
-        (scratch / "new").string() + ": no good checkpoint to resume from");
+        (scratch / "new").string() + ": no intact checkpoint to resume from");
 }
 
 TEST_CASE("trainer: a run stops when its seconds are over, its schedule with them") {

@@ -91,7 +91,7 @@ def main():
         for adamw, options in optimizer_forms().items():
             try:
                 results[f"{attention}, AdamW {adamw}"] = time_step(form, options, args.seconds)
-            except RuntimeError as error:  # fused wants a GPU in older versions
+            except RuntimeError as error:  # fused needs a GPU in older versions
                 if not args.json:
                     print(f"{attention}, AdamW {adamw}: {error}")
     best = min(results, key=results.get)

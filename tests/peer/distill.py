@@ -4,7 +4,7 @@ matrices.
 
 A decoder (--shape quickstart: 4 layers x 256 with 8 heads and 4,096 words; opt-125m: 12 x 768, 12 heads,
 50,272 words), windows of T tokens, no dropout, f32 or, with --compute bf16, under autocast. The dense
-teacher runs beside the student, whose attention is SEA (`sea_block.py`); the losses are approx, prob,
+teacher runs next to the student, whose attention is SEA (`sea_block.py`); the losses are approx, prob,
 context, kd, kd_task and task with Brine's default weights; forward, backward, clipping and AdamW. Every
 combination of the variants is timed in a process of its own; the fastest counts: L_approx in T x T or
 in K columns, forms of AdamW, on the CPU glibc's malloc as it is or made to keep what is freed (fewer
@@ -126,7 +126,7 @@ def adamw_forms():
 
 
 def resident():
-    """Bytes that this process holds now."""
+    """Bytes in use by this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 

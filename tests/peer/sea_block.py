@@ -157,7 +157,7 @@ def approx_by_columns(scores, teacher, columns):
 
 
 def scores_of(q, k):
-    """q k^T, in f32 where autocast has multiplied in 16 bits: masks and softmax want it."""
+    """q k^T, in f32 where autocast has multiplied in 16 bits: masks and softmax need it."""
     scores = q @ k.transpose(-1, -2)
     return scores.float() if scores.element_size() == 2 else scores
 

@@ -60,7 +60,7 @@ class Head:
                                        check_invariants=False)
 
     def transposed(self):
-        """The mask by keys, and where each of its entries stands in the mask by rows."""
+        """The mask by keys, and the position of each of its entries in the mask by rows."""
         order = torch.argsort(self.keys.long() * self.tokens + self.rows)
         counts = torch.bincount(self.keys.long(), minlength=self.tokens)
         pointers = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)]).to(self.keys.dtype)

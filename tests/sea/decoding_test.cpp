@@ -383,7 +383,7 @@ TEST_CASE("sea: no state has more room than the identity table has rows") {
   Block block = make_block("sea", true, Dtype::f32, 5, 16);
   CHECK_NOTHROW(block.module->make_state({.batch = 1, .capacity = 16}));
   CHECK(contains(message([&] { block.module->make_state({.batch = 1, .capacity = 17}); }),
-                 "room for 17 tokens, but v_identity.table has 16 positions"));
+                 "a capacity of 17 tokens, but v_identity.table has 16 positions"));
 }
 
 TEST_CASE("recent: a step may keep fewer keys than the state, not more") {

@@ -1,6 +1,9 @@
 // The estimator: golden stages and gradients, lengths, causality, skipping, refusals.
 #include "sea/estimator.h"
 
+#include <nlohmann/json.hpp>
+
+#include "nn/models/model_config.h"
 #include "nn/optim/parameter_store.h"
 #include "tensor/kernels/dense.h"
 #include "tests/golden_file.h"
@@ -275,11 +278,11 @@ TEST_CASE("config: refusals name the setting") {
   CHECK(refusal(kEncoder, Config{.columns = 4}) == "no error");
   CHECK(refusal(kEncoder, Config{.decoder = DecoderPreset::lean}).find("lean") !=
         std::string::npos);
-  CHECK(refusal(kCausal, Config{.features = Features::softmax}).find("future") !=
+  CHECK(refusal(kCausal, Config{.features = Features::softmax}).find("future keys") !=
         std::string::npos);
-  CHECK(refusal(kCausal, Config{.mode = SelectMode::per_head}).find("across time") !=
+  CHECK(refusal(kCausal, Config{.mode = SelectMode::per_head}).find("later positions") !=
         std::string::npos);
-  CHECK(refusal(kCausal, Config{.mode = SelectMode::per_batch}).find("across time") !=
+  CHECK(refusal(kCausal, Config{.mode = SelectMode::per_batch}).find("later positions") !=
         std::string::npos);
   CHECK(refusal(kEncoder, Config{.mode = SelectMode::per_batch}) == "no error");
   CHECK(refusal(kCausal, Config{.last_kernel = 2}) == "sea: last_kernel is 2, must be 1 or 3");
@@ -289,6 +292,17 @@ TEST_CASE("config: refusals name the setting") {
   CHECK_THROWS_WITH(block(x, x, x, {}),
                     "linear_attention: 5 tokens, but the table has 4 positions");
   CHECK_THROWS_AS(block(x, x, x, {.causal = false}), Error);
+}
+
+TEST_CASE("config: the earlier key scaler_bias in a model's config.json sets gate_bias") {
+  nn::ModelConfig config = nn::make_config("opt", data::Json::object());
+  config.attention = "sea";
+  data::Json json = nn::to_hf_config(config);
+  data::Json& attention = json["brine"]["attention"];
+  CHECK(attention.erase("gate_bias") == 1);
+  attention["scaler_bias"] = 1.5;
+  nn::ModelConfig read = nn::from_hf_config(json, "config.json");
+  CHECK(nn::to_hf_config(read)["brine"]["attention"]["gate_bias"] == 1.5);
 }
 
 TEST_CASE("config: presets and overrides") {

@@ -46,13 +46,13 @@ TEST_CASE("golden: mask to output, by the sparse and by the dense path") {
       CHECK(golden_close(average, file("intermediate/c_avg"), "c_avg"));
       // Gates before the sigmoid, from the stored ones.
       Tensor prob = file("intermediate/s_prob"), mix = file("intermediate/s_mix");
-      Tensor scalers = Tensor::zeros({q.dim(0), q.dim(1), q.dim(2), 2}, Dtype::f64);
+      Tensor gates = Tensor::zeros({q.dim(0), q.dim(1), q.dim(2), 2}, Dtype::f64);
       for (int64_t i = 0; i < prob.numel(); ++i) {
         auto logit = [](double s) { return s > 0 && s < 1 ? std::log(s / (1 - s)) : 0; };
-        scalers.data<double>()[2 * i] = logit(prob.data<double>()[i]);
-        scalers.data<double>()[2 * i + 1] = logit(mix.data<double>()[i]);
+        gates.data<double>()[2 * i] = logit(prob.data<double>()[i]);
+        gates.data<double>()[2 * i + 1] = logit(mix.data<double>()[i]);
       }
-      Tensor out = mix_outputs(c, average, scalers.to(type), visible);
+      Tensor out = mix_outputs(c, average, gates.to(type), visible);
       CHECK(golden_close(out, file("output/c_sea"), "c_sea"));
     }
   }

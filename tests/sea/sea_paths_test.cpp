@@ -110,8 +110,9 @@ TEST_CASE("sea: settings that cannot be are refused by name") {
   CHECK(contains(refusal(true, {{"columns", "15"}}),
                  "columns = 15 is not a multiple of width_reduction = 2"));
   CHECK(contains(refusal(true, {{"columns", "4"}}), "too few"));
-  CHECK(contains(refusal(true, {{"mode", "per-head"}}), "mode per-head looks across time"));
-  CHECK(contains(refusal(true, {{"features", "softmax"}}), "look into the future"));
+  CHECK(
+      contains(refusal(true, {{"mode", "per-head"}}), "mode per-head depends on later positions"));
+  CHECK(contains(refusal(true, {{"features", "softmax"}}), "see future keys"));
   CHECK(contains(refusal(false, {{"decoder", "lean"}}), "lean decoder is for causal models"));
   nn::Init init{.random = {.seed = 1}};
   sea::SeaConfig config;

@@ -40,8 +40,8 @@ class MapLosses : public nn::LayerObserver {
     Tensor sum = term("prob", attention(map_distance(a, t)), weights_["prob"]);
     Tensor wide = softmax(widen(tap.get("scores")), 1, {});
     sum = add(sum, term("approx", attention(map_distance(wide, t)), weights_["approx"]));
-    sum = add(sum, term("context", distance(tap.get("context"), theirs.get("context")),
-                        weights_["context"]));
+    const Tensor of_context = distance(tap.get("attention_output"), theirs.get("attention_output"));
+    sum = add(sum, term("context", of_context, weights_["context"]));
     return add(sum, term("kd", distance(output, hidden), weights_["kd"]));
   }
 

@@ -45,7 +45,7 @@ TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& 
     leaves.push_back(gradients ? require_grad(t, Tensor::zeros_like(t)) : t);
   }
   selected = tap.get("selected");
-  dy = Tensor::full(tap.get("context").shape(), 1, Dtype::f32, default_device());
+  dy = Tensor::full(tap.get("attention_output").shape(), 1, Dtype::f32, default_device());
   method = &net.attention(last);
 }
 

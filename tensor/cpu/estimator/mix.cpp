@@ -14,11 +14,11 @@ constexpr int64_t kTokens = 64;  // per piece of work
 
 }  // namespace
 
-void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility visible) {
+void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor gates, Visibility visible) {
   int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
   RowWidths widths(visible, T);
   dispatch_float(c.dtype(), [&]<class R>() {
-    const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = scalers.data<R>();
+    const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = gates.data<R>();
     R* out = y.data<R>();
     parallel_for(B * T, kTokens, [&](int64_t r0, int64_t r1) {
       for (int64_t r = r0; r < r1; ++r) {
@@ -41,13 +41,13 @@ void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility 
   });
 }
 
-void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy, Tensor c,
-                          Tensor average, Tensor scalers, Visibility visible) {
+void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
+                          Tensor average, Tensor gates, Visibility visible) {
   int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
   RowWidths widths(visible, T);
   dispatch_float(c.dtype(), [&]<class R>() {
-    const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = scalers.data<R>(), *g = dy.data<R>();
-    R *gc = dc.data<R>(), *ga = daverage.data<R>(), *gs = dscalers.data<R>();
+    const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = gates.data<R>(), *g = dy.data<R>();
+    R *gc = dc.data<R>(), *ga = daverage.data<R>(), *gs = dgates.data<R>();
     parallel_for(B * H * T, kTokens, [&](int64_t i0, int64_t i1) {
       for (int64_t i = i0; i < i1; ++i) {
         int64_t b = i / (H * T), h = i / T % H, t = i % T;

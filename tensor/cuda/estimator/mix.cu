@@ -18,13 +18,13 @@ struct Row {
 __device__ Row row_of(int64_t i, int64_t H, int64_t T) { return {i / (H * T), i / T % H, i % T}; }
 
 template <class R>
-__global__ void mix_kernel(R* y, const R* c, const R* average, const R* scalers, RowWidths widths,
+__global__ void mix_kernel(R* y, const R* c, const R* average, const R* gates, RowWidths widths,
                            int64_t H, int64_t d, int64_t rows) {
   const int64_t i = piece() / kWarp, T = widths.rows;
   if (i >= rows) return;
   const Row at = row_of(i, H, T);
   const bool valid = at.t < widths.length(at.b);
-  const R prob = math::sigmoid(scalers[2 * i]), mix = math::sigmoid(scalers[2 * i + 1]);
+  const R prob = math::sigmoid(gates[2 * i]), mix = math::sigmoid(gates[2 * i + 1]);
   const R keep = mix * prob, rest = 1 - mix;
   y += ((at.b * T + at.t) * H + at.h) * d;
   for (int64_t j = threadIdx.x % kWarp; j < d; j += kWarp) {
@@ -34,8 +34,8 @@ __global__ void mix_kernel(R* y, const R* c, const R* average, const R* scalers,
 
 template <class R>
 struct MixGradients {
-  R *dc, *daverage, *dscalers;
-  const R *dy, *c, *average, *scalers;
+  R *dc, *daverage, *dgates;
+  const R *dy, *c, *average, *gates;
 };
 
 template <class R>
@@ -45,7 +45,7 @@ __global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t
   if (i >= rows) return;
   const Row at = row_of(i, H, T);
   const bool valid = at.t < widths.length(at.b);
-  const R prob = math::sigmoid(g.scalers[2 * i]), mix = math::sigmoid(g.scalers[2 * i + 1]);
+  const R prob = math::sigmoid(g.gates[2 * i]), mix = math::sigmoid(g.gates[2 * i + 1]);
   const R keep = mix * prob, rest = 1 - mix;
   const R* dy = g.dy + ((at.b * T + at.t) * H + at.h) * d;
   R along_c = 0, along_average = 0;
@@ -61,8 +61,8 @@ __global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t
   along_c = warp_sum(along_c);
   along_average = warp_sum(along_average);
   if (threadIdx.x % kWarp != 0) return;
-  g.dscalers[2 * i] = valid ? mix * along_c * prob * (1 - prob) : R(0);
-  g.dscalers[2 * i + 1] = valid ? (prob * along_c - along_average) * mix * (1 - mix) : R(0);
+  g.dgates[2 * i] = valid ? mix * along_c * prob * (1 - prob) : R(0);
+  g.dgates[2 * i + 1] = valid ? (prob * along_c - along_average) * mix * (1 - mix) : R(0);
 }
 
 // The column that owns key j of the L that all rows see: the last with column_begin <= j.
@@ -222,25 +222,24 @@ struct Average {
 
 }  // namespace
 
-void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor scalers, Visibility visible) {
+void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor gates, Visibility visible) {
   const int64_t H = c.dim(1), d = c.dim(3), rows = c.rows();
   if (c.numel() == 0) return;
   DeviceWidths widths(visible, c.dim(2), c.device());
   dispatch_float(c.dtype(), [&]<class R>() {
     launch("mix_outputs", mix_kernel<R>, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0,
-           y.data<R>(), c.data<R>(), average.data<R>(), scalers.data<R>(), widths.get(), H, d,
-           rows);
+           y.data<R>(), c.data<R>(), average.data<R>(), gates.data<R>(), widths.get(), H, d, rows);
   });
 }
 
-void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dscalers, Tensor dy, Tensor c,
-                          Tensor average, Tensor scalers, Visibility visible) {
+void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
+                          Tensor average, Tensor gates, Visibility visible) {
   const int64_t H = c.dim(1), d = c.dim(3), rows = c.dim(0) * H * c.dim(2);
   if (rows == 0) return;
   DeviceWidths widths(visible, c.dim(2), c.device());
   dispatch_float(c.dtype(), [&]<class R>() {
-    const MixGradients<R> g{dc.data<R>(), daverage.data<R>(), dscalers.data<R>(), dy.data<R>(),
-                            c.data<R>(),  average.data<R>(),  scalers.data<R>()};
+    const MixGradients<R> g{dc.data<R>(), daverage.data<R>(), dgates.data<R>(), dy.data<R>(),
+                            c.data<R>(),  average.data<R>(),  gates.data<R>()};
     launch("mix_outputs_backward", mix_backward_kernel<R>, dim3(blocks_for(rows, kWarps)),
            dim3(kThreads), 0, g, widths.get(), H, d, rows);
   });

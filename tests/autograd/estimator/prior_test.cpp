@@ -93,7 +93,7 @@ TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence
     const Tensor back = Tensor::from(std::vector<int64_t>{70, 69}, {B});
     CHECK_THROWS_WITH(performer_prior_step(borders, at, rows_at(scores, {0, 0}), gain,
                                            rows_at(q, {0, 0}), k, back),
-                      "performer_prior_step: sequence 1 goes back from 70 keys to 69");
+                      "performer_prior_step: sequence 1 decreases from 70 keys to 69");
   }
 }
 

@@ -306,15 +306,15 @@ TEST_CASE("primitives along axes refuse what does not fit, by name") {
   CHECK_THROWS_WITH_AS(gather(x, 1, one), says("gather: the index [2, 1] does not broadcast to"),
                        Error);
   CHECK_THROWS_WITH_AS(gather(x, 0, places({0, 3}, {2, 1})),
-                       says("gather: index 3 at place 1 is outside axis 0 of [3, 4]"), Error);
-  CHECK_THROWS_WITH_AS(gather(x, 0, places({-1}, {1, 1})), says("gather: index -1 at place 0"),
+                       says("gather: index 3 at position 1 is outside axis 0 of [3, 4]"), Error);
+  CHECK_THROWS_WITH_AS(gather(x, 0, places({-1}, {1, 1})), says("gather: index -1 at position 0"),
                        Error);
   CHECK_THROWS_WITH_AS(scatter_add(x, 0, one, x), says("scatter_add: values [3, 4] must be [2, 4]"),
                        Error);
   CHECK_THROWS_WITH_AS(scatter_add(x, 0, one, x.to(Dtype::f64)), says("scatter_add: values f64"),
                        Error);
   CHECK_THROWS_WITH_AS(scatter_add(x, 0, places({9}, {1, 1}), x.slice(0, 0, 1)),
-                       says("scatter_add: index 9 at place 0 is outside axis 0"), Error);
+                       says("scatter_add: index 9 at position 0 is outside axis 0"), Error);
   CHECK_THROWS_WITH_AS(concat({}, 0), says("concat: no tensors"), Error);
   CHECK_THROWS_WITH_AS(concat({x, x.transpose(0, 1)}, 0), says("concat: f32 [4, 3] and f32 [3, 4]"),
                        Error);

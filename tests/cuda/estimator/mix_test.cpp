@@ -43,13 +43,12 @@ TEST_CASE("cuda: mixed outputs and their gradients") {
         const Shape shape{m.B, m.H, m.T, m.d};
         const Visibility visible = m.visible(on, on_device);
         Tensor c = on(normal(shape, 1, dtype)), average = on(normal(shape, 2, dtype));
-        Tensor scalers = on(normal({m.B, m.H, m.T, 2}, 3, dtype));
+        Tensor gates = on(normal({m.B, m.H, m.T, 2}, 3, dtype));
         Tensor dy = on(normal({m.B, m.T, m.H * m.d}, 4, dtype)), y = Tensor::like(dy);
-        Tensor dc = Tensor::like(c), daverage = Tensor::like(c), dscalers = Tensor::like(scalers);
-        BRINE_CALL(c, mix_outputs, y, c, average, scalers, visible);
-        BRINE_CALL(c, mix_outputs_backward, dc, daverage, dscalers, dy, c, average, scalers,
-                   visible);
-        return std::vector{y, dc, daverage, dscalers};
+        Tensor dc = Tensor::like(c), daverage = Tensor::like(c), dgates = Tensor::like(gates);
+        BRINE_CALL(c, mix_outputs, y, c, average, gates, visible);
+        BRINE_CALL(c, mix_outputs_backward, dc, daverage, dgates, dy, c, average, gates, visible);
+        return std::vector{y, dc, daverage, dgates};
       });
     }
   }

@@ -156,7 +156,7 @@ TEST_CASE("cuda: an index outside is an error, wherever the index is") {
   if (!has_device()) return;
   const Tensor x = normal({3, 4}, 1).to(kCuda);
   const Tensor index = Tensor::from(std::vector<int32_t>{2, 3}, {2, 1});
-  const auto says = doctest::Contains("gather: index 3 at place 1 is outside axis 0 of [3, 4]");
+  const auto says = doctest::Contains("gather: index 3 at position 1 is outside axis 0 of [3, 4]");
   CHECK_THROWS_WITH_AS(gather(x, 0, index), says, Error);
   CHECK_THROWS_WITH_AS(gather(x, 0, index.to(kCuda)), says, Error);
   CHECK_THROWS_WITH_AS(add(x, normal({4}, 2)), doctest::Contains("add: one input is on cuda"),

@@ -69,6 +69,28 @@ TEST_CASE("earlier names of keys and sections set the present keys") {
   CHECK(c.schema.has_section("decoder"));
 }
 
+TEST_CASE("a section that renames a key does so in every place where it is used") {
+  struct Renamed : Small {
+    void describe(Schema& s) {
+      Small::describe(s);
+      s.renamed("columns", "width");
+    }
+  };
+  Renamed alone, inside, variant;
+  Schema plain = data::schema_of(alone), outer;
+  std::string type = "small";
+  outer.section("first", inside);
+  outer.variants("second", "type", type, {{"small", [&](Schema& s) { variant.describe(s); }}}, "");
+  plain.set("columns", 3);
+  outer.set_all({{"first", {{"columns", 4}}}, {"second", {{"columns", 5}}}});
+  CHECK(alone.width == 3);
+  CHECK(inside.width == 4);
+  CHECK(variant.width == 5);
+  CHECK(outer.earlier_names_used() ==
+        std::vector<std::string>{"the key \"first.columns\" is now called \"first.width\"",
+                                 "the key \"second.columns\" is now called \"second.width\""});
+}
+
 TEST_CASE("each earlier name that was used is told once, others are not") {
   Config c;
   c.schema.set("model.width", 5);
@@ -133,5 +155,5 @@ TEST_CASE("a present key has no second meaning as an earlier name, and a new nam
   CHECK(message([&] { c.schema.renamed("learning_rate", "model.from"); }) ==
         "schema: learning_rate, now model.from, is still described");
   CHECK(message([&] { c.schema.renamed("old", "nothing"); }) ==
-        "schema: nothing, once old, is not described");
+        "schema: nothing, earlier old, is not described");
 }

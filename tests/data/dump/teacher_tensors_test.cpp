@@ -156,7 +156,7 @@ TEST_CASE("teacher tensors: names and shapes that cannot be are refused") {
   using enum Axis;
   CHECK(contains(refused({.name = "query", .shape = {tokens}}), "'query' is taken"));
   CHECK(contains(refused({.name = "context", .shape = {tokens}}), "'context' is taken"));
-  CHECK(contains(refused({.name = "../x", .shape = {tokens}}), "is not of a-z, 0-9 and _"));
+  CHECK(contains(refused({.name = "../x", .shape = {tokens}}), "is not made of a-z, 0-9 and _"));
   CHECK(contains(refused({.name = "x", .shape = {hidden}}), "must have the shape"));
   CHECK(contains(refused({.name = "x", .shape = {heads, head_size}}), "must have the shape"));
   CHECK(contains(refused({.name = "x", .shape = {heads, tokens, keys}}), "must have the shape"));
@@ -171,6 +171,6 @@ TEST_CASE("teacher tensors: names and shapes that cannot be are refused") {
     return message([&] { check_spec(spec, "x"); });
   };
   CHECK(contains(wrong({kNorm, kNorm}), "\"test_norm\" two times"));
-  CHECK(contains(wrong({"a/b"}), "\"a/b\", which is not of"));
+  CHECK(contains(wrong({"a/b"}), "\"a/b\", which is not made of"));
   CHECK(contains(wrong({"query"}), "\"query\", which has a field of its own"));
 }

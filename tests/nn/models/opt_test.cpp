@@ -46,7 +46,7 @@ std::vector<std::string> hugging_face_names(int layers) {
 struct Watcher : nn::LayerObserver {
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     CHECK(tap.has("q"));
-    CHECK(tap.has("context"));
+    CHECK(tap.has("attention_output"));
     ++calls;
     return scale(dot(output, output), 0.01 * double(layer + 1));
   }

@@ -142,10 +142,12 @@ TEST_CASE("NaN is refused where it counts and only there") {
 
 TEST_CASE("selection refuses what it cannot do") {
   Tensor x = uniform({1, 2, 7, 8}, 2, 0, 1);
-  CHECK_THROWS_WITH(select_columns(x, {}, {.k = 2, .mode = SelectMode::per_head}),
-                    "select_columns: mode per-head looks across time, a causal mask refuses it");
-  CHECK_THROWS_WITH(select_columns(x, {}, {.k = 2, .mode = SelectMode::per_batch}),
-                    "select_columns: mode per-batch looks across time, a causal mask refuses it");
+  CHECK_THROWS_WITH(
+      select_columns(x, {}, {.k = 2, .mode = SelectMode::per_head}),
+      "select_columns: mode per-head depends on later positions, so a causal mask is not allowed");
+  CHECK_THROWS_WITH(
+      select_columns(x, {}, {.k = 2, .mode = SelectMode::per_batch}),
+      "select_columns: mode per-batch depends on later positions, so a causal mask is not allowed");
   CHECK_THROWS_WITH(select_columns(x, {}, {.k = 0}), "select_columns: k must be positive, got 0");
   Visibility visible{true, Tensor::from(std::vector<int64_t>{8}, {1})};
   CHECK_THROWS_WITH(select_columns(x, visible, {.k = 2}),
