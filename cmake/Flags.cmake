@@ -1,4 +1,4 @@
-# One interface target carries the flags of every folder; nvcc takes none of the C++ compiler's.
+# One interface target has the flags of every folder; nvcc gets none of the C++ compiler's.
 add_library(brine_flags INTERFACE)
 function(brine_options)
   foreach(option ${ARGN})
@@ -18,8 +18,9 @@ endif()
 if(BRINE_WERROR)
   brine_options(-Werror)
 endif()
-# Never -ffast-math: NaN and infinity must be seen. These three change no finite result of ours:
-# errno is not read, floating-point traps are off, and a*b+c may be one rounding (ISO mode forbids it).
+# Never -ffast-math: NaN and infinity must be detected. These three change no finite result of
+# Brine: errno is not read, floating-point traps are off, and a*b+c may be rounded once (ISO mode
+# forbids it).
 brine_options(-fno-math-errno -fno-trapping-math -ffp-contract=fast)
 # Kernels take -O3 (Folders.cmake); the rest compiles a third faster without and runs no slower.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")

@@ -1,4 +1,4 @@
-// A generation put aside in a file, and taken up again.
+// Saving a generation to a file and continuing it.
 #include <chrono>
 
 #include "nn/generate/generation.h"
@@ -89,7 +89,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
       if (e.name.rfind(prefix, 0) != 0) continue;
       own.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
     }
-    // Sequences have different numbers of tokens to catch up on: each by itself.
+    // Sequences have different numbers of tokens to process: each is processed separately.
     nn::ModelState alone(model_, {.capacity = state_->capacity(), .dials = request_.dials});
     alone.restore(0, own, name);
     const std::vector<int32_t>& ids = sequences_[i].ids;

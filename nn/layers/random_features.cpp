@@ -1,4 +1,5 @@
-// Orthogonal random projections, from counted random numbers: one seed, one matrix, everywhere.
+// Orthogonal random projections, from counter-based random numbers: one seed gives one matrix on
+// every machine.
 #include "nn/layers/random_features.h"
 
 #include <Eigen/Dense>

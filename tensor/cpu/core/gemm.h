@@ -19,7 +19,7 @@ struct Strided {
 
 namespace packed {
 
-// Vectors as wide as the registers of the CPU that this source is compiled for.
+// Vectors as wide as the registers of the target CPU of this source.
 #ifdef __AVX512F__
 constexpr int kBytes = 64, kRows = 14;
 #else
@@ -67,8 +67,8 @@ void sliver(int64_t depth, const T* a, const T* b, T* out) {
 
 }  // namespace packed
 
-// c [M, N] = alpha a [M, K] b [K, N] + beta c; c is not read when beta = 0. Columns of c lie side
-// by side.
+// c [M, N] = alpha a [M, K] b [K, N] + beta c; c is not read when beta = 0. Columns of c are
+// adjacent.
 template <class T>
 void gemm_packed(int64_t M, int64_t N, int64_t K, T alpha, Strided<const T> a, Strided<const T> b,
                  T beta, Strided<T> c) {
