@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "data/io/layers.h"
+#include "data/io/archive/layers.h"
 #include "tensor/error.h"
 
 namespace brine::data {

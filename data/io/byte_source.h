@@ -42,8 +42,8 @@ class PeekSource : public ByteSource {
 std::unique_ptr<ByteSource> open_file_source(const Path& path);
 
 // Opens `path` and calls visit for it or, in archives nested up to 8 deep, for every file inside.
-// Layers are recognised by their first bytes (data/io/layers.h). `bare` is the innermost name
-// without .gz, .xz and .zst.
+// Layers are recognised by their first bytes (data/io/archive/layers.h). `bare` is the innermost
+// name without .gz, .xz and .zst.
 void for_each_file(const Path& path,
                    const std::function<void(ByteSource& content, const std::string& bare)>& visit);
 
