@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/parallel.h"
 
@@ -48,7 +48,7 @@ requires(!std::is_same_v<T, double>) void product(int64_t M, int64_t N, int64_t 
 void product(int64_t M, int64_t N, int64_t K, const double* a, const double* b, bool tb,
              double* y) {
   Strided<const double> right = {b, tb ? 1 : N, tb ? K : 1};
-  gemm_packed<double>(M, N, K, 1, {a, K, 1}, right, 0, {y, N, 1});
+  gemm_f64(M, N, K, 1, {a, K, 1}, right, 0, {y, N, 1});
 }
 
 template <class T>

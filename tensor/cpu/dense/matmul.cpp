@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
@@ -127,13 +128,13 @@ void product(int64_t M, int64_t N, int64_t K, double alpha, Strided<const T> a, 
   if (plain && !(walks_columns && std::is_same_v<T, float>)) {
     onednn::gemm(g, a.data, b.data, y.data);
   } else if constexpr (std::is_same_v<T, float>) {
-    gemm_packed<float>(M, N, K, g.alpha, a, b, g.beta, y);
+    gemm_packed(M, N, K, g.alpha, a, b, g.beta, y);
   }
 }
 
 void product(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double> a,
              Strided<const double> b, double beta, Strided<double> y) {
-  gemm_packed<double>(M, N, K, alpha, a, b, beta, y);
+  gemm_f64(M, N, K, alpha, a, b, beta, y);
 }
 
 template <class Y>

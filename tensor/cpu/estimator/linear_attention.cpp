@@ -2,7 +2,7 @@
 // state [m, e] of key features times values. O(T m e) time, O(m e) state; one task per head.
 #include <vector>
 
-#include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/csr.h"
@@ -38,7 +38,7 @@ void product(int64_t M, int64_t N, int64_t K, const double* a, Side sa, const do
   auto strided = [](const double* x, Side s) {
     return Strided<const double>{x, s.transposed ? 1 : s.ld, s.transposed ? s.ld : 1};
   };
-  gemm_packed<double>(M, N, K, 1.0, strided(a, sa), strided(b, sb), beta, {c, ldc, 1});
+  gemm_f64(M, N, K, 1.0, strided(a, sa), strided(b, sb), beta, {c, ldc, 1});
 }
 
 // Sizes of a call, and the offsets of the parts of a head.

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/math.h"
 #include "tensor/teacher.h"
@@ -19,7 +19,7 @@ inline void tile_product(const onednn::Gemm& g, const float* a, const float* b, 
 inline void tile_product(const onednn::Gemm& g, const double* a, const double* b, double* c) {
   Strided<const double> x{a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1};
   Strided<const double> y{b, g.tb ? 1 : g.ldb, g.tb ? g.ldb : 1};
-  gemm_packed<double>(g.M, g.N, g.K, g.alpha, x, y, g.beta, {c, g.ldc, 1});
+  gemm_f64(g.M, g.N, g.K, g.alpha, x, y, g.beta, {c, g.ldc, 1});
 }
 
 // scores [rows, keys] = q [rows, d] k [keys, d]^T, not scaled.
