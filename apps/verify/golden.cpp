@@ -238,7 +238,7 @@ std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::str
     refusal = error.what();
     return nullptr;
   }
-  std::vector<nn::NamedTensor> weights;
+  std::vector<NamedTensor> weights;
   for (const std::string& name : c.file.datasets("weights")) {
     weights.push_back({name.substr(std::string("weights/").size()), c.file.read(name)});
   }

@@ -5,11 +5,10 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "data/io/file_io.h"
-#include "tensor/tensor.h"
+#include "tensor/named_tensor.h"
 
 namespace brine::data {
 
@@ -59,7 +58,6 @@ class Safetensors {
   std::map<std::string, std::string> metadata_;
 };
 
-using NamedTensor = std::pair<std::string, Tensor>;
 using StringMap = std::map<std::string, std::string>;
 
 // Streams a whole file into `sink`, ordered by descending dtype and then by name. Strided tensors

@@ -76,7 +76,7 @@ class Generation {
   std::unique_ptr<nn::ModelState> state_;
   std::vector<size_t> in_slot_;  // the sequence in a slot
   std::vector<Tensor> hidden_;   // [1, E] of each sequence, after its last token; before run()
-  std::vector<std::vector<nn::NamedTensor>> finished_;  // states of sequences, by sequence
+  std::vector<std::vector<NamedTensor>> finished_;  // states of sequences, by sequence
   double prompt_seconds_ = 0, run_seconds_ = 0;
   int64_t steps_ = 0;
 };

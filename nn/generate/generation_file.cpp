@@ -21,14 +21,14 @@ const std::string& meta(const data::Safetensors& file, const std::string& key) {
 }  // namespace
 
 void Generation::save(const data::Path& path, const std::string& model_hash) const {
-  std::vector<data::NamedTensor> tensors;
+  std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const Sequence& s = sequences_[i];
     check(!finished_[i].empty(), "generate: save() before run(), or without keep_states");
-    tensors.emplace_back(prefix_of(i) + "ids", Tensor::from(s.ids, {int64_t(s.ids.size())}));
-    tensors.emplace_back(prefix_of(i) + "drawn", Tensor::from(std::vector<int64_t>{s.drawn}, {1}));
-    for (const nn::NamedTensor& t : finished_[i]) {
-      tensors.emplace_back(prefix_of(i) + t.name, t.tensor);
+    tensors.push_back({prefix_of(i) + "ids", Tensor::from(s.ids, {int64_t(s.ids.size())})});
+    tensors.push_back({prefix_of(i) + "drawn", Tensor::from(std::vector<int64_t>{s.drawn}, {1})});
+    for (const NamedTensor& t : finished_[i]) {
+      tensors.push_back({prefix_of(i) + t.name, t.tensor});
     }
   }
   data::save_safetensors(path, tensors,
@@ -83,7 +83,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   }
   make_room();
   for (size_t i = 0; i < count; ++i) {
-    std::vector<nn::NamedTensor> own;
+    std::vector<NamedTensor> own;
     for (const data::SafetensorsEntry& e : file.entries()) {
       const std::string prefix = prefix_of(i) + "layers.";
       if (e.name.rfind(prefix, 0) != 0) continue;

@@ -55,13 +55,13 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options = {})
 std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
                                         uint64_t seed);
 
-// Tensors under their names, for safetensors.
-std::vector<data::NamedTensor> tensors_of(nn::Model& model);
+// nn::state_of() in CPU memory, contiguous.
+std::vector<NamedTensor> tensors_of(nn::Model& model);
 // config.json of a model; special ids from the tokenizer if there is one.
 std::string config_text(nn::ModelConfig& config, const data::Tokenizer* tokenizer);
 nn::HfExtras extras_of(const data::Tokenizer* tokenizer);
 // SHA-256 of names, types, shapes and values of tensors, in the order of their names.
-std::string tensor_hash(const std::vector<data::NamedTensor>& tensors);
+std::string tensor_hash(const std::vector<NamedTensor>& tensors);
 // The same for all tensors in a file, one after another.
 std::string tensor_hash(const data::Safetensors& file);
 // The location of a model's tokenizer: its directory, or the run above a checkpoint; "" if there is

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nn/layers/module.h"
+#include "tensor/named_tensor.h"
 
 namespace brine::nn {
 
@@ -61,10 +62,6 @@ class ParameterStore {
 
 // Copies between a module and named tensors, both by dotted path. load() lists missing and unknown
 // names and refuses wrong shapes, unless `partial` allows missing ones; types are converted.
-struct NamedTensor {
-  std::string name;
-  Tensor tensor;
-};
 std::vector<NamedTensor> state_of(Module& root);
 void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std::string& source,
                 const std::function<bool(const std::string&)>& may_be_missing = {});

@@ -28,8 +28,8 @@ nn::ModelConfig tiny() {
 struct Golden {
   data::Safetensors file{brine::test::source_dir() + "/tests/golden/opt/tiny.safetensors"};
   Tensor operator()(const std::string& name) const { return file.tensor(name); }
-  std::vector<nn::NamedTensor> weights() const {
-    std::vector<nn::NamedTensor> out;
+  std::vector<NamedTensor> weights() const {
+    std::vector<NamedTensor> out;
     for (const auto& e : file.entries()) {
       if (e.name.rfind("model/", 0) == 0) out.push_back({e.name.substr(6), file.tensor(e.name)});
     }

@@ -63,7 +63,7 @@ struct Pair {
       : sizes(s), teacher_config(config_of(s, teacher_method)), config(config_of(s, method)) {
     teacher = nn::make_model(teacher_config, 1, s.dtype);
     student = nn::make_model(config, 2, s.dtype);
-    std::vector<nn::NamedTensor> base = nn::state_of(*teacher);
+    std::vector<NamedTensor> base = nn::state_of(*teacher);
     nn::load_state(*student, base, "teacher", [&](const std::string& name) {
       return name.find(".self_attn." + method + ".") != std::string::npos;
     });
