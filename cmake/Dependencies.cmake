@@ -9,7 +9,8 @@ if(NOT OpenMP_CXX_FOUND)
   brine_missing("OpenMP" "g++")
 endif()
 
-# Not find_package(dnnl): Debian's package file wants OpenCL too, which a CPU program needs not.
+# Not find_package(dnnl): Debian's package file requires OpenCL too, which a CPU program does not
+# need.
 find_path(BRINE_DNNL_INCLUDE dnnl.hpp)
 find_library(BRINE_DNNL_LIBRARY dnnl)
 if(NOT BRINE_DNNL_INCLUDE OR NOT BRINE_DNNL_LIBRARY)
@@ -35,7 +36,7 @@ find_package(nlohmann_json CONFIG QUIET)
 if(NOT nlohmann_json_FOUND)
   brine_missing("nlohmann-json" "nlohmann-json3-dev")
 endif()
-# Its own CMake files came with 2.9 only.
+# Its own CMake files exist only from 2.9 on.
 find_path(BRINE_UTF8PROC_INCLUDE utf8proc.h)
 find_library(BRINE_UTF8PROC_LIBRARY utf8proc)
 if(NOT BRINE_UTF8PROC_INCLUDE OR NOT BRINE_UTF8PROC_LIBRARY)
@@ -68,7 +69,7 @@ if(NOT tomlplusplus_FOUND)
   target_include_directories(tomlplusplus::tomlplusplus INTERFACE ${TOMLPLUSPLUS_INCLUDE})
 endif()
 
-# Debian keeps the serial library beside the MPI ones, under names of its own.
+# Debian installs the serial library next to the MPI ones, under its own names.
 find_path(BRINE_HDF5_INCLUDE hdf5.h PATH_SUFFIXES hdf5/serial)
 find_library(BRINE_HDF5_LIBRARY NAMES hdf5_serial hdf5)
 if(NOT BRINE_HDF5_INCLUDE OR NOT BRINE_HDF5_LIBRARY)
@@ -94,7 +95,7 @@ if(BRINE_TESTS)
   endif()
 endif()
 
-# CUDA: on where nvcc is, unless told otherwise.
+# CUDA: on if nvcc is found, unless set otherwise.
 if(BRINE_CUDA STREQUAL "AUTO")
   include(CheckLanguage)
   find_program(BRINE_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda)
@@ -113,7 +114,7 @@ if(BRINE_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES 90a-real 75-virtual)
   endif()
   enable_language(CUDA)
-  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc supports it
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   endif()

@@ -1,4 +1,4 @@
-# One interface target carries the flags of every folder; nvcc takes none of the C++ compiler's.
+# One interface target has the flags of every folder; nvcc gets none of the C++ compiler's.
 add_library(brine_flags INTERFACE)
 function(brine_options)
   foreach(option ${ARGN})
@@ -12,14 +12,20 @@ brine_options(-Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
               $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> -fopenmp -march=${BRINE_ARCH})
 # GCC 12's own AVX-512 headers trip these two wherever Eigen is inlined (its bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/nn/layers/random_features.cpp PROPERTIES COMPILE_OPTIONS
-                              "-Wno-uninitialized;-Wno-maybe-uninitialized")
+  set_source_files_properties(
+    ${CMAKE_SOURCE_DIR}/nn/layers/random_features.cpp ${CMAKE_SOURCE_DIR}/tensor/cpu/core/gemm_f64.cpp
+    PROPERTIES COMPILE_OPTIONS "-Wno-uninitialized;-Wno-maybe-uninitialized")
 endif()
+# Of tensor/ this file alone sees Eigen.
+get_target_property(brine_eigen Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
+set_property(SOURCE ${CMAKE_SOURCE_DIR}/tensor/cpu/core/gemm_f64.cpp APPEND PROPERTY
+             COMPILE_OPTIONS -isystem ${brine_eigen})
 if(BRINE_WERROR)
   brine_options(-Werror)
 endif()
-# Never -ffast-math: NaN and infinity must be seen. These three change no finite result of ours:
-# errno is not read, floating-point traps are off, and a*b+c may be one rounding (ISO mode forbids it).
+# Never -ffast-math: NaN and infinity must be detected. These three change no finite result of
+# Brine: errno is not read, floating-point traps are off, and a*b+c may be rounded once (ISO mode
+# forbids it).
 brine_options(-fno-math-errno -fno-trapping-math -ffp-contract=fast)
 # Kernels take -O3 (Folders.cmake); the rest compiles a third faster without and runs no slower.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")

@@ -8,8 +8,8 @@ function(brine_optimize target)
   endif()
 endfunction()
 
-# Objects that serve the programs and the shared library alike. Without semantic interposition a
-# function inlines as in an executable; hidden inline functions keep the library to its own copies,
+# Objects that the programs and the shared library share. Without semantic interposition functions
+# are inlined as in an executable; hidden inline functions make the library use its own copies,
 # whatever flags its users compile theirs with.
 function(brine_shareable target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -43,9 +43,9 @@ function(brine_batches target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endfunction()
 
-# One folder = one OBJECT library: every object is linked, so a file that only registers itself
-# (an attention method, say) is never dropped by the linker. FOLDER: where it lies, when not in the
-# one of its name; WITHOUT: folders inside that are built apart, as a regular expression.
+# One folder = one OBJECT library: every object is linked, so a file that only registers itself (for
+# example an attention method) is never dropped by the linker. FOLDER: its path, if not its name;
+# WITHOUT: inner folders that are built separately, as a regular expression.
 function(brine_folder name)
   cmake_parse_arguments(arg "" "FOLDER;WITHOUT" "LIBS" ${ARGN})
   set(folder ${name})
@@ -72,8 +72,8 @@ function(brine_folder name)
   endif()
 endfunction()
 
-# The objects of folders, in an order that puts AVX-512 copies of the kernels last: where two
-# objects hold the same inline function the linker keeps the first, which must run on every CPU.
+# The objects of folders, in an order with the AVX-512 copies of the kernels last: when two objects
+# contain the same inline function the linker keeps the first, which must run on every CPU.
 function(brine_link target)
   target_link_libraries(${target} PRIVATE brine_flags)
   foreach(folder ${ARGN})
@@ -84,7 +84,8 @@ function(brine_link target)
   endif()
   if("tensor" IN_LIST ARGN AND NOT "tensor_emulated" IN_LIST ARGN)
     target_link_libraries(${target} PRIVATE ${brine_cuda})
-    if(BRINE_CUDA)  # where the libraries that are loaded by name may lie, beside the system's places
+    if(BRINE_CUDA)  # where libraries that are loaded by name may be, in addition to the system's
+                    # places
       set_property(TARGET ${target} APPEND PROPERTY BUILD_RPATH "$ORIGIN/lib"
                                                    "${CUDAToolkit_LIBRARY_DIR}")
     endif()
@@ -93,7 +94,7 @@ endfunction()
 
 if(BRINE_DISPATCH)
   file(GLOB_RECURSE avx512_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cpu/*.cpp)
-  list(FILTER avx512_sources EXCLUDE REGEX "onednn")
+  list(FILTER avx512_sources EXCLUDE REGEX "(onednn|gemm_f64)")
   add_library(tensor_avx512 OBJECT ${avx512_sources})
   brine_shareable(tensor_avx512)
   target_link_libraries(tensor_avx512 PUBLIC brine_flags DNNL::dnnl OpenMP::OpenMP_CXX)
@@ -150,8 +151,8 @@ if(BRINE_TESTS)
   target_link_libraries(tensor_emulated PUBLIC brine_flags Boost::context)
   target_include_directories(tensor_emulated BEFORE PRIVATE ${CMAKE_SOURCE_DIR}/tests/cuda/emulator)
   target_compile_definitions(tensor_emulated PRIVATE BRINE_EMULATED_CUDA=1)
-  # A load of several numbers from an address that is no multiple of their size, and a step outside
-  # of an array in shared memory, end the program as a device would.
+  # A load of several numbers from an address that is not a multiple of their size, and an index
+  # outside an array in shared memory, end the program as on a device.
   target_compile_options(tensor_emulated PRIVATE -Wno-unknown-pragmas $<$<CONFIG:Release>:-O1>
                          -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error)
 endif()

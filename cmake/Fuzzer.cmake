@@ -1,5 +1,5 @@
 # The program of tests/fuzz/ under libFuzzer, with those folders and the one file above them that
-# reads what comes from outside: not all of the program, so that it builds in minutes.
+# read external data: not the whole program, so that it builds in minutes.
 function(brine_fuzzer)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/*.cpp)
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")

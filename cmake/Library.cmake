@@ -17,7 +17,7 @@ function(brine_shared_library)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" interface_version ${PROJECT_VERSION})
   set_target_properties(brine_library PROPERTIES OUTPUT_NAME brine EXPORT_NAME brine
                         LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${interface_version})
-  if(NOT BRINE_SANITIZE)  # their symbols come from the program
+  if(NOT BRINE_SANITIZE)  # the program provides their symbols
     target_link_options(brine_library PRIVATE -Wl,-z,defs)
   endif()
   target_compile_features(brine_library INTERFACE cxx_std_20)
@@ -40,7 +40,7 @@ function(brine_shared_library)
   install(TARGETS brine_library EXPORT brine
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library
           NAMELINK_COMPONENT development)
-  # Sources say "tensor/tensor.h"; an installed header says <brine/tensor/tensor.h>.
+  # Sources include "tensor/tensor.h"; an installed header includes <brine/tensor/tensor.h>.
   install(CODE "set(brine_source \"${CMAKE_SOURCE_DIR}\")
                 set(brine_include \"${CMAKE_INSTALL_INCLUDEDIR}/brine\")
                 set(brine_folders \"${folders}\")
@@ -75,8 +75,8 @@ function(brine_install_program)
   install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)
 endfunction()
 
-# Tests that use an installed tree as a stranger would: every header by itself, programs built with
-# find_package() and with pkg-config, tensors in gdb.
+# Tests that use an installed tree as an external user would: every header alone, programs built
+# with find_package() and with pkg-config, tensors in gdb.
 function(brine_install_tests)
   set(tree ${CMAKE_BINARY_DIR}/installed)
   set(folder ${CMAKE_SOURCE_DIR}/tests/install)

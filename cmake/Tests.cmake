@@ -17,9 +17,10 @@ endfunction()
 # tests/<folder>/**.cpp -> one doctest program test_<folder>, linked with the folders named.
 #   NAME   of the program and its entries, where one folder makes several programs
 #   LABEL  unit (default), program or emulator
-#   NEEDS  what "(needs X)" in the name of a case may say: an entry of its own for each, so that
-#          ctest counts it as skipped where X is absent
-#   ROOMS  an entry for each inner folder, to run side by side
+#   NEEDS  the words that "(needs X)" in the name of a case may have: a separate entry for each, so
+#   that
+#          ctest counts it as skipped if X is absent
+#   ROOMS  an entry for each inner folder, to run in parallel
 function(brine_tests source_folder)
   cmake_parse_arguments(arg "ROOMS" "NAME;LABEL" "NEEDS" ${ARGN})
   set(name ${source_folder})

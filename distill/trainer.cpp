@@ -20,12 +20,12 @@ double steady_seconds() {
 
 // Moments are named after their parameters, so that a checkpoint does not depend on the layout of
 // the flat buffers.
-std::vector<data::NamedTensor> moments_of(const nn::ParameterStore& store, const nn::Adamw& adamw) {
-  std::vector<data::NamedTensor> out;
+std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const nn::Adamw& adamw) {
+  std::vector<NamedTensor> out;
   for (const auto& e : store.entries()) {
     Shape shape = e.parameter->value.shape();
-    out.emplace_back("m." + e.path, adamw.first_moment().slice(0, e.offset, e.size).view(shape));
-    out.emplace_back("v." + e.path, adamw.second_moment().slice(0, e.offset, e.size).view(shape));
+    out.push_back({"m." + e.path, adamw.first_moment().slice(0, e.offset, e.size).view(shape)});
+    out.push_back({"v." + e.path, adamw.second_moment().slice(0, e.offset, e.size).view(shape)});
   }
   return out;
 }
@@ -55,7 +55,7 @@ data::CheckpointFile text_file(const std::string& name, std::string text) {
   return {name, [text = std::move(text)](const data::ByteSink& sink) { sink(text); }};
 }
 
-data::CheckpointFile tensor_file(const std::string& name, std::vector<data::NamedTensor> tensors) {
+data::CheckpointFile tensor_file(const std::string& name, std::vector<NamedTensor> tensors) {
   return {name, [tensors = std::move(tensors)](const data::ByteSink& sink) {
             data::write_safetensors(sink, tensors);
           }};
@@ -218,7 +218,7 @@ void Trainer::save(RunLog& log) {
        {{"seed", random_.seed}, {"stream", random_.stream}, {"counter", random_.counter}}},
       {"configuration", parse_ordered_json(parts_.configuration)}};
   if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
-  std::vector<data::NamedTensor> moments = moments_of(parts_.store, optimizer_);
+  std::vector<NamedTensor> moments = moments_of(parts_.store, optimizer_);
   for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
   try {
     data::save_checkpoint(
@@ -252,7 +252,7 @@ std::vector<std::string> Trainer::resume() {
     for (const std::string& line : changed) list += "; " + line;
     throw ChangedConfiguration(parts_.run_dir + ": the configuration changed since" + list);
   }
-  std::vector<nn::NamedTensor> tensors;
+  std::vector<NamedTensor> tensors;
   data::Safetensors weights(dir / "model.safetensors");
   for (auto& e : weights.entries()) tensors.push_back({e.name, weights.tensor(e.name)});
   nn::load_state(parts_.model, tensors, (dir / "model.safetensors").string());

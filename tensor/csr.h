@@ -1,4 +1,4 @@
-// From an estimate to a sparse mask: the columns chosen and their keys as compressed rows.
+// From an estimate to a sparse mask: the selected columns, and their keys as compressed rows.
 //
 // Column c of a row that sees w keys owns the keys [b(c), b(c+1)), b = math::column_begin. A column
 // without keys is never selected. Nothing here is differentiated.
@@ -11,35 +11,35 @@
 
 namespace brine {
 
-// What shares one budget of columns: the columns of one row and head (per_query), of one row over
-// all heads (causal_per_batch), of one head over all rows (per_head), of a sequence (per_batch).
-// The last two look across time and refuse a causal mask.
+// The groups that share one budget of columns: the columns of one row and head (per_query), of one
+// row over all heads (causal_per_batch), of one head over all rows (per_head), of a sequence
+// (per_batch). In the last two a row depends on later positions, so they refuse a causal mask.
 enum class SelectMode { per_query, per_head, per_batch, causal_per_batch };
 
 const char* name_of(SelectMode mode);  // "per-query", "causal-per-batch", ...
 SelectMode parse_select_mode(const std::string& name);
 
 struct SelectConfig {
-  int64_t k = 64;  // keys wanted per query and head
+  int64_t k = 64;  // keys to keep per query and head
   SelectMode mode = SelectMode::causal_per_batch;
 };
 
 // The flat compressed rows of a mask. One row per query; a flattened column is h S + key; entries
 // are head-major, then by ascending key.
 struct FlatCsr {
-  Tensor row_pointers;  // i64 [B, T + 1], running on through the batch
+  Tensor row_pointers;  // i64 [B, T + 1], continuing through the batch
   Tensor head_offsets;  // i32 [B, T, H + 1], counted from the start of the row
-  Tensor columns;       // i32 [entries]; on a device there may be room behind the last entry
+  Tensor columns;       // i32 [entries]; on a device it may be longer than the entries
   int64_t batch = 0, heads = 0;
   int64_t length = 0;  // rows T
-  int64_t keys = 0;    // S; equals T but in decoding, where a few rows face all keys
+  int64_t keys = 0;    // S; equals T except in decoding, where a few rows see all keys
 
-  // Entries there is room for: all that there are, but on a device. On the meta device: min(k, w)
-  // per row and head.
+  // Capacity in entries: their number, except on a device. On the meta device: min(k, w) per row
+  // and head.
   int64_t entries() const { return columns.numel(); }
 };
 
-// Columns that a group of `members` rows and heads takes when each row sees w > 0 keys.
+// Columns of a group of `members` rows and heads when each row sees w > 0 keys.
 BRINE_HD int64_t columns_to_select(int64_t members, int64_t k, int64_t K, int64_t w) {
   const int64_t columns = K < w ? K : w, most = members * columns;
   const int64_t wanted = math::round_half_even(members * k * columns, w);
@@ -51,20 +51,20 @@ struct Selection {
   // i64, columns chosen per group: [B, H, T] per_query, [B, T] causal_per_batch, [B, H] per_head,
   // [B] per_batch. 0 where a group sees no key.
   Tensor n_sel;
-  int64_t most_entries = 0;  // keys of the selected columns are no more than that (build_csr)
+  int64_t most_entries = 0;  // upper bound of the keys of the selected columns (build_csr)
 };
 
-// Takes the largest n_sel values of each group of the estimate [B, H, T, K], where n_sel is
-// members k K_w / w rounded half to even, within [members, members K_w]; K_w = min(K, w) and a
-// group has one member per row and head. Among equal values the later flat index (h T + t) K + c
-// wins. Throws when a value that counts is NaN; on a device, which is not waited for, such a NaN
-// shows in the gates and losses that come of the same features.
+// Takes the largest n_sel values of each group of the estimate [B, H, T, K], where n_sel is members
+// k K_w / w rounded half to even, within [members, members K_w]; K_w = min(K, w) and a group has
+// one member per row and head. Among equal values the later flat index (h T + t) K + c wins. Throws
+// when a value of a column that owns a key is NaN; a device is not waited for, so there such a NaN
+// appears in the gates and losses that are computed from the same features.
 Selection select_columns(const Tensor& estimate, const Visibility& visible,
                          const SelectConfig& config);
 
 // The keys of the selected columns. A row with w <= k sees every visible key; otherwise a column of
 // n > k keys gives the k keys b(c+1) - 1 - floor(i n / k), i = 0..k-1. `keys` = 0 means T. With
-// `most_entries` of the selection, a device is not asked how many entries there are.
+// `most_entries` of the selection, the number of entries is not read back from a device.
 FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, int64_t keys = 0,
                   int64_t most_entries = 0);
 
@@ -76,7 +76,8 @@ void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor
 // Throws unless visible.lengths is undefined or i64 [B] with values in [0, keys].
 void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys);
 
-// Keys that a row sees, for kernels of every device. On a device `lengths` is memory of the device.
+// The number of keys that a row sees, for kernels of every device. On a device `lengths` is device
+// memory.
 struct RowWidths {
   RowWidths() = default;
   RowWidths(const Visibility& visible, int64_t rows)

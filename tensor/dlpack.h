@@ -62,10 +62,10 @@ dlpack::Managed* to_dlpack(const Tensor& x);
 dlpack::ManagedVersioned* to_dlpack_versioned(const Tensor& x);
 
 // A tensor on the other library's memory, whose deleter is called when the last tensor that uses it
-// is gone; bool becomes u8. Memory that is marked as read-only is copied and given back at once.
+// is gone; bool becomes u8. Memory that is marked as read-only is copied and released at once.
 // Throws for other devices, types that Brine does not have, vectors of lanes, more than six axes,
-// negative strides, memory that is not aligned to its type, and another major version; `managed` is
-// still the caller's then.
+// negative strides, memory that is not aligned to its type, and another major version; the caller
+// then still owns `managed`.
 Tensor from_dlpack(dlpack::Managed* managed);
 Tensor from_dlpack(dlpack::ManagedVersioned* managed);
 

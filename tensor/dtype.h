@@ -1,4 +1,5 @@
-// Element types. f32 computes; f64 exists for tests; bf16 and f16 are storage and GEMM input.
+// Element types. f32 is the computing type; f64 is for tests; bf16 and f16 are for storage and GEMM
+// inputs.
 #pragma once
 
 #include <bit>
@@ -26,7 +27,7 @@ struct bf16 {
   BRINE_HD explicit operator float() const { return std::bit_cast<float>(uint32_t(bits) << 16); }
 };
 
-// IEEE binary16, rounded to nearest even, where the compiler has no such type: the bits of x.
+// IEEE binary16, rounded to nearest even, for compilers without such a type: the bits of x.
 BRINE_HD uint16_t half_bits(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return uint16_t(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
@@ -91,7 +92,7 @@ inline std::ostream& operator<<(std::ostream& os, Dtype t) { return os << name_o
 
 inline bool is_float(Dtype t) { return t <= Dtype::f16; }
 inline bool has_16_bits(Dtype t) { return t == Dtype::bf16 || t == Dtype::f16; }
-// Of sums over numbers of this type.
+// The type of sums over numbers of this type.
 inline Dtype sum_type(Dtype t) { return has_16_bits(t) ? Dtype::f32 : t; }
 
 // The Dtype of a C++ element type.
@@ -126,7 +127,7 @@ struct DtypeOf<uint8_t> {
   static constexpr Dtype value = Dtype::u8;
 };
 
-// Calls f.operator()<T>() with the computing type behind t: float or double, nothing else.
+// Calls f.operator()<T>() with the computing type of t: float or double, nothing else.
 template <class F>
 void dispatch_float(Dtype t, F&& f) {
   if (t == Dtype::f32) {
@@ -137,7 +138,7 @@ void dispatch_float(Dtype t, F&& f) {
   }
 }
 
-// Calls f.operator()<T>() with the element type behind t.
+// Calls f.operator()<T>() with the element type of t.
 template <class F>
 void dispatch_any(Dtype t, F&& f) {
   switch (t) {

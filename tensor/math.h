@@ -1,8 +1,8 @@
-// Scalar formulas, written once and run by every backend, so that a CPU test covers them all.
+// Scalar formulas, written once and used by every backend, so that a CPU test covers all of them.
 //
-// The float versions of exp, log and erf are free of branches and tables: a loop under
-// `#pragma omp simd` over them becomes vector code. The double versions are the C library's: they
-// serve as the oracle of the float ones.
+// The float versions of exp, log and erf have no branches or tables: a loop under `#pragma omp
+// simd` over them becomes vector code. The double versions are the C library's and are the
+// reference for the float ones.
 #pragma once
 
 #include <bit>
@@ -32,7 +32,7 @@ BRINE_HD float exp(float x) {
   float clamped = x < -87.33f ? -87.33f : (x > 88.72f ? 88.72f : x);
   float shifted = clamped * 1.44269504f + kRounder, n = shifted - kRounder;
   float p = exp_near_zero(clamped - n * 0.693359375f + n * 2.12194440e-4f);
-  // Two factors of 2^(n/2), since 2^128 has no float.
+  // Two factors of 2^(n/2), since 2^128 is not a float.
   int whole = rounded_bits(shifted), half = whole >> 1;
   float y = p * std::bit_cast<float>((half + 127) << 23) *
             std::bit_cast<float>((whole - half + 127) << 23);
@@ -41,8 +41,8 @@ BRINE_HD float exp(float x) {
 }
 BRINE_HD double exp(double x) { return std::exp(x); }
 
-// exp(x) for x in [-88, 0], or above 0 by a rounding error only. The lowest power of two is spelt
-// as 0, so the result is 0 below -87.7.
+// exp(x) for x in [-88, 0], or above 0 by a rounding error only. The lowest power of two is
+// replaced by 0, so the result is 0 below -87.7.
 BRINE_HD float exp_limited(float x) {
   float shifted = x * 1.44269504f + kRounder, n = shifted - kRounder;
   float p = exp_near_zero(x - n * 0.693359375f + n * 2.12194440e-4f);
@@ -103,7 +103,8 @@ BRINE_HD float erf(float x) {
 }
 BRINE_HD double erf(double x) { return std::erf(x); }
 
-// |x|, cut where the tail is 0 in float: there infinity must not meet 0. NaN stays NaN.
+// |x|, limited to where the tail is 0 in float: beyond it infinity would be multiplied by 0. NaN
+// stays NaN.
 BRINE_HD float tail_argument(float x) {
   float u = std::fabs(x);
   return u > 13.26f ? 13.26f : u;
@@ -124,7 +125,7 @@ BRINE_HD T gelu(T x) {
 template <class T>
 BRINE_HD T gelu_grad(T x) {
   T u = tail_argument(x), e = exp_limited(T(-0.5) * u * u);
-  // At -|x|; the two sides add up to 1.
+  // At -|x|; the two tails sum to 1.
   T left = normal_tail(u, e) - u * e * T(0.3989422804014327);
   return x > 0 ? 1 - left : left;
 }
@@ -177,17 +178,19 @@ BRINE_HD T normalized(T centred, T rstd, T w, T b) {
   return centred * rstd * w + b;
 }
 
-// First key of column c in a row that sees w keys, K columns (method 2.1): floor((2cw + K) / 2K).
+// First key of column c in a row that sees w keys, K columns (docs/method.md section 2.1):
+// floor((2cw + K) / 2K).
 BRINE_HD int64_t column_begin(int64_t c, int64_t w, int64_t K) { return (2 * c * w + K) / (2 * K); }
 
-// numerator / denominator rounded half to even, both >= 0, denominator > 0 (method 2.2).
+// numerator / denominator rounded half to even, both >= 0, denominator > 0 (docs/method.md section
+// 2.2).
 BRINE_HD int64_t round_half_even(int64_t numerator, int64_t denominator) {
   int64_t q = numerator / denominator, r = numerator % denominator;
   if (2 * r > denominator || (2 * r == denominator && (q & 1))) ++q;
   return q;
 }
 
-// What the elementwise kernels of every device apply to each element.
+// The functions that the elementwise kernels of every device apply to each element.
 namespace map {
 
 template <class T>

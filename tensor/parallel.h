@@ -1,5 +1,5 @@
-// Loops over threads. The pieces depend on the sizes alone, never on the number of threads, so
-// that a sum built from pieces has the same bits with 1, 2 or 64 threads.
+// Loops over threads. The pieces depend only on the sizes, never on the number of threads, so that
+// a sum over pieces has the same bits with 1, 2 or 64 threads.
 #pragma once
 
 #include <omp.h>
@@ -11,7 +11,7 @@
 namespace brine {
 
 // Calls f(begin, end) on pieces of at most `grain` items that cover [0, n). Serial inside another
-// parallel loop or when one piece is enough. An exception of a piece is thrown again at the end.
+// parallel loop or when one piece is enough. An exception of a piece is rethrown at the end.
 template <class F>
 void parallel_for(int64_t n, int64_t grain, F&& f) {
   grain = std::max<int64_t>(grain, 1);

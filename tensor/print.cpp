@@ -1,4 +1,4 @@
-// A tensor as text: a line with shape, type and device, then values, never more than a screen.
+// A tensor as text: a line with shape, type and device, then values, at most one screen.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,7 +11,7 @@
 namespace brine {
 namespace {
 
-constexpr size_t kLines = 23;  // of values, behind the line that describes the tensor
+constexpr size_t kLines = 23;  // of values, after the line that describes the tensor
 constexpr size_t kColumns = 100;
 
 template <class T>
@@ -34,13 +34,13 @@ void append_texts(const Tensor& x, std::vector<std::string>& texts) {
   });
 }
 
-// One innermost row: the texts of its values, and after how many of them others were left out.
+// One innermost row: the texts of its values, and the index after which others were omitted.
 struct Row {
   std::vector<std::string> texts;
   size_t gap = SIZE_MAX;
 };
 
-// Walks the axes of a tensor; of an axis longer than 2 `edge` only the ends are visited.
+// Visits the axes of a tensor; of an axis longer than 2 `edge` only the ends.
 class Lines {
  public:
   Lines(const Tensor& x, int64_t edge, int64_t row_edge) : edge_(edge), row_edge_(row_edge) {
@@ -114,8 +114,8 @@ class Lines {
   std::vector<std::string> texts_;
 };
 
-// The longest ends of axes and rows that fit on a screen; lines that are too many even so (many
-// axes) are cut off.
+// The longest ends of axes and rows that fit on a screen; if there are still too many lines (many
+// axes), they are cut off.
 std::vector<std::string> fitting_lines(const Tensor& x) {
   std::vector<std::string> lines;
   for (int64_t edge : {11, 5, 3, 2, 1}) {

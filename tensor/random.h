@@ -34,8 +34,8 @@ BRINE_HD Philox philox(uint64_t seed, uint64_t stream, uint64_t counter) {
 // Uniform in (0, 1): never 0, so that a logarithm is finite.
 BRINE_HD double uniform_of(uint32_t word) { return (double(word) + 0.5) * (1.0 / 4294967296.0); }
 
-// A place in the random sequence, from which an op draws element i as block first + i / 4, word
-// i % 4. Small enough to be captured by a backward lambda, which so draws the same numbers.
+// A position in the random sequence, from which an op draws element i as block first + i / 4, word
+// i % 4. It is small enough for a backward lambda to capture, which then draws the same numbers.
 struct RandomSlice {
   uint64_t seed = 0, stream = 0, first = 0;
 
@@ -49,12 +49,12 @@ struct RandomSlice {
   }
 };
 
-// The generator that is carried along: it hands out slices and moves on. Its three numbers are
-// its whole state, saved in checkpoints and restored by recomputation.
+// The stateful generator: it returns slices and advances. Its three numbers are its whole state,
+// saved in checkpoints and restored by recomputation.
 struct RandomStream {
   uint64_t seed = 0, stream = 0, counter = 0;
 
-  // Reserves room for n draws (blocks are counted as if each draw took one: normals do).
+  // Reserves n draws (blocks are counted as if each draw took one: normals do).
   RandomSlice take(uint64_t n) {
     RandomSlice slice{seed, stream, counter};
     counter += n;

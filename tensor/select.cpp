@@ -22,8 +22,9 @@ Shape group_shape(SelectMode mode, int64_t B, int64_t H, int64_t T) {
   return {B, T};
 }
 
-// Keys that the selected columns of all groups can have: what every group selects is known from its
-// sizes, and no column has more than ceil(w / K) keys or gives more than k.
+// The most keys that the selected columns of all groups can have: the number that every group
+// selects follows from its sizes, and no column has more than ceil(w / K) keys or gives more than
+// k.
 int64_t most_entries(const Visibility& visible, const SelectConfig& config, int64_t B, int64_t H,
                      int64_t T, int64_t K) {
   const RowWidths widths(visible, T);

@@ -1,11 +1,11 @@
-// Kernels that compute in one type on rows stored in another.
+// Dispatch for kernels that compute in one type on rows stored in another.
 #pragma once
 
 #include "tensor/dtype.h"
 
 namespace brine {
 
-// Calls f.operator()<T, S>() for sums in T over rows stored as S: of one type, or T is f32 and S
+// Calls f.operator()<T, S>() for sums in T over rows stored as S: the same type, or T is f32 and S
 // has 16 bits.
 template <class F>
 void dispatch_stored(Dtype sums, Dtype rows, F&& f) {

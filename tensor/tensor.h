@@ -1,4 +1,4 @@
-// Tensor: a handle on strided memory. No math lives here; math is in kernels.h and autograd/ops.h.
+// Tensor: a handle to strided memory. Math is in tensor/kernels/ and autograd/ops.h.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 
 namespace brine {
 
-struct Node;  // autograd/node.h owns the meaning; tensor/ only carries the pointer.
+struct Node;  // defined in autograd/node.h; tensor/ only stores the pointer.
 
 // A block of memory shared by tensors and their views. On the meta device it has a size but no
 // bytes.
 struct Storage {
   Storage(size_t size, Device where);
-  // Memory that the allocator did not give. `owner` keeps it: the last tensor to use it drops the
-  // owner, whose deleter frees the memory.
+  // Memory from outside the allocator. `owner` keeps it alive: the last tensor that uses it
+  // releases the owner, whose deleter frees the memory.
   Storage(void* bytes, size_t size, Device where, std::shared_ptr<void> owner);
   ~Storage();
   Storage(const Storage&) = delete;
@@ -29,8 +29,8 @@ struct Storage {
   void* bytes = nullptr;
   size_t size = 0;
   Device device;
-  uint64_t version = 0;  // counts writes in place after birth; backward checks it
-  bool foreign = false;  // not from the allocator
+  uint64_t version = 0;  // counts writes in place after construction; backward checks it
+  bool foreign = false;  // from outside the allocator
 
  private:
   std::shared_ptr<void> owner_;
@@ -43,10 +43,10 @@ class Tensor {
   static Tensor zeros(const Shape& shape, Dtype dtype = Dtype::f32, Device device = {});
   static Tensor full(const Shape& shape, double value, Dtype dtype = Dtype::f32,
                      Device device = {});
-  // Fresh memory of x's shape, type and device, contiguous.
+  // Uninitialised memory with x's shape, type and device, contiguous.
   static Tensor like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
   static Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
-  // A copy of `values`; their number must be that of the shape.
+  // A copy of `values`; their number must match the shape.
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape) {
     check(int64_t(values.size()) == shape.numel(), "Tensor::from: ", values.size(),
@@ -59,14 +59,14 @@ class Tensor {
   static Tensor from(const std::vector<T>& values, const Shape& shape) {
     return from(std::span<const T>(values), shape);
   }
-  // A contiguous tensor over memory of somebody else, used without a copy, read and written; see
-  // Storage for `owner` (null: the caller keeps the memory longer than any tensor). Throws when
+  // A contiguous tensor over external memory, used without a copy, read and written; see Storage
+  // for `owner` (null: the caller keeps the memory alive longer than any tensor). Throws when
   // `data` is null or not aligned to the element type.
   static Tensor from_memory(void* data, const Shape& shape, Dtype dtype,
                             std::shared_ptr<void> owner, Device device = {});
 
-  // A tensor of `device` with the values that fill(tensor of the CPU) writes. For values that the
-  // CPU computes from sizes and lengths: fill is not called for the meta device.
+  // A tensor of `device` with the values that fill(CPU tensor) writes. For values that the CPU
+  // computes from sizes and lengths: fill is not called for the meta device.
   template <class F>
   static Tensor filled(const Shape& shape, Dtype dtype, Device device, F fill) {
     if (device.is_meta()) return empty(shape, dtype, device);
@@ -82,7 +82,7 @@ class Tensor {
   int64_t dim(int i) const { return impl_->shape[impl_->shape.axis(i)]; }
   int64_t stride(int i) const { return impl_->strides[impl_->shape.axis(i)]; }
   int64_t numel() const { return impl_->shape.numel(); }
-  int64_t rows() const { return dim(-1) ? numel() / dim(-1) : 0; }  // all axes but the last
+  int64_t rows() const { return dim(-1) ? numel() / dim(-1) : 0; }  // all axes except the last
   Dtype dtype() const { return impl_->dtype; }
   Device device() const { return impl_->storage->device; }
   bool is_contiguous() const;
@@ -106,32 +106,32 @@ class Tensor {
   // All elements in row-major order, as double.
   std::vector<double> to_vector() const;
 
-  // Views on the same memory. They know nothing of the tape: on a tensor that wants a gradient
-  // use the ops of autograd/ops.h, or detach() first; these throw then.
+  // Views on the same memory. They are not recorded on the tape: for a tensor that requires a
+  // gradient use the ops of autograd/ops.h, or detach() first; otherwise these throw.
   Tensor view(const Shape& shape) const;  // contiguous tensors only; one size may be -1
   Tensor permute(std::initializer_list<int> axes) const;
   Tensor permute(const std::vector<int>& axes) const;
   Tensor transpose(int a, int b) const;
   Tensor slice(int axis, int64_t start, int64_t length) const;
   Tensor select(int axis, int64_t index) const;  // slice of one, without the axis
-  // A view with sizes and strides of one's own, starting `offset` elements behind this one's start.
+  // A view with explicit sizes and strides, starting `offset` elements after this one's start.
   Tensor as_strided(const Shape& shape, const Shape& strides, int64_t offset = 0) const;
 
-  Tensor contiguous() const;     // itself when it is, a copy otherwise
+  Tensor contiguous() const;     // itself if it is contiguous, a copy otherwise
   Tensor clone() const;          // a contiguous copy
-  Tensor to(Dtype dtype) const;  // itself when it has the type, a converted copy otherwise
-  // Itself when it is there, a contiguous copy otherwise. Copies from a device wait for it. To the
-  // meta device only the shape goes; from there nothing comes: an error.
+  Tensor to(Dtype dtype) const;  // itself if it has the type, a converted copy otherwise
+  // Itself if it is on the device, a contiguous copy otherwise. Copies from a device wait for it. A
+  // copy to the meta device has only the shape; a copy from there is an error.
   Tensor to(Device device) const;
   Tensor detach() const;  // same memory, off the tape
 
   const std::shared_ptr<Node>& node() const { return impl_->node; }
   void set_node(std::shared_ptr<Node> node) const { impl_->node = std::move(node); }
 
-  // Writes in place are announced, so that backward can refuse a saved tensor that has changed.
+  // Announces a write in place, so that backward can refuse a saved tensor that has changed.
   uint64_t version() const { return impl_->storage->version; }
   void bump_version() const { ++impl_->storage->version; }
-  // True when no other tensor uses this memory and nobody else owns it: it may be overwritten.
+  // True when no other tensor uses this memory and it has no other owner: it may be overwritten.
   bool is_unique() const {
     return impl_.use_count() == 1 && impl_->storage.use_count() == 1 && !impl_->storage->foreign;
   }
@@ -152,11 +152,12 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
-// The values of `from`, converted, into the memory of `to`: same shape, any strides and devices.
+// Copies the values of `from`, converted, into the memory of `to`: same shape, any strides and
+// devices.
 void assign(const Tensor& to, const Tensor& from);
 
-// Shape, type, device and values, at most 24 lines of 100 columns: the middle of long axes is left
-// out. Reads what it shows only; a device is waited for.
+// Shape, type, device and values, at most 24 lines of 100 columns: the middle of long axes is
+// omitted. Reads only the printed values; waits for a device.
 std::ostream& operator<<(std::ostream& os, const Tensor& x);
 
 // Row-major strides of a shape, in elements.

@@ -1,4 +1,4 @@
-// What is kept of a teacher's logits: the checked functions over their kernels.
+// The kept part of a teacher's logits: the checked functions over their kernels.
 #include "tensor/top_logits.h"
 
 #include "tensor/kernels/dense.h"

@@ -1,4 +1,4 @@
-// What is kept of a teacher's logits; not differentiated.
+// The kept part of a teacher's logits; not differentiated.
 #pragma once
 
 #include "tensor/types.h"
@@ -7,7 +7,7 @@ namespace brine {
 
 // The n largest of each row of the logits f32 [R..., V], 1 <= n <= V.
 TopLogits largest_logits(const Tensor& logits, int64_t n);
-// The same where 0 < n < V, otherwise the logits [R, V] themselves, without ids.
+// As above if 0 < n < V, otherwise the logits [R, V] themselves, without ids.
 TopLogits top_logits(const Tensor& logits, int64_t n);
 
 }  // namespace brine

@@ -14,7 +14,7 @@ struct Visibility {
 
 // A teacher's logits: all of them, or the largest of each row.
 struct TopLogits {
-  Tensor values;  // [R, n] the n largest logits in falling order, or all V of them (no ids)
+  Tensor values;  // [R, n] the n largest logits in descending order, or all V of them (no ids)
   Tensor ids;     // i32 [R, n], undefined when values has all V
   Tensor lse;     // [R] log-sum-exp of the whole row (values may be a part of it)
 };
@@ -40,7 +40,7 @@ struct Convolution {
   int64_t row_stride = 1;
 };
 
-// Rows that a convolution makes of `rows` rows; 0 or less when there are too few.
+// Number of output rows for `rows` input rows; 0 when there are too few.
 inline int64_t convolved_rows(int64_t rows, int64_t kernel, const Convolution& conf) {
   int64_t spare = rows - (kernel - 1) * conf.dilation - 1;
   return spare < 0 ? 0 : spare / conf.stride + 1;
@@ -59,7 +59,8 @@ struct Halo {
   int64_t before = 0, after = 0;
 };
 
-// Whose random features: softmax features of keys take their maximum over a whole sequence.
+// Whether the random features are of queries or of keys: softmax features of keys take their
+// maximum over a whole sequence.
 enum class FeatureSide { queries, keys };
 
 }  // namespace brine

@@ -39,7 +39,7 @@ class GoldenFile {
   data::Hdf5Reader reader_;
 };
 
-// |x - y| <= atol + rtol max|y|, with the tolerances written beside the golden files.
+// |x - y| <= atol + rtol max|y|, with the tolerances next to the golden files.
 inline bool golden_close(const Tensor& x, const Tensor& y, const std::string& what) {
   bool wide = x.dtype() == Dtype::f64;
   double atol = wide ? 1e-12 : 1e-6, rtol = wide ? 1e-10 : 1e-4;

@@ -28,7 +28,7 @@ struct Watch {
 };
 inline const Watch watch;
 
-// Sets the number of threads while it lives.
+// Sets the number of threads while an object lives.
 struct Threads {
   int before = threads();
   explicit Threads(int n) { set_threads(n); }
@@ -117,14 +117,14 @@ using Function = std::function<Tensor(const std::vector<Tensor>&)>;
 struct Run {
   Tensor y;
   std::vector<Tensor>
-      grads;  // of each input; undefined where none was wanted, zeros where none came
+      grads;  // of each input; undefined if not requested, zeros if no gradient reached it
 };
 
 inline bool differentiable(const Tensor& x) {
   return x.defined() && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64);
 }
 
-// f and its gradients for the cotangent dy; `only` >= 0 asks for that input's gradient alone.
+// f and its gradients for the cotangent dy; `only` >= 0 requests that input's gradient alone.
 inline Run run(const Function& f, const std::vector<Tensor>& inputs, const Tensor& dy,
                int only = -1) {
   std::vector<Tensor> leaves = inputs;
@@ -252,7 +252,7 @@ inline void check_op(const OpCase& c) {
     if (!f32.grads[i].defined()) continue;
     const std::string which = c.name + ": gradient of input " + std::to_string(i);
     CHECK(close_to_scale(f32.grads[i].to(Dtype::f64), f64.grads[i], c.tolerance, which));
-    // An input asked for alone gets the same gradient.
+    // An input whose gradient is requested alone gets the same gradient.
     Run alone = run(c.f, inputs32, dy32, int(i));
     CHECK_MESSAGE(same_bits(alone.grads[i], f32.grads[i]), which << " asked for alone");
   }

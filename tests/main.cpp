@@ -17,7 +17,7 @@ namespace {
 std::map<std::string, std::set<std::string>> skipped_cases;  // by reason
 std::set<std::string> started_cases;
 
-// Sees which cases start: the options know the running one, and a filter runs only some.
+// Observes which cases start: the options contain the running one, and a filter runs only some.
 struct CaseListener : doctest::IReporter {
   explicit CaseListener(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}

@@ -1,4 +1,4 @@
-// What an error says, for the tests of refusals.
+// Error messages, for tests of refusals.
 #pragma once
 
 #include <string>

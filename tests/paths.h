@@ -1,5 +1,5 @@
-// Where the source tree and the build are. Defined in tests/main.cpp alone, so that an object file
-// of a test depends on neither.
+// The locations of the source tree and the build. Defined in tests/main.cpp only, so that an object
+// file of a test depends on neither.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Cases that need what a machine may not have: they say so, are counted, and reach ctest as
-// skipped.
+// Skipping cases on machines that lack what they need: a message, a count, and the status "skipped"
+// for ctest.
 #pragma once
 
 #include <string>

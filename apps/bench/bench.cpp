@@ -1,4 +1,4 @@
-// Timing and the triad.
+// Timing, and the triad that measures bandwidth.
 #include "apps/bench/bench.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 bool quick = false;
 
-// Whether a median wants another run.
+// Whether a median needs another run.
 bool wants_more(size_t runs, double total_ms, double seconds) {
   constexpr double kPatienceMs = 15000;
   if (quick || (runs > 0 && total_ms > kPatienceMs)) return runs == 0;

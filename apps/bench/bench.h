@@ -1,4 +1,5 @@
-// Measuring: one row per kernel, medians, and the machine's own limits to hold them against.
+// Measurement for the benches: one row per kernel, medians, and the machine's limits to compare
+// them with.
 #pragma once
 
 #include <cstdint>
@@ -18,43 +19,43 @@ struct BenchRow {
   double rate = 0;   // GB/s or GFLOP/s
   std::string unit;  // of rate
   double share = 0;  // of the machine's limit in that unit, measured in the same run
-  double ratio = 0;  // to what the name or a note says; 0 = none
-  int64_t peak = 0;  // most bytes alive at once; 0 = not measured
+  double ratio = 0;  // to the reference that the name or a note gives; 0 = none
+  int64_t peak = 0;  // peak of live bytes; 0 = not measured
   std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
 };
 
-// Quick: tiny sizes and one run of each, to see that everything runs; the figures mean nothing. Set
-// once, before anything is measured.
+// Quick: tiny sizes and one run each, to check that everything runs; the figures are meaningless.
+// Set once, before anything is measured.
 void set_quick(bool quick);
 bool is_quick();
 // The size to measure at.
 inline int64_t sized(int64_t full, int64_t quick) { return is_quick() ? quick : full; }
-// Numbers of tokens at which costs are compared; a GPU goes on to 131,072.
+// Numbers of tokens at which costs are compared; a GPU continues to 131,072.
 std::vector<int64_t> token_counts();
 
 // Standard normal numbers, f32, on the default device.
 Tensor noise(const Shape& shape, uint64_t seed);
 
-// Waits for the default device, which works on while the CPU goes ahead: a time ends when both are
+// Waits for the default device, which runs asynchronously: a time ends when both CPU and device are
 // done.
 void finish();
 
-// Milliseconds of a clock that never goes back.
+// Milliseconds of a monotonic clock.
 double now_ms();
 
 double median(std::vector<double> x);  // of at least one number
 
-// Median wall time of f in milliseconds, over at least five runs and `seconds` in all, after one
+// Median wall time of f in milliseconds, over at least five runs and `seconds` in total, after one
 // run that is not counted; fewer runs once they have taken 15 s.
 double median_time(const std::function<void()>& f, double seconds = 0.4);
 
-// The same of two functions that take turns, so that a change of the machine's speed hits both.
+// The same for two functions that alternate, so that a change of the machine's speed affects both.
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
 
 // GFLOP/s of independent multiply-adds in registers, with the present number of threads of the CPU.
 double peak_flops();
-// What a rate is of that; 0 (not measured) where a device computes.
+// The share of a rate in that; 0 (not measured) when a device computes.
 inline double share_of_peak(double rate) {
   return default_device().is_cuda() ? 0 : rate / peak_flops();
 }
@@ -63,12 +64,12 @@ inline double share_of_peak(double rate) {
 // with the present number of threads.
 double triad_bandwidth();
 
-// GB/s of all threads, each reading an array of that many bytes of its own again and again.
+// GB/s of all threads, each repeatedly reading its own array of that many bytes.
 double read_bandwidth(int64_t bytes);
 
 // A row for a kernel that moves `bytes` bytes (each input read once, each output written once). Its
-// share is of the triad's bandwidth while both take turns: that of a shared machine changes by the
-// minute.
+// share is relative to the triad's bandwidth, measured alternately: on a shared machine that
+// bandwidth changes by the minute.
 BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
                     const std::function<void()>& f);
 
@@ -87,14 +88,15 @@ std::vector<BenchRow> bench_train();
 // A distillation step with streamed losses against T x T maps (ratio: of the times), and over T.
 std::vector<BenchRow> bench_streamed();
 std::vector<BenchRow> bench_encoder();
-// share: of the rate of one large product in the type that layers compute in.
+// share: of the rate of one large product in the computing type of layers.
 std::vector<BenchRow> bench_decoder();
-// One token after a context; ratio = dense attention's time over this one's. peak: of the state.
+// One token after a context; ratio = dense attention's time over that of the row. peak: of the
+// state.
 std::vector<BenchRow> bench_decode();
-// The block and the sparse path of a trained causal student, under its own masks and under columns
-// drawn at random, beside softmax over all keys (flash): q, k and v of its last layer while it
-// reads the text file `data` at these lengths (none: 2048 to 131072). A student of fewer positions
-// is extended. ratio: see the names.
+// The block and the sparse path of a trained causal student, with its own masks and with columns
+// drawn at random, next to softmax over all keys (flash): q, k and v of its last layer while it
+// reads the text file `data` at these lengths (none: 2048 to 131072). A student with fewer
+// positions is extended. ratio: see the names.
 std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data,
                                     std::vector<int64_t> lengths);
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.

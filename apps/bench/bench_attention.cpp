@@ -1,5 +1,5 @@
-// The attention block, q, k, v to context, of every causal method: how its cost grows with T, and
-// of softmax over all keys how near its products come to a matrix product.
+// The attention block, from q, k, v to its output, of every causal method: the growth of its cost
+// with T; and for softmax over all keys the rate of its products relative to a matrix product.
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
 #include "apps/cli/terminal.h"
@@ -10,10 +10,10 @@
 namespace brine::bench {
 namespace {
 
-// A T x T method stops where its maps would take more than this.
+// A T x T method stops when its maps would take more than this.
 constexpr double kMostMapBytes = 6e9;
 
-// A product of matrices of the kind that runs fastest: what the machine gives at best right now.
+// A product of matrices of the fastest kind: the best rate of the machine at this moment.
 class FastProduct {
  public:
   FastProduct()
@@ -31,8 +31,8 @@ class FastProduct {
   Tensor y_, x_, w_;
 };
 
-// Softmax over all keys: its products' rate, and their share of that of a matrix product while both
-// take turns. Forward 2 products of the visible half of T x T with d, backward 5.
+// Softmax over all keys: the rate of its products, and their share of that of a matrix product,
+// measured alternately. Forward 2 products of the visible half of T x T with d, backward 5.
 void add_rate(BenchRow& row, const std::function<void()>& run, int64_t T, bool train) {
   const double flops = double(kHeads * T * (T + 1) * kHeadSize) * (train ? 7 : 2);
   static FastProduct product;

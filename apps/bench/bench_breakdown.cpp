@@ -1,4 +1,4 @@
-// Where the time and the memory of an attention block go, by component.
+// The time and the memory of an attention block, by component.
 #include <map>
 
 #include "apps/bench/bench.h"
@@ -14,7 +14,7 @@ std::map<std::string, Cost> metered(const Block& block, const Inputs& in) {
   CostMeter meter;
   Tensor y = block.attention->forward(in.input());
   backward(y, in.dy);
-  CostScope settle("rest");  // books what is open
+  CostScope settle("rest");  // records the open scope
   return meter.costs();
 }
 

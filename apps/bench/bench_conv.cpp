@@ -1,4 +1,5 @@
-// Convolutions of SEA's decoder against oneDNN called directly, the weight gradient included.
+// Convolutions of SEA's decoder compared with oneDNN called directly, including the weight
+// gradient.
 #include "apps/bench/bench.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/conv.h"
@@ -20,8 +21,8 @@ Tensor ramp(const Shape& shape) {
   return x;
 }
 
-// The direct call gets the best of two layouts, channels last and oneDNN's own; what it would cost
-// to bring activations into the latter is not counted.
+// The direct call uses the better of two layouts, channels last and oneDNN's own; the conversion of
+// activations to the latter is not counted.
 void bench_layer(std::vector<BenchRow>& rows, const Layer& l, int64_t T) {
   const int64_t B = sized(8, 1), W = l.columns;
   const Convolution conf{.dilation = l.dilation};

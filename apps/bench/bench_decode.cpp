@@ -1,5 +1,5 @@
-// Decoding one token after a context: the attention step of every method that can, and a whole
-// model of OPT-125M's sizes, SEA against dense attention with a cache of keys and values.
+// Decoding one token after a context: the attention step of every method that supports it, and a
+// whole model of OPT-125M's sizes, SEA against dense attention with a cache of keys and values.
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kHeads = 12, kHeadSize = 64;
 
-// Cheap numbers around 0, of about unit size times `scale`.
+// Cheap pseudo-random numbers around 0, of about unit size times `scale`.
 void fill_noise(const Tensor& t, float scale, uint64_t seed) {
   float* x = t.data<float>();
   parallel_for(t.numel(), 1 << 16, [=](int64_t begin, int64_t end) {
@@ -38,8 +38,8 @@ Tensor quick_noise(const Shape& shape, uint64_t seed) {
   return t.to(default_device());
 }
 
-// Goes through the caches, as the weights of a model do between two visits to a layer: reads, and
-// writes on a device.
+// Evicts the caches, as the weights of a model do between two uses of a layer: reads, and on a
+// device writes.
 double sweep() {
   if (default_device().is_cuda()) {
     static const Tensor there =
@@ -57,7 +57,7 @@ double sweep() {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-// Median of f after a sweep each time, which does not count.
+// Median of f, each time after a sweep, which does not count.
 double swept_time(const std::function<void()>& f) {
   std::vector<double> times;
   f();
@@ -96,7 +96,7 @@ struct Made {
   std::unique_ptr<nn::ParameterStore> store;
 };
 
-// Weights of about their usual size, without the time that their usual draws take.
+// Weights of about the usual size, without the time of the usual initialisation.
 Made make(const std::string& method, const std::string& decoder, int64_t layers,
           int64_t positions) {
   Made m;
@@ -146,7 +146,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
   }
 }
 
-// Forms of a method worth a row of their own.
+// Variants of a method that get a row of their own.
 std::vector<std::string> decoders_of(const std::string& method) {
   return method == "sea" ? std::vector<std::string>{"lean", "paper"} : std::vector<std::string>{""};
 }

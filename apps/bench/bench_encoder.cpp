@@ -1,6 +1,6 @@
 // An encoder of MiniLM's size (6 layers x 384, 12 heads) on batches of 32 x 128 tokens: forward and
-// a training step of a classifier, under full attention and under SEA. tests/peer/minilm.py does
-// the same.
+// a training step of a classifier, with full attention and with SEA. tests/peer/minilm.py runs the
+// same.
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"

@@ -1,4 +1,4 @@
-// Matrix products against oneDNN called directly, and the machine's floating-point limit.
+// Matrix products compared with oneDNN called directly, and the machine's floating-point limit.
 #include <omp.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ double peak_flops() {
   typedef float V __attribute__((vector_size(kBytes)));
   constexpr int kSums = 12;
   const int64_t steps = sized(2000000, 20000);
-  // A limit of the machine: the best of ten, whatever else runs on it.
+  // A limit of the machine: the best of ten, whatever other processes do.
   double ms = INFINITY;
   for (int run = 0; run < 10; ++run) {
     double start = now_ms();
@@ -81,7 +81,7 @@ double peak_flops() {
 #pragma GCC unroll 12
         for (int s = 0; s < kSums; ++s) {
           sums[s] = sums[s] * x + y;
-          asm volatile("" : "+x"(sums[s]));  // chains that are alike stay twelve
+          asm volatile("" : "+x"(sums[s]));  // identical chains stay twelve
         }
       }
 #pragma GCC unroll 12

@@ -1,7 +1,6 @@
 // The paper's table of latency and memory: one bidirectional head, d = 128, K = 128, k = 32, 64 and
-// 128, inputs of 4,096 to 131,072 tokens; every method that makes no maps, and dense
-// attention as far as its maps fit. Beside it the causal form of the methods with a mask, at k
-// = 64.
+// 128, inputs of 4,096 to 131,072 tokens; every method without maps, and dense attention as long as
+// its maps fit. In addition the causal form of the methods with a mask, at k = 64.
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
@@ -13,7 +12,7 @@ namespace brine::bench {
 namespace {
 
 constexpr int64_t kSize = 128, kWide = 128;
-// A T x T method stops where its maps would take more than this.
+// A T x T method stops when its maps would take more than this.
 constexpr double kMostMapBytes = 6e9;
 
 BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {

@@ -1,4 +1,4 @@
-// Kernels that should be as fast as memory: pointwise, norm, softmax, losses, optimizer, copies.
+// Kernels that memory bandwidth should limit: pointwise, norm, softmax, losses, optimizer, copies.
 #include "apps/bench/bench.h"
 #include "tensor/kernels/dense.h"
 

@@ -1,4 +1,4 @@
-// The sparse path by its parts, and the attention losses: cost per token as T grows.
+// The parts of the sparse path, and the attention losses: cost per token as T grows.
 #include <algorithm>
 #include <cmath>
 
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
 
-// Columns drawn anew for every row have the worst locality; a trained estimate changes slowly, as
-// one does here that is drawn for every 64th row only.
+// Columns redrawn for every row have the worst locality; a trained estimate changes slowly, which
+// columns drawn only for every 64th row imitate.
 Tensor estimate_of(int64_t T, bool steady) {
   Tensor x = noise({1, kHeads, T, kColumns}, 7).to(Device{});
   float* row = x.data<float>();
@@ -23,7 +23,7 @@ Tensor estimate_of(int64_t T, bool steady) {
   return x.to(default_device());
 }
 
-// Room for a result where the default device computes.
+// Memory for a result on the default device.
 Tensor room(const Shape& shape) { return Tensor::empty(shape, Dtype::f32, default_device()); }
 
 struct Timer {
@@ -70,7 +70,7 @@ void sparse_rows(Timer& timer, int64_t T, bool steady) {
         [&] { BRINE_CALL(q, sparse_attention, y, p, q, k, v, csr, scale); });
   timer("sparse attention backward" + kind, 6 * row, "GB/s",
         [&] { BRINE_CALL(q, sparse_attention_backward, dq, dk, dv, dy, q, k, v, p, csr, scale); });
-  // What a GPU gathers under --compute bf16, the rounding apart.
+  // The gathers of a GPU under --compute bf16, without the rounding.
   timer("sparse attention bf16" + kind, row, "GB/s",
         [&] { BRINE_CALL(q, sparse_attention, y, p, q, hk, hv, csr, scale); });
   timer("sparse attention bf16 backward" + kind, 3 * row, "GB/s", [&] {

@@ -1,4 +1,4 @@
-// How many bytes of text a tokenizer encodes in a second, on one core.
+// The number of bytes of text that a tokenizer encodes per second, on one core.
 #include <algorithm>
 
 #include "apps/bench/bench.h"
@@ -9,7 +9,7 @@
 namespace brine::bench {
 namespace {
 
-// The lines of a text without those that are empty.
+// The lines of a text without empty ones.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   for (size_t at = 0; at < text.size();) {
@@ -34,7 +34,7 @@ std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::s
                     .unit = "MB/s",
                     .notes = {{"tokens", double(tokens)}}});
   };
-  // A new tokenizer knows no words yet.
+  // A new tokenizer has an empty word cache.
   double cold = 0;
   size_t tokens = 0;
   for (int turn = 0; turn < 3; ++turn) {

@@ -1,5 +1,5 @@
-// The block of a trained student at growing lengths: q, k, v and masks that come from a real text,
-// beside masks of columns drawn at random and softmax over all keys.
+// The block of a trained student at growing lengths: q, k, v and masks from a real text, compared
+// with masks of columns drawn at random and softmax over all keys.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ std::vector<int64_t> usual_lengths() {
   return is_quick() ? std::vector<int64_t>{48, 96}
                     : std::vector<int64_t>{2048, 4096, 8192, 16384, 65536, 131072};
 }
-// Softmax over all keys would take minutes beyond, a backward pass more than 8 GB.
+// Beyond this, softmax over all keys would take minutes, and a backward pass more than 8 GB.
 int64_t longest_full() { return sized(16384, 96); }
 int64_t coo_length() { return sized(8192, 96); }
 int64_t longest_backward() { return sized(65536, 96); }
@@ -53,7 +53,7 @@ class Trained {
     trim();
     sparse("its own masks", layer_.selected);
     sparse("random columns", random);
-    if (T_ != coo_length() || default_device().is_cuda()) return;  // plain COO is of the CPU
+    if (T_ != coo_length() || default_device().is_cuda()) return;  // plain COO runs on the CPU only
     const std::vector<Tensor>& x = layer_.leaves;
     coo_rows(rows_,
              {x[0].detach(), x[1].detach(), x[2].detach(), layer_.selected, k_, ", its own masks"});
@@ -74,12 +74,12 @@ class Trained {
     };
   }
 
-  // Every row as many columns as its budget allows, whichever.
+  // Random columns, in each row as many as its budget allows.
   Tensor random_columns() const {
     return select_columns(noise(layer_.selected.shape(), 7), {}, {.k = k_}).selected;
   }
 
-  // ratio: time of softmax over all keys over this one's, both in turns.
+  // ratio: time of softmax over all keys over that of the row, measured alternately.
   void block(const char* name, nn::Attention& method, const Tensor& selected, bool train) {
     const std::function<void()> run = pass(method, selected, train);
     run();
@@ -106,8 +106,8 @@ class Trained {
                                {"block_bytes_per_token", double(peak - before) / double(T_)}}});
   }
 
-  // The sparse kernels. share (on the CPU): gathered bytes over what the same threads read out of a
-  // cache that holds one head's K and V.
+  // The sparse kernels. share (on the CPU): gathered bytes over the bytes that the same threads
+  // read from a cache with one head's K and V.
   void sparse(const char* name, const Tensor& selected) {
     const Tensor &q = layer_.leaves[0], &k = layer_.leaves[1], &v = layer_.leaves[2];
     const FlatCsr csr = build_csr(selected, {}, k_);

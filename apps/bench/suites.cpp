@@ -32,7 +32,7 @@ void check_suites(const std::vector<std::string>& what) {
   for (const std::string& name : what) {
     const auto* suite = std::find_if(std::begin(kSuites), std::end(kSuites),
                                      [&](const Suite& s) { return s.name == name; });
-    // trained runs anywhere, and a tokenizer is the CPU's wherever models compute.
+    // trained runs on any device, and a tokenizer uses the CPU wherever models compute.
     check(suite == std::end(kSuites) || suite->anywhere, "bench: ", name,
           " measures the CPU; add --device cpu");
   }

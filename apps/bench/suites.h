@@ -17,11 +17,11 @@ struct Suite {
 // Those that need no files.
 std::span<const Suite> suites();
 
-// Every name, those of suites that need files (trained, tokenizer) too.
+// All names, including those of suites that need files (trained, tokenizer).
 std::vector<std::string> suite_names();
 
-// Throws when one of these suites measures the CPU and models compute on a device: it holds kernels
-// of the CPU against its own limits.
+// Throws when one of these suites measures the CPU and models compute on a device: it compares
+// kernels of the CPU with the CPU's limits.
 void check_suites(const std::vector<std::string>& names);
 
 }  // namespace brine::bench

@@ -7,8 +7,8 @@
 
 namespace brine {
 
-// Sets the keys of a TOML file. Tables are sections: `k` below `[attention]` is attention.k.
-// Throws Error("FILE:LINE: ...") for what is not TOML, a key twice, an unknown key, a bad value.
+// Sets the keys of a TOML file. Tables are sections: `k` below `[attention]` is attention.k. Throws
+// Error("FILE:LINE: ...") for invalid TOML, a duplicate key, an unknown key, an invalid value.
 void apply_config_file(data::Schema& schema, const std::string& path);
 
 std::string toml_library_version();

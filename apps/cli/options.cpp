@@ -1,5 +1,6 @@
-// The only file that includes CLI11. CLI11 splits the words and prints help; the schema checks the
-// values, and files are read outside of it (its own reader cuts texts at '#').
+// Command-line parsing; the only file that includes CLI11. CLI11 splits the words and prints help;
+// the schema checks the values, and files are read separately (CLI11's reader truncates texts at
+// '#').
 #include "apps/cli/options.h"
 
 #include <CLI/CLI.hpp>
@@ -147,7 +148,7 @@ struct Parser {
     app.add_flag("-v,--verbose", invocation.verbose, "Print more");
   }
 
-  // False when help was asked for.
+  // False when help was requested.
   bool parse(std::vector<std::string> words) {
     std::reverse(words.begin(), words.end());
     try {
@@ -211,7 +212,7 @@ Invocation apply_options(const std::string& name, const std::string& help, data:
   if (parser.invocation.help || parser.invocation.version) return parser.invocation;
 
   std::vector<std::string> extra = parser.app.remaining();
-  std::erase(extra, "--");  // ends the flags, and is none itself
+  std::erase(extra, "--");  // ends the flags, and is not a flag
   auto dash = std::find_if(extra.begin(), extra.end(), is_option);
   if (!extra.empty()) parser.refuse(dash == extra.end() ? extra[0] : *dash);
 

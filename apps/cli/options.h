@@ -18,8 +18,8 @@ struct Invocation {
   std::string help_text;  // when help is set
 };
 
-// Splits the words after the program's name at the subcommand. `subcommand` is empty when there
-// is none; `rest` then holds all words. Flags before it belong to the subcommand too.
+// Splits the words after the program's name at the subcommand. `subcommand` is empty when there is
+// none; `rest` then has all words. Flags before it belong to the subcommand too.
 struct Split {
   std::string subcommand;
   std::vector<std::string> rest;
@@ -27,8 +27,8 @@ struct Split {
 Split split_command_line(data::Schema& everywhere, const std::vector<std::string>& words);
 
 // Sets the schema: defaults, then the --config files in their order, then the flags.
-// `learning_rate` is --learning-rate, `attention.k` is --attention.k and, where no other key ends
-// in k, --k. Checks required keys unless help or version was asked for. Throws Error.
+// `learning_rate` is --learning-rate, `attention.k` is --attention.k and, if no other key ends in
+// k, --k. Checks required keys unless help or version was requested. Throws Error.
 Invocation apply_options(const std::string& name, const std::string& help, data::Schema& schema,
                          const std::vector<std::string>& words);
 

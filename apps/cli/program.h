@@ -1,4 +1,5 @@
-// What a subcommand is, and how the program finds and runs it. See README.md for an example.
+// Subcommands: their interface, and how the program finds and runs them. See README.md for an
+// example.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct CommonOptions {
   void describe(data::Schema& s);
 };
 
-// What run() is given.
+// The arguments of run().
 struct RunContext {
   std::string command;       // "train"
   uint64_t seed = 1;         // --seed
@@ -37,7 +38,7 @@ struct RunContext {
 // `brine COMMAND --config directory/config.toml` is the same run.
 void keep_configuration(const RunContext& context, const std::string& directory);
 
-// The body of a subcommand, its type forgotten.
+// The type-erased body of a subcommand.
 struct CommandBody {
   std::function<void(data::Schema&)> describe;
   std::function<int(const RunContext&)> run;  // the exit status; errors are thrown

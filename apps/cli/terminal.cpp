@@ -1,4 +1,4 @@
-// The only file that includes spdlog.
+// The log on stderr; the only file that includes spdlog.
 #include "apps/cli/terminal.h"
 
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -36,7 +36,7 @@ void set_up_log(LogLevel least) {
 }
 
 void log_line(LogLevel level, const std::string& text) {
-  // A string_view argument is printed as it is: braces in it are no format.
+  // A string_view argument is printed unchanged: braces in it are not format fields.
   std::string_view prefix = level == LogLevel::warning ? "warning: " : "";
   logger().log(spdlog_level(level), "{}{}", prefix, std::string_view(text));
 }

@@ -1,4 +1,4 @@
-// The log on stderr. Results go to stdout, all else to the log.
+// The log on stderr. Results are printed on stdout, everything else in the log.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace brine {
 
-enum class LogLevel { detail, info, warning };  // detail is printed with --verbose only
+enum class LogLevel { detail, info, warning };  // detail is printed only with --verbose
 
 // Lines below `least` are dropped.
 void set_up_log(LogLevel least);
@@ -28,10 +28,10 @@ void log_warning(const Parts&... parts) {
   log_line(LogLevel::warning, join(parts...));
 }
 
-// True when stderr is a terminal that understands cursor movement: a place for a progress bar.
+// True when stderr is a terminal that supports cursor movement, for a progress bar.
 bool is_terminal();
 
-// What a library call says goes to the log.
+// Writes the messages of library calls to the log.
 distill::Messages log_messages();
 
 }  // namespace brine

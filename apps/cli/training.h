@@ -12,7 +12,7 @@ namespace brine {
 
 using Prepare = std::function<std::unique_ptr<distill::TrainingRun>(const distill::RunHost&)>;
 
-// Trains what `prepare` gets ready. The exit status: 0, or 130 when a signal ended the run early
+// Trains the run that `prepare` makes. The exit status: 0, or 130 when a signal ended the run early
 // (its checkpoint is saved).
 int run_training(const RunContext& context, const distill::TrainingSettings& settings,
                  const distill::RunOptions& options, const Prepare& prepare);

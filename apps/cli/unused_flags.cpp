@@ -1,4 +1,4 @@
-// Flags that would have no effect are refused in one sentence, which names the flag and the reason.
+// Errors for flags that would have no effect; each names the flag and the reason.
 #include "apps/cli/unused_flags.h"
 
 #include <algorithm>

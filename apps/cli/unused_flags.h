@@ -1,5 +1,4 @@
-// Flags that a command takes and would not use are errors: whoever gave one believes that it
-// counts.
+// Flags that a command accepts but would not use are errors, since a user would expect an effect.
 #pragma once
 
 #include <initializer_list>
@@ -11,22 +10,20 @@
 
 namespace brine {
 
-// Which flags count as given. A run keeps its configuration with every key in it, and to start
-// again from that file must be the same run: of such commands only keys with another value than the
-// default are refused.
+// Which flags count as given. A run saves its configuration with every key, and starting again from
+// that file must be the same run: for such commands only keys with a non-default value are refused.
 enum class Given { any, non_default };
 
 // Throws "COMMAND: --KEY has no effect BECAUSE" for the first of the keys that was given.
 void refuse_unused(const RunContext& context, std::initializer_list<const char*> keys,
                    const std::string& because, Given which = Given::any);
-// The same of every key of the command but these and those of all commands.
+// The same for every key of the command except these and the common ones.
 void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
                     const std::string& because);
 
-// The keys k, path and query_skip, where they were given: an error when the model's attention has
-// no use for one.
+// The keys k, path and query_skip, if given: an error when the model's attention does not use one.
 void refuse_unused_options(const RunContext& context, const nn::Model& model);
-// The keys of the loss scale, when the run does not scale its loss.
+// The keys of the loss scale, if the run does not scale its loss.
 void refuse_unused_loss_scale(const RunContext& context, const distill::LossScaleConfig& config);
 
 }  // namespace brine

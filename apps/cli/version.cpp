@@ -1,4 +1,4 @@
-// Version, compiler, libraries and CPU features, for reports of problems.
+// Version, compiler, libraries and CPU features, for bug reports.
 #include "apps/cli/version.h"
 
 #include <oneapi/dnnl/dnnl_version.h>
@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-// Debian keeps these two in folders of their own.
+// Debian has folders of their own for these two.
 #if __has_include(<Eigen/Core>)
 #include <Eigen/Core>
 #else

@@ -1,11 +1,11 @@
-// What `brine --version` prints.
+// The output of `brine --version`.
 #pragma once
 
 #include <string>
 
 namespace brine {
 
-// Version, compiler, libraries and CPU features, a line each.
+// Version, compiler, libraries and CPU features, one per line.
 std::string version_text();
 
 }  // namespace brine

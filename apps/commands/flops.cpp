@@ -1,4 +1,4 @@
-// brine flops: multiply-adds and bytes of a forward pass by component, beside full attention.
+// brine flops: multiply-adds and bytes of a forward pass by component, next to full attention.
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>

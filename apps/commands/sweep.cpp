@@ -54,8 +54,8 @@ struct Sweep {
     return 0;
   }
 
-  // One line for a cell: the table's columns are as wide as their titles, the file's are tabs
-  // apart.
+  // One line per cell: the table's columns are as wide as their titles, the file's are separated by
+  // tabs.
   std::string line_of(const distill::SweepCell& c, const char* format, const char* recall) const {
     char text[160];
     const int n = std::snprintf(text, sizeof text, format, (long long)c.k, (long long)c.query_skip,

@@ -1,4 +1,4 @@
-// brine train: a model from scratch, or one trained on, by next-token prediction.
+// brine train: next-token prediction, with a new model or another one's weights.
 #include "apps/cli/training.h"
 #include "distill/runs/pretraining.h"
 

@@ -1,4 +1,4 @@
-// brine verify: the SEA block on golden files, stage by stage.
+// brine verify: compares the SEA block with golden files, stage by stage.
 #include <cstdio>
 #include <iostream>
 

@@ -1,4 +1,4 @@
-// Trains a small MLP to tell two spirals apart: modules, the tape, AdamW.
+// Trains a small MLP to separate two spirals: modules, the tape, AdamW.
 #include <brine/autograd/ops.h>
 #include <brine/nn/layers/layers.h>
 #include <brine/nn/optim/optimizer.h>

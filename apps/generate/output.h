@@ -1,4 +1,4 @@
-// The prompts of `brine generate`, and what it prints.
+// The prompts of `brine generate`, and its output.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,10 @@
 
 namespace brine {
 
-// One prompt a line of a text file, without the line ends; an empty line is an error.
+// One prompt per line of a text file, without the line ends; an empty line is an error.
 std::vector<std::string> prompts_in(const std::string& path);
 
-// Why each continuation ended before `wanted` tokens, and how long prompts and tokens took, to the
-// log.
+// Logs why each continuation ended before `wanted` tokens, and the time of prompts and tokens.
 void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
               std::optional<int32_t> eos);
 
@@ -22,7 +21,7 @@ void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
 void print_json(const nn::Generation& done, const nn::LoadedModel& model, const std::string& name,
                 int64_t query_skip, const std::vector<std::string>& texts);
 
-// The continuation of one text without anything else, of several each with its number.
+// Prints the continuation of one text alone, or of several with their numbers.
 void print_texts(const nn::Generation& done, const std::vector<std::string>& texts);
 
 }  // namespace brine

@@ -1,4 +1,5 @@
-// Tensors are written while their layer is alive, so that a capture needs the memory of one layer.
+// Captures: tensors are written while their layer is alive, so that a capture needs the memory of
+// one layer.
 #include "apps/inspect/capture.h"
 
 #include <cstdio>
@@ -57,7 +58,7 @@ void write_attributes(data::Hdf5Writer& file, nn::LoadedModel& m, const CaptureC
   file.attribute("/", "heads", c.heads);
   file.attribute("/", "head_size", c.head_size());
   file.attribute("/", "hidden", c.hidden_size);
-  file.attribute("/", "k", call.dials.k);  // 0 = as the config says
+  file.attribute("/", "k", call.dials.k);  // 0 = the value of the config
   file.attribute("/", "path", std::string_view(call.dials.dense_path ? "dense" : "sparse"));
 }
 

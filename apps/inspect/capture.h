@@ -1,4 +1,4 @@
-// One forward pass with everything that the attention method shows, written to HDF5 by layer.
+// One forward pass with all tensors that the attention method shows, written to HDF5 by layer.
 #pragma once
 
 #include <string>
@@ -8,19 +8,20 @@
 
 namespace brine {
 
-// A value of the tap off the tape; of those that have a number for every entry of a mask, the
-// entries in use: on a device there may be room behind them.
+// A value of the tap off the tape; for tensors with a number per mask entry, only the entries in
+// use: on a device they may be longer.
 Tensor in_use(const nn::Tap& tap, const std::string& name);
 
 struct CaptureCall {
   std::vector<int32_t> ids;  // one sequence
   nn::AttentionDials dials;
-  std::string model;  // where it came from, for the attributes
+  std::string model;  // its source, for the attributes
 };
 
 // Writes `out`, which must not exist: /ids i32 [1, T], /hidden [1, T, C] after the last norm, and
-// under /layers/00, /layers/01... whatever the Tap holds ("scores" under the paper's name S) with
-// "output". Attributes of the root tell the format, the model and its configuration.
+// under /layers/00, /layers/01... the entries of the Tap and "output"; three entries have earlier
+// names there: scores is "S", gates is "scalers", attention_output is "context". Attributes of the
+// root give the format, the model and its configuration.
 void capture(nn::LoadedModel& model, const CaptureCall& call, const std::string& out);
 
 }  // namespace brine

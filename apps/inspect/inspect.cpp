@@ -110,8 +110,8 @@ void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   for (const auto& [group, count] : groups) out << "    " << group << " " << count << "\n";
   out << "  hash       " << m.hash() << "\n";
   if (!tensors) return;
-  for (const data::NamedTensor& t : nn::tensors_of(*m.model)) {
-    out << "    " << t.first << " " << t.second.dtype() << " " << t.second.shape() << "\n";
+  for (const NamedTensor& t : nn::tensors_of(*m.model)) {
+    out << "    " << t.name << " " << t.tensor.dtype() << " " << t.tensor.shape() << "\n";
   }
 }
 

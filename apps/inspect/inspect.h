@@ -1,4 +1,4 @@
-// What a path is, in words: dumps, runs, checkpoints, models, tokenizers, safetensors, HDF5.
+// Descriptions of paths: dumps, runs, checkpoints, models, tokenizers, safetensors, HDF5.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ struct InspectOptions {
   bool tensors = false;  // list the tensors of a model
 };
 
-// Several lines for stdout. Throws when the path is nothing that Brine knows, or is damaged in a
-// way that hides what it is.
+// Several lines for stdout. Throws when Brine does not recognise the path, or when it is too
+// damaged to be recognised.
 std::string inspect(const std::string& path, const InspectOptions& options = {});
 
 }  // namespace brine

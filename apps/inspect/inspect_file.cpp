@@ -1,4 +1,4 @@
-// Recognises files by their first bytes, never by their names.
+// Descriptions of files, which are recognised by their first bytes, never by their names.
 #include "apps/inspect/inspect_file.h"
 
 #include <algorithm>

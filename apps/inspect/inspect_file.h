@@ -1,4 +1,4 @@
-// What a single file is: HDF5 of several kinds, safetensors, a tokenizer.
+// Descriptions of single files: HDF5 of several kinds, safetensors, a tokenizer.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ namespace {
 
 using data::Hdf5Reader;
 
-// The settings and the mask of a file. Its sequences are packed by the mask, as a model's are.
+// The settings and the mask of a file. Its sequences are packed with the mask, as in a model.
 struct Case {
   explicit Case(const std::string& path) : file(path) {
     for (const char* name : {"B", "H", "d", "T", "K", "k", "m", "causal", "prior"}) integer(name);
@@ -29,7 +29,7 @@ struct Case {
   Visibility visible() const {
     return {.causal = integer("causal") != 0, .lengths = packed.lengths};
   }
-  // [B, H, T, d] with the visible tokens of every sequence in front.
+  // [B, H, T, d] with the visible tokens of every sequence first.
   Tensor pack(const Tensor& x) const {
     const int64_t H = x.dim(1), rows = x.dim(0) * x.dim(2);
     const Tensor flat = reshape(merge_heads(x), {rows, H * x.dim(3)});
@@ -38,7 +38,7 @@ struct Case {
 
   Hdf5Reader file;
   std::vector<double> valid;  // [B, T], 0: padding
-  nn::ModelCall packed;       // its lengths and places
+  nn::ModelCall packed;       // lengths and positions of the mask
   Tensor order;               // i32 [B, T]: the row of the inputs that each packed row comes from
 
  private:
@@ -53,7 +53,7 @@ void Case::read_mask() {
   Tensor mask = Tensor::zeros({B, T}, Dtype::u8);
   for (size_t i = 0; i < valid.size(); ++i) mask.data<uint8_t>()[i] = valid[i] != 0;
   packed = nn::pack_rows({.ids = Tensor::zeros({B, T}, Dtype::i32), .attention_mask = mask});
-  // Behind the visible tokens come those of padding, whose numbers must not matter.
+  // The visible tokens are followed by those of padding, whose values must not matter.
   order = Tensor::zeros({B, T}, Dtype::i32);
   for (int64_t b = 0; b < B; ++b) {
     int64_t n = packed.lengths.data<int64_t>()[b];
@@ -81,9 +81,9 @@ sea::SeaConfig config_of(const Case& c) {
   return s;
 }
 
-// What the file needs of the method that this program does not have; "" where it has all.
+// The feature that the file needs and this program does not have; "" if it has all.
 std::string unknown_feature(const Case& c) {
-  // What describes the case or is compared anyway.
+  // Keys that only describe the case or are compared in any case.
   const std::vector<std::string> known = {"B",
                                           "H",
                                           "d",
@@ -112,7 +112,7 @@ std::string unknown_feature(const Case& c) {
                                           "seed",
                                           "top_k_margin",
                                           "relu_margin"};
-  // What later files say of features that they do not use.
+  // Keys that later files have for features that they do not use.
   auto unused = [&](const std::string& name) {
     if (name == "kv_heads") return c.integer("kv_heads") == c.integer("H");
     if (name == "oversample") return c.integer("oversample") == 1;
@@ -132,7 +132,7 @@ std::string unknown_feature(const Case& c) {
   return c.file.double_attribute("config", "layer_norm_eps") == 1e-5 ? "" : "layer_norm_eps";
 }
 
-// Rows of padding mean nothing in these: they are skipped.
+// Rows of padding have unspecified values in these and are skipped.
 bool only_valid_rows(const std::string& name) {
   for (const char* n : {"C_perf", "Z", "S", "estimate", "s_prob", "s_mix"}) {
     if (name == std::string("intermediate/") + n) return true;
@@ -217,7 +217,7 @@ GoldenTolerance GoldenTolerance::of(Dtype dtype) {
 
 namespace {
 
-// The block of the file with its weights; null where this build cannot make it, and then why.
+// The block of the file with its weights; null if this build cannot make it, with the reason.
 std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::string& refusal) {
   refusal = unknown_feature(c);
   if (!refusal.empty()) {
@@ -238,7 +238,7 @@ std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::str
     refusal = error.what();
     return nullptr;
   }
-  std::vector<nn::NamedTensor> weights;
+  std::vector<NamedTensor> weights;
   for (const std::string& name : c.file.datasets("weights")) {
     weights.push_back({name.substr(std::string("weights/").size()), c.file.read(name)});
   }

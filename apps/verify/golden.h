@@ -17,7 +17,7 @@ struct GoldenRow {
 
 struct GoldenReport {
   std::string skipped;          // why this build cannot run the case; empty when it ran
-  std::vector<GoldenRow> rows;  // from front to back: the first bad one names the guilty stage
+  std::vector<GoldenRow> rows;  // in order: the first bad one names the faulty stage
   bool ok() const;              // some rows, and none out of bounds
 };
 
@@ -27,9 +27,9 @@ struct GoldenTolerance {
   static GoldenTolerance of(Dtype dtype);
 };
 
-// `dense` takes the T x T reference instead of the sparse path. Sequences are packed by the file's
-// mask, as a model's are. A file that needs a feature of the method which this program does not
-// have is skipped by the feature's name. Throws on a malformed file.
+// `dense` uses the T x T reference instead of the sparse path. Sequences are packed by the file's
+// mask, as in a model. A file that needs a feature of the method which this program does not have
+// is skipped, naming the feature. Throws for a malformed file.
 GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolerance& tolerance,
                         bool dense = false);
 

@@ -1,5 +1,5 @@
-// Checkpoints: directories that appear at once and whole, are checked by checksum and fall back to
-// the last good one. The layout is described in docs/checkpoint-format.md.
+// Checkpoints: directories that are published atomically, verified by checksum, with a fallback to
+// the last intact one. The layout is described in docs/checkpoint-format.md.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ using data::Path;
 
 inline constexpr int kCheckpointVersion = 1;
 
-// A checkpoint that a later version of Brine has written.
+// A checkpoint written by a later version of Brine.
 struct NewerCheckpoint : Error {
   using Error::Error;
 };
@@ -32,11 +32,11 @@ struct Checkpoint {
 // RUN_DIR/step-00001234.
 Path checkpoint_path(const Path& run_dir, int64_t step);
 
-// Writes all files and a manifest beside the others, publishes the directory in one step, reads it
-// back and only then removes what is older than the `keep` newest good ones (0: keeps all). One of
-// the same step is replaced. Throws Error when nothing was committed, data::DurabilityUncertain
-// when the checkpoint stands but may not survive a power cut (nothing is removed then). What killed
-// processes left half-written in run_dir is swept first.
+// Writes all files and a manifest to a directory next to the others, publishes it in one step,
+// reads it back and only then removes those older than the `keep` newest intact ones (0: keeps
+// all). A checkpoint of the same step is replaced. Throws Error when nothing was committed,
+// data::DurabilityUncertain when the checkpoint exists but may not survive a power failure (then
+// nothing is removed). Incomplete directories of killed processes in run_dir are deleted first.
 Path save_checkpoint(const Path& run_dir, int64_t step, const std::vector<CheckpointFile>& files,
                      int keep);
 
@@ -52,23 +52,23 @@ struct CheckpointManifest {
   std::vector<File> files;
 };
 
-// Reads and checks the manifest alone. Throws NewerCheckpoint, or Error for any other defect.
+// Reads and verifies only the manifest. Throws NewerCheckpoint, or Error for any other defect.
 CheckpointManifest read_checkpoint_manifest(const Path& checkpoint);
 
-// Checks manifest, sizes and checksums: nothing when the checkpoint is good, the reason otherwise.
-// NewerCheckpoint is thrown.
+// Verifies manifest, sizes and checksums: nothing when the checkpoint is intact, the reason
+// otherwise. NewerCheckpoint is thrown.
 std::optional<std::string> checkpoint_defect(const Path& checkpoint);
 
-// All of a run, newest first, unchecked.
+// All checkpoints of a run, newest first, unverified.
 std::vector<Checkpoint> list_checkpoints(const Path& run_dir);
 
 struct LatestCheckpoint {
-  std::optional<Checkpoint> good;    // the newest good one
-  std::vector<std::string> skipped;  // newer ones that are not: path and reason, one line each
+  std::optional<Checkpoint> good;    // the newest intact one
+  std::vector<std::string> skipped;  // newer ones that are damaged: path and reason, one line each
 };
 
-// Throws NewerCheckpoint when a newer version wrote one of those that it must look at: falling
-// back behind it would lose that work.
+// Throws NewerCheckpoint when a newer version wrote one of those that it examines: falling back to
+// an earlier one would lose that work.
 LatestCheckpoint latest_good_checkpoint(const Path& run_dir);
 
 }  // namespace brine::data

@@ -81,8 +81,8 @@ void assign(std::vector<T>& out, const Json& value, const Schema::Field& field,
   out = std::move(items);
 }
 
-// What a word of a command line means as the type of T; a text when it is nothing better, so that
-// assign() names the type that was wanted.
+// The meaning of a command-line word as the type of T; a text if it is not of that type, so that
+// assign() names the expected type.
 template <class T>
 Json parse_word(const std::string& word) {
   if constexpr (std::is_same_v<T, bool>) {

@@ -38,7 +38,7 @@ struct FieldOptions {
   double below = std::numeric_limits<double>::infinity();   // exclusive
   bool required = false;    // has no default; check_required() names it
   bool positional = false;  // also an argument without a flag
-  bool transient = false;   // of one run only (--resume): left out of to_json() and to_toml()
+  bool transient = false;   // for one run only (--resume): omitted from to_json() and to_toml()
   std::string alias = {};   // a second key for the same value, in full
   // For a key that may be empty: its default as help and documentation show it.
   std::string unset = {};
@@ -137,8 +137,8 @@ class Schema {
     return *this;
   }
   // Section `name` whose key `selector` (alias: `alias`, or `name` itself) chooses the variant
-  // whose keys the section has. Every variant needs storage of its own. Variants may share keys of
-  // one type.
+  // whose keys the section has. Every variant needs its own storage. Variants may share keys of one
+  // type.
   Schema& variants(const std::string& name, const std::string& selector, std::string& chosen,
                    const std::vector<Variant>& variants, const std::string& help,
                    const std::string& alias = "");
@@ -158,8 +158,8 @@ class Schema {
                 std::string_view shown = {});
   // Every key of a nested object, selectors first. An unknown key is an error.
   void set_all(const Json& object);
-  // Gives the optional keys that are empty the values that a nested object has for them. Keys that
-  // have a value stay, other keys of the object are ignored.
+  // Gives the optional keys that are empty their values in a nested object. Keys that have a value
+  // are not changed, other keys of the object are ignored.
   void fill(const Json& object);
   // The present name of a key; the use of an earlier one is recorded.
   std::string current_name(std::string_view key);
@@ -182,7 +182,7 @@ class Schema {
   const Field* find(std::string_view key) const;
   bool has_section(std::string_view name) const;
   bool is_selector(std::string_view key) const;
-  // Why find() failed, with the nearest known key.
+  // The reason why find() failed, with the nearest known key.
   std::string unknown_key(std::string_view key) const;
 
   // Active fields that are not transient, in order: nested objects, and the same as TOML.

@@ -1,4 +1,4 @@
-// The nearest known key of an unknown one, and the differences of two configs.
+// The nearest known key to an unknown one, and the differences of two configs.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -46,7 +46,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& known
   std::string_view shortened = word.substr(0, 200);
   std::string_view tail = shortened.substr(shortened.rfind('.') + 1);
   for (const std::string& key : known) {
-    // A key without its section is one step from the key with it.
+    // A key without its section has distance one from the key with it.
     size_t distance = std::min(edit_distance(shortened, key),
                                1 + edit_distance(tail, key.substr(key.rfind('.') + 1)));
     if (distance >= least) continue;

@@ -8,7 +8,7 @@
 namespace brine::data {
 namespace {
 
-// Takes the value at a dotted path out of an object; null when there is none.
+// Removes the value at a dotted path from an object and returns it; null when there is none.
 Json take(Json& object, const std::string& path) {
   const size_t dot = path.find('.');
   auto it = object.find(path.substr(0, dot));
@@ -29,7 +29,7 @@ const Json* look(const Json& object, const std::string& path) {
   return it->is_object() ? look(*it, path.substr(dot + 1)) : nullptr;
 }
 
-// Puts a value there; the members of an object join those that are there already.
+// Stores a value at a dotted path; the members of an object are added to existing ones.
 void put(Json& object, const std::string& path, const Json& value) {
   const size_t dot = path.find('.');
   Json& at = object[path.substr(0, dot)];

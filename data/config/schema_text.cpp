@@ -120,7 +120,7 @@ std::string toml_value(const std::vector<double>& values) { return toml_list(val
 std::string toml_value(const std::vector<std::string>& values) { return toml_list(values); }
 
 Schema::Kind Schema::Field::kind() const {
-  constexpr size_t kLists = 7;  // the alternatives before the optional ones are a kind each
+  constexpr size_t kLists = 7;  // each alternative before the optional ones is a kind
   if (std::holds_alternative<EnumSlot>(target)) return Kind::text;
   return Kind(target.index() < kLists ? target.index() : target.index() - kLists);
 }

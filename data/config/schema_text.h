@@ -1,4 +1,4 @@
-// How the values of a schema are written, in messages and as TOML.
+// The text form of a schema's values, in messages and as TOML.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ std::string show(const Json& value);
 // `"a", "b" or "c"`.
 std::string list_of(const std::vector<std::string>& words);
 
-// A value as TOML; a number always bears a point or an exponent and reads back to the same bits.
+// A value as TOML; a number always has a point or an exponent and reads back to the same bits.
 std::string toml_value(bool value);
 std::string toml_value(int64_t value);
 std::string toml_value(double value);

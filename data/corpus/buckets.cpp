@@ -10,7 +10,7 @@
 namespace brine::data {
 namespace {
 
-// Keeps the order of a pool's batches apart from the permutations of the epochs.
+// Separates the random order of a pool's batches from the permutations of the epochs.
 constexpr uint64_t kPoolStreams = uint64_t(1) << 31;
 
 }  // namespace
@@ -32,8 +32,9 @@ void LengthBuckets::sort_pool(int64_t pool, int64_t B) {
     int64_t epoch = at / size(), from = at % size(), count = std::min(size() - from, end - at);
     std::vector<int64_t> order = permutation(size(), seed_, uint64_t(epoch));
     examples_.insert(examples_.end(), order.begin() + from, order.begin() + from + count);
-    // Each epoch by itself, so that only the batch on the border may have an example twice; the
-    // lengths rise and fall in turn, so that it has long ones only, or short ones.
+    // Each epoch is sorted separately, so that only the batch at the border may contain an example
+    // twice; the lengths ascend and descend alternately, so that this batch has either long or
+    // short examples only.
     bool rise = epoch % 2 == 0;
     std::stable_sort(examples_.end() - count, examples_.end(), [&](int64_t a, int64_t b) {
       int64_t la = lengths_[size_t(a)], lb = lengths_[size_t(b)];

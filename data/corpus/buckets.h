@@ -7,10 +7,10 @@
 namespace brine::data {
 
 // The examples are visited in a new permutation each epoch. A pool of at most `pool` batches of
-// that order, no more than an epoch has, is sorted by length and cut into batches, and the pool's
-// batches are visited in a drawn order.
+// that order, limited to one epoch, is sorted by length and cut into batches, and the pool's
+// batches are visited in a random order.
 // Batch n of B examples is a function of (lengths, seed, n), so the position of a run is one
-// number; batches are always full: they run on into the next epoch.
+// number; batches are always full: they continue into the next epoch.
 class LengthBuckets {
  public:
   // `lengths` by example, at least one. pool = 1: plain shuffled batches.
@@ -29,7 +29,7 @@ class LengthBuckets {
   std::vector<int64_t> lengths_;
   uint64_t seed_;
   int64_t pool_;
-  int64_t sorted_ = -1, sorted_B_ = 0;  // the pool that examples_ holds
+  int64_t sorted_ = -1, sorted_B_ = 0;  // the pool in examples_
   std::vector<int64_t> examples_, batches_;
 };
 

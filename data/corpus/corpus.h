@@ -11,19 +11,20 @@
 
 namespace brine::data {
 
-// The text at `path` without a leading byte order mark. A missing or empty file and bytes that are
-// no UTF-8 are errors, the latter with the offset in the file of the first of them.
+// The text at `path` without a leading byte order mark. A missing or empty file and invalid UTF-8
+// are errors; the latter names the offset of the first invalid byte.
 std::string read_text(const std::string& path);
 
-// All of JoinedLines (joined_lines.h): the lines of the files with two newlines between them.
+// The whole text of JoinedLines (joined_lines.h): the lines of the files with two newlines between
+// them.
 std::string read_joined_lines(const std::vector<std::string>& files);
 
-// A corpus cut into windows of T tokens that do not overlap; what is left at the end fills no
-// window and is dropped. A window predicts its own tokens from the second on.
+// A corpus cut into windows of T tokens that do not overlap; tokens at the end that do not fill a
+// window are dropped. A window predicts its own tokens from the second on.
 struct TokenCorpus {
   std::shared_ptr<const TokenSource> tokens;
   int64_t window_tokens = 0;  // T
-  // Of each file as read_text() gives it, or of the manifest of token shards, SHA-256.
+  // SHA-256 of each file as read_text() returns it, or of the manifest of token shards.
   std::vector<std::string> text_hashes = {};
 
   int64_t windows() const { return tokens->size() / window_tokens; }
@@ -35,9 +36,9 @@ struct TokenCorpus {
   std::string hash() const;
 };
 
-// Joins the tokens of all paths in their order: a file is read and tokenised whole, a directory
-// holds token shards, which are mapped and must be of this tokenizer. T must be at least 2, and the
-// text must fill at least one window.
+// Concatenates the tokens of all paths in order: a file is read and tokenised as a whole; a
+// directory contains token shards, which are mapped and must have been made with this tokenizer. T
+// must be at least 2, and the text must fill at least one window.
 TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                         int64_t window_tokens);
 

@@ -1,5 +1,6 @@
-// Text is cut before white space, where no word, no token and no decomposition of characters can
-// span; that is tried out on the bytes around, since added tokens may swallow spaces.
+// Documents in pieces. Text is cut before white space, at positions that no word, token or
+// decomposition of characters spans; this is verified on the bytes around the cut, since added
+// tokens may include spaces.
 #include "data/corpus/documents.h"
 
 #include <algorithm>
@@ -14,12 +15,12 @@
 namespace brine::data {
 namespace {
 
-constexpr size_t kAround = 64;  // bytes on each side of a cut that are tokenised to try it
+constexpr size_t kAround = 64;  // bytes on each side of a cut that are tokenised to verify it
 constexpr int kMostTrials = 1000;
 
 bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
-// Whether a space ends text[0, at); malformed text is none, and is reported with its piece.
+// Whether a space ends text[0, at); malformed text is not a space, and is reported with its piece.
 bool space_before(std::string_view text, size_t at) {
   size_t start = at - 1;
   while (start > 0 && at - start < 4 && continues(text[start])) --start;
@@ -34,7 +35,7 @@ bool same_tokens(std::string_view text, size_t at, const Tokenizer& tokenizer) {
   while (begin < at && continues(text[begin])) ++begin;
   const std::string_view left = text.substr(begin, at - begin);
   if (!is_utf8(left)) return true;
-  // Up to the first character that is malformed or goes on beyond this part of the text.
+  // The text up to the first character that is malformed or continues beyond this part.
   const std::string_view right = text.substr(at, kAround);
   const size_t end = std::min(right.size(), find_invalid_utf8(right));
   std::vector<int32_t> halves = tokenizer.encode(left);
@@ -76,7 +77,7 @@ class Reader {
         drop(cut, base);
         continue;
       }
-      // No cut in a piece: look further.
+      // There is no cut in a piece: search further.
       while (more && held_.size() < options_.most_uncut) more = fill(source);
       const size_t cut = more ? last_cut(held_, held_.size() - 4, tokenizer_) : 0;
       check_format(!more || cut > 0, source.name(), ": ", held_.size(), " bytes from offset ", base,
@@ -111,7 +112,7 @@ class Reader {
   void read_lines(ByteSource& source) {
     held_.clear();
     int64_t line = 0;
-    size_t at = 0, searched = 0;  // the line's begin; no newline before `searched`
+    size_t at = 0, searched = 0;  // the start of the line; no newline before `searched`
     for (bool more = true; more || at < held_.size();) {
       size_t end = held_.find('\n', searched);
       if (end == std::string::npos && more) {

@@ -9,10 +9,10 @@
 
 namespace brine::data {
 
-// The lines of all files as evaluations join WikiText: a line keeps its own newline, a blank one
-// (white space only) becomes the empty text. For lines "a", "", "b": "a\n" "\n\n" "" "\n\n" "b\n".
-// Holds one line at a time, and is named as the file that it reads. A file without text, bytes that
-// are no UTF-8 and a line of more than `most_line` bytes are errors.
+// The lines of all files, joined as evaluations join WikiText: a line keeps its own newline, a
+// blank one (white space only) becomes the empty text. For lines "a", "", "b": "a\n" "\n\n" ""
+// "\n\n" "b\n". Keeps one line in memory, and has the name of the file that it reads. A file
+// without text, invalid UTF-8 and a line of more than `most_line` bytes are errors.
 class JoinedLines : public ByteSource {
  public:
   explicit JoinedLines(std::vector<std::string> files, size_t most_line = size_t(256) << 20);
@@ -29,10 +29,10 @@ class JoinedLines : public ByteSource {
   std::unique_ptr<ByteSource> source_;
   std::string held_;                 // a block, cut into lines up to begin_
   size_t begin_ = 0, searched_ = 0;  // no newline between the two
-  uint64_t offset_ = 0;              // of begin_ in the file
+  uint64_t offset_ = 0;              // file offset of begin_
   bool first_ = true;
   std::string ready_;
-  size_t given_ = 0;  // of ready_
+  size_t given_ = 0;  // offset in ready_
 };
 
 }  // namespace brine::data

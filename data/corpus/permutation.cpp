@@ -13,7 +13,7 @@ namespace brine::data {
 
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t epoch) {
   check(n >= 0, "permutation: n = ", n, " must not be negative");
-  // The high bits keep these streams apart from those that layers draw from under the same seed.
+  // The high bits separate these streams from those that layers use with the same seed.
   const uint64_t stream = epoch | uint64_t(0x5045524d) << 32;
   std::vector<int64_t> order(n);
   std::iota(order.begin(), order.end(), int64_t(0));
@@ -33,7 +33,7 @@ int64_t permuted(int64_t i, int64_t n, uint64_t seed, uint64_t epoch) {
   const int half = std::max(1, (int(std::bit_width(uint64_t(n - 1))) + 1) / 2);
   const uint64_t mask = (uint64_t(1) << half) - 1;
   auto at = uint64_t(i);
-  do {  // the network permutes 4^half >= n numbers: those beyond n are followed back into range
+  do {  // the network permutes 4^half >= n numbers: those beyond n are mapped again until in range
     uint64_t left = at >> half, right = at & mask;
     for (uint64_t round = 0; round < 8; ++round) {
       const uint64_t mixed = left ^ (philox(seed, stream, right | round << 56).v[0] & mask);

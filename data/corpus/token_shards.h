@@ -1,4 +1,5 @@
-// Token shards: a corpus tokenised once and mapped from then on. docs/data.md has the format.
+// Token shards: a corpus that is tokenised once and then memory-mapped. docs/data.md describes the
+// format.
 #pragma once
 
 #include <memory>
@@ -18,33 +19,33 @@ inline constexpr int64_t kTokenShardsVersion = 1;
 
 struct TokenShard {
   std::string name;
-  int64_t count = 0;  // tokens, or of documents.u64 the documents
+  int64_t count = 0;  // tokens, or in documents.u64 documents
   std::string sha256 = {};
 };
 
 // manifest.json
 struct TokenManifest {
   std::string tokenizer_hash;
-  int64_t vocab_size = 0;                 // every id is below
+  int64_t vocab_size = 0;                 // every id is below it
   int64_t width = 2;                      // bytes of a token, 2 or 4, little-endian
   std::optional<int32_t> separator = {};  // the token after every document
-  bool joined_lines = false;              // the files are one document, JoinedLines
+  bool joined_lines = false;              // the files form one document, JoinedLines
   int64_t tokens = 0, documents = 0;      // separators are among the tokens
-  std::vector<std::string> sources = {};  // names of the files that were read
+  std::vector<std::string> sources = {};  // names of the input files
   std::vector<TokenShard> shards = {};    // in order
-  TokenShard starts = {};                 // where documents begin: u64, in tokens from the first on
+  TokenShard starts = {};                 // starts of the documents: u64, in tokens
 };
 
-// Throws Error naming the file and the reason when the manifest is malformed, of a newer version or
-// does not add up. Looks at no other file.
+// Throws an Error naming the file and the reason when the manifest is malformed, of a newer version
+// or inconsistent. Does not access other files.
 TokenManifest read_token_manifest(const Path& dir);
 bool is_token_shards(const Path& dir);
 
-// The tokens of a directory of shards. Windows of it are copied out, and the pages that held them
-// given back, so that the memory of a reader does not grow with what it has read.
+// The tokens of a directory of shards. Windows are copied, and their pages released, so that the
+// memory of a reader does not grow with the amount it has read.
 class TokenShards : public TokenSource {
  public:
-  // Verifies sizes and checksums of all files, which reads them once.
+  // Verifies sizes and checksums of all files by reading them once.
   explicit TokenShards(const Path& dir);
   const TokenManifest& manifest() const { return manifest_; }
   int64_t size() const override { return manifest_.tokens; }
@@ -61,12 +62,12 @@ class TokenShards : public TokenSource {
   std::vector<int64_t> ends_;
 };
 
-// Writes a directory of shards under a temporary name; finish() gives it its own. Without finish()
-// nothing is left; what a killed process left goes when the next one starts.
+// Writes a directory of shards under a temporary name; finish() renames it. Without finish()
+// nothing is left; the next writer deletes the remains of a killed process.
 class TokenShardWriter {
  public:
-  // `about`: tokenizer, vocabulary, separator and sources; the rest is counted. A `dir` that exists
-  // and a second writer of the same one are errors.
+  // `about`: tokenizer, vocabulary, separator and sources; the other members are computed. An
+  // existing `dir` and a second writer of the same one are errors.
   TokenShardWriter(const Path& dir, TokenManifest about,
                    uint64_t shard_bytes = uint64_t(256) << 20);
   ~TokenShardWriter();

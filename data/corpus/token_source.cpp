@@ -1,4 +1,4 @@
-// Lists, and sources joined.
+// Token sources: lists in memory, and concatenated sources.
 #include "data/corpus/token_source.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 
 namespace brine::data {
 
-// Its methods may be called from several threads at once.
+// The methods may be called from several threads at once.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -29,7 +29,7 @@ class TokenList : public TokenSource {
   std::vector<int32_t> tokens_;
 };
 
-// Sources one after another.
+// Concatenated sources.
 class JoinedTokens : public TokenSource {
  public:
   explicit JoinedTokens(std::vector<std::shared_ptr<const TokenSource>> parts);

@@ -1,5 +1,5 @@
-// A reader gathers pieces into jobs, encoders work on them in any order, the caller's thread writes
-// them in the order in which they were read.
+// Tokenising files on several threads: a reader collects pieces in jobs, encoders process them in
+// any order, the caller's thread writes them in the order of reading.
 #include "data/corpus/tokenize_files.h"
 
 #include <exception>
@@ -48,7 +48,7 @@ void encode_jobs(JobQueue& jobs, const Tokenizer& tokenizer) {
   }
 }
 
-// Thrown out of the reader when the other threads have given up.
+// Thrown out of the reader when the other threads have stopped.
 struct Stopped {};
 
 void read_jobs(const std::vector<std::string>& files, const Tokenizer& tokenizer,
@@ -101,7 +101,7 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
   std::exception_ptr failed;
   {
     std::vector<std::jthread> threads;
-    // Before the threads are joined, whatever happens: nobody may wait at a queue for ever.
+    // Before the threads are joined, in any case: no thread may wait at a queue for ever.
     struct CloseQueues {
       JobQueue &jobs, &in_order;
       ~CloseQueues() {

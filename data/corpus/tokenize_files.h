@@ -13,13 +13,13 @@ namespace brine::data {
 struct TokenizeOptions {
   DocumentOptions documents = {};
   std::optional<int32_t> separator = {};  // after every document
-  bool joined_lines = false;  // one document, the lines of all files joined; without a separator
+  bool joined_lines = false;  // one document, the joined lines of all files; without a separator
   uint64_t shard_bytes = uint64_t(256) << 20;
 };
 
-// One thread encodes for each tokenizer, which must be alike; another one reads. The shards do not
-// depend on how many there are. Memory is bounded by a few pieces a thread. An error leaves nothing
-// behind.
+// One thread encodes per tokenizer, which must be equal; another one reads. The shards do not
+// depend on the number of threads. Memory is limited to a few pieces per thread. After an error no
+// files remain.
 TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& out,
                              const std::vector<std::unique_ptr<Tokenizer>>& tokenizers,
                              const TokenizeOptions& options);

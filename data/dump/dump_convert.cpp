@@ -1,4 +1,4 @@
-// Loops that the compiler turns into vector code.
+// Conversion of stored values, in loops that the compiler vectorises.
 #include "data/dump/dump_convert.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// One list of fields serves writing, reading and comparing.
+// The fields of a dump: one list for writing, reading and comparing.
 #include "data/dump/dump_fields.h"
 
 #include <algorithm>

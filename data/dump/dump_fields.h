@@ -20,23 +20,23 @@ struct DumpField {
   }
 };
 
-// The format version that brought a field; in older dumps it is absent and 0.
+// The format version that introduced a field; in older dumps it is absent and 0.
 inline int64_t version_of(const DumpField& field) {
   if (field.name == "columns") return 3;
   return field.name == "ragged" || field.name == "classes" ? 2 : 1;
 }
 
-// All but samples, windows and lengths, in the order of the schema.
+// All except samples, windows and lengths, in the order of the schema.
 std::vector<DumpField> spec_fields(const DumpSpec& spec);
 
-// A field that a dump of any version leaves out when it is empty.
+// A field that every version omits when it is empty.
 inline bool may_lack(const DumpField& field) { return field.name == "tensors"; }
 // The fields that a manifest and its shards have.
 std::vector<DumpField> stored_fields(const DumpSpec& spec);
 
 // Sets `field.value`, whose type stays as it is.
 using FieldSource = std::function<void(DumpField& field)>;
-// A spec whose fields come from `source`; bad values throw Error(where, ": ...").
+// A spec with the fields of `source`; invalid values throw Error(where, ": ...").
 DumpSpec spec_from(const std::string& where, const FieldSource& source);
 
 }  // namespace brine::data

@@ -1,4 +1,4 @@
-// A thread that reads the next batches while the trainer computes.
+// The prefetching reader: a thread reads the next batches while the trainer computes.
 #include <exception>
 #include <thread>
 #include <utility>
@@ -15,10 +15,10 @@ struct DumpPrefetch::Impl {
   DumpWants wants;
   int64_t step;
   Device device;
-  // An error takes its place in the row, after the batches before it.
+  // An error is queued after the batches before it.
   using Item = std::pair<DumpBatch, std::exception_ptr>;
   BoundedQueue<Item> queue;
-  std::exception_ptr ended;  // thrown again by every call after the first
+  std::exception_ptr ended;  // rethrown by every call after the first
   std::thread thread;
 
   void run() {
@@ -66,7 +66,7 @@ std::optional<DumpBatch> DumpPrefetch::next_if_read() {
   if (impl_->ended) return {};
   auto item = impl_->queue.try_pop();
   if (!item) return {};
-  impl_->ended = item->second;  // for next(), whose turn it is
+  impl_->ended = item->second;  // for next(), which reports it
   if (impl_->ended) return {};
   return std::move(item->first);
 }

@@ -11,20 +11,20 @@
 
 namespace brine::data {
 
-// What to read of a batch.
+// The tensors to read of a batch.
 struct DumpWants {
-  std::set<std::string, std::less<>> parts = {};  // one that the dump does not have is an error
-  // Of a ragged dump a batch has as many tokens as its longest sample, made a multiple of this but
-  // not more than the longest of all.
+  std::set<std::string, std::less<>> parts = {};  // it is an error if the dump does not have it
+  // In a ragged dump a batch has as many tokens as its longest sample, rounded up to a multiple of
+  // this but limited to the longest sample of all.
   int64_t tokens_step = 1;
-  // What comes in the type that it has in the files; all else, maps always, is f32.
+  // Tensors returned in the stored type; all others, and always maps, are f32.
   enum class AsStored { nothing, queries_and_keys, all } as_stored = AsStored::nothing;
 };
 
-// Safe to use from several threads at once.
+// Thread-safe.
 class DumpReader {
  public:
-  // Checks the manifest, and that every shard is there in its size. An unfinished dump is an error.
+  // Checks the manifest, and that every shard exists with its size. An unfinished dump is an error.
   explicit DumpReader(const Path& dir);
   ~DumpReader();
   DumpReader(const DumpReader&) = delete;
@@ -34,14 +34,14 @@ class DumpReader {
   const DumpManifest& manifest() const;
   const DumpSpec& spec() const { return manifest().spec; }
   bool has(std::string_view part) const { return spec().has(part); }
-  // Everything that the dump has.
+  // All tensors of the dump.
   DumpWants everything() const;
 
-  // Reads every byte and compares checksums; the error names the shard. `progress` hears how many
-  // shards are done.
+  // Reads every byte and compares checksums; the error names the shard. `progress` gets the number
+  // of finished shards.
   void verify(const std::function<void(int64_t done)>& progress = {}) const;
 
-  // The samples as a batch in this order. Lengths come always, tokens and windows where the
+  // The samples as a batch in this order. Lengths are always included, tokens and windows if the
   // dump stores them.
   DumpBatch read(std::span<const int64_t> samples, const DumpWants& wants) const;
   DumpBatch read(std::span<const int64_t> samples) const { return read(samples, everything()); }
@@ -56,19 +56,20 @@ class DumpReader {
 // Reads the batches of steps first_step, first_step + 1, ... ahead of time.
 class DumpPrefetch {
  public:
-  // The samples of a step; none: the end. It is called in the reading thread.
+  // The samples of a step; none: the end. Called in the reading thread.
   using Order = std::function<std::vector<int64_t>(int64_t step)>;
-  // At most `ahead` batches wait while one more is read. They lie in memory that `device` copies
-  // from by itself. The reader must outlive this.
+  // At most `ahead` batches wait while one more is read. They are in memory that `device` can copy
+  // from directly. The reader must outlive this.
   DumpPrefetch(const DumpReader& reader, Order order, const DumpWants& wants,
                int64_t first_step = 0, size_t ahead = 2, Device device = {});
-  ~DumpPrefetch();  // stops at once, at the latest when the batch being read is there
+  ~DumpPrefetch();  // stops at once, at the latest when the current batch is read
   DumpPrefetch(const DumpPrefetch&) = delete;
   DumpPrefetch& operator=(const DumpPrefetch&) = delete;
 
-  // The next batch; nothing after the last one. An error of the thread is thrown here, in its turn.
+  // The next batch; nothing after the last one. An error of the thread is thrown here, after the
+  // batches before it.
   std::optional<DumpBatch> next();
-  // The same where it is there already; never waits or throws.
+  // The next batch if it is ready; never waits or throws.
   std::optional<DumpBatch> next_if_read();
 
  private:

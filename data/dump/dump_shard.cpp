@@ -1,4 +1,4 @@
-// Samples into datasets, and a commit that a crash leaves done or not done.
+// Writing a shard: samples into datasets, and an atomic commit.
 #include "data/dump/dump_shard.h"
 
 #include <fcntl.h>
@@ -57,7 +57,7 @@ ShardWriter::ShardWriter(const Path& target, const DumpSpec& spec, int64_t first
 
 ShardWriter::~ShardWriter() {
   file_.reset();
-  if (!committed_) ::unlink(temporary_.c_str());  // left behind it is dropped by the next writer
+  if (!committed_) ::unlink(temporary_.c_str());  // the next writer deletes it if it remains
 }
 
 void ShardWriter::write(const DumpBatch& batch, int64_t i) {

@@ -1,4 +1,4 @@
-// One shard while it is written. Internal to data/dump*.cpp.
+// A shard that is being written. Internal to data/dump*.cpp.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,14 @@ std::string shard_name(int64_t index);
 // Writes TARGET.tmp; commit() makes it TARGET. Without commit() it is removed.
 class ShardWriter {
  public:
-  // `filters` says how to compress; the chunks are the schema's.
+  // `filters` selects the compression; the chunks are the schema's.
   ShardWriter(const Path& target, const DumpSpec& spec, int64_t first, int64_t samples,
               const Hdf5Layout& filters);
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
 
-  // Sample i of the batch becomes the shard's next one.
+  // Appends sample i of the batch to the shard.
   void write(const DumpBatch& batch, int64_t i);
   bool full() const { return written_ == samples_; }
   // Close, fsync, checksum, rename, fsync of the directory.
@@ -32,10 +32,10 @@ class ShardWriter {
 
  private:
   std::string where(const std::string& dataset) const;
-  // Sample i of a batch's tensor becomes the dataset's next rows.
+  // Appends sample i of a batch's tensor to the dataset.
   void put(const TeacherTensor& tensor, const std::string& dataset, const Tensor& x, int64_t i);
   void put_map(const std::string& dataset, const Tensor& x, int64_t i);
-  // `count` values of x from `first` on, as they are stored, at the end of stored_.
+  // Appends `count` values of x from `first` on, in the stored type, to stored_.
   void append(const Tensor& x, int64_t first, int64_t count, Dtype dtype,
               const std::string& dataset);
   int64_t length(int64_t i) const {

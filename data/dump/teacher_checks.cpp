@@ -1,4 +1,5 @@
-// Attention of others: rows that are distributions, and sums that fit them.
+// Checks of external attention values: rows must be distributions, and sums must be consistent with
+// them.
 #include "data/dump/teacher_checks.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace brine::data {
 namespace {
 
-// Of the sum of a row of stored probabilities.
+// Tolerance of the sum of a row of stored probabilities.
 double tolerance_of(Dtype dtype) {
   return dtype == Dtype::f32 ? 1e-3 : dtype == Dtype::f16 ? 1e-2 : 3e-2;
 }

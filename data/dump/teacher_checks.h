@@ -1,4 +1,4 @@
-// What the values of a teacher's tensors must satisfy. Internal to data/dump/.
+// The conditions on the values of a teacher's tensors. Internal to data/dump/.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // The tensors of a teacher, one row each: name, shape, type and when a dump stores it. The writer,
-// the reader, `adopt` and the teachers of distill/ follow this table.
+// the reader, `adopt` and the teachers of distill/ use this table.
 #pragma once
 
 #include <functional>
@@ -41,9 +41,10 @@ class TensorSet {
   std::map<std::string, Tensor, std::less<>> values_;
 };
 
-// What is stored and asked for together. A tensor outside the table below is a part of its own.
+// Tensors that are stored and requested together. A tensor outside the table below is a part of its
+// own.
 namespace part {
-inline constexpr const char* attention = "attention";  // whole rows, as maps or by query and key
+inline constexpr const char* attention = "attention";  // complete rows, as maps or by query and key
 inline constexpr const char* pooled = "pooled attention";
 inline constexpr const char* attention_outputs = "attention outputs";
 inline constexpr const char* layer_outputs = "layer outputs";
@@ -53,21 +54,22 @@ inline constexpr const char* tokens = "tokens";
 }  // namespace part
 
 struct TeacherTensor {
-  enum class Type : uint8_t { as_dump, f32, token_id };  // as_dump: the type that the spec names
-  // Throws Error(what, ": ...") where a value of sample 0 cannot be: x is this tensor of one sample
-  // and `layer` what was read with it, all in f32.
+  enum class Type : uint8_t { as_dump, f32, token_id };  // as_dump: the type of the spec
+  // Throws Error(what, ": ...") for an invalid value of sample 0: x is this tensor of one sample
+  // and `layer` the tensors that were read with it, all in f32.
   using Check = std::function<void(const Tensor& x, const TensorSet& layer, int64_t length,
                                    const DumpSpec& spec, const std::string& what)>;
 
   std::string name;
-  std::string part = {};     // of a registered tensor: its name
-  std::string dataset = {};  // of a layer's tensor below "layers/LL/"; empty: its name
+  std::string part = {};     // for a registered tensor: its name
+  std::string dataset = {};  // for a layer's tensor below "layers/LL/"; empty: its name
   std::vector<Axis> shape;   // after the samples: [tokens, ...], [heads, tokens, ...] or [classes]
   Type type = Type::as_dump;
   bool of_layer = true;  // one for each layer
-  bool narrow = false;   // only matrix products read it, which may take it in 16 bits
-  std::function<bool(const DumpSpec&)> stored = {};  // empty: where DumpSpec::tensors has the name
-  Check valid = {};                                  // besides that every number is finite
+  bool narrow = false;   // used only by matrix products, which can read it in 16 bits
+  std::function<bool(const DumpSpec&)> stored = {};  // empty: if DumpSpec::tensors has the name
+  Check valid = {};                                  // in addition to the check that every number
+                                                     // is finite
 
   bool has_tokens() const { return shape[0] != Axis::classes; }
   bool by_head() const { return shape[0] == Axis::heads; }
@@ -80,16 +82,16 @@ struct TeacherTensor {
   std::string path(int64_t layer) const;  // its dataset's name in a shard
 };
 
-// All rows in the order of the files: those of Brine, then the registered ones. A row keeps its
-// address.
+// All rows in the order of the files: first those of Brine, then the registered ones. Addresses of
+// rows are stable.
 const std::vector<const TeacherTensor*>& teacher_tensors();
-// Null where there is none.
+// Null if there is none.
 const TeacherTensor* find_teacher_tensor(std::string_view name);
 
-// Adds a row for a tensor of the layers that is stored where DumpSpec::tensors has its name; to be
-// called before threads that use the table are started, best from a static object. Throws where the
-// name is taken or not of [a-z0-9_], the shape is none of the above, or `part`, `dataset`,
-// `of_layer` or `stored` is set: these are for the tensors of the format itself.
+// Adds a row for a tensor of the layers that is stored if DumpSpec::tensors has its name; must be
+// called before threads use the table, usually from a static object. Throws when the name is taken
+// or not of [a-z0-9_], the shape is none of the above, or `part`, `dataset`, `of_layer` or `stored`
+// is set: these are for the tensors of the format itself.
 void register_teacher_tensor(TeacherTensor tensor);
 
 // Whether a name consists of a to z, 0 to 9 and underscores.

@@ -1,10 +1,10 @@
-// HDF5 files: reading what may come from anywhere, writing what everyone can read.
+// HDF5 files: a reader for untrusted files, and a writer of files that every program can read.
 //
-// A reader takes a file at its word in nothing: soft, external and user-defined links, external
-// storage, virtual datasets, variable-length types, unknown filters and sizes that the file cannot
-// hold are refused, and no plugin is ever loaded. Every error is one line that names the file and
-// the object. All calls into the library are serialised by one mutex, so readers and writers may
-// live in any thread; a reader's const functions may be called from several at once.
+// A reader trusts nothing in a file: soft, external and user-defined links, external storage,
+// virtual datasets, variable-length types, unknown filters and sizes beyond the file are refused,
+// and no plugin is ever loaded. Every error is one line that names the file and the object. All
+// calls into the library are serialised by one mutex, so readers and writers may be used in any
+// thread; a reader's const functions may be called from several at once.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@ class Hdf5Reader {
   // Full names of all datasets below a group, sorted.
   std::vector<std::string> datasets(const std::string& group = "/") const;
 
-  // Shape and type; everything that can be wrong with a dataset is checked here.
+  // Shape and type; all checks of a dataset are made here.
   Hdf5Info info(const std::string& dataset) const;
   // The dataset in its own type (f32, f64, f16, bf16, i32, i64 or u8; big endian is turned).
   Tensor read(const std::string& dataset) const;
   // Entries [first, first + count) of axis 0.
   Tensor read_rows(const std::string& dataset, int64_t first, int64_t count) const;
-  // The same into `out`, which holds exactly `bytes` bytes; the type must be `dtype`.
+  // The same into `out`, which has exactly `bytes` bytes; the type must be `dtype`.
   void read_rows_into(const std::string& dataset, int64_t first, int64_t count, Dtype dtype,
                       void* out, size_t bytes) const;
 
@@ -68,14 +68,14 @@ class Hdf5Reader {
   std::unique_ptr<Impl> impl_;
 };
 
-// How a dataset lies in the file.
+// The storage of a dataset.
 struct Hdf5Layout {
-  Shape chunk = {};      // rank 0: contiguous, or pieces of at most 4 MiB when a filter is wanted
-  bool shuffle = false;  // bytes of equal weight together, which helps deflate
+  Shape chunk = {};      // rank 0: contiguous, or pieces of at most 4 MiB with a filter
+  bool shuffle = false;  // groups bytes of equal significance, which helps deflate
   int deflate = 0;       // 0 = none, 1 fast .. 9 small
 };
 
-// A new file. Same calls, same bytes: no time stamps are stored.
+// A new file. The same calls give the same bytes: no time stamps are stored.
 class Hdf5Writer {
  public:
   explicit Hdf5Writer(const std::string& path);  // an existing file is an error
@@ -83,7 +83,7 @@ class Hdf5Writer {
   Hdf5Writer(const Hdf5Writer&) = delete;
   Hdf5Writer& operator=(const Hdf5Writer&) = delete;
 
-  // Missing groups on the way are made.
+  // Missing parent groups are created.
   void group(const std::string& name);
   // bf16 becomes a 16-bit float type with bf16's fields, which h5py reads as float32.
   void create(const std::string& dataset, Dtype dtype, const Shape& shape,
@@ -91,7 +91,7 @@ class Hdf5Writer {
   // Entries [first, first + count) of axis 0 of a created dataset, `bytes` bytes in its type.
   void write_rows(const std::string& dataset, int64_t first, int64_t count, const void* values,
                   size_t bytes);
-  // create() and write_rows() of everything; the tensor may be strided.
+  // create() and write_rows() for a whole tensor, which may be strided.
   void write(const std::string& dataset, const Tensor& values, const Hdf5Layout& layout = {});
 
   void attribute(const std::string& object, const std::string& name, int64_t value);

@@ -1,6 +1,6 @@
-// Object headers and names of an HDF5 file, checked before libhdf5 decodes them. Releases
-// before 2.0 read beyond their buffers where a message of a header, or a heap of names, is shorter
-// than the sizes inside it say. Included by data/hdf5/*.cpp only.
+// Object headers and names of an HDF5 file, checked before libhdf5 decodes them. Releases before
+// 2.0 read beyond their buffers when a message of a header, or a heap of names, is shorter than the
+// sizes inside it. Included by data/hdf5/*.cpp only.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace brine::data::hdf5 {
 
-// Remembers which headers of a file were found good. Links and attributes in fractal heaps, where
+// Remembers which headers of a file were checked. Links and attributes in fractal heaps, where
 // files of the format 1.8 and later keep more than eight of them, are not headers and not checked.
 class HeaderChecker {
  public:
-  // Throws Error that starts with `path` where the file does not begin as an HDF5 file, or begins
-  // with a block of the user's own.
+  // Throws an Error that starts with `path` when the file does not start as an HDF5 file, or starts
+  // with a user block.
   HeaderChecker(const std::string& path, const StoredFile& file);
 
   // The address of the root group's header.
   uint64_t root() const { return root_; }
   // Throws Error("WHERE: damaged object header: ...") unless every message of the header at
-  // `address`, in all of its pieces, and the names of a group's members have the bytes that
-  // their own sizes ask for.
+  // `address`, in all of its pieces, and the names of a group's members have the bytes that their
+  // own sizes require.
   void check_header(const std::string& where, uint64_t address);
 
  private:

@@ -1,4 +1,4 @@
-// Start of the HDF5 library, its types, its errors.
+// Initialisation of the HDF5 library, its types, its errors.
 #include "data/hdf5/hdf5_internal.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ std::recursive_mutex& library_mutex() {
 
 constexpr bool kLittle = std::endian::native == std::endian::little;
 
-// A float type of 16 bits; the fields are moved before the size shrinks around them.
+// A float type of 16 bits; the fields are moved before the size is reduced.
 hid_t float16_type(size_t exponent_bits, size_t bias, bool swapped) {
   bool little = kLittle != swapped;
   hid_t t = H5Tcopy(little ? H5T_IEEE_F32LE : H5T_IEEE_F32BE);
@@ -62,7 +62,7 @@ const Types& types() {
   return *all;
 }
 
-// Keeps the first description: the innermost, which knows the reason.
+// Keeps the first description: the innermost, which has the reason.
 herr_t keep_first(unsigned, const H5E_error2_t* error, void* out) {
   auto& text = *static_cast<std::string*>(out);
   if (text.empty() && error->desc) text = error->desc;

@@ -1,4 +1,4 @@
-// What reader and writer share of the HDF5 C library: the lock, handles, types and errors.
+// Shared use of the HDF5 C library by reader and writer: the lock, handles, types and errors.
 // Included by data/hdf5/*.cpp only.
 #pragma once
 
@@ -14,16 +14,16 @@
 
 // Whether libhdf5 itself is trusted with sizes that a file names. Releases before 2.0 are not: then
 // object headers are checked before the library decodes them (hdf5_headers.h) and chunks are read
-// and unpacked without it (hdf5_storage.cpp, hdf5_filters.cpp). Where only 2.0 and later are
-// supported, what is inside `#if !BRINE_TRUST_HDF5` can go.
+// and unpacked without it (hdf5_storage.cpp, hdf5_filters.cpp). Once only 2.0 and later are
+// supported, the code inside `#if !BRINE_TRUST_HDF5` can be removed.
 #ifndef BRINE_TRUST_HDF5
 #define BRINE_TRUST_HDF5 H5_VERSION_GE(2, 0, 0)
 #endif
 
 namespace brine::data::hdf5 {
 
-// Held around every call into the library. Starts it the first time (plugins off, no work at
-// exit) and silences its printing in this thread.
+// Locked around every call into the library. The first one initialises it (plugins off, no work at
+// exit) and disables its printing in this thread.
 class Lock {
  public:
   Lock();
@@ -32,7 +32,7 @@ class Lock {
   std::lock_guard<std::recursive_mutex> guard_;
 };
 
-// Owns an identifier. It must die while a Lock lives.
+// Owns an identifier. It must be destroyed while a Lock exists.
 class Handle {
  public:
   using Close = herr_t (*)(hid_t);
@@ -60,19 +60,19 @@ class Handle {
   Close close_ = nullptr;
 };
 
-// Throws Error("WHERE: DOING: what the library says first").
+// Throws Error("WHERE: DOING: the library's first message").
 [[noreturn]] void fail(const std::string& where, const std::string& doing);
 inline void must(bool ok, const std::string& where, const char* doing) {
   if (!ok) fail(where, doing);
 }
 
-// A type of ours and the byte order it has in a file.
+// A type of Brine and its byte order in a file.
 struct StoredType {
   Dtype dtype = Dtype::f32;
   bool swapped = false;  // not this machine's order
   hid_t id = -1;         // belongs to the table, never closed
 };
-// The type of ours that equals `type` bit for bit, or nothing.
+// Brine's type that equals `type` bit for bit, or nothing.
 std::optional<StoredType> find_type(hid_t type);
 // The type to write: this machine's order.
 hid_t file_type(Dtype dtype);
@@ -84,7 +84,7 @@ struct StoredInteger {
 };
 std::optional<StoredInteger> find_integer(hid_t type);
 
-// Turns the order of the bytes of `count` items of `size` bytes.
+// Swaps the bytes of `count` items of `size` bytes.
 void swap_bytes(void* items, size_t count, size_t size);
 
 // The parts of "a/b/c"; empty for "/". Parts that are empty, "." or ".." throw.

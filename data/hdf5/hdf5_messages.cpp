@@ -1,11 +1,11 @@
-// Datatypes, dataspaces, fill values and filters of "HDF5 File Format Specification Version 3.0",
-// as far as the sizes in them go.
+// Checks of the sizes in datatypes, dataspaces, fill values and filters of "HDF5 File Format
+// Specification Version 3.0".
 #include "data/hdf5/hdf5_messages.h"
 
 namespace brine::data::hdf5 {
 namespace {
 
-// Bytes in which libhdf5 writes a number up to `most`.
+// The number of bytes in which libhdf5 writes a number up to `most`.
 int width_of(uint64_t most) {
   int bytes = 1;
   while (most >>= 8) ++bytes;
@@ -82,7 +82,7 @@ uint64_t check_dataspace(Cursor& m, int length_bytes) {
 
 void check_fill_value(Cursor& m, bool old) {
   constexpr const char* kWhat = "a fill value does not fit its message";
-  bool may_be_negative = false;  // which says that there is none
+  bool may_be_negative = false;  // which means that there is none
   if (!old) {
     const uint64_t version = m.number(1, kWhat), flags = m.number(1, kWhat);
     if (version >= 3 && (flags & 0x20) == 0) return;

@@ -11,13 +11,13 @@
 
 namespace brine::data::hdf5 {
 
-inline constexpr int kDeepestHdf5 = 16;  // datatypes inside of datatypes, headers behind headers
+inline constexpr int kDeepestHdf5 = 16;  // nested datatypes, chained headers
 
 [[noreturn]] inline void refuse_header(const std::string& where, const char* what) {
   throw Error(where + ": damaged object header: " + what, ErrorKind::format);
 }
 
-// Bytes that are taken from the front; to take more than there are throws.
+// Bytes that are consumed from the front; reading beyond the end throws.
 class Cursor {
  public:
   Cursor(const std::string& where, std::span<const char> bytes) : where_(where), bytes_(bytes) {}
@@ -51,7 +51,7 @@ class Cursor {
   std::span<const char> bytes_;
 };
 
-// Each takes a message's content and throws where it ends too early.
+// Each reads a message's content and throws if it ends too early.
 uint64_t check_datatype(Cursor& m, int depth = 0);      // returns the size of an element
 uint64_t check_dataspace(Cursor& m, int length_bytes);  // returns the number of elements
 void check_fill_value(Cursor& m, bool old);

@@ -1,7 +1,7 @@
 // Stored values of an HDF5 dataset. libhdf5 before 2.0 copies and unpacks with sizes that a damaged
-// file names, and has read and written beyond its buffers that way. So it is only asked where bytes
-// are; every size is compared with the file and the shape, and the rest is done here, unless
-// BRINE_TRUST_HDF5. Included by data/hdf5/*.cpp only.
+// file names, and has read and written beyond its buffers that way. Therefore it only locates
+// bytes; every size is compared with the file and the shape, and everything else is done here,
+// unless BRINE_TRUST_HDF5. Included by data/hdf5/*.cpp only.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace brine::data::hdf5 {
 
-// The bytes of a file, for several readers at once.
+// The bytes of a file, for several concurrent readers.
 class StoredFile {
  public:
-  explicit StoredFile(const std::string& path);  // a file that is not there or not regular throws
+  explicit StoredFile(const std::string& path);  // throws for a missing or irregular file
   ~StoredFile();
   StoredFile(const StoredFile&) = delete;
   StoredFile& operator=(const StoredFile&) = delete;
 
   uint64_t size() const { return size_; }
-  // Throws Error("WHERE: ...") unless all of it lies inside the file.
+  // Throws Error("WHERE: ...") unless the range is inside the file.
   void read(const std::string& where, uint64_t offset, uint64_t bytes, char* out) const;
 
  private:
@@ -36,28 +36,28 @@ struct Filter {
 // The filters of a dataset in the order of writing; any other filter throws.
 std::vector<Filter> read_filters(const std::string& where, hid_t properties);
 
-// Undoes the filters of a chunk, last one first; bit i of `skipped` says that filter i was not
-// applied. The result holds exactly `bytes` bytes or the chunk is refused.
+// Undoes the filters of a chunk, last one first; bit i of `skipped` means that filter i was not
+// applied. The result must have exactly `bytes` bytes, otherwise the chunk is refused.
 std::vector<char> undo_filters(const std::string& where, const std::vector<Filter>& filters,
                                unsigned skipped, std::vector<char> stored, uint64_t bytes);
 
-// How a dataset's values lie in the file.
+// The storage of a dataset's values in the file.
 struct Storage {
   H5D_layout_t layout = H5D_CONTIGUOUS;
   std::vector<Filter> filters;
   Shape chunk;       // chunked only
-  bool zero = true;  // what was never written reads as zero
+  bool zero = true;  // unwritten values read as zero
 };
 Storage read_storage(const std::string& where, hid_t dataset);
 
-// The chunk that was unpacked last, for readers that go through it row by row.
+// The last decoded chunk, for readers that read it row by row.
 struct ChunkCache {
   Shape at;
   std::vector<char> values;
 };
 
 // Rows [first, first + count) of a dataset of `shape` (one row when it has no axes) into `out`, as
-// they are stored. The sizes of `shape` and of a chunk must have been found believable.
+// they are stored. The sizes of `shape` and of a chunk must have been checked.
 void read_stored_rows(const std::string& where, const StoredFile& file, hid_t dataset,
                       const Storage& storage, const Shape& shape, size_t item, int64_t first,
                       int64_t count, char* out, ChunkCache& cache);

@@ -15,7 +15,7 @@ class BoundedQueue {
  public:
   explicit BoundedQueue(size_t capacity) : capacity_(capacity) {}
 
-  // Waits for room; false when the queue was closed, the item is dropped then.
+  // Waits for space; false when the queue was closed, the item is then dropped.
   bool push(T item) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return closed_ || items_.size() < capacity_; });
@@ -33,21 +33,21 @@ class BoundedQueue {
     return take();
   }
 
-  // An item if one waits.
+  // An item if one is waiting.
   std::optional<T> try_pop() {
     std::lock_guard lock(mutex_);
     if (items_.empty()) return {};
     return take();
   }
 
-  // No more items come; those that wait are still handed out.
+  // No more items will be added; waiting ones are still returned.
   void close() {
     std::lock_guard lock(mutex_);
     closed_ = true;
     changed_.notify_all();
   }
 
-  // Closes and drops what waits.
+  // Closes and drops the waiting items.
   void cancel() {
     std::lock_guard lock(mutex_);
     closed_ = true;

@@ -1,4 +1,4 @@
-// Files, and the unwrapping of layer after layer.
+// Byte sources: files, and the removal of layer after layer of compression and archives.
 #include "data/io/byte_source.h"
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "data/io/layers.h"
+#include "data/io/archive/layers.h"
 #include "tensor/error.h"
 
 namespace brine::data {
@@ -73,7 +73,7 @@ void unwrap(std::unique_ptr<ByteSource> source, const std::string& bare, int dep
         const std::string name = member->name();
         unwrap(std::move(member), name, depth + 1, visit);
       });
-      // What follows the archive is read too: only then is it known that nothing is missing.
+      // The rest after the archive is read too: only then is it known to be complete.
       char rest[4096];
       while (peek->read(rest, sizeof rest) > 0) continue;
   }

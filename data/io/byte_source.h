@@ -15,16 +15,16 @@ namespace brine::data {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Between 1 and `most` (>= 1) bytes; 0 at the end and not before. Throws Error that begins with
-  // the name of the file, and of the member when it is one of an archive.
+  // Between 1 and `most` (>= 1) bytes; 0 only at the end. Throws an Error that starts with the name
+  // of the file, and of the member if it is in an archive.
   virtual size_t read(char* out, size_t most) = 0;
   virtual const std::string& name() const = 0;
-  // Moves to an offset, as lseek() does with SEEK_SET and SEEK_END, and returns it; -1 where the
-  // source can only be read from its beginning to its end.
+  // Moves to an offset, as lseek() does with SEEK_SET and SEEK_END, and returns it; -1 if the
+  // source can only be read sequentially.
   virtual int64_t seek(int64_t /*offset*/, int /*whence*/) { return -1; }
 };
 
-// Looks at the first bytes of a source without taking them.
+// Peeks at the first bytes of a source without consuming them.
 class PeekSource : public ByteSource {
  public:
   explicit PeekSource(std::unique_ptr<ByteSource> inner) : inner_(std::move(inner)) {}
@@ -41,9 +41,9 @@ class PeekSource : public ByteSource {
 
 std::unique_ptr<ByteSource> open_file_source(const Path& path);
 
-// Opens `path` and calls visit for it or, in archives of any depth up to 8, for every file inside.
-// Layers are recognised by their first bytes (data/io/layers.h). `bare` is the innermost name
-// without .gz, .xz and .zst.
+// Opens `path` and calls visit for it or, in archives nested up to 8 deep, for every file inside.
+// Layers are recognised by their first bytes (data/io/archive/layers.h). `bare` is the innermost
+// name without .gz, .xz and .zst.
 void for_each_file(const Path& path,
                    const std::function<void(ByteSource& content, const std::string& bare)>& visit);
 

@@ -1,4 +1,4 @@
-// CRC-32C by table, and by the SSE4.2 instruction where the CPU has it.
+// CRC-32C by table, and by the SSE4.2 instruction if the CPU has it.
 #include "data/io/crc32c.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), the checksum of TFRecord framing and of small records of ours.
+// CRC-32C (Castagnoli), the checksum of TFRecord framing and of Brine's small records.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,17 @@
 
 namespace brine::data {
 
-// The CRC of `bytes`; to go on over more bytes pass the result as `before`.
+// The CRC of `bytes`; to continue over more bytes pass the result as `before`.
 uint32_t crc32c(std::string_view bytes, uint32_t before = 0);
 
-// TFRecord's masked form, safe to store beside the bytes that it covers.
+// TFRecord's masked form, safe to store next to the bytes that it covers.
 inline uint32_t masked_crc32c(std::string_view bytes) {
   uint32_t crc = crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
 namespace detail {
-// Byte by byte from a table: what runs where the CPU has no CRC instruction.
+// Byte by byte from a table: the version for CPUs without a CRC instruction.
 uint32_t crc32c_portable(std::string_view bytes, uint32_t before);
 }  // namespace detail
 

@@ -7,11 +7,12 @@
 
 namespace brine::data {
 
-// Held while it lives, by a flock on the directory itself: no file is left behind, and a process
-// that dies lets go of it. On a file system without locks it holds nothing.
+// A flock on the directory itself for the lifetime of the object: no file is left behind, and the
+// system releases the lock of a process that dies. On a file system without locks nothing is
+// locked.
 class DirectoryLock {
  public:
-  // Throws "DIR: another process WHAT" when another one holds it ("is writing this dump").
+  // Throws "DIR: another process WHAT" when another one has the lock ("is writing this dump").
   DirectoryLock(const Path& dir, const std::string& what);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;

@@ -13,11 +13,11 @@ namespace brine::data {
 
 using Path = std::filesystem::path;
 
-// Takes the next bytes of a file that is being written.
+// Receives the next bytes of a file that is being written.
 using ByteSink = std::function<void(std::string_view)>;
 
-// The new content stands under its name, but the system did not confirm that it would survive a
-// power cut. Every other Error of a writer means: not committed, what stood there is untouched.
+// The new content is under its name, but the system did not confirm that it would survive a power
+// failure. Every other Error of a writer means: not committed, the earlier file is unchanged.
 struct DurabilityUncertain : Error {
   explicit DurabilityUncertain(const std::string& message) : Error(message, ErrorKind::io) {}
 };
@@ -29,8 +29,8 @@ struct DurabilityUncertain : Error {
 // The whole content of a regular file or a pipe; more than max_bytes is an error.
 std::string read_file(const Path& path, uint64_t max_bytes = UINT64_MAX);
 
-// A regular file in memory, read-only. It keeps the file that was opened: writers of ours rename
-// a new file over the name and never touch the mapped one.
+// A regular file in memory, read-only. It refers to the file that was opened: Brine's writers
+// rename a new file over the name and never change the mapped one.
 class MappedFile {
  public:
   explicit MappedFile(const Path& path);
@@ -41,12 +41,11 @@ class MappedFile {
 
   const unsigned char* data() const { return data_; }
   uint64_t size() const { return size_; }
-  // The same memory to write to: a page becomes the process's own with the first write to it, the
-  // file never changes. Null when the system refuses.
+  // The same memory for writing: a page becomes private to the process at the first write to it;
+  // the file never changes. Null when the system refuses.
   unsigned char* writable();
-  // Hints: these bytes will be read soon, from front to back; or not again for a while (they leave
-  // this process's memory, and come from the file once more when they are touched: what was written
-  // to them is lost).
+  // Hints: these bytes will be read soon, sequentially; or not again for a while (they leave this
+  // process's memory and are read from the file again when accessed; writes to them are lost).
   void expect(uint64_t begin, uint64_t size) const;
   void forget(uint64_t begin, uint64_t size) const;
 
@@ -55,8 +54,7 @@ class MappedFile {
   uint64_t size_ = 0;
 };
 
-// A file that did not exist before. It is locked while open, so that a sweep for the leftovers of
-// dead processes spares it.
+// A new file. It is locked while open, so that a sweep for the remains of dead processes skips it.
 class NewFile {
  public:
   explicit NewFile(const Path& path);  // an existing file is an error
@@ -74,9 +72,9 @@ class NewFile {
   uint64_t written_ = 0;
 };
 
-// Replaces `target` at commit() and not before: a temporary file beside it, fsync, rename, fsync of
-// the directory. Dropped without commit() it leaves nothing behind. A symbolic link at `target` is
-// replaced, not followed.
+// Replaces `target` only at commit(): a temporary file next to it, fsync, rename, fsync of the
+// directory. Without commit() nothing is left. A symbolic link at `target` is replaced, not
+// followed.
 class AtomicFile {
  public:
   explicit AtomicFile(const Path& target);
@@ -85,7 +83,8 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::string_view bytes) { file_.write(bytes); }
-  void commit();  // throws Error when not committed, DurabilityUncertain when only that is open
+  void commit();  // throws Error when not committed, DurabilityUncertain when only that is
+                  // uncertain
 
  private:
   Path target_, temporary_;
@@ -97,10 +96,10 @@ void write_file_atomic(const Path& target, std::string_view bytes);
 
 // Makes the names in a directory durable.
 void sync_dir(const Path& dir);
-// sync_dir() of the directory that holds `renamed`; failure is DurabilityUncertain.
+// sync_dir() of the directory of `renamed`; a failure is DurabilityUncertain.
 void sync_parent_of(const Path& renamed);
 
-// Bytes an unprivileged user can still write where `path` is or would be.
+// Bytes that an unprivileged user can still write at the location of `path`.
 uint64_t free_disk_bytes(const Path& path);
 
 }  // namespace brine::data

@@ -1,4 +1,4 @@
-// Numbers as people read them: bytes, counts and durations; the width of a terminal.
+// Human-readable numbers: bytes, counts and durations; the width of a terminal.
 #include "data/io/human.h"
 
 #include <sys/ioctl.h>

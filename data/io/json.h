@@ -1,8 +1,8 @@
-// The one door to nlohmann's parser and printer: their templates take seconds in every file that
-// calls them.
+// The only interface to nlohmann's parser and printer: their templates take seconds in every file
+// that calls them.
 //
-// An object with one key twice is no JSON of ours: which value counts would be chance. Where a text
-// has one, Error "WHERE: key "x" is there twice" is thrown; `where` is the file's name.
+// An object with a duplicate key is an error, since it is undefined which value counts. It is
+// reported as Error "WHERE: key "x" is a duplicate"; `where` is the file's name.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,16 +11,16 @@
 
 namespace brine {
 
-// Throws nlohmann::json::parse_error, with the place.
+// Throws nlohmann::json::parse_error with the position.
 nlohmann::json parse_json(std::string_view text, const std::string& where = "JSON");
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where = "JSON");
-// is_discarded() where the text is not JSON.
+// is_discarded() if the text is not JSON.
 nlohmann::ordered_json parse_json_or_discard(std::string_view text, const std::string& where);
-// is_discarded() also where a key is there twice.
+// is_discarded() also for a duplicate key.
 nlohmann::ordered_json parse_json_or_discard(std::string_view text);
 
-// On one line, or indented by so many spaces. Bytes that are no UTF-8 throw, or are replaced by
-// U+FFFD in printable_json().
+// On one line, or indented by that many spaces. Invalid UTF-8 throws, or is replaced by U+FFFD in
+// printable_json().
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
 std::string printable_json(const nlohmann::ordered_json& value);

@@ -1,4 +1,4 @@
-// The one rule by which keys that an object has twice are found while JSON is parsed.
+// The detection of duplicate keys of an object while JSON is parsed.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace brine {
 
-// The keys of the objects around a place in the text; fed by a parser's events.
+// The keys of the objects around a position in the text; updated by a parser's events.
 class JsonKeys {
  public:
   void begin_object() { open_.emplace_back(); }

@@ -1,4 +1,4 @@
-// Control characters become escapes, so that a message stays on one line.
+// Escaping of control characters, so that a message stays on one line.
 #include "data/io/printable.h"
 
 namespace brine::data {

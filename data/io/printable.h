@@ -1,4 +1,4 @@
-// Text of files as error messages show it.
+// Text from files as error messages show it.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace brine::data {
 
-// The text with control characters, line breaks among them, as "\x0a".
+// The text with control characters, including line breaks, as "\x0a".
 std::string shown(std::string_view text);
 
 }  // namespace brine::data

@@ -1,4 +1,4 @@
-// SHA-256 by nettle, which uses the CPU's SHA instructions where it has them.
+// SHA-256 by nettle, which uses the CPU's SHA instructions if available.
 #include "data/io/sha256.h"
 
 #include <nettle/sha2.h>
@@ -27,7 +27,7 @@ void Sha256::update(const void* bytes, size_t count) {
 }
 
 std::array<uint8_t, 32> Sha256::digest() const {
-  State state;  // a copy: nettle starts anew after a digest
+  State state;  // a copy: nettle resets the state after a digest
   std::memcpy(&state, state_.data(), sizeof state);
   std::array<uint8_t, 32> out;
   sha256_digest(&state, out.size(), out.data());

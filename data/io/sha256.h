@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), fed piece by piece: checksums of shards and checkpoints, and the hashes by
-// which a dump recognises its teacher and its tokenizer.
+// SHA-256 (FIPS 180-4), updated piece by piece: checksums of shards and checkpoints, and the hashes
+// by which a dump identifies its teacher and its tokenizer.
 #pragma once
 
 #include <array>
@@ -15,13 +15,14 @@ class Sha256 {
   Sha256();
   void update(const void* bytes, size_t count);
   void update(std::string_view bytes) { update(bytes.data(), bytes.size()); }
-  // The digest of everything fed so far; more may be fed afterwards.
+  // The digest of all bytes so far; more may be added afterwards.
   std::array<uint8_t, 32> digest() const;
-  // The same as 64 lower-case hex digits.
+  // The digest as 64 lower-case hex digits.
   std::string hex() const;
 
  private:
-  alignas(8) std::array<unsigned char, 128> state_{};  // nettle's, whose header stays out of ours
+  alignas(8) std::array<unsigned char, 128> state_{};  // nettle's context, whose header is not
+                                                       // included here
 };
 
 std::string sha256_hex(std::string_view bytes);

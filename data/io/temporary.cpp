@@ -1,4 +1,4 @@
-// A temporary is in use exactly while its creator holds a flock on it: kill -9 lets go of it.
+// Temporaries: one is in use exactly while its creator has a flock on it, which kill -9 releases.
 #include "data/io/temporary.h"
 
 #include <fcntl.h>
@@ -69,7 +69,7 @@ TemporaryDir::TemporaryDir(const Path& parent, const std::string& name)
 
 TemporaryDir::~TemporaryDir() {
   if (!published_) {
-    std::error_code ignored;  // the sweep at the next start takes what could not be removed
+    std::error_code ignored;  // the sweep at the next start removes the rest
     std::filesystem::remove_all(path_, ignored);
   }
   ::close(lock_);

@@ -1,4 +1,4 @@
-// Temporary files and directories: beside their target, locked while in use, swept when stale.
+// Temporary files and directories: next to their target, locked while in use, swept when stale.
 #pragma once
 
 #include <vector>
@@ -7,27 +7,28 @@
 
 namespace brine::data {
 
-// Every temporary of ours begins with '.' and ends like this.
+// Every temporary of Brine starts with '.' and ends with this.
 inline constexpr const char* kTemporarySuffix = ".brine-tmp";
 
-// A name beside `target` that nothing has yet.
+// An unused name next to `target`.
 Path free_temporary_name(const Path& target);
 
-// A directory that is filled under a temporary name and then published under its own. Dropped
-// without publish() it is removed.
+// A directory that is filled under a temporary name and then published under its own. It is removed
+// without publish().
 class TemporaryDir {
  public:
-  // PARENT/.NAME.brine-tmp; what a dead process left there is removed, a live owner is an error.
+  // PARENT/.NAME.brine-tmp; the remains of a dead process there are removed, a live owner is an
+  // error.
   TemporaryDir(const Path& parent, const std::string& name);
   ~TemporaryDir();
   TemporaryDir(const TemporaryDir&) = delete;
   TemporaryDir& operator=(const TemporaryDir&) = delete;
 
   const Path& path() const { return path_; }
-  // fsync, rename to PARENT/NAME, fsync of the parent. A directory that stands there is exchanged
-  // in one step and then removed; where the file system cannot do that it is an error.
+  // fsync, rename to PARENT/NAME, fsync of the parent. An existing directory is exchanged
+  // atomically and then removed; if the file system cannot do that it is an error.
   void publish();
-  // The same, but what stands there by now is an error and stays.
+  // As publish(), but an existing directory is an error and is kept.
   void publish_new();
 
  private:
@@ -36,11 +37,11 @@ class TemporaryDir {
   bool published_ = false;
 };
 
-// Removes a file or a whole directory so that a crash leaves it complete, gone or as a temporary.
+// Removes a file or a whole directory so that after a crash it is complete, removed or a temporary.
 void remove_atomic(const Path& path);
 
-// Removes the temporaries in `dir` that no live process holds; returns their names. A directory
-// that does not exist holds none.
+// Removes the temporaries in `dir` that no live process has locked; returns their names. A
+// directory that does not exist has none.
 std::vector<Path> remove_stale_temporaries(const Path& dir);
 
 }  // namespace brine::data

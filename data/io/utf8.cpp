@@ -1,4 +1,4 @@
-// UTF-8 by utf8proc; runs of ASCII are skipped eight bytes at a time.
+// UTF-8 validation by utf8proc; runs of ASCII are skipped eight bytes at a time.
 #include "data/io/utf8.h"
 
 #include <utf8proc.h>

@@ -8,7 +8,7 @@ namespace brine::data {
 
 inline constexpr size_t kValidUtf8 = std::string_view::npos;
 
-// The offset of the first byte that does not begin a well-formed UTF-8 sequence (overlong forms,
+// The offset of the first byte that does not start a well-formed UTF-8 sequence (overlong forms,
 // surrogates and values above 0x10ffff are malformed), or kValidUtf8.
 size_t find_invalid_utf8(std::string_view text);
 

@@ -196,31 +196,31 @@ void write_safetensors(const ByteSink& sink, const std::vector<NamedTensor>& ten
   std::vector<const NamedTensor*> order;
   std::set<std::string_view> names = {"__metadata__"};
   for (const NamedTensor& item : tensors) {
-    check(item.second.defined(), "safetensors: tensor '", shown(item.first), "' is undefined");
-    check(names.insert(item.first).second, "safetensors: the name '", shown(item.first),
+    check(item.tensor.defined(), "safetensors: tensor '", shown(item.name), "' is undefined");
+    check(names.insert(item.name).second, "safetensors: the name '", shown(item.name),
           "' is reserved or given twice");
     order.push_back(&item);
   }
-  auto rank = [](const NamedTensor* item) { return &safetensors_type(item->second.dtype()); };
+  auto rank = [](const NamedTensor* item) { return &safetensors_type(item->tensor.dtype()); };
   std::sort(order.begin(), order.end(), [&](const NamedTensor* a, const NamedTensor* b) {
-    return rank(a) != rank(b) ? rank(a) > rank(b) : a->first < b->first;
+    return rank(a) != rank(b) ? rank(a) > rank(b) : a->name < b->name;
   });
 
   SafetensorsHeader header{metadata, {}};
   uint64_t end = 0;
   for (const NamedTensor* item : order) {
-    const Tensor& t = item->second;
+    const Tensor& t = item->tensor;
     uint64_t begin = end;
     end += uint64_t(t.numel()) * item_size(t.dtype());
     header.records.push_back(
-        {item->first, rank(item)->name, {t.shape().begin(), t.shape().end()}, begin, end});
+        {item->name, rank(item)->name, {t.shape().begin(), t.shape().end()}, begin, end});
   }
   std::string text = format_safetensors_header("safetensors", header);
   uint64_t header_bytes = text.size();
   sink({reinterpret_cast<const char*>(&header_bytes), 8});
   sink(text);
   for (const NamedTensor* item : order) {
-    Tensor packed = item->second.detach().contiguous();
+    Tensor packed = item->tensor.detach().contiguous();
     size_t bytes = size_t(packed.numel()) * item_size(packed.dtype());
     if (bytes > 0) sink({reinterpret_cast<const char*>(packed.raw()), bytes});
   }

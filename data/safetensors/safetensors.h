@@ -1,28 +1,27 @@
-// safetensors files: a strict reader by mmap and a writer whose bytes equal the reference's.
+// safetensors files: a strict reader by mmap and a writer with the same bytes as the reference's.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "data/io/file_io.h"
-#include "tensor/tensor.h"
+#include "tensor/named_tensor.h"
 
 namespace brine::data {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;            // as the file names it: "F32", "BF16", "F8_E4M3"...
+  std::string dtype;            // the name in the file: "F32", "BF16", "F8_E4M3"...
   std::vector<uint64_t> shape;  // any rank; the number of elements fits in 63 bits
   const unsigned char* bytes;   // inside the mapped file, of any alignment
-  uint64_t size;                // in bytes; what dtype and shape ask for
+  uint64_t size;                // in bytes; as dtype and shape require
 };
 
-// An open file. The constructor checks everything that the format promises and throws an Error that
-// names the file, the tensor and the reason; afterwards no entry can lead outside the file.
+// An open file. The constructor checks all guarantees of the format and throws an Error that names
+// the file, the tensor and the reason; afterwards no entry can refer outside the file.
 class Safetensors {
  public:
   explicit Safetensors(const Path& path);
@@ -32,21 +31,20 @@ class Safetensors {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool contains(std::string_view name) const { return find(name) != nullptr; }
   const SafetensorsEntry& entry(std::string_view name) const;
-  // A copy in our own memory; BOOL becomes u8. A dtype that Brine has not, more than six axes or a
-  // missing name is an error.
+  // A copy in allocated memory; BOOL becomes u8. A dtype that Brine does not have, more than six
+  // axes or a missing name is an error.
   Tensor tensor(std::string_view name) const;
   // An entry over the mapped file itself, which lives as long as the tensor: nothing is read before
-  // it is used. It may be written to; the file never changes. A new file renamed over this one does
-  // no harm, one that is cut or written in place does. A copy, as of tensor(), where the bytes are
-  // not aligned to their type.
+  // it is used. It may be written to; the file never changes. Renaming a new file over this one is
+  // harmless, truncating it or writing to it in place is not. It is a copy, as from tensor(), if
+  // the bytes are not aligned to their type.
   Tensor mapped(const SafetensorsEntry& entry) const;
-  // Copies an entry into `to` (contiguous, of its shape), converting between float types, straight
-  // from the mapped file, whose pages are given back afterwards: the memory of `to` is all it
-  // needs.
+  // Copies an entry into `to` (contiguous, of its shape), converting between float types, directly
+  // from the mapped file, whose pages are released afterwards: it needs no memory besides `to`.
   void read(const SafetensorsEntry& entry, const Tensor& to) const;
-  // Gives back the pages of an entry that was looked at; of one that a tensor is mapped to, none.
+  // Releases the pages of an entry; nothing if a tensor is mapped to it.
   void forget(const SafetensorsEntry& entry) const;
-  // The entry's shape and type as ours; the same errors as tensor().
+  // The entry's shape and type in Brine's types; the same errors as tensor().
   Shape shape_of(const SafetensorsEntry& entry) const;
   Dtype dtype_of(const SafetensorsEntry& entry) const;
 
@@ -55,12 +53,11 @@ class Safetensors {
 
   Path path_;
   std::shared_ptr<MappedFile> file_;
-  mutable std::set<const unsigned char*> mapped_;  // begins of the entries that tensors are over
+  mutable std::set<const unsigned char*> mapped_;  // starts of the entries with mapped tensors
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };
 
-using NamedTensor = std::pair<std::string, Tensor>;
 using StringMap = std::map<std::string, std::string>;
 
 // Streams a whole file into `sink`, ordered by descending dtype and then by name. Strided tensors
@@ -68,7 +65,7 @@ using StringMap = std::map<std::string, std::string>;
 void write_safetensors(const ByteSink& sink, const std::vector<NamedTensor>& tensors,
                        const StringMap& metadata = {{"format", "pt"}});
 
-// The same into a file that appears at once and whole; a reader of the file before keeps it.
+// Writes a file atomically; a reader of the earlier file keeps it.
 void save_safetensors(const Path& path, const std::vector<NamedTensor>& tensors,
                       const StringMap& metadata = {{"format", "pt"}});
 

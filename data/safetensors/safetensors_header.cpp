@@ -1,4 +1,5 @@
-// Reads the header in one pass without a document tree, which would need several times the memory.
+// The safetensors header, read in one pass without a document tree, which would need several times
+// the memory.
 #include "data/safetensors/safetensors_header.h"
 
 #include <nlohmann/json.hpp>
@@ -13,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 // Follows {"__metadata__": {string: string}, NAME: {"dtype": string, "shape": [...],
-// "data_offsets": [begin, end]}}. A handler that returns false has set `error` and ends the parse.
+// "data_offsets": [begin, end]}}. A handler that returns false has set `error`, and parsing ends.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   SafetensorsHeader header;
@@ -159,7 +160,7 @@ const SafetensorsType& safetensors_type(Dtype dtype) {
 
 SafetensorsHeader parse_safetensors_header(const std::string& file, std::string_view text) {
   check_format(text.starts_with('{'), file, ": header does not begin with '{'");
-  // The JSON lexer would take a NUL byte for the end of the text.
+  // The JSON lexer would treat a NUL byte as the end of the text.
   check_format(text.find('\0') == text.npos, file, ": NUL byte in the header");
   HeaderReader reader;
   bool ok = json::sax_parse(text.begin(), text.end(), &reader);

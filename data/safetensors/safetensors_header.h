@@ -14,14 +14,14 @@ namespace brine::data {
 
 inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-// An element type of the format: its name, its width, and ours where we have it.
+// An element type of the format: its name, its width, and Brine's type if there is one.
 struct SafetensorsType {
   const char* name;
   unsigned bits;
   std::optional<Dtype> dtype;
 };
 
-// All types of the format in its own order, the one by which files are sorted.
+// All types of the format in its own order, by which files are sorted.
 const std::vector<SafetensorsType>& safetensors_types();
 const SafetensorsType* find_safetensors_type(std::string_view name);
 const SafetensorsType& safetensors_type(Dtype dtype);

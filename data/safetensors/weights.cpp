@@ -104,7 +104,7 @@ bool equal(const WeightEntry& a, const WeightEntry& b) {
 void save_weights(const Path& directory, const std::vector<NamedTensor>& tensors,
                   uint64_t shard_bytes) {
   auto bytes_of = [](const NamedTensor& t) {
-    return uint64_t(t.second.numel()) * item_size(t.second.dtype());
+    return uint64_t(t.tensor.numel()) * item_size(t.tensor.dtype());
   };
   std::vector<std::vector<NamedTensor>> shards(1);
   uint64_t total = 0, filled = 0;
@@ -128,7 +128,7 @@ void save_weights(const Path& directory, const std::vector<NamedTensor>& tensors
     char name[64];
     std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
     save_safetensors(directory / name, shards[i]);
-    for (const NamedTensor& t : shards[i]) map[t.first] = name;
+    for (const NamedTensor& t : shards[i]) map[t.name] = name;
   }
   ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
   write_file_atomic(directory / kIndex, json_text(index, 2) + "\n");

@@ -1,5 +1,5 @@
-// The weights of a model directory as Hugging Face lays them out: model.safetensors, or shards with
-// an index.
+// The weights of a model directory in Hugging Face's layout: model.safetensors, or shards with an
+// index.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@ struct WeightEntry {
   const SafetensorsEntry* entry;
 };
 
-// Open files; tensors in the order in which they lie on the disk. Throws Error naming file and
-// reason: no weights, an index that names missing shards or tensors or leads outside the directory,
-// tensors that no index names.
+// Open files; tensors in the order of their data on the disk. Throws an Error naming file and
+// reason: no weights, an index that names missing shards or tensors or refers outside the
+// directory, tensors that no index names.
 class WeightFiles {
  public:
   explicit WeightFiles(const Path& directory);
@@ -38,7 +38,7 @@ class WeightFiles {
 bool equal(const WeightEntry& a, const WeightEntry& b);
 
 // Writes `tensors` as model.safetensors, or as model-00001-of-0000N.safetensors with their index
-// when shard_bytes > 0 and they do not fit into one such file. A tensor is never cut.
+// when shard_bytes > 0 and they do not fit into one such file. A tensor is never split.
 void save_weights(const Path& directory, const std::vector<NamedTensor>& tensors,
                   uint64_t shard_bytes = 0);
 

@@ -13,9 +13,9 @@ namespace brine::data {
 enum class Metric { accuracy, f1, matthews, pearson, spearman };
 
 struct TaskExample {
-  std::string first, second = {};  // the second is empty where the task has one text
-  double target = 0;               // the class, or the score of a regression; 0 where unlabelled
-  int64_t index = 0;               // the number that a prediction file names it by
+  std::string first, second = {};  // the second is empty if the task has one text
+  double target = 0;               // the class, or the score of a regression; 0 if unlabelled
+  int64_t index = 0;               // the number of the text in a prediction file
 };
 
 struct TaskExamples {
@@ -24,14 +24,14 @@ struct TaskExamples {
   bool labelled = true;
 };
 
-// One file of a task. Texts and labels are found by the names of their columns; a column that is
-// empty here is the task's.
+// One file of a task. Texts and labels are found by the names of their columns; an empty column
+// name means the task's.
 struct TaskSplit {
   std::string name;                       // "train", "dev_matched"
   std::string file;                       // in the task's folder
   std::vector<std::string> columns = {};  // of a file without a header line; empty: it has one
   bool labelled = true;
-  std::string submission = {};  // name of the prediction file that the GLUE server wants
+  std::string submission = {};  // name of the prediction file for the GLUE server
   std::string first = {}, second = {}, label = {};
 };
 
@@ -40,17 +40,17 @@ struct Task {
   std::string about;        // one line
   std::string folder = {};  // of GLUE's directory, "CoLA"
   std::string first, second = {}, label = {};
-  std::string index = "index";           // column with the number of a row, where a split has it
+  std::string index = "index";           // column with the number of a row, if a split has it
   std::vector<std::string> labels = {};  // as the files spell them, by class; empty: regression
   std::vector<Metric> metrics;
   std::vector<TaskSplit> splits;
   // Range of a regression's scores.
   double lowest = 0, highest = 0;
-  // A text may hold a line break, so that a row goes on in the next line (QQP as distributed).
+  // A text may contain a line break, so that a row continues in the next line (QQP as distributed).
   bool rows_span_lines = false;
-  // Every row is a stretch of a long text, to be cut into passages of the model's length.
+  // Every row is a part of a long text, to be cut into passages of the model's length.
   bool passages = false;
-  std::string default_data = {};  // read where no directory is given
+  std::string default_data = {};  // used when no directory is given
   TaskExamples (*read)(const Task& task, const Path& dir, const TaskSplit& split) = nullptr;
 
   bool regression() const { return metrics.front() == Metric::pearson; }
@@ -66,20 +66,19 @@ const Task& task_named(const std::string& name);
 // training split. Throws an Error that lists the known splits.
 TaskSplit split_named(const Task& task, const std::string& name);
 
-// The splits whose name begins with `kind` ("dev": both of MNLI's).
+// The splits whose name starts with `kind` ("dev": both of MNLI's).
 std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind);
 
 // Reads a split from GLUE's directory or from the task's own folder in it. Every malformed row is
 // an Error "FILE:LINE: reason".
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split);
 
-// The labels by class of a task, which for books are known from its texts; none for a regression.
+// The labels by class of a task; for books they are derived from its texts; none for a regression.
 std::vector<std::string> labels_of(const Task& task, const Path& dir);
 
 // The prediction file of a split in the format of the GLUE server: the header
 // "index<TAB>prediction", then a row for each example with the label as the task spells it, or the
-// score of a regression, put into its range, with three decimals. The file appears whole or not at
-// all.
+// score of a regression, put into its range, with three decimals. The file is written atomically.
 // `labels` and `indices` are those of the split's TaskExamples.
 void write_predictions(const Path& file, const Task& task, const std::vector<std::string>& labels,
                        const std::vector<int64_t>& indices, const std::vector<double>& predictions);

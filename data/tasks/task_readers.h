@@ -1,4 +1,4 @@
-// The readers that data/tasks/task.cpp names. Internal to data/.
+// The readers used by data/tasks/task.cpp. Internal to data/.
 #pragma once
 
 #include "data/tasks/task.h"
@@ -9,16 +9,16 @@ namespace brine::data {
 TaskExamples read_glue(const Task& task, const Path& dir, const TaskSplit& split);
 
 // The glosses in the data files of WordNet (wndb(5)), each labelled by its lexicographer file
-// (lexnames(5)). Of 20 glosses one goes to dev and one to test, drawn by a hash of the definition,
+// (lexnames(5)). One in 20 glosses is in dev and one in test, selected by a hash of the definition,
 // so that equal definitions are never on both sides.
 TaskExamples read_wordnet(const Task& task, const Path& dir, const TaskSplit& split);
 // The 45 names of lexnames(5), by number.
 std::vector<std::string> wordnet_files();
 
 // The books of a text file, or of all *.txt in a directory in the order of their names, each ended
-// by a line "<|endoftext|>" or the end of its file. A heading of title and author is no part of a
-// passage. Each book is cut at line ends into 20 stretches of about equal length; number 7 is for
-// dev, number 14 for test.
+// by a line "<|endoftext|>" or the end of its file. A heading of title and author is not part of a
+// passage. Each book is cut at line ends into 20 stretches of about equal length; number 7 is in
+// dev, number 14 in test.
 TaskExamples read_books(const Task& task, const Path& dir, const TaskSplit& split);
 
 }  // namespace brine::data

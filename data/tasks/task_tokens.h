@@ -20,13 +20,13 @@ struct TextTokens {
 // Makes them with a tokenizer that has [CLS] and [SEP].
 class TextEncoder {
  public:
-  // `max_tokens` counts all of them, at least 4. Throws when the tokenizer lacks one of the two.
+  // `max_tokens` includes them, at least 4. Throws when the tokenizer lacks one of the two.
   TextEncoder(const Tokenizer& tokenizer, int64_t max_tokens);
 
-  // What does not fit is cut off at the end, of a pair as Tokenizer::encode_pair() does it.
+  // Tokens that do not fit are cut off at the end; for a pair as Tokenizer::encode_pair() does it.
   TextTokens encode(const std::string& text) const;
   TextTokens encode_pair(const std::string& first, const std::string& second) const;
-  // A long text as passages of max_tokens, without the shorter rest at its end.
+  // A long text as passages of max_tokens, without the shorter remainder at its end.
   std::vector<TextTokens> passages(const std::string& text) const;
 
  private:
@@ -37,7 +37,7 @@ class TextEncoder {
   int32_t cls_, sep_;
 };
 
-// All examples of a split; passages of one row lie next to each other.
+// All examples of a split; passages of one row are consecutive.
 struct TaskTokens {
   std::vector<std::string> labels = {};  // as in TaskExamples
   bool labelled = true, regression = false, pairs = false;

@@ -1,5 +1,5 @@
-// Tab-separated files as GLUE distributes them: no quoting (a quote is a character of the text), a
-// byte order mark or none, LF or CRLF, the last newline there or not.
+// Tab-separated files as GLUE distributes them: no quoting (a quote is a character of the text),
+// with or without a byte order mark, LF or CRLF, with or without the last newline.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace brine::data {
 
 class TsvReader {
  public:
-  // `columns` names the fields of a file without a header line. With `span_lines` a row of too few
-  // fields goes on in the next lines, a space instead of the line break.
+  // `columns` names the fields of a file without a header line. With `span_lines` a row with too
+  // few fields continues in the next lines, with a space instead of the line break.
   explicit TsvReader(const Path& file, std::vector<std::string> columns = {},
                      bool span_lines = false);
   TsvReader(const TsvReader&) = delete;
   TsvReader& operator=(const TsvReader&) = delete;
 
-  // The place of a column in a row; one that the file lacks is an error that lists those it has.
+  // The index of a column in a row; a missing column is an error that lists the existing ones.
   size_t column(const std::string& name) const;
   bool has(const std::string& name) const;
 

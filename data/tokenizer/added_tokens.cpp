@@ -32,7 +32,7 @@ size_t spaces_after(std::string_view text, size_t at) {
 }  // namespace
 
 void AddedTokenFinder::add(const AddedToken& token, std::string content) {
-  if (content.empty()) return;  // nothing that normalization leaves can be found
+  if (content.empty()) return;  // nothing is left after normalization
   patterns_.push_back({std::move(content), token.id, token.lstrip, token.rstrip});
   std::stable_sort(patterns_.begin(), patterns_.end(), [](const Pattern& a, const Pattern& b) {
     return a.content.size() > b.content.size();

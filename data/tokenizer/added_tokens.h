@@ -1,4 +1,4 @@
-// Tokens that are found in a text before anything else is done to it.
+// Tokens that are searched for in a text before any other processing.
 #pragma once
 
 #include <array>
@@ -13,18 +13,18 @@ struct AddedToken {
   int32_t id = 0;
   std::string content;
   bool special = true;
-  bool normalized = false;  // looked for in the normalized text, after those that are not
-  bool lstrip = false, rstrip = false;  // takes the white space on that side with it
+  bool normalized = false;  // searched for in the normalized text, after those that are not
+  bool lstrip = false, rstrip = false;  // includes the white space on that side
 };
 
-// Finds the leftmost, and of those the longest, added token.
+// Finds the leftmost added token, and among several the longest.
 class AddedTokenFinder {
  public:
   struct Found {
-    size_t at, end;  // with the white space that the token takes
+    size_t at, end;  // with the white space that the token includes
     int32_t id;      // -1: none, and at = end = the size of the text
   };
-  // Looks for `content`, which is the token's own or what normalization makes of it.
+  // Searches for `content`, which is the token's own or its normalized form.
   void add(const AddedToken& token, std::string content);
   bool empty() const { return patterns_.empty(); }
   Found next(std::string_view text, size_t from) const;
@@ -37,7 +37,8 @@ class AddedTokenFinder {
   };
   std::vector<Pattern> patterns_;                         // longest first
   std::array<std::vector<uint32_t>, 256> by_first_byte_;  // into patterns_, in their order
-  int only_byte_ = -1;                                    // the first byte of all, if it is one
+  int only_byte_ = -1;                                    // the common first byte of all, if there
+                                                          // is one
 };
 
 }  // namespace brine::data

@@ -15,8 +15,9 @@
 namespace brine::data {
 namespace {
 
-constexpr unsigned char kNotAlone = 0xff;  // of ASCII: belongs to the run of others around it
-constexpr int kDeepest = 16;               // sequences in sequences
+constexpr unsigned char kNotAlone = 0xff;  // ASCII that belongs to the run of other characters
+                                           // around it
+constexpr int kDeepest = 16;               // nesting depth of sequences
 
 // One byte for every character.
 enum Property : uint8_t {
@@ -118,9 +119,9 @@ void Normalizer::make_ascii_table() {
   }
 }
 
-// ASCII characters stay one character each and are never reordered, so that they may be done by
-// themselves. Those that cleaning drops may bring combining marks together: they belong to the
-// runs of others.
+// ASCII characters stay one character each and are never reordered, so they can be processed
+// separately. Removing characters may join combining marks: removed characters therefore belong to
+// the runs of others.
 Normalized Normalizer::apply(std::string_view text, bool want_origin) const {
   Normalized out;
   if (steps_.empty()) {
@@ -205,8 +206,8 @@ void Normalizer::apply_to_run(std::string_view text, size_t begin, size_t end, N
   }
 }
 
-// Canonical decomposition and order. The origin of a character that moved is that of the place it
-// moved to, as `tokenizers` has it.
+// Canonical decomposition and order. A character that moved has the origin of its new position, as
+// in `tokenizers`.
 void Normalizer::decompose(std::vector<Char>& run) {
   struct Part {
     uint32_t c;

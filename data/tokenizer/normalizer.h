@@ -1,4 +1,5 @@
-// What is done to a text before it is cut into words: BERT's cleaning, accents, lower case, NFD.
+// The normalization of a text before it is cut into words: BERT's cleaning, accents, lower case,
+// NFD.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,20 +11,19 @@
 
 namespace brine::data {
 
-// A normalized text and, where they were asked for, the spans of the original that its bytes came
-// from.
+// A normalized text and, if requested, the spans of the original from which its bytes are derived.
 struct Normalized {
   std::string text;
-  std::vector<TextSpan> origin;  // by byte of `text`; empty when not asked for
+  std::vector<TextSpan> origin;  // by byte of `text`; empty if not requested
 };
 
-// The steps of `tokenizers` that the models of BERT's family use, with its tables of Unicode, not
-// the newest ones: data/tokenizer/tokenizer_ranges.h.
+// The normalization steps of `tokenizers` for models of BERT's family, with its Unicode tables,
+// which are not the newest ones: data/tokenizer/tokenizer_ranges.h.
 class Normalizer {
  public:
-  Normalizer() = default;  // leaves everything as it is
+  Normalizer() = default;  // changes nothing
   // From the "normalizer" of tokenizer.json: null, BertNormalizer, Lowercase, NFD, StripAccents or
-  // a Sequence of those. Others are an error that begins with `where`.
+  // a Sequence of those. Others are an error that starts with `where`.
   Normalizer(const nlohmann::json& description, const std::string& where);
 
   bool empty() const { return steps_.empty(); }
@@ -40,10 +40,10 @@ class Normalizer {
   static void decompose(std::vector<Char>& run);
 
   std::vector<Step> steps_;
-  unsigned char ascii_[128] = {};  // what an ASCII character becomes; kNotAlone: see apply()
+  unsigned char ascii_[128] = {};  // the result for an ASCII character; kNotAlone: see apply()
 };
 
-// White space, punctuation or neither, as BERT's pre-tokenisation has them.
+// White space, punctuation or neither, by BERT's pre-tokenisation.
 enum class BertClass : uint8_t { kWord, kSpace, kPunctuation };
 BertClass bert_class(uint32_t c);
 

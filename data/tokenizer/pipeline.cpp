@@ -72,7 +72,7 @@ TokenRun PipelineTokenizer::run_of(std::string_view text, bool want_offsets) con
   if (lock) {
     encode_with(text, cache_, out, want_offsets);
   } else {
-    WordCache own;  // another thread has the shared one
+    WordCache own;  // another thread uses the shared one
     encode_with(text, own, out, want_offsets);
   }
   return out;
@@ -81,7 +81,7 @@ TokenRun PipelineTokenizer::run_of(std::string_view text, bool want_offsets) con
 void PipelineTokenizer::encode_with(std::string_view text, WordCache& cache, TokenRun& out,
                                     bool want_offsets) const {
   const Normalizer& normalizer = shared_->normalizer;
-  // Without offsets and normalization the text itself is encoded, not a copy.
+  // Without offsets and normalization the text itself is encoded, without a copy.
   const bool plain = normalizer.empty() && !want_offsets && normalized_.empty();
   for (size_t at = 0; at < text.size();) {
     const AddedTokenFinder::Found found =
@@ -99,7 +99,7 @@ void PipelineTokenizer::encode_with(std::string_view text, WordCache& cache, Tok
   }
 }
 
-// `base`: where in the whole text the piece begins that `text` was made of.
+// `base`: the offset in the whole text of the piece from which `text` was made.
 void PipelineTokenizer::encode_normalized(const Normalized& text, size_t base, WordCache& cache,
                                           TokenRun& out, bool want_offsets) const {
   auto original = [&](size_t begin, size_t end) {

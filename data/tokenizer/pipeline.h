@@ -1,4 +1,4 @@
-// What all tokenizers of Hugging Face's kind share: added tokens, normalization, the frame around
+// Common code of all Hugging Face tokenizers: added tokens, normalization, special tokens around
 // the texts; a derived class encodes the pieces between added tokens.
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace brine::data {
 
-// What the files of any tokenizer say.
+// The contents of any tokenizer's files.
 struct TokenizerModel {
   std::vector<std::string> tokens;  // by id; empty where no token has the id
   std::vector<AddedToken> added;    // by id; may or may not be among `tokens`
   SpecialIds special;
   Normalizer normalizer;
   PostProcessor post_processor;
-  // Kept to be written again; empty for the usual content.
+  // Kept for writing; empty for the usual content.
   std::string frame;               // tokenizer.json without vocabulary, merges and added tokens
   std::string tokenizer_config;    // tokenizer_config.json
   std::string special_tokens_map;  // special_tokens_map.json
@@ -39,16 +39,16 @@ class PipelineTokenizer : public Tokenizer {
   const std::string& token_of(int32_t id) const override;
 
  protected:
-  // `model` belongs to the derived class. Takes its vocabulary and added tokens; ids without a
-  // token are allowed, two tokens of one id or two ids of one token are not. Errors begin with
-  // `where`. To be called before anything else.
+  // `model` belongs to the derived class. Sets its vocabulary and added tokens; ids without a token
+  // are allowed, two tokens of one id or two ids of one token are not. Errors start with `where`.
+  // Must be called before anything else.
   void build(const TokenizerModel& model, const std::string& where);
 
-  // Appends the ids of normalized text without added tokens to `out` and, if offsets are wanted,
-  // where in `text` each of them stands.
+  // Appends the ids of normalized text without added tokens to `out` and, if offsets are requested,
+  // the span of each in `text`.
   virtual void encode_piece(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
                             std::vector<TextSpan>* offsets) const = 0;
-  // Offsets of a text's tokens without the spaces at their ends, where the files want that.
+  // Offsets of a text's tokens without the spaces at their ends, if the files specify it.
   virtual void trim_offsets(TokenRun&, std::string_view) const {}
 
   const std::vector<std::string>& spelled() const { return spelled_; }
@@ -62,7 +62,7 @@ class PipelineTokenizer : public Tokenizer {
 
   const TokenizerModel* shared_ = nullptr;
   std::vector<std::string> spelled_;                   // by id, model and added tokens
-  std::unordered_map<std::string_view, int32_t> ids_;  // of spelled_
+  std::unordered_map<std::string_view, int32_t> ids_;  // into spelled_
   std::vector<bool> special_;                          // by id
   AddedTokenFinder raw_, normalized_;
   mutable std::mutex cache_mutex_;

@@ -14,7 +14,7 @@ const std::array<CharClass, 128> kAscii = [] {
   return table;
 }();
 
-// The class of the character at `at`, which moves past it.
+// The class of the character at `at`, which is advanced past it.
 CharClass next_class(std::string_view text, size_t& at) {
   auto byte = uint8_t(text[at]);
   if (byte < 128) return ++at, kAscii[byte];
@@ -31,7 +31,7 @@ size_t run_end(std::string_view text, size_t at, CharClass kind) {
   return at;
 }
 
-// Length of the contraction at `at`, where an apostrophe stands; 0 if there is none.
+// Length of the contraction at `at`, which is an apostrophe; 0 if there is none.
 size_t contraction(std::string_view text, size_t at) {
   std::string_view rest = text.substr(at + 1, 2);
   if (rest.empty()) return 0;
@@ -40,8 +40,8 @@ size_t contraction(std::string_view text, size_t at) {
   return rest == "re" || rest == "ve" || rest == "ll" ? 3 : 0;
 }
 
-// White space: all of it at the end of the text; else all but the last character, which is left
-// for the next word, or that one character if it stands alone.
+// White space: all of it at the end of the text; else all except the last character, which is left
+// for the next word, or that one character if it is the only one.
 size_t space_end(std::string_view text, size_t at) {
   size_t last = at, end = at;
   while (end < text.size()) {

@@ -15,7 +15,8 @@ namespace brine::data {
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;  // keeps the order of keys; slow for many of them
 
-// To be called in a catch: turns what the JSON library threw into one line that names the file.
+// To be called in a catch block: converts an exception of the JSON library to one line that names
+// the file.
 [[noreturn]] void rethrow_naming(const std::string& path);
 template <class Read>
 auto reading(const std::string& path, Read read) {
@@ -26,10 +27,10 @@ auto reading(const std::string& path, Read read) {
   }
 }
 
-// Parses the text of the file at `path`; more than 64 brackets in each other are an error.
+// Parses the text of the file at `path`; a nesting of more than 64 brackets is an error.
 Json parse_json(const std::string& text, const std::string& path);
 
-// The member `key`, null where it is missing.
+// The member `key`, null if it is missing.
 const Json& member(const Json& object, const char* key);
 const Json& object_member(const Json& object, const char* key, const std::string& path);
 bool flag(const Json& object, const char* key, bool otherwise, const std::string& path);
@@ -38,11 +39,10 @@ bool flag(const Json& object, const char* key, bool otherwise, const std::string
 std::vector<std::string> read_vocab(const Json& vocab, const std::string& path);
 // The list "added_tokens" of tokenizer.json, by id.
 std::vector<AddedToken> read_added(const Json& list, const std::string& path);
-// All of a tokenizer.json but the vocabulary, the merges and the added tokens, its keys in their
-// order.
+// A tokenizer.json without the vocabulary, the merges and the added tokens, its keys in order.
 std::string read_frame(const std::string& text);
 
-// NAME in `dir`: its text and its object, both empty if it is not there.
+// NAME in `dir`: its text and its object, both empty if it does not exist.
 struct SideFile {
   const Json& object() const { return *parsed; }
   std::string path, text;
@@ -50,18 +50,18 @@ struct SideFile {
 };
 SideFile side_file(const std::filesystem::path& dir, const char* name);
 
-// The configuration files beside a tokenizer's own, as far as they are there.
+// The existing configuration files next to a tokenizer's own.
 struct SideFiles {
   explicit SideFiles(const std::filesystem::path& dir);
   // The token that special_tokens_map.json or else tokenizer_config.json gives the role
   // "bos_token", "unk_token" ...
   std::optional<std::string> role(const char* role) const;
-  // "GPT2Tokenizer" and the like without "Fast"; empty if nothing says it.
+  // "GPT2Tokenizer" and similar names without "Fast"; empty if there is none.
   std::string tokenizer_class() const;
   // "model_type" of config.json, empty if there is none.
   std::string model_type() const;
   // Adds the tokens that tokenizer_config.json (added_tokens_decoder) and added_tokens.json list,
-  // unless a token of the same content is there already.
+  // unless a token with the same content exists already.
   void add_tokens(std::vector<AddedToken>& added) const;
 
   SideFile map, config, added, model;
@@ -69,7 +69,7 @@ struct SideFiles {
 
 // The id of a token, added ones first.
 std::optional<int32_t> find_token(const TokenizerModel& model, const std::string& name);
-// Makes the token, if there is one, an added token; one that is listed already stays as it is.
+// Makes the token, if there is one, an added token; one that is listed already is not changed.
 void add_special(TokenizerModel& model, std::optional<int32_t> id, bool lstrip = false);
 
 // ---- writing ----
@@ -78,7 +78,7 @@ Ordered vocab_json(const std::vector<std::string>& tokens);
 Ordered added_json(const std::vector<AddedToken>& added);
 // special_tokens_map.json of the tokenizer's roles.
 std::string special_map(const Tokenizer& tokenizer);
-// Makes the directory `dir` where it does not exist.
+// Creates the directory `dir` if it does not exist.
 std::filesystem::path make_directory(const std::string& dir);
 // Writes tokenizer.json, special_tokens_map.json and tokenizer_config.json, the latter two as they
 // were read or, if they were not, from the roles and `config`.

@@ -16,7 +16,7 @@ const std::array<BertClass, 128> kAscii = [] {
   return table;
 }();
 
-// The class of the character at `at`, which moves past it.
+// The class of the character at `at`, which is advanced past it.
 BertClass next_class(std::string_view text, size_t& at) {
   const auto byte = uint8_t(text[at]);
   if (byte < 128) return ++at, kAscii[byte];
@@ -28,7 +28,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
     text.replace(at, from.size(), to);
 }
 
-// The spaces that BERT's decoder takes away, token by token.
+// The spaces that BERT's decoder removes, token by token.
 void clean_up(std::string& token) {
   constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
@@ -47,7 +47,7 @@ WordPieceTokenizer::WordPieceTokenizer(WordPieceModel model, const std::string& 
   for (size_t id = 0; id < model_.tokens.size(); ++id) {
     const std::string_view token = model_.tokens[id];
     if (token.empty()) continue;
-    // A piece like "##a" also begins a word that is spelled so; punctuation never lets that be.
+    // A piece like "##a" also starts a word with that spelling; punctuation always prevents this.
     first_.emplace(token, int32_t(id));
     longest_first_ = std::max(longest_first_, token.size());
     if (!token.starts_with(model_.prefix) || token.size() == model_.prefix.size()) continue;

@@ -1,4 +1,4 @@
-// WordPiece as of BERT: words cut at white space and punctuation, each spelled by the longest
+// WordPiece as in BERT: words cut at white space and punctuation, each spelled by the longest
 // pieces of the vocabulary from its start.
 #pragma once
 
@@ -12,17 +12,17 @@
 namespace brine::data {
 
 struct WordPieceModel : TokenizerModel {
-  int32_t unk = -1;                   // of words that the vocabulary cannot spell
+  int32_t unk = -1;                   // for words that the vocabulary cannot spell
   std::string prefix = "##";          // of pieces that continue a word
   int64_t longest_word = 100;         // characters; longer words are unknown
-  std::string decoder_prefix = "##";  // taken off again by decode()
-  bool has_decoder = true;            // without one decode() puts single spaces between all tokens
-  bool clean_up = true;               // decode() takes spaces away before punctuation
+  std::string decoder_prefix = "##";  // removed again by decode()
+  bool has_decoder = true;            // otherwise decode() puts single spaces between all tokens
+  bool clean_up = true;               // decode() removes spaces before punctuation
 };
 
 class WordPieceTokenizer : public PipelineTokenizer {
  public:
-  // Errors begin with `where`, the file the model came from.
+  // Errors start with `where`, the source file.
   WordPieceTokenizer(WordPieceModel model, const std::string& where);
 
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
@@ -39,11 +39,11 @@ class WordPieceTokenizer : public PipelineTokenizer {
   void encode_word(std::string_view word, std::vector<int32_t>& out) const;
 
   WordPieceModel model_;
-  Pieces first_, next_;  // pieces that begin a word; that continue one, without the prefix
+  Pieces first_, next_;  // pieces that start a word; that continue one, without the prefix
   size_t longest_first_ = 0, longest_next_ = 0;  // bytes
 };
 
-// From a tokenizer.json with the files beside it, or a directory with vocab.txt.
+// From a tokenizer.json with the files next to it, or a directory with vocab.txt.
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path);
 std::unique_ptr<WordPieceTokenizer> load_wordpiece_vocab(const std::string& dir);
 

@@ -18,7 +18,7 @@ bool in_ranges(const CharRange (&ranges)[N], uint32_t c) {
   return after != ranges && c <= after[-1].last;
 }
 
-// One byte for each character of the first plane, where nearly all text lies.
+// One byte for each character of the first plane, which has nearly all text.
 std::array<CharClass, kPlane> first_plane() {
   std::array<CharClass, kPlane> table{};
   auto mark = [&](const auto& ranges, CharClass value) {

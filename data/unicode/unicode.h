@@ -1,4 +1,4 @@
-// Characters of UTF-8 text, and the classes of them that pre-tokenisation tells apart.
+// Characters of UTF-8 text, and their classes for pre-tokenisation.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@ namespace brine::data {
 
 enum class CharClass : uint8_t { kOther, kLetter, kNumber, kSpace };
 
-// Unicode 16.0: categories L and N, property White_Space, and all the rest (also what is no
-// character at all).
+// Unicode 16.0: categories L and N, property White_Space, and everything else (also invalid
+// characters).
 CharClass char_class(uint32_t c);
 
-// Reads one character of text known to be well formed and moves `at` past it.
+// Reads one character of valid UTF-8 text and advances `at` past it.
 inline uint32_t next_char(std::string_view text, size_t& at) {
   auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
   uint32_t lead = byte(at);

@@ -1,4 +1,4 @@
-// Perplexity over windows of a text: side by side, or overlapping by a stride.
+// Perplexity over windows of a text: adjacent, or overlapping by a stride.
 #pragma once
 
 #include <functional>
@@ -20,18 +20,18 @@ struct EvaluateCall {
   int64_t max_windows = 0;  // 0 = all
   int64_t loss_from = 0;    // only targets from this position of a window on
   nn::AttentionDials dials = {};
-  // Called for every batch with a pass of its own (mask recall); may be empty.
+  // Called for every batch with a separate pass (mask recall); may be empty.
   nn::LayerObserver* observer = nullptr;
   std::function<void(const Batch&)> before_batch = {};
 };
 
-// Every window by itself, without a token before it; its first token is not predicted.
+// Every window separately, without earlier tokens; its first token is not predicted.
 Perplexity evaluate(nn::Model& model, const WindowSource& windows, const EvaluateCall& call);
 
 // A window of at most `window` tokens starts every `stride` tokens, until one reaches the end of
-// the text; a token is predicted once, by the first window that holds it, and the tokens before it
-// in that window are context. Every predicted token weighs the same; the text's first token is not
-// predicted, nor with stride = window the first one of any window. `loss_from` must be 0.
+// the text; a token is predicted once, by the first window that contains it; the tokens before it
+// in that window are its context. Every predicted token weighs the same; the text's first token is
+// not predicted, nor with stride = window the first one of any window. `loss_from` must be 0.
 struct StridedWindows {
   int64_t window = 0, stride = 0;  // 2 <= window, 1 <= stride <= window
   int64_t count(int64_t tokens) const;

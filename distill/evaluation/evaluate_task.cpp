@@ -1,4 +1,4 @@
-// Answers batch by batch, put back into the order of the texts.
+// Evaluation on a task: answers batch by batch, put back into the order of the texts.
 #include "distill/evaluation/evaluate_task.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace brine::distill {
 namespace {
 
-// Counts the entries of the sparse masks and the keys that they choose from; shows every layer to
-// the next observer.
+// Counts the entries of the sparse masks and the visible keys; passes every layer on to the next
+// observer.
 class KeyCounter : public nn::LayerObserver {
  public:
   KeyCounter(bool causal, bool full, nn::LayerObserver* next)
@@ -27,7 +27,7 @@ class KeyCounter : public nn::LayerObserver {
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     int64_t all = visible_ * tap.get("q").dim(1);
     if (tap.has("row_pointers")) {
-      // [B, T + 1], running on through the batch
+      // [B, T + 1], continuing through the batch
       const Tensor rows = tap.get("row_pointers").to(Device{});
       kept_ += rows.data<int64_t>()[rows.numel() - 1] - rows.data<int64_t>()[0];
     } else {
@@ -58,7 +58,7 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
   check(model.labels() == labels, "task: the model has ", model.labels(), " labels, the task ",
         labels);
   TaskAnswers out;
-  std::vector<int64_t> place(size_t(texts.size()), -1);  // of a text among the answers
+  std::vector<int64_t> place(size_t(texts.size()), -1);  // the text's index among the answers
   for (int64_t i = 0; i < count; ++i) {
     out.texts.push_back(i * texts.size() / count);
     place[size_t(out.texts.back())] = i;

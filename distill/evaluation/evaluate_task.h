@@ -12,28 +12,29 @@
 namespace brine::distill {
 
 struct TaskAnswers {
-  std::vector<int64_t> texts;         // those that were answered, in order
+  std::vector<int64_t> texts;         // the answered texts, in order
   std::vector<double> predictions;    // of each: the likeliest class, or the score
   std::vector<double> probabilities;  // of that class; empty for a regression
   double mean_length = 0;             // visible tokens of a text
   // Kept keys over visible keys, summed over texts, layers, heads and rows: 1 for dense attention,
-  // nothing for a method that does not say.
+  // nothing for a method that does not report it.
   std::optional<double> kept_keys;
 };
 
 struct TaskCall {
   int64_t batch_size = 32;
-  int64_t max_texts = 0;  // 0 = all; fewer lie evenly among all
+  int64_t max_texts = 0;  // 0 = all; fewer are evenly spaced
   nn::AttentionDials dials = {};
-  // The task's class for each of the model's; empty: the same. Predictions are the task's.
+  // The task's class for each of the model's; empty: the same. Predictions are in the task's
+  // classes.
   std::vector<int64_t> classes = {};
-  nn::LayerObserver* observer = nullptr;  // also sees every layer
+  nn::LayerObserver* observer = nullptr;  // also called for every layer
   std::function<void(const Batch&)> before_batch = {};
 };
 
 TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& call);
 
-// The metrics of the texts that were answered. Throws where they have no labels.
+// The metrics of the answered texts. Throws when they have no labels.
 Values score_answers(const data::Task& task, const TaskSource& texts, const TaskAnswers& answers);
 
 }  // namespace brine::distill

@@ -10,7 +10,7 @@
 
 namespace brine::distill {
 
-// How a sparse attention is computed: its own path, or the T x T reference.
+// How a sparse attention is computed: by its own path, or by the T x T reference.
 enum class AttentionPath { sparse, dense };
 inline constexpr data::Named<AttentionPath> kAttentionPaths[] = {{AttentionPath::sparse, "sparse"},
                                                                  {AttentionPath::dense, "dense"}};
@@ -29,12 +29,12 @@ struct TextEvaluation {
   }
 };
 
-// "model" (as `name` says), "attention", "k", "query_skip", "compute", "path", "perplexity", "nll",
+// "model" (from `name`), "attention", "k", "query_skip", "compute", "path", "perplexity", "nll",
 // "tokens", "protocol" in words, "cut", and with a teacher "mask_recall" by layer.
 data::Json evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
-// Such an object for people, on standard output.
+// Prints such an object for people on standard output.
 void print_text_evaluation(const data::Json& evaluation);
 
 // Replaces the attention of a loaded model by another method without training; "" changes nothing.

@@ -1,4 +1,4 @@
-// A classifier's labels for lines of text, or of pairs of texts with a tab between.
+// A classifier's labels for lines of text, or of pairs of texts separated by a tab.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct TextLine {
 };
 
 // The lines of a text, which end with LF or CRLF. A line with a tab is a pair, for every model;
-// `pairs`: the model was made for pairs, so every line must be one. Errors begin with NAME:LINE.
+// `pairs`: the model was made for pairs, so every line must be one. Errors start with NAME:LINE.
 std::vector<TextLine> text_lines(const std::string& name, std::string_view text, bool pairs);
 
 // Whether the head was made for a known task of pairs.

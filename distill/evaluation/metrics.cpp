@@ -40,7 +40,7 @@ double accuracy(Classes predicted, Classes truth) {
 
 double f1(Classes predicted, Classes truth, int32_t positive) {
   check_sizes(predicted, truth);
-  int64_t both = 0, either = 0;  // either: sum of the two counts
+  int64_t both = 0, either = 0;  // either: the sum of the two counts
   for (size_t i = 0; i < truth.size(); ++i) {
     bool p = predicted[i] == positive, t = truth[i] == positive;
     both += p && t;

@@ -1,5 +1,5 @@
-// The metrics of GLUE. Where one is not defined (a constant has no correlation with anything) it is
-// 0, as the benchmark counts it.
+// The metrics of GLUE. An undefined one (a constant has no correlation with anything) is 0, as in
+// the benchmark.
 #pragma once
 
 #include <cstdint>

@@ -10,15 +10,15 @@
 
 namespace brine::distill {
 
-// docs/evaluation.md tells them apart; windows is the default.
+// docs/evaluation.md describes them; windows is the default.
 enum class ProtocolName { windows, sea, gptq, stride };
 inline constexpr data::Named<ProtocolName> kProtocolNames[] = {{ProtocolName::windows, "windows"},
                                                                {ProtocolName::sea, "sea"},
                                                                {ProtocolName::gptq, "gptq"},
                                                                {ProtocolName::stride, "stride"}};
 
-// A named protocol's tokens and cut, ready to be scored. `windows` is not made here: it takes what
-// training takes.
+// A named protocol's tokens and windows, ready for evaluation. `windows` is not made here: it reads
+// text as training does.
 struct Protocol {
   std::string name, split;
   std::vector<std::string> files;
@@ -42,7 +42,8 @@ struct ProtocolRequest {
 // the text fills no window.
 Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& tokenizer);
 
-// All of it in one sentence, and as an object; `scored` windows of them, `predicted` tokens.
+// The whole protocol in one sentence, and as an object; `scored` of its windows, `predicted`
+// tokens.
 std::string describe(const Protocol& protocol, int64_t scored, int64_t predicted);
 data::Json to_json(const Protocol& protocol, int64_t scored, int64_t predicted);
 

@@ -8,17 +8,19 @@
 namespace brine::distill {
 
 // Teacher mass on the mask, and on other masks with as many keys, over the rows that see more than
-// k keys. All sums over rows, per head, so that batches and layers add up; mean() divides.
+// k keys. All are sums over rows, per head, so that batches and layers can be added; mean()
+// divides.
 struct Recall {
   std::vector<double> mask;
   std::vector<double> top_keys;      // the teacher's own largest keys: the upper bound
-  std::vector<double> best_columns;  // the teacher's own columns: the ceiling of the column scheme
+  std::vector<double> best_columns;  // the teacher's own columns: the upper bound of column
+                                     // selection
   std::vector<double>
       recent;  // the budget spread evenly over the most recent (encoder: nearest) keys
   std::vector<double> random;  // expected, for keys drawn at random
   int64_t rows = 0;            // per head
 
-  // An empty Recall takes the other's heads; otherwise the numbers of heads must agree.
+  // An empty Recall gets the other's heads; otherwise the numbers of heads must agree.
   Recall& operator+=(const Recall& other);
 };
 

@@ -12,10 +12,10 @@ namespace brine::distill {
 
 class RecallObserver : public nn::LayerObserver {
  public:
-  // `k` = 0 takes the model's own. Throws when the two models differ in layers, heads or head size.
+  // `k` = 0 uses the model's own. Throws when the two models differ in layers, heads or head size.
   RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model, int64_t k);
 
-  // Forgets what was counted; from now on for this `k`, as above.
+  // Clears the counts; from now on counts for this `k`, as above.
   void restart(int64_t k);
   void begin(const distill::Batch& batch);
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;

@@ -11,14 +11,14 @@
 namespace brine::distill {
 namespace {
 
-// The teacher, from the first recall on, and what is alive without it.
+// The teacher, from the first recall on, and the bytes that are alive without it.
 struct SweepTeacher {
   std::string path;  // empty: none
   std::unique_ptr<RecallObserver> recall = {};
   int64_t live_without = 0;
 };
 
-// In a pass of its own: the teacher's time and memory are not the model's.
+// In a separate pass: the teacher's time and memory do not count for the model.
 double recall_of(const nn::LoadedModel& m, const WindowSource& windows, EvaluateCall call,
                  SweepTeacher& teacher) {
   if (!teacher.recall) {
@@ -35,7 +35,7 @@ double recall_of(const nn::LoadedModel& m, const WindowSource& windows, Evaluate
 SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const EvaluateCall& call,
                   SweepTeacher& teacher) {
   const int64_t of_teacher = teacher.recall ? allocator_stats().live - teacher.live_without : 0;
-  EvaluateCall warm = call;  // caches fill before the clock runs
+  EvaluateCall warm = call;  // fills caches before timing starts
   warm.max_windows = std::min(call.batch_size, windows.size());
   evaluate(*m.model, windows, warm);
   SweepCell cell{.k = call.dials.k, .query_skip = call.dials.query_skip};

@@ -22,10 +22,10 @@ struct SweepCell {
   double perplexity = 0;
   double recall = 0;  // of the mask; 0 without a teacher
   double ms = 0;      // of a window
-  double bytes = 0;   // most alive at once, the weights included
+  double bytes = 0;   // peak of live bytes, including the weights
 };
 
-// Every cell, handed over as soon as it is measured: for each k every query_skip. The model's
+// Every cell, passed on as soon as it is measured: for each k every query_skip. The model's
 // attention must be sparse.
 void sweep(const nn::LoadedModel& model, const WindowSource& windows, const SweepRequest& request,
            const std::function<void(const SweepCell&)>& measured);

@@ -98,12 +98,12 @@ void make_task_model(TrainingRun& run, const nn::LoadedModel& loaded, const data
   bool same = before.labels == count && before.names == labels;
   family.set_class_head({.labels = count, .names = labels, .task = task.name});
   run.model = nn::make_model(run.config, seed);
-  std::vector<nn::NamedTensor> base;
+  std::vector<NamedTensor> base;
   const nn::ClassHeadTensors tensors = family.class_head_tensors();
   auto is_head = [&](const std::string& name) { return name.starts_with(tensors.head); };
   std::vector<std::string> own;
-  for (nn::NamedTensor& t : nn::state_of(*run.model)) own.push_back(t.name);
-  for (nn::NamedTensor& t : nn::state_of(*loaded.model)) {
+  for (NamedTensor& t : nn::state_of(*run.model)) own.push_back(t.name);
+  for (NamedTensor& t : nn::state_of(*loaded.model)) {
     bool known = std::find(own.begin(), own.end(), t.name) != own.end();
     if (known && (same || !is_head(t.name))) base.push_back(t);
   }

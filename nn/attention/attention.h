@@ -1,4 +1,4 @@
-// The plug point for attention methods. One method = one file nn/attention/<name>.cpp (SEA: sea/)
+// The interface of attention methods. One method = one file nn/attention/<name>.cpp (SEA: sea/)
 // that ends in a registration; its name is then valid in configs, in the bench and in the tests.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace brine::nn {
 
-// What the model around the method fixes.
+// The properties that the surrounding model fixes.
 struct AttentionShape {
   int64_t heads = 1, head_size = 64;
   int64_t max_positions = 2048;
@@ -26,10 +26,10 @@ struct AttentionShape {
   int64_t heads_per_group() const { return heads / groups(); }
 };
 
-// What may change from call to call without retraining.
+// Settings that may change from call to call without retraining.
 struct AttentionDials {
   int64_t k = 0;            // kept keys per query and head; 0 = as configured
-  int64_t query_skip = 1;   // the estimator runs on every f-th query (method 5)
+  int64_t query_skip = 1;   // the estimator runs on every f-th query (docs/method.md section 5)
   bool dense_path = false;  // the T x T reference of a sparse method
 };
 
@@ -39,32 +39,32 @@ struct AttentionInput {
   Tensor hidden;  // [B, T, C] the layer's normed input
   Visibility visible = {};
   AttentionDials dials = {};
-  Tap* tap = nullptr;              // null: nobody looks inside
+  Tap* tap = nullptr;              // null: the layer is not observed
   RandomStream* random = nullptr;  // null: evaluation
-  // Of forward(): takes in these tokens, the prompts of sequences slot, slot + 1... which must be
-  // empty; no tape then.
+  // In forward(): adds these tokens, the prompts of sequences slot, slot + 1..., which must be
+  // empty; requires that there is no tape.
   AttentionState* state = nullptr;
   int64_t slot = 0;
 };
 
-// What is asked for a state of decoding.
+// The requirements of a decoding state.
 struct StateRequest {
   int64_t batch = 1;
   int64_t capacity = 0;  // tokens of a sequence
   Dtype dtype = Dtype::f32;
   Device device = default_device();
-  AttentionDials dials = {};  // query_skip is fixed; k may shrink from step to step, not grow
+  AttentionDials dials = {};  // query_skip is fixed; k may decrease from step to step, not increase
 };
 
-// What a method claims; the contract test holds it to that.
+// The properties that a method claims; the contract test verifies them.
 struct AttentionTraits {
   bool causal = true, bidirectional = true;
   bool linear = false;       // cost linear in T
   bool maps = false;         // makes T x T maps: memory quadratic in T
-  bool sparse = false;       // obeys the dials k and dense_path; others have no use for them
-  bool query_skip = false;   // obeys the dial query_skip
+  bool sparse = false;       // uses the dials k and dense_path; other methods ignore them
+  bool query_skip = false;   // uses the dial query_skip
   bool incremental = false;  // make_state() and step() work
-  bool groups = false;       // takes fewer heads of keys and values than of queries
+  bool groups = false;       // accepts fewer heads of keys and values than of queries
 };
 
 class Attention : public Module {
@@ -73,27 +73,26 @@ class Attention : public Module {
   // -> [B, T, H d], heads concatenated; 0 at padded queries.
   virtual Tensor forward(const AttentionInput& input) = 0;
   virtual AttentionTraits traits() const = 0;
-  // Decoding. A state belongs to the parameters as they are when it is made.
+  // Decoding. A state is valid for the parameters at the time of its creation.
   virtual std::unique_ptr<AttentionState> make_state(const StateRequest& request) const;
-  // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], what
-  // forward() gives for it behind the tokens in the state. lengths and dense_path have no meaning
-  // here.
+  // The next token of every sequence: q, k and v [batch, H, 1, d] -> [batch, 1, H d], the result of
+  // forward() for it after the tokens in the state. lengths and dense_path are ignored here.
   virtual Tensor step(const AttentionInput& input, AttentionState& state) const;
   // Called before every optimizer step with the number of steps done so far (redrawn features).
   virtual void on_step(int64_t /*steps_done*/) {}
 };
 
-// A method's own configuration, checkable and printable without making the method.
+// A method's own configuration, which can be checked and printed without making the method.
 class AttentionMethod {
  public:
   virtual ~AttentionMethod() = default;
   virtual std::string name() const = 0;
   virtual void describe(data::Schema& schema) = 0;
-  // Throws Error when the method refuses the shape or its configuration.
+  // Throws an Error when the method does not accept the shape or its configuration.
   virtual std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const = 0;
 
  protected:
-  // Refuses groups of heads where the method does not claim them.
+  // Throws for groups of heads if the method does not claim support for them.
   static std::unique_ptr<Attention> checked(const AttentionMethod& method,
                                             const AttentionShape& shape,
                                             std::unique_ptr<Attention> made);
@@ -101,10 +100,10 @@ class AttentionMethod {
 
 using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
 std::map<std::string, AttentionMethodFactory>& attention_methods();
-// Throws with the known names.
+// Throws, listing the known names.
 std::unique_ptr<AttentionMethod> attention_method(const std::string& name);
-// Softmax over all visible keys, in either of its forms ("flash", "dense"): what teachers and the
-// bases of adapters have.
+// Softmax over all visible keys, in either form ("flash", "dense"): the attention of teachers and
+// of the bases of adapters.
 bool is_full_attention(const std::string& method);
 
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).

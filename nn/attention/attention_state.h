@@ -1,5 +1,5 @@
-// What an attention method keeps of the tokens so far while a batch of sequences is decoded: the
-// keys and values, running sums, whatever its step() reads.
+// The state of an attention method for the tokens so far while a batch of sequences is decoded: the
+// keys and values, running sums, everything that its step() reads.
 #pragma once
 
 #include <deque>
@@ -11,7 +11,7 @@
 
 namespace brine::nn {
 
-// Sequences have slots 0..batch-1, each with a length of its own, up to `capacity` tokens.
+// Sequences have slots 0..batch-1, each with its own length, up to `capacity` tokens.
 class AttentionState {
  public:
   AttentionState(int64_t batch, int64_t capacity, Device device);
@@ -25,21 +25,20 @@ class AttentionState {
   int64_t length(int64_t slot) const { return lengths_.data<int64_t>()[slot]; }
   int64_t bytes() const;  // of memory, for the capacity
 
-  // Leaves slots.size() sequences: slot i takes the one of slots[i]; slots[i] >= i, each named
-  // once.
+  // Keeps slots.size() sequences: slot i gets the one of slots[i]; slots[i] >= i, each named once.
   void keep(const std::vector<int64_t>& slots);
 
-  // All of one sequence by name, only as many tokens as there are, each tensor [1, ...]: views of
-  // this state's memory, or copies of a device's. restore() into any slot of a state made with the
-  // same settings gives the same bits; it throws Error that starts with `source` and names the
-  // tensor which is missing or does not fit, and changes nothing then.
+  // The complete state of one sequence by name, with its actual tokens only, each tensor [1, ...]:
+  // views of this state's memory, or copies of a device's. restore() into any slot of a state made
+  // with the same settings gives the same bits; it throws an Error that starts with `source` and
+  // names the tensor that is missing or does not fit, and then changes nothing.
   std::vector<NamedTensor> saved(int64_t slot) const;
   void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
-  // What restore() checks, and nothing else; returns the tokens of the sequence.
+  // The checks of restore() without its effect; returns the tokens of the sequence.
   int64_t check_saved(const std::vector<NamedTensor>& tensors, const std::string& source) const;
 
   // Prompts of lengths[b] tokens (undefined = `tokens`) went into slots first, first + 1...; these
-  // must be empty. Throws when there is no room.
+  // must be empty. Throws when the capacity is exceeded.
   void begin(int64_t first, int64_t batch, int64_t tokens, const Tensor& prompt_lengths);
   // Every sequence has one token more. Throws, and changes nothing, when one is full.
   void advance();
@@ -69,7 +68,7 @@ class AttentionState {
   int64_t capacity_;
   Device device_;
   Tensor lengths_;
-  std::deque<Part> parts_;  // references into it stay good
+  std::deque<Part> parts_;  // references into it stay valid
 };
 
 // Keys and values of every token.
@@ -78,7 +77,7 @@ class KeyValueState : public AttentionState {
   KeyValueState(int64_t batch, int64_t capacity, int64_t kv_heads, int64_t head_size, Dtype dtype,
                 Device device);
 
-  // k and v [B, G, T, d] of prompts, as AttentionState::begin() takes them.
+  // k and v [B, G, T, d] of prompts, as in AttentionState::begin().
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& prompt_lengths);
   // One token of every sequence, k and v [batch, G, 1, d]; advances.
   void append(const Tensor& k, const Tensor& v);

@@ -1,4 +1,4 @@
-// Exact attention token by token from a cache of all keys and values: the decoding of every method
+// Exact attention token by token from a cache of all keys and values: decoding for every method
 // that computes dense softmax attention.
 #pragma once
 
@@ -26,13 +26,13 @@ class CachedAttention : public Attention {
   }
 
  protected:
-  // To be called by forward().
+  // Called by forward().
   static void fill(const AttentionInput& in) {
     if (!in.state) return;
     dynamic_cast<KeyValueState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
   }
 
-  // Keys or values [B, G, T, d] as every head of queries sees them.
+  // Keys or values [B, G, T, d], repeated for every head of queries.
   Tensor of_heads(const Tensor& x) const { return repeat_heads(x, shape_.heads_per_group()); }
 
   AttentionShape shape_;

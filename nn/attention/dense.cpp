@@ -1,5 +1,5 @@
-// Dense softmax attention: softmax(q k^T / sqrt(d)) v with its T x T map, for who wants to see it
-// and as the reference of flash.cpp.
+// Dense softmax attention: softmax(q k^T / sqrt(d)) v with its T x T map, for inspection and as the
+// reference of flash.cpp.
 #include <cmath>
 
 #include "nn/attention/cached.h"

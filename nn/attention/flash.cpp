@@ -1,4 +1,4 @@
-// Exact softmax attention by tiles: the numbers of dense.cpp without its T x T maps.
+// Exact tiled softmax attention: the numbers of dense.cpp without its T x T maps.
 #include "nn/attention/cached.h"
 #include "tensor/meter/cost_meter.h"
 

@@ -1,5 +1,5 @@
-// How the inside of a layer is seen from outside: a Tap carries named tensors out of (and imposed
-// ones into) an attention method, a LayerObserver computes losses where the tensors live.
+// Observation of layers: a Tap carries named tensors out of (and imposed ones into) an attention
+// method, a LayerObserver computes losses inside the layers.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace brine::nn {
 
-// Nullable and neutral: methods put what they have, losses get what they need.
+// Nullable and neutral: methods store what they have, losses get what they need.
 class Tap {
  public:
   explicit Tap(std::string method) : method_(std::move(method)) {}
@@ -24,8 +24,8 @@ class Tap {
   }
   const std::map<std::string, Tensor>& values() const { return values_; }
 
-  // Imposes a tensor on the method (a mask, say) so that two paths can be compared under one
-  // selection. A method that is forced to something it does not know throws.
+  // Imposes a tensor on the method (for example a mask) so that two paths can be compared under one
+  // selection. A method throws for a forced tensor that it does not support.
   void force(const std::string& name, const Tensor& value) { forced_[name] = value; }
   Tensor forced(const std::string& name) const {
     auto it = forced_.find(name);

@@ -1,5 +1,5 @@
-// Attention to the k most recent keys (a sliding window; of an encoder, the k nearest keys), exact
-// on them: the floor that a selection of keys must beat. Linear in T.
+// Attention to the k most recent keys (a sliding window; for an encoder, the k nearest keys), exact
+// on these: the baseline that a selection of keys must exceed. Linear in T.
 #include <algorithm>
 #include <cmath>
 
@@ -53,7 +53,7 @@ FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, const Visibility
   return csr;
 }
 
-// The last keys and values, oldest first, in twice the room that they need: when it is full the
+// The last keys and values, oldest first, in twice the memory that they need: when it is full the
 // newest window - 1 move to the front.
 class RecentState : public AttentionState {
  public:

@@ -92,8 +92,8 @@ bool Generation::extend(const Tensor& logits, int64_t row) {
 
 void Generation::put_aside(int64_t slot) {
   if (!request_.keep_states) return;
-  std::vector<nn::NamedTensor>& to = finished_[in_slot_[size_t(slot)]];
-  for (const nn::NamedTensor& t : state_->saved(slot)) {
+  std::vector<NamedTensor>& to = finished_[in_slot_[size_t(slot)]];
+  for (const NamedTensor& t : state_->saved(slot)) {
     to.push_back({t.name, t.tensor.contiguous().clone()});
   }
 }

@@ -1,4 +1,4 @@
-// Continuing prompts token by token: a batch of them at once, each to its own end.
+// Continuing prompts token by token, as a batch; each sequence ends by itself.
 #pragma once
 
 #include <functional>
@@ -19,13 +19,14 @@ struct GenerationRequest {
   Sampling how;
   uint64_t seed = 1;
   std::vector<int32_t> stop_tokens;  // any of them ends a sequence, as its last token
-  std::vector<std::string> stops;    // a text that ends it; it and what follows are cut off
+  std::vector<std::string> stops;    // a text that ends it; the text and everything after it are
+                                     // cut off
   nn::AttentionDials dials;
-  int64_t vocabulary = 0;    // ids that the tokenizer knows: no other is taken
+  int64_t vocabulary = 0;    // ids of the tokenizer: others are never sampled
   bool keep_states = false;  // for save()
 };
 
-// One prompt and what became of it. Token n of sequence i is drawn by the n-th number of the i-th
+// One prompt and its continuation. Token n of sequence i is drawn with the n-th number of the i-th
 // stream of the seed: the same alone, in a batch, and when continued.
 struct Sequence {
   std::vector<int32_t> ids;  // the prompt and the tokens added
@@ -46,13 +47,14 @@ class Generation {
 
   // Either prompts...
   void start(const std::vector<std::vector<int32_t>>& prompts);
-  // ...or what save() wrote, each sequence continued by `more` (one list for each, or none at all).
-  // The file must be of a model with this hash, decoded with these dials. Errors name the file.
+  // ...or the file of save(), each sequence continued by `more` (one list for each, or none at
+  // all). The file must be from a model with this hash, decoded with these dials. Errors name the
+  // file.
   void load(const data::Path& path, const std::string& model_hash,
             const std::vector<std::vector<int32_t>>& more);
 
   void run(const OnToken& on_token = {});
-  // The states of all sequences (request.keep_states), to go on from later.
+  // The states of all sequences (request.keep_states), to continue from later.
   void save(const data::Path& path, const std::string& model_hash) const;
 
   const std::vector<Sequence>& sequences() const { return sequences_; }
@@ -63,7 +65,7 @@ class Generation {
 
  private:
   void make_room();
-  // Samples from row `row` of the logits for the sequence in that slot; true when it goes on.
+  // Samples from row `row` of the logits for the sequence in that slot; true when it continues.
   bool extend(const Tensor& logits, int64_t row);
   void put_aside(int64_t slot);
 
@@ -72,9 +74,9 @@ class Generation {
   Spell spell_;
   std::vector<Sequence> sequences_;
   std::unique_ptr<nn::ModelState> state_;
-  std::vector<size_t> in_slot_;  // which sequence a slot holds
-  std::vector<Tensor> hidden_;   // [1, E] of each sequence, behind its last token; before run()
-  std::vector<std::vector<nn::NamedTensor>> finished_;  // states of sequences, by sequence
+  std::vector<size_t> in_slot_;  // the sequence in a slot
+  std::vector<Tensor> hidden_;   // [1, E] of each sequence, after its last token; before run()
+  std::vector<std::vector<NamedTensor>> finished_;  // states of sequences, by sequence
   double prompt_seconds_ = 0, run_seconds_ = 0;
   int64_t steps_ = 0;
 };

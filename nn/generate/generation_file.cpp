@@ -1,4 +1,4 @@
-// A generation put aside in a file, and taken up again.
+// Saving a generation to a file and continuing it.
 #include <chrono>
 
 #include "nn/generate/generation.h"
@@ -21,14 +21,14 @@ const std::string& meta(const data::Safetensors& file, const std::string& key) {
 }  // namespace
 
 void Generation::save(const data::Path& path, const std::string& model_hash) const {
-  std::vector<data::NamedTensor> tensors;
+  std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const Sequence& s = sequences_[i];
     check(!finished_[i].empty(), "generate: save() before run(), or without keep_states");
-    tensors.emplace_back(prefix_of(i) + "ids", Tensor::from(s.ids, {int64_t(s.ids.size())}));
-    tensors.emplace_back(prefix_of(i) + "drawn", Tensor::from(std::vector<int64_t>{s.drawn}, {1}));
-    for (const nn::NamedTensor& t : finished_[i]) {
-      tensors.emplace_back(prefix_of(i) + t.name, t.tensor);
+    tensors.push_back({prefix_of(i) + "ids", Tensor::from(s.ids, {int64_t(s.ids.size())})});
+    tensors.push_back({prefix_of(i) + "drawn", Tensor::from(std::vector<int64_t>{s.drawn}, {1})});
+    for (const NamedTensor& t : finished_[i]) {
+      tensors.push_back({prefix_of(i) + t.name, t.tensor});
     }
   }
   data::save_safetensors(path, tensors,
@@ -83,13 +83,13 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
   }
   make_room();
   for (size_t i = 0; i < count; ++i) {
-    std::vector<nn::NamedTensor> own;
+    std::vector<NamedTensor> own;
     for (const data::SafetensorsEntry& e : file.entries()) {
       const std::string prefix = prefix_of(i) + "layers.";
       if (e.name.rfind(prefix, 0) != 0) continue;
       own.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
     }
-    // Sequences have different numbers of tokens to catch up on: each by itself.
+    // Sequences have different numbers of tokens to process: each is processed separately.
     nn::ModelState alone(model_, {.capacity = state_->capacity(), .dials = request_.dials});
     alone.restore(0, own, name);
     const std::vector<int32_t>& ids = sequences_[i].ids;

@@ -1,5 +1,5 @@
-// Temperature, top-k and top-p without sorting the vocabulary: a heap gives up only the tokens that
-// are needed.
+// Temperature, top-k and top-p without sorting the vocabulary: only the needed tokens are taken
+// from a heap.
 #include "nn/generate/sampling.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ int32_t sample(std::span<const float> logits, const Sampling& how, double unifor
     all += share[size_t(id)] = std::exp(double(logits[size_t(id)] - most) / how.temperature);
   }
   std::make_heap(left.begin(), left.end(), less_likely);
-  // The likeliest first, until they hold enough; these alone are sampled from.
+  // The likeliest first, until they have enough of the mass; only these are sampled from.
   const double enough = how.top_p * all;
   std::vector<int32_t> kept;
   double mass = 0;

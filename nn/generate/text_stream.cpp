@@ -1,4 +1,4 @@
-// Where a text may be cut.
+// Streaming of text: the positions at which it may be cut.
 #include "nn/generate/text_stream.h"
 
 #include <algorithm>
@@ -6,12 +6,12 @@
 namespace brine::nn {
 namespace {
 
-// Bytes of the character that starts with `first`; 1 for what starts none.
+// Bytes of the character that starts with `first`; 1 for an invalid start.
 size_t length_of(unsigned char first) {
   return first >= 0xf0 && first < 0xf8 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 1;
 }
 
-// How many bytes at the end of `text` are the beginning of `stop`, less than all of it.
+// How many bytes at the end of `text` are a proper prefix of `stop`.
 size_t begun(std::string_view text, std::string_view stop) {
   for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
     if (text.substr(text.size() - n) == stop.substr(0, n)) return n;
@@ -22,7 +22,7 @@ size_t begun(std::string_view text, std::string_view stop) {
 }  // namespace
 
 size_t whole_characters(std::string_view text) {
-  // The last byte that is no continuation starts the last character.
+  // The last byte that is not a continuation byte starts the last character.
   for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
     if ((byte & 0xc0) == 0x80) continue;

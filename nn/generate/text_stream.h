@@ -1,4 +1,5 @@
-// Text that comes in pieces of bytes, token by token: whole characters go out, a stop text ends it.
+// A text that arrives in pieces of bytes, token by token, and is returned in whole characters; a
+// stop text ends it.
 #pragma once
 
 #include <string>
@@ -11,11 +12,11 @@ class TextStream {
  public:
   explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Takes the bytes of a token. True when a stop text is complete: what comes before the earliest
-  // one is the whole text, and nothing more is taken.
+  // Takes the bytes of a token. True when a stop text is complete: the whole text is then the part
+  // before the earliest one, and further tokens are ignored.
   bool push(std::string_view bytes);
-  // What can be shown by now and was not yet: whole UTF-8 characters, and nothing that may turn out
-  // to be the beginning of a stop text. `ended`: nothing more comes, so all of it.
+  // The text that can be shown now and was not yet: whole UTF-8 characters, and nothing that may
+  // become the beginning of a stop text. `ended`: no more tokens follow, so all of it.
   std::string take(bool ended);
 
   const std::string& text() const { return text_; }
@@ -27,8 +28,8 @@ class TextStream {
   bool stopped_ = false;
 };
 
-// Bytes of the front of `text` that are whole characters: a character cut off at the end is left
-// out, bytes that are no UTF-8 count as characters.
+// The number of bytes at the start of `text` that are whole characters: a character cut off at the
+// end is excluded, invalid bytes count as characters.
 size_t whole_characters(std::string_view text);
 
 }  // namespace brine::nn

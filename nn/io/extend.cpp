@@ -62,7 +62,7 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   out.store =
       std::make_unique<nn::ParameterStore>(*out.model, nn::ParameterStore::Gradients::later);
   const int64_t own = own_positions(model.config);
-  std::vector<nn::NamedTensor> state = nn::state_of(*model.model);
+  std::vector<NamedTensor> state = nn::state_of(*model.model);
   std::map<std::string, Shape> wanted;
   for (const auto& [name, tensor] : nn::state_of(*out.model)) wanted[name] = tensor.shape();
   for (auto& [name, tensor] : state) {

@@ -40,15 +40,15 @@ std::string check_base(nn::Model& model, const std::string& path) {
   check(nn::is_full_attention(base.config.attention), "export: the base ", path, " has attention '",
         base.config.attention, "', not 'flash' or 'dense'");
   std::unordered_map<std::string, Tensor> theirs;
-  for (data::NamedTensor& t : tensors_of(*base.model)) theirs[t.first] = t.second;
+  for (NamedTensor& t : tensors_of(*base.model)) theirs[t.name] = t.tensor;
   int64_t compared = 0, changed = 0;
   std::string first;
-  for (const data::NamedTensor& t : tensors_of(model)) {
-    if (model.is_attention_tensor(t.first)) continue;
+  for (const NamedTensor& t : tensors_of(model)) {
+    if (model.is_attention_tensor(t.name)) continue;
     ++compared;
-    auto it = theirs.find(t.first);
-    if (it != theirs.end() && same_bits(it->second, t.second)) continue;
-    if (changed++ == 0) first = t.first;
+    auto it = theirs.find(t.name);
+    if (it != theirs.end() && same_bits(it->second, t.tensor)) continue;
+    if (changed++ == 0) first = t.name;
   }
   check(changed == 0 && compared == int64_t(theirs.size()), "export: ", changed, " of ", compared,
         " tensors differ from the base ", path, " (first: ", first,
@@ -75,10 +75,10 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
     json["brine"]["base_hash"] = check_base(model, options.base_model);
     json["base_model"] = options.base_model;
   }
-  std::vector<data::NamedTensor> tensors;
-  for (data::NamedTensor& t : tensors_of(model)) {
-    if (adapter && !model.is_attention_tensor(t.first)) continue;
-    tensors.emplace_back(t.first, stored(t.first, t.second, options.dtype));
+  std::vector<NamedTensor> tensors;
+  for (NamedTensor& t : tensors_of(model)) {
+    if (adapter && !model.is_attention_tensor(t.name)) continue;
+    tensors.push_back({t.name, stored(t.name, t.tensor, options.dtype)});
   }
   std::error_code error;
   fs::create_directories(dir, error);

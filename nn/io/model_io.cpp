@@ -38,19 +38,19 @@ std::string resolve_model(const std::string& path, std::vector<std::string>* not
   return latest.good->path.string();
 }
 
-std::vector<data::NamedTensor> tensors_of(nn::Model& model) {
-  std::vector<data::NamedTensor> out;
-  for (nn::NamedTensor& t : nn::state_of(model))
-    out.emplace_back(t.name, t.tensor.to(Device{}).contiguous());
+std::vector<NamedTensor> tensors_of(nn::Model& model) {
+  std::vector<NamedTensor> out;
+  for (NamedTensor& t : nn::state_of(model))
+    out.push_back({t.name, t.tensor.to(Device{}).contiguous()});
   return out;
 }
 
-std::string tensor_hash(const std::vector<data::NamedTensor>& tensors) {
-  std::vector<const data::NamedTensor*> sorted;
+std::string tensor_hash(const std::vector<NamedTensor>& tensors) {
+  std::vector<const NamedTensor*> sorted;
   for (auto& t : tensors) sorted.push_back(&t);
-  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
+  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->name < b->name; });
   data::Sha256 hash;
-  for (auto* t : sorted) add_tensor(hash, t->first, t->second.contiguous());
+  for (auto* t : sorted) add_tensor(hash, t->name, t->tensor.contiguous());
   return hash.hex();
 }
 
@@ -63,9 +63,9 @@ std::string tensor_hash(const data::Safetensors& file) {
 std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
                                         uint64_t seed) {
   std::unique_ptr<nn::Model> student = nn::make_model(config, seed);
-  std::vector<nn::NamedTensor> base;
+  std::vector<NamedTensor> base;
   bool same = teacher.attention_name() == student->attention_name();
-  for (nn::NamedTensor& t : nn::state_of(teacher)) {
+  for (NamedTensor& t : nn::state_of(teacher)) {
     if (same || !teacher.is_attention_tensor(t.name)) base.push_back(t);
   }
   nn::load_state(*student, base, "teacher",

@@ -117,7 +117,7 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
   for (const Weight& w : weights) found.insert(w.name);
   std::unordered_map<std::string, Tensor> targets;
   std::vector<std::string> missing, unknown;
-  for (const nn::NamedTensor& own : nn::state_of(*m.model)) {
+  for (const NamedTensor& own : nn::state_of(*m.model)) {
     if (!found.contains(own.name)) missing.push_back(own.name);
     targets[own.name] = own.tensor;
   }
@@ -191,9 +191,9 @@ Base open_base(const std::string& adapter, const data::Json& json, const nn::Mod
 
 // Hash of the tensors that are not the attention method's: that of the base.
 std::string base_hash(nn::Model& model) {
-  std::vector<data::NamedTensor> base;
-  for (data::NamedTensor& t : tensors_of(model)) {
-    if (!model.is_attention_tensor(t.first)) base.push_back(std::move(t));
+  std::vector<NamedTensor> base;
+  for (NamedTensor& t : tensors_of(model)) {
+    if (!model.is_attention_tensor(t.name)) base.push_back(std::move(t));
   }
   return tensor_hash(base);
 }

@@ -10,7 +10,7 @@ namespace brine::nn {
 
 struct Conv2dConfig {
   int64_t in = 1, out = 1;  // channels
-  int64_t kernel = 3;       // odd: rows and columns that it reads
+  int64_t kernel = 3;       // odd: number of rows and columns that it reads
   int64_t dilation = 1;     // on both axes
   int64_t stride = 1;       // on the token axis
   bool causal = true;       // row t reads rows <= t; else as many after it as before
@@ -18,7 +18,7 @@ struct Conv2dConfig {
 };
 
 // Weight [out, in, kernel, kernel] and bias from U(+-1/sqrt(fan in)). Columns are padded by zeros
-// on both sides, tokens as `causal` says.
+// on both sides, tokens depending on `causal`.
 struct Conv2d : Module {
   Conv2d(Init& init, const Conv2dConfig& config)
       : config(checked(config)),
@@ -34,8 +34,8 @@ struct Conv2d : Module {
     return config.causal ? Halo{span, 0} : Halo{span / 2, span / 2};
   }
 
-  // x [B, T, W, in] -> [B, ceil(T / stride), W, out]. Rows from lengths[b] on (i64 [B] or
-  // undefined = T) are read as zeros; rows of the result that stand for them are 0.
+  // x [B, T, W, in] -> [B, ceil(T / stride), W, out]. Rows from lengths[b] on (i64 [B] or undefined
+  // = T) are read as zeros; the corresponding rows of the result are 0.
   Tensor operator()(const Tensor& x, const Tensor& lengths = {}) const {
     check(x.rank() == 4 && x.dim(3) == config.in, "conv2d: x must be [B, T, W, ", config.in,
           "], got ", x.shape());
@@ -48,9 +48,9 @@ struct Conv2d : Module {
     return of_padded(padded, {.lengths = lengths, .row_stride = config.stride});
   }
 
-  // The same of an image that already has halo() around it, without a copy; `how` says what else
-  // happens on the way (ReLU, the rows that the next convolution reads). Dilation and stride are
-  // the module's own.
+  // The same for an image that already has halo() around it, without a copy; `how` gives additional
+  // operations (ReLU, the rows that the next convolution reads). Dilation and stride are the
+  // module's.
   Tensor of_padded(const Tensor& x, Convolution how) const {
     how.dilation = config.dilation;
     how.stride = config.stride;

@@ -1,4 +1,4 @@
-// What follows attention in a layer, plain or gated. The family has the parts under its own names.
+// The feed-forward part after attention in a layer, plain or gated. The family names the parts.
 #pragma once
 
 #include "nn/layers/layers.h"

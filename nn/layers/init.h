@@ -1,4 +1,5 @@
-// Initial values (method 4.4): drawn from an explicit random stream, in the type of the model.
+// Initial values (docs/method.md section 4.4): drawn from an explicit random stream, in the type of
+// the model.
 #pragma once
 
 #include <cmath>
@@ -8,12 +9,12 @@
 
 namespace brine::nn {
 
-// Handed to every constructor that makes parameters.
+// An argument of every constructor that makes parameters.
 struct Init {
   RandomStream random;
   Dtype dtype = Dtype::f32;
   double linear_std = 0.02;
-  // Where parameters are made. On the meta device they are shapes: a ParameterStore gives them
+  // The device of new parameters. On the meta device they are shapes: a ParameterStore gives them
   // memory, a file the values.
   Device device = {};
 

@@ -62,7 +62,7 @@ struct Dropout : Module {
 
 using Activation = Tensor (*)(const Tensor&);  // relu, gelu, ...
 
-// A container that only carries a name on the way to its children ("model", "layers").
+// A container that only adds a name to the paths of its children ("model", "layers").
 struct Branch : Module {
   template <class M, class... Args>
   M& add(std::string name, Args&&... args) {

@@ -19,7 +19,7 @@ namespace brine::nn {
 
 struct Parameter {
   std::string name;
-  Tensor value;       // a leaf that wants a gradient once the tree was flattened
+  Tensor value;       // a leaf that requires a gradient once the tree was flattened
   bool decay = true;  // weight decay applies (not on biases, norms, tables of positions)
 
   operator const Tensor&() const { return value; }
@@ -32,7 +32,7 @@ struct Buffer {
   operator const Tensor&() const { return value; }
 };
 
-// Parameters of one width that lie next to each other, seen as one: [sum of rows, C].
+// Parameters of one width that are adjacent in memory, viewed as one: [sum of rows, C].
 struct Packed {
   std::vector<Parameter*> members;
   Tensor value;  // set by ParameterStore
@@ -75,8 +75,8 @@ class Module {
   }
   Parameter& parameter(std::string name, Tensor value, bool decay = true);
   Buffer& buffer(std::string name, Tensor value);
-  // Asks that these parameters are next to each other, in this order. All null (layers without
-  // biases): nothing to pack, the result stays without a value. Some null: an error.
+  // Requests that these parameters are adjacent, in this order. All null (layers without biases):
+  // nothing to pack, the result has no value. Some null: an error.
   Packed& pack(std::vector<Parameter*> members);
 
  private:

@@ -1,4 +1,4 @@
-// The two norms of a model's layers.
+// The two norms that layers use.
 #pragma once
 
 #include "autograd/ops.h"

@@ -1,4 +1,4 @@
-// How a model knows the order of its tokens: not at all, by a learned table, by rotation.
+// The position information of a model: none, a learned table, or rotation.
 #pragma once
 
 #include "nn/layers/layers.h"

@@ -1,4 +1,4 @@
-// The queries, keys and values of a layer. The family has the parts under its own names.
+// The queries, keys and values of a layer. The family names the parts.
 #pragma once
 
 #include "nn/layers/layers.h"
@@ -8,7 +8,7 @@ namespace brine::nn {
 // Three linear maps, with or without biases, of H heads of queries and G heads of keys and values.
 struct Projections {
   const Linear &query, &key, &value;
-  // The three in this order as one product, once a ParameterStore has filled them; null: apart.
+  // The three in this order as one product, once a ParameterStore has filled them; null: separate.
   const Packed* weight = nullptr;
   const Packed* bias = nullptr;
 

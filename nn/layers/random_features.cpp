@@ -1,4 +1,7 @@
-// Orthogonal random projections, from counted random numbers: one seed, one matrix, everywhere.
+// Orthogonal random projections, from counter-based random numbers: one seed gives one matrix on
+// every machine.
+// As in gemm_f64.cpp: the linker keeps one copy of Eigen's functions.
+#define EIGEN_DONT_PARALLELIZE
 #include "nn/layers/random_features.h"
 
 #include <Eigen/Dense>

@@ -6,15 +6,15 @@
 
 namespace brine::nn {
 
-// Features that are worth drawing for heads of size d: floor(d ln d / divisor), at least 1.
+// The number of features for heads of size d: floor(d ln d / divisor), at least 1.
 int64_t feature_count(int64_t d, double divisor);
 
 // R [m, d]: blocks of d orthogonal directions (rows of an orthogonal matrix drawn uniformly, the
-// last block cut off), each row scaled by the length of a Gaussian d-vector of its own.
-// draw = 0, 1, 2... gives independent projections from the same slice.
+// last block cut off), each row scaled by the length of a separate Gaussian d-vector. draw = 0, 1,
+// 2... gives independent projections from the same slice.
 Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_t draw,
                          Dtype dtype);
-// Draws that random_projection() takes from the slice.
+// The number of draws that random_projection() takes from the slice.
 int64_t random_projection_draws(int64_t m, int64_t d);
 
 }  // namespace brine::nn

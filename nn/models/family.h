@@ -20,39 +20,40 @@ struct ClassHead {
   std::string task = {};                // that it was trained for; may be empty
 };
 
-// What the names of its tensors start with.
+// The prefixes of its tensor names.
 struct ClassHeadTensors {
   std::string head;   // tensors whose shape depends on the labels
   std::string below;  // layers between the trunk and these, which a model without a head may lack
 };
 
-// The config of a family, by whatever struct it has.
+// The config of a family, independent of its struct.
 class FamilyConfig {
  public:
   virtual ~FamilyConfig() = default;
   virtual std::string name() const = 0;  // as registered
   virtual std::unique_ptr<FamilyConfig> clone() const = 0;
-  // Takes the values of another config of this family. In place: schemas point to the fields.
+  // Copies the values of another config of this family. In place: schemas point to the fields.
   virtual void assign(const FamilyConfig& other) = 0;
 
   virtual void describe(data::Schema& schema) = 0;
   virtual ModelShape shape() const = 0;
   virtual std::unique_ptr<Model> make(Init& init, const AttentionMethod& method) const = 0;
-  // config.json; read() refuses by name what is not supported, `source` starts the messages.
+  // config.json; read() refuses unsupported settings by name, `source` starts the messages.
   virtual data::Json to_json() const = 0;
   virtual void read(const data::Json& json, const std::string& source) = 0;
   virtual void set_positions(int64_t positions) = 0;
 
-  // Adjusts what only the names of a file's tensors tell (ours, not the file's).
+  // Adjusts settings that only the names of a file's tensors reveal (Brine's names, not the
+  // file's).
   virtual void infer_from_tensors(const std::vector<std::string>& /*names*/) {}
-  // Our name of a file's tensor; "" for one without use.
+  // Brine's name of a file's tensor; "" for an unused one.
   virtual std::string tensor_name(const std::string& name) const { return name; }
   // Names under which a file may repeat a tensor that the model ties, with the tensor's own.
   virtual std::map<std::string, std::string> ties() const { return {}; }
 
   // The classification head, labels 0 when there is none.
   virtual ClassHead class_head() const { return {}; }
-  // The model gets this head and no other; throws when the family has none.
+  // Gives the model this head and no other; throws when the family has none.
   virtual void set_class_head(const ClassHead& head);
   virtual ClassHeadTensors class_head_tensors() const { return {}; }
 };
@@ -66,7 +67,8 @@ struct FamilyOf : FamilyConfig {
   Config config;
 };
 
-// A config of every registered family, at its defaults. A copy has its own; assignment is in place.
+// A config of every registered family, with default values. A copy is independent; assignment is in
+// place.
 class FamilyConfigs {
  public:
   FamilyConfigs();
@@ -74,7 +76,7 @@ class FamilyConfigs {
   FamilyConfigs& operator=(const FamilyConfigs& other);
   ~FamilyConfigs() = default;
 
-  // Throws Error with the known names.
+  // Throws an Error that lists the known names.
   FamilyConfig& at(const std::string& name) const;
   const std::map<std::string, std::unique_ptr<FamilyConfig>>& all() const { return all_; }
 

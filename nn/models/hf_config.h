@@ -10,22 +10,22 @@
 
 namespace brine::nn {
 
-// Refuses a key that is there, not null, and has another value than the supported one.
+// Refuses a key that is present, not null, and differs from the supported value.
 void want(const data::Json& json, const std::string& source, const std::string& key,
           const data::Json& value);
-// Refuses a key that is there and not null.
+// Refuses a key that is present and not null.
 void want_absent(const data::Json& json, const std::string& source, const std::string& key);
-// Refuses what no family supports: quantised weights, cross attention.
+// Refuses settings that no family supports: quantised weights, cross attention.
 void want_plain(const data::Json& json, const std::string& source);
 // Refuses positions of other kinds than a learned table.
 void want_learned_positions(const data::Json& json, const std::string& source);
 
 // Sets every field of `schema` that the JSON has under the same key; null counts as absent. The
-// keys in `required` must be there.
+// keys in `required` must be present.
 void read_fields(data::Schema& schema, const data::Json& json, const std::string& source,
                  const std::vector<std::string>& required);
 
-// Puts the file's name before what a check of its values throws.
+// Prepends the file's name to the errors of a check of its values.
 template <class Check>
 void naming(const std::string& source, Check check) {
   try {

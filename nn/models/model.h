@@ -1,5 +1,5 @@
-// What every model is to the code that trains, evaluates, dumps and exports it: a stack of layers
-// that runs one layer at a time, and heads. Families: family.h.
+// The interface of a model for training, evaluation, dumps and export: a stack of layers that runs
+// one layer at a time, and heads. Families: family.h.
 #pragma once
 
 #include <map>
@@ -43,31 +43,33 @@ struct ModelCall {
   LayerObserver* observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
   bool recompute = false;          // keep only layer inputs, run layers again in backward
-  // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64
-  // [B], the pass is a step: ids [B, 1] are the tokens at these places of their sequences.
+  // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64 [B], the
+  // pass is a step: ids [B, 1] are the tokens at these positions of their sequences.
   AttentionState* state = nullptr;
   int64_t slot = 0;
   Tensor token_places = {};
 };
 
-// The same call with every sequence's tokens moved to the front, in order: its mask has become
-// lengths, and places[b, t] is where token t stood. A call without a mask is packed already.
+// The same call with every sequence's tokens moved to the front, in order: lengths replace its
+// mask, and places[b, t] is the earlier position of token t. A call without a mask is packed
+// already.
 ModelCall pack_rows(const ModelCall& call);
-// Rows x [B, T, C] of a packed call where the mask had them, 0 at padding.
+// Rows x [B, T, C] of a packed call at the positions of the mask, 0 at padding.
 Tensor unpack_rows(const Tensor& x, const ModelCall& packed_call);
 
 class Model : public Module {
  public:
-  // One layer at a time, for a teacher in lockstep: x = embed(call), x = layer(0, x, call, tap),
-  // ..., finish(x). The call is a packed one; the tap's tensors and x are packed too.
+  // One layer at a time, for a teacher that runs in lockstep: x = embed(call), x = layer(0, x,
+  // call, tap), ..., finish(x). The call is packed; the tap's tensors and x are packed too.
   virtual Tensor embed(const ModelCall& call) = 0;  // [B, T, C]
   virtual Tensor layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* tap) = 0;
-  virtual Tensor finish(const Tensor& x) = 0;  // what follows the last layer
-  // All of it; calls call.observer after every layer. Rows lie as the call's ids do.
+  virtual Tensor finish(const Tensor& x) = 0;  // the part after the last layer
+  // The whole model; calls call.observer after every layer. Rows are at the positions of the call's
+  // ids.
   Tensor hidden(const ModelCall& call);  // [B, T, C]; where a model projects, [B, T, its width]
 
-  // Heads; a model that has not the head throws.
-  // hidden [R..., C] -> [R..., V]: next tokens of a decoder, masked tokens of an encoder.
+  // Heads; a model without the head throws.
+  // hidden [R..., C] -> [R..., V]: next tokens of a causal model, masked tokens of an encoder.
   virtual Tensor logits(const Tensor& hidden) const = 0;
   virtual bool has_logits() const { return true; }
   // hidden [B, T, C] of a packed call -> [B, labels].
@@ -87,7 +89,7 @@ class Model : public Module {
  protected:
   Model(const ModelShape& shape, std::string attention_name)
       : shape_(shape), attention_name_(std::move(attention_name)) {}
-  // Throws when the ids are no [B, T] or longer than the positions; `family` starts the line.
+  // Throws when the ids are not [B, T] or longer than the positions; `family` starts the message.
   void check_ids(const ModelCall& call, const char* family) const;
 
  private:
@@ -95,21 +97,22 @@ class Model : public Module {
   std::string attention_name_;
 };
 
-// The attention of one layer, put together from parts.
+// The attention of one layer, composed of its parts.
 struct AttentionParts {
   AttentionShape shape;
   Projections projections;
   Attention& method;
-  const Positions* positions = nullptr;  // rotary ones turn q and k; null: none
+  const Positions* positions = nullptr;  // rotary positions rotate q and k; null: none
 };
-// x [B, T, C], the layer's normed input -> context [B, T, H d], before the output projection.
+// x [B, T, C], the layer's normed input -> the attention output [B, T, H d], before the output
+// projection.
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap);
 
 // "relu", "gelu" (exact) or "silu", the activations of a model's MLP.
 Activation activation_of(const std::string& name);
 
-// Targets of next-token prediction: ids [B, T] -> i32 [B, T], position t wants token t + 1; the
-// last one of a sequence (t + 1 >= L) and everything before `loss_from` want nothing (-1).
+// Targets of next-token prediction: ids [B, T] -> i32 [B, T], the target of position t is token t +
+// 1; the last one of a sequence (t + 1 >= L) and all before `loss_from` have none (-1).
 Tensor next_tokens(const Tensor& ids, const Tensor& lengths, int64_t loss_from = 0);
 
 }  // namespace brine::nn

@@ -1,4 +1,5 @@
-// What a model is made from: its family and sizes and the attention method with its own settings.
+// The configuration of a model: its family and sizes and the attention method with its own
+// settings.
 #pragma once
 
 #include <map>
@@ -39,11 +40,11 @@ struct ModelConfig {
   }
 
   ModelShape shape() const { return family().shape(); }
-  // Takes family and sizes of another model, not its attention.
+  // Copies family and sizes of another model, not its attention.
   void copy_sizes(const ModelConfig& other);
 };
 
-// A family by name with sizes by the keys of its config, the others as they are by default:
+// A family by name with sizes by the keys of its config, the others with their defaults:
 // make_config("opt", {{"hidden_size", 64}}). Throws Error for an unknown name or key.
 ModelConfig make_config(const std::string& model_type, const data::Json& sizes);
 
@@ -52,16 +53,16 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed,
                                   Dtype dtype = Dtype::f32);
 std::unique_ptr<Model> make_model(const ModelConfig& config, Init init);
 
-// What config.json says beside the model; absent ids are the family's own.
+// The content of config.json except sizes and attention; absent ids are the family's own.
 struct HfExtras {
   std::optional<int64_t> bos = {}, eos = {}, pad = {};
-  Dtype dtype = Dtype::f32;  // of the weights beside it
+  Dtype dtype = Dtype::f32;  // of the weights next to it
 };
-// config.json as Hugging Face's family has it, with a section "brine" for what it has not.
+// config.json as for Hugging Face's family, with a section "brine" for additional settings.
 data::Json to_hf_config(ModelConfig& config, const HfExtras& extras = {});
-// The family's part of it alone: what two models must agree in to have the same base weights.
+// Only the family's part of it: two models with the same base weights must agree in it.
 data::Json sizes_to_json(const ModelConfig& config);
-// Refuses by name what is not supported. `source` starts the messages.
+// Refuses unsupported settings by name. `source` starts the messages.
 ModelConfig from_hf_config(const data::Json& json, const std::string& source);
 
 }  // namespace brine::nn

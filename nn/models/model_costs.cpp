@@ -1,4 +1,4 @@
-// Counting by running: the meter is on during one pass.
+// The cost of a model, counted with the meter during one pass.
 #include "nn/models/model_costs.h"
 
 namespace brine::nn {

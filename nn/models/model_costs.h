@@ -1,5 +1,5 @@
-// What a forward pass of a model costs, counted while it runs: on the meta device at once and
-// without memory, for every family, attention method and length.
+// The cost of a model's forward pass, counted while it runs: on the meta device quickly and without
+// memory, for every family, attention method and length.
 #pragma once
 
 #include "nn/models/model_config.h"
@@ -8,7 +8,7 @@
 
 namespace brine::nn {
 
-// A model whose parameters are on the meta device. The store packs them as in a model that runs.
+// A model whose parameters are on the meta device. The store packs them as in a real model.
 struct MetaModel {
   explicit MetaModel(const ModelConfig& config);
 
@@ -17,9 +17,9 @@ struct MetaModel {
 };
 
 // Multiply-adds and bytes of one sequence of `tokens` tokens without padding, from ids to the
-// logits of every position (to the hidden states where the model has no logits), by component. The
+// logits of every position (to the hidden states if the model has no logits), by component. The
 // entries of a sparse mask depend on values: on the meta device a row has the keys of its budget,
-// which a selection meets within the rounding to whole columns.
+// which equals a selection's up to the rounding to whole columns.
 std::map<std::string, Cost> forward_costs(Model& model, int64_t tokens,
                                           const AttentionDials& dials = {});
 

@@ -13,11 +13,11 @@
 
 namespace brine::nn {
 
-// What all layers keep of a batch of sequences, each with a length of its own.
+// The state of all layers for a batch of sequences, each with its own length.
 class ModelState {
  public:
   // Throws when the attention method cannot be decoded, or `capacity` is beyond the positions.
-  // dials.k may be changed from call to call, to at most what is asked for here.
+  // dials.k may be changed from call to call, to at most the value given here.
   ModelState(const Model& model, const StateRequest& request);
 
   int64_t batch() const { return layers_[0]->batch(); }
@@ -27,7 +27,7 @@ class ModelState {
   int64_t bytes() const;
   AttentionState& layer(int64_t i) { return *layers_.at(size_t(i)); }
 
-  // As those of AttentionState, of all layers: names start with "layers.0."...
+  // As in AttentionState, for all layers: names start with "layers.0."...
   void keep(const std::vector<int64_t>& slots);
   std::vector<NamedTensor> saved(int64_t slot) const;
   void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
@@ -38,10 +38,10 @@ class ModelState {
   std::vector<std::unique_ptr<AttentionState>> layers_;
 };
 
-// Takes the prompt ids i32 [T] into the empty slot: one pass in time linear in T where the method
-// is. -> [1, E], what the head reads behind its last token.
+// Adds the prompt ids i32 [T] to the empty slot: one pass, in linear time if the method is linear.
+// -> [1, E], the input of the head after its last token.
 Tensor prefill(Model& model, ModelState& state, int64_t slot, const Tensor& ids);
-// Takes one token of every sequence, ids i32 [batch] -> [batch, E].
+// Adds one token to every sequence, ids i32 [batch] -> [batch, E].
 Tensor step(Model& model, ModelState& state, const Tensor& ids);
 
 }  // namespace brine::nn

@@ -1,4 +1,4 @@
-// AdamW: neighbouring parameters of one rate and decay are one range, one kernel call.
+// AdamW: adjacent parameters with one rate and decay form one range, one kernel call.
 #include "nn/optim/optimizer.h"
 
 #include <cmath>

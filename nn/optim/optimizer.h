@@ -9,7 +9,7 @@
 namespace brine::nn {
 
 struct OptimizerConfig {
-  double learning_rate = 1e-5;            // everything but the attention methods
+  double learning_rate = 1e-5;            // everything except the attention methods
   double attention_learning_rate = 1e-4;  // parameters of the attention method
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.01;
@@ -23,7 +23,7 @@ class Adamw {
  public:
   Adamw(ParameterStore& store, const OptimizerConfig& config);
 
-  // The squares of all gradients, summed, where they lie: f64 [1].
+  // The sum of the squares of all gradients, on their device: f64 [1].
   Tensor gradient_squares() const;
   // The global norm of the gradients times `scale`. Not finite when a gradient is not.
   double gradient_norm(double scale = 1) const;

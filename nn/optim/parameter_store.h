@@ -1,5 +1,5 @@
-// Parameters and their gradients in two flat buffers: zeroing, norm, clip and AdamW are one pass
-// each, and parameters that were packed lie next to each other and run as one GEMM.
+// Parameters and their gradients in two flat buffers: zeroing, norm, clipping and AdamW are one
+// pass each, and packed parameters are adjacent and run as one GEMM.
 #pragma once
 
 #include <string>
@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "nn/layers/module.h"
+#include "tensor/named_tensor.h"
 
 namespace brine::nn {
 
 class ParameterStore {
  public:
-  // Gradients take as much memory as values; a model that only runs does without.
+  // Gradients take as much memory as values; a model used only for inference does without them.
   enum class Gradients { now, later };
 
   // Moves every parameter of `root` into the buffers; `root` must outlive the store's use.
@@ -24,7 +25,7 @@ class ParameterStore {
   using InPlace = std::unordered_set<const Parameter*>;
   explicit ParameterStore(Module& root, Gradients gradients = Gradients::now,
                           Device device = default_device(), InPlace in_place = {});
-  // Makes the gradients that were put off. zero_gradients() does it too.
+  // Allocates gradients that were deferred. zero_gradients() does it too.
   void add_gradients();
 
   struct Entry {
@@ -47,23 +48,20 @@ class ParameterStore {
   // A view into the buffers: a leaf with its gradient once there are gradients.
   Tensor view_of(const Shape& shape, int64_t begin) const;
   void list_entries(Module& root);
-  int64_t lay_out();                             // sets the offsets, returns the elements in all
+  int64_t lay_out();                             // sets the offsets, returns the total number of
+                                                 // elements
   void fill_buffer(Dtype dtype, Device device);  // with the parameters' present values
   void attach();
 
   std::vector<Entry> entries_;
-  std::vector<bool> follows_;  // of each entry: it is right behind the one before, packed with it
+  std::vector<bool> follows_;  // of each entry: it directly follows the one before, packed with it
   std::vector<PackedRange> packed_;
   InPlace in_place_;
   Tensor values_, gradients_;
 };
 
-// Copies between a module and named tensors, both by dotted path. load() lists what is missing and
-// what is not known and refuses wrong shapes, unless `partial` allows missing ones; types convert.
-struct NamedTensor {
-  std::string name;
-  Tensor tensor;
-};
+// Copies between a module and named tensors, both by dotted path. load() lists missing and unknown
+// names and refuses wrong shapes, unless `partial` allows missing ones; types are converted.
 std::vector<NamedTensor> state_of(Module& root);
 void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std::string& source,
                 const std::function<bool(const std::string&)>& may_be_missing = {});

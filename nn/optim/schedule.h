@@ -24,8 +24,8 @@ struct ScheduleConfig {
             {.min = 0, .max = 1});
   }
 
-  // The factor on the peak rate at `progress`, the share of the run that is done (0..1), and
-  // `step`, counted from 0.
+  // The factor on the peak rate at `progress`, the finished share of the run (0..1), and `step`,
+  // counted from 0.
   double factor(int64_t step, double progress) const {
     if (step < warmup_steps) return double(step + 1) / double(warmup_steps);
     double p = std::clamp(progress, 0.0, 1.0);

@@ -1,6 +1,6 @@
-// What every CUDA backend provides beside the kernels. There are three, chosen by the linker:
-// tensor/cuda/ compiled by nvcc, the same sources emulated on the CPU (tests only), and
-// tensor/device/no_cuda.cpp, which says that the build has none.
+// The functions that every CUDA backend provides in addition to the kernels. There are three
+// backends, chosen by the linker: tensor/cuda/ compiled by nvcc, the same sources emulated on the
+// CPU (tests only), and tensor/device/no_cuda.cpp, which reports that the build has none.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ std::string why_none();
 std::string describe(int index);
 // Kernels that this thread launches from now on run on that device.
 void use_device(int index);
-// True for kernels that run on the CPU in the place of a device's.
+// True for kernels that run on the CPU instead of a device.
 bool emulated();
 
 struct MemoryInfo {
@@ -30,30 +30,29 @@ MemoryInfo memory_info(int index);
 // Memory for the caching allocator; null when the device refuses.
 void* system_allocate(size_t bytes, int index);
 void system_release(void* block, int index) noexcept;
-// Fills without waiting.
+// Fills asynchronously.
 void system_fill(void* block, unsigned char byte, size_t bytes, int index);
 
-// Whether products of f32 may round their factors to TF32 (10 bits behind the point), which tensor
-// cores multiply. Off at start; for the whole process.
+// Whether products of f32 may round their factors to TF32 (10 bits of fraction), which tensor cores
+// multiply. Off at start; for the whole process.
 void set_tf32(bool on);
 
-// Whether kernels of ours may use tensor cores, where the device has them. On at start; for the
+// Whether Brine's own kernels may use tensor cores, if the device has them. On at start; for the
 // whole process.
 void set_tensor_cores(bool on);
 
-// Whether convolutions and attention in 16 bits may go to cuDNN. On at start; for the whole
-// process.
+// Whether convolutions and attention in 16 bits may use cuDNN. On at start; for the whole process.
 void set_cudnn(bool on);
-// How often it has done something.
+// The number of calls in which it did the work.
 int64_t cudnn_calls();
-// "9.19.0", or why none is used: "none: libcudnn.so.9: cannot open ...". Looks for it.
+// "9.19.0", or why none is used: "none: libcudnn.so.9: cannot open ...". Searches for it.
 std::string cudnn_version();
 
-// To the device, in the order of its stream: `from` may be changed when this returns.
+// To the device, in stream order: `from` may be changed when this returns.
 void upload(void* to, const void* from, size_t bytes, Device device);
-// From the device: waits until everything asked for before is done.
+// From the device: waits until all earlier work is done.
 void download(void* to, const void* from, size_t bytes, Device device);
-// Waits until the device has done all it was asked for, and throws what went wrong there.
+// Waits until the device has done all queued work, and throws its errors.
 void synchronize(Device device);
 
 }  // namespace brine::cuda

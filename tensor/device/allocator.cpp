@@ -29,7 +29,7 @@ constexpr size_t kHugePage = size_t(2) << 20;
 // Waiting blocks of one size class.
 struct Bin {
   std::vector<void*> blocks;
-  uint64_t used = 0;  // when one was last asked for, in requests
+  uint64_t used = 0;  // time of the last request for one, counted in requests
 };
 
 struct Cache {
@@ -70,12 +70,12 @@ Cache& cache(Device device = {}) {
 
 Cache& pinned_cache() { return caches()[1 + kDevices]; }
 
-// The device whose copies this thread wants memory of the CPU for; the CPU: none.
+// The device whose copies need CPU memory of this thread; the CPU: none.
 thread_local Device pins_for;
 
-// Blocks of the pinned cache that are handed out: tensors say only that they lie on the CPU.
+// Blocks of the pinned cache that are in use: a tensor's device is only "CPU".
 struct PinnedBlocks {
-  std::atomic<int64_t> count = 0;  // nobody looks further where there are none
+  std::atomic<int64_t> count = 0;  // skips the search if there are none
   std::mutex mutex;
   std::unordered_set<void*> blocks;
 
@@ -107,9 +107,8 @@ void each_cache(F&& f) {
   }
 }
 
-// All kernels of a device are on one stream: a block that was given back may serve the next kernel
-// at once, since that runs after those that used it before. Copies beside the kernels keep their
-// blocks (transfer.h).
+// All kernels of a device run on one stream: a released block may be used by the next kernel at
+// once, since that runs after its earlier users. Concurrent copies keep their blocks (transfer.h).
 void give_back(const Cache& c, void* block) {
   if (c.device.is_cuda()) {
     cuda::system_release(block, c.device.index);
@@ -128,10 +127,11 @@ void trim_locked(Cache& c) {
   c.waiting.clear();
 }
 
-// Batches of ever new lengths leave blocks of ever new sizes behind. When the system is asked for
-// more, those that waited longest go until half more than was ever alive at once remains.
+// Batches with many different lengths leave blocks with many different sizes behind. When memory is
+// requested from the system, the blocks that waited longest are returned until the reservation is
+// at most half more than the peak of live bytes.
 void make_room(Cache& c, size_t size) {
-  if (c.pinned) return;  // to give it back may hold up every device; its sizes are few
+  if (c.pinned) return;  // returning it may stall every device; it has few sizes
   constexpr int64_t kFree = 64 << 20;
   const int64_t live = c.stats.live + int64_t(size);
   const int64_t most = std::max(c.most_live, live);
@@ -155,11 +155,11 @@ void* system_block(Cache& c, size_t size) {
   size_t alignment = huge ? kHugePage : 64;
   size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* p = std::aligned_alloc(alignment, rounded);
-  if (p && huge) madvise(p, rounded, MADV_HUGEPAGE);  // fewer page faults; failure does no harm
+  if (p && huge) madvise(p, rounded, MADV_HUGEPAGE);  // fewer page faults; a failure has no effect
   return p;
 }
 
-// What a device that refused has left, for the message.
+// The free memory of a device that refused, for the message.
 std::string room(const Cache& c) {
   if (c.pinned) return "the system, for pinned memory,";
   if (!c.device.is_cuda()) return "the system";

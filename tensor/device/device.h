@@ -1,4 +1,4 @@
-// Where memory lives, how many threads compute, and what the CPU can do.
+// Devices, the number of threads, and the features of the CPU.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct Device {
   uint8_t index = 0;
 
   // Tensors of this device have shapes and types but no memory, and kernels do nothing on them. Ops
-  // still check their inputs and report to a CostMeter, so a pass of any model or method can be
-  // costed at any length without being computed. Reading values is an error.
+  // still check their inputs and report to a CostMeter, so the cost of any model or method at any
+  // length can be computed without running it. Reading values is an error.
   static const Device meta;
 
   bool is_cpu() const { return type == DeviceType::cpu; }
@@ -29,12 +29,12 @@ struct Device {
 };
 inline constexpr Device Device::meta{DeviceType::meta};
 
-// Where models and what they compute lie unless told otherwise; the CPU at first. Tensors that the
-// CPU reads (ids, lengths, places) stay on the CPU all the same.
+// The device of models and their results unless specified otherwise; initially the CPU. Tensors
+// that the CPU reads (ids, lengths, positions) always stay on the CPU.
 Device default_device();
-// Throws for the meta device: what is computed there has no values.
+// Throws for the meta device: results there have no values.
 void set_default_device(Device device);
-// "cpu", "cuda", "cuda:1" -> the device. Throws when the name is another or it is not there.
+// "cpu", "cuda", "cuda:1" -> the device. Throws for another name or an absent device.
 Device parse_device(const std::string& name);
 
 // Threads of every parallel kernel. set_threads(0) takes the number of cores.
@@ -44,9 +44,9 @@ int threads();
 // True when the CPU and the operating system run AVX-512 F, BW, CD, DQ and VL.
 bool has_avx512();
 
-// True when this build carries AVX-512 copies of the kernels and the CPU runs them.
+// True when this build has AVX-512 copies of the kernels and the CPU runs them.
 bool uses_avx512_kernels();
-// Tests only: false keeps to the portable kernels. Returns the setting before.
+// Tests only: false selects the portable kernels. Returns the earlier setting.
 bool allow_avx512_kernels(bool on);
 
 }  // namespace brine

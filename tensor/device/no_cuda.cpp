@@ -1,4 +1,4 @@
-// The CUDA backend of a build without one: every kernel throws, and no device is ever found.
+// The CUDA backend of a build without CUDA: every kernel throws, and no device is ever found.
 #include "tensor/device/accelerator.h"
 #include "tensor/error.h"
 

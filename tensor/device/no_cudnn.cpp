@@ -1,4 +1,4 @@
-// cuDNN of a build that did not find its headers: none.
+// The cuDNN interface of a build without its headers: never available.
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/device/accelerator.h"
 

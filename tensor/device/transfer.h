@@ -1,13 +1,13 @@
-// Copies between the CPU and a device beside its kernels: neither the device nor the thread that
-// asks waits for them.
+// Copies between the CPU and a device, concurrent with its kernels: neither the device nor the
+// calling thread waits for them.
 //
 // All kernels of a device are on one stream, and the allocator hands a block out again as soon as
-// it came back, since its next user runs after the last. A copy on another stream is not in that
-// order, and these two classes put it there:
-// - it starts after all that was asked of the device before, for then its source has been computed
-//   and whoever had the memory of its target before is done with it;
-// - both ends are kept from the allocator until this thread has seen the copy end; `release` by
-//   another one would hand the memory to a kernel that does not know of the copy.
+// it is released, since its next user runs after the last. A copy on another stream is outside of
+// that order, and these two classes order it:
+// - it starts after all work queued on the device so far: then its source has been computed, and
+//   earlier users of its target's memory are done;
+// - the allocator does not reuse both ends until this thread has seen the copy end; a `release` by
+//   another thread would otherwise give the memory to a kernel while the copy runs.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@
 
 namespace brine {
 
-// While one lives, memory of the CPU that this thread asks for is page-locked, which the copies
-// below need: the device reads and writes it by itself. It costs far more than other memory to get
-// and is kept and handed out again like a device's. On the CPU nothing changes.
+// While an object lives, CPU memory that this thread allocates is page-locked, which the copies
+// below need: the device accesses it directly. It is far more expensive to allocate than other
+// memory and is cached like a device's. Without a device nothing changes.
 class PinnedMemory {
  public:
   explicit PinnedMemory(Device device);
@@ -35,11 +35,11 @@ class PinnedMemory {
 AllocatorStats pinned_stats();
 
 namespace cuda {
-// A copy that may be under way; empty: none.
+// A copy that may be in flight; empty: none.
 using Ticket = std::shared_ptr<void>;
 }  // namespace cuda
 
-// Tensors of a device on their way to the CPU. May be handed to another thread.
+// Tensors that are being copied from a device to the CPU. May be moved to another thread.
 class Downloads {
  public:
   Downloads() = default;
@@ -47,10 +47,10 @@ class Downloads {
   Downloads& operator=(Downloads&& other) noexcept;
   ~Downloads();
 
-  // The tensor on the CPU: itself where it lies there, else one whose numbers are there when
-  // finish() has returned, in pinned memory. x must not be changed until then.
+  // The tensor on the CPU: x itself if it is there, else one in pinned memory that has the values
+  // when finish() has returned. x must not be changed until then.
   Tensor start(const Tensor& x);
-  // Waits for the copies and lets go of the device's tensors. Throws what went wrong on the device.
+  // Waits for the copies and releases the device's tensors. Throws errors of the device.
   void finish();
 
  private:
@@ -58,18 +58,18 @@ class Downloads {
   std::vector<Tensor> ends_;
 };
 
-// Tensors of the CPU on their way to a device.
+// Tensors that are being copied from the CPU to a device.
 class Uploads {
  public:
   Uploads() = default;
   Uploads(Uploads&&) = default;
   Uploads& operator=(Uploads&& other) noexcept;
-  ~Uploads();  // waits for the copies; when a kernel of the device used them they are long done
+  ~Uploads();  // waits for the copies; if a kernel of the device used them, they have already ended
 
-  // The tensor there, for kernels that are asked for after admit(). x must lie in pinned memory and
-  // is kept; it must not be changed.
+  // The tensor on the device, for kernels that are launched after admit(). x must be in pinned
+  // memory and is kept alive; it must not be changed.
   Tensor start(const Tensor& x, Device device);
-  // What is asked of the device from now on comes after the copies; this thread does not wait.
+  // Work that is queued on the device from now on runs after the copies; this thread does not wait.
   void admit() const;
 
  private:
@@ -81,27 +81,27 @@ class Uploads {
 // The single elements of tensors, all on one device, with one wait for it.
 std::vector<double> items(const std::vector<Tensor>& scalars);
 
-// What the backends provide for this (see accelerator.h).
+// The backends' functions for this (see accelerator.h).
 namespace cuda {
 
 // Page-locked memory; null when the system refuses.
 void* system_allocate_pinned(size_t bytes, int index);
 void system_release_pinned(void* block) noexcept;
-// What lies in the device's memory after all that was asked for before, for the allocator's guard
-// bands: a wait that waits() leaves out.
+// The contents of device memory after all work queued so far, for the allocator's guard bands;
+// waits() does not count this wait.
 void system_read(void* to, const void* from, size_t bytes, int index);
 
-// Copies from or to pinned memory, beside the kernels: after all that was asked for before.
+// Copies from or to pinned memory, concurrent with kernels: after all work queued so far.
 Ticket start_upload(void* to, const void* from, size_t bytes, Device device);
 Ticket start_download(void* to, const void* from, size_t bytes, Device device);
-// What is asked of the device from now on comes after the copy.
+// Work that is queued on the device from now on runs after the copy.
 void order_after(const Ticket& copy, Device device);
 // This thread waits for the copy, unless it is known to have ended: kernels were ordered after it
-// and the device was waited for since.
+// and the device was synchronised since.
 void wait(const Ticket& copy);
 
 // How often this thread has waited for a device since its start: in download(), synchronize() and
-// wait(), and in upload() where too much of what went before may still be on its way.
+// wait(), and in upload() if too many earlier uploads may still be in flight.
 int64_t waits();
 
 }  // namespace cuda

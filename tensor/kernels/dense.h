@@ -1,9 +1,9 @@
 // Kernels of dense layers: copies, elementwise maps, sums, products, normalisation, softmax, losses
 // over a vocabulary, embeddings and the optimizer. See kernel.h for the contract.
 //
-// Each section is a family; its name is the name of its files in cpu/, cuda/, autograd/ and tests/.
-// R stands for all leading axes together. Types are f32 or f64, the same for all arguments, unless
-// a comment says otherwise.
+// Each section is a family; its files in cpu/, cuda/, autograd/ and tests/ have its name. R is the
+// product of all leading axes. Types are f32 or f64, the same for all arguments, unless a comment
+// says otherwise.
 #pragma once
 
 #include "tensor/kernels/kernel.h"
@@ -53,11 +53,11 @@ BRINE_KERNEL(squared_distance_backward, Tensor da, Tensor db, Tensor dy, Tensor 
 BRINE_KERNEL(square_sum, Tensor y, Tensor x)       // y f64 [1]
 BRINE_KERNEL(count_nonfinite, Tensor y, Tensor x)  // y i64 [1]
 
-// ---- running_mean: means of all rows up to each, the sum in f64
+// ---- running_mean: running means of rows, with sums in f64
 // y [R, T, C], row t = mean of rows 0..t.
 BRINE_KERNEL(running_mean, Tensor y, Tensor x)
 BRINE_KERNEL(running_mean_backward, Tensor dx, Tensor dy)
-// One row more: sums f64 [B, H, d] += v [B, H, 1, d]; y = sums / counts[b], i64 [B].
+// One more row: sums f64 [B, H, d] += v [B, H, 1, d]; y = sums / counts[b], i64 [B].
 BRINE_KERNEL(running_mean_step, Tensor y, Tensor sums, Tensor v, Tensor counts)
 
 // ---- matmul: products of matrices
@@ -71,7 +71,7 @@ BRINE_KERNEL(linear, Tensor y, Tensor x, Tensor w, Tensor b)
 // ---- thin_linear: the linear layer of few rows
 // As linear(); every row of w is read once. A row of y has the same bits whatever R is.
 BRINE_KERNEL(thin_linear, Tensor y, Tensor x, Tensor w, Tensor b)
-inline constexpr int64_t kFewRows = 32;  // up to so many rows linear() is thin_linear()
+inline constexpr int64_t kFewRows = 32;  // up to this many rows linear() is thin_linear()
 inline bool is_thin(const Tensor& y, const Tensor& x, const Tensor& w) {
   return y.dtype() == Dtype::f32 && x.dtype() == Dtype::f32 && w.dtype() == Dtype::f32 &&
          x.is_contiguous() && y.is_contiguous() && w.stride(1) == 1 && y.dim(0) <= kFewRows;
@@ -80,7 +80,7 @@ inline bool is_thin(const Tensor& y, const Tensor& x, const Tensor& w) {
 // ---- norm: over the last axis, x [R, C], w and b [C], mean and rstd [R]
 BRINE_KERNEL(layernorm, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
              double eps)
-// dw and db [C] are added to; any of dx, dw, db may be undefined (not wanted).
+// dw and db [C] are added to; any of dx, dw, db may be undefined (not needed).
 BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
              Tensor mean, Tensor rstd)
 // y = x rstd w, rstd [R] = 1 / sqrt(mean of x^2 + eps).
@@ -99,7 +99,7 @@ BRINE_KERNEL(rotary, Tensor y, Tensor x, Tensor first, Tensor frequencies, doubl
 BRINE_KERNEL(softmax, Tensor y, Tensor x, double scale, Visibility visible)
 // y [R, S] = softmax(scale x) over the entries with mask [R, S] != 0 (u8), 0 elsewhere.
 BRINE_KERNEL(masked_softmax, Tensor y, Tensor x, Tensor mask, double scale)
-// The backward of either.
+// The backward pass of both.
 BRINE_KERNEL(softmax_backward, Tensor dx, Tensor dy, Tensor y, double scale)
 
 // ---- loss: over the vocabulary
@@ -120,8 +120,9 @@ BRINE_KERNEL(kl_logits_backward, Tensor dlogits, Tensor dloss, Tensor logits, Te
              Tensor unlisted, Tensor values, Tensor ids, Tensor teacher_lse)
 
 // ---- top_logits: the part of a teacher's logits that is kept
-// values [R, n] = the n largest of each row of x [R, V] in falling order (of equal ones the smaller
-// id first), ids i32 [R, n] their places, lse [R] the log-sum-exp of the whole row. f32. Rows with
+// values [R, n] = the n largest of each row of x [R, V] in descending order (of equal ones the
+// smaller id first), ids i32 [R, n] their indices, lse [R] the log-sum-exp of the whole row. f32.
+// Rows with
 // values that are not finite give an lse that is not, or the values themselves.
 BRINE_KERNEL(top_logits, Tensor values, Tensor ids, Tensor lse, Tensor x)
 

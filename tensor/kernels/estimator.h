@@ -2,8 +2,8 @@
 // contract and csr.h for which keys a column owns. Each section is a family.
 //
 // m random features, e = columns of a value, W = columns of an image, K = columns of an estimate;
-// rows at or beyond a sequence's length are padding. The `_step` kernels serve one new token of
-// every sequence: the bits of a sequence depend neither on the others nor on how many there are.
+// rows at or beyond a sequence's length are padding. The `_step` kernels process one new token per
+// sequence: the bits of a sequence do not depend on the other sequences or their number.
 #pragma once
 
 #include "tensor/kernels/kernel.h"
@@ -20,8 +20,8 @@ BRINE_KERNEL(relu_features_backward, Tensor dx, Tensor dphi, Tensor phi, double 
 // projection. max is over the projections of one row, or with `keys` over those of all rows of a
 // sequence and head that are not padding.
 BRINE_KERNEL(softmax_features, Tensor phi, Tensor x, double eps, Tensor lengths, bool keys)
-// dprojected as above; dx [B, H, T, d] = the part of the gradient that goes through |x|^2. The max
-// counts as a constant.
+// dprojected as above; dx [B, H, T, d] = the part of the gradient through |x|^2. The max is treated
+// as a constant.
 BRINE_KERNEL(softmax_features_backward, Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi,
              Tensor x, double eps, Tensor lengths)
 
@@ -34,7 +34,7 @@ inline constexpr int64_t kLinearAttentionChunk = 48;
 // [B, T, i] or undefined; e = i + d.
 BRINE_KERNEL(linear_attention, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
              Tensor v, Visibility visible, double eps)
-// didentity [P, i] is added to; undefined when it is not wanted or identity is not a table.
+// didentity [P, i] is added to; undefined when it is not needed or identity is not a table.
 BRINE_KERNEL(linear_attention_backward, Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv,
              Tensor dy, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
              Visibility visible, double eps)

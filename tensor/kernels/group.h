@@ -1,8 +1,8 @@
-// A group of lanes that works on one list together: what selection asks of the machine.
+// A group of lanes that processes one list together: the interface of selection to the hardware.
 //
-// An algorithm written against a group is a chain of collective calls; its own variables hold the
-// same value on every lane. A GPU gives the lanes of a warp or block (each call ends in a sync);
-// a CPU core is a group of 1; tests run LaneGroup<32>, which visits the list in a GPU's order.
+// An algorithm on a group is a sequence of collective calls; its own variables have the same value
+// on every lane. On a GPU the group is a warp or block (each call ends with a synchronisation); a
+// CPU core is a group of 1; tests run LaneGroup<32>, which visits the list in a GPU's order.
 #pragma once
 
 #include <bit>
@@ -14,10 +14,10 @@ template <int N>
 struct LaneGroup {
   static constexpr int size = N;
 
-  // Waits until what the lanes wrote is seen by all: one thread plays every lane here.
+  // Waits until all lanes see each other's writes: here one thread executes every lane.
   void sync() const {}
 
-  // f(i) for every i in [0, n), in no order that f may rely on.
+  // f(i) for every i in [0, n); f must not depend on the order.
   template <class F>
   void each(int64_t n, F&& f) const {
     for (int lane = 0; lane < N; ++lane) {
@@ -26,7 +26,7 @@ struct LaneGroup {
     sync();
   }
 
-  // op over f(i), from `start`, known to every lane. op must be associative and commutative.
+  // op over f(i), from `start`, returned on every lane. op must be associative and commutative.
   template <class V, class F, class Op>
   V reduce(int64_t n, V start, F&& f, Op&& op) const {
     V part[N];
@@ -41,7 +41,7 @@ struct LaneGroup {
     return part[0];
   }
 
-  // f(i, flagged, rank) for every i; rank = how many flagged indices lie before i.
+  // f(i, flagged, rank) for every i; rank = the number of flagged indices before i.
   template <class Flag, class F>
   void scan(int64_t n, Flag&& flag, F&& f) const {
     static_assert(std::has_single_bit(unsigned(N)) && N <= 64);

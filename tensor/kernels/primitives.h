@@ -1,8 +1,8 @@
 // Kernels of the primitives: a strided map, a strided reduction, running sums and indexing. They
-// serve prototypes, reference implementations and rare paths: short rather than fast.
+// are for prototypes, reference implementations and rare paths: short rather than fast.
 //
-// Inputs are strided, and a stride of 0 repeats an element: broadcasting is a matter of strides.
-// Outputs are contiguous. The formulas are in scalar_ops.h; see kernel.h for the contract.
+// Inputs are strided, and a stride of 0 repeats an element, which implements broadcasting. Outputs
+// are contiguous. The formulas are in scalar_ops.h; see kernel.h for the contract.
 #pragma once
 
 #include "tensor/kernels/kernel.h"

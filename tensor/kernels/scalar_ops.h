@@ -54,7 +54,7 @@ struct StridedIndex {
   }
 };
 
-// A shape or strides without one axis, or with another number there.
+// A shape or strides without one axis, or with another number for it.
 inline Shape without_axis(const Shape& shape, int axis) {
   Shape result;
   for (int i = 0; i < shape.rank(); ++i) {
@@ -67,8 +67,8 @@ inline Shape with_axis(Shape shape, int axis, int64_t value) {
   return shape;
 }
 
-// A reduction of x to a shape with size 1 in some axes: where the line of each output begins, and
-// the `count` elements of a line.
+// A reduction of x to a shape with size 1 in some axes: the start of each output's line, and the
+// `count` elements of a line.
 struct ReducedAxes {
   StridedIndex<1> kept, reduced;
   int64_t count = 1;

@@ -1,5 +1,5 @@
-// The largest n of a list without sorting it: bisection on integers that are ordered like floats.
-// Written once against a group (group.h), for every device.
+// The largest n of a list without sorting: bisection on integers that are ordered like floats.
+// Written once for any group (group.h) and device.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace brine {
 template <class T>
 using OrderKey = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
 
-// An unsigned integer with the order of x; -0 and 0 get the same, no number gets 0.
+// An unsigned integer with the order of x; -0 and 0 have the same, and no number has 0.
 template <class T>
 BRINE_HD OrderKey<T> order_key(T x) {
   using Key = OrderKey<T>;
@@ -23,13 +23,13 @@ BRINE_HD OrderKey<T> order_key(T x) {
   return bits & sign ? Key(~bits) : Key(bits | sign);
 }
 
-// The border of the `take` largest keys: those above `key`, and of those equal to it all but the
-// first `skip` by index.
+// The threshold of the `take` largest keys: those above `key`, and of those equal to it all except
+// the first `skip` by index.
 template <class Key>
 struct Threshold {
   Key key = 0;
   int64_t skip = 0;
-  int64_t above = 0;  // keys above the border
+  int64_t above = 0;  // keys above the threshold
 };
 
 // 1 <= take <= n.
@@ -47,7 +47,7 @@ BRINE_HD Threshold<Key> find_threshold(const Group& group, const Key* keys, int6
         n, uint32_t(0), [keys, middle](int64_t i) { return uint32_t(keys[i] >= middle); }, plus);
     if (count >= take) low = middle;
     if (count < take) high = Key(middle - 1);
-    if (count == take) break;  // exactly these: no tie to cut
+    if (count == take) break;  // exactly these: no tie to split
   }
   int64_t above = group.reduce(
       n, uint32_t(0), [keys, low](int64_t i) { return uint32_t(keys[i] > low); }, plus);

@@ -1,5 +1,5 @@
 // Kernels that compare a mask or an estimate with a teacher's attention. See kernel.h for the
-// contract and tensor/teacher.h for what a teacher is. Each section is a family.
+// contract and tensor/teacher.h for the definition of a teacher. Each section is a family.
 #pragma once
 
 #include "tensor/kernels/kernel.h"
@@ -20,14 +20,14 @@ BRINE_KERNEL(approx_loss_backward, Tensor dscores, Tensor dy, Tensor scores, Tea
 // ---- prob_loss: the student's dense attention against the teacher
 // y [2] = {KL, MSE} of softmax(scale q k^T). q and k may be bf16 or f16, as may a teacher's; sums
 // over them and all the rest are f32. lse and teacher_lse [B, H, T] (0 with a map) are the
-// log-sum-exp of each row's scores, for the backward.
+// log-sum-exp of each row's scores, for the backward pass.
 BRINE_KERNEL(prob_loss, Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
              TeacherAttention teacher, Visibility visible, double scale)
 BRINE_KERNEL(prob_loss_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
              TeacherAttention teacher, Tensor lse, Tensor teacher_lse, Visibility visible,
              double scale)
 
-// ---- recall: how much of the teacher's attention a mask covers
+// ---- recall: the share of the teacher's attention that a mask covers
 // Teacher mass over the rows with w > k: sums f64 [5, H] for, in this order, the mask, the
 // teacher's top keys, the mask `best`, the most recent keys and random keys; rows i64 [1].
 BRINE_KERNEL(attention_recall, Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr,

@@ -1,4 +1,4 @@
-// Books of costs: one change of scope closes the account of the last.
+// Cost accounting: a change of scope ends the account of the previous scope.
 #include "tensor/meter/cost_meter.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ CostMeter::CostMeter() {
 CostMeter::~CostMeter() { current_ = nullptr; }
 
 void CostMeter::settle() {
-  // A device is still at what the scope asked of it.
+  // A device may still execute work of the scope.
   if (default_device().is_cuda()) cuda::synchronize(default_device());
   const Clock::time_point now = Clock::now();
   Cost& cost = account(costs_);

@@ -1,5 +1,5 @@
-// What a pass through a model costs, by component: multiply-adds, bytes, time and memory. Nothing
-// is booked unless a CostMeter lives; then ops book what they do under the innermost CostScope.
+// The cost of a pass through a model, by component: multiply-adds, bytes, time and memory. Costs
+// are recorded only while a CostMeter lives; then ops add theirs to the innermost CostScope.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@ namespace brine {
 struct Cost {
   double macs = 0;   // multiply-adds of products, convolutions and sparse rows
   double bytes = 0;  // every op's inputs read once and its output written once; views are free
-  double ms = 0;     // wall time, without that of scopes inside
-  int64_t peak = 0;  // most bytes alive at once beyond those alive when the scope was entered
+  double ms = 0;     // wall time, without that of nested scopes
+  int64_t peak = 0;  // peak bytes beyond those alive when the scope was entered
 };
 
 // The meter of the process. One at a time, used by the thread that calls the ops.
@@ -24,7 +24,7 @@ class CostMeter {
   CostMeter(const CostMeter&) = delete;
   CostMeter& operator=(const CostMeter&) = delete;
 
-  // By component; backward's work is under "backward of <component>".
+  // By component; the work of the backward pass is under "backward of <component>".
   const std::map<std::string, Cost>& costs() const { return costs_; }
   static CostMeter* current() { return current_; }
   void add_macs(double macs);
@@ -33,7 +33,7 @@ class CostMeter {
  private:
   friend class CostScope;
   using Clock = std::chrono::steady_clock;
-  void settle();  // books time and memory since the last change of scope
+  void settle();  // records time and memory since the last change of scope
 
   static inline CostMeter* current_ = nullptr;
   std::map<std::string, Cost> costs_;
@@ -41,7 +41,7 @@ class CostMeter {
   int64_t before_ = 0;  // bytes alive when the present scope was entered
 };
 
-// While one lives, costs belong to that component.
+// While an object lives, costs belong to that component.
 class CostScope {
  public:
   explicit CostScope(const char* component, bool backward = false);
@@ -49,7 +49,7 @@ class CostScope {
   CostScope(const CostScope&) = delete;
   CostScope& operator=(const CostScope&) = delete;
 
-  // The innermost one of this thread, "rest" outside of all.
+  // The innermost one of this thread, "rest" outside of all scopes.
   static const char* component();
 
  private:

@@ -1,4 +1,4 @@
-// How long matrix products and convolutions take: off unless a bench asks.
+// The time of matrix products and convolutions: off unless a bench enables it.
 #pragma once
 
 #include <omp.h>
@@ -9,7 +9,7 @@
 
 namespace brine {
 
-// While one lives, its thread works on a product. Inside a parallel loop a thread's time counts
+// While an object lives, its thread works on a product. In a parallel loop a thread's time is
 // divided by the threads of the loop, so that the sum compares with wall time. Must not be nested.
 class ProductTimer {
  public:
@@ -25,7 +25,7 @@ class ProductTimer {
   ProductTimer& operator=(const ProductTimer&) = delete;
 
   static void enable(bool on) { enabled_ = on; }
-  // Milliseconds since the start of the program, of the times when it was enabled.
+  // Milliseconds since the start of the program, counted while it was enabled.
   static double total_ms() { return double(nanoseconds_.load()) * 1e-6; }
 
  private:

@@ -136,7 +136,8 @@ TEST_CASE("extend and self-distillation: a student grows and learns at its new l
   };
   refused("extend --model student --positions 20 --out x", "has 32 positions already");
   refused("distill --teacher self --data text.txt --out x", "needs --model");
-  refused("distill --teacher self --model teacher --data text.txt --out x", "cannot learn from its own");
+  refused("distill --teacher self --model teacher --data text.txt --out x",
+          "cannot learn from its own");
   refused("distill --teacher self --model student --data text.txt --out x --kd 1",
           "set losses.kd to 0");
   refused("distill --teacher self --model student --data text.txt --out x --columns 8",

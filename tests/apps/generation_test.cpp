@@ -224,15 +224,15 @@ TEST_CASE("generation: a state file that disagrees with itself is refused, by na
     first.run();
     first.save(scratch / "good.state", "hash");
     const data::Safetensors good(scratch / "good.state");
-    std::vector<data::NamedTensor> tensors;
+    std::vector<NamedTensor> tensors;
     bool found = false;
     for (const data::SafetensorsEntry& e : good.entries()) {
       const bool meant = e.name == fault.tensor;
       found = found || meant;
-      tensors.emplace_back(e.name, meant ? fault.change(good.tensor(e.name)) : good.tensor(e.name));
+      tensors.push_back({e.name, meant ? fault.change(good.tensor(e.name)) : good.tensor(e.name)});
     }
     CHECK(found == bool(fault.change));
-    if (!found) tensors.emplace_back(fault.tensor, Tensor::zeros({1}));
+    if (!found) tensors.push_back({fault.tensor, Tensor::zeros({1})});
     data::StringMap without_checksum = good.metadata();
     CHECK(without_checksum.erase("sha256") == 1);
     data::save_safetensors(scratch / "bad.state", tensors, without_checksum);
@@ -273,9 +273,9 @@ TEST_CASE("generation: a flipped bit in a state file is found; one without a che
   scratch.write("a.state", bytes);
   CHECK(load() == "no error");
   // As earlier versions wrote it.
-  std::vector<data::NamedTensor> tensors;
+  std::vector<NamedTensor> tensors;
   const data::Safetensors whole(file);
-  for (const auto& e : whole.entries()) tensors.emplace_back(e.name, whole.tensor(e.name));
+  for (const auto& e : whole.entries()) tensors.push_back({e.name, whole.tensor(e.name)});
   data::StringMap metadata = whole.metadata();
   metadata.erase("sha256");
   data::save_safetensors(file, tensors, metadata);

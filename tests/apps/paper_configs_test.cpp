@@ -1,5 +1,5 @@
-// Every file in configs/ is read by the schema of its subcommand, and those of the paper hold its
-// numbers.
+// Every file in configs/ is accepted by the schema of its subcommand, and those of the paper have
+// its numbers.
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -30,7 +30,7 @@ std::string subcommand_of(const std::string& text) {
   return text.substr(start.size(), text.find(':') - start.size());
 }
 
-// The values of the subcommand's keys after the file was read; throws what the program would say.
+// The values of the subcommand's keys after reading the file; throws the program's error.
 Json read_config(const fs::path& path) {
   const std::string name = subcommand_of(read_all(path));
   for (const Subcommand& command : subcommands()) {

@@ -1,5 +1,5 @@
-// Stop signals: recorded while a run wants them, deadly otherwise, never handled by a thread that
-// computes.
+// Stop signals: recorded while a run expects them, fatal otherwise, never handled by a computing
+// thread.
 #include "apps/cli/stop_signals.h"
 
 #include <doctest/doctest.h>
@@ -42,7 +42,7 @@ bool exited(int status, int code) { return WIFEXITED(status) && WEXITSTATUS(stat
 std::atomic<pid_t> handled_by{0};
 void note_thread(int) { handled_by = ::gettid(); }
 
-// In a process of its own: exits with 0 when a handler ran on a thread that does not compute.
+// In a separate process: exits with 0 when a handler ran on a thread that does not compute.
 void receive(int number, bool aside) {
   ::signal(number, note_thread);
   if (aside) start_signal_thread();

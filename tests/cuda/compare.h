@@ -1,4 +1,4 @@
-// Every kernel of the device against the CPU's: the same inputs, both types, any device at hand.
+// Every kernel of the device against the CPU's: the same inputs, both types, any available device.
 //
 // The program test_cuda_emulated runs these cases on the emulator, test_cuda on a GPU.
 #pragma once
@@ -22,16 +22,16 @@ namespace brine::test {
 
 inline constexpr Device kCpu{}, kCuda{DeviceType::cuda, 0};
 
-// False where there is no device; the case is then skipped.
+// False if there is no device; the case is then skipped.
 inline bool has_device() {
   static const bool yes = cuda::device_count() > 0;
   if (!yes) skip(cuda::why_none());
   return yes;
 }
 
-// While it lives, a block of the emulated device has no more shared memory than on the smallest
-// that the type must work on: compute capability 7.5, for f64, which tests alone use, 8.6. A GPU
-// has what it has.
+// While an object lives, a block of the emulated device has no more shared memory than on the
+// smallest that the type must work on: compute capability 7.5, for f64, which only tests use, 8.6.
+// A GPU is not changed.
 class SmallDevice {
  public:
   explicit SmallDevice(Dtype dtype) { setenv(kName, dtype == Dtype::f64 ? "99" : "64", 1); }

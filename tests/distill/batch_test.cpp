@@ -55,7 +55,7 @@ TEST_CASE("windows: of a corpus too large to list their order, still every one o
   for (int64_t n = 0; n < 3 * count / batch + 1; ++n) {
     const std::vector<int64_t> windows = large.windows_of(n, batch);
     seen.insert(seen.end(), windows.begin(), windows.end());
-    // A resumed run begins anywhere with a source of its own.
+    // A resumed run starts anywhere with a new source.
     if (n % 50 == 17) {
       CHECK(source(count - 1).windows_of(n, batch) == windows);
       CHECK(large.clone()->windows_of(n, batch) == windows);
@@ -74,13 +74,13 @@ TEST_CASE("windows: of a corpus too large to list their order, still every one o
   }
   CHECK(epochs[0] != epochs[1]);
   CHECK(epochs[1] != epochs[2]);
-  // Fixed for good, as is the listed order: a later version resumes a run with the same windows.
+  // Fixed permanently, as is the listed order: a later version resumes a run with the same windows.
   CHECK(data::sha256_hex(std::string(reinterpret_cast<const char*>(seen.data()), 3 * count * 8)) ==
         "75be37aea942c63a9b1f9c0767d0be5b4e914bf4e78136b32db34398c56b5176");
 }
 
 TEST_CASE("windows: the order of a corpus of more than 2^20 of them needs no list, and is fixed") {
-  // A source of 2^33 tokens that holds none of them.
+  // A source of 2^33 tokens that stores none of them.
   struct Endless : data::TokenSource {
     int64_t size() const override { return int64_t(1) << 33; }
     void read(int64_t from, std::span<int32_t> out) const override {

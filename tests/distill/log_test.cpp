@@ -1,4 +1,4 @@
-// The run's log: JSON lines, what a resume cuts off, and what the terminal shows.
+// The run's log: JSON lines, the truncation by a resume, and the output on the terminal.
 #include "distill/log/log.h"
 
 #include <doctest/doctest.h>

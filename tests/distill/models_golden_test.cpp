@@ -30,7 +30,7 @@ struct Expected {
   }
 };
 
-// The rows [B, T, ...] that are no padding.
+// The valid rows [B, T, ...].
 std::vector<double> valid(const Tensor& x, const Tensor& mask) {
   std::vector<double> out;
   for (int64_t b = 0; b < x.dim(0); ++b) {
@@ -48,7 +48,7 @@ void check_rows(const Tensor& x, const Tensor& want, const Tensor& mask, const s
   CHECK(close(valid(x, mask), y, kTolerance * largest(y), 0, what));
 }
 
-// A packed map [B, H, T, T] against one whose rows and keys lie where the mask has them.
+// A packed map [B, H, T, T] against one whose rows and keys are at the positions of the mask.
 void check_map(const Tensor& map, const Tensor& want, const nn::ModelCall& call,
                const std::string& what) {
   int64_t B = map.dim(0), H = map.dim(1), T = map.dim(2);
@@ -100,7 +100,7 @@ void check_layers(nn::Model& model, const Expected& expected, int64_t stride) {
     nn::Tap tap(model.attention_name());
     x = model.layer(i, x, call, &tap);
     std::string name = "attention/" + std::to_string(i);
-    // Flash attention makes no map; the rows it leads to are compared all the same.
+    // Flash attention makes no map; the resulting rows are compared instead.
     CHECK(tap.has("probabilities") == (model.attention_name() == "dense"));
     if (tap.has("probabilities")) check_map(tap.get("probabilities"), expected(name), call, name);
   }
@@ -195,7 +195,7 @@ void check_model(const nn::LoadedModel& loaded, const nn::ModelConfig& config, D
   for (const auto& e : store.entries()) {
     CAPTURE(e.path);
     REQUIRE(expected.has("gradient/" + e.path));
-    // Gradients of key biases are 0 but for rounding: softmax does not see them.
+    // Gradients of key biases are 0 except for rounding: softmax does not see them.
     std::vector<double> want = expected("gradient/" + e.path).to_vector();
     CHECK(close(grad(e.parameter->value).to_vector(), want,
                 kTolerance * largest(want) + 1e-7 * largest_gradient, 0, e.path));
@@ -209,7 +209,7 @@ TEST_CASE("models golden: transformers' OPT and BERT, in both types, with and wi
     CAPTURE(name);
     Expected expected(kFolder + name + "/expected.safetensors");
     nn::LoadedModel loaded = nn::load_model(kFolder + name);
-    CHECK(loaded.config.attention == "flash");  // of a directory that says nothing of attention
+    CHECK(loaded.config.attention == "flash");  // of a directory that does not mention attention
     for (const char* attention : {"flash", "dense"}) {
       CAPTURE(attention);
       loaded.config.attention = attention;
@@ -244,8 +244,8 @@ TEST_CASE("models golden: a layer of OPT-1.3B's width") {
     for (const auto& e : store.entries()) {
       CAPTURE(e.path);
       double floor = 1e-7 * embedding;
-      // A key's bias has the gradient 0, since softmax does not see it: what is left is the
-      // rounding of the sum over rows that a query's bias is one of, too.
+      // A key's bias has the gradient 0, since softmax does not see it: the rest is the rounding of
+      // the sum over rows, of which a query's bias is one, too.
       if (e.path.ends_with("k_proj.bias")) {
         std::string query = e.path.substr(0, e.path.size() - 11) + "q_proj.bias";
         floor = kTolerance * largest(expected("gradient/" + query).to_vector());

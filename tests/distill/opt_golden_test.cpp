@@ -28,8 +28,8 @@ nn::ModelConfig tiny() {
 struct Golden {
   data::Safetensors file{brine::test::source_dir() + "/tests/golden/opt/tiny.safetensors"};
   Tensor operator()(const std::string& name) const { return file.tensor(name); }
-  std::vector<nn::NamedTensor> weights() const {
-    std::vector<nn::NamedTensor> out;
+  std::vector<NamedTensor> weights() const {
+    std::vector<NamedTensor> out;
     for (const auto& e : file.entries()) {
       if (e.name.rfind("model/", 0) == 0) out.push_back({e.name.substr(6), file.tensor(e.name)});
     }
@@ -37,7 +37,7 @@ struct Golden {
   }
 };
 
-// The rows [B, T, ...] that are no padding of a tensor.
+// The valid rows [B, T, ...] of a tensor.
 std::vector<double> valid(const Tensor& x, const Tensor& lengths) {
   std::vector<double> out;
   for (int64_t b = 0; b < x.dim(0); ++b) {
@@ -81,7 +81,7 @@ TEST_CASE("opt golden: hidden states, logits, loss and gradients, in both types"
     objective.run({.ids = ids, .lengths = lengths, .windows = {}, .tokens = 28}, {}, terms);
     CHECK(terms.at("task_nll") == doctest::Approx(golden("loss").item()).epsilon(kTolerance));
     for (const auto& e : store.entries()) {
-      // The gradient of k_proj.bias is 0 but for rounding: softmax does not see it.
+      // The gradient of k_proj.bias is 0 except for rounding: softmax does not see it.
       double floor = 1e-6;
       Tensor want = golden("gradient/" + e.path);
       CHECK(close(grad(e.parameter->value).to_vector(), want.to_vector(),

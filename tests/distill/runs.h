@@ -35,7 +35,7 @@ struct Ran {
   std::string terminal;
 };
 
-// Trains a fresh student in `dir`; with `resume` from what the directory holds.
+// Trains a new student in `dir`; with `resume` from the contents of the directory.
 inline Ran train(const fs::path& dir, const Sizes& sizes, Teacher* teacher,
                  const TrainerConfig& config, bool resume = false, const LossConfig& losses = {},
                  const std::string& configuration = "{\"k\": 3}",

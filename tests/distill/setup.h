@@ -63,7 +63,7 @@ struct Pair {
       : sizes(s), teacher_config(config_of(s, teacher_method)), config(config_of(s, method)) {
     teacher = nn::make_model(teacher_config, 1, s.dtype);
     student = nn::make_model(config, 2, s.dtype);
-    std::vector<nn::NamedTensor> base = nn::state_of(*teacher);
+    std::vector<NamedTensor> base = nn::state_of(*teacher);
     nn::load_state(*student, base, "teacher", [&](const std::string& name) {
       return name.find(".self_attn." + method + ".") != std::string::npos;
     });
@@ -91,7 +91,7 @@ inline Tensor map_of(const TeacherAttention& a) {
                  {.causal = true});
 }
 
-// Dumps every window in f32, as `spec` says what to keep; pooled attention in 12 columns.
+// Dumps every window in f32, with the contents of `spec`; pooled attention in 12 columns.
 inline void write_dump(const Pair& pair, const std::string& dir, data::DumpContent content,
                        int64_t top_n, bool context = true, Dtype dtype = Dtype::f32,
                        const std::vector<std::string>& tensors = {}) {
@@ -128,8 +128,8 @@ inline DumpTeacher::Expected expected_of(const Pair& pair) {
   return {{pair.hash(), hash_of("tokenizer"), hash_of("corpus")}, pair.sizes.tokens};
 }
 
-// Runs beside the student; one row of its logits, counted through the batch, holds a value that it
-// should not.
+// Runs next to the student; one row of its logits, counted through the batch, contains an invalid
+// value.
 class Unsound : public OnlineTeacher {
  public:
   Unsound(std::shared_ptr<nn::Model> model, int64_t top_n, int64_t row, double value)
@@ -146,8 +146,8 @@ class Unsound : public OnlineTeacher {
   float value_;
 };
 
-// Wraps a teacher: counts what the system was asked for at each batch, and returns NaN as the
-// context of batch number `bad`.
+// Wraps a teacher: counts the system's allocations at each batch, and returns NaN as the attention
+// output of batch number `bad`.
 class Spy : public Teacher {
  public:
   explicit Spy(std::unique_ptr<Teacher> inner, int64_t bad = -1)

@@ -27,7 +27,7 @@ const data::Tokenizer& small_tokenizer() {
   return *tokenizer;
 }
 
-// Pieces of a few bytes, so that small inputs are cut; nothing is held for long.
+// Pieces of a few bytes, so that small inputs are cut; nothing is kept for long.
 data::DocumentOptions small_pieces() {
   return {.key = "text", .piece_bytes = 48, .most_uncut = 4096, .most_line = 8192};
 }
@@ -61,7 +61,7 @@ void read_corpus(const std::string& path) {
   if (whole.open) throw Find("a document does not end");
 }
 
-// Octal digits of a header's size; 0 where it is none.
+// Octal digits of a header's size; 0 if there are none.
 uint64_t size_of(const char* header) {
   uint64_t size = 0;
   for (int i = 124; i < 136 && header[i] >= '0' && header[i] <= '7'; ++i)
@@ -115,7 +115,7 @@ void read_tar(Dir dir, std::string_view bytes) {
   read_corpus((dir / "corpus.tar").string());
 }
 
-// The files that a manifest tells of, made to its measure; then all of their tokens.
+// The files that a manifest lists, with its sizes; then all of their tokens.
 void read_token_shards(Dir dir, std::string_view bytes) {
   const data::Path path = dir / "manifest.json";
   write_input(path, bytes);

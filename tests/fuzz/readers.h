@@ -1,4 +1,4 @@
-// The readers behind the targets.
+// The readers of the fuzz targets.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@ namespace brine::fuzz {
 
 using Dir = const std::filesystem::path&;
 
-// Weights: a safetensors file; model.safetensors.index.json beside two good shards.
+// Weights: a safetensors file; model.safetensors.index.json next to two valid shards.
 void read_safetensors(Dir dir, std::string_view bytes);
 void read_index(Dir dir, std::string_view bytes);
 

@@ -23,13 +23,13 @@ struct FuzzTarget {
 const std::vector<FuzzTarget>& targets();
 const FuzzTarget& target_named(const std::string& name);
 
-// A reader did what it must not do.
+// A reader violated a rule.
 struct Find : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// Empties `dir`, reads the bytes, returns what the refusal says, empty if there was none. Throws
-// Find when a refusal is longer than a line or names no file of `dir`.
+// Empties `dir`, reads the bytes, returns the error message, empty if there was none. Throws Find
+// when a message is longer than a line or names no file of `dir`.
 std::string feed(const FuzzTarget& target, const std::filesystem::path& dir,
                  std::string_view bytes);
 

@@ -40,7 +40,7 @@ nn::Init fresh(uint64_t seed = 3, Dtype dtype = Dtype::f64) {
   return {.random = {.seed = seed}, .dtype = dtype, .linear_std = 0.5};
 }
 
-std::string refusal(nn::Module& module, const std::vector<nn::NamedTensor>& state) {
+std::string refusal(nn::Module& module, const std::vector<NamedTensor>& state) {
   return message([&] { nn::load_state(module, state, "file.safetensors"); });
 }
 
@@ -121,10 +121,10 @@ TEST_CASE("state: loads by name from any order, converts types, and fills buffer
   nn::Init a = fresh(3, Dtype::f32), b = fresh(4);
   Outer from(a), to(b);
   nn::ParameterStore store(to);
-  std::vector<nn::NamedTensor> state = nn::state_of(from);
+  std::vector<NamedTensor> state = nn::state_of(from);
   std::reverse(state.begin(), state.end());
   CHECK(refusal(to, state) == "no error");
-  std::vector<nn::NamedTensor> loaded = nn::state_of(to);
+  std::vector<NamedTensor> loaded = nn::state_of(to);
   std::reverse(state.begin(), state.end());
   REQUIRE(loaded.size() == state.size());
   for (size_t i = 0; i < state.size(); ++i) {
@@ -139,7 +139,7 @@ TEST_CASE("state: what is missing, unknown or of a wrong shape is listed, and no
   nn::Init a = fresh(3), b = fresh(4);
   Outer from(a), to(b);
   std::vector<double> before = to.first.weight.value.to_vector();
-  std::vector<nn::NamedTensor> state = nn::state_of(from), changed = state;
+  std::vector<NamedTensor> state = nn::state_of(from), changed = state;
   changed.erase(changed.begin() + 1, changed.begin() + 3);  // first.bias, q.weight
   CHECK(refusal(to, changed) == "file.safetensors: missing tensors: first.bias q.weight");
   changed = state;

@@ -253,8 +253,8 @@ TEST_CASE("decoding contract: a state saved and restored goes on with the same b
       auto second = block.module->make_state({.batch = 2, .capacity = 50});  // other room
       int64_t bytes = 0;
       for (int64_t b = 0; b < 2; ++b) {
-        std::vector<nn::NamedTensor> saved;
-        for (const nn::NamedTensor& t : first->saved(b)) {
+        std::vector<NamedTensor> saved;
+        for (const NamedTensor& t : first->saved(b)) {
           saved.push_back({t.name, t.tensor.contiguous().clone()});
           bytes += t.tensor.numel() * int64_t(item_size(t.tensor.dtype()));
         }

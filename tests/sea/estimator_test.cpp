@@ -39,14 +39,14 @@ struct Golden {
                .max_positions = file.number("max_positions"),
                .causal = file.number("causal") != 0},
               config_of(file)) {
-    std::vector<nn::NamedTensor> weights;
+    std::vector<NamedTensor> weights;
     for (const auto& [path, size] : sizes()) weights.push_back({path, file("weights/" + path)});
     nn::load_state(block, weights, name);
   }
 
   std::vector<std::pair<std::string, Shape>> sizes() {
     std::vector<std::pair<std::string, Shape>> all;
-    for (const nn::NamedTensor& t : nn::state_of(block)) all.push_back({t.name, t.tensor.shape()});
+    for (const NamedTensor& t : nn::state_of(block)) all.push_back({t.name, t.tensor.shape()});
     return all;
   }
 

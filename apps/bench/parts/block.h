@@ -1,4 +1,4 @@
-// A block of an attention method at the size that benches compare: H = 12, d = 64, causal.
+// A block of an attention method at the size of the bench: H = 12, d = 64, causal.
 #pragma once
 
 #include <memory>
@@ -19,11 +19,11 @@ struct Block {
   std::unique_ptr<nn::ParameterStore> store;
 };
 
-// Sets those of the common keys that the method has. Null when it refuses such a model.
+// Sets the common keys that the method has. Null when it refuses such a model.
 Block make_block(const std::string& method, const data::Json& settings,
                  const nn::AttentionShape& shape);
 
-// Every registered method in every one of its decoders.
+// Every registered method with each of its decoder presets.
 std::vector<Block> every_block(int64_t positions);
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result.

@@ -1,4 +1,4 @@
-// The flat CSR mask against coordinates, for masks of any origin.
+// The flat CSR mask compared with coordinates, for masks of any origin.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct CooCase {
   Tensor q, k, v;    // f32 [1, H, T, d]
   Tensor selected;   // u8 [1, H, T, K]
   int64_t kept;      // k
-  std::string note;  // follows the rows' names
+  std::string note;  // appended to the rows' names
 };
 
 // ratio: time over that of flat CSR.

@@ -1,4 +1,5 @@
-// Maps are made by the ops of dense attention and live until the walk back has used them.
+// Attention losses on maps, which the ops of dense attention make and which live until the backward
+// pass has used them.
 #include "apps/bench/parts/map_losses.h"
 
 #include <cmath>

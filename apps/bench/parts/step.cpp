@@ -1,4 +1,4 @@
-// Steps with the product timer on.
+// Training steps of the bench, with the product timer on.
 #include "apps/bench/parts/step.h"
 
 #include <cmath>
@@ -40,7 +40,7 @@ BenchRow step_row(const std::string& name, const std::string& shape, int64_t tok
                .rate = double(tokens) / ms * 1e3,
                .unit = "tokens/s",
                .peak = memory.peak_live};
-  // Products are timed where the CPU makes them.
+  // Products are timed when the CPU computes them.
   row.notes.push_back(default_device().is_cuda()
                           ? std::pair{"waits_per_step", double(waits) / double(runs)}
                           : std::pair{"share_in_products", products / all});

@@ -1,4 +1,4 @@
-// Measuring whole steps.
+// Measurement of whole training steps.
 #pragma once
 
 #include "apps/bench/bench.h"
@@ -9,8 +9,8 @@
 
 namespace brine::bench {
 
-// Medians of a step; its share inside products (on a device: how often it waits for that) and its
-// system calls after the third.
+// Medians of a step; its share inside products (on a device: how often it waits for the device) and
+// its system calls after the third.
 BenchRow step_row(const std::string& name, const std::string& shape, int64_t tokens,
                   const std::function<void()>& step);
 
@@ -24,7 +24,7 @@ struct Student {
   std::unique_ptr<nn::ParameterStore> store, teacher_store;
 };
 
-// A step as the trainer does it, which waits for a device once.
+// A step as in the trainer, which waits for a device once.
 void training_step(distill::Objective& objective, const distill::Batch& batch,
                    const distill::Objective::Call& call, nn::ParameterStore& store,
                    nn::Adamw& adamw);

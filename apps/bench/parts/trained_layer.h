@@ -1,17 +1,17 @@
-// What goes into the attention of a trained causal student while it reads a text, for the benches
-// whose figures depend on which keys are kept.
+// The attention inputs of a trained causal student while it reads a text, for the benches whose
+// figures depend on which keys are kept.
 #pragma once
 
 #include "nn/io/model_io.h"
 
 namespace brine::bench {
 
-// `count` tokens of the text file `data` (a short one is read again); throws unless `model` is a
+// `count` tokens of the text file `data` (a short one is repeated); throws unless `model` is a
 // causal student with attention "sea".
 std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
                                     int64_t count);
 
-// The last layer of a student that reads `ids`; extended where it has fewer positions.
+// The last layer of a student that reads `ids`; extended if it has fewer positions.
 struct TrainedLayer {
   // With `gradients`, q, k and v are leaves of a tape and the parameters have gradients.
   TrainedLayer(const std::string& path, const std::vector<int32_t>& ids, bool gradients = true);

@@ -1,4 +1,4 @@
-// Byte-level BPE as of GPT-2 and OPT: training, encoding, decoding and its files.
+// Byte-level BPE as in GPT-2 and OPT: training, encoding, decoding and its files.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@ namespace brine::data {
 
 struct BpeModel : TokenizerModel {                  // tokens spelled in the byte alphabet
   std::vector<std::pair<int32_t, int32_t>> merges;  // by rank
-  bool add_prefix_space = false;                    // a text is read as if it began with a space
+  bool add_prefix_space = false;                    // a text is read as if it started with a space
 };
 
 class BpeTokenizer : public PipelineTokenizer {
  public:
-  // Checks the model: all 256 bytes present, tokens unique, merges of tokens into tokens. Errors
-  // begin with `where`, the file it came from.
+  // Checks the model: all 256 bytes present, tokens unique, merges of existing tokens. Errors start
+  // with `where`, the source file.
   BpeTokenizer(BpeModel model, const std::string& where);
 
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
@@ -47,19 +47,19 @@ class BpeTokenizer : public PipelineTokenizer {
 // ---- training ----
 
 struct BpeTrainOptions {
-  int64_t vocab_size = 4096;  // special tokens and the 256 bytes included
+  int64_t vocab_size = 4096;  // including special tokens and the 256 bytes
   int64_t min_count = 2;      // pairs seen less often are not merged
   // The ids from 0 on. The default is OPT's order.
   std::vector<std::string> special = {"<s>", "<pad>", "</s>", "<unk>"};
 };
 
-// Learns merges from text fed in pieces, each of which is cut into words by itself.
+// Learns merges from text given in pieces, each of which is cut into words separately.
 class BpeTrainer {
  public:
   explicit BpeTrainer(BpeTrainOptions options);
   void add(std::string_view text);  // well-formed UTF-8
-  // Repeatedly merges the most frequent pair (of the smallest ids among equals). The vocabulary is
-  // smaller than asked for when the text has no more pairs of min_count.
+  // Repeatedly merges the most frequent pair (with the smallest ids on a tie). The vocabulary is
+  // smaller than requested when the text has no more pairs with min_count.
   std::unique_ptr<BpeTokenizer> train() const;
 
  private:
@@ -79,7 +79,7 @@ std::unique_ptr<BpeTokenizer> train_bpe(const std::vector<std::string>& files,
 
 // The canonical tokenizer.json without vocabulary, merges and added tokens.
 std::string bpe_frame();
-// From a tokenizer.json (both spellings of merges), with the two configuration files beside it.
+// From a tokenizer.json (both spellings of merges), with the two configuration files next to it.
 std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path);
 // From a directory with vocab.json and merges.txt.
 std::unique_ptr<BpeTokenizer> load_bpe_vocab(const std::string& dir);

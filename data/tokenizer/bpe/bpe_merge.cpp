@@ -1,4 +1,4 @@
-// Merging words of BPE, and remembering them.
+// Merging words of BPE, and caching them.
 #include "data/tokenizer/bpe/bpe_merge.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace brine::data {
 namespace {
 
 constexpr size_t kScanned = 48;          // words up to this many tokens are merged by scanning
-constexpr size_t kCacheSlots = 1 << 17;  // at most half of them taken
+constexpr size_t kCacheSlots = 1 << 17;  // at most half full
 constexpr size_t kCacheBytes = 4 << 20;  // of words
 constexpr size_t kLongestCached = 256;   // bytes
 
@@ -37,10 +37,10 @@ void merge_by_scanning(const MergeTable& table, std::vector<int32_t>& word) {
   word.resize(n);
 }
 
-// Many tokens: a linked list, and a heap of (rank, place) whose entries are checked when they come
-// up, since a neighbour may have been merged away by then.
+// Many tokens: a linked list, and a heap of (rank, position) whose entries are checked when they
+// are taken, since a neighbour may have been merged by then.
 void merge_by_heap(const MergeTable& table, std::vector<int32_t>& word) {
-  using Entry = std::tuple<uint32_t, int64_t, int32_t>;  // rank, place of the left token, new id
+  using Entry = std::tuple<uint32_t, int64_t, int32_t>;  // rank, position of the left token, new id
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
   const auto n = int64_t(word.size());
   std::vector<int64_t> before(n), after(n);

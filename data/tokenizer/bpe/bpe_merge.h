@@ -1,5 +1,5 @@
-// The inner parts of BPE encoding: the table of merges, the merging of one word, and a cache of
-// words already merged.
+// The core of BPE encoding: the table of merges, the merging of one word, and a cache of merged
+// words.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace brine::data {
 
 inline constexpr uint32_t kNoMerge = UINT32_MAX;
 
-// What two neighbouring tokens become; the merge with the lowest rank goes first.
+// The result of merging two neighbouring tokens; the merge with the lowest rank is applied first.
 struct Merge {
   uint32_t rank = kNoMerge;
   int32_t id = -1;
@@ -20,9 +20,9 @@ struct Merge {
 // (left, right) -> Merge, by open addressing.
 class MergeTable {
  public:
-  // Makes room for `pairs` merges; drops those it had.
+  // Reserves space for `pairs` merges; removes existing ones.
   void reset(size_t pairs);
-  // A pair that is there already takes the new merge.
+  // An existing pair gets the new merge.
   void set(int32_t left, int32_t right, Merge merge);
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
@@ -43,15 +43,15 @@ class MergeTable {
   }
   size_t slot_of(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u >> 20) & mask_; }
 
-  std::vector<Slot> slots_ = std::vector<Slot>(2);  // at most half of them taken
+  std::vector<Slot> slots_ = std::vector<Slot>(2);  // at most half full
   size_t mask_ = 1;
 };
 
-// Merges the tokens of one word, best rank first and leftmost among equals, and appends what
-// remains to `out`. `word` is used up as scratch. n log n for long words.
+// Merges the tokens of one word, best rank first and leftmost on a tie, and appends the result to
+// `out`. `word` is modified. n log n for long words.
 void merge_word(const MergeTable& table, std::vector<int32_t>& word, std::vector<int32_t>& out);
 
-// The ids of words seen before. It forgets everything when it is full.
+// The ids of words seen before. It is cleared when it is full.
 class WordCache {
  public:
   static uint64_t hash(std::string_view word);

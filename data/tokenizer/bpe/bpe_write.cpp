@@ -1,5 +1,5 @@
-// Writes a byte-level BPE tokenizer as Hugging Face's libraries do: tokenizer.json to the byte as
-// `tokenizers` would, and the older files beside it.
+// Writes a byte-level BPE tokenizer as Hugging Face's libraries do: a tokenizer.json with the same
+// bytes as `tokenizers` would write, and the older files next to it.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// tokenizer.json of a new tokenizer, but for its contents.
+// tokenizer.json of a new tokenizer, without its contents.
 constexpr const char* kFrame = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
   "pre_tokenizer": {

@@ -1,6 +1,6 @@
 // GPT-2's spelling of bytes: every byte is written as one printable character, so that tokens of
-// any bytes can stand in text files. Printable ASCII and most of Latin-1 stand for themselves; the
-// other 68 bytes are U+0100, U+0101 ... in order (a space is U+0120).
+// any bytes can be written to text files. Printable ASCII and most of Latin-1 represent themselves;
+// the other 68 bytes are U+0100, U+0101 ... in order (a space is U+0120).
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ const std::array<uint8_t, 256>& bytes_by_character();
 // `bytes` spelled in the alphabet, as UTF-8.
 std::string spell_bytes(std::string_view bytes);
 
-// The bytes that well-formed `spelled` stands for; nothing if a character is not in the alphabet.
+// The bytes of the well-formed `spelled`; nothing if a character is not in the alphabet.
 std::optional<std::string> unspell_bytes(std::string_view spelled);
 
 }  // namespace brine::data

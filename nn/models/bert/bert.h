@@ -1,5 +1,5 @@
 // The BERT encoder (Devlin et al. 2019): post-LN, segments, pooler, heads for masked tokens and for
-// classification. Parameters bear the names of Hugging Face's BERT checkpoints.
+// classification. Parameters have the names of Hugging Face's BERT checkpoints.
 #pragma once
 
 #include <string>
@@ -24,12 +24,12 @@ struct BertConfig {
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
   std::string hidden_act = "gelu";
-  bool tie_word_embeddings = true;  // the decoder of masked tokens is the embedding
+  bool tie_word_embeddings = true;  // the output projection of masked tokens is the embedding
 
   // Which heads the model has.
   bool pooler = true;
   bool masked_lm = false;
-  bool next_sentence = false;  // kept and written again, trained by nothing
+  bool next_sentence = false;  // kept and written again, not trained
   int64_t labels = 0;          // of the classification head, which needs the pooler; 0 = none
   std::vector<std::string> label_names = {};  // by class; empty: LABEL_0, LABEL_1, ...
   std::string finetuning_task = {};           // that the head was trained for; may be empty
@@ -42,14 +42,14 @@ struct BertConfig {
   data::Json to_json() const;
   void read(const data::Json& json, const std::string& source);
   void set_positions(int64_t positions) { max_position_embeddings = positions; }
-  // Of the heads the classification head alone is left.
+  // Only the classification head is kept.
   void set_class_head(const ClassHead& head);
   ClassHead class_head() const;
   ClassHeadTensors class_head_tensors() const { return {"classifier.", "bert.pooler."}; }
-  // The heads are those whose tensors a file has, by our names.
+  // The heads are those whose tensors a file has, by Brine's names.
   void infer_from_tensors(const std::vector<std::string>& tensors);
-  // Our name of a file's tensor: with "bert.", weight and bias instead of gamma and beta; "" for
-  // one without use (position_ids).
+  // Brine's name of a file's tensor: with "bert.", weight and bias instead of gamma and beta; ""
+  // for an unused one (position_ids).
   std::string tensor_name(const std::string& name) const;
   std::map<std::string, std::string> ties() const;
 };

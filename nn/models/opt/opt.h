@@ -1,5 +1,5 @@
 // The OPT decoder (Zhang et al. 2022): learned positions with an offset of 2; pre-LN, or post-LN
-// with a narrower embedding (350M). Parameters bear the names of Hugging Face's OPT checkpoints.
+// with a narrower embedding (350M). Parameters have the names of Hugging Face's OPT checkpoints.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct OptConfig {
   int64_t word_embed_proj_dim = 0;  // width of embedding and head; 0 = hidden_size
   bool do_layer_norm_before = true;
   bool remove_final_layer_norm = false;
-  bool tie_word_embeddings = true;  // false: a head of its own
+  bool tie_word_embeddings = true;  // false: a separate head
   std::string activation_function = "relu";
 
   void describe(data::Schema& schema);
@@ -32,11 +32,11 @@ struct OptConfig {
   int64_t embedding_size() const { return word_embed_proj_dim ? word_embed_proj_dim : hidden_size; }
   bool has_final_norm() const { return do_layer_norm_before && !remove_final_layer_norm; }
 
-  // config.json; read() refuses by name what is not supported, `source` starts the messages.
+  // config.json; read() refuses unsupported settings by name, `source` starts the messages.
   data::Json to_json() const;
   void read(const data::Json& json, const std::string& source);
   void set_positions(int64_t positions) { max_position_embeddings = positions; }
-  // Our name of a file's tensor, which may lack the prefix "model."; "" for one without use.
+  // Brine's name of a file's tensor, which may lack the prefix "model."; "" for an unused one.
   std::string tensor_name(const std::string& name) const;
   // Names under which a file may repeat a tensor that the model ties, with the tensor's own.
   std::map<std::string, std::string> ties() const;
@@ -44,7 +44,7 @@ struct OptConfig {
 
 struct OptAttention : Module {
   OptAttention(Init& init, const OptConfig& config, const AttentionMethod& method);
-  // x [B, T, C] the layer's (normed) input -> context [B, T, C], before out_proj.
+  // x [B, T, C] the layer's (normed) input -> the attention output [B, T, C], before out_proj.
   Tensor context(const Tensor& x, const ModelCall& call, Tap* tap);
   Tensor project(const Tensor& context) const;
 
@@ -55,7 +55,7 @@ struct OptAttention : Module {
   Linear& out_proj;
   Packed& qkv_weight;  // [3C, C]
   Packed& qkv_bias;    // [3C]
-  Attention& method;   // under its own name: "self_attn.sea.*"
+  Attention& method;   // named after the method: "self_attn.sea.*"
 };
 
 struct OptLayer : Module {

@@ -1,6 +1,6 @@
-// Attention of one new query per sequence to cached keys and values, and the caches themselves.
+// Attention of one new query per sequence over cached keys and values, and the cache updates.
 //
-// Nothing here is more work than reading the keys and values once.
+// The cost is that of reading the keys and values once.
 #include <algorithm>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Selected columns to compressed rows and to a dense mask.
+// Conversion of selected columns to compressed rows and to a dense mask.
 #include "tensor/csr.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kRowGrain = 64;
 
-// out[k - 1 - i] = last - floor(i n / k): k of n keys, evenly spaced, by one division.
+// out[k - 1 - i] = last - floor(i n / k): k of n keys, evenly spaced, with a single division.
 void thin(int32_t* out, int32_t last, int64_t n, int64_t k) {
   int64_t step = n / k, step_rest = n % k, back = 0, rest = 0;
   for (int64_t i = k - 1; i >= 0; --i) {

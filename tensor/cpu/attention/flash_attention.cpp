@@ -1,10 +1,9 @@
-// Softmax attention by tiles: each tile of queries walks over the keys with a running maximum and
-// sum (online softmax: Milakov and Gimelshein 2018; by tiles: Dao et al. 2022), so that no map is
-// stored.
+// Tiled softmax attention: each tile of queries iterates over the keys with a running maximum and
+// sum (online softmax: Milakov and Gimelshein 2018; tiled: Dao et al. 2022), so no map is stored.
 //
-// A tile's queries are the lanes of vectors: scores lie as [key, query]. Then the softmax needs no
-// sum across lanes, and both products broadcast elements of K and V from where they lie, unpacked;
-// only the queries and the result are turned, once per tile.
+// The queries of a tile are the lanes of vectors: scores are stored as [key, query]. The softmax
+// then needs no sum across lanes, and both products broadcast elements of K and V directly from
+// memory, unpacked; only the queries and the result are transposed, once per tile.
 #include "tensor/kernels/attention.h"
 
 #include <limits>
@@ -19,20 +18,20 @@ namespace brine::BRINE_CPU {
 namespace {
 
 constexpr int64_t kQueries = 64;
-// Keys of a tile: blocks of six, twelve and eight rows fit, and its scores stay in L1.
+// Keys per tile: a multiple of blocks of six, twelve and eight rows, and the scores stay in L1.
 constexpr int64_t kKeys = 96;
 
 // The running softmax of a tile: per query the largest score so far, the sum of exponentials
-// relative to it, and what the sums before this tile of keys are to be multiplied with.
+// relative to it, and the factor for the sums of earlier tiles of keys.
 template <class T>
 struct Running {
   alignas(64) T most[kQueries], sum[kQueries], rescale[kQueries];
 };
 
-// s [keys, lanes] -> exp(scale (s - maximum)), with the running numbers brought up to date. `Lanes`
-// is the number of lanes where it is known, otherwise 0. ahead(n) is called beside each key: a walk
-// through memory that the next product reads costs nothing here, and up to a fifth of the time
-// there.
+// s [keys, lanes] -> exp(scale (s - maximum)), and updates the running numbers. `Lanes` is the
+// number of lanes if it is known at compile time, otherwise 0. ahead(n) is called for each key:
+// prefetching the memory of the next product is free here, and costs up to a fifth of the time in
+// that product.
 template <int64_t Lanes, class T, class Ahead>
 void soften(T* s, int64_t keys, int64_t count, T scale, Running<T>& run, Ahead ahead) {
   const int64_t lanes = Lanes ? Lanes : count;
@@ -63,7 +62,7 @@ void soften(T* s, int64_t keys, int64_t count, T scale, Running<T>& run, Ahead a
   std::copy_n(sum, lanes, run.sum);
 }
 
-// One head's queries [first, first + rows) of the first `visible` keys.
+// The queries [first, first + rows) of one head against the first `visible` keys.
 template <class T>
 struct Tile {
   const T *q, *k, *v;  // of the head: [T, d]
@@ -126,7 +125,7 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
     const R *xq = q.data<R>(), *xk = k.data<R>(), *xv = v.data<R>();
     R *out = y.data<R>(), *sums = lse.data<R>();
     for_pieces(B * H * tiles, B * H * T * T * d, [&](int64_t i) {
-      // The long tiles of a causal mask come first, so that threads end together.
+      // The long tiles of a causal mask come first, so that threads finish at similar times.
       const int64_t bh = i % (B * H), b = bh / H, h = bh % H;
       const int64_t first = (tiles - 1 - i / (B * H)) * kQueries,
                     end = std::min(T, first + kQueries);

@@ -1,10 +1,10 @@
-// The gradients of tiled attention: five products for each pair of tiles, the probabilities made
-// again from the scores and the log-sum-exp.
+// The gradients of tiled attention: five products for each pair of tiles; the probabilities are
+// recomputed from the scores and the log-sum-exp.
 //
-// A tile of keys is the lanes of vectors: scores lie as [query, key]; K and V are turned once per
-// tile of keys, everything else is read as it lies. dk and dv of the tile are finished while it
-// walks over the queries; dq collects over tiles of keys, which are dealt to a few pieces with a dq
-// of their own, by the sizes alone.
+// A tile of keys is the lanes of vectors: scores are stored as [query, key]; K and V are transposed
+// once per tile of keys, everything else is read in place. dk and dv of the tile are complete after
+// one pass over the queries; dq is summed over tiles of keys, which are distributed over a few
+// pieces with a dq each, depending only on the sizes.
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
@@ -17,8 +17,9 @@ namespace {
 
 constexpr int64_t kQueries = 128, kKeys = 64;
 
-// A head's tiles are dealt to pieces until there are so many tasks, so that threads end together;
-// short sequences are not worth it, and every piece costs another dq.
+// A head's tiles are distributed over pieces until there are this many tasks, so that threads
+// finish at similar times; for short sequences this does not pay, because every piece needs another
+// dq.
 int64_t pieces_of(int64_t heads, int64_t T) {
   constexpr int64_t kTasks = 32, kMost = 4, kLong = 1024;
   return T < kLong
@@ -26,7 +27,7 @@ int64_t pieces_of(int64_t heads, int64_t T) {
              : std::clamp<int64_t>((kTasks + heads - 1) / std::max<int64_t>(1, heads), 1, kMost);
 }
 
-// Sizes of a call. Rows of d numbers that are read as vectors are `wide` apart, the rest 0.
+// Sizes of a call. Rows of d numbers that are read as vectors are padded with 0 to `wide`.
 struct Sizes {
   int64_t B, H, T, d, wide, pieces;
   RowWidths widths;
@@ -41,7 +42,7 @@ struct Operands {
   T scale;
 };
 
-// x [R, d] with rows of `wide` numbers; x itself where they are.
+// x [R, d] with rows of `wide` numbers; x itself if it already has them.
 template <class T>
 Tensor widened(const Tensor& x, int64_t wide) {
   const int64_t d = x.dim(-1);
@@ -68,8 +69,8 @@ T inner_product(const T* x, const T* y, int64_t n) {
   return sum;
 }
 
-// heads [B, H, T, wide] = dy [B, T, H d]; dot [B, H, T] = scale dy . y. Rows of padding stay
-// unread.
+// heads [B, H, T, wide] = dy [B, T, H d]; dot [B, H, T] = scale dy . y. Rows of padding are not
+// read.
 template <class T>
 void gather_gradient(T* heads, T* dot, const T* dy, const T* y, const Sizes& at, T scale) {
   const int64_t H = at.H, d = at.d;
@@ -87,7 +88,7 @@ void gather_gradient(T* heads, T* dot, const T* dy, const T* y, const Sizes& at,
 
 // s [rows, keys] unscaled scores -> probabilities; ds [rows, keys] scaled gradients of the
 // probabilities -> gradients of the unscaled scores. Row m sees its first (seen + m) lanes when
-// that is less than all. ahead(m) is called beside each row.
+// that is less than all. ahead(m) is called for each row.
 template <int64_t Lanes, class T, class Ahead>
 void differentiate(T* s, T* ds, int64_t rows, int64_t count, int64_t seen, T scale, const T* lse,
                    const T* dot, Ahead ahead) {
@@ -106,10 +107,10 @@ void differentiate(T* s, T* ds, int64_t rows, int64_t count, int64_t seen, T sca
   }
 }
 
-// Where the gradients of one head go; null = not wanted.
+// Targets of one head's gradients; null = not needed.
 template <class T>
 struct Results {
-  T* dq;       // [T, wide], added to
+  T* dq;       // [T, wide], accumulated
   T *dk, *dv;  // [T, d]
 };
 

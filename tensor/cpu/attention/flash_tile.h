@@ -1,4 +1,4 @@
-// What both directions of tiled attention share.
+// Code shared by both directions of tiled attention.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ constexpr int64_t whole_vectors(int64_t n) {
   return (n + kWidth<T> - 1) / kWidth<T> * kWidth<T>;
 }
 
-// One step of a transposition: blocks of h x h on the diagonal stay, the others change places.
+// One step of a transposition: blocks of h x h on the diagonal stay, the others are exchanged.
 template <int h, class T, int... j>
 [[gnu::always_inline]] inline void swap_blocks(Vector<T>& x, Vector<T>& y,
                                                std::integer_sequence<int, j...>) {
@@ -33,8 +33,7 @@ template <int h = 1, class T>
 }
 
 // to [columns, rows] = from^T, row c times factor(c); from [rows, columns]. `inward`: into scratch
-// memory whose rows have room for whole vectors and are filled up with 0; otherwise out of such
-// memory.
+// memory whose rows are padded with 0 to whole vectors; otherwise from such memory.
 template <bool inward, class T, class Factor>
 void turn(Lanes<T> to, Lanes<const T> from, int64_t rows, int64_t columns, Factor factor) {
   constexpr int W = kWidth<T>;
@@ -70,12 +69,12 @@ void turn(Lanes<T> to, Lanes<const T> from, int64_t rows, int64_t columns, Facto
   }
 }
 
-// Memory that a piece of work needs for a while, one a thread and place of use. Every part begins
-// at a cache line: vectors that lie across two cost a third of the speed.
+// Scratch memory for a piece of work, one per thread and use. Every part starts at a cache line:
+// vectors that cross cache lines cost a third of the speed.
 template <class T>
 class Scratch {
  public:
-  // Forgets what was handed out before. n = the numbers of all parts together, of so many parts.
+  // Invalidates earlier parts. n = the total size of all parts, `parts` their number.
   void reserve(int64_t n, int64_t parts) {
     used_ = 0;
     const size_t wanted = size_t(n) / kPerLine + size_t(parts);

@@ -1,4 +1,4 @@
-// Which columns of the estimate are kept. The selection itself is tensor/kernels/select.h.
+// The kept columns of the estimate. The selection algorithm is in tensor/kernels/select.h.
 #include "tensor/kernels/select.h"
 
 #include <vector>
@@ -30,8 +30,8 @@ Block block_of(int64_t g, int64_t H, int64_t T, int64_t valid_rows, SelectMode m
   return {g, 0, H, 0, valid_rows};
 }
 
-// The keys of a block in flat order; 0 for columns that own nothing. Returns the NaN among the
-// rest.
+// The keys of a block in flat order; 0 for columns that own no key. Returns the number of NaN among
+// the others.
 template <class T>
 int64_t load_keys(OrderKey<T>* keys, const T* estimate, const Block& at, int64_t H, int64_t rows,
                   int64_t K, const unsigned char* real) {
@@ -67,7 +67,7 @@ int64_t select_block(uint8_t* selected, int64_t* n_sel, const T* estimate, const
   if (nans) return nans;
   uint8_t* out = selected + ((at.b * H + at.head) * rows + at.row) * K;
   int64_t head_stride = rows * K, head_size = at.rows * K;
-  // One head after another: the block's flat index splits without a division when it is one strip.
+  // One head after another: for a single strip the flat index is split without a division.
   if (at.heads == 1) {
     select_largest(LaneGroup<1>{}, keys.data(), n, *n_sel,
                    [out](int64_t i, bool chosen) { out[i] = chosen; });

@@ -1,9 +1,9 @@
 // Attention on the entries of a flat CSR mask: scores, softmax and the product with V in one pass.
 //
-// Forward and the first half of the backward run over rows. The gradients of K and V run over
-// pieces of the keys: every piece walks all rows of its head and takes the entries that fall on its
-// keys, so that nobody adds to a row twice at once and each sum is taken in the order of the rows.
-// Rows stored in 16 bits (S) are widened in registers.
+// Forward and the first half of the backward pass run over rows. The gradients of K and V run over
+// pieces of the keys: every piece reads all rows of its head and takes the entries for its keys, so
+// that no row has two concurrent writers and each sum is in the order of the rows. Rows stored in
+// 16 bits (S) are widened in registers.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kRows = 64;  // rows of one head that a piece of work takes
 
-// Calls f.operator()<D>(): D = d for the head sizes worth a copy of the code, otherwise 0.
+// Calls f.operator()<D>(): D = d for the common head sizes, otherwise 0.
 template <class F>
 void dispatch_width(int64_t d, F&& f) {
   switch (d) {
@@ -35,7 +35,7 @@ void dispatch_width(int64_t d, F&& f) {
   }
 }
 
-// x . y, in two chains of sums.
+// x . y, in two independent chains of sums.
 template <int D, class T, class S>
 T dot(const T* x, const S* y, int64_t width) {
   constexpr int W = kWidth<T>;
@@ -61,7 +61,8 @@ void dots(T* out, const T* x, const S* rows, int64_t d, T factor, const RowEntri
   }
 }
 
-// out[0..C) = sum_e weights[e] rows[key(e)][0..C), the sums in registers; rows lie d apart.
+// out[0..C) = sum_e weights[e] rows[key(e)][0..C), the sums in registers; consecutive rows are d
+// apart.
 template <int C, class T, class S>
 void weighted_strip(T* out, const T* weights, const S* rows, int64_t d, const RowEntries& at) {
   constexpr int W = kWidth<T>, N = C / W;
@@ -94,7 +95,7 @@ void weighted_sum(T* out, const T* weights, const S* rows, int64_t d, const RowE
   }
 }
 
-// f(b, h, t) over all rows, the rows of one head together.
+// f(b, h, t) over all rows, grouped by head.
 template <class F>
 void for_rows(const FlatCsr& csr, int64_t d, F&& f) {
   int64_t T = csr.length, tiles = (T + kRows - 1) / kRows;
@@ -124,7 +125,7 @@ void backward_rows(T* ds, T* dq, const T* dy, const S* k, const S* v, const T* p
   });
 }
 
-// Adds weight x to a row of d numbers.
+// Adds weight times x to a row of d numbers.
 template <int D, class T>
 void add_scaled(T* row, T weight, const T* x, int64_t width) {
   const int64_t d = D ? D : width;
@@ -132,7 +133,7 @@ void add_scaled(T* row, T weight, const T* x, int64_t width) {
   for (int64_t c = 0; c < d; ++c) row[c] += weight * x[c];
 }
 
-// x [d] as it is rounded to S, in `room` where that is another type than T.
+// x [d] rounded to S, in `room` if S is another type than T.
 template <class S, class T, class From>
 const T* rounded(std::vector<T>& room, const From* x) {
   if constexpr (std::is_same_v<T, S>) {
@@ -149,7 +150,7 @@ void backward_keys(T* dk, T* dv, const T* dy, const S* q, const T* ds, const T* 
                    const FlatCsr& csr, int64_t d) {
   MaskRows rows(csr);
   int64_t heads = csr.batch * csr.heads, keys = rows.S;
-  // The number of pieces has no say in the result.
+  // The number of pieces does not affect the result.
   int64_t pieces = std::clamp<int64_t>(4 * omp_get_max_threads() / std::max<int64_t>(heads, 1), 1,
                                        std::max<int64_t>(1, keys / 256));
   for_pieces(heads * pieces, csr.entries() * d, [&](int64_t i) {

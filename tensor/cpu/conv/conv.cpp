@@ -1,20 +1,20 @@
-// Convolution in pieces of some rows, one thread each: forward and the gradient of the image.
+// Convolution in pieces of several rows, one thread each: forward and the gradient of the image.
 //
-// A piece of a channels-last image is contiguous, and since the token axis is not padded it is the
-// whole image of a smaller convolution. Pieces stay in L2, where the primitives reach in this
-// layout what they reach in oneDNN's own, and the same bits come out for any number of threads.
+// A piece of a channels-last image is contiguous, and because the token axis is not padded it is
+// the complete image of a smaller convolution. Pieces stay in L2, where the primitives are as fast
+// in this layout as in oneDNN's own, and the bits do not depend on the number of threads.
 #include "tensor/cpu/conv/conv.h"
 
 #include <vector>
 
-#include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 namespace {
 
-// Rows of a piece: about 64, more where a row is little work, in nearly equal pieces.
+// Rows of a piece: about 64, more if a row is little work, in nearly equal pieces.
 int64_t piece_rows(const ConvSizes& s, int64_t rows) {
   int64_t work = 2 * s.W * s.C * s.O * s.kT * s.kW;
   int64_t wanted = std::clamp<int64_t>(15000000 / std::max<int64_t>(work, 1), 64, 256);
@@ -48,7 +48,7 @@ requires(!std::is_same_v<T, double>) void product(int64_t M, int64_t N, int64_t 
 void product(int64_t M, int64_t N, int64_t K, const double* a, const double* b, bool tb,
              double* y) {
   Strided<const double> right = {b, tb ? 1 : N, tb ? K : 1};
-  gemm_packed<double>(M, N, K, 1, {a, K, 1}, right, 0, {y, N, 1});
+  gemm_f64(M, N, K, 1, {a, K, 1}, right, 0, {y, N, 1});
 }
 
 template <class T>
@@ -61,7 +61,8 @@ void bias_relu(T* y, int64_t positions, int64_t O, const T* bias, bool relu) {
   }
 }
 
-// ---- f64, which oneDNN does not have: weights as [kT, kW, C, O] forward, [kT, kW, O, C] backward
+// ---- f64, which oneDNN does not support: weights as [kT, kW, C, O] forward, [kT, kW, O, C]
+// backward
 Tensor packed(const ConvSizes& s, const Convolution&, onednn::Pass pass, const double* w) {
   bool forward = pass == onednn::Pass::forward;
   Tensor to = Tensor::empty({s.kT, s.kW, forward ? s.C : s.O, forward ? s.O : s.C}, Dtype::f64);
@@ -133,15 +134,15 @@ requires(!std::is_same_v<T, double>) Tensor
 using onednn::convolve;
 using onednn::convolve_data_gradient;
 
-// Rows of a page and more are copied into the cache first: the primitives walk over several of them
-// at once, and the CPU fetches such walks too late (48 channels of 32 columns: 66 against 79
-// GFLOP/s on one core). Shorter rows are read where they are.
+// Rows of a page or more are first copied into the cache: the primitives read several of them
+// concurrently, and the CPU prefetches such access patterns too late (48 channels of 32 columns: 66
+// against 79 GFLOP/s on one core). Shorter rows are read in place.
 template <class T>
 bool is_long_row(int64_t elements) {
   return elements * int64_t(sizeof(T)) >= 4096;
 }
 
-// x and w are of type T, the rest of type Y.
+// x and w have type T, the others type Y.
 template <class T, class Y = T>
 void forward(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf) {
   const ConvSizes s(x, w, conf);
@@ -177,8 +178,8 @@ void forward(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf) {
   });
 }
 
-// The gradient that reaches the sums, as the data gradient reads it: row i is row (i - reach) /
-// stride of the result; rows between the strides, outside and of padding are 0. False when all are.
+// The gradient of the sums, as the data gradient reads it: row i is row (i - reach) / stride of the
+// result; rows between the strides, outside, and of padding are 0. False when all rows are 0.
 template <class T, class Y>
 bool gather_gradient(T* out, int64_t first, int64_t n, int64_t sequence, const ConvSizes& s,
                      const Tensor& dy, const Tensor& y, const Convolution& conf) {
@@ -198,7 +199,7 @@ bool gather_gradient(T* out, int64_t first, int64_t n, int64_t sequence, const C
   return any;
 }
 
-// w is of type T, the rest of type Y.
+// w has type T, the others type Y.
 template <class T, class Y = T>
 void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s,
                    const Convolution& conf) {
@@ -234,12 +235,12 @@ void data_gradient(Tensor dx, Tensor dy, Tensor w, Tensor y, const ConvSizes& s,
 
 namespace {
 
-// Whether a type is of 16 bits that the CPU does not multiply.
+// Whether a type has 16 bits and the CPU does not multiply it.
 bool is_emulated(Dtype t) {
   return t == Dtype::f16 || (t == Dtype::bf16 && !onednn::has_bf16_gemm());
 }
 
-// bf16 where the CPU multiplies it, else the same values in f32.
+// bf16 if the CPU multiplies it, else the same values in f32.
 Tensor usable(const Tensor& t) { return is_emulated(t.dtype()) ? t.to(Dtype::f32) : t; }
 
 }  // namespace
@@ -255,7 +256,7 @@ void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tenso
                      Convolution conf) {
   const Tensor whole = dy;
   if (dx.defined()) {
-    // The gradient is rounded with the weights, by the kernel or here.
+    // The gradient is rounded with the weights, by the kernel or in this function.
     if (is_emulated(w.dtype())) dy = dy.to(w.dtype()).to(Dtype::f32);
     w = usable(w);
     const ConvSizes s(x, w, conf);

@@ -1,4 +1,4 @@
-// What the passes of a convolution share: its sizes, and the gradient that reaches its sum.
+// Code shared by the passes of a convolution: its sizes, and the gradient of its sums.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ struct ConvSizes {
         kT(w.dim(2)),
         kW(w.dim(3)),
         rows(convolved_rows(rows_in, kT, conf)),
-        reach((kT - 1) * conf.dilation),       // rows that a tap looks ahead
-        margin((kW - 1) / 2 * conf.dilation),  // columns that a tap looks aside
+        reach((kT - 1) * conf.dilation),       // offset of the last tap in rows
+        margin((kW - 1) / 2 * conf.dilation),  // offset of the last tap in columns
         before(conf.halo_before),
         rows_out(conf.halo_before + rows + conf.halo_after) {}
 
@@ -28,7 +28,7 @@ struct ConvSizes {
   int64_t result_row(int64_t b, int64_t r) const { return ((b * rows_out) + before + r) * W * O; }
 };
 
-// Rows of sequence b that hold tokens.
+// Rows of sequence b that contain tokens.
 inline int64_t live_rows(const Convolution& conf, int64_t b, int64_t rows) {
   if (!conf.lengths.defined()) return rows;
   int64_t length = std::max<int64_t>(conf.lengths.data<int64_t>()[b], 0);

@@ -63,7 +63,7 @@ struct RowConvolution {
 };
 
 constexpr int kColumns = 8;           // of a tile
-constexpr int64_t kShared = 1 << 17;  // multiply-adds worth a second thread
+constexpr int64_t kShared = 1 << 17;  // multiply-adds that justify a second thread
 
 }  // namespace
 

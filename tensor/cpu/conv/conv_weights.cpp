@@ -1,8 +1,8 @@
 // Gradient of convolution weights and bias: one small product per tap, accumulated in registers.
 //
-// oneDNN's own goes through im2col for dilated images and splits by threads. Here a block of rows
-// is packed so that for every tap the sum over positions reads two contiguous streams: x as [tile
-// of C][row][W + margins][kRows], dy as [tile of O][row][W][vectors].
+// oneDNN's implementation uses im2col for dilated images and splits by threads. Here a block of
+// rows is packed so that for every tap the sum over positions reads two contiguous streams: x as
+// [tile of C][row][W + margins][kRows], dy as [tile of O][row][W][vectors].
 #include <cstring>
 #include <vector>
 
@@ -15,8 +15,8 @@ namespace {
 
 #ifdef __AVX512F__
 constexpr int kBytes = 64;
-// Sums in registers: 16, 16 or 24 of the 32. One vector a row would leave the additions waiting
-// for each other with fewer.
+// Sums in registers: 16, 16 or 24 of the 32. With one vector per row there would be too few to hide
+// the latency of the additions.
 constexpr int rows_for(int vectors) { return vectors == 1 ? 16 : 8; }
 #else
 constexpr int kBytes = 32;
@@ -26,8 +26,8 @@ constexpr int rows_for(int vectors) { return vectors == 3 ? 4 : 6; }
 
 constexpr int64_t kPositions = 256;  // of dy that are packed at a time
 
-// acc [height, NV vectors] += sum over rows and columns of x [height] (outer) dy [NV vectors].
-// Not inlined: among its caller's variables GCC finds too few registers for the sums.
+// acc [height, NV vectors] += sum over rows and columns of x [height] (outer) dy [NV vectors]. Not
+// inlined: inlined, GCC does not keep the sums in registers.
 template <class T, int NV>
 [[gnu::noinline]] void add_positions(T* acc, const T* x, int64_t x_row, const T* dy, int64_t rows,
                                      int64_t W) {
@@ -45,7 +45,7 @@ template <class T, int NV>
       for (int j = 0; j < NV; ++j) {
         b[j] = *reinterpret_cast<const V*>(dy + j * kLanes);
 #ifdef __AVX__
-        asm("" : "+x"(b[j]));  // otherwise GCC reads the vector again for every use of it
+        asm("" : "+x"(b[j]));  // otherwise GCC reloads the vector for every use
 #endif
       }
 #pragma GCC unroll 16
@@ -61,7 +61,7 @@ template <class T, int NV>
   }
 }
 
-// One run of row blocks: its packed block, its sums.
+// One run of row blocks: its packed block and its sums.
 template <class T>
 struct WeightRun {
   static constexpr int kLanes = kBytes / int(sizeof(T));
@@ -84,7 +84,7 @@ struct WeightRun {
         tiles_o((s.O + vectors * kLanes - 1) / (vectors * kLanes)),
         wide(s.W + 2 * s.margin) {}
 
-  // The number of vectors a tile that leaves the fewest lanes empty; the larger of two.
+  // The number of vectors per tile that leaves the fewest lanes unused; on a tie the larger one.
   static int vectors_for(int64_t O) {
     int64_t all = (O + kLanes - 1) / kLanes;
     int best = 1;
@@ -142,7 +142,7 @@ struct WeightRun {
     }
   }
 
-  // Packs and adds up the rows of the gradient; db [O] in f64 is added to by row.
+  // Packs and sums the rows of the gradient; db [O] in f64 is accumulated by row.
   void pack_dy(const T* from, const T* y, int64_t rows, double* bias) {
     int64_t width = vectors * kLanes, n = s.W * s.O;
     for (int64_t r = 0; r < rows; ++r, from += n) {
@@ -189,7 +189,7 @@ struct WeightRun {
     }
   }
 
-  // Where among the sums the weight of channels c -> o at a tap is.
+  // The index in the sums of the weight of channels c -> o at a tap.
   int64_t place_of(int64_t o, int64_t c, int64_t tap) const {
     const int64_t width = vectors * kLanes;
     return ((tap * tiles_c + c / height) * tiles_o + o / width) * tile() + c % height * width +
@@ -203,7 +203,7 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor
   const ConvSizes s(x, w, conf);
   const WeightRun<T> plan(s, conf);
   const int64_t blocks = (s.rows + plan.block - 1) / plan.block, all = s.B * blocks;
-  // At most 32 runs, of at least 4 blocks: each has sums of its own, added up in order.
+  // At most 32 runs, of at least 4 blocks: each has its own sums, which are added in order.
   const int64_t length = std::max<int64_t>(4, (all + 31) / 32), runs = (all + length - 1) / length;
   Tensor sums = Tensor::empty({runs, plan.sums()}, x.dtype());
   Tensor biases = Tensor::empty({runs, s.O}, Dtype::f64);
@@ -228,7 +228,7 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor
       own.multiply(sum, rows);
     }
   });
-  // The runs' sums are added where they lie, in order, and then taken apart.
+  // The runs' sums are added in place, in order, and then unpacked.
   Tensor totals = Tensor::empty({plan.sums()}, Dtype::f64);
   double* total = totals.data<double>();
   parallel_for(dw.defined() ? plan.sums() : 0, 1024, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Where the columns of a row begin, for all columns at once.
+// The first keys of all columns of a row.
 #pragma once
 
 #include "tensor/kernels/kernel.h"

@@ -1,4 +1,4 @@
-// Many blocks of Philox at once: the words of philox(), faster.
+// Philox for many blocks at once: the same words as philox(), faster.
 #pragma once
 
 #ifdef __AVX2__
@@ -16,10 +16,10 @@ constexpr int64_t kDrawWords = 4 * kDrawBlocks;
 // words[4 b + w] = philox(seed, stream, first + b).v[w] for b < kDrawBlocks.
 inline void draw(uint64_t seed, uint64_t stream, uint64_t first, uint32_t* words) {
 #ifdef __AVX2__
-  // A lane of 64 bits holds one word of a block in its lower half; what the products leave in the
-  // upper half is never read, neither by the next product nor at the end. The compiler's own code
-  // for philox() spends most of its time on moving words between lanes. Groups of four blocks go
-  // side by side, since each is a long chain of dependent steps.
+  // A 64-bit lane contains one word of a block in its lower half; the upper half that products
+  // leave is never read, neither by the next product nor at the end. The compiler's code for
+  // philox() spends most of its time on moving words between lanes. Groups of four blocks are
+  // interleaved, since each is a long chain of dependent steps.
   constexpr int kGroups = 2;
   const __m256i times0 = _mm256_set1_epi64x(0xD2511F53), times2 = _mm256_set1_epi64x(0xCD9E8D57);
   const __m256i step0 = _mm256_set1_epi64x(0x9E3779B9), step1 = _mm256_set1_epi64x(0xBB67AE85);

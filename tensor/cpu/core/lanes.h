@@ -1,5 +1,5 @@
-// Sums and maxima of a row in a fixed number of lanes: vector registers hold the lanes, and the
-// order of additions depends neither on the width of the registers nor on the compiler's choice.
+// Sums and maxima of a row in a fixed number of lanes: vector registers contain the lanes, and the
+// order of additions depends neither on the width of the registers nor on the compiler.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ T sum_lanes(int64_t n, F f) {
   return folded(lane);
 }
 
-// Sums of f(i) and g(i), in one walk.
+// Sums of f(i) and g(i), in one pass.
 template <class T, class F, class G>
 void sum_lanes(int64_t n, F f, G g, T& sum_f, T& sum_g) {
   T lane_f[kLanes] = {}, lane_g[kLanes] = {};
@@ -54,7 +54,7 @@ void sum_lanes(int64_t n, F f, G g, T& sum_f, T& sum_g) {
   sum_g = folded(lane_g);
 }
 
-// Largest f(i), at least the lowest finite number; NaN is passed over.
+// Largest f(i), at least the lowest finite number; NaN is ignored.
 template <class T, class F>
 T max_lanes(int64_t n, F f) {
   T lane[kLanes];

@@ -1,8 +1,9 @@
-// The only door to oneDNN: single-threaded pieces of work that the kernels spread over threads.
+// The only interface to oneDNN: single-threaded pieces of work that the kernels distribute over
+// threads.
 //
-// Every call runs on the calling thread alone, inside a parallel loop or outside of one. How a
-// product is cut into pieces depends on the sizes only, so that any number of threads gives the
-// same bits; oneDNN itself cuts by the number of threads.
+// Every call runs on the calling thread only, inside a parallel loop or outside. The pieces of a
+// product depend only on the sizes, so that any number of threads gives the same bits; oneDNN
+// itself splits by the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c);
 // True when the CPU multiplies bf16 faster than f32.
 bool has_bf16_gemm();
 
-// oneDNN called as it comes, with its own threads: what bench compares with.
+// oneDNN with its own threads: the reference of the bench.
 void gemm_direct(const Gemm& g, const float* a, const float* b, float* c);
 
 // A convolution of one image [rows, columns, channels]: cross-correlation, the token axis without
@@ -42,7 +43,7 @@ struct ImageConvolution {
 };
 enum class Pass { forward, data_gradient, weight_gradient };
 
-// Weights in the order that the primitive of a pass likes, made from [out, in, token, column].
+// Weights in the preferred order of a pass's primitive, made from [out, in, token, column].
 int64_t packed_weights_size(const ImageConvolution& c, Pass pass);  // in elements
 void pack_weights(const ImageConvolution& c, Pass pass, const float* w, float* packed);
 void pack_weights(const ImageConvolution& c, Pass pass, const bf16* w, bf16* packed);
@@ -59,8 +60,8 @@ void convolve_data_gradient(const ImageConvolution& c, float* dx, const float* p
 void convolve_data_gradient(const ImageConvolution& c, float* dx, const bf16* packed,
                             const bf16* dy);
 
-// For bench: one pass over a whole batch as oneDNN does it by itself, on memory of its own,
-// channels last or in the layout that it likes best.
+// For the bench: one pass over a whole batch by oneDNN alone, on memory of its own, channels last
+// or in its preferred layout.
 std::function<void()> convolution_direct(const ImageConvolution& c, int64_t batch, Pass pass,
                                          bool own_layout);
 

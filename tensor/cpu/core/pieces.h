@@ -1,4 +1,4 @@
-// Independent pieces of work, shared among threads when there is enough of it.
+// Independent pieces of work, distributed over threads if there is enough of it.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 
 namespace brine::BRINE_CPU {
 
-// f(i) for every i in [0, n). `work` is about how many multiply-adds all pieces take together;
-// little work stays on the calling thread, where it is done before others would have woken up.
+// f(i) for every i in [0, n). `work` is the approximate number of multiply-adds of all pieces;
+// little work stays on the calling thread, which finishes before other threads would have started.
 template <class F>
 void for_pieces(int64_t n, int64_t work, F&& f) {
   constexpr int64_t kShared = 1 << 15;
@@ -20,9 +20,9 @@ void for_pieces(int64_t n, int64_t work, F&& f) {
   });
 }
 
-// Memory for the pieces of a parallel loop, a part for each that may run at once. It is taken
-// before the loop begins: taken by the pieces, how much is alive at once would be a matter of luck,
-// and with many threads a step late in training could still ask the system for more.
+// Memory for the pieces of a parallel loop, one part for each that may run concurrently. It is
+// allocated before the loop: if pieces allocated it, the peak would depend on scheduling, and with
+// many threads a late training step could still request memory from the system.
 template <class T>
 class PieceMemory {
  public:
@@ -33,8 +33,8 @@ class PieceMemory {
         taken_(new std::atomic_flag[size_t(parts_)]()),
         all_(Tensor::empty({parts_, size_}, DtypeOf<T>::value)) {}
 
-  // A part that nobody else uses while the lease lives; it begins at a cache line and holds what
-  // another piece left.
+  // A part that is not shared while the lease lives; it starts at a cache line and has unspecified
+  // contents.
   class Lease {
    public:
     explicit Lease(const PieceMemory& from) {

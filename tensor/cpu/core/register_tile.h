@@ -1,8 +1,8 @@
-// Products of tiles that lie in the caches, with the results in registers: c = b a or c += b a,
-// where rows of `a` are vectors and elements of `b` are broadcast, so that neither is packed.
+// Products of tiles in the caches, with the results in registers: c = b a or c += b a, where rows
+// of `a` are vectors and elements of `b` are broadcast, so that neither is packed.
 //
-// Every element of c is summed over the depth in its order, whatever the sizes: a sum's bits depend
-// neither on where in a tile it stands nor on how large the tile is.
+// Every element of c is summed over the depth in order, whatever the sizes: the bits of a sum
+// depend neither on its position in a tile nor on the size of the tile.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace brine::BRINE_CPU {
 
-// Vectors of a row that are kept at a time, and rows of each such strip: as many sums as registers
-// hold beside the operands.
+// Vectors per row that are kept at a time, and rows of each such strip: as many sums as fit into
+// registers with the operands.
 #ifdef __AVX512F__
 constexpr int kStrip = 4;
 constexpr int rows_of_strip(int vectors) { return vectors == 4 ? 6 : 12; }
@@ -41,7 +41,7 @@ struct Lanes {
   int64_t step;
 };
 
-// What the sums start from: 0, or c, or c times a row of factors.
+// The start value of the sums: 0, or c, or c times a row of factors.
 template <class T>
 struct Start {
   bool add = false;

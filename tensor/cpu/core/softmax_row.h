@@ -1,4 +1,4 @@
-// Softmax of one short row where it lies: of a mask's entries, of columns, of cached keys.
+// In-place softmax of one short row: of a mask's entries, of columns, of cached keys.
 #pragma once
 
 #include <cstdint>

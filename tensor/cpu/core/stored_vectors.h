@@ -1,4 +1,4 @@
-// Vectors of numbers to compute with, from numbers stored in another type.
+// Vectors of numbers in the computing type, loaded from numbers stored in another type.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@ inline Vector<T> load_as(const T* p) {
   return load(p);
 }
 
-// As many numbers as T has in a vector, of any address.
+// As many numbers as a vector of T has, at any address.
 template <class T>
 inline Vector<T> load_as(const bf16* p) {
   typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2)));
@@ -25,7 +25,7 @@ inline Vector<T> load_as(const bf16* p) {
 template <class T>
 inline Vector<T> load_as(const f16* p) {
 #ifdef __AVX512F__
-  // The form without a mask draws warnings of GCC 12 about its own header.
+  // The unmasked form triggers warnings in a header of GCC 12.
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_maskz_cvtph_ps(__mmask16(-1), x);
 #else

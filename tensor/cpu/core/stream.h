@@ -1,6 +1,6 @@
-// Results larger than the caches are written past them: an ordinary store first reads the line that
-// it is about to overwrite, which for a kernel that reads one tensor and writes one is half as much
-// traffic again. A kernel fills a short buffer, which stays in the nearest cache, and streams it.
+// Non-temporal stores for results larger than the caches: an ordinary store first reads the line
+// that it overwrites, which for a kernel that reads one tensor and writes one is half as much
+// traffic again. A kernel fills a short buffer, which stays in L1, and streams it.
 #pragma once
 
 #include <immintrin.h>
@@ -11,7 +11,7 @@
 
 namespace brine::BRINE_CPU {
 
-// From this size on the reader of the result would find nothing of it in the caches anyway.
+// From this size on, the result would not be in the caches when it is read.
 constexpr int64_t kStreamBytes = 32 << 20;
 constexpr int64_t kStreamBlock = 2048;  // numbers in the buffer
 
@@ -28,7 +28,7 @@ inline void stream_vector(void* to, const void* from) {
 }
 #endif
 
-// Copies n numbers past the caches. Call stream_end() before another thread may read them.
+// Copies n numbers with non-temporal stores. Call stream_end() before another thread may read them.
 template <class T>
 void stream(T* to, const T* from, int64_t n) {
   constexpr int64_t width = kStreamWidth / int64_t(sizeof(T));
@@ -38,8 +38,8 @@ void stream(T* to, const T* from, int64_t n) {
   for (; i < n; ++i) to[i] = from[i];
 }
 
-// Asks for n numbers ahead of time: what a kernel reads next while it still works on a row. The
-// CPU's own prefetching ends with the page, and a row is often not much shorter.
+// Prefetches n numbers that a kernel reads next while it still works on a row. The hardware
+// prefetcher stops at the end of a page, and a row is often not much shorter.
 template <class T>
 void fetch(const T* x, int64_t n) {
   for (int64_t i = 0; i < n; i += 64 / int64_t(sizeof(T))) __builtin_prefetch(x + i);

@@ -1,4 +1,4 @@
-// Vectors as wide as the registers of the CPU that a source is compiled for.
+// Vectors as wide as the registers of the target CPU of a source.
 #pragma once
 
 #include <cstdint>

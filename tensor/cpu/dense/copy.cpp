@@ -1,5 +1,5 @@
 // copy, accumulate and fill of strided tensors of any type: axes are merged first, so that most
-// calls end as a few long runs. Only the run along the innermost axis knows the types.
+// calls become a few long runs. Only the run along the innermost axis depends on the types.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -18,8 +18,8 @@ constexpr int64_t kTile = 16;      // side of a tile of a transposition
 // n elements; steps in elements.
 using Run = void (*)(Byte* y, const Byte* x, int64_t n, int64_t step_y, int64_t step_x);
 
-// Sizes with the strides of y and of x, without axes of size 1 and with neighbours merged where
-// both walk on without a gap. Never empty; the last axis is the innermost.
+// Sizes with the strides of y and of x, without axes of size 1 and with neighbours merged if both
+// are gapless there. Never empty; the last axis is the innermost.
 struct Walk {
   std::vector<int64_t> size, y, x;
 };
@@ -43,7 +43,7 @@ Walk merged(const Shape& shape, const Shape& y, const Shape& x) {
 }
 
 // Calls f(y offset, x offset, index in the last of them) for every index of the first `axes` axes,
-// in pieces for the threads.
+// in parallel pieces.
 template <class F>
 void each_offset(const Walk& w, size_t axes, int64_t inner, F f) {
   int64_t n = 1;
@@ -70,7 +70,7 @@ void each_offset(const Walk& w, size_t axes, int64_t inner, F f) {
 }
 
 // When y is dense along the innermost axis and x along another, moves that one next to it: a
-// transposition, which tiles make use whole cache lines on both sides.
+// transposition, for which tiles use whole cache lines on both sides.
 bool make_transposition(Walk& w) {
   const size_t last = w.size.size() - 1;
   if (w.y[last] != 1 || w.x[last] <= 1) return false;
@@ -126,7 +126,7 @@ void walk(const Tensor& y, const Tensor& x, Run run) {
   });
 }
 
-// The same bits, elements of the size of T.
+// Copies bits, elements of the size of T.
 template <class T>
 void run_bits(Byte* to, const Byte* from, int64_t n, int64_t step_y, int64_t step_x) {
   if (step_y == 1 && step_x == 1) return void(std::memcpy(to, from, size_t(n) * sizeof(T)));
@@ -139,8 +139,8 @@ void run_bits(Byte* to, const Byte* from, int64_t n, int64_t step_y, int64_t ste
 template <class T>
 constexpr bool is_half = std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
 
-// A float on the way from double to a half type: rounded to odd, so that the second rounding ends
-// where a single one would.
+// A float between double and a half type: rounded to odd, so that the second rounding gives the
+// result of a single one.
 float round_to_odd(double x) {
   float f = float(x);
   if (double(f) == x || x != x) return f;

@@ -48,7 +48,7 @@ void map(const Tensor& y, const Tensor& a, const Tensor& b, F f) {
   });
 }
 
-// Of one type: F<T>{} is what map() calls.
+// One type by name: F<T>{} is the function that map() calls.
 template <template <class> class F, class... X>
 void map_typed(const Tensor& y, const X&... x) {
   dispatch_float(y.dtype(), [&]<class T>() { map<T>(y, x..., F<T>{}); });
@@ -112,7 +112,7 @@ void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
 }
 
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
-  // uniform(i) >= p, said in the integers that the numbers are made of: word > below.
+  // uniform(i) >= p as a comparison of the underlying integers: word > below.
   const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;
   if (below < 0) return copy(y, x);
   dispatch_float(y.dtype(), [&]<class T>() {

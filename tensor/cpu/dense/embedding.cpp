@@ -1,4 +1,4 @@
-// Rows of a table by their numbers.
+// Rows of a table by their indices.
 #include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
@@ -22,8 +22,8 @@ void embedding(Tensor y, Tensor table, Tensor ids) {
                });
 }
 
-// Each piece owns some columns and adds the rows in order: no two pieces write to one place, and
-// the sums do not depend on the threads.
+// Each piece owns some columns and adds the rows in order: no two pieces write to the same address,
+// and the sums do not depend on the threads.
 void embedding_backward(Tensor dtable, Tensor dy, Tensor ids) {
   const int64_t C = dtable.dim(-1), rows = ids.numel();
   const int32_t* id = ids.data<int32_t>();

@@ -1,5 +1,5 @@
-// Losses over the vocabulary. A row is walked in chunks that stay in the first cache, with the
-// running largest value and the running sum of exponentials against it, so memory is read once.
+// Losses over the vocabulary. A row is processed in chunks that stay in L1, with the running
+// maximum and the running sum of exponentials relative to it, so memory is read once.
 #include "tensor/kernels/dense.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ constexpr int64_t kChunk = 2048;
 constexpr int64_t kGrain = 16384;  // elements of a piece
 constexpr double kSmallRest = 1e-9;
 
-// log(sum of exp(x)), added to chunk by chunk.
+// log(sum of exp(x)), accumulated by chunks.
 template <class T>
 struct LogSumExp {
   T top = std::numeric_limits<T>::lowest();
@@ -45,7 +45,7 @@ double log_add(double a, double b) {
   return std::isinf(low) ? high : high + std::log1p(std::exp(low - high));
 }
 
-// Calls f(row) for each row, in pieces for the threads.
+// Calls f(row) for each row, in parallel pieces.
 template <class F>
 void each_row(int64_t rows, int64_t V, F f) {
   parallel_for(rows, kGrain / std::max<int64_t>(V, 1), [&](int64_t begin, int64_t end) {
@@ -104,7 +104,7 @@ void cross_entropy_backward(Tensor dlogits, Tensor dloss, Tensor logits, Tensor 
 
 namespace {
 
-// What both directions need to know of a row of the teacher.
+// The data of a teacher's row that both directions need.
 template <class T>
 struct TeacherRow {
   const T* values;
@@ -120,7 +120,7 @@ struct TeacherRow {
   }
 };
 
-// The unlisted mass of the teacher; 0 when it is too small to count or nothing is unlisted.
+// The teacher's unlisted mass; 0 when it is negligible or nothing is unlisted.
 double rest_of(double listed, int64_t n, int64_t V) {
   const double rest = 1 - listed;
   return rest < kSmallRest || n == V ? 0.0 : rest;
@@ -136,14 +136,14 @@ double kl_full(const TeacherRow<T>& teacher, const T* row, int64_t V, double lse
     sum += double(sum_lanes<T>(std::min(kChunk, V - i), [=](int64_t j) {
       const T v = values[i + j];
       const T p = math::exp_nonpositive(v - teacher_lse);
-      return p > 0 ? p * (v - row[i + j] - gap) : p;  // p log p is 0 where p is; NaN stays
+      return p > 0 ? p * (v - row[i + j] - gap) : p;  // p log p is 0 for p = 0; NaN stays
     }));
   }
   return sum;
 }
 
-// Log-sum-exp of the row without the listed ids, each of which is hidden in a copy of its chunk.
-// Taking the listed mass from the whole would lose all digits where the student is sure.
+// Log-sum-exp of the row without the listed ids, each of which is masked in a copy of its chunk.
+// Subtracting the listed mass from the whole would cancel all digits when the student is confident.
 template <class T>
 double unlisted_lse(const TeacherRow<T>& teacher, const T* row, int64_t V) {
   std::vector<int32_t> hidden(teacher.ids, teacher.ids + teacher.n);
@@ -189,8 +189,8 @@ void kl_row(const TeacherRow<T>& teacher, const T* row, int64_t V, T& loss, T& l
   unlisted = T(off);
 }
 
-// d KL / d logit = q - p on the ids; off them the bucket shares out: q - rest q / (student's mass
-// off the ids).
+// d KL / d logit = q - p on the ids; the gradient of the bucket is distributed over the other ids:
+// q - rest q / (student's mass off the ids).
 template <class T>
 void kl_backward_row(const TeacherRow<T>& teacher, T* out, const T* row, int64_t V, T g, T lse,
                      T unlisted) {

@@ -1,10 +1,11 @@
-// Matrix products: batched, strided, cut into pieces by their sizes alone.
+// Matrix products: batched, strided, in pieces that depend only on their sizes.
 #include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
@@ -12,7 +13,7 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-// How a product is cut: `batch` matrices of tiles m x n, and K into runs of k.
+// The pieces of a product: `batch` matrices of tiles m x n, and K in runs of k.
 struct Cut {
   int64_t m = 0, n = 0, k = 0;
 };
@@ -22,16 +23,16 @@ int64_t pieces(int64_t n, int64_t step) { return (n + step - 1) / step; }
 // Halves a side, rounded up to whole registers.
 int64_t half(int64_t n) { return (n / 2 + 15) / 16 * 16; }
 
-// Two tasks for each CPU that the machine has, whether or not it lends it to us: bits may depend on
+// Two tasks for each CPU of the machine, whether or not this process may use it: bits may depend on
 // the machine, never on the number of threads.
 int64_t most_tasks() {
   static const int64_t cpus = sysconf(_SC_NPROCESSORS_CONF);
   return std::clamp<int64_t>(2 * cpus, 4, 16);
 }
 
-// Wants up to that many tasks of at least 20 MFLOP. oneDNN packs its operands when both sides of a
-// tile reach 544, which is faster; below that it reads them in place, where a transposed left side
-// is slow, so that runs of K are preferred there: their sums are added up in order afterwards.
+// Up to that many tasks of at least 20 MFLOP. oneDNN packs its operands when both sides of a tile
+// reach 544, which is faster; below that it reads them in place, which is slow for a transposed
+// left side, so runs of K are preferred there; their sums are added in order afterwards.
 Cut cut(int64_t batch, int64_t M, int64_t N, int64_t K) {
   constexpr int64_t kPacked = 544, kSmallest = 192, kMost = 2048, kShortest = 1024;
   constexpr double kWork = 2e7;
@@ -59,7 +60,7 @@ Cut cut(int64_t batch, int64_t M, int64_t N, int64_t K) {
 }
 
 // One operand: its matrix (after op) has strides row and column; axes of size 1 in the batch are
-// shared by stepping 0.
+// shared with a step of 0.
 struct Operand {
   const unsigned char* data = nullptr;
   int64_t row = 0, column = 0;
@@ -94,8 +95,8 @@ struct Job {
   double alpha = 1, beta = 0;
 };
 
-// What BLAS calls a leading dimension: rows (or columns, when `transposed`) lie this far apart.
-// False when neither axis is dense.
+// BLAS's leading dimension: the distance of rows (or columns, when `transposed`). False when
+// neither axis is dense.
 bool leading(int64_t row, int64_t column, int64_t rows, int64_t columns, bool& transposed,
              int64_t& ld) {
   if ((column == 1 || columns == 1) && (row >= columns || rows == 1)) {
@@ -127,13 +128,13 @@ void product(int64_t M, int64_t N, int64_t K, double alpha, Strided<const T> a, 
   if (plain && !(walks_columns && std::is_same_v<T, float>)) {
     onednn::gemm(g, a.data, b.data, y.data);
   } else if constexpr (std::is_same_v<T, float>) {
-    gemm_packed<float>(M, N, K, g.alpha, a, b, g.beta, y);
+    gemm_packed(M, N, K, g.alpha, a, b, g.beta, y);
   }
 }
 
 void product(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double> a,
              Strided<const double> b, double beta, Strided<double> y) {
-  gemm_packed<double>(M, N, K, alpha, a, b, beta, y);
+  gemm_f64(M, N, K, alpha, a, b, beta, y);
 }
 
 template <class Y>
@@ -151,7 +152,7 @@ void run(const Job& job, const Shape& batch) {
   if constexpr (std::is_same_v<Y, double>)
     c = {std::min<int64_t>(M, 192), std::min<int64_t>(N, 512), K};
   int64_t runs = pieces(K, c.k), across = pieces(N, c.n), tiles = pieces(M, c.m) * across;
-  // Runs of K after the first go to sums of their own, [runs - 1, matrices, M, N].
+  // Runs of K after the first write to separate sums, [runs - 1, matrices, M, N].
   Tensor rest = runs > 1 ? Tensor::empty({runs - 1, matrices, M, N}, DtypeOf<Y>::value) : Tensor();
   double work = 2.0 * double(c.m) * double(c.n) * double(c.k);
   parallel_for(matrices * runs * tiles, int64_t(1e6 / work), [&](int64_t begin, int64_t end) {

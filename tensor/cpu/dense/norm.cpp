@@ -30,7 +30,7 @@ void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
         const T* row = px + r * C;
         T* out = streamed.at(py + r * C);
         if (r + 1 < end) fetch(row + C, C);
-        // The first mean centres the row; what rounding left of it is taken from the second sum.
+        // The first mean centres the row; the second sum corrects its rounding error.
         const T first = sum_lanes<T>(C, [=](int64_t i) { return row[i]; }) / T(C);
         T rest, squares;
         sum_lanes<T>(
@@ -85,8 +85,8 @@ int64_t band_rows(int64_t rows, int64_t C) {
 
 }  // namespace
 
-// Bands of rows, whose number depends on the sizes alone, each sum their share of dw and db; the
-// shares are added in order.
+// Bands of rows, whose number depends only on the sizes, each sum their part of dw and db; the
+// parts are added in order.
 void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor mean,
                         Tensor rstd) {
   const int64_t rows = mean.numel(), C = x.dim(-1);
@@ -106,7 +106,7 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
       T* sw = part + 2 * b * C;
       T* sb = sw + C;
       if (parameters) std::fill(sw, sw + 2 * C, T(0));
-      Streamed<T> streamed(dy, C);  // dx, where wanted, is as large as dy
+      Streamed<T> streamed(dy, C);  // dx, if needed, is as large as dy
       for (int64_t r = b * band; r < std::min(rows, (b + 1) * band); ++r) {
         const T* g = pdy + r * C;
         const T* row = px + r * C;

@@ -1,4 +1,4 @@
-// Sums, in pieces whose borders depend on the sizes alone, accumulated in f64.
+// Sums, in pieces that depend only on the sizes, accumulated in f64.
 #include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
@@ -128,8 +128,8 @@ void sum_rows(Tensor y, Tensor x) {
 
 namespace {
 
-// f(row, begin, end) is the sum over some columns of a row; calls put(row, sum) for every row. Few
-// long rows are split, many short ones are shared out whole.
+// f(row, begin, end) is the sum over some columns of a row; calls put(row, sum) for every row. A
+// few long rows are split, many short ones are distributed whole.
 template <class F, class Put>
 void each_row_sum(int64_t rows, int64_t C, F f, Put put) {
   if (C > kGrain) {

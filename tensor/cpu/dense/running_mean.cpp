@@ -1,4 +1,4 @@
-// Means of all rows up to each, and of one row more; sums in f64.
+// Running means: of all rows up to each, and of one more row; sums in f64.
 #include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
@@ -6,7 +6,7 @@ namespace brine::BRINE_CPU {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // elements of a piece
-constexpr int64_t kColumns = 64;   // that one scan reads together
+constexpr int64_t kColumns = 64;   // that one scan processes together
 
 // Calls f(first element, columns) for every band of columns of every matrix of x [R, T, C].
 template <class F>

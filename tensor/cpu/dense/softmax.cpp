@@ -66,7 +66,7 @@ void masked_softmax(Tensor y, Tensor x, Tensor mask, double scale) {
 #pragma omp simd reduction(max : most)
                      for (int64_t j = 0; j < S; ++j)
                        most = m[j] && a[j] * factor > most ? a[j] * factor : most;
-                     // A row without an entry keeps -inf: its values are all 0.
+                     // A row without an entry keeps -inf: all of its values become 0.
                      T origin = most == T(-INFINITY) ? T(0) : most;
 #pragma omp simd reduction(+ : sum)
                      for (int64_t j = 0; j < S; ++j) {

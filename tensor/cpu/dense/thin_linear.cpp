@@ -1,7 +1,7 @@
-// x w^T for few rows of x: the weights stream by once and meet every row in registers.
+// x w^T for few rows of x: the weights are read once and multiplied with every row in registers.
 //
-// Such a product is limited by reading w. Each element is one chain of vector sums over I and one
-// fold, whichever tile it falls into, so that its bits do not know the other rows.
+// Reading w limits the speed of such a product. Each element is one chain of vector sums over I and
+// one final reduction, in whichever tile it is, so its bits do not depend on the other rows.
 #include <algorithm>
 
 #include "tensor/cpu/core/vectors.h"
@@ -11,7 +11,7 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-// Outputs of a tile, as many as the registers hold beside four rows.
+// Outputs of a tile: as many as fit into registers with four rows.
 constexpr int kOutputs = kVectorBytes == 64 ? 6 : 3;
 
 template <class T>
@@ -20,7 +20,7 @@ struct Thin {
   const T *x, *w, *b;
   T* y;
 
-  // A tile of Rows x Outputs elements from (r, o) on.
+  // A tile of Rows x Outputs elements, starting at (r, o).
   template <int Rows, int Outputs>
   void tile(int64_t r, int64_t o) const {
     constexpr int W = kWidth<T>;
@@ -71,7 +71,7 @@ struct Thin {
 }  // namespace
 
 void thin_linear(Tensor y, Tensor x, Tensor w, Tensor b) {
-  constexpr int64_t kPiece = 24, kShared = 1 << 17;  // outputs; work worth a second thread
+  constexpr int64_t kPiece = 24, kShared = 1 << 17;  // outputs that justify a second thread
   dispatch_float(y.dtype(), [&]<class T>() {
     const Thin<T> thin{.R = x.dim(0),
                        .O = w.dim(0),

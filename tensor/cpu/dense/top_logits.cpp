@@ -17,12 +17,12 @@ bool before(const Entry& a, const Entry& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
 
-// The n entries that come first, in order. A later logit enters only when it beats the last of
-// them, which is rare, so the row is mostly just compared.
+// The first n entries in order. A later logit is inserted only when it exceeds the last of them,
+// which is rare, so most of the row is only compared.
 void largest(const float* row, int64_t vocab, int64_t n, std::vector<Entry>& kept) {
   kept.clear();
   for (int64_t i = 0; i < n; ++i) kept.push_back({row[i], int32_t(i)});
-  std::make_heap(kept.begin(), kept.end(), before);  // the last one is in front
+  std::make_heap(kept.begin(), kept.end(), before);  // the last one is at the front
   for (int64_t i = n; i < vocab; ++i) {
     if (row[i] <= kept.front().first) continue;
     std::pop_heap(kept.begin(), kept.end(), before);

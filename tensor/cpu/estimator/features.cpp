@@ -1,4 +1,4 @@
-// Random features of the Performer (FAVOR+), from inputs that were projected already.
+// Random features of the Performer (FAVOR+), from projected inputs.
 #include <cmath>
 #include <limits>
 
@@ -31,7 +31,7 @@ T largest(const T* x, int64_t n) {
   return most;
 }
 
-// The largest projection of every (sequence, head) over the rows that are no padding: [B, H].
+// The largest projection of every (sequence, head) over the valid rows: [B, H].
 template <class T>
 std::vector<T> key_maxima(const Tensor& phi, const Tensor& lengths) {
   const int64_t H = phi.dim(1), tokens = phi.dim(2), m = phi.dim(3);

@@ -1,4 +1,5 @@
-// Between heads and images: the layouts around SEA's convolutions, and the softmax over columns.
+// Conversion between heads and images, the layouts of SEA's convolutions, and the softmax over
+// columns.
 #include <limits>
 
 #include "tensor/cpu/core/softmax_row.h"
@@ -27,7 +28,7 @@ struct Sizes {
 
   int64_t features() const { return c * W; }
   int64_t row() const { return W * H * c; }  // elements of a row of the image
-  // Where head h of (sequence, query) starts in `heads`.
+  // The start of head h of (sequence, query) in `heads`.
   int64_t head(int64_t b, int64_t t, int64_t h) const {
     return ((b * H + h) * tokens + t) * features();
   }
@@ -159,7 +160,7 @@ void column_softmax(Tensor y, Tensor scores, Visibility visible) {
         const T* x = from + r * K;
         T* out = to + r * K;
         const int64_t w = widths(r / (H * tokens), r % tokens);
-        // Columns without keys sink out of sight: their exp is 0.
+        // Columns without keys get -inf: their exp is 0.
         for (int64_t c = 0; c < K; ++c) {
           const bool owns =
               w >= K || (math::column_begin(c + 1, w, K) > math::column_begin(c, w, K));

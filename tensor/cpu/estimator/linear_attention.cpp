@@ -1,8 +1,8 @@
-// Linear attention in chunks: inside a chunk as products of matrices, between chunks by a running
+// Linear attention in chunks: within a chunk as matrix products, between chunks with a running
 // state [m, e] of key features times values. O(T m e) time, O(m e) state; one task per head.
 #include <vector>
 
-#include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/csr.h"
@@ -38,10 +38,10 @@ void product(int64_t M, int64_t N, int64_t K, const double* a, Side sa, const do
   auto strided = [](const double* x, Side s) {
     return Strided<const double>{x, s.transposed ? 1 : s.ld, s.transposed ? s.ld : 1};
   };
-  gemm_packed<double>(M, N, K, 1.0, strided(a, sa), strided(b, sb), beta, {c, ldc, 1});
+  gemm_f64(M, N, K, 1.0, strided(a, sa), strided(b, sb), beta, {c, ldc, 1});
 }
 
-// Sizes of a call, and where the parts of a head lie.
+// Sizes of a call, and the offsets of the parts of a head.
 template <class T>
 struct Layout {
   int64_t heads, tokens, m, i, d, e;  // e = i + d
@@ -69,7 +69,7 @@ struct Layout {
         widths(visible, tokens) {}
 };
 
-// One head: its rows that are no padding, and the scratch memory of a chunk.
+// One head: its valid rows, and the scratch memory of a chunk.
 template <class T>
 struct Head {
   const Layout<T>& at;
@@ -78,7 +78,7 @@ struct Head {
   T *values, *inner, *state;     // [kChunk, e], [kChunk, kChunk], [m, e]
   std::vector<double> key_sums;  // [m], of the keys in `state`
 
-  // Whole cache lines: what lies behind it begins at one.
+  // Whole cache lines: the part after it starts at one.
   static int64_t memory(const Layout<T>& at) {
     return (kChunk * (at.e + kChunk) + at.m * at.e + 15) / 16 * 16;
   }
@@ -110,7 +110,7 @@ struct Head {
     }
   }
 
-  // state and key_sums take in the loaded rows.
+  // Adds the loaded rows to state and key_sums.
   void absorb(int64_t s, int64_t n) {
     product(at.m, at.e, n, k + s * at.m, {at.m, true}, values, {at.e}, T(1), state, at.e);
     for (int64_t r = s; r < s + n; ++r) {
@@ -184,7 +184,8 @@ struct HeadGradients {
   const T *dy, *y, *den;
 };
 
-// numerators [n, e] = the gradient of the sums above the fraction bar, below [n] of the one under.
+// numerators [n, e] = the gradient of the sums in the numerator, below [n] of the one in the
+// denominator.
 template <class T>
 void split(const HeadGradients<T>& g, int64_t e, int64_t s, int64_t n, T* numerators, T* below) {
   for (int64_t r = 0; r < n; ++r) {
@@ -200,7 +201,7 @@ void split(const HeadGradients<T>& g, int64_t e, int64_t s, int64_t n, T* numera
   }
 }
 
-// dq in the order of time, from the state of earlier keys.
+// dq in forward order, from the state of earlier keys.
 template <class T>
 void backward_queries(Head<T>& head, const HeadGradients<T>& g, T* numerators, T* below) {
   const Layout<T>& at = head.at;
@@ -227,7 +228,7 @@ void backward_queries(Head<T>& head, const HeadGradients<T>& g, T* numerators, T
   });
 }
 
-// The state of the walk against time: what later queries ask of a key.
+// The state of the reverse pass: the sums over later queries for a key.
 template <class T>
 struct Later {
   T* state;                  // [m, e] sum of phi_q times numerators
@@ -245,7 +246,7 @@ struct Later {
   }
 };
 
-// dk and dv against the order of time.
+// dk and dv in reverse order.
 template <class T>
 void backward_keys(Head<T>& head, const HeadGradients<T>& g, T* numerators, T* below, T* dvalues) {
   const Layout<T>& at = head.at;
@@ -290,7 +291,7 @@ void backward_keys(Head<T>& head, const HeadGradients<T>& g, T* numerators, T* b
 
 int64_t backward_memory(int64_t e) { return 2 * kChunk * e + kChunk; }
 
-// numerators [backward_memory(e)] is memory.
+// numerators [backward_memory(e)] is scratch memory.
 template <class T>
 void backward_head(Head<T>& head, const HeadGradients<T>& g, T* numerators) {
   const Layout<T>& at = head.at;

@@ -1,4 +1,5 @@
-// Linear attention of one new token: its key joins the running sums, its query reads them.
+// Linear attention of one new token: its key is added to the running sums, then its query reads
+// them.
 #include <algorithm>
 
 #include "tensor/cpu/core/pieces.h"
@@ -28,7 +29,7 @@ void strip(T* out, T* state, const T* values, const T* key, const T* query, int6
   for (int i = 0; i < N; ++i) store(out + i * W, share * sum[i]);
 }
 
-// Columns [begin, end) of the values, from `values` on.
+// Columns [begin, end) of the values, starting at `values`.
 template <class T>
 void span(T* out, T* state, const T* values, const T* key, const T* query, int64_t m, int64_t e,
           int64_t n, T share) {

@@ -1,9 +1,9 @@
 // The prior of the scores: each column's share of a row's linear attention, from prefix sums of the
 // key features.
 //
-// Shares are differences of prefix sums, so these are kept and multiplied in f64. Rows are taken in
-// tiles and each group of borders is visited by all rows of a tile: neighbouring rows share most of
-// their prefixes, which so stay in the cache nearest to the core.
+// Shares are differences of prefix sums, so these are stored and multiplied in f64. Rows are
+// processed in tiles, and all rows of a tile visit a group of borders together: neighbouring rows
+// share most of their prefixes, which thus stay in L1.
 #include <cstring>
 #include <vector>
 
@@ -50,7 +50,7 @@ void add1(double s0, const double* p0, int64_t n, double* to) {
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// What is common to all heads of a call.
+// The data that all heads of a call share.
 template <class T>
 struct Prior {
   int64_t heads, tokens, rows, m, padded, K, step;
@@ -86,16 +86,16 @@ void prefix_sums(double* sums, const Prior<T>& at, int64_t n) {
   }
 }
 
-// A few neighbouring rows of one head. Border c lies before column c: 0 <= c <= K.
+// A few neighbouring rows of one head. Border c is before column c: 0 <= c <= K.
 template <class T>
 struct Tile {
   const Prior<T>& at;
   int64_t n;           // sequence times heads plus head
   const double* sums;  // prefix_sums()
-  int64_t borders;     // stored per row: K + 1 and up to a whole group behind border 0
+  int64_t borders;     // stored per row: K + 1, and padding to a whole group after border 0
   int64_t count = 0;
   int64_t width[kRows] = {};
-  std::vector<int32_t> begin;        // [kRows, borders] first key behind a border
+  std::vector<int32_t> begin;        // [kRows, borders] first key after a border
   std::vector<double> query, below;  // [kRows, padded]; [kRows, borders] query . prefix there
 
   Tile(const Prior<T>& prior, int64_t n, double* memory)
@@ -109,7 +109,7 @@ struct Tile {
     prefix_sums(memory, prior, n);
   }
 
-  // Turns to the rows from `first` on.
+  // Loads the rows from `first` on.
   void turn(int64_t first) {
     count = std::min(kRows, at.rows - first);
     for (int64_t r = 0; r < count; ++r) {
@@ -125,7 +125,8 @@ struct Tile {
   }
 
   // math::column_begin of every border. (2cw + K + 1/2) / 2K is never within 1/4K of a whole
-  // number, so that a product with the inverse, far more exact than that, rounds down to the same.
+  // number, so a product with the inverse, which is far more exact than that, rounds down to the
+  // same value.
   void place(int64_t w, int32_t* to) const {
     const double whole = 2 * double(w), inverse = 0.5 / double(at.K);
     const int32_t last = int32_t(at.K);
@@ -146,13 +147,13 @@ struct Tile {
 
   double total(int64_t r) const { return below[size_t(r * borders + at.K)]; }
 
-  // As log_shares() has it.
+  // As in log_shares().
   void logs(int64_t r, T* out) const {
     log_shares(begin.data() + r * borders, below.data() + r * borders, width[r], at.K, out);
   }
 
-  // How much the sum over columns of dy log(share) changes with the value at each border, times the
-  // gain: slope [borders]. Returns the part of the gain's gradient.
+  // The derivative of the sum over columns of dy log(share) with respect to the value at each
+  // border, times the gain: slope [borders]. Returns the part of the gain's gradient.
   double slopes(int64_t r, const T* dy, const T* value, double gain, double* slope) const {
     const int32_t* b = begin.data() + r * borders;
     const double* u = below.data() + r * borders;
@@ -184,7 +185,8 @@ void add_prefixes(const Tile<T>& tile, const double* slope, double* dq) {
   }
 }
 
-// dprefix at each border += slope times query. Rows whose border lies at the same key go together.
+// dprefix at each border += slope times query. Rows with a border at the same key are processed
+// together.
 template <class T>
 void add_queries(const Tile<T>& tile, const double* slope, double* dprefix) {
   const int64_t padded = tile.at.padded, step = tile.borders;
@@ -204,8 +206,8 @@ void add_queries(const Tile<T>& tile, const double* slope, double* dprefix) {
   }
 }
 
-// What a head's rows give to the queries and, by the prefixes, to the keys; returns the gain's.
-// dprefix [length + 1, padded] is memory.
+// The gradients of a head's rows for the queries and, through the prefixes, for the keys; returns
+// the gain's. dprefix [length + 1, padded] is scratch memory.
 template <class T>
 double backward_head(Tile<T>& tile, const T* dy, T* dq, T* dk, double* dprefix) {
   const Prior<T>& at = tile.at;
@@ -233,7 +235,7 @@ double backward_head(Tile<T>& tile, const T* dy, T* dq, T* dk, double* dprefix) 
       for (int64_t i = 0; i < at.m; ++i) to[i] = T(dquery[size_t(r * padded + i)]);
     }
   }
-  // Key j is in every prefix behind it.
+  // Key j is in every prefix after it.
   double* later = dprefix + length * padded;
   for (int64_t j = length - 1; j >= 0; --j, later -= padded) {
     for (int64_t i = 0; i < at.m; ++i) dk[j * at.m + i] = T(later[i]);

@@ -1,5 +1,5 @@
-// What the prior of a full pass and that of one new token share: products with sums of key features
-// at the borders of columns, and the logarithms of the columns' shares.
+// Code shared by the prior of a full pass and that of one new token: products with sums of key
+// features at the borders of columns, and the logarithms of the columns' shares.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ inline void dot4(const double* q, const double* p0, const double* p1, const doub
 }
 
 // out[c] = log((w / n_c) mass_c) of every column, 0 where it owns no key. begin [K + 1] are the
-// first keys behind the borders of a row that sees w keys, below [K + 1] the query's product with
+// first keys after the borders of a row that sees w keys, below [K + 1] the query's product with
 // the sum of the keys before each. A column owns w / K keys or one more.
 template <class T>
 void log_shares(const int32_t* begin, const double* below, int64_t w, int64_t K, T* out) {

@@ -1,6 +1,6 @@
-// The prior of one new token. Of the sums of key features only those at the borders of columns are
-// kept; from token to token a border moves by one key at most, by adding that key: the same
-// additions in the same order as in the prefix sums of the full pass.
+// The prior of one new token. Only the sums of key features at the borders of columns are kept. Per
+// token a border moves by at most one key, whose features are added: the same additions in the same
+// order as in the prefix sums of the full pass.
 #include <algorithm>
 #include <vector>
 
@@ -21,7 +21,8 @@ void add_keys(double* sum, const T* keys, int64_t first, int64_t last, int64_t m
   }
 }
 
-// Where the borders of a sequence stood, if they did, and where they go: first keys, [K + 1] each.
+// Where the borders of a sequence were, if they are set, and where they move to: first keys, [K +
+// 1] each.
 struct Move {
   bool fresh = true;
   std::vector<int32_t> from, to;
@@ -31,7 +32,7 @@ struct Move {
 template <class T>
 void move_borders(double* sums, const T* keys, const Move& move, int64_t m, int64_t padded) {
   const size_t borders = move.to.size();
-  // A key that a border passes lies far from the next one's: ask for all of them at once.
+  // The keys that borders pass are far apart in memory: prefetch all of them.
   for (size_t c = 0; c < borders && !move.fresh; ++c) {
     if (move.from[c] == move.to[c]) continue;
     const T* key = keys + move.from[c] * m;

@@ -1,5 +1,5 @@
-// L_approx in the K columns: the distance of the widened estimate from the teacher, without a
-// T x T map (method 4.1).
+// L_approx in the K columns: the distance of the widened estimate from the teacher, without a T x T
+// map (docs/method.md section 4.1).
 #include <vector>
 
 #include "tensor/cpu/core/columns.h"
@@ -68,7 +68,7 @@ void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility vis
       double cross = 0, distance = 0;
 #pragma omp simd reduction(+ : cross, distance)
       for (int64_t c = 0; c < K; ++c) {
-        // Columns without keys have tau 0, but their score may be anything.
+        // Columns without keys have tau 0, but their score is unspecified.
         cross += n[c] > 0 ? double(tau[c]) * (double(lse) - double(s[c])) : 0.0;
         distance += double(a[c]) * (double(n[c]) * double(a[c]) - 2 * double(tau[c]));
       }

@@ -1,7 +1,7 @@
 // L_prob: the distance of softmax(q k^T / sqrt d) from the teacher's attention, by tiles of rows.
 //
-// Forward keeps two numbers per row; the backward makes each tile of scores again, turns it into
-// the gradient of the scores in place and multiplies that with k and q. Tiles skip the keys that
+// Forward keeps two numbers per row; the backward pass recomputes each tile of scores, converts it
+// in place to the gradient of the scores and multiplies that with k and q. Tiles skip the keys that
 // none of their rows sees.
 #include <vector>
 
@@ -30,7 +30,7 @@ RowLoss row_loss(T* a, const T* s, const T* t, int64_t w, T scale, T& lse) {
   return {double(kl), double(square)};
 }
 
-// The same from the teacher's scores u: t log t needs no logarithm.
+// As above, from the teacher's scores u: t log t needs no logarithm.
 template <class T>
 RowLoss row_loss(T* a, T* t, const T* s, const T* u, int64_t w, T scale, T teacher_scale, T& lse,
                  T& teacher_lse) {
@@ -67,7 +67,7 @@ void row_gradient(T* s, const T* t, int64_t w, T scale, T lse, const Weights& we
   }
 }
 
-// A tile: rows [first, first + rows) of head bh, of which `keys` keys are seen by somebody.
+// A tile: rows [first, first + rows) of head bh, which see at most `keys` keys.
 struct Tile {
   int64_t bh, b, first, rows, keys;
 };
@@ -149,7 +149,7 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
     TeacherRows<R> rows(teacher, T);
     R *own = lse.data<R>(), *theirs = teacher_lse.data<R>();
     for_pieces(B * H * tiles, d * B * H * T * T, [&](int64_t i) {
-      // The long rows of a causal mask come first, so that threads end together.
+      // The long rows of a causal mask come first, so that threads finish at similar times.
       Tile at = tile_at(i / tiles, tiles - 1 - i % tiles, step, H, widths);
       for (int64_t t = at.first + at.rows; t < std::min(T, at.first + step); ++t) {
         own[at.bh * T + t] = theirs[at.bh * T + t] = 0;
@@ -174,7 +174,8 @@ void prob_loss_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
                         Visibility visible, double scale) {
   int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   int64_t step = tile_rows(T), tiles = (T + step - 1) / step;
-  // Tiles of a head are dealt to a few pieces, each with a dk of its own; by the sizes alone.
+  // The tiles of a head are distributed over a few pieces, each with its own dk; the distribution
+  // depends only on the sizes.
   int64_t pieces =
       std::clamp<int64_t>(16 / std::max<int64_t>(1, B * H), 1, std::max<int64_t>(1, tiles));
   RowWidths widths(visible, T);

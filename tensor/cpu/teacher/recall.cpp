@@ -1,4 +1,5 @@
-// How much of the teacher's attention a mask covers, beside other ways to spend the same budget.
+// The share of the teacher's attention that a mask covers, and that of other masks with the same
+// budget.
 #include <array>
 #include <vector>
 
@@ -56,7 +57,7 @@ int64_t masked_mass(double& mass, const MapTile<T>& tile, const FlatCsr& csr, in
   return offset[1] - offset[0];
 }
 
-// What one tile adds: sums [way][head].
+// The contribution of one tile: sums [way][head].
 using Sums = std::array<std::vector<double>, kWays>;
 
 // Members (head, row of the tile) that share a budget, all of width w.
@@ -64,7 +65,7 @@ struct Members {
   int64_t head, heads, row, rows, w;
 };
 
-// Spends `budget` keys on the largest values of the members' rows.
+// Adds the largest values of the members' rows, up to `budget` keys.
 template <class T>
 void add_top(Sums& sums, const MapTile<T>& tile, const Members& m, int64_t budget) {
   thread_local std::vector<OrderKey<T>> keys;
@@ -105,7 +106,7 @@ void add_members(Sums& sums, const MapTile<T>& tile, const Members& m, const Fla
       for (int64_t j = 0; j < m.w; ++j) all += double(row[j]);
       sums[kRandom][size_t(h)] += all * double(budget) / double(members * m.w);
       int64_t share = budget / members + (member < budget % members ? 1 : 0);
-      // Of an encoder the nearest, as the attention method "recent" has them.
+      // For an encoder the nearest keys, as in the attention method "recent".
       int64_t n = std::min(share, m.w), t = tile.first + i;
       int64_t first = causal ? m.w - n : std::clamp<int64_t>(t - n / 2, 0, m.w - n);
       for (int64_t j = first; j < first + n; ++j) {
@@ -123,7 +124,7 @@ void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCs
   bool across_heads =
       config.mode == SelectMode::per_batch || config.mode == SelectMode::causal_per_batch;
   bool across_rows = config.mode == SelectMode::per_batch || config.mode == SelectMode::per_head;
-  // Rows that share a budget must lie in one tile.
+  // Rows that share a budget must be in one tile.
   int64_t step = across_rows ? T : std::max<int64_t>(1, tile_rows(T) / std::max<int64_t>(H, 1));
   int64_t tiles = step ? (T + step - 1) / step : 0;
   RowWidths widths(visible, T);

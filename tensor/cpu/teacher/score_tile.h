@@ -1,25 +1,25 @@
-// Tiles of rows of an attention map, made again from q and k, or read from a map.
+// Tiles of rows of an attention map, recomputed from q and k, or read from a map.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
-#include "tensor/cpu/core/gemm.h"
+#include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/math.h"
 #include "tensor/teacher.h"
 
 namespace brine::BRINE_CPU {
 
-// c [M, N] = alpha op(a) op(b) + beta c on the calling thread; lda and ldb are the row lengths of
-// a and b as they lie in memory.
+// c [M, N] = alpha op(a) op(b) + beta c on the calling thread; lda and ldb are the row lengths of a
+// and b in memory.
 inline void tile_product(const onednn::Gemm& g, const float* a, const float* b, float* c) {
   onednn::gemm(g, a, b, c);
 }
 inline void tile_product(const onednn::Gemm& g, const double* a, const double* b, double* c) {
   Strided<const double> x{a, g.ta ? 1 : g.lda, g.ta ? g.lda : 1};
   Strided<const double> y{b, g.tb ? 1 : g.ldb, g.tb ? g.ldb : 1};
-  gemm_packed<double>(g.M, g.N, g.K, g.alpha, x, y, g.beta, {c, g.ldc, 1});
+  gemm_f64(g.M, g.N, g.K, g.alpha, x, y, g.beta, {c, g.ldc, 1});
 }
 
 // scores [rows, keys] = q [rows, d] k [keys, d]^T, not scaled.
@@ -29,7 +29,8 @@ void score_tile(T* scores, const T* q, const T* k, int64_t rows, int64_t keys, i
                scores);
 }
 
-// Rows of a tile: about a quarter of a megabyte of scores, whole rows of the product's kernel.
+// Rows of a tile: about a quarter of a megabyte of scores, a multiple of the rows of the product
+// kernel.
 inline int64_t tile_rows(int64_t keys) {
   return std::clamp<int64_t>((int64_t(1) << 16) / std::max<int64_t>(keys, 1) / 16 * 16, 32, 256);
 }
@@ -58,7 +59,7 @@ class TeacherRows {
 
  private:
   const T* map_;
-  Tensor wide_q_, wide_k_;  // keep what q_ and k_ point to
+  Tensor wide_q_, wide_k_;  // keep the memory of q_ and k_ alive
   const T *q_, *k_;
   int64_t d_, rows_;
 };

@@ -9,8 +9,8 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-// Mass of each column. Columns own n or n + 1 keys: many short ones are summed side by side, so
-// that no branch depends on where a column ends.
+// Mass of each column. Columns own n or n + 1 keys: many short ones are summed in parallel, so that
+// no branch depends on the end of a column.
 template <class T>
 void column_mass(T* tau, const T* t, int64_t w, int64_t K) {
   thread_local std::vector<int32_t> buffer;
@@ -50,7 +50,7 @@ void sum_row(T& t_log_t, T& t_square, const T* t, int64_t w) {
   t_square = squares;
 }
 
-// The same of softmax(scale u), which goes to t: no logarithm is needed.
+// As above for softmax(scale u), which is written to t: no logarithm is needed.
 template <class T>
 void sum_row(T& t_log_t, T& t_square, T* t, const T* u, int64_t w, T scale) {
   T lse = softmax_row(t, u, w, scale), logs = 0, squares = 0;

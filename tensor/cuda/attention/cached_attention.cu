@@ -1,8 +1,9 @@
-// Attention of one new query per sequence to cached keys and values, and the caches themselves.
+// Attention of one new query per sequence over cached keys and values, and the cache updates.
 //
-// The places of a cache are cut into spans of a fixed size. A block attends to one span of one
-// head; then the spans of a head are combined in order. Where spans begin depends on nothing else,
-// so the bits of a sequence do not depend on the others, nor on the room of the cache.
+// The positions of a cache are split into spans of a fixed size. A block attends to one span of one
+// head; then the spans of a head are combined in order. The starts of the spans depend on nothing
+// else, so the bits of a sequence depend neither on the other sequences nor on the capacity of the
+// cache.
 #include <limits>
 
 #include "tensor/cuda/core/common.cuh"
@@ -24,7 +25,7 @@ struct Cached {
   T scale;
 };
 
-// The spans of [first, last), and none when that is empty.
+// The spans that overlap [first, last); none when that is empty.
 struct Spans {
   int64_t begin, end;
 };
@@ -37,7 +38,7 @@ __device__ inline Spans spans_of(int64_t first, int64_t last) {
 template <class T>
 __device__ inline void span_scores(T* scores, const T* q, const T* k, int n, int64_t d, T scale) {
   const int lane = int(threadIdx.x) % kLanes;
-  // Whole warps go round together: the sum over lanes wants them all.
+  // Whole warps iterate together: the sum over lanes needs all of them.
   for (int i = int(threadIdx.x) / kLanes; i - i % (kWarp / kLanes) < n; i += kSpan / kLanes) {
     T dot = 0;
     if (i < n) {
@@ -117,7 +118,7 @@ __global__ void combine_kernel(const Cached<T> in) {
   }
 }
 
-// Place at[b] of cache [B, H, S, d] = row [B, H, d], a number for each thread.
+// Position at[b] of cache [B, H, S, d] = row [B, H, d], one number per thread.
 template <class T>
 __global__ void append_row_kernel(T* cache, const T* row, const int64_t* at, int64_t n, int64_t H,
                                   int64_t S, int64_t d) {

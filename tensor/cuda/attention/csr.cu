@@ -1,5 +1,5 @@
-// Selected columns to compressed rows and to a dense mask: warps over rows and heads, with one
-// prefix sum over the rows between counting and filling.
+// Conversion of selected columns to compressed rows and to a dense mask: warps over rows and heads,
+// with one prefix sum over the rows between counting and filling.
 #include "tensor/csr.h"
 
 #include "tensor/cuda/core/prefix_sum.cuh"
@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kWarps = kThreads / kWarp;
 
-// The warp of the calling thread among all, in kernels with a warp for each piece.
+// The index of the calling thread's warp, in kernels with one warp per piece.
 __device__ int64_t warp_piece() { return piece() / kWarp; }
 
-// What a row and head choose among: u8 [B, H, T, K], and the keys that one column may give.
+// The candidates of a row and head: u8 [B, H, T, K], and the keys that one column may give.
 struct Chosen {
   const uint8_t* selected;
   RowWidths widths;
@@ -67,7 +67,7 @@ struct RowPointers {
   }
 };
 
-// At most 32 columns, one a lane: how many entries they give, and the sums of those up to a lane.
+// At most 32 columns, one per lane: how many entries they give, and the sums of these up to a lane.
 struct Columns {
   int64_t begin;
   int32_t keys, upto;
@@ -90,7 +90,7 @@ __device__ Columns load_columns(const uint8_t* mine, int64_t first, int64_t w, i
   return out;
 }
 
-// The key of entry e of those columns; any e may be asked for, so that all lanes can call.
+// The key of entry e of those columns; any e is allowed, so that all lanes can call.
 __device__ int64_t key_of(const Columns& columns, int32_t e, int64_t k) {
   int owner = 0;
   for (int step = kWarp / 2; step > 0; step /= 2) {
@@ -130,7 +130,7 @@ __global__ void fill_kernel(int32_t* columns, MaskRows rows, Chosen chosen, int6
   }
 }
 
-// mask [pieces, S], zero before; a warp for every (b, h, t).
+// mask [pieces, S], initially zero; a warp for every (b, h, t).
 __global__ void mask_kernel(uint8_t* mask, MaskRows rows, int64_t pieces) {
   const int64_t r = warp_piece();
   if (r >= pieces) return;

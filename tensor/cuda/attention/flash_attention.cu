@@ -1,6 +1,6 @@
-// Softmax attention by tiles: each tile of queries walks over the keys with a running maximum and
-// sum (online softmax), so that no map is stored. Heads beyond the widest tile take a kernel with a
-// block for every query.
+// Tiled softmax attention: each tile of queries iterates over the keys with a running maximum and
+// sum (online softmax), so no map is stored. Heads beyond the widest tile use a kernel with one
+// block per query.
 #include <limits>
 
 #include "tensor/cuda/attention/flash_tile.cuh"
@@ -9,7 +9,7 @@
 namespace brine::cuda {
 namespace {
 
-// Rows of a product that a thread owns: wide heads in f64 would not fit in registers with more.
+// Rows of a product that a thread owns: with more, wide heads in f64 would not fit in registers.
 template <class T>
 struct Plain {
   template <int D>
@@ -24,15 +24,15 @@ struct Operands {
 };
 
 // The running softmax of a thread's rows, the same in the threads that share them. `kept` sums the
-// weights as they are multiplied, rounded by the layout: so a result stays a mean of values, and
-// rounding costs what the values differ, not what they have in common.
+// weights as they are multiplied, rounded by the layout: the result is then a mean of values, and
+// the rounding error is relative to the differences of the values, not to their common part.
 template <class T, int R>
 struct Running {
   T most[R], sum[R], kept[R];
 };
 
-// scores -> exp(scale (scores - maximum)) with the running numbers brought up to date; the results
-// so far are rescaled.
+// scores -> exp(scale (scores - maximum)), updates the running numbers and rescales the results so
+// far.
 template <class Layout, class T, int R, int C, int O>
 __device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& run, T scale) {
 #pragma unroll
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(Layout::threads)
   constexpr int M = Layout::rows, R = Layout::own;
   T* q = dynamic_shared<T>();
   T *kv = q + M * Layout::step, *room = kv + M * Layout::step;
-  // The long tiles of a causal mask come first, so that blocks end together.
+  // The long tiles of a causal mask come first, so that blocks finish at similar times.
   const int64_t bh = int64_t(blockIdx.x) % heads, b = bh / at.H;
   const int64_t first = (at.tiles - 1 - int64_t(blockIdx.x) / heads) * M;
   const int64_t valid = at.widths.valid(b);
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(Layout::threads)
   finish<Layout>(in, at, bh, first, rows, out, run);
 }
 
-// One query of any number of channels against its keys, as many at a time as there are threads.
+// One query with any number of channels against its keys, as many at a time as there are threads.
 template <class T>
 __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at) {
   const int64_t d = at.d, bh = int64_t(blockIdx.x) / at.T, t = int64_t(blockIdx.x) % at.T;

@@ -1,9 +1,9 @@
-// The gradients of tiled attention: the probabilities are made again from the scores and the
+// The gradients of tiled attention: the probabilities are recomputed from the scores and the
 // log-sum-exp.
 //
-// A pass over tiles of queries gives dq, one over tiles of keys dk and dv. Both are one kernel: a
-// tile that stays walks over tiles that move, and the scores of the two are computed twice. So each
-// sum lies with one block, in a fixed order.
+// A pass over tiles of queries gives dq, one over tiles of keys dk and dv. Both use one kernel: a
+// stationary tile is combined with a sequence of moving tiles, and the scores are computed twice.
+// Thus one block computes each sum, in a fixed order.
 #include "tensor/cuda/attention/flash_tile.cuh"
 #include "tensor/cuda/conv/fused.h"
 
@@ -26,8 +26,8 @@ struct Plain {
   using Tile = PlainTile<T, D, sizeof(T) == 4 && D <= 64 ? 8 : 4>;
 };
 
-// The rows of one head as a pass sees them: those that stay, and those that move. The scores are
-// the products of `along`, their gradients the products of `across`.
+// The rows of one head in a pass: the stationary and the moving ones. The scores are the products
+// of `along`, their gradients the products of `across`.
 template <class T>
 struct Pair {
   HeadRows<const T> along, across;
@@ -47,14 +47,15 @@ __device__ inline Sides<T> sides_of(const Operands<T>& in, const AttentionSizes&
   return {ByKeys ? keys : queries, ByKeys ? queries : keys, in.lse + bh * at.T, in.dot + bh * at.T};
 }
 
-// Where the sums over `along` (dq or dk) and over `across` (dv) go; null = not wanted.
+// Targets of the sums over `along` (dq or dk) and over `across` (dv); null = not needed.
 template <class T>
 struct Results {
   T *along, *across;
 };
 
-// dot = scale dy . y; a warp for each row of a head. Rows of padding stay unread. dy is rounded as
-// in the products that dot will be taken from: the two cancel where values have much in common.
+// dot = scale dy . y; a warp for each row of a head. Rows of padding are not read. dy is rounded as
+// in the products from which dot is subtracted: the two cancel where values have a large common
+// part.
 template <class Layout, class T = typename Layout::T>
 __global__ void inner_products_kernel(const Operands<T> in, const T* y, const AttentionSizes at,
                                       int64_t rows) {
@@ -84,7 +85,7 @@ __device__ inline Range range_of(const RowWidths& widths, int64_t valid, int64_t
 }
 
 // scores -> probabilities; slopes, the gradients of the probabilities -> those of the unscaled
-// scores. The tiles begin at the rows `own` and `other`; from row `end` on nothing moves.
+// scores. The tiles start at the rows `own` and `other`; there are no moving rows from `end` on.
 template <bool ByKeys, class Layout, class T, int R, int C>
 __device__ inline void differentiate(T (&scores)[R][C], T (&slopes)[R][C], const Sides<T>& side,
                                      int64_t own, int64_t valid, int64_t other, int64_t end,
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
   }
 }
 
-// The same for one row of any number of channels.
+// As above for one row with any number of channels.
 template <class T, bool ByKeys>
 __global__ void differentiate_wide_kernel(const Results<T> to, const Operands<T> in,
                                           const AttentionSizes at) {

@@ -1,4 +1,4 @@
-// What both directions of tiled attention share.
+// Code shared by both directions of tiled attention.
 #pragma once
 
 #include "tensor/cuda/core/tile_layout.cuh"
@@ -13,16 +13,16 @@ struct HeadRows {
   __device__ T* row(int64_t t) const { return data + t * step; }
 };
 
-// Whether rows of d numbers from each of the places can be read by packs.
+// Whether rows of d numbers at each of the addresses can be read by packs.
 template <class T, class... P>
 bool packed_rows(int64_t d, P*... data) {
   return d % kWide<T> == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);
 }
 
-// f<Layout>() with the layout of the least tiles that hold d, which says whether the device has
-// room for them, and if not with that of tiles half as high; false where there is no room for those
-// or d is beyond them. Plain<D> is the layout on CUDA cores. `given` is the type that the factors
-// have where they come from.
+// Calls f<Layout>() with the layout of the smallest tiles for d, which returns whether the device
+// has enough shared memory; if not, with that of tiles half as high. False if neither fits or d is
+// too large. Plain<D> is the layout on CUDA cores. `given` is the type in which the factors are
+// stored.
 template <class T, template <int> class Plain, class F>
 bool dispatch_layout(int64_t d, Dtype given, F&& f) {
   auto of_size = [&]<int D>() {

@@ -1,5 +1,5 @@
-// Attention with cuDNN inside: lengths become what it wants, its 16-bit result is widened, and rows
-// of padding become 0.
+// Attention by cuDNN: lengths are converted to its form, its 16-bit result is widened, and rows of
+// padding become 0.
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/cuda/conv/fused.h"
 #include "tensor/cuda/core/common.cuh"
@@ -7,10 +7,10 @@
 namespace brine::cuda {
 namespace {
 
-// Beside cuDNN's own limits: what its fused kernels are made for.
+// In addition to cuDNN's own limits: the supported sizes of its fused kernels.
 constexpr int64_t kWidest = 128;
 
-// A sequence without tokens gets one, whose result is thrown away.
+// A sequence without tokens gets one token, whose result is discarded.
 __global__ void lengths_kernel(int32_t* to, const RowWidths widths, int64_t B) {
   const int64_t b = piece();
   if (b >= B) return;
@@ -18,7 +18,7 @@ __global__ void lengths_kernel(int32_t* to, const RowWidths widths, int64_t B) {
   to[b] = int32_t(own > 1 ? own : 1);
 }
 
-// y [B, T, C] = from in rows that hold tokens, 0 in the others.
+// y [B, T, C] = from in rows with tokens, 0 in the others.
 template <class T>
 __global__ void widen_kernel(float* y, const T* from, const RowWidths widths, int64_t C,
                              int64_t n) {

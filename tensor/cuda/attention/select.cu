@@ -1,5 +1,5 @@
-// Which columns of the estimate are kept. The selection itself is tensor/kernels/select.h: a warp
-// takes the short list of a row, a block the list of a head or sequence.
+// The kept columns of the estimate. The selection algorithm is in tensor/kernels/select.h: a warp
+// processes the short list of a row, a block the list of a head or sequence.
 #include "tensor/kernels/select.h"
 
 #include "tensor/cuda/core/block_group.cuh"
@@ -9,8 +9,8 @@ namespace brine::cuda {
 namespace {
 
 constexpr int64_t kWarpBytes = 16 * 1024;     // keys that a warp takes
-constexpr int64_t kSharedBytes = 192 * 1024;  // keys that a block holds in shared memory, at most
-constexpr int64_t kOwnBytes = 4 * 1024;       // room for what the kernel declares itself
+constexpr int64_t kSharedBytes = 192 * 1024;  // keys that a block has in shared memory, at most
+constexpr int64_t kOwnBytes = 4 * 1024;       // shared memory for the kernel's own declarations
 
 struct Job {
   uint8_t* selected;
@@ -41,8 +41,8 @@ __device__ Members members_of(int64_t g, const Job& job) {
   return {g, 0, H, 0, job.widths.valid(g)};
 }
 
-// Group g: its keys in flat order go to `keys`, 0 for columns that own nothing, then the chosen
-// columns are marked. One with a NaN that counts stays unmarked.
+// Group g: its keys in flat order are written to `keys`, 0 for columns that own no key; then the
+// selected columns are marked. A group with a NaN in a column that owns a key stays unmarked.
 template <class Group, class T>
 __device__ void select_group(const Group& group, const Job& job, const T* estimate,
                              OrderKey<T>* keys, int64_t g) {
@@ -51,7 +51,7 @@ __device__ void select_group(const Group& group, const Job& job, const T* estima
   const int64_t take = w > 0 ? columns_to_select(at.heads * at.rows, job.k, job.K, w) : 0;
   if (group.lane() == 0) job.n_sel[g] = take;
   if (w == 0) return;
-  // Flat places are below 2^32 by the rules of select_columns.
+  // Flat indices are below 2^32 by the checks of select_columns.
   const uint32_t K = uint32_t(job.K), span = uint32_t(at.rows * job.K);
   const int64_t n = at.heads * int64_t(span), stride = job.widths.rows * job.K;
   const int64_t first = ((at.b * job.H + at.head) * job.widths.rows + at.row) * job.K;
@@ -79,7 +79,7 @@ __device__ void select_group(const Group& group, const Job& job, const T* estima
                  [=](int64_t i, bool chosen) { selected[place(i)] = chosen; });
 }
 
-// A warp a group; shared memory has `capacity` keys for each.
+// One warp per group; shared memory has `capacity` keys for each.
 template <class T>
 __global__ void select_short_kernel(Job job, const T* estimate, int64_t groups, int64_t capacity) {
   const int warp = int(threadIdx.x) / kWarp;
@@ -88,7 +88,7 @@ __global__ void select_short_kernel(Job job, const T* estimate, int64_t groups, 
   select_group(WarpGroup{}, job, estimate, dynamic_shared<OrderKey<T>>() + warp * capacity, g);
 }
 
-// A block a group; its keys lie in shared memory or, when that is too small, in `scratch`.
+// One block per group; its keys are in shared memory or, when that is too small, in `scratch`.
 template <class T>
 __global__ void __launch_bounds__(4 * kThreads)
     select_long_kernel(Job job, const T* estimate, OrderKey<T>* scratch, int64_t capacity) {
@@ -140,7 +140,7 @@ void select_columns(Tensor selected, Tensor n_sel, Tensor nan_count, Tensor esti
   const bool heads =
       config.mode == SelectMode::causal_per_batch || config.mode == SelectMode::per_batch;
   const bool rows = config.mode == SelectMode::per_head || config.mode == SelectMode::per_batch;
-  // At least one, so that a group without a place still reports its 0.
+  // At least one, so that an empty group still writes its 0.
   const int64_t capacity = std::max<int64_t>(1, (heads ? H : 1) * (rows ? T : 1) * K);
   dispatch_float(estimate.dtype(),
                  [&]<class R>() { launch_select<R>(job, estimate, groups, capacity); });

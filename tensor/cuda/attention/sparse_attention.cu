@@ -1,5 +1,5 @@
 // Attention on the entries of a flat CSR mask: scores, softmax and the product with V by one warp
-// for every head and row. The rows of one head follow each other, so its K and V stay in the cache.
+// for every head and row. The rows of one head are consecutive, so its K and V stay in the cache.
 #include "tensor/cuda/core/row_strip.cuh"
 #include "tensor/kernels/attention.h"
 #include "tensor/stored.h"
@@ -7,8 +7,8 @@
 namespace brine::cuda {
 namespace {
 
-// A block's, one for each of neighbouring rows: where these keep the same keys, as they mostly do,
-// their K and V come once into the cache of a multiprocessor. More would leave registers unused.
+// The warps of a block process neighbouring rows: these mostly keep the same keys, whose K and V
+// are then loaded once into L1. More warps would leave registers unused.
 constexpr int kWarps = 8;
 
 template <class T, class S>
@@ -34,7 +34,7 @@ __device__ T score(const Forward<T, S>& a, const RowEntries& at, int64_t r) {
   return warp_max(most);
 }
 
-// A lane reads only those places of p that it wrote.
+// A lane reads only those elements of p that it wrote.
 template <int D, bool Whole, class T, class S>
 __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) forward_kernel(Forward<T, S> a) {
   const int64_t r = piece() / kWarp;

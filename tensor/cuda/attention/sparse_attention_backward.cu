@@ -1,9 +1,9 @@
 // Gradients of attention on the entries of a flat CSR mask.
 //
 // Those of Q and of the scores go over rows. Those of K and V go over keys, each of which needs its
-// entries in the order of the rows, so that sums repeat to the bit: the lists of
-// transposed_entries.cuh. A warp sums up the list of one key, or a part that its length decides;
-// nothing is added up in memory.
+// entries in the order of the rows, so that sums repeat bit for bit: the lists of
+// transposed_entries.cuh. A warp sums the list of one key, or a part of it that depends on its
+// length; there are no sums in memory.
 #include "tensor/cuda/attention/transposed_entries.cuh"
 #include "tensor/cuda/core/row_strip.cuh"
 #include "tensor/kernels/attention.h"
@@ -13,8 +13,8 @@ namespace brine::cuda {
 namespace {
 
 constexpr int kWarps = 8;  // a block, as in sparse_attention.cu
-// Keys that many rows keep (one that draws all attention, the few kept of many) have lists that
-// would hold up a warp for longer than all others take.
+// Keys that many rows keep (one that attracts all attention, or few kept keys for many rows) have
+// lists that would occupy a warp for longer than all others take.
 constexpr int64_t kLongList = 4 * kWarps * kWarp;
 
 template <class T, class S>
@@ -39,7 +39,7 @@ __device__ T value_products(const Rows<T, S>& a, const RowEntries& at, int64_t r
   return warp_sum(total);
 }
 
-// ds = p (dp - sum p dp) scale; dq = sum_e ds_e k_key(e). A lane reads what it wrote.
+// ds = p (dp - sum p dp) scale; dq = sum_e ds_e k_key(e). A lane reads only what it wrote.
 template <int D, bool Whole, class T, class S>
 __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) rows_kernel(Rows<T, S> a) {
   const int64_t r = piece() / kWarp;
@@ -96,8 +96,8 @@ __device__ void sum_entries(T (&sums)[Columns::kSize], const Columns& strip, con
   strip.join(sums);
 }
 
-// A warp a key; then all warps for each of the block's long lists, every one a run of it. The two
-// halves of the grid's y are dk and dv.
+// One warp per key; then all warps for each of the block's long lists, every one a run of it. The
+// two halves of the grid's y are dk and dv.
 template <int D, bool Whole, class T, class S>
 __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>)
     keys_kernel(Side<T, S> first, Side<T, S> second, KeyLists lists) {
@@ -145,8 +145,8 @@ T* data_or_null(const Tensor& t) {
   return t.defined() ? t.data<T>() : nullptr;
 }
 
-// With rows of 16 bits those of dy are rounded as those of q came: gathered once for every entry,
-// a copy of half the size pays for itself with the second.
+// If q has rows of 16 bits, dy is rounded in the same way: it is gathered once per entry, so a copy
+// of half the size pays for itself at the second use.
 template <class T, class S>
 void launch_keys(Tensor dk, Tensor dv, const Tensor& dy, const Tensor& q, const Tensor& ds,
                  const Tensor& p, const FlatCsr& csr) {

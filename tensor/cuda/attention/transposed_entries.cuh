@@ -1,11 +1,11 @@
 // The entries of a flat CSR mask by key: for every (b, h, key) its rows in ascending order, with
-// what belongs to the entries. Cost and memory grow with the entries and keys.
+// the weights of the entries. Cost and memory grow with the entries and keys.
 //
-// The rows of a head are cut into a few chunks. Integer atomics count the entries of every key in
-// every chunk; sums over those say where the entries of a chunk begin in the list of a key. Then a
-// block walks through its chunk, 32 rows at a time: each row sets its bit in a word of the key, and
-// the bits below its own are the entries that go before it. So the order owes nothing to the order
-// of the threads, nor to how many chunks there are.
+// The rows of a head are split into a few chunks. Integer atomics count the entries of every key in
+// every chunk; prefix sums of the counts give the start of a chunk's entries in the list of a key.
+// Then a block iterates over its chunk, 32 rows at a time: each row sets its bit in a word of the
+// key, and the number of lower bits is the number of entries before it. The order therefore does
+// not depend on the order of the threads or on the number of chunks.
 #pragma once
 
 #include "tensor/csr.h"
@@ -13,20 +13,20 @@
 
 namespace brine::cuda {
 
-constexpr int64_t kChunkBlocks = 256;  // about as many blocks as walk through chunks
+constexpr int64_t kChunkBlocks = 256;  // approximate number of blocks that iterate over chunks
 constexpr int kChunkStep = 32;         // rows of a step: a bit and a warp for each
 
 struct Chunks {
   MaskRows rows;
   int64_t chunks, length;  // of a head; rows of a chunk
 
-  // Where (bh, chunk of row t) has its counts of keys.
+  // The offset of the counts of (bh, chunk of row t).
   __device__ int64_t keys_of(int64_t bh, int64_t t) const {
     return (bh * chunks + t / length) * rows.S;
   }
 };
 
-// counts [B H, chunks, S], zero before; a warp for every row.
+// counts [B H, chunks, S], initially zero; a warp for every row.
 static __global__ void count_keys_kernel(int32_t* counts, Chunks a, int64_t pieces) {
   const int64_t r = piece() / kWarp;
   if (r >= pieces) return;
@@ -64,7 +64,7 @@ struct Starts {
   }
 };
 
-// What goes into the lists; a pair of weights may be null.
+// The contents of the lists; a pair of weights may be null.
 template <class T>
 struct Lists {
   int32_t* rows;
@@ -78,8 +78,8 @@ struct Lists {
   }
 };
 
-// A block for every chunk, a warp for each row of a step. `before` has the entries of a key in the
-// rows walked through, `bits` is zero between steps.
+// A block for every chunk, a warp for each row of a step. `before` has the number of entries of a
+// key in the rows so far, `bits` is zero between steps.
 template <class T>
 __global__ void __launch_bounds__(kChunkStep* kWarp)
     fill_lists_kernel(Lists<T> lists, const int64_t* starts, int32_t* before, uint32_t* bits,
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kChunkStep* kWarp)
     for (int64_t e = lane; e < at.count; e += kWarp) {
       const int64_t key = at.columns[e] - at.base;
       const uint32_t all = bits[key];
-      // The last row of the key closes the step; others that read the 0 do nothing.
+      // The last row of the key ends the step; others that read the 0 do nothing.
       if (all >> warp != 1) continue;
       before[key] += __popc(all);
       bits[key] = 0;

@@ -1,5 +1,5 @@
 // Convolution of channels-last images: forward and the gradient of the image, both as one product
-// of the places around every position with the weights, gathered tile by tile.
+// of the neighbourhoods of all positions with the weights, gathered tile by tile.
 #include "tensor/cuda/conv/conv.cuh"
 
 #include "tensor/cuda/conv/fused.h"
@@ -11,15 +11,16 @@ constexpr int kSide = 16;               // a block is 16 x 16 threads
 constexpr int kPlaces = 8;              // positions of a thread
 constexpr int kTile = kSide * kPlaces;  // positions of a block
 constexpr int kStep = 16;               // of the sum, in shared memory at a time
-constexpr int kPadded = kTile + 4;      // spreads the stores over the banks, keeps vectors whole
+constexpr int kPadded = kTile + 4;      // distributes the stores over the banks, keeps vectors
+                                        // whole
 
 // A position of the result of such a product.
 struct Place {
   int sequence, row, column;
-  bool live;  // it may be something else than 0
+  bool live;  // it may be nonzero
 };
 
-// What the product of the forward pass reads: x [B, rows_in, W, C].
+// The input of the product in the forward pass: x [B, rows_in, W, C].
 template <class T, class Y>
 struct Image {
   ConvSizes s;
@@ -33,7 +34,7 @@ struct Image {
     const int64_t row = p / s.W, b = row / s.rows_out, r = row % s.rows_out - s.before;
     return {int(b), int(r), int(p % s.W), r >= 0 && r < s.live(b)};
   }
-  // Where tap (t, k) of a place begins in x; -1: it reads 0.
+  // The offset of tap (t, k) of a position in x; -1: it reads 0.
   __device__ int64_t offset(const Place& p, int t, int k) const {
     const int column = p.column + k * int(s.dilation) - int(s.margin);
     const int row = p.row * int(s.stride) + t * int(s.dilation);
@@ -43,7 +44,7 @@ struct Image {
   __device__ Y value(int64_t at) const { return Y(x[at]); }
 };
 
-// What the product of the data gradient reads: dy [B, rows_out, W, O] where y > 0, rounded to T.
+// The input of the product in the data gradient: dy [B, rows_out, W, O] where y > 0, rounded to T.
 template <class T, class Y>
 struct Gradient {
   ConvSizes s;
@@ -71,11 +72,11 @@ struct Gradient {
   }
 };
 
-// The place in the sum that a thread reads: a tap and a channel.
+// The part of the sum that a thread reads: a tap and a channel.
 struct Term {
   int t = 0, k = 0, c = 0;
 
-  // Moves on; true when the tap is another.
+  // Advances; true when the tap changed.
   __device__ bool move(int by, int channels, int kW) {
     c += by;
     if (c < channels || channels == 0) return false;
@@ -89,7 +90,8 @@ struct Term {
   }
 };
 
-// sum += left [steps, places from `place` on] x right [steps, every 16th column from `column` on].
+// sum += left [steps, positions from `place` on] x right [steps, every 16th column from `column`
+// on].
 template <class Y, int columns>
 __device__ inline void add_step(Y (&sum)[kPlaces][columns], const Y (&left)[kStep][kPadded],
                                 const Y (&right)[kStep][kSide * columns], int place, int column) {
@@ -108,7 +110,7 @@ __device__ inline void add_step(Y (&sum)[kPlaces][columns], const Y (&left)[kSte
 }
 
 // out [positions, N] = the sum over taps and channels of source * w [taps channels, N] + bias; 0 at
-// places that are not live. Threads take 8 positions and every 16th of 16 `columns` results.
+// positions that are not live. Threads take 8 positions and every 16th of 16 `columns` results.
 template <class Source, class Y, int columns>
 __global__ void __launch_bounds__(kSide* kSide)
     image_product_kernel(Source source, Y* out, const Y* w, const Y* bias, int64_t positions, int K,
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kSide* kSide)
     places[threadIdx.x] = own;
     any = own.live;
   }
-  // Blocks of padding alone have nothing to add up.
+  // Blocks that contain only padding have nothing to sum.
   const int end = block_reduce(any, 0, Max{}) ? K : 0;
   int64_t offsets[kPlaces];
   Y sum[kPlaces][columns] = {};
@@ -189,7 +191,7 @@ void launch_product(const Source& source, Y* out, const Y* w, const Y* bias, int
          out, w, bias, positions, int(K), int(N), relu);
 }
 
-// The columns of a tile are those that leave the fewest results empty; the larger of two.
+// The columns of a tile: the number that leaves the fewest results unused; on a tie the larger one.
 template <class T, class Source, class Y>
 void multiply(const Source& source, Tensor out, Tensor w, const Y* bias, bool forward) {
   const ConvSizes& s = source.s;
@@ -234,7 +236,7 @@ void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
 
 void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
                      Convolution conf) {
-  // The lengths go to the device once.
+  // The lengths are copied to the device once.
   if (conf.lengths.defined()) conf.lengths = conf.lengths.to(x.device());
   const OnDevice lengths(conf.lengths, x.device());
   if (dx.defined() && !fused_data_gradient(dx, dy, x, w, y, conf)) {

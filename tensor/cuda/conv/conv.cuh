@@ -1,4 +1,5 @@
-// What the passes of a convolution share on a device: its sizes, and how many rows hold tokens.
+// Code shared by the passes of a convolution on a device: its sizes, and the number of rows with
+// tokens.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
@@ -10,9 +11,9 @@ namespace brine::cuda {
 struct ConvSizes {
   int64_t B, rows_in, W, C, O, kT, kW;
   int64_t rows, rows_out, before;    // of the result; with its halos; the halo before it
-  int64_t dilation, stride, margin;  // margin: columns that a tap looks aside
+  int64_t dilation, stride, margin;  // margin: offset of the last tap in columns
   int64_t row_stride;                // tokens from one row of the result to the next
-  const int64_t* lengths;            // on the device; null: every row holds a token
+  const int64_t* lengths;            // on the device; null: every row has a token
   bool relu;
 
   ConvSizes(const Tensor& x, const Tensor& w, const Convolution& conf, const OnDevice& lengths)
@@ -39,7 +40,7 @@ struct ConvSizes {
   }
 
   int64_t taps() const { return kT * kW; }
-  // Rows of sequence b that hold tokens.
+  // Rows of sequence b that contain tokens.
   __device__ int64_t live(int64_t b) const {
     if (!lengths) return rows;
     const int64_t own = lengths[b] > 0 ? (lengths[b] + row_stride - 1) / row_stride : 0;
@@ -47,7 +48,7 @@ struct ConvSizes {
   }
 };
 
-// Calls f.operator()<T, Y>() with the type behind t, of an image and its weights, and that of sums.
+// Calls f.operator()<T, Y>() with the type of t, of an image and its weights, and that of sums.
 template <class F>
 void dispatch_image(Dtype t, F&& f) {
   if (t == Dtype::bf16) return f.template operator()<bf16, float>();
@@ -55,7 +56,7 @@ void dispatch_image(Dtype t, F&& f) {
   dispatch_float(t, [&]<class T>() { f.template operator()<T, T>(); });
 }
 
-// Adds the gradients of weights and bias; see conv2d_backward. dw or db may be undefined.
+// Accumulates the gradients of weights and bias; see conv2d_backward. dw or db may be undefined.
 void conv2d_weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
                             const Convolution& conf);
 

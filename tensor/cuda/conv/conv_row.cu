@@ -40,8 +40,8 @@ struct RowConvolution {
   bool relu;
 };
 
-// A block: 32 outputs of 4 columns of one sequence. Part p of 8 adds up every 8th term; the parts
-// are then added in order.
+// A block: 32 outputs of 4 columns of one sequence. Part p of 8 sums every 8th term; the parts are
+// then added in order.
 template <class T>
 __global__ void __launch_bounds__(kWarp* kParts) convolve_row_kernel(RowConvolution<T> p) {
   __shared__ T parts[kParts][kColumns][kWarp];

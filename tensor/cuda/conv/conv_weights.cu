@@ -6,11 +6,12 @@ namespace brine::cuda {
 namespace {
 
 constexpr int kSide = 16;  // a block is 16 x 16 threads
-constexpr int kRows = 4;   // sums down of a thread
+constexpr int kRows = 4;   // sums per thread, vertically
 constexpr int kHeight = kSide * kRows;
 constexpr int kStep = 32;           // positions in shared memory at a time
 constexpr int64_t kShortest = 512;  // positions of a run, at least
-constexpr int64_t kBlocks = 1024;   // wanted: some for every processor of a large device
+constexpr int64_t kBlocks = 1024;   // target number of runs: several for every processor of a large
+                                    // device
 
 template <class T, class Y>
 struct Weights {
@@ -23,8 +24,8 @@ struct Weights {
   int64_t positions, run;
 };
 
-// One of kStep positions: where its row of x begins (in columns), its column, and where its
-// channels of dy begin; -1: it is 0.
+// One of kStep positions: the start of its row of x (in columns), its column, and the start of its
+// channels of dy; -1: it is 0.
 struct Steps {
   int64_t row[kStep], out[kStep];
   int column[kStep];
@@ -51,9 +52,9 @@ __device__ inline void find_positions(Steps& steps, const Weights<T, Y>& p, int6
   if (i == 0) steps.any = any != 0;
 }
 
-// What one sum reads at a position.
+// The inputs of one sum at a position.
 struct Sum {
-  int64_t row = 0, aside = 0;  // columns from a position's row; columns aside
+  int64_t row = 0, aside = 0;  // columns from a position's row; offset in columns
   int channel = -1;            // -1: ones, the bias
   bool there = false;
 
@@ -115,7 +116,8 @@ __global__ void __launch_bounds__(kSide* kSide) weight_runs_kernel(Weights<T, Y>
         for (int i = 0; i < kRows; ++i) sum[i][j] += left[k][ty * kRows + i] * b;
       }
     }
-    // The next positions are written while the slowest still multiply; what they read is not.
+    // The next positions are written while the slowest warps still multiply; these do not read
+    // them.
   }
   Y* parts = p.parts + int64_t(blockIdx.y) * p.height * O;
 #pragma unroll

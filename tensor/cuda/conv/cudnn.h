@@ -1,9 +1,9 @@
-// Convolutions and attention in 16 bits by cuDNN, where it is found: what is asked of it, told by
-// sizes alone. Each call says whether it did the work: false, with nothing done, where cuDNN is
-// missing, turned off, or has no way that gives the same bits every time; then our own kernels do.
+// Convolutions and attention in 16 bits by cuDNN, if it is found: the interface, in terms of sizes
+// only. Each call returns whether it did the work: false, with nothing done, when cuDNN is missing,
+// disabled, or has no deterministic algorithm; then Brine's own kernels run.
 //
-// There are three providers: tensor/cuda/cudnn/ by cuDNN's graphs, tensor/device/no_cudnn.cpp in
-// builds without its headers, and slow sums in tests/cuda/emulator/, which a test has to turn on.
+// There are three providers: tensor/cuda/cudnn/ with cuDNN's graphs, tensor/device/no_cudnn.cpp in
+// builds without its headers, and slow sums in tests/cuda/emulator/, which a test has to enable.
 #pragma once
 
 #include <compare>
@@ -14,13 +14,13 @@
 
 namespace brine::cuda {
 
-// False where every call below is.
+// False when every call below returns false.
 bool cudnn_serves();
 
 enum class ConvPass { forward, data, weights };
 
 // One pass of a convolution of images [B, rows, columns, channels], channels last. Image and filter
-// [O, kT, kW, C] are of `type`, and so is the result where it is read; what is written is f32.
+// [O, kT, kW, C] have `type`, and so does the result when it is an input; outputs are f32.
 struct FusedConv {
   ConvPass pass = ConvPass::forward;
   Dtype type = Dtype::bf16;

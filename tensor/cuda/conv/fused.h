@@ -1,5 +1,5 @@
-// Convolutions and attention of 16-bit tensors with cuDNN inside, and what it leaves to be done
-// around it. Each call says whether it did the work: false, with nothing done, where cuDNN did not.
+// Convolutions and attention of 16-bit tensors by cuDNN, with the required work around it. Each
+// call returns whether it did the work: false, with nothing done, when cuDNN did not.
 #pragma once
 
 #include "tensor/kernels/conv.h"
@@ -8,7 +8,7 @@ namespace brine::cuda {
 
 // As conv2d().
 bool fused_conv2d(Tensor y, Tensor x, Tensor w, Tensor b, const Convolution& conf);
-// As conv2d_backward(), dx and dw apart; both round dy to the type of x.
+// As conv2d_backward(), dx and dw separately; both round dy to the type of x.
 bool fused_data_gradient(Tensor dx, Tensor dy, Tensor x, Tensor w, Tensor y,
                          const Convolution& conf);
 bool fused_weight_gradient(Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor y,

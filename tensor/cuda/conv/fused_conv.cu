@@ -1,6 +1,5 @@
-// Convolutions with cuDNN inside: weights are turned to channels last for it and their gradient
-// back, gradients of the result are rounded without what is padding, and rows that hold no token
-// become 0 behind it.
+// Convolutions by cuDNN: weights are converted to channels last and their gradient back, gradients
+// of the result are rounded and zeroed at padding, and rows without tokens become 0 afterwards.
 #include "tensor/cuda/conv/conv.cuh"
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/cuda/conv/fused.h"
@@ -26,7 +25,7 @@ __global__ void add_weights_kernel(float* dw, const float* from, int64_t C, int6
   dw[i] += from[(o * taps + tap) * C + c];
 }
 
-// y [B, rows_out, W, O] = 0 in the halo and in rows without tokens; the others stay unread.
+// y [B, rows_out, W, O] = 0 in the halo and in rows without tokens; the others are not read.
 __global__ void clear_rows_kernel(float* y, ConvSizes s, int64_t n) {
   const int64_t i = piece();
   if (i >= n) return;
@@ -84,7 +83,7 @@ FusedConv described(ConvPass pass, const ConvSizes& s, Dtype type) {
           .margin = s.margin};
 }
 
-// cuDNN counts in 32 bits, and knows nothing empty.
+// cuDNN counts in 32 bits and does not support empty tensors.
 bool takes(const ConvSizes& s, const Tensor& x, const Tensor& w) {
   constexpr int64_t kMost = int64_t(1) << 31;
   return cudnn_serves() && has_16_bits(x.dtype()) && w.dtype() == x.dtype() && s.rows > 0 &&

@@ -40,7 +40,7 @@ __global__ void upsample_kernel(T* y, const T* x, Sizes s, int64_t n) {
   y[i] = live ? x[((b * s.R + t / s.stride) * s.W + column * s.W / s.K) * s.C + c] : T(0);
 }
 
-// A thread for every number of dx: it adds up the large image's numbers that were read from it.
+// One thread per number of dx: it sums the large image's numbers that were read from it.
 template <class T>
 __global__ void upsample_backward_kernel(T* dx, const T* dy, Sizes s, int64_t n) {
   const int64_t i = piece();

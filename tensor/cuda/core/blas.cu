@@ -1,7 +1,8 @@
-// Products by cuBLASLt. What it wants to know of a product (descriptors, the algorithm its
-// heuristic picks) is kept by shape, the plans used last.
+// Products by cuBLASLt. Its description of a product (descriptors, the algorithm that its heuristic
+// picks) is cached by shape, for the most recently used plans.
 //
-// It thinks in columns: y in rows is y^T in columns, so y^T = op(b)^T op(a)^T is what it is asked.
+// cuBLASLt uses column-major order: y in rows is y^T in columns, so the request is y^T = op(b)^T
+// op(a)^T.
 #include "tensor/cuda/core/blas.h"
 
 #include <cublasLt.h>
@@ -18,7 +19,7 @@ namespace brine::cuda {
 namespace {
 
 constexpr size_t kPlans = 1024;
-constexpr uint64_t kWorkspace = uint64_t(32) << 20;  // the most that an algorithm may ask for
+constexpr uint64_t kWorkspace = uint64_t(32) << 20;  // the most memory that an algorithm may use
 
 std::atomic<bool> use_tf32{false};
 
@@ -37,7 +38,7 @@ using Operation = Held<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Held<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Held<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-// All that an algorithm depends on.
+// Everything that an algorithm depends on.
 struct Key {
   Gemm gemm;
   unsigned align_a = 0, align_b = 0, align_y = 0;
@@ -55,7 +56,7 @@ struct Plan {
   bool possible = false;
 };
 
-// Never destroyed: the driver may be gone before it.
+// Never destroyed: the driver may be unloaded before it.
 auto& library() {
   static auto* it = new Library<cublasLtHandle_t, Key, Plan>(kPlans);
   return *it;
@@ -73,7 +74,7 @@ cudaDataType_t type_of(Dtype t) {
   return t == Dtype::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// The largest power of two, up to 256, that divides where every matrix of the batch starts.
+// The largest power of two, up to 256, that divides the address of every matrix of the batch.
 unsigned alignment(const void* data, int64_t step_bytes) {
   const uint64_t bits = uint64_t(reinterpret_cast<uintptr_t>(data)) | uint64_t(step_bytes) | 256;
   return unsigned(bits & ~(bits - 1));
@@ -94,7 +95,7 @@ void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t what, T 
   check_blas(cublasLtMatrixLayoutSetAttribute(layout, what, &value, sizeof(value)), "layout");
 }
 
-// A matrix that lies in memory as `rows` rows of `columns`.
+// A matrix that is stored as `rows` rows of `columns`.
 Layout layout(Dtype type, int64_t rows, int64_t columns, int64_t ld, int64_t batch, int64_t step) {
   cublasLtMatrixLayout_t made = nullptr;
   check_blas(
@@ -134,7 +135,7 @@ Preference preference(const Key& key) {
   check_blas(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   Preference held(made);
   set(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-  // Sums of a split K are added up in a step of their own, in order and in the type of the sums.
+  // The sums of a split K are added in a separate step, in order and in the type of the sums.
   set(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(key.align_b));
@@ -157,7 +158,7 @@ Plan make_plan(const Key& key, const void* bias) {
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle(key.device), plan.operation.get(), plan.b.get(), plan.a.get(), plan.y.get(),
       plan.y.get(), wanted.get(), 1, &found, &count);
-  // Anything else is a mistake here, and must be heard of.
+  // Any other status is a bug here, and must be reported.
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
   plan.possible = status == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == status;
   plan.algorithm = found.algo;
@@ -182,7 +183,7 @@ bool gemm(const Gemm& g, const GemmData& data, double alpha, double beta, Device
                 .bias = data.bias != nullptr,
                 .tf32 = tf32() && g.in == Dtype::f32,
                 .device = device.index};
-  // The epilogue reads the bias in vectors, and knows none in f64.
+  // The epilogue reads the bias in vectors, and does not support f64.
   if (data.bias && (g.out == Dtype::f64 || alignment(data.bias, 0) < 16)) return false;
   auto& lib = library();
   std::lock_guard lock(lib.mutex);

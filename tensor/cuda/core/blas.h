@@ -1,4 +1,4 @@
-// Products of matrices on a device by cuBLASLt, with its plans kept.
+// Products of matrices on a device by cuBLASLt, with cached plans.
 #pragma once
 
 #include <compare>
@@ -9,13 +9,13 @@
 
 namespace brine::cuda {
 
-// Whether products of f32 may round their factors to TF32 (10 bits behind the point), which tensor
-// cores multiply. Off at start; for the whole process.
+// Whether products of f32 may round their factors to TF32 (10 bits of fraction), which tensor cores
+// multiply. Off at start; for the whole process.
 void set_tf32(bool on);
 bool tf32();
 
-// y [M, N] = alpha op(a) op(b) + beta y + bias [N], row after row in memory; op = transpose when
-// the flag is set. `batch` such products, the matrices step_* elements apart.
+// y [M, N] = alpha op(a) op(b) + beta y + bias [N], row-major; op = transpose when the flag is set.
+// `batch` such products, with matrices step_* elements apart.
 struct Gemm {
   Dtype in = Dtype::f32, out = Dtype::f32;  // a and b; y and the bias
   int64_t M = 0, N = 0, K = 0;
@@ -32,7 +32,7 @@ struct GemmData {
   const void* bias = nullptr;  // may be null; only with batch = 1
 };
 
-// The same bits at every call. False, with nothing done, where cuBLASLt has no way for it.
+// The same bits at every call. False, with nothing done, when cuBLASLt has no algorithm for it.
 bool gemm(const Gemm& g, const GemmData& data, double alpha, double beta, Device device);
 
 }  // namespace brine::cuda

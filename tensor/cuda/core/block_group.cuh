@@ -34,7 +34,7 @@ struct BlockGroup {
       const int64_t i = first + threadIdx.x;
       const bool flagged = i < n && flag(i);
       const unsigned ballot = __ballot_sync(kAllLanes, flagged);
-      __syncthreads();  // the counts of the round before may still be read
+      __syncthreads();  // the counts of the previous round may still be read
       if (mine == 0) counts[warp] = __popc(ballot);
       __syncthreads();
       const int count = mine < warps ? counts[mine] : 0;

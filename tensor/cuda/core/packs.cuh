@@ -7,7 +7,7 @@
 
 namespace brine::cuda {
 
-// kN neighbours, loaded and stored by as few instructions as their alignment allows.
+// kN neighbours, loaded and stored with as few instructions as their alignment allows.
 template <class T, int kN>
 struct alignas(sizeof(T) * kN) Pack {
   T v[kN];
@@ -26,7 +26,7 @@ __device__ inline void store_pack(T* at, const Pack<T, kN>& pack) {
   *reinterpret_cast<Pack<T, kN>*>(at) = pack;
 }
 
-// A stored number as sums take it; of f16 by the one instruction there is.
+// A stored number in the type of sums; for f16 by its single conversion instruction.
 template <class T, class S>
 __device__ inline T widen(S x) {
   if constexpr (std::is_same_v<S, f16> && std::is_same_v<T, float>) {
@@ -36,7 +36,7 @@ __device__ inline T widen(S x) {
   }
 }
 
-// to[i] = from[i], kN neighbours by loads of 16 bytes, or one where they are fewer.
+// to[i] = from[i], kN neighbours by loads of 16 bytes, or by one load if they are fewer.
 template <int kN, class T>
 __device__ inline void load_wide(T* to, const T* from) {
   constexpr int kPart = std::min(kN, kWide<T>);
@@ -65,13 +65,13 @@ bool aligned(size_t bytes, const P*... at) {
   return ((reinterpret_cast<uintptr_t>(at) | ...) & (bytes - 1)) == 0;
 }
 
-// a / b for a >= 0, b > 0; short for what fits 32 bits.
+// a / b for a >= 0, b > 0; short for values that fit 32 bits.
 __device__ inline int64_t quotient(int64_t a, int64_t b) {
   return uint64_t(a | b) >> 32 ? a / b : int64_t(uint32_t(a) / uint32_t(b));
 }
 
-// Calls f.operator()<U>() with the widest type of 16, 8, 4, 2 or 1 bytes that divides every number
-// of bytes or-ed into `bits`.
+// Calls f.operator()<U>() with the widest type of 16, 8, 4, 2 or 1 bytes that divides every byte
+// count or-ed into `bits`.
 template <class F>
 void dispatch_unit(uint64_t bits, F&& f) {
   if (bits % 16 == 0) return f.template operator()<uint4>();

@@ -1,4 +1,4 @@
-// What calls to a library share: plans kept by shape, and memory for the time of a call.
+// Helpers for calls to a library: plans cached by shape, and memory for the duration of a call.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace brine::cuda {
 
-// The plans used last, by key.
+// The most recently used plans, by key.
 template <class Key, class Plan>
 class Plans {
  public:
   explicit Plans(size_t most) : most_(most) {}
 
-  // The plan of a key, made by make() where it is new.
+  // The plan of a key, made by make() if it is new.
   template <class Make>
   Plan& get(const Key& key, Make&& make) {
     auto at = plans_.find(key);
@@ -48,7 +48,7 @@ class Plans {
   uint64_t clock_ = 0;
 };
 
-// A library's handles, one a device, and its plans; to be used under the mutex.
+// A library's handles, one per device, and its plans; to be used under the mutex.
 template <class Handle, class Key, class Plan>
 struct Library {
   explicit Library(size_t most) : plans(most) {}
@@ -64,8 +64,8 @@ struct Library {
   Plans<Key, Plan> plans;
 };
 
-// Memory aligned to 256 bytes. It goes back to the allocator as soon as the call is on the stream:
-// what is put there later runs later.
+// Memory aligned to 256 bytes. It is returned to the allocator as soon as the call is queued on the
+// stream: later users of the memory run later.
 class Workspace {
  public:
   Workspace(size_t bytes, Device device) {

@@ -1,15 +1,15 @@
-// Prefix sums of one long list of counts, in three launches: sums of tiles, a scan of those by one
-// block, and the scan of every tile from where it starts.
+// Prefix sums of one long list of counts, in three launches: sums of tiles, a scan of these by one
+// block, and the scan of every tile from its start value.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
 
 namespace brine::cuda {
 
-constexpr int kTilePieces = 4;  // counts a thread takes one after the other
+constexpr int kTilePieces = 4;  // counts that a thread processes in sequence
 constexpr int64_t kTile = kThreads * kTilePieces;
 
-// The sum of `value` over the threads below the caller's; *total is that of the whole block.
+// The sum of `value` over the threads before the caller; *total is that of the whole block.
 inline __device__ int64_t block_exclusive_sum(int64_t value, int64_t* total) {
   __shared__ int64_t sums[kWarp];
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
@@ -18,7 +18,7 @@ inline __device__ int64_t block_exclusive_sum(int64_t value, int64_t* total) {
     const int64_t other = __shfl_up_sync(kAllLanes, upto, by);
     if (lane >= by) upto += other;
   }
-  __syncthreads();  // the sums of the call before may still be read
+  __syncthreads();  // the sums of the previous call may still be read
   if (lane == kWarp - 1) sums[warp] = upto;
   __syncthreads();
   const int64_t part = lane < int(blockDim.x) / kWarp ? sums[lane] : 0;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(4 * kThreads) scan_tiles_kernel(Sum* tiles, in
   }
 }
 
-// store(i, sum below i, sum up to and with i) for every i.
+// store(i, sum before i, sum including i) for every i.
 template <class Load, class Store>
 __global__ void scan_kernel(const int64_t* tiles, Load load, Store store, int64_t n) {
   int64_t before = tiles[blockIdx.x];

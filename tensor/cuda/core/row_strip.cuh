@@ -1,10 +1,10 @@
-// Products of one row with many others, and sums of many rows with weights, by a warp: the two
-// steps of attention on a sparse mask and of its gradients.
+// Products of one row with many others, and weighted sums of many rows, by a warp: the two steps of
+// attention on a sparse mask and of its gradients.
 //
 // Rows are gathered as they are stored, rounded ones in 16 bits, and widened in registers. Up to
-// eight lanes hold a row, or a strip of it; so a warp works on four rows or more at once. What
-// belongs to an entry (its row, its weight, its product) lies on the lane of the entry's number,
-// for 32 entries at a time. The order of every sum is fixed.
+// eight lanes load a row, or a strip of it, so a warp works on at least four rows at once. The data
+// of an entry (its row, its weight, its product) are in the lane with the entry's number, for 32
+// entries at a time. The order of every sum is fixed.
 #pragma once
 
 #include "tensor/csr.h"
@@ -12,7 +12,7 @@
 
 namespace brine::cuda {
 
-// Blocks of 256 threads that kernels of strips want on a multiprocessor: as many registers as let
+// Desired blocks of 256 threads per multiprocessor in kernels of strips: as many registers as let
 // 24 warps wait for their rows.
 template <class T>
 constexpr int kStripBlocks = sizeof(T) == 8 ? 2 : 3;
@@ -21,14 +21,14 @@ constexpr int kStripBlocks = sizeof(T) == 8 ? 2 : 3;
 // aligned to 16 bytes; otherwise the strip of at most D columns from `first` on.
 template <class T, class S, int D, bool Whole>
 struct Strip {
-  static constexpr int kLanes = Whole ? std::min(8, D / kWide<S>) : 8;  // that hold a row
+  static constexpr int kLanes = Whole ? std::min(8, D / kWide<S>) : 8;  // that load a row
   static constexpr int kGroups = kWarp / kLanes;
-  static constexpr int kSize = D / kLanes;            // numbers a lane holds of a row
+  static constexpr int kSize = D / kLanes;            // numbers of a row per lane
   static constexpr int kPack = Whole ? kWide<S> : 1;  // of them, neighbours
-  // What a load brings and a register or four hold: numbers of 16 bits stay two in one.
+  // The data of one load, in one to four registers: numbers of 16 bits stay in pairs.
   using Piece = std::conditional_t<Whole, uint4, S>;
   static constexpr int kPieces = kSize / kPack;
-  // Steps of kGroups rows whose loads are under way together: up to 128 bytes a lane.
+  // Steps of kGroups rows whose loads are in flight together: up to 128 bytes per lane.
   static constexpr int kSteps =
       std::clamp(Whole ? 128 / (kSize * int(sizeof(S))) : 64 / (kSize * int(sizeof(T))), 1, kLanes);
 
@@ -63,7 +63,7 @@ struct Strip {
   }
 
   // The rows of entries step * kGroups + group, steps from `from` on: rows[r], 0 beyond `count`.
-  // `row` is the number of the row of the entry that the lane stands for.
+  // `row` is the row number of the lane's entry.
   __device__ void load_steps(Piece (&x)[kSteps][kPieces], const S* rows, int32_t row, int from,
                              int count) const {
 #pragma unroll
@@ -100,7 +100,7 @@ struct Strip {
     return mine;
   }
 
-  // sums += sum over e < count of weight of e * rows[row of e]; a group of lanes has a part.
+  // sums += sum over e < count of weight of e * rows[row of e]; each group of lanes has a part.
   // Weights beyond `count` must be finite.
   __device__ void add(T (&sums)[kSize], const S* rows, int32_t row, T weight, int count) const {
     for (int from = 0; from * kGroups < count; from += kSteps) {
@@ -116,7 +116,7 @@ struct Strip {
     }
   }
 
-  // Every group has the sums of all groups.
+  // Afterwards every group has the sums of all groups.
   __device__ void join(T (&sums)[kSize]) const {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
@@ -126,7 +126,7 @@ struct Strip {
     }
   }
 
-  // row = sums, which are joined.
+  // row = the sums, which were joined.
   __device__ void store(T* row, const T (&sums)[kSize]) const {
     if (lane() >= kLanes) return;
 #pragma unroll
@@ -141,8 +141,8 @@ struct Strip {
   }
 };
 
-// Calls f.operator()<D, Whole>() for rows of d numbers in the tensors given: whole rows for the
-// sizes worth a copy of the code, otherwise strips.
+// Calls f.operator()<D, Whole>() for rows of d numbers in the given tensors: whole rows for the
+// common sizes, otherwise strips.
 template <class F, class... Tensors>
 void dispatch_strip(int64_t d, F&& f, const Tensors&... tensors) {
   const bool aligned =
@@ -153,7 +153,7 @@ void dispatch_strip(int64_t d, F&& f, const Tensors&... tensors) {
   f.template operator()<32, false>();
 }
 
-// f(e, x . rows[key(e)]) for the entries e of a row, each on the lane that takes it; x [d].
+// f(e, x . rows[key(e)]) for the entries e of a row, each in the lane that owns it; x [d].
 template <int D, bool Whole, class T, class S, class F>
 __device__ void each_product(const RowEntries& at, const T* x, const S* rows, int64_t d, F&& f) {
   const int lane = int(threadIdx.x) % kWarp;

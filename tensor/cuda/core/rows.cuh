@@ -1,6 +1,5 @@
-// The threads that share one row: a warp where rows are short, a block where they are long. A
-// kernel takes the kind as its first template argument and `rows` to know where the grid goes
-// beyond them.
+// The threads that share one row: a warp if rows are short, a block if they are long. A kernel has
+// the kind as its first template argument, and `rows` to detect rows beyond the last.
 #pragma once
 
 #include <limits>
@@ -41,7 +40,7 @@ struct RowBlock {
 
 constexpr int64_t kLongRow = 1024;  // columns from which a row has a block
 
-// Launches the one of the two kernels that suits rows of C columns.
+// Launches the kernel of the two that suits rows of C columns.
 template <class... P, class... A>
 void launch_rows(const char* name, int64_t rows, int64_t C, void (*by_warp)(P...),
                  void (*by_block)(P...), A... args) {

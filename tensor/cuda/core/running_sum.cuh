@@ -5,10 +5,10 @@
 
 namespace brine::cuda {
 
-constexpr int kAhead = 8;  // chunks that a thread loads before it adds them up
+constexpr int kAhead = 8;  // chunks that a thread loads before it sums them
 
 // parts [heads, chunks, size]: each chunk's sum becomes that of the chunks before it, or with
-// `backwards` of those behind it. The running sum is f64.
+// `backwards` of those after it. The running sum is f64.
 template <class T>
 __global__ void sums_before_kernel(T* parts, int64_t heads, int64_t chunks, int64_t size,
                                    bool backwards) {

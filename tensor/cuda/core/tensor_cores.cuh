@@ -1,18 +1,18 @@
-// Products by tensor cores: f32 numbers rounded to TF32 (10 bits behind the point) or split into
-// two of them, sums in f32. From compute capability 8.0 on; the host asks tensor_cores(type) before
-// it launches such a kernel.
+// Products by tensor cores: f32 numbers rounded to TF32 (10 bits of fraction) or split into two
+// TF32 numbers, sums in f32. From compute capability 8.0 on; the host calls tensor_cores(type)
+// before it launches such a kernel.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
 
 namespace brine::cuda {
 
-// Whether products of factors that are given in this type go there: of 16 bits, which TF32 holds to
-// the last bit; of f32 where set_tf32() lets kernels round them. What is made of the factors on the
-// way (weights of a sum, gradients) is rounded to TF32 either way. And whether this build's code
+// Whether products of factors in this type use tensor cores: of 16 bits, which TF32 represents
+// exactly; of f32 if set_tf32() allows rounding. Values derived from the factors on the way
+// (weights of a sum, gradients) are rounded to TF32 in both cases. Also whether this build's code
 // for the current device has such products.
 bool tensor_cores(Dtype given);
-// Whether there are such products at all: for kernels that split what TF32 does not hold.
+// Whether there are such products at all: for kernels that split numbers into TF32 parts.
 bool tensor_cores();
 
 // To the nearest TF32, ties away from zero.
@@ -30,9 +30,9 @@ __device__ inline float to_tf32(float x) {
 #endif
 }
 
-// c += a b of one warp: a [16, 8], b [8, 8], c [16, 8], all lanes together. With g = lane / 4 and
-// t = lane % 4, a lane gives a at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) and b at (t, g),
-// (t + 4, g), and holds c at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1); the layout of
+// c += a b of one warp: a [16, 8], b [8, 8], c [16, 8], all lanes together. With g = lane / 4 and t
+// = lane % 4, a lane provides a at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4) and b at (t, g),
+// (t + 4, g), and has c at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1); the layout of
 // mma.m16n8k8 in the PTX specification.
 __device__ inline void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -61,8 +61,8 @@ struct SplitNumber {
   }
 };
 
-// c += a b as multiply_add() does it, of f32 numbers. The product of two lower parts, 2^-20 of the
-// whole at most, is left out.
+// c += a b as multiply_add(), for f32 numbers. The product of the two lower parts, at most 2^-20 of
+// the whole, is omitted.
 __device__ inline void multiply_add(float (&c)[4], const SplitNumber (&a)[4],
                                     const SplitNumber (&b)[2]) {
   float a_high[4], a_low[4];

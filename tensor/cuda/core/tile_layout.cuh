@@ -1,4 +1,4 @@
-// Tiles of rows in shared memory, and the two products that a block of threads computes from there
+// Tiles of rows in shared memory, and the two products that a block of threads computes from them
 // on CUDA cores or tensor cores: scores = x y^T, and sums += scores y.
 #pragma once
 
@@ -9,14 +9,15 @@ namespace brine::cuda {
 
 constexpr int kAcross = 16;  // threads that share the rows of a product
 
-// Numbers from one row of a tile of so many columns to the next.
+// Numbers from one row of a tile with this many columns to the next.
 template <class T>
 constexpr int row_step(int columns) {
   return columns + kWide<T>;
 }
 
-// tile [rows, D] = count rows of d numbers of a type that T can hold, rounded by the layout, the
-// rest 0: what is not read cannot spread a NaN. `packed`: rows begin and end at whole packs.
+// tile [rows, D] = count rows of d numbers of a type that T can represent, rounded by the layout,
+// the rest 0: an element that is not loaded cannot spread a NaN. `packed`: rows begin and end at
+// whole packs.
 template <class Layout, class S, class T = typename Layout::T>
 __device__ inline void load_tile(T* tile, const S* from, int64_t step, int64_t count, int64_t d,
                                  bool packed) {
@@ -42,12 +43,13 @@ __device__ inline void load_tile(T* tile, const S* from, int64_t step, int64_t c
   }
 }
 
-// How the products of tiles of `rows` rows lie in the threads of a block. A thread holds the rows
-// row(i) of a product, i < own; of scores the keys key(n), of results the columns column(c).
+// The distribution of products of tiles with `rows` rows over the threads of a block. A thread has
+// the rows row(i) of a product, i < own; of scores the keys key(n), of results the columns
+// column(c).
 
-// On CUDA cores: 16 threads across and rows / Own rows of them. A thread's rows lie rows / Own
-// apart: then the two rows that a warp reads at a time lie in different banks. Rows of a tile are
-// one pack longer than they need be, for the same reason.
+// On CUDA cores: 16 threads across and rows / Own rows of them. A thread's rows are rows / Own
+// apart: the two rows that a warp reads at a time are then in different banks. For the same reason
+// rows of a tile are padded by one pack.
 template <class Number, int D, int Own, int Rows = sizeof(Number) == 4 ? 64 : 32>
 struct PlainTile {
   using T = Number;
@@ -85,7 +87,7 @@ struct PlainTile {
     }
   }
 
-  // sums += scores y, y [rows, D]. `room` is only for this.
+  // sums += scores y, y [rows, D]. `room` is scratch memory.
   __device__ static void add(T (&sums)[own][columns], const T (&scores)[own][keys], const T* y,
                              T* room) {
     constexpr int n = kWide<T>;
@@ -115,7 +117,7 @@ struct PlainTile {
 
   // Only the thread's half of a warp reads them again.
   __device__ static void store(T* room, const T (&scores)[own][keys]) {
-    __syncwarp();  // what lay here before may still be read
+    __syncwarp();  // the previous contents may still be read
 #pragma unroll
     for (int i = 0; i < own; ++i) {
 #pragma unroll
@@ -125,9 +127,9 @@ struct PlainTile {
   }
 };
 
-// On tensor cores: a warp has 16 rows of each product, held as multiply_add() has them. Scores go
-// from one product into the next without leaving their registers: the keys 2 t and 2 t + 1 of a
-// lane take the places t and t + 4 of eight, and the rows of y go along.
+// On tensor cores: a warp has 16 rows of each product, distributed as in multiply_add(). Scores are
+// passed from one product to the next in registers: the keys 2 t and 2 t + 1 of a lane take the
+// positions t and t + 4 of eight, and the rows of y are permuted in the same way.
 template <int D>
 struct TensorTile {
   using T = float;
@@ -203,11 +205,11 @@ __device__ inline T reduce_across(T value, Op op) {
   return value;
 }
 
-// What a thread holds of a tile of scores: [its rows][its keys].
+// A thread's part of a tile of scores: [its rows][its keys].
 template <class Layout>
 using Scores = typename Layout::T[Layout::own][Layout::keys];
 
-// f(i, n, score) for each that the thread holds.
+// f(i, n, score) for each score of the thread.
 template <class Layout, class F>
 __device__ inline void each_score(Scores<Layout>& x, F&& f) {
 #pragma unroll

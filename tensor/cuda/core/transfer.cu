@@ -1,5 +1,5 @@
-// Copies between the CPU and a device: in the order of its kernels, which the caller may wait for,
-// and beside them on a stream of their own (tensor/device/transfer.h).
+// Copies between the CPU and a device: in stream order, which the caller may wait for, and
+// concurrent ones on a separate stream (tensor/device/transfer.h).
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -22,12 +22,12 @@ cudaEvent_t new_event() {
   return event;
 }
 
-// What a ticket holds. The runtime lets an event go when what it stands for has happened.
+// The content of a ticket. The runtime may release an event once it has happened.
 struct Copy {
   cudaEvent_t done = new_event();
   Device device;
-  bool ordered = false;  // order_after() was called: what drains the kernels' stream ...
-  int64_t drains = 0;    // ... after so many times shows that the copy has ended
+  bool ordered = false;  // order_after() was called: a synchronisation of the kernels' stream ...
+  int64_t drains = 0;    // ... after this count shows that the copy has ended
 
   explicit Copy(Device where) : device(where) {}
   ~Copy() { cudaEventDestroy(done); }
@@ -37,17 +37,17 @@ struct Copy {
 
 Copy& copy_of(const Ticket& ticket) { return *static_cast<Copy*>(ticket.get()); }
 
-// Pinned memory that uploads leave from, so that whoever asked may change his bytes at once. It is
-// given out part by part, and a part again when what left from it has arrived. As long as the
-// uploads between two waits of the caller fit into the parts, nobody waits for that: a step of
-// training uploads lengths, ids and row weights, a few hundred KB to some MB.
+// Pinned staging memory for uploads, so that callers may change their data at once. It is allocated
+// in parts, and a part is reused when its uploads have arrived. As long as the uploads between two
+// synchronisations of the caller fit into the parts, nothing waits: a training step uploads
+// lengths, ids and row weights, a few hundred KB to some MB.
 class Staging {
  public:
   static constexpr size_t kParts = 8, kBytes = 1 << 20;  // of each part
 
   std::mutex mutex;
 
-  // Room for a piece of at most kBytes.
+  // Memory for a piece of at most kBytes.
   unsigned char* take(size_t bytes) {
     if (!base_) {
       void* pinned = nullptr;
@@ -60,7 +60,7 @@ class Staging {
     used_ += (bytes + 63) / 64 * 64;
     return room;
   }
-  // The device has done all that was asked of it.
+  // The device has finished all queued work.
   void drained() {
     ++drains;
     for (bool& travels : travels_) travels = false;
@@ -82,7 +82,7 @@ class Staging {
   unsigned char* base_ = nullptr;
   size_t part_ = 0, used_ = 0;
   cudaEvent_t left_[kParts] = {};
-  bool travels_[kParts] = {};  // uploads of the part may be under way
+  bool travels_[kParts] = {};  // uploads of the part may be in flight
 };
 
 Staging& staging(int index) {
@@ -96,8 +96,8 @@ void copy_in_order(void* to, const void* from, size_t bytes, cudaMemcpyKind kind
 
 void drain() { check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
 
-// Of the current device: copies wait there for kernels, and kernels never for those copies unless
-// order_after() says so. Both directions share it: a dump goes out, a distillation comes in.
+// Of the current device: copies on it wait for kernels, and kernels never for those copies unless
+// order_after() is called. Both directions share it: a dump downloads, a distillation uploads.
 cudaStream_t copy_stream(int index) {
   static std::mutex mutex;
   static cudaStream_t streams[kDevices] = {};
@@ -111,7 +111,7 @@ Ticket copy_beside(void* to, const void* from, size_t bytes, cudaMemcpyKind kind
   use_device(device.index);
   const cudaStream_t kernels = stream(), copies = copy_stream(device.index);
   const auto copy = std::make_shared<Copy>(device);
-  // One event serves twice: what was recorded before is not changed by recording it again.
+  // One event is used twice: recording it again does not change waits on the first recording.
   check_cuda(cudaEventRecord(copy->done, kernels), "cudaEventRecord");
   check_cuda(cudaStreamWaitEvent(copies, copy->done, 0), "cudaStreamWaitEvent");
   check_cuda(cudaMemcpyAsync(to, from, bytes, kind, copies), "cudaMemcpyAsync");
@@ -150,7 +150,7 @@ void synchronize(Device device) {
   use_device(device.index);
   ++waited;
   Staging& s = staging(device.index);
-  std::lock_guard lock(s.mutex);  // no upload between the wait and what is known of it
+  std::lock_guard lock(s.mutex);  // no upload between the synchronisation and its record
   drain();
   s.drained();
 }

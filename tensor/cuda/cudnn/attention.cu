@@ -1,5 +1,5 @@
-// The graph of softmax attention: the operations are those that cuDNN knows to fuse into one
-// kernel, in the order in which it looks for them.
+// The graph of softmax attention: the operations that cuDNN can fuse into one kernel, in the order
+// that it recognises.
 #include "tensor/cuda/cudnn/graphs.h"
 
 namespace brine::cuda::cudnn {
@@ -8,7 +8,8 @@ namespace {
 constexpr cudnnDataType_t kF32 = CUDNN_DATA_FLOAT, kInt = CUDNN_DATA_INT32,
                           kBool = CUDNN_DATA_BOOLEAN;
 
-// What hides scores: the index of a score's row or column, and the value that stands for hidden.
+// Masking of scores: the index of a score's row or column, and the value that replaces hidden
+// scores.
 struct Masks {
   Graph& graph;
   const Node& hidden;
@@ -24,7 +25,7 @@ struct Masks {
     return graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, graph.inner(kF32, scores.sizes), kF32,
                            {&scores, &hidden, &where});
   }
-  // Of rows and columns below the lengths.
+  // The mask of rows and columns below the lengths.
   const Node& within(const Node& scores, const Node& rows, const Node& keys) const {
     const Node &row = index(scores, 2), &column = index(scores, 3);
     const Node& below = compare(CUDNN_POINTWISE_CMP_LT, row, rows);
@@ -37,7 +38,7 @@ struct Masks {
   }
 };
 
-// softmax of scores along their rows, of `type`; the logarithm of the sums goes to lse.
+// softmax of scores along their rows, in `type`; the logarithm of the sums is written to lse.
 const Node& softmax(Graph& graph, const Node& scores, const Node& lse, cudnnDataType_t type) {
   const std::vector<int64_t>& rows = lse.sizes;
   const Node& most = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, graph.inner(kF32, rows), scores);
@@ -65,7 +66,7 @@ Plan plan_of(const FusedAttention& a, const Target& target) {
   const Node& y = graph.tensor(kY, type, rows, {a.T * C, a.d, C, 1});
   const Node& lse = graph.tensor(kLse, kF32, {a.B, a.H, a.T, 1}, {a.H * a.T, a.T, 1, 1});
   const Node& scale = graph.scalar(kScale, kF32);
-  // The same numbers twice: cuDNN tells queries' lengths and keys' apart by their tensors.
+  // The same numbers twice: cuDNN distinguishes the lengths of queries and keys by their tensors.
   auto lengths = [&](int64_t number) -> const Node* {
     return a.padded ? &graph.tensor(number, kInt, {a.B, 1, 1, 1}, {1, 1, 1, 1}) : nullptr;
   };

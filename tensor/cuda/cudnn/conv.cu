@@ -1,5 +1,5 @@
-// The graphs of a convolution: forward with bias and ReLU behind it, and the two gradients. Images
-// lie channels last; cuDNN names their sizes [B, channels, rows, columns].
+// The graphs of a convolution: forward with bias and ReLU, and the two gradients. Images are
+// channels last; cuDNN names their sizes [B, channels, rows, columns].
 #include "tensor/cuda/cudnn/graphs.h"
 
 namespace brine::cuda::cudnn {
@@ -15,12 +15,12 @@ const Node& image(Graph& graph, int64_t number, cudnnDataType_t type, const Size
                   int64_t step) {
   return graph.tensor(number, type, sizes, channels_last(sizes, step));
 }
-// Sums on their way to an image.
+// Intermediate sums of an image.
 const Node& sums_of(Graph& graph, const Sizes& sizes) {
   return graph.inner(CUDNN_DATA_FLOAT, sizes, channels_last(sizes, sizes[1] * sizes[2] * sizes[3]));
 }
 
-// What cuDNN calls a pass and the parts of it.
+// cuDNN's names of a pass and its tensors.
 struct Pass {
   cudnnBackendDescriptorType_t operation;
   cudnnBackendAttributeName_t how, x, w, y, alpha, beta;
@@ -72,8 +72,8 @@ Plan plan_of(const FusedConv& c, const Target& target) {
       image(graph, kFilter, type(ConvPass::weights), {c.O, c.C, c.kT, c.kW}, c.kT * c.kW * c.C);
   const Node& y = image(graph, kResult, type(ConvPass::forward), {c.B, c.O, c.rows, c.W}, c.step);
   const Descriptor how = convolution(c);
-  // A pass's own result is never in memory: what a pointwise operation makes of it may be f32 on
-  // every device, the result of a convolution of 16 bits may not.
+  // The pass's own result is never in memory: the result of a pointwise operation may be f32 on
+  // every device, that of a 16-bit convolution may not.
   auto convolve = [&](const Pass& pass, const Node& written) -> const Node& {
     const Node& sums = sums_of(graph, written.sizes);
     Descriptor& op = graph.operation(pass.operation, "convolution");

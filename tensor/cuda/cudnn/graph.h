@@ -1,8 +1,8 @@
-// cuDNN's graphs as C++ sees them: descriptors that free themselves, tensors and operations on
-// them, and plans, which are graphs with a way to run them. Nothing here needs a device: a plan can
-// be made from a description of one.
+// cuDNN's graphs as C++ classes: descriptors that free themselves, tensors and operations on them,
+// and plans, which are executable graphs. Nothing here needs a device: a plan can be made from the
+// description of one.
 //
-// Whatever cuDNN refuses throws Error with its own words; callers take that as "not by cuDNN".
+// Every refusal of cuDNN is thrown as an Error with its message; callers then use Brine's kernels.
 #pragma once
 
 #include <cudnn_graph.h>
@@ -17,7 +17,7 @@
 
 namespace brine::cuda::cudnn {
 
-// Throws Error with what cuDNN says about a status.
+// Throws an Error with cuDNN's message for a status.
 void check_status(cudnnStatus_t status, const char* what);
 
 // A backend descriptor: attributes are set, then finish() makes it usable.
@@ -42,7 +42,7 @@ class Descriptor {
   }
   void finish();
 
-  // How many values there are; of those as many are read as `values` has room for.
+  // The number of values; as many of them are read as `values` has space for.
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t room,
               void* values) const;
   cudnnBackendDescriptor_t get() const { return it_; }
@@ -68,7 +68,7 @@ class Descriptor {
   const char* name_;
 };
 
-// What a plan is made for: a device by its handle, or one that is only described.
+// The target of a plan: a device by its handle, or one that is only described.
 struct Target {
   cudnnHandle_t handle = nullptr;
   const Descriptor* described = nullptr;
@@ -76,7 +76,7 @@ struct Target {
 // From cuDNN's JSON of a device (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION).
 Descriptor described_device(const std::string& json);
 
-// A way to run a graph.
+// An executable plan of a graph.
 struct Plan {
   Descriptor plan;
   int64_t workspace = 0;  // bytes
@@ -91,7 +91,7 @@ struct Node {
 // Tensors are given sizes and strides in cuDNN's order: batch, channels or heads, rows, columns.
 class Graph {
  public:
-  // In memory, known to run() by its number. Scalars are passed by value, from the host.
+  // In memory, identified to run() by its number. Scalars are passed by value, from the host.
   const Node& tensor(int64_t number, cudnnDataType_t type, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& strides);
   const Node& scalar(int64_t number, cudnnDataType_t type);
@@ -99,7 +99,7 @@ class Graph {
   const Node& inner(cudnnDataType_t type, const std::vector<int64_t>& sizes,
                     const std::vector<int64_t>& strides = {});
 
-  // y = mode(x, b, t); b and t where the mode has them, axis for indices. Of the type of y.
+  // y = mode(x, b, t); b and t if the mode has them, axis for indices. In the type of y.
   const Node& pointwise(cudnnPointwiseMode_t mode, const Node& y, cudnnDataType_t math,
                         std::initializer_list<const Node*> inputs, int64_t axis = -1);
   const Node& reduce(cudnnReduceTensorOp_t how, const Node& y, const Node& x);
@@ -108,11 +108,11 @@ class Graph {
     const Node *rows = nullptr, *columns = nullptr, *depth = nullptr;
   };
   const Node& multiply(const Node& y, const Node& a, const Node& b, const Sizes& sizes);
-  // An operation that the caller sets up and finishes.
+  // An operation that the caller configures and finishes.
   Descriptor& operation(cudnnBackendDescriptorType_t type, const char* name);
 
-  // The first way that cuDNN's heuristics propose whose sums repeat their bits and whose workspace
-  // stays below `most` bytes.
+  // The first deterministic engine that cuDNN's heuristics propose with a workspace below `most`
+  // bytes.
   Plan plan(const Target& target, int64_t most) const;
 
  private:
@@ -123,12 +123,12 @@ class Graph {
   int64_t inner_ = 1000;  // numbers of those that are never in memory
 };
 
-// A tensor's number and where it lies.
+// A tensor's number and its address.
 struct Place {
   int64_t number;
   const void* data;
 };
-// False, with nothing done, where cuDNN finds at the last moment that it does not support it.
+// False, with nothing done, when cuDNN finds at execution that it does not support it.
 bool run(cudnnHandle_t handle, const Plan& plan, const std::vector<Place>& places, void* workspace);
 
 cudnnDataType_t type_of(Dtype type);

@@ -1,5 +1,5 @@
-// The graphs that Brine asks cuDNN for, as plans: nothing here runs, so that a machine without a
-// GPU can see whether cuDNN accepts them. Each throws Error where it does not.
+// The graphs that Brine uses, as plans: nothing here runs, so that a machine without a GPU can test
+// whether cuDNN accepts them. Each throws an Error if it does not.
 #pragma once
 
 #include "tensor/cuda/conv/cudnn.h"

@@ -1,4 +1,4 @@
-// Whether there is a cuDNN to be used.
+// Whether a usable cuDNN is present.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace brine::cuda::cudnn {
 struct Found {
   SharedLibrary library;
   std::string version = {};  // "9.19.0"
-  std::string why_not = {};  // empty where it can be used
+  std::string why_not = {};  // empty if it can be used
 };
-// Looks for it at the first call.
+// Searches for it at the first call.
 const Found& library();
 
 }  // namespace brine::cuda::cudnn

@@ -1,5 +1,5 @@
-// cuDNN, looked for when the first work for it comes. Each function here stands for the library's
-// own of that name; their arguments are described in cudnn_graph.h.
+// cuDNN, loaded at its first use. Each function here forwards to the library function of that name;
+// their arguments are described in cudnn_graph.h.
 #include <cudnn_graph.h>
 
 #include "tensor/cuda/cudnn/library.h"
@@ -7,7 +7,7 @@
 namespace brine::cuda::cudnn {
 namespace {
 
-// Attention of 9.10.0 and 9.10.1 is known to be wrong, and older ones were never tried.
+// Attention of 9.10.0 and 9.10.1 is known to be wrong, and older versions are untested.
 constexpr size_t kOldest = 91002;
 
 std::string name_of_version(size_t version) {

@@ -1,4 +1,4 @@
-// Plans of the graphs, kept by what was asked, and their runs.
+// Plans of the graphs, cached by request, and their execution.
 #include <atomic>
 #include <limits>
 #include <optional>
@@ -17,7 +17,7 @@ constexpr size_t kPlans = 512;
 std::atomic<bool> wanted{true};
 std::atomic<int64_t> calls{0};
 
-// What a plan depends on, of either kind of work.
+// Everything that a plan depends on, for both kinds of work.
 struct Key {
   std::optional<FusedConv> conv;
   std::optional<FusedAttention> attention;
@@ -25,10 +25,10 @@ struct Key {
 
   auto operator<=>(const Key&) const = default;
 };
-// Empty where cuDNN refused.
+// Empty if cuDNN refused.
 using KeptPlan = std::optional<cudnn::Plan>;
 
-// Never destroyed: the driver may be gone before it.
+// Never destroyed: the driver may be unloaded before it.
 auto& kept() {
   static auto* it = new Library<cudnnHandle_t, Key, KeptPlan>(kPlans);
   return *it;
@@ -50,7 +50,7 @@ bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device)
       const cudnn::Target target{.handle = h};
       return key.conv ? plan_of(*key.conv, target) : plan_of(*key.attention, target);
     } catch (const Error&) {
-      return {};  // our own kernels do it; tests/cudnn sees to it that this is rare
+      return {};  // Brine's own kernels compute it; tests/cudnn checks that this is rare
     }
   });
   if (!plan) return false;

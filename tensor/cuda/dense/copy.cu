@@ -1,6 +1,6 @@
-// copy, accumulate and fill of strided tensors of any type. Axes are put in the order of the result
-// and merged first; then dense runs move by packs, transpositions by tiles in shared memory, and
-// all else by one thread an element.
+// copy, accumulate and fill of strided tensors of any type. Axes are sorted in the order of the
+// result and merged first; then dense runs are copied by packs, transpositions by tiles in shared
+// memory, and everything else by one thread per element.
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kTile = 32;  // side of a tile of a transposition
 constexpr int kTileRows = 8;
-constexpr int64_t kThin = 8;  // a transposition of fewer rows or columns leaves tiles too empty
+constexpr int64_t kThin = 8;  // a transposition with fewer rows or columns leaves tiles too empty
 
 // Sizes with the strides of y and of x. The last axis is the innermost of y; never without axes.
 struct Walk {
@@ -46,8 +46,8 @@ struct Walk {
   bool dense() const { return y[axes - 1] == 1 && x[axes - 1] == 1; }
 };
 
-// Without axes of size 1, by falling strides of y, neighbours merged where both go on without a
-// gap.
+// Without axes of size 1, in descending order of the strides of y, neighbours merged if both are
+// gapless there.
 Walk walk_of(const Tensor& y, const Tensor& x) {
   Walk w;
   for (int i = 0; i < y.rank(); ++i) {
@@ -65,7 +65,7 @@ Walk walk_of(const Tensor& y, const Tensor& x) {
   return w;
 }
 
-// Where element i lies in y and in x.
+// The offsets of element i in y and in x.
 __device__ inline void locate(const Walk& w, int64_t i, int64_t& at_y, int64_t& at_x) {
   at_y = at_x = 0;
   for (int a = w.axes - 1; a > 0; --a) {
@@ -81,8 +81,8 @@ __device__ inline void locate(const Walk& w, int64_t i, int64_t& at_y, int64_t& 
 template <class T>
 constexpr bool is_half = std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
 
-// A float on the way from double to a half type: rounded to odd, so that the second rounding ends
-// where a single one would.
+// A float between double and a half type: rounded to odd, so that the second rounding gives the
+// result of a single one.
 BRINE_HD float round_to_odd(double x) {
   const float f = float(x);
   if (double(f) == x || x != x) return f;
@@ -106,7 +106,7 @@ BRINE_HD To converted(const From& x) {
   }
 }
 
-// What becomes of an element of y.
+// The conversion of an element of y.
 struct Assign {
   static constexpr bool reads = false;
   template <class To, class From>
@@ -122,7 +122,7 @@ struct AddTo {
   }
 };
 
-// kN elements a thread; strides count elements, so those of a pack are multiples of kN.
+// kN elements per thread; strides count elements, so those of a pack are multiples of kN.
 template <class To, class From, int kN, class Op>
 __global__ void strided_kernel(To* y, const From* x, int64_t n, Walk w, Op op) {
   const int64_t i = piece();
@@ -171,7 +171,7 @@ __global__ void transposed_kernel(To* y, const From* x, Transposition p, Op op) 
   }
 }
 
-// The axis along which x is dense when y is not; -1 where tiles are of no use.
+// The axis along which x is dense when y is not; -1 if tiles do not help.
 int other_dense_axis(const Walk& w) {
   const int last = w.axes - 1;
   if (w.y[last] != 1 || w.x[last] <= 1 || w.size[last] < kThin) return -1;
@@ -200,7 +200,7 @@ void transpose(const char* name, To* y, const From* x, Walk w, int dense, Op op)
          y, x, p, op);
 }
 
-// Everything that must divide by the number of elements of a pack, or-ed; 0 where runs have gaps.
+// Everything that the number of elements of a pack must divide, or-ed; 0 if runs have gaps.
 int64_t run_bits(const Walk& w) {
   if (!w.dense()) return 1;
   int64_t bits = w.size[w.axes - 1];
@@ -208,7 +208,7 @@ int64_t run_bits(const Walk& w) {
   return bits;
 }
 
-// The walk over packs of n elements along a dense innermost axis.
+// Iterates over packs of n elements along a dense innermost axis.
 Walk in_packs(Walk w, int64_t n) {
   const int last = w.axes - 1;
   w.size[last] /= n;
@@ -242,7 +242,7 @@ Walk in_units(Walk w, int64_t item, int64_t unit) {
   return w;
 }
 
-// The same bits, by the widest unit that all runs are made of.
+// Copies bits, in the widest unit that divides all runs.
 void copy_bits(const Tensor& y, const Tensor& x, const Walk& w) {
   const int64_t item = int64_t(item_size(y.dtype()));
   unsigned char* py = y.raw();
@@ -299,7 +299,7 @@ void accumulate(Tensor y, Tensor x) {
 void fill(Tensor y, double value) {
   if (y.numel() == 0) return;
   const int64_t item = int64_t(item_size(y.dtype()));
-  alignas(16) unsigned char element[16];  // the value again and again
+  alignas(16) unsigned char element[16];  // the same value repeatedly
   dispatch_any(y.dtype(), [&]<class T>() {
     const T v = converted<T>(value);
     for (size_t at = 0; at < sizeof element; at += sizeof v)

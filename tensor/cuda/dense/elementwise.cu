@@ -1,4 +1,4 @@
-// Elementwise kernels: a pack of neighbours a thread, so that every load and store is a wide one.
+// Elementwise kernels: a pack of neighbours per thread, so that every load and store is a wide one.
 #include <cmath>
 
 #include "tensor/cuda/core/packs.cuh"
@@ -52,13 +52,13 @@ void map(const char* name, const Tensor& y, const Tensor& a, const Tensor& b, F 
               b.data<T>(), n, aligned(16, y.raw(), a.raw(), b.raw()), f);
 }
 
-// Of one type, by name: F<T>{} is what map() calls.
+// One type by name: F<T>{} is the function that map() calls.
 template <template <class> class F, class... X>
 void map_typed(const char* name, const Tensor& y, const X&... x) {
   dispatch_float(y.dtype(), [&]<class T>() { map<T>(name, y, x..., F<T>{}); });
 }
 
-// Four elements a thread: those of one block of random words. An element stays when its word is
+// Four elements per thread: those of one block of random words. An element is kept when its word is
 // above `limit`.
 template <class T>
 __global__ void dropout_kernel(T* y, const T* x, int64_t n, bool packed, T keep, uint32_t limit,
@@ -95,7 +95,7 @@ __global__ void scale_rows_kernel(T* y, const T* x, const T* s, int64_t packs, i
   store_pack(y + i * kN, p);
 }
 
-// Rows of C units of a sequence of T rows. What stays in place is not touched.
+// Rows of C units of a sequence of T rows. Elements that stay in place are not accessed.
 template <class U>
 __global__ void zero_padding_kernel(U* y, const U* x, const int64_t* lengths, int64_t n, int64_t T,
                                     int64_t C) {
@@ -158,7 +158,7 @@ void tanh_backward(Tensor dx, Tensor dy, Tensor y) {
 }
 
 void dropout(Tensor y, Tensor x, double p, RandomSlice random) {
-  // uniform(i) >= p, said in the integers that the numbers are made of: word > below.
+  // uniform(i) >= p as a comparison of the underlying integers: word > below.
   const int64_t below = int64_t(std::ceil(p * 4294967296.0 - 0.5)) - 1;
   if (below < 0) return copy(y, x);
   const int64_t n = y.numel();

@@ -1,4 +1,4 @@
-// Rows of a table by their numbers. For the gradient the rows are sorted by id, those of one id in
+// Rows of a table by their indices. For the gradient the rows are sorted by id, those of one id in
 // order; the sums over pieces of the sorted rows and then over the pieces of an id are in a fixed
 // order, so that bits repeat.
 #include <bit>
@@ -14,7 +14,7 @@ constexpr int kSortWarps = kSorters / kWarp;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kCounters = kDigits * kSortWarps;
-constexpr int64_t kRun = 32;  // sorted rows that a block sums up
+constexpr int64_t kRun = 32;  // sorted rows that a block sums
 constexpr int kColumns = 128;
 
 // Rows of C units.
@@ -62,8 +62,8 @@ __device__ inline void counts_before(int* counts) {
 }
 
 // `sorted` becomes the numbers of the R rows, by id and then by row: a stable sort by one digit of
-// the ids after the other. A warp has R / kSortWarps rows that follow each other. `spare` has room
-// for R, too.
+// the ids after the other. A warp has R / kSortWarps consecutive rows. `spare` has space for R
+// rows, too.
 __global__ void __launch_bounds__(kSorters)
     sort_rows_kernel(int32_t* sorted, int32_t* spare, const int32_t* ids, int64_t R, int passes) {
   __shared__ int counts[kCounters];
@@ -97,13 +97,14 @@ __global__ void __launch_bounds__(kSorters)
   }
 }
 
-// Sums of runs of sorted rows. An id that has all its rows in the run is added to the table; of one
-// that goes on beyond the run, the sum goes to the run's part: 0 when it came from before (it may
-// go on still), 1 when it begins here.
+// Sums of runs of sorted rows. The sum of an id that has all its rows in the run is added to the
+// table; that of an id that continues beyond the run is stored in the run's part: 0 when it started
+// before the run (it may also continue after it), 1 when it starts here.
 template <class T>
 __global__ void run_sums_kernel(T* dtable, T* parts, const T* __restrict__ dy, const int32_t* ids,
                                 const int32_t* sorted, int64_t R, int64_t C) {
-  __shared__ int32_t rows[kRun], own[kRun + 2];  // own: ids, with those of the rows on both sides
+  __shared__ int32_t rows[kRun], own[kRun + 2];  // own: ids, with those of the neighbouring rows on
+                                                 // both sides
   const int64_t c = int64_t(blockIdx.y) * blockDim.x + threadIdx.x, run = blockIdx.x;
   const int64_t begin = run * kRun, end = begin + kRun < R ? begin + kRun : R;
   for (int64_t i = threadIdx.x; i < kRun + 2; i += blockDim.x) {
@@ -133,7 +134,7 @@ __global__ void run_sums_kernel(T* dtable, T* parts, const T* __restrict__ dy, c
   }
 }
 
-// The parts of an id that goes on beyond the run where it begins.
+// Adds the parts of an id that continues beyond the run where it starts.
 template <class T>
 __global__ void join_runs_kernel(T* dtable, const T* __restrict__ parts, const int32_t* ids,
                                  const int32_t* sorted, int64_t R, int64_t C) {
@@ -142,7 +143,7 @@ __global__ void join_runs_kernel(T* dtable, const T* __restrict__ parts, const i
   if (c >= C || end >= R) return;
   const int32_t id = ids[sorted[end - 1]];
   if (ids[sorted[end]] != id) return;
-  if (begin > 0 && ids[sorted[begin - 1]] == id) return;  // it began before
+  if (begin > 0 && ids[sorted[begin - 1]] == id) return;  // it started before
   int64_t last = end, high = R - 1;                       // the last of its rows
   while (last < high) {
     const int64_t middle = (last + high + 1) / 2;

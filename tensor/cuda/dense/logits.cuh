@@ -1,5 +1,5 @@
-// log(sum of exp) of a row that is read once: each thread carries a running one, and they meet in
-// the end.
+// log(sum of exp) of a row that is read once: each thread keeps a running one, and they are
+// combined at the end.
 #pragma once
 
 #include <cmath>
@@ -11,12 +11,12 @@ namespace brine::cuda {
 
 template <class T>
 struct RunningLse {
-  static constexpr int kAtOnce = 4;  // values per call of add(): loads that do not wait
+  static constexpr int kAtOnce = 4;  // values per call of add(): independent loads
 
   T top = std::numeric_limits<T>::lowest();
   double sum = 0;
 
-  // Values of -inf add nothing. NaN is no maximum; it stays in the sum.
+  // Values of -inf add nothing. NaN is not a maximum; it stays in the sum.
   __device__ void add(const T (&x)[kAtOnce]) {
     T highest = top;
     for (int j = 0; j < kAtOnce; ++j) highest = x[j] > highest ? x[j] : highest;
@@ -29,7 +29,7 @@ struct RunningLse {
     sum += double(terms);
   }
 
-  // That of all threads of a row.
+  // The combined value of all threads of a row.
   template <class Row>
   __device__ double value() const {
     const T highest = Row::max(top);

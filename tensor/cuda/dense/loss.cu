@@ -1,5 +1,5 @@
-// Losses over the vocabulary: rows are read once, with the largest value so far and the sum of
-// exponentials against it on every thread. The distillation loss is in kl_loss.cu.
+// Losses over the vocabulary: rows are read once, with the running maximum and the sum of
+// exponentials relative to it on every thread. The distillation loss is in loss_kl.cu.
 #include "tensor/cuda/core/rows.cuh"
 #include "tensor/cuda/dense/logits.cuh"
 #include "tensor/kernels/dense.h"
@@ -28,7 +28,7 @@ __global__ void cross_entropy_kernel(T* loss, T* lse, const T* logits, const int
   }
 }
 
-// dlogits may be logits: an element is read by the thread that writes it.
+// dlogits may be logits: the thread that writes an element is the one that reads it.
 template <class Row, class T>
 __global__ void cross_entropy_backward_kernel(T* dlogits, const T* dloss, const T* logits,
                                               const T* lse, const int32_t* target, int64_t rows,

@@ -11,7 +11,7 @@ constexpr int64_t kTile = 65536;  // of the vocabulary
 constexpr int kWords = int(kTile / 32);
 constexpr double kSmallRest = 1e-9;
 
-// What both directions need to know of a row of the teacher.
+// The data of a teacher's row that both directions need.
 template <class T>
 struct TeacherRow {
   const T* values;
@@ -34,7 +34,7 @@ __device__ TeacherRow<T> teacher_row(const T* values, const int32_t* ids, int64_
   return {values + r * n, ids + r * n, n, double(lse[r])};
 }
 
-// The unlisted mass of the teacher; 0 when it is too small to count or nothing is unlisted.
+// The teacher's unlisted mass; 0 when it is negligible or nothing is unlisted.
 __device__ inline double rest_of(double listed, int64_t n, int64_t V) {
   const double rest = 1 - listed;
   return rest < kSmallRest || n == V ? 0.0 : rest;
@@ -48,7 +48,7 @@ __device__ inline double log_add(double a, double b) {
 
 // Marks the ids within [first, first + kTile). All threads of the block call.
 __device__ inline void mark(unsigned* bits, const int32_t* ids, int64_t n, int64_t first) {
-  __syncthreads();  // the marks of the tile before may still be read
+  __syncthreads();  // the marks of the previous tile may still be read
   for (int i = int(threadIdx.x); i < kWords; i += int(blockDim.x)) bits[i] = 0;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
@@ -61,8 +61,8 @@ __device__ inline bool marked(const unsigned* bits, int64_t at) {
   return bits[at / 32] >> (at % 32) & 1;
 }
 
-// Log-sum-exp of the row without the listed ids. Taking the listed mass from the whole would lose
-// all digits where the student is sure.
+// Log-sum-exp of the row without the listed ids. Subtracting the listed mass from the whole would
+// cancel all digits when the student is confident.
 template <class T>
 __device__ double unlisted_lse(const TeacherRow<T>& teacher, const T* row, int64_t V) {
   __shared__ unsigned bits[kWords];
@@ -123,8 +123,8 @@ __global__ void kl_listed_kernel(T* loss, T* lse, T* unlisted, const T* logits, 
   unlisted[r] = T(off);
 }
 
-// sum of p (log p - log q) over the vocabulary, in one walk: p (v - row) is summed beside p, whose
-// sum then takes the difference of the log-sum-exps.
+// sum of p (log p - log q) over the vocabulary, in one pass: p (v - row) is summed together with p,
+// whose sum is then multiplied by the difference of the log-sum-exps.
 template <class T>
 __global__ void kl_full_kernel(T* loss, T* lse, T* unlisted, const T* logits, const T* values,
                                const T* teacher_lse, int64_t V) {
@@ -146,7 +146,7 @@ __global__ void kl_full_kernel(T* loss, T* lse, T* unlisted, const T* logits, co
     for (int j = 0; j < kN; ++j) {
       const double p = double(math::exp_nonpositive(v[j] - origin));
       mass += p;
-      // p log p is 0 where p is; NaN stays.
+      // p log p is 0 for p = 0; NaN stays.
       along += p > 0 ? p * (double(v[j]) - double(x[j])) : p;
     }
   }
@@ -177,8 +177,9 @@ __global__ void kl_full_backward_kernel(T* dlogits, const T* dloss, const T* log
   }
 }
 
-// q - p on the ids; off them the bucket shares out: q - rest q / (student's mass off the ids).
-// What is listed is left alone at first, since out may be the row.
+// q - p on the ids; the gradient of the bucket is distributed over the other ids: q - rest q /
+// (student's mass off the ids). Listed elements are left unchanged at first, since out may be the
+// row.
 template <class T>
 __global__ void kl_listed_backward_kernel(T* dlogits, const T* dloss, const T* logits, const T* lse,
                                           const T* unlisted, const T* values, const int32_t* ids,

@@ -1,4 +1,4 @@
-// Means of a loss of attention over the rows that see a key, and their share in its gradient.
+// Means of an attention loss over the rows that see a key, and the rows' share in its gradient.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
@@ -12,7 +12,7 @@ __device__ inline double counted_rows(const RowWidths& widths, int64_t B, int64_
   return double(H) * block_sum(rows);
 }
 
-// y [2] = sums of parts [n, 2] in a fixed order, over the number of rows. One block.
+// y [2] = sums of parts [n, 2] in a fixed order, divided by the number of rows. One block.
 template <class T>
 __global__ void loss_means_kernel(T* y, const double* parts, int64_t n, RowWidths widths, int64_t B,
                                   int64_t H) {
@@ -29,7 +29,7 @@ __global__ void loss_means_kernel(T* y, const double* parts, int64_t n, RowWidth
   y[1] = rows > 0 ? T(second / rows) : T(0);
 }
 
-// weights [2] = dy [2] over the number of rows. One block.
+// weights [2] = dy [2] divided by the number of rows. One block.
 template <class T>
 __global__ void loss_weights_kernel(double* weights, const T* dy, RowWidths widths, int64_t B,
                                     int64_t H) {

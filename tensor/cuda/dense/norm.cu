@@ -6,7 +6,7 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kBand = 64;  // rows whose part of dw and db one block sums up
+constexpr int64_t kBand = 64;  // rows whose part of dw and db one block sums
 constexpr int kColumns = 128;  // columns of such a block
 
 // y [R, C] = (x - mean) rstd w + b. The row is read three times; it stays in the cache.
@@ -68,7 +68,7 @@ __global__ void layernorm_bands_kernel(T* parts, const T* dy, const T* x, const 
   parts[(band * 2 + 1) * C + c] = db;
 }
 
-// y [C] += sum over bands of parts, in order; either gradient may be unwanted.
+// y [C] += sum over bands of parts, in order; either gradient may be unneeded.
 template <class T>
 __global__ void layernorm_parameters_kernel(T* dw, T* db, const T* parts, int64_t bands,
                                             int64_t C) {
@@ -136,7 +136,7 @@ __global__ void rmsnorm_parameters_kernel(T* dw, const T* parts, int64_t bands, 
   dw[c] += T(sum);
 }
 
-// Threads of a row's block: whole warps, no more than there are columns.
+// Threads of a row's block: whole warps, at most one per column.
 dim3 row_block(int64_t C) {
   return dim3(unsigned(std::clamp<int64_t>((C + kWarp - 1) / kWarp * kWarp, kWarp, kThreads)));
 }

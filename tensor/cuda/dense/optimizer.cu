@@ -1,4 +1,4 @@
-// AdamW: one pass over the flat buffers, a pack of neighbours a thread.
+// AdamW: one pass over the flat buffers, a pack of neighbours per thread.
 #include <cmath>
 
 #include "tensor/cuda/core/packs.cuh"

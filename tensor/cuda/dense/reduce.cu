@@ -1,5 +1,5 @@
-// Sums in f64, in pieces whose borders depend on the sizes alone: the parts of the pieces are
-// summed by a second launch, in a fixed order.
+// Sums in f64, in pieces that depend only on the sizes: a second launch sums the parts of the
+// pieces in a fixed order.
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -93,7 +93,7 @@ void count_nonfinite(Tensor y, Tensor x) {
 namespace {
 
 // out [bands, C] = sums of x [R, C] over bands of rows, or y [C] += those of the only band. A block
-// has `across` columns, a power of two, and as many threads for each as it has room for.
+// has `across` columns, a power of two, and as many threads for each as fit.
 template <bool kAdds, class Out, class In>
 __global__ void band_sums_kernel(Out* out, const In* x, int64_t R, int64_t C, int64_t band,
                                  int across) {
@@ -129,7 +129,7 @@ void sum_rows(Tensor y, Tensor x) {
   int across = 1;
   while (across < kWarp && across < C) across *= 2;
   const int64_t rows_at_once = kThreads / across, blocks = (C + across - 1) / across;
-  // Eight rows a thread before a column is split, and no more blocks than keep the device busy.
+  // Eight rows per thread before a column is split, and no more blocks than occupy the device.
   const int64_t wanted = std::max<int64_t>(1, kBandBlocks / blocks);
   const int64_t band = std::max(8 * rows_at_once, (R + wanted - 1) / wanted);
   const int64_t bands = (R + band - 1) / band;
@@ -171,8 +171,8 @@ struct Parts {
   __device__ double factor(int64_t) const { return 1; }
 };
 
-// y [R, pieces] = sums over pieces of rows of C elements, a warp each. What a row with the factor 0
-// holds is not read.
+// y [R, pieces] = sums over pieces of rows of C elements, a warp each. A row with the factor 0 is
+// not read.
 template <class Out, class Terms>
 __global__ void row_sums_kernel(Out* y, int64_t R, int64_t C, int64_t pieces, Terms terms) {
   const int64_t i = piece() / kWarp;

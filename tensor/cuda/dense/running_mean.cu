@@ -1,19 +1,19 @@
-// Means of all rows up to each, and their gradient: running sums in f64 by chunks of rows. The sums
-// of the chunks are made first, then those before each chunk, from which its rows go on.
+// Running means of rows and their gradient: running sums in f64 by chunks of rows. The sums of the
+// chunks are computed first, then those before each chunk, from which its rows continue.
 #include "tensor/cuda/core/packs.cuh"
 #include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kChunk = 64;  // rows that a thread walks over
+constexpr int64_t kChunk = 64;  // rows that a thread processes
 
-// A thread has a column of a chunk of a matrix [tokens, C]; chunks are counted in the order of the
-// walk, which is backwards for the gradient.
+// A thread has a column of a chunk of a matrix [tokens, C]; chunks are counted in processing order,
+// which is backwards for the gradient.
 struct Scan {
   int64_t tokens, C, chunks, threads;
 
-  // Offset of the column in x, and the first token of the chunk with the one behind its last.
+  // Offset of the column in x, and the first token of the chunk and the one after its last.
   __device__ int64_t column(int64_t i, int64_t& begin, int64_t& end) const {
     const int64_t above = quotient(i, C), c = i - above * C;
     const int64_t matrix = quotient(above, chunks), chunk = above - matrix * chunks;
@@ -23,8 +23,8 @@ struct Scan {
   }
 };
 
-// What step `s` of the walk adds: row s, or of the gradient's walk the row s from the end, by its
-// share of the mean.
+// The term of step `s`: row s, or for the gradient the row s from the end, times its weight in the
+// mean.
 template <bool kBackward>
 __device__ inline int64_t row_of(int64_t s, int64_t tokens) {
   return kBackward ? tokens - 1 - s : s;
@@ -49,8 +49,7 @@ __global__ void chunk_sums_kernel(double* sums, const T* x, Scan scan) {
   sums[i] = sum;
 }
 
-// Each sum becomes that of the chunks before it. Loads go ahead of the additions that wait for each
-// other.
+// Each sum becomes that of the chunks before it. Loads are issued ahead of the dependent additions.
 __global__ void sums_before_kernel(double* sums, int64_t chunks, int64_t C, int64_t columns) {
   constexpr int kAhead = 8;
   const int64_t i = piece();
@@ -68,7 +67,7 @@ __global__ void sums_before_kernel(double* sums, int64_t chunks, int64_t C, int6
   }
 }
 
-// `before` is null where one chunk is all.
+// `before` is null if there is a single chunk.
 template <bool kBackward, class T>
 __global__ void running_kernel(T* y, const T* x, const double* before, Scan scan) {
   const int64_t i = piece();

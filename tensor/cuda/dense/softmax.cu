@@ -1,5 +1,5 @@
 // Softmax over the visible keys of each row, or over those that a mask keeps. A row is read again
-// rather than held: it stays in the cache.
+// instead of being kept in registers: it stays in the cache.
 #include <limits>
 
 #include "tensor/cuda/core/rows.cuh"
@@ -21,7 +21,7 @@ __global__ void softmax_kernel(T* y, const T* x, int64_t rows, int64_t H, int64_
   T top = std::numeric_limits<T>::lowest();
   for (int64_t i = Row::lane(); i < visible; i += Row::size()) {
     const T v = scale * x[i];
-    top = v > top ? v : top;  // NaN is passed over here and comes back in the sum
+    top = v > top ? v : top;  // NaN is ignored here and appears in the sum
   }
   top = Row::max(top);
   T sum = 0;
@@ -64,7 +64,7 @@ __global__ void masked_softmax_kernel(T* y, const T* x, const uint8_t* mask, int
     if (mask[i] && x[i] * scale > most) most = x[i] * scale;
   }
   most = Row::max(most);
-  // In a row without an entry the values are all 0, whatever the origin.
+  // In a row without an entry all values are 0, whatever the origin.
   const T origin = most == kNone ? T(0) : most;
   T sum = 0;
   for (int64_t i = Row::lane(); i < S; i += Row::size()) {

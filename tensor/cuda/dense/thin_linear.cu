@@ -1,7 +1,7 @@
 // x w^T for few rows of x: a warp for every output, whose weights it reads once for up to 8 rows.
 //
-// A lane takes every 32nd group of four elements and adds them up in one chain; the lanes are then
-// added in a tree. Rows are alike in this whatever their number, so are their bits.
+// A lane sums every 32nd group of four elements in one chain; the lanes are then added in a tree.
+// This does not depend on the number of rows, so neither do a row's bits.
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/dense.h"
 
@@ -22,7 +22,7 @@ struct Thin {
   int64_t R, O, I, ld;  // ld: from one row of w to the next
 };
 
-// Elements [i, i + 4) of a row; 0 from I on. Vectors are read where all rows are aligned to them.
+// Elements [i, i + 4) of a row; 0 from I on. Vector loads are used if all rows are aligned to them.
 template <bool vectors, class T>
 __device__ inline Four<T> load_four(const T* row, int64_t i, int64_t I) {
   if constexpr (vectors) {

@@ -1,5 +1,5 @@
-// The largest logits of every row: a block finds the border by counting digits of order-preserving
-// integers, collects what lies above it, and puts that in order by counting what comes before.
+// The largest logits of every row: a block finds the threshold by counting digits of
+// order-preserving integers, collects the values above it, and sorts them by counting predecessors.
 #include "tensor/cuda/core/block_group.cuh"
 #include "tensor/kernels/dense.h"
 #include "tensor/kernels/select.h"
@@ -11,7 +11,7 @@ constexpr int kDigits = 256;
 
 struct Border {
   uint32_t key;   // the n-th largest
-  int64_t equal;  // how many of that key are among the n largest
+  int64_t equal;  // how many keys equal to it are among the n largest
 };
 
 // All threads of the block call.
@@ -22,7 +22,7 @@ __device__ Border find_border(const BlockGroup& group, const float* x, int64_t V
     group.each(kDigits, [&](int64_t i) { counts[i] = 0; });
     group.each(V, [&](int64_t i) {
       const uint32_t key = order_key(x[i]);
-      // Of those that have the digits found so far; at first all.
+      // Of the keys with the digits found so far; initially all.
       if (shift == 24 || (key ^ border.key) >> (shift + 8) == 0) {
         atomicAdd(&counts[key >> shift & (kDigits - 1)], 1u);
       }
@@ -30,7 +30,7 @@ __device__ Border find_border(const BlockGroup& group, const float* x, int64_t V
     uint32_t digit = kDigits - 1;
     for (; digit > 0 && border.equal > counts[digit]; --digit) border.equal -= counts[digit];
     border.key |= digit << shift;
-    group.sync();  // the counts are read
+    group.sync();  // the counts have been read
   }
   return border;
 }

@@ -1,4 +1,4 @@
-// Random features of the Performer, from inputs that were projected already: a warp for every row.
+// Random features of the Performer, from projected inputs: a warp for every row.
 #include <cmath>
 #include <limits>
 
@@ -17,7 +17,7 @@ struct Rows {
   int64_t count, heads, tokens, m;
   RowWidths widths;
 
-  // The row of the calling warp; at or beyond `count` it has none.
+  // The row of the calling warp; none at or beyond `count`.
   __device__ int64_t mine() const {
     return int64_t(blockIdx.x) * kBlockRows + int64_t(threadIdx.x) / kWarp;
   }
@@ -59,7 +59,7 @@ __device__ T lowest() {
   return -std::numeric_limits<T>::infinity();
 }
 
-// maxima [B H, bands] = the largest projection of the rows of a band that are no padding.
+// maxima [B H, bands] = the largest projection among the valid rows of a band.
 template <class T>
 __global__ void band_maxima_kernel(T* maxima, const T* phi, Rows rows, int64_t bands,
                                    int64_t band_rows) {
@@ -75,7 +75,7 @@ __global__ void band_maxima_kernel(T* maxima, const T* phi, Rows rows, int64_t b
   if (threadIdx.x == 0) maxima[blockIdx.x] = most;
 }
 
-// With maxima [B H, bands] the largest of these is taken off, else that of the row.
+// With maxima [B H, bands] the largest of these is subtracted, else that of the row.
 template <class T>
 __global__ void softmax_kernel(T* phi, const T* x, const T* maxima, int64_t bands, T norm, T half,
                                T eps, int64_t d, Rows rows) {
@@ -96,7 +96,8 @@ __global__ void softmax_kernel(T* phi, const T* x, const T* maxima, int64_t band
     row[i] = norm * (math::exp(row[i] - shift) + eps);
 }
 
-// The gradient of the projections is dphi times the exponential; their sum goes through |x|^2.
+// The gradient of the projections is dphi times the exponential; their sum is the gradient through
+// |x|^2.
 template <class T>
 __global__ void softmax_backward_kernel(T* dprojected, T* dx, const T* dphi, const T* phi,
                                         const T* x, T floor, T scale, int64_t d, Rows rows) {

@@ -1,5 +1,5 @@
-// Between heads and images: the layouts around SEA's convolutions, by tiles that turn in shared
-// memory, and the softmax over columns, a warp for every row.
+// Conversion between heads and images, the layouts of SEA's convolutions, by tiles that are
+// transposed in shared memory, and the softmax over columns, a warp for every row.
 #include <limits>
 
 #include "tensor/cuda/core/common.cuh"
@@ -9,7 +9,7 @@ namespace brine::cuda {
 namespace {
 
 constexpr int kTile = 32;                 // pixels and channels of a tile
-constexpr int kLines = kThreads / kTile;  // of a tile that the block handles at once
+constexpr int kLines = kThreads / kTile;  // of a tile that the block processes at once
 
 // The same image as rows of channels by columns, heads [B, H, T, c W], and as pixels,
 // [B, height, W, channels], whose rows halo..halo + T are the queries'. Tiles of its rows, the
@@ -21,7 +21,7 @@ struct Layout {
   __device__ __host__ int64_t channels() const { return H * c; }
   __host__ int64_t across() const { return (channels() + kTile - 1) / kTile; }
   __host__ int64_t tiles() const { return across() * ((W + kTile - 1) / kTile); }
-  // Where channel h c + i of query t starts in the heads.
+  // The offset of channel h c + i of query t in the heads.
   __device__ int64_t line(int64_t b, int64_t t, int64_t channel) const {
     const int64_t h = channel / c, i = channel % c;
     return (((b * H + h) * tokens + t) * c + i) * W;
@@ -97,7 +97,7 @@ Reading reading_of(const Tensor& heads, const Tensor& image, int64_t stride) {
   return {heads.dim(1), heads.dim(2), heads.dim(3), image.dim(1), image.dim(2), stride};
 }
 
-// A block for every query: the row of the image that its heads read stays in the cache.
+// A block for every query: the image row that its heads read stays in the cache.
 template <class T>
 __global__ void heads_kernel(T* y, const T* image, Reading s) {
   const int64_t b = blockIdx.x / s.tokens, t = blockIdx.x % s.tokens;
@@ -153,7 +153,7 @@ __global__ void column_softmax_kernel(T* y, const T* scores, int64_t rows, int64
     for (int64_t c = lane; c < K; c += kWarp) out[c] = 0;
     return;
   }
-  // Columns without keys sink out of sight: their exp is 0.
+  // Columns without keys get -inf: their exp is 0.
   const T hidden = -std::numeric_limits<T>::infinity();
   auto score = [=](int64_t c) {
     const bool owns = w >= K || math::column_begin(c + 1, w, K) > math::column_begin(c, w, K);

@@ -13,7 +13,7 @@ constexpr int kOwn = 4;    // rows and columns of it that one thread has
 constexpr int kAcross = kTile / kOwn;
 static_assert(kAcross * kAcross == kThreads);
 
-// How far a product goes from one load of shared memory to the next.
+// The depth of a product per load of shared memory.
 template <class T>
 constexpr int kSlice = 64 / int(sizeof(T));
 
@@ -21,8 +21,8 @@ constexpr int kSlice = 64 / int(sizeof(T));
 template <class T>
 constexpr int kBlocks = sizeof(T) == 4 ? 2 : 1;
 
-// From one row of a slice to the next: so that the 32 numbers that tensor cores take at once lie in
-// 32 banks.
+// From one row of a slice to the next: the 32 numbers that tensor cores read at once are then in 32
+// banks.
 template <class T>
 constexpr int kPitch = kTile + 32 / int(sizeof(T));
 
@@ -36,8 +36,8 @@ struct alignas(16) Shared {
 __device__ inline int own_row() { return int(threadIdx.x) / kAcross * kOwn; }
 __device__ inline int own_column() { return int(threadIdx.x) % kAcross * kOwn; }
 
-// Where the number [i][j] of a thread lies in the tile. kTensor: a warp has 16 rows and 32 columns,
-// and j counts what a lane holds of the i-th eight of them (multiply_add() in tensor_cores.cuh).
+// The position of a thread's number [i][j] in the tile. kTensor: a warp has 16 rows and 32 columns,
+// and j counts a lane's numbers of the i-th eight of them (multiply_add() in tensor_cores.cuh).
 template <bool kTensor>
 __device__ inline int row_of(int i, int j) {
   if constexpr (!kTensor) return own_row() + i;
@@ -49,8 +49,8 @@ __device__ inline int column_of(int i, int j) {
   return int(threadIdx.x) / kWarp / 4 * 32 + i * 8 + int(threadIdx.x) % 4 * 2 + j % 2;
 }
 
-// f.operator()<kTensor>(): whether the products of T go to tensor cores. They split f32: what is
-// left out of a product is 2^-20 of it at most.
+// f.operator()<kTensor>(): whether the products of T use tensor cores. They split f32: the omitted
+// part of a product is at most 2^-20 of it.
 template <class T, class F>
 void dispatch_products(F&& f) {
   if constexpr (sizeof(T) == 4) {
@@ -59,11 +59,11 @@ void dispatch_products(F&& f) {
   f.template operator()<false>();
 }
 
-// Numbers of a slice that one thread brings.
+// Numbers of a slice that one thread loads.
 template <class T>
 constexpr int kBrought = kSlice<T>* kTile / kThreads;
 
-// The thread's numbers of a slice f(i, k0 + k), 0 from K on; set() puts them at to[k][i]. kAlong:
+// The thread's numbers of a slice f(i, k0 + k), 0 from K on; set() stores them at to[k][i]. kAlong:
 // in memory k is the faster of the two.
 template <bool kAlong, class T>
 struct Slice {
@@ -125,8 +125,8 @@ __device__ inline void multiply_slice_tensor(const Shared<float>& shared,
   }
 }
 
-// sum += a(i, k) b(j, k) over k < K, for the thread's i and j. A slice is on its way while the one
-// before it is multiplied.
+// sum += a(i, k) b(j, k) over k < K, for the thread's i and j. A slice is loaded while the previous
+// one is multiplied.
 template <bool kAlongA, bool kAlongB, bool kTensor, class T, class A, class B>
 __device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const A& a,
                                 const B& b) {
@@ -151,7 +151,7 @@ __device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, 
   }
 }
 
-// sum as the threads own it.
+// The sum as the threads own it.
 template <bool kTensor, class T>
 __device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
   if constexpr (kTensor) {
@@ -174,8 +174,8 @@ __device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
   }
 }
 
-// Writes what the thread has of a row: columns column .. column + 3, those in [begin, end), to
-// row[0 .. end - begin).
+// Writes the thread's part of a row: columns column .. column + 3, those in [begin, end), to row[0
+// .. end - begin).
 template <class T>
 __device__ inline void put(T* row, int64_t column, const T (&own)[kOwn], int64_t begin,
                            int64_t end) {
@@ -216,7 +216,7 @@ struct Values {
   }
 };
 
-// The gradient of the sums above the fraction bar.
+// The gradient of the sums in the numerator.
 template <class T>
 struct Numerators {
   const T *dy, *share;  // share [rows] = 1 / den
@@ -227,7 +227,8 @@ struct Numerators {
   }
 };
 
-// Sizes and inputs of a call. What the backward pass alone has is null in the forward pass.
+// Sizes and inputs of a call. Members that only the backward pass uses are null in the forward
+// pass.
 template <class T>
 struct Work {
   int64_t heads, identity_step;
@@ -275,7 +276,7 @@ inline dim3 tiles_of(int64_t turn, int64_t tokens, int64_t columns) {
       blocks_for(turn * ((tokens + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile), 1));
 }
 
-// Of the row's own chunk, the rows that are looked at one by one: a range of tiles.
+// Of the row's own chunk, the rows that are processed individually: a range of tiles.
 template <class T>
 __device__ inline void own_range(const Work<T>& work, const Place& at, bool later, int& from,
                                  int& to) {
@@ -286,7 +287,7 @@ __device__ inline void own_range(const Work<T>& work, const Place& at, bool late
   if (!work.widths.causal) to = from;
 }
 
-// Which of the turn's states the rows at `at` start from.
+// The state from which the rows at `at` start.
 template <class T>
 __device__ inline int state_of(const Work<T>& work, const Place& at) {
   return work.widths.causal ? at.local * work.chunks + at.r0 / work.chunk : at.local;
@@ -294,8 +295,8 @@ __device__ inline int state_of(const Work<T>& work, const Place& at) {
 
 // sum = x state + triangle(x y^T + bias) z for rows r0 and on, as the threads own it. state(j, k)
 // has the column first, z(s, j) the row of the chunk; kStateAlong: k is the faster one in memory.
-// row_sums: the sums of the triangle's rows, as far as the thread has them. kLater: row r sees rows
-// s >= r, else s <= r.
+// row_sums: the sums of the triangle's rows, for the rows of the thread. kLater: row r sees rows s
+// >= r, else s <= r.
 template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class S, class Y,
           class Bias, class Z>
 __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],

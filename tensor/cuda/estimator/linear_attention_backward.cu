@@ -1,5 +1,5 @@
 // The gradients of linear attention: those of the queries from the sums over earlier chunks, those
-// of keys and values from what later chunks ask of them.
+// of keys and values from the sums over later chunks.
 #include "tensor/cuda/estimator/linear_states.cuh"
 #include "tensor/kernels/estimator.h"
 
@@ -86,8 +86,8 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<
   }
 }
 
-// The values' gradient = keys later + upper(keys queries^T) numerators. Its columns before i go to
-// didentity [turn, T, i], or are left out where that is null.
+// The values' gradient = keys later + upper(keys queries^T) numerators. Its columns before i are
+// written to didentity [turn, T, i], or omitted if that is null.
 template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didentity, T* dv,
                                                                       Work<T> work, States<T> later,
@@ -127,13 +127,13 @@ __global__ void identity_kernel(T* didentity, const T* parts, int64_t turn, int6
   didentity[at] = sum;
 }
 
-// Where the gradients go.
+// Targets of the gradients.
 template <class T>
 struct Gradients {
   T *dq, *dk, *dv, *didentity;
 };
 
-// The heads first .. first + count. parts: memory for didentity, undefined when not wanted.
+// The heads first .. first + count. parts: memory for didentity, undefined if it is not needed.
 template <class T>
 void backward_turn(const Gradients<T>& to, const Work<T>& work, const Turn<T>& turn,
                    const Tensor& parts, int64_t first, int64_t count, double eps) {

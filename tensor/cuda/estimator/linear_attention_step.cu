@@ -1,4 +1,5 @@
-// Linear attention of one new token: its key joins the running sums, its query reads them.
+// Linear attention of one new token: its key is added to the running sums, then its query reads
+// them.
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/estimator.h"
 

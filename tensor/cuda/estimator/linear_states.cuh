@@ -1,5 +1,5 @@
-// How the host runs linear attention: how long chunks are, how many heads go together, and the
-// launches that sum the chunks up.
+// Host code of linear attention: the length of chunks, the heads per turn, and the launches that
+// sum the chunks.
 #pragma once
 
 #include "tensor/cuda/core/running_sum.cuh"
@@ -8,10 +8,10 @@
 
 namespace brine::cuda::chunked {
 
-constexpr int64_t kManyChunks = 64;  // of a head, where all its rows see all its keys
+constexpr int64_t kManyChunks = 64;  // of a head, if all its rows see all its keys
 
-// Chunks grow with the features, so that their states take no more memory than the inputs; and
-// where even one head's states are too many.
+// Chunks grow with the features, so that their states take no more memory than the inputs; they
+// also grow if even one head's states take too much.
 inline int64_t chunk_rows(int64_t tokens, int64_t m, int64_t e, bool causal, int64_t item) {
   int64_t rows = kTile * std::max<int64_t>(1, m / (2 * kTile));
   if (!causal) rows = kTile * std::max<int64_t>(1, tokens / (kTile * kManyChunks));
@@ -56,8 +56,8 @@ class Turn {
 
   int64_t heads() const { return heads_; }
 
-  // What every row of `count` heads from `first` on starts from: the sums over the chunks before
-  // its own, kLater: behind it.
+  // The start values of all rows of `count` heads from `first` on: the sums over the chunks before
+  // their own, kLater: after it.
   template <bool kLater>
   States<T> states(const char* name, int64_t first, int64_t count) const {
     const bool causal = work_.widths.causal;

@@ -1,5 +1,5 @@
 // From sparse attention to the block's output: gates, and the bidirectional average of the values.
-// The gates take a warp for every row of a head. Sums over rows are taken in f64 by bands of rows.
+// The gates use a warp for every row of a head. Sums over rows are in f64, by bands of rows.
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/dense.h"
 #include "tensor/kernels/estimator.h"
@@ -7,8 +7,8 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kBand = 64;  // rows that one thread sums up
-constexpr int kColumns = 64;   // columns of a block that does
+constexpr int64_t kBand = 64;  // rows that one thread sums
+constexpr int kColumns = 64;   // columns of such a block
 constexpr int kWarps = kThreads / kWarp;
 
 // Row i of [B, H, T].
@@ -175,7 +175,7 @@ __global__ void average_columns_kernel(double* column, const double* along, RowW
   column[i] = sum;
 }
 
-// The scratch of the average, and its launches.
+// The scratch memory of the average, and its launches.
 struct Average {
   Average(const char* name, const Tensor& v, const Tensor& estimate, const Visibility& visible)
       : name(name),

@@ -22,8 +22,9 @@ __global__ void prior_kernel(T* y, const T* scores, const double* prefix, Prior<
   }
 }
 
-// slope [K + 1] = how much the sum over columns of dy log(share) changes with the product at each
-// border, times the gain; in the place of the products. Returns the row's part of dgain.
+// slope [K + 1] = the derivative of the sum over columns of dy log(share) with respect to the
+// product at each border, times the gain; it replaces the products. Returns the row's part of
+// dgain.
 template <class T>
 __device__ double slopes(const Row<T>& row, double* share, const T* dy, double gain) {
   const int64_t K = row.at.K;
@@ -119,8 +120,8 @@ __device__ void rows_with_border(const Prior<T>& at, int64_t n, int64_t j, int64
   to = int((most - 1 + at.step - 1) / at.step);
 }
 
-// dprefix [turn, T + 1, padded] = sum over the rows and borders that lie there of slope times
-// query. A warp for each prefix and 128 features; the lanes look for the rows of a border each.
+// dprefix [turn, T + 1, padded] = sum over the rows with a border there of slope times query. A
+// warp for each prefix and 128 features; each lane searches the rows of one border.
 template <class T>
 __global__ void borders_kernel(double* dprefix, const double* slope, Prior<T> at, int64_t first,
                                int64_t turn) {
@@ -169,7 +170,7 @@ __global__ void border_sums_kernel(double* sums, const double* dprefix, Prior<T>
   sums[piece()] = sum;
 }
 
-// dk: key j is in every prefix behind it. `sums` are those of the chunks behind each.
+// dk: key j is in every prefix after it. `sums` are those of the chunks after each.
 template <class T>
 __global__ void keys_kernel(T* dk, const double* sums, const double* dprefix, Prior<T> at,
                             int64_t first, int64_t turn) {
@@ -255,7 +256,7 @@ void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor
              dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 2) * 8),
              dphi_q.data<T>(), parts.data<double>(), slope.data<double>(), dy.data<T>(),
              prefix.data<double>(), at, first, wide);
-      // The prefixes have been read: their memory takes the gradient.
+      // The prefixes have been read: their memory is reused for the gradient.
       launch_keys(dphi_k.data<T>(), prefix.data<double>(), sums.data<double>(),
                   slope.data<double>(), at, first, turn);
     }

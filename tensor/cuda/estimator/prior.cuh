@@ -1,5 +1,5 @@
-// The prior of the scores, what its passes share: prefix sums of the key features in f64, by a
-// chunked scan, and a row's products with them at the borders of its columns.
+// Code shared by the passes of the prior of the scores: prefix sums of the key features in f64, by
+// a chunked scan, and a row's products with them at the borders of its columns.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
@@ -69,7 +69,7 @@ __global__ void key_sums_kernel(double* sums, Prior<T> at, int64_t first, int64_
   sums[piece()] = sum;
 }
 
-// prefix [turn, T + 1, padded] from the sums before each chunk; as far as the keys go.
+// prefix [turn, T + 1, padded] from the sums before each chunk, up to the last key.
 template <class T>
 __global__ void prefix_kernel(double* prefix, const double* sums, Prior<T> at, int64_t first,
                               int64_t turn) {
@@ -95,13 +95,13 @@ void prefix_sums(const char* name, double* prefix, double* sums, const Prior<T>&
 }
 
 // math::column_begin without a division. (2cw + K + 1/2) / 2K is never within 1/4K of a whole
-// number, so that a product with the inverse, far more exact than that, rounds down to the same.
+// number, so a product with the inverse, which is far more exact than that, rounds down to the same
+// value.
 __device__ inline int64_t border(int64_t c, int64_t w, int64_t K) {
   return int64_t((2 * double(c) * double(w) + double(K) + 0.5) * (0.5 / double(K)));
 }
 
-// A row of one warp: the query and its products with the prefixes at the borders, which lie in
-// shared memory.
+// A row of one warp: the query and its products with the prefixes at the borders, in shared memory.
 template <class T>
 struct Row {
   const Prior<T>& at;
@@ -137,10 +137,10 @@ struct Row {
     return prefix + border(c, w, at.K) * at.padded;
   }
 
-  // Eight lanes for a border, two borders at a time.
+  // Eight lanes per border, two borders at a time.
   __device__ void products() {
     const int own = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
-    if (lane == 0) below[0] = 0;  // no keys lie before it
+    if (lane == 0) below[0] = 0;  // there are no keys before it
     for (int64_t c0 = 1; c0 <= at.K; c0 += 2 * groups) {
       const int64_t c = c0 + group, d = c + groups;
       const double *p = prefix_at(c < at.K ? c : at.K), *s = prefix_at(d < at.K ? d : at.K);
@@ -172,7 +172,7 @@ struct Row {
   }
 };
 
-// Rows of a block, one for each warp: as many as its shared memory holds, with `arrays` as above.
+// Rows of a block, one per warp: as many as fit into shared memory, with `arrays` as above.
 template <class T>
 int64_t rows_of_block(const Prior<T>& at, int64_t arrays) {
   const int64_t bytes = Row<T>::memory(at, arrays) * int64_t(sizeof(double));

@@ -1,6 +1,6 @@
-// The prior of one new token. Of the sums of key features only those at the borders of columns are
-// kept; from token to token a border moves by one key at most, by adding that key: the same
-// additions in the same order as when all keys come at once.
+// The prior of one new token. Only the sums of key features at the borders of columns are kept. Per
+// token a border moves by at most one key, whose features are added: the same additions in the same
+// order as in the full pass.
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/estimator.h"
 
@@ -16,7 +16,7 @@ struct Step {
   int64_t H, m, K, S, padded;
 };
 
-// The borders of one head from nothing, a thread for each feature.
+// Computes the borders of one head from scratch, a thread for each feature.
 template <class T>
 __device__ void place_borders(double* borders, const T* keys, int64_t w, const Step<T>& in) {
   for (int64_t i = threadIdx.x; i < in.padded; i += blockDim.x) {
@@ -31,8 +31,8 @@ __device__ void place_borders(double* borders, const T* keys, int64_t w, const S
   }
 }
 
-// Border c of one head to where a width of w keys has it, and the query's product with it; by a
-// warp.
+// Moves border c of one head to its key for a width of w keys, and computes the query's product
+// with it; by a warp.
 template <class T>
 __device__ double move_border(double* sums, const T* q, const T* keys, int64_t from, int64_t to,
                               int64_t m) {

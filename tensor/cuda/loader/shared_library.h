@@ -1,5 +1,5 @@
-// A library that is looked for when it is needed: a program that was linked with it would not start
-// on a machine without it.
+// A library that is loaded when it is needed: a program linked with it would not start on a machine
+// without it.
 #pragma once
 
 #include <dlfcn.h>
@@ -17,9 +17,9 @@ class SharedLibrary {
     if (!handle_) why_ = dlerror();
   }
   bool found() const { return handle_ != nullptr; }
-  // What the loader said when it was not found.
+  // The loader's message when it was not found.
   const std::string& why() const { return why_; }
-  // The function of that name; throws where the library is too old to have it.
+  // The function of that name; throws if the library is too old to have it.
   template <class F>
   F* function(const char* name) const {
     void* const address = dlsym(handle_, name);

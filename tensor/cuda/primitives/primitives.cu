@@ -42,7 +42,7 @@ struct Larger {
   }
 };
 
-// One block for each output; its threads take the n elements of the line in turns.
+// One block for each output; its threads share the n elements of the line.
 template <class T>
 __global__ void reduce_kernel(T* y, const T* x, StridedIndex<1> kept, StridedIndex<1> reduced,
                               int64_t n, Reduction reduction) {

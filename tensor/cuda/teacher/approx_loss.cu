@@ -1,4 +1,5 @@
-// L_approx in the K columns (method 4.1): a warp for every row, sums over rows by blocks.
+// L_approx in the K columns (docs/method.md section 4.1): a warp for every row, sums over rows by
+// blocks.
 #include "tensor/cuda/core/columns.cuh"
 #include "tensor/cuda/dense/loss_sums.cuh"
 #include "tensor/kernels/teacher.h"
@@ -8,7 +9,7 @@ namespace {
 
 constexpr int kRows = kThreads / kWarp;  // of a block
 
-// The row of the calling warp; w = 0 at padding and behind the last row.
+// The row of the calling warp; w = 0 at padding and after the last row.
 struct WarpRow {
   int64_t r, b, w;
 

@@ -1,6 +1,6 @@
 // L_prob: the distance of softmax(scale q k^T) from the teacher's attention, in one pass over the
-// keys. A block takes a tile of rows; each thread sums over its own keys of a few rows, relative to
-// the largest score it has met, and what the threads of a row have found is joined at the end.
+// keys. A block has a tile of rows; each thread sums over its own keys of a few rows, relative to
+// the largest score so far, and the threads of a row are combined at the end.
 #include "tensor/cuda/dense/loss_sums.cuh"
 #include "tensor/cuda/teacher/score_tile.cuh"
 #include "tensor/kernels/dense.h"
@@ -9,9 +9,9 @@
 namespace brine::cuda {
 namespace {
 
-// Sums over keys j of a row with scores s and u, e = exp(s - most), f = exp(u - their_most); with
-// a map f = t. The squares of e / sum e - f / sum f are put together from sums of products, exact
-// for these e and f since they are made in f64.
+// Sums over keys j of a row with scores s and u, e = exp(s - most), f = exp(u - their_most); with a
+// map f = t. The squares of e / sum e - f / sum f are computed from sums of products; this is exact
+// for these e and f because they are in f64.
 template <class Layout, class T = typename Layout::T>
 struct RowSums {
   static constexpr int N = Layout::keys;
@@ -70,7 +70,7 @@ struct RowSums {
     }
   }
 
-  // Joins the threads of the row, all of which must call.
+  // Combines the threads of the row, all of which must call.
   __device__ void join(bool has_map) {
     const T top = row_max<Layout>(most), their_top = row_max<Layout>(their_most);
     scale_own(most > -INFINITY ? double(math::exp(most - top)) : 1);
@@ -87,7 +87,7 @@ struct RowSums {
   }
 };
 
-// Writes the log-sum-exps of a joined row and adds to the block's sums.
+// Writes the log-sum-exps of a combined row and adds to the block's sums.
 template <class Layout, class T>
 __device__ void finish_row(double& kl, double& square, T& lse, T& their_lse,
                            const RowSums<Layout>& row, bool has_map) {

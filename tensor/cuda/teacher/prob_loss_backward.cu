@@ -34,9 +34,9 @@ struct Weights {
   }
 };
 
-// What a block does: the rows [first, first + count) of one side of a head meet the rows
-// [begin, end) of the other. The long tiles of a causal mask come first: the last ones of queries,
-// the first ones of keys.
+// The work of a block: the rows [first, first + count) of one side of a head with the rows [begin,
+// end) of the other. The long tiles of a causal mask come first: the last ones of queries, the
+// first ones of keys.
 template <class Layout, bool ByKeys>
 struct Meeting {
   int64_t bh, b, valid, first, count, begin = 0, end = 0;
@@ -57,7 +57,7 @@ struct Meeting {
   __device__ int64_t others(int64_t other) const {
     return end - other < Layout::rows ? end - other : int64_t(Layout::rows);
   }
-  // Of a score that the thread holds in the tile from `other` on.
+  // Of a score of the thread in the tile from `other` on.
   __device__ int64_t query(int i, int n, int64_t other) const {
     return ByKeys ? other + Layout::key(n) : first + Layout::row(i);
   }
@@ -76,8 +76,8 @@ struct Meeting {
   }
 };
 
-// What a thread needs of the rows of queries that it holds scores of: its own, or those of its keys
-// of the layout when the rows of the tile are keys.
+// The thread's data of the rows of queries in its scores: its own rows, or those of its keys in the
+// layout when the rows of the tile are keys.
 template <class Layout, bool ByKeys>
 using OfQueries = typename Layout::T[ByKeys ? Layout::keys : Layout::own];
 
@@ -87,8 +87,8 @@ __device__ inline void each_query(F&& f) {
   for (int i = 0; i < (ByKeys ? Layout::keys : Layout::own); ++i) f(i);
 }
 
-// a, t = the attention in the tile from `other` on, 0 where it is not seen. The last columns of the
-// student's rows that moved are left in `tiles`.
+// a, t = the attention in the tile from `other` on, 0 where it is not visible. The last columns of
+// the student's moving rows are left in `tiles`.
 template <class Layout, bool ByKeys, class T>
 __device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, ScoreTiles<Layout>& tiles,
                                const Job<T>& job, const Meeting<Layout, ByKeys>& at,
@@ -119,8 +119,7 @@ __device__ void attention_tile(Scores<Layout>& a, Scores<Layout>& t, ScoreTiles<
   });
 }
 
-// The columns [c0, c0 + 64) of the rows that moved: the tile of the last columns, if they are
-// those.
+// The columns [c0, c0 + 64) of the moving rows: the tile of the last columns, if it is that one.
 template <class Layout, bool ByKeys, class T>
 __device__ const T* moved_columns(ScoreTiles<Layout>& tiles, const StoredRows<T>& moves,
                                   const Meeting<Layout, ByKeys>& at, int64_t rows, int64_t other,
@@ -133,7 +132,7 @@ __device__ const T* moved_columns(ScoreTiles<Layout>& tiles, const StoredRows<T>
   return tiles.moved();
 }
 
-// What a thread holds of a tile of results.
+// A thread's part of a tile of results.
 template <class Layout>
 using Sums = typename Layout::T[Layout::own][Layout::columns];
 
@@ -151,8 +150,8 @@ __device__ void write_tile(T* y, const Sums<Layout>& sums, int64_t rows, int64_t
   }
 }
 
-// stats [rows, 2] = {mass, mean}. blockIdx.y counts pieces of 64 columns of d. Two blocks, not
-// kScoreBlocks: with sums beside the scores a third would have to spill.
+// stats [rows, 2] = {mass, mean}. blockIdx.y counts pieces of 64 columns of d. Two blocks instead
+// of kScoreBlocks: with sums in addition to the scores a third one would have to spill.
 template <class Layout, class T = typename Layout::T>
 __global__ void __launch_bounds__(Layout::threads, 2)
     prob_loss_dq_kernel(T* dq, T* stats, Job<T> job) {

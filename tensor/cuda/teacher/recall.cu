@@ -1,9 +1,10 @@
-// How much of the teacher's attention a mask covers, beside other ways to spend the same budget.
+// The share of the teacher's attention that a mask covers, and that of other masks with the same
+// budget.
 //
-// The teacher's rows are made in chunks of all heads and some rows. A group of rows and heads that
-// shares a budget looks for its largest values by counting their digits of 8 bits, from the top
-// one down; where a group spans rows of many chunks, every digit takes a pass over all of them.
-// What each row gives goes to memory by row, so that sums have one order.
+// The teacher's rows are computed in chunks of all heads and some rows. A group of rows and heads
+// that shares a budget finds its largest values by counting their digits of 8 bits, from the top
+// one down; if a group spans rows of many chunks, every digit takes a pass over all of them. The
+// contribution of each row is stored by row, so that sums have one order.
 #include "tensor/cuda/teacher/recall.cuh"
 #include "tensor/cuda/teacher/score_tile.cuh"
 #include "tensor/kernels/select.h"
@@ -92,8 +93,8 @@ __global__ void count_digits_kernel(Job job, Chunk<T> chunk, int shift) {
   }
 }
 
-// Takes the digit in which the smallest key taken lies, and clears the counts. A thread for each
-// slot of the chunk.
+// Determines the digit of the smallest selected key, and clears the counts. A thread for each slot
+// of the chunk.
 template <class T>
 __global__ void narrow_kernel(Job job, Chunk<T> chunk, int64_t slots, int shift) {
   const int64_t slot = piece();
@@ -127,7 +128,7 @@ __device__ double masked_mass(const CsrView& csr, const Job& job, const BlockRow
   return mass;
 }
 
-// The keys [first, behind) of a row under the budget of the way "recent": of an encoder the
+// The keys [first, behind) of a row within the budget of the way "recent": for an encoder the
 // nearest.
 __device__ inline void recent_keys(int64_t& first, int64_t& behind, const Job& job,
                                    const BlockRow& at, int64_t budget) {
@@ -183,7 +184,7 @@ __device__ inline T value_of(OrderKey<T> key) {
   return std::bit_cast<T>(OrderKey<T>(key & sign ? key ^ sign : ~key));
 }
 
-// Among equal keys the later heads come first. A warp for each group; a head's first row takes the
+// Among equal keys the later heads come first. A warp for each group; a head's first row gets the
 // sum.
 template <class T>
 __global__ void add_ties_kernel(Job job) {
@@ -222,7 +223,7 @@ __global__ void all_rows_kernel(double* sums, int64_t* rows, Job job) {
   if (blockIdx.x == 0) rows[0] = counted;
 }
 
-// Runs f(chunk) for every chunk, its rows made.
+// Runs f(chunk) for every chunk, after its rows are computed.
 template <class T>
 class Rows {
   using Layout = PlainScores<T>;
@@ -269,7 +270,7 @@ class Rows {
     chunk.from_bh = chunk.b0 * job_.H;
     chunk.from_t = chunk.t0;
     chunk.pitch = chunk.nt;
-    if (one && whole_) return;  // the only chunk is still there
+    if (one && whole_) return;  // the only chunk is still valid
     launch("attention_recall", make_rows_kernel<Layout>,
            dim3(blocks_for(chunk.nb * job_.H * tiles_of<Layout>(chunk.nt), 1)),
            dim3(Layout::threads), tile_bytes<Layout>(ScoreTiles<Layout, 1>::count), job_, chunk,

@@ -1,5 +1,5 @@
-// What the kernels of attention_recall share: which rows count, which of them share a budget, and
-// where the rows of the teacher lie that are worked on.
+// Code shared by the kernels of attention_recall: which rows count, which of them share a budget,
+// and the locations of the current teacher rows.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
@@ -21,12 +21,13 @@ struct CsrView {
         columns(csr.columns.data<int32_t>()) {}
 };
 
-// What a group has left to find, and what every row gave.
+// What a group still has to find, and the contribution of every row.
 struct Found {
   int64_t *budget,
-      *take;         // [groups]; take ends as the number of keys equal to `prefix` to be taken
-  uint64_t* prefix;  // [groups] the digits known of the smallest key taken
-  Count* counts;     // [slots, 256] of the digit looked at
+      *take;         // [groups]; `take` ends as the number of keys to select among those equal to
+                     // `prefix`
+  uint64_t* prefix;  // [groups] the known digits of the smallest selected key
+  Count* counts;     // [slots, 256] of the current digit
   double* sums;      // [ways, B, H, T]
   int64_t* ties;     // [B, H, T] keys equal to prefix
 };
@@ -38,7 +39,7 @@ struct Job {
   int64_t B, H, T, k;
   bool across_heads, across_rows;
 
-  // The first row of a sequence that counts: that sees more than k keys. All later valid ones do.
+  // The first row of a sequence that counts, which sees more than k keys. All later valid rows do.
   __device__ int64_t first(int64_t b) const {
     const int64_t valid = widths.valid(b);
     if (widths.causal) return k < valid ? k : valid;
@@ -72,10 +73,10 @@ struct Group {
 };
 
 // Rows [t0, t0 + nt) of all heads of sequences [b0, b0 + nb): values + ((bh - from_bh) pitch + t -
-// from_t) T begins a row, which may lie in the teacher's own map.
+// from_t) T starts a row, which may be in the teacher's own map.
 template <class T>
 struct Chunk {
-  T* made = nullptr;  // where rows are made of q and k
+  T* made = nullptr;  // for rows that are computed from q and k
   const T* values = nullptr;
   int64_t b0 = 0, nb = 0, t0 = 0, nt = 0;
   int64_t from_bh = 0, from_t = 0, pitch = 0;
@@ -83,7 +84,7 @@ struct Chunk {
   __device__ int64_t place(int64_t bh, int64_t t, int64_t length) const {
     return ((bh - from_bh) * pitch + t - from_t) * length;
   }
-  // Where the counts of a group lie.
+  // The offset of a group's counts.
   __device__ int64_t slot(const Job& job, int64_t b, int64_t h, int64_t t) const {
     if (job.across_rows) return job.group(b, h, t);
     return ((b - b0) * job.group_heads() + (job.across_heads ? 0 : h)) * nt + t - t0;
@@ -93,7 +94,7 @@ struct Chunk {
   }
 };
 
-// The row of a chunk that a block works on.
+// The chunk row of a block.
 struct BlockRow {
   int64_t b, h, t, w;
   bool counts;

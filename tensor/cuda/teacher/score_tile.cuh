@@ -1,5 +1,5 @@
-// Tiles of q k^T of any head size, kept in registers as a layout has them (tile_layout.cuh), and
-// what is done with such tiles: log-sum-exp, the teacher's attention.
+// Tiles of q k^T for any head size, kept in registers in a layout (tile_layout.cuh), and operations
+// on such tiles: log-sum-exp, the teacher's attention.
 #pragma once
 
 #include "tensor/cuda/core/tile_layout.cuh"
@@ -7,9 +7,9 @@
 
 namespace brine::cuda {
 
-constexpr int kSide = 64;  // columns of q and k that a product takes at a time
+constexpr int kSide = 64;  // columns of q and k per product
 
-// On CUDA cores, and where it pays on tensor cores.
+// On CUDA cores, and on tensor cores if that is faster.
 template <class T>
 using PlainScores = PlainTile<T, kSide, 4>;
 using TensorScores = TensorTile<kSide>;
@@ -17,7 +17,7 @@ using TensorScores = TensorTile<kSide>;
 template <class Layout>
 constexpr int kTileSize = Layout::rows* Layout::step;
 
-// Blocks that kernels of scores want on a multiprocessor, 12 to 16 warps: as many as their
+// Desired blocks per multiprocessor in kernels of scores, 12 to 16 warps: as many as their
 // registers allow.
 template <class Layout>
 constexpr int kScoreBlocks = Layout::threads == 256 ? 2 : 3;
@@ -75,7 +75,7 @@ struct ScoreJob {
 };
 
 // scores = scale x y^T, 0 beyond the rows. The tiles of the last 64 columns are left in `stay` and
-// `move`. `loaded`: `stay` holds the rows already, whose columns are no more than one tile's.
+// `move`. `loaded`: `stay` contains the rows already; they have at most one tile of columns.
 template <class Layout, class T = typename Layout::T>
 __device__ inline void score_tile(Scores<Layout>& scores, T* stay, T* move, const ScoreJob<T>& job,
                                   bool loaded = false) {
@@ -91,12 +91,12 @@ __device__ inline void score_tile(Scores<Layout>& scores, T* stay, T* move, cons
   each_score<Layout>(scores, [&](int, int, T& s) { s *= job.scale; });
 }
 
-// The log-sum-exp of a row, as one thread sees it.
+// One thread's part of the log-sum-exp of a row.
 template <class Layout, class T = typename Layout::T>
 struct TileLse {
   T most = -INFINITY, sum = 0;
 
-  // The scores of this thread whose keys lie below `seen` (keys counted from the tile's first).
+  // The scores of this thread whose keys are below `seen` (keys counted from the tile's first).
   __device__ void add(const T (&s)[Layout::keys], int64_t seen) {
     T top = most;
 #pragma unroll
@@ -136,7 +136,7 @@ struct TeacherView {
   }
 };
 
-// A tile of rows of one head and what its rows see.
+// A tile of rows of one head and the keys that its rows see.
 template <class Layout>
 struct RowTile {
   int64_t bh, b, first;
@@ -164,7 +164,7 @@ struct RowTile {
     const int64_t head = bh * all_rows;
     return {q, k, head + first, rows, head + key0, keys_from(key0), scale};
   }
-  // The teacher's map from key0 on, 0 where it is not seen.
+  // The teacher's map from key0 on, 0 where it is not visible.
   template <class T>
   __device__ void read(Scores<Layout>& t, const TeacherView<T>& teacher, int64_t key0) const {
     each_score<Layout>(t, [&](int i, int n, T& x) {
@@ -174,9 +174,9 @@ struct RowTile {
   }
 };
 
-// Where the tiles lie in the shared memory of a block that makes one's own scores (1 side) or those
-// of a teacher beside them (2). On tensor cores loading takes longer than multiplying, so the rows
-// that stay keep a tile of their own each, where a tile holds all their columns.
+// The layout of the tiles in the shared memory of a block that computes the student's scores (1
+// side), or also those of a teacher (2). On tensor cores loading takes longer than multiplying, so
+// the stationary rows keep a tile each if a tile has all their columns.
 template <class Layout, int kSides = 2, class T = typename Layout::T>
 class ScoreTiles {
   static constexpr bool kKeeps = Layout::weights == 0;
@@ -198,9 +198,9 @@ class ScoreTiles {
     score_tile<Layout>(scores, theirs_, move_, job, theirs_loaded_);
     theirs_loaded_ = kKeeps && job.stays.d <= kSide;
   }
-  // The last 64 columns of the rows that moved last.
+  // The last 64 columns of the last moving rows.
   __device__ T* moved() const { return move_; }
-  // Shared memory behind the tiles.
+  // Shared memory after the tiles.
   __device__ T* rest() const { return move_ + kTileSize<Layout>; }
 
  private:
@@ -214,7 +214,7 @@ __host__ __device__ inline int64_t tiles_of(int64_t rows) {
 }
 
 // The tile of rows of a block in a grid of heads x tiles. The long rows of a causal mask come
-// first, so that blocks end together.
+// first, so that blocks finish at similar times.
 template <class Layout>
 __device__ inline RowTile<Layout> last_tiles_first(const RowWidths& widths, int64_t heads,
                                                    int64_t H) {
@@ -223,7 +223,7 @@ __device__ inline RowTile<Layout> last_tiles_first(const RowWidths& widths, int6
                          tiles_of<Layout>(widths.rows) - 1 - turn);
 }
 
-// f<Layout>() with the layout for scores of all these factors, sums in T.
+// Calls f<Layout>() with the layout for scores of all these factors, sums in T.
 template <class T, class F>
 void dispatch_scores(std::initializer_list<Tensor> factors, F&& f) {
   if constexpr (sizeof(T) == 4) {
@@ -234,8 +234,7 @@ void dispatch_scores(std::initializer_list<Tensor> factors, F&& f) {
   f.template operator()<PlainScores<T>>();
 }
 
-// Shared memory of a block. Every device has room for it: 64 KB, and those that f64 is tested on
-// 99 KB.
+// Shared memory of a block. It fits on every device: 64 KB, and 99 KB on those used to test f64.
 template <class Layout>
 constexpr size_t tile_bytes(int tiles, int more = 0) {
   return size_t(tiles * kTileSize<Layout> + more) * sizeof(typename Layout::T);

@@ -11,8 +11,8 @@ namespace {
 template <class Layout>
 constexpr int kParts = Layout::threads / Layout::rows;
 
-// tau += the mass of a tile's keys. A column belongs to the same thread in every tile, so it may
-// add to memory; w, keys of the thread's row, from key0 on.
+// tau += the mass of a tile's keys. A column belongs to the same thread in every tile, so that
+// thread may accumulate in memory; w, keys of the thread's row, from key0 on.
 template <class Layout, class T>
 __device__ void add_columns(T* tau, const T* row, int64_t w, int64_t key0, int64_t K) {
   constexpr int parts = kParts<Layout>;
@@ -31,7 +31,7 @@ __device__ void add_columns(T* tau, const T* row, int64_t w, int64_t key0, int64
   }
 }
 
-// What a thread adds up of its rows.
+// A thread's sums over its rows.
 template <class Layout, class T = typename Layout::T>
 struct RowSums {
   T logs[Layout::own] = {}, squares[Layout::own] = {};
@@ -62,7 +62,7 @@ __device__ void teacher_lse(T (&lse)[Layout::own], ScoreTiles<Layout, 1>& tiles,
   for (int i = 0; i < Layout::own; ++i) lse[i] = running[i].whole();
 }
 
-// t = the teacher's attention in a tile, 0 where it is not seen; adds to the sums of the rows.
+// t = the teacher's attention in a tile, 0 where it is not visible; adds to the sums of the rows.
 template <class Layout, class T>
 __device__ void teacher_tile(Scores<Layout>& t, RowSums<Layout>& sums, ScoreTiles<Layout, 1>& tiles,
                              const TeacherView<T>& teacher, const RowTile<Layout>& at, int64_t key0,
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
     summarize_kernel(T* tau, T* t_log_t, T* t_square, TeacherView<T> teacher, RowWidths widths,
                      int64_t heads, int64_t H, int64_t K) {
   ScoreTiles<Layout, 1> tiles(dynamic_shared<T>());
-  T* const shown = tiles.moved();  // the keys' tile, once the scores are made
+  T* const shown = tiles.moved();  // the keys' tile, after the scores are computed
   const auto at = last_tiles_first<Layout>(widths, heads, H);
   const int64_t own = threadIdx.x / kParts<Layout>, rows = widths.rows;
   const int64_t w = widths(at.b, at.first + own);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(Layout::threads, kScoreBlocks<Layout>)
   for (int64_t key0 = 0; key0 < at.keys; key0 += Layout::rows) {
     Scores<Layout> t;
     teacher_tile(t, sums, tiles, teacher, at, key0, lse);
-    __syncthreads();  // the tile before may still be summed, the keys' be read
+    __syncthreads();  // the previous tile may still be summed, the keys' tile be read
     each_score<Layout>(t, [&](int i, int n, T& x) {
       shown[Layout::row(i) * Layout::score_step + Layout::key(n)] = x;
     });

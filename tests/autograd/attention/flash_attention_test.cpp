@@ -28,7 +28,7 @@ Function dense(const MaskCase& m) {
   };
 }
 
-// P V row by row, heads side by side.
+// P V row by row, heads concatenated.
 std::vector<double> slow_sums(const Inputs& in, const MaskCase& m) {
   const int64_t d = in[0].dim(3);
   const std::vector<double> p = naive_attention(in[0].to_vector(), in[1].to_vector(), {}, d, m);
@@ -163,7 +163,7 @@ TEST_CASE("flash attention of huge and of growing scores") {
     const MaskCase m{.B = 1, .H = 2, .T = 230};
     const Inputs in = to_dtype(qkv(m, 8, Dtype::f32, deviation), Dtype::f64);
     const Tensor dy = normal({m.B, m.T, m.H * 8}, 4, Dtype::f64);
-    // Scores of size s come with an error of s 2^-53, and so do their exponentials.
+    // Scores of size s have an error of s 2^-53, and so do their exponentials.
     const double size = std::max(1.0, deviation * deviation);
     check_equal(run(flash(m), in, dy), run(dense(m), in, dy), 1e-14 * size + 1e-12);
   }

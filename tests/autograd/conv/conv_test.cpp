@@ -1,4 +1,4 @@
-// Gradients of convolution, alone and in the chain that SEA's decoder makes.
+// Gradients of convolution, alone and in the chain of SEA's decoder.
 #include "autograd/ops.h"
 #include "tests/gradcheck.h"
 
@@ -41,7 +41,7 @@ TEST_CASE("two convolutions with a halo between them are causal and padded by ze
   check_op({.name = "chain", .inputs = inputs, .f = f});
   Tensor y = f(inputs);
   Tensor changed = inputs[0].clone();
-  changed.data<float>()[(4 + 5) * 12] += 1;  // token 5, behind the halo of 4
+  changed.data<float>()[(4 + 5) * 12] += 1;  // token 5, after the halo of 4
   Tensor z = f({changed, inputs[1], inputs[2], inputs[3]});
   CHECK(test::same_bits(y.slice(1, 0, 5), z.slice(1, 0, 5)));
   CHECK_FALSE(test::same_bits(y.slice(1, 5, 1), z.slice(1, 5, 1)));

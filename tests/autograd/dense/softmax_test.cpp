@@ -25,7 +25,7 @@ TEST_CASE("masked_softmax and its gradient; a row without entries is 0") {
             .inputs = {normal({m.B, m.H, m.T, m.T}, 5, Dtype::f32, 0, 4)},
             .f = [=](const std::vector<Tensor>& in) { return masked_softmax(in[0], mask, 0.37); },
             .oracle = oracle});
-  // Scores far below zero must not vanish against a hidden large one.
+  // Scores far below zero must not vanish because of a large hidden one.
   Tensor x = Tensor::from(std::vector<float>{900, -700, -701}, {1, 3});
   Tensor keep = Tensor::from(std::vector<uint8_t>{0, 1, 1}, {1, 3});
   std::vector<double> y = masked_softmax(x, keep).to_vector();

@@ -5,8 +5,8 @@
 namespace brine::test {
 namespace {
 
-// The five sums by their definitions, over whole groups of dense rows; attention_recall is the
-// kernel behind them.
+// The five sums by their definitions, over whole groups of dense rows; the kernel is
+// attention_recall.
 std::array<double, 5> naive_recall(const std::vector<double>& t, const std::vector<double>& mask,
                                    const std::vector<double>& best, const MaskCase& m,
                                    int64_t& rows) {

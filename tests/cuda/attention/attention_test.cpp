@@ -7,7 +7,7 @@ using namespace brine::test;
 
 namespace {
 
-// While it lives, models are made on the device.
+// While an object lives, models are made on the device.
 struct OnDefault {
   explicit OnDefault(Device device) { set_default_device(device); }
   ~OnDefault() { set_default_device(kCpu); }
@@ -67,7 +67,7 @@ void compare_methods(Dtype dtype, double tolerance) {
         MESSAGE(what << ", refuses: " << refusal.what());
         continue;
       }
-      // The same columns: near ties may fall on either side in f32.
+      // The same columns: near ties may be decided differently in f32.
       b = run(c, On{kCuda}, dtype, in, lengths, dy, dials);
       CHECK(b.y.device() == kCuda);
       check_close(what + ": output", a.y, b.y.to(kCpu), tolerance);

@@ -1,5 +1,5 @@
-// Convolutions and attention in 16 bits with cuDNN inside, as on the CPU; on an emulated device its
-// part is played by slow sums. Without cuDNN our own kernels are held to the same numbers.
+// Convolutions and attention in 16 bits by cuDNN against the CPU; on an emulated device slow sums
+// replace it. Without cuDNN Brine's own kernels are compared with the same numbers.
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/conv.h"
@@ -10,7 +10,7 @@ using namespace brine::test;
 
 namespace {
 
-// cuDNN on or off while it lives, where there is one.
+// Turns cuDNN on or off while an object lives, if there is one.
 struct Cudnn {
   int64_t before = cuda::cudnn_calls();
   explicit Cudnn(bool on) { cuda::set_cudnn(on); }
@@ -77,7 +77,7 @@ std::vector<Tensor> convolve(const Conv& c, const On& on) {
   Tensor b = c.bias ? on(normal({c.O}, 3)) : Tensor();
   Tensor y = Tensor::empty({c.B, rows, c.W, c.O}, Dtype::f32, x.device());
   BRINE_CALL(x, conv2d, y, x, w, b, conf);
-  // A gradient that 16 bits hold, so that rounding it changes nothing.
+  // A gradient that 16 bits represent exactly, so that rounding does not change it.
   Tensor dy = on(normal(y.shape(), 4).to(c.type).to(Dtype::f32));
   Tensor kept = on(normal(y.shape(), 7)), dx = Tensor::empty(x.shape(), Dtype::f32, x.device());
   Tensor dw = on(normal(w.shape(), 5)), db = on(normal({c.O}, 6));
@@ -93,7 +93,7 @@ void compare_conv(const std::string& what, Conv c, int64_t served = 3) {
   }
   const Cudnn cudnn(true);
   compare(what + " by cuDNN", 2e-5, [&](const On& on) { return convolve(c, on); });
-  // What a real library refuses is its own affair.
+  // A real library may refuse more.
   if (has_device() && cuda::emulated()) CHECK_MESSAGE(cudnn.calls() == served, what);
 }
 

@@ -104,7 +104,7 @@ const Layout kLayouts[] = {
      }},
 };
 
-// Numbers that every type holds, and for floats some that need rounding.
+// Numbers that every type represents, and for floats some that need rounding.
 Tensor values(const Shape& shape, uint64_t seed, Dtype to, Dtype from) {
   const bool floats = is_float(to) && is_float(from);
   return (floats ? normal(shape, seed, Dtype::f64, 0, 100) : ids(shape, seed, 200)).to(from);

@@ -27,7 +27,7 @@ Tensor some_ids(int64_t rows, int64_t n, int64_t V, uint64_t seed) {
   return out;
 }
 
-// Rows of what a teacher says: values, and the log-sum-exp of which they have `mass` altogether.
+// Rows of a teacher's logits: values, and the log-sum-exp at which their total mass is `mass`.
 Tensor lse_for(const Tensor& values, double mass) {
   const int64_t rows = values.rows(), n = values.dim(-1);
   Tensor out = Tensor::empty({rows}, Dtype::f64);

@@ -38,7 +38,7 @@ TEST_CASE("cuda: the largest logits in falling order, of equal ones the first") 
     const std::string what = join("[", rows, ", ", V, "], n = ", n);
     Tensor x = normal({rows, V}, 3, Dtype::f32, -2, 6);
     compare_top(what, x, n);
-    // Plateaus: the border lies inside one, zeros of both signs are equal.
+    // Plateaus: the threshold is inside one, zeros of both signs are equal.
     for (int64_t i = 0; i < x.numel(); ++i) {
       float& value = x.data<float>()[i];
       value = std::round(value / 4);

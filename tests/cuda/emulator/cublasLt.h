@@ -1,5 +1,5 @@
-// The part of cuBLASLt that tensor/cuda/ uses, on the CPU: the same names, matrices by columns as
-// its documentation says, and the refusals that it makes. See emulator_blas.cpp.
+// The part of cuBLASLt that tensor/cuda/ uses, on the CPU: the same names, column-major matrices as
+// in its documentation, and its refusals. See emulator_blas.cpp.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,9 +1,9 @@
 // The part of the CUDA runtime that tensor/cuda/ uses, on the CPU: the blocks of a grid run one
-// after the other, the threads of a block as fibers that change at barriers. What it checks beyond
-// results: that all threads of a block reach the same barriers, that the host never touches the
-// memory of the device (it is out of reach while no kernel runs) and hands kernels no address of
-// its own, and what a device refuses of a launch. The allocator's guard bands show kernels that
-// leave their blocks, a band behind the dynamic shared memory those that leave that.
+// after the other, the threads of a block as fibers that switch at barriers. In addition to results
+// it checks that all threads of a block reach the same barriers, that the host never accesses
+// device memory (which is inaccessible while no kernel runs) and passes no host address to kernels,
+// and the launches that a device refuses. The allocator's guard bands detect kernels that write
+// outside their blocks, a band after the dynamic shared memory those that write beyond it.
 #pragma once
 
 #include <cmath>
@@ -99,11 +99,11 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
                 const std::function<void()>& body);
 // Whether there is an address of the host among the words.
 bool holds_host_address(const void* words, size_t bytes);
-// The same of an argument, whose padding may hold anything; false where the compiler cannot clear
+// The same for an argument, whose padding may have any value; false where the compiler cannot clear
 // it.
 template <class T>
 bool has_host_address([[maybe_unused]] T& argument) {
-  // An empty one may lie where another begins: none of its bytes are its own.
+  // An empty one may start at the address of another: none of its bytes are its own.
   if constexpr (std::is_empty_v<T>) return false;
 #if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
   __builtin_clear_padding(&argument);
@@ -112,7 +112,8 @@ bool has_host_address([[maybe_unused]] T& argument) {
   return false;
 #endif
 }
-// Makes the device's memory reachable for the host too while it lives (fake libraries run there).
+// Makes the device's memory accessible to the host too while an object lives (fake libraries run
+// there).
 struct Reach {
   Reach();
   ~Reach();

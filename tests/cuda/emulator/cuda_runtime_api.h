@@ -1,11 +1,11 @@
-// Streams beside that of the kernels, and events: what tensor/cuda/core/copies.cu orders copies
-// with.
+// Streams in addition to that of the kernels, and events: tensor/cuda/core/transfer.cu orders
+// copies with them.
 //
-// The first stream that is made is the kernels': what is put there happens at once. Copies on any
-// other are put off as long as the runtime allows, until an event or the stream is waited for: who
-// reads their target, or reuses their source, too early gets the wrong numbers. The emulator ends
-// the program where such a copy comes before work that it was not ordered after, or uses memory of
-// the CPU that is not pinned.
+// The first stream is the kernels': work queued on it is executed at once. Copies on other streams
+// are delayed as long as the runtime allows, until an event or the stream is waited for: code that
+// reads their target, or reuses their source, too early gets wrong numbers. The emulator ends the
+// program when such a copy precedes work that it was not ordered after, or uses CPU memory that is
+// not pinned.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaFreeHost(void* block);
 
 namespace emulator {
-// How many things were put on the kernels' stream.
+// The number of operations queued on the kernels' stream.
 extern std::atomic<uint64_t> work;
 // Whether an address is one of the device's memory.
 bool on_device(const void* p);

@@ -1,7 +1,7 @@
 // cuBLASLt on the CPU: D = alpha op(A) op(B) + beta C (+ bias along the rows of D), by columns.
 //
 // It is as strict as the real one: sizes and leading dimensions must agree, buffers must be aligned
-// as the algorithm was promised, and an algorithm that wants a workspace spoils it.
+// as promised to the algorithm, and an algorithm with a workspace overwrites it.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
@@ -65,7 +65,7 @@ Sizes sizes_of(const EmulatedOperation& op, const EmulatedLayout& a, const Emula
     agree = agree && x->rows > 0 && x->columns > 0 && x->ld >= int64_t(x->rows);
     agree = agree && x->batch == d.batch && x->batch > 0 && x->step >= 0;
   }
-  // The matrices of the result must not lie over each other.
+  // The matrices of the result must not overlap.
   if (d.batch > 1 && d.step == 0) agree = false;
   return {s.m, s.n, s.k, agree};
 }
@@ -90,7 +90,7 @@ uint64_t vector_of(const EmulatedLayout& x, uint32_t promised) {
   return bits & ~(bits - 1);
 }
 
-// A number as the tensor cores read it: TF32 has 10 bits behind the point.
+// A number as the tensor cores read it: TF32 has 10 bits of fraction.
 float rounded(float x) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000u) & ~0x1fffu);
 }

@@ -1,6 +1,6 @@
-// What is asked of cuDNN, by slow sums in f64; as strict as the real one about alignment, and as
-// free with what is not defined. Off until a test turns it on, as on a machine without cuDNN; a
-// program is started with it where BRINE_EMULATED_CUDNN is set.
+// The interface to cuDNN, by slow sums in f64; as strict as the real one about alignment, with
+// undefined values where its results are undefined. Off until a test enables it, as on a machine
+// without cuDNN; BRINE_EMULATED_CUDNN enables it for a program.
 #include <cuda_runtime_api.h>
 
 #include <cmath>

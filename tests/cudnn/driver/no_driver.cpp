@@ -1,5 +1,5 @@
-// A libcuda.so.1 that says yes and does nothing: cuDNN compiles kernels without a device, but wants
-// a driver to take them. Only the CUDA runtime is told that there is no device.
+// A libcuda.so.1 that reports success and does nothing: cuDNN compiles kernels without a device,
+// but needs a driver to load them. Only the CUDA runtime is told that there is no device.
 #define ANSWER(name, status) \
   extern "C" int name(...) { return status; }
 #define GIVE(name) \

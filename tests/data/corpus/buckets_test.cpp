@@ -39,7 +39,7 @@ TEST_CASE("buckets: every example once an epoch, in full batches without repetit
       CAPTURE(N);
       CAPTURE(B);
       LengthBuckets buckets(some_lengths(N), 3);
-      // N pools hold whole epochs however they lie.
+      // N pools contain whole epochs whatever their order.
       int64_t pool = std::clamp<int64_t>(N / B, 1, 32);
       std::vector<int64_t> seen(size_t(N), 0);
       int64_t repeats = 0;
@@ -65,7 +65,7 @@ TEST_CASE("buckets: a batch is a function of seed and number") {
     different += other.batch(n, 8) != batches[size_t(n)];
   }
   CHECK(different > 140);
-  // Epochs differ: 500 / 8 is no whole number of batches, so compare orders, not batches.
+  // Epochs differ: 500 / 8 is not a whole number of batches, so compare orders, not batches.
   CHECK(batches[0] != batches[63]);
 }
 

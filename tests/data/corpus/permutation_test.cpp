@@ -25,7 +25,7 @@ TEST_CASE("permutation: a function of n, seed and epoch, and of each of them") {
   CHECK(order != permutation(100, 6, 2));
   CHECK(order != permutation(100, 5, 3));
   CHECK(order != permutation(100, 5 | uint64_t(1) << 40, 2));
-  // Fixed for good: a run resumed with a later version must see the same order.
+  // Fixed permanently: a run resumed with a later version must see the same order.
   CHECK(permutation(8, 1234, 1) == std::vector<int64_t>{2, 1, 6, 5, 4, 7, 0, 3});
 }
 

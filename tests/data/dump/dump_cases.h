@@ -44,7 +44,7 @@ inline data::DumpSpec pooled_spec(int64_t samples = 7) {
   return s;
 }
 
-// The same numbers for the same sample, whatever the batch.
+// The same numbers for the same sample, in any batch.
 inline float noise(int64_t sample, int64_t field, int64_t i) {
   uint64_t x = uint64_t(sample * 1000003 + field * 7919 + i + 1) * 0x9e3779b97f4a7c15ull;
   x ^= x >> 29;
@@ -161,7 +161,7 @@ inline std::vector<int64_t> range(int64_t first, int64_t count) {
   return all;
 }
 
-// Puts what is missing, `step` samples at a time.
+// Adds the missing samples, `step` at a time.
 inline void fill_dump(data::DumpWriter& writer, const data::DumpSpec& spec, int64_t step = 2) {
   for (auto run = writer.missing(); run.samples > 0; run = writer.missing())
     writer.put(batch_of(spec, range(run.first, std::min(step, run.samples))));
@@ -195,8 +195,8 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
          std::memcmp(a.raw(), b.raw(), size_t(a.numel()) * item_size(a.dtype())) == 0;
 }
 
-// Calls f(name, a's, b's, whether the dump's type is theirs) for the tensors of two batches of as
-// many layers.
+// Calls f(name, a's, b's, whether it has the dump's type) for the tensors of two batches with the
+// same number of layers.
 template <class F>
 void each_pair(const data::DumpBatch& a, const data::DumpBatch& b, F f) {
   for (const data::TeacherTensor* row : data::teacher_tensors()) {

@@ -1,4 +1,5 @@
-// Object headers and groups of HDF5 files: sizes in them that lie, and what has to be accepted.
+// Object headers and groups of HDF5 files: wrong sizes in them, and valid ones that must be
+// accepted.
 #include "data/hdf5/hdf5_headers.h"
 
 #include <doctest/doctest.h>

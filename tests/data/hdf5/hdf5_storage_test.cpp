@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "data/hdf5/hdf5_file.h"
+#include "data/hdf5/hdf5_internal.h"
 #include "data/io/file_io.h"
 #include "tests/messages.h"
 #include "tests/scratch.h"
@@ -121,7 +122,11 @@ TEST_CASE("hdf5: what was never written is zero, or refused where another value 
       H5Pclose(plist);
       Hdf5Reader r(path);
       if (filled) {
+#if BRINE_TRUST_HDF5  // the library fills in the value
+        CHECK(r.read("x").to_vector() == std::vector<double>(12, 7.0));
+#else
         CHECK(contains(message([&] { r.read("x"); }), "was never written and is not zero"));
+#endif
       } else {
         CHECK(r.read_rows("x", 1, 2).to_vector() == std::vector<double>(6, 0.0));
       }

@@ -78,7 +78,7 @@ inline std::string seven_zip_of(const Files& files) {
   return packed_by_libarchive(ARCHIVE_FORMAT_7ZIP, ARCHIVE_FILTER_NONE, files);
 }
 
-// A member; its header tells of `size` bytes, -1: of those that it has.
+// A member; its header declares `size` bytes, -1: its actual size.
 inline std::string tar_member(const std::string& name, const std::string& content, char type,
                               int64_t size = -1) {
   std::string block(512, '\0');

@@ -91,8 +91,7 @@ TEST_CASE("safetensors: reads the reference's file of every dtype") {
 TEST_CASE("safetensors: writes the reference's bytes, whatever the order given") {
   Safetensors file(golden("mixed.safetensors"));
   std::vector<NamedTensor> tensors;
-  for (const SafetensorsEntry& e : file.entries())
-    tensors.emplace_back(e.name, file.tensor(e.name));
+  for (const SafetensorsEntry& e : file.entries()) tensors.push_back({e.name, file.tensor(e.name)});
   for (int order = 0; order < 3; ++order) {
     std::rotate(tensors.begin(), tensors.begin() + 4, tensors.end());
     std::string bytes;

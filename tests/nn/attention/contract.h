@@ -34,7 +34,7 @@ inline std::unique_ptr<nn::AttentionMethod> method_with(
   return method;
 }
 
-// A block with few keys and random parameters. Throws what the method's constructor throws.
+// A block with few keys and random parameters. Rethrows the errors of the method's constructor.
 inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint64_t seed = 5,
                         int64_t positions = 300,
                         const std::map<std::string, std::string>& settings = {}) {

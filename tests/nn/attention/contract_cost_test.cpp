@@ -26,8 +26,8 @@ double peak_of_step(Block& block, int64_t T) {
 
 TEST_CASE("contract: gradients of q, k, v and of every parameter, by finite differences") {
   each_block(Dtype::f64, [](Block& given) {
-    // The largest exponent of softmax features is a constant for the gradient; it cancels but for
-    // the eps beside it.
+    // The largest exponent of softmax features is a constant for the gradient; it cancels except
+    // for the added eps.
     std::map<std::string, std::string> settings;
     if (!given.causal) settings["feature_eps"] = "1e-12";
     Block block = make_block(given.name, given.causal, Dtype::f64, 5, 300, settings);
@@ -88,7 +88,7 @@ TEST_CASE("contract: what makes no T x T maps has linear memory; dense attention
         if (!traits.maps) {
           CHECK(ratio < 2.5);
         } else {
-          CHECK(ratio > 3);  // the measure tells them apart
+          CHECK(ratio > 3);  // the measure distinguishes them
         }
       },
       2048);

@@ -104,9 +104,15 @@ TEST_CASE("contract: padding on the right changes neither outputs nor gradients"
                   padded(in.hidden, 1, more, 73)};
       Passed b = pass(block, wide, full, padded(dy, 1, more, 74));
       CHECK(close_to_scale(rows(b.y, 1, 0, T), a.y, 1e-6, "output"));
-      CHECK(close_to_scale(rows(b.q, 2, 0, T), a.q, 1e-6, "gradient of q"));
-      CHECK(close_to_scale(rows(b.k, 2, 0, T), a.k, 1e-6, "gradient of k"));
-      CHECK(close_to_scale(rows(b.v, 2, 0, T), a.v, 1e-6, "gradient of v"));
+      // With one token the gradients of q and k are 0, up to the rounding of products in f64.
+      auto close_gradient = [&](const Tensor& wide_gradient, const Tensor& gradient,
+                                const std::string& what) {
+        const double most = std::max(1e-6 * largest(gradient.to_vector()), 1e-15);
+        CHECK(close(rows(wide_gradient, 2, 0, T), gradient, most, 0, what));
+      };
+      close_gradient(b.q, a.q, "gradient of q");
+      close_gradient(b.k, a.k, "gradient of k");
+      close_gradient(b.v, a.v, "gradient of v");
       for (const Tensor& g : {b.q, b.k, b.v}) CHECK(largest(rows(g, 2, T, more).to_vector()) == 0);
       if (!block.store) continue;
       for (const auto& e : block.store->entries()) {
@@ -155,7 +161,7 @@ TEST_CASE("contract: state by name makes an equal block") {
     Inputs in = inputs(2, 21, Dtype::f32);
     Passed a = pass(block, in);
     if (block.store) CHECK_FALSE(same_bits(a.y, pass(other, in).y));
-    std::vector<nn::NamedTensor> state = nn::state_of(*block.module);
+    std::vector<NamedTensor> state = nn::state_of(*block.module);
     std::reverse(state.begin(), state.end());  // names count, not the order
     nn::load_state(*other.module, state, "test");
     check_same_bits(a, pass(other, in), "loaded");

@@ -53,7 +53,9 @@ inline std::string copy_of(const Scratch& scratch, const std::string& golden,
   data::Json config = json_in(golden_dir(golden) + "/config.json");
   if (changes.tensors) changes.tensors(tensors);
   if (changes.config) changes.config(config);
-  data::save_weights(out, {tensors.begin(), tensors.end()}, changes.shard_bytes);
+  std::vector<NamedTensor> weights;
+  for (const auto& [name, tensor] : tensors) weights.push_back({name, tensor});
+  data::save_weights(out, weights, changes.shard_bytes);
   data::write_file_atomic(out + "/config.json", config.dump());
   return out;
 }

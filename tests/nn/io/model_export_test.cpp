@@ -70,9 +70,9 @@ TEST_CASE("export: f16 and bf16 files hold the rounded values and are their own 
     CHECK(json_in(dir + "/config.json")["torch_dtype"] ==
           (type == Dtype::f16 ? "float16" : "bfloat16"));
     LoadedModel back = load_model(dir);
-    for (const data::NamedTensor& t : tensors_of(*s.model)) {
+    for (const NamedTensor& t : tensors_of(*s.model)) {
       data::Safetensors file{data::Path(dir) / "model.safetensors"};
-      CHECK(same_bits(file.tensor(t.first), t.second.to(type)));
+      CHECK(same_bits(file.tensor(t.name), t.tensor.to(type)));
     }
     std::string again = (scratch / "again").string();
     export_model(back.config, *back.model, nullptr, again, {.dtype = type});
@@ -103,11 +103,11 @@ TEST_CASE("export: no shard is larger than asked for unless one tensor is") {
   std::map<std::string, uint64_t> bytes;
   std::map<std::string, int> tensors;
   uint64_t total = 0;
-  for (const data::NamedTensor& t : tensors_of(*s.model)) {
-    std::string shard = index["weight_map"][t.first].get<std::string>();
-    bytes[shard] += uint64_t(t.second.numel()) * 4;
+  for (const NamedTensor& t : tensors_of(*s.model)) {
+    std::string shard = index["weight_map"][t.name].get<std::string>();
+    bytes[shard] += uint64_t(t.tensor.numel()) * 4;
     ++tensors[shard];
-    total += uint64_t(t.second.numel()) * 4;
+    total += uint64_t(t.tensor.numel()) * 4;
   }
   CHECK(index["metadata"]["total_size"] == total);
   CHECK(bytes.size() > 3);

@@ -59,7 +59,7 @@ TEST_CASE("model: f16 and bf16 weights become f32 values, as the types round") {
                                 }
                               }});
     LoadedModel m = load_model(dir);
-    for (const nn::NamedTensor& t : nn::state_of(*m.model)) {
+    for (const NamedTensor& t : nn::state_of(*m.model)) {
       CHECK_MESSAGE(same_bits(t.tensor, rounded.at(t.name)), t.name);
     }
   }
@@ -225,9 +225,9 @@ TEST_CASE("model: an index that lies is refused, naming the tensor or the shard"
   CHECK(with([&](const std::string& dir) {  // one tensor in two shards
           std::string shard = first_shard(dir);
           data::Safetensors file{data::Path(dir) / shard};
-          std::vector<data::NamedTensor> all;
-          for (const auto& e : file.entries()) all.emplace_back(e.name, file.tensor(e.name));
-          all.emplace_back("model.decoder.layers.1.fc2.bias", Tensor::zeros({32}));
+          std::vector<NamedTensor> all;
+          for (const auto& e : file.entries()) all.push_back({e.name, file.tensor(e.name)});
+          all.push_back({"model.decoder.layers.1.fc2.bias", Tensor::zeros({32})});
           data::save_safetensors(data::Path(dir) / shard, all);
         })
             .find("tensor 'model.decoder.layers.1.fc2.bias' is in ") != std::string::npos);

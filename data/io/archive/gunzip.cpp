@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "data/io/layers.h"
+#include "data/io/archive/layers.h"
 #include "tensor/error.h"
 
 namespace brine::data {

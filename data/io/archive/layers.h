@@ -1,4 +1,5 @@
-// Compression and archives taken off a stream of bytes: gzip by zlib, the others by libarchive.
+// Decoding of compression and archives in a stream of bytes: gzip by zlib, the others by
+// libarchive.
 #pragma once
 
 #include <functional>
@@ -9,23 +10,23 @@
 
 namespace brine::data {
 
-inline constexpr size_t kLayerHead = 512;  // bytes by which a layer is recognised
+inline constexpr size_t kLayerHead = 512;  // number of bytes by which a layer is recognised
 
 enum class Layer { kNone, kGzip, kXz, kZstd, kTar, kZip, kSevenZip };
 
-// The layer that begins with these bytes, the first kLayerHead of a file or all of a shorter one.
-// A tar header is recognised by its magic or by its checksum.
+// The layer that starts with these bytes, the first kLayerHead of a file or all of a shorter one. A
+// tar header is recognised by its magic or by its checksum.
 Layer layer_of(std::string_view head);
 
-// Each takes one or more compressed streams in a row; damage and a missing end are errors.
+// Each accepts one or more consecutive compressed streams; damage and a missing end are errors.
 std::unique_ptr<ByteSource> gunzip(std::unique_ptr<ByteSource> inner);
 // Layer::kXz or kZstd. The decoder needs at most 1 GiB of memory.
 std::unique_ptr<ByteSource> decompress(std::unique_ptr<ByteSource> inner, Layer layer);
 
 // Calls visit for every regular file of an archive (Layer::kTar, kZip or kSevenZip), in order. The
-// source it is given is named "ARCHIVE: MEMBER" and lives until visit returns; what is left of it
-// is skipped, as are directories, links and devices. Encrypted files, sparse files, parts of other
-// volumes and members of unknown type are errors. A 7z archive must be a regular file itself.
+// source is named "ARCHIVE: MEMBER" and lives until visit returns; its unread rest is skipped, as
+// are directories, links and devices. Encrypted files, sparse files, parts of other volumes and
+// members of unknown type are errors. A 7z archive must be a regular file itself.
 void for_each_member(ByteSource& archive, Layer layer,
                      const std::function<void(std::unique_ptr<ByteSource>)>& visit);
 

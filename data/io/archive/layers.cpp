@@ -1,6 +1,6 @@
 // libarchive, fed by a ByteSource. Each layer is one reader with one filter or format enabled, so
 // that nothing is guessed and the caller counts the layers.
-#include "data/io/layers.h"
+#include "data/io/archive/layers.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -13,35 +13,24 @@
 #include <utility>
 #include <vector>
 
+#include "data/io/archive/tar_headers.h"
 #include "data/io/printable.h"
 #include "tensor/error.h"
 
 namespace brine::data {
 namespace {
 
-constexpr size_t kBlock = 512;  // of a tar archive
 constexpr size_t kPiece = 64 << 10;
 constexpr size_t kMostNameBytes = 64 << 10;
-constexpr const char* kSparse = ": a sparse file, which is not read; pack it without --sparse";
+constexpr size_t kMostZipEnd = 22 + 65535;  // with its comment
 
 const char* name_of(Layer layer) {
   constexpr const char* kNames[] = {"", "gzip", "xz", "zstd", "tar", "zip", "7z"};
   return kNames[size_t(layer)];
 }
 
-// By the magic, or in the oldest archives, which have none, by the checksum.
-bool is_tar(std::string_view head) {
-  constexpr size_t kSumAt = 148, kSumWidth = 8;
-  if (head.size() < kBlock) return false;
-  if (head.substr(257, 5) == "ustar") return true;
-  unsigned sum = kSumWidth * ' ', stored = 0;
-  for (size_t i = 0; i < kBlock; ++i)
-    sum += i >= kSumAt && i < kSumAt + kSumWidth ? 0 : uint8_t(head[i]);
-  size_t i = kSumAt;
-  while (head[i] == ' ' && i < kSumAt + kSumWidth - 1) ++i;
-  for (; i < kSumAt + kSumWidth && head[i] >= '0' && head[i] <= '7'; ++i)
-    stored = stored << 3 | unsigned(head[i] - '0');
-  return head[0] != '\0' && sum == stored;
+uint64_t little16(std::string_view bytes) {
+  return uint8_t(bytes[0]) | uint64_t(uint8_t(bytes[1])) << 8;
 }
 
 // Names in archives are UTF-8, in the program's locale "C" libarchive would refuse them.
@@ -65,7 +54,10 @@ class Utf8Names {
 class Reader {
  public:
   Reader(ByteSource& source, Layer layer)
-      : source_(source), layer_(layer), archive_(archive_read_new(), archive_read_free) {
+      : source_(source),
+        layer_(layer),
+        headers_(source.name()),
+        archive_(archive_read_new(), archive_read_free) {
     check_memory(archive_ != nullptr, name(), ": libarchive cannot be started");
     archive* a = archive_.get();
     bool ready = true;
@@ -99,10 +91,13 @@ class Reader {
   // False at the end.
   bool next() {
     const Utf8Names names;
+    if (layer_ == Layer::kTar) before_tar_header();
     const int status = archive_read_next_header(archive_.get(), &entry_);
-    if (status == ARCHIVE_EOF) return false;
-    if (status != ARCHIVE_OK) fail(name());
-    return true;
+    in_headers_ = false;
+    if (status != ARCHIVE_OK && status != ARCHIVE_EOF) fail(name());
+    if (status == ARCHIVE_OK) return ++members_ > 0;
+    if (layer_ == Layer::kZip) check_zip_end();
+    return false;
   }
 
   size_t read(const std::string& where, char* out, size_t most) {
@@ -123,44 +118,15 @@ class Reader {
   // Whether the member is a file that is read. Throws at one whose content cannot be read.
   bool is_regular(const std::string& where) const {
     if (archive_entry_hardlink(entry_)) return false;
-    check_format(archive_entry_sparse_count(entry_) == 0, where, kSparse);
-    if (layer_ == Layer::kTar && is_tar({last_, kBlock}) && !is_regular_tar(where, last_[156]))
-      return false;
+    if (layer_ == Layer::kTar && !headers_.is_regular(where)) return false;
+    check_format(archive_entry_sparse_count(entry_) == 0, where,
+                 ": a sparse file, which is not read");
     if (archive_entry_filetype(entry_) != AE_IFREG) return false;
     check_format(!archive_entry_is_encrypted(entry_), where, ": is encrypted, which is not read");
     return true;
   }
 
  private:
-  // libarchive reads members of unknown type as files, and does not tell what their type is.
-  static bool is_regular_tar(const std::string& where, char type) {
-    switch (type) {
-      case '\0':
-      case '0':
-      case '7':  // contiguous: a hint to the disk
-        return true;
-      case '1':  // links, devices, directories and pipes have no content
-      case '2':
-      case '3':
-      case '4':
-      case '5':
-      case '6':
-      case 'D':  // GNU's list of a directory's files, and the name of a volume
-      case 'V':
-        return false;
-      case 'S':
-        throw Error(where + kSparse, ErrorKind::format);
-      case 'M':
-        throw Error(
-            where + ": goes on from another volume; archives of several volumes are not read",
-            ErrorKind::format);
-      default:
-        throw Error(join(where, ": a member of unknown type ", int(uint8_t(type)), " ('",
-                         shown(std::string(1, type)), "')"),
-                    ErrorKind::format);
-    }
-  }
-
   // Throws the source's own error if it had one, otherwise libarchive's reason.
   [[noreturn]] void fail(const std::string& where) {
     if (error_) std::rethrow_exception(error_);
@@ -174,32 +140,69 @@ class Reader {
                 ErrorKind::format);
   }
 
-  // A tar archive is handed out in blocks: the last one, when libarchive has read a header, is it.
+  // Skips what is left of a member. libarchive may have taken one block more, to look at it.
+  void before_tar_header() {
+    if (entry_ && archive_read_data_skip(archive_.get()) != ARCHIVE_OK) fail(name());
+    const int64_t ahead = handed_out_ - archive_filter_bytes(archive_.get(), 0);
+    check(ahead == 0 || ahead == int64_t(last_size_), name(), ": this libarchive reads ", ahead,
+          " bytes ahead");
+    headers_.begin();
+    if (ahead > 0) headers_.take({last_, last_size_});
+    in_headers_ = true;
+  }
+
+  // A zip archive ends with the list of its members. libarchive reads one whose list is cut.
+  void check_zip_end() {
+    constexpr size_t kEnd = 22;  // and a comment
+    const int64_t size = source_.seek(0, SEEK_END);
+    if (size >= 0) {
+      tail_.clear();
+      source_.seek(std::max<int64_t>(0, size - int64_t(kMostZipEnd)), SEEK_SET);
+    }
+    while (fill()) continue;
+    for (size_t bytes = kEnd; bytes <= tail_.size(); ++bytes) {
+      const std::string_view end = std::string_view(tail_).substr(tail_.size() - bytes);
+      if (!end.starts_with("PK\x05\x06") || little16(end.substr(20)) != bytes - kEnd) continue;
+      const uint64_t listed = little16(end.substr(10));  // 65535: or more
+      check_format(listed == 0xffff || listed == (members_ & 0xffff), name(),
+                   ": damaged zip data (", members_, " members, its list has ", listed, ")");
+      return;
+    }
+    throw Error(name() + ": the zip data end too early (the list of members is cut)",
+                ErrorKind::format);
+  }
+
+  // The next piece of the source; false at its end.
+  bool fill() {
+    begin_ = 0;
+    end_ = source_.read(piece_.data(), piece_.size());
+    if (layer_ == Layer::kZip) {
+      tail_.append(piece_.data(), end_);
+      if (tail_.size() > kMostZipEnd) tail_.erase(0, tail_.size() - kMostZipEnd);
+    }
+    return end_ > 0;
+  }
+
+  // A tar archive is handed out in blocks, so that those of a member's headers are known.
   static la_ssize_t feed(archive* a, void* self, const void** bytes) {
     auto& r = *static_cast<Reader*>(self);
     try {
-      if (r.begin_ == r.end_) {
-        r.begin_ = 0;
-        r.end_ = r.source_.read(r.piece_.data(), r.piece_.size());
-      }
       if (r.layer_ != Layer::kTar) {
+        if (r.begin_ == r.end_) r.fill();
         *bytes = r.piece_.data();
         return la_ssize_t(r.end_ - std::exchange(r.begin_, r.end_));
       }
-      size_t have = 0;
-      while (have < kBlock) {
-        if (r.begin_ == r.end_) {
-          r.begin_ = 0;
-          r.end_ = r.source_.read(r.piece_.data(), r.piece_.size());
-          if (r.end_ == 0) break;
-        }
-        const size_t n = std::min(kBlock - have, r.end_ - r.begin_);
-        std::memcpy(r.last_ + have, r.piece_.data() + r.begin_, n);
+      r.last_size_ = 0;
+      while (r.last_size_ < kTarBlock && (r.begin_ < r.end_ || r.fill())) {
+        const size_t n = std::min(kTarBlock - r.last_size_, r.end_ - r.begin_);
+        std::memcpy(r.last_ + r.last_size_, r.piece_.data() + r.begin_, n);
         r.begin_ += n;
-        have += n;
+        r.last_size_ += n;
       }
+      r.handed_out_ += int64_t(r.last_size_);
+      if (r.in_headers_) r.headers_.take({r.last_, r.last_size_});
       *bytes = r.last_;
-      return la_ssize_t(have);
+      return la_ssize_t(r.last_size_);
     } catch (...) {
       r.error_ = std::current_exception();
       archive_set_error(a, EIO, "the source failed");
@@ -219,7 +222,15 @@ class Reader {
   const Layer layer_;
   std::vector<char> piece_ = std::vector<char>(kPiece);
   size_t begin_ = 0, end_ = 0;  // of the bytes in piece_ that libarchive does not have yet
-  char last_[kBlock] = {};      // of a tar archive: the block that libarchive took last
+  uint64_t members_ = 0;        // that were found so far
+  std::string tail_;            // of a zip archive: the last bytes that were read
+  // Of a tar archive: the block that libarchive took last, all bytes that it took, and whether it
+  // looks for a member.
+  char last_[kTarBlock] = {};
+  size_t last_size_ = 0;
+  int64_t handed_out_ = 0;
+  bool in_headers_ = true;
+  TarHeaders headers_;
   std::exception_ptr error_;
   std::unique_ptr<archive, int (*)(archive*)> archive_;
   archive_entry* entry_ = nullptr;
