@@ -58,7 +58,7 @@ std::vector<double> tokens_of(const Tensor& x, const Tensor& mask) {
 }  // namespace
 
 TEST_CASE("bert: parameters bear exactly the names of Hugging Face's checkpoints") {
-  auto model = nn::make_model(small(), 1);
+  auto model = nn::make_model(small_bert(), 1);
   std::vector<std::string> names, wanted;
   for (const auto& t : nn::state_of(*model)) names.push_back(t.name);
   auto both = [&](const std::string& name) {
@@ -87,7 +87,7 @@ TEST_CASE("bert: parameters bear exactly the names of Hugging Face's checkpoints
 }
 
 TEST_CASE("bert: every token sees every other, and no padding") {
-  auto model = nn::make_model(small(), 1);
+  auto model = nn::make_model(small_bert(), 1);
   NoGrad off;
   Tensor a = ids({1, 9}, 5, 37), b = a.clone();
   b.data<int32_t>()[8] = (b.data<int32_t>()[8] + 5) % 37;
@@ -127,7 +127,7 @@ TEST_CASE("packing: a decoder's left and interior padding changes nothing; place
 }
 
 TEST_CASE("packing: a mask that is none is refused") {
-  auto model = nn::make_model(small(), 1);
+  auto model = nn::make_model(small_bert(), 1);
   Tensor tokens = ids({2, 4}, 5, 37), mask = mask_of({"xxxx", "xx.."});
   CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens, .attention_mask = mask_of({"xxx", "xx."})}),
                        "model: attention_mask is u8 [2, 3], wanted u8 [2, 4]", Error);
@@ -165,7 +165,7 @@ TEST_CASE("bert: recomputation gives the bits of plain training, dropout include
 }
 
 TEST_CASE("bert: a head that the model has not throws") {
-  nn::ModelConfig config = small();
+  nn::ModelConfig config = small_bert();
   auto& bert = config.as<nn::BertConfig>();
   bert.masked_lm = bert.next_sentence = bert.pooler = false;
   bert.labels = 0;

@@ -72,7 +72,7 @@ Stepped step(nn::Model& model, nn::ParameterStore& store, const Tensor& ids, boo
 }  // namespace
 
 TEST_CASE("opt: parameters bear exactly the names of Hugging Face's checkpoints") {
-  nn::ModelConfig config = small();
+  nn::ModelConfig config = small_opt();
   auto model = nn::make_model(config, 1);
   std::vector<std::string> names;
   for (const auto& t : nn::state_of(*model)) names.push_back(t.name);
@@ -86,7 +86,7 @@ TEST_CASE("opt: parameters bear exactly the names of Hugging Face's checkpoints"
 }
 
 TEST_CASE("opt: logits know nothing of later tokens, bit for bit") {
-  nn::ModelConfig config = small();
+  nn::ModelConfig config = small_opt();
   for (const char* method : {"dense", "flash", "recent"}) {
     config.attention = method;
     auto model = nn::make_model(config, 1);
@@ -106,7 +106,7 @@ TEST_CASE("opt: logits know nothing of later tokens, bit for bit") {
 }
 
 TEST_CASE("opt: more tokens than positions are refused, as many are not") {
-  nn::ModelConfig config = small();
+  nn::ModelConfig config = small_opt();
   auto model = nn::make_model(config, 1);
   NoGrad off;
   CHECK(model->hidden({.ids = ids({1, 20}, 5, 37)}).shape() == Shape{1, 20, 24});
@@ -134,7 +134,7 @@ TEST_CASE(
 }
 
 TEST_CASE("opt: the packed projection of a store is that of three separate ones") {
-  nn::ModelConfig config = small();
+  nn::ModelConfig config = small_opt();
   auto model = nn::make_model(config, 1, Dtype::f64);
   NoGrad off;
   Tensor tokens = ids({2, 9}, 5, 37), separate = model->hidden({.ids = tokens});
@@ -143,7 +143,7 @@ TEST_CASE("opt: the packed projection of a store is that of three separate ones"
 }
 
 TEST_CASE("opt: the embedding's gradient has both parts, of the input and of the tied head") {
-  nn::ModelConfig config = small();
+  nn::ModelConfig config = small_opt();
   auto model = nn::make_model(config, 1, Dtype::f64);
   nn::ParameterStore store(*model);
   Tensor tokens = ids({1, 6}, 5, 37), dy = normal({1, 6, 37}, 8, Dtype::f64);

@@ -178,7 +178,7 @@ class PartsModel : public nn::Model {
 const nn::RegisterFamily<PartsConfig, PartsModel> registration("parts");
 
 // ---- its tests
-nn::ModelConfig config_of(const PartsConfig& sizes, const std::string& attention = "flash") {
+nn::ModelConfig parts_config(const PartsConfig& sizes, const std::string& attention = "flash") {
   nn::ModelConfig config;
   config.model_type = "parts";
   config.as<PartsConfig>() = sizes;
@@ -224,7 +224,7 @@ double train(nn::Model& model, nn::ParameterStore& store, int steps) {
 TEST_CASE("parts: a family of one file trains, is saved, loaded, extended") {
   for (const PartsConfig& sizes : kKinds) {
     INFO(sizes.norm << " " << sizes.positions);
-    nn::ModelConfig config = config_of(sizes);
+    nn::ModelConfig config = parts_config(sizes);
     auto model = nn::make_model(config, 1);
     nn::ParameterStore store(*model);
     const double before = train(*model, store, 1), after = train(*model, store, 40);
@@ -248,7 +248,7 @@ TEST_CASE("parts: generation from prompts of unequal lengths follows the full pa
   for (const char* attention : {"flash", "dense", "recent"}) {
     for (const PartsConfig& sizes : kKinds) {
       INFO(attention << " " << sizes.positions);
-      auto model = nn::make_model(config_of(sizes, attention), 3);
+      auto model = nn::make_model(parts_config(sizes, attention), 3);
       nn::ParameterStore store(*model, nn::ParameterStore::Gradients::later);
       NoGrad off;
       const Tensor tokens = ids({2, 20}, 9, 37);
@@ -278,13 +278,13 @@ TEST_CASE("parts: generation from prompts of unequal lengths follows the full pa
 
 TEST_CASE("parts: groups of heads keep fewer keys; a method that does not take them says so") {
   auto bytes = [](int64_t kv_heads) {
-    auto model = nn::make_model(config_of({.num_key_value_heads = kv_heads}), 1);
+    auto model = nn::make_model(parts_config({.num_key_value_heads = kv_heads}), 1);
     return nn::ModelState(*model, {.batch = 1, .capacity = 48}).bytes();
   };
   CHECK(bytes(1) < bytes(4) / 3);
-  CHECK(message([] { nn::make_model(config_of({}, "sea"), 1); }) ==
+  CHECK(message([] { nn::make_model(parts_config({}, "sea"), 1); }) ==
         "sea: kv_heads 2 of 4 heads is not supported");
-  CHECK(message([] { nn::make_model(config_of({.num_key_value_heads = 3}), 1); }) ==
+  CHECK(message([] { nn::make_model(parts_config({.num_key_value_heads = 3}), 1); }) ==
         "config: num_key_value_heads 3 do not divide num_attention_heads 4");
   nn::Init init{.random = {.seed = 1}};
   CHECK(message([&] {
@@ -294,7 +294,7 @@ TEST_CASE("parts: groups of heads keep fewer keys; a method that does not take t
 
 TEST_CASE("parts: packed projections without biases are the separate ones, with groups or not") {
   for (const PartsConfig& sizes : kKinds) {
-    auto model = nn::make_model(config_of(sizes), 1, Dtype::f64);
+    auto model = nn::make_model(parts_config(sizes), 1, Dtype::f64);
     NoGrad off;
     const nn::ModelCall call{.ids = ids({2, 9}, 5, 37)};
     const Tensor separate = model->hidden(call);
