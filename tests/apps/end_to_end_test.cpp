@@ -70,7 +70,7 @@ TEST_CASE("end to end: a distillation from maps, online and without a text to va
   CHECK(fs::exists(w.path("online/step-00000002")));
 }
 
-TEST_CASE("end to end: a distillation from a pooled dump goes without prob and says so") {
+TEST_CASE("end to end: a distillation from a pooled dump runs without prob and reports it") {
   const World& w = world();
   w.must(
       "dump --model teacher --data text.txt --content pooled --columns 12 --windows 6 "
@@ -126,7 +126,7 @@ TEST_CASE("end to end: a run that is killed and resumed ends with the weights of
       World::distill("--steps 120 --save-every 5 --columns 12 --redraw-interval 7") +
       " --dump dump";
   w.must(command + " --out whole");
-  // The program runs in the background and is killed as soon as its second checkpoint stands.
+  // The program runs in the background and is killed as soon as its second checkpoint exists.
   std::string program = brine::test::binary_dir() + "/brine ";
   std::string script = "cd " + w.path(".") + "; " + program + command +
                        " --out killed 2>/dev/null &\n" + "n=0; while [ ! -e " +

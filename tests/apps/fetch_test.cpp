@@ -24,7 +24,7 @@ struct Script {
     scratch.write("hub/opt-125m/model.safetensors", "weights");
   }
 
-  // The status and both outputs. A `curl` that fails stands first in the path.
+  // The status and both outputs. A `curl` that fails is first in the path.
   Finished run(const std::string& arguments) const {
     fs::create_directories(scratch / "bin");
     scratch.write("bin/curl", "#!/bin/sh\necho the network was asked >&2\nexit 1\n");
@@ -115,7 +115,7 @@ TEST_CASE(
   CHECK(contains(f.out, "cannot be unpacked"));
   CHECK_FALSE(fs::exists(target));
   CHECK_FALSE(fs::exists(target.string() + ".part"));
-  // What a killed run of old left.
+  // The remains of an earlier killed run.
   fs::create_directories(target);
   s.scratch.write("data/glue/CoLA/train.tsv", "half");
   f = run("");
@@ -129,7 +129,7 @@ TEST_CASE(
   CHECK(s.text("data/glue/CoLA/train.tsv") == "changed by its owner\n");
 }
 
-TEST_CASE("fetch-data: what is unknown, missing or nowhere ends with status 1") {
+TEST_CASE("fetch-data: an unknown name, a missing file and a missing place end with status 1") {
   if (!has_tools()) return;
   Script s;
   CHECK(contains(s.run("fetch-data --list").out,
@@ -155,7 +155,7 @@ TEST_CASE("fetch-model: a local copy of a repository, and what makes it incomple
   CHECK(contains(f.out, "model.safetensors: no sha256 is known for it; recorded "));
   CHECK(contains(s.text("models/opt-125m/checksums.sha256"), "  config.json\n"));
   CHECK(s.run("fetch-model --from hub --out models bert-base-uncased").status == 1);
-  // Every entry says whether the original place was ever compared.
+  // Every entry records whether the original place was ever compared.
   const std::string list = s.run("fetch-model --list").out;
   CHECK(contains(list, "https://huggingface.co/facebook/opt-125m"));
   CHECK(std::count(list.begin(), list.end(), '\n') == 9);

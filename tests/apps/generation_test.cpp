@@ -54,7 +54,7 @@ std::vector<nn::Sequence> generated(Made& m, const nn::GenerationRequest& reques
   return g.sequences();
 }
 
-// The oracle: every token from a pass over all that came before.
+// The oracle: every token from a pass over all earlier tokens.
 Ids by_prefix(Made& m, const nn::GenerationRequest& r, Ids ids, uint64_t i) {
   NoGrad off;
   for (int64_t n = 0; n < r.tokens && int64_t(ids.size()) < kPositions; ++n) {
@@ -95,7 +95,8 @@ TEST_CASE("generation: the tokens are those of a pass over the whole prefix for 
   }
 }
 
-TEST_CASE("generation: a batch gives what its prompts give alone; ends at stops and positions") {
+TEST_CASE(
+    "generation: a batch gives the same as its prompts separately; ends at stops and positions") {
   for (const char* attention : {"flash", "recent", "sea"}) {
     INFO(std::string(attention));
     Made m(attention);
@@ -107,7 +108,7 @@ TEST_CASE("generation: a batch gives what its prompts give alone; ends at stops 
       CHECK(free[i].ids.size() == size_t(kPositions));
       CHECK(generated(m, r, {kPrompts[i]})[0].ids == free[i].ids);
     }
-    // The third and the fifth token of two sequences end them, the others go on.
+    // The third and the fifth token of two sequences end them, the others continue.
     const int32_t token = free[1].ids[kPrompts[1].size() + 2];
     const std::string text = spell(free[2].ids[kPrompts[2].size() + 4]);
     r.stop_tokens = {token};
@@ -156,7 +157,7 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
     second.run();
     for (size_t i = 0; i < whole.size(); ++i) CHECK(second.sequences()[i].ids == whole[i].ids);
 
-    // More text behind each: as if all of it had been the prompt.
+    // More text after each: as if all of it had been the prompt.
     r.how.temperature = 0;
     const std::vector<Ids> more = {{3, 4}, {7}, {1, 1, 1}, {50}};
     nn::Generation third(*m.model, r, spell);
@@ -282,7 +283,7 @@ TEST_CASE("generation: a flipped bit in a state file is found; one without a che
   CHECK(load() == "no error");
 }
 
-TEST_CASE("generation: more tokens than anybody could ask for end at the positions") {
+TEST_CASE("generation: a huge number of tokens ends at the positions") {
   Made m("flash");
   const nn::GenerationRequest r{
       .tokens = INT64_MAX, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};

@@ -1,4 +1,4 @@
-// Every golden file by the code of `brine verify`; a damaged copy must be noticed.
+// Every golden file by the code of `brine verify`; a damaged copy must be detected.
 #include "apps/verify/golden.h"
 
 #include <doctest/doctest.h>
@@ -120,7 +120,7 @@ TEST_CASE("one changed weight is out of tolerance, and the first bad row names t
   }
 }
 
-TEST_CASE("one changed expectation of each kind is noticed") {
+TEST_CASE("one changed expectation of each kind is detected") {
   test::Scratch scratch;
   int n = 0;
   for (const char* name : {"output/c_sea", "loss/total", "grad/q", "grad/nu.weight"}) {
@@ -148,13 +148,13 @@ TEST_CASE("a case that the block refuses is reported as skipped, with the reason
   CHECK(report.skipped.find("is not a multiple of") != std::string::npos);
 }
 
-TEST_CASE("golden: sequences are packed by the mask, and a moved hole is noticed") {
+TEST_CASE("golden: sequences are packed by the mask, and a moved hole is detected") {
   test::Scratch scratch;
   for (const char* name : {"bidirectional_holes_t17", "causal_holes_t16"}) {
     const std::string from = golden_file(name);
     const std::vector<double> valid = data::Hdf5Reader(from).read("inputs/valid").to_vector();
     CHECK(valid[0] == 0);  // padding on the left
-    // As many tokens, at other places: with right padding alone nothing would be noticed.
+    // As many tokens, at other positions: with right padding alone nothing would be detected.
     auto mirror = [](const std::string& dataset, Tensor& t) {
       if (dataset != "inputs/valid") return;
       t = t.clone();
@@ -169,7 +169,7 @@ TEST_CASE("golden: sequences are packed by the mask, and a moved hole is noticed
       noticed = true;
     }
     CHECK(noticed);
-    // What padding holds does not matter.
+    // The values at padding do not matter.
     int changed = 0;
     auto noise = [&](const std::string& dataset, Tensor& t) {
       if (dataset != "inputs/q" && dataset != "inputs/k" && dataset != "inputs/v") return;

@@ -1,4 +1,4 @@
-// What inspect says of every kind of path, its refusals, and a capture against a Tap of our own.
+// The output of inspect for every kind of path, its errors, and a capture compared with a Tap.
 #include "apps/inspect/inspect.h"
 
 #include <doctest/doctest.h>
@@ -90,7 +90,7 @@ struct Keep : nn::LayerObserver {
 
 }  // namespace
 
-TEST_CASE("inspect tells a model with its settings, groups and tensors") {
+TEST_CASE("inspect describes a model with its settings, groups and tensors") {
   Scratch scratch;
   std::string path = write_model(scratch / "model", "sea"), text = inspect(path);
   CAPTURE(text);
@@ -109,7 +109,7 @@ TEST_CASE("inspect tells a model with its settings, groups and tensors") {
   CHECK(contains(weights, "model.decoder.layers.0.fc2.weight F32 [12, 20]"));
 }
 
-TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
+TEST_CASE("inspect describes a checkpoint and a run, intact or damaged") {
   Scratch scratch;
   std::string model = write_model(scratch / "model", "dense"), run = (scratch / "run").string();
   fs::create_directories(run);
@@ -139,7 +139,7 @@ TEST_CASE("inspect tells a checkpoint and a run, good or damaged") {
   CHECK(contains(refusal(newest), "is a damaged checkpoint"));
 }
 
-TEST_CASE("inspect tells a dump, its shards, and with verify a changed byte") {
+TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte") {
   Scratch scratch;
   std::string path = write_dump(scratch / "dump"), text = inspect(path, {.verify = true});
   for (const char* part :
@@ -159,7 +159,7 @@ TEST_CASE("inspect tells a dump, its shards, and with verify a changed byte") {
   CHECK(contains(refusal(path), "is missing"));
 }
 
-TEST_CASE("inspect tells golden files, other HDF5 files and tokenizers") {
+TEST_CASE("inspect describes golden files, other HDF5 files and tokenizers") {
   Scratch scratch;
   std::string golden = inspect(brine::test::source_dir() + "/tests/golden/causal_lean_t33.h5");
   CHECK(contains(golden, "golden file of the SEA block"));
@@ -200,7 +200,7 @@ TEST_CASE("inspect refuses what it does not know in one line") {
   CHECK(run_brine("inspect").status == 1);
 }
 
-TEST_CASE("a capture holds exactly what a Tap shows, for every registered method") {
+TEST_CASE("a capture contains exactly the entries of a Tap, for every registered method") {
   Scratch scratch;
   std::vector<int32_t> ids;
   for (int i = 0; i < 23; ++i) ids.push_back(i * 7 % 40);

@@ -52,7 +52,7 @@ void replace_in_checkpoint(const fs::path& file, const std::string& text) {
   }
   REQUIRE(found);
   std::ofstream(file) << text;
-  whole.erase("sha256");  // the checksum of all that stands before it
+  whole.erase("sha256");  // the checksum of all bytes before it
   std::string body = whole.dump(2);
   body.resize(body.size() - 2);  // without "\n}"
   data::Sha256 hash;
@@ -62,7 +62,7 @@ void replace_in_checkpoint(const fs::path& file, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("run directory: a finished run that is resumed stays as it is and says so") {
+TEST_CASE("run directory: a finished run that is resumed stays as it is and reports it") {
   const World& w = world();
   auto before = w.files();
   Finished f = w.must(World::train() + " --valid text.txt --out teacher --resume");

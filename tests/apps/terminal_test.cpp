@@ -22,7 +22,7 @@ TEST_CASE("the CPU check names exactly what is needed and not present") {
   CHECK(std::string(small) == "avx2 ");
 }
 
-TEST_CASE("this build's needs are known and this CPU meets them") {
+TEST_CASE("the features this build needs are known, and this CPU has them") {
   int count = 0;
   const CpuFeature* features = cpu_features(&count);
   char out[512];

@@ -48,7 +48,7 @@ Complaints banned(const Source& s) {
   return out;
 }
 
-// Notes that say that something is not finished.
+// Notes that mark unfinished work.
 Complaints notes(const Source& s) {
   static const std::regex unfinished(
       "\\b(TO"
@@ -67,9 +67,9 @@ TEST_CASE("no source reads the environment, allocates or launches outside its fo
   hold(banned);
 }
 
-TEST_CASE("no source holds a note that it is unfinished") { hold(notes); }
+TEST_CASE("no source contains a note that it is unfinished") { hold(notes); }
 
-TEST_CASE("the rules of habits notice a breach") {
+TEST_CASE("the rules of habits detect a violation") {
   CHECK(banned(source_of("nn/a.cpp", "char* s = std::getenv(\"HOME\");")).size() == 1);
   CHECK(banned(source_of("data/a.cpp", "void* p = malloc(3);")).size() == 1);
   CHECK(banned(source_of("sea/a.cpp", "float* p = new float[3];")).size() == 1);

@@ -1,5 +1,5 @@
-// The order of folders (docs/architecture.md): who may include whom, and which library's headers
-// appear where.
+// The order of folders (docs/architecture.md): the allowed includes, and where each library's
+// headers may appear.
 #include <map>
 #include <set>
 
@@ -8,7 +8,7 @@
 namespace brine::tests {
 namespace {
 
-// Empty when the line includes nothing; `quoted` tells "x" from <x>.
+// Empty when the line includes nothing; `quoted` distinguishes "x" from <x>.
 std::string included(const std::string& line, bool* quoted) {
   size_t at = line.find_first_not_of(' ');
   if (at == std::string::npos || line[at] != '#') return "";
@@ -51,7 +51,7 @@ Complaints broken_order(const Source& s) {
   return out;
 }
 
-// Where the headers of a library may appear; tests/ may use what they check with.
+// Where the headers of a library may appear; tests/ may use those they need.
 struct Home {
   std::string header;              // how the include begins
   std::vector<std::string> files;  // paths, or folders ending in '/'
@@ -144,7 +144,7 @@ TEST_CASE("a folder includes only those below it") { hold(broken_order); }
 
 TEST_CASE("the headers of a library stay in their one place") { hold(stray_libraries); }
 
-TEST_CASE("the rules of includes notice a breach") {
+TEST_CASE("the rules of includes detect a violation") {
   CHECK(broken_order(source_of("tensor/a.cpp", "#include \"nn/layers/module.h\"")).size() == 1);
   CHECK(broken_order(source_of("distill/a.cpp", "#  include \"sea/mask.h\"")).size() == 1);
   CHECK(broken_order(source_of("data/a.cpp", "#include \"nn/layers/module.h\"")).size() == 1);

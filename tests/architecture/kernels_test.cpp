@@ -1,5 +1,5 @@
-// One family name in all places: what a section of tensor/kernels/ declares is implemented, called
-// and tested in files of the section's name, in the room of the header's name.
+// One family name in all places: the kernels of a section of tensor/kernels/ are implemented,
+// called and tested in files with the section's name, in the folder with the header's name.
 #include <map>
 #include <set>
 
@@ -39,7 +39,7 @@ std::vector<Kernel> declared(const Source& header) {
   return out;
 }
 
-// What stands in the files of one place: function names that are defined, called or mentioned.
+// The contents of the files of one place: function names that are defined, called or mentioned.
 using Names = std::map<std::string, std::set<std::string>>;  // path -> names
 
 std::string code_of(const Source& s) {
@@ -184,7 +184,7 @@ TEST_CASE("every kernel has its family's name in all five places") {
                 << " families have one name in all places");
 }
 
-TEST_CASE("the rule of families notices a breach") {
+TEST_CASE("the rule of families detects a violation") {
   const Source header = source_of("tensor/kernels/dense.h",
                                   "// ---- norm: over rows\n"
                                   "BRINE_KERNEL(layernorm, Tensor y)\n"

@@ -39,7 +39,7 @@ Complaints bad_beginning(const Source& s) {
 
 TEST_CASE("no file over 600 lines, no line over 100 columns") { hold(too_long); }
 
-// A folder with many files side by side is a list in which nobody finds a room.
+// A folder with many files is a flat list that is hard to search.
 constexpr size_t kLargestFolder = 26;
 
 std::map<std::string, size_t> folder_sizes() {
@@ -64,7 +64,7 @@ TEST_CASE("half of the files have at most 150 lines") {
   CHECK(sizes[sizes.size() / 2] <= 150);
 }
 
-TEST_CASE("the rules of sizes notice a breach") {
+TEST_CASE("the rules of sizes detect a violation") {
   std::string text = "// A file.\n";
   for (int i = 0; i < 600; ++i) text += "\n";
   CHECK(too_long(source_of("nn/a.cpp", text)).size() == 1);

@@ -1,4 +1,4 @@
-// bf16 and f16 compute: what they give is what f64 gives for the same rounded inputs.
+// bf16 and f16 compute: the results are those of f64 for the same rounded inputs.
 #include "autograd/compute_type.h"
 
 #include "autograd/ops.h"
@@ -35,9 +35,9 @@ Outcome pass(const F& f, const std::vector<Tensor>& inputs, const Tensor& dy) {
   return {y.detach(), gradients};
 }
 
-// f of f32 inputs under `half` against f of inputs that were rounded before, in f64: results, then
-// gradients under a gradient that rounding does not change. Gradients of the last `whole` inputs
-// (biases) are sums of the gradient as it came.
+// f of f32 inputs under `half` against f of already rounded inputs, in f64: results, then gradients
+// for a cotangent that rounding does not change. Gradients of the last `whole` inputs (biases) are
+// sums of the unrounded cotangent.
 template <class F>
 void check_rounding(Dtype half, const F& f, const std::vector<Tensor>& inputs, const Shape& shape) {
   INFO(half);
@@ -93,7 +93,7 @@ TEST_CASE("half compute: a gradient is rounded as it comes, so one scaled into f
   const ComputeType compute(Dtype::f16);
   const std::vector<Tensor> inputs = {normal({40, 8}, 1), normal({6, 8}, 2), normal({6}, 3)};
   auto f = [](const auto& x) { return linear(x[0], x[1], x[2]); };
-  const double small = 0x1p-30;  // 64 times below what f16 can hold
+  const double small = 0x1p-30;  // 64 times below the largest f16
   auto gradients = [&](double scale) {
     Tensor dy = normal({40, 6}, 4);
     BRINE_CALL(dy, axpby, dy, dy, 0.0, small * scale);
@@ -177,7 +177,7 @@ TEST_CASE("half compute: flash_attention rounds queries, keys and values, padded
   }
 }
 
-TEST_CASE("half compute: few rows, f64 and whatever runs outside of the scope stay as they are") {
+TEST_CASE("half compute: few rows, f64 and everything outside of the scope stay as they are") {
   const Tensor x = normal({8, 24}, 1), w = normal({6, 24}, 2);
   const Tensor before = linear(x, w, {});
   const Tensor exact = linear(x.to(Dtype::f64), w.to(Dtype::f64), {});

@@ -484,7 +484,7 @@ TEST_CASE("attach_loss sends 1 to the loss and passes the rest through") {
   CHECK(grad(w).item() == doctest::Approx(2 * w.item()));
 }
 
-TEST_CASE("reshape of a contiguous tensor is a view on a handle of its own") {
+TEST_CASE("reshape of a contiguous tensor is a view with its own handle") {
   Tensor x = require_grad(normal({4, 6}, 1));
   Tensor y = reshape(x, {6, 4});
   CHECK(y.shares_memory(x));
@@ -504,7 +504,7 @@ TEST_CASE("gradients through cast reach the other type") {
   CHECK(cast(x, Dtype::f32).node() == x.node());
 }
 
-TEST_CASE("the gradient of the logits takes their memory when nobody else holds them") {
+TEST_CASE("the gradient of the logits takes their memory when nothing else refers to them") {
   Tensor x = require_grad(normal({64, 1000}, 1)), target = ids({64}, 2, 1000);
   for (bool hold : {false, true}) {
     Tensor logits = scale(x, 2), loss = sum(cross_entropy(logits, target));

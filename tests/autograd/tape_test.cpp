@@ -42,7 +42,7 @@ TEST_CASE("nodes are visited newest first: an old branch waits for a longer youn
 TEST_CASE("a gradient that two inputs share is not written to") {
   Tensor x = leaf(1), y = leaf(1);
   Tensor a = scale(x, 2), b = scale(y, 2);
-  Tensor c = add(a, b);           // a and b are handed the same tensor
+  Tensor c = add(a, b);           // a and b get the same tensor
   backward(add(c, scale(a, 5)));  // a's is added to
   CHECK(grad(x).item() == doctest::Approx(12));
   CHECK(grad(y).item() == doctest::Approx(2));
@@ -101,7 +101,7 @@ TEST_CASE("memory is freed while backward walks") {
   reset_peak();
   backward(y);
   CHECK(allocator_stats().peak_live - before < 4 * 50000);
-  // What is left: x's gradient. The saved inputs are gone although y lives.
+  // Remaining: x's gradient. The saved inputs are released although y lives.
   CHECK(allocator_stats().live - before < -15 * 40000);
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("backward twice through one op is refused") {
   CHECK_THROWS_WITH_AS(backward(y), "mul: backward was already run through this op", Error);
 }
 
-TEST_CASE("backward refuses what it cannot do") {
+TEST_CASE("backward refuses invalid calls") {
   Tensor x = require_grad(normal({3}, 1)), c = normal({3}, 2);
   CHECK_THROWS_WITH_AS(backward(mul(x, x)), doctest::Contains("is not a scalar"), Error);
   CHECK_THROWS_WITH_AS(backward(mul(x, x), normal({2}, 3)), doctest::Contains("must match"), Error);
@@ -152,7 +152,7 @@ TEST_CASE("backward refuses what it cannot do") {
   CHECK_THROWS_WITH_AS(backward(bad, c), doctest::Contains("bad: the gradient of input 0"), Error);
 }
 
-TEST_CASE("lambdas are told which inputs want a gradient") {
+TEST_CASE("lambdas get which inputs require a gradient") {
   Tensor x = leaf(2), c = Tensor::full({1}, 3);
   std::vector<bool> wanted;
   Tensor y = record("probe", Tensor::full({1}, 1), {x, c, Tensor()},
@@ -205,7 +205,7 @@ TEST_CASE("checkpoint equals the plain run bit for bit, dropout and parameters i
   }
 }
 
-TEST_CASE("checkpoint keeps only its inputs, and works where no input wants a gradient") {
+TEST_CASE("checkpoint keeps only its inputs, and works when no input requires a gradient") {
   Layer layer;
   RandomStream random;
   auto f = [&](const std::vector<Tensor>& in) { return layer(in[0], &random); };
@@ -271,7 +271,7 @@ TEST_CASE("anomaly mode names the op that first made a NaN") {
   CHECK_THROWS_WITH_AS(backward(z), doctest::Contains("adding: a gradient has 1 of 1"), Error);
 }
 
-TEST_CASE("after the first step the system is asked for no more memory") {
+TEST_CASE("after the first step no more memory is requested from the system") {
   Tensor table = require_grad(normal({50, 64}, 1)), w = require_grad(normal({64}, 2));
   RandomStream random;
   auto step = [&] {

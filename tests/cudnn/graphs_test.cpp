@@ -1,5 +1,5 @@
-// Does cuDNN accept the graphs that we ask for? It makes plans for a described device, kernels
-// compiled, so that a machine without a GPU notices a graph that it would refuse on one.
+// Whether cuDNN accepts Brine's graphs. It makes plans for a described device, including compiled
+// kernels, so that a machine without a GPU detects a graph that it would refuse on one.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
@@ -26,7 +26,7 @@ constexpr const char* kDevice = R"({"version": 1, "deviceName": "NVIDIA H200", "
 "supportCoopLaunch": 1, "totalGlobalMem": 150754820096, "smClockRateKHz": 1980000,
 "memClockRateKHz": 3201000, "l2CacheSize": 62914560})";
 
-// Null, with a word about it, where there is no cuDNN.
+// Null, with a message, if there is no cuDNN.
 const cudnn::Target* target() {
   static const auto made = []() -> std::optional<cudnn::Descriptor> {
     // Before cuDNN asks for one.
@@ -40,7 +40,7 @@ const cudnn::Target* target() {
   return made ? &described : nullptr;
 }
 
-// What cuDNN says against a graph; empty when it has a plan.
+// cuDNN's reason against a graph; empty when it has a plan.
 template <class Work>
 std::string refusal(const Work& work) {
   try {
@@ -103,7 +103,7 @@ TEST_CASE("cuDNN has plans for the gradients of convolutions, the sums in f32") 
   }
 }
 
-TEST_CASE("cuDNN says what it refuses") {
+TEST_CASE("cuDNN gives its reason for a refusal") {
   if (!target()) return;
   CHECK(refusal(FusedAttention{.B = 1, .H = 1, .T = 64, .d = 20}) != "");
   FusedConv c = convolution(ConvPass::forward, 48, 48, 1, 1);

@@ -1,4 +1,4 @@
-// A distillation as a library call: three steps without a command line, and runs that go on.
+// A distillation as a library call: three steps without a command line, and resumed runs.
 #include "distill/runs/distillation.h"
 
 #include <doctest/doctest.h>
@@ -84,7 +84,7 @@ TEST_CASE("distillation: a library call distils three steps and saves a model th
   CHECK(done.dry_run.empty());
   CHECK(done.outcome.last.count("approx") == 1);
   CHECK(done.outcome.last.count("kd_task") == 1);
-  CHECK(said.size() >= 4);  // what was read, what trains, how it ended
+  CHECK(said.size() >= 4);  // the inputs, the training, the end
   const nn::LoadedModel student = nn::load_model(out);
   CHECK(student.config.attention == "sea");
   CHECK(student.config.shape().hidden_size == 24);
@@ -92,7 +92,7 @@ TEST_CASE("distillation: a library call distils three steps and saves a model th
   CHECK(what.recipe.training.learning_rate == 3e-4);
 }
 
-TEST_CASE("distillation: a stop ends the run, and it goes on to the bits of one without a stop") {
+TEST_CASE("distillation: a stop ends the run, and resuming gives the bits of one without a stop") {
   const Place place;
   Distillation whole = place.what(), cut = place.what(), rest = place.what();
   run_of(whole, {.out = place.run("whole")});

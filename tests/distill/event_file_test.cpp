@@ -103,7 +103,7 @@ std::vector<data::Path> files_in(const data::Path& dir) {
 
 }  // namespace
 
-TEST_CASE("event file: version, session start and scalars are what the format says") {
+TEST_CASE("event file: version, session start and scalars are as the format defines") {
   test::Scratch dir;
   EventFile events(dir.path(), 301);
   events.scalars(301, {{"train/loss", 2.5}, {"größe", 1.0 / 3}});

@@ -9,7 +9,7 @@
 namespace brine::test {
 namespace {
 
-// More rows than linear() leaves alone (kFewRows).
+// More rows than the number that linear() does not round (kFewRows).
 const Sizes kSizes{.tokens = 20, .dropout = 0.2, .redraw_interval = 2};
 
 // Of the step lines of a log, in order; NaN where it is absent.
@@ -136,7 +136,7 @@ TEST_CASE("loss scale: f16 overflows until the scale fits, then learns; weights 
   config.eval_every = 0;
   config.loss_scale = {.initial = int64_t(1) << 32, .growth_interval = 1000};
   const fs::path dir = scratch / "run";
-  // Random features are drawn at the start of a step, whatever comes of it: none here.
+  // Random features are drawn at the start of a step, whatever its result: none here.
   const Ran ran = train_f16(dir, config, false, {}, {.tokens = 20, .dropout = 0.2});
   const std::vector<double> scales = logged(dir, "loss_scale"),
                             norms = logged(dir, "gradient_norm");
@@ -199,7 +199,7 @@ TEST_CASE("loss scale: it grows after an interval without overflows, and an over
   CHECK(scale.overflows() == 5);
 }
 
-TEST_CASE("loss scale: a run of f16 goes on bit for bit, over overflows and growth") {
+TEST_CASE("loss scale: a run of f16 resumes bit for bit, over overflows and growth") {
   Scratch scratch;
   TrainerConfig config = six_steps();
   config.steps = 9;
@@ -218,7 +218,7 @@ TEST_CASE("loss scale: a run of f16 goes on bit for bit, over overflows and grow
         file(scratch / "whole1", 9, "model.safetensors"));
 }
 
-TEST_CASE("loss scale: what overflows at scale 1 stops the run; a loss that does is no overflow") {
+TEST_CASE("loss scale: an overflow at scale 1 stops the run; an infinite loss is not an overflow") {
   Scratch scratch;
   TrainerConfig config = six_steps();
   config.loss_scale.initial = 4;

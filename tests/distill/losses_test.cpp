@@ -1,5 +1,5 @@
-// The objective of distillation: teacher beside the student or from a dump, micro-batches, what is
-// absent or not finite.
+// The objective of distillation: an online teacher or a dump, micro-batches, absent and non-finite
+// values.
 #include "distill/losses/losses.h"
 #include "nn/models/bert/bert.h"
 
@@ -39,7 +39,7 @@ void check_close(const Evaluated& a, const Evaluated& b, double tolerance) {
 
 }  // namespace
 
-TEST_CASE("losses: every term has its weight, is there alone and adds to the sum") {
+TEST_CASE("losses: every term has its weight, works alone and adds to the sum") {
   Pair pair;
   OnlineTeacher teacher(pair.teacher);
   Batch batch = pair.source().in_order(0, 3);
@@ -93,7 +93,8 @@ TEST_CASE("losses: a teacher or a student with maps and one without are the same
   }
 }
 
-TEST_CASE("losses: a step beside a teacher of tiles holds no T x T memory, of maps it does") {
+TEST_CASE(
+    "losses: a step with a tiled teacher has no T x T memory, with a teacher of maps it has") {
   auto peak = [](const std::string& method, int64_t tokens) {
     Pair pair({.tokens = tokens, .windows = 1}, "sea", method);
     OnlineTeacher teacher(pair.teacher);
@@ -104,10 +105,10 @@ TEST_CASE("losses: a step beside a teacher of tiles holds no T x T memory, of ma
     return double(allocator_stats().peak_live - before);
   };
   CHECK(peak("flash", 2048) < 2.2 * peak("flash", 1024));
-  CHECK(peak("dense", 2048) > 3 * peak("dense", 1024));  // the measure tells them apart
+  CHECK(peak("dense", 2048) > 3 * peak("dense", 1024));  // the measure distinguishes them
 }
 
-TEST_CASE("losses: a dump in f32 is as good as the teacher beside the student") {
+TEST_CASE("losses: a dump in f32 is as good as an online teacher") {
   Pair pair;
   Scratch scratch;
   Batch batch = pair.source().batch(0, 3);
@@ -176,7 +177,7 @@ TEST_CASE("losses: a pooled dump is refused for prob and for another number of c
         dir + ": its attention is pooled into 12 columns, the student has 16 (attention.columns)");
   config["approx"] = 0;
   CHECK_NOTHROW(Objective(*pair.student, &wider, config));
-  // Where nobody said before how many columns there are, the first layer's loss does.
+  // If the number of columns was not given, the first layer's loss gives it.
   nn::ModelConfig other = config_of({}, "sea");
   data::Schema keys;
   other.method().describe(keys);
@@ -240,7 +241,7 @@ TEST_CASE("losses: in 16 bits the teacher's attention is that of rounded q and k
 }
 
 TEST_CASE("losses: recomputation makes the losses of a layer once") {
-  // Notes which layers it is asked for.
+  // Records which layers are requested.
   struct Asked : OnlineTeacher {
     using OnlineTeacher::OnlineTeacher;
     std::vector<int64_t> layers;
@@ -260,7 +261,7 @@ TEST_CASE("losses: recomputation makes the losses of a layer once") {
   }
 }
 
-TEST_CASE("losses: what a dump or a method does not have is named") {
+TEST_CASE("losses: the tensors that a dump or a method lacks are named") {
   Pair pair;
   Scratch scratch;
   std::string dir = (scratch / "dump").string();
@@ -333,10 +334,10 @@ TEST_CASE("losses: the row of the teacher's logits that is not finite is named")
                        ": the teacher's logits at token 5 of window 3 are not finite"));
       }
     }
-    Unsound sound(pair.teacher, top_n, 21, -INFINITY);  // a token that cannot come
+    Unsound sound(pair.teacher, top_n, 21, -INFINITY);  // a token that cannot occur
     CHECK_FALSE(contains(message([&] { evaluated(pair, &sound, {batch}); }), "teacher's logits"));
   }
-  // Whatever term is the first to suffer, the logits are told.
+  // Whichever term fails first, the logits are named.
   class Both : public Unsound {
    public:
     using Unsound::Unsound;
@@ -351,7 +352,7 @@ TEST_CASE("losses: the row of the teacher's logits that is not finite is named")
         "loss term 'context' is nan: the teacher's logits at token 0 of window 2 are not finite");
 }
 
-TEST_CASE("losses: an encoder is not asked for next tokens") {
+TEST_CASE("losses: an encoder does not predict next tokens") {
   nn::ModelConfig config;
   config.model_type = "bert";
   config.as<nn::BertConfig>() = {.vocab_size = 37,

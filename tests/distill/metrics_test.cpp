@@ -20,7 +20,7 @@ doctest::Approx near(double value) { return doctest::Approx(value).epsilon(1e-13
 
 }  // namespace
 
-TEST_CASE("metrics: counted by hand") {
+TEST_CASE("metrics: counted manually") {
   // TP 2 (rows 0, 1), FP 1 (row 2), FN 1 (row 3), TN 1 (row 4).
   Ints p = {1, 1, 1, 0, 0}, t = {1, 1, 0, 1, 0};
   CHECK(accuracy(p, t) == near(3.0 / 5));

@@ -1,4 +1,4 @@
-// Recipes: what is decided by whom, and that every setting is decided in the end.
+// Recipes: where each setting is decided, and that every setting is decided in the end.
 #include "distill/runs/recipe.h"
 
 #include <doctest/doctest.h>
@@ -148,7 +148,7 @@ TEST_CASE("recipe: keys of a configuration are settings that are decided") {
   CHECK(keys.to_json()["optimizer"]["learning_rate"] == 2e-6);  // the schema shows what was decided
 }
 
-TEST_CASE("recipe: a setting that nobody decided is an error that names it") {
+TEST_CASE("recipe: an undecided setting is an error that names it") {
   CHECK(message([] { TrainingSettings().resolved(); }) ==
         "training: steps is not decided; resolve the recipe first");
   CHECK(message([] { LossWeights().resolved(); }) ==

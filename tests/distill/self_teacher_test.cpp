@@ -57,7 +57,8 @@ Evaluated evaluated(Pair& pair, Teacher& teacher, const Batch& batch, const Loss
 
 }  // namespace
 
-TEST_CASE("self teacher: the losses are those of the student's own dense maps, held fixed") {
+TEST_CASE(
+    "self teacher: the losses are those of the student's own dense maps, treated as constants") {
   Pair pair({.dtype = Dtype::f64});
   Batch batch = pair.source().in_order(0, 3);
   MapKeeper keeper;
@@ -78,7 +79,7 @@ TEST_CASE("self teacher: the losses are those of the student's own dense maps, h
   }
 }
 
-TEST_CASE("self teacher: refuses by name the losses that it has nothing for") {
+TEST_CASE("self teacher: refuses by name the losses that it cannot provide") {
   Pair pair;
   SelfTeacher self;
   auto refused = [&](const char* weight) {

@@ -1,5 +1,5 @@
-// Two teacher tensors and two losses that only this file knows: registered here, they are computed,
-// dumped, read, adopted, configured and refused by name without a change anywhere else.
+// Two teacher tensors and two losses that exist only in this file: registered here, they are
+// computed, dumped, read, adopted, configured and refused by name without a change anywhere else.
 #include "distill/teachers/teacher_layer.h"
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace {
 
 using data::Axis;
 
-// - sum t log t of every row of attention, which lies in 0 to log T.
+// - sum t log t of every row of attention, which is between 0 and log T.
 void compute_entropy(const TeacherView& view) {
   const Tensor& map = teacher_tensor(view, "attention");
   const int64_t B = map.dim(0), H = map.dim(1), T = map.dim(2);
@@ -119,7 +119,7 @@ TEST_CASE("teacher tensors: losses on registered ones are the same online and fr
   CHECK(a.terms.at("loss") == doctest::Approx(a.terms.at("value") + a.terms.at("entropy")));
   CHECK(largest(a.gradients.to_vector()) > 0);
   check_equal(evaluated(pair, dumped, registered_losses()), a, 1e-5);
-  // The files have them in the type that each row says.
+  // The files have them in the type given by each row.
   const std::string half = (scratch / "half").string();
   write_dump(pair, half, data::DumpContent::qk, 8, true, Dtype::f16, {"value", "row_entropy"});
   data::Hdf5Reader shard(half + "/shard-00000.h5");
@@ -129,7 +129,7 @@ TEST_CASE("teacher tensors: losses on registered ones are the same online and fr
   CHECK(shard.string_attribute("/", "tensors") == "value,row_entropy");
 }
 
-TEST_CASE("teacher tensors: what a dump does not have is computed where it can be") {
+TEST_CASE("teacher tensors: tensors that a dump lacks are computed if possible") {
   Pair pair;
   Scratch scratch;
   const std::string qk = (scratch / "qk").string(), none = (scratch / "none").string();

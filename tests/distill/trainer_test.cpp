@@ -1,10 +1,11 @@
-// The training loop: it learns, resumes to the bit, survives bad steps, and stays in its memory.
+// The training loop: it learns, resumes bit for bit, survives bad steps, and keeps its memory
+// constant.
 #include "tests/distill/runs.h"
 #include "tests/messages.h"
 
 namespace brine::test {
 
-TEST_CASE("trainer: one batch is learnt by heart") {
+TEST_CASE("trainer: one batch is memorised") {
   Sizes sizes{.windows = 2};
   for (const char* kind : {"task", "distill"}) {
     Scratch scratch;
@@ -51,7 +52,7 @@ TEST_CASE("trainer: a resumed run is the uninterrupted run, bit for bit") {
             file(scratch / ("whole" + name), 6, "model.safetensors"));
     }
   }
-  // Recomputation is no other training.
+  // Recomputation does not change training.
   CHECK(file(scratch / "whole00", 6, "model.safetensors") ==
         file(scratch / "whole01", 6, "model.safetensors"));
 }
@@ -111,7 +112,7 @@ TEST_CASE("trainer: a loss that is not finite stops with its term and step") {
         "step 3: loss term 'context' is nan");
 }
 
-TEST_CASE("trainer: or skips the step, counts it and says so; a dump keeps its place") {
+TEST_CASE("trainer: or skips the step, counts and reports it; a dump keeps its position") {
   Sizes sizes;
   Scratch scratch;
   Pair pair(sizes);
@@ -144,7 +145,7 @@ TEST_CASE("trainer: or skips the step, counts it and says so; a dump keeps its p
     for (const auto& e : saved.entries()) {
       for (double value : saved.tensor(e.name).to_vector()) REQUIRE(std::isfinite(value));
     }
-    CHECK(teacher.system_calls.size() == 12);  // a bad step is noticed at its end
+    CHECK(teacher.system_calls.size() == 12);  // a bad step is detected at its end
   }
 }
 

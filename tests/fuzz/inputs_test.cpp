@@ -35,7 +35,7 @@ TEST_CASE("fuzz: seeds and past finds are read or refused in one line that names
       CAPTURE(seed);
       CHECK_NOTHROW(said = feed(target, dir.path(), data::read_file(seed)));
       taken += said.empty();
-      // Seeds whose name says so are good inputs: a fuzzer that begins with them sees all code.
+      // Seeds with such a name are valid inputs: a fuzzer that starts with them reaches all code.
       CHECK_MESSAGE(said.empty() == seed.filename().string().starts_with("good"), said);
     }
     CHECK(taken > 0);
@@ -46,7 +46,7 @@ TEST_CASE("fuzz: seeds and past finds are read or refused in one line that names
   }
 }
 
-TEST_CASE("fuzz: a reader that breaks the rules is noticed") {
+TEST_CASE("fuzz: a reader that breaks the rules is detected") {
   test::Scratch dir;
   FuzzTarget long_winded{
       "", [](const fs::path& d, std::string_view) { throw Error(d.string() + ": two\nlines"); }};

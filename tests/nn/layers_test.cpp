@@ -95,7 +95,7 @@ TEST_CASE("conv2d module: a causal one never looks ahead, a centred one does") {
   }
 }
 
-TEST_CASE("conv2d module: names, initial values, and what it refuses") {
+TEST_CASE("conv2d module: names, initial values, and errors") {
   nn::Init init = fresh();
   nn::Conv2d conv(init, {.in = 4, .out = 50});
   REQUIRE(conv.named_parameters().size() == 2);
@@ -120,7 +120,7 @@ TEST_CASE("dropout module: nothing in evaluation, zeros and a larger rest in tra
   RandomStream random{.seed = 5};
   CHECK(same_bits(dropout(x, nullptr), x));
   CHECK(same_bits(none(x, &random), x));
-  CHECK(random.counter == 0);  // neither drew anything
+  CHECK(random.counter == 0);  // neither drew random numbers
   int64_t zeros = 0;
   for (double y : dropout(x, &random).to_vector()) {
     zeros += y == 0;

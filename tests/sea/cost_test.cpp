@@ -5,7 +5,7 @@
 
 namespace brine::test {
 
-TEST_CASE("costs: backward is booked beside forward, times and memory are measured") {
+TEST_CASE("costs: backward is recorded next to forward, times and memory are measured") {
   Block block = make_block("sea", true, Dtype::f32);
   const Inputs x = inputs(1, 64, Dtype::f32);
   const nn::AttentionInput in{.q = require_grad(x.q), .k = x.k, .v = x.v, .hidden = x.hidden};

@@ -48,7 +48,7 @@ bool bidirectional(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("encoder: what stands at padding reaches neither outputs nor gradients, in any method") {
+TEST_CASE("encoder: values at padding affect neither outputs nor gradients, in any method") {
   for (const auto& [name, factory] : nn::attention_methods()) {
     CAPTURE(name);
     if (!bidirectional(name)) continue;

@@ -223,7 +223,7 @@ TEST_CASE("estimator: query skipping keeps the source rows and repeats them, cau
   }
 }
 
-TEST_CASE("estimator: new random features come when it is time, the same for the same step") {
+TEST_CASE("estimator: new random features are drawn when due, the same for the same step") {
   sea::SeaConfig config{.columns = 12, .redraw_interval = 10};
   nn::Init a{.random = {.seed = 7}}, b{.random = {.seed = 7}};
   sea::Estimator x(a, kCausal, config), y(b, kCausal, config);

@@ -1,4 +1,4 @@
-// SEA as a whole: the dense path against the sparse one, dials, and settings that it refuses.
+// The whole SEA block: the dense path against the sparse one, dials, and invalid settings.
 #include "sea/sea_attention.h"
 #include "tests/messages.h"
 #include "tests/nn/attention/contract.h"
@@ -59,7 +59,7 @@ TEST_CASE("sea: the gates scale the masked context and mix it with the average, 
   }
 }
 
-TEST_CASE("sea: a forced selection is what the block attends to") {
+TEST_CASE("sea: the block attends to a forced selection") {
   Block block = make_block("sea", true, Dtype::f64);
   Inputs in = inputs(1, 24, Dtype::f64);
   nn::Tap own("sea"), forced("sea");
@@ -89,7 +89,7 @@ TEST_CASE("sea: with query_skip rows share the scores of the row before them") {
   }
 }
 
-TEST_CASE("sea: k changes from call to call and is as good as trained with") {
+TEST_CASE("sea: k changes from call to call and gives the same as the trained k") {
   Inputs in = inputs(2, 33, Dtype::f32);
   int64_t entries = 0;
   for (int64_t k : {1, 2, 7, 40}) {

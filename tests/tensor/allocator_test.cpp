@@ -16,7 +16,7 @@ TEST_CASE("size classes waste at most an eighth and never shrink a request") {
   }
 }
 
-TEST_CASE("blocks are aligned, come back, and are counted") {
+TEST_CASE("blocks are aligned, reused, and counted") {
   trim();
   const AllocatorStats before = allocator_stats();
   for (size_t bytes : {size_t(0), size_t(1), size_t(63), size_t(1000), size_t(5) << 20}) {
@@ -58,7 +58,7 @@ TEST_CASE("the cap is kept, and waiting blocks are given back first") {
   CHECK_NOTHROW(Tensor::empty({4 << 20}, Dtype::u8));
 }
 
-TEST_CASE("blocks of sizes that do not come again are given back") {
+TEST_CASE("blocks of sizes that do not recur are returned") {
   trim();
   constexpr int64_t kMiB = int64_t(1) << 20;
   const int64_t before = allocator_stats().reserved, live = allocator_stats().live;
@@ -78,7 +78,7 @@ TEST_CASE("blocks of sizes that do not come again are given back") {
   trim();
 }
 
-TEST_CASE("what no machine has is refused with the sizes") {
+TEST_CASE("an impossible size is refused with the sizes") {
   CHECK_THROWS_AS(Tensor::empty({int64_t(1) << 55}, Dtype::f32), Error);
   CHECK_THROWS_WITH_AS(Tensor::empty({int64_t(1) << 40, int64_t(1) << 40}),
                        doctest::Contains("too large"), Error);

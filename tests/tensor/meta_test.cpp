@@ -62,11 +62,11 @@ TEST_CASE("meta: a kernel does nothing and its arguments are not evaluated") {
   BRINE_CALL(near, fill, near, number());
   CHECK(evaluated == 1);
   CHECK(near.to_vector() == std::vector<double>{1, 1, 1, 1});
-  // A kernel of the CPU that is given a tensor without memory says so.
+  // A CPU kernel with a tensor without memory throws.
   CHECK_THROWS_WITH_AS(BRINE_CALL(near, copy, near, x), doctest::Contains("has no values"), Error);
 }
 
-TEST_CASE("meta: it is no default device and has no allocator") {
+TEST_CASE("meta: it cannot be the default device and has no allocator") {
   CHECK_THROWS_WITH_AS(set_default_device(Device::meta), doctest::Contains("cannot be the default"),
                        Error);
   CHECK(default_device() == Device{});

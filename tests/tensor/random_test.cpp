@@ -23,7 +23,7 @@ TEST_CASE("Philox4x32-10 gives the published words") {
                0x94fdcceb, 0x5001e420, 0x24126ea1));
 }
 
-TEST_CASE("uniform numbers lie strictly inside (0, 1) and fill it evenly") {
+TEST_CASE("uniform numbers are strictly inside (0, 1) and fill it evenly") {
   CHECK(uniform_of(0) > 0);
   CHECK(uniform_of(0xffffffff) < 1);
   const RandomSlice slice{1, 2, 3};
@@ -59,7 +59,7 @@ TEST_CASE("normal numbers have the moments of the normal distribution") {
   CHECK(std::abs(lag / n) < 0.01);
 }
 
-TEST_CASE("a stream hands out slices that do not overlap, and can be put back") {
+TEST_CASE("a stream returns slices that do not overlap, and can be reset") {
   RandomStream stream{9, 1, 0};
   const RandomStream start = stream;
   const RandomSlice a = stream.take(100), b = stream.take(100);

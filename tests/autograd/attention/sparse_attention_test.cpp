@@ -85,10 +85,10 @@ TEST_CASE("more pieces of keys than heads give the same bits") {
   }
 }
 
-TEST_CASE("a head without entries gives 0 and takes no gradient; probabilities are handed out") {
+TEST_CASE("a head without entries gives 0 and gets no gradient; probabilities are returned") {
   MaskCase m{.B = 1, .H = 4, .T = 61, .K = 4, .k = 2};
   Tensor estimate = Tensor::zeros({1, 4, 61, 4});
-  // Head 2 wins every column of every row, head 0 gets none beyond the first rows.
+  // Head 2 wins every column of every row, head 0 gets none after the first rows.
   std::fill_n(estimate.data<float>() + 2 * 61 * 4, 61 * 4, 1.0f);
   FlatCsr csr = build_csr(select_columns(estimate, {}, m.config()).selected, {}, m.k);
   std::vector<Tensor> in = qkv(m, 8);

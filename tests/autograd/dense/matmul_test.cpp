@@ -67,7 +67,7 @@ TEST_CASE("products name the shapes they refuse") {
                        Error);
 }
 
-TEST_CASE("linear_pair is linear of the two side by side") {
+TEST_CASE("linear_pair is linear of the two concatenated") {
   auto f = [](const auto& x) { return linear_pair(x[0], x[1], x[2], x[3]); };
   const std::vector<Tensor> inputs = {normal({2, 5, 4}, 1), normal({2, 5, 3}, 2), normal({6, 7}, 3),
                                       normal({6}, 4)};

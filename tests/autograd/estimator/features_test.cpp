@@ -30,7 +30,7 @@ TEST_CASE("relu_features: values, padding and gradient") {
            }});
 }
 
-TEST_CASE("softmax_features: values and the gradient with the maxima held") {
+TEST_CASE("softmax_features: values and the gradient with constant maxima") {
   const Tensor R = normal({7, 4}, 9, Dtype::f64);
   const std::vector<int64_t> L = {5, 2};
   const Tensor x = normal({2, 2, 5, 4}, 1, Dtype::f64), lengths = lengths_of(L);

@@ -59,7 +59,7 @@ TEST_CASE("performer_prior: columns with and without keys, lengths, skipped rows
   check_prior({3, 1, 21, 4, 0}, 6, false, {21, 3, 0}, 1);
 }
 
-TEST_CASE("performer_prior: a thin column beside heavy ones keeps its digits in f32") {
+TEST_CASE("performer_prior: a column of small mass among large ones keeps its digits in f32") {
   const int64_t T = 2048, K = 16;
   Tensor q = uniform({1, 1, T, 3}, 1, 0.5, 1), k = uniform({1, 1, T, 3}, 2, 0.5, 1).clone();
   for (int64_t s = 1920; s < 2048; ++s) {

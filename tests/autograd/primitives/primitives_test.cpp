@@ -97,7 +97,7 @@ Values slope(const Function& f, const Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("binary primitives broadcast as the formula of each element says") {
+TEST_CASE("binary primitives broadcast as the formula of each element defines") {
   for (const BinaryCase& c : kBinary) {
     for (const ShapePair& s : kPairs) {
       auto oracle = [&c](In in) {
@@ -248,7 +248,7 @@ TEST_CASE("logical ops take any number but 0 for true") {
   CHECK(logical_not(a).to_vector() == Values{1, 1, 0, 0});
 }
 
-TEST_CASE("where chooses elements; the other input gets no gradient, whatever it contains") {
+TEST_CASE("where chooses elements; the other input gets no gradient, whatever its value") {
   struct Shapes {
     Shape condition, a, b;
   };

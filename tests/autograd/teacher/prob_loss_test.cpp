@@ -73,7 +73,7 @@ TEST_CASE("a teacher that is the student costs nothing and pulls nowhere") {
   CHECK(largest(r.grads[1].to_vector()) < 1e-14);
 }
 
-TEST_CASE("a teacher that puts 0 on a visible key is no error") {
+TEST_CASE("a teacher that puts 0 on a visible key is not an error") {
   MaskCase m{.B = 1, .H = 1, .T = 5, .K = 4};
   Tensor map = Tensor::zeros({1, 1, 5, 5}, Dtype::f64);
   for (int64_t t = 0; t < 5; ++t) map.data<double>()[t * 5] = 1;  // all on the first key
@@ -85,7 +85,7 @@ TEST_CASE("a teacher that puts 0 on a visible key is no error") {
   }
 }
 
-TEST_CASE("prob_loss refuses what does not fit") {
+TEST_CASE("prob_loss refuses shapes that do not fit") {
   Tensor q = normal({1, 2, 9, 4}, 1), other = normal({1, 2, 8, 4}, 1);
   CHECK_THROWS_WITH(prob_loss(q, q, {}, {}),
                     "prob_loss: the teacher's attention is absent, neither a map nor q and k are "

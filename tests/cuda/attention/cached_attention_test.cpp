@@ -45,7 +45,8 @@ TEST_CASE("cuda: cached_attention over spans of keys, none of them, one and many
   }
 }
 
-TEST_CASE("cuda: cached_attention gives a sequence the same bits whatever lies beside it") {
+TEST_CASE(
+    "cuda: cached_attention gives a sequence the same bits whatever the other sequences are") {
   if (!has_device()) return;
   const int64_t S = 600, d = 24;
   Tensor q = normal({2, 1, 1, d}, 1), k = normal({2, 1, S, d}, 2), v = normal({2, 1, S, d}, 3);

@@ -19,7 +19,7 @@ void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool ca
   auto attend = [&](const On& on, Dtype dtype) {
     Visibility visible;
     visible.causal = causal;
-    // The lengths lie with the tensors, or on the CPU.
+    // The lengths are with the tensors, or on the CPU.
     if (!lengths.empty()) {
       visible.lengths = Tensor::from(lengths, Shape{B});
       if (wanted & 1) visible.lengths = on(visible.lengths);
@@ -35,7 +35,7 @@ void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool ca
     return std::vector{y, lse, dq, dk, dv};
   };
   compare_both(what, attend, {}, Emulated::large_device);
-  // Wider heads have lower tiles, or none, where shared memory is small: 64 KB, 99 KB in f64.
+  // Wider heads have lower tiles, or none, if shared memory is small: 64 KB, 99 KB in f64.
   if (d > 32) compare_both(what + ", small", attend);
   if (d > 64) {
     compare(what + ", f32, middle", 2e-5, [&](const On& on) {
@@ -143,10 +143,10 @@ TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores
   cuda::set_cudnn(!cuda::emulated());
 }
 
-TEST_CASE("cuda: flash_attention on tensor cores, where TF32 is asked for") {
+TEST_CASE("cuda: flash_attention on tensor cores, when TF32 is requested") {
   if (!has_device()) return;
-  // Numbers that TF32 holds: the scores are then those of f32, and only what is made of them is
-  // rounded, by at most 2^-11 of itself.
+  // Numbers that TF32 represents exactly: the scores are then those of f32, and only values derived
+  // from them are rounded, by at most 2^-11 of themselves.
   auto short_normal = [](const Shape& shape, uint64_t seed) {
     Tensor x = normal(shape, seed);
     for (int64_t i = 0; i < x.numel(); ++i) {

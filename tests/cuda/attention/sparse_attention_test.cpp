@@ -74,7 +74,7 @@ std::vector<Tensor> attention_on(const On& on, Dtype dtype, const SparseCase& c,
   };
   Tensor dq = fresh(c.dq, row_shape), dk = fresh(c.dk, key_shape), dv = fresh(c.dv, key_shape);
   const Tensor rows = stored(of_q);
-  // What the kernel rounds itself, dy for dv alone, is a pass of its own in f32.
+  // The kernel's own rounding, dy for dv alone, is reproduced by a separate pass in f32.
   const Tensor first = c.widened ? Tensor() : dv;
   BRINE_CALL(q, sparse_attention_backward, dq, dk, first, dy, rows, k, v, p, csr, scale);
   if (c.widened) {
@@ -83,8 +83,8 @@ std::vector<Tensor> attention_on(const On& on, Dtype dtype, const SparseCase& c,
   return {y, p, dq, dk, dv};
 }
 
-// Rows of 16 bits on either backend: what the CPU gives, and what the same backend gives for the
-// rounded numbers in f32.
+// Rows of 16 bits on either backend: against the CPU, and against the same backend for the rounded
+// numbers in f32.
 void compare_stored(SparseCase c) {
   const FlatCsr mask = mask_of(c);
   for (Dtype stored : {Dtype::bf16, Dtype::f16}) {
@@ -124,7 +124,7 @@ double distance(const Tensor& a, const Tensor& b) {
 
 // The op in 16 bits on the device: its result and gradients against those of the kernels in f64, of
 // rounded k and v, dk of rounded q and dv of rounded dy; and how far they are from f32's.
-// `loss_scale` times dy: dq and dk take it as it is, in dv what f16 cannot hold is infinite.
+// `loss_scale` times dy: dq and dk use it unrounded, in dv values beyond f16 are infinite.
 void check_op_rounds(const MaskCase& m, int64_t d, Dtype half, double loss_scale = 1) {
   INFO(m.name() << " d " << d << " " << name_of(half) << " dy times " << loss_scale);
   const double step = half == Dtype::bf16
@@ -166,7 +166,7 @@ void check_op_rounds(const MaskCase& m, int64_t d, Dtype half, double loss_scale
       CHECK(std::isfinite(distance(got.grads[i], wanted[i])) != overflows);
       continue;
     }
-    // A few roundings, were they all of one sign and size; and not none.
+    // A few roundings, all of one sign and size; and not none.
     CHECK(distance(got.grads[i], plain.grads[i]) < 3 * step);
     CHECK(distance(got.grads[i], plain.grads[i]) > step / 8);
   }
@@ -217,7 +217,7 @@ TEST_CASE("cuda: sparse attention with many entries in a row and of a key, and m
       {.mask = {.B = 13, .H = 10, .T = 97, .K = 4, .k = 2, .lengths = lengths}, .d = 2});
 }
 
-TEST_CASE("cuda: sparse attention asked for some gradients, of nothing, with more keys than rows") {
+TEST_CASE("cuda: sparse attention with only some gradients, of nothing, with more keys than rows") {
   const MaskCase m{.B = 2, .H = 2, .T = 20, .K = 8, .k = 4, .lengths = {20, 11}};
   for (int wanted = 0; wanted < 7; ++wanted) {
     compare_attention({.mask = m,

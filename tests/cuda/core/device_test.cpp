@@ -1,4 +1,4 @@
-// Memory of the device: copies, what is refused, guard bands, what the allocator holds.
+// Memory of the device: copies, errors, guard bands, the allocator's counts.
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
 #include "tests/cuda/compare.h"
@@ -7,7 +7,7 @@
 using namespace brine;
 using namespace brine::test;
 
-TEST_CASE("cuda: tensors go to the device and come back, whole and in parts") {
+TEST_CASE("cuda: tensors are copied to the device and back, whole and in parts") {
   if (!has_device()) return;
   const Tensor x = normal({3, 5, 7}, 1);
   for (const Tensor& part : {x, x.transpose(0, 2), x.slice(1, 1, 3), x.slice(0, 0, 0)}) {
@@ -21,7 +21,7 @@ TEST_CASE("cuda: tensors go to the device and come back, whole and in parts") {
   const Tensor back = to.to(kCpu);
   check_close("assigned", x.slice(1, 2, 2).to(Dtype::f64), back.slice(1, 2, 2), 0);
   check_close("left alone", Tensor::zeros({3, 2, 7}, Dtype::f64), back.slice(1, 0, 2), 0);
-  std::vector<Tensor> many, sent;  // more than the memory that uploads leave from holds at once
+  std::vector<Tensor> many, sent;  // more than the staging memory of uploads has at once
   for (uint64_t i = 0; i < 12; ++i) {
     many.push_back(normal({1 << 17}, 10 + i));
     Tensor passing = many.back().clone();
@@ -45,7 +45,7 @@ TEST_CASE("cuda: what does not fit is refused with the sizes") {
   CHECK(Tensor::zeros({4}, Dtype::f32, kCuda).to_vector() == std::vector<double>(4, 0.0));
 }
 
-TEST_CASE("cuda: blocks come back and are handed out again; guard bands show a breach") {
+TEST_CASE("cuda: blocks are released and reused; guard bands detect a violation") {
   if (!has_device()) return;
   trim(kCuda);
   void* first = Tensor::empty({1000}, Dtype::f32, kCuda).raw();

@@ -87,7 +87,7 @@ TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, 
     CHECK(std::fabs(norm - plain) > 1e-3 * plain);  // more than the two may be apart
     check_near("student", perplexity("cpu-" + compute, "cpu"),
                perplexity("cuda-" + compute, "cuda"));
-    // What a dump holds in f16 is the same teacher on both, whatever is multiplied.
+    // The f16 values of a dump are the same teacher on both, whatever the compute type.
     device_world().must(how + "cpu --dump dump --out cpu-dump-" + compute);
     device_world().must(how + "cuda --dump dump --out cuda-dump-" + compute);
     check_near("gradient norm from a dump", first_norm("cpu-dump-" + compute),
@@ -130,7 +130,9 @@ TEST_CASE("cuda: --cudnn off keeps 16 bits from cuDNN, auto takes them there") {
   }
 }
 
-TEST_CASE("cuda: a dump waits for nothing, is the same each time and goes on after a fault") {
+TEST_CASE(
+    "cuda: a dump does not wait for the device, is the same each time and continues after a "
+    "fault") {
   if (!test::has_device()) return;
   const World& w = device_world();
   // Two shards, many batches.
@@ -173,7 +175,7 @@ TEST_CASE("cuda: a dump waits for nothing, is the same each time and goes on aft
   CHECK((shards("stopped") == wanted));
 }
 
-TEST_CASE("cuda: commands say what they held on the device") {
+TEST_CASE("cuda: commands report the memory they used on the device") {
   if (!test::has_device()) return;
   const std::string eval = "eval --model student --data few.txt --json -q --device ";
   CHECK(json_of(eval + "cuda")["device"] == "cuda:0");
@@ -183,7 +185,7 @@ TEST_CASE("cuda: commands say what they held on the device") {
             ["peak_bytes"] > 10000);
 }
 
-TEST_CASE("cuda: a bench runs on the device, those of the CPU's kernels say so") {
+TEST_CASE("cuda: a bench runs on the device, those of the CPU's kernels are refused") {
   if (!test::has_device()) return;
   const World& w = device_world();
   const nlohmann::json out = json_of("bench breakdown --quick --json -q --device cuda");
@@ -213,7 +215,7 @@ TEST_CASE("cuda: generation and captures as on the cpu") {
   }
 }
 
-TEST_CASE("cuda: what there is no device for is refused in one line") {
+TEST_CASE("cuda: a missing device is an error of one line") {
   for (const char* name : {"cuda:7", "gpu", "cuda:", "cuda:x"}) {
     Finished f =
         device_world().run(std::string("eval --model teacher --data text.txt --device ") + name);

@@ -1,5 +1,5 @@
-// Copies beside the kernels: they arrive whatever becomes of the memory at both ends, and nobody
-// waits more often than is said.
+// Concurrent copies: they are complete whatever happens to the memory at both ends, and waits are
+// counted.
 #include "tensor/device/transfer.h"
 
 #include <atomic>
@@ -18,7 +18,7 @@ Tensor doubled(const Tensor& x) {
   return y;
 }
 
-// Takes freed memory of the size of x, if there is any, and writes over it.
+// Allocates freed memory of the size of x, if there is any, and overwrites it.
 void write_over(const Tensor& x, Device device) {
   const Tensor other = Tensor::full(x.shape(), -7, x.dtype(), device);
 }
@@ -61,7 +61,7 @@ TEST_CASE("cuda: kernels get memory that no one had before while another thread 
     arriving.finish();
     ended = true;
   });
-  // Each is larger than all before it, so that the allocator has none to hand out again.
+  // Each is larger than all before it, so that the allocator has none to reuse.
   std::vector<Tensor> held;
   for (int64_t n = 10'000; (!ended || held.size() < 10) && held.size() < 100; n += 5'000)
     held.push_back(Tensor::full({n}, 7, Dtype::f32, kCuda));
@@ -70,7 +70,7 @@ TEST_CASE("cuda: kernels get memory that no one had before while another thread 
   check_close("copied", Tensor::full(x.shape(), 3), got, 0);
 }
 
-TEST_CASE("cuda: downloads that nobody finishes end before their memory goes") {
+TEST_CASE("cuda: unfinished downloads end before their memory is released") {
   if (!has_device()) return;
   const int64_t live = allocator_stats(kCuda).live, pinned = pinned_stats().live;
   const Tensor x = normal({500}, 1);
@@ -105,7 +105,7 @@ TEST_CASE("cuda: uploads are what kernels see, their sources let go and written 
           }) == 0);
     check_close("first", doubled(x), doubled(there).to(kCpu), 0);
     check_close("second", doubled(y), doubled(also).to(kCpu), 0);
-    // What came after the copies was waited for: they are known to have ended.
+    // Work queued after the copies was waited for, so they are known to have ended.
     CHECK(waits_of([&] { coming = Uploads(); }) == 0);
   }
   CHECK(Uploads().start(x, kCpu).shares_memory(x));
@@ -127,7 +127,7 @@ TEST_CASE("cuda: an upload may go to memory that kernels have just used") {
   check_close("the new", x, there.to(kCpu), 0);
 }
 
-TEST_CASE("cuda: pinned blocks are kept and handed out again, other memory stays apart") {
+TEST_CASE("cuda: pinned blocks are cached and reused, separately from other memory") {
   if (!has_device()) return;
   const int64_t live = pinned_stats().live;
   const void* first = nullptr;

@@ -1,6 +1,6 @@
-// A step of training waits for the device where its losses and the gradient's norm are read, once,
-// and nowhere else: whatever its teacher is, and while the next maps of a dump come in. Only a step
-// that failed looks for the reason.
+// A training step waits for the device once, when its losses and the gradient's norm are read, and
+// nowhere else: with any teacher, and while the next maps of a dump are uploaded. Only a failed
+// step waits for the cause.
 #include <cmath>
 #include <sstream>
 
@@ -13,7 +13,7 @@ using namespace brine::test;
 
 namespace {
 
-// Sets the default device while it lives.
+// Sets the default device while an object lives.
 struct OnDefault {
   explicit OnDefault(Device device) { set_default_device(device); }
   ~OnDefault() { set_default_device(kCpu); }
@@ -59,7 +59,7 @@ Steps run_steps(Pair& pair, Teacher& teacher, int64_t accumulate, const LossConf
 
 }  // namespace
 
-TEST_CASE("cuda: a step of distillation waits once, beside a dump twice for two micro-batches") {
+TEST_CASE("cuda: a step of distillation waits once, with a dump twice for two micro-batches") {
   if (!has_device()) return;
   const Sizes sizes;
   Scratch scratch;
@@ -84,7 +84,7 @@ TEST_CASE("cuda: a step of distillation waits once, beside a dump twice for two 
       there = run_steps(pair, teacher, accumulate, {});
     }
     CHECK(near.waits == std::vector<int64_t>(3, 0));
-    // The memory of a micro-batch's maps is asked back when the next one has come; in the same step
+    // The memory of a micro-batch's maps is reused when the next one is uploaded; in the same step
     // its copies are not yet known to have ended.
     CHECK(there.waits == std::vector<int64_t>(3, accumulate));
     for (const auto& [name, value] : near.last)
@@ -93,7 +93,7 @@ TEST_CASE("cuda: a step of distillation waits once, beside a dump twice for two 
   }
 }
 
-TEST_CASE("cuda: a step of two micro-batches beside an online teacher waits once") {
+TEST_CASE("cuda: a step of two micro-batches with an online teacher waits once") {
   if (!has_device()) return;
   const OnDefault device(kCuda);
   Pair pair;

@@ -132,7 +132,7 @@ TEST_CASE("cuda: products of bf16 and f16, also with each other and with f32") {
   }
 }
 
-TEST_CASE("cuda: rows that lie over each other, and rows all alike") {
+TEST_CASE("cuda: overlapping rows, and identical rows") {
   compare_both("overlapping", [&](const On& on, Dtype dtype) {
     Tensor x = on(normal({20}, 1, dtype)), b = on(normal({6, 5}, 2, dtype));
     Tensor y = Tensor::empty({8, 5}, dtype, x.device()), z = Tensor::like(y);
@@ -169,7 +169,7 @@ TEST_CASE("cuda: linear, with a bias, weights cut out of more, and few rows") {
   }
 }
 
-TEST_CASE("cuda: TF32 only where it is asked for, and only in f32") {
+TEST_CASE("cuda: TF32 only when it is requested, and only in f32") {
   if (!has_device()) return;
   for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
     const Tensor a = normal({64, 48}, 1, dtype), b = normal({48, 40}, 2, dtype);

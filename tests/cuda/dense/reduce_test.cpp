@@ -68,7 +68,7 @@ TEST_CASE("cuda: dot_rows") {
   }
 }
 
-TEST_CASE("cuda: squared_distance and its gradients, whatever rows without weight hold") {
+TEST_CASE("cuda: squared_distance and its gradients, whatever rows without weight contain") {
   for (const Shape& shape :
        {Shape{0, 5}, Shape{1, 1}, Shape{3, 7}, Shape{100, 33}, Shape{4, 5000}}) {
     for (int wanted : {1, 2, 3}) {

@@ -29,14 +29,14 @@ const std::vector<Size> kSizes{{1, 1, 2, 3, 0, 1, {}},
                                {1, 1, 330, 256, 2, 9, {300}},
                                {1, 1, 0, 4, 2, 3, {}}};
 
-// The memory for states while it lives.
+// Limits the memory for states while an object lives.
 struct Scratch {
   int64_t before = cuda::scratch_limit();
   explicit Scratch(int64_t bytes) { cuda::scratch_limit() = bytes; }
   ~Scratch() { cuda::scratch_limit() = before; }
 };
 
-// Numbers that f32 holds, in both types.
+// Numbers that f32 represents exactly, in both types.
 struct Inputs {
   Tensor q, k, v, identity;
 
@@ -126,7 +126,7 @@ TEST_CASE("cuda: the state of linear attention") {
   for (const Size& s : kSizes) compare_state(s);
 }
 
-TEST_CASE("cuda: linear attention in turns of heads and in long chunks, for want of memory") {
+TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with little memory") {
   const Size s{2, 3, 290, 20, 5, 10, {290, 211}};
   // The states of one head in f64: 5 chunks of 20 x 15 numbers.
   for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {

@@ -57,7 +57,7 @@ TEST_CASE("cuda: the Performer's prior and its gradients") {
   }
 }
 
-TEST_CASE("cuda: the Performer's prior in turns of heads, for want of memory") {
+TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
   const Size s{2, 3, 90, 6, 10, 1, {90, 41}};
   for (int64_t bytes : {int64_t(1), int64_t(2) * (91 * 6 + 2 * 6 + 900) * 8}) {
     const Scratch small(bytes);

@@ -94,8 +94,8 @@ TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on t
       const std::vector<Tensor> again = mode < 2 ? run(kCuda) : got;
       for (size_t i = 0; i < wanted.size(); ++i) {
         INFO("output ", i);
-        // TF32 holds 16 bits, so the scores are exact; what gradients are made of is rounded, by
-        // at most 2^-11 of itself.
+        // TF32 represents 16 bits exactly, so the scores are exact; the factors of the gradients
+        // are rounded, by at most 2^-11 of themselves.
         check_close("16 bits", wanted[i], got[i].to(kCpu), i < 3 ? 2e-5 : 1e-3);
         CHECK(same_bits(got[i].to(kCpu), again[i].to(kCpu)));
       }
@@ -103,7 +103,7 @@ TEST_CASE("cuda: prob_loss of q and k in 16 bits, of a teacher in any type, on t
   }
 }
 
-TEST_CASE("cuda: prob_loss rounds f32 to TF32 where that is asked for, and nowhere else") {
+TEST_CASE("cuda: prob_loss rounds f32 to TF32 when that is requested, and nowhere else") {
   if (!has_device()) return;
   const int64_t T = 100, d = 40;
   auto run = [&](Device device) {
@@ -130,7 +130,7 @@ TEST_CASE("cuda: prob_loss rounds f32 to TF32 where that is asked for, and nowhe
   }
 }
 
-TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that holds NaN") {
+TEST_CASE("cuda: prob_loss of a student near its teacher, and padding that contains NaN") {
   const int64_t B = 1, H = 1, T = 150, d = 64;
   const double scale = 1 / std::sqrt(double(d));
   for (bool causal : {true, false}) {

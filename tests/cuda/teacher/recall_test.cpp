@@ -72,7 +72,7 @@ TEST_CASE("cuda: attention_recall in every mode, from a map and from q and k") {
   }
 }
 
-TEST_CASE("cuda: attention_recall of more rows than are made at once") {
+TEST_CASE("cuda: attention_recall of more rows than one chunk") {
   Case c{128, 2, 66, 8, 9, std::vector<int64_t>(128, 0)};
   c.lengths[0] = c.lengths[100] = 66;
   c.lengths[127] = 12;

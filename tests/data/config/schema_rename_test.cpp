@@ -91,7 +91,7 @@ TEST_CASE("a section that renames a key does so in every place where it is used"
                                  "the key \"second.columns\" is now called \"second.width\""});
 }
 
-TEST_CASE("each earlier name that was used is told once, others are not") {
+TEST_CASE("each earlier name that was used is reported once, others are not") {
   Config c;
   c.schema.set("model.width", 5);
   c.schema.set("model", "there");

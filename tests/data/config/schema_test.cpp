@@ -94,7 +94,7 @@ TEST_CASE("values of the right type are taken") {
   CHECK(c.name == "by alias");
 }
 
-TEST_CASE("an integer stands for a number, a number never for an integer") {
+TEST_CASE("an integer is accepted for a number, a number never for an integer") {
   Wide c;
   Schema s = data::schema_of(c);
   s.set("gap", 2);

@@ -1,4 +1,4 @@
-// HDF5: round trips, what h5py makes of our files, and files that lie.
+// HDF5: round trips, h5py's view of written files, and inconsistent files.
 #include "data/hdf5/hdf5_file.h"
 
 #include <doctest/doctest.h>
@@ -50,7 +50,7 @@ void round_trip(const Path& dir, const Shape& shape, const Hdf5Layout& layout) {
   std::filesystem::remove(path);
 }
 
-// Makes a file with the C API, in ways that our writer refuses.
+// Makes a file with the C API, in ways that Hdf5Writer refuses.
 template <class F>
 std::string raw_file(const Path& path, F&& fill) {
   hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -223,7 +223,7 @@ TEST_CASE("hdf5: user-defined links are refused") {
   H5Lunregister(link.id);
 }
 
-TEST_CASE("hdf5: types, ranks, filters and sizes that are not ours are refused") {
+TEST_CASE("hdf5: types, ranks, filters and sizes that Brine does not support are refused") {
   Scratch dir;
   std::string path = raw_file(dir.path() / "types.h5", [&](hid_t file) {
     H5Dclose(raw_dataset(file, "i16", H5T_STD_I16LE, {2}));

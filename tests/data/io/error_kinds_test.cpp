@@ -1,4 +1,4 @@
-// Errors of files: each has the kind that tells a caller what to do.
+// Errors of files: each has the kind that tells a caller how to react.
 #include <doctest/doctest.h>
 
 #include "data/dump/dump_reader.h"
@@ -27,7 +27,7 @@ std::string kind_of(const std::string& file, F f) {
 
 }  // namespace
 
-TEST_CASE("errors of files: what is absent is not found") {
+TEST_CASE("errors of files: an absent file is not_found") {
   Scratch dir;
   CHECK(kind_of("absent", [&] { read_file(dir / "absent"); }) == "not found");
   CHECK(kind_of("absent", [&] { MappedFile(dir / "absent"); }) == "not found");
@@ -48,7 +48,7 @@ TEST_CASE("errors of files: damaged content is a matter of format") {
   CHECK(kind_of("index.json", [&] { WeightFiles(dir.path()); }) == "format");
 }
 
-TEST_CASE("errors of files: what the system refuses is io") {
+TEST_CASE("errors of files: a refusal of the system is io") {
   Scratch dir;
   dir.write("file", "");
   // A file where a directory should be: ENOTDIR.

@@ -33,7 +33,7 @@ int entries_in(const fs::path& dir) {
 
 }  // namespace
 
-TEST_CASE("file_io: what is written is read") {
+TEST_CASE("file_io: reading returns what was written") {
   Scratch dir;
   for (size_t size : {size_t(0), size_t(1), size_t(4095), size_t(200'001)}) {
     std::string text(size, 'x');
@@ -143,7 +143,7 @@ TEST_CASE("file_io: a size limit stops the writer, not the old file") {
   CHECK(entries_in(dir.path()) == 2);
 }
 
-TEST_CASE("temporary: a sweep spares what a live process holds and what is not ours") {
+TEST_CASE("temporary: a sweep spares temporaries of live processes and other files") {
   Scratch dir;
   std::ofstream(dir / ".notes.tmp") << "mine";
   std::ofstream(dir / "x.brine-tmp") << "mine";

@@ -50,7 +50,7 @@ TEST_CASE("mapped safetensors: values without a copy, which outlive the reader")
   CHECK(y.to_vector() == Values{5, 5, 5, 5});
 }
 
-TEST_CASE("mapped safetensors: what is written stays in this process, also after forget()") {
+TEST_CASE("mapped safetensors: writes stay in this process, also after forget()") {
   Scratch dir;
   const std::vector<float> many(5000, 1);
   const Path path = saved(dir, many);

@@ -105,7 +105,7 @@ TEST_CASE("bpe: every single byte has a token") {
   CHECK(std::string("\U0001f600").starts_with(part));
 }
 
-TEST_CASE("bpe: short and long words merge as the definition says") {
+TEST_CASE("bpe: short and long words merge by the definition") {
   const auto tokenizer = load_bpe_json(kTokenizerGolden + "tokenizer.json");
   MergeTable table;
   const BpeModel& model = tokenizer->model();
@@ -156,7 +156,7 @@ TEST_CASE("bpe: threads share one tokenizer") {
   for (size_t i = 0; i < 8; ++i) CHECK(got[i] == expected[i]);
 }
 
-TEST_CASE("bpe: what is refused") {
+TEST_CASE("bpe: invalid models and texts are refused") {
   CHECK_THROWS_WITH_AS(small().encode("abc\xff z"),
                        "tokenizer: the text is not UTF-8 at byte offset 3", Error);
   for (int32_t id : {-1, 600, INT32_MAX}) {

@@ -60,7 +60,7 @@ TEST_CASE("bpe training: the golden tokenizer to the byte") {
 }
 
 TEST_CASE("bpe training: counts kept up to date are counts made anew") {
-  // Runs of one letter, pairs that overlap, words that hold a pair twice.
+  // Runs of one letter, pairs that overlap, words that contain a pair twice.
   const std::string text =
       "aaaa aaaaa aaab baaab abab ababab abcabc bcbcb cab cabb aabb bbaa ccc cccc abcc "
       "aaaa abab cab the then there other another bother banana bananas anana";
@@ -107,7 +107,7 @@ TEST_CASE("bpe training: special tokens are never learned from the text") {
   CHECK(tokenizer->decode(tokenizer->encode("x PADS PAPAD")) == "x PADS PAPAD");
 }
 
-TEST_CASE("bpe training: what is refused") {
+TEST_CASE("bpe training: invalid options are refused") {
   CHECK_THROWS_WITH_AS(BpeTrainer({.vocab_size = 259}), doctest::Contains("at least 260"), Error);
   CHECK_THROWS_WITH_AS(train_bpe({}, {}), doctest::Contains("no text"), Error);
   CHECK_THROWS_WITH_AS(trained("a\xc3(", {}), doctest::Contains("byte offset 1"), Error);

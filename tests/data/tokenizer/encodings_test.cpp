@@ -111,7 +111,7 @@ TEST_CASE("encodings: every character is normalized as the golden ones") {
   }
 }
 
-TEST_CASE("encodings: offsets lie between characters, ascend, and ids do not depend on them") {
+TEST_CASE("encodings: offsets are between characters, ascend, and ids do not depend on them") {
   std::mt19937 draw(23);
   for (const char* file : {"wordpiece.json", "tokenizer.json", "variants.json"}) {
     const auto tokenizer = load_tokenizer(kTokenizerGolden + file);
@@ -141,7 +141,7 @@ TEST_CASE("encodings: offsets lie between characters, ascend, and ids do not dep
   }
 }
 
-TEST_CASE("encodings: what is refused") {
+TEST_CASE("encodings: invalid input is refused") {
   const auto tokenizer = load_tokenizer(kTokenizerGolden + "wordpiece.json");
   CHECK_THROWS_WITH_AS(tokenizer->encode_pair("a", std::nullopt, 1),
                        "tokenizer: max_tokens = 1, but 2 tokens are added to a text", Error);

@@ -60,7 +60,7 @@ TEST_CASE("unicode: every character survives UTF-8") {
   CHECK(at == text.size());
 }
 
-TEST_CASE("unicode: malformed UTF-8 is found at its first byte, wherever it stands") {
+TEST_CASE("unicode: malformed UTF-8 is found at its first byte, wherever it is") {
   const std::vector<std::string> malformed = {"\x80",
                                               "\xbf",
                                               "\xc0\x80",
@@ -119,11 +119,11 @@ TEST_CASE("words: the alternatives of GPT-2's expression") {
 }
 
 TEST_CASE("words: other white space, marks and numbers") {
-  // Only U+0020 joins the word behind it.
+  // Only U+0020 joins the word after it.
   CHECK(words_of("a\u00a0b") == Words{"a", "\u00a0", "b"});
   CHECK(words_of("a\u00a0 b") == Words{"a", "\u00a0", " b"});
   CHECK(words_of("a\u0085\u3000b") == Words{"a", "\u0085", "\u3000", "b"});
-  // U+200B and U+FEFF are not white space; a combining mark is no letter.
+  // U+200B and U+FEFF are not white space; a combining mark is not a letter.
   CHECK(words_of("a\u200bb") == Words{"a", "\u200b", "b"});
   CHECK(words_of("e\u0301e") == Words{"e", "\u0301", "e"});
   CHECK(words_of("\u0661\u00bd\u2167 \u4e09") == Words{"\u0661\u00bd\u2167", " \u4e09"});

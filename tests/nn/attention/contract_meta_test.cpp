@@ -46,7 +46,7 @@ void check_alike(const Costs& meta, const Costs& real, bool rounded) {
   CHECK(meta.size() == real.size());
 }
 
-// A method as a program outside the tree may register it: nothing in it knows of costs or of the
+// A method as a program outside the tree may register it: it contains nothing about costs or the
 // meta device. Every second key is hidden by a mask that the CPU computes.
 class EverySecond : public nn::Attention {
  public:
@@ -67,7 +67,7 @@ class EverySecond : public nn::Attention {
   nn::Linear& out_;
 };
 
-// Registers it while one lives: the contract of the others is not its.
+// Registers it while an object lives: the general contract does not apply to it.
 struct Registered {
   Registered() { nn::RegisterAttention<EverySecond, nn::NoSettings>("every-second"); }
   ~Registered() { nn::attention_methods().erase("every-second"); }
@@ -75,7 +75,7 @@ struct Registered {
 
 }  // namespace
 
-TEST_CASE("contract: the meta device counts what a real pass counts, for every method") {
+TEST_CASE("contract: the meta device counts the same as a real pass, for every method") {
   int compared = 0;
   const std::vector<std::map<std::string, std::string>> settings = {
       {},
@@ -93,7 +93,7 @@ TEST_CASE("contract: the meta device counts what a real pass counts, for every m
         try {
           real = make_block(name, causal, Dtype::f32, 5, 300, keys);
         } catch (const Error&) {
-          continue;  // it refuses: the contract tests print why
+          continue;  // it throws: the contract tests print why
         }
         Block meta = make_meta_block(*real);
         const nn::AttentionTraits traits = real->module->traits();
@@ -138,7 +138,7 @@ TEST_CASE("contract: a step of training runs on the meta device and takes no mem
   });
 }
 
-TEST_CASE("contract: a method that knows nothing of costs is counted on the meta device") {
+TEST_CASE("contract: a method without code for costs is counted on the meta device") {
   const Registered registered;
   for (bool causal : {true, false}) {
     Block real = make_block("every-second", causal, Dtype::f32);

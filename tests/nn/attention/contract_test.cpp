@@ -21,7 +21,7 @@ Tensor other_future(const Tensor& x, int axis, int64_t t0, uint64_t seed) {
   return out;
 }
 
-// Tensors of T rows put in front of `more` rows of noise.
+// Tensors of T rows followed by `more` rows of noise.
 Tensor padded(const Tensor& x, int axis, int64_t more, uint64_t seed) {
   Shape shape = x.shape();
   shape[axis] += more;
@@ -54,7 +54,7 @@ TEST_CASE("contract: shapes and finite values for short and long, full and padde
   });
 }
 
-TEST_CASE("contract: a causal block knows nothing of the future, bit for bit") {
+TEST_CASE("contract: a causal block does not depend on later tokens, bit for bit") {
   each_block(Dtype::f32, [](Block& block) {
     if (!block.causal) return;
     int64_t T = 41;
@@ -68,7 +68,7 @@ TEST_CASE("contract: a causal block knows nothing of the future, bit for bit") {
       Tensor z = pass(block, changed, {}, dy).y;
       CHECK(same_bits(rows(y, 1, 0, t + 1), rows(z, 1, 0, t + 1)));
       CHECK_FALSE(same_bits(y, z));
-      // No gradient of the rows up to t reaches what comes later.
+      // No gradient of the rows up to t reaches later rows.
       Tensor past = Tensor::zeros_like(dy);
       Tensor to = past.slice(1, 0, t + 1), from = dy.slice(1, 0, t + 1);
       BRINE_CALL(to, copy, to, from);
@@ -123,7 +123,7 @@ TEST_CASE("contract: padding on the right changes neither outputs nor gradients"
   });
 }
 
-TEST_CASE("contract: a sequence does not know the others of its batch") {
+TEST_CASE("contract: a sequence does not depend on the others of its batch") {
   each_block(Dtype::f32, [](Block& block) {
     int64_t T = 19;
     Inputs a = inputs(3, T, Dtype::f32), b = inputs(3, T, Dtype::f32, 60);

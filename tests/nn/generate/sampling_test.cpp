@@ -1,4 +1,4 @@
-// Sampling: what may be drawn, how often, and what is refused; where a stream of text may be cut.
+// Sampling: which tokens may be drawn, how often, and errors; where a stream of text may be cut.
 #include "nn/generate/sampling.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ std::map<int32_t, int> draws(const std::vector<float>& logits, const nn::Samplin
   return count;
 }
 
-// Chi-square of counts against shares (of the ids in order), to be held against its degrees of
+// Chi-square of counts against shares (of the ids in order), to be compared with its degrees of
 // freedom.
 double chi_square(const std::map<int32_t, int>& count, const std::vector<double>& share, int n) {
   double sum = 0;
@@ -60,7 +60,7 @@ TEST_CASE("sample: draws follow the softmax at a temperature, whole or among the
   const std::vector<float> logits = {0.3f, -1.2f, 2.0f, 0.9f, 0.9f, -4.0f, 1.4f};
   constexpr int n = 40000;
   const std::vector<bool> all(7, true);
-  // 99.9 % of chi-squares with 6 degrees of freedom lie below 22.5, with 2 below 13.9.
+  // 99.9 % of chi-squares with 6 degrees of freedom are below 22.5, with 2 below 13.9.
   CHECK(chi_square(draws(logits, {.temperature = 1, .top_p = 1}, n), softmax(logits, 1, all), n) <
         22.5);
   CHECK(chi_square(draws(logits, {.temperature = 2.5, .top_p = 1}, n), softmax(logits, 2.5, all),
@@ -69,10 +69,10 @@ TEST_CASE("sample: draws follow the softmax at a temperature, whole or among the
   const std::vector<bool> three = {false, false, true, true, false, false, true};
   CHECK(chi_square(draws(logits, {.temperature = 1, .top_k = 3, .top_p = 1}, n),
                    softmax(logits, 1, three), n) < 13.9);
-  // 2 holds .42 of the mass, 2 and 6 .66, with 3 .80.
+  // 2 has .42 of the mass, 2 and 6 .66, with 3 .80.
   CHECK(chi_square(draws(logits, {.temperature = 1, .top_p = 0.7}, n), softmax(logits, 1, three),
                    n) < 13.9);
-  // Of the first three 2 holds .53 and 6 .29: .6 of them is in two.
+  // Of the first three 2 has .53 and 6 .29: .6 of them is in two.
   const auto both = draws(logits, {.temperature = 1, .top_k = 3, .top_p = 0.6}, n);
   CHECK(chi_square(both, softmax(logits, 1, {false, false, true, false, false, false, true}), n) <
         10.9);
@@ -90,7 +90,7 @@ TEST_CASE("sample: temperature 0 takes the likeliest, of equals the first; so do
   CHECK(draws({never, 0, never}, {.temperature = 9, .top_p = 1}, 100).size() == 1);
 }
 
-TEST_CASE("sample: logits that are no numbers are refused") {
+TEST_CASE("sample: logits that are NaN are refused") {
   const float infinite = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   CHECK(message([&] {
           nn::sample(std::vector<float>{1, nan}, {}, 0.5);
@@ -103,7 +103,7 @@ TEST_CASE("sample: logits that are no numbers are refused") {
   CHECK(contains(message([&] { nn::sample(std::vector<float>{-infinite}, {}, 0.5); }), "inf"));
 }
 
-TEST_CASE("text stream: only whole characters go out, whatever the pieces") {
+TEST_CASE("text stream: only whole characters are returned, whatever the pieces") {
   const std::string text = "a\xc3\xa9 \xe2\x82\xac\xf0\x9f\x98\x80z";
   for (size_t piece : {1, 2, 3, 5}) {
     nn::TextStream stream({});

@@ -39,7 +39,7 @@ TEST_CASE("mapped weights: the same hash and the same bits as of copied ones, in
   }
 }
 
-TEST_CASE("mapped weights: what is written to them does not reach the file") {
+TEST_CASE("mapped weights: writes to them do not reach the file") {
   Scratch scratch;
   const std::string dir = copy_of(scratch, "opt", {});
   const std::string file = dir + "/model.safetensors", sum = data::sha256_file(file);

@@ -50,7 +50,7 @@ void each_family(F f) {
   }
 }
 
-// What the model's head says: [B, T, V] of a decoder, [B, labels] of a classifier.
+// The output of the model's head: [B, T, V] of a causal model, [B, labels] of a classifier.
 Tensor answers(nn::Model& model, const nn::ModelCall& call) {
   const Tensor hidden = model.hidden(call);
   return model.labels() ? model.class_logits(hidden) : model.logits(hidden);
@@ -76,8 +76,7 @@ TEST_CASE("families: opt and bert are registered, others are refused with the kn
   for (const auto& [name, factory] : nn::families()) CHECK(contains(said, " " + name));
 }
 
-TEST_CASE(
-    "families: a copy of a config has sizes of its own, copy_sizes() keeps the fields' places") {
+TEST_CASE("families: a copy of a config has its own sizes, copy_sizes() keeps the fields' places") {
   nn::ModelConfig a = nn::make_config("opt", {{"hidden_size", 48}}), b = a, c;
   data::Schema keys;
   c.describe_model(keys);
@@ -140,8 +139,7 @@ TEST_CASE("families: config.json reads back to itself, without a word of another
   });
 }
 
-TEST_CASE(
-    "families: tensors have names of their own, which are their names in a file, none is tied") {
+TEST_CASE("families: tensors have unique names, which are their names in a file, none is tied") {
   each_family([](const nn::ModelConfig& config) {
     auto model = nn::make_model(config, 1);
     const std::set<std::string> names = names_of(*model);
@@ -156,7 +154,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("families: a parameter store changes no number but the last digits of packed products") {
+TEST_CASE("families: a parameter store changes only the last digits of packed products") {
   each_family([](const nn::ModelConfig& config) {
     auto model = nn::make_model(config, 1, Dtype::f64);
     NoGrad off;
@@ -182,7 +180,7 @@ TEST_CASE("families: the gradient of every parameter, by finite differences") {
     for (const auto& entry : store.entries()) {
       const Tensor g = store.gradients().slice(0, entry.offset, entry.size);
       double* values = store.values().data<double>() + entry.offset;
-      // Every entry moves by a share of its own: one number holds the whole gradient.
+      // Every entry moves by a different share: one number reflects the whole gradient.
       const Tensor along = normal({entry.size}, 11, Dtype::f64);
       auto move = [&](double h) {
         for (int64_t i = 0; i < entry.size; ++i) values[i] += h * along.data<double>()[i];

@@ -204,7 +204,7 @@ TEST_CASE("costs: a model of 1.3 billion parameters and 131,072 tokens takes no 
   }
 }
 
-TEST_CASE("costs: the meta device counts what a real pass of a model counts, for every family") {
+TEST_CASE("costs: the meta device counts the same as a real pass of a model, for every family") {
   for (const std::string family : {"opt", "opt350", "bert", "classifier"}) {
     for (const auto& [attention, factory] : nn::attention_methods()) {
       CAPTURE(family);

@@ -42,7 +42,7 @@ std::vector<std::string> hugging_face_names(int layers) {
   return out;
 }
 
-// Loss of a layer: the square of its output; keeps what it saw.
+// Loss of a layer: the square of its output; keeps the tap.
 struct Watcher : nn::LayerObserver {
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     CHECK(tap.has("q"));
@@ -85,7 +85,7 @@ TEST_CASE("opt: parameters bear exactly the names of Hugging Face's checkpoints"
   }
 }
 
-TEST_CASE("opt: logits know nothing of later tokens, bit for bit") {
+TEST_CASE("opt: logits do not depend on later tokens, bit for bit") {
   nn::ModelConfig config = small_opt();
   for (const char* method : {"dense", "flash", "recent"}) {
     config.attention = method;

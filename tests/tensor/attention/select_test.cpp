@@ -140,7 +140,7 @@ TEST_CASE("NaN is refused where it counts and only there") {
                     "select_columns: 2 values of the estimate are NaN");
 }
 
-TEST_CASE("selection refuses what it cannot do") {
+TEST_CASE("selection refuses invalid arguments") {
   Tensor x = uniform({1, 2, 7, 8}, 2, 0, 1);
   CHECK_THROWS_WITH(
       select_columns(x, {}, {.k = 2, .mode = SelectMode::per_head}),

@@ -121,7 +121,7 @@ TEST_CASE("axpby adds to y, and does not read it when beta is 0") {
   CHECK(std::isfinite(largest(fresh.to_vector())));
 }
 
-TEST_CASE("dropout keeps what its numbers say, with any number of threads") {
+TEST_CASE("dropout keeps the elements that its random numbers select, with any number of threads") {
   for (int64_t n : kSizes) {
     for (double p : {0.1, 0.5, 0.9}) {
       const RandomSlice slice{42, 7, 1000};
@@ -155,7 +155,7 @@ TEST_CASE("kernels over rows") {
   }
 }
 
-TEST_CASE("zero_padding clears rows at and beyond the length, whatever they hold") {
+TEST_CASE("zero_padding clears rows at and beyond the length, whatever they contain") {
   Tensor x = normal({3, 5, 2, 3}, 9), lengths = Tensor::from(std::vector<int64_t>{0, 3, 5}, {3});
   x.data<float>()[0] = float(kNan);
   Tensor y = Tensor::like(x);

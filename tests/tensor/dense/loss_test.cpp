@@ -159,7 +159,7 @@ TEST_CASE("kl_logits is exact where the student is sure of the listed ids") {
   CHECK(d[8] == doctest::Approx(-rest / 99).epsilon(1e-5));
 }
 
-TEST_CASE("a row whose gradient is zero is left out, whatever it holds") {
+TEST_CASE("a row whose gradient is zero is left out, whatever it contains") {
   Tensor student = normal({2, 40}, 9), teacher = normal({2, 40}, 10), g = Tensor::zeros({2});
   student.data<float>()[3] = NAN;
   g.data<float>()[1] = 1;

@@ -103,7 +103,7 @@ TEST_CASE("layernorm keeps NaN in its row") {
   for (size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i / 40 == 1));
 }
 
-TEST_CASE("layernorm_backward adds to dw and db and gives only what is asked for") {
+TEST_CASE("layernorm_backward adds to dw and db and gives only the requested gradients") {
   Tensor x = normal({200, 33}, 1), w = normal({33}, 2), b = normal({33}, 3),
          dy = normal({200, 33}, 4);
   const Outputs o = run_kernels(x, w, b, dy, 1e-5);
@@ -191,7 +191,7 @@ TEST_CASE("rmsnorm forward and backward, sizes and means") {
           auto scale = [](const std::vector<double>& v) { return std::max(1.0, largest(v)); };
           INFO("C " << C << " R " << R << " mean " << mean << " " << name_of(dtype));
           CHECK(close(o.y.to_vector(), e.y, t * scale(e.y), 0, "y"));
-          // A lonely or tiny column has a gradient of eps alone, as the difference of large terms.
+          // A single or tiny column has a gradient of eps only, as the difference of large terms.
           const double steep = scale(dy.to_vector()) * 10 / std::min(1.0, least_root(x));
           CHECK(close(o.dx.to_vector(), e.dx, t * scale(e.dx) * steep, 0, "dx"));
           CHECK(close(o.dw.to_vector(), e.dw, 4 * t * scale(e.dw), 0, "dw"));
@@ -213,7 +213,8 @@ TEST_CASE("rmsnorm of zeros is zero; NaN stays in its row") {
   for (size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i / 40 == 1));
 }
 
-TEST_CASE("rmsnorm_backward adds to dw, gives only what is asked for, with any number of threads") {
+TEST_CASE(
+    "rmsnorm_backward adds to dw, gives only the requested gradients, with any number of threads") {
   Tensor x = normal({200, 33}, 1), w = normal({33}, 2), dy = normal({200, 33}, 4);
   const Outputs o = run_rmsnorm(x, w, dy, 1e-6);
   Tensor dw = Tensor::full({33}, 10), dx = Tensor::like(x), none;

@@ -100,7 +100,7 @@ TEST_CASE("count_nonfinite counts NaN and infinities of every float type") {
   }
 }
 
-TEST_CASE("squared_distance leaves out rows of weight 0, whatever they hold") {
+TEST_CASE("squared_distance leaves out rows of weight 0, whatever they contain") {
   for (int64_t C : {1, 33, 257}) {
     Tensor a = normal({5, C}, 10), b = normal({5, C}, 11);
     Tensor weight = Tensor::from(std::vector<float>{1, 0, 0.25, 0, 2}, {5});

@@ -7,7 +7,7 @@ using namespace brine::test;
 
 namespace {
 
-// Keys that row t sees, said once more in the test's own words.
+// The number of keys that row t sees, as an independent definition.
 int64_t visible_keys(int64_t t, int64_t S, bool causal, int64_t length) {
   if (length >= 0 && t >= length) return 0;
   if (causal) return std::min(t + 1, S);
@@ -38,7 +38,7 @@ Tensor lengths_of(const std::vector<int64_t>& lengths) {
 
 }  // namespace
 
-TEST_CASE("softmax over what is visible; the rest is zero, whatever the scores hold there") {
+TEST_CASE("softmax over the visible keys; the rest is zero, whatever the scores there") {
   for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
     for (int64_t T : {1, 2, 3, 31, 32, 33, 63, 100, 257}) {
       for (bool causal : {true, false}) {

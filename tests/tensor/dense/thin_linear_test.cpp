@@ -7,7 +7,9 @@ using brine::test::close_to_scale;
 using brine::test::normal;
 using brine::test::same_bits;
 
-TEST_CASE("thin_linear: any number of rows and odd sizes, strided weights, bits by the row alone") {
+TEST_CASE(
+    "thin_linear: any number of rows and odd sizes, strided weights, bits that depend only on the "
+    "row") {
   for (Dtype type : {Dtype::f32, Dtype::f64}) {
     for (auto [O, I] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {33, 63}, {130, 257}}) {
       const Tensor all = normal({O, 2 * I}, 1, type), w = all.slice(1, I / 2, I);

@@ -39,7 +39,7 @@ TEST_CASE("the teacher's summary equals sums over its map, from the map and from
   }
 }
 
-TEST_CASE("summarize_teacher refuses to make no columns") {
+TEST_CASE("summarize_teacher refuses K = 0") {
   Tensor q = normal({1, 2, 9, 4}, 1);
   CHECK_THROWS_AS(summarize_teacher({{}, q, q}, 0, {}), Error);
 }
