@@ -12,7 +12,7 @@
 namespace brine::test {
 namespace {
 
-nn::ModelConfig small(const std::string& attention = "dense", double dropout = 0) {
+nn::ModelConfig small_bert(const std::string& attention = "dense", double dropout = 0) {
   nn::ModelConfig c;
   c.model_type = "bert";
   c.as<nn::BertConfig>() = {.vocab_size = 37,
@@ -145,7 +145,7 @@ TEST_CASE("packing: a mask that is none is refused") {
 }
 
 TEST_CASE("bert: recomputation gives the bits of plain training, dropout included") {
-  auto model = nn::make_model(small("dense", 0.3), 1);
+  auto model = nn::make_model(small_bert("dense", 0.3), 1);
   nn::ParameterStore store(*model);
   auto step = [&](bool recompute) {
     store.zero_gradients();
@@ -180,7 +180,7 @@ TEST_CASE("bert: a head that the model has not throws") {
 }
 
 TEST_CASE("recent: an encoder's token sees the k nearest keys") {
-  nn::ModelConfig config = small("recent");
+  nn::ModelConfig config = small_bert("recent");
   data::Schema keys;
   config.method().describe(keys);
   keys.set_text("k", {"3"});

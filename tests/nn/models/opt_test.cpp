@@ -10,7 +10,7 @@
 namespace brine::test {
 namespace {
 
-nn::ModelConfig small(double dropout = 0) {
+nn::ModelConfig small_opt(double dropout = 0) {
   nn::ModelConfig c;
   c.as<nn::OptConfig>() = {.vocab_size = 37,
                            .hidden_size = 24,
@@ -119,7 +119,7 @@ TEST_CASE("opt: more tokens than positions are refused, as many are not") {
 
 TEST_CASE(
     "opt: recomputation gives the bits of plain training, dropout and layer losses included") {
-  nn::ModelConfig config = small(0.3);
+  nn::ModelConfig config = small_opt(0.3);
   auto model = nn::make_model(config, 1);
   nn::ParameterStore store(*model);
   Tensor tokens = ids({2, 17}, 5, 37);
