@@ -8,8 +8,9 @@
 namespace brine {
 
 // ---- flash_attention.cpp
-// softmax(q k^T / sqrt(d)) v over the visible keys, tiled, O(T) memory: q, k, v [B, H, T, d] ->
-// [B, T, H d], heads concatenated; rows without a visible key are 0.
+// softmax(q k^T / sqrt(d)) v over the visible keys, tiled, O(T) memory: q [B, H, T, d], k and v
+// [B, G, T, d] -> [B, T, H d], heads concatenated; rows without a visible key are 0. G divides H:
+// head h reads the keys and values of group h G / H, which are not copied.
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const Visibility& visible);
 
@@ -17,7 +18,8 @@ Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 // do not depend on the other sequences or their number.
 // cache [B, H, S, d] stores row [B, H, 1, d] at position at[b] (i64 [B]); throws when one is full.
 void append_row(const Tensor& cache, const Tensor& row, const Tensor& at);
-// softmax(q k^T / sqrt(d)) v over the keys first[b] <= j < last[b] -> [B, H, 1, d].
+// softmax(q k^T / sqrt(d)) v over the keys first[b] <= j < last[b] -> [B, H, 1, d]; q [B, H, 1, d],
+// k and v [B, G, S, d] as in flash_attention().
 Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& first,
                         const Tensor& last);
 

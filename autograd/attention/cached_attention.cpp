@@ -16,9 +16,13 @@ void append_row(const Tensor& cache, const Tensor& row, const Tensor& at) {
 Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& first,
                         const Tensor& last) {
   const char* op = "cached_attention";
-  check(k.rank() == 4 && v.shape() == k.shape(), op, ": k and v must be [B, H, S, d], got ",
-        k.shape(), " and ", v.shape());
-  check_row(op, q, k, k.dim(3));
+  check(k.rank() == 4 && k.dim(1) >= 1 && v.shape() == k.shape(), op,
+        ": k and v must be [B, G, S, d], got ", k.shape(), " and ", v.shape());
+  check(q.rank() == 4 && q.dim(1) % k.dim(1) == 0, op, ": q ", q.shape(),
+        " must have a multiple of ", k.dim(1), " heads");
+  check(q.dim(0) == k.dim(0) && q.dim(2) == 1 && q.dim(3) == k.dim(3) && q.dtype() == k.dtype(), op,
+        ": q must be ", k.dtype(), " [", k.dim(0), ", H, 1, ", k.dim(3), "], got ", q.dtype(), " ",
+        q.shape());
   check_places(op, "first", first, k.dim(0), k.dim(2));
   check_places(op, "last", last, k.dim(0), k.dim(2));
   Tensor y = Tensor::like(q);

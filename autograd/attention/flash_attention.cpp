@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "autograd/compute_type.h"
+#include "autograd/head_groups.h"
 #include "autograd/ops_attention.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/attention.h"
@@ -27,12 +28,14 @@ double pairs_of(const Visibility& visible, int64_t B, int64_t T) {
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const Visibility& visible) {
   check(q.rank() == 4 && q.dim(3) > 0, "flash_attention: q must be [B, H, T, d], got ", q.shape());
-  for (const Tensor& x : {k, v}) {
-    check(x.shape() == q.shape() && x.dtype() == q.dtype(), "flash_attention: q is ", q.dtype(),
-          " ", q.shape(), ", k or v is ", x.dtype(), " ", x.shape());
-  }
-  check_visibility("flash_attention", visible, q.dim(0), q.dim(2));
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
+  const int64_t G = k.rank() == 4 ? k.dim(1) : 0;
+  for (const Tensor& x : {k, v}) {
+    check(G >= 1 && H % G == 0 && x.shape() == Shape{B, G, T, d} && x.dtype() == q.dtype(),
+          "flash_attention: q is ", q.dtype(), " ", q.shape(), ", k or v is ", x.dtype(), " ",
+          x.shape());
+  }
+  check_visibility("flash_attention", visible, B, T);
   const ProductInput taken{product_type(q.dtype())};
   Tensor xq = taken(q.detach().contiguous()), xk = taken(k.detach().contiguous()),
          xv = taken(v.detach().contiguous());
@@ -53,8 +56,13 @@ Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                   BRINE_CALL(xq, flash_attention_backward, dq, dk, dv, dy, xq, xk, xv, y, lse, kept,
                              scale);
                   if (dq.defined()) grads.set(0, dq);
-                  if (dk.defined()) grads.set(1, dk);
-                  if (dv.defined()) grads.set(2, dv);
+                  auto pass_on = [&](int input, const Tensor& shares) {
+                    if (!shares.defined()) return;
+                    if (G == H) return grads.set(input, shares);
+                    add_groups(grads.accumulate(input), shares);
+                  };
+                  pass_on(1, dk);
+                  pass_on(2, dv);
                 },
                 {xq, xk, xv, y});
 }

@@ -1,5 +1,6 @@
 // Ops that move elements without arithmetic: shapes, slices, heads, rows, types.
 #include "autograd/dense/contiguous_internal.h"
+#include "autograd/head_groups.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
 
@@ -154,12 +155,16 @@ Tensor repeat_heads(const Tensor& x, int64_t times) {
     Tensor to = y.view({B, G, times, row}).select(2, i);
     BRINE_CALL(y, copy, to, dense(x).view({B, G, row}));
   }
-  return record("repeat_heads", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    Tensor dx = grads.accumulate(0).view({B, G, row});
-    for (int64_t i = 0; i < times; ++i) {
-      BRINE_CALL(dx, accumulate, dx, dy.view({B, G, times, row}).select(2, i));
-    }
-  });
+  return record("repeat_heads", y, {x},
+                [](const Tensor& dy, Gradients& grads) { add_groups(grads.accumulate(0), dy); });
+}
+
+void add_groups(const Tensor& to, const Tensor& heads) {
+  const int64_t B = to.dim(0), G = to.dim(1), times = heads.dim(1) / G, row = to.dim(2) * to.dim(3);
+  Tensor sums = to.view({B, G, row});
+  for (int64_t i = 0; i < times; ++i) {
+    BRINE_CALL(sums, accumulate, sums, heads.view({B, G, times, row}).select(2, i));
+  }
 }
 
 }  // namespace brine

@@ -21,8 +21,7 @@ class CachedAttention : public Attention {
     auto& cache = dynamic_cast<KeyValueState&>(state);
     cache.append(in.k, in.v);
     const Tensor first = Tensor::zeros(cache.lengths().shape(), Dtype::i64);
-    return merge_heads(cached_attention(in.q, of_heads(cache.keys), of_heads(cache.values), first,
-                                        cache.lengths()));
+    return merge_heads(cached_attention(in.q, cache.keys, cache.values, first, cache.lengths()));
   }
 
  protected:
@@ -31,9 +30,6 @@ class CachedAttention : public Attention {
     if (!in.state) return;
     dynamic_cast<KeyValueState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
   }
-
-  // Keys or values [B, G, T, d], repeated for every head of queries.
-  Tensor of_heads(const Tensor& x) const { return repeat_heads(x, shape_.heads_per_group()); }
 
   AttentionShape shape_;
 };

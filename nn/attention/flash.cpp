@@ -14,7 +14,7 @@ class Flash : public CachedAttention {
   Tensor forward(const AttentionInput& in) override {
     fill(in);
     CostScope part("attention");
-    return flash_attention(in.q, of_heads(in.k), of_heads(in.v), in.visible);
+    return flash_attention(in.q, in.k, in.v, in.visible);
   }
 };
 const RegisterAttention<Flash, NoSettings> registration("flash");

@@ -139,8 +139,7 @@ class Recent : public Attention {
       int64_t& at = first.data<int64_t>()[b];
       at = std::max<int64_t>(at - k, 0);
     }
-    return merge_heads(
-        cached_attention(in.q, of_heads(cache.keys), of_heads(cache.values), first, cache.held));
+    return merge_heads(cached_attention(in.q, cache.keys, cache.values, first, cache.held));
   }
 
   Tensor forward(const AttentionInput& in) override {
@@ -150,7 +149,8 @@ class Recent : public Attention {
     }
     int64_t k = kept(in.dials);
     CostScope part("attention");
-    const Tensor keys = of_heads(in.k), values = of_heads(in.v);
+    const int64_t group = shape_.heads_per_group();
+    const Tensor keys = repeat_heads(in.k, group), values = repeat_heads(in.v, group);
     FlatCsr csr = recent_keys(B, H, T, k, in.visible, in.q.device());
     Tensor c = in.dials.dense_path
                    ? matmul(masked_softmax(matmul(in.q, keys, false, true), csr_to_mask(csr),
@@ -161,7 +161,6 @@ class Recent : public Attention {
   }
 
  private:
-  Tensor of_heads(const Tensor& x) const { return repeat_heads(x, shape_.heads_per_group()); }
   int64_t kept(const AttentionDials& dials) const { return dials.k ? dials.k : k_; }
 
   int64_t k_;

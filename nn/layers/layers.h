@@ -1,9 +1,10 @@
-// The simple layers: linear, layer norm, embedding, dropout. Others: conv.h, norm.h,
+// The simple layers: linear, embedding, dropout, and the norms of norm.h. Others: conv.h,
 // feed_forward.h, positions.h, projections.h.
 #pragma once
 
 #include "autograd/ops.h"
 #include "nn/layers/module.h"
+#include "nn/layers/norm.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
@@ -20,20 +21,6 @@ struct Linear : Module {
 
   Parameter& weight;  // [out, in]
   Parameter* bias;    // [out], null when there is none
-};
-
-// Over the last axis, biased variance; weight from `gain`, bias 0.
-struct LayerNorm : Module {
-  LayerNorm(Init& init, int64_t size, double eps = 1e-5, double gain = 1)
-      : weight(parameter("weight", init.full({size}, gain), false)),
-        bias(parameter("bias", init.zeros({size}), false)),
-        eps(eps) {}
-
-  Tensor operator()(const Tensor& x) const { return layernorm(x, weight, bias, eps); }
-
-  Parameter& weight;
-  Parameter& bias;
-  double eps;
 };
 
 // Rows of a table [rows, size] from N(0, std).

@@ -1,4 +1,4 @@
-// The two norms that layers use.
+// The norms that layers use.
 #pragma once
 
 #include "autograd/ops.h"
@@ -8,11 +8,11 @@ namespace brine::nn {
 
 enum class NormKind { layer, rms };
 
-// LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has neither mean nor bias; over the last
-// axis, weight from 1.
+// LayerNorm (biased variance), or RMSNorm (Zhang and Sennrich 2019), which has neither mean nor
+// bias; over the last axis, weight from `gain`, bias 0.
 struct Norm : Module {
-  Norm(Init& init, NormKind kind, int64_t size, double eps)
-      : weight(parameter("weight", init.full({size}, 1), false)),
+  Norm(Init& init, NormKind kind, int64_t size, double eps, double gain = 1)
+      : weight(parameter("weight", init.full({size}, gain), false)),
         bias(kind == NormKind::layer ? &parameter("bias", init.zeros({size}), false) : nullptr),
         eps(eps) {}
 
@@ -23,6 +23,11 @@ struct Norm : Module {
   Parameter& weight;
   Parameter* bias;  // null: RMSNorm
   double eps;
+};
+
+struct LayerNorm : Norm {
+  LayerNorm(Init& init, int64_t size, double eps = 1e-5, double gain = 1)
+      : Norm(init, NormKind::layer, size, eps, gain) {}
 };
 
 }  // namespace brine::nn

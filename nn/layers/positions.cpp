@@ -22,7 +22,11 @@ Positions Positions::rotary(int64_t features, double theta) {
 
 Tensor Positions::added(const Tensor& x, const Tensor& first) const {
   if (kind != Kind::learned) return x;
-  return add(x, (*table)(position_ids(x.dim(0), x.dim(1), first, offset)));
+  return added_at(x, position_ids(x.dim(0), x.dim(1), first, offset));
+}
+
+Tensor Positions::added_at(const Tensor& x, const Tensor& rows) const {
+  return kind == Kind::learned ? add(x, (*table)(rows)) : x;
 }
 
 Tensor Positions::turned(const Tensor& heads, const Tensor& first) const {

@@ -23,6 +23,8 @@ struct Positions {
 
   // Embeddings x [B, T, C] with the learned positions added; x under the other kinds.
   Tensor added(const Tensor& x, const Tensor& first) const;
+  // The same with the table's rows, i32 [B, T]: for positions that padding interrupts.
+  Tensor added_at(const Tensor& x, const Tensor& rows) const;
   // Queries or keys [B, H, T, d] turned by their positions; themselves under the other kinds.
   Tensor turned(const Tensor& heads, const Tensor& first) const;
 };

@@ -121,8 +121,8 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   }
   if (tap) {
     tap->put("q", q);
-    tap->put("k", k);
-    tap->put("v", v);
+    tap->put("k", repeat_heads(k, parts.shape.heads_per_group()));
+    tap->put("v", repeat_heads(v, parts.shape.heads_per_group()));
   }
   const AttentionInput in{.q = q,
                           .k = k,

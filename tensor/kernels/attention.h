@@ -10,12 +10,14 @@ namespace brine {
 
 // ---- flash_attention: softmax attention by tiles, without a T x T map
 // y [B, T, H d] = softmax(scale q k^T) v over the visible keys, heads concatenated; 0 in a row that
-// sees none. lse [B, H, T] = log-sum-exp of each row's scaled scores (0 there). q, k, v [B, H, T,
-// d], which may be bf16 or f16 (then the rest is f32).
+// sees none. lse [B, H, T] = log-sum-exp of each row's scaled scores (0 there). q [B, H, T, d], k
+// and v [B, G, T, d], which may be bf16 or f16 (then the rest is f32). G divides H: head h reads
+// the keys and values of group h G / H.
 BRINE_KERNEL(flash_attention, Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
              Visibility visible, double scale)
-// dq, dk, dv [B, H, T, d] from dy [B, T, H d]; y and lse as they were returned. Any of dq, dk, dv
-// may be undefined (not needed).
+// dq, dk, dv [B, H, T, d] from dy [B, T, H d]; y and lse as they were returned. dk and dv are the
+// shares of each head of q: their sums over the heads of a group are the gradients of k and v. Any
+// of dq, dk, dv may be undefined (not needed).
 BRINE_KERNEL(flash_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q,
              Tensor k, Tensor v, Tensor y, Tensor lse, Visibility visible, double scale)
 
@@ -24,7 +26,7 @@ BRINE_KERNEL(flash_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor d
 // cache [B, H, S, d] stores row [B, H, 1, d] at position at[b]; i64 [B].
 BRINE_KERNEL(append_row, Tensor cache, Tensor row, Tensor at)
 // y [B, H, d] = softmax(scale q . k_j) v_j over the keys first[b] <= j < last[b]; i64 [B].
-// q [B, H, 1, d], k and v [B, H, S, d].
+// q [B, H, 1, d], k and v [B, G, S, d]; G divides H: head h reads group h G / H.
 BRINE_KERNEL(cached_attention, Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tensor last,
              double scale)
 

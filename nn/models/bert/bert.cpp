@@ -86,8 +86,8 @@ BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& met
   Branch& bert = child<Branch>("bert");
   Branch& embeddings = bert.add<Branch>("embeddings");
   words_ = &embeddings.add<Embedding>("word_embeddings", init, c.vocab_size, c.hidden_size, std);
-  positions_ = &embeddings.add<Embedding>("position_embeddings", init, c.max_position_embeddings,
-                                          c.hidden_size, std);
+  positions_ = Positions::learned(embeddings.add<Embedding>(
+      "position_embeddings", init, c.max_position_embeddings, c.hidden_size, std));
   types_ = &embeddings.add<Embedding>("token_type_embeddings", init, c.type_vocab_size,
                                       c.hidden_size, std);
   norm_ = &embeddings.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps);
@@ -119,7 +119,7 @@ Tensor BertModel::embed(const ModelCall& call) {
   if (!types.defined()) types = Tensor::zeros(call.ids.shape(), Dtype::i32);
   check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(), " are not like ids ",
         call.ids.shape());
-  Tensor x = add((*words_)(call.ids), add((*types_)(types), (*positions_)(positions_of(call))));
+  Tensor x = add((*words_)(call.ids), positions_.added_at((*types_)(types), positions_of(call)));
   return (*dropout_)((*norm_)(x), call.random);
 }
 

@@ -107,7 +107,7 @@ class BertModel : public Model {
 
   BertConfig config_;
   Embedding* words_;
-  Embedding* positions_;
+  Positions positions_;
   Embedding* types_;
   LayerNorm* norm_;
   Dropout* dropout_;

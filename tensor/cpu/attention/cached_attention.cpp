@@ -69,13 +69,15 @@ void append_row(Tensor cache, Tensor row, Tensor at) {
 
 void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tensor last,
                       double scale) {
-  const int64_t H = k.dim(1), S = k.dim(2), d = k.dim(3);
+  const int64_t B = q.dim(0), H = q.dim(1), S = k.dim(2), d = k.dim(3);
+  const int64_t group = H / k.dim(1);  // heads that share keys and values
   const int64_t *begin = first.data<int64_t>(), *end = last.data<int64_t>();
   int64_t work = 0;
-  for (int64_t b = 0; b < k.dim(0); ++b) work += (end[b] - begin[b]) * H * d;
+  for (int64_t b = 0; b < B; ++b) work += (end[b] - begin[b]) * H * d;
   dispatch_float(y.dtype(), [&]<class T>() {
-    for_pieces(k.dim(0) * H, work, [&](int64_t i) {
-      const int64_t b = i / H, n = end[b] - begin[b], place = (i * S + begin[b]) * d;
+    for_pieces(B * H, work, [&](int64_t i) {
+      const int64_t b = i / H, n = end[b] - begin[b];
+      const int64_t place = (i / group * S + begin[b]) * d;
       T* out = y.data<T>() + i * d;
       if (n <= 0) return (void)std::fill_n(out, d, T(0));
       thread_local std::vector<T> memory;

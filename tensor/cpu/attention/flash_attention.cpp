@@ -119,6 +119,7 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
                            scale);
   }
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
+  const int64_t group = H / k.dim(1);  // heads that share keys and values
   const int64_t tiles = (T + kQueries - 1) / kQueries;
   const RowWidths widths(visible, T);
   dispatch_float(q.dtype(), [&]<class R>() {
@@ -134,8 +135,8 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
       R* own = sums + bh * T + first;
       if (rows > 0) {
         attend<R>({.q = xq + bh * T * d,
-                   .k = xk + bh * T * d,
-                   .v = xv + bh * T * d,
+                   .k = xk + bh / group * T * d,
+                   .v = xv + bh / group * T * d,
                    .d = d,
                    .first = first,
                    .rows = rows,

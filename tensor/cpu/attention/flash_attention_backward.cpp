@@ -27,16 +27,17 @@ int64_t pieces_of(int64_t heads, int64_t T) {
              : std::clamp<int64_t>((kTasks + heads - 1) / std::max<int64_t>(1, heads), 1, kMost);
 }
 
-// Sizes of a call. Rows of d numbers that are read as vectors are padded with 0 to `wide`.
+// Sizes of a call. Rows of d numbers that are read as vectors are padded with 0 to `wide`. `group`
+// heads of queries share keys and values.
 struct Sizes {
-  int64_t B, H, T, d, wide, pieces;
+  int64_t B, H, T, d, group, wide, pieces;
   RowWidths widths;
   bool causal;
 };
 
 template <class T>
 struct Operands {
-  const T *q, *k, *v;  // [B, H, T, wide], but v [B, H, T, d]
+  const T *q, *k, *v;  // [B, H, T, wide], [B, G, T, wide], [B, G, T, d]
   const T* dy;         // [B, H, T, wide]
   const T *lse, *dot;  // [B, H, T]; dot = scale dy . y
   T scale;
@@ -119,7 +120,8 @@ template <class T>
 void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, const Operands<T>& in,
                   const Results<T>& to) {
   const int64_t d = at.d, wide = at.wide, lanes = whole_vectors<T>(keys);
-  const int64_t head = bh * at.T, queries = at.widths.valid(bh / at.H);
+  const int64_t head = bh * at.T, keys_head = bh / at.group * at.T,
+                queries = at.widths.valid(bh / at.H);
   thread_local Scratch<T> scratch;
   scratch.reserve(2 * kKeys * (d + wide + kQueries), 6);
   T *k = scratch.take(d * kKeys), *v = scratch.take(d * kKeys);
@@ -129,9 +131,9 @@ void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, cons
   const int64_t start = std::min(kQueries, queries - begin) * wide;
   fetch(in.q + (head + begin) * wide, start);
   fetch(in.dy + (head + begin) * wide, start);
-  turn<true>(Lanes<T>{k, kKeys}, Lanes<const T>{in.k + (head + first) * wide, wide}, keys, d,
+  turn<true>(Lanes<T>{k, kKeys}, Lanes<const T>{in.k + (keys_head + first) * wide, wide}, keys, d,
              [](int64_t) { return T(1); });
-  turn<true>(Lanes<T>{v, kKeys}, Lanes<const T>{in.v + (head + first) * d, d}, keys, d,
+  turn<true>(Lanes<T>{v, kKeys}, Lanes<const T>{in.v + (keys_head + first) * d, d}, keys, d,
              [&](int64_t) { return in.scale; });
   std::fill_n(dk, keys * wide, T(0));
   std::fill_n(dv, keys * wide, T(0));
@@ -163,7 +165,7 @@ void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, cons
     }
     if (to.dq) {
       tile_product(rows, wide, keys, Broadcast<T, false>{ds, kKeys},
-                   Lanes<const T>{in.k + (head + first) * wide, wide},
+                   Lanes<const T>{in.k + (keys_head + first) * wide, wide},
                    Lanes<T>{to.dq + t * wide, wide}, {.add = true});
     }
   }
@@ -206,7 +208,15 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
   dispatch_float(q.dtype(), [&]<class R>() {
     const int64_t tiles = (T + kKeys - 1) / kKeys;
     const int64_t pieces = pieces_of(B * H, T);
-    const Sizes at{B, H, T, d, whole_vectors<R>(d), pieces, RowWidths(visible, T), visible.causal};
+    const Sizes at{.B = B,
+                   .H = H,
+                   .T = T,
+                   .d = d,
+                   .group = H / k.dim(1),
+                   .wide = whole_vectors<R>(d),
+                   .pieces = pieces,
+                   .widths = RowWidths(visible, T),
+                   .causal = visible.causal};
     Tensor heads = Tensor::empty({B * H * T, at.wide}, q.dtype()), dot = Tensor::like(lse);
     gather_gradient(heads.data<R>(), dot.data<R>(), dy.data<R>(), y.data<R>(), at, R(scale));
     Tensor wide_q = widened<R>(q, at.wide), wide_k = widened<R>(k, at.wide);

@@ -19,9 +19,9 @@ constexpr int kLanes = 8;  // lanes that share a key's product
 template <class T>
 struct Cached {
   T *y, *parts;        // [B H, d]; [B H, spans, d + 2]: the sums, their maximum, their weight
-  const T *q, *k, *v;  // [B H, d], [B H, S, d]
+  const T *q, *k, *v;  // [B H, d], [B G, S, d]
   const int64_t *first, *last;
-  int64_t H, S, d, spans;
+  int64_t H, group, S, d, spans;  // group = H / G
   T scale;
 };
 
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T> in) {
   if (span < own.begin || span >= own.end) return;
   const int64_t begin = first > span * kSpan ? first : span * kSpan;
   const int n = int((last < (span + 1) * kSpan ? last : (span + 1) * kSpan) - begin);
-  const int64_t place = (head * in.S + begin) * d;
+  const int64_t place = (head / in.group * in.S + begin) * d;
   T *p = dynamic_shared<T>(), *sums = p + kSpan;
   span_scores(p, in.q + head * d, in.k + place, n, d, in.scale);
   __syncthreads();
@@ -140,7 +140,7 @@ void append_row(Tensor cache, Tensor row, Tensor at) {
 
 void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tensor last,
                       double scale) {
-  const int64_t H = k.dim(1), S = k.dim(2), d = k.dim(3), heads = k.dim(0) * H;
+  const int64_t H = q.dim(1), S = k.dim(2), d = k.dim(3), heads = q.dim(0) * H;
   if (heads * d == 0) return;
   const int64_t spans = std::max<int64_t>(1, (S + kSpan - 1) / kSpan);
   const OnDevice begin(first, y.device()), end(last, y.device());
@@ -154,6 +154,7 @@ void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tens
                        begin.data<int64_t>(),
                        end.data<int64_t>(),
                        H,
+                       H / k.dim(1),
                        S,
                        d,
                        spans,

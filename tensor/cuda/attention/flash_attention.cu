@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(Layout::threads)
   const int64_t valid = at.widths.valid(b);
   const int64_t rows = valid - first < 0 ? 0 : (valid - first < M ? valid - first : M);
   const int64_t visible = rows == 0 ? 0 : (at.widths.causal ? first + rows : valid);
-  const int64_t head = bh * at.T * at.d;
+  const int64_t head = bh * at.T * at.d, keys = at.keys_of(bh);
   const int d = int(at.d);
   load_tile<Layout>(q, in.q + head + first * d, d, rows, d, at.packed);
   T out[R][Layout::columns] = {};
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(Layout::threads)
   }
   for (int64_t j = 0; j < visible; j += M) {
     __syncthreads();
-    load_tile<Layout>(kv, in.k + head + j * d, d, visible - j, d, at.packed);
+    load_tile<Layout>(kv, in.k + keys + j * d, d, visible - j, d, at.packed);
     __syncthreads();
     T scores[R][Layout::keys];
     make_scores<Layout>(scores, q, kv);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(Layout::threads)
     }
     soften<Layout>(scores, out, run, in.scale);
     __syncthreads();
-    load_tile<Layout>(kv, in.v + head + j * d, d, visible - j, d, at.packed);
+    load_tile<Layout>(kv, in.v + keys + j * d, d, visible - j, d, at.packed);
     __syncthreads();
     Layout::add(out, scores, kv, room);
   }
@@ -143,6 +143,7 @@ template <class T>
 __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at) {
   const int64_t d = at.d, bh = int64_t(blockIdx.x) / at.T, t = int64_t(blockIdx.x) % at.T;
   const int64_t b = bh / at.H, head = bh * at.T * d, visible = at.widths(b, t);
+  const int64_t group = at.keys_of(bh);
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   T *out = dynamic_shared<T>(), *q = out + d, *p = q + d;
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
@@ -154,7 +155,7 @@ __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at
     const int keys = int(visible - j < blockDim.x ? visible - j : blockDim.x);
     __syncthreads();
     for (int n = warp; n < keys; n += int(blockDim.x) / kWarp) {
-      const T* k = in.k + head + (j + n) * d;
+      const T* k = in.k + group + (j + n) * d;
       T dot = 0;
       for (int64_t c = lane; c < d; c += kWarp) dot += q[c] * k[c];
       dot = warp_sum(dot);
@@ -172,7 +173,7 @@ __global__ void attend_wide_kernel(const Operands<T> in, const AttentionSizes at
     __syncthreads();
     for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
       T value = out[c] * rescale;
-      for (int n = 0; n < keys; ++n) value += p[n] * in.v[head + (j + n) * d + c];
+      for (int n = 0; n < keys; ++n) value += p[n] * in.v[group + (j + n) * d + c];
       out[c] = value;
     }
   }
@@ -196,7 +197,13 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
   dispatch_float(q.dtype(), [&]<class R>() {
     const Operands<R> in{y.data<R>(), lse.data<R>(), q.data<R>(),
                          k.data<R>(), v.data<R>(),   R(scale)};
-    AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed_rows<R>(d, in.q, in.k, in.v)};
+    AttentionSizes at{.H = q.dim(1),
+                      .T = T,
+                      .d = d,
+                      .tiles = 0,
+                      .group = q.dim(1) / k.dim(1),
+                      .widths = widths.get(),
+                      .packed = packed_rows<R>(d, in.q, in.k, in.v)};
     const bool fits = dispatch_layout<R, Plain<R>::template Tile>(d, given, [&]<class Layout>() {
       at.tiles = (T + Layout::rows - 1) / Layout::rows;
       const size_t shared = (2 * Layout::rows * Layout::step + Layout::weights) * sizeof(R);

@@ -12,7 +12,7 @@ namespace {
 
 template <class T>
 struct Operands {
-  const T *q, *k, *v;  // [B, H, T, d]
+  const T *q, *k, *v;  // [B, H, T, d], k and v [B, G, T, d]
   const T* dy;         // [B, T, H d]
   const T* lse;        // [B, H, T]
   T* dot;              // [B, H, T] = scale dy . y
@@ -40,10 +40,10 @@ struct Sides {
 
 template <bool ByKeys, class T>
 __device__ inline Sides<T> sides_of(const Operands<T>& in, const AttentionSizes& at, int64_t bh) {
-  const int64_t head = bh * at.T * at.d;
+  const int64_t head = bh * at.T * at.d, group = at.keys_of(bh);
   const int64_t b = bh / at.H, h = bh % at.H;
   const Pair<T> queries{{in.q + head, at.d}, {in.dy + (b * at.T * at.H + h) * at.d, at.H * at.d}};
-  const Pair<T> keys{{in.k + head, at.d}, {in.v + head, at.d}};
+  const Pair<T> keys{{in.k + group, at.d}, {in.v + group, at.d}};
   return {ByKeys ? keys : queries, ByKeys ? queries : keys, in.lse + bh * at.T, in.dot + bh * at.T};
 }
 
@@ -265,7 +265,13 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
     const Operands<R> in{q.data<R>(),   k.data<R>(),   v.data<R>(), dy.data<R>(),
                          lse.data<R>(), dot.data<R>(), R(scale)};
     const bool packed = packed_rows<R>(d, in.q, in.k, in.v, in.dy);
-    const AttentionSizes at{q.dim(1), T, d, 0, widths.get(), packed};
+    const AttentionSizes at{.H = q.dim(1),
+                            .T = T,
+                            .d = d,
+                            .tiles = 0,
+                            .group = q.dim(1) / k.dim(1),
+                            .widths = widths.get(),
+                            .packed = packed};
     launch_pass<false>(Results<R>{data_or_null<R>(dq), nullptr}, in, y.data<R>(), at, heads, given);
     launch_pass<true>(Results<R>{data_or_null<R>(dk), data_or_null<R>(dv)}, in, y.data<R>(), at,
                       heads, given);

@@ -43,8 +43,12 @@ bool dispatch_layout(int64_t d, Dtype given, F&& f) {
 // Sizes and visible keys of a call.
 struct AttentionSizes {
   int64_t H, T, d, tiles;
+  int64_t group;  // heads of queries that share keys and values
   RowWidths widths;
   bool packed;
+
+  // Where the keys of head bh begin, in k and in v.
+  __device__ int64_t keys_of(int64_t bh) const { return bh / group * T * d; }
 };
 
 }  // namespace brine::cuda

@@ -1,8 +1,9 @@
-// Attention by cuDNN: lengths are converted to its form, its 16-bit result is widened, and rows of
-// padding become 0.
+// Attention by cuDNN: lengths are converted to its form, heads that share keys and values get
+// copies of them, its 16-bit result is widened, and rows of padding become 0.
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/cuda/conv/fused.h"
 #include "tensor/cuda/core/common.cuh"
+#include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {
@@ -36,6 +37,17 @@ __global__ void clear_kernel(float* lse, const RowWidths widths, int64_t H, int6
   if (t >= widths.valid(b)) lse[i] = 0;
 }
 
+// x [B, G, T, d] -> [B, H, T, d], head h is group h G / H.
+Tensor of_heads(const Tensor& x, int64_t H) {
+  const int64_t B = x.dim(0), G = x.dim(1), T = x.dim(2), d = x.dim(3);
+  if (G == H) return x;
+  Tensor y = Tensor::empty({B, H, T, d}, x.dtype(), x.device());
+  for (int64_t i = 0; i < H / G; ++i) {
+    copy(y.view({B, G, H / G, T * d}).select(2, i), x.view({B, G, T * d}));
+  }
+  return y;
+}
+
 }  // namespace
 
 bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
@@ -55,6 +67,7 @@ bool fused_flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v,
     lengths = Tensor::empty({B}, Dtype::i32, device);
     launch_each("flash_attention", B, lengths_kernel, lengths.data<int32_t>(), widths, B);
   }
+  k = of_heads(k, H), v = of_heads(v, H);
   const FusedAttention attention{.type = q.dtype(),
                                  .B = B,
                                  .H = H,

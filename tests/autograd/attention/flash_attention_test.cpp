@@ -101,6 +101,33 @@ TEST_CASE("flash attention equals dense attention over many tiles, values and gr
   }
 }
 
+TEST_CASE("flash attention of shared keys equals that of a copy for every head, with gradients") {
+  for (const MaskCase& m : std::vector<MaskCase>{
+           {.B = 2, .H = 4, .T = 37, .lengths = {37, 30}},
+           {.B = 2, .H = 6, .T = 200, .causal = false, .lengths = {200, 131}},
+           {.B = 1, .H = 2, .T = 1100},  // dq in several pieces
+       }) {
+    for (int64_t G : {int64_t(1), m.H / 2}) {
+      INFO(m.name() << " groups " << G);
+      for (Dtype type : {Dtype::f32, Dtype::f64}) {
+        const Shape keys{m.B, G, m.T, 24};
+        const Inputs in = {normal({m.B, m.H, m.T, 24}, 1, type), normal(keys, 2, type),
+                           normal(keys, 3, type)};
+        const Tensor dy = normal({m.B, m.T, m.H * 24}, 4, type);
+        auto copied = [&](const Inputs& x) {
+          return dense(m)({x[0], repeat_heads(x[1], m.H / G), repeat_heads(x[2], m.H / G)});
+        };
+        const Run shared = run(flash(m), in, dy);
+        check_equal(shared, run(copied, in, dy), type == Dtype::f32 ? 1e-5 : 1e-12);
+        for (int n : {1, 3}) {
+          Threads set(n);
+          check_bits(run(flash(m), in, dy), shared);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("flash attention of a single key is its value") {
   const MaskCase m{.B = 2, .H = 2, .T = 1};
   for (Dtype type : {Dtype::f32, Dtype::f64}) {
@@ -194,6 +221,8 @@ TEST_CASE("flash attention refuses what does not fit") {
   Tensor x = normal({1, 2, 9, 4}, 1);
   CHECK_THROWS_AS(flash_attention(x, x, normal({1, 2, 8, 4}, 1), {}), Error);
   CHECK_THROWS_AS(flash_attention(x, x.to(Dtype::f64), x, {}), Error);
+  CHECK_THROWS_AS(flash_attention(x, normal({1, 3, 9, 4}, 1), normal({1, 3, 9, 4}, 1), {}), Error);
+  CHECK_THROWS_AS(flash_attention(x, normal({1, 1, 9, 4}, 1), x, {}), Error);
   CHECK_THROWS_AS(flash_attention(normal({2, 9, 4}, 1), x, x, {}), Error);
   CHECK_THROWS_AS(flash_attention(x, x, x, {true, Tensor::from(std::vector<int64_t>{10}, {1})}),
                   Error);

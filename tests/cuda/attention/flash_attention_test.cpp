@@ -8,14 +8,16 @@ using namespace brine::test;
 
 namespace {
 
-// Forward and backward of one size; bit i of `wanted` asks for the gradient of q, k or v.
+// Forward and backward of one size; bit i of `wanted` asks for the gradient of q, k or v. `group`
+// heads share keys and values.
 void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool causal,
-                       int wanted = 7) {
+                       int wanted = 7, int64_t group = 1) {
   const int64_t B = shape[0], H = shape[1], T = shape[2], d = shape[3];
-  const Shape rows{B, T, H * d};
+  const Shape rows{B, T, H * d}, keys{B, H / group, T, d};
   const double scale = 1 / std::sqrt(double(d) + 0.5);
-  const std::string what = join("flash_attention ", shape, causal ? " causal" : "",
-                                lengths.empty() ? "" : " padded", ", gradients ", wanted);
+  const std::string what =
+      join("flash_attention ", shape, causal ? " causal" : "", lengths.empty() ? "" : " padded",
+           ", gradients ", wanted, ", heads of a group ", group);
   auto attend = [&](const On& on, Dtype dtype) {
     Visibility visible;
     visible.causal = causal;
@@ -24,8 +26,8 @@ void compare_attention(const Shape& shape, std::vector<int64_t> lengths, bool ca
       visible.lengths = Tensor::from(lengths, Shape{B});
       if (wanted & 1) visible.lengths = on(visible.lengths);
     }
-    Tensor q = on(normal(shape, 1, dtype)), k = on(normal(shape, 2, dtype));
-    Tensor v = on(normal(shape, 3, dtype)), dy = on(normal(rows, 4, dtype));
+    Tensor q = on(normal(shape, 1, dtype)), k = on(normal(keys, 2, dtype));
+    Tensor v = on(normal(keys, 3, dtype)), dy = on(normal(rows, 4, dtype));
     Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, dtype, q.device());
     BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, scale);
     Tensor dq = wanted & 1 ? Tensor::like(q) : Tensor();
@@ -65,6 +67,13 @@ TEST_CASE("cuda: flash_attention of padded and empty sequences") {
     compare_attention({4, 2, 140, 16}, {140, 0, 1, 77}, causal);
     compare_attention({3, 1, 70, 64}, {64, 0, 65}, causal);
     compare_attention({3, 2, 40, 150}, {40, 0, 33}, causal);
+  }
+}
+
+TEST_CASE("cuda: flash_attention of heads that share keys and values") {
+  for (bool causal : {false, true}) {
+    compare_attention({2, 6, 70, 16}, {70, 31}, causal, 7, 3);
+    compare_attention({1, 2, 37, 130}, {}, causal, 7, 2);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "nn/io/model_io.h"
+#include "nn/models/model_state.h"
 #include "nn/optim/parameter_store.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
@@ -198,7 +199,7 @@ TEST_CASE("families: the gradient of every parameter, by finite differences") {
   });
 }
 
-TEST_CASE("families: a decoder sees no later token; no family sees padding, left or right") {
+TEST_CASE("families: a decoder sees no later token, and no family sees padding on the right") {
   each_family([](const nn::ModelConfig& config) {
     auto model = nn::make_model(config, 1);
     NoGrad off;
@@ -210,15 +211,107 @@ TEST_CASE("families: a decoder sees no later token; no family sees padding, left
     const Tensor length = Tensor::from(std::vector<int64_t>{8}, {1});
     CHECK(same_bits(rows(model->hidden({.ids = a, .lengths = length}), 0, 8),
                     rows(model->hidden({.ids = b, .lengths = length}), 0, 8)));
-    if (!config.shape().causal) return;  // places of an encoder count padding, as Hugging Face's
-    Tensor padded = Tensor::zeros({1, 12}, Dtype::i32), mask = Tensor::zeros({1, 12}, Dtype::u8);
-    for (int64_t t = 0; t < 9; ++t) {
-      padded.data<int32_t>()[3 + t] = a.data<int32_t>()[t];
-      mask.data<uint8_t>()[3 + t] = 1;
-    }
-    const Tensor left = model->hidden({.ids = padded, .attention_mask = mask});
-    CHECK(close_to_scale(rows(left, 3, 9), x, 1e-6));
   });
+}
+
+TEST_CASE("families: padding on the left and between tokens changes nothing, gradients included") {
+  each_family([](const nn::ModelConfig& config) {
+    auto model = nn::make_model(config, 1, Dtype::f64);
+    nn::ParameterStore store(*model);
+    const Tensor tokens = ids({2, 9}, 5, 37);
+    // Where the tokens are among 13: 4 places before them, and 2 before and 2 in the middle.
+    const int64_t places[2][9] = {{4, 5, 6, 7, 8, 9, 10, 11, 12}, {2, 3, 4, 5, 8, 9, 10, 11, 12}};
+    Tensor padded = ids({2, 13}, 6, 37), mask = Tensor::zeros({2, 13}, Dtype::u8);
+    // Positions of an encoder count padding, as Hugging Face's do.
+    Tensor counted = Tensor::empty({2, 9}, Dtype::i32);
+    Tensor dy = normal({2, 9, config.shape().hidden_size}, 7, Dtype::f64);
+    Tensor wide = normal({2, 13, config.shape().hidden_size}, 8, Dtype::f64);
+    const int64_t C = dy.dim(2);
+    for (int64_t b : {0, 1}) {
+      for (int64_t t = 0; t < 9; ++t) {
+        const int64_t at = b * 13 + places[b][t];
+        padded.data<int32_t>()[at] = tokens.data<int32_t>()[b * 9 + t];
+        mask.data<uint8_t>()[at] = 1;
+        counted.data<int32_t>()[b * 9 + t] = int32_t(places[b][t]);
+        std::copy_n(dy.data<double>() + (b * 9 + t) * C, C, wide.data<double>() + at * C);
+      }
+    }
+    auto pass = [&](const nn::ModelCall& call, const Tensor& cotangent) {
+      store.zero_gradients();
+      const Tensor y = model->hidden(call);
+      backward(y, cotangent);
+      return std::pair{y.detach(), store.gradients().clone()};
+    };
+    const auto [x, dx] = pass({.ids = tokens, .places = counted}, dy);
+    const auto [y, dpadded] = pass({.ids = padded, .attention_mask = mask}, wide);
+    for (int64_t b : {0, 1}) {
+      for (int64_t t = 0; t < 9; ++t) {
+        CHECK(close_to_scale(rows(y.slice(0, b, 1), places[b][t], 1), rows(x.slice(0, b, 1), t, 1),
+                             1e-12));
+      }
+    }
+    // A bias of keys changes no softmax: its own gradient is rounding, so the scale is that of all.
+    const double scale = largest(dx.to_vector());
+    for (const auto& entry : store.entries()) {
+      CHECK(close(dpadded.slice(0, entry.offset, entry.size), dx.slice(0, entry.offset, entry.size),
+                  1e-12 * scale, 0, entry.path));
+    }
+  });
+}
+
+TEST_CASE("families: a sequence does not depend on the others of its batch") {
+  each_family([](const nn::ModelConfig& config) {
+    auto model = nn::make_model(config, 1);
+    NoGrad off;
+    const Tensor a = ids({3, 9}, 5, 37), b = ids({3, 9}, 6, 37);
+    std::copy_n(a.data<int32_t>() + 9, 9, b.data<int32_t>() + 9);
+    const Tensor lengths = Tensor::from(std::vector<int64_t>{9, 7, 9}, {3});
+    const Tensor others = Tensor::from(std::vector<int64_t>{2, 7, 5}, {3});
+    const Tensor x = model->hidden({.ids = a, .lengths = lengths});
+    const Tensor y = model->hidden({.ids = b, .lengths = others});
+    CHECK(same_bits(x.slice(0, 1, 1).contiguous(), y.slice(0, 1, 1).contiguous()));
+    CHECK_FALSE(same_bits(x.slice(0, 0, 1).contiguous(), y.slice(0, 0, 1).contiguous()));
+    const Tensor alone = model->hidden({.ids = a.slice(0, 1, 1).contiguous(),
+                                        .lengths = Tensor::from(std::vector<int64_t>{7}, {1})});
+    CHECK(close_to_scale(rows(alone, 0, 7), rows(x.slice(0, 1, 1), 0, 7), 1e-6));
+  });
+}
+
+TEST_CASE("families: token by token a decoder gives what the whole sequence gives") {
+  int decoded = 0;
+  each_family([&](nn::ModelConfig config) {
+    for (const char* attention : {"flash", "dense", "recent"}) {
+      INFO(attention);
+      config.attention = attention;
+      auto model = nn::make_model(config, 1, Dtype::f64);
+      if (!model->attention_traits().incremental) {
+        CHECK_FALSE(config.shape().causal);
+        continue;
+      }
+      NoGrad off;
+      const Tensor tokens = ids({2, 15}, 5, 37);
+      const Tensor whole = model->logits(model->hidden({.ids = tokens}));
+      nn::ModelState state(*model, {.batch = 2, .capacity = 15, .dtype = Dtype::f64});
+      const int64_t prompts[] = {5, 9};
+      auto check = [&](const Tensor& logits, int64_t b, int64_t t) {
+        CHECK(close_to_scale(logits.view({37}), whole.select(0, b).select(0, t), 1e-12));
+      };
+      for (int64_t b : {0, 1}) {
+        const Tensor prompt = tokens.select(0, b).slice(0, 0, prompts[b]).contiguous();
+        check(model->logits(nn::prefill(*model, state, b, prompt)), b, prompts[b] - 1);
+      }
+      for (int64_t n = 0; n < 6; ++n) {
+        Tensor next = Tensor::empty({2}, Dtype::i32);
+        for (int64_t b : {0, 1}) {
+          next.data<int32_t>()[b] = tokens.data<int32_t>()[b * 15 + prompts[b] + n];
+        }
+        const Tensor logits = model->logits(nn::step(*model, state, next));
+        for (int64_t b : {0, 1}) check(logits.slice(0, b, 1).contiguous(), b, prompts[b] + n);
+      }
+      ++decoded;
+    }
+  });
+  CHECK(decoded >= 6);  // opt and the decoder of parts_test.cpp
 }
 
 TEST_CASE("families: a model that was written is read bit for bit, its answers too") {

@@ -292,6 +292,22 @@ TEST_CASE("parts: groups of heads keep fewer keys; a method that does not take t
         }) == "flash: kv_heads 3 do not divide 4 heads");
 }
 
+TEST_CASE("parts: who looks into a layer sees the keys and values of every head") {
+  auto model = nn::make_model(config_of({}), 1);
+  NoGrad off;
+  nn::Tap tap("flash");
+  const nn::ModelCall call{.ids = ids({2, 11}, 5, 37)};
+  model->layer(0, model->embed(call), call, &tap);
+  for (const char* name : {"k", "v"}) {
+    const Tensor& x = tap.get(name);
+    REQUIRE(x.shape() == Shape{2, 4, 11, 8});
+    for (int64_t group : {0, 2}) {
+      CHECK(same_bits(x.select(1, group).contiguous(), x.select(1, group + 1).contiguous()));
+    }
+    CHECK_FALSE(same_bits(x.select(1, 0).contiguous(), x.select(1, 2).contiguous()));
+  }
+}
+
 TEST_CASE("parts: packed projections without biases are the separate ones, with groups or not") {
   for (const PartsConfig& sizes : kKinds) {
     auto model = nn::make_model(parts_config(sizes), 1, Dtype::f64);

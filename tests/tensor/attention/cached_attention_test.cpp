@@ -8,26 +8,30 @@ using namespace brine;
 using brine::test::close_to_scale;
 using brine::test::normal;
 
-TEST_CASE("cached_attention: a span of keys of each sequence; none gives 0") {
-  const int64_t B = 3, H = 2, S = 21;
+namespace {
+
+// Every head of H against the keys of its group of G.
+void check_cached(int64_t H, int64_t G) {
+  const int64_t B = 3, S = 21;
   for (int64_t d : {1, 5, 16, 64, 80}) {
-    const Tensor q = normal({B, H, 1, d}, 1, Dtype::f64), k = normal({B, H, S, d}, 2, Dtype::f64),
-                 v = normal({B, H, S, d}, 3, Dtype::f64);
+    const Tensor q = normal({B, H, 1, d}, 1, Dtype::f64), k = normal({B, G, S, d}, 2, Dtype::f64),
+                 v = normal({B, G, S, d}, 3, Dtype::f64);
     const std::vector<int64_t> first = {0, 7, 4}, last = {21, 8, 4};
     const double scale = 0.3;
     std::vector<double> wanted(size_t(B * H * d), 0.0);
     for (int64_t n = 0; n < B * H; ++n) {
+      const int64_t group = n / H * G + n % H * G / H;
       double all = 0;
       for (int pass = 0; pass < 2; ++pass) {
         for (int64_t j = first[size_t(n / H)]; j < last[size_t(n / H)]; ++j) {
           double dot = 0;
           for (int64_t c = 0; c < d; ++c) {
-            dot += q.data<double>()[n * d + c] * k.data<double>()[(n * S + j) * d + c];
+            dot += q.data<double>()[n * d + c] * k.data<double>()[(group * S + j) * d + c];
           }
           const double p = std::exp(scale * dot);
           if (pass == 0) all += p;
           for (int64_t c = 0; pass == 1 && c < d; ++c) {
-            wanted[size_t(n * d + c)] += p / all * v.data<double>()[(n * S + j) * d + c];
+            wanted[size_t(n * d + c)] += p / all * v.data<double>()[(group * S + j) * d + c];
           }
         }
       }
@@ -40,6 +44,15 @@ TEST_CASE("cached_attention: a span of keys of each sequence; none gives 0") {
                            type == Dtype::f64 ? 1e-13 : 1e-5));
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("cached_attention: a span of keys of each sequence; none gives 0") { check_cached(2, 2); }
+
+TEST_CASE("cached_attention: heads of a group read its keys") {
+  check_cached(6, 2);
+  check_cached(4, 1);
 }
 
 TEST_CASE("append_row writes one place of each sequence and nothing else") {
