@@ -1,5 +1,5 @@
 // Every golden file by the code of `brine verify`; a damaged copy must be detected.
-#include "apps/verify/golden.h"
+#include "apps/verify/verify.h"
 
 #include <doctest/doctest.h>
 
@@ -210,6 +210,34 @@ TEST_CASE(
   CHECK(with("twirl", 0) == "twirl is not known to this program");
   CHECK(with("rotary", 0).empty());
   CHECK(with("kv_heads", 2).empty());
+}
+
+TEST_CASE("verify: types and tolerances follow from the settings") {
+  Verification what;
+  CHECK(what.types() == std::vector{Dtype::f64, Dtype::f32});
+  what.dtype = GoldenTypes::f32;
+  CHECK(what.types() == std::vector{Dtype::f32});
+  what.dtype = GoldenTypes::f64;
+  CHECK(what.types() == std::vector{Dtype::f64});
+  CHECK(what.tolerance(Dtype::f32).atol == GoldenTolerance::of(Dtype::f32).atol);
+  what.atol = 0;
+  what.rtol = 0.5;
+  CHECK(what.tolerance(Dtype::f64).atol == 0);
+  CHECK(what.tolerance(Dtype::f64).rtol == 0.5);
+}
+
+TEST_CASE("verify counts runs, and without a tolerance a run in f32 does not pass") {
+  std::ostringstream out;
+  Verification what{.golden = {golden_file("causal_paper_t12")}};
+  VerifyCounts counts = verify(what, true, out);
+  CHECK(counts.compared == 2);
+  CHECK(counts.passed == 2);
+  CHECK(counts.skipped == 0);
+  what.atol = what.rtol = 0;
+  counts = verify(what, true, out);
+  CHECK(counts.compared == 2);
+  CHECK(counts.passed == 0);
+  CHECK(contains(out.str(), "out of tolerance"));
 }
 
 TEST_CASE("verify names the file in every line and fails where nothing was compared") {

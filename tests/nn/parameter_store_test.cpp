@@ -13,7 +13,7 @@ struct Inner : nn::Module {
   explicit Inner(nn::Init& init)
       : gain(parameter("gain", init.full({3}, 2), false)),
         table(buffer("table", init.normal({2, 3}, 1))) {}
-  std::string group() const override { return "attention"; }
+  std::optional<nn::ParameterGroup> group() const override { return nn::ParameterGroup::attention; }
   nn::Parameter& gain;
   nn::Buffer& table;
 };
@@ -50,7 +50,9 @@ TEST_CASE("modules: dotted paths, groups and buffers, parents first") {
   nn::Init init = fresh();
   Outer m(init);
   std::string paths, buffers;
-  for (const auto& p : m.named_parameters()) paths += p.path + ":" + p.group + " ";
+  for (const auto& p : m.named_parameters()) {
+    paths += p.path + ":" + data::name_of(p.group, nn::kParameterGroups) + " ";
+  }
   for (const auto& b : m.named_buffers()) buffers += b.path + " ";
   CHECK(paths ==
         "first.weight:base first.bias:base q.weight:base q.bias:base block.inner.gain:attention "

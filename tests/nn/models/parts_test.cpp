@@ -29,7 +29,8 @@ struct PartsConfig {
   int64_t max_position_embeddings = 48;
   double initializer_range = 0.2;
   double rope_theta = 100;
-  std::string norm = "rms", positions = "rotary", hidden_act = "silu";
+  std::string norm = "rms", positions = "rotary";
+  nn::ActivationName hidden_act = nn::ActivationName::silu;
   bool gated = true, biases = false;
 
   void describe(data::Schema& s) {
@@ -47,7 +48,7 @@ struct PartsConfig {
     s.field("rope_theta", rope_theta, "Base of the angles", {.above = 0});
     s.choice("norm", norm, {"layer", "rms"}, "Norm");
     s.choice("positions", positions, {"none", "learned", "rotary"}, "Positions");
-    s.choice("hidden_act", hidden_act, {"relu", "gelu", "silu"}, "Activation");
+    s.choice("hidden_act", hidden_act, nn::kActivations, "Activation");
     s.field("gated", gated, "Gated MLP");
     s.field("biases", biases, "Biases");
   }
@@ -192,15 +193,17 @@ nn::ModelConfig config_of(const PartsConfig& sizes, const std::string& attention
 }
 
 // One of every kind of part, and what Llama has.
-const std::vector<PartsConfig> kKinds = {
-    {},
-    {.num_key_value_heads = 4,
-     .norm = "layer",
-     .positions = "learned",
-     .hidden_act = "gelu",
-     .gated = false,
-     .biases = true},
-    {.num_key_value_heads = 1, .positions = "none", .hidden_act = "relu", .biases = true}};
+const std::vector<PartsConfig> kKinds = {{},
+                                         {.num_key_value_heads = 4,
+                                          .norm = "layer",
+                                          .positions = "learned",
+                                          .hidden_act = nn::ActivationName::gelu,
+                                          .gated = false,
+                                          .biases = true},
+                                         {.num_key_value_heads = 1,
+                                          .positions = "none",
+                                          .hidden_act = nn::ActivationName::relu,
+                                          .biases = true}};
 
 double train(nn::Model& model, nn::ParameterStore& store, int steps) {
   nn::Adamw adamw(store, {.learning_rate = 1e-2, .attention_learning_rate = 1e-2});
