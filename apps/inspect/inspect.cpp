@@ -24,15 +24,16 @@ namespace {
 
 std::string bytes_text(uint64_t bytes) { return human_bytes(double(bytes)); }
 
-// The state of a shard on the disk.
-std::string shard_state(const fs::path& file, const data::DumpShard& shard, bool verify) {
+// Throws when a shard is missing or has another size; with `verify` also another checksum.
+void check_shard(const std::string& path, const data::DumpShard& shard, bool verify) {
+  const fs::path file = fs::path(path) / shard.name;
   std::error_code error;
   const uint64_t size = fs::file_size(file, error);
-  if (error) return "is missing";
-  if (size != shard.bytes) return join("has ", size, " bytes, wanted ", shard.bytes);
-  if (!verify) return "";
-  return data::sha256_file(file.string()) == shard.sha256 ? "checksum good"
-                                                          : "is damaged: its checksum differs";
+  check(!error, path, ": shard ", shard.name, ": is missing");
+  check(size == shard.bytes, path, ": shard ", shard.name, ": has ", size, " bytes, wanted ",
+        shard.bytes);
+  check(!verify || data::sha256_file(file.string()) == shard.sha256, path, ": shard ", shard.name,
+        ": is damaged: its checksum differs");
 }
 
 std::string describe_dump(const std::string& path, bool verify) {
@@ -64,11 +65,10 @@ std::string describe_dump(const std::string& path, bool verify) {
   for (const data::DumpShard& shard : m.shards) total += shard.bytes;
   out << "  shards     " << m.shards.size() << ", " << bytes_text(total) << "\n";
   for (const data::DumpShard& shard : m.shards) {
-    const std::string state = shard_state(fs::path(path) / shard.name, shard, verify);
-    check(state.empty() || state == "checksum good", path, ": shard ", shard.name, ": ", state);
+    check_shard(path, shard, verify);
     out << "    " << shard.name << "  samples " << shard.first << " to "
         << shard.first + shard.samples - 1 << ", " << bytes_text(shard.bytes)
-        << (state.empty() ? "" : ", ") << state << "\n";
+        << (verify ? ", checksum good" : "") << "\n";
   }
   return out.str();
 }
