@@ -246,7 +246,7 @@ TEST_CASE("verify names the file in every line and fails where nothing was compa
   copy(golden_file("causal_paper_t12"), fs::path(w.path("learned.h5")), keep, set);
   const Finished none = w.run("verify learned.h5");
   CHECK(none.status == 1);
-  CHECK(none.error == "brine verify: nothing was compared, all 2 runs were skipped\n");
+  check_says(none.error, {"brine verify", "compared", "2", "skipped"});
   const std::string good = golden_file("causal_paper_t12");
   const Finished some = w.run("verify " + good + " learned.h5");
   CHECK(some.status == 0);

@@ -5,6 +5,7 @@
 #include "nn/layers/layers.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -146,7 +147,7 @@ TEST_CASE("state: what is missing, unknown or of a wrong shape is listed, and no
   CHECK(refusal(to, changed) == "file.safetensors: missing tensors: first.bias q.weight");
   changed = state;
   changed.push_back({"extra", normal({2}, 1, Dtype::f64)});
-  CHECK(refusal(to, changed) == "file.safetensors: tensors that the model does not know: extra");
+  check_says(refusal(to, changed), {"file.safetensors", "not know", "extra"});
   changed = state;
   changed.back().tensor = normal({9}, 1, Dtype::f64);
   CHECK(refusal(to, changed) == "file.safetensors: tensor " + changed.back().name +

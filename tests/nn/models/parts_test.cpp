@@ -12,6 +12,7 @@
 #include "nn/optim/optimizer.h"
 #include "tests/gradcheck.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 #include "tests/scratch.h"
 
 namespace brine::test {
@@ -287,8 +288,8 @@ TEST_CASE("parts: groups of heads keep fewer keys; a method that does not take t
   CHECK(bytes(1) < bytes(4) / 3);
   CHECK(message([] { nn::make_model(config_of({}, "sea"), 1); }) ==
         "sea: kv_heads 2 of 4 heads is not supported");
-  CHECK(message([] { nn::make_model(config_of({.num_key_value_heads = 3}), 1); }) ==
-        "config: num_key_value_heads 3 do not divide num_attention_heads 4");
+  check_says(message([] { nn::make_model(config_of({.num_key_value_heads = 3}), 1); }),
+             {"config", "num_key_value_heads", "3", "num_attention_heads", "4"});
   nn::Init init{.random = {.seed = 1}};
   CHECK(message([&] {
           nn::attention_method("flash")->make(init, {.heads = 4, .head_size = 8, .kv_heads = 3});
