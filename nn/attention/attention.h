@@ -53,8 +53,8 @@ struct StateRequest {
   int64_t capacity = 0;  // tokens of a sequence
   Dtype dtype = Dtype::f32;
   Device device = default_device();
-  RuntimeOptions options =
-      {};  // query_skip is fixed; k may decrease from step to step, not increase
+  // query_skip is fixed; k may decrease from step to step, not increase.
+  RuntimeOptions options = {};
 };
 
 // The properties that a method claims; the contract test verifies them.
