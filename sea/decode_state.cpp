@@ -19,7 +19,7 @@ RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
 SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                    const nn::StateRequest& r)
     : KeyValueState(r.batch, r.capacity, shape.heads, shape.head_size, r.dtype, r.device),
-      query_skip(r.dials.query_skip),
+      query_skip(r.options.query_skip),
       performer(part(
           "performer",
           {r.batch, shape.heads, estimator.performer.projection.value.dim(0), 2 * shape.head_size},

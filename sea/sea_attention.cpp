@@ -42,14 +42,14 @@ nn::AttentionTraits SeaAttention::traits() const {
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  Estimate e = estimator_(in.q, in.k, in.v, in.visible, in.dials.query_skip,
+  Estimate e = estimator_(in.q, in.k, in.v, in.visible, in.options.query_skip,
                           /*keep_images=*/in.state != nullptr);
   if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
   Mask mask = select(e.estimate, in, in.visible);
   part.emplace("sparse attention");
   Tensor probabilities;
-  Tensor attended = masked_attention(in.q, in.k, in.v, mask.csr, in.dials.dense_path,
+  Tensor attended = masked_attention(in.q, in.k, in.v, mask.csr, in.options.dense_path,
                                      in.tap ? &probabilities : nullptr);
   part.emplace("output");
   Tensor average = average_values(e.estimate, in.v, in.visible);
@@ -64,7 +64,7 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
 Mask SeaAttention::select(const Tensor& estimate, const nn::AttentionInput& in,
                           const Visibility& visible, int64_t keys) const {
   SelectConfig config = config_.selection();
-  if (in.dials.k) config.k = in.dials.k;
+  if (in.options.k) config.k = in.options.k;
   return make_mask(estimate, visible, config, keys, in.tap ? in.tap->forced("selected") : Tensor());
 }
 
@@ -76,7 +76,7 @@ std::unique_ptr<nn::AttentionState> SeaAttention::make_state(
 
 void SeaAttention::fill(const nn::AttentionInput& in, const Estimate& e) const {
   auto& state = dynamic_cast<SeaState&>(*in.state);
-  check(in.dials.query_skip == state.query_skip, "sea: query_skip is ", in.dials.query_skip,
+  check(in.options.query_skip == state.query_skip, "sea: query_skip is ", in.options.query_skip,
         ", but the state was made for ", state.query_skip);
   state.fill(in.slot, in.k, in.v, in.visible, e, estimator_);
 }
@@ -84,7 +84,7 @@ void SeaAttention::fill(const nn::AttentionInput& in, const Estimate& e) const {
 Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any) const {
   NoGrad off;
   auto& state = dynamic_cast<SeaState&>(any);
-  check(in.dials.query_skip == state.query_skip, "sea: query_skip is ", in.dials.query_skip,
+  check(in.options.query_skip == state.query_skip, "sea: query_skip is ", in.options.query_skip,
         ", but the state was made for ", state.query_skip);
   state.append(in.k, in.v);
   Estimate e = estimator_.step(in.q, in.k, in.v, state);

@@ -134,7 +134,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
                                    .v = quick_noise(heads, 9),
                                    .hidden = Tensor(),
                                    .visible = {},
-                                   .dials = state.dials,
+                                   .options = state.options,
                                    .state = &first,
                                    .slot = 0});
     trim();
@@ -160,7 +160,7 @@ double step_time(const Made& m, nn::ModelState& state) {
                               .v = quick_noise(row, 3),
                               .hidden = Tensor(),
                               .visible = {},
-                              .dials = state.dials};
+                              .options = state.options};
   return swept_time([&] { m.model->attention(0).step(in, state.layer(0)); });
 }
 

@@ -20,7 +20,7 @@ BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
   const bool sparse = block.attention->traits().sparse;
   nn::AttentionInput input = in.input();
   input.visible.causal = causal;
-  input.dials.k = sparse ? k : 0;
+  input.options.k = sparse ? k : 0;
   NoGrad off;
   auto run = [&] { block.attention->forward(input); };
   run();

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/human.h"
+#include "tensor/device/allocator.h"
+#include "tensor/parallel.h"
 
 namespace brine::bench {
 namespace {
@@ -16,8 +18,6 @@ std::string figure(double x) {
   std::snprintf(text, sizeof text, "%.*f", digits, x);
   return text;
 }
-
-}  // namespace
 
 void print_title() {
   std::printf("%-34s %-22s %10s %18s %7s %7s %11s\n", "name", "shape", "ms", "rate", "share",
@@ -37,6 +37,8 @@ void print_row(const BenchRow& row) {
   std::fflush(stdout);
 }
 
+}  // namespace
+
 data::Json to_json(const char* suite, const BenchRow& row) {
   data::Json out = {{"bench", suite},   {"name", row.name}, {"shape", row.shape}, {"ms", row.ms},
                     {"rate", row.rate}, {"unit", row.unit}, {"share", row.share}};
@@ -44,6 +46,31 @@ data::Json to_json(const char* suite, const BenchRow& row) {
   if (row.peak) out["peak_bytes"] = row.peak;
   for (const auto& [name, value] : row.notes) out[name] = value;
   return out;
+}
+
+Report::Report(Form form) : form_(form), threads_(threads()), triad_(triad_bandwidth()) {
+  if (form_ == Form::json) return;
+  std::printf("%d threads, triad %.1f GB/s; medians; share: of the measured limit\n", threads_,
+              triad_);
+  print_title();
+}
+
+void Report::add(const Suite& suite, const std::vector<BenchRow>& rows) {
+  for (const BenchRow& row : rows) {
+    if (form_ == Form::table) print_row(row);
+    rows_.emplace_back(&suite, row);
+  }
+}
+
+data::Json Report::json() const {
+  data::Json rows = data::Json::array();
+  for (const auto& [suite, row] : rows_) rows.push_back(to_json(suite->name, row));
+  return {{"quick", is_quick()},
+          {"threads", threads_},
+          {"triad_gb_per_s", triad_},
+          {"device", join(default_device())},
+          {"peak_reserved_bytes", allocator_stats().peak_reserved},
+          {"rows", rows}};
 }
 
 }  // namespace brine::bench

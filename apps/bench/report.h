@@ -1,15 +1,29 @@
 // Rows of measurements as a table and as JSON.
 #pragma once
 
-#include "apps/bench/bench.h"
+#include "apps/bench/suites.h"
 #include "data/config/schema.h"
 
 namespace brine::bench {
 
-// On standard output.
-void print_title();
-void print_row(const BenchRow& row);
-
 data::Json to_json(const char* suite, const BenchRow& row);
+
+// What a call of `brine bench` reports: the rows, the machine and its limits.
+class Report {
+ public:
+  enum class Form { table, json };
+  // Measures the machine. A table is printed on standard output, its title now and rows as they are
+  // added.
+  explicit Report(Form form);
+  void add(const Suite& suite, const std::vector<BenchRow>& rows);
+  // All that was added, with the device and its peak of reserved bytes until now.
+  data::Json json() const;
+
+ private:
+  Form form_;
+  int threads_;
+  double triad_;  // GB/s
+  std::vector<std::pair<const Suite*, BenchRow>> rows_;
+};
 
 }  // namespace brine::bench

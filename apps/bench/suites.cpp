@@ -1,4 +1,4 @@
-// The suites of `brine bench` by name.
+// The suites of `brine bench`: which there are, what each needs, which of them a call runs.
 #include "apps/bench/suites.h"
 
 #include <algorithm>
@@ -9,40 +9,90 @@
 namespace brine::bench {
 namespace {
 
-const Suite kSuites[] = {{"pointwise", bench_pointwise},
-                         {"gemm", bench_gemm},
-                         {"conv", bench_conv},
-                         {"attention", bench_attention, true},
-                         {"breakdown", bench_breakdown, true},
-                         {"sparse", bench_sparse, true},
-                         {"train", bench_train, true},
-                         {"decode", bench_decode, true},
-                         {"streamed", bench_streamed, true},
-                         {"encoder", bench_encoder, true},
-                         {"decoder", bench_decoder, true},
-                         {"coo", bench_coo},
-                         {"paper-latency", bench_paper_latency, true}};
+template <auto Run>
+std::vector<BenchRow> without_files(const BenchRequest&) {
+  return Run();
+}
+std::vector<BenchRow> trained(const BenchRequest& r) {
+  return bench_trained(r.model, r.data, r.tokens);
+}
+std::vector<BenchRow> tokenizer(const BenchRequest& r) {
+  return bench_tokenizer(r.tokenizer, r.data);
+}
+
+const Suite kSuites[] = {{"pointwise", without_files<bench_pointwise>},
+                         {"gemm", without_files<bench_gemm>},
+                         {"conv", without_files<bench_conv>},
+                         {"attention", without_files<bench_attention>, true},
+                         {"breakdown", without_files<bench_breakdown>, true},
+                         {"sparse", without_files<bench_sparse>, true},
+                         {"train", without_files<bench_train>, true},
+                         {"decode", without_files<bench_decode>, true},
+                         {"streamed", without_files<bench_streamed>, true},
+                         {"encoder", without_files<bench_encoder>, true},
+                         {"decoder", without_files<bench_decoder>, true},
+                         {"coo", without_files<bench_coo>},
+                         {"paper-latency", without_files<bench_paper_latency>, true},
+                         {"trained", trained, true, SuiteFiles::model},
+                         {"tokenizer", tokenizer, true, SuiteFiles::tokenizer}};
+
+bool is_named(const BenchRequest& request, const Suite& suite) {
+  return std::find(request.what.begin(), request.what.end(), suite.name) != request.what.end();
+}
+
+bool has_files(const BenchRequest& r, SuiteFiles files) {
+  if (files == SuiteFiles::none) return true;
+  return !(files == SuiteFiles::model ? r.model : r.tokenizer).empty() && !r.data.empty();
+}
 
 }  // namespace
 
 std::span<const Suite> suites() { return kSuites; }
 
-void check_suites(const std::vector<std::string>& what) {
+std::vector<std::string> suite_names() {
+  std::vector<std::string> names;
+  for (const Suite& suite : kSuites) names.push_back(suite.name);
+  return names;
+}
+
+void BenchRequest::describe(data::Schema& s) {
+  s.choice("what", what, suite_names(), "What to measure; none given: everything",
+           {.positional = true});
+  s.field("model", model, "A trained causal student, for the suite trained");
+  s.field("tokens", tokens, "Lengths for the suite trained; none given: 2048 to 131072",
+          {.min = 16});
+  s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
+  s.field("data", data, "Text file, for the suites trained and tokenizer");
+}
+
+void BenchRequest::validate() const {
+  check(!names(*this, SuiteFiles::tokenizer) || has_files(*this, SuiteFiles::tokenizer),
+        "bench: tokenizer needs --tokenizer DIR and --data TEXT");
+  check(!names(*this, SuiteFiles::model) || has_files(*this, SuiteFiles::model),
+        "bench: trained needs --model RUN and --data TEXT");
+  check(data.empty() == (tokenizer.empty() && model.empty()),
+        "bench: --data goes together with --tokenizer or --model");
   if (!default_device().is_cuda()) return;
-  for (const std::string& name : what) {
-    const auto* suite = std::find_if(std::begin(kSuites), std::end(kSuites),
-                                     [&](const Suite& s) { return s.name == name; });
-    // trained runs on any device, and a tokenizer uses the CPU wherever models compute.
-    check(suite == std::end(kSuites) || suite->anywhere, "bench: ", name,
+  for (const Suite& suite : kSuites) {
+    check(suite.anywhere || !is_named(*this, suite), "bench: ", suite.name,
           " measures the CPU; add --device cpu");
   }
 }
 
-std::vector<std::string> suite_names() {
-  std::vector<std::string> names;
-  for (const Suite& suite : kSuites) names.push_back(suite.name);
-  names.insert(names.end(), {"trained", "tokenizer"});  // those that need files
-  return names;
+bool names(const BenchRequest& request, SuiteFiles files) {
+  return std::any_of(std::begin(kSuites), std::end(kSuites), [&](const Suite& suite) {
+    return suite.files == files && is_named(request, suite);
+  });
+}
+
+std::vector<const Suite*> chosen_suites(const BenchRequest& request) {
+  std::vector<const Suite*> out;
+  for (const Suite& suite : kSuites) {
+    if (!request.what.empty() && !is_named(request, suite)) continue;
+    if (default_device().is_cuda() && !suite.anywhere) continue;
+    if (has_files(request, suite.files)) out.push_back(&suite);
+  }
+  return out;
 }
 
 }  // namespace brine::bench

@@ -1,27 +1,42 @@
-// The suites of `brine bench` by name.
+// The suites of `brine bench`: which there are, what each needs, which of them a call runs.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "apps/bench/bench.h"
+#include "data/config/schema.h"
 
 namespace brine::bench {
 
+struct BenchRequest {
+  std::vector<std::string> what = {};  // names of suites; empty: every suite that has its files
+  std::string model = {}, tokenizer = {}, data = {};  // files
+  std::vector<int64_t> tokens = {};  // lengths of the suite trained; empty: its own
+
+  void describe(data::Schema& s);
+  // Throws when a suite that is named lacks its files, when files do not go together, and when a
+  // suite that is named measures the CPU while models compute on a device.
+  void validate() const;
+};
+
+enum class SuiteFiles { none, model, tokenizer };  // and for the last two the text `data`
+
 struct Suite {
   const char* name;
-  std::vector<BenchRow> (*run)();
-  bool anywhere = false;  // on a device, too
+  std::vector<BenchRow> (*run)(const BenchRequest& files);
+  // On a device, too: the others measure kernels of the CPU against its own limits.
+  bool anywhere = false;
+  SuiteFiles files = SuiteFiles::none;
 };
-// Those that need no files.
 std::span<const Suite> suites();
-
-// All names, including those of suites that need files (trained, tokenizer).
 std::vector<std::string> suite_names();
 
-// Throws when one of these suites measures the CPU and models compute on a device: it compares
-// kernels of the CPU with the CPU's limits.
-void check_suites(const std::vector<std::string>& names);
+// Whether a suite with these files is named.
+bool names(const BenchRequest& request, SuiteFiles files);
+// Those that a request runs, in order: named, with their files, and on the present device.
+std::vector<const Suite*> chosen_suites(const BenchRequest& request);
 
 }  // namespace brine::bench

@@ -1,13 +1,11 @@
 // brine flops: multiply-adds and bytes of a forward pass by component, next to full attention.
-#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/flops/report.h"
 #include "data/io/json.h"
 #include "nn/io/extend.h"
-#include "nn/models/model_costs.h"
 
 namespace brine {
 namespace {
@@ -25,69 +23,23 @@ struct Flops {
     s.field("json", json, "Print one JSON object");
   }
 
-  int run(const RunContext& context);
-};
-
-using Costs = std::map<std::string, Cost>;
-
-Cost total(const Costs& costs) {
-  Cost sum;
-  for (const auto& [component, cost] : costs) {
-    sum.macs += cost.macs;
-    sum.bytes += cost.bytes;
-  }
-  return sum;
-}
-
-data::Json table_of(const Costs& costs) {
-  data::Json out = data::Json::object();
-  auto add = [&](const std::string& name, const Cost& cost) {
-    out[name] = {{"multiply_adds", cost.macs}, {"bytes", cost.bytes}};
-  };
-  for (const auto& [component, cost] : costs) add(component, cost);
-  add("all", total(costs));
-  return out;
-}
-
-void print(const std::string& method, int64_t tokens, const Costs& costs) {
-  const Cost all = total(costs);
-  std::printf("%s, one sequence of %lld tokens\n", method.c_str(), (long long)tokens);
-  std::printf("  %-18s %16s %16s %8s\n", "component", "multiply-adds", "bytes", "share");
-  auto row = [&](const std::string& name, const Cost& cost) {
-    std::printf("  %-18s %14.4g %16.4g %7.1f%%\n", name.c_str(), cost.macs, cost.bytes,
-                100 * cost.macs / std::max(all.macs, 1.0));
-  };
-  for (const auto& [component, cost] : costs) row(component, cost);
-  row("all", all);
-}
-
-int Flops::run(const RunContext& context) {
-  nn::ModelConfig config = nn::load_config(model);
-  const int64_t positions = config.shape().max_positions;
-  tokens = tokens ? tokens : positions;
-  if (tokens > positions) config = nn::extend_config(config, tokens);
-  const nn::MetaModel own(config);
-  refuse_unused_options(context, *own.model);
-  const Costs costs = nn::forward_costs(*own.model, tokens, {.k = k, .query_skip = query_skip});
-  nn::ModelConfig plain = config;
-  plain.attention = "flash";
-  const Costs quadratic = nn::forward_costs(*nn::MetaModel(plain).model, tokens);
-  if (json) {
-    data::Json out = {{"model", model},
-                      {"tokens", tokens},
-                      {"attention", config.attention},
-                      {"costs", table_of(costs)},
-                      {"flash", table_of(quadratic)}};
-    std::cout << json_text(out) << std::endl;
+  int run(const RunContext& context) {
+    nn::ModelConfig config = nn::load_config(model);
+    const int64_t positions = config.shape().max_positions;
+    const int64_t length = tokens ? tokens : positions;
+    if (length > positions) config = nn::extend_config(config, length);
+    const nn::MetaModel own(config);
+    refuse_unused_options(context, *own.model);
+    const CostReport report =
+        cost_report(config, *own.model, length, {.k = k, .query_skip = query_skip});
+    if (json) {
+      std::cout << json_text(to_json(model, report)) << std::endl;
+    } else {
+      print(report);
+    }
     return 0;
   }
-  print(config.attention, tokens, costs);
-  if (!nn::is_full_attention(config.attention)) print("flash", tokens, quadratic);
-  std::printf(
-      "Components are named as `brine bench breakdown` names them; bytes: every op reads its "
-      "inputs and writes its output once.\n");
-  return 0;
-}
+};
 
 const RegisterSubcommand<Flops> registration("flops",
                                              "Multiply-adds and bytes of a model by component");

@@ -11,22 +11,22 @@ namespace {
 struct TokenizerCommand {
   std::vector<std::string> train;
   int64_t vocab_size = 4096;
-  std::string out, kind = "decoder";
+  std::string out;
+  data::SpecialTokens kind = data::SpecialTokens::decoder;
 
   void describe(data::Schema& s) {
     s.field("train", train, "Text files to train on", {.required = true});
     s.field("vocab_size", vocab_size, "Tokens, the 256 bytes and the special ones among them",
             {.min = 261, .max = 1 << 20});
     s.choice(
-        "kind", kind, {"decoder", "encoder"},
+        "kind", kind, data::kSpecialTokens,
         "Special tokens: OPT's <s> <pad> </s> <unk>, or BERT's [PAD] [UNK] [CLS] [SEP] [MASK]");
     s.field("out", out, "Directory to write", {.required = true});
   }
 
   int run(const RunContext&) {
-    data::BpeTrainOptions options{.vocab_size = vocab_size};
-    if (kind == "encoder") options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
-    std::unique_ptr<data::Tokenizer> tokenizer = data::train_bpe(train, options);
+    const std::unique_ptr<data::Tokenizer> tokenizer =
+        data::train_bpe(train, {.vocab_size = vocab_size, .special = data::special_tokens(kind)});
     tokenizer->save(out);
     log_info(out, ": ", tokenizer->vocab_size(), " tokens");
     if (tokenizer->vocab_size() < vocab_size) {

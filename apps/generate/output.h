@@ -1,4 +1,4 @@
-// The prompts of `brine generate`, and its output.
+// The output of `brine generate`.
 #pragma once
 
 #include <optional>
@@ -10,18 +10,22 @@
 
 namespace brine {
 
-// One prompt per line of a text file, without the line ends; an empty line is an error.
-std::vector<std::string> prompts_in(const std::string& path);
+// Runs a generation and prints it on standard output; `texts` are its prompts. One continuation is
+// printed as it grows and without anything else, several when all have ended, each with its number.
+void run_and_print(nn::Generation& generation, const std::vector<std::string>& texts);
 
 // Logs why each continuation ended before `wanted` tokens, and the time of prompts and tokens.
 void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
               std::optional<int32_t> eos);
 
-// One JSON object on standard output; `texts` are the prompts.
-void print_json(const nn::Generation& done, const nn::LoadedModel& model, const std::string& name,
-                int64_t query_skip, const std::vector<std::string>& texts);
-
-// Prints the continuation of one text alone, or of several with their numbers.
-void print_texts(const nn::Generation& done, const std::vector<std::string>& texts);
+// What the JSON object says of the call.
+struct GenerationCall {
+  std::string model;  // as it was named
+  int64_t query_skip = 1;
+  std::vector<std::string> texts;  // the prompts
+};
+// One JSON object on standard output.
+void print_json(const nn::Generation& done, const nn::LoadedModel& model,
+                const GenerationCall& call);
 
 }  // namespace brine

@@ -58,8 +58,8 @@ void write_attributes(data::Hdf5Writer& file, nn::LoadedModel& m, const CaptureC
   file.attribute("/", "heads", c.heads);
   file.attribute("/", "head_size", c.head_size());
   file.attribute("/", "hidden", c.hidden_size);
-  file.attribute("/", "k", call.dials.k);  // 0 = the value of the config
-  file.attribute("/", "path", std::string_view(call.dials.dense_path ? "dense" : "sparse"));
+  file.attribute("/", "k", call.options.k);  // 0 = the value of the config
+  file.attribute("/", "path", std::string_view(call.options.dense_path ? "dense" : "sparse"));
 }
 
 }  // namespace
@@ -81,9 +81,10 @@ void capture(nn::LoadedModel& m, const CaptureCall& call, const std::string& out
     file.write("ids", ids);
     NoGrad off;
     Recorder recorder(file);
-    file.write("hidden", m.model->hidden({.ids = ids, .dials = call.dials, .observer = &recorder})
-                             .detach()
-                             .to(Device{}));
+    file.write("hidden",
+               m.model->hidden({.ids = ids, .options = call.options, .observer = &recorder})
+                   .detach()
+                   .to(Device{}));
     file.close();
   } catch (...) {
     std::error_code ignored;

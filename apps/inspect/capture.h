@@ -14,7 +14,7 @@ Tensor in_use(const nn::Tap& tap, const std::string& name);
 
 struct CaptureCall {
   std::vector<int32_t> ids;  // one sequence
-  nn::AttentionDials dials;
+  nn::RuntimeOptions options;
   std::string model;  // its source, for the attributes
 };
 

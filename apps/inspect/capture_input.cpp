@@ -1,4 +1,4 @@
-// The tokens that `brine inspect --capture` sends through a model.
+// What a capture is: the tokens that go through the model, and how its attention is computed.
 #include "apps/inspect/capture_input.h"
 
 #include <charconv>
@@ -25,8 +25,6 @@ std::vector<int32_t> parse_ids(const std::string& list) {
   return ids;
 }
 
-}  // namespace
-
 std::vector<int32_t> capture_ids(const CaptureInput& in, const nn::LoadedModel& m) {
   check(int(!in.text.empty()) + int(!in.tokens.empty()) + int(!in.data.empty()) == 1,
         "--capture wants one of --text, --tokens and --data");
@@ -40,6 +38,30 @@ std::vector<int32_t> capture_ids(const CaptureInput& in, const nn::LoadedModel& 
   check(in.window < corpus.windows(), in.data[0], ": has ", corpus.windows(), " windows of ",
         length, " tokens, there is no window ", in.window);
   return corpus.window(in.window);
+}
+
+}  // namespace
+
+void CaptureInput::describe(data::Schema& s) {
+  s.field("text", text, "Capture: this text; an encoder's with its [CLS] and [SEP]");
+  s.field("tokens", tokens, "Capture: these token ids, 1,2,3");
+  s.field("data", data, "Capture: a window of these text files");
+  s.field("window", window, "Capture: which window of the text files", {.min = 0});
+  s.field("sequence_length", sequence_length,
+          "Capture: tokens of a window; 0 = the model's positions", {.min = 0});
+  s.field("k", k, "Capture: kept keys per query and head; 0 = as trained", {.min = 0});
+  s.choice("path", path, distill::kAttentionPaths,
+           "Capture: dense is the T x T reference, of flash attention too");
+}
+
+CaptureCall capture_call(const CaptureInput& in, nn::LoadedModel& m) {
+  const bool dense = in.path == distill::AttentionPath::dense;
+  if (dense && nn::is_full_attention(m.config.attention) && !m.model->attention_traits().maps) {
+    m.config.attention = "dense";
+    m.model = nn::make_student(m.config, *m.model, 0);
+  }
+  return {
+      .ids = capture_ids(in, m), .options = {.k = in.k, .dense_path = dense}, .model = m.directory};
 }
 
 }  // namespace brine

@@ -15,6 +15,7 @@
 #include "data/io/human.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
+#include "distill/log/log.h"
 #include "nn/io/model_io.h"
 
 namespace brine {
@@ -23,15 +24,16 @@ namespace {
 
 std::string bytes_text(uint64_t bytes) { return human_bytes(double(bytes)); }
 
-// The state of a shard on the disk.
-std::string shard_state(const fs::path& file, const data::DumpShard& shard, bool verify) {
+// Throws when a shard is missing or has another size; with `verify` also another checksum.
+void check_shard(const std::string& path, const data::DumpShard& shard, bool verify) {
+  const fs::path file = fs::path(path) / shard.name;
   std::error_code error;
   const uint64_t size = fs::file_size(file, error);
-  if (error) return "is missing";
-  if (size != shard.bytes) return join("has ", size, " bytes, wanted ", shard.bytes);
-  if (!verify) return "";
-  return data::sha256_file(file.string()) == shard.sha256 ? "checksum good"
-                                                          : "is damaged: its checksum differs";
+  check(!error, path, ": shard ", shard.name, ": is missing");
+  check(size == shard.bytes, path, ": shard ", shard.name, ": has ", size, " bytes, wanted ",
+        shard.bytes);
+  check(!verify || data::sha256_file(file.string()) == shard.sha256, path, ": shard ", shard.name,
+        ": is damaged: its checksum differs");
 }
 
 std::string describe_dump(const std::string& path, bool verify) {
@@ -63,11 +65,10 @@ std::string describe_dump(const std::string& path, bool verify) {
   for (const data::DumpShard& shard : m.shards) total += shard.bytes;
   out << "  shards     " << m.shards.size() << ", " << bytes_text(total) << "\n";
   for (const data::DumpShard& shard : m.shards) {
-    const std::string state = shard_state(fs::path(path) / shard.name, shard, verify);
-    check(state.empty() || state == "checksum good", path, ": shard ", shard.name, ": ", state);
+    check_shard(path, shard, verify);
     out << "    " << shard.name << "  samples " << shard.first << " to "
         << shard.first + shard.samples - 1 << ", " << bytes_text(shard.bytes)
-        << (state.empty() ? "" : ", ") << state << "\n";
+        << (verify ? ", checksum good" : "") << "\n";
   }
   return out.str();
 }
@@ -80,7 +81,7 @@ std::string describe_shards(const std::string& path, bool verify) {
       << "  tokens     " << m.tokens << " of " << 8 * m.width << " bits, vocabulary "
       << m.vocab_size << "\n  documents  " << m.documents;
   if (m.separator) out << ", each followed by token " << *m.separator;
-  if (m.joined_lines) out << ", the lines of the sources joined";
+  if (m.joining == data::Joining::lines) out << ", the lines of the sources joined";
   out << "\n  tokenizer  " << m.tokenizer_hash << "\n  sources    " << m.sources.size() << "\n"
       << "  shards     " << m.shards.size() << ", " << bytes_text(uint64_t(m.tokens * m.width))
       << "\n";
@@ -104,7 +105,7 @@ void describe_model(std::ostream& out, const std::string& path, bool tensors) {
   }
   std::map<std::string, int64_t> groups;
   for (const auto& p : m.model->named_parameters()) {
-    groups[p.group.empty() ? "base" : p.group] += p.parameter->value.numel();
+    groups[data::name_of(p.group, nn::kParameterGroups)] += p.parameter->value.numel();
   }
   out << "  parameters " << nn::parameter_count(*m.model) << "\n";
   for (const auto& [group, count] : groups) out << "    " << group << " " << count << "\n";
@@ -151,13 +152,13 @@ void describe_log(std::ostream& out, const fs::path& log) {
   std::string line, step, evaluation;
   while (std::getline(in, line)) {
     const data::Json json = parse_json_or_discard(line);
-    if (json.is_discarded() || !json.is_object() || !json.contains("type")) continue;
+    const std::optional<distill::LogLine> type = distill::type_of(json);
     auto shown = [&](const char* key) {
       return json.contains(key) ? join(" ", key, " ", json_text(json[key])) : std::string();
     };
-    if (json["type"] == "step") {
+    if (type == distill::LogLine::step) {
       step = "at" + shown("step") + "," + shown("loss") + shown("task_nll");
-    } else if (json["type"] == "evaluation") {
+    } else if (type == distill::LogLine::evaluation) {
       evaluation = "at" + shown("step") + "," + shown("valid_perplexity");
     }
   }

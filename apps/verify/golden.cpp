@@ -118,7 +118,8 @@ std::string unknown_feature(const Case& c) {
     if (name == "oversample") return c.integer("oversample") == 1;
     if (name == "rotary" || name == "pooled_prior") return c.integer(name.c_str()) == 0;
     if (name == "pooled") return c.file.double_attribute("config", "pooled") == 0;
-    if (name == "gates") return c.text("gates") == "token";
+    if (name == "gates")
+      return data::value_of(c.text("gates"), sea::kMuScopes) == sea::MuScope::token;
     return name == "prior_features";
   };
   const int64_t prior = c.integer("prior");
@@ -128,7 +129,7 @@ std::string unknown_feature(const Case& c) {
     if (std::find(known.begin(), known.end(), name) == known.end() && !unused(name)) return name;
   }
   const std::string preset = c.text("preset");
-  if (preset != "paper" && preset != "lean") return "preset = " + preset;
+  if (!data::value_of(preset, sea::kDecoderPresets)) return "preset = " + preset;
   return c.file.double_attribute("config", "layer_norm_eps") == 1e-5 ? "" : "layer_norm_eps";
 }
 
@@ -320,7 +321,7 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
                       .v = c.pack(v),
                       .hidden = {},
                       .visible = c.visible(),
-                      .dials = {.query_skip = c.integer("query_skip"), .dense_path = dense},
+                      .options = {.query_skip = c.integer("query_skip"), .dense_path = dense},
                       .tap = &tap});
   const Tensor out = nn::unpack_rows(packed_out, c.packed);
   Comparison compare(c, tolerance);

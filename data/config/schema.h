@@ -26,6 +26,8 @@
 #include <variant>
 #include <vector>
 
+#include "data/config/named.h"
+
 namespace brine::data {
 
 using Json = nlohmann::ordered_json;
@@ -43,21 +45,6 @@ struct FieldOptions {
   // For a key that may be empty: its default as help and documentation show it.
   std::string unset = {};
 };
-
-// A value of an enum with its name in files and on command lines.
-template <class E>
-struct Named {
-  E value;
-  const char* name;
-};
-
-template <class E, size_t N>
-const char* name_of(E value, const Named<E> (&names)[N]) {
-  for (const Named<E>& known : names) {
-    if (known.value == value) return known.name;
-  }
-  return "?";
-}
 
 // One of several configs, chosen by name.
 struct Variant {

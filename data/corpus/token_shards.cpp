@@ -106,9 +106,9 @@ TokenManifest read_token_manifest(const Path& dir) {
   m.tokenizer_hash = get<std::string>(where, json, "tokenizer");
   m.vocab_size = get_count(where, json, "vocab_size");
   const auto dtype = get<std::string>(where, json, "dtype");
-  check_format(dtype == "u16" || dtype == "u32", where, ": dtype \"", dtype,
-               "\" is neither u16 nor u32");
-  m.width = dtype == "u16" ? 2 : 4;
+  const std::optional<int64_t> width = value_of(dtype, kTokenTypes);
+  check_format(width.has_value(), where, ": dtype \"", dtype, "\" is neither u16 nor u32");
+  m.width = *width;
   check_format(m.vocab_size > 0 && m.vocab_size <= INT32_MAX, where, ": vocab_size cannot be ",
                m.vocab_size);
   if (json.contains("separator") && !json["separator"].is_null()) {
@@ -118,12 +118,12 @@ TokenManifest read_token_manifest(const Path& dir) {
     m.separator = int32_t(id);
   }
   if (json.contains("joining")) {
-    const auto joining = get<std::string>(where, json, "joining");
-    check_format(joining == kJoinedLines || joining == kDocuments, where, ": joining is neither ",
-                 kDocuments, " nor ", kJoinedLines);
-    m.joined_lines = joining == kJoinedLines;
+    const auto joining = value_of(get<std::string>(where, json, "joining"), kJoinings);
+    check_format(joining.has_value(), where, ": joining is neither documents nor lines");
+    m.joining = *joining;
   }
-  check_format(!m.joined_lines || !m.separator, where, ": joined lines have no separator");
+  check_format(m.joining == Joining::documents || !m.separator, where,
+               ": joined lines have no separator");
   m.tokens = get_count(where, json, "tokens");
   m.documents = get_count(where, json, "documents");
   for (const Json& source : list(where, json, "sources")) {
@@ -136,6 +136,14 @@ TokenManifest read_token_manifest(const Path& dir) {
   m.starts = read_shard(where, json["starts"], "documents");
   check_sums(where, m);
   return m;
+}
+
+std::string describe(const TokenManifest& m, const Tokenizer& tokenizer) {
+  const std::string between = m.separator
+                                  ? join("each followed by ", tokenizer.token_of(*m.separator))
+                                  : std::string("nothing between them");
+  return join(m.tokens, " tokens of ", 8 * m.width, " bits, ", m.documents, " documents, ", between,
+              ", ", m.shards.size(), " shards");
 }
 
 TokenShards::TokenShards(const Path& dir) : dir_(dir), manifest_(read_token_manifest(dir)) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/config/named.h"
 #include "data/corpus/token_source.h"
 #include "data/io/file_io.h"
 #include "data/io/sha256.h"
@@ -16,6 +17,11 @@
 namespace brine::data {
 
 inline constexpr int64_t kTokenShardsVersion = 1;
+
+// What a corpus is made of: each file's documents, or one document, JoinedLines of all files.
+enum class Joining : uint8_t { documents, lines };
+inline constexpr Named<Joining> kJoinings[] = {{Joining::documents, "documents"},
+                                               {Joining::lines, "lines"}};
 
 struct TokenShard {
   std::string name;
@@ -29,7 +35,7 @@ struct TokenManifest {
   int64_t vocab_size = 0;                 // every id is below it
   int64_t width = 2;                      // bytes of a token, 2 or 4, little-endian
   std::optional<int32_t> separator = {};  // the token after every document
-  bool joined_lines = false;              // the files form one document, JoinedLines
+  Joining joining = Joining::documents;
   int64_t tokens = 0, documents = 0;      // separators are among the tokens
   std::vector<std::string> sources = {};  // names of the input files
   std::vector<TokenShard> shards = {};    // in order
@@ -40,6 +46,8 @@ struct TokenManifest {
 // or inconsistent. Does not access other files.
 TokenManifest read_token_manifest(const Path& dir);
 bool is_token_shards(const Path& dir);
+// Tokens, documents, shards and the separator in words; `tokenizer` spells it.
+std::string describe(const TokenManifest& manifest, const Tokenizer& tokenizer);
 
 // The tokens of a directory of shards. Windows are copied, and their pages released, so that the
 // memory of a reader does not grow with the amount it has read.

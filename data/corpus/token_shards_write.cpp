@@ -81,8 +81,8 @@ void TokenShardWriter::put(int32_t token) {
   if (!shard_) {
     std::string number = std::to_string(manifest_.shards.size());
     number.insert(0, number.size() < 5 ? 5 - number.size() : 0, '0');
-    const char* type = manifest_.width == 2 ? ".u16" : ".u32";
-    shard_ = std::make_unique<OpenFile>(dir_.path() / ("tokens-" + number + type));
+    const std::string type = name_of(manifest_.width, kTokenTypes);
+    shard_ = std::make_unique<OpenFile>(dir_.path() / ("tokens-" + number + "." + type));
   }
   if (manifest_.width == 2)
     append(shard_->buffer, uint16_t(token));
@@ -116,9 +116,9 @@ TokenManifest TokenShardWriter::finish() {
                                  {"version", kTokenShardsVersion},
                                  {"tokenizer", manifest_.tokenizer_hash},
                                  {"vocab_size", manifest_.vocab_size},
-                                 {"dtype", manifest_.width == 2 ? "u16" : "u32"},
+                                 {"dtype", name_of(manifest_.width, kTokenTypes)},
                                  {"separator", nullptr},
-                                 {"joining", manifest_.joined_lines ? kJoinedLines : kDocuments},
+                                 {"joining", name_of(manifest_.joining, kJoinings)},
                                  {"tokens", manifest_.tokens},
                                  {"documents", manifest_.documents},
                                  {"sources", manifest_.sources}};

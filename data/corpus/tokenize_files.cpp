@@ -64,7 +64,7 @@ void read_jobs(const std::vector<std::string>& files, const Tokenizer& tokenizer
     job->parts.push_back({.end = job->text.size(), .begins = piece.begins, .ends = piece.ends});
     if (job->text.size() >= kJobBytes) hand_over();
   };
-  if (options.joined_lines) {
+  if (options.joining == Joining::lines) {
     read_joined_document(files, tokenizer, options.documents, put);
   } else {
     for (const std::string& file : files) read_documents(file, tokenizer, options.documents, put);
@@ -88,12 +88,13 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
                              const std::vector<std::unique_ptr<Tokenizer>>& tokenizers,
                              const TokenizeOptions& options) {
   check(!files.empty() && !tokenizers.empty(), "tokenize: no files");
-  check(!options.joined_lines || !options.separator, "tokenize: joined lines have no separator");
+  check(options.joining == Joining::documents || !options.separator,
+        "tokenize: joined lines have no separator");
   const Tokenizer& tokenizer = *tokenizers.front();
   TokenManifest about{.tokenizer_hash = tokenizer.hash(),
                       .vocab_size = tokenizer.vocab_size(),
                       .separator = options.separator,
-                      .joined_lines = options.joined_lines};
+                      .joining = options.joining};
   for (const std::string& file : files) about.sources.push_back(Path(file).filename().string());
   TokenShardWriter writer(out, std::move(about), options.shard_bytes);
 

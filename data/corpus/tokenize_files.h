@@ -13,7 +13,7 @@ namespace brine::data {
 struct TokenizeOptions {
   DocumentOptions documents = {};
   std::optional<int32_t> separator = {};  // after every document
-  bool joined_lines = false;  // one document, the joined lines of all files; without a separator
+  Joining joining = Joining::documents;   // lines: without a separator
   uint64_t shard_bytes = uint64_t(256) << 20;
 };
 

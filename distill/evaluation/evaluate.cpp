@@ -19,7 +19,8 @@ struct Score {
   void add(const Batch& batch, int64_t from) {
     if (call.before_batch) call.before_batch(batch);
     Tensor hidden =
-        model.hidden({.ids = batch.ids, .dials = call.dials, .observer = call.observer}).detach();
+        model.hidden({.ids = batch.ids, .options = call.options, .observer = call.observer})
+            .detach();
     Tensor logits = model.logits(hidden).detach();
     logits = logits.view({-1, logits.dim(-1)});
     Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});

@@ -19,7 +19,7 @@ struct EvaluateCall {
   int64_t batch_size = 8;
   int64_t max_windows = 0;  // 0 = all
   int64_t loss_from = 0;    // only targets from this position of a window on
-  nn::AttentionDials dials = {};
+  nn::RuntimeOptions options = {};
   // Called for every batch with a separate pass (mask recall); may be empty.
   nn::LayerObserver* observer = nullptr;
   std::function<void(const Batch&)> before_batch = {};

@@ -79,7 +79,7 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
                         .hidden({.ids = batch.ids,
                                  .lengths = batch.lengths,
                                  .type_ids = batch.type_ids,
-                                 .dials = call.dials,
+                                 .options = call.options,
                                  .observer = &keys})
                         .detach();
     std::vector<double> logits = model.class_logits(hidden).detach().to_vector();

@@ -24,7 +24,7 @@ struct TaskAnswers {
 struct TaskCall {
   int64_t batch_size = 32;
   int64_t max_texts = 0;  // 0 = all; fewer are evenly spaced
-  nn::AttentionDials dials = {};
+  nn::RuntimeOptions options = {};
   // The task's class for each of the model's; empty: the same. Predictions are in the task's
   // classes.
   std::vector<int64_t> classes = {};

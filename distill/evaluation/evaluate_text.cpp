@@ -85,7 +85,7 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,
                     .loss_from = e.loss_from,
-                    .dials = e.dials()};
+                    .options = e.options()};
   std::unique_ptr<RecallObserver> recall;
   if (!e.teacher.empty()) {
     recall = std::make_unique<RecallObserver>(nn::load_model(e.teacher), m, e.k);

@@ -24,7 +24,7 @@ struct TextEvaluation {
   int64_t k = 0, query_skip = 1;
   AttentionPath path = AttentionPath::sparse;
 
-  nn::AttentionDials dials() const {
+  nn::RuntimeOptions options() const {
     return {.k = k, .query_skip = query_skip, .dense_path = path == AttentionPath::dense};
   }
 };

@@ -48,7 +48,7 @@ std::vector<int32_t> tokens_of(const Protocol& p, const data::Tokenizer& tokeniz
   for (const std::string& file : p.files) {
     if (!std::filesystem::is_directory(file)) continue;
     const data::TokenManifest manifest = data::read_token_manifest(file);
-    check(manifest.joined_lines, file, ": protocol ", p.name,
+    check(manifest.joining == data::Joining::lines, file, ": protocol ", p.name,
           " joins the lines of text files, these shards hold whole documents; brine tokenize "
           "--joining lines makes such that can be used");
     check(p.files.size() == 1, file, ": protocol ", p.name,

@@ -25,7 +25,7 @@ double recall_of(const nn::LoadedModel& m, const WindowSource& windows, Evaluate
     teacher.live_without = allocator_stats().live;
     teacher.recall = std::make_unique<RecallObserver>(nn::load_model(teacher.path), m, 0);
   }
-  teacher.recall->restart(call.dials.k);
+  teacher.recall->restart(call.options.k);
   call.observer = teacher.recall.get();
   call.before_batch = [&](const Batch& batch) { teacher.recall->begin(batch); };
   evaluate(*m.model, windows, call);
@@ -38,7 +38,7 @@ SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const E
   EvaluateCall warm = call;  // fills caches before timing starts
   warm.max_windows = std::min(call.batch_size, windows.size());
   evaluate(*m.model, windows, warm);
-  SweepCell cell{.k = call.dials.k, .query_skip = call.dials.query_skip};
+  SweepCell cell{.k = call.options.k, .query_skip = call.options.query_skip};
   reset_peak();
   const auto start = std::chrono::steady_clock::now();
   cell.perplexity = evaluate(*m.model, windows, call).value();
@@ -65,7 +65,7 @@ void sweep(const nn::LoadedModel& model, const WindowSource& windows, const Swee
       measured(measure(model, windows,
                        {.batch_size = request.batch_size,
                         .max_windows = request.max_windows,
-                        .dials = {.k = keys, .query_skip = skip}},
+                        .options = {.k = keys, .query_skip = skip}},
                        teacher));
     }
   }

@@ -34,7 +34,7 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   how.classes = class_map(m.config, set.source->tokens().labels);
   std::unique_ptr<RecallObserver> recall;
   if (!call.teacher.empty()) {
-    recall = std::make_unique<RecallObserver>(nn::load_model(call.teacher), m, how.dials.k);
+    recall = std::make_unique<RecallObserver>(nn::load_model(call.teacher), m, how.options.k);
     how.observer = recall.get();
     how.before_batch = [&](const Batch& batch) { recall->begin(batch); };
   }
@@ -69,7 +69,7 @@ data::Json evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   data::Json out = {{"model", m.directory},
                     {"task", task.name},
                     {"attention", m.config.attention},
-                    {"k", kept_keys_of(m.config, call.answer.dials.k)},
+                    {"k", kept_keys_of(m.config, call.answer.options.k)},
                     {"splits", data::Json::object()}};
   for (const data::TaskSplit& split : chosen_splits(task, call.split, "dev")) {
     check(split.labelled, "eval: split ", split.name, " of ", task.name, " has no labels");

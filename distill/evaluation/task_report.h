@@ -9,12 +9,12 @@
 namespace brine::distill {
 
 struct TaskEvaluation {
-  std::string task;
-  std::vector<std::string> data;  // one directory at most
-  std::string split;              // empty: every dev split, or every test split of predictions
-  std::string teacher;            // whose attention the masks should cover; empty: no mask recall
-  int64_t max_tokens = 0;         // 0 = the model's positions
-  TaskCall answer;
+  std::string task = {};
+  std::vector<std::string> data = {};  // one directory at most
+  std::string split = {};              // empty: every dev split, or every test split of predictions
+  std::string teacher = {};  // whose attention the masks should cover; empty: no mask recall
+  int64_t max_tokens = 0;    // 0 = the model's positions
+  TaskCall answer = {};
 };
 
 // "model", "task", "attention", "k" and under "splits" for each split its metrics, "texts",

@@ -14,10 +14,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json head(const char* type, int64_t step) {
+ordered_json head(LogLine type, int64_t step) {
   using namespace std::chrono;
   double time = double(duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count());
-  return {{"type", type}, {"step", step}, {"time", time / 1000}};
+  return {{"type", data::name_of(type, kLogLines)}, {"step", step}, {"time", time / 1000}};
 }
 
 void add_values(ordered_json& line, const Values& values) {
@@ -83,7 +83,7 @@ void RunLog::step(const StepReport& report) {
   double seconds = progress_.step(report);
   step_ = report.step;
   double rate = seconds > 0 ? double(report.tokens) / seconds : 0;
-  ordered_json line = head("step", report.step);
+  ordered_json line = head(LogLine::step, report.step);
   line["total"] = report.total;
   line["seconds"] = seconds;
   line["tokens"] = report.tokens;
@@ -96,7 +96,7 @@ void RunLog::step(const StepReport& report) {
 }
 
 void RunLog::evaluation(int64_t step, const Values& values) {
-  ordered_json line = head("evaluation", step);
+  ordered_json line = head(LogLine::evaluation, step);
   add_values(line, values);
   write_line(file_.get(), path_, line);
   events_.scalars(step, with_prefix("eval/", values));
@@ -104,10 +104,17 @@ void RunLog::evaluation(int64_t step, const Values& values) {
 }
 
 void RunLog::event(std::string_view text) {
-  ordered_json line = head("event", step_);
+  ordered_json line = head(LogLine::event, step_);
   line["text"] = text;
   write_line(file_.get(), path_, line);
   progress_.line(text);
+}
+
+std::optional<LogLine> type_of(const data::Json& line) {
+  if (!line.is_object()) return std::nullopt;
+  const auto type = line.find("type");
+  if (type == line.end() || !type->is_string()) return std::nullopt;
+  return data::value_of(type->get_ref<const std::string&>(), kLogLines);
 }
 
 int trim_log(const data::Path& log, int64_t last_step) {
@@ -136,8 +143,7 @@ bool has_evaluation(const data::Path& run_dir, int64_t step) {
   std::istringstream lines(data::read_file(log));
   for (std::string line; std::getline(lines, line);) {
     ordered_json json = parse_json_or_discard(line);
-    if (json.is_object() && json.value("type", "") == "evaluation" &&
-        json.value("step", int64_t(-1)) == step)
+    if (type_of(json) == LogLine::evaluation && json.value("step", int64_t(-1)) == step)
       return true;
   }
   return false;

@@ -6,11 +6,19 @@
 #include <memory>
 #include <optional>
 
+#include "data/config/schema.h"
 #include "data/io/file_io.h"
 #include "distill/log/event_file.h"
 #include "distill/log/progress.h"
 
 namespace brine::distill {
+
+// What a line of log.jsonl tells of.
+enum class LogLine { step, evaluation, event };
+inline constexpr data::Named<LogLine> kLogLines[] = {
+    {LogLine::step, "step"}, {LogLine::evaluation, "evaluation"}, {LogLine::event, "event"}};
+// The type of a line that was read; empty: it has none.
+std::optional<LogLine> type_of(const data::Json& line);
 
 struct LogConfig {
   // Empty: a new run; an earlier log.jsonl in its directory is kept as log.jsonl.1, .2 and so on.

@@ -194,7 +194,7 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
   Tensor hidden = student_.hidden({.ids = batch.ids,
                                    .lengths = batch.lengths,
                                    .type_ids = batch.type_ids,
-                                   .dials = call.dials,
+                                   .options = call.options,
                                    .observer = layers.get(),
                                    .random = call.random,
                                    .recompute = call.recompute});

@@ -80,7 +80,7 @@ class Objective {
     bool recompute = false;
     int64_t loss_from = 0;  // task loss only on targets from this position on
     double loss_scale = 1;  // multiplies every gradient; the terms do not include it
-    nn::AttentionDials dials = {};
+    nn::RuntimeOptions options = {};
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.

@@ -27,7 +27,7 @@ struct AttentionShape {
 };
 
 // Settings that may change from call to call without retraining.
-struct AttentionDials {
+struct RuntimeOptions {
   int64_t k = 0;            // kept keys per query and head; 0 = as configured
   int64_t query_skip = 1;   // the estimator runs on every f-th query (docs/method.md section 5)
   bool dense_path = false;  // the T x T reference of a sparse method
@@ -38,7 +38,7 @@ struct AttentionInput {
   Tensor k, v;    // [B, G, T, d]; head h of q attends to the group h G / H
   Tensor hidden;  // [B, T, C] the layer's normed input
   Visibility visible = {};
-  AttentionDials dials = {};
+  RuntimeOptions options = {};
   Tap* tap = nullptr;              // null: the layer is not observed
   RandomStream* random = nullptr;  // null: evaluation
   // In forward(): adds these tokens, the prompts of sequences slot, slot + 1..., which must be
@@ -53,7 +53,8 @@ struct StateRequest {
   int64_t capacity = 0;  // tokens of a sequence
   Dtype dtype = Dtype::f32;
   Device device = default_device();
-  AttentionDials dials = {};  // query_skip is fixed; k may decrease from step to step, not increase
+  // query_skip is fixed; k may decrease from step to step, not increase.
+  RuntimeOptions options = {};
 };
 
 // The properties that a method claims; the contract test verifies them.
@@ -61,15 +62,15 @@ struct AttentionTraits {
   bool causal = true, bidirectional = true;
   bool linear = false;       // cost linear in T
   bool maps = false;         // makes T x T maps: memory quadratic in T
-  bool sparse = false;       // uses the dials k and dense_path; other methods ignore them
-  bool query_skip = false;   // uses the dial query_skip
+  bool sparse = false;       // uses the options k and dense_path; other methods ignore them
+  bool query_skip = false;   // uses the option query_skip
   bool incremental = false;  // make_state() and step() work
   bool groups = false;       // accepts fewer heads of keys and values than of queries
 };
 
 class Attention : public Module {
  public:
-  std::string group() const override { return "attention"; }
+  std::optional<ParameterGroup> group() const override { return ParameterGroup::attention; }
   // -> [B, T, H d], heads concatenated; 0 at padded queries.
   virtual Tensor forward(const AttentionInput& input) = 0;
   virtual AttentionTraits traits() const = 0;

@@ -125,12 +125,13 @@ class Recent : public Attention {
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
     check(shape_.causal, "attention: an encoder is not decoded token by token");
-    return std::make_unique<RecentState>(r, shape_, std::min(kept(r.dials), shape_.max_positions));
+    return std::make_unique<RecentState>(r, shape_,
+                                         std::min(kept(r.options), shape_.max_positions));
   }
 
   Tensor step(const AttentionInput& in, AttentionState& state) const override {
     auto& cache = dynamic_cast<RecentState&>(state);
-    const int64_t k = kept(in.dials);
+    const int64_t k = kept(in.options);
     check(k <= cache.window || cache.window == shape_.max_positions, "recent: k = ", k,
           " in a step, but the state was made for ", cache.window);
     cache.append(in.k, in.v);
@@ -147,12 +148,12 @@ class Recent : public Attention {
     if (in.state) {
       dynamic_cast<RecentState&>(*in.state).fill(in.slot, in.k, in.v, in.visible.lengths);
     }
-    int64_t k = kept(in.dials);
+    int64_t k = kept(in.options);
     CostScope part("attention");
     const int64_t group = shape_.heads_per_group();
     const Tensor keys = repeat_heads(in.k, group), values = repeat_heads(in.v, group);
     FlatCsr csr = recent_keys(B, H, T, k, in.visible, in.q.device());
-    Tensor c = in.dials.dense_path
+    Tensor c = in.options.dense_path
                    ? matmul(masked_softmax(matmul(in.q, keys, false, true), csr_to_mask(csr),
                                            1 / std::sqrt(double(in.q.dim(-1)))),
                             values)
@@ -161,7 +162,7 @@ class Recent : public Attention {
   }
 
  private:
-  int64_t kept(const AttentionDials& dials) const { return dials.k ? dials.k : k_; }
+  int64_t kept(const RuntimeOptions& options) const { return options.k ? options.k : k_; }
 
   int64_t k_;
   AttentionShape shape_;

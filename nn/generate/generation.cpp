@@ -37,7 +37,7 @@ void Generation::make_room() {
   state_ =
       std::make_unique<nn::ModelState>(model_, nn::StateRequest{.batch = int64_t(sequences_.size()),
                                                                 .capacity = capacity,
-                                                                .dials = request_.dials});
+                                                                .options = request_.options});
   in_slot_.resize(sequences_.size());
   std::iota(in_slot_.begin(), in_slot_.end(), size_t(0));
   hidden_.resize(sequences_.size());
@@ -54,7 +54,7 @@ void Generation::start(const std::vector<std::vector<int32_t>>& prompts) {
           " tokens, the model ", positions, " positions");
     Sequence s;
     s.ids = ids;
-    s.given = int64_t(ids.size());
+    s.prompt_tokens = int64_t(ids.size());
     s.text = TextStream(request_.stops);
     sequences_.push_back(std::move(s));
   }
@@ -79,15 +79,15 @@ bool Generation::extend(const Tensor& logits, int64_t row) {
   const bool stop_token = std::find(stops.begin(), stops.end(), id) != stops.end();
   const bool stop_text = !stop_token && s.text.push(spell_(id));
   if (stop_text) {
-    s.finish = "stop text";
+    s.finish = Finish::stop_text;
   } else if (stop_token) {
-    s.finish = "stop token";
-  } else if (int64_t(s.ids.size()) - s.given >= request_.tokens) {
-    s.finish = "tokens";
+    s.finish = Finish::stop_token;
+  } else if (int64_t(s.ids.size()) - s.prompt_tokens >= request_.tokens) {
+    s.finish = Finish::tokens;
   } else if (int64_t(s.ids.size()) >= model_.shape().max_positions) {
-    s.finish = "positions";
+    s.finish = Finish::positions;
   }
-  return s.finish.empty();
+  return !s.finish.has_value();
 }
 
 void Generation::put_aside(int64_t slot) {

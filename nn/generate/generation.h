@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,19 +22,26 @@ struct GenerationRequest {
   std::vector<int32_t> stop_tokens;  // any of them ends a sequence, as its last token
   std::vector<std::string> stops;    // a text that ends it; the text and everything after it are
                                      // cut off
-  nn::AttentionDials dials;
+  RuntimeOptions options;
   int64_t vocabulary = 0;    // ids of the tokenizer: others are never sampled
   bool keep_states = false;  // for save()
 };
 
+// Why a continuation ended.
+enum class Finish : uint8_t { tokens, stop_token, stop_text, positions };
+inline constexpr data::Named<Finish> kFinishes[] = {{Finish::tokens, "tokens"},
+                                                    {Finish::stop_token, "stop token"},
+                                                    {Finish::stop_text, "stop text"},
+                                                    {Finish::positions, "positions"}};
+
 // One prompt and its continuation. Token n of sequence i is drawn with the n-th number of the i-th
 // stream of the seed: the same alone, in a batch, and when continued.
 struct Sequence {
-  std::vector<int32_t> ids;  // the prompt and the tokens added
-  int64_t given = 0;         // tokens of the prompt
-  int64_t drawn = 0;         // tokens that were sampled, over all continuations
-  std::string finish;        // "tokens", "stop token", "stop text" or "positions"
-  TextStream text{{}};       // of the tokens added now
+  std::vector<int32_t> ids;      // the prompt and the tokens added
+  int64_t prompt_tokens = 0;     // of ids
+  int64_t drawn = 0;             // tokens that were sampled, over all continuations
+  std::optional<Finish> finish;  // empty: it goes on
+  TextStream text{{}};           // of the tokens added now
 };
 
 class Generation {
@@ -48,7 +56,7 @@ class Generation {
   // Either prompts...
   void start(const std::vector<std::vector<int32_t>>& prompts);
   // ...or the file of save(), each sequence continued by `more` (one list for each, or none at
-  // all). The file must be from a model with this hash, decoded with these dials. Errors name the
+  // all). The file must be from a model with this hash, decoded with these options. Errors name the
   // file.
   void load(const data::Path& path, const std::string& model_hash,
             const std::vector<std::vector<int32_t>>& more);

@@ -36,7 +36,7 @@ void Generation::save(const data::Path& path, const std::string& model_hash) con
                           {"sha256", nn::tensor_hash(tensors)},
                           {"model", model_hash},
                           {"sequences", std::to_string(sequences_.size())},
-                          {"query_skip", std::to_string(request_.dials.query_skip)}});
+                          {"query_skip", std::to_string(request_.options.query_skip)}});
 }
 
 void Generation::load(const data::Path& path, const std::string& model_hash,
@@ -48,7 +48,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
         kFormat);
   check(meta(file, "model") == model_hash, name, ": written by a model with other weights (",
         meta(file, "model").substr(0, 12), ", this one is ", model_hash.substr(0, 12), ")");
-  const std::string skip = std::to_string(request_.dials.query_skip);
+  const std::string skip = std::to_string(request_.options.query_skip);
   check(meta(file, "query_skip") == skip, name, ": decoded with --query-skip ",
         meta(file, "query_skip"), ", now it is ", skip);
   check(!file.metadata().contains("sha256") || meta(file, "sha256") == nn::tensor_hash(file), name,
@@ -76,7 +76,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
     }
     check(int64_t(s.ids.size()) < positions, "generate: sequence ", i, " of ", name, " has ",
           s.ids.size(), " tokens, the model ", positions, " positions");
-    s.given = int64_t(s.ids.size());
+    s.prompt_tokens = int64_t(s.ids.size());
     s.drawn = drawn.data<int64_t>()[0];
     s.text = TextStream(request_.stops);
     sequences_.push_back(std::move(s));
@@ -90,7 +90,7 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
       own.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
     }
     // Sequences have different numbers of tokens to process: each is processed separately.
-    nn::ModelState alone(model_, {.capacity = state_->capacity(), .dials = request_.dials});
+    nn::ModelState alone(model_, {.capacity = state_->capacity(), .options = request_.options});
     alone.restore(0, own, name);
     const std::vector<int32_t>& ids = sequences_[i].ids;
     check(alone.length(0) < int64_t(ids.size()), name, ": sequence ", i, " holds ", alone.length(0),

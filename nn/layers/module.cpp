@@ -38,9 +38,9 @@ void Module::visit(const std::function<void(Module&)>& f) {
   for (auto& [name, module] : children_) module->visit(f);
 }
 
-void Module::collect(const std::string& prefix, const std::string& above,
+void Module::collect(const std::string& prefix, ParameterGroup above,
                      std::vector<NamedParameter>& out) {
-  std::string own = group().empty() ? above : group();
+  const ParameterGroup own = group().value_or(above);
   for (auto& p : parameters_) out.push_back({dotted(prefix, p->name), own, p.get()});
   for (auto& [name, module] : children_) module->collect(dotted(prefix, name), own, out);
 }
@@ -52,7 +52,7 @@ void Module::collect(const std::string& prefix, std::vector<NamedBuffer>& out) {
 
 std::vector<Module::NamedParameter> Module::named_parameters() {
   std::vector<NamedParameter> out;
-  collect("", "base", out);
+  collect("", ParameterGroup::base, out);
   return out;
 }
 

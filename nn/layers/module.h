@@ -8,11 +8,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "autograd/node.h"
+#include "data/config/named.h"
 #include "nn/layers/init.h"
 
 namespace brine::nn {
@@ -38,6 +40,11 @@ struct Packed {
   Tensor value;  // set by ParameterStore
 };
 
+// Parameters of one learning rate.
+enum class ParameterGroup : uint8_t { base, attention };
+inline constexpr data::Named<ParameterGroup> kParameterGroups[] = {
+    {ParameterGroup::base, "base"}, {ParameterGroup::attention, "attention"}};
+
 class Module {
  public:
   Module() = default;
@@ -45,11 +52,12 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Name of the learning-rate group of this module and everything below it; "" inherits.
-  virtual std::string group() const { return ""; }
+  // The group of this module and everything below it; empty: that of the module above.
+  virtual std::optional<ParameterGroup> group() const { return std::nullopt; }
 
   struct NamedParameter {
-    std::string path, group;
+    std::string path;
+    ParameterGroup group;
     Parameter* parameter;
   };
   struct NamedBuffer {
@@ -80,8 +88,7 @@ class Module {
   Packed& pack(std::vector<Parameter*> members);
 
  private:
-  void collect(const std::string& prefix, const std::string& group,
-               std::vector<NamedParameter>& out);
+  void collect(const std::string& prefix, ParameterGroup group, std::vector<NamedParameter>& out);
   void collect(const std::string& prefix, std::vector<NamedBuffer>& out);
 
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;

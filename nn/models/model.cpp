@@ -129,7 +129,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .v = v,
                           .hidden = x,
                           .visible = {.causal = parts.shape.causal, .lengths = call.lengths},
-                          .dials = call.dials,
+                          .options = call.options,
                           .tap = tap,
                           .random = call.random,
                           .state = call.state,
@@ -140,12 +140,16 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   return c;
 }
 
-Activation activation_of(const std::string& name) {
-  if (name == "relu") return relu;
-  if (name == "gelu") return gelu;
-  if (name == "silu") return silu;
-  throw Error(join("model: activation '", name,
-                   "' is not supported, only \"relu\", \"gelu\" and \"silu\""));
+Activation activation_of(ActivationName name) {
+  switch (name) {
+    case ActivationName::relu:
+      return relu;
+    case ActivationName::gelu:
+      return gelu;
+    case ActivationName::silu:
+      return silu;
+  }
+  throw Error("model: an activation without a name");
 }
 
 Tensor next_tokens(const Tensor& ids, const Tensor& lengths, int64_t loss_from) {

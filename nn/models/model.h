@@ -39,7 +39,7 @@ struct ModelCall {
   Tensor attention_mask = {};  // u8 [B, T], 1 = token, 0 = padding, anywhere; needs no lengths
   Tensor type_ids = {};        // i32 [B, T] segments, for encoders; undefined = all 0
   Tensor places = {};          // i32 [B, T], set by pack_rows()
-  AttentionDials dials = {};
+  RuntimeOptions options = {};
   LayerObserver* observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
   bool recompute = false;          // keep only layer inputs, run layers again in backward
@@ -108,8 +108,13 @@ struct AttentionParts {
 // projection.
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap);
 
-// "relu", "gelu" (exact) or "silu", the activations of a model's MLP.
-Activation activation_of(const std::string& name);
+// The activation of a model's MLP, by its name in config.json; gelu is the exact one.
+enum class ActivationName : uint8_t { relu, gelu, silu };
+inline constexpr data::Named<ActivationName> kRelu{ActivationName::relu, "relu"};
+inline constexpr data::Named<ActivationName> kGelu{ActivationName::gelu, "gelu"};
+inline constexpr data::Named<ActivationName> kSilu{ActivationName::silu, "silu"};
+inline constexpr data::Named<ActivationName> kActivations[] = {kRelu, kGelu, kSilu};
+Activation activation_of(ActivationName name);
 
 // Targets of next-token prediction: ids [B, T] -> i32 [B, T], the target of position t is token t +
 // 1; the last one of a sequence (t + 1 >= L) and all before `loss_from` have none (-1).

@@ -20,7 +20,9 @@ struct MetaModel {
 // logits of every position (to the hidden states if the model has no logits), by component. The
 // entries of a sparse mask depend on values: on the meta device a row has the keys of its budget,
 // which equals a selection's up to the rounding to whole columns.
-std::map<std::string, Cost> forward_costs(Model& model, int64_t tokens,
-                                          const AttentionDials& dials = {});
+using Costs = std::map<std::string, Cost>;
+Costs forward_costs(Model& model, int64_t tokens, const RuntimeOptions& options = {});
+// The sum over all components.
+Cost total(const Costs& costs);
 
 }  // namespace brine::nn

@@ -5,7 +5,7 @@ namespace brine::nn {
 namespace {
 
 Tensor through_layers(Model& model, ModelState& state, ModelCall& call) {
-  call.dials = state.dials;
+  call.options = state.options;
   Tensor x = model.embed(call);
   for (int64_t i = 0; i < model.shape().layers; ++i) {
     call.state = &state.layer(i);
@@ -16,7 +16,7 @@ Tensor through_layers(Model& model, ModelState& state, ModelCall& call) {
 
 }  // namespace
 
-ModelState::ModelState(const Model& model, const StateRequest& request) : dials(request.dials) {
+ModelState::ModelState(const Model& model, const StateRequest& request) : options(request.options) {
   const ModelShape& shape = model.shape();
   check(shape.causal, "decoding: the model is an encoder");
   check(model.attention_traits().incremental, "decoding: attention '", model.attention_name(),

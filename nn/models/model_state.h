@@ -17,7 +17,7 @@ namespace brine::nn {
 class ModelState {
  public:
   // Throws when the attention method cannot be decoded, or `capacity` is beyond the positions.
-  // dials.k may be changed from call to call, to at most the value given here.
+  // options.k may be changed from call to call, to at most the value given here.
   ModelState(const Model& model, const StateRequest& request);
 
   int64_t batch() const { return layers_[0]->batch(); }
@@ -32,7 +32,7 @@ class ModelState {
   std::vector<NamedTensor> saved(int64_t slot) const;
   void restore(int64_t slot, const std::vector<NamedTensor>& tensors, const std::string& source);
 
-  AttentionDials dials;
+  RuntimeOptions options;
 
  private:
   std::vector<std::unique_ptr<AttentionState>> layers_;

@@ -21,7 +21,8 @@ Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config)
       m_(Tensor::zeros_like(store.values())),
       v_(Tensor::zeros_like(store.values())) {
   for (const ParameterStore::Entry& e : store.entries()) {
-    double rate = e.group == "attention" ? config.attention_learning_rate : config.learning_rate;
+    double rate = e.group == ParameterGroup::attention ? config.attention_learning_rate
+                                                       : config.learning_rate;
     double decay = e.parameter->decay ? config.weight_decay : 0;
     if (!ranges_.empty() && ranges_.back().rate == rate && ranges_.back().decay == decay) {
       ranges_.back().size = e.offset + e.size - ranges_.back().begin;

@@ -29,7 +29,8 @@ class ParameterStore {
   void add_gradients();
 
   struct Entry {
-    std::string path, group;
+    std::string path;
+    ParameterGroup group;
     Parameter* parameter;
     int64_t offset, size;  // elements in the flat buffers; offset -1: the value is in place
   };

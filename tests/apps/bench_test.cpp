@@ -3,12 +3,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "apps/bench/suites.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
 
 namespace brine::tests {
 
 using Json = nlohmann::json;
+using namespace std::string_literals;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
   for (const std::string suite :
@@ -50,6 +52,29 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
     }
     if (suite == "train") CHECK(keys.contains("system_allocations_after_third_step"));
   }
+}
+
+TEST_CASE("bench: a request runs the suites that it names, else all that have their files") {
+  auto chosen = [](const bench::BenchRequest& request) {
+    std::string out;
+    for (const bench::Suite* suite : bench::chosen_suites(request)) out += suite->name + " "s;
+    return out;
+  };
+  const std::string plain = chosen({});
+  CHECK(contains(plain, "gemm "));
+  CHECK_FALSE(contains(plain, "trained "));
+  CHECK_FALSE(contains(plain, "tokenizer "));
+  CHECK(chosen({.what = {"gemm", "coo"}}) == "gemm coo ");
+  CHECK(chosen({.model = "m", .data = "d"}) == plain + "trained ");
+  CHECK(chosen({.model = "m", .tokenizer = "t", .data = "d"}) == plain + "trained tokenizer ");
+  CHECK(chosen({.what = {"trained"}, .model = "m", .data = "d"}) == "trained ");
+  auto refusal = [](const bench::BenchRequest& r) { return message([&] { r.validate(); }); };
+  CHECK(refusal({}) == "no error");
+  CHECK(refusal({.what = {"trained"}, .model = "m", .data = "d"}) == "no error");
+  CHECK(contains(refusal({.what = {"trained"}}), "--model RUN"));
+  CHECK(contains(refusal({.what = {"tokenizer"}, .tokenizer = "t"}), "--data TEXT"));
+  CHECK(contains(refusal({.data = "d"}), "--data"));
+  CHECK(contains(refusal({.model = "m"}), "--data"));
 }
 
 TEST_CASE("bench: tokenizer measures the directory and the text that it is given") {

@@ -59,7 +59,7 @@ Ids by_prefix(Made& m, const nn::GenerationRequest& r, Ids ids, uint64_t i) {
   NoGrad off;
   for (int64_t n = 0; n < r.tokens && int64_t(ids.size()) < kPositions; ++n) {
     const int64_t T = int64_t(ids.size());
-    const Tensor hidden = m.model->hidden({.ids = Tensor::from(ids, {1, T}), .dials = r.dials});
+    const Tensor hidden = m.model->hidden({.ids = Tensor::from(ids, {1, T}), .options = r.options});
     const Tensor logits = m.model->logits(hidden.slice(1, T - 1, 1).contiguous());
     const RandomSlice random{r.seed, 3 + (i << 32), uint64_t(n)};
     ids.push_back(
@@ -74,21 +74,25 @@ const std::vector<Ids> kPrompts = {{5}, {9, 2, 44, 17, 8, 3, 21}, {60, 1, 30}, {
 
 TEST_CASE("generation: the tokens are those of a pass over the whole prefix for every token") {
   for (const char* attention : {"flash", "recent", "sea"}) {
-    for (const auto& dials :
-         {nn::AttentionDials{}, nn::AttentionDials{.k = 2}, nn::AttentionDials{.query_skip = 3}}) {
+    for (const auto& options :
+         {nn::RuntimeOptions{}, nn::RuntimeOptions{.k = 2}, nn::RuntimeOptions{.query_skip = 3}}) {
       Made m(attention);
-      if (dials.k && !m.model->attention_traits().sparse) continue;
-      if (dials.query_skip > 1 && !m.model->attention_traits().query_skip) continue;
-      INFO(std::string(attention) << ", k " << dials.k << ", query_skip " << dials.query_skip);
+      if (options.k && !m.model->attention_traits().sparse) continue;
+      if (options.query_skip > 1 && !m.model->attention_traits().query_skip) continue;
+      INFO(std::string(attention) << ", k " << options.k << ", query_skip " << options.query_skip);
       for (const nn::Sampling& how :
            {nn::Sampling{.temperature = 0}, nn::Sampling{.temperature = 1.3},
             nn::Sampling{.temperature = 2, .top_k = 9, .top_p = 0.8}}) {
-        const nn::GenerationRequest r{
-            .tokens = 25, .how = how, .seed = 8, .stop_tokens = {}, .stops = {}, .dials = dials};
+        const nn::GenerationRequest r{.tokens = 25,
+                                      .how = how,
+                                      .seed = 8,
+                                      .stop_tokens = {},
+                                      .stops = {},
+                                      .options = options};
         const std::vector<nn::Sequence> out = generated(m, r, kPrompts);
         for (size_t i = 0; i < out.size(); ++i) {
           CHECK(out[i].ids == by_prefix(m, r, kPrompts[i], i));
-          CHECK(out[i].finish == "tokens");
+          CHECK(out[i].finish == nn::Finish::tokens);
         }
       }
     }
@@ -101,10 +105,10 @@ TEST_CASE(
     INFO(std::string(attention));
     Made m(attention);
     nn::GenerationRequest r{
-        .tokens = 100, .how = {.temperature = 0}, .stop_tokens = {}, .stops = {}, .dials = {}};
+        .tokens = 100, .how = {.temperature = 0}, .stop_tokens = {}, .stops = {}, .options = {}};
     const std::vector<nn::Sequence> free = generated(m, r, kPrompts);
     for (size_t i = 0; i < free.size(); ++i) {
-      CHECK(free[i].finish == "positions");
+      CHECK(free[i].finish == nn::Finish::positions);
       CHECK(free[i].ids.size() == size_t(kPositions));
       CHECK(generated(m, r, {kPrompts[i]})[0].ids == free[i].ids);
     }
@@ -119,16 +123,16 @@ TEST_CASE(
       REQUIRE(s.ids.size() <= free[i].ids.size());
       CHECK(std::equal(s.ids.begin(), s.ids.end(), free[i].ids.begin()));
       const int32_t last = s.ids.back();
-      CHECK((s.finish == "stop token") == (last == token));
-      CHECK((s.finish == "stop text") == (spell(last) == text && last != token));
+      CHECK((s.finish == nn::Finish::stop_token) == (last == token));
+      CHECK((s.finish == nn::Finish::stop_text) == (spell(last) == text && last != token));
       CHECK_FALSE(contains(s.text.text(), text));
       // Nothing before the end would have ended it.
-      for (size_t n = size_t(s.given); n + 1 < s.ids.size(); ++n) {
+      for (size_t n = size_t(s.prompt_tokens); n + 1 < s.ids.size(); ++n) {
         CHECK((s.ids[n] != token && spell(s.ids[n]) != text));
       }
     }
-    CHECK(ended[1].finish != "positions");
-    CHECK(ended[2].finish != "positions");
+    CHECK(ended[1].finish != nn::Finish::positions);
+    CHECK(ended[2].finish != nn::Finish::positions);
   }
 }
 
@@ -143,7 +147,7 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
                             .seed = 4,
                             .stop_tokens = {},
                             .stops = {},
-                            .dials = {}};
+                            .options = {}};
     const std::vector<nn::Sequence> whole = generated(m, r, kPrompts);
     r.tokens = 7;
     r.keep_states = true;
@@ -167,7 +171,7 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
       Ids prompt = first.sequences()[i].ids;
       prompt.insert(prompt.end(), more[i].begin(), more[i].end());
       CHECK(third.sequences()[i].ids == by_prefix(m, r, prompt, i));
-      CHECK(third.sequences()[i].given == int64_t(prompt.size()));
+      CHECK(third.sequences()[i].prompt_tokens == int64_t(prompt.size()));
     }
 
     auto refusal = [&](const std::string& hash, const std::vector<Ids>& added,
@@ -177,7 +181,7 @@ TEST_CASE("generation: saved and continued it gives the tokens of one go") {
     CHECK(contains(refusal("other", {}, r), "a.state: written by a model with other weights"));
     CHECK(contains(refusal("hash", {{1}}, r), "1 prompts for the 4 sequences"));
     nn::GenerationRequest skipping = r;
-    skipping.dials.query_skip = 2;
+    skipping.options.query_skip = 2;
     CHECK(contains(refusal("hash", {}, skipping), "decoded with --query-skip 1, now it is 2"));
     CHECK(contains(refusal("hash", {Ids(40, 1), {1}, {1}, {1}}, r), "the model 40 positions"));
     Made other(attention == std::string("flash") ? "sea" : "flash");
@@ -218,7 +222,7 @@ TEST_CASE("generation: a state file that disagrees with itself is refused, by na
     INFO(join(fault.attention, ", ", fault.tensor, ": ", fault.refusal));
     Made m(fault.attention);
     test::Scratch scratch;
-    nn::GenerationRequest r{.tokens = 7, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+    nn::GenerationRequest r{.tokens = 7, .how = {}, .stop_tokens = {}, .stops = {}, .options = {}};
     r.keep_states = true;
     nn::Generation first(*m.model, r, spell);
     first.start({{5}, {9, 2, 44}});
@@ -254,7 +258,7 @@ TEST_CASE("generation: a flipped bit in a state file is found; one without a che
   Made m("sea");
   test::Scratch scratch;
   const auto file = scratch / "a.state";
-  nn::GenerationRequest r{.tokens = 3, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+  nn::GenerationRequest r{.tokens = 3, .how = {}, .stop_tokens = {}, .stops = {}, .options = {}};
   r.keep_states = true;
   nn::Generation first(*m.model, r, spell);
   first.start({{5}, {9, 2, 44}});
@@ -286,14 +290,14 @@ TEST_CASE("generation: a flipped bit in a state file is found; one without a che
 TEST_CASE("generation: a huge number of tokens ends at the positions") {
   Made m("flash");
   const nn::GenerationRequest r{
-      .tokens = INT64_MAX, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
-  CHECK(generated(m, r, {{5, 6}})[0].finish == "positions");
+      .tokens = INT64_MAX, .how = {}, .stop_tokens = {}, .stops = {}, .options = {}};
+  CHECK(generated(m, r, {{5, 6}})[0].finish == nn::Finish::positions);
 }
 
 TEST_CASE("generation: what cannot be continued is refused") {
   Made m("sea");
   const nn::GenerationRequest r{
-      .tokens = 5, .how = {}, .stop_tokens = {}, .stops = {}, .dials = {}};
+      .tokens = 5, .how = {}, .stop_tokens = {}, .stops = {}, .options = {}};
   CHECK(contains(message([&] { generated(m, r, {{}}); }), "the prompt is empty"));
   CHECK(contains(message([&] { generated(m, r, {}); }), "no prompt"));
   CHECK(contains(message([&] { generated(m, r, {Ids(40, 1)}); }),

@@ -1,5 +1,5 @@
 // Every golden file by the code of `brine verify`; a damaged copy must be detected.
-#include "apps/verify/golden.h"
+#include "apps/verify/verify.h"
 
 #include <doctest/doctest.h>
 
@@ -212,13 +212,41 @@ TEST_CASE(
   CHECK(with("kv_heads", 2).empty());
 }
 
+TEST_CASE("verify: types and tolerances follow from the settings") {
+  Verification what;
+  CHECK(what.types() == std::vector{Dtype::f64, Dtype::f32});
+  what.dtype = GoldenTypes::f32;
+  CHECK(what.types() == std::vector{Dtype::f32});
+  what.dtype = GoldenTypes::f64;
+  CHECK(what.types() == std::vector{Dtype::f64});
+  CHECK(what.tolerance(Dtype::f32).atol == GoldenTolerance::of(Dtype::f32).atol);
+  what.atol = 0;
+  what.rtol = 0.5;
+  CHECK(what.tolerance(Dtype::f64).atol == 0);
+  CHECK(what.tolerance(Dtype::f64).rtol == 0.5);
+}
+
+TEST_CASE("verify counts runs, and without a tolerance a run in f32 does not pass") {
+  std::ostringstream out;
+  Verification what{.golden = {golden_file("causal_paper_t12")}};
+  VerifyCounts counts = verify(what, true, out);
+  CHECK(counts.compared == 2);
+  CHECK(counts.passed == 2);
+  CHECK(counts.skipped == 0);
+  what.atol = what.rtol = 0;
+  counts = verify(what, true, out);
+  CHECK(counts.compared == 2);
+  CHECK(counts.passed == 0);
+  CHECK(contains(out.str(), "out of tolerance"));
+}
+
 TEST_CASE("verify names the file in every line and fails where nothing was compared") {
   const World& w = world();
   auto set = [](const std::string& name, int64_t old) { return name == "prior" ? 2 : old; };
   copy(golden_file("causal_paper_t12"), fs::path(w.path("learned.h5")), keep, set);
   const Finished none = w.run("verify learned.h5");
   CHECK(none.status == 1);
-  CHECK(none.error == "brine verify: nothing was compared, all 2 runs were skipped\n");
+  check_says(none.error, {"brine verify", "compared", "2", "skipped"});
   const std::string good = golden_file("causal_paper_t12");
   const Finished some = w.run("verify " + good + " learned.h5");
   CHECK(some.status == 0);

@@ -13,10 +13,12 @@
 #include "tensor/error.h"
 #include "tests/messages.h"
 #include "tests/paths.h"
+#include "tests/refusals.h"
 #include "tests/scratch.h"
 
 namespace brine::tests {
 
+using test::check_says;
 using test::contains;
 using test::message;
 using test::Scratch;

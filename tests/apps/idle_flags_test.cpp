@@ -70,7 +70,7 @@ TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
   CHECK_FALSE(std::filesystem::exists(world().path("no.h5")));
 }
 
-TEST_CASE("idle flags: dials that the attention does not obey") {
+TEST_CASE("idle flags: options that the attention does not obey") {
   with_recent();
   const Idle cases[] = {
       {"flops --model teacher --k 4", "--k has no effect on attention 'flash'"},

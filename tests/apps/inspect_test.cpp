@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/inspect/capture.h"
+#include "apps/inspect/capture_input.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/dump/dump_writer.h"
 #include "data/hdf5/hdf5_file.h"
@@ -208,7 +208,7 @@ TEST_CASE("a capture contains exactly the entries of a Tap, for every registered
     CAPTURE(name);
     nn::LoadedModel m = nn::load_model(write_model(scratch / name, name));
     std::string out = (scratch / (name + ".h5")).string();
-    capture(m, {.ids = ids, .dials = {}, .model = m.directory}, out);
+    capture(m, {.ids = ids, .options = {}, .model = m.directory}, out);
     Keep keep;
     NoGrad off;
     Tensor batch = Tensor::from(ids, {1, 23});
@@ -235,7 +235,7 @@ TEST_CASE("a capture contains exactly the entries of a Tap, for every registered
     }
     CHECK(file.datasets().size() == datasets);
     CHECK(contains(inspect(out), "capture of one forward pass"));
-    CHECK(contains(message([&] { capture(m, {.ids = ids, .dials = {}, .model = ""}, out); }),
+    CHECK(contains(message([&] { capture(m, {.ids = ids, .options = {}, .model = ""}, out); }),
                    "exists already"));
     if (name == "sea") {
       for (const char* stage : {"C_perf", "Z", "S", "estimate", "selected", "row_pointers",
@@ -244,6 +244,30 @@ TEST_CASE("a capture contains exactly the entries of a Tap, for every registered
         CHECK(file.has(std::string("layers/01/") + stage));
       }
     }
+  }
+}
+
+TEST_CASE("capture: the dense path takes full attention with maps, other methods stay") {
+  Scratch scratch;
+  for (const auto& [name, dense, attention] : {std::tuple{"flash", true, "dense"},
+                                               {"flash", false, "flash"},
+                                               {"dense", true, "dense"},
+                                               {"recent", true, "recent"},
+                                               {"sea", true, "sea"}}) {
+    CAPTURE(name);
+    CAPTURE(dense);
+    nn::LoadedModel m = nn::load_model(write_model(scratch / join(name, dense), name));
+    CaptureInput input;
+    input.tokens = "1,2,3";
+    input.k = 4;
+    if (dense) input.path = distill::AttentionPath::dense;
+    const CaptureCall call = capture_call(input, m);
+    CHECK(m.config.attention == attention);
+    CHECK(m.model->attention_name() == attention);
+    CHECK(call.ids == std::vector<int32_t>{1, 2, 3});
+    CHECK(call.options.k == 4);
+    CHECK(call.options.dense_path == dense);
+    CHECK(call.model == m.directory);
   }
 }
 

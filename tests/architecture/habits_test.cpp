@@ -1,5 +1,5 @@
 // What the code may not do: read the environment, get memory past the allocator, launch or call
-// kernels outside their folders, leave notes to itself.
+// kernels outside their folders, ask for flags below the command line, leave notes to itself.
 #include <regex>
 
 #include "tests/architecture/sources.h"
@@ -29,6 +29,10 @@ const std::vector<Ban>& bans() {
        {"tensor", "autograd", "tests", "apps/bench"},  // the bench measures kernels by themselves
        "layers use the ops of autograd/ and the functions of tensor/, not kernels"},
       {std::regex(R"(-ffast-math|\bfast-math\b)"), {}, "results must not depend on the compiler"},
+      // The schema itself notes what was set, and names what is missing.
+      {std::regex(R"(\bCLI::|(\.|->)given\b|(\.|->)keys\.(find|fields)\()"),
+       {"apps/cli", "data/config", "tests"},
+       "whether a flag was given is asked in apps/cli/; elsewhere a setting is a std::optional"},
   };
   return all;
 }
@@ -81,6 +85,10 @@ TEST_CASE("the rules of habits detect a violation") {
   CHECK(banned(source_of("nn/a.cpp", "f();  // getenv(x) is not called")).empty());
   CHECK(banned(source_of("nn/a.cpp", "check(ok, \"malloc(3)\");")).empty());
   CHECK(banned(source_of("apps/a.cpp", "std::getenv(\"TERM\");")).empty());
+  CHECK(banned(source_of("distill/a.cpp", "if (schema.find(key)->given) f();")).size() == 1);
+  CHECK(banned(source_of("apps/commands/a.cpp", "if (context.keys.find(\"k\")) f();")).size() == 1);
+  CHECK(banned(source_of("apps/a.cpp", "CLI::App app;")).size() == 1);
+  CHECK(banned(source_of("apps/cli/a.cpp", "CLI::App app;")).empty());
   CHECK(notes(source_of("nn/a.cpp", std::string("// TO") + "DO: more")).size() == 1);
 }
 

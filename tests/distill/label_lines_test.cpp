@@ -6,6 +6,7 @@
 #include "nn/models/bert/bert.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -37,8 +38,8 @@ TEST_CASE("lines: a tab makes a pair, for a model that was made for no known tas
   CHECK(lines[2].first.empty());
   CHECK(lines[2].second == "x");
   CHECK(lines[3].first == "last");
-  CHECK(message([] { text_lines("in", "a\nb\tc\td", false); }) ==
-        "in:2: has more than one tab; a pair of texts has one between them");
+  check_says(message([] { text_lines("in", "a\nb\tc\td", false); }),
+             {"in:2", "more than one tab", "pair"});
 }
 
 TEST_CASE("lines: a model of a task of pairs refuses a line without a tab") {

@@ -5,6 +5,7 @@
 #include "tensor/kernels/dense.h"
 #include "tests/distill/runs.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -225,9 +226,8 @@ TEST_CASE("loss scale: an overflow at scale 1 stops the run; an infinite loss is
   config.nonfinite = OnNonfinite::skip;
   LossConfig losses = task_only();
   losses["task"] = 1e12;
-  CHECK(message([&] { train_f16(scratch / "run", config, false, losses); }) ==
-        "step 3: a gradient is not finite even at loss scale 1; train with --compute bf16 or f32, "
-        "or with a lower rate");
+  check_says(message([&] { train_f16(scratch / "run", config, false, losses); }),
+             {"step 3", "gradient", "finite", "scale 1", "--compute", "bf16", "f32"});
   Spy teacher(online(kSizes), 2);
   config.loss_scale.enabled = LossScaling::on;
   const Ran ran = train(scratch / "bad", kSizes, &teacher, config);
@@ -249,10 +249,10 @@ TEST_CASE("loss scale: under compute f16 by itself; a first scale is a power of 
     const ComputeType compute(Dtype::bf16);
     CHECK_FALSE(config.active());
   }
-  CHECK(message([] { LossScale({.initial = 1000}); }) ==
-        "loss_scale.initial: 1000 is not a power of two up to 4294967296");
-  CHECK(message([] { LossScale({.initial = int64_t(1) << 33}); }) ==
-        "loss_scale.initial: 8589934592 is not a power of two up to 4294967296");
+  check_says(message([] { LossScale({.initial = 1000}); }),
+             {"loss_scale.initial", "1000", "4294967296"});
+  check_says(message([] { LossScale({.initial = int64_t(1) << 33}); }),
+             {"loss_scale.initial", "8589934592", "4294967296"});
 }
 
 }  // namespace brine::test

@@ -181,7 +181,7 @@ TEST_CASE("task: answers do not depend on batches; keys kept are counted") {
       double expected = (kept + 4 * tokens) / visible;
       CHECK(*by7.kept_keys > 0.6 * expected);
       CHECK(*by7.kept_keys < 1.4 * expected);
-      TaskAnswers fewer = answer(*encoder.model, source, {.dials = {.k = 2}});
+      TaskAnswers fewer = answer(*encoder.model, source, {.options = {.k = 2}});
       CHECK(*fewer.kept_keys < 0.8 * *by7.kept_keys);
     }
     // Part of the texts, evenly; classes under the task's numbers.

@@ -10,17 +10,17 @@ namespace brine::test {
 namespace {
 
 struct Half : nn::Module {
-  Half(nn::Init& init, const char* group, int64_t in)
+  Half(nn::Init& init, std::optional<nn::ParameterGroup> group, int64_t in)
       : linear(child<nn::Linear>("linear", init, in, 5)), group_(group) {}
-  std::string group() const override { return group_; }
+  std::optional<nn::ParameterGroup> group() const override { return group_; }
   nn::Linear& linear;
-  std::string group_;
+  std::optional<nn::ParameterGroup> group_;
 };
 
 struct Model : nn::Module {
   explicit Model(nn::Init& init)
-      : a(child<Half>("a", init, "", 7)),
-        b(child<Half>("b", init, "attention", 9)),
+      : a(child<Half>("a", init, std::nullopt, 7)),
+        b(child<Half>("b", init, nn::ParameterGroup::attention, 9)),
         c(child<nn::LayerNorm>("c", init, 3)) {}
   Half& a;
   Half& b;

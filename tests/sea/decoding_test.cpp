@@ -4,6 +4,7 @@
 #include "tensor/kernels/dense.h"
 #include "tests/messages.h"
 #include "tests/nn/attention/contract.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -23,18 +24,18 @@ Tensor rows_at(const Tensor& x, const std::vector<int64_t>& places) {
 }
 
 nn::AttentionInput step_input(const Inputs& in, const std::vector<int64_t>& places,
-                              const nn::AttentionDials& dials, nn::Tap* tap = nullptr) {
+                              const nn::RuntimeOptions& options, nn::Tap* tap = nullptr) {
   return {.q = rows_at(in.q, places),
           .k = rows_at(in.k, places),
           .v = rows_at(in.v, places),
           .hidden = {},
-          .dials = dials,
+          .options = options,
           .tap = tap};
 }
 
 // Puts the first prompts[b] tokens of sequence b into slot b; 0 leaves it empty.
 void prefill(const nn::Attention& block, nn::AttentionState& state, const Inputs& in,
-             const std::vector<int64_t>& prompts, const nn::AttentionDials& dials) {
+             const std::vector<int64_t>& prompts, const nn::RuntimeOptions& options) {
   NoGrad off;
   auto head = [&](const Tensor& x, int axis, int64_t b) {
     return rows(x.slice(0, b, 1), axis, 0, prompts[size_t(b)]);
@@ -45,7 +46,7 @@ void prefill(const nn::Attention& block, nn::AttentionState& state, const Inputs
                                                .k = head(in.k, 2, b),
                                                .v = head(in.v, 2, b),
                                                .hidden = head(in.hidden, 1, b),
-                                               .dials = dials,
+                                               .options = options,
                                                .state = &state,
                                                .slot = b});
   }
@@ -76,7 +77,7 @@ void check_masks(const Tensor& estimate, const Tensor& full, const Tensor& step,
 
 struct Protocol {
   double tolerance;  // of the outputs and estimates, to scale
-  nn::AttentionDials dials = {};
+  nn::RuntimeOptions options = {};
   bool prompts_together = false;  // one pass over padded prompts instead of one for each
   Dtype dtype = Dtype::f32;
   std::string mode = "causal-per-batch";
@@ -97,11 +98,11 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                                           .v = in.v,
                                           .hidden = in.hidden,
                                           .visible = {.lengths = lengths_of(ends)},
-                                          .dials = how.dials,
+                                          .options = how.options,
                                           .tap = &full});
   const bool selects = full.has("selected");
-  auto state =
-      block.module->make_state({.batch = B, .capacity = T, .dtype = how.dtype, .dials = how.dials});
+  auto state = block.module->make_state(
+      {.batch = B, .capacity = T, .dtype = how.dtype, .options = how.options});
   if (how.prompts_together) {
     const int64_t longest = *std::max_element(prompts.begin(), prompts.end());
     block.module->forward({.q = rows(in.q, 2, 0, longest),
@@ -109,10 +110,10 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                            .v = rows(in.v, 2, 0, longest),
                            .hidden = rows(in.hidden, 1, 0, longest),
                            .visible = {.lengths = lengths_of(prompts)},
-                           .dials = how.dials,
+                           .options = how.options,
                            .state = state.get()});
   } else {
-    prefill(*block.module, *state, in, prompts, how.dials);
+    prefill(*block.module, *state, in, prompts, how.options);
   }
   MaskCount count;
   double worst = 0;
@@ -121,7 +122,7 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
     INFO("step " << n);
     nn::Tap tap(block.name);
     if (selects) tap.force("selected", rows_at(full.get("selected"), at));
-    const Tensor out = block.module->step(step_input(in, at, how.dials, &tap), *state);
+    const Tensor out = block.module->step(step_input(in, at, how.options, &tap), *state);
     REQUIRE(out.shape() == Shape{B, 1, kHeads * kSize});
     for (int64_t b = 0; b < B; ++b) {
       const Tensor wanted = rows(y.slice(0, b, 1), 1, at[size_t(b)], 1);
@@ -136,7 +137,7 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
       REQUIRE(close(estimate, row(full.get("estimate")), how.tolerance, 0, "estimate"));
       const sea::Mask own = sea::make_mask(
           estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
-          {.k = how.dials.k ? how.dials.k : kKept, .mode = parse_select_mode(how.mode)}, T);
+          {.k = how.options.k ? how.options.k : kKept, .mode = parse_select_mode(how.mode)}, T);
       check_masks(row(full.get("estimate")), row(full.get("selected")), own.selection.selected,
                   1e-5, count);
     }
@@ -166,10 +167,10 @@ void each_decodable(Dtype dtype, F f) {
 // Outputs of `steps` tokens of every sequence, in order.
 std::vector<Tensor> decode(const nn::Attention& block, nn::AttentionState& state, const Inputs& in,
                            std::vector<int64_t> at, int64_t steps,
-                           const nn::AttentionDials& dials = {}) {
+                           const nn::RuntimeOptions& options = {}) {
   std::vector<Tensor> out;
   for (int64_t n = 0; n < steps; ++n) {
-    out.push_back(block.step(step_input(in, at, dials), state));
+    out.push_back(block.step(step_input(in, at, options), state));
     for (int64_t& t : at) ++t;
   }
   return out;
@@ -191,7 +192,7 @@ TEST_CASE("decoding contract: in f64 the two paths agree to rounding") {
   });
 }
 
-TEST_CASE("decoding contract: every form of SEA, every dial") {
+TEST_CASE("decoding contract: every form of SEA, every option") {
   const std::vector<Settings> forms = {
       {{"decoder", "paper"}},
       {{"decoder", "lean"}, {"mu_scope", "token"}},
@@ -212,10 +213,10 @@ TEST_CASE("decoding contract: every form of SEA, every dial") {
       Block block = make_block("sea", true, Dtype::f64, 5, 300, form);
       check_decoding(
           block, {0, 13, 8, 31}, 33,
-          {.tolerance = 1e-11, .dials = {.query_skip = skip}, .dtype = Dtype::f64, .mode = mode});
+          {.tolerance = 1e-11, .options = {.query_skip = skip}, .dtype = Dtype::f64, .mode = mode});
     }
     Block block = make_block("sea", true, Dtype::f32, 5, 300, form);
-    check_decoding(block, {7, 0}, 120, {.tolerance = 2e-5, .dials = {.k = 9}, .mode = mode});
+    check_decoding(block, {7, 0}, 120, {.tolerance = 2e-5, .options = {.k = 9}, .mode = mode});
   }
 }
 
@@ -372,7 +373,7 @@ TEST_CASE("decoding contract: a method that does not claim decoding says so") {
 TEST_CASE("sea: a state keeps to the query_skip that it was made for") {
   Block block = make_block("sea", true, Dtype::f32);
   const Inputs in = inputs(1, 12, Dtype::f32);
-  auto state = block.module->make_state({.batch = 1, .capacity = 12, .dials = {.query_skip = 2}});
+  auto state = block.module->make_state({.batch = 1, .capacity = 12, .options = {.query_skip = 2}});
   CHECK(contains(message([&] { prefill(*block.module, *state, in, {5}, {}); }),
                  "query_skip is 1, but the state was made for 2"));
   CHECK(contains(message([&] { decode(*block.module, *state, in, {0}, 1); }),
@@ -382,8 +383,8 @@ TEST_CASE("sea: a state keeps to the query_skip that it was made for") {
 TEST_CASE("sea: no state has more room than the identity table has rows") {
   Block block = make_block("sea", true, Dtype::f32, 5, 16);
   CHECK_NOTHROW(block.module->make_state({.batch = 1, .capacity = 16}));
-  CHECK(contains(message([&] { block.module->make_state({.batch = 1, .capacity = 17}); }),
-                 "a capacity of 17 tokens, but v_identity.table has 16 positions"));
+  check_refuses([&] { block.module->make_state({.batch = 1, .capacity = 17}); },
+                {"17", "v_identity.table", "16"});
 }
 
 TEST_CASE("recent: a step may keep fewer keys than the state, not more") {
@@ -392,7 +393,7 @@ TEST_CASE("recent: a step may keep fewer keys than the state, not more") {
   auto state = block.module->make_state({.batch = 1, .capacity = 40});
   NoGrad off;
   const Tensor full = block.module->forward(
-      {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .dials = {.k = 2}});
+      {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .options = {.k = 2}});
   const auto steps = decode(*block.module, *state, in, {0}, 30, {.k = 2});
   for (int64_t t = 0; t < 30; ++t) {
     CHECK(close_to_scale(steps[size_t(t)], rows(full, 1, t, 1), 1e-5));

@@ -1,4 +1,4 @@
-// The whole SEA block: the dense path against the sparse one, dials, and invalid settings.
+// The whole SEA block: the dense path against the sparse one, runtime options, invalid settings.
 #include "sea/sea_attention.h"
 #include "tests/messages.h"
 #include "tests/nn/attention/contract.h"

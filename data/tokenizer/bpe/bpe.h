@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/config/named.h"
 #include "data/tokenizer/bpe/bpe_merge.h"
 #include "data/tokenizer/pipeline.h"
 
@@ -46,11 +47,17 @@ class BpeTokenizer : public PipelineTokenizer {
 
 // ---- training ----
 
+// Which special tokens a new tokenizer has: those of OPT or those of BERT.
+enum class SpecialTokens : uint8_t { decoder, encoder };
+inline constexpr Named<SpecialTokens> kSpecialTokens[] = {{SpecialTokens::decoder, "decoder"},
+                                                          {SpecialTokens::encoder, "encoder"}};
+// In the order of their ids, from 0 on.
+std::vector<std::string> special_tokens(SpecialTokens kind);
+
 struct BpeTrainOptions {
   int64_t vocab_size = 4096;  // including special tokens and the 256 bytes
   int64_t min_count = 2;      // pairs seen less often are not merged
-  // The ids from 0 on. The default is OPT's order.
-  std::vector<std::string> special = {"<s>", "<pad>", "</s>", "<unk>"};
+  std::vector<std::string> special = special_tokens(SpecialTokens::decoder);
 };
 
 // Learns merges from text given in pieces, each of which is cut into words separately.

@@ -152,6 +152,11 @@ BpeModel start_of(const BpeTrainOptions& options) {
 
 }  // namespace
 
+std::vector<std::string> special_tokens(SpecialTokens kind) {
+  if (kind == SpecialTokens::encoder) return {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+  return {"<s>", "<pad>", "</s>", "<unk>"};
+}
+
 BpeTrainer::BpeTrainer(BpeTrainOptions options) : options_(std::move(options)) {
   start_of(options_);
 }

@@ -63,7 +63,7 @@ void BertConfig::describe(data::Schema& s) {
   s.field("initializer_range", initializer_range, "Standard deviation of initial weights",
           {.min = 0});
   s.field("layer_norm_eps", layer_norm_eps, "Added to variances", {.above = 0});
-  s.choice("hidden_act", hidden_act, {"gelu", "relu"}, "Between the MLP's parts");
+  s.choice("hidden_act", hidden_act, {kGelu, kRelu}, "Between the MLP's parts");
   s.field("tie_word_embeddings", tie_word_embeddings, "The masked-LM head is the embedding");
 }
 
@@ -93,7 +93,7 @@ data::Json BertConfig::to_json() const {
                      {"intermediate_size", intermediate_size},
                      {"max_position_embeddings", max_position_embeddings},
                      {"type_vocab_size", type_vocab_size},
-                     {"hidden_act", hidden_act},
+                     {"hidden_act", data::name_of(hidden_act, kActivations)},
                      {"hidden_dropout_prob", hidden_dropout_prob},
                      {"attention_probs_dropout_prob", 0.0},
                      {"classifier_dropout", nullptr},

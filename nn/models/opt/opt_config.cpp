@@ -21,7 +21,7 @@ void OptConfig::describe(data::Schema& s) {
   s.field("do_layer_norm_before", do_layer_norm_before,
           "Norms before attention and MLP (pre-LN), or after (post-LN, without a final norm)");
   s.field("tie_word_embeddings", tie_word_embeddings, "The head is the embedding");
-  s.choice("activation_function", activation_function, {"relu", "gelu"}, "Between the MLP's parts");
+  s.choice("activation_function", activation_function, {kRelu, kGelu}, "Between the MLP's parts");
 }
 
 void OptConfig::validate() const {
@@ -51,7 +51,7 @@ data::Json OptConfig::to_json() const {
           {"word_embed_proj_dim", embedding_size()},
           {"dropout", dropout},
           {"attention_dropout", 0.0},
-          {"activation_function", activation_function},
+          {"activation_function", data::name_of(activation_function, kActivations)},
           {"do_layer_norm_before", do_layer_norm_before},
           {"layer_norm_elementwise_affine", true},
           {"_remove_final_layer_norm", remove_final_layer_norm},

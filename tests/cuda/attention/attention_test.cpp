@@ -41,10 +41,10 @@ std::vector<Case> cases() {
 }
 
 Passed run(const Case& c, const On& on, Dtype dtype, const Inputs& in, const Tensor& lengths,
-           const Tensor& dy, const nn::AttentionDials& dials, nn::Tap* tap = nullptr) {
+           const Tensor& dy, const nn::RuntimeOptions& options, nn::Tap* tap = nullptr) {
   const OnDefault made(on.device);
   Block block = make_block(c.name, c.causal, dtype, 5, 300, c.settings);
-  return pass(block, moved(in, on), lengths, on(dy), dials, tap);
+  return pass(block, moved(in, on), lengths, on(dy), options, tap);
 }
 
 void compare_methods(Dtype dtype, double tolerance) {
@@ -59,16 +59,16 @@ void compare_methods(Dtype dtype, double tolerance) {
     const Inputs in = inputs(3, T, dtype);
     const Tensor lengths = lengths_of({T, 0, 22});
     const Tensor dy = normal({3, T, kHeads * kSize}, 77, dtype);
-    for (const nn::AttentionDials& dials : {nn::AttentionDials{}, nn::AttentionDials{.k = 3}}) {
+    for (const nn::RuntimeOptions& options : {nn::RuntimeOptions{}, nn::RuntimeOptions{.k = 3}}) {
       Passed a, b;
       try {
-        a = run(c, On{kCpu}, dtype, in, lengths, dy, dials);
+        a = run(c, On{kCpu}, dtype, in, lengths, dy, options);
       } catch (const Error& refusal) {
         MESSAGE(what << ", refuses: " << refusal.what());
         continue;
       }
       // The same columns: near ties may be decided differently in f32.
-      b = run(c, On{kCuda}, dtype, in, lengths, dy, dials);
+      b = run(c, On{kCuda}, dtype, in, lengths, dy, options);
       CHECK(b.y.device() == kCuda);
       check_close(what + ": output", a.y, b.y.to(kCpu), tolerance);
       check_close(what + ": gradient of q", a.q, b.q.to(kCpu), tolerance);

@@ -13,6 +13,7 @@
 #include "data/io/temporary.h"
 #include "tests/faults.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 #include "tests/scratch.h"
 
 namespace fs = std::filesystem;
@@ -20,6 +21,7 @@ using namespace brine;
 using namespace brine::data;
 using brine::data::read_file;
 using brine::data::remove_stale_temporaries;
+using brine::test::check_says;
 using brine::test::contains;
 using brine::test::Fault;
 using brine::test::run_with_fault;
@@ -157,7 +159,7 @@ TEST_CASE("checkpoint: a newer format is refused by name, not passed over") {
   } catch (const NewerCheckpoint& e) {
     message = e.what();
   }
-  CHECK(contains(message, "step-00000020/manifest.json: format version 2 (written by brine "));
+  check_says(message, {"step-00000020/manifest.json", "version 2", "brine"});
   CHECK_THROWS_AS(checkpoint_defect(path), NewerCheckpoint);
 }
 

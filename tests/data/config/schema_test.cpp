@@ -9,8 +9,10 @@
 #include "data/config/schema_text.h"
 #include "tensor/error.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 
 using namespace brine;
+using brine::test::check_says;
 using brine::test::message;
 using data::Json;
 using data::Schema;
@@ -127,8 +129,8 @@ TEST_CASE("a wrong type or value names the key and the reason, and changes nothi
   CHECK(message([&] { s.set("name", "\xff"); }) == "name must be a text in UTF-8");
   CHECK(message([&] { s.set("name", std::string("a\0b", 3)); }) ==
         "name must be a text without zero bytes");
-  CHECK(message([&] { s.set("inner.decoder", "leen"); }) ==
-        "inner.decoder must be one of \"lean\" or \"paper\", got \"leen\"");
+  check_says(message([&] { s.set("inner.decoder", "leen"); }),
+             {"inner.decoder", "\"lean\"", "\"paper\"", "\"leen\""});
   CHECK(c.sizes == std::vector<int64_t>{1, 2});
   CHECK(c.rate == 1e-4);
   CHECK(s.to_json() == data::schema_of(c).to_json());
@@ -185,16 +187,16 @@ TEST_CASE("variants: only the keys of the chosen one exist") {
   Schema s = data::schema_of(c);
   s.set("attention.k", 8);
   CHECK(c.sea.k == 8);
-  CHECK(message([&] { s.set("attention.gap", 1); }) ==
-        "\"attention.gap\" is a key of attention.method = \"wide\", but it is \"sea\"");
+  check_says(message([&] { s.set("attention.gap", 1); }),
+             {"\"attention.gap\"", "attention.method", "\"wide\"", "\"sea\""});
   s.set("attention", "wide");  // the alias of the selector
   s.set("attention.k", 0);     // allowed by wide, not by sea
   s.set("attention.gap", 1);
   CHECK(c.sea.k == 8);
   CHECK(c.wide.k == 0);
   CHECK(s.to_json() == Json::parse(R"({"attention": {"method": "wide", "k": 0, "gap": 1.0}})"));
-  CHECK(message([&] { s.set("attention.method", "see"); }) ==
-        "attention.method must be one of \"dense\", \"sea\" or \"wide\", got \"see\"");
+  check_says(message([&] { s.set("attention.method", "see"); }),
+             {"attention.method", "\"dense\"", "\"sea\"", "\"wide\"", "\"see\""});
   s.set("attention.method", "dense");
   CHECK(s.to_toml() == "[attention]\nmethod = \"dense\"\n");
 }
@@ -204,8 +206,8 @@ TEST_CASE("set_all puts selectors first, whatever the order, and refuses unknown
   Schema s = data::schema_of(c);
   s.set_all(Json::parse(R"({"attention": {"gap": 2, "method": "wide"}})"));
   CHECK(c.wide.gap == 2.0);
-  CHECK(message([&] { s.set_all(Json::parse(R"({"attention": {"gab": 2}})")); }) ==
-        "unknown key \"attention.gab\"; the nearest known key is \"attention.gap\"");
+  check_says(message([&] { s.set_all(Json::parse(R"({"attention": {"gab": 2}})")); }),
+             {"\"attention.gab\"", "\"attention.gap\""});
   CHECK(message([&] { s.set_all(Json::parse("[1]")); }) ==
         "a configuration must be an object, got [1]");
 }
@@ -302,8 +304,8 @@ TEST_CASE("an enum is read and written by the names of its values") {
   CHECK(c.shape == Shape::constant);
   CHECK(s.to_json()["shape"] == "constant");
   CHECK(s.to_toml().find("shape = \"constant\"\n") == 0);
-  CHECK(message([&] { s.set("shape", "cosine"); }) ==
-        "shape must be one of \"constant\" or \"linear\", got \"cosine\"");
+  check_says(message([&] { s.set("shape", "cosine"); }),
+             {"shape", "\"constant\"", "\"linear\"", "\"cosine\""});
   CHECK(message([&] { s.set("shape", 1); }) == "shape must be a text, got 1");
   CHECK(c.shape == Shape::constant);
   CHECK(std::string(data::name_of(Shape::linear, kShapes)) == "linear");

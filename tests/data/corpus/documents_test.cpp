@@ -8,10 +8,12 @@
 #include "tests/data/bpe_golden.h"
 #include "tests/data/io/archives.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 #include "tests/scratch.h"
 
 using namespace brine;
 using namespace brine::data;
+using test::check_says;
 using test::contains;
 using test::gzip_of;
 using test::kTokenizerGolden;
@@ -273,8 +275,8 @@ TEST_CASE("documents: bad lines, bad bytes and text without a place to cut") {
   CHECK(refused(good + std::string(400, ' '), {.piece_bytes = 64, .most_line = 100}) ==
         path + ":2: the line is longer than 100 bytes");
   const std::string words(400, 'a');
-  CHECK(refused("{\"text\": \"" + words + "\"}\n", {.piece_bytes = 64, .most_uncut = 128}) ==
-        path + ":1: 400 bytes have no white space before which the text could be cut");
+  check_says(refused("{\"text\": \"" + words + "\"}\n", {.piece_bytes = 64, .most_uncut = 128}),
+             {path, ":1", "400"});
 
   const std::string text = (scratch / "a.txt").string();
   auto refused_text = [&](const std::string& content, const DocumentOptions& options = {}) {

@@ -125,7 +125,7 @@ struct Passed {
 
 // Forward, and backward with the cotangent `dy` (default: random).
 inline Passed pass(Block& block, const Inputs& in, const Tensor& lengths = {}, Tensor dy = {},
-                   const nn::AttentionDials& dials = {}, nn::Tap* tap = nullptr) {
+                   const nn::RuntimeOptions& options = {}, nn::Tap* tap = nullptr) {
   if (block.store) block.store->zero_gradients();
   Tensor q = require_grad(in.q.clone()), k = require_grad(in.k.clone());
   Tensor v = require_grad(in.v.clone());
@@ -134,7 +134,7 @@ inline Passed pass(Block& block, const Inputs& in, const Tensor& lengths = {}, T
                                     .v = v,
                                     .hidden = in.hidden,
                                     .visible = {.causal = block.causal, .lengths = lengths},
-                                    .dials = dials,
+                                    .options = options,
                                     .tap = tap});
   backward(y, dy.defined() ? dy : cotangent(y));
   auto of = [](const Tensor& x) { return has_grad(x) ? grad(x) : Tensor::zeros_like(x); };

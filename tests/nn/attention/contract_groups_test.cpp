@@ -93,7 +93,7 @@ TEST_CASE("contract: groups of heads give what copies of their keys give, with e
                                 .v = v,
                                 .hidden = hidden,
                                 .visible = {.causal = causal, .lengths = lengths},
-                                .dials = {.dense_path = dense_path}});
+                                .options = {.dense_path = dense_path}});
         };
         const Run grouped = run(
             [&](const std::vector<Tensor>& in) {

@@ -13,7 +13,7 @@ namespace {
 using Costs = std::map<std::string, Cost>;
 
 // Costs of forward() on one sequence, where the block is.
-Costs counted(Block& block, int64_t T, const nn::AttentionDials& dials, Device device) {
+Costs counted(Block& block, int64_t T, const nn::RuntimeOptions& options, Device device) {
   auto drawn = [&](uint64_t seed) {
     return normal({1, kHeads, T, kSize}, seed, Dtype::f32).to(device);
   };
@@ -22,7 +22,7 @@ Costs counted(Block& block, int64_t T, const nn::AttentionDials& dials, Device d
                               .v = drawn(3),
                               .hidden = normal({1, T, kHeads * kSize}, 4, Dtype::f32).to(device),
                               .visible = {.causal = block.causal},
-                              .dials = dials};
+                              .options = options};
   NoGrad off;
   CostMeter meter;
   block.module->forward(in);
@@ -102,9 +102,9 @@ TEST_CASE("contract: the meta device counts the same as a real pass, for every m
           for (int64_t T : {1, 4, 193}) {  // of four tokens a mask keeps all that are visible
             CAPTURE(skip);
             CAPTURE(T);
-            const nn::AttentionDials dials{.query_skip = skip};
-            check_alike(counted(meta, T, dials, Device::meta), counted(*real, T, dials, Device{}),
-                        traits.sparse && T > 4);
+            const nn::RuntimeOptions options{.query_skip = skip};
+            check_alike(counted(meta, T, options, Device::meta),
+                        counted(*real, T, options, Device{}), traits.sparse && T > 4);
             ++compared;
           }
         }

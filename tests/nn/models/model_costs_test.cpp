@@ -56,7 +56,7 @@ struct Golden {
   const char* model;
   const char* attention;
   int64_t tokens;
-  nn::AttentionDials dials;
+  nn::RuntimeOptions options;
   std::map<std::string, std::pair<double, double>> costs;  // multiply-adds and bytes
 };
 
@@ -179,7 +179,7 @@ TEST_CASE("costs: golden multiply-adds and bytes of models on the meta device") 
     CAPTURE(golden.model);
     CAPTURE(golden.attention);
     const nn::MetaModel meta(config_of(golden.model, golden.attention));
-    const auto costs = nn::forward_costs(*meta.model, golden.tokens, golden.dials);
+    const auto costs = nn::forward_costs(*meta.model, golden.tokens, golden.options);
     CHECK(costs.size() == golden.costs.size());
     for (const auto& [component, wanted] : golden.costs) {
       CAPTURE(component);

@@ -1,0 +1,54 @@
+// What a tokenisation is: files, how their text is joined, the token between documents.
+#include "data/corpus/tokenize_request.h"
+
+namespace brine::data {
+namespace {
+
+std::optional<int32_t> separator_id(const std::string& separator, const Tokenizer& t,
+                                    const std::function<void(const std::string&)>& warn) {
+  if (const std::optional<SeparatorRule> rule = value_of(separator, kSeparatorRules)) {
+    if (*rule == SeparatorRule::none) return std::nullopt;
+    if (!t.special().eos)
+      warn("tokenize: the tokenizer has no eos token, so nothing stands between documents");
+    return t.special().eos;
+  }
+  const std::optional<int32_t> id = t.id_of(separator);
+  check(id.has_value(), "tokenize: the separator \"", separator, "\" is no token");
+  return id;
+}
+
+}  // namespace
+
+void TokenizeRequest::describe(Schema& s) {
+  s.field("tokenizer", tokenizer, "Tokenizer or model directory", {.required = true});
+  s.field("files", files,
+          "Text, .jsonl, and both inside gzip, xz, zstd, tar, zip and 7z (OpenWebText's archive)",
+          {.required = true, .positional = true});
+  s.field("out", out, "New directory of token shards", {.required = true});
+  s.field("key", key, "Key of the text in a line of .jsonl", {.unset = "\"text\""});
+  s.field("separator", separator,
+          "Token after every document; auto: the tokenizer's eos where it has one; none");
+  s.choice("joining", joining, kJoinings,
+           "lines: one document, the lines of the text files joined as the protocols of brine "
+           "eval join them (docs/evaluation.md)");
+  s.field("shard_mib", shard_mib, "Largest shard in MiB", {.min = 1, .max = 1 << 20});
+}
+
+void TokenizeRequest::validate() const {
+  if (joining == Joining::documents) return;
+  check(value_of(separator, kSeparatorRules).has_value(),
+        "tokenize: --joining lines has no use for --separator ", separator);
+  check(!key, "tokenize: --joining lines has no use for --key");
+}
+
+TokenizeOptions TokenizeRequest::resolve(
+    const Tokenizer& t, const std::function<void(const std::string&)>& warn) const {
+  validate();
+  const bool lines = joining == Joining::lines;
+  return {.documents = {.key = key.value_or("text")},
+          .separator = lines ? std::nullopt : separator_id(separator, t, warn),
+          .joining = joining,
+          .shard_bytes = uint64_t(shard_mib) << 20};
+}
+
+}  // namespace brine::data

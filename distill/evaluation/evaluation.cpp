@@ -1,0 +1,61 @@
+// What an evaluation is: text by a protocol, or a task; of the model's own attention or another.
+#include "distill/evaluation/evaluation.h"
+
+#include <nlohmann/json.hpp>
+
+namespace brine::distill {
+
+void Evaluation::describe(data::Schema& s) {
+  s.field("data", text.data, "Text files or token shards, or the directory of the task");
+  s.field("task", task, "Score the answers to a task instead of text: " + known_tasks());
+  s.field("split", split, "Split of the task, or a TSV file of its own; none: every dev split");
+  s.choice("protocol", text.protocol, kProtocolNames,
+           "How the text is joined and cut: windows of the plain text, or as SEA's paper, GPTQ or "
+           "Hugging Face's page on perplexity do (docs/evaluation.md)");
+  s.field("teacher", text.teacher, "Teacher whose attention the mask should cover: mask recall");
+  s.field("attention", attention,
+          "Evaluate under another attention method without training (recent: a sliding window)");
+  s.field("k", text.k, "Kept keys per query and head; 0 = as trained", {.min = 0});
+  s.field("query_skip", text.query_skip, "The estimator runs on every f-th token", {.min = 1});
+  s.choice("path", text.path, kAttentionPaths, "dense: the T x T reference of a sparse method");
+  s.field("sequence_length", text.sequence_length,
+          "Tokens of a window; 0 = the protocol's own, else the model's positions",
+          {.min = 0, .alias = "window"});
+  s.field("stride", text.stride, "Protocol stride: tokens between windows; 0 = half a window",
+          {.min = 0});
+  s.field("batch_size", text.batch_size, "Windows or texts at once", {.min = 1});
+  s.field("max_windows", text.max_windows,
+          "Only the first windows, or texts that lie evenly in the split; 0 = all", {.min = 0});
+  s.field("loss_from", text.loss_from, "Only targets from this position of a window on",
+          {.min = 0});
+  s.field("copies", text.copies,
+          "A window repeats sequence_length / copies tokens of the text so often", {.min = 1});
+}
+
+TaskEvaluation Evaluation::of_task() const {
+  return {
+      .task = task,
+      .data = text.data,
+      .split = split,
+      .teacher = text.teacher,
+      .max_tokens = text.sequence_length,
+      .answer = {
+          .batch_size = text.batch_size, .max_texts = text.max_windows, .options = text.options()}};
+}
+
+data::Json evaluate(const std::string& name, nn::LoadedModel& model,
+                    const data::Tokenizer& tokenizer, const Evaluation& what,
+                    const Messages& messages) {
+  return what.task.empty() ? evaluate_text(name, model, tokenizer, what.text, messages)
+                           : evaluate_task(model, tokenizer, what.of_task(), messages);
+}
+
+void print_evaluation(const data::Json& evaluation) {
+  if (evaluation.contains("task")) {
+    print_task_evaluation(evaluation);
+  } else {
+    print_text_evaluation(evaluation);
+  }
+}
+
+}  // namespace brine::distill

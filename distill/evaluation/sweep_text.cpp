@@ -1,0 +1,70 @@
+// A sweep over text files: what it is, its table for people and its TSV file.
+#include "distill/evaluation/sweep_text.h"
+
+#include <cstdio>
+
+#include "data/io/file_io.h"
+#include "distill/runs/training_run.h"
+
+namespace brine::distill {
+namespace {
+
+std::string line_of(const SweepCell& c, const char* format, const char* recall_format,
+                    bool recall) {
+  char text[160];
+  const int n = std::snprintf(text, sizeof text, format, (long long)c.k, (long long)c.query_skip,
+                              c.perplexity, c.ms, c.bytes / 1e6);
+  if (recall) std::snprintf(text + n, sizeof text - size_t(n), recall_format, c.recall);
+  return std::string(text) + "\n";
+}
+
+}  // namespace
+
+void TextSweep::describe(data::Schema& s) {
+  s.field("data", data, "Text files", {.required = true});
+  s.field("k", grid.k, "Kept keys per query and head; none: as trained", {.min = 1});
+  s.field("query_skip", grid.query_skip, "The estimator runs on every f-th query", {.min = 1});
+  s.field("teacher", grid.teacher, "Also the mask recall of this teacher's attention");
+  s.field("out", out, "TSV file to write; none: only the table");
+  s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
+          {.min = 0});
+  s.field("batch_size", grid.batch_size, "Windows at once", {.min = 1});
+  s.field("max_windows", grid.max_windows, "Only the first windows; 0 = all", {.min = 0});
+}
+
+std::string table_title(bool recall) {
+  char text[96];
+  std::snprintf(text, sizeof text, "%6s %10s %12s %14s %10s%s\n", "k", "query-skip", "perplexity",
+                "ms a window", "MB", recall ? "  mask recall" : "");
+  return text;
+}
+
+std::string table_line(const SweepCell& cell, bool recall) {
+  return line_of(cell, "%6lld %10lld %12.4f %14.2f %10.1f", "  %11.3f", recall);
+}
+
+std::string tsv_title(bool recall) {
+  return join("k\tquery_skip\tperplexity\tms_per_window\tmegabytes", recall ? "\tmask_recall" : "",
+              "\n");
+}
+
+std::string tsv_line(const SweepCell& cell, bool recall) {
+  return line_of(cell, "%lld\t%lld\t%.6f\t%.3f\t%.3f", "\t%.4f", recall);
+}
+
+void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
+                const TextSweep& what, std::ostream& table, const Messages& messages) {
+  const int64_t window = window_of(what.sequence_length, model.config, "sweep");
+  const std::unique_ptr<WindowSource> windows =
+      windows_of(load_texts(what.data, tokenizer, window, 1, messages), window, 0);
+  const bool recall = !what.grid.teacher.empty();
+  std::string tsv = tsv_title(recall);
+  table << table_title(recall) << std::flush;
+  sweep(model, *windows, what.grid, [&](const SweepCell& cell) {
+    table << table_line(cell, recall) << std::flush;
+    tsv += tsv_line(cell, recall);
+  });
+  if (!what.out.empty()) data::write_file_atomic(what.out, tsv);
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,98 @@
+// What a generation of text is: prompts, length, sampling, where it ends, states in and out.
+#include "nn/generate/text_generation.h"
+
+#include <array>
+#include <filesystem>
+
+#include "data/io/file_io.h"
+
+namespace brine::nn {
+namespace {
+
+// One prompt a line of a text file, without the line ends; an empty line is an error.
+std::vector<std::string> prompts_in(const std::string& path) {
+  std::vector<std::string> lines;
+  const std::string text = data::read_file(path);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string line = text.substr(at, end - at);
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    check(!line.empty(), path, ": line ", lines.size() + 1, " is empty, wanted a prompt");
+    lines.push_back(line);
+    at = end + 1;
+  }
+  check(!lines.empty(), path, ": no prompts");
+  return lines;
+}
+
+}  // namespace
+
+void TextGeneration::describe(data::Schema& s) {
+  s.field("prompt", prompt, "Texts to continue, together");
+  s.field("prompt_file", prompt_file, "File with one prompt a line");
+  s.field("tokens", tokens, "Tokens to add", {.min = 1});
+  s.field("temperature", how.temperature, "0 takes the likeliest token", {.min = 0});
+  s.field("top_k", how.top_k, "Sample among the k likeliest tokens; 0 = all", {.min = 0});
+  s.field("top_p", how.top_p, "Sample among the likeliest tokens of this mass",
+          {.max = 1, .above = 0});
+  s.field("stop", stop, "Texts that end a continuation; they are not part of it");
+  s.field("stop_token", stop_token, "Tokens that end one, beside the tokenizer's end of text");
+  s.field("ignore_eos", ignore_eos, "Go on behind the end of the text");
+  s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
+  s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
+  s.field("save_state", save_state, "File to go on from later");
+  s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
+}
+
+std::vector<std::string> TextGeneration::prompts() const {
+  check(prompt.empty() || prompt_file.empty(),
+        "generate: --prompt and --prompt-file are given, one of them is enough");
+  const std::filesystem::path place = std::filesystem::path(save_state).parent_path();
+  check(place.empty() || std::filesystem::is_directory(place), "generate: ", save_state,
+        ": there is no directory ", place.string());
+  check(!prompt.empty() || !prompt_file.empty() || !load_state.empty(),
+        "generate: --prompt or --prompt-file is needed");
+  return prompt_file.empty() ? prompt : prompts_in(prompt_file);
+}
+
+GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer, uint64_t seed) const {
+  GenerationRequest r{.tokens = tokens,
+                      .how = how,
+                      .seed = seed,
+                      .stop_tokens = {},
+                      .stops = stop,
+                      .options = {.k = k, .query_skip = query_skip},
+                      .vocabulary = tokenizer.vocab_size(),
+                      .keep_states = !save_state.empty()};
+  const std::optional<int32_t> eos = tokenizer.special().eos;
+  if (eos && !ignore_eos) r.stop_tokens.push_back(*eos);
+  for (const std::string& token : stop_token) {
+    const std::optional<int32_t> id = tokenizer.id_of(token);
+    check(id.has_value(), "generate: no token is spelt '", token, "'");
+    r.stop_tokens.push_back(*id);
+  }
+  return r;
+}
+
+Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
+                            const TextGeneration& what, const std::vector<std::string>& prompts,
+                            uint64_t seed) {
+  std::vector<std::vector<int32_t>> ids;
+  for (const std::string& text : prompts) ids.push_back(tokenizer.encode(text));
+  Generation generation(*model.model, what.request(tokenizer, seed),
+                        [&tokenizer](int32_t id) { return tokenizer.decode(std::array{id}); });
+  if (what.load_state.empty()) {
+    generation.start(ids);
+  } else {
+    generation.load(what.load_state, model.hash(), ids);
+  }
+  return generation;
+}
+
+std::vector<std::string> texts_of(const Generation& generation, const data::Tokenizer& tokenizer) {
+  std::vector<std::string> texts;
+  for (const Sequence& s : generation.sequences()) texts.push_back(tokenizer.decode(s.ids));
+  return texts;
+}
+
+}  // namespace brine::nn

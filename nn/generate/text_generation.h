@@ -1,0 +1,40 @@
+// What a generation of text is: prompts, length, sampling, where it ends, states in and out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "nn/generate/generation.h"
+#include "nn/io/model_io.h"
+
+namespace brine::nn {
+
+struct TextGeneration {
+  std::vector<std::string> prompt;
+  std::string prompt_file;  // one prompt a line
+  int64_t tokens = 64;      // to add to each prompt
+  Sampling how;
+  std::vector<std::string> stop, stop_token;  // texts and tokens that end a continuation
+  bool ignore_eos = false;                    // the tokenizer's eos does not end one
+  int64_t k = 0, query_skip = 1;              // RuntimeOptions
+  std::string save_state, load_state;         // files of Generation
+
+  void describe(data::Schema& s);
+  // The texts of `prompt` or of the file. Throws when both are there or nothing is to be continued,
+  // and when the directory of save_state is missing.
+  std::vector<std::string> prompts() const;
+  // Throws when the tokenizer does not have one of the stop tokens.
+  GenerationRequest request(const data::Tokenizer& tokenizer, uint64_t seed) const;
+};
+
+// A generation that has read its prompts, or the states of load_state and the prompts behind them.
+// The model and the tokenizer must outlive it.
+Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
+                            const TextGeneration& what, const std::vector<std::string>& prompts,
+                            uint64_t seed);
+
+// The text that each sequence has now.
+std::vector<std::string> texts_of(const Generation& generation, const data::Tokenizer& tokenizer);
+
+}  // namespace brine::nn

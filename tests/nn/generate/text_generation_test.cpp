@@ -1,0 +1,130 @@
+// What a generation of text is: where prompts come from, what ends a continuation, states in files.
+#include "nn/generate/text_generation.h"
+
+#include <doctest/doctest.h>
+
+#include "data/tokenizer/bpe/bpe.h"
+#include "nn/models/opt/opt.h"
+#include "tests/messages.h"
+#include "tests/scratch.h"
+
+namespace brine::test {
+namespace {
+
+std::unique_ptr<data::Tokenizer> tokenizer(
+    data::SpecialTokens kind = data::SpecialTokens::decoder) {
+  return data::BpeTrainer({.vocab_size = 261, .special = data::special_tokens(kind)}).train();
+}
+
+nn::LoadedModel tiny() {
+  nn::LoadedModel m;
+  m.config.as<nn::OptConfig>() = {.vocab_size = 261,
+                                  .hidden_size = 24,
+                                  .num_hidden_layers = 1,
+                                  .num_attention_heads = 3,
+                                  .ffn_dim = 40,
+                                  .max_position_embeddings = 48,
+                                  .init_std = 0.3};
+  m.model = nn::make_model(m.config, 3);
+  m.store = std::make_unique<nn::ParameterStore>(*m.model);
+  return m;
+}
+
+using Texts = std::vector<std::string>;
+using Ids = std::vector<int32_t>;
+
+}  // namespace
+
+TEST_CASE("text generation: prompts come from the settings or from a file, not from both") {
+  Scratch scratch;
+  nn::TextGeneration what;
+  what.prompt_file = scratch.write("prompts", "one two\r\nthree");
+  CHECK(what.prompts() == Texts{"one two", "three"});
+  what.prompt = {"x"};
+  CHECK(contains(message([&] { what.prompts(); }), "--prompt-file"));
+  what.prompt_file = "";
+  CHECK(what.prompts() == Texts{"x"});
+  what.prompt.clear();
+  CHECK(contains(message([&] { what.prompts(); }), "--prompt-file is needed"));
+  what.load_state = "a state";  // it has sequences of its own
+  CHECK(what.prompts().empty());
+  what.prompt_file = scratch.write("holes", "one\n\ntwo\n");
+  CHECK(contains(message([&] { what.prompts(); }), "line 2"));
+  what.prompt_file = scratch.write("empty", "");
+  CHECK(contains(message([&] { what.prompts(); }), "no prompts"));
+}
+
+TEST_CASE("text generation: a state that could not be saved is refused before the work") {
+  Scratch scratch;
+  nn::TextGeneration what;
+  what.prompt = {"x"};
+  for (const char* possible : {"state", ""}) {
+    what.save_state = *possible ? (scratch / possible).string() : "here";
+    CHECK(what.prompts().size() == 1);
+  }
+  what.save_state = (scratch / "missing" / "state").string();
+  CHECK(contains(message([&] { what.prompts(); }), (scratch / "missing").string()));
+}
+
+TEST_CASE("text generation: eos ends a continuation unless it is ignored, other tokens by name") {
+  const auto opt = tokenizer();
+  nn::TextGeneration what;
+  CHECK(what.request(*opt, 7).stop_tokens == Ids{*opt->id_of("</s>")});
+  what.stop_token = {"<pad>", "a"};
+  CHECK(what.request(*opt, 7).stop_tokens ==
+        Ids{*opt->id_of("</s>"), *opt->id_of("<pad>"), *opt->id_of("a")});
+  what.ignore_eos = true;
+  CHECK(what.request(*opt, 7).stop_tokens == Ids{*opt->id_of("<pad>"), *opt->id_of("a")});
+  what.stop_token = {"nonesuch"};
+  CHECK(contains(message([&] { what.request(*opt, 7); }), "'nonesuch'"));
+  what.stop_token.clear();
+  what.ignore_eos = false;
+  const auto bert = tokenizer(data::SpecialTokens::encoder);
+  CHECK(what.request(*bert, 7).stop_tokens.empty());
+}
+
+TEST_CASE("text generation: the request has the seed, the vocabulary and the runtime options") {
+  const auto opt = tokenizer();
+  nn::TextGeneration what;
+  what.k = 5;
+  what.query_skip = 3;
+  what.tokens = 9;
+  const nn::GenerationRequest r = what.request(*opt, 11);
+  CHECK(r.seed == 11);
+  CHECK(r.tokens == 9);
+  CHECK(r.options.k == 5);
+  CHECK(r.options.query_skip == 3);
+  CHECK(r.vocabulary == opt->vocab_size());
+  CHECK_FALSE(r.keep_states);
+  what.save_state = "state";
+  CHECK(what.request(*opt, 11).keep_states);
+}
+
+TEST_CASE("text generation: saved and continued through files it gives the text of one go") {
+  Scratch scratch;
+  const auto opt = tokenizer();
+  nn::LoadedModel m = tiny();
+  nn::TextGeneration what;
+  what.prompt = {"the king", "city"};
+  what.ignore_eos = true;
+  what.tokens = 12;
+  auto texts = [&](const nn::TextGeneration& part) {
+    nn::Generation g = nn::begin_generation(m, *opt, part, part.prompts(), 5);
+    CHECK(nn::texts_of(g, *opt).size() == 2);
+    g.run();
+    if (!part.save_state.empty()) g.save(part.save_state, m.hash());
+    return nn::texts_of(g, *opt);
+  };
+  const Texts whole = texts(what);
+  CHECK(whole[0].starts_with("the king"));
+  what.tokens = 5;
+  what.save_state = (scratch / "state").string();
+  CHECK(whole[1].starts_with(texts(what)[1].substr(0, 4)));
+  what.load_state = what.save_state;
+  what.save_state = "";
+  what.prompt.clear();
+  what.tokens = 7;
+  CHECK(texts(what) == whole);
+}
+
+}  // namespace brine::test
