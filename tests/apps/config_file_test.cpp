@@ -12,7 +12,7 @@ using namespace brine::tests;
 namespace {
 
 // The error of a file with this content, without the directory of the file.
-std::string refusal(const std::string& text) {
+std::string file_refusal(const std::string& text) {
   Scratch scratch;
   std::string path = scratch.write("c.toml", text);
   Sample sample;
@@ -48,20 +48,20 @@ TEST_CASE("a file sets keys, sections and texts with '#'") {
 }
 
 TEST_CASE("a bad file is refused with its name, the line and the reason") {
-  check_says(refusal("rate = 0.1\n\nratte = 1\n"), {"c.toml:3", "\"ratte\"", "\"rate\""});
-  check_says(refusal("[modle]\nwidth = 1\n"), {"c.toml:1", "\"modle\"", "\"name\""});
-  check_says(refusal("[model]\nwitdh = 1\n"), {"c.toml:2", "\"model.witdh\"", "\"model.width\""});
-  CHECK(refusal("\"model.width\" = 1\n") ==
+  check_says(file_refusal("rate = 0.1\n\nratte = 1\n"), {"c.toml:3", "\"ratte\"", "\"rate\""});
+  check_says(file_refusal("[modle]\nwidth = 1\n"), {"c.toml:1", "\"modle\"", "\"name\""});
+  check_says(file_refusal("[model]\nwitdh = 1\n"), {"c.toml:2", "\"model.witdh\"", "\"model.width\""});
+  CHECK(file_refusal("\"model.width\" = 1\n") ==
         "c.toml:1: the key \"model.width\" has a dot inside quotes");
-  CHECK(refusal("model = 1\n") == "c.toml:1: \"model\" is a section, not a value");
-  CHECK(refusal("rate = \"fast\"\n") == "c.toml:1: rate must be a number, got \"fast\"");
-  CHECK(refusal("\nsteps = 1.5\n") == "c.toml:2: steps must be an integer, got 1.5");
-  CHECK(refusal("steps = -1\n") == "c.toml:1: steps must be at least 0, got -1");
-  CHECK(refusal("rate = inf\n") == "c.toml:1: rate must be finite, got null");
-  check_says(refusal("name = 1979-05-27\n"), {"c.toml:1", "name", "date", "table"});
-  check_says(refusal("[rate]\nx = 1\n"), {"c.toml:1", "rate", "date", "table"});
-  check_says(refusal("[[files]]\nx = 1\n"), {"c.toml:1", "files", "date", "table"});
-  check_says(refusal("[attention]\nk = 8\n"),
+  CHECK(file_refusal("model = 1\n") == "c.toml:1: \"model\" is a section, not a value");
+  CHECK(file_refusal("rate = \"fast\"\n") == "c.toml:1: rate must be a number, got \"fast\"");
+  CHECK(file_refusal("\nsteps = 1.5\n") == "c.toml:2: steps must be an integer, got 1.5");
+  CHECK(file_refusal("steps = -1\n") == "c.toml:1: steps must be at least 0, got -1");
+  CHECK(file_refusal("rate = inf\n") == "c.toml:1: rate must be finite, got null");
+  check_says(file_refusal("name = 1979-05-27\n"), {"c.toml:1", "name", "date", "table"});
+  check_says(file_refusal("[rate]\nx = 1\n"), {"c.toml:1", "rate", "date", "table"});
+  check_says(file_refusal("[[files]]\nx = 1\n"), {"c.toml:1", "files", "date", "table"});
+  check_says(file_refusal("[attention]\nk = 8\n"),
              {"c.toml:2", "\"attention.k\"", "attention.method", "\"sea\"", "\"dense\""});
 }
 
@@ -83,13 +83,13 @@ TEST_CASE("what is not TOML is refused with file and line") {
   for (std::string text : {"rate = 1\nrate = 2\n", "rate = 1\nrate\n", "rate = 1\n[model\n",
                            "rate = 1\nname = \"open\n", "rate = 1\n\x01\x02\xff\n"}) {
     CAPTURE(text);
-    std::string got = refusal(text);
+    std::string got = file_refusal(text);
     CHECK(got.substr(0, 9) == "c.toml:2:");
     CHECK(got.find('\n') == std::string::npos);
     CHECK(got.size() < 300);
   }
   std::string deep = "files = " + std::string(100000, '[');
-  CHECK(refusal(deep).substr(0, 9) == "c.toml:1:");
+  CHECK(file_refusal(deep).substr(0, 9) == "c.toml:1:");
 }
 
 TEST_CASE("a missing file, a directory and a huge file are refused by name") {

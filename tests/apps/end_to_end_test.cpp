@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-Json evaluated(const std::string& arguments) {
+Json evaluation(const std::string& arguments) {
   return Json::parse(world().must("eval --data text.txt --json --max-windows 4 " + arguments).out);
 }
 
@@ -33,8 +33,8 @@ TEST_CASE("end to end: the files that each command promises are there") {
 }
 
 TEST_CASE("end to end: evaluation by both paths and with mask recall") {
-  Json sparse = evaluated("--model student --teacher teacher");
-  Json dense = evaluated("--model student --path dense"), teacher = evaluated("--model teacher");
+  Json sparse = evaluation("--model student --teacher teacher");
+  Json dense = evaluation("--model student --path dense"), teacher = evaluation("--model teacher");
   CHECK(sparse.at("path") == "sparse");
   CHECK(dense.at("path") == "dense");
   double a = sparse.at("perplexity"), b = dense.at("perplexity"), c = teacher.at("perplexity");
@@ -51,11 +51,11 @@ TEST_CASE("end to end: evaluation by both paths and with mask recall") {
     CHECK(double(row.at("mask")) > 0);
   }
   CHECK_FALSE(dense.contains("mask_recall"));
-  CHECK(evaluated("--model student --k 32").at("perplexity") != sparse.at("perplexity"));
+  CHECK(evaluation("--model student --k 32").at("perplexity") != sparse.at("perplexity"));
 }
 
 TEST_CASE("end to end: the exported model is the run's model") {
-  Json run = evaluated("--model student"), exported = evaluated("--model export");
+  Json run = evaluation("--model student"), exported = evaluation("--model export");
   CHECK(run.at("perplexity") == exported.at("perplexity"));
   Json config = Json::parse(read_all(world().path("export/config.json")));
   CHECK(config.at("model_type") == "opt");

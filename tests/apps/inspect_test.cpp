@@ -45,7 +45,7 @@ std::string write_model(const fs::path& dir, const std::string& attention) {
   return dir.string();
 }
 
-std::string refusal(const std::string& path, const InspectOptions& options = {}) {
+std::string inspect_refusal(const std::string& path, const InspectOptions& options = {}) {
   return message([&] { inspect(path, options); });
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("inspect describes a checkpoint and a run, intact or damaged") {
   damaged.back() = char(damaged.back() ^ 1);
   data::write_file_atomic(newest + "/model.safetensors", damaged);
   CHECK(contains(inspect(run), "step-00000007  DAMAGED"));
-  CHECK(contains(refusal(newest), "is a damaged checkpoint"));
+  CHECK(contains(inspect_refusal(newest), "is a damaged checkpoint"));
 }
 
 TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte") {
@@ -154,9 +154,9 @@ TEST_CASE("inspect describes a dump, its shards, and with verify a changed byte"
   bytes[bytes.size() / 2] = char(bytes[bytes.size() / 2] ^ 1);
   data::write_file_atomic(shard, bytes);
   CHECK(contains(inspect(path), "complete"));
-  CHECK(contains(refusal(path, {.verify = true}), "is damaged: its checksum differs"));
+  CHECK(contains(inspect_refusal(path, {.verify = true}), "is damaged: its checksum differs"));
   fs::remove(shard);
-  CHECK(contains(refusal(path), "is missing"));
+  CHECK(contains(inspect_refusal(path), "is missing"));
 }
 
 TEST_CASE("inspect describes golden files, other HDF5 files and tokenizers") {

@@ -17,7 +17,7 @@ const std::vector<std::string> kSettings = {
     "name",   "split",  "files",          "joining",        "bos",     "window",
     "stride", "tokens", "dropped_tokens", "scored_windows", "windows", "predicted_tokens"};
 
-Json evaluated(const std::string& arguments) {
+Json scored(const std::string& arguments) {
   const Finished f = world().must("eval --quiet --json --model teacher " + arguments);
   return Json::parse(f.out);
 }
@@ -29,7 +29,7 @@ TEST_CASE("protocols: each prints all of its settings, in words and as JSON") {
     const std::string name = known.name;
     INFO(name);
     const std::string arguments = "--data text.txt --window 16 --protocol " + name;
-    const Json out = evaluated(arguments);
+    const Json out = scored(arguments);
     for (const std::string& key : kSettings) CHECK_MESSAGE(out["cut"].contains(key), key);
     CHECK(out["cut"]["name"] == name);
     CHECK(out["cut"]["files"] == Json::array({"text.txt"}));
@@ -42,8 +42,8 @@ TEST_CASE("protocols: each prints all of its settings, in words and as JSON") {
 }
 
 TEST_CASE("protocols: sea and gptq differ by the token in front, and drop the rest") {
-  const Json sea = evaluated("--data text.txt --window 16 --protocol sea");
-  const Json gptq = evaluated("--data text.txt --window 16 --protocol gptq");
+  const Json sea = scored("--data text.txt --window 16 --protocol sea");
+  const Json gptq = scored("--data text.txt --window 16 --protocol gptq");
   const auto tokenizer = data::load_tokenizer(world().path("teacher"));
   const auto text =
       int64_t(tokenizer->encode(data::read_joined_lines({world().path("text.txt")})).size());
@@ -92,16 +92,16 @@ TEST_CASE("protocols: the perplexity is that of the tokens and the cut that they
   const nn::LoadedModel m = nn::load_model(w.path("teacher"));
   const auto tokenizer = nn::tokenizer_of(m.directory);
   const std::vector<int32_t> ids = tokenizer->encode(data::read_joined_lines({w.path("text.txt")}));
-  const Json sea = evaluated("--data text.txt --window 16 --protocol sea");
+  const Json sea = scored("--data text.txt --window 16 --protocol sea");
   CHECK(sea["nll"].get<double>() ==
         doctest::Approx(
             distill::evaluate(*m.model, distill::WindowSource(ids, 16, 0), {.batch_size = 3}).nll)
             .epsilon(1e-6));
-  const Json stride = evaluated("--data text.txt --window 16 --stride 5 --protocol stride");
+  const Json stride = scored("--data text.txt --window 16 --stride 5 --protocol stride");
   CHECK(stride["cut"]["dropped_tokens"] == 0);
   CHECK(stride["tokens"] == stride["cut"]["tokens"].get<int64_t>() - 1);
   const Json few =
-      evaluated("--data text.txt --window 16 --stride 5 --protocol stride --max-windows 3");
+      scored("--data text.txt --window 16 --stride 5 --protocol stride --max-windows 3");
   CHECK(few["tokens"] == 15 + 5 + 5);
   CHECK(few["cut"]["scored_windows"] == 3);
   CHECK(contains(few["protocol"], "the first 3 of"));
