@@ -63,7 +63,7 @@ BenchRow bench_bert_layer() {
   return row;
 }
 
-// What a dump of `qk` with the top logits gives, already read: one batch of it.
+// The data of one batch of a dump with `qk` and the top logits, already read.
 class ReadTeacher : public distill::Teacher {
  public:
   ReadTeacher(distill::Teacher& source, const distill::Batch& batch, int64_t layers) {

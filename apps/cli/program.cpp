@@ -1,4 +1,4 @@
-// From the words of the command line to one subcommand's run().
+// The program: finds the subcommand of a command line and runs it.
 #include "apps/cli/program.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ int without_subcommand(const std::vector<std::string>& words) {
   return 0;
 }
 
-// Control characters may come from a file, and a terminal would obey them.
+// Control characters may come from a file, and a terminal would execute them.
 std::string one_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace_if(

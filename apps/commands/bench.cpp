@@ -1,4 +1,4 @@
-// brine bench: how fast the kernels, the attention methods and whole training steps are.
+// brine bench: the speed of kernels, attention methods and whole training steps.
 #include <iostream>
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// brine dump: runs a teacher over text and keeps what distillation needs in HDF5.
+// brine dump: runs a teacher over text and stores what distillation needs in HDF5.
 #include "apps/cli/stop_signals.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"

@@ -1,4 +1,4 @@
-// brine inspect: what a path is; with --capture one forward pass from the inside.
+// brine inspect: describes a path; with --capture it writes the intermediates of one forward pass.
 #include "apps/inspect/inspect.h"
 
 #include <iostream>

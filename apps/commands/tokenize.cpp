@@ -1,4 +1,4 @@
-// brine tokenize: a corpus of any size to token shards, which training maps.
+// brine tokenize: converts a corpus of any size to token shards, which training maps.
 #include <chrono>
 
 #include "apps/cli/program.h"
@@ -17,7 +17,8 @@ struct Tokenize {
 
   int run(const RunContext&) {
     what.validate();
-    std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // a cache of words for each thread
+    std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // each thread has its own cache of
+                                                               // words
     for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(what.tokenizer));
     const data::TokenizeOptions options =
         what.resolve(*tokenizers[0], [](const std::string& text) { log_warning(text); });

@@ -1,4 +1,4 @@
-// Recognises a path and describes directories of ours; files are in inspect_file.cpp.
+// Recognises a path and describes Brine's directories; files are in inspect_file.cpp.
 #include "apps/inspect/inspect.h"
 
 #include <filesystem>
@@ -146,7 +146,7 @@ std::string describe_checkpoint(const std::string& path, bool tensors) {
   return out.str();
 }
 
-// The last step and the last evaluation that a log tells of.
+// The last step and the last evaluation in a log.
 void describe_log(std::ostream& out, const fs::path& log) {
   std::ifstream in(log);
   std::string line, step, evaluation;

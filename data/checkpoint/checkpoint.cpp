@@ -1,5 +1,5 @@
-// The manifest is written last and ends with a checksum of itself, so that any change is seen
-// before a word of it is believed.
+// Checkpoints: the manifest is written last and ends with a checksum of itself, so that any change
+// is detected before its contents are used.
 #include "data/checkpoint/checkpoint.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::Fi
   return body + checksum_tail(body);
 }
 
-// A number without a fraction that fits the type: the library converts any other one, too.
+// A number without a fraction that fits the type: the library would convert any other one, too.
 template <class Number>
 Number whole(const ordered_json& object, const char* key, const std::string& name) {
   const ordered_json& value = object.at(key);
@@ -90,8 +90,8 @@ std::optional<std::string> defect(const Path& checkpoint, bool with_content) {
   return {};
 }
 
-// Removes what is older than the newest `keep` good ones up to `step`. Later steps belong to a
-// part of the run that was given up; they are left until the run reaches them again.
+// Removes checkpoints older than the newest `keep` intact ones up to `step`. Later steps belong to
+// an abandoned part of the run; they are kept until the run reaches them again.
 void remove_older(const Path& run_dir, int64_t step, int keep) {
   int good = 0;
   for (const Checkpoint& c : list_checkpoints(run_dir)) {

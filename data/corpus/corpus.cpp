@@ -1,4 +1,4 @@
-// Reading text files into token windows.
+// Text files as token windows.
 #include "data/corpus/corpus.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Lines are cut from blocks; what is ready is handed out as it is asked for.
+// Joined lines, cut from blocks and returned on request.
 #include "data/corpus/joined_lines.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ bool JoinedLines::next_line(std::string& line) {
                 ErrorKind::format);
   }
   if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
-  if (line.empty()) return false;  // no more than the mark
+  if (line.empty()) return false;  // at most the mark
   offset_ += end - begin_;
   begin_ = searched_ = end;
   return true;

@@ -1,4 +1,4 @@
-// Reading: the manifest, the checks, and windows out of mapped files.
+// Reading token shards: the manifest, the checks, and windows from mapped files.
 #include "data/corpus/token_shards.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMostManifestBytes = uint64_t(1) << 28;
-constexpr int64_t kMostTokens = int64_t(1) << 60;  // so that no sum and no product below overflows
-// The kernel maps this much around a page that is touched.
+constexpr int64_t kMostTokens = int64_t(1) << 60;  // so that no sum or product below overflows
+// The kernel maps this much around a page that is accessed.
 constexpr uint64_t kForgotten = 64 << 10;
 
 template <class T>

@@ -1,4 +1,4 @@
-// Writing: files grow under a temporary directory; the manifest is the last of them.
+// Writing token shards: files grow in a temporary directory; the manifest is written last.
 #include <bit>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +23,7 @@ Path parent_of(const Path& dir) {
   return parent.empty() ? Path(".") : parent;
 }
 
-// Refuses before anything is read.
+// Throws before anything is read.
 std::string new_name(const Path& dir) {
   std::error_code ignored;
   check(!std::filesystem::exists(std::filesystem::symlink_status(dir, ignored)), dir.string(),

@@ -1,4 +1,4 @@
-// The spec of a dump: its fields, its sizes, its datasets.
+// The specification of a dump: its fields, its sizes, its datasets.
 #include "data/dump/dump.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool is_hash(const std::string& text) {
   return text.size() == 64 && std::all_of(text.begin(), text.end(), hex);
 }
 
-// One sample for a chunk, cut along axis 1 into equal pieces where that reaches 4 MiB.
+// One sample per chunk, cut along axis 1 into equal pieces from 4 MiB on.
 Shape chunk_of(const Shape& shape, Dtype dtype) {
   Shape chunk = shape;
   chunk[0] = 1;
@@ -36,7 +36,7 @@ Shape chunk_of(const Shape& shape, Dtype dtype) {
   return chunk;
 }
 
-// Some rows of tokens: a sample is a few of them.
+// A number of rows of tokens: a sample has several of them.
 Shape ragged_chunk(const Shape& shape, Dtype dtype) {
   Shape chunk = shape;
   int64_t row = shape.numel() / shape[0] * int64_t(item_size(dtype));
@@ -78,7 +78,7 @@ void check_lengths(const DumpSpec& s, const std::string& where) {
                  s.tokens);
 }
 
-// Names that are those of datasets, once each; sizes of the registered tensors.
+// Valid dataset names without duplicates; sizes of the registered tensors.
 void check_tensors(const DumpSpec& s, const std::string& where) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string& name = s.tensors[i];
@@ -164,7 +164,7 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
   for (int64_t w : s.windows) check_format(w >= 0, where, ": window ", w, " is negative");
   check_format(s.classes >= 0 && s.classes <= (int64_t(1) << 31), where, ": classes is ",
                s.classes);
-  // No product of sizes may leave the range of a 64-bit number.
+  // No product of sizes may exceed the range of a 64-bit number.
   double widest = std::max({double(s.heads) * double(s.tokens) * double(s.tokens),
                             double(s.heads) * double(s.tokens) * double(s.head_size),
                             double(s.heads) * double(s.tokens) * double(s.columns),

@@ -1,4 +1,4 @@
-// Files of others become a dump when every value in them is as the schema says.
+// Adopting files of other programs: they become a dump when every value in them is valid.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// manifest.json and the headers of shards.
+// Manifests of dumps (manifest.json) and headers of shards.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>

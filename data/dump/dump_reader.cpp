@@ -1,4 +1,5 @@
-// Random access: a few shards stay open, each checked against the manifest when it is opened.
+// Random access to a dump: a few shards stay open, each compared with the manifest when it is
+// opened.
 #include "data/dump/dump_reader.h"
 
 #include <algorithm>
@@ -16,20 +17,20 @@ constexpr size_t kOpenShards = 16;
 
 using SharedFile = std::shared_ptr<const Hdf5Reader>;
 
-// Where a sample lies.
+// The location of a sample.
 struct Place {
   SharedFile file;
   int64_t row = 0;
-  // Ragged only: tokens of the sample, of those before it in its shard, and of their maps of a
-  // head.
+  // Ragged only: tokens of the sample, of the samples before it in its shard, and of their maps of
+  // a head.
   int64_t length = 0, token = 0, map = 0;
 };
 
-// Reads rows as they are stored, or from 16 bits into floats.
+// Reads rows as they are stored, or converts 16 bits to floats.
 class Rows {
  public:
   Rows(Dtype stored, Dtype wanted) : dtype_(stored), wanted_(wanted) {}
-  // Returns where the values end.
+  // Returns the end of the values.
   unsigned char* read(const Hdf5Reader& file, const std::string& dataset, int64_t first,
                       int64_t rows, int64_t values, unsigned char* out) {
     size_t bytes = size_t(values) * item_size(dtype_);
@@ -71,9 +72,9 @@ void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
 struct DumpReader::Impl {
   Path dir;
   DumpManifest manifest;
-  std::vector<int64_t> tokens_before, maps_before;        // ragged: sums over the samples before
+  std::vector<int64_t> tokens_before, maps_before;        // ragged: sums over earlier samples
   mutable std::mutex mutex;                               // guards `open`
-  mutable std::list<std::pair<size_t, SharedFile>> open;  // by shard, last used first
+  mutable std::list<std::pair<size_t, SharedFile>> open;  // by shard, most recently used first
 
   SharedFile shard(size_t index) const;
   SharedFile open_shard(const DumpShard& shard) const;
@@ -81,7 +82,7 @@ struct DumpReader::Impl {
   // A dataset with one row for each sample.
   Tensor samples(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                  Dtype stored, Dtype wanted) const;
-  // Of a ragged dump: [n, (H,) T, ...] with zeros at the ends, and [n, H, T, T].
+  // In a ragged dump: [n, (H,) T, ...] with zeros at the ends, and [n, H, T, T].
   Tensor ragged(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                 bool by_head, Dtype stored, Dtype wanted) const;
   Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;

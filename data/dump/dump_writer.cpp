@@ -1,5 +1,5 @@
-// What is there, what is missing, and the thread that writes it. A shard counts from the moment on
-// that the manifest lists it.
+// The writer of a dump: what exists, what is missing, and the thread that writes it. A shard counts
+// once the manifest lists it.
 #include "data/dump/dump_writer.h"
 
 #include <unistd.h>
@@ -31,7 +31,7 @@ void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const S
         " on the cpu");
 }
 
-// T of a batch whose samples have lengths of their own.
+// T of a batch whose samples have individual lengths.
 int64_t tokens_of(const DumpBatch& batch) {
   auto longest = [](const TensorSet& set) {
     for (const auto& [name, x] : set) {
@@ -63,7 +63,7 @@ struct DumpWriter::Impl {
   Path dir;
   DumpManifest manifest;  // after the start it belongs to the thread
   DumpWriterOptions options;
-  std::unique_ptr<DirectoryLock> lock;  // a second writer would drop the shard of the first
+  std::unique_ptr<DirectoryLock> lock;  // a second writer would delete the shard of the first
   std::vector<std::string> notes;
   std::vector<bool> had;  // by shard: finished when this writer started
   int64_t next = 0;       // the first sample that was not put
@@ -75,9 +75,9 @@ struct DumpWriter::Impl {
   BoundedQueue<Item> queue;
   std::thread thread;
   std::atomic<bool> failed = false;
-  std::exception_ptr failure;  // read after `failed` is seen
+  std::exception_ptr failure;  // read after `failed` was seen
 
-  std::unique_ptr<ShardWriter> shard;  // the thread's own
+  std::unique_ptr<ShardWriter> shard;  // used by the thread only
 
   Impl(const Path& where, const DumpSpec& spec, const DumpWriterOptions& given)
       : dir(where), options(given), queue(std::max<size_t>(1, given.queue)) {
@@ -92,7 +92,7 @@ struct DumpWriter::Impl {
     return std::min(shard_samples(), manifest.spec.samples - shard * shard_samples());
   }
   Run missing() const;
-  // Fills in what a batch may leave out.
+  // Fills in the optional members of a batch.
   void complete(DumpBatch& batch, Downloads& arriving) const;
   void check_batch(const DumpBatch& batch) const;
   void rethrow_failure() const {
@@ -160,7 +160,7 @@ void DumpWriter::Impl::continue_from(const DumpManifest& found) {
   }
 }
 
-// What is not in the manifest was not finished.
+// Files that are not in the manifest were not finished.
 void DumpWriter::Impl::drop_leftovers() {
   std::vector<Path> doomed;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
@@ -231,7 +231,7 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
 void DumpWriter::Impl::run() {
   try {
     while (auto item = queue.pop()) {
-      // First of all, so that the device gets its memory back before the disk has taken a byte.
+      // Done first, so that the device memory is released before the disk has written a byte.
       item->arriving.finish();
       const DumpBatch& batch = item->batch;
       for (int64_t i = 0; i < batch.lengths.dim(0); ++i)

@@ -1,4 +1,4 @@
-// Where the values of a dataset lie, and their way from there into memory.
+// The locations of a dataset's values, and reading them into memory.
 #include "data/hdf5/hdf5_storage.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ constexpr size_t kKeptChunkBytes = size_t(1) << 20;
 
 uint64_t bytes_of(const Shape& shape, size_t item) { return uint64_t(shape.numel()) * item; }
 
-// Calls f(at) for every chunk that holds some of the rows; `at` is its first element.
+// Calls f(at) for every chunk that contains some of the rows; `at` is its first element.
 template <class F>
 void each_chunk(const Shape& shape, const Shape& chunk, int64_t first, int64_t count, F&& f) {
   Shape at = shape;
@@ -37,7 +37,8 @@ void each_chunk(const Shape& shape, const Shape& chunk, int64_t first, int64_t c
   }
 }
 
-// Copies what chunk `at` and the wanted rows share. Chunks at the edge are stored whole.
+// Copies the intersection of chunk `at` and the requested rows. Chunks at the edge are stored
+// whole.
 void copy_shared(const Shape& shape, const Shape& chunk, const Shape& at, size_t item,
                  int64_t first, int64_t count, const char* from, char* out) {
   int rank = shape.rank();
@@ -186,7 +187,7 @@ void read_stored_rows(const std::string& where, const StoredFile& file, hid_t da
     return;
   }
   uint64_t skip = rows.rank() > 0 ? uint64_t(first) * row : 0, whole = bytes_of(shape, item);
-  if (storage.layout == H5D_COMPACT) {  // in the object's header, with a size of its own
+  if (storage.layout == H5D_COMPACT) {  // in the object's header, with its own size
     check_format(H5Dget_storage_size(dataset) == whole, where, ": stores ",
                  H5Dget_storage_size(dataset), " bytes, wanted ", whole);
     std::vector<char> all(whole);

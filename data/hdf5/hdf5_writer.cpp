@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kDefaultChunkBytes = int64_t(4) << 20;
 
-// Whole trailing axes as far as they fit into a default chunk.
+// As many whole trailing axes as fit into a default chunk.
 Shape default_chunk(const Shape& shape, Dtype dtype) {
   Shape chunk = shape;
   int64_t room = std::max<int64_t>(1, kDefaultChunkBytes / int64_t(item_size(dtype)));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMostShown = 200;  // bytes of a key
 
-// Watches a parser for a key that its object has already.
+// Checks a parser's events for duplicate keys of an object.
 template <class Json>
 struct Watch {
   JsonKeys keys = {};

@@ -1,4 +1,4 @@
-// GLUE's files: columns by name, labels in words.
+// The reader of GLUE's files: columns by name, labels in words.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace brine::data {
 namespace {
 
-// Field text as a number of its whole length.
+// Field text as a number; the whole text must be used.
 template <class Number>
 bool parse(std::string_view text, Number& value) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -39,7 +39,7 @@ std::vector<TaskSplit> mnli_splits() {
            .submission = "MNLI-mm.tsv"}};
 }
 
-// The labelled file is published beside GLUE and spells its columns differently.
+// The labelled file is published together with GLUE and spells its columns differently.
 std::vector<TaskSplit> diagnostic_splits() {
   return {{.name = "dev",
            .file = "diagnostic-full.tsv",
@@ -55,7 +55,7 @@ std::vector<TaskSplit> text_splits() {
 
 std::vector<Task> make_table() {
   using enum Metric;
-  // The order of labels is that of the checkpoints that are published for GLUE.
+  // The order of labels is that of the published checkpoints for GLUE.
   const std::vector<std::string> binary = {"0", "1"};
   const std::vector<std::string> entailment3 = {"entailment", "neutral", "contradiction"};
   const std::vector<std::string> entailment2 = {"entailment", "not_entailment"};

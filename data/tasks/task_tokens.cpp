@@ -1,4 +1,4 @@
-// Framing texts for an encoder.
+// Conversion of a task's texts to an encoder's tokens.
 #include "data/tasks/task_tokens.h"
 
 #include <algorithm>

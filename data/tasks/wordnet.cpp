@@ -21,7 +21,7 @@ bool parse(std::string_view text, size_t digits, uint64_t& value) {
   return error == std::errc() && end == text.data() + digits;
 }
 
-// A gloss is a definition and, from "; \"" on, examples of use.
+// A gloss is a definition and, from "; \"" on, usage examples.
 std::string_view definition_of(std::string_view gloss) {
   return gloss.substr(0, gloss.find("; \""));
 }
@@ -81,7 +81,7 @@ TaskExamples read_wordnet(const Task& task, const Path& dir, const TaskSplit& sp
       size_t end = std::min(text.find('\n', at), text.size());
       std::string_view line = std::string_view(text).substr(at, end - at);
       ++number;
-      // The licence stands at the beginning, its lines indented.
+      // The licence is at the beginning, with indented lines.
       if (!line.starts_with("  ")) {
         read_synset(line, at, join(file, ":", number), split.name, out);
       }

@@ -1,4 +1,4 @@
-// Finds out which tokenizer a path holds.
+// Loading a tokenizer: detects which one a path contains.
 #include "data/tokenizer/tokenizer.h"
 
 #include <filesystem>
@@ -19,7 +19,7 @@ std::unique_ptr<Tokenizer> load_json(const std::string& path) {
   const Json& model = object_member(root, "model", path);
   const Json& type = member(model, "type");
   check_format(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
-  // Old files do not say the type.
+  // Old files do not have the type.
   const bool old = type.is_null();
   const std::string name = old ? "BPE" : type.get<std::string>();
   if (name == "WordPiece" || (old && model.contains("max_input_chars_per_word")))

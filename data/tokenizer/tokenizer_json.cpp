@@ -1,4 +1,4 @@
-// The parts that tokenizer.json has for every kind of model, and the files beside it.
+// The parts of tokenizer.json that all kinds of models share, and the files next to it.
 #include "data/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMostLevels = 64;
 
-// Objects are written by recursion, which a file must not be able to drive deep.
+// Objects are written recursively; the limit keeps a file from causing deep recursion.
 void refuse_deep(const std::string& text, const std::string& path) {
   int depth = 0;
   bool quoted = false;
@@ -110,7 +110,7 @@ std::vector<AddedToken> read_added(const Json& list, const std::string& path) {
 }
 
 std::string read_frame(const std::string& text) {
-  // At depth 2 are the keys of the parts, of which the model alone has these two.
+  // Depth 2 has the keys of the parts; only the model has these two.
   auto keep = [](int depth, Ordered::parse_event_t event, Ordered& key) {
     return !(event == Ordered::parse_event_t::key && depth == 2 &&
              (key == "vocab" || key == "merges"));

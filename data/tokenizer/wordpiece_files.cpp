@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostTokens = 1 << 24;
 
-// tokenizer.json of BERT but for its contents.
+// tokenizer.json of BERT without its contents.
 constexpr const char* kFrame = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
   "normalizer": {
@@ -54,7 +54,7 @@ void read_roles(const SideFiles& sides, WordPieceModel& model) {
   model.special_tokens_map = sides.map.text;
 }
 
-// The two files may not say different things of one setting: libraries differ in which they heed.
+// The two files must agree on a setting: libraries differ in which one they use.
 void refuse_contradictions(const Json& root, const SideFiles& sides, const std::string& path) {
   const Json& normalizer = member(root, "normalizer");
   if (!normalizer.is_object() || member(normalizer, "type") != "BertNormalizer") return;
@@ -103,7 +103,7 @@ void read_model(const Json& root, const std::string& path, WordPieceModel& model
   model.post_processor = PostProcessor(member(root, "post_processor"), path);
 }
 
-// One token a line; empty lines are ids without a token.
+// One token per line; empty lines are ids without a token.
 std::vector<std::string> read_lines(const std::string& path) {
   const std::string text = read_file(path);
   std::vector<std::string> tokens;

@@ -13,7 +13,7 @@
 namespace brine::distill {
 namespace {
 
-// What was measured, and how the text was joined and cut, as an object and in words.
+// The measurement, and how the text was joined and cut, as an object and in words.
 struct Scored {
   Perplexity perplexity;
   data::Json cut;
@@ -122,7 +122,7 @@ void print_text_evaluation(const data::Json& out) {
 
 void use_attention(nn::LoadedModel& m, const std::string& method) {
   if (method.empty() || method == m.config.attention) return;
-  nn::attention_method(method);  // throws an error with the known names when it is none of them
+  nn::attention_method(method);  // throws for an unknown name and lists the known ones
   m.config.attention = method;
   m.model = nn::make_student(m.config, *m.model, 0);
   m.store = std::make_unique<nn::ParameterStore>(*m.model);

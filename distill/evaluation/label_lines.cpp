@@ -1,4 +1,4 @@
-// A classifier's labels for lines of text, or of pairs of texts with a tab between.
+// A classifier's labels for lines of text, or of pairs of texts separated by a tab.
 #include "distill/evaluation/label_lines.h"
 
 #include <algorithm>

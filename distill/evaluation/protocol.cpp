@@ -1,4 +1,4 @@
-// The named protocols differ in a few facts, which stand in one table.
+// The named protocols, which differ in a few properties, listed in one table.
 #include "distill/evaluation/protocol.h"
 
 #include <filesystem>
@@ -43,7 +43,8 @@ std::string joined(const std::vector<std::string>& names) {
   return out;
 }
 
-// Shards stand for text when they hold its lines joined: the same tokens, whatever was cut.
+// Shards can replace text if they contain its joined lines: the same tokens, however the text is
+// cut.
 std::vector<int32_t> tokens_of(const Protocol& p, const data::Tokenizer& tokenizer) {
   for (const std::string& file : p.files) {
     if (!std::filesystem::is_directory(file)) continue;

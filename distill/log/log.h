@@ -38,7 +38,7 @@ class RunLog {
   RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig config = {});
   void step(const StepReport& report);
   void evaluation(int64_t step, const Values& values);
-  void event(std::string_view text);  // at the last step reported
+  void event(std::string_view text);  // the last step reported
 
  private:
   data::Path path_;

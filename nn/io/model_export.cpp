@@ -1,4 +1,4 @@
-// From a model to a directory: the whole, or an adapter.
+// Exporting a model to a directory: the whole model, or an adapter.
 #include <cmath>
 #include <cstring>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What the families share: packing, the walk through the layers, attention from its parts.
+// Code shared by the families: packing, the loop over the layers, attention from its parts.
 #include "nn/models/model.h"
 
 #include "tensor/meter/cost_meter.h"
@@ -6,7 +6,7 @@
 namespace brine::nn {
 namespace {
 
-// Index [B T] of the packed row that each place has, and 1 at tokens, 0 at padding.
+// Index [B T] of the packed row of each position, and 1 at tokens, 0 at padding.
 struct Unpacking {
   Tensor rows, valid;
 };

@@ -1,4 +1,4 @@
-// The walk through the layers of a prompt and of a single token.
+// Decoding with a model: the loop over the layers for a prompt and for a single token.
 #include "nn/models/model_state.h"
 
 namespace brine::nn {

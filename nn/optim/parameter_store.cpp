@@ -8,7 +8,7 @@
 namespace brine::nn {
 namespace {
 
-// Every parameter starts on a 64-byte line, packed ones right behind each other.
+// Every parameter starts on a 64-byte line, packed ones directly after each other.
 constexpr int64_t kAlign = 16;
 
 }  // namespace

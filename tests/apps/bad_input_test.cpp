@@ -145,7 +145,7 @@ TEST_CASE("bad input: models and checkpoints") {
   check_refused({"distill --teacher bad-export-1 --data text.txt --out bad-run",
                  {"bad-export-1/model.safetensors"}});
   check_refused({"export --checkpoint student --out export", {"export", "already holds"}});
-  // Of the moments only a resumed run takes notice.
+  // Only a resumed run reads the moments.
   damaged("teacher", "bad-moments", "step-00000003/optimizer.safetensors", flipped);
   check_refused({World::train() + " --valid text.txt --out bad-moments --resume",
                  {"step-00000003/optimizer.safetensors", "does not match its checksum"}});
@@ -194,7 +194,7 @@ TEST_CASE("bad input: a full disk") {
   CHECK(f.status == 1);
   CHECK(f.error.find("brine train: full-run/") != std::string::npos);
   CHECK_FALSE(fs::exists(w.path("full-run/step-00000003")));
-  // With room again the same commands end well.
+  // With free space the same commands succeed.
   w.must("dump --model teacher --data text.txt --windows 6 --out full-dump");
   for (const auto& [name, content] : files) {
     if (name.find("full-dump") == std::string::npos) CHECK(read_all(name) == content);

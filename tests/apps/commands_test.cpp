@@ -1,4 +1,4 @@
-// Single commands on the tiny world: what they do with their flags and what they say.
+// Single commands on the tiny world: the effect of their flags, and their messages.
 #include <nlohmann/json.hpp>
 
 #include "data/safetensors/safetensors.h"
@@ -96,7 +96,7 @@ TEST_CASE(
                             " --steps 2 --batch-size 2 --k 4 --columns 16 --quiet";
     w.must(run + " --compute " + compute);
     CHECK(contains(read_all(w.path(compute + "/config.toml")), "compute = \"" + compute + "\""));
-    // A run goes on in the type that it began with.
+    // A run continues in its first type.
     Finished f = w.run(run + " --resume");
     CHECK(f.status == 1);
     CHECK(contains(f.error, "the configuration changed since"));
@@ -159,7 +159,7 @@ TEST_CASE("sweep: a grid of k and query skipping as a table and a TSV file") {
   char wanted[64];
   std::snprintf(wanted, sizeof wanted, "\n2\t1\t%.6f\t", double(plain.at("perplexity")));
   CHECK_MESSAGE(tsv.find(wanted) != std::string::npos, tsv);
-  // The teacher, loaded once, counts neither in the memory nor from cell to cell in the recall.
+  // The teacher, loaded once, counts neither in the memory nor across cells in the recall.
   w.must(
       "sweep --model student --data text.txt --k 2 4 --query-skip 1 3 --max-windows 4 --out "
       "alone.tsv");

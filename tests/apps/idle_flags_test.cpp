@@ -52,7 +52,7 @@ TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
        "--top-logits has no effect with --logits none"},
       {"dump --adopt x.h5 --model teacher", "--model has no effect with --adopt"},
       {"dump --adopt x.h5 --batch-size 4", "--batch-size has no effect with --adopt"},
-      {"dump --adopt x.h5 --threads 1 --seed 3", "x.h5"},  // keys of all commands are no fault
+      {"dump --adopt x.h5 --threads 1 --seed 3", "x.h5"},  // keys of all commands are allowed
       {"inspect student --k 2", "--k has no effect without --capture"},
       {"inspect student --window 2", "--window has no effect without --capture"},
       {"inspect student --capture no.h5 --text the --tensors",

@@ -1,4 +1,4 @@
-// The named protocols of `brine eval`: what they print, and that they cut the text as they say.
+// The named protocols of `brine eval`: their output, and that they cut the text as documented.
 #include "distill/evaluation/protocol.h"
 
 #include <cmath>

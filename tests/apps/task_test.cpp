@@ -67,7 +67,7 @@ class TaskWorld {
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path(name), std::ios::binary) << text;
   }
-  // What `eval --task cola` says of the dev split.
+  // The scores that `eval --task cola` prints for the dev split.
   Json score(const std::string& arguments) const {
     Json out = Json::parse(must("eval --task cola --data glue --json " + arguments).out);
     return out.at("splits").at("dev");
@@ -335,7 +335,7 @@ TEST_CASE("tasks by the program: WordNet's glosses (needs WordNet)") {
   Json out =
       Json::parse(w.must("eval --task wordnet --model wordnet --json --max-windows 400").out);
   CHECK(out.at("splits").at("dev").at("texts") == 400);
-  // 45 classes, the largest holds an eighth of the glosses.
+  // 45 classes; the largest has an eighth of the glosses.
   CHECK(double(out.at("splits").at("dev").at("accuracy")) > 0.05);
   std::string line = w.must("predict --model wordnet --quiet", "echo 'a small bird' |").out;
   CHECK(line.find('.') != std::string::npos);

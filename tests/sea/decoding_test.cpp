@@ -1,5 +1,5 @@
-// What every method that claims decoding promises: token by token it gives what the full pass
-// gives, whatever the prompts, the batch, and where it was stopped and continued.
+// The contract of every method with decoding: token by token it gives the results of the full pass,
+// for any prompts and batch, and wherever it was stopped and continued.
 #include "sea/mask.h"
 #include "tensor/kernels/dense.h"
 #include "tests/messages.h"
@@ -52,12 +52,12 @@ void prefill(const nn::Attention& block, nn::AttentionState& state, const Inputs
   }
 }
 
-// How far masks of two paths may differ (docs: equal but for near ties), and how often they did.
+// How far masks of two paths may differ (docs: equal except for near ties), and how often they did.
 struct MaskCount {
   int64_t rows = 0, excused = 0;
 };
 
-// `full` and `step` hold a row of one sequence, [1, H, 1, K]. Columns chosen by one path alone must
+// `full` and `step` have a row of one sequence, [1, H, 1, K]. Columns chosen by only one path must
 // be within `margin` of each other.
 void check_masks(const Tensor& estimate, const Tensor& full, const Tensor& step, double margin,
                  MaskCount& count) {
@@ -251,7 +251,7 @@ TEST_CASE("decoding contract: a state saved and restored goes on with the same b
       auto first = block.module->make_state({.batch = 2, .capacity = 60});
       prefill(*block.module, *first, in, prompts, {});
       decode(*block.module, *first, in, prompts, steps);
-      auto second = block.module->make_state({.batch = 2, .capacity = 50});  // other room
+      auto second = block.module->make_state({.batch = 2, .capacity = 50});  // another capacity
       int64_t bytes = 0;
       for (int64_t b = 0; b < 2; ++b) {
         std::vector<NamedTensor> saved;

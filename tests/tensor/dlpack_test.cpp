@@ -1,4 +1,4 @@
-// DLPack in both directions: shared memory, layouts, types, who frees, and what is refused.
+// DLPack in both directions: shared memory, layouts, types, ownership, and errors.
 #include "tensor/dlpack.h"
 
 #include <cstddef>

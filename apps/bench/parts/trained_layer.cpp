@@ -1,4 +1,4 @@
-// A student's last layer at a length.
+// The last layer of a student at a given length.
 #include "apps/bench/parts/trained_layer.h"
 
 #include <nlohmann/json.hpp>

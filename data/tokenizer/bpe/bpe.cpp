@@ -91,7 +91,7 @@ void BpeTokenizer::encode_words(std::string_view text, WordCache& cache,
   }
 }
 
-// As `tokenizers`: by the spaces at the ends of a token's spelling, counted in characters of the
+// As in `tokenizers`: by the spaces at the ends of a token's spelling, counted in characters of the
 // text. The first space of a text that begins with a prefix space takes nothing away.
 void BpeTokenizer::trim_offsets(TokenRun& run, std::string_view text) const {
   auto continues = [&](size_t at) {

@@ -7,7 +7,7 @@
 namespace brine::nn {
 namespace {
 
-// Positions of a call's tokens, padding counted as Hugging Face does: i32 [B, T].
+// Positions of a call's tokens, counting padding as Hugging Face does: i32 [B, T].
 Tensor positions_of(const ModelCall& call) {
   if (call.places.defined()) return call.places;
   return position_ids(call.ids.dim(0), call.ids.dim(1), {});
@@ -108,7 +108,7 @@ BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& met
   Branch& cls = child<Branch>("cls");
   if (c.masked_lm) masked_ = &cls.add<MaskedHead>("predictions", init, c);
   if (c.next_sentence) {
-    // No loss reaches it: without decay an optimizer leaves it as it is.
+    // It is in no loss: without decay an optimizer does not change it.
     cls.add<Linear>("seq_relationship", init, c.hidden_size, 2).weight.decay = false;
   }
 }

@@ -1,4 +1,4 @@
-// OPT's sizes, its config.json and the names that files give its tensors.
+// OPT's sizes, its config.json and the tensor names of its files.
 #include <nlohmann/json.hpp>
 
 #include "nn/models/hf_config.h"

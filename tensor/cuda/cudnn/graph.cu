@@ -6,7 +6,7 @@
 namespace brine::cuda::cudnn {
 namespace {
 
-// Of a device's many ways the first few that the heuristics propose.
+// Of a device's many engines the first few that the heuristics propose.
 constexpr int64_t kProposals = 16;
 
 std::vector<int64_t> packed(const std::vector<int64_t>& sizes) {
@@ -31,8 +31,8 @@ Descriptor tensor_descriptor(int64_t number, cudnnDataType_t type,
   return made;
 }
 
-// Whether the sums of an engine are the same bits every time, and no wider rounded than products
-// of 16 bits are.
+// Whether an engine's sums have the same bits every time, and are not rounded more than products of
+// 16 bits.
 bool is_exact(const Descriptor& engine) {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
@@ -245,7 +245,7 @@ bool run(cudnnHandle_t handle, const Plan& plan, const std::vector<Place>& place
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   pack.finish();
   const cudnnStatus_t status = cudnnBackendExecute(handle, plan.plan.get(), pack.get());
-  // All codes of "not supported" are of one thousand.
+  // All codes of "not supported" are in one range of a thousand.
   if (int(status) / 1000 == int(CUDNN_STATUS_NOT_SUPPORTED) / 1000) return false;
   check_status(status, "run");
   return true;

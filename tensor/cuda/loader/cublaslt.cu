@@ -1,6 +1,6 @@
-// cuBLASLt, found when the first product is asked for: a program that was linked with it would not
-// start on a machine without the CUDA toolkit. Each function here stands for the library's own of
-// that name; their arguments are described in cublasLt.h.
+// cuBLASLt, loaded at the first product: a program linked with it would not start on a machine
+// without the CUDA toolkit. Each function here forwards to the library function of that name; their
+// arguments are described in cublasLt.h.
 #include <cublasLt.h>
 
 #include <string>

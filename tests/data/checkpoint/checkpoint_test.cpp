@@ -1,4 +1,5 @@
-// Checkpoints under kill -9, full disks, flipped bits and newer formats: the last good one stays.
+// Checkpoints after kill -9, on full disks, with flipped bits and of newer formats: the last intact
+// one stays.
 #include "data/checkpoint/checkpoint.h"
 
 #include <signal.h>
@@ -51,7 +52,7 @@ std::vector<int64_t> steps_in(const Path& run) {
   return steps;
 }
 
-// The step of the newest good checkpoint, whose content is checked; 0 when there is none.
+// The step of the newest intact checkpoint, whose content is checked; 0 when there is none.
 int64_t good_step(const Path& run) {
   LatestCheckpoint latest = latest_good_checkpoint(run);
   if (!latest.good) return 0;
@@ -80,7 +81,7 @@ TEST_CASE("checkpoint: saves, lists, reads back and keeps the newest") {
   Scratch run;
   CHECK(list_checkpoints(run / "nowhere").empty());
   CHECK_FALSE(latest_good_checkpoint(run.path()).good);
-  fs::create_directory(run / "step-12");  // not one of ours
+  fs::create_directory(run / "step-12");  // not a checkpoint name
   for (int64_t step : {5, 10, 20, 123456789}) {
     Path path = save(run.path(), step);
     CHECK_FALSE(checkpoint_defect(path));

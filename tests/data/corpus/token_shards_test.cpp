@@ -1,5 +1,5 @@
-// Token shards: what is written is read, alike for any number of threads; what is damaged or of
-// another tokenizer is refused.
+// Token shards: reading returns what was written, with any number of threads; damaged shards and
+// those of another tokenizer are refused.
 #include "data/corpus/token_shards.h"
 
 #include <doctest/doctest.h>

@@ -56,7 +56,7 @@ DumpSpec foreign_spec() {
   return spec;
 }
 
-// A file like that is refused in one line that names it and says why; no manifest is written.
+// Such a file is refused in one line that names it and the reason; no manifest is written.
 void refused(std::initializer_list<std::string> why, const DumpSpec& header,
              const Spoil& spoil = {}, const std::string& leave_out = "") {
   Scratch dir;
@@ -261,7 +261,7 @@ TEST_CASE("adopt: the example of docs/dump-format.md (needs h5py)") {
   CHECK(batch.tensors["tokens"].shape() == Shape{2, 6});
   for (int64_t i = 0; i < batch.tensors["logits"].numel(); ++i)
     CHECK(batch.tensors["logits"].data<float>()[i] < batch.tensors["lse"].data<float>()[i / 3]);
-  // What Python wrote is what is read: the same sums on both sides.
+  // What Python wrote is read back: the same sums on both sides.
   double sum = 0;
   DumpBatch all = reader.read(range(0, 3));
   for (int64_t i = 0; i < all.layers[1]["output"].numel(); ++i)

@@ -123,7 +123,7 @@ TEST_CASE("dump: finished shards are verified and damaged ones written again") {
   DumpSpec spec = small_spec();
   write_whole(dir.path(), spec);
   std::string wanted = contents(dir.path());
-  // The second is flipped, the third is cut; half-written and unlisted files lie around.
+  // The second is flipped, the third is truncated; incomplete and unlisted files are present.
   std::string second = read_file(dir / "shard-00001.h5");
   second[second.size() / 3] ^= 4;
   std::ofstream(dir / "shard-00001.h5", std::ios::binary | std::ios::trunc) << second;

@@ -124,7 +124,7 @@ TEST_CASE("teacher tensors: a reader passes over one that it does not know, writ
   DumpSpec spec = small_spec();
   spec.tensors = {"unheard_of"};
   check_refuses([&] { DumpWriter w(dir / "a", spec); }, {"dump", "unheard_of", "know"});
-  // As a program wrote it that knows the tensor: everything else is read.
+  // As written by a program that knows the tensor: everything else is read.
   Hdf5Writer file((dir / "x.h5").string());
   DumpSpec known = spec;
   known.tensors.clear();

@@ -20,7 +20,7 @@ using brine::test::Scratch;
 
 namespace {
 
-// A file with one dataset "x" of f32 that holds 0, 1, 2 ..., made by the library.
+// A file with one dataset "x" of f32 with the values 0, 1, 2 ..., made by the library.
 std::string library_file(const Path& path, const std::vector<hsize_t>& shape, hid_t dataset_plist,
                          bool written = true, hid_t file_plist = H5P_DEFAULT) {
   hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, file_plist, H5P_DEFAULT);

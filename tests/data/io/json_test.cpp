@@ -1,4 +1,4 @@
-// The door to JSON: keys that are there twice are found at any depth, and nothing else is refused.
+// JSON: duplicate keys are found at any depth, and nothing else is refused.
 #include "data/io/json.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// tar archives of every dialect: names and sizes that headers in front of a member give, kinds of
-// members, and what is refused.
+// tar archives of every dialect: names and sizes from headers in front of a member, kinds of
+// members, and errors.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -68,7 +68,7 @@ TEST_CASE("tar: pax records give the name and the size of the member that follow
   // Sizes: of files of 8 GiB and more, but any member may have one.
   const std::string sized = name + pax_record("size", "3");
   CHECK(a.of(tar_member("x", sized, 'x') + tar_member("cut", "one", '0', 0) + second) == two);
-  // The last record of a key counts; an empty one is none.
+  // The last record of a key counts; an empty one removes it.
   const std::string twice = pax_record("path", "not this") + name;
   CHECK(a.of(tar_member("x", twice, 'x') + tar_member("cut", "one", '0') + second) == two);
   const Members cut = {{"cut", "one"}, {"short.txt", "two"}};
@@ -106,7 +106,7 @@ TEST_CASE("tar: GNU's long names") {
           "n: has two long names, of GNU and of pax");
   CHECK(a.refused(path + path + tar_member("n", "one", '0') + a.end) ==
         "x: a second pax header of one member");
-  // Of a link, which is no file; the next member keeps its own name.
+  // Of a link, which is not a file; the next member keeps its own name.
   const Members last = {{"f", "two"}};
   CHECK(a.of(named + link + tar_member("n", "", '2') + second) == last);
 }
@@ -116,7 +116,7 @@ TEST_CASE("tar: regular files of every type, and members that are none") {
   const Members out = {{"a", "1"}, {"b", "2"}, {"c", "3"}};
   CHECK(a.of(tar_member("d/", "", '5') + tar_member("a", "1", '0') + tar_member("b", "2", '\0') +
              tar_member("old/", "", '\0') + tar_member("c", "3", '7')) == out);
-  // Links, devices, pipes, directories: without content, whatever size stands in the header.
+  // Links, devices, pipes, directories: without content, whatever the size in the header.
   for (char type : {'1', '2', '3', '4', '5', '6'})
     CHECK(a.of(tar_member("x", "", type, 700) + tar_member("a", "1", '0')) == Members{{"a", "1"}});
   CHECK(a.of(tar_member("volume", "", 'V') + tar_member("a", "1", '0')) == Members{{"a", "1"}});
@@ -127,7 +127,7 @@ TEST_CASE("tar: regular files of every type, and members that are none") {
       a.refused(tar_member("x", "", '1', 700) + tar_member("x", pax_record("size", "3.5"), 'x') +
                 tar_member("a", "1", '0') + a.end),
       "the record size is not a number of bytes"));
-  // Without a magic: the checksum tells.
+  // Without a magic the checksum decides.
   std::string oldest = tar_member("a", "1", '\0');
   unsigned sum = 0;
   for (size_t i = 257; i < 265; ++i) sum += uint8_t(oldest[i]);

@@ -19,7 +19,7 @@ using test::write_text;
 
 namespace {
 
-// A small WordNet; each line says where it begins, as the format wants.
+// A small WordNet; each line has its own offset, as the format requires.
 struct SmallWordNet {
   Scratch scratch;
 
@@ -153,7 +153,7 @@ TEST_CASE("books: stretches of every book, without their headings") {
     CHECK(books[0].find("Author") == std::string::npos);
     CHECK(books[1].find("one") == std::string::npos);
   }
-  // One file alone is as good as a directory.
+  // A single file is as good as a directory.
   CHECK(read_split("books", s / "a.txt", "dev").labels.size() == 2);
   CHECK_THROWS_WITH_AS(read_split("books", s / "b.txt", "dev"),
                        doctest::Contains("1 book, to tell books apart there must be two"), Error);

@@ -1,4 +1,4 @@
-// tokenizer.json, vocab.json and merges.txt: out and in again, roles, and what is refused.
+// tokenizer.json, vocab.json and merges.txt: writing and reading back, roles, and errors.
 #include <doctest/doctest.h>
 
 #include <filesystem>

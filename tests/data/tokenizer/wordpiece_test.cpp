@@ -1,4 +1,4 @@
-// BERT's tokenizers from and to files: roles, settings, what is refused, damaged bytes.
+// BERT's tokenizers from and to files: roles, settings, errors, damaged bytes.
 #include "data/tokenizer/wordpiece.h"
 
 #include <doctest/doctest.h>

@@ -61,7 +61,7 @@ Tensor part(const Tensor& all, int64_t b, int64_t from, int64_t n) {
   return all.select(0, b).slice(0, from, n).contiguous();
 }
 
-// The oracle: a pass over the whole prefix -> logits [V] behind its last token.
+// The oracle: a pass over the whole prefix -> logits [V] after its last token.
 Tensor by_prefix(nn::Model& model, const Tensor& ids) {
   NoGrad off;
   const Tensor hidden = model.hidden({.ids = ids.view({1, ids.numel()})});

@@ -121,7 +121,7 @@ TEST_CASE("text stream: only whole characters are returned, whatever the pieces"
   nn::TextStream cut({});
   cut.push("ab\xe2\x82");
   CHECK(cut.take(false) == "ab");
-  CHECK(cut.take(true) == "\xe2\x82");                   // the end of the text, as it is
+  CHECK(cut.take(true) == "\xe2\x82");                   // the end of the text, unchanged
   CHECK(nn::whole_characters("\x80\x80\x80\x80") == 4);  // no UTF-8 at all
   CHECK(nn::whole_characters("x\xff") == 2);
 }

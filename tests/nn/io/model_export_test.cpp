@@ -1,4 +1,4 @@
-// Models out: types, shards, round trips bit for bit, adapters and what they refuse.
+// Exports of models: types, shards, round trips bit for bit, adapters and their errors.
 #include "tests/nn/io/model_dirs.h"
 #include "tests/refusals.h"
 
@@ -91,7 +91,7 @@ TEST_CASE("export: a value too large for f16 is refused before anything is writt
                 {"export", "model.decoder.layers.0.fc1.bias", "70000", "f16", "bf16", "f32"});
   CHECK_FALSE(std::filesystem::exists(scratch / "out"));
   CHECK_NOTHROW(s.write(scratch, "out", {.dtype = Dtype::bf16}));
-  CHECK_THROWS_AS(s.write(scratch, "out", {}), Error);  // holds a model already
+  CHECK_THROWS_AS(s.write(scratch, "out", {}), Error);  // contains a model already
 }
 
 TEST_CASE("export: no shard is larger than asked for unless one tensor is") {
@@ -123,7 +123,7 @@ TEST_CASE("adapter: holds the method's tensors alone and loads on top of its bas
       CHECK(name.find(".sea.") != std::string::npos);
     }
     CHECK(load_model(dir).hash() == s.hash());
-    // Beside each other, by a path that is relative to the adapter.
+    // Next to each other, by a path that is relative to the adapter.
     std::filesystem::copy(s.base, scratch / "base");
     std::string beside = s.write(scratch, "beside", {.base_model = s.base});
     data::Json config = json_in(beside + "/config.json");

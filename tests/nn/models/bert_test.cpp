@@ -39,7 +39,7 @@ Tensor mask_of(const std::vector<std::string>& rows) {
   return mask;
 }
 
-// The rows that are no padding.
+// The valid rows.
 std::vector<double> tokens_of(const Tensor& x, const Tensor& mask) {
   std::vector<double> out;
   for (int64_t i = 0; i < mask.numel(); ++i) {
