@@ -1,4 +1,4 @@
-// Building of flat CSR masks: the checked functions over their kernels.
+// Construction of flat CSR masks: the checked functions over their kernels.
 #include "tensor/csr.h"
 
 #include "tensor/kernels/attention.h"
@@ -7,8 +7,9 @@
 namespace brine {
 namespace {
 
-// Entries when every row keeps min(k, w) keys of each head: what a selection comes to within the
-// rounding to whole columns. The meta device, which selects nothing, has masks of this size.
+// Entries when every row keeps min(k, w) keys of each head: the number that a selection gives up to
+// the rounding to whole columns. Masks on the meta device, where nothing is selected, have this
+// size.
 int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_t H, int64_t T) {
   const RowWidths widths(visible, T);
   int64_t entries = 0;
@@ -44,8 +45,8 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, 
   FlatCsr csr{{}, {}, {}, B, H, T, keys ? keys : T};
   check(H * csr.keys < int64_t(1) << 31, "build_csr: ", H, " heads x ", csr.keys,
         " keys do not fit 32-bit columns");
-  check(!visible.causal || csr.keys >= T, "build_csr: ", T, " causal rows need as many keys, got ",
-        csr.keys);
+  check(!visible.causal || csr.keys >= T, "build_csr: ", T,
+        " causal rows need the same number of keys, got ", csr.keys);
   check(visible.lengths.defined() || visible.causal || csr.keys == T,
         "build_csr: lengths must be given when rows and keys differ");
   check_visibility("build_csr", visible, B, csr.keys);

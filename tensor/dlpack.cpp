@@ -1,4 +1,4 @@
-// Both versions of DLPack differ in what is around the same struct of a tensor.
+// DLPack import and export: both versions have the same tensor struct in different envelopes.
 #include "tensor/dlpack.h"
 
 #include <iterator>
@@ -34,10 +34,10 @@ Dtype dtype_of(const DlType& type) {
     if (t.code == type.code && t.bits == type.bits && type.lanes == 1) return t.dtype;
   }
   throw Error(join("from_dlpack: type code ", int(type.code), " of ", int(type.bits), " bits and ",
-                   type.lanes, " lanes has no equal"));
+                   type.lanes, " lanes has no equivalent"));
 }
 
-// What an exported tensor needs to live on: `managed.context` points here.
+// The state of an exported tensor: `managed.context` points to it.
 template <class M>
 struct Exported {
   Tensor tensor;
@@ -67,10 +67,10 @@ M* exported(const Tensor& x) {
 
 struct Layout {
   Shape shape, strides;
-  int64_t extent = 0;  // elements from the first to behind the last
+  int64_t extent = 0;  // elements from the first to after the last
 };
 
-// Checks sizes and strides, of which nothing is known.
+// Checks sizes and strides, which are untrusted.
 Layout layout_of(const DlTensor& t) {
   check(t.rank >= 0 && t.rank <= Shape::kMaxRank, "from_dlpack: ", t.rank, " axes, at most ",
         Shape::kMaxRank, " are supported");

@@ -1,5 +1,6 @@
-// The flat CSR mask against coordinates, at the paper's shape: the same kernel from sorted 32-bit
-// coordinates, and the plain way of a library of sparse tensors, op by op from 64-bit ones.
+// The flat CSR mask compared with coordinates, at the paper's shape: the same kernel from sorted
+// 32-bit coordinates, and the plain implementation of a library of sparse tensors, op by op from
+// 64-bit ones.
 #include <cmath>
 
 #include "apps/bench/parts/block.h"
@@ -28,7 +29,8 @@ Coo coo_of(const FlatCsr& csr) {
   return coo;
 }
 
-// What the kernel needs of coordinates: where rows and heads begin, found by one walk over them.
+// The inputs of the kernel, computed from coordinates: the starts of rows and heads, found in one
+// pass over them.
 FlatCsr pointers_of(const Coo& coo) {
   const int64_t T = coo.length, H = coo.heads, n = coo.rows.numel();
   FlatCsr csr{Tensor::empty({1, T + 1}, Dtype::i64),
@@ -57,7 +59,7 @@ FlatCsr pointers_of(const Coo& coo) {
   return csr;
 }
 
-// Coordinates as sparse tensors have them: i64 [3, entries], head, row and key.
+// Coordinates as in libraries of sparse tensors: i64 [3, entries], head, row and key.
 Tensor long_coordinates(const FlatCsr& csr) {
   const int64_t n = csr.entries(), T = csr.length;
   Tensor out = Tensor::empty({3, n}, Dtype::i64);
@@ -93,7 +95,8 @@ class PlainCoo {
       scores.data<float>()[e] = sum / std::sqrt(float(d));
     });
     of_q = of_k = Tensor();
-    // Sums by row have no order that threads could share: one thread, as scatter ops do it.
+    // Sums by row in no particular order cannot be shared by threads: one thread, as scatter ops do
+    // it.
     Tensor most = Tensor::full({H_ * T_}, -1e30), sums = Tensor::zeros({H_ * T_});
     for (int64_t e = 0; e < n_; ++e) {
       float& m = most.data<float>()[row(e)];
@@ -153,7 +156,7 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-// From the selection on: a mask is used once.
+// Including the selection: a mask is used once.
 void coo_rows(std::vector<BenchRow>& rows, const CooCase& given) {
   const Tensor &q = given.q, &k = given.k, &v = given.v;
   const int64_t H = q.dim(1), T = q.dim(2), d = q.dim(3);
@@ -198,7 +201,8 @@ void coo_rows(std::vector<BenchRow>& rows, const CooCase& given) {
   add("flat CSR, build + forward + backward", trained, 0, csr_bytes);
   add("sorted COO, build + forward + backward", fused_trained, fused_trained / trained, coo_bytes);
   const PlainCoo plain(long_coordinates(csr), q.shape());
-  check(largest_difference(y, plain.attend(q, k, v)) < 1e-4, "bench coo: the plain way differs");
+  check(largest_difference(y, plain.attend(q, k, v)) < 1e-4,
+        "bench coo: the plain implementation differs");
   const double slow = median_time([&] { plain.attend(q, k, v); });
   add("plain COO, forward", slow, slow / ours, double(n) * (24.0 + 4.0 + 2 * 4.0 * double(d)));
 }

@@ -1,6 +1,6 @@
-// A decoder of OPT-125M's shape on windows of 2,048 tokens, a training step of the dense model and
-// a distillation step beside its teacher, and what their products alone reach of the rate of one
-// large product. tests/peer/distill.py --shape opt-125m does the same distillation.
+// A causal model of OPT-125M's shape on windows of 2,048 tokens: a training step of the dense
+// model, a distillation step next to its teacher, and the share of one large product's rate that
+// their products alone reach. tests/peer/distill.py --shape opt-125m runs the same distillation.
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
@@ -26,7 +26,7 @@ nn::ModelConfig config_of(int64_t T) {
   return c;
 }
 
-// GFLOP/s of a square product, its factors in the type that layers compute in.
+// GFLOP/s of a square product, its factors in the computing type of layers.
 double product_rate(std::vector<BenchRow>& rows) {
   const int64_t n = sized(default_device().is_cuda() ? 8192 : 2048, 48);
   auto factor = [&](uint64_t seed) {
@@ -43,7 +43,7 @@ double product_rate(std::vector<BenchRow>& rows) {
   return rate;
 }
 
-// Every dense layer of a step, forward and backward, with what rounding and biases add.
+// Every dense layer of a step, forward and backward, including rounding and biases.
 BenchRow dense_layers(const nn::ModelConfig& config, int64_t tokens, double limit) {
   struct Layer {
     int64_t in, out, count;
@@ -107,7 +107,7 @@ std::vector<BenchRow> bench_decoder() {
   const std::unique_ptr<nn::Model> student = nn::make_student(config, *teacher, 2);
   nn::ParameterStore store(*student);
   distill::OnlineTeacher beside(teacher);
-  step("decoder, SEA: distillation, teacher beside", *student, store, &beside, {});
+  step("decoder, SEA: distillation, online teacher", *student, store, &beside, {});
   return rows;
 }
 

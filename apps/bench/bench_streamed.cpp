@@ -1,5 +1,5 @@
-// A distillation step whose losses on attention are streamed by tiles of rows: time and memory over
-// the length, and beside the same step with T x T maps.
+// A distillation step whose attention losses are streamed by tiles of rows: time and memory over
+// the length, compared with the same step with T x T maps.
 #include <cmath>
 
 #include "apps/bench/bench.h"
@@ -28,7 +28,7 @@ std::string shape_of(int64_t T) { return join("[1, ", T, ", 256] x 4"); }
 
 // Time, peak memory and its ratio by token to that at the smallest length.
 BenchRow bench_length(int64_t T, double& smallest) {
-  trim();  // what other lengths left is not this one's
+  trim();  // memory of other lengths does not count
   Setting s(T);
   distill::OnlineTeacher teacher(s.student.teacher);
   distill::Objective objective(*s.student.model, &teacher, {});
@@ -54,14 +54,14 @@ double largest_difference(const Tensor& a, const Tensor& b, double& scale) {
   return most;
 }
 
-// The most live bytes while f runs, everything that lived before among them.
+// The most live bytes while f runs, including those that were live before.
 int64_t peak_of(const std::function<void()>& f) {
   reset_peak();
   f();
   return allocator_stats().peak_live;
 }
 
-// Both steps in turns, after a look at whether they compute the same.
+// Both steps alternately, after a check that they compute the same.
 std::vector<BenchRow> bench_maps(int64_t T) {
   Setting s(T);
   distill::OnlineTeacher teacher(s.student.teacher);
@@ -115,7 +115,7 @@ std::vector<BenchRow> bench_maps(int64_t T) {
 std::vector<BenchRow> bench_streamed() {
   std::vector<BenchRow> rows;
   if (default_device().is_cuda()) {
-    log_info("bench streamed: the losses on T x T maps are of the CPU, left out");
+    log_info("bench streamed: the losses on T x T maps run on the CPU only, left out");
   } else {
     rows = bench_maps(sized(2048, 80));
   }

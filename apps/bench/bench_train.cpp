@@ -63,7 +63,7 @@ BenchRow bench_bert_layer() {
   return row;
 }
 
-// What a dump of `qk` with the top logits gives, already read: one batch of it.
+// The data of one batch of a dump with `qk` and the top logits, already read.
 class ReadTeacher : public distill::Teacher {
  public:
   ReadTeacher(distill::Teacher& source, const distill::Batch& batch, int64_t layers) {
@@ -92,7 +92,7 @@ BenchRow bench_distill(bool online) {
   distill::Objective objective(*student.model, &teacher, {});
   nn::Adamw adamw(*student.store, {});
   RandomStream random{.seed = 1, .stream = 2};
-  return step_row(online ? "distil, teacher beside" : "distil, teacher's q, k read",
+  return step_row(online ? "distil, online teacher" : "distil, teacher's q, k read",
                   join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
                     training_step(objective, batch, {.random = &random}, *student.store, adamw);
                   });

@@ -1,4 +1,4 @@
-// The only file that includes toml++.
+// TOML configuration files; the only file that includes toml++.
 #include "apps/cli/config_file.h"
 
 #include <toml++/toml.h>
@@ -70,13 +70,13 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
     table = toml::parse(text);
   } catch (const toml::parse_error& e) {
     std::string what(e.description());
-    std::replace_if(  // it quotes the file, line ends too
+    std::replace_if(  // it quotes the file, including line ends
         what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
     throw Error(join(path, ":", e.source().begin.line, ": ", what));
   }
   Reader reader{schema, path, {}};
   reader.read(table, "");
-  // A selector says which keys there are.
+  // A selector determines which keys exist.
   std::stable_partition(reader.settings.begin(), reader.settings.end(),
                         [&](const Setting& s) { return schema.is_selector(s.key); });
   for (size_t i = 0; i < reader.settings.size(); ++i) {
@@ -84,7 +84,7 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
     for (size_t j = 0; j < i; ++j) {  // under two names: TOML itself refuses one name twice
       const data::Schema::Field* key = schema.find(setting.key);
       check(!key || key != schema.find(reader.settings[j].key), setting.where, setting.key,
-            " is the same key as ", reader.settings[j].key, ", which is in this file too");
+            " is the same key as ", reader.settings[j].key, ", which is also in this file");
     }
     try {
       schema.set(setting.key, setting.value);

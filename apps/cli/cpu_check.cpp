@@ -1,5 +1,6 @@
-// Runs on every x86-64 CPU: no vector code, no library beyond write() and _exit(), and it comes
-// before the constructors of all other files, whose code may already use what the CPU lacks.
+// The check of the CPU at start. It runs on every x86-64 CPU: no vector code, no library except
+// write() and _exit(), and before the constructors of all other files, whose code may already use
+// missing features.
 #include "apps/cli/cpu_check.h"
 
 #include <unistd.h>
@@ -45,7 +46,7 @@
   F("avx512bf16", __AVX512BF16__) F("avx512fp16", __AVX512FP16__)
 
 namespace {
-// Taken before the pragma below, which undefines the macros.
+// Evaluated before the pragma below, which undefines the macros.
 #define BRINE_ROW(name, macro) BRINE_NEEDED(macro),
 constexpr bool kNeeded[] = {BRINE_FEATURES(BRINE_ROW)};
 #undef BRINE_ROW
@@ -93,14 +94,14 @@ int length_of(const char* text) {
   return length;
 }
 
-// 101 is the earliest that a program may ask for.
+// 101 is the earliest priority that a program may use.
 __attribute__((constructor(101))) void compare_build_with_cpu() {
   int count = 0;
   const CpuFeature* features = cpu_features(&count);
   char missing[512];
   missing_features(features, count, missing, sizeof missing);
   if (missing[0] == '\0') return;
-  const char* parts[] = {"brine: this build needs what the CPU lacks: ", missing,
+  const char* parts[] = {"brine: this build needs features that the CPU lacks: ", missing,
                          "; build it on this machine, or with the preset \"portable\"\n"};
   for (const char* part : parts) {
     if (write(STDERR_FILENO, part, size_t(length_of(part))) < 0) break;

@@ -1,4 +1,4 @@
-// brine bench: how fast the kernels, the attention methods and whole training steps are.
+// brine bench: the speed of kernels, attention methods and whole training steps.
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -34,10 +34,10 @@ struct Bench {
         "Print one JSON object: quick, threads, triad_gb_per_s, device, peak_reserved_bytes and "
         "rows of bench, name, shape, ms, rate, unit, share");
     s.field("quick", quick,
-            "Tiny sizes, one run each: shows that all of it runs, measures nothing");
+            "Tiny sizes, one run each: checks that everything runs, measures nothing");
   }
 
-  // Throws for what does not go together.
+  // Throws for inconsistent flags.
   void check_flags(const RunContext& context) const {
     if (!what.empty() && !named("tokenizer"))
       refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
@@ -50,7 +50,7 @@ struct Bench {
     check(!named("trained") || (!model.empty() && !data.empty()),
           "bench: trained needs --model RUN and --data TEXT");
     check(data.empty() == (tokenizer.empty() && model.empty()),
-          "bench: --data goes together with --tokenizer or --model");
+          "bench: --data needs --tokenizer or --model");
   }
 
   bool named(const char* suite) const {

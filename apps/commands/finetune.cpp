@@ -1,4 +1,5 @@
-// brine finetune: a pretrained (or new) encoder learns a task; the teacher of `distill --task`.
+// brine finetune: trains a pretrained (or new) encoder on a task; it becomes the teacher of
+// `distill --task`.
 #include "apps/cli/training.h"
 #include "apps/cli/unused_flags.h"
 #include "distill/runs/finetuning.h"
@@ -23,8 +24,8 @@ struct Finetune {
   }
 };
 
-const RegisterSubcommand<Finetune> registration("finetune",
-                                                "Teach an encoder a task (GLUE, WordNet, books)");
+const RegisterSubcommand<Finetune> registration(
+    "finetune", "Train an encoder on a task (GLUE, WordNet, books)");
 
 }  // namespace
 }  // namespace brine

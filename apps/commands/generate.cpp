@@ -24,18 +24,19 @@ struct Generate {
   void describe(data::Schema& s) {
     s.field("model", model, "Model directory or run", {.required = true});
     s.field("prompt", prompt, "Texts to continue, together");
-    s.field("prompt_file", prompt_file, "File with one prompt a line");
+    s.field("prompt_file", prompt_file, "File with one prompt per line");
     s.field("tokens", tokens, "Tokens to add", {.min = 1});
     s.field("temperature", how.temperature, "0 takes the likeliest token", {.min = 0});
     s.field("top_k", how.top_k, "Sample among the k likeliest tokens; 0 = all", {.min = 0});
     s.field("top_p", how.top_p, "Sample among the likeliest tokens of this mass",
             {.max = 1, .above = 0});
     s.field("stop", stop, "Texts that end a continuation; they are not part of it");
-    s.field("stop_token", stop_token, "Tokens that end one, beside the tokenizer's end of text");
-    s.field("ignore_eos", ignore_eos, "Go on behind the end of the text");
+    s.field("stop_token", stop_token,
+            "Tokens that end one, in addition to the tokenizer's end of text");
+    s.field("ignore_eos", ignore_eos, "Continue after the end of the text");
     s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
     s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
-    s.field("save_state", save_state, "File to go on from later");
+    s.field("save_state", save_state, "File from which to continue later");
     s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
     s.field("json", json, "Print one JSON object");
   }
@@ -60,7 +61,7 @@ nn::GenerationRequest Generate::request(const RunContext& context,
   if (eos && !ignore_eos) r.stop_tokens.push_back(*eos);
   for (const std::string& token : stop_token) {
     const std::optional<int32_t> id = tokenizer.id_of(token);
-    check(id.has_value(), "generate: no token is spelt '", token, "'");
+    check(id.has_value(), "generate: there is no token '", token, "'");
     r.stop_tokens.push_back(*id);
   }
   return r;
@@ -69,7 +70,7 @@ nn::GenerationRequest Generate::request(const RunContext& context,
 int Generate::run(const RunContext& context) {
   std::vector<std::string> given = prompt;
   if (!prompt_file.empty()) {
-    check(prompt.empty(), "generate: --prompt and --prompt-file are given, one of them is enough");
+    check(prompt.empty(), "generate: --prompt and --prompt-file cannot be given together");
     given = prompts_in(prompt_file);
   }
   const std::filesystem::path place = std::filesystem::path(save_state).parent_path();
@@ -92,7 +93,7 @@ int Generate::run(const RunContext& context) {
   } else {
     generation.load(load_state, m.hash(), prompts);
   }
-  std::vector<std::string> texts;  // what is continued
+  std::vector<std::string> texts;  // the texts that are continued
   for (const nn::Sequence& s : generation.sequences()) texts.push_back(tokenizer->decode(s.ids));
 
   const bool streams = !json && texts.size() == 1;

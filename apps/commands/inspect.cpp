@@ -1,4 +1,4 @@
-// brine inspect: what a path is; with --capture one forward pass from the inside.
+// brine inspect: describes a path; with --capture it writes the intermediates of one forward pass.
 #include <iostream>
 
 #include "apps/cli/terminal.h"
@@ -64,7 +64,7 @@ int Inspect::run(const RunContext& context) {
   return 0;
 }
 
-const RegisterSubcommand<Inspect> registration("inspect", "Say what a path is; capture a pass");
+const RegisterSubcommand<Inspect> registration("inspect", "Describe a path; capture a pass");
 
 }  // namespace
 }  // namespace brine

@@ -29,7 +29,7 @@ struct Predict {
     s.field("model", model, "Directory or run of a model with a classification head",
             {.required = true});
     s.field("texts", texts,
-            "Files whose lines are labelled, a pair of texts with a tab between; none: stdin",
+            "Files whose lines are labelled, pairs of texts separated by a tab; none: stdin",
             {.positional = true});
     s.field("task", call.task,
             "Write prediction files for this task instead: " + distill::known_tasks());

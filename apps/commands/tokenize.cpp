@@ -1,4 +1,4 @@
-// brine tokenize: a corpus of any size to token shards, which training maps.
+// brine tokenize: converts a corpus of any size to token shards, which training maps.
 #include <chrono>
 
 #include "apps/cli/program.h"
@@ -27,7 +27,7 @@ struct Tokenize {
     s.field("out", out, "New directory of token shards", {.required = true});
     s.field("key", key, "Key of the text in a line of .jsonl", {.unset = "\"text\""});
     s.field("separator", separator,
-            "Token after every document; auto: the tokenizer's eos where it has one; none");
+            "Token after every document; auto: the tokenizer's eos if it has one; none");
     s.choice("joining", joining, {{Joining::documents, "documents"}, {Joining::lines, "lines"}},
              "lines: one document, the lines of the text files joined as the protocols of brine "
              "eval join them (docs/evaluation.md)");
@@ -41,11 +41,11 @@ std::optional<int32_t> separator_id(const std::string& separator, const data::To
   if (separator == "none") return std::nullopt;
   if (separator == "auto") {
     if (!t.special().eos)
-      log_warning("tokenize: the tokenizer has no eos token, so nothing stands between documents");
+      log_warning("tokenize: the tokenizer has no eos token, so documents are not separated");
     return t.special().eos;
   }
   const std::optional<int32_t> id = t.id_of(separator);
-  check(id.has_value(), "tokenize: the separator \"", separator, "\" is no token");
+  check(id.has_value(), "tokenize: the separator \"", separator, "\" is not a token");
   return id;
 }
 
@@ -53,11 +53,12 @@ int Tokenize::run(const RunContext&) {
   const bool lines = joining == Joining::lines;
   if (lines) {
     check(separator == "auto" || separator == "none",
-          "tokenize: --joining lines has no use for --separator ", separator);
-    check(!key, "tokenize: --joining lines has no use for --key");
+          "tokenize: --joining lines does not use --separator ", separator);
+    check(!key, "tokenize: --joining lines does not use --key");
     separator = "none";
   }
-  std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // a cache of words for each thread
+  std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // each thread has its own cache of
+                                                             // words
   for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(tokenizer));
   data::TokenizeOptions options{.documents = {.key = key.value_or("text")},
                                 .separator = separator_id(separator, *tokenizers[0]),
@@ -69,14 +70,14 @@ int Tokenize::run(const RunContext&) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const std::string between = m.separator
                                   ? join("each followed by ", tokenizers[0]->token_of(*m.separator))
-                                  : std::string("nothing between them");
+                                  : std::string("without a separator");
   log_info(out, ": ", m.tokens, " tokens of ", 8 * m.width, " bits, ", m.documents, " documents, ",
            between, ", ", m.shards.size(), " shards, ", human_seconds(seconds), ", ",
            human_count(double(m.tokens) / std::max(seconds, 1e-9)), " tokens/s");
   return 0;
 }
 
-const RegisterSubcommand<Tokenize> registration("tokenize", "Turn a corpus into token shards");
+const RegisterSubcommand<Tokenize> registration("tokenize", "Convert a corpus to token shards");
 
 }  // namespace
 }  // namespace brine

@@ -1,4 +1,4 @@
-// The prompts of `brine generate`, and what it prints.
+// The prompts of `brine generate`, and its output.
 #include "apps/generate/output.h"
 
 #include <iostream>
@@ -19,7 +19,7 @@ std::vector<std::string> prompts_in(const std::string& path) {
     size_t end = std::min(text.find('\n', at), text.size());
     std::string line = text.substr(at, end - at);
     if (!line.empty() && line.back() == '\r') line.pop_back();
-    check(!line.empty(), path, ": line ", lines.size() + 1, " is empty, wanted a prompt");
+    check(!line.empty(), path, ": line ", lines.size() + 1, " is empty, expected a prompt");
     lines.push_back(line);
     at = end + 1;
   }
@@ -64,7 +64,7 @@ void print_json(const nn::Generation& done, const nn::LoadedModel& model, const 
          {"finish", s.finish}});
   }
   distill::add_peak_memory(out);
-  // A text may end inside a character, which JSON cannot say.
+  // A text may end inside a character, which JSON cannot represent.
   std::cout << printable_json(out) << std::endl;
 }
 

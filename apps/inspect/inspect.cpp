@@ -1,4 +1,4 @@
-// Recognises a path and describes directories of ours; files are in inspect_file.cpp.
+// Recognises a path and describes Brine's directories; files are in inspect_file.cpp.
 #include "apps/inspect/inspect.h"
 
 #include <filesystem>
@@ -145,7 +145,7 @@ std::string describe_checkpoint(const std::string& path, bool tensors) {
   return out.str();
 }
 
-// The last step and the last evaluation that a log tells of.
+// The last step and the last evaluation in a log.
 void describe_log(std::ostream& out, const fs::path& log) {
   std::ifstream in(log);
   std::string line, step, evaluation;
@@ -218,7 +218,7 @@ std::string inspect(const std::string& path, const InspectOptions& options) {
   }
   check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json") ||
             fs::exists(dir / "vocab.txt"),
-        path, ": holds no dump, run, checkpoint, model, token shards or tokenizer");
+        path, ": contains no dump, run, checkpoint, model, token shards or tokenizer");
   return describe_tokenizer(path);
 }
 

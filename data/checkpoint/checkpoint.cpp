@@ -1,5 +1,5 @@
-// The manifest is written last and ends with a checksum of itself, so that any change is seen
-// before a word of it is believed.
+// Checkpoints: the manifest is written last and ends with a checksum of itself, so that any change
+// is detected before its contents are used.
 #include "data/checkpoint/checkpoint.h"
 
 #include <algorithm>
@@ -41,14 +41,14 @@ std::string manifest_text(int64_t step, const std::vector<CheckpointManifest::Fi
   return body + checksum_tail(body);
 }
 
-// A number without a fraction that fits the type: the library converts any other one, too.
+// A number without a fraction that fits the type: the library would convert any other one, too.
 template <class Number>
 Number whole(const ordered_json& object, const char* key, const std::string& name) {
   const ordered_json& value = object.at(key);
   bool fits = value.is_number_unsigned()
                   ? std::in_range<Number>(value.get<uint64_t>())
                   : value.is_number_integer() && std::in_range<Number>(value.get<int64_t>());
-  check_format(fits, name, ": ", key, " is no whole number in range");
+  check_format(fits, name, ": ", key, " is not a whole number in range");
   return value.get<Number>();
 }
 
@@ -72,8 +72,8 @@ void check_files(const Path& checkpoint, const CheckpointManifest& manifest, boo
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
     if (error) data::throw_io(path, "examine", error.value());
-    check_format(bytes == file.bytes, path.string(), ": has ", bytes, " bytes, the manifest says ",
-                 file.bytes);
+    check_format(bytes == file.bytes, path.string(), ": has ", bytes,
+                 " bytes, but the manifest has ", file.bytes);
     check_format(!with_content || data::sha256_file(path.string()) == file.sha256, path.string(),
                  ": content does not match its checksum");
   }
@@ -90,8 +90,8 @@ std::optional<std::string> defect(const Path& checkpoint, bool with_content) {
   return {};
 }
 
-// Removes what is older than the newest `keep` good ones up to `step`. Later steps belong to a
-// part of the run that was given up; they are left until the run reaches them again.
+// Removes checkpoints older than the newest `keep` intact ones up to `step`. Later steps belong to
+// an abandoned part of the run; they are kept until the run reaches them again.
 void remove_older(const Path& run_dir, int64_t step, int keep) {
   int good = 0;
   for (const Checkpoint& c : list_checkpoints(run_dir)) {
@@ -176,7 +176,7 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   }
   std::optional<int64_t> step = step_of(checkpoint.filename().string());
   check_format(!step || *step == manifest.step, name, ": is of step ", manifest.step,
-               ", the directory says otherwise");
+               ", unlike its directory");
   return manifest;
 }
 

@@ -1,4 +1,4 @@
-// Lines are cut from blocks; what is ready is handed out as it is asked for.
+// Joined lines, cut from blocks and returned on request.
 #include "data/corpus/joined_lines.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ bool JoinedLines::next_line(std::string& line) {
                 ErrorKind::format);
   }
   if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
-  if (line.empty()) return false;  // no more than the mark
+  if (line.empty()) return false;  // at most the mark
   offset_ += end - begin_;
   begin_ = searched_ = end;
   return true;
@@ -72,7 +72,7 @@ size_t JoinedLines::read(char* out, size_t most) {
     if (!source_) source_ = open_file_source(files_[at_]);
     while (ready_.size() < kBlock && next_line(line)) add(line);
     if (!ready_.empty()) break;
-    if (offset_ == 0) throw Error(files_[at_] + ": the file holds no text", ErrorKind::format);
+    if (offset_ == 0) throw Error(files_[at_] + ": the file contains no text", ErrorKind::format);
     if (at_ + 1 == files_.size()) return 0;
     ++at_;
     source_.reset();

@@ -1,4 +1,4 @@
-// The spec of a dump: its fields, its sizes, its datasets.
+// The specification of a dump: its fields, its sizes, its datasets.
 #include "data/dump/dump.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool is_hash(const std::string& text) {
   return text.size() == 64 && std::all_of(text.begin(), text.end(), hex);
 }
 
-// One sample for a chunk, cut along axis 1 into equal pieces where that reaches 4 MiB.
+// One sample per chunk, cut along axis 1 into equal pieces from 4 MiB on.
 Shape chunk_of(const Shape& shape, Dtype dtype) {
   Shape chunk = shape;
   chunk[0] = 1;
@@ -36,7 +36,7 @@ Shape chunk_of(const Shape& shape, Dtype dtype) {
   return chunk;
 }
 
-// Some rows of tokens: a sample is a few of them.
+// A number of rows of tokens: a sample has several of them.
 Shape ragged_chunk(const Shape& shape, Dtype dtype) {
   Shape chunk = shape;
   int64_t row = shape.numel() / shape[0] * int64_t(item_size(dtype));
@@ -72,13 +72,13 @@ uint64_t bytes_of(const std::vector<DumpDataset>& datasets) {
 void check_lengths(const DumpSpec& s, const std::string& where) {
   check_format(int64_t(s.lengths.size()) == (s.ragged ? s.samples : 0), where, ": has ",
                s.lengths.size(), " lengths for ", s.ragged ? s.samples : 0,
-               " samples of lengths of their own");
+               " samples with individual lengths");
   for (int64_t length : s.lengths)
     check_format(length >= 1 && length <= s.tokens, where, ": length ", length, " is not in 1 to ",
                  s.tokens);
 }
 
-// Names that are those of datasets, once each; sizes of the registered tensors.
+// Valid dataset names without duplicates; sizes of the registered tensors.
 void check_tensors(const DumpSpec& s, const std::string& where) {
   for (size_t i = 0; i < s.tensors.size(); ++i) {
     const std::string& name = s.tensors[i];
@@ -86,11 +86,11 @@ void check_tensors(const DumpSpec& s, const std::string& where) {
                  "\", which is not made of a-z, 0-9 and _");
     check_format(std::find(s.tensors.begin(), s.tensors.begin() + int64_t(i), name) ==
                      s.tensors.begin() + int64_t(i),
-                 where, ": tensors has the name \"", name, "\" two times");
+                 where, ": tensors has the name \"", name, "\" twice");
     const TeacherTensor* tensor = find_teacher_tensor(name);
     if (!tensor) continue;
     check_format(!tensor->stored, where, ": tensors has the name \"", name,
-                 "\", which has a field of its own");
+                 "\", which has its own field");
     double values = double(s.layers) * double(s.samples);
     for (int64_t size : tensor->padded(s, 1, s.tokens)) {
       check_format(size > 0, where, ": the tensor ", name, " has columns, but the content is ",
@@ -164,7 +164,7 @@ void check_spec(const DumpSpec& s, const std::string& where, bool lengths) {
   for (int64_t w : s.windows) check_format(w >= 0, where, ": window ", w, " is negative");
   check_format(s.classes >= 0 && s.classes <= (int64_t(1) << 31), where, ": classes is ",
                s.classes);
-  // No product of sizes may leave the range of a 64-bit number.
+  // No product of sizes may exceed the range of a 64-bit number.
   double widest = std::max({double(s.heads) * double(s.tokens) * double(s.tokens),
                             double(s.heads) * double(s.tokens) * double(s.head_size),
                             double(s.heads) * double(s.tokens) * double(s.columns),
@@ -247,7 +247,7 @@ DumpSize dump_size(const DumpSpec& spec, uint64_t shard_bytes) {
 void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& source) {
   auto compare = [&](const char* what, const std::string& in_dump, const std::string& given) {
     check_format(given.empty() || in_dump == given, dir.string(), ": the dump was made with the ",
-                 what, " ", in_dump, ", but the one given is ", given);
+                 what, " ", in_dump, ", but the given one is ", given);
   };
   compare("teacher", spec.teacher_hash, source.teacher_hash);
   compare("tokenizer", spec.tokenizer_hash, source.tokenizer_hash);

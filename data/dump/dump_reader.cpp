@@ -1,4 +1,5 @@
-// Random access: a few shards stay open, each checked against the manifest when it is opened.
+// Random access to a dump: a few shards stay open, each compared with the manifest when it is
+// opened.
 #include "data/dump/dump_reader.h"
 
 #include <algorithm>
@@ -16,20 +17,20 @@ constexpr size_t kOpenShards = 16;
 
 using SharedFile = std::shared_ptr<const Hdf5Reader>;
 
-// Where a sample lies.
+// The location of a sample.
 struct Place {
   SharedFile file;
   int64_t row = 0;
-  // Ragged only: tokens of the sample, of those before it in its shard, and of their maps of a
-  // head.
+  // Ragged only: tokens of the sample, of the samples before it in its shard, and of their maps of
+  // a head.
   int64_t length = 0, token = 0, map = 0;
 };
 
-// Reads rows as they are stored, or from 16 bits into floats.
+// Reads rows as they are stored, or converts 16 bits to floats.
 class Rows {
  public:
   Rows(Dtype stored, Dtype wanted) : dtype_(stored), wanted_(wanted) {}
-  // Returns where the values end.
+  // Returns the end of the values.
   unsigned char* read(const Hdf5Reader& file, const std::string& dataset, int64_t first,
                       int64_t rows, int64_t values, unsigned char* out) {
     size_t bytes = size_t(values) * item_size(dtype_);
@@ -59,8 +60,8 @@ Dtype type_read(const TeacherTensor& tensor, const DumpSpec& s, DumpWants::AsSto
 void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
                    const std::string& where) {
   auto check_one = [&](int64_t v) {
-    check_format(v >= low && v < high, where, ": ", what, " holds ", v, ", which is not in ", low,
-                 " to ", high - 1);
+    check_format(v >= low && v < high, where, ": ", what, " contains ", v, ", which is not in ",
+                 low, " to ", high - 1);
   };
   for (int64_t i = 0; i < x.numel(); ++i)
     check_one(x.dtype() == Dtype::i32 ? x.data<int32_t>()[i] : x.data<int64_t>()[i]);
@@ -71,9 +72,9 @@ void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
 struct DumpReader::Impl {
   Path dir;
   DumpManifest manifest;
-  std::vector<int64_t> tokens_before, maps_before;        // ragged: sums over the samples before
+  std::vector<int64_t> tokens_before, maps_before;        // ragged: sums over earlier samples
   mutable std::mutex mutex;                               // guards `open`
-  mutable std::list<std::pair<size_t, SharedFile>> open;  // by shard, last used first
+  mutable std::list<std::pair<size_t, SharedFile>> open;  // by shard, most recently used first
 
   SharedFile shard(size_t index) const;
   SharedFile open_shard(const DumpShard& shard) const;
@@ -81,7 +82,7 @@ struct DumpReader::Impl {
   // A dataset with one row for each sample.
   Tensor samples(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                  Dtype stored, Dtype wanted) const;
-  // Of a ragged dump: [n, (H,) T, ...] with zeros at the ends, and [n, H, T, T].
+  // In a ragged dump: [n, (H,) T, ...] with zeros at the ends, and [n, H, T, T].
   Tensor ragged(const std::vector<Place>& places, const std::string& dataset, const Shape& shape,
                 bool by_head, Dtype stored, Dtype wanted) const;
   Tensor ragged_maps(const std::vector<Place>& places, const std::string& dataset, int64_t T) const;
@@ -97,7 +98,7 @@ SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
   int64_t first = 0;
   DumpSpec found = read_shard_header(*file, first);
   check_format(first == shard.first && found.samples == shard.samples, file->path(),
-               ": holds samples ", first, " to ", first + found.samples, ", but the manifest says ",
+               ": has samples ", first, " to ", first + found.samples, ", but the manifest has ",
                shard.first, " to ", shard.first + shard.samples);
   DumpSpec wanted = manifest.spec;
   wanted.samples = shard.samples;
@@ -105,7 +106,7 @@ SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
   found.lengths = wanted.lengths;
   std::string differences = spec_differences(found, wanted);
   check_format(differences.empty(), file->path(),
-               ": contradicts the manifest (there and in the manifest: ", differences, ")");
+               ": contradicts the manifest (shard and manifest: ", differences, ")");
   check_shard_datasets(*file, wanted, shard.first);
   return file;
 }
@@ -123,7 +124,7 @@ SharedFile DumpReader::Impl::shard(size_t index) const {
 }
 
 std::vector<Place> DumpReader::Impl::places(std::span<const int64_t> samples) const {
-  check(!samples.empty(), dir.string(), ": no samples were asked for");
+  check(!samples.empty(), dir.string(), ": no samples were requested");
   std::vector<Place> all;
   for (int64_t sample : samples) {
     check(sample >= 0 && sample < manifest.spec.samples, dir.string(), ": sample ", sample,
@@ -250,14 +251,14 @@ std::vector<const TeacherTensor*> DumpReader::Impl::chosen(const DumpWants& want
 DumpReader::DumpReader(const Path& dir) : DumpReader(dir, read_manifest(dir)) {}
 
 DumpReader::DumpReader(const Path& dir, DumpManifest manifest) : impl_(std::make_unique<Impl>()) {
-  check_format(manifest.complete(), dir.string(), ": the dump is not finished: it holds ",
+  check_format(manifest.complete(), dir.string(), ": the dump is not finished: it has ",
                manifest.stored_samples(), " of ", manifest.spec.samples, " samples");
   for (const DumpShard& s : manifest.shards) {
     Path path = dir / s.name;
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
-    check_found(!error, path.string(), ": the shard is not there, though the manifest lists it");
-    check_format(bytes == s.bytes, path.string(), ": has ", bytes, " bytes, but the manifest says ",
+    check_found(!error, path.string(), ": the shard is missing, but the manifest lists it");
+    check_format(bytes == s.bytes, path.string(), ": has ", bytes, " bytes, but the manifest has ",
                  s.bytes);
   }
   impl_->dir = dir;
@@ -287,7 +288,7 @@ void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
   for (const DumpShard& s : manifest().shards) {
     std::string path = (dir() / s.name).string();
     std::string found = sha256_file(path);
-    check_format(found == s.sha256, path, ": its checksum is ", found, ", but the manifest says ",
+    check_format(found == s.sha256, path, ": its checksum is ", found, ", but the manifest has ",
                  s.sha256);
     if (progress) progress(++done);
   }
@@ -317,7 +318,7 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
     check_format(length == places[size_t(i)].length, where, ": sample ", samples[size_t(i)],
-                 " has ", length, " tokens, but the manifest says ", places[size_t(i)].length);
+                 " has ", length, " tokens, but the manifest has ", places[size_t(i)].length);
   }
   batch.samples.assign(samples.begin(), samples.end());
   if (s.has_windows()) {
@@ -325,7 +326,7 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
     for (int64_t i = 0; i < n; ++i) {
       int64_t window = stored.data<int64_t>()[i];
       check_format(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ",
-                   samples[size_t(i)], " is window ", window, ", but the manifest says ",
+                   samples[size_t(i)], " is window ", window, ", but the manifest has ",
                    s.windows[size_t(samples[size_t(i)])]);
       batch.windows.push_back(window);
     }

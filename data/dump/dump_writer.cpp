@@ -1,5 +1,5 @@
-// What is there, what is missing, and the thread that writes it. A shard counts from the moment on
-// that the manifest lists it.
+// The writer of a dump: what exists, what is missing, and the thread that writes it. A shard counts
+// once the manifest lists it.
 #include "data/dump/dump_writer.h"
 
 #include <unistd.h>
@@ -31,7 +31,7 @@ void check_tensor(const std::string& what, const Tensor& t, Dtype dtype, const S
         " on the cpu");
 }
 
-// T of a batch whose samples have lengths of their own.
+// T of a batch whose samples have individual lengths.
 int64_t tokens_of(const DumpBatch& batch) {
   auto longest = [](const TensorSet& set) {
     for (const auto& [name, x] : set) {
@@ -63,7 +63,7 @@ struct DumpWriter::Impl {
   Path dir;
   DumpManifest manifest;  // after the start it belongs to the thread
   DumpWriterOptions options;
-  std::unique_ptr<DirectoryLock> lock;  // a second writer would drop the shard of the first
+  std::unique_ptr<DirectoryLock> lock;  // a second writer would delete the shard of the first
   std::vector<std::string> notes;
   std::vector<bool> had;  // by shard: finished when this writer started
   int64_t next = 0;       // the first sample that was not put
@@ -75,9 +75,9 @@ struct DumpWriter::Impl {
   BoundedQueue<Item> queue;
   std::thread thread;
   std::atomic<bool> failed = false;
-  std::exception_ptr failure;  // read after `failed` is seen
+  std::exception_ptr failure;  // read after `failed` was seen
 
-  std::unique_ptr<ShardWriter> shard;  // the thread's own
+  std::unique_ptr<ShardWriter> shard;  // used by the thread only
 
   Impl(const Path& where, const DumpSpec& spec, const DumpWriterOptions& given)
       : dir(where), options(given), queue(std::max<size_t>(1, given.queue)) {
@@ -92,7 +92,7 @@ struct DumpWriter::Impl {
     return std::min(shard_samples(), manifest.spec.samples - shard * shard_samples());
   }
   Run missing() const;
-  // Fills in what a batch may leave out.
+  // Fills in the optional members of a batch.
   void complete(DumpBatch& batch, Downloads& arriving) const;
   void check_batch(const DumpBatch& batch) const;
   void rethrow_failure() const {
@@ -129,10 +129,10 @@ void DumpWriter::Impl::start_or_continue() {
 }
 
 void DumpWriter::Impl::continue_from(const DumpManifest& found) {
-  check(found.samples_per_shard > 0, dir.string(), ": holds an adopted dump, which is complete");
+  check(found.samples_per_shard > 0, dir.string(), ": contains an adopted dump, which is complete");
   std::string differences = spec_differences(found.spec, manifest.spec);
-  check(differences.empty(), dir.string(), ": holds another dump (there and here: ", differences,
-        ")");
+  check(differences.empty(), dir.string(),
+        ": contains another dump (existing and new: ", differences, ")");
   manifest.samples_per_shard = found.samples_per_shard;
   for (const DumpShard& s : found.shards) {
     Path path = dir / s.name;
@@ -140,12 +140,12 @@ void DumpWriter::Impl::continue_from(const DumpManifest& found) {
                 s.samples == samples_of(s.first / shard_samples()) &&
                 s.name == shard_name(s.first / shard_samples());
     check(ours, manifest_path(dir).string(), ": shard \"", s.name,
-          "\" is not where this program puts it");
+          "\" is not in its expected place");
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
     std::string problem;
     if (error) {
-      problem = "is gone";
+      problem = "is missing";
     } else if (bytes != s.bytes) {
       problem = join("has ", bytes, " bytes instead of ", s.bytes);
     } else if (sha256_file(path.string()) != s.sha256) {
@@ -160,7 +160,7 @@ void DumpWriter::Impl::continue_from(const DumpManifest& found) {
   }
 }
 
-// What is not in the manifest was not finished.
+// Files that are not in the manifest were not finished.
 void DumpWriter::Impl::drop_leftovers() {
   std::vector<Path> doomed;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
@@ -212,26 +212,26 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
     check(length >= 1 && length <= s.tokens, "dump: length ", length, " is not in 1 to ", s.tokens);
   }
   Run run = missing();
-  check(n >= 1 && n <= run.samples, "dump: ", n, " samples were given where ", run.samples,
-        " are missing in a row");
+  check(n >= 1 && n <= run.samples, "dump: ", n, " samples were given, but ", run.samples,
+        " consecutive ones are missing");
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t given = batch.lengths.data<int64_t>()[i], wanted = s.lengths[size_t(run.first + i)];
     check(given == wanted && given <= T, "dump: sample ", run.first + i, " has ", given,
-          " tokens, but the spec says ", wanted);
+          " tokens, but the spec has ", wanted);
   }
   check(batch.windows.empty() || int64_t(batch.windows.size()) == n, "dump: ", batch.windows.size(),
         " windows for ", n, " samples");
   for (size_t i = 0; i < batch.windows.size() && !s.windows.empty(); ++i) {
     int64_t wanted = s.windows[size_t(run.first) + i];
     check(batch.windows[i] == wanted, "dump: sample ", run.first + int64_t(i), " is window ",
-          batch.windows[i], ", but the spec says ", wanted);
+          batch.windows[i], ", but the spec has ", wanted);
   }
 }
 
 void DumpWriter::Impl::run() {
   try {
     while (auto item = queue.pop()) {
-      // First of all, so that the device gets its memory back before the disk has taken a byte.
+      // Done first, so that the device memory is released before the disk has written a byte.
       item->arriving.finish();
       const DumpBatch& batch = item->batch;
       for (int64_t i = 0; i < batch.lengths.dim(0); ++i)
@@ -307,7 +307,7 @@ void DumpWriter::put(DumpBatch batch, Downloads arriving) {
   batch.samples.assign(1, first);
   if (!w.queue.push({std::move(batch), std::move(arriving)})) {
     w.rethrow_failure();
-    throw Error(w.dir.string() + ": the dump was finished already");
+    throw Error(w.dir.string() + ": the dump is already finished");
   }
   w.next = first + n;
 }
@@ -318,7 +318,7 @@ void DumpWriter::finish() {
   if (w.thread.joinable()) w.thread.join();
   w.rethrow_failure();
   Run run = w.missing();
-  check(run.samples == 0, w.dir.string(), ": samples ", run.first, " and following are missing");
+  check(run.samples == 0, w.dir.string(), ": samples ", run.first, " and later are missing");
 }
 
 const std::vector<std::string>& DumpWriter::notes() const { return impl_->notes; }

@@ -1,4 +1,4 @@
-// The table of a teacher's tensors, and what follows from a row of it.
+// The table of a teacher's tensors, and functions of its rows.
 #include "data/dump/teacher_tensors.h"
 
 #include <algorithm>
@@ -52,7 +52,8 @@ std::deque<TeacherTensor> format_tensors() {
        .shape = {heads, tokens},
        .type = Type::f32,
        .stored = content_is(DumpContent::pooled)},
-      {.name = "attention_output",  // heads concatenated, before the output projection
+      {.name = "attention_output",  // heads concatenated, before the output projection; the
+                                    // format's earlier name is "context"
        .part = part::attention_outputs,
        .dataset = "context",
        .shape = {tokens, hidden},
@@ -61,7 +62,7 @@ std::deque<TeacherTensor> format_tensors() {
        .part = part::layer_outputs,
        .shape = {tokens, hidden},
        .stored = [](const DumpSpec& s) { return s.output; }},
-      {.name = "logits",  // the n largest in falling order, or all
+      {.name = "logits",  // the n largest in descending order, or all
        .part = part::logits,
        .dataset = "logits/values",
        .shape = {tokens, logits},
@@ -131,9 +132,9 @@ int64_t size_of(Axis axis, const DumpSpec& s, int64_t tokens) {
   return 0;
 }
 
-// Throws unless the name is in the table; where it is, a set may have it.
+// Throws unless the table has the name; otherwise a set may have it.
 void check_name(std::string_view name) {
-  check(find_teacher_tensor(name), "teacher: there is no tensor '", name, "' in the table");
+  check(find_teacher_tensor(name), "teacher: unknown tensor '", name, "'");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The filters of HDF5 undone: shuffle, deflate, fletcher32.
+// Decoding of HDF5's filters: shuffle, deflate, fletcher32.
 #include "data/hdf5/hdf5_storage.h"
 
 #include <zlib.h>
@@ -39,7 +39,7 @@ void undo_fletcher32(const std::string& where, std::vector<char>& values) {
   values.resize(size);
 }
 
-// Byte b of item i lies at b * items + i; a rest smaller than an item stays where it is.
+// Byte b of item i is at b * items + i; a remainder smaller than an item is not moved.
 void undo_shuffle(std::vector<char>& values, size_t item) {
   size_t items = values.size() / item;
   if (item < 2 || items < 2) return;
@@ -96,7 +96,7 @@ std::vector<Filter> read_filters(const std::string& where, hid_t properties) {
 std::vector<char> undo_filters(const std::string& where, const std::vector<Filter>& filters,
                                unsigned skipped, std::vector<char> stored, uint64_t bytes) {
   auto applied = [&](size_t i) { return i >= 32 || (skipped >> i & 1) == 0; };
-  std::vector<uint64_t> before(filters.size());  // bytes that filter i was given
+  std::vector<uint64_t> before(filters.size());  // number of input bytes of filter i
   uint64_t size = bytes;
   for (size_t i = 0; i < filters.size(); ++i) {
     before[i] = size;
@@ -112,7 +112,7 @@ std::vector<char> undo_filters(const std::string& where, const std::vector<Filte
       stored = inflate(where, stored, before[i]);
     }
   }
-  check_format(stored.size() == bytes, where, ": a chunk holds ", stored.size(), " bytes, wanted ",
+  check_format(stored.size() == bytes, where, ": a chunk has ", stored.size(), " bytes, wanted ",
                bytes);
   return stored;
 }

@@ -1,5 +1,5 @@
-// The superblock, object headers and groups of "HDF5 File Format Specification Version 3.0", as far
-// as the sizes in them go.
+// Checks of the sizes in the superblock, object headers and groups of "HDF5 File Format
+// Specification Version 3.0".
 #include "data/hdf5/hdf5_headers.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 constexpr uint64_t kLargestPiece = uint64_t(16) << 20;  // of a header
-constexpr const char* kUserBlock = ": begins with a block of the user's own, which is refused";
+constexpr const char* kUserBlock = ": begins with a user block, which is refused";
 constexpr size_t kMostPieces = 4096;
 constexpr size_t kMostNodes = 1 << 20;  // of a tree of names
 
@@ -91,7 +91,7 @@ class HeaderChecker::Walk {
   void messages_v2(std::span<const char> piece) {
     constexpr const char* kWhat = "a message does not fit its piece";
     Cursor p(where_, piece);
-    while (p.left() >= size_t(4 + order_bytes_)) {  // a shorter rest is a gap
+    while (p.left() >= size_t(4 + order_bytes_)) {  // a shorter remainder is a gap
       const uint64_t type = p.number(1, kWhat), size = p.number(2, kWhat),
                      flags = p.number(1, kWhat);
       p.skip(uint64_t(order_bytes_), kWhat);
@@ -164,7 +164,7 @@ class HeaderChecker::Walk {
       case 0x16:
         m.skip(5, "a reference count does not fit its message");
         break;
-      default:  // no size inside, or unknown to the groups and datasets that are read
+      default:  // no size inside, or not used by supported groups and datasets
         break;
     }
   }
@@ -291,7 +291,7 @@ class HeaderChecker::Walk {
     uint64_t free_at = p.number(c_.length_bytes_, kWhat);
     if (size > kLargestPiece) refuse_header(where_, "a heap is too large");
     names_ = bytes(address(p, kWhat), size);
-    // The free blocks: each begins with the offset of the next one, 1 at the end, and its size.
+    // The free blocks: each starts with the offset of the next one, 1 at the end, and its size.
     for (uint64_t blocks = 0; free_at != 1; ++blocks) {
       if (free_at > size || size - free_at < 2 * l || blocks > size)
         refuse_header(where_, "a free block does not fit its heap");
@@ -367,8 +367,7 @@ HeaderChecker::HeaderChecker(const std::string& path, const StoredFile& file) : 
     return std::string_view(start, sizeof start) == kSignature;
   };
   if (!begins_at(0)) {
-    // Addresses count from the end of such a block, in some of the library's answers and not in
-    // others.
+    // Some results of the library count addresses from the end of such a block, others do not.
     for (uint64_t at = 512; at < file.size(); at *= 2)
       check_format(!begins_at(at), path, kUserBlock);
     throw Error(path + ": cannot be opened as HDF5: it does not begin like an HDF5 file",

@@ -1,4 +1,4 @@
-// Hdf5Reader: every object is reached over hard links only and examined before it is read.
+// Hdf5Reader: every object is reached over hard links only and checked before it is read.
 #include <cstring>
 #include <map>
 #include <utility>
@@ -100,7 +100,7 @@ void check_sizes(const std::string& where, const Hdf5Info& info, uint64_t file_b
 OpenDataset examine(const std::string& where, Handle id, uint64_t file_bytes) {
   OpenDataset d;
   d.id = std::move(id);
-  // Before the dataspace is asked for: of a virtual dataset that would open other files.
+  // Before the dataspace is read: for a virtual dataset that would open other files.
   d.storage = read_storage(where, d.id.id());
   d.info.chunk = d.storage.chunk;
   Handle type(H5Dget_type(d.id.id()), H5Tclose);
@@ -134,7 +134,7 @@ struct Hdf5Reader::Impl {
 
   std::string where(const std::string& object) const { return path + ": " + object; }
 
-  // Opens over hard links; an object that is not there gives an empty handle.
+  // Opens over hard links; a missing object gives an empty handle.
   Handle find(const std::string& object) const {
     Handle at(H5Gopen2(file.id(), "/", H5P_DEFAULT), H5Oclose);
     must(at.ok(), path, "cannot open the root group");
@@ -231,7 +231,7 @@ void Hdf5Reader::Impl::collect(const std::string& group, int depth,
     } else if (H5Iget_type(id.id()) == H5I_DATASET) {
       names.push_back(full);
     }
-    check_format(names.size() <= 1000000, path, ": holds more than a million datasets");
+    check_format(names.size() <= 1000000, path, ": contains more than a million datasets");
   }
 }
 
@@ -266,7 +266,7 @@ Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>(p
   Lock lock;
   Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
 #if H5_VERSION_GE(1, 10, 7)
-  // Finished files do not change; a file system without locks must not keep us from reading.
+  // Finished files do not change; a file system without locks must not prevent reading.
   H5Pset_file_locking(access.id(), false, true);
 #endif
   impl_->file = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()), H5Fclose);

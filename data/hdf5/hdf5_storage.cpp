@@ -1,4 +1,4 @@
-// Where the values of a dataset lie, and their way from there into memory.
+// The locations of a dataset's values, and reading them into memory.
 #include "data/hdf5/hdf5_storage.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ constexpr size_t kKeptChunkBytes = size_t(1) << 20;
 
 uint64_t bytes_of(const Shape& shape, size_t item) { return uint64_t(shape.numel()) * item; }
 
-// Calls f(at) for every chunk that holds some of the rows; `at` is its first element.
+// Calls f(at) for every chunk that contains some of the rows; `at` is its first element.
 template <class F>
 void each_chunk(const Shape& shape, const Shape& chunk, int64_t first, int64_t count, F&& f) {
   Shape at = shape;
@@ -37,7 +37,8 @@ void each_chunk(const Shape& shape, const Shape& chunk, int64_t first, int64_t c
   }
 }
 
-// Copies what chunk `at` and the wanted rows share. Chunks at the edge are stored whole.
+// Copies the intersection of chunk `at` and the requested rows. Chunks at the edge are stored
+// whole.
 void copy_shared(const Shape& shape, const Shape& chunk, const Shape& at, size_t item,
                  int64_t first, int64_t count, const char* from, char* out) {
   int rank = shape.rank();
@@ -104,7 +105,7 @@ StoredFile::~StoredFile() { close(fd_); }
 
 void StoredFile::read(const std::string& where, uint64_t offset, uint64_t bytes, char* out) const {
   check_format(bytes <= size_ && offset <= size_ - bytes, where, ": ", bytes, " bytes at ", offset,
-               " lie outside of the file of ", size_);
+               " are outside the file of ", size_);
   while (bytes > 0) {
     ssize_t got = pread(fd_, out, bytes, off_t(offset));
     if (got < 0 && errno == EINTR) continue;
@@ -186,7 +187,7 @@ void read_stored_rows(const std::string& where, const StoredFile& file, hid_t da
     return;
   }
   uint64_t skip = rows.rank() > 0 ? uint64_t(first) * row : 0, whole = bytes_of(shape, item);
-  if (storage.layout == H5D_COMPACT) {  // in the object's header, with a size of its own
+  if (storage.layout == H5D_COMPACT) {  // in the object's header, with its own size
     check_format(H5Dget_storage_size(dataset) == whole, where, ": stores ",
                  H5Dget_storage_size(dataset), " bytes, wanted ", whole);
     std::vector<char> all(whole);
@@ -203,7 +204,7 @@ void read_stored_rows(const std::string& where, const StoredFile& file, hid_t da
     return;
   }
   check_format(whole <= file.size() && address <= file.size() - whole, where, ": ", whole,
-               " bytes at ", address, " lie outside of the file of ", file.size());
+               " bytes at ", address, " are outside the file of ", file.size());
   file.read(where, address + skip, bytes, out);
 }
 

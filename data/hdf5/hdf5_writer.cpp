@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kDefaultChunkBytes = int64_t(4) << 20;
 
-// Whole trailing axes as far as they fit into a default chunk.
+// As many whole trailing axes as fit into a default chunk.
 Shape default_chunk(const Shape& shape, Dtype dtype) {
   Shape chunk = shape;
   int64_t room = std::max<int64_t>(1, kDefaultChunkBytes / int64_t(item_size(dtype)));
@@ -160,7 +160,7 @@ void Hdf5Writer::write_rows(const std::string& dataset, int64_t first, int64_t c
 
 void Hdf5Writer::write(const std::string& dataset, const Tensor& values, const Hdf5Layout& layout) {
   check(values.defined(), impl_->where(dataset), ": the tensor to write is undefined");
-  check(!values.device().is_cuda(), impl_->where(dataset), ": wants a tensor of the cpu");
+  check(!values.device().is_cuda(), impl_->where(dataset), ": needs a tensor on the cpu");
   Tensor dense = values.detach().contiguous();
   create(dataset, dense.dtype(), dense.shape(), layout);
   write_rows(dataset, 0, dense.rank() ? dense.dim(0) : 1, dense.raw(),

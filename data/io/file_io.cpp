@@ -1,4 +1,4 @@
-// File I/O on raw descriptors, so that every write, fsync and rename is seen and checked.
+// File I/O on raw descriptors, so that every write, fsync and rename is explicit and checked.
 #include "data/io/file_io.h"
 
 #include <fcntl.h>
@@ -66,7 +66,7 @@ std::string read_file(const Path& path, uint64_t max_bytes) {
   check_format(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(),
                ": is neither a file nor a pipe");
   auto refuse_size = [&](uint64_t size) {
-    check_format(size <= max_bytes, path.string(), ": holds at least ", size, " bytes, at most ",
+    check_format(size <= max_bytes, path.string(), ": contains at least ", size, " bytes, at most ",
                  max_bytes, " are allowed");
   };
   std::string text;
@@ -89,7 +89,7 @@ std::string read_file(const Path& path, uint64_t max_bytes) {
 }
 
 MappedFile::MappedFile(const Path& path) {
-  // O_NONBLOCK: a named pipe must be refused, not waited for.
+  // O_NONBLOCK: opening a named pipe must fail, not wait.
   Descriptor in{open_retrying(path, O_RDONLY | O_NONBLOCK)};
   if (in.fd < 0) throw_io(path, "open", errno);
   struct stat info = {};
@@ -125,7 +125,8 @@ void advise(const unsigned char* data, uint64_t begin, uint64_t size, int advice
   begin = (inside ? begin + page - 1 : begin) / page * page;
   end = (inside ? end : end + page - 1) / page * page;
   if (begin >= end) return;
-  ::madvise(const_cast<unsigned char*>(data) + begin, end - begin, advice);  // failure does no harm
+  ::madvise(const_cast<unsigned char*>(data) + begin, end - begin,
+            advice);  // a failure has no effect
 }
 
 }  // namespace
@@ -135,14 +136,14 @@ void MappedFile::expect(uint64_t begin, uint64_t size) const {
 }
 
 void MappedFile::forget(uint64_t begin, uint64_t size) const {
-  // Beyond the mapping is memory of others.
+  // Memory beyond the mapping belongs to others.
   if (begin < size_) advise(data_, begin, std::min(size, size_ - begin), MADV_DONTNEED, true);
 }
 
 NewFile::NewFile(const Path& path) : path_(path) {
   fd_ = open_retrying(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
   if (fd_ < 0) throw_io(path, "create", errno);
-  ::flock(fd_, LOCK_EX | LOCK_NB);  // no lock on this file system: nothing else depends on it
+  ::flock(fd_, LOCK_EX | LOCK_NB);  // no locks on this file system: nothing else depends on it
 }
 
 NewFile::~NewFile() { ::close(fd_); }
@@ -184,7 +185,7 @@ void write_file_atomic(const Path& target, std::string_view bytes) {
 void sync_dir(const Path& dir) {
   Descriptor in{open_retrying(dir, O_RDONLY | O_DIRECTORY)};
   if (in.fd < 0) throw_io(dir, "open", errno);
-  // EINVAL: this kind of file system has nothing to sync for a directory.
+  // EINVAL: this kind of file system cannot sync a directory.
   if (::fsync(in.fd) != 0 && errno != EINVAL) throw_io(dir, "fsync", errno);
 }
 
@@ -193,7 +194,7 @@ void sync_parent_of(const Path& renamed) {
     sync_dir(directory_of(renamed));
   } catch (const Error& e) {
     throw DurabilityUncertain(
-        join(renamed.string(), ": written, but it may not survive a power cut: ", e.what()));
+        join(renamed.string(), ": written, but it may not survive a power failure: ", e.what()));
   }
 }
 

@@ -1,4 +1,5 @@
-// Layout: header size (u64, little endian), JSON header, then the tensors without gaps.
+// safetensors files. Layout: header size (u64, little endian), JSON header, then the tensors
+// without gaps.
 #include "data/safetensors/safetensors.h"
 
 #include <algorithm>
@@ -16,8 +17,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors is copied as it lies");
 
-// Elements of a shape, or an error: the product without the zeros must fit in 63 bits, so that
-// strides of any part of it do too.
+// Number of elements of a shape, or an error: the product without the zeros must fit in 63 bits, so
+// that strides of any part of it do too.
 uint64_t count_elements(const std::string& where, const std::vector<uint64_t>& shape) {
   uint64_t product = 1;
   bool empty = false;
@@ -30,7 +31,7 @@ uint64_t count_elements(const std::string& where, const std::vector<uint64_t>& s
   return empty ? 0 : product;
 }
 
-// The bytes that dtype and shape ask for.
+// The number of bytes of a dtype and shape.
 uint64_t wanted_bytes(const std::string& where, const SafetensorsRecord& record) {
   const SafetensorsType* type = find_safetensors_type(record.dtype);
   check_format(type != nullptr, where, ": unknown dtype '", shown(record.dtype), "'");
@@ -52,7 +53,7 @@ void check_layout(const std::string& file, std::vector<SafetensorsRecord>& recor
   for (const SafetensorsRecord& record : records) {
     std::string where = file + ": tensor '" + shown(record.name) + "'";
     check_format(record.begin <= record.end && record.end <= data_bytes, where, ": data_offsets [",
-                 record.begin, ", ", record.end, "] lie outside the ", data_bytes,
+                 record.begin, ", ", record.end, "] are outside the ", data_bytes,
                  " bytes of data");
     check_format(record.begin == previous_end, where, ": begins at ", record.begin,
                  record.begin < previous_end ? ", which overlaps" : ", which leaves a hole after",
@@ -68,14 +69,14 @@ void check_layout(const std::string& file, std::vector<SafetensorsRecord>& recor
 
 constexpr int64_t kPiece = 1 << 18;              // elements that a thread reads at once
 constexpr int64_t kBlock = 1 << 23;              // elements between two hints to the system
-constexpr uint64_t kAhead = uint64_t{64} << 20;  // bytes that the disk may fetch in advance
+constexpr uint64_t kAhead = uint64_t{64} << 20;  // bytes that are prefetched from the disk
 
 // n float elements of any alignment into another float type.
 void convert(unsigned char* y, Dtype to, const unsigned char* x, Dtype from, int64_t n) {
   dispatch_any(from, [&]<class X>() {
     dispatch_any(to, [&]<class Y>() {
       if constexpr (std::is_integral_v<X> || std::is_integral_v<Y>) {
-        return;  // was refused before
+        return;  // was refused earlier
       } else {
         using Middle = std::conditional_t<std::is_same_v<X, double>, double, float>;
         Y* out = reinterpret_cast<Y*>(y);
@@ -172,7 +173,7 @@ void Safetensors::read(const SafetensorsEntry& e, const Tensor& to) const {
   for (int64_t first = 0; first < to.numel(); first += kBlock) {
     const int64_t count = std::min(kBlock, to.numel() - first);
     const uint64_t here = at + uint64_t(first) * narrow, bytes = uint64_t(count) * narrow;
-    // The disk fetches what follows, of this tensor or the next, while these are converted.
+    // The following bytes, of this tensor or the next, are prefetched while these are converted.
     file_->expect(here, bytes + kAhead);
     parallel_for(count, kPiece, [&](int64_t begin, int64_t end) {
       const unsigned char* x = file_->data() + here + size_t(begin) * narrow;

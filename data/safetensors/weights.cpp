@@ -1,4 +1,4 @@
-// One file of weights or several with an index.
+// The weights of a model directory: one file or several with an index.
 #include "data/safetensors/weights.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
 
-// Tensors by shard, as the index has them.
+// Tensors by shard, as in the index.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
   std::map<std::string, std::vector<std::string>> shards;
   ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes), file);
@@ -53,9 +53,9 @@ WeightFiles::WeightFiles(const Path& directory) {
     source_ = (directory / kIndex).string();
     open_index(directory);
   } else {
-    check_format(!has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"),
-                 directory.string(),
-                 ": holds pytorch_model.bin only, which is a program; convert it to safetensors");
+    check_format(
+        !has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"), directory.string(),
+        ": contains pytorch_model.bin only, which is a program; convert it to safetensors");
     throw Error(join(directory.string(), ": has no ", kSingle, " and no ", kIndex),
                 ErrorKind::not_found);
   }

@@ -1,4 +1,4 @@
-// Stretches of books, labelled by their titles.
+// The task books: passages of books, labelled by their titles.
 #include <algorithm>
 #include <filesystem>
 
@@ -22,7 +22,7 @@ size_t line_end(std::string_view text, size_t at) {
   return end == std::string_view::npos ? text.size() : end + 1;
 }
 
-// Where the line that ends the first book begins; npos without one.
+// The end of the line that ends the first book; npos without one.
 size_t book_end(std::string_view text) {
   size_t at = text.find(kEnd);
   while (at != std::string_view::npos && at > 0 && text[at - 1] != '\n')
@@ -30,8 +30,8 @@ size_t book_end(std::string_view text) {
   return at;
 }
 
-// A book's heading names it in its first line and ends with a rule of dashes. Without one the book
-// is named by its file.
+// A book's heading has its name in the first line and ends with a rule of dashes. Without one the
+// book has the name of its file.
 Book book_of(std::string_view text, const std::string& name) {
   if (!text.starts_with(kTitle)) return {.title = name, .text = text};
   size_t end = line_end(text, 0);
@@ -68,7 +68,7 @@ void add_book(const Book& book, const std::string& split, TaskExamples& out) {
   size_t from = 0;
   for (int64_t i = 0; i < kStretches; ++i) {
     size_t to = book.text.size() * size_t(i + 1) / size_t(kStretches);
-    // To the end of the line that the cut falls into.
+    // Up to the end of the line that contains the cut.
     to = to > from ? line_end(book.text, to - 1) : from;
     if (split_of(i) == split && to > from) {
       out.rows.push_back({.first = std::string(book.text.substr(from, to - from)),
@@ -99,7 +99,7 @@ TaskExamples read_books(const Task&, const Path& dir, const TaskSplit& split) {
     }
   }
   check_format(out.labels.size() >= 2, dir.string(), ": ", out.labels.size(),
-               " book, to tell books apart there must be two");
+               " book, but classification needs at least two");
   return out;
 }
 

@@ -39,7 +39,7 @@ std::vector<TaskSplit> mnli_splits() {
            .submission = "MNLI-mm.tsv"}};
 }
 
-// The labelled file is published beside GLUE and spells its columns differently.
+// The labelled file is published together with GLUE and spells its columns differently.
 std::vector<TaskSplit> diagnostic_splits() {
   return {{.name = "dev",
            .file = "diagnostic-full.tsv",
@@ -55,7 +55,7 @@ std::vector<TaskSplit> text_splits() {
 
 std::vector<Task> make_table() {
   using enum Metric;
-  // The order of labels is that of the checkpoints that are published for GLUE.
+  // The order of labels is that of the published checkpoints for GLUE.
   const std::vector<std::string> binary = {"0", "1"};
   const std::vector<std::string> entailment3 = {"entailment", "neutral", "contradiction"};
   const std::vector<std::string> entailment2 = {"entailment", "not_entailment"};
@@ -142,7 +142,7 @@ std::vector<Task> make_table() {
        .splits = usual_splits("RTE.tsv"),
        .read = read_glue},
       {.name = "wnli",
-       .about = "is the pronoun of the first sentence resolved rightly in the second",
+       .about = "is the pronoun of the first sentence resolved correctly in the second",
        .folder = "WNLI",
        .first = "sentence1",
        .second = "sentence2",
@@ -162,7 +162,7 @@ std::vector<Task> make_table() {
        .splits = diagnostic_splits(),
        .read = read_glue},
       {.name = "wordnet",
-       .about = "which lexicographer file of WordNet a gloss stands in, of 45",
+       .about = "which of the 45 lexicographer files of WordNet contains a gloss",
        .first = "gloss",
        .labels = wordnet_files(),
        .metrics = {accuracy},
@@ -222,7 +222,7 @@ std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind) {
 
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split) {
   check(!dir.empty() || !task.default_data.empty(), "task ", task.name,
-        ": where its data is must be given");
+        ": its data directory must be given");
   TaskExamples examples = task.read(task, dir.empty() ? Path(task.default_data) : dir, split);
   check_format(!examples.rows.empty(), dir.string(), ": split ", split.name, " of task ", task.name,
                " has no rows");
@@ -250,7 +250,7 @@ void write_predictions(const Path& file, const Task& task, const std::vector<std
     } else {
       double c = predictions[i];
       check_format(c >= 0 && c < double(labels.size()) && c == std::floor(c), file.string(),
-                   ": prediction ", c, " is no class");
+                   ": prediction ", c, " is not a class");
       out += labels[size_t(c)];
     }
     out += '\n';

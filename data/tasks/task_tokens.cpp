@@ -1,4 +1,4 @@
-// Framing texts for an encoder.
+// Conversion of a task's texts to an encoder's tokens.
 #include "data/tasks/task_tokens.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 int32_t special_id(const Tokenizer& tokenizer, const char* token) {
   std::optional<int32_t> id = tokenizer.id_of(token);
-  check(id.has_value(), "tokenizer: has no token ", token, ", which texts of a task are framed by");
+  check(id.has_value(), "tokenizer: has no token ", token, ", which a task's texts need");
   return *id;
 }
 

@@ -1,4 +1,4 @@
-// Finds out which tokenizer a path holds.
+// Loading a tokenizer: detects which one a path contains.
 #include "data/tokenizer/tokenizer.h"
 
 #include <filesystem>
@@ -15,11 +15,11 @@ namespace {
 
 std::unique_ptr<Tokenizer> load_json(const std::string& path) {
   const Json root = parse_json(read_file(path), path);
-  check_format(root.is_object(), path, ": must hold an object");
+  check_format(root.is_object(), path, ": must contain an object");
   const Json& model = object_member(root, "model", path);
   const Json& type = member(model, "type");
   check_format(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
-  // Old files do not say the type.
+  // Old files do not have the type.
   const bool old = type.is_null();
   const std::string name = old ? "BPE" : type.get<std::string>();
   if (name == "WordPiece" || (old && model.contains("max_input_chars_per_word")))
@@ -36,13 +36,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   std::error_code ignored;
   auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
   check_found(fs::exists(path, ignored), path,
-              ": no such file or directory (a tokenizer was wanted)");
+              ": no such file or directory (expected a tokenizer)");
   if (!fs::is_directory(path, ignored)) return load_json(path);
   if (has("tokenizer.json")) return load_json((fs::path(path) / "tokenizer.json").string());
   if (has("vocab.json")) return load_bpe_vocab(path);
   if (has("vocab.txt")) return load_wordpiece_vocab(path);
   throw Error(join(path,
-                   ": holds no tokenizer.json, no vocab.json with merges.txt and no "
+                   ": contains no tokenizer.json, no vocab.json with merges.txt and no "
                    "vocab.txt"));
 }
 

@@ -1,4 +1,4 @@
-// The parts that tokenizer.json has for every kind of model, and the files beside it.
+// The parts of tokenizer.json that all kinds of models share, and the files next to it.
 #include "data/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kDeepest = 64;
 
-// Objects are written by recursion, which a file must not be able to drive deep.
+// Objects are written recursively; the limit keeps a file from causing deep recursion.
 void refuse_deep(const std::string& text, const std::string& path) {
   int depth = 0;
   bool quoted = false;
@@ -72,7 +72,7 @@ std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) 
   const size_t most = 2 * vocab.size() + 65536;
   std::vector<std::string> tokens;
   for (const auto& [token, id] : vocab.items()) {
-    check_format(!token.empty(), path, ": the vocabulary holds an empty token");
+    check_format(!token.empty(), path, ": the vocabulary contains an empty token");
     check_format(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
                  "' has the id ", json_text(id), ", wanted a number from 0 to ", most - 1);
     const auto at = id.get<size_t>();
@@ -110,7 +110,7 @@ std::vector<AddedToken> read_added(const Json& list, const std::string& path) {
 }
 
 std::string read_frame(const std::string& text) {
-  // At depth 2 are the keys of the parts, of which the model alone has these two.
+  // Depth 2 has the keys of the parts; only the model has these two.
   auto keep = [](int depth, Ordered::parse_event_t event, Ordered& key) {
     return !(event == Ordered::parse_event_t::key && depth == 2 &&
              (key == "vocab" || key == "merges"));
@@ -131,7 +131,7 @@ SideFile side_file(const std::filesystem::path& dir, const char* name) {
   if (!std::filesystem::exists(file.path, ignored)) return file;
   file.text = read_file(file.path);
   file.parsed = std::make_shared<const Json>(parse_json(file.text, file.path));
-  check_format(file.object().is_object(), file.path, ": must hold an object");
+  check_format(file.object().is_object(), file.path, ": must contain an object");
   return file;
 }
 

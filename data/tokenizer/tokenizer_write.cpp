@@ -1,4 +1,4 @@
-// The parts of a tokenizer's files that are written alike for every kind of model.
+// Writing the parts of a tokenizer's files that are the same for every kind of model.
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
@@ -10,7 +10,7 @@ namespace brine::data {
 
 Ordered vocab_json(const std::vector<std::string>& tokens) {
   Ordered vocab = Ordered::object();
-  // Appending here skips the search for an equal key, which would take the square of the time.
+  // Appending here skips the search for an equal key, which would take quadratic time.
   auto& items = vocab.get_ref<Ordered::object_t&>();
   for (size_t id = 0; id < tokens.size(); ++id)
     if (!tokens[id].empty()) items.emplace_back(tokens[id], id);
@@ -49,7 +49,7 @@ std::string special_map(const Tokenizer& tokenizer) {
 std::filesystem::path make_directory(const std::string& dir) {
   std::error_code failed;
   std::filesystem::create_directories(dir, failed);
-  check(!failed, dir, ": cannot be made: ", failed.message());
+  check(!failed, dir, ": cannot be created: ", failed.message());
   return dir;
 }
 

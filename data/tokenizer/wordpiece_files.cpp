@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostTokens = 1 << 24;
 
-// tokenizer.json of BERT but for its contents.
+// tokenizer.json of BERT without its contents.
 constexpr const char* kFrame = R"({
   "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
   "normalizer": {
@@ -54,7 +54,7 @@ void read_roles(const SideFiles& sides, WordPieceModel& model) {
   model.special_tokens_map = sides.map.text;
 }
 
-// The two files may not say different things of one setting: libraries differ in which they heed.
+// The two files must agree on a setting: libraries differ in which one they use.
 void refuse_contradictions(const Json& root, const SideFiles& sides, const std::string& path) {
   const Json& normalizer = member(root, "normalizer");
   if (!normalizer.is_object() || member(normalizer, "type") != "BertNormalizer") return;
@@ -103,7 +103,7 @@ void read_model(const Json& root, const std::string& path, WordPieceModel& model
   model.post_processor = PostProcessor(member(root, "post_processor"), path);
 }
 
-// One token a line; empty lines are ids without a token.
+// One token per line; empty lines are ids without a token.
 std::vector<std::string> read_lines(const std::string& path) {
   const std::string text = read_file(path);
   std::vector<std::string> tokens;
@@ -117,13 +117,13 @@ std::vector<std::string> read_lines(const std::string& path) {
     check_format(is_utf8(token), path, ": line ", line, ": not UTF-8");
     if (!token.empty()) {
       auto [first, is_new] = lines.emplace(token, line);
-      check_format(is_new, path, ": line ", line, ": token '", token, "' stands on line ",
-                   first->second, " too");
+      check_format(is_new, path, ": line ", line, ": token '", token, "' is also on line ",
+                   first->second);
     }
     tokens.push_back(std::move(token));
     at = end + 1;
   }
-  check_format(!lines.empty(), path, ": holds no tokens");
+  check_format(!lines.empty(), path, ": contains no tokens");
   return tokens;
 }
 
@@ -181,7 +181,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path)
   const std::string text = read_file(path);
   const Json root = parse_json(text, path);
   return reading(path, [&] {
-    check_format(root.is_object(), path, ": must hold an object");
+    check_format(root.is_object(), path, ": must contain an object");
     const SideFiles sides(fs::path(path).parent_path());
     refuse_contradictions(root, sides, path);
     WordPieceModel model;

@@ -13,7 +13,7 @@
 namespace brine::distill {
 namespace {
 
-// What was measured, and how the text was joined and cut, as an object and in words.
+// The measurement, and how the text was joined and cut, as an object and in words.
 struct Scored {
   Perplexity perplexity;
   data::Json cut;
@@ -59,7 +59,7 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
 Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                       const TextEvaluation& e, const EvaluateCall& call) {
   check(e.copies == 1 && e.loss_from == 0, "eval: the protocol ",
-        data::name_of(e.protocol, kProtocolNames), " takes no copies and no loss_from");
+        data::name_of(e.protocol, kProtocolNames), " accepts neither copies nor loss_from");
   const Protocol chosen = make_protocol({.name = e.protocol,
                                          .files = e.data,
                                          .window = e.sequence_length,
@@ -81,7 +81,7 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
                          const Messages& messages) {
   check(!e.data.empty(), "eval: --data is needed");
   check(e.teacher.empty() || e.protocol != ProtocolName::stride,
-        "eval: mask recall needs windows side by side, not the protocol stride");
+        "eval: mask recall needs adjacent windows, not the protocol stride");
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,
                     .loss_from = e.loss_from,
@@ -122,7 +122,7 @@ void print_text_evaluation(const data::Json& out) {
 
 void use_attention(nn::LoadedModel& m, const std::string& method) {
   if (method.empty() || method == m.config.attention) return;
-  nn::attention_method(method);  // throws an error with the known names when it is none of them
+  nn::attention_method(method);  // throws for an unknown name and lists the known ones
   m.config.attention = method;
   m.model = nn::make_student(m.config, *m.model, 0);
   m.store = std::make_unique<nn::ParameterStore>(*m.model);

@@ -1,4 +1,4 @@
-// Slots, lengths, saving and restoring; the cache of keys and values.
+// Decoding states: slots, lengths, saving and restoring; the cache of keys and values.
 #include "nn/attention/attention_state.h"
 
 #include <algorithm>
@@ -13,12 +13,13 @@ AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
       device_(device),
       lengths_(Tensor::zeros({std::max<int64_t>(batch, 1)}, Dtype::i64)) {
   check(batch >= 1 && capacity >= 1, "attention state: ", batch, " sequences of ", capacity,
-        " tokens, at least 1 of each wanted");
+        " tokens, must be at least 1 each");
 }
 
 Tensor& AttentionState::part(const std::string& name, const Shape& shape, Dtype dtype,
                              int token_axis, int64_t spare) {
-  // What grows is written before it is read; the rest starts at 0. Counts stay with the CPU.
+  // Tensors that grow are written before they are read; the others start at 0. Counts stay on the
+  // CPU.
   const Device device = is_float(dtype) ? device_ : Device{};
   Tensor tensor =
       token_axis ? Tensor::empty(shape, dtype, device) : Tensor::zeros(shape, dtype, device);
@@ -73,7 +74,7 @@ const Tensor& AttentionState::named(const std::vector<NamedTensor>& tensors,
   throw Error(join(source, ": no tensor ", name));
 }
 
-// Where a part of a sequence of that many tokens lies.
+// The part of a sequence with that many tokens.
 Tensor AttentionState::place(const Part& p, int64_t slot, int64_t tokens) const {
   const Tensor own = p.tensor.slice(0, slot, 1);
   return p.token_axis ? own.slice(p.token_axis, 0, tokens + p.spare) : own;
@@ -91,7 +92,7 @@ int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
     const bool known =
         std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == t.name; });
     check(known || t.name == "length", source, ": a tensor ", t.name,
-          " that this attention has not");
+          " that this attention does not have");
   }
   for (const Part& p : parts_) {
     const Tensor& from = named(tensors, p.name, source);

@@ -22,17 +22,17 @@ Tensor ids_of(const std::vector<int32_t>& ids) { return Tensor::from(ids, {int64
 
 Generation::Generation(nn::Model& model, GenerationRequest request, Spell spell)
     : model_(model), request_(std::move(request)), spell_(std::move(spell)) {
-  check(request_.tokens >= 1, "generate: ", request_.tokens, " tokens to add, at least 1 wanted");
+  check(request_.tokens >= 1, "generate: ", request_.tokens, " tokens to add, must be at least 1");
   for (const std::string& stop : request_.stops)
     check(!stop.empty(), "generate: a stop text is empty");
 }
 
-// A state for all sequences as they are, and the tokens to come.
+// A state for all current sequences and the tokens to come.
 void Generation::make_room() {
   const int64_t positions = model_.shape().max_positions;
   int64_t longest = 0;
   for (const Sequence& s : sequences_) longest = std::max(longest, int64_t(s.ids.size()));
-  // The last token that is added is not read any more.
+  // The last added token is not read any more.
   const int64_t capacity = longest + std::min(positions - longest, request_.tokens - 1);
   state_ =
       std::make_unique<nn::ModelState>(model_, nn::StateRequest{.batch = int64_t(sequences_.size()),

@@ -1,5 +1,5 @@
-// Which tensors are tables of positions shows in their shapes: they alone differ between the two
-// models, by as many rows as there are new positions.
+// Tables of positions are recognised by their shapes: only they differ between the two models, by
+// the number of new positions.
 #include "nn/io/extend.h"
 
 #include <nlohmann/json.hpp>
@@ -9,14 +9,14 @@
 namespace brine::nn {
 namespace {
 
-// The positions that the attention method's settings fix; 0 where they follow the model's.
+// The positions that the attention method's settings fix; 0 if they follow the model's.
 int64_t own_positions(const nn::ModelConfig& config) {
   data::Schema settings;
   config.method().describe(settings);
   return settings.find("max_positions") ? settings.to_json()["max_positions"].get<int64_t>() : 0;
 }
 
-// Rows `first`.. of from [first + P, C] stretched to those of to [first + Q, C].
+// Rows `first`.. of from [first + P, C] resampled to those of to [first + Q, C].
 void stretch(Tensor to, const Tensor& from, int64_t first) {
   const int64_t P = from.dim(0) - first, Q = to.dim(0) - first, C = from.numel() / from.dim(0);
   dispatch_float(from.dtype(), [&]<class T>() {
@@ -39,9 +39,9 @@ void stretch(Tensor to, const Tensor& from, int64_t first) {
 }  // namespace
 
 ModelConfig extend_config(ModelConfig& config, int64_t positions) {
-  ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // settings of its own
+  ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // its own settings
   longer.family().set_positions(positions);
-  // A method's own number of positions must not stay behind.
+  // A method's own number of positions must grow as well.
   const int64_t own = own_positions(longer);
   if (own > 0 && own < positions) {
     data::Schema settings;
@@ -54,7 +54,7 @@ ModelConfig extend_config(ModelConfig& config, int64_t positions) {
 LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   const int64_t before = model.config.shape().max_positions;
   check(positions > before, "extend: ", model.directory, " has ", before,
-        " positions already, asked for ", positions);
+        " positions already, requested ", positions);
   LoadedModel out;
   out.directory = model.directory;
   out.config = extend_config(model.config, positions);

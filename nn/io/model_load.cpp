@@ -1,4 +1,4 @@
-// From a directory to a model: configuration, names, values straight from the mapped files.
+// Loading a model from a directory: configuration, names, values directly from the mapped files.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace brine::nn {
 namespace fs = std::filesystem;
 namespace {
 
-// Tensors of files by our names, in the order in which they lie on the disk.
+// Tensors of files by Brine's names, in the order of their data on the disk.
 struct Weight {
   std::string name, name_in_file;
   data::WeightEntry from;
@@ -35,7 +35,7 @@ nn::ModelConfig config_of(const data::Json& json, const std::string& directory) 
   return nn::from_hf_config(json, config_file(directory));
 }
 
-// At most so many names of a list are printed.
+// The most names of a list that are printed.
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 24;
   std::string out;
@@ -58,7 +58,7 @@ void add_weights(std::vector<Weight>& weights, const nn::ModelConfig& config,
   }
 }
 
-// Drops tensors that repeat a tied one, after a look at their values.
+// Removes tensors that repeat a tied one, after comparing their values.
 void resolve_ties(std::vector<Weight>& weights, const nn::ModelConfig& config,
                   const std::string& source) {
   for (const auto& [alias, own] : config.family().ties()) {
@@ -85,8 +85,8 @@ std::vector<std::string> names_of(const std::vector<Weight>& weights) {
   return out;
 }
 
-// Makes f32 weights in mapped files the values of their parameters and returns these. What is
-// packed with others is left out, and so is what read_weights() will refuse.
+// Uses f32 weights in mapped files as the values of their parameters and returns these. Packed
+// parameters are left out, and so are tensors that read_weights() will refuse.
 nn::ParameterStore::InPlace map_weights(nn::Model& model, const std::vector<Weight>& weights) {
   std::unordered_map<std::string, nn::Parameter*> parameters;
   for (const auto& p : model.named_parameters()) parameters[p.path] = p.parameter;
@@ -131,7 +131,7 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
     Shape shape = w.from.file->shape_of(*w.from.entry);
     Dtype type = w.from.file->dtype_of(*w.from.entry);
     check(shape == targets[w.name].shape(), w.from.file->path().string(), ": tensor ",
-          w.name_in_file, " is ", shape, ", the model wants ", targets[w.name].shape());
+          w.name_in_file, " is ", shape, ", the model needs ", targets[w.name].shape());
     check(is_float(type), w.from.file->path().string(), ": tensor ", w.name_in_file, " is ", type,
           ", wanted f32, f16 or bf16");
   }
@@ -148,12 +148,12 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
   }
 }
 
-// Where an adapter's base is.
+// The location of an adapter's base.
 std::string find_base(const std::string& adapter, const std::string& base) {
   fs::path beside = fs::path(adapter) / base;
   if (fs::is_directory(beside)) return beside.string();
   check(fs::is_directory(base), adapter, ": its base_model ", base,
-        " is neither beside it nor in the working directory");
+        " is neither next to it nor in the working directory");
   return base;
 }
 
@@ -166,7 +166,7 @@ struct Base {
 Base open_base(const std::string& adapter, const data::Json& json, const nn::ModelConfig& config) {
   std::string file = (fs::path(adapter) / "config.json").string();
   const data::Json& path = json["base_model"];
-  check(path.is_string(), file, ": base_model = ", json_text(path), " is no path");
+  check(path.is_string(), file, ": base_model = ", json_text(path), " is not a path");
   Base base;
   base.directory = resolve_model(find_base(adapter, path.get<std::string>()));
   const data::Json ours = json.value("brine", data::Json::object());
@@ -189,7 +189,7 @@ Base open_base(const std::string& adapter, const data::Json& json, const nn::Mod
   return base;
 }
 
-// Hash of the tensors that are not the attention method's: that of the base.
+// Hash of the tensors that do not belong to the attention method: that of the base.
 std::string base_hash(nn::Model& model) {
   std::vector<NamedTensor> base;
   for (NamedTensor& t : tensors_of(model)) {

@@ -20,7 +20,7 @@ const char* torch_name(Dtype dtype) {
     case Dtype::bf16:
       return "bfloat16";
     default:
-      throw Error(join("config: no model is stored as ", dtype));
+      throw Error(join("config: weights cannot be stored as ", dtype));
   }
 }
 
@@ -111,7 +111,7 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
         " was written by a newer version; this one reads up to ", kFormat);
   data::Json attention = *ours;
   attention.erase("format");
-  attention.erase("base_hash");  // of an adapter: the loader's business
+  attention.erase("base_hash");  // of an adapter: used by the loader
   data::Schema keys;
   config.describe_attention(keys);
   try {

@@ -8,7 +8,7 @@
 namespace brine::nn {
 namespace {
 
-// Every parameter starts on a 64-byte line, packed ones right behind each other.
+// Every parameter starts on a 64-byte line, packed ones directly after each other.
 constexpr int64_t kAlign = 16;
 
 }  // namespace
@@ -135,7 +135,7 @@ void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std
     }
     used.insert(own.name);
     check(it->second.shape() == own.tensor.shape(), source, ": tensor ", own.name, " is ",
-          it->second.shape(), ", the model wants ", own.tensor.shape());
+          it->second.shape(), ", the model needs ", own.tensor.shape());
   }
   for (const NamedTensor& t : tensors) {
     if (!used.count(t.name)) unknown += " " + t.name;

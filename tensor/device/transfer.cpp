@@ -1,4 +1,4 @@
-// Which memory a copy holds, and for how long.
+// The memory that a copy keeps alive, and for how long.
 #include "tensor/device/transfer.h"
 
 #include <exception>
@@ -13,8 +13,8 @@ namespace {
 
 size_t bytes_of(const Tensor& x) { return size_t(x.numel()) * item_size(x.dtype()); }
 
-// For destructors: the memory may not go before the copy has ended, and an error of the device
-// shows again at its next call.
+// For destructors: the memory must not be released before the copy has ended; an error of the
+// device is reported again at its next call.
 void settle(cuda::Ticket& ticket) noexcept {
   if (!ticket) return;
   try {
@@ -87,7 +87,7 @@ std::vector<double> items(const std::vector<Tensor>& scalars) {
   const Tensor all = Tensor::empty({int64_t(scalars.size())}, Dtype::f64, scalars[0].device());
   for (size_t i = 0; i < scalars.size(); ++i) {
     check(scalars[i].numel() == 1, "items: a tensor of shape ", scalars[i].shape(),
-          " has not one element");
+          " does not have exactly one element");
     check(scalars[i].device() == all.device(), "items: one is on ", scalars[i].device(),
           ", the first on ", all.device());
     const Tensor place = all.slice(0, int64_t(i), 1);

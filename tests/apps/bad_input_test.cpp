@@ -81,7 +81,7 @@ TEST_CASE("bad input: configurations") {
   check_refused({"train --config none.toml" + rest, {"none.toml"}});
 }
 
-TEST_CASE("bad input: sizes that cannot be") {
+TEST_CASE("bad input: invalid sizes") {
   check_refused({World::distill("--k 0") + " --out bad-run", {"k must be at least 1"}});
   check_refused({World::distill("--columns 13") + " --out bad-run",
                  {"13 is not a multiple of width_reduction"}});
@@ -144,8 +144,8 @@ TEST_CASE("bad input: models and checkpoints") {
   check_refused({eval + "bad-teacher", {"bad-teacher"}});
   check_refused({"distill --teacher bad-export-1 --data text.txt --out bad-run",
                  {"bad-export-1/model.safetensors"}});
-  check_refused({"export --checkpoint student --out export", {"export", "already holds"}});
-  // Of the moments only a resumed run takes notice.
+  check_refused({"export --checkpoint student --out export", {"export", "already contains"}});
+  // Only a resumed run reads the moments.
   damaged("teacher", "bad-moments", "step-00000003/optimizer.safetensors", flipped);
   check_refused({World::train() + " --valid text.txt --out bad-moments --resume",
                  {"step-00000003/optimizer.safetensors", "does not match its checksum"}});
@@ -173,8 +173,9 @@ TEST_CASE("bad input: dumps and golden files") {
   check_refused({"verify text.txt", {"text.txt"}});
 }
 
-TEST_CASE("bad input: a run that is there, another configuration") {
-  check_refused({World::train() + " --valid text.txt --out teacher", {"teacher", "already holds"}});
+TEST_CASE("bad input: an existing run, another configuration") {
+  check_refused(
+      {World::train() + " --valid text.txt --out teacher", {"teacher", "already contains"}});
   check_refused({World::train() + " --valid text.txt --out teacher --resume --batch-size 3",
                  {"teacher", "batch_size: 2 -> 3"}});
   check_refused({World::train() + " --out nothing-there --resume", {"nothing-there"}});
@@ -194,7 +195,7 @@ TEST_CASE("bad input: a full disk") {
   CHECK(f.status == 1);
   CHECK(f.error.find("brine train: full-run/") != std::string::npos);
   CHECK_FALSE(fs::exists(w.path("full-run/step-00000003")));
-  // With room again the same commands end well.
+  // With free space the same commands succeed.
   w.must("dump --model teacher --data text.txt --windows 6 --out full-dump");
   for (const auto& [name, content] : files) {
     if (name.find("full-dump") == std::string::npos) CHECK(read_all(name) == content);

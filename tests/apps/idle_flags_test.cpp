@@ -34,7 +34,7 @@ const World& with_recent() {
 
 }  // namespace
 
-TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
+TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
   const Idle cases[] = {
       {"eval --model teacher --task cola --protocol windows",
        "--protocol has no effect with --task"},
@@ -52,7 +52,7 @@ TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
        "--top-logits has no effect with --logits none"},
       {"dump --adopt x.h5 --model teacher", "--model has no effect with --adopt"},
       {"dump --adopt x.h5 --batch-size 4", "--batch-size has no effect with --adopt"},
-      {"dump --adopt x.h5 --threads 1 --seed 3", "x.h5"},  // keys of all commands are no fault
+      {"dump --adopt x.h5 --threads 1 --seed 3", "x.h5"},  // keys of all commands are allowed
       {"inspect student --k 2", "--k has no effect without --capture"},
       {"inspect student --window 2", "--window has no effect without --capture"},
       {"inspect student --capture no.h5 --text the --tensors",
@@ -64,7 +64,7 @@ TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
       {"bench gemm --quick --tokenizer tok --data text.txt",
        "--tokenizer has no effect without the suite tokenizer"},
       {"tokenize --tokenizer tok --out no --joining lines --key x text.txt",
-       "--joining lines has no use for --key"}};
+       "--joining lines does not use --key"}};
   for (const auto& [command, said] : cases) check_idle(command, said);
   CHECK_FALSE(std::filesystem::exists(world().path("no")));
   CHECK_FALSE(std::filesystem::exists(world().path("no.h5")));

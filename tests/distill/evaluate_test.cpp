@@ -53,7 +53,7 @@ Sum strided(nn::Model& model, const std::vector<int32_t>& tokens, int64_t window
 
 }  // namespace
 
-TEST_CASE("perplexity: windows side by side, the rest dropped, against single tokens") {
+TEST_CASE("perplexity: adjacent windows, the rest dropped, against single tokens") {
   Pair pair({}, "dense");
   const std::vector<int32_t> tokens = some_tokens(16 * 3 + 5);
   Sum expected;
@@ -107,10 +107,11 @@ TEST_CASE("perplexity: strides that cannot be") {
   auto refused = [&](StridedWindows windows, EvaluateCall call = {}) {
     return message([&] { evaluate_strided(*pair.teacher, tokens, windows, call); });
   };
-  CHECK(refused({16, 0}) == "evaluate: a stride of 0 does not go with windows of 16 tokens");
-  CHECK(refused({16, 17}) == "evaluate: a stride of 17 does not go with windows of 16 tokens");
-  CHECK(refused({1, 1}) == "evaluate: a stride of 1 does not go with windows of 1 tokens");
-  CHECK(refused({16, 8}, {.loss_from = 3}) == "evaluate: loss_from does not go with a stride");
+  CHECK(refused({16, 0}) == "evaluate: a stride of 0 cannot be used with windows of 16 tokens");
+  CHECK(refused({16, 17}) == "evaluate: a stride of 17 cannot be used with windows of 16 tokens");
+  CHECK(refused({1, 1}) == "evaluate: a stride of 1 cannot be used with windows of 1 tokens");
+  CHECK(refused({16, 8}, {.loss_from = 3}) ==
+        "evaluate: loss_from cannot be combined with a stride");
   CHECK(message([&] {
           evaluate_strided(*pair.teacher, std::span(tokens).first(1), {16, 8}, {});
         }) == "evaluate: 1 tokens predict nothing");

@@ -1,5 +1,5 @@
-// What every method that claims decoding promises: token by token it gives what the full pass
-// gives, whatever the prompts, the batch, and where it was stopped and continued.
+// The contract of every method with decoding: token by token it gives the results of the full pass,
+// for any prompts and batch, and wherever it was stopped and continued.
 #include "sea/mask.h"
 #include "tensor/kernels/dense.h"
 #include "tests/messages.h"
@@ -51,12 +51,12 @@ void prefill(const nn::Attention& block, nn::AttentionState& state, const Inputs
   }
 }
 
-// How far masks of two paths may differ (docs: equal but for near ties), and how often they did.
+// How far masks of two paths may differ (docs: equal except for near ties), and how often they did.
 struct MaskCount {
   int64_t rows = 0, excused = 0;
 };
 
-// `full` and `step` hold a row of one sequence, [1, H, 1, K]. Columns chosen by one path alone must
+// `full` and `step` have a row of one sequence, [1, H, 1, K]. Columns chosen by only one path must
 // be within `margin` of each other.
 void check_masks(const Tensor& estimate, const Tensor& full, const Tensor& step, double margin,
                  MaskCount& count) {
@@ -219,7 +219,7 @@ TEST_CASE("decoding contract: every form of SEA, every dial") {
   }
 }
 
-TEST_CASE("decoding contract: a sequence of a batch has the bits that it has alone") {
+TEST_CASE("decoding contract: a sequence of a batch has the same bits as alone") {
   each_decodable(Dtype::f32, [](Block& block) {
     const std::vector<int64_t> prompts = {11, 1, 40, 5, 2};
     const int64_t B = int64_t(prompts.size()), steps = 12;
@@ -241,7 +241,7 @@ TEST_CASE("decoding contract: a sequence of a batch has the bits that it has alo
   });
 }
 
-TEST_CASE("decoding contract: a state saved and restored goes on with the same bits") {
+TEST_CASE("decoding contract: a state saved and restored continues with the same bits") {
   each_decodable(Dtype::f32, [](Block& block) {
     const std::vector<int64_t> prompts = {6, 19};
     const Inputs in = inputs(2, 60, Dtype::f32);
@@ -250,7 +250,7 @@ TEST_CASE("decoding contract: a state saved and restored goes on with the same b
       auto first = block.module->make_state({.batch = 2, .capacity = 60});
       prefill(*block.module, *first, in, prompts, {});
       decode(*block.module, *first, in, prompts, steps);
-      auto second = block.module->make_state({.batch = 2, .capacity = 50});  // other room
+      auto second = block.module->make_state({.batch = 2, .capacity = 50});  // another capacity
       int64_t bytes = 0;
       for (int64_t b = 0; b < 2; ++b) {
         std::vector<NamedTensor> saved;
@@ -273,7 +273,7 @@ TEST_CASE("decoding contract: a state saved and restored goes on with the same b
   });
 }
 
-TEST_CASE("decoding contract: the sequences that are kept go on as if nothing had happened") {
+TEST_CASE("decoding contract: the remaining sequences continue unchanged") {
   each_decodable(Dtype::f32, [](Block& block) {
     const std::vector<int64_t> prompts = {6, 19, 3, 8};
     const Inputs in = inputs(4, 60, Dtype::f32);
@@ -306,7 +306,8 @@ TEST_CASE("decoding contract: the sequences that are kept go on as if nothing ha
   });
 }
 
-TEST_CASE("decoding contract: memory grows with the room alone, the same bits with any threads") {
+TEST_CASE(
+    "decoding contract: memory depends only on the capacity, the same bits with any threads") {
   each_decodable(Dtype::f32, [](Block& block) {
     const Inputs in = inputs(1, 40, Dtype::f32);
     Tensor first;
@@ -356,12 +357,12 @@ TEST_CASE("decoding contract: what cannot be is refused and changes nothing") {
     saved = state->saved(0);
     saved.push_back({"strange", Tensor::zeros({1})});
     CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }),
-                   "a.state: a tensor strange that this attention has not"));
+                   "a.state: a tensor strange that this attention does not have"));
     CHECK(other->length(0) == 0);
   });
 }
 
-TEST_CASE("decoding contract: a method that does not claim decoding says so") {
+TEST_CASE("decoding contract: a method without decoding throws") {
   each_block(Dtype::f32, [](Block& block) {
     if (block.module->traits().incremental) return;
     CHECK(contains(message([&] { block.module->make_state({.batch = 1, .capacity = 8}); }),
@@ -379,7 +380,7 @@ TEST_CASE("sea: a state keeps to the query_skip that it was made for") {
                  "query_skip is 1, but the state was made for 2"));
 }
 
-TEST_CASE("sea: no state has more room than the identity table has rows") {
+TEST_CASE("sea: the capacity of a state is limited by the rows of the identity table") {
   Block block = make_block("sea", true, Dtype::f32, 5, 16);
   CHECK_NOTHROW(block.module->make_state({.batch = 1, .capacity = 16}));
   CHECK(contains(message([&] { block.module->make_state({.batch = 1, .capacity = 17}); }),

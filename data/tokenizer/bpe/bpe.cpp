@@ -34,7 +34,7 @@ void BpeTokenizer::check_merges(const std::string& where) {
     auto [left, right] = model_.merges[rank];
     const auto size = int64_t(spelled().size());
     check_format(left >= 0 && left < size && right >= 0 && right < size, where, ": merge ", rank,
-                 " is of ids outside the vocabulary");
+                 " has ids outside the vocabulary");
     const std::string whole = spelled()[size_t(left)] + spelled()[size_t(right)];
     const auto id = id_of(whole);
     check_format(id.has_value(), where, ": merge ", rank, " makes '", whole,
@@ -91,7 +91,7 @@ void BpeTokenizer::encode_words(std::string_view text, WordCache& cache,
   }
 }
 
-// As `tokenizers`: by the spaces at the ends of a token's spelling, counted in characters of the
+// As in `tokenizers`: by the spaces at the ends of a token's spelling, counted in characters of the
 // text. The first space of a text that begins with a prefix space takes nothing away.
 void BpeTokenizer::trim_offsets(TokenRun& run, std::string_view text) const {
   auto continues = [&](size_t at) {

@@ -22,7 +22,7 @@ class Ids {
     for (size_t id = 0; id < tokens.size(); ++id)
       if (!tokens[id].empty()) ids_.emplace(tokens[id], int32_t(id));
   }
-  // `place` says where the merge stands, for the error.
+  // `place` is the position of the merge, for the error.
   std::pair<int32_t, int32_t> merge(std::string_view left, std::string_view right,
                                     const std::string& place) const {
     auto id = [&](std::string_view token) {
@@ -61,7 +61,7 @@ void read_merges(const Json& merges, const std::string& path, BpeModel& model) {
   }
 }
 
-// Of a pair that is listed twice the later rank counts, as in `tokenizers`.
+// For a pair that is listed twice the later rank counts, as in `tokenizers`.
 void drop_repeated_merges(BpeModel& model) {
   std::unordered_map<uint64_t, size_t> last;
   auto key = [](std::pair<int32_t, int32_t> pair) {
@@ -75,7 +75,7 @@ void drop_repeated_merges(BpeModel& model) {
   model.merges = std::move(kept);
 }
 
-// What encodes differently than a plain byte-level BPE is refused by name.
+// Settings that encode differently from a plain byte-level BPE are refused by name.
 void refuse_others(const Json& root, const std::string& path) {
   for (const char* part : {"pre_tokenizer", "decoder"}) {
     const Json& value = object_member(root, part, path);
@@ -94,12 +94,12 @@ void refuse_others(const Json& root, const std::string& path) {
     check_format(!flag(model, key, false, path), path, ": model.", key, " = true is not supported");
 }
 
-// Roles: from the configuration files, else OPT's or GPT-2's convention if its tokens are there.
+// Roles: from the configuration files, else by OPT's or GPT-2's convention if its tokens exist.
 void read_roles(const SideFiles& sides, BpeModel& model) {
   auto role = [&](const char* key, const char* usual) {
     if (auto name = sides.role(key)) return find_token(model, *name);
     if (auto id = find_token(model, usual)) return id;
-    // GPT-2's one special token has every role but padding.
+    // GPT-2's single special token has every role except padding.
     return std::string_view(key) == "pad_token" ? std::nullopt : find_token(model, "<|endoftext|>");
   };
   auto named = [&](const char* key) {
@@ -147,7 +147,7 @@ Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std
 }
 
 // A byte-level BPE of vocab.json and merges.txt is GPT-2's, OPT's or RoBERTa's: the configuration
-// says which, and without one the vocabulary does: OPT's has </s>.
+// decides, or without one the vocabulary: OPT's has </s>.
 void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model) {
   const std::string kind = sides.tokenizer_class(), type = sides.model_type();
   check_format(kind.empty() || kind == "GPT2Tokenizer" || kind == "RobertaTokenizer" ||
@@ -171,10 +171,10 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
     usual(special.sep, "sep_token", "</s>");
     usual(special.mask, "mask_token", "<mask>");
   }
-  // OPT's files give </s> this role too, so that "<unk>" in a text is no special token.
+  // OPT's files give </s> this role too, so that "<unk>" in a text is not a special token.
   if (opt && !sides.role("unk_token")) special.unk = special.bos;
-  // Tokens with a role are special ones, as in transformers; but <unk> only where a file gives it
-  // the role, since no text becomes unknown.
+  // Tokens with a role are special ones, as in transformers; but <unk> only if a file gives it the
+  // role, since no text becomes unknown.
   for (auto id : {special.bos, special.eos, special.pad, special.cls, special.sep})
     add_special(model, id);
   if (roberta || sides.role("unk_token")) add_special(model, special.unk);
@@ -196,7 +196,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
   const std::string text = read_file(path);
   const Json root = parse_json(text, path);
   return reading(path, [&] {
-    check_format(root.is_object(), path, ": must hold an object");
+    check_format(root.is_object(), path, ": must contain an object");
     const Json& body = object_member(root, "model", path);
     const Json& type = member(body, "type");
     check_format(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
@@ -213,7 +213,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     model.frame = read_frame(text);
     const SideFiles sides(fs::path(path).parent_path());
     read_roles(sides, model);
-    // transformers heeds add_bos_token where the file itself puts nothing around a text.
+    // transformers uses add_bos_token if the file itself adds no tokens to a text.
     if (flag(sides.config.object(), "add_bos_token", false, sides.config.path) &&
         model.post_processor.added(false) == 0) {
       const Json post = bos_in_front(model, sides.config.path);

@@ -1,5 +1,5 @@
-// Learning the merges of byte-level BPE. The counts of pairs are kept up to date: a merge visits
-// only the words that hold its pair.
+// Training of byte-level BPE. The counts of pairs are updated incrementally: a merge visits only
+// the words that contain its pair.
 #include <algorithm>
 #include <queue>
 
@@ -17,8 +17,10 @@ using Pair = std::pair<int32_t, int32_t>;
 
 struct PairInfo {
   Pair pair;
-  int64_t count = 0;                // neighbours in all words, each word as often as it occurs
-  std::vector<int32_t> words = {};  // those that hold the pair, and perhaps some that no longer do
+  int64_t count = 0;                // neighbours in all words, each word counted as often as it
+                                    // occurs
+  std::vector<int32_t> words = {};  // those that contain the pair, and perhaps some that no longer
+                                    // do
   bool touched = false;             // its count has grown during this merge
 };
 
@@ -32,7 +34,7 @@ class Learner {
 
   void forget(Pair pair) { pairs_[index_.at(key_of(pair))].count = 0; }
 
-  // The most frequent pair, of the smallest ids among equals; nothing below min_count.
+  // The most frequent pair, with the smallest ids on a tie; nothing below min_count.
   std::optional<Pair> best(int64_t min_count) {
     requeue();
     while (!queue_.empty()) {
@@ -41,7 +43,7 @@ class Learner {
       queue_.pop();
       const int64_t now = pairs_[index_.at(key_of(top.pair))].count;
       if (now == top.count) return top.pair;
-      // Counts in the queue are never too low, so an entry that shrank goes back.
+      // Counts in the queue are never too low, so an entry whose count decreased is inserted again.
       if (now > 0) queue_.push({now, top.pair});
     }
     return std::nullopt;
@@ -127,7 +129,7 @@ class Learner {
 BpeModel start_of(const BpeTrainOptions& options) {
   const auto least = int64_t(options.special.size()) + 256;
   check(options.vocab_size >= least, "tokenizer: a vocabulary of ", options.vocab_size,
-        " has no room for 256 bytes and ", options.special.size(), " special tokens; at least ",
+        " is too small for 256 bytes and ", options.special.size(), " special tokens; at least ",
         least, " are needed");
   check(options.vocab_size <= INT32_MAX, "tokenizer: a vocabulary of ", options.vocab_size,
         " is larger than ids of 32 bits allow");
@@ -144,7 +146,7 @@ BpeModel start_of(const BpeTrainOptions& options) {
     if (found == options.special.end()) return std::nullopt;
     return int32_t(found - options.special.begin());
   };
-  // As in OPT, one token both ends a text and stands before one.
+  // As in OPT, one token both ends a text and precedes one.
   model.special = {
       .bos = role("</s>"), .eos = role("</s>"), .pad = role("<pad>"), .unk = role("<unk>")};
   return model;
@@ -187,7 +189,8 @@ std::unique_ptr<BpeTokenizer> BpeTrainer::train() const {
     if (!pair) break;
     auto [left, right] = *pair;
     const std::string whole = model.tokens[size_t(left)] + model.tokens[size_t(right)];
-    // Two ways to one token are two merges into the same id. Special tokens are never merged into.
+    // If two pairs give the same token, both merges have the same id. Special tokens are never the
+    // result of a merge.
     auto [place, is_new] = known.emplace(whole, int32_t(model.tokens.size()));
     if (place->second < specials) {
       learner.forget(*pair);

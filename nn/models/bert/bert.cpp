@@ -7,7 +7,7 @@
 namespace brine::nn {
 namespace {
 
-// Positions of a call's tokens, padding counted as Hugging Face does: i32 [B, T].
+// Positions of a call's tokens, counting padding as Hugging Face does: i32 [B, T].
 Tensor positions_of(const ModelCall& call) {
   if (call.places.defined()) return call.places;
   return position_ids(call.ids.dim(0), call.ids.dim(1), {});
@@ -108,7 +108,7 @@ BertModel::BertModel(Init& init, const BertConfig& c, const AttentionMethod& met
   Branch& cls = child<Branch>("cls");
   if (c.masked_lm) masked_ = &cls.add<MaskedHead>("predictions", init, c);
   if (c.next_sentence) {
-    // No loss reaches it: without decay an optimizer leaves it as it is.
+    // It is in no loss: without decay an optimizer does not change it.
     cls.add<Linear>("seq_relationship", init, c.hidden_size, 2).weight.decay = false;
   }
 }
@@ -117,8 +117,8 @@ Tensor BertModel::embed(const ModelCall& call) {
   check_ids(call, "bert");
   Tensor types = call.type_ids;
   if (!types.defined()) types = Tensor::zeros(call.ids.shape(), Dtype::i32);
-  check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(), " are not like ids ",
-        call.ids.shape());
+  check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(),
+        " do not have the shape of ids ", call.ids.shape());
   Tensor x = add((*words_)(call.ids), positions_.added_at((*types_)(types), positions_of(call)));
   return (*dropout_)((*norm_)(x), call.random);
 }
@@ -136,7 +136,7 @@ Tensor BertModel::logits(const Tensor& hidden) const {
 
 Tensor BertModel::pooled(const Tensor& hidden) const {
   check(pooler_, "bert: has no pooler");
-  check(hidden.rank() == 3, "bert: the pooler wants [B, T, C], got ", hidden.shape());
+  check(hidden.rank() == 3, "bert: the pooler needs [B, T, C], got ", hidden.shape());
   Tensor first = reshape(slice(hidden, 1, 0, 1), {hidden.dim(0), hidden.dim(2)});
   return tanh((*pooler_)(first));
 }

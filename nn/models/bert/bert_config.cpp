@@ -1,4 +1,4 @@
-// BERT's sizes, its config.json and the names that files give its tensors.
+// BERT's sizes, its config.json and the tensor names of its files.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -15,14 +15,14 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// The class of transformers that has these heads.
+// The transformers class with these heads.
 std::string architecture_of(const BertConfig& c) {
   if (c.labels) return "BertForSequenceClassification";
   if (c.masked_lm) return c.next_sentence ? "BertForPreTraining" : "BertForMaskedLM";
   return "BertModel";
 }
 
-// id2label by class; none where a class has no name of its own.
+// id2label by class; none if a class has no name.
 std::vector<std::string> names_of_labels(const data::Json& json, int64_t labels) {
   std::vector<std::string> out;
   auto names = json.find("id2label");
@@ -39,9 +39,9 @@ int64_t label_count(const data::Json& json, const std::string& source) {
   auto names = json.find("id2label");
   if (names != json.end() && names->is_object()) return int64_t(names->size());
   auto count = json.find("num_labels");
-  if (count == json.end() || count->is_null()) return 2;  // as transformers has it
+  if (count == json.end() || count->is_null()) return 2;  // as in transformers
   check(count->is_number_integer() && *count >= 1 && *count <= kMostLabels, source,
-        ": num_labels = ", count->dump(), " is no number of labels");
+        ": num_labels = ", count->dump(), " is not a number of labels");
   return count->get<int64_t>();
 }
 

@@ -1,4 +1,4 @@
-// oneDNN 2.6 and 3.x behind onednn.h: primitives made once, kept in a bounded LRU.
+// oneDNN 2.6 and 3.x behind onednn.h: cached primitives in a bounded LRU.
 #include "tensor/cpu/core/onednn.h"
 
 #include <dnnl.h>
@@ -32,7 +32,8 @@ dnnl::stream& stream() {
   return s;
 }
 
-// While one lives, oneDNN starts no threads from this thread, and the time counts as a product's.
+// While an object lives, oneDNN starts no threads from this thread, and the time counts as time of
+// products.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {
@@ -49,7 +50,7 @@ class OneThread {
   ProductTimer timer_;
 };
 
-// Memory of this thread for primitives; they are shared by threads, their scratch space is not.
+// Memory of this thread for primitives; threads share primitives, but not their scratch memory.
 void* scratch(size_t bytes) {
   struct Line {
     alignas(64) unsigned char bytes[64];
@@ -195,8 +196,8 @@ struct Geometry {
   Dims strides, dilates, left, right;
 };
 
-// pad: rows of zeros before and after, on the token axis. w undefined: in the order it likes. The
-// data gradient reads y and writes x, so that y is the side that may be bf16.
+// pad: rows of zeros before and after, on the token axis. w undefined: in oneDNN's preferred order.
+// The data gradient reads y and writes x, so there y may be bf16.
 Geometry geometry(const ImageConvolution& c, int64_t batch, int64_t pad, Format image,
                   const Desc* weights, Pass pass = Pass::forward) {
   const Type narrow = c.half ? Type::bf16 : Type::f32;
@@ -217,7 +218,7 @@ Geometry geometry(const ImageConvolution& c, int64_t batch, int64_t pad, Format 
 constexpr auto kTraining = dnnl::prop_kind::forward_training;
 constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
-// The constructors of 2.x and 3.x differ in the order of their arguments.
+// The constructors of 2.x and 3.x have different argument orders.
 Forward::primitive_desc forward_of(const Geometry& g, const dnnl::primitive_attr& attr) {
 #if DNNL_VERSION_MAJOR < 3
   return {
@@ -229,7 +230,7 @@ Forward::primitive_desc forward_of(const Geometry& g, const dnnl::primitive_attr
 #endif
 }
 
-// `ahead`: of the forward pass, which differs where inputs and results have different types.
+// `ahead`: the forward pass, which differs when inputs and results have different types.
 DataGradient::primitive_desc data_gradient_of(const Geometry& g, const Geometry& ahead,
                                               const dnnl::primitive_attr& attr) {
   Forward::primitive_desc hint = forward_of(ahead, {});
@@ -270,8 +271,8 @@ struct Prepared {
   Desc x, w, b, y, pad;
 };
 
-// Channels last, said as oneDNN's blocked order where 16 channels make the two the same: its
-// kernels for the latter are up to half again as fast on AVX-512.
+// Channels last, described as oneDNN's blocked order if 16 channels make the two identical: its
+// kernels for the latter are up to 1.5 times as fast on AVX-512.
 Format layout_of(const ImageConvolution& c) {
 #if defined(__x86_64__)
   static const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
@@ -280,7 +281,7 @@ Format layout_of(const ImageConvolution& c) {
   return Format::nhwc;
 }
 
-// Rows of the convolution that chooses the order of the weights for all of its kind.
+// Rows of the convolution that determines the order of the weights for all of its kind.
 constexpr int64_t kModelRows = 64;
 
 std::shared_ptr<const Prepared> prepared(const ImageConvolution& c, Pass pass);
@@ -335,7 +336,7 @@ int64_t packed_weights_size(const ImageConvolution& c, Pass pass) {
 
 namespace {
 
-// w and packed hold what c.half says; the same goes for the two below.
+// c.half gives the type of w and packed; also in the two functions below.
 void pack(const ImageConvolution& c, Pass pass, const void* w, void* packed) {
   OneThread one;
   Desc to = prepared(c, pass)->w;
@@ -374,7 +375,7 @@ void run_data_gradient(const ImageConvolution& c, float* dx, const void* packed,
 }
 
 void check_type(const ImageConvolution& c, bool half) {
-  check(c.half == half, "onednn: the convolution wants ", c.half ? "bf16" : "f32");
+  check(c.half == half, "onednn: the convolution needs ", c.half ? "bf16" : "f32");
 }
 
 }  // namespace

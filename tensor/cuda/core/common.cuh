@@ -1,10 +1,10 @@
-// What every CUDA kernel is written with: the one way to launch, sums over warps and blocks, the
-// keys a row sees, the group of lanes that selection works in.
+// The base of all CUDA kernels: the function that launches them, sums over warps and blocks, the
+// number of keys that a row sees, the group of lanes that selection works in.
 //
-// The sources here are compiled twice: by nvcc, and by the host's compiler against the emulator in
-// tests/cuda/emulator, where a machine without a GPU runs them. So they keep to CUDA C++ without
-// <<<>>>, inline assembly (but for tensor_cores.cuh), __constant__ and device lambdas, and to the
-// names that the emulator has.
+// The sources here are compiled twice: by nvcc, and by the host compiler against the emulator in
+// tests/cuda/emulator, which runs them on a machine without a GPU. They therefore use CUDA C++
+// without <<<>>>, inline assembly (except tensor_cores.cuh), __constant__ and device lambdas, and
+// only the names that the emulator has.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,13 +19,13 @@
 
 namespace brine::cuda {
 
-// Throws what the runtime says, with the name of the kernel or call and a device to blame.
+// Throws the runtime's error, with the name of the kernel or call and the device.
 void check_cuda(cudaError_t status, const char* what);
 // The kernel that this thread launched last, for messages; null before the first.
 const char*& last_launch();
-// The stream that all kernels and copies of the current device are put on.
+// The stream of all kernels and copies of the current device.
 cudaStream_t stream();
-// Bytes of shared memory that a block may have on the current device: 64 KB to 227 KB.
+// Bytes of shared memory that a block may use on the current device: 64 KB to 227 KB.
 size_t most_shared();
 
 constexpr int kThreads = 256;
@@ -43,10 +43,10 @@ inline unsigned blocks_for(int64_t n, int64_t size) {
 template <class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
             A... args) {
-  // Unasked a block gets 48 KB, what the kernel declares itself included.
+  // By default a block gets 48 KB, including the kernel's static declarations.
   if (shared > 32 * 1024) {
     const size_t most = most_shared();
-    check(shared <= most, name, ": a block wants ", shared, " bytes of shared memory of ", most);
+    check(shared <= most, name, ": a block needs ", shared, " bytes of shared memory of ", most);
     check_cuda(cudaFuncSetAttribute((const void*)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
                name);
@@ -76,7 +76,7 @@ __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(brine_shared);
 }
 
-// ---- sums and the like, the same on every lane; in a fixed order, so that bits repeat
+// ---- reductions, the same on every lane; in a fixed order, so that bits repeat
 struct Plus {
   template <class T>
   __device__ T operator()(T a, T b) const {
@@ -113,7 +113,7 @@ __device__ inline T block_reduce(T value, T start, Op op) {
   __shared__ T parts[kWarp];
   value = warp_reduce(value, op);
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  __syncthreads();  // the parts of the call before may still be read
+  __syncthreads();  // the parts of the previous call may still be read
   if (lane == 0) parts[warp] = value;
   __syncthreads();
   return warp_reduce(lane < int(blockDim.x) / kWarp ? parts[lane] : start, op);
@@ -123,7 +123,7 @@ __device__ inline T block_sum(T value) {
   return block_reduce(value, T(0), Plus{});
 }
 
-// Small numbers that a kernel needs on the device; lengths, ids and places are made on the CPU.
+// Small tensors that a kernel needs on the device; lengths, ids and positions are made on the CPU.
 // Keeps the copy alive while kernels are launched with it.
 class OnDevice {
  public:
@@ -137,7 +137,7 @@ class OnDevice {
   Tensor copy_;
 };
 
-// RowWidths of a Visibility whose lengths may lie anywhere; keep it alive over the launch.
+// RowWidths of a Visibility whose lengths may be on any device; keep it alive over the launch.
 class DeviceWidths {
  public:
   DeviceWidths(const Visibility& visible, int64_t rows, Device device)

@@ -1,5 +1,5 @@
 // Devices, streams and memory of the system: tensor/device/accelerator.h on the CUDA runtime.
-// Copies are in copies.cu.
+// Copies are in transfer.cu.
 #include <cuda_runtime_api.h>
 
 #include <mutex>
@@ -13,12 +13,12 @@
 namespace brine::cuda {
 namespace {
 
-// One stream a device. Created with the first use, never destroyed: tensors with static lifetime
+// One stream per device. Created at the first use, never destroyed: tensors with static lifetime
 // may be released after main.
 struct Devices {
   std::mutex mutex;
   std::vector<cudaStream_t> streams;
-  std::vector<int> ptx_version;  // of our kernels' code there; 0: not asked yet
+  std::vector<int> ptx_version;  // of this build's code there; 0: not yet determined
 };
 
 Devices& devices() {
@@ -30,12 +30,12 @@ Devices& devices() {
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // an error that is no longer the device's is forgotten
+  cudaGetLastError();  // clears an error that the device itself no longer has
   std::string hint;
   if (status == cudaErrorNoKernelImageForDevice) {
     hint = "; this build is for other GPUs, configure it with CMAKE_CUDA_ARCHITECTURES=native";
   } else if (const char* kernel = last_launch(); kernel && kernel != what) {
-    // A kernel that fails is noticed by a later call.
+    // A later call reports the failure of a kernel.
     hint = join("; at or before the kernel ", kernel,
                 ", with CUDA_LAUNCH_BLOCKING=1 the message names it");
   }
@@ -61,7 +61,7 @@ cudaStream_t stream() {
 size_t most_shared() {
   int index = 0, bytes = 0;
   check_cuda(cudaGetDevice(&index), "cudaGetDevice");
-  // An attribute costs far less than all properties; asked at every launch that wants to know.
+  // An attribute costs far less than all properties; it is read at every launch that needs it.
   check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
              "cudaDeviceGetAttribute");
   return size_t(bytes);
@@ -90,7 +90,7 @@ bool tensor_cores() {
   if (int(all.ptx_version.size()) <= index) all.ptx_version.resize(size_t(index) + 1, 0);
   int& own = all.ptx_version[size_t(index)];
   if (own == 0) {
-    // A device runs code that was compiled for older ones, too.
+    // A device also runs code that was compiled for older ones.
     cudaFuncAttributes compiled{};
     check_cuda(cudaFuncGetAttributes(&compiled, (const void*)probe_kernel),
                "cudaFuncGetAttributes");
@@ -115,8 +115,8 @@ std::string why_none() {
   if (status == cudaErrorInsufficientDriver) {
     int runtime = 0;
     cudaRuntimeGetVersion(&runtime);
-    return join("no CUDA device: the driver is missing or older than CUDA ", runtime / 1000, ".",
-                runtime % 1000 / 10, " wants");
+    return join("no CUDA device: the driver is missing or too old for CUDA ", runtime / 1000, ".",
+                runtime % 1000 / 10);
   }
   if (status != cudaSuccess && status != cudaErrorNoDevice) {
     return join("no CUDA device: ", cudaGetErrorString(status));
@@ -181,7 +181,8 @@ void* system_allocate_pinned(size_t bytes, int index) {
   return block;
 }
 
-// With any device current: page-locked memory is everyone's, and who trims has just asked for more.
+// With any device current: page-locked memory is shared by all devices, and a caller of trim() has
+// just requested more.
 void system_release_pinned(void* block) noexcept { cudaFreeHost(block); }
 
 }  // namespace brine::cuda

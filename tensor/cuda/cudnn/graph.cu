@@ -6,7 +6,7 @@
 namespace brine::cuda::cudnn {
 namespace {
 
-// Of a device's many ways the first few that the heuristics propose.
+// Of a device's many engines the first few that the heuristics propose.
 constexpr int64_t kProposals = 16;
 
 std::vector<int64_t> packed(const std::vector<int64_t>& sizes) {
@@ -31,8 +31,8 @@ Descriptor tensor_descriptor(int64_t number, cudnnDataType_t type,
   return made;
 }
 
-// Whether the sums of an engine are the same bits every time, and no wider rounded than products
-// of 16 bits are.
+// Whether an engine's sums have the same bits every time, and are not rounded more than products of
+// 16 bits.
 bool is_exact(const Descriptor& engine) {
   cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
@@ -207,7 +207,7 @@ Plan Graph::plan(const Target& target, int64_t most) const {
         proposals[size_t(i)].get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                  &of);
         if (!is_exact(engine)) {
-          refusals = "cudnn: the ways that it has do not repeat their bits";
+          refusals = "cudnn: none of its engines is deterministic";
           continue;
         }
         Plan made{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan")};
@@ -220,13 +220,13 @@ Plan Graph::plan(const Target& target, int64_t most) const {
         made.plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                       &made.workspace);
         if (made.workspace <= most) return made;
-        refusals = "cudnn: the ways that it has want too much memory";
+        refusals = "cudnn: all of its engines need too much memory";
       } catch (const Error& refusal) {
         refusals = refusal.what();
       }
     }
   }
-  check(false, refusals.empty() ? "cudnn: has no way for this graph" : refusals);
+  check(false, refusals.empty() ? "cudnn: has no engine for this graph" : refusals);
   return {Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan")};
 }
 
@@ -245,7 +245,7 @@ bool run(cudnnHandle_t handle, const Plan& plan, const std::vector<Place>& place
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   pack.finish();
   const cudnnStatus_t status = cudnnBackendExecute(handle, plan.plan.get(), pack.get());
-  // All codes of "not supported" are of one thousand.
+  // All codes of "not supported" are in one range of a thousand.
   if (int(status) / 1000 == int(CUDNN_STATUS_NOT_SUPPORTED) / 1000) return false;
   check_status(status, "run");
   return true;

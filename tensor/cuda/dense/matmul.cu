@@ -1,4 +1,4 @@
-// Matrix products: any strides and batches, brought into the form that cuBLASLt multiplies.
+// Matrix products: any strides and batches, converted to the form that cuBLASLt multiplies.
 #include <vector>
 
 #include "tensor/cuda/core/blas.h"
@@ -13,8 +13,8 @@ struct Axis {
   int64_t size = 1, a = 0, b = 0, y = 0;
 };
 
-// What BLAS calls a leading dimension: rows (or columns, when `transposed`) lie this far apart.
-// False when neither axis is dense.
+// BLAS's leading dimension: the distance of rows (or columns, when `transposed`). False when
+// neither axis is dense.
 bool leading(int64_t row, int64_t column, int64_t rows, int64_t columns, bool& transposed,
              int64_t& ld) {
   if ((column == 1 || columns == 1) && (row >= columns || rows == 1)) {
@@ -30,7 +30,7 @@ bool leading(int64_t row, int64_t column, int64_t rows, int64_t columns, bool& t
   return false;
 }
 
-// The same values where BLAS can read them, of type `dtype`; x itself when it can be.
+// The same values in a form that BLAS can read, of type `dtype`; x itself if possible.
 Tensor readable(const Tensor& x, Dtype dtype) {
   bool transposed;
   int64_t ld;
@@ -43,13 +43,13 @@ Tensor readable(const Tensor& x, Dtype dtype) {
   return flip ? to.transpose(-1, -2) : to;
 }
 
-// From one matrix to the next along an axis of y; 0 where it is shared.
+// From one matrix to the next along an axis of y; 0 if it is shared.
 int64_t step(const Tensor& x, const Tensor& y, int axis) {
   const int own = axis - (y.rank() - x.rank());
   return own < 0 || x.dim(own) == 1 ? 0 : x.stride(own);
 }
 
-// The leading axes of y without those of size 1, neighbours that are one axis in memory joined.
+// The leading axes of y without those of size 1, neighbours merged if they are one axis in memory.
 std::vector<Axis> leading_axes(const Tensor& y, const Tensor& a, const Tensor& b) {
   std::vector<Axis> axes;
   for (int i = 0; i < y.rank() - 2; ++i) {
@@ -66,7 +66,7 @@ std::vector<Axis> leading_axes(const Tensor& y, const Tensor& a, const Tensor& b
   return axes;
 }
 
-// When b is shared along the last axis, its matrices are more rows of one product.
+// When b is shared along the last axis, its matrices are additional rows of one product.
 void fold_rows(Gemm& g, std::vector<Axis>& axes) {
   if (axes.empty()) return;
   const Axis& last = axes.back();
@@ -81,7 +81,7 @@ void fold_rows(Gemm& g, std::vector<Axis>& axes) {
   axes.pop_back();
 }
 
-// More products at once are refused by some of the library's kernels: the last axis of a grid.
+// Some of the library's kernels refuse more products at once: the last axis of a grid.
 constexpr int64_t kMostBatch = 65535;
 
 // y [M, N] = beta y + bias, batch matrices `step` apart, rows ld apart.
@@ -110,12 +110,13 @@ void run(const Gemm& g, GemmData data, double alpha, double beta, Device device)
   if (gemm(g, data, alpha, beta, device)) return;
   const void* bias = data.bias;
   data.bias = nullptr;
-  check(bias && gemm(g, data, alpha, beta, device), "matmul: cuBLASLt has no way to multiply ",
-        g.batch, " times ", g.in, " [", g.M, ", ", g.K, "] x [", g.K, ", ", g.N, "]");
+  check(bias && gemm(g, data, alpha, beta, device),
+        "matmul: cuBLASLt has no algorithm to multiply ", g.batch, " times ", g.in, " [", g.M, ", ",
+        g.K, "] x [", g.K, ", ", g.N, "]");
   scale_bias(g, data, bias, 1);
 }
 
-// Every index into the axes but the last: its products are one batch.
+// Every index into all axes except the last: its products are one batch.
 template <class F>
 void each_batch(const std::vector<Axis>& axes, F f) {
   int64_t all = 1;
@@ -152,7 +153,7 @@ void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, doub
   std::vector<Axis> axes = leading_axes(y, a, b);
   if (!bias.defined()) {
     fold_rows(g, axes);
-    // The longest axis is the batch; the others are steps on the host.
+    // The longest axis is the batch; the host iterates over the others.
     std::stable_sort(axes.begin(), axes.end(),
                      [](const Axis& p, const Axis& q) { return p.size < q.size; });
     if (!axes.empty()) {

@@ -1,6 +1,6 @@
-// cuBLASLt, found when the first product is asked for: a program that was linked with it would not
-// start on a machine without the CUDA toolkit. Each function here stands for the library's own of
-// that name; their arguments are described in cublasLt.h.
+// cuBLASLt, loaded at the first product: a program linked with it would not start on a machine
+// without the CUDA toolkit. Each function here forwards to the library function of that name; their
+// arguments are described in cublasLt.h.
 #include <cublasLt.h>
 
 #include <string>
@@ -13,7 +13,8 @@ const brine::cuda::SharedLibrary& library() {
   static const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   static const brine::cuda::SharedLibrary it(name);
   brine::check(it.found(), "cuda: ", name, " was not found (", it.why(),
-               "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR, " or put it into lib/ beside brine");
+               "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR,
+               " or put it into lib/ next to brine");
   return it;
 }
 

@@ -1,4 +1,4 @@
-// Grids on the CPU; see cuda_runtime.h beside this.
+// Grids on the CPU; see cuda_runtime.h.
 #include <cuda_runtime.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
@@ -14,9 +14,9 @@
 
 namespace emulator {
 namespace {
-constexpr size_t kUnasked = 48 * 1024;      // dynamic shared memory that no kernel need ask for
+constexpr size_t kUnasked = 48 * 1024;      // dynamic shared memory that needs no opt-in
 constexpr size_t kMostShared = 227 * 1024;  // of a block of the device that is emulated
-constexpr size_t kBand = 1024;              // behind it, where nothing may be written
+constexpr size_t kBand = 1024;              // after it; must not be written
 }  // namespace
 }  // namespace emulator
 
@@ -77,7 +77,7 @@ size_t most_shared() {
   return smaller ? size_t(std::atoi(smaller)) * 1024 : kMostShared;
 }
 
-// What kernels have asked for beyond what they have unasked.
+// The opt-in sizes that kernels requested.
 struct Granted {
   std::mutex mutex;
   std::map<const void*, size_t> bytes;
@@ -113,7 +113,7 @@ struct Block {
   std::vector<Thread> threads;
   std::vector<Fiber*> of_thread;
   int at_block = 0, done = 0;
-  // Two sets of slots a warp, used in turn, so that one barrier per exchange is enough.
+  // Two sets of slots per warp, used alternately, so that one barrier per exchange is enough.
   std::vector<unsigned char> slots;
   std::vector<unsigned> turns;  // exchanges done, by thread
 };
@@ -139,7 +139,7 @@ void enter(int index) {
 
 void leave() { scheduler = std::move(scheduler).resume(); }
 
-// The body of every fiber: runs threads that are given to it, for ever.
+// The body of every fiber: runs the threads that it is given, for ever.
 context::fiber body(context::fiber&& back) {
   scheduler = std::move(back);
   for (;;) {
@@ -323,7 +323,7 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
     run_block(backwards);
     const bool whole = std::all_of(memory + shared, memory + shared + kBand,
                                    [](unsigned char byte) { return byte == 0xff; });
-    if (!whole) die("something wrote behind the dynamic shared memory");
+    if (!whole) die("a kernel wrote beyond the dynamic shared memory");
   }
   return cudaSuccess;
 }
@@ -386,7 +386,7 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   *block = a.base + a.used;
   a.sizes[*block] = size;
   a.used += size;
-  // Another thread may be at work: who comes next changes no protection then.
+  // Another thread may be running: then the protection is not changed.
   if (a.reach) mprotect(*block, size, PROT_READ | PROT_WRITE);
   return cudaSuccess;
 }
@@ -394,7 +394,7 @@ cudaError_t cudaFree(void* block) {
   auto& a = arena();
   std::lock_guard lock(a.mutex);
   a.free[a.sizes[block]].push_back(block);
-  // Pages that nobody holds make no change of protection slower.
+  // Released pages do not slow down changes of protection.
   madvise(block, a.sizes[block], MADV_DONTNEED);
   return cudaSuccess;
 }

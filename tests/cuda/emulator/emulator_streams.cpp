@@ -1,4 +1,4 @@
-// Copies, streams and events; see cuda_runtime_api.h beside this.
+// Copies, streams and events; see cuda_runtime_api.h.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ std::atomic<uint64_t> work = 0;
 
 }  // namespace emulator
 
-// A copy that was put off.
+// A delayed copy.
 struct Copy {
   void* to;
   const void* from;
@@ -123,7 +123,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     return cudaErrorInvalidValue;
   }
   if (stream->of_kernels) {
-    // What only reads changes nothing that a later copy has to come after.
+    // An operation that only reads does not affect the order of later copies.
     if (kind != cudaMemcpyDeviceToHost) ++emulator::work;
     copy_now({to, from, bytes});
     return cudaSuccess;
@@ -131,7 +131,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   std::lock_guard lock(mutex);
   if (stream->after < emulator::work) die("a copy does not come after the work before it");
   if (!is_pinned(kind == cudaMemcpyHostToDevice ? from : to, bytes)) {
-    die("a copy beside the kernels uses memory that is not pinned");
+    die("a concurrent copy uses memory that is not pinned");
   }
   stream->copies.push_back({to, from, bytes});
   ++stream->issued;

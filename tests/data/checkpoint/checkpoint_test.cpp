@@ -1,4 +1,5 @@
-// Checkpoints under kill -9, full disks, flipped bits and newer formats: the last good one stays.
+// Checkpoints after kill -9, on full disks, with flipped bits and of newer formats: the last intact
+// one stays.
 #include "data/checkpoint/checkpoint.h"
 
 #include <signal.h>
@@ -49,7 +50,7 @@ std::vector<int64_t> steps_in(const Path& run) {
   return steps;
 }
 
-// The step of the newest good checkpoint, whose content is checked; 0 when there is none.
+// The step of the newest intact checkpoint, whose content is checked; 0 when there is none.
 int64_t good_step(const Path& run) {
   LatestCheckpoint latest = latest_good_checkpoint(run);
   if (!latest.good) return 0;
@@ -78,7 +79,7 @@ TEST_CASE("checkpoint: saves, lists, reads back and keeps the newest") {
   Scratch run;
   CHECK(list_checkpoints(run / "nowhere").empty());
   CHECK_FALSE(latest_good_checkpoint(run.path()).good);
-  fs::create_directory(run / "step-12");  // not one of ours
+  fs::create_directory(run / "step-12");  // not a checkpoint name
   for (int64_t step : {5, 10, 20, 123456789}) {
     Path path = save(run.path(), step);
     CHECK_FALSE(checkpoint_defect(path));
@@ -161,7 +162,7 @@ TEST_CASE("checkpoint: a newer format is refused by name, not passed over") {
   CHECK_THROWS_AS(checkpoint_defect(path), NewerCheckpoint);
 }
 
-TEST_CASE("checkpoint: a manifest that lies is refused") {
+TEST_CASE("checkpoint: an inconsistent manifest is refused") {
   Scratch run;
   struct Lie {
     std::string from, to, reason;
@@ -171,10 +172,10 @@ TEST_CASE("checkpoint: a manifest that lies is refused") {
                       {"\"state.json\"", "\"../state.json\"", "bad file name"},
                       {"\"state.json\"", "\"..\"", "bad file name"},
                       {"\"state.json\"", "7", "must be string"},
-                      {"\"bytes\": 2", "\"bytes\": 3", "has 2 bytes, the manifest says 3"},
-                      {"\"version\": 1", "\"version\": \"1\"", "version is no whole number"},
-                      {"\"version\": 1", "\"version\": 1.5", "version is no whole number"},
-                      {"\"bytes\": 2", "\"bytes\": -2", "bytes is no whole number"},
+                      {"\"bytes\": 2", "\"bytes\": 3", "has 2 bytes, but the manifest has 3"},
+                      {"\"version\": 1", "\"version\": \"1\"", "version is not a whole number"},
+                      {"\"version\": 1", "\"version\": 1.5", "version is not a whole number"},
+                      {"\"bytes\": 2", "\"bytes\": -2", "bytes is not a whole number"},
                       {"\"files\"", "\"flies\"", "key 'files' not found"}};
   for (const Lie& lie : lies) {
     Path path = save(run.path(), 20);
@@ -217,7 +218,7 @@ TEST_CASE("checkpoint: every file and directory is synced before the next step r
   CHECK(order.find_first_not_of('u', 17) == order.npos);
 }
 
-TEST_CASE("checkpoint: a fault at every system call leaves the last good one") {
+TEST_CASE("checkpoint: a fault at every system call leaves the last intact one") {
   int calls = 0;
   {
     Scratch run;

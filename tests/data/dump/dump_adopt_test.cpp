@@ -55,7 +55,7 @@ DumpSpec foreign_spec() {
   return spec;
 }
 
-// A file like that is refused in one line that names it and says why; no manifest is written.
+// Such a file is refused in one line that names it and the reason; no manifest is written.
 void refused(const std::string& why, const DumpSpec& header, const Spoil& spoil = {},
              const std::string& leave_out = "") {
   Scratch dir;
@@ -111,11 +111,11 @@ TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") 
   refused("sample 2: layers/01/attention: head 0, query 3, key 1 has the probability -0.5", spec,
           set(-0.5f, 2 * 75 + 16));
   refused("attention: value 3 is nan", spec, set(NAN, 3));
-  refused("logits/ids holds 11", spec,
+  refused("logits/ids contains 11", spec,
           [](DumpBatch& b) { b.tensors["logit_ids"].data<int32_t>()[9] = 11; });
-  refused("tokens holds -1", spec,
+  refused("tokens contains -1", spec,
           [](DumpBatch& b) { b.tensors["tokens"].data<int32_t>()[9] = -1; });
-  refused("lengths holds 0", spec, [](DumpBatch& b) { b.lengths.data<int64_t>()[6] = 0; });
+  refused("lengths contains 0", spec, [](DumpBatch& b) { b.lengths.data<int64_t>()[6] = 0; });
   refused("logits/lse: value 4 is inf", spec,
           [](DumpBatch& b) { b.tensors["lse"].data<float>()[4] = INFINITY; });
   refused("layers/00/context: is f64 [7, 5, 12], must be f32 [7, 5, 12]", spec, [](DumpBatch& b) {
@@ -260,7 +260,7 @@ TEST_CASE("adopt: the example of docs/dump-format.md (needs h5py)") {
   CHECK(batch.tensors["tokens"].shape() == Shape{2, 6});
   for (int64_t i = 0; i < batch.tensors["logits"].numel(); ++i)
     CHECK(batch.tensors["logits"].data<float>()[i] < batch.tensors["lse"].data<float>()[i / 3]);
-  // What Python wrote is what is read: the same sums on both sides.
+  // What Python wrote is read back: the same sums on both sides.
   double sum = 0;
   DumpBatch all = reader.read(range(0, 3));
   for (int64_t i = 0; i < all.layers[1]["output"].numel(); ++i)

@@ -123,7 +123,7 @@ TEST_CASE("dump: finished shards are verified and damaged ones written again") {
   DumpSpec spec = small_spec();
   write_whole(dir.path(), spec);
   std::string wanted = contents(dir.path());
-  // The second is flipped, the third is cut; half-written and unlisted files lie around.
+  // The second is flipped, the third is truncated; incomplete and unlisted files are present.
   std::string second = read_file(dir / "shard-00001.h5");
   second[second.size() / 3] ^= 4;
   std::ofstream(dir / "shard-00001.h5", std::ios::binary | std::ios::trunc) << second;
@@ -139,12 +139,12 @@ TEST_CASE("dump: finished shards are verified and damaged ones written again") {
     CHECK(contains(writer.notes()[2], "has 1000 bytes"));
     CHECK(writer.missing().first == 2);
     CHECK(writer.missing().samples == 4);
-    CHECK(contains(message([&] { writer.put(batch_of(spec, range(2, 5))); }), "where 4"));
+    CHECK(contains(message([&] { writer.put(batch_of(spec, range(2, 5))); }), "but 4 consecutive"));
     CHECK_FALSE(std::filesystem::exists(dir / "shard-00003.h5.tmp"));
     CHECK_FALSE(std::filesystem::exists(dir / "shard-00077.h5"));
   }
   CHECK(read_manifest(dir.path()).stored_samples() == 3);
-  CHECK(contains(message([&] { DumpReader r(dir.path()); }), "holds 3 of 7 samples"));
+  CHECK(contains(message([&] { DumpReader r(dir.path()); }), "has 3 of 7 samples"));
   write_whole(dir.path(), spec);
   CHECK(read_file(dir / "notes.txt") == "not ours");
   std::filesystem::remove(dir / "notes.txt");

@@ -106,7 +106,7 @@ TEST_CASE("tar: GNU's long names") {
           "n: has two long names, of GNU and of pax");
   CHECK(a.refused(path + path + tar_member("n", "one", '0') + a.end) ==
         "x: a second pax header of one member");
-  // Of a link, which is no file; the next member keeps its own name.
+  // Of a link, which is not a file; the next member keeps its own name.
   const Members last = {{"f", "two"}};
   CHECK(a.of(named + link + tar_member("n", "", '2') + second) == last);
 }
@@ -116,18 +116,18 @@ TEST_CASE("tar: regular files of every type, and members that are none") {
   const Members out = {{"a", "1"}, {"b", "2"}, {"c", "3"}};
   CHECK(a.of(tar_member("d/", "", '5') + tar_member("a", "1", '0') + tar_member("b", "2", '\0') +
              tar_member("old/", "", '\0') + tar_member("c", "3", '7')) == out);
-  // Links, devices, pipes, directories: without content, whatever size stands in the header.
+  // Links, devices, pipes, directories: without content, whatever the size in the header.
   for (char type : {'1', '2', '3', '4', '5', '6'})
     CHECK(a.of(tar_member("x", "", type, 700) + tar_member("a", "1", '0')) == Members{{"a", "1"}});
   CHECK(a.of(tar_member("volume", "", 'V') + tar_member("a", "1", '0')) == Members{{"a", "1"}});
-  // A link with content, as cpio and pax write it; the header behind it is checked too.
+  // A link with content, as cpio and pax write it; the header after it is checked too.
   const std::string link = tar_member("x", "x", '1', 0);
   CHECK(a.of(link.substr(0, 512) + tar_member("a", "1", '0')) == Members{{"a", "1"}});
   CHECK(contains(
       a.refused(tar_member("x", "", '1', 700) + tar_member("x", pax_record("size", "3.5"), 'x') +
                 tar_member("a", "1", '0') + a.end),
       "the record size is not a number of bytes"));
-  // Without a magic: the checksum tells.
+  // Without a magic the checksum decides.
   std::string oldest = tar_member("a", "1", '\0');
   unsigned sum = 0;
   for (size_t i = 257; i < 265; ++i) sum += uint8_t(oldest[i]);

@@ -110,7 +110,7 @@ TEST_CASE("glue: the other tasks, columns by name") {
   check_rows(read_split("ax", s.path(), "dev"), true, {{"a", "b", 2, 0}});
 }
 
-TEST_CASE("glue: a question of QQP may hold line breaks") {
+TEST_CASE("glue: a question of QQP may contain line breaks") {
   Scratch s;
   std::string header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n";
   write_task_file(s.path(), "QQP", "train.tsv",
@@ -122,40 +122,42 @@ TEST_CASE("glue: a question of QQP may hold line breaks") {
   // A lost field takes the next row with it, and that shows.
   refuses("qqp", "train", "train.tsv",
           header + "9\t1\t2\ta\tb\t0\n8\t3\t4\ta\tb\n7\t5\t6\tc\td\t1\n",
-          "FILE:3: 10 fields, the file has 6 columns (lines 3 to 4 taken as one row)");
+          "FILE:3: 10 fields, the file has 6 columns (lines 3 to 4 read as one row)");
   refuses("qqp", "train", "train.tsv", header + "8\t3\t4\ta\tb\n",
           "FILE:2: 5 fields, the file has 6 columns");
 }
 
-TEST_CASE("glue: what is malformed is named with file and line") {
+TEST_CASE("glue: errors name file and line") {
   std::string cola = "x\t1\t\tA.\n", sst = "sentence\tlabel\n";
   refuses("cola", "train", "train.tsv", cola + "x\t1\tA.\n",
           "FILE:2: 3 fields, the file has 4 columns");
   refuses("cola", "train", "train.tsv", cola + "x\t2\t\tA.\n",
-          "FILE:2: label '2' is none of '0', '1'");
+          "FILE:2: label '2' is not one of '0', '1'");
   refuses("sst2", "train", "train.tsv", sst + "a\t1\n\nb\t0\n",
           "FILE:3: 1 fields, the file has 2 columns");
   refuses("sst2", "train", "train.tsv", sst + "a\tb\t1\n",
           "FILE:2: 3 fields, the file has 2 columns");
-  refuses("sst2", "train", "train.tsv", sst + "a\t\n", "FILE:2: label '' is none of '0', '1'");
+  refuses("sst2", "train", "train.tsv", sst + "a\t\n", "FILE:2: label '' is not one of '0', '1'");
   refuses("sst2", "train", "train.tsv", "text\tlabel\na\t1\n",
           "FILE:1: no column 'sentence'; its columns are 'text', 'label'");
   refuses("sst2", "train", "train.tsv", "label\tlabel\na\t1\n",
-          "FILE:1: column 'label' stands twice in the header");
-  refuses("sst2", "train", "train.tsv", "", "FILE: the file holds no text");
+          "FILE:1: column 'label' occurs twice in the header");
+  refuses("sst2", "train", "train.tsv", "", "FILE: the file contains no text");
   refuses("sst2", "train", "train.tsv", sst + "caf\xe9\t1\n",
           "FILE: not UTF-8 at byte offset 18 (0xe9)");
   refuses("sst2", "test", "test.tsv", "index\tsentence\n1x\ta\n",
-          "FILE:2: index '1x' is no number");
+          "FILE:2: index '1x' is not a number");
   refuses("sst2", "test", "test.tsv", "index\tsentence\n-1\ta\n",
-          "FILE:2: index '-1' is no number");
+          "FILE:2: index '-1' is not a number");
   std::string stsb = "sentence1\tsentence2\tscore\n";
-  refuses("stsb", "train", "train.tsv", stsb + "a\tb\thigh\n", "FILE:2: score 'high' is no number");
-  refuses("stsb", "train", "train.tsv", stsb + "a\tb\t1 \n", "FILE:2: score '1 ' is no number");
-  refuses("stsb", "train", "train.tsv", stsb + "a\tb\tnan\n", "FILE:2: score 'nan' is no number");
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\thigh\n",
+          "FILE:2: score 'high' is not a number");
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\t1 \n", "FILE:2: score '1 ' is not a number");
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\tnan\n",
+          "FILE:2: score 'nan' is not a number");
   refuses("stsb", "train", "train.tsv", stsb + "a\tb\t5.5\n", "FILE:2: score 5.5 is not in [0, 5]");
   refuses("mnli", "train", "train.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\n",
-          "FILE:2: label '-' is none of 'entailment', 'neutral', 'contradiction'");
+          "FILE:2: label '-' is not one of 'entailment', 'neutral', 'contradiction'");
   Scratch s;
   write_task_file(s.path(), "RTE", "dev.tsv", "index\tsentence1\tsentence2\tlabel\n");
   CHECK_THROWS_WITH_AS(read_split("rte", s.path(), "dev"),
@@ -164,7 +166,7 @@ TEST_CASE("glue: what is malformed is named with file and line") {
                        doctest::Contains((s / "RTE" / "train.tsv: ").c_str()), Error);
 }
 
-TEST_CASE("tasks: names of tasks and splits; a file of one's own as a split") {
+TEST_CASE("tasks: names of tasks and splits; a user's file as a split") {
   CHECK_THROWS_WITH_AS(task_named("glue"),
                        "task: unknown task 'glue'; known are cola, sst2, mrpc, qqp, stsb, mnli, "
                        "qnli, rte, wnli, ax, wordnet, books",
@@ -176,7 +178,7 @@ TEST_CASE("tasks: names of tasks and splits; a file of one's own as a split") {
   CHECK_THROWS_WITH_AS(split_named(task_named("wordnet"), "x.tsv"),
                        "task wordnet: unknown split 'x.tsv'; known are train, dev, test", Error);
   CHECK(splits_of(task_named("mnli"), "dev").size() == 2);
-  CHECK_THROWS_WITH_AS(read_split("cola", "", "dev"), "task cola: where its data is must be given",
+  CHECK_THROWS_WITH_AS(read_split("cola", "", "dev"), "task cola: its data directory must be given",
                        Error);
   Scratch s;
   write_task_file(s.path(), "MNLI", "own.tsv",
@@ -184,7 +186,7 @@ TEST_CASE("tasks: names of tasks and splits; a file of one's own as a split") {
   check_rows(read_split("mnli", s.path(), "own.tsv"), true, {{"a", "b", 0, 0}});
 }
 
-TEST_CASE("tasks: prediction files as the server wants them") {
+TEST_CASE("tasks: prediction files as the server expects them") {
   Scratch s;
   auto written = [&](const std::string& task, const std::vector<double>& predictions) {
     const Task& t = task_named(task);
@@ -197,7 +199,7 @@ TEST_CASE("tasks: prediction files as the server wants them") {
   CHECK(written("stsb", {2.71828, 5.2}) == "index\tprediction\n3\t2.718\n10\t5.000\n");
   CHECK(written("stsb", {-0.3, 0.0004}) == "index\tprediction\n3\t0.000\n10\t0.000\n");
   CHECK_THROWS_WITH_AS(written("cola", {1}), doctest::Contains("1 predictions for 2 rows"), Error);
-  CHECK_THROWS_WITH_AS(written("cola", {2, 0}), doctest::Contains("prediction 2 is no class"),
+  CHECK_THROWS_WITH_AS(written("cola", {2, 0}), doctest::Contains("prediction 2 is not a class"),
                        Error);
   std::string names;
   for (const Task& task : tasks()) {

@@ -19,7 +19,7 @@ using test::write_text;
 
 namespace {
 
-// A small WordNet; each line says where it begins, as the format wants.
+// A small WordNet; each line has its own offset, as the format requires.
 struct SmallWordNet {
   Scratch scratch;
 
@@ -80,13 +80,13 @@ TEST_CASE("wordnet: glosses and lexicographer files; equal definitions fall on o
   CHECK(total == 401);
 }
 
-TEST_CASE("wordnet: what is malformed is named with file and line") {
+TEST_CASE("wordnet: errors name file and line") {
   struct Case {
     std::string synset, message;
   };
   for (const Case& c : std::initializer_list<Case>{
            {"45 n 01 w 0 000 | gloss", ": lexicographer file 45, there are 45"},
-           {"5 n 01 w 0 000 | gloss", ": does not begin as a synset does (\"OFFSET FILE TYPE\")"},
+           {"5 n 01 w 0 000 | gloss", ": does not start like a synset (\"OFFSET FILE TYPE\")"},
            {"05 n 01 w 0 000", ": synset without a gloss"},
            {"05 n 01 w 0 000 |    ", ": the gloss is empty"}}) {
     SmallWordNet wn;
@@ -99,7 +99,7 @@ TEST_CASE("wordnet: what is malformed is named with file and line") {
   CHECK_THROWS_WITH_AS(read_split("wordnet", wn.scratch.path(), "dev"),
                        (wn.path("adj") + ":2: synset offset 7 at byte 6").c_str(), Error);
   CHECK_THROWS_WITH_AS(read_split("wordnet", wn.scratch / "none", "dev"),
-                       doctest::Contains("Debian has it as the package wordnet-base"), Error);
+                       doctest::Contains("Debian's package is wordnet-base"), Error);
 }
 
 TEST_CASE("wordnet: the Debian package (needs WordNet)") {
@@ -153,10 +153,10 @@ TEST_CASE("books: stretches of every book, without their headings") {
     CHECK(books[0].find("Author") == std::string::npos);
     CHECK(books[1].find("one") == std::string::npos);
   }
-  // One file alone is as good as a directory.
+  // A single file is as good as a directory.
   CHECK(read_split("books", s / "a.txt", "dev").labels.size() == 2);
   CHECK_THROWS_WITH_AS(read_split("books", s / "b.txt", "dev"),
-                       doctest::Contains("1 book, to tell books apart there must be two"), Error);
+                       doctest::Contains("1 book, but classification needs at least two"), Error);
   write_text(s / "b.txt", "# Title: Two\nagain\n");
   CHECK_THROWS_WITH_AS(read_split("books", s.path(), "dev"),
                        ((s / "b.txt").string() + ": a second book 'Two'").c_str(), Error);

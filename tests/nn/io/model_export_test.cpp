@@ -1,4 +1,4 @@
-// Models out: types, shards, round trips bit for bit, adapters and what they refuse.
+// Exports of models: types, shards, round trips bit for bit, adapters and their errors.
 #include "tests/nn/io/model_dirs.h"
 
 namespace brine::test {
@@ -62,7 +62,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("export: f16 and bf16 files hold the rounded values and are their own round trip") {
+TEST_CASE("export: f16 and bf16 files contain the rounded values and survive a round trip") {
   for (Dtype type : {Dtype::f16, Dtype::bf16}) {
     Scratch scratch;
     Student s("opt");
@@ -86,16 +86,17 @@ TEST_CASE("export: a value too large for f16 is refused before anything is writt
   for (auto& p : s.model->named_parameters()) {
     if (p.path == "model.decoder.layers.0.fc1.bias") p.parameter->value.data<float>()[3] = 70000;
   }
-  CHECK_THROWS_WITH_AS(s.write(scratch, "out", {.dtype = Dtype::f16}),
-                       "export: tensor model.decoder.layers.0.fc1.bias holds 70000, too large for "
-                       "f16; use bf16 or f32",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      s.write(scratch, "out", {.dtype = Dtype::f16}),
+      "export: tensor model.decoder.layers.0.fc1.bias contains 70000, too large for "
+      "f16; use bf16 or f32",
+      Error);
   CHECK_FALSE(std::filesystem::exists(scratch / "out"));
   CHECK_NOTHROW(s.write(scratch, "out", {.dtype = Dtype::bf16}));
-  CHECK_THROWS_AS(s.write(scratch, "out", {}), Error);  // holds a model already
+  CHECK_THROWS_AS(s.write(scratch, "out", {}), Error);  // contains a model already
 }
 
-TEST_CASE("export: no shard is larger than asked for unless one tensor is") {
+TEST_CASE("export: no shard is larger than requested unless one tensor is") {
   Scratch scratch;
   Student s("opt");
   std::string dir = s.write(scratch, "out", {.shard_bytes = 20000});
@@ -114,7 +115,7 @@ TEST_CASE("export: no shard is larger than asked for unless one tensor is") {
   for (const auto& [shard, size] : bytes) CHECK((size <= 20000 || tensors[shard] == 1));
 }
 
-TEST_CASE("adapter: holds the method's tensors alone and loads on top of its base") {
+TEST_CASE("adapter: contains only the method's tensors and loads on top of its base") {
   for (const char* golden : {"opt", "bert_classifier"}) {
     Scratch scratch;
     Student s(golden);
@@ -124,13 +125,13 @@ TEST_CASE("adapter: holds the method's tensors alone and loads on top of its bas
       CHECK(name.find(".sea.") != std::string::npos);
     }
     CHECK(load_model(dir).hash() == s.hash());
-    // Beside each other, by a path that is relative to the adapter.
+    // Next to each other, by a path that is relative to the adapter.
     std::filesystem::copy(s.base, scratch / "base");
-    std::string beside = s.write(scratch, "beside", {.base_model = s.base});
-    data::Json config = json_in(beside + "/config.json");
+    std::string moved = s.write(scratch, "moved", {.base_model = s.base});
+    data::Json config = json_in(moved + "/config.json");
     config["base_model"] = "../base";
-    data::write_file_atomic(beside + "/config.json", config.dump());
-    CHECK(load_model(beside).hash() == s.hash());
+    data::write_file_atomic(moved + "/config.json", config.dump());
+    CHECK(load_model(moved).hash() == s.hash());
   }
 }
 
@@ -162,9 +163,9 @@ TEST_CASE("adapter: a changed base is refused on the way out and on the way in")
         }).find("has other sizes; ") != std::string::npos);
   CHECK(with([&](data::Json& c) {
           c["base_model"] = "nowhere";
-        }).find("is neither beside it nor in the working directory") != std::string::npos);
+        }).find("is neither next to it nor in the working directory") != std::string::npos);
   CHECK(with([&](data::Json& c) { c["base_model"] = 3; }) ==
-        "config.json: base_model = 3 is no path");
+        "config.json: base_model = 3 is not a path");
   CHECK(with([&](data::Json& c) { c["brine"].erase("base_hash"); }) ==
         "config.json: has a base_model, but its section \"brine\" no base_hash");
   for (auto& p : s.model->named_parameters()) {
@@ -177,7 +178,7 @@ TEST_CASE("adapter: a changed base is refused on the way out and on the way in")
   LoadedModel dense = load_model(s.base);
   CHECK_THROWS_WITH_AS(export_model(dense.config, *dense.model, nullptr,
                                     (scratch / "dense").string(), {.base_model = s.base}),
-                       "export: flash attention has no tensors of its own, so it makes no adapter",
+                       "export: flash attention has no tensors of its own, so there is no adapter",
                        Error);
 }
 
