@@ -34,7 +34,7 @@ Dtype dtype_of(const DlType& type) {
     if (t.code == type.code && t.bits == type.bits && type.lanes == 1) return t.dtype;
   }
   throw Error(join("from_dlpack: type code ", int(type.code), " of ", int(type.bits), " bits and ",
-                   type.lanes, " lanes has no equal"));
+                   type.lanes, " lanes has no equivalent"));
 }
 
 // The state of an exported tensor: `managed.context` points to it.

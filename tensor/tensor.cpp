@@ -96,7 +96,7 @@ void Tensor::refuse_values(const char* op) {
 }
 
 double Tensor::item() const {
-  check(numel() == 1, "item: a tensor of shape ", shape(), " has not one element");
+  check(numel() == 1, "item: a tensor of shape ", shape(), " does not have exactly one element");
   if (device().is_meta()) refuse_values("item");
   return to_vector()[0];
 }
@@ -126,7 +126,7 @@ Tensor Tensor::view(const Shape& wanted) const {
   int64_t known = 1;
   for (int i = 0; i < shape.rank(); ++i) {
     if (shape[i] == -1) {
-      check(open < 0, "view: two open sizes in ", wanted);
+      check(open < 0, "view: two sizes of -1 in ", wanted);
       open = i;
     } else {
       known *= shape[i];
@@ -150,7 +150,7 @@ Tensor Tensor::permute(const std::vector<int>& axes) const {
     shape.push_back(impl_->shape[axis]);
     strides.push_back(impl_->strides[axis]);
   }
-  check(seen + 1 == 1u << rank(), "permute: the axes are no permutation for ", this->shape());
+  check(seen + 1 == 1u << rank(), "permute: the axes are not a permutation for ", this->shape());
   return restride(shape, strides, impl_->offset, "permute");
 }
 
@@ -198,7 +198,7 @@ Tensor Tensor::as_strided(const Shape& shape, const Shape& strides, int64_t offs
   check(offset >= 0 &&
             (shape.numel() == 0 ||
              impl_->offset + size_t(last + 1) * item_size(dtype()) <= impl_->storage->size),
-        "as_strided: ", shape, " with strides ", strides, " leaves the storage");
+        "as_strided: ", shape, " with strides ", strides, " exceeds the storage");
   return restride(shape, strides, begin, "as_strided");
 }
 

@@ -201,7 +201,8 @@ void coo_rows(std::vector<BenchRow>& rows, const CooCase& given) {
   add("flat CSR, build + forward + backward", trained, 0, csr_bytes);
   add("sorted COO, build + forward + backward", fused_trained, fused_trained / trained, coo_bytes);
   const PlainCoo plain(long_coordinates(csr), q.shape());
-  check(largest_difference(y, plain.attend(q, k, v)) < 1e-4, "bench coo: the plain way differs");
+  check(largest_difference(y, plain.attend(q, k, v)) < 1e-4,
+        "bench coo: the plain implementation differs");
   const double slow = median_time([&] { plain.attend(q, k, v); });
   add("plain COO, forward", slow, slow / ours, double(n) * (24.0 + 4.0 + 2 * 4.0 * double(d)));
 }

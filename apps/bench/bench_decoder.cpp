@@ -107,7 +107,7 @@ std::vector<BenchRow> bench_decoder() {
   const std::unique_ptr<nn::Model> student = nn::make_student(config, *teacher, 2);
   nn::ParameterStore store(*student);
   distill::OnlineTeacher beside(teacher);
-  step("decoder, SEA: distillation, teacher beside", *student, store, &beside, {});
+  step("decoder, SEA: distillation, online teacher", *student, store, &beside, {});
   return rows;
 }
 

@@ -115,7 +115,7 @@ std::vector<BenchRow> bench_maps(int64_t T) {
 std::vector<BenchRow> bench_streamed() {
   std::vector<BenchRow> rows;
   if (default_device().is_cuda()) {
-    log_info("bench streamed: the losses on T x T maps are of the CPU, left out");
+    log_info("bench streamed: the losses on T x T maps run on the CPU only, left out");
   } else {
     rows = bench_maps(sized(2048, 80));
   }

@@ -92,7 +92,7 @@ BenchRow bench_distill(bool online) {
   distill::Objective objective(*student.model, &teacher, {});
   nn::Adamw adamw(*student.store, {});
   RandomStream random{.seed = 1, .stream = 2};
-  return step_row(online ? "distil, teacher beside" : "distil, teacher's q, k read",
+  return step_row(online ? "distil, online teacher" : "distil, teacher's q, k read",
                   join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
                     training_step(objective, batch, {.random = &random}, *student.store, adamw);
                   });

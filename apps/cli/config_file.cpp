@@ -84,7 +84,7 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
     for (size_t j = 0; j < i; ++j) {  // under two names: TOML itself refuses one name twice
       const data::Schema::Field* key = schema.find(setting.key);
       check(!key || key != schema.find(reader.settings[j].key), setting.where, setting.key,
-            " is the same key as ", reader.settings[j].key, ", which is in this file too");
+            " is the same key as ", reader.settings[j].key, ", which is also in this file");
     }
     try {
       schema.set(setting.key, setting.value);

@@ -101,7 +101,7 @@ __attribute__((constructor(101))) void compare_build_with_cpu() {
   char missing[512];
   missing_features(features, count, missing, sizeof missing);
   if (missing[0] == '\0') return;
-  const char* parts[] = {"brine: this build needs what the CPU lacks: ", missing,
+  const char* parts[] = {"brine: this build needs features that the CPU lacks: ", missing,
                          "; build it on this machine, or with the preset \"portable\"\n"};
   for (const char* part : parts) {
     if (write(STDERR_FILENO, part, size_t(length_of(part))) < 0) break;

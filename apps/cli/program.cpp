@@ -74,7 +74,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   const Device device = chosen_device(common.device);
   set_default_device(device);
   const bool tf32 = common.compute == Compute::tf32;
-  if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 as it is");
+  if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 without rounding");
   cuda::set_tf32(tf32);
   if (common.cudnn == Cudnn::off) cuda::set_cudnn(false);
   const ComputeType compute(compute_dtype(common.compute));
@@ -109,7 +109,7 @@ void CommonOptions::describe(data::Schema& s) {
           {.min = 0, .max = 4096, .transient = true});
   s.field("seed", seed, "Seed of everything random", {.min = 0});
   s.field("device", device,
-          "Where models compute: cpu, cuda or cuda:N; auto takes the first GPU where there is one",
+          "Where models compute: cpu, cuda or cuda:N; auto uses the first GPU if there is one",
           {.transient = true});
   s.choice(
       "compute", compute,
@@ -117,10 +117,10 @@ void CommonOptions::describe(data::Schema& s) {
        {Compute::tf32, "tf32"},
        {Compute::bf16, "bf16"},
        {Compute::f16, "f16"}},
-      "What layers, convolutions and attention multiply; sums are f32 all the same. tf32: on a "
+      "The type in which layers, convolutions and attention multiply; sums are f32. tf32: on a "
       "GPU. f16: training scales its gradients (loss_scale)");
   s.choice("cudnn", cudnn, {{Cudnn::automatic, "auto"}, {Cudnn::off, "off"}},
-           "Whether convolutions and attention in 16 bits on a GPU go to cuDNN where it is found",
+           "Whether convolutions and attention in 16 bits on a GPU use cuDNN if it is found",
            {.transient = true});
 }
 
@@ -169,7 +169,7 @@ std::string configuration_page() {
       "# Configuration\n\n"
       "Written by `brine docs-config --out docs/configuration.md`; do not edit it by hand.\n\n"
       "Every key is a flag (`learning_rate` is `--learning-rate`, `attention.k` is\n"
-      "`--attention.k`, or `--k` where no other key ends in k) and a key of the TOML files given\n"
+      "`--attention.k`, or `--k` if no other key ends in k) and a key of the TOML files given\n"
       "with `--config FILE` (`[attention]`, then `k = 16`). Files win over defaults, later files\n"
       "over earlier ones, flags over files. An unknown key is an error.\n\n"
       "## Everywhere\n\n" +

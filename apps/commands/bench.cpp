@@ -22,7 +22,7 @@ struct Bench {
         "Print one JSON object: quick, threads, triad_gb_per_s, device, peak_reserved_bytes and "
         "rows of bench, name, shape, ms, rate, unit, share");
     s.field("quick", quick,
-            "Tiny sizes, one run each: shows that all of it runs, measures nothing");
+            "Tiny sizes, one run each: checks that everything runs, measures nothing");
   }
 
   void refuse_unused_files(const RunContext& context) const {

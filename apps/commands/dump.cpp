@@ -14,7 +14,8 @@ struct Dump {
 
   void describe(data::Schema& s) {
     s.field("model", model, "Teacher: model directory or run");
-    s.field("adopt", adopt, "Verify files that others wrote by the schema and make their manifest",
+    s.field("adopt", adopt,
+            "Verify files that another program wrote by the schema, and write their manifest",
             {.transient = true});
     what.describe(s);
   }
@@ -50,7 +51,7 @@ struct Dump {
   }
 };
 
-const RegisterSubcommand<Dump> registration("dump", "Keep a teacher's attention in HDF5");
+const RegisterSubcommand<Dump> registration("dump", "Store a teacher's attention in HDF5");
 
 }  // namespace
 }  // namespace brine

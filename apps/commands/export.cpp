@@ -23,17 +23,18 @@ struct Export {
     s.field("sea_only", sea_only,
             "Write only the attention method's tensors, an adapter of --base-model");
     s.field("base_model", base_model,
-            "With --sea-only: the model whose weights the rest are; its path is kept as given");
+            "With --sea-only: the model with the other weights; its path is stored as given");
   }
 
   int run(const RunContext&) {
-    check(sea_only == !base_model.empty(), "export: --sea-only and --base-model go together");
+    check(sea_only == !base_model.empty(),
+          "export: --sea-only and --base-model must be given together");
     nn::LoadedModel m = distill::load_model(checkpoint, log_messages(), {.map = true});
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {
       tokenizer = nn::tokenizer_of(m.directory);
     } else {
-      log_warning(m.directory, ": no tokenizer beside the model, so none is written");
+      log_warning(m.directory, ": no tokenizer next to the model, so none is written");
     }
     nn::ExportOptions options{
         .dtype = dtype, .shard_bytes = uint64_t(shard_size) << 20, .base_model = base_model};

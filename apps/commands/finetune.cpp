@@ -24,8 +24,8 @@ struct Finetune {
   }
 };
 
-const RegisterSubcommand<Finetune> registration("finetune",
-                                                "Teach an encoder a task (GLUE, WordNet, books)");
+const RegisterSubcommand<Finetune> registration(
+    "finetune", "Train an encoder on a task (GLUE, WordNet, books)");
 
 }  // namespace
 }  // namespace brine

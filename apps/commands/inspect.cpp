@@ -45,7 +45,7 @@ struct Inspect {
   }
 };
 
-const RegisterSubcommand<Inspect> registration("inspect", "Say what a path is; capture a pass");
+const RegisterSubcommand<Inspect> registration("inspect", "Describe a path; capture a pass");
 
 }  // namespace
 }  // namespace brine

@@ -16,7 +16,7 @@ struct TokenizerCommand {
 
   void describe(data::Schema& s) {
     s.field("train", train, "Text files to train on", {.required = true});
-    s.field("vocab_size", vocab_size, "Tokens, the 256 bytes and the special ones among them",
+    s.field("vocab_size", vocab_size, "Tokens, including the 256 bytes and the special ones",
             {.min = 261, .max = 1 << 20});
     s.choice(
         "kind", kind, data::kSpecialTokens,
@@ -31,7 +31,7 @@ struct TokenizerCommand {
     log_info(out, ": ", tokenizer->vocab_size(), " tokens");
     if (tokenizer->vocab_size() < vocab_size) {
       log_warning("tokenizer: ", vocab_size,
-                  " tokens were asked for; the text has no more pairs to "
+                  " tokens were requested; the text has no more pairs to "
                   "merge, so the vocabulary is smaller");
     }
     return 0;

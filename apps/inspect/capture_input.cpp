@@ -18,7 +18,7 @@ std::vector<int32_t> parse_ids(const std::string& list) {
     int32_t id = -1;
     const auto [rest, error] = std::from_chars(list.data() + at, list.data() + end, id);
     check(error == std::errc() && rest == list.data() + end && id >= 0,
-          "--tokens must be ids with commas between them, got \"", list, "\"");
+          "--tokens must be ids separated by commas, got \"", list, "\"");
     ids.push_back(id);
     at = end + 1;
   }
@@ -27,7 +27,7 @@ std::vector<int32_t> parse_ids(const std::string& list) {
 
 std::vector<int32_t> capture_ids(const CaptureInput& in, const nn::LoadedModel& m) {
   check(int(!in.text.empty()) + int(!in.tokens.empty()) + int(!in.data.empty()) == 1,
-        "--capture wants one of --text, --tokens and --data");
+        "--capture needs one of --text, --tokens and --data");
   if (!in.tokens.empty()) return parse_ids(in.tokens);
   const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
   const bool encoder = !m.config.shape().causal;

@@ -219,7 +219,7 @@ std::string inspect(const std::string& path, const InspectOptions& options) {
   }
   check(fs::exists(dir / "tokenizer.json") || fs::exists(dir / "vocab.json") ||
             fs::exists(dir / "vocab.txt"),
-        path, ": holds no dump, run, checkpoint, model, token shards or tokenizer");
+        path, ": contains no dump, run, checkpoint, model, token shards or tokenizer");
   return describe_tokenizer(path);
 }
 

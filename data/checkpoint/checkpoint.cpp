@@ -48,7 +48,7 @@ Number whole(const ordered_json& object, const char* key, const std::string& nam
   bool fits = value.is_number_unsigned()
                   ? std::in_range<Number>(value.get<uint64_t>())
                   : value.is_number_integer() && std::in_range<Number>(value.get<int64_t>());
-  check_format(fits, name, ": ", key, " is no whole number in range");
+  check_format(fits, name, ": ", key, " is not a whole number in range");
   return value.get<Number>();
 }
 
@@ -72,8 +72,8 @@ void check_files(const Path& checkpoint, const CheckpointManifest& manifest, boo
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
     if (error) data::throw_io(path, "examine", error.value());
-    check_format(bytes == file.bytes, path.string(), ": has ", bytes, " bytes, the manifest says ",
-                 file.bytes);
+    check_format(bytes == file.bytes, path.string(), ": has ", bytes,
+                 " bytes, but the manifest has ", file.bytes);
     check_format(!with_content || data::sha256_file(path.string()) == file.sha256, path.string(),
                  ": content does not match its checksum");
   }
@@ -176,7 +176,7 @@ CheckpointManifest read_checkpoint_manifest(const Path& checkpoint) {
   }
   std::optional<int64_t> step = step_of(checkpoint.filename().string());
   check_format(!step || *step == manifest.step, name, ": is of step ", manifest.step,
-               ", the directory says otherwise");
+               ", unlike its directory");
   return manifest;
 }
 

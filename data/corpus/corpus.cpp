@@ -33,7 +33,7 @@ std::string read_text(const std::string& path) {
   std::string text = read_file(path);
   refuse_malformed(path, text);
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  check_format(!text.empty(), path, ": the file holds no text");
+  check_format(!text.empty(), path, ": the file contains no text");
   return text;
 }
 
@@ -76,7 +76,7 @@ TokenCorpus load_corpus(const std::vector<std::string>& paths, const Tokenizer& 
     if (std::filesystem::is_directory(path)) {
       auto shards = std::make_shared<TokenShards>(path);
       check(shards->manifest().tokenizer_hash == tokenizer.hash(), path,
-            ": was made by another tokenizer, of hash ", shards->manifest().tokenizer_hash,
+            ": was made with another tokenizer, with the hash ", shards->manifest().tokenizer_hash,
             "; wanted ", tokenizer.hash());
       corpus.text_hashes.push_back(sha256_file((Path(path) / kTokenManifest).string()));
       parts.push_back(std::move(shards));

@@ -71,7 +71,7 @@ size_t JoinedLines::read(char* out, size_t most) {
     if (!source_) source_ = open_file_source(files_[at_]);
     while (ready_.size() < kBlock && next_line(line)) add(line);
     if (!ready_.empty()) break;
-    if (offset_ == 0) throw Error(files_[at_] + ": the file holds no text", ErrorKind::format);
+    if (offset_ == 0) throw Error(files_[at_] + ": the file contains no text", ErrorKind::format);
     if (at_ + 1 == files_.size()) return 0;
     ++at_;
     source_.reset();

@@ -59,18 +59,18 @@ void check_sums(const std::string& where, const TokenManifest& m) {
   int64_t tokens = 0;
   std::set<std::string> names = {kTokenManifest};
   check_format(names.insert(m.starts.name).second, where, ": file \"", m.starts.name,
-               "\" is this one");
+               "\" is the manifest itself");
   for (const TokenShard& shard : m.shards) {
     check_format(shard.count > 0 && shard.count <= kMostTokens - tokens, where, ": shard \"",
-                 shard.name, "\" cannot hold ", shard.count, " tokens");
+                 shard.name, "\" cannot contain ", shard.count, " tokens");
     check_format(names.insert(shard.name).second, where, ": file \"", shard.name,
-                 "\" is there twice");
+                 "\" is a duplicate");
     tokens += shard.count;
   }
-  check_format(tokens == m.tokens && tokens > 0, where, ": the shards hold ", tokens,
+  check_format(tokens == m.tokens && tokens > 0, where, ": the shards contain ", tokens,
                " tokens, not ", m.tokens);
   check_format(m.starts.count == m.documents, where, ": key \"documents\" is ", m.documents,
-               ", the list of their starts has ", m.starts.count);
+               ", but the list of their starts has ", m.starts.count);
 }
 
 void verify(const Path& path, const TokenShard& shard, int64_t width) {
@@ -94,14 +94,14 @@ TokenManifest read_token_manifest(const Path& dir) {
   const Path path = dir / kTokenManifest;
   const std::string where = path.string();
   check_format(is_token_shards(dir), dir.string(), ": is a directory without ", kTokenManifest,
-               ": no token shards, or half-written ones");
+               ": no token shards, or incomplete ones");
   const Json json = parse_json_or_discard(read_file(path, kMostManifestBytes), where);
   check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
   check_format(get<std::string>(where, json, "format") == kTokenFormat, where,
-               ": is not of token shards");
+               ": is not a manifest of token shards");
   const auto version = get<int64_t>(where, json, "version");
   check_format(version == kTokenShardsVersion, where, ": format version ", version,
-               " is not the one that this program reads, ", kTokenShardsVersion);
+               " is not supported, only ", kTokenShardsVersion);
   TokenManifest m;
   m.tokenizer_hash = get<std::string>(where, json, "tokenizer");
   m.vocab_size = get_count(where, json, "vocab_size");
@@ -127,7 +127,7 @@ TokenManifest read_token_manifest(const Path& dir) {
   m.tokens = get_count(where, json, "tokens");
   m.documents = get_count(where, json, "documents");
   for (const Json& source : list(where, json, "sources")) {
-    check_format(source.is_string(), where, ": key \"sources\" holds something that is no text");
+    check_format(source.is_string(), where, ": key \"sources\" contains a value that is not text");
     m.sources.push_back(source.get<std::string>());
   }
   for (const Json& entry : list(where, json, "shards"))

@@ -27,7 +27,7 @@ Path parent_of(const Path& dir) {
 std::string new_name(const Path& dir) {
   std::error_code ignored;
   check(!std::filesystem::exists(std::filesystem::symlink_status(dir, ignored)), dir.string(),
-        ": is already there; token shards are written into a new directory");
+        ": exists already; token shards are written to a new directory");
   return with_name(dir).filename().string();
 }
 
@@ -109,7 +109,7 @@ void TokenShardWriter::end_document() {
 }
 
 TokenManifest TokenShardWriter::finish() {
-  check(manifest_.tokens > 0, "token shards: the files hold no text");
+  check(manifest_.tokens > 0, "token shards: the files contain no text");
   if (shard_) close_shard();
   manifest_.starts = starts_->close();
   nlohmann::ordered_json json = {{"format", kTokenFormat},

@@ -72,7 +72,7 @@ uint64_t bytes_of(const std::vector<DumpDataset>& datasets) {
 void check_lengths(const DumpSpec& s, const std::string& where) {
   check_format(int64_t(s.lengths.size()) == (s.ragged ? s.samples : 0), where, ": has ",
                s.lengths.size(), " lengths for ", s.ragged ? s.samples : 0,
-               " samples of lengths of their own");
+               " samples with individual lengths");
   for (int64_t length : s.lengths)
     check_format(length >= 1 && length <= s.tokens, where, ": length ", length, " is not in 1 to ",
                  s.tokens);
@@ -86,11 +86,11 @@ void check_tensors(const DumpSpec& s, const std::string& where) {
                  "\", which is not made of a-z, 0-9 and _");
     check_format(std::find(s.tensors.begin(), s.tensors.begin() + int64_t(i), name) ==
                      s.tensors.begin() + int64_t(i),
-                 where, ": tensors has the name \"", name, "\" two times");
+                 where, ": tensors has the name \"", name, "\" twice");
     const TeacherTensor* tensor = find_teacher_tensor(name);
     if (!tensor) continue;
     check_format(!tensor->stored, where, ": tensors has the name \"", name,
-                 "\", which has a field of its own");
+                 "\", which has its own field");
     double values = double(s.layers) * double(s.samples);
     for (int64_t size : tensor->padded(s, 1, s.tokens)) {
       check_format(size > 0, where, ": the tensor ", name, " has columns, but the content is ",
@@ -247,7 +247,7 @@ DumpSize dump_size(const DumpSpec& spec, uint64_t shard_bytes) {
 void check_dump_source(const DumpSpec& spec, const Path& dir, const DumpSource& source) {
   auto compare = [&](const char* what, const std::string& in_dump, const std::string& given) {
     check_format(given.empty() || in_dump == given, dir.string(), ": the dump was made with the ",
-                 what, " ", in_dump, ", but the one given is ", given);
+                 what, " ", in_dump, ", but the given one is ", given);
   };
   compare("teacher", spec.teacher_hash, source.teacher_hash);
   compare("tokenizer", spec.tokenizer_hash, source.tokenizer_hash);

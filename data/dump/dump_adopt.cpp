@@ -35,7 +35,7 @@ Found examine(const Path& path) {
   check_shard_datasets(file, f.spec);
   if (file.has("windows")) f.windows = read_shard_list(file, "windows", f.spec.samples);
   check_format(f.spec.stores_tokens || !f.windows.empty(), path.string(),
-               ": has neither tokens nor windows, so nobody knows of what text it is");
+               ": has neither tokens nor windows, so its text is unknown");
   return f;
 }
 
@@ -82,7 +82,7 @@ DumpManifest adopt_dump(const std::vector<Path>& files) {
   for (const Path& path : files) {
     check_found(std::filesystem::exists(path), path.string(), ": there is no such file");
     check_format(std::filesystem::equivalent(directory_of(path), dir), path.string(),
-                 ": lies in another directory than ", files[0].string());
+                 ": is in another directory than ", files[0].string());
     found.push_back(examine(path));
   }
   std::stable_sort(found.begin(), found.end(),

@@ -40,7 +40,7 @@ std::vector<int64_t> get_list(const std::string& where, const Json& object, cons
   std::vector<int64_t> list;
   for (const Json& number : object[key]) {
     check_format(number.is_number_integer(), where, ": key \"", key,
-                 "\" holds something that is no integer");
+                 "\" contains a value that is not an integer");
     list.push_back(number.get<int64_t>());
   }
   return list;
@@ -69,7 +69,7 @@ void check_shards(const std::string& where, const DumpManifest& m) {
     check_format(s.samples >= 1 && s.first >= end && s.first <= m.spec.samples - s.samples, where,
                  ": shard \"", s.name, "\" has samples ", s.first, " to ", s.first + s.samples,
                  ", which overlap or are out of order");
-    check_format(names.insert(s.name).second, where, ": shard \"", s.name, "\" is there twice");
+    check_format(names.insert(s.name).second, where, ": shard \"", s.name, "\" is a duplicate");
     end = s.first + s.samples;
   }
 }
@@ -87,12 +87,13 @@ Path manifest_path(const Path& dir) { return dir / "manifest.json"; }
 DumpManifest read_manifest(const Path& dir) {
   Path path = manifest_path(dir);
   std::string where = path.string();
-  check_found(std::filesystem::exists(path), where, ": is not there, so ", dir.string(),
+  check_found(std::filesystem::exists(path), where, ": does not exist, so ", dir.string(),
               " is not a dump");
   std::string text = read_file(path, kMostManifestBytes);
   Json json = parse_json_or_discard(text, where);
   check_format(!json.is_discarded() && json.is_object(), where, ": is not a JSON object");
-  check_format(get<std::string>(where, json, "format") == kFormat, where, ": is not of a dump");
+  check_format(get<std::string>(where, json, "format") == kFormat, where,
+               ": is not a manifest of a dump");
   int64_t version = get<int64_t>(where, json, "version");
   check_version(where, version);
   DumpManifest m;

@@ -60,8 +60,8 @@ Dtype type_read(const TeacherTensor& tensor, const DumpSpec& s, DumpWants::AsSto
 void check_numbers(const Tensor& x, int64_t low, int64_t high, const char* what,
                    const std::string& where) {
   auto check_one = [&](int64_t v) {
-    check_format(v >= low && v < high, where, ": ", what, " holds ", v, ", which is not in ", low,
-                 " to ", high - 1);
+    check_format(v >= low && v < high, where, ": ", what, " contains ", v, ", which is not in ",
+                 low, " to ", high - 1);
   };
   for (int64_t i = 0; i < x.numel(); ++i)
     check_one(x.dtype() == Dtype::i32 ? x.data<int32_t>()[i] : x.data<int64_t>()[i]);
@@ -98,7 +98,7 @@ SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
   int64_t first = 0;
   DumpSpec found = read_shard_header(*file, first);
   check_format(first == shard.first && found.samples == shard.samples, file->path(),
-               ": holds samples ", first, " to ", first + found.samples, ", but the manifest says ",
+               ": has samples ", first, " to ", first + found.samples, ", but the manifest has ",
                shard.first, " to ", shard.first + shard.samples);
   DumpSpec wanted = manifest.spec;
   wanted.samples = shard.samples;
@@ -106,7 +106,7 @@ SharedFile DumpReader::Impl::open_shard(const DumpShard& shard) const {
   found.lengths = wanted.lengths;
   std::string differences = spec_differences(found, wanted);
   check_format(differences.empty(), file->path(),
-               ": contradicts the manifest (there and in the manifest: ", differences, ")");
+               ": contradicts the manifest (shard and manifest: ", differences, ")");
   check_shard_datasets(*file, wanted, shard.first);
   return file;
 }
@@ -124,7 +124,7 @@ SharedFile DumpReader::Impl::shard(size_t index) const {
 }
 
 std::vector<Place> DumpReader::Impl::places(std::span<const int64_t> samples) const {
-  check(!samples.empty(), dir.string(), ": no samples were asked for");
+  check(!samples.empty(), dir.string(), ": no samples were requested");
   std::vector<Place> all;
   for (int64_t sample : samples) {
     check(sample >= 0 && sample < manifest.spec.samples, dir.string(), ": sample ", sample,
@@ -251,14 +251,14 @@ std::vector<const TeacherTensor*> DumpReader::Impl::chosen(const DumpWants& want
 DumpReader::DumpReader(const Path& dir) : DumpReader(dir, read_manifest(dir)) {}
 
 DumpReader::DumpReader(const Path& dir, DumpManifest manifest) : impl_(std::make_unique<Impl>()) {
-  check_format(manifest.complete(), dir.string(), ": the dump is not finished: it holds ",
+  check_format(manifest.complete(), dir.string(), ": the dump is not finished: it has ",
                manifest.stored_samples(), " of ", manifest.spec.samples, " samples");
   for (const DumpShard& s : manifest.shards) {
     Path path = dir / s.name;
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
-    check_found(!error, path.string(), ": the shard is not there, though the manifest lists it");
-    check_format(bytes == s.bytes, path.string(), ": has ", bytes, " bytes, but the manifest says ",
+    check_found(!error, path.string(), ": the shard is missing, but the manifest lists it");
+    check_format(bytes == s.bytes, path.string(), ": has ", bytes, " bytes, but the manifest has ",
                  s.bytes);
   }
   impl_->dir = dir;
@@ -288,7 +288,7 @@ void DumpReader::verify(const std::function<void(int64_t)>& progress) const {
   for (const DumpShard& s : manifest().shards) {
     std::string path = (dir() / s.name).string();
     std::string found = sha256_file(path);
-    check_format(found == s.sha256, path, ": its checksum is ", found, ", but the manifest says ",
+    check_format(found == s.sha256, path, ": its checksum is ", found, ", but the manifest has ",
                  s.sha256);
     if (progress) progress(++done);
   }
@@ -318,7 +318,7 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t length = batch.lengths.data<int64_t>()[i];
     check_format(length == places[size_t(i)].length, where, ": sample ", samples[size_t(i)],
-                 " has ", length, " tokens, but the manifest says ", places[size_t(i)].length);
+                 " has ", length, " tokens, but the manifest has ", places[size_t(i)].length);
   }
   batch.samples.assign(samples.begin(), samples.end());
   if (s.has_windows()) {
@@ -326,7 +326,7 @@ DumpBatch DumpReader::read(std::span<const int64_t> samples, const DumpWants& wa
     for (int64_t i = 0; i < n; ++i) {
       int64_t window = stored.data<int64_t>()[i];
       check_format(window == s.windows[size_t(samples[size_t(i)])], where, ": sample ",
-                   samples[size_t(i)], " is window ", window, ", but the manifest says ",
+                   samples[size_t(i)], " is window ", window, ", but the manifest has ",
                    s.windows[size_t(samples[size_t(i)])]);
       batch.windows.push_back(window);
     }

@@ -129,10 +129,10 @@ void DumpWriter::Impl::start_or_continue() {
 }
 
 void DumpWriter::Impl::continue_from(const DumpManifest& found) {
-  check(found.samples_per_shard > 0, dir.string(), ": holds an adopted dump, which is complete");
+  check(found.samples_per_shard > 0, dir.string(), ": contains an adopted dump, which is complete");
   std::string differences = spec_differences(found.spec, manifest.spec);
-  check(differences.empty(), dir.string(), ": holds another dump (there and here: ", differences,
-        ")");
+  check(differences.empty(), dir.string(),
+        ": contains another dump (existing and new: ", differences, ")");
   manifest.samples_per_shard = found.samples_per_shard;
   for (const DumpShard& s : found.shards) {
     Path path = dir / s.name;
@@ -140,12 +140,12 @@ void DumpWriter::Impl::continue_from(const DumpManifest& found) {
                 s.samples == samples_of(s.first / shard_samples()) &&
                 s.name == shard_name(s.first / shard_samples());
     check(ours, manifest_path(dir).string(), ": shard \"", s.name,
-          "\" is not where this program puts it");
+          "\" is not in its expected place");
     std::error_code error;
     uint64_t bytes = std::filesystem::file_size(path, error);
     std::string problem;
     if (error) {
-      problem = "is gone";
+      problem = "is missing";
     } else if (bytes != s.bytes) {
       problem = join("has ", bytes, " bytes instead of ", s.bytes);
     } else if (sha256_file(path.string()) != s.sha256) {
@@ -212,19 +212,19 @@ void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
     check(length >= 1 && length <= s.tokens, "dump: length ", length, " is not in 1 to ", s.tokens);
   }
   Run run = missing();
-  check(n >= 1 && n <= run.samples, "dump: ", n, " samples were given where ", run.samples,
-        " are missing in a row");
+  check(n >= 1 && n <= run.samples, "dump: ", n, " samples were given, but ", run.samples,
+        " consecutive ones are missing");
   for (int64_t i = 0; i < n && s.ragged; ++i) {
     int64_t given = batch.lengths.data<int64_t>()[i], wanted = s.lengths[size_t(run.first + i)];
     check(given == wanted && given <= T, "dump: sample ", run.first + i, " has ", given,
-          " tokens, but the spec says ", wanted);
+          " tokens, but the spec has ", wanted);
   }
   check(batch.windows.empty() || int64_t(batch.windows.size()) == n, "dump: ", batch.windows.size(),
         " windows for ", n, " samples");
   for (size_t i = 0; i < batch.windows.size() && !s.windows.empty(); ++i) {
     int64_t wanted = s.windows[size_t(run.first) + i];
     check(batch.windows[i] == wanted, "dump: sample ", run.first + int64_t(i), " is window ",
-          batch.windows[i], ", but the spec says ", wanted);
+          batch.windows[i], ", but the spec has ", wanted);
   }
 }
 
@@ -307,7 +307,7 @@ void DumpWriter::put(DumpBatch batch, Downloads arriving) {
   batch.samples.assign(1, first);
   if (!w.queue.push({std::move(batch), std::move(arriving)})) {
     w.rethrow_failure();
-    throw Error(w.dir.string() + ": the dump was finished already");
+    throw Error(w.dir.string() + ": the dump is already finished");
   }
   w.next = first + n;
 }
@@ -318,7 +318,7 @@ void DumpWriter::finish() {
   if (w.thread.joinable()) w.thread.join();
   w.rethrow_failure();
   Run run = w.missing();
-  check(run.samples == 0, w.dir.string(), ": samples ", run.first, " and following are missing");
+  check(run.samples == 0, w.dir.string(), ": samples ", run.first, " and later are missing");
 }
 
 const std::vector<std::string>& DumpWriter::notes() const { return impl_->notes; }

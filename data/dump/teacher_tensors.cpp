@@ -134,7 +134,7 @@ int64_t size_of(Axis axis, const DumpSpec& s, int64_t tokens) {
 
 // Throws unless the table has the name; otherwise a set may have it.
 void check_name(std::string_view name) {
-  check(find_teacher_tensor(name), "teacher: there is no tensor '", name, "' in the table");
+  check(find_teacher_tensor(name), "teacher: unknown tensor '", name, "'");
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ std::vector<char> undo_filters(const std::string& where, const std::vector<Filte
       stored = inflate(where, stored, before[i]);
     }
   }
-  check_format(stored.size() == bytes, where, ": a chunk holds ", stored.size(), " bytes, wanted ",
+  check_format(stored.size() == bytes, where, ": a chunk has ", stored.size(), " bytes, wanted ",
                bytes);
   return stored;
 }

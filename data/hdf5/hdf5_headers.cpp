@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 constexpr uint64_t kLargestPiece = uint64_t(16) << 20;  // of a header
-constexpr const char* kUserBlock = ": begins with a block of the user's own, which is refused";
+constexpr const char* kUserBlock = ": begins with a user block, which is refused";
 constexpr size_t kMostPieces = 4096;
 constexpr size_t kMostNodes = 1 << 20;  // of a tree of names
 

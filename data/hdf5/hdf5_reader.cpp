@@ -231,7 +231,7 @@ void Hdf5Reader::Impl::collect(const std::string& group, int depth,
     } else if (H5Iget_type(id.id()) == H5I_DATASET) {
       names.push_back(full);
     }
-    check_format(names.size() <= 1000000, path, ": holds more than a million datasets");
+    check_format(names.size() <= 1000000, path, ": contains more than a million datasets");
   }
 }
 

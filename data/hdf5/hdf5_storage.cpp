@@ -105,7 +105,7 @@ StoredFile::~StoredFile() { close(fd_); }
 
 void StoredFile::read(const std::string& where, uint64_t offset, uint64_t bytes, char* out) const {
   check_format(bytes <= size_ && offset <= size_ - bytes, where, ": ", bytes, " bytes at ", offset,
-               " lie outside of the file of ", size_);
+               " are outside the file of ", size_);
   while (bytes > 0) {
     ssize_t got = pread(fd_, out, bytes, off_t(offset));
     if (got < 0 && errno == EINTR) continue;
@@ -204,7 +204,7 @@ void read_stored_rows(const std::string& where, const StoredFile& file, hid_t da
     return;
   }
   check_format(whole <= file.size() && address <= file.size() - whole, where, ": ", whole,
-               " bytes at ", address, " lie outside of the file of ", file.size());
+               " bytes at ", address, " are outside the file of ", file.size());
   file.read(where, address + skip, bytes, out);
 }
 

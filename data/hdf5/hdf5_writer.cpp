@@ -160,7 +160,7 @@ void Hdf5Writer::write_rows(const std::string& dataset, int64_t first, int64_t c
 
 void Hdf5Writer::write(const std::string& dataset, const Tensor& values, const Hdf5Layout& layout) {
   check(values.defined(), impl_->where(dataset), ": the tensor to write is undefined");
-  check(!values.device().is_cuda(), impl_->where(dataset), ": wants a tensor of the cpu");
+  check(!values.device().is_cuda(), impl_->where(dataset), ": needs a tensor on the cpu");
   Tensor dense = values.detach().contiguous();
   create(dataset, dense.dtype(), dense.shape(), layout);
   write_rows(dataset, 0, dense.rank() ? dense.dim(0) : 1, dense.raw(),

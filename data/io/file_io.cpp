@@ -66,7 +66,7 @@ std::string read_file(const Path& path, uint64_t max_bytes) {
   check_format(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(),
                ": is neither a file nor a pipe");
   auto refuse_size = [&](uint64_t size) {
-    check_format(size <= max_bytes, path.string(), ": holds at least ", size, " bytes, at most ",
+    check_format(size <= max_bytes, path.string(), ": contains at least ", size, " bytes, at most ",
                  max_bytes, " are allowed");
   };
   std::string text;
@@ -194,7 +194,7 @@ void sync_parent_of(const Path& renamed) {
     sync_dir(directory_of(renamed));
   } catch (const Error& e) {
     throw DurabilityUncertain(
-        join(renamed.string(), ": written, but it may not survive a power cut: ", e.what()));
+        join(renamed.string(), ": written, but it may not survive a power failure: ", e.what()));
   }
 }
 

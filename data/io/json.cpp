@@ -55,7 +55,7 @@ Json parse_once(std::string_view text, bool throws, const std::string& where) {
   if (cut) twice->resize(kMostShown);
   const std::string key =
       json(*twice).dump(-1, ' ', true, json::error_handler_t::replace) + (cut ? "..." : "");
-  throw Error(join(where, ": key ", key, " is there twice"), ErrorKind::format);
+  throw Error(join(where, ": key ", key, " is a duplicate"), ErrorKind::format);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ void check_layout(const std::string& file, std::vector<SafetensorsRecord>& recor
   for (const SafetensorsRecord& record : records) {
     std::string where = file + ": tensor '" + shown(record.name) + "'";
     check_format(record.begin <= record.end && record.end <= data_bytes, where, ": data_offsets [",
-                 record.begin, ", ", record.end, "] lie outside the ", data_bytes,
+                 record.begin, ", ", record.end, "] are outside the ", data_bytes,
                  " bytes of data");
     check_format(record.begin == previous_end, where, ": begins at ", record.begin,
                  record.begin < previous_end ? ", which overlaps" : ", which leaves a hole after",

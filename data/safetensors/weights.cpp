@@ -53,9 +53,9 @@ WeightFiles::WeightFiles(const Path& directory) {
     source_ = (directory / kIndex).string();
     open_index(directory);
   } else {
-    check_format(!has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"),
-                 directory.string(),
-                 ": holds pytorch_model.bin only, which is a program; convert it to safetensors");
+    check_format(
+        !has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"), directory.string(),
+        ": contains pytorch_model.bin only, which is a program; convert it to safetensors");
     throw Error(join(directory.string(), ": has no ", kSingle, " and no ", kIndex),
                 ErrorKind::not_found);
   }

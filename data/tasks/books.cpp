@@ -99,7 +99,7 @@ TaskExamples read_books(const Task&, const Path& dir, const TaskSplit& split) {
     }
   }
   check_format(out.labels.size() >= 2, dir.string(), ": ", out.labels.size(),
-               " book, to tell books apart there must be two");
+               " book, but classification needs at least two");
   return out;
 }
 

@@ -28,13 +28,14 @@ double target_of(const Task& task, const TsvReader& row, std::string_view text) 
   if (task.regression()) {
     double score = NAN;
     bool number = parse(text, score) && std::isfinite(score);
-    row.check_row(number, "score '", text, "' is no number");
+    row.check_row(number, "score '", text, "' is not a number");
     row.check_row(score >= task.lowest && score <= task.highest, "score ", text, " is not in [",
                   task.lowest, ", ", task.highest, "]");
     return score;
   }
   auto found = std::find(task.labels.begin(), task.labels.end(), text);
-  row.check_row(found != task.labels.end(), "label '", text, "' is none of ", list_of(task.labels));
+  row.check_row(found != task.labels.end(), "label '", text, "' is not one of ",
+                list_of(task.labels));
   return double(found - task.labels.begin());
 }
 
@@ -47,7 +48,7 @@ const std::string& or_else(const std::string& name, const std::string& otherwise
 TaskExamples read_glue(const Task& task, const Path& dir, const TaskSplit& split) {
   Path folder = std::filesystem::is_directory(dir / task.folder) ? dir / task.folder : dir;
   check_found(folder != dir || std::filesystem::exists(dir / split.file), dir.string(),
-              ": holds neither ", task.folder, "/", split.file, " nor ", split.file);
+              ": contains neither ", task.folder, "/", split.file, " nor ", split.file);
   TsvReader row(folder / split.file, split.columns, task.rows_span_lines);
   TaskExamples out{.labels = task.labels, .rows = {}, .labelled = split.labelled};
   size_t first = row.column(or_else(split.first, task.first));
@@ -63,7 +64,7 @@ TaskExamples read_glue(const Task& task, const Path& dir, const TaskSplit& split
     e.index = int64_t(out.rows.size());
     if (numbered) {
       bool number = parse(row[index], e.index) && e.index >= 0;
-      row.check_row(number, "index '", row[index], "' is no number");
+      row.check_row(number, "index '", row[index], "' is not a number");
     }
     out.rows.push_back(std::move(e));
   }

@@ -142,7 +142,7 @@ std::vector<Task> make_table() {
        .splits = usual_splits("RTE.tsv"),
        .read = read_glue},
       {.name = "wnli",
-       .about = "is the pronoun of the first sentence resolved rightly in the second",
+       .about = "is the pronoun of the first sentence resolved correctly in the second",
        .folder = "WNLI",
        .first = "sentence1",
        .second = "sentence2",
@@ -162,7 +162,7 @@ std::vector<Task> make_table() {
        .splits = diagnostic_splits(),
        .read = read_glue},
       {.name = "wordnet",
-       .about = "which lexicographer file of WordNet a gloss stands in, of 45",
+       .about = "which of the 45 lexicographer files of WordNet contains a gloss",
        .first = "gloss",
        .labels = wordnet_files(),
        .metrics = {accuracy},
@@ -222,7 +222,7 @@ std::vector<TaskSplit> splits_of(const Task& task, const std::string& kind) {
 
 TaskExamples read_task(const Task& task, const Path& dir, const TaskSplit& split) {
   check(!dir.empty() || !task.default_data.empty(), "task ", task.name,
-        ": where its data is must be given");
+        ": its data directory must be given");
   TaskExamples examples = task.read(task, dir.empty() ? Path(task.default_data) : dir, split);
   check_format(!examples.rows.empty(), dir.string(), ": split ", split.name, " of task ", task.name,
                " has no rows");
@@ -250,7 +250,7 @@ void write_predictions(const Path& file, const Task& task, const std::vector<std
     } else {
       double c = predictions[i];
       check_format(c >= 0 && c < double(labels.size()) && c == std::floor(c), file.string(),
-                   ": prediction ", c, " is no class");
+                   ": prediction ", c, " is not a class");
       out += labels[size_t(c)];
     }
     out += '\n';

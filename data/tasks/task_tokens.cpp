@@ -11,7 +11,7 @@ namespace {
 
 int32_t special_id(const Tokenizer& tokenizer, const char* token) {
   std::optional<int32_t> id = tokenizer.id_of(token);
-  check(id.has_value(), "tokenizer: has no token ", token, ", which texts of a task are framed by");
+  check(id.has_value(), "tokenizer: has no token ", token, ", which a task's texts need");
   return *id;
 }
 

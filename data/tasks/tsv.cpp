@@ -33,7 +33,7 @@ TsvReader::TsvReader(const Path& file, std::vector<std::string> columns, bool sp
   split_fields(header, fields_);
   for (std::string_view name : fields_) {
     check_format(!has(std::string(name)), file_, ":1: column '", name,
-                 "' stands twice in the header");
+                 "' occurs twice in the header");
     columns_.emplace_back(name);
   }
 }
@@ -82,7 +82,7 @@ bool TsvReader::next() {
   check_row(
       fields_.size() == columns_.size(), fields_.size(), " fields, the file has ", columns_.size(),
       " columns",
-      line_ > row_line_ ? join(" (lines ", row_line_, " to ", line_, " taken as one row)") : "");
+      line_ > row_line_ ? join(" (lines ", row_line_, " to ", line_, " read as one row)") : "");
   return true;
 }
 

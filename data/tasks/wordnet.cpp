@@ -37,7 +37,7 @@ void read_synset(std::string_view line, uint64_t offset, const std::string& plac
   uint64_t stated = 0, number = 0;
   check_format(line.size() > 14 && line[8] == ' ' && line[11] == ' ' && line[13] == ' ' &&
                    parse(line.substr(0, 8), 8, stated) && parse(line.substr(9, 2), 2, number),
-               place, ": does not begin as a synset does (\"OFFSET FILE TYPE\")");
+               place, ": does not start like a synset (\"OFFSET FILE TYPE\")");
   check_format(stated == offset, place, ": synset offset ", stated, " at byte ", offset);
   check_format(number < out.labels.size(), place, ": lexicographer file ", number, ", there are ",
                out.labels.size());
@@ -72,7 +72,7 @@ std::vector<std::string> wordnet_files() {
 
 TaskExamples read_wordnet(const Task& task, const Path& dir, const TaskSplit& split) {
   check_found(std::filesystem::is_directory(dir), dir.string(),
-              ": no WordNet there; Debian has it as the package wordnet-base");
+              ": no WordNet there; Debian's package is wordnet-base");
   TaskExamples out{.labels = task.labels, .rows = {}};
   for (const char* name : {"data.noun", "data.verb", "data.adj", "data.adv"}) {
     std::string file = (dir / name).string(), text = read_text(file);

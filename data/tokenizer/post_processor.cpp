@@ -87,10 +87,10 @@ void PostProcessor::read(const Json& description, const std::string& where, bool
     for (const Json& item : list) {
       const bool text = item.is_object() && item.contains("Sequence");
       check_format(text || (item.is_object() && item.contains("SpecialToken")), where,
-                   ": post_processor: '", key, "' must hold Sequence and SpecialToken only");
+                   ": post_processor: '", key, "' must contain only Sequence and SpecialToken");
       const Json& body = item[text ? "Sequence" : "SpecialToken"];
       check_format(body.is_object() && member(body, "id").is_string(), where, ": post_processor: '",
-                   key, "' holds a part without 'id'");
+                   key, "' contains a part without 'id'");
       const auto name = body["id"].get<std::string>();
       const Json& type_id = member(body, "type_id");
       const int32_t kind = type_id.is_null() ? 0 : id_in(type_id, where);
@@ -102,7 +102,7 @@ void PostProcessor::read(const Json& description, const std::string& where, bool
                          : Part{-1, kind, template_ids(tokens, name, where)});
     }
     check_format(seen[0] == 1 && seen[1] == texts - 1, where, ": post_processor: '", key,
-                 "' must hold each of its texts once");
+                 "' must contain each of its texts once");
     return out;
   };
   single_ = parts("single", 1);

@@ -15,7 +15,7 @@ namespace {
 
 std::unique_ptr<Tokenizer> load_json(const std::string& path) {
   const Json root = parse_json(read_file(path), path);
-  check_format(root.is_object(), path, ": must hold an object");
+  check_format(root.is_object(), path, ": must contain an object");
   const Json& model = object_member(root, "model", path);
   const Json& type = member(model, "type");
   check_format(type.is_null() || type.is_string(), path, ": model: 'type' must be a string");
@@ -36,13 +36,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   std::error_code ignored;
   auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
   check_found(fs::exists(path, ignored), path,
-              ": no such file or directory (a tokenizer was wanted)");
+              ": no such file or directory (expected a tokenizer)");
   if (!fs::is_directory(path, ignored)) return load_json(path);
   if (has("tokenizer.json")) return load_json((fs::path(path) / "tokenizer.json").string());
   if (has("vocab.json")) return load_bpe_vocab(path);
   if (has("vocab.txt")) return load_wordpiece_vocab(path);
   throw Error(join(path,
-                   ": holds no tokenizer.json, no vocab.json with merges.txt and no "
+                   ": contains no tokenizer.json, no vocab.json with merges.txt and no "
                    "vocab.txt"));
 }
 

@@ -72,7 +72,7 @@ std::vector<std::string> read_vocab(const Json& vocab, const std::string& path) 
   const size_t most = 2 * vocab.size() + 65536;
   std::vector<std::string> tokens;
   for (const auto& [token, id] : vocab.items()) {
-    check_format(!token.empty(), path, ": the vocabulary holds an empty token");
+    check_format(!token.empty(), path, ": the vocabulary contains an empty token");
     check_format(id.is_number_unsigned() && id.get<uint64_t>() < most, path, ": token '", token,
                  "' has the id ", json_text(id), ", wanted a number from 0 to ", most - 1);
     const auto at = id.get<size_t>();
@@ -131,7 +131,7 @@ SideFile side_file(const std::filesystem::path& dir, const char* name) {
   if (!std::filesystem::exists(file.path, ignored)) return file;
   file.text = read_file(file.path);
   file.parsed = std::make_shared<const Json>(parse_json(file.text, file.path));
-  check_format(file.object().is_object(), file.path, ": must hold an object");
+  check_format(file.object().is_object(), file.path, ": must contain an object");
   return file;
 }
 

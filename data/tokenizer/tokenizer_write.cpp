@@ -49,7 +49,7 @@ std::string special_map(const Tokenizer& tokenizer) {
 std::filesystem::path make_directory(const std::string& dir) {
   std::error_code failed;
   std::filesystem::create_directories(dir, failed);
-  check(!failed, dir, ": cannot be made: ", failed.message());
+  check(!failed, dir, ": cannot be created: ", failed.message());
   return dir;
 }
 

@@ -117,13 +117,13 @@ std::vector<std::string> read_lines(const std::string& path) {
     check_format(is_utf8(token), path, ": line ", line, ": not UTF-8");
     if (!token.empty()) {
       auto [first, is_new] = lines.emplace(token, line);
-      check_format(is_new, path, ": line ", line, ": token '", token, "' stands on line ",
-                   first->second, " too");
+      check_format(is_new, path, ": line ", line, ": token '", token, "' is also on line ",
+                   first->second);
     }
     tokens.push_back(std::move(token));
     at = end + 1;
   }
-  check_format(!lines.empty(), path, ": holds no tokens");
+  check_format(!lines.empty(), path, ": contains no tokens");
   return tokens;
 }
 
@@ -181,7 +181,7 @@ std::unique_ptr<WordPieceTokenizer> load_wordpiece_json(const std::string& path)
   const std::string text = read_file(path);
   const Json root = parse_json(text, path);
   return reading(path, [&] {
-    check_format(root.is_object(), path, ": must hold an object");
+    check_format(root.is_object(), path, ": must contain an object");
     const SideFiles sides(fs::path(path).parent_path());
     refuse_contradictions(root, sides, path);
     WordPieceModel model;

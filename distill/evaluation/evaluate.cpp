@@ -71,9 +71,9 @@ Perplexity evaluate_strided(nn::Model& model, std::span<const int32_t> tokens,
   check_causal(model);
   const int64_t window = windows.window, stride = windows.stride, size = int64_t(tokens.size());
   check(window >= 2 && stride >= 1 && stride <= window, "evaluate: a stride of ", stride,
-        " does not go with windows of ", window, " tokens");
+        " cannot be used with windows of ", window, " tokens");
   check(size >= 2, "evaluate: ", size, " tokens predict nothing");
-  check(call.loss_from == 0, "evaluate: loss_from does not go with a stride");
+  check(call.loss_from == 0, "evaluate: loss_from cannot be combined with a stride");
   const int64_t count = limited(windows.count(size), call);
   auto length = [&](int64_t i) { return std::min(window, size - i * stride); };
   // The first window predicts all of its tokens, later ones only those that the previous window did

@@ -59,7 +59,7 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
 Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                       const TextEvaluation& e, const EvaluateCall& call) {
   check(e.copies == 1 && e.loss_from == 0, "eval: the protocol ",
-        data::name_of(e.protocol, kProtocolNames), " takes no copies and no loss_from");
+        data::name_of(e.protocol, kProtocolNames), " accepts neither copies nor loss_from");
   const Protocol chosen = make_protocol({.name = e.protocol,
                                          .files = e.data,
                                          .window = e.sequence_length,
@@ -81,7 +81,7 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
                          const Messages& messages) {
   check(!e.data.empty(), "eval: --data is needed");
   check(e.teacher.empty() || e.protocol != ProtocolName::stride,
-        "eval: mask recall needs windows side by side, not the protocol stride");
+        "eval: mask recall needs adjacent windows, not the protocol stride");
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,
                     .loss_from = e.loss_from,

@@ -11,8 +11,8 @@ TextLine line_of(const std::string& place, std::string_view line, bool pairs) {
   const bool one = tab != std::string_view::npos;
   const bool more = one && line.find('\t', tab + 1) != std::string_view::npos;
   check(!more && (one || !pairs), place,
-        pairs ? ": the model wants a pair of texts with one tab between"
-              : ": has more than one tab; a pair of texts has one between them");
+        pairs ? ": the model needs a pair of texts separated by one tab"
+              : ": has more than one tab; a pair of texts is separated by one");
   if (!one) return {.first = std::string(line)};
   return {.first = std::string(line.substr(0, tab)), .second = std::string(line.substr(tab + 1))};
 }

@@ -15,7 +15,7 @@ constexpr const char* kJoining = "lines joined by two newlines, blank ones as em
 struct Facts {
   ProtocolName name;
   const char* split;
-  bool bos;        // the tokens that the tokenizer puts in front of a text, once
+  bool bos;        // adds the tokens that the tokenizer puts in front of a text, once
   int64_t window;  // 0: the model's positions
   bool strided;
 };
@@ -53,7 +53,7 @@ std::vector<int32_t> tokens_of(const Protocol& p, const data::Tokenizer& tokeniz
           " joins the lines of text files, these shards hold whole documents; brine tokenize "
           "--joining lines makes such that can be used");
     check(p.files.size() == 1, file, ": protocol ", p.name,
-          " takes one directory of shards alone: what stands between two texts is tokenised with "
+          " needs a single directory of shards: the text between two texts is tokenised with "
           "them");
     const data::TokenCorpus corpus = data::load_corpus({file}, tokenizer, 2);
     return corpus.tokens->slice(0, corpus.tokens->size());
@@ -79,8 +79,7 @@ Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& to
              .strided = facts.strided};
   p.window = request.window ? request.window : facts.window ? facts.window : request.positions;
   check(p.window >= 2 && p.window <= request.positions, "eval: protocol ", p.name, ": a window of ",
-        p.window, " tokens does not go with the model's ", request.positions,
-        " positions (--window)");
+        p.window, " tokens does not fit the model's ", request.positions, " positions (--window)");
   check(facts.strided || request.stride == 0, "eval: --stride is for the protocol stride, not ",
         p.name);
   p.stride = !facts.strided ? p.window : request.stride ? request.stride : p.window / 2;

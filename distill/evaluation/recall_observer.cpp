@@ -13,7 +13,7 @@ RecallObserver::RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& m
   const nn::ModelShape t = teacher_.config.shape(), m = model.config.shape();
   check(t.layers == m.layers && t.hidden_size == m.hidden_size && t.heads == m.heads &&
             t.causal == m.causal,
-        "eval: the teacher in ", teacher_.directory, " has other sizes than the model in ",
+        "eval: the teacher in ", teacher_.directory, " differs in sizes from the model in ",
         model.directory);
   data::Schema keys;
   model.config.method().describe(keys);

@@ -102,7 +102,7 @@ void claim_directory(TrainingRun& run, const RunOptions& options) {
   }
   const bool has_run = exists && !data::list_checkpoints(out).empty();
   check(options.resume || !has_run, out,
-        ": already holds a run; add --resume or give another directory");
+        ": already contains a run; add --resume or give another directory");
   check(!options.resume || has_run, out, ": contains no checkpoint to resume from");
 }
 

@@ -13,7 +13,7 @@ AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
       device_(device),
       lengths_(Tensor::zeros({std::max<int64_t>(batch, 1)}, Dtype::i64)) {
   check(batch >= 1 && capacity >= 1, "attention state: ", batch, " sequences of ", capacity,
-        " tokens, at least 1 of each wanted");
+        " tokens, must be at least 1 each");
 }
 
 Tensor& AttentionState::part(const std::string& name, const Shape& shape, Dtype dtype,
@@ -92,7 +92,7 @@ int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,
     const bool known =
         std::any_of(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == t.name; });
     check(known || t.name == "length", source, ": a tensor ", t.name,
-          " that this attention has not");
+          " that this attention does not have");
   }
   for (const Part& p : parts_) {
     const Tensor& from = named(tensors, p.name, source);

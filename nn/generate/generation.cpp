@@ -22,7 +22,7 @@ Tensor ids_of(const std::vector<int32_t>& ids) { return Tensor::from(ids, {int64
 
 Generation::Generation(nn::Model& model, GenerationRequest request, Spell spell)
     : model_(model), request_(std::move(request)), spell_(std::move(spell)) {
-  check(request_.tokens >= 1, "generate: ", request_.tokens, " tokens to add, at least 1 wanted");
+  check(request_.tokens >= 1, "generate: ", request_.tokens, " tokens to add, must be at least 1");
   for (const std::string& stop : request_.stops)
     check(!stop.empty(), "generate: a stop text is empty");
 }

@@ -54,7 +54,7 @@ ModelConfig extend_config(ModelConfig& config, int64_t positions) {
 LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
   const int64_t before = model.config.shape().max_positions;
   check(positions > before, "extend: ", model.directory, " has ", before,
-        " positions already, asked for ", positions);
+        " positions already, requested ", positions);
   LoadedModel out;
   out.directory = model.directory;
   out.config = extend_config(model.config, positions);

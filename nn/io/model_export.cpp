@@ -21,7 +21,7 @@ Tensor stored(const std::string& name, const Tensor& t, Dtype dtype) {
   const float* x = t.data<float>();
   const f16* y = out.data<f16>();
   for (int64_t i = 0; i < t.numel(); ++i) {
-    check(std::isfinite(float(y[i])) || !std::isfinite(x[i]), "export: tensor ", name, " holds ",
+    check(std::isfinite(float(y[i])) || !std::isfinite(x[i]), "export: tensor ", name, " contains ",
           x[i], ", too large for f16; use bf16 or f32");
   }
   return out;
@@ -35,7 +35,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 // Refuses a base whose tensors are not bit for bit those of the model; returns its hash.
 std::string check_base(nn::Model& model, const std::string& path) {
   check(!nn::is_full_attention(model.attention_name()), "export: ", model.attention_name(),
-        " attention has no tensors of its own, so it makes no adapter");
+        " attention has no tensors of its own, so there is no adapter");
   LoadedModel base = load_model(path, {.map = true});
   check(nn::is_full_attention(base.config.attention), "export: the base ", path, " has attention '",
         base.config.attention, "', not 'flash' or 'dense'");
@@ -65,7 +65,7 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
   fs::path dir(out);
   for (const char* name :
        {"config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"}) {
-    check(!fs::exists(dir / name), out, ": already holds a ", name, "; give another directory");
+    check(!fs::exists(dir / name), out, ": already contains a ", name, "; give another directory");
   }
   nn::HfExtras extras = extras_of(tokenizer);
   extras.dtype = options.dtype;
@@ -82,7 +82,7 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
   }
   std::error_code error;
   fs::create_directories(dir, error);
-  check(!error, out, ": cannot be made: ", error.message());
+  check(!error, out, ": cannot be created: ", error.message());
   data::save_weights(dir, tensors, options.shard_bytes);
   if (tokenizer) tokenizer->save(out);
   data::write_file_atomic(dir / "config.json", json_text(json, 2) + "\n");

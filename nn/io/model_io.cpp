@@ -33,7 +33,7 @@ std::string resolve_model(const std::string& path, std::vector<std::string>* not
   data::LatestCheckpoint latest = data::latest_good_checkpoint(path);
   if (notes) *notes = latest.skipped;
   std::string why = latest.skipped.empty() ? "" : "; skipped " + latest.skipped.front();
-  check_found(latest.good.has_value(), path, ": has neither a config.json nor a good checkpoint",
+  check_found(latest.good.has_value(), path, ": has neither a config.json nor an intact checkpoint",
               why);
   return latest.good->path.string();
 }
@@ -95,7 +95,7 @@ std::string tokenizer_place(const std::string& model_directory) {
 
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory) {
   std::string at = tokenizer_place(model_directory);
-  check_found(!at.empty(), model_directory, ": no tokenizer.json beside the model");
+  check_found(!at.empty(), model_directory, ": no tokenizer.json next to the model");
   return data::load_tokenizer(at);
 }
 

@@ -131,7 +131,7 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
     Shape shape = w.from.file->shape_of(*w.from.entry);
     Dtype type = w.from.file->dtype_of(*w.from.entry);
     check(shape == targets[w.name].shape(), w.from.file->path().string(), ": tensor ",
-          w.name_in_file, " is ", shape, ", the model wants ", targets[w.name].shape());
+          w.name_in_file, " is ", shape, ", the model needs ", targets[w.name].shape());
     check(is_float(type), w.from.file->path().string(), ": tensor ", w.name_in_file, " is ", type,
           ", wanted f32, f16 or bf16");
   }
@@ -153,7 +153,7 @@ std::string find_base(const std::string& adapter, const std::string& base) {
   fs::path beside = fs::path(adapter) / base;
   if (fs::is_directory(beside)) return beside.string();
   check(fs::is_directory(base), adapter, ": its base_model ", base,
-        " is neither beside it nor in the working directory");
+        " is neither next to it nor in the working directory");
   return base;
 }
 
@@ -166,7 +166,7 @@ struct Base {
 Base open_base(const std::string& adapter, const data::Json& json, const nn::ModelConfig& config) {
   std::string file = (fs::path(adapter) / "config.json").string();
   const data::Json& path = json["base_model"];
-  check(path.is_string(), file, ": base_model = ", json_text(path), " is no path");
+  check(path.is_string(), file, ": base_model = ", json_text(path), " is not a path");
   Base base;
   base.directory = resolve_model(find_base(adapter, path.get<std::string>()));
   const data::Json ours = json.value("brine", data::Json::object());

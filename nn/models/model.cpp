@@ -36,7 +36,7 @@ ModelCall pack_rows(const ModelCall& call) {
         "model: attention_mask is ", call.attention_mask.dtype(), " ", call.attention_mask.shape(),
         ", wanted u8 ", call.ids.shape());
   check(!call.type_ids.defined() || call.type_ids.shape() == call.ids.shape(), "model: type_ids ",
-        call.type_ids.defined() ? call.type_ids.shape() : Shape{}, " are not like ids ",
+        call.type_ids.defined() ? call.type_ids.shape() : Shape{}, " do not have the shape of ids ",
         call.ids.shape());
   int64_t B = call.ids.dim(0), T = call.ids.dim(1);
   ModelCall out = call;
@@ -51,7 +51,7 @@ ModelCall pack_rows(const ModelCall& call) {
     int64_t n = b * T;
     for (int64_t t = 0; t < T; ++t) {
       uint8_t token = mask.data<uint8_t>()[b * T + t];
-      check(token <= 1, "model: attention_mask holds ", int(token), ", wanted 0 or 1");
+      check(token <= 1, "model: attention_mask contains ", int(token), ", wanted 0 or 1");
       if (!token) continue;
       out.ids.data<int32_t>()[n] = ids.data<int32_t>()[b * T + t];
       if (types.defined()) out.type_ids.data<int32_t>()[n] = types.data<int32_t>()[b * T + t];
@@ -63,7 +63,7 @@ ModelCall pack_rows(const ModelCall& call) {
 }
 
 Tensor unpack_rows(const Tensor& x, const ModelCall& call) {
-  check(call.places.defined(), "model: unpack_rows() wants a call that pack_rows() made");
+  check(call.places.defined(), "model: unpack_rows() needs a call made by pack_rows()");
   int64_t B = x.dim(0), T = x.dim(1), C = x.dim(2);
   Unpacking u = unpacking_of(call, x.dtype());
   return scale_rows(embedding(reshape(x, {B * T, C}), u.rows), u.valid.to(x.device()));
@@ -99,7 +99,7 @@ bool Model::is_attention_tensor(const std::string& name) const {
 
 void Model::check_ids(const ModelCall& call, const char* family) const {
   check(call.ids.rank() == 2, family, ": ids must be [B, T], got ", call.ids.shape());
-  check(!call.attention_mask.defined(), family, ": embed() wants a packed call");
+  check(!call.attention_mask.defined(), family, ": embed() needs a packed call");
   check(call.ids.dim(1) <= shape_.max_positions, family, ": ", call.ids.dim(1),
         " tokens, but the model has ", shape_.max_positions, " positions");
   if (!call.token_places.defined()) return;

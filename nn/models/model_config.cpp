@@ -20,7 +20,7 @@ const char* torch_name(Dtype dtype) {
     case Dtype::bf16:
       return "bfloat16";
     default:
-      throw Error(join("config: no model is stored as ", dtype));
+      throw Error(join("config: weights cannot be stored as ", dtype));
   }
 }
 

@@ -21,7 +21,7 @@ ModelState::ModelState(const Model& model, const StateRequest& request) : option
   check(shape.causal, "decoding: the model is an encoder");
   check(model.attention_traits().incremental, "decoding: attention '", model.attention_name(),
         "' cannot be decoded token by token");
-  check(request.capacity <= shape.max_positions, "decoding: room for ", request.capacity,
+  check(request.capacity <= shape.max_positions, "decoding: a capacity of ", request.capacity,
         " tokens, but the model has ", shape.max_positions, " positions");
   for (int64_t i = 0; i < shape.layers; ++i) {
     layers_.push_back(model.attention(i).make_state(request));

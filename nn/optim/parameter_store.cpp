@@ -135,7 +135,7 @@ void load_state(Module& root, const std::vector<NamedTensor>& tensors, const std
     }
     used.insert(own.name);
     check(it->second.shape() == own.tensor.shape(), source, ": tensor ", own.name, " is ",
-          it->second.shape(), ", the model wants ", own.tensor.shape());
+          it->second.shape(), ", the model needs ", own.tensor.shape());
   }
   for (const NamedTensor& t : tensors) {
     if (!used.count(t.name)) unknown += " " + t.name;

@@ -35,8 +35,8 @@ Device parse_device(const std::string& name) {
             digits.find_first_not_of("0123456789") == std::string::npos,
         "device: '", name, "', wanted cpu, cuda or cuda:N");
   const int index = std::stoi(digits), count = cuda::device_count();
-  check(count > 0, "device: ", name, " was asked for: ", cuda::why_none());
-  check(index < count, "device: ", name, " was asked for, but there ",
+  check(count > 0, "device: ", name, " was requested: ", cuda::why_none());
+  check(index < count, "device: ", name, " was requested, but there ",
         count == 1 ? "is 1 device" : join("are ", count, " devices"), ", counted from 0");
   return {DeviceType::cuda, uint8_t(index)};
 }

@@ -87,7 +87,7 @@ std::vector<double> items(const std::vector<Tensor>& scalars) {
   const Tensor all = Tensor::empty({int64_t(scalars.size())}, Dtype::f64, scalars[0].device());
   for (size_t i = 0; i < scalars.size(); ++i) {
     check(scalars[i].numel() == 1, "items: a tensor of shape ", scalars[i].shape(),
-          " has not one element");
+          " does not have exactly one element");
     check(scalars[i].device() == all.device(), "items: one is on ", scalars[i].device(),
           ", the first on ", all.device());
     const Tensor place = all.slice(0, int64_t(i), 1);

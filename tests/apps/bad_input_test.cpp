@@ -81,7 +81,7 @@ TEST_CASE("bad input: configurations") {
   check_refused({"train --config none.toml" + rest, {"none.toml"}});
 }
 
-TEST_CASE("bad input: sizes that cannot be") {
+TEST_CASE("bad input: invalid sizes") {
   check_refused({World::distill("--k 0") + " --out bad-run", {"k must be at least 1"}});
   check_refused({World::distill("--columns 13") + " --out bad-run",
                  {"13 is not a multiple of width_reduction"}});
@@ -173,8 +173,9 @@ TEST_CASE("bad input: dumps and golden files") {
   check_refused({"verify text.txt", {"text.txt"}});
 }
 
-TEST_CASE("bad input: a run that is there, another configuration") {
-  check_refused({World::train() + " --valid text.txt --out teacher", {"teacher", "already holds"}});
+TEST_CASE("bad input: an existing run, another configuration") {
+  check_refused(
+      {World::train() + " --valid text.txt --out teacher", {"teacher", "already contains"}});
   check_refused({World::train() + " --valid text.txt --out teacher --resume --batch-size 3",
                  {"teacher", "batch_size: 2 -> 3"}});
   check_refused({World::train() + " --out nothing-there --resume", {"nothing-there"}});

@@ -118,7 +118,7 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   }
   Finished f = w.run("bench trained --quick --model teacher --data text.txt");
   CHECK(f.status == 1);
-  CHECK(contains(f.error, "wants a causal student"));
+  CHECK(contains(f.error, "needs a causal student"));
   f = w.run("bench trained");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "--model RUN and --data TEXT"));

@@ -40,7 +40,7 @@ TEST_CASE("eval: a teacher under a sliding window, which is dense attention when
   CHECK(evaluated("--model student --attention recent").at("attention") == "recent");
 }
 
-TEST_CASE("a model with more tokens than its tokenizer is told, with many more warned of") {
+TEST_CASE("a model with more tokens than its tokenizer is reported, with many more warned of") {
   const World& w = world();
   auto said = [&](int64_t tokens) {
     const std::string all = std::to_string(tokens);
@@ -61,7 +61,7 @@ TEST_CASE("a model with more tokens than its tokenizer is told, with many more w
   check_says(said(429), {"warning", "429", "300"});
 }
 
-TEST_CASE("flops: a table of components beside full attention, from a config alone") {
+TEST_CASE("flops: a table of components next to full attention, from a config alone") {
   Json out = Json::parse(world().must("flops --model student --tokens 4096 --json").out);
   CHECK(out.at("attention") == "sea");
   CHECK(out.at("tokens") == 4096);
@@ -110,12 +110,12 @@ TEST_CASE(
   CHECK(contains(f.error, "compute must be one of"));
 }
 
-TEST_CASE("compute: tf32 on a CPU is f32, and says so") {
+TEST_CASE("compute: tf32 on a CPU is f32, and a line reports it") {
   const std::string call = "eval --model student --data text.txt --json --device cpu";
   const Finished plain = world().must(call), tf32 = world().must(call + " --compute tf32");
   CHECK(tf32.out == plain.out);
   CHECK_FALSE(contains(plain.error, "tf32"));
-  CHECK(contains(tf32.error, "--compute tf32: a CPU multiplies f32 as it is"));
+  CHECK(contains(tf32.error, "--compute tf32: a CPU multiplies f32 without rounding"));
 }
 
 TEST_CASE("extend and self-distillation: a student grows and learns at its new length") {
@@ -184,7 +184,7 @@ TEST_CASE("sweep: a grid of k and query skipping as a table and a TSV file") {
   CHECK(f.error.find("keeps every key") != std::string::npos);
 }
 
-TEST_CASE("eval: copies and loss_from change what is predicted, and the protocol says so") {
+TEST_CASE("eval: copies and loss_from change what is predicted, and the protocol reports it") {
   Json plain = evaluated("--model teacher"), twice = evaluated("--model teacher --copies 2"),
        late = evaluated("--model teacher --copies 2 --loss-from 16");
   CHECK(contains(twice.at("protocol"), "2 copies of the same text"));
@@ -231,7 +231,7 @@ TEST_CASE("generate: how to sample is refused where the likeliest token is taken
   CHECK(contains(f.error, "--top-k has no effect at temperature 0"));
 }
 
-TEST_CASE("generate: says that the positions ended, and nothing when they did not") {
+TEST_CASE("generate: reports that the positions ended, and only then") {
   const World& w = world();
   Finished cut = w.must("generate --model student --prompt 'the king' --tokens 500 --top-k 1");
   INFO(cut.error);
@@ -242,7 +242,7 @@ TEST_CASE("generate: says that the positions ended, and nothing when they did no
   CHECK(w.must("generate --model student --prompt 'the king' --tokens 2 --top-k 1").error == "");
 }
 
-TEST_CASE("generate: several prompts, one a line, as JSON and as they come alone") {
+TEST_CASE("generate: several prompts, one per line, as JSON and the same as separately") {
   const World& w = world();
   w.write("prompts.txt", "the king\nthe people went up\n");
   const std::string flags = "generate --model student --tokens 9 --temperature 0 --quiet ";
@@ -264,7 +264,7 @@ TEST_CASE("generate: several prompts, one a line, as JSON and as they come alone
   CHECK(contains(plain, "[2] the people went up"));
 }
 
-TEST_CASE("generate: stops at a text, and goes on from a saved state as in one go") {
+TEST_CASE("generate: stops at a text, and continues from a saved state as without a break") {
   const World& w = world();
   const std::string flags = "generate --model student --temperature 0 --ignore-eos --quiet --json ";
   const Json whole = Json::parse(w.must(flags + "--prompt 'the king' --tokens 12").out);
@@ -295,13 +295,13 @@ TEST_CASE("eval, generate: query_skip changes what a model with an estimator see
   CHECK(generated("--temperature 0 --query-skip 3").rfind("the king", 0) == 0);
 }
 
-TEST_CASE("tokenizer: says when the text gave fewer tokens than were asked for") {
+TEST_CASE("tokenizer: reports when the text gave fewer tokens than requested") {
   const World& w = world();
   w.write("few.txt", "one two one two\n");
   Finished f = w.must("tokenizer --train few.txt --vocab-size 1000 --out tok-few");
-  CHECK(contains(f.error, "1000 tokens were asked for"));
+  CHECK(contains(f.error, "1000 tokens were requested"));
   f = w.must("tokenizer --train text.txt --vocab-size 300 --out tok-whole");
-  CHECK_FALSE(contains(f.error, "asked for"));
+  CHECK_FALSE(contains(f.error, "requested"));
   CHECK(contains(f.error, "tok-whole: 300 tokens"));
 }
 
@@ -328,7 +328,7 @@ TEST_CASE("train: a SEA model is trained on under its own settings") {
   CHECK(contains(f.error, "attention.k cannot be set, student has its own"));
 }
 
-TEST_CASE("--anomaly: names the op that made the first NaN, changes nothing where there is none") {
+TEST_CASE("--anomaly: names the op that made the first NaN, changes nothing if there is none") {
   const World& w = world();
   w.must(World::train() + " --valid text.txt --anomaly --out watched");
   CHECK(read_all(w.path("watched/step-00000003/model.safetensors")) ==

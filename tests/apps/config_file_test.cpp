@@ -27,7 +27,7 @@ std::string file_refusal(const std::string& text) {
 TEST_CASE("a file sets keys, sections and texts with '#'") {
   Scratch scratch;
   std::string path = scratch.write("c.toml",
-                                   "rate = 1 # an integer stands for a number\n"
+                                   "rate = 1 # an integer is accepted for a number\n"
                                    "name = \"a # b\"\n"
                                    "files = ['x#y', \"z\"]\n"
                                    "fast = true\n"
@@ -79,7 +79,7 @@ TEST_CASE("a file may use earlier names of keys and sections, but not both names
              {twice, ":4", "model.width", "decoder.width"});
 }
 
-TEST_CASE("what is not TOML is refused with file and line") {
+TEST_CASE("invalid TOML is refused with file and line") {
   for (std::string text : {"rate = 1\nrate = 2\n", "rate = 1\nrate\n", "rate = 1\n[model\n",
                            "rate = 1\nname = \"open\n", "rate = 1\n\x01\x02\xff\n"}) {
     CAPTURE(text);

@@ -34,7 +34,7 @@ const World& with_recent() {
 
 }  // namespace
 
-TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
+TEST_CASE("idle flags: those for text, for tasks, for shards, for captures") {
   const Idle cases[] = {
       {"eval --model teacher --task cola --protocol windows",
        "--protocol has no effect with --task"},
@@ -64,7 +64,7 @@ TEST_CASE("idle flags: what is for text, for tasks, for shards, for captures") {
       {"bench gemm --quick --tokenizer tok --data text.txt",
        "--tokenizer has no effect without the suite tokenizer"},
       {"tokenize --tokenizer tok --out no --joining lines --key x text.txt",
-       "--joining lines has no use for --key"}};
+       "--joining lines does not use --key"}};
   for (const auto& [command, said] : cases) check_idle(command, said);
   CHECK_FALSE(std::filesystem::exists(world().path("no")));
   CHECK_FALSE(std::filesystem::exists(world().path("no.h5")));

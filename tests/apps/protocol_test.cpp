@@ -109,14 +109,14 @@ TEST_CASE("protocols: the perplexity is that of the tokens and the cut that they
 
 TEST_CASE("protocols: what does not go together is refused in one line") {
   const std::pair<const char*, const char*> cases[] = {
-      {"--protocol sea", "a window of 2048 tokens does not go with the model's 32 positions"},
-      {"--protocol stride --window 33", "33 tokens does not go with the model's 32"},
+      {"--protocol sea", "a window of 2048 tokens does not fit the model's 32 positions"},
+      {"--protocol stride --window 33", "33 tokens does not fit the model's 32"},
       {"--protocol gptq --window 16 --stride 8", "--stride is for the protocol stride"},
       {"--stride 8", "--stride is for the protocol stride"},
       {"--protocol stride --window 16 --stride 17", "--stride 17 skips tokens"},
-      {"--protocol sea --window 16 --copies 2", "takes no copies"},
-      {"--protocol sea --window 16 --loss-from 2", "no loss_from"},
-      {"--protocol stride --window 16 --teacher teacher", "windows side by side"},
+      {"--protocol sea --window 16 --copies 2", "accepts neither copies"},
+      {"--protocol sea --window 16 --loss-from 2", "nor loss_from"},
+      {"--protocol stride --window 16 --teacher teacher", "adjacent windows"},
       {"--protocol paper", "paper"}};
   for (const auto& [arguments, said] : cases) {
     INFO(arguments);

@@ -138,7 +138,7 @@ TEST_CASE("tasks by the program: the teacher learns, the student keeps fewer key
   CHECK(text.find("cola dev  matthews_correlation ") == 0);
 }
 
-TEST_CASE("tasks by the program: a student learns from a dump as from the teacher beside it") {
+TEST_CASE("tasks by the program: a student learns from a dump as from an online teacher") {
   const TaskWorld& w = tasks();
   std::string dump = "dump --task cola --data glue --model teacher --batch-size 7 --dtype f32 ";
   w.must(dump + "--out dump");
@@ -257,7 +257,7 @@ TEST_CASE("tasks by the program: a run resumes to the bit") {
   }
 }
 
-TEST_CASE("tasks by the program: a run does not go on with other data") {
+TEST_CASE("tasks by the program: a run does not continue with other data") {
   const TaskWorld& w = tasks();
   fs::copy(w.path("glue"), w.path("other"), fs::copy_options::recursive);
   std::string command =
@@ -288,7 +288,7 @@ TEST_CASE("tasks by the program: steps follow from the epochs") {
   CHECK(kept.find("\nwarmup_steps = 0\n") != std::string::npos);
 }
 
-TEST_CASE("tasks by the program: what is wrong is said in one line") {
+TEST_CASE("tasks by the program: errors are one line") {
   const TaskWorld& w = tasks();
   auto bad = [&](const std::string& content) {
     fs::create_directories(w.path("bad/CoLA"));
@@ -300,12 +300,12 @@ TEST_CASE("tasks by the program: what is wrong is said in one line") {
   check_refused(bad("s\t1\t\tfine.\ns\t1\tfine.\n"),
                 "bad/CoLA/train.tsv:2: 3 fields, the file has 4 columns");
   check_refused(bad("s\t1\t\tfine.\ns\tyes\t\tfine.\n"),
-                "bad/CoLA/train.tsv:2: label 'yes' is none of '0', '1'");
-  check_refused(bad(""), "bad/CoLA/train.tsv: the file holds no text");
+                "bad/CoLA/train.tsv:2: label 'yes' is not one of '0', '1'");
+  check_refused(bad(""), "bad/CoLA/train.tsv: the file contains no text");
   check_refused("finetune --task coal --model bert.json --tokenizer tok --out never",
                 "unknown task 'coal'");
   check_refused("finetune --task cola --model bert.json --tokenizer tok --out never",
-                "task cola: where its data is must be given");
+                "task cola: its data directory must be given");
   check_refused(TaskWorld::finetune() + " --out never --sequence-length 64",
                 "longer than the model's 32 positions");
   check_refused(TaskWorld::finetune() + " --out never --loss-from 3",
@@ -313,7 +313,7 @@ TEST_CASE("tasks by the program: what is wrong is said in one line") {
   check_refused("distill --task cola --data glue --teacher student --out never",
                 "its losses are defined for a dense one");
   check_refused("eval --task sst2 --data glue --model teacher",
-                "glue: holds neither SST-2/dev.tsv nor dev.tsv");
+                "glue: contains neither SST-2/dev.tsv nor dev.tsv");
   fs::create_directories(w.path("glue/MNLI"));
   w.write("glue/MNLI/dev_matched.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\n");
   check_refused("eval --task mnli --data glue --model teacher --split dev_matched",

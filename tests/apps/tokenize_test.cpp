@@ -62,7 +62,7 @@ TEST_CASE("tokenize: the eos token after each document by default") {
   CHECK(Json::parse(read_all(w.path("two-pad/manifest.json")))["separator"] == 1);
 }
 
-TEST_CASE("tokenize: shards of joined lines stand for their text in every protocol") {
+TEST_CASE("tokenize: shards of joined lines replace their text in every protocol") {
   const World& w = with_shards();
   w.write("lines.txt", "\n = Title = \n \nthe king went up\n" + sample_text(20));
   w.must("tokenize --tokenizer tok --joining lines --out joined lines.txt text.txt");
@@ -77,12 +77,12 @@ TEST_CASE("tokenize: shards of joined lines stand for their text in every protoc
     CHECK(shards["cut"]["files"] == Json::array({"joined"}));
   }
   const std::string sea = "eval --model teacher --window 16 --protocol sea --data ";
-  CHECK(contains(refused(sea + "joined text.txt"), "takes one directory of shards alone"));
-  CHECK(contains(refused(sea + "text.txt joined"), "takes one directory of shards alone"));
+  CHECK(contains(refused(sea + "joined text.txt"), "needs a single directory of shards"));
+  CHECK(contains(refused(sea + "text.txt joined"), "needs a single directory of shards"));
   CHECK(contains(refused(sea + "tok"), "tok: is a directory without manifest.json"));
   w.must("tokenizer --train text.txt --vocab-size 290 --out tok-joined");
   w.must("tokenize --tokenizer tok-joined --joining lines --out joined-2 text.txt");
-  CHECK(contains(refused(sea + "joined-2"), "joined-2: was made by another tokenizer"));
+  CHECK(contains(refused(sea + "joined-2"), "joined-2: was made with another tokenizer"));
 }
 
 TEST_CASE("tokenize: bad input is refused in one line") {
@@ -91,20 +91,20 @@ TEST_CASE("tokenize: bad input is refused in one line") {
   const std::string start = "tokenize --tokenizer tok --out new-shards ";
   CHECK(contains(refused(start + "bad.jsonl"), "bad.jsonl:1: key \"text\" is not text"));
   CHECK(contains(refused(start + "none.txt"), "none.txt"));
-  CHECK(contains(refused(start + "--separator '<x>' text.txt"), "\"<x>\" is no token"));
+  CHECK(contains(refused(start + "--separator '<x>' text.txt"), "\"<x>\" is not a token"));
   CHECK_FALSE(fs::exists(w.path("new-shards")));
   CHECK(contains(refused("tokenize --tokenizer tok --out shards text.txt"), "already there"));
   check_says(refused("eval --model teacher --protocol sea --window 16 --data shards"),
              {"shards", "protocol sea", "lines", "documents"});
   CHECK(contains(refused(start + "--joining lines --separator '<pad>' text.txt"),
-                 "--joining lines has no use for --separator <pad>"));
-  CHECK(contains(refused(start + "--joining lines --key text text.txt"), "no use for --key"));
+                 "--joining lines does not use --separator <pad>"));
+  CHECK(contains(refused(start + "--joining lines --key text text.txt"), "does not use --key"));
   // Another tokenizer.
   w.must("tokenizer --train text.txt --vocab-size 290 --out tok-other");
   w.must("tokenize --tokenizer tok-other --out shards-2 text.txt");
   const std::string train =
       "train --config model.toml --tokenizer tok --out run-of-bad-shards --train ";
-  CHECK(contains(refused(train + "shards-2"), "shards-2: was made by another tokenizer"));
+  CHECK(contains(refused(train + "shards-2"), "shards-2: was made with another tokenizer"));
   fs::copy(w.path("shards"), w.path("shards-3"));
   std::string tokens = read_all(w.path("shards-3/tokens-00000.u16"));
   tokens[10] ^= 1;

@@ -54,7 +54,7 @@ Sum strided(nn::Model& model, const std::vector<int32_t>& tokens, int64_t window
 
 }  // namespace
 
-TEST_CASE("perplexity: windows side by side, the rest dropped, against single tokens") {
+TEST_CASE("perplexity: adjacent windows, the rest dropped, against single tokens") {
   Pair pair({}, "dense");
   const std::vector<int32_t> tokens = some_tokens(16 * 3 + 5);
   Sum expected;

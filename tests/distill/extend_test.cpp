@@ -64,10 +64,10 @@ TEST_CASE("extend: tables of positions are stretched, all else is kept, the mode
   NoGrad off;
   CHECK(longer.model->hidden({.ids = ids({2, 40}, 3, 37)}).shape() == Shape{2, 40, 24});
   CHECK(message([&] { nn::extend_positions(model, 16); }) ==
-        "extend: student has 16 positions already, asked for 16");
+        "extend: student has 16 positions already, requested 16");
 }
 
-TEST_CASE("extend: an encoder, and a method with positions of its own") {
+TEST_CASE("extend: an encoder, and a method with its own positions") {
   nn::LoadedModel bert = nn::load_model(golden_dir("bert_classifier"));
   const int64_t before = bert.config.shape().max_positions;
   nn::LoadedModel longer = nn::extend_positions(bert, before + 9);

@@ -46,7 +46,7 @@ TEST_CASE("lines: a model of a task of pairs refuses a line without a tab") {
   CHECK(text_lines("in", "a\tb", true).size() == 1);
   for (const char* bad : {"a\tb\nno tab", "a\tb\nx\ty\tz"}) {
     CHECK(message([&] { text_lines("in", bad, true); }) ==
-          "in:2: the model wants a pair of texts with one tab between");
+          "in:2: the model needs a pair of texts separated by one tab");
   }
   CHECK(wants_pairs(classifier(2, "mrpc").config));
   CHECK_FALSE(wants_pairs(classifier(2, "cola").config));

@@ -35,7 +35,7 @@ void read_index(Dir dir, std::string_view bytes) {
   }
   write_input(dir / "model.safetensors.index.json", bytes);
   data::WeightFiles files(dir);
-  if (files.entries().size() > 4) throw Find("more tensors than the shards hold");
+  if (files.entries().size() > 4) throw Find("more tensors than the shards contain");
 }
 
 void read_config(Dir dir, std::string_view bytes) {

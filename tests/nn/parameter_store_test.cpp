@@ -65,7 +65,7 @@ TEST_CASE("modules: dotted paths, groups and buffers, parents first") {
   CHECK(visited == 6);
 }
 
-TEST_CASE("parameter store: packed parameters lie together, values survive the move") {
+TEST_CASE("parameter store: packed parameters are adjacent, values survive the move") {
   nn::Init init = fresh();
   Outer m(init);
   std::vector<double> q = m.q.weight.value.to_vector(), k = m.k.weight.value.to_vector();
@@ -138,7 +138,7 @@ TEST_CASE("state: loads by name from any order, converts types, and fills buffer
   CHECK(to.q.weight.value.shares_memory(store.values()));
 }
 
-TEST_CASE("state: what is missing, unknown or of a wrong shape is listed, and nothing is loaded") {
+TEST_CASE("state: missing, unknown and wrongly shaped tensors are listed, and nothing is loaded") {
   nn::Init a = fresh(3), b = fresh(4);
   Outer from(a), to(b);
   std::vector<double> before = to.first.weight.value.to_vector();
@@ -151,7 +151,7 @@ TEST_CASE("state: what is missing, unknown or of a wrong shape is listed, and no
   changed = state;
   changed.back().tensor = normal({9}, 1, Dtype::f64);
   CHECK(refusal(to, changed) == "file.safetensors: tensor " + changed.back().name +
-                                    " is [9], the model wants " +
+                                    " is [9], the model needs " +
                                     join(state.back().tensor.shape()));
   CHECK(to.first.weight.value.to_vector() == before);
   changed = state;

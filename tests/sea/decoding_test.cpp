@@ -220,7 +220,7 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
   }
 }
 
-TEST_CASE("decoding contract: a sequence of a batch has the bits that it has alone") {
+TEST_CASE("decoding contract: a sequence of a batch has the same bits as alone") {
   each_decodable(Dtype::f32, [](Block& block) {
     const std::vector<int64_t> prompts = {11, 1, 40, 5, 2};
     const int64_t B = int64_t(prompts.size()), steps = 12;
@@ -242,7 +242,7 @@ TEST_CASE("decoding contract: a sequence of a batch has the bits that it has alo
   });
 }
 
-TEST_CASE("decoding contract: a state saved and restored goes on with the same bits") {
+TEST_CASE("decoding contract: a state saved and restored continues with the same bits") {
   each_decodable(Dtype::f32, [](Block& block) {
     const std::vector<int64_t> prompts = {6, 19};
     const Inputs in = inputs(2, 60, Dtype::f32);
@@ -274,7 +274,7 @@ TEST_CASE("decoding contract: a state saved and restored goes on with the same b
   });
 }
 
-TEST_CASE("decoding contract: the sequences that are kept go on as if nothing had happened") {
+TEST_CASE("decoding contract: the remaining sequences continue unchanged") {
   each_decodable(Dtype::f32, [](Block& block) {
     const std::vector<int64_t> prompts = {6, 19, 3, 8};
     const Inputs in = inputs(4, 60, Dtype::f32);
@@ -307,7 +307,8 @@ TEST_CASE("decoding contract: the sequences that are kept go on as if nothing ha
   });
 }
 
-TEST_CASE("decoding contract: memory grows with the room alone, the same bits with any threads") {
+TEST_CASE(
+    "decoding contract: memory depends only on the capacity, the same bits with any threads") {
   each_decodable(Dtype::f32, [](Block& block) {
     const Inputs in = inputs(1, 40, Dtype::f32);
     Tensor first;
@@ -357,12 +358,12 @@ TEST_CASE("decoding contract: what cannot be is refused and changes nothing") {
     saved = state->saved(0);
     saved.push_back({"strange", Tensor::zeros({1})});
     CHECK(contains(message([&] { other->restore(0, saved, "a.state"); }),
-                   "a.state: a tensor strange that this attention has not"));
+                   "a.state: a tensor strange that this attention does not have"));
     CHECK(other->length(0) == 0);
   });
 }
 
-TEST_CASE("decoding contract: a method that does not claim decoding says so") {
+TEST_CASE("decoding contract: a method without decoding throws") {
   each_block(Dtype::f32, [](Block& block) {
     if (block.module->traits().incremental) return;
     CHECK(contains(message([&] { block.module->make_state({.batch = 1, .capacity = 8}); }),
@@ -380,7 +381,7 @@ TEST_CASE("sea: a state keeps to the query_skip that it was made for") {
                  "query_skip is 1, but the state was made for 2"));
 }
 
-TEST_CASE("sea: no state has more room than the identity table has rows") {
+TEST_CASE("sea: the capacity of a state is limited by the rows of the identity table") {
   Block block = make_block("sea", true, Dtype::f32, 5, 16);
   CHECK_NOTHROW(block.module->make_state({.batch = 1, .capacity = 16}));
   check_refuses([&] { block.module->make_state({.batch = 1, .capacity = 17}); },

@@ -83,7 +83,8 @@ TEST_CASE("dlpack: what goes out and comes in again is the same memory, in every
   }
 }
 
-TEST_CASE("dlpack: an exported view keeps its strides and its memory after the tensor is gone") {
+TEST_CASE(
+    "dlpack: an exported view keeps its strides and its memory after the tensor is destroyed") {
   Tensor x = Tensor::from(std::vector<double>{0, 1, 2, 3, 4, 5}, {2, 3});
   Managed* managed = to_dlpack(x.transpose(0, 1).slice(0, 1, 2));
   x = {};
@@ -128,7 +129,7 @@ TEST_CASE("dlpack: scalars, empty tensors, broadcast axes and bool") {
   out->deleter(out);
 }
 
-TEST_CASE("dlpack: read-only memory is copied and given back at once") {
+TEST_CASE("dlpack: read-only memory is copied and released at once") {
   Foreign<ManagedVersioned> f({1, 2}, {2});
   f.managed.flags = kReadOnly;
   Tensor x = from_dlpack(&f.managed);
@@ -137,13 +138,13 @@ TEST_CASE("dlpack: read-only memory is copied and given back at once") {
   CHECK(f.values[0] == 1);
 }
 
-TEST_CASE("dlpack: refuses what it cannot use, and the caller keeps the tensor") {
+TEST_CASE("dlpack: refuses unsupported tensors, and the caller keeps the tensor") {
   int64_t negative[] = {-2, 1}, huge[] = {INT64_MAX, 1}, sizes[] = {1, 1, 1, 1, 1, 1, 1};
   check_says(refusal([](DlTensor& t) { t.device.type = 2; }),
              {"from_dlpack", "device type 2", "1"});
   CHECK(refusal([](DlTensor& t) {
           t.type = {5, 64, 1};
-        }) == "from_dlpack: type code 5 of 64 bits and 1 lanes has no equal");
+        }) == "from_dlpack: type code 5 of 64 bits and 1 lanes has no equivalent");
   CHECK(contains(refusal([](DlTensor& t) { t.type.lanes = 4; }), "4 lanes"));
   CHECK(refusal([&](DlTensor& t) { t.rank = 7, t.shape = sizes; }) ==
         "from_dlpack: 7 axes, at most 6 are supported");

@@ -11,7 +11,7 @@ namespace brine::bench {
 std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
                                     int64_t count) {
   const nn::ModelConfig config = nn::load_config(model);
-  check(config.attention == "sea" && config.shape().causal, "bench: trained wants a causal ",
+  check(config.attention == "sea" && config.shape().causal, "bench: trained needs a causal ",
         "student with attention 'sea', ", model, " has '", config.attention, "'");
   const std::vector<int32_t> ids =
       nn::tokenizer_of(nn::resolve_model(model))->encode(data::read_file(data));

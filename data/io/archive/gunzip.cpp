@@ -1,5 +1,5 @@
 // gzip by zlib: libarchive 3.6 compares neither a stream's checksum nor its length, and ignores
-// what follows it.
+// trailing data.
 #include <zlib.h>
 
 #include <vector>
@@ -39,7 +39,7 @@ class GzipSource : public ByteSource {
         }
       }
       if (between_) {  // another member may follow
-        check(inflateReset(&stream_) == Z_OK, name(), ": zlib cannot go on");
+        check(inflateReset(&stream_) == Z_OK, name(), ": zlib cannot continue");
         between_ = false;
       }
       const int status = inflate(&stream_, Z_NO_FLUSH);
@@ -52,7 +52,7 @@ class GzipSource : public ByteSource {
 
  private:
   std::unique_ptr<ByteSource> inner_;
-  std::vector<char> piece_;  // compressed bytes that were read and not used yet
+  std::vector<char> piece_;  // compressed bytes that were read but not used yet
   bool ended_ = false;
   z_stream stream_{};
   bool between_ = false;  // the last member is complete

@@ -34,7 +34,7 @@ void BpeTokenizer::check_merges(const std::string& where) {
     auto [left, right] = model_.merges[rank];
     const auto size = int64_t(spelled().size());
     check_format(left >= 0 && left < size && right >= 0 && right < size, where, ": merge ", rank,
-                 " is of ids outside the vocabulary");
+                 " has ids outside the vocabulary");
     const std::string whole = spelled()[size_t(left)] + spelled()[size_t(right)];
     const auto id = id_of(whole);
     check_format(id.has_value(), where, ": merge ", rank, " makes '", whole,

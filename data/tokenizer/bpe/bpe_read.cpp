@@ -196,7 +196,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
   const std::string text = read_file(path);
   const Json root = parse_json(text, path);
   return reading(path, [&] {
-    check_format(root.is_object(), path, ": must hold an object");
+    check_format(root.is_object(), path, ": must contain an object");
     const Json& body = object_member(root, "model", path);
     const Json& type = member(body, "type");
     check_format(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),

@@ -129,7 +129,7 @@ class Learner {
 BpeModel start_of(const BpeTrainOptions& options) {
   const auto least = int64_t(options.special.size()) + 256;
   check(options.vocab_size >= least, "tokenizer: a vocabulary of ", options.vocab_size,
-        " has no room for 256 bytes and ", options.special.size(), " special tokens; at least ",
+        " is too small for 256 bytes and ", options.special.size(), " special tokens; at least ",
         least, " are needed");
   check(options.vocab_size <= INT32_MAX, "tokenizer: a vocabulary of ", options.vocab_size,
         " is larger than ids of 32 bits allow");

@@ -117,8 +117,8 @@ Tensor BertModel::embed(const ModelCall& call) {
   check_ids(call, "bert");
   Tensor types = call.type_ids;
   if (!types.defined()) types = Tensor::zeros(call.ids.shape(), Dtype::i32);
-  check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(), " are not like ids ",
-        call.ids.shape());
+  check(types.shape() == call.ids.shape(), "bert: type_ids ", types.shape(),
+        " do not have the shape of ids ", call.ids.shape());
   Tensor x = add((*words_)(call.ids), positions_.added_at((*types_)(types), positions_of(call)));
   return (*dropout_)((*norm_)(x), call.random);
 }
@@ -136,7 +136,7 @@ Tensor BertModel::logits(const Tensor& hidden) const {
 
 Tensor BertModel::pooled(const Tensor& hidden) const {
   check(pooler_, "bert: has no pooler");
-  check(hidden.rank() == 3, "bert: the pooler wants [B, T, C], got ", hidden.shape());
+  check(hidden.rank() == 3, "bert: the pooler needs [B, T, C], got ", hidden.shape());
   Tensor first = reshape(slice(hidden, 1, 0, 1), {hidden.dim(0), hidden.dim(2)});
   return tanh((*pooler_)(first));
 }

@@ -41,7 +41,7 @@ int64_t label_count(const data::Json& json, const std::string& source) {
   auto count = json.find("num_labels");
   if (count == json.end() || count->is_null()) return 2;  // as in transformers
   check(count->is_number_integer() && *count >= 1 && *count <= kMostLabels, source,
-        ": num_labels = ", count->dump(), " is no number of labels");
+        ": num_labels = ", count->dump(), " is not a number of labels");
   return count->get<int64_t>();
 }
 

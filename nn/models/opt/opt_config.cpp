@@ -16,7 +16,7 @@ void OptConfig::describe(data::Schema& s) {
   s.field("dropout", dropout, "Dropout after attention, MLP and embedding", {.min = 0, .max = 0.9});
   s.field("init_std", init_std, "Standard deviation of initial weights", {.min = 0});
   s.field("word_embed_proj_dim", word_embed_proj_dim,
-          "Width of embedding and head, projected where it is not hidden_size; 0 = hidden_size",
+          "Width of embedding and head, projected if it is not hidden_size; 0 = hidden_size",
           {.min = 0});
   s.field("do_layer_norm_before", do_layer_norm_before,
           "Norms before attention and MLP (pre-LN), or after (post-LN, without a final norm)");

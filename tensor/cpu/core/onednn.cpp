@@ -375,7 +375,7 @@ void run_data_gradient(const ImageConvolution& c, float* dx, const void* packed,
 }
 
 void check_type(const ImageConvolution& c, bool half) {
-  check(c.half == half, "onednn: the convolution wants ", c.half ? "bf16" : "f32");
+  check(c.half == half, "onednn: the convolution needs ", c.half ? "bf16" : "f32");
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_
   // By default a block gets 48 KB, including the kernel's static declarations.
   if (shared > 32 * 1024) {
     const size_t most = most_shared();
-    check(shared <= most, name, ": a block wants ", shared, " bytes of shared memory of ", most);
+    check(shared <= most, name, ": a block needs ", shared, " bytes of shared memory of ", most);
     check_cuda(cudaFuncSetAttribute((const void*)kernel,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
                name);

@@ -115,8 +115,8 @@ std::string why_none() {
   if (status == cudaErrorInsufficientDriver) {
     int runtime = 0;
     cudaRuntimeGetVersion(&runtime);
-    return join("no CUDA device: the driver is missing or older than CUDA ", runtime / 1000, ".",
-                runtime % 1000 / 10, " wants");
+    return join("no CUDA device: the driver is missing or too old for CUDA ", runtime / 1000, ".",
+                runtime % 1000 / 10);
   }
   if (status != cudaSuccess && status != cudaErrorNoDevice) {
     return join("no CUDA device: ", cudaGetErrorString(status));

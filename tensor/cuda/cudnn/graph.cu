@@ -207,7 +207,7 @@ Plan Graph::plan(const Target& target, int64_t most) const {
         proposals[size_t(i)].get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                  &of);
         if (!is_exact(engine)) {
-          refusals = "cudnn: the ways that it has do not repeat their bits";
+          refusals = "cudnn: none of its engines is deterministic";
           continue;
         }
         Plan made{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan")};
@@ -220,13 +220,13 @@ Plan Graph::plan(const Target& target, int64_t most) const {
         made.plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
                       &made.workspace);
         if (made.workspace <= most) return made;
-        refusals = "cudnn: the ways that it has want too much memory";
+        refusals = "cudnn: all of its engines need too much memory";
       } catch (const Error& refusal) {
         refusals = refusal.what();
       }
     }
   }
-  check(false, refusals.empty() ? "cudnn: has no way for this graph" : refusals);
+  check(false, refusals.empty() ? "cudnn: has no engine for this graph" : refusals);
   return {Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "plan")};
 }
 

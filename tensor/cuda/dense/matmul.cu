@@ -110,8 +110,9 @@ void run(const Gemm& g, GemmData data, double alpha, double beta, Device device)
   if (gemm(g, data, alpha, beta, device)) return;
   const void* bias = data.bias;
   data.bias = nullptr;
-  check(bias && gemm(g, data, alpha, beta, device), "matmul: cuBLASLt has no way to multiply ",
-        g.batch, " times ", g.in, " [", g.M, ", ", g.K, "] x [", g.K, ", ", g.N, "]");
+  check(bias && gemm(g, data, alpha, beta, device),
+        "matmul: cuBLASLt has no algorithm to multiply ", g.batch, " times ", g.in, " [", g.M, ", ",
+        g.K, "] x [", g.K, ", ", g.N, "]");
   scale_bias(g, data, bias, 1);
 }
 

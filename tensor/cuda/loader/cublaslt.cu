@@ -13,7 +13,8 @@ const brine::cuda::SharedLibrary& library() {
   static const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   static const brine::cuda::SharedLibrary it(name);
   brine::check(it.found(), "cuda: ", name, " was not found (", it.why(),
-               "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR, " or put it into lib/ beside brine");
+               "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR,
+               " or put it into lib/ next to brine");
   return it;
 }
 

@@ -360,7 +360,7 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
     run_block(backwards);
     const bool whole = std::all_of(memory + shared, memory + shared + kBand,
                                    [](unsigned char byte) { return byte == 0xff; });
-    if (!whole) die("something wrote behind the dynamic shared memory");
+    if (!whole) die("a kernel wrote beyond the dynamic shared memory");
   }
   return cudaSuccess;
 }

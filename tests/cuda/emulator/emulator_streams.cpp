@@ -131,7 +131,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   std::lock_guard lock(mutex);
   if (stream->after < emulator::work) die("a copy does not come after the work before it");
   if (!is_pinned(kind == cudaMemcpyHostToDevice ? from : to, bytes)) {
-    die("a copy beside the kernels uses memory that is not pinned");
+    die("a concurrent copy uses memory that is not pinned");
   }
   stream->copies.push_back({to, from, bytes});
   ++stream->issued;

@@ -164,7 +164,7 @@ TEST_CASE("checkpoint: a newer format is refused by name, not passed over") {
   CHECK_THROWS_AS(checkpoint_defect(path), NewerCheckpoint);
 }
 
-TEST_CASE("checkpoint: a manifest that lies is refused") {
+TEST_CASE("checkpoint: an inconsistent manifest is refused") {
   Scratch run;
   struct Lie {
     std::string from, to, reason;
@@ -174,10 +174,10 @@ TEST_CASE("checkpoint: a manifest that lies is refused") {
                       {"\"state.json\"", "\"../state.json\"", "bad file name"},
                       {"\"state.json\"", "\"..\"", "bad file name"},
                       {"\"state.json\"", "7", "must be string"},
-                      {"\"bytes\": 2", "\"bytes\": 3", "has 2 bytes, the manifest says 3"},
-                      {"\"version\": 1", "\"version\": \"1\"", "version is no whole number"},
-                      {"\"version\": 1", "\"version\": 1.5", "version is no whole number"},
-                      {"\"bytes\": 2", "\"bytes\": -2", "bytes is no whole number"},
+                      {"\"bytes\": 2", "\"bytes\": 3", "has 2 bytes, but the manifest has 3"},
+                      {"\"version\": 1", "\"version\": \"1\"", "version is not a whole number"},
+                      {"\"version\": 1", "\"version\": 1.5", "version is not a whole number"},
+                      {"\"bytes\": 2", "\"bytes\": -2", "bytes is not a whole number"},
                       {"\"files\"", "\"flies\"", "key 'files' not found"}};
   for (const Lie& lie : lies) {
     Path path = save(run.path(), 20);
@@ -220,7 +220,7 @@ TEST_CASE("checkpoint: every file and directory is synced before the next step r
   CHECK(order.find_first_not_of('u', 17) == order.npos);
 }
 
-TEST_CASE("checkpoint: a fault at every system call leaves the last good one") {
+TEST_CASE("checkpoint: a fault at every system call leaves the last intact one") {
   int calls = 0;
   {
     Scratch run;

@@ -63,9 +63,9 @@ TEST_CASE("corpus: bad text is named with file and offset") {
   write_text(path, "\xef\xbb\xbfhello");
   CHECK(read_text(path) == "hello");
   write_text(path, "\xef\xbb\xbf");
-  CHECK_THROWS_WITH_AS(read_text(path), (path + ": the file holds no text").c_str(), Error);
+  CHECK_THROWS_WITH_AS(read_text(path), (path + ": the file contains no text").c_str(), Error);
   write_text(path, "");
-  CHECK_THROWS_WITH_AS(read_text(path), (path + ": the file holds no text").c_str(), Error);
+  CHECK_THROWS_WITH_AS(read_text(path), (path + ": the file contains no text").c_str(), Error);
   write_text(path,
              "\xef\xbb\xbf"
              "abc\xfe");
@@ -90,8 +90,7 @@ TEST_CASE("corpus: lines joined by two newlines, blank ones as empty texts") {
   CHECK_THROWS_WITH_AS(read_joined_lines({}), doctest::Contains("no text"), Error);
 }
 
-TEST_CASE(
-    "corpus: joined lines are the same whatever is asked for at once, and bad ones are named") {
+TEST_CASE("corpus: joined lines are the same for reads of any size, and bad ones are named") {
   Scratch scratch;
   const std::string mark = "\xef\xbb\xbf";
   const std::string one = scratch.write("one", mark + "caf\xc3\xa9\r\n\xc2\xa0\n\nend"),
@@ -134,8 +133,8 @@ TEST_CASE(
     }
     return std::string("no error");
   };
-  CHECK(said("") == ": the file holds no text");
-  CHECK(said(mark) == ": the file holds no text");
+  CHECK(said("") == ": the file contains no text");
+  CHECK(said(mark) == ": the file contains no text");
   CHECK(said("good\nb\xe9\n") == ": not UTF-8 at byte offset 6 (0xe9)");
   CHECK(said(mark + "good\nb\xe9") == ": not UTF-8 at byte offset 9 (0xe9)");
   CHECK(said("a\n" + std::string(300 << 10, 'x'), 1000) ==

@@ -258,7 +258,7 @@ TEST_CASE("documents: a zip archive whose list of members is cut, short or too l
   CHECK(said(commented.substr(0, commented.size() - 1)) == cut);
 }
 
-TEST_CASE("documents: bad lines, bad bytes and text without a place to cut") {
+TEST_CASE("documents: bad lines, bad bytes and text without a position to cut") {
   Scratch scratch;
   const std::string path = (scratch / "a.jsonl").string();
   auto refused = [&](const std::string& content, const DocumentOptions& options = {}) {
@@ -271,7 +271,7 @@ TEST_CASE("documents: bad lines, bad bytes and text without a place to cut") {
   CHECK(refused(good + "\n{\"txt\": \"x\"}\n") == path + ":3: key \"text\" is missing");
   CHECK(refused("{\"text\": 3}\n") == path + ":1: key \"text\" is not text");
   CHECK(refused(good + "{\"text\": \"x\", \"text\": \"y\"}\n") ==
-        path + ":2: key \"text\" is there twice");
+        path + ":2: key \"text\" is a duplicate");
   CHECK(refused(good + std::string(400, ' '), {.piece_bytes = 64, .most_line = 100}) ==
         path + ":2: the line is longer than 100 bytes");
   const std::string words(400, 'a');

@@ -211,7 +211,7 @@ TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are 
     test::write_text(bad + "/" + name, bytes);
   };
   const std::string shard = "tokens-00001.u16";
-  CHECK(contains(refused([&] { fs::remove(bad + "/manifest.json"); }), "half-written"));
+  CHECK(contains(refused([&] { fs::remove(bad + "/manifest.json"); }), "incomplete"));
   CHECK(
       contains(refused([&] { rewrite("manifest.json", [](auto& s) { s.resize(s.size() / 2); }); }),
                "manifest.json: is not a JSON object"));
@@ -221,7 +221,7 @@ TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are 
                      s = "{\"version\": 1" + s;
                    });
                  }),
-                 "manifest.json: key \"version\" is there twice"));
+                 "manifest.json: key \"version\" is a duplicate"));
   CHECK(contains(refused([&] { fs::remove(bad + "/" + shard); }), shard + ": is missing"));
   CHECK(contains(refused([&] { rewrite(shard, [](auto& s) { s.pop_back(); }); }),
                  shard + ": has 999 bytes, wanted 1000"));
@@ -231,9 +231,10 @@ TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are 
   CHECK(contains(refused([&] { rewrite("documents.u64", [](auto& s) { s[0] ^= 1; }); }),
                  "documents.u64: is damaged"));
   CHECK(contains(change([](Json& j) { j["tokenizer"] = std::string(64, '0'); }),
-                 "was made by another tokenizer, of hash 0000"));
+                 "was made with another tokenizer, with the hash 0000"));
   CHECK(contains(change([](Json& j) { j["version"] = 2; }), "format version 2"));
-  CHECK(contains(change([](Json& j) { j["format"] = "other"; }), "is not of token shards"));
+  CHECK(contains(change([](Json& j) { j["format"] = "other"; }),
+                 "is not a manifest of token shards"));
   CHECK(contains(change([](Json& j) { j["dtype"] = "f16"; }), "neither u16 nor u32"));
   CHECK(contains(change([](Json& j) { j["tokens"] = 7; }), "not 7"));
   CHECK(contains(change([](Json& j) { j["documents"] = 7; }), "\"documents\" is 7"));
@@ -244,12 +245,13 @@ TEST_CASE("token shards: of another tokenizer, half-written or damaged ones are 
                    j["shards"][0]["tokens"] = int64_t(1) << 60;
                    j["shards"][1]["tokens"] = int64_t(1) << 60;
                  }),
-                 "cannot hold"));
-  CHECK(contains(change([](Json& j) { j["shards"][1] = j["shards"][0]; }), "is there twice"));
+                 "cannot contain"));
+  CHECK(contains(change([](Json& j) { j["shards"][1] = j["shards"][0]; }), "is a duplicate"));
   CHECK(contains(change([](Json& j) { j["shards"][0]["name"] = "../x"; }), "plain file name"));
   for (const char* name : {"documents.u64", "manifest.json"})
-    CHECK(contains(change([&](Json& j) { j["shards"][0]["name"] = name; }), "is there twice"));
-  CHECK(contains(change([](Json& j) { j["starts"]["name"] = "manifest.json"; }), "is this one"));
+    CHECK(contains(change([&](Json& j) { j["shards"][0]["name"] = name; }), "is a duplicate"));
+  CHECK(contains(change([](Json& j) { j["starts"]["name"] = "manifest.json"; }),
+                 "is the manifest itself"));
   CHECK(contains(change([](Json& j) { j["shards"] = 3; }), "is not a list"));
   CHECK(contains(change([](Json& j) { j.erase("starts"); }), "\"starts\" is missing"));
   CHECK(contains(change([](Json& j) { j["separator"] = 1 << 20; }), "outside the vocabulary"));
@@ -288,7 +290,7 @@ TEST_CASE("token shards: an error leaves nothing, a directory that is there stay
   }
   CHECK(contains(
       message([&] { tokenize_files({scratch.write("empty", "")}, out, tokenizers(1), {}); }),
-      "hold no text"));
+      "contain no text"));
   fs::create_directories(out);
   check_says(message([&] { tokenize_files({good}, out, tokenizers(1), {}); }), {out, "already"});
   fs::remove(out);

@@ -74,7 +74,7 @@ uint64_t values_in(const Path& shard) {
 
 }  // namespace
 
-TEST_CASE("dump: samples of their own lengths come back, padded to the longest of a batch") {
+TEST_CASE("dump: samples of different lengths are read back, padded to the longest of a batch") {
   for (DumpContent content : {DumpContent::qk, DumpContent::maps, DumpContent::pooled}) {
     for (bool causal : {false, true}) {
       for (bool filtered : {false, true}) {
@@ -199,8 +199,8 @@ TEST_CASE("dump: lengths that contradict each other are refused") {
     DumpWriter writer(dir / "b", s);
     DumpBatch batch = padded_batch(s, {0, 1}, 5);
     batch.lengths.data<int64_t>()[1] = 4;
-    CHECK(contains(message([&] { writer.put(batch); }),
-                   "sample 1 has 4 tokens, but the spec says 3"));
+    CHECK(
+        contains(message([&] { writer.put(batch); }), "sample 1 has 4 tokens, but the spec has 3"));
     writer.put(padded_batch(s, range(0, s.samples), 5));
     writer.finish();
   }

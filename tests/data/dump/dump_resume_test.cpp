@@ -139,12 +139,12 @@ TEST_CASE("dump: finished shards are verified and damaged ones written again") {
     CHECK(contains(writer.notes()[2], "has 1000 bytes"));
     CHECK(writer.missing().first == 2);
     CHECK(writer.missing().samples == 4);
-    CHECK(contains(message([&] { writer.put(batch_of(spec, range(2, 5))); }), "where 4"));
+    CHECK(contains(message([&] { writer.put(batch_of(spec, range(2, 5))); }), "but 4 consecutive"));
     CHECK_FALSE(std::filesystem::exists(dir / "shard-00003.h5.tmp"));
     CHECK_FALSE(std::filesystem::exists(dir / "shard-00077.h5"));
   }
   CHECK(read_manifest(dir.path()).stored_samples() == 3);
-  CHECK(contains(message([&] { DumpReader r(dir.path()); }), "holds 3 of 7 samples"));
+  CHECK(contains(message([&] { DumpReader r(dir.path()); }), "has 3 of 7 samples"));
   write_whole(dir.path(), spec);
   CHECK(read_file(dir / "notes.txt") == "not ours");
   std::filesystem::remove(dir / "notes.txt");

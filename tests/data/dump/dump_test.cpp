@@ -91,7 +91,7 @@ TEST_CASE("dump: every content, type and packing comes back as it was rounded") 
   }
 }
 
-TEST_CASE("dump: the size estimate is exact and chunks hold one sample of one layer") {
+TEST_CASE("dump: the size estimate is exact and chunks contain one sample of one layer") {
   DumpSpec spec = small_spec();
   DumpSize size = dump_size(spec, 5000);
   // packed maps, context, output, top logits with ids, lse, tokens, window, length
@@ -164,12 +164,12 @@ TEST_CASE("dump: the writer takes whole logits and full lengths for granted") {
     writer.put(lazy);
     writer.finish();
     CHECK(writer.missing().samples == 0);
-    CHECK(contains(message([&] { writer.put(given); }), "2 samples were given where 0"));
+    CHECK(contains(message([&] { writer.put(given); }), "2 samples were given, but 0"));
   }
   CHECK(batch_differences(spec, DumpReader(dir.path()).read(range(0, 2)), given) == "");
 }
 
-TEST_CASE("dump: batches that do not fit the spec are refused at once") {
+TEST_CASE("dump: batches that do not fit the spec are refused immediately") {
   Scratch dir;
   DumpSpec spec = small_spec();
   DumpWriter writer(dir.path(), spec, {.shard_bytes = 3 * dump_size(spec).per_sample});
@@ -189,8 +189,8 @@ TEST_CASE("dump: batches that do not fit the spec are refused at once") {
   refused("tokens is missing", [](DumpBatch& b) { b.tensors["tokens"] = Tensor(); });
   refused("is window 99", [](DumpBatch& b) { b.windows[1] = 99; });
   refused("length 6", [](DumpBatch& b) { b.lengths.data<int64_t>()[0] = 6; });
-  CHECK(contains(message([&] { writer.put(batch_of(spec, range(0, 8))); }), "where 7"));
-  CHECK(contains(message([&] { writer.finish(); }), "samples 0 and following are missing"));
+  CHECK(contains(message([&] { writer.put(batch_of(spec, range(0, 8))); }), "but 7 consecutive"));
+  CHECK(contains(message([&] { writer.finish(); }), "samples 0 and later are missing"));
 }
 
 TEST_CASE("dump: a value that is not finite or does not fit surfaces at a later call") {
@@ -291,7 +291,7 @@ TEST_CASE("dump: two writers, foreign files and other dumps in the directory") {
   CHECK(read_file(dir / "b/shard-00000.h5") == "precious");
 }
 
-TEST_CASE("dump: the reader refuses what is missing, cut or flipped") {
+TEST_CASE("dump: the reader refuses missing, truncated and flipped files") {
   Scratch dir;
   DumpSpec spec = small_spec();
   Path path = make_dump(dir, spec);
@@ -306,7 +306,7 @@ TEST_CASE("dump: the reader refuses what is missing, cut or flipped") {
   std::filesystem::resize_file(shard, good.size() - 100);
   CHECK(contains(opened(), shard + ": has "));
   std::filesystem::remove(shard);
-  CHECK(contains(opened(), shard + ": the shard is not there"));
+  CHECK(contains(opened(), shard + ": the shard is missing"));
   restore();
   std::string bad = good;
   bad[bad.size() / 2] ^= 1;
@@ -319,7 +319,7 @@ TEST_CASE("dump: the reader refuses what is missing, cut or flipped") {
   // A shard of another dump under this one's name.
   std::filesystem::copy_file(path / "shard-00000.h5", shard,
                              std::filesystem::copy_options::overwrite_existing);
-  CHECK(contains(message([&] { DumpReader(path).read(range(4, 1)); }), "holds samples 0 to 3"));
+  CHECK(contains(message([&] { DumpReader(path).read(range(4, 1)); }), "has samples 0 to 3"));
   restore();
   // A shard that is cut although its size agrees with the manifest.
   std::string last = (path / "shard-00002.h5").string();
@@ -344,7 +344,7 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
   };
   CHECK(contains(spoiled("\"version\": 1", "\"version\": 4"), "version 4 is newer than 3"));
   CHECK(contains(spoiled("\"version\": 1", "\"version\": 0"), "does not exist"));
-  CHECK(contains(spoiled("brine-dump", "bread"), "is not of a dump"));
+  CHECK(contains(spoiled("brine-dump", "bread"), "is not a manifest of a dump"));
   CHECK(contains(spoiled("{", "["), "not a JSON object"));
   CHECK(contains(spoiled("\"layers\": 2", "\"layers\": \"2\""), "\"layers\" is not an integer"));
   CHECK(contains(spoiled("\"layers\": 2", "\"lairs\": 2"), "\"layers\" is missing"));
@@ -352,7 +352,7 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
   CHECK(contains(spoiled("\"maps\"", "\"charts\""), "\"charts\", which is not known"));
   CHECK(contains(spoiled("\"causal\": 1", "\"causal\": 7"), "causal is 7"));
   CHECK(contains(spoiled("shard-00001.h5", "../secret.h5"), "not a plain file name"));
-  CHECK(contains(spoiled("shard-00001.h5", "shard-00000.h5"), "there twice"));
+  CHECK(contains(spoiled("shard-00001.h5", "shard-00000.h5"), "is a duplicate"));
   CHECK(contains(spoiled("\"first\": 3", "\"first\": 2"), "out of order"));
   CHECK(contains(spoiled("\"first\": 6", "\"first\": 9"), "out of order"));
   CHECK(contains(spoiled("\"windows\": [1,", "\"windows\": ["), "6 windows for 7 samples"));
@@ -365,7 +365,7 @@ TEST_CASE("dump: manifests that are newer, broken or contradict themselves") {
   CHECK(contains(message([&] { DumpReader r(path); }), "is not a dump"));
 }
 
-TEST_CASE("dump: a manifest of pooled attention says how many columns") {
+TEST_CASE("dump: a manifest of pooled attention has the number of columns") {
   Scratch dir;
   Path path = make_dump(dir, pooled_spec());
   std::string good = read_file(manifest_path(path));
@@ -407,7 +407,7 @@ TEST_CASE("dump: absent parts, wrong samples and other teachers are named") {
   source.teacher_hash = std::string(64, '1');
   std::string error = message([&] { check_dump_source(spec, path, source); });
   CHECK(contains(error, "teacher " + spec.teacher_hash));
-  CHECK(contains(error, "given is " + source.teacher_hash));
+  CHECK(contains(error, "given one is " + source.teacher_hash));
   source = {"", std::string(64, '2'), ""};
   CHECK(contains(message([&] { check_dump_source(spec, path, source); }), "tokenizer bbbb"));
   source = {"", "", std::string(64, '3')};

@@ -52,7 +52,7 @@ DumpSpec spec_with(DumpContent content, Dtype dtype) {
 
 }  // namespace
 
-TEST_CASE("teacher tensors: registered ones come back from dumps of every content and type") {
+TEST_CASE("teacher tensors: registered ones are read back from dumps of every content and type") {
   for (DumpContent content :
        {DumpContent::none, DumpContent::maps, DumpContent::qk, DumpContent::pooled}) {
     for (Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
@@ -108,7 +108,7 @@ TEST_CASE("teacher tensors: of samples of their own lengths nothing is stored fo
   CHECK(adopt_dump({dir / "d/shard-00000.h5"}).spec.tensors == spec.tensors);
 }
 
-TEST_CASE("teacher tensors: a dump without registered ones says nothing of them") {
+TEST_CASE("teacher tensors: a dump without registered ones does not mention them") {
   Scratch dir;
   const DumpSpec spec = small_spec();
   DumpWriter writer(dir / "d", spec);
@@ -119,7 +119,7 @@ TEST_CASE("teacher tensors: a dump without registered ones says nothing of them"
   CHECK_FALSE(shard.has(std::string("layers/00/") + kNorm));
 }
 
-TEST_CASE("teacher tensors: a reader passes over one that it does not know, writers refuse it") {
+TEST_CASE("teacher tensors: a reader skips an unknown one, writers refuse it") {
   Scratch dir;
   DumpSpec spec = small_spec();
   spec.tensors = {"unheard_of"};
@@ -163,13 +163,13 @@ TEST_CASE("teacher tensors: names and shapes that cannot be are refused") {
                  "floating-point"));
   CHECK(contains(refused({.name = "x", .shape = {tokens}, .of_layer = false}), "cannot be chosen"));
   TensorSet set;
-  CHECK(contains(message([&] { set["qurey"] = Tensor::zeros({1}); }), "no tensor 'qurey'"));
+  CHECK(contains(message([&] { set["qurey"] = Tensor::zeros({1}); }), "unknown tensor 'qurey'"));
   DumpSpec spec = small_spec();
   auto wrong = [&](const std::vector<std::string>& names) {
     spec.tensors = names;
     return message([&] { check_spec(spec, "x"); });
   };
-  CHECK(contains(wrong({kNorm, kNorm}), "\"test_norm\" two times"));
+  CHECK(contains(wrong({kNorm, kNorm}), "\"test_norm\" twice"));
   CHECK(contains(wrong({"a/b"}), "\"a/b\", which is not made of"));
-  CHECK(contains(wrong({"query"}), "\"query\", which has a field of its own"));
+  CHECK(contains(wrong({"query"}), "\"query\", which has its own field"));
 }

@@ -52,7 +52,7 @@ std::string bytes_of(std::initializer_list<uint32_t> words) {
 
 }  // namespace
 
-TEST_CASE("hdf5: chunks of every shape with every filter hold what the library wrote") {
+TEST_CASE("hdf5: chunks of every shape with every filter contain what the library wrote") {
   Scratch dir;
   struct Case {
     std::vector<hsize_t> shape, chunk;
@@ -108,7 +108,7 @@ TEST_CASE("hdf5: a damaged checksum or stream is refused") {
   }
 }
 
-TEST_CASE("hdf5: what was never written is zero, or refused where another value was asked for") {
+TEST_CASE("hdf5: unwritten values are zero, or refused if the fill value is another") {
   Scratch dir;
   for (bool chunked : {false, true}) {
     for (bool filled : {false, true}) {
@@ -145,7 +145,7 @@ TEST_CASE("hdf5: values inside the header are read, a block of the user's is ref
   H5Pset_userblock(block, 512);
   path = library_file(dir.path() / "block.h5", {5, 3}, H5P_DEFAULT, true, block);
   H5Pclose(block);
-  CHECK(contains(message([&] { Hdf5Reader r(path); }), "a block of the user's own"));
+  CHECK(contains(message([&] { Hdf5Reader r(path); }), "a user block"));
 }
 
 TEST_CASE("hdf5: a layout that contradicts its chunks is refused") {

@@ -11,7 +11,7 @@
 using namespace brine;
 using test::message;
 
-TEST_CASE("json: a key that is there twice is named with its file, at any depth") {
+TEST_CASE("json: a duplicate key is named with its file, at any depth") {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"a": 1, "a": 1})", "a"},
       {R"({"a": 1, "b": {}, "a": 2})", "a"},
@@ -21,7 +21,7 @@ TEST_CASE("json: a key that is there twice is named with its file, at any depth"
       {R"({"two\nlines": 1, "two\nlines": 2})", "two\\nlines"}};
   for (const auto& [text, key] : cases) {
     INFO(text);
-    const std::string said = join("a.json: key \"", key, "\" is there twice");
+    const std::string said = join("a.json: key \"", key, "\" is a duplicate");
     CHECK(message([&] { parse_json(text, "a.json"); }) == said);
     CHECK(message([&] { parse_ordered_json(text, "a.json"); }) == said);
     CHECK(message([&] { parse_json_or_discard(text, "a.json"); }) == said);
@@ -32,7 +32,7 @@ TEST_CASE("json: a key that is there twice is named with its file, at any depth"
         250);
 }
 
-TEST_CASE("json: the same key in different objects is no fault, and values are the parser's own") {
+TEST_CASE("json: the same key in different objects is allowed, and values are the parser's own") {
   const char* text = R"({"a": {"a": [{"a": 1}, {"a": 2}]}, "b": {"a": 1.5}, "c": [], "": "x"})";
   CHECK(parse_json(text) == nlohmann::json::parse(text));
   CHECK(parse_ordered_json(text) == nlohmann::ordered_json::parse(text));

@@ -120,7 +120,7 @@ TEST_CASE("tar: regular files of every type, and members that are none") {
   for (char type : {'1', '2', '3', '4', '5', '6'})
     CHECK(a.of(tar_member("x", "", type, 700) + tar_member("a", "1", '0')) == Members{{"a", "1"}});
   CHECK(a.of(tar_member("volume", "", 'V') + tar_member("a", "1", '0')) == Members{{"a", "1"}});
-  // A link with content, as cpio and pax write it; the header behind it is checked too.
+  // A link with content, as cpio and pax write it; the header after it is checked too.
   const std::string link = tar_member("x", "x", '1', 0);
   CHECK(a.of(link.substr(0, 512) + tar_member("a", "1", '0')) == Members{{"a", "1"}});
   CHECK(contains(

@@ -113,7 +113,7 @@ TEST_CASE("glue: the other tasks, columns by name") {
   check_rows(read_split("ax", s.path(), "dev"), true, {{"a", "b", 2, 0}});
 }
 
-TEST_CASE("glue: a question of QQP may hold line breaks") {
+TEST_CASE("glue: a question of QQP may contain line breaks") {
   Scratch s;
   std::string header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n";
   write_task_file(s.path(), "QQP", "train.tsv",
@@ -129,7 +129,7 @@ TEST_CASE("glue: a question of QQP may hold line breaks") {
   refuses("qqp", "train", "train.tsv", header + "8\t3\t4\ta\tb\n", {":2", "5", "6"});
 }
 
-TEST_CASE("glue: what is malformed is named with file and line") {
+TEST_CASE("glue: errors name file and line") {
   std::string cola = "x\t1\t\tA.\n", sst = "sentence\tlabel\n";
   refuses("cola", "train", "train.tsv", cola + "x\t1\tA.\n", {":2", "3", "4"});
   refuses("cola", "train", "train.tsv", cola + "x\t2\t\tA.\n",
@@ -168,7 +168,7 @@ TEST_CASE("tasks: names of tasks and splits; a file of one's own as a split") {
   check_refuses([&] { split_named(task_named("wordnet"), "x.tsv"); },
                 {"task wordnet", "x.tsv", "train", "dev", "test"});
   CHECK(splits_of(task_named("mnli"), "dev").size() == 2);
-  CHECK_THROWS_WITH_AS(read_split("cola", "", "dev"), "task cola: where its data is must be given",
+  CHECK_THROWS_WITH_AS(read_split("cola", "", "dev"), "task cola: its data directory must be given",
                        Error);
   Scratch s;
   write_task_file(s.path(), "MNLI", "own.tsv",
@@ -176,7 +176,7 @@ TEST_CASE("tasks: names of tasks and splits; a file of one's own as a split") {
   check_rows(read_split("mnli", s.path(), "own.tsv"), true, {{"a", "b", 0, 0}});
 }
 
-TEST_CASE("tasks: prediction files as the server wants them") {
+TEST_CASE("tasks: prediction files as the server expects them") {
   Scratch s;
   auto written = [&](const std::string& task, const std::vector<double>& predictions) {
     const Task& t = task_named(task);
@@ -189,7 +189,7 @@ TEST_CASE("tasks: prediction files as the server wants them") {
   CHECK(written("stsb", {2.71828, 5.2}) == "index\tprediction\n3\t2.718\n10\t5.000\n");
   CHECK(written("stsb", {-0.3, 0.0004}) == "index\tprediction\n3\t0.000\n10\t0.000\n");
   CHECK_THROWS_WITH_AS(written("cola", {1}), doctest::Contains("1 predictions for 2 rows"), Error);
-  CHECK_THROWS_WITH_AS(written("cola", {2, 0}), doctest::Contains("prediction 2 is no class"),
+  CHECK_THROWS_WITH_AS(written("cola", {2, 0}), doctest::Contains("prediction 2 is not a class"),
                        Error);
   std::string names;
   for (const Task& task : tasks()) {

@@ -80,13 +80,13 @@ TEST_CASE("wordnet: glosses and lexicographer files; equal definitions fall on o
   CHECK(total == 401);
 }
 
-TEST_CASE("wordnet: what is malformed is named with file and line") {
+TEST_CASE("wordnet: errors name file and line") {
   struct Case {
     std::string synset, message;
   };
   for (const Case& c : std::initializer_list<Case>{
            {"45 n 01 w 0 000 | gloss", ": lexicographer file 45, there are 45"},
-           {"5 n 01 w 0 000 | gloss", ": does not begin as a synset does (\"OFFSET FILE TYPE\")"},
+           {"5 n 01 w 0 000 | gloss", ": does not start like a synset (\"OFFSET FILE TYPE\")"},
            {"05 n 01 w 0 000", ": synset without a gloss"},
            {"05 n 01 w 0 000 |    ", ": the gloss is empty"}}) {
     SmallWordNet wn;
@@ -99,7 +99,7 @@ TEST_CASE("wordnet: what is malformed is named with file and line") {
   CHECK_THROWS_WITH_AS(read_split("wordnet", wn.scratch.path(), "dev"),
                        (wn.path("adj") + ":2: synset offset 7 at byte 6").c_str(), Error);
   CHECK_THROWS_WITH_AS(read_split("wordnet", wn.scratch / "none", "dev"),
-                       doctest::Contains("Debian has it as the package wordnet-base"), Error);
+                       doctest::Contains("Debian's package is wordnet-base"), Error);
 }
 
 TEST_CASE("wordnet: the Debian package (needs WordNet)") {
@@ -156,7 +156,7 @@ TEST_CASE("books: stretches of every book, without their headings") {
   // A single file is as good as a directory.
   CHECK(read_split("books", s / "a.txt", "dev").labels.size() == 2);
   CHECK_THROWS_WITH_AS(read_split("books", s / "b.txt", "dev"),
-                       doctest::Contains("1 book, to tell books apart there must be two"), Error);
+                       doctest::Contains("1 book, but classification needs at least two"), Error);
   write_text(s / "b.txt", "# Title: Two\nagain\n");
   CHECK_THROWS_WITH_AS(read_split("books", s.path(), "dev"),
                        ((s / "b.txt").string() + ": a second book 'Two'").c_str(), Error);

@@ -114,7 +114,7 @@ TEST_CASE("tokenizer files: configuration files name the roles and are kept") {
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("tokenizer_config.json: "), Error);
 }
 
-TEST_CASE("tokenizer files: the hash tells tokenizers apart and nothing else") {
+TEST_CASE("tokenizer files: the hash distinguishes tokenizers and nothing else") {
   json root = golden_json("tokenizer.json");
   auto hash_of = [](const json& value) {
     Scratch scratch;
@@ -206,7 +206,7 @@ TEST_CASE("tokenizer files: a malformed tokenizer.json gives one line") {
   std::string twice = read_text(kTokenizerGolden + "tokenizer.json");
   const std::string vocab = "\"vocab\": {";
   twice.insert(twice.find(vocab) + vocab.size(), "\"a\": 70, ");
-  has(refusal_of_text(twice), "tokenizer.json: key \"a\" is there twice");
+  has(refusal_of_text(twice), "tokenizer.json: key \"a\" is a duplicate");
 }
 
 TEST_CASE("tokenizer files: every cut of a tokenizer.json is refused") {
@@ -257,14 +257,14 @@ TEST_CASE("tokenizer files: malformed vocab.json and merges.txt") {
   std::string vocab = read_text(dir + "/vocab.json");
   vocab.insert(vocab.find('{') + 1, "\"a\": 7, ");
   write_text(dir + "/vocab.json", vocab);
-  CHECK_THROWS_WITH_AS(load_tokenizer(dir), (dir + "/vocab.json: key \"a\" is there twice").c_str(),
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), (dir + "/vocab.json: key \"a\" is a duplicate").c_str(),
                        Error);
   write_text(dir + "/vocab.json", "[]");
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("vocab.json: "), Error);
 }
 
 TEST_CASE(
-    "tokenizer files: OPT, GPT-2 and RoBERTa are told apart by what stands beside vocab.json") {
+    "tokenizer files: OPT, GPT-2 and RoBERTa are distinguished by the files next to vocab.json") {
   Scratch scratch;
   const std::string dir = scratch / "t";
   train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300})->save(dir);
@@ -306,14 +306,14 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("tokenizer files: paths that hold no tokenizer") {
+TEST_CASE("tokenizer files: paths that contain no tokenizer") {
   Scratch scratch;
   const std::string dir = scratch.path(), none = scratch / "none";
   CHECK_THROWS_WITH_AS(load_tokenizer(none), doctest::Contains("no such file"), Error);
-  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("holds no tokenizer.json"), Error);
+  CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("contains no tokenizer.json"), Error);
   write_text(dir + "/vocab.txt", "[PAD]\n");
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("'[UNK]'"), Error);
   const auto tokenizer = load_tokenizer(kTokenizerGolden + "tokenizer.json");
-  CHECK_THROWS_WITH_AS(tokenizer->save(dir + "/vocab.txt/x"), doctest::Contains("cannot be made"),
-                       Error);
+  CHECK_THROWS_WITH_AS(tokenizer->save(dir + "/vocab.txt/x"),
+                       doctest::Contains("cannot be created"), Error);
 }

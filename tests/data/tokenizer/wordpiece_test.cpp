@@ -76,7 +76,7 @@ TEST_CASE("wordpiece files: tokenizer.json is written again to the byte") {
   CHECK(tokenizer->token_of(3) == "[SEP]");
 }
 
-TEST_CASE("wordpiece files: vocab.txt alone is the same tokenizer, and comes back saved") {
+TEST_CASE("wordpiece files: vocab.txt alone is the same tokenizer, and can be saved again") {
   Scratch scratch;
   const std::string dir = vocab_directory(scratch), copy = scratch / "copy";
   const auto golden = load_tokenizer(kTokenizerGolden + "wordpiece.json");
@@ -146,10 +146,10 @@ TEST_CASE("wordpiece files: malformed vocab.txt") {
     write_text(vocab, text);
     return message_of([&] { load_tokenizer(dir); });
   };
-  has(refused(good + "[CLS]\n"), "vocab.txt: line 644: token '[CLS]' stands on line 3 too");
+  has(refused(good + "[CLS]\n"), "vocab.txt: line 644: token '[CLS]' is also on line 3");
   has(refused("[PAD]\na\xff\n"), "vocab.txt: line 2: not UTF-8");
   has(refused(""), "vocab.txt: ");
-  has(refused("\n\n"), "holds no tokens");
+  has(refused("\n\n"), "contains no tokens");
   has(refused("[PAD]\nthe\n"), "'[UNK]'");
   has(refused("[PAD]\n[UNK]\nthe\n"), "the vocabulary has no ");
 }

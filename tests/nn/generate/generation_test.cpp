@@ -144,7 +144,7 @@ TEST_CASE("model state: positions, other shapes and methods without decoding are
   Made m = make("sea");
   nn::Model& model = *m.model;
   CHECK(message([&] { nn::ModelState(model, {.capacity = 49}); }) ==
-        "decoding: room for 49 tokens, but the model has 48 positions");
+        "decoding: a capacity of 49 tokens, but the model has 48 positions");
   nn::ModelState state(model, {.batch = 2, .capacity = 48});
   const Tensor tokens = ids({2, 48}, 8, 53);
   nn::prefill(model, state, 0, part(tokens, 0, 0, 48));

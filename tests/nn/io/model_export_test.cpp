@@ -63,7 +63,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("export: f16 and bf16 files hold the rounded values and are their own round trip") {
+TEST_CASE("export: f16 and bf16 files contain the rounded values and survive a round trip") {
   for (Dtype type : {Dtype::f16, Dtype::bf16}) {
     Scratch scratch;
     Student s("opt");
@@ -94,7 +94,7 @@ TEST_CASE("export: a value too large for f16 is refused before anything is writt
   CHECK_THROWS_AS(s.write(scratch, "out", {}), Error);  // contains a model already
 }
 
-TEST_CASE("export: no shard is larger than asked for unless one tensor is") {
+TEST_CASE("export: no shard is larger than requested unless one tensor is") {
   Scratch scratch;
   Student s("opt");
   std::string dir = s.write(scratch, "out", {.shard_bytes = 20000});
@@ -113,7 +113,7 @@ TEST_CASE("export: no shard is larger than asked for unless one tensor is") {
   for (const auto& [shard, size] : bytes) CHECK((size <= 20000 || tensors[shard] == 1));
 }
 
-TEST_CASE("adapter: holds the method's tensors alone and loads on top of its base") {
+TEST_CASE("adapter: contains only the method's tensors and loads on top of its base") {
   for (const char* golden : {"opt", "bert_classifier"}) {
     Scratch scratch;
     Student s(golden);
@@ -125,11 +125,11 @@ TEST_CASE("adapter: holds the method's tensors alone and loads on top of its bas
     CHECK(load_model(dir).hash() == s.hash());
     // Next to each other, by a path that is relative to the adapter.
     std::filesystem::copy(s.base, scratch / "base");
-    std::string beside = s.write(scratch, "beside", {.base_model = s.base});
-    data::Json config = json_in(beside + "/config.json");
+    std::string moved = s.write(scratch, "moved", {.base_model = s.base});
+    data::Json config = json_in(moved + "/config.json");
     config["base_model"] = "../base";
-    data::write_file_atomic(beside + "/config.json", config.dump());
-    CHECK(load_model(beside).hash() == s.hash());
+    data::write_file_atomic(moved + "/config.json", config.dump());
+    CHECK(load_model(moved).hash() == s.hash());
   }
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("adapter: a changed base is refused on the way out and on the way in")
         }).find("has other sizes; ") != std::string::npos);
   CHECK(with([&](data::Json& c) {
           c["base_model"] = "nowhere";
-        }).find("is neither beside it nor in the working directory") != std::string::npos);
+        }).find("is neither next to it nor in the working directory") != std::string::npos);
   CHECK(with([&](data::Json& c) { c["base_model"] = 3; }) ==
         "config.json: base_model = 3 is no path");
   check_says(with([&](data::Json& c) { c["brine"].erase("base_hash"); }),

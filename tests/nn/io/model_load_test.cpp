@@ -76,7 +76,7 @@ TEST_CASE("model: shards of any size are one file, and tensors may be odd in num
   }
 }
 
-TEST_CASE("model: a store that came without gradients gets them, and packs q, k and v") {
+TEST_CASE("model: a store without gradients gets them, and packs q, k and v") {
   LoadedModel m = load_model(golden_dir("opt"));
   CHECK_FALSE(m.store->gradients().defined());
   auto forward = [&] { return m.model->logits(m.model->hidden({.ids = ids({2, 7}, 3, 100)})); };
@@ -144,7 +144,7 @@ TEST_CASE("model: missing and unknown tensors are listed by name, wrong shapes a
               "decoder.final_layer_norm.bias"});
 }
 
-TEST_CASE("model: what a config.json asks for and Brine has not is refused by name") {
+TEST_CASE("model: unsupported settings of a config.json are refused by name") {
   Scratch scratch;
   auto with = [&](const std::string& golden, const char* key, const data::Json& value) {
     return refusal(copy_of(scratch, golden, {.config = [&](data::Json& c) { c[key] = value; }}));
@@ -176,10 +176,10 @@ TEST_CASE("model: what a config.json asks for and Brine has not is refused by na
   data::write_file_atomic(none + "/config.json", "{");
   CHECK(refusal(none) == "config.json: not JSON");
   data::write_file_atomic(none + "/config.json", "{\"ffn_dim\": 1, \"ffn_dim\": 2}");
-  CHECK(refusal(none) == "config.json: key \"ffn_dim\" is there twice");
+  CHECK(refusal(none) == "config.json: key \"ffn_dim\" is a duplicate");
 }
 
-TEST_CASE("model: an index that lies is refused, naming the tensor or the shard") {
+TEST_CASE("model: an inconsistent index is refused, naming the tensor or the shard") {
   Scratch scratch;
   auto with = [&](const std::function<void(const std::string&)>& damage) {
     std::string dir = copy_of(scratch, "opt", {.shard_bytes = 30000});
@@ -219,7 +219,7 @@ TEST_CASE("model: an index that lies is refused, naming the tensor or the shard"
           const size_t at = text.find("\"" + bias + "\"");
           text.insert(at, "\"" + bias + "\": \"model-00009-of-00009.safetensors\", ");
           data::write_file_atomic(dir + "/model.safetensors.index.json", text);
-        }) == index + "key \"" + bias + "\" is there twice");
+        }) == index + "key \"" + bias + "\" is a duplicate");
   CHECK(with([&](const std::string& dir) {  // one tensor in two shards
           std::string shard = first_shard(dir);
           data::Safetensors file{data::Path(dir) / shard};
@@ -234,7 +234,7 @@ TEST_CASE("model: an index that lies is refused, naming the tensor or the shard"
   std::filesystem::copy(golden_dir("opt") + "/config.json", empty + "/config.json");
   check_says(refusal(empty), {empty, "model.safetensors", "model.safetensors.index.json"});
   data::write_file_atomic(empty + "/pytorch_model.bin", "x");
-  CHECK(refusal(empty).find("holds pytorch_model.bin only") != std::string::npos);
+  CHECK(refusal(empty).find("contains pytorch_model.bin only") != std::string::npos);
 }
 
 }  // namespace brine::test

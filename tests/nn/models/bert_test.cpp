@@ -137,9 +137,9 @@ TEST_CASE("packing: a mask that is none is refused") {
                        "model: a call has lengths or an attention_mask, not both", Error);
   mask.data<uint8_t>()[2] = 2;
   CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens, .attention_mask = mask}),
-                       "model: attention_mask holds 2, wanted 0 or 1", Error);
+                       "model: attention_mask contains 2, wanted 0 or 1", Error);
   CHECK_THROWS_WITH_AS(model->hidden({.ids = tokens, .type_ids = ids({2, 3}, 1, 2)}),
-                       "bert: type_ids [2, 3] are not like ids [2, 4]", Error);
+                       "bert: type_ids [2, 3] do not have the shape of ids [2, 4]", Error);
   CHECK_THROWS_WITH_AS(model->hidden({.ids = ids({1, 21}, 5, 37)}),
                        "bert: 21 tokens, but the model has 20 positions", Error);
 }
