@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kSumAt = 148, kSumWidth = 8;
 constexpr uint64_t kMostRecordBytes = 1 << 20;
-constexpr uint64_t kMostNameBytes = 64 << 10;
+constexpr uint64_t kMostLongNameBytes = 64 << 10;
 
 // Octal digits between spaces, then a space or NUL; or big-endian with the top bit of the first
 // byte set. Nothing where it is malformed or does not fit in 62 bits.
@@ -104,7 +104,7 @@ void TarHeaders::take_header(std::string_view block) {
   const auto size = number(block.substr(124, 12));
   check_format(size.has_value(), where(), ": the size in its tar header is malformed or too large");
   if (type_ == 'x' || type_ == 'g' || type_ == 'L' || type_ == 'K') {
-    const uint64_t most = type_ == 'x' || type_ == 'g' ? kMostRecordBytes : kMostNameBytes;
+    const uint64_t most = type_ == 'x' || type_ == 'g' ? kMostRecordBytes : kMostLongNameBytes;
     check_format(*size <= most, where(), ": an extended header has ", *size, " bytes, more than ",
                  most);
     check_format(type_ != 'x' || !has('x'), where(), ": a second pax header of one member");
