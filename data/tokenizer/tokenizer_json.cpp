@@ -27,7 +27,8 @@ void refuse_deep(const std::string& text, const std::string& path) {
     if (c == '"') quoted = true;
     if (c == '{' || c == '[') ++depth;
     if (c == '}' || c == ']') --depth;
-    check_format(depth <= kMostLevels, path, ": more than ", kMostLevels, " levels deep at byte ", at);
+    check_format(depth <= kMostLevels, path, ": more than ", kMostLevels, " levels deep at byte ",
+                 at);
   }
 }
 

@@ -50,7 +50,8 @@ TEST_CASE("a file sets keys, sections and texts with '#'") {
 TEST_CASE("a bad file is refused with its name, the line and the reason") {
   check_says(file_refusal("rate = 0.1\n\nratte = 1\n"), {"c.toml:3", "\"ratte\"", "\"rate\""});
   check_says(file_refusal("[modle]\nwidth = 1\n"), {"c.toml:1", "\"modle\"", "\"name\""});
-  check_says(file_refusal("[model]\nwitdh = 1\n"), {"c.toml:2", "\"model.witdh\"", "\"model.width\""});
+  check_says(file_refusal("[model]\nwitdh = 1\n"),
+             {"c.toml:2", "\"model.witdh\"", "\"model.width\""});
   CHECK(file_refusal("\"model.width\" = 1\n") ==
         "c.toml:1: the key \"model.width\" has a dot inside quotes");
   CHECK(file_refusal("model = 1\n") == "c.toml:1: \"model\" is a section, not a value");
