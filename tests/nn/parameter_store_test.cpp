@@ -37,7 +37,7 @@ struct Outer : nn::Module {
   nn::Packed& bias;
 };
 
-nn::Init fresh(uint64_t seed = 3, Dtype dtype = Dtype::f64) {
+nn::Init fresh_tower(uint64_t seed = 3, Dtype dtype = Dtype::f64) {
   return {.random = {.seed = seed}, .dtype = dtype, .linear_std = 0.5};
 }
 
@@ -48,7 +48,7 @@ std::string refusal(nn::Module& module, const std::vector<NamedTensor>& state) {
 }  // namespace
 
 TEST_CASE("modules: dotted paths, groups and buffers, parents first") {
-  nn::Init init = fresh();
+  nn::Init init = fresh_tower();
   Outer m(init);
   std::string paths, buffers;
   for (const auto& p : m.named_parameters()) {
@@ -66,7 +66,7 @@ TEST_CASE("modules: dotted paths, groups and buffers, parents first") {
 }
 
 TEST_CASE("parameter store: packed parameters are adjacent, values survive the move") {
-  nn::Init init = fresh();
+  nn::Init init = fresh_tower();
   Outer m(init);
   std::vector<double> q = m.q.weight.value.to_vector(), k = m.k.weight.value.to_vector();
   nn::ParameterStore store(m);
@@ -89,7 +89,7 @@ TEST_CASE("parameter store: packed parameters are adjacent, values survive the m
 }
 
 TEST_CASE("parameter store: one packed product equals separate ones, in value and gradient") {
-  nn::Init init = fresh();
+  nn::Init init = fresh_tower();
   Outer m(init);
   nn::ParameterStore store(m);
   Tensor x = normal({4, 5}, 8, Dtype::f64), dq = normal({4, 3}, 9, Dtype::f64);
@@ -110,7 +110,7 @@ TEST_CASE("parameter store: one packed product equals separate ones, in value an
 }
 
 TEST_CASE("parameter store: gradients add up over backward passes") {
-  nn::Init init = fresh();
+  nn::Init init = fresh_tower();
   Outer m(init);
   nn::ParameterStore store(m);
   Tensor x = normal({4, 5}, 8, Dtype::f64), dy = normal({4, 7}, 9, Dtype::f64);
@@ -121,7 +121,7 @@ TEST_CASE("parameter store: gradients add up over backward passes") {
 }
 
 TEST_CASE("state: loads by name from any order, converts types, and fills buffers") {
-  nn::Init a = fresh(3, Dtype::f32), b = fresh(4);
+  nn::Init a = fresh_tower(3, Dtype::f32), b = fresh_tower(4);
   Outer from(a), to(b);
   nn::ParameterStore store(to);
   std::vector<NamedTensor> state = nn::state_of(from);
@@ -139,7 +139,7 @@ TEST_CASE("state: loads by name from any order, converts types, and fills buffer
 }
 
 TEST_CASE("state: missing, unknown and wrongly shaped tensors are listed, and nothing is loaded") {
-  nn::Init a = fresh(3), b = fresh(4);
+  nn::Init a = fresh_tower(3), b = fresh_tower(4);
   Outer from(a), to(b);
   std::vector<double> before = to.first.weight.value.to_vector();
   std::vector<NamedTensor> state = nn::state_of(from), changed = state;
