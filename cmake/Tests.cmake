@@ -35,7 +35,7 @@ function(brine_tests source_folder)
   add_executable(test_${name} ${sources} $<TARGET_OBJECTS:test_main>)
   brine_link(test_${name} ${arg_UNPARSED_ARGUMENTS})
   brine_optimize(test_${name})
-  if(NOT name MATCHES "^(tensor|autograd|distill|cuda|cuda_emulated)$")  # helpers share names
+  if(NOT name MATCHES "^(tensor|autograd|data|distill|cuda|cuda_emulated)$")  # helpers share names
     brine_batches(test_${name})
   endif()
   target_include_directories(test_${name} SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})

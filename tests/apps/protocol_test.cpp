@@ -11,15 +11,13 @@
 namespace brine::tests {
 namespace {
 
-using Json = nlohmann::json;
-
 const std::vector<std::string> kSettings = {
     "name",   "split",  "files",          "joining",        "bos",     "window",
     "stride", "tokens", "dropped_tokens", "scored_windows", "windows", "predicted_tokens"};
 
-Json scored(const std::string& arguments) {
+nlohmann::json scored(const std::string& arguments) {
   const Finished f = world().must("eval --quiet --json --model teacher " + arguments);
-  return Json::parse(f.out);
+  return nlohmann::json::parse(f.out);
 }
 
 }  // namespace
@@ -29,10 +27,10 @@ TEST_CASE("protocols: each prints all of its settings, in words and as JSON") {
     const std::string name = known.name;
     INFO(name);
     const std::string arguments = "--data text.txt --window 16 --protocol " + name;
-    const Json out = scored(arguments);
+    const nlohmann::json out = scored(arguments);
     for (const std::string& key : kSettings) CHECK_MESSAGE(out["cut"].contains(key), key);
     CHECK(out["cut"]["name"] == name);
-    CHECK(out["cut"]["files"] == Json::array({"text.txt"}));
+    CHECK(out["cut"]["files"] == nlohmann::json::array({"text.txt"}));
     CHECK(out["cut"]["predicted_tokens"] == out["tokens"]);
     const std::string words = world().must("eval --quiet --model teacher " + arguments).out;
     CHECK(contains(words, out["protocol"].get<std::string>()));
@@ -42,8 +40,8 @@ TEST_CASE("protocols: each prints all of its settings, in words and as JSON") {
 }
 
 TEST_CASE("protocols: sea and gptq differ by the token in front, and drop the rest") {
-  const Json sea = scored("--data text.txt --window 16 --protocol sea");
-  const Json gptq = scored("--data text.txt --window 16 --protocol gptq");
+  const nlohmann::json sea = scored("--data text.txt --window 16 --protocol sea");
+  const nlohmann::json gptq = scored("--data text.txt --window 16 --protocol gptq");
   const auto tokenizer = data::load_tokenizer(world().path("teacher"));
   const auto text =
       int64_t(tokenizer->encode(data::read_joined_lines({world().path("text.txt")})).size());
@@ -65,7 +63,7 @@ TEST_CASE(
   for (const auto& e : std::filesystem::directory_iterator(w.path("tok")))
     std::filesystem::copy(e.path(), w.path("bos"),
                           std::filesystem::copy_options::overwrite_existing);
-  Json config = Json::parse(read_all(w.path("bos/tokenizer_config.json")));
+  nlohmann::json config = nlohmann::json::parse(read_all(w.path("bos/tokenizer_config.json")));
   config["add_bos_token"] = true;
   config["bos_token"] = "</s>";
   w.write("bos/tokenizer_config.json", config.dump());
@@ -92,15 +90,15 @@ TEST_CASE("protocols: the perplexity is that of the tokens and the cut that they
   const nn::LoadedModel m = nn::load_model(w.path("teacher"));
   const auto tokenizer = nn::tokenizer_of(m.directory);
   const std::vector<int32_t> ids = tokenizer->encode(data::read_joined_lines({w.path("text.txt")}));
-  const Json sea = scored("--data text.txt --window 16 --protocol sea");
+  const nlohmann::json sea = scored("--data text.txt --window 16 --protocol sea");
   CHECK(sea["nll"].get<double>() ==
         doctest::Approx(
             distill::evaluate(*m.model, distill::WindowSource(ids, 16, 0), {.batch_size = 3}).nll)
             .epsilon(1e-6));
-  const Json stride = scored("--data text.txt --window 16 --stride 5 --protocol stride");
+  const nlohmann::json stride = scored("--data text.txt --window 16 --stride 5 --protocol stride");
   CHECK(stride["cut"]["dropped_tokens"] == 0);
   CHECK(stride["tokens"] == stride["cut"]["tokens"].get<int64_t>() - 1);
-  const Json few =
+  const nlohmann::json few =
       scored("--data text.txt --window 16 --stride 5 --protocol stride --max-windows 3");
   CHECK(few["tokens"] == 15 + 5 + 5);
   CHECK(few["cut"]["scored_windows"] == 3);
