@@ -32,7 +32,7 @@ struct Tokenize {
   }
 };
 
-const RegisterSubcommand<Tokenize> registration("tokenize", "Turn a corpus into token shards");
+const RegisterSubcommand<Tokenize> registration("tokenize", "Convert a corpus to token shards");
 
 }  // namespace
 }  // namespace brine

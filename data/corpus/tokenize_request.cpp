@@ -9,11 +9,11 @@ std::optional<int32_t> separator_id(const std::string& separator, const Tokenize
   if (const std::optional<SeparatorRule> rule = value_of(separator, kSeparatorRules)) {
     if (*rule == SeparatorRule::none) return std::nullopt;
     if (!t.special().eos)
-      warn("tokenize: the tokenizer has no eos token, so nothing stands between documents");
+      warn("tokenize: the tokenizer has no eos token, so documents are not separated");
     return t.special().eos;
   }
   const std::optional<int32_t> id = t.id_of(separator);
-  check(id.has_value(), "tokenize: the separator \"", separator, "\" is no token");
+  check(id.has_value(), "tokenize: the separator \"", separator, "\" is not a token");
   return id;
 }
 
@@ -27,7 +27,7 @@ void TokenizeRequest::describe(Schema& s) {
   s.field("out", out, "New directory of token shards", {.required = true});
   s.field("key", key, "Key of the text in a line of .jsonl", {.unset = "\"text\""});
   s.field("separator", separator,
-          "Token after every document; auto: the tokenizer's eos where it has one; none");
+          "Token after every document; auto: the tokenizer's eos if it has one; none");
   s.choice("joining", joining, kJoinings,
            "lines: one document, the lines of the text files joined as the protocols of brine "
            "eval join them (docs/evaluation.md)");

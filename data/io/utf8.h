@@ -12,7 +12,7 @@ inline constexpr size_t kValidUtf8 = std::string_view::npos;
 // surrogates and values above 0x10ffff are malformed), or kValidUtf8.
 size_t find_invalid_utf8(std::string_view text);
 
-// What some files of UTF-8 text begin with, which is no part of the text.
+// What some files of UTF-8 text begin with, not a part of the text.
 inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 inline bool is_utf8(std::string_view text) { return find_invalid_utf8(text) == kValidUtf8; }

@@ -8,7 +8,7 @@ namespace brine::distill {
 void Evaluation::describe(data::Schema& s) {
   s.field("data", text.data, "Text files or token shards, or the directory of the task");
   s.field("task", task, "Score the answers to a task instead of text: " + known_tasks());
-  s.field("split", split, "Split of the task, or a TSV file of its own; none: every dev split");
+  s.field("split", split, "Split of the task, or a TSV file in its folder; none: every dev split");
   s.choice("protocol", text.protocol, kProtocolNames,
            "How the text is joined and cut: windows of the plain text, or as SEA's paper, GPTQ or "
            "Hugging Face's page on perplexity do (docs/evaluation.md)");
@@ -25,7 +25,7 @@ void Evaluation::describe(data::Schema& s) {
           {.min = 0});
   s.field("batch_size", text.batch_size, "Windows or texts at once", {.min = 1});
   s.field("max_windows", text.max_windows,
-          "Only the first windows, or texts that lie evenly in the split; 0 = all", {.min = 0});
+          "Only the first windows, or evenly spaced texts of the split; 0 = all", {.min = 0});
   s.field("loss_from", text.loss_from, "Only targets from this position of a window on",
           {.min = 0});
   s.field("copies", text.copies,

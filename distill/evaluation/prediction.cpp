@@ -32,7 +32,7 @@ std::vector<TextLine> lines_of(const Prediction& what, bool pairs, std::istream&
 
 void Prediction::describe(data::Schema& s) {
   s.field("texts", texts,
-          "Files whose lines are labelled, a pair of texts with a tab between; none: stdin",
+          "Files whose lines are labelled, pairs of texts separated by a tab; none: stdin",
           {.positional = true});
   s.field("task", call.task, "Write prediction files for this task instead: " + known_tasks());
   s.field("data", call.data, "Directory of the task");

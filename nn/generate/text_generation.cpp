@@ -29,18 +29,19 @@ std::vector<std::string> prompts_in(const std::string& path) {
 
 void TextGeneration::describe(data::Schema& s) {
   s.field("prompt", prompt, "Texts to continue, together");
-  s.field("prompt_file", prompt_file, "File with one prompt a line");
+  s.field("prompt_file", prompt_file, "File with one prompt per line");
   s.field("tokens", tokens, "Tokens to add", {.min = 1});
   s.field("temperature", how.temperature, "0 takes the likeliest token", {.min = 0});
   s.field("top_k", how.top_k, "Sample among the k likeliest tokens; 0 = all", {.min = 0});
   s.field("top_p", how.top_p, "Sample among the likeliest tokens of this mass",
           {.max = 1, .above = 0});
   s.field("stop", stop, "Texts that end a continuation; they are not part of it");
-  s.field("stop_token", stop_token, "Tokens that end one, beside the tokenizer's end of text");
-  s.field("ignore_eos", ignore_eos, "Go on behind the end of the text");
+  s.field("stop_token", stop_token,
+          "Tokens that end one, in addition to the tokenizer's end of text");
+  s.field("ignore_eos", ignore_eos, "Continue after the end of the text");
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
-  s.field("save_state", save_state, "File to go on from later");
+  s.field("save_state", save_state, "File from which to continue later");
   s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
 }
 

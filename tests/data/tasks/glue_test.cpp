@@ -159,7 +159,7 @@ TEST_CASE("glue: errors name file and line") {
                        doctest::Contains((s / "RTE" / "train.tsv: ").c_str()), Error);
 }
 
-TEST_CASE("tasks: names of tasks and splits; a file of one's own as a split") {
+TEST_CASE("tasks: names of tasks and splits; a file of the user as a split") {
   check_refuses([&] { task_named("glue"); },
                 {"task", "glue", "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte",
                  "wnli", "ax", "wordnet", "books"});

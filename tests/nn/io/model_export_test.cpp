@@ -163,7 +163,7 @@ TEST_CASE("adapter: a changed base is refused on the way out and on the way in")
           c["base_model"] = "nowhere";
         }).find("is neither next to it nor in the working directory") != std::string::npos);
   CHECK(with([&](data::Json& c) { c["base_model"] = 3; }) ==
-        "config.json: base_model = 3 is no path");
+        "config.json: base_model = 3 is not a path");
   check_says(with([&](data::Json& c) { c["brine"].erase("base_hash"); }),
              {"config.json", "base_model", "\"brine\"", "base_hash"});
   for (auto& p : s.model->named_parameters()) {
