@@ -37,8 +37,8 @@ void TokenizeRequest::describe(Schema& s) {
 void TokenizeRequest::validate() const {
   if (joining == Joining::documents) return;
   check(value_of(separator, kSeparatorRules).has_value(),
-        "tokenize: --joining lines has no use for --separator ", separator);
-  check(!key, "tokenize: --joining lines has no use for --key");
+        "tokenize: --joining lines does not use --separator ", separator);
+  check(!key, "tokenize: --joining lines does not use --key");
 }
 
 TokenizeOptions TokenizeRequest::resolve(

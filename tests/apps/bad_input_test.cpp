@@ -144,7 +144,7 @@ TEST_CASE("bad input: models and checkpoints") {
   check_refused({eval + "bad-teacher", {"bad-teacher"}});
   check_refused({"distill --teacher bad-export-1 --data text.txt --out bad-run",
                  {"bad-export-1/model.safetensors"}});
-  check_refused({"export --checkpoint student --out export", {"export", "already holds"}});
+  check_refused({"export --checkpoint student --out export", {"export", "already contains"}});
   // Only a resumed run reads the moments.
   damaged("teacher", "bad-moments", "step-00000003/optimizer.safetensors", flipped);
   check_refused({World::train() + " --valid text.txt --out bad-moments --resume",

@@ -93,7 +93,7 @@ TEST_CASE("tokenize: bad input is refused in one line") {
   CHECK(contains(refused(start + "none.txt"), "none.txt"));
   CHECK(contains(refused(start + "--separator '<x>' text.txt"), "\"<x>\" is not a token"));
   CHECK_FALSE(fs::exists(w.path("new-shards")));
-  CHECK(contains(refused("tokenize --tokenizer tok --out shards text.txt"), "already there"));
+  CHECK(contains(refused("tokenize --tokenizer tok --out shards text.txt"), "exists already"));
   check_says(refused("eval --model teacher --protocol sea --window 16 --data shards"),
              {"shards", "protocol sea", "lines", "documents"});
   CHECK(contains(refused(start + "--joining lines --separator '<pad>' text.txt"),

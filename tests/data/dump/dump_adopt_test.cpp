@@ -112,11 +112,11 @@ TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") 
   refused({"sample 2", "layers/01/attention", "head 0", "query 3", "key 1", "-0.5"}, spec,
           set(-0.5f, 2 * 75 + 16));
   refused({"attention: value 3 is nan"}, spec, set(NAN, 3));
-  refused({"logits/ids holds 11"}, spec,
+  refused({"logits/ids contains 11"}, spec,
           [](DumpBatch& b) { b.tensors["logit_ids"].data<int32_t>()[9] = 11; });
-  refused({"tokens holds -1"}, spec,
+  refused({"tokens contains -1"}, spec,
           [](DumpBatch& b) { b.tensors["tokens"].data<int32_t>()[9] = -1; });
-  refused({"lengths holds 0"}, spec, [](DumpBatch& b) { b.lengths.data<int64_t>()[6] = 0; });
+  refused({"lengths contains 0"}, spec, [](DumpBatch& b) { b.lengths.data<int64_t>()[6] = 0; });
   refused({"logits/lse: value 4 is inf"}, spec,
           [](DumpBatch& b) { b.tensors["lse"].data<float>()[4] = INFINITY; });
   refused({"layers/00/context: is f64 [7, 5, 12], must be f32 [7, 5, 12]"}, spec, [](DumpBatch& b) {
