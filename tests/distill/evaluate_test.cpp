@@ -110,8 +110,9 @@ TEST_CASE("perplexity: strides that cannot be") {
   };
   check_says(refused({16, 0}), {"evaluate", "stride", "0", "16"});
   check_says(refused({16, 17}), {"evaluate", "stride", "17", "16"});
-  CHECK(refused({1, 1}) == "evaluate: a stride of 1 does not go with windows of 1 tokens");
-  CHECK(refused({16, 8}, {.loss_from = 3}) == "evaluate: loss_from does not go with a stride");
+  CHECK(refused({1, 1}) == "evaluate: a stride of 1 cannot be used with windows of 1 tokens");
+  CHECK(refused({16, 8}, {.loss_from = 3}) ==
+        "evaluate: loss_from cannot be combined with a stride");
   CHECK(message([&] {
           evaluate_strided(*pair.teacher, std::span(tokens).first(1), {16, 8}, {});
         }) == "evaluate: 1 tokens predict nothing");
