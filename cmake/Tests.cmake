@@ -20,9 +20,10 @@ endfunction()
 #   NEEDS  the words that "(needs X)" in the name of a case may have: a separate entry for each, so
 #   that
 #          ctest counts it as skipped if X is absent
+#   COMPILED_FOR  the program of these sources whose objects this one links with other libraries
 #   ROOMS  an entry for each inner folder, to run in parallel
 function(brine_tests source_folder)
-  cmake_parse_arguments(arg "ROOMS" "NAME;LABEL" "NEEDS" ${ARGN})
+  cmake_parse_arguments(arg "ROOMS" "NAME;LABEL;COMPILED_FOR" "NEEDS" ${ARGN})
   set(name ${source_folder})
   if(arg_NAME)
     set(name ${arg_NAME})
@@ -32,10 +33,15 @@ function(brine_tests source_folder)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${source_folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/(emulator|driver|libfuzzer)/")
-  add_executable(test_${name} ${sources} $<TARGET_OBJECTS:test_main>)
+  set(parts ${sources})
+  if(arg_COMPILED_FOR)
+    set(parts $<TARGET_OBJECTS:test_${arg_COMPILED_FOR}>)
+  endif()
+  add_executable(test_${name} ${parts} $<TARGET_OBJECTS:test_main>)
+  set_target_properties(test_${name} PROPERTIES LINKER_LANGUAGE CXX)
   brine_link(test_${name} ${arg_UNPARSED_ARGUMENTS})
   brine_optimize(test_${name})
-  if(NOT name MATCHES "^(tensor|autograd|data|distill|cuda|cuda_emulated)$")  # helpers share names
+  if(NOT name MATCHES "^(tensor|autograd|distill|cuda|cuda_emulated)$")  # helpers share names
     brine_batches(test_${name})
   endif()
   target_include_directories(test_${name} SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})

@@ -4,15 +4,16 @@
 #include <cstdlib>
 #include <map>
 
+#include "tensor/device/accelerator.h"
 #include "tests/apps/helpers.h"
 #include "tests/paths.h"
 
-// The program under test: tests/cuda takes the one whose GPU is emulated.
-#ifndef BRINE_TEST_PROGRAM
-#define BRINE_TEST_PROGRAM "brine"
-#endif
-
 namespace brine::tests {
+
+// The program under test; the one whose GPU is emulated where the kernels of this test program are.
+inline std::string program() {
+  return test::binary_dir() + std::string(cuda::emulated() ? "/brine_emulated" : "/brine");
+}
 
 // Sentences of a few words, each a function of its number.
 inline std::string sample_text(int sentences) {
@@ -52,9 +53,8 @@ class World {
     std::string out = path("../" + scratch_.path().filename().string() + ".out");
     std::string error = out + ".err";
     std::string command = "cd " + scratch_.path().string() +
-                          " && export OMP_WAIT_POLICY=passive; " + before + " " +
-                          brine::test::binary_dir() + "/" BRINE_TEST_PROGRAM " " + arguments +
-                          " >" + (target.empty() ? out : target) + " 2>" + error;
+                          " && export OMP_WAIT_POLICY=passive; " + before + " " + program() + " " +
+                          arguments + " >" + (target.empty() ? out : target) + " 2>" + error;
     int code = std::system(("(" + command + ")").c_str());
     Finished done{WIFEXITED(code) ? WEXITSTATUS(code) : -1,
                   target.empty() ? read_all(out) : std::string(), read_all(error)};

@@ -164,7 +164,7 @@ TEST_CASE(
   w.must(dump + "full --device cuda");
   CHECK((shards("full") == wanted));
 
-  const std::string program = std::string(brine::test::binary_dir()) + "/" BRINE_TEST_PROGRAM " ";
+  const std::string program = tests::program() + " ";
   const std::string stop = "cd " + w.path(".") + "; " + program + dump +
                            "stopped --device cuda 2>stopped.log & n=0; while [ ! -e "
                            "stopped/shard-00000.h5 ] && [ $n -lt 6000 ]; do sleep 0.01; "

@@ -270,20 +270,21 @@ TEST_CASE("edit distance counts a swap as one step") {
 
 namespace {
 
-enum class Shape { constant, linear };
-constexpr data::Named<Shape> kShapes[] = {{Shape::constant, "constant"}, {Shape::linear, "linear"}};
+enum class Course { constant, linear };
+constexpr data::Named<Course> kCourses[] = {{Course::constant, "constant"},
+                                            {Course::linear, "linear"}};
 
 struct Undecided {
-  Shape shape = Shape::linear;
-  std::optional<Shape> later;
+  Course shape = Course::linear;
+  std::optional<Course> later;
   std::optional<int64_t> steps;
   std::optional<double> rate;
   std::optional<bool> norm;
   std::optional<std::string> split;
   Switched inner;
   void describe(Schema& s) {
-    s.choice("shape", shape, kShapes, "Shape");
-    s.choice("later", later, kShapes, "Shape, decided later");
+    s.choice("shape", shape, kCourses, "Shape");
+    s.choice("later", later, kCourses, "Shape, decided later");
     s.field("steps", steps, "Steps", {.min = 1, .unset = "by the recipe"});
     s.field("rate", rate, "Rate", {.above = 0});
     s.field("norm", norm, "Norm");
@@ -301,14 +302,14 @@ TEST_CASE("an enum is read and written by the names of its values") {
   CHECK(s.find("shape")->type() == "text");
   CHECK(s.find("shape")->allowed() == "constant, linear");
   s.set_text("shape", {"constant"});
-  CHECK(c.shape == Shape::constant);
+  CHECK(c.shape == Course::constant);
   CHECK(s.to_json()["shape"] == "constant");
   CHECK(s.to_toml().find("shape = \"constant\"\n") == 0);
   check_says(message([&] { s.set("shape", "cosine"); }),
              {"shape", "\"constant\"", "\"linear\"", "\"cosine\""});
   CHECK(message([&] { s.set("shape", 1); }) == "shape must be a text, got 1");
-  CHECK(c.shape == Shape::constant);
-  CHECK(std::string(data::name_of(Shape::linear, kShapes)) == "linear");
+  CHECK(c.shape == Course::constant);
+  CHECK(std::string(data::name_of(Course::linear, kCourses)) == "linear");
 }
 
 TEST_CASE("an optional key is empty until it is set, and checked like any other") {
@@ -330,7 +331,7 @@ TEST_CASE("an optional key is empty until it is set, and checked like any other"
   s.set("split", "dev");
   CHECK(c.steps == 7);
   CHECK(c.norm == false);
-  CHECK(c.later == Shape::constant);
+  CHECK(c.later == Course::constant);
   CHECK(c.split == "dev");
   CHECK(s.find("norm")->is_flag());
   CHECK(s.to_json()["steps"] == 7);
@@ -349,8 +350,8 @@ TEST_CASE("fill gives empty keys their values and leaves those that are decided"
                          "unknown": 1, "attention": {"k": 3}})"));
   CHECK(c.steps == 7);
   CHECK(c.rate == 0.5);
-  CHECK(c.later == Shape::linear);
-  CHECK(c.shape == Shape::linear);  // has a default, so it is never empty
+  CHECK(c.later == Course::linear);
+  CHECK(c.shape == Course::linear);  // has a default, so it is never empty
   CHECK(c.inner.sea.k == 16);
   CHECK_FALSE(c.norm.has_value());
   CHECK(message([&] { s.fill(Json::parse(R"({"norm": 1})")); }) ==

@@ -22,7 +22,8 @@ using test::write_text;
 namespace {
 
 using Ids = std::vector<int32_t>;
-const std::string kText = "In the [MASK] B\u00e9ginning \u4e2d\u6587 God's, cre\u0301ated!";
+const std::string kWordPieceText =
+    "In the [MASK] B\u00e9ginning \u4e2d\u6587 God's, cre\u0301ated!";
 
 std::string message_of(const std::function<void()>& f) {
   try {
@@ -35,7 +36,7 @@ std::string message_of(const std::function<void()>& f) {
   return "nothing was refused";
 }
 
-std::string refusal(const std::function<void(json&)>& change) {
+std::string wordpiece_refusal(const std::function<void(json&)>& change) {
   Scratch scratch;
   json root = golden_json("wordpiece.json");
   change(root);
@@ -82,7 +83,8 @@ TEST_CASE("wordpiece files: vocab.txt alone is the same tokenizer, and can be sa
   const auto golden = load_tokenizer(kTokenizerGolden + "wordpiece.json");
   const auto from_text = load_tokenizer(dir);
   CHECK(from_text->hash() == golden->hash());
-  CHECK(from_text->encode_pair(kText, "the").ids == golden->encode_pair(kText, "the").ids);
+  CHECK(from_text->encode_pair(kWordPieceText, "the").ids ==
+        golden->encode_pair(kWordPieceText, "the").ids);
   CHECK(from_text->special().mask == 4);
   from_text->save(copy);
   CHECK(load_tokenizer(copy)->to_json() == from_text->to_json());
@@ -130,13 +132,13 @@ TEST_CASE("wordpiece files: malformed vocab.txt") {
   Scratch scratch;
   const std::string dir = vocab_directory(scratch), vocab = dir + "/vocab.txt";
   const std::string good = read_text(vocab);
-  const auto expected = load_tokenizer(dir)->encode(kText);
+  const auto expected = load_tokenizer(dir)->encode(kWordPieceText);
   std::string crlf;
   for (char c : good) crlf += c == '\n' ? std::string("\r\n") : std::string(1, c);
   write_text(vocab, crlf);
-  CHECK(load_tokenizer(dir)->encode(kText) == expected);
+  CHECK(load_tokenizer(dir)->encode(kWordPieceText) == expected);
   write_text(vocab, good.substr(0, good.size() - 1));
-  CHECK(load_tokenizer(dir)->encode(kText) == expected);
+  CHECK(load_tokenizer(dir)->encode(kWordPieceText) == expected);
   write_text(vocab, good + "\n\nnewest\n");  // two ids without a token
   const auto holes = load_tokenizer(dir);
   CHECK(holes->encode("newest") == Ids{int32_t(holes->vocab_size()) - 1});
@@ -155,23 +157,28 @@ TEST_CASE("wordpiece files: malformed vocab.txt") {
 }
 
 TEST_CASE("wordpiece files: what encodes in another way or is malformed is refused by name") {
-  has(refusal([](json& t) { t["pre_tokenizer"] = nullptr; }), "pre_tokenizer");
-  has(refusal([](json& t) { t["pre_tokenizer"]["type"] = "Whitespace"; }), "\"Whitespace\"");
-  has(refusal([](json& t) { t["normalizer"]["type"] = "NFKC"; }), "\"NFKC\"");
-  has(refusal([](json& t) { t["normalizer"] = 3; }), "normalizer");
-  has(refusal([](json& t) { t["normalizer"]["lowercase"] = "yes"; }), "'lowercase'");
-  has(refusal([](json& t) { t["decoder"]["type"] = "BPEDecoder"; }), "\"BPEDecoder\"");
-  has(refusal([](json& t) { t["post_processor"]["type"] = "Other"; }), "\"Other\"");
-  has(refusal([](json& t) { t["post_processor"]["single"] = json::array(); }), "'single'");
-  has(refusal([](json& t) { t["post_processor"]["pair"][0] = 1; }), "'pair'");
-  has(refusal([](json& t) { t["post_processor"]["special_tokens"].erase("[SEP]"); }), "'[SEP]'");
-  has(refusal([](json& t) { t["post_processor"]["special_tokens"]["[SEP]"]["ids"] = {100000}; }),
+  has(wordpiece_refusal([](json& t) { t["pre_tokenizer"] = nullptr; }), "pre_tokenizer");
+  has(wordpiece_refusal([](json& t) { t["pre_tokenizer"]["type"] = "Whitespace"; }),
+      "\"Whitespace\"");
+  has(wordpiece_refusal([](json& t) { t["normalizer"]["type"] = "NFKC"; }), "\"NFKC\"");
+  has(wordpiece_refusal([](json& t) { t["normalizer"] = 3; }), "normalizer");
+  has(wordpiece_refusal([](json& t) { t["normalizer"]["lowercase"] = "yes"; }), "'lowercase'");
+  has(wordpiece_refusal([](json& t) { t["decoder"]["type"] = "BPEDecoder"; }), "\"BPEDecoder\"");
+  has(wordpiece_refusal([](json& t) { t["post_processor"]["type"] = "Other"; }), "\"Other\"");
+  has(wordpiece_refusal([](json& t) { t["post_processor"]["single"] = json::array(); }),
+      "'single'");
+  has(wordpiece_refusal([](json& t) { t["post_processor"]["pair"][0] = 1; }), "'pair'");
+  has(wordpiece_refusal([](json& t) { t["post_processor"]["special_tokens"].erase("[SEP]"); }),
+      "'[SEP]'");
+  has(wordpiece_refusal(
+          [](json& t) { t["post_processor"]["special_tokens"]["[SEP]"]["ids"] = {100000}; }),
       "100000");
-  has(refusal([](json& t) { t["model"]["type"] = "Unigram"; }), "\"Unigram\"");
-  has(refusal([](json& t) { t["model"]["unk_token"] = "nowhere"; }), "'nowhere'");
-  has(refusal([](json& t) { t["model"]["max_input_chars_per_word"] = -1; }), "'max_input_chars");
-  has(refusal([](json& t) { t["model"]["vocab"]["[CLS]"] = 3; }), "both have the id 3");
-  has(refusal([](json& t) { t["model"]["vocab"].erase("[UNK]"); }), "'[UNK]'");
+  has(wordpiece_refusal([](json& t) { t["model"]["type"] = "Unigram"; }), "\"Unigram\"");
+  has(wordpiece_refusal([](json& t) { t["model"]["unk_token"] = "nowhere"; }), "'nowhere'");
+  has(wordpiece_refusal([](json& t) { t["model"]["max_input_chars_per_word"] = -1; }),
+      "'max_input_chars");
+  has(wordpiece_refusal([](json& t) { t["model"]["vocab"]["[CLS]"] = 3; }), "both have the id 3");
+  has(wordpiece_refusal([](json& t) { t["model"]["vocab"].erase("[UNK]"); }), "'[UNK]'");
 }
 
 TEST_CASE("wordpiece files: an old file without the model's type loads, a contradiction does not") {
@@ -181,7 +188,8 @@ TEST_CASE("wordpiece files: an old file without the model's type loads, a contra
   root["truncation"] = {{"max_length", 3}};
   write_text(scratch / "tokenizer.json", root.dump());
   const auto old = load_tokenizer(scratch.path());
-  CHECK(old->encode(kText) == load_tokenizer(kTokenizerGolden + "wordpiece.json")->encode(kText));
+  CHECK(old->encode(kWordPieceText) ==
+        load_tokenizer(kTokenizerGolden + "wordpiece.json")->encode(kWordPieceText));
   write_text(scratch / "tokenizer_config.json", R"({"do_lower_case": false})");
   has(message_of([&] { load_tokenizer(scratch.path()); }), "'do_lower_case' = false");
 }
@@ -201,7 +209,7 @@ TEST_CASE("wordpiece files: a damaged byte or depth gives a tokenizer or an Erro
     write_text(path, damaged);
     try {
       const auto tokenizer = load_tokenizer(path);
-      tokenizer->decode(tokenizer->encode_pair(kText, "the earth", 8).ids);
+      tokenizer->decode(tokenizer->encode_pair(kWordPieceText, "the earth", 8).ids);
       tokenizer->to_json();
     } catch (const Error&) {
       ++refused;
