@@ -22,8 +22,8 @@ Tensor permute(const Tensor& x, std::initializer_list<int> axes);  // a contiguo
 Tensor slice(const Tensor& x, int axis, int64_t start, int64_t length);  // a contiguous copy
 Tensor concat_last(const Tensor& a, const Tensor& b);  // [R, A], [R, B] -> [R, A + B]
 Tensor cast(const Tensor& x, Dtype dtype);             // between float types
-// [B, T, H d] -> [B, H, T, d] and back; p is the part of a packed projection [B, T, P H d].
-Tensor split_heads(const Tensor& x, int64_t heads, int64_t part = 0, int64_t parts = 1);
+// [B, T, H d] -> [B, H, T, d] and back; or heads first, first + 1... of a packed [B, T, of d].
+Tensor split_heads(const Tensor& x, int64_t heads, int64_t first = 0, int64_t of = 0);
 Tensor merge_heads(const Tensor& x);
 // [B, G, T, d] -> [B, G times, T, d]: head h is the group h / times.
 Tensor repeat_heads(const Tensor& x, int64_t times);

@@ -10,7 +10,7 @@ namespace brine {
 // ---- flash_attention.cpp
 // softmax(q k^T / sqrt(d)) v over the visible keys, tiled, O(T) memory: q [B, H, T, d], k and v
 // [B, G, T, d] -> [B, T, H d], heads concatenated; rows without a visible key are 0. G divides H:
-// head h reads the keys and values of group h G / H, which are not copied.
+// head h reads the keys and values of group h G / H. They are copied for cuDNN alone (16 bits).
 Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const Visibility& visible);
 

@@ -18,8 +18,7 @@ endfunction()
 #   NAME   of the program and its entries, where one folder makes several programs
 #   LABEL  unit (default), program or emulator
 #   NEEDS  the words that "(needs X)" in the name of a case may have: a separate entry for each, so
-#   that
-#          ctest counts it as skipped if X is absent
+#          that ctest counts it as skipped if X is absent
 #   COMPILED_FOR  the program of these sources whose objects this one links with other libraries
 #   ROOMS  an entry for each inner folder, to run in parallel
 function(brine_tests source_folder)
@@ -50,6 +49,9 @@ function(brine_tests source_folder)
     list(TRANSFORM rooms REPLACE "^${CMAKE_SOURCE_DIR}/tests/${source_folder}/([a-z]+)/.*" "\\1")
     list(REMOVE_DUPLICATES rooms)
     foreach(room ${rooms})
+      if(room MATCHES "/")
+        message(FATAL_ERROR "${room}: a test of ${name} must be in an inner folder, whose entry runs it")
+      endif()
       brine_test_entry(${name}_${room} ${arg_LABEL} test_${name} -sf=*/${source_folder}/${room}/*)
       set_tests_properties(${name}_${room} PROPERTIES COST 1000)  # the first to start
     endforeach()

@@ -7,7 +7,10 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate", {.min = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
-  s.choice("decoder", decoder, kDecoderPresets, "Preset of the convolutional decoder");
+  s.choice("decoder", decoder, kDecoderPresets,
+           "Preset of the convolutional decoder; train, and distill unless --recipe former or "
+           "paper, take "
+           "lean for a causal model when it is not given");
   const std::string preset = "; 0 = from the preset";
   s.field("width_reduction", width_reduction, "Columns of K per column of the image" + preset,
           {.min = 0});
@@ -26,7 +29,10 @@ void SeaConfig::describe(data::Schema& s) {
   s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
   s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
           {.min = 0});
-  s.field("gate_bias", gate_bias, "Both gates of the output start at its sigmoid");
+  s.field("gate_bias", gate_bias,
+          "Both gates of the output start at its sigmoid; distill --recipe short takes 2 for a "
+          "task when "
+          "it is not given");
   s.renamed("scaler_bias", "gate_bias");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
@@ -82,7 +88,7 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
         " is not a multiple of width_reduction = ", d.width_reduction);
   check(!d.norm || columns / d.width_reduction >= 3,
         "sea: columns / width_reduction = ", columns / d.width_reduction,
-        " columns are too few for the decoder's LayerNorm, which needs 3");
+        " columns are too few for the decoder's LayerNorm, which needs at least 3");
 }
 
 }  // namespace brine::sea

@@ -46,7 +46,7 @@ FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, 
   check(H * csr.keys < int64_t(1) << 31, "build_csr: ", H, " heads x ", csr.keys,
         " keys do not fit 32-bit columns");
   check(!visible.causal || csr.keys >= T, "build_csr: ", T,
-        " causal rows need the same number of keys, got ", csr.keys);
+        " causal rows need at least as many keys, got ", csr.keys);
   check(visible.lengths.defined() || visible.causal || csr.keys == T,
         "build_csr: lengths must be given when rows and keys differ");
   check_visibility("build_csr", visible, B, csr.keys);

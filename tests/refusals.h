@@ -16,6 +16,7 @@ namespace brine::test {
 // Whether the text has all of the parts in this order. A part is whole words: "16" is not in "160".
 inline bool says(const std::string& text, std::initializer_list<std::string> parts) {
   auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  if (parts.size() == 0) return false;  // nothing was asked for
   size_t at = 0;
   for (const std::string& part : parts) {
     if (part.empty()) return false;

@@ -29,8 +29,9 @@ struct BertLayer : nn::Module {
 
   Tensor operator()(const Tensor& x) const {
     Tensor qkv = linear(x, qkv_weight.value, qkv_bias.value);  // [B, T, 3C]
-    Tensor context = flash_attention(split_heads(qkv, heads, 0, 3), split_heads(qkv, heads, 1, 3),
-                                     split_heads(qkv, heads, 2, 3), {.causal = false});
+    Tensor context = flash_attention(
+        split_heads(qkv, heads, 0, 3 * heads), split_heads(qkv, heads, heads, 3 * heads),
+        split_heads(qkv, heads, 2 * heads, 3 * heads), {.causal = false});
     Tensor h = norm1(add(x, output(context)));
     return norm2(add(h, fc2(gelu(fc1(h)))));
   }

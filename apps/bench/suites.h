@@ -1,7 +1,6 @@
 // The suites of `brine bench`: which there are, what each needs, which of them a call runs.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>

@@ -74,7 +74,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   const Device device = chosen_device(common.device);
   set_default_device(device);
   const bool tf32 = common.compute == Compute::tf32;
-  if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU multiplies f32 without rounding");
+  if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU does not round factors to tf32");
   cuda::set_tf32(tf32);
   if (common.cudnn == Cudnn::off) cuda::set_cudnn(false);
   const ComputeType compute(compute_dtype(common.compute));

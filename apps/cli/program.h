@@ -1,5 +1,5 @@
-// Subcommands: their interface, and how the program finds and runs them. See README.md for an
-// example.
+// Subcommands: their interface, and how the program finds and runs them. See apps/README.md
+// for an example.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The log on stderr; the only file that includes spdlog.
+// The log on stderr; the only file that logs by spdlog.
 #include "apps/cli/terminal.h"
 
 #include <spdlog/sinks/stdout_color_sinks.h>

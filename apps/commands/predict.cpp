@@ -19,9 +19,9 @@ struct Predict {
   }
 
   int run(const RunContext& context) {
+    what.validate();
     nn::LoadedModel m = distill::load_model(model, log_messages());
     refuse_unused_options(context, *m.model);
-    check(m.model->labels() > 0, "predict: ", m.directory, " has no classification head");
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     distill::predict(m, *tokenizer, what, std::cin, std::cout, log_messages());
     return 0;

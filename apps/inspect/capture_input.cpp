@@ -57,8 +57,7 @@ void CaptureInput::describe(data::Schema& s) {
 CaptureCall capture_call(const CaptureInput& in, nn::LoadedModel& m) {
   const bool dense = in.path == distill::AttentionPath::dense;
   if (dense && nn::is_full_attention(m.config.attention) && !m.model->attention_traits().maps) {
-    m.config.attention = "dense";
-    m.model = nn::make_student(m.config, *m.model, 0);
+    distill::use_attention(m, "dense");
   }
   return {
       .ids = capture_ids(in, m), .options = {.k = in.k, .dense_path = dense}, .model = m.directory};

@@ -147,10 +147,13 @@ class Comparison {
 
   void floats(const std::string& name, const Tensor& got) {
     Tensor want = case_.file.read(name);
-    check(got.shape() == want.shape(), case_.file.path(), ": ", name, " is ", want.shape(),
-          ", the block gives ", got.shape());
-    std::vector<double> x = got.to_vector(), y = want.to_vector();
     GoldenRow row{.dataset = name};
+    if (got.shape() != want.shape()) {  // another mask has another number of entries
+      row.error = INFINITY;
+      rows.push_back(row);
+      return;
+    }
+    std::vector<double> x = got.to_vector(), y = want.to_vector();
     double largest = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       if (only_valid_rows(name) && !valid_row(want.shape(), i)) continue;

@@ -1,16 +1,16 @@
 // Ops that move elements without arithmetic: shapes, slices, heads, rows, types.
 #include "autograd/dense/contiguous_internal.h"
 #include "autograd/head_groups.h"
-#include "autograd/ops.h"
+#include "autograd/primitives/broadcast_internal.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
 namespace {
 
-// The strides of a packed [B, T, P, H, d] viewed as [B, H, T, d], one part of P.
-Tensor heads_of(const Tensor& packed, int64_t heads, int64_t part, int64_t parts) {
-  const int64_t B = packed.dim(0), T = packed.dim(1), d = packed.dim(2) / (parts * heads);
-  return packed.view({B, T, parts, heads, d}).select(2, part).permute({0, 2, 1, 3});
+// Heads first, first + 1... of x [B, T, of d] viewed as [B, heads, T, d].
+Tensor heads_of(const Tensor& x, int64_t heads, int64_t first, int64_t of) {
+  const int64_t B = x.dim(0), T = x.dim(1), d = x.dim(2) / of;
+  return x.view({B, T, of, d}).slice(2, first, heads).permute({0, 2, 1, 3});
 }
 
 int64_t skipped(int64_t rows, int64_t step) { return (rows + step - 1) / step; }
@@ -80,16 +80,18 @@ Tensor cast(const Tensor& x, Dtype dtype) {
                 [=](const Tensor& dy, Gradients& grads) { grads.set(0, dy.to(before)); });
 }
 
-Tensor split_heads(const Tensor& x, int64_t heads, int64_t part, int64_t parts) {
-  check(x.rank() == 3 && heads > 0 && parts > 0 && x.dim(2) % (heads * parts) == 0,
-        "split_heads: ", x.shape(), " is not [B, T, ", parts, " x ", heads, " x d]");
-  check(part >= 0 && part < parts, "split_heads: part ", part, " of ", parts);
-  Tensor y = heads_of(dense(x), heads, part, parts).clone();  // [B, H, T, d]
+Tensor split_heads(const Tensor& x, int64_t heads, int64_t first, int64_t of) {
+  if (of == 0) of = heads;
+  check(x.rank() == 3 && heads > 0 && of > 0 && x.dim(2) % of == 0, "split_heads: ", x.shape(),
+        " is not [B, T, ", of, " x d]");
+  check(first >= 0 && first + heads <= of, "split_heads: heads ", first, " to ", first + heads - 1,
+        " of ", of);
+  Tensor y = heads_of(dense(x), heads, first, of).clone();  // [B, H, T, d]
   return record("split_heads", y, {x}, [=](const Tensor& dy, Gradients& grads) {
-    if (parts == 1) {
+    if (heads == of) {
       return grads.set(0, dy.permute({0, 2, 1, 3}).clone().view({dy.dim(0), dy.dim(2), -1}));
     }
-    Tensor to = heads_of(grads.accumulate(0), heads, part, parts);
+    Tensor to = heads_of(grads.accumulate(0), heads, first, of);
     BRINE_CALL(to, accumulate, to, dy);
   });
 }
@@ -150,11 +152,9 @@ Tensor repeat_heads(const Tensor& x, int64_t times) {
         times, " times");
   if (times == 1) return x;
   const int64_t B = x.dim(0), G = x.dim(1), row = x.dim(2) * x.dim(3);
-  Tensor y = Tensor::empty({B, G * times, x.dim(2), x.dim(3)}, x.dtype(), x.device());
-  for (int64_t i = 0; i < times; ++i) {
-    Tensor to = y.view({B, G, times, row}).select(2, i);
-    BRINE_CALL(y, copy, to, dense(x).view({B, G, row}));
-  }
+  Tensor y = broadcast_view(dense(x).view({B, G, 1, row}), {B, G, times, row})
+                 .clone()
+                 .view({B, G * times, x.dim(2), x.dim(3)});
   return record("repeat_heads", y, {x},
                 [](const Tensor& dy, Gradients& grads) { add_groups(grads.accumulate(0), dy); });
 }

@@ -25,11 +25,12 @@ Tensor rotary(const Tensor& x, const Tensor& frequencies, const Tensor& first) {
   check(!first.defined() || (first.dtype() == Dtype::i64 && first.shape() == Shape{x.dim(0)}),
         "rotary: first positions must be i64 [", x.dim(0), "]");
   Tensor start = first.defined() ? first.clone() : Tensor();  // a caller may count on in place
+  const Tensor turns = frequencies.contiguous();
   Tensor y = Tensor::like(x);
-  BRINE_CALL(y, rotary, y, x.detach().contiguous(), start, frequencies, 1.0);
+  BRINE_CALL(y, rotary, y, x.detach().contiguous(), start, turns, 1.0);
   return record("rotary", y, {x}, [=](const Tensor& dy, Gradients& grads) {
     Tensor dx = Tensor::like(dy);
-    BRINE_CALL(dx, rotary, dx, dy, start, frequencies, -1.0);
+    BRINE_CALL(dx, rotary, dx, dy, start, turns, -1.0);
     grads.set(0, dx);
   });
 }

@@ -41,7 +41,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
     check(!table || identity.dim(0) >= T, op, ": ", T, " tokens, but the table has ",
           identity.dim(0), " positions");
     check(table || (identity.dim(0) == B && identity.dim(1) == T && !wants_grad(identity)), op,
-          ": identity must be [", B, ", ", T, ", i],  without a gradient, got ", identity.shape());
+          ": identity must be [", B, ", ", T, ", i] without a gradient, got ", identity.shape());
     id = identity.detach().contiguous();
   }
   const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();

@@ -1,5 +1,5 @@
 // Conversion between f32 and the stored types. Plain loops: they run in helper threads, which never
-// enter an OpenMP region. Internal to data/dump*.cpp.
+// enter an OpenMP region. Internal to data/dump/.
 #pragma once
 
 #include <cstdint>

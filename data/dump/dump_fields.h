@@ -1,4 +1,4 @@
-// The fields of a DumpSpec by name, for manifest and shards alike. Internal to data/dump*.cpp.
+// The fields of a DumpSpec by name, for manifest and shards alike. Internal to data/dump/.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// A shard that is being written. Internal to data/dump*.cpp.
+// A shard that is being written. Internal to data/dump/.
 #pragma once
 
 #include <memory>

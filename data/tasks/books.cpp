@@ -22,7 +22,7 @@ size_t line_end(std::string_view text, size_t at) {
   return end == std::string_view::npos ? text.size() : end + 1;
 }
 
-// The end of the line that ends the first book; npos without one.
+// Where the line that ends the first book starts; npos without one.
 size_t book_end(std::string_view text) {
   size_t at = text.find(kEnd);
   while (at != std::string_view::npos && at > 0 && text[at - 1] != '\n')

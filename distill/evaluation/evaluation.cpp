@@ -46,6 +46,7 @@ TaskEvaluation Evaluation::of_task() const {
 data::Json evaluate(const std::string& name, nn::LoadedModel& model,
                     const data::Tokenizer& tokenizer, const Evaluation& what,
                     const Messages& messages) {
+  use_attention(model, what.attention);
   return what.task.empty() ? evaluate_text(name, model, tokenizer, what.text, messages)
                            : evaluate_task(model, tokenizer, what.of_task(), messages);
 }

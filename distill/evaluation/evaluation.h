@@ -18,7 +18,7 @@ struct Evaluation {
   TaskEvaluation of_task() const;
 };
 
-// Evaluates the model as it is; use_attention() comes before. `name`: what the model was called.
+// Evaluates the model, which then has the attention of the request. `name`: as messages call it.
 data::Json evaluate(const std::string& name, nn::LoadedModel& model,
                     const data::Tokenizer& tokenizer, const Evaluation& what,
                     const Messages& messages);

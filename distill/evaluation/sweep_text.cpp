@@ -11,11 +11,12 @@ namespace {
 
 std::string line_of(const SweepCell& c, const char* format, const char* recall_format,
                     bool recall) {
-  char text[160];
-  const int n = std::snprintf(text, sizeof text, format, (long long)c.k, (long long)c.query_skip,
-                              c.perplexity, c.ms, c.bytes / 1e6);
-  if (recall) std::snprintf(text + n, sizeof text - size_t(n), recall_format, c.recall);
-  return std::string(text) + "\n";
+  // A double has up to 309 digits before the point: the perplexity of a model that diverged.
+  char text[1200], of_recall[400] = "";
+  std::snprintf(text, sizeof text, format, (long long)c.k, (long long)c.query_skip, c.perplexity,
+                c.ms, c.bytes / 1e6);
+  if (recall) std::snprintf(of_recall, sizeof of_recall, recall_format, c.recall);
+  return join(text, of_recall, "\n");
 }
 
 }  // namespace

@@ -54,10 +54,11 @@ LossConfig LossWeights::resolved() const {
 }
 
 void Recipe::describe(data::Schema& s) {
-  s.choice("recipe", name, kRecipeNames,
-           "Defaults of the keys below: for runs of minutes, of SEA's paper (configs/paper), or "
-           "those of brine distill before it had recipes",
-           {.unset = "short"});
+  s.choice(
+      "recipe", name, kRecipeNames,
+      "Defaults of the keys below: for runs of minutes, of SEA's paper (configs/paper), or "
+      "those of brine distill before it had recipes; it decides other keys too that are not given",
+      {.unset = "short"});
   training.describe(s);
   s.section("losses", losses);
   student.describe_attention(s);

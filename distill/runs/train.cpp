@@ -49,6 +49,7 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
 std::string recorded(const TrainingRun& run, const RunHost& host) {
   data::Json configuration =
       parse_ordered_json(host.configuration ? host.configuration() : run.settings);
+  if (!host.configuration) configuration["seed"] = host.seed;
   configuration.erase("out");  // a run directory may be moved
   if (configuration.value("compute", "") == "f32") configuration.erase("compute");
   if (!run.trainer.loss_scale.active()) configuration.erase("loss_scale");

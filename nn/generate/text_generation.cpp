@@ -1,4 +1,4 @@
-// What a generation of text is: prompts, length, sampling, where it ends, states in and out.
+// A request to generate text: prompts, length, sampling, where it ends, states in and out.
 #include "nn/generate/text_generation.h"
 
 #include <array>

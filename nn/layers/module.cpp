@@ -27,7 +27,7 @@ Packed& Module::pack(std::vector<Parameter*> members) {
   const int64_t given =
       std::count_if(members.begin(), members.end(), [](Parameter* p) { return p != nullptr; });
   check(given == 0 || given == int64_t(members.size()), "pack: ", given, " of ", members.size(),
-        " parameters are there");
+        " parameters given, wanted all or none");
   if (given == 0) members.clear();
   packed_.push_back(std::make_unique<Packed>(Packed{std::move(members), {}}));
   return *packed_.back();

@@ -85,7 +85,7 @@ BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Ten
              Tensor mean, Tensor rstd)
 // y = x rstd w, rstd [R] = 1 / sqrt(mean of x^2 + eps).
 BRINE_KERNEL(rmsnorm, Tensor y, Tensor rstd, Tensor x, Tensor w, double eps)
-// dw [C] is added to; dx or dw may be undefined (not wanted).
+// dw [C] is added to; dx or dw may be undefined (not needed).
 BRINE_KERNEL(rmsnorm_backward, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd)
 
 // ---- rotary: positions as angles

@@ -115,7 +115,7 @@ TEST_CASE("compute: tf32 on a CPU is f32, and a line reports it") {
   const Finished plain = world().must(call), tf32 = world().must(call + " --compute tf32");
   CHECK(tf32.out == plain.out);
   CHECK_FALSE(contains(plain.error, "tf32"));
-  CHECK(contains(tf32.error, "--compute tf32: a CPU multiplies f32 without rounding"));
+  CHECK(contains(tf32.error, "--compute tf32: a CPU does not round factors to tf32"));
 }
 
 TEST_CASE("extend and self-distillation: a student grows and learns at its new length") {

@@ -162,13 +162,7 @@ TEST_CASE("golden: sequences are packed by the mask, and a moved hole is detecte
         std::reverse(t.data<uint8_t>() + b * t.dim(1), t.data<uint8_t>() + (b + 1) * t.dim(1));
     };
     const std::string moved = copy(from, scratch / (std::string(name) + ".h5"), mirror);
-    bool noticed = false;  // by other numbers, or by another number of entries
-    try {
-      noticed = !report_of(moved, Dtype::f64).ok();
-    } catch (const Error&) {
-      noticed = true;
-    }
-    CHECK(noticed);
+    CHECK_FALSE(report_of(moved, Dtype::f64).ok());
     // The values at padding do not matter.
     int changed = 0;
     auto noise = [&](const std::string& dataset, Tensor& t) {

@@ -124,7 +124,8 @@ TEST_CASE("configs/paper: --recipe paper has the values of these files") {
     apply_config_file(keys, brine::test::source_dir() + "/configs/paper/" + name + ".toml");
     recipe.task.task = file.task.task;
     recipe.recipe.epochs = file.recipe.epochs;
-    file.recipe.name = recipe.recipe.name = distill::RecipeName::paper;
+    recipe.recipe.name = distill::RecipeName::paper;
+    CHECK(file.recipe.name == distill::RecipeName::paper);
     const distill::RunFacts facts{.causal = !file.on_task(), .task = file.task.task};
     if (file.on_task()) {
       distill::Recipe by_name;

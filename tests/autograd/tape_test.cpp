@@ -169,7 +169,7 @@ TEST_CASE("lambdas get which inputs require a gradient") {
 TEST_CASE("accumulate adds into the buffer that is there") {
   Tensor x = require_grad(normal({2, 3, 8}, 1));
   Tensor y = scale(x, 1);
-  Tensor q = split_heads(y, 2, 0, 2), k = split_heads(y, 2, 1, 2);
+  Tensor q = split_heads(y, 2, 0, 4), k = split_heads(y, 2, 2, 4);
   Tensor dy = normal(q.shape(), 2);
   backward(add(q, scale(k, 2)), dy);
   const auto g = grad(x).to_vector(), d = dy.to_vector();

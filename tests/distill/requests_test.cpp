@@ -100,4 +100,9 @@ TEST_CASE("sweep: the columns of the table line up with its title, the file's ar
   }
   CHECK(tsv_line(cell, true) == "32\t4\t12.345678\t3.250\t2.000\t0.5000\n");
   CHECK(tsv_line(cell, false) == "32\t4\t12.345678\t3.250\t2.000\n");
+  SweepCell diverged = cell;
+  diverged.perplexity = 1e300;
+  const std::string wide = tsv_line(diverged, true);
+  CHECK(wide.size() > 300);
+  CHECK(wide.ends_with("\t3.250\t2.000\t0.5000\n"));
 }

@@ -37,12 +37,17 @@ std::optional<uint64_t> number(std::string_view field) {
   return value;
 }
 
-// Of a header's bytes, those of the sum itself taken as spaces.
+// The sum of a header's bytes, those of the sum itself taken as spaces. Old programs of BSD and
+// Solaris added signed bytes.
 bool sum_matches(std::string_view block) {
-  uint64_t sum = kSumWidth * ' ';
-  for (size_t i = 0; i < kTarBlock; ++i)
-    sum += i >= kSumAt && i < kSumAt + kSumWidth ? 0 : uint8_t(block[i]);
-  return number(block.substr(kSumAt, kSumWidth)) == sum;
+  int64_t sum = kSumWidth * ' ', sum_of_signed = sum;
+  for (size_t i = 0; i < kTarBlock; ++i) {
+    if (i >= kSumAt && i < kSumAt + kSumWidth) continue;
+    sum += uint8_t(block[i]);
+    sum_of_signed += int8_t(block[i]);
+  }
+  const std::optional<uint64_t> stored = number(block.substr(kSumAt, kSumWidth));
+  return stored && (*stored == uint64_t(sum) || *stored == uint64_t(sum_of_signed));
 }
 
 std::string_view until_nul(std::string_view field) { return field.substr(0, field.find('\0')); }

@@ -1,6 +1,6 @@
 // Attention of one new query per sequence over cached keys and values, and the cache updates.
 //
-// The cost is that of reading the keys and values once.
+// The cost is that of reading the keys and values once for each head of queries.
 #include <algorithm>
 #include <vector>
 

@@ -1,5 +1,7 @@
 // Attention by tiles: against slow sums, against the dense composition, over many tiles and
 // threads.
+#include <set>
+
 #include "autograd/ops.h"
 #include "tensor/device/device.h"
 #include "tensor/kernels/dense.h"
@@ -107,7 +109,7 @@ TEST_CASE("flash attention of shared keys equals that of a copy for every head, 
            {.B = 2, .H = 6, .T = 200, .causal = false, .lengths = {200, 131}},
            {.B = 1, .H = 2, .T = 1100},  // dq in several pieces
        }) {
-    for (int64_t G : {int64_t(1), m.H / 2}) {
+    for (int64_t G : std::set<int64_t>{1, m.H / 2}) {
       INFO(m.name() << " groups " << G);
       for (Dtype type : {Dtype::f32, Dtype::f64}) {
         const Shape keys{m.B, G, m.T, 24};

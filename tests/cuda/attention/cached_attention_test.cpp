@@ -28,7 +28,7 @@ TEST_CASE("cuda: cached_attention over spans of keys, none of them, one and many
   for (int64_t d : {1, 5, 32, 64, 100}) {
     for (int64_t S : {1, 40, 256, 257, 700}) {
       compare_both(join("cached_attention ", S, " x ", d), [&](const On& on, Dtype dtype) {
-        const int64_t B = 5, H = 6, G = d % 2 ? 2 : 6;
+        const int64_t B = 5, H = 6, G = S % 2 ? 2 : 6;
         Tensor q = on(normal({B, H, 1, d}, 1, dtype));
         Tensor k = on(normal({B, G, S, d}, 2, dtype)), v = on(normal({B, G, S, d}, 3, dtype));
         Tensor first = numbers({0, S / 2, S, S - 1, S / 3}), last = numbers({S, S / 2, 0, S, S});

@@ -23,6 +23,7 @@ struct Attention {
   bool causal = false;
   std::vector<int64_t> lengths = {};
   Dtype type = Dtype::bf16;
+  int64_t group = 1;  // heads of queries for each head of keys and values
 };
 
 // The outputs of attention and its gradients, of inputs rounded to 16 bits.
@@ -32,8 +33,9 @@ std::vector<Tensor> attend(const Attention& a, const On& on) {
   visible.causal = a.causal;
   if (!a.lengths.empty()) visible.lengths = Tensor::from(a.lengths, Shape{B});
   const double scale = 1 / std::sqrt(double(d) + 0.5);
-  Tensor q = on(normal(a.shape, 1).to(a.type)), k = on(normal(a.shape, 2).to(a.type));
-  Tensor v = on(normal(a.shape, 3).to(a.type)), dy = on(normal({B, T, H * d}, 4));
+  const Shape keys{B, H / a.group, T, d};
+  Tensor q = on(normal(a.shape, 1).to(a.type)), k = on(normal(keys, 2).to(a.type));
+  Tensor v = on(normal(keys, 3).to(a.type)), dy = on(normal({B, T, H * d}, 4));
   Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, Dtype::f32, q.device());
   BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, scale);
   Tensor dq = Tensor::empty(a.shape, Dtype::f32, q.device());
@@ -43,8 +45,9 @@ std::vector<Tensor> attend(const Attention& a, const On& on) {
 }
 
 void compare_attention(const Attention& a, bool served = true) {
-  const std::string what = join("attention in ", a.type, " ", a.shape, a.causal ? " causal" : "",
-                                a.lengths.empty() ? "" : " padded");
+  const std::string what =
+      join("attention in ", a.type, " ", a.shape, a.causal ? " causal" : "",
+           a.lengths.empty() ? "" : " padded", a.group > 1 ? " of groups" : "");
   {
     const Cudnn off(false);
     // On tensor cores shares and gradients are rounded to TF32.
@@ -103,6 +106,7 @@ TEST_CASE("cuda: attention in 16 bits, with cuDNN and without") {
   for (bool causal : {false, true}) {
     compare_attention({{2, 3, 70, 64}, causal});
     compare_attention({{1, 2, 37, 128}, causal});
+    compare_attention({.shape = {2, 6, 70, 64}, .causal = causal, .lengths = {70, 31}, .group = 3});
     compare_attention({{4, 2, 66, 32}, causal, {66, 0, 1, 40}});
   }
 }

@@ -276,7 +276,7 @@ TEST_CASE("documents: bad lines, bad bytes and text without a position to cut") 
         path + ":2: the line is longer than 100 bytes");
   const std::string words(400, 'a');
   check_says(refused("{\"text\": \"" + words + "\"}\n", {.piece_bytes = 64, .most_uncut = 128}),
-             {path, ":1", "400"});
+             {path, ":1", "400", "white space"});
 
   const std::string text = (scratch / "a.txt").string();
   auto refused_text = [&](const std::string& content, const DocumentOptions& options = {}) {

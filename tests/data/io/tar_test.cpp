@@ -137,6 +137,21 @@ TEST_CASE("tar: regular files of every type, and members that are none") {
   std::snprintf(digits, sizeof digits, "%06o", whole);
   oldest.replace(148, 7, std::string(digits, 7));
   CHECK(a.of(oldest) == Members{{"a", "1"}});
+  // Old programs of BSD and Solaris added signed bytes; another difference is damage.
+  std::string of_bsd = tar_member("a", "1", '0');
+  const int before = int(std::strtoul(of_bsd.c_str() + 148, nullptr, 8)) - uint8_t(of_bsd[270]);
+  of_bsd[270] = '\xe9';  // in the name of the owner
+  for (const auto [byte, valid] :
+       {std::pair{0xe9, true}, {0xe9 - 256, true}, {0xe9 - 255, false}}) {
+    std::snprintf(digits, sizeof digits, "%06o", unsigned(before + byte));
+    of_bsd.replace(148, 7, std::string(digits, 7));
+    const std::string two = tar_member("e", "0", '0') + of_bsd;
+    if (valid) {
+      CHECK(a.of(two) == Members{{"e", "0"}, {"a", "1"}});
+    } else {
+      CHECK(a.refused(two + a.end) == "a tar header is damaged: its checksum differs");
+    }
+  }
 }
 
 TEST_CASE("tar: sparse files, other volumes and unknown types are refused by name") {

@@ -139,15 +139,18 @@ TEST_CASE("glue: errors name file and line") {
   refuses("sst2", "train", "train.tsv", sst + "a\t\n", {":2", "label", "''", "'0'", "'1'"});
   refuses("sst2", "train", "train.tsv", "text\tlabel\na\t1\n",
           {":1", "column", "'sentence'", "'text'", "'label'"});
-  refuses("sst2", "train", "train.tsv", "label\tlabel\na\t1\n", {":1", "column", "'label'"});
+  refuses("sst2", "train", "train.tsv", "label\tlabel\na\t1\n",
+          {":1", "column", "'label'", "twice"});
   refuses("sst2", "train", "train.tsv", "", {"no text"});
   refuses("sst2", "train", "train.tsv", sst + "caf\xe9\t1\n", {"UTF-8", "18", "0xe9"});
-  refuses("sst2", "test", "test.tsv", "index\tsentence\n1x\ta\n", {":2", "index", "'1x'"});
-  refuses("sst2", "test", "test.tsv", "index\tsentence\n-1\ta\n", {":2", "index", "'-1'"});
+  refuses("sst2", "test", "test.tsv", "index\tsentence\n1x\ta\n",
+          {":2", "index", "'1x'", "number"});
+  refuses("sst2", "test", "test.tsv", "index\tsentence\n-1\ta\n",
+          {":2", "index", "'-1'", "number"});
   std::string stsb = "sentence1\tsentence2\tscore\n";
-  refuses("stsb", "train", "train.tsv", stsb + "a\tb\thigh\n", {":2", "score", "'high'"});
-  refuses("stsb", "train", "train.tsv", stsb + "a\tb\t1 \n", {":2", "score", "'1 '"});
-  refuses("stsb", "train", "train.tsv", stsb + "a\tb\tnan\n", {":2", "score", "'nan'"});
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\thigh\n", {":2", "score", "'high'", "number"});
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\t1 \n", {":2", "score", "'1 '", "number"});
+  refuses("stsb", "train", "train.tsv", stsb + "a\tb\tnan\n", {":2", "score", "'nan'", "number"});
   refuses("stsb", "train", "train.tsv", stsb + "a\tb\t5.5\n", {":2", "score", "5.5", "[0, 5]"});
   refuses("mnli", "train", "train.tsv", "sentence1\tsentence2\tgold_label\na\tb\t-\n",
           {":2", "label", "'-'", "'entailment'", "'neutral'", "'contradiction'"});

@@ -29,7 +29,10 @@ Both blocks(const std::string& name, bool causal, int64_t G, Dtype dtype) {
 template <class F>
 void each_grouped(Dtype dtype, F f) {
   int made = 0;
-  for (const char* name : {"dense", "flash", "recent"}) {
+  for (const auto& [name, factory] : nn::attention_methods()) {
+    const nn::Init init{.random = {.seed = 3}};
+    const nn::AttentionShape shape{.heads = kQueryHeads, .head_size = kSize};
+    if (!method_with(name, {})->make(init, shape)->traits().groups) continue;
     for (bool causal : {true, false}) {
       for (int64_t G : {1, 2, 3}) {
         INFO(name << (causal ? ", causal" : "") << ", kv_heads " << G);
@@ -38,7 +41,7 @@ void each_grouped(Dtype dtype, F f) {
       }
     }
   }
-  CHECK(made == 18);
+  CHECK(made >= 18);
 }
 
 // Most bytes alive in a call beyond those alive before it.
@@ -73,7 +76,7 @@ TEST_CASE("contract: groups of heads are taken by the methods that claim them, r
       ++refused;
     }
   }
-  CHECK(taken == 3);
+  CHECK(taken >= 3);
   CHECK(refused >= 1);
 }
 
@@ -118,7 +121,7 @@ TEST_CASE("contract: groups of heads give what copies of their keys give, with e
 
 TEST_CASE("contract: decoding with groups of heads gives what copies of their keys give") {
   each_grouped(Dtype::f64, [](const Both& both, int64_t G, bool causal) {
-    if (!causal) return;
+    if (!causal || !both.grouped->traits().incremental) return;
     NoGrad off;
     const int64_t T = 17, prompt = 6, group = kQueryHeads / G;
     const Tensor q = normal({2, kQueryHeads, T, kSize}, 1, Dtype::f64);

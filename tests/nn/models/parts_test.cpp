@@ -338,7 +338,28 @@ TEST_CASE("parts: biases are packed all or none") {
     nn::Linear &a, &b;
   };
   nn::Init init{.random = {.seed = 1}};
-  CHECK_THROWS_WITH_AS(Mixed{init}, "pack: 1 of 2 parameters are there", Error);
+  check_says(message([&] { Mixed{init}; }), {"pack", "1 of 2 parameters", "all or none"});
+}
+
+TEST_CASE("parts: projections with packed weights do not lose biases that are not packed") {
+  struct Attends : nn::Module {
+    explicit Attends(nn::Init& init)
+        : q(child<nn::Linear>("q", init, 4, 4)),
+          k(child<nn::Linear>("k", init, 4, 4)),
+          v(child<nn::Linear>("v", init, 4, 4)),
+          weight(pack({&q.weight, &k.weight, &v.weight})) {}
+    nn::Linear &q, &k, &v;
+    nn::Packed& weight;
+  };
+  nn::Init init{.random = {.seed = 1}};
+  Attends layer(init);
+  nn::ParameterStore store(layer);
+  const nn::Projections projections{
+      .query = layer.q, .key = layer.k, .value = layer.v, .weight = &layer.weight};
+  check_says(message([&] {
+               projections(normal({1, 3, 4}, 2), 2, 2);
+             }),
+             {"projections", "weights are packed", "biases are not"});
 }
 
 TEST_CASE("parts: RMSNorm divides by the root of the mean square, LayerNorm centres first") {
