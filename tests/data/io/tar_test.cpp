@@ -141,7 +141,7 @@ TEST_CASE("tar: regular files of every type, and members that are none") {
   std::string of_bsd = tar_member("a", "1", '0');
   const int before = int(std::strtoul(of_bsd.c_str() + 148, nullptr, 8)) - uint8_t(of_bsd[270]);
   of_bsd[270] = '\xe9';  // in the name of the owner
-  for (const auto [byte, valid] :
+  for (const auto& [byte, valid] :
        {std::pair{0xe9, true}, {0xe9 - 256, true}, {0xe9 - 255, false}}) {
     std::snprintf(digits, sizeof digits, "%06o", unsigned(before + byte));
     of_bsd.replace(148, 7, std::string(digits, 7));

@@ -30,7 +30,7 @@ template <class F>
 void each_grouped(Dtype dtype, F f) {
   int made = 0;
   for (const auto& [name, factory] : nn::attention_methods()) {
-    const nn::Init init{.random = {.seed = 3}};
+    nn::Init init{.random = {.seed = 3}};
     const nn::AttentionShape shape{.heads = kQueryHeads, .head_size = kSize};
     if (!method_with(name, {})->make(init, shape)->traits().groups) continue;
     for (bool causal : {true, false}) {
