@@ -21,6 +21,7 @@ struct AttentionShape {
   int64_t max_positions = 2048;
   bool causal = true;
   int64_t kv_heads = 0;  // of keys and values, divides heads; 0 = heads
+  bool rotary = false;   // q and k are turned by their positions: there is a q_content, k_content
 
   int64_t groups() const { return kv_heads ? kv_heads : heads; }
   int64_t heads_per_group() const { return heads / groups(); }
@@ -36,7 +37,10 @@ struct RuntimeOptions {
 struct AttentionInput {
   Tensor q;       // [B, H, T, d]
   Tensor k, v;    // [B, G, T, d]; head h of q attends to the group h G / H
-  Tensor hidden;  // [B, T, C] the layer's normed input
+  // q and k before the rotation of rotary positions; undefined under other positions.
+  Tensor q_content = {};  // [B, H, T, d]
+  Tensor k_content = {};  // [B, G, T, d]
+  Tensor hidden;          // [B, T, C] the layer's normed input
   Visibility visible = {};
   RuntimeOptions options = {};
   Tap* tap = nullptr;              // null: the layer is not observed

@@ -115,7 +115,10 @@ void Model::check_ids(const ModelCall& call, const char* family) const {
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap) {
   CostScope scope("projections");
   auto [q, k, v] = parts.projections(x, parts.shape.heads, parts.shape.groups());
-  if (parts.positions) {
+  Tensor q_content, k_content;
+  if (parts.positions && parts.positions->kind == Positions::Kind::rotary) {
+    q_content = q;
+    k_content = k;
     q = parts.positions->turned(q, call.token_places);
     k = parts.positions->turned(k, call.token_places);
   }
@@ -127,6 +130,8 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   const AttentionInput in{.q = q,
                           .k = k,
                           .v = v,
+                          .q_content = q_content,
+                          .k_content = k_content,
                           .hidden = x,
                           .visible = {.causal = parts.shape.causal, .lengths = call.lengths},
                           .options = call.options,

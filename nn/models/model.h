@@ -21,6 +21,7 @@ struct ModelShape {
   bool causal = true;      // false: an encoder
   int64_t kv_heads = 0;    // of keys and values; 0 = heads
   int64_t head_width = 0;  // 0 = hidden_size / heads
+  bool rotary = false;     // positions rotate q and k
 
   int64_t head_size() const { return head_width ? head_width : hidden_size / heads; }
   AttentionShape attention() const {
@@ -28,7 +29,8 @@ struct ModelShape {
             .head_size = head_size(),
             .max_positions = max_positions,
             .causal = causal,
-            .kv_heads = kv_heads};
+            .kv_heads = kv_heads,
+            .rotary = rotary};
   }
 };
 
