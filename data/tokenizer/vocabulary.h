@@ -1,0 +1,33 @@
+// A tokenizer's vocabulary as the metadata of a GGUF file has it, without a tokenizer.json.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/tokenizer.h"
+
+namespace brine::data {
+
+// The keys "tokenizer.ggml.*" and "tokenizer.chat_template" of the GGUF specification.
+struct VocabularyMetadata {
+  std::string model;                // "gpt2": byte-level BPE
+  std::string pre;                  // the name of its pre-tokenizer: "smollm", "llama-bpe" ...
+  std::vector<std::string> tokens;  // by id, spelled in the byte alphabet
+  std::vector<int32_t> types;       // by id; 1 normal, 2 unknown, 3 control, 4 user-defined,
+                                    // 5 unused, 6 byte; empty: all normal
+  std::vector<std::string> merges;  // "left right", by rank
+  std::optional<int64_t> bos, eos, unknown, padding;
+  bool add_bos = false, add_eos = false, add_space_prefix = false;
+  std::string chat_template;
+};
+
+// The tokenizer of a byte-level BPE ("gpt2") with the pre-tokenizer "smollm", "gpt-2", "llama-bpe"
+// or "qwen2"; any other model or pre-tokenizer is refused by name. Errors start with `source`, the
+// file.
+std::unique_ptr<Tokenizer> make_tokenizer(const VocabularyMetadata& vocabulary,
+                                          const std::string& source);
+
+}  // namespace brine::data
