@@ -15,7 +15,8 @@ struct Export {
   bool sea_only = false;
 
   void describe(data::Schema& s) {
-    s.field("checkpoint", checkpoint, "Run, checkpoint or model directory", {.required = true});
+    s.field("checkpoint", checkpoint, "Run, checkpoint, model directory or GGUF file",
+            {.required = true});
     s.field("out", out, "Directory to write", {.required = true});
     s.choice("dtype", dtype, {{Dtype::f32, "f32"}, {Dtype::f16, "f16"}, {Dtype::bf16, "bf16"}},
              "Type of the weights");

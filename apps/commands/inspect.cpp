@@ -16,7 +16,8 @@ struct Inspect {
   bool verify = false, tensors = false;
 
   void describe(data::Schema& s) {
-    s.field("target", target, "Dump, run, checkpoint, model, tokenizer, safetensors or HDF5 file",
+    s.field("target", target,
+            "Dump, run, checkpoint, model, tokenizer, or a file: safetensors, GGUF, .bin, HDF5",
             {.required = true, .positional = true});
     s.field("verify", verify, "Compare the checksums of a dump");
     s.field("tensors", tensors, "List the tensors of a model");

@@ -7,10 +7,13 @@
 #include <sstream>
 
 #include "data/dump/dump.h"
+#include "data/gguf/gguf_file.h"
 #include "data/hdf5/hdf5_file.h"
 #include "data/io/human.h"
+#include "data/io/printable.h"
 #include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/torch/torch_file.h"
 
 namespace brine {
 namespace {
@@ -71,19 +74,53 @@ std::string describe_hdf5(const std::string& path) {
   return out.str();
 }
 
-std::string describe_safetensors(const std::string& path) {
-  const data::Safetensors file{data::Path(path)};
+void list_tensor(std::ostream& out, const std::string& name, const std::string& dtype,
+                 const std::vector<uint64_t>& shape) {
+  out << "    " << data::shown(name) << " " << dtype << " [";
+  for (size_t i = 0; i < shape.size(); ++i) out << (i ? ", " : "") << shape[i];
+  out << "]\n";
+}
+
+// "PATH: a KIND, 3 tensors, 1.2 MiB".
+std::string title(const std::string& path, const std::string& kind, size_t tensors,
+                  uint64_t bytes) {
+  return join(path, ": ", kind, ", ", tensors, " tensors, ", human_bytes(double(bytes)), "\n");
+}
+
+std::string describe_weights(const data::WeightFile& file, const std::string& kind,
+                             const data::StringMap& metadata = {}) {
   std::ostringstream out;
   uint64_t bytes = 0;
   for (const auto& e : file.entries()) bytes += e.size;
-  out << path << ": safetensors file, " << file.entries().size() << " tensors, "
-      << human_bytes(double(bytes)) << "\n";
-  for (const auto& [key, value] : file.metadata()) out << "  " << key << " = " << value << "\n";
-  for (const auto& e : file.entries()) {
-    out << "    " << e.name << " " << e.dtype << " [";
-    for (size_t i = 0; i < e.shape.size(); ++i) out << (i ? ", " : "") << e.shape[i];
-    out << "]\n";
+  out << title(file.path().string(), kind, file.entries().size(), bytes);
+  for (const auto& [key, value] : metadata) out << "  " << key << " = " << value << "\n";
+  for (const auto& e : file.entries()) list_tensor(out, e.name, e.dtype, e.shape);
+  return out.str();
+}
+
+std::string describe_safetensors(const std::string& path) {
+  const data::Safetensors file{data::Path(path)};
+  return describe_weights(file, "safetensors file", file.metadata());
+}
+
+// The tensors under the names of the file, which may be of an architecture that Brine does not
+// have.
+std::string describe_gguf(const std::string& path) {
+  const data::MappedFile file{data::Path(path)};
+  const data::GgufHeader header(path, file);
+  std::ostringstream out;
+  uint64_t bytes = 0;
+  std::map<std::string, int64_t> types;
+  for (const data::GgufTensor& t : header.tensors) {
+    bytes += t.size;
+    ++types[t.type->name];
   }
+  out << title(path, join("GGUF file of version ", header.version), header.tensors.size(), bytes);
+  for (const auto& [type, count] : types) out << "  " << count << " of type " << type << "\n";
+  for (const auto& [key, value] : header.metadata.values()) {
+    out << "  " << data::shown(key) << " = " << header.metadata.text(value) << "\n";
+  }
+  for (const data::GgufTensor& t : header.tensors) list_tensor(out, t.name, t.type->name, t.shape);
   return out.str();
 }
 
@@ -99,9 +136,11 @@ std::string inspect_file(const std::string& path) {
   if (start.size() == 9 && start[8] == '{' && start[7] == 0 && start[6] == 0) {
     return describe_safetensors(path);
   }
+  if (data::is_gguf(path)) return describe_gguf(path);
+  if (data::is_zip(path)) return describe_weights(data::TorchFile(path), "PyTorch state dict");
   const size_t first = start.find_first_not_of(" \t\r\n");
   check(first != std::string::npos && start[first] == '{', path,
-        ": neither HDF5 nor safetensors nor a tokenizer.json");
+        ": neither HDF5 nor safetensors, GGUF, a PyTorch state dict or a tokenizer.json");
   std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(path);
   return join(path, ": tokenizer\n  vocabulary ", t->vocab_size(), "\n  hash       ", t->hash(),
               "\n");

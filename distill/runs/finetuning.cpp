@@ -1,7 +1,6 @@
 // Finetuning an encoder on a task: what is read, checked and decided before training starts.
 #include "distill/runs/finetuning.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
@@ -22,7 +21,7 @@ TrainingSettings finetuning_settings() {
 
 // The encoder of a directory, or a new one with the sizes of a config.json.
 nn::LoadedModel load_or_make(const std::string& path, const RunHost& host) {
-  if (std::filesystem::is_directory(path)) return load_model(path, host.messages);
+  if (nn::is_model_path(path)) return load_model(path, host.messages);
   nn::LoadedModel made;
   made.config = nn::load_config(path);
   made.model = nn::make_model(made.config, host.seed);
@@ -53,7 +52,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   claim_directory(*run, options);
   what.training.fill(finetuning_settings());
   nn::LoadedModel loaded = load_or_make(what.model, host);
-  check(!what.tokenizer.empty() || std::filesystem::is_directory(what.model),
+  check(!what.tokenizer.empty() || nn::is_model_path(what.model),
         "finetune: --tokenizer is needed without a model directory");
   run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(loaded.directory)
                                           : data::load_tokenizer(what.tokenizer);

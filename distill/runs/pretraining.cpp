@@ -2,7 +2,6 @@
 // starts.
 #include "distill/runs/pretraining.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
@@ -102,7 +101,7 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   if (!what.model.empty()) {
     refuse_chosen(what.size_keys, "model", what.model, {"from", "type"});
   }
-  if (std::filesystem::is_directory(what.model)) {
+  if (nn::is_model_path(what.model)) {
     load(*run, what, host);
   } else {
     make_new(*run, what, host.seed);

@@ -7,7 +7,7 @@
 
 #include "data/io/file_io.h"
 #include "data/io/json.h"
-#include "data/safetensors/weights.h"
+#include "data/weights/weights.h"
 #include "nn/io/model_io.h"
 
 namespace brine::nn {

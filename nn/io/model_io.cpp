@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
+#include "data/gguf/gguf_file.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
@@ -22,9 +23,14 @@ void add_tensor(data::Sha256& hash, const std::string& name, const Tensor& x) {
 
 }  // namespace
 
+bool is_model_path(const std::string& path) {
+  return fs::is_directory(path) || data::is_gguf(path);
+}
+
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
   check_found(fs::exists(path), path, ": no such model directory");
-  check_found(fs::is_directory(path), path, ": not a directory");
+  check_found(is_model_path(path), path, ": not a directory and not a GGUF file");
+  if (!fs::is_directory(path)) return path;
   if (fs::exists(fs::path(path) / "manifest.json")) {  // a checkpoint by its name
     std::optional<std::string> defect = data::checkpoint_defect(path);
     check_format(!defect, path, ": ", defect.value_or(""));

@@ -1,4 +1,5 @@
-// Models on disk: a Hugging Face style directory, a checkpoint, or a run (its newest checkpoint).
+// Models on disk: a Hugging Face style directory, a checkpoint, a run (its newest checkpoint), or a
+// GGUF file.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@ struct LoadedModel {
   nn::ModelConfig config;
   std::shared_ptr<nn::Model> model;
   std::unique_ptr<nn::ParameterStore> store;
-  std::string directory;           // the one that was read: a run resolves to a checkpoint
+  std::string directory;           // the one that was read: a run resolves to a checkpoint; or
+                                   // the GGUF file
   std::vector<std::string> notes;  // newer checkpoints of the run that are damaged, and why
 
   double seconds = 0;  // the time of loading
@@ -37,17 +39,21 @@ struct LoadOptions {
   bool map = false;
 };
 
+// Whether a path can be a model: a directory or a GGUF file.
+bool is_model_path(const std::string& path);
+
 // A run directory resolves to its newest intact checkpoint (`notes` receives the skipped ones), any
-// other directory with a config.json to itself.
+// other directory with a config.json and a GGUF file to itself.
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes = nullptr);
 
 // The content of config.json: of a model's directory, of a run's newest intact checkpoint, or of
-// the file itself. No weights are read.
+// the file itself; that which the metadata of a GGUF file say. No weights are read.
 nn::ModelConfig load_config(const std::string& path);
 
-// Reads a Hugging Face directory (one file or shards; f32, f16 or bf16), a checkpoint, or an
-// adapter (see ExportOptions) with its base. Needs little more memory than the f32 weights. Throws
-// an Error that lists missing and unknown tensors and names unsupported settings.
+// Reads a Hugging Face directory (safetensors or pytorch_model.bin, one file or shards; f32, f16 or
+// bf16), a GGUF file, a checkpoint, or an adapter (see ExportOptions) with its base. Needs little
+// more memory than the f32 weights. Throws an Error that lists missing and unknown tensors and
+// names unsupported settings.
 LoadedModel load_model(const std::string& path, const LoadOptions& options = {});
 
 // The student: a model with the attention of `config`, every base tensor copied from the teacher;

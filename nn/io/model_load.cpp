@@ -6,8 +6,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "data/gguf/gguf_model.h"
 #include "data/io/json.h"
-#include "data/safetensors/weights.h"
+#include "data/weights/weights.h"
 #include "nn/io/model_io.h"
 #include "nn/optim/parameter_store.h"
 
@@ -21,11 +22,13 @@ struct Weight {
   data::WeightEntry from;
 };
 
-std::string config_file(const std::string& directory) {
-  return (fs::path(directory) / "config.json").string();
+// The file with a model's configuration: a GGUF file itself.
+std::string config_file(const std::string& model) {
+  return data::is_gguf(model) ? model : (fs::path(model) / "config.json").string();
 }
 
 data::Json read_config(const std::string& file) {
+  if (data::is_gguf(file)) return data::GgufModel(file).config();
   data::Json json = parse_json_or_discard(data::read_file(file, 16 << 20), file);
   check(!json.is_discarded(), file, ": not JSON");
   return json;
@@ -98,9 +101,9 @@ nn::ParameterStore::InPlace map_weights(nn::Model& model, const std::vector<Weig
     auto found = parameters.find(w.name);
     if (found == parameters.end() || packed.contains(found->second)) continue;
     nn::Parameter& parameter = *found->second;
-    const data::Safetensors& file = *w.from.file;
+    const data::WeightFile& file = *w.from.file;
     if (w.from.entry->dtype != "F32" || parameter.value.dtype() != Dtype::f32 ||
-        file.shape_of(*w.from.entry) != parameter.value.shape()) {
+        !file.in_order(*w.from.entry) || file.shape_of(*w.from.entry) != parameter.value.shape()) {
       continue;
     }
     const Tensor value = file.mapped(*w.from.entry);
@@ -151,8 +154,8 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
 // The location of an adapter's base.
 std::string find_base(const std::string& adapter, const std::string& base) {
   fs::path beside = fs::path(adapter) / base;
-  if (fs::is_directory(beside)) return beside.string();
-  check(fs::is_directory(base), adapter, ": its base_model ", base,
+  if (is_model_path(beside.string())) return beside.string();
+  check(is_model_path(base), adapter, ": its base_model ", base,
         " is neither next to it nor in the working directory");
   return base;
 }
@@ -164,7 +167,7 @@ struct Base {
 
 // The base that an adapter names, checked to be of the same sizes.
 Base open_base(const std::string& adapter, const data::Json& json, const nn::ModelConfig& config) {
-  std::string file = (fs::path(adapter) / "config.json").string();
+  const std::string file = config_file(adapter);
   const data::Json& path = json["base_model"];
   check(path.is_string(), file, ": base_model = ", json_text(path), " is not a path");
   Base base;
@@ -206,7 +209,7 @@ const std::string& LoadedModel::hash() const {
 }
 
 nn::ModelConfig load_config(const std::string& path) {
-  std::string file = fs::is_regular_file(path) ? path : config_file(resolve_model(path));
+  const std::string file = fs::is_regular_file(path) ? path : config_file(resolve_model(path));
   return nn::from_hf_config(read_config(file), file);
 }
 

@@ -5,25 +5,67 @@
 #include "apps/cli/config_file.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/dump/dump.h"
+#include "data/gguf/gguf_model.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
-#include "data/safetensors/weights.h"
+#include "data/safetensors/safetensors.h"
+#include "data/torch/state_dict.h"
+#include "data/torch/torch_file.h"
+#include "data/weights/weights.h"
 #include "nn/models/model_config.h"
 #include "tests/fuzz/readers.h"
 #include "tests/fuzz/targets.h"
 
 namespace brine::fuzz {
 
+namespace {
+
+// Every tensor, unless it is of a type or a number of axes that Brine does not have.
+void read_tensors(const data::WeightFile& file) {
+  for (const data::WeightInfo& entry : file.entries()) {
+    try {
+      const Tensor copy = file.tensor(entry.name);
+      const uint64_t bytes = uint64_t(copy.numel()) * item_size(copy.dtype());
+      if (file.in_order(entry) && bytes != entry.size)
+        throw Find("a tensor of another size than its entry");
+    } catch (const Error&) {
+    }
+  }
+}
+
+}  // namespace
+
 void read_safetensors(Dir dir, std::string_view bytes) {
   write_input(dir / "model.safetensors", bytes);
   data::Safetensors file(dir / "model.safetensors");
-  for (const data::SafetensorsEntry& entry : file.entries()) {
-    try {
-      Tensor copy = file.tensor(entry.name);
-      if (uint64_t(copy.numel()) * item_size(copy.dtype()) != entry.size)
-        throw Find("a tensor of another size than its entry");
-    } catch (const Error&) {  // a type or a number of axes that we have not
-    }
+  read_tensors(file);
+}
+
+void read_gguf(Dir dir, std::string_view bytes) {
+  const data::Path path = dir / "model.gguf";
+  write_input(path, bytes);
+  if (!data::is_gguf(path)) throw Error(path.string() + ": not GGUF");
+  const data::GgufModel model(path);
+  read_tensors(model);
+  for (const auto& [key, value] : model.header().metadata.values())
+    model.header().metadata.text(value);
+  model.config();
+  if (model.header().metadata.has("tokenizer.ggml.model"))
+    data::gguf_vocabulary(model.header().metadata);
+}
+
+void read_torch(Dir dir, std::string_view bytes) {
+  write_input(dir / "pytorch_model.bin", bytes);
+  const data::TorchFile file(dir / "pytorch_model.bin");
+  read_tensors(file);
+}
+
+// Without the archive, whose lengths keep a pickle from growing.
+void read_pickle(Dir dir, std::string_view bytes) {
+  const data::StateDict dict = data::read_state_dict((dir / "data.pkl").string(), bytes);
+  for (const data::PickledTensor& t : dict.tensors) {
+    if (t.storage >= dict.storages.size() || t.shape.size() != t.strides.size())
+      throw Find("a tensor without a storage or strides");
   }
 }
 

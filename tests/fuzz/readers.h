@@ -8,8 +8,12 @@ namespace brine::fuzz {
 
 using Dir = const std::filesystem::path&;
 
-// Weights: a safetensors file; model.safetensors.index.json next to two valid shards.
+// Weights: a safetensors file; a GGUF file with its settings and vocabulary; a file of torch.save,
+// and its pickle alone; model.safetensors.index.json next to two valid shards.
 void read_safetensors(Dir dir, std::string_view bytes);
+void read_gguf(Dir dir, std::string_view bytes);
+void read_torch(Dir dir, std::string_view bytes);
+void read_pickle(Dir dir, std::string_view bytes);
 void read_index(Dir dir, std::string_view bytes);
 
 // A model's config.json; a configuration in TOML.

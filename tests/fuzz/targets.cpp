@@ -14,6 +14,9 @@ namespace fs = std::filesystem;
 const std::vector<FuzzTarget>& targets() {
   static const std::vector<FuzzTarget> all = {
       {"safetensors", read_safetensors},
+      {"gguf", read_gguf},
+      {"torch", read_torch},
+      {"pickle", read_pickle},
       {"index", read_index},
       {"config", read_config},
       {"toml", read_toml},

@@ -3,7 +3,7 @@
 
 #include "data/dump/dump_reader.h"
 #include "data/io/file_io.h"
-#include "data/safetensors/weights.h"
+#include "data/weights/weights.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/scratch.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "data/safetensors/weights.h"
+#include "data/weights/weights.h"
 #include "nn/io/model_io.h"
 #include "tests/gradcheck.h"
 #include "tests/paths.h"

@@ -1,5 +1,5 @@
-// The weights of a model directory: one file or several with an index.
-#include "data/safetensors/weights.h"
+// The weights of a model: one file or several with an index.
+#include "data/weights/weights.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -7,9 +7,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "data/gguf/gguf_model.h"
 #include "data/io/json.h"
 #include "data/io/printable.h"
-#include "data/safetensors/safetensors_header.h"
+#include "data/safetensors/safetensors.h"
+#include "data/torch/torch_file.h"
 
 namespace brine::data {
 namespace {
@@ -18,10 +20,18 @@ using nlohmann::ordered_json;
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kTorch = "pytorch_model.bin";
+constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
+
+bool is_shard_name(const std::string& name, const std::string& ending) {
+  return name.find('/') == name.npos && name.find('\0') == name.npos &&
+         name.size() > ending.size() && name.ends_with(ending);
+}
 
 // Tensors by shard, as in the index.
 std::map<std::string, std::vector<std::string>> read_index(const std::string& file) {
+  const std::string ending = file.ends_with(kTorchIndex) ? ".bin" : ".safetensors";
   std::map<std::string, std::vector<std::string>> shards;
   ordered_json json = parse_json_or_discard(read_file(file, kMaxIndexBytes), file);
   check_format(!json.is_discarded(), file, ": not JSON");
@@ -32,37 +42,45 @@ std::map<std::string, std::vector<std::string>> read_index(const std::string& fi
     check_format(shard.is_string(), file, ": the shard of '", shown(tensor), "' is ",
                  json_text(shard));
     std::string name = shard.get<std::string>();
-    check_format(name.find('/') == name.npos && name.find('\0') == name.npos && name.size() > 12 &&
-                     name.ends_with(".safetensors"),
-                 file, ": '", shown(name), "' is not the name of a shard");
+    check_format(is_shard_name(name, ending), file, ": '", shown(name),
+                 "' is not the name of a shard");
     shards[name].push_back(tensor);
   }
   check_format(!shards.empty(), file, ": names no tensor");
   return shards;
 }
 
+std::unique_ptr<WeightFile> open(const Path& file) {
+  if (is_gguf(file)) return std::make_unique<GgufModel>(file);
+  if (file.extension() == ".bin") return std::make_unique<TorchFile>(file);
+  return std::make_unique<Safetensors>(file);
+}
+
+// The file to begin with: the path itself if it is not a directory.
+Path first_file(const Path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) return path;
+  for (const char* name : {kSingle, kIndex, kTorch, kTorchIndex}) {
+    if (std::filesystem::exists(path / name, ignored)) return path / name;
+  }
+  throw Error(join(path.string(), ": has no ", kSingle, ", no ", kIndex, " and no ", kTorch),
+              ErrorKind::not_found);
+}
+
 }  // namespace
 
-WeightFiles::WeightFiles(const Path& directory) {
-  std::error_code ignored;
-  auto has = [&](const char* name) { return std::filesystem::exists(directory / name, ignored); };
-  if (has(kSingle)) {
-    source_ = (directory / kSingle).string();
-    files_.push_back(std::make_unique<Safetensors>(directory / kSingle));
-  } else if (has(kIndex)) {
-    source_ = (directory / kIndex).string();
-    open_index(directory);
+WeightFiles::WeightFiles(const Path& path) {
+  const Path first = first_file(path);
+  source_ = first.string();
+  if (source_.ends_with(".index.json")) {
+    open_index(path);
   } else {
-    check_format(
-        !has("pytorch_model.bin") && !has("pytorch_model.bin.index.json"), directory.string(),
-        ": contains pytorch_model.bin only, which is a program; convert it to safetensors");
-    throw Error(join(directory.string(), ": has no ", kSingle, " and no ", kIndex),
-                ErrorKind::not_found);
+    files_.push_back(open(first));
   }
   for (const auto& file : files_) {
-    size_t first = entries_.size();
-    for (const SafetensorsEntry& e : file->entries()) entries_.push_back({file.get(), &e});
-    std::sort(entries_.begin() + int64_t(first), entries_.end(),
+    size_t begin = entries_.size();
+    for (const WeightInfo& e : file->entries()) entries_.push_back({file.get(), &e});
+    std::sort(entries_.begin() + int64_t(begin), entries_.end(),
               [](const auto& a, const auto& b) { return a.entry->bytes < b.entry->bytes; });
   }
 }
@@ -72,7 +90,7 @@ void WeightFiles::open_index(const Path& directory) {
   for (const auto& [shard, tensors] : read_index(source_)) {
     check_found(std::filesystem::exists(directory / shard), source_, ": names the shard ",
                 shown(shard), ", which is missing");
-    auto file = std::make_unique<Safetensors>(directory / shard);
+    std::unique_ptr<WeightFile> file = open(directory / shard);
     for (const std::string& name : tensors) {
       check_format(file->contains(name), source_, ": tensor '", shown(name),
                    "' is not in its shard ", shard);
@@ -82,7 +100,7 @@ void WeightFiles::open_index(const Path& directory) {
   }
   for (const auto& file : files_) {
     std::string shard = file->path().filename().string();
-    for (const SafetensorsEntry& e : file->entries()) {
+    for (const WeightInfo& e : file->entries()) {
       auto it = shard_of.find(e.name);
       check_format(it != shard_of.end(), source_, ": tensor '", shown(e.name), "' of ", shard,
                    " is not named");
@@ -93,9 +111,15 @@ void WeightFiles::open_index(const Path& directory) {
 }
 
 bool equal(const WeightEntry& a, const WeightEntry& b) {
-  const SafetensorsEntry &x = *a.entry, &y = *b.entry;
+  const WeightInfo &x = *a.entry, &y = *b.entry;
   if (x.dtype != y.dtype || x.shape != y.shape) return false;
-  bool same = x.size == 0 || std::memcmp(x.bytes, y.bytes, x.size) == 0;
+  bool same = false;
+  if (a.file->in_order(x) && b.file->in_order(y)) {
+    same = x.bytes == y.bytes || x.size == 0 || std::memcmp(x.bytes, y.bytes, x.size) == 0;
+  } else {
+    const Tensor u = a.file->tensor(x.name), v = b.file->tensor(y.name);
+    same = std::memcmp(u.raw(), v.raw(), size_t(u.numel()) * item_size(u.dtype())) == 0;
+  }
   a.file->forget(x);
   b.file->forget(y);
   return same;

@@ -1,0 +1,205 @@
+// Metadata of GGUF under the keys of Hugging Face's config.json.
+#include "data/gguf/gguf_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "data/io/printable.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+// The keys of an architecture, without its name in front.
+class Keys {
+ public:
+  Keys(const GgufMetadata& metadata, const std::string& architecture)
+      : all_(metadata), prefix_(architecture + ".") {}
+
+  int64_t integer(const char* key) const { return all_.required_integer(prefix_ + key); }
+  int64_t integer(const char* key, int64_t otherwise) const {
+    return all_.integer(prefix_ + key).value_or(otherwise);
+  }
+  double number(const char* key, double otherwise) const {
+    return all_.number(prefix_ + key).value_or(otherwise);
+  }
+  std::string string(const char* key, const char* otherwise) const {
+    return all_.string(prefix_ + key).value_or(otherwise);
+  }
+  const std::string& file() const { return all_.file(); }
+  std::string name(const char* key) const { return prefix_ + key; }
+
+  // Refuses keys that are not in `known`, unless they are 0 or false: they may change the results.
+  void refuse_others(const std::set<std::string>& known) const {
+    for (const auto& [key, value] : all_.values()) {
+      if (!key.starts_with(prefix_) || known.contains(key.substr(prefix_.size()))) continue;
+      const std::string text = all_.text(value);
+      check_format(text == "0" || text == "false", file(), ": ", shown(key), " = ", text,
+                   " is not supported");
+    }
+  }
+
+ private:
+  const GgufMetadata& all_;
+  std::string prefix_;
+};
+
+void add_special_ids(Json& config, const GgufMetadata& metadata) {
+  for (const auto& [key, name] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
+                                  std::pair("tokenizer.ggml.eos_token_id", "eos_token_id"),
+                                  std::pair("tokenizer.ggml.padding_token_id", "pad_token_id")}) {
+    if (const auto id = metadata.integer(key)) config[name] = *id;
+  }
+}
+
+// A part of a model, or weights in an old order of quantised values.
+void check_general(const GgufMetadata& m) {
+  const std::string type = m.string("general.type").value_or("model");
+  check_format(type == "model", m.file(), ": general.type '", shown(type),
+               "' is not supported, only 'model'");
+  const int64_t parts = m.integer("split.count").value_or(1);
+  check_format(parts <= 1, m.file(), ": is one of ", parts,
+               " files of a model, which is not supported; merge them first");
+  const int64_t version = m.integer("general.quantization_version").value_or(2);
+  check_format(version == 2, m.file(), ": general.quantization_version is ", version, ", wanted 2");
+}
+
+// "rope_scaling": null, linear, or Llama 3's.
+Json scaling(const Keys& keys, const GgufFacts& facts, double theta) {
+  const std::string type = keys.string("rope.scaling.type", "none");
+  const int64_t context = keys.integer("rope.scaling.original_context_length", 0);
+  if (!facts.rope_factors.empty() && (type == "none" || type == "llama3"))
+    return llama3_scaling(keys.file(), facts.rope_factors, theta, context);
+  const double factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1));
+  const bool linear =
+      type == "linear" || (type == "none" && keys.number("rope.scale_linear", 1) != 1);
+  check_format((type == "none" || linear) && facts.rope_factors.empty(), keys.file(), ": ",
+               keys.name("rope.scaling.type"), " '", shown(type),
+               "' is not supported, only none, linear and Llama 3's rope_freqs.weight");
+  if (!linear || factor == 1) return nullptr;
+  return {{"rope_type", "linear"}, {"factor", factor}};
+}
+
+Json llama_like_config(const Keys& keys, const GgufArchitecture& architecture,
+                       const GgufFacts& facts, const GgufHeads& heads) {
+  keys.refuse_others({"block_count", "context_length", "embedding_length", "feed_forward_length",
+                      "attention.head_count", "attention.head_count_kv", "attention.key_length",
+                      "attention.value_length", "attention.layer_norm_rms_epsilon",
+                      "attention.sliding_window", "rope.freq_base", "rope.dimension_count",
+                      "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
+                      "rope.scaling.original_context_length", "rope.scaling.finetuned",
+                      "vocab_size", "tensor_data_layout"});
+  const int64_t hidden = keys.integer("embedding_length"), context = keys.integer("context_length");
+  const int64_t turned = keys.integer("rope.dimension_count", heads.size);
+  check_format(turned == heads.size, keys.file(), ": ", keys.name("rope.dimension_count"), " is ",
+               turned, ", only all ", heads.size, " features of a head are supported");
+  const int64_t window = keys.integer("attention.sliding_window", 0);
+  check_format(window == 0 || window >= context, keys.file(), ": ",
+               keys.name("attention.sliding_window"), " of ", window, " is below the context of ",
+               context, ", which is not supported");
+  const double theta = keys.number("rope.freq_base", 10000);
+  auto has = [&](const char* name) { return facts.tensors.contains(name); };
+  Json config = {{"architectures", {architecture.hf_class}},
+                 {"model_type", architecture.name},
+                 {"vocab_size", facts.vocabulary},
+                 {"hidden_size", hidden},
+                 {"intermediate_size", keys.integer("feed_forward_length")},
+                 {"num_hidden_layers", keys.integer("block_count")},
+                 {"num_attention_heads", heads.queries},
+                 {"num_key_value_heads", heads.keys},
+                 {"max_position_embeddings", context},
+                 {"hidden_act", "silu"},
+                 {"rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon", 1e-6)},
+                 {"rope_theta", theta},
+                 {"rope_scaling", scaling(keys, facts, theta)},
+                 {"tie_word_embeddings", facts.tied}};
+  if (architecture.name != "qwen2" || heads.size * heads.queries != hidden)
+    config["head_dim"] = heads.size;
+  if (architecture.name != "qwen2") config["attention_bias"] = has("blk.0.attn_q.bias");
+  if (architecture.name == "llama") config["mlp_bias"] = has("blk.0.ffn_gate.bias");
+  return config;
+}
+
+Json gpt2_config(const Keys& keys, const GgufArchitecture& architecture, const GgufFacts& facts,
+                 const GgufHeads& heads) {
+  keys.refuse_others({"block_count", "context_length", "embedding_length", "feed_forward_length",
+                      "attention.head_count", "attention.head_count_kv",
+                      "attention.layer_norm_epsilon", "vocab_size"});
+  check_format(heads.keys == heads.queries, keys.file(), ": ", keys.name("attention.head_count_kv"),
+               " is ", heads.keys, ", only ", heads.queries, " is supported, the number of heads");
+  return {{"architectures", {architecture.hf_class}},
+          {"model_type", architecture.name},
+          {"vocab_size", facts.vocabulary},
+          {"n_positions", keys.integer("context_length")},
+          {"n_embd", keys.integer("embedding_length")},
+          {"n_layer", keys.integer("block_count")},
+          {"n_head", heads.queries},
+          {"n_inner", keys.integer("feed_forward_length")},
+          {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", keys.number("attention.layer_norm_epsilon", 1e-5)},
+          {"tie_word_embeddings", facts.tied}};
+}
+
+// Llama 3's factor for a frequency: 1 for short waves, `factor` for long ones, between by the
+// share of the original context that a wave takes.
+double llama3_factor(double wave, double context, double factor, double low, double high) {
+  if (wave < context / high) return 1;
+  if (wave > context / low) return factor;
+  const double smooth = (context / wave - low) / (high - low);
+  return 1 / ((1 - smooth) / factor + smooth);
+}
+
+}  // namespace
+
+GgufHeads gguf_heads(const GgufMetadata& metadata, const std::string& architecture) {
+  const Keys keys(metadata, architecture);
+  GgufHeads heads{};
+  heads.queries = keys.integer("attention.head_count");
+  heads.keys = keys.integer("attention.head_count_kv", heads.queries);
+  const int64_t hidden = keys.integer("embedding_length");
+  check_format(heads.queries > 0 && heads.keys > 0, keys.file(), ": has ", heads.queries,
+               " heads and ", heads.keys, " of keys, wanted at least 1");
+  check_format(hidden % heads.queries == 0 || metadata.has(keys.name("attention.key_length")),
+               keys.file(), ": embedding_length ", hidden, " is not a multiple of ", heads.queries,
+               " heads");
+  heads.size = keys.integer("attention.key_length", hidden / heads.queries);
+  const int64_t values = keys.integer("attention.value_length", heads.size);
+  check_format(heads.size > 0 && values == heads.size, keys.file(), ": heads of ", heads.size,
+               " features for keys and ", values, " for values are not supported");
+  return heads;
+}
+
+Json gguf_config(const GgufMetadata& metadata, const GgufArchitecture& architecture,
+                 const GgufFacts& facts) {
+  check_general(metadata);
+  const Keys keys(metadata, architecture.name);
+  const GgufHeads heads = gguf_heads(metadata, architecture.name);
+  Json config = architecture.name == "gpt2" ? gpt2_config(keys, architecture, facts, heads)
+                                            : llama_like_config(keys, architecture, facts, heads);
+  add_special_ids(config, metadata);
+  return config;
+}
+
+Json llama3_scaling(const std::string& file, const std::vector<float>& factors, double theta,
+                    int64_t context) {
+  constexpr double kLow = 1, kHigh = 4;
+  const int64_t original = context > 0 ? context : 8192;
+  const double factor = *std::max_element(factors.begin(), factors.end());
+  if (std::all_of(factors.begin(), factors.end(), [](float x) { return x == 1; })) return nullptr;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const double wave = 2 * std::numbers::pi * std::pow(theta, double(i) / double(factors.size()));
+    const double wanted = llama3_factor(wave, double(original), factor, kLow, kHigh);
+    check_format(std::abs(factors[i] - wanted) <= 1e-4 * wanted, file, ": rope_freqs.weight[", i,
+                 "] is ", factors[i], ", Llama 3's scaling by ", factor, " has ", wanted,
+                 "; other scalings are not supported");
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", factor},
+          {"low_freq_factor", kLow},
+          {"high_freq_factor", kHigh},
+          {"original_max_position_embeddings", original}};
+}
+
+}  // namespace brine::data

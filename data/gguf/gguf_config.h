@@ -1,0 +1,39 @@
+// config.json of Hugging Face from a GGUF file's metadata.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "data/gguf/gguf_metadata.h"
+#include "data/gguf/gguf_names.h"
+
+namespace brine::data {
+
+// What the metadata does not say.
+struct GgufFacts {
+  std::set<std::string> tensors;    // names in the file
+  uint64_t vocabulary = 0;          // rows of the embedding
+  bool tied = false;                // the head is the embedding
+  std::vector<float> rope_factors;  // rope_freqs.weight: what divides each rotary frequency
+};
+
+// Heads of queries, of keys and values, and features of a head of queries.
+struct GgufHeads {
+  int64_t queries, keys, size;
+};
+GgufHeads gguf_heads(const GgufMetadata& metadata, const std::string& architecture);
+
+// The keys of LlamaConfig, Qwen2Config, Qwen3Config or GPT2Config. Throws an Error that names a
+// missing key, a setting that cannot be expressed, or a key that is not known and not zero.
+Json gguf_config(const GgufMetadata& metadata, const GgufArchitecture& architecture,
+                 const GgufFacts& facts);
+
+// "rope_scaling" with the factors of rope_freqs.weight, null if these are all 1: Llama 3's scaling
+// with the constants of all of its models (low_freq_factor 1, high_freq_factor 4). Throws if they
+// are not that. `context`: the length before scaling, if the file has it, otherwise 8192.
+Json llama3_scaling(const std::string& file, const std::vector<float>& factors, double theta,
+                    int64_t context);
+
+}  // namespace brine::data

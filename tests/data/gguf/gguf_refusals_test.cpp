@@ -1,0 +1,163 @@
+// Damaged GGUF files, and models that cannot be expressed: one line that names file and reason.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "data/gguf/gguf_model.h"
+#include "tests/data/gguf/gguf_bytes.h"
+#include "tests/paths.h"
+#include "tests/refusals.h"
+#include "tests/scratch.h"
+
+namespace brine::test {
+namespace {
+
+using namespace brine::data;
+
+using Parts = std::initializer_list<std::string>;
+
+std::string said_of(const std::string& text) {
+  Scratch dir;
+  const Path path = dir.write("m.gguf", text);
+  const std::string said = message([&] { GgufModel(path).config(); });
+  CHECK(said.find('\n') == said.npos);
+  CHECK((said == "no error" || said.rfind(path.string() + ": ", 0) == 0));
+  return said;
+}
+
+// A change of the default file, and what is said about it.
+void refused(const std::function<void(GgufBytes&)>& change, Parts parts) {
+  GgufBytes file;
+  change(file);
+  check_says(said_of(file.text()), parts);
+}
+
+}  // namespace
+
+TEST_CASE("gguf: a damaged header is refused by its reason") {
+  CHECK(said_of(GgufBytes().text()) == "no error");
+  refused([](auto& f) { f.magic = 0x46554746; }, {"GGUF"});
+  refused([](auto& f) { f.version = 1; }, {"version", "1", "2 and 3"});
+  refused([](auto& f) { f.version = 4; }, {"version", "4"});
+  refused([](auto& f) { f.version = 0x03000000; }, {"big-endian"});
+  refused([](auto& f) { f.more_keys = 1; }, {"m.gguf"});
+  refused([](auto& f) { f.more_keys = int64_t(1) << 60; }, {"keys", "do not fit"});
+  refused([](auto& f) { f.more_tensors = int64_t(1) << 60; }, {"tensors", "do not fit"});
+  refused([](auto& f) { f.keys.push_back(f.keys[1]); }, {"llama.block_count", "twice"});
+  refused([](auto& f) { f.keys.push_back(gguf_key("", 1)); }, {"key", "0 bytes"});
+  refused([](auto& f) { f.keys.push_back(gguf_key("k", 13, "")); }, {"'k'", "type", "13"});
+  refused([](auto& f) { f.keys.push_back(gguf_key("k", 8, bytes_of(UINT64_MAX))); }, {"truncated"});
+  const std::string nested = bytes_of(uint32_t(9)) + bytes_of(uint64_t(1));
+  refused([&](auto& f) { f.keys.push_back(gguf_key("k", 9, nested)); }, {"'k'", "array of arrays"});
+  const std::string long_array = bytes_of(uint32_t(10)) + bytes_of(uint64_t(1) << 61);
+  refused([&](auto& f) { f.keys.push_back(gguf_key("k", 9, long_array)); },
+          {"array", "do not fit"});
+  refused([](auto& f) { f.keys.push_back(gguf_key("general.alignment", 24)); },
+          {"general.alignment", "24", "power of two"});
+  refused([](auto& f) { f.keys.push_back(gguf_key("general.alignment", "8")); },
+          {"general.alignment", "string", "integer"});
+}
+
+TEST_CASE("gguf: every cut of a file is refused") {
+  const std::string whole = GgufBytes().text();
+  for (size_t size = 0; size < whole.size(); ++size) {
+    CAPTURE(size);
+    CHECK(said_of(whole.substr(0, size)) != "no error");
+  }
+  check_says(said_of(whole + std::string(40, 'x')), {"40", "after the last tensor"});
+}
+
+TEST_CASE("gguf: tensors outside the file, on each other, not aligned or of odd sizes") {
+  auto tensor = [](const std::function<void(GgufTensorBytes&)>& change) {
+    return [change](GgufBytes& f) { change(f.tensors[0]); };
+  };
+  refused(tensor([](auto& t) { t.name = ""; }), {"name", "0 bytes"});
+  refused(tensor([](auto& t) { t.name = std::string(65, 'a'); }), {"name", "65"});
+  refused(tensor([](auto& t) { t.sizes = {}; }), {"0 axes"});
+  refused(tensor([](auto& t) { t.sizes = {1, 1, 1, 1, 8}; }), {"5 axes"});
+  refused(tensor([](auto& t) { t.sizes = {0, 2}; }), {"size 0"});
+  refused(tensor([](auto& t) {
+            t.sizes = {uint64_t(1) << 40, uint64_t(1) << 40};
+          }),
+          {"elements", "overflows"});
+  refused(tensor([](auto& t) { t.sizes = {uint64_t(1) << 62, 1}; }), {"bytes", "overflows"});
+  refused(tensor([](auto& t) { t.sizes = {uint64_t(1) << 30, 1}; }), {"outside", "32"});
+  refused(tensor([](auto& t) { t.type = 2; }), {"4", "blocks of 32", "Q4_0"});
+  refused(tensor([](auto& t) { t.type = 10; }), {"Q2_K", "cannot read", "Q4_K"});
+  refused(tensor([](auto& t) { t.type = 4; }), {"type 4", "cannot read"});
+  refused(tensor([](auto& t) { t.offset = 16; }), {"16", "alignment 32"});
+  refused(tensor([](auto& t) { t.offset = 32; }), {"32", "hole"});
+  refused(tensor([](auto& t) { t.offset = UINT64_MAX - 31; }), {"hole"});
+  refused([](auto& f) { f.tensors.push_back(f.tensors[0]); }, {"token_embd.weight", "twice"});
+  refused(
+      [](auto& f) {
+        f.tensors.push_back({.name = "other"});
+        f.data = 64;
+      },
+      {"overlaps"});
+  refused([](auto& f) { f.tensors[0].name = "x"; }, {"no tensor", "token_embd.weight"});
+}
+
+TEST_CASE("gguf: two tensors that would be one are refused") {
+  refused(
+      [](auto& f) {
+        f.tensors.push_back({.name = "model.embed_tokens.weight", .offset = 32});
+        f.data = 64;
+      },
+      {"model.embed_tokens.weight", "another tensor"});
+}
+
+TEST_CASE("gguf: rows that are not pairs of heads are refused") {
+  refused(
+      [](auto& f) {
+        f.tensors.push_back({.name = "blk.0.attn_q.weight", .sizes = {4, 2}, .offset = 32});
+        f.data = 64;
+      },
+      {"attn_q", "2 rows", "2 heads", "even"});
+}
+
+TEST_CASE("gguf: settings that cannot be expressed are refused by their key") {
+  auto with = [](auto... parts) {
+    return [=](GgufBytes& f) { f.keys.push_back(gguf_key(parts...)); };
+  };
+  refused([](auto& f) { f.keys[0] = gguf_key("general.architecture", "gemma3"); },
+          {"gemma3", "llama", "qwen2"});
+  refused([](auto& f) { f.keys.erase(f.keys.begin()); }, {"general.architecture"});
+  refused([](auto& f) { f.keys.erase(f.keys.begin() + 4); }, {"llama.feed_forward_length"});
+  refused([](auto& f) { f.keys.back() = gguf_key("llama.attention.head_count", 3); },
+          {"embedding_length 4", "3"});
+  refused([](auto& f) { f.keys.back() = gguf_key("llama.attention.head_count", 0); }, {"0 heads"});
+  refused(with("llama.expert_count", 8), {"llama.expert_count", "8"});
+  CHECK(said_of([&] {
+          GgufBytes f;
+          with("llama.expert_count", 0)(f);
+          return f.text();
+        }()) == "no error");
+  refused(with("llama.rope.scaling.type", "yarn"), {"llama.rope.scaling.type", "yarn"});
+  refused(with("llama.rope.dimension_count", 1), {"llama.rope.dimension_count", "1"});
+  refused(with("llama.attention.sliding_window", 4), {"sliding_window", "4", "8"});
+  refused(with("llama.attention.value_length", 1), {"2", "keys", "1", "values"});
+  refused(with("split.count", 2), {"2", "files"});
+  refused(with("general.type", "adapter"), {"general.type", "adapter"});
+  refused(with("general.quantization_version", 1), {"general.quantization_version", "1"});
+}
+
+TEST_CASE("gguf: frequency factors that are not Llama 3's are refused") {
+  const std::vector<float> ones(4, 1);
+  CHECK(llama3_scaling("f", ones, 5e5, 0).is_null());
+  std::vector<float> factors = {1, 1, 4, 8};  // no smooth step between
+  check_refuses([&] { llama3_scaling("f", factors, 5e5, 0); },
+                {"f", "rope_freqs.weight[2]", "4", "8"});
+  factors[2] = NAN;
+  check_refuses([&] { llama3_scaling("f", factors, 5e5, 0); }, {"rope_freqs.weight[2]"});
+  refused(
+      [](auto& f) {
+        f.tensors.push_back({.name = "rope_freqs.weight", .sizes = {2}, .offset = 32});
+        f.data = 64;
+      },
+      {"rope_freqs.weight", "2", "wanted", "1"});
+}
+
+}  // namespace brine::test
