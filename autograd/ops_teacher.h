@@ -19,16 +19,14 @@ Tensor prob_loss(const Tensor& q, const Tensor& k, const TeacherAttention& teach
                  const Visibility& visible);
 
 // ---- recall.cpp
-// Sums over the rows that see more than config.k keys, off the tape.
+// Sums over the rows from `from` on that see more than config.k keys, off the tape.
 struct RecallSums {
-  // f64 [5, H], the teacher's mass on the mask, on its own largest keys, on its own columns, on the
-  // most recent (encoder: nearest) keys, and as expected on keys drawn at random.
-  Tensor sums;
+  Tensor sums;  // f64 [recall::kWays, H], in the order of recall::Way (tensor/recall.h)
   Tensor rows;  // i64 [1]
 };
 // The budget of each group of `config.mode` is the number of entries that the mask has there; the
 // teacher's own columns are select_columns() of its mass in K columns.
 RecallSums recall_sums(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
-                       const Visibility& visible, const SelectConfig& config);
+                       const Visibility& visible, const SelectConfig& config, int64_t from = 0);
 
 }  // namespace brine

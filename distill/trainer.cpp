@@ -8,6 +8,8 @@
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
+#include "distill/evaluation/recall_observer.h"
+#include "distill/health/mask_health.h"
 #include "nn/io/model_io.h"
 
 namespace brine::distill {
@@ -204,7 +206,23 @@ void Trainer::evaluate_now(RunLog& log) {
                           {.batch_size = config_.batch_size,
                            .max_windows = config_.eval_windows,
                            .loss_from = config_.loss_from});
-  log.evaluation(step_, {{"valid_perplexity", p.value()}, {"valid_nll", p.nll}});
+  Values values = {{"valid_perplexity", p.value()}, {"valid_nll", p.nll}};
+  const MaskHealth health = mask_health_now();
+  for (const auto& value : log_values(health)) values.push_back(value);
+  log.evaluation(step_, values);
+  if (finished() && !degenerate_warning(health).empty()) log.event(degenerate_warning(health));
+}
+
+// Of the first window of the text that is evaluated, next to the model's own dense attention.
+MaskHealth Trainer::mask_health_now() {
+  if (!learns_mask(parts_.model)) return {};
+  RecallObserver observer(parts_.config, {});
+  evaluate(parts_.model, *parts_.valid,
+           {.batch_size = 1,
+            .max_windows = 1,
+            .observer = &observer,
+            .before_batch = [&](const Batch& batch) { observer.begin(batch); }});
+  return mask_health(observer.layers());
 }
 
 void Trainer::save(RunLog& log) {

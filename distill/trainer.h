@@ -7,6 +7,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "distill/evaluation/evaluate.h"
+#include "distill/health/mask_health.h"
 #include "distill/log/log.h"
 #include "distill/losses/loss_scale.h"
 #include "distill/losses/losses.h"
@@ -87,6 +88,7 @@ class Trainer {
   double progress() const;
   void save(RunLog& log);
   void evaluate_now(RunLog& log);
+  MaskHealth mask_health_now();
 
   TrainerParts parts_;
   TrainerConfig config_;

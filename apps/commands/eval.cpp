@@ -26,11 +26,13 @@ struct Eval {
     if (what.task.empty()) {
       refuse_unused(context, {"split"}, "without --task");
     } else {
-      refuse_unused(context, {"protocol", "stride", "loss_from", "copies"}, "with --task");
+      refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"}, "with --task");
     }
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    distill::use_attention(m, what.attention);
+    if (what.attention.empty()) refuse_unused(context, {"columns", "sinks"}, "without --attention");
+    if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
+    distill::use_attention(m, what.attention, what.attention_settings());
     refuse_unused_options(context, *m.model);
     const data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
     if (json) {

@@ -21,15 +21,35 @@ struct Score {
     Tensor hidden =
         model.hidden({.ids = batch.ids, .options = call.options, .observer = call.observer})
             .detach();
+    hidden = hidden.view({-1, hidden.dim(-1)});
+    const Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
+    if (call.logits) call.logits->begin(batch);
+    const int64_t rows = target.numel(), step = rows_at_once();
+    for (int64_t first = 0; first < rows; first += step) {
+      const int64_t n = std::min(step, rows - first);
+      add_rows(hidden.slice(0, first, n), target.slice(0, first, n), first);
+    }
+  }
+
+  void add_rows(const Tensor& hidden, const Tensor& target, int64_t first) {
     Tensor logits = model.logits(hidden).detach();
     logits = logits.view({-1, logits.dim(-1)});
-    Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
-    Tensor loss = cross_entropy(logits, target).to(Device{});
+    const Tensor loss = cross_entropy(logits, target).to(Device{});
     for (int64_t r = 0; r < target.numel(); ++r) {
       if (target.data<int32_t>()[r] < 0) continue;
       sum += double(loss.data<float>()[r]);
       ++tokens;
     }
+    if (call.logits) {
+      call.logits->rows({.logits = logits, .target = target, .loss = loss, .first = first});
+    }
+  }
+
+  // Logits are the largest tensor of an evaluation: a vocabulary of 50,000 tokens has 64 MB of them
+  // for 330 rows.
+  int64_t rows_at_once() const {
+    return std::max<int64_t>(1,
+                             (int64_t(1) << 24) / std::max<int64_t>(1, model.shape().vocab_size));
   }
 
   Perplexity mean() const {

@@ -15,6 +15,21 @@ struct Perplexity {
   double value() const;  // exp(nll)
 };
 
+// Some rows of the logits of a batch [B, T].
+struct LogitRows {
+  Tensor logits;      // [R, V]
+  Tensor target;      // i32 [R], -1 where nothing is predicted
+  Tensor loss;        // f32 [R] on the CPU: negative log-likelihoods
+  int64_t first = 0;  // the first row, counted through the batch
+};
+
+// Sees the logits of an evaluation, in pieces of rows.
+struct LogitObserver {
+  virtual ~LogitObserver() = default;
+  virtual void begin(const Batch& batch) = 0;
+  virtual void rows(const LogitRows& rows) = 0;
+};
+
 struct EvaluateCall {
   int64_t batch_size = 8;
   int64_t max_windows = 0;  // 0 = all
@@ -23,6 +38,7 @@ struct EvaluateCall {
   // Called for every batch with a separate pass (mask recall); may be empty.
   nn::LayerObserver* observer = nullptr;
   std::function<void(const Batch&)> before_batch = {};
+  LogitObserver* logits = nullptr;
 };
 
 // Every window separately, without earlier tokens; its first token is not predicted.

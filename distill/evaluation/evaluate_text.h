@@ -1,6 +1,7 @@
 // A model's perplexity on text by a named protocol, with its mask recall next to a teacher.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct TextEvaluation {
   int64_t sequence_length = 0, stride = 0;  // 0: the protocol's own, else the model's positions
   int64_t batch_size = 8, max_windows = 0, loss_from = 0, copies = 1;
   int64_t k = 0, query_skip = 1;
+  int64_t recall_from = 0;  // mask recall counts rows from this one on
+  bool kld = false;         // compare the logits with the teacher's, or the base's without one
   AttentionPath path = AttentionPath::sparse;
 
   nn::RuntimeOptions options() const {
@@ -30,14 +33,21 @@ struct TextEvaluation {
 };
 
 // "model" (from `name`), "attention", "k", "query_skip", "compute", "path", "perplexity", "nll",
-// "tokens", "protocol" in words, "cut", and with a teacher "mask_recall" by layer.
+// "tokens", "protocol" in words, "cut", with a teacher "mask_recall" by layer
+// (mask_health_rows()), otherwise for a learned mask "mask_health" of the first window next to the
+// model's own dense attention; with kld "kld" (LogitComparison::table()). A mask that has
+// degenerated is a warning.
 data::Json evaluate_text(const std::string& name, const nn::LoadedModel& model,
                          const data::Tokenizer& tokenizer, const TextEvaluation& call,
                          const Messages& messages);
 // Prints such an object for people on standard output.
 void print_text_evaluation(const data::Json& evaluation);
 
-// Replaces the attention of a loaded model by another method without training; "" changes nothing.
-void use_attention(nn::LoadedModel& model, const std::string& method);
+// Settings of an attention method by key.
+using AttentionSettings = std::map<std::string, int64_t>;
+// Replaces the attention of a loaded model by another method with these settings, without training;
+// "" changes nothing. A setting of 0 that the method does not have is ignored.
+void use_attention(nn::LoadedModel& model, const std::string& method,
+                   const AttentionSettings& settings = {});
 
 }  // namespace brine::distill

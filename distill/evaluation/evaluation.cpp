@@ -12,9 +12,19 @@ void Evaluation::describe(data::Schema& s) {
   s.choice("protocol", text.protocol, kProtocolNames,
            "How the text is joined and cut: windows of the plain text, or as SEA's paper, GPTQ or "
            "Hugging Face's page on perplexity do (docs/evaluation.md)");
-  s.field("teacher", text.teacher, "Teacher whose attention the mask should cover: mask recall");
+  s.field("teacher", text.teacher,
+          "Teacher whose attention the mask should cover: mask recall; self: the model's own dense "
+          "attention");
+  s.field("recall_from", text.recall_from, "Mask recall counts rows from this one of a window on",
+          {.min = 0});
+  s.field("kld", text.kld,
+          "Also KL(teacher || model) of the next tokens, equal top tokens and the ratio of "
+          "perplexities; without --teacher: to the model's own weights with full attention");
   s.field("attention", attention,
-          "Evaluate under another attention method without training (recent: a sliding window)");
+          "Evaluate under another attention method without training (recent: a sliding window; "
+          "top: each query's own largest keys; best-columns)");
+  s.field("columns", columns, "Columns of that method (best-columns)", {.min = 1});
+  s.field("sinks", sinks, "First keys that every query of that method sees (recent)", {.min = 0});
   s.field("k", text.k, "Kept keys per query and head; 0 = as trained", {.min = 0});
   s.field("query_skip", text.query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.choice("path", text.path, kAttentionPaths, "dense: the T x T reference of a sparse method");
@@ -32,12 +42,20 @@ void Evaluation::describe(data::Schema& s) {
           "A window repeats sequence_length / copies tokens of the text so often", {.min = 1});
 }
 
+AttentionSettings Evaluation::attention_settings() const {
+  AttentionSettings out;
+  if (columns) out["columns"] = *columns;
+  if (sinks) out["sinks"] = *sinks;
+  return out;
+}
+
 TaskEvaluation Evaluation::of_task() const {
   return {
       .task = task,
       .data = text.data,
       .split = split,
       .teacher = text.teacher,
+      .recall_from = text.recall_from,
       .max_tokens = text.sequence_length,
       .answer = {
           .batch_size = text.batch_size, .max_texts = text.max_windows, .options = text.options()}};
@@ -46,7 +64,7 @@ TaskEvaluation Evaluation::of_task() const {
 data::Json evaluate(const std::string& name, nn::LoadedModel& model,
                     const data::Tokenizer& tokenizer, const Evaluation& what,
                     const Messages& messages) {
-  use_attention(model, what.attention);
+  use_attention(model, what.attention, what.attention_settings());
   return what.task.empty() ? evaluate_text(name, model, tokenizer, what.text, messages)
                            : evaluate_task(model, tokenizer, what.of_task(), messages);
 }

@@ -1,6 +1,7 @@
 // What an evaluation is: text by a protocol, or a task; of the model's own attention or another.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "distill/evaluation/evaluate_text.h"
@@ -9,11 +10,14 @@
 namespace brine::distill {
 
 struct Evaluation {
-  std::string attention;    // another method, without training; empty: the model's own
-  std::string task, split;  // of a task: its data is one directory, in text.data
+  std::string attention;  // another method, without training; empty: the model's own
+  std::optional<int64_t> columns, sinks;  // its settings
+  std::string task, split;                // of a task: its data is one directory, in text.data
   TextEvaluation text;
 
   void describe(data::Schema& s);
+  // The given settings of `attention`.
+  AttentionSettings attention_settings() const;
   // The same settings for a task: a window is a text.
   TaskEvaluation of_task() const;
 };

@@ -1,38 +1,32 @@
 // Mask recall: how much of the teacher's attention a sparse mask covers.
 #pragma once
 
+#include <array>
 #include <vector>
 
+#include "tensor/recall.h"
 #include "tensor/teacher.h"
 
 namespace brine::distill {
 
 // Teacher mass on the mask, and on other masks with as many keys, over the rows that see more than
-// k keys. All are sums over rows, per head, so that batches and layers can be added; mean()
-// divides.
+// k keys: sums over rows, per head, so that batches can be added.
 struct Recall {
-  std::vector<double> mask;
-  std::vector<double> top_keys;      // the teacher's own largest keys: the upper bound
-  std::vector<double> best_columns;  // the teacher's own columns: the upper bound of column
-                                     // selection
-  std::vector<double>
-      recent;  // the budget spread evenly over the most recent (encoder: nearest) keys
-  std::vector<double> random;  // expected, for keys drawn at random
-  int64_t rows = 0;            // per head
+  std::array<std::vector<double>, recall::kWays> sums;  // [way][head]
+  int64_t rows = 0;                                     // per head
+
+  int64_t heads() const { return int64_t(sums[0].size()); }
+  // Means over the rows of one head, or over all heads; 0 where there were no rows.
+  double mean(recall::Way way, int64_t head) const;
+  double mean(recall::Way way) const;
 
   // An empty Recall gets the other's heads; otherwise the numbers of heads must agree.
   Recall& operator+=(const Recall& other);
 };
 
-// Means over rows and heads; 0 where there were no rows.
-struct RecallMeans {
-  double mask = 0, top_keys = 0, best_columns = 0, recent = 0, random = 0;
-};
-RecallMeans mean(const Recall& recall);
-
-// The budget of each group of `config.mode` is the number of entries that the mask has there; the
-// teacher's own columns are select_columns() of its mass in K columns.
+// Over the rows from `from` on. The budget of each group of `config.mode` is the number of entries
+// that the mask has there; the teacher's own columns are select_columns() of its mass in K columns.
 Recall attention_recall(const TeacherAttention& teacher, const FlatCsr& csr, int64_t K,
-                        const Visibility& visible, const SelectConfig& config);
+                        const Visibility& visible, const SelectConfig& config, int64_t from = 0);
 
 }  // namespace brine::distill

@@ -2,28 +2,58 @@
 #include "distill/evaluation/recall_observer.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
-namespace brine::distill {
+#include "distill/health/mask_health.h"
+#include "distill/teachers/self_teacher.h"
 
-RecallObserver::RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model, int64_t k)
-    : teacher_(std::move(teacher)), source_(teacher_.model) {
-  const nn::ModelShape t = teacher_.config.shape(), m = model.config.shape();
+namespace brine::distill {
+namespace {
+
+std::unique_ptr<Teacher> next_to(const nn::LoadedModel& teacher, const nn::LoadedModel& model) {
+  const nn::ModelShape t = teacher.config.shape(), m = model.config.shape();
   check(t.layers == m.layers && t.hidden_size == m.hidden_size && t.heads == m.heads &&
-            t.causal == m.causal,
-        "eval: the teacher in ", teacher_.directory, " differs in sizes from the model in ",
+            t.head_size() == m.head_size() && t.causal == m.causal,
+        "eval: the teacher in ", teacher.directory, " differs in sizes from the model in ",
         model.directory);
+  return std::make_unique<OnlineTeacher>(teacher.model);
+}
+
+// The number of a setting, or `otherwise` when the method does not have it.
+int64_t setting(const data::Json& settings, const char* key, int64_t otherwise) {
+  return settings.contains(key) ? settings[key].get<int64_t>() : otherwise;
+}
+
+}  // namespace
+
+RecallObserver::RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
+                               const RecallSettings& settings)
+    : RecallObserver(model.config, settings, next_to(teacher, model)) {}
+
+RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings)
+    : RecallObserver(model, settings, std::make_unique<SelfTeacher>()) {}
+
+RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
+                               std::unique_ptr<Teacher> source)
+    : source_(std::move(source)), causal_(model.shape().causal), from_(settings.from) {
   data::Schema keys;
-  model.config.method().describe(keys);
-  data::Json settings = keys.to_json();
-  check(settings.contains("mode") && settings.contains("k"), "eval: attention method '",
-        model.config.attention, "' has no mask, so no mask recall");
-  select_.mode = parse_select_mode(settings["mode"]);
-  own_k_ = settings["k"].get<int64_t>();
-  layers_.resize(size_t(m.layers));
-  restart(k);
+  model.method().describe(keys);
+  const data::Json own = keys.to_json();
+  check(own.contains("k"), "eval: attention method '", model.attention,
+        "' has no mask, so no mask recall");
+  // Masks without a mode have the same number of keys in every row and head.
+  select_.mode = own.contains("mode") ? parse_select_mode(own["mode"]) : SelectMode::per_query;
+  own_k_ = own["k"].get<int64_t>();
+  columns_ = settings.columns ? settings.columns : setting(own, "columns", 64);
+  layers_.resize(size_t(model.shape().layers));
+  restart(settings.k);
+}
+
+std::unique_ptr<RecallObserver> RecallObserver::make(const std::string& teacher,
+                                                     const nn::LoadedModel& model,
+                                                     const RecallSettings& settings) {
+  if (teacher == kSelf) return std::make_unique<RecallObserver>(model.config, settings);
+  return std::make_unique<RecallObserver>(nn::load_model(teacher), model, settings);
 }
 
 void RecallObserver::restart(int64_t k) {
@@ -32,61 +62,26 @@ void RecallObserver::restart(int64_t k) {
 }
 
 void RecallObserver::begin(const distill::Batch& batch) {
-  visible_ = {.causal = teacher_.config.shape().causal, .lengths = batch.lengths};
-  source_.begin(batch);
+  visible_ = {.causal = causal_, .lengths = batch.lengths};
+  source_->begin(batch);
 }
 
 Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&) {
-  const Tensor& estimate = tap.get("estimate");  // [B, H, T, K]
+  const Tensor& q = tap.get("q");  // [B, H, T, d]
   FlatCsr csr{.row_pointers = tap.get("row_pointers"),
               .head_offsets = tap.get("head_offsets"),
               .columns = tap.get("columns"),
-              .batch = estimate.dim(0),
-              .heads = estimate.dim(1),
-              .length = estimate.dim(2),
-              .keys = estimate.dim(2)};
-  const distill::TeacherLayer t = source_.layer(layer);
+              .batch = q.dim(0),
+              .heads = q.dim(1),
+              .length = q.dim(2),
+              .keys = q.dim(2)};
+  source_->observe_student(layer, tap);
+  const distill::TeacherLayer t = source_->layer(layer);
   layers_[size_t(layer)] +=
-      distill::attention_recall(attention_of(t), csr, estimate.dim(-1), visible_, select_);
+      distill::attention_recall(attention_of(t), csr, columns_, visible_, select_, from_);
   return {};
 }
 
-data::Json RecallObserver::table() const {
-  data::Json rows = data::Json::array();
-  auto add = [&rows](const std::string& name, const distill::Recall& recall) {
-    distill::RecallMeans m = distill::mean(recall);
-    rows.push_back({{"layer", name},
-                    {"mask", m.mask},
-                    {"top_keys", m.top_keys},
-                    {"best_columns", m.best_columns},
-                    {"most_recent", m.recent},
-                    {"random", m.random},
-                    {"rows", recall.rows}});
-  };
-  distill::Recall all;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    add(std::to_string(i), layers_[i]);
-    all += layers_[i];
-  }
-  add("all", all);
-  return rows;
-}
-
-void print_recall(const data::Json& rows) {
-  std::cout << "mask recall  by layer: teacher's attention mass inside the mask, rows with w > k\n"
-            << "  layer   mask  own top keys  best columns  most recent   random\n";
-  for (const data::Json& row : rows) {
-    if (row["rows"].get<int64_t>() == 0) {
-      std::cout << "  " << row["layer"].get<std::string>() << ": no row sees more than k keys\n";
-      continue;
-    }
-    char line[128];
-    std::snprintf(line, sizeof line, "  %5s  %.3f         %.3f         %.3f        %.3f    %.3f\n",
-                  row["layer"].get<std::string>().c_str(), row["mask"].get<double>(),
-                  row["top_keys"].get<double>(), row["best_columns"].get<double>(),
-                  row["most_recent"].get<double>(), row["random"].get<double>());
-    std::cout << line;
-  }
-}
+data::Json RecallObserver::table() const { return mask_health_rows(layers_); }
 
 }  // namespace brine::distill

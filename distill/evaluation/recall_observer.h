@@ -1,6 +1,7 @@
 // Collects mask recall by layer while a model is evaluated, with its teacher in lockstep.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "distill/evaluation/recall.h"
@@ -10,29 +11,45 @@
 
 namespace brine::distill {
 
+// The teacher of this name is the model itself: its own dense attention.
+inline constexpr const char* kSelf = "self";
+
+struct RecallSettings {
+  int64_t k = 0;        // 0: the model's own
+  int64_t from = 0;     // only rows from this one on
+  int64_t columns = 0;  // K of the best columns; 0: the model's own, or 64
+};
+
 class RecallObserver : public nn::LayerObserver {
  public:
-  // `k` = 0 uses the model's own. Throws when the two models differ in layers, heads or head size.
-  RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model, int64_t k);
+  // Throws when the two models differ in layers, heads or head size, or the model has no mask.
+  RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
+                 const RecallSettings& settings);
+  // The model's own dense attention is the teacher's.
+  RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings);
+  // `teacher` is a directory, or kSelf.
+  static std::unique_ptr<RecallObserver> make(const std::string& teacher,
+                                              const nn::LoadedModel& model,
+                                              const RecallSettings& settings);
 
   // Clears the counts; from now on counts for this `k`, as above.
   void restart(int64_t k);
   void begin(const distill::Batch& batch);
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
-  // One object per layer and one for "all": mask, top_keys, best_columns, most_recent, random,
-  // rows.
+  const std::vector<distill::Recall>& layers() const { return layers_; }
+  // mask_health_rows() of the layers.
   data::Json table() const;
 
  private:
-  nn::LoadedModel teacher_;
-  distill::OnlineTeacher source_;
+  RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
+                 std::unique_ptr<distill::Teacher> source);
+
+  std::unique_ptr<distill::Teacher> source_;
+  bool causal_;
   SelectConfig select_;
-  int64_t own_k_ = 0;
+  int64_t own_k_ = 0, from_ = 0, columns_ = 0;
   Visibility visible_;
   std::vector<distill::Recall> layers_;
 };
-
-// Prints such a table.
-void print_recall(const data::Json& rows);
 
 }  // namespace brine::distill

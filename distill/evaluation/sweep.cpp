@@ -23,7 +23,7 @@ double recall_of(const nn::LoadedModel& m, const WindowSource& windows, Evaluate
                  SweepTeacher& teacher) {
   if (!teacher.recall) {
     teacher.live_without = allocator_stats().live;
-    teacher.recall = std::make_unique<RecallObserver>(nn::load_model(teacher.path), m, 0);
+    teacher.recall = RecallObserver::make(teacher.path, m, {});
   }
   teacher.recall->restart(call.options.k);
   call.observer = teacher.recall.get();

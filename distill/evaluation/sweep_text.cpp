@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "data/io/file_io.h"
+#include "distill/health/floors.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::distill {
@@ -19,6 +20,17 @@ std::string line_of(const SweepCell& c, const char* format, const char* recall_f
   return join(text, of_recall, "\n");
 }
 
+void write_floors(const nn::LoadedModel& model, const WindowSource& windows, const TextSweep& what,
+                  std::ostream& table) {
+  std::string tsv = floor_tsv_title();
+  table << floor_title() << std::flush;
+  floors(model, windows, what.grid, [&](const FloorRow& row) {
+    table << floor_line(row) << std::flush;
+    tsv += floor_tsv_line(row);
+  });
+  if (!what.out.empty()) data::write_file_atomic(what.out, tsv);
+}
+
 }  // namespace
 
 void TextSweep::describe(data::Schema& s) {
@@ -26,6 +38,9 @@ void TextSweep::describe(data::Schema& s) {
   s.field("k", grid.k, "Kept keys per query and head; none: as trained", {.min = 1});
   s.field("query_skip", grid.query_skip, "The estimator runs on every f-th query", {.min = 1});
   s.field("teacher", grid.teacher, "Also the mask recall of this teacher's attention");
+  s.field("floors", floors,
+          "Instead of times: the student next to the teacher under its own top keys, best columns, "
+          "4 sinks + most recent and most recent keys, for each k (a Markdown table)");
   s.field("out", out, "TSV file to write; none: only the table");
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
           {.min = 0});
@@ -58,6 +73,10 @@ void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
   const int64_t window = window_of(what.sequence_length, model.config, "sweep");
   const std::unique_ptr<WindowSource> windows =
       windows_of(load_texts(what.data, tokenizer, window, 1, messages), window, 0);
+  if (what.floors) {
+    write_floors(model, *windows, what, table);
+    return;
+  }
   const bool recall = !what.grid.teacher.empty();
   std::string tsv = tsv_title(recall);
   table << table_title(recall) << std::flush;

@@ -14,6 +14,7 @@ struct TextSweep {
   std::vector<std::string> data;  // text files or token shards
   std::string out;                // TSV file; empty: none
   int64_t sequence_length = 0;    // of a window; 0: the model's positions
+  bool floors = false;            // the student next to its floors instead of times and memory
   SweepRequest grid;
 
   void describe(data::Schema& s);

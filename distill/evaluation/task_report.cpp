@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "distill/evaluation/recall_observer.h"
+#include "distill/health/mask_health.h"
 #include "distill/log/device_memory.h"
 
 namespace brine::distill {
@@ -34,11 +35,13 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
   how.classes = class_map(m.config, set.source->tokens().labels);
   std::unique_ptr<RecallObserver> recall;
   if (!call.teacher.empty()) {
-    recall = std::make_unique<RecallObserver>(nn::load_model(call.teacher), m, how.options.k);
+    recall = RecallObserver::make(call.teacher, m, {.k = how.options.k, .from = call.recall_from});
     how.observer = recall.get();
     how.before_batch = [&](const Batch& batch) { recall->begin(batch); };
   }
   TaskAnswers answers = answer(*m.model, *set.source, how);
+  const std::string warning = recall ? degenerate_warning(mask_health(recall->layers())) : "";
+  if (!warning.empty()) messages.warning("eval: ", warning);
   return {std::move(set), std::move(answers), recall ? recall->table() : data::Json()};
 }
 
@@ -89,7 +92,7 @@ void print_task_evaluation(const data::Json& evaluation) {
       if (name != "mask_recall") std::cout << "  " << name << " " << value;
     }
     std::cout << "\n";
-    if (row.contains("mask_recall")) print_recall(row["mask_recall"]);
+    if (row.contains("mask_recall")) print_mask_health(row["mask_recall"]);
   }
 }
 

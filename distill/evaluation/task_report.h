@@ -13,6 +13,7 @@ struct TaskEvaluation {
   std::vector<std::string> data = {};  // one directory at most
   std::string split = {};              // empty: every dev split, or every test split of predictions
   std::string teacher = {};  // whose attention the masks should cover; empty: no mask recall
+  int64_t recall_from = 0;   // mask recall counts rows from this one on
   int64_t max_tokens = 0;    // 0 = the model's positions
   TaskCall answer = {};
 };

@@ -28,9 +28,9 @@ BRINE_KERNEL(prob_loss_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tens
              double scale)
 
 // ---- recall: the share of the teacher's attention that a mask covers
-// Teacher mass over the rows with w > k: sums f64 [5, H] for, in this order, the mask, the
-// teacher's top keys, the mask `best`, the most recent keys and random keys; rows i64 [1].
+// Over the rows from `from` on with w > k: sums f64 [recall::kWays, H] in the order of recall::Way
+// (tensor/recall.h), `best` the teacher's own columns; rows i64 [1].
 BRINE_KERNEL(attention_recall, Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr,
-             FlatCsr best, Visibility visible, SelectConfig config)
+             FlatCsr best, Visibility visible, SelectConfig config, int64_t from)
 
 }  // namespace brine

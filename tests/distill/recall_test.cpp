@@ -23,19 +23,19 @@ TEST_CASE("the recall of several batches adds up, by any number of threads") {
   CHECK(sum.rows == whole.rows);
   CHECK(sum.rows == (90 - 5) + (71 - 5));
   for (size_t h = 0; h < 2; ++h) {
-    CHECK(sum.mask[h] == doctest::Approx(whole.mask[h]));
-    CHECK(sum.top_keys[h] == doctest::Approx(whole.top_keys[h]));
-    CHECK(sum.random[h] == doctest::Approx(whole.random[h]));
+    for (size_t way = 0; way < recall::kWays; ++way) {
+      CHECK(sum.sums[way][h] == doctest::Approx(whole.sums[way][h]));
+    }
+    CHECK(sum.mean(recall::kMask, int64_t(h)) ==
+          doctest::Approx(whole.sums[recall::kMask][h] / double(whole.rows)));
   }
   for (int n : {1, 2, 3}) {
     Threads set(n);
     distill::Recall again = part(0, 4);
-    CHECK(again.mask == whole.mask);
-    CHECK(again.top_keys == whole.top_keys);
-    CHECK(again.recent == whole.recent);
+    CHECK(again.sums == whole.sums);
   }
   distill::Recall other;
-  other.mask = {1, 2, 3};
+  for (auto& way : other.sums) way = {1, 2, 3};
   CHECK_THROWS_AS(sum += other, Error);
 }
 

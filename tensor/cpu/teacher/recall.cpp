@@ -7,11 +7,12 @@
 #include "tensor/cpu/teacher/score_tile.h"
 #include "tensor/kernels/select.h"
 #include "tensor/kernels/teacher.h"
+#include "tensor/recall.h"
 
 namespace brine::BRINE_CPU {
 namespace {
 
-enum Way { kMask, kTopKeys, kBestColumns, kRecent, kRandom, kWays };
+using namespace recall;
 
 // The teacher's rows [first, first + rows) of all heads of sequence b, `keys` apart.
 template <class T>
@@ -41,10 +42,9 @@ void load(MapTile<T>& tile, const TeacherRows<T>& teacher, const RowWidths& widt
   }
 }
 
-// Mass of row i of a tile on the entries of a mask; returns their number.
-template <class T>
-int64_t masked_mass(double& mass, const MapTile<T>& tile, const FlatCsr& csr, int64_t h,
-                    int64_t i) {
+// Calls f(value, key) for the entries of a mask in row i of a tile; returns their number.
+template <class T, class F>
+int64_t for_entries(const MapTile<T>& tile, const FlatCsr& csr, int64_t h, int64_t i, F&& f) {
   int64_t t = tile.first + i;
   const int32_t* offset =
       csr.head_offsets.data<int32_t>() + (tile.b * csr.length + t) * (csr.heads + 1) + h;
@@ -52,7 +52,8 @@ int64_t masked_mass(double& mass, const MapTile<T>& tile, const FlatCsr& csr, in
       csr.columns.data<int32_t>() + csr.row_pointers.data<int64_t>()[tile.b * (csr.length + 1) + t];
   const T* row = tile.row(h, i);
   for (int32_t e = offset[0]; e < offset[1]; ++e) {
-    mass += double(row[columns[e] - h * csr.keys]);
+    const int64_t key = columns[e] - h * csr.keys;
+    f(double(row[key]), key);
   }
   return offset[1] - offset[0];
 }
@@ -87,31 +88,57 @@ void add_top(Sums& sums, const MapTile<T>& tile, const Members& m, int64_t budge
                  });
 }
 
+// What the mask has in row i of a tile.
+template <class T>
+int64_t add_mask(Sums& sums, const MapTile<T>& tile, const FlatCsr& csr, int64_t h, int64_t i,
+                 int64_t w, bool causal) {
+  const KeyRange near = nearest_keys(causal, w, tile.first + i, std::min(w, kNear));
+  Entries entries;
+  const int64_t n = for_entries(tile, csr, h, i,
+                                [&](double value, int64_t key) { entries.add(value, key, near); });
+  const T* row = tile.row(h, i);
+  const auto at = size_t(h);
+  sums[kMask][at] += entries.mass;
+  sums[kTopHit][at] += n > 0 && entries.heaviest >= double(*std::max_element(row, row + w));
+  sums[kNearMask][at] += entries.mass > 0 ? entries.near / entries.mass : 0;
+  sums[kFirstMask][at] += entries.mass > 0 ? entries.first / entries.mass : 0;
+  return n;
+}
+
+// The masks that do not depend on the attention; `share` is the row's part of the budget.
+template <class T>
+void add_fixed(Sums& sums, const T* row, size_t h, const FixedKeys& keys, int64_t w,
+               double random_share) {
+  auto mass = [row](int64_t first, int64_t behind) {
+    double sum = 0;
+    for (int64_t j = first; j < behind; ++j) sum += double(row[j]);
+    return sum;
+  };
+  sums[kRandom][h] += mass(0, w) * random_share;
+  sums[kRecent][h] += mass(keys.recent.first, keys.recent.behind);
+  sums[kSinksRecent][h] += mass(0, keys.sinks) + mass(keys.rest.first, keys.rest.behind);
+  sums[kNearAll][h] += mass(keys.near.first, keys.near.behind);
+  sums[kFirstAll][h] += mass(0, std::min(w, kSinks));
+}
+
 template <class T>
 void add_members(Sums& sums, const MapTile<T>& tile, const Members& m, const FlatCsr& csr,
                  const FlatCsr& best, bool causal) {
   int64_t budget = 0, members = m.heads * m.rows;
   for (int64_t h = m.head; h < m.head + m.heads; ++h) {
     for (int64_t i = m.row; i < m.row + m.rows; ++i) {
-      budget += masked_mass(sums[kMask][size_t(h)], tile, csr, h, i);
-      masked_mass(sums[kBestColumns][size_t(h)], tile, best, h, i);
+      budget += add_mask(sums, tile, csr, h, i, m.w, causal);
+      double& of_best = sums[kBestColumns][size_t(h)];
+      for_entries(tile, best, h, i, [&](double value, int64_t) { of_best += value; });
     }
   }
   add_top(sums, tile, m, budget);
   int64_t member = 0;
   for (int64_t h = m.head; h < m.head + m.heads; ++h) {
     for (int64_t i = m.row; i < m.row + m.rows; ++i, ++member) {
-      const T* row = tile.row(h, i);
-      double all = 0;
-      for (int64_t j = 0; j < m.w; ++j) all += double(row[j]);
-      sums[kRandom][size_t(h)] += all * double(budget) / double(members * m.w);
-      int64_t share = budget / members + (member < budget % members ? 1 : 0);
-      // For an encoder the nearest keys, as in the attention method "recent".
-      int64_t n = std::min(share, m.w), t = tile.first + i;
-      int64_t first = causal ? m.w - n : std::clamp<int64_t>(t - n / 2, 0, m.w - n);
-      for (int64_t j = first; j < first + n; ++j) {
-        sums[kRecent][size_t(h)] += double(row[j]);
-      }
+      const int64_t share = budget / members + (member < budget % members ? 1 : 0);
+      const FixedKeys keys(causal, m.w, tile.first + i, std::min(share, m.w));
+      add_fixed(sums, tile.row(h, i), size_t(h), keys, m.w, double(budget) / double(members * m.w));
     }
   }
 }
@@ -119,7 +146,7 @@ void add_members(Sums& sums, const MapTile<T>& tile, const Members& m, const Fla
 }  // namespace
 
 void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr, FlatCsr best,
-                      Visibility visible, SelectConfig config) {
+                      Visibility visible, SelectConfig config, int64_t from) {
   int64_t B = csr.batch, H = csr.heads, T = csr.length;
   bool across_heads =
       config.mode == SelectMode::per_batch || config.mode == SelectMode::causal_per_batch;
@@ -136,7 +163,7 @@ void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCs
     for_pieces(B * tiles, 16 * B * H * T * T, [&](int64_t n) {
       int64_t b = n / tiles, first = n % tiles * step;
       int64_t last = std::min({T, first + step, widths.valid(b)});
-      while (first < last && widths(b, first) <= config.k) ++first;
+      while (first < last && (first < from || widths(b, first) <= config.k)) ++first;
       if (first >= last) return;
       MapTile<R> tile{b, first, last - first, widths(b, last - 1), {}};
       load(tile, teacher_rows, widths, H);

@@ -115,32 +115,53 @@ __global__ void narrow_kernel(Job job, Chunk<T> chunk, int64_t slots, int shift)
 }
 
 // ---- sums
-// Mass of a row on the entries of a mask, as one thread of the block finds it.
+// The entries of a mask in a row, of the whole block.
 template <class T>
-__device__ double masked_mass(const CsrView& csr, const Job& job, const BlockRow& at,
-                              const T* row) {
+__device__ Entries entries_of(const CsrView& csr, const Job& job, const BlockRow& at, const T* row,
+                              const KeyRange& near) {
   const int32_t* offsets = csr.offsets + (at.b * job.T + at.t) * (job.H + 1) + at.h;
   const int32_t* columns = csr.columns + csr.pointers[at.b * (job.T + 1) + at.t];
-  double mass = 0;
+  Entries own;
   for (int64_t e = offsets[0] + int64_t(threadIdx.x); e < offsets[1]; e += kThreads) {
-    mass += double(row[columns[e] - at.h * job.T]);
+    const int64_t key = columns[e] - at.h * job.T;
+    own.add(double(row[key]), key, near);
   }
-  return mass;
+  return {.mass = block_sum(own.mass),
+          .near = block_sum(own.near),
+          .first = block_sum(own.first),
+          .heaviest = block_reduce(own.heaviest, 0.0, Max{})};
 }
 
-// The keys [first, behind) of a row within the budget of the way "recent": for an encoder the
-// nearest.
-__device__ inline void recent_keys(int64_t& first, int64_t& behind, const Job& job,
-                                   const BlockRow& at, int64_t budget) {
+__device__ inline FixedKeys fixed_keys(const Job& job, const BlockRow& at, int64_t budget) {
   const Group group(job, job.group(at.b, at.h, at.t));
   const int64_t members = group.heads * group.rows;
   const int64_t member = (at.h - group.head) * group.rows + at.t - group.first;
   const int64_t share = budget / members + (member < budget % members ? 1 : 0);
-  const int64_t n = share < at.w ? share : at.w, last = at.w - n;
-  const int64_t near = at.t - n / 2 < 0 ? 0 : at.t - n / 2;
-  first = job.widths.causal || near > last ? last : near;
-  behind = first + n;
+  return FixedKeys(job.widths.causal, at.w, at.t, share < at.w ? share : at.w);
 }
+
+// The masses of a row that do not depend on the mask's entries, as one thread finds them.
+struct RowMass {
+  double all = 0, top = 0, recent = 0, sinks_recent = 0, near = 0, first = 0, heaviest = 0;
+
+  __device__ void add(double value, int64_t key, const FixedKeys& keys) {
+    all += value;
+    heaviest = value > heaviest ? value : heaviest;
+    if (keys.recent.contains(key)) recent += value;
+    if (keys.sinks_recent(key)) sinks_recent += value;
+    if (keys.near.contains(key)) near += value;
+    if (key < kSinks) first += value;
+  }
+  __device__ RowMass whole() const {
+    return {.all = block_sum(all),
+            .top = block_sum(top),
+            .recent = block_sum(recent),
+            .sinks_recent = block_sum(sinks_recent),
+            .near = block_sum(near),
+            .first = block_sum(first),
+            .heaviest = block_reduce(heaviest, 0.0, Max{})};
+  }
+};
 
 template <class T>
 __global__ void row_sums_kernel(Job job, Chunk<T> chunk) {
@@ -150,31 +171,35 @@ __global__ void row_sums_kernel(Job job, Chunk<T> chunk) {
   const int64_t g = job.group(at.b, at.h, at.t), budget = job.found.budget[g];
   const Key prefix = Key(job.found.prefix[g]);
   const T* row = chunk.values + chunk.place(at.b * job.H + at.h, at.t, job.T);
-  int64_t first, behind, ties = 0;
-  recent_keys(first, behind, job, at, budget);
-  double all = 0, top = 0, recent = 0;
+  const FixedKeys fixed = fixed_keys(job, at, budget);
+  RowMass own;
+  int64_t ties = 0;
   for (int64_t j = threadIdx.x; j < at.w; j += kThreads) {
     const double value = double(row[j]);
     const Key key = order_key(row[j]);
-    all += value;
-    if (key > prefix) top += value;
+    own.add(value, j, fixed);
+    if (key > prefix) own.top += value;
     if (key == prefix) ++ties;
-    if (j >= first && j < behind) recent += value;
   }
-  all = block_sum(all);
-  top = block_sum(top);
-  recent = block_sum(recent);
+  const RowMass all = own.whole();
   ties = block_sum(ties);
-  const double mask = block_sum(masked_mass(job.mask, job, at, row));
-  const double best = block_sum(masked_mass(job.best, job, at, row));
+  const Entries mask = entries_of(job.mask, job, at, row, fixed.near);
+  const Entries best = entries_of(job.best, job, at, row, fixed.near);
   if (threadIdx.x > 0) return;
   const Group group(job, g);
   const int64_t r = job.row(at.b, at.h, at.t);
-  job.sum(kMask, r) = mask;
-  job.sum(kTopKeys, r) = budget > 0 ? top : 0;
-  job.sum(kBestColumns, r) = best;
-  job.sum(kRecent, r) = recent;
-  job.sum(kRandom, r) = all * double(budget) / double(group.heads * group.rows * at.w);
+  const int32_t* offsets = job.mask.offsets + (at.b * job.T + at.t) * (job.H + 1) + at.h;
+  job.sum(kMask, r) = mask.mass;
+  job.sum(kTopKeys, r) = budget > 0 ? all.top : 0;
+  job.sum(kBestColumns, r) = best.mass;
+  job.sum(kRecent, r) = all.recent;
+  job.sum(kRandom, r) = all.all * double(budget) / double(group.heads * group.rows * at.w);
+  job.sum(kSinksRecent, r) = all.sinks_recent;
+  job.sum(kTopHit, r) = offsets[1] > offsets[0] && mask.heaviest >= all.heaviest ? 1 : 0;
+  job.sum(kNearAll, r) = all.near;
+  job.sum(kFirstAll, r) = all.first;
+  job.sum(kNearMask, r) = mask.mass > 0 ? mask.near / mask.mass : 0;
+  job.sum(kFirstMask, r) = mask.mass > 0 ? mask.first / mask.mass : 0;
   job.found.ties[r] = ties;
 }
 
@@ -212,7 +237,7 @@ __global__ void all_rows_kernel(double* sums, int64_t* rows, Job job) {
   int64_t counted = 0;
   for (int64_t i = threadIdx.x; i < job.B * job.T; i += blockDim.x) {
     const int64_t b = i / job.T, t = i % job.T;
-    if (job.widths(b, t) <= job.k) continue;
+    if (!job.counts(t, job.widths(b, t))) continue;
     sum += job.sum(way, job.row(b, h, t));
     ++counted;
   }
@@ -319,7 +344,7 @@ void measure(const Job& given, const TeacherAttention& teacher, Device device) {
 }  // namespace
 
 void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCsr csr, FlatCsr best,
-                      Visibility visible, SelectConfig config) {
+                      Visibility visible, SelectConfig config, int64_t from) {
   const Tensor like = teacher.map.defined() ? teacher.map : teacher.q;
   const Device device = like.device();
   const int64_t B = csr.batch, H = csr.heads, T = csr.length;
@@ -333,6 +358,7 @@ void attention_recall(Tensor sums, Tensor rows, TeacherAttention teacher, FlatCs
       .H = H,
       .T = T,
       .k = config.k,
+      .from = from,
       .across_heads =
           config.mode == SelectMode::per_batch || config.mode == SelectMode::causal_per_batch,
       .across_rows = config.mode == SelectMode::per_batch || config.mode == SelectMode::per_head};

@@ -4,10 +4,9 @@
 
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/teacher.h"
+#include "tensor/recall.h"
 
 namespace brine::cuda::recall {
-
-enum Way { kMask, kTopKeys, kBestColumns, kRecent, kRandom, kWays };
 
 using Count = unsigned long long;
 constexpr int kDigits = 256;
@@ -37,14 +36,18 @@ struct Job {
   Found found;
   RowWidths widths;
   int64_t B, H, T, k;
+  int64_t from;  // first row that counts
   bool across_heads, across_rows;
 
-  // The first row of a sequence that counts, which sees more than k keys. All later valid rows do.
+  // The first row of a sequence that counts: from `from` on, and it sees more than k keys. All
+  // later valid rows do.
   __device__ int64_t first(int64_t b) const {
     const int64_t valid = widths.valid(b);
-    if (widths.causal) return k < valid ? k : valid;
-    return widths.length(b) > k ? 0 : valid;
+    if (!widths.causal && widths.length(b) <= k) return valid;
+    const int64_t row = widths.causal && k > from ? k : from;
+    return row < valid ? row : valid;
   }
+  __device__ bool counts(int64_t t, int64_t w) const { return t >= from && w > k; }
   __host__ __device__ int64_t group_heads() const { return across_heads ? 1 : H; }
   __host__ __device__ int64_t group_rows() const { return across_rows ? 1 : T; }
   __host__ __device__ int64_t groups() const { return B * group_heads() * group_rows(); }
@@ -106,7 +109,7 @@ struct BlockRow {
     h = i / chunk.nt % job.H;
     b = chunk.b0 + i / (chunk.nt * job.H);
     w = job.widths(b, t);
-    counts = w > job.k;
+    counts = job.counts(t, w);
   }
 };
 

@@ -1,4 +1,5 @@
 // attention_recall on the device, as on the CPU.
+#include "tensor/recall.h"
 #include "tensor/kernels/teacher.h"
 #include "tests/cuda/compare.h"
 
@@ -10,6 +11,7 @@ namespace {
 struct Case {
   int64_t B, H, T, K, k;
   std::vector<int64_t> lengths;
+  int64_t from = 0;
 };
 
 // Few different values, so that every budget ends among equal ones; no row has mass 1.
@@ -42,11 +44,11 @@ void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dty
     if (has_map) teacher.map = on(map_of(c, dtype));
     if (!has_map) teacher.q = on(normal(shape, 4, dtype));
     if (!has_map) teacher.k = on(normal(shape, 5, dtype));
-    Tensor sums = Tensor::empty({5, c.H}, Dtype::f64, on.device);
+    Tensor sums = Tensor::empty({recall::kWays, c.H}, Dtype::f64, on.device);
     Tensor rows = Tensor::empty({1}, Dtype::i64, on.device);
     const Tensor like = has_map ? teacher.map : teacher.q;
     BRINE_CALL(like, attention_recall, sums, rows, teacher, on_csr(on, csr), on_csr(on, best),
-               visible, config);
+               visible, config, c.from);
     return std::vector{sums, rows};
   });
 }
@@ -56,8 +58,8 @@ void check_recall(const Case& c, SelectMode mode, bool causal, bool has_map, Dty
 TEST_CASE("cuda: attention_recall in every mode, from a map and from q and k") {
   const std::vector<Case> cases = {{1, 1, 1, 1, 1, {}},
                                    {2, 3, 7, 4, 2, {}},
-                                   {3, 2, 35, 16, 5, {35, 0, 33}},
-                                   {2, 2, 70, 8, 9, {9, 70}},
+                                   {3, 2, 35, 16, 5, {35, 0, 33}, 9},
+                                   {2, 2, 70, 8, 9, {9, 70}, 3},
                                    {2, 1, 9, 4, 4, {0, 0}}};
   for (const Case& c : cases) {
     for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch,

@@ -1,0 +1,48 @@
+// How good the masks of a model are: their recall by layer and head next to floors and ceilings
+// with as many keys, and whether they have degenerated to a fixed pattern.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "distill/evaluation/recall.h"
+#include "distill/log/values.h"
+#include "nn/models/model.h"
+
+namespace brine::distill {
+
+// A mask of sinks + recent keys within this of the mask's recall would do as well.
+inline constexpr double kDegenerate = 0.02;
+
+// Over layers and heads.
+struct MaskHealth {
+  double recall = 0;   // mean
+  double least = 0;    // of a head of a layer
+  double tenth = 0;    // 10th percentile of the heads of all layers
+  double top_hit = 0;  // share of rows whose heaviest key is kept
+  double sinks_recent = 0;
+  int64_t rows = 0;  // per head, of all layers
+
+  // The learned mask is no better than a fixed one.
+  bool degenerate() const { return rows > 0 && sinks_recent >= recall - kDegenerate; }
+};
+// Whether the attention learned which keys to keep: a fixed rule needs no watching.
+bool learns_mask(const nn::Model& model);
+MaskHealth mask_health(const std::vector<Recall>& layers);
+// "" for a mask that has not degenerated; else one line that says so.
+std::string degenerate_warning(const MaskHealth& health);
+// For logs: mask_recall, mask_recall_min, mask_recall_p10, mask_top1_hit; none without rows.
+Values log_values(const MaskHealth& health);
+
+// The q-th quantile (0..1) with linear interpolation between the sorted values; 0 of none.
+double quantile(std::vector<double> values, double q);
+
+// One object per layer and one for "all", each with layer, mask, top_keys, best_columns,
+// most_recent, random, rows; sinks_recent, min, p10, top1_hit; teacher_recent_64, teacher_first_4,
+// mask_recent_64, mask_first_4. A layer also has "heads", the same numbers of each.
+data::Json mask_health_rows(const std::vector<Recall>& layers);
+// Prints them for people on standard output.
+void print_mask_health(const data::Json& rows);
+
+}  // namespace brine::distill

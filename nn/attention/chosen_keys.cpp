@@ -1,0 +1,157 @@
+// Masks of the largest scores by tiles of rows, and attention on a mask.
+#include "nn/attention/chosen_keys.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "tensor/meter/cost_meter.h"
+
+namespace brine::nn {
+namespace {
+
+constexpr int64_t kTileScores = int64_t(1) << 20;  // of all heads
+
+// Pointers and offsets of a mask in which every row and head has min(k, w) entries; no columns yet.
+FlatCsr budgeted_rows(const Shape& q, int64_t k, const Visibility& visible, Device device) {
+  const int64_t B = q[0], H = q[1], T = q[2];
+  const RowWidths widths(visible, T);
+  auto kept = [&](int64_t row) { return std::min(k, widths(row / T, row % T)); };
+  FlatCsr csr{{}, {}, {}, B, H, T, T};
+  check(H * T < int64_t(1) << 31, "attention: ", H, " heads x ", T, " keys do not fit 32 bits");
+  csr.row_pointers = Tensor::filled({B, T + 1}, Dtype::i64, device, [&](const Tensor& x) {
+    int64_t* pointer = x.data<int64_t>();
+    int64_t entries = 0;
+    for (int64_t b = 0; b < B; ++b) {
+      *pointer++ = entries;
+      for (int64_t t = 0; t < T; ++t) *pointer++ = entries += H * kept(b * T + t);
+    }
+  });
+  csr.head_offsets = Tensor::filled({B, T, H + 1}, Dtype::i32, device, [&](const Tensor& x) {
+    int32_t* offset = x.data<int32_t>();
+    for (int64_t row = 0; row < B * T; ++row) {
+      for (int64_t h = 0; h <= H; ++h) *offset++ = int32_t(h * kept(row));
+    }
+  });
+  int64_t entries = 0;
+  for (int64_t row = 0; row < B * T; ++row) entries += H * kept(row);
+  csr.columns = Tensor::empty({entries}, Dtype::i32, device);
+  return csr;
+}
+
+// q [1, H, n, d] times the first `keys` keys of each head's group, k [1, G, S, d]: the rows of a
+// group's heads are neighbours, so they are the rows of one product. -> [1, H, n, keys]
+Tensor scores_of(const Tensor& q, const Tensor& k, int64_t keys) {
+  const int64_t H = q.dim(1), n = q.dim(2), d = q.dim(3), G = k.dim(1);
+  const Tensor rows = q.contiguous().view({1, G, H / G * n, d});
+  return matmul(rows, k.slice(2, 0, keys).contiguous(), false, true).view({1, H, n, keys});
+}
+
+// The mask of the largest of scores [1, H, n, w]; every column of the selection is one key.
+FlatCsr largest_of(const Tensor& scores, int64_t k, int64_t keys) {
+  const int64_t H = scores.dim(1), n = scores.dim(2), w = scores.dim(3);
+  const Visibility all{.causal = false, .lengths = Tensor::full({1}, double(w), Dtype::i64)};
+  const Selection chosen = select_columns(scores, all, {.k = k, .mode = SelectMode::per_query});
+  return build_csr(chosen.selected, all, k, keys, H * n * std::min(k, w));
+}
+
+// Fills the columns of one sequence, from `at` on; returns the place behind them.
+struct Filling {
+  Tensor q, k;  // [1, H, T, d], [1, G, T, d]
+  const FlatCsr& csr;
+  int64_t kept, length;  // length: tokens of the sequence
+  bool causal;
+
+  // Rows that see at most `kept` keys keep them all.
+  int64_t whole_rows() const {
+    if (causal) return std::min(kept, length);
+    return length <= kept ? length : 0;
+  }
+
+  int64_t fill_whole(int64_t at) const {
+    const int64_t H = csr.heads, rows = whole_rows();
+    auto width = [&](int64_t t) { return causal ? t + 1 : length; };
+    int64_t entries = 0;
+    for (int64_t t = 0; t < rows; ++t) entries += H * width(t);
+    const Tensor columns =
+        Tensor::filled({entries}, Dtype::i32, csr.columns.device(), [&](const Tensor& x) {
+          int32_t* column = x.data<int32_t>();
+          for (int64_t t = 0; t < rows; ++t) {
+            for (int64_t h = 0; h < H; ++h) {
+              for (int64_t j = 0; j < width(t); ++j) *column++ = int32_t(h * csr.keys + j);
+            }
+          }
+        });
+    assign(csr.columns.slice(0, at, entries), columns);
+    return at + entries;
+  }
+
+  // Rows [first, first + n), which see more than `kept` keys.
+  int64_t fill_tile(int64_t at, int64_t first, int64_t n) const {
+    Tensor scores = scores_of(q.slice(2, first, n), k, causal ? first + n : length);
+    if (causal) hide_later(scores.slice(3, first, n));
+    const Tensor columns = largest_of(scores, kept, csr.keys).columns;
+    const int64_t entries = csr.heads * n * kept;
+    assign(csr.columns.slice(0, at, entries), columns.slice(0, 0, entries));
+    return at + entries;
+  }
+
+  // scores [1, H, n, n] of rows and keys at the same positions.
+  static void hide_later(const Tensor& scores) {
+    const int64_t n = scores.dim(2);
+    const Tensor t = arange(n, Dtype::i64, scores.device());
+    const Tensor seen = less_equal(t, t.view({n, 1}));
+    assign(scores, where(seen, scores.contiguous(), -INFINITY));
+  }
+};
+
+}  // namespace
+
+FlatCsr largest_keys(const Tensor& q, const Tensor& k, int64_t kept, const Visibility& visible) {
+  NoGrad off;
+  const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2);
+  const RowWidths widths(visible, T);
+  FlatCsr csr = budgeted_rows(q.shape(), kept, visible, q.device());
+  const int64_t step = std::max<int64_t>(16, kTileScores / std::max<int64_t>(H * T, 1));
+  int64_t at = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const Filling one{.q = q.detach().slice(0, b, 1),
+                      .k = k.detach().slice(0, b, 1),
+                      .csr = csr,
+                      .kept = kept,
+                      .length = widths.valid(b),
+                      .causal = visible.causal};
+    at = one.fill_whole(at);
+    for (int64_t t = one.whole_rows(); t < one.length; t += step) {
+      at = one.fill_tile(at, t, std::min(step, one.length - t));
+    }
+  }
+  return csr;
+}
+
+FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int64_t seen) {
+  NoGrad off;
+  return largest_of(scores_of(q.detach(), k, seen), kept, k.dim(2));
+}
+
+Tensor attend_on(const AttentionInput& in, const FlatCsr& mask) {
+  CostScope part("sparse attention");
+  Tensor probabilities, y;
+  if (in.options.dense_path) {
+    const Tensor scores = matmul(in.q, in.k, false, true);
+    const Tensor p = masked_softmax(scores, csr_to_mask(mask), 1 / std::sqrt(double(in.q.dim(-1))));
+    probabilities = p.detach();
+    y = matmul(p, in.v);
+  } else {
+    y = sparse_attention(in.q, in.k, in.v, mask, in.tap ? &probabilities : nullptr);
+  }
+  if (in.tap) {
+    in.tap->put("row_pointers", mask.row_pointers);
+    in.tap->put("head_offsets", mask.head_offsets);
+    in.tap->put("columns", mask.columns);
+    in.tap->put("probabilities", probabilities);
+  }
+  return merge_heads(y);
+}
+
+}  // namespace brine::nn

@@ -1,0 +1,145 @@
+// A student next to its floors, mask health and the distance to the teacher's predictions, by the
+// program.
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+using Json = nlohmann::json;
+
+Json evaluated(const std::string& arguments) {
+  return Json::parse(world().must("eval --data text.txt --json --max-windows 4 " + arguments).out);
+}
+
+// The cells of a TSV file by the name and k of its lines.
+std::map<std::string, std::vector<std::string>> table_of(const std::string& tsv) {
+  std::map<std::string, std::vector<std::string>> out;
+  std::istringstream lines(tsv);
+  for (std::string line; std::getline(lines, line);) {
+    std::vector<std::string> cells(1);
+    for (char c : line) {
+      if (c == '\t') cells.emplace_back();
+      if (c != '\t') cells.back() += c;
+    }
+    out[cells.at(0) + " " + cells.at(1)] = cells;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("sweep --floors: every row is the evaluation that it names") {
+  const World& w = world();
+  const std::string table =
+      w.must(
+           "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 4 "
+           "--floors --out floors.tsv")
+          .out;
+  CHECK(table.rfind("| attention | k | perplexity |", 0) == 0);
+  CHECK(std::count(table.begin(), table.end(), '\n') == 2 + 1 + 2 * 6);
+  auto rows = table_of(read_all(w.path("floors.tsv")));
+  CHECK(rows.size() == 1 + 1 + 2 * 6);
+  auto perplexity = [&](const std::string& row) { return std::stod(rows.at(row).at(2)); };
+  auto expected = [&](const std::string& arguments) {
+    return double(evaluated("--model " + arguments).at("perplexity"));
+  };
+  auto near = [](double x) { return doctest::Approx(x).epsilon(1e-5); };
+  CHECK(perplexity("teacher, dense all") == near(expected("teacher")));
+  CHECK(perplexity("student 2") == near(expected("student --k 2")));
+  CHECK(perplexity("teacher, own top keys 2") == near(expected("teacher --attention top --k 2")));
+  CHECK(perplexity("teacher, best columns 4") ==
+        near(expected("teacher --attention best-columns --columns 12 --k 4")));
+  CHECK(perplexity("teacher, most recent 2") == near(expected("teacher --attention recent --k 2")));
+  CHECK(perplexity("teacher, 4 sinks + most recent 4") ==
+        near(expected("teacher --attention recent --k 4 --sinks 4")));
+  const double dense = perplexity("teacher, dense all");
+  CHECK(std::stod(rows.at("student 4").at(3)) ==
+        doctest::Approx(perplexity("student 4") / dense).epsilon(1e-3));
+  // Recall, as the evaluation next to the teacher gives it.
+  const Json all = evaluated("--model student --teacher teacher --k 2").at("mask_recall").back();
+  const std::pair<const char*, const char*> keys[] = {{"student 2", "mask"},
+                                                      {"teacher, own top keys 2", "top_keys"},
+                                                      {"teacher, best columns 2", "best_columns"},
+                                                      {"teacher, most recent 2", "most_recent"},
+                                                      {"random keys 2", "random"}};
+  for (auto [row, key] : keys) {
+    CHECK(std::stod(rows.at(row).at(4)) == doctest::Approx(double(all.at(key))).epsilon(1e-2));
+  }
+  CHECK(std::stod(rows.at("student 2").at(5)) ==
+        doctest::Approx(double(all.at("min"))).epsilon(1e-2));
+  CHECK(rows.at("random keys 2").at(2).empty());
+  const Finished f = w.run("sweep --model student --data text.txt --floors");
+  CHECK(f.status == 1);
+  check_says(f.error, {"--floors", "--teacher"});
+}
+
+TEST_CASE("eval: recall of the floors themselves; their upper bounds are reached") {
+  const Json top =
+      evaluated("--model teacher --attention top --k 3 --teacher teacher").at("mask_recall").back();
+  CHECK(double(top.at("mask")) == doctest::Approx(double(top.at("top_keys"))).epsilon(1e-6));
+  CHECK(double(top.at("top1_hit")) == 1);
+  const Json best =
+      evaluated("--model teacher --attention best-columns --k 3 --columns 12 --teacher self")
+          .at("mask_recall")
+          .back();
+  CHECK(double(best.at("mask")) == doctest::Approx(double(best.at("best_columns"))).epsilon(1e-6));
+  CHECK(double(best.at("mask")) <= double(best.at("top_keys")));
+  const Json late =
+      evaluated("--model student --teacher teacher --recall-from 20").at("mask_recall").at(0);
+  CHECK(late.at("rows") == 4 * 12);
+  CHECK(late.at("heads").size() == 4);
+}
+
+TEST_CASE("eval: a learned mask always reports its health, a fixed rule never") {
+  const Json health = evaluated("--model student").at("mask_health");
+  CHECK(health.at("rows") == 2 * (32 - 4));  // one window, two layers
+  const Json own = evaluated("--model student --teacher self --max-windows 1").at("mask_recall");
+  CHECK(double(health.at("mask_recall")) == double(own.back().at("mask")));
+  CHECK_FALSE(evaluated("--model teacher").contains("mask_health"));
+  CHECK_FALSE(evaluated("--model teacher --attention recent").contains("mask_health"));
+  CHECK(contains(read_all(world().path("student/log.jsonl")), "\"mask_recall_p10\""));
+  CHECK_FALSE(contains(read_all(world().path("teacher/log.jsonl")), "mask_recall"));
+}
+
+TEST_CASE("eval --kld: next to the teacher, next to the own weights, without a mask") {
+  const Json a = evaluated("--model student --teacher teacher --kld");
+  const Json& kld = a.at("kld");
+  CHECK(double(kld.at("kl_mean")) > 0);
+  CHECK(double(kld.at("kl_p99")) >= double(kld.at("kl_median")));
+  CHECK(double(kld.at("perplexity_teacher")) ==
+        doctest::Approx(double(evaluated("--model teacher").at("perplexity"))).epsilon(1e-6));
+  CHECK(double(kld.at("perplexity_ratio")) ==
+        doctest::Approx(double(a.at("perplexity")) / double(kld.at("perplexity_teacher"))));
+  CHECK(double(kld.at("ratio_low")) <= double(kld.at("perplexity_ratio")));
+  CHECK(kld.at("windows") == 4);
+  CHECK(a.contains("mask_recall"));
+  const Json self = evaluated("--model teacher --kld");
+  CHECK(double(self.at("kld").at("kl_mean")) < 1e-6);
+  CHECK(double(self.at("kld").at("same_top")) == 1);
+  // All visible keys are kept: full attention.
+  const Json wide = evaluated("--model teacher --attention top --k 32 --kld");
+  CHECK(double(wide.at("kld").at("kl_mean")) < 1e-6);
+  const Json narrow = evaluated("--model teacher --attention top --k 1 --kld");
+  CHECK(double(narrow.at("kld").at("kl_mean")) > 1e-6);
+  CHECK_FALSE(evaluated("--model teacher --kld --teacher teacher").contains("mask_recall"));
+  const std::string text =
+      world().must("eval --model student --kld --data text.txt --max-windows 4").out;
+  CHECK(contains(text, "KL to the teacher"));
+  CHECK(contains(text, "mask recall"));
+}
+
+TEST_CASE("eval: settings of an attention without it, or that it does not have, are errors") {
+  auto error = [](const std::string& arguments) {
+    const Finished f = world().run("eval --model teacher --data text.txt " + arguments);
+    CHECK(f.status == 1);
+    return f.error;
+  };
+  check_says(error("--columns 8"), {"--columns", "--attention"});
+  check_says(error("--recall-from 8"), {"--recall-from", "--teacher"});
+  check_says(error("--attention top --columns 8"), {"top", "columns"});
+  check_says(error("--attention flash --sinks 4"), {"flash", "sinks"});
+}
+
+}  // namespace brine::tests

@@ -1,0 +1,157 @@
+// The methods that choose keys by exact scores, top and best-columns, against full sorts over T x T
+// maps in f64.
+#include "tests/nn/attention/contract.h"
+#include "tests/sparse_oracle.h"
+
+namespace brine::test {
+namespace {
+
+std::vector<MaskCase> cases() {
+  std::vector<MaskCase> out = {{.B = 2, .T = 37, .K = 12, .k = 4, .lengths = {37, 22}},
+                               {.B = 2, .T = 21, .K = 12, .k = 4, .lengths = {3, 0}},
+                               {.B = 1, .T = 90, .K = 12, .k = 4},
+                               {.B = 1, .T = 4, .K = 12, .k = 4}};
+  for (size_t i = 0, n = out.size(); i < n; ++i) {
+    out.push_back(out[i]);
+    out.back().causal = false;
+  }
+  for (MaskCase& m : out) m.H = kHeads;
+  return out;
+}
+
+// 1 for the min(k, w) keys of each row with the largest q . k, by sorting; the later of equal ones.
+std::vector<double> largest(const std::vector<double>& q, const std::vector<double>& k,
+                            const MaskCase& m) {
+  std::vector<double> mask(size_t(m.B * m.H * m.T * m.T), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        std::vector<std::pair<double, int64_t>> scores;
+        for (int64_t j = 0; j < m.width(b, t); ++j) {
+          double s = 0;
+          for (int64_t c = 0; c < kSize; ++c)
+            s += q[m.index(b, h, t, c, kSize)] * k[m.index(b, h, j, c, kSize)];
+          scores.push_back({s, j});
+        }
+        std::sort(scores.rbegin(), scores.rend());
+        for (size_t i = 0; i < scores.size() && i < size_t(m.k); ++i)
+          mask[m.index(b, h, t, scores[i].second, m.T)] = 1;
+      }
+    }
+  }
+  return mask;
+}
+
+// The attention mass of every column, [B, H, T, K].
+std::vector<double> column_mass(const std::vector<double>& attention, const MaskCase& m) {
+  std::vector<double> mass(size_t(m.B * m.H * m.T * m.K), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        const std::vector<int64_t> column = columns_of_keys(m.width(b, t), m.K);
+        for (size_t j = 0; j < column.size(); ++j)
+          mass[m.index(b, h, t, column[j], m.K)] += attention[m.index(b, h, t, int64_t(j), m.T)];
+      }
+    }
+  }
+  return mass;
+}
+
+// P V with P [B, H, T, T], heads concatenated: [B, T, H d].
+std::vector<double> weighted(const std::vector<double>& p, const std::vector<double>& v,
+                             const MaskCase& m) {
+  std::vector<double> y(size_t(m.B * m.T * m.H * kSize), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        for (int64_t j = 0; j < m.T; ++j) {
+          for (int64_t c = 0; c < kSize; ++c)
+            y[size_t(((b * m.T + t) * m.H + h) * kSize + c)] +=
+                p[m.index(b, h, t, j, m.T)] * v[m.index(b, h, j, c, kSize)];
+        }
+      }
+    }
+  }
+  return y;
+}
+
+// The method's output and mask next to those of the oracle's mask.
+void check_method(const std::string& name, const MaskCase& m, const Inputs& in,
+                  const std::vector<double>& mask) {
+  Block block = make_block(name, m.causal, Dtype::f64);
+  nn::Tap tap(name);
+  const Tensor y = pass(block, in, m.visible().lengths, {}, {}, &tap).y;
+  const FlatCsr csr{.row_pointers = tap.get("row_pointers"),
+                    .head_offsets = tap.get("head_offsets"),
+                    .columns = tap.get("columns"),
+                    .batch = m.B,
+                    .heads = m.H,
+                    .length = m.T,
+                    .keys = m.T};
+  CHECK(csr_to_mask(csr).to_vector() == mask);
+  const std::vector<double> p = naive_attention(in.q.to_vector(), in.k.to_vector(), mask, kSize, m);
+  CHECK(close(y.to_vector(), weighted(p, in.v.to_vector(), m), 1e-12, 1e-12, name));
+}
+
+}  // namespace
+
+TEST_CASE("top attends to the k largest scores of every row and head") {
+  for (const MaskCase& m : cases()) {
+    INFO(m.name());
+    const Inputs in = inputs(m.B, m.T, Dtype::f64);
+    check_method("top", m, in, largest(in.q.to_vector(), in.k.to_vector(), m));
+  }
+}
+
+TEST_CASE("top takes the later of keys with equal scores") {
+  MaskCase m{.B = 1, .H = kHeads, .T = 19, .k = 4};
+  Inputs in = inputs(1, 19, Dtype::f64);
+  in.k = Tensor::full(in.k.shape(), 1, Dtype::f64);  // all scores of a row are equal
+  std::vector<double> recent(size_t(m.H * m.T * m.T), 0);
+  for (int64_t h = 0; h < m.H; ++h) {
+    for (int64_t t = 0; t < m.T; ++t) {
+      for (int64_t j = std::max<int64_t>(0, t - 3); j <= t; ++j)
+        recent[m.index(0, h, t, j, 19)] = 1;
+    }
+  }
+  check_method("top", m, in, recent);
+}
+
+TEST_CASE("best-columns attends to the columns with the largest attention mass") {
+  for (const MaskCase& m : cases()) {
+    INFO(m.name());
+    const Inputs in = inputs(m.B, m.T, Dtype::f64);
+    const std::vector<double> dense =
+        naive_attention(in.q.to_vector(), in.k.to_vector(), {}, kSize, m);
+    check_method("best-columns", m, in,
+                 naive_mask(naive_select(column_mass(dense, m), m).selected, m));
+  }
+}
+
+TEST_CASE("top decodes to the rows of a full pass, for sequences of different lengths") {
+  NoGrad off;
+  const int64_t T = 23, behind = 3;  // sequence 1 is that many tokens behind sequence 0
+  Block block = make_block("top", true, Dtype::f64);
+  const Inputs in = inputs(2, T, Dtype::f64);
+  const Tensor all = block.module->forward({.q = in.q, .k = in.k, .v = in.v, .hidden = {}});
+  auto state = block.module->make_state({.batch = 2, .capacity = T, .dtype = Dtype::f64});
+  const Tensor prompt = block.module->forward({.q = rows(in.q, 2, 0, 7),
+                                               .k = rows(in.k, 2, 0, 7),
+                                               .v = rows(in.v, 2, 0, 7),
+                                               .hidden = {},
+                                               .visible = {.lengths = lengths_of({7, 7 - behind})},
+                                               .state = state.get()});
+  CHECK(close_to_scale(rows(prompt, 0, 0, 1), rows(rows(all, 0, 0, 1), 1, 0, 7), 1e-13));
+  for (int64_t t = 7; t < T; ++t) {
+    // Row t of sequence 0, row t - behind of sequence 1.
+    auto next = [&](const Tensor& x, int axis) {
+      return concat(
+          {rows(rows(x, 0, 0, 1), axis, t, 1), rows(rows(x, 0, 1, 1), axis, t - behind, 1)}, 0);
+    };
+    const Tensor y = block.module->step(
+        {.q = next(in.q, 2), .k = next(in.k, 2), .v = next(in.v, 2), .hidden = {}}, *state);
+    CHECK(close_to_scale(y, next(all, 1), 1e-13));
+  }
+}
+
+}  // namespace brine::test
