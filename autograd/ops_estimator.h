@@ -21,6 +21,14 @@ Tensor relu_features(const Tensor& x, const Tensor& projection, double eps, cons
 Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
                         const Tensor& lengths, FeatureSide side);
 Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps);
+// Learned features [B, G, T, m] = exp(d^-1/4 A x + U content + b), 0 at padding; the exponent is
+// limited to [-20, 12] and has no gradient outside. x and content [B, G, T, d], A and U [G, m, d],
+// b [G, m]; content and U are undefined together.
+struct ExpFeatureWeights {
+  Tensor weight, bias, content;  // A, b, U
+};
+Tensor exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeights& weights,
+                    const Tensor& lengths);
 
 // ---- linear_attention.cpp
 // y [B, H, T, i + d] = the Performer's attention of phi_q, phi_k [B, H, T, m] to the values
@@ -39,23 +47,36 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
                              const Tensor& at, double eps);
 
 // ---- prior.cpp
-// scores [B, H, R, K] + gain [H] log((w / n_c) mass_c) at the columns that own n_c > 0 keys;
-// mass_c = the share of the row's linear attention that falls on these keys. Row r is that of
-// query r step, R = ceil(T / step).
+// scores [B, H, R, K] + gain [H] log((w / n_c) share_c) at the columns that own n_c > 0 keys;
+// share_c = the share of the row's linear attention that falls on these keys, at least `floor`
+// (there its gradient is 0). Row r is that of query r step, R = ceil(T / step). phi_q
+// [B, H, T, m], phi_k [B, G, T, m]; G divides H: head h has the keys of group h G / H.
 Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
-                       const Tensor& phi_k, const Visibility& visible, int64_t step = 1);
-// One query: borders f64 [B, H, K + 1, border_columns(m)] and at i64 [B] advance to width[b] keys,
-// whose features are in phi_k [B, H, S, m]; scores [B, H, 1, K].
+                       const Tensor& phi_k, const Visibility& visible, int64_t step = 1,
+                       double floor = 0);
+// One query: borders f64 [B, G, K + 1, border_columns(m)] and at i64 [B] advance to width[b] keys,
+// whose features are in phi_k [B, G, S, m]; scores [B, H, 1, K].
 Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tensor& scores,
                             const Tensor& gain, const Tensor& phi_q, const Tensor& phi_k,
-                            const Tensor& width);
+                            const Tensor& width, double floor = 0);
 // Number of columns for sums of m features: whole vectors of the widest instruction set.
 inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
+
+// ---- pooled.cpp
+// [B, H, R, K]: q . (mean key of column c) / sqrt(d), 0 where the column owns no key; rows and
+// groups as above, q [B, H, T, d], k [B, G, T, d].
+Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
+                     int64_t step = 1);
+// One query, q [B, H, 1, d]; borders, at and width as in performer_prior_step(), k [B, G, S, d].
+Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
+                          const Tensor& width);
 
 // ---- image.cpp
 // [B, H, T, c W] -> [B, before + T + after, W, H c], channels last: feature i W + w of head h
 // becomes channel h c + i of column w. Rows of the halo and of padding (row t >= length) are 0.
 Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tensor& lengths);
+// A table [H, K] as every row of every sequence: [batch, H, rows, K].
+Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows);
 // [B, R, W, H] -> [B, H, T, K], nearest neighbour: row floor(t / stride), column floor(c W / K).
 Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride = 1);
 // [B, H, T, K]: softmax over the columns that own a key, 0 elsewhere.

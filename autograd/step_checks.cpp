@@ -1,5 +1,8 @@
-// Argument checks that the ops of decoding share.
+// Argument checks that ops share.
 #include "autograd/step_checks.h"
+
+#include "autograd/ops_estimator.h"
+#include "tensor/csr.h"
 
 namespace brine {
 
@@ -17,6 +20,34 @@ void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t co
   check(row.shape() == Shape{like.dim(0), like.dim(1), 1, columns} && row.dtype() == like.dtype(),
         op, ": a row must be ", like.dtype(), " [", like.dim(0), ", ", like.dim(1), ", 1, ",
         columns, "], got ", row.dtype(), " ", row.shape());
+}
+
+void check_columns(const char* op, const char* names, const Tensor& q, const Tensor& k,
+                   const Visibility& visible, int64_t step) {
+  check(q.rank() == 4 && k.rank() == 4 && k.dtype() == q.dtype() && k.dim(0) == q.dim(0) &&
+            k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0 && k.dim(2) == q.dim(2) &&
+            k.dim(3) == q.dim(3),
+        op, ": ", names, " must be [B, H, T, m] and [B, G, T, m], G a divisor of H, got ",
+        q.shape(), " and ", k.shape());
+  check(step >= 1, op, ": step is ", step, ", must be at least 1");
+  check_visibility(op, visible, q.dim(0), q.dim(2));
+  check(q.dim(2) < (int64_t(1) << 30), op, ": ", q.dim(2), " tokens are too many");
+}
+
+void check_borders(const char* op, const Tensor& borders, const Tensor& at, const Tensor& q,
+                   const Tensor& k, int64_t K, const Tensor& width) {
+  const int64_t B = q.dim(0), m = q.dim(3), G = k.rank() == 4 ? k.dim(1) : 0;
+  check(G > 0 && q.dim(1) % G == 0 && k.dim(0) == B && k.dim(3) == m &&
+            borders.dtype() == Dtype::f64 &&
+            borders.shape() == Shape{B, G, K + 1, border_columns(m)},
+        op, ": borders ", borders.shape(), " and keys ", k.shape(), " do not fit queries ",
+        q.shape(), " and ", K, " columns");
+  check_places(op, "width", width, B, k.dim(2));
+  check_places(op, "place", at, B, k.dim(2));
+  for (int64_t b = 0; b < B; ++b) {
+    check(at.data<int64_t>()[b] <= width.data<int64_t>()[b], op, ": sequence ", b,
+          " decreases from ", at.data<int64_t>()[b], " keys to ", width.data<int64_t>()[b]);
+  }
 }
 
 }  // namespace brine

@@ -1,8 +1,9 @@
-// Argument checks that the ops of decoding share: rows of one new token, and positions of
-// sequences.
+// Argument checks that ops share: rows of one new token, positions of sequences, queries and keys
+// whose sums over columns are multiplied.
 #pragma once
 
 #include "tensor/tensor.h"
+#include "tensor/types.h"
 
 namespace brine {
 
@@ -10,5 +11,12 @@ namespace brine {
 void check_places(const char* op, const char* name, const Tensor& at, int64_t B, int64_t limit);
 // Throws unless row is [B, H, 1, columns] with B, H and type of `like`.
 void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t columns);
+// Throws unless q is [B, H, T, m], k [B, G, T, m] of its type, G divides H and step is positive.
+void check_columns(const char* op, const char* names, const Tensor& q, const Tensor& k,
+                   const Visibility& visible, int64_t step);
+// Throws unless borders is f64 [B, G, K + 1, border_columns(m)] for q [B, H, 1, m] and k
+// [B, G, S, m], and at and width are positions with at <= width.
+void check_borders(const char* op, const Tensor& borders, const Tensor& at, const Tensor& q,
+                   const Tensor& k, int64_t K, const Tensor& width);
 
 }  // namespace brine

@@ -2,37 +2,92 @@
 #include "sea/config.h"
 
 namespace brine::sea {
+namespace {
+
+// The keys that a preset decides.
+struct PresetKeys {
+  DecoderPreset decoder;
+  Gates gates;
+  Prior prior;
+  bool pooled_prior;
+  int64_t columns;
+  double gate_bias;
+};
+
+PresetKeys keys_of(Preset preset) {
+  switch (preset) {
+    case Preset::light:
+      return {DecoderPreset::none, Gates::head, Prior::learned, true, 256, 4};
+    case Preset::lean:
+      return {DecoderPreset::lean, Gates::token, Prior::performer, false, 64, 0};
+    case Preset::paper:
+      break;
+  }
+  return {DecoderPreset::paper, Gates::token, Prior::none, false, 64, 0};
+}
+
+}  // namespace
+
+void SeaConfig::apply(Preset named) {
+  const PresetKeys keys = keys_of(named);
+  auto take = [this](const char* key, auto& to, auto value) {
+    if (!given.count(key)) to = value;
+  };
+  take("decoder", decoder, keys.decoder);
+  take("gates", gates, keys.gates);
+  take("prior", prior, keys.prior);
+  take("pooled_prior", pooled_prior, keys.pooled_prior);
+  take("columns", columns, keys.columns);
+  take("gate_bias", gate_bias, keys.gate_bias);
+  preset = named;
+}
 
 void SeaConfig::describe(data::Schema& s) {
+  s.collect("", given);
+  s.choice("preset", preset, kPresets,
+           "Sets decoder, prior, pooled_prior, gates, gate_bias and columns where they are not "
+           "given: paper; lean, with the Performer's prior; light, learned and pooled prior "
+           "without decoder, gates of heads, 256 columns",
+           {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate", {.min = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
-           "Preset of the convolutional decoder; train, and distill unless --recipe former or "
-           "paper, take "
-           "lean for a causal model when it is not given");
-  const std::string preset = "; 0 = from the preset";
-  s.field("width_reduction", width_reduction, "Columns of K per column of the image" + preset,
+           "Preset of the convolutional decoder, or none: a table for each head; train, and "
+           "distill unless --recipe former or paper, take lean for a causal model when neither it "
+           "nor preset is given");
+  const std::string from = "; 0 = from the decoder's preset";
+  s.field("width_reduction", width_reduction, "Columns of K per column of the image" + from,
           {.min = 0});
-  s.field("channel_expansion", channel_expansion, "Channels of the image per head" + preset,
+  s.field("channel_expansion", channel_expansion, "Channels of the image per head" + from,
           {.min = 0});
-  s.field("token_stride", token_stride, "Stride of the first convolution along tokens" + preset,
+  s.field("token_stride", token_stride, "Stride of the first convolution along tokens" + from,
           {.min = 0});
-  s.field("depth", depth, "3x3 convolutions before the upsampling" + preset, {.min = 0});
-  s.field("dilation", dilation, "Dilation of these convolutions" + preset, {.min = 0});
-  s.field("last_kernel", last_kernel, "Kernel of the last convolution, 1 or 3" + preset,
+  s.field("depth", depth, "3x3 convolutions before the upsampling" + from, {.min = 0});
+  s.field("dilation", dilation, "Dilation of these convolutions" + from, {.min = 0});
+  s.field("last_kernel", last_kernel, "Kernel of the last convolution, 1 or 3" + from,
           {.min = 0, .max = 3});
   s.choice("decoder_norm", decoder_norm, kDecoderNorms,
            "LayerNorm over columns before and after the decoder");
   s.choice("mu_scope", mu_scope, kMuScopes, "mu sees one head or all heads of a token");
-  s.choice("prior", prior, kPriors, "What is added to the scores of the columns");
+  s.choice("prior", prior, kPriors,
+           "Features whose kernel attention to a column is added to its score");
+  s.field("prior_features", prior_features, "Features of the learned prior", {.min = 1});
+  s.field("pooled_prior", pooled_prior,
+          "Adds each query's product with the mean key of a column to its score");
+  s.field("pooled", pooled,
+          "Share of the scores of mean keys in the choice of columns, next to the estimate",
+          {.min = 0, .max = 1});
+  s.field("oversample", oversample,
+          "Candidates for each kept key: the keys with the largest scores among them stay",
+          {.min = 1});
+  s.choice("gates", gates, kGates, "Gates of the output: of every token, or constant per head");
   s.choice("features", features, kFeatures, "Random features; softmax is for encoders only");
   s.field("feature_eps", feature_eps, "Floor of the features; 0 = 1e-3 (relu) or 1e-4 (softmax)",
           {.min = 0});
   s.field("gate_bias", gate_bias,
           "Both gates of the output start at its sigmoid; distill --recipe short takes 2 for a "
-          "task when "
-          "it is not given");
+          "task when neither it nor preset is given");
   s.renamed("scaler_bias", "gate_bias");
   s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
           {.above = 0});
@@ -78,6 +133,10 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
     check(decoder != DecoderPreset::lean,
           "sea: the lean decoder is for causal models; encoders take paper");
   }
+  check(prior_features >= 1, "sea: prior_features is ", prior_features, ", must be at least 1");
+  check(pooled >= 0 && pooled <= 1, "sea: pooled is ", pooled, ", must be in [0, 1]");
+  check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
+  if (!decodes()) return;
   const MapDecoderShape d = resolved_decoder(shape.causal);
   check(d.width_reduction >= 1 && d.channel_expansion >= 1 && d.token_stride >= 1 && d.depth >= 1 &&
             d.dilation >= 1,

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
 
 #include "data/config/schema.h"
 #include "nn/attention/attention.h"
@@ -20,25 +23,30 @@ struct MapDecoderShape {
   bool norm = true;               // LayerNorm over columns before and after
 };
 
-enum class DecoderPreset : uint8_t { paper, lean };
+enum class Preset : uint8_t { paper, lean, light };        // of the whole block
+enum class DecoderPreset : uint8_t { paper, lean, none };  // none: a table instead of a decoder
 enum class DecoderNorm : uint8_t { preset, on, off };
 enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
-enum class Prior : uint8_t { performer, none };
-enum class Features : uint8_t { relu, softmax };  // softmax only for encoders
+enum class Prior : uint8_t { performer, learned, none };  // whose features give a column's share
+enum class Gates : uint8_t { token, head };               // of every token, or two numbers a head
+enum class Features : uint8_t { relu, softmax };          // softmax only for encoders
 
 inline constexpr data::Named<SelectMode> kModes[] = {
     {SelectMode::per_query, "per-query"},
     {SelectMode::per_head, "per-head"},
     {SelectMode::per_batch, "per-batch"},
     {SelectMode::causal_per_batch, "causal-per-batch"}};
-inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {{DecoderPreset::paper, "paper"},
-                                                                 {DecoderPreset::lean, "lean"}};
+inline constexpr data::Named<Preset> kPresets[] = {
+    {Preset::paper, "paper"}, {Preset::lean, "lean"}, {Preset::light, "light"}};
+inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {
+    {DecoderPreset::paper, "paper"}, {DecoderPreset::lean, "lean"}, {DecoderPreset::none, "none"}};
 inline constexpr data::Named<DecoderNorm> kDecoderNorms[] = {
     {DecoderNorm::preset, "preset"}, {DecoderNorm::on, "on"}, {DecoderNorm::off, "off"}};
 inline constexpr data::Named<MuScope> kMuScopes[] = {{MuScope::head, "head"},
                                                      {MuScope::token, "token"}};
-inline constexpr data::Named<Prior> kPriors[] = {{Prior::performer, "performer"},
-                                                 {Prior::none, "none"}};
+inline constexpr data::Named<Prior> kPriors[] = {
+    {Prior::performer, "performer"}, {Prior::learned, "learned"}, {Prior::none, "none"}};
+inline constexpr data::Named<Gates> kGates[] = {{Gates::token, "token"}, {Gates::head, "head"}};
 inline constexpr data::Named<Features> kFeatures[] = {{Features::relu, "relu"},
                                                       {Features::softmax, "softmax"}};
 
@@ -53,18 +61,35 @@ struct SeaConfig {
   DecoderNorm decoder_norm = DecoderNorm::preset;
   MuScope mu_scope = MuScope::head;
   Prior prior = Prior::performer;
+  int64_t prior_features = 64;  // m' of the learned prior
+  bool pooled_prior = false;    // scores of mean keys are added, with a gain for each head
+  double pooled = 0;            // share of mean keys in the selection of columns
+  int64_t oversample = 1;       // candidates per kept key, of which exact scores choose
+  Gates gates = Gates::token;
   Features features = Features::relu;
   double feature_eps = 0;  // 0: 1e-3 (relu), 1e-4 (softmax)
   double gate_bias = 0;    // both gates start at its sigmoid
   double feature_divisor = 4;
   int64_t max_positions = 0;  // rows of the identity table; 0: as many as the model's positions
   int64_t redraw_interval = 0;
+  std::optional<Preset> preset = std::nullopt;  // the last one that was applied
+  std::set<std::string> given = {};             // keys that were set through a schema
 
   void describe(data::Schema& s);
+  // Sets the keys of a preset, except those given.
+  void apply(Preset named);
 
   // Throws an Error that names the setting when these settings, or this model, are not valid.
   void validate(const nn::AttentionShape& shape) const;
   MapDecoderShape resolved_decoder(bool causal) const;
+  bool decodes() const { return decoder != DecoderPreset::none; }
+  // Has Z (docs/method.md section 1.3): the decoder or the gates are computed from it.
+  bool mixes() const { return decodes() || gates == Gates::token; }
+  bool performs() const {
+    return mixes() || prior == Prior::performer;
+  }                                                          // the Performer's features
+  bool pools() const { return pooled_prior || pooled > 0; }  // scores of mean keys
+
   SelectConfig selection() const { return {.k = keys, .mode = mode}; }
   bool softmax_features() const { return features == Features::softmax; }
   double resolved_eps() const {

@@ -18,32 +18,41 @@ RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
 
 SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                    const nn::StateRequest& r)
-    : KeyValueState(r.batch, r.capacity, shape.heads, shape.head_size, r.dtype, r.device),
+    : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.dtype, r.device),
       query_skip(r.options.query_skip),
-      performer(part(
-          "performer",
-          {r.batch, shape.heads, estimator.performer.projection.value.dim(0), 2 * shape.head_size},
-          r.dtype)),
-      key_sums(part("key_sums", {r.batch, shape.heads, estimator.performer.projection.value.dim(0)},
-                    Dtype::f64)),
-      value_sums(part("value_sums", {r.batch, shape.heads, shape.head_size}, Dtype::f64)),
-      scores(part("scores", {r.batch, shape.heads, 1, estimator.decoder.columns()}, r.dtype)),
-      key_features(nullptr),
-      borders(nullptr),
-      border_width(nullptr) {
+      value_sums(part("value_sums", {r.batch, shape.groups(), shape.head_size}, Dtype::f64)),
+      scores(part("scores", {r.batch, shape.heads, 1, estimator.config().columns}, r.dtype)) {
   check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
-  const int64_t positions = estimator.identity->table.value.dim(0);
-  check(r.capacity <= positions, "sea: a capacity of ", r.capacity,
-        " tokens, but v_identity.table has ", positions, " positions");
-  const MapDecoderShape& decoder = estimator.decoder.config();
-  const int64_t K = estimator.decoder.columns(), W = K / decoder.width_reduction;
-  if (estimator.prior) {
-    const int64_t B = r.batch, H = shape.heads, m = estimator.performer.projection.value.dim(0);
-    key_features = &part("key_features", {B, H, r.capacity, m}, r.dtype, 2);
-    borders = &part("borders", {B, H, K + 1, border_columns(m)}, Dtype::f64);
+  const int64_t B = r.batch, H = shape.heads, G = shape.groups(), d = shape.head_size;
+  const SeaConfig& config = estimator.config();
+  const int64_t K = config.columns;
+  if (config.mixes()) {
+    const int64_t positions = estimator.identity->table.value.dim(0);
+    check(r.capacity <= positions, "sea: a capacity of ", r.capacity,
+          " tokens, but v_identity.table has ", positions, " positions");
+    const int64_t m = estimator.performer->projection.value.dim(0);
+    performer = &part("performer", {B, H, m, 2 * d}, r.dtype);
+    key_sums = &part("key_sums", {B, H, m}, Dtype::f64);
+  }
+  if (config.prior != Prior::none) {
+    const int64_t m = config.prior == Prior::learned ? config.prior_features
+                                                     : estimator.performer->projection.value.dim(0);
+    key_features = &part("key_features", {B, G, r.capacity, m}, r.dtype, 2);
+    borders = &part("borders", {B, G, K + 1, border_columns(m)}, Dtype::f64);
     border_width = &part("border_width", {B}, Dtype::i64);
   }
-  const std::vector<nn::Conv2d*> convolutions = estimator.decoder.convolutions();
+  if (config.pools()) {
+    pooled_borders = &part("pooled_borders", {B, G, K + 1, border_columns(d)}, Dtype::f64);
+    pooled_width = &part("pooled_width", {B}, Dtype::i64);
+  }
+  if (config.pooled > 0) pooled = &part("pooled", {B, H, 1, K}, r.dtype);
+  if (estimator.decoder) make_windows(estimator, r);
+}
+
+void SeaState::make_windows(const Estimator& estimator, const nn::StateRequest& r) {
+  const MapDecoderShape& decoder = estimator.decoder->config();
+  const int64_t K = estimator.decoder->columns(), W = K / decoder.width_reduction;
+  const std::vector<nn::Conv2d*> convolutions = estimator.decoder->convolutions();
   for (size_t i = 0; i < convolutions.size(); ++i) {
     const nn::Conv2dConfig& c = convolutions[i]->config;
     weights_.push_back(pack_row_weights(convolutions[i]->weight.value));
@@ -64,28 +73,35 @@ RowDecoder SeaState::rows() const {
 void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& visible,
                     const Estimate& e, const Estimator& estimator) {
   KeyValueState::fill(first, k, v, visible.lengths);
-  const int64_t B = k.dim(0), H = k.dim(1), T = k.dim(2), d = k.dim(3);
+  const int64_t B = k.dim(0), G = k.dim(1), T = k.dim(2), d = k.dim(3);
   auto mine = [&](const Tensor& t) { return t.slice(0, first, B); };
-  linear_attention_state(mine(performer), mine(key_sums), e.phi_k.detach(),
-                         estimator.identity->table.value, v.detach(), visible);
-  if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.phi_k.detach());
+  if (performer) {
+    const int64_t own = performer->dim(1) / G;
+    linear_attention_state(mine(*performer), mine(*key_sums), repeat_heads(e.phi_k.detach(), own),
+                           estimator.identity->table.value, repeat_heads(v.detach(), own), visible);
+  }
+  if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.psi_k.detach());
   // Computed in f64 on the CPU, once per prompt.
   const Tensor rows = v.detach().contiguous().to(Device{});
-  Tensor sums = Tensor::zeros({B, H, d}, Dtype::f64);
+  Tensor sums = Tensor::zeros({B, G, d}, Dtype::f64);
   dispatch_float(rows.dtype(), [&]<class F>() {
-    for (int64_t n = 0; n < B * H; ++n) {
+    for (int64_t n = 0; n < B * G; ++n) {
       double* sum = sums.data<double>() + n * d;
       const F* x = rows.data<F>() + n * T * d;
-      for (int64_t t = 0; t < length(first + n / H); ++t, x += d) {
+      for (int64_t t = 0; t < length(first + n / G); ++t, x += d) {
         for (int64_t i = 0; i < d; ++i) sum[i] += double(x[i]);
       }
     }
   });
   copy_into(mine(value_sums), sums);
   for (int64_t b = 0; b < B; ++b) {
-    copy_into(scores.slice(0, first + b, 1),
-              e.scores.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1));
-    fill_windows(first + b, e.decoder_images, b, estimator.decoder.config());
+    auto last = [&](const Tensor& x) {
+      return x.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1);
+    };
+    copy_into(scores.slice(0, first + b, 1), last(e.scores));
+    if (pooled) copy_into(pooled->slice(0, first + b, 1), last(e.pooled));
+    if (estimator.decoder)
+      fill_windows(first + b, e.decoder_images, b, estimator.decoder->config());
   }
 }
 

@@ -1,5 +1,6 @@
-// The decoding state of a causal SEA block: keys and values, the Performer's sums, the rows that
-// the decoder's convolutions still read, the last scores, the sum of the values.
+// The decoding state of a causal SEA block: keys and values, the last scores, the sum of the
+// values, and what the settings need of: the Performer's sums, the rows that the decoder's
+// convolutions still read, sums of features and keys at the borders of columns.
 #pragma once
 
 #include "nn/attention/attention.h"
@@ -21,7 +22,7 @@ class SeaState : public nn::KeyValueState {
   SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
            const nn::StateRequest& request);
 
-  // Prompts k, v [B, H, T, d] and the estimator's tensors for them.
+  // Prompts k, v [B, G, T, d] and the estimator's tensors for them.
   void fill(int64_t first, const Tensor& k, const Tensor& v, const Visibility& visible,
             const Estimate& e, const Estimator& estimator);
 
@@ -29,15 +30,20 @@ class SeaState : public nn::KeyValueState {
   RowDecoder rows() const;
 
   const int64_t query_skip;
-  Tensor& performer;   // [B, H, m, 2d] sum of phi_k V_cat
-  Tensor& key_sums;    // f64 [B, H, m] sum of phi_k
-  Tensor& value_sums;  // f64 [B, H, d]
-  Tensor& scores;      // [B, H, 1, K] of the last query that was not skipped, including the prior
-  // For the prior, null without one: phi_k of every token [B, H, capacity, m], the sums of it at
-  // the borders of columns f64 [B, H, K + 1, .] and the width that they belong to, i64 [B].
-  Tensor *key_features, *borders, *border_width;
+  Tensor& value_sums;  // f64 [B, G, d]
+  Tensor& scores;      // [B, H, 1, K] of the last query that was not skipped, including the priors
+  // Null where the settings leave a stage out:
+  Tensor* performer = nullptr;  // [B, H, m, 2d] sum of phi_k V_cat
+  Tensor* key_sums = nullptr;   // f64 [B, H, m] sum of phi_k
+  // Of the prior: psi_k of every token [B, G, capacity, m], the sums of it at the borders of
+  // columns f64 [B, G, K + 1, .] and the width that they belong to, i64 [B].
+  Tensor *key_features = nullptr, *borders = nullptr, *border_width = nullptr;
+  // Of mean keys: the sums of keys at the borders and their width, as above; the scores of the last
+  // query that was not skipped [B, H, 1, K].
+  Tensor *pooled_borders = nullptr, *pooled_width = nullptr, *pooled = nullptr;
 
  private:
+  void make_windows(const Estimator& estimator, const nn::StateRequest& request);
   void fill_windows(int64_t slot, const std::vector<Tensor>& images, int64_t b,
                     const MapDecoderShape& decoder);
 

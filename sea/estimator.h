@@ -1,6 +1,7 @@
 // The estimator: from q, k, v to the compressed attention (docs/method.md section 1).
 //
-// Performer -> mu -> nu -> image of heads by columns -> convolutions -> scores of K columns.
+// Performer -> mu -> nu -> image of heads by columns -> convolutions -> scores of K columns, to
+// which the priors are added. The light block has the priors alone.
 #pragma once
 
 #include <vector>
@@ -11,13 +12,25 @@
 
 namespace brine::sea {
 
-// The tensors of the estimator for a batch, in the order of computation.
+// Queries and keys of a layer, as the projections and the positions give them: q is not scaled.
+struct LayerTokens {
+  Tensor q;     // [B, H, T, d]
+  Tensor k, v;  // [B, G, T, d]; head h has the group h G / H
+  // q and k before the rotation of rotary positions, undefined under other positions.
+  Tensor q_content = {}, k_content = {};
+};
+
+// The tensors of the estimator for a batch, in the order of computation; those of stages that the
+// settings leave out are undefined.
 struct Estimate {
-  Tensor phi_q, phi_k;       // [B, H, T, m] random features
+  Tensor phi_q, phi_k;       // [B, H, T, m], [B, G, T, m] random features
   Tensor performer_context;  // C_perf [B, H, T, 2d]
   Tensor features;           // Z [B, H, T, 2d]
-  Tensor scores;             // S [B, H, T, K], including the prior
+  Tensor psi_q, psi_k;       // [B, H, T, m], [B, G, T, m] features of the prior
+  Tensor scores;             // S [B, H, T, K], including the priors
   Tensor estimate;           // [B, H, T, K], rows sum to 1 over the columns that own a key
+  Tensor pooled;             // [B, H, T, K] scores of mean keys, if they choose columns
+  Tensor order;              // [B, H, T, K] by which columns are selected
   Tensor gates;              // [B, H, T, 2] (s_prob, s_mix) before their sigmoid
   // If requested, the inputs of the decoder's convolutions: images with their halo.
   std::vector<Tensor> decoder_images;
@@ -41,10 +54,31 @@ struct IdentityTable : nn::Module {
   nn::Parameter& table;  // [positions, d]
 };
 
-struct PriorGain : nn::Module {
-  PriorGain(nn::Init& init, int64_t heads)
-      : gain(parameter("gain", init.full({heads}, 1), false)) {}
-  nn::Parameter& gain;  // [H]
+// Features of the learned prior: exp(d^-1/4 A x + U content + b), of each head of x.
+struct PriorFeatures : nn::Module {
+  // `projection` [m, d]: A starts at half of it, in every head.
+  PriorFeatures(nn::Init& init, int64_t heads, const Tensor& projection, bool rotary);
+  Tensor operator()(const Tensor& x, const Tensor& content, const Tensor& lengths) const;
+
+  nn::Parameter& weight;   // A [heads, m, d]
+  nn::Parameter& bias;     // b [heads, m]
+  nn::Parameter* content;  // U [heads, m, d]; null without rotary positions
+};
+
+// What is added to the scores of columns (docs/method.md section 1.6).
+struct ColumnPrior : nn::Module {
+  ColumnPrior(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+
+  nn::Parameter* gain;                             // [H] of the shares of linear attention, or null
+  nn::Parameter* pooled_gain;                      // [H] of the scores of mean keys, or null
+  PriorFeatures *query = nullptr, *key = nullptr;  // of the learned prior
+};
+
+// The scores of every row where there is no decoder.
+struct ScoreTable : nn::Module {
+  ScoreTable(nn::Init& init, int64_t heads, int64_t K)
+      : bias(parameter("bias", init.zeros({heads, K}), false)) {}
+  nn::Parameter& bias;  // [H, K]
 };
 
 // LayerNorm(Linear(.)), then GELU; of one head or of all heads of a token.
@@ -97,14 +131,14 @@ class Estimator : public nn::Module {
   // Throws an Error when the settings do not fit the model.
   Estimator(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
 
-  // q, k, v [B, H, T, d] as the projections give them: q is not scaled. With query_skip f, nu and
-  // the decoder run on rows 0, f, 2f... and row t takes the scores of row f floor(t / f).
-  Estimate operator()(const Tensor& q, const Tensor& k, const Tensor& v, const Visibility& visible,
-                      int64_t query_skip = 1, bool keep_images = false) const;
+  // With query_skip f, nu and the decoder run on rows 0, f, 2f... and row t takes the scores of row
+  // f floor(t / f).
+  Estimate operator()(const LayerTokens& x, const Visibility& visible, int64_t query_skip = 1,
+                      bool keep_images = false) const;
 
-  // The same for one new token of every sequence, without a tape: q, k, v [B, H, 1, d]; the state
-  // already contains the keys and values (estimator_step.cpp).
-  Estimate step(const Tensor& q, const Tensor& k, const Tensor& v, SeaState& state) const;
+  // The same for one new token of every sequence, without a tape, T = 1; the state already contains
+  // the keys and values (estimator_step.cpp).
+  Estimate step(const LayerTokens& x, SeaState& state) const;
 
   // The identity half of the values for a batch, [B, T, d], 0 at padding.
   Tensor identity_rows(int64_t batch, int64_t T, const Visibility& visible) const;
@@ -119,17 +153,33 @@ class Estimator : public nn::Module {
   // Added to every sum of key features in a denominator: the stabiliser of ReLU features in the
   // released code (docs/method.md section 1.2); softmax features have their own.
   double key_eps() const { return config_.softmax_features() ? 0 : 1e-6; }
-  Performer& performer;
-  IdentityTable* identity;  // null when bidirectional
-  Mu& mu;
-  nn::Linear& nu;
-  MapDecoder& decoder;
-  nn::Linear& gates;  // (s_prob, s_mix) before their sigmoid; files name its tensors "scaler"
-  PriorGain* prior;   // null when there is none
+  // The least share of a column in the prior.
+  double least_share() const { return config_.prior == Prior::learned ? 1e-7 : 0; }
+  // Null where the settings leave a stage out.
+  Performer* performer = nullptr;
+  IdentityTable* identity = nullptr;  // causal only
+  Mu* mu = nullptr;
+  nn::Linear* nu = nullptr;
+  MapDecoder* decoder = nullptr;
+  ScoreTable* table = nullptr;  // without a decoder
+  nn::Linear* gates = nullptr;  // (s_prob, s_mix) before their sigmoid, from Z; files: "scaler"
+  nn::Parameter* head_gates = nullptr;  // [H, 2] the same of every token
+  ColumnPrior* prior = nullptr;
 
  private:
-  void step_scores(const Estimate& e, SeaState& state, int64_t first, int64_t count) const;
+  Tensor per_head(const Tensor& x) const;
+  void mix(Estimate& e, const LayerTokens& x, const Visibility& visible) const;
+  void take_features(Estimate& e, const LayerTokens& x, const Visibility& visible) const;
+  Tensor gates_of(const Estimate& e, int64_t batch, int64_t rows) const;
+  void mix_step(Estimate& e, const LayerTokens& x, SeaState& state, const Tensor& at) const;
+  void step_scores(const Estimate& e, const LayerTokens& x, SeaState& state, int64_t first,
+                   int64_t count) const;
 };
+
+// scores [B, H, R, K] + gain [H] times pooled.
+Tensor add_pooled(const Tensor& scores, const Tensor& pooled, const Tensor& gain);
+// (1 - share) a + share b, without a gradient.
+Tensor blend(const Tensor& a, const Tensor& b, double share);
 
 // V_I of encoders, [B, T, d]: the d x d identity resampled to each sequence's own length, bilinear
 // with aligned corners; 0 at padding.

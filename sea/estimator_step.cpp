@@ -71,50 +71,78 @@ Tensor MapDecoder::step(const Tensor& x, const RowDecoder& rows, const Tensor& a
   return norm_out_ ? (*norm_out_)(scores) : scores;
 }
 
+// C_perf and Z of the new tokens.
+void Estimator::mix_step(Estimate& e, const LayerTokens& x, SeaState& state,
+                         const Tensor& at) const {
+  const Tensor v = per_head(x.v);
+  e.performer_context =
+      linear_attention_step(*state.performer, *state.key_sums, e.phi_q, per_head(e.phi_k),
+                            identity->table.value, v, at, key_eps());
+  Tensor both = concat_last(e.performer_context, v);
+  const bool token = config_.mu_scope == MuScope::token;
+  if (token) both = merge_heads(both);
+  Tensor z = gelu(mu->norm(rows_of(mu->linear, both)));
+  e.features = token ? split_heads(z, shape_.heads) : z;
+}
+
 // scores of the sequences first .. first + count, all of which have a query that is not skipped.
-void Estimator::step_scores(const Estimate& e, SeaState& state, int64_t first,
+void Estimator::step_scores(const Estimate& e, const LayerTokens& x, SeaState& state, int64_t first,
                             int64_t count) const {
   auto mine = [&](const Tensor& t) { return t.slice(0, first, count); };
   const Tensor widths = mine(state.lengths());
-  Tensor at = widths.clone();
-  for (int64_t b = 0; b < count; ++b) {
-    at.data<int64_t>()[b] = (at.data<int64_t>()[b] - 1) / state.query_skip;
+  Tensor scores;
+  if (decoder) {
+    Tensor at = widths.clone();
+    for (int64_t b = 0; b < count; ++b) {
+      at.data<int64_t>()[b] = (at.data<int64_t>()[b] - 1) / state.query_skip;
+    }
+    scores = decoder->step(rows_of(*nu, mine(e.features)), state.rows().slots(first, count), at);
+  } else {
+    scores = rows_from_table(table->bias, count, 1);
   }
-  Tensor scores = decoder.step(rows_of(nu, mine(e.features)), state.rows().slots(first, count), at);
-  if (prior) {
-    scores = performer_prior_step(mine(*state.borders), mine(*state.border_width), scores,
-                                  prior->gain, mine(e.phi_q), mine(*state.key_features), widths);
+  if (e.psi_q.defined()) {
+    scores =
+        performer_prior_step(mine(*state.borders), mine(*state.border_width), scores, *prior->gain,
+                             mine(e.psi_q), mine(*state.key_features), widths, least_share());
+  }
+  if (state.pooled_borders) {
+    const Tensor pooled = pooled_scores_step(mine(*state.pooled_borders), mine(*state.pooled_width),
+                                             mine(x.q), mine(state.keys), widths);
+    if (config_.pooled_prior) scores = add_pooled(scores, pooled, *prior->pooled_gain);
+    if (state.pooled) copy_into(mine(*state.pooled), pooled);
   }
   copy_into(mine(state.scores), scores);
 }
 
-Estimate Estimator::step(const Tensor& q, const Tensor& k, const Tensor& v, SeaState& state) const {
-  const int64_t B = q.dim(0);
+Estimate Estimator::step(const LayerTokens& x, SeaState& state) const {
+  const int64_t B = x.q.dim(0);
   const double eps = config_.resolved_eps();
   const Tensor widths = state.lengths();
   Tensor at = widths.clone();
   for (int64_t b = 0; b < B; ++b) --at.data<int64_t>()[b];
   Estimate e;
-  e.phi_q = relu_features_step(q, performer.projection, eps);
-  e.phi_k = relu_features_step(k, performer.projection, eps);
-  e.performer_context = linear_attention_step(state.performer, state.key_sums, e.phi_q, e.phi_k,
-                                              identity->table.value, v, at, key_eps());
-  if (state.key_features) append_row(*state.key_features, e.phi_k, at);
-  Tensor both = concat_last(e.performer_context, v);
-  const bool token = config_.mu_scope == MuScope::token;
-  if (token) both = merge_heads(both);
-  Tensor z = gelu(mu.norm(rows_of(mu.linear, both)));
-  e.features = token ? split_heads(z, shape_.heads) : z;
-  e.gates = rows_of(gates, e.features);
+  if (performer) {
+    e.phi_q = relu_features_step(x.q, performer->projection, eps);
+    e.phi_k = relu_features_step(x.k, performer->projection, eps);
+  }
+  if (config_.mixes()) mix_step(e, x, state, at);
+  take_features(e, x, {});
+  if (state.key_features) append_row(*state.key_features, e.psi_k, at);
+  e.gates = gates ? rows_of(*gates, e.features) : gates_of(e, B, 1);
   if (state.query_skip == 1) {
-    step_scores(e, state, 0, B);
+    step_scores(e, x, state, 0, B);
   } else {
     for (int64_t b = 0; b < B; ++b) {
-      if (at.data<int64_t>()[b] % state.query_skip == 0) step_scores(e, state, b, 1);
+      if (at.data<int64_t>()[b] % state.query_skip == 0) step_scores(e, x, state, b, 1);
     }
   }
   e.scores = state.scores;
   e.estimate = column_softmax_step(e.scores, widths);
+  e.order = e.estimate;
+  if (state.pooled) {
+    e.pooled = *state.pooled;
+    e.order = blend(e.estimate, column_softmax_step(e.pooled, widths), config_.pooled);
+  }
   return e;
 }
 

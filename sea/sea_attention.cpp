@@ -13,10 +13,13 @@ namespace {
 
 void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& probabilities,
           const Tensor& average) {
-  tap.put("C_perf", e.performer_context);
-  tap.put("Z", e.features);
+  if (e.features.defined()) {
+    tap.put("C_perf", e.performer_context);
+    tap.put("Z", e.features);
+  }
   tap.put("scores", e.scores);
   tap.put("estimate", e.estimate);
+  tap.put("order", e.order);
   tap.put("n_sel", mask.selection.n_sel);
   tap.put("selected", mask.selection.selected);
   tap.put("row_pointers", mask.csr.row_pointers);
@@ -25,6 +28,10 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
   tap.put("probabilities", probabilities);
   tap.put("gates", e.gates);
   tap.put("c_avg", average);
+}
+
+LayerTokens tokens_of(const nn::AttentionInput& in) {
+  return {.q = in.q, .k = in.k, .v = in.v, .q_content = in.q_content, .k_content = in.k_content};
 }
 
 }  // namespace
@@ -38,23 +45,26 @@ nn::AttentionTraits SeaAttention::traits() const {
           .linear = true,
           .sparse = true,
           .query_skip = true,
-          .incremental = shape_.causal};
+          .incremental = shape_.causal,
+          .groups = true};
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  Estimate e = estimator_(in.q, in.k, in.v, in.visible, in.options.query_skip,
+  Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip,
                           /*keep_images=*/in.state != nullptr);
   if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
-  Mask mask = select(e.estimate, in, in.visible);
+  Mask mask = select(e.order, in, in.visible);
   part.emplace("sparse attention");
   Tensor probabilities;
-  Tensor attended = masked_attention(in.q, in.k, in.v, mask.csr, in.options.dense_path,
-                                     in.tap ? &probabilities : nullptr);
+  Tensor attended = masked_attention(in.q, per_head(in.k), per_head(in.v), mask.csr,
+                                     in.options.dense_path, in.tap ? &probabilities : nullptr);
   part.emplace("output");
-  Tensor average = average_values(e.estimate, in.v, in.visible);
+  Tensor average = average_values(e.estimate, per_head(in.v), in.visible);
   if (in.tap) {
-    in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.visible));
+    if (e.features.defined()) {
+      in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.visible));
+    }
     show(*in.tap, e, mask, probabilities, average);
   }
   return mix_outputs(attended, average, e.gates, in.visible);
@@ -66,6 +76,11 @@ Mask SeaAttention::select(const Tensor& estimate, const nn::AttentionInput& in,
   SelectConfig config = config_.selection();
   if (in.options.k) config.k = in.options.k;
   return make_mask(estimate, visible, config, keys, in.tap ? in.tap->forced("selected") : Tensor());
+}
+
+// x [B, G, T, d] for each head of queries.
+Tensor SeaAttention::per_head(const Tensor& x) const {
+  return repeat_heads(x, shape_.heads / x.dim(1));
 }
 
 std::unique_ptr<nn::AttentionState> SeaAttention::make_state(
@@ -87,14 +102,14 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
   check(in.options.query_skip == state.query_skip, "sea: query_skip is ", in.options.query_skip,
         ", but the state was made for ", state.query_skip);
   state.append(in.k, in.v);
-  Estimate e = estimator_.step(in.q, in.k, in.v, state);
+  Estimate e = estimator_.step(tokens_of(in), state);
   // One row per sequence, which sees all keys so far: it is computed as a bidirectional row.
   const Visibility visible{.causal = false, .lengths = state.lengths()};
-  Mask mask = select(e.estimate, in, visible, state.capacity());
+  Mask mask = select(e.order, in, visible, state.capacity());
   Tensor probabilities;
-  Tensor attended =
-      sparse_attention(in.q, state.keys, state.values, mask.csr, in.tap ? &probabilities : nullptr);
-  Tensor average = running_mean_step(state.value_sums, in.v, state.lengths());
+  Tensor attended = sparse_attention(in.q, per_head(state.keys), per_head(state.values), mask.csr,
+                                     in.tap ? &probabilities : nullptr);
+  Tensor average = per_head(running_mean_step(state.value_sums, in.v, state.lengths()));
   if (in.tap) show(*in.tap, e, mask, probabilities, average);
   return mix_outputs(attended, average, e.gates, visible);
 }

@@ -8,8 +8,9 @@
 
 namespace brine::sea {
 
-// Its Tap entries, in addition to those of the model: "V_I", "C_perf", "Z", "scores" (S),
-// "estimate", "n_sel", "selected", "row_pointers", "head_offsets", "columns", "probabilities" (of
+// Its Tap entries, in addition to those of the model: "V_I", "C_perf" and "Z" where the settings
+// have them, "scores" (S),
+// "estimate", "order" (by which columns are selected), "n_sel", "selected", "row_pointers", "head_offsets", "columns", "probabilities" (of
 // the path that ran), "gates" (before their sigmoid), "c_avg". It accepts a forced "selected" u8
 // [B, H, T, K].
 class SeaAttention : public nn::Attention {
@@ -26,6 +27,7 @@ class SeaAttention : public nn::Attention {
   Mask select(const Tensor& estimate, const nn::AttentionInput& in, const Visibility& visible,
               int64_t keys = 0) const;
   void fill(const nn::AttentionInput& in, const Estimate& e) const;
+  Tensor per_head(const Tensor& x) const;
 
   SeaConfig config_;
   nn::AttentionShape shape_;

@@ -18,12 +18,25 @@ class GoldenFile {
 
   static std::vector<std::string> names() {
     return {"causal_paper_t12",     "causal_paper_t37",        "causal_lean_t33",
-            "causal_per_query_t20", "bidirectional_paper_t16", "bidirectional_capped_t24"};
+            "causal_per_query_t20", "bidirectional_paper_t16", "bidirectional_capped_t24",
+            "causal_learned_t30",   "causal_light_t34",        "causal_pooled_t26"};
   }
 
   int64_t number(const char* key) const { return reader_.int_attribute("config", key); }
   std::string text(const char* key) const { return reader_.string_attribute("config", key); }
   bool has(const std::string& name) const { return reader_.has(name); }
+  // Settings that only later files have.
+  int64_t number(const char* key, int64_t otherwise) const {
+    return reader_.has_attribute("config", key) ? number(key) : otherwise;
+  }
+  std::string text(const char* key, const std::string& otherwise) const {
+    return reader_.has_attribute("config", key) ? text(key) : otherwise;
+  }
+  double real(const char* key, double otherwise) const {
+    return reader_.has_attribute("config", key) ? reader_.double_attribute("config", key)
+                                                : otherwise;
+  }
+  std::vector<std::string> weights() const { return reader_.datasets("weights"); }
   // In its own type; floats as `type`.
   Tensor operator()(const std::string& name, Dtype type = Dtype::f64) const {
     Tensor t = reader_.read(name);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "apps/inspect/capture.h"
 #include "autograd/ops.h"
@@ -25,6 +26,9 @@ struct Case {
   int64_t integer(const char* name) const { return file.int_attribute("config", name); }
   std::string text(const char* name) const { return file.string_attribute("config", name); }
   bool has(const char* name) const { return file.has_attribute("config", name); }
+  bool rotary() const { return has("rotary") && integer("rotary") != 0; }
+  // [B, G, T, d] for each head of queries.
+  Tensor per_head(const Tensor& x) const { return repeat_heads(x, integer("H") / x.dim(1)); }
   Tensor read(const std::string& name, Dtype dtype) const { return file.read(name).to(dtype); }
   Visibility visible() const {
     return {.causal = integer("causal") != 0, .lengths = packed.lengths};
@@ -65,6 +69,9 @@ void Case::read_mask() {
   }
 }
 
+// The priors by their numbers in files.
+constexpr sea::Prior kFilePriors[] = {sea::Prior::none, sea::Prior::performer, sea::Prior::learned};
+
 sea::SeaConfig config_of(const Case& c) {
   sea::SeaConfig s;
   data::Schema keys = data::schema_of(s);
@@ -76,8 +83,14 @@ sea::SeaConfig config_of(const Case& c) {
                                                    : "softmax"});
   s.keys = c.integer("k");
   s.columns = c.integer("K");
-  s.prior = c.integer("prior") ? sea::Prior::performer : sea::Prior::none;
+  s.prior = kFilePriors[c.integer("prior")];
   s.feature_divisor = c.file.double_attribute("config", "feature_divisor");
+  // The settings of later files.
+  if (c.has("prior_features")) s.prior_features = c.integer("prior_features");
+  if (c.has("pooled_prior")) s.pooled_prior = c.integer("pooled_prior") != 0;
+  if (c.has("pooled")) s.pooled = c.file.double_attribute("config", "pooled");
+  if (c.has("oversample")) s.oversample = c.integer("oversample");
+  if (c.has("gates")) keys.set_text("gates", {c.text("gates")});
   return s;
 }
 
@@ -111,22 +124,18 @@ std::string unknown_feature(const Case& c) {
                                           "layer_norm_eps",
                                           "seed",
                                           "top_k_margin",
-                                          "relu_margin"};
-  // Keys that later files have for features that they do not use.
-  auto unused = [&](const std::string& name) {
-    if (name == "kv_heads") return c.integer("kv_heads") == c.integer("H");
-    if (name == "oversample") return c.integer("oversample") == 1;
-    if (name == "rotary" || name == "pooled_prior") return c.integer(name.c_str()) == 0;
-    if (name == "pooled") return c.file.double_attribute("config", "pooled") == 0;
-    if (name == "gates")
-      return data::value_of(c.text("gates"), sea::kMuScopes) == sea::MuScope::token;
-    return name == "prior_features";
-  };
+                                          "relu_margin",
+                                          "kv_heads",
+                                          "prior_features",
+                                          "rotary",
+                                          "pooled",
+                                          "oversample",
+                                          "pooled_prior",
+                                          "gates"};
   const int64_t prior = c.integer("prior");
-  if (prior != 0 && prior != 1)
-    return join("prior = ", prior == 2 ? "learned" : std::to_string(prior));
+  if (prior < 0 || prior >= int64_t(std::size(kFilePriors))) return join("prior = ", prior);
   for (const std::string& name : c.file.attributes("config")) {
-    if (std::find(known.begin(), known.end(), name) == known.end() && !unused(name)) return name;
+    if (std::find(known.begin(), known.end(), name) == known.end()) return name;
   }
   const std::string preset = c.text("preset");
   if (!data::value_of(preset, sea::kDecoderPresets)) return "preset = " + preset;
@@ -188,11 +197,12 @@ class Comparison {
   GoldenTolerance tolerance_;
 };
 
-void compare_stages(Comparison& compare, const nn::Tap& tap) {
+void compare_stages(const Case& c, Comparison& compare, const nn::Tap& tap) {
   auto stage = [&](const char* name) { return in_use(tap, name); };
-  compare.floats("intermediate/V_I", stage("V_I"));
-  compare.floats("intermediate/C_perf", stage("C_perf"));
-  compare.floats("intermediate/Z", stage("Z"));
+  for (const char* name : {"V_I", "C_perf", "Z"}) {  // a light block has none of them
+    const std::string path = join("intermediate/", name);
+    if (c.file.has(path) || tap.has(name)) compare.floats(path, stage(name));
+  }
   compare.floats("intermediate/S", stage("scores"));
   compare.floats("intermediate/estimate", stage("estimate"));
   compare.integers("intermediate/n_sel", stage("n_sel"));
@@ -236,7 +246,9 @@ std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::str
         nn::AttentionShape{.heads = c.integer("H"),
                            .head_size = c.integer("d"),
                            .max_positions = c.integer("max_positions"),
-                           .causal = c.integer("causal") != 0},
+                           .causal = c.integer("causal") != 0,
+                           .kv_heads = c.has("kv_heads") ? c.integer("kv_heads") : 0,
+                           .rotary = c.rotary()},
         config_of(c));
   } catch (const Error& error) {
     refusal = error.what();
@@ -261,8 +273,9 @@ Losses losses_of(const Case& c, Dtype dtype, const nn::Tap& tap, const Tensor& q
                  const Tensor& out, Comparison& compare) {
   auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
   const Visibility visible = c.visible();
-  const TeacherAttention teacher{
-      .map = {}, .q = c.pack(read("inputs/teacher_q")), .k = c.pack(read("inputs/teacher_k"))};
+  const TeacherAttention teacher{.map = {},
+                                 .q = c.pack(read("inputs/teacher_q")),
+                                 .k = c.per_head(c.pack(read("inputs/teacher_k")))};
   const TeacherSummary summary = summarize_teacher(teacher, c.integer("K"), visible);
   compare.floats("intermediate/teacher_tau", summary.tau);
   compare.floats("intermediate/teacher_t_log_t", summary.t_log_t);
@@ -272,7 +285,7 @@ Losses losses_of(const Case& c, Dtype dtype, const nn::Tap& tap, const Tensor& q
       Tensor::from(std::span<const double>(parts), {2}).to(dtype).to(default_device());
   Losses l;
   l.approx = approx_loss(tap.get("scores"), summary, visible);
-  l.prob = prob_loss(q, k, teacher, visible);
+  l.prob = prob_loss(q, c.per_head(k), teacher, visible);
   const double rows =
       double(std::count_if(c.valid.begin(), c.valid.end(), [](double v) { return v != 0; }));
   Tensor weight = Tensor::zeros({int64_t(c.valid.size())}, dtype);
@@ -314,28 +327,31 @@ GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolera
   if (!block) return report;
   nn::ParameterStore store(*block);
   auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
-  const Tensor q = require_grad(read("inputs/q")), k = require_grad(read("inputs/k"));
-  const Tensor v = require_grad(read("inputs/v"));
-  const Tensor packed_q = c.pack(q), packed_k = c.pack(k);
+  std::map<std::string, Tensor> in, packed;
+  for (const char* name : {"q", "k", "v", "q_content", "k_content"}) {
+    if (std::string(name).size() > 1 && !c.rotary()) continue;
+    in[name] = require_grad(read((std::string("inputs/") + name).c_str()));
+    packed[name] = c.pack(in[name]);
+  }
   nn::Tap tap("sea");
   const Tensor packed_out =
-      block->forward({.q = packed_q,
-                      .k = packed_k,
-                      .v = c.pack(v),
+      block->forward({.q = packed["q"],
+                      .k = packed["k"],
+                      .v = packed["v"],
+                      .q_content = packed["q_content"],
+                      .k_content = packed["k_content"],
                       .hidden = {},
                       .visible = c.visible(),
                       .options = {.query_skip = c.integer("query_skip"), .dense_path = dense},
                       .tap = &tap});
   const Tensor out = nn::unpack_rows(packed_out, c.packed);
   Comparison compare(c, tolerance);
-  compare_stages(compare, tap);
+  compare_stages(c, compare, tap);
   compare.floats("output/c_sea", out.detach());
-  const Losses losses = losses_of(c, dtype, tap, packed_q, packed_k, out, compare);
+  const Losses losses = losses_of(c, dtype, tap, packed["q"], packed["k"], out, compare);
   compare_losses(c, compare, losses);
   backward(losses.total);
-  compare.floats("grad/q", grad(q));
-  compare.floats("grad/k", grad(k));
-  compare.floats("grad/v", grad(v));
+  for (const auto& [name, tensor] : in) compare.floats("grad/" + name, grad(tensor));
   for (const auto& p : block->named_parameters()) {
     compare.floats("grad/" + p.path, grad(p.parameter->value));
   }

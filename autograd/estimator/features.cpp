@@ -1,4 +1,4 @@
-// Random features of the Performer.
+// Random features of the Performer, and learned ones.
 #include <cmath>
 
 #include "autograd/ops.h"
@@ -40,6 +40,54 @@ Tensor project(const Tensor& x, const Tensor& projection) {
 void unproject(const Tensor& dx, const Tensor& dy, const Tensor& projection, double beta) {
   BRINE_CALL(dx, matmul, dx.view({dx.rows(), dx.dim(3)}), dy.view({dy.rows(), dy.dim(3)}),
              projection, false, false, input_scale(dx), beta);
+}
+
+void check_exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeights& w,
+                        const Tensor& lengths) {
+  const char* op = "exp_features";
+  check(x.rank() == 4 && x.dim(3) > 0 && computes(x), op, ": x must be [B, G, T, d], got ",
+        x.dtype(), " ", x.shape());
+  const int64_t G = x.dim(1), d = x.dim(3);
+  const int64_t m = w.bias.defined() && w.bias.rank() == 2 ? w.bias.dim(1) : 0;
+  check(m > 0 && w.bias.dim(0) == G && w.weight.shape() == Shape{G, m, d} &&
+            w.weight.dtype() == x.dtype() && w.bias.dtype() == x.dtype(),
+        op, ": weight and bias must be ", x.dtype(), " [", G, ", m, ", d, "] and [", G,
+        ", m], got ", w.weight.shape(), " and ", w.bias.shape());
+  check(content.defined() == w.content.defined() &&
+            (!content.defined() ||
+             (content.shape() == x.shape() && content.dtype() == x.dtype() &&
+              w.content.shape() == w.weight.shape() && w.content.dtype() == x.dtype())),
+        op, ": content must be ", x.shape(), " with a weight ", w.weight.shape(), ", or both none");
+  check_visibility(op, {.causal = false, .lengths = lengths}, x.dim(0), x.dim(2));
+}
+
+// The gradient of an input: scale d W by heads.
+void unproject_heads(Gradients& grads, int input, const Tensor& d, const Tensor& W, double scale,
+                     const Shape& shape) {
+  if (!grads.wanted(input)) return;
+  Tensor dx = Tensor::empty(shape, d.dtype(), d.device());
+  for (int64_t s = 0; s < d.dim(0); ++s) {
+    BRINE_CALL(d, matmul, dx.select(0, s), d.select(0, s), W, false, false, scale, 0.0);
+  }
+  grads.set(input, dx);
+}
+
+// That of a weight [G, m, d]: scale d^T x, summed over the sequences.
+void weight_gradient(Gradients& grads, int input, const Tensor& d, const Tensor& x, double scale) {
+  if (!grads.wanted(input)) return;
+  const Tensor dw = grads.accumulate(input);
+  for (int64_t s = 0; s < d.dim(0); ++s) {
+    BRINE_CALL(d, matmul, dw, d.select(0, s), x.select(0, s), true, false, scale, 1.0);
+  }
+}
+
+// db [G, m] += the sums of d [B, G, T, m] over sequences and tokens.
+void add_biases(const Tensor& db, const Tensor& d) {
+  for (int64_t s = 0; s < d.dim(0); ++s) {
+    for (int64_t g = 0; g < d.dim(1); ++g) {
+      add_sum_of_rows(db.select(0, g), d.select(0, s).select(0, g));
+    }
+  }
 }
 
 }  // namespace
@@ -86,6 +134,40 @@ Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps)
   Tensor phi = thin_linear(scaled, projection, Tensor());
   BRINE_CALL(phi, relu_features, phi, eps, Tensor());
   return phi;
+}
+
+Tensor exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeights& weights,
+                    const Tensor& lengths) {
+  check_exp_features(x, content, weights, lengths);
+  const Tensor in = x.detach().contiguous(), A = weights.weight.detach().contiguous();
+  const Tensor b = weights.bias.detach().contiguous();
+  Tensor more, U;
+  if (content.defined()) {
+    more = content.detach().contiguous();
+    U = weights.content.detach().contiguous();
+  }
+  const int64_t B = x.dim(0), m = A.dim(1);
+  Tensor y = Tensor::empty({B, x.dim(1), x.dim(2), m}, x.dtype(), x.device());
+  for (int64_t s = 0; s < B; ++s) {
+    BRINE_CALL(y, matmul, y.select(0, s), in.select(0, s), A, false, true, input_scale(x), 0.0);
+    if (!more.defined()) continue;
+    BRINE_CALL(y, matmul, y.select(0, s), more.select(0, s), U, false, true, 1.0, 1.0);
+  }
+  count_macs(double(y.numel()) * double(x.dim(3)) * (more.defined() ? 2 : 1));
+  BRINE_CALL(y, exp_features, y, b, lengths);
+  const Tensor phi = y.detach();
+  return record("exp_features", y, {x, weights.weight, weights.bias, content, weights.content},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor d = Tensor::like(phi);  // of the exponent
+                  BRINE_CALL(phi, exp_features_backward, d, dy, phi);
+                  unproject_heads(grads, 0, d, A, input_scale(in), in.shape());
+                  weight_gradient(grads, 1, d, in, input_scale(in));
+                  if (grads.wanted(2)) add_biases(grads.accumulate(2), d);
+                  if (!more.defined()) return;
+                  unproject_heads(grads, 3, d, U, 1, in.shape());
+                  weight_gradient(grads, 4, d, more, 1);
+                },
+                {phi, in, A, more, U});
 }
 
 }  // namespace brine

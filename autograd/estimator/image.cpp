@@ -1,5 +1,5 @@
 // Conversion of heads to the channels of an image and back, and the softmax over its columns.
-#include "autograd/ops_estimator.h"
+#include "autograd/ops.h"
 #include "autograd/step_checks.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/dense.h"
@@ -24,6 +24,22 @@ Tensor image_from_heads(const Tensor& x, int64_t W, const Halo& halo, const Tens
     Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
     BRINE_CALL(dx, image_from_heads_backward, dx, dy, before, lengths);
     grads.set(0, dx);
+  });
+}
+
+Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows) {
+  const char* op = "rows_from_table";
+  check(table.rank() == 2 && batch > 0 && rows > 0, op, ": the table must be [H, K], got ",
+        table.shape());
+  const int64_t H = table.dim(0), K = table.dim(1);
+  Tensor y = Tensor::empty({batch, H, rows, K}, table.dtype(), table.device());
+  const Tensor every = table.detach().contiguous().as_strided(y.shape(), {0, K, 0, 1});
+  BRINE_CALL(y, copy, y, every);
+  return record(op, y, {table}, [=](const Tensor& dy, Gradients& grads) {
+    const Tensor sum = grads.accumulate(0);
+    for (int64_t n = 0; n < batch * H; ++n) {
+      add_sum_of_rows(sum.select(0, n % H), dy.select(0, n / H).select(0, n % H));
+    }
   });
 }
 

@@ -255,6 +255,7 @@ void Schema::set(std::string_view given, const Json& value, std::string_view sho
   for (const Collector& c : collectors_) {
     if (field->key.rfind(c.prefix, 0) == 0) c.chosen->insert(field->key.substr(c.prefix.size()));
   }
+  if (field->options.then) field->options.then();
 }
 
 void Schema::set_text(std::string_view key, const std::vector<std::string>& words,
@@ -266,7 +267,7 @@ void Schema::set_text(std::string_view key, const std::vector<std::string>& word
 }
 
 Schema& Schema::collect(const std::string& name, std::set<std::string>& chosen) {
-  collectors_.push_back({prefix_ + name + ".", &chosen});
+  collectors_.push_back({name.empty() ? prefix_ : prefix_ + name + ".", &chosen});
   return *this;
 }
 

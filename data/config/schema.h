@@ -44,6 +44,7 @@ struct FieldOptions {
   std::string alias = {};   // a second key for the same value, in full
   // For a key that may be empty: its default as help and documentation show it.
   std::string unset = {};
+  std::function<void()> then = {};  // called after each change of the value
 };
 
 // One of several configs, chosen by name.
@@ -130,7 +131,7 @@ class Schema {
                    const std::vector<Variant>& variants, const std::string& help,
                    const std::string& alias = "");
   // From now on `chosen` collects the name, without the section, of every key of section `name`
-  // that is set, to tell set values from defaults.
+  // that is set, to tell set values from defaults; "" is the section that is being described.
   Schema& collect(const std::string& name, std::set<std::string>& chosen);
   // `before` is an earlier name of the key or section `now`, both relative to the section that is
   // being described. All functions that take a key accept it; those that set a key record its use.

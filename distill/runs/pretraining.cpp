@@ -28,7 +28,10 @@ TrainingSettings pretraining_settings() {
 void decide_attention(Pretraining& what, const RunOptions& options) {
   data::Schema keys;
   what.config.method().describe(keys);
-  if (what.attention_keys.count("decoder") || !keys.find("decoder")) return;
+  if (what.attention_keys.count("decoder") || what.attention_keys.count("preset") ||
+      !keys.find("decoder")) {
+    return;
+  }
   const data::Json stored = options.resume ? stored_configuration(options.out) : data::Json();
   const data::Json* attention = stored.contains("attention") ? &stored["attention"] : nullptr;
   const bool has = attention && attention->contains("decoder");

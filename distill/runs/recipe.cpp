@@ -11,8 +11,10 @@
 namespace brine::distill {
 namespace {
 
-// Keys of the attention method that were not set get the recipe's values, if the method has them.
+// Keys of the attention method that were not set get the recipe's values, if the method has them
+// and no preset of it was chosen.
 void choose_attention(Recipe& recipe, const AttentionDefaults& defaults) {
+  if (recipe.attention_keys.count("preset")) return;
   data::Schema keys;
   recipe.student.method().describe(keys);
   for (const auto& [key, value] : defaults) {

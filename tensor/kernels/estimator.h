@@ -25,6 +25,14 @@ BRINE_KERNEL(softmax_features, Tensor phi, Tensor x, double eps, Tensor lengths,
 BRINE_KERNEL(softmax_features_backward, Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi,
              Tensor x, double eps, Tensor lengths)
 
+// Limits of the logarithm of learned features.
+inline constexpr double kLowLogFeature = -20, kHighLogFeature = 12;
+// phi = exp(phi + bias) in place, phi [B, G, T, m] from products with inputs, bias [G, m]; the
+// exponent is limited as above.
+BRINE_KERNEL(exp_features, Tensor phi, Tensor bias, Tensor lengths)
+// dx is the gradient of the products, 0 at the limits and at padding.
+BRINE_KERNEL(exp_features_backward, Tensor dx, Tensor dphi, Tensor phi)
+
 // ---- linear_attention: the Performer's attention
 // Keys that are read at once: products inside the chunk, a running state between chunks.
 inline constexpr int64_t kLinearAttentionChunk = 48;
@@ -47,21 +55,33 @@ BRINE_KERNEL(linear_attention_state, Tensor state, Tensor sums, Tensor phi_k, Te
 BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor phi_q, Tensor phi_k,
              Tensor identity, Tensor v, Tensor at, double eps)
 
-// ---- prior: the Performer's mass of each column
-// y [B, H, R, K] = scores + gain [H] log((w / n_c) mass_c) at the columns c that own n_c > 0 keys,
-// mass_c = phi_q(t) . sum of phi_k over the keys of c, divided by the same over all w keys. Row r
-// is that of query t = r step of phi_q, phi_k [B, H, T, m]; R = ceil(T / step).
+// ---- prior: the share of each column in a row's linear attention
+// y [B, H, R, K] = scores + gain [H] log((w / n_c) share_c) at the columns c that own n_c > 0 keys,
+// share_c = phi_q(t) . sum of phi_k over the keys of c, divided by the same over all w keys, at
+// least `floor`. Row r is that of query t = r step of phi_q [B, H, T, m]; R = ceil(T / step).
+// phi_k [B, G, T, m], G divides H: head h has the keys of group h G / H.
 BRINE_KERNEL(performer_prior, Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-             Visibility visible, int64_t step)
-// The gradient of scores is dy. dgain [H] is added to.
+             Visibility visible, int64_t step, double floor)
+// The gradient of scores is dy; that of a share at the floor is 0. dgain [H] is added to.
 BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy,
-             Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step)
+             Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step,
+             double floor)
 // performer_prior of one query per sequence, phi_q [B, H, 1, m], that sees width[b] keys, whose
-// features are the first rows of phi_k [B, H, S, m]. borders f64 [B, H, K + 1, >= m] contains the
+// features are the first rows of phi_k [B, G, S, m]. borders f64 [B, G, K + 1, >= m] contains the
 // sums of the keys before each column's first for a width of at[b] keys, columns from m on 0; both
 // move to width[b]; at[b] = 0: they are not read. at, width i64 [B], at <= width.
 BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
-             Tensor phi_q, Tensor phi_k, Tensor width)
+             Tensor phi_q, Tensor phi_k, Tensor width, double floor)
+
+// ---- pooled: the scores of the mean keys of columns
+// y [B, H, R, K] = q(t) . mean key of column c, divided by sqrt(d); 0 where it owns no key. Rows
+// and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].
+BRINE_KERNEL(pooled_scores, Tensor y, Tensor q, Tensor k, Visibility visible, int64_t step)
+BRINE_KERNEL(pooled_scores_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
+             Visibility visible, int64_t step)
+// pooled_scores of one query per sequence; borders, at and width as in performer_prior_step.
+BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
+             Tensor width)
 
 // ---- image: heads as the channels of an image, and the softmax over its columns
 // image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of

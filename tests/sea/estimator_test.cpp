@@ -8,6 +8,7 @@
 #include "tensor/kernels/dense.h"
 #include "tests/golden_file.h"
 #include "tests/messages.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -21,9 +22,16 @@ sea::SeaConfig config_of(const GoldenFile& file) {
   c.keys = file.number("k");
   c.columns = file.number("K");
   c.mode = parse_select_mode(file.text("mode"));
-  c.decoder = file.text("preset") == "lean" ? DecoderPreset::lean : DecoderPreset::paper;
+  data::Schema keys = data::schema_of(c);
+  keys.set_text("decoder", {file.text("preset")});
+  keys.set_text("gates", {file.text("gates", "token")});
   c.mu_scope = file.text("mu_scope") == "token" ? MuScope::token : MuScope::head;
-  c.prior = file.number("prior") ? sea::Prior::performer : sea::Prior::none;
+  const int64_t prior = file.number("prior");
+  c.prior = prior == 2   ? sea::Prior::learned
+            : prior == 1 ? sea::Prior::performer
+                         : sea::Prior::none;
+  c.prior_features = file.number("prior_features", 64);
+  c.pooled_prior = file.number("pooled_prior", 0) != 0;
   c.features = file.number("causal") ? Features::relu : Features::softmax;
   c.feature_divisor = 1;
   return c;
@@ -37,7 +45,9 @@ struct Golden {
               {.heads = file.number("H"),
                .head_size = file.number("d"),
                .max_positions = file.number("max_positions"),
-               .causal = file.number("causal") != 0},
+               .causal = file.number("causal") != 0,
+               .kv_heads = file.number("kv_heads", 0),
+               .rotary = file.number("rotary", 0) != 0},
               config_of(file)) {
     std::vector<NamedTensor> weights;
     for (const auto& [path, size] : sizes()) weights.push_back({path, file("weights/" + path)});
@@ -84,17 +94,29 @@ TEST_CASE("golden: the stages of the estimator in both types") {
       INFO(join(name, " ", type));
       Golden g(name, type);
       const Visibility visible = g.file.visible();
-      Tensor q = g.file("inputs/q", type), k = g.file("inputs/k", type),
-             v = g.file("inputs/v", type);
-      sea::Estimate e = g.block(q, k, v, visible);
-      CHECK(golden_close(g.block.identity_rows(q.dim(0), q.dim(2), visible),
-                         g.file("intermediate/V_I"), "V_I"));
+      auto input = [&](const char* which) {
+        const std::string path = std::string("inputs/") + which;
+        return g.file.has(path) ? g.file(path, type) : Tensor();
+      };
+      const Tensor q = input("q");
+      sea::Estimate e = g.block({.q = q,
+                                 .k = input("k"),
+                                 .v = input("v"),
+                                 .q_content = input("q_content"),
+                                 .k_content = input("k_content")},
+                                visible);
       auto stage = [&](const Tensor& x, const char* what) {
         const Tensor stored = g.file(std::string("intermediate/") + what);
         CHECK(golden_close(valid_rows(x, stored, visible), stored, what));
       };
-      stage(e.performer_context, "C_perf");
-      stage(e.features, "Z");
+      const bool mixes = g.file.has("intermediate/Z");
+      CHECK(e.features.defined() == mixes);
+      if (mixes) {
+        CHECK(golden_close(g.block.identity_rows(q.dim(0), q.dim(2), visible),
+                           g.file("intermediate/V_I"), "V_I"));
+        stage(e.performer_context, "C_perf");
+        stage(e.features, "Z");
+      }
       stage(e.scores, "S");
       stage(e.estimate, "estimate");
     }
@@ -104,6 +126,7 @@ TEST_CASE("golden: the stages of the estimator in both types") {
 TEST_CASE("estimator: every weight has the golden file's name and shape") {
   for (const std::string& name : GoldenFile::names()) {
     Golden g(name, Dtype::f64);
+    CHECK(g.sizes().size() == g.file.weights().size());
     for (const auto& [path, shape] : g.sizes()) {
       INFO(join(name, " ", path));
       REQUIRE(g.file.has("weights/" + path));
@@ -120,7 +143,7 @@ TEST_CASE("estimator: later tokens change nothing earlier, bit for bit") {
     sea::Estimator block(init, {.heads = 2, .head_size = 8, .max_positions = 128}, config);
     Tensor q = normal({1, 2, 101, 8}, 1), k = normal({1, 2, 101, 8}, 2),
            v = normal({1, 2, 101, 8}, 3);
-    sea::Estimate before = block(q, k, v, {});
+    sea::Estimate before = block({q, k, v}, {});
     const int64_t cut = 70;
     for (Tensor* x : {&q, &k, &v}) {
       *x = x->clone();
@@ -129,7 +152,7 @@ TEST_CASE("estimator: later tokens change nothing earlier, bit for bit") {
         std::fill(row, row + 31 * 8, -1.5f);
       }
     }
-    sea::Estimate after = block(q, k, v, {});
+    sea::Estimate after = block({q, k, v}, {});
     CHECK(same_bits(before.estimate.slice(2, 0, cut), after.estimate.slice(2, 0, cut)));
     CHECK_FALSE(same_bits(before.estimate.slice(2, cut, 1), after.estimate.slice(2, cut, 1)));
   }
@@ -150,7 +173,7 @@ TEST_CASE("estimator: padding changes neither the scores nor the gradients of va
         BRINE_CALL(a, copy, to, a);
         x.push_back(require_grad(b));
       }
-      Tensor s = block(x[0], x[1], x[2], {causal, lengths}).scores;
+      Tensor s = block({x[0], x[1], x[2]}, {causal, lengths}).scores;
       Tensor dy = Tensor::zeros(s.shape(), Dtype::f64), rows = dy.slice(2, 0, 11);
       BRINE_CALL(dy, copy, rows, normal({1, 2, 11, 8}, 9, Dtype::f64));
       backward(s, dy);
@@ -178,11 +201,11 @@ TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
       auto f = [&](const std::vector<Tensor>& x) {
         nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
         sea::Estimator block(init, kCausal, config);
-        block.mu.linear.weight.value = x[3];
-        block.nu.weight.value = x[4];
-        block.prior->gain.value = x[5];
+        block.mu->linear.weight.value = x[3];
+        block.nu->weight.value = x[4];
+        block.prior->gain->value = x[5];
         block.identity->table.value = x[6];
-        sea::Estimate e = block(x[0], x[1], x[2], {}, 1);
+        sea::Estimate e = block({x[0], x[1], x[2]}, {}, 1);
         return reshape(e.estimate, {-1});
       };
       nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
@@ -190,10 +213,47 @@ TEST_CASE("estimator: gradients of inputs and weights by finite differences") {
       INFO(name_of(scope, sea::kMuScopes) << " " << name_of(preset, sea::kDecoderPresets));
       CHECK(gradcheck(f,
                       {normal({1, 2, 7, 8}, 1), normal({1, 2, 7, 8}, 2), normal({1, 2, 7, 8}, 3),
-                       start.mu.linear.weight.value.detach(), start.nu.weight.value.detach(),
+                       start.mu->linear.weight.value.detach(), start.nu->weight.value.detach(),
                        uniform({2}, 4, 0.5, 1.5), start.identity->table.value.detach()},
                       {.step = 1e-6, .probes = 24}) < 2e-5);
     }
+  }
+}
+
+TEST_CASE("estimator: gradients of the learned and pooled prior by finite differences") {
+  const sea::SeaConfig config{.columns = 5,
+                              .decoder = DecoderPreset::none,
+                              .prior = sea::Prior::learned,
+                              .prior_features = 3,
+                              .pooled_prior = true,
+                              .gates = sea::Gates::head};
+  const nn::AttentionShape shape{
+      .heads = 4, .head_size = 4, .max_positions = 1, .kv_heads = 2, .rotary = true};
+  auto block_of = [&](nn::Init& init) {
+    return std::make_unique<sea::Estimator>(init, shape, config);
+  };
+  for (int64_t skip : {1, 3}) {
+    auto f = [&](const std::vector<Tensor>& x) {
+      nn::Init same{.random = {.seed = 7}, .dtype = Dtype::f64};
+      const auto block = block_of(same);
+      size_t at = 5;
+      for (const auto& p : block->named_parameters()) p.parameter->value = x[at++];
+      const sea::Estimate e = (*block)(
+          {.q = x[0], .k = x[1], .v = x[2], .q_content = x[3], .k_content = x[4]}, {}, skip);
+      return concat_last(reshape(e.scores, {1, -1}), reshape(e.gates, {1, -1}));
+    };
+    std::vector<Tensor> x = {normal({1, 4, 9, 4}, 1), normal({1, 2, 9, 4}, 2),
+                             normal({1, 2, 9, 4}, 3), normal({1, 4, 9, 4}, 4),
+                             normal({1, 2, 9, 4}, 5)};
+    uint64_t seed = 6;
+    nn::Init other{.random = {.seed = 7}, .dtype = Dtype::f64};
+    const auto start = block_of(other);
+    for (const auto& p : start->named_parameters()) {
+      x.push_back(add(p.parameter->value.detach(),
+                      normal(p.parameter->value.shape(), ++seed, Dtype::f64, 0, 0.2)));
+    }
+    CHECK(x.size() == 5 + 10);
+    CHECK(gradcheck(f, x, {.probes = 24}) < 1e-5);
   }
 }
 
@@ -201,7 +261,7 @@ TEST_CASE("estimator: the gates start at the sigmoid of gate_bias") {
   nn::Init init{.random = {.seed = 7}, .linear_std = 0};
   sea::Estimator block(init, kCausal, {.keys = 4, .columns = 12, .gate_bias = 2.5});
   Tensor x = normal({1, 2, 9, 8}, 1);
-  for (double gate : block(x, x, x, {}).gates.to_vector()) CHECK(gate == 2.5);
+  for (double gate : block({x, x, x}, {}).gates.to_vector()) CHECK(gate == 2.5);
 }
 
 TEST_CASE("estimator: query skipping keeps the source rows and repeats them, causally") {
@@ -211,14 +271,14 @@ TEST_CASE("estimator: query skipping keeps the source rows and repeats them, cau
     nn::Init init{.random = {.seed = 7}};
     sea::Estimator block(init, kCausal, config);
     Tensor q = normal({1, 2, 22, 8}, 1), k = normal({1, 2, 22, 8}, 2), v = normal({1, 2, 22, 8}, 3);
-    Tensor s = block(q, k, v, {}, 4).scores;
+    Tensor s = block({q, k, v}, {}, 4).scores;
     CHECK(s.shape() == Shape{1, 2, 22, 12});
     for (int64_t t = 0; t < 22; ++t) {
       CHECK(same_bits(s.slice(2, t, 1), s.slice(2, t / 4 * 4, 1)));
     }
     CHECK_FALSE(same_bits(s.slice(2, 3, 1), s.slice(2, 4, 1)));
     // A shorter sequence gives the same rows.
-    Tensor part = block(q.slice(2, 0, 13), k.slice(2, 0, 13), v.slice(2, 0, 13), {}, 4).scores;
+    Tensor part = block({q.slice(2, 0, 13), k.slice(2, 0, 13), v.slice(2, 0, 13)}, {}, 4).scores;
     CHECK(close_to_scale(part, s.slice(2, 0, 13).contiguous(), 1e-5));
   }
 }
@@ -227,16 +287,16 @@ TEST_CASE("estimator: new random features are drawn when due, the same for the s
   sea::SeaConfig config{.columns = 12, .redraw_interval = 10};
   nn::Init a{.random = {.seed = 7}}, b{.random = {.seed = 7}};
   sea::Estimator x(a, kCausal, config), y(b, kCausal, config);
-  const Tensor first = x.performer.projection.value;
+  const Tensor first = x.performer->projection.value;
   for (int64_t step = 0; step < 10; ++step) x.on_step(step);
-  CHECK(same_bits(x.performer.projection, first));
+  CHECK(same_bits(x.performer->projection, first));
   x.on_step(10);
-  CHECK_FALSE(same_bits(x.performer.projection, first));
-  const Tensor second = x.performer.projection.value;
+  CHECK_FALSE(same_bits(x.performer->projection, first));
+  const Tensor second = x.performer->projection.value;
   x.on_step(20);
-  CHECK_FALSE(same_bits(x.performer.projection, second));
+  CHECK_FALSE(same_bits(x.performer->projection, second));
   y.on_step(20);
-  CHECK(same_bits(x.performer.projection, y.performer.projection));
+  CHECK(same_bits(x.performer->projection, y.performer->projection));
 }
 
 TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, and no more") {
@@ -250,13 +310,13 @@ TEST_CASE("decoder: a row of nu reaches as many later rows as the kernels span, 
     sea::SeaConfig config{.columns = 16, .decoder = preset};
     nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
     sea::Estimator block(init, kCausal, config);
-    const int64_t width = block.nu.weight.value.dim(0), row = 10;
+    const int64_t width = block.nu->weight.value.dim(0), row = 10;
     Tensor x = normal({1, 2, 30, width}, 1, Dtype::f64), changed = x.clone();
     for (int64_t h = 0; h < 2; ++h) {
       double* at = changed.data<double>() + (h * 30 + row) * width;
       for (int64_t c = 0; c < width; ++c) at[c] = -3 * at[c] + double(c % 3);
     }
-    Tensor a = block.decoder(x, {}), b = block.decoder(changed, {});
+    Tensor a = (*block.decoder)(x, {}), b = (*block.decoder)(changed, {});
     for (int64_t t = 0; t < 30; ++t) {
       const bool same = same_bits(a.slice(2, t, 1), b.slice(2, t, 1));
       const bool reached = t >= row && t <= row + reach && (t - row) % dilation == 0;
@@ -286,12 +346,19 @@ TEST_CASE("config: refusals name the setting") {
         std::string::npos);
   CHECK(refusal(kEncoder, Config{.mode = SelectMode::per_batch}) == "no error");
   CHECK(refusal(kCausal, Config{.last_kernel = 2}) == "sea: last_kernel is 2, must be 1 or 3");
+  check_says(refusal(kCausal, Config{.prior_features = 0}), {"sea", "prior_features", "0", "1"});
+  check_says(refusal(kCausal, Config{.pooled = 1.5}), {"sea", "pooled", "1.5"});
+  check_says(refusal(kCausal, Config{.pooled = -0.1}), {"sea", "pooled", "-0.1"});
+  check_says(refusal(kCausal, Config{.oversample = 0}), {"sea", "oversample", "0", "1"});
+  // Without a decoder any number of columns is right.
+  CHECK(refusal(kCausal, Config{.columns = 9, .decoder = DecoderPreset::none}) == "no error");
+  CHECK(refusal(kEncoder, Config{.columns = 1, .decoder = DecoderPreset::none}) == "no error");
   nn::Init init{.random = {.seed = 7}};
   sea::Estimator block(init, {.heads = 1, .head_size = 8, .max_positions = 4}, {.columns = 12});
   Tensor x = normal({1, 1, 5, 8}, 1);
-  CHECK_THROWS_WITH(block(x, x, x, {}),
+  CHECK_THROWS_WITH(block({x, x, x}, {}),
                     "linear_attention: 5 tokens, but the table has 4 positions");
-  CHECK_THROWS_AS(block(x, x, x, {.causal = false}), Error);
+  CHECK_THROWS_AS(block({x, x, x}, {.causal = false}), Error);
 }
 
 TEST_CASE("config: the earlier key scaler_bias in a model's config.json sets gate_bias") {
@@ -303,6 +370,49 @@ TEST_CASE("config: the earlier key scaler_bias in a model's config.json sets gat
   attention["scaler_bias"] = 1.5;
   nn::ModelConfig read = nn::from_hf_config(json, "config.json");
   CHECK(nn::to_hf_config(read)["brine"]["attention"]["gate_bias"] == 1.5);
+}
+
+TEST_CASE("config: a preset of the block sets what was not given, before it or after it") {
+  auto made = [](const std::vector<std::pair<std::string, std::string>>& words) {
+    sea::SeaConfig config;
+    data::Schema schema = data::schema_of(config);
+    for (const auto& [key, value] : words) schema.set_text(key, {value});
+    return std::pair(config, schema.to_json());
+  };
+  const auto [light, json] = made({{"preset", "light"}});
+  CHECK(light.decoder == DecoderPreset::none);
+  CHECK(light.gates == sea::Gates::head);
+  CHECK(light.prior == sea::Prior::learned);
+  CHECK(light.pooled_prior);
+  CHECK(light.columns == 256);
+  CHECK(light.gate_bias == 4);
+  CHECK(light.keys == 64);
+  CHECK(json["preset"] == "light");
+  CHECK(json["columns"] == 256);
+  for (bool first : {true, false}) {
+    std::vector<std::pair<std::string, std::string>> words = {
+        {"columns", "64"}, {"prior", "performer"}, {"scaler_bias", "1"}};
+    words.insert(first ? words.begin() : words.end(), {"preset", "light"});
+    const sea::SeaConfig mine = made(words).first;
+    CHECK(mine.columns == 64);
+    CHECK(mine.prior == sea::Prior::performer);
+    CHECK(mine.gate_bias == 1);
+    CHECK(mine.decoder == DecoderPreset::none);
+    CHECK(mine.pooled_prior);
+  }
+  const sea::SeaConfig paper = made({{"preset", "paper"}}).first;
+  CHECK(paper.decoder == DecoderPreset::paper);
+  CHECK(paper.prior == sea::Prior::none);
+  const sea::SeaConfig lean = made({{"preset", "lean"}}).first;
+  CHECK(lean.decoder == DecoderPreset::lean);
+  CHECK(lean.prior == sea::Prior::performer);
+  CHECK(lean.gates == sea::Gates::token);
+  // Written out and read again, it is the same, whatever the preset means then.
+  sea::SeaConfig again;
+  data::schema_of(again).set_all(made({{"preset", "light"}, {"columns", "32"}}).second);
+  CHECK(again.columns == 32);
+  CHECK(again.decoder == DecoderPreset::none);
+  CHECK_FALSE(made({}).second.contains("preset"));
 }
 
 TEST_CASE("config: presets and overrides") {

@@ -9,6 +9,21 @@ bool equal_elements(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.to_vector() == b.to_vector();
 }
 
+// [B, G, T, d] for each head of queries.
+Tensor per_head(const GoldenFile& file, const Tensor& x) {
+  return repeat_heads(x, file.number("H") / x.dim(1));
+}
+
+// What columns are selected by: the estimate, and the scores of mean keys where the file has them.
+Tensor order_of(const GoldenFile& file, Dtype type) {
+  const Tensor estimate = file("intermediate/estimate", type);
+  const double share = file.real("pooled", 0);
+  if (share == 0) return estimate;
+  const Tensor scores = pooled_scores(file("inputs/q", type), file("inputs/k", type),
+                                      file.visible(), estimate.dim(3));
+  return add(scale(estimate, 1 - share), scale(column_softmax(scores, file.visible()), share));
+}
+
 }  // namespace
 
 TEST_CASE("golden: estimate to mask, the integers are equal in both types") {
@@ -17,7 +32,7 @@ TEST_CASE("golden: estimate to mask, the integers are equal in both types") {
     GoldenFile file(name);
     SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      sea::Mask mask = sea::make_mask(file("intermediate/estimate", type), file.visible(), config);
+      sea::Mask mask = sea::make_mask(order_of(file, type), file.visible(), config);
       CHECK(equal_elements(mask.selection.n_sel, file("intermediate/n_sel")));
       CHECK(equal_elements(mask.selection.selected, file("intermediate/selected")));
       CHECK(equal_elements(mask.csr.row_pointers, file("intermediate/row_pointers")));
@@ -34,9 +49,10 @@ TEST_CASE("golden: mask to output, by the sparse and by the dense path") {
     Visibility visible = file.visible();
     SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      Tensor q = file("inputs/q", type), k = file("inputs/k", type), v = file("inputs/v", type);
+      Tensor q = file("inputs/q", type), k = per_head(file, file("inputs/k", type)),
+             v = per_head(file, file("inputs/v", type));
       Tensor estimate = file("intermediate/estimate", type);
-      FlatCsr csr = sea::make_mask(estimate, visible, config).csr;
+      FlatCsr csr = sea::make_mask(order_of(file, type), visible, config).csr;
       Tensor p;
       Tensor c = sea::masked_attention(q, k, v, csr, false, &p);
       CHECK(golden_close(p, file("intermediate/probabilities"), "probabilities"));
@@ -64,7 +80,8 @@ TEST_CASE("golden: the teacher's summary and the attention losses") {
     GoldenFile file(name);
     Visibility visible = file.visible();
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      TeacherAttention by_qk{{}, file("inputs/teacher_q", type), file("inputs/teacher_k", type)};
+      TeacherAttention by_qk{
+          {}, file("inputs/teacher_q", type), per_head(file, file("inputs/teacher_k", type))};
       TeacherAttention by_map{file("intermediate/teacher_attention", type), {}, {}};
       for (const TeacherAttention& teacher : {by_qk, by_map}) {
         TeacherSummary s = summarize_teacher(teacher, file.number("K"), visible);
@@ -72,7 +89,8 @@ TEST_CASE("golden: the teacher's summary and the attention losses") {
         CHECK(golden_close(s.t_log_t, file("intermediate/teacher_t_log_t"), "t log t"));
         CHECK(golden_close(s.t_square, file("intermediate/teacher_t_square"), "t^2"));
         Tensor approx = approx_loss(file("intermediate/S", type), s, visible);
-        Tensor prob = prob_loss(file("inputs/q", type), file("inputs/k", type), teacher, visible);
+        Tensor prob = prob_loss(file("inputs/q", type), per_head(file, file("inputs/k", type)),
+                                teacher, visible);
         auto stored = [&](const char* kl, const char* mse) {
           return Tensor::from(std::vector<double>{file.value(kl), file.value(mse)}, {2});
         };

@@ -1,7 +1,11 @@
 // The whole SEA block: the dense path against the sparse one, runtime options, invalid settings.
 #include "sea/sea_attention.h"
+
+#include <set>
+
 #include "tests/messages.h"
 #include "tests/nn/attention/contract.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -10,29 +14,83 @@ std::string refusal(bool causal, const std::map<std::string, std::string>& setti
   return message([&] { make_block("sea", causal, Dtype::f32, 5, 64, settings); });
 }
 
+// One block of either kind by both paths.
+void check_paths(Block& block, Dtype type) {
+  const double tolerance = type == Dtype::f64 ? 1e-12 : 1e-5;
+  Inputs in = inputs(2, 37, type);
+  Tensor lengths = lengths_of({37, 22});
+  nn::Tap sparse("sea"), dense("sea");
+  Passed a = pass(block, in, lengths, {}, {}, &sparse);
+  Passed b = pass(block, in, lengths, {}, {.dense_path = true}, &dense);
+  // One estimate, hence one selection: no row is excused.
+  CHECK(same_bits(sparse.get("estimate"), dense.get("estimate")));
+  REQUIRE(same_bits(sparse.get("selected"), dense.get("selected")));
+  CHECK(dense.get("probabilities").shape() == Shape{2, kHeads, 37, 37});
+  CHECK(close_to_scale(b.y, a.y, tolerance, "output"));
+  CHECK(close_to_scale(b.q, a.q, tolerance, "gradient of q"));
+  CHECK(close_to_scale(b.k, a.k, tolerance, "gradient of k"));
+  CHECK(close_to_scale(b.v, a.v, tolerance, "gradient of v"));
+  CHECK(close_to_scale(b.parameters, a.parameters, tolerance, "gradients of parameters"));
+}
+
 }  // namespace
 
 TEST_CASE("sea: the dense path equals the sparse path, values and gradients") {
+  const std::vector<std::map<std::string, std::string>> forms = {
+      {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
   for (bool causal : {true, false}) {
-    for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      double tolerance = type == Dtype::f64 ? 1e-12 : 1e-5;
-      Block block = make_block("sea", causal, type);
-      Inputs in = inputs(2, 37, type);
-      Tensor lengths = lengths_of({37, 22});
-      nn::Tap sparse("sea"), dense("sea");
-      Passed a = pass(block, in, lengths, {}, {}, &sparse);
-      Passed b = pass(block, in, lengths, {}, {.dense_path = true}, &dense);
-      // One estimate, hence one selection: no row is excused.
-      CHECK(same_bits(sparse.get("estimate"), dense.get("estimate")));
-      REQUIRE(same_bits(sparse.get("selected"), dense.get("selected")));
-      CHECK(dense.get("probabilities").shape() == Shape{2, kHeads, 37, 37});
-      CHECK(close_to_scale(b.y, a.y, tolerance, "output"));
-      CHECK(close_to_scale(b.q, a.q, tolerance, "gradient of q"));
-      CHECK(close_to_scale(b.k, a.k, tolerance, "gradient of k"));
-      CHECK(close_to_scale(b.v, a.v, tolerance, "gradient of v"));
-      CHECK(close_to_scale(b.parameters, a.parameters, tolerance, "gradients of parameters"));
+    for (const auto& form : forms) {
+      for (Dtype type : {Dtype::f64, Dtype::f32}) {
+        INFO("settings " << form.size());
+        Block block = make_block("sea", causal, type, 5, 300, form);
+        check_paths(block, type);
+      }
     }
   }
+}
+
+TEST_CASE("sea: the light block has nothing of the Performer, mu, nu and the decoder") {
+  Block block = make_block("sea", true, Dtype::f32, 5, 4, {{"preset", "light"}});
+  std::vector<std::string> names;
+  for (const auto& p : block.module->named_parameters()) names.push_back(p.path);
+  CHECK(names == std::vector<std::string>{"gates", "decoder.bias", "prior.gain",
+                                          "prior.pooled_gain", "prior.query.weight",
+                                          "prior.query.bias", "prior.key.weight",
+                                          "prior.key.bias"});
+  CHECK(block.module->named_buffers().empty());
+  // Without an identity table no length is too long.
+  nn::Tap tap("sea");
+  CHECK_NOTHROW(pass(block, inputs(1, 9, Dtype::f32), {}, {}, {}, &tap));
+  for (const char* name : {"V_I", "C_perf", "Z"}) CHECK_FALSE(tap.has(name));
+  CHECK(tap.get("gates").shape() == Shape{1, kHeads, 9, 2});
+  // Its state: keys, values, features, sums at borders, scores, and the sum of the values.
+  auto light = block.module->make_state({.batch = 1, .capacity = 64});
+  std::set<std::string> parts;
+  for (const NamedTensor& t : light->saved(0)) parts.insert(t.name);
+  CHECK(parts == std::set<std::string>{"border_width", "borders", "key_features", "keys", "lengths",
+                                       "pooled_borders", "pooled_width", "scores", "value_sums",
+                                       "values"});
+}
+
+TEST_CASE("sea: content before rotation enters the learned prior, and must be given") {
+  nn::Init init{.random = {.seed = 3}, .dtype = Dtype::f64};
+  const nn::AttentionShape shape{.heads = 4, .head_size = 8, .kv_heads = 2, .rotary = true};
+  const std::unique_ptr<nn::Attention> block =
+      method_with("sea", {{"preset", "light"}})->make(init, shape);
+  const Tensor q = normal({1, 4, 21, 8}, 1, Dtype::f64), k = normal({1, 2, 21, 8}, 2, Dtype::f64);
+  auto scores = [&](const Tensor& content) {
+    nn::Tap tap("sea");
+    block->forward({.q = q,
+                    .k = k,
+                    .v = k,
+                    .q_content = content,
+                    .k_content = content.defined() ? k : Tensor(),
+                    .hidden = {},
+                    .tap = &tap});
+    return tap.get("scores");
+  };
+  CHECK_FALSE(same_bits(scores(q), scores(normal(q.shape(), 5, Dtype::f64))));
+  check_refuses([&] { scores({}); }, {"sea", "rotary", "before rotation"});
 }
 
 TEST_CASE("sea: the gates scale the masked context and mix it with the average, each its own") {

@@ -1,5 +1,5 @@
-// Code shared by the prior of a full pass and that of one new token: products with sums of key
-// features at the borders of columns, and the logarithms of the columns' shares.
+// Code shared by the columns of a full pass and of one new token: products with prefix sums at the
+// borders of columns, and the logarithms of the columns' shares.
 #pragma once
 
 #include <cstdint>
@@ -46,22 +46,102 @@ inline void dot4(const double* q, const double* p0, const double* p1, const doub
   out[3] = sum_prior(a3);
 }
 
-// out[c] = log((w / n_c) mass_c) of every column, 0 where it owns no key. begin [K + 1] are the
-// first keys after the borders of a row that sees w keys, below [K + 1] the query's product with
-// the sum of the keys before each. A column owns w / K keys or one more.
+inline void store_prior(double* p, PriorVector v) { std::memcpy(p, &v, sizeof(v)); }
+
+// to += s[0] p0 + .. + s[3] p3; n is a multiple of 8.
+inline void add4(const double* s, const double* p0, const double* p1, const double* p2,
+                 const double* p3, int64_t n, double* to) {
+  const double s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
+  for (int64_t i = 0; i < n; i += kPriorWide) {
+    const PriorVector a = s0 * load_prior(p0 + i) + s1 * load_prior(p1 + i);
+    const PriorVector b = s2 * load_prior(p2 + i) + s3 * load_prior(p3 + i);
+    store_prior(to + i, load_prior(to + i) + (a + b));
+  }
+}
+
+// to += s0 p0 + s1 p1
+inline void add2(double s0, const double* p0, double s1, const double* p1, int64_t n, double* to) {
+  for (int64_t i = 0; i < n; i += kPriorWide) {
+    store_prior(to + i, load_prior(to + i) + (s0 * load_prior(p0 + i) + s1 * load_prior(p1 + i)));
+  }
+}
+
+inline void add1(double s0, const double* p0, int64_t n, double* to) {
+  for (int64_t i = 0; i < n; i += kPriorWide) {
+    store_prior(to + i, load_prior(to + i) + s0 * load_prior(p0 + i));
+  }
+}
+
+// What a row adds to its scores, and its derivative. A column owns w / K keys or one more.
 template <class T>
-void log_shares(const int32_t* begin, const double* below, int64_t w, int64_t K, T* out) {
-  const int32_t fewer = int32_t(w / K);
-  const double mean = double(w) / below[K];
-  const double few = fewer ? mean / double(fewer) : 0, more = mean / double(fewer + 1);
+struct ShareRow {
+  const int32_t* begin;  // [K + 1] first keys of the columns of a row that sees w keys
+  int64_t w, K;
+  double floor;  // of a share
+
+  // share (w / n_c) of every column from the products of the query with the sums over columns, 1
+  // where it owns no key; out may be the products. Returns the products' sum.
+  double ratios(const T* products, T* out) const {
+    double total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t c = 0; c < K; ++c) total += double(products[c]);
+    const int32_t fewer = int32_t(w / K);
+    const double few = fewer ? double(w) / double(fewer) : 0, more = double(w) / double(fewer + 1);
+    const T per_few = T(few / total), per_more = T(more / total);
+    const T least_few = T(few * floor), least_more = T(more * floor);
+#pragma omp simd
+    for (int64_t c = 0; c < K; ++c) {
+      const int32_t keys = begin[c + 1] - begin[c];
+      const bool less = keys == fewer;
+      const T ratio = products[c] * (less ? per_few : per_more);
+      const T least = less ? least_few : least_more;
+      out[c] = keys ? (ratio < least ? least : ratio) : T(1);
+    }
+    return total;
+  }
+
+  // y = scores + gain log(share (w / n_c)).
+  void add_logs(const T* products, const T* scores, T gain, T* y) const {
+    ratios(products, y);
+#pragma omp simd
+    for (int64_t c = 0; c < K; ++c) y[c] = scores[c] + gain * math::log(y[c]);
+  }
+
+  // The products become the derivatives with respect to them. Returns the part of the gain's
+  // gradient. `value` [K] is scratch memory.
+  double slopes(T* products, const T* dy, double gain, T* value) const {
+    const double total = ratios(products, value);
+    const double least = floor * total;
+    double dgain = 0, sum = 0;
+#pragma omp simd
+    for (int64_t c = 0; c < K; ++c) value[c] = math::log(value[c]);
+#pragma omp simd reduction(+ : dgain, sum)
+    for (int64_t c = 0; c < K; ++c) {
+      const bool owns = begin[c + 1] > begin[c];
+      const double g = owns ? double(dy[c]) : 0.0;
+      dgain += g * double(value[c]);
+      sum += double(products[c]) < least ? 0.0 : g;
+    }
+    const T all = T(gain * sum / total), by = T(gain);
+#pragma omp simd
+    for (int64_t c = 0; c < K; ++c) {
+      const bool owns = begin[c + 1] > begin[c];
+      const T product = owns ? products[c] : T(1);
+      const T own = double(product) < least ? T(0) : by * dy[c] / product;
+      products[c] = owns ? own - all : T(0);
+    }
+    return dgain;
+  }
+};
+
+// out[c] = products[c] scale / n_c, 0 where column c owns no key; out may be the products.
+template <class T>
+void take_means(const int32_t* begin, int64_t K, double scale, const T* products, T* out) {
 #pragma omp simd
   for (int64_t c = 0; c < K; ++c) {
     const int32_t keys = begin[c + 1] - begin[c];
-    const double ratio = (below[c + 1] - below[c]) * (keys == fewer ? few : more);
-    out[c] = keys ? T(ratio) : T(1);
+    out[c] = keys ? products[c] * T(scale) / T(keys) : T(0);
   }
-#pragma omp simd
-  for (int64_t c = 0; c < K; ++c) out[c] = math::log(out[c]);
 }
 
 }  // namespace brine::BRINE_CPU

@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "tests/estimator_oracle.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 
@@ -82,6 +83,78 @@ TEST_CASE("softmax_features: values and the gradient with constant maxima") {
       CHECK(g[i] == doctest::Approx((loss(1e-5) - loss(-1e-5)) / 2e-5).epsilon(1e-6));
     }
   }
+}
+
+TEST_CASE("exp_features: values by head, padding, both limits and gradients") {
+  const int64_t G = 3, T = 6, d = 5, m = 7;
+  const std::vector<int64_t> L = {6, 4};
+  const Tensor lengths = lengths_of(L);
+  // One bias is above the upper limit, one below the lower: these features are constant.
+  Tensor bias = normal({G, m}, 4);
+  bias.data<float>()[1] = 40;
+  bias.data<float>()[m + 2] = -60;
+  auto value = [=](const std::vector<Tensor>& x, bool with_content, int64_t row, int64_t j) {
+    const int64_t g = row / T % G, at = (g * m + j) * d;
+    double a = 0, u = 0;
+    for (int64_t i = 0; i < d; ++i) {
+      a += x[0].to_vector()[size_t(row * d + i)] * x[1].to_vector()[size_t(at + i)];
+      if (with_content)
+        u += x[3].to_vector()[size_t(row * d + i)] * x[4].to_vector()[size_t(at + i)];
+    }
+    const double sum = a / std::sqrt(std::sqrt(5.0)) + u + x[2].to_vector()[size_t(g * m + j)];
+    return std::exp(std::clamp(sum, -20.0, 12.0));
+  };
+  for (bool with_content : {false, true}) {
+    std::vector<Tensor> inputs = {normal({2, G, T, d}, 1), normal({G, m, d}, 2), bias};
+    if (with_content) {
+      inputs.push_back(normal({2, G, T, d}, 5));
+      inputs.push_back(normal({G, m, d}, 6, Dtype::f32, 0, 0.3));
+    }
+    auto f = [=](const auto& x) {
+      const Tensor none;
+      return exp_features(x[0], with_content ? x[3] : none,
+                          {.weight = x[1], .bias = x[2], .content = with_content ? x[4] : none},
+                          lengths);
+    };
+    auto oracle = [=](const auto& x) {
+      Values y;
+      for (int64_t row = 0; row < 2 * G * T; ++row) {
+        for (int64_t j = 0; j < m; ++j) {
+          const bool visible = row % T < L[size_t(row / (G * T))];
+          y.push_back(visible ? value(x, with_content, row, j) : 0.0);
+        }
+      }
+      return y;
+    };
+    check_op({.name = join("exp_features, content ", with_content),
+              .inputs = inputs,
+              .f = f,
+              .oracle = oracle,
+              .grad_tolerance = 0});
+    // exp(12) would hide the others in a check by scale.
+    auto small = [=](const auto& x) { return slice(f(x), 3, 2, m - 2); };
+    check_op({.name = join("exp_features 2.., content ", with_content),
+              .inputs = inputs,
+              .f = small,
+              .grad_tolerance = 2e-6});
+    const Run made =
+        run(f, to_dtype(inputs, Dtype::f64), cotangent(f(to_dtype(inputs, Dtype::f64))));
+    const Values db = made.grads[2].to_vector();
+    CHECK(db[1] == 0);
+    CHECK(db[size_t(m + 2)] == 0);
+    CHECK(db[0] != 0);
+  }
+}
+
+TEST_CASE("exp_features: weights that do not fit are refused") {
+  const Tensor x = normal({1, 2, 3, 4}, 1), A = normal({2, 5, 4}, 2), b = normal({2, 5}, 3);
+  check_refuses(
+      [&] {
+        exp_features(x, {}, {A, normal({3, 5}, 3), {}}, {});
+      },
+      {"exp_features", "[2, m, 4]", "[3, 5]"});
+  check_refuses([&] { exp_features(x, x, {A, b, {}}, {}); }, {"exp_features", "content"});
+  check_refuses([&] { exp_features(x, {}, {A, b, A}, {}); }, {"exp_features", "content"});
 }
 
 TEST_CASE("relu_features_step gives the features of one row") {

@@ -3,6 +3,7 @@
 
 #include "autograd/ops.h"
 #include "tests/estimator_oracle.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 
@@ -91,6 +92,23 @@ TEST_CASE("column_softmax_step has the bits of the causal pass") {
     CHECK(same_bits(column_softmax_step(rows_at(scores, row), width), rows_at(full, row)));
   }
   CHECK_THROWS_AS(column_softmax_step(scores, Tensor::zeros({2}, Dtype::i64)), Error);
+}
+
+TEST_CASE("rows_from_table: a table is every row of every sequence, its gradient is their sum") {
+  check_op({.name = "rows_from_table",
+            .inputs = {normal({3, 5}, 1)},
+            .f = [](const auto& x) { return rows_from_table(x[0], 2, 7); },
+            .oracle =
+                [](const auto& x) {
+                  const Values table = x[0].to_vector();
+                  Values y;
+                  for (int64_t i = 0; i < 2 * 3 * 7 * 5; ++i) {
+                    y.push_back(table[size_t(i / 35 % 3 * 5 + i % 5)]);
+                  }
+                  return y;
+                }});
+  check_refuses([] { rows_from_table(normal({3}, 1), 2, 7); },
+                {"rows_from_table", "[H, K]", "[3]"});
 }
 
 }  // namespace brine::test

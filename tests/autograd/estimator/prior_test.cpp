@@ -10,8 +10,9 @@ namespace {
 
 // The prior by its definition: a column's keys one at a time.
 Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<int64_t>& lengths,
-                   int64_t step) {
+                   int64_t step, double floor = 0) {
   const int64_t H = x[2].dim(1), T = x[2].dim(2), m = x[2].dim(3), R = x[0].dim(2), K = x[0].dim(3);
+  const int64_t group = H / x[3].dim(1);
   Values y = x[0].to_vector(), g = x[1].to_vector(), q = x[2].to_vector(), k = x[3].to_vector();
   for (int64_t n = 0; n < x[0].dim(0) * H; ++n) {
     const int64_t L = lengths.empty() ? T : lengths[size_t(n / H)];
@@ -21,7 +22,7 @@ Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<
         double sum = 0;
         for (int64_t s = first; s < end; ++s) {
           for (int64_t j = 0; j < m; ++j) {
-            sum += q[size_t((n * T + t) * m + j)] * k[size_t((n * T + s) * m + j)];
+            sum += q[size_t((n * T + t) * m + j)] * k[size_t((n / group * T + s) * m + j)];
           }
         }
         return sum;
@@ -30,8 +31,8 @@ Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<
         const int64_t first = (2 * c * w + K) / (2 * K), end = (2 * (c + 1) * w + K) / (2 * K);
         if (end == first) continue;
         y[size_t((n * R + r) * K + c)] +=
-            g[size_t(n % H)] *
-            std::log(double(w) / double(end - first) * mass(first, end) / mass(0, w));
+            g[size_t(n % H)] * std::log(double(w) / double(end - first) *
+                                        std::max(floor, mass(first, end) / mass(0, w)));
       }
     }
   }
@@ -39,16 +40,19 @@ Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<
 }
 
 void check_prior(const EstimatorSizes& s, int64_t K, bool causal,
-                 const std::vector<int64_t>& lengths, int64_t step) {
+                 const std::vector<int64_t>& lengths, int64_t step, int64_t group = 1,
+                 double floor = 0) {
   const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
-  check_op(
-      {.name = join("performer_prior T=", s.T, " K=", K, " step=", step),
-       .inputs = {normal({s.B, s.H, (s.T + step - 1) / step, K}, 1), uniform({s.H}, 2, 0.5, 1.5),
-                  uniform({s.B, s.H, s.T, s.m}, 3, 0.1, 1),
-                  uniform({s.B, s.H, s.T, s.m}, 4, 0.1, 1)},
-       .f = [=](const auto& x) { return performer_prior(x[0], x[1], x[2], x[3], visible, step); },
-       .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, step); },
-       .tolerance = 3e-5});
+  check_op({.name = join("performer_prior T=", s.T, " K=", K, " step=", step),
+            .inputs = {normal({s.B, s.H, (s.T + step - 1) / step, K}, 1),
+                       uniform({s.H}, 2, 0.5, 1.5), uniform({s.B, s.H, s.T, s.m}, 3, 0.1, 1),
+                       uniform({s.B, s.H / group, s.T, s.m}, 4, 0.1, 1)},
+            .f =
+                [=](const auto& x) {
+                  return performer_prior(x[0], x[1], x[2], x[3], visible, step, floor);
+                },
+            .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, step, floor); },
+            .tolerance = 3e-5});
 }
 
 }  // namespace
@@ -58,6 +62,45 @@ TEST_CASE("performer_prior: columns with and without keys, lengths, skipped rows
   check_prior({2, 2, 37, 9, 0}, 5, true, {37, 20}, 1);
   check_prior({1, 2, 19, 3, 0}, 4, true, {}, 4);
   check_prior({3, 1, 21, 4, 0}, 6, false, {21, 3, 0}, 1);
+}
+
+TEST_CASE("performer_prior: heads of queries share the features of a group of keys") {
+  check_prior({2, 4, 19, 5, 0}, 6, true, {19, 11}, 1, 2);
+  check_prior({1, 6, 23, 3, 0}, 5, false, {}, 1, 6);
+  check_prior({1, 3, 40, 4, 0}, 7, true, {}, 3, 3);
+}
+
+TEST_CASE("performer_prior: a share below the floor is the floor and has no gradient") {
+  // Between the shares of ordinary columns, 1 / 8 and less, so that some are below it.
+  check_prior({1, 2, 33, 4, 0}, 8, true, {}, 1, 1, 0.11);
+  check_prior({1, 2, 21, 4, 0}, 6, false, {17}, 1, 2, 0.17);
+  // A column without mass: finite, and no gradient reaches its keys.
+  Tensor q = uniform({1, 1, 8, 2}, 1, 0.5, 1, Dtype::f64), k = q.clone();
+  for (int64_t i = 8; i < 12; ++i) k.data<double>()[i] = 0;  // keys 4 and 5: column 2 of row 7
+  const Tensor gain = Tensor::full({1}, 1.0, Dtype::f64);
+  const Tensor scores = Tensor::zeros({1, 1, 8, 4}, Dtype::f64);
+  Tensor dy = Tensor::zeros(scores.shape(), Dtype::f64);
+  dy.data<double>()[7 * 4 + 2] = 1;
+  const Run made = run(
+      [&](const std::vector<Tensor>& x) {
+        return performer_prior(scores, gain, x[0], x[1], {}, 1, 1e-7);
+      },
+      {q, k}, dy);
+  CHECK(made.y.to_vector()[7 * 4 + 2] == doctest::Approx(std::log(8.0 / 2 * 1e-7)));
+  CHECK(largest(made.grads[0].to_vector()) == 0);
+  CHECK(largest(made.grads[1].to_vector()) == 0);
+}
+
+TEST_CASE("performer_prior: heads that are no multiple of the groups are refused") {
+  const Tensor q = uniform({1, 4, 6, 2}, 1, 0.1, 1), scores = normal({1, 4, 6, 3}, 2);
+  const Tensor gain = Tensor::full({4}, 1.0);
+  check_refuses(
+      [&] {
+        performer_prior(scores, gain, q, uniform({1, 3, 6, 2}, 1, 0.1, 1), {});
+      },
+      {"performer_prior", "[1, 4, 6, 2]", "[1, 3, 6, 2]"});
+  check_refuses([&] { performer_prior(scores, gain, q, q, {}, 1, -1); },
+                {"performer_prior", "floor", "-1"});
 }
 
 TEST_CASE("performer_prior: a column of small mass among large ones keeps its digits in f32") {
@@ -76,18 +119,19 @@ TEST_CASE("performer_prior: a column of small mass among large ones keeps its di
 }
 
 TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence at its own pace") {
-  const int64_t B = 2, H = 2, T = 70, m = 5, K = 8;
+  const int64_t B = 2, H = 4, G = 2, T = 70, m = 5, K = 8;
+  const double floor = 0.11;  // above some shares
   for (Dtype type : {Dtype::f32, Dtype::f64}) {
     const Tensor q = uniform({B, H, T, m}, 1, 0.1, 1, type), gain = uniform({H}, 4, 0.5, 1.5, type);
-    const Tensor k = uniform({B, H, T, m}, 2, 0.1, 1, type), scores = normal({B, H, T, K}, 3, type);
-    const Tensor full = performer_prior(scores, gain, q, k, {});
-    Tensor borders = Tensor::zeros({B, H, K + 1, border_columns(m)}, Dtype::f64);
+    const Tensor k = uniform({B, G, T, m}, 2, 0.1, 1, type), scores = normal({B, H, T, K}, 3, type);
+    const Tensor full = performer_prior(scores, gain, q, k, {}, 1, floor);
+    Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(m)}, Dtype::f64);
     Tensor at = Tensor::zeros({B}, Dtype::i64);
     for (std::vector<int64_t> width :
          {std::vector<int64_t>{1, 30}, {2, 31}, {3, 31}, {40, 47}, {41, 70}, {70, 70}}) {
       const std::vector<int64_t> row = {width[0] - 1, width[1] - 1};
       const Tensor y = performer_prior_step(borders, at, rows_at(scores, row), gain,
-                                            rows_at(q, row), k, Tensor::from(width, {B}));
+                                            rows_at(q, row), k, Tensor::from(width, {B}), floor);
       CHECK(close_to_scale(y, rows_at(full, row), type == Dtype::f64 ? 1e-12 : 1e-5));
       CHECK(at.to_vector() == std::vector<double>(width.begin(), width.end()));
     }

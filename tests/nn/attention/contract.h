@@ -73,8 +73,11 @@ inline Block make_meta_block(const Block& real, int64_t positions = 300) {
 // Settings under which a method is another one to the contract.
 inline std::vector<std::map<std::string, std::string>> variants(const std::string& name,
                                                                 bool causal) {
-  if (name == "sea" && !causal) return {{}, {{"features", "softmax"}}};
-  return {{}};
+  if (name != "sea") return {{}};
+  std::vector<std::map<std::string, std::string>> all = {
+      {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
+  if (!causal) all.push_back({{"features", "softmax"}});
+  return all;
 }
 
 // Calls f(block) for every registered method, causal and not; refusals are printed.

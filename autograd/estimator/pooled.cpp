@@ -1,0 +1,41 @@
+// The scores of mean keys.
+#include "autograd/ops_estimator.h"
+#include "autograd/step_checks.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/estimator.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine {
+
+Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
+                     int64_t step) {
+  const char* op = "pooled_scores";
+  check_columns(op, "q and k", q, k, visible, step);
+  check(K >= 1, op, ": K is ", K, ", must be at least 1");
+  const Tensor xq = q.detach().contiguous(), xk = k.detach().contiguous();
+  Tensor y =
+      Tensor::empty({q.dim(0), q.dim(1), (q.dim(2) + step - 1) / step, K}, q.dtype(), q.device());
+  BRINE_CALL(y, pooled_scores, y, xq, xk, visible, step);
+  count_macs(double(y.numel()) * double(q.dim(3)));
+  return record(op, y, {q, k},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dq = Tensor::like(xq), dk = Tensor::like(xk);
+                  BRINE_CALL(xq, pooled_scores_backward, dq, dk, dy, xq, xk, visible, step);
+                  grads.set(0, dq);
+                  grads.set(1, dk);
+                },
+                {xq, xk});
+}
+
+Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
+                          const Tensor& width) {
+  const char* op = "pooled_scores_step";
+  const int64_t K = borders.dim(2) - 1;
+  check_row(op, q, q, q.dim(-1));
+  check_borders(op, borders, at, q, k, K, width);
+  Tensor y = Tensor::empty({q.dim(0), q.dim(1), 1, K}, q.dtype(), q.device());
+  BRINE_CALL(y, pooled_scores_step, y, borders, at, q.detach().contiguous(), k, width);
+  return y;
+}
+
+}  // namespace brine

@@ -1,0 +1,20 @@
+// The scores of mean keys for one new token.
+#include <cmath>
+
+#include "tensor/cpu/estimator/column_step.h"
+#include "tensor/kernels/estimator.h"
+
+namespace brine::BRINE_CPU {
+
+void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    const int64_t K = y.dim(3);
+    const double scale = 1 / std::sqrt(double(q.dim(3)));
+    column_products_step<T>(borders, at, q, k, width,
+                            [&](int64_t n, const int32_t* begin, int64_t, const T* products) {
+                              take_means(begin, K, scale, products, y.data<T>() + n * K);
+                            });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,86 @@
+// The scores of mean keys against naive f64 sums, their gradients, and their step against the whole
+// pass.
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "tests/estimator_oracle.h"
+#include "tests/refusals.h"
+
+namespace brine::test {
+namespace {
+
+// The scores by their definition: a column's keys one at a time.
+Values naive_pooled(const Tensor& queries, const Tensor& keys, bool causal,
+                    const std::vector<int64_t>& lengths, int64_t K, int64_t step) {
+  const int64_t H = queries.dim(1), T = queries.dim(2), d = queries.dim(3);
+  const int64_t group = H / keys.dim(1), R = (T + step - 1) / step;
+  const Values q = queries.to_vector(), k = keys.to_vector();
+  Values y;
+  for (int64_t n = 0; n < queries.dim(0) * H; ++n) {
+    const int64_t L = lengths.empty() ? T : lengths[size_t(n / H)];
+    for (int64_t r = 0; r < R; ++r) {
+      const int64_t t = r * step, w = width(causal, L, t);
+      for (int64_t c = 0; c < K; ++c) {
+        const int64_t first = (2 * c * w + K) / (2 * K), end = (2 * (c + 1) * w + K) / (2 * K);
+        double sum = 0;
+        for (int64_t s = first; s < end; ++s) {
+          for (int64_t i = 0; i < d; ++i) {
+            sum += q[size_t((n * T + t) * d + i)] * k[size_t((n / group * T + s) * d + i)];
+          }
+        }
+        y.push_back(end > first ? sum / double(end - first) / std::sqrt(double(d)) : 0.0);
+      }
+    }
+  }
+  return y;
+}
+
+void check_pooled(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
+                  const std::vector<int64_t>& lengths, int64_t step) {
+  const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
+  check_op({.name = join("pooled_scores T=", s.T, " K=", K, " step=", step),
+            .inputs = {normal({s.B, s.H, s.T, s.d}, 1), normal({s.B, G, s.T, s.d}, 2)},
+            .f = [=](const auto& x) { return pooled_scores(x[0], x[1], visible, K, step); },
+            .oracle =
+                [=](const auto& x) { return naive_pooled(x[0], x[1], causal, lengths, K, step); }});
+}
+
+}  // namespace
+
+TEST_CASE("pooled_scores: columns with and without keys, lengths, skipped rows, groups of heads") {
+  for (int64_t T : {1, 3, 17, 65}) check_pooled({1, 2, T, 0, 5}, 2, 8, true, {}, 1);
+  check_pooled({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
+  check_pooled({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
+  check_pooled({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
+}
+
+TEST_CASE("pooled_scores_step gives the rows of the causal pass, each sequence at its own pace") {
+  const int64_t B = 2, H = 4, G = 2, T = 70, d = 5, K = 8;
+  for (Dtype type : {Dtype::f32, Dtype::f64}) {
+    const Tensor q = normal({B, H, T, d}, 1, type), k = normal({B, G, T, d}, 2, type);
+    const Tensor full = pooled_scores(q, k, {}, K);
+    Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(d)}, Dtype::f64);
+    Tensor at = Tensor::zeros({B}, Dtype::i64);
+    for (std::vector<int64_t> width :
+         {std::vector<int64_t>{1, 30}, {2, 31}, {3, 31}, {40, 47}, {41, 70}, {70, 70}}) {
+      const std::vector<int64_t> row = {width[0] - 1, width[1] - 1};
+      const Tensor y =
+          pooled_scores_step(borders, at, rows_at(q, row), k, Tensor::from(width, {B}));
+      CHECK(close_to_scale(y, rows_at(full, row), type == Dtype::f64 ? 1e-12 : 1e-5));
+      CHECK(at.to_vector() == std::vector<double>(width.begin(), width.end()));
+    }
+  }
+}
+
+TEST_CASE("pooled_scores: what cannot be is refused") {
+  const Tensor q = normal({1, 4, 6, 2}, 1);
+  check_refuses(
+      [&] {
+        pooled_scores(q, normal({1, 3, 6, 2}, 2), {}, 4);
+      },
+      {"pooled_scores", "[1, 4, 6, 2]", "[1, 3, 6, 2]"});
+  check_refuses([&] { pooled_scores(q, q, {}, 0); }, {"pooled_scores", "K", "0"});
+  check_refuses([&] { pooled_scores(q, q, {}, 4, 0); }, {"pooled_scores", "step", "0"});
+}
+
+}  // namespace brine::test
