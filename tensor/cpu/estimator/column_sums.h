@@ -1,27 +1,26 @@
 // Products of queries with the sums of keys over columns, and their gradients, for one head: what
 // the prior and the scores of mean keys have in common.
 //
-// Sums over columns are differences of prefix sums, so these are stored and multiplied in f64. Rows
-// are processed in tiles, and all rows of a tile visit a group of borders together: neighbouring
-// rows share most of their prefixes, which thus stay in L1.
+// A row that sees w keys has columns of n = floor(w / K) keys and of n + 1. Rows with the same n
+// are a band: neighbours of K rows in a causal model. The sums of n and of n + 1 consecutive keys
+// from every start that the band needs are differences of f64 prefix sums, rounded once, so that a
+// column of small mass among large ones keeps its digits and the products need no wider type. Rows
+// of a band visit a few columns at a time, whose sums thus stay in the caches.
 #pragma once
 
-#include <algorithm>
-#include <cstring>
 #include <vector>
 
-#include "tensor/cpu/estimator/prior_row.h"
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/cpu/estimator/column_products.h"
 #include "tensor/csr.h"
-#include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
 
 // The data that all heads of a call share. Row r is that of query t = r step.
 template <class T>
 struct ColumnSums {
-  static constexpr int64_t kLanes = 8;  // f64 in the widest vector: prefixes are whole vectors
-  static constexpr int64_t kRows = 8;   // of a tile
-  static constexpr int64_t kGroup = 4;  // borders at a time
+  static constexpr int64_t kWide = kWidth<T>;  // columns at a time
+  static constexpr int64_t kRows = 256;        // of a band at a time
 
   int64_t batch, heads, groups, tokens, rows, m, padded, K, step;
   const T *q, *k;
@@ -35,7 +34,7 @@ struct ColumnSums {
         tokens(q.dim(2)),
         rows((tokens + step - 1) / step),
         m(q.dim(3)),
-        padded((m + kLanes - 1) / kLanes * kLanes),
+        padded((m + kWide - 1) / kWide * kWide),
         K(K),
         step(step),
         q(q.data<T>()),
@@ -47,21 +46,205 @@ struct ColumnSums {
   int64_t group(int64_t n) const { return n / heads * groups + n % heads * groups / heads; }
   int64_t length(int64_t n) const { return widths.valid(n / heads); }
   int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
-  // f64 numbers of prefix sums.
-  int64_t memory() const { return (tokens + 1) * padded; }
+  // Numbers of one array with a row for every token and one more.
+  int64_t array() const { return (tokens + 1) * padded; }
 
-  // Row j of `sums` becomes the sum of the keys before j: [length + 1, padded].
-  void prefix_sums(double* sums, int64_t n) const {
-    const int64_t keys = length(n);
-    std::fill(sums, sums + padded, 0.0);
-    const T* key = k + group(n) * tokens * m;
-    for (int64_t j = 0; j < keys; ++j, key += m, sums += padded) {
-      double* next = sums + padded;
+  // first[i] = math::column_begin(c + i, w, K), of border K beyond it. (2cw + K + 1/2) / 2K is
+  // never within 1/4K of a whole number, so a product with the inverse, which is far more exact
+  // than that, rounds down to the same value.
+  void place(int64_t w, int64_t c, int64_t count, int32_t* first) const {
+    const double whole = 2 * double(w), inverse = 0.5 / double(K);
+    const int32_t last = int32_t(K), from = int32_t(c);
 #pragma omp simd
-      for (int64_t i = 0; i < m; ++i) next[i] = sums[i] + double(key[i]);
-      for (int64_t i = m; i < padded; ++i) next[i] = 0;
+    for (int32_t i = 0; i < int32_t(count); ++i) {
+      const int32_t at = from + i < last ? from + i : last;
+      first[i] = int32_t((double(at) * whole + double(last) + 0.5) * inverse);
     }
   }
+};
+
+// Memory for the heads that run at the same time.
+template <class T>
+struct ColumnMemory {
+  ColumnMemory(const ColumnSums<T>& at, bool backward)
+      : wide(at.all(), (backward ? 2 : 1) * at.array()),
+        own(at.all(), (backward ? 4 : 2) * at.array() +
+                          at.kRows * ((backward ? 2 : 1) * at.padded + (backward ? at.K : 0))) {}
+  PieceMemory<double> wide;
+  PieceMemory<T> own;
+};
+
+// One head of a call, band by band.
+template <class T>
+class ColumnHead {
+ public:
+  using Shared = ColumnSums<T>;
+
+  // `wide` and `own` as ColumnMemory has them.
+  ColumnHead(const Shared& shared, int64_t n, double* wide, T* own)
+      : at_(shared),
+        n_(n),
+        length_(shared.length(n)),
+        prefix_(wide),
+        sums_(own),
+        short_(0),
+        long_(at_.array()) {
+    const int64_t keys = length_, padded = at_.padded;
+    std::fill(wide, wide + padded, 0.0);
+    const T* key = at_.k + at_.group(n) * at_.tokens * at_.m;
+    for (int64_t j = 0; j < keys; ++j, key += at_.m, wide += padded) {
+      double* next = wide + padded;
+#pragma omp simd
+      for (int64_t i = 0; i < at_.m; ++i) next[i] = wide[i] + double(key[i]);
+      for (int64_t i = at_.m; i < padded; ++i) next[i] = 0;
+    }
+  }
+
+  // Calls f(first, count) for pieces of the rows that see keys, whose windows then are in place;
+  // `left(n)` before windows are replaced by those of n and n + 1 keys. Returns the number of these
+  // rows.
+  template <class F, class G>
+  int64_t bands(F f, G left) {
+    int64_t row = 0;
+    while (row < at_.rows && width(row) > 0) {
+      const int64_t keys = width(row) / at_.K;
+      int64_t count = 1;
+      while (count < Shared::kRows && row + count < at_.rows && width(row + count) > 0 &&
+             width(row + count) / at_.K == keys) {
+        ++count;
+      }
+      if (keys != keys_) {
+        if (keys_ >= 0) left(keys);
+        turn(keys);
+      }
+      f(row, count);
+      row += count;
+    }
+    return row;
+  }
+
+  // q [count, padded] of the rows from `first` on.
+  void load_queries(int64_t first, int64_t count, T* to) const {
+    const T* from = at_.q + (n_ * at_.tokens + first * at_.step) * at_.m;
+    for (int64_t r = 0; r < count; ++r, from += at_.step * at_.m, to += at_.padded) {
+      std::copy_n(from, at_.m, to);
+      std::fill(to + at_.m, to + at_.padded, T(0));
+    }
+  }
+
+  // y [count, K] = the products of these rows.
+  void products(int64_t first, int64_t count, const T* q, T* y) const {
+    int64_t offset[Shared::kWide];
+    for (int64_t c = 0; c < at_.K; c += Shared::kWide) {
+      const int64_t columns = std::min(Shared::kWide, at_.K - c);
+      for (int64_t r = 0; r < count; ++r) {
+        offsets(width(first + r), c, offset);
+        const Vector<T> dots = column_dots(q + r * at_.padded, sums_, offset, at_.padded);
+        T* to = y + r * at_.K + c;
+        if (columns == Shared::kWide) {
+          store(to, dots);
+        } else {
+          for (int64_t i = 0; i < columns; ++i) to[i] = dots[i];
+        }
+      }
+    }
+  }
+
+  // dq [count, padded] += slopes [count, K] times sums; the gradients of the sums += slopes times
+  // q.
+  void spread(int64_t first, int64_t count, const T* q, const T* slopes, T* dq, T* grads) const {
+    int64_t offset[Shared::kWide];
+    for (int64_t c = 0; c < at_.K; c += Shared::kWide) {
+      const int64_t columns = std::min(Shared::kWide, at_.K - c);
+      for (int64_t r = 0; r < count; ++r) {
+        offsets(width(first + r), c, offset);
+        column_spread(dq + r * at_.padded, q + r * at_.padded, slopes + r * at_.K + c, sums_, grads,
+                      offset, columns, at_.padded);
+      }
+    }
+  }
+
+  // The gradients of the windows of `keys` keys, `grads` with the layout of the sums, go to those
+  // of the prefix sums; they are 0 then.
+  void flush(int64_t keys, T* grads, double* dprefix) const {
+    T* own = grads + (keys == keys_ ? short_ : long_);
+    if (keys == 0) return;  // such columns have no gradient
+    each_start(keys, 0, [&](int64_t j) {
+      T* g = own + j * at_.padded;
+      double *before = dprefix + j * at_.padded, *after = before + keys * at_.padded;
+#pragma omp simd
+      for (int64_t i = 0; i < at_.padded; ++i) {
+        before[i] -= double(g[i]);
+        after[i] += double(g[i]);
+        g[i] = 0;
+      }
+    });
+  }
+
+  int64_t keys() const { return keys_; }
+  // Whether the longer windows are the shorter ones of a band of columns of `keys` keys.
+  bool follows(int64_t keys) const { return keys_ >= 0 && keys == keys_ + 1 && keys < at_.K; }
+
+  // Keys that a row sees.
+  int64_t width(int64_t row) const {
+    const int64_t t = row * at_.step;
+    return t >= length_ ? 0 : (at_.widths.causal ? t + 1 : length_);
+  }
+
+ private:
+  // f(j) for every start, from `first` on, of a window of `keys` keys that a row of this band may
+  // have: column c begins at c n .. c n + c.
+  template <class F>
+  void each_start(int64_t keys, int64_t first, F f) const {
+    const int64_t last = seen_ - keys;
+    if (keys_ < at_.K) {
+      for (int64_t j = first; j <= last; ++j) f(j);
+      return;
+    }
+    for (int64_t c = 0; c < at_.K; ++c) {
+      for (int64_t j = c * keys_; j <= std::min(c * keys_ + c, last); ++j) f(j);
+    }
+  }
+
+  // Windows of `keys` keys that start at key `first` or later.
+  void fill(int64_t keys, int64_t first, T* sums) const {
+    each_start(keys, first, [&](int64_t j) {
+      const double *from = prefix_ + j * at_.padded, *to = from + keys * at_.padded;
+      T* sum = sums + j * at_.padded;
+#pragma omp simd
+      for (int64_t i = 0; i < at_.padded; ++i) sum[i] = T(to[i] - from[i]);
+    });
+  }
+
+  // Makes the windows of n and n + 1 keys. Those of n are there if the last band had n - 1 and n.
+  void turn(int64_t keys) {
+    const int64_t made = follows(keys) ? seen_ - keys + 1 : 0;
+    keys_ = keys;
+    seen_ = std::min(length_, (keys + 1) * at_.K);
+    std::swap(short_, long_);
+    fill(keys, made, sums_ + short_);
+    fill(keys + 1, 0, sums_ + long_);
+  }
+
+  // Where the sums of the columns from c on are, for a row that sees w keys.
+  void offsets(int64_t w, int64_t c, int64_t* offset) const {
+    int32_t first[Shared::kWide + 1];
+    at_.place(w, c, Shared::kWide + 1, first);
+    const int32_t fewer = int32_t(keys_);
+#pragma omp simd
+    for (int64_t i = 0; i < Shared::kWide; ++i) {
+      offset[i] =
+          int64_t(first[i]) * at_.padded + (first[i + 1] - first[i] == fewer ? short_ : long_);
+    }
+  }
+
+  const Shared& at_;
+  int64_t n_, length_;
+  double* prefix_;        // [length + 1, padded]: row j = the sum of the keys before j
+  T* sums_;               // two arrays [tokens + 1, padded]
+  int64_t short_, long_;  // where those of n and of n + 1 keys begin
+  int64_t keys_ = -1;     // n of the windows
+  int64_t seen_ = 0;      // keys that the band's last row sees, at most
 };
 
 // Gradients of the keys: computed per head of queries, then added up over the heads of a group.
@@ -95,183 +278,79 @@ class KeyGradients {
   Tensor dk_, parts_;
 };
 
-// A few neighbouring rows of one head. Border c is before column c: 0 <= c <= K.
-template <class T>
-struct ColumnTile {
-  static constexpr int64_t kRows = ColumnSums<T>::kRows, kGroup = ColumnSums<T>::kGroup;
-
-  const ColumnSums<T>& at;
-  int64_t n;           // sequence times heads plus head
-  const double* sums;  // prefix sums of its keys
-  int64_t borders;     // stored per row: K + 1, and padding to a whole group after border 0
-  int64_t count = 0;
-  int64_t width[kRows] = {};
-  std::vector<int32_t> begin;  // [kRows, borders] first key after a border
-  std::vector<double> query;   // [kRows, padded]
-
-  ColumnTile(const ColumnSums<T>& all, int64_t n, const double* sums)
-      : at(all),
-        n(n),
-        sums(sums),
-        borders(1 + (all.K + kGroup - 1) / kGroup * kGroup),
-        begin(size_t(kRows * borders), 0),
-        query(size_t(kRows * all.padded), 0.0) {}
-
-  // Loads the rows from `first` on.
-  void turn(int64_t first) {
-    count = std::min(kRows, at.rows - first);
-    for (int64_t r = 0; r < count; ++r) {
-      const int64_t t = (first + r) * at.step;
-      width[r] = at.width(n, first + r);
-      place(width[r], begin.data() + r * borders);
-      const T* q = at.q + (n * at.tokens + t) * at.m;
-      for (int64_t i = 0; i < at.m; ++i) query[size_t(r * at.padded + i)] = double(q[i]);
-    }
-  }
-
-  // math::column_begin of every border. (2cw + K + 1/2) / 2K is never within 1/4K of a whole
-  // number, so a product with the inverse, which is far more exact than that, rounds down to the
-  // same value.
-  void place(int64_t w, int32_t* to) const {
-    const double whole = 2 * double(w), inverse = 0.5 / double(at.K);
-    const int32_t last = int32_t(at.K);
-#pragma omp simd
-    for (int32_t c = 0; c < int32_t(borders); ++c) {
-      to[c] = int32_t((double(c < last ? c : last) * whole + double(last) + 0.5) * inverse);
-    }
-  }
-
-  const int32_t* starts(int64_t r) const { return begin.data() + r * borders; }
-  const double* prefix_at(int64_t r, int64_t c) const {
-    return sums + int64_t(begin[size_t(r * borders + c)]) * at.padded;
-  }
-
-  // out [count, K] = each row's query times the sums over its columns. `below` [kRows, borders] is
-  // scratch memory, whose column 0 is 0.
-  void products(T* out, std::vector<double>& below) const {
-    for (int64_t c = 1; c <= at.K; c += kGroup) {
-      for (int64_t r = 0; r < count; ++r) {
-        dot4(query.data() + r * at.padded, prefix_at(r, c), prefix_at(r, c + 1),
-             prefix_at(r, c + 2), prefix_at(r, c + 3), at.padded, below.data() + r * borders + c);
-      }
-    }
-    for (int64_t r = 0; r < count; ++r, out += at.K) {
-      const double* from = below.data() + r * borders;
-#pragma omp simd
-      for (int64_t c = 0; c < at.K; ++c) out[c] = T(from[c + 1] - from[c]);
-    }
-  }
-
-  // slope [kRows, borders] = the derivative with respect to the product at each border, from that
-  // with respect to the products of the columns, d [count, K].
-  void slopes(const T* d, std::vector<double>& slope) const {
-    for (int64_t r = 0; r < count; ++r, d += at.K) {
-      double* to = slope.data() + r * borders;
-      to[0] = -double(d[0]);
-      for (int64_t c = 1; c < at.K; ++c) to[c] = double(d[c - 1]) - double(d[c]);
-      to[at.K] = double(d[at.K - 1]);
-      for (int64_t c = at.K + 1; c < borders; ++c) to[c] = 0;
-    }
-  }
-
-  // dq [kRows, padded] = sum over borders of slope times the prefix there.
-  void add_prefixes(const std::vector<double>& slope, std::vector<double>& dq) const {
-    std::fill(dq.begin(), dq.end(), 0.0);
-    for (int64_t c = 1; c <= at.K; c += kGroup) {
-      for (int64_t r = 0; r < count; ++r) {
-        add4(slope.data() + r * borders + c, prefix_at(r, c), prefix_at(r, c + 1),
-             prefix_at(r, c + 2), prefix_at(r, c + 3), at.padded, dq.data() + r * at.padded);
-      }
-    }
-  }
-
-  // dprefix at each border += slope times query. Rows with a border at the same key are processed
-  // together.
-  void add_queries(const std::vector<double>& slope, double* dprefix) const {
-    for (int64_t c = 1; c <= at.K; ++c) {
-      const int32_t* b = begin.data() + c;
-      for (int64_t r = 0; r < count;) {
-        double* to = dprefix + int64_t(b[r * borders]) * at.padded;
-        const double *q = query.data() + r * at.padded, *s = slope.data() + r * borders + c;
-        if (r + 1 < count && b[(r + 1) * borders] == b[r * borders]) {
-          add2(s[0], q, s[borders], q + at.padded, at.padded, to);
-          r += 2;
-        } else {
-          add1(s[0], q, at.padded, to);
-          ++r;
-        }
-      }
-    }
-  }
-};
-
-// y [R, K] = the products of head n. `sums` [memory()] is scratch. finish(r, starts, row) follows
-// for each row that sees keys, unseen(r, row) for the others.
+// y [R, K] = the products of head n. finish(r, starts, row) follows for each row that sees keys,
+// unseen(r, row) for the others.
 template <class T, class Finish, class Unseen>
-void column_products(const ColumnSums<T>& at, int64_t n, double* sums, T* y, Finish finish,
-                     Unseen unseen) {
-  at.prefix_sums(sums, n);
-  ColumnTile<T> tile(at, n, sums);
-  std::vector<double> below(size_t(tile.kRows * tile.borders), 0.0);
-  for (int64_t first = 0; first < at.rows; first += tile.kRows) {
-    tile.turn(first);
-    tile.products(y + first * at.K, below);
-    for (int64_t r = 0; r < tile.count; ++r) {
-      T* row = y + (first + r) * at.K;
-      if (tile.width[r] == 0) {
-        unseen(first + r, row);
-      } else {
-        finish(first + r, tile.starts(r), row);
-      }
+void column_products(const ColumnSums<T>& at, int64_t n, const ColumnMemory<T>& memory, T* y,
+                     Finish finish, Unseen unseen) {
+  const auto wide = memory.wide.lease();
+  const auto own = memory.own.lease();
+  ColumnHead<T> head(at, n, wide.data(), own.data());
+  T* q = own.data() + 2 * at.array();
+  std::vector<int32_t> starts(size_t(at.K + 1));
+  auto band = [&](int64_t first, int64_t count) {
+    head.load_queries(first, count, q);
+    head.products(first, count, q, y + first * at.K);
+    for (int64_t r = first; r < first + count; ++r) {
+      at.place(head.width(r), 0, at.K + 1, starts.data());
+      finish(r, starts.data(), y + r * at.K);
     }
-  }
+  };
+  const int64_t seen = head.bands(band, [](int64_t) {});
+  for (int64_t r = seen; r < at.rows; ++r) unseen(r, y + r * at.K);
 }
 
-// Gradients of the queries dq [T, m] and keys dk [T, m] of head n. slope(r, starts, row) turns the
-// products of a row that sees keys into the derivatives with respect to them. `sums`
-// [2 memory()] is scratch.
-template <class T, class Slope>
-void column_products_backward(const ColumnSums<T>& at, int64_t n, double* sums, T* dq, T* dk,
-                              Slope slope) {
-  at.prefix_sums(sums, n);
-  ColumnTile<T> tile(at, n, sums);
-  const int64_t length = at.length(n), padded = at.padded;
-  double* dprefix = sums + at.memory();
-  std::fill(dprefix, dprefix + (length + 1) * padded, 0.0);
-  std::vector<double> border(size_t(tile.kRows * tile.borders), 0.0),
-      dquery(size_t(tile.kRows * padded));
-  std::vector<T> products(size_t(tile.kRows * at.K));
-  std::fill(dq, dq + at.tokens * at.m, T(0));
-  for (int64_t first = 0; first < at.rows; first += tile.kRows) {
-    tile.turn(first);
-    tile.products(products.data(), border);
-    for (int64_t r = 0; r < tile.count; ++r) {
-      T* row = products.data() + r * at.K;
-      if (tile.width[r] == 0) {
-        std::fill_n(row, at.K, T(0));
-      } else {
-        slope(first + r, tile.starts(r), row);
-      }
-    }
-    tile.slopes(products.data(), border);
-    tile.add_prefixes(border, dquery);
-    tile.add_queries(border, dprefix);
-    for (int64_t r = 0; r < tile.count; ++r) {
-      border[size_t(r * tile.borders)] = 0;
-      T* to = dq + (first + r) * at.step * at.m;
-      for (int64_t i = 0; i < at.m; ++i) to[i] = T(dquery[size_t(r * padded + i)]);
-    }
-  }
-  // Key j is in every prefix after it.
-  double* later = dprefix + length * padded;
-  for (int64_t j = length - 1; j >= 0; --j, later -= padded) {
+// dk [T, m] from the gradients of the prefix sums: key j is in every prefix after it.
+template <class T>
+void keys_of_prefixes(const ColumnSums<T>& at, int64_t length, double* dprefix, T* dk) {
+  double* later = dprefix + length * at.padded;
+  for (int64_t j = length - 1; j >= 0; --j, later -= at.padded) {
     for (int64_t i = 0; i < at.m; ++i) dk[j * at.m + i] = T(later[i]);
     if (j == 0) break;
-    double* here = later - padded;
+    double* here = later - at.padded;
 #pragma omp simd
-    for (int64_t i = 0; i < padded; ++i) here[i] += later[i];
+    for (int64_t i = 0; i < at.padded; ++i) here[i] += later[i];
   }
   std::fill(dk + length * at.m, dk + at.tokens * at.m, T(0));
+}
+
+// Gradients of the queries dq [T, m] and keys dk [T, m] of head n. slope(r, starts, row) makes the
+// derivatives with respect to the products of a row that sees keys; before that `row` [K] contains
+// the products if `multiplied`.
+template <bool multiplied, class T, class Slope>
+void column_products_backward(const ColumnSums<T>& at, int64_t n, const ColumnMemory<T>& memory,
+                              T* dq, T* dk, Slope slope) {
+  const auto wide = memory.wide.lease();
+  const auto own = memory.own.lease();
+  ColumnHead<T> head(at, n, wide.data(), own.data());
+  const int64_t length = at.length(n), band_size = at.kRows * at.padded;
+  double* dprefix = wide.data() + at.array();
+  std::fill(dprefix, dprefix + (length + 1) * at.padded, 0.0);
+  T* grads = own.data() + 2 * at.array();
+  std::fill(grads, grads + 2 * at.array(), T(0));
+  T *q = grads + 2 * at.array(), *dquery = q + band_size, *rows = dquery + band_size;
+  std::vector<int32_t> starts(size_t(at.K + 1));
+  std::fill(dq, dq + at.tokens * at.m, T(0));
+  auto band = [&](int64_t first, int64_t count) {
+    head.load_queries(first, count, q);
+    if constexpr (multiplied) head.products(first, count, q, rows);
+    for (int64_t r = 0; r < count; ++r) {
+      at.place(head.width(first + r), 0, at.K + 1, starts.data());
+      slope(first + r, starts.data(), rows + r * at.K);
+    }
+    std::fill_n(dquery, count * at.padded, T(0));
+    head.spread(first, count, q, rows, dquery, grads);
+    for (int64_t r = 0; r < count; ++r) {
+      std::copy_n(dquery + r * at.padded, at.m, dq + (first + r) * at.step * at.m);
+    }
+  };
+  auto left = [&](int64_t next) {
+    head.flush(head.keys(), grads, dprefix);
+    if (!head.follows(next)) head.flush(head.keys() + 1, grads, dprefix);
+  };
+  head.bands(band, left);
+  if (head.keys() >= 0) left(-1);
+  keys_of_prefixes(at, length, dprefix, dk);
 }
 
 }  // namespace brine::BRINE_CPU

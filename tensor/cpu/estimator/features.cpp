@@ -1,4 +1,4 @@
-// Random features of the Performer (FAVOR+), from projected inputs.
+// Random features of the Performer (FAVOR+) and learned ones, from projected inputs.
 #include <cmath>
 #include <limits>
 

@@ -46,32 +46,6 @@ inline void dot4(const double* q, const double* p0, const double* p1, const doub
   out[3] = sum_prior(a3);
 }
 
-inline void store_prior(double* p, PriorVector v) { std::memcpy(p, &v, sizeof(v)); }
-
-// to += s[0] p0 + .. + s[3] p3; n is a multiple of 8.
-inline void add4(const double* s, const double* p0, const double* p1, const double* p2,
-                 const double* p3, int64_t n, double* to) {
-  const double s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
-  for (int64_t i = 0; i < n; i += kPriorWide) {
-    const PriorVector a = s0 * load_prior(p0 + i) + s1 * load_prior(p1 + i);
-    const PriorVector b = s2 * load_prior(p2 + i) + s3 * load_prior(p3 + i);
-    store_prior(to + i, load_prior(to + i) + (a + b));
-  }
-}
-
-// to += s0 p0 + s1 p1
-inline void add2(double s0, const double* p0, double s1, const double* p1, int64_t n, double* to) {
-  for (int64_t i = 0; i < n; i += kPriorWide) {
-    store_prior(to + i, load_prior(to + i) + (s0 * load_prior(p0 + i) + s1 * load_prior(p1 + i)));
-  }
-}
-
-inline void add1(double s0, const double* p0, int64_t n, double* to) {
-  for (int64_t i = 0; i < n; i += kPriorWide) {
-    store_prior(to + i, load_prior(to + i) + s0 * load_prior(p0 + i));
-  }
-}
-
 // What a row adds to its scores, and its derivative. A column owns w / K keys or one more.
 template <class T>
 struct ShareRow {

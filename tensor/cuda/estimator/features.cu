@@ -1,4 +1,4 @@
-// Random features of the Performer, from projected inputs: a warp for every row.
+// Random features of the Performer and learned ones, from projected inputs: a warp for every row.
 #include <cmath>
 #include <limits>
 
@@ -116,6 +116,27 @@ __global__ void softmax_backward_kernel(T* dprojected, T* dx, const T* dphi, con
   }
 }
 
+template <class T>
+__global__ void exp_kernel(T* phi, const T* bias, Rows rows) {
+  const int64_t r = rows.mine();
+  if (r >= rows.count) return;
+  const bool visible = rows.visible(r);
+  const T* add = bias + r / rows.tokens % rows.heads * rows.m;
+  T* row = phi + r * rows.m;
+  for (int64_t i = lane(); i < rows.m; i += kWarp) {
+    const T x = row[i] + add[i], above = x < T(kLowLogFeature) ? T(kLowLogFeature) : x;
+    row[i] = visible ? math::exp(above > T(kHighLogFeature) ? T(kHighLogFeature) : above) : T(0);
+  }
+}
+
+template <class T>
+__global__ void exp_backward_kernel(T* dx, const T* dphi, const T* phi, int64_t n) {
+  if (piece() >= n) return;
+  const T low = math::exp(T(kLowLogFeature)), high = math::exp(T(kHighLogFeature));
+  const T y = phi[piece()];
+  dx[piece()] = y > low && y < high ? dphi[piece()] * y : T(0);
+}
+
 // A warp for each row.
 template <class... P, class... A>
 void launch_rows(const char* name, const Rows& rows, void (*kernel)(P...), A... args) {
@@ -171,6 +192,21 @@ void softmax_features_backward(Tensor dprojected, Tensor dx, Tensor dphi, Tensor
     launch_rows("softmax_features_backward", rows, softmax_backward_kernel<T>, dprojected.data<T>(),
                 dx.data<T>(), dphi.data<T>(), phi.data<T>(), x.data<T>(),
                 T(eps / std::sqrt(double(rows.m))), T(1 / std::sqrt(double(d))), d, rows);
+  });
+}
+
+void exp_features(Tensor phi, Tensor bias, Tensor lengths) {
+  const DeviceWidths widths({.causal = false, .lengths = lengths}, phi.dim(2), phi.device());
+  const Rows rows = rows_of(phi, widths);
+  dispatch_float(phi.dtype(), [&]<class T>() {
+    launch_rows("exp_features", rows, exp_kernel<T>, phi.data<T>(), bias.data<T>(), rows);
+  });
+}
+
+void exp_features_backward(Tensor dx, Tensor dphi, Tensor phi) {
+  dispatch_float(phi.dtype(), [&]<class T>() {
+    launch_each("exp_features_backward", phi.numel(), exp_backward_kernel<T>, dx.data<T>(),
+                dphi.data<T>(), phi.data<T>(), phi.numel());
   });
 }
 

@@ -1,190 +1,64 @@
-// The prior of the scores: each column's share of a row's linear attention. A warp for every row.
-#include "tensor/cuda/estimator/prior.cuh"
+// The prior of the scores: each column's share of a row's linear attention.
+#include "tensor/cuda/estimator/column_sums_backward.cuh"
 #include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
 
-using namespace shares;
+using columns::Columns;
+using columns::Row;
 
-// y = scores + gain log(share); `wide` rows in a block.
+// log((w / n_c) share) of column c, which owns `own` keys; 0 where it owns none.
 template <class T>
-__global__ void prior_kernel(T* y, const T* scores, const double* prefix, Prior<T> at,
-                             int64_t first, int64_t wide) {
-  const int64_t warp = int64_t(threadIdx.x) / kWarp, bands = (at.rows + wide - 1) / wide;
-  const Row<T> row(at, prefix, dynamic_shared<double>() + warp * Row<T>::memory(at, 1),
-                   blockIdx.x / bands, first, blockIdx.x % bands * wide + warp);
-  if (row.r >= at.rows) return;
-  const T gain = at.gain[row.n % at.heads];
-  const int64_t to = (row.n * at.rows + row.r) * at.K;
-  for (int64_t c = row.lane; c < at.K; c += kWarp) {
-    y[to + c] = scores[to + c] + (row.w ? gain * row.log_share(c, row.keys(c)) : T(0));
-  }
+__device__ T log_share(const Row<T>& row, int64_t c, int64_t own, double floor) {
+  if (own == 0) return T(0);
+  const double share = row.product(c) / row.total();
+  return math::log(T((share < floor ? floor : share) * (double(row.w) / double(own))));
 }
 
-// slope [K + 1] = the derivative of the sum over columns of dy log(share) with respect to the
-// product at each border, times the gain; it replaces the products. Returns the row's part of
-// dgain.
+// scores + gain log(share).
 template <class T>
-__device__ double slopes(const Row<T>& row, double* share, const T* dy, double gain) {
-  const int64_t K = row.at.K;
-  double sum = 0, dgain = 0;
-  for (int64_t c = row.lane; c < K; c += kWarp) {
-    const int64_t own = row.keys(c);
-    const double g = own ? double(dy[c]) : 0.0;
-    dgain += g * double(row.log_share(c, own));
-    sum += g;
-    share[c] = own ? gain * g / (row.below[c + 1] - row.below[c]) : 0.0;
-  }
-  sum = warp_sum(sum);
-  if (row.lane == 0) share[K] = gain * sum / row.total();
-  __syncwarp();
-  for (int64_t c = row.lane; c <= K; c += kWarp) {
-    row.below[c] = (c > 0 ? share[c - 1] : 0.0) - share[c];
-  }
-  __syncwarp();
-  return warp_sum(dgain);
-}
+struct AddLogs {
+  const T *scores, *gain;
+  double floor;
 
-// dq of the row's query = sum over borders of slope times the prefix there; 0 for the queries
-// before the next row's.
+  __device__ T operator()(const Row<T>& row, int64_t c, int64_t i) const {
+    if (row.w == 0) return scores[i];
+    return scores[i] + gain[row.n % row.at.heads] * log_share(row, c, row.keys(c), floor);
+  }
+};
+
+// The derivatives of the sum over columns of dy gain log(share) with respect to the products, and
+// the row's part of the gain's gradient.
 template <class T>
-__device__ void query_gradient(const Row<T>& row, T* dq) {
-  const Prior<T>& at = row.at;
-  const int64_t t = row.r * at.step, last = t + at.step < at.tokens ? t + at.step : at.tokens;
-  dq += row.n * at.tokens * at.m;
-  for (int64_t i = (t + (row.w ? 1 : 0)) * at.m + row.lane; i < last * at.m; i += kWarp) dq[i] = 0;
-  if (row.w == 0) return;
-  for (int64_t i = 2 * row.lane; i < at.m; i += 2 * kWarp) {
-    double a = 0, b = 0;
-#pragma unroll 4
-    for (int64_t c = 1; c <= at.K; ++c) {
-      const double2 x = *reinterpret_cast<const double2*>(row.prefix_at(c) + i);
-      a += row.below[c] * x.x;
-      b += row.below[c] * x.y;
+struct LogSlopes {
+  const T *dy, *gain;
+  double floor;
+  double* parts;  // [B H, R]
+
+  __device__ void operator()(const Row<T>& row, double* share, int64_t i) const {
+    const int64_t K = row.at.K;
+    const double by = double(gain[row.n % row.at.heads]), least = floor * row.total();
+    double sum = 0, dgain = 0;
+    for (int64_t c = row.lane; c < K; c += kWarp) {
+      const int64_t own = row.keys(c);
+      const double g = own ? double(dy[i * K + c]) : 0.0, product = row.product(c);
+      dgain += g * double(log_share(row, c, own, floor));
+      const bool free = own && product >= least;
+      if (free) sum += g;
+      share[c] = free ? by * g / product : 0.0;
     }
-    dq[t * at.m + i] = T(a);
-    if (i + 1 < at.m) dq[t * at.m + i + 1] = T(b);
-  }
-}
-
-// dq, the parts [B H, R] of dgain, and slope [turn, K, R] at the borders 1 .. K.
-template <class T>
-__global__ void rows_kernel(T* dq, double* parts, double* slope, const T* dy, const double* prefix,
-                            Prior<T> at, int64_t first, int64_t wide) {
-  const int64_t warp = int64_t(threadIdx.x) / kWarp, bands = (at.rows + wide - 1) / wide;
-  const int64_t memory = Row<T>::memory(at, 2), local = blockIdx.x / bands;
-  const int64_t r0 = blockIdx.x % bands * wide;
-  double* shared = dynamic_shared<double>();
-  const Row<T> row(at, prefix, shared + warp * memory, local, first, r0 + warp);
-  if (row.r < at.rows) {
-    const int64_t from = row.n * at.rows + row.r;
-    double part = 0;
-    if (row.w) {
-      part = slopes(row, row.below + at.K + 1, dy + from * at.K, double(at.gain[row.n % at.heads]));
-    } else {
-      for (int64_t c = row.lane; c <= at.K; c += kWarp) row.below[c] = 0;
-    }
-    if (row.lane == 0) parts[from] = part;
-    query_gradient(row, dq);
-  }
-  __syncthreads();
-  const int64_t count = at.rows - r0 < wide ? at.rows - r0 : wide;
-  for (int64_t x = threadIdx.x; x < at.K * wide; x += blockDim.x) {
-    const int64_t c = x / wide + 1, r = x % wide;
-    if (r < count) {
-      slope[(local * at.K + c - 1) * at.rows + r0 + r] = shared[r * memory + at.padded + c];
+    sum = warp_sum(sum);
+    dgain = warp_sum(dgain);
+    if (row.lane == 0) {
+      share[K] = by * sum / row.total();
+      parts[i] = dgain;
     }
   }
-}
-
-constexpr int kColumns = 4;  // features that a lane sums up at a time, a warp apart
-
-// The rows [from, to) that have border c, 1 <= c <= K, at key j: widths w with
-// (2j - 1) K <= 2 c w < (2j + 1) K.
-template <class T>
-__device__ void rows_with_border(const Prior<T>& at, int64_t n, int64_t j, int64_t c, int& from,
-                                 int& to) {
-  const int64_t valid = at.valid(n), K = at.K;
-  from = to = 0;
-  if (!at.widths.causal) {
-    if (border(c, valid, K) == j) to = int((valid + at.step - 1) / at.step);
-    return;
+  __device__ void unseen(const Row<T>& row, int64_t i) const {
+    if (row.lane == 0) parts[i] = 0;
   }
-  const int64_t low = ((2 * j - 1) * K + 2 * c - 1) / (2 * c);
-  const int64_t high = ((2 * j + 1) * K + 2 * c - 1) / (2 * c);
-  if (low > valid) return;
-  const int64_t most = high <= valid ? high : valid + 1;
-  // Row r sees r step + 1 keys.
-  from = int((low - 1 + at.step - 1) / at.step);
-  to = int((most - 1 + at.step - 1) / at.step);
-}
-
-// dprefix [turn, T + 1, padded] = sum over the rows with a border there of slope times query. A
-// warp for each prefix and 128 features; each lane searches the rows of one border.
-template <class T>
-__global__ void borders_kernel(double* dprefix, const double* slope, Prior<T> at, int64_t first,
-                               int64_t turn) {
-  const int lane = int(threadIdx.x) % kWarp;
-  const int64_t warp = piece() / kWarp, across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
-  const int64_t local = warp / across / at.tokens, n = first + local;
-  const int64_t j = warp / across % at.tokens + 1, i0 = warp % across * kWarp * kColumns + lane;
-  if (local >= turn || j > at.valid(n)) return;
-  const T* q = at.q + n * at.tokens * at.m + i0;
-  double sum[kColumns] = {};
-  for (int64_t c0 = 1; c0 <= at.K; c0 += kWarp) {
-    int from = 0, to = 0;
-    if (c0 + lane <= at.K) rows_with_border(at, n, j, c0 + lane, from, to);
-    for (unsigned left = __ballot_sync(kAllLanes, from < to); left; left &= left - 1) {
-      const int with = __ffs(int(left)) - 1;
-      const int start = __shfl_sync(kAllLanes, from, with), end = __shfl_sync(kAllLanes, to, with);
-      const double* s = slope + (local * at.K + c0 + with - 1) * at.rows;
-#pragma unroll 4
-      for (int r = start; r < end; ++r) {
-        const T* x = q + r * at.step * at.m;
-#pragma unroll
-        for (int k = 0; k < kColumns; ++k) {
-          if (i0 + k * kWarp < at.m) sum[k] += s[r] * double(x[k * kWarp]);
-        }
-      }
-    }
-  }
-  double* own = dprefix + local * at.prefixes() + j * at.padded + i0;
-  for (int k = 0; k < kColumns; ++k) {
-    if (i0 + k * kWarp < at.m) own[k * kWarp] = sum[k];
-  }
-}
-
-// sums [turn, chunks, m] of dprefix over a chunk.
-template <class T>
-__global__ void border_sums_kernel(double* sums, const double* dprefix, Prior<T> at, int64_t first,
-                                   int64_t turn) {
-  if (piece() >= turn * at.sums()) return;
-  const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
-  const int64_t valid = at.valid(first + strip.local);
-  const double* from = dprefix + strip.local * at.prefixes() + strip.column;
-  double sum = 0;
-  for (int64_t j = strip.first ? strip.first : 1; j < strip.last && j <= valid; ++j) {
-    sum += from[j * at.padded];
-  }
-  sums[piece()] = sum;
-}
-
-// dk: key j is in every prefix after it. `sums` are those of the chunks after each.
-template <class T>
-__global__ void keys_kernel(T* dk, const double* sums, const double* dprefix, Prior<T> at,
-                            int64_t first, int64_t turn) {
-  if (piece() >= turn * at.sums()) return;
-  const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
-  const int64_t n = first + strip.local, valid = at.valid(n);
-  const double* from = dprefix + strip.local * at.prefixes() + strip.column;
-  T* to = dk + n * at.tokens * at.m + strip.column;
-  double sum = sums[piece()];
-  for (int64_t j = strip.last - 1; j >= strip.first; --j) {
-    if (j < at.tokens) to[j * at.m] = j < valid ? T(sum) : T(0);
-    if (j >= 1 && j <= valid) sum += from[j * at.padded];
-  }
-}
+};
 
 // dgain [H] += the parts [B, H, R], each head's in order of the sequences: a block for each head.
 template <class T>
@@ -198,68 +72,32 @@ __global__ void gain_kernel(T* dgain, const double* parts, int64_t B, int64_t ro
   }
 }
 
-template <class T>
-void launch_keys(T* dk, double* dprefix, double* sums, const double* slope, const Prior<T>& at,
-                 int64_t first, int64_t turn) {
-  const char* name = "performer_prior_backward";
-  const int64_t across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
-  launch_each(name, turn * at.tokens * across * kWarp, borders_kernel<T>, dprefix, slope, at, first,
-              turn);
-  launch_each(name, turn * at.sums(), border_sums_kernel<T>, sums, dprefix, at, first, turn);
-  launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, true);
-  launch_each(name, turn * at.sums(), keys_kernel<T>, dk, sums, dprefix, at, first, turn);
-}
-
-Tensor numbers(int64_t n, Device device) { return Tensor::empty({n}, Dtype::f64, device); }
-
 }  // namespace
 
 void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-                     Visibility visible, int64_t step) {
+                     Visibility visible, int64_t step, double floor) {
   if (y.numel() == 0) return;
-  const char* name = "performer_prior";
   dispatch_float(y.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, phi_q.dim(2), y.device());
-    const Prior<T> at = prior_of<T>(scores, gain, phi_q, phi_k, step, widths.get());
-    const int64_t all = phi_q.dim(0) * at.heads, wide = rows_of_block(at, 1);
-    const int64_t heads = heads_per_turn(all, (at.prefixes() + at.sums()) * 8);
-    const Tensor prefix = numbers(heads * at.prefixes(), y.device());
-    const Tensor sums = numbers(heads * at.sums(), y.device());
-    for (int64_t first = 0; first < all; first += heads) {
-      const int64_t turn = std::min(heads, all - first);
-      prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
-      launch(name, prior_kernel<T>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
-             dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 1) * 8), y.data<T>(),
-             scores.data<T>(), prefix.data<double>(), at, first, wide);
-    }
+    const auto at = columns::columns_of<T>(phi_q, phi_k, y.dim(3), step, widths.get());
+    columns::column_products("performer_prior", y, at,
+                             AddLogs<T>{scores.data<T>(), gain.data<T>(), floor});
   });
 }
 
 void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy, Tensor gain,
-                              Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step) {
+                              Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step,
+                              double floor) {
   if (dy.numel() == 0) return;
   const char* name = "performer_prior_backward";
   dispatch_float(dy.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, phi_q.dim(2), dy.device());
-    const Prior<T> at = prior_of<T>(dy, gain, phi_q, phi_k, step, widths.get());
-    const int64_t B = phi_q.dim(0), all = B * at.heads, wide = rows_of_block(at, 2);
-    const int64_t slopes = at.K * at.rows;
-    const int64_t heads = heads_per_turn(all, (at.prefixes() + at.sums() + slopes) * 8);
-    const Tensor prefix = numbers(heads * at.prefixes(), dy.device());
-    const Tensor sums = numbers(heads * at.sums(), dy.device());
-    const Tensor slope = numbers(heads * slopes, dy.device());
-    const Tensor parts = numbers(all * at.rows, dy.device());
-    for (int64_t first = 0; first < all; first += heads) {
-      const int64_t turn = std::min(heads, all - first);
-      prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
-      launch(name, rows_kernel<T>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
-             dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 2) * 8),
-             dphi_q.data<T>(), parts.data<double>(), slope.data<double>(), dy.data<T>(),
-             prefix.data<double>(), at, first, wide);
-      // The prefixes have been read: their memory is reused for the gradient.
-      launch_keys(dphi_k.data<T>(), prefix.data<double>(), sums.data<double>(),
-                  slope.data<double>(), at, first, turn);
-    }
+    const auto at = columns::columns_of<T>(phi_q, phi_k, dy.dim(3), step, widths.get());
+    const int64_t B = phi_q.dim(0);
+    const Tensor parts = columns::numbers(B * at.heads * at.rows, dy.device());
+    columns::column_products_backward(
+        name, dphi_q, dphi_k, at,
+        LogSlopes<T>{dy.data<T>(), gain.data<T>(), floor, parts.data<double>()});
     launch(name, gain_kernel<T>, dim3(unsigned(at.heads)), dim3(kThreads), 0, dgain.data<T>(),
            parts.data<double>(), B, at.rows);
   });

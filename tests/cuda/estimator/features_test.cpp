@@ -33,6 +33,19 @@ TEST_CASE("cuda: relu features and their gradient") {
   }
 }
 
+TEST_CASE("cuda: learned features and their gradient, with exponents beyond both limits") {
+  for (const Size& s : kSizes) {
+    const Shape shape{s.B, s.H, s.T, s.m};
+    compare_both(join("exp_features ", shape), [&](const On& on, Dtype dtype) {
+      Tensor phi = on(normal(shape, 1, dtype)), dphi = on(normal(shape, 2, dtype));
+      Tensor bias = on(normal({s.H, s.m}, 3, dtype, -4, 12)), dx = Tensor::like(phi);
+      BRINE_CALL(phi, exp_features, phi, bias, on(s.visible()));
+      BRINE_CALL(phi, exp_features_backward, dx, dphi, phi);
+      return std::vector{phi, dx};
+    });
+  }
+}
+
 TEST_CASE("cuda: softmax features and their gradient") {
   for (const Size& s : kSizes) {
     const Shape shape{s.B, s.H, s.T, s.m}, inputs{s.B, s.H, s.T, s.d};

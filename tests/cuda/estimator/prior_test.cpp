@@ -16,6 +16,8 @@ Tensor numbers(const std::vector<int64_t>& values) {
 struct Size {
   int64_t B, H, T, m, K, step;
   std::vector<int64_t> lengths;  // none: no padding
+  int64_t group = 1;             // heads of queries for one of keys
+  double floor = 0;
 
   Tensor visible() const { return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{B}); }
 };
@@ -24,7 +26,8 @@ const std::vector<Size> kSizes{{1, 1, 1, 1, 1, 1, {}},         {2, 2, 7, 5, 3, 1
                                {1, 3, 40, 4, 64, 1, {}},       {2, 1, 130, 20, 16, 1, {130, 71}},
                                {2, 2, 65, 9, 12, 3, {64, 65}}, {1, 2, 200, 133, 37, 4, {}},
                                {2, 1, 64, 6, 700, 2, {3, 64}}, {1, 1, 70, 16, 4000, 7, {}},
-                               {1, 1, 0, 4, 3, 1, {}}};
+                               {1, 1, 0, 4, 3, 1, {}},         {2, 4, 33, 7, 5, 1, {33, 20}, 2, 0.2},
+                               {1, 3, 50, 4, 9, 2, {}, 3, 0.1}};
 
 struct Scratch {
   int64_t before = cuda::scratch_limit();
@@ -38,13 +41,14 @@ void compare_prior(const Size& s, bool causal) {
   compare_both(
       join("performer_prior ", features, " ", scores, causal), [&](const On& on, Dtype dtype) {
         Tensor q = on(uniform(features, 1, 0.1, 1, dtype));
-        Tensor k = on(uniform(features, 2, 0.1, 1, dtype));
+        Tensor k = on(uniform({s.B, s.H / s.group, s.T, s.m}, 2, 0.1, 1, dtype));
         Tensor x = on(normal(scores, 3, dtype)), dy = on(normal(scores, 4, dtype));
         Tensor gain = on(normal({s.H}, 5, dtype)), dgain = on(normal({s.H}, 6, dtype));
         Tensor y = Tensor::like(x), dq = Tensor::like(q), dk = Tensor::like(k);
-        BRINE_CALL(y, performer_prior, y, x, gain, q, k, Visibility{causal, s.visible()}, s.step);
+        BRINE_CALL(y, performer_prior, y, x, gain, q, k, Visibility{causal, s.visible()}, s.step,
+                   s.floor);
         BRINE_CALL(y, performer_prior_backward, dgain, dq, dk, dy, gain, q, k,
-                   Visibility{causal, on(s.visible())}, s.step);
+                   Visibility{causal, on(s.visible())}, s.step, s.floor);
         return std::vector{y, dgain, dq, dk};
       });
 }
@@ -72,9 +76,9 @@ TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
   for (Step s : {Step{1, 1}, Step{5, 7}, Step{40, 33}, Step{300, 16}}) {
     for (bool moved : {false, true}) {
       compare_both(join("performer_prior_step ", s.m, " ", s.K), [&](const On& on, Dtype dtype) {
-        const int64_t B = 4, H = 2, S = 90, padded = border_columns(s.m);
-        Tensor keys = on(uniform({B, H, S, s.m}, 1, 0.1, 1, dtype));
-        Tensor borders = on(normal({B, H, s.K + 1, padded}, 2, Dtype::f64));
+        const int64_t B = 4, H = 4, G = moved ? 2 : 4, S = 90, padded = border_columns(s.m);
+        Tensor keys = on(uniform({B, G, S, s.m}, 1, 0.1, 1, dtype));
+        Tensor borders = on(normal({B, G, s.K + 1, padded}, 2, Dtype::f64));
         Tensor gain = on(normal({H}, 3, dtype)), now = numbers({0, 0, 0, 0});
         Tensor at = moved ? on(now) : now;
         std::vector<Tensor> out;
@@ -88,7 +92,7 @@ TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
           Tensor scores = on(normal({B, H, 1, s.K}, seed + 100, dtype));
           Tensor y = Tensor::like(scores), then = numbers(width);
           BRINE_CALL(y, performer_prior_step, y, borders, at, scores, gain, q, keys,
-                     moved ? on(then) : then);
+                     moved ? on(then) : then, moved ? 0.05 : 0.0);
           out.push_back(y);
           out.push_back(on(borders.to(kCpu)));
           out.push_back(on(at.to(kCpu)));

@@ -1,12 +1,12 @@
-// Code shared by the passes of the prior of the scores: prefix sums of the key features in f64, by
-// a chunked scan, and a row's products with them at the borders of its columns.
+// Products of queries with the sums of keys over columns: prefix sums of the keys in f64, by a
+// chunked scan, and a row's products with them at the borders of its columns. A warp for every row.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/cuda/core/running_sum.cuh"
 #include "tensor/cuda/core/scratch.h"
 
-namespace brine::cuda::shares {
+namespace brine::cuda::columns {
 
 constexpr int64_t kChunk = 64;   // prefixes that one thread writes
 constexpr int64_t kMaxRows = 8;  // of a block: neighbours share most of their prefixes
@@ -14,12 +14,16 @@ constexpr int kLanes = 8;        // of a warp, for one product of f64 pairs
 
 // Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j.
 template <class T>
-struct Prior {
-  int64_t heads, tokens, rows, m, padded, K, step;
+struct Columns {
+  int64_t heads, groups, tokens, rows, m, padded, K, step;
   int64_t chunks;  // of the T + 1 prefixes
   RowWidths widths;
-  const T *gain, *q, *k;
+  const T *q, *k;  // [B, H, T, m], [B, G, T, m]
 
+  // The keys of head n = b H + h.
+  __device__ const T* keys(int64_t n) const {
+    return k + (n / heads * groups + n % heads * groups / heads) * tokens * m;
+  }
   __device__ int64_t valid(int64_t n) const { return widths.valid(n / heads); }
   __device__ int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
   // f64 numbers of a head's prefixes, and of its sums over chunks.
@@ -27,22 +31,23 @@ struct Prior {
   __host__ __device__ int64_t sums() const { return chunks * m; }
 };
 
+// K columns of every step-th row.
 template <class T>
-Prior<T> prior_of(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
-                  const Tensor& phi_k, int64_t step, const RowWidths& widths) {
-  Prior<T> at{};
-  at.heads = phi_q.dim(1);
-  at.tokens = phi_q.dim(2);
-  at.rows = scores.dim(2);
-  at.m = phi_q.dim(3);
+Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, int64_t step,
+                      const RowWidths& widths) {
+  Columns<T> at{};
+  at.heads = q.dim(1);
+  at.groups = k.dim(1);
+  at.tokens = q.dim(2);
+  at.rows = (at.tokens + step - 1) / step;
+  at.m = q.dim(3);
   at.padded = (at.m + 1) / 2 * 2;
-  at.K = scores.dim(3);
+  at.K = K;
   at.step = step;
   at.chunks = (at.tokens + kChunk) / kChunk;
   at.widths = widths;
-  at.gain = gain.data<T>();
-  at.q = phi_q.data<T>();
-  at.k = phi_k.data<T>();
+  at.q = q.data<T>();
+  at.k = k.data<T>();
   return at;
 }
 
@@ -59,11 +64,11 @@ struct Strip {
 
 // sums [turn, chunks, m] of the keys of a chunk, for the heads first .. first + turn.
 template <class T>
-__global__ void key_sums_kernel(double* sums, Prior<T> at, int64_t first, int64_t turn) {
+__global__ void key_sums_kernel(double* sums, Columns<T> at, int64_t first, int64_t turn) {
   if (piece() >= turn * at.sums()) return;
   const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
   const int64_t n = first + strip.local, valid = at.valid(n);
-  const T* k = at.k + n * at.tokens * at.m + strip.column;
+  const T* k = at.keys(n) + strip.column;
   double sum = 0;
   for (int64_t j = strip.first; j < strip.last && j < valid; ++j) sum += double(k[j * at.m]);
   sums[piece()] = sum;
@@ -71,13 +76,13 @@ __global__ void key_sums_kernel(double* sums, Prior<T> at, int64_t first, int64_
 
 // prefix [turn, T + 1, padded] from the sums before each chunk, up to the last key.
 template <class T>
-__global__ void prefix_kernel(double* prefix, const double* sums, Prior<T> at, int64_t first,
+__global__ void prefix_kernel(double* prefix, const double* sums, Columns<T> at, int64_t first,
                               int64_t turn) {
   if (piece() >= turn * at.chunks * at.padded) return;
   const Strip strip(piece(), at.chunks, at.padded, at.tokens + 1);
   const int64_t n = first + strip.local, valid = at.valid(n);
   const bool padding = strip.column >= at.m;
-  const T* k = at.k + n * at.tokens * at.m + strip.column;
+  const T* k = at.keys(n) + strip.column;
   double* to = prefix + strip.local * at.prefixes() + strip.column;
   double sum = padding ? 0 : sums[(strip.local * at.chunks + strip.chunk) * at.m + strip.column];
   for (int64_t j = strip.first; j < strip.last && j <= valid; ++j) {
@@ -87,8 +92,8 @@ __global__ void prefix_kernel(double* prefix, const double* sums, Prior<T> at, i
 }
 
 template <class T>
-void prefix_sums(const char* name, double* prefix, double* sums, const Prior<T>& at, int64_t first,
-                 int64_t turn) {
+void prefix_sums(const char* name, double* prefix, double* sums, const Columns<T>& at,
+                 int64_t first, int64_t turn) {
   launch_each(name, turn * at.sums(), key_sums_kernel<T>, sums, at, first, turn);
   launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, false);
   launch_each(name, turn * at.chunks * at.padded, prefix_kernel<T>, prefix, sums, at, first, turn);
@@ -104,18 +109,18 @@ __device__ inline int64_t border(int64_t c, int64_t w, int64_t K) {
 // A row of one warp: the query and its products with the prefixes at the borders, in shared memory.
 template <class T>
 struct Row {
-  const Prior<T>& at;
+  const Columns<T>& at;
   int64_t n, r, w;        // head, row, keys seen; w = 0: nothing else is set
   const double* prefix;   // [T + 1, padded] of the head
   double *query, *below;  // [padded], [K + 1]
   int lane;
 
   // f64 numbers of shared memory of a row with `arrays` arrays for borders.
-  static __host__ __device__ int64_t memory(const Prior<T>& at, int64_t arrays) {
+  static __host__ __device__ int64_t memory(const Columns<T>& at, int64_t arrays) {
     return at.padded + (arrays * (at.K + 1) + 1) / 2 * 2;
   }
 
-  __device__ Row(const Prior<T>& prior, const double* prefixes, double* own, int64_t local,
+  __device__ Row(const Columns<T>& prior, const double* prefixes, double* own, int64_t local,
                  int64_t first, int64_t row)
       : at(prior),
         n(first + local),
@@ -162,21 +167,45 @@ struct Row {
   }
 
   __device__ double total() const { return below[at.K]; }
+  __device__ double product(int64_t c) const { return below[c + 1] - below[c]; }
   __device__ int64_t keys(int64_t c) const { return border(c + 1, w, at.K) - border(c, w, at.K); }
-
-  // log((w / n_c) mass_c) of column c, which owns `own` keys; 0 where it owns none.
-  __device__ T log_share(int64_t c, int64_t own) const {
-    if (own == 0) return T(0);
-    const double mean = double(w) / total();
-    return math::log(T((below[c + 1] - below[c]) * (mean / double(own))));
-  }
 };
 
 // Rows of a block, one per warp: as many as fit into shared memory, with `arrays` as above.
 template <class T>
-int64_t rows_of_block(const Prior<T>& at, int64_t arrays) {
+int64_t rows_of_block(const Columns<T>& at, int64_t arrays) {
   const int64_t bytes = Row<T>::memory(at, arrays) * int64_t(sizeof(double));
   return std::clamp<int64_t>(48 * 1024 / bytes, 1, kMaxRows);
 }
 
-}  // namespace brine::cuda::shares
+// y = what `out` makes of each row's products; `wide` rows in a block.
+template <class T, class Out>
+__global__ void products_kernel(T* y, const double* prefix, Columns<T> at, Out out, int64_t first,
+                                int64_t wide) {
+  const int64_t warp = int64_t(threadIdx.x) / kWarp, bands = (at.rows + wide - 1) / wide;
+  const Row<T> row(at, prefix, dynamic_shared<double>() + warp * Row<T>::memory(at, 1),
+                   blockIdx.x / bands, first, blockIdx.x % bands * wide + warp);
+  if (row.r >= at.rows) return;
+  const int64_t to = (row.n * at.rows + row.r) * at.K;
+  for (int64_t c = row.lane; c < at.K; c += kWarp) y[to + c] = out(row, c, to + c);
+}
+
+inline Tensor numbers(int64_t n, Device device) { return Tensor::empty({n}, Dtype::f64, device); }
+
+// y [B, H, R, K] by `out`, in turns of as many heads as memory allows.
+template <class T, class Out>
+void column_products(const char* name, const Tensor& y, const Columns<T>& at, Out out) {
+  const int64_t all = y.dim(0) * at.heads, wide = rows_of_block(at, 1);
+  const int64_t heads = heads_per_turn(all, (at.prefixes() + at.sums()) * 8);
+  const Tensor prefix = numbers(heads * at.prefixes(), y.device());
+  const Tensor sums = numbers(heads * at.sums(), y.device());
+  for (int64_t first = 0; first < all; first += heads) {
+    const int64_t turn = std::min(heads, all - first);
+    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
+    launch(name, products_kernel<T, Out>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
+           dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 1) * 8), y.data<T>(),
+           prefix.data<double>(), at, out, first, wide);
+  }
+}
+
+}  // namespace brine::cuda::columns

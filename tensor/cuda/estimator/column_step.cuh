@@ -1,0 +1,119 @@
+// Products of the query of one new token with the sums of keys over columns. Only the sums at the
+// borders of columns are kept. Per token a border moves by at most one key, which is added: the
+// same additions in the same order as in the full pass.
+#pragma once
+
+#include "tensor/cuda/core/common.cuh"
+
+namespace brine::cuda::columns {
+
+template <class T>
+struct Step {
+  double* borders;  // [B G, K + 1, padded]
+  const int64_t *at, *width;
+  const T *q, *k;                   // [B H, m], [B G, S, m]
+  int64_t G, own, m, K, S, padded;  // own = heads of a group
+};
+
+// What the output of a head is made of, on every thread.
+struct StepRow {
+  int64_t head, w, K;
+  const double* below;  // [K + 1] products with the sums before each border
+
+  __device__ int64_t keys(int64_t c) const {
+    return math::column_begin(c + 1, w, K) - math::column_begin(c, w, K);
+  }
+  __device__ double product(int64_t c) const { return below[c + 1] - below[c]; }
+  __device__ double total() const { return below[K]; }
+};
+
+// Computes the borders of one group from scratch, a thread for each feature.
+template <class T>
+__device__ void place_borders(double* borders, const T* keys, int64_t w, const Step<T>& in) {
+  for (int64_t i = threadIdx.x; i < in.padded; i += blockDim.x) {
+    double sum = 0;
+    int64_t key = 0;
+    for (int64_t c = 0; c <= in.K; ++c) {
+      const int64_t end = i < in.m ? math::column_begin(c, w, in.K) : 0;
+#pragma unroll 8
+      for (; key < end; ++key) sum += double(keys[key * in.m + i]);
+      borders[c * in.padded + i] = sum;
+    }
+  }
+}
+
+// Moves one border from a key to another, and computes the query's product with it; by a warp.
+template <class T>
+__device__ double move_border(double* sums, const T* q, const T* keys, int64_t from, int64_t to,
+                              int64_t m) {
+  double product = 0;
+  for (int64_t i = int64_t(threadIdx.x) % kWarp; i < m; i += kWarp) {
+    double sum = sums[i];
+    for (int64_t key = from; key < to; ++key) sum += double(keys[key * m + i]);
+    if (from < to) sums[i] = sum;
+    product += double(q[i]) * sum;
+  }
+  return warp_sum(product);
+}
+
+// A block for each group. Dynamic shared memory: K + 1 products.
+template <class T, class Out>
+__global__ void step_kernel(const Step<T> in, Out out) {
+  double* below = dynamic_shared<double>();
+  const int64_t group = blockIdx.x, K = in.K, m = in.m, b = group / in.G;
+  const int64_t before = in.at[b], w = in.width[b];
+  double* borders = in.borders + group * (K + 1) * in.padded;
+  const T* keys = in.k + group * in.S * m;
+  const bool fresh = before == 0;
+  if (fresh) place_borders(borders, keys, w, in);
+  __syncthreads();
+  const int64_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int64_t h = 0; h < in.own; ++h) {
+    const int64_t head = group * in.own + h;
+    // The first head moves the borders; a border stays with its warp.
+    const bool moves = h == 0 && !fresh;
+    for (int64_t c = warp; c <= K; c += blockDim.x / kWarp) {
+      const int64_t to = math::column_begin(c, w, K);
+      const int64_t from = moves ? math::column_begin(c, before, K) : to;
+      const double product =
+          move_border(borders + c * in.padded, in.q + head * m, keys, from, to, m);
+      if (lane == 0) below[c] = c ? product : 0.0;  // before border 0 there are no keys
+    }
+    __syncthreads();
+    const StepRow row{head, w, K, below};
+    for (int64_t c = threadIdx.x; c < K; c += blockDim.x) out(row, c);
+    __syncthreads();
+  }
+}
+
+// borders and at move to width; out(row, c) for each head and column.
+template <class T, class Out>
+void column_step(const char* name, const Tensor& borders, const Tensor& at, const Tensor& q,
+                 const Tensor& k, const Tensor& width, Out out) {
+  const int64_t B = q.dim(0), G = k.dim(1), K = borders.dim(2) - 1;
+  if (B * G == 0) return;
+  const OnDevice before(at, q.device()), after(width, q.device());
+  const Step<T> in{borders.data<double>(),
+                   before.data<int64_t>(),
+                   after.data<int64_t>(),
+                   q.data<T>(),
+                   k.data<T>(),
+                   G,
+                   q.dim(1) / G,
+                   q.dim(3),
+                   K,
+                   k.dim(2),
+                   borders.dim(3)};
+  launch(name, step_kernel<T, Out>, dim3(blocks_for(B * G, 1)), dim3(kThreads),
+         size_t(K + 1) * sizeof(double), in, out);
+  if (at.device().is_cuda()) {
+    check_cuda(cudaMemcpyAsync(at.data<int64_t>(), after.data<int64_t>(),
+                               size_t(B) * sizeof(int64_t), cudaMemcpyDeviceToDevice, stream()),
+               name);
+  } else {
+    const Tensor now = width.to(at.device());
+    std::copy_n(now.data<int64_t>(), B, at.data<int64_t>());
+  }
+}
+
+}  // namespace brine::cuda::columns

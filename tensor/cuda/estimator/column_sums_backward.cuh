@@ -1,0 +1,210 @@
+// The gradients of products with the sums of keys over columns.
+#pragma once
+
+#include "tensor/cuda/estimator/column_sums.cuh"
+
+namespace brine::cuda::columns {
+
+// From the derivatives with respect to the products of the columns, share [K + 1], whose last is
+// subtracted from that of the product with all keys, to those at the borders, which replace the
+// products.
+template <class T>
+__device__ void slopes_at_borders(const Row<T>& row, const double* share) {
+  __syncwarp();
+  for (int64_t c = row.lane; c <= row.at.K; c += kWarp) {
+    row.below[c] = (c > 0 ? share[c - 1] : 0.0) - share[c];
+  }
+  __syncwarp();
+}
+
+// dq of the row's query = sum over borders of slope times the prefix there; 0 for the queries
+// before the next row's.
+template <class T>
+__device__ void query_gradient(const Row<T>& row, T* dq) {
+  const Columns<T>& at = row.at;
+  const int64_t t = row.r * at.step, last = t + at.step < at.tokens ? t + at.step : at.tokens;
+  dq += row.n * at.tokens * at.m;
+  for (int64_t i = (t + (row.w ? 1 : 0)) * at.m + row.lane; i < last * at.m; i += kWarp) dq[i] = 0;
+  if (row.w == 0) return;
+  for (int64_t i = 2 * row.lane; i < at.m; i += 2 * kWarp) {
+    double a = 0, b = 0;
+#pragma unroll 4
+    for (int64_t c = 1; c <= at.K; ++c) {
+      const double2 x = *reinterpret_cast<const double2*>(row.prefix_at(c) + i);
+      a += row.below[c] * x.x;
+      b += row.below[c] * x.y;
+    }
+    dq[t * at.m + i] = T(a);
+    if (i + 1 < at.m) dq[t * at.m + i + 1] = T(b);
+  }
+}
+
+// dq and slope [turn, K, R] at the borders 1 .. K. slopes(row, share, i) fills share from the row
+// with the number i.
+template <class T, class Slopes>
+__global__ void rows_kernel(T* dq, double* slope, Slopes slopes, const double* prefix,
+                            Columns<T> at, int64_t first, int64_t wide) {
+  const int64_t warp = int64_t(threadIdx.x) / kWarp, bands = (at.rows + wide - 1) / wide;
+  const int64_t memory = Row<T>::memory(at, 2), local = blockIdx.x / bands;
+  const int64_t r0 = blockIdx.x % bands * wide;
+  double* shared = dynamic_shared<double>();
+  const Row<T> row(at, prefix, shared + warp * memory, local, first, r0 + warp);
+  if (row.r < at.rows) {
+    double* share = row.below + at.K + 1;
+    if (row.w) {
+      slopes(row, share, row.n * at.rows + row.r);
+      slopes_at_borders(row, share);
+    } else {
+      slopes.unseen(row, row.n * at.rows + row.r);
+      for (int64_t c = row.lane; c <= at.K; c += kWarp) row.below[c] = 0;
+    }
+    query_gradient(row, dq);
+  }
+  __syncthreads();
+  const int64_t count = at.rows - r0 < wide ? at.rows - r0 : wide;
+  for (int64_t x = threadIdx.x; x < at.K * wide; x += blockDim.x) {
+    const int64_t c = x / wide + 1, r = x % wide;
+    if (r < count) {
+      slope[(local * at.K + c - 1) * at.rows + r0 + r] = shared[r * memory + at.padded + c];
+    }
+  }
+}
+
+constexpr int kColumns = 4;  // features that a lane sums up at a time, a warp apart
+
+// The rows [from, to) that have border c, 1 <= c <= K, at key j: widths w with
+// (2j - 1) K <= 2 c w < (2j + 1) K.
+template <class T>
+__device__ void rows_with_border(const Columns<T>& at, int64_t n, int64_t j, int64_t c, int& from,
+                                 int& to) {
+  const int64_t valid = at.valid(n), K = at.K;
+  from = to = 0;
+  if (!at.widths.causal) {
+    if (border(c, valid, K) == j) to = int((valid + at.step - 1) / at.step);
+    return;
+  }
+  const int64_t low = ((2 * j - 1) * K + 2 * c - 1) / (2 * c);
+  const int64_t high = ((2 * j + 1) * K + 2 * c - 1) / (2 * c);
+  if (low > valid) return;
+  const int64_t most = high <= valid ? high : valid + 1;
+  // Row r sees r step + 1 keys.
+  from = int((low - 1 + at.step - 1) / at.step);
+  to = int((most - 1 + at.step - 1) / at.step);
+}
+
+// dprefix [turn, T + 1, padded] = sum over the rows with a border there of slope times query. A
+// warp for each prefix and 128 features; each lane searches the rows of one border.
+template <class T>
+__global__ void borders_kernel(double* dprefix, const double* slope, Columns<T> at, int64_t first,
+                               int64_t turn) {
+  const int lane = int(threadIdx.x) % kWarp;
+  const int64_t warp = piece() / kWarp, across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
+  const int64_t local = warp / across / at.tokens, n = first + local;
+  const int64_t j = warp / across % at.tokens + 1, i0 = warp % across * kWarp * kColumns + lane;
+  if (local >= turn || j > at.valid(n)) return;
+  const T* q = at.q + n * at.tokens * at.m + i0;
+  double sum[kColumns] = {};
+  for (int64_t c0 = 1; c0 <= at.K; c0 += kWarp) {
+    int from = 0, to = 0;
+    if (c0 + lane <= at.K) rows_with_border(at, n, j, c0 + lane, from, to);
+    for (unsigned left = __ballot_sync(kAllLanes, from < to); left; left &= left - 1) {
+      const int with = __ffs(int(left)) - 1;
+      const int start = __shfl_sync(kAllLanes, from, with), end = __shfl_sync(kAllLanes, to, with);
+      const double* s = slope + (local * at.K + c0 + with - 1) * at.rows;
+#pragma unroll 4
+      for (int r = start; r < end; ++r) {
+        const T* x = q + r * at.step * at.m;
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) {
+          if (i0 + k * kWarp < at.m) sum[k] += s[r] * double(x[k * kWarp]);
+        }
+      }
+    }
+  }
+  double* own = dprefix + local * at.prefixes() + j * at.padded + i0;
+  for (int k = 0; k < kColumns; ++k) {
+    if (i0 + k * kWarp < at.m) own[k * kWarp] = sum[k];
+  }
+}
+
+// sums [turn, chunks, m] of dprefix over a chunk.
+template <class T>
+__global__ void border_sums_kernel(double* sums, const double* dprefix, Columns<T> at,
+                                   int64_t first, int64_t turn) {
+  if (piece() >= turn * at.sums()) return;
+  const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
+  const int64_t valid = at.valid(first + strip.local);
+  const double* from = dprefix + strip.local * at.prefixes() + strip.column;
+  double sum = 0;
+  for (int64_t j = strip.first ? strip.first : 1; j < strip.last && j <= valid; ++j) {
+    sum += from[j * at.padded];
+  }
+  sums[piece()] = sum;
+}
+
+// dk: key j is in every prefix after it. `sums` are those of the chunks after each.
+template <class T>
+__global__ void keys_kernel(T* dk, const double* sums, const double* dprefix, Columns<T> at,
+                            int64_t first, int64_t turn) {
+  if (piece() >= turn * at.sums()) return;
+  const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
+  const int64_t n = first + strip.local, valid = at.valid(n);
+  const double* from = dprefix + strip.local * at.prefixes() + strip.column;
+  T* to = dk + n * at.tokens * at.m + strip.column;
+  double sum = sums[piece()];
+  for (int64_t j = strip.last - 1; j >= strip.first; --j) {
+    if (j < at.tokens) to[j * at.m] = j < valid ? T(sum) : T(0);
+    if (j >= 1 && j <= valid) sum += from[j * at.padded];
+  }
+}
+
+// dk [B, G, T, m] = the sums over the heads of a group of heads [B, H, T, m].
+template <class T>
+__global__ void sum_heads_kernel(T* dk, const T* heads, int64_t own, int64_t size, int64_t all) {
+  if (piece() >= all) return;
+  const T* from = heads + piece() / size * own * size + piece() % size;
+  T sum = 0;
+  for (int64_t h = 0; h < own; ++h) sum += from[h * size];
+  dk[piece()] = sum;
+}
+
+template <class T>
+void launch_keys(const char* name, T* dk, double* dprefix, double* sums, const double* slope,
+                 const Columns<T>& at, int64_t first, int64_t turn) {
+  const int64_t across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
+  launch_each(name, turn * at.tokens * across * kWarp, borders_kernel<T>, dprefix, slope, at, first,
+              turn);
+  launch_each(name, turn * at.sums(), border_sums_kernel<T>, sums, dprefix, at, first, turn);
+  launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, true);
+  launch_each(name, turn * at.sums(), keys_kernel<T>, dk, sums, dprefix, at, first, turn);
+}
+
+// dq [B, H, T, m] and dk [B, G, T, m] from the derivatives that `slopes` makes, in turns of as many
+// heads as memory allows.
+template <class T, class Slopes>
+void column_products_backward(const char* name, const Tensor& dq, const Tensor& dk,
+                              const Columns<T>& at, Slopes slopes) {
+  const int64_t all = dq.dim(0) * at.heads, wide = rows_of_block(at, 2);
+  const int64_t border_slopes = at.K * at.rows;
+  const int64_t heads = heads_per_turn(all, (at.prefixes() + at.sums() + border_slopes) * 8);
+  const Tensor prefix = numbers(heads * at.prefixes(), dq.device());
+  const Tensor sums = numbers(heads * at.sums(), dq.device());
+  const Tensor slope = numbers(heads * border_slopes, dq.device());
+  const bool grouped = at.groups < at.heads;
+  const Tensor own = grouped ? Tensor::empty(dq.shape(), dq.dtype(), dq.device()) : dk;
+  for (int64_t first = 0; first < all; first += heads) {
+    const int64_t turn = std::min(heads, all - first);
+    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
+    launch(name, rows_kernel<T, Slopes>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
+           dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 2) * 8), dq.data<T>(),
+           slope.data<double>(), slopes, prefix.data<double>(), at, first, wide);
+    // The prefixes have been read: their memory is reused for the gradient.
+    launch_keys(name, own.data<T>(), prefix.data<double>(), sums.data<double>(),
+                slope.data<double>(), at, first, turn);
+  }
+  if (!grouped) return;
+  launch_each(name, dk.numel(), sum_heads_kernel<T>, dk.data<T>(), own.data<T>(),
+              at.heads / at.groups, at.tokens * at.m, dk.numel());
+}
+
+}  // namespace brine::cuda::columns

@@ -1,0 +1,30 @@
+// The scores of mean keys for one new token.
+#include <cmath>
+
+#include "tensor/cuda/estimator/column_step.cuh"
+#include "tensor/kernels/estimator.h"
+
+namespace brine::cuda {
+namespace {
+
+template <class T>
+struct StepMeans {
+  T* y;  // [B H, K]
+  double scale;
+
+  __device__ void operator()(const columns::StepRow& row, int64_t c) const {
+    const int64_t own = row.keys(c);
+    y[row.head * row.K + c] = own ? T(row.product(c) * scale / double(own)) : T(0);
+  }
+};
+
+}  // namespace
+
+void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width) {
+  dispatch_float(y.dtype(), [&]<class T>() {
+    columns::column_step<T>("pooled_scores_step", borders, at, q, k, width,
+                            StepMeans<T>{y.data<T>(), 1 / std::sqrt(double(q.dim(3)))});
+  });
+}
+
+}  // namespace brine::cuda
