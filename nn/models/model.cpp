@@ -115,6 +115,8 @@ void Model::check_ids(const ModelCall& call, const char* family) const {
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap) {
   CostScope scope("projections");
   auto [q, k, v] = parts.projections(x, parts.shape.heads, parts.shape.groups());
+  if (parts.query_norm) q = (*parts.query_norm)(q);
+  if (parts.key_norm) k = (*parts.key_norm)(k);
   Tensor q_content, k_content;
   if (parts.positions && parts.positions->kind == Positions::Kind::rotary) {
     q_content = q;

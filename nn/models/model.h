@@ -105,6 +105,9 @@ struct AttentionParts {
   Projections projections;
   Attention& method;
   const Positions* positions = nullptr;  // rotary positions rotate q and k; null: none
+  // Over the features of each head of q and k, before the rotation; null: none.
+  const Norm* query_norm = nullptr;
+  const Norm* key_norm = nullptr;
 };
 // x [B, T, C], the layer's normed input -> the attention output [B, T, H d], before the output
 // projection.

@@ -1,0 +1,332 @@
+// The rotary decoders llama, mistral, qwen2 and qwen3: names of their tensors, norms before the
+// rotation, frequencies, windows. Their numbers: tests/distill/models_golden_test.cpp.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "nn/io/extend.h"
+#include "nn/models/decoder/rope.h"
+#include "nn/models/llama/llama.h"
+#include "nn/models/mistral/mistral.h"
+#include "nn/models/model_state.h"
+#include "tests/nn/io/model_dirs.h"
+#include "tests/refusals.h"
+
+namespace brine::test {
+namespace {
+
+std::vector<std::string> names_of(nn::ModelConfig& config) {
+  auto model = nn::make_model(config, 1);
+  std::vector<std::string> out;
+  for (const auto& t : nn::state_of(*model)) out.push_back(t.name);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// The names of one layer in Hugging Face's checkpoints, those of `more` added.
+std::vector<std::string> one_layer(const std::vector<std::string>& more) {
+  std::vector<std::string> out = {"model.embed_tokens.weight", "model.norm.weight",
+                                  "lm_head.weight"};
+  for (const char* name :
+       {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+        "self_attn.o_proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight",
+        "mlp.down_proj.weight", "input_layernorm.weight", "post_attention_layernorm.weight"}) {
+    out.push_back(join("model.layers.0.", name));
+  }
+  for (const std::string& name : more) out.push_back("model.layers.0." + name);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+nn::ModelConfig one_layer_of(const std::string& family, data::Json more = data::Json::object()) {
+  more["num_hidden_layers"] = 1;
+  more["hidden_size"] = 16;
+  more["num_attention_heads"] = 2;
+  return nn::make_config(family, more);
+}
+
+nn::Rope rope_of(const data::Json& json) {
+  nn::Rope rope;
+  rope.read(json, "c.json");
+  return rope;
+}
+
+// Keeps what it is given.
+struct Seen : nn::Attention {
+  nn::AttentionTraits traits() const override { return {}; }
+  Tensor forward(const nn::AttentionInput& in) override {
+    input = in;
+    return merge_heads(in.q);
+  }
+  nn::AttentionInput input;
+};
+
+}  // namespace
+
+TEST_CASE("decoders: tensors bear exactly the names of Hugging Face's checkpoints") {
+  const std::vector<std::string> inputs = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
+                                           "self_attn.v_proj.bias"};
+  std::vector<std::string> biases = inputs;
+  for (const char* name :
+       {"self_attn.o_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias", "mlp.down_proj.bias"}) {
+    biases.push_back(name);
+  }
+  nn::ModelConfig llama = one_layer_of("llama"), mistral = one_layer_of("mistral");
+  nn::ModelConfig biased = one_layer_of("llama", {{"attention_bias", true}, {"mlp_bias", true}});
+  nn::ModelConfig qwen2 = one_layer_of("qwen2"), qwen3 = one_layer_of("qwen3");
+  CHECK(names_of(llama) == one_layer({}));
+  CHECK(names_of(biased) == one_layer(biases));
+  CHECK(names_of(mistral) == one_layer({}));
+  CHECK(names_of(qwen2) == one_layer(inputs));
+  CHECK(names_of(qwen3) == one_layer({"self_attn.q_norm.weight", "self_attn.k_norm.weight"}));
+  std::vector<std::string> tied = one_layer({});
+  tied.erase(std::find(tied.begin(), tied.end(), "lm_head.weight"));
+  llama.as<nn::LlamaConfig>().tie_word_embeddings = true;
+  CHECK(names_of(llama) == tied);
+}
+
+TEST_CASE("decoders: heads are normed before they turn, and methods are given both forms") {
+  nn::Init init{.random = {.seed = 1}, .dtype = Dtype::f64, .linear_std = 0.5};
+  nn::Linear q(init, 6, 8), k(init, 6, 4), v(init, 6, 4);
+  nn::Norm q_norm(init, nn::NormKind::rms, 4, 1e-6), k_norm(init, nn::NormKind::rms, 4, 1e-6);
+  for (nn::Norm* norm : {&q_norm, &k_norm}) {
+    for (int64_t i = 0; i < 4; ++i) norm->weight.value.data<double>()[i] = 0.5 + double(i);
+  }
+  const nn::Positions positions = nn::Positions::rotary(4, 100);
+  Seen method;
+  const nn::AttentionShape shape{.heads = 2, .head_size = 4, .kv_heads = 1, .rotary = true};
+  const nn::Projections projections{.query = q, .key = k, .value = v};
+  const Tensor x = normal({2, 5, 6}, 3, Dtype::f64);
+  NoGrad off;
+  nn::attend({.shape = shape,
+              .projections = projections,
+              .method = method,
+              .positions = &positions,
+              .query_norm = &q_norm,
+              .key_norm = &k_norm},
+             x, {.ids = ids({2, 5}, 1, 9)}, nullptr);
+  const nn::AttentionInput& in = method.input;
+  const Tensor plain_q = split_heads(q(x), 2), plain_k = split_heads(k(x), 1);
+  CHECK(same_bits(in.q_content, q_norm(plain_q)));
+  CHECK(same_bits(in.k_content, k_norm(plain_k)));
+  CHECK(same_bits(in.q, rotary(q_norm(plain_q), positions.frequencies)));
+  CHECK(same_bits(in.k, rotary(k_norm(plain_k), positions.frequencies)));
+  CHECK(same_bits(in.v, split_heads(v(x), 1)));
+  CHECK_FALSE(close_to_scale(in.q_content, plain_q, 1e-2));
+}
+
+TEST_CASE("decoders: frequencies are theta's powers, linear or Llama 3's scaling divides them") {
+  const double theta = 500000, low = 1, high = 4, factor = 8, original = 8192;
+  const Tensor plain = rope_of({{"rope_theta", theta}}).frequencies(64);
+  const Tensor linear =
+      rope_of({{"rope_theta", theta}, {"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}})
+          .frequencies(64);
+  const Tensor llama3 = rope_of({{"rope_parameters",
+                                  {{"rope_type", "llama3"},
+                                   {"rope_theta", theta},
+                                   {"factor", factor},
+                                   {"low_freq_factor", low},
+                                   {"high_freq_factor", high},
+                                   {"original_max_position_embeddings", original}}}})
+                            .frequencies(64);
+  int kept = 0, divided = 0, between = 0;
+  for (int64_t i = 0; i < 32; ++i) {
+    const double f = 1 / std::pow(theta, double(2 * i) / 64);
+    CHECK(plain.data<double>()[i] == doctest::Approx(f).epsilon(1e-13));
+    CHECK(linear.data<double>()[i] == doctest::Approx(f / 4).epsilon(1e-13));
+    // Meta's three cases, by wavelength.
+    const double wavelength = 2 * std::acos(-1.0) / f;
+    double wanted = f;
+    if (wavelength > original / low) {
+      wanted = f / factor;
+      ++divided;
+    } else if (wavelength >= original / high) {
+      const double smooth = (original / wavelength - low) / (high - low);
+      wanted = (1 - smooth) * f / factor + smooth * f;
+      ++between;
+    } else {
+      ++kept;
+    }
+    CHECK(llama3.data<double>()[i] == doctest::Approx(wanted).epsilon(1e-13));
+  }
+  CHECK(kept > 10);
+  CHECK(divided > 5);
+  CHECK(between > 1);
+}
+
+TEST_CASE("decoders: both spellings of the rotation, old and new, are read alike") {
+  Scratch scratch;
+  const auto without = [](data::Json& c) {
+    const data::Json rope = c["rope_parameters"];
+    c.erase("rope_parameters");
+    c["rope_theta"] = rope["rope_theta"];
+    return rope;
+  };
+  NoGrad off;
+  auto hidden = [](const std::string& dir) {
+    return nn::load_model(dir).model->hidden({.ids = ids({1, 20}, 3, 64)});
+  };
+  auto changed = [&](const std::function<void(data::Json&)>& config) {
+    return copy_of(scratch, "llama", {.config = config});
+  };
+  const Tensor wanted = hidden(golden_dir("llama"));
+  for (const char* type : {"type", "rope_type"}) {
+    CHECK(same_bits(wanted, hidden(changed([&](data::Json& c) {
+                      data::Json rope = without(c);
+                      rope.erase("rope_theta");
+                      rope.erase("rope_type");
+                      rope[type] = "llama3";
+                      c["rope_scaling"] = rope;
+                    }))));
+  }
+  CHECK(same_bits(wanted, hidden(changed([&](data::Json& c) {
+                    c["rope_parameters"].erase("original_max_position_embeddings");
+                    c["original_max_position_embeddings"] = 32;
+                  }))));
+  CHECK_FALSE(same_bits(wanted, hidden(changed([&](data::Json& c) { without(c); }))));
+}
+
+TEST_CASE("decoders: config.json of every golden model is written back with the same meaning") {
+  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3"}) {
+    INFO(name);
+    nn::ModelConfig config = nn::load_config(golden_dir(name));
+    const data::Json json = nn::to_hf_config(config);
+    nn::ModelConfig back = nn::from_hf_config(json, "c.json");
+    CHECK(nn::to_hf_config(back) == json);
+    // Every setting of the file that Brine writes at all has kept its value.
+    const data::Json file = json_in(golden_dir(name) + "/config.json");
+    for (const auto& [key, value] : file.items()) {
+      if (json.contains(key)) CHECK_MESSAGE(json[key] == value, key);
+    }
+    if (!file.contains("rope_parameters")) continue;
+    CHECK(json["rope_theta"] == file["rope_parameters"]["rope_theta"]);
+    if (file["rope_parameters"]["rope_type"] == "default") continue;
+    for (const auto& [key, value] : json["rope_scaling"].items()) {
+      CHECK(value == file["rope_parameters"][key]);
+    }
+  }
+}
+
+TEST_CASE("decoders: other rotations and settings are refused by name") {
+  auto with = [](const std::string& golden, const char* key, const data::Json& value) {
+    data::Json json = json_in(golden_dir(golden) + "/config.json");
+    json[key] = value;
+    return message([&] { nn::from_hf_config(json, "c.json"); });
+  };
+  for (const char* type : {"yarn", "dynamic", "longrope"}) {
+    check_says(with("qwen2", "rope_parameters", {{"rope_type", type}, {"factor", 4.0}}),
+               {"c.json", "rope_parameters", type, "not supported", "default", "linear", "llama3"});
+  }
+  check_says(with("qwen2", "rope_parameters", {{"rope_type", "linear"}}),
+             {"c.json", "rope_parameters", "no factor"});
+  check_says(with("qwen2", "rope_parameters", {{"rope_type", "linear"}, {"factor", -2}}),
+             {"c.json", "rope_parameters", "factor", "-2", "above 0"});
+  check_says(with("qwen2", "rope_parameters", {{"rope_type", "default"}, {"mscale", 2}}),
+             {"c.json", "rope_parameters", "mscale", "2", "not supported"});
+  check_says(with("qwen2", "rope_parameters", 3), {"c.json", "rope_parameters", "3", "object"});
+  check_says(with("qwen2", "partial_rotary_factor", 0.5),
+             {"c.json", "partial_rotary_factor", "0.5", "not supported"});
+  data::Json scaling = json_in(golden_dir("llama") + "/config.json")["rope_parameters"];
+  scaling["low_freq_factor"] = 4;
+  check_says(with("llama", "rope_parameters", scaling),
+             {"c.json", "low_freq_factor", "4", "high_freq_factor", "4"});
+  scaling.erase("low_freq_factor");
+  check_says(with("llama", "rope_parameters", scaling), {"c.json", "no low_freq_factor"});
+  check_says(with("mistral", "attention_bias", true), {"c.json", "attention_bias", "true"});
+  check_says(with("qwen2", "hidden_act", "relu6"), {"c.json", "hidden_act", "relu6"});
+  check_says(with("qwen3", "num_key_value_heads", 3),
+             {"c.json", "num_key_value_heads", "3", "num_attention_heads", "4"});
+  check_says(with("llama", "head_dim", 7), {"c.json", "head_dim", "7", "odd"});
+}
+
+TEST_CASE(
+    "decoders: a window that covers the sequence is full attention, a shorter one is refused") {
+  nn::LoadedModel mistral = nn::load_model(golden_dir("mistral"));  // 24 of 32 positions
+  CHECK(mistral.config.shape().max_positions == 24);
+  CHECK(mistral.config.as<nn::MistralConfig>().max_position_embeddings == 32);
+  NoGrad off;
+  nn::Model& model = *mistral.model;
+  CHECK(model.hidden({.ids = ids({1, 24}, 5, 64)}).dim(1) == 24);
+  check_refuses(
+      [&] {
+        model.hidden({.ids = ids({1, 25}, 5, 64)});
+      },
+      {"mistral", "25 tokens", "sliding_window", "24", "not supported"});
+  const Tensor place = Tensor::from(std::vector<int64_t>{24}, {1});
+  check_refuses(
+      [&] {
+        model.embed({.ids = ids({1, 1}, 5, 64), .token_places = place});
+      },
+      {"mistral", "25 tokens", "sliding_window", "24"});
+  check_refuses([&] { nn::extend_positions(mistral, 40); },
+                {"mistral", "40", "sliding_window", "24"});
+  data::Json json = json_in(golden_dir("mistral") + "/config.json");
+  auto positions = [&] { return nn::from_hf_config(json, "c.json").shape().max_positions; };
+  json["sliding_window"] = nullptr;
+  CHECK(positions() == 32);
+  json["sliding_window"] = 64;
+  CHECK(positions() == 32);
+  json.erase("sliding_window");  // 4096, as in transformers
+  json["max_position_embeddings"] = 10000;
+  CHECK(positions() == 4096);
+  json["sliding_window"] = -3;
+  check_refuses(positions, {"c.json", "sliding_window", "-3"});
+}
+
+TEST_CASE("decoders: Qwen's window counts if it is used, by layers that the model has") {
+  data::Json json = json_in(golden_dir("qwen2") + "/config.json");
+  json.erase("layer_types");
+  json["sliding_window"] = 24;
+  json["use_sliding_window"] = true;
+  json["max_window_layers"] = 1;
+  auto positions = [&] { return nn::from_hf_config(json, "c.json").shape().max_positions; };
+  check_refuses(positions, {"c.json", "use_sliding_window", "24", "max_position_embeddings", "32"});
+  json["max_window_layers"] = 2;
+  CHECK(positions() == 32);
+  json["layer_types"] = {"full_attention", "sliding_attention"};
+  check_refuses(positions, {"c.json", "use_sliding_window"});
+  json["use_sliding_window"] = false;
+  CHECK(positions() == 32);
+}
+
+TEST_CASE("decoders: weights in f32, f16 and bf16, in shards or with other names, are the same") {
+  Scratch scratch;
+  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3"}) {
+    INFO(name);
+    const auto wanted = nn::state_of(*nn::load_model(golden_dir(name)).model);
+    for (Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+      const std::string copy = copy_of(scratch, name,
+                                       {.tensors =
+                                            [&](Tensors& t) {
+                                              for (auto& [key, x] : t) x = x.to(dtype);
+                                            },
+                                        .shard_bytes = dtype == Dtype::f16 ? 6000u : 0u});
+      const nn::LoadedModel loaded = nn::load_model(copy);
+      const auto state = nn::state_of(*loaded.model);
+      REQUIRE(state.size() == wanted.size());
+      for (size_t i = 0; i < state.size(); ++i) {
+        CHECK(state[i].name == wanted[i].name);
+        CHECK(same_bits(state[i].tensor, wanted[i].tensor));
+      }
+    }
+  }
+}
+
+TEST_CASE("decoders: names of older files, of a model without its head, and of a tied head") {
+  Scratch scratch;
+  const auto renamed = [&](const std::function<void(Tensors&)>& tensors) {
+    return nn::load_model(copy_of(scratch, "llama", {.tensors = tensors})).hash();
+  };
+  const std::string wanted = nn::load_model(golden_dir("llama")).hash();
+  CHECK(wanted == renamed([](Tensors& t) {
+          Tensors bare;
+          for (const auto& [name, x] : t) bare[name.substr(6)] = x;  // without "model."
+          t = bare;
+        }));
+  CHECK(wanted == renamed([](Tensors& t) {
+          t["model.layers.0.self_attn.rotary_emb.inv_freq"] = Tensor::zeros({4});
+          t["lm_head.weight"] = t["model.embed_tokens.weight"];
+        }));
+}
+
+}  // namespace brine::test
