@@ -65,7 +65,7 @@ int64_t count_nonfinite(const Tensor& x);
 
 // ---- running_mean.cpp
 Tensor running_mean(const Tensor& x);  // [..., T, C]: row t = mean of rows 0..t
-// Off the tape, one more row: sums f64 [B, H, d] += v [B, H, 1, d] -> their mean; counts i64 [B] is
+// Off the tape, one more row: sums f64 [B, G, d] += v [B, G, 1, d] -> their mean; counts i64 [B] is
 // the number of rows including this one.
 Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& counts);
 
@@ -74,8 +74,13 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool ta = false, bool tb = false
               double alpha = 1);                                   // [N..., R, K] [N..., K, C]
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);  // x [R..., I], w [O, I], b [O]
 // a w_a^T + b w_b^T + bias with w [O, A + B] = [w_a ; w_b]: the linear layer of [a ; b] without
-// making [a ; b]. a [R..., A], b [R..., B].
+// making [a ; b]. a [R..., A], b [R..., B]; or a [B, H, T, A] and b [B, G, T, B] of G < H groups of
+// heads, whose product is computed once per group.
 Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias);
+// x [B, H, R, n] times the keys or values kv [B, G, S, d] of each head's group h G / H, transposed
+// if set: [B, H, R, S] or [B, H, R, d]. The rows of a group's heads are the rows of one product, so
+// kv is not copied.
+Tensor group_matmul(const Tensor& x, const Tensor& kv, bool transposed);
 
 // ---- thin_linear.cpp
 // linear() of few rows, off the tape: b may be undefined; the bits of a row do not depend on the

@@ -24,9 +24,9 @@ Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
                         const Tensor& last);
 
 // ---- sparse_attention.cpp
-// q [B, H, T, d], k and v [B, H, S, d] -> P V [B, H, T, d], P = softmax(q k^T / sqrt(d)) over the
-// entries of the mask; 0 for a head without entries. `probabilities`, when given, receives P
-// [entries] in the order of csr.columns, off the tape.
+// q [B, H, T, d], k and v [B, G, S, d] as in flash_attention() -> P V [B, H, T, d], P = softmax(q
+// k^T / sqrt(d)) over the entries of the mask; 0 for a head without entries. `probabilities`, when
+// given, receives P [entries] in the order of csr.columns, off the tape.
 Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
                         Tensor* probabilities = nullptr);
 

@@ -5,11 +5,6 @@
 #include "tensor/meter/cost_meter.h"
 
 namespace brine {
-namespace {
-
-// Entries when every row keeps min(k, w) keys of each head: the number that a selection gives up to
-// the rounding to whole columns. Masks on the meta device, where nothing is selected, have this
-// size.
 int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_t H, int64_t T) {
   const RowWidths widths(visible, T);
   int64_t entries = 0;
@@ -18,8 +13,6 @@ int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_
   }
   return entries;
 }
-
-}  // namespace
 
 void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys) {
   if (!visible.lengths.defined()) return;
@@ -76,9 +69,10 @@ Tensor csr_to_mask(const FlatCsr& csr) {
 
 void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor& k) {
   check(q.rank() == 4 && k.rank() == 4 && q.dim(3) == k.dim(3), op,
-        ": wanted q [B, H, T, d] and k [B, H, S, d], got ", q.shape(), " and ", k.shape());
+        ": wanted q [B, H, T, d] and k [B, G, S, d], got ", q.shape(), " and ", k.shape());
   check(q.dim(0) == csr.batch && q.dim(1) == csr.heads && q.dim(2) == csr.length &&
-            k.dim(0) == csr.batch && k.dim(1) == csr.heads && k.dim(2) == csr.keys,
+            k.dim(0) == csr.batch && k.dim(1) > 0 && csr.heads % k.dim(1) == 0 &&
+            k.dim(2) == csr.keys,
         op, ": q ", q.shape(), " and k ", k.shape(), " do not fit a mask of ", csr.batch,
         " sequences, ", csr.heads, " heads, ", csr.length, " rows and ", csr.keys, " keys");
 }

@@ -68,10 +68,23 @@ Selection select_columns(const Tensor& estimate, const Visibility& visible,
 FlatCsr build_csr(const Tensor& selected, const Visibility& visible, int64_t k, int64_t keys = 0,
                   int64_t most_entries = 0);
 
+// Entries when every row keeps min(k, w) keys of each head: the number that a selection gives up to
+// the rounding to whole columns. Masks on the meta device, where nothing is selected, have this
+// size.
+int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_t H, int64_t T);
+
+// The candidates of a mask with the largest q . k: `keys` of each row and head, of equal ones the
+// later keys; all of a row and head that has no more (docs/method.md section 2.6). q [B, H, T, d],
+// k [B, G, S, d] with S = csr.keys; G divides H: head h reads group h G / H. On the meta device
+// every row is taken to have min(keys, w) entries per head, w by `visible`. No gradient.
+FlatCsr refine(const Tensor& q, const Tensor& k, const FlatCsr& csr, int64_t keys,
+               const Visibility& visible);
+
 // The same mask as u8 [B, H, T, S], for the dense path.
 Tensor csr_to_mask(const FlatCsr& csr);
 
-// Throws unless q [B, H, T, d] and k [B, H, S, d] fit the mask; `op` starts the message.
+// Throws unless q [B, H, T, d] and k [B, G, S, d] fit the mask and G divides H; `op` starts the
+// message.
 void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor& k);
 // Throws unless visible.lengths is undefined or i64 [B] with values in [0, keys].
 void check_visibility(const char* op, const Visibility& visible, int64_t batch, int64_t keys);

@@ -2,8 +2,10 @@
 // contract and csr.h for which keys a column owns. Each section is a family.
 //
 // m random features, e = columns of a value, W = columns of an image, K = columns of an estimate;
-// rows at or beyond a sequence's length are padding. The `_step` kernels process one new token per
-// sequence: the bits of a sequence do not depend on the other sequences or their number.
+// rows at or beyond a sequence's length are padding. G divides H: head h reads the keys and values
+// of group h G / H, whose gradients are summed over the heads of the group. The `_step` kernels
+// process one new token per sequence: the bits of a sequence do not depend on the other sequences
+// or their number.
 #pragma once
 
 #include "tensor/kernels/kernel.h"
@@ -36,9 +38,10 @@ BRINE_KERNEL(exp_features_backward, Tensor dx, Tensor dphi, Tensor phi)
 // ---- linear_attention: the Performer's attention
 // Keys that are read at once: products inside the chunk, a running state between chunks.
 inline constexpr int64_t kLinearAttentionChunk = 48;
-// y [B, H, T, e] = sum_s phi_q(t) . phi_k(s) v(s) / den(t) over the keys s that t sees,
+// y [B, H, T, e] = sum_s phi_q(t) . phi_k(s) v(s) / den(t) over the keys s that t sees, phi_q
+// [B, H, T, m], phi_k [B, G, T, m],
 // den(t) [B, H, T] = phi_q(t) . (sum_s phi_k(s) + eps); rows of padding are 0 (den 1).
-// The values are [identity ; v]: v [B, H, T, d] and identity [P, i] (row t for token t, P >= T),
+// The values are [identity ; v]: v [B, G, T, d] and identity [P, i] (row t for token t, P >= T),
 // [B, T, i] or undefined; e = i + d.
 BRINE_KERNEL(linear_attention, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity,
              Tensor v, Visibility visible, double eps)
@@ -46,12 +49,13 @@ BRINE_KERNEL(linear_attention, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k,
 BRINE_KERNEL(linear_attention_backward, Tensor dphi_q, Tensor dphi_k, Tensor didentity, Tensor dv,
              Tensor dy, Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor identity, Tensor v,
              Visibility visible, double eps)
-// state [B, H, m, e] and sums f64 [B, H, m] = the running sums of linear_attention after the last
+// state [B, G, m, e] and sums f64 [B, G, m] = the running sums of linear_attention after the last
 // of L_b keys. identity [P, i].
 BRINE_KERNEL(linear_attention_state, Tensor state, Tensor sums, Tensor phi_k, Tensor identity,
              Tensor v, Visibility visible)
 // Adds the key of a new token, then y [B, H, 1, e] as linear_attention gives it for its query.
-// phi_q, phi_k [B, H, 1, m], v [B, H, 1, d]; identity [P, i], whose row at[b] is the token's.
+// phi_q [B, H, 1, m], phi_k [B, G, 1, m], v [B, G, 1, d]; identity [P, i], whose row at[b] is the
+// token's.
 BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor phi_q, Tensor phi_k,
              Tensor identity, Tensor v, Tensor at, double eps)
 
@@ -98,13 +102,13 @@ BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
 
 // ---- mix: the outputs of both paths, mixed by gates
 // y [B, T, H d]: s_mix s_prob c + (1 - s_mix) average, (s_prob, s_mix) = sigmoid(gates
-// [B, H, T, 2]); rows of padding are 0. c and average [B, H, T, d].
+// [B, H, T, 2]); rows of padding are 0. c [B, H, T, d], average [B, G, T, d].
 BRINE_KERNEL(mix_outputs, Tensor y, Tensor c, Tensor average, Tensor gates, Visibility visible)
 BRINE_KERNEL(mix_outputs_backward, Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
              Tensor average, Tensor gates, Visibility visible)
 // y [B, H, T, d], the same for every valid row of a sequence, 0 at padding: sum_j i_j v_j, i = the
 // mean over valid rows of the estimate [B, H, T, K], widened to keys and normalised to sum 1.
-// Bidirectional; v [B, H, T, d].
+// Bidirectional; v [B, G, T, d].
 BRINE_KERNEL(estimate_average, Tensor y, Tensor estimate, Tensor v, Visibility visible)
 // y as it was returned. destimate or dv may be undefined.
 BRINE_KERNEL(estimate_average_backward, Tensor destimate, Tensor dv, Tensor dy, Tensor estimate,

@@ -17,14 +17,17 @@ struct Forward {
   const T* q;
   const S *k, *v;
   MaskRows rows;
-  int64_t pieces, d;
+  int64_t pieces, d, group;  // group = heads that share keys and values
   T scale;
+
+  // Where the keys of row r begin, in k and in v.
+  __device__ int64_t keys_of(int64_t r) const { return r / (rows.T * group) * rows.S * d; }
 };
 
 // p = scale q k over the entries of row r; returns the largest.
 template <int D, bool Whole, class T, class S>
 __device__ T score(const Forward<T, S>& a, const RowEntries& at, int64_t r) {
-  const S* keys = a.k + r / a.rows.T * a.rows.S * a.d;
+  const S* keys = a.k + a.keys_of(r);
   T most = -INFINITY;
   each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d, [&](int64_t e, T product) {
     product *= a.scale;
@@ -50,7 +53,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) forward_kernel
   }
   sum = warp_sum(sum);
   const T share = at.count > 0 ? 1 / sum : T(0);
-  const S* values = a.v + r / a.rows.T * a.rows.S * a.d;
+  const S* values = a.v + a.keys_of(r);
   Strip<T, S, D, Whole> strip{a.d};
   for (; strip.first < strip.width(); strip.first += D) {
     T sums[Strip<T, S, D, Whole>::kSize] = {};
@@ -72,10 +75,11 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) forward_kernel
 
 void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr csr, double scale) {
   const int64_t d = q.dim(3), pieces = csr.batch * csr.heads * csr.length;
+  const int64_t group = q.dim(1) / k.dim(1);
   if (y.numel() == 0) return;
   dispatch_stored(q.dtype(), k.dtype(), [&]<class T, class S>() {
     Forward<T, S> a{y.data<T>(),   p.data<T>(), q.data<T>(), k.data<S>(), v.data<S>(),
-                    MaskRows(csr), pieces,      d,           T(scale)};
+                    MaskRows(csr), pieces,      d,           group,       T(scale)};
     dispatch_strip(
         d,
         [&]<int D, bool Whole>() {

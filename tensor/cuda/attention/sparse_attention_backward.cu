@@ -2,8 +2,8 @@
 //
 // Those of Q and of the scores go over rows. Those of K and V go over keys, each of which needs its
 // entries in the order of the rows, so that sums repeat bit for bit: the lists of
-// transposed_entries.cuh. A warp sums the list of one key, or a part of it that depends on its
-// length; there are no sums in memory.
+// transposed_entries.cuh. The rows of all heads of a group are the rows of its keys. A warp sums
+// the list of one key, or a part of it that depends on its length; there are no sums in memory.
 #include "tensor/cuda/attention/transposed_entries.cuh"
 #include "tensor/cuda/core/row_strip.cuh"
 #include "tensor/kernels/attention.h"
@@ -23,14 +23,17 @@ struct Rows {
   const T *dy, *p;
   const S *k, *v;
   MaskRows rows;
-  int64_t pieces, d;
+  int64_t pieces, d, group;  // group = heads that share keys and values
   T scale;
+
+  // Where the keys of row r begin, in k and in v.
+  __device__ int64_t keys_of(int64_t r) const { return r / (rows.T * group) * rows.S * d; }
 };
 
 // ds = dp = dy . v over the entries of row r; returns sum p dp.
 template <int D, bool Whole, class T, class S>
 __device__ T value_products(const Rows<T, S>& a, const RowEntries& at, int64_t r) {
-  const S* values = a.v + r / a.rows.T * a.rows.S * a.d;
+  const S* values = a.v + a.keys_of(r);
   T total = 0;
   each_product<D, Whole>(at, a.dy + r * a.d, values, a.d, [&](int64_t e, T product) {
     a.ds[at.first + e] = product;
@@ -52,7 +55,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) rows_kernel(Ro
     ds[e] = a.p[at.first + e] * (ds[e] - total) * a.scale;
   }
   if (!a.dq) return;
-  const S* keys = a.k + r / a.rows.T * a.rows.S * a.d;
+  const S* keys = a.k + a.keys_of(r);
   Strip<T, S, D, Whole> strip{a.d};
   for (; strip.first < strip.width(); strip.first += D) {
     T sums[Strip<T, S, D, Whole>::kSize] = {};
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kStripBlocks<T>) rows_kernel(Ro
   }
 }
 
-// y [B, H, S, d] = sum over the entries of a key of weight x_row; x [B, H, T, d].
+// y [B, G, S, d] = sum over the entries of a key of weight x_row; x [B, G, rows of a group, d].
 template <class T, class S>
 struct Side {
   T* y;
@@ -77,7 +80,7 @@ struct Side {
 struct KeyLists {
   const int64_t* starts;
   const int32_t* rows;
-  int64_t keys, keys_of_head, rows_of_head, d;
+  int64_t keys, keys_of_group, rows_of_group, d;
 
   __device__ bool is_long(int64_t key) const { return starts[key + 1] - starts[key] > kLongList; }
 };
@@ -87,7 +90,7 @@ template <class Columns, class T, class S>
 __device__ void sum_entries(T (&sums)[Columns::kSize], const Columns& strip, const Side<T, S>& side,
                             const KeyLists& lists, int64_t key, int64_t begin, int64_t end) {
   const int lane = int(threadIdx.x) % kWarp;
-  const S* x = side.x + key / lists.keys_of_head * lists.rows_of_head * lists.d;
+  const S* x = side.x + key / lists.keys_of_group * lists.rows_of_group * lists.d;
   for (int64_t e = begin; e < end; e += kWarp) {
     const int count = int(end - e < kWarp ? end - e : kWarp);
     const int32_t row = lane < count ? lists.rows[e + lane] : 0;
@@ -149,10 +152,10 @@ T* data_or_null(const Tensor& t) {
 // of half the size pays for itself at the second use.
 template <class T, class S>
 void launch_keys(Tensor dk, Tensor dv, const Tensor& dy, const Tensor& q, const Tensor& ds,
-                 const Tensor& p, const FlatCsr& csr) {
-  const int64_t keys = csr.batch * csr.heads * csr.keys;
+                 const Tensor& p, const FlatCsr& csr, int64_t group) {
+  const int64_t keys = csr.batch * (csr.heads / group) * csr.keys;
   const TransposedEntries lists =
-      transpose_entries<T>(csr, dv.defined() ? p : Tensor(), dk.defined() ? ds : Tensor());
+      transpose_entries<T>(csr, group, dv.defined() ? p : Tensor(), dk.defined() ? ds : Tensor());
   const Tensor g = dv.defined() ? dy.to(q.dtype()) : Tensor();
   const Side<T, S> of_k{data_or_null<T>(dk), q.data<S>(), data_or_null<T>(lists.second)};
   const Side<T, S> of_v{data_or_null<T>(dv), data_or_null<S>(g), data_or_null<T>(lists.first)};
@@ -160,7 +163,7 @@ void launch_keys(Tensor dk, Tensor dv, const Tensor& dy, const Tensor& q, const 
                         lists.rows.data<int32_t>(),
                         keys,
                         csr.keys,
-                        csr.length,
+                        group * csr.length,
                         q.dim(3)};
   dispatch_strip(
       q.dim(3),
@@ -178,13 +181,14 @@ void launch_keys(Tensor dk, Tensor dv, const Tensor& dy, const Tensor& q, const 
 void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
                                Tensor v, Tensor p, FlatCsr csr, double scale) {
   const int64_t d = q.dim(3), pieces = csr.batch * csr.heads * csr.length;
-  const int64_t keys = csr.batch * csr.heads * csr.keys;
+  const int64_t keys = csr.batch * csr.heads * csr.keys, group = q.dim(1) / k.dim(1);
   Tensor ds = dq.defined() || dk.defined() ? Tensor::like(p) : Tensor();
   if (d == 0) return;
   dispatch_stored(dy.dtype(), q.dtype(), [&]<class T, class S>() {
     if (ds.defined() && pieces > 0) {
       Rows<T, S> a{ds.data<T>(), data_or_null<T>(dq), dy.data<T>(), p.data<T>(), k.data<S>(),
-                   v.data<S>(),  MaskRows(csr),       pieces,       d,           T(scale)};
+                   v.data<S>(),  MaskRows(csr),       pieces,       d,           group,
+                   T(scale)};
       dispatch_strip(
           d,
           [&]<int D, bool Whole>() {
@@ -193,7 +197,9 @@ void sparse_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tenso
           },
           dq, dy, k, v);
     }
-    if ((dk.defined() || dv.defined()) && keys > 0) launch_keys<T, S>(dk, dv, dy, q, ds, p, csr);
+    if ((dk.defined() || dv.defined()) && keys > 0) {
+      launch_keys<T, S>(dk, dv, dy, q, ds, p, csr, group);
+    }
   });
 }
 

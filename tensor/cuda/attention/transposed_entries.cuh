@@ -1,11 +1,12 @@
-// The entries of a flat CSR mask by key: for every (b, h, key) its rows in ascending order, with
-// the weights of the entries. Cost and memory grow with the entries and keys.
+// The entries of a flat CSR mask by key: for every (b, g, key) its rows in ascending order, with
+// the weights of the entries. g is a group of heads, whose rows are numbered one head after the
+// other. Cost and memory grow with the entries and keys.
 //
-// The rows of a head are split into a few chunks. Integer atomics count the entries of every key in
-// every chunk; prefix sums of the counts give the start of a chunk's entries in the list of a key.
-// Then a block iterates over its chunk, 32 rows at a time: each row sets its bit in a word of the
-// key, and the number of lower bits is the number of entries before it. The order therefore does
-// not depend on the order of the threads or on the number of chunks.
+// The rows of a group are split into a few chunks. Integer atomics count the entries of every key
+// in every chunk; prefix sums of the counts give the start of a chunk's entries in the list of a
+// key. Then a block iterates over its chunk, 32 rows at a time: each row sets its bit in a word of
+// the key, and the number of lower bits is the number of entries before it. The order therefore
+// does not depend on the order of the threads or on the number of chunks.
 #pragma once
 
 #include "tensor/csr.h"
@@ -18,26 +19,27 @@ constexpr int kChunkStep = 32;         // rows of a step: a bit and a warp for e
 
 struct Chunks {
   MaskRows rows;
-  int64_t chunks, length;  // of a head; rows of a chunk
+  int64_t of_group;        // rows of a group: those of all its heads
+  int64_t chunks, length;  // of a group; rows of a chunk
 
-  // The offset of the counts of (bh, chunk of row t).
-  __device__ int64_t keys_of(int64_t bh, int64_t t) const {
-    return (bh * chunks + t / length) * rows.S;
+  // The offset of the counts of row r of the mask, by its group and chunk.
+  __device__ int64_t keys_of(int64_t r) const {
+    return (r / of_group * chunks + r % of_group / length) * rows.S;
   }
 };
 
-// counts [B H, chunks, S], initially zero; a warp for every row.
+// counts [B G, chunks, S], initially zero; a warp for every row.
 static __global__ void count_keys_kernel(int32_t* counts, Chunks a, int64_t pieces) {
   const int64_t r = piece() / kWarp;
   if (r >= pieces) return;
   const RowEntries at = a.rows(r);
-  int32_t* mine = counts + a.keys_of(r / a.rows.T, r % a.rows.T) - at.base;
+  int32_t* mine = counts + a.keys_of(r) - at.base;
   for (int64_t e = threadIdx.x % kWarp; e < at.count; e += kWarp) {
     atomicAdd(mine + at.columns[e], 1);
   }
 }
 
-// counts become the sums over the chunks before, sizes [B H, S] those over all.
+// counts become the sums over the chunks before, sizes [B G, S] those over all.
 static __global__ void sum_chunks_kernel(int64_t* sizes, int32_t* counts, int64_t chunks, int64_t S,
                                          int64_t keys) {
   const int64_t i = piece();
@@ -84,16 +86,16 @@ template <class T>
 __global__ void __launch_bounds__(kChunkStep* kWarp)
     fill_lists_kernel(Lists<T> lists, const int64_t* starts, int32_t* before, uint32_t* bits,
                       Chunks a) {
-  const int64_t bh = blockIdx.x / a.chunks, begin = blockIdx.x % a.chunks * a.length;
-  const int64_t end = begin + a.length < a.rows.T ? begin + a.length : a.rows.T;
+  const int64_t bg = blockIdx.x / a.chunks, begin = blockIdx.x % a.chunks * a.length;
+  const int64_t end = begin + a.length < a.of_group ? begin + a.length : a.of_group;
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  starts += bh * a.rows.S;
+  starts += bg * a.rows.S;
   before += blockIdx.x * a.rows.S;
   bits += blockIdx.x * a.rows.S;
   for (int64_t first = begin; first < end; first += kChunkStep) {
     const int64_t t = first + warp;
     RowEntries at{nullptr, 0, 0, 0};
-    if (t < end) at = a.rows(bh * a.rows.T + t);
+    if (t < end) at = a.rows(bg * a.of_group + t);
     for (int64_t e = lane; e < at.count; e += kWarp) {
       atomicOr(bits + (at.columns[e] - at.base), 1u << warp);
     }
@@ -117,19 +119,22 @@ __global__ void __launch_bounds__(kChunkStep* kWarp)
 }
 
 struct TransposedEntries {
-  Tensor starts;         // i64 [B H S + 1]
+  Tensor starts;         // i64 [B G S + 1]
   Tensor rows;           // i32 [entries]: ascending within a key
   Tensor first, second;  // the weights given, in this order
 };
 
-// `first` and `second` are [entries] of type T or undefined; csr has a key.
+// `group` heads have common keys. `first` and `second` are [entries] of type T or undefined; csr
+// has a key.
 template <class T>
-TransposedEntries transpose_entries(const FlatCsr& csr, const Tensor& first, const Tensor& second) {
+TransposedEntries transpose_entries(const FlatCsr& csr, int64_t group, const Tensor& first,
+                                    const Tensor& second) {
   const char* name = "sparse_attention_backward";
   const Device device = csr.columns.device();
-  const int64_t heads = csr.batch * csr.heads, keys = heads * csr.keys;
-  const int64_t steps = std::max<int64_t>(1, (csr.length + kChunkStep - 1) / kChunkStep);
-  const int64_t wanted = std::clamp<int64_t>(kChunkBlocks / heads, 1, steps);
+  const int64_t groups = csr.batch * (csr.heads / group), keys = groups * csr.keys;
+  const int64_t of_group = group * csr.length;
+  const int64_t steps = std::max<int64_t>(1, (of_group + kChunkStep - 1) / kChunkStep);
+  const int64_t wanted = std::clamp<int64_t>(kChunkBlocks / groups, 1, steps);
   const int64_t length = (steps + wanted - 1) / wanted * kChunkStep;
   const int64_t chunks = (steps * kChunkStep + length - 1) / length, n = chunks * keys;
 
@@ -139,8 +144,8 @@ TransposedEntries transpose_entries(const FlatCsr& csr, const Tensor& first, con
   Tensor words = Tensor::empty({2, n}, Dtype::i32, device);
   auto* before = words.data<int32_t>();
   check_cuda(cudaMemsetAsync(before, 0, size_t(2 * n) * sizeof(int32_t), stream()), name);
-  const Chunks a{MaskRows(csr), chunks, length};
-  const int64_t pieces = heads * csr.length;
+  const Chunks a{MaskRows(csr), of_group, chunks, length};
+  const int64_t pieces = groups * of_group;
   auto* starts = out.starts.data<int64_t>();
   launch(name, count_keys_kernel, dim3(blocks_for(pieces, kThreads / kWarp)), dim3(kThreads), 0,
          before, a, pieces);
@@ -150,7 +155,7 @@ TransposedEntries transpose_entries(const FlatCsr& csr, const Tensor& first, con
                        second.defined() ? out.second.data<T>() : nullptr,
                        first.defined() ? first.data<T>() : nullptr,
                        second.defined() ? second.data<T>() : nullptr};
-  launch(name, fill_lists_kernel<T>, dim3(blocks_for(heads * chunks, 1)), dim3(kChunkStep * kWarp),
+  launch(name, fill_lists_kernel<T>, dim3(blocks_for(groups * chunks, 1)), dim3(kChunkStep * kWarp),
          0, lists, starts, before, reinterpret_cast<uint32_t*>(before + n), a);
   return out;
 }

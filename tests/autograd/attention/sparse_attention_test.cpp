@@ -1,6 +1,8 @@
 // Attention on the entries of a mask against dense attention under that mask.
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
+#include "tests/head_copies.h"
+#include "tests/refusals.h"
 #include "tests/sparse_oracle.h"
 
 namespace brine::test {
@@ -52,6 +54,45 @@ TEST_CASE("sparse attention equals dense attention under the same mask, with its
   }
 }
 
+TEST_CASE("sparse attention of groups of heads, whose keys and values get the sum of gradients") {
+  const std::vector<MaskCase> cases = {
+      {.B = 2, .H = 6, .T = 21, .K = 8, .k = 5, .lengths = {21, 13}},
+      {.B = 1, .H = 6, .T = 33, .K = 4, .k = 2},
+      {.B = 3, .H = 6, .T = 17, .K = 8, .k = 4, .causal = false, .lengths = {0, 17, 9}}};
+  for (const MaskCase& m : cases) {
+    const FlatCsr csr = random_csr(m);
+    const std::vector<double> mask = csr_to_mask(csr).to_vector();
+    for (int64_t G : {1, 2, 3}) {
+      for (int64_t d : {6, 64}) {
+        const Shape keys{m.B, G, m.T, d};
+        check_op({.name = join("sparse_attention G ", G, " d ", d, " ", m.name()),
+                  .inputs = {normal({m.B, m.H, m.T, d}, 1), normal(keys, 2), normal(keys, 3)},
+                  .f =
+                      [=](const std::vector<Tensor>& in) {
+                        return sparse_attention(in[0], in[1], in[2], csr);
+                      },
+                  .oracle =
+                      [=](const std::vector<Tensor>& in) {
+                        return naive_output(
+                            {in[0], copied_heads(in[1], m.H), copied_heads(in[2], m.H)}, mask, m);
+                      },
+                  .grad_tolerance = d < 40 ? 1e-6 : 0});
+      }
+    }
+  }
+}
+
+TEST_CASE("sparse attention refuses groups that do not divide the heads") {
+  const MaskCase m{.B = 1, .H = 6, .T = 9, .K = 4, .k = 2};
+  const FlatCsr csr = random_csr(m);
+  const Tensor q = normal({1, 6, 9, 4}, 1), four = normal({1, 4, 9, 4}, 2);
+  check_refuses([&] { sparse_attention(q, four, four, csr); },
+                {"sparse_attention", "[1, 6, 9, 4]", "[1, 4, 9, 4]", "6 heads"});
+  const Tensor two = normal({1, 2, 9, 4}, 2), three = normal({1, 3, 9, 4}, 2);
+  check_refuses([&] { sparse_attention(q, two, three, csr); },
+                {"sparse_attention", "v", "[1, 2, 9, 4]", "[1, 3, 9, 4]"});
+}
+
 TEST_CASE("sparse attention for every kind of head size") {
   MaskCase m{.B = 1, .H = 2, .T = 33, .K = 8, .k = 4};
   FlatCsr csr = random_csr(m);
@@ -69,9 +110,10 @@ TEST_CASE("sparse attention for every kind of head size") {
 }
 
 TEST_CASE("more pieces of keys than heads give the same bits") {
-  MaskCase m{.B = 1, .H = 1, .T = 2100, .K = 16, .k = 8};
+  MaskCase m{.B = 1, .H = 2, .T = 2100, .K = 16, .k = 8};
   FlatCsr csr = random_csr(m);
   std::vector<Tensor> in = qkv(m, 32);
+  for (size_t i : {1, 2}) in[i] = in[i].slice(1, 0, 1).contiguous();  // both heads in one group
   auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
   Tensor dy = normal(in[0].shape(), 9);
   std::vector<Run> runs;
@@ -130,6 +172,20 @@ TEST_CASE("a few rows that face all keys equal the rows of the full pass") {
     Selection chosen = select_columns(estimate.slice(2, t, 1), visible, m.config());
     FlatCsr csr = build_csr(chosen.selected, visible, m.k, m.T);
     Tensor row = sparse_attention(in[0].slice(2, t, 1), in[1], in[2], csr);
+    CHECK(same_bits(row, full.slice(2, t, 1).contiguous()));
+  }
+}
+
+TEST_CASE("a few rows of groups of heads that face all keys equal the rows of the full pass") {
+  const MaskCase m{.B = 2, .H = 4, .T = 23, .K = 8, .k = 3};
+  const Tensor estimate = uniform({m.B, m.H, m.T, m.K}, 8, 0, 1);
+  const Tensor q = normal({2, 4, 23, 32}, 1), k = normal({2, 2, 23, 32}, 2);
+  const Tensor v = normal(k.shape(), 3), full = sparse_attention(q, k, v, random_csr(m, 8));
+  for (int64_t t : {0, 9, 22}) {
+    const Visibility visible{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
+    const Selection chosen = select_columns(estimate.slice(2, t, 1), visible, m.config());
+    const FlatCsr csr = build_csr(chosen.selected, visible, m.k, m.T);
+    const Tensor row = sparse_attention(q.slice(2, t, 1), k, v, csr);
     CHECK(same_bits(row, full.slice(2, t, 1).contiguous()));
   }
 }

@@ -1,6 +1,8 @@
 // Gradients of the products: every transposition, shared operands, gradients added in place.
 #include "autograd/ops.h"
+#include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
+#include "tests/head_copies.h"
 
 using namespace brine;
 using brine::test::check_op;
@@ -84,4 +86,57 @@ TEST_CASE("linear_pair is linear of the two concatenated") {
               }
               return y;
             }});
+}
+
+TEST_CASE("linear_pair: the product of a group of heads is added to each of them") {
+  const int64_t B = 2, H = 6, T = 5;
+  for (int64_t G : {1, 2, 3}) {
+    check_op({.name = join("linear_pair G ", G),
+              .inputs = {normal({B, H, T, 4}, 1), normal({B, G, T, 3}, 2), normal({7, 7}, 3),
+                         normal({7}, 4)},
+              .f = [](const auto& x) { return linear_pair(x[0], x[1], x[2], x[3]); },
+              .oracle =
+                  [=](const auto& x) {
+                    const test::Array a(x[0]), b(test::copied_heads(x[1], H)), w(x[2]), bias(x[3]);
+                    return test::tabulate({B, H, T, 7}, [&](const test::Coordinates& at) {
+                      double sum = bias({at[3]});
+                      for (int64_t c = 0; c < 4; ++c) {
+                        sum += a({at[0], at[1], at[2], c}) * w({at[3], c});
+                      }
+                      for (int64_t c = 0; c < 3; ++c) {
+                        sum += b({at[0], at[1], at[2], c}) * w({at[3], 4 + c});
+                      }
+                      return sum;
+                    });
+                  }});
+  }
+  CHECK_THROWS_WITH_AS(
+      linear_pair(normal({B, H, T, 4}, 1), normal({B, 4, T, 3}, 2), normal({7, 7}, 3), {}),
+      doctest::Contains("[2, 4, 5, 3]"), Error);
+}
+
+TEST_CASE("group_matmul: the rows of a head times the matrix of its group") {
+  const int64_t B = 2, H = 6, R = 5, S = 7, d = 3;
+  for (int64_t G : {1, 2, 3, 6}) {
+    for (bool transposed : {false, true}) {
+      const int64_t n = transposed ? d : S, out = transposed ? S : d;
+      check_op({.name = join("group_matmul G ", G, " ", transposed),
+                .inputs = {normal({B, H, R, n}, 1), normal({B, G, S, d}, 2)},
+                .f = [=](const auto& x) { return group_matmul(x[0], x[1], transposed); },
+                .oracle =
+                    [=](const auto& x) {
+                      const test::Array rows(x[0]), kv(test::copied_heads(x[1], H));
+                      return test::tabulate({B, H, R, out}, [&](const test::Coordinates& at) {
+                        double sum = 0;
+                        for (int64_t i = 0; i < n; ++i) {
+                          sum += rows({at[0], at[1], at[2], i}) *
+                                 kv({at[0], at[1], transposed ? at[3] : i, transposed ? i : at[3]});
+                        }
+                        return sum;
+                      });
+                    }});
+    }
+  }
+  CHECK_THROWS_WITH_AS(group_matmul(normal({1, 6, 2, 3}, 1), normal({1, 4, 2, 3}, 2), true),
+                       doctest::Contains("[1, 4, 2, 3]"), Error);
 }

@@ -16,8 +16,9 @@ namespace {
 struct SparseCase {
   MaskCase mask;
   int64_t d = 32;
-  int64_t keys = 0;   // 0: as many as rows
-  int64_t spare = 0;  // columns beyond the entries
+  int64_t groups = 0;  // of heads that share keys and values; 0: one for every head
+  int64_t keys = 0;    // 0: as many as rows
+  int64_t spare = 0;   // columns beyond the entries
   bool dq = true, dk = true, dv = true;
   int64_t shift = 0;          // numbers by which rows begin off their alignment
   Dtype stored = Dtype::f32;  // of k and v, and of q for the gradients; f32: as the rest
@@ -56,7 +57,8 @@ FlatCsr moved_mask(const On& on, FlatCsr mask) {
 std::vector<Tensor> attention_on(const On& on, Dtype dtype, const SparseCase& c,
                                  const FlatCsr& mask) {
   const MaskCase& m = c.mask;
-  const Shape row_shape{m.B, m.H, m.T, c.d}, key_shape{m.B, m.H, mask.keys, c.d};
+  const Shape row_shape{m.B, m.H, m.T, c.d};
+  const Shape key_shape{m.B, c.groups ? c.groups : m.H, mask.keys, c.d};
   const FlatCsr csr = moved_mask(on, mask);
   auto moved = [&](const Tensor& x) { return shifted(on, x, c.shift); };
   auto stored = [&](const Tensor& x) {
@@ -251,6 +253,26 @@ TEST_CASE("cuda: sparse attention on rows of 16 bits") {
   const MaskCase decode{
       .B = 3, .H = 3, .T = 1, .K = 8, .k = 4, .causal = false, .lengths = {29, 0, 130}};
   compare_stored({.mask = decode, .d = 64, .keys = 130});
+}
+
+TEST_CASE("cuda: sparse attention of groups of heads") {
+  const std::vector<MaskCase> masks = {
+      {.B = 2, .H = 6, .T = 25, .K = 16, .k = 9, .lengths = {25, 12}},
+      {.B = 1, .H = 6, .T = 70, .K = 4, .k = 3},  // lists over several steps and chunks
+      {.B = 3, .H = 6, .T = 9, .K = 8, .k = 4, .causal = false, .lengths = {0, 9, 5}}};
+  for (const MaskCase& m : masks) {
+    for (int64_t G : {1, 2, 3}) {
+      compare_attention({.mask = m, .d = 32, .groups = G});
+      compare_attention({.mask = m, .d = 5, .groups = G, .spare = 3, .dq = G == 1});
+    }
+  }
+  // One key of all rows of a group: a list that all warps of a block share.
+  compare_attention(
+      {.mask = {.B = 1, .H = 4, .T = 300, .K = 1, .k = 2, .causal = false}, .d = 32, .groups = 1});
+  compare_stored({.mask = masks[0], .d = 64, .groups = 2});
+  // Rows of decoding.
+  const MaskCase rows{.B = 2, .H = 4, .T = 1, .K = 8, .k = 3, .causal = false, .lengths = {40, 7}};
+  compare_attention({.mask = rows, .d = 32, .groups = 2, .keys = 41});
 }
 
 TEST_CASE("cuda: gradients of sparse attention repeat to the bit") {

@@ -1,0 +1,52 @@
+// Products of one row with the rows of the keys of a mask's entries: the scores of sparse attention
+// and of the refinement. Rows stored in 16 bits (S) are widened in registers.
+#pragma once
+
+#include "tensor/cpu/core/stored_vectors.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/kernel.h"
+
+namespace brine::BRINE_CPU {
+
+// Calls f.operator()<D>(): D = d for the common head sizes, otherwise 0.
+template <class F>
+void dispatch_width(int64_t d, F&& f) {
+  switch (d) {
+    case 32:
+      return f.template operator()<32>();
+    case 64:
+      return f.template operator()<64>();
+    case 128:
+      return f.template operator()<128>();
+    default:
+      return f.template operator()<0>();
+  }
+}
+
+// x . y, in two independent chains of sums.
+template <int D, class T, class S>
+T dot(const T* x, const S* y, int64_t width) {
+  constexpr int W = kWidth<T>;
+  const int64_t d = D ? D : width;
+  Vector<T> even = {}, odd = {};
+  int64_t c = 0;
+#pragma GCC unroll 16
+  for (; c + 2 * W <= d; c += 2 * W) {
+    even += load(x + c) * load_as<T>(y + c);
+    odd += load(x + c + W) * load_as<T>(y + c + W);
+  }
+  T sum = sum_of_vector<T, kVectorBytes>(even + odd);
+  for (; c < d; ++c) sum += x[c] * T(y[c]);
+  return sum;
+}
+
+// out[e] = factor (x . rows[key(e)])
+template <int D, class T, class S>
+void dots(T* out, const T* x, const S* rows, int64_t d, T factor, const RowEntries& at) {
+  const S* origin = rows - at.base * d;
+  for (int64_t e = 0; e < at.count; ++e) {
+    out[e] = factor * dot<D>(x, origin + at.columns[e] * d, d);
+  }
+}
+
+}  // namespace brine::BRINE_CPU
