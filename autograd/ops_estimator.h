@@ -1,6 +1,6 @@
 // The public ops of SEA's estimator and output, in the order of use; ops.h includes this page. m
 // random features, W = columns of an image, K = columns of the estimate; rows at or beyond a
-// sequence's length are padding.
+// sequence's length are padding. G divides H: head h reads group h G / H of the keys and values.
 //
 // The `_step` ops process one new token per sequence, off the tape: the bits of a sequence do not
 // depend on the other sequences or their number.
@@ -31,17 +31,18 @@ Tensor exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeig
                     const Tensor& lengths);
 
 // ---- linear_attention.cpp
-// y [B, H, T, i + d] = the Performer's attention of phi_q, phi_k [B, H, T, m] to the values
-// [identity ; v], 0 at padding. identity is a table [P, i], P >= T, whose row t belongs to token t
-// of every head; or [B, T, i], constant; or undefined. eps is added to every entry of the key sum.
+// y [B, H, T, i + d] = the Performer's attention of phi_q [B, H, T, m], phi_k [B, G, T, m] to the
+// values [identity ; v], v [B, G, T, d]; 0 at padding. identity is a table [P, i], P >= T, whose
+// row t belongs to token t of every head; or [B, T, i], constant; or undefined. eps is added to
+// every entry of the key sum.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
                         const Tensor& v, const Visibility& visible, double eps = 1e-6);
-// The running sums after the keys of a prompt: state [B, H, m, e], sums f64 [B, H, m].
+// The running sums after the keys of a prompt: state [B, G, m, e], sums f64 [B, G, m].
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
                             const Tensor& identity, const Tensor& v, const Visibility& visible);
-// -> [B, H, 1, e] for phi_q and phi_k [B, H, 1, m], v [B, H, 1, d]; the token is at position at[b]
-// of the table identity [P, i], which must contain that row. The token is added to the running
-// sums.
+// -> [B, H, 1, e] for phi_q [B, H, 1, m], phi_k [B, G, 1, m], v [B, G, 1, d]; the token is at
+// position at[b] of the table identity [P, i], which must contain that row. The token is added to
+// the running sums.
 Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tensor& phi_q,
                              const Tensor& phi_k, const Tensor& identity, const Tensor& v,
                              const Tensor& at, double eps);
@@ -86,11 +87,12 @@ Tensor column_softmax_step(const Tensor& scores, const Tensor& width);
 
 // ---- mix.cpp
 // s_mix s_prob c + (1 - s_mix) average, heads concatenated: [B, T, H d], rows of padding 0.
-// (s_prob, s_mix) = sigmoid(gates [B, H, T, 2]); c and average [B, H, T, d].
+// (s_prob, s_mix) = sigmoid(gates [B, H, T, 2]); c [B, H, T, d], average [B, G, T, d].
 Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& gates,
                    const Visibility& visible);
 // Bidirectional C_avg [B, H, T, d]: sum_j i_j v_j, i = the mean over valid rows of the estimate
-// [B, H, T, K], widened to keys and normalised to sum 1 (the normaliser is differentiated).
+// [B, H, T, K], widened to keys and normalised to sum 1 (the normaliser is differentiated); v
+// [B, G, T, d].
 Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibility& visible);
 
 }  // namespace brine

@@ -18,7 +18,7 @@ Tensor running_mean(const Tensor& x) {
 Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& counts) {
   check(sums.rank() == 3 && sums.dtype() == Dtype::f64 &&
             v.shape() == Shape{sums.dim(0), sums.dim(1), 1, sums.dim(2)},
-        "running_mean_step: sums ", sums.shape(), " must be f64 [B, H, d] and v [B, H, 1, d], got ",
+        "running_mean_step: sums ", sums.shape(), " must be f64 [B, G, d] and v [B, G, 1, d], got ",
         v.shape());
   Tensor y = Tensor::empty(v.shape(), v.dtype(), v.device());
   BRINE_CALL(y, running_mean_step, y, sums, v.detach().contiguous(), counts);

@@ -9,10 +9,12 @@ namespace brine {
 Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& gates,
                    const Visibility& visible) {
   check(c.rank() == 4, "mix_outputs: c must be [B, H, T, d], got ", c.shape());
-  check(average.shape() == c.shape() && average.dtype() == c.dtype(),
-        "mix_outputs: average must be ", c.dtype(), " ", c.shape(), ", got ", average.dtype(), " ",
-        average.shape());
   int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
+  check(average.rank() == 4 && average.dtype() == c.dtype() && average.dim(0) == B &&
+            average.dim(1) > 0 && H % average.dim(1) == 0 && average.dim(2) == T &&
+            average.dim(3) == d,
+        "mix_outputs: average must be ", c.dtype(), " [", B, ", ", H, " or a divisor, ", T, ", ", d,
+        "], got ", average.dtype(), " ", average.shape());
   check((gates.shape() == Shape{B, H, T, 2}) && gates.dtype() == c.dtype(),
         "mix_outputs: gates must be ", c.dtype(), " ", Shape{B, H, T, 2}, ", got ", gates.dtype(),
         " ", gates.shape());
@@ -34,14 +36,15 @@ Tensor mix_outputs(const Tensor& c, const Tensor& average, const Tensor& gates,
 
 Tensor estimate_average(const Tensor& estimate, const Tensor& v, const Visibility& visible) {
   check(estimate.rank() == 4 && v.rank() == 4 && estimate.dtype() == v.dtype() &&
-            estimate.dim(0) == v.dim(0) && estimate.dim(1) == v.dim(1) &&
+            estimate.dim(0) == v.dim(0) && v.dim(1) > 0 && estimate.dim(1) % v.dim(1) == 0 &&
             estimate.dim(2) == v.dim(2),
-        "estimate_average: wanted an estimate [B, H, T, K] and v [B, H, T, d], got ",
+        "estimate_average: wanted an estimate [B, H, T, K] and v [B, G, T, d], got ",
         estimate.shape(), " and ", v.shape());
   check(!visible.causal,
         "estimate_average: a mean over rows depends on later positions, so causal is not allowed");
   check_visibility("estimate_average", visible, v.dim(0), v.dim(2));
-  Tensor xe = estimate.detach().contiguous(), xv = v.detach().contiguous(), y = Tensor::like(xv);
+  Tensor xe = estimate.detach().contiguous(), xv = v.detach().contiguous();
+  Tensor y = Tensor::empty({v.dim(0), estimate.dim(1), v.dim(2), v.dim(3)}, v.dtype(), v.device());
   BRINE_CALL(xv, estimate_average, y, xe, xv, visible);
   count_macs(double(y.numel()) * double(estimate.dim(3)));
   Tensor out = y.detach();

@@ -16,6 +16,7 @@ constexpr int64_t kTokens = 64;  // per piece of work
 
 void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor gates, Visibility visible) {
   int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
+  const int64_t group = H / average.dim(1);  // heads that share an average
   RowWidths widths(visible, T);
   dispatch_float(c.dtype(), [&]<class R>() {
     const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = gates.data<R>();
@@ -32,7 +33,7 @@ void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor gates, Visibility vi
           R prob = math::sigmoid(xs[2 * i]), mix = math::sigmoid(xs[2 * i + 1]);
           R keep = mix * prob, rest = 1 - mix;
           R* row = out + (r * H + h) * d;
-          const R *a = xc + i * d, *m = xa + i * d;
+          const R *a = xc + i * d, *m = xa + ((b * H + h) / group * T + t) * d;
 #pragma omp simd
           for (int64_t j = 0; j < d; ++j) row[j] = keep * a[j] + rest * m[j];
         }
@@ -41,35 +42,55 @@ void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor gates, Visibility vi
   });
 }
 
+namespace {
+
+// The tensors of the backward pass of mix_outputs.
+template <class R>
+struct MixGradients {
+  R *dc, *daverage, *dgates;
+  const R *dy, *c, *average, *gates;
+};
+
+// Row i of c, whose average is row `of`: dc and dgates, and its share is added to daverage.
+template <class R>
+void mix_row(const MixGradients<R>& g, const R* up, int64_t i, int64_t of, int64_t d) {
+  R *out_c = g.dc + i * d, *out_a = g.daverage + of * d, *gs = g.dgates + 2 * i;
+  const R *a = g.c + i * d, *m = g.average + of * d;
+  const R prob = math::sigmoid(g.gates[2 * i]), mix = math::sigmoid(g.gates[2 * i + 1]);
+  R keep = mix * prob, rest = 1 - mix, along_c = 0, along_a = 0;
+#pragma omp simd reduction(+ : along_c, along_a)
+  for (int64_t j = 0; j < d; ++j) {
+    out_c[j] = keep * up[j];
+    out_a[j] += rest * up[j];
+    along_c += up[j] * a[j];
+    along_a += up[j] * m[j];
+  }
+  gs[0] = mix * along_c * prob * (1 - prob);
+  gs[1] = (prob * along_c - along_a) * mix * (1 - mix);
+}
+
+}  // namespace
+
 void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
                           Tensor average, Tensor gates, Visibility visible) {
-  int64_t B = c.dim(0), H = c.dim(1), T = c.dim(2), d = c.dim(3);
+  int64_t H = c.dim(1), T = c.dim(2), d = c.dim(3), G = average.dim(1), group = H / G;
   RowWidths widths(visible, T);
   dispatch_float(c.dtype(), [&]<class R>() {
-    const R *xc = c.data<R>(), *xa = average.data<R>(), *xs = gates.data<R>(), *g = dy.data<R>();
-    R *gc = dc.data<R>(), *ga = daverage.data<R>(), *gs = dgates.data<R>();
-    parallel_for(B * H * T, kTokens, [&](int64_t i0, int64_t i1) {
-      for (int64_t i = i0; i < i1; ++i) {
-        int64_t b = i / (H * T), h = i / T % H, t = i % T;
-        R *out_c = gc + i * d, *out_a = ga + i * d;
-        if (t >= widths.length(b)) {
-          std::fill_n(out_c, d, R(0));
-          std::fill_n(out_a, d, R(0));
-          gs[2 * i] = gs[2 * i + 1] = 0;
-          continue;
+    const MixGradients<R> g{dc.data<R>(), daverage.data<R>(), dgates.data<R>(), dy.data<R>(),
+                            c.data<R>(),  average.data<R>(),  gates.data<R>()};
+    parallel_for(c.dim(0) * G * T, kTokens, [&](int64_t i0, int64_t i1) {
+      for (int64_t of = i0; of < i1; ++of) {
+        const int64_t bg = of / T, b = bg / G, t = of % T;
+        std::fill_n(g.daverage + of * d, d, R(0));
+        for (int64_t bh = bg * group; bh < (bg + 1) * group; ++bh) {
+          const int64_t i = bh * T + t;
+          if (t < widths.length(b)) {
+            mix_row(g, g.dy + ((b * T + t) * H + bh % H) * d, i, of, d);
+          } else {
+            std::fill_n(g.dc + i * d, d, R(0));
+            g.dgates[2 * i] = g.dgates[2 * i + 1] = 0;
+          }
         }
-        const R *up = g + ((b * T + t) * H + h) * d, *a = xc + i * d, *m = xa + i * d;
-        R prob = math::sigmoid(xs[2 * i]), mix = math::sigmoid(xs[2 * i + 1]);
-        R keep = mix * prob, rest = 1 - mix, along_c = 0, along_a = 0;
-#pragma omp simd reduction(+ : along_c, along_a)
-        for (int64_t j = 0; j < d; ++j) {
-          out_c[j] = keep * up[j];
-          out_a[j] = rest * up[j];
-          along_c += up[j] * a[j];
-          along_a += up[j] * m[j];
-        }
-        gs[2 * i] = mix * along_c * prob * (1 - prob);
-        gs[2 * i + 1] = (prob * along_c - along_a) * mix * (1 - mix);
       }
     });
   });
@@ -95,13 +116,14 @@ double column_shares(std::vector<double>& share, const R* estimate, int64_t L, i
 }  // namespace
 
 void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility visible) {
-  int64_t H = v.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
+  int64_t H = estimate.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
+  const int64_t group = H / v.dim(1);  // heads that share values
   RowWidths widths(visible, T);
   dispatch_float(v.dtype(), [&]<class R>() {
-    for_pieces(v.dim(0) * H, v.numel(), [&](int64_t i) {
+    for_pieces(v.dim(0) * H, y.numel(), [&](int64_t i) {
       int64_t L = widths.valid(i / H);
       R* out = y.data<R>() + i * T * d;
-      const R* x = v.data<R>() + i * T * d;
+      const R* x = v.data<R>() + i / group * T * d;
       std::vector<double> share, mean(static_cast<size_t>(d), 0);
       double norm = column_shares(share, estimate.data<R>() + i * T * K, L, K);
       for (int64_t c = 0; c < K; ++c) {
@@ -118,37 +140,62 @@ void estimate_average(Tensor y, Tensor estimate, Tensor v, Visibility visible) {
   });
 }
 
+namespace {
+
+// One head of the backward pass of estimate_average.
+template <class R>
+struct AverageHead {
+  R *destimate, *dv;  // [T, K], [T, d] of its group, added to; may be null
+  const R *dy, *estimate, *v, *y;
+  int64_t T, L, K, d;
+};
+
+template <class R>
+void average_backward(const AverageHead<R>& at) {
+  const int64_t L = at.L, K = at.K, d = at.d;
+  std::vector<double> share, up(static_cast<size_t>(d), 0), column(static_cast<size_t>(K), 0);
+  double norm = column_shares(share, at.estimate, L, K);
+  for (int64_t t = 0; t < L; ++t) {
+    for (int64_t a = 0; a < d; ++a) up[size_t(a)] += double(at.dy[t * d + a]);
+  }
+  // y = sum_c share_c (values of c) / norm, so d y / d share_c = (values of c - n_c y) / norm.
+  for (int64_t c = 0; c < K; ++c) {
+    int64_t begin = math::column_begin(c, L, K), end = math::column_begin(c + 1, L, K);
+    for (int64_t j = begin; j < end; ++j) {
+      for (int64_t a = 0; a < d; ++a) {
+        column[size_t(c)] += up[size_t(a)] * double(at.v[j * d + a] - at.y[a]) / norm;
+        if (at.dv) at.dv[j * d + a] += R(up[size_t(a)] * share[size_t(c)] / norm);
+      }
+    }
+  }
+  for (int64_t t = 0; at.destimate && t < at.T; ++t) {
+    for (int64_t c = 0; c < K; ++c) at.destimate[t * K + c] = t < L ? R(column[size_t(c)]) : R(0);
+  }
+}
+
+}  // namespace
+
 void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor estimate, Tensor v,
                                Tensor y, Visibility visible) {
-  int64_t H = v.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3);
+  int64_t H = estimate.dim(1), T = v.dim(2), d = v.dim(3), K = estimate.dim(3), G = v.dim(1);
   RowWidths widths(visible, T);
   dispatch_float(v.dtype(), [&]<class R>() {
-    for_pieces(v.dim(0) * H, v.numel(), [&](int64_t i) {
-      int64_t L = widths.valid(i / H);
-      const R *g = dy.data<R>() + i * T * d, *x = v.data<R>() + i * T * d;
-      const R* mean = y.data<R>() + i * T * d;
-      std::vector<double> share, up(static_cast<size_t>(d), 0), column(static_cast<size_t>(K), 0);
-      double norm = column_shares(share, estimate.data<R>() + i * T * K, L, K);
-      for (int64_t t = 0; t < L; ++t) {
-        for (int64_t a = 0; a < d; ++a) up[size_t(a)] += double(g[t * d + a]);
-      }
-      if (dv.defined()) std::fill_n(dv.data<R>() + i * T * d, T * d, R(0));
-      // y = sum_c share_c (values of c) / norm, so d y / d share_c = (values of c - n_c y) / norm.
-      for (int64_t c = 0; c < K; ++c) {
-        int64_t begin = math::column_begin(c, L, K), end = math::column_begin(c + 1, L, K);
-        for (int64_t j = begin; j < end; ++j) {
-          for (int64_t a = 0; a < d; ++a) {
-            column[size_t(c)] += up[size_t(a)] * double(x[j * d + a] - mean[a]) / norm;
-            if (dv.defined()) {
-              dv.data<R>()[(i * T + j) * d + a] = R(up[size_t(a)] * share[size_t(c)] / norm);
-            }
-          }
-        }
-      }
-      if (!destimate.defined()) return;
-      R* out = destimate.data<R>() + i * T * K;
-      for (int64_t t = 0; t < T; ++t) {
-        for (int64_t c = 0; c < K; ++c) out[t * K + c] = t < L ? R(column[size_t(c)]) : R(0);
+    for_pieces(v.dim(0) * G, y.numel(), [&](int64_t bg) {
+      const R* x = v.data<R>() + bg * T * d;
+      R* gv = dv.defined() ? dv.data<R>() + bg * T * d : nullptr;
+      if (gv) std::fill_n(gv, T * d, R(0));
+      for (int64_t i = bg * (H / G); i < (bg + 1) * (H / G); ++i) {
+        average_backward<R>(
+            {.destimate = destimate.defined() ? destimate.data<R>() + i * T * K : nullptr,
+             .dv = gv,
+             .dy = dy.data<R>() + i * T * d,
+             .estimate = estimate.data<R>() + i * T * K,
+             .v = x,
+             .y = y.data<R>() + i * T * d,
+             .T = T,
+             .L = widths.valid(bg / G),
+             .K = K,
+             .d = d});
       }
     });
   });

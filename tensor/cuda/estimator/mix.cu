@@ -19,16 +19,17 @@ __device__ Row row_of(int64_t i, int64_t H, int64_t T) { return {i / (H * T), i 
 
 template <class R>
 __global__ void mix_kernel(R* y, const R* c, const R* average, const R* gates, RowWidths widths,
-                           int64_t H, int64_t d, int64_t rows) {
+                           int64_t H, int64_t group, int64_t d, int64_t rows) {
   const int64_t i = piece() / kWarp, T = widths.rows;
   if (i >= rows) return;
   const Row at = row_of(i, H, T);
+  average += (i / (T * group) * T + at.t) * d;
   const bool valid = at.t < widths.length(at.b);
   const R prob = math::sigmoid(gates[2 * i]), mix = math::sigmoid(gates[2 * i + 1]);
   const R keep = mix * prob, rest = 1 - mix;
   y += ((at.b * T + at.t) * H + at.h) * d;
   for (int64_t j = threadIdx.x % kWarp; j < d; j += kWarp) {
-    y[j] = valid ? keep * c[i * d + j] + rest * average[i * d + j] : R(0);
+    y[j] = valid ? keep * c[i * d + j] + rest * average[j] : R(0);
   }
 }
 
@@ -38,31 +39,42 @@ struct MixGradients {
   const R *dy, *c, *average, *gates;
 };
 
+// Row i of c, whose average is row `of`; `first`: of the heads that share it.
 template <class R>
-__global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t H, int64_t d,
-                                    int64_t rows) {
-  const int64_t i = piece() / kWarp, T = widths.rows;
-  if (i >= rows) return;
-  const Row at = row_of(i, H, T);
+__device__ void mix_row(const MixGradients<R>& g, const RowWidths& widths, int64_t i, int64_t of,
+                        bool first, int64_t H, int64_t d) {
+  const Row at = row_of(i, H, widths.rows);
+  const int64_t T = widths.rows;
   const bool valid = at.t < widths.length(at.b);
   const R prob = math::sigmoid(g.gates[2 * i]), mix = math::sigmoid(g.gates[2 * i + 1]);
   const R keep = mix * prob, rest = 1 - mix;
   const R* dy = g.dy + ((at.b * T + at.t) * H + at.h) * d;
   R along_c = 0, along_average = 0;
   for (int64_t j = threadIdx.x % kWarp; j < d; j += kWarp) {
-    const int64_t place = i * d + j;
+    const int64_t place = i * d + j, average = of * d + j;
     const R up = valid ? dy[j] : R(0);
     g.dc[place] = valid ? keep * up : R(0);
-    g.daverage[place] = valid ? rest * up : R(0);
+    g.daverage[average] = (first ? R(0) : g.daverage[average]) + (valid ? rest * up : R(0));
     if (!valid) continue;
     along_c += up * g.c[place];
-    along_average += up * g.average[place];
+    along_average += up * g.average[average];
   }
   along_c = warp_sum(along_c);
   along_average = warp_sum(along_average);
   if (threadIdx.x % kWarp != 0) return;
   g.dgates[2 * i] = valid ? mix * along_c * prob * (1 - prob) : R(0);
   g.dgates[2 * i + 1] = valid ? (prob * along_c - along_average) * mix * (1 - mix) : R(0);
+}
+
+// A warp for every row of daverage and the rows of the `group` heads that share it, in order.
+template <class R>
+__global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t H, int64_t group,
+                                    int64_t d, int64_t rows) {
+  const int64_t of = piece() / kWarp, T = widths.rows;
+  if (of >= rows) return;
+  for (int64_t h = 0; h < group; ++h) {
+    mix_row(g, widths, (of / T * group + h) * T + of % T, of, h == 0, H, d);
+  }
 }
 
 // The column that owns key j of the L that all rows see: the last with column_begin <= j.
@@ -80,17 +92,17 @@ struct Shares {
   }
 };
 
-// parts [B H, bands, N] = the sums over the valid rows of a band of x [B H, T, N]; with shares, of
-// row j times the weight of key j.
+// parts [B H, bands, N] = the sums over the valid rows of a band of x [B H / group, T, N]; with
+// shares, of row j times the weight of key j.
 template <class R>
 __global__ void bands_kernel(double* parts, const R* x, Shares shares, RowWidths widths, int64_t H,
-                             int64_t bands, int64_t N) {
+                             int64_t group, int64_t bands, int64_t N) {
   const int64_t bh = blockIdx.x / bands, band = blockIdx.x % bands, L = widths.valid(bh / H);
   const int64_t n = int64_t(blockIdx.y) * blockDim.x + threadIdx.x;
   if (n >= N) return;
   const int64_t end = (band + 1) * kBand < L ? (band + 1) * kBand : L;
   double sum = 0;
-  x += bh * widths.rows * N + n;
+  x += bh / group * widths.rows * N + n;
   for (int64_t t = band * kBand; t < end; ++t) {
     const double weight = shares.share ? shares.weight(bh, t, L) : 1;
     sum += weight * double(x[t * N]);
@@ -132,7 +144,8 @@ __global__ void spread_kernel(R* y, const double* x, RowWidths widths, int64_t H
   y[i] = t < widths.valid(bh / H) ? R(x[bh * N + i % N]) : R(0);
 }
 
-// Key j of every head, a warp each: along [B H, T] = up . (v_j - y) / norm, dv_j = up weight.
+// Key j of every group, a warp each: along [B H, T] = up . (v_j - y) / norm for its heads, dv_j =
+// sum of up weight over them.
 template <class R>
 struct KeyGradients {
   double* along;
@@ -143,24 +156,26 @@ struct KeyGradients {
 
 template <class R>
 __global__ void average_keys_kernel(KeyGradients<R> g, Shares shares, RowWidths widths, int64_t H,
-                                    int64_t d, int64_t rows) {
+                                    int64_t group, int64_t d, int64_t rows) {
   const int64_t i = piece() / kWarp, T = widths.rows;
   if (i >= rows) return;
-  const int64_t bh = i / T, j = i % T, L = widths.valid(bh / H);
+  const int64_t bg = i / T, j = i % T, L = widths.valid(bg * group / H);
   const int lane = int(threadIdx.x) % kWarp;
   if (j >= L) {
     for (int64_t a = lane; g.dv && a < d; a += kWarp) g.dv[i * d + a] = R(0);
     return;
   }
-  const double weight = shares.weight(bh, j, L), norm = shares.norm[bh];
-  double sum = 0;
-  for (int64_t a = lane; a < d; a += kWarp) {
-    const double up = g.up[bh * d + a];
-    sum += up * double(g.v[i * d + a] - g.y[bh * T * d + a]);
-    if (g.dv) g.dv[i * d + a] = R(up * weight);
+  for (int64_t bh = bg * group; bh < (bg + 1) * group; ++bh) {
+    const double weight = shares.weight(bh, j, L), norm = shares.norm[bh];
+    double sum = 0;
+    for (int64_t a = lane; a < d; a += kWarp) {
+      const double up = g.up[bh * d + a];
+      sum += up * double(g.v[i * d + a] - g.y[bh * T * d + a]);
+      if (g.dv) g.dv[i * d + a] = (bh == bg * group ? R(0) : g.dv[i * d + a]) + R(up * weight);
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) g.along[bh * T + j] = sum / norm;
   }
-  sum = warp_sum(sum);
-  if (lane == 0) g.along[i] = sum / norm;
 }
 
 // column [B H, K] = the sum of along over the keys of a column.
@@ -179,7 +194,8 @@ __global__ void average_columns_kernel(double* column, const double* along, RowW
 struct Average {
   Average(const char* name, const Tensor& v, const Tensor& estimate, const Visibility& visible)
       : name(name),
-        H(v.dim(1)),
+        H(estimate.dim(1)),
+        group(H / v.dim(1)),
         T(v.dim(2)),
         d(v.dim(3)),
         K(estimate.dim(3)),
@@ -191,14 +207,15 @@ struct Average {
   static Tensor scratch(int64_t n, Device device) { return Tensor::empty({n}, Dtype::f64, device); }
   Shares shares() const { return {share.data<double>(), norm.data<double>(), K}; }
 
-  // sums [B H, N] of x [B H, T, N] over valid rows, weighted by the shares if there are some.
+  // sums [B H, N] of x [B H, T, N], or of groups [B G, T, N], over valid rows, weighted by the
+  // shares if there are some.
   template <class R>
   void sum_rows(const Tensor& sums, const Tensor& x, int64_t N, Shares weights) const {
     const int64_t bands = (T + kBand - 1) / kBand;
     Tensor parts = scratch(heads * bands * N, x.device());
     launch(name, bands_kernel<R>, dim3(blocks_for(heads * bands, 1), blocks_for(N, kColumns)),
-           dim3(kColumns), 0, parts.data<double>(), x.data<R>(), weights, widths.get(), H, bands,
-           N);
+           dim3(kColumns), 0, parts.data<double>(), x.data<R>(), weights, widths.get(), H,
+           H / x.dim(1), bands, N);
     launch_each(name, heads * N, sum_bands_kernel, sums.data<double>(), parts.data<double>(), bands,
                 N, heads * N);
   }
@@ -215,7 +232,7 @@ struct Average {
   }
 
   const char* name;
-  int64_t H, T, d, K, heads;
+  int64_t H, group, T, d, K, heads;  // group = heads that share values
   DeviceWidths widths;
   Tensor share, norm;
 };
@@ -228,20 +245,21 @@ void mix_outputs(Tensor y, Tensor c, Tensor average, Tensor gates, Visibility vi
   DeviceWidths widths(visible, c.dim(2), c.device());
   dispatch_float(c.dtype(), [&]<class R>() {
     launch("mix_outputs", mix_kernel<R>, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0,
-           y.data<R>(), c.data<R>(), average.data<R>(), gates.data<R>(), widths.get(), H, d, rows);
+           y.data<R>(), c.data<R>(), average.data<R>(), gates.data<R>(), widths.get(), H,
+           H / average.dim(1), d, rows);
   });
 }
 
 void mix_outputs_backward(Tensor dc, Tensor daverage, Tensor dgates, Tensor dy, Tensor c,
                           Tensor average, Tensor gates, Visibility visible) {
-  const int64_t H = c.dim(1), d = c.dim(3), rows = c.dim(0) * H * c.dim(2);
+  const int64_t H = c.dim(1), d = c.dim(3), rows = c.dim(0) * average.dim(1) * c.dim(2);
   if (rows == 0) return;
   DeviceWidths widths(visible, c.dim(2), c.device());
   dispatch_float(c.dtype(), [&]<class R>() {
     const MixGradients<R> g{dc.data<R>(), daverage.data<R>(), dgates.data<R>(), dy.data<R>(),
                             c.data<R>(),  average.data<R>(),  gates.data<R>()};
     launch("mix_outputs_backward", mix_backward_kernel<R>, dim3(blocks_for(rows, kWarps)),
-           dim3(kThreads), 0, g, widths.get(), H, d, rows);
+           dim3(kThreads), 0, g, widths.get(), H, H / average.dim(1), d, rows);
   });
 }
 
@@ -267,9 +285,9 @@ void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor es
     a.sum_rows<R>(up, dy, a.d, Shares{nullptr, nullptr, 0});
     const KeyGradients<R> g{along.data<double>(), dv.defined() ? dv.data<R>() : nullptr,
                             v.data<R>(), y.data<R>(), up.data<double>()};
-    const int64_t rows = a.heads * a.T;
+    const int64_t rows = a.heads / a.group * a.T;
     launch(a.name, average_keys_kernel<R>, dim3(blocks_for(rows, kWarps)), dim3(kThreads), 0, g,
-           a.shares(), a.widths.get(), a.H, a.d, rows);
+           a.shares(), a.widths.get(), a.H, a.group, a.d, rows);
     if (!destimate.defined()) return;
     Tensor column = Average::scratch(a.heads * a.K, v.device());
     launch_each(a.name, a.heads * a.K, average_columns_kernel, column.data<double>(),

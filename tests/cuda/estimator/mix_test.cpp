@@ -11,8 +11,12 @@ struct MixCase {
   int64_t B, H, T, d, K;
   std::vector<int64_t> lengths = {};
   bool causal = true;
+  int64_t groups = 0;  // of heads that share values; 0: one for every head
 
-  std::string name() const { return join("B", B, " H", H, " T", T, " d", d, " K", K); }
+  Shape values() const { return {B, groups ? groups : H, T, d}; }
+  std::string name() const {
+    return join("B", B, " H", H, " G", groups, " T", T, " d", d, " K", K);
+  }
   Visibility visible(const On& on, bool on_device) const {
     if (lengths.empty()) return {causal, {}};
     Tensor own = Tensor::from(lengths, {B});
@@ -30,6 +34,9 @@ const std::vector<MixCase>& cases() {
       {.B = 2, .H = 2, .T = 64, .d = 3, .K = 7, .lengths = {128, 64}, .causal = false},
       {.B = 0, .H = 2, .T = 4, .d = 3, .K = 2},
       {.B = 2, .H = 2, .T = 0, .d = 3, .K = 2},
+      {.B = 2, .H = 6, .T = 7, .d = 5, .K = 4, .lengths = {7, 3}, .causal = false, .groups = 3},
+      {.B = 2, .H = 6, .T = 70, .d = 33, .K = 9, .lengths = {70, 0}, .groups = 2},
+      {.B = 1, .H = 3, .T = 9, .d = 64, .K = 16, .groups = 1},
   };
   return all;
 }
@@ -42,10 +49,10 @@ TEST_CASE("cuda: mixed outputs and their gradients") {
       compare_both(m.name(), [&](const On& on, Dtype dtype) {
         const Shape shape{m.B, m.H, m.T, m.d};
         const Visibility visible = m.visible(on, on_device);
-        Tensor c = on(normal(shape, 1, dtype)), average = on(normal(shape, 2, dtype));
+        Tensor c = on(normal(shape, 1, dtype)), average = on(normal(m.values(), 2, dtype));
         Tensor gates = on(normal({m.B, m.H, m.T, 2}, 3, dtype));
         Tensor dy = on(normal({m.B, m.T, m.H * m.d}, 4, dtype)), y = Tensor::like(dy);
-        Tensor dc = Tensor::like(c), daverage = Tensor::like(c), dgates = Tensor::like(gates);
+        Tensor dc = Tensor::like(c), daverage = Tensor::like(average), dgates = Tensor::like(gates);
         BRINE_CALL(c, mix_outputs, y, c, average, gates, visible);
         BRINE_CALL(c, mix_outputs_backward, dc, daverage, dgates, dy, c, average, gates, visible);
         return std::vector{y, dc, daverage, dgates};
@@ -61,8 +68,8 @@ TEST_CASE("cuda: the average of the values and its gradients") {
         const Shape shape{m.B, m.H, m.T, m.d};
         const Visibility visible = m.visible(on, wanted == 3);
         Tensor estimate = on(uniform({m.B, m.H, m.T, m.K}, 1, 0.01, 1).to(dtype));
-        Tensor v = on(normal(shape, 2, dtype)), dy = on(normal(shape, 3, dtype));
-        Tensor y = Tensor::like(v), destimate, dv;
+        Tensor v = on(normal(m.values(), 2, dtype)), dy = on(normal(shape, 3, dtype));
+        Tensor y = Tensor::like(dy), destimate, dv;
         if (wanted & 1) destimate = Tensor::like(estimate);
         if (wanted & 2) dv = Tensor::like(v);
         BRINE_CALL(v, estimate_average, y, estimate, v, visible);
