@@ -7,12 +7,13 @@
 namespace brine {
 namespace {
 
-// Multiply-adds of the forward pass over one head: T rows, m features, values with e columns.
-double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal) {
-  double macs = 2.0 * double(T) * double(m) * double(e);
+// Multiply-adds of the forward pass over the heads of a group, which share the state: T rows, m
+// features, values with e columns.
+double linear_attention_macs(int64_t heads, int64_t T, int64_t m, int64_t e, bool causal) {
+  double macs = double(1 + heads) * double(T) * double(m) * double(e);
   for (int64_t s = 0; causal && s < T; s += kLinearAttentionChunk) {
     const double n = double(T - s < kLinearAttentionChunk ? T - s : kLinearAttentionChunk);
-    macs += n * n * double(m + e);
+    macs += double(heads) * n * n * double(m + e);
   }
   return macs;
 }
@@ -22,14 +23,17 @@ double linear_attention_macs(int64_t T, int64_t m, int64_t e, bool causal) {
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
                         const Tensor& v, const Visibility& visible, double eps) {
   const char* op = "linear_attention";
-  check(phi_q.rank() == 4 && phi_k.shape() == phi_q.shape() &&
+  check(phi_q.rank() == 4 && phi_k.rank() == 4 && phi_k.dim(0) == phi_q.dim(0) &&
+            phi_k.dim(1) > 0 && phi_q.dim(1) % phi_k.dim(1) == 0 && phi_k.dim(2) == phi_q.dim(2) &&
+            phi_k.dim(3) == phi_q.dim(3) &&
             (phi_q.dtype() == Dtype::f32 || phi_q.dtype() == Dtype::f64) &&
             phi_k.dtype() == phi_q.dtype(),
-        op, ": phi_q and phi_k must be [B, H, T, m], got ", phi_q.shape(), " and ", phi_k.shape());
-  const int64_t B = phi_q.dim(0), H = phi_q.dim(1), T = phi_q.dim(2);
-  check(v.rank() == 4 && v.dtype() == phi_q.dtype() && v.dim(0) == B && v.dim(1) == H &&
+        op, ": phi_q and phi_k must be [B, H, T, m] and [B, G, T, m], got ", phi_q.shape(), " and ",
+        phi_k.shape());
+  const int64_t B = phi_q.dim(0), H = phi_q.dim(1), G = phi_k.dim(1), T = phi_q.dim(2);
+  check(v.rank() == 4 && v.dtype() == phi_q.dtype() && v.dim(0) == B && v.dim(1) == G &&
             v.dim(2) == T,
-        op, ": v must be ", phi_q.dtype(), " [", B, ", ", H, ", ", T, ", d], got ", v.dtype(), " ",
+        op, ": v must be ", phi_q.dtype(), " [", B, ", ", G, ", ", T, ", d], got ", v.dtype(), " ",
         v.shape());
   check_visibility(op, visible, B, T);
   Tensor id;
@@ -50,7 +54,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
   Tensor y = Tensor::empty({B, H, T, e}, v.dtype(), v.device());
   Tensor den = Tensor::empty({B, H, T}, v.dtype(), v.device());
   BRINE_CALL(y, linear_attention, y, den, q, k, id, values, visible, eps);
-  count_macs(double(B * H) * linear_attention_macs(T, q.dim(3), e, visible.causal));
+  count_macs(double(B * G) * linear_attention_macs(H / G, T, q.dim(3), e, visible.causal));
   const Tensor out = y.detach();
   return record(op, y, {phi_q, phi_k, identity, v},
                 [=](const Tensor& dy, Gradients& grads) {

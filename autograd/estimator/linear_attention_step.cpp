@@ -7,9 +7,9 @@ namespace brine {
 
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
                             const Tensor& identity, const Tensor& v, const Visibility& visible) {
-  const int64_t B = phi_k.dim(0), H = phi_k.dim(1), m = phi_k.dim(3);
-  check(state.shape() == Shape{B, H, m, identity.dim(1) + v.dim(3)} &&
-            sums.shape() == Shape{B, H, m} && sums.dtype() == Dtype::f64 &&
+  const int64_t B = phi_k.dim(0), G = phi_k.dim(1), m = phi_k.dim(3);
+  check(state.shape() == Shape{B, G, m, identity.dim(1) + v.dim(3)} && v.dim(1) == G &&
+            sums.shape() == Shape{B, G, m} && sums.dtype() == Dtype::f64 &&
             identity.dim(0) >= phi_k.dim(2),
         "linear_attention_state: ", state.shape(), " and ", sums.shape(), " do not fit phi_k ",
         phi_k.shape(), ", v ", v.shape(), " and the table ", identity.shape());
@@ -21,8 +21,11 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
                              const Tensor& phi_k, const Tensor& identity, const Tensor& v,
                              const Tensor& at, double eps) {
   const char* op = "linear_attention_step";
-  const int64_t B = state.dim(0), H = state.dim(1), m = state.dim(2), e = state.dim(3);
-  check_row(op, phi_q, state, m);
+  const int64_t B = state.dim(0), m = state.dim(2), e = state.dim(3), H = phi_q.dim(1);
+  check(
+      H % state.dim(1) == 0 && phi_q.shape() == Shape{B, H, 1, m} && phi_q.dtype() == state.dtype(),
+      op, ": phi_q must be ", state.dtype(), " [", B, ", a multiple of ", state.dim(1), ", 1, ", m,
+      "], got ", phi_q.dtype(), " ", phi_q.shape());
   check_row(op, phi_k, state, m);
   check_row(op, v, state, e - identity.dim(1));
   check_places(op, "place", at, B, identity.dim(0) - 1);

@@ -1,5 +1,6 @@
 // Linear attention in chunks: within a chunk as matrix products, between chunks with a running
-// state [m, e] of key features times values. O(T m e) time, O(m e) state; one task per head.
+// state [m, e] of key features times values. O(T m e) time, O(m e) state; one task for the heads
+// that share keys and values, which also share the state.
 #include <vector>
 
 #include "tensor/cpu/core/gemm_f64.h"
@@ -41,10 +42,11 @@ void product(int64_t M, int64_t N, int64_t K, const double* a, Side sa, const do
   gemm_f64(M, N, K, 1.0, strided(a, sa), strided(b, sb), beta, {c, ldc, 1});
 }
 
-// Sizes of a call, and the offsets of the parts of a head.
+// Sizes of a call, and the inputs.
 template <class T>
 struct Layout {
-  int64_t heads, tokens, m, i, d, e;  // e = i + d
+  int64_t groups, heads;       // of a sequence: groups of heads, heads of a group
+  int64_t tokens, m, i, d, e;  // e = i + d
   bool causal;
   double eps;
   const T *q, *k, *v, *identity;
@@ -53,7 +55,8 @@ struct Layout {
 
   Layout(const Tensor& phi_q, const Tensor& phi_k, const Tensor& id, const Tensor& values,
          const Visibility& visible, double eps)
-      : heads(phi_q.dim(1)),
+      : groups(phi_k.dim(1)),
+        heads(phi_q.dim(1) / groups),
         tokens(phi_q.dim(2)),
         m(phi_q.dim(3)),
         i(id.defined() ? id.dim(-1) : 0),
@@ -69,11 +72,12 @@ struct Layout {
         widths(visible, tokens) {}
 };
 
-// One head: its valid rows, and the scratch memory of a chunk.
+// One group of heads: its valid rows, the queries of one of its heads, and the scratch memory of a
+// chunk.
 template <class T>
-struct Head {
+struct Group {
   const Layout<T>& at;
-  const T *q, *k, *v, *identity;
+  const T *all_q, *q, *k, *v, *identity;
   int64_t rows;
   T *values, *inner, *state;     // [kChunk, e], [kChunk, kChunk], [m, e]
   std::vector<double> key_sums;  // [m], of the keys in `state`
@@ -83,13 +87,14 @@ struct Head {
     return (kChunk * (at.e + kChunk) + at.m * at.e + 15) / 16 * 16;
   }
 
-  Head(const Layout<T>& layout, int64_t n, T* memory)
+  Group(const Layout<T>& layout, int64_t n, T* memory)
       : at(layout),
-        q(layout.q + n * layout.tokens * layout.m),
+        all_q(layout.q + n * layout.heads * layout.tokens * layout.m),
+        q(all_q),
         k(layout.k + n * layout.tokens * layout.m),
         v(layout.v + n * layout.tokens * layout.d),
-        identity(layout.identity + n / layout.heads * layout.identity_step),
-        rows(layout.widths.valid(n / layout.heads)),
+        identity(layout.identity + n / layout.groups * layout.identity_step),
+        rows(layout.widths.valid(n / layout.groups)),
         values(memory),
         inner(values + kChunk * layout.e),
         state(inner + kChunk * kChunk) {
@@ -99,6 +104,15 @@ struct Head {
   void reset() {
     std::fill(state, state + at.m * at.e, T(0));
     key_sums.assign(size_t(at.m), 0.0);
+  }
+
+  // f(h) for every head of the group, with its queries as q.
+  template <class F>
+  void each_head(F f) {
+    for (int64_t h = 0; h < at.heads; ++h) {
+      q = all_q + h * at.tokens * at.m;
+      f(h);
+    }
   }
 
   // Gathers [identity ; v] of rows s .. s + n.
@@ -120,12 +134,12 @@ struct Head {
   }
 
   // inner = phi_q phi_k^T within the chunk, 0 above the diagonal.
-  void weights(int64_t s, int64_t n) {
+  void weights(int64_t s, int64_t n) const {
     product(n, n, at.m, q + s * at.m, {at.m}, k + s * at.m, {at.m, true}, T(0), inner, kChunk);
     lower(n);
   }
 
-  void lower(int64_t n) {
+  void lower(int64_t n) const {
     for (int64_t r = 0; r < n; ++r)
       std::fill(inner + r * kChunk + r + 1, inner + r * kChunk + n, T(0));
   }
@@ -144,145 +158,191 @@ struct Head {
 };
 
 template <class T, class F>
-void each_chunk(const Head<T>& head, F f) {
-  for (int64_t s = 0; s < head.rows; s += kChunk) f(s, std::min(kChunk, head.rows - s));
+void each_chunk(const Group<T>& group, F f) {
+  for (int64_t s = 0; s < group.rows; s += kChunk) f(s, std::min(kChunk, group.rows - s));
 }
 
 template <class T>
-void forward_head(Head<T>& head, T* y, T* den) {
-  const Layout<T>& at = head.at;
-  if (!at.causal) {
-    each_chunk(head, [&](int64_t s, int64_t n) {
-      head.load(s, n);
-      head.absorb(s, n);
-    });
-  }
-  each_chunk(head, [&](int64_t s, int64_t n) {
-    T* out = y + s * at.e;
-    product(n, at.e, at.m, head.q + s * at.m, {at.m}, head.state, {at.e}, T(0), out, at.e);
-    if (at.causal) {
-      head.load(s, n);
-      head.weights(s, n);
-      product(n, at.e, n, head.inner, {kChunk}, head.values, {at.e}, T(1), out, at.e);
-    }
-    for (int64_t r = 0; r < n; ++r) {
-      den[s + r] = T(head.denominator(s + r, r));
-      const T share = 1 / den[s + r];
-#pragma omp simd
-      for (int64_t j = 0; j < at.e; ++j) out[r * at.e + j] *= share;
-    }
-    if (at.causal) head.absorb(s, n);
+void absorb_all(Group<T>& group) {
+  each_chunk(group, [&](int64_t s, int64_t n) {
+    group.load(s, n);
+    group.absorb(s, n);
   });
-  std::fill(y + head.rows * at.e, y + at.tokens * at.e, T(0));
-  std::fill(den + head.rows, den + at.tokens, T(1));
 }
 
-// Gradients of one head; didentity [T, i] is this head's own part.
+// Rows s .. s + n of the current head; the values are loaded.
 template <class T>
-struct HeadGradients {
+void forward_chunk(const Group<T>& group, int64_t s, int64_t n, T* y, T* den) {
+  const Layout<T>& at = group.at;
+  T* out = y + s * at.e;
+  product(n, at.e, at.m, group.q + s * at.m, {at.m}, group.state, {at.e}, T(0), out, at.e);
+  if (at.causal) {
+    group.weights(s, n);
+    product(n, at.e, n, group.inner, {kChunk}, group.values, {at.e}, T(1), out, at.e);
+  }
+  for (int64_t r = 0; r < n; ++r) {
+    den[s + r] = T(group.denominator(s + r, r));
+    const T share = 1 / den[s + r];
+#pragma omp simd
+    for (int64_t j = 0; j < at.e; ++j) out[r * at.e + j] *= share;
+  }
+}
+
+// y [heads, T, e], den [heads, T]
+template <class T>
+void forward_group(Group<T>& group, T* y, T* den) {
+  const Layout<T>& at = group.at;
+  if (!at.causal) absorb_all(group);
+  each_chunk(group, [&](int64_t s, int64_t n) {
+    if (at.causal) group.load(s, n);
+    group.each_head([&](int64_t h) {
+      forward_chunk(group, s, n, y + h * at.tokens * at.e, den + h * at.tokens);
+    });
+    if (at.causal) group.absorb(s, n);
+  });
+  for (int64_t h = 0; h < at.heads; ++h) {
+    std::fill(y + (h * at.tokens + group.rows) * at.e, y + (h + 1) * at.tokens * at.e, T(0));
+    std::fill(den + h * at.tokens + group.rows, den + (h + 1) * at.tokens, T(1));
+  }
+}
+
+// Gradients of one group; didentity [T, i] is its own part. dq, dy, y and den are of all its heads.
+template <class T>
+struct GroupGradients {
   T *dq, *dk, *dv, *didentity;
   const T *dy, *y, *den;
 };
 
-// numerators [n, e] = the gradient of the sums in the numerator, below [n] of the one in the
-// denominator.
+// Scratch memory of the backward pass: numerators [kChunk, e] = the gradient of the sums in the
+// numerator, below [kChunk] of the one in the denominator, dvalues [kChunk, e].
 template <class T>
-void split(const HeadGradients<T>& g, int64_t e, int64_t s, int64_t n, T* numerators, T* below) {
-  for (int64_t r = 0; r < n; ++r) {
-    const T *dy = g.dy + (s + r) * e, *y = g.y + (s + r) * e;
-    const T share = 1 / g.den[s + r];
-    double dot = 0;
+struct Split {
+  T *numerators, *below, *dvalues;
+
+  // Rows s .. s + n of head h.
+  void operator()(const GroupGradients<T>& g, const Layout<T>& at, int64_t h, int64_t s,
+                  int64_t n) const {
+    const int64_t e = at.e;
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t row = h * at.tokens + s + r;
+      const T *dy = g.dy + row * e, *y = g.y + row * e;
+      const T share = 1 / g.den[row];
+      double dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (int64_t j = 0; j < e; ++j) {
-      numerators[r * e + j] = dy[j] * share;
-      dot += double(dy[j]) * double(y[j]);
+      for (int64_t j = 0; j < e; ++j) {
+        numerators[r * e + j] = dy[j] * share;
+        dot += double(dy[j]) * double(y[j]);
+      }
+      below[r] = T(-dot * double(share));
     }
-    below[r] = T(-dot * double(share));
   }
+};
+
+// inner = the gradients of the weights within the chunk, 0 above the diagonal.
+template <class T>
+void inner_gradients(Group<T>& group, int64_t n, const Split<T>& split) {
+  const int64_t e = group.at.e;
+  product(n, n, e, split.numerators, {e}, group.values, {e, true}, T(0), group.inner, kChunk);
+  for (int64_t r = 0; r < n; ++r) {
+    for (int64_t j = 0; j <= r; ++j) group.inner[r * kChunk + j] += split.below[r];
+  }
+  group.lower(n);
 }
 
-// dq in forward order, from the state of earlier keys.
+// dq [n, m] of the current head for rows s .. s + n, from the state of earlier keys.
 template <class T>
-void backward_queries(Head<T>& head, const HeadGradients<T>& g, T* numerators, T* below) {
-  const Layout<T>& at = head.at;
-  const int64_t m = at.m, e = at.e;
-  each_chunk(head, [&](int64_t s, int64_t n) {
-    split(g, e, s, n, numerators, below);
-    T* dq = g.dq + s * m;
-    product(n, m, e, numerators, {e}, head.state, {e, true}, T(0), dq, m);
-    for (int64_t r = 0; r < n; ++r) {
+void chunk_queries(Group<T>& group, int64_t s, int64_t n, const Split<T>& split, T* dq) {
+  const Layout<T>& at = group.at;
+  const int64_t m = at.m;
+  product(n, m, at.e, split.numerators, {at.e}, group.state, {at.e, true}, T(0), dq, m);
+  for (int64_t r = 0; r < n; ++r) {
 #pragma omp simd
-      for (int64_t j = 0; j < m; ++j) {
-        dq[r * m + j] += T(double(below[r]) * (head.key_sums[size_t(j)] + at.eps));
-      }
+    for (int64_t j = 0; j < m; ++j) {
+      dq[r * m + j] += T(double(split.below[r]) * (group.key_sums[size_t(j)] + at.eps));
     }
-    if (!at.causal) return;
-    head.load(s, n);
-    product(n, n, e, numerators, {e}, head.values, {e, true}, T(0), head.inner, kChunk);
-    for (int64_t r = 0; r < n; ++r) {
-      for (int64_t j = 0; j <= r; ++j) head.inner[r * kChunk + j] += below[r];
-    }
-    head.lower(n);
-    product(n, m, n, head.inner, {kChunk}, head.k + s * m, {m}, T(1), dq, m);
-    head.absorb(s, n);
+  }
+  if (!at.causal) return;
+  inner_gradients(group, n, split);
+  product(n, m, n, group.inner, {kChunk}, group.k + s * m, {m}, T(1), dq, m);
+}
+
+// dq in forward order.
+template <class T>
+void backward_queries(Group<T>& group, const GroupGradients<T>& g, const Split<T>& split) {
+  const Layout<T>& at = group.at;
+  each_chunk(group, [&](int64_t s, int64_t n) {
+    if (at.causal) group.load(s, n);
+    group.each_head([&](int64_t h) {
+      split(g, at, h, s, n);
+      chunk_queries(group, s, n, split, g.dq + (h * at.tokens + s) * at.m);
+    });
+    if (at.causal) group.absorb(s, n);
   });
 }
 
-// The state of the reverse pass: the sums over later queries for a key.
+// The state of the reverse pass: the sums over later queries of all heads for a key.
 template <class T>
 struct Later {
   T* state;                  // [m, e] sum of phi_q times numerators
   std::vector<double> sums;  // [m] sum of phi_q times below
 
-  void absorb(const Head<T>& head, int64_t s, int64_t n, const T* numerators, const T* below) {
-    const int64_t m = head.at.m, e = head.at.e;
-    product(m, e, n, head.q + s * m, {m, true}, numerators, {e}, T(1), state, e);
+  void absorb(const Group<T>& group, int64_t s, int64_t n, const Split<T>& split) {
+    const int64_t m = group.at.m, e = group.at.e;
+    product(m, e, n, group.q + s * m, {m, true}, split.numerators, {e}, T(1), state, e);
     for (int64_t r = 0; r < n; ++r) {
 #pragma omp simd
       for (int64_t j = 0; j < m; ++j) {
-        sums[size_t(j)] += double(below[r]) * double(head.q[(s + r) * m + j]);
+        sums[size_t(j)] += double(split.below[r]) * double(group.q[(s + r) * m + j]);
       }
     }
   }
 };
 
+// Adds what the current head's queries of the same chunk give: to dk [n, m] and to the gradients of
+// the values.
+template <class T>
+void chunk_keys(Group<T>& group, int64_t s, int64_t n, const Split<T>& split, T* dk) {
+  const int64_t m = group.at.m, e = group.at.e;
+  group.weights(s, n);
+  product(n, e, n, group.inner, {kChunk, true}, split.numerators, {e}, T(1), split.dvalues, e);
+  inner_gradients(group, n, split);
+  product(n, m, n, group.inner, {kChunk, true}, group.q + s * m, {m}, T(1), dk, m);
+}
+
 // dk and dv in reverse order.
 template <class T>
-void backward_keys(Head<T>& head, const HeadGradients<T>& g, T* numerators, T* below, T* dvalues) {
-  const Layout<T>& at = head.at;
-  const int64_t m = at.m, e = at.e, chunks = (head.rows + kChunk - 1) / kChunk;
-  Later<T> later{head.state, std::vector<double>(size_t(m), 0.0)};
-  std::fill(head.state, head.state + m * e, T(0));
+void backward_keys(Group<T>& group, const GroupGradients<T>& g, const Split<T>& split) {
+  const Layout<T>& at = group.at;
+  const int64_t m = at.m, e = at.e, chunks = (group.rows + kChunk - 1) / kChunk;
+  Later<T> later{group.state, std::vector<double>(size_t(m), 0.0)};
+  std::fill(group.state, group.state + m * e, T(0));
+  auto absorb = [&](int64_t h, int64_t s, int64_t n) {
+    split(g, at, h, s, n);
+    later.absorb(group, s, n, split);
+  };
   if (!at.causal) {
-    each_chunk(head, [&](int64_t s, int64_t n) {
-      split(g, e, s, n, numerators, below);
-      later.absorb(head, s, n, numerators, below);
-    });
+    each_chunk(group,
+               [&](int64_t s, int64_t n) { group.each_head([&](int64_t h) { absorb(h, s, n); }); });
   }
   for (int64_t c = chunks - 1; c >= 0; --c) {
-    const int64_t s = c * kChunk, n = std::min(kChunk, head.rows - s);
+    const int64_t s = c * kChunk, n = std::min(kChunk, group.rows - s);
     T* dk = g.dk + s * m;
-    head.load(s, n);
-    product(n, m, e, head.values, {e}, later.state, {e, true}, T(0), dk, m);
+    group.load(s, n);
+    product(n, m, e, group.values, {e}, later.state, {e, true}, T(0), dk, m);
     for (int64_t r = 0; r < n; ++r) {
 #pragma omp simd
       for (int64_t j = 0; j < m; ++j) dk[r * m + j] += T(later.sums[size_t(j)]);
     }
-    product(n, e, m, head.k + s * m, {m}, later.state, {e}, T(0), dvalues, e);
+    product(n, e, m, group.k + s * m, {m}, later.state, {e}, T(0), split.dvalues, e);
     if (at.causal) {
-      split(g, e, s, n, numerators, below);
-      head.weights(s, n);
-      product(n, e, n, head.inner, {kChunk, true}, numerators, {e}, T(1), dvalues, e);
-      product(n, n, e, numerators, {e}, head.values, {e, true}, T(0), head.inner, kChunk);
-      for (int64_t r = 0; r < n; ++r) {
-        for (int64_t j = 0; j <= r; ++j) head.inner[r * kChunk + j] += below[r];
-      }
-      head.lower(n);
-      product(n, m, n, head.inner, {kChunk, true}, head.q + s * m, {m}, T(1), dk, m);
-      later.absorb(head, s, n, numerators, below);
+      group.each_head([&](int64_t h) {
+        split(g, at, h, s, n);
+        chunk_keys(group, s, n, split, dk);
+        later.absorb(group, s, n, split);
+      });
     }
     for (int64_t r = 0; r < n; ++r) {
-      const T* row = dvalues + r * e;
+      const T* row = split.dvalues + r * e;
       if (g.didentity) std::copy_n(row, at.i, g.didentity + (s + r) * at.i);
       std::copy_n(row + at.i, at.d, g.dv + (s + r) * at.d);
     }
@@ -291,24 +351,18 @@ void backward_keys(Head<T>& head, const HeadGradients<T>& g, T* numerators, T* b
 
 int64_t backward_memory(int64_t e) { return 2 * kChunk * e + kChunk; }
 
-// numerators [backward_memory(e)] is scratch memory.
+// `memory` [backward_memory(e)] is scratch memory.
 template <class T>
-void backward_head(Head<T>& head, const HeadGradients<T>& g, T* numerators) {
-  const Layout<T>& at = head.at;
-  T* dvalues = numerators + kChunk * at.e;
-  T* below = dvalues + kChunk * at.e;
-  if (!at.causal) {
-    each_chunk(head, [&](int64_t s, int64_t n) {
-      head.load(s, n);
-      head.absorb(s, n);
-    });
-  }
-  backward_queries(head, g, numerators, below);
-  backward_keys(head, g, numerators, below, dvalues);
+void backward_group(Group<T>& group, const GroupGradients<T>& g, T* memory) {
+  const Layout<T>& at = group.at;
+  const Split<T> split{memory, memory + 2 * kChunk * at.e, memory + kChunk * at.e};
+  if (!at.causal) absorb_all(group);
+  backward_queries(group, g, split);
+  backward_keys(group, g, split);
   auto clear = [&](T* x, int64_t width) {
-    if (x) std::fill(x + head.rows * width, x + at.tokens * width, T(0));
+    if (x) std::fill(x + group.rows * width, x + at.tokens * width, T(0));
   };
-  clear(g.dq, at.m);
+  for (int64_t h = 0; h < at.heads; ++h) clear(g.dq + h * at.tokens * at.m, at.m);
   clear(g.dk, at.m);
   clear(g.dv, at.d);
   clear(g.didentity, at.i);
@@ -321,12 +375,12 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
   dispatch_float(y.dtype(), [&]<class T>() {
     const Layout<T> at(phi_q, phi_k, identity, v, visible, eps);
     T *py = y.data<T>(), *pden = den.data<T>();
-    const int64_t all = phi_q.dim(0) * at.heads;
-    const PieceMemory<T> memory(all, Head<T>::memory(at));
+    const int64_t all = phi_k.dim(0) * at.groups, rows = at.heads * at.tokens;
+    const PieceMemory<T> memory(all, Group<T>::memory(at));
     parallel_for(all, 1, [&](int64_t n, int64_t) {
       const auto lease = memory.lease();
-      Head<T> head(at, n, lease.data());
-      forward_head(head, py + n * at.tokens * at.e, pden + n * at.tokens);
+      Group<T> group(at, n, lease.data());
+      forward_group(group, py + n * rows * at.e, pden + n * rows);
     });
   });
 }
@@ -335,17 +389,14 @@ void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor iden
                             Visibility visible) {
   dispatch_float(v.dtype(), [&]<class T>() {
     const Layout<T> at(phi_k, phi_k, identity, v, visible, 0);
-    const int64_t size = at.m * at.e, all = phi_k.dim(0) * at.heads;
-    const PieceMemory<T> memory(all, Head<T>::memory(at));
+    const int64_t size = at.m * at.e, all = phi_k.dim(0) * at.groups;
+    const PieceMemory<T> memory(all, Group<T>::memory(at));
     parallel_for(all, 1, [&](int64_t n, int64_t) {
       const auto lease = memory.lease();
-      Head<T> head(at, n, lease.data());
-      each_chunk(head, [&](int64_t s, int64_t rows) {
-        head.load(s, rows);
-        head.absorb(s, rows);
-      });
-      std::copy_n(head.state, size, state.data<T>() + n * size);
-      std::copy_n(head.key_sums.data(), at.m, sums.data<double>() + n * at.m);
+      Group<T> group(at, n, lease.data());
+      absorb_all(group);
+      std::copy_n(group.state, size, state.data<T>() + n * size);
+      std::copy_n(group.key_sums.data(), at.m, sums.data<double>() + n * at.m);
     });
   });
 }
@@ -355,25 +406,25 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
                                Tensor v, Visibility visible, double eps) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const Layout<T> at(phi_q, phi_k, identity, v, visible, eps);
-    const int64_t tokens = at.tokens, all = phi_q.dim(0) * at.heads;
-    Tensor parts;  // of didentity, one per head: [B H, T, i]
+    const int64_t tokens = at.tokens, all = phi_k.dim(0) * at.groups;
+    Tensor parts;  // of didentity, one per group: [B G, T, i]
     if (didentity.defined()) parts = Tensor::empty({all, tokens, at.i}, y.dtype());
-    const int64_t forward = Head<T>::memory(at);
+    const int64_t forward = Group<T>::memory(at);
     const PieceMemory<T> memory(all, forward + backward_memory(at.e));
     parallel_for(all, 1, [&](int64_t n, int64_t) {
       const auto lease = memory.lease();
       T* mine = lease.data();
-      Head<T> head(at, n, mine);
+      Group<T> group(at, n, mine);
       auto part = [&](const Tensor& x, int64_t width) { return x.data<T>() + n * tokens * width; };
-      backward_head<T>(head,
-                       {.dq = part(dphi_q, at.m),
-                        .dk = part(dphi_k, at.m),
-                        .dv = part(dv, at.d),
-                        .didentity = parts.defined() ? part(parts, at.i) : nullptr,
-                        .dy = part(dy, at.e),
-                        .y = part(y, at.e),
-                        .den = part(den, 1)},
-                       mine + forward);
+      backward_group<T>(group,
+                        {.dq = part(dphi_q, at.heads * at.m),
+                         .dk = part(dphi_k, at.m),
+                         .dv = part(dv, at.d),
+                         .didentity = parts.defined() ? part(parts, at.i) : nullptr,
+                         .dy = part(dy, at.heads * at.e),
+                         .y = part(y, at.heads * at.e),
+                         .den = part(den, at.heads)},
+                        mine + forward);
     });
     if (!parts.defined()) return;
     const T* from = parts.data<T>();

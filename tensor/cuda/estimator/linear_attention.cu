@@ -33,18 +33,21 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* 
                                                                        int64_t first) {
   __shared__ Shared<T> shared;
   const int e = work.e(), m = work.m;
-  const Place at(first, work.tokens, e);
-  const int rows = work.rows(at.n);
+  const Place at(first, int(work.heads), work.tokens, e);
+  const int rows = work.rows(at.g);
   T sum[kOwn][kOwn] = {}, below[kOwn] = {};
   if (at.r0 < rows) {
-    const Matrix<T> q = work.queries(at.n), k = work.keys(at.n);
-    const Values<T> values = work.values(at.n);
+    const Matrix<T> q = work.queries(at.n), k = work.keys(at.g);
+    const Values<T> values = work.values(at.g);
     const int place = state_of(work, at);
     const Matrix<T> state{states.state + int64_t(place) * m * e, m, e};
     T row_sums[kOwn] = {};
     gather<false, false, kTensor>(
-        shared, sum, row_sums, work, at, m, q, [&](int j, int k) { return state(k, at.c0 + j); }, k,
-        [](int, int) { return T(0); }, [&](int s, int j) { return values(s, at.c0 + j); });
+        shared, sum, row_sums, work, at, 1, m, q, [&](int j, int k) { return state(k, at.c0 + j); },
+        [&](int) { return k; }, [](int) { return NoBias<T>{}; },
+        [&](int) {
+          return FromColumn<Values<T>>{values, at.c0};
+        });
     denominators(below, row_sums, q, states.sums + int64_t(place) * m, at.r0, m, eps);
   }
   for (int i = 0; i < kOwn; ++i) {
@@ -65,16 +68,17 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
   if (y.numel() == 0) return;
   const char* name = "linear_attention";
   dispatch_float(y.dtype(), [&]<class T>() {
-    const int64_t all = phi_q.dim(0) * phi_q.dim(1);
+    const int64_t all = phi_k.dim(0) * phi_k.dim(1);
     const DeviceWidths widths(visible, phi_q.dim(2), y.device());
     const Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
     const Turn<T> turn(work, all, y.device());
-    for (int64_t first = 0; first < all; first += turn.heads()) {
-      const int64_t count = std::min(turn.heads(), all - first);
+    for (int64_t first = 0; first < all; first += turn.groups()) {
+      const int64_t count = std::min(turn.groups(), all - first);
       const States<T> states = turn.template states<false>(name, first, count);
       dispatch_products<T>([&]<bool kTensor>() {
-        launch(name, forward_kernel<T, kTensor>, tiles_of(count, work.tokens, work.e()),
-               dim3(kThreads), 0, y.data<T>(), den.data<T>(), work, states, eps, first);
+        launch(name, forward_kernel<T, kTensor>,
+               tiles_of(count * work.heads, work.tokens, work.e()), dim3(kThreads), 0, y.data<T>(),
+               den.data<T>(), work, states, eps, first);
       });
     }
   });
@@ -89,10 +93,10 @@ void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor iden
                               v.device());
     const Work<T> work = work_of<T>(phi_k, phi_k, identity, v, widths.get());
     const Turn<T> turn(work, all, v.device());
-    for (int64_t first = 0; first < all; first += turn.heads()) {
+    for (int64_t first = 0; first < all; first += turn.groups()) {
       turn.all_keys("linear_attention_state", state.data<T>() + first * work.m * work.e(),
                     sums.data<double>() + first * work.m, first,
-                    std::min(turn.heads(), all - first));
+                    std::min(turn.groups(), all - first));
     }
   });
 }

@@ -227,47 +227,79 @@ struct Numerators {
   }
 };
 
+// The columns of one of them from c0 on.
+template <class M>
+struct FromColumn {
+  M matrix;
+  int c0;
+
+  __device__ auto operator()(int r, int c) const { return matrix(r, c0 + c); }
+};
+
+// What is added to the products of row r with row s: nothing, a number of r, a number of s.
+template <class T>
+struct NoBias {
+  __device__ T operator()(int, int) const { return 0; }
+};
+template <class T>
+struct RowBias {
+  const T* of_row;
+  int rows;
+  __device__ T operator()(int r, int) const { return r < rows ? of_row[r] : T(0); }
+};
+template <class T>
+struct ColumnBias {
+  const T* of_column;
+  __device__ T operator()(int, int s) const { return of_column[s]; }
+};
+
 // Sizes and inputs of a call. Members that only the backward pass uses are null in the forward
 // pass.
 template <class T>
 struct Work {
-  int64_t heads, identity_step;
+  int64_t groups, heads;  // of a sequence: groups of heads, heads of a group
+  int64_t identity_step;
   int tokens, m, i, d;
   int chunk, chunks;  // rows of a chunk, a multiple of kTile; chunks of a head
   RowWidths widths;
   const T *q, *k, *v, *identity, *dy, *share, *below;  // share, below [B, H, T]
 
   __host__ __device__ int e() const { return i + d; }
-  __device__ int rows(int64_t n) const { return int(widths.valid(n / heads)); }
-  __device__ Matrix<T> queries(int64_t n) const { return {q + n * tokens * m, rows(n), m}; }
-  __device__ Matrix<T> keys(int64_t n) const { return {k + n * tokens * m, rows(n), m}; }
-  __device__ Values<T> values(int64_t n) const {
-    return {identity + n / heads * identity_step, v + n * tokens * d, rows(n), i, d};
+  // Of group g, and of head n of all heads, which is of group n / heads.
+  __device__ int rows(int64_t g) const { return int(widths.valid(g / groups)); }
+  __device__ Matrix<T> queries(int64_t n) const { return {q + n * tokens * m, rows(n / heads), m}; }
+  __device__ Matrix<T> keys(int64_t g) const { return {k + g * tokens * m, rows(g), m}; }
+  __device__ Values<T> values(int64_t g) const {
+    return {identity + g / groups * identity_step, v + g * tokens * d, rows(g), i, d};
   }
   __device__ Numerators<T> numerators(int64_t n) const {
-    return {dy + n * tokens * e(), share + n * tokens, rows(n), e()};
+    return {dy + n * tokens * e(), share + n * tokens, rows(n / heads), e()};
   }
 };
 
-// The states of one turn of heads: state [turn, chunks, m, e] and sums f64 [turn, chunks, m], where
-// all rows see all keys [turn, 1, ..].
+// The states of one turn of groups: state [turn, chunks, m, e] and sums f64 [turn, chunks, m],
+// where all rows see all keys [turn, 1, ..].
 template <class T>
 struct States {
   const T* state;
   const double* sums;
 };
 
-// Rows r0 .. r0 + 63 of head n, the `local`-th of its turn, and a tile of columns from c0 on.
+// Rows r0 .. r0 + 63 of head n in group g, the `local`-th of its turn, and a tile of columns from
+// c0 on.
 struct Place {
-  int n, local, r0, c0;
+  int n, g, local, r0, c0;
 
-  // The calling block's, of heads from `first` on and `columns` columns.
-  __device__ Place(int64_t first, int tokens, int columns) {
+  // The calling block's, of groups from `first` on with `heads` heads each and `columns` columns. A
+  // kernel over groups passes 1 head, and does not read n.
+  __device__ Place(int64_t first, int heads, int tokens, int columns) {
     const int wide = (columns + kTile - 1) / kTile, tall = (tokens + kTile - 1) / kTile;
     c0 = int(blockIdx.x) % wide * kTile;
     r0 = int(blockIdx.x) / wide % tall * kTile;
-    local = int(blockIdx.x) / wide / tall;
-    n = int(first) + local;
+    const int head = int(blockIdx.x) / wide / tall;
+    local = head / heads;
+    g = int(first) + local;
+    n = int(first) * heads + head;
   }
 };
 
@@ -280,7 +312,7 @@ inline dim3 tiles_of(int64_t turn, int64_t tokens, int64_t columns) {
 template <class T>
 __device__ inline void own_range(const Work<T>& work, const Place& at, bool later, int& from,
                                  int& to) {
-  const int rows = work.rows(at.n), start = at.r0 / work.chunk * work.chunk;
+  const int rows = work.rows(at.g), start = at.r0 / work.chunk * work.chunk;
   from = later ? at.r0 : start;
   to = later ? (rows - start < work.chunk ? rows : start + work.chunk) : at.r0 + kTile;
   to = to < rows ? to : rows;
@@ -293,31 +325,36 @@ __device__ inline int state_of(const Work<T>& work, const Place& at) {
   return work.widths.causal ? at.local * work.chunks + at.r0 / work.chunk : at.local;
 }
 
-// sum = x state + triangle(x y^T + bias) z for rows r0 and on, as the threads own it. state(j, k)
-// has the column first, z(s, j) the row of the chunk; kStateAlong: k is the faster one in memory.
-// row_sums: the sums of the triangle's rows, for the rows of the thread. kLater: row r sees rows s
-// >= r, else s <= r.
+// sum = x state + the sum over `heads` of triangle(x y^T + bias) z for rows r0 and on, as the
+// threads own it. y(h), bias(h) and z(h) are the functions of head h: bias(h)(r, s), z(h)(s, j);
+// state(j, k) has the column first; kStateAlong: k is the faster one in memory. row_sums: the sums
+// of the triangle's rows, for the rows of the thread. kLater: row r sees rows s >= r, else s <= r.
 template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class S, class Y,
           class Bias, class Z>
 __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],
-                              const Work<T>& work, const Place& at, int K, const X& x,
+                              const Work<T>& work, const Place& at, int heads, int K, const X& x,
                               const S& state, const Y& y, const Bias& bias, const Z& z) {
   auto rows = [&](int i, int k) { return x(at.r0 + i, k); };
   multiply<true, kStateAlong, kTensor>(shared, sum, K, rows, state);
   int from, to;
   own_range(work, at, kLater, from, to);
+  const int steps = to > from ? (to - from + kTile - 1) / kTile : 0;
 #pragma unroll 1
-  for (int s0 = from; s0 < to; s0 += kTile) {
+  for (int step = 0; step < heads * steps; ++step) {
+    const int h = step / steps, s0 = from + step % steps * kTile;
     T weight[kOwn][kOwn] = {};
+    const auto own_y = y(h);
+    const auto own_bias = bias(h);
+    const auto own_z = z(h);
     multiply<true, true, kTensor>(shared, weight, K, rows,
-                                  [&](int j, int k) { return y(s0 + j, k); });
+                                  [&](int j, int k) { return own_y(s0 + j, k); });
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) {
         const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
         const int r = at.r0 + row, s = s0 + column;
-        const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + bias(r, s) : T(0);
+        const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + own_bias(r, s) : T(0);
         shared.weights[row][column] = w;
       }
     }
@@ -332,14 +369,14 @@ __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_s
     multiply<true, false, kTensor>(
         shared, sum, to - s0 < kTile ? to - s0 : kTile,
         [&](int i, int k) { return shared.weights[i][k]; },
-        [&](int j, int k) { return z(s0 + k, j); });
+        [&](int j, int k) { return own_z(s0 + k, j); });
   }
   settle<kTensor>(shared, sum);
 }
 
 // ---- states
-// Of every chunk: state [m, e] = sum of phi times values and sums [m] of phi; kLater: of queries
-// times numerators and of queries times `below`.
+// Of every chunk: state [m, e] = sum of phi times values and sums [m] of phi; kLater: of the
+// queries of all heads of the group times numerators, and times `below`.
 template <class T, bool kLater, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* state, double* sums,
                                                                           Work<T> work,
@@ -349,20 +386,25 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* sta
   const int wide = (work.e() + kTile - 1) / kTile, tall = (work.m + kTile - 1) / kTile;
   const int block = int(blockIdx.x), e0 = block % wide * kTile, m0 = block / wide % tall * kTile;
   const int64_t chunk = block / wide / tall;  // of all chunks of the turn
-  const int64_t n = first + chunk / work.chunks;
+  const int64_t g = first + chunk / work.chunks;
   const int r0 = int(chunk % work.chunks) * work.chunk;
-  const int left = work.rows(n) - r0, count = left < work.chunk ? left : work.chunk;
-  const Matrix<T> phi = kLater ? work.queries(n) : work.keys(n);
-  auto features = [&](int i, int k) { return phi(r0 + k, m0 + i); };
+  const int left = work.rows(g) - r0, count = left < work.chunk ? left : work.chunk;
   T sum[kOwn][kOwn] = {};
   if constexpr (kLater) {
-    const Numerators<T> numerators = work.numerators(n);
-    multiply<false, false, kTensor>(shared, sum, count, features,
-                                    [&](int j, int k) { return numerators(r0 + k, e0 + j); });
+#pragma unroll 1
+    for (int64_t n = g * work.heads; n < (g + 1) * work.heads; ++n) {
+      const Matrix<T> phi = work.queries(n);
+      const Numerators<T> numerators = work.numerators(n);
+      multiply<false, false, kTensor>(
+          shared, sum, count, [&](int i, int k) { return phi(r0 + k, m0 + i); },
+          [&](int j, int k) { return numerators(r0 + k, e0 + j); });
+    }
   } else {
-    const Values<T> values = work.values(n);
-    multiply<false, false, kTensor>(shared, sum, count, features,
-                                    [&](int j, int k) { return values(r0 + k, e0 + j); });
+    const Matrix<T> phi = work.keys(g);
+    const Values<T> values = work.values(g);
+    multiply<false, false, kTensor>(
+        shared, sum, count, [&](int i, int k) { return phi(r0 + k, m0 + i); },
+        [&](int j, int k) { return values(r0 + k, e0 + j); });
   }
   settle<kTensor>(shared, sum);
   for (int i = 0; i < kOwn; ++i) {
@@ -373,9 +415,14 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* sta
   if (e0 > 0) return;
   const int column = int(threadIdx.x) % kTile, part = int(threadIdx.x) / kTile;
   double total = 0;
-  for (int r = part; r < count; r += kThreads / kTile) {
-    const double x = double(phi(r0 + r, m0 + column));
-    total += kLater ? double(work.below[n * work.tokens + r0 + r]) * x : x;
+  const int64_t sets = kLater ? work.heads : 1;  // of rows: of queries, or the keys
+#pragma unroll 1
+  for (int64_t n = g * sets; n < (g + 1) * sets; ++n) {
+    const Matrix<T> phi = kLater ? work.queries(n) : work.keys(n);
+    for (int r = part; r < count; r += kThreads / kTile) {
+      const double x = double(phi(r0 + r, m0 + column));
+      total += kLater ? double(work.below[n * work.tokens + r0 + r]) * x : x;
+    }
   }
   parts[threadIdx.x] = total;
   __syncthreads();

@@ -32,19 +32,23 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
                                                                        int64_t first) {
   __shared__ Shared<T> shared;
   const int e = work.e(), m = work.m;
-  const Place at(first, work.tokens, m);
-  const int rows = work.rows(at.n);
+  const Place at(first, int(work.heads), work.tokens, m);
+  const int rows = work.rows(at.g);
   const int place = state_of(work, at);
   const T* below = work.below + int64_t(at.n) * work.tokens;
   T sum[kOwn][kOwn] = {};
   if (at.r0 < rows) {
-    const Matrix<T> keys = work.keys(at.n), state{states.state + int64_t(place) * m * e, m, e};
+    const Matrix<T> keys = work.keys(at.g), state{states.state + int64_t(place) * m * e, m, e};
     T row_sums[kOwn] = {};
     gather<false, true, kTensor>(
-        shared, sum, row_sums, work, at, e, work.numerators(at.n),
-        [&](int j, int k) { return state(at.c0 + j, k); }, work.values(at.n),
-        [&](int r, int) { return r < rows ? below[r] : T(0); },
-        [&](int s, int j) { return keys(s, at.c0 + j); });
+        shared, sum, row_sums, work, at, 1, e, work.numerators(at.n),
+        [&](int j, int k) { return state(at.c0 + j, k); }, [&](int) { return work.values(at.g); },
+        [&](int) {
+          return RowBias<T>{below, rows};
+        },
+        [&](int) {
+          return FromColumn<Matrix<T>>{keys, at.c0};
+        });
   }
   for (int i = 0; i < kOwn; ++i) {
     const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
@@ -56,25 +60,30 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
   }
 }
 
-// dk = values later^T + sums + upper(values numerators^T + below) queries
+// dk = values later^T + sums + upper(values numerators^T + below) queries, summed over the heads of
+// the group
 template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<T> work,
                                                                     States<T> later,
                                                                     int64_t first) {
   __shared__ Shared<T> shared;
   const int e = work.e(), m = work.m;
-  const Place at(first, work.tokens, m);
-  const int rows = work.rows(at.n);
+  const Place at(first, 1, work.tokens, m);
+  const int rows = work.rows(at.g);
   const int place = state_of(work, at);
+  const int64_t n0 = at.g * work.heads;  // the first head of the group
   T sum[kOwn][kOwn] = {};
   if (at.r0 < rows) {
-    const Matrix<T> queries = work.queries(at.n), state{later.state + int64_t(place) * m * e, m, e};
+    const Matrix<T> state{later.state + int64_t(place) * m * e, m, e};
     T row_sums[kOwn] = {};
     gather<true, true, kTensor>(
-        shared, sum, row_sums, work, at, e, work.values(at.n),
-        [&](int j, int k) { return state(at.c0 + j, k); }, work.numerators(at.n),
-        [&](int, int s) { return work.below[int64_t(at.n) * work.tokens + s]; },
-        [&](int s, int j) { return queries(s, at.c0 + j); });
+        shared, sum, row_sums, work, at, int(work.heads), e, work.values(at.g),
+        [&](int j, int k) { return state(at.c0 + j, k); },
+        [&](int h) { return work.numerators(n0 + h); },
+        [&](int h) { return ColumnBias<T>{work.below + (n0 + h) * work.tokens}; },
+        [&](int h) {
+          return FromColumn<Matrix<T>>{work.queries(n0 + h), at.c0};
+        });
   }
   for (int i = 0; i < kOwn; ++i) {
     const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
@@ -82,30 +91,34 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<
     for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
       sum[i][j] += T(later.sums[int64_t(place) * m + column + j]);
     }
-    put(dk + (int64_t(at.n) * work.tokens + r) * m, column, sum[i], 0, m);
+    put(dk + (int64_t(at.g) * work.tokens + r) * m, column, sum[i], 0, m);
   }
 }
 
-// The values' gradient = keys later + upper(keys queries^T) numerators. Its columns before i are
-// written to didentity [turn, T, i], or omitted if that is null.
+// The values' gradient = keys later + upper(keys queries^T) numerators, summed over the heads of
+// the group. Its columns before i are written to didentity [turn, T, i], or omitted if that is
+// null.
 template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didentity, T* dv,
                                                                       Work<T> work, States<T> later,
                                                                       int64_t first) {
   __shared__ Shared<T> shared;
   const int e = work.e(), m = work.m, start = didentity ? 0 : work.i;
-  Place at(first, work.tokens, e - start);
+  Place at(first, 1, work.tokens, e - start);
   at.c0 += start;
-  const int rows = work.rows(at.n);
+  const int rows = work.rows(at.g);
+  const int64_t n0 = at.g * work.heads;
   T sum[kOwn][kOwn] = {};
   if (at.r0 < rows) {
-    const Numerators<T> numerators = work.numerators(at.n);
     const Matrix<T> state{later.state + int64_t(state_of(work, at)) * m * e, m, e};
     T row_sums[kOwn] = {};
     gather<true, false, kTensor>(
-        shared, sum, row_sums, work, at, m, work.keys(at.n),
-        [&](int j, int k) { return state(k, at.c0 + j); }, work.queries(at.n),
-        [](int, int) { return T(0); }, [&](int s, int j) { return numerators(s, at.c0 + j); });
+        shared, sum, row_sums, work, at, int(work.heads), m, work.keys(at.g),
+        [&](int j, int k) { return state(k, at.c0 + j); },
+        [&](int h) { return work.queries(n0 + h); }, [](int) { return NoBias<T>{}; },
+        [&](int h) {
+          return FromColumn<Numerators<T>>{work.numerators(n0 + h), at.c0};
+        });
   }
   for (int i = 0; i < kOwn; ++i) {
     const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
@@ -113,11 +126,11 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didenti
     if (didentity) {
       put(didentity + (int64_t(at.local) * work.tokens + r) * work.i, column, sum[i], 0, work.i);
     }
-    put(dv + (int64_t(at.n) * work.tokens + r) * work.d, column, sum[i], work.i, e);
+    put(dv + (int64_t(at.g) * work.tokens + r) * work.d, column, sum[i], work.i, e);
   }
 }
 
-// didentity += the parts [turn, size] of the heads, in order.
+// didentity += the parts [turn, size] of the groups, in order.
 template <class T>
 __global__ void identity_kernel(T* didentity, const T* parts, int64_t turn, int64_t size) {
   const int64_t at = piece();
@@ -133,21 +146,22 @@ struct Gradients {
   T *dq, *dk, *dv, *didentity;
 };
 
-// The heads first .. first + count. parts: memory for didentity, undefined if it is not needed.
+// The groups first .. first + count. parts: memory for didentity, undefined if it is not needed.
 template <class T>
 void backward_turn(const Gradients<T>& to, const Work<T>& work, const Turn<T>& turn,
                    const Tensor& parts, int64_t first, int64_t count, double eps) {
   const char* name = "linear_attention_backward";
-  const dim3 threads(kThreads), features = tiles_of(count, work.tokens, work.m);
+  const dim3 threads(kThreads);
   const States<T> earlier = turn.template states<false>(name, first, count);
   dispatch_products<T>([&]<bool kTensor>() {
-    launch(name, queries_kernel<T, kTensor>, features, threads, 0, to.dq, work, earlier, eps,
-           first);
+    launch(name, queries_kernel<T, kTensor>, tiles_of(count * work.heads, work.tokens, work.m),
+           threads, 0, to.dq, work, earlier, eps, first);
   });
   const States<T> later = turn.template states<true>(name, first, count);
   T* own = parts.defined() ? parts.data<T>() : nullptr;
   dispatch_products<T>([&]<bool kTensor>() {
-    launch(name, keys_kernel<T, kTensor>, features, threads, 0, to.dk, work, later, first);
+    launch(name, keys_kernel<T, kTensor>, tiles_of(count, work.tokens, work.m), threads, 0, to.dk,
+           work, later, first);
     launch(name, values_kernel<T, kTensor>, tiles_of(count, work.tokens, own ? work.e() : work.d),
            threads, 0, own, to.dv, work, later, first);
   });
@@ -164,7 +178,7 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
                                Tensor v, Visibility visible, double eps) {
   if (y.numel() == 0) return;
   dispatch_float(y.dtype(), [&]<class T>() {
-    const int64_t all = phi_q.dim(0) * phi_q.dim(1);
+    const int64_t all = phi_k.dim(0) * phi_k.dim(1);
     const DeviceWidths widths(visible, phi_q.dim(2), y.device());
     Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
     const Tensor share = Tensor::like(den), below = Tensor::like(den);
@@ -177,12 +191,12 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
     const Turn<T> turn(work, all, y.device());
     const bool identity_wanted = didentity.defined() && work.i > 0;
     const Tensor parts =
-        identity_wanted ? Tensor::empty({turn.heads(), work.tokens, work.i}, y.dtype(), y.device())
+        identity_wanted ? Tensor::empty({turn.groups(), work.tokens, work.i}, y.dtype(), y.device())
                         : Tensor();
     const Gradients<T> to{dphi_q.data<T>(), dphi_k.data<T>(), dv.data<T>(),
                           identity_wanted ? didentity.data<T>() : nullptr};
-    for (int64_t first = 0; first < all; first += turn.heads()) {
-      backward_turn(to, work, turn, parts, first, std::min(turn.heads(), all - first), eps);
+    for (int64_t first = 0; first < all; first += turn.groups()) {
+      backward_turn(to, work, turn, parts, first, std::min(turn.groups(), all - first), eps);
     }
   });
 }

@@ -1,4 +1,4 @@
-// Host code of linear attention: the length of chunks, the heads per turn, and the launches that
+// Host code of linear attention: the length of chunks, the groups per turn, and the launches that
 // sum the chunks.
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace brine::cuda::chunked {
 
-constexpr int64_t kManyChunks = 64;  // of a head, if all its rows see all its keys
+constexpr int64_t kManyChunks = 64;  // of a group, if all its rows see all its keys
 
 // Chunks grow with the features, so that their states take no more memory than the inputs; they
-// also grow if even one head's states take too much.
+// also grow if even one group's states take too much.
 inline int64_t chunk_rows(int64_t tokens, int64_t m, int64_t e, bool causal, int64_t item) {
   int64_t rows = kTile * std::max<int64_t>(1, m / (2 * kTile));
   if (!causal) rows = kTile * std::max<int64_t>(1, tokens / (kTile * kManyChunks));
@@ -23,7 +23,8 @@ template <class T>
 Work<T> work_of(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity, const Tensor& v,
                 const RowWidths& widths) {
   Work<T> work{};
-  work.heads = phi_k.dim(1);
+  work.groups = phi_k.dim(1);
+  work.heads = phi_q.dim(1) / phi_k.dim(1);
   work.tokens = int(phi_k.dim(2));
   work.m = int(phi_k.dim(3));
   work.i = identity.defined() ? int(identity.dim(-1)) : 0;
@@ -39,24 +40,24 @@ Work<T> work_of(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity
   return work;
 }
 
-// Heads of one turn, and the memory of their states. Without a causal mask the chunks are summed
+// Groups of one turn, and the memory of their states. Without a causal mask the chunks are summed
 // into one total.
 template <class T>
 class Turn {
  public:
   Turn(const Work<T>& work, int64_t all, Device device) : work_(work) {
     const int64_t size = int64_t(work.m) * work.e(), chunks = std::max(1, work.chunks);
-    heads_ = heads_per_turn(all, chunks * size * int64_t(sizeof(T)));
-    state_ = Tensor::empty(Shape{heads_, chunks, work.m, work.e()}, DtypeOf<T>::value, device);
-    sums_ = Tensor::empty(Shape{heads_, chunks, work.m}, Dtype::f64, device);
+    groups_ = heads_per_turn(all, chunks * size * int64_t(sizeof(T)));
+    state_ = Tensor::empty(Shape{groups_, chunks, work.m, work.e()}, DtypeOf<T>::value, device);
+    sums_ = Tensor::empty(Shape{groups_, chunks, work.m}, Dtype::f64, device);
     if (work.widths.causal) return;
-    total_ = Tensor::empty(Shape{heads_, work.m, work.e()}, DtypeOf<T>::value, device);
-    total_sums_ = Tensor::empty(Shape{heads_, work.m}, Dtype::f64, device);
+    total_ = Tensor::empty(Shape{groups_, work.m, work.e()}, DtypeOf<T>::value, device);
+    total_sums_ = Tensor::empty(Shape{groups_, work.m}, Dtype::f64, device);
   }
 
-  int64_t heads() const { return heads_; }
+  int64_t groups() const { return groups_; }
 
-  // The start values of all rows of `count` heads from `first` on: the sums over the chunks before
+  // The start values of all rows of `count` groups from `first` on: the sums over the chunks before
   // their own, kLater: after it.
   template <bool kLater>
   States<T> states(const char* name, int64_t first, int64_t count) const {
@@ -101,7 +102,7 @@ class Turn {
   }
 
   Work<T> work_;
-  int64_t heads_ = 0;
+  int64_t groups_ = 0;
   Tensor state_, sums_, total_, total_sums_;
 };
 

@@ -1,6 +1,7 @@
 // Linear attention against naive f64 sums, its gradients, and its steps against the whole pass.
 #include "autograd/ops.h"
 #include "tests/estimator_oracle.h"
+#include "tests/head_copies.h"
 #include "tests/refusals.h"
 
 namespace brine::test {
@@ -75,6 +76,32 @@ TEST_CASE("linear_attention: bidirectional") {
   check_attention({3, 2, 67, 4, 3}, 2, false, {67, 64, 0}, 1e-6);
 }
 
+TEST_CASE("linear_attention: heads of a group share keys and values, whose gradients are summed") {
+  const int64_t H = 6, i = 2, m = 4, d = 3;
+  struct Case {
+    int64_t T;
+    bool causal;
+    std::vector<int64_t> lengths;
+  };
+  for (const Case& c : {Case{65, true, {65, 7}}, Case{9, true, {}}, Case{67, false, {67, 0}}}) {
+    for (int64_t G : {1, 2, 3}) {
+      const Visibility visible{.causal = c.causal, .lengths = lengths_of(c.lengths)};
+      check_op({.name = join("linear_attention G ", G, " T ", c.T, c.causal ? " causal" : ""),
+                .inputs = {uniform({2, H, c.T, m}, 1, 0.05, 1), uniform({2, G, c.T, m}, 2, 0.05, 1),
+                           normal({2, G, c.T, d}, 3), normal({c.T + 1, i}, 4)},
+                .f =
+                    [=](const auto& x) {
+                      return linear_attention(x[0], x[1], x[3], x[2], visible, 1e-3);
+                    },
+                .oracle =
+                    [=](const auto& x) {
+                      return naive_attention(x[0], copied_heads(x[1], H), x[3],
+                                             copied_heads(x[2], H), c.causal, c.lengths, 1e-3);
+                    }});
+    }
+  }
+}
+
 TEST_CASE("linear_attention: an identity for each sequence") {
   const Visibility visible{.causal = false, .lengths = lengths_of({9, 4})};
   const Tensor identity = normal({2, 9, 3}, 8);
@@ -115,16 +142,31 @@ TEST_CASE("linear_attention: refusals") {
                     "linear_attention: 4 tokens, but the table has 3 positions");
   CHECK_THROWS_AS(linear_attention(phi, phi, {}, normal({1, 1, 5, 2}, 2), {}), Error);
   CHECK_THROWS_AS(linear_attention(phi, phi, {}, v.to(Dtype::f64), {}), Error);
+  const Tensor six = uniform({1, 6, 4, 3}, 1, 0, 1), four = uniform({1, 4, 4, 3}, 1, 0, 1);
+  check_refuses(
+      [&] {
+        linear_attention(six, four, {}, normal({1, 4, 4, 2}, 2), {});
+      },
+      {"linear_attention", "phi_k", "[1, 6, 4, 3]", "[1, 4, 4, 3]"});
+  const Tensor two = uniform({1, 2, 4, 3}, 1, 0, 1);
+  check_refuses(
+      [&] {
+        linear_attention(six, two, {}, normal({1, 6, 4, 2}, 2), {});
+      },
+      {"linear_attention", "v", "[1, 2, 4, d]", "[1, 6, 4, 2]"});
 }
 
-TEST_CASE("linear_attention_state and its steps give the rows of the causal pass") {
-  const int64_t B = 2, H = 2, T = 60, m = 5, d = 3;
+namespace {
+
+// Decoding with G groups of H heads, d values: prompts, then ten steps.
+void check_steps(int64_t H, int64_t G, int64_t d) {
+  const int64_t B = 2, T = 60, m = 5;
   for (Dtype type : {Dtype::f32, Dtype::f64}) {
-    const Tensor q = uniform({B, H, T, m}, 1, 0.05, 1, type), v = normal({B, H, T, d}, 3, type);
-    const Tensor k = uniform({B, H, T, m}, 2, 0.05, 1, type), table = normal({T + 1, 4}, 4, type);
+    const Tensor q = uniform({B, H, T, m}, 1, 0.05, 1, type), v = normal({B, G, T, d}, 3, type);
+    const Tensor k = uniform({B, G, T, m}, 2, 0.05, 1, type), table = normal({T + 1, 4}, 4, type);
     const Tensor full = linear_attention(q, k, table, v, {}, 1e-3);
-    Tensor state = Tensor::empty({B, H, m, 4 + d}, type),
-           sums = Tensor::empty({B, H, m}, Dtype::f64);
+    Tensor state = Tensor::empty({B, G, m, 4 + d}, type),
+           sums = Tensor::empty({B, G, m}, Dtype::f64);
     std::vector<int64_t> at = {49, 7};  // tokens of each prompt
     linear_attention_state(state, sums, k, table, v, {true, Tensor::from(at, {B})});
     for (int step = 0; step < 10; ++step) {
@@ -141,6 +183,16 @@ TEST_CASE("linear_attention_state and its steps give the rows of the causal pass
         },
         {"linear_attention_step", "61", "sequence 1", "0..60"});
   }
+}
+
+}  // namespace
+
+TEST_CASE("linear_attention_state and its steps give the rows of the causal pass") {
+  check_steps(2, 2, 3);
+}
+
+TEST_CASE("linear_attention_state and its steps with groups of heads") {
+  for (int64_t G : {1, 2, 3}) check_steps(6, G, 40);
 }
 
 }  // namespace brine::test

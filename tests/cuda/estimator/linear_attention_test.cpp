@@ -16,6 +16,9 @@ struct Size {
   int64_t B, H, T, m, i, d;
   std::vector<int64_t> lengths;  // none: no padding
   bool table = true;             // identity [P, i], else [B, T, i]
+  int64_t groups = 0;            // of heads that share keys and values; 0: one for every head
+
+  int64_t G() const { return groups ? groups : H; }
 
   Tensor visible() const { return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{B}); }
   Shape identity() const { return table ? Shape{T + 3, i} : Shape{B, T, i}; }
@@ -27,7 +30,10 @@ const std::vector<Size> kSizes{{1, 1, 2, 3, 0, 1, {}},
                                {2, 1, 150, 70, 7, 61, {150, 100}, false},
                                {1, 2, 200, 33, 66, 5, {}},
                                {1, 1, 330, 256, 2, 9, {300}},
-                               {1, 1, 0, 4, 2, 3, {}}};
+                               {1, 1, 0, 4, 2, 3, {}},
+                               {2, 6, 65, 9, 3, 6, {64, 65}, true, 2},
+                               {1, 6, 150, 70, 0, 61, {}, true, 3},
+                               {2, 3, 200, 130, 7, 5, {200, 1}, false, 1}};
 
 // Limits the memory for states while an object lives.
 struct Scratch {
@@ -42,8 +48,8 @@ struct Inputs {
 
   Inputs(const Size& s, const On& on, Dtype dtype)
       : q(on(uniform({s.B, s.H, s.T, s.m}, 1, 0, 1).to(dtype))),
-        k(on(uniform({s.B, s.H, s.T, s.m}, 2, 0, 1).to(dtype))),
-        v(on(normal({s.B, s.H, s.T, s.d}, 3).to(dtype))),
+        k(on(uniform({s.B, s.G(), s.T, s.m}, 2, 0, 1).to(dtype))),
+        v(on(normal({s.B, s.G(), s.T, s.d}, 3).to(dtype))),
         identity(s.i ? on(normal(s.identity(), 4).to(dtype)) : Tensor()) {}
 };
 
@@ -85,8 +91,8 @@ void compare_state(const Size& s) {
   if (!s.table) return;
   compare_both(join("linear_attention_state ", s.T), [&](const On& on, Dtype dtype) {
     const Inputs in(s, on, dtype);
-    Tensor state = Tensor::empty({s.B, s.H, s.m, s.i + s.d}, dtype, on.device);
-    Tensor sums = Tensor::empty({s.B, s.H, s.m}, Dtype::f64, on.device);
+    Tensor state = Tensor::empty({s.B, s.G(), s.m, s.i + s.d}, dtype, on.device);
+    Tensor sums = Tensor::empty({s.B, s.G(), s.m}, Dtype::f64, on.device);
     BRINE_CALL(state, linear_attention_state, state, sums, in.k, in.identity, in.v,
                Visibility{true, on(s.visible())});
     return std::vector{state, sums};
@@ -128,28 +134,33 @@ TEST_CASE("cuda: the state of linear attention") {
 
 TEST_CASE("cuda: linear attention in turns of heads and in long chunks, with little memory") {
   const Size s{2, 3, 290, 20, 5, 10, {290, 211}};
+  Size grouped = s;
+  grouped.H = 6, grouped.groups = 3;
   // The states of one head in f64: 5 chunks of 20 x 15 numbers.
   for (int64_t bytes : {2 * 5 * 20 * 15 * 8, 2 * 20 * 15 * 8, 1}) {
     const Scratch small(bytes);
     for (bool causal : {false, true}) compare_attention(s, causal);
     compare_state(s);
+    if (bytes == 1) continue;
+    for (bool causal : {false, true}) compare_attention(grouped, causal);
   }
 }
 
 TEST_CASE("cuda: linear_attention_step") {
   struct Step {
-    int64_t m, columns, d;
+    int64_t m, columns, d, G;
   };
-  for (Step s : {Step{1, 1, 1}, Step{8, 3, 5}, Step{33, 40, 64}, Step{300, 64, 64}}) {
+  for (Step s : {Step{1, 1, 1, 6}, Step{8, 3, 5, 2}, Step{33, 40, 64, 3}, Step{300, 64, 64, 6},
+                 Step{300, 64, 64, 1}}) {
     for (bool moved : {false, true}) {
       compare_both(join("linear_attention_step ", s.m, " ", s.d), [&](const On& on, Dtype dtype) {
-        const int64_t B = 3, H = 2, e = s.columns + s.d;
-        Tensor state = on(normal({B, H, s.m, e}, 1, dtype));
-        Tensor sums = on(uniform({B, H, s.m}, 2, 0.5, 3, Dtype::f64));
+        const int64_t B = 3, H = 6, G = s.G, e = s.columns + s.d;
+        Tensor state = on(normal({B, G, s.m, e}, 1, dtype));
+        Tensor sums = on(uniform({B, G, s.m}, 2, 0.5, 3, Dtype::f64));
         Tensor q = on(uniform({B, H, 1, s.m}, 3, 0.1, 1, dtype));
-        Tensor k = on(uniform({B, H, 1, s.m}, 4, 0.1, 1, dtype));
+        Tensor k = on(uniform({B, G, 1, s.m}, 4, 0.1, 1, dtype));
         Tensor identity = on(normal({11, s.columns}, 5, dtype));
-        Tensor v = on(normal({B, H, 1, s.d}, 6, dtype)), at = numbers({10, 0, 4});
+        Tensor v = on(normal({B, G, 1, s.d}, 6, dtype)), at = numbers({10, 0, 4});
         Tensor y = Tensor::empty({B, H, 1, e}, dtype, q.device());
         BRINE_CALL(y, linear_attention_step, y, state, sums, q, k, identity, v, moved ? on(at) : at,
                    1e-3);
