@@ -21,12 +21,17 @@ Tensor valid_rows(const Tensor& v, const Visibility& visible) {
 }  // namespace
 
 Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
-               int64_t keys, const Tensor& forced) {
+               int64_t keys, const Tensor& forced, const Refinement& refinement) {
+  const int64_t oversample = refinement.oversample;
+  check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
+  SelectConfig candidates = config;
+  candidates.k *= oversample;
   Mask mask;
-  mask.selection = select_columns(estimate, visible, config);
+  mask.selection = select_columns(estimate, visible, candidates);
   if (forced.defined()) mask.selection.selected = forced;
-  mask.csr = build_csr(mask.selection.selected, visible, config.k, keys,
+  mask.csr = build_csr(mask.selection.selected, visible, candidates.k, keys,
                        forced.defined() ? 0 : mask.selection.most_entries);
+  if (oversample > 1) mask.csr = refine(refinement.q, refinement.k, mask.csr, config.k, visible);
   return mask;
 }
 
@@ -34,10 +39,10 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
                         bool dense, Tensor* probabilities) {
   if (!dense) return sparse_attention(q, k, v, csr, probabilities);
   check_csr("masked_attention", csr, q, k);
-  Tensor scores = matmul(q, k, false, true);
+  Tensor scores = group_matmul(q, k, true);
   Tensor p = masked_softmax(scores, csr_to_mask(csr), 1 / std::sqrt(double(q.dim(3))));
   if (probabilities) *probabilities = p.detach();
-  return matmul(p, v);
+  return group_matmul(p, v, false);
 }
 
 Tensor average_values(const Tensor& estimate, const Tensor& v, const Visibility& visible) {

@@ -12,19 +12,28 @@ struct Mask {
   FlatCsr csr;
 };
 
-// estimate [B, H, T, K]; it gets no gradient. `keys` as in build_csr(). `forced`, u8 [B, H, T, K],
-// replaces the columns that the estimate selects.
-Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
-               int64_t keys = 0, const Tensor& forced = {});
+// With oversample = r > 1 the selection gives r k candidates of each row and head, of which the k
+// with the largest q . k stay (docs/method.md section 2.6). q [B, H, T, d], k [B, G, S, d], S = the
+// keys of the mask; both may be undefined if r = 1.
+struct Refinement {
+  Tensor q, k;
+  int64_t oversample = 1;
+};
 
-// P V [B, H, T, d] on the mask: over its entries, or with `dense` through T x T maps, the
-// reference. `probabilities`, when given, receives P of the entries (sparse path) or [B, H, T, T]
-// (dense).
+// estimate [B, H, T, K]; it gets no gradient. `keys` as in build_csr(). `forced`, u8 [B, H, T, K],
+// replaces the columns that the estimate selects. config.k is the number of kept keys, refined or
+// not.
+Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
+               int64_t keys = 0, const Tensor& forced = {}, const Refinement& refinement = {});
+
+// P V [B, H, T, d] on the mask, k and v [B, G, S, d]: over its entries, or with `dense` through T x
+// T maps, the reference. `probabilities`, when given, receives P of the entries (sparse path) or
+// [B, H, T, T] (dense).
 Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
                         bool dense = false, Tensor* probabilities = nullptr);
 
-// C_avg [B, H, T, d]: the running mean of v (causal), or the mean weighted by the estimate. Rows
-// of padding are 0.
+// C_avg of v [B, G, T, d]: the running mean of v, [B, G, T, d] (causal), or the mean weighted by
+// the estimate, [B, H, T, d]. Rows of padding are 0.
 Tensor average_values(const Tensor& estimate, const Tensor& v, const Visibility& visible);
 
 }  // namespace brine::sea

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "tensor/cpu/attention/row_sizes.h"
 #include "tensor/cpu/core/columns.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/parallel.h"
@@ -32,7 +33,6 @@ void thin(int32_t* out, int32_t last, int64_t n, int64_t k) {
 void count_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
   int64_t H = csr.heads, T = csr.length, K = selected.dim(3);
   RowWidths widths(visible, T);
-  auto* pointers = csr.row_pointers.data<int64_t>();
   auto* offsets = csr.head_offsets.data<int32_t>();
   const auto* chosen = selected.data<uint8_t>();
   parallel_for(csr.batch * T, kRowGrain, [&](int64_t r0, int64_t r1) {
@@ -56,15 +56,7 @@ void count_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
       }
     }
   });
-  int64_t total = 0;
-  for (int64_t b = 0; b < csr.batch; ++b) {
-    int64_t* mine = pointers + b * (T + 1);
-    mine[0] = total;
-    for (int64_t t = 0; t < T; ++t) {
-      total += offsets[(b * T + t) * (H + 1) + H];
-      mine[t + 1] = total;
-    }
-  }
+  sum_row_sizes(csr);
 }
 
 void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
