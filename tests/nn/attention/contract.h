@@ -73,6 +73,7 @@ inline Block make_meta_block(const Block& real, int64_t positions = 300) {
 // Settings under which a method is another one to the contract.
 inline std::vector<std::map<std::string, std::string>> variants(const std::string& name,
                                                                 bool causal) {
+  if (name == "recent") return {{}, {{"sinks", "1"}}};
   if (name != "sea") return {{}};
   std::vector<std::map<std::string, std::string>> all = {
       {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
