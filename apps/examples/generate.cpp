@@ -3,7 +3,6 @@
 #include <brine/nn/generate/generation.h>
 #include <brine/nn/io/model_io.h>
 
-#include <array>
 #include <iostream>
 
 int main(int count, char** words) try {
@@ -13,7 +12,7 @@ int main(int count, char** words) try {
   brine::nn::GenerationRequest request{.tokens = 12, .how = {.temperature = 0}};
   request.vocabulary = tokenizer->vocab_size();
   brine::nn::Generation generation(*loaded.model, request,
-                                   [&](int32_t id) { return tokenizer->decode(std::array{id}); });
+                                   [&](int32_t id) { return tokenizer->decode_next(id); });
   generation.start({tokenizer->encode(words[2])});
   generation.run();
   std::cout << words[2] << generation.sequences()[0].text.text() << std::endl;

@@ -88,7 +88,7 @@ void PipelineTokenizer::encode_with(std::string_view text, WordCache& cache, Tok
         raw_.empty() ? AddedTokenFinder::Found{text.size(), text.size(), -1} : raw_.next(text, at);
     const std::string_view piece = text.substr(at, found.at - at);
     if (plain)
-      encode_piece(piece, cache, out.ids, nullptr);
+      encode_piece({piece, at == 0}, cache, out.ids, nullptr);
     else if (!piece.empty())
       encode_normalized(normalizer.apply(piece, want_offsets), at, cache, out, want_offsets);
     if (found.id >= 0) {
@@ -114,7 +114,8 @@ void PipelineTokenizer::encode_normalized(const Normalized& text, size_t base, W
                                               : normalized_.next(all, at);
     spans.clear();
     if (found.at > at)
-      encode_piece(all.substr(at, found.at - at), cache, out.ids, want_offsets ? &spans : nullptr);
+      encode_piece({all.substr(at, found.at - at), base + at == 0}, cache, out.ids,
+                   want_offsets ? &spans : nullptr);
     for (const TextSpan& span : spans)
       out.offsets.push_back(original(at + span.begin, at + span.end));
     if (found.id >= 0) {

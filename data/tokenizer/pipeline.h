@@ -44,9 +44,14 @@ class PipelineTokenizer : public Tokenizer {
   // Must be called before anything else.
   void build(const TokenizerModel& model, const std::string& where);
 
-  // Appends the ids of normalized text without added tokens to `out` and, if offsets are requested,
-  // the span of each in `text`.
-  virtual void encode_piece(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
+  // A normalized text without added tokens; `first`: the whole text starts with it.
+  struct Piece {
+    std::string_view text;
+    bool first;
+  };
+  // Appends the ids of a piece to `out` and, if offsets are requested, the span of each in it,
+  // which is not empty.
+  virtual void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
                             std::vector<TextSpan>* offsets) const = 0;
   // Offsets of a text's tokens without the spaces at their ends, if the files specify it.
   virtual void trim_offsets(TokenRun&, std::string_view) const {}

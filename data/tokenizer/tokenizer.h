@@ -55,6 +55,10 @@ class Tokenizer {
   // spaces. An id outside the vocabulary is an error.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
 
+  // The bytes that a token adds to a text that it continues: decode() of a list is that of the
+  // first id and these of the others.
+  virtual std::string decode_next(int32_t id) const = 0;
+
   // One more than the largest id: the number of rows that an embedding needs.
   virtual int64_t vocab_size() const = 0;
   virtual SpecialIds special() const = 0;

@@ -56,9 +56,10 @@ WordPieceTokenizer::WordPieceTokenizer(WordPieceModel model, const std::string& 
   }
 }
 
-void WordPieceTokenizer::encode_piece(std::string_view text, WordCache& cache,
+void WordPieceTokenizer::encode_piece(const Piece& piece, WordCache& cache,
                                       std::vector<int32_t>& out,
                                       std::vector<TextSpan>* offsets) const {
+  const std::string_view text = piece.text;
   for (size_t at = 0; at < text.size();) {
     size_t end = at;
     const BertClass kind = next_class(text, end);
@@ -124,19 +125,28 @@ std::string WordPieceTokenizer::decode(std::span<const int32_t> ids, bool skip_s
   std::string out;
   bool first = true;
   for (int32_t id : ids) {
-    std::string token = token_of(id);
+    const std::string& token = token_of(id);
     if (skip_special && is_special(id)) continue;
-    const std::string& prefix = model_.decoder_prefix;
-    if (!first) {
-      if (model_.has_decoder && token.starts_with(prefix))
-        token.erase(0, prefix.size());
-      else
-        token.insert(0, 1, ' ');
-    }
-    if (model_.has_decoder && model_.clean_up) clean_up(token);
-    out += token;
+    out += decoded(token, first);
     first = false;
   }
+  return out;
+}
+
+std::string WordPieceTokenizer::decode_next(int32_t id) const {
+  return decoded(token_of(id), false);
+}
+
+std::string WordPieceTokenizer::decoded(const std::string& token, bool first) const {
+  std::string out = token;
+  const std::string& prefix = model_.decoder_prefix;
+  if (!first) {
+    if (model_.has_decoder && token.starts_with(prefix))
+      out.erase(0, prefix.size());
+    else
+      out.insert(0, 1, ' ');
+  }
+  if (model_.has_decoder && model_.clean_up) clean_up(out);
   return out;
 }
 

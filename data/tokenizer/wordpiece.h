@@ -26,6 +26,7 @@ class WordPieceTokenizer : public PipelineTokenizer {
   WordPieceTokenizer(WordPieceModel model, const std::string& where);
 
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
+  std::string decode_next(int32_t id) const override;
   std::string to_json() const override;
   std::string hash() const override;
   void save(const std::string& dir) const override;
@@ -34,9 +35,10 @@ class WordPieceTokenizer : public PipelineTokenizer {
 
  private:
   using Pieces = std::unordered_map<std::string_view, int32_t>;
-  void encode_piece(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
+  void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
                     std::vector<TextSpan>* offsets) const override;
   void encode_word(std::string_view word, std::vector<int32_t>& out) const;
+  std::string decoded(const std::string& token, bool first) const;
 
   WordPieceModel model_;
   Pieces first_, next_;  // pieces that start a word; that continue one, without the prefix

@@ -1,7 +1,6 @@
 // A request to generate text: prompts, length, sampling, where it ends, states in and out.
 #include "nn/generate/text_generation.h"
 
-#include <array>
 #include <filesystem>
 
 #include "data/io/file_io.h"
@@ -81,7 +80,7 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
   std::vector<std::vector<int32_t>> ids;
   for (const std::string& text : prompts) ids.push_back(tokenizer.encode(text));
   Generation generation(*model.model, what.request(tokenizer, seed),
-                        [&tokenizer](int32_t id) { return tokenizer.decode(std::array{id}); });
+                        [&tokenizer](int32_t id) { return tokenizer.decode_next(id); });
   if (what.load_state.empty()) {
     generation.start(ids);
   } else {

@@ -74,7 +74,7 @@ const std::vector<Home>& homes() {
       {"boost/", {"tests/cuda/emulator/"}},
       {"archive", {"data/io/archive/layers.cpp", "tests/data/"}},
       {"nettle/", {"data/io/sha256.cpp"}},
-      {"utf8proc", {"data/io/utf8.cpp", "data/tokenizer/normalizer.cpp"}},
+      {"utf8proc", {"data/io/utf8.cpp", "data/tokenizer/character_normalizer.cpp"}},
   };
   return all;
 }

@@ -14,7 +14,9 @@ void use(const data::Tokenizer& tokenizer) {
     if (id < 0 || id >= tokenizer.vocab_size()) throw Find("an id outside of the vocabulary");
     tokenizer.token_of(id);
   }
-  tokenizer.decode(ids);
+  std::string pieces = ids.empty() ? "" : tokenizer.decode(std::span(ids).first(1));
+  for (size_t i = 1; i < ids.size(); ++i) pieces += tokenizer.decode_next(ids[i]);
+  if (tokenizer.decode(ids) != pieces) throw Find("a text that differs token by token");
   tokenizer.decode(ids, true);
   data::Encoding pair = tokenizer.encode_pair(text, "b");
   size_t n = pair.ids.size();

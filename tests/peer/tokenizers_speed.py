@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How fast Hugging Face's `tokenizers` encodes, in one thread: the work of `brine bench tokenizer`.
 
-    tokenizers_speed.py DIR TEXT      DIR: vocab.txt, or vocab.json and merges.txt
+    tokenizers_speed.py DIR TEXT      DIR: tokenizer.json, vocab.txt, or vocab.json and merges.txt
 
 Prints MB/s of the whole text and of its lines without special tokens (Brine's "whole text" and
 "by lines") and of lines with special tokens and offsets, the median of five runs each.
@@ -21,6 +21,8 @@ from tokenizers import (BertWordPieceTokenizer, Tokenizer, __version__, models, 
 
 
 def load(directory):
+    if (directory / "tokenizer.json").exists():
+        return Tokenizer.from_file(str(directory / "tokenizer.json"))
     if (directory / "vocab.txt").exists():
         return BertWordPieceTokenizer(str(directory / "vocab.txt"))
     tokenizer = Tokenizer(models.BPE.from_file(str(directory / "vocab.json"),

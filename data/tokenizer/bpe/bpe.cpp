@@ -1,31 +1,50 @@
-// Byte-level BPE: building the tables, encoding and decoding.
+// BPE: building the tables, encoding and decoding.
 #include "data/tokenizer/bpe/bpe.h"
 
 #include <algorithm>
 
 #include "data/tokenizer/bpe/byte_alphabet.h"
-#include "data/tokenizer/pretokenize.h"
 #include "data/unicode/unicode.h"
 #include "tensor/error.h"
 
 namespace brine::data {
+namespace {
+
+constexpr std::string_view kSpaceCharacter = "\u2581";
+
+}  // namespace
+
+bool BpeModel::is_gpt2() const {
+  return pre_tokenizer.is_gpt2() && decoder.byte_level() && !ignore_merges;
+}
+
 BpeTokenizer::BpeTokenizer(BpeModel model, const std::string& where) : model_(std::move(model)) {
   build(model_, where);
   bytes_.resize(spelled().size());
   for (size_t id = 0; id < spelled().size(); ++id)
-    bytes_[id] = unspell_bytes(spelled()[id]).value_or(spelled()[id]);
-  check_bytes(where);
+    bytes_[id] = model_.decoder.bytes_of(spelled()[id]);
+  find_bytes(where);
   check_merges(where);
+  spaces_lead_ = spaces_lead();
 }
 
-void BpeTokenizer::check_bytes(const std::string& where) {
+void BpeTokenizer::find_bytes(const std::string& where) {
+  const bool byte_level = model_.pre_tokenizer.byte_level();
+  constexpr const char* kDigits = "0123456789ABCDEF";
+  int missing = 0;
+  std::string first_missing;
   for (int byte = 0; byte < 256; ++byte) {
-    const std::string name = spell_bytes(std::string(1, char(byte)));
+    std::string name = {'<', '0', 'x', kDigits[byte / 16], kDigits[byte % 16], '>'};
+    if (byte_level) name = spell_bytes(std::string(1, char(byte)));
     const auto id = id_of(name);
-    check_format(id.has_value(), where, ": token '", name, "' of byte ", byte,
-                 " is missing from the vocabulary");
-    byte_ids_[byte] = *id;
+    byte_ids_[byte] = id.value_or(-1);
+    if (!id && missing++ == 0) first_missing = join("token '", name, "' of byte ", byte);
   }
+  const bool needed = byte_level ? model_.unk.has_value() || missing == 256 : model_.byte_fallback;
+  check_format(missing == 0 || !needed, where, ": ", first_missing,
+               " is missing from the vocabulary");
+  check_format(byte_level || model_.byte_fallback || model_.unk, where,
+               ": BPE without ByteLevel, byte_fallback or unk_token is not supported");
 }
 
 void BpeTokenizer::check_merges(const std::string& where) {
@@ -43,51 +62,127 @@ void BpeTokenizer::check_merges(const std::string& where) {
   }
 }
 
-void BpeTokenizer::encode_piece(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
-                                std::vector<TextSpan>* offsets) const {
-  if (text.empty()) return;
-  const bool prefixed = model_.add_prefix_space && text[0] != ' ';
-  const size_t before = out.size();
-  if (prefixed)
-    encode_words(" " + std::string(text), cache, out);
-  else
-    encode_words(text, cache, out);
-  if (!offsets) return;
-  // The prefix space counts as the first character.
-  size_t first = 0;
-  next_char(text, first);
-  size_t start = 0;
-  for (size_t i = before; i < out.size(); ++i) {
-    const size_t stop = start + bytes_[size_t(out[i])].size();
-    if (prefixed)
-      offsets->push_back({start == 0 ? 0 : start - 1, stop == 1 ? first : stop - 1});
-    else
-      offsets->push_back({start, stop});
-    start = stop;
+// Whether the tokens allow cut_at_spaces() without a change of any result.
+bool BpeTokenizer::spaces_lead() const {
+  if (!model_.byte_fallback || model_.ignore_merges || !id_of(kSpaceCharacter)) return false;
+  return std::all_of(spelled().begin(), spelled().end(), [](const std::string& token) {
+    size_t at = 0;
+    while (token.compare(at, kSpaceCharacter.size(), kSpaceCharacter) == 0)
+      at += kSpaceCharacter.size();
+    return token.find(kSpaceCharacter, at) == std::string::npos;
+  });
+}
+
+void BpeTokenizer::cut_at_spaces(std::string_view text, const PreTokenizer::UseWord& use) const {
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    while (text.substr(end).starts_with(kSpaceCharacter)) end += kSpaceCharacter.size();
+    end = std::min(text.find(kSpaceCharacter, end), text.size());
+    use(text.substr(at, end - at));
   }
 }
 
-void BpeTokenizer::encode_words(std::string_view text, WordCache& cache,
-                                std::vector<int32_t>& out) const {
-  std::vector<int32_t> scratch;
-  for (size_t at = 0, end = 0; at < text.size(); at = end) {
-    end = gpt2_word_end(text, at);
-    if (end - at == 1) {
-      out.push_back(byte_ids_[uint8_t(text[at])]);
-      continue;
+void BpeTokenizer::encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
+                                std::vector<TextSpan>* offsets) const {
+  if (piece.text.empty()) return;
+  const PreTokenizer& pre = model_.pre_tokenizer;
+  if (!pre.prepares()) return encode_text(piece.text, cache, out, offsets);
+  const Normalized text = pre.prepare(piece.text, piece.first, offsets != nullptr);
+  encode_text(text.text, cache, out, offsets);
+  if (!offsets) return;
+  for (TextSpan& span : *offsets)
+    span = {text.origin[span.begin].begin, text.origin[span.end - 1].end};
+}
+
+void BpeTokenizer::encode_text(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
+                               std::vector<TextSpan>* offsets) const {
+  const PreTokenizer::UseWord use = [&](std::string_view word) {
+    const size_t before = out.size();
+    encode_word(word, cache, out);
+    if (offsets)
+      add_offsets(word, size_t(word.data() - text.data()),
+                  std::span<const int32_t>(out).subspan(before), *offsets);
+  };
+  if (!spaces_lead_) return model_.pre_tokenizer.cut(text, use);
+  model_.pre_tokenizer.cut(text, [&](std::string_view word) { cut_at_spaces(word, use); });
+}
+
+void BpeTokenizer::encode_word(std::string_view word, WordCache& cache,
+                               std::vector<int32_t>& out) const {
+  const bool byte_level = model_.pre_tokenizer.byte_level();
+  if (word.size() == 1 && byte_level) {
+    const int32_t id = byte_ids_[uint8_t(word[0])];
+    if (id >= 0) out.push_back(id);
+    return;
+  }
+  const uint64_t hash = WordCache::hash(word);
+  if (auto known = cache.find(word, hash); !known.empty()) {
+    out.insert(out.end(), known.begin(), known.end());
+    return;
+  }
+  const size_t first = out.size();
+  const auto whole = !model_.ignore_merges ? std::nullopt
+                     : byte_level          ? id_of(spell_bytes(word))
+                                           : id_of(word);
+  if (whole) {
+    out.push_back(*whole);
+  } else {
+    std::vector<int32_t> ids;
+    spell(word, ids);
+    merge_word(merges_, ids, out);
+  }
+  cache.insert(word, hash, std::span<const int32_t>(out).subspan(first));
+}
+
+void BpeTokenizer::spell(std::string_view word, std::vector<int32_t>& out) const {
+  auto bytes = [&](std::string_view text) {
+    for (char c : text)
+      if (const int32_t id = byte_ids_[uint8_t(c)]; id >= 0) out.push_back(id);
+  };
+  if (model_.pre_tokenizer.byte_level()) return bytes(word);
+  for (size_t at = 0, end = 0; at < word.size(); at = end) {
+    next_char(word, end);
+    const std::string_view character = word.substr(at, end - at);
+    if (auto id = id_of(character)) {
+      out.push_back(*id);
+    } else if (model_.byte_fallback) {
+      bytes(character);
+    } else {
+      out.push_back(*model_.unk);
+      end = unknown_end(word, at);
     }
-    const std::string_view word = text.substr(at, end - at);
-    const uint64_t hash = WordCache::hash(word);
-    auto known = cache.find(word, hash);
-    if (!known.empty()) {
-      out.insert(out.end(), known.begin(), known.end());
-      continue;
-    }
-    scratch.clear();
-    for (char c : word) scratch.push_back(byte_ids_[uint8_t(c)]);
-    const size_t first = out.size();
-    merge_word(merges_, scratch, out);
-    cache.insert(word, hash, std::span<const int32_t>(out).subspan(first));
+  }
+}
+
+size_t BpeTokenizer::unknown_end(std::string_view word, size_t at) const {
+  size_t end = at;
+  next_char(word, end);
+  while (model_.fuse_unk && end < word.size()) {
+    size_t next = end;
+    next_char(word, next);
+    if (id_of(word.substr(end, next - end))) break;
+    end = next;
+  }
+  return end;
+}
+
+// As in `tokenizers`, a byte that was dropped moves the tokens of its word after it.
+void BpeTokenizer::add_offsets(std::string_view word, size_t at, std::span<const int32_t> ids,
+                               std::vector<TextSpan>& out) const {
+  const bool byte_level = model_.pre_tokenizer.byte_level();
+  size_t start = 0;
+  for (int32_t id : ids) {
+    const std::string& token = spelled()[size_t(id)];
+    size_t size = token.size();
+    if (byte_level)
+      size = bytes_[size_t(id)].size();
+    else if (model_.byte_fallback && fallback_byte(token) >= 0)
+      size = 1;
+    else if (!model_.byte_fallback && id == model_.unk && start < word.size())
+      size = unknown_end(word, start) - start;
+    const size_t end = std::min(start + size, word.size());
+    start = std::min(start, end - 1);
+    out.push_back({at + start, at + end});
+    start = end;
   }
 }
 
@@ -113,12 +208,19 @@ void BpeTokenizer::trim_offsets(TokenRun& run, std::string_view text) const {
 
 std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string out;
+  bool first = model_.decoder.first_differs();
   for (int32_t id : ids) {
-    token_of(id);
+    const std::string& token = token_of(id);
     if (skip_special && is_special(id)) continue;
-    out += bytes_[size_t(id)];
+    out += first ? model_.decoder.first_bytes_of(token) : bytes_[size_t(id)];
+    first = false;
   }
   return out;
+}
+
+std::string BpeTokenizer::decode_next(int32_t id) const {
+  token_of(id);
+  return bytes_[size_t(id)];
 }
 
 }  // namespace brine::data

@@ -1,6 +1,8 @@
-// Byte-level BPE as in GPT-2 and OPT: training, encoding, decoding and its files.
+// BPE: of bytes, as in GPT-2, OPT, Llama 3 and Qwen, or of characters with bytes for unknown ones,
+// as in Llama 2 and Mistral. Training, encoding, decoding and its files.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -9,22 +11,33 @@
 
 #include "data/config/named.h"
 #include "data/tokenizer/bpe/bpe_merge.h"
+#include "data/tokenizer/bpe/decoder.h"
+#include "data/tokenizer/bpe/pretokenizer.h"
 #include "data/tokenizer/pipeline.h"
 
 namespace brine::data {
 
-struct BpeModel : TokenizerModel {                  // tokens spelled in the byte alphabet
+struct BpeModel : TokenizerModel {
   std::vector<std::pair<int32_t, int32_t>> merges;  // by rank
-  bool add_prefix_space = false;                    // a text is read as if it started with a space
+  PreTokenizer pre_tokenizer;  // if it is byte-level, tokens are spelled in the byte alphabet
+  Decoder decoder;
+  bool ignore_merges = false;  // a word that is a token is that token, whatever the merges give
+  bool byte_fallback = false;  // a character without a token becomes tokens like <0x0A>
+  std::optional<int32_t> unk = {};  // else such characters become this token, or are dropped
+  bool fuse_unk = false;            // several in a row become one
+  // GPT-2's, which the older files vocab.json and merges.txt describe, too.
+  bool is_gpt2() const;
 };
 
 class BpeTokenizer : public PipelineTokenizer {
  public:
-  // Checks the model: all 256 bytes present, tokens unique, merges of existing tokens. Errors start
-  // with `where`, the source file.
+  // Checks the model: tokens unique, merges of existing tokens, and the tokens of bytes: all 256 of
+  // byte_fallback, and at least one of byte-level BPE, which drops the bytes that have none, as
+  // `tokenizers` does. Errors start with `where`, the source file.
   BpeTokenizer(BpeModel model, const std::string& where);
 
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const override;
+  std::string decode_next(int32_t id) const override;
   std::string to_json() const override;
   std::string hash() const override;
   void save(const std::string& dir) const override;
@@ -32,16 +45,29 @@ class BpeTokenizer : public PipelineTokenizer {
   const BpeModel& model() const { return model_; }
 
  private:
-  void check_bytes(const std::string& where);
+  void find_bytes(const std::string& where);
   void check_merges(const std::string& where);
-  void encode_piece(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
+  bool spaces_lead() const;
+  void encode_piece(const Piece& piece, WordCache& cache, std::vector<int32_t>& out,
                     std::vector<TextSpan>* offsets) const override;
-  void encode_words(std::string_view text, WordCache& cache, std::vector<int32_t>& out) const;
+  void encode_text(std::string_view text, WordCache& cache, std::vector<int32_t>& out,
+                   std::vector<TextSpan>* offsets) const;
+  void encode_word(std::string_view word, WordCache& cache, std::vector<int32_t>& out) const;
+  // The tokens of a word before any merge.
+  void spell(std::string_view word, std::vector<int32_t>& out) const;
+  void add_offsets(std::string_view word, size_t at, std::span<const int32_t> ids,
+                   std::vector<TextSpan>& out) const;
+  // The end of the characters from `at` on that become one unknown token.
+  size_t unknown_end(std::string_view word, size_t at) const;
+  void cut_at_spaces(std::string_view text, const PreTokenizer::UseWord& use) const;
   void trim_offsets(TokenRun& run, std::string_view text) const override;
+  void save_lists(const std::filesystem::path& dir) const;  // vocab.json, merges.txt
 
   BpeModel model_;
   std::vector<std::string> bytes_;  // by id, decoded
-  int32_t byte_ids_[256];
+  int32_t byte_ids_[256];           // -1: no token
+  // Whether no token has a U+2581 after another character: then words may be cut before each one.
+  bool spaces_lead_ = false;
   MergeTable merges_;
 };
 
@@ -84,8 +110,13 @@ std::unique_ptr<BpeTokenizer> train_bpe(const std::vector<std::string>& files,
 
 // ---- files ----
 
-// The canonical tokenizer.json without vocabulary, merges and added tokens.
+// The canonical tokenizer.json of GPT-2's kind without vocabulary, merges and added tokens.
 std::string bpe_frame();
+// Adds merges "left right", in the order of their ranks; errors start with `where`.
+void add_merges(std::span<const std::string> lines, const std::string& where, BpeModel& model);
+// The "post_processor" that puts bos in front of every text, and eos after it.
+nlohmann::json template_around(const TokenizerModel& model, std::optional<int32_t> bos,
+                               std::optional<int32_t> eos);
 // From a tokenizer.json (both spellings of merges), with the two configuration files next to it.
 std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path);
 // From a directory with vocab.json and merges.txt.

@@ -1,5 +1,5 @@
-// Reads a byte-level BPE tokenizer: tokenizer.json, or vocab.json with merges.txt, and the two
-// configuration files, as Hugging Face's libraries write them.
+// Reads a BPE tokenizer: tokenizer.json, or, for byte-level BPE, vocab.json with merges.txt, and
+// the two configuration files, as Hugging Face's libraries write them.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -75,30 +75,42 @@ void drop_repeated_merges(BpeModel& model) {
   model.merges = std::move(kept);
 }
 
-// Settings that encode differently from a plain byte-level BPE are refused by name.
-void refuse_others(const Json& root, const std::string& path) {
-  for (const char* part : {"pre_tokenizer", "decoder"}) {
-    const Json& value = object_member(root, part, path);
-    check_format(member(value, "type") == "ByteLevel", path, ": ", part, " of type ",
-                 json_text(member(value, "type")), " is not supported, wanted \"ByteLevel\"");
-  }
-  check_format(flag(root["pre_tokenizer"], "use_regex", true, path), path,
-               ": a pre_tokenizer with use_regex = false is not supported");
-  const Json& model = root["model"];
+// The pre-tokenizer, the decoder and the settings of the model.
+void read_settings(const Json& root, const std::string& path, BpeModel& model) {
+  model.pre_tokenizer = PreTokenizer(member(root, "pre_tokenizer"), path);
+  model.decoder = Decoder(object_member(root, "decoder", path), path);
+  const bool byte_level = model.pre_tokenizer.byte_level();
+  check_format(byte_level == model.decoder.byte_level(), path, ": pre_tokenizer ",
+               byte_level ? "with" : "without", " ByteLevel, but decoder ",
+               byte_level ? "without" : "with", " it is not supported");
+  const Json& body = root["model"];
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
-    const Json& value = member(model, key);
+    const Json& value = member(body, key);
     check_format(value.is_null() || value == "" || value == 0, path, ": model.", key, " = ",
                  json_text(value), " is not supported");
   }
-  for (const char* key : {"byte_fallback", "ignore_merges"})
-    check_format(!flag(model, key, false, path), path, ": model.", key, " = true is not supported");
+  model.ignore_merges = flag(body, "ignore_merges", false, path);
+  model.byte_fallback = flag(body, "byte_fallback", false, path);
+  check_format(!byte_level || !model.byte_fallback, path,
+               ": model.byte_fallback = true with ByteLevel is not supported");
+  model.fuse_unk = flag(body, "fuse_unk", false, path);
+  const Json& unk = member(body, "unk_token");
+  check_format(unk.is_null() || unk.is_string(), path, ": model.unk_token must be a text or null");
+  if (!unk.is_string()) return;
+  auto found = std::find(model.tokens.begin(), model.tokens.end(), unk.get<std::string>());
+  if (found != model.tokens.end()) model.unk = int32_t(found - model.tokens.begin());
+  check_format(byte_level || model.unk, path, ": model.unk_token ", json_text(unk),
+               " is missing from the vocabulary");
 }
 
-// Roles: from the configuration files, else by OPT's or GPT-2's convention if its tokens exist.
+// Roles: from the configuration files, else by the convention of Llama, OPT or GPT-2 if its tokens
+// exist.
 void read_roles(const SideFiles& sides, BpeModel& model) {
-  auto role = [&](const char* key, const char* usual) {
+  const bool llama = model.byte_fallback;
+  auto role = [&](const char* key, const char* usual, const char* newer) {
     if (auto name = sides.role(key)) return find_token(model, *name);
-    if (auto id = find_token(model, usual)) return id;
+    for (const char* name : {usual, newer})
+      if (auto id = find_token(model, name)) return id;
     // GPT-2's single special token has every role except padding.
     return std::string_view(key) == "pad_token" ? std::nullopt : find_token(model, "<|endoftext|>");
   };
@@ -106,10 +118,10 @@ void read_roles(const SideFiles& sides, BpeModel& model) {
     auto name = sides.role(key);
     return name ? find_token(model, *name) : std::nullopt;
   };
-  model.special = {.bos = role("bos_token", "</s>"),
-                   .eos = role("eos_token", "</s>"),
-                   .pad = role("pad_token", "<pad>"),
-                   .unk = role("unk_token", "<unk>"),
+  model.special = {.bos = role("bos_token", llama ? "<s>" : "</s>", "<|begin_of_text|>"),
+                   .eos = role("eos_token", "</s>", "<|end_of_text|>"),
+                   .pad = role("pad_token", "<pad>", ""),
+                   .unk = role("unk_token", "<unk>", ""),
                    .cls = named("cls_token"),
                    .sep = named("sep_token"),
                    .mask = named("mask_token")};
@@ -120,19 +132,7 @@ void read_roles(const SideFiles& sides, BpeModel& model) {
 Json bos_in_front(const BpeModel& model, const std::string& where) {
   check_format(model.special.bos.has_value(), where,
                ": add_bos_token = true, but the vocabulary has no bos_token");
-  const int32_t id = *model.special.bos;
-  auto same = [&](const AddedToken& t) { return t.id == id; };
-  auto added = std::find_if(model.added.begin(), model.added.end(), same);
-  const std::string name = added != model.added.end() ? added->content : model.tokens[size_t(id)];
-  const Json bos = {{"SpecialToken", {{"id", name}, {"type_id", 0}}}};
-  const Json second_bos = {{"SpecialToken", {{"id", name}, {"type_id", 1}}}};
-  const Json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-  const Json b = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
-  return {{"type", "TemplateProcessing"},
-          {"single", {bos, a}},
-          {"pair", {bos, a, second_bos, b}},
-          {"special_tokens",
-           {{name, {{"id", name}, {"ids", Json::array({id})}, {"tokens", Json::array({name})}}}}}};
+  return template_around(model, model.special.bos, std::nullopt);
 }
 
 Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std::string& where) {
@@ -143,7 +143,7 @@ Json roberta_processing(const BpeModel& model, const SideFiles& sides, const std
           {"sep", token(*model.special.sep)},
           {"cls", token(*model.special.cls)},
           {"trim_offsets", flag(sides.config.object(), "trim_offsets", true, sides.config.path)},
-          {"add_prefix_space", model.add_prefix_space}};
+          {"add_prefix_space", model.pre_tokenizer.prefix_space()}};
 }
 
 // A byte-level BPE of vocab.json and merges.txt is GPT-2's, OPT's or RoBERTa's: the configuration
@@ -158,7 +158,9 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
   const bool configured = !sides.config.text.empty();
   const bool opt = !configured && !roberta && type != "gpt2" && find_token(model, "</s>");
   const Json& config = sides.config.object();
-  model.add_prefix_space = flag(config, "add_prefix_space", false, sides.config.path);
+  const bool prefix = flag(config, "add_prefix_space", false, sides.config.path);
+  const Json pre = {{"type", "ByteLevel"}, {"add_prefix_space", prefix}};
+  model.pre_tokenizer = PreTokenizer(pre, sides.config.path);
   sides.add_tokens(model.added);
   read_roles(sides, model);
   SpecialIds& special = model.special;
@@ -192,6 +194,39 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
 
 }  // namespace
 
+void add_merges(std::span<const std::string> lines, const std::string& where, BpeModel& model) {
+  const Ids ids(model.tokens);
+  for (size_t i = 0; i < lines.size(); ++i)
+    model.merges.push_back(ids.merge(lines[i], join(where, ": merge ", i)));
+  drop_repeated_merges(model);
+}
+
+Json template_around(const TokenizerModel& model, std::optional<int32_t> bos,
+                     std::optional<int32_t> eos) {
+  Json tokens = Json::object(), single = Json::array(), pair = Json::array();
+  auto special = [&](std::optional<int32_t> id, Json& parts, int type) {
+    if (!id) return;
+    auto same = [&](const AddedToken& t) { return t.id == *id; };
+    auto added = std::find_if(model.added.begin(), model.added.end(), same);
+    const std::string name =
+        added != model.added.end() ? added->content : model.tokens[size_t(*id)];
+    parts.push_back({{"SpecialToken", {{"id", name}, {"type_id", type}}}});
+    tokens[name] = {{"id", name}, {"ids", Json::array({*id})}, {"tokens", Json::array({name})}};
+  };
+  auto text = [&](Json& parts, const char* name, int type) {
+    special(bos, parts, type);
+    parts.push_back({{"Sequence", {{"id", name}, {"type_id", type}}}});
+    special(eos, parts, type);
+  };
+  text(single, "A", 0);
+  text(pair, "A", 0);
+  text(pair, "B", 1);
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", pair},
+          {"special_tokens", tokens}};
+}
+
 std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
   const std::string text = read_file(path);
   const Json root = parse_json(text, path);
@@ -201,13 +236,12 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     const Json& type = member(body, "type");
     check_format(type.is_null() || type == "BPE", path, ": a model of type ", json_text(type),
                  " is not supported, wanted \"BPE\"");
-    refuse_others(root, path);
     BpeModel model;
     model.tokens = read_vocab(member(body, "vocab"), path);
+    read_settings(root, path, model);
     read_merges(member(body, "merges"), path, model);
     drop_repeated_merges(model);
     model.added = read_added(member(root, "added_tokens"), path);
-    model.add_prefix_space = flag(root["pre_tokenizer"], "add_prefix_space", true, path);
     model.normalizer = Normalizer(member(root, "normalizer"), path);
     model.post_processor = PostProcessor(member(root, "post_processor"), path);
     model.frame = read_frame(text);

@@ -1,4 +1,4 @@
-// Writes a byte-level BPE tokenizer as Hugging Face's libraries do: a tokenizer.json with the same
+// Writes a BPE tokenizer as Hugging Face's libraries do: a tokenizer.json with the same
 // bytes as `tokenizers` would write, and the older files next to it.
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -32,7 +32,9 @@ constexpr const char* kFrame = R"({
 std::string write_json(const BpeModel& model, const std::vector<std::string>& spelled,
                        const std::string& frame_text) {
   Ordered frame = parse_ordered_json(frame_text);
-  frame["pre_tokenizer"]["add_prefix_space"] = model.add_prefix_space;
+  Ordered& pre = frame["pre_tokenizer"];
+  if (model.is_gpt2() && pre["type"] == "ByteLevel")
+    pre["add_prefix_space"] = model.pre_tokenizer.prefix_space();
   frame["added_tokens"] = added_json(model.added);
   frame["model"]["vocab"] = vocab_json(model.tokens);
   Ordered& merges = frame["model"]["merges"];
@@ -44,9 +46,14 @@ std::string write_json(const BpeModel& model, const std::vector<std::string>& sp
 
 std::string config_of(const BpeTokenizer& tokenizer) {
   Ordered config = parse_ordered_json(special_map(tokenizer));
+  if (!tokenizer.model().is_gpt2()) {
+    config["clean_up_tokenization_spaces"] = false;
+    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    return json_text(config, 2) + "\n";
+  }
   const bool roberta = tokenizer.special().cls.has_value();
   if (!roberta) config["add_bos_token"] = tokenizer.model().post_processor.added(false) > 0;
-  config["add_prefix_space"] = tokenizer.model().add_prefix_space;
+  config["add_prefix_space"] = tokenizer.model().pre_tokenizer.prefix_space();
   config["clean_up_tokenization_spaces"] = false;
   config["errors"] = "replace";
   config["tokenizer_class"] = roberta ? "RobertaTokenizer" : "GPT2Tokenizer";
@@ -63,19 +70,34 @@ std::string BpeTokenizer::to_json() const {
 
 std::string BpeTokenizer::hash() const {
   Ordered frame = parse_ordered_json(kFrame);
-  if (!model_.normalizer.empty())
-    frame["normalizer"] = parse_ordered_json(model_.frame)["normalizer"];
+  const Ordered own = parse_ordered_json(model_.frame.empty() ? kFrame : model_.frame);
+  if (!model_.normalizer.empty()) frame["normalizer"] = own["normalizer"];
+  if (!model_.is_gpt2()) {
+    frame["pre_tokenizer"] = own["pre_tokenizer"];
+    Ordered& settings = frame["model"];
+    settings["byte_fallback"] = model_.byte_fallback;
+    settings["ignore_merges"] = model_.ignore_merges;
+    if (!model_.pre_tokenizer.byte_level() && model_.unk) {
+      settings["unk_token"] = spelled()[size_t(*model_.unk)];
+      settings["fuse_unk"] = model_.fuse_unk;
+    }
+  }
   return sha256_hex(write_json(model_, spelled(), json_text(frame)));
 }
 
 void BpeTokenizer::save(const std::string& dir) const {
   const fs::path out = make_directory(dir);
+  // What reads the older files takes them for GPT-2's.
+  if (model_.is_gpt2()) save_lists(out);
+  save_common(out, model_, *this, config_of(*this));
+}
+
+void BpeTokenizer::save_lists(const fs::path& out) const {
   std::string merges = "#version: 0.2\n";
   for (auto [left, right] : model_.merges)
     merges += spelled()[size_t(left)] + " " + spelled()[size_t(right)] + "\n";
   write_file_atomic(out / "vocab.json", json_text(vocab_json(model_.tokens)));
   write_file_atomic(out / "merges.txt", merges);
-  save_common(out, model_, *this, config_of(*this));
 }
 
 }  // namespace brine::data

@@ -158,12 +158,12 @@ def characters():
                        "strip_accents": None, "lowercase": False},
              "accents": {"type": "BertNormalizer", "clean_text": False,
                          "handle_chinese_chars": False, "strip_accents": True, "lowercase": False},
-             "nfd": {"type": "NFD"}, "lowercase": {"type": "Lowercase"},
+             "nfd": {"type": "NFD"}, "nfc": {"type": "NFC"}, "lowercase": {"type": "Lowercase"},
              "strip": {"type": "StripAccents"}}
     made = {"uncased": bert(), "cased": bert(lowercase=False),
             "accents": bert(clean_text=False, handle_chinese_chars=False, strip_accents=True,
                             lowercase=False),
-            "nfd": normalizers.NFD(), "lowercase": normalizers.Lowercase(),
+            "nfd": normalizers.NFD(), "nfc": normalizers.NFC(), "lowercase": normalizers.Lowercase(),
             "strip": normalizers.StripAccents()}
     out = {}
     for name, normalizer in made.items():

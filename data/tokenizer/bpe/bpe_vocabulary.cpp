@@ -1,0 +1,166 @@
+// A byte-level BPE tokenizer from the metadata of a GGUF file.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/io/json.h"
+#include "data/io/utf8.h"
+#include "data/tokenizer/bpe/bpe.h"
+#include "data/tokenizer/tokenizer_json.h"
+#include "data/tokenizer/vocabulary.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+enum TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+constexpr const char* kContractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+
+Json byte_level_step(bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+Json sequence(const Json& first, const Json& second) {
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({first, second})}};
+}
+
+// The expression of Llama 3; Qwen 2's differs in the number of digits in a word.
+Json split_words(const char* digits) {
+  const std::string pattern = join(kContractions, R"(|[^\r\n\p{L}\p{N}]?\p{L}+|)", digits,
+                                   R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return sequence(split, byte_level_step(false));
+}
+
+// The parts of tokenizer.json that a name of llama.cpp's means.
+struct Parts {
+  Json pre_tokenizer, normalizer;
+  bool ignore_merges = false;
+};
+
+Parts parts_of(const std::string& pre, const std::string& source) {
+  if (pre == "gpt-2") return {byte_level_step(true), nullptr};
+  if (pre == "smollm")
+    return {sequence({{"type", "Digits"}, {"individual_digits", true}}, byte_level_step(true)),
+            nullptr};
+  if (pre == "llama-bpe") return {split_words(R"(\p{N}{1,3})"), nullptr, true};
+  if (pre == "qwen2") return {split_words(R"(\p{N})"), {{"type", "NFC"}}};
+  throw Error(join(source, ": the pre-tokenizer '", pre,
+                   "' is not supported; supported are smollm, gpt-2, llama-bpe and qwen2"),
+              ErrorKind::format);
+}
+
+void read_tokens(const VocabularyMetadata& vocabulary, const std::string& source, BpeModel& model) {
+  const size_t count = vocabulary.tokens.size();
+  check_format(count > 0 && count < INT32_MAX, source, ": a vocabulary of ", count, " tokens");
+  check_format(vocabulary.types.empty() || vocabulary.types.size() == count, source, ": ",
+               vocabulary.types.size(), " token types for ", count, " tokens");
+  model.tokens = vocabulary.tokens;
+  for (size_t id = 0; id < vocabulary.types.size(); ++id) {
+    const int32_t type = vocabulary.types[id];
+    check_format(type >= kNormal && type < kByte, source, ": token ", id, " has the type ", type,
+                 ", wanted 1 to 5");
+    if (type == kUnused) model.tokens[id].clear();
+  }
+  for (size_t id = 0; id < count; ++id) {
+    const std::string& token = model.tokens[id];
+    check_format(is_utf8(token), source, ": token ", id, " is not UTF-8");
+    const int32_t type = vocabulary.types.empty() ? kNormal : vocabulary.types[id];
+    if (token.empty() || (type != kControl && type != kUserDefined)) continue;
+    AddedToken added;
+    added.id = int32_t(id);
+    added.content = token;
+    added.special = type == kControl;
+    model.added.push_back(added);
+  }
+}
+
+void read_special(const VocabularyMetadata& vocabulary, const std::string& source,
+                  BpeModel& model) {
+  auto role = [&](std::optional<int64_t> id, const char* name) -> std::optional<int32_t> {
+    if (!id) return std::nullopt;
+    const auto count = int64_t(model.tokens.size());
+    check_format(*id >= 0 && *id < count && !model.tokens[size_t(*id)].empty(), source, ": ", name,
+                 " is ", *id, ", wanted the id of one of ", count, " tokens");
+    return int32_t(*id);
+  };
+  model.special = {.bos = role(vocabulary.bos, "bos_token_id"),
+                   .eos = role(vocabulary.eos, "eos_token_id"),
+                   .pad = role(vocabulary.padding, "padding_token_id"),
+                   .unk = role(vocabulary.unknown, "unknown_token_id")};
+  const bool bos = vocabulary.add_bos, eos = vocabulary.add_eos;
+  check_format(!bos || model.special.bos, source, ": add_bos_token, but no bos_token_id");
+  check_format(!eos || model.special.eos, source, ": add_eos_token, but no eos_token_id");
+}
+
+std::string config_from(const VocabularyMetadata& vocabulary, const BpeModel& model) {
+  Ordered config = Ordered::object();
+  auto put = [&](const char* role, std::optional<int32_t> id) {
+    if (id) config[role] = model.tokens[size_t(*id)];
+  };
+  put("bos_token", model.special.bos);
+  put("eos_token", model.special.eos);
+  put("pad_token", model.special.pad);
+  put("unk_token", model.special.unk);
+  config["add_bos_token"] = vocabulary.add_bos;
+  config["add_eos_token"] = vocabulary.add_eos;
+  if (!vocabulary.chat_template.empty()) config["chat_template"] = vocabulary.chat_template;
+  config["clean_up_tokenization_spaces"] = false;
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  return json_text(config, 2) + "\n";
+}
+
+std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std::string& source) {
+  check_format(vocabulary.model == "gpt2", source, ": the tokenizer model '", vocabulary.model,
+               "' is not supported, wanted 'gpt2'");
+  check_format(!vocabulary.add_space_prefix, source,
+               ": add_space_prefix of a byte-level BPE is not supported");
+  check_format(is_utf8(vocabulary.chat_template), source, ": the chat template is not UTF-8");
+  const Parts parts = parts_of(vocabulary.pre, source);
+  BpeModel model;
+  read_tokens(vocabulary, source, model);
+  read_special(vocabulary, source, model);
+  add_merges(vocabulary.merges, source, model);
+  Json post = byte_level_step(true);
+  if (vocabulary.add_bos || vocabulary.add_eos) {
+    const Json around =
+        template_around(model, vocabulary.add_bos ? model.special.bos : std::nullopt,
+                        vocabulary.add_eos ? model.special.eos : std::nullopt);
+    post = {{"type", "Sequence"}, {"processors", Json::array({post, around})}};
+  }
+  model.pre_tokenizer = PreTokenizer(parts.pre_tokenizer, source);
+  model.normalizer = Normalizer(parts.normalizer, source);
+  model.post_processor = PostProcessor(post, source);
+  model.ignore_merges = parts.ignore_merges;
+  Ordered frame = parse_ordered_json(bpe_frame());
+  frame["normalizer"] = parse_ordered_json(json_text(parts.normalizer));
+  frame["pre_tokenizer"] = parse_ordered_json(json_text(parts.pre_tokenizer));
+  frame["post_processor"] = parse_ordered_json(json_text(post));
+  frame["model"]["ignore_merges"] = parts.ignore_merges;
+  model.frame = json_text(frame);
+  model.tokenizer_config = config_from(vocabulary, model);
+  return std::make_unique<BpeTokenizer>(std::move(model), source);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_tokenizer(const VocabularyMetadata& vocabulary,
+                                          const std::string& source) {
+  try {
+    return made(vocabulary, source);
+  } catch (const Error& e) {
+    // Names and tokens in a message may have any bytes, but it is one line.
+    std::string what = e.what();
+    for (char& c : what)
+      if (uint8_t(c) < 0x20 || c == 0x7f) c = '?';
+    throw Error(what, e.kind);
+  }
+}
+
+}  // namespace brine::data

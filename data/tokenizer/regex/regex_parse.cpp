@@ -1,0 +1,414 @@
+// From the text of a regular expression to its steps, by way of a tree.
+#include <algorithm>
+#include <optional>
+
+#include "data/io/utf8.h"
+#include "data/tokenizer/regex/regex.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+constexpr uint32_t kUnlimited = UINT32_MAX;
+constexpr uint32_t kMostRepeats = 1000;
+constexpr size_t kMostCompiled = 10000;  // steps
+constexpr size_t kLongestPattern = 10000;
+constexpr int kDeepestGroup = 32;
+
+// For messages: one line of ASCII, not too long.
+std::string printable(std::string_view text) {
+  std::string out(text.substr(0, 100));
+  for (char& c : out)
+    if (uint8_t(c) < 0x20 || uint8_t(c) >= 0x7f) c = '?';
+  return text.size() > 100 ? out + "..." : out;
+}
+
+struct Part {
+  enum class Kind : uint8_t { set, sequence, either, repeat, look, atomic };
+  Kind kind = Kind::sequence;
+  bool negative = false, lazy = false;
+  CharSet set = {};
+  uint32_t least = 1, most = 1;
+  std::vector<Part> parts = {};
+};
+
+class Parser {
+ public:
+  Parser(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
+
+  Part whole() {
+    Part out = either(0, false);
+    if (at_ < pattern_.size()) refuse("a ')' without '('");
+    return out;
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(
+        join(where_, ": the pattern '", printable(pattern_), "': ", what, " is not supported"),
+        ErrorKind::format);
+  }
+
+ private:
+  bool done() const { return at_ == pattern_.size(); }
+  bool take(std::string_view text) {
+    if (!pattern_.substr(at_).starts_with(text)) return false;
+    at_ += text.size();
+    return true;
+  }
+  uint32_t next() { return next_char(pattern_, at_); }
+
+  Part either(int depth, bool ignore_case) {
+    if (depth > kDeepestGroup) refuse("a nesting of more than 32 groups");
+    Part out{.kind = Part::Kind::either};
+    do out.parts.push_back(sequence(depth, ignore_case));
+    while (take("|"));
+    return out.parts.size() == 1 ? std::move(out.parts[0]) : out;
+  }
+
+  Part sequence(int depth, bool ignore_case) {
+    Part out;
+    while (!done() && pattern_[at_] != '|' && pattern_[at_] != ')')
+      out.parts.push_back(quantified(atom(depth, ignore_case)));
+    return out;
+  }
+
+  Part group(int depth, bool ignore_case) {
+    struct Opening {
+      std::string_view text;
+      Part::Kind kind;
+      bool negative, ignore_case;
+    };
+    static const Opening openings[] = {{"?:", Part::Kind::sequence, false, false},
+                                       {"?i:", Part::Kind::sequence, false, true},
+                                       {"?>", Part::Kind::atomic, false, false},
+                                       {"?=", Part::Kind::look, false, false},
+                                       {"?!", Part::Kind::look, true, false}};
+    const Opening plain = {"", Part::Kind::sequence, false, false};
+    const Opening* found = &plain;
+    for (const Opening& opening : openings)
+      if (take(opening.text)) {
+        found = &opening;
+        break;
+      }
+    if (found == &plain && !done() && (pattern_[at_] == '?' || pattern_[at_] == '*'))
+      refuse("the group '(" + printable(pattern_.substr(at_, 3)) + "'");
+    Part out{.kind = found->kind, .negative = found->negative};
+    out.parts.push_back(either(depth + 1, ignore_case || found->ignore_case));
+    if (!take(")")) refuse("a '(' without ')'");
+    return out;
+  }
+
+  Part atom(int depth, bool ignore_case) {
+    if (take("(")) return group(depth, ignore_case);
+    Part out{.kind = Part::Kind::set};
+    if (take("[")) {
+      out.set = brackets(ignore_case);
+      return out;
+    }
+    if (take(".")) {
+      out.set.add('\n', '\n');
+      out.set.negate();
+    } else if (auto c = item(out.set, "?*+{^$")) {
+      out.set.add(*c, *c);
+      fold(out.set, *c, ignore_case);
+    }
+    out.set.finish();
+    return out;
+  }
+
+  void fold(CharSet& set, uint32_t last, bool ignore_case) const {
+    if (!ignore_case) return;
+    if (last >= 128) refuse("a character above ASCII in (?i:)");
+    set.ignore_case();
+  }
+
+  // A character, or a class, which is added to the set.
+  std::optional<uint32_t> item(CharSet& set, std::string_view reserved) {
+    const uint32_t c = next();
+    if (c < 128 && reserved.find(char(c)) != std::string_view::npos)
+      refuse(std::string("'") + char(c) + "' here");
+    if (c != '\\') return c;
+    if (done()) refuse("a '\\' at the end");
+    const uint32_t escaped = next();
+    constexpr std::string_view kNames = "nrtfv", kControls = "\n\r\t\f\v";
+    const size_t control = escaped < 128 ? kNames.find(char(escaped)) : std::string_view::npos;
+    if (control != std::string_view::npos) return uint32_t(kControls[control]);
+    if (escaped == 's') return set.add(CharClass::kSpace), std::nullopt;
+    if (escaped == 'S') return set.add_others(CharClass::kSpace), std::nullopt;
+    if (escaped == 'p' || escaped == 'P') return add_property(set, escaped == 'P'), std::nullopt;
+    const bool word = escaped >= 128 || (escaped >= '0' && escaped <= '9') ||
+                      (escaped >= 'a' && escaped <= 'z') || (escaped >= 'A' && escaped <= 'Z');
+    if (word) {
+      refuse(escaped < 128 ? std::string("'\\") + char(escaped) + "'" : "'\\' before a letter");
+    }
+    return escaped;
+  }
+
+  void add_property(CharSet& set, bool others) {
+    const size_t end = pattern_.find('}', at_);
+    const bool braces = take("{") && end != std::string_view::npos;
+    const std::string_view name = braces ? pattern_.substr(at_, end - at_) : std::string_view();
+    const bool letter = name == "L" || name == "Letter";
+    if (!letter && name != "N" && name != "Number")
+      refuse(
+          join("'\\", others ? "P" : "p", braces ? "{" : "", printable(name), braces ? "}'" : "'"));
+    at_ = end + 1;
+    const CharClass kind = letter ? CharClass::kLetter : CharClass::kNumber;
+    if (others)
+      set.add_others(kind);
+    else
+      set.add(kind);
+  }
+
+  CharSet brackets(bool ignore_case) {
+    CharSet set;
+    const bool negated = take("^");
+    bool classes = false;
+    uint32_t largest = 0;
+    for (bool first = true; !take("]"); first = false) {
+      if (done()) refuse("a '[' without ']'");
+      if (pattern_.substr(at_).starts_with("&&")) refuse("'&&' in a set");
+      if (pattern_[at_] == '-' && !first && !pattern_.substr(at_).starts_with("-]"))
+        refuse("'-' here");
+      const std::optional<uint32_t> from = item(set, "[");
+      classes = classes || !from;
+      if (!from) continue;
+      uint32_t to = *from;
+      if (!pattern_.substr(at_).starts_with("-]") && take("-")) {
+        if (done()) refuse("a '[' without ']'");
+        const std::optional<uint32_t> end = item(set, "[");
+        if (!end || *end < *from) refuse("a range that does not ascend");
+        to = *end;
+      }
+      set.add(*from, to);
+      largest = std::max(largest, to);
+    }
+    if (!classes && set.empty()) refuse("an empty set");
+    if (classes && ignore_case) refuse("a class in (?i:)");
+    fold(set, largest, ignore_case);
+    if (negated) set.negate();
+    set.finish();
+    return set;
+  }
+
+  // {n}, {n,}, {n,m}, {,m}
+  void braces(Part& part) {
+    auto number = [&](uint32_t otherwise) {
+      if (done() || pattern_[at_] < '0' || pattern_[at_] > '9') return otherwise;
+      uint32_t value = 0;
+      while (!done() && pattern_[at_] >= '0' && pattern_[at_] <= '9') {
+        value = 10 * value + uint32_t(pattern_[at_++] - '0');
+        if (value > kMostRepeats) refuse("a quantifier above 1000");
+      }
+      return value;
+    };
+    part.least = number(kUnlimited);
+    if (take(",")) {
+      const bool none = part.least == kUnlimited;
+      part.most = number(kUnlimited);
+      if (none && part.most == kUnlimited) refuse("'{,}'");
+      if (none) part.least = 0;
+    } else {
+      part.most = part.least;
+    }
+    const bool good = part.least != kUnlimited && part.least <= part.most && part.most > 0;
+    if (!take("}") || !good) refuse("a '{' that is not a quantifier {n,m}");
+  }
+
+  Part quantified(Part atom) {
+    Part out{.kind = Part::Kind::repeat};
+    const bool counted = !done() && pattern_[at_] == '{';
+    if (take("?")) {
+      out.least = 0;
+    } else if (take("*")) {
+      out.least = 0;
+      out.most = kUnlimited;
+    } else if (take("+")) {
+      out.most = kUnlimited;
+    } else if (take("{")) {
+      braces(out);
+    } else {
+      return atom;
+    }
+    if (atom.kind == Part::Kind::look) refuse("a quantifier after a lookahead");
+    out.parts.push_back(std::move(atom));
+    // After {n} the two characters have other meanings in Oniguruma.
+    const bool possessive = !counted && take("+");
+    out.lazy = (!counted || out.least != out.most) && !possessive && take("?");
+    if (!done() && std::string_view("?*+{").find(pattern_[at_]) != std::string_view::npos)
+      refuse("a quantifier after a quantifier");
+    if (!possessive) return out;
+    Part whole{.kind = Part::Kind::atomic};
+    whole.parts.push_back(std::move(out));
+    return whole;
+  }
+
+  std::string_view pattern_;
+  const std::string& where_;
+  size_t at_ = 0;
+};
+
+bool may_be_empty(const Part& part) {
+  auto empty = [](const Part& p) { return may_be_empty(p); };
+  switch (part.kind) {
+    case Part::Kind::set:
+      return false;
+    case Part::Kind::look:
+      return true;
+    case Part::Kind::repeat:
+      return part.least == 0 || empty(part.parts[0]);
+    case Part::Kind::either:
+      return std::any_of(part.parts.begin(), part.parts.end(), empty);
+    default:
+      return std::all_of(part.parts.begin(), part.parts.end(), empty);
+  }
+}
+
+RegexStart start_of(const Part& part) {
+  RegexStart out;
+  auto add = [&](const RegexStart& more) {
+    for (size_t i = 0; i < 2; ++i) out.ascii[i] |= more.ascii[i];
+    out.wide = out.wide || more.wide;
+  };
+  if (part.kind == Part::Kind::set) {
+    out.ascii = part.set.ascii();
+    out.wide = !part.set.narrow();
+  } else if (part.kind != Part::Kind::look) {
+    for (const Part& p : part.parts) {
+      add(start_of(p));
+      if (part.kind != Part::Kind::either && !may_be_empty(p)) break;
+    }
+  }
+  out.always = may_be_empty(part);
+  return out;
+}
+
+class Compiler {
+ public:
+  Compiler(const Parser& parser, std::vector<RegexStep>& steps, std::vector<CharSet>& sets)
+      : parser_(parser), steps_(steps), sets_(sets) {}
+
+  void add(const Part& part) {
+    switch (part.kind) {
+      case Part::Kind::set:
+        step({.kind = Kind::set, .set = keep(part.set)});
+        break;
+      case Part::Kind::sequence:
+        for (const Part& p : part.parts) add(p);
+        break;
+      case Part::Kind::either:
+        either(part);
+        break;
+      case Part::Kind::repeat:
+        repeat(part);
+        break;
+      case Part::Kind::look:
+      case Part::Kind::atomic:
+        inner(part);
+        break;
+    }
+  }
+
+  size_t step(RegexStep s) {
+    if (steps_.size() == kMostCompiled) parser_.refuse("a size of more than 10000 steps");
+    steps_.push_back(s);
+    return steps_.size() - 1;
+  }
+
+ private:
+  using Kind = RegexStep::Kind;
+
+  uint32_t here() const { return uint32_t(steps_.size()); }
+  uint32_t keep(const CharSet& set) {
+    sets_.push_back(set);
+    return uint32_t(sets_.size() - 1);
+  }
+
+  void either(const Part& part) {
+    std::vector<size_t> ends;
+    for (size_t i = 0; i + 1 < part.parts.size(); ++i) {
+      const size_t split = step({.kind = Kind::split, .start = start_of(part.parts[i])});
+      steps_[split].next = here();
+      add(part.parts[i]);
+      ends.push_back(step({.kind = Kind::jump}));
+      steps_[split].other = here();
+    }
+    add(part.parts.back());
+    for (size_t end : ends) steps_[end].next = here();
+  }
+
+  void repeat(const Part& part) {
+    const Part& body = part.parts[0];
+    if (body.kind == Part::Kind::set && !part.lazy) {
+      step({.kind = Kind::repeat, .set = keep(body.set), .least = part.least, .most = part.most});
+      return;
+    }
+    if (part.most == kUnlimited && may_be_empty(body))
+      parser_.refuse("an unlimited repetition of what may be empty");
+    for (uint32_t i = 0; i < part.least; ++i) add(body);
+    if (part.most == kUnlimited) {
+      const size_t split = maybe(part);
+      add(body);
+      step({.kind = Kind::jump, .next = uint32_t(split)});
+      leave(split, part.lazy);
+      return;
+    }
+    std::vector<size_t> splits;
+    for (uint32_t i = part.least; i < part.most; ++i) {
+      splits.push_back(maybe(part));
+      add(body);
+    }
+    for (size_t split : splits) leave(split, part.lazy);
+  }
+
+  // A choice between the steps that follow and those at leave().
+  size_t maybe(const Part& part) {
+    const RegexStart any{.always = true};
+    const size_t split =
+        step({.kind = Kind::split, .start = part.lazy ? any : start_of(part.parts[0])});
+    (part.lazy ? steps_[split].other : steps_[split].next) = here();
+    return split;
+  }
+  void leave(size_t split, bool lazy) {
+    (lazy ? steps_[split].next : steps_[split].other) = here();
+  }
+
+  void inner(const Part& part) {
+    const Part& body = part.parts[0];
+    const bool run = part.kind == Part::Kind::atomic && body.kind == Part::Kind::repeat &&
+                     body.parts[0].kind == Part::Kind::set && !body.lazy;
+    if (run) {
+      add(body);
+      steps_.back().possessive = true;
+      return;
+    }
+    const size_t outer = step({.kind = part.kind == Part::Kind::look ? Kind::look : Kind::atomic,
+                               .negative = part.negative});
+    steps_[outer].other = here();
+    for (const Part& p : part.parts) add(p);
+    step({.kind = Kind::accept});
+    steps_[outer].next = here();
+  }
+
+  const Parser& parser_;
+  std::vector<RegexStep>& steps_;
+  std::vector<CharSet>& sets_;
+};
+
+}  // namespace
+
+Regex::Regex(std::string_view pattern, const std::string& where)
+    : name_(printable(pattern)), where_(where) {
+  check_format(pattern.size() <= kLongestPattern, where, ": a pattern of ", pattern.size(),
+               " bytes, wanted at most ", kLongestPattern);
+  check_format(is_utf8(pattern), where, ": a pattern is not UTF-8");
+  Parser parser(pattern, where);
+  const Part whole = parser.whole();
+  if (may_be_empty(whole)) parser.refuse("a match of the empty text");
+  start_ = start_of(whole);
+  Compiler compiler(parser, steps_, sets_);
+  compiler.add(whole);
+  compiler.step({.kind = RegexStep::Kind::accept});
+}
+
+}  // namespace brine::data
