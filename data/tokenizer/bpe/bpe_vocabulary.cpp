@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "data/io/printable.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
@@ -156,10 +157,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const VocabularyMetadata& vocabulary,
     return made(vocabulary, source);
   } catch (const Error& e) {
     // Names and tokens in a message may have any bytes, but it is one line.
-    std::string what = e.what();
-    for (char& c : what)
-      if (uint8_t(c) < 0x20 || c == 0x7f) c = '?';
-    throw Error(what, e.kind);
+    throw Error(shown(e.what()), e.kind);
   }
 }
 

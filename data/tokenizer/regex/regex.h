@@ -70,7 +70,7 @@ class Regex {
   // Errors start with `where`, also those of matching.
   Regex(std::string_view pattern, const std::string& where);
 
-  // The expression, for messages: one line of ASCII.
+  // The expression as messages show it.
   const std::string& name() const { return name_; }
   const std::string& where() const { return where_; }
   const RegexStart& start() const { return start_; }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "data/io/printable.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/regex/regex.h"
 #include "tensor/error.h"
@@ -14,14 +15,6 @@ constexpr uint32_t kMostRepeats = 1000;
 constexpr size_t kMostCompiled = 10000;  // steps
 constexpr size_t kLongestPattern = 10000;
 constexpr int kDeepestGroup = 32;
-
-// For messages: one line of ASCII, not too long.
-std::string printable(std::string_view text) {
-  std::string out(text.substr(0, 100));
-  for (char& c : out)
-    if (uint8_t(c) < 0x20 || uint8_t(c) >= 0x7f) c = '?';
-  return text.size() > 100 ? out + "..." : out;
-}
 
 struct Part {
   enum class Kind : uint8_t { set, sequence, either, repeat, look, atomic };
@@ -43,9 +36,8 @@ class Parser {
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(
-        join(where_, ": the pattern '", printable(pattern_), "': ", what, " is not supported"),
-        ErrorKind::format);
+    throw Error(join(where_, ": the pattern '", shown(pattern_), "': ", what, " is not supported"),
+                ErrorKind::format);
   }
 
  private:
@@ -91,7 +83,7 @@ class Parser {
         break;
       }
     if (found == &plain && !done() && (pattern_[at_] == '?' || pattern_[at_] == '*'))
-      refuse("the group '(" + printable(pattern_.substr(at_, 3)) + "'");
+      refuse("the group '(" + shown(pattern_.substr(at_, 3)) + "'");
     Part out{.kind = found->kind, .negative = found->negative};
     out.parts.push_back(either(depth + 1, ignore_case || found->ignore_case));
     if (!take(")")) refuse("a '(' without ')'");
@@ -150,8 +142,7 @@ class Parser {
     const std::string_view name = braces ? pattern_.substr(at_, end - at_) : std::string_view();
     const bool letter = name == "L" || name == "Letter";
     if (!letter && name != "N" && name != "Number")
-      refuse(
-          join("'\\", others ? "P" : "p", braces ? "{" : "", printable(name), braces ? "}'" : "'"));
+      refuse(join("'\\", others ? "P" : "p", braces ? "{" : "", shown(name), braces ? "}'" : "'"));
     at_ = end + 1;
     const CharClass kind = letter ? CharClass::kLetter : CharClass::kNumber;
     if (others)
@@ -398,7 +389,7 @@ class Compiler {
 }  // namespace
 
 Regex::Regex(std::string_view pattern, const std::string& where)
-    : name_(printable(pattern)), where_(where) {
+    : name_(shown(pattern)), where_(where) {
   check_format(pattern.size() <= kLongestPattern, where, ": a pattern of ", pattern.size(),
                " bytes, wanted at most ", kLongestPattern);
   check_format(is_utf8(pattern), where, ": a pattern is not UTF-8");
