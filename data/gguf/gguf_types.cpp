@@ -9,15 +9,20 @@
 namespace brine::data {
 namespace {
 
-constexpr Dtype f = Dtype::f32;
+constexpr Dtype kValues = Dtype::f32;
 
 const GgufType kTypes[] = {
-    {0, "F32", 1, 4, Dtype::f32, nullptr},      {1, "F16", 1, 2, Dtype::f16, nullptr},
-    {30, "BF16", 1, 2, Dtype::bf16, nullptr},   {2, "Q4_0", 32, 18, f, dequantise_q4_0},
-    {3, "Q4_1", 32, 20, f, dequantise_q4_1},    {6, "Q5_0", 32, 22, f, dequantise_q5_0},
-    {7, "Q5_1", 32, 24, f, dequantise_q5_1},    {8, "Q8_0", 32, 34, f, dequantise_q8_0},
-    {12, "Q4_K", 256, 144, f, dequantise_q4_k}, {13, "Q5_K", 256, 176, f, dequantise_q5_k},
-    {14, "Q6_K", 256, 210, f, dequantise_q6_k},
+    {0, "F32", 1, 4, Dtype::f32, nullptr},
+    {1, "F16", 1, 2, Dtype::f16, nullptr},
+    {30, "BF16", 1, 2, Dtype::bf16, nullptr},
+    {2, "Q4_0", 32, 18, kValues, dequantise_q4_0},
+    {3, "Q4_1", 32, 20, kValues, dequantise_q4_1},
+    {6, "Q5_0", 32, 22, kValues, dequantise_q5_0},
+    {7, "Q5_1", 32, 24, kValues, dequantise_q5_1},
+    {8, "Q8_0", 32, 34, kValues, dequantise_q8_0},
+    {12, "Q4_K", 256, 144, kValues, dequantise_q4_k},
+    {13, "Q5_K", 256, 176, kValues, dequantise_q5_k},
+    {14, "Q6_K", 256, 210, kValues, dequantise_q6_k},
 };
 
 // Types that are not read, for messages.

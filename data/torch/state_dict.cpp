@@ -118,7 +118,8 @@ class Machine {
   std::string where(size_t at) const { return join(file_, ": pickle, byte ", at); }
   template <class... Parts>
   void require(bool ok, const Parts&... parts) const {
-    check_format(ok, where(op_at_), ": ", parts...);
+    if (!ok) [[unlikely]]
+      throw Error(join(where(op_at_), ": ", parts...), ErrorKind::format);
   }
 
   // Bytes of the pickle.
@@ -240,7 +241,7 @@ class Machine {
   bool collection(uint8_t op) {
     switch (op) {
       case kMark:
-        return marks_.push_back(stack_.size()), true;
+        return set_mark(), true;
       case kPop:
         return pop(), true;
       case kPopMark:
@@ -266,6 +267,11 @@ class Machine {
       default:
         return false;
     }
+  }
+
+  void set_mark() {
+    require(marks_.size() < kMostValues, "more than ", kMostValues, " marks");
+    marks_.push_back(stack_.size());
   }
 
   std::vector<Id> pop_some(int count) {
@@ -302,6 +308,7 @@ class Machine {
   }
   void remember(uint32_t place) {
     top();
+    require(memo_.size() < kMostValues, "more than ", kMostValues, " stored values");
     memo_[place] = stack_.back();
   }
   void recall(uint32_t place) {

@@ -151,6 +151,28 @@ TEST_CASE("bad input: models and checkpoints") {
                  {"step-00000003/optimizer.safetensors", "does not match its checksum"}});
 }
 
+TEST_CASE("bad input: damaged GGUF files and files of torch.save") {
+  const World& w = world();
+  const std::string seeds = brine::test::source_dir() + "/tests/fuzz/seeds/";
+  const std::string eval = "eval --data text.txt --model ";
+  fs::create_directories(w.path("bad-torch"));
+  fs::copy(w.path("export/config.json"), w.path("bad-torch/config.json"));
+  int refused = 0;
+  for (const fs::directory_entry& seed : fs::directory_iterator(seeds + "gguf")) {
+    if (seed.path().filename().string().starts_with("good")) continue;
+    w.write("bad.gguf", read_all(seed.path().string()));
+    check_refused({eval + "bad.gguf", {"bad.gguf: "}});
+    ++refused;
+  }
+  for (const fs::directory_entry& seed : fs::directory_iterator(seeds + "torch")) {
+    if (seed.path().filename().string().starts_with("good")) continue;
+    w.write("bad-torch/pytorch_model.bin", read_all(seed.path().string()));
+    check_refused({eval + "bad-torch", {"bad-torch/pytorch_model.bin: "}});
+    ++refused;
+  }
+  CHECK(refused > 40);
+}
+
 TEST_CASE("bad input: dumps and golden files") {
   const World& w = world();
   damaged("dump", "bad-dump-1", "shard-00000.h5", half);

@@ -318,4 +318,19 @@ TEST_CASE("a capture of an encoder's text has the tokens that its tokenizer puts
   CHECK(data::Hdf5Reader(out).read("ids").to_vector() == std::vector<double>{2, 6, 5, 1, 3});
 }
 
+TEST_CASE("inspect: a GGUF file with its metadata, a file of torch.save with its tensors") {
+  const std::string golden = brine::test::source_dir() + "/tests/golden/";
+  const std::string gguf = inspect(golden + "gguf/llama.gguf");
+  CHECK(contains(gguf, "llama.gguf: GGUF file of version 3, 11 tensors, "));
+  CHECK(contains(gguf, "  7 of type Q4_1\n"));
+  CHECK(contains(gguf, "  llama.attention.head_count_kv = 2\n"));
+  CHECK(contains(gguf, "  tokenizer.ggml.tokens = [<|end|>, a, b, ab]\n"));
+  CHECK(contains(gguf, "    blk.0.attn_k.weight Q4_1 [16, 32]\n"));
+  const std::string torch = inspect(golden + "torch/state.bin");
+  CHECK(contains(torch, "state.bin: PyTorch state dict, 18 tensors, "));
+  CHECK(contains(torch, "    transposed F32 [6, 4]\n"));
+  CHECK(contains(torch, " \\x0a F32 [1]\n"));
+  CHECK(contains(inspect_refusal(golden + "torch/code.bin"), "posix.getcwd"));
+}
+
 }  // namespace brine::tests
