@@ -33,6 +33,11 @@ VocabularyMetadata gguf_vocabulary(const GgufMetadata& m) {
   return v;
 }
 
+bool has_gguf_vocabulary(const Path& path) {
+  const MappedFile file(path);
+  return GgufHeader(path, file).metadata.has("tokenizer.ggml.model");
+}
+
 VocabularyMetadata gguf_vocabulary(const Path& path) {
   const MappedFile file(path);
   return gguf_vocabulary(GgufHeader(path, file).metadata);

@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "data/gguf/gguf_model.h"
 #include "data/io/file_io.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
+#include "data/tokenizer/vocabulary.h"
 #include "data/tokenizer/wordpiece.h"
 #include "tensor/error.h"
 
@@ -37,6 +39,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, ignored); };
   check_found(fs::exists(path, ignored), path,
               ": no such file or directory (expected a tokenizer)");
+  if (is_gguf(path)) return make_tokenizer(gguf_vocabulary(Path(path)), path);
   if (!fs::is_directory(path, ignored)) return load_json(path);
   if (has("tokenizer.json")) return load_json((fs::path(path) / "tokenizer.json").string());
   if (has("vocab.json")) return load_bpe_vocab(path);

@@ -75,10 +75,10 @@ class Tokenizer {
   virtual void save(const std::string& dir) const = 0;
 };
 
-// Loads a directory or a single tokenizer.json. A directory contains tokenizer.json, or vocab.json
-// with merges.txt, or vocab.txt; tokenizer_config.json, special_tokens_map.json and config.json are
-// used if they exist. Throws Error with the file and the reason; an unsupported setting that
-// affects encoding is refused by name.
+// Loads a directory, a single tokenizer.json or the vocabulary of a GGUF file. A directory contains
+// tokenizer.json, or vocab.json with merges.txt, or vocab.txt; tokenizer_config.json,
+// special_tokens_map.json and config.json are used if they exist. Throws Error with the file and
+// the reason; an unsupported setting that affects encoding is refused by name.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
 }  // namespace brine::data

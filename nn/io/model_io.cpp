@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
-#include "data/gguf/gguf_file.h"
+#include "data/gguf/gguf_model.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
@@ -90,6 +90,8 @@ nn::HfExtras extras_of(const data::Tokenizer* tokenizer) {
 }
 
 std::string tokenizer_place(const std::string& model_directory) {
+  if (data::is_gguf(model_directory))
+    return data::has_gguf_vocabulary(model_directory) ? model_directory : "";
   fs::path dir(model_directory);
   for (const fs::path& at : {dir, dir.parent_path()}) {
     for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt"}) {

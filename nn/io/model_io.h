@@ -70,8 +70,8 @@ nn::HfExtras extras_of(const data::Tokenizer* tokenizer);
 std::string tensor_hash(const std::vector<NamedTensor>& tensors);
 // The same for all tensors in a file, one after another.
 std::string tensor_hash(const data::Safetensors& file);
-// The location of a model's tokenizer: its directory, or the run above a checkpoint; "" if there is
-// none.
+// The location of a model's tokenizer: its directory, the run above a checkpoint, or the GGUF file;
+// "" if there is none.
 std::string tokenizer_place(const std::string& model_directory);
 // That tokenizer; throws when there is none.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory);

@@ -77,7 +77,7 @@ TEST_CASE("gguf: metadata become config.json") {
 }
 
 TEST_CASE("gguf: the vocabulary is that of the metadata") {
-  const VocabularyMetadata v = gguf_vocabulary(golden("llama.gguf"));
+  const VocabularyMetadata v = gguf_vocabulary(golden("qwen2.gguf"));
   CHECK(v.model == "gpt2");
   CHECK(v.pre == "smollm");
   CHECK(v.tokens == std::vector<std::string>{"<|end|>", "a", "b", "ab"});

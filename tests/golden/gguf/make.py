@@ -85,6 +85,17 @@ tokens = {
     "tokenizer.ggml.add_bos_token": False,
 }
 
+# All bytes as byte-level BPE spells them, a merge, and two special tokens.
+printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+others = [byte for byte in range(256) if byte not in printable]
+alphabet = {byte: chr(byte) for byte in printable}
+alphabet |= {byte: chr(256 + i) for i, byte in enumerate(others)}
+byte_tokens = tokens | {
+    "tokenizer.ggml.tokens": ["<|end|>", *(alphabet[byte] for byte in range(256)), "th", "the", "<|x|>"],
+    "tokenizer.ggml.token_type": [3] + [1] * 258 + [3],
+    "tokenizer.ggml.merges": ["t h", "th e"],
+}
+
 # Every type.
 stored = {"token_embd.weight": (normal(3, 32), Type.F32)}
 for kind in (Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0):
@@ -128,9 +139,9 @@ def save_model(name, arch, keys, tensors, config):
     (here / f"{name}.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def llama_like(biases=False, norms=False, reorder=True, tied=True, types=(Type.F32,) * 3):
+def llama_like(biases=False, norms=False, reorder=True, tied=True, types=(Type.F32,) * 3, vocab=24):
     plain, matrix, embedding = types
-    hidden, inner, heads, groups, size, vocab = 32, 64, 4, 2, 8, 24
+    hidden, inner, heads, groups, size = 32, 64, 4, 2, 8
 
     def order(count):
         return (lambda w: pairs(w, count)) if reorder else None
@@ -177,9 +188,9 @@ config = {
 llama = config | {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "head_dim": 8,
                   "attention_bias": False, "mlp_bias": False}
 
-save_model("llama", "llama", rotary | tokens,
-           llama_like(types=(Type.F32, Type.Q4_1, Type.Q8_0)),
-           llama | {"tie_word_embeddings": True})
+save_model("llama", "llama", rotary | byte_tokens | {"vocab_size": 260},
+           llama_like(types=(Type.F32, Type.Q4_1, Type.Q8_0), vocab=260),
+           llama | {"tie_word_embeddings": True, "vocab_size": 260})
 
 # Llama 3's scaling by 8, as Meta's reference code has it, with heads of 8.
 def llama3_factors(theta, size, factor, low, high, context):

@@ -90,6 +90,21 @@ TEST_CASE("model: an exported GGUF file comes back bit for bit") {
   }
 }
 
+TEST_CASE("model: the tokenizer of a GGUF file is that of its metadata") {
+  Scratch scratch;
+  const std::string file = weights_golden("gguf/llama.gguf");
+  CHECK(tokenizer_place(file) == file);
+  const std::unique_ptr<data::Tokenizer> made =
+      data::make_tokenizer(data::gguf_vocabulary(data::Path(file)), file);
+  CHECK(tokenizer_of(file)->hash() == made->hash());
+  CHECK(tokenizer_of(file)->vocab_size() == 260);
+  CHECK(tokenizer_of(file)->encode("the <|x|>") == std::vector<int32_t>{258, 33, 259});
+  LoadedModel m = load_model(file);
+  const std::string out = (scratch / "out").string();
+  export_model(m.config, *m.model, tokenizer_of(file).get(), out);
+  CHECK(tokenizer_of(out)->hash() == made->hash());
+}
+
 TEST_CASE("model: an adapter's base may be a GGUF file") {
   Scratch scratch;
   const std::string base = weights_golden("gguf/llama.gguf");
