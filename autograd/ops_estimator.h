@@ -68,7 +68,11 @@ inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
 // groups as above, q [B, H, T, d], k [B, G, T, d].
 Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
                      int64_t step = 1);
-// One query, q [B, H, 1, d]; borders, at and width as in performer_prior_step(), k [B, G, S, d].
+// scores [B, H, R, K] + gain [H] times these.
+Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, const Tensor& k,
+                    const Visibility& visible, int64_t step = 1);
+// The scores of one query, q [B, H, 1, d]; borders, at and width as in performer_prior_step(), k
+// [B, G, S, d].
 Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
                           const Tensor& width);
 

@@ -34,6 +34,17 @@ void check_columns(const char* op, const char* names, const Tensor& q, const Ten
   check(q.dim(2) < (int64_t(1) << 30), op, ": ", q.dim(2), " tokens are too many");
 }
 
+void check_scores(const char* op, const Tensor& scores, const Tensor& gain, const Tensor& q,
+                  int64_t step) {
+  const int64_t B = q.dim(0), H = q.dim(1), R = (q.dim(2) + step - 1) / step;
+  check(scores.rank() == 4 && scores.dtype() == q.dtype() && scores.dim(0) == B &&
+            scores.dim(1) == H && scores.dim(2) == R && scores.dim(3) > 0,
+        op, ": scores must be ", q.dtype(), " [", B, ", ", H, ", ", R, ", K], got ", scores.dtype(),
+        " ", scores.shape());
+  check(gain.shape() == Shape{H} && gain.dtype() == scores.dtype(), op, ": gain must be [", H,
+        "], got ", gain.shape());
+}
+
 void check_borders(const char* op, const Tensor& borders, const Tensor& at, const Tensor& q,
                    const Tensor& k, int64_t K, const Tensor& width) {
   const int64_t B = q.dim(0), m = q.dim(3), G = k.rank() == 4 ? k.dim(1) : 0;

@@ -14,6 +14,9 @@ void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t co
 // Throws unless q is [B, H, T, m], k [B, G, T, m] of its type, G divides H and step is positive.
 void check_columns(const char* op, const char* names, const Tensor& q, const Tensor& k,
                    const Visibility& visible, int64_t step);
+// Throws unless scores is [B, H, R, K] and gain [H] for q [B, H, T, m], R = ceil(T / step).
+void check_scores(const char* op, const Tensor& scores, const Tensor& gain, const Tensor& q,
+                  int64_t step);
 // Throws unless borders is f64 [B, G, K + 1, border_columns(m)] for q [B, H, 1, m] and k
 // [B, G, S, m], and at and width are positions with at <= width.
 void check_borders(const char* op, const Tensor& borders, const Tensor& at, const Tensor& q,

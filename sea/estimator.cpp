@@ -85,11 +85,6 @@ ColumnPrior::ColumnPrior(nn::Init& init, const nn::AttentionShape& shape, const 
   key = &child<PriorFeatures>("key", init, shape.groups(), R, shape.rotary);
 }
 
-// scores + gain [H] times pooled.
-Tensor add_pooled(const Tensor& scores, const Tensor& pooled, const Tensor& gain) {
-  return add(scores, mul(pooled, reshape(gain, {1, gain.dim(0), 1, 1})));
-}
-
 // (1 - share) a + share b, without a gradient.
 Tensor blend(const Tensor& a, const Tensor& b, double share) {
   return add(scale(a.detach(), 1 - share), scale(b.detach(), share));
@@ -242,16 +237,16 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
     e.scores = performer_prior(e.scores, *prior->gain, e.psi_q, e.psi_k, visible, query_skip,
                                least_share());
   }
-  Tensor pooled;  // [B, H, R, K]
-  if (config_.pools()) pooled = pooled_scores(x.q, x.k, visible, config_.columns, query_skip);
-  if (config_.pooled_prior) e.scores = add_pooled(e.scores, pooled, *prior->pooled_gain);
+  if (config_.pooled_prior) {
+    e.scores = pooled_prior(e.scores, *prior->pooled_gain, x.q, x.k, visible, query_skip);
+  }
   part.emplace("decoder");
   if (query_skip > 1) e.scores = repeat_rows(e.scores, query_skip, T);
   part.emplace("mask");
   e.estimate = column_softmax(e.scores, visible);
   e.order = e.estimate;
   if (config_.pooled > 0) {
-    e.pooled = pooled.detach();
+    e.pooled = pooled_scores(x.q.detach(), x.k.detach(), visible, config_.columns, query_skip);
     if (query_skip > 1) e.pooled = repeat_rows(e.pooled, query_skip, T);
     e.order = blend(e.estimate, column_softmax(e.pooled, visible), config_.pooled);
   }

@@ -176,8 +176,6 @@ class Estimator : public nn::Module {
                    int64_t count) const;
 };
 
-// scores [B, H, R, K] + gain [H] times pooled.
-Tensor add_pooled(const Tensor& scores, const Tensor& pooled, const Tensor& gain);
 // (1 - share) a + share b, without a gradient.
 Tensor blend(const Tensor& a, const Tensor& b, double share);
 

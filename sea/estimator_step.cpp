@@ -9,6 +9,11 @@ Tensor rows_of(const nn::Linear& layer, const Tensor& x) {
   return thin_linear(x, layer.weight.value, layer.bias->value);
 }
 
+// scores + gain [H] times pooled.
+Tensor add_pooled(const Tensor& scores, const Tensor& pooled, const Tensor& gain) {
+  return add(scores, mul(pooled, reshape(gain, {1, gain.dim(0), 1, 1})));
+}
+
 }  // namespace
 
 Tensor MapDecoder::step_rows(const Tensor& row, const RowDecoder& rows, bool fresh) const {

@@ -10,9 +10,9 @@ namespace brine::sea {
 
 // Its Tap entries, in addition to those of the model: "V_I", "C_perf" and "Z" where the settings
 // have them, "scores" (S),
-// "estimate", "order" (by which columns are selected), "n_sel", "selected", "row_pointers", "head_offsets", "columns", "probabilities" (of
-// the path that ran), "gates" (before their sigmoid), "c_avg". It accepts a forced "selected" u8
-// [B, H, T, K].
+// "estimate", "order" (by which columns are selected), "n_sel", "selected", "row_pointers",
+// "head_offsets", "columns", "probabilities" (of the path that ran), "gates" (before their
+// sigmoid), "c_avg". It accepts a forced "selected" u8 [B, H, T, K].
 class SeaAttention : public nn::Attention {
  public:
   SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);

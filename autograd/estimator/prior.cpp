@@ -11,13 +11,7 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
                        const Tensor& phi_k, const Visibility& visible, int64_t step, double floor) {
   const char* op = "performer_prior";
   check_columns(op, "phi_q and phi_k", phi_q, phi_k, visible, step);
-  const int64_t B = phi_q.dim(0), H = phi_q.dim(1), R = (phi_q.dim(2) + step - 1) / step;
-  check(scores.rank() == 4 && scores.dtype() == phi_q.dtype() && scores.dim(0) == B &&
-            scores.dim(1) == H && scores.dim(2) == R && scores.dim(3) > 0,
-        op, ": scores must be ", phi_q.dtype(), " [", B, ", ", H, ", ", R, ", K], got ",
-        scores.dtype(), " ", scores.shape());
-  check(gain.shape() == Shape{H} && gain.dtype() == scores.dtype(), op, ": gain must be [", H,
-        "], got ", gain.shape());
+  check_scores(op, scores, gain, phi_q, step);
   check(floor >= 0 && floor < 1, op, ": floor is ", floor, ", must be a share");
   const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();
   const Tensor x = scores.detach().contiguous(), g = gain.detach().contiguous();

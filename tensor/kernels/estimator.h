@@ -78,12 +78,16 @@ BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor s
              Tensor phi_q, Tensor phi_k, Tensor width, double floor)
 
 // ---- pooled: the scores of the mean keys of columns
-// y [B, H, R, K] = q(t) . mean key of column c, divided by sqrt(d); 0 where it owns no key. Rows
-// and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].
-BRINE_KERNEL(pooled_scores, Tensor y, Tensor q, Tensor k, Visibility visible, int64_t step)
-BRINE_KERNEL(pooled_scores_backward, Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k,
+// y [B, H, R, K] = q(t) . mean key of column c, divided by sqrt(d); 0 where it owns no key. With
+// scores [B, H, R, K] and gain [H], which are undefined together, y = scores + gain times that.
+// Rows and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].
+BRINE_KERNEL(pooled_scores, Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k,
              Visibility visible, int64_t step)
-// pooled_scores of one query per sequence; borders, at and width as in performer_prior_step.
+// The gradient of scores is dy. dgain [H] is added to; it is undefined where gain is.
+BRINE_KERNEL(pooled_scores_backward, Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain,
+             Tensor q, Tensor k, Visibility visible, int64_t step)
+// pooled_scores of one query per sequence, without scores and gain; borders, at and width as in
+// performer_prior_step.
 BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
              Tensor width)
 

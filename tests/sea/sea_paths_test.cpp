@@ -67,7 +67,7 @@ TEST_CASE("sea: the light block has nothing of the Performer, mu, nu and the dec
   auto light = block.module->make_state({.batch = 1, .capacity = 64});
   std::set<std::string> parts;
   for (const NamedTensor& t : light->saved(0)) parts.insert(t.name);
-  CHECK(parts == std::set<std::string>{"border_width", "borders", "key_features", "keys", "lengths",
+  CHECK(parts == std::set<std::string>{"border_width", "borders", "key_features", "keys", "length",
                                        "pooled_borders", "pooled_width", "scores", "value_sums",
                                        "values"});
 }

@@ -118,4 +118,11 @@ void take_means(const int32_t* begin, int64_t K, double scale, const T* products
   }
 }
 
+// row = from + gain row
+template <class T>
+void add_scaled(T* row, const T* from, T gain, int64_t K) {
+#pragma omp simd
+  for (int64_t c = 0; c < K; ++c) row[c] = from[c] + gain * row[c];
+}
+
 }  // namespace brine::BRINE_CPU

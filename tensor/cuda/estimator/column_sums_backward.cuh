@@ -207,4 +207,23 @@ void column_products_backward(const char* name, const Tensor& dq, const Tensor& 
               at.heads / at.groups, at.tokens * at.m, dk.numel());
 }
 
+// dgain [H] += the parts [B, H, R], each head's in order of the sequences: a block for each head.
+template <class T>
+__global__ void gain_kernel(T* dgain, const double* parts, int64_t B, int64_t rows) {
+  for (int64_t b = 0; b < B; ++b) {
+    const double* own = parts + (b * gridDim.x + blockIdx.x) * rows;
+    double sum = 0;
+    for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) sum += own[r];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) dgain[blockIdx.x] += T(sum);
+  }
+}
+
+template <class T>
+void add_gains(const char* name, const Tensor& dgain, const Tensor& parts, int64_t B,
+               const Columns<T>& at) {
+  launch(name, gain_kernel<T>, dim3(unsigned(at.heads)), dim3(kThreads), 0, dgain.data<T>(),
+         parts.data<double>(), B, at.rows);
+}
+
 }  // namespace brine::cuda::columns

@@ -9,52 +9,82 @@ namespace {
 
 using columns::Row;
 
-// The product with the mean key, scaled; 0 where a column owns no key.
+// The product of a row with the mean key of a column, scaled; 0 where it owns no key.
+template <class T>
+__device__ double mean_score(const Row<T>& row, int64_t c, double scale) {
+  const int64_t own = row.w ? row.keys(c) : 0;
+  return own ? row.product(c) * scale / double(own) : 0.0;
+}
+
 template <class T>
 struct Means {
+  const T *scores, *gain;  // null: the means alone
   double scale;
 
-  __device__ T operator()(const Row<T>& row, int64_t c, int64_t) const {
-    const int64_t own = row.w ? row.keys(c) : 0;
-    return own ? T(row.product(c) * scale / double(own)) : T(0);
+  __device__ T operator()(const Row<T>& row, int64_t c, int64_t i) const {
+    const T mean = T(mean_score(row, c, scale));
+    return scores ? scores[i] + gain[row.n % row.at.heads] * mean : mean;
   }
 };
 
 template <class T>
 struct MeanSlopes {
-  const T* dy;
+  const T *dy, *gain;  // gain may be null
   double scale;
+  double* parts;  // [B H, R] of the gain's gradient
 
   __device__ void operator()(const Row<T>& row, double* share, int64_t i) const {
     const int64_t K = row.at.K;
+    const double by = scale * (gain ? double(gain[row.n % row.at.heads]) : 1.0);
+    double sum = 0;
     for (int64_t c = row.lane; c < K; c += kWarp) {
       const int64_t own = row.keys(c);
-      share[c] = own ? double(dy[i * K + c]) * scale / double(own) : 0.0;
+      share[c] = own ? double(dy[i * K + c]) * by / double(own) : 0.0;
+      if (own) sum += double(dy[i * K + c]) * mean_score(row, c, scale);
     }
-    if (row.lane == 0) share[K] = 0;
+    sum = warp_sum(sum);
+    if (row.lane != 0) return;
+    share[K] = 0;
+    if (gain) parts[i] = sum;
   }
-  __device__ void unseen(const Row<T>&, int64_t) const {}
+  __device__ void unseen(const Row<T>& row, int64_t i) const {
+    if (gain && row.lane == 0) parts[i] = 0;
+  }
 };
+
+template <class T>
+const T* data_of(const Tensor& x) {
+  return x.defined() ? x.data<T>() : nullptr;
+}
 
 }  // namespace
 
-void pooled_scores(Tensor y, Tensor q, Tensor k, Visibility visible, int64_t step) {
+void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
+                   int64_t step) {
   if (y.numel() == 0) return;
   dispatch_float(y.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, q.dim(2), y.device());
     const auto at = columns::columns_of<T>(q, k, y.dim(3), step, widths.get());
-    columns::column_products("pooled_scores", y, at, Means<T>{1 / std::sqrt(double(at.m))});
+    columns::column_products(
+        "pooled_scores", y, at,
+        Means<T>{data_of<T>(scores), data_of<T>(gain), 1 / std::sqrt(double(at.m))});
   });
 }
 
-void pooled_scores_backward(Tensor dq, Tensor dk, Tensor dy, Tensor q, Tensor k, Visibility visible,
-                            int64_t step) {
+void pooled_scores_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain, Tensor q,
+                            Tensor k, Visibility visible, int64_t step) {
   if (dy.numel() == 0) return;
+  const char* name = "pooled_scores_backward";
   dispatch_float(dy.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, q.dim(2), dy.device());
     const auto at = columns::columns_of<T>(q, k, dy.dim(3), step, widths.get());
-    columns::column_products_backward("pooled_scores_backward", dq, dk, at,
-                                      MeanSlopes<T>{dy.data<T>(), 1 / std::sqrt(double(at.m))});
+    const int64_t B = q.dim(0);
+    const Tensor parts = columns::numbers(gain.defined() ? B * at.heads * at.rows : 0, dy.device());
+    columns::column_products_backward(
+        name, dq, dk, at,
+        MeanSlopes<T>{dy.data<T>(), data_of<T>(gain), 1 / std::sqrt(double(at.m)),
+                      parts.data<double>()});
+    if (gain.defined()) columns::add_gains(name, dgain, parts, B, at);
   });
 }
 

@@ -60,18 +60,6 @@ struct LogSlopes {
   }
 };
 
-// dgain [H] += the parts [B, H, R], each head's in order of the sequences: a block for each head.
-template <class T>
-__global__ void gain_kernel(T* dgain, const double* parts, int64_t B, int64_t rows) {
-  for (int64_t b = 0; b < B; ++b) {
-    const double* own = parts + (b * gridDim.x + blockIdx.x) * rows;
-    double sum = 0;
-    for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) sum += own[r];
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) dgain[blockIdx.x] += T(sum);
-  }
-}
-
 }  // namespace
 
 void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
@@ -98,8 +86,7 @@ void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor
     columns::column_products_backward(
         name, dphi_q, dphi_k, at,
         LogSlopes<T>{dy.data<T>(), gain.data<T>(), floor, parts.data<double>()});
-    launch(name, gain_kernel<T>, dim3(unsigned(at.heads)), dim3(kThreads), 0, dgain.data<T>(),
-           parts.data<double>(), B, at.rows);
+    columns::add_gains(name, dgain, parts, B, at);
   });
 }
 

@@ -45,6 +45,25 @@ void check_pooled(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
                 [=](const auto& x) { return naive_pooled(x[0], x[1], causal, lengths, K, step); }});
 }
 
+void check_prior(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
+                 const std::vector<int64_t>& lengths, int64_t step) {
+  const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
+  const int64_t R = (s.T + step - 1) / step;
+  check_op({.name = join("pooled_prior T=", s.T, " K=", K, " step=", step),
+            .inputs = {normal({s.B, s.H, R, K}, 3), normal({s.H}, 4),
+                       normal({s.B, s.H, s.T, s.d}, 1), normal({s.B, G, s.T, s.d}, 2)},
+            .f = [=](const auto& x) { return pooled_prior(x[0], x[1], x[2], x[3], visible, step); },
+            .oracle =
+                [=](const auto& x) {
+                  Values y = naive_pooled(x[2], x[3], causal, lengths, K, step);
+                  const Values scores = x[0].to_vector(), gain = x[1].to_vector();
+                  for (size_t i = 0; i < y.size(); ++i) {
+                    y[i] = scores[i] + gain[i / size_t(R * K) % size_t(s.H)] * y[i];
+                  }
+                  return y;
+                }});
+}
+
 }  // namespace
 
 TEST_CASE("pooled_scores: columns with and without keys, lengths, skipped rows, groups of heads") {
@@ -52,6 +71,20 @@ TEST_CASE("pooled_scores: columns with and without keys, lengths, skipped rows, 
   check_pooled({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
   check_pooled({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
   check_pooled({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
+}
+
+TEST_CASE("pooled_prior: scores plus a gain for each head, and the gradients of all") {
+  check_prior({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
+  check_prior({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
+  check_prior({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
+}
+
+TEST_CASE("pooled_scores: long columns, whose starts have gaps, and bands of many rows") {
+  // K = 3: from row 9 on a column owns more keys than there are columns.
+  check_pooled({1, 2, 60, 0, 4}, 1, 3, true, {}, 1);
+  check_pooled({1, 1, 50, 0, 17}, 1, 2, true, {}, 7);
+  check_prior({2, 2, 300, 0, 3}, 1, 290, true, {300, 299}, 1);
+  check_pooled({1, 1, 600, 0, 2}, 1, 5, false, {}, 1);
 }
 
 TEST_CASE("pooled_scores_step gives the rows of the causal pass, each sequence at its own pace") {

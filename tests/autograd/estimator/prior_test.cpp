@@ -103,6 +103,14 @@ TEST_CASE("performer_prior: heads that are no multiple of the groups are refused
                 {"performer_prior", "floor", "-1"});
 }
 
+TEST_CASE("performer_prior: long columns, whose starts have gaps, and bands of many rows") {
+  // K = 3: from row 9 on a column owns more keys than there are columns.
+  check_prior({1, 2, 60, 4, 0}, 3, true, {}, 1);
+  check_prior({1, 1, 50, 17, 0}, 2, true, {}, 7, 1, 0.4);
+  check_prior({2, 2, 300, 3, 0}, 290, true, {300, 299}, 1);
+  check_prior({1, 1, 600, 2, 0}, 5, false, {}, 1);
+}
+
 TEST_CASE("performer_prior: a column of small mass among large ones keeps its digits in f32") {
   const int64_t T = 2048, K = 16;
   Tensor q = uniform({1, 1, T, 3}, 1, 0.5, 1), k = uniform({1, 1, T, 3}, 2, 0.5, 1).clone();

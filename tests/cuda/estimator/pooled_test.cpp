@@ -17,23 +17,31 @@ void compare_pooled(const Sizes& s, bool causal) {
   const Tensor lengths = s.lengths.empty() ? Tensor() : Tensor::from(s.lengths, Shape{s.B});
   const Shape queries{s.B, s.H, s.T, s.d}, keys{s.B, s.G, s.T, s.d};
   const Shape scores{s.B, s.H, (s.T + s.step - 1) / s.step, s.K};
-  compare_both(join("pooled_scores ", queries, " ", scores, causal), [&](const On& on, Dtype dtype) {
-    Tensor q = on(normal(queries, 1, dtype)), k = on(normal(keys, 2, dtype));
-    Tensor dy = on(normal(scores, 3, dtype)), y = Tensor::like(dy);
-    Tensor dq = Tensor::like(q), dk = Tensor::like(k);
-    BRINE_CALL(y, pooled_scores, y, q, k, Visibility{causal, lengths}, s.step);
-    BRINE_CALL(y, pooled_scores_backward, dq, dk, dy, q, k, Visibility{causal, on(lengths)},
-               s.step);
-    return std::vector{y, dq, dk};
-  });
+  compare_both(
+      join("pooled_scores ", queries, " ", scores, causal), [&](const On& on, Dtype dtype) {
+        Tensor q = on(normal(queries, 1, dtype)), k = on(normal(keys, 2, dtype));
+        Tensor dy = on(normal(scores, 3, dtype)), y = Tensor::like(dy);
+        Tensor x = on(normal(scores, 4, dtype)), z = Tensor::like(x), none;
+        Tensor gain = on(normal({s.H}, 5, dtype)), dgain = on(normal({s.H}, 6, dtype));
+        std::vector<Tensor> out = {y, z, dgain};
+        BRINE_CALL(y, pooled_scores, y, none, none, q, k, Visibility{causal, lengths}, s.step);
+        BRINE_CALL(y, pooled_scores, z, x, gain, q, k, Visibility{causal, on(lengths)}, s.step);
+        for (bool with : {false, true}) {
+          out.push_back(Tensor::like(q));
+          out.push_back(Tensor::like(k));
+          BRINE_CALL(y, pooled_scores_backward, with ? dgain : none, out[out.size() - 2],
+                     out.back(), dy, with ? gain : none, q, k, Visibility{causal, lengths}, s.step);
+        }
+        return out;
+      });
 }
 
 }  // namespace
 
 TEST_CASE("cuda: scores of mean keys and their gradients") {
   for (const Sizes& s : {Sizes{1, 1, 1, 1, 1, 1, 1, {}}, Sizes{2, 2, 2, 7, 5, 3, 1, {0, 6}},
-                         Sizes{2, 4, 2, 130, 20, 16, 1, {130, 71}}, Sizes{1, 3, 1, 70, 8, 40, 3, {}},
-                         Sizes{1, 1, 1, 0, 4, 3, 1, {}}}) {
+                         Sizes{2, 4, 2, 130, 20, 16, 1, {130, 71}},
+                         Sizes{1, 3, 1, 70, 8, 40, 3, {}}, Sizes{1, 1, 1, 0, 4, 3, 1, {}}}) {
     for (bool causal : {false, true}) compare_pooled(s, causal);
   }
 }
