@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/health/mask_health.h"
+#include "distill/runs/run_weights.h"
 #include "nn/io/model_io.h"
 
 namespace brine::distill {
@@ -85,21 +87,26 @@ void TrainerConfig::describe(data::Schema& s) {
 Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
     : parts_(std::move(parts)),
       config_(config),
-      objective_(parts_.model, parts_.teacher, parts_.losses),
-      optimizer_(parts_.store, config_.optimizer),
+      losses_(parts_.objective
+                  ? nullptr
+                  : std::make_unique<Objective>(parts_.model, parts_.teacher, parts_.losses)),
+      objective_(parts_.objective ? *parts_.objective : *losses_),
+      optimizer_(parts_.store, config_.optimizer, parts_.plan),
       random_{.seed = parts_.seed, .stream = 2},
-      loss_scale_(config.loss_scale) {
+      loss_scale_(config.loss_scale),
+      step_(config.first_step) {
   if (!parts_.seconds) parts_.seconds = steady_seconds;
   check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train.window(), " tokens");
 }
 
 bool Trainer::finished() const {
-  return step_ >= config_.steps || (config_.max_seconds > 0 && seconds_ >= config_.max_seconds);
+  return done_steps() >= config_.steps ||
+         (config_.max_seconds > 0 && seconds_ >= config_.max_seconds);
 }
 
 double Trainer::progress() const {
-  double p = double(step_) / double(config_.steps);
+  double p = double(done_steps()) / double(config_.steps);
   return config_.max_seconds > 0 ? std::max(p, seconds_ / config_.max_seconds) : p;
 }
 
@@ -114,7 +121,8 @@ LossTerms Trainer::train_step(std::string& skipped) {
   std::vector<Batch> batches;
   int64_t rows = 0;
   for (int64_t i = 0; i < config_.accumulate; ++i) {
-    batches.push_back(parts_.train.batch(step_ * config_.accumulate + i, config_.batch_size));
+    batches.push_back(
+        parts_.train.batch(done_steps() * config_.accumulate + i, config_.batch_size));
     rows += batches.back().tokens;
   }
   const int64_t loss_scale = loss_scale_.value();
@@ -128,12 +136,15 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                                     .loss_scale = double(loss_scale)}));
   }
   // The only place of a step that waits for the device.
-  const double squares = read_terms(pending, {optimizer_.gradient_squares()}, terms)[0];
+  std::vector<double> norms = read_terms(pending, optimizer_.part_squares(), terms);
+  objective_.summarize(terms);
   tokens_ += rows;
-  const double norm = std::sqrt(squares) / double(loss_scale);
-  double rate = config_.schedule.factor(step_, progress());
+  const double norm =
+      std::sqrt(std::accumulate(norms.begin(), norms.end(), 0.0)) / double(loss_scale);
+  for (double& n : norms) n = std::sqrt(n) / double(loss_scale);
+  double rate = config_.schedule.factor(done_steps(), progress());
   if (std::isfinite(norm)) {
-    optimizer_.step(rate, norm, 1 / double(loss_scale));
+    optimizer_.step(rate, norms, 1 / double(loss_scale));
     loss_scale_.count_finite();
     terms["gradient_norm"] = norm;
   } else if (!loss_scale_.active()) {
@@ -161,7 +172,7 @@ void Trainer::plan_ahead(int64_t step) {
 TrainOutcome Trainer::run(RunLog& log) {
   std::string why;  // the run is asked to stop
   auto stopped = [&] { return parts_.stop && !(why = parts_.stop()).empty(); };
-  plan_ahead(step_);
+  plan_ahead(done_steps());
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !stopped()) {
@@ -179,7 +190,7 @@ TrainOutcome Trainer::run(RunLog& log) {
     seconds_ += parts_.seconds() - start;
     ++step_;
     log.step({.step = step_,
-              .total = config_.max_seconds > 0 ? 0 : config_.steps,
+              .total = config_.max_seconds > 0 ? 0 : config_.first_step + config_.steps,
               .tokens = tokens_ - before,
               .done = config_.max_seconds > 0 ? progress() : 0,
               .values = in_order(out.last)});
@@ -235,6 +246,10 @@ void Trainer::save(RunLog& log) {
       {"random",
        {{"seed", random_.seed}, {"stream", random_.stream}, {"counter", random_.counter}}},
       {"configuration", parse_ordered_json(parts_.configuration)}};
+  if (!parts_.stage.empty()) {
+    state["stage"] = parts_.stage;
+    state["first_step"] = config_.first_step;
+  }
   if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
   std::vector<NamedTensor> moments = moments_of(parts_.store, optimizer_);
   for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
@@ -270,10 +285,7 @@ std::vector<std::string> Trainer::resume() {
     for (const std::string& line : changed) list += "; " + line;
     throw ChangedConfiguration(parts_.run_dir + ": the configuration changed since" + list);
   }
-  std::vector<NamedTensor> tensors;
-  data::Safetensors weights(dir / "model.safetensors");
-  for (auto& e : weights.entries()) tensors.push_back({e.name, weights.tensor(e.name)});
-  nn::load_state(parts_.model, tensors, (dir / "model.safetensors").string());
+  load_weights(data::Safetensors(dir / "model.safetensors"), parts_.model, parts_.store);
   load_moments(data::Safetensors(dir / "optimizer.safetensors"), parts_.store, optimizer_);
   optimizer_.set_steps(state.at("optimizer_steps"));
   const data::Json& r = state.at("random");

@@ -21,6 +21,8 @@ namespace brine::distill {
 enum class OnNonfinite { stop, skip };
 
 struct TrainerConfig {
+  int64_t first_step = 0;  // the number of the step before the first one; steps are numbered on
+                           // from it, and `steps` and the schedule count from it
   int64_t steps = 1000;
   double max_seconds = 0;  // 0 = no limit; the schedule follows the limit that is reached first
   int64_t batch_size = 8;
@@ -45,11 +47,14 @@ struct TrainerParts {
   nn::ModelConfig& config;
   Teacher* teacher = nullptr;  // null when no loss needs one
   LossConfig losses;
+  StepObjective* objective = nullptr;  // null: `losses`
+  nn::ParameterPlanner plan = {};      // of rates and clipping; empty: as in Adamw
   BatchSource& train;
   WindowSource* valid = nullptr;
   std::function<Values()> evaluation = {};  // besides `valid`: the metrics of a task
   const data::Tokenizer* tokenizer = nullptr;
   std::string run_dir;
+  std::string stage = {};     // of a conversion, for the checkpoint
   std::string configuration;  // of the run as JSON; resume() compares it, all but "recipe"
   // Keys of the run: they translate earlier names in the configuration of a checkpoint.
   const data::Schema* keys = nullptr;
@@ -85,6 +90,7 @@ class Trainer {
   LossTerms train_step(std::string& skipped);  // skipped: the reason why the weights do not change
   void plan_ahead(int64_t step);               // announces the batches from this step on to the
                                                // teacher
+  int64_t done_steps() const { return step_ - config_.first_step; }
   double progress() const;
   void save(RunLog& log);
   void evaluate_now(RunLog& log);
@@ -92,7 +98,8 @@ class Trainer {
 
   TrainerParts parts_;
   TrainerConfig config_;
-  Objective objective_;
+  std::unique_ptr<Objective> losses_;  // unless the parts have an objective
+  StepObjective& objective_;
   nn::Adamw optimizer_;
   RandomStream random_;
   LossScale loss_scale_;

@@ -17,8 +17,9 @@ struct Distill {
 
   int run(const RunContext& context) {
     if (what.on_task()) {
-      refuse_unused(context, {"valid", "copies", "loss_from", "top_logits"}, "on a task",
-                    Given::non_default);
+      refuse_unused(context,
+                    {"valid", "copies", "loss_from", "top_logits", "lengths", "retrieval_share"},
+                    "on a task", Given::non_default);
     } else {
       refuse_unused(context, {"train_split", "valid_split", "epochs", "warmup_ratio"},
                     "without --task", Given::non_default);

@@ -12,7 +12,7 @@ struct Export {
   std::string checkpoint, out, base_model;
   Dtype dtype = Dtype::f32;
   int64_t shard_size = 0;
-  bool sea_only = false;
+  bool sea_only = false, merge = false;
 
   void describe(data::Schema& s) {
     s.field("checkpoint", checkpoint, "Run, checkpoint, model directory or GGUF file",
@@ -25,12 +25,14 @@ struct Export {
             "Write only the attention method's tensors, an adapter of --base-model");
     s.field("base_model", base_model,
             "With --sea-only: the model with the other weights; its path is stored as given");
+    s.field("merge", merge, "Merge low-rank additions into the weights that they belong to");
   }
 
   int run(const RunContext&) {
     check(sea_only == !base_model.empty(),
           "export: --sea-only and --base-model must be given together");
     nn::LoadedModel m = distill::load_model(checkpoint, log_messages(), {.map = true});
+    if (merge) m = nn::merged_low_rank(m);
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {
       tokenizer = nn::tokenizer_of(m.directory);

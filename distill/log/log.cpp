@@ -100,7 +100,9 @@ void RunLog::evaluation(int64_t step, const Values& values) {
   add_values(line, values);
   write_line(file_.get(), path_, line);
   events_.scalars(step, with_prefix("eval/", values));
-  progress_.line(join("step ", step, "  evaluation: ", describe_values(values)));
+  Values shown = values;
+  std::erase_if(shown, [](const auto& value) { return value.first.rfind("layer.", 0) == 0; });
+  progress_.line(join("step ", step, "  evaluation: ", describe_values(shown)));
 }
 
 void RunLog::event(std::string_view text) {

@@ -37,6 +37,7 @@ class RunLog {
  public:
   RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig config = {});
   void step(const StepReport& report);
+  // Values named "layer.*" are in the files only, not on the terminal.
   void evaluation(int64_t step, const Values& values);
   void event(std::string_view text);  // the last step reported
 

@@ -67,11 +67,10 @@ struct NonFiniteLoss : Error {
   std::string term;
 };
 
-// Computes and differentiates the losses of one micro-batch.
-class Objective {
+// Computes and differentiates what is trained, for one micro-batch.
+class StepObjective {
  public:
-  // `teacher` may be null when no loss with a nonzero weight needs one.
-  Objective(nn::Model& student, Teacher* teacher, const LossConfig& config);
+  virtual ~StepObjective() = default;
 
   struct Call {
     double share = 1;                // the share of the step's rows (tokens) in this micro-batch
@@ -84,7 +83,19 @@ class Objective {
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
-  PendingTerms accumulate(const Batch& batch, const Call& call);
+  virtual PendingTerms accumulate(const Batch& batch, const Call& call) = 0;
+  // Called with the sums of a step's terms before they are logged.
+  virtual void summarize(LossTerms& /*terms*/) const {}
+};
+
+// The weighted losses of a student that runs on its own activations.
+class Objective : public StepObjective {
+ public:
+  using Call = StepObjective::Call;
+  // `teacher` may be null when no loss with a nonzero weight needs one.
+  Objective(nn::Model& student, Teacher* teacher, const LossConfig& config);
+
+  PendingTerms accumulate(const Batch& batch, const Call& call) override;
   // As above, with the values added to `terms`.
   void run(const Batch& batch, const Call& call, LossTerms& terms);
 

@@ -5,6 +5,7 @@
 
 #include "data/io/json.h"
 #include "data/io/sha256.h"
+#include "distill/runs/mixed_text.h"
 #include "distill/teachers/dump_teacher.h"
 #include "distill/teachers/self_teacher.h"
 
@@ -39,7 +40,9 @@ struct Preparation {
   std::unique_ptr<DumpTeacher> open_dump(const data::DumpSource& source, int64_t window);
   void from_self();
   void from_teacher();
+  void continue_student(const nn::LoadedModel& teacher);
   void on_text(const nn::LoadedModel& teacher);
+  void mix(const nn::LoadedModel& teacher, const TextFiles& files);
   void on_task(const nn::LoadedModel& teacher);
 };
 
@@ -70,6 +73,7 @@ void Preparation::from_self() {
   check(!what.model.empty(), "distill: --teacher self needs --model, the student");
   check(what.dump.empty() && !what.on_task() && what.top_logits == 0,
         "distill: --teacher self takes text, without dump, task and top_logits");
+  check(!what.mixes(), "distill: lengths and retrieval_share are not for --teacher self");
   check(!what.data.empty(), "distill: --data is needed");
   nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
   check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
@@ -87,7 +91,6 @@ void Preparation::from_self() {
 
 void Preparation::from_teacher() {
   Recipe& recipe = what.recipe;
-  check(what.model.empty(), "distill: --model is for --teacher self");
   nn::LoadedModel teacher = load_model(what.teacher, host.messages);
   check(nn::is_full_attention(teacher.config.attention), "distill: the teacher ", what.teacher,
         " has attention '", teacher.config.attention, "'; its losses are defined for a dense one");
@@ -97,10 +100,14 @@ void Preparation::from_teacher() {
   recipe.student.copy_sizes(teacher.config);
   resolve(teacher.config.shape().causal);
   window();  // throws for one that is too long before any slow work
-  run.config = recipe.student;
-  run.model = nn::make_student(run.config, *teacher.model, host.seed);
-  run.store = std::make_unique<nn::ParameterStore>(*run.model);
   run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
+  if (what.model.empty()) {
+    run.config = recipe.student;
+    run.model = nn::make_student(run.config, *teacher.model, host.seed);
+    run.store = std::make_unique<nn::ParameterStore>(*run.model);
+  } else {
+    continue_student(teacher);
+  }
   run.subject = join("student ", run.config.attention, ", teacher ", what.teacher,
                      what.dump.empty() ? " next to it" : " from " + what.dump);
   if (what.on_task()) {
@@ -110,14 +117,33 @@ void Preparation::from_teacher() {
   }
 }
 
+// A student that learned before, from stage attention for example.
+void Preparation::continue_student(const nn::LoadedModel& teacher) {
+  Recipe& recipe = what.recipe;
+  nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
+  const std::vector<std::string> others =
+      data::differences(nn::sizes_to_json(teacher.config), nn::sizes_to_json(loaded.config));
+  check(others.empty(), "distill: the student ", what.model, " has other sizes than the teacher; ",
+        others.empty() ? "" : others.front());
+  refuse_chosen(recipe.attention_keys, "attention", what.model, {"method"});
+  train_on(run, recipe.student, std::move(loaded));
+  run.config = recipe.student;
+}
+
 void Preparation::on_text(const nn::LoadedModel& teacher) {
   check(!what.data.empty(), "distill: --data is needed");
   const TextFiles files = text();
   if (what.dump.empty()) {
     run.teacher = std::make_unique<OnlineTeacher>(teacher.model, what.top_logits);
-    use_text(run, files, host);
+    if (what.mixes()) {
+      mix(teacher, files);
+    } else {
+      use_text(run, files, host);
+    }
     return;
   }
+  check(!what.mixes(), "distill: lengths and retrieval_share need a teacher that runs next to the ",
+        "student, not a dump");
   check(what.copies == 1,
         "distill: copies need a teacher that runs next to the student, not a dump");
   data::TokenCorpus corpus = load_run_texts(run, "data", what.data, files, host);
@@ -128,6 +154,15 @@ void Preparation::on_text(const nn::LoadedModel& teacher) {
   host.messages.info(what.dump, ": ", run.train->size(), " of these windows");
   run.teacher = std::move(dump);
   use_valid_text(run, files, host);
+}
+
+void Preparation::mix(const nn::LoadedModel& teacher, const TextFiles& files) {
+  check(what.copies == 1, "distill: copies are for windows of one length without retrieval");
+  if (!what.text.lengths) what.text.lengths = std::to_string(files.window);
+  if (!what.text.retrieval_share) what.text.retrieval_share = 0;
+  run.trainer = what.recipe.training.resolved();
+  use_mixed_text(run, {.text = what.text, .files = files, .model_directory = teacher.directory},
+                 host);
 }
 
 void Preparation::on_task(const nn::LoadedModel& teacher) {
@@ -153,6 +188,35 @@ void Preparation::on_task(const nn::LoadedModel& teacher) {
                           0);
 }
 
+// Stage attention alone; the decided settings are those of the distillation.
+std::unique_ptr<TrainingRun> prepare_blocks(Distillation& what, const RunOptions& options,
+                                            const RunHost& host) {
+  check(!what.self_taught() && what.model.empty() && what.dump.empty() && !what.on_task() &&
+            what.copies == 1 && what.top_logits == 0,
+        "distill: stage attention takes a teacher and text, without model, dump, task, copies and "
+        "top_logits");
+  Recipe& recipe = what.recipe;
+  Conversion c;
+  c.teacher = what.teacher;
+  c.data = what.data;
+  c.valid = what.valid;
+  c.stages = Stages::attention;
+  c.text = what.text;
+  c.training = recipe.training;
+  c.approx = recipe.losses["approx"];
+  c.context = recipe.losses["context"];
+  c.student = recipe.student;
+  c.attention_keys = recipe.attention_keys;
+  std::unique_ptr<TrainingRun> run =
+      prepare(c, {.stage = Stage::attention, .options = options}, host);
+  what.text = c.text;
+  recipe.training = c.training;
+  recipe.losses["approx"] = c.approx;
+  recipe.losses["context"] = c.context;
+  run->settings = json_text(data::schema_of(what).to_json());
+  return run;
+}
+
 }  // namespace
 
 void Distillation::describe(data::Schema& s) {
@@ -160,7 +224,13 @@ void Distillation::describe(data::Schema& s) {
           "Directory of the teacher, whose weights the student starts from; self: the student's "
           "own dense attention (losses approx and task)",
           {.required = true});
-  s.field("model", model, "With --teacher self: the student, a model or run, that learns on");
+  s.field(
+      "model", model,
+      "The student, a model or run, that learns on (always with --teacher self); none: a new one");
+  s.choice("stage", stage, kStages,
+           "attention: every layer's block learns by itself from the teacher, the base is frozen "
+           "(brine convert); joint: the student on its own activations");
+  text.describe(s);
   s.field("dump", dump, "Dump of the teacher; none: the teacher runs next to the student");
   s.field("data", data, "Text files or token shards to train on, or the directory of the task");
   s.field("task", task.task, "Distil a fine-tuned encoder on its task: " + known_tasks());
@@ -180,6 +250,7 @@ void Distillation::describe(data::Schema& s) {
 
 std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& options,
                                      const RunHost& host) {
+  if (what.stage == Stage::attention) return prepare_blocks(what, options, host);
   auto run = std::make_unique<TrainingRun>();
   Preparation preparation{what, options, host, *run};
   claim_directory(*run, options);

@@ -7,23 +7,27 @@
 
 #include "distill/runs/recipe.h"
 #include "distill/runs/task_run.h"
+#include "distill/stages/conversion.h"
 
 namespace brine::distill {
 
 // What is distilled: the sources and the recipe.
 struct Distillation {
   std::string teacher = {};  // directory of the teacher, or "self"
-  std::string model = {};    // with teacher "self": the student, a model or run
+  std::string model = {};    // a student, a model or run, that learns on; empty: a new one
   std::string dump = {};     // of the teacher; empty: the teacher runs next to the student
   std::vector<std::string> data = {},
                            valid = {};  // text files or token shards; data: of a task a directory
   int64_t top_logits = 0;
-  int64_t copies = 1;  // see WindowSource
+  int64_t copies = 1;          // see WindowSource
+  Stage stage = Stage::joint;  // attention: as a Conversion of that stage alone
+  TextMixture text = {};       // of text; empty members: windows of sequence_length tokens
   TaskSettings task = {};
   Recipe recipe = {};
 
   void describe(data::Schema& s);
   bool on_task() const { return !task.task.empty(); }
+  bool mixes() const { return text.lengths || text.retrieval_share; }
   bool self_taught() const { return teacher == "self"; }
 };
 

@@ -9,21 +9,17 @@
 #include "distill/runs/training_run.h"
 
 namespace brine::distill {
-namespace {
 
-// Keys of the attention method that were not set get the recipe's values, if the method has them
-// and no preset of it was chosen.
-void choose_attention(Recipe& recipe, const AttentionDefaults& defaults) {
-  if (recipe.attention_keys.count("preset")) return;
+void choose_attention(nn::ModelConfig& student, const std::set<std::string>& set,
+                      const AttentionDefaults& defaults) {
+  if (set.count("preset")) return;
   data::Schema keys;
-  recipe.student.method().describe(keys);
+  student.method().describe(keys);
   for (const auto& [key, value] : defaults) {
-    if (recipe.attention_keys.count(key) || !keys.find(key)) continue;
+    if (set.count(key) || !keys.find(key)) continue;
     keys.set_text(key, {value});
   }
 }
-
-}  // namespace
 
 LossWeights::LossWeights() {
   for (const Loss& loss : distill::losses()) weights_[loss.name] = std::nullopt;
@@ -94,7 +90,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   if (!epochs) epochs = defaults.epochs;
   training.fill(std::move(defaults.training));
   data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
-  choose_attention(*this, defaults.attention);
+  choose_attention(student, attention_keys, defaults.attention);
   return notes;
 }
 

@@ -14,30 +14,42 @@
 namespace brine::distill {
 namespace {
 
+// Elements of the parameters that are trained.
+int64_t trained_count(const TrainingRun& run) {
+  int64_t sum = 0;
+  for (const auto& e : run.store->entries()) sum += e.size;
+  return sum;
+}
+
 // The time of one step, from two steps that are discarded: the first one fills caches.
 std::string measure_step(TrainingRun& run, uint64_t seed) {
   const TrainerConfig& config = run.trainer;
-  const int64_t parameters = nn::parameter_count(*run.model);
-  Objective objective(*run.model, run.teacher.get(), run.losses);
+  const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
+  std::unique_ptr<Objective> losses;
+  if (!run.objective)
+    losses = std::make_unique<Objective>(*run.model, run.teacher.get(), run.losses);
+  StepObjective& objective = run.objective ? *run.objective : *losses;
   RandomStream random{.seed = seed, .stream = 2};
   double seconds = 0;
   reset_peak();
   for (int64_t i = 0; i < 2; ++i) {
     const auto start = std::chrono::steady_clock::now();
     LossTerms terms;
-    objective.run(run.train->batch(i, config.batch_size),
-                  {.random = &random, .recompute = config.recompute}, terms);
+    read_terms({objective.accumulate(run.train->batch(i, config.batch_size),
+                                     {.random = &random, .recompute = config.recompute})},
+               {}, terms);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   const double step = seconds * double(config.accumulate);
   double total = step * double(config.steps);
   if (config.max_seconds > 0) total = std::min(total, config.max_seconds);
-  const double memory = double(allocator_stats().peak_live) + 8.0 * double(parameters);
+  const double memory = double(allocator_stats().peak_live) + 8.0 * double(trained);
   std::ostringstream out;
   out << run.subject << "\n"
       << "parameters        " << human_count(double(parameters)) << "\n"
       << "memory at peak    " << human_bytes(memory) << "\n"
-      << "a checkpoint      " << human_bytes(12.0 * double(parameters)) << " on disk\n"
+      << "a checkpoint      " << human_bytes(4.0 * double(parameters) + 8.0 * double(trained))
+      << " on disk\n"
       << "tokens a step     " << config.batch_size * config.accumulate * run.train->window() << "\n"
       << "a step            " << human_seconds(step) << "\n"
       << "the run           " << human_seconds(total) << "\n";
@@ -53,6 +65,7 @@ std::string recorded(const TrainingRun& run, const RunHost& host) {
   configuration.erase("out");  // a run directory may be moved
   if (configuration.value("compute", "") == "f32") configuration.erase("compute");
   if (!run.trainer.loss_scale.active()) configuration.erase("loss_scale");
+  for (const std::string& key : run.other_stage) configuration.erase(key);
   configuration["inputs"] = run.inputs;
   return json_text(configuration);
 }
@@ -63,11 +76,14 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .config = run.config,
           .teacher = run.teacher.get(),
           .losses = run.losses,
+          .objective = run.objective.get(),
+          .plan = run.plan,
           .train = *run.train,
           .valid = run.valid.get(),
           .evaluation = run.evaluation,
           .tokenizer = run.tokenizer.get(),
           .run_dir = options.out,
+          .stage = run.stage,
           .configuration = recorded(run, host),
           .keys = host.keys,
           .seed = host.seed,
@@ -104,8 +120,9 @@ bool resume(Trainer& trainer, const TrainingRun& run, const std::string& out,
 
 RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host) {
   const std::string& out = options.out;
-  host.messages.info(run.subject, ", ", human_count(double(nn::parameter_count(*run.model))),
-                     " parameters");
+  const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
+  host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
+                     trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
   if (options.dry_run) {
     result.dry_run = measure_step(run, host.seed);
@@ -125,11 +142,13 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   } else {
     if (host.keep_configuration) host.keep_configuration(out);
     if (run.tokenizer) run.tokenizer->save(out);
+    if (run.trainer.first_step > 0) log_config.resume_step = run.trainer.first_step;
   }
   std::ostream nowhere(nullptr);
   RunLog log(out, host.terminal ? *host.terminal : nowhere, log_config);
   result.outcome = trainer.run(log);
   result.interrupted = result.outcome.interrupted;
+  if (run.after) run.after();
   say_end(result.outcome, out, host.messages);
   return result;
 }

@@ -101,7 +101,7 @@ void claim_directory(TrainingRun& run, const RunOptions& options) {
     run.lock = std::make_unique<data::DirectoryLock>(out, "is working on this run");
   }
   const bool has_run = exists && !data::list_checkpoints(out).empty();
-  check(options.resume || !has_run, out,
+  check(options.resume || !has_run || run.trainer.first_step > 0, out,
         ": already contains a run; add --resume or give another directory");
   check(!options.resume || has_run, out, ": contains no checkpoint to resume from");
 }

@@ -50,8 +50,13 @@ struct TrainingRun {
   std::unique_ptr<data::Tokenizer> tokenizer;
   std::unique_ptr<BatchSource> train;
   std::unique_ptr<WindowSource> valid;
-  std::function<Values()> evaluation;  // of a task
+  std::function<Values()> evaluation;  // of a task, or of a stage
   LossConfig losses;
+  std::unique_ptr<StepObjective> objective;  // null: `losses`
+  nn::ParameterPlanner plan;                 // as in TrainerParts
+  std::string stage;                         // of a conversion; empty: none
+  std::vector<std::string> other_stage;      // keys that are not part of this stage's record
+  std::function<void()> after;               // called when training has ended; may throw
   TrainerConfig trainer;
   std::string settings;  // of the run as JSON, when all of them are decided
   std::string subject;   // "student sea, teacher runs/teacher"

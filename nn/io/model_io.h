@@ -61,6 +61,9 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options = {})
 std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
                                         uint64_t seed);
 
+// The same model without low-rank additions: W + B A in the place of W. Throws when it has none.
+LoadedModel merged_low_rank(const LoadedModel& model);
+
 // nn::state_of() in CPU memory, contiguous.
 std::vector<NamedTensor> tensors_of(nn::Model& model);
 // config.json of a model; special ids from the tokenizer if there is one.

@@ -9,18 +9,29 @@
 
 namespace brine::nn {
 
-// y = x W^T + b, W [out, in] from N(0, init.linear_std), b 0.
+// y = x W^T + b, W [out, in] from N(0, init.linear_std), b 0. With a low-rank addition (LoRA, Hu et
+// al. 2021) W + B A takes the place of W.
 struct Linear : Module {
   Linear(Init& init, int64_t in, int64_t out, bool with_bias = true)
       : weight(parameter("weight", init.normal({out, in}, init.linear_std))),
         bias(with_bias ? &parameter("bias", init.zeros({out}), false) : nullptr) {}
 
   Tensor operator()(const Tensor& x) const {
-    return linear(x, weight, bias ? bias->value : Tensor());
+    return with_low_rank(linear(x, weight, bias ? bias->value : Tensor()), x);
   }
 
-  Parameter& weight;  // [out, in]
-  Parameter* bias;    // [out], null when there is none
+  // Adds parameters lora_a, A [rank, in] from N(0, 1 / in), and lora_b, B [out, rank], 0: the map
+  // stays the same until they learn. Throws when they exist.
+  void add_low_rank(Init& init, int64_t rank);
+  // y + x A^T B^T for y = x W^T + b; y itself without a low-rank addition.
+  Tensor with_low_rank(const Tensor& y, const Tensor& x) const {
+    return lora_a ? add(y, linear(linear(x, *lora_a, {}), *lora_b, {})) : y;
+  }
+
+  Parameter& weight;            // [out, in]
+  Parameter* bias;              // [out], null when there is none
+  Parameter* lora_a = nullptr;  // [rank, in]
+  Parameter* lora_b = nullptr;  // [out, rank]
 };
 
 // Rows of a table [rows, size] from N(0, std).

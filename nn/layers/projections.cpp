@@ -12,8 +12,14 @@ Projections::Heads Projections::operator()(const Tensor& x, int64_t heads, int64
         "projections: the weights are packed, the biases are not");
   const Tensor all = linear(x, weight->value, bias ? bias->value : Tensor());
   const int64_t of = heads + 2 * kv_heads;  // all [B, T, of d]
-  return {split_heads(all, heads, 0, of), split_heads(all, kv_heads, heads, of),
-          split_heads(all, kv_heads, heads + kv_heads, of)};
+  auto part = [&](const Linear& map, int64_t count, int64_t first) {
+    const Tensor y = split_heads(all, count, first, of);
+    if (!map.lora_a) return y;
+    const Tensor low = linear(linear(x, *map.lora_a, {}), *map.lora_b, {});
+    return add(y, split_heads(low, count));
+  };
+  return {part(query, heads, 0), part(key, kv_heads, heads),
+          part(value, kv_heads, heads + kv_heads)};
 }
 
 }  // namespace brine::nn

@@ -144,6 +144,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   Tensor c =
       call.token_places.defined() ? parts.method.step(in, *call.state) : parts.method.forward(in);
   if (tap) tap->put("attention_output", c);
+  if (call.attention_observer) call.attention_observer->observe(in, c);
   return c;
 }
 

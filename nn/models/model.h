@@ -34,6 +34,13 @@ struct ModelShape {
   }
 };
 
+// Called by every layer with the input of its attention method and the result [B, T, H d], while
+// both are alive: what another method needs to learn to give the same result.
+struct AttentionObserver {
+  virtual ~AttentionObserver() = default;
+  virtual void observe(const AttentionInput& input, const Tensor& output) = 0;
+};
+
 // One forward pass. Padding is given as `lengths` when it is on the right, else as a mask.
 struct ModelCall {
   Tensor ids;                  // i32 [B, T]
@@ -43,6 +50,7 @@ struct ModelCall {
   Tensor places = {};          // i32 [B, T], set by pack_rows()
   RuntimeOptions options = {};
   LayerObserver* observer = nullptr;
+  AttentionObserver* attention_observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
   bool recompute = false;          // keep only layer inputs, run layers again in backward
   // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64 [B], the

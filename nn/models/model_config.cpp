@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "nn/layers/low_rank.h"
 
 namespace brine::nn {
 namespace {
@@ -22,6 +23,17 @@ const char* torch_name(Dtype dtype) {
     default:
       throw Error(join("config: weights cannot be stored as ", dtype));
   }
+}
+
+// Takes "lora_rank" out of the section "brine".
+int64_t read_rank(data::Json& section, const std::string& source) {
+  const auto found = section.find("lora_rank");
+  if (found == section.end()) return 0;
+  const bool valid = found->is_number_integer() && *found >= 1 && *found <= 1 << 16;
+  check(valid, source, ": lora_rank = ", json_text(*found), " is not a rank");
+  const int64_t rank = *found;
+  section.erase("lora_rank");
+  return rank;
 }
 
 }  // namespace
@@ -56,6 +68,7 @@ void ModelConfig::describe_attention(data::Schema& schema) {
 void ModelConfig::copy_sizes(const ModelConfig& other) {
   model_type = other.model_type;
   families = other.families;
+  lora_rank = other.lora_rank;
 }
 
 ModelConfig make_config(const std::string& model_type, const data::Json& sizes) {
@@ -72,7 +85,9 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed, Dtyp
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Init init) {
-  return config.family().make(init, config.method());
+  std::unique_ptr<Model> model = config.family().make(init, config.method());
+  if (config.lora_rank > 0) add_low_rank(*model, config.lora_rank, init);
+  return model;
 }
 
 data::Json sizes_to_json(const ModelConfig& config) { return config.family().to_json(); }
@@ -87,6 +102,7 @@ data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
   config.describe_attention(attention);
   json["brine"] = attention.to_json();
   json["brine"]["format"] = kFormat;
+  if (config.lora_rank > 0) json["brine"]["lora_rank"] = config.lora_rank;
   return json;
 }
 
@@ -112,6 +128,7 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   data::Json attention = *ours;
   attention.erase("format");
   attention.erase("base_hash");  // of an adapter: used by the loader
+  config.lora_rank = read_rank(attention, source);
   data::Schema keys;
   config.describe_attention(keys);
   try {

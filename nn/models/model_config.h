@@ -19,6 +19,7 @@ struct ModelConfig {
   std::string model_type = "opt";  // a registered family
   // The config of every registered family; that of the chosen one counts.
   FamilyConfigs families;
+  int64_t lora_rank = 0;            // of low-rank additions to the layers' linear maps; 0 = none
   std::string attention = "flash";  // a registered method
   // Settings of every registered method; those of the chosen one count.
   std::map<std::string, std::shared_ptr<AttentionMethod>> methods;
@@ -40,7 +41,7 @@ struct ModelConfig {
   }
 
   ModelShape shape() const { return family().shape(); }
-  // Copies family and sizes of another model, not its attention.
+  // Copies family, sizes and lora_rank of another model, not its attention.
   void copy_sizes(const ModelConfig& other);
 };
 

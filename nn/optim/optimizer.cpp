@@ -15,33 +15,56 @@ void OptimizerConfig::describe(data::Schema& s) {
   s.field("clip", clip, "Largest global norm of the gradient; 0 = no clipping", {.min = 0});
 }
 
-Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config)
+Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan)
     : store_(store),
       config_(config),
       m_(Tensor::zeros_like(store.values())),
       v_(Tensor::zeros_like(store.values())) {
   for (const ParameterStore::Entry& e : store.entries()) {
-    double rate = e.group == ParameterGroup::attention ? config.attention_learning_rate
-                                                       : config.learning_rate;
+    const ParameterPlan p = plan ? plan(e)
+                                 : ParameterPlan{.rate = e.group == ParameterGroup::attention
+                                                             ? config.attention_learning_rate
+                                                             : config.learning_rate};
+    if (p.part == int64_t(parts_.size())) parts_.push_back({parts_.empty() ? 0 : e.offset, 0});
+    check(p.part + 1 == int64_t(parts_.size()), "AdamW: ", e.path, " is in part ", p.part,
+          ", wanted ", parts_.size() - 1, " or the next one");
+    parts_.back().end = e.offset + e.size;
     double decay = e.parameter->decay ? config.weight_decay : 0;
-    if (!ranges_.empty() && ranges_.back().rate == rate && ranges_.back().decay == decay) {
+    if (!ranges_.empty() && ranges_.back().rate == p.rate && ranges_.back().decay == decay &&
+        ranges_.back().part == p.part) {
       ranges_.back().size = e.offset + e.size - ranges_.back().begin;
     } else {
-      ranges_.push_back({e.offset, e.size, rate, decay});
+      ranges_.push_back({e.offset, e.size, p.rate, decay, p.part});
     }
   }
 }
 
 Tensor Adamw::gradient_squares() const { return square_sum(store_.gradients()); }
 
+std::vector<Tensor> Adamw::part_squares() const {
+  std::vector<Tensor> out;
+  for (const Part& p : parts_) {
+    out.push_back(square_sum(store_.gradients().slice(0, p.begin, p.end - p.begin)));
+  }
+  return out;
+}
+
 double Adamw::gradient_norm(double scale) const {
   return std::sqrt(gradient_squares().item()) * std::fabs(scale);
 }
 
 void Adamw::step(double rate_factor, double norm, double scale) {
+  step(rate_factor, std::vector<double>(parts_.size(), norm), scale);
+}
+
+void Adamw::step(double rate_factor, const std::vector<double>& norms, double given_scale) {
+  check(norms.size() == parts_.size(), "AdamW: ", norms.size(), " norms for ", parts_.size(),
+        " parts");
   ++steps_;
-  if (config_.clip > 0 && norm > config_.clip) scale *= config_.clip / norm;
   for (const Range& r : ranges_) {
+    const double norm = norms[size_t(r.part)];
+    double scale = given_scale;
+    if (config_.clip > 0 && norm > config_.clip) scale *= config_.clip / norm;
     AdamwStep s{.learning_rate = r.rate * rate_factor,
                 .beta1 = config_.beta1,
                 .beta2 = config_.beta2,

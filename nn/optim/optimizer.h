@@ -1,6 +1,8 @@
-// AdamW on the flat buffers of a ParameterStore, with two rates: "base" and "attention".
+// AdamW on the flat buffers of a ParameterStore: rates by parameter group or by parameter, clipping
+// of the whole gradient or by parts.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "data/config/schema.h"
@@ -19,17 +21,29 @@ struct OptimizerConfig {
   void describe(data::Schema& schema);
 };
 
+// Of one parameter: its peak rate, and the part with which its gradient is clipped. Parts are
+// numbered from 0 in the order of the store's entries.
+struct ParameterPlan {
+  double rate = 0;
+  int64_t part = 0;
+};
+using ParameterPlanner = std::function<ParameterPlan(const ParameterStore::Entry&)>;
+
 class Adamw {
  public:
-  Adamw(ParameterStore& store, const OptimizerConfig& config);
+  // Without a planner: the two rates of `config` by group, one part.
+  Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan = {});
 
-  // The sum of the squares of all gradients, on their device: f64 [1].
+  // The sum of the squares of all gradients, and those of each part, on their device: f64 [1].
   Tensor gradient_squares() const;
-  // The global norm of the gradients times `scale`. Not finite when a gradient is not.
+  std::vector<Tensor> part_squares() const;
+  // The norm of all gradients times `scale`. Not finite when a gradient is not.
   double gradient_norm(double scale = 1) const;
   // One step with rates times `rate_factor`. The gradients are multiplied by `scale` and clipped to
   // config.clip by `norm`, which is gradient_norm(scale).
   void step(double rate_factor, double norm, double scale = 1);
+  // The same with a norm for each part.
+  void step(double rate_factor, const std::vector<double>& norms, double scale = 1);
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
@@ -40,10 +54,15 @@ class Adamw {
   struct Range {
     int64_t begin, size;
     double rate, decay;
+    int64_t part;
+  };
+  struct Part {
+    int64_t begin, end;
   };
   ParameterStore& store_;
   OptimizerConfig config_;
   std::vector<Range> ranges_;
+  std::vector<Part> parts_;
   Tensor m_, v_;
   int64_t steps_ = 0;
 };

@@ -1,6 +1,7 @@
 // Flat buffers of parameters and gradients; state by name.
 #include "nn/optim/parameter_store.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "autograd/ops.h"
@@ -13,9 +14,19 @@ constexpr int64_t kAlign = 16;
 
 }  // namespace
 
-void ParameterStore::list_entries(Module& root) {
+void ParameterStore::list_entries(Module& root, const Trained& trained) {
   std::vector<Module::NamedParameter> all = root.named_parameters();
-  check(!all.empty(), "ParameterStore: the module has no parameters");
+  std::unordered_set<const Parameter*> constant;
+  if (trained) {
+    std::erase_if(all, [&](const Module::NamedParameter& p) {
+      if (trained(p)) return false;
+      check(!p.parameter->value.device().is_meta(), "ParameterStore: ", p.path,
+            " is not trained and has no value");
+      p.parameter->value = p.parameter->value.detach();
+      return constant.insert(p.parameter).second;
+    });
+  }
+  check(!all.empty(), "ParameterStore: the module has no parameters", trained ? " to train" : "");
   Dtype dtype = all[0].parameter->value.dtype();
   std::unordered_map<Parameter*, Module::NamedParameter> by_parameter;
   for (auto& p : all) {
@@ -25,6 +36,12 @@ void ParameterStore::list_entries(Module& root) {
   }
   std::unordered_map<Parameter*, Packed*> leads, follows;
   for (Packed* pack : root.packed()) {
+    const int64_t left_out =
+        std::count_if(pack->members.begin(), pack->members.end(),
+                      [&](const Parameter* member) { return constant.contains(member); });
+    check(left_out == 0 || left_out == int64_t(pack->members.size()), "ParameterStore: ", left_out,
+          " of ", pack->members.size(), " packed parameters are constants, wanted all or none");
+    if (left_out > 0) continue;
     for (size_t i = 0; i < pack->members.size(); ++i) {
       (i ? follows : leads)[pack->members[i]] = pack;
       check(!in_place_.contains(pack->members[i]),
@@ -77,13 +94,25 @@ ParameterStore::ParameterStore(Module& root, Gradients gradients, Device device,
     : in_place_(std::move(in_place)) {
   list_entries(root);
   fill_buffer(entries_[0].parameter->value.dtype(), device);
+  move_buffers(root, device);
+  attach();
+  if (gradients == Gradients::now) add_gradients();
+}
+
+ParameterStore::ParameterStore(Module& root, const Trained& trained) {
+  list_entries(root, trained);
+  fill_buffer(entries_[0].parameter->value.dtype(), default_device());
+  move_buffers(root, default_device());
+  attach();
+  add_gradients();
+}
+
+void ParameterStore::move_buffers(Module& root, Device device) const {
   for (auto& b : root.named_buffers()) {
     const Tensor& x = b.buffer->value;
     b.buffer->value =
         x.device().is_meta() ? Tensor::zeros(x.shape(), x.dtype(), device) : x.to(device);
   }
-  attach();
-  if (gradients == Gradients::now) add_gradients();
 }
 
 Tensor ParameterStore::view_of(const Shape& shape, int64_t begin) const {

@@ -2,6 +2,7 @@
 // pass each, and packed parameters are adjacent and run as one GEMM.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -25,6 +26,11 @@ class ParameterStore {
   using InPlace = std::unordered_set<const Parameter*>;
   explicit ParameterStore(Module& root, Gradients gradients = Gradients::now,
                           Device device = default_device(), InPlace in_place = {});
+  // Only the parameters for which `trained` is true are entries, with gradients. The others keep
+  // their present memory, which may be that of another model, and are constants; they must not be
+  // on the meta device. Packed parameters are trained together or not at all.
+  using Trained = std::function<bool(const Module::NamedParameter&)>;
+  ParameterStore(Module& root, const Trained& trained);
   // Allocates gradients that were deferred. zero_gradients() does it too.
   void add_gradients();
 
@@ -48,7 +54,8 @@ class ParameterStore {
   };
   // A view into the buffers: a leaf with its gradient once there are gradients.
   Tensor view_of(const Shape& shape, int64_t begin) const;
-  void list_entries(Module& root);
+  void list_entries(Module& root, const Trained& trained = {});
+  void move_buffers(Module& root, Device device) const;
   int64_t lay_out();                             // sets the offsets, returns the total number of
                                                  // elements
   void fill_buffer(Dtype dtype, Device device);  // with the parameters' present values

@@ -143,6 +143,32 @@ TEST_CASE("distillation: a resumed run has its own recipe, and former when it na
   CHECK(refused.find("recipe") == std::string::npos);  // values are compared, not names
 }
 
+TEST_CASE("distillation: stage attention, then stage joint from its student") {
+  const Place place;
+  Distillation blocks = place.what();
+  blocks.stage = Stage::attention;
+  blocks.text.lengths = "8,16";
+  run_of(blocks, {.out = place.run("blocks")});
+  CHECK(blocks.recipe.losses["approx"] == 10);
+  const nn::LoadedModel before = nn::load_model(place.run("blocks"));
+  CHECK(before.config.attention == "sea");
+  Distillation joint = place.what();
+  joint.recipe.attention_keys.clear();
+  joint.model = place.run("blocks");
+  joint.text.retrieval_share = 0.5;
+  joint.recipe.training.learning_rate = 0;
+  joint.recipe.training.attention_learning_rate = 0;
+  joint.recipe.training.rest.optimizer.weight_decay = 0;
+  const RunResult done = run_of(joint, {.out = place.run("joint")});
+  CHECK(done.outcome.last.count("kd_task") == 1);
+  // It started from that student: with rates of 0 it stays what it was.
+  CHECK(nn::load_model(place.run("joint")).hash() == before.hash());
+  Distillation resumed = place.what();
+  resumed.stage = Stage::attention;
+  resumed.text.lengths = "8,16";
+  CHECK(run_of(resumed, {.out = place.run("blocks"), .resume = true}).outcome.steps == 0);
+}
+
 TEST_CASE("distillation: what does not go together is refused before anything is written") {
   const Place place;
   auto refused = [&](const std::function<void(Distillation&)>& change) {
@@ -151,8 +177,12 @@ TEST_CASE("distillation: what does not go together is refused before anything is
     return message([&] { run_of(what, {.out = place.run("no")}); });
   };
   CHECK(refused([](Distillation& d) { d.data.clear(); }) == "distill: --data is needed");
-  CHECK(refused([](Distillation& d) { d.model = "x"; }) ==
-        "distill: --model is for --teacher self");
+  check_says(refused([](Distillation& d) { d.model = "x"; }), {"x", "no such model"});
+  check_says(refused([](Distillation& d) {
+               d.stage = Stage::attention;
+               d.copies = 2;
+             }),
+             {"distill", "stage attention", "copies"});
   check_says(refused([](Distillation& d) { d.recipe.training.sequence_length = 17; }),
              {"distill", "sequence_length", "17", "16"});
   CHECK(refused([](Distillation& d) { d.teacher = "self"; }) ==

@@ -1,10 +1,14 @@
 // AdamW against a plain f64 oracle, with groups, decay and clipping; learning-rate schedules.
 #include "nn/optim/optimizer.h"
 
+#include <map>
+
 #include "nn/layers/layers.h"
 #include "nn/optim/schedule.h"
 #include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
+#include "tests/messages.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -105,6 +109,53 @@ TEST_CASE("adamw: eight steps equal the oracle, with groups, decay, scale and cl
       }
     }
   }
+}
+
+TEST_CASE("adamw: parts are clipped by their own norms, with rates by parameter") {
+  const nn::OptimizerConfig config{.weight_decay = 0, .clip = 1};
+  // Of each entry the value after one step from 0: its rate times the sign of the gradient, unless
+  // eps counts; so a large eps shows the clipped gradient.
+  nn::OptimizerConfig shown = config;
+  shown.eps = 1e6;
+  auto stepped = [&](const nn::ParameterPlanner& plan, bool by_parts) {
+    nn::Init init{.random = {.seed = 3}, .dtype = Dtype::f64};
+    Model model(init);
+    nn::ParameterStore store(model);
+    nn::Adamw adamw(store, shown, plan);
+    const Tensor before = store.values().clone();
+    store.zero_gradients();
+    for (const auto& e : store.entries()) {
+      const bool large = e.path.rfind("b.", 0) == 0;
+      const Tensor g = store.gradients().slice(0, e.offset, e.size);
+      BRINE_CALL(g, fill, g, large ? 100.0 : 0.01);
+    }
+    std::vector<double> norms;
+    for (const Tensor& s : adamw.part_squares()) norms.push_back(std::sqrt(s.item()));
+    if (by_parts) {
+      adamw.step(1, norms);
+    } else {
+      adamw.step(1, adamw.gradient_norm());
+    }
+    std::map<std::string, double> out;
+    for (const auto& e : store.entries()) {
+      const auto at = size_t(e.offset);
+      out[e.path] = (before.to_vector()[at] - store.values().to_vector()[at]) * 1e6;
+    }
+    return out;
+  };
+  auto part_of = [](const nn::ParameterStore::Entry& e) {
+    return nn::ParameterPlan{.rate = e.path == "c.weight" ? 3.0 : 1.0, .part = e.path[0] - 'a'};
+  };
+  const std::map<std::string, double> parts = stepped(part_of, true),
+                                      whole = stepped(part_of, false);
+  CHECK(parts.at("a.linear.weight") == doctest::Approx(0.01).epsilon(1e-5));  // below the clip
+  CHECK(parts.at("c.weight") == doctest::Approx(0.03).epsilon(1e-5));
+  CHECK(parts.at("b.linear.weight") == doctest::Approx(1 / std::sqrt(50.0)).epsilon(1e-5));
+  CHECK(whole.at("a.linear.weight") < 1e-4);
+  auto wrong = [](const nn::ParameterStore::Entry& e) {
+    return nn::ParameterPlan{.rate = 1, .part = e.path[0] == 'b'};
+  };
+  check_says(message([&] { stepped(wrong, true); }), {"AdamW", "c.weight", "part 0"});
 }
 
 TEST_CASE("adamw: a gradient that is not finite makes the norm not finite") {

@@ -1,0 +1,191 @@
+// Stage `attention`: the teacher's layers, and the losses of the student's blocks on their inputs.
+#include "distill/stages/attention_stage.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "autograd/compute_type.h"
+#include "distill/losses/loss_table.h"
+
+namespace brine::distill {
+namespace {
+
+constexpr const char* kLayerPrefix = "layer.";
+
+void check_losses(const LossConfig& config) {
+  bool any = false;
+  for (const Loss& loss : losses()) {
+    if (config[loss.name] == 0) continue;
+    any = true;
+    check(loss.name != "prob",
+          "stage attention: the loss prob is constant here, since q and k are "
+          "the teacher's; set its weight to 0");
+    auto has = [](const std::string& part) {
+      return part == data::part::attention || part == data::part::attention_outputs;
+    };
+    bool known = bool(loss.layer);
+    for (const std::string& part : loss.needs) known = known && !sources_of(part, has).empty();
+    check(known, "stage attention: the loss ", loss.name,
+          " is not one of a layer's attention; set its weight to 0");
+  }
+  check(any, "stage attention: every weight of a loss is 0");
+}
+
+}  // namespace
+
+// The input of the teacher's attention method and its output.
+struct AttentionStage::Seen : nn::AttentionObserver {
+  std::optional<nn::AttentionInput> input;
+  Tensor output;
+  void observe(const nn::AttentionInput& in, const Tensor& out) override {
+    input.emplace(in);
+    output = out;
+  }
+};
+
+AttentionStage::AttentionStage(std::shared_ptr<nn::Model> teacher, nn::Model& student,
+                               const LossConfig& losses, std::vector<int64_t> layers)
+    : teacher_(std::move(teacher)), student_(student), config_(losses), layers_(std::move(layers)) {
+  check_losses(config_);
+  const int64_t count = student_.shape().layers;
+  check(teacher_->shape().layers == count, "stage attention: the teacher has ",
+        teacher_->shape().layers, " layers, the student ", count);
+  if (layers_.empty()) {
+    layers_.resize(size_t(count));
+    std::iota(layers_.begin(), layers_.end(), int64_t(0));
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    check(layers_[i] >= 0 && layers_[i] < count && (i == 0 || layers_[i] > layers_[i - 1]),
+          "stage attention: layers must ascend within 0 to ", count - 1, ", got ", layers_[i]);
+  }
+}
+
+void AttentionStage::run_teacher(const Batch& batch,
+                                 const std::function<void(int64_t, const Seen&)>& at) const {
+  nn::ModelCall call =
+      nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths, .type_ids = batch.type_ids});
+  Tensor x;
+  {
+    NoGrad off;
+    x = teacher_->embed(call);
+  }
+  auto wanted = layers_.begin();
+  for (int64_t i = 0; i <= layers_.back(); ++i) {
+    Seen seen;
+    {
+      NoGrad off;
+      call.attention_observer = i == *wanted ? &seen : nullptr;
+      x = teacher_->layer(i, x, call, nullptr).detach();
+    }
+    if (i != *wanted) continue;
+    ++wanted;
+    check(seen.input.has_value(), "stage attention: layer ", i, " of the teacher showed no input ",
+          "of its attention");
+    at(i, seen);
+  }
+}
+
+std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t layer,
+                                                     const Seen& seen, Tensor& sum,
+                                                     const BlockObserver& observer) const {
+  nn::AttentionInput in = *seen.input;
+  nn::Tap tap(student_.attention_name());
+  in.tap = &tap;
+  in.random = nullptr;
+  in.options = {};
+  const int64_t times = in.q.dim(1) / in.k.dim(1);
+  tap.put("q", in.q);
+  tap.put("k", repeat_heads(in.k, times));
+  tap.put("v", repeat_heads(in.v, times));
+  tap.put("attention_output", student_.attention(layer).forward(in));
+  // Rounded as the teacher's own products round them (--compute).
+  const ProductInput rounded{product_type(in.q.dtype())};
+  TeacherLayer teacher;
+  teacher["query"] = rounded(in.q);
+  teacher["key"] = rounded(tap.get("k"));
+  teacher["attention_output"] = seen.output;
+  const Tensor no_output;
+  const LayerLossCall call{.config = config_,
+                           .student = tap,
+                           .output = no_output,
+                           .teacher = teacher,
+                           .batch = batch,
+                           .visible = in.visible};
+  std::vector<PendingTerm> terms;
+  for (const Loss& loss : losses()) {
+    if (config_[loss.name] == 0) continue;
+    const Tensor weighted = scale(loss.layer(call), config_[loss.name]);
+    terms.push_back({.name = loss.name, .value = weighted.detach()});
+    sum = sum.defined() ? add(sum, weighted) : weighted;
+  }
+  if (observer) {
+    observer({.layer = layer,
+              .teacher = teacher,
+              .block = tap,
+              .visible = in.visible,
+              .loss = sum.item()});
+  }
+  return terms;
+}
+
+PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
+  PendingTerms all;
+  run_teacher(batch, [&](int64_t layer, const Seen& seen) {
+    Tensor sum;
+    for (PendingTerm& term : block_terms(batch, layer, seen, sum, {})) {
+      term.factor = call.share / double(layers_.size());
+      all.push_back(std::move(term));
+    }
+    all.push_back({.name = join(kLayerPrefix, layer),
+                   .value = sum.detach(),
+                   .factor = call.share,
+                   .in_sum = false});
+    backward(scale(sum, call.share * call.loss_scale));
+  });
+  return all;
+}
+
+void AttentionStage::summarize(LossTerms& terms) const {
+  double worst = 0;
+  int64_t at = -1;
+  for (const int64_t layer : layers_) {
+    const auto found = terms.find(join(kLayerPrefix, layer));
+    if (found == terms.end()) continue;
+    if (at < 0 || found->second > worst) worst = found->second, at = layer;
+    terms.erase(found);
+  }
+  if (at < 0) return;
+  terms["worst_loss"] = worst;
+  terms["worst_layer"] = double(at);
+}
+
+void AttentionStage::evaluate(const Batch& batch, const BlockObserver& observer) const {
+  NoGrad off;
+  run_teacher(batch, [&](int64_t layer, const Seen& seen) {
+    Tensor sum;
+    block_terms(batch, layer, seen, sum, observer);
+  });
+}
+
+int64_t AttentionStage::place_of(const std::string& path) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (path.rfind(student_.attention_prefix(layers_[i]), 0) == 0) return int64_t(i);
+  }
+  return -1;
+}
+
+bool AttentionStage::trains(const nn::Module::NamedParameter& p) const {
+  return p.group == nn::ParameterGroup::attention && place_of(p.path) >= 0;
+}
+
+nn::ParameterPlanner AttentionStage::plan(double rate, double feature_rate) const {
+  return [this, rate, feature_rate](const nn::ParameterStore::Entry& e) {
+    const int64_t part = place_of(e.path);
+    const std::string own = e.path.substr(student_.attention_prefix(layers_[size_t(part)]).size());
+    const bool feature = own.rfind("prior.query.", 0) == 0 || own.rfind("prior.key.", 0) == 0;
+    return nn::ParameterPlan{.rate = feature ? feature_rate : rate, .part = part};
+  };
+}
+
+}  // namespace brine::distill

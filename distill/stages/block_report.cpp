@@ -1,0 +1,67 @@
+// Losses and mask recall by layer.
+#include "distill/stages/block_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace brine::distill {
+namespace {
+
+FlatCsr mask_of(const nn::Tap& block) {
+  const Tensor& estimate = block.get("estimate");  // [B, H, T, K]
+  return {.row_pointers = block.get("row_pointers"),
+          .head_offsets = block.get("head_offsets"),
+          .columns = block.get("columns"),
+          .batch = estimate.dim(0),
+          .heads = estimate.dim(1),
+          .length = estimate.dim(2),
+          .keys = estimate.dim(2)};
+}
+
+}  // namespace
+
+BlockReport::BlockReport(const nn::ModelConfig& student) : layers_(size_t(student.shape().layers)) {
+  data::Schema keys;
+  student.method().describe(keys);
+  const data::Json settings = keys.to_json();
+  if (!settings.contains("mode") || !settings.contains("k")) return;
+  select_.emplace();
+  select_->mode = parse_select_mode(settings["mode"]);
+  select_->k = settings["k"];
+}
+
+void BlockReport::add(const BlockView& view, double share) {
+  Layer& layer = layers_.at(size_t(view.layer));
+  layer.loss += share * view.loss;
+  if (!select_ || !view.block.has("row_pointers")) return;
+  layer.recall += attention_recall(attention_of(view.teacher), mask_of(view.block),
+                                   view.block.get("estimate").dim(-1), view.visible, *select_);
+}
+
+Values BlockReport::values() const {
+  double sum = 0, worst = 0, recalls = 0, least = 1;
+  int64_t at = 0, with_rows = 0;
+  Values by_layer;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    sum += layer.loss;
+    if (layer.loss > worst) worst = layer.loss, at = int64_t(i);
+    by_layer.emplace_back(join("layer.", i, ".loss"), layer.loss);
+    if (layer.recall.rows == 0) continue;
+    const double recall = mean(layer.recall).mask;
+    by_layer.emplace_back(join("layer.", i, ".recall"), recall);
+    recalls += recall, ++with_rows;
+    least = std::min(least, recall);
+  }
+  Values out = {{"block_loss", sum / double(layers_.size())},
+                {"worst_loss", worst},
+                {"worst_layer", double(at)}};
+  if (with_rows > 0) {
+    out.emplace_back("recall", recalls / double(with_rows));
+    out.emplace_back("recall_min", least);
+  }
+  out.insert(out.end(), by_layer.begin(), by_layer.end());
+  return out;
+}
+
+}  // namespace brine::distill

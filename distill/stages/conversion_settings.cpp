@@ -1,0 +1,129 @@
+// The settings of a conversion and their defaults: those of a quarter of an hour on two cores for a
+// model of 135 M parameters.
+#include <algorithm>
+
+#include "distill/losses/loss_table.h"
+#include "distill/runs/recipe_defaults.h"
+#include "distill/stages/conversion.h"
+
+namespace brine::distill {
+namespace {
+
+// The longest window that is trained on unless lengths are given.
+constexpr int64_t kLongest = 2048;
+
+TrainingSettings stage_defaults(const nn::ModelShape& teacher) {
+  TrainingSettings t;
+  t.sequence_length = std::min<int64_t>(teacher.max_positions, 1024);
+  t.steps = 200;
+  t.batch_size = 2;
+  t.eval_every = 0;
+  t.warmup_steps = 10;
+  t.recompute = false;
+  t.learning_rate = 0;  // the base is frozen
+  t.attention_learning_rate = 3e-3;
+  t.schedule = nn::Decay::linear;
+  return t;
+}
+
+// "512,1024,2048" as far as the model has positions; a shorter model has windows of one length.
+std::string default_lengths(const nn::ModelShape& teacher, const std::optional<int64_t>& window) {
+  const int64_t asked = window.value_or(0);
+  if (asked > 0) return std::to_string(asked);
+  std::string out;
+  for (int64_t n = 512; n <= std::min(kLongest, teacher.max_positions); n *= 2) {
+    out += (out.empty() ? "" : ",") + std::to_string(n);
+  }
+  return out.empty() ? std::to_string(teacher.max_positions) : out;
+}
+
+template <class T>
+void decide(std::optional<T>& value, const T& otherwise) {
+  if (!value) value = otherwise;
+}
+
+void decide_joint(JointSettings& joint, bool asked) {
+  decide(joint.steps, int64_t(asked ? 300 : 0));
+  decide(joint.batch_size, int64_t(2));
+  decide(joint.warmup_steps, int64_t(10));
+  decide(joint.attention_rate, 1e-3);
+  decide(joint.base_rate, joint.lora_rank > 0 ? 1e-4 : 0.0);
+  for (const Loss& loss : losses()) {
+    // prob costs T x T and moves q and k alone, which follow the base.
+    decide(joint.losses[loss.name], loss.name == "prob" || loss.name == "task" ? 0.0 : loss.weight);
+  }
+}
+
+}  // namespace
+
+void JointSettings::describe(data::Schema& s) {
+  s.field("steps", steps, "Steps of stage joint; 0 = no such stage",
+          {.min = 0, .alias = "joint_steps", .unset = "300 if the stage is asked for, else 0"});
+  s.field("batch_size", batch_size, "Windows of a micro-batch of stage joint",
+          {.min = 1, .unset = "2"});
+  s.field("warmup", warmup_steps, "Steps of linear warm-up of stage joint",
+          {.min = 0, .unset = "10"});
+  s.field("attention_rate", attention_rate,
+          "Peak rate of the attention method's parameters in stage joint",
+          {.min = 0, .unset = "1e-3"});
+  s.field("base_rate", base_rate,
+          "Peak rate of the base in stage joint: of its low-rank additions, or with lora_rank 0 of "
+          "all its weights; 0 = the base is frozen",
+          {.min = 0, .unset = "1e-4 with lora_rank, else 0"});
+  s.field("lora_rank", lora_rank,
+          "Rank of additions to the linear maps of the layers in stage joint; 0 = none",
+          {.min = 0});
+  s.field("recompute", recompute, "Keep only layer inputs in stage joint, run layers again");
+  s.section("losses", losses);
+}
+
+void Conversion::describe(data::Schema& s) {
+  s.field("teacher", teacher, "Directory of the model to convert", {.required = true});
+  s.field("data", data, "Text files or token shards to train on", {.required = true});
+  s.field("valid", valid, "Text files or token shards to evaluate on");
+  s.choice("stages", stages, kStageLists,
+           "attention: every layer's block learns by itself from the teacher, the base is frozen; "
+           "joint: the student on its own activations",
+           {.unset = "attention, and joint if joint.steps is not 0"});
+  text.describe(s);
+  TrainingSettings shown = stage_defaults({.max_positions = kLongest});
+  training.describe(s, shown);
+  s.field("optimizer.feature_learning_rate", feature_rate,
+          "Peak rate of the features of a learned prior", {.min = 0, .unset = "0.02"});
+  s.field("losses.approx", approx, "Weight of L_approx in stage attention",
+          {.min = 0, .unset = "10"});
+  s.field("losses.context", context, "Weight of L_context in stage attention",
+          {.min = 0, .unset = "1"});
+  s.section("joint", joint);
+  student.describe_attention(s);
+  s.collect("attention", attention_keys);
+}
+
+void Conversion::set_attention(const std::string& key, const std::string& value) {
+  data::Schema keys;
+  student.describe_attention(keys);
+  keys.collect("attention", attention_keys);
+  keys.set_text("attention." + key, {value});
+}
+
+bool Conversion::has(Stage stage) const {
+  if (!stages) return stage == Stage::attention || joint.steps.value_or(0) > 0;
+  return *stages == Stages::both || (*stages == Stages::joint) == (stage == Stage::joint);
+}
+
+void Conversion::resolve(const nn::ModelShape& teacher) {
+  if (!text.lengths) text.lengths = default_lengths(teacher, training.sequence_length);
+  decide(text.retrieval_share, 0.25);
+  training.fill(stage_defaults(teacher));
+  decide(feature_rate, 2e-2);
+  decide(approx, 10.0);
+  decide(context, 1.0);
+  decide_joint(joint, has(Stage::joint));
+  choose_attention(student, attention_keys,
+                   {{"k", "64"},
+                    {"columns", "256"},
+                    {"decoder", teacher.causal ? "lean" : "paper"},
+                    {"gate_bias", "4"}});
+}
+
+}  // namespace brine::distill

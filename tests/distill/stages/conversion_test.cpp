@@ -1,0 +1,246 @@
+// Conversions as library calls: stages, their boundary, interruptions, and what they leave.
+#include "distill/stages/conversion.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/io/file_io.h"
+#include "nn/io/model_io.h"
+#include "nn/models/opt/opt.h"
+#include "tests/distill/runs.h"
+#include "tests/distill/task_setup.h"
+#include "tests/messages.h"
+#include "tests/refusals.h"
+
+namespace brine::test {
+namespace {
+
+// A teacher in a directory, with a tokenizer of bytes, and a text.
+struct Site {
+  Scratch scratch;
+  std::string teacher = (scratch / "teacher").string(), text = (scratch / "text.txt").string();
+
+  explicit Site(const std::string& family = "opt") {
+    nn::ModelConfig config;
+    if (family == "bert") {
+      config = encoder_config("flash", 0);
+      config.as<nn::BertConfig>().max_position_embeddings = 48;
+    } else {
+      config.as<nn::OptConfig>() = {.vocab_size = 260,
+                                    .hidden_size = 24,
+                                    .num_hidden_layers = 2,
+                                    .num_attention_heads = 3,
+                                    .ffn_dim = 40,
+                                    .max_position_embeddings = 48,
+                                    .init_std = 0.15};
+    }
+    config.attention = "flash";
+    const std::unique_ptr<nn::Model> model = nn::make_model(config, 1);
+    nn::ParameterStore store(*model);
+    nn::export_model(config, *model, byte_tokenizer().get(), teacher);
+    std::string words;
+    for (int i = 0; i < 60; ++i) words += "the stone of the king " + std::to_string(i * i) + ". ";
+    data::write_file_atomic(text, words);
+  }
+  std::string run(const std::string& name) const { return (scratch / name).string(); }
+
+  Conversion what(bool joint = false) const {
+    Conversion c;
+    c.teacher = teacher;
+    c.data = {text};
+    c.valid = {text};
+    c.text.lengths = "24,48";
+    c.training.steps = 6;
+    c.training.batch_size = 1;
+    c.training.rest.accumulate = 2;
+    c.training.rest.save_every = 3;
+    c.training.rest.keep = 0;
+    c.training.rest.eval_windows = 2;
+    c.set_attention("k", "3");
+    c.set_attention("columns", "12");
+    c.set_attention("redraw_interval", "2");
+    if (joint) c.joint.steps = 6;
+    return c;
+  }
+};
+
+RunResult convert_to(const Site& place, const std::string& name, Conversion what,
+                     bool resume = false, RunHost host = {}) {
+  return convert(what, {.out = place.run(name), .resume = resume}, host);
+}
+
+RunHost stopping_after(int steps) {
+  RunHost host;
+  host.stop = [asked = 0, steps]() mutable { return ++asked > steps ? "asked to" : ""; };
+  return host;
+}
+
+// The parts of a student that are not its attention's.
+std::string base_hash(const std::string& path) {
+  const nn::LoadedModel m = nn::load_model(path);
+  std::vector<NamedTensor> base;
+  for (NamedTensor& t : nn::tensors_of(*m.model)) {
+    if (!m.model->is_attention_tensor(t.name)) base.push_back(t);
+  }
+  return nn::tensor_hash(base);
+}
+
+int64_t steps_with(const fs::path& run, const char* term) {
+  int64_t n = 0;
+  for (const std::string& line : log_lines(run)) n += Json::parse(line).contains(term);
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("conversion: stage attention leaves a student that loads, with the teacher's base") {
+  for (const char* family : {"opt", "bert"}) {
+    INFO(family);
+    const Site place(family);
+    Conversion what = place.what();
+    if (family == std::string("bert")) what.valid.clear();  // no next tokens to predict
+    const RunResult done = convert_to(place, "run", what);
+    CHECK(done.outcome.steps == 6);
+    const nn::LoadedModel student = nn::load_model(place.run("run"));
+    CHECK(student.config.attention == "sea");
+    CHECK(base_hash(place.run("run")) == nn::load_model(place.teacher).hash());
+    for (const char* term : {"approx", "context", "worst_loss", "worst_layer", "rate"}) {
+      CHECK_MESSAGE(steps_with(place.run("run"), term) >= 6, term);
+    }
+    if (what.valid.empty()) continue;
+    const Json last = Json::parse(log_lines(place.run("run")).back());
+    CHECK(last.contains("valid_perplexity"));
+    bool measured = false;
+    for (const std::string& line : log_lines(place.run("run"))) {
+      const Json json = Json::parse(line);
+      if (!json.contains("recall")) continue;
+      measured = true;
+      CHECK(json.at("recall") > 0);
+      CHECK(json.at("recall_min") <= json.at("recall"));
+      CHECK(json.at("layer.1.loss") > 0);
+    }
+    CHECK(measured);
+  }
+}
+
+TEST_CASE("conversion: a run that was killed or stopped continues to the bits of a whole one") {
+  const Site place;
+  const std::string whole = place.run("whole");
+  convert_to(place, "whole", place.what());
+  copy_killed(whole, place.run("killed"));
+  convert_to(place, "killed", place.what(), true);
+  check_same_run(whole, place.run("killed"), 6);
+  CHECK(convert_to(place, "stopped", place.what(), false, stopping_after(4)).interrupted);
+  convert_to(place, "stopped", place.what(), true);
+  CHECK(file(place.run("stopped"), 6, "model.safetensors") == file(whole, 6, "model.safetensors"));
+  // A damaged newest checkpoint falls back to the one before.
+  fs::resize_file(data::checkpoint_path(whole, 6) / "optimizer.safetensors", 100);
+  convert_to(place, "whole", place.what(), true);
+  check_same_run(place.run("killed"), whole, 6);
+}
+
+TEST_CASE("conversion: stage 2 after stage 1 is one run through both, bit for bit") {
+  const Site place;
+  struct Kind {
+    const char* name;
+    int64_t rank;
+    double rate;
+  };
+  for (const Kind kind : {Kind{"frozen", 0, 0}, Kind{"lora", 2, 1e-2}, Kind{"all", 0, 1e-3}}) {
+    INFO(kind.name);
+    auto name = [&](const char* part) { return join(kind.name, part); };
+    auto what = [&](bool joint) {
+      Conversion c = place.what(joint);
+      c.joint.lora_rank = kind.rank;
+      c.joint.base_rate = kind.rate;
+      return c;
+    };
+    const std::string whole = place.run(name("-whole"));
+    convert_to(place, name("-whole"), what(true));
+    // Two processes.
+    convert_to(place, name("-parts"), what(false));
+    CHECK(file(whole, 6, "model.safetensors") ==
+          file(place.run(name("-parts")), 6, "model.safetensors"));
+    convert_to(place, name("-parts"), what(true), true);
+    check_same_run(whole, place.run(name("-parts")), 12);
+    // Killed inside stage 2.
+    const std::string killed = place.run(name("-killed"));
+    fs::create_directories(killed);
+    for (const int64_t step : {6, 9}) {
+      fs::copy(data::checkpoint_path(whole, step), data::checkpoint_path(killed, step),
+               fs::copy_options::recursive);
+    }
+    fs::copy(fs::path(whole) / "log.jsonl", fs::path(killed) / "log.jsonl");
+    convert_to(place, name("-killed"), what(true), true);
+    check_same_run(whole, killed, 12);
+    // What was trained.
+    const bool frozen = kind.rank == 0 && kind.rate == 0;
+    const nn::LoadedModel student = nn::load_model(whole);
+    CHECK(student.config.lora_rank == kind.rank);
+    if (kind.rank == 0) {
+      CHECK((base_hash(whole) == nn::load_model(place.teacher).hash()) == frozen);
+    }
+    CHECK(file(whole, 9, "model.safetensors") != file(whole, 12, "model.safetensors"));
+    CHECK(steps_with(whole, "kd_task") == 6);
+    CHECK(convert_to(place, name("-killed"), what(true), true).outcome.steps == 0);  // finished
+  }
+}
+
+TEST_CASE("conversion: 1, 2 and 3 threads convert to the same bits") {
+  const Site place;
+  for (const int n : {1, 2, 3}) {
+    Threads set(n);
+    Conversion what = place.what();
+    what.training.steps = 3;
+    convert_to(place, join("run", n), what);
+    if (n > 1) check_same_run(place.run("run1"), place.run(join("run", n)), 3);
+  }
+}
+
+TEST_CASE("conversion: the settings of its stages, and what is refused") {
+  const Site place;
+  Conversion c = place.what();
+  c.joint.steps = std::nullopt;
+  CHECK(c.has(Stage::attention));
+  CHECK_FALSE(c.has(Stage::joint));
+  c.joint.steps = 5;
+  CHECK(c.has(Stage::joint));
+  c.stages = Stages::attention;
+  CHECK_FALSE(c.has(Stage::joint));
+  c.stages = Stages::joint;
+  CHECK_FALSE(c.has(Stage::attention));
+  Conversion defaults;
+  defaults.resolve({.layers = 30, .heads = 9, .max_positions = 8192});
+  CHECK(defaults.text.lengths == "512,1024,2048");
+  CHECK(defaults.text.retrieval_share == 0.25);
+  CHECK(defaults.joint.steps == 0);
+  CHECK(defaults.joint.base_rate == 0);
+  Conversion low;
+  low.joint.lora_rank = 4;
+  low.stages = Stages::both;
+  low.resolve({.max_positions = 100});
+  CHECK(low.text.lengths == "100");
+  CHECK(low.joint.base_rate == 1e-4);
+  CHECK(low.joint.steps == 300);
+
+  auto refused = [&](const std::function<void(Conversion&)>& change) {
+    Conversion what = place.what();
+    change(what);
+    return message([&] { convert_to(place, "no", what); });
+  };
+  check_says(refused([](Conversion& w) { w.text.lengths = "49"; }), {"windows", "49", "48"});
+  check_says(refused([](Conversion& w) { w.data.clear(); }), {"convert", "--data"});
+  check_says(refused([](Conversion& w) { w.approx = w.context = 0; }), {"stage attention"});
+  CHECK_FALSE(fs::exists(place.run("no")));
+  convert_to(place, "run", place.what());
+  check_says(message([&] { convert_to(place, "run", place.what()); }), {"--resume"});
+  Conversion other = place.what(true);
+  other.set_attention("k", "4");
+  check_says(message([&] { convert_to(place, "run", other, true); }), {"attention.k", "3", "4"});
+  Conversion student = place.what();
+  student.teacher = place.run("run");
+  check_says(message([&] { convert_to(place, "no", student); }), {"convert", "sea", "flash"});
+}
+
+}  // namespace brine::test
