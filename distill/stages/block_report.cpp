@@ -1,8 +1,9 @@
 // Losses and mask recall by layer.
 #include "distill/stages/block_report.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
+
+#include "distill/health/mask_health.h"
 
 namespace brine::distill {
 namespace {
@@ -39,26 +40,24 @@ void BlockReport::add(const BlockView& view, double share) {
 }
 
 Values BlockReport::values() const {
-  double sum = 0, worst = 0, recalls = 0, least = 1;
-  int64_t at = 0, with_rows = 0;
+  double sum = 0, worst = 0;
+  int64_t at = 0;
   Values by_layer;
+  std::vector<Recall> recalls;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     sum += layer.loss;
     if (layer.loss > worst) worst = layer.loss, at = int64_t(i);
     by_layer.emplace_back(join("layer.", i, ".loss"), layer.loss);
     if (layer.recall.rows == 0) continue;
-    const double recall = mean(layer.recall).mask;
-    by_layer.emplace_back(join("layer.", i, ".recall"), recall);
-    recalls += recall, ++with_rows;
-    least = std::min(least, recall);
+    by_layer.emplace_back(join("layer.", i, ".recall"), layer.recall.mean(recall::kMask));
+    recalls.push_back(layer.recall);
   }
   Values out = {{"block_loss", sum / double(layers_.size())},
                 {"worst_loss", worst},
                 {"worst_layer", double(at)}};
-  if (with_rows > 0) {
-    out.emplace_back("recall", recalls / double(with_rows));
-    out.emplace_back("recall_min", least);
+  for (const auto& [name, value] : log_values(mask_health(recalls))) {
+    out.emplace_back("block_" + name, value);
   }
   out.insert(out.end(), by_layer.begin(), by_layer.end());
   return out;

@@ -18,7 +18,8 @@ class BlockReport {
 
   // `share` of the batch in all rows.
   void add(const BlockView& view, double share);
-  // Means over the layers, the worst layer, and for each layer "layer.N.loss", "layer.N.recall".
+  // "block_loss", the mean over the layers, "worst_loss" and "worst_layer"; the health of the
+  // masks, "block_mask_recall" and so on; for each layer "layer.N.loss", "layer.N.recall".
   Values values() const;
 
  private:

@@ -20,7 +20,7 @@ TEST_CASE("convert: stage attention, then evaluation, generation and export of t
   const Finished done = w.must(convert("--valid text.txt --lengths 16,32 --out converted"));
   CHECK(contains(done.error, "stage attention"));
   CHECK(contains(done.error, "trained"));
-  CHECK(contains(read_all(w.path("converted/log.jsonl")), "\"recall\""));
+  CHECK(contains(read_all(w.path("converted/log.jsonl")), "\"block_mask_recall\""));
   w.must("eval --model converted --teacher teacher --data text.txt");
   w.must("generate --model converted --prompt the --tokens 4");
   w.must("export --checkpoint converted --out converted-sea --sea-only --base-model teacher");
