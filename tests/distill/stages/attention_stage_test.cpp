@@ -126,7 +126,7 @@ TEST_CASE("stage attention: a block sees the teacher's tensors, bit for bit") {
     CHECK(same_bits(view.block.get("scores"), first.scores));
     CHECK(same_bits(view.block.get("attention_output"), first.output));
     const TeacherSummary summary =
-        summarize_teacher({.q = layer["query"], .k = layer["key"]}, 12, view.visible);
+        summarize_teacher({.map = {}, .q = layer["query"], .k = layer["key"]}, 12, view.visible);
     const std::vector<double> parts = approx_loss(first.scores, summary, view.visible).to_vector();
     const std::vector<double> ours = first.output.to_vector(),
                               theirs = layer["attention_output"].to_vector();
