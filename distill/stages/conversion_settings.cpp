@@ -21,7 +21,7 @@ TrainingSettings stage_defaults(const nn::ModelShape& teacher) {
   t.warmup_steps = 10;
   t.recompute = false;
   t.learning_rate = 0;  // the base is frozen
-  t.attention_learning_rate = 3e-3;
+  t.attention_learning_rate = 1e-2;
   t.schedule = nn::Decay::linear;
   return t;
 }
@@ -119,11 +119,7 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
   decide(approx, 10.0);
   decide(context, 1.0);
   decide_joint(joint, has(Stage::joint));
-  choose_attention(student, attention_keys,
-                   {{"k", "64"},
-                    {"columns", "256"},
-                    {"decoder", teacher.causal ? "lean" : "paper"},
-                    {"gate_bias", "4"}});
+  choose_attention(student, attention_keys, {{"preset", "light"}, {"k", "64"}});
 }
 
 }  // namespace brine::distill
