@@ -70,9 +70,9 @@ using Id = uint32_t;  // of a value; a value may be used in several places
 
 struct Value {
   Kind kind = Kind::none;
-  int64_t number = 0;     // of an integer or bool; index of a global, storage or tensor
-  std::string_view text;  // in the pickle
-  std::vector<Id> items;  // of a tuple or list; of a dict key, value, key, value...
+  int64_t number = 0;          // of an integer or bool; index of a global, storage or tensor
+  std::string_view text = {};  // in the pickle
+  std::vector<Id> items = {};  // of a tuple or list; of a dict key, value, key, value...
 };
 
 struct Global {
