@@ -7,7 +7,6 @@
 
 #include "data/gguf/gguf_config.h"
 #include "data/gguf/gguf_file.h"
-#include "data/tokenizer/vocabulary.h"
 #include "data/weights/weight_file.h"
 
 namespace brine::data {
@@ -47,11 +46,5 @@ class GgufModel : public WeightFile {
   GgufFacts facts_;
   std::unordered_map<std::string, Stored> stored_;  // by Hugging Face's name
 };
-
-// The vocabulary in a file's metadata; an Error if there is none.
-VocabularyMetadata gguf_vocabulary(const GgufMetadata& metadata);
-// The same for the file at `path`, of which only the header is read.
-bool has_gguf_vocabulary(const Path& path);
-VocabularyMetadata gguf_vocabulary(const Path& path);
 
 }  // namespace brine::data

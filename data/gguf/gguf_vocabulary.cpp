@@ -1,5 +1,7 @@
 // The vocabulary in a GGUF file's metadata.
-#include "data/gguf/gguf_model.h"
+#include "data/gguf/gguf_vocabulary.h"
+
+#include "data/gguf/gguf_file.h"
 #include "tensor/error.h"
 
 namespace brine::data {

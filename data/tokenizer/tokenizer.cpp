@@ -4,7 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "data/gguf/gguf_model.h"
+#include "data/gguf/gguf_file.h"
+#include "data/gguf/gguf_vocabulary.h"
 #include "data/io/file_io.h"
 #include "data/tokenizer/bpe/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"

@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
-#include "data/gguf/gguf_model.h"
+#include "data/gguf/gguf_file.h"
+#include "data/gguf/gguf_vocabulary.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"

@@ -6,6 +6,7 @@
 #include "data/checkpoint/checkpoint.h"
 #include "data/dump/dump.h"
 #include "data/gguf/gguf_model.h"
+#include "data/gguf/gguf_vocabulary.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
 #include "data/safetensors/safetensors.h"
