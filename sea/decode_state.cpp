@@ -31,8 +31,8 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
     check(r.capacity <= positions, "sea: a capacity of ", r.capacity,
           " tokens, but v_identity.table has ", positions, " positions");
     const int64_t m = estimator.performer->projection.value.dim(0);
-    performer = &part("performer", {B, H, m, 2 * d}, r.dtype);
-    key_sums = &part("key_sums", {B, H, m}, Dtype::f64);
+    performer = &part("performer", {B, G, m, 2 * d}, r.dtype);
+    key_sums = &part("key_sums", {B, G, m}, Dtype::f64);
   }
   if (config.prior != Prior::none) {
     const int64_t m = config.prior == Prior::learned ? config.prior_features
@@ -76,9 +76,8 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
   const int64_t B = k.dim(0), G = k.dim(1), T = k.dim(2), d = k.dim(3);
   auto mine = [&](const Tensor& t) { return t.slice(0, first, B); };
   if (performer) {
-    const int64_t own = performer->dim(1) / G;
-    linear_attention_state(mine(*performer), mine(*key_sums), repeat_heads(e.phi_k.detach(), own),
-                           estimator.identity->table.value, repeat_heads(v.detach(), own), visible);
+    linear_attention_state(mine(*performer), mine(*key_sums), e.phi_k.detach(),
+                           estimator.identity->table.value, v.detach(), visible);
   }
   if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.psi_k.detach());
   // Computed in f64 on the CPU, once per prompt.

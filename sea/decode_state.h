@@ -33,8 +33,8 @@ class SeaState : public nn::KeyValueState {
   Tensor& value_sums;  // f64 [B, G, d]
   Tensor& scores;      // [B, H, 1, K] of the last query that was not skipped, including the priors
   // Null where the settings leave a stage out:
-  Tensor* performer = nullptr;  // [B, H, m, 2d] sum of phi_k V_cat
-  Tensor* key_sums = nullptr;   // f64 [B, H, m] sum of phi_k
+  Tensor* performer = nullptr;  // [B, G, m, 2d] sum of phi_k V_cat
+  Tensor* key_sums = nullptr;   // f64 [B, G, m] sum of phi_k
   // Of the prior: psi_k of every token [B, G, capacity, m], the sums of it at the borders of
   // columns f64 [B, G, K + 1, .] and the width that they belong to, i64 [B].
   Tensor *key_features = nullptr, *borders = nullptr, *border_width = nullptr;

@@ -149,7 +149,7 @@ Tensor Estimator::random_features(const Tensor& x, const Visibility& visible,
 
 Tensor Estimator::mixed(const Tensor& performer_context, const Tensor& v) const {
   if (config_.mu_scope == MuScope::token) {
-    Tensor all = merge_heads(concat_last(performer_context, v));  // [B, T, H 3d]
+    Tensor all = merge_heads(concat_last(performer_context, per_head(v)));  // [B, T, H 3d]
     return split_heads(gelu(mu->norm(mu->linear(all))), shape_.heads);
   }
   return gelu(
@@ -184,10 +184,9 @@ Tensor Estimator::per_head(const Tensor& x) const {
 void Estimator::mix(Estimate& e, const LayerTokens& x, const Visibility& visible) const {
   const Tensor id =
       identity ? identity->table.value : identity_rows(x.q.dim(0), x.q.dim(2), visible);
-  const Tensor v = per_head(x.v);
-  e.performer_context = linear_attention(e.phi_q, per_head(e.phi_k), id, v, visible, key_eps());
+  e.performer_context = linear_attention(e.phi_q, e.phi_k, id, x.v, visible, key_eps());
   const CostScope part("mu, nu");
-  e.features = mixed(e.performer_context, v);
+  e.features = mixed(e.performer_context, x.v);
 }
 
 // The features of the prior.

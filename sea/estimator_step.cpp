@@ -79,11 +79,9 @@ Tensor MapDecoder::step(const Tensor& x, const RowDecoder& rows, const Tensor& a
 // C_perf and Z of the new tokens.
 void Estimator::mix_step(Estimate& e, const LayerTokens& x, SeaState& state,
                          const Tensor& at) const {
-  const Tensor v = per_head(x.v);
-  e.performer_context =
-      linear_attention_step(*state.performer, *state.key_sums, e.phi_q, per_head(e.phi_k),
-                            identity->table.value, v, at, key_eps());
-  Tensor both = concat_last(e.performer_context, v);
+  e.performer_context = linear_attention_step(*state.performer, *state.key_sums, e.phi_q, e.phi_k,
+                                              identity->table.value, x.v, at, key_eps());
+  Tensor both = concat_last(e.performer_context, per_head(x.v));
   const bool token = config_.mu_scope == MuScope::token;
   if (token) both = merge_heads(both);
   Tensor z = gelu(mu->norm(rows_of(mu->linear, both)));

@@ -54,28 +54,30 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
                           /*keep_images=*/in.state != nullptr);
   if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
-  Mask mask = select(e.order, in, in.visible);
+  Mask mask = select(e, in, in.visible, in.k);
   part.emplace("sparse attention");
   Tensor probabilities;
-  Tensor attended = masked_attention(in.q, per_head(in.k), per_head(in.v), mask.csr,
-                                     in.options.dense_path, in.tap ? &probabilities : nullptr);
+  Tensor attended = masked_attention(in.q, in.k, in.v, mask.csr, in.options.dense_path,
+                                     in.tap ? &probabilities : nullptr);
   part.emplace("output");
-  Tensor average = average_values(e.estimate, per_head(in.v), in.visible);
+  Tensor average = average_values(e.estimate, in.v, in.visible);
   if (in.tap) {
     if (e.features.defined()) {
       in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.visible));
     }
-    show(*in.tap, e, mask, probabilities, average);
+    show(*in.tap, e, mask, probabilities, per_head(average.detach()));
   }
   return mix_outputs(attended, average, e.gates, in.visible);
 }
 
-// The mask of the estimate, or of the tap's forced columns. `keys` as in build_csr().
-Mask SeaAttention::select(const Tensor& estimate, const nn::AttentionInput& in,
-                          const Visibility& visible, int64_t keys) const {
+// The mask of the estimate, or of the tap's forced columns; k [B, G, S, d] contains the keys.
+Mask SeaAttention::select(const Estimate& e, const nn::AttentionInput& in,
+                          const Visibility& visible, const Tensor& k) const {
   SelectConfig config = config_.selection();
   if (in.options.k) config.k = in.options.k;
-  return make_mask(estimate, visible, config, keys, in.tap ? in.tap->forced("selected") : Tensor());
+  return make_mask(e.order, visible, config, k.dim(2),
+                   in.tap ? in.tap->forced("selected") : Tensor(),
+                   {.q = in.q.detach(), .k = k.detach(), .oversample = config_.oversample});
 }
 
 // x [B, G, T, d] for each head of queries.
@@ -105,12 +107,12 @@ Tensor SeaAttention::step(const nn::AttentionInput& in, nn::AttentionState& any)
   Estimate e = estimator_.step(tokens_of(in), state);
   // One row per sequence, which sees all keys so far: it is computed as a bidirectional row.
   const Visibility visible{.causal = false, .lengths = state.lengths()};
-  Mask mask = select(e.order, in, visible, state.capacity());
+  Mask mask = select(e, in, visible, state.keys);
   Tensor probabilities;
-  Tensor attended = sparse_attention(in.q, per_head(state.keys), per_head(state.values), mask.csr,
-                                     in.tap ? &probabilities : nullptr);
-  Tensor average = per_head(running_mean_step(state.value_sums, in.v, state.lengths()));
-  if (in.tap) show(*in.tap, e, mask, probabilities, average);
+  Tensor attended =
+      sparse_attention(in.q, state.keys, state.values, mask.csr, in.tap ? &probabilities : nullptr);
+  Tensor average = running_mean_step(state.value_sums, in.v, state.lengths());
+  if (in.tap) show(*in.tap, e, mask, probabilities, per_head(average.detach()));
   return mix_outputs(attended, average, e.gates, visible);
 }
 

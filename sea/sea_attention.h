@@ -24,8 +24,8 @@ class SeaAttention : public nn::Attention {
   void on_step(int64_t steps_done) override { estimator_.on_step(steps_done); }
 
  private:
-  Mask select(const Tensor& estimate, const nn::AttentionInput& in, const Visibility& visible,
-              int64_t keys = 0) const;
+  Mask select(const Estimate& e, const nn::AttentionInput& in, const Visibility& visible,
+              const Tensor& k) const;
   void fill(const nn::AttentionInput& in, const Estimate& e) const;
   Tensor per_head(const Tensor& x) const;
 

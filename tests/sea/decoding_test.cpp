@@ -210,6 +210,7 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
       {{"decoder", "lean"}, {"prior", "none"}, {"pooled", "0.3"}},
       {{"decoder", "none"}, {"prior", "none"}, {"pooled_prior", "true"}, {"mode", "per-query"}},
       {{"decoder", "none"}, {"gates", "head"}},
+      {{"preset", "light"}, {"oversample", "3"}},
   };
   for (const Settings& form : forms) {
     std::string text;

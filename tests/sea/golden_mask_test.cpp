@@ -24,15 +24,22 @@ Tensor order_of(const GoldenFile& file, Dtype type) {
   return add(scale(estimate, 1 - share), scale(column_softmax(scores, file.visible()), share));
 }
 
+sea::Mask mask_of(const GoldenFile& file, Dtype type) {
+  const SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
+  return sea::make_mask(order_of(file, type), file.visible(), config, 0, {},
+                        {.q = file("inputs/q", type),
+                         .k = file("inputs/k", type),
+                         .oversample = file.number("oversample", 1)});
+}
+
 }  // namespace
 
 TEST_CASE("golden: estimate to mask, the integers are equal in both types") {
   for (const std::string& name : GoldenFile::names()) {
     INFO(name);
     GoldenFile file(name);
-    SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      sea::Mask mask = sea::make_mask(order_of(file, type), file.visible(), config);
+      sea::Mask mask = mask_of(file, type);
       CHECK(equal_elements(mask.selection.n_sel, file("intermediate/n_sel")));
       CHECK(equal_elements(mask.selection.selected, file("intermediate/selected")));
       CHECK(equal_elements(mask.csr.row_pointers, file("intermediate/row_pointers")));
@@ -47,19 +54,17 @@ TEST_CASE("golden: mask to output, by the sparse and by the dense path") {
     INFO(name);
     GoldenFile file(name);
     Visibility visible = file.visible();
-    SelectConfig config{.k = file.number("k"), .mode = parse_select_mode(file.text("mode"))};
     for (Dtype type : {Dtype::f64, Dtype::f32}) {
-      Tensor q = file("inputs/q", type), k = per_head(file, file("inputs/k", type)),
-             v = per_head(file, file("inputs/v", type));
+      Tensor q = file("inputs/q", type), k = file("inputs/k", type), v = file("inputs/v", type);
       Tensor estimate = file("intermediate/estimate", type);
-      FlatCsr csr = sea::make_mask(order_of(file, type), visible, config).csr;
+      FlatCsr csr = mask_of(file, type).csr;
       Tensor p;
       Tensor c = sea::masked_attention(q, k, v, csr, false, &p);
       CHECK(golden_close(p, file("intermediate/probabilities"), "probabilities"));
       CHECK(close_to_scale(sea::masked_attention(q, k, v, csr, true), c,
                            type == Dtype::f64 ? 1e-13 : 2e-6, "dense path"));
       Tensor average = sea::average_values(estimate, v, visible);
-      CHECK(golden_close(average, file("intermediate/c_avg"), "c_avg"));
+      CHECK(golden_close(per_head(file, average), file("intermediate/c_avg"), "c_avg"));
       // Gates before the sigmoid, from the stored ones.
       Tensor prob = file("intermediate/s_prob"), mix = file("intermediate/s_mix");
       Tensor gates = Tensor::zeros({q.dim(0), q.dim(1), q.dim(2), 2}, Dtype::f64);
