@@ -101,6 +101,8 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                                           .options = how.options,
                                           .tap = &full});
   const bool selects = full.has("selected");
+  const int64_t candidates =
+      block.settings.count("oversample") ? std::stoll(block.settings.at("oversample")) : 1;
   auto state = block.module->make_state(
       {.batch = B, .capacity = T, .dtype = how.dtype, .options = how.options});
   if (how.prompts_together) {
@@ -137,9 +139,10 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
       const std::string by = ordered ? "order" : "estimate";
       const Tensor estimate = rows(tap.get(by), 0, b, 1);
       REQUIRE(close(estimate, row(full.get(by)), how.tolerance, 0, by));
-      const sea::Mask own = sea::make_mask(
-          estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
-          {.k = how.options.k ? how.options.k : kKept, .mode = parse_select_mode(how.mode)}, T);
+      const int64_t kept = how.options.k ? how.options.k : kKept;
+      const sea::Mask own =
+          sea::make_mask(estimate, {.causal = false, .lengths = lengths_of({at[size_t(b)] + 1})},
+                         {.k = kept * candidates, .mode = parse_select_mode(how.mode)}, T);
       check_masks(row(full.get(by)), row(full.get("selected")), own.selection.selected, 1e-5,
                   count);
     }
