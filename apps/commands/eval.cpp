@@ -1,5 +1,5 @@
-// brine eval: perplexity with its protocol, or the scores of a task; with a teacher the mask
-// recall.
+// brine eval: perplexity with its protocol, the scores of a task, with a teacher the mask recall;
+// or a suite of tasks under several attention methods.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -22,18 +22,26 @@ struct Eval {
     s.field("json", json, "Print one JSON object");
   }
 
-  int run(const RunContext& context) {
-    if (what.task.empty()) {
-      refuse_unused(context, {"split"}, "without --task");
-    } else {
-      refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"}, "with --task");
+  void refuse_mixed(const RunContext& context) const {
+    const bool suite = !what.suite.suite.empty(), task = !what.task.empty();
+    if (!task) refuse_unused(context, {"split"}, "without --task");
+    if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
+    if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
+    if (suite || task) {
+      refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"},
+                    task ? "with --task" : "with --suite");
     }
+  }
+
+  int run(const RunContext& context) {
+    refuse_mixed(context);
+    what.seed = context.seed;
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     if (what.attention.empty()) refuse_unused(context, {"columns", "sinks"}, "without --attention");
     if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
     distill::use_attention(m, what.attention, what.attention_settings());
-    refuse_unused_options(context, *m.model);
+    if (what.suite.suite.empty()) refuse_unused_options(context, *m.model);
     const data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
     if (json) {
       std::cout << json_text(out) << std::endl;

@@ -115,7 +115,15 @@ Json parse_words(const Schema::Field& field, const std::vector<std::string>& wor
     return parse_word(field.kind(), words[0]);
   }
   Json list = Json::array();
-  for (const std::string& word : words) list.push_back(parse_word(field.kind(), word));
+  for (const std::string& word : words) {
+    // "16,32" is two numbers; a text may contain commas.
+    for (size_t at = 0; at <= word.size();) {
+      const bool whole = field.kind() == Schema::Kind::texts;
+      const size_t end = whole ? word.size() : std::min(word.find(',', at), word.size());
+      list.push_back(parse_word(field.kind(), word.substr(at, end - at)));
+      at = end + 1;
+    }
+  }
   return list;
 }
 

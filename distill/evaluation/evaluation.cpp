@@ -1,4 +1,5 @@
-// What an evaluation is: text by a protocol, or a task; of the model's own attention or another.
+// What an evaluation is: text by a protocol, a task, or a suite; of the model's own attention or
+// another.
 #include "distill/evaluation/evaluation.h"
 
 #include <nlohmann/json.hpp>
@@ -6,7 +7,8 @@
 namespace brine::distill {
 
 void Evaluation::describe(data::Schema& s) {
-  s.field("data", text.data, "Text files or token shards, or the directory of the task");
+  s.field("data", text.data,
+          "Text files or token shards, the directory of the task, or books for a suite's needles");
   s.field("task", task, "Score the answers to a task instead of text: " + known_tasks());
   s.field("split", split, "Split of the task, or a TSV file in its folder; none: every dev split");
   s.choice("protocol", text.protocol, kProtocolNames,
@@ -25,7 +27,8 @@ void Evaluation::describe(data::Schema& s) {
           "top: each query's own largest keys; best-columns)");
   s.field("columns", columns, "Columns of that method (best-columns)", {.min = 1});
   s.field("sinks", sinks, "First keys that every query of that method sees (recent)", {.min = 0});
-  s.field("k", text.k, "Kept keys per query and head; 0 = as trained", {.min = 0});
+  s.field("k", k, "Kept keys per query and head, of a suite several; 0 or none: as trained",
+          {.min = 0});
   s.field("query_skip", text.query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.choice("path", text.path, kAttentionPaths, "dense: the T x T reference of a sparse method");
   s.field("sequence_length", text.sequence_length,
@@ -50,27 +53,43 @@ AttentionSettings Evaluation::attention_settings() const {
 }
 
 TaskEvaluation Evaluation::of_task() const {
-  return {
-      .task = task,
-      .data = text.data,
-      .split = split,
-      .teacher = text.teacher,
-      .recall_from = text.recall_from,
-      .max_tokens = text.sequence_length,
-      .answer = {
-          .batch_size = text.batch_size, .max_texts = text.max_windows, .options = text.options()}};
+  return {.task = task,
+          .data = text.data,
+          .split = split,
+          .teacher = text.teacher,
+          .recall_from = text.recall_from,
+          .max_tokens = text.sequence_length,
+          .answer = {.batch_size = text.batch_size,
+                     .max_texts = text.max_windows,
+                     .options = of_text().options()}};
+}
+
+SuiteCall Evaluation::of_suite() const {
+  SuiteCall out{.grid = suite,
+                .data = text.data,
+                .teacher = text.teacher,
+                .k = k,
+                .options = text.options(),
+                .batch_size = text.batch_size,
+                .seed = seed};
+  std::erase(out.k, 0);
+  return out;
 }
 
 data::Json evaluate(const std::string& name, nn::LoadedModel& model,
                     const data::Tokenizer& tokenizer, const Evaluation& what,
                     const Messages& messages) {
   use_attention(model, what.attention, what.attention_settings());
-  return what.task.empty() ? evaluate_text(name, model, tokenizer, what.text, messages)
+  if (!what.suite.suite.empty())
+    return evaluate_suite(name, model, tokenizer, what.of_suite(), messages);
+  return what.task.empty() ? evaluate_text(name, model, tokenizer, what.of_text(), messages)
                            : evaluate_task(model, tokenizer, what.of_task(), messages);
 }
 
 void print_evaluation(const data::Json& evaluation) {
-  if (evaluation.contains("task")) {
+  if (evaluation.contains("suite")) {
+    print_suite(evaluation);
+  } else if (evaluation.contains("task")) {
     print_task_evaluation(evaluation);
   } else {
     print_text_evaluation(evaluation);

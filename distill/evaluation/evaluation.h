@@ -1,11 +1,14 @@
-// What an evaluation is: text by a protocol, or a task; of the model's own attention or another.
+// What an evaluation is: text by a protocol, a task, or a suite; of the model's own attention or
+// another.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "distill/evaluation/evaluate_text.h"
 #include "distill/evaluation/task_report.h"
+#include "distill/suites/suite.h"
 
 namespace brine::distill {
 
@@ -14,15 +17,21 @@ struct Evaluation {
   std::optional<int64_t> columns, sinks;  // its settings
   std::string task, split;                // of a task: its data is one directory, in text.data
   TextEvaluation text;
+  std::vector<int64_t> k;  // several only for a suite; empty: as trained
+  SuiteGrid suite;
+  uint64_t seed = 1;  // of the suite's prompts
 
   void describe(data::Schema& s);
   // The given settings of `attention`.
   AttentionSettings attention_settings() const;
-  // The same settings for a task: a window is a text.
+  // The settings of one kind of evaluation. For a task a window is a text.
+  TextEvaluation of_text() const;
   TaskEvaluation of_task() const;
+  SuiteCall of_suite() const;
 };
 
-// Evaluates the model, which then has the attention of the request. `name`: as messages call it.
+// Evaluates the model, which then has the attention of the request, or after a suite another one.
+// `name`: as messages call it.
 data::Json evaluate(const std::string& name, nn::LoadedModel& model,
                     const data::Tokenizer& tokenizer, const Evaluation& what,
                     const Messages& messages);

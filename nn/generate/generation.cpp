@@ -78,7 +78,8 @@ bool Generation::extend(const Tensor& logits, int64_t row) {
   const auto& stops = request_.stop_tokens;
   const bool stop_token = std::find(stops.begin(), stops.end(), id) != stops.end();
   const bool stop_text = !stop_token && s.text.push(spell_(id));
-  if (stop_text) {
+  const bool enough = !stop_token && request_.stop_when && request_.stop_when(i, s.text.text());
+  if (stop_text || enough) {
     s.finish = Finish::stop_text;
   } else if (stop_token) {
     s.finish = Finish::stop_token;

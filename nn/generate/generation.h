@@ -22,6 +22,9 @@ struct GenerationRequest {
   std::vector<int32_t> stop_tokens;  // any of them ends a sequence, as its last token
   std::vector<std::string> stops;    // a text that ends it; the text and everything after it are
                                      // cut off
+  // Called after every token with the number and the new text of its sequence; true ends it, as a
+  // stop text does but with nothing cut off.
+  std::function<bool(size_t i, const std::string& text)> stop_when = {};
   RuntimeOptions options;
   int64_t vocabulary = 0;    // ids of the tokenizer: others are never sampled
   bool keep_states = false;  // for save()

@@ -151,6 +151,9 @@ TEST_CASE("words of a command line are read as the type of the key") {
   CHECK(c.name == "12");
   CHECK(c.betas == std::vector<double>{0.1, 0});
   CHECK(c.texts == std::vector<std::string>{"a,b", "[c]"});
+  s.set_text("sizes", {"3,4", "5"});
+  CHECK(c.sizes == std::vector<int64_t>{3, 4, 5});
+  check_says(message([&] { s.set_text("sizes", {"3,"}); }), {"sizes[1]", "integer", "\"\""});
   CHECK(message([&] { s.set_text("steps", {"1e3"}, "--steps"); }) ==
         "--steps must be an integer, got \"1e3\"");
   CHECK(message([&] { s.set_text("steps", {"99999999999999999999"}); }) ==

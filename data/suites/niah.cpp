@@ -1,0 +1,108 @@
+// Needles in a haystack with RULER's templates, and the passkey task of landmark attention
+// (Mohtashami and Jaggi, 2023).
+#include "data/suites/draft.h"
+
+namespace brine::data {
+namespace {
+
+constexpr size_t kNeedles = 4;  // of RULER's tasks with several keys, values or queries
+constexpr int kDigits = 7;
+
+struct KeyValue {
+  std::string key, value;
+};
+
+std::string needle(const KeyValue& pair) {
+  return "One of the special magic numbers for " + pair.key + " is: " + pair.value + ".";
+}
+
+std::string question(const std::string& context, const std::string& query, bool single) {
+  const std::string number = single ? "number" : "numbers";
+  const std::string it = number + " for " + query + " mentioned in the provided text";
+  return (single ? "A special magic number is" : "Some special magic numbers are") +
+         std::string(
+             " hidden within the following text. Make sure to memorize it. I will quiz "
+             "you about the ") +
+         number + " afterwards.\n" + context + "\nWhat " +
+         (single ? "is the special magic " : "are all the special magic ") + it +
+         "? The special magic " + it + (single ? " is" : " are");
+}
+
+// The haystack with all pairs; the first at the depth, or all at drawn places.
+std::string hidden(const PromptSource& source, const std::vector<KeyValue>& pairs, Draws& draws,
+                   const int64_t* depth, size_t size) {
+  std::vector<Needle> needles;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const bool placed = depth && i == 0;
+    const size_t place = placed ? Haystack::place(*depth, size) : draws.below(size + 1);
+    needles.push_back({place, needle(pairs[i])});
+  }
+  return source.haystack.with(std::move(needles), size, draws);
+}
+
+std::vector<KeyValue> pairs_of(const std::vector<std::string>& keys,
+                               const std::vector<std::string>& values) {
+  std::vector<KeyValue> out;
+  for (size_t i = 0; i < values.size(); ++i) out.push_back({keys[i % keys.size()], values[i]});
+  return out;
+}
+
+// The first of `count` pairs is asked for.
+Prompt one_of(size_t count, const PromptTask& task, const PromptSource& source,
+              const PromptRequest& r) {
+  return fitted(task, source, r, [&](size_t size) {
+    Draws draws = draws_of(task, r);
+    const std::vector<std::string> keys = draw_keys(draws, count);
+    const std::vector<std::string> values = draw_numbers(draws, count, kDigits);
+    const std::string text = hidden(source, pairs_of(keys, values), draws, &r.depth, size);
+    return Draft{question(text, keys[0], true), listed_answer({values[0]}), {values[0]}};
+  });
+}
+
+// All values of the keys are asked for.
+Prompt all_of(size_t keys_count, const PromptTask& task, const PromptSource& source,
+              const PromptRequest& r) {
+  return fitted(task, source, r, [&](size_t size) {
+    Draws draws = draws_of(task, r);
+    const std::vector<std::string> keys = draw_keys(draws, keys_count);
+    const std::vector<std::string> values = draw_numbers(draws, kNeedles, kDigits);
+    const std::string text = hidden(source, pairs_of(keys, values), draws, nullptr, size);
+    return Draft{question(text, enumerated(keys), false), listed_answer(values), values};
+  });
+}
+
+}  // namespace
+
+Prompt niah_single(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
+  return one_of(1, task, s, r);
+}
+
+Prompt niah_multikey(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
+  return one_of(kNeedles, task, s, r);
+}
+
+Prompt niah_multivalue(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
+  return all_of(1, task, s, r);
+}
+
+Prompt niah_multiquery(const PromptTask& task, const PromptSource& s, const PromptRequest& r) {
+  return all_of(kNeedles, task, s, r);
+}
+
+Prompt passkey(const PromptTask& task, const PromptSource& source, const PromptRequest& r) {
+  return fitted(task, source, r, [&](size_t size) {
+    Draws draws = draws_of(task, r);
+    const std::string key = std::to_string(10000 + draws.below(40001));  // always five digits
+    const std::string line =
+        "The pass key is " + key + ". Remember it. " + key + " is the pass key.";
+    const Needle needle{Haystack::place(r.depth, size), line};
+    return Draft{
+        "There is an important info hidden inside a lot of irrelevant text. Find it and memorize "
+        "them. I will quiz you about the important information there.\n" +
+            Haystack().with({needle}, size, draws) + "\nWhat is the pass key? The pass key is",
+        listed_answer({key}),
+        {key}};
+  });
+}
+
+}  // namespace brine::data

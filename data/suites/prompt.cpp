@@ -1,0 +1,132 @@
+// The table of tasks, the search for a prompt of a given length, and the metric.
+#include "data/suites/prompt.h"
+
+#include <algorithm>
+
+#include "data/suites/draft.h"
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+Prompt tokens_of(const Draft& draft, const Tokenizer& tokenizer, int64_t answer_tokens) {
+  Prompt out{.ids = tokens_in_front(tokenizer),
+             .answer = {},
+             .scored = {},
+             .references = draft.references,
+             .answer_tokens = answer_tokens,
+             .text = draft.text};
+  const std::vector<int32_t> ids = tokenizer.encode(draft.text);
+  out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+  for (const AnswerPart& part : draft.answer) {
+    const std::vector<int32_t> more = tokenizer.encode(part.text);
+    out.answer.insert(out.answer.end(), more.begin(), more.end());
+    out.scored.insert(out.scored.end(), more.size(), part.scored);
+  }
+  out.answer_tokens = std::max(out.answer_tokens, int64_t(out.answer.size()));
+  return out;
+}
+
+int64_t total(const Prompt& p) { return int64_t(p.ids.size()) + p.answer_tokens; }
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return text;
+}
+
+}  // namespace
+
+std::vector<int32_t> tokens_in_front(const Tokenizer& tokenizer) {
+  const Encoding some = tokenizer.encode_pair("a");
+  size_t count = 0;
+  while (count < some.ids.size() && some.special_mask[count]) ++count;
+  return {some.ids.begin(), some.ids.begin() + int64_t(count)};
+}
+
+const std::vector<PromptTask>& prompt_tasks() {
+  static const std::vector<PromptTask> all = {
+      {"niah_single", "one needle", true, true, 128, niah_single},
+      {"niah_multikey", "one of four needles", true, true, 128, niah_multikey},
+      {"niah_multivalue", "four values of one key", false, true, 128, niah_multivalue},
+      {"niah_multiquery", "four keys", false, true, 128, niah_multiquery},
+      {"vt", "variable tracking", false, true, 30, variable_tracking},
+      {"cwe", "common words", false, true, 120, common_words},
+      {"fwe", "frequent words", false, true, 50, frequent_words},
+      {"passkey", "a number in repeated text", true, true, 32, passkey},
+      {"mqar", "associative recall of tokens", false, false, 0, mqar},
+      {"copy", "random tokens repeated", false, false, 0, copy_tokens},
+  };
+  return all;
+}
+
+const PromptTask& prompt_task(const std::string& name) {
+  std::string known;
+  for (const PromptTask& task : prompt_tasks()) {
+    if (task.name == name) return task;
+    known += (known.empty() ? "" : ", ") + task.name;
+  }
+  throw Error(join("suite: no task is named '", name, "'; known: ", known));
+}
+
+Prompt make_prompt(const PromptTask& task, const PromptSource& source,
+                   const PromptRequest& request) {
+  check(request.depth >= 0 && request.depth <= 100, "suite: a depth of ", request.depth,
+        " %, wanted 0 to 100");
+  return task.make(task, source, request);
+}
+
+Draws draws_of(const PromptTask& task, const PromptRequest& request) {
+  const int64_t depth = task.has_depth ? request.depth : 0;
+  return {request.seed, join(task.name, "/", request.length, "/", depth, "/", request.sample)};
+}
+
+std::vector<AnswerPart> listed_answer(const std::vector<std::string>& items) {
+  std::vector<AnswerPart> out;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i > 0 && items.size() > 2) out.push_back({",", false});
+    if (i > 0 && i + 1 == items.size()) out.push_back({" and", false});
+    out.push_back({" " + items[i]});
+  }
+  return out;
+}
+
+Prompt fitted(const PromptTask& task, const PromptSource& source, const PromptRequest& request,
+              const MakeDraft& make, size_t least) {
+  const int64_t room = request.answer_tokens ? request.answer_tokens : task.answer_tokens;
+  auto of_size = [&](size_t size) { return tokens_of(make(size), source.tokenizer, room); };
+  Prompt best = of_size(least);
+  check(total(best) <= request.length, "suite: task ", task.name, " needs at least ", total(best),
+        " tokens for prompt and answer, got a length of ", request.length);
+  // Sizes that are known to fit and not to fit; a unit is at least one token.
+  const int64_t left = request.length - total(best);
+  size_t below = least, above = least + size_t(left) + 1;
+  // From a guess by the mean of some units in growing steps until both are known, then by halves.
+  constexpr size_t kSome = 16;
+  const int64_t of_some = std::max<int64_t>(total(of_size(least + kSome)) - total(best), 1);
+  size_t next = least + size_t(left) * kSome / size_t(of_some);
+  for (size_t step = 1, found = 0, missed = 0; above - below > 1; step *= 2) {
+    next = std::clamp(next, below + 1, above - 1);
+    Prompt p = of_size(next);
+    const bool fits = total(p) <= request.length;
+    (fits ? below : above) = next;
+    if (fits) best = std::move(p);
+    ++(fits ? found : missed);
+    const bool bracketed = found > 0 && missed > 0;
+    next = bracketed ? below + (above - below) / 2
+           : fits    ? below + step
+                     : above - std::min(step, above - below);
+  }
+  return best;
+}
+
+double string_match_all(const std::vector<std::string>& references, const std::string& output) {
+  check(!references.empty(), "string_match_all: no references");
+  const std::string in = lower(output);
+  const auto found = std::count_if(references.begin(), references.end(), [&](const std::string& r) {
+    return in.find(lower(r)) != std::string::npos;
+  });
+  return double(found) / double(references.size());
+}
+
+}  // namespace brine::data

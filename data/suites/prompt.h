@@ -1,0 +1,64 @@
+// Prompts of tasks whose answer is in the prompt, made from a seed: needles in a haystack, variable
+// tracking, word counts, passkey, associative recall, copying.
+//
+// The texts of niah_*, vt, cwe and fwe are the templates of RULER (Hsieh et al., 2024,
+// arXiv:2404.06654; github.com/NVIDIA/RULER, Apache-2.0); docs/evaluation.md lists the differences.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/suites/haystack.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace brine::data {
+
+// A prompt and its answer as tokens. The answer is one that a model may give, used as the true
+// prefix of later tokens; its tokens between the references (commas, numbers) are not scored.
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> answer;
+  std::vector<uint8_t> scored;          // by token of the answer
+  std::vector<std::string> references;  // texts that the output must contain; empty: tokens only
+  int64_t answer_tokens = 0;            // to generate at most
+  std::string text;                     // of ids; empty: tokens without a text
+};
+
+struct PromptRequest {
+  int64_t length = 1024;  // tokens of prompt and answer, at most
+  int64_t depth = 50;     // percent, for tasks with a depth
+  int64_t sample = 0;
+  uint64_t seed = 1;
+  int64_t answer_tokens = 0;  // to leave room for; 0 = the task's own
+};
+
+// What prompts are made with; it must outlive the calls.
+struct PromptSource {
+  const Tokenizer& tokenizer;
+  const Haystack& haystack;  // of niah_*; the other tasks have their own
+};
+
+struct PromptTask {
+  std::string name, about;
+  bool has_depth = false;
+  bool generated = true;      // false: only scored token by token
+  int64_t answer_tokens = 0;  // RULER's number of tokens to generate
+  Prompt (*make)(const PromptTask& task, const PromptSource& source, const PromptRequest& request);
+};
+
+// All tasks, in the order of the tables.
+const std::vector<PromptTask>& prompt_tasks();
+// Throws for an unknown name, listing the known ones.
+const PromptTask& prompt_task(const std::string& name);
+
+// A function of task, tokenizer, haystack and request. Texts are as long as fits: one more line,
+// word or sentence of the haystack would exceed the length. Throws when the shortest does.
+Prompt make_prompt(const PromptTask& task, const PromptSource& source,
+                   const PromptRequest& request);
+
+// Share of the references that the output contains, in any case of ASCII letters: RULER's
+// string_match_all.
+double string_match_all(const std::vector<std::string>& references, const std::string& output);
+
+}  // namespace brine::data

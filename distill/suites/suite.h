@@ -1,0 +1,53 @@
+// A suite of tasks whose answers are in their prompts, over a grid of lengths and depths: a student
+// next to other attention methods on the base's weights, at equal numbers of kept keys.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "data/config/schema.h"
+#include "distill/log/messages.h"
+#include "nn/io/model_io.h"
+
+namespace brine::distill {
+
+struct SuiteGrid {
+  std::string suite;               // "ruler"; empty: none
+  std::vector<std::string> tasks;  // empty: all
+  std::vector<int64_t> lengths = {1024};
+  std::vector<int64_t> depths = {0, 25, 50, 75, 100};  // percent
+  int64_t depth_count = 0;                             // if not 0, so many from 0 to 100 instead
+  int64_t samples = 4;
+  std::vector<std::string> compare;  // contenders; empty: default_contenders()
+  bool generate = true;
+  int64_t answer_tokens = 0;
+
+  void describe(data::Schema& s);
+  // The keys that mean nothing without a suite.
+  static std::initializer_list<const char*> keys();
+};
+
+struct SuiteCall {
+  SuiteGrid grid;
+  std::vector<std::string> data;  // text files of the haystack; empty: noise
+  std::string teacher;            // the base of the contenders; empty: the student's own weights
+  std::vector<int64_t> k;         // empty: the student's own
+  nn::RuntimeOptions options;     // but k
+  int64_t batch_size = 8;
+  uint64_t seed = 1;
+};
+
+// "suite", "model", "attention", "seed", "lengths", "depths", "samples", "rows" (every task,
+// length, depth, method and k), "tasks" (the same over lengths and depths), "interval" (of dense)
+// and "sparsest_k" by method and task, then "all". The model has another attention or other weights
+// afterwards. Throws for unknown tasks and methods, and for a length that is too short for a task
+// or beyond the positions.
+data::Json evaluate_suite(const std::string& name, nn::LoadedModel& model,
+                          const data::Tokenizer& tokenizer, const SuiteCall& call,
+                          const Messages& messages);
+// Such an object for people, on standard output.
+void print_suite(const data::Json& evaluation);
+
+}  // namespace brine::distill

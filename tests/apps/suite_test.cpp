@@ -1,0 +1,137 @@
+// brine eval --suite by the program: its object, its table, and what it refuses.
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+using Json = nlohmann::json;
+
+// A teacher and a student with room for the templates.
+class SuiteWorld {
+ public:
+  SuiteWorld() {
+    const World& w = world();
+    w.write("long.toml",
+            "batch_size = 2\nsequence_length = 32\nsteps = 2\n[model]\nvocab_size = 300\n"
+            "hidden_size = 32\nnum_hidden_layers = 2\nnum_attention_heads = 4\nffn_dim = 48\n"
+            "max_position_embeddings = 640\n");
+    w.must("train --config long.toml --tokenizer tok --train text.txt --valid text.txt --out base");
+    w.must(
+        "distill --teacher base --data text.txt --sequence-length 32 --batch-size 2 --steps 2 "
+        "--columns 12 --k 4 --out sparse");
+  }
+};
+
+const World& suite_world() {
+  static const SuiteWorld made;
+  return world();
+}
+
+const char* const kGrid =
+    "eval --quiet --suite ruler --tasks passkey,copy --lengths 560,600 --depths 0,100 "
+    "--samples 2 --answer-tokens 6 ";
+
+Json suite_object(const std::string& arguments) {
+  return Json::parse(suite_world().must(kGrid + std::string("--json ") + arguments).out);
+}
+
+}  // namespace
+
+TEST_CASE("suites: every cell of the grid for the student and each method at every k") {
+  const Json out = suite_object("--model sparse --teacher base --compare dense,recent --k 4,16");
+  CHECK(out["suite"] == "ruler");
+  CHECK(out["attention"] == "sea");
+  CHECK(out["prompts"] == 2 * (2 * 2 + 2));
+  // Five methods with their k; of passkey 2 lengths x 2 depths, of copy 2 lengths.
+  CHECK(out["rows"].size() == 5 * (4 + 2));
+  std::set<std::string> cells;
+  for (const Json& row : out["rows"]) {
+    cells.insert(row["task"].get<std::string>() + row["length"].dump() + row["depth"].dump() +
+                 row["method"].get<std::string>() + row["k"].dump());
+    CHECK(row["prompts"] == 2);
+    CHECK(row["forced"] >= 0);
+    CHECK(row["forced"] <= 1);
+    CHECK(row["nll"] > 0);
+    CHECK(row["generated"].is_null() == (row["task"] == "copy"));
+    CHECK(row["depth"].is_null() == (row["task"] == "copy"));
+    CHECK(row["k"].is_null() == (row["method"] == "dense"));
+  }
+  CHECK(cells.size() == out["rows"].size());
+  CHECK(cells.count("passkey600100student16") == 1);
+  CHECK(out["tasks"].size() == 5 * 3);
+  for (const char* task : {"passkey", "copy", "all"}) {
+    CHECK(out["interval"][task]["forced"].size() == 2);
+    for (const char* method : {"student", "recent"})
+      CHECK(out["sparsest_k"][method][task].contains("forced"));
+  }
+  CHECK(out["interval"]["copy"]["generated"].is_null());
+}
+
+TEST_CASE("suites: dense scores are the teacher's, and the prompts depend on the seed only") {
+  const Json student = suite_object("--model sparse --teacher base --compare dense --k 4");
+  const Json teacher = suite_object("--model base --compare dense");
+  const Json other = suite_object("--model base --compare dense --seed 2");
+  auto dense = [](const Json& out) {
+    std::vector<Json> rows;
+    for (const Json& row : out["rows"])
+      if (row["method"] == "dense") rows.push_back(row);
+    return rows;
+  };
+  CHECK(dense(student).size() == 6);
+  CHECK(dense(student) == dense(teacher));
+  CHECK(dense(teacher) != dense(other));
+  // The teacher itself is dense: it is not scored a second time.
+  CHECK(teacher["rows"].size() == 6);
+  CHECK_FALSE(teacher.contains("sparsest_k"));
+}
+
+TEST_CASE("suites: a table of methods and the sparsest k for people") {
+  const World& w = suite_world();
+  const std::string text =
+      w.must(kGrid + std::string("--model sparse --compare dense,recent --k 4,16 --data text.txt "
+                                 "--no-generate"))
+          .out;
+  for (const char* part : {"suite ruler", "passkey", "copy", "all", "student", "dense", "recent",
+                           "sparsest k", "Wilson"})
+    CHECK_MESSAGE(contains(text, part), part);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 100);
+}
+
+TEST_CASE("suites: what does not go together is refused in one line") {
+  const World& w = suite_world();
+  std::filesystem::create_directories(w.path("bare"));
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    for (const auto& e : std::filesystem::recursive_directory_iterator(w.path("base"))) {
+      if (e.path().filename() == name)
+        std::filesystem::copy_file(e.path(), w.path("bare") + "/" + name,
+                                   std::filesystem::copy_options::overwrite_existing);
+    }
+  }
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"--model base --suite helmet", {"suite", "ruler"}},
+      {"--model base --suite ruler --tasks niah", {"'niah'", "niah_single"}},
+      {"--model base --suite ruler --tasks cwe --lengths 300", {"cwe", "at least", "300"}},
+      {"--model base --suite ruler --lengths 641", {"641", "640"}},
+      {"--model base --suite ruler --tasks copy --lengths 64 --compare nearest", {"nearest"}},
+      {"--model base --suite ruler --tasks copy --lengths 64 --compare dense --k 4",
+       {"--k", "no effect", "flash"}},
+      {"--model base --suite ruler --task cola", {"--task", "--suite"}},
+      {"--model base --suite ruler --protocol gptq", {"--protocol", "--suite"}},
+      {"--model base --data text.txt --lengths 64", {"--lengths", "without --suite"}},
+      {"--model sparse --data text.txt --k 4 8", {"--k", "--suite"}},
+      {"--model bare --suite ruler --tasks copy --lengths 64", {"tokenizer"}},
+      {"--model base --teacher nowhere --suite ruler --tasks copy --lengths 64", {"nowhere"}}};
+  for (const auto& [arguments, parts] : cases) {
+    INFO(arguments);
+    const Finished f = w.run("eval --quiet " + std::string(arguments));
+    CHECK(f.status == 1);
+    CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+    for (const char* part : parts) CHECK_MESSAGE(contains(f.error, part), f.error);
+  }
+}
+
+}  // namespace brine::tests
