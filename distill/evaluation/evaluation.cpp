@@ -43,6 +43,14 @@ void Evaluation::describe(data::Schema& s) {
           {.min = 0});
   s.field("copies", text.copies,
           "A window repeats sequence_length / copies tokens of the text so often", {.min = 1});
+  suite.describe(s);
+}
+
+TextEvaluation Evaluation::of_text() const {
+  check(k.size() <= 1, "eval: ", k.size(), " values of k, wanted one without --suite");
+  TextEvaluation out = text;
+  if (!k.empty()) out.k = k[0];
+  return out;
 }
 
 AttentionSettings Evaluation::attention_settings() const {
