@@ -19,7 +19,7 @@ enum Way {
   kBestColumns,  // on the mask `best`
   kRecent,       // on as many most recent keys
   kRandom,       // expected on as many random keys
-  kSinksRecent,  // on the first kSinks keys, and the most recent ones for the rest of the budget
+  kSinksRecent,  // on as many: the first kSinks keys (of fewer all but one), and the most recent
   kTopHit,       // 1 for a row whose heaviest key is in the mask
   kNearAll,      // mass on the kNear most recent keys
   kFirstAll,     // on the kSinks first keys
@@ -52,7 +52,7 @@ struct FixedKeys {
   BRINE_HD FixedKeys(bool causal, int64_t w, int64_t t, int64_t share)
       : recent(nearest_keys(causal, w, t, share)),
         near(nearest_keys(causal, w, t, kNear < w ? kNear : w)),
-        sinks(share < kSinks ? share : kSinks) {
+        sinks(share > kSinks ? kSinks : (share > 0 ? share - 1 : 0)) {
     rest = nearest_keys(causal, w, t, share - sinks, sinks);
   }
   BRINE_HD bool sinks_recent(int64_t key) const { return key < sinks || rest.contains(key); }

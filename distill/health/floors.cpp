@@ -1,6 +1,7 @@
 // The table of a student and its floors.
 #include "distill/health/floors.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -70,7 +71,7 @@ struct Table {
   void measure_floor(const Floor& floor, int64_t k, const Recall& all) {
     std::optional<double> perplexity;
     if (floor.method) {
-      AttentionSettings settings = {{"sinks", floor.sinks}};
+      AttentionSettings settings = {{"sinks", std::min(floor.sinks, k - 1)}};
       if (floor.columns) settings = {{"columns", columns_of_student()}};
       use_attention(teacher, floor.method, settings);
       perplexity = evaluate(*teacher.model, windows, call(k)).value();

@@ -22,7 +22,7 @@ class BestColumns : public Attention {
  public:
   BestColumns(Init&, const AttentionShape&, const BestColumnsConfig& config) : config_(config) {}
 
-  AttentionTraits traits() const override { return {.sparse = true}; }
+  AttentionTraits traits() const override { return {.sparse = true, .groups = true}; }
 
   Tensor forward(const AttentionInput& in) override {
     std::optional<CostScope> part(std::in_place, "mask");

@@ -39,12 +39,10 @@ FlatCsr budgeted_rows(const Shape& q, int64_t k, const Visibility& visible, Devi
   return csr;
 }
 
-// q [1, H, n, d] times the first `keys` keys of each head's group, k [1, G, S, d]: the rows of a
-// group's heads are neighbours, so they are the rows of one product. -> [1, H, n, keys]
+// q [1, H, n, d] times the first `keys` keys of each head's group, k [1, G, S, d] -> [1, H, n,
+// keys].
 Tensor scores_of(const Tensor& q, const Tensor& k, int64_t keys) {
-  const int64_t H = q.dim(1), n = q.dim(2), d = q.dim(3), G = k.dim(1);
-  const Tensor rows = q.contiguous().view({1, G, H / G * n, d});
-  return matmul(rows, k.slice(2, 0, keys).contiguous(), false, true).view({1, H, n, keys});
+  return group_matmul(q.contiguous(), k.slice(2, 0, keys).contiguous(), true);
 }
 
 // The mask of the largest of scores [1, H, n, w]; every column of the selection is one key.
@@ -134,24 +132,26 @@ FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int6
   return largest_of(scores_of(q.detach(), k, seen), kept, k.dim(2));
 }
 
+void show_mask(const AttentionInput& in, const FlatCsr& mask) {
+  if (!in.tap) return;
+  in.tap->put("row_pointers", mask.row_pointers);
+  in.tap->put("head_offsets", mask.head_offsets);
+  in.tap->put("columns", mask.columns);
+}
+
 Tensor attend_on(const AttentionInput& in, const FlatCsr& mask) {
   CostScope part("sparse attention");
-  Tensor probabilities, y;
-  if (in.options.dense_path) {
-    const Tensor scores = matmul(in.q, in.k, false, true);
-    const Tensor p = masked_softmax(scores, csr_to_mask(mask), 1 / std::sqrt(double(in.q.dim(-1))));
-    probabilities = p.detach();
-    y = matmul(p, in.v);
-  } else {
-    y = sparse_attention(in.q, in.k, in.v, mask, in.tap ? &probabilities : nullptr);
+  show_mask(in, mask);
+  if (!in.options.dense_path) {
+    Tensor probabilities;
+    const Tensor y = sparse_attention(in.q, in.k, in.v, mask, in.tap ? &probabilities : nullptr);
+    if (in.tap) in.tap->put("probabilities", probabilities);
+    return merge_heads(y);
   }
-  if (in.tap) {
-    in.tap->put("row_pointers", mask.row_pointers);
-    in.tap->put("head_offsets", mask.head_offsets);
-    in.tap->put("columns", mask.columns);
-    in.tap->put("probabilities", probabilities);
-  }
-  return merge_heads(y);
+  const Tensor p = masked_softmax(group_matmul(in.q, in.k, true), csr_to_mask(mask),
+                                  1 / std::sqrt(double(in.q.dim(-1))));
+  if (in.tap) in.tap->put("probabilities", p.detach());
+  return merge_heads(group_matmul(p, in.v, false));
 }
 
 }  // namespace brine::nn

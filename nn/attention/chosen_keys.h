@@ -16,6 +16,9 @@ FlatCsr largest_keys(const Tensor& q, const Tensor& k, int64_t kept, const Visib
 // d], k [1, G, S, d].
 FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int64_t seen);
 
+// An observer gets the rows of a mask as "row_pointers", "head_offsets" and "columns".
+void show_mask(const AttentionInput& in, const FlatCsr& mask);
+
 // Attention on the mask, softmax renormalised over its entries -> [B, T, H d]. An observer gets the
 // mask and the probabilities.
 Tensor attend_on(const AttentionInput& in, const FlatCsr& mask);

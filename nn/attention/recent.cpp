@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
-#include "nn/attention/attention.h"
+#include "nn/attention/chosen_keys.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
@@ -196,6 +196,7 @@ class Recent : public Attention {
     int64_t k = kept(in.options);
     CostScope part("attention");
     FlatCsr csr = recent_keys(B, H, T, k, sinks_, in.visible, in.q.device());
+    show_mask(in, csr);
     if (!in.options.dense_path) return merge_heads(sparse_attention(in.q, in.k, in.v, csr));
     const Tensor p = masked_softmax(group_matmul(in.q, in.k, true), csr_to_mask(csr),
                                     1 / std::sqrt(double(in.q.dim(-1))));

@@ -20,7 +20,9 @@ class Top : public Attention {
  public:
   Top(Init&, const AttentionShape& shape, const TopConfig& config) : shape_(shape), k_(config.k) {}
 
-  AttentionTraits traits() const override { return {.sparse = true, .incremental = shape_.causal}; }
+  AttentionTraits traits() const override {
+    return {.sparse = true, .incremental = shape_.causal, .groups = true};
+  }
 
   Tensor forward(const AttentionInput& in) override {
     if (in.state) {

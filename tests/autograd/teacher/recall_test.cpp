@@ -73,7 +73,7 @@ Ways naive_recall(const std::vector<double>& t, const std::vector<double>& mask,
     for (auto [b, h, r] : group) {
       const int64_t w = m.width(b, r);
       const int64_t n = std::min(w, budget / members + (member++ < budget % members));
-      const int64_t sinks = std::min<int64_t>(4, n);
+      const int64_t sinks = n > 4 ? 4 : std::max<int64_t>(0, n - 1);
       for (int64_t j : nearest(m, w, r, n, 0)) sum[recall::kRecent] += t[m.index(b, h, r, j, m.T)];
       for (int64_t j = 0; j < sinks; ++j) sum[recall::kSinksRecent] += t[m.index(b, h, r, j, m.T)];
       for (int64_t j : nearest(m, w, r, n - sinks, sinks))

@@ -164,7 +164,7 @@ TEST_CASE("contract: decoding with groups of heads gives what copies of their ke
 
 TEST_CASE("contract: groups of heads are not copied, neither in a full pass nor in a step") {
   const int64_t T = 256, bytes = kQueryHeads * T * kSize * int64_t(sizeof(float));
-  for (const char* name : {"dense", "flash", "recent"}) {
+  for (const char* name : {"dense", "flash", "recent", "top"}) {
     INFO(name);
     const Both both = blocks(name, true, 1, Dtype::f32);
     NoGrad off;
