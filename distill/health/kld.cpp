@@ -1,6 +1,7 @@
 // KL divergence of next-token distributions, and the paired ratio of perplexities.
 #include "distill/health/kld.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -67,7 +68,7 @@ void LogitComparison::rows(const LogitRows& rows) {
   theirs = theirs.view({n, theirs.dim(-1)});
   check(theirs.dim(1) == rows.logits.dim(1), "kld: the teacher has ", theirs.dim(1),
         " tokens, the model ", rows.logits.dim(1));
-  const std::vector<double> kl = on_host(kl_logits(rows.logits, {.values = theirs}));
+  const std::vector<double> kl = on_host(kl_logits(rows.logits, TopLogits{theirs, {}, {}}));
   const std::vector<double> loss = on_host(cross_entropy(theirs, rows.target));
   const std::vector<double> top = on_host(top_logits(rows.logits, 1).ids);
   const std::vector<double> their_top = on_host(top_logits(theirs, 1).ids);

@@ -9,12 +9,20 @@
 namespace brine::nn {
 namespace {
 
+constexpr data::Named<SelectMode> kColumnModes[] = {
+    {SelectMode::per_query, "per-query"},
+    {SelectMode::per_head, "per-head"},
+    {SelectMode::per_batch, "per-batch"},
+    {SelectMode::causal_per_batch, "causal-per-batch"}};
+
 struct BestColumnsConfig {
   int64_t k = 64, columns = 64;
+  SelectMode mode = SelectMode::causal_per_batch;
 
   void describe(data::Schema& s) {
     s.field("k", k, "Kept keys per query and head", {.min = 1});
     s.field("columns", columns, "Columns K into which the visible keys are divided", {.min = 1});
+    s.choice("mode", mode, kColumnModes, "Rows and heads that share a budget of columns");
   }
 };
 
@@ -36,8 +44,7 @@ class BestColumns : public Attention {
     NoGrad off;
     const int64_t k = in.options.k ? in.options.k : config_.k;
     const Tensor mass = column_mass(in);
-    Selection chosen =
-        select_columns(mass, in.visible, {.k = k, .mode = SelectMode::causal_per_batch});
+    Selection chosen = select_columns(mass, in.visible, {.k = k, .mode = config_.mode});
     const Tensor forced = in.tap ? in.tap->forced("selected") : Tensor();
     if (forced.defined()) chosen = {.selected = forced, .n_sel = {}};
     if (in.tap) {
