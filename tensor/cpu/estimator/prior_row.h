@@ -60,16 +60,16 @@ struct ShareRow {
 #pragma omp simd reduction(+ : total)
     for (int64_t c = 0; c < K; ++c) total += double(products[c]);
     const int32_t fewer = int32_t(w / K);
+    constexpr bool wide = sizeof(T) == sizeof(double);
+    const double inverse = 1 / total;
     const double few = fewer ? double(w) / double(fewer) : 0, more = double(w) / double(fewer + 1);
-    const T per_few = T(few / total), per_more = T(more / total);
-    const T least_few = T(few * floor), least_more = T(more * floor);
 #pragma omp simd
     for (int64_t c = 0; c < K; ++c) {
       const int32_t keys = begin[c + 1] - begin[c];
-      const bool less = keys == fewer;
-      const T ratio = products[c] * (less ? per_few : per_more);
-      const T least = less ? least_few : least_more;
-      out[c] = keys ? (ratio < least ? least : ratio) : T(1);
+      // In f32 the product with the inverse is exact enough, and division is slow.
+      const double share = wide ? double(products[c]) / total : double(products[c]) * inverse;
+      const double mean = keys == fewer ? few : more;
+      out[c] = keys ? T((share < floor ? floor : share) * mean) : T(1);
     }
     return total;
   }
@@ -96,13 +96,13 @@ struct ShareRow {
       dgain += g * double(value[c]);
       sum += double(products[c]) < least ? 0.0 : g;
     }
-    const T all = T(gain * sum / total), by = T(gain);
+    const double all = gain * sum / total;
 #pragma omp simd
     for (int64_t c = 0; c < K; ++c) {
       const bool owns = begin[c + 1] > begin[c];
-      const T product = owns ? products[c] : T(1);
-      const T own = double(product) < least ? T(0) : by * dy[c] / product;
-      products[c] = owns ? own - all : T(0);
+      const double product = owns ? double(products[c]) : 1.0;
+      const double own = product < least ? 0.0 : gain * double(dy[c]) / product;
+      products[c] = owns ? T(own - all) : T(0);
     }
     return dgain;
   }

@@ -52,7 +52,7 @@ void check_prior(const EstimatorSizes& s, int64_t K, bool causal,
                   return performer_prior(x[0], x[1], x[2], x[3], visible, step, floor);
                 },
             .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, step, floor); },
-            .tolerance = 3e-5});
+            .tolerance = 1e-4});
 }
 
 }  // namespace
