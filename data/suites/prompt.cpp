@@ -9,6 +9,18 @@
 namespace brine::data {
 namespace {
 
+// The tokens of a text behind another one: some tokenizers put a space in front of what they
+// encode.
+std::vector<int32_t> encode_behind(const Tokenizer& tokenizer, const std::string& text) {
+  const std::string before = "a";
+  const std::vector<int32_t> first = tokenizer.encode(before);
+  const std::vector<int32_t> all = tokenizer.encode(before + text);
+  const bool apart =
+      first.size() < all.size() && std::equal(first.begin(), first.end(), all.begin());
+  if (!apart) return tokenizer.encode(text);
+  return {all.begin() + int64_t(first.size()), all.end()};
+}
+
 Prompt tokens_of(const Draft& draft, const Tokenizer& tokenizer, int64_t answer_tokens) {
   Prompt out{.ids = tokens_in_front(tokenizer),
              .answer = {},
@@ -19,7 +31,7 @@ Prompt tokens_of(const Draft& draft, const Tokenizer& tokenizer, int64_t answer_
   const std::vector<int32_t> ids = tokenizer.encode(draft.text);
   out.ids.insert(out.ids.end(), ids.begin(), ids.end());
   for (const AnswerPart& part : draft.answer) {
-    const std::vector<int32_t> more = tokenizer.encode(part.text);
+    const std::vector<int32_t> more = encode_behind(tokenizer, part.text);
     out.answer.insert(out.answer.end(), more.begin(), more.end());
     out.scored.insert(out.scored.end(), more.size(), part.scored);
   }

@@ -2,7 +2,6 @@
 #include "distill/suites/solver.h"
 
 #include <algorithm>
-#include <array>
 
 #include "autograd/ops.h"
 #include "nn/generate/generation.h"
@@ -118,7 +117,7 @@ std::vector<std::string> ModelSolver::generated(Prompts prompts) {
   request.options = options_;
   request.vocabulary = tokenizer_.vocab_size();
   nn::Generation generation(model_, request,
-                            [&](int32_t id) { return tokenizer_.decode(std::array{id}); });
+                            [&](int32_t id) { return tokenizer_.decode_next(id); });
   generation.start(ids);
   generation.run();
   std::vector<std::string> out;

@@ -122,7 +122,7 @@ TEST_CASE("suites: what does not go together is refused in one line") {
       {"--model base --suite ruler --task cola", {"--task", "--suite"}},
       {"--model base --suite ruler --protocol gptq", {"--protocol", "--suite"}},
       {"--model base --data text.txt --lengths 64", {"--lengths", "without --suite"}},
-      {"--model sparse --data text.txt --k 4 8", {"--k", "--suite"}},
+      {"--model sparse --data text.txt --k 4 8", {"values of k", "--suite"}},
       {"--model bare --suite ruler --tasks copy --lengths 64", {"tokenizer"}},
       {"--model base --teacher nowhere --suite ruler --tasks copy --lengths 64", {"nowhere"}}};
   for (const auto& [arguments, parts] : cases) {
