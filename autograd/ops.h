@@ -42,6 +42,7 @@ Tensor mul(const Tensor& a, const Tensor& b);
 Tensor scale(const Tensor& x, double factor);
 Tensor relu(const Tensor& x);
 Tensor gelu(const Tensor& x);  // exact: x Phi(x)
+Tensor gelu_tanh(const Tensor& x);  // the approximation by tanh, GPT-2's gelu_new
 Tensor silu(const Tensor& x);  // x sigmoid(x)
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
@@ -73,6 +74,7 @@ Tensor running_mean_step(const Tensor& sums, const Tensor& v, const Tensor& coun
 Tensor matmul(const Tensor& a, const Tensor& b, bool ta = false, bool tb = false,
               double alpha = 1);                                   // [N..., R, K] [N..., K, C]
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);  // x [R..., I], w [O, I], b [O]
+Tensor linear_in_out(const Tensor& x, const Tensor& w, const Tensor& b);  // the same, w [I, O]
 // a w_a^T + b w_b^T + bias with w [O, A + B] = [w_a ; w_b]: the linear layer of [a ; b] without
 // making [a ; b]. a [R..., A], b [R..., B]; or a [B, H, T, A] and b [B, G, T, B] of G < H groups of
 // heads, whose product is computed once per group.

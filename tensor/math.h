@@ -147,6 +147,20 @@ BRINE_HD T silu_grad(T x) {
   return s * (1 + x * (1 - s));
 }
 
+// The other gelu, of Hendrycks and Gimpel (2016): x (1 + tanh(z)) / 2 = x sigmoid(2 z) with z =
+// sqrt(2 / pi) (x + .044715 x^3).
+template <class T>
+BRINE_HD T gelu_tanh(T x) {
+  return x * sigmoid(T(1.5957691216057308) * (x + T(0.044715) * x * x * x));
+}
+
+template <class T>
+BRINE_HD T gelu_tanh_grad(T x) {
+  const T square = x * x, scale = T(1.5957691216057308);
+  const T s = sigmoid(scale * (x + T(0.044715) * square * x));
+  return s * (1 + x * (1 - s) * scale * (1 + T(0.134145) * square));
+}
+
 template <class T>
 BRINE_HD T tanh(T x) {
   return std::tanh(x);
@@ -238,6 +252,14 @@ struct Gelu {
 template <class T>
 struct GeluGradient {
   BRINE_HD T operator()(T dy, T x) const { return dy * gelu_grad(x); }
+};
+template <class T>
+struct GeluTanh {
+  BRINE_HD T operator()(T x) const { return gelu_tanh(x); }
+};
+template <class T>
+struct GeluTanhGradient {
+  BRINE_HD T operator()(T dy, T x) const { return dy * gelu_tanh_grad(x); }
 };
 template <class T>
 struct Sigmoid {

@@ -122,6 +122,18 @@ Tensor gelu(const Tensor& x) {
                 {in});
 }
 
+Tensor gelu_tanh(const Tensor& x) {
+  Tensor in = dense(x), y = Tensor::like(x);
+  BRINE_CALL(y, gelu_tanh, y, in);
+  return record("gelu_tanh", y, {x},
+                [=](const Tensor& dy, Gradients& grads) {
+                  Tensor dx = Tensor::like(dy);
+                  BRINE_CALL(dx, gelu_tanh_backward, dx, dy, in);
+                  grads.set(0, dx);
+                },
+                {in});
+}
+
 Tensor silu(const Tensor& x) {
   Tensor in = dense(x), y = Tensor::like(x);
   BRINE_CALL(y, silu, y, in);

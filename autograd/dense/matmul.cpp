@@ -29,6 +29,24 @@ Shape leading_axes(const Tensor& x) {
   return s;
 }
 
+// The axes of a weight.
+struct WeightAxes {
+  int in, out;
+};
+
+void check_linear(const char* op, const Tensor& x, const Tensor& w, const Tensor& b,
+                  WeightAxes axes) {
+  check(w.rank() == 2, op, ": weight ", w.shape(), " must be ",
+        axes.out == 0 ? "[out, in]" : "[in, out]");
+  check(x.rank() >= 1 && x.dim(-1) == w.dim(axes.in), op, ": x ", x.shape(), " must end in ",
+        w.dim(axes.in), ", as weight ", w.shape());
+  check(x.dtype() == w.dtype() && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64), op,
+        ": x is ", x.dtype(), " and the weight ", w.dtype());
+  check(!b.defined() || (b.shape() == Shape{w.dim(axes.out)} && b.dtype() == x.dtype()), op,
+        ": bias ", b.defined() ? b.shape() : Shape{}, " must be [", w.dim(axes.out),
+        "] of the weight's type");
+}
+
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha) {
@@ -79,13 +97,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha) 
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-  check(w.rank() == 2, "linear: weight ", w.shape(), " must be [out, in]");
-  check(x.rank() >= 1 && x.dim(-1) == w.dim(1), "linear: x ", x.shape(), " must end in ", w.dim(1),
-        ", as weight ", w.shape());
-  check(x.dtype() == w.dtype() && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64),
-        "linear: x is ", x.dtype(), " and the weight ", w.dtype());
-  check(!b.defined() || (b.shape() == Shape{w.dim(0)} && b.dtype() == x.dtype()), "linear: bias ",
-        b.defined() ? b.shape() : Shape{}, " must be [", w.dim(0), "] of the weight's type");
+  check_linear("linear", x, w, b, {.in = 1, .out = 0});
   int64_t in = w.dim(1), out = w.dim(0), rows = in ? x.numel() / in : 0;
   Shape shape = x.shape();
   shape[shape.rank() - 1] = out;
@@ -107,6 +119,37 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
                   if (grads.wanted(1)) {
                     Tensor dw = grads.accumulate(1);
                     BRINE_CALL(dw, matmul, dw, g, flat, true, false, 1.0, 1.0);
+                  }
+                  if (grads.wanted(2)) add_sum_of_rows(grads.accumulate(2), whole);
+                },
+                {flat, weight});
+}
+
+Tensor linear_in_out(const Tensor& x, const Tensor& w, const Tensor& b) {
+  check_linear("linear_in_out", x, w, b, {.in = 0, .out = 1});
+  const int64_t in = w.dim(0), out = w.dim(1), rows = in ? x.numel() / in : 0;
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = out;
+  const ProductInput taken{product_type(x.dtype(), rows)};
+  const Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
+  Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  const Tensor whole = y.view({rows, out});
+  // The product is added to the bias.
+  if (b.defined()) copy_into(whole, b.detach().as_strided({rows, out}, {0, b.stride(0)}));
+  BRINE_CALL(y, matmul, whole, flat, taken(weight), false, false, 1.0, b.defined() ? 1.0 : 0.0);
+  count_macs(double(y.numel()) * double(in));
+  const Shape in_shape = x.shape();
+  return record("linear_in_out", y, {x, w, b},
+                [=](const Tensor& dy, Gradients& grads) {
+                  const Tensor whole = dy.view({rows, out}), g = taken(whole);
+                  if (grads.wanted(0)) {
+                    Tensor dx = Tensor::empty({rows, in}, dy.dtype(), dy.device());
+                    BRINE_CALL(dx, matmul, dx, g, taken(weight), false, true, 1.0, 0.0);
+                    grads.set(0, dx.view(in_shape));
+                  }
+                  if (grads.wanted(1)) {
+                    Tensor dw = grads.accumulate(1);
+                    BRINE_CALL(dw, matmul, dw, flat, g, true, false, 1.0, 1.0);
                   }
                   if (grads.wanted(2)) add_sum_of_rows(grads.accumulate(2), whole);
                 },

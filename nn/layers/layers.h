@@ -9,27 +9,37 @@
 
 namespace brine::nn {
 
-// y = x W^T + b, W [out, in] from N(0, init.linear_std), b 0. With a low-rank addition (LoRA, Hu et
-// al. 2021) W + B A takes the place of W.
+// How a linear map stores its weight; GPT-2's Conv1D is in_out.
+enum class WeightLayout : uint8_t { out_in, in_out };
+
+// y = x W^T + b, W [out, in] from N(0, init.linear_std), b 0; or y = x W + b, W [in, out]. With a
+// low-rank addition (LoRA, Hu et al. 2021) W + B A takes the place of W (of W^T for [in, out]).
 struct Linear : Module {
-  Linear(Init& init, int64_t in, int64_t out, bool with_bias = true)
-      : weight(parameter("weight", init.normal({out, in}, init.linear_std))),
-        bias(with_bias ? &parameter("bias", init.zeros({out}), false) : nullptr) {}
+  Linear(Init& init, int64_t in, int64_t out, bool with_bias = true,
+         WeightLayout layout = WeightLayout::out_in)
+      : weight(parameter(
+            "weight", init.normal(layout == WeightLayout::out_in ? Shape{out, in} : Shape{in, out},
+                                  init.linear_std))),
+        bias(with_bias ? &parameter("bias", init.zeros({out}), false) : nullptr),
+        layout(layout) {}
 
   Tensor operator()(const Tensor& x) const {
-    return with_low_rank(linear(x, weight, bias ? bias->value : Tensor()), x);
+    const Tensor b = bias ? bias->value : Tensor();
+    return with_low_rank(
+        layout == WeightLayout::out_in ? linear(x, weight, b) : linear_in_out(x, weight, b), x);
   }
 
   // Adds parameters lora_a, A [rank, in] from N(0, 1 / in), and lora_b, B [out, rank], 0: the map
   // stays the same until they learn. Throws when they exist.
   void add_low_rank(Init& init, int64_t rank);
-  // y + x A^T B^T for y = x W^T + b; y itself without a low-rank addition.
+  // y + x A^T B^T for the map's y; y itself without a low-rank addition.
   Tensor with_low_rank(const Tensor& y, const Tensor& x) const {
     return lora_a ? add(y, linear(linear(x, *lora_a, {}), *lora_b, {})) : y;
   }
 
-  Parameter& weight;            // [out, in]
-  Parameter* bias;              // [out], null when there is none
+  Parameter& weight;  // [out, in] or [in, out]
+  Parameter* bias;    // [out], null when there is none
+  WeightLayout layout;
   Parameter* lora_a = nullptr;  // [rank, in]
   Parameter* lora_b = nullptr;  // [out, rank]
 };

@@ -27,6 +27,7 @@ bool in_numbered_layer(const std::string& path) {
 
 void Linear::add_low_rank(Init& init, int64_t rank) {
   check(rank >= 1, "lora: the rank is ", rank, ", must be at least 1");
+  check(layout == WeightLayout::out_in, "lora: a map whose weight is stored as [in, out] has none");
   check(!lora_a, "lora: a linear map has a low-rank addition already");
   const int64_t out = weight.value.dim(0), in = weight.value.dim(1);
   lora_a = &parameter(kNames[0], init.normal({rank, in}, 1 / std::sqrt(double(in))));

@@ -3,7 +3,19 @@
 
 namespace brine::nn {
 
+namespace {
+
+// all [B, T, (heads + 2 kv_heads) d]
+Projections::Heads cut(const Tensor& all, int64_t heads, int64_t kv_heads) {
+  const int64_t of = heads + 2 * kv_heads;
+  return {split_heads(all, heads, 0, of), split_heads(all, kv_heads, heads, of),
+          split_heads(all, kv_heads, heads + kv_heads, of)};
+}
+
+}  // namespace
+
 Projections::Heads Projections::operator()(const Tensor& x, int64_t heads, int64_t kv_heads) const {
+  if (&query == &key && &query == &value) return cut(query(x), heads, kv_heads);
   if (!weight || !weight->value.defined()) {
     return {split_heads(query(x), heads), split_heads(key(x), kv_heads),
             split_heads(value(x), kv_heads)};

@@ -6,6 +6,7 @@
 namespace brine::nn {
 
 // Three linear maps, with or without biases, of H heads of queries and G heads of keys and values.
+// If all three are the same Linear, its outputs are the queries, keys and values in this order.
 struct Projections {
   const Linear &query, &key, &value;
   // The three in this order as one product, once a ParameterStore has filled them; null: separate.

@@ -156,6 +156,8 @@ Activation activation_of(ActivationName name) {
       return gelu;
     case ActivationName::silu:
       return silu;
+    case ActivationName::gelu_new:
+      return gelu_tanh;
   }
   throw Error("model: an activation without a name");
 }

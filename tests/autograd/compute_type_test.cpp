@@ -84,6 +84,8 @@ TEST_CASE("half compute: linear multiplies rounded inputs and adds in f32, forwa
                      {normal({s[0], s[1]}, 1), normal({s[2], s[1]}, 2), normal({s[2]}, 3)},
                      {s[0], s[2]});
     }
+    check_rounding(half, [](const auto& x) { return linear_in_out(x[0], x[1], x[2]); },
+                   {normal({64, 48}, 1), normal({48, 40}, 2), normal({40}, 3)}, {64, 40});
     check_rounding(half, [](const auto& x) { return linear(x[0], x[1], {}); },
                    {normal({3, 5, 4, 16}, 1), normal({8, 16}, 2)}, {3, 5, 4, 8});
   }

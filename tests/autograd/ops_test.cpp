@@ -191,6 +191,10 @@ std::vector<OpCase> elementwise_cases() {
       {"gelu", {a}, [](In in) { return gelu(in[0]); }, each_number([](double x) {
          return x * normal_mass(x);
        })},
+      {"gelu_tanh", {a}, [](In in) { return gelu_tanh(in[0]); }, each_number([](double x) {
+         const double z = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * std::pow(x, 3));
+         return x * (1 + std::tanh(z)) / 2;
+       })},
       {"sigmoid", {a}, [](In in) { return sigmoid(in[0]); }, each_number(logistic)},
       {"tanh", {a}, [](In in) { return tanh(in[0]); }, each_number([](double x) {
          return 2 * logistic(2 * x) - 1;

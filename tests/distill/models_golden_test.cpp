@@ -208,7 +208,7 @@ void check_model(const nn::LoadedModel& loaded, const nn::ModelConfig& config, D
 
 TEST_CASE("models golden: transformers' models, in both types, with and without maps") {
   for (const char* name : {"opt", "opt_350m", "opt_untied", "bert_classifier", "bert_masked_lm",
-                           "llama", "llama_linear", "mistral", "qwen2", "qwen3"}) {
+                           "llama", "llama_linear", "mistral", "qwen2", "qwen3", "gpt2"}) {
     CAPTURE(name);
     Expected expected(kFolder + name + "/expected.safetensors");
     nn::LoadedModel loaded = nn::load_model(kFolder + name);

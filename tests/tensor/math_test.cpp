@@ -34,6 +34,8 @@ TEST_CASE("float formulas are as accurate as they say") {
   CHECK(worst(BRINE_PAIR(sigmoid), -80, 80, 0) < 3e-7);
   CHECK(worst(BRINE_PAIR(silu), -80, 80, 1e-37) < 4e-7);
   CHECK(worst(BRINE_PAIR(silu_grad), -80, 80, 1) < 1.2e-6);
+  CHECK(worst(BRINE_PAIR(gelu_tanh), -8, 8, 1e-6) < 2e-6);
+  CHECK(worst(BRINE_PAIR(gelu_tanh_grad), -8, 8, 1) < 2e-6);
   CHECK(worst(BRINE_PAIR(gelu), -20, 20, 1e-6) < 2e-6);
   CHECK(worst(BRINE_PAIR(gelu_grad), -20, 20, 1) < 5e-7);
 }

@@ -93,6 +93,12 @@ void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
   map_typed<math::map::GeluGradient>(dx, dy, x);
 }
 
+void gelu_tanh(Tensor y, Tensor x) { map_typed<math::map::GeluTanh>(y, x); }
+
+void gelu_tanh_backward(Tensor dx, Tensor dy, Tensor x) {
+  map_typed<math::map::GeluTanhGradient>(dx, dy, x);
+}
+
 void silu(Tensor y, Tensor x) { map_typed<math::map::Silu>(y, x); }
 
 void silu_backward(Tensor dx, Tensor dy, Tensor x) {

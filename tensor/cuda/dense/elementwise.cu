@@ -139,6 +139,12 @@ void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
   map_typed<math::map::GeluGradient>("gelu_backward", dx, dy, x);
 }
 
+void gelu_tanh(Tensor y, Tensor x) { map_typed<math::map::GeluTanh>("gelu_tanh", y, x); }
+
+void gelu_tanh_backward(Tensor dx, Tensor dy, Tensor x) {
+  map_typed<math::map::GeluTanhGradient>("gelu_tanh_backward", dx, dy, x);
+}
+
 void silu(Tensor y, Tensor x) { map_typed<math::map::Silu>("silu", y, x); }
 
 void silu_backward(Tensor dx, Tensor dy, Tensor x) {

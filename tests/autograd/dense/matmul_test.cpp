@@ -59,6 +59,27 @@ TEST_CASE("linear adds to the gradient buffer of a parameter") {
   CHECK(test::close(bias_buffer.to_vector(), bias, 1e-5, 1e-6));
 }
 
+TEST_CASE("linear_in_out is linear() of the transposed weight, its gradients too") {
+  auto f = [](const auto& x) { return linear_in_out(x[0], x[1], x.size() > 2 ? x[2] : Tensor()); };
+  const Tensor x = normal({3, 11, 17}, 1), w = normal({17, 9}, 2), b = normal({9}, 3);
+  check_op({.name = "linear_in_out", .inputs = {x, w, b}, .f = f});
+  check_op({.name = "linear_in_out without bias", .inputs = {x, w}, .f = f});
+  for (const Tensor& bias : {b, Tensor()}) {
+    CHECK(test::close(linear_in_out(x, w, bias), linear(x, permute(w, {1, 0}), bias), 1e-5, 1e-6));
+  }
+  // A parameter's buffers are added to.
+  Tensor buffer = Tensor::full({17, 9}, 2), bias_buffer = Tensor::full({9}, 3);
+  const Tensor dy = normal({3, 11, 9}, 4), flat = dy.view({33, 9});
+  backward(linear_in_out(x, require_grad(w.clone(), buffer), require_grad(b.clone(), bias_buffer)),
+           dy);
+  const Tensor wanted = matmul(x.view({33, 17}), flat, true) + 2;
+  CHECK(test::close(buffer, wanted, 1e-5, 1e-5));
+  const Tensor ones = Tensor::full({1, 33}, 1);
+  CHECK(test::close(bias_buffer, matmul(ones, flat).view({9}) + 3, 1e-5, 1e-5));
+  CHECK_THROWS_AS(linear_in_out(x, permute(w, {1, 0}), b), Error);
+  CHECK_THROWS_AS(linear_in_out(x, w, normal({17}, 3)), Error);
+}
+
 TEST_CASE("products name the shapes they refuse") {
   Tensor a = normal({2, 3, 4}, 1), b = normal({3, 5, 6}, 2);
   CHECK_THROWS_WITH_AS(matmul(a, b), doctest::Contains("inner size"), Error);

@@ -23,6 +23,7 @@ struct PairOp {
 const Op kMaps[] = {
     {"relu", [](Tensor y, Tensor x) { BRINE_CALL(y, relu, y, x); }},
     {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu, y, x); }},
+    {"gelu_tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu_tanh, y, x); }},
     {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, silu, y, x); }},
     {"sigmoid", [](Tensor y, Tensor x) { BRINE_CALL(y, sigmoid, y, x); }},
     {"tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, tanh, y, x); }},
@@ -34,6 +35,8 @@ const PairOp kPairMaps[] = {
     {"mul", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, mul, y, a, b); }},
     {"relu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, relu_backward, y, a, b); }},
     {"gelu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_backward, y, a, b); }},
+    {"gelu_tanh_backward",
+     [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_tanh_backward, y, a, b); }},
     {"silu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, silu_backward, y, a, b); }},
     {"sigmoid_backward",
      [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, sigmoid_backward, y, a, b); }},

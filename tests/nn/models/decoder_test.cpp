@@ -187,7 +187,7 @@ TEST_CASE("decoders: both spellings of the rotation, old and new, are read alike
 }
 
 TEST_CASE("decoders: config.json of every golden model is written back with the same meaning") {
-  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3"}) {
+  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3", "gpt2"}) {
     INFO(name);
     nn::ModelConfig config = nn::load_config(golden_dir(name));
     const data::Json json = nn::to_hf_config(config);
@@ -291,7 +291,7 @@ TEST_CASE("decoders: Qwen's window counts if it is used, by layers that the mode
 
 TEST_CASE("decoders: weights in f32, f16 and bf16, in shards or with other names, are the same") {
   Scratch scratch;
-  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3"}) {
+  for (const char* name : {"llama", "llama_linear", "mistral", "qwen2", "qwen3", "gpt2"}) {
     INFO(name);
     const auto wanted = nn::state_of(*nn::load_model(golden_dir(name)).model);
     for (Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {

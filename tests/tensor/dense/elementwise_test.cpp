@@ -26,12 +26,21 @@ struct Binary {
 double cdf(double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; }
 double density(double x) { return std::exp(-x * x / 2) / std::sqrt(8 * std::atan(1.0)); }
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+const double kRoot = std::sqrt(2 / std::acos(-1.0));
+double gelu_tanh_of(double x) {
+  return x / 2 * (1 + std::tanh(kRoot * (x + 0.044715 * x * x * x)));
+}
+double gelu_tanh_slope(double x) {
+  const double t = std::tanh(kRoot * (x + 0.044715 * x * x * x));
+  return (1 + t) / 2 + x / 2 * (1 - t * t) * kRoot * (1 + 3 * 0.044715 * x * x);
+}
 
 std::vector<Unary> unary() {
   return {{"relu", [](Tensor y, Tensor x) { BRINE_CALL(y, relu, y, x); },
            [](double x) { return x > 0 ? x : 0; }},
           {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu, y, x); },
            [](double x) { return x * cdf(x); }},
+          {"gelu_tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu_tanh, y, x); }, gelu_tanh_of},
           {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, silu, y, x); },
            [](double x) { return x * logistic(x); }},
           {"sigmoid", [](Tensor y, Tensor x) { BRINE_CALL(y, sigmoid, y, x); }, logistic},
@@ -53,6 +62,9 @@ std::vector<Binary> binary() {
        [](double g, double y) { return y > 0 ? g : 0; }},
       {"gelu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_backward, y, a, b); },
        [](double g, double x) { return g * (cdf(x) + x * density(x)); }},
+      {"gelu_tanh_backward",
+       [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_tanh_backward, y, a, b); },
+       [](double g, double x) { return g * gelu_tanh_slope(x); }},
       {"silu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, silu_backward, y, a, b); },
        [](double g, double x) { return g * (logistic(x) + x * logistic(x) * logistic(-x)); }},
       {"sigmoid_backward",
