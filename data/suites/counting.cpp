@@ -125,9 +125,10 @@ Prompt common_words(const PromptTask& task, const PromptSource& source, const Pr
 
 Prompt frequent_words(const PromptTask& task, const PromptSource& source, const PromptRequest& r) {
   const size_t vocabulary = std::max<size_t>(size_t(r.length) / 50, kAsked + 2);
-  // So many words that the fourth rank is more frequent than the fifth.
-  size_t least = 1;
-  while (count_of_rank(kAsked + 1, least) <= count_of_rank(kAsked + 2, least)) ++least;
+  // The last word that is asked for must be more frequent than the next: from 74 words on the
+  // difference before rounding is above 1; below that, down to the first tie.
+  size_t least = 74;
+  while (count_of_rank(kAsked + 1, least - 1) > count_of_rank(kAsked + 2, least - 1)) --least;
   auto make = [&](size_t words) {
     Draws draws = draws_of(task, r);
     std::vector<std::string> codes = draw_codes(draws, vocabulary, 6, 'a');
