@@ -119,8 +119,8 @@ TEST_CASE("suite grid: the sparsest k within dense's interval, with no larger k 
   };
   CHECK(sparsest({row("student", 8, 0.5, 0), row("student", 16, 0.52, 0), row("student", 32, 1, 0)})
             .generated == 16);
-  const SparsestK last = sparsest(
-      {row("student", 8, 1, 0), row("student", 16, 0.5, 0), row("student", 32, 1, 0)});
+  const SparsestK last =
+      sparsest({row("student", 8, 1, 0), row("student", 16, 0.5, 0), row("student", 32, 1, 0)});
   CHECK(last.generated == 32);
   CHECK(last.forced == 32);
   CHECK_FALSE(sparsest({row("student", 8, 1, 0), row("student", 16, 0.5, 0)}).generated);
