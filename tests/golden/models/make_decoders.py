@@ -4,6 +4,7 @@
 # logits, loss and gradients. Every weight is a number that f32, f16 and bf16 represent, so a copy
 # in any of these types has the same results. Run once:
 #   pip install torch transformers safetensors numpy && python3 make_decoders.py
+import copy
 import os
 import shutil
 
@@ -58,7 +59,9 @@ def make(name, kind, config, seed, dtype=torch.float32, shard=None):
     model = kind(config)
     perturb(model, seed)
     shutil.rmtree(name, ignore_errors=True)
-    model.to(dtype).save_pretrained(name, **({"max_shard_size": shard} if shard else {}))
+    # A copy: of the model itself, dtype would round the rotary frequencies as well.
+    stored = copy.deepcopy(model).to(dtype)
+    stored.save_pretrained(name, **({"max_shard_size": shard} if shard else {}))
     if os.path.exists(name + "/generation_config.json"):
         os.remove(name + "/generation_config.json")
     model = model.double().eval()
