@@ -72,8 +72,8 @@ uint32_t composed(uint32_t first, uint32_t second) {
   return one && !has(uint32_t(pair[0]), kInert) ? uint32_t(pair[0]) : 0;
 }
 
-// Whether NFC keeps the character wherever it is: it is no mark, no part of a Hangul syllable and
-// equal to its own composed decomposition.
+// Whether NFC keeps the character wherever it is: it is not a mark or a part of a Hangul syllable,
+// and it is equal to its own composed decomposition.
 bool is_stable(uint32_t c) {
   if (c < 0x300) return true;
   if (has(c, kInert)) return true;

@@ -121,7 +121,10 @@ Normalized Normalizer::Stage::apply(std::string_view text, bool want_origin) con
   size_t done = 0;
   auto replace = [&](size_t begin, size_t end) {
     out.keep(done, begin);
-    out.put(to, {begin, end});
+    // As in `tokenizers`, the new text has the place of the last character that it replaces.
+    size_t last = end - 1;
+    while ((uint8_t(text[last]) & 0xc0) == 0x80) --last;
+    out.put(to, {last, end});
     done = end;
   };
   if (pattern) {

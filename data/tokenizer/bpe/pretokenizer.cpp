@@ -12,10 +12,17 @@
 namespace brine::data {
 namespace {
 
+// Numbers of Unicode 17.0: in `tokenizers` Digits has the tables of Rust, which are newer than
+// those of regular expressions.
+bool is_newer_digit(uint32_t c) {
+  return (c >= 0x11de0 && c <= 0x11de9) || (c >= 0x16ff4 && c <= 0x16ff6);
+}
+
 // The end of the digits, or of what is between digits, from `at` on.
 size_t digits_end(std::string_view text, size_t at, bool individual) {
   auto is_digit = [&](size_t& place) {
-    return char_class(next_char(text, place)) == CharClass::kNumber;
+    const uint32_t c = next_char(text, place);
+    return char_class(c) == CharClass::kNumber || is_newer_digit(c);
   };
   const bool digit = is_digit(at);
   while (at < text.size() && !(digit && individual)) {

@@ -152,7 +152,7 @@ def decoded(tokenizer, texts):
     for text in texts:
         ids = tokenizer.encode(text).ids
         whole = tokenizer.decode(ids, skip_special_tokens=False)
-        # Bytes that are no text become U+FFFD there; Brine returns them as they are.
+        # Bytes that are not text become U+FFFD there; Brine returns them as they are.
         if "\ufffd" not in whole:
             out.append({"ids": ids, "text": whole, "skipped": tokenizer.decode(ids)})
     return out
