@@ -6,16 +6,16 @@
 namespace brine::test {
 namespace {
 
-constexpr int64_t kQueryHeads = 4, kGroups = 2;
+constexpr int64_t kRecentHeads = 4, kRecentGroups = 2;
 
 std::unique_ptr<nn::Attention> recent(bool causal, int64_t k, int64_t sinks) {
   nn::Init init{.random = {.seed = 3}, .dtype = Dtype::f64};
   return method_with("recent", {{"k", std::to_string(k)}, {"sinks", std::to_string(sinks)}})
-      ->make(init, {.heads = kQueryHeads,
+      ->make(init, {.heads = kRecentHeads,
                     .head_size = kSize,
                     .max_positions = 100,
                     .causal = causal,
-                    .kv_heads = kGroups});
+                    .kv_heads = kRecentGroups});
 }
 
 // Whether query t, one of w visible tokens of a causal or a full sequence, sees key j.
@@ -62,9 +62,9 @@ struct Sequences {
   Tensor q, k, v;
 
   explicit Sequences(int64_t B, int64_t T)
-      : q(normal({B, kQueryHeads, T, kSize}, 1, Dtype::f64)),
-        k(normal({B, kGroups, T, kSize}, 2, Dtype::f64)),
-        v(normal({B, kGroups, T, kSize}, 3, Dtype::f64)) {}
+      : q(normal({B, kRecentHeads, T, kSize}, 1, Dtype::f64)),
+        k(normal({B, kRecentGroups, T, kSize}, 2, Dtype::f64)),
+        v(normal({B, kRecentGroups, T, kSize}, 3, Dtype::f64)) {}
 
   nn::AttentionInput part(int64_t from, int64_t n) const {
     return {
@@ -85,7 +85,7 @@ TEST_CASE("recent: the most recent keys, and the first ones if there are sinks")
         nn::AttentionInput in = x.part(0, T);
         in.visible = {.causal = causal, .lengths = lengths_of(lengths)};
         const std::vector<double> wanted =
-            naive_recent(x.q, copied_heads(x.k, kQueryHeads), copied_heads(x.v, kQueryHeads), k,
+            naive_recent(x.q, copied_heads(x.k, kRecentHeads), copied_heads(x.v, kRecentHeads), k,
                          sinks, causal, lengths);
         for (bool dense_path : {false, true}) {
           in.options.dense_path = dense_path;
