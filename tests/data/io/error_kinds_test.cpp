@@ -3,8 +3,9 @@
 
 #include "data/dump/dump_reader.h"
 #include "data/io/file_io.h"
-#include "data/weights/weights.h"
+#include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/weights/weights.h"
 #include "tests/scratch.h"
 
 namespace brine::test {

@@ -24,7 +24,9 @@ using Ids = std::vector<int32_t>;
 // The small byte-level vocabulary of the golden files, as GGUF spells one.
 VocabularyMetadata metadata(const std::string& pre) {
   const json model = golden_json("tokenizer.json")["model"];
-  VocabularyMetadata out{.model = "gpt2", .pre = pre};
+  VocabularyMetadata out;
+  out.model = "gpt2";
+  out.pre = pre;
   out.tokens.resize(model["vocab"].size());
   for (const auto& [token, id] : model["vocab"].items()) out.tokens[id.get<size_t>()] = token;
   out.types.assign(out.tokens.size(), 1);
