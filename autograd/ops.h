@@ -41,9 +41,9 @@ Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor scale(const Tensor& x, double factor);
 Tensor relu(const Tensor& x);
-Tensor gelu(const Tensor& x);  // exact: x Phi(x)
+Tensor gelu(const Tensor& x);       // exact: x Phi(x)
 Tensor gelu_tanh(const Tensor& x);  // the approximation by tanh, GPT-2's gelu_new
-Tensor silu(const Tensor& x);  // x sigmoid(x)
+Tensor silu(const Tensor& x);       // x sigmoid(x)
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0

@@ -12,8 +12,8 @@ namespace brine::distill {
 // Keys of an attention method with their values as text.
 using AttentionDefaults = std::vector<std::pair<std::string, std::string>>;
 
-// Keys of the student's attention that are not in `set` get these values, if its method has them and
-// no preset was chosen.
+// Keys of the student's attention that are not in `set` get these values, if its method has them
+// and no preset was chosen.
 void choose_attention(nn::ModelConfig& student, const std::set<std::string>& set,
                       const AttentionDefaults& defaults);
 

@@ -35,8 +35,8 @@ struct RuntimeOptions {
 };
 
 struct AttentionInput {
-  Tensor q;       // [B, H, T, d]
-  Tensor k, v;    // [B, G, T, d]; head h of q attends to the group h G / H
+  Tensor q;     // [B, H, T, d]
+  Tensor k, v;  // [B, G, T, d]; head h of q attends to the group h G / H
   // q and k before the rotation of rotary positions; undefined under other positions.
   Tensor q_content = {};  // [B, H, T, d]
   Tensor k_content = {};  // [B, G, T, d]

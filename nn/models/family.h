@@ -1,5 +1,5 @@
-// A family of models (OPT, BERT, Llama): one folder nn/models/<name>/ with a config struct and a model
-// that ends in a registration (register_family.h). Its name is then valid as "model_type" in
+// A family of models (OPT, BERT, Llama): one folder nn/models/<name>/ with a config struct and a
+// model that ends in a registration (register_family.h). Its name is then valid as "model_type" in
 // config.json and for `brine train --model-type`.
 #pragma once
 

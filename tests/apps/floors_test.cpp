@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json evaluated(const std::string& arguments) {
+Json evaluated_briefly(const std::string& arguments) {
   return Json::parse(world().must("eval --data text.txt --json --max-windows 4 " + arguments).out);
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   CHECK(rows.size() == 1 + 1 + 2 * 6);
   auto perplexity = [&](const std::string& row) { return std::stod(rows.at(row).at(2)); };
   auto expected = [&](const std::string& arguments) {
-    return double(evaluated("--model " + arguments).at("perplexity"));
+    return double(evaluated_briefly("--model " + arguments).at("perplexity"));
   };
   auto near = [](double x) { return doctest::Approx(x).epsilon(1e-5); };
   CHECK(perplexity("teacher, dense all") == near(expected("teacher")));
@@ -58,7 +58,8 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   CHECK(std::stod(rows.at("student 4").at(3)) ==
         doctest::Approx(perplexity("student 4") / dense).epsilon(1e-3));
   // Recall, as the evaluation next to the teacher gives it.
-  const Json all = evaluated("--model student --teacher teacher --k 2").at("mask_recall").back();
+  const Json all =
+      evaluated_briefly("--model student --teacher teacher --k 2").at("mask_recall").back();
   const std::pair<const char*, const char*> keys[] = {{"student 2", "mask"},
                                                       {"teacher, own top keys 2", "top_keys"},
                                                       {"teacher, best columns 2", "best_columns"},
@@ -76,54 +77,59 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
 }
 
 TEST_CASE("eval: recall of the floors themselves; their upper bounds are reached") {
-  const Json top =
-      evaluated("--model teacher --attention top --k 3 --teacher teacher").at("mask_recall").back();
+  const Json top = evaluated_briefly("--model teacher --attention top --k 3 --teacher teacher")
+                       .at("mask_recall")
+                       .back();
   CHECK(double(top.at("mask")) == doctest::Approx(double(top.at("top_keys"))).epsilon(1e-6));
   CHECK(double(top.at("top1_hit")) == 1);
   const Json best =
-      evaluated("--model teacher --attention best-columns --k 3 --columns 12 --teacher self")
+      evaluated_briefly(
+          "--model teacher --attention best-columns --k 3 --columns 12 --teacher self")
           .at("mask_recall")
           .back();
   CHECK(double(best.at("mask")) == doctest::Approx(double(best.at("best_columns"))).epsilon(1e-6));
   CHECK(double(best.at("mask")) <= double(best.at("top_keys")));
-  const Json late =
-      evaluated("--model student --teacher teacher --recall-from 20").at("mask_recall").at(0);
+  const Json late = evaluated_briefly("--model student --teacher teacher --recall-from 20")
+                        .at("mask_recall")
+                        .at(0);
   CHECK(late.at("rows") == 4 * 12);
   CHECK(late.at("heads").size() == 4);
 }
 
 TEST_CASE("eval: a learned mask always reports its health, a fixed rule never") {
-  const Json health = evaluated("--model student").at("mask_health");
+  const Json health = evaluated_briefly("--model student").at("mask_health");
   CHECK(health.at("rows") == 2 * (32 - 4));  // one window, two layers
-  const Json own = evaluated("--model student --teacher self --max-windows 1").at("mask_recall");
+  const Json own =
+      evaluated_briefly("--model student --teacher self --max-windows 1").at("mask_recall");
   CHECK(double(health.at("mask_recall")) == double(own.back().at("mask")));
-  CHECK_FALSE(evaluated("--model teacher").contains("mask_health"));
-  CHECK_FALSE(evaluated("--model teacher --attention recent").contains("mask_health"));
+  CHECK_FALSE(evaluated_briefly("--model teacher").contains("mask_health"));
+  CHECK_FALSE(evaluated_briefly("--model teacher --attention recent").contains("mask_health"));
   CHECK(contains(read_all(world().path("student/log.jsonl")), "\"mask_recall_p10\""));
   CHECK_FALSE(contains(read_all(world().path("teacher/log.jsonl")), "mask_recall"));
 }
 
 TEST_CASE("eval --kld: next to the teacher, next to the own weights, without a mask") {
-  const Json a = evaluated("--model student --teacher teacher --kld");
+  const Json a = evaluated_briefly("--model student --teacher teacher --kld");
   const Json& kld = a.at("kld");
   CHECK(double(kld.at("kl_mean")) > 0);
   CHECK(double(kld.at("kl_p99")) >= double(kld.at("kl_median")));
-  CHECK(double(kld.at("perplexity_teacher")) ==
-        doctest::Approx(double(evaluated("--model teacher").at("perplexity"))).epsilon(1e-6));
+  CHECK(
+      double(kld.at("perplexity_teacher")) ==
+      doctest::Approx(double(evaluated_briefly("--model teacher").at("perplexity"))).epsilon(1e-6));
   CHECK(double(kld.at("perplexity_ratio")) ==
         doctest::Approx(double(a.at("perplexity")) / double(kld.at("perplexity_teacher"))));
   CHECK(double(kld.at("ratio_low")) <= double(kld.at("perplexity_ratio")));
   CHECK(kld.at("windows") == 4);
   CHECK(a.contains("mask_recall"));
-  const Json self = evaluated("--model teacher --kld");
+  const Json self = evaluated_briefly("--model teacher --kld");
   CHECK(double(self.at("kld").at("kl_mean")) < 1e-6);
   CHECK(double(self.at("kld").at("same_top")) == 1);
   // All visible keys are kept: full attention.
-  const Json wide = evaluated("--model teacher --attention top --k 32 --kld");
+  const Json wide = evaluated_briefly("--model teacher --attention top --k 32 --kld");
   CHECK(double(wide.at("kld").at("kl_mean")) < 1e-6);
-  const Json narrow = evaluated("--model teacher --attention top --k 1 --kld");
+  const Json narrow = evaluated_briefly("--model teacher --attention top --k 1 --kld");
   CHECK(double(narrow.at("kld").at("kl_mean")) > 1e-6);
-  CHECK_FALSE(evaluated("--model teacher --kld --teacher teacher").contains("mask_recall"));
+  CHECK_FALSE(evaluated_briefly("--model teacher --kld --teacher teacher").contains("mask_recall"));
   const std::string text =
       world().must("eval --model student --kld --data text.txt --max-windows 4").out;
   CHECK(contains(text, "KL to the teacher"));

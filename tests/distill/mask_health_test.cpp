@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/messages.h"
+#include "tests/refusals.h"
 #include "tests/sparse_oracle.h"
 
 namespace brine::test {
