@@ -26,7 +26,7 @@ std::string copy_of(const std::string& from, const std::string& name) {
 }
 
 // The end of `command`, which was refused.
-std::string refused(const std::string& command) {
+std::string refused_run(const std::string& command) {
   Finished f = world().run(command + " --quiet");
   CHECK(f.status == 1);
   CHECK(count(f.error, "\n") == 1);
@@ -90,10 +90,10 @@ TEST_CASE("run directory: a second process is refused at once") {
   data::DirectoryLock run(w.path("busy"), "?"), empty(w.path("busy-new"), "?");
   auto before = w.files();
   const std::string said = ": another process is working on this run\n";
-  CHECK(refused(World::train() + " --valid text.txt --out busy --resume") ==
+  CHECK(refused_run(World::train() + " --valid text.txt --out busy --resume") ==
         "brine train: busy" + said);
-  CHECK(refused(World::train() + " --out busy-new") == "brine train: busy-new" + said);
-  CHECK(refused(World::distill() + " --out busy-new") == "brine distill: busy-new" + said);
+  CHECK(refused_run(World::train() + " --out busy-new") == "brine train: busy-new" + said);
+  CHECK(refused_run(World::distill() + " --out busy-new") == "brine distill: busy-new" + said);
   CHECK(w.files() == before);
   w.must(World::train() + " --out busy-new --dry-run");  // writes nothing there
 }
@@ -112,17 +112,17 @@ TEST_CASE("run directory: inputs with another content stop a resumption and are 
   CHECK(inputs.at("train.here.txt").get<std::string>().size() == 64);
   CHECK(inputs.size() == 3);
   w.write("here.txt", sample_text(100) + "And more.");
-  std::string error = refused(train + " --resume");
+  std::string error = refused_run(train + " --resume");
   say(error, "inputs: the configuration changed since; inputs.train.here.txt: ");
   CHECK(error.find("there.txt") == std::string::npos);
   w.write("here.txt", sample_text(100));
   w.write("there.txt", sample_text(79));
-  say(refused(train + " --resume"), "inputs.valid.there.txt: ");
+  say(refused_run(train + " --resume"), "inputs.valid.there.txt: ");
   w.write("there.txt", sample_text(80));
   say(w.must(train + " --resume").error, "nothing left to do");
   fs::remove_all(w.path("tok-2"));
   w.must("tokenizer --train there.txt --vocab-size 290 --out tok-2");
-  say(refused(train + " --resume"), "inputs.tokenizer: ");
+  say(refused_run(train + " --resume"), "inputs.tokenizer: ");
 }
 
 TEST_CASE("run directory: another teacher or dump stops a resumption too") {
@@ -132,7 +132,7 @@ TEST_CASE("run directory: another teacher or dump stops a resumption too") {
   w.must(online);
   fs::remove_all(w.path("teacher-2"));
   w.must(World::train() + " --seed 2 --out teacher-2");
-  say(refused(online + " --resume"), "inputs.teacher: ");
+  say(refused_run(online + " --resume"), "inputs.teacher: ");
   std::string dump = "dump --model teacher --data text.txt --out dump-2 --windows ";
   w.must(dump + "6");
   std::string dumped = World::distill("--steps 2 --columns 12") + " --dump dump-2 --out inputs-3";
@@ -140,7 +140,7 @@ TEST_CASE("run directory: another teacher or dump stops a resumption too") {
   CHECK(count(f.error, "tokens at the end dropped") == 1);  // the text was read once
   fs::remove_all(w.path("dump-2"));
   w.must(dump + "5");
-  say(refused(dumped + " --resume"), "inputs.dump: ");
+  say(refused_run(dumped + " --resume"), "inputs.dump: ");
 }
 
 TEST_CASE("run directory: SIGTERM saves a checkpoint, exits with 130, and nothing is lost") {
@@ -197,7 +197,7 @@ TEST_CASE("run directory: [model] was once [decoder]; such a configuration train
   replace_in_checkpoint(file, state.dump());
   const std::string again = "train --config model.toml" + rest + " --resume --model.dropout ";
   say(w.must(again + "0.25").error, "the run is finished");
-  say(refused(again + "0.5"), "model.dropout: 0.25 -> 0.5");
+  say(refused_run(again + "0.5"), "model.dropout: 0.25 -> 0.5");
 }
 
 }  // namespace brine::tests
