@@ -91,7 +91,7 @@ TEST_CASE("performer_prior: a share below the floor is the floor and has no grad
   CHECK(largest(made.grads[1].to_vector()) == 0);
 }
 
-TEST_CASE("performer_prior: heads that are no multiple of the groups are refused") {
+TEST_CASE("performer_prior: heads that the groups do not divide are refused") {
   const Tensor q = uniform({1, 4, 6, 2}, 1, 0.1, 1), scores = normal({1, 4, 6, 3}, 2);
   const Tensor gain = Tensor::full({4}, 1.0);
   check_refuses(
