@@ -280,14 +280,13 @@ TEST_CASE("parts: generation from prompts of unequal lengths follows the full pa
   CHECK(made == 9);
 }
 
-TEST_CASE("parts: groups of heads keep fewer keys; a method that does not take them says so") {
+TEST_CASE("parts: groups of heads keep fewer keys; a number that does not divide is refused") {
   auto bytes = [](int64_t kv_heads) {
     auto model = nn::make_model(parts_config({.num_key_value_heads = kv_heads}), 1);
     return nn::ModelState(*model, {.batch = 1, .capacity = 48}).bytes();
   };
   CHECK(bytes(1) < bytes(4) / 3);
-  CHECK(message([] { nn::make_model(parts_config({}, "sea"), 1); }) ==
-        "sea: kv_heads 2 of 4 heads is not supported");
+  CHECK_NOTHROW(nn::make_model(parts_config({}, "sea"), 1));
   check_says(message([] { nn::make_model(parts_config({.num_key_value_heads = 3}), 1); }),
              {"config", "num_key_value_heads", "3", "num_attention_heads", "4"});
   nn::Init init{.random = {.seed = 1}};
