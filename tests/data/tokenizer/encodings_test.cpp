@@ -96,7 +96,7 @@ TEST_CASE("encodings: WordPiece decodes as the golden texts") {
 
 TEST_CASE("encodings: every character is normalized as the golden ones") {
   const json golden = golden_json("characters.json");
-  REQUIRE(golden.size() == 6);
+  REQUIRE(golden.size() == 7);
   for (const auto& [name, item] : golden.items()) {
     CAPTURE(name);
     const Normalizer normalizer(item["normalizer"], "test");

@@ -49,7 +49,8 @@ void tensor_refused(const std::function<void(TensorBytes&)>& change, Parts parts
 TEST_CASE("torch: other formats are refused by name") {
   const std::string golden = source_dir() + "/tests/golden/torch/";
   check_refuses([&] { TorchFile(golden + "old.bin"); }, {"old.bin", "before 1.6", "torch.save"});
-  check_refuses([&] { TorchFile(golden + "script.bin"); }, {"script.bin", "TorchScript"});
+  // Its code is compressed, its tensors are not.
+  check_refuses([&] { TorchFile(golden + "script.bin"); }, {"script.bin", "code", "compressed"});
   check_refuses([&] { TorchFile(golden + "big.bin"); }, {"big.bin", "byteorder"});
   check_refuses([&] { TorchFile(golden + "code.bin"); },
                 {"code.bin", "posix.getcwd", "nothing was run"});

@@ -96,9 +96,9 @@ def families():
     meta = lambda **k: {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first",
                         "split": False, **k}
     own = json.loads((HERE / small).read_text())["added_tokens"]
-    end = added(700, "<|end|>")
+    end = added(600, "<|end|>")
     llama3 = sequence(split(LLAMA3), byte_level(use_regex=False))
-    trimmed = sequence(byte_level(), bos("<|end|>", 700), key="processors")
+    trimmed = sequence(byte_level(), bos("<|end|>", 600), key="processors")
     few_bytes = [chr(c) for c in (0xC0, 0xC1, 0xF1, 0xFF, 0x104, 0x106)]
     return [
         {"name": "llama3", "file": small, "merges": 260, "model": {"ignore_merges": True},
@@ -107,7 +107,7 @@ def families():
         {"name": "qwen2", "file": small,
          "change": {"pre_tokenizer": sequence(split(QWEN2), byte_level(use_regex=False)),
                     "normalizer": {"type": "NFC"}, "post_processor": byte_level(trim_offsets=False),
-                    "added_tokens": own + [end, added(701, "<tool>", special=False)]}},
+                    "added_tokens": own + [end, added(601, "<tool>", special=False)]}},
         {"name": "smollm", "file": small, "without": few_bytes,
          "change": {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": True},
                                               byte_level())}},
