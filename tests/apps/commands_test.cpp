@@ -142,7 +142,7 @@ TEST_CASE("extend and self-distillation: a student grows and learns at its new l
           "set losses.kd to 0");
   refused("distill --teacher self --model student --data text.txt --out x --columns 8",
           "attention.columns cannot be set");
-  refused("distill --teacher teacher --model student --data text.txt --out x", "--teacher self");
+  refused("distill --teacher teacher --model longer --data text.txt --out x", "has other sizes");
 }
 
 TEST_CASE("sweep: a grid of k and query skipping as a table and a TSV file") {

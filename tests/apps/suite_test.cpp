@@ -113,7 +113,7 @@ TEST_CASE("suites: what does not go together is refused in one line") {
   }
   const std::pair<const char*, std::vector<const char*>> cases[] = {
       {"--model base --suite helmet", {"suite", "ruler"}},
-      {"--model base --suite ruler --tasks niah", {"'niah'", "niah_single"}},
+      {"--model base --suite ruler --tasks niah --lengths 64", {"'niah'", "niah_single"}},
       {"--model base --suite ruler --tasks cwe --lengths 300", {"cwe", "at least", "300"}},
       {"--model base --suite ruler --lengths 641", {"641", "640"}},
       {"--model base --suite ruler --tasks copy --lengths 64 --compare nearest", {"nearest"}},
