@@ -8,6 +8,8 @@
 
 namespace brine::cuda::recall {
 
+using namespace brine::recall;
+
 using Count = unsigned long long;
 constexpr int kDigits = 256;
 
