@@ -228,13 +228,14 @@ class ColumnHead {
 
   // Where the sums of the columns from c on are, for a row that sees w keys.
   void offsets(int64_t w, int64_t c, int64_t* offset) const {
-    int32_t first[Shared::kWide + 1];
-    at_.place(w, c, Shared::kWide + 1, first);
+    // Two whole vectors: a rest of one column costs as much as all products of this row.
+    int32_t first[Shared::kWide], next[Shared::kWide];
+    at_.place(w, c, Shared::kWide, first);
+    at_.place(w, c + 1, Shared::kWide, next);
     const int32_t fewer = int32_t(keys_);
 #pragma omp simd
     for (int64_t i = 0; i < Shared::kWide; ++i) {
-      offset[i] =
-          int64_t(first[i]) * at_.padded + (first[i + 1] - first[i] == fewer ? short_ : long_);
+      offset[i] = int64_t(first[i]) * at_.padded + (next[i] - first[i] == fewer ? short_ : long_);
     }
   }
 
