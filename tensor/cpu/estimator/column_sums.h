@@ -5,13 +5,16 @@
 // are a band: neighbours of K rows in a causal model. The sums of n and of n + 1 consecutive keys
 // from every start that the band needs are differences of f64 prefix sums, rounded once, so that a
 // column of small mass among large ones keeps its digits and the products need no wider type. Rows
-// of a band visit a few columns at a time, whose sums thus stay in the caches.
+// of a band visit a few columns at a time, whose sums thus stay in the caches. A band makes up to
+// w sums of each kind for its K rows: from a length on they cost more than they save, and the rows
+// take the prefix sums themselves (column_tile.h).
 #pragma once
 
 #include <vector>
 
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/estimator/column_products.h"
+#include "tensor/cpu/estimator/column_tile.h"
 #include "tensor/csr.h"
 
 namespace brine::BRINE_CPU {
@@ -46,8 +49,14 @@ struct ColumnSums {
   int64_t group(int64_t n) const { return n / heads * groups + n % heads * groups / heads; }
   int64_t length(int64_t n) const { return widths.valid(n / heads); }
   int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
+  // Keys of the longest columns whose rows use windows: measured, for one head of 64 numbers.
+  int64_t longest_window() const { return widths.causal ? K / (8 * step) : tokens; }
   // Numbers of one array with a row for every token and one more.
   int64_t array() const { return (tokens + 1) * padded; }
+  // The same for the starts of windows.
+  int64_t window_array() const {
+    return (std::min(tokens, widths.causal ? (longest_window() + 1) * K : tokens) + 1) * padded;
+  }
 
   // first[i] = math::column_begin(c + i, w, K), of border K beyond it. (2cw + K + 1/2) / 2K is
   // never within 1/4K of a whole number, so a product with the inverse, which is far more exact
@@ -68,7 +77,7 @@ template <class T>
 struct ColumnMemory {
   ColumnMemory(const ColumnSums<T>& at, bool backward)
       : wide(at.all(), (backward ? 2 : 1) * at.array()),
-        own(at.all(), (backward ? 4 : 2) * at.array() +
+        own(at.all(), (backward ? 4 : 2) * at.window_array() +
                           at.kRows * ((backward ? 2 : 1) * at.padded + (backward ? at.K : 0))) {}
   PieceMemory<double> wide;
   PieceMemory<T> own;
@@ -88,7 +97,8 @@ class ColumnHead {
         prefix_(wide),
         sums_(own),
         short_(0),
-        long_(at_.array()) {
+        long_(at_.window_array()),
+        tile_(wide, at_.K, at_.padded) {
     const int64_t keys = length_, padded = at_.padded;
     std::fill(wide, wide + padded, 0.0);
     const T* key = at_.k + at_.group(n) * at_.tokens * at_.m;
@@ -100,21 +110,22 @@ class ColumnHead {
     }
   }
 
-  // Calls f(first, count) for pieces of the rows that see keys, whose windows then are in place;
-  // `left(n)` before windows are replaced by those of n and n + 1 keys. Returns the number of these
-  // rows.
+  // Calls f(first, count) for pieces of the rows that see keys, whose sums then are in place;
+  // `left(n)` before the windows of a band are replaced by those of n and n + 1 keys. Returns the
+  // number of these rows.
   template <class F, class G>
   int64_t bands(F f, G left) {
     int64_t row = 0;
     while (row < at_.rows && width(row) > 0) {
       const int64_t keys = width(row) / at_.K;
+      const int64_t most = windowed(keys) ? Shared::kRows : ColumnTile::kRows;
       int64_t count = 1;
-      while (count < Shared::kRows && row + count < at_.rows && width(row + count) > 0 &&
+      while (count < most && row + count < at_.rows && width(row + count) > 0 &&
              width(row + count) / at_.K == keys) {
         ++count;
       }
       if (keys != keys_) {
-        if (keys_ >= 0) left(keys);
+        if (windowed(keys_)) left(keys);
         turn(keys);
       }
       f(row, count);
@@ -133,7 +144,11 @@ class ColumnHead {
   }
 
   // y [count, K] = the products of these rows.
-  void products(int64_t first, int64_t count, const T* q, T* y) const {
+  void products(int64_t first, int64_t count, const T* q, T* y) {
+    if (!windowed(keys_)) {
+      load_tile(first, count, q);
+      return tile_.products(y);
+    }
     int64_t offset[Shared::kWide];
     for (int64_t c = 0; c < at_.K; c += Shared::kWide) {
       const int64_t columns = std::min(Shared::kWide, at_.K - c);
@@ -150,9 +165,14 @@ class ColumnHead {
     }
   }
 
-  // dq [count, padded] += slopes [count, K] times sums; the gradients of the sums += slopes times
-  // q.
-  void spread(int64_t first, int64_t count, const T* q, const T* slopes, T* dq, T* grads) const {
+  // dq [count, padded] += slopes [count, K] times sums; the gradients of the sums, of windows or of
+  // prefixes, += slopes times q.
+  void spread(int64_t first, int64_t count, const T* q, const T* slopes, T* dq, T* grads,
+              double* dprefix) {
+    if (!windowed(keys_)) {
+      load_tile(first, count, q);
+      return tile_.spread(slopes, dq, dprefix);
+    }
     int64_t offset[Shared::kWide];
     for (int64_t c = 0; c < at_.K; c += Shared::kWide) {
       const int64_t columns = std::min(Shared::kWide, at_.K - c);
@@ -182,8 +202,12 @@ class ColumnHead {
   }
 
   int64_t keys() const { return keys_; }
+  // Whether rows whose columns have `keys` keys use windows; no rows: they do not.
+  bool windowed(int64_t keys) const { return keys >= 0 && keys <= at_.longest_window(); }
   // Whether the longer windows are the shorter ones of a band of columns of `keys` keys.
-  bool follows(int64_t keys) const { return keys_ >= 0 && keys == keys_ + 1 && keys < at_.K; }
+  bool follows(int64_t keys) const {
+    return windowed(keys_) && windowed(keys) && keys == keys_ + 1;
+  }
 
   // Keys that a row sees.
   int64_t width(int64_t row) const {
@@ -193,16 +217,26 @@ class ColumnHead {
 
  private:
   // f(j) for every start, from `first` on, of a window of `keys` keys that a row of this band may
-  // have: column c begins at c n .. c n + c.
+  // have. The rows of a bidirectional model have one set of columns.
   template <class F>
   void each_start(int64_t keys, int64_t first, F f) const {
-    const int64_t last = seen_ - keys;
-    if (keys_ < at_.K) {
-      for (int64_t j = first; j <= last; ++j) f(j);
+    if (at_.widths.causal) {
+      for (int64_t j = first; j <= seen_ - keys; ++j) f(j);
       return;
     }
     for (int64_t c = 0; c < at_.K; ++c) {
-      for (int64_t j = c * keys_; j <= std::min(c * keys_ + c, last); ++j) f(j);
+      int32_t begin[2];
+      at_.place(length_, c, 2, begin);
+      if (begin[1] - begin[0] == keys) f(begin[0]);
+    }
+  }
+
+  void load_tile(int64_t first, int64_t count, const T* q) {
+    if (first == loaded_) return;
+    loaded_ = first;
+    tile_.load(count, q);
+    for (int64_t r = 0; r < count; ++r) {
+      at_.place(width(first + r), 0, tile_.borders(), tile_.begin(r));
     }
   }
 
@@ -216,11 +250,13 @@ class ColumnHead {
     });
   }
 
-  // Makes the windows of n and n + 1 keys. Those of n are there if the last band had n - 1 and n.
+  // Makes the windows of n and n + 1 keys, if the band has them. Those of n are there if the last
+  // band had n - 1 and n.
   void turn(int64_t keys) {
     const int64_t made = follows(keys) ? seen_ - keys + 1 : 0;
     keys_ = keys;
     seen_ = std::min(length_, (keys + 1) * at_.K);
+    if (!windowed(keys)) return;
     std::swap(short_, long_);
     fill(keys, made, sums_ + short_);
     fill(keys + 1, 0, sums_ + long_);
@@ -242,10 +278,12 @@ class ColumnHead {
   const Shared& at_;
   int64_t n_, length_;
   double* prefix_;        // [length + 1, padded]: row j = the sum of the keys before j
-  T* sums_;               // two arrays [tokens + 1, padded]
+  T* sums_;               // two window_array()s
   int64_t short_, long_;  // where those of n and of n + 1 keys begin
   int64_t keys_ = -1;     // n of the windows
   int64_t seen_ = 0;      // keys that the band's last row sees, at most
+  ColumnTile tile_;
+  int64_t loaded_ = -1;  // the first row of those that the tile has
 };
 
 // Gradients of the keys: computed per head of queries, then added up over the heads of a group.
@@ -287,7 +325,7 @@ void column_products(const ColumnSums<T>& at, int64_t n, const ColumnMemory<T>& 
   const auto wide = memory.wide.lease();
   const auto own = memory.own.lease();
   ColumnHead<T> head(at, n, wide.data(), own.data());
-  T* q = own.data() + 2 * at.array();
+  T* q = own.data() + 2 * at.window_array();
   std::vector<int32_t> starts(size_t(at.K + 1));
   auto band = [&](int64_t first, int64_t count) {
     head.load_queries(first, count, q);
@@ -327,9 +365,9 @@ void column_products_backward(const ColumnSums<T>& at, int64_t n, const ColumnMe
   const int64_t length = at.length(n), band_size = at.kRows * at.padded;
   double* dprefix = wide.data() + at.array();
   std::fill(dprefix, dprefix + (length + 1) * at.padded, 0.0);
-  T* grads = own.data() + 2 * at.array();
-  std::fill(grads, grads + 2 * at.array(), T(0));
-  T *q = grads + 2 * at.array(), *dquery = q + band_size, *rows = dquery + band_size;
+  T* grads = own.data() + 2 * at.window_array();
+  std::fill(grads, grads + 2 * at.window_array(), T(0));
+  T *q = grads + 2 * at.window_array(), *dquery = q + band_size, *rows = dquery + band_size;
   std::vector<int32_t> starts(size_t(at.K + 1));
   std::fill(dq, dq + at.tokens * at.m, T(0));
   auto band = [&](int64_t first, int64_t count) {
@@ -340,7 +378,7 @@ void column_products_backward(const ColumnSums<T>& at, int64_t n, const ColumnMe
       slope(first + r, starts.data(), rows + r * at.K);
     }
     std::fill_n(dquery, count * at.padded, T(0));
-    head.spread(first, count, q, rows, dquery, grads);
+    head.spread(first, count, q, rows, dquery, grads, dprefix);
     for (int64_t r = 0; r < count; ++r) {
       std::copy_n(dquery + r * at.padded, at.m, dq + (first + r) * at.step * at.m);
     }
@@ -350,7 +388,7 @@ void column_products_backward(const ColumnSums<T>& at, int64_t n, const ColumnMe
     if (!head.follows(next)) head.flush(head.keys() + 1, grads, dprefix);
   };
   head.bands(band, left);
-  if (head.keys() >= 0) left(-1);
+  if (head.windowed(head.keys())) left(-1);
   keys_of_prefixes(at, length, dprefix, dk);
 }
 
