@@ -79,8 +79,9 @@ TEST_CASE("pooled_prior: scores plus a gain for each head, and the gradients of 
   check_prior({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
 }
 
-TEST_CASE("pooled_scores: long columns, whose starts have gaps, and bands of many rows") {
-  // K = 3: from row 9 on a column owns more keys than there are columns.
+TEST_CASE("pooled_scores: long columns, and bands of many rows") {
+  // K = 20: rows whose columns have up to 2 keys use sums over windows, later ones prefix sums.
+  check_pooled({1, 4, 131, 0, 5}, 2, 20, true, {}, 1);
   check_pooled({1, 2, 60, 0, 4}, 1, 3, true, {}, 1);
   check_pooled({1, 1, 50, 0, 17}, 1, 2, true, {}, 7);
   check_prior({2, 2, 300, 0, 3}, 1, 290, true, {300, 299}, 1);

@@ -103,8 +103,10 @@ TEST_CASE("performer_prior: heads that the groups do not divide are refused") {
                 {"performer_prior", "floor", "-1"});
 }
 
-TEST_CASE("performer_prior: long columns, whose starts have gaps, and bands of many rows") {
-  // K = 3: from row 9 on a column owns more keys than there are columns.
+TEST_CASE("performer_prior: long columns, and bands of many rows") {
+  // K = 20, 33: rows whose columns have up to 2 keys use sums over windows, later ones prefix sums.
+  check_prior({1, 4, 131, 5, 0}, 20, true, {}, 1, 2);
+  check_prior({2, 2, 143, 9, 0}, 33, true, {143, 90}, 2);
   check_prior({1, 2, 60, 4, 0}, 3, true, {}, 1);
   check_prior({1, 1, 50, 17, 0}, 2, true, {}, 7, 1, 0.4);
   check_prior({2, 2, 300, 3, 0}, 290, true, {300, 299}, 1);
