@@ -1,0 +1,143 @@
+// Products of queries with the sums of keys over columns for all heads of a call, and their
+// gradients.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "tensor/cpu/estimator/column_group.h"
+
+namespace brine::BRINE_CPU {
+
+// y [B, H, R, K] = the products. finish(n, r, starts, row) follows for each row of head n = b H + h
+// that sees keys, unseen(n, r, row) for the others.
+template <class T, class Finish, class Unseen>
+void column_products(const ColumnSums<T>& at, T* y, Finish finish, Unseen unseen) {
+  const ColumnMemory<T> memory(at, false);
+  parallel_for(at.units(), 1, [&](int64_t unit, int64_t) {
+    const auto wide = memory.wide.lease();
+    const auto own = memory.own.lease();
+    ColumnGroup<T> group(at, unit, wide.data(), own.data());
+    T* q = own.data() + 2 * at.window_array();
+    const int64_t of_head = at.rows * at.K;
+    T* rows = y + group.head(0) * of_head;
+    std::vector<int32_t> starts(size_t(at.K + 1));
+    auto band = [&](int64_t first, int64_t count) {
+      group.load_queries(
+          first, count, [](int64_t) { return T(1); }, q);
+      group.products(first, count, q, rows + first * at.K, of_head);
+      for (int64_t r = first; r < first + count; ++r) {
+        at.place(group.width(r), 0, at.K + 1, starts.data());
+        for (int64_t h = 0; h < at.own(); ++h) {
+          finish(group.head(h), r, starts.data(), rows + h * of_head + r * at.K);
+        }
+      }
+    };
+    const int64_t seen = group.bands(band, [](int64_t) {});
+    for (int64_t r = seen; r < group.end_row(); ++r) {
+      for (int64_t h = 0; h < at.own(); ++h) {
+        unseen(group.head(h), r, rows + h * of_head + r * at.K);
+      }
+    }
+  });
+}
+
+// Gradients of the keys: computed per unit, then added up over the parts of a group.
+template <class T>
+class KeyGradients {
+ public:
+  // dk [B, G, T, m].
+  KeyGradients(const Tensor& dk, const ColumnSums<T>& at)
+      : at_(at),
+        dk_(dk),
+        parts_(at.parts == 1 ? dk : Tensor::empty({at.units(), at.tokens, at.m}, dk.dtype())) {}
+
+  // [T, m] of a unit from the gradients of its prefix sums: key j is in every prefix after it.
+  void put(int64_t unit, int64_t keys, double* dprefix) const {
+    T* to = of(unit);
+    double* later = dprefix + keys * at_.padded;
+    for (int64_t j = keys - 1; j >= 0; --j, later -= at_.padded) {
+      for (int64_t i = 0; i < at_.m; ++i) to[j * at_.m + i] = T(later[i]);
+      if (j == 0) break;
+      double* here = later - at_.padded;
+#pragma omp simd
+      for (int64_t i = 0; i < at_.padded; ++i) here[i] += later[i];
+    }
+    std::fill(to + keys * at_.m, to + at_.tokens * at_.m, T(0));
+  }
+
+  void sum_up() const {
+    if (at_.parts == 1) return;
+    const int64_t size = at_.tokens * at_.m;
+    parallel_for(at_.batch * at_.groups, 1, [&](int64_t g, int64_t) {
+      T* to = dk_.template data<T>() + g * size;
+      std::copy_n(of(g * at_.parts), size, to);
+      for (int64_t p = 1; p < at_.parts; ++p) {
+        const T* from = of(g * at_.parts + p);
+#pragma omp simd
+        for (int64_t i = 0; i < size; ++i) to[i] += from[i];
+      }
+    });
+  }
+
+ private:
+  T* of(int64_t unit) const { return parts_.template data<T>() + unit * at_.tokens * at_.m; }
+
+  const ColumnSums<T>& at_;
+  Tensor dk_, parts_;
+};
+
+// The gradients dq [B, H, T, m] and dk [B, G, T, m]. slope(n, part, r, starts, row, scratch) makes
+// the derivatives with respect to the products of a row of head n that sees keys; before that `row`
+// [K] contains the products if `multiplied`; scratch [K]. A head's rows have at.parts parts, which
+// run concurrently. dk is of slopes times factor(n), which is 1 if `multiplied`.
+template <bool multiplied, class T, class Factor, class Slope>
+void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const Tensor& dk,
+                              Factor factor, Slope slope) {
+  const ColumnMemory<T> memory(at, true);
+  const KeyGradients<T> keys(dk, at);
+  const int64_t own_heads = at.own(), kRows = at.kRows;
+  T* dq_all = dq.data<T>();
+  std::fill_n(dq_all, at.all() * at.tokens * at.m, T(0));
+  parallel_for(at.units(), 1, [&](int64_t unit, int64_t) {
+    const auto wide = memory.wide.lease();
+    const auto own = memory.own.lease();
+    ColumnGroup<T> group(at, unit, wide.data(), own.data());
+    double* dprefix = wide.data() + at.array();
+    std::fill(dprefix, dprefix + (group.keys_seen() + 1) * at.padded, 0.0);
+    T* grads = own.data() + 2 * at.window_array();
+    std::fill(grads, grads + 2 * at.window_array(), T(0));
+    T *q = grads + 2 * at.window_array(), *dquery = q + own_heads * kRows * at.padded;
+    T *rows = dquery + own_heads * kRows * at.padded, *scratch = rows + own_heads * kRows * at.K;
+    std::vector<int32_t> starts(size_t(at.K + 1));
+    auto band = [&](int64_t first, int64_t count) {
+      group.load_queries(first, count, factor, q);
+      if constexpr (multiplied) group.products(first, count, q, rows, kRows * at.K);
+      for (int64_t r = 0; r < count; ++r) {
+        at.place(group.width(first + r), 0, at.K + 1, starts.data());
+        for (int64_t h = 0; h < own_heads; ++h) {
+          slope(group.head(h), unit % at.parts, first + r, starts.data(),
+                rows + (h * kRows + r) * at.K, scratch);
+        }
+      }
+      std::fill_n(dquery, own_heads * kRows * at.padded, T(0));
+      group.spread(first, count, q, rows, dquery, grads, dprefix);
+      for (int64_t h = 0; h < own_heads; ++h) {
+        T* to = dq_all + (group.head(h) * at.tokens + first * at.step) * at.m;
+        for (int64_t r = 0; r < count; ++r, to += at.step * at.m) {
+          std::copy_n(dquery + (h * kRows + r) * at.padded, at.m, to);
+        }
+      }
+    };
+    auto left = [&](int64_t next) {
+      group.flush(group.keys(), grads, dprefix);
+      if (!group.follows(next)) group.flush(group.keys() + 1, grads, dprefix);
+    };
+    group.bands(band, left);
+    if (group.windowed(group.keys())) left(-1);
+    keys.put(unit, group.keys_seen(), dprefix);
+  });
+  keys.sum_up();
+}
+
+}  // namespace brine::BRINE_CPU
