@@ -40,7 +40,7 @@ function(brine_tests source_folder)
   set_target_properties(test_${name} PROPERTIES LINKER_LANGUAGE CXX)
   brine_link(test_${name} ${arg_UNPARSED_ARGUMENTS})
   brine_optimize(test_${name})
-  if(NOT name MATCHES "^(tensor|autograd|distill|cuda|cuda_emulated)$")  # helpers share names
+  if(NOT name MATCHES "^(cuda|cuda_emulated)$")  # helpers share names
     brine_batches(test_${name})
   endif()
   target_include_directories(test_${name} SYSTEM PRIVATE ${BRINE_DOCTEST_INCLUDE})

@@ -5,17 +5,13 @@
 
 #include "autograd/compute_type.h"
 
+#include "tests/distill/evaluated.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
-
-struct Evaluated {
-  LossTerms terms;
-  Tensor gradients;
-};
 
 Evaluated evaluated(Pair& pair, Teacher* teacher, const std::vector<Batch>& batches,
                     const LossConfig& config = {}) {

@@ -12,7 +12,7 @@
 namespace brine::test {
 namespace {
 
-constexpr double kTolerance = 2e-5;
+constexpr double kOptTolerance = 2e-5;
 
 nn::ModelConfig tiny() {
   nn::ModelConfig c;
@@ -38,7 +38,7 @@ struct Golden {
 };
 
 // The valid rows [B, T, ...] of a tensor.
-std::vector<double> valid(const Tensor& x, const Tensor& lengths) {
+std::vector<double> first_rows(const Tensor& x, const Tensor& lengths) {
   std::vector<double> out;
   for (int64_t b = 0; b < x.dim(0); ++b) {
     Tensor part = x.detach().select(0, b).slice(0, 0, lengths.data<int64_t>()[b]);
@@ -47,9 +47,10 @@ std::vector<double> valid(const Tensor& x, const Tensor& lengths) {
   return out;
 }
 
-void check_rows(const Tensor& x, const Tensor& want, const Tensor& lengths, const char* what) {
-  std::vector<double> y = valid(want, lengths);
-  CHECK(close(valid(x, lengths), y, kTolerance * largest(y), 0, what));
+void check_first_rows(const Tensor& x, const Tensor& want, const Tensor& lengths,
+                      const char* what) {
+  std::vector<double> y = first_rows(want, lengths);
+  CHECK(close(first_rows(x, lengths), y, kOptTolerance * largest(y), 0, what));
 }
 
 }  // namespace
@@ -66,26 +67,26 @@ TEST_CASE("opt golden: hidden states, logits, loss and gradients, in both types"
     {
       NoGrad off;
       Tensor x = model->embed(call);
-      check_rows(x, golden("hidden/0"), lengths, "hidden/0");
+      check_first_rows(x, golden("hidden/0"), lengths, "hidden/0");
       for (int64_t i = 0; i < 2; ++i) {
         x = model->layer(i, x, call, nullptr);
-        check_rows(x, golden("hidden/" + std::to_string(i + 1)), lengths, "hidden");
+        check_first_rows(x, golden("hidden/" + std::to_string(i + 1)), lengths, "hidden");
       }
     }
     Tensor hidden = model->hidden(call);
-    check_rows(hidden, golden("last"), lengths, "last");
-    check_rows(model->logits(hidden), golden("logits"), lengths, "logits");
+    check_first_rows(hidden, golden("last"), lengths, "last");
+    check_first_rows(model->logits(hidden), golden("logits"), lengths, "logits");
     distill::Objective objective(*model, nullptr, distill::task_only());
     distill::LossTerms terms;
     store.zero_gradients();
     objective.run({.ids = ids, .lengths = lengths, .windows = {}, .tokens = 28}, {}, terms);
-    CHECK(terms.at("task_nll") == doctest::Approx(golden("loss").item()).epsilon(kTolerance));
+    CHECK(terms.at("task_nll") == doctest::Approx(golden("loss").item()).epsilon(kOptTolerance));
     for (const auto& e : store.entries()) {
       // The gradient of k_proj.bias is 0 except for rounding: softmax does not see it.
       double floor = 1e-6;
       Tensor want = golden("gradient/" + e.path);
       CHECK(close(grad(e.parameter->value).to_vector(), want.to_vector(),
-                  kTolerance * largest(want.to_vector()) + floor, 0, e.path));
+                  kOptTolerance * largest(want.to_vector()) + floor, 0, e.path));
     }
   }
 }

@@ -1,6 +1,7 @@
 // The student as its own teacher: the same losses as from its dense maps, written down beforehand.
 #include "distill/teachers/self_teacher.h"
 
+#include "tests/distill/evaluated.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
@@ -40,11 +41,6 @@ LossConfig self_losses() {
   c["context"] = c["kd"] = c["kd_task"] = 0;
   return c;
 }
-
-struct Evaluated {
-  LossTerms terms;
-  Tensor gradients;
-};
 
 Evaluated evaluated(Pair& pair, Teacher& teacher, const Batch& batch, const LossConfig& losses,
                     bool recompute = false) {

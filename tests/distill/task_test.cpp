@@ -6,15 +6,11 @@
 
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/file_io.h"
+#include "tests/distill/evaluated.h"
 #include "tests/distill/task_setup.h"
 
 namespace brine::test {
 namespace {
-
-struct Evaluated {
-  LossTerms terms;
-  Tensor gradients;
-};
 
 Evaluated evaluated(Encoder& student, Teacher* teacher, const LossConfig& losses,
                     const std::vector<Batch>& batches) {

@@ -9,6 +9,7 @@
 #include "distill/losses/loss_table.h"
 #include "distill/runs/recipe.h"
 #include "distill/teachers/self_teacher.h"
+#include "tests/distill/evaluated.h"
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
@@ -78,11 +79,6 @@ LossConfig registered_losses(double value = 0.5, double entropy = 2) {
   c["entropy"] = entropy;
   return c;
 }
-
-struct Evaluated {
-  LossTerms terms;
-  Tensor gradients;
-};
 
 Evaluated evaluated(Pair& pair, Teacher& teacher, const LossConfig& losses) {
   pair.store->zero_gradients();

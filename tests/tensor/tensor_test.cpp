@@ -8,7 +8,7 @@ using namespace brine::test;
 
 namespace {
 
-Tensor counting(const Shape& shape) {
+Tensor count_up(const Shape& shape) {
   std::vector<float> v(size_t(shape.numel()));
   for (size_t i = 0; i < v.size(); ++i) v[i] = float(i);
   return Tensor::from(v, shape);
@@ -19,7 +19,7 @@ using Values = std::vector<double>;
 }  // namespace
 
 TEST_CASE("views share memory and have their own strides") {
-  Tensor x = counting({2, 3, 4});
+  Tensor x = count_up({2, 3, 4});
   CHECK(x.strides() == Shape{12, 4, 1});
   CHECK(x.is_contiguous());
   CHECK(x.rows() == 6);
@@ -40,7 +40,7 @@ TEST_CASE("views share memory and have their own strides") {
 }
 
 TEST_CASE("contiguity ignores axes of one element") {
-  Tensor x = counting({4, 5});
+  Tensor x = count_up({4, 5});
   CHECK(x.slice(0, 2, 1).is_contiguous());
   CHECK_FALSE(x.slice(1, 2, 1).is_contiguous());
   CHECK(x.slice(1, 2, 1).slice(0, 0, 1).is_contiguous());
@@ -50,7 +50,7 @@ TEST_CASE("contiguity ignores axes of one element") {
 }
 
 TEST_CASE("as_strided reads any pattern inside the storage") {
-  Tensor x = counting({10});
+  Tensor x = count_up({10});
   CHECK(x.as_strided({3, 3}, {3, 1}, 1).to_vector() == Values{1, 2, 3, 4, 5, 6, 7, 8, 9});
   CHECK(x.as_strided({2, 3}, {0, 4}).to_vector() == Values{0, 4, 8, 0, 4, 8});
   CHECK_THROWS_WITH_AS(x.as_strided({3, 3}, {3, 1}, 2), doctest::Contains("exceeds the storage"),
@@ -61,7 +61,7 @@ TEST_CASE("as_strided reads any pattern inside the storage") {
 }
 
 TEST_CASE("wrong uses are named") {
-  Tensor x = counting({2, 6});
+  Tensor x = count_up({2, 6});
   CHECK_THROWS_WITH_AS(x.view({5}), doctest::Contains("does not fit"), Error);
   CHECK_THROWS_WITH_AS(x.view({-1, -1}), doctest::Contains("two sizes of -1"), Error);
   CHECK_THROWS_WITH_AS(x.view({-1, 5}), doctest::Contains("does not fit"), Error);
@@ -78,7 +78,7 @@ TEST_CASE("wrong uses are named") {
 }
 
 TEST_CASE("types, uniqueness and versions") {
-  Tensor x = counting({3});
+  Tensor x = count_up({3});
   CHECK(x.to(Dtype::f32).shares_memory(x));
   CHECK(x.to(Dtype::i64).data<int64_t>()[2] == 2);
   CHECK(x.is_unique());

@@ -33,7 +33,7 @@ std::vector<double> naive_output(const std::vector<Tensor>& in, const std::vecto
   return y;
 }
 
-std::vector<Tensor> qkv(const MaskCase& m, int64_t d) {
+std::vector<Tensor> masked_qkv(const MaskCase& m, int64_t d) {
   Shape shape{m.B, m.H, m.T, d};
   return {normal(shape, 1), normal(shape, 2), normal(shape, 3)};
 }
@@ -45,7 +45,7 @@ TEST_CASE("sparse attention equals dense attention under the same mask, with its
     FlatCsr csr = random_csr(m);
     std::vector<double> mask = csr_to_mask(csr).to_vector();
     check_op({.name = "sparse_attention " + m.name(),
-              .inputs = qkv(m, 6),
+              .inputs = masked_qkv(m, 6),
               .f =
                   [=](const std::vector<Tensor>& in) {
                     return sparse_attention(in[0], in[1], in[2], csr);
@@ -99,7 +99,7 @@ TEST_CASE("sparse attention for every kind of head size") {
   std::vector<double> mask = csr_to_mask(csr).to_vector();
   for (int64_t d : {1, 3, 8, 31, 32, 33, 64, 80, 100, 128, 200}) {
     check_op({.name = join("sparse_attention d ", d),
-              .inputs = qkv(m, d),
+              .inputs = masked_qkv(m, d),
               .f =
                   [=](const std::vector<Tensor>& in) {
                     return sparse_attention(in[0], in[1], in[2], csr);
@@ -112,7 +112,7 @@ TEST_CASE("sparse attention for every kind of head size") {
 TEST_CASE("more pieces of keys than heads give the same bits") {
   MaskCase m{.B = 1, .H = 2, .T = 2100, .K = 16, .k = 8};
   FlatCsr csr = random_csr(m);
-  std::vector<Tensor> in = qkv(m, 32);
+  std::vector<Tensor> in = masked_qkv(m, 32);
   for (size_t i : {1, 2}) in[i] = in[i].slice(1, 0, 1).contiguous();  // both heads in one group
   auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
   Tensor dy = normal(in[0].shape(), 9);
@@ -133,7 +133,7 @@ TEST_CASE("a head without entries gives 0 and gets no gradient; probabilities ar
   // Head 2 wins every column of every row, head 0 gets none after the first rows.
   std::fill_n(estimate.data<float>() + 2 * 61 * 4, 61 * 4, 1.0f);
   FlatCsr csr = build_csr(select_columns(estimate, {}, m.config()).selected, {}, m.k);
-  std::vector<Tensor> in = qkv(m, 8);
+  std::vector<Tensor> in = masked_qkv(m, 8);
   Tensor p;
   Tensor q = require_grad(in[0]);
   Tensor y = sparse_attention(q, in[1], in[2], csr, &p);
@@ -165,7 +165,7 @@ TEST_CASE("a head without entries gives 0 and gets no gradient; probabilities ar
 TEST_CASE("a few rows that face all keys equal the rows of the full pass") {
   MaskCase m{.B = 2, .H = 2, .T = 23, .K = 8, .k = 3};
   Tensor estimate = uniform({m.B, m.H, m.T, m.K}, 8, 0, 1);
-  std::vector<Tensor> in = qkv(m, 32);
+  std::vector<Tensor> in = masked_qkv(m, 32);
   Tensor full = sparse_attention(in[0], in[1], in[2], random_csr(m, 8));
   for (int64_t t : {0, 9, 22}) {
     Visibility visible{false, Tensor::from(std::vector<int64_t>{t + 1, t + 1}, {2})};
@@ -193,7 +193,7 @@ TEST_CASE("a few rows of groups of heads that face all keys equal the rows of th
 TEST_CASE("bf16 compute: sparse attention of the CPU gathers rows as they are") {
   const MaskCase m{.B = 2, .H = 2, .T = 70, .K = 16, .k = 9, .lengths = {70, 41}};
   const FlatCsr csr = random_csr(m);
-  const std::vector<Tensor> in = qkv(m, 32);
+  const std::vector<Tensor> in = masked_qkv(m, 32);
   const Tensor dy = normal(in[0].shape(), 7);
   auto f = [=](const std::vector<Tensor>& x) { return sparse_attention(x[0], x[1], x[2], csr); };
   const Run plain = run(f, in, dy);

@@ -4,6 +4,7 @@
 #include "autograd/ops.h"
 #include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
+#include "tests/special_values.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -11,9 +12,6 @@ using namespace brine::test;
 namespace {
 
 using In = const std::vector<Tensor>&;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 struct Axes {
   Shape shape;

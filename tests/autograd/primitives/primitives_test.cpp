@@ -2,6 +2,7 @@
 #include "autograd/ops.h"
 #include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
+#include "tests/special_values.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -9,9 +10,6 @@ using namespace brine::test;
 namespace {
 
 using In = const std::vector<Tensor>&;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 struct ShapePair {
   Shape a, b;

@@ -1,6 +1,7 @@
 // Elementwise kernels against plain double formulas.
 #include "tensor/kernels/dense.h"
 #include "tests/gradcheck.h"
+#include "tests/special_values.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -8,8 +9,6 @@ using namespace brine::test;
 namespace {
 
 const std::vector<int64_t> kSizes = {1, 2, 3, 31, 32, 33, 63, 100, 257, 40001};
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 struct Unary {
   const char* name;

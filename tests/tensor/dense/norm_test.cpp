@@ -7,15 +7,16 @@ using namespace brine::test;
 
 namespace {
 
-struct Expected {
+struct ExpectedNorm {
   std::vector<double> y, dx, dw, db;
 };
 
-Expected layernorm_oracle(const std::vector<double>& x, const std::vector<double>& w,
-                          const std::vector<double>& b, const std::vector<double>& dy, double eps) {
+ExpectedNorm layernorm_oracle(const std::vector<double>& x, const std::vector<double>& w,
+                              const std::vector<double>& b, const std::vector<double>& dy,
+                              double eps) {
   const size_t C = w.size(), R = x.size() / C;
-  Expected e{std::vector<double>(x.size()), std::vector<double>(x.size()), std::vector<double>(C),
-             std::vector<double>(C)};
+  ExpectedNorm e{std::vector<double>(x.size()), std::vector<double>(x.size()),
+                 std::vector<double>(C), std::vector<double>(C)};
   for (size_t r = 0; r < R; ++r) {
     double mean = 0, variance = 0;
     for (size_t c = 0; c < C; ++c) mean += x[r * C + c] / double(C);
@@ -67,7 +68,7 @@ TEST_CASE("layernorm forward and backward, sizes and means") {
         for (double mean : {0.0, 1000.0}) {
           Tensor x = normal({R, C}, 1, dtype, mean), w = normal({C}, 2, dtype);
           Tensor b = normal({C}, 3, dtype), dy = normal({R, C}, 4, dtype);
-          const Expected e =
+          const ExpectedNorm e =
               layernorm_oracle(x.to_vector(), w.to_vector(), b.to_vector(), dy.to_vector(), 1e-5);
           const Outputs o = run_kernels(x, w, b, dy, 1e-5);
           // Two columns that nearly agree have a tiny variance, which magnifies rounding.
@@ -128,10 +129,10 @@ TEST_CASE("layernorm_backward adds to dw and db and gives only the requested gra
 namespace {
 
 // y, dx and dw of RMSNorm, the Jacobian entry by entry.
-Expected rmsnorm_oracle(const std::vector<double>& x, const std::vector<double>& w,
-                        const std::vector<double>& dy, double eps) {
+ExpectedNorm rmsnorm_oracle(const std::vector<double>& x, const std::vector<double>& w,
+                            const std::vector<double>& dy, double eps) {
   const size_t C = w.size(), R = x.size() / C;
-  Expected e{
+  ExpectedNorm e{
       std::vector<double>(x.size()), std::vector<double>(x.size()), std::vector<double>(C), {}};
   for (size_t r = 0; r < R; ++r) {
     double square = eps;
@@ -185,7 +186,7 @@ TEST_CASE("rmsnorm forward and backward, sizes and means") {
         for (double mean : {0.0, 100.0}) {
           Tensor x = normal({R, C}, 1, dtype, mean), w = normal({C}, 2, dtype);
           Tensor dy = normal({R, C}, 4, dtype);
-          const Expected e = rmsnorm_oracle(x.to_vector(), w.to_vector(), dy.to_vector(), 1e-6);
+          const ExpectedNorm e = rmsnorm_oracle(x.to_vector(), w.to_vector(), dy.to_vector(), 1e-6);
           const Outputs o = run_rmsnorm(x, w, dy, 1e-6);
           const double t = dtype == Dtype::f32 ? 2e-6 : 1e-13;
           auto scale = [](const std::vector<double>& v) { return std::max(1.0, largest(v)); };
