@@ -155,7 +155,9 @@ LossTerms Trainer::train_step(std::string& skipped) {
     skipped = join("its gradient overflowed at loss scale ", loss_scale, ", now ",
                    loss_scale_.value(), " (", loss_scale_.overflows(), " so far)");
   }
-  terms["rate"] = rate * config_.optimizer.learning_rate;
+  // With the base frozen the rate of what is trained.
+  const double base = config_.optimizer.learning_rate;
+  terms["rate"] = rate * (base > 0 ? base : config_.optimizer.attention_learning_rate);
   if (loss_scale_.active()) terms["loss_scale"] = double(loss_scale);
   return terms;
 }
