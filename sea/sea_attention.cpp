@@ -75,9 +75,10 @@ Mask SeaAttention::select(const Estimate& e, const nn::AttentionInput& in,
                           const Visibility& visible, const Tensor& k) const {
   SelectConfig config = config_.selection();
   if (in.options.k) config.k = in.options.k;
+  const int64_t oversample = in.options.oversample ? in.options.oversample : config_.oversample;
   return make_mask(e.order, visible, config, k.dim(2),
                    in.tap ? in.tap->forced("selected") : Tensor(),
-                   {.q = in.q.detach(), .k = k.detach(), .oversample = config_.oversample});
+                   {.q = in.q.detach(), .k = k.detach(), .oversample = oversample});
 }
 
 // x [B, G, T, d] for each head of queries.

@@ -36,10 +36,10 @@ struct Table {
   nn::LoadedModel teacher = nn::load_model(request.teacher);
   double dense = 0;
 
-  EvaluateCall call(int64_t k, int64_t skip = 1) const {
+  EvaluateCall call(int64_t k, int64_t skip = 1, int64_t oversample = 0) const {
     return {.batch_size = request.batch_size,
             .max_windows = request.max_windows,
-            .options = {.k = k, .query_skip = skip}};
+            .options = {.k = k, .query_skip = skip, .oversample = oversample}};
   }
 
   void row(const std::string& name, int64_t k, std::optional<double> perplexity,
@@ -55,17 +55,19 @@ struct Table {
   }
 
   // The student's perplexity and mask; `all` receives the sums of all layers.
-  void measure_student(int64_t k, int64_t skip, Recall& all) const {
+  void measure_student(int64_t k, int64_t skip, int64_t oversample, Recall& all) const {
     RecallObserver observer(nn::load_model(request.teacher), student, {.k = k});
-    EvaluateCall observed = call(k, skip);
+    EvaluateCall observed = call(k, skip, oversample);
     observed.observer = &observer;
     observed.before_batch = [&](const Batch& batch) { observer.begin(batch); };
     const double perplexity = evaluate(*student.model, windows, observed).value();
     const MaskHealth health = mask_health(observer.layers());
     all = {};
     for (const Recall& layer : observer.layers()) all += layer;
-    row(skip > 1 ? join("student, query_skip ", skip) : "student", k, perplexity, health.recall,
-        health);
+    std::string name = "student";
+    if (oversample) name += join(", oversample ", oversample);
+    if (skip > 1) name += join(", query_skip ", skip);
+    row(name, k, perplexity, health.recall, health);
   }
 
   void measure_floor(const Floor& floor, int64_t k, const Recall& all) {
@@ -112,13 +114,17 @@ void floors(const nn::LoadedModel& student, const WindowSource& windows,
   check(!request.teacher.empty(), "sweep: --floors needs --teacher");
   check(student.model->attention_traits().sparse, "sweep: attention '", student.config.attention,
         "' keeps every key");
+  std::vector<int64_t> oversample = request.oversample;
+  if (oversample.empty()) oversample = {0};
   Table table{student, windows, request, measured};
   table.measure_dense();
   std::vector<int64_t> k = request.k;
   if (k.empty()) k = {kept_keys_of(student.config, 0).get<int64_t>()};
   for (int64_t keys : k) {
     Recall all;
-    for (int64_t skip : request.query_skip) table.measure_student(keys, skip, all);
+    for (int64_t skip : request.query_skip) {
+      for (int64_t each : oversample) table.measure_student(keys, skip, each, all);
+    }
     for (const Floor& floor : kCeilings) table.measure_floor(floor, keys, all);
     for (const Floor& floor : kFloors) table.measure_floor(floor, keys, all);
   }

@@ -27,11 +27,17 @@ struct AttentionShape {
   int64_t heads_per_group() const { return heads / groups(); }
 };
 
+inline constexpr const char* kOversampleHelp =
+    "Candidates for each kept key, of which those with the largest scores stay; 0 = as trained";
+
 // Settings that may change from call to call without retraining.
 struct RuntimeOptions {
   int64_t k = 0;            // kept keys per query and head; 0 = as configured
   int64_t query_skip = 1;   // the estimator runs on every f-th query (docs/method.md section 5)
   bool dense_path = false;  // the T x T reference of a sparse method
+  // Candidates for each kept key, of which those with the largest scores stay
+  // (docs/method.md section 2.6); 0 = as configured.
+  int64_t oversample = 0;
 };
 
 struct AttentionInput {
@@ -67,7 +73,7 @@ struct AttentionTraits {
   bool linear = false;       // cost linear in T
   bool maps = false;         // makes T x T maps: memory quadratic in T
   bool sparse = false;       // uses the options k and dense_path; other methods ignore them
-  bool query_skip = false;   // uses the option query_skip
+  bool query_skip = false;   // uses the options query_skip and oversample
   bool incremental = false;  // make_state() and step() work
   bool groups = false;       // accepts fewer heads of keys and values than of queries
 };

@@ -40,6 +40,7 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("ignore_eos", ignore_eos, "Continue after the end of the text");
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
+  s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
   s.field("save_state", save_state, "File from which to continue later");
   s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
 }
@@ -61,7 +62,7 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer, uint
                       .seed = seed,
                       .stop_tokens = {},
                       .stops = stop,
-                      .options = {.k = k, .query_skip = query_skip},
+                      .options = {.k = k, .query_skip = query_skip, .oversample = oversample},
                       .vocabulary = tokenizer.vocab_size(),
                       .keep_states = !save_state.empty()};
   const std::optional<int32_t> eos = tokenizer.special().eos;

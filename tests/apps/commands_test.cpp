@@ -13,6 +13,12 @@ Json evaluated(const std::string& arguments) {
   return Json::parse(world().must("eval --data text.txt --json --max-windows 4 " + arguments).out);
 }
 
+void refused(const std::string& command, const std::string& why) {
+  const Finished f = world().run(command);
+  CHECK(f.status == 1);
+  CHECK_MESSAGE(f.error.find(why) != std::string::npos, f.error);
+}
+
 std::string generated(const std::string& arguments) {
   return world()
       .must("generate --model student --prompt 'the king' --tokens 12 --quiet " + arguments)
@@ -129,11 +135,6 @@ TEST_CASE("extend and self-distillation: a student grows and learns at its new l
   CHECK(log.find("\"approx\"") != std::string::npos);
   CHECK(log.find("\"kd\"") == std::string::npos);
   CHECK(evaluated("--model self").at("attention") == "sea");
-  auto refused = [&](const std::string& command, const std::string& why) {
-    Finished f = w.run(command);
-    CHECK(f.status == 1);
-    CHECK_MESSAGE(f.error.find(why) != std::string::npos, f.error);
-  };
   refused("extend --model student --positions 20 --out x", "has 32 positions already");
   refused("distill --teacher self --data text.txt --out x", "needs --model");
   refused("distill --teacher self --model teacher --data text.txt --out x",
@@ -293,6 +294,20 @@ TEST_CASE("eval, generate: query_skip changes what a model with an estimator see
   CHECK(one.at("perplexity") != three.at("perplexity"));
   CHECK(evaluated("--model teacher").at("query_skip").is_null());
   CHECK(generated("--temperature 0 --query-skip 3").rfind("the king", 0) == 0);
+}
+
+TEST_CASE("eval, generate, sweep: oversample refines the mask without training") {
+  const Json one = evaluated("--model student --k 1"),
+             four = evaluated("--model student --k 1 --oversample 4");
+  CHECK(one.at("perplexity") != four.at("perplexity"));
+  CHECK(evaluated("--model student --k 1 --oversample 1").at("perplexity") == one.at("perplexity"));
+  CHECK(generated("--temperature 0 --oversample 2").rfind("the king", 0) == 0);
+  const World& w = world();
+  const std::string sweep = "sweep --model student --data text.txt --max-windows 1 --k 1";
+  refused(sweep + " --oversample 4", "--oversample needs --floors");
+  refused("eval --model teacher --data text.txt --oversample 4", "--oversample has no effect");
+  const std::string table = w.must(sweep + " --oversample 1 4 --teacher teacher --floors").out;
+  CHECK(table.find("student, oversample 4 | 1 | ") != std::string::npos);
 }
 
 TEST_CASE("tokenizer: reports when the text gave fewer tokens than requested") {
