@@ -249,6 +249,7 @@ Tensor checkpoint(const std::function<Tensor(const std::vector<Tensor>&)>& f,
   }
   std::vector<Tensor> kept;
   std::vector<Tensor> edges = inputs;
+  kept.reserve(inputs.size());
   for (const Tensor& x : inputs) kept.push_back(x.defined() ? x.detach() : x);
   // f may read parameters that are not among its inputs, so the region is always recorded.
   edges.push_back(require_grad(Tensor::zeros({1}, y.dtype(), y.device())));

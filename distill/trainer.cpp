@@ -127,6 +127,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
   }
   const int64_t loss_scale = loss_scale_.value();
   std::vector<PendingTerms> pending;
+  pending.reserve(batches.size());
   for (const Batch& batch : batches) {
     pending.push_back(objective_.accumulate(batch, {.share = double(batch.tokens) / double(rows),
                                                     .text_share = 1 / double(config_.accumulate),

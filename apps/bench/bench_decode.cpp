@@ -172,7 +172,8 @@ void attention_rows(std::vector<BenchRow>& rows) {
   for (const auto& [method, factory] : nn::attention_methods()) {
     if (method == "dense") continue;  // decodes as flash does
     for (const std::string& decoder : decoders_of(method)) {
-      const std::string name = method + (decoder.empty() ? "" : " " + decoder) + ", attention step";
+      const std::string name =
+          join(method, decoder.empty() ? "" : " ", decoder, ", attention step");
       std::map<int64_t, double> each;
       for (int64_t context : contexts) {
         for (int64_t batch : {1, 16}) {

@@ -19,6 +19,7 @@ struct Tokenize {
     what.validate();
     std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // each thread has its own cache of
                                                                // words
+    tokenizers.reserve(size_t(threads()));
     for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(what.tokenizer));
     const data::TokenizeOptions options =
         what.resolve(*tokenizers[0], [](const std::string& text) { log_warning(text); });

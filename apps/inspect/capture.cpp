@@ -11,7 +11,7 @@
 namespace brine {
 
 Tensor in_use(const nn::Tap& tap, const std::string& name) {
-  const Tensor value = tap.get(name).detach();
+  Tensor value = tap.get(name).detach();
   const bool by_entry = name == "columns" || (name == "probabilities" && value.rank() == 1);
   if (!by_entry || !tap.has("row_pointers")) return value;
   const Tensor rows = tap.get("row_pointers").to(Device{});

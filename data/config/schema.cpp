@@ -209,6 +209,7 @@ Schema& Schema::variants(const std::string& name, const std::string& selector, s
                          const std::string& alias) {
   check(chosen_ == nullptr, "schema: variants of ", prefix_, name, " are inside a variant");
   std::vector<std::string> names;
+  names.reserve(variants.size());
   for (const Variant& variant : variants) names.push_back(variant.name);
   FieldOptions options{.alias = alias.empty() ? prefix_ + name : alias};
   std::string outer = open(name);

@@ -191,6 +191,7 @@ class Schema {
                    const std::string& help, const FieldOptions& options) {
     const std::vector<Named<E>> table(names, names + N);
     std::vector<std::string> choices;
+    choices.reserve(table.size());
     for (const Named<E>& known : table) choices.push_back(known.name);
     EnumSlot slot{[&member, table]() -> std::optional<std::string> {
                     if constexpr (!std::is_enum_v<Member>) {

@@ -140,6 +140,7 @@ uint64_t aligned(uint64_t x, uint64_t alignment) {
 void check_places(const std::string& file, const std::vector<GgufTensor>& tensors,
                   uint64_t alignment, uint64_t data_bytes) {
   std::vector<const GgufTensor*> order;
+  order.reserve(tensors.size());
   for (const GgufTensor& t : tensors) order.push_back(&t);
   std::sort(order.begin(), order.end(),
             [](const GgufTensor* a, const GgufTensor* b) { return a->begin < b->begin; });

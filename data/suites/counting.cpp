@@ -14,6 +14,7 @@ constexpr size_t kHops = 4;
 std::string tracking(const std::vector<std::string>& names, const std::string& value, size_t size,
                      Draws& draws) {
   std::vector<size_t> places;
+  places.reserve(names.size());
   for (size_t i = 0; i < names.size(); ++i) places.push_back(draws.below(size + 1));
   std::sort(places.begin(), places.end());
   std::vector<Needle> lines;
@@ -105,6 +106,7 @@ Prompt variable_tracking(const PromptTask& task, const PromptSource& source,
     const std::vector<std::string> values = draw_numbers(draws, 2, 5);
     const std::string solved = tracking(example, values[1], 5, draws) + spaced(example);
     std::vector<AnswerPart> answer;
+    answer.reserve(names.size());
     for (const std::string& name : names) answer.push_back({" " + name});
     return Draft{solved + "\n" + tracking(names, values[0], size, draws), answer, names};
   });

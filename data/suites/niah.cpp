@@ -43,6 +43,7 @@ std::string hidden(const PromptSource& source, const std::vector<KeyValue>& pair
 std::vector<KeyValue> pairs_of(const std::vector<std::string>& keys,
                                const std::vector<std::string>& values) {
   std::vector<KeyValue> out;
+  out.reserve(values.size());
   for (size_t i = 0; i < values.size(); ++i) out.push_back({keys[i % keys.size()], values[i]});
   return out;
 }

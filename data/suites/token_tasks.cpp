@@ -87,6 +87,7 @@ Prompt copy_tokens(const PromptTask& task, const PromptSource& source, const Pro
   Draws draws = draws_of(task, r);
   const std::vector<int32_t> pool = ordinary_tokens(source.tokenizer, task, 2, draws);
   std::vector<int32_t> tokens;
+  tokens.reserve(2 * half);
   for (size_t i = 0; i < half; ++i) tokens.push_back(pool[draws.below(pool.size())]);
   for (size_t i = 0; i < half; ++i) tokens.push_back(tokens[i]);
   return cut(source.tokenizer, tokens, std::vector<uint8_t>(tokens.size(), 1), half + 1);

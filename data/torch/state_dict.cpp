@@ -181,8 +181,10 @@ class Machine {
     return uint64_t(value.number);
   }
   std::vector<uint64_t> sizes_of(Id id, const char* what) const {
+    const std::vector<Id>& items = of(id, Kind::tuple, what).items;
     std::vector<uint64_t> out;
-    for (Id item : of(id, Kind::tuple, what).items) out.push_back(size_of(item, what));
+    out.reserve(items.size());
+    for (Id item : items) out.push_back(size_of(item, what));
     return out;
   }
 

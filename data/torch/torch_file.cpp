@@ -113,6 +113,7 @@ TorchFile::TorchFile(const Path& path) : WeightFile(path) {
                " bytes, at most ", kMostPickle, " are supported");
   StateDict dict = read_state_dict(name, pickle);
   std::vector<std::string_view> storages;
+  storages.reserve(dict.storages.size());
   for (const PickledStorage& storage : dict.storages)
     storages.push_back(storage_bytes(name, records, root, storage));
   for (PickledTensor& t : dict.tensors) {

@@ -152,6 +152,7 @@ std::map<std::string, std::string_view, std::less<>> zip_records(const Path& pat
       ": ", directory.entries, " records do not fit into a directory of ", directory.size,
       " bytes");
   std::vector<Entry> entries;
+  entries.reserve(directory.entries);
   for (uint64_t i = 0; i < directory.entries; ++i) entries.push_back(read_entry(in, left));
   check_format(left.empty(), name, ": ", left.size(), " bytes after the directory's entries");
   std::sort(entries.begin(), entries.end(),

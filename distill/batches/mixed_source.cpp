@@ -79,6 +79,7 @@ void MixedSource::fill_window(int64_t n, std::span<int32_t> window) const {
 
 std::vector<int64_t> MixedSource::windows_of(int64_t n, int64_t B) {
   std::vector<int64_t> out;
+  out.reserve(size_t(B));
   for (int64_t i = 0; i < B; ++i) out.push_back(n * B + i);
   return out;
 }

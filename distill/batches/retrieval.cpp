@@ -159,6 +159,7 @@ void Retrieval::insert_needles(std::span<int32_t> window, Draws& draws) const {
   for (const auto& fact : facts) room -= int64_t(fact.size());
   if (room < 0) return;  // a tokenizer with long spellings, and a short window: plain text
   std::vector<int64_t> depths;
+  depths.reserve(facts.size());
   for (size_t i = 0; i < facts.size(); ++i) depths.push_back(draws.between(0, room));
   std::sort(depths.begin(), depths.end());
   int64_t at = 0;

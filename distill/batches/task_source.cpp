@@ -8,6 +8,7 @@ namespace {
 
 std::vector<int64_t> lengths_of(const data::TaskTokens& tokens) {
   std::vector<int64_t> out;
+  out.reserve(tokens.texts.size());
   for (const data::TextTokens& text : tokens.texts) out.push_back(int64_t(text.ids.size()));
   return out;
 }

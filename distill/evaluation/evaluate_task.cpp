@@ -107,6 +107,7 @@ Values score_answers(const data::Task& task, const TaskSource& texts, const Task
   const data::TaskTokens& tokens = texts.tokens();
   check(tokens.labelled, "task ", task.name, ": this split has no labels to score against");
   std::vector<double> truth;
+  truth.reserve(answers.texts.size());
   for (int64_t i : answers.texts) truth.push_back(tokens.targets[size_t(i)]);
   return score_task(task, answers.predictions, truth);
 }

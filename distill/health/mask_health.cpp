@@ -29,6 +29,7 @@ constexpr Column kColumns[] = {{"mask", recall::kMask},
 // Mask recall of every head.
 std::vector<double> by_head(const Recall& layer) {
   std::vector<double> out;
+  out.reserve(size_t(layer.heads()));
   for (int64_t h = 0; h < layer.heads(); ++h) out.push_back(layer.mean(recall::kMask, h));
   return out;
 }

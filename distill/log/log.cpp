@@ -33,6 +33,7 @@ void add_values(ordered_json& line, const Values& values) {
 
 Values with_prefix(const std::string& prefix, const Values& values) {
   Values named;
+  named.reserve(values.size());
   for (const auto& [name, value] : values) named.emplace_back(prefix + name, value);
   return named;
 }
@@ -62,7 +63,7 @@ void write_line(std::FILE* file, const data::Path& path, const ordered_json& lin
 
 }  // namespace
 
-RunLog::RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig config)
+RunLog::RunLog(const data::Path& run_dir, std::ostream& terminal, const LogConfig& config)
     : path_((create_run_dir(run_dir), run_dir / "log.jsonl")),
       file_(nullptr, std::fclose),
       step_(config.resume_step.value_or(0)),

@@ -35,7 +35,7 @@ struct LogConfig {
 // The TensorBoard tags are train/NAME and eval/NAME. A log that cannot be written is an Error.
 class RunLog {
  public:
-  RunLog(const data::Path& run_dir, std::ostream& terminal, LogConfig config = {});
+  RunLog(const data::Path& run_dir, std::ostream& terminal, const LogConfig& config = {});
   void step(const StepReport& report);
   // Values named "layer.*" are in the files only, not on the terminal.
   void evaluation(int64_t step, const Values& values);

@@ -30,7 +30,7 @@ std::string unsound_row(const Tensor& lse, const Batch& batch) {
 
 std::string blame_of(const PendingTerms& terms) {
   for (const PendingTerm& term : terms) {
-    const std::string blame = term.blame ? term.blame() : "";
+    std::string blame = term.blame ? term.blame() : "";
     if (!blame.empty()) return blame;
   }
   return "";

@@ -2,7 +2,6 @@
 #include "distill/runs/recipe.h"
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "distill/losses/loss_table.h"
 #include "distill/runs/recipe_defaults.h"
@@ -88,7 +87,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   RecipeDefaults defaults = defaults_of(*name, facts);
   if (!epochs && !training.steps) training.steps = defaults.task_steps;
   if (!epochs) epochs = defaults.epochs;
-  training.fill(std::move(defaults.training));
+  training.fill(defaults.training);
   data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
   choose_attention(student, attention_keys, defaults.attention);
   return notes;

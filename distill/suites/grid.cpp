@@ -12,6 +12,7 @@ std::vector<int64_t> depths_of(const SuiteGrid& grid) {
   if (grid.depth_count == 0) return grid.depths;
   std::vector<int64_t> out;
   const int64_t last = std::max<int64_t>(grid.depth_count - 1, 1);
+  out.reserve(size_t(grid.depth_count));
   for (int64_t i = 0; i < grid.depth_count; ++i) out.push_back((100 * i + last / 2) / last);
   return out;
 }

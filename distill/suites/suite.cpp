@@ -155,6 +155,7 @@ std::vector<Contender> contenders_of(const SuiteGrid& grid) {
   std::vector<Contender> out;
   const std::vector<std::string> words =
       grid.compare.empty() ? default_contenders() : split_at_commas(grid.compare);
+  out.reserve(words.size());
   for (const std::string& text : words) out.push_back(parse_contender(text));
   return out;
 }

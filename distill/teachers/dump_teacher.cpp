@@ -81,7 +81,7 @@ DumpTeacher::Arrived DumpTeacher::send(data::DumpBatch read) {
   return out;
 }
 
-void DumpTeacher::plan(BatchOrder order, int64_t first) {
+void DumpTeacher::plan(const BatchOrder& order, int64_t first) {
   coming_.reset();
   const size_t ahead = default_device().is_cuda() ? 1 : 2;  // on a device one more batch is being
                                                             // copied

@@ -32,7 +32,7 @@ class DumpTeacher : public Teacher {
   bool is_pooled() const { return reader_.has(data::part::pooled); }
 
   void require(const TeacherNeeds& needs) override;
-  void plan(BatchOrder order, int64_t first) override;
+  void plan(const BatchOrder& order, int64_t first) override;
   void begin(const Batch& batch) override;
   TeacherLayer layer(int64_t i) override;
   TopLogits logits() override;

@@ -30,7 +30,7 @@ class Teacher {
   // Throws an error that names what is absent and the loss that needs it.
   virtual void require(const TeacherNeeds& needs) = 0;
   // Announces the next batches, first, first + 1, ...: a dump reads ahead.
-  virtual void plan(BatchOrder /*order*/, int64_t /*first*/) {}
+  virtual void plan(const BatchOrder& /*order*/, int64_t /*first*/) {}
   virtual void begin(const Batch& batch) = 0;
   // Shows the tensors of the student's layer, before that layer is requested.
   virtual void observe_student(int64_t /*layer*/, const nn::Tap& /*student*/) {}

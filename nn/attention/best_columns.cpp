@@ -64,8 +64,7 @@ class BestColumns : public Attention {
       return summarize_teacher(own, config_.columns, in.visible).tau;
     };
     if (group == 1) return mass_of(q, k);
-    const Tensor mass =
-        Tensor::empty({q.dim(0), H, q.dim(2), config_.columns}, q.dtype(), q.device());
+    Tensor mass = Tensor::empty({q.dim(0), H, q.dim(2), config_.columns}, q.dtype(), q.device());
     for (int64_t h = 0; h < H; ++h) {
       copy_into(mass.slice(1, h, 1), mass_of(q.slice(1, h, 1), k.slice(1, h / group, 1)));
     }

@@ -46,7 +46,7 @@ class Top : public Attention {
     auto& cache = dynamic_cast<KeyValueState&>(state);
     cache.append(in.k, in.v);
     const int64_t B = in.q.dim(0);
-    const Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
+    Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
     for (int64_t b = 0; b < B; ++b) {
       auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
       const FlatCsr mask =

@@ -129,10 +129,12 @@ void Generation::run(const OnToken& on_token) {
     if (int64_t(going.size()) < state_->batch()) {
       state_->keep(going);
       std::vector<size_t> left;
+      left.reserve(going.size());
       for (int64_t slot : going) left.push_back(in_slot_[size_t(slot)]);
       in_slot_ = left;
     }
     std::vector<int32_t> next;
+    next.reserve(in_slot_.size());
     for (size_t i : in_slot_) next.push_back(sequences_[i].ids.back());
     hidden = nn::step(model_, *state_, ids_of(next));
     ++steps_;

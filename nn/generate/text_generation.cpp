@@ -79,6 +79,7 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
                             const TextGeneration& what, const std::vector<std::string>& prompts,
                             uint64_t seed) {
   std::vector<std::vector<int32_t>> ids;
+  ids.reserve(prompts.size());
   for (const std::string& text : prompts) ids.push_back(tokenizer.encode(text));
   Generation generation(*model.model, what.request(tokenizer, seed),
                         [&tokenizer](int32_t id) { return tokenizer.decode_next(id); });

@@ -54,6 +54,7 @@ std::vector<NamedTensor> tensors_of(nn::Model& model) {
 
 std::string tensor_hash(const std::vector<NamedTensor>& tensors) {
   std::vector<const NamedTensor*> sorted;
+  sorted.reserve(tensors.size());
   for (auto& t : tensors) sorted.push_back(&t);
   std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->name < b->name; });
   data::Sha256 hash;

@@ -84,6 +84,7 @@ void resolve_ties(std::vector<Weight>& weights, const nn::ModelConfig& config,
 
 std::vector<std::string> names_of(const std::vector<Weight>& weights) {
   std::vector<std::string> out;
+  out.reserve(weights.size());
   for (const Weight& w : weights) out.push_back(w.name);
   return out;
 }

@@ -25,7 +25,7 @@ Projections::Heads Projections::operator()(const Tensor& x, int64_t heads, int64
   const Tensor all = linear(x, weight->value, bias ? bias->value : Tensor());
   const int64_t of = heads + 2 * kv_heads;  // all [B, T, of d]
   auto part = [&](const Linear& map, int64_t count, int64_t first) {
-    const Tensor y = split_heads(all, count, first, of);
+    Tensor y = split_heads(all, count, first, of);
     if (!map.lora_a) return y;
     const Tensor low = linear(linear(x, *map.lora_a, {}), *map.lora_b, {});
     return add(y, split_heads(low, count));

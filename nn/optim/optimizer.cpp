@@ -43,6 +43,7 @@ Tensor Adamw::gradient_squares() const { return square_sum(store_.gradients()); 
 
 std::vector<Tensor> Adamw::part_squares() const {
   std::vector<Tensor> out;
+  out.reserve(parts_.size());
   for (const Part& p : parts_) {
     out.push_back(square_sum(store_.gradients().slice(0, p.begin, p.end - p.begin)));
   }

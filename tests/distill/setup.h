@@ -153,7 +153,7 @@ class Spy : public Teacher {
   explicit Spy(std::unique_ptr<Teacher> inner, int64_t bad = -1)
       : inner_(std::move(inner)), bad_(bad) {}
   void require(const TeacherNeeds& needs) override { inner_->require(needs); }
-  void plan(BatchOrder order, int64_t first) override { inner_->plan(order, first); }
+  void plan(const BatchOrder& order, int64_t first) override { inner_->plan(order, first); }
   void begin(const Batch& batch) override {
     system_calls.push_back(allocator_stats().system_calls);
     inner_->begin(batch);

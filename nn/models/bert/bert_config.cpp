@@ -166,7 +166,7 @@ std::string BertConfig::tensor_name(const std::string& name) const {
   if (ends_with(name, "embeddings.position_ids")) return "";  // 0, 1, 2, ... in old files
   std::string out = name;
   for (const char* top : {"embeddings.", "encoder.", "pooler."}) {
-    if (out.rfind(top, 0) == 0) out = "bert." + out;
+    if (out.rfind(top, 0) == 0) out.insert(0, "bert.");
   }
   if (ends_with(out, ".gamma")) return out.substr(0, out.size() - 5) + "weight";
   if (ends_with(out, ".beta")) return out.substr(0, out.size() - 4) + "bias";

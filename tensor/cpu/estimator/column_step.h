@@ -66,6 +66,7 @@ void column_products_step(const Tensor& borders, const Tensor& at, const Tensor&
   const int64_t K = borders.dim(2) - 1, padded = borders.dim(3), own = H / G;
   const int64_t *now = at.data<int64_t>(), *then = width.data<int64_t>();
   std::vector<BorderMove> moves;
+  moves.reserve(size_t(B));
   for (int64_t b = 0; b < B; ++b) moves.emplace_back(now[b], then[b], K);
   parallel_for(B * G, B * H * K * m < (1 << 15) ? B * G : 1, [&](int64_t first, int64_t end) {
     std::vector<double> query(size_t(padded), 0.0), below(size_t(K + 4), 0.0);
