@@ -54,7 +54,7 @@ def load(path):
     tokenizer = Tokenizer(models.BPE.from_file(str(path / "vocab.json"), str(path / "merges.txt")))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    # OPT's special tokens, as transformers adds them.
-    tokenizer.add_special_tokens([t for t in ("<pad>", "</s>", "<|endoftext|>")
-                                  if tokenizer.token_to_id(t) is not None])
+    # The special tokens of OPT or of GPT-2, as transformers adds them.
+    opt = tokenizer.token_to_id("</s>") is not None
+    tokenizer.add_special_tokens(["<pad>", "</s>"] if opt else ["<|endoftext|>"])
     return tokenizer

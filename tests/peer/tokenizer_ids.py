@@ -104,7 +104,7 @@ def main():
     parser.add_argument("paths", nargs="*", type=pathlib.Path)
     parser.add_argument("--from", dest="vocabulary", type=pathlib.Path)
     parser.add_argument("--random", type=int, action="append", default=[])
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     files, made = list(options.paths), []
     different = 0
     with tempfile.TemporaryDirectory() as scratch:
