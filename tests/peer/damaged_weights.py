@@ -4,10 +4,10 @@ never memory out of proportion.
 
     python3 tests/peer/damaged_weights.py build/release/brine FILE... [--cuts 20] [--flips 200] [--seed 1]
 
-FILE: a GGUF file, a pytorch_model.bin, model.safetensors; it is copied (over the copy of config.json beside it), cut at places spread
-over the file and over its header, and changed in single bits, bytes and 8-byte numbers of the header, the end or anywhere.
-Each copy is read by `brine inspect` and exported, with the address space limited to twice the file's size and 1 GiB.
-With --bombs, small files made to need much memory are read, too.
+FILE: a GGUF file, a pytorch_model.bin or model.safetensors (config.json is next to it). Copies of it are cut at places spread
+over the file and over its header, or have single bits, bytes and 8-byte numbers changed in the header, at the end or anywhere.
+Each copy is read by `brine inspect` and exported, with the address space limited to 2 or 8 times the file's size and 1 GiB.
+With --bombs, small files made to need much memory or time are read, too.
 """
 import argparse
 import os
