@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Compares the ids of `brine tokenize` with those of Hugging Face's `tokenizers` over whole files.
 
-    tokenizer_ids.py BRINE TOKENIZER FILE...        TOKENIZER: a directory with tokenizer.json
+    tokenizer_ids.py BRINE TOKENIZER FILE...
+        TOKENIZER: a directory with tokenizer.json, with vocab.txt or with vocab.json and merges.txt,
+        or a GGUF file
     tokenizer_ids.py BRINE --from VOCABULARY FILE...
         VOCABULARY: a directory with GPT-2's vocab.json and merges.txt; the tokenizers of the
         structure of GPT-2, SmolLM2, Llama 3 and Qwen 2 are made around it, and those of Llama 2 and
         Mistral around a vocabulary of 8,000 tokens that is learned from the first file
     tokenizer_ids.py BRINE --random SEED ...        compares on random Unicode, too
 
-Prints a line for each tokenizer and file; the exit status is 1 if one differs.
+Prints a line for each tokenizer and file, and of a file that differs the shortest text found that
+does; the exit status is 1 if one differs. Speeds: tokenizers_speed.py.
 """
 import argparse
 import json
@@ -21,8 +24,7 @@ import tempfile
 import numpy
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "golden/tokenizer"))
-from make_families import LLAMA3, QWEN2, byte_level, sequence, split  # noqa: E402
+from hf_tokenizer import byte_level_root, load
 
 
 def brine_ids(brine, directory, file, scratch):
@@ -37,19 +39,11 @@ def brine_ids(brine, directory, file, scratch):
 
 def byte_level_families(vocabulary):
     merges = (vocabulary / "merges.txt").read_text(encoding="utf-8").split("\n")
-    base = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
-            "normalizer": None, "post_processor": None, "decoder": byte_level(),
-            "model": {"type": "BPE", "vocab": json.loads((vocabulary / "vocab.json").read_text()),
-                      "merges": [m.split(" ") for m in merges if m and not m.startswith("#version")]}}
-    plain = byte_level(use_regex=False)
-    digits = {"type": "Digits", "individual_digits": True}
-    for name, change, ignore in (
-            ("gpt2", {"pre_tokenizer": byte_level()}, False),
-            ("smollm2", {"pre_tokenizer": sequence(digits, byte_level())}, False),
-            ("llama3", {"pre_tokenizer": sequence(split(LLAMA3), plain)}, True),
-            ("qwen2", {"pre_tokenizer": sequence(split(QWEN2), plain),
-                       "normalizer": {"type": "NFC"}}, False)):
-        yield name, {**base, **change, "model": {**base["model"], "ignore_merges": ignore}}
+    pairs = [m.split(" ") for m in merges if m and not m.startswith("#version")]
+    tokens = json.loads((vocabulary / "vocab.json").read_text())
+    for name, pre in (("gpt2", "gpt-2"), ("smollm2", "smollm"), ("llama3", "llama-bpe"),
+                      ("qwen2", "qwen2")):
+        yield name, byte_level_root(tokens, pairs, pre)
 
 
 def character_families(file):
@@ -88,35 +82,67 @@ def random_text(seed, scratch):
     return file
 
 
+def shortest_difference(text, differs):
+    """A part of `text` that still differs, by leaving out ever smaller parts."""
+    count = 2
+    while len(text) > 1 and count <= 2 * len(text):
+        size = max(1, len(text) // count)
+        cuts = [text[:i] + text[i + size:] for i in range(0, len(text), size)]
+        shorter = next((cut for cut in cuts if differs(cut)), None)
+        if shorter is not None:
+            text, count = shorter, max(2, count - 1)
+        elif size == 1:
+            break
+        else:
+            count *= 2
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("brine")
     parser.add_argument("paths", nargs="*", type=pathlib.Path)
     parser.add_argument("--from", dest="vocabulary", type=pathlib.Path)
     parser.add_argument("--random", type=int, action="append", default=[])
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     files, made = list(options.paths), []
     different = 0
     with tempfile.TemporaryDirectory() as scratch:
         if options.vocabulary:
-            made = list(byte_level_families(options.vocabulary)) + list(character_families(files[0]))
+            for name, root in (*byte_level_families(options.vocabulary),
+                               *character_families(files[0])):
+                directory = pathlib.Path(scratch) / name
+                directory.mkdir()
+                (directory / "tokenizer.json").write_text(json.dumps(root))
+                made.append((name, directory))
         else:
-            directory = files.pop(0)
-            made = [(directory.name, json.loads((directory / "tokenizer.json").read_text()))]
+            made.append((files[0].stem, files.pop(0)))
         files += [random_text(seed, scratch) for seed in options.random]
-        for name, root in made:
-            directory = pathlib.Path(scratch) / name
-            directory.mkdir()
-            (directory / "tokenizer.json").write_text(json.dumps(root))
-            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        for name, path in made:
+            tokenizer = load(path)
+
+            def ids(text):
+                return numpy.array(tokenizer.encode(text, add_special_tokens=False).ids)
+
+            def differs(text):
+                part = pathlib.Path(scratch) / "part.txt"
+                part.write_bytes(text.encode())
+                return not numpy.array_equal(ids(text), brine_ids(options.brine, path, part, scratch))
             for file in files:
                 text = file.read_bytes().decode("utf-8-sig")
-                wanted = numpy.array(tokenizer.encode(text, add_special_tokens=False).ids)
-                got = brine_ids(options.brine, directory, file, scratch)
-                same = len(got) == len(wanted) and bool((got == wanted).all())
-                different += not same
-                print(f"{name:10} {file.name:28} {len(wanted):9} tokens "
+                wanted = ids(text)
+                got = brine_ids(options.brine, path, file, scratch)
+                same = numpy.array_equal(got, wanted)
+                print(f"{name:24} {file.name:28} {len(wanted):9} tokens "
                       f"{'equal' if same else 'DIFFERENT'}", flush=True)
+                if same:
+                    continue
+                different += 1
+                short = min(len(got), len(wanted))
+                at = int(numpy.append(numpy.flatnonzero(got[:short] != wanted[:short]), short)[0])
+                around = tokenizer.decode(wanted[max(0, at - 20):at + 20], skip_special_tokens=False)
+                example = shortest_difference(around, differs) if differs(around) else around
+                print(f"    first at token {at}, e.g. {example!r}", flush=True)
     sys.exit(different > 0)
 
 
