@@ -46,7 +46,8 @@ void refuse_unused_options(const RunContext& context, const nn::Model& model) {
   const nn::AttentionTraits traits = model.attention_traits();
   const std::string on = "on attention '" + model.attention_name() + "', which ";
   if (!traits.sparse) refuse_unused(context, {"k", "path"}, on + "keeps every key");
-  if (!traits.query_skip) refuse_unused(context, {"query_skip", "oversample"}, on + "estimates no mask");
+  if (!traits.query_skip)
+    refuse_unused(context, {"query_skip", "oversample"}, on + "estimates no mask");
 }
 
 void refuse_unused_loss_scale(const RunContext& context, const distill::LossScaleConfig& config) {
