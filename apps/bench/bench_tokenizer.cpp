@@ -1,5 +1,6 @@
 // The number of bytes of text that a tokenizer encodes per second, on one core.
 #include <algorithm>
+#include <functional>
 
 #include "apps/bench/bench.h"
 #include "data/corpus/corpus.h"
@@ -46,17 +47,20 @@ std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::s
   }
   row("whole text, new tokenizer", cold, tokens);
   const auto tokenizer = data::load_tokenizer(directory);
-  row("whole text", median_time([&] { tokens = tokenizer->encode(text).size(); }), tokens);
-  row("by lines", median_time([&] {
-        tokens = 0;
-        for (std::string_view line : lines) tokens += tokenizer->encode(line).size();
-      }),
-      tokens);
-  row("by lines, special tokens and offsets", median_time([&] {
-        tokens = 0;
-        for (std::string_view line : lines) tokens += tokenizer->encode_pair(line).ids.size();
-      }),
-      tokens);
+  // Timed before the row is made: the order in which arguments are evaluated is not defined.
+  auto timed_row = [&](const std::string& name, const std::function<void()>& encode) {
+    const double ms = median_time(encode);
+    row(name, ms, tokens);
+  };
+  timed_row("whole text", [&] { tokens = tokenizer->encode(text).size(); });
+  timed_row("by lines", [&] {
+    tokens = 0;
+    for (std::string_view line : lines) tokens += tokenizer->encode(line).size();
+  });
+  timed_row("by lines, special tokens and offsets", [&] {
+    tokens = 0;
+    for (std::string_view line : lines) tokens += tokenizer->encode_pair(line).ids.size();
+  });
   return rows;
 }
 

@@ -86,7 +86,8 @@ void read_metadata(Cursor& in, uint64_t count, std::string_view all, GgufMetadat
     const std::string_view key = in.string();
     check_format(!key.empty() && key.size() <= kLongestKey, file, ": a key of ", key.size(),
                  " bytes, wanted 1 to ", kLongestKey);
-    metadata.add(key, read_value(in, join(file, ": the key '", shown(key), "'"), all));
+    metadata.add(key,
+                 read_value(in, join(file, ": the key '", shown(key.substr(0, 80)), "'"), all));
   }
 }
 

@@ -14,6 +14,10 @@ namespace brine::data {
 namespace {
 
 constexpr size_t kMostValues = 1'000'000;
+// A value that is stored once can be used many times, so what is copied of it is bounded.
+constexpr size_t kMostAxes = 64;  // PyTorch's own limit
+constexpr size_t kMostArguments = 16;
+constexpr size_t kLongestKey = 255;
 
 // Instructions by their bytes.
 enum Op : uint8_t {
@@ -182,6 +186,8 @@ class Machine {
   }
   std::vector<uint64_t> sizes_of(Id id, const char* what) const {
     const std::vector<Id>& items = of(id, Kind::tuple, what).items;
+    require(items.size() <= kMostAxes, what, " has ", items.size(), " axes, at most ", kMostAxes,
+            " are supported");
     std::vector<uint64_t> out;
     out.reserve(items.size());
     for (Id item : items) out.push_back(size_of(item, what));
@@ -361,19 +367,24 @@ class Machine {
             "a persistent id that is not a storage");
     const char* dtype = kGlobals[of(items[1], Kind::global, "a storage's type").number].dtype;
     require(dtype != nullptr, "a storage without a type");
-    const PickledStorage made{dtype, std::string(of(items[2], Kind::text, "a storage's key").text),
-                              size_of(items[4], "a storage's size")};
-    auto [it, fresh] = storage_of_.emplace(made.key, out_.storages.size());
-    if (fresh) out_.storages.push_back(made);
+    const std::string_view key = of(items[2], Kind::text, "a storage's key").text;
+    const uint64_t elements = size_of(items[4], "a storage's size");
+    require(key.size() <= kLongestKey, "a storage's key of ", key.size(), " bytes, at most ",
+            kLongestKey, " are supported");
+    auto [it, fresh] = storage_of_.emplace(key, out_.storages.size());
+    if (fresh) out_.storages.push_back({dtype, std::string(key), elements});
     const PickledStorage& earlier = out_.storages[it->second];
-    require(earlier.dtype == made.dtype && earlier.elements == made.elements, "the storage '",
-            shown(made.key), "' has two types or sizes");
+    require(earlier.dtype == dtype && earlier.elements == elements, "the storage '", shown(key),
+            "' has two types or sizes");
     return int64_t(it->second);
   }
 
   void reduce() {
     const Id arguments = pop(), function = pop();
-    const std::vector<Id> given = of(arguments, Kind::tuple, "an argument list").items;
+    const size_t count = of(arguments, Kind::tuple, "an argument list").items.size();
+    require(count <= kMostArguments, count, " arguments, at most ", kMostArguments,
+            " are supported");
+    const std::vector<Id> given = values_[arguments].items;
     switch (of(function, Kind::global, "a function").number) {
       case kOrderedDict:
         require(given.empty(), "an OrderedDict with ", given.size(), " arguments, wanted none");
@@ -390,9 +401,13 @@ class Machine {
     }
   }
 
-  // (storage, offset, sizes, strides, ...); what follows does not change the values.
+  // (storage, offset, sizes, strides, requires_grad, hooks) and maybe metadata, which may say that
+  // the values are to be negated.
   int64_t tensor(const std::vector<Id>& given) {
-    require(given.size() >= 6, "a tensor of ", given.size(), " arguments, wanted 6");
+    require(given.size() == 6 || given.size() == 7, "a tensor of ", given.size(),
+            " arguments, wanted 6");
+    require(given.size() == 6 || of(given[6], Kind::dict, "a tensor's metadata").items.empty(),
+            "a tensor with metadata (a negated or conjugated view), which is not supported");
     PickledTensor t;
     t.storage = size_t(of(given[0], Kind::storage, "a tensor's storage").number);
     t.offset = size_of(given[1], "a tensor's offset");

@@ -84,6 +84,8 @@ uint64_t span_of(const std::string& where, const PickledTensor& t, uint64_t elem
                " (expanded), which is not supported");
   uint64_t last = 0;
   for (size_t axis = 0; axis < t.shape.size(); ++axis) {
+    check_format(t.shape[axis] == 1 || t.strides[axis] > 0, where,
+                 ": repeats its elements (expanded), which is not supported");
     uint64_t step = 0;
     const bool fits = !__builtin_mul_overflow(t.shape[axis] - 1, t.strides[axis], &step) &&
                       !__builtin_add_overflow(last, step, &last);

@@ -115,15 +115,22 @@ nn::ParameterStore::InPlace map_weights(nn::Model& model, const std::vector<Weig
   return mapped;
 }
 
-// Compares the names first, then every shape, and reads last.
-void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::string& source) {
+std::unordered_map<std::string, Tensor> targets_of(nn::Model& model) {
+  std::unordered_map<std::string, Tensor> targets;
+  for (const NamedTensor& own : nn::state_of(model)) targets[own.name] = own.tensor;
+  return targets;
+}
+
+// Compares the names first, then every shape and type. The model may be on the meta device: its
+// sizes are a file's claim until this has been called.
+void check_weights(nn::Model& model, const std::vector<Weight>& weights,
+                   const std::string& source) {
   std::unordered_set<std::string> found;
   for (const Weight& w : weights) found.insert(w.name);
-  std::unordered_map<std::string, Tensor> targets;
+  std::unordered_map<std::string, Tensor> targets = targets_of(model);
   std::vector<std::string> missing, unknown;
-  for (const NamedTensor& own : nn::state_of(*m.model)) {
+  for (const NamedTensor& own : nn::state_of(model)) {
     if (!found.contains(own.name)) missing.push_back(own.name);
-    targets[own.name] = own.tensor;
   }
   for (const Weight& w : weights) {
     if (!targets.count(w.name)) unknown.push_back(w.name_in_file);
@@ -139,6 +146,10 @@ void read_weights(LoadedModel& m, std::vector<Weight>& weights, const std::strin
     check(is_float(type), w.from.file->path().string(), ": tensor ", w.name_in_file, " is ", type,
           ", wanted f32, f16 or bf16");
   }
+}
+
+void read_weights(nn::Model& model, const std::vector<Weight>& weights) {
+  std::unordered_map<std::string, Tensor> targets = targets_of(model);
   for (const Weight& w : weights) {
     const Tensor& target = targets[w.name];
     if (!target.device().is_cuda() && target.raw() == w.from.entry->bytes) continue;  // mapped
@@ -228,13 +239,18 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   add_weights(weights, m.config, files);
   m.config.family().infer_from_tensors(names_of(weights));
   resolve_ties(weights, m.config, files.source());
+  // Every layer has tensors, so that a wrong number of layers is found before they are made.
+  check(m.config.shape().layers <= int64_t(weights.size()), config_file(m.directory), ": ",
+        m.config.shape().layers, " layers, but ", files.source(), " has ", weights.size(),
+        " tensors");
   m.model = nn::make_model(m.config,
                            nn::Init{.random = {.seed = 0, .stream = 1}, .device = Device::meta});
+  check_weights(*m.model, weights, files.source());
   const bool map = options.map && !options.gradients && !default_device().is_cuda();
   m.store = std::make_unique<nn::ParameterStore>(
       *m.model, nn::ParameterStore::Gradients::later, default_device(),
       map ? map_weights(*m.model, weights) : nn::ParameterStore::InPlace());
-  read_weights(m, weights, files.source());
+  read_weights(*m.model, weights);
   check(!base.files || base_hash(*m.model) == base.hash, m.directory, ": the weights in ",
         base.directory, " are not those of the base that it was made for");
   if (options.gradients) m.store->add_gradients();

@@ -56,6 +56,7 @@ struct TensorBytes {
   int elements = 6, offset = 0;
   std::vector<int> sizes = {2, 3}, strides = {3, 1};
   std::string type = "ctorch\nFloatStorage\n";
+  std::string more = "";  // arguments after the usual ones
 
   std::string text() const {
     std::string out = "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled("storage") + type +
@@ -65,7 +66,7 @@ struct TensorBytes {
       for (int size : list) out += pickled(size);
       out += "t";
     }
-    return out + "\x89}tR";
+    return out + "\x89}" + more + "tR";
   }
 };
 

@@ -121,9 +121,19 @@ TEST_CASE("torch: pickles that are not state dicts are refused by their reason")
   pickle_refused("\x80\x02}q\x01" + pickled("x") + "h\x01s.", {"'x'", "a dict"});
   pickle_refused("\x80\x02" + std::string(5000, ']') + std::string(4999, 'a') + ".", {"a list"});
   pickle_refused("\x80\x02" + std::string(1'100'000, 'N') + ".", {"more than 1000000"});
+  // Values that are stored once and copied often.
+  pickle_refused(
+      "\x80\x02" + std::string("ccollections\nOrderedDict\n(") + std::string(17, 'N') + "tR.",
+      {"17 arguments", "at most 16"});
+  TensorBytes named;
+  named.key = std::string(256, '0');
+  value_refused(named.text(), {"key of 256 bytes"});
 }
 
 TEST_CASE("torch: tensors that are not parts of their storage are refused") {
+  tensor_refused([](auto& t) { t.more = "}" + pickled("neg") + "\x88s"; }, {"metadata", "negated"});
+  tensor_refused([](auto& t) { t.sizes = t.strides = std::vector<int>(65, 1); },
+                 {"a tensor's size", "65 axes", "at most 64"});
   tensor_refused([](auto& t) { t.key = "7"; }, {"no record", "data/7"});
   tensor_refused([](auto& t) { t.elements = 7; }, {"data/0", "24", "7", "28"});
   tensor_refused([](auto& t) { t.elements = -1; }, {"storage", "-1"});
@@ -135,6 +145,7 @@ TEST_CASE("torch: tensors that are not parts of their storage are refused") {
   tensor_refused([](auto& t) { t.sizes = {-2, -3}; }, {"size", "-2"});
   tensor_refused([](auto& t) { t.strides = {4, 1}; }, {"'x'", "ends beyond"});
   tensor_refused([](auto& t) { t.strides = {-3, 1}; }, {"stride", "-3"});
+  tensor_refused([](auto& t) { t.sizes = {3, 1}, t.strides = {0, 1}; }, {"'x'", "expanded"});
   tensor_refused(
       [](auto& t) {
         t.sizes = {1 << 30, 1 << 30};

@@ -101,6 +101,13 @@ TEST_CASE("model: heads are those that the file has") {
   CHECK(classifier.model->labels() == 3);
 }
 
+TEST_CASE("model: more layers than tensors are refused before any is made") {
+  Scratch scratch;
+  const std::string dir = copy_of(
+      scratch, "opt", {.config = [](data::Json& c) { c["num_hidden_layers"] = int64_t(1) << 31; }});
+  check_says(refusal(dir), {"config.json", "2147483648 layers", "tensors"});
+}
+
 TEST_CASE("model: missing and unknown tensors are listed by name, wrong shapes and types refused") {
   Scratch scratch;
   auto with = [&](const std::string& golden, const std::function<void(Tensors&)>& change) {
