@@ -1,7 +1,7 @@
 // Text of files in messages.
 #include "data/io/printable.h"
 
-#include <doctest.h>
+#include <doctest/doctest.h>
 
 using brine::data::shown;
 
