@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "data/config/schema_text.h"
 #include "data/io/utf8.h"
@@ -182,14 +183,14 @@ Schema& Schema::add(const std::string& name, Target target, const std::vector<st
                     const std::string& help, const FieldOptions& options) {
   Field field{.key = prefix_ + name,
               .help = help,
-              .target = target,
+              .target = std::move(target),
               .options = options,
               .choices = choices,
               .initial = {},
               .chosen = chosen_,
               .selector = selector_,
               .when = when_};
-  const bool is_enum = std::holds_alternative<EnumSlot>(target);
+  const bool is_enum = std::holds_alternative<EnumSlot>(field.target);
   field.optional = !is_enum && field.empty();
   field.initial = field.empty() ? options.unset : field.toml();
   check(field.key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.") == std::string::npos,

@@ -17,7 +17,7 @@ void flatten(const Json& value, const std::string& key, std::vector<std::string>
     return;
   }
   for (auto& [name, item] : value.items()) {
-    flatten(item, key.empty() ? name : key + "." + name, keys, values);
+    flatten(item, key.empty() ? name : join(key, ".", name), keys, values);
   }
 }
 

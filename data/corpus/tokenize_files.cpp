@@ -110,6 +110,7 @@ TokenManifest tokenize_files(const std::vector<std::string>& files, const Path& 
         in_order.close();
       }
     } closing{jobs, in_order};
+    threads.reserve(tokenizers.size());
     for (const auto& one : tokenizers)
       threads.emplace_back([&jobs, &one] { encode_jobs(jobs, *one); });
     std::exception_ptr reading_failed;

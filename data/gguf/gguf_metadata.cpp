@@ -106,7 +106,7 @@ int64_t GgufMetadata::integer_at(std::string_view key, const GgufValue& value,
   bool fits = true;
   const bool is_integer = with_integer(value, index, [&](auto x) {
     fits = std::in_range<int64_t>(x);
-    out = int64_t(x);
+    out = int64_t(+x);
   });
   if (!is_integer) refuse(key, value, "an integer");
   check_format(fits, file_, ": the key '", shown(key), "' is above ", INT64_MAX);

@@ -71,7 +71,7 @@ class HeaderChecker::Walk {
   void first_piece_v2(uint64_t address) {
     const std::vector<char> start = bytes(address, 6);
     if (start[4] != 2) refuse_header(where_, "its version is not 1 or 2");
-    const int flags = start[5], width = 1 << (flags & 3);
+    const int flags = uint8_t(start[5]), width = 1 << (flags & 3);
     order_bytes_ = flags & 4 ? 2 : 0;
     const uint64_t at = address + 6 + (flags & 0x20 ? 16 : 0) + (flags & 0x10 ? 4 : 0);
     const std::vector<char> field = bytes(at, uint64_t(width));
@@ -91,7 +91,7 @@ class HeaderChecker::Walk {
   void messages_v2(std::span<const char> piece) {
     constexpr const char* kWhat = "a message does not fit its piece";
     Cursor p(where_, piece);
-    while (p.left() >= size_t(4 + order_bytes_)) {  // a shorter remainder is a gap
+    while (p.left() >= 4 + size_t(order_bytes_)) {  // a shorter remainder is a gap
       const uint64_t type = p.number(1, kWhat), size = p.number(2, kWhat),
                      flags = p.number(1, kWhat);
       p.skip(uint64_t(order_bytes_), kWhat);
@@ -253,7 +253,7 @@ class HeaderChecker::Walk {
     if (kind == kCompact) {
       m.skip(m.number(2, kWhat), kWhat);
     } else if (kind == kContiguous) {
-      m.skip(uint64_t(c_.address_bytes_ + c_.length_bytes_), kWhat);
+      m.skip(uint64_t(c_.address_bytes_) + uint64_t(c_.length_bytes_), kWhat);
     } else if (kind == kChunked && version == 3) {
       m.skip(4 * m.number(1, kWhat) + uint64_t(c_.address_bytes_), kWhat);
     } else if (kind == kChunked) {

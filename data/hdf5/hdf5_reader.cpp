@@ -224,7 +224,7 @@ void Hdf5Reader::Impl::collect(const std::string& group, int depth,
                                std::vector<std::string>& names) const {
   check_format(depth < 32, where(group), ": groups are nested too deeply");
   for (const std::string& name : members(group)) {
-    std::string full = group == "/" ? name : group + "/" + name;
+    std::string full = group == "/" ? name : join(group, "/", name);
     Handle id = need(full);
     if (H5Iget_type(id.id()) == H5I_GROUP) {
       collect(full, depth + 1, names);
@@ -385,7 +385,7 @@ std::vector<int64_t> Hdf5Reader::ints_attribute(const std::string& object,
     auto take = [&]<class T>(T v) {
       std::memcpy(&v, at, sizeof(T));
       check_format(std::in_range<int64_t>(v), a.where, ": ", +v, " does not fit an int64");
-      values[i] = int64_t(v);
+      values[i] = int64_t(+v);
     };
     switch (type->bytes * (type->is_signed ? 1 : -1)) {
       case 1:

@@ -52,7 +52,7 @@ std::string human_seconds(double seconds) {
   if (!std::isfinite(seconds)) return "unknown";
   if (seconds < 9.995) return print("%.2f%s", seconds, " s");
   if (seconds < 59.95) return print("%.1f%s", seconds, " s");
-  const auto whole = int64_t(std::fmin(seconds, 1e15) + 0.5);
+  const auto whole = int64_t(std::llround(std::fmin(seconds, 1e15)));
   if (whole < 3600) return two_units(whole / 60, "m", whole % 60, "s");
   if (whole < 86'400) return two_units(whole / 3600, "h", whole / 60 % 60, "m");
   return two_units(whole / 86'400, "d", whole / 3600 % 24, "h");

@@ -77,7 +77,7 @@ std::string syllables(Draws& draws) {
 std::vector<std::string> draw_keys(Draws& draws, size_t n) {
   const auto &first = adjectives(), &second = nouns();
   return different(n, double(first.size() * second.size()), [&] {
-    const std::string adjective = first[draws.below(first.size())];
+    const std::string& adjective = first[draws.below(first.size())];
     return adjective + "-" + second[draws.below(second.size())];
   });
 }

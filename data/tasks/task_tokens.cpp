@@ -27,7 +27,8 @@ TextEncoder::TextEncoder(const Tokenizer& tokenizer, int64_t max_tokens)
 
 TextTokens TextEncoder::frame(std::vector<int32_t> a, std::vector<int32_t>* b) const {
   TextTokens out;
-  TokenRun first{.ids = std::move(a), .offsets = {}}, second;
+  TokenRun first, second;
+  first.ids = std::move(a);
   if (b) second.ids = std::move(*b);
   size_t all = first.ids.size() + second.ids.size();
   truncate_longest_first(first, b ? &second : nullptr, size_t(max_tokens_) - (b ? 3 : 2));

@@ -109,7 +109,7 @@ class Reader {
   std::string member() const {
     const Utf8Names names;
     const char* path = archive_entry_pathname(entry_);
-    const std::string member = path ? path : "";
+    std::string member = path ? path : "";
     check_format(member.size() <= kMostNameBytes, name(), ": the name of a member has ",
                  member.size(), " bytes, more than ", kMostNameBytes);
     return member;
