@@ -111,7 +111,7 @@ Tensor imported(M* managed, bool read_only) {
         .as_strided(layout.shape, layout.strides);
   };
   if (read_only) {
-    const Tensor copy = view(nullptr).clone();
+    Tensor copy = view(nullptr).clone();
     if (managed->deleter) managed->deleter(managed);
     return copy;
   }

@@ -1,4 +1,4 @@
-// Values that are no finite numbers.
+// NaN and infinity.
 #pragma once
 
 #include <limits>

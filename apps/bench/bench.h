@@ -35,6 +35,8 @@ std::vector<int64_t> token_counts();
 
 // Standard normal numbers, f32, on the default device.
 Tensor noise(const Shape& shape, uint64_t seed);
+// Numbers of [-1, 1] in a fixed order.
+Tensor ramp(const Shape& shape);
 
 // Waits for the default device, which runs asynchronously: a time ends when both CPU and device are
 // done.

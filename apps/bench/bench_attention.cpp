@@ -10,9 +10,6 @@
 namespace brine::bench {
 namespace {
 
-// A T x T method stops when its maps would take more than this.
-constexpr double kMostMapBytes = 6e9;
-
 // A product of matrices of the fastest kind: the best rate of the machine at this moment.
 class FastProduct {
  public:

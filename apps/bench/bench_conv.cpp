@@ -14,13 +14,6 @@ struct Layer {
   int64_t columns, in, out, dilation;
 };
 
-Tensor ramp(const Shape& shape) {
-  Tensor x = Tensor::empty(shape);
-  float* p = x.data<float>();
-  for (int64_t i = 0; i < x.numel(); ++i) p[i] = float(i * 7919 % 2003) * 1e-3f - 1;
-  return x;
-}
-
 // The direct call uses the better of two layouts, channels last and oneDNN's own; the conversion of
 // activations to the latter is not counted.
 void bench_layer(std::vector<BenchRow>& rows, const Layer& l, int64_t T) {
@@ -39,7 +32,9 @@ void bench_layer(std::vector<BenchRow>& rows, const Layer& l, int64_t T) {
   const std::pair<Pass, const char*> passes[] = {{Pass::forward, " forward"},
                                                  {Pass::data_gradient, " data gradient"},
                                                  {Pass::weight_gradient, " weight gradient"}};
-  for (auto [pass, name] : passes) {
+  for (const auto& each : passes) {
+    const Pass pass = each.first;
+    const char* name = each.second;
     image.bias = pass != Pass::data_gradient;
     auto plain = onednn::convolution_direct(image, B, pass, false);
     auto own_layout = onednn::convolution_direct(image, B, pass, true);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "apps/bench/bench.h"
+#include "apps/bench/parts/block.h"
 #include "apps/cli/terminal.h"
 #include "data/io/human.h"
 #include "nn/models/model_config.h"
@@ -17,8 +18,6 @@
 
 namespace brine::bench {
 namespace {
-
-constexpr int64_t kHeads = 12, kHeadSize = 64;
 
 // Cheap pseudo-random numbers around 0, of about unit size times `scale`.
 void fill_noise(const Tensor& t, float scale, uint64_t seed) {

@@ -23,13 +23,6 @@ struct Product {
   bool ta = false, tb = false;
 };
 
-Tensor ramp(const Shape& shape) {
-  Tensor x = Tensor::empty(shape);
-  float* p = x.data<float>();
-  for (int64_t i = 0; i < x.numel(); ++i) p[i] = float(i * 7919 % 2003) * 1e-3f - 1;
-  return x;
-}
-
 BenchRow run(const Product& p) {
   Tensor a = ramp(p.ta ? Shape{p.batch, p.K, p.M} : Shape{p.batch, p.M, p.K});
   Tensor b = ramp(p.tb ? Shape{p.batch, p.N, p.K} : Shape{p.batch, p.K, p.N});
@@ -91,8 +84,8 @@ double peak_flops() {
     }
     ms = std::min(ms, now_ms() - start);
   }
-  const double lanes = kBytes / 4;
-  return 2 * double(kSums) * double(steps) * lanes * omp_get_max_threads() / ms / 1e6;
+  constexpr int kLanes = kBytes / 4;
+  return 2 * double(kSums) * double(steps) * kLanes * omp_get_max_threads() / ms / 1e6;
 }
 
 std::vector<BenchRow> bench_gemm() {

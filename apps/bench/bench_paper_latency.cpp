@@ -12,8 +12,6 @@ namespace brine::bench {
 namespace {
 
 constexpr int64_t kSize = 128, kWide = 128;
-// A T x T method stops when its maps would take more than this.
-constexpr double kMostMapBytes = 6e9;
 
 BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
   const Inputs in(T, 1, kSize);

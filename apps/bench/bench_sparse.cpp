@@ -3,14 +3,13 @@
 #include <cmath>
 
 #include "apps/bench/bench.h"
+#include "apps/bench/parts/block.h"
 #include "autograd/ops.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/teacher.h"
 
 namespace brine::bench {
 namespace {
-
-constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
 
 // Columns redrawn for every row have the worst locality; a trained estimate changes slowly, which
 // columns drawn only for every 64th row imitate.

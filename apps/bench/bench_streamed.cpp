@@ -94,7 +94,8 @@ std::vector<BenchRow> bench_maps(int64_t T) {
     s.adamw.step(1, s.adamw.gradient_norm());
   };
   const int64_t tiles_peak = peak_of(tiles_step), maps_peak = peak_of(maps_step);
-  auto [tiles_ms, maps_ms] = median_times(tiles_step, maps_step, 6);
+  const auto medians = median_times(tiles_step, maps_step, 6);
+  const double tiles_ms = medians.first, maps_ms = medians.second;
   auto row = [&](const char* name, double ms, int64_t peak) {
     return BenchRow{.name = name,
                     .shape = shape_of(T),

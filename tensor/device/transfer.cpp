@@ -40,7 +40,7 @@ Tensor Downloads::start(const Tensor& x) {
   check(x.device().is_cuda(), "Downloads: a tensor on the meta device has no values");
   const Tensor from = x.detach().contiguous();
   const PinnedMemory pinned(x.device());
-  const Tensor to = Tensor::empty(x.shape(), x.dtype());
+  Tensor to = Tensor::empty(x.shape(), x.dtype());
   ends_.insert(ends_.end(), {from, to});
   if (const size_t bytes = bytes_of(from)) {
     last_ = cuda::start_download(to.raw(), from.raw(), bytes, x.device());
@@ -69,7 +69,7 @@ Tensor Uploads::start(const Tensor& x, Device device) {
   if (!device.is_cuda()) return device.is_meta() ? x.to(device) : x;
   check(!last_ || device == device_, "Uploads: to ", device, " after ", device_);
   const Tensor from = x.detach().contiguous();
-  const Tensor to = Tensor::empty(x.shape(), x.dtype(), device);
+  Tensor to = Tensor::empty(x.shape(), x.dtype(), device);
   ends_.insert(ends_.end(), {from, to});
   if (const size_t bytes = bytes_of(from)) {
     last_ = cuda::start_upload(to.raw(), from.raw(), bytes, device);

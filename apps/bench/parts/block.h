@@ -11,6 +11,8 @@
 
 namespace brine::bench {
 
+// A T x T method stops when its maps would take more bytes than this.
+inline constexpr double kMostMapBytes = 6e9;
 inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
 
 struct Block {
