@@ -1,6 +1,7 @@
 // From the estimate to the masked attention, and the average for the remaining keys.
 #include "sea/mask.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace brine::sea {
@@ -25,7 +26,9 @@ Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectCo
   const int64_t oversample = refinement.oversample;
   check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
   SelectConfig candidates = config;
-  candidates.k *= oversample;
+  // More candidates than keys are all keys; the product of large settings would overflow.
+  const int64_t all = std::max(keys ? keys : estimate.dim(2), config.k);
+  candidates.k = oversample > all / std::max<int64_t>(config.k, 1) ? all : config.k * oversample;
   Mask mask;
   mask.selection = select_columns(estimate, visible, candidates);
   if (forced.defined()) mask.selection.selected = forced;

@@ -31,7 +31,11 @@ struct Generate {
     const std::vector<std::string> texts = nn::texts_of(generation, *tokenizer);
     if (json) {
       generation.run();
-      print_json(generation, m, {.model = model, .query_skip = what.query_skip, .texts = texts});
+      print_json(generation, m,
+                 {.model = model,
+                  .query_skip = what.query_skip,
+                  .oversample = what.oversample,
+                  .texts = texts});
     } else {
       run_and_print(generation, texts);
     }

@@ -7,6 +7,7 @@
 #include "apps/cli/terminal.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
+#include "distill/evaluation/task_report.h"
 #include "distill/log/device_memory.h"
 
 namespace brine {
@@ -51,6 +52,7 @@ void print_json(const nn::Generation& done, const nn::LoadedModel& model,
   data::Json out = {{"model", call.model},
                     {"attention", model.config.attention},
                     {"query_skip", call.query_skip},
+                    {"oversample", distill::oversample_of(model.config, call.oversample)},
                     {"prompt_seconds", done.prompt_seconds()},
                     {"seconds", done.run_seconds()},
                     {"steps", done.steps()},

@@ -35,8 +35,8 @@ struct TextEvaluation {
   }
 };
 
-// "model" (from `name`), "attention", "k", "query_skip", "compute", "path", "perplexity", "nll",
-// "tokens", "protocol" in words, "cut", with a teacher "mask_recall" by layer
+// "model" (from `name`), "attention", "k", "query_skip", "oversample", "compute", "path",
+// "perplexity", "nll", "tokens", "protocol" in words, "cut", with a teacher "mask_recall" by layer
 // (mask_health_rows()), otherwise for a learned mask "mask_health" of the first window next to the
 // model's own dense attention; with kld "kld" (LogitComparison::table()). A mask that has
 // degenerated is a warning.

@@ -56,14 +56,23 @@ data::Json row_of(const data::Task& task, const Answered& a) {
   return row;
 }
 
-}  // namespace
-
-data::Json kept_keys_of(const nn::ModelConfig& config, int64_t asked) {
+// A setting of the attention method unless another is asked for; null where it has none.
+data::Json setting_of(const nn::ModelConfig& config, const char* key, int64_t asked) {
   data::Schema settings;
   config.method().describe(settings);
   data::Json own = settings.to_json();
-  if (!own.contains("k")) return data::Json();
-  return asked ? data::Json(asked) : own["k"];
+  if (!own.contains(key)) return data::Json();
+  return asked ? data::Json(asked) : own[key];
+}
+
+}  // namespace
+
+data::Json kept_keys_of(const nn::ModelConfig& config, int64_t asked) {
+  return setting_of(config, "k", asked);
+}
+
+data::Json oversample_of(const nn::ModelConfig& config, int64_t asked) {
+  return setting_of(config, "oversample", asked);
 }
 
 data::Json evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
@@ -73,6 +82,7 @@ data::Json evaluate_task(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
                     {"task", task.name},
                     {"attention", m.config.attention},
                     {"k", kept_keys_of(m.config, call.answer.options.k)},
+                    {"oversample", oversample_of(m.config, call.answer.options.oversample)},
                     {"splits", data::Json::object()}};
   for (const data::TaskSplit& split : chosen_splits(task, call.split, "dev")) {
     check(split.labelled, "eval: split ", split.name, " of ", task.name, " has no labels");

@@ -31,5 +31,7 @@ void predict_task(nn::LoadedModel& model, const data::Tokenizer& tokenizer,
 
 // The k in use: `asked`, or for 0 the method's own; null for a method without one.
 data::Json kept_keys_of(const nn::ModelConfig& config, int64_t asked);
+// The same of the candidates for each kept key.
+data::Json oversample_of(const nn::ModelConfig& config, int64_t asked);
 
 }  // namespace brine::distill

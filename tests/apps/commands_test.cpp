@@ -300,12 +300,19 @@ TEST_CASE("eval, generate, sweep: oversample refines the mask without training")
   const Json one = evaluated("--model student --k 1"),
              four = evaluated("--model student --k 1 --oversample 4");
   CHECK(one.at("perplexity") != four.at("perplexity"));
+  CHECK(one.at("oversample") == 1);
+  CHECK(four.at("oversample") == 4);
+  CHECK(evaluated("--model teacher").at("oversample").is_null());
   CHECK(evaluated("--model student --k 1 --oversample 1").at("perplexity") == one.at("perplexity"));
+  // All keys are candidates then: each query's own largest stay.
+  CHECK(evaluated("--model student --k 1 --oversample 1000000000000000000").at("perplexity") ==
+        evaluated("--model student --k 1 --oversample 64").at("perplexity"));
   CHECK(generated("--temperature 0 --oversample 2").rfind("the king", 0) == 0);
   const World& w = world();
   const std::string sweep = "sweep --model student --data text.txt --max-windows 1 --k 1";
   refused(sweep + " --oversample 4", "--oversample needs --floors");
   refused("eval --model teacher --data text.txt --oversample 4", "--oversample has no effect");
+  refused("eval --suite ruler --model teacher --oversample 4", "--oversample has no effect");
   const std::string table = w.must(sweep + " --oversample 1 4 --teacher teacher --floors").out;
   CHECK(table.find("student, oversample 4 | 1 | ") != std::string::npos);
 }

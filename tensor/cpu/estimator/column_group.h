@@ -23,7 +23,9 @@ class ColumnGroup {
         first_(shared.rows * (unit % shared.parts) / shared.parts),
         end_(shared.rows * (unit % shared.parts + 1) / shared.parts),
         length_(shared.widths.valid(group_ / shared.groups)),
-        keys_seen_(at_.widths.causal ? std::min(length_, (end_ - 1) * at_.step + 1) : length_),
+        keys_seen_(at_.widths.causal
+                       ? std::min(length_, std::max<int64_t>(0, (end_ - 1) * at_.step + 1))
+                       : length_),
         prefix_(wide),
         sums_(sums),
         long_(at_.window_array()),

@@ -98,7 +98,6 @@ void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const T
   const KeyGradients<T> keys(dk, at);
   const int64_t own_heads = at.own(), kRows = at.kRows;
   T* dq_all = dq.data<T>();
-  std::fill_n(dq_all, at.all() * at.tokens * at.m, T(0));
   parallel_for(at.units(), 1, [&](int64_t unit, int64_t) {
     const auto wide = memory.wide.lease();
     const auto own = memory.own.lease();
@@ -110,6 +109,13 @@ void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const T
     T *q = grads + 2 * at.window_array(), *dquery = q + own_heads * kRows * at.padded;
     T *rows = dquery + own_heads * kRows * at.padded, *scratch = rows + own_heads * kRows * at.K;
     std::vector<int32_t> starts(size_t(at.K + 1));
+    // Queries that are skipped have no gradient, nor have those that see no key.
+    const int64_t own_first = group.first_row() * at.step;
+    const int64_t own_end = std::min(at.tokens, group.end_row() * at.step);
+    for (int64_t h = 0; h < own_heads; ++h) {
+      T* to = dq_all + group.head(h) * at.tokens * at.m;
+      std::fill(to + own_first * at.m, to + own_end * at.m, T(0));
+    }
     auto band = [&](int64_t first, int64_t count) {
       group.load_queries(first, count, factor, q);
       if constexpr (multiplied) group.products(first, count, q, rows, kRows * at.K);

@@ -21,12 +21,12 @@ namespace brine::BRINE_CPU {
 //
 // Work is divided into units: the heads that have the same keys, and one of `parts` ranges of their
 // rows. Sums are fetched once for all these heads, which takes longer than a product. The division
-// depends on sizes only, never on threads.
+// depends on sizes only, never on threads: two parts, or what makes eight units of few groups.
 template <class T>
 struct ColumnSums {
-  static constexpr int64_t kWide = kWidth<T>;   // columns at a time
-  static constexpr int64_t kRows = 64;          // of a band at a time
-  static constexpr int64_t kRowsOfParts = 256;  // fewer rows are not divided
+  static constexpr int64_t kWide = kWidth<T>;  // columns at a time
+  static constexpr int64_t kRows = 64;         // of a band at a time
+  static constexpr int64_t kRowsOfPart = 128;  // at least
 
   int64_t batch, heads, groups, tokens, rows, m, padded, K, step, parts;
   const T *q, *k;
@@ -43,7 +43,8 @@ struct ColumnSums {
         padded((m + kWide - 1) / kWide * kWide),
         K(K),
         step(step),
-        parts(rows < kRowsOfParts ? 1 : 2),
+        parts(std::clamp<int64_t>(rows / kRowsOfPart, 1,
+                                  std::max<int64_t>(2, 8 / std::max<int64_t>(1, batch * groups)))),
         q(q.data<T>()),
         k(k.data<T>()),
         widths(visible, tokens) {}
@@ -54,7 +55,7 @@ struct ColumnSums {
   // Keys that a row of head n = b H + h sees.
   int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
   // Keys of the longest columns whose rows use windows: measured, for one head of 64 numbers.
-  int64_t longest_window() const { return widths.causal ? K / (8 * step) : tokens; }
+  int64_t longest_window() const { return widths.causal ? K / 8 / step : tokens; }
   // Numbers of one array with a row for every token and one more.
   int64_t array() const { return (tokens + 1) * padded; }
   // The same for the starts of windows.

@@ -82,6 +82,9 @@ TEST_CASE("pooled_prior: scores plus a gain for each head, and the gradients of 
 TEST_CASE("pooled_scores: long columns, and bands of many rows") {
   // K = 20: rows whose columns have up to 2 keys use sums over windows, later ones prefix sums.
   check_pooled({1, 4, 131, 0, 5}, 2, 20, true, {}, 1);
+  // From 256 rows on they are divided; the second part of a short sequence sees no key.
+  check_prior({2, 4, 270, 0, 3}, 2, 24, true, {270, 100}, 1);
+  check_pooled({1, 2, 521, 0, 3}, 1, 24, true, {400}, 2);
   check_pooled({1, 2, 60, 0, 4}, 1, 3, true, {}, 1);
   check_pooled({1, 1, 50, 0, 17}, 1, 2, true, {}, 7);
   check_prior({2, 2, 300, 0, 3}, 1, 290, true, {300, 299}, 1);

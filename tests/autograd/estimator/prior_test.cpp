@@ -107,10 +107,31 @@ TEST_CASE("performer_prior: long columns, and bands of many rows") {
   // K = 20, 33: rows whose columns have up to 2 keys use sums over windows, later ones prefix sums.
   check_prior({1, 4, 131, 5, 0}, 20, true, {}, 1, 2);
   check_prior({2, 2, 143, 9, 0}, 33, true, {143, 90}, 2);
+  // From 256 rows on they are divided; the second part of a short sequence sees no key.
+  check_prior({2, 4, 270, 3, 0}, 24, true, {270, 100}, 1, 2);
+  check_prior({1, 2, 521, 3, 0}, 24, true, {400}, 2);
+  check_prior({2, 2, 270, 3, 0}, 8, true, {0, 270}, 1);
+  check_prior({1, 2, 9, 3, 0}, 1, true, {}, 1);
   check_prior({1, 2, 60, 4, 0}, 3, true, {}, 1);
   check_prior({1, 1, 50, 17, 0}, 2, true, {}, 7, 1, 0.4);
   check_prior({2, 2, 300, 3, 0}, 290, true, {300, 299}, 1);
   check_prior({1, 1, 600, 2, 0}, 5, false, {}, 1);
+}
+
+TEST_CASE("performer_prior, pooled_scores: rows have the same bits whatever follows them") {
+  const int64_t K = 24, T = 300, cut = 200;
+  const Tensor q = uniform({1, 4, T, 5}, 1, 0.1, 1), k = uniform({1, 2, T, 5}, 2, 0.1, 1);
+  const Tensor scores = normal({1, 4, T, K}, 3), gain = uniform({4}, 4, 0.5, 1.5);
+  auto first = [&](const Tensor& x) { return x.slice(2, 0, cut).contiguous(); };
+  CHECK(same_bits(first(performer_prior(scores, gain, q, k, {})),
+                  performer_prior(first(scores), gain, first(q), first(k), {})));
+  CHECK(same_bits(first(pooled_scores(q, k, {}, K)), pooled_scores(first(q), first(k), {}, K)));
+}
+
+TEST_CASE("performer_prior: no rows at all, with and without skipped ones") {
+  for (int64_t step : {1, 2, 3}) {
+    check_prior({1, 2, 0, 4, 0}, 8, true, {}, step);
+  }
 }
 
 TEST_CASE("performer_prior: a column of small mass among large ones keeps its digits in f32") {
