@@ -20,9 +20,9 @@ void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
 
 // What the JSON object says of the call.
 struct GenerationCall {
-  std::string model;  // as it was named
+  std::string model;                       // as it was named
   int64_t query_skip = 1, oversample = 0;  // 0: as trained
-  std::vector<std::string> texts;  // the prompts
+  std::vector<std::string> texts;          // the prompts
 };
 // One JSON object on standard output.
 void print_json(const nn::Generation& done, const nn::LoadedModel& model,
