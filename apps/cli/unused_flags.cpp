@@ -42,10 +42,10 @@ void refuse_all_but(const RunContext& context, std::initializer_list<const char*
   }
 }
 
-void refuse_unused_options(const RunContext& context, const nn::Model& model) {
+void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others) {
   const nn::AttentionTraits traits = model.attention_traits();
   const std::string on = "on attention '" + model.attention_name() + "', which ";
-  if (!traits.sparse) refuse_unused(context, {"k", "path"}, on + "keeps every key");
+  if (!traits.sparse && !others) refuse_unused(context, {"k", "path"}, on + "keeps every key");
   if (!traits.query_skip)
     refuse_unused(context, {"query_skip", "oversample"}, on + "estimates no mask");
 }

@@ -21,8 +21,9 @@ void refuse_unused(const RunContext& context, std::initializer_list<const char*>
 void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
                     const std::string& because);
 
-// The keys k, path and query_skip, if given: an error when the model's attention does not use one.
-void refuse_unused_options(const RunContext& context, const nn::Model& model);
+// The keys k, path, query_skip and oversample, if given: an error when the model's attention does
+// not use one. With `others`, methods that use k are evaluated next to it.
+void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others = false);
 // The keys of the loss scale, if the run does not scale its loss.
 void refuse_unused_loss_scale(const RunContext& context, const distill::LossScaleConfig& config);
 

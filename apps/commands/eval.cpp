@@ -41,12 +41,7 @@ struct Eval {
     if (what.attention.empty()) refuse_unused(context, {"columns", "sinks"}, "without --attention");
     if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
     distill::use_attention(m, what.attention, what.attention_settings());
-    if (what.suite.suite.empty()) {
-      refuse_unused_options(context, *m.model);
-    } else if (!m.model->attention_traits().query_skip) {
-      refuse_unused(context, {"query_skip", "oversample"},
-                    "on attention '" + m.model->attention_name() + "', which estimates no mask");
-    }
+    refuse_unused_options(context, *m.model, !what.suite.suite.empty());
     const data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
     if (json) {
       std::cout << json_text(out) << std::endl;
