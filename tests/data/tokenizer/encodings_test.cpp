@@ -94,6 +94,14 @@ TEST_CASE("encodings: WordPiece decodes as the golden texts") {
   }
 }
 
+TEST_CASE("encodings: every mark joins its character unless one before it blocks it") {
+  const Normalizer normalizer(json{{"type", "NFC"}}, "test");
+  auto composed = [&](const std::string& text) { return normalizer.apply(text).text; };
+  CHECK(composed("a\u0301") == "\u00e1");
+  CHECK(composed("a\u0346\u0301") == "a\u0346\u0301");  // both of class 230
+  CHECK(composed("a\u0316\u0301") == "\u00e1\u0316");   // 220, 230
+}
+
 TEST_CASE("encodings: every character is normalized as the golden ones") {
   const json golden = golden_json("characters.json");
   REQUIRE(golden.size() == 7);

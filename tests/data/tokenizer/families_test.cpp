@@ -199,6 +199,14 @@ TEST_CASE("families: words cut at spaces give the ids of the uncut text") {
           std::vector<std::string>{" ", "the", "a", "\u2581", "n", "d", "\u00e9", "\n"}[draw() % 8];
     CHECK(cut->encode(text) == whole->encode(text));
   }
+  // A token that spans a space and that a merge makes: it is found.
+  const int32_t spanning = int32_t(root["model"]["vocab"].size());
+  root["model"]["vocab"]["a\u2581"] = spanning;
+  json& merges = root["model"]["merges"];
+  json first = merges[0].is_string() ? json("a \u2581") : json::array({"a", "\u2581"});
+  merges.insert(merges.begin(), first);
+  const std::vector<int32_t> ids = load(root)->encode("a a");
+  CHECK(std::count(ids.begin(), ids.end(), spanning) == 1);
 }
 
 TEST_CASE("families: any text comes back where nothing is dropped or normalized") {

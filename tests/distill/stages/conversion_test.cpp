@@ -91,6 +91,16 @@ int64_t steps_with(const fs::path& run, const char* term) {
   return n;
 }
 
+// A term of the line of a step.
+double term_at(const fs::path& run, int64_t step, const char* term) {
+  for (const std::string& line : log_lines(run)) {
+    const Json json = Json::parse(line);
+    if (json.value("step", int64_t(0)) == step && json.contains(term)) return json.at(term);
+  }
+  FAIL("no step " << step << " with " << term);
+  return 0;
+}
+
 }  // namespace
 
 TEST_CASE("conversion: stage attention leaves a student that loads, with the teacher's base") {
@@ -189,6 +199,13 @@ TEST_CASE("conversion: stage 2 after stage 1 is one run through both, bit for bi
     }
     CHECK(file(whole, 9, "model.safetensors") != file(whole, 12, "model.safetensors"));
     CHECK(steps_with(whole, "kd_task") == 6);
+    // It begins with the blocks of stage 1: new ones are further from the teacher on the same text.
+    if (frozen) {
+      Conversion alone = what(true);
+      alone.stages = Stages::joint;
+      convert_to(place, name("-alone"), alone);
+      CHECK(term_at(whole, 7, "approx") < .97 * term_at(place.run(name("-alone")), 1, "approx"));
+    }
     CHECK(convert_to(place, name("-killed"), what(true), true).outcome.steps == 0);  // finished
   }
 }

@@ -56,7 +56,13 @@ std::vector<data::Prompt> some_prompts() {
 TEST_CASE("solver: forced answers are the sums over single tokens, each from its own pass") {
   for (const char* method : {"flash", "sea"}) {
     Pair pair({.tokens = 40}, method);
-    const std::vector<data::Prompt> prompts = some_prompts();
+    std::vector<data::Prompt> prompts = some_prompts();
+    {
+      // One whose last token is the likeliest, others before it are not.
+      std::vector<int32_t> before = prompts[1].ids;
+      before.insert(before.end(), prompts[1].answer.begin(), prompts[1].answer.end() - 1);
+      prompts[1].answer.back() = best_of(logits_after(*pair.student, before));
+    }
     ModelSolver solver(*pair.student, *byte_tokenizer());
     const std::vector<ForcedAnswer> got = solver.forced(prompts);
     REQUIRE(got.size() == prompts.size());
