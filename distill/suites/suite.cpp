@@ -233,14 +233,18 @@ data::Json evaluate_suite(const std::string& name, nn::LoadedModel& m,
   SuiteRun run{call, tokenizer, messages, make_blocks(call, tokenizer), call.k};
   const data::Json own_k = kept_keys_of(m.config, 0);
   if (run.ks.empty() && !own_k.is_null()) run.ks = {own_k.get<int64_t>()};
-  data::Json out = {{"suite", call.grid.suite},
-                    {"model", name},
-                    {"attention", m.config.attention},
-                    {"teacher", call.teacher.empty() ? data::Json() : data::Json(call.teacher)},
-                    {"seed", call.seed},
-                    {"lengths", call.grid.lengths},
-                    {"samples", call.grid.samples},
-                    {"prompts", run.prompts()}};
+  data::Json out = {
+      {"suite", call.grid.suite},
+      {"model", name},
+      {"attention", m.config.attention},
+      {"query_skip",
+       m.model->attention_traits().query_skip ? data::Json(call.options.query_skip) : data::Json()},
+      {"oversample", oversample_of(m.config, call.options.oversample)},
+      {"teacher", call.teacher.empty() ? data::Json() : data::Json(call.teacher)},
+      {"seed", call.seed},
+      {"lengths", call.grid.lengths},
+      {"samples", call.grid.samples},
+      {"prompts", run.prompts()}};
   const bool is_dense = nn::is_full_attention(m.config.attention) && call.teacher.empty();
   if (!is_dense || !has_dense(contenders)) run.add("student", m);
   if (!call.teacher.empty() && !contenders.empty()) become_base(m, call);

@@ -90,7 +90,7 @@ std::vector<std::string> names_of(const std::vector<Weight>& weights) {
 }
 
 // Uses f32 weights in mapped files as the values of their parameters and returns these. Packed
-// parameters are left out, and so are tensors that read_weights() will refuse.
+// parameters are left out. The weights have been checked.
 nn::ParameterStore::InPlace map_weights(nn::Model& model, const std::vector<Weight>& weights) {
   std::unordered_map<std::string, nn::Parameter*> parameters;
   for (const auto& p : model.named_parameters()) parameters[p.path] = p.parameter;

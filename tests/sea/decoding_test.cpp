@@ -101,8 +101,11 @@ void check_decoding(Block& block, const std::vector<int64_t>& prompts, int64_t s
                                           .options = how.options,
                                           .tap = &full});
   const bool selects = full.has("selected");
-  const int64_t candidates =
-      block.settings.count("oversample") ? std::stoll(block.settings.at("oversample")) : 1;
+  int64_t candidates = how.options.oversample;
+  if (!candidates) {
+    candidates =
+        block.settings.count("oversample") ? std::stoll(block.settings.at("oversample")) : 1;
+  }
   auto state = block.module->make_state(
       {.batch = B, .capacity = T, .dtype = how.dtype, .options = how.options});
   if (how.prompts_together) {
@@ -229,6 +232,36 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
     }
     Block block = make_block("sea", true, Dtype::f32, 5, 300, form);
     check_decoding(block, {7, 0}, 120, {.tolerance = 2e-5, .options = {.k = 9}, .mode = mode});
+  }
+}
+
+TEST_CASE(
+    "decoding contract: oversample of a call is that of the settings, in a pass and in steps") {
+  const Settings light = {{"preset", "light"}},
+                 trained = {{"preset", "light"}, {"oversample", "3"}};
+  Block given = make_block("sea", true, Dtype::f32, 5, 300, light);
+  Block own = make_block("sea", true, Dtype::f32, 5, 300, trained);
+  for (const int64_t factor : {1, 3}) {
+    // Also below the value of the settings.
+    check_decoding(own, {7, 0}, 60, {.tolerance = 2e-5, .options = {.k = 5, .oversample = factor}});
+  }
+  const Inputs in = inputs(1, 90, Dtype::f32);
+  NoGrad off;
+  auto outputs = [&](Block& block, int64_t oversample) {
+    const nn::RuntimeOptions options = {.k = 5, .oversample = oversample};
+    auto state = block.module->make_state({.batch = 1, .capacity = 90, .options = options});
+    prefill(*block.module, *state, in, {60}, options);
+    std::vector<Tensor> all = decode(*block.module, *state, in, {60}, 30, options);
+    all.push_back(block.module->forward(
+        {.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden, .options = options}));
+    return all;
+  };
+  const std::vector<Tensor> wanted = outputs(own, 0), same = outputs(given, 3);
+  const std::vector<Tensor> plain = outputs(given, 0);
+  REQUIRE(wanted.size() == 31);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    CHECK(same_bits(same[i], wanted[i]));
+    CHECK_FALSE(same_bits(plain[i], wanted[i]));
   }
 }
 

@@ -88,58 +88,34 @@ class ColumnGroup {
 
   // y = the products of these rows; that of head h and row r is [K] at y + h of_head + r K.
   void products(int64_t first, int64_t count, const T* q, T* y, int64_t of_head) {
-    constexpr int64_t W = Shared::kWide;
-    if (!windowed(keys_)) {
-      for (int64_t h = 0; h < at_.own(); ++h) {
-        load_tile(first, count, h, q);
-        tile_.products(y + h * of_head);
+    auto tile = [&](int64_t h) { tile_.products(y + h * of_head); };
+    auto strip = [&](int64_t h, int64_t r, int64_t c, int64_t columns, const int64_t* offset) {
+      const T* query = q + (h * Shared::kRows + r) * at_.padded;
+      const Vector<T> dots = column_dots(query, sums_, offset, at_.padded);
+      T* to = y + h * of_head + r * at_.K + c;
+      if (columns == Shared::kWide) {
+        store(to, dots);
+      } else {
+        for (int64_t i = 0; i < columns; ++i) to[i] = dots[i];
       }
-      return;
-    }
-    int64_t offset[W];
-    for (int64_t c = 0; c < at_.K; c += W) {
-      const int64_t columns = std::min(W, at_.K - c);
-      for (int64_t r = 0; r < count; ++r) {
-        offsets(width(first + r), c, offset);
-        for (int64_t h = 0; h < at_.own(); ++h) {
-          const T* query = q + (h * Shared::kRows + r) * at_.padded;
-          const Vector<T> dots = column_dots(query, sums_, offset, at_.padded);
-          T* to = y + h * of_head + r * at_.K + c;
-          if (columns == W) {
-            store(to, dots);
-          } else {
-            for (int64_t i = 0; i < columns; ++i) to[i] = dots[i];
-          }
-        }
-      }
-    }
+    };
+    each_head(first, count, q, tile, strip);
   }
 
   // dq [own, kRows, padded] += slopes [own, kRows, K] times sums; the gradients of the sums, of
   // windows or of prefixes, += slopes times q.
   void spread(int64_t first, int64_t count, const T* q, const T* slopes, T* dq, T* grads,
               double* dprefix) {
-    constexpr int64_t W = Shared::kWide;
-    if (!windowed(keys_)) {
-      for (int64_t h = 0; h < at_.own(); ++h) {
-        load_tile(first, count, h, q);
-        tile_.spread(slopes + h * Shared::kRows * at_.K, dq + h * Shared::kRows * at_.padded,
-                     dprefix);
-      }
-      return;
-    }
-    int64_t offset[W];
-    for (int64_t c = 0; c < at_.K; c += W) {
-      const int64_t columns = std::min(W, at_.K - c);
-      for (int64_t r = 0; r < count; ++r) {
-        offsets(width(first + r), c, offset);
-        for (int64_t h = 0; h < at_.own(); ++h) {
-          const int64_t row = h * Shared::kRows + r;
-          column_spread(dq + row * at_.padded, q + row * at_.padded, slopes + row * at_.K + c,
-                        sums_, grads, offset, columns, at_.padded);
-        }
-      }
-    }
+    auto tile = [&](int64_t h) {
+      const int64_t row = h * Shared::kRows;
+      tile_.spread(slopes + row * at_.K, dq + row * at_.padded, dprefix);
+    };
+    auto strip = [&](int64_t h, int64_t r, int64_t c, int64_t columns, const int64_t* offset) {
+      const int64_t row = h * Shared::kRows + r;
+      column_spread(dq + row * at_.padded, q + row * at_.padded, slopes + row * at_.K + c, sums_,
+                    grads, offset, columns, at_.padded);
+    };
+    each_head(first, count, q, tile, strip);
   }
 
   // The gradients of the windows of `keys` keys, `grads` with the layout of the sums, go to those
@@ -199,6 +175,29 @@ class ColumnGroup {
     loaded_row_ = first;
     loaded_head_ = h;
     tile_.load(count, q + h * Shared::kRows * at_.padded);
+  }
+
+  // For these rows and all heads: tile(head) with its rows in the tile, or strip(head, row, first
+  // column, columns, where their sums are). Heads come last: they share the sums while these are
+  // near.
+  template <class Tile, class Strip>
+  void each_head(int64_t first, int64_t count, const T* q, Tile tile, Strip strip) {
+    if (!windowed(keys_)) {
+      for (int64_t h = 0; h < at_.own(); ++h) {
+        load_tile(first, count, h, q);
+        tile(h);
+      }
+      return;
+    }
+    constexpr int64_t W = Shared::kWide;
+    int64_t offset[W];
+    for (int64_t c = 0; c < at_.K; c += W) {
+      const int64_t columns = std::min(W, at_.K - c);
+      for (int64_t r = 0; r < count; ++r) {
+        offsets(width(first + r), c, offset);
+        for (int64_t h = 0; h < at_.own(); ++h) strip(h, r, c, columns, offset);
+      }
+    }
   }
 
   // Windows of `keys` keys that start at key `first` or later.
