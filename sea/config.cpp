@@ -47,15 +47,15 @@ void SeaConfig::describe(data::Schema& s) {
   s.choice("preset", preset, kPresets,
            "Sets decoder, prior, pooled_prior, gates, gate_bias and columns where they are not "
            "given: paper; lean, with the Performer's prior; light, learned and pooled prior "
-           "without decoder, gates of heads, 256 columns",
+           "without decoder, gates of heads, 256 columns. distill takes light for a causal "
+           "model unless --recipe former or paper or another preset is given",
            {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate", {.min = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
-           "Preset of the convolutional decoder, or none: a table for each head; train, and "
-           "distill unless --recipe former or paper, take lean for a causal model when neither it "
-           "nor preset is given");
+           "Preset of the convolutional decoder, or none: a table for each head; train takes lean "
+           "for a causal model when neither it nor preset is given");
   const std::string from = "; 0 = from the decoder's preset";
   s.field("width_reduction", width_reduction, "Columns of K per column of the image" + from,
           {.min = 0});

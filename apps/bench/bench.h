@@ -78,7 +78,8 @@ BenchRow memory_row(const std::string& name, const std::string& shape, double by
 std::vector<BenchRow> bench_pointwise();
 std::vector<BenchRow> bench_gemm();
 std::vector<BenchRow> bench_conv();
-std::vector<BenchRow> bench_attention();
+std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
+                                      const std::vector<std::string>& methods);
 // Time, rate and memory of the components of every method's block, forward and backward.
 std::vector<BenchRow> bench_breakdown();
 // The parts of the sparse path; ratio = time per token over that at the smallest T.

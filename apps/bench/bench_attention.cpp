@@ -1,5 +1,7 @@
 // The attention block, from q, k, v to its output, of every causal method: the growth of its cost
 // with T; and for softmax over all keys the rate of its products relative to a matrix product.
+#include <algorithm>
+
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/block.h"
 #include "apps/cli/terminal.h"
@@ -67,10 +69,9 @@ BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
   return row;
 }
 
-void bench_block(const Block& block, std::vector<BenchRow>& rows) {
+void bench_block(const Block& block, const std::vector<int64_t>& counts,
+                 std::vector<BenchRow>& rows) {
   double first[2] = {0, 0};
-  std::vector<int64_t> counts = token_counts();
-  if (nn::is_full_attention(block.name)) counts.insert(counts.begin(), counts.front() / 2);
   for (int64_t T : counts) {
     const double maps = 4.0 * 3 * double(kHeads) * double(T) * double(T);
     if (block.attention->traits().maps && maps > kMostMapBytes) {
@@ -91,9 +92,16 @@ void bench_block(const Block& block, std::vector<BenchRow>& rows) {
 
 }  // namespace
 
-std::vector<BenchRow> bench_attention() {
+std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
+                                      const std::vector<std::string>& methods) {
   std::vector<BenchRow> rows;
-  for (const Block& block : every_block(token_counts().back())) bench_block(block, rows);
+  const std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
+  const int64_t longest = *std::max_element(counts.begin(), counts.end());
+  for (const Block& block : every_block(longest, methods)) {
+    std::vector<int64_t> own = counts;
+    if (tokens.empty() && nn::is_full_attention(block.name)) own.insert(own.begin(), own[0] / 2);
+    bench_block(block, own, rows);
+  }
   return rows;
 }
 

@@ -42,7 +42,8 @@ std::vector<BenchRow> bench_paper_latency() {
   auto block_of = [&](const std::string& method, bool causal) {
     return make_block(
         method, {{"columns", kWide}, {"decoder", "paper"}, {"mode", "per-query"}},
-        {.heads = 1, .head_size = kSize, .max_positions = lengths.back(), .causal = causal});
+        {.heads = 1, .head_size = kSize, .max_positions = lengths.back(), .causal = causal},
+        has_presets(method) ? "paper" : "");
   };
   for (const auto& [method, factory] : nn::attention_methods()) {
     const Block block = block_of(method, false), causal = block_of(method, true);

@@ -1,4 +1,5 @@
 // brine bench: the speed of kernels, attention methods and whole training steps.
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -26,13 +27,15 @@ struct Bench {
   }
 
   void refuse_unused_files(const RunContext& context) const {
-    const bool tokenizer = names(request, bench::SuiteFiles::tokenizer),
-               trained = names(request, bench::SuiteFiles::model);
-    if (!request.what.empty() && !tokenizer)
-      refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
-    if (!request.what.empty() && !trained)
-      refuse_unused(context, {"model", "tokens"}, "without the suite trained");
-    if (request.tokenizer.empty() && request.model.empty() && !tokenizer && !trained)
+    const bool all = request.what.empty();
+    auto runs = [&](const char* suite) { return all || std::ranges::count(request.what, suite); };
+    const bool trained = runs("trained"), tokenizer = runs("tokenizer");
+    if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
+    if (!trained) refuse_unused(context, {"model"}, "without the suite trained");
+    if (!trained && !runs("attention"))
+      refuse_unused(context, {"tokens"}, "without the suite attention or trained");
+    if (!runs("attention")) refuse_unused(context, {"methods"}, "without the suite attention");
+    if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !trained)))
       refuse_unused(context, {"data"}, "without the suite tokenizer or trained");
   }
 

@@ -49,7 +49,7 @@ struct Preparation {
 void Preparation::resolve(bool causal) {
   RunFacts facts{.causal = causal, .task = what.task.task, .self_taught = what.self_taught()};
   if (!what.dump.empty()) {
-    facts.pooled_dump = data::read_manifest(what.dump).spec.content == data::DumpContent::pooled;
+    facts.pooled = data::read_manifest(what.dump).spec.columns;
   }
   if (options.resume && !what.recipe.name) what.recipe.name = recipe_of_run(options.out);
   for (const std::string& note : what.recipe.resolve(facts)) {

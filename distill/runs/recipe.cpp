@@ -80,7 +80,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
     without(losses["prob"]);  // for a student that is its own teacher it is 0, and costs T x T
     for (const char* loss : {"context", "kd", "kd_task"}) without(losses[loss]);
   }
-  if (facts.pooled_dump && without(losses["prob"])) {
+  if (facts.pooled && without(losses["prob"])) {
     notes.push_back("its attention is pooled into columns, so losses.prob is 0");
   }
   if (!name) name = RecipeName::short_run;
@@ -90,6 +90,9 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   training.fill(defaults.training);
   data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
   choose_attention(student, attention_keys, defaults.attention);
+  if (facts.pooled && !attention_keys.count("columns")) {
+    choose_attention(student, {}, {{"columns", std::to_string(facts.pooled)}});
+  }
   return notes;
 }
 

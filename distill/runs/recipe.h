@@ -39,7 +39,7 @@ struct RunFacts {
   bool causal = true;        // the teacher predicts next tokens
   std::string task = {};     // name of the task; empty: text
   bool self_taught = false;  // the student is its own teacher
-  bool pooled_dump = false;  // the dump has the teacher's attention only by columns
+  int64_t pooled = 0;        // columns of a dump that has the teacher's attention only by columns
 };
 
 struct Recipe {

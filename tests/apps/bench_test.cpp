@@ -127,6 +127,30 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   CHECK(contains(f.error, "--model has no effect without the suite trained"));
 }
 
+TEST_CASE("bench: the lengths and methods of suite attention are the caller's") {
+  const Finished f =
+      run_brine("bench attention --quick --json --quiet --tokens 48 160 --methods sea flash");
+  REQUIRE(f.status == 0);
+  std::set<std::string> names, shapes;
+  const Json out = Json::parse(f.out);
+  for (const Json& row : out.at("rows")) {
+    names.insert(row.at("name"));
+    shapes.insert(row.at("shape"));
+  }
+  CHECK(shapes == std::set<std::string>{"[1, 12, 48, 64]", "[1, 12, 160, 64]"});
+  for (const char* block :
+       {"flash", "sea lean", "sea paper", "sea light", "sea light, 256 columns"}) {
+    CHECK_MESSAGE(names.count(std::string(block) + ", forward"), block);
+    CHECK_MESSAGE(names.count(std::string(block) + ", forward + backward"), block);
+  }
+  CHECK(names.size() == 10);
+  CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
+  CHECK(contains(run_brine("bench gemm --quick --methods sea").error,
+                 "--methods has no effect without the suite attention"));
+  CHECK(contains(run_brine("bench gemm --quick --tokens 64").error,
+                 "--tokens has no effect without the suite attention or trained"));
+}
+
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
   Finished f = run_brine("bench gemm --quick --quiet");
   CHECK(f.status == 0);

@@ -42,7 +42,9 @@ TEST_CASE("recipe: without a name it is short, whose rate decays and whose estim
   CHECK(c.steps == 1000);
   CHECK(c.batch_size == 4);
   CHECK(r.losses.resolved()["approx"] == 20);
-  CHECK(attention_of(r)["decoder"] == "lean");
+  CHECK(attention_of(r)["preset"] == "light");
+  CHECK(attention_of(r)["decoder"] == "none");
+  CHECK(attention_of(r)["columns"] == 256);
 }
 
 TEST_CASE("recipe: what was set before stays, whatever the recipe") {
@@ -70,9 +72,9 @@ TEST_CASE("recipe: what was set before stays, whatever the recipe") {
   }
 }
 
-TEST_CASE("recipe: an encoder's student has the paper's decoder, since lean is for causal models") {
+TEST_CASE("recipe: an encoder's student has the paper's decoder, a causal one is light") {
   CHECK(attention_of(resolved({}, {.causal = false}))["decoder"] == "paper");
-  CHECK(attention_of(resolved({}, {.causal = true}))["decoder"] == "lean");
+  CHECK(attention_of(resolved({}, {.causal = true}))["decoder"] == "none");
   CHECK(attention_of(resolved(named(RecipeName::former)))["decoder"] == "paper");
 }
 
@@ -96,12 +98,15 @@ TEST_CASE("recipe: losses that the run cannot have are 0 unless they were set") 
   CHECK(r.losses["approx"] == 20);
   CHECK(r.losses["task"] == 0.1);
   Recipe pooled, kept;
-  CHECK(pooled.resolve({.pooled_dump = true}).size() == 1);
+  CHECK(pooled.resolve({.pooled = 12}).size() == 1);
   CHECK(pooled.losses["prob"] == 0);
   CHECK(pooled.losses["context"] == 1);
+  CHECK(attention_of(pooled)["columns"] == 12);
+  kept.set_attention("columns", "9");
   kept.losses["prob"] = 1;
-  CHECK(kept.resolve({.pooled_dump = true}).empty());
+  CHECK(kept.resolve({.pooled = 12}).empty());
   CHECK(kept.losses["prob"] == 1);
+  CHECK(attention_of(kept)["columns"] == 9);
 }
 
 TEST_CASE("recipe: the steps of a task follow from its epochs, or from recipe short") {

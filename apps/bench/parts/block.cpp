@@ -1,6 +1,7 @@
 // Blocks and inputs of the attention benches.
 #include "apps/bench/parts/block.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
@@ -9,7 +10,7 @@
 namespace brine::bench {
 
 Block make_block(const std::string& method, const data::Json& settings,
-                 const nn::AttentionShape& shape) {
+                 const nn::AttentionShape& shape, const std::string& variant) {
   std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
   data::Schema keys;
   made->describe(keys);
@@ -18,8 +19,7 @@ Block make_block(const std::string& method, const data::Json& settings,
   }
   nn::Init init{.random = {.seed = 1}};
   Block block;
-  block.name = method;
-  if (keys.find("decoder")) block.name += " " + settings["decoder"].get<std::string>();
+  block.name = variant.empty() ? method : method + " " + variant;
   try {
     block.attention = made->make(init, shape);
   } catch (const Error& refusal) {
@@ -32,17 +32,33 @@ Block make_block(const std::string& method, const data::Json& settings,
   return block;
 }
 
-std::vector<Block> every_block(int64_t positions) {
+bool has_presets(const std::string& method) {
+  data::Schema keys;
+  const std::unique_ptr<nn::AttentionMethod> made = nn::attention_method(method);
+  made->describe(keys);
+  return keys.find("preset") != nullptr;
+}
+
+std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only) {
+  const nn::AttentionShape shape{
+      .heads = kHeads, .head_size = kHeadSize, .max_positions = positions, .causal = true};
   std::vector<Block> blocks;
+  auto add = [&](const std::string& method, data::Json settings, const std::string& variant) {
+    settings["k"] = kKept;
+    if (!settings.contains("columns")) settings["columns"] = kColumns;
+    Block block = make_block(method, settings, shape, variant);
+    if (block.attention) blocks.push_back(std::move(block));
+  };
   for (const auto& [method, factory] : nn::attention_methods()) {
-    for (const char* decoder : {"lean", "paper"}) {
-      Block block = make_block(
-          method, {{"k", kKept}, {"columns", kColumns}, {"decoder", decoder}},
-          {.heads = kHeads, .head_size = kHeadSize, .max_positions = positions, .causal = true});
-      const bool has_decoders = block.name != method;
-      if (block.attention) blocks.push_back(std::move(block));
-      if (!has_decoders) break;
+    if (!only.empty() && std::find(only.begin(), only.end(), method) == only.end()) continue;
+    if (!has_presets(method)) {
+      add(method, data::Json::object(), "");
+      continue;
     }
+    for (const char* decoder : {"lean", "paper"}) add(method, {{"decoder", decoder}}, decoder);
+    add(method, {{"preset", "light"}}, "light");
+    add(method, {{"preset", "light"}, {"columns", kWideColumns}},
+        join("light, ", kWideColumns, " columns"));
   }
   return blocks;
 }

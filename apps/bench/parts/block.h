@@ -13,7 +13,7 @@ namespace brine::bench {
 
 // A T x T method stops when its maps would take more bytes than this.
 inline constexpr double kMostMapBytes = 6e9;
-inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64;
+inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64, kWideColumns = 256;
 
 struct Block {
   std::string name;  // "sea lean"
@@ -21,12 +21,17 @@ struct Block {
   std::unique_ptr<nn::ParameterStore> store;
 };
 
-// Sets the common keys that the method has. Null when it refuses such a model.
+// Sets the common keys that the method has; `variant` is added to its name. Null when it refuses
+// such a model.
 Block make_block(const std::string& method, const data::Json& settings,
-                 const nn::AttentionShape& shape);
+                 const nn::AttentionShape& shape, const std::string& variant = "");
 
-// Every registered method with each of its decoder presets.
-std::vector<Block> every_block(int64_t positions);
+// Whether the method has presets, and with them decoders.
+bool has_presets(const std::string& method);
+
+// Every registered method, or of these those that are named in `only`; one that has presets with
+// both decoders and as `light`, this also with its own number of columns.
+std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only = {});
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result.
 struct Inputs {
