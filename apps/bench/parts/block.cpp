@@ -57,8 +57,10 @@ std::vector<Block> every_block(int64_t positions, const std::vector<std::string>
     }
     for (const char* decoder : {"lean", "paper"}) add(method, {{"decoder", decoder}}, decoder);
     add(method, {{"preset", "light"}}, "light");
-    add(method, {{"preset", "light"}, {"columns", kWideColumns}},
-        join("light, ", kWideColumns, " columns"));
+    const std::string wide = join("light, ", kWideColumns, " columns");
+    add(method, {{"preset", "light"}, {"columns", kWideColumns}}, wide);
+    add(method, {{"preset", "light"}, {"columns", kWideColumns}, {"oversample", kCandidates}},
+        join(wide, ", oversample ", kCandidates));
   }
   return blocks;
 }

@@ -13,7 +13,8 @@ namespace brine::bench {
 
 // A T x T method stops when its maps would take more bytes than this.
 inline constexpr double kMostMapBytes = 6e9;
-inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64, kWideColumns = 256;
+inline constexpr int64_t kHeads = 12, kHeadSize = 64, kKept = 64, kColumns = 64, kWideColumns = 256,
+                         kCandidates = 8;
 
 struct Block {
   std::string name;  // "sea lean"
@@ -30,7 +31,7 @@ Block make_block(const std::string& method, const data::Json& settings,
 bool has_presets(const std::string& method);
 
 // Every registered method, or of these those that are named in `only`; one that has presets with
-// both decoders and as `light`, this also with its own number of columns.
+// both decoders and as `light`, this also with its own number of columns and with refinement.
 std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only = {});
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result.
