@@ -51,7 +51,11 @@ void Preparation::resolve(bool causal) {
   if (!what.dump.empty()) {
     facts.pooled = data::read_manifest(what.dump).spec.columns;
   }
-  if (options.resume && !what.recipe.name) what.recipe.name = recipe_of_run(options.out);
+  if (options.resume) {
+    if (!what.recipe.name) what.recipe.name = recipe_of_run(options.out);
+    const data::Json stored = stored_configuration(options.out);
+    if (stored.contains("attention")) what.recipe.keep_attention(stored["attention"]);
+  }
   for (const std::string& note : what.recipe.resolve(facts)) {
     host.messages.info(what.dump, ": ", note);
   }

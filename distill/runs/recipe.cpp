@@ -69,6 +69,16 @@ void Recipe::set_attention(const std::string& key, const std::string& value) {
   keys.set_text("attention." + key, {value});
 }
 
+void Recipe::keep_attention(const data::Json& stored) {
+  data::Schema keys;
+  student.method().describe(keys);
+  for (const auto& [key, value] : stored.items()) {
+    if (value.is_null() || attention_keys.count(key) || !keys.find(key)) continue;
+    keys.set(key, value);
+  }
+  attention_keys.insert("preset");
+}
+
 std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   std::vector<std::string> notes;
   auto without = [](std::optional<double>& weight) {

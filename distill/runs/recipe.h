@@ -56,6 +56,9 @@ struct Recipe {
   // The keys of a configuration. Keys of [attention] that are set through this schema are added to
   // attention_keys.
   void describe(data::Schema& s);
+  // Takes the attention of a run that continues, so that a change of defaults does not reach it;
+  // keys that were set stay.
+  void keep_attention(const data::Json& stored);
   // Sets a key of the student's attention, which the recipe then leaves as it is.
   void set_attention(const std::string& key, const std::string& value);
 

@@ -78,6 +78,24 @@ TEST_CASE("recipe: an encoder's student has the paper's decoder, a causal one is
   CHECK(attention_of(resolved(named(RecipeName::former)))["decoder"] == "paper");
 }
 
+TEST_CASE("recipe: a run that continues keeps its attention, whatever the defaults are now") {
+  Recipe r;
+  r.set_attention("k", "5");
+  r.keep_attention({{"decoder", "lean"}, {"columns", 64}, {"k", 9}, {"preset", nullptr}});
+  r.resolve({});
+  const data::Json kept = attention_of(r);
+  CHECK(kept["decoder"] == "lean");
+  CHECK(kept["columns"] == 64);
+  CHECK(kept["k"] == 5);
+  CHECK_FALSE(kept.contains("preset"));
+  CHECK(kept["prior"] == "performer");
+  Recipe light;
+  light.keep_attention({{"columns", 32}, {"decoder", "none"}, {"preset", "light"}});
+  light.resolve({});
+  CHECK(attention_of(light)["preset"] == "light");
+  CHECK(attention_of(light)["columns"] == 32);
+}
+
 TEST_CASE("recipe: a method without a recipe's keys keeps its own") {
   Recipe r = named(RecipeName::paper);
   r.student.attention = "recent";
