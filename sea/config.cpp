@@ -44,12 +44,14 @@ void SeaConfig::apply(Preset named) {
 
 void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
-  s.choice("preset", preset, kPresets,
-           "Sets decoder, prior, pooled_prior, gates, gate_bias and columns where they are not "
-           "given: paper; lean, with the Performer's prior; light, learned and pooled prior "
-           "without decoder, gates of heads, 256 columns. distill takes light for a causal "
-           "model unless --recipe former or paper or another preset is given",
-           {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
+  s.choice(
+      "preset", preset, kPresets,
+      "Sets decoder, prior, pooled_prior, gates, gate_bias and columns where they are not "
+      "given: paper; lean, with the Performer's prior; light, learned and pooled prior "
+      "without decoder, gates of heads, 256 columns. distill takes light for a causal "
+      "model unless --recipe former or paper, another preset or a decoder is given, convert for "
+      "every model",
+      {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
   s.field("k", keys, "Keys kept per query and head", {.min = 1});
   s.field("columns", columns, "Columns of the estimate", {.min = 1});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");

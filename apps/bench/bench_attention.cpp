@@ -95,9 +95,9 @@ void bench_block(const Block& block, const std::vector<int64_t>& counts,
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
                                       const std::vector<std::string>& methods) {
   std::vector<BenchRow> rows;
-  const std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
-  const int64_t longest = *std::max_element(counts.begin(), counts.end());
-  for (const Block& block : every_block(longest, methods)) {
+  std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
+  std::sort(counts.begin(), counts.end());  // ratios are to the shortest
+  for (const Block& block : every_block(counts.back(), methods)) {
     std::vector<int64_t> own = counts;
     if (tokens.empty() && nn::is_full_attention(block.name)) own.insert(own.begin(), own[0] / 2);
     bench_block(block, own, rows);

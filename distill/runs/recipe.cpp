@@ -16,6 +16,8 @@ void choose_attention(nn::ModelConfig& student, const std::set<std::string>& set
   student.method().describe(keys);
   for (const auto& [key, value] : defaults) {
     if (set.count(key) || !keys.find(key)) continue;
+    // Who chooses a decoder chooses a block with the method's own defaults around it.
+    if (key == std::string("preset") && set.count("decoder")) continue;
     keys.set_text(key, {value});
   }
 }
@@ -31,8 +33,13 @@ std::optional<double>& LossWeights::operator[](const std::string& loss) {
 }
 
 void LossWeights::describe(data::Schema& s) {
+  describe(s, [](const std::string&) { return "by recipe"; });
+}
+
+void LossWeights::describe(data::Schema& s,
+                           const std::function<std::string(const std::string&)>& unset) {
   for (const Loss& loss : distill::losses()) {
-    s.field(loss.name, weights_[loss.name], loss.help, {.min = 0, .unset = "by recipe"});
+    s.field(loss.name, weights_[loss.name], loss.help, {.min = 0, .unset = unset(loss.name)});
   }
   s.field("kl", kl, "Weight of the KL part inside approx and prob", {.min = 0});
   s.field("mse", mse, "Weight of the squared part inside approx and prob", {.min = 0});
@@ -73,10 +80,11 @@ void Recipe::keep_attention(const data::Json& stored) {
   data::Schema keys;
   student.method().describe(keys);
   for (const auto& [key, value] : stored.items()) {
-    if (value.is_null() || attention_keys.count(key) || !keys.find(key)) continue;
+    const data::Schema::Field* field = keys.find(key);  // an earlier name finds the present one
+    if (value.is_null() || !field || attention_keys.count(field->key)) continue;
     keys.set(key, value);
   }
-  attention_keys.insert("preset");
+  kept_attention_ = true;
 }
 
 std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
@@ -99,9 +107,11 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   if (!epochs) epochs = defaults.epochs;
   training.fill(defaults.training);
   data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
+  if (kept_attention_) return notes;
   choose_attention(student, attention_keys, defaults.attention);
   if (facts.pooled && !attention_keys.count("columns")) {
     choose_attention(student, {}, {{"columns", std::to_string(facts.pooled)}});
+    notes.push_back(join("attention.columns is the dump's, ", facts.pooled));
   }
   return notes;
 }

@@ -2,6 +2,7 @@
 // Library calls and `brine distill` resolve it in the same place.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,6 +29,8 @@ class LossWeights {
   // Throws for an unknown loss.
   std::optional<double>& operator[](const std::string& loss);
   void describe(data::Schema& s);
+  // The same with what help shows as the default of a loss.
+  void describe(data::Schema& s, const std::function<std::string(const std::string&)>& unset);
   LossConfig resolved() const;  // throws, naming a weight that is still empty
 
  private:
@@ -67,6 +70,9 @@ struct Recipe {
   // steps stay empty when they follow from its epochs: TrainingSettings::plan_epochs(). Returns
   // what was decided because of the dump, as ends of sentences about it.
   std::vector<std::string> resolve(const RunFacts& facts);
+
+ private:
+  bool kept_attention_ = false;  // keep_attention() decided the attention
 };
 
 // The recipe of the run in a directory, from its newest checkpoint that can be read: `former` when

@@ -42,19 +42,28 @@ void decide(std::optional<T>& value, const T& otherwise) {
   if (!value) value = otherwise;
 }
 
+// The estimator keeps learning and the logits follow the teacher's. Squared distances of hidden
+// states are out of all proportion in decoders with massive activations (a few numbers of the
+// first token in the thousands): SmolLM2's kd was 99 % of the loss.
+double joint_weight(const std::string& loss) {
+  return loss == "approx" || loss == "kd_task" ? 1 : 0;
+}
+
+// The weights of stage joint with their own defaults in help.
+struct JointLosses {
+  LossWeights& losses;
+  void describe(data::Schema& s) {
+    losses.describe(s, [](const std::string& loss) { return joint_weight(loss) > 0 ? "1" : "0"; });
+  }
+};
+
 void decide_joint(JointSettings& joint, bool asked) {
   decide(joint.steps, int64_t(asked ? 300 : 0));
   decide(joint.batch_size, int64_t(2));
   decide(joint.warmup_steps, int64_t(10));
   decide(joint.attention_rate, 1e-3);
   decide(joint.base_rate, joint.lora_rank > 0 ? 1e-4 : 0.0);
-  // The estimator keeps learning and the logits follow the teacher's. Squared distances of hidden
-  // states are out of all proportion in decoders with massive activations (a few numbers of the
-  // first token in the thousands): SmolLM2's kd was 99 % of the loss.
-  for (const Loss& loss : losses()) {
-    const bool used = loss.name == "approx" || loss.name == "kd_task";
-    decide(joint.losses[loss.name], used ? 1.0 : 0.0);
-  }
+  for (const Loss& loss : losses()) decide(joint.losses[loss.name], joint_weight(loss.name));
 }
 
 }  // namespace
@@ -77,7 +86,8 @@ void JointSettings::describe(data::Schema& s) {
           "Rank of additions to the linear maps of the layers in stage joint; 0 = none",
           {.min = 0});
   s.field("recompute", recompute, "Keep only layer inputs in stage joint, run layers again");
-  s.section("losses", losses);
+  JointLosses shown{losses};
+  s.section("losses", shown);
 }
 
 void Conversion::describe(data::Schema& s) {

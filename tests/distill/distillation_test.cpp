@@ -135,6 +135,18 @@ TEST_CASE("distillation: a resumed run has its own recipe, and former when it na
   const Recipe old = resume("old");
   CHECK(old.name == RecipeName::former);
   CHECK(old.training.learning_rate == 1e-5);
+  // Its attention is that of its record, also where a default is another one now.
+  auto with_prior = [&](const char* prior, RunOptions options) {
+    Distillation what = place.what();
+    if (prior) what.recipe.set_attention("prior", prior);
+    RunHost host;
+    host.configuration = settings_of(what);
+    run_of(what, options, host);
+    return data::schema_of(what).to_json()["attention"]["prior"];
+  };
+  CHECK(with_prior("none", {.out = place.run("prior")}) == "none");
+  CHECK(with_prior(nullptr, {.out = place.run("prior"), .resume = true}) == "none");
+  CHECK(with_prior(nullptr, {.out = place.run("now")}) == "learned");
   start("paper", RecipeName::paper, true);
   CHECK(resume("paper").name == RecipeName::paper);
   start("other", RecipeName::short_run, true);
@@ -163,6 +175,12 @@ TEST_CASE("distillation: stage attention, then stage joint from its student") {
   CHECK(done.outcome.last.count("kd_task") == 1);
   // It started from that student: with rates of 0 it stays what it was.
   CHECK(nn::load_model(place.run("joint")).hash() == before.hash());
+  Distillation again = place.what();
+  again.recipe.attention_keys.clear();
+  again.model = place.run("blocks");
+  again.text.retrieval_share = 0.5;
+  again.recipe.training = joint.recipe.training;
+  CHECK(run_of(again, {.out = place.run("joint"), .resume = true}).outcome.steps == 0);
   Distillation resumed = place.what();
   resumed.stage = Stage::attention;
   resumed.text.lengths = "8,16";

@@ -69,6 +69,9 @@ TEST_CASE("recipe: what was set before stays, whatever the recipe") {
     CHECK(r.losses.resolved()["kd"] == 0);
     CHECK(attention_of(r)["decoder"] == "lean");
     CHECK(attention_of(r)["k"] == 5);
+    // The rest of a block whose decoder was chosen is the method's own.
+    CHECK(attention_of(r)["gates"] == "token");
+    CHECK(attention_of(r)["pooled_prior"] == false);
   }
 }
 
@@ -91,7 +94,7 @@ TEST_CASE("recipe: a run that continues keeps its attention, whatever the defaul
   CHECK(kept["prior"] == "performer");
   Recipe light;
   light.keep_attention({{"columns", 32}, {"decoder", "none"}, {"preset", "light"}});
-  light.resolve({});
+  light.resolve({.pooled = 9});
   CHECK(attention_of(light)["preset"] == "light");
   CHECK(attention_of(light)["columns"] == 32);
 }
@@ -116,7 +119,7 @@ TEST_CASE("recipe: losses that the run cannot have are 0 unless they were set") 
   CHECK(r.losses["approx"] == 20);
   CHECK(r.losses["task"] == 0.1);
   Recipe pooled, kept;
-  CHECK(pooled.resolve({.pooled = 12}).size() == 1);
+  CHECK(pooled.resolve({.pooled = 12}).size() == 2);
   CHECK(pooled.losses["prob"] == 0);
   CHECK(pooled.losses["context"] == 1);
   CHECK(attention_of(pooled)["columns"] == 12);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
+#include "distill/losses/loss_table.h"
 #include "nn/io/model_io.h"
 #include "nn/models/opt/opt.h"
 #include "tests/distill/runs.h"
@@ -246,6 +247,14 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   CHECK(low.text.lengths == "100");
   CHECK(low.joint.base_rate == 1e-4);
   CHECK(low.joint.steps == 300);
+  for (const auto& loss : losses()) {
+    const bool used = std::string(loss.name) == "approx" || std::string(loss.name) == "kd_task";
+    CHECK_MESSAGE(low.joint.losses[loss.name] == (used ? 1.0 : 0.0), loss.name);
+  }
+  Conversion given;
+  given.joint.losses["kd"] = 2;
+  given.resolve({.max_positions = 100});
+  CHECK(given.joint.losses["kd"] == 2);
 
   auto refused = [&](const std::function<void(Conversion&)>& change) {
     Conversion what = place.what();
