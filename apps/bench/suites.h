@@ -13,8 +13,7 @@ namespace brine::bench {
 struct BenchRequest {
   std::vector<std::string> what = {};  // names of suites; empty: every suite that has its files
   std::string model = {}, tokenizer = {}, data = {};  // files
-  std::vector<int64_t> tokens =
-      {};  // lengths of the suites attention and trained; empty: their own
+  std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: their own
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
 
   void describe(data::Schema& s);
