@@ -50,16 +50,17 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
 // ---- prior.cpp
 // scores [B, H, R, K] + gain [H] log((w / n_c) share_c) at the columns that own n_c > 0 keys;
 // share_c = the share of the row's linear attention that falls on these keys, at least `floor`
-// (there its gradient is 0). Row r is that of query r step, R = ceil(T / step). phi_q
+// (there its gradient is 0). Row r is that of query r grid.step, R = ceil(T / grid.step);
+// columns have the borders of math::sum_begin. phi_q
 // [B, H, T, m], phi_k [B, G, T, m]; G divides H: head h has the keys of group h G / H.
 Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
-                       const Tensor& phi_k, const Visibility& visible, int64_t step = 1,
+                       const Tensor& phi_k, const Visibility& visible, ColumnGrid grid = {},
                        double floor = 0);
 // One query: borders f64 [B, G, K + 1, border_columns(m)] and at i64 [B] advance to width[b] keys,
 // whose features are in phi_k [B, G, S, m]; scores [B, H, 1, K].
 Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tensor& scores,
                             const Tensor& gain, const Tensor& phi_q, const Tensor& phi_k,
-                            const Tensor& width, double floor = 0);
+                            const Tensor& width, double floor = 0, int64_t units = 0);
 // Number of columns for sums of m features: whole vectors of the widest instruction set.
 inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
 
@@ -67,14 +68,14 @@ inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
 // [B, H, R, K]: q . (mean key of column c) / sqrt(d), 0 where the column owns no key; rows and
 // groups as above, q [B, H, T, d], k [B, G, T, d].
 Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
-                     int64_t step = 1);
+                     ColumnGrid grid = {});
 // scores [B, H, R, K] + gain [H] times these.
 Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, const Tensor& k,
-                    const Visibility& visible, int64_t step = 1);
+                    const Visibility& visible, ColumnGrid grid = {});
 // The scores of one query, q [B, H, 1, d]; borders, at and width as in performer_prior_step(), k
 // [B, G, S, d].
 Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
-                          const Tensor& width);
+                          const Tensor& width, int64_t units = 0);
 
 // ---- image.cpp
 // [B, H, T, c W] -> [B, before + T + after, W, H c], channels last: feature i W + w of head h

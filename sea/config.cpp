@@ -10,20 +10,20 @@ struct PresetKeys {
   Gates gates;
   Prior prior;
   bool pooled_prior;
-  int64_t columns;
+  int64_t prior_units, columns;
   double gate_bias;
 };
 
 PresetKeys keys_of(Preset preset) {
   switch (preset) {
     case Preset::light:
-      return {DecoderPreset::none, Gates::head, Prior::learned, true, 256, 4};
+      return {DecoderPreset::none, Gates::head, Prior::learned, true, 4, 256, 4};
     case Preset::lean:
-      return {DecoderPreset::lean, Gates::token, Prior::performer, false, 64, 0};
+      return {DecoderPreset::lean, Gates::token, Prior::performer, false, 0, 64, 0};
     case Preset::paper:
       break;
   }
-  return {DecoderPreset::paper, Gates::token, Prior::none, false, 64, 0};
+  return {DecoderPreset::paper, Gates::token, Prior::none, false, 0, 64, 0};
 }
 
 }  // namespace
@@ -37,6 +37,7 @@ void SeaConfig::apply(Preset named) {
   take("gates", gates, keys.gates);
   take("prior", prior, keys.prior);
   take("pooled_prior", pooled_prior, keys.pooled_prior);
+  take("prior_units", prior_units, keys.prior_units);
   take("columns", columns, keys.columns);
   take("gate_bias", gate_bias, keys.gate_bias);
   preset = named;
@@ -46,7 +47,8 @@ void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
   s.choice(
       "preset", preset, kPresets,
-      "Sets decoder, prior, pooled_prior, gates, gate_bias and columns where they are not "
+      "Sets decoder, prior, pooled_prior, prior_units, gates, gate_bias and columns where they are "
+      "not "
       "given: paper; lean, with the Performer's prior; light, learned and pooled prior "
       "without decoder, gates of heads, 256 columns. distill takes light for a causal "
       "model unless --recipe former or paper, another preset or a decoder is given, convert for "
@@ -77,6 +79,10 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("prior_features", prior_features, "Features of the learned prior", {.min = 1});
   s.field("pooled_prior", pooled_prior,
           "Adds each query's product with the mean key of a column to its score");
+  s.field("prior_units", prior_units,
+          "Borders of columns in both priors and the scores of mean keys fall on multiples of the "
+          "largest power of two of keys that leaves a column this many; 0 = on every key",
+          {.min = 0});
   s.field("pooled", pooled,
           "Share of the scores of mean keys in the choice of columns, next to the estimate",
           {.min = 0, .max = 1});
@@ -136,6 +142,7 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
           "sea: the lean decoder is for causal models; encoders take paper");
   }
   check(prior_features >= 1, "sea: prior_features is ", prior_features, ", must be at least 1");
+  check(prior_units >= 0, "sea: prior_units is ", prior_units, ", must not be negative");
   check(pooled >= 0 && pooled <= 1, "sea: pooled is ", pooled, ", must be in [0, 1]");
   check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
   if (!decodes()) return;

@@ -63,6 +63,7 @@ struct SeaConfig {
   Prior prior = Prior::performer;
   int64_t prior_features = 64;  // m' of the learned prior
   bool pooled_prior = false;    // scores of mean keys are added, with a gain for each head
+  int64_t prior_units = 0;      // least units of a column whose sums both take; 0: single keys
   double pooled = 0;            // share of mean keys in the selection of columns
   int64_t oversample = 1;       // candidates per kept key, of which exact scores choose
   Gates gates = Gates::token;

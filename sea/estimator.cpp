@@ -213,6 +213,7 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
   check_tokens(x, shape_);
   const int64_t B = x.q.dim(0), T = x.q.dim(2), R = (T + query_skip - 1) / query_skip;
+  const ColumnGrid grid(query_skip, config_.prior_units);
   Estimate e;
   std::optional<CostScope> part(std::in_place, "performer");
   if (performer) {
@@ -233,11 +234,11 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   part.emplace("performer");
   take_features(e, x, visible);
   if (e.psi_q.defined()) {
-    e.scores = performer_prior(e.scores, *prior->gain, e.psi_q, e.psi_k, visible, query_skip,
-                               least_share());
+    e.scores =
+        performer_prior(e.scores, *prior->gain, e.psi_q, e.psi_k, visible, grid, least_share());
   }
   if (config_.pooled_prior) {
-    e.scores = pooled_prior(e.scores, *prior->pooled_gain, x.q, x.k, visible, query_skip);
+    e.scores = pooled_prior(e.scores, *prior->pooled_gain, x.q, x.k, visible, grid);
   }
   part.emplace("decoder");
   if (query_skip > 1) e.scores = repeat_rows(e.scores, query_skip, T);
@@ -245,7 +246,7 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   e.estimate = column_softmax(e.scores, visible);
   e.order = e.estimate;
   if (config_.pooled > 0) {
-    e.pooled = pooled_scores(x.q.detach(), x.k.detach(), visible, config_.columns, query_skip);
+    e.pooled = pooled_scores(x.q.detach(), x.k.detach(), visible, config_.columns, grid);
     if (query_skip > 1) e.pooled = repeat_rows(e.pooled, query_skip, T);
     e.order = blend(e.estimate, column_softmax(e.pooled, visible), config_.pooled);
   }

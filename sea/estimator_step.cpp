@@ -104,13 +104,14 @@ void Estimator::step_scores(const Estimate& e, const LayerTokens& x, SeaState& s
     scores = rows_from_table(table->bias, count, 1);
   }
   if (e.psi_q.defined()) {
-    scores =
-        performer_prior_step(mine(*state.borders), mine(*state.border_width), scores, *prior->gain,
-                             mine(e.psi_q), mine(*state.key_features), widths, least_share());
+    scores = performer_prior_step(mine(*state.borders), mine(*state.border_width), scores,
+                                  *prior->gain, mine(e.psi_q), mine(*state.key_features), widths,
+                                  least_share(), config_.prior_units);
   }
   if (state.pooled_borders) {
-    const Tensor pooled = pooled_scores_step(mine(*state.pooled_borders), mine(*state.pooled_width),
-                                             mine(x.q), mine(state.keys), widths);
+    const Tensor pooled =
+        pooled_scores_step(mine(*state.pooled_borders), mine(*state.pooled_width), mine(x.q),
+                           mine(state.keys), widths, config_.prior_units);
     if (config_.pooled_prior) scores = add_pooled(scores, pooled, *prior->pooled_gain);
     if (state.pooled) copy_into(mine(*state.pooled), pooled);
   }

@@ -196,6 +196,21 @@ BRINE_HD T normalized(T centred, T rstd, T w, T b) {
 // floor((2cw + K) / 2K).
 BRINE_HD int64_t column_begin(int64_t c, int64_t w, int64_t K) { return (2 * c * w + K) / (2 * K); }
 
+// Keys of a unit of the sums over columns in a row that sees w keys (docs/method.md section 1.6):
+// the largest power of two that leaves K columns `units` of them each, 1 if units is 0.
+BRINE_HD int64_t unit_of_sums(int64_t w, int64_t K, int64_t units) {
+  int64_t unit = 1;
+  if (units > 0) {
+    while (2 * unit * units * K <= w) unit *= 2;
+  }
+  return unit;
+}
+
+// First key of column c of these sums, w for c = K; `unit` is the row's.
+BRINE_HD int64_t sum_begin(int64_t c, int64_t w, int64_t K, int64_t unit) {
+  return c == K ? w : unit * column_begin(c, w / unit, K);
+}
+
 // numerator / denominator rounded half to even, both >= 0, denominator > 0 (docs/method.md section
 // 2.2).
 BRINE_HD int64_t round_half_even(int64_t numerator, int64_t denominator) {

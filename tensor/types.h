@@ -12,6 +12,14 @@ struct Visibility {
   Tensor lengths = {};
 };
 
+// The rows and borders of sums of keys over columns (docs/method.md section 1.6).
+struct ColumnGrid {
+  int64_t step = 1;   // row r is that of query r step
+  int64_t units = 0;  // least number of units in a column of several keys; 0: a unit is one key
+
+  ColumnGrid(int64_t step = 1, int64_t units = 0) : step(step), units(units) {}
+};
+
 // A teacher's logits: all of them, or the largest of each row.
 struct TopLogits {
   Tensor values;  // [R, n] the n largest logits in descending order, or all V of them (no ids)

@@ -1,6 +1,7 @@
 // What the slow references of the estimator's ops share: lengths, widths of rows.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "tests/gradcheck.h"
@@ -12,6 +13,17 @@ using Values = std::vector<double>;
 // Keys that query t of a sequence of length L sees.
 inline int64_t width(bool causal, int64_t L, int64_t t) {
   return t >= L ? 0 : (causal ? t + 1 : L);
+}
+
+// The keys [first, end) whose sum is column c of a row that sees w keys (docs/method.md section
+// 1.6): counted in units of 1, 2, 4, .. keys, of which every column has `units`; the last column
+// also has the keys that are less than a unit.
+inline std::pair<int64_t, int64_t> keys_of_column(int64_t c, int64_t w, int64_t K, int64_t units) {
+  int64_t unit = 1;
+  for (int64_t wide = 2; units > 0 && w / wide >= units * K; wide *= 2) unit = wide;
+  const int64_t seen = w / unit;
+  const int64_t first = (2 * c * seen + K) / (2 * K), end = (2 * (c + 1) * seen + K) / (2 * K);
+  return {first * unit, c + 1 == K ? w : end * unit};
 }
 
 inline Tensor lengths_of(const std::vector<int64_t>& values) {

@@ -38,7 +38,9 @@ struct Eval {
     what.seed = context.seed;
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    if (what.attention.empty()) refuse_unused(context, {"columns", "sinks"}, "without --attention");
+    if (what.attention.empty()) {
+      refuse_unused(context, {"preset", "columns", "sinks"}, "without --attention");
+    }
     if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
     distill::use_attention(m, what.attention, what.attention_settings());
     refuse_unused_options(context, *m.model, !what.suite.suite.empty());

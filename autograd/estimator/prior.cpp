@@ -8,15 +8,16 @@
 namespace brine {
 
 Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
-                       const Tensor& phi_k, const Visibility& visible, int64_t step, double floor) {
+                       const Tensor& phi_k, const Visibility& visible, ColumnGrid grid,
+                       double floor) {
   const char* op = "performer_prior";
-  check_columns(op, "phi_q and phi_k", phi_q, phi_k, visible, step);
-  check_scores(op, scores, gain, phi_q, step);
+  check_columns(op, "phi_q and phi_k", phi_q, phi_k, visible, grid.step);
+  check_scores(op, scores, gain, phi_q, grid.step);
   check(floor >= 0 && floor < 1, op, ": floor is ", floor, ", must be a share");
   const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();
   const Tensor x = scores.detach().contiguous(), g = gain.detach().contiguous();
   Tensor y = Tensor::like(x);
-  BRINE_CALL(y, performer_prior, y, x, g, q, k, visible, step, floor);
+  BRINE_CALL(y, performer_prior, y, x, g, q, k, visible, grid, floor);
   count_macs(double(y.numel()) * double(q.dim(3)));
   return record(op, y, {scores, gain, phi_q, phi_k},
                 [=](const Tensor& dy, Gradients& grads) {
@@ -24,7 +25,7 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
                   if (!grads.wanted(1) && !grads.wanted(2) && !grads.wanted(3)) return;
                   Tensor dq = Tensor::like(q), dk = Tensor::like(k);
                   Tensor dg = grads.wanted(1) ? grads.accumulate(1) : Tensor::zeros_like(g);
-                  BRINE_CALL(q, performer_prior_backward, dg, dq, dk, dy, g, q, k, visible, step,
+                  BRINE_CALL(q, performer_prior_backward, dg, dq, dk, dy, g, q, k, visible, grid,
                              floor);
                   grads.set(2, dq);
                   grads.set(3, dk);
@@ -34,7 +35,7 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
 
 Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tensor& scores,
                             const Tensor& gain, const Tensor& phi_q, const Tensor& phi_k,
-                            const Tensor& width, double floor) {
+                            const Tensor& width, double floor, int64_t units) {
   const char* op = "performer_prior_step";
   check_row(op, scores, phi_q, scores.dim(-1));
   check_borders(op, borders, at, phi_q, phi_k, scores.dim(-1), width);
@@ -42,7 +43,7 @@ Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tenso
         gain.shape());
   Tensor y = Tensor::like(scores);
   BRINE_CALL(y, performer_prior_step, y, borders, at, scores.detach().contiguous(),
-             gain.detach().contiguous(), phi_q.detach().contiguous(), phi_k, width, floor);
+             gain.detach().contiguous(), phi_q.detach().contiguous(), phi_k, width, floor, units);
   return y;
 }
 

@@ -198,9 +198,9 @@ void use_attention(nn::LoadedModel& m, const std::string& method,
   data::Schema keys;
   m.config.method().describe(keys);
   for (const auto& [key, value] : settings) {
-    if (value == 0 && !keys.find(key)) continue;
+    if (value == AttentionSettings::mapped_type(0) && !keys.find(key)) continue;
     check(keys.find(key), "eval: attention '", method, "' has no setting ", key);
-    keys.set(key, value);
+    std::visit([&, name = key](const auto& x) { keys.set(name, x); }, value);
   }
   m.model = nn::make_student(m.config, *m.model, 0);
   m.store = std::make_unique<nn::ParameterStore>(*m.model);

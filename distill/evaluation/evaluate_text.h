@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "distill/evaluation/protocol.h"
@@ -47,7 +48,7 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& model,
 void print_text_evaluation(const data::Json& evaluation);
 
 // Settings of an attention method by key.
-using AttentionSettings = std::map<std::string, int64_t>;
+using AttentionSettings = std::map<std::string, std::variant<int64_t, std::string>>;
 // Replaces the attention of a loaded model by another method with these settings, without training;
 // "" changes nothing. A setting of 0 that the method does not have is ignored.
 void use_attention(nn::LoadedModel& model, const std::string& method,

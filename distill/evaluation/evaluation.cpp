@@ -25,7 +25,8 @@ void Evaluation::describe(data::Schema& s) {
   s.field("attention", attention,
           "Evaluate under another attention method without training (recent: a sliding window; "
           "top: each query's own largest keys; best-columns)");
-  s.field("columns", columns, "Columns of that method (best-columns)", {.min = 1});
+  s.field("preset", preset, "Preset of that method's settings (sea: paper, lean, light)");
+  s.field("columns", columns, "Columns of that method (best-columns, sea)", {.min = 1});
   s.field("sinks", sinks, "First keys that every query of that method sees (recent)", {.min = 0});
   s.field("k", k, "Kept keys per query and head, of a suite several; 0 or none: as trained",
           {.min = 0});
@@ -56,6 +57,7 @@ TextEvaluation Evaluation::of_text() const {
 
 AttentionSettings Evaluation::attention_settings() const {
   AttentionSettings out;
+  if (!preset.empty()) out["preset"] = preset;
   if (columns) out["columns"] = *columns;
   if (sinks) out["sinks"] = *sinks;
   return out;

@@ -15,6 +15,7 @@ namespace brine::distill {
 struct Evaluation {
   std::string attention;  // another method, without training; empty: the model's own
   std::optional<int64_t> columns, sinks;  // its settings
+  std::string preset;                     // of its settings; empty: each has its own default
   std::string task, split;                // of a task: its data is one directory, in text.data
   TextEvaluation text;
   std::vector<int64_t> k;  // several only for a suite; empty: as trained

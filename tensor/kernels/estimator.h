@@ -60,36 +60,38 @@ BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor 
              Tensor identity, Tensor v, Tensor at, double eps)
 
 // ---- prior: the share of each column in a row's linear attention
+// The columns' borders are those of math::sum_begin.
 // y [B, H, R, K] = scores + gain [H] log((w / n_c) share_c) at the columns c that own n_c > 0 keys,
 // share_c = phi_q(t) . sum of phi_k over the keys of c, divided by the same over all w keys, at
-// least `floor`. Row r is that of query t = r step of phi_q [B, H, T, m]; R = ceil(T / step).
+// least `floor`. Row r is that of query t = r S of phi_q [B, H, T, m], R = ceil(T / S),
+// S = grid.step.
 // phi_k [B, G, T, m], G divides H: head h has the keys of group h G / H.
 BRINE_KERNEL(performer_prior, Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-             Visibility visible, int64_t step, double floor)
+             Visibility visible, ColumnGrid grid, double floor)
 // The gradient of scores is dy; that of a share at the floor is 0. dgain [H] is added to.
 BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy,
-             Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step,
+             Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, ColumnGrid grid,
              double floor)
 // performer_prior of one query per sequence, phi_q [B, H, 1, m], that sees width[b] keys, whose
 // features are the first rows of phi_k [B, G, S, m]. borders f64 [B, G, K + 1, >= m] contains the
 // sums of the keys before each column's first for a width of at[b] keys, columns from m on 0; both
 // move to width[b]; at[b] = 0: they are not read. at, width i64 [B], at <= width.
 BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
-             Tensor phi_q, Tensor phi_k, Tensor width, double floor)
+             Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units)
 
 // ---- pooled: the scores of the mean keys of columns
 // y [B, H, R, K] = q(t) . mean key of column c, divided by sqrt(d); 0 where it owns no key. With
 // scores [B, H, R, K] and gain [H], which are undefined together, y = scores + gain times that.
 // Rows and groups as in performer_prior: q [B, H, T, d], k [B, G, T, d].
 BRINE_KERNEL(pooled_scores, Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k,
-             Visibility visible, int64_t step)
+             Visibility visible, ColumnGrid grid)
 // The gradient of scores is dy. dgain [H] is added to; it is undefined where gain is.
 BRINE_KERNEL(pooled_scores_backward, Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain,
-             Tensor q, Tensor k, Visibility visible, int64_t step)
+             Tensor q, Tensor k, Visibility visible, ColumnGrid grid)
 // pooled_scores of one query per sequence, without scores and gain; borders, at and width as in
 // performer_prior_step.
 BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
-             Tensor width)
+             Tensor width, int64_t units)
 
 // ---- image: heads as the channels of an image, and the softmax over its columns
 // image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of

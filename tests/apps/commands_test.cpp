@@ -82,6 +82,9 @@ TEST_CASE("flops: a table of components next to full attention, from a config al
   Json skipped = Json::parse(
       world().must("flops --model student --tokens 4096 --query-skip 4 --k 2 --json").out);
   CHECK(all(skipped.at("costs")) < all(out.at("costs")));
+  const std::string few = "flops --model student --tokens 4096 --k 2 --json";
+  Json refined = Json::parse(world().must(few + " --oversample 4").out);
+  CHECK(all(refined.at("costs")) > all(Json::parse(world().must(few).out).at("costs")));
   CHECK(world().must("flops --model student").out.find("sparse attention") != std::string::npos);
   Finished f = world().run("flops --model nowhere");
   CHECK(f.status == 1);

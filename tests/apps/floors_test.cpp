@@ -139,6 +139,22 @@ TEST_CASE("eval --kld: next to the teacher, next to the own weights, without a m
   CHECK(contains(text, "mask recall"));
 }
 
+TEST_CASE("eval: a preset of an attention that was not trained decides its settings") {
+  auto recall = [](const std::string& preset) {
+    const Json out = Json::parse(world()
+                                     .must("eval --model teacher --teacher teacher --data text.txt "
+                                           "--max-windows 2 --attention sea --k 4 --columns 12 " +
+                                           preset + " --json")
+                                     .out);
+    return out["mask_recall"].back()["mask"].get<double>();
+  };
+  // Light orders columns by their mean keys, paper by the Performer's features.
+  const double light = recall("--preset light"), lean = recall("--preset lean");
+  CHECK(light != lean);
+  CHECK(light == recall("--preset light"));
+  CHECK(recall("") != light);
+}
+
 TEST_CASE("eval: settings of an attention without it, or that it does not have, are errors") {
   auto error = [](const std::string& arguments) {
     const Finished f = world().run("eval --model teacher --data text.txt " + arguments);
@@ -146,6 +162,8 @@ TEST_CASE("eval: settings of an attention without it, or that it does not have, 
     return f.error;
   };
   check_says(error("--columns 8"), {"--columns", "--attention"});
+  check_says(error("--preset light"), {"--preset", "--attention"});
+  check_says(error("--attention top --preset light"), {"top", "preset"});
   check_says(error("--recall-from 8"), {"--recall-from", "--teacher"});
   check_says(error("--attention top --columns 8"), {"top", "columns"});
   check_says(error("--attention flash --sinks 4"), {"flash", "sinks"});

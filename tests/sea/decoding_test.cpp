@@ -217,6 +217,8 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
       {{"decoder", "none"}, {"prior", "none"}, {"pooled_prior", "true"}, {"mode", "per-query"}},
       {{"decoder", "none"}, {"gates", "head"}},
       {{"preset", "light"}, {"oversample", "3"}},
+      {{"preset", "light"}, {"prior_units", "1"}},
+      {{"decoder", "lean"}, {"prior_units", "2"}, {"pooled", "0.3"}},
   };
   for (const Settings& form : forms) {
     std::string text;

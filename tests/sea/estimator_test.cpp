@@ -384,6 +384,7 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
   CHECK(light.gates == sea::Gates::head);
   CHECK(light.prior == sea::Prior::learned);
   CHECK(light.pooled_prior);
+  CHECK(light.prior_units == 4);
   CHECK(light.columns == 256);
   CHECK(light.gate_bias == 4);
   CHECK(light.keys == 64);

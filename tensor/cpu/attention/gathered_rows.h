@@ -2,6 +2,7 @@
 // and of the refinement. Rows stored in 16 bits (S) are widened in registers.
 #pragma once
 
+#include "tensor/cpu/core/fold.h"
 #include "tensor/cpu/core/stored_vectors.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/kernel.h"
@@ -40,10 +41,39 @@ T dot(const T* x, const S* y, int64_t width) {
   return sum;
 }
 
+// out[l] = factor (x . rows[columns[l]]) for the vector of entries that begins at columns[0], of
+// which `count` are used. D is whole vectors. A lane's bits do not depend on the others.
+template <int D, class T, class S>
+void dots_of_vector(T* out, const T* x, const S* origin, T factor, const int32_t* columns,
+                    int64_t count) {
+  constexpr int W = kWidth<T>;
+  const S* rows[W];
+  Vector<T> sum[W];
+#pragma GCC unroll 16
+  for (int l = 0; l < W; ++l) rows[l] = origin + columns[l < count ? l : 0] * int64_t(D);
+#pragma GCC unroll 16
+  for (int l = 0; l < W; ++l) sum[l] = Vector<T>{};
+  for (int64_t c = 0; c < D; c += W) {
+    const Vector<T> own = load(x + c);
+#pragma GCC unroll 16
+    for (int l = 0; l < W; ++l) sum[l] += own * load_as<T>(rows[l] + c);
+  }
+  fold_vectors<T>(sum);
+  sum[0] *= factor;
+  if (count >= W) return store(out, sum[0]);
+  for (int64_t l = 0; l < count; ++l) out[l] = sum[0][l];
+}
+
 // out[e] = factor (x . rows[key(e)])
 template <int D, class T, class S>
 void dots(T* out, const T* x, const S* rows, int64_t d, T factor, const RowEntries& at) {
   const S* origin = rows - at.base * d;
+  if constexpr (D > 0 && D % kWidth<T> == 0) {
+    for (int64_t e = 0; e < at.count; e += kWidth<T>) {
+      dots_of_vector<D>(out + e, x, origin, factor, at.columns + e, at.count - e);
+    }
+    return;
+  }
   for (int64_t e = 0; e < at.count; ++e) {
     out[e] = factor * dot<D>(x, origin + at.columns[e] * d, d);
   }

@@ -30,8 +30,20 @@ Block block_of(int64_t g, int64_t H, int64_t T, int64_t valid_rows, SelectMode m
   return {g, 0, H, 0, valid_rows};
 }
 
-// The keys of a block in flat order; 0 for columns that own no key. Returns the number of NaN among
-// the others.
+// The keys of K numbers, all of whose columns own keys. Returns the number of NaN.
+template <class T>
+int64_t load_row(OrderKey<T>* keys, const T* x, int64_t K) {
+  OrderKey<T> bad = 0;
+#pragma omp simd reduction(+ : bad)
+  for (int64_t c = 0; c < K; ++c) {
+    keys[c] = order_key(x[c]);
+    bad += OrderKey<T>(x[c] != x[c]);
+  }
+  return int64_t(bad);
+}
+
+// The keys of a block in flat order; 0 for columns that own no key, unless all do (`real` is null).
+// Returns the number of NaN among the others.
 template <class T>
 int64_t load_keys(OrderKey<T>* keys, const T* estimate, const Block& at, int64_t H, int64_t rows,
                   int64_t K, const unsigned char* real) {
@@ -39,6 +51,10 @@ int64_t load_keys(OrderKey<T>* keys, const T* estimate, const Block& at, int64_t
   for (int64_t h = at.head; h < at.head + at.heads; ++h) {
     const T* x = estimate + ((at.b * H + h) * rows + at.row) * K;
     for (int64_t r = 0; r < at.rows; ++r, x += K, keys += K) {
+      if (!real) {
+        nans += load_row(keys, x, K);
+        continue;
+      }
       int64_t bad = 0;
 #pragma omp simd reduction(+ : bad)
       for (int64_t c = 0; c < K; ++c) {
@@ -59,11 +75,11 @@ int64_t select_block(uint8_t* selected, int64_t* n_sel, const T* estimate, const
   int64_t members = at.heads * at.rows, n = members * K;
   *n_sel = columns_to_select(members, k, K, w);
   keys.resize(size_t(n));
-  real.assign(size_t(K), 1);
+  if (w < K) real.assign(size_t(K), 1);
   for (int64_t c = 0; w < K && c < K; ++c) {
     real[size_t(c)] = math::column_begin(c + 1, w, K) > math::column_begin(c, w, K);
   }
-  int64_t nans = load_keys(keys.data(), estimate, at, H, rows, K, real.data());
+  int64_t nans = load_keys(keys.data(), estimate, at, H, rows, K, w < K ? real.data() : nullptr);
   if (nans) return nans;
   uint8_t* out = selected + ((at.b * H + at.head) * rows + at.row) * K;
   int64_t head_stride = rows * K, head_size = at.rows * K;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "tensor/cpu/estimator/column_products.h"
 #include "tensor/cpu/estimator/column_sums.h"
@@ -17,11 +18,11 @@ class ColumnGroup {
   using Shared = ColumnSums<T>;
 
   // `wide` and `sums` as ColumnMemory has them.
-  ColumnGroup(const Shared& shared, int64_t unit, double* wide, T* sums)
+  ColumnGroup(const Shared& shared, int64_t task, double* wide, T* sums)
       : at_(shared),
-        group_(unit / shared.parts),
-        first_(shared.rows * (unit % shared.parts) / shared.parts),
-        end_(shared.rows * (unit % shared.parts + 1) / shared.parts),
+        group_(task / shared.parts),
+        first_(shared.rows * (task % shared.parts) / shared.parts),
+        end_(shared.rows * (task % shared.parts + 1) / shared.parts),
         length_(shared.widths.valid(group_ / shared.groups)),
         keys_seen_(at_.widths.causal
                        ? std::min(length_, std::max<int64_t>(0, (end_ - 1) * at_.step + 1))
@@ -29,6 +30,7 @@ class ColumnGroup {
         prefix_(wide),
         sums_(sums),
         long_(at_.window_array()),
+        rest_(size_t(at_.padded), T(0)),
         tile_(wide, at_.K, at_.padded) {
     std::fill(wide, wide + at_.padded, 0.0);
     const T* key = at_.k + group_ * at_.tokens * at_.m;
@@ -47,23 +49,29 @@ class ColumnGroup {
   // Keys that the last row sees.
   int64_t keys_seen() const { return keys_seen_; }
 
+  // The columns of a band's rows: n units of keys, or one more.
+  struct Band {
+    int64_t unit = 1, units = -1;  // keys of a unit; n, -1: no rows
+    bool operator==(const Band&) const = default;
+  };
+
   // Calls f(first, count) for pieces of the rows that see keys, whose sums then are in place;
-  // `left(n)` before the windows of a band are replaced by those of n and n + 1 keys. Returns the
-  // row after the last of them.
+  // `left(next)` before the windows of a band are replaced by those of the next. Returns the row
+  // after the last of them.
   template <class F, class G>
   int64_t bands(F f, G left) {
     int64_t row = first_;
     while (row < end_ && width(row) > 0) {
-      const int64_t keys = width(row) / at_.K;
-      const int64_t most = windowed(keys) ? Shared::kRows : ColumnTile::kRows;
+      const Band own = band_of(row);
+      const int64_t most = windowed(own) ? Shared::kRows : ColumnTile::kRows;
       int64_t count = 1;
       while (count < most && row + count < end_ && width(row + count) > 0 &&
-             width(row + count) / at_.K == keys) {
+             band_of(row + count) == own) {
         ++count;
       }
-      if (keys != keys_) {
-        if (windowed(keys_)) left(keys);
-        turn(keys);
+      if (own != band_) {
+        if (windowed(band_)) left(own);
+        turn(own);
       }
       f(row, count);
       row += count;
@@ -100,6 +108,13 @@ class ColumnGroup {
       }
     };
     each_head(first, count, q, tile, strip);
+    each_rest(first, count, [&](int64_t h, int64_t r, int64_t, int64_t) {
+      const T* query = q + (h * Shared::kRows + r) * at_.padded;
+      T sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < at_.padded; ++i) sum += query[i] * rest_[size_t(i)];
+      y[h * of_head + r * at_.K + at_.K - 1] += sum;
+    });
   }
 
   // dq [own, kRows, padded] += slopes [own, kRows, K] times sums; the gradients of the sums, of
@@ -116,16 +131,32 @@ class ColumnGroup {
                     grads, offset, columns, at_.padded);
     };
     each_head(first, count, q, tile, strip);
+    each_rest(first, count, [&](int64_t h, int64_t r, int64_t from, int64_t w) {
+      const int64_t row = h * Shared::kRows + r;
+      const T slope = slopes[row * at_.K + at_.K - 1];
+      const T* query = q + row * at_.padded;
+      T* to = dq + row * at_.padded;
+      double *before = dprefix + from * at_.padded, *after = dprefix + w * at_.padded;
+#pragma omp simd
+      for (int64_t i = 0; i < at_.padded; ++i) {
+        to[i] += slope * rest_[size_t(i)];
+        const double by = double(slope) * double(query[i]);
+        before[i] -= by;
+        after[i] += by;
+      }
+    });
   }
 
-  // The gradients of the windows of `keys` keys, `grads` with the layout of the sums, go to those
-  // of the prefix sums; they are 0 then.
-  void flush(int64_t keys, T* grads, double* dprefix) const {
-    T* own = grads + (keys == keys_ ? short_ : long_);
-    if (keys == 0) return;  // such columns have no gradient
-    each_start(keys, 0, [&](int64_t j) {
+  // The gradients of the band's windows, of n units or with `longer` of n + 1, go to those of the
+  // prefix sums; they are 0 then. `grads` have the layout of the sums.
+  void flush(bool longer, T* grads, double* dprefix) const {
+    T* own = grads + (longer ? long_ : short_);
+    const int64_t units = band_.units + longer;
+    if (units == 0) return;  // such columns have no gradient
+    each_start(units, 0, [&](int64_t j) {
       T* g = own + j * at_.padded;
-      double *before = dprefix + j * at_.padded, *after = before + keys * at_.padded;
+      double* before = dprefix + j * band_.unit * at_.padded;
+      double* after = before + units * band_.unit * at_.padded;
 #pragma omp simd
       for (int64_t i = 0; i < at_.padded; ++i) {
         before[i] -= double(g[i]);
@@ -135,12 +166,15 @@ class ColumnGroup {
     });
   }
 
-  int64_t keys() const { return keys_; }
-  // Whether rows whose columns have `keys` keys use windows; no rows: they do not.
-  bool windowed(int64_t keys) const { return keys >= 0 && keys <= at_.longest_window(); }
-  // Whether the longer windows are the shorter ones of a band of columns of `keys` keys.
-  bool follows(int64_t keys) const {
-    return windowed(keys_) && windowed(keys) && keys == keys_ + 1;
+  const Band& band() const { return band_; }
+  // Whether the rows of a band use windows; no rows: they do not.
+  bool windowed(const Band& b) const {
+    return b.units >= 0 && b.units <= at_.longest_window(b.unit);
+  }
+  // Whether the longer windows are the shorter ones of the next band.
+  bool follows(const Band& next) const {
+    return windowed(band_) && windowed(next) && next.unit == band_.unit &&
+           next.units == band_.units + 1;
   }
 
   // Keys that a row sees.
@@ -150,18 +184,38 @@ class ColumnGroup {
   }
 
  private:
-  // f(j) for every start, from `first` on, of a window of `keys` keys that a row of this band may
+  Band band_of(int64_t row) const {
+    const int64_t w = width(row), unit = at_.unit_of(w);
+    return {unit, w / unit / at_.K};
+  }
+
+  // f(j) for every start, from `first` on, of a window of `units` units that a row of this band may
   // have. The rows of a bidirectional model have one set of columns.
   template <class F>
-  void each_start(int64_t keys, int64_t first, F f) const {
+  void each_start(int64_t units, int64_t first, F f) const {
     if (at_.widths.causal) {
-      for (int64_t j = first; j <= seen_ - keys; ++j) f(j);
+      for (int64_t j = first; j <= seen_ - units; ++j) f(j);
       return;
     }
     for (int64_t c = 0; c < at_.K; ++c) {
       int32_t begin[2];
-      at_.place(length_, c, 2, begin);
-      if (begin[1] - begin[0] == keys) f(begin[0]);
+      at_.place_units(length_ / band_.unit, c, 2, begin);
+      if (begin[1] - begin[0] == units) f(begin[0]);
+    }
+  }
+
+  // f(head, row, from, w) for the rows of windows that see w keys, of which those from `from` on
+  // are less than a unit; rest_ is the sum of these.
+  template <class F>
+  void each_rest(int64_t first, int64_t count, F f) {
+    if (!windowed(band_) || band_.unit == 1) return;
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t w = width(first + r), from = w - w % band_.unit;
+      if (from == w) continue;
+      const double *sum = prefix_ + w * at_.padded, *before = prefix_ + from * at_.padded;
+#pragma omp simd
+      for (int64_t i = 0; i < at_.padded; ++i) rest_[size_t(i)] = T(sum[i] - before[i]);
+      for (int64_t h = 0; h < at_.own(); ++h) f(h, r, from, w);
     }
   }
 
@@ -182,7 +236,7 @@ class ColumnGroup {
   // near.
   template <class Tile, class Strip>
   void each_head(int64_t first, int64_t count, const T* q, Tile tile, Strip strip) {
-    if (!windowed(keys_)) {
+    if (!windowed(band_)) {
       for (int64_t h = 0; h < at_.own(); ++h) {
         load_tile(first, count, h, q);
         tile(h);
@@ -193,42 +247,46 @@ class ColumnGroup {
     int64_t offset[W];
     for (int64_t c = 0; c < at_.K; c += W) {
       const int64_t columns = std::min(W, at_.K - c);
+      int64_t placed = -1;  // rows that see as many units have the same windows
       for (int64_t r = 0; r < count; ++r) {
-        offsets(width(first + r), c, offset);
+        const int64_t units = width(first + r) / band_.unit;
+        if (units != placed) offsets(units, c, offset);
+        placed = units;
         for (int64_t h = 0; h < at_.own(); ++h) strip(h, r, c, columns, offset);
       }
     }
   }
 
-  // Windows of `keys` keys that start at key `first` or later.
-  void fill(int64_t keys, int64_t first, T* sums) const {
-    each_start(keys, first, [&](int64_t j) {
-      const double *from = prefix_ + j * at_.padded, *to = from + keys * at_.padded;
+  // Windows of `units` units that start at unit `first` or later.
+  void fill(int64_t units, int64_t first, T* sums) const {
+    each_start(units, first, [&](int64_t j) {
+      const double* from = prefix_ + j * band_.unit * at_.padded;
+      const double* to = from + units * band_.unit * at_.padded;
       T* sum = sums + j * at_.padded;
 #pragma omp simd
       for (int64_t i = 0; i < at_.padded; ++i) sum[i] = T(to[i] - from[i]);
     });
   }
 
-  // Makes the windows of n and n + 1 keys, if the band has them. Those of n are there if the last
-  // band had n - 1 and n.
-  void turn(int64_t keys) {
-    const int64_t made = follows(keys) ? seen_ - keys + 1 : 0;
-    keys_ = keys;
-    seen_ = std::min(keys_seen_, (keys + 1) * at_.K);
-    if (!windowed(keys)) return;
+  // Makes the windows of the band, if it has them. Those of n units are there if the last band had
+  // n - 1 and n.
+  void turn(const Band& next) {
+    const int64_t made = follows(next) ? seen_ - next.units + 1 : 0;
+    band_ = next;
+    seen_ = std::min(keys_seen_ / next.unit, (next.units + 1) * at_.K);
+    if (!windowed(next)) return;
     std::swap(short_, long_);
-    fill(keys, made, sums_ + short_);
-    fill(keys + 1, 0, sums_ + long_);
+    fill(next.units, made, sums_ + short_);
+    fill(next.units + 1, 0, sums_ + long_);
   }
 
-  // Where the sums of the columns from c on are, for a row that sees w keys.
+  // Where the sums of the columns from c on are, for a row that sees w units.
   void offsets(int64_t w, int64_t c, int64_t* offset) const {
     // Two whole vectors: a rest of one column costs as much as all products of this row.
     int32_t first[Shared::kWide], next[Shared::kWide];
-    at_.place(w, c, Shared::kWide, first);
-    at_.place(w, c + 1, Shared::kWide, next);
-    const int32_t fewer = int32_t(keys_);
+    at_.place_units(w, c, Shared::kWide, first);
+    at_.place_units(w, c + 1, Shared::kWide, next);
+    const int32_t fewer = int32_t(band_.units);
 #pragma omp simd
     for (int64_t i = 0; i < Shared::kWide; ++i) {
       offset[i] = int64_t(first[i]) * at_.padded + (next[i] - first[i] == fewer ? short_ : long_);
@@ -237,10 +295,12 @@ class ColumnGroup {
 
   const Shared& at_;
   int64_t group_, first_, end_, length_, keys_seen_;
-  double* prefix_;                // [keys_seen + 1, padded]: row j = the sum of the keys before j
-  T* sums_;                       // two window_array()s
-  int64_t short_ = 0, long_;      // where those of n and of n + 1 keys begin
-  int64_t keys_ = -1, seen_ = 0;  // n of the band; keys that its last row sees, at most
+  double* prefix_;            // [keys_seen + 1, padded]: row j = the sum of the keys before j
+  T* sums_;                   // two window_array()s
+  int64_t short_ = 0, long_;  // where those of n and of n + 1 units begin
+  std::vector<T> rest_;       // [padded]: sum of the keys of a row that are less than a unit
+  Band band_ = {};
+  int64_t seen_ = 0;  // units that the last row of the band sees, at most
   ColumnTile tile_;
   int64_t loaded_row_ = -1, loaded_head_ = -1;  // what the tile has
 };

@@ -14,10 +14,10 @@ namespace brine::BRINE_CPU {
 template <class T, class Finish, class Unseen>
 void column_products(const ColumnSums<T>& at, T* y, Finish finish, Unseen unseen) {
   const ColumnMemory<T> memory(at, false);
-  parallel_for(at.units(), 1, [&](int64_t unit, int64_t) {
+  parallel_for(at.tasks(), 1, [&](int64_t task, int64_t) {
     const auto wide = memory.wide.lease();
     const auto own = memory.own.lease();
-    ColumnGroup<T> group(at, unit, wide.data(), own.data());
+    ColumnGroup<T> group(at, task, wide.data(), own.data());
     T* q = own.data() + 2 * at.window_array();
     const int64_t of_head = at.rows * at.K;
     T* rows = y + group.head(0) * of_head;
@@ -33,7 +33,7 @@ void column_products(const ColumnSums<T>& at, T* y, Finish finish, Unseen unseen
         }
       }
     };
-    const int64_t seen = group.bands(band, [](int64_t) {});
+    const int64_t seen = group.bands(band, [](const auto&) {});
     for (int64_t r = seen; r < group.end_row(); ++r) {
       for (int64_t h = 0; h < at.own(); ++h) {
         unseen(group.head(h), r, rows + h * of_head + r * at.K);
@@ -42,7 +42,7 @@ void column_products(const ColumnSums<T>& at, T* y, Finish finish, Unseen unseen
   });
 }
 
-// Gradients of the keys: computed per unit, then added up over the parts of a group.
+// Gradients of the keys: computed per task, then added up over the parts of a group.
 template <class T>
 class KeyGradients {
  public:
@@ -50,11 +50,11 @@ class KeyGradients {
   KeyGradients(const Tensor& dk, const ColumnSums<T>& at)
       : at_(at),
         dk_(dk),
-        parts_(at.parts == 1 ? dk : Tensor::empty({at.units(), at.tokens, at.m}, dk.dtype())) {}
+        parts_(at.parts == 1 ? dk : Tensor::empty({at.tasks(), at.tokens, at.m}, dk.dtype())) {}
 
-  // [T, m] of a unit from the gradients of its prefix sums: key j is in every prefix after it.
-  void put(int64_t unit, int64_t keys, double* dprefix) const {
-    T* to = of(unit);
+  // [T, m] of a task from the gradients of its prefix sums: key j is in every prefix after it.
+  void put(int64_t task, int64_t keys, double* dprefix) const {
+    T* to = of(task);
     double* later = dprefix + keys * at_.padded;
     for (int64_t j = keys - 1; j >= 0; --j, later -= at_.padded) {
       for (int64_t i = 0; i < at_.m; ++i) to[j * at_.m + i] = T(later[i]);
@@ -81,7 +81,7 @@ class KeyGradients {
   }
 
  private:
-  T* of(int64_t unit) const { return parts_.template data<T>() + unit * at_.tokens * at_.m; }
+  T* of(int64_t task) const { return parts_.template data<T>() + task * at_.tokens * at_.m; }
 
   const ColumnSums<T>& at_;
   Tensor dk_, parts_;
@@ -98,10 +98,10 @@ void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const T
   const KeyGradients<T> keys(dk, at);
   const int64_t own_heads = at.own(), kRows = at.kRows;
   T* dq_all = dq.data<T>();
-  parallel_for(at.units(), 1, [&](int64_t unit, int64_t) {
+  parallel_for(at.tasks(), 1, [&](int64_t task, int64_t) {
     const auto wide = memory.wide.lease();
     const auto own = memory.own.lease();
-    ColumnGroup<T> group(at, unit, wide.data(), own.data());
+    ColumnGroup<T> group(at, task, wide.data(), own.data());
     double* dprefix = wide.data() + at.array();
     std::fill(dprefix, dprefix + (group.keys_seen() + 1) * at.padded, 0.0);
     T* grads = own.data() + 2 * at.window_array();
@@ -122,7 +122,7 @@ void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const T
       for (int64_t r = 0; r < count; ++r) {
         at.place(group.width(first + r), 0, at.K + 1, starts.data());
         for (int64_t h = 0; h < own_heads; ++h) {
-          slope(group.head(h), unit % at.parts, first + r, starts.data(),
+          slope(group.head(h), task % at.parts, first + r, starts.data(),
                 rows + (h * kRows + r) * at.K, scratch);
         }
       }
@@ -135,13 +135,14 @@ void column_products_backward(const ColumnSums<T>& at, const Tensor& dq, const T
         }
       }
     };
-    auto left = [&](int64_t next) {
-      group.flush(group.keys(), grads, dprefix);
-      if (!group.follows(next)) group.flush(group.keys() + 1, grads, dprefix);
+    using Band = typename ColumnGroup<T>::Band;
+    auto left = [&](const Band& next) {
+      group.flush(false, grads, dprefix);
+      if (!group.follows(next)) group.flush(true, grads, dprefix);
     };
     group.bands(band, left);
-    if (group.windowed(group.keys())) left(-1);
-    keys.put(unit, group.keys_seen(), dprefix);
+    if (group.windowed(group.band())) left({});
+    keys.put(task, group.keys_seen(), dprefix);
   });
   keys.sum_up();
 }

@@ -4,50 +4,38 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
-#include "tensor/cpu/core/vectors.h"
+#include "tensor/cpu/core/fold.h"
 
 namespace brine::BRINE_CPU {
 
-// Lane l of the result is lane l of b plus its partner in b where l has the bit, else those of a.
-// With columns in the lanes of a and b this halves the sums that remain.
-template <class T, int bit, int... l>
-inline Vector<T> fold_pair(Vector<T> a, Vector<T> b, std::integer_sequence<int, l...>) {
+// out[l] = q . from[offset[l]..] for kWidth<T> columns l; q and the sums have V vectors. The query
+// stays in registers, and an offset is read once for all of them.
+template <class T, int V>
+inline Vector<T> column_dots_of(const T* q, const T* from, const int64_t* offset) {
   constexpr int W = kWidth<T>;
-  return __builtin_shufflevector(a, b, (l & bit ? W + l : l)...) +
-         __builtin_shufflevector(a, b, (l & bit ? W + (l ^ bit) : l ^ bit)...);
-}
-
-// v[0 .. kWidth) become one vector in v[0]: lane l = the sum of the lanes of v[l].
-template <class T, int bit = 1>
-inline void fold_vectors(Vector<T>* v) {
-  constexpr int W = kWidth<T>;
-  if constexpr (bit < W) {
+  Vector<T> query[V], sum[W];
+#pragma GCC unroll 4
+  for (int i = 0; i < V; ++i) query[i] = load(q + i * W);
 #pragma GCC unroll 16
-    for (int i = 0; i < W; i += 2 * bit) {
-      v[i] = fold_pair<T, bit>(v[i], v[i + bit], std::make_integer_sequence<int, W>());
-    }
-    fold_vectors<T, 2 * bit>(v);
-  }
-}
-
-// out[l] = q . from[offset[l]..] for kWidth<T> columns l; q and the sums have `depth` numbers,
-// whole vectors.
-template <class T>
-inline Vector<T> column_dots(const T* q, const T* from, const int64_t* offset, int64_t depth) {
-  constexpr int W = kWidth<T>;
-  Vector<T> sum[W];
-  const Vector<T> first = load(q);
-#pragma GCC unroll 16
-  for (int l = 0; l < W; ++l) sum[l] = first * load(from + offset[l]);
-  for (int64_t i = W; i < depth; i += W) {
-    const Vector<T> x = load(q + i);
-#pragma GCC unroll 16
-    for (int l = 0; l < W; ++l) sum[l] += x * load(from + offset[l] + i);
+  for (int l = 0; l < W; ++l) {
+    const T* x = from + offset[l];
+    sum[l] = query[0] * load(x);
+#pragma GCC unroll 4
+    for (int i = 1; i < V; ++i) sum[l] += query[i] * load(x + i * W);
   }
   fold_vectors<T>(sum);
   return sum[0];
+}
+
+// The same for `depth` numbers, whole vectors.
+template <class T>
+inline Vector<T> column_dots(const T* q, const T* from, const int64_t* offset, int64_t depth) {
+  constexpr int W = kWidth<T>;
+  if (depth == 4 * W) return column_dots_of<T, 4>(q, from, offset);
+  Vector<T> sum = column_dots_of<T, 1>(q, from, offset);
+  for (int64_t i = W; i < depth; i += W) sum += column_dots_of<T, 1>(q + i, from + i, offset);
+  return sum;
 }
 
 // dq += sum over columns of slope times sums, grads += slope times q, on S vectors.

@@ -1,6 +1,6 @@
 // Products of the query of one new token with the sums of keys over columns. Only the sums at the
-// borders of columns are kept. Per token a border moves by at most one key, which is added: the
-// same additions in the same order as in the prefix sums of the full pass.
+// borders of columns are kept. Per token a border moves by few keys, which are added: the same
+// additions in the same order as in the prefix sums of the full pass.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +24,16 @@ void add_keys(double* sum, const T* keys, int64_t first, int64_t last, int64_t m
 // Where the borders of a sequence were, if they are set, and where they move to: first keys,
 // [K + 1] each.
 struct BorderMove {
-  BorderMove(int64_t from_width, int64_t width, int64_t K)
-      : fresh(from_width == 0), from(size_t(K + 1)), to(size_t(K + 1)) {
-    column_starts(from.data(), from_width, K);
-    column_starts(to.data(), width, K);
+  BorderMove(int64_t from_width, int64_t width, int64_t K, int64_t units)
+      : fresh(from_width == 0), from(borders(from_width, K, units)), to(borders(width, K, units)) {}
+
+  static std::vector<int32_t> borders(int64_t w, int64_t K, int64_t units) {
+    std::vector<int32_t> first(size_t(K + 1));
+    const int64_t unit = math::unit_of_sums(w, K, units);
+    column_starts(first.data(), w / unit, K);
+    for (int32_t& key : first) key *= int32_t(unit);
+    first.back() = int32_t(w);
+    return first;
   }
 
   bool fresh;
@@ -61,13 +67,13 @@ void move_borders(double* sums, const T* keys, const BorderMove& move, int64_t m
 // with the sums over columns, which it may change.
 template <class T, class Finish>
 void column_products_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
-                          const Tensor& width, Finish finish) {
+                          const Tensor& width, int64_t units, Finish finish) {
   const int64_t B = q.dim(0), H = q.dim(1), G = k.dim(1), m = q.dim(3), S = k.dim(2);
   const int64_t K = borders.dim(2) - 1, padded = borders.dim(3), own = H / G;
   const int64_t *now = at.data<int64_t>(), *then = width.data<int64_t>();
   std::vector<BorderMove> moves;
   moves.reserve(size_t(B));
-  for (int64_t b = 0; b < B; ++b) moves.emplace_back(now[b], then[b], K);
+  for (int64_t b = 0; b < B; ++b) moves.emplace_back(now[b], then[b], K, units);
   parallel_for(B * G, B * H * K * m < (1 << 15) ? B * G : 1, [&](int64_t first, int64_t end) {
     std::vector<double> query(size_t(padded), 0.0), below(size_t(K + 4), 0.0);
     std::vector<T> products(size_t(K), T(0));

@@ -160,10 +160,14 @@ void column_softmax(Tensor y, Tensor scores, Visibility visible) {
         const T* x = from + r * K;
         T* out = to + r * K;
         const int64_t w = widths(r / (H * tokens), r % tokens);
+        if (w >= K) {
+          std::copy_n(x, K, out);
+          softmax_in_place(out, K);
+          continue;
+        }
         // Columns without keys get -inf: their exp is 0.
         for (int64_t c = 0; c < K; ++c) {
-          const bool owns =
-              w >= K || (math::column_begin(c + 1, w, K) > math::column_begin(c, w, K));
+          const bool owns = math::column_begin(c + 1, w, K) > math::column_begin(c, w, K);
           out[c] = owns ? x[c] : -std::numeric_limits<T>::infinity();
         }
         if (w == 0) {

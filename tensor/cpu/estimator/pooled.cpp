@@ -26,10 +26,10 @@ double apply_gain(T gain, const T* q, T* dq, int64_t size) {
 }  // namespace
 
 void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
-                   int64_t step) {
+                   ColumnGrid grid) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t K = y.dim(3);
-    const ColumnSums<T> at(q, k, visible, K, step);
+    const ColumnSums<T> at(q, k, visible, K, grid);
     const double scale = 1 / std::sqrt(double(at.m));
     const T *from = scores.defined() ? scores.data<T>() : nullptr,
             *gains = from ? gain.data<T>() : nullptr;
@@ -47,10 +47,10 @@ void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Vis
 }
 
 void pooled_scores_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain, Tensor q,
-                            Tensor k, Visibility visible, int64_t step) {
+                            Tensor k, Visibility visible, ColumnGrid grid) {
   dispatch_float(dy.dtype(), [&]<class T>() {
     const int64_t K = dy.dim(3);
-    const ColumnSums<T> at(q, k, visible, K, step);
+    const ColumnSums<T> at(q, k, visible, K, grid);
     const double scale = 1 / std::sqrt(double(at.m));
     const T *from = dy.data<T>(), *gains = gain.defined() ? gain.data<T>() : nullptr;
     column_products_backward<false>(

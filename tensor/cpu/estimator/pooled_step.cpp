@@ -6,11 +6,12 @@
 
 namespace brine::BRINE_CPU {
 
-void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width) {
+void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width,
+                        int64_t units) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t K = y.dim(3);
     const double scale = 1 / std::sqrt(double(q.dim(3)));
-    column_products_step<T>(borders, at, q, k, width,
+    column_products_step<T>(borders, at, q, k, width, units,
                             [&](int64_t n, const int32_t* begin, int64_t, const T* products) {
                               take_means(begin, K, scale, products, y.data<T>() + n * K);
                             });

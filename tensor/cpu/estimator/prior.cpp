@@ -8,34 +8,35 @@
 namespace brine::BRINE_CPU {
 
 void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-                     Visibility visible, int64_t step, double floor) {
+                     Visibility visible, ColumnGrid grid, double floor) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t K = scores.dim(3);
-    const ColumnSums<T> at(phi_q, phi_k, visible, K, step);
+    const ColumnSums<T> at(phi_q, phi_k, visible, K, grid);
     const T *from = scores.data<T>(), *gains = gain.data<T>();
     column_products(
         at, y.data<T>(),
         [&](int64_t n, int64_t r, const int32_t* begin, T* row) {
-          ShareRow<T>{begin, at.width(n, r), K, floor}.add_logs(row, from + (n * at.rows + r) * K,
-                                                                gains[n % at.heads], row);
+          at.share_row(begin, n, r, floor)
+              .add_logs(row, from + (n * at.rows + r) * K, gains[n % at.heads], row);
         },
         [&](int64_t n, int64_t r, T* row) { std::copy_n(from + (n * at.rows + r) * K, K, row); });
   });
 }
 
 void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy, Tensor gain,
-                              Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step,
+                              Tensor phi_q, Tensor phi_k, Visibility visible, ColumnGrid grid,
                               double floor) {
   dispatch_float(dy.dtype(), [&]<class T>() {
     const int64_t K = dy.dim(3);
-    const ColumnSums<T> at(phi_q, phi_k, visible, K, step);
+    const ColumnSums<T> at(phi_q, phi_k, visible, K, grid);
     const T *from = dy.data<T>(), *gains = gain.data<T>();
     std::vector<double> sums(size_t(at.all() * at.parts), 0.0);
     column_products_backward<true>(
         at, dphi_q, dphi_k, [](int64_t) { return T(1); },
         [&](int64_t n, int64_t part, int64_t r, const int32_t* begin, T* row, T* scratch) {
-          sums[size_t(n * at.parts + part)] += ShareRow<T>{begin, at.width(n, r), K, floor}.slopes(
-              row, from + (n * at.rows + r) * K, double(gains[n % at.heads]), scratch);
+          sums[size_t(n * at.parts + part)] +=
+              at.share_row(begin, n, r, floor)
+                  .slopes(row, from + (n * at.rows + r) * K, double(gains[n % at.heads]), scratch);
         });
     for (int64_t i = 0; i < at.all() * at.parts; ++i) {
       dgain.data<T>()[i / at.parts % at.heads] += T(sums[size_t(i)]);

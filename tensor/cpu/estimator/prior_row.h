@@ -46,23 +46,27 @@ inline void dot4(const double* q, const double* p0, const double* p1, const doub
   out[3] = sum_prior(a3);
 }
 
-// What a row adds to its scores, and its derivative. A column owns w / K keys or one more.
+// What a row adds to its scores, and its derivative. A column owns n units of keys or n + 1, the
+// last one also the keys that are less than a unit.
 template <class T>
 struct ShareRow {
   const int32_t* begin;  // [K + 1] first keys of the columns of a row that sees w keys
   int64_t w, K;
+  int64_t unit;
   double floor;  // of a share
 
   // share (w / n_c) of every column from the products of the query with the sums over columns, 1
   // where it owns no key; out may be the products. Returns the products' sum.
   double ratios(const T* products, T* out) const {
     double total = 0;
+    const double last = double(products[K - 1]);
 #pragma omp simd reduction(+ : total)
     for (int64_t c = 0; c < K; ++c) total += double(products[c]);
-    const int32_t fewer = int32_t(w / K);
+    const int32_t fewer = int32_t(w / unit / K * unit);
     constexpr bool wide = sizeof(T) == sizeof(double);
     const double inverse = 1 / total;
-    const double few = fewer ? double(w) / double(fewer) : 0, more = double(w) / double(fewer + 1);
+    const double few = fewer ? double(w) / double(fewer) : 0,
+                 more = double(w) / double(fewer + unit);
 #pragma omp simd
     for (int64_t c = 0; c < K; ++c) {
       const int32_t keys = begin[c + 1] - begin[c];
@@ -70,6 +74,10 @@ struct ShareRow {
       const double share = wide ? double(products[c]) / total : double(products[c]) * inverse;
       const double mean = keys == fewer ? few : more;
       out[c] = keys ? T((share < floor ? floor : share) * mean) : T(1);
+    }
+    if (w % unit) {
+      const double share = last / total, keys = double(begin[K] - begin[K - 1]);
+      out[K - 1] = T((share < floor ? floor : share) * (double(w) / keys));
     }
     return total;
   }

@@ -5,15 +5,15 @@
 namespace brine::BRINE_CPU {
 
 void performer_prior_step(Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
-                          Tensor phi_q, Tensor phi_k, Tensor width, double floor) {
+                          Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units) {
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t H = phi_q.dim(1), K = scores.dim(3);
-    column_products_step<T>(borders, at, phi_q, phi_k, width,
-                            [&](int64_t n, const int32_t* begin, int64_t w, const T* products) {
-                              ShareRow<T>{begin, w, K, floor}.add_logs(
-                                  products, scores.data<T>() + n * K, gain.data<T>()[n % H],
-                                  y.data<T>() + n * K);
-                            });
+    column_products_step<T>(
+        borders, at, phi_q, phi_k, width, units,
+        [&](int64_t n, const int32_t* begin, int64_t w, const T* products) {
+          ShareRow<T>{begin, w, K, math::unit_of_sums(w, K, units), floor}.add_logs(
+              products, scores.data<T>() + n * K, gain.data<T>()[n % H], y.data<T>() + n * K);
+        });
   });
 }
 

@@ -1,6 +1,6 @@
 // Products of the query of one new token with the sums of keys over columns. Only the sums at the
-// borders of columns are kept. Per token a border moves by at most one key, which is added: the
-// same additions in the same order as in the full pass.
+// borders of columns are kept. Per token a border moves by few keys, which are added: the same
+// additions in the same order as in the full pass.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
@@ -11,17 +11,17 @@ template <class T>
 struct Step {
   double* borders;  // [B G, K + 1, padded]
   const int64_t *at, *width;
-  const T *q, *k;                   // [B H, m], [B G, S, m]
-  int64_t G, own, m, K, S, padded;  // own = heads of a group
+  const T *q, *k;                          // [B H, m], [B G, S, m]
+  int64_t G, own, m, K, S, padded, units;  // own = heads of a group
 };
 
 // What the output of a head is made of, on every thread.
 struct StepRow {
-  int64_t head, w, K;
+  int64_t head, w, K, unit;
   const double* below;  // [K + 1] products with the sums before each border
 
   __device__ int64_t keys(int64_t c) const {
-    return math::column_begin(c + 1, w, K) - math::column_begin(c, w, K);
+    return math::sum_begin(c + 1, w, K, unit) - math::sum_begin(c, w, K, unit);
   }
   __device__ double product(int64_t c) const { return below[c + 1] - below[c]; }
   __device__ double total() const { return below[K]; }
@@ -30,11 +30,12 @@ struct StepRow {
 // Computes the borders of one group from scratch, a thread for each feature.
 template <class T>
 __device__ void place_borders(double* borders, const T* keys, int64_t w, const Step<T>& in) {
+  const int64_t unit = math::unit_of_sums(w, in.K, in.units);
   for (int64_t i = threadIdx.x; i < in.padded; i += blockDim.x) {
     double sum = 0;
     int64_t key = 0;
     for (int64_t c = 0; c <= in.K; ++c) {
-      const int64_t end = i < in.m ? math::column_begin(c, w, in.K) : 0;
+      const int64_t end = i < in.m ? math::sum_begin(c, w, in.K, unit) : 0;
 #pragma unroll 8
       for (; key < end; ++key) sum += double(keys[key * in.m + i]);
       borders[c * in.padded + i] = sum;
@@ -65,6 +66,8 @@ __global__ void step_kernel(const Step<T> in, Out out) {
   double* borders = in.borders + group * (K + 1) * in.padded;
   const T* keys = in.k + group * in.S * m;
   const bool fresh = before == 0;
+  const int64_t unit = math::unit_of_sums(w, K, in.units);
+  const int64_t unit_before = math::unit_of_sums(before, K, in.units);
   if (fresh) place_borders(borders, keys, w, in);
   __syncthreads();
   const int64_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -73,14 +76,14 @@ __global__ void step_kernel(const Step<T> in, Out out) {
     // The first head moves the borders; a border stays with its warp.
     const bool moves = h == 0 && !fresh;
     for (int64_t c = warp; c <= K; c += blockDim.x / kWarp) {
-      const int64_t to = math::column_begin(c, w, K);
-      const int64_t from = moves ? math::column_begin(c, before, K) : to;
+      const int64_t to = math::sum_begin(c, w, K, unit);
+      const int64_t from = moves ? math::sum_begin(c, before, K, unit_before) : to;
       const double product =
           move_border(borders + c * in.padded, in.q + head * m, keys, from, to, m);
       if (lane == 0) below[c] = c ? product : 0.0;  // before border 0 there are no keys
     }
     __syncthreads();
-    const StepRow row{head, w, K, below};
+    const StepRow row{head, w, K, unit, below};
     for (int64_t c = threadIdx.x; c < K; c += blockDim.x) out(row, c);
     __syncthreads();
   }
@@ -89,7 +92,7 @@ __global__ void step_kernel(const Step<T> in, Out out) {
 // borders and at move to width; out(row, c) for each head and column.
 template <class T, class Out>
 void column_step(const char* name, const Tensor& borders, const Tensor& at, const Tensor& q,
-                 const Tensor& k, const Tensor& width, Out out) {
+                 const Tensor& k, const Tensor& width, int64_t units, Out out) {
   const int64_t B = q.dim(0), G = k.dim(1), K = borders.dim(2) - 1;
   if (B * G == 0) return;
   const OnDevice before(at, q.device()), after(width, q.device());
@@ -103,7 +106,8 @@ void column_step(const char* name, const Tensor& borders, const Tensor& at, cons
                    q.dim(3),
                    K,
                    k.dim(2),
-                   borders.dim(3)};
+                   borders.dim(3),
+                   units};
   launch(name, step_kernel<T, Out>, dim3(blocks_for(B * G, 1)), dim3(kThreads),
          size_t(K + 1) * sizeof(double), in, out);
   if (at.device().is_cuda()) {

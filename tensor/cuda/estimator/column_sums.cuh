@@ -15,7 +15,7 @@ constexpr int kLanes = 8;        // of a warp, for one product of f64 pairs
 // Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j.
 template <class T>
 struct Columns {
-  int64_t heads, groups, tokens, rows, m, padded, K, step;
+  int64_t heads, groups, tokens, rows, m, padded, K, step, units;
   int64_t chunks;  // of the T + 1 prefixes
   RowWidths widths;
   const T *q, *k;  // [B, H, T, m], [B, G, T, m]
@@ -31,19 +31,20 @@ struct Columns {
   __host__ __device__ int64_t sums() const { return chunks * m; }
 };
 
-// K columns of every step-th row.
+// K columns of the rows of a grid.
 template <class T>
-Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, int64_t step,
+Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, const ColumnGrid& grid,
                       const RowWidths& widths) {
   Columns<T> at{};
   at.heads = q.dim(1);
   at.groups = k.dim(1);
   at.tokens = q.dim(2);
-  at.rows = (at.tokens + step - 1) / step;
+  at.rows = (at.tokens + grid.step - 1) / grid.step;
   at.m = q.dim(3);
   at.padded = (at.m + 1) / 2 * 2;
   at.K = K;
-  at.step = step;
+  at.step = grid.step;
+  at.units = grid.units;
   at.chunks = (at.tokens + kChunk) / kChunk;
   at.widths = widths;
   at.q = q.data<T>();
@@ -111,6 +112,7 @@ template <class T>
 struct Row {
   const Columns<T>& at;
   int64_t n, r, w;        // head, row, keys seen; w = 0: nothing else is set
+  int64_t unit, whole;    // keys of a unit of the columns, and units seen
   const double* prefix;   // [T + 1, padded] of the head
   double *query, *below;  // [padded], [K + 1]
   int lane;
@@ -126,6 +128,8 @@ struct Row {
         n(first + local),
         r(row),
         w(row < prior.rows ? prior.width(n, row) : 0),
+        unit(math::unit_of_sums(w, prior.K, prior.units)),
+        whole(w / unit),
         prefix(prefixes + local * prior.prefixes()),
         query(own),
         below(own + prior.padded),
@@ -138,9 +142,11 @@ struct Row {
     __syncwarp();
   }
 
-  __device__ const double* prefix_at(int64_t c) const {
-    return prefix + border(c, w, at.K) * at.padded;
+  // First key of column c.
+  __device__ int64_t begin(int64_t c) const {
+    return c == at.K ? w : unit * border(c, whole, at.K);
   }
+  __device__ const double* prefix_at(int64_t c) const { return prefix + begin(c) * at.padded; }
 
   // Eight lanes per border, two borders at a time.
   __device__ void products() {
@@ -168,7 +174,7 @@ struct Row {
 
   __device__ double total() const { return below[at.K]; }
   __device__ double product(int64_t c) const { return below[c + 1] - below[c]; }
-  __device__ int64_t keys(int64_t c) const { return border(c + 1, w, at.K) - border(c, w, at.K); }
+  __device__ int64_t keys(int64_t c) const { return begin(c + 1) - begin(c); }
 };
 
 // Rows of a block, one per warp: as many as fit into shared memory, with `arrays` as above.

@@ -72,21 +72,41 @@ __global__ void rows_kernel(T* dq, double* slope, Slopes slopes, const double* p
 
 constexpr int kColumns = 4;  // features that a lane sums up at a time, a warp apart
 
-// The rows [from, to) that have border c, 1 <= c <= K, at key j: widths w with
-// (2j - 1) K <= 2 c w < (2j + 1) K.
+// The rows [from, to) that have border c, 1 <= c <= K, at key j. With units of u keys and c < K
+// these are the widths w of that unit with (2 j/u - 1) K <= 2 c floor(w / u) < (2 j/u + 1) K. A
+// border never moves back as w grows, so the widths of all units are one range.
 template <class T>
 __device__ void rows_with_border(const Columns<T>& at, int64_t n, int64_t j, int64_t c, int& from,
                                  int& to) {
   const int64_t valid = at.valid(n), K = at.K;
   from = to = 0;
   if (!at.widths.causal) {
-    if (border(c, valid, K) == j) to = int((valid + at.step - 1) / at.step);
+    const int64_t unit = math::unit_of_sums(valid, K, at.units);
+    if (math::sum_begin(c, valid, K, unit) == j) to = int((valid + at.step - 1) / at.step);
     return;
   }
-  const int64_t low = ((2 * j - 1) * K + 2 * c - 1) / (2 * c);
-  const int64_t high = ((2 * j + 1) * K + 2 * c - 1) / (2 * c);
+  int64_t low = valid + 1, most = 0;
+  if (c == K) {
+    low = j;
+    most = j + 1;
+  }
+  for (int64_t u = 1; c < K && j % u == 0; u *= 2) {
+    // Widths with this unit: from `first` on, and before `next`.
+    const int64_t first = u > 1 ? u * at.units * K : 1;
+    const int64_t next = at.units ? 2 * u * at.units * K : valid + 1;
+    if (first > valid) break;
+    int64_t least = u * (((2 * (j / u) - 1) * K + 2 * c - 1) / (2 * c));
+    int64_t end = u * (((2 * (j / u) + 1) * K + 2 * c - 1) / (2 * c));
+    least = least < first ? first : least;
+    end = end < next ? end : next;
+    if (least < end) {
+      low = least < low ? least : low;
+      most = end > most ? end : most;
+    }
+    if (!at.units) break;
+  }
   if (low > valid) return;
-  const int64_t most = high <= valid ? high : valid + 1;
+  most = most <= valid ? most : valid + 1;
   // Row r sees r step + 1 keys.
   from = int((low - 1 + at.step - 1) / at.step);
   to = int((most - 1 + at.step - 1) / at.step);

@@ -60,11 +60,11 @@ const T* data_of(const Tensor& x) {
 }  // namespace
 
 void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Visibility visible,
-                   int64_t step) {
+                   ColumnGrid grid) {
   if (y.numel() == 0) return;
   dispatch_float(y.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, q.dim(2), y.device());
-    const auto at = columns::columns_of<T>(q, k, y.dim(3), step, widths.get());
+    const auto at = columns::columns_of<T>(q, k, y.dim(3), grid, widths.get());
     columns::column_products(
         "pooled_scores", y, at,
         Means<T>{data_of<T>(scores), data_of<T>(gain), 1 / std::sqrt(double(at.m))});
@@ -72,12 +72,12 @@ void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Vis
 }
 
 void pooled_scores_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain, Tensor q,
-                            Tensor k, Visibility visible, int64_t step) {
+                            Tensor k, Visibility visible, ColumnGrid grid) {
   if (dy.numel() == 0) return;
   const char* name = "pooled_scores_backward";
   dispatch_float(dy.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, q.dim(2), dy.device());
-    const auto at = columns::columns_of<T>(q, k, dy.dim(3), step, widths.get());
+    const auto at = columns::columns_of<T>(q, k, dy.dim(3), grid, widths.get());
     const int64_t B = q.dim(0);
     const Tensor parts = columns::numbers(gain.defined() ? B * at.heads * at.rows : 0, dy.device());
     columns::column_products_backward(

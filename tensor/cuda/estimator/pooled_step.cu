@@ -20,9 +20,10 @@ struct StepMeans {
 
 }  // namespace
 
-void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width) {
+void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width,
+                        int64_t units) {
   dispatch_float(y.dtype(), [&]<class T>() {
-    columns::column_step<T>("pooled_scores_step", borders, at, q, k, width,
+    columns::column_step<T>("pooled_scores_step", borders, at, q, k, width, units,
                             StepMeans<T>{y.data<T>(), 1 / std::sqrt(double(q.dim(3)))});
   });
 }

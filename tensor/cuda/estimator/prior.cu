@@ -63,24 +63,24 @@ struct LogSlopes {
 }  // namespace
 
 void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor phi_k,
-                     Visibility visible, int64_t step, double floor) {
+                     Visibility visible, ColumnGrid grid, double floor) {
   if (y.numel() == 0) return;
   dispatch_float(y.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, phi_q.dim(2), y.device());
-    const auto at = columns::columns_of<T>(phi_q, phi_k, y.dim(3), step, widths.get());
+    const auto at = columns::columns_of<T>(phi_q, phi_k, y.dim(3), grid, widths.get());
     columns::column_products("performer_prior", y, at,
                              AddLogs<T>{scores.data<T>(), gain.data<T>(), floor});
   });
 }
 
 void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy, Tensor gain,
-                              Tensor phi_q, Tensor phi_k, Visibility visible, int64_t step,
+                              Tensor phi_q, Tensor phi_k, Visibility visible, ColumnGrid grid,
                               double floor) {
   if (dy.numel() == 0) return;
   const char* name = "performer_prior_backward";
   dispatch_float(dy.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, phi_q.dim(2), dy.device());
-    const auto at = columns::columns_of<T>(phi_q, phi_k, dy.dim(3), step, widths.get());
+    const auto at = columns::columns_of<T>(phi_q, phi_k, dy.dim(3), grid, widths.get());
     const int64_t B = phi_q.dim(0);
     const Tensor parts = columns::numbers(B * at.heads * at.rows, dy.device());
     columns::column_products_backward(

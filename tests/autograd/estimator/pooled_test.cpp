@@ -11,7 +11,8 @@ namespace {
 
 // The scores by their definition: a column's keys one at a time.
 Values naive_pooled(const Tensor& queries, const Tensor& keys, bool causal,
-                    const std::vector<int64_t>& lengths, int64_t K, int64_t step) {
+                    const std::vector<int64_t>& lengths, int64_t K, ColumnGrid grid) {
+  const int64_t step = grid.step;
   const int64_t H = queries.dim(1), T = queries.dim(2), d = queries.dim(3);
   const int64_t group = H / keys.dim(1), R = (T + step - 1) / step;
   const Values q = queries.to_vector(), k = keys.to_vector();
@@ -21,7 +22,7 @@ Values naive_pooled(const Tensor& queries, const Tensor& keys, bool causal,
     for (int64_t r = 0; r < R; ++r) {
       const int64_t t = r * step, w = width(causal, L, t);
       for (int64_t c = 0; c < K; ++c) {
-        const int64_t first = (2 * c * w + K) / (2 * K), end = (2 * (c + 1) * w + K) / (2 * K);
+        const auto [first, end] = keys_of_column(c, w, K, grid.units);
         double sum = 0;
         for (int64_t s = first; s < end; ++s) {
           for (int64_t i = 0; i < d; ++i) {
@@ -36,32 +37,34 @@ Values naive_pooled(const Tensor& queries, const Tensor& keys, bool causal,
 }
 
 void check_pooled(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
-                  const std::vector<int64_t>& lengths, int64_t step) {
+                  const std::vector<int64_t>& lengths, ColumnGrid grid) {
   const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
-  check_op({.name = join("pooled_scores T=", s.T, " K=", K, " step=", step),
-            .inputs = {normal({s.B, s.H, s.T, s.d}, 1), normal({s.B, G, s.T, s.d}, 2)},
-            .f = [=](const auto& x) { return pooled_scores(x[0], x[1], visible, K, step); },
-            .oracle =
-                [=](const auto& x) { return naive_pooled(x[0], x[1], causal, lengths, K, step); }});
+  check_op(
+      {.name = join("pooled_scores T=", s.T, " K=", K, " step=", grid.step, " units=", grid.units),
+       .inputs = {normal({s.B, s.H, s.T, s.d}, 1), normal({s.B, G, s.T, s.d}, 2)},
+       .f = [=](const auto& x) { return pooled_scores(x[0], x[1], visible, K, grid); },
+       .oracle =
+           [=](const auto& x) { return naive_pooled(x[0], x[1], causal, lengths, K, grid); }});
 }
 
-void check_prior(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
-                 const std::vector<int64_t>& lengths, int64_t step) {
+void check_pooled_prior(const EstimatorSizes& s, int64_t G, int64_t K, bool causal,
+                        const std::vector<int64_t>& lengths, ColumnGrid grid) {
   const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
-  const int64_t R = (s.T + step - 1) / step;
-  check_op({.name = join("pooled_prior T=", s.T, " K=", K, " step=", step),
-            .inputs = {normal({s.B, s.H, R, K}, 3), normal({s.H}, 4),
-                       normal({s.B, s.H, s.T, s.d}, 1), normal({s.B, G, s.T, s.d}, 2)},
-            .f = [=](const auto& x) { return pooled_prior(x[0], x[1], x[2], x[3], visible, step); },
-            .oracle =
-                [=](const auto& x) {
-                  Values y = naive_pooled(x[2], x[3], causal, lengths, K, step);
-                  const Values scores = x[0].to_vector(), gain = x[1].to_vector();
-                  for (size_t i = 0; i < y.size(); ++i) {
-                    y[i] = scores[i] + gain[i / size_t(R * K) % size_t(s.H)] * y[i];
-                  }
-                  return y;
-                }});
+  const int64_t R = (s.T + grid.step - 1) / grid.step;
+  check_op(
+      {.name = join("pooled_prior T=", s.T, " K=", K, " step=", grid.step, " units=", grid.units),
+       .inputs = {normal({s.B, s.H, R, K}, 3), normal({s.H}, 4), normal({s.B, s.H, s.T, s.d}, 1),
+                  normal({s.B, G, s.T, s.d}, 2)},
+       .f = [=](const auto& x) { return pooled_prior(x[0], x[1], x[2], x[3], visible, grid); },
+       .oracle =
+           [=](const auto& x) {
+             Values y = naive_pooled(x[2], x[3], causal, lengths, K, grid);
+             const Values scores = x[0].to_vector(), gain = x[1].to_vector();
+             for (size_t i = 0; i < y.size(); ++i) {
+               y[i] = scores[i] + gain[i / size_t(R * K) % size_t(s.H)] * y[i];
+             }
+             return y;
+           }});
 }
 
 }  // namespace
@@ -74,35 +77,41 @@ TEST_CASE("pooled_scores: columns with and without keys, lengths, skipped rows, 
 }
 
 TEST_CASE("pooled_prior: scores plus a gain for each head, and the gradients of all") {
-  check_prior({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
-  check_prior({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
-  check_prior({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
+  check_pooled_prior({2, 4, 37, 0, 9}, 2, 5, true, {37, 20}, 1);
+  check_pooled_prior({1, 3, 19, 0, 3}, 1, 4, true, {}, 4);
+  check_pooled_prior({3, 2, 21, 0, 4}, 1, 6, false, {21, 3, 0}, 1);
 }
 
 TEST_CASE("pooled_scores: long columns, and bands of many rows") {
   // K = 20: rows whose columns have up to 2 keys use sums over windows, later ones prefix sums.
   check_pooled({1, 4, 131, 0, 5}, 2, 20, true, {}, 1);
   // From 256 rows on they are divided; the second part of a short sequence sees no key.
-  check_prior({2, 4, 270, 0, 3}, 2, 24, true, {270, 100}, 1);
+  check_pooled_prior({2, 4, 270, 0, 3}, 2, 24, true, {270, 100}, 1);
   check_pooled({1, 2, 521, 0, 3}, 1, 24, true, {400}, 2);
   check_pooled({1, 2, 60, 0, 4}, 1, 3, true, {}, 1);
   check_pooled({1, 1, 50, 0, 17}, 1, 2, true, {}, 7);
-  check_prior({2, 2, 300, 0, 3}, 1, 290, true, {300, 299}, 1);
+  check_pooled_prior({2, 2, 300, 0, 3}, 1, 290, true, {300, 299}, 1);
   check_pooled({1, 1, 600, 0, 2}, 1, 5, false, {}, 1);
+}
+
+TEST_CASE("pooled_scores: columns of several units") {
+  check_pooled({1, 4, 131, 0, 5}, 2, 9, true, {}, {1, 2});
+  check_pooled_prior({2, 2, 420, 0, 3}, 1, 40, true, {420, 333}, {1, 2});
+  check_pooled({2, 2, 150, 0, 4}, 2, 8, false, {150, 67}, {1, 3});
 }
 
 TEST_CASE("pooled_scores_step gives the rows of the causal pass, each sequence at its own pace") {
   const int64_t B = 2, H = 4, G = 2, T = 70, d = 5, K = 8;
-  for (Dtype type : {Dtype::f32, Dtype::f64}) {
+  for (auto [type, units] : {std::pair{Dtype::f32, 0}, {Dtype::f64, 0}, {Dtype::f64, 2}}) {
     const Tensor q = normal({B, H, T, d}, 1, type), k = normal({B, G, T, d}, 2, type);
-    const Tensor full = pooled_scores(q, k, {}, K);
+    const Tensor full = pooled_scores(q, k, {}, K, {1, units});
     Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(d)}, Dtype::f64);
     Tensor at = Tensor::zeros({B}, Dtype::i64);
     for (std::vector<int64_t> width :
          {std::vector<int64_t>{1, 30}, {2, 31}, {3, 31}, {40, 47}, {41, 70}, {70, 70}}) {
       const std::vector<int64_t> row = {width[0] - 1, width[1] - 1};
       const Tensor y =
-          pooled_scores_step(borders, at, rows_at(q, row), k, Tensor::from(width, {B}));
+          pooled_scores_step(borders, at, rows_at(q, row), k, Tensor::from(width, {B}), units);
       CHECK(close_to_scale(y, rows_at(full, row), type == Dtype::f64 ? 1e-12 : 1e-5));
       CHECK(at.to_vector() == std::vector<double>(width.begin(), width.end()));
     }

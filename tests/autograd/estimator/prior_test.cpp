@@ -10,7 +10,8 @@ namespace {
 
 // The prior by its definition: a column's keys one at a time.
 Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<int64_t>& lengths,
-                   int64_t step, double floor = 0) {
+                   ColumnGrid grid, double floor = 0) {
+  const int64_t step = grid.step;
   const int64_t H = x[2].dim(1), T = x[2].dim(2), m = x[2].dim(3), R = x[0].dim(2), K = x[0].dim(3);
   const int64_t group = H / x[3].dim(1);
   Values y = x[0].to_vector(), g = x[1].to_vector(), q = x[2].to_vector(), k = x[3].to_vector();
@@ -28,7 +29,7 @@ Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<
         return sum;
       };
       for (int64_t c = 0; c < K; ++c) {
-        const int64_t first = (2 * c * w + K) / (2 * K), end = (2 * (c + 1) * w + K) / (2 * K);
+        const auto [first, end] = keys_of_column(c, w, K, grid.units);
         if (end == first) continue;
         y[size_t((n * R + r) * K + c)] +=
             g[size_t(n % H)] * std::log(double(w) / double(end - first) *
@@ -40,19 +41,21 @@ Values naive_prior(const std::vector<Tensor>& x, bool causal, const std::vector<
 }
 
 void check_prior(const EstimatorSizes& s, int64_t K, bool causal,
-                 const std::vector<int64_t>& lengths, int64_t step, int64_t group = 1,
+                 const std::vector<int64_t>& lengths, ColumnGrid grid, int64_t group = 1,
                  double floor = 0) {
+  const int64_t step = grid.step;
   const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
-  check_op({.name = join("performer_prior T=", s.T, " K=", K, " step=", step),
-            .inputs = {normal({s.B, s.H, (s.T + step - 1) / step, K}, 1),
-                       uniform({s.H}, 2, 0.5, 1.5), uniform({s.B, s.H, s.T, s.m}, 3, 0.1, 1),
-                       uniform({s.B, s.H / group, s.T, s.m}, 4, 0.1, 1)},
-            .f =
-                [=](const auto& x) {
-                  return performer_prior(x[0], x[1], x[2], x[3], visible, step, floor);
-                },
-            .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, step, floor); },
-            .tolerance = 1e-4});
+  check_op(
+      {.name = join("performer_prior T=", s.T, " K=", K, " step=", step, " units=", grid.units),
+       .inputs = {normal({s.B, s.H, (s.T + step - 1) / step, K}, 1), uniform({s.H}, 2, 0.5, 1.5),
+                  uniform({s.B, s.H, s.T, s.m}, 3, 0.1, 1),
+                  uniform({s.B, s.H / group, s.T, s.m}, 4, 0.1, 1)},
+       .f =
+           [=](const auto& x) {
+             return performer_prior(x[0], x[1], x[2], x[3], visible, grid, floor);
+           },
+       .oracle = [=](const auto& x) { return naive_prior(x, causal, lengths, grid, floor); },
+       .tolerance = 1e-4});
 }
 
 }  // namespace
@@ -118,14 +121,29 @@ TEST_CASE("performer_prior: long columns, and bands of many rows") {
   check_prior({1, 1, 600, 2, 0}, 5, false, {}, 1);
 }
 
+TEST_CASE(
+    "performer_prior: columns of several units, whose borders fall on every second key or so") {
+  // K = 9: units of 2 keys from 36 keys on, of 4 from 72, 8 from 144; 5 K and more are windows.
+  check_prior({1, 4, 131, 5, 0}, 9, true, {}, {1, 2}, 2);
+  check_prior({2, 2, 150, 4, 0}, 9, true, {150, 77}, {3, 2});
+  check_prior({2, 1, 150, 3, 0}, 8, false, {150, 67}, {1, 3});
+  // Columns of few units that are windows: 40 columns of up to 3 units, from 80 keys on.
+  check_prior({1, 2, 340, 3, 0}, 40, true, {}, {1, 1}, 2);
+  check_prior({2, 2, 420, 3, 0}, 40, true, {420, 333}, {1, 2}, 1, 0.02);
+  check_prior({1, 2, 420, 3, 0}, 40, true, {}, {4, 2});
+}
+
 TEST_CASE("performer_prior, pooled_scores: rows have the same bits whatever follows them") {
-  const int64_t K = 24, T = 300, cut = 200;
+  const int64_t K = 24, T = 300, cut = 200, units = 2;
   const Tensor q = uniform({1, 4, T, 5}, 1, 0.1, 1), k = uniform({1, 2, T, 5}, 2, 0.1, 1);
   const Tensor scores = normal({1, 4, T, K}, 3), gain = uniform({4}, 4, 0.5, 1.5);
   auto first = [&](const Tensor& x) { return x.slice(2, 0, cut).contiguous(); };
   CHECK(same_bits(first(performer_prior(scores, gain, q, k, {})),
                   performer_prior(first(scores), gain, first(q), first(k), {})));
   CHECK(same_bits(first(pooled_scores(q, k, {}, K)), pooled_scores(first(q), first(k), {}, K)));
+  const ColumnGrid grid(1, units);
+  CHECK(same_bits(first(performer_prior(scores, gain, q, k, {}, grid)),
+                  performer_prior(first(scores), gain, first(q), first(k), {}, grid)));
 }
 
 TEST_CASE("performer_prior: no rows at all, with and without skipped ones") {
@@ -152,17 +170,19 @@ TEST_CASE("performer_prior: a column of small mass among large ones keeps its di
 TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence at its own pace") {
   const int64_t B = 2, H = 4, G = 2, T = 70, m = 5, K = 8;
   const double floor = 0.11;  // above some shares
-  for (Dtype type : {Dtype::f32, Dtype::f64}) {
+  for (auto [type, units] :
+       {std::pair{Dtype::f32, 0}, {Dtype::f64, 0}, {Dtype::f32, 2}, {Dtype::f64, 3}}) {
     const Tensor q = uniform({B, H, T, m}, 1, 0.1, 1, type), gain = uniform({H}, 4, 0.5, 1.5, type);
     const Tensor k = uniform({B, G, T, m}, 2, 0.1, 1, type), scores = normal({B, H, T, K}, 3, type);
-    const Tensor full = performer_prior(scores, gain, q, k, {}, 1, floor);
+    const Tensor full = performer_prior(scores, gain, q, k, {}, {1, units}, floor);
     Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(m)}, Dtype::f64);
     Tensor at = Tensor::zeros({B}, Dtype::i64);
     for (std::vector<int64_t> width :
          {std::vector<int64_t>{1, 30}, {2, 31}, {3, 31}, {40, 47}, {41, 70}, {70, 70}}) {
       const std::vector<int64_t> row = {width[0] - 1, width[1] - 1};
-      const Tensor y = performer_prior_step(borders, at, rows_at(scores, row), gain,
-                                            rows_at(q, row), k, Tensor::from(width, {B}), floor);
+      const Tensor y =
+          performer_prior_step(borders, at, rows_at(scores, row), gain, rows_at(q, row), k,
+                               Tensor::from(width, {B}), floor, units);
       CHECK(close_to_scale(y, rows_at(full, row), type == Dtype::f64 ? 1e-12 : 1e-5));
       CHECK(at.to_vector() == std::vector<double>(width.begin(), width.end()));
     }

@@ -11,37 +11,41 @@ namespace {
 struct Sizes {
   int64_t B, H, G, T, d, K, step;
   std::vector<int64_t> lengths;  // none: no padding
+  int64_t units = 0;
+
+  ColumnGrid grid() const { return {step, units}; }
 };
 
 void compare_pooled(const Sizes& s, bool causal) {
   const Tensor lengths = s.lengths.empty() ? Tensor() : Tensor::from(s.lengths, Shape{s.B});
   const Shape queries{s.B, s.H, s.T, s.d}, keys{s.B, s.G, s.T, s.d};
   const Shape scores{s.B, s.H, (s.T + s.step - 1) / s.step, s.K};
-  compare_both(
-      join("pooled_scores ", queries, " ", scores, causal), [&](const On& on, Dtype dtype) {
-        Tensor q = on(normal(queries, 1, dtype)), k = on(normal(keys, 2, dtype));
-        Tensor dy = on(normal(scores, 3, dtype)), y = Tensor::like(dy);
-        Tensor x = on(normal(scores, 4, dtype)), z = Tensor::like(x), none;
-        Tensor gain = on(normal({s.H}, 5, dtype)), dgain = on(normal({s.H}, 6, dtype));
-        std::vector<Tensor> out = {y, z, dgain};
-        BRINE_CALL(y, pooled_scores, y, none, none, q, k, Visibility{causal, lengths}, s.step);
-        BRINE_CALL(y, pooled_scores, z, x, gain, q, k, Visibility{causal, on(lengths)}, s.step);
-        for (bool with : {false, true}) {
-          out.push_back(Tensor::like(q));
-          out.push_back(Tensor::like(k));
-          BRINE_CALL(y, pooled_scores_backward, with ? dgain : none, out[out.size() - 2],
-                     out.back(), dy, with ? gain : none, q, k, Visibility{causal, lengths}, s.step);
-        }
-        return out;
-      });
+  compare_both(join("pooled_scores ", queries, " ", scores, causal), [&](const On& on,
+                                                                         Dtype dtype) {
+    Tensor q = on(normal(queries, 1, dtype)), k = on(normal(keys, 2, dtype));
+    Tensor dy = on(normal(scores, 3, dtype)), y = Tensor::like(dy);
+    Tensor x = on(normal(scores, 4, dtype)), z = Tensor::like(x), none;
+    Tensor gain = on(normal({s.H}, 5, dtype)), dgain = on(normal({s.H}, 6, dtype));
+    std::vector<Tensor> out = {y, z, dgain};
+    BRINE_CALL(y, pooled_scores, y, none, none, q, k, Visibility{causal, lengths}, s.grid());
+    BRINE_CALL(y, pooled_scores, z, x, gain, q, k, Visibility{causal, on(lengths)}, s.grid());
+    for (bool with : {false, true}) {
+      out.push_back(Tensor::like(q));
+      out.push_back(Tensor::like(k));
+      BRINE_CALL(y, pooled_scores_backward, with ? dgain : none, out[out.size() - 2], out.back(),
+                 dy, with ? gain : none, q, k, Visibility{causal, lengths}, s.grid());
+    }
+    return out;
+  });
 }
 
 }  // namespace
 
 TEST_CASE("cuda: scores of mean keys and their gradients") {
-  for (const Sizes& s : {Sizes{1, 1, 1, 1, 1, 1, 1, {}}, Sizes{2, 2, 2, 7, 5, 3, 1, {0, 6}},
-                         Sizes{2, 4, 2, 130, 20, 16, 1, {130, 71}},
-                         Sizes{1, 3, 1, 70, 8, 40, 3, {}}, Sizes{1, 1, 1, 0, 4, 3, 1, {}}}) {
+  for (const Sizes& s :
+       {Sizes{1, 1, 1, 1, 1, 1, 1, {}}, Sizes{2, 2, 2, 7, 5, 3, 1, {0, 6}},
+        Sizes{2, 4, 2, 130, 20, 16, 1, {130, 71}}, Sizes{1, 3, 1, 70, 8, 40, 3, {}},
+        Sizes{1, 1, 1, 0, 4, 3, 1, {}}, Sizes{2, 2, 1, 260, 5, 9, 1, {260, 201}, 2}}) {
     for (bool causal : {false, true}) compare_pooled(s, causal);
   }
 }
@@ -58,7 +62,8 @@ TEST_CASE("cuda: pooled_scores_step from nothing, by one key and by many") {
            {std::vector<int64_t>{1, 50, 0}, {2, 51, 1}, {3, 51, 2}, {90, 52, 40}}) {
         Tensor q = on(normal({B, H, 1, d}, 10 + out.size(), dtype));
         Tensor y = Tensor::empty({B, H, 1, K}, dtype, q.device());
-        BRINE_CALL(y, pooled_scores_step, y, borders, at, q, keys, Tensor::from(width, Shape{B}));
+        BRINE_CALL(y, pooled_scores_step, y, borders, at, q, keys, Tensor::from(width, Shape{B}),
+                   K == 7 ? 2 : 0);
         out.push_back(y);
         out.push_back(on(borders.to(kCpu)));
         out.push_back(on(at.to(kCpu)));

@@ -18,17 +18,25 @@ struct Size {
   std::vector<int64_t> lengths;  // none: no padding
   int64_t group = 1;             // heads of queries for one of keys
   double floor = 0;
+  int64_t units = 0;
 
+  ColumnGrid grid() const { return {step, units}; }
   Tensor visible() const { return lengths.empty() ? Tensor() : Tensor::from(lengths, Shape{B}); }
 };
 
-const std::vector<Size> kSizes{
-    {1, 1, 1, 1, 1, 1, {}},         {2, 2, 7, 5, 3, 1, {0, 6}},
-    {1, 3, 40, 4, 64, 1, {}},       {2, 1, 130, 20, 16, 1, {130, 71}},
-    {2, 2, 65, 9, 12, 3, {64, 65}}, {1, 2, 200, 133, 37, 4, {}},
-    {2, 1, 64, 6, 700, 2, {3, 64}}, {1, 1, 70, 16, 4000, 7, {}},
-    {1, 1, 0, 4, 3, 1, {}},         {2, 4, 33, 7, 5, 1, {33, 20}, 2, 0.2},
-    {1, 3, 50, 4, 9, 2, {}, 3, 0.1}};
+const std::vector<Size> kSizes{{1, 1, 1, 1, 1, 1, {}},
+                               {2, 2, 7, 5, 3, 1, {0, 6}},
+                               {1, 3, 40, 4, 64, 1, {}},
+                               {2, 1, 130, 20, 16, 1, {130, 71}},
+                               {2, 2, 65, 9, 12, 3, {64, 65}},
+                               {1, 2, 200, 133, 37, 4, {}},
+                               {2, 1, 64, 6, 700, 2, {3, 64}},
+                               {1, 1, 70, 16, 4000, 7, {}},
+                               {1, 1, 0, 4, 3, 1, {}},
+                               {2, 4, 33, 7, 5, 1, {33, 20}, 2, 0.2},
+                               {1, 3, 50, 4, 9, 2, {}, 3, 0.1},
+                               {1, 2, 260, 5, 9, 1, {}, 1, 0, 2},
+                               {2, 2, 170, 3, 5, 3, {170, 91}, 2, 0.1, 3}};
 
 struct Scratch {
   int64_t before = cuda::scratch_limit();
@@ -47,9 +55,9 @@ void compare_prior(const Size& s, bool causal) {
                  Tensor gain = on(normal({s.H}, 5, dtype)), dgain = on(normal({s.H}, 6, dtype));
                  Tensor y = Tensor::like(x), dq = Tensor::like(q), dk = Tensor::like(k);
                  BRINE_CALL(y, performer_prior, y, x, gain, q, k, Visibility{causal, s.visible()},
-                            s.step, s.floor);
+                            s.grid(), s.floor);
                  BRINE_CALL(y, performer_prior_backward, dgain, dq, dk, dy, gain, q, k,
-                            Visibility{causal, on(s.visible())}, s.step, s.floor);
+                            Visibility{causal, on(s.visible())}, s.grid(), s.floor);
                  return std::vector{y, dgain, dq, dk};
                });
 }
@@ -72,9 +80,9 @@ TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
 
 TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
   struct Step {
-    int64_t m, K;
+    int64_t m, K, units;
   };
-  for (Step s : {Step{1, 1}, Step{5, 7}, Step{40, 33}, Step{300, 16}}) {
+  for (Step s : {Step{1, 1, 0}, Step{5, 7, 2}, Step{40, 33, 0}, Step{300, 16, 1}}) {
     for (bool moved : {false, true}) {
       compare_both(join("performer_prior_step ", s.m, " ", s.K), [&](const On& on, Dtype dtype) {
         const int64_t B = 4, H = 4, G = moved ? 2 : 4, S = 90, padded = border_columns(s.m);
@@ -93,7 +101,7 @@ TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
           Tensor scores = on(normal({B, H, 1, s.K}, seed + 100, dtype));
           Tensor y = Tensor::like(scores), then = numbers(width);
           BRINE_CALL(y, performer_prior_step, y, borders, at, scores, gain, q, keys,
-                     moved ? on(then) : then, moved ? 0.05 : 0.0);
+                     moved ? on(then) : then, moved ? 0.05 : 0.0, s.units);
           out.push_back(y);
           out.push_back(on(borders.to(kCpu)));
           out.push_back(on(at.to(kCpu)));
