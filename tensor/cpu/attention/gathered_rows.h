@@ -47,21 +47,23 @@ template <int D, class T, class S>
 void dots_of_vector(T* out, const T* x, const S* origin, T factor, const int32_t* columns,
                     int64_t count) {
   constexpr int W = kWidth<T>;
-  const S* rows[W];
-  Vector<T> sum[W];
-#pragma GCC unroll 16
-  for (int l = 0; l < W; ++l) rows[l] = origin + columns[l < count ? l : 0] * int64_t(D);
-#pragma GCC unroll 16
-  for (int l = 0; l < W; ++l) sum[l] = Vector<T>{};
-  for (int64_t c = 0; c < D; c += W) {
-    const Vector<T> own = load(x + c);
-#pragma GCC unroll 16
-    for (int l = 0; l < W; ++l) sum[l] += own * load_as<T>(rows[l] + c);
-  }
-  fold_vectors<T>(sum);
-  sum[0] *= factor;
-  if (count >= W) return store(out, sum[0]);
-  for (int64_t l = 0; l < count; ++l) out[l] = sum[0][l];
+  constexpr int V = D / W;
+  Vector<T> own[V];
+#pragma GCC unroll 8
+  for (int i = 0; i < V; ++i) own[i] = load(x + i * W);
+  auto product = [&](int l) __attribute__((always_inline)) {
+    const S* row = origin + columns[l] * int64_t(D);
+    Vector<T> sum = own[0] * load_as<T>(row);
+#pragma GCC unroll 8
+    for (int i = 1; i < V; ++i) sum += own[i] * load_as<T>(row + i * W);
+    return sum;
+  };
+  if (count >= W) return store(out, factor * folded<T>(product));
+  int32_t rest[W];
+  for (int l = 0; l < W; ++l) rest[l] = columns[l < count ? l : 0];
+  columns = rest;
+  const Vector<T> sums = factor * folded<T>(product);
+  for (int64_t l = 0; l < count; ++l) out[l] = sums[l];
 }
 
 // out[e] = factor (x . rows[key(e)])

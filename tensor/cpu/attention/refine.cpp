@@ -1,6 +1,7 @@
 // The entries of a mask with the largest scores. The selection algorithm is in
 // tensor/kernels/select.h.
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "tensor/cpu/attention/gathered_rows.h"
@@ -14,15 +15,43 @@ namespace {
 
 constexpr int64_t kRefinedRows = 32;  // rows of one head that a piece of work takes
 
+constexpr int64_t kChosenAtOnce = 16;  // entries that choose() may write beyond the last
+
+// to = the columns of the n entries whose key is above the threshold, and of those equal to it all
+// but the first `skip`.
+template <class Key>
+void choose(int32_t* to, const int32_t* columns, const Key* keys, int64_t n,
+            const Threshold<Key>& border) {
+  int64_t e = 0;
+#ifdef __AVX512F__
+  if constexpr (sizeof(Key) == 4) {
+    const __m512i least = _mm512_set1_epi32(int32_t(border.key));
+    for (; border.skip == 0 && e + kChosenAtOnce <= n; e += kChosenAtOnce) {
+      const __mmask16 take = _mm512_cmpge_epu32_mask(_mm512_loadu_si512(keys + e), least);
+      const __m512i own = _mm512_loadu_si512(columns + e);
+      _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(take, own));
+      to += std::popcount(unsigned(take));
+    }
+  }
+#endif
+  for (int64_t ties = 0; e < n; ++e) {
+    const bool tie = keys[e] == border.key;
+    ties += tie;
+    if (keys[e] > border.key || (tie && ties > border.skip)) *to++ = columns[e];
+  }
+}
+
 // Scratch memory of a row and head, one per thread.
 template <class T>
 struct Candidates {
   std::vector<T> scores;
   std::vector<OrderKey<T>> keys;
+  std::vector<int32_t> chosen;
 
   void resize(int64_t n) {
     scores.resize(size_t(n));
     keys.resize(size_t(n));
+    chosen.resize(size_t(n) + kChosenAtOnce);
   }
 };
 
@@ -37,8 +66,9 @@ void refine_row(int32_t* out, const T* q, const T* k, const RowEntries& at, int6
   OrderKey<T>* keys = own.keys.data();
   dots<D>(scores, q, k, d, T(1), at);
   for (int64_t e = 0; e < at.count; ++e) keys[e] = order_key(scores[e]);
-  each_largest(LaneGroup<1>{}, keys, at.count, take,
-               [&](int64_t rank, int64_t e) { out[rank] = at.columns[e]; });
+  const Threshold<OrderKey<T>> border = find_threshold(LaneGroup<1>{}, keys, at.count, take);
+  choose(own.chosen.data(), at.columns, keys, at.count, border);
+  std::copy_n(own.chosen.data(), take, out);
 }
 
 }  // namespace

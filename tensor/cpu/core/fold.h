@@ -16,16 +16,15 @@ inline Vector<T> fold_pair(Vector<T> a, Vector<T> b, std::integer_sequence<int, 
          __builtin_shufflevector(a, b, (l & bit ? W + (l ^ bit) : l ^ bit)...);
 }
 
-// v[0 .. kWidth) become one vector in v[0]: lane l = the sum of the lanes of v[l].
-template <class T, int bit = 1>
-inline void fold_vectors(Vector<T>* v) {
-  constexpr int W = kWidth<T>;
-  if constexpr (bit < W) {
-#pragma GCC unroll 16
-    for (int i = 0; i < W; i += 2 * bit) {
-      v[i] = fold_pair<T, bit>(v[i], v[i + bit], std::make_integer_sequence<int, W>());
-    }
-    fold_vectors<T, 2 * bit>(v);
+// Lane l = the sum of the lanes of make(l), for the N lanes from `first` on: kWidth<T> of them. Few
+// of the vectors are alive at a time.
+template <class T, int N = kWidth<T>, class Make>
+[[gnu::always_inline]] inline Vector<T> folded(const Make& make, int first = 0) {
+  if constexpr (N == 1) {
+    return make(first);
+  } else {
+    return fold_pair<T, N / 2>(folded<T, N / 2>(make, first), folded<T, N / 2>(make, first + N / 2),
+                               std::make_integer_sequence<int, kWidth<T>>());
   }
 }
 

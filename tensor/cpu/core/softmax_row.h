@@ -1,4 +1,4 @@
-// In-place softmax of one short row: of a mask's entries, of columns, of cached keys.
+// Softmax of one short row: of a mask's entries, of columns, of cached keys.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,25 @@
 
 namespace brine::BRINE_CPU {
 
-// p = softmax(p) over n > 0 numbers, the largest of them finite; -inf becomes 0.
+// p = softmax(x) over n > 0 numbers, the largest of them finite; -inf becomes 0. p may be x.
 template <class T>
-inline void softmax_in_place(T* p, int64_t n) {
-  T most = p[0], sum = 0;
+inline void softmax_row(T* p, const T* x, int64_t n) {
+  T most = x[0], sum = 0;
 #pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < n; ++i) most = p[i] > most ? p[i] : most;
+  for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
-    p[i] = math::exp(p[i] - most);
+    p[i] = math::exp(x[i] - most);
     sum += p[i];
   }
   const T share = 1 / sum;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) p[i] *= share;
+}
+
+template <class T>
+inline void softmax_in_place(T* p, int64_t n) {
+  softmax_row(p, p, n);
 }
 
 }  // namespace brine::BRINE_CPU

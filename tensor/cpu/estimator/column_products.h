@@ -9,33 +9,36 @@
 
 namespace brine::BRINE_CPU {
 
-// out[l] = q . from[offset[l]..] for kWidth<T> columns l; q and the sums have V vectors. The query
-// stays in registers, and an offset is read once for all of them.
+// out[l] = q . from[offset[l]..] for kWidth<T> columns l; q and the sums have V vectors.
 template <class T, int V>
 inline Vector<T> column_dots_of(const T* q, const T* from, const int64_t* offset) {
   constexpr int W = kWidth<T>;
-  Vector<T> query[V], sum[W];
+  Vector<T> query[V];
 #pragma GCC unroll 4
   for (int i = 0; i < V; ++i) query[i] = load(q + i * W);
-#pragma GCC unroll 16
-  for (int l = 0; l < W; ++l) {
+  return folded<T>([&](int l) __attribute__((always_inline)) {
     const T* x = from + offset[l];
-    sum[l] = query[0] * load(x);
+    Vector<T> sum = query[0] * load(x);
 #pragma GCC unroll 4
-    for (int i = 1; i < V; ++i) sum[l] += query[i] * load(x + i * W);
-  }
-  fold_vectors<T>(sum);
-  return sum[0];
+    for (int i = 1; i < V; ++i) sum += query[i] * load(x + i * W);
+    return sum;
+  });
 }
 
 // The same for `depth` numbers, whole vectors.
 template <class T>
-inline Vector<T> column_dots(const T* q, const T* from, const int64_t* offset, int64_t depth) {
+[[gnu::noinline]] Vector<T> column_dots_of_any(const T* q, const T* from, const int64_t* offset,
+                                               int64_t depth) {
   constexpr int W = kWidth<T>;
-  if (depth == 4 * W) return column_dots_of<T, 4>(q, from, offset);
   Vector<T> sum = column_dots_of<T, 1>(q, from, offset);
   for (int64_t i = W; i < depth; i += W) sum += column_dots_of<T, 1>(q + i, from + i, offset);
   return sum;
+}
+
+template <class T>
+inline Vector<T> column_dots(const T* q, const T* from, const int64_t* offset, int64_t depth) {
+  if (depth == 4 * kWidth<T>) return column_dots_of<T, 4>(q, from, offset);
+  return column_dots_of_any(q, from, offset, depth);
 }
 
 // dq += sum over columns of slope times sums, grads += slope times q, on S vectors.

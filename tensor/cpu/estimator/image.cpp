@@ -161,8 +161,7 @@ void column_softmax(Tensor y, Tensor scores, Visibility visible) {
         T* out = to + r * K;
         const int64_t w = widths(r / (H * tokens), r % tokens);
         if (w >= K) {
-          std::copy_n(x, K, out);
-          softmax_in_place(out, K);
+          softmax_row(out, x, K);
           continue;
         }
         // Columns without keys get -inf: their exp is 0.
