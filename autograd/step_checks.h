@@ -11,9 +11,10 @@ namespace brine {
 void check_places(const char* op, const char* name, const Tensor& at, int64_t B, int64_t limit);
 // Throws unless row is [B, H, 1, columns] with B, H and type of `like`.
 void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t columns);
-// Throws unless q is [B, H, T, m], k [B, G, T, m] of its type, G divides H and step is positive.
+// Throws unless q is [B, H, T, m], k [B, G, T, m] of its type, G divides H, the grid's step is
+// positive and its units are not negative.
 void check_columns(const char* op, const char* names, const Tensor& q, const Tensor& k,
-                   const Visibility& visible, int64_t step);
+                   const Visibility& visible, const ColumnGrid& grid);
 // Throws unless scores is [B, H, R, K] and gain [H] for q [B, H, T, m], R = ceil(T / step).
 void check_scores(const char* op, const Tensor& scores, const Tensor& gain, const Tensor& q,
                   int64_t step);

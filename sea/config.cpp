@@ -82,7 +82,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("prior_units", prior_units,
           "Borders of columns in both priors and the scores of mean keys fall on multiples of the "
           "largest power of two of keys that leaves a column this many; 0 = on every key",
-          {.min = 0});
+          {.min = 0, .max = 65536, .before = "0"});
   s.field("pooled", pooled,
           "Share of the scores of mean keys in the choice of columns, next to the estimate",
           {.min = 0, .max = 1});

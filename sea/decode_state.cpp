@@ -26,6 +26,8 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
   const int64_t B = r.batch, H = shape.heads, G = shape.groups(), d = shape.head_size;
   const SeaConfig& config = estimator.config();
   const int64_t K = config.columns;
+  // A stored state of another number of units has its borders elsewhere: it has no such tensor.
+  const std::string places = config.prior_units ? join("_of_units_", config.prior_units) : "";
   if (config.mixes()) {
     const int64_t positions = estimator.identity->table.value.dim(0);
     check(r.capacity <= positions, "sea: a capacity of ", r.capacity,
@@ -38,11 +40,11 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
     const int64_t m = config.prior == Prior::learned ? config.prior_features
                                                      : estimator.performer->projection.value.dim(0);
     key_features = &part("key_features", {B, G, r.capacity, m}, r.dtype, 2);
-    borders = &part("borders", {B, G, K + 1, border_columns(m)}, Dtype::f64);
+    borders = &part("borders" + places, {B, G, K + 1, border_columns(m)}, Dtype::f64);
     border_width = &part("border_width", {B}, Dtype::i64);
   }
   if (config.pools()) {
-    pooled_borders = &part("pooled_borders", {B, G, K + 1, border_columns(d)}, Dtype::f64);
+    pooled_borders = &part("pooled_borders" + places, {B, G, K + 1, border_columns(d)}, Dtype::f64);
     pooled_width = &part("pooled_width", {B}, Dtype::i64);
   }
   if (config.pooled > 0) pooled = &part("pooled", {B, H, 1, K}, r.dtype);

@@ -27,6 +27,9 @@ struct Eval {
     if (!task) refuse_unused(context, {"split"}, "without --task");
     if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
     if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
+    if (what.attention.empty()) {
+      refuse_unused(context, {"preset", "columns", "sinks"}, "without --attention");
+    }
     if (suite || task) {
       refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"},
                     task ? "with --task" : "with --suite");
@@ -38,18 +41,14 @@ struct Eval {
     what.seed = context.seed;
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-    if (what.attention.empty()) {
-      refuse_unused(context, {"preset", "columns", "sinks"}, "without --attention");
-    }
     if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
+    const bool own = what.attention == m.config.attention;
+    if (own) refuse_unused(context, {"preset"}, "with the model's own attention");
     distill::use_attention(m, what.attention, what.attention_settings());
     refuse_unused_options(context, *m.model, !what.suite.suite.empty());
     const data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
-    if (json) {
-      std::cout << json_text(out) << std::endl;
-    } else {
-      distill::print_evaluation(out);
-    }
+    if (json) std::cout << json_text(out) << std::endl;
+    if (!json) distill::print_evaluation(out);
     return 0;
   }
 };

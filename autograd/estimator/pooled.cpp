@@ -10,7 +10,7 @@ namespace brine {
 Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible, int64_t K,
                      ColumnGrid grid) {
   const char* op = "pooled_scores";
-  check_columns(op, "q and k", q, k, visible, grid.step);
+  check_columns(op, "q and k", q, k, visible, grid);
   check(K >= 1, op, ": K is ", K, ", must be at least 1");
   const Tensor xq = q.detach().contiguous(), xk = k.detach().contiguous(), none;
   Tensor y = Tensor::empty({q.dim(0), q.dim(1), (q.dim(2) + grid.step - 1) / grid.step, K},
@@ -31,7 +31,7 @@ Tensor pooled_scores(const Tensor& q, const Tensor& k, const Visibility& visible
 Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, const Tensor& k,
                     const Visibility& visible, ColumnGrid grid) {
   const char* op = "pooled_prior";
-  check_columns(op, "q and k", q, k, visible, grid.step);
+  check_columns(op, "q and k", q, k, visible, grid);
   check_scores(op, scores, gain, q, grid.step);
   const Tensor xq = q.detach().contiguous(), xk = k.detach().contiguous();
   const Tensor g = gain.detach().contiguous();

@@ -11,7 +11,7 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
                        const Tensor& phi_k, const Visibility& visible, ColumnGrid grid,
                        double floor) {
   const char* op = "performer_prior";
-  check_columns(op, "phi_q and phi_k", phi_q, phi_k, visible, grid.step);
+  check_columns(op, "phi_q and phi_k", phi_q, phi_k, visible, grid);
   check_scores(op, scores, gain, phi_q, grid.step);
   check(floor >= 0 && floor < 1, op, ": floor is ", floor, ", must be a share");
   const Tensor q = phi_q.detach().contiguous(), k = phi_k.detach().contiguous();

@@ -79,7 +79,8 @@ void Recipe::set_attention(const std::string& key, const std::string& value) {
 void Recipe::keep_attention(const data::Json& stored) {
   data::Schema keys;
   student.method().describe(keys);
-  for (const auto& [key, value] : stored.items()) {
+  const data::Json now = keys.with_current_names(stored);
+  for (const auto& [key, value] : now.items()) {
     const data::Schema::Field* field = keys.find(key);  // an earlier name finds the present one
     if (value.is_null() || !field || attention_keys.count(field->key)) continue;
     keys.set(key, value);

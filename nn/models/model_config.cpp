@@ -132,7 +132,7 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   data::Schema keys;
   config.describe_attention(keys);
   try {
-    keys.set_all(attention);
+    keys.set_all(keys.with_current_names(attention));
   } catch (const Error& e) {
     throw Error(source + ": " + e.what());
   }

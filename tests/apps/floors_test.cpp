@@ -143,16 +143,22 @@ TEST_CASE("eval: a preset of an attention that was not trained decides its setti
   auto recall = [](const std::string& preset) {
     const Json out = Json::parse(world()
                                      .must("eval --model teacher --teacher teacher --data text.txt "
-                                           "--max-windows 2 --attention sea --k 4 --columns 12 " +
+                                           "--max-windows 2 --attention sea --k 4 " +
                                            preset + " --json")
                                      .out);
     return out["mask_recall"].back()["mask"].get<double>();
   };
-  // Light orders columns by their mean keys, paper by the Performer's features.
-  const double light = recall("--preset light"), lean = recall("--preset lean");
+  // Light orders columns by their mean keys, lean and no preset by the Performer's features.
+  const double light = recall("--preset light --columns 12"),
+               lean = recall("--preset lean --columns 12");
   CHECK(light != lean);
-  CHECK(light == recall("--preset light"));
-  CHECK(recall("") != light);
+  CHECK(recall("--columns 12") != light);
+  // Columns that are given are not the preset's: 12 are coarser than 48.
+  CHECK(recall("--preset light --columns 48") > light);
+  const Finished own =
+      world().run("eval --model student --data text.txt --attention sea --preset light");
+  CHECK(own.status == 1);
+  check_says(own.error, {"--preset", "own attention"});
 }
 
 TEST_CASE("eval: settings of an attention without it, or that it does not have, are errors") {

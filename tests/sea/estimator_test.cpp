@@ -408,6 +408,17 @@ TEST_CASE("config: a preset of the block sets what was not given, before it or a
   CHECK(lean.decoder == DecoderPreset::lean);
   CHECK(lean.prior == sea::Prior::performer);
   CHECK(lean.gates == sea::Gates::token);
+  // A model that was stored before prior_units existed has none of them.
+  nn::ModelConfig now = nn::from_hf_config(
+      data::Json::parse(R"({"model_type": "opt", "vocab_size": 9, "hidden_size": 8,
+          "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 8,
+          "max_position_embeddings": 16, "brine": {"format": 1, "attention":
+          {"method": "sea", "preset": "light", "k": 8}}})"),
+      "config.json");
+  data::Schema stored;
+  now.describe_attention(stored);
+  CHECK(stored.to_json()["attention"]["prior_units"] == 0);
+  CHECK(stored.to_json()["attention"]["columns"] == 256);
   // Written out and read again, it is the same, whatever the preset means then.
   sea::SeaConfig again;
   data::schema_of(again).set_all(made({{"preset", "light"}, {"columns", "32"}}).second);

@@ -30,13 +30,17 @@ void thin(int32_t* out, int32_t last, int64_t n, int64_t k) {
   }
 }
 
-// f(c) for every c < K with chosen[c] = 1; the others are 0, and far more: eight at a time.
+// f(c) for every c < K with chosen[c] != 0; the others are far more: eight at a time.
 template <class F>
 void each_chosen(const uint8_t* chosen, int64_t K, F f) {
   for (int64_t c = 0; c < K; c += 8) {
     uint64_t eight = 0;
     std::memcpy(&eight, chosen + c, size_t(std::min<int64_t>(8, K - c)));
-    for (; eight; eight &= eight - 1) f(c + std::countr_zero(eight) / 8);
+    while (eight) {
+      const int byte = std::countr_zero(eight) / 8;
+      f(c + byte);
+      eight &= ~(uint64_t(0xff) << (8 * byte));
+    }
   }
 }
 

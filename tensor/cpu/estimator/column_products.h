@@ -30,9 +30,12 @@ template <class T>
 [[gnu::noinline]] Vector<T> column_dots_of_any(const T* q, const T* from, const int64_t* offset,
                                                int64_t depth) {
   constexpr int W = kWidth<T>;
-  Vector<T> sum = column_dots_of<T, 1>(q, from, offset);
-  for (int64_t i = W; i < depth; i += W) sum += column_dots_of<T, 1>(q + i, from + i, offset);
-  return sum;
+  return folded<T>([&](int l) __attribute__((always_inline)) {
+    const T* x = from + offset[l];
+    Vector<T> sum = load(q) * load(x);
+    for (int64_t i = W; i < depth; i += W) sum += load(q + i) * load(x + i);
+    return sum;
+  });
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 // Products of the query of one new token with the sums of keys over columns. Only the sums at the
-// borders of columns are kept. Per token a border moves by few keys, which are added: the same
-// additions in the same order as in the prefix sums of the full pass.
+// borders of columns are kept. A border moves by one key at a time, or by a unit of keys every so
+// many tokens, which are added: the same additions in the same order as in the prefix sums of the
+// full pass.
 #pragma once
 
 #include <algorithm>

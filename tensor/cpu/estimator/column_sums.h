@@ -72,7 +72,7 @@ struct ColumnSums {
   int64_t array() const { return (tokens + 1) * padded; }
   // The same for the starts of windows.
   int64_t window_array() const {
-    const int64_t longest = longest_window(units ? tokens : 1);
+    const int64_t longest = longest_window(unit_of(tokens));
     return (std::min(tokens, widths.causal ? (longest + 1) * K : tokens) + 1) * padded;
   }
 

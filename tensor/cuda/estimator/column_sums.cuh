@@ -111,7 +111,7 @@ __device__ inline int64_t border(int64_t c, int64_t w, int64_t K) {
 template <class T>
 struct Row {
   const Columns<T>& at;
-  int64_t n, r, w;        // head, row, keys seen; w = 0: nothing else is set
+  int64_t n, r, w;        // head, row, keys seen; w = 0: no products are made
   int64_t unit, whole;    // keys of a unit of the columns, and units seen
   const double* prefix;   // [T + 1, padded] of the head
   double *query, *below;  // [padded], [K + 1]

@@ -127,6 +127,7 @@ TEST_CASE("pooled_scores: what cannot be is refused") {
       {"pooled_scores", "[1, 4, 6, 2]", "[1, 3, 6, 2]"});
   check_refuses([&] { pooled_scores(q, q, {}, 0); }, {"pooled_scores", "K", "0"});
   check_refuses([&] { pooled_scores(q, q, {}, 4, 0); }, {"pooled_scores", "step", "0"});
+  check_refuses([&] { pooled_scores(q, q, {}, 4, {1, -1}); }, {"pooled_scores", "units", "-1"});
 }
 
 }  // namespace brine::test

@@ -123,11 +123,11 @@ TEST_CASE("performer_prior: long columns, and bands of many rows") {
 
 TEST_CASE(
     "performer_prior: columns of several units, whose borders fall on every second key or so") {
-  // K = 9: units of 2 keys from 36 keys on, of 4 from 72, 8 from 144; 5 K and more are windows.
+  // K = 9: units of 2 keys from 36 keys on, of 4 from 72, 8 from 144. Windows and prefix sums.
   check_prior({1, 4, 131, 5, 0}, 9, true, {}, {1, 2}, 2);
   check_prior({2, 2, 150, 4, 0}, 9, true, {150, 77}, {3, 2});
   check_prior({2, 1, 150, 3, 0}, 8, false, {150, 67}, {1, 3});
-  // Columns of few units that are windows: 40 columns of up to 3 units, from 80 keys on.
+  // 40 columns of one or two units from 80 keys on, of two to four from 160 on: windows.
   check_prior({1, 2, 340, 3, 0}, 40, true, {}, {1, 1}, 2);
   check_prior({2, 2, 420, 3, 0}, 40, true, {420, 333}, {1, 2}, 1, 0.02);
   check_prior({1, 2, 420, 3, 0}, 40, true, {}, {4, 2});
@@ -141,9 +141,15 @@ TEST_CASE("performer_prior, pooled_scores: rows have the same bits whatever foll
   CHECK(same_bits(first(performer_prior(scores, gain, q, k, {})),
                   performer_prior(first(scores), gain, first(q), first(k), {})));
   CHECK(same_bits(first(pooled_scores(q, k, {}, K)), pooled_scores(first(q), first(k), {}, K)));
-  const ColumnGrid grid(1, units);
-  CHECK(same_bits(first(performer_prior(scores, gain, q, k, {}, grid)),
-                  performer_prior(first(scores), gain, first(q), first(k), {}, grid)));
+  // Windows, and with 9 columns also prefix sums.
+  for (const int64_t columns : {K, int64_t(9)}) {
+    const ColumnGrid grid(1, units);
+    const Tensor x = scores.slice(3, 0, columns).contiguous();
+    CHECK(same_bits(first(performer_prior(x, gain, q, k, {}, grid)),
+                    performer_prior(first(x), gain, first(q), first(k), {}, grid)));
+    CHECK(same_bits(first(pooled_scores(q, k, {}, columns, grid)),
+                    pooled_scores(first(q), first(k), {}, columns, grid)));
+  }
 }
 
 TEST_CASE("performer_prior: no rows at all, with and without skipped ones") {
