@@ -47,10 +47,9 @@ void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
   s.choice(
       "preset", preset, kPresets,
-      "Sets decoder, prior, pooled_prior, prior_units, gates, gate_bias and columns where they are "
-      "not "
-      "given: paper; lean, with the Performer's prior; light, learned and pooled prior "
-      "without decoder, gates of heads, 256 columns. distill takes light for a causal "
+      "Sets decoder, prior, pooled_prior, prior_units, gates, gate_bias and columns where these "
+      "are not given: paper; lean, with the Performer's prior; light, learned and pooled prior "
+      "without decoder, gates of heads, 256 columns. distill takes light for a task or a causal "
       "model unless --recipe former or paper, another preset or a decoder is given, convert for "
       "every model",
       {.unset = "each key has its own default", .then = [this] { apply(*preset); }});

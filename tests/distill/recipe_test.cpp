@@ -75,8 +75,12 @@ TEST_CASE("recipe: what was set before stays, whatever the recipe") {
   }
 }
 
-TEST_CASE("recipe: an encoder's student has the paper's decoder, a causal one is light") {
+TEST_CASE("recipe: students of causal models and of tasks are light, others have a decoder") {
   CHECK(attention_of(resolved({}, {.causal = false}))["decoder"] == "paper");
+  const data::Json task = attention_of(resolved({}, {.causal = false, .task = "mrpc"}));
+  CHECK(task["preset"] == "light");
+  CHECK(task["columns"] == 64);
+  CHECK(task["gate_bias"] == 2);
   CHECK(attention_of(resolved({}, {.causal = true}))["decoder"] == "none");
   CHECK(attention_of(resolved(named(RecipeName::former)))["decoder"] == "paper");
 }
