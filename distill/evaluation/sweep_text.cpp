@@ -46,7 +46,7 @@ void TextSweep::describe(data::Schema& s) {
           "4 sinks + most recent and most recent keys, for each k (a Markdown table)");
   s.field("out", out, "TSV file to write; none: only the table");
   s.field("sequence_length", sequence_length, "Tokens of a window; 0 = the model's positions",
-          {.min = 0});
+          {.min = 0, .alias = "window"});
   s.field("batch_size", grid.batch_size, "Windows at once", {.min = 1});
   s.field("max_windows", grid.max_windows, "Only the first windows; 0 = all", {.min = 0});
 }

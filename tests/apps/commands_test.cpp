@@ -180,6 +180,14 @@ TEST_CASE("sweep: a grid of k and query skipping as a table and a TSV file") {
     const size_t row = tsv.find("\n" + std::string(k) + "\t1\t") + 1;
     CHECK_MESSAGE(tsv.substr(row, tsv.find('\n', row) - row).ends_with(wanted), tsv);
   }
+  // --window is --sequence-length, as in eval.
+  w.must("sweep --model student --data text.txt --k 2 --window 16 --max-windows 4 --out short.tsv");
+  const std::string shorter = read_all(w.path("short.tsv"));
+  const Json cut = Json::parse(w.must("eval --model student --data text.txt --k 2 --max-windows 4 "
+                                      "--sequence-length 16 --json")
+                                   .out);
+  std::snprintf(wanted, sizeof wanted, "\n2\t1\t%.6f\t", double(cut.at("perplexity")));
+  CHECK_MESSAGE(shorter.find(wanted) != std::string::npos, shorter);
   Finished f = w.run("sweep --model student --data text.txt --out sweep.tsv");
   CHECK(f.status == 1);
   CHECK(f.error.find("exists already") != std::string::npos);
