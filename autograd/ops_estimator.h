@@ -51,8 +51,8 @@ Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tens
 // scores [B, H, R, K] + gain [H] log((w / n_c) share_c) at the columns that own n_c > 0 keys;
 // share_c = the share of the row's linear attention that falls on these keys, at least `floor`
 // (there its gradient is 0). Row r is that of query r grid.step, R = ceil(T / grid.step);
-// columns have the borders of math::sum_begin. phi_q
-// [B, H, T, m], phi_k [B, G, T, m]; G divides H: head h has the keys of group h G / H.
+// columns are those of math::SumColumns. phi_q [B, H, T, m],
+// phi_k [B, G, T, m]; G divides H: head h has the keys of group h G / H.
 Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& phi_q,
                        const Tensor& phi_k, const Visibility& visible, ColumnGrid grid = {},
                        double floor = 0);

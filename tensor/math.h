@@ -206,10 +206,15 @@ BRINE_HD int64_t unit_of_sums(int64_t w, int64_t K, int64_t units) {
   return unit;
 }
 
-// First key of column c of these sums, w for c = K; `unit` is the row's.
-BRINE_HD int64_t sum_begin(int64_t c, int64_t w, int64_t K, int64_t unit) {
-  return c == K ? w : unit * column_begin(c, w / unit, K);
-}
+// The columns of these sums: first keys of columns 0 .. K, that of K is w.
+struct SumColumns {
+  int64_t w, K, unit, whole;  // keys seen, columns, keys of a unit, units seen
+
+  BRINE_HD SumColumns(int64_t w, int64_t K, int64_t units)
+      : w(w), K(K), unit(unit_of_sums(w, K, units)), whole(w / unit) {}
+  BRINE_HD int64_t begin(int64_t c) const { return c == K ? w : unit * column_begin(c, whole, K); }
+  BRINE_HD int64_t keys(int64_t c) const { return begin(c + 1) - begin(c); }
+};
 
 // numerator / denominator rounded half to even, both >= 0, denominator > 0 (docs/method.md section
 // 2.2).

@@ -60,7 +60,7 @@ BRINE_KERNEL(linear_attention_step, Tensor y, Tensor state, Tensor sums, Tensor 
              Tensor identity, Tensor v, Tensor at, double eps)
 
 // ---- prior: the share of each column in a row's linear attention
-// The columns' borders are those of math::sum_begin.
+// The columns' borders are those of math::SumColumns.
 // y [B, H, R, K] = scores + gain [H] log((w / n_c) share_c) at the columns c that own n_c > 0 keys,
 // share_c = phi_q(t) . sum of phi_k over the keys of c, divided by the same over all w keys, at
 // least `floor`. Row r is that of query t = r S of phi_q [B, H, T, m], R = ceil(T / S),

@@ -59,7 +59,7 @@ void dots_of_vector(T* out, const T* x, const S* origin, T factor, const int32_t
     return sum;
   };
   if (count >= W) return store(out, factor * folded<T>(product));
-  int32_t rest[W];
+  int32_t rest[W];  // lanes beyond the last entry repeat the first one's
   for (int l = 0; l < W; ++l) rest[l] = columns[l < count ? l : 0];
   columns = rest;
   const Vector<T> sums = factor * folded<T>(product);

@@ -199,7 +199,7 @@ class ColumnGroup {
     }
     for (int64_t c = 0; c < at_.K; ++c) {
       int32_t begin[2];
-      at_.place_units(length_ / band_.unit, c, 2, begin);
+      column_starts(begin, length_ / band_.unit, at_.K, c, 2);
       if (begin[1] - begin[0] == units) f(begin[0]);
     }
   }
@@ -284,8 +284,8 @@ class ColumnGroup {
   void offsets(int64_t w, int64_t c, int64_t* offset) const {
     // Two whole vectors: a rest of one column costs as much as all products of this row.
     int32_t first[Shared::kWide], next[Shared::kWide];
-    at_.place_units(w, c, Shared::kWide, first);
-    at_.place_units(w, c + 1, Shared::kWide, next);
+    column_starts(first, w, at_.K, c, Shared::kWide);
+    column_starts(next, w, at_.K, c + 1, Shared::kWide);
     const int32_t fewer = int32_t(band_.units);
 #pragma omp simd
     for (int64_t i = 0; i < Shared::kWide; ++i) {

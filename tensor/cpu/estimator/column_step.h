@@ -30,10 +30,7 @@ struct BorderMove {
 
   static std::vector<int32_t> borders(int64_t w, int64_t K, int64_t units) {
     std::vector<int32_t> first(size_t(K + 1));
-    const int64_t unit = math::unit_of_sums(w, K, units);
-    column_starts(first.data(), w / unit, K);
-    for (int32_t& key : first) key *= int32_t(unit);
-    first.back() = int32_t(w);
+    sum_starts(first.data(), w, K, math::unit_of_sums(w, K, units), 0, K + 1);
     return first;
   }
 

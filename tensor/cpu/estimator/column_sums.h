@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "tensor/cpu/core/columns.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/vectors.h"
 #include "tensor/cpu/estimator/prior_row.h"
@@ -78,25 +79,7 @@ struct ColumnSums {
 
   // First keys of the columns c .. c + count of a row that sees w keys, of border K beyond it.
   void place(int64_t w, int64_t c, int64_t count, int32_t* first) const {
-    const int64_t unit = unit_of(w);
-    place_units(w / unit, c, count, first);
-    if (unit == 1) return;
-    for (int64_t i = 0; i < count; ++i) {
-      first[i] = c + i >= K ? int32_t(w) : first[i] * int32_t(unit);
-    }
-  }
-
-  // first[i] = math::column_begin(c + i, w, K), of border K beyond it. (2cw + K + 1/2) / 2K is
-  // never within 1/4K of a whole number, so a product with the inverse, which is far more exact
-  // than that, rounds down to the same value.
-  void place_units(int64_t w, int64_t c, int64_t count, int32_t* first) const {
-    const double whole = 2 * double(w), inverse = 0.5 / double(K);
-    const int32_t last = int32_t(K), from = int32_t(c);
-#pragma omp simd
-    for (int32_t i = 0; i < int32_t(count); ++i) {
-      const int32_t at = from + i < last ? from + i : last;
-      first[i] = int32_t((double(at) * whole + double(last) + 0.5) * inverse);
-    }
+    sum_starts(first, w, K, unit_of(w), c, count);
   }
 };
 

@@ -17,25 +17,24 @@ struct Step {
 
 // What the output of a head is made of, on every thread.
 struct StepRow {
-  int64_t head, w, K, unit;
+  int64_t head, w, K;
+  const math::SumColumns& columns;
   const double* below;  // [K + 1] products with the sums before each border
 
-  __device__ int64_t keys(int64_t c) const {
-    return math::sum_begin(c + 1, w, K, unit) - math::sum_begin(c, w, K, unit);
-  }
+  __device__ int64_t keys(int64_t c) const { return columns.keys(c); }
   __device__ double product(int64_t c) const { return below[c + 1] - below[c]; }
   __device__ double total() const { return below[K]; }
 };
 
 // Computes the borders of one group from scratch, a thread for each feature.
 template <class T>
-__device__ void place_borders(double* borders, const T* keys, int64_t w, const Step<T>& in) {
-  const int64_t unit = math::unit_of_sums(w, in.K, in.units);
+__device__ void place_borders(double* borders, const T* keys, const math::SumColumns& columns,
+                              const Step<T>& in) {
   for (int64_t i = threadIdx.x; i < in.padded; i += blockDim.x) {
     double sum = 0;
     int64_t key = 0;
     for (int64_t c = 0; c <= in.K; ++c) {
-      const int64_t end = i < in.m ? math::sum_begin(c, w, in.K, unit) : 0;
+      const int64_t end = i < in.m ? columns.begin(c) : 0;
 #pragma unroll 8
       for (; key < end; ++key) sum += double(keys[key * in.m + i]);
       borders[c * in.padded + i] = sum;
@@ -66,9 +65,8 @@ __global__ void step_kernel(const Step<T> in, Out out) {
   double* borders = in.borders + group * (K + 1) * in.padded;
   const T* keys = in.k + group * in.S * m;
   const bool fresh = before == 0;
-  const int64_t unit = math::unit_of_sums(w, K, in.units);
-  const int64_t unit_before = math::unit_of_sums(before, K, in.units);
-  if (fresh) place_borders(borders, keys, w, in);
+  const math::SumColumns columns(w, K, in.units), last(before, K, in.units);
+  if (fresh) place_borders(borders, keys, columns, in);
   __syncthreads();
   const int64_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int64_t h = 0; h < in.own; ++h) {
@@ -76,14 +74,13 @@ __global__ void step_kernel(const Step<T> in, Out out) {
     // The first head moves the borders; a border stays with its warp.
     const bool moves = h == 0 && !fresh;
     for (int64_t c = warp; c <= K; c += blockDim.x / kWarp) {
-      const int64_t to = math::sum_begin(c, w, K, unit);
-      const int64_t from = moves ? math::sum_begin(c, before, K, unit_before) : to;
+      const int64_t to = columns.begin(c), from = moves ? last.begin(c) : to;
       const double product =
           move_border(borders + c * in.padded, in.q + head * m, keys, from, to, m);
       if (lane == 0) below[c] = c ? product : 0.0;  // before border 0 there are no keys
     }
     __syncthreads();
-    const StepRow row{head, w, K, unit, below};
+    const StepRow row{head, w, K, columns, below};
     for (int64_t c = threadIdx.x; c < K; c += blockDim.x) out(row, c);
     __syncthreads();
   }
