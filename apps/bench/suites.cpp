@@ -17,6 +17,9 @@ std::vector<BenchRow> without_files(const BenchRequest&) {
 std::vector<BenchRow> trained(const BenchRequest& r) {
   return bench_trained(r.model, r.data, r.tokens);
 }
+std::vector<BenchRow> generate(const BenchRequest& r) {
+  return bench_generate(r.model, r.data, r.tokens);
+}
 std::vector<BenchRow> attention(const BenchRequest& r) {
   return bench_attention(r.tokens, r.methods);
 }
@@ -38,6 +41,7 @@ const Suite kSuites[] = {{"pointwise", without_files<bench_pointwise>},
                          {"coo", without_files<bench_coo>},
                          {"paper-latency", without_files<bench_paper_latency>, true},
                          {"trained", trained, true, SuiteFiles::model},
+                         {"generate", generate, true, SuiteFiles::model},
                          {"tokenizer", tokenizer, true, SuiteFiles::tokenizer}};
 
 bool is_named(const BenchRequest& request, const Suite& suite) {
@@ -62,14 +66,14 @@ std::vector<std::string> suite_names() {
 void BenchRequest::describe(data::Schema& s) {
   s.choice("what", what, suite_names(), "What to measure; none given: everything",
            {.positional = true});
-  s.field("model", model, "A trained causal student, for the suite trained");
+  s.field("model", model, "A model, for the suites generate and trained (there a causal student)");
   s.field("tokens", tokens,
-          "Lengths for the suites attention and trained; none given: 2048 to 16384 (on a GPU "
-          "131072), for trained 2048 to 131072",
+          "Lengths for the suites attention, generate and trained; none given: 2048 to 16384 (on a "
+          "GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072",
           {.min = 16});
   s.field("methods", methods, "Attention methods for the suite attention; none given: all");
   s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
-  s.field("data", data, "Text file, for the suites trained and tokenizer");
+  s.field("data", data, "Text file, for the suites generate, trained and tokenizer");
 }
 
 void BenchRequest::validate() const {
@@ -77,7 +81,7 @@ void BenchRequest::validate() const {
   check(!names(*this, SuiteFiles::tokenizer) || has_files(*this, SuiteFiles::tokenizer),
         "bench: tokenizer needs --tokenizer DIR and --data TEXT");
   check(!names(*this, SuiteFiles::model) || has_files(*this, SuiteFiles::model),
-        "bench: trained needs --model RUN and --data TEXT");
+        "bench: generate and trained need --model RUN and --data TEXT");
   check(data.empty() == (tokenizer.empty() && model.empty()),
         "bench: --data goes together with --tokenizer or --model");
   if (!default_device().is_cuda()) return;

@@ -29,14 +29,14 @@ struct Bench {
   void refuse_unused_files(const RunContext& context) const {
     const bool all = request.what.empty();
     auto runs = [&](const char* suite) { return all || std::ranges::count(request.what, suite); };
-    const bool trained = runs("trained"), tokenizer = runs("tokenizer");
+    const bool models = runs("trained") || runs("generate"), tokenizer = runs("tokenizer");
     if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
-    if (!trained) refuse_unused(context, {"model"}, "without the suite trained");
-    if (!trained && !runs("attention"))
-      refuse_unused(context, {"tokens"}, "without the suite attention or trained");
+    if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
+    if (!models && !runs("attention"))
+      refuse_unused(context, {"tokens"}, "without the suite attention, generate or trained");
     if (!runs("attention")) refuse_unused(context, {"methods"}, "without the suite attention");
-    if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !trained)))
-      refuse_unused(context, {"data"}, "without the suite tokenizer or trained");
+    if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))
+      refuse_unused(context, {"data"}, "without the suite generate, tokenizer or trained");
   }
 
   int run(const RunContext& context) {

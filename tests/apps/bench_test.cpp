@@ -65,8 +65,9 @@ TEST_CASE("bench: a request runs the suites that it names, else all that have th
   CHECK_FALSE(contains(plain, "trained "));
   CHECK_FALSE(contains(plain, "tokenizer "));
   CHECK(chosen({.what = {"gemm", "coo"}}) == "gemm coo ");
-  CHECK(chosen({.model = "m", .data = "d"}) == plain + "trained ");
-  CHECK(chosen({.model = "m", .tokenizer = "t", .data = "d"}) == plain + "trained tokenizer ");
+  CHECK(chosen({.model = "m", .data = "d"}) == plain + "trained generate ");
+  CHECK(chosen({.model = "m", .tokenizer = "t", .data = "d"}) ==
+        plain + "trained generate tokenizer ");
   CHECK(chosen({.what = {"trained"}, .model = "m", .data = "d"}) == "trained ");
   auto refusal = [](const bench::BenchRequest& r) { return message([&] { r.validate(); }); };
   CHECK(refusal({}) == "no error");
@@ -124,7 +125,31 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   CHECK(contains(f.error, "--model RUN and --data TEXT"));
   f = w.run("bench gemm --quick --model student");
   CHECK(f.status == 1);
-  CHECK(contains(f.error, "--model has no effect without the suite trained"));
+  CHECK(contains(f.error, "--model has no effect without the suite generate or trained"));
+}
+
+TEST_CASE("bench: generate compares a model's own attention with full attention") {
+  const World& w = world();
+  Json out = Json::parse(
+      w.must("bench generate --quick --json --quiet --model student --data text.txt --tokens 40 90")
+          .out);
+  std::map<std::string, Json> rows;
+  for (const Json& row : out.at("rows")) {
+    rows[row.at("name").get<std::string>() + " " + row.at("shape").get<std::string>()] = row;
+  }
+  CHECK(rows.size() == 12);
+  for (const char* context : {"context 40", "context 90"}) {
+    for (const char* what : {"prompt", "token", "attention of a token"}) {
+      CHECK(rows.at(join("flash, ", what, " ", context)).at("ratio") == 1.0);
+      CHECK(rows.at(join("sea, ", what, " ", context)).at("ratio").get<double>() > 0);
+    }
+    const Json& own = rows.at(join("sea, attention of a token ", context));
+    CHECK(own.at("state_to_full").get<double>() > 1);
+  }
+  // A model with full attention has no other rows.
+  out = Json::parse(
+      w.must("bench generate --quick --json --quiet --model teacher --data text.txt").out);
+  CHECK(out.at("rows").size() == 3);
 }
 
 TEST_CASE("bench: the lengths and methods of suite attention are the caller's") {

@@ -8,17 +8,21 @@
 
 namespace brine::bench {
 
-std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
-                                    int64_t count) {
-  const nn::ModelConfig config = nn::load_config(model);
-  check(config.attention == "sea" && config.shape().causal, "bench: trained needs a causal ",
-        "student with attention 'sea', ", model, " has '", config.attention, "'");
+std::vector<int32_t> text_tokens(const std::string& model, const std::string& data, int64_t count) {
   const std::vector<int32_t> ids =
       nn::tokenizer_of(nn::resolve_model(model))->encode(data::read_file(data));
   check(!ids.empty(), "bench: ", data, " has no tokens");
   std::vector<int32_t> out(static_cast<size_t>(count));
   for (size_t i = 0; i < out.size(); ++i) out[i] = ids[i % ids.size()];
   return out;
+}
+
+std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
+                                    int64_t count) {
+  const nn::ModelConfig config = nn::load_config(model);
+  check(config.attention == "sea" && config.shape().causal, "bench: trained needs a causal ",
+        "student with attention 'sea', ", model, " has '", config.attention, "'");
+  return text_tokens(model, data, count);
 }
 
 TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& ids,

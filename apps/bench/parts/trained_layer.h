@@ -6,8 +6,9 @@
 
 namespace brine::bench {
 
-// `count` tokens of the text file `data` (a short one is repeated); throws unless `model` is a
-// causal student with attention "sea".
+// `count` tokens of the text file `data` (a short one is repeated).
+std::vector<int32_t> text_tokens(const std::string& model, const std::string& data, int64_t count);
+// The same; throws unless `model` is a causal student with attention "sea".
 std::vector<int32_t> student_tokens(const std::string& model, const std::string& data,
                                     int64_t count);
 
