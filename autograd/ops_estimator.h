@@ -57,10 +57,17 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
                        const Tensor& phi_k, const Visibility& visible, ColumnGrid grid = {},
                        double floor = 0);
 // One query: borders f64 [B, G, K + 1, border_columns(m)] and at i64 [B] advance to width[b] keys,
-// whose features are in phi_k [B, G, S, m]; scores [B, H, 1, K].
+// the sums of whose features by units are in phi_k [B, G, R, m], as append_to_units() makes them;
+// scores [B, H, 1, K].
 Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tensor& scores,
                             const Tensor& gain, const Tensor& phi_q, const Tensor& phi_k,
                             const Tensor& width, double floor = 0, int64_t units = 0);
+// Adds row [B, G, 1, m], the features of key at[b] of sequence b, to the sums by units of keys,
+// rows [B, G, R, m]: docs/method.md section 1.6. With units = 0 every key is a row.
+void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, int64_t K,
+                     int64_t units);
+// Rows of the units of w keys.
+int64_t unit_rows(int64_t w, int64_t K, int64_t units);
 // Number of columns for sums of m features: whole vectors of the widest instruction set.
 inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
 

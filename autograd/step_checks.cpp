@@ -1,6 +1,8 @@
 // Argument checks that ops share.
 #include "autograd/step_checks.h"
 
+#include <limits>
+
 #include "autograd/ops_estimator.h"
 #include "tensor/csr.h"
 
@@ -47,16 +49,19 @@ void check_scores(const char* op, const Tensor& scores, const Tensor& gain, cons
 }
 
 void check_borders(const char* op, const Tensor& borders, const Tensor& at, const Tensor& q,
-                   const Tensor& k, int64_t K, const Tensor& width) {
+                   const Tensor& k, int64_t K, const Tensor& width, int64_t units) {
   const int64_t B = q.dim(0), m = q.dim(3), G = k.rank() == 4 ? k.dim(1) : 0;
   check(G > 0 && q.dim(1) % G == 0 && k.dim(0) == B && k.dim(3) == m &&
             borders.dtype() == Dtype::f64 &&
             borders.shape() == Shape{B, G, K + 1, border_columns(m)},
         op, ": borders ", borders.shape(), " and keys ", k.shape(), " do not fit queries ",
         q.shape(), " and ", K, " columns");
-  check_places(op, "width", width, B, k.dim(2));
-  check_places(op, "place", at, B, k.dim(2));
+  const int64_t most = units > 0 ? std::numeric_limits<int32_t>::max() : k.dim(2);
+  check_places(op, "width", width, B, most);
+  check_places(op, "place", at, B, most);
   for (int64_t b = 0; b < B; ++b) {
+    check(units <= 0 || unit_rows(width.data<int64_t>()[b], K, units) <= k.dim(2), op, ": ",
+          width.data<int64_t>()[b], " keys have more units than the ", k.dim(2), " rows");
     check(at.data<int64_t>()[b] <= width.data<int64_t>()[b], op, ": sequence ", b,
           " decreases from ", at.data<int64_t>()[b], " keys to ", width.data<int64_t>()[b]);
   }

@@ -19,8 +19,9 @@ void check_columns(const char* op, const char* names, const Tensor& q, const Ten
 void check_scores(const char* op, const Tensor& scores, const Tensor& gain, const Tensor& q,
                   int64_t step);
 // Throws unless borders is f64 [B, G, K + 1, border_columns(m)] for q [B, H, 1, m] and k
-// [B, G, S, m], and at and width are positions with at <= width.
+// [B, G, R, m], at and width have at <= width, and k has the rows of width keys: one for each, or
+// with `units` > 0 one for each unit of the sums.
 void check_borders(const char* op, const Tensor& borders, const Tensor& at, const Tensor& q,
-                   const Tensor& k, int64_t K, const Tensor& width);
+                   const Tensor& k, int64_t K, const Tensor& width, int64_t units = 0);
 
 }  // namespace brine

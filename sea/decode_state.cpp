@@ -39,7 +39,10 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
   if (config.prior != Prior::none) {
     const int64_t m = config.prior == Prior::learned ? config.prior_features
                                                      : estimator.performer->projection.value.dim(0);
-    key_features = &part("key_features", {B, G, r.capacity, m}, r.dtype, 2);
+    const int64_t u = config.prior_units;
+    const int64_t most = u && r.capacity / K / 2 >= u ? 2 * u * K : r.capacity;
+    key_features = &part("key_features" + places, {B, G, most, m}, r.dtype, 2,
+                         [K, u](int64_t tokens) { return unit_rows(tokens, K, u); });
     borders = &part("borders" + places, {B, G, K + 1, border_columns(m)}, Dtype::f64);
     border_width = &part("border_width", {B}, Dtype::i64);
   }
@@ -81,7 +84,7 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
     linear_attention_state(mine(*performer), mine(*key_sums), e.phi_k.detach(),
                            estimator.identity->table.value, v.detach(), visible);
   }
-  if (key_features) copy_into(mine(*key_features).slice(2, 0, T), e.psi_k.detach());
+  if (key_features) fill_features(first, e.psi_k.detach(), estimator.config());
   // Computed in f64 on the CPU, once per prompt.
   const Tensor rows = v.detach().contiguous().to(Device{});
   Tensor sums = Tensor::zeros({B, G, d}, Dtype::f64);
@@ -103,6 +106,30 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
     if (pooled) copy_into(pooled->slice(0, first + b, 1), last(e.pooled));
     if (estimator.decoder)
       fill_windows(first + b, e.decoder_images, b, estimator.decoder->config());
+  }
+}
+
+// Computed in f64 on the CPU, as the sums of values: once per prompt.
+void SeaState::fill_features(int64_t first, const Tensor& psi_k, const SeaConfig& config) {
+  const Tensor mine = key_features->slice(0, first, psi_k.dim(0));
+  if (!config.prior_units) return copy_into(mine.slice(2, 0, psi_k.dim(2)), psi_k);
+  const Tensor all = psi_k.contiguous().to(Device{});
+  const int64_t G = all.dim(1), T = all.dim(2), m = all.dim(3), K = config.columns;
+  for (int64_t b = 0; b < all.dim(0); ++b) {
+    const int64_t w = length(first + b), unit = math::unit_of_sums(w, K, config.prior_units);
+    const int64_t rows = unit_rows(w, K, config.prior_units);
+    const Tensor sums = Tensor::zeros({1, G, rows, m}, Dtype::f64);
+    dispatch_float(all.dtype(), [&]<class F>() {
+      for (int64_t g = 0; g < G; ++g) {
+        const F* x = all.data<F>() + (b * G + g) * T * m;
+        double* sum = sums.data<double>() + g * rows * m;
+        for (int64_t j = 0; j < w; ++j, x += m) {
+          double* row = sum + j / unit * m;
+          for (int64_t i = 0; i < m; ++i) row[i] += double(x[i]);
+        }
+      }
+    });
+    copy_into(mine.slice(0, b, 1).slice(2, 0, rows), sums.to(all.dtype()));
   }
 }
 

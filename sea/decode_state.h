@@ -35,8 +35,8 @@ class SeaState : public nn::KeyValueState {
   // Null where the settings leave a stage out:
   Tensor* performer = nullptr;  // [B, G, m, 2d] sum of phi_k V_cat
   Tensor* key_sums = nullptr;   // f64 [B, G, m] sum of phi_k
-  // Of the prior: psi_k of every token [B, G, capacity, m], the sums of it at the borders of
-  // columns f64 [B, G, K + 1, .] and the width that they belong to, i64 [B].
+  // Of the prior: psi_k of every token or its sums by units [B, G, rows, m], the sums at the
+  // borders of columns f64 [B, G, K + 1, .] and the width that they belong to, i64 [B].
   Tensor *key_features = nullptr, *borders = nullptr, *border_width = nullptr;
   // Of mean keys: the sums of keys at the borders and their width, as above; the scores of the last
   // query that was not skipped [B, H, 1, K].
@@ -44,6 +44,7 @@ class SeaState : public nn::KeyValueState {
 
  private:
   void make_windows(const Estimator& estimator, const nn::StateRequest& request);
+  void fill_features(int64_t first, const Tensor& psi_k, const SeaConfig& config);
   void fill_windows(int64_t slot, const std::vector<Tensor>& images, int64_t b,
                     const MapDecoderShape& decoder);
 

@@ -131,7 +131,9 @@ Estimate Estimator::step(const LayerTokens& x, SeaState& state) const {
   }
   if (config_.mixes()) mix_step(e, x, state, at);
   take_features(e, x, {});
-  if (state.key_features) append_row(*state.key_features, e.psi_k, at);
+  if (state.key_features) {
+    append_to_units(*state.key_features, e.psi_k, at, config_.columns, config_.prior_units);
+  }
   e.gates = gates ? rows_of(*gates, e.features) : gates_of(e, B, 1);
   if (state.query_skip == 1) {
     step_scores(e, x, state, 0, B);

@@ -1,5 +1,6 @@
 // Reading a text and continuing it with a whole model, its own attention against full attention.
 #include <algorithm>
+#include <numeric>
 
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/trained_layer.h"
@@ -17,51 +18,85 @@ nn::LoadedModel long_enough(nn::LoadedModel model, int64_t positions) {
   return nn::extend_positions(model, positions);
 }
 
-struct Times {
-  double prefill = 0, step = 0, attention = 0;  // milliseconds
-  int64_t bytes = 0;                            // of the state
-};
+// A model that reads a prompt and continues it; milliseconds.
+class Reader {
+ public:
+  Reader(const std::string& name, nn::Model& model, const std::vector<int32_t>& ids, int64_t spare)
+      : name_(name),
+        model_(model),
+        state_(model, {.capacity = int64_t(ids.size()) + spare}),
+        next_(Tensor::from(std::vector<int32_t>{ids.front()}, {1})) {
+    trim();  // each prompt begins with the same memory
+    const double start = now_ms();
+    nn::prefill(model, state_, 0, Tensor::from(ids, {int64_t(ids.size())}));
+    finish();
+    prompt_ = now_ms() - start;
+    const nn::AttentionShape shape = model.shape().attention();
+    auto row = [&](int64_t heads, uint64_t seed) {
+      return noise({1, heads, 1, shape.head_size}, seed);
+    };
+    row_ = {.q = row(shape.heads, 1),
+            .k = row(shape.groups(), 2),
+            .v = row(shape.groups(), 3),
+            .q_content = row(shape.heads, 4),
+            .k_content = row(shape.groups(), 5),
+            .hidden = Tensor(),
+            .options = state_.options};
+  }
 
-// One prompt, then tokens one by one; then the attention of all layers alone, on the same states.
-Times times_of(nn::Model& model, const std::vector<int32_t>& ids) {
-  NoGrad off;
-  const int64_t context = int64_t(ids.size()), steps = sized(kSteps, 2);
-  nn::ModelState state(model, {.capacity = context + 2 * steps});
-  Times out{.bytes = state.bytes()};
-  const double start = now_ms();
-  nn::prefill(model, state, 0, Tensor::from(ids, {context}));
-  finish();
-  out.prefill = now_ms() - start;
-  std::vector<double> each;
-  auto timed = [&](const std::function<void()>& f) {
-    each.clear();
-    for (int64_t i = 0; i < steps; ++i) {
-      const double before = now_ms();
-      f();
-      finish();
-      each.push_back(now_ms() - before);
-    }
-    return median(each);
-  };
-  const Tensor next = Tensor::from(std::vector<int32_t>{ids.front()}, {1});
-  out.step = timed([&] { model.logits(nn::step(model, state, next)); });
-  const nn::AttentionShape shape = model.shape().attention();
-  auto row = [&](int64_t heads, uint64_t seed) {
-    return noise({1, heads, 1, shape.head_size}, seed);
-  };
-  const nn::AttentionInput in{.q = row(shape.heads, 1),
-                              .k = row(shape.groups(), 2),
-                              .v = row(shape.groups(), 3),
-                              .q_content = row(shape.heads, 4),
-                              .k_content = row(shape.groups(), 5),
-                              .hidden = Tensor(),
-                              .visible = {},
-                              .options = state.options};
-  out.attention = timed([&] {
-    for (int64_t l = 0; l < model.shape().layers; ++l) model.attention(l).step(in, state.layer(l));
-  });
-  return out;
-}
+  void token() {
+    timed(tokens_, [&] { model_.logits(nn::step(model_, state_, next_)); });
+  }
+  // The attention of all layers alone, of one further token.
+  void attention() {
+    timed(attention_, [&] {
+      for (int64_t l = 0; l < model_.shape().layers; ++l) {
+        model_.attention(l).step(row_, state_.layer(l));
+      }
+    });
+  }
+
+  // ratio: the time of `full` over this one's.
+  void report(const Reader& full, int64_t context, std::vector<BenchRow>& rows) const {
+    auto row = [&](const char* what, double ms, double reference, double count) {
+      rows.push_back({.name = join(name_, ", ", what),
+                      .shape = join("context ", context),
+                      .ms = ms,
+                      .rate = count / ms * 1e3,
+                      .unit = "tokens/s",
+                      .ratio = reference / ms,
+                      .peak = state_.bytes()});
+    };
+    row("prompt", prompt_, full.prompt_, double(context));
+    row("token", median(tokens_), median(full.tokens_), 1);
+    rows.back().notes = {{"mean_ms", mean(tokens_)}};
+    row("attention of a token", median(attention_), median(full.attention_), 1);
+    // A step in which borders of columns move takes longer: the mean has its share of them.
+    rows.back().notes = {{"mean_ms", mean(attention_)},
+                         {"mean_ratio", mean(full.attention_) / mean(attention_)},
+                         {"state_to_full", double(state_.bytes()) / double(full.state_.bytes())}};
+  }
+
+ private:
+  static void timed(std::vector<double>& times, const std::function<void()>& f) {
+    const double start = now_ms();
+    f();
+    finish();
+    times.push_back(now_ms() - start);
+  }
+
+  static double mean(const std::vector<double>& x) {
+    return std::accumulate(x.begin(), x.end(), 0.0) / double(x.size());
+  }
+
+  std::string name_;
+  nn::Model& model_;
+  nn::ModelState state_;
+  Tensor next_;
+  nn::AttentionInput row_;
+  double prompt_ = 0;
+  std::vector<double> tokens_, attention_;
+};
 
 }  // namespace
 
@@ -77,29 +112,28 @@ std::vector<BenchRow> bench_generate(const std::string& path, const std::string&
   full_config.attention = "flash";
   const std::unique_ptr<nn::Model> full = nn::make_student(full_config, *own.model, 0);
   std::vector<BenchRow> rows;
+  const int64_t steps = sized(kSteps, 2);
+  // The first use of a machine's threads, libraries and pages belongs to none of the rows.
+  const std::vector<int32_t> start(ids.begin(), ids.begin() + std::min<int64_t>(longest, 64));
+  Reader("warm-up", *full, start, 1).token();
   for (int64_t context : contexts) {
+    NoGrad off;
     const std::vector<int32_t> text(ids.begin(), ids.begin() + context);
-    const Times dense = times_of(*full, text);
+    std::vector<std::unique_ptr<Reader>> readers;
+    readers.push_back(std::make_unique<Reader>("flash", *full, text, 2 * steps));
+    if (own.config.attention != "flash") {
+      readers.push_back(
+          std::make_unique<Reader>(own.config.attention, *own.model, text, 2 * steps));
+    }
     trim();
-    auto add = [&](const std::string& name, const Times& t) {
-      const double tokens = double(context);
-      auto row = [&](const char* what, double ms, double reference, double count) {
-        rows.push_back({.name = join(name, ", ", what),
-                        .shape = join("context ", context),
-                        .ms = ms,
-                        .rate = count / ms * 1e3,
-                        .unit = "tokens/s",
-                        .ratio = reference / ms,
-                        .peak = t.bytes});
-      };
-      row("prompt", t.prefill, dense.prefill, tokens);
-      row("token", t.step, dense.step, 1);
-      row("attention of a token", t.attention, dense.attention, 1);
-      rows.back().notes = {{"state_to_full", double(t.bytes) / double(dense.bytes)}};
-    };
-    add("flash", dense);
-    if (own.config.attention != "flash") add(own.config.attention, times_of(*own.model, text));
-    trim();
+    // In turns, so that a change of the machine's speed affects all.
+    for (int64_t i = 0; i < steps; ++i) {
+      for (auto& reader : readers) reader->token();
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+      for (auto& reader : readers) reader->attention();
+    }
+    for (const auto& reader : readers) reader->report(*readers[0], context, rows);
   }
   return rows;
 }

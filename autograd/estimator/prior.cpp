@@ -1,4 +1,7 @@
 // The prior of a column: the share of a row's linear attention that its keys have.
+#include <algorithm>
+#include <limits>
+
 #include "autograd/ops_estimator.h"
 #include "autograd/step_checks.h"
 #include "tensor/csr.h"
@@ -38,13 +41,33 @@ Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tenso
                             const Tensor& width, double floor, int64_t units) {
   const char* op = "performer_prior_step";
   check_row(op, scores, phi_q, scores.dim(-1));
-  check_borders(op, borders, at, phi_q, phi_k, scores.dim(-1), width);
+  check_borders(op, borders, at, phi_q, phi_k, scores.dim(-1), width, units);
   check(gain.shape() == Shape{phi_q.dim(1)}, op, ": gain must be [", phi_q.dim(1), "], got ",
         gain.shape());
   Tensor y = Tensor::like(scores);
   BRINE_CALL(y, performer_prior_step, y, borders, at, scores.detach().contiguous(),
              gain.detach().contiguous(), phi_q.detach().contiguous(), phi_k, width, floor, units);
   return y;
+}
+
+int64_t unit_rows(int64_t w, int64_t K, int64_t units) {
+  const int64_t unit = math::unit_of_sums(w, K, units);
+  return (w + unit - 1) / unit;
+}
+
+void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, int64_t K,
+                     int64_t units) {
+  const char* op = "append_to_units";
+  check_row(op, row, rows, rows.dim(3));
+  check(K >= 1 && units >= 0, op, ": K is ", K, ", units are ", units);
+  check_places(op, "place", at, rows.dim(0), std::numeric_limits<int32_t>::max());
+  for (int64_t b = 0; b < rows.dim(0); ++b) {
+    const int64_t keys = at.data<int64_t>()[b];
+    const int64_t needed = std::max(unit_rows(keys, K, units), unit_rows(keys + 1, K, units));
+    check(needed <= rows.dim(2), op, ": key ", keys, " of sequence ", b, " needs ", needed,
+          " rows, there are ", rows.dim(2));
+  }
+  BRINE_CALL(rows, append_to_units, rows, row.detach().contiguous(), at, K, units);
 }
 
 }  // namespace brine

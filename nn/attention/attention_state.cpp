@@ -17,13 +17,13 @@ AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
 }
 
 Tensor& AttentionState::part(const std::string& name, const Shape& shape, Dtype dtype,
-                             int token_axis, int64_t spare) {
+                             int token_axis, Rows rows) {
   // Tensors that grow are written before they are read; the others start at 0. Counts stay on the
   // CPU.
   const Device device = is_float(dtype) ? device_ : Device{};
   Tensor tensor =
       token_axis ? Tensor::empty(shape, dtype, device) : Tensor::zeros(shape, dtype, device);
-  parts_.push_back({name, tensor, token_axis, spare});
+  parts_.push_back({name, tensor, token_axis, std::move(rows)});
   return parts_.back().tensor;
 }
 
@@ -58,10 +58,7 @@ void AttentionState::keep(const std::vector<int64_t>& slots) {
 std::vector<NamedTensor> AttentionState::saved(int64_t slot) const {
   std::vector<NamedTensor> out = {{"length", lengths_.slice(0, slot, 1)}};
   for (const Part& p : parts_) {
-    const Tensor own = p.tensor.slice(0, slot, 1);
-    const int64_t used = length(slot) + p.spare;
-    const Tensor held = p.token_axis ? own.slice(p.token_axis, 0, used) : own;
-    out.push_back({p.name, held.to(Device{})});
+    out.push_back({p.name, place(p, slot, length(slot)).to(Device{})});
   }
   return out;
 }
@@ -77,7 +74,8 @@ const Tensor& AttentionState::named(const std::vector<NamedTensor>& tensors,
 // The part of a sequence with that many tokens.
 Tensor AttentionState::place(const Part& p, int64_t slot, int64_t tokens) const {
   const Tensor own = p.tensor.slice(0, slot, 1);
-  return p.token_axis ? own.slice(p.token_axis, 0, tokens + p.spare) : own;
+  if (!p.token_axis) return own;
+  return own.slice(p.token_axis, 0, p.rows ? p.rows(tokens) : tokens);
 }
 
 int64_t AttentionState::check_saved(const std::vector<NamedTensor>& tensors,

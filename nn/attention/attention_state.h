@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -44,10 +45,12 @@ class AttentionState {
   void advance();
 
  protected:
-  // A tensor of the state, its first axis the slots. `token_axis` > 0 grows with the tokens: the
-  // rows 0 .. length + spare are in use.
+  // How many rows of an axis a number of tokens has.
+  using Rows = std::function<int64_t(int64_t tokens)>;
+  // A tensor of the state, its first axis the slots. `token_axis` > 0 grows with the tokens: its
+  // first rows are in use, `rows` of them (null: one for each token).
   Tensor& part(const std::string& name, const Shape& shape, Dtype dtype, int token_axis = 0,
-               int64_t spare = 0);
+               Rows rows = nullptr);
 
   // Further checks of a method: `tensors` have the names, types and shapes of the parts.
   virtual void check_values(const std::vector<NamedTensor>& /*tensors*/, int64_t /*tokens*/,
@@ -60,7 +63,7 @@ class AttentionState {
     std::string name;
     Tensor tensor;
     int token_axis;
-    int64_t spare;
+    Rows rows;
   };
 
   Tensor place(const Part& part, int64_t slot, int64_t tokens) const;

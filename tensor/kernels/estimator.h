@@ -72,12 +72,19 @@ BRINE_KERNEL(performer_prior, Tensor y, Tensor scores, Tensor gain, Tensor phi_q
 BRINE_KERNEL(performer_prior_backward, Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor dy,
              Tensor gain, Tensor phi_q, Tensor phi_k, Visibility visible, ColumnGrid grid,
              double floor)
-// performer_prior of one query per sequence, phi_q [B, H, 1, m], that sees width[b] keys, whose
-// features are the first rows of phi_k [B, G, S, m]. borders f64 [B, G, K + 1, >= m] contains the
-// sums of the keys before each column's first for a width of at[b] keys, columns from m on 0; both
-// move to width[b]; at[b] = 0: they are not read. at, width i64 [B], at <= width.
+// performer_prior of one query per sequence, phi_q [B, H, 1, m], that sees width[b] keys. phi_k
+// [B, G, R, m] has the sums of their features by units of keys, as append_to_units makes them;
+// without units those of every key. borders f64 [B, G, K + 1, >= m] contains the sums of the
+// complete units before each column's first key for a width of at[b] keys, columns from m on 0;
+// both move to width[b]; where at[b] = 0 or the unit was another one they are not read. at, width
+// i64 [B], at <= width.
 BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
              Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units)
+
+// Adds row [B, G, 1, m], the features of the key at[b] of sequence b, to rows [B, G, R, m]: row r
+// is the sum of keys r u .. (r + 1) u, u = math::unit_of_sums(at[b] + 1, K, units). Where u is twice
+// as large as before, pairs of rows are added first. R is enough for the rows before and after.
+BRINE_KERNEL(append_to_units, Tensor rows, Tensor row, Tensor at, int64_t K, int64_t units)
 
 // ---- pooled: the scores of the mean keys of columns
 // y [B, H, R, K] = q(t) . mean key of column c, divided by sqrt(d); 0 where it owns no key. With
@@ -88,8 +95,9 @@ BRINE_KERNEL(pooled_scores, Tensor y, Tensor scores, Tensor gain, Tensor q, Tens
 // The gradient of scores is dy. dgain [H] is added to; it is undefined where gain is.
 BRINE_KERNEL(pooled_scores_backward, Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tensor gain,
              Tensor q, Tensor k, Visibility visible, ColumnGrid grid)
-// pooled_scores of one query per sequence, without scores and gain; borders, at and width as in
-// performer_prior_step.
+// pooled_scores of one query per sequence, without scores and gain; k [B, G, S, d] has every key;
+// borders f64 [B, G, K + 1, >= d] the sums of the keys before each column's first for a width of
+// at[b] keys, that of K of all of them; at and width as in performer_prior_step.
 BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
              Tensor width, int64_t units)
 

@@ -173,7 +173,7 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   CHECK(contains(run_brine("bench gemm --quick --methods sea").error,
                  "--methods has no effect without the suite attention"));
   CHECK(contains(run_brine("bench gemm --quick --tokens 64").error,
-                 "--tokens has no effect without the suite attention or trained"));
+                 "--tokens has no effect without the suite attention, generate or trained"));
 }
 
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {

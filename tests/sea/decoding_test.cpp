@@ -191,6 +191,7 @@ TEST_CASE("decoding contract: 512 tokens one by one equal the full pass, prompts
     check_decoding(block, {0, 0}, 512, {.tolerance = 2e-5});
     check_decoding(block, {1, 77, 0, 30}, 60, {.tolerance = 2e-5});
     check_decoding(block, {40, 9, 23}, 20, {.tolerance = 2e-5, .prompts_together = true});
+    check_decoding(block, {129, 31, 70}, 40, {.tolerance = 2e-5, .prompts_together = true});
   });
 }
 
@@ -218,6 +219,7 @@ TEST_CASE("decoding contract: every form of SEA, every option") {
       {{"decoder", "none"}, {"gates", "head"}},
       {{"preset", "light"}, {"oversample", "3"}},
       {{"preset", "light"}, {"prior_units", "1"}},
+      {{"preset", "light"}, {"columns", "4"}},
       {{"decoder", "lean"}, {"prior_units", "2"}, {"pooled", "0.3"}},
   };
   for (const Settings& form : forms) {

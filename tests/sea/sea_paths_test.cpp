@@ -67,9 +67,10 @@ TEST_CASE("sea: the light block has nothing of the Performer, mu, nu and the dec
   auto light = block.module->make_state({.batch = 1, .capacity = 64});
   std::set<std::string> parts;
   for (const NamedTensor& t : light->saved(0)) parts.insert(t.name);
-  CHECK(parts == std::set<std::string>{"border_width", "borders_of_units_4", "key_features", "keys",
-                                       "length", "pooled_borders_of_units_4", "pooled_width",
-                                       "scores", "value_sums", "values"});
+  CHECK(parts == std::set<std::string>{"border_width", "borders_of_units_4",
+                                       "key_features_of_units_4", "keys", "length",
+                                       "pooled_borders_of_units_4", "pooled_width", "scores",
+                                       "value_sums", "values"});
 }
 
 TEST_CASE("sea: content before rotation enters the learned prior, and must be given") {

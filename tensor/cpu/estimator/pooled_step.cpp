@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tensor/cpu/estimator/column_step.h"
+#include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/kernels/estimator.h"
 
 namespace brine::BRINE_CPU {
@@ -11,9 +12,10 @@ void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t K = y.dim(3);
     const double scale = 1 / std::sqrt(double(q.dim(3)));
-    column_products_step<T>(borders, at, q, k, width, units,
-                            [&](int64_t n, const int32_t* begin, int64_t, const T* products) {
-                              take_means(begin, K, scale, products, y.data<T>() + n * K);
+    column_products_step<T>(borders, at, q, k, width, units, StepRows::keys,
+                            [&](int64_t n, const BorderMove& move, int64_t, const T* products) {
+                              take_means(move.begin.data(), K, scale, products,
+                                         y.data<T>() + n * K);
                             });
   });
 }

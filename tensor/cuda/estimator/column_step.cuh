@@ -1,18 +1,27 @@
 // Products of the query of one new token with the sums of keys over columns. Only the sums at the
 // borders of columns are kept. A border moves by one key at a time, or by a unit of keys every so
-// many tokens, which are added: the same additions in the same order as in the full pass.
+// many tokens, which are added.
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
 
 namespace brine::cuda::columns {
 
+// A row of the tensor that is summed: a key, or the sum over a unit of keys, which doubles.
+enum class StepRows : uint8_t { keys, units };
+
 template <class T>
 struct Step {
   double* borders;  // [B G, K + 1, padded]
   const int64_t *at, *width;
-  const T *q, *k;                          // [B H, m], [B G, S, m]
-  int64_t G, own, m, K, S, padded, units;  // own = heads of a group
+  const T *q, *k;                          // [B H, m], [B G, R, m]
+  int64_t G, own, m, K, R, padded, units;  // own = heads of a group
+  StepRows rows;
+
+  // The first row of column c; of K the row after the last one that a border counts.
+  __device__ int64_t row(const math::SumColumns& columns, int64_t c) const {
+    return rows == StepRows::keys ? columns.begin(c) : math::column_begin(c, columns.whole, K);
+  }
 };
 
 // What the output of a head is made of, on every thread.
@@ -34,7 +43,7 @@ __device__ void place_borders(double* borders, const T* keys, const math::SumCol
     double sum = 0;
     int64_t key = 0;
     for (int64_t c = 0; c <= in.K; ++c) {
-      const int64_t end = i < in.m ? columns.begin(c) : 0;
+      const int64_t end = i < in.m ? in.row(columns, c) : 0;
 #pragma unroll 8
       for (; key < end; ++key) sum += double(keys[key * in.m + i]);
       borders[c * in.padded + i] = sum;
@@ -42,7 +51,7 @@ __device__ void place_borders(double* borders, const T* keys, const math::SumCol
   }
 }
 
-// Moves one border from a key to another, and computes the query's product with it; by a warp.
+// Moves one border from a row to another, and computes the query's product with it; by a warp.
 template <class T>
 __device__ double move_border(double* sums, const T* q, const T* keys, int64_t from, int64_t to,
                               int64_t m) {
@@ -56,6 +65,16 @@ __device__ double move_border(double* sums, const T* q, const T* keys, int64_t f
   return warp_sum(product);
 }
 
+// q . row, by a warp.
+template <class T>
+__device__ double product_of(const T* q, const T* row, int64_t m) {
+  double product = 0;
+  for (int64_t i = int64_t(threadIdx.x) % kWarp; i < m; i += kWarp) {
+    product += double(q[i]) * double(row[i]);
+  }
+  return warp_sum(product);
+}
+
 // A block for each group. Dynamic shared memory: K + 1 products.
 template <class T, class Out>
 __global__ void step_kernel(const Step<T> in, Out out) {
@@ -63,9 +82,11 @@ __global__ void step_kernel(const Step<T> in, Out out) {
   const int64_t group = blockIdx.x, K = in.K, m = in.m, b = group / in.G;
   const int64_t before = in.at[b], w = in.width[b];
   double* borders = in.borders + group * (K + 1) * in.padded;
-  const T* keys = in.k + group * in.S * m;
-  const bool fresh = before == 0;
+  const T* keys = in.k + group * in.R * m;
   const math::SumColumns columns(w, K, in.units), last(before, K, in.units);
+  const bool units = in.rows == StepRows::units;
+  const bool fresh = before == 0 || (units && columns.unit != last.unit);
+  const int64_t rest = units && w % columns.unit ? columns.whole : -1;  // no border counts it
   if (fresh) place_borders(borders, keys, columns, in);
   __syncthreads();
   const int64_t lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -74,9 +95,9 @@ __global__ void step_kernel(const Step<T> in, Out out) {
     // The first head moves the borders; a border stays with its warp.
     const bool moves = h == 0 && !fresh;
     for (int64_t c = warp; c <= K; c += blockDim.x / kWarp) {
-      const int64_t to = columns.begin(c), from = moves ? last.begin(c) : to;
-      const double product =
-          move_border(borders + c * in.padded, in.q + head * m, keys, from, to, m);
+      const int64_t to = in.row(columns, c), from = moves ? in.row(last, c) : to;
+      double product = move_border(borders + c * in.padded, in.q + head * m, keys, from, to, m);
+      if (c == K && rest >= 0) product += product_of(in.q + head * m, keys + rest * m, m);
       if (lane == 0) below[c] = c ? product : 0.0;  // before border 0 there are no keys
     }
     __syncthreads();
@@ -89,7 +110,7 @@ __global__ void step_kernel(const Step<T> in, Out out) {
 // borders and at move to width; out(row, c) for each head and column.
 template <class T, class Out>
 void column_step(const char* name, const Tensor& borders, const Tensor& at, const Tensor& q,
-                 const Tensor& k, const Tensor& width, int64_t units, Out out) {
+                 const Tensor& k, const Tensor& width, int64_t units, StepRows rows, Out out) {
   const int64_t B = q.dim(0), G = k.dim(1), K = borders.dim(2) - 1;
   if (B * G == 0) return;
   const OnDevice before(at, q.device()), after(width, q.device());
@@ -104,7 +125,8 @@ void column_step(const char* name, const Tensor& borders, const Tensor& at, cons
                    K,
                    k.dim(2),
                    borders.dim(3),
-                   units};
+                   units,
+                   rows};
   launch(name, step_kernel<T, Out>, dim3(blocks_for(B * G, 1)), dim3(kThreads),
          size_t(K + 1) * sizeof(double), in, out);
   if (at.device().is_cuda()) {

@@ -24,6 +24,7 @@ void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
                         int64_t units) {
   dispatch_float(y.dtype(), [&]<class T>() {
     columns::column_step<T>("pooled_scores_step", borders, at, q, k, width, units,
+                            columns::StepRows::keys,
                             StepMeans<T>{y.data<T>(), 1 / std::sqrt(double(q.dim(3)))});
   });
 }

@@ -173,6 +173,33 @@ TEST_CASE("performer_prior: a column of small mass among large ones keeps its di
   CHECK(close(y, expected, 1e-6, 1e-6));
 }
 
+namespace {
+
+// Sums by units of the keys k [B, G, T, m], each sequence as far as it was asked for.
+struct UnitSums {
+  UnitSums(const Tensor& k, int64_t rows, int64_t K, int64_t units)
+      : k(k),
+        rows(Tensor::zeros({k.dim(0), k.dim(1), rows, k.dim(3)}, k.dtype())),
+        lengths(size_t(k.dim(0)), 0),
+        K(K),
+        units(units) {}
+
+  void append_until(const std::vector<int64_t>& width) {
+    for (int64_t b = 0; b < k.dim(0); ++b) {
+      for (int64_t& at = lengths[size_t(b)]; at < width[size_t(b)]; ++at) {
+        append_to_units(rows.slice(0, b, 1), k.slice(0, b, 1).slice(2, at, 1),
+                        Tensor::from(std::vector<int64_t>{at}, {1}), K, units);
+      }
+    }
+  }
+
+  Tensor k, rows;
+  std::vector<int64_t> lengths;
+  int64_t K, units;
+};
+
+}  // namespace
+
 TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence at its own pace") {
   const int64_t B = 2, H = 4, G = 2, T = 70, m = 5, K = 8;
   const double floor = 0.11;  // above some shares
@@ -183,11 +210,13 @@ TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence
     const Tensor full = performer_prior(scores, gain, q, k, {}, {1, units}, floor);
     Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(m)}, Dtype::f64);
     Tensor at = Tensor::zeros({B}, Dtype::i64);
+    UnitSums sums(k, units ? 2 * units * K : T, K, units);
     for (std::vector<int64_t> width :
          {std::vector<int64_t>{1, 30}, {2, 31}, {3, 31}, {40, 47}, {41, 70}, {70, 70}}) {
       const std::vector<int64_t> row = {width[0] - 1, width[1] - 1};
+      sums.append_until(width);
       const Tensor y =
-          performer_prior_step(borders, at, rows_at(scores, row), gain, rows_at(q, row), k,
+          performer_prior_step(borders, at, rows_at(scores, row), gain, rows_at(q, row), sums.rows,
                                Tensor::from(width, {B}), floor, units);
       CHECK(close_to_scale(y, rows_at(full, row), type == Dtype::f64 ? 1e-12 : 1e-5));
       CHECK(at.to_vector() == std::vector<double>(width.begin(), width.end()));
@@ -199,7 +228,51 @@ TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence
                                back);
         },
         {"performer_prior_step", "sequence 1", "70", "69"});
+    check_refuses(
+        [&] {
+          performer_prior_step(borders, at, rows_at(scores, {0, 0}), gain, rows_at(q, {0, 0}),
+                               k.slice(2, 0, 9).contiguous(), at, floor, units);
+        },
+        {"performer_prior_step", "70"});
   }
+}
+
+TEST_CASE("append_to_units: the sums of units of keys, which double as a row grows") {
+  const int64_t B = 2, G = 3, T = 100, m = 5, K = 4;
+  const Tensor k = uniform({B, G, T, m}, 1, 0.1, 1, Dtype::f64);
+  for (int64_t units : {0, 1, 3}) {
+    UnitSums sums(k, units ? 2 * units * K : T, K, units);
+    for (int64_t w = 1; w <= T; ++w) {
+      sums.append_until({w, std::max<int64_t>(1, w - 7)});  // the second one is behind
+      for (int64_t b = 0; b < B; ++b) {
+        const int64_t own = sums.lengths[size_t(b)];
+        int64_t unit = 1;
+        while (units && own >= 2 * unit * units * K) unit *= 2;
+        const int64_t rows = unit_rows(own, K, units);
+        REQUIRE(rows == (own + unit - 1) / unit);
+        Values expected(size_t(G * rows * m), 0.0);
+        for (int64_t g = 0; g < G; ++g) {
+          for (int64_t i = 0; i < own * m; ++i) {
+            expected[size_t((g * rows + i / m / unit) * m + i % m)] +=
+                k.data<double>()[(b * G + g) * T * m + i];
+          }
+        }
+        const Tensor made = sums.rows.slice(0, b, 1).slice(2, 0, rows).contiguous();
+        CHECK(close(made.to_vector(), expected, 1e-14, 1e-14));
+      }
+    }
+    const Tensor row = k.slice(2, 0, 1).contiguous();
+    const Tensor full = Tensor::from(std::vector<int64_t>{30, 3}, {B});
+    check_refuses(
+        [&] { append_to_units(sums.rows.slice(2, 0, 7).contiguous(), row, full, K, units); },
+        {"append_to_units", "sequence 0", "there are 7"});
+  }
+  // Where units double, the rows before count, too: 7 keys of one row each, then 4 of two.
+  const Tensor few = Tensor::zeros({1, 1, 4, m}, Dtype::f64),
+               row = Tensor::zeros({1, 1, 1, m}, Dtype::f64);
+  check_refuses(
+      [&] { append_to_units(few, row, Tensor::from(std::vector<int64_t>{7}, {1}), K, 1); },
+      {"append_to_units", "needs 7 rows", "there are 4"});
 }
 
 }  // namespace brine::test

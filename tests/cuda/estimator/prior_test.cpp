@@ -78,6 +78,27 @@ TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
   }
 }
 
+TEST_CASE("cuda: append_to_units") {
+  for (bool moved : {false, true}) {
+    for (int64_t units : {0, 2}) {
+      compare_both(join("append_to_units ", units), [&](const On& on, Dtype dtype) {
+        const int64_t B = 3, G = 2, R = units ? 20 : 90, m = 37, K = 5;
+        Tensor rows = on(normal({B, G, R, m}, 1, dtype));
+        std::vector<Tensor> out;
+        // A key that begins a unit, one that does not, one with which units double.
+        for (std::vector<int64_t> places :
+             {std::vector<int64_t>{0, 12, 19}, {1, 20, 20}, {38, 39, 41}}) {
+          const Tensor at = numbers(places);
+          const Tensor row = on(normal({B, G, 1, m}, 5 + out.size(), dtype));
+          BRINE_CALL(rows, append_to_units, rows, row, moved ? on(at) : at, K, units);
+          out.push_back(on(rows.to(kCpu)));
+        }
+        return out;
+      });
+    }
+  }
+}
+
 TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
   struct Step {
     int64_t m, K, units;

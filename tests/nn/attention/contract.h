@@ -78,6 +78,8 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   std::vector<std::map<std::string, std::string>> all = {
       {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
   if (!causal) all.push_back({{"features", "softmax"}});
+  // Units of keys double at 32, 64, 128... keys.
+  if (causal) all.push_back({{"preset", "light"}, {"columns", "4"}});
   return all;
 }
 

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""`brine bench generate` against llama.cpp: a prompt, and tokens after it, with the same GGUF model.
+
+    CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python
+    python3 tests/peer/llama.py build/release/brine MODEL.gguf STUDENT TEXT [--tokens 1024 8192] [--type f32|bf16] [--rounds 3]
+
+Both programs run in turns, two threads each unless --threads says otherwise; medians over the rounds. llama.cpp gets MODEL requantised
+to --type, with keys and values of that type (f16 beside bf16 weights), with and without its flash attention; the faster one counts.
+Brine computes in f32 from f32 weights, full attention ("flash") and the student's own, token by token in turns in one
+process. Bandwidth decides the tokens: say which machine.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import time
+
+import llama_cpp
+
+STEPS = 24
+FTYPES = {"f32": 0, "bf16": 32}  # enum llama_ftype
+CACHES = {"f32": 0, "bf16": 1}  # enum ggml_type: F32, F16
+
+
+def requantised(model, kind, place):
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = FTYPES[kind]
+    params.allow_requantize = True
+    params.nthread = 2
+    out = str(pathlib.Path(place) / f"{kind}.gguf")
+    if llama_cpp.llama_model_quantize(model.encode(), out.encode(), params) != 0:
+        raise SystemExit(f"llama.cpp did not requantise {model}")
+    return out
+
+
+def llama_times(model, text, tokens, kind, threads, flash):
+    llm = llama_cpp.Llama(model, n_ctx=tokens + 2 * STEPS, n_threads=threads, n_threads_batch=threads, verbose=False,
+                          flash_attn=flash, type_k=CACHES[kind], type_v=CACHES[kind], use_mmap=False)
+    ids = llm.tokenize(text, add_bos=False)
+    ids = (ids * (tokens // len(ids) + 1))[:tokens]
+    start = time.perf_counter()
+    llm.eval(ids)
+    prompt = time.perf_counter() - start
+    each = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        llm.eval(ids[:1])
+        each.append(time.perf_counter() - start)
+    llm.close()
+    return 1e3 * prompt, 1e3 * statistics.median(each)
+
+
+def brine_times(brine, model, text, tokens, threads):
+    out = subprocess.run([brine, "bench", "generate", "--json", "--quiet", "--model", model, "--data", text, "--tokens", str(tokens),
+                          "--threads", str(threads)], check=True, capture_output=True, text=True).stdout
+    return {row["name"]: row["ms"] for row in json.loads(out)["rows"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("brine", "model", "student", "text"):
+        parser.add_argument(name)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 8192])
+    parser.add_argument("--type", choices=FTYPES, default="f32")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    text = pathlib.Path(args.text).read_bytes()[:400_000]
+    with tempfile.TemporaryDirectory() as place:
+        model = requantised(args.model, args.type, place)
+        for tokens in args.tokens:
+            rows = {}
+            for _ in range(args.rounds):
+                for flash in (False, True):
+                    prompt, token = llama_times(model, text, tokens, args.type, args.threads, flash)
+                    name = f"llama.cpp {args.type}{', flash attention' if flash else ''}"
+                    rows.setdefault(f"{name}, prompt", []).append(prompt)
+                    rows.setdefault(f"{name}, token", []).append(token)
+                for name, ms in brine_times(args.brine, args.student, args.text, tokens, args.threads).items():
+                    rows.setdefault(f"brine {name}", []).append(ms)
+            median = {name: statistics.median(each) for name, each in rows.items()}
+            for what in ("prompt", "token"):
+                best = min(ms for name, ms in median.items() if name.startswith("llama") and name.endswith(f", {what}"))
+                for name, ms in median.items():
+                    if name.endswith(f", {what}"):
+                        print(f"{tokens:6} tokens  {name:45} {ms:10.1f} ms  {best / ms:5.2f} of llama.cpp's speed", flush=True)
+
+
+if __name__ == "__main__":
+    main()
