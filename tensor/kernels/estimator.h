@@ -82,8 +82,9 @@ BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor s
              Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units)
 
 // Adds row [B, G, 1, m], the features of the key at[b] of sequence b, to rows [B, G, R, m]: row r
-// is the sum of keys r u .. (r + 1) u, u = math::unit_of_sums(at[b] + 1, K, units). Where u is twice
-// as large as before, pairs of rows are added first. R is enough for the rows before and after.
+// is the sum of keys r u .. (r + 1) u, u = math::unit_of_sums(at[b] + 1, K, units). Where u is
+// twice as large as before, pairs of rows are added first. R is enough for the rows before and
+// after.
 BRINE_KERNEL(append_to_units, Tensor rows, Tensor row, Tensor at, int64_t K, int64_t units)
 
 // ---- pooled: the scores of the mean keys of columns

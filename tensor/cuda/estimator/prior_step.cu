@@ -53,8 +53,7 @@ void performer_prior_step(Tensor y, Tensor borders, Tensor at, Tensor scores, Te
                           Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units) {
   dispatch_float(y.dtype(), [&]<class T>() {
     columns::column_step<T>(
-        "performer_prior_step", borders, at, phi_q, phi_k, width, units,
-        columns::StepRows::units,
+        "performer_prior_step", borders, at, phi_q, phi_k, width, units, columns::StepRows::units,
         StepLogs<T>{y.data<T>(), scores.data<T>(), gain.data<T>(), phi_q.dim(1), floor});
   });
 }
