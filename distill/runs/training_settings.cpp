@@ -26,7 +26,7 @@ std::string shown(const std::optional<T>& value, const char* otherwise = "by rec
 void TrainingSettings::describe(data::Schema& s, const TrainingSettings& defaults) {
   s.field("sequence_length", sequence_length,
           "Tokens of a window, or of the longest text of a task; 0 = the model's positions",
-          {.min = 0, .unset = "0"});
+          {.min = 0, .unset = shown(defaults.sequence_length, "0")});
   s.field("steps", steps, "Optimizer steps",
           {.min = 1,
            .unset = shown(defaults.steps, defaults.batch_size ? "from epochs" : "by recipe")});
@@ -50,7 +50,7 @@ void TrainingSettings::describe(data::Schema& s, const TrainingSettings& default
                          ? join('"', data::name_of(*defaults.schedule, nn::kDecayNames), '"')
                          : "by recipe"});
   s.field("schedule.warmup_steps", warmup_steps, "Steps of linear warm-up from 0",
-          {.min = 0, .unset = "0"});
+          {.min = 0, .unset = shown(defaults.warmup_steps, "0")});
 }
 
 void TrainingSettings::fill(TrainingSettings defaults) {

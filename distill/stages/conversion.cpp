@@ -93,6 +93,9 @@ void Preparation::load_teacher() {
   run.trainer.first_step = first_step;
   run.config = what.student;
   run.model = nn::make_shared_student(run.config, *teacher.model, host.seed);
+  check(!run.model->attention(0).named_parameters().empty(), "convert: attention '",
+        run.config.attention, "' has no parameters, so nothing to learn; evaluate it by brine eval ",
+        "--attention ", run.config.attention);
   run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
 }
 
