@@ -94,8 +94,7 @@ void Preparation::load_teacher() {
   run.config = what.student;
   run.model = nn::make_shared_student(run.config, *teacher.model, host.seed);
   check(!run.model->attention(0).named_parameters().empty(), "convert: attention '",
-        run.config.attention, "' has no parameters, so nothing to learn; evaluate it by brine eval ",
-        "--attention ", run.config.attention);
+        run.config.attention, "' has no parameters, so nothing to learn");
   run.inputs = {{"teacher", teacher.hash()}, {"tokenizer", run.tokenizer->hash()}};
 }
 

@@ -62,9 +62,12 @@ TEST_CASE("convert: a dry run writes nothing; flags without effect are refused")
     CHECK(f.status == 1);
     CHECK(contains(f.error, "has no effect"));
   }
-  const Finished f = w.run(convert("--out student --resume"));
+  Finished f = w.run(convert("--out student --resume"));
   CHECK(f.status == 1);
   CHECK(contains(f.error, "not the run of a conversion"));
+  f = w.run(convert("--attention top --out none"));
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "attention 'top' has no parameters, so nothing to learn"));
   CHECK(w.run("export --checkpoint student --out no --merge").status == 1);
 }
 
