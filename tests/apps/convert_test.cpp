@@ -65,7 +65,7 @@ TEST_CASE("convert: a dry run writes nothing; flags without effect are refused")
   Finished f = w.run(convert("--out student --resume"));
   CHECK(f.status == 1);
   CHECK(contains(f.error, "not the run of a conversion"));
-  f = w.run(convert("--attention top --out none"));
+  f = w.run("convert --teacher teacher --data text.txt --steps 2 --attention top --out none");
   CHECK(f.status == 1);
   CHECK(contains(f.error, "attention 'top' has no parameters, so nothing to learn"));
   CHECK(w.run("export --checkpoint student --out no --merge").status == 1);
