@@ -81,7 +81,7 @@ std::vector<BenchRow> bench_conv();
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
                                       const std::vector<std::string>& methods);
 // Time, rate and memory of the components of every method's block, forward and backward.
-std::vector<BenchRow> bench_breakdown();
+std::vector<BenchRow> bench_breakdown(const std::vector<std::string>& methods);
 // The parts of the sparse path; ratio = time per token over that at the smallest T.
 std::vector<BenchRow> bench_sparse();
 // Flat CSR against coordinates; ratio = time over that of flat CSR.

@@ -50,11 +50,11 @@ void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRo
 
 }  // namespace
 
-std::vector<BenchRow> bench_breakdown() {
+std::vector<BenchRow> bench_breakdown(const std::vector<std::string>& methods) {
   std::vector<BenchRow> rows;
   const double peak = default_device().is_cuda() ? 0 : peak_flops();
   const int64_t T = sized(4096, 96);
-  for (const Block& block : every_block(T)) bench_block(block, T, peak, rows);
+  for (const Block& block : every_block(T, methods)) bench_block(block, T, peak, rows);
   return rows;
 }
 

@@ -23,6 +23,7 @@ std::vector<BenchRow> generate(const BenchRequest& r) {
 std::vector<BenchRow> attention(const BenchRequest& r) {
   return bench_attention(r.tokens, r.methods);
 }
+std::vector<BenchRow> breakdown(const BenchRequest& r) { return bench_breakdown(r.methods); }
 std::vector<BenchRow> tokenizer(const BenchRequest& r) {
   return bench_tokenizer(r.tokenizer, r.data);
 }
@@ -31,7 +32,7 @@ const Suite kSuites[] = {{"pointwise", without_files<bench_pointwise>},
                          {"gemm", without_files<bench_gemm>},
                          {"conv", without_files<bench_conv>},
                          {"attention", attention, true},
-                         {"breakdown", without_files<bench_breakdown>, true},
+                         {"breakdown", breakdown, true},
                          {"sparse", without_files<bench_sparse>, true},
                          {"train", without_files<bench_train>, true},
                          {"decode", without_files<bench_decode>, true},
@@ -71,13 +72,16 @@ void BenchRequest::describe(data::Schema& s) {
           "Lengths for the suites attention, generate and trained; none given: 2048 to 16384 (on a "
           "GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072",
           {.min = 16});
-  s.field("methods", methods, "Attention methods for the suite attention; none given: all");
+  s.field("methods", methods,
+          "Attention methods for the suites attention and breakdown, or blocks by the name of their "
+          "row, as in \"sea light\"; none given: all");
   s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
   s.field("data", data, "Text file, for the suites generate, trained and tokenizer");
 }
 
 void BenchRequest::validate() const {
-  for (const std::string& method : methods) nn::attention_method(method);  // refuses unknown ones
+  // Unknown methods are refused.
+  for (const std::string& name : methods) nn::attention_method(name.substr(0, name.find(' ')));
   check(!names(*this, SuiteFiles::tokenizer) || has_files(*this, SuiteFiles::tokenizer),
         "bench: tokenizer needs --tokenizer DIR and --data TEXT");
   check(!names(*this, SuiteFiles::model) || has_files(*this, SuiteFiles::model),

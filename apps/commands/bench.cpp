@@ -34,7 +34,9 @@ struct Bench {
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!models && !runs("attention"))
       refuse_unused(context, {"tokens"}, "without the suite attention, generate or trained");
-    if (!runs("attention")) refuse_unused(context, {"methods"}, "without the suite attention");
+    if (!runs("attention") && !runs("breakdown")) {
+      refuse_unused(context, {"methods"}, "without the suites attention or breakdown");
+    }
     if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))
       refuse_unused(context, {"data"}, "without the suite generate, tokenizer or trained");
   }

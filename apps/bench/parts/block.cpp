@@ -43,14 +43,17 @@ std::vector<Block> every_block(int64_t positions, const std::vector<std::string>
   const nn::AttentionShape shape{
       .heads = kHeads, .head_size = kHeadSize, .max_positions = positions, .causal = true};
   std::vector<Block> blocks;
+  auto asked = [&](const std::string& name) {
+    return std::find(only.begin(), only.end(), name) != only.end();
+  };
   auto add = [&](const std::string& method, data::Json settings, const std::string& variant) {
+    if (!only.empty() && !asked(method) && !asked(method + " " + variant)) return;
     settings["k"] = kKept;
     if (!settings.contains("columns")) settings["columns"] = kColumns;
     Block block = make_block(method, settings, shape, variant);
     if (block.attention) blocks.push_back(std::move(block));
   };
   for (const auto& [method, factory] : nn::attention_methods()) {
-    if (!only.empty() && std::find(only.begin(), only.end(), method) == only.end()) continue;
     if (!has_presets(method)) {
       add(method, data::Json::object(), "");
       continue;

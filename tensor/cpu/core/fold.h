@@ -16,16 +16,30 @@ inline Vector<T> fold_pair(Vector<T> a, Vector<T> b, std::integer_sequence<int, 
          __builtin_shufflevector(a, b, (l & bit ? W + (l ^ bit) : l ^ bit)...);
 }
 
-// Lane l = the sum of the lanes of make(l), for the N lanes from `first` on: kWidth<T> of them. Few
-// of the vectors are alive at a time.
-template <class T, int N = kWidth<T>, class Make>
-[[gnu::always_inline]] inline Vector<T> folded(const Make& make, int first = 0) {
+// Lane l of out[i] = the sum of the lanes of what make(l, v) puts into v[i], for `count` i and the
+// lanes from `first` on: kWidth<T> of them. Few of the vectors are alive at a time.
+template <class T, int count, int N = kWidth<T>, class Make>
+[[gnu::always_inline]] inline void folded(const Make& make, Vector<T>* out, int first = 0) {
   if constexpr (N == 1) {
-    return make(first);
+    make(first, out);
   } else {
-    return fold_pair<T, N / 2>(folded<T, N / 2>(make, first), folded<T, N / 2>(make, first + N / 2),
-                               std::make_integer_sequence<int, kWidth<T>>());
+    Vector<T> low[count], high[count];
+    folded<T, count, N / 2>(make, low, first);
+    folded<T, count, N / 2>(make, high, first + N / 2);
+#pragma GCC unroll 4
+    for (int i = 0; i < count; ++i) {
+      out[i] =
+          fold_pair<T, N / 2>(low[i], high[i], std::make_integer_sequence<int, kWidth<T>>());
+    }
   }
+}
+
+// Lane l = the sum of the lanes of make(l).
+template <class T, class Make>
+[[gnu::always_inline]] inline Vector<T> folded(const Make& make) {
+  Vector<T> out[1];
+  folded<T, 1>([&](int l, Vector<T>* v) __attribute__((always_inline)) { v[0] = make(l); }, out);
+  return out[0];
 }
 
 }  // namespace brine::BRINE_CPU

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -97,14 +98,26 @@ class ColumnGroup {
   // y = the products of these rows; that of head h and row r is [K] at y + h of_head + r K.
   void products(int64_t first, int64_t count, const T* q, T* y, int64_t of_head) {
     auto tile = [&](int64_t h) { tile_.products(y + h * of_head); };
-    auto strip = [&](int64_t h, int64_t r, int64_t c, int64_t columns, const int64_t* offset) {
-      const T* query = q + (h * Shared::kRows + r) * at_.padded;
-      const Vector<T> dots = column_dots(query, sums_, offset, at_.padded);
-      T* to = y + h * of_head + r * at_.K + c;
-      if (columns == Shared::kWide) {
-        store(to, dots);
-      } else {
-        for (int64_t i = 0; i < columns; ++i) to[i] = dots[i];
+    auto strip = [&](std::span<const Cell> cells, int64_t c, int64_t columns,
+                     const int64_t* offset) {
+      for (size_t i = 0; i < cells.size(); i += kSharedQueries) {
+        const int64_t n = std::min(kSharedQueries, int64_t(cells.size() - i));
+        const T* queries[kSharedQueries];
+        Vector<T> dots[kSharedQueries];
+        for (int64_t j = 0; j < n; ++j) {
+          const Cell& at = cells[i + size_t(j)];
+          queries[j] = q + (at.head * Shared::kRows + at.row) * at_.padded;
+        }
+        column_dots(queries, n, sums_, offset, at_.padded, dots);
+        for (int64_t j = 0; j < n; ++j) {
+          const Cell& at = cells[i + size_t(j)];
+          T* to = y + at.head * of_head + at.row * at_.K + c;
+          if (columns == Shared::kWide) {
+            store(to, dots[j]);
+          } else {
+            for (int64_t l = 0; l < columns; ++l) to[l] = dots[j][l];
+          }
+        }
       }
     };
     each_head(first, count, q, tile, strip);
@@ -125,10 +138,13 @@ class ColumnGroup {
       const int64_t row = h * Shared::kRows;
       tile_.spread(slopes + row * at_.K, dq + row * at_.padded, dprefix);
     };
-    auto strip = [&](int64_t h, int64_t r, int64_t c, int64_t columns, const int64_t* offset) {
-      const int64_t row = h * Shared::kRows + r;
-      column_spread(dq + row * at_.padded, q + row * at_.padded, slopes + row * at_.K + c, sums_,
-                    grads, offset, columns, at_.padded);
+    auto strip = [&](std::span<const Cell> cells, int64_t c, int64_t columns,
+                     const int64_t* offset) {
+      for (const Cell& at : cells) {
+        const int64_t row = at.head * Shared::kRows + at.row;
+        column_spread(dq + row * at_.padded, q + row * at_.padded, slopes + row * at_.K + c, sums_,
+                      grads, offset, columns, at_.padded);
+      }
     };
     each_head(first, count, q, tile, strip);
     each_rest(first, count, [&](int64_t h, int64_t r, int64_t from, int64_t w) {
@@ -231,9 +247,14 @@ class ColumnGroup {
     tile_.load(count, q + h * Shared::kRows * at_.padded);
   }
 
-  // For these rows and all heads: tile(head) with its rows in the tile, or strip(head, row, first
-  // column, columns, where their sums are). Heads come last: they share the sums while these are
-  // near.
+  // A row of a head.
+  struct Cell {
+    int64_t head, row;
+  };
+
+  // For these rows and all heads: tile(head) with its rows in the tile, or strip(rows with the same
+  // windows, first column, columns, where their sums are). Rows of all heads that see as many units
+  // have the same windows.
   template <class Tile, class Strip>
   void each_head(int64_t first, int64_t count, const T* q, Tile tile, Strip strip) {
     if (!windowed(band_)) {
@@ -243,16 +264,27 @@ class ColumnGroup {
       }
       return;
     }
+    // By rows with the same windows: where they begin in cells_, and the units that they see.
+    cells_.clear();
+    begin_.clear();
+    for (int64_t r = 0, end = 0; r < count; r = end) {
+      const int64_t units = width(first + r) / band_.unit;
+      for (end = r + 1; end < count && width(first + end) / band_.unit == units;) ++end;
+      begin_.push_back({cells_.size(), units});
+      for (int64_t h = 0; h < at_.own(); ++h) {
+        for (int64_t i = r; i < end; ++i) cells_.push_back({h, i});
+      }
+    }
+    begin_.push_back({cells_.size(), 0});
     constexpr int64_t W = Shared::kWide;
     int64_t offset[W];
     for (int64_t c = 0; c < at_.K; c += W) {
       const int64_t columns = std::min(W, at_.K - c);
-      int64_t placed = -1;  // rows that see as many units have the same windows
-      for (int64_t r = 0; r < count; ++r) {
-        const int64_t units = width(first + r) / band_.unit;
-        if (units != placed) offsets(units, c, offset);
-        placed = units;
-        for (int64_t h = 0; h < at_.own(); ++h) strip(h, r, c, columns, offset);
+      for (size_t i = 0; i + 1 < begin_.size(); ++i) {
+        offsets(begin_[i].units, c, offset);
+        const size_t from = begin_[i].cell;
+        strip(std::span<const Cell>(cells_).subspan(from, begin_[i + 1].cell - from), c, columns,
+              offset);
       }
     }
   }
@@ -298,6 +330,12 @@ class ColumnGroup {
   double* prefix_;            // [keys_seen + 1, padded]: row j = the sum of the keys before j
   T* sums_;                   // two window_array()s
   int64_t short_ = 0, long_;  // where those of n and of n + 1 units begin
+  struct Begin {
+    size_t cell;
+    int64_t units;
+  };
+  std::vector<Cell> cells_;   // of each_head()
+  std::vector<Begin> begin_;  // the same
   std::vector<T> rest_;       // [padded]: sum of the keys of a row that are less than a unit
   Band band_ = {};
   int64_t seen_ = 0;  // units that the last row of the band sees, at most

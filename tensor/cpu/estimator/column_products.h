@@ -9,23 +9,35 @@
 
 namespace brine::BRINE_CPU {
 
-// out[l] = q . from[offset[l]..] for kWidth<T> columns l; q and the sums have V vectors.
-template <class T, int V>
-inline Vector<T> column_dots_of(const T* q, const T* from, const int64_t* offset) {
+// out[n][l] = q[n] . from[offset[l]..] for N queries and kWidth<T> columns l; queries and sums have
+// V vectors. A sum is loaded once for all queries.
+template <class T, int V, int N>
+inline void column_dots_of(const T* const* q, const T* from, const int64_t* offset,
+                           Vector<T>* out) {
   constexpr int W = kWidth<T>;
-  Vector<T> query[V];
+  Vector<T> query[N][V];
 #pragma GCC unroll 4
-  for (int i = 0; i < V; ++i) query[i] = load(q + i * W);
-  return folded<T>([&](int l) __attribute__((always_inline)) {
-    const T* x = from + offset[l];
-    Vector<T> sum = query[0] * load(x);
+  for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 4
-    for (int i = 1; i < V; ++i) sum += query[i] * load(x + i * W);
-    return sum;
-  });
+    for (int i = 0; i < V; ++i) query[n][i] = load(q[n] + i * W);
+  }
+  folded<T, N>(
+      [&](int l, Vector<T>* sum) __attribute__((always_inline)) {
+        const T* x = from + offset[l];
+        const Vector<T> first = load(x);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) sum[n] = query[n][0] * first;
+#pragma GCC unroll 4
+        for (int i = 1; i < V; ++i) {
+          const Vector<T> part = load(x + i * W);
+#pragma GCC unroll 4
+          for (int n = 0; n < N; ++n) sum[n] += query[n][i] * part;
+        }
+      },
+      out);
 }
 
-// The same for `depth` numbers, whole vectors.
+// The same for one query of `depth` numbers, whole vectors.
 template <class T>
 [[gnu::noinline]] Vector<T> column_dots_of_any(const T* q, const T* from, const int64_t* offset,
                                                int64_t depth) {
@@ -38,10 +50,18 @@ template <class T>
   });
 }
 
+// Queries that share their loads: as many as registers have room for.
+constexpr int64_t kSharedQueries = 2;
+
+// out[n] for `count` <= kSharedQueries queries.
 template <class T>
-inline Vector<T> column_dots(const T* q, const T* from, const int64_t* offset, int64_t depth) {
-  if (depth == 4 * kWidth<T>) return column_dots_of<T, 4>(q, from, offset);
-  return column_dots_of_any(q, from, offset, depth);
+inline void column_dots(const T* const* q, int64_t count, const T* from, const int64_t* offset,
+                        int64_t depth, Vector<T>* out) {
+  if (depth == 4 * kWidth<T>) {
+    if (count == 2) return column_dots_of<T, 4, 2>(q, from, offset, out);
+    return column_dots_of<T, 4, 1>(q, from, offset, out);
+  }
+  for (int64_t n = 0; n < count; ++n) out[n] = column_dots_of_any(q[n], from, offset, depth);
 }
 
 // dq += sum over columns of slope times sums, grads += slope times q, on S vectors.

@@ -36,7 +36,8 @@ void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Vis
     column_products(
         at, y.data<T>(),
         [&](int64_t n, int64_t r, const int32_t* begin, T* row) {
-          take_means(begin, K, scale, row, row);
+          const int64_t w = at.width(n, r);
+          take_means(begin, w, K, at.unit_of(w), scale, row, row);
           if (from) add_scaled(row, from + (n * at.rows + r) * K, gains[n % at.heads], K);
         },
         [&](int64_t n, int64_t r, T* row) {
@@ -56,7 +57,8 @@ void pooled_scores_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tenso
     column_products_backward<false>(
         at, dq, dk, [&](int64_t n) { return gains ? gains[n % at.heads] : T(1); },
         [&](int64_t n, int64_t, int64_t r, const int32_t* begin, T* row, T*) {
-          take_means(begin, K, scale, from + (n * at.rows + r) * K, row);
+          const int64_t w = at.width(n, r);
+          take_means(begin, w, K, at.unit_of(w), scale, from + (n * at.rows + r) * K, row);
         });
     if (!gains) return;
     const int64_t size = at.tokens * at.m;

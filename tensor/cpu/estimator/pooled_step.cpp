@@ -13,8 +13,8 @@ void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
     const int64_t K = y.dim(3);
     const double scale = 1 / std::sqrt(double(q.dim(3)));
     column_products_step<T>(borders, at, q, k, width, units, StepRows::keys,
-                            [&](int64_t n, const BorderMove& move, int64_t, const T* products) {
-                              take_means(move.begin.data(), K, scale, products,
+                            [&](int64_t n, const BorderMove& move, int64_t w, const T* products) {
+                              take_means(move.begin.data(), w, K, move.unit, scale, products,
                                          y.data<T>() + n * K);
                             });
   });

@@ -58,28 +58,28 @@ struct ShareRow {
   // share (w / n_c) of every column from the products of the query with the sums over columns, 1
   // where it owns no key; out may be the products. Returns the products' sum.
   double ratios(const T* products, T* out) const {
-    double total = 0;
-    const double last = double(products[K - 1]);
+    T total = 0;
+    const T last = products[K - 1];
 #pragma omp simd reduction(+ : total)
-    for (int64_t c = 0; c < K; ++c) total += double(products[c]);
+    for (int64_t c = 0; c < K; ++c) total += products[c];
     const int32_t fewer = int32_t(w / unit / K * unit);
     constexpr bool wide = sizeof(T) == sizeof(double);
-    const double inverse = 1 / total;
-    const double few = fewer ? double(w) / double(fewer) : 0,
-                 more = double(w) / double(fewer + unit);
+    const T inverse = 1 / total, least = T(floor);
+    const T few = fewer ? T(double(w) / double(fewer)) : T(0),
+            more = T(double(w) / double(fewer + unit));
 #pragma omp simd
     for (int64_t c = 0; c < K; ++c) {
       const int32_t keys = begin[c + 1] - begin[c];
       // In f32 the product with the inverse is exact enough, and division is slow.
-      const double share = wide ? double(products[c]) / total : double(products[c]) * inverse;
-      const double mean = keys == fewer ? few : more;
-      out[c] = keys ? T((share < floor ? floor : share) * mean) : T(1);
+      const T share = wide ? products[c] / total : products[c] * inverse;
+      const T mean = keys == fewer ? few : more;
+      out[c] = keys ? (share < least ? least : share) * mean : T(1);
     }
     if (w % unit) {
-      const double share = last / total, keys = double(begin[K] - begin[K - 1]);
-      out[K - 1] = T((share < floor ? floor : share) * (double(w) / keys));
+      const T share = last / total;
+      out[K - 1] = (share < least ? least : share) * T(double(w) / double(begin[K] - begin[K - 1]));
     }
-    return total;
+    return double(total);
   }
 
   // y = scores + gain log(share (w / n_c)).
@@ -116,14 +116,20 @@ struct ShareRow {
   }
 };
 
-// out[c] = products[c] scale / n_c, 0 where column c owns no key; out may be the products.
+// out[c] = products[c] scale / n_c, 0 where column c owns no key; out may be the products. begin, w
+// and unit as in ShareRow.
 template <class T>
-void take_means(const int32_t* begin, int64_t K, double scale, const T* products, T* out) {
+void take_means(const int32_t* begin, int64_t w, int64_t K, int64_t unit, double scale,
+                const T* products, T* out) {
+  const int32_t fewer = int32_t(w / unit / K * unit);
+  const T few = fewer ? T(scale / double(fewer)) : T(0), more = T(scale / double(fewer + unit));
+  const T last = products[K - 1];
 #pragma omp simd
   for (int64_t c = 0; c < K; ++c) {
     const int32_t keys = begin[c + 1] - begin[c];
-    out[c] = keys ? products[c] * T(scale) / T(keys) : T(0);
+    out[c] = keys ? products[c] * (keys == fewer ? few : more) : T(0);
   }
+  if (w % unit) out[K - 1] = last * T(scale / double(begin[K] - begin[K - 1]));
 }
 
 // row = from + gain row
