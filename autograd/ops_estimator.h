@@ -84,6 +84,17 @@ Tensor pooled_prior(const Tensor& scores, const Tensor& gain, const Tensor& q, c
 Tensor pooled_scores_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
                           const Tensor& width, int64_t units = 0);
 
+// ---- table.cpp
+// A gain [H] and what it is of: q [B, H, T, m], k [B, G, T, m].
+struct PriorInputs {
+  Tensor gain, q, k;
+};
+// [B, H, T, K] = column_softmax(pooled_prior(performer_prior(bias, prior), means)) with the row of
+// bias [H, K] as every row's scores, in one pass over memory, without a gradient
+// (docs/method.md section 1.6). Throws if sizes do not fit.
+Tensor table_estimate(const Tensor& bias, const PriorInputs& prior, const PriorInputs& means,
+                      const Visibility& visible, int64_t units = 0, double floor = 0);
+
 // ---- image.cpp
 // [B, H, T, c W] -> [B, before + T + after, W, H c], channels last: feature i W + w of head h
 // becomes channel h c + i of column w. Rows of the halo and of padding (row t >= length) are 0.

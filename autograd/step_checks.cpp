@@ -5,6 +5,7 @@
 
 #include "autograd/ops_estimator.h"
 #include "tensor/csr.h"
+#include "tensor/stored.h"
 
 namespace brine {
 
@@ -19,7 +20,8 @@ void check_places(const char* op, const char* name, const Tensor& at, int64_t B,
 }
 
 void check_row(const char* op, const Tensor& row, const Tensor& like, int64_t columns) {
-  check(row.shape() == Shape{like.dim(0), like.dim(1), 1, columns} && row.dtype() == like.dtype(),
+  check(row.shape() == Shape{like.dim(0), like.dim(1), 1, columns} &&
+            can_store(row.dtype(), like.dtype()),
         op, ": a row must be ", like.dtype(), " [", like.dim(0), ", ", like.dim(1), ", 1, ",
         columns, "], got ", row.dtype(), " ", row.shape());
 }
@@ -52,7 +54,7 @@ void check_borders(const char* op, const Tensor& borders, const Tensor& at, cons
                    const Tensor& k, int64_t K, const Tensor& width, int64_t units) {
   const int64_t B = q.dim(0), m = q.dim(3), G = k.rank() == 4 ? k.dim(1) : 0;
   check(G > 0 && q.dim(1) % G == 0 && k.dim(0) == B && k.dim(3) == m &&
-            borders.dtype() == Dtype::f64 &&
+            borders.dtype() == Dtype::f64 && can_store(q.dtype(), k.dtype()) &&
             borders.shape() == Shape{B, G, K + 1, border_columns(m)},
         op, ": borders ", borders.shape(), " and keys ", k.shape(), " do not fit queries ",
         q.shape(), " and ", K, " columns");

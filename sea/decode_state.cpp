@@ -18,7 +18,7 @@ RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
 
 SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                    const nn::StateRequest& r)
-    : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.dtype, r.device),
+    : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.cached(), r.device),
       query_skip(r.options.query_skip),
       value_sums(part("value_sums", {r.batch, shape.groups(), shape.head_size}, Dtype::f64)),
       scores(part("scores", {r.batch, shape.heads, 1, estimator.config().columns}, r.dtype)) {
@@ -41,7 +41,9 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                                                      : estimator.performer->projection.value.dim(0);
     const int64_t u = config.prior_units;
     const int64_t most = u && r.capacity / K / 2 >= u ? 2 * u * K : r.capacity;
-    key_features = &part("key_features" + places, {B, G, most, m}, r.dtype, 2,
+    // The largest features do not fit into f16.
+    const Dtype type = r.cached() == Dtype::f16 ? Dtype::bf16 : r.cached();
+    key_features = &part("key_features" + places, {B, G, most, m}, type, 2,
                          [K, u](int64_t tokens) { return unit_rows(tokens, K, u); });
     borders = &part("borders" + places, {B, G, K + 1, border_columns(m)}, Dtype::f64);
     border_width = &part("border_width", {B}, Dtype::i64);
@@ -102,8 +104,9 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
     auto last = [&](const Tensor& x) {
       return x.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1);
     };
-    copy_into(scores.slice(0, first + b, 1), last(e.scores));
-    if (pooled) copy_into(pooled->slice(0, first + b, 1), last(e.pooled));
+    // Rows that later tokens repeat; with query_skip 1 none does, and the scores may be left out.
+    if (e.scores.defined()) copy_into(scores.slice(0, first + b, 1), last(e.scores));
+    if (e.pooled.defined()) copy_into(pooled->slice(0, first + b, 1), last(e.pooled));
     if (estimator.decoder)
       fill_windows(first + b, e.decoder_images, b, estimator.decoder->config());
   }

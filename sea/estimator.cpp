@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "autograd/node.h"
 #include "nn/layers/random_features.h"
 #include "tensor/meter/cost_meter.h"
 
@@ -206,8 +207,14 @@ Tensor Estimator::gates_of(const Estimate& e, int64_t batch, int64_t rows) const
   return reshape(rows_from_table(reshape(*head_gates, {H, 2}), batch, rows), {batch, H, rows, 2});
 }
 
+// The estimate alone is one pass over memory; its scores would be a pass for each of their parts.
+bool Estimator::is_one_pass(int64_t query_skip) const {
+  return table && !performer && prior && prior->gain && prior->pooled_gain && config_.pooled == 0 &&
+         query_skip == 1 && !grad_enabled();
+}
+
 Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, int64_t query_skip,
-                               bool keep_images) const {
+                               Wanted wanted) const {
   check(visible.causal == shape_.causal, "sea: a model that is ", shape_.causal ? "" : "not ",
         "causal was given a mask that is ", visible.causal ? "" : "not ", "causal");
   check(query_skip >= 1, "sea: query_skip is ", query_skip, ", must be at least 1");
@@ -223,13 +230,21 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   if (config_.mixes()) mix(e, x, visible);
   part.emplace("mu, nu");
   e.gates = gates_of(e, B, T);
+  if (wanted == Wanted::estimate && is_one_pass(query_skip)) {
+    part.emplace("performer");
+    take_features(e, x, visible);
+    e.estimate = e.order = table_estimate(table->bias, {*prior->gain, e.psi_q, e.psi_k},
+                                          {*prior->pooled_gain, x.q, x.k}, visible,
+                                          config_.prior_units, least_share());
+    return e;
+  }
   Tensor rows;
   if (decoder) {
     rows = (*nu)(query_skip == 1 ? e.features : every_nth_row(e.features, query_skip));
   }
   part.emplace("decoder");
   e.scores = decoder ? (*decoder)(rows, skipped_lengths(visible.lengths, query_skip),
-                                  keep_images ? &e.decoder_images : nullptr)
+                                  wanted == Wanted::images ? &e.decoder_images : nullptr)
                      : rows_from_table(table->bias, B, R);
   part.emplace("performer");
   take_features(e, x, visible);

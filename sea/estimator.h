@@ -123,6 +123,10 @@ class MapDecoder : public nn::Module {
   nn::LayerNorm* norm_out_ = nullptr;
 };
 
+// What a caller reads: the estimate, the features of keys and the gates; or the scores, too; or the
+// images of the decoder, too. What is not wanted may be undefined.
+enum class Wanted : uint8_t { estimate, scores, images };
+
 class Estimator : public nn::Module {
   SeaConfig config_;
   nn::AttentionShape shape_;
@@ -134,7 +138,7 @@ class Estimator : public nn::Module {
   // With query_skip f, nu and the decoder run on rows 0, f, 2f... and row t takes the scores of row
   // f floor(t / f).
   Estimate operator()(const LayerTokens& x, const Visibility& visible, int64_t query_skip = 1,
-                      bool keep_images = false) const;
+                      Wanted wanted = Wanted::scores) const;
 
   // The same for one new token of every sequence, without a tape, T = 1; the state already contains
   // the keys and values (estimator_step.cpp).
@@ -168,6 +172,7 @@ class Estimator : public nn::Module {
 
  private:
   Tensor per_head(const Tensor& x) const;
+  bool is_one_pass(int64_t query_skip) const;
   void mix(Estimate& e, const LayerTokens& x, const Visibility& visible) const;
   void take_features(Estimate& e, const LayerTokens& x, const Visibility& visible) const;
   Tensor gates_of(const Estimate& e, int64_t batch, int64_t rows) const;

@@ -50,8 +50,9 @@ nn::AttentionTraits SeaAttention::traits() const {
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip,
-                          /*keep_images=*/in.state != nullptr);
+  const bool images = in.state && estimator_.decoder;
+  const Wanted wanted = images ? Wanted::images : in.tap ? Wanted::scores : Wanted::estimate;
+  Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip, wanted);
   if (in.state) fill(in, e);
   std::optional<CostScope> part(std::in_place, "mask");
   Mask mask = select(e, in, in.visible, in.k);

@@ -4,6 +4,7 @@
 #include "tensor/csr.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/meter/cost_meter.h"
+#include "tensor/stored.h"
 
 namespace brine {
 namespace {
@@ -26,10 +27,11 @@ FlatCsr refine(const Tensor& q, const Tensor& k, const FlatCsr& csr, int64_t key
                const Visibility& visible) {
   check_csr("refine", csr, q, k);
   check(keys > 0, "refine: keys must be positive, got ", keys);
-  check(q.dtype() == k.dtype() && (q.dtype() == Dtype::f32 || q.dtype() == Dtype::f64) &&
+  check(can_store(q.dtype(), k.dtype()) && (q.dtype() == Dtype::f32 || q.dtype() == Dtype::f64) &&
             q.dim(3) > 0,
-        "refine: q and k must both be f32 or f64 with heads of size 1 or more, got ", q.dtype(),
-        " ", q.shape(), " and ", k.dtype(), " ", k.shape());
+        "refine: q must be f32 or f64, k of this type or of 16 bits with f32, with heads of size 1 "
+        "or more, got ",
+        q.dtype(), " ", q.shape(), " and ", k.dtype(), " ", k.shape());
   const Device device = csr.columns.device();
   FlatCsr fine{{}, {}, {}, csr.batch, csr.heads, csr.length, csr.keys};
   fine.row_pointers = Tensor::empty(csr.row_pointers.shape(), Dtype::i64, device);

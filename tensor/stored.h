@@ -5,6 +5,21 @@
 
 namespace brine {
 
+// The exact value of a stored number.
+template <class S>
+BRINE_HD double widened(S x) {
+  if constexpr (sizeof(S) == 2) {
+    return double(float(x));
+  } else {
+    return double(x);
+  }
+}
+
+// Whether rows of `rows` can be read into sums in `sums`: of the same type, or of 16 bits into f32.
+inline bool can_store(Dtype sums, Dtype rows) {
+  return sums == rows || (sums == Dtype::f32 && (rows == Dtype::bf16 || rows == Dtype::f16));
+}
+
 // Calls f.operator()<T, S>() for sums in T over rows stored as S: the same type, or T is f32 and S
 // has 16 bits.
 template <class F>

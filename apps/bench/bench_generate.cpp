@@ -21,10 +21,11 @@ nn::LoadedModel long_enough(nn::LoadedModel model, int64_t positions) {
 // A model that reads a prompt and continues it; milliseconds.
 class Reader {
  public:
-  Reader(const std::string& name, nn::Model& model, const std::vector<int32_t>& ids, int64_t spare)
-      : name_(name),
+  Reader(const std::string& name, nn::Model& model, const std::vector<int32_t>& ids, int64_t spare,
+         std::optional<Dtype> cache = {})
+      : name_(cache ? join(name, ", cache ", *cache) : name),
         model_(model),
-        state_(model, {.capacity = int64_t(ids.size()) + spare}),
+        state_(model, {.capacity = int64_t(ids.size()) + spare, .cache = cache}),
         next_(Tensor::from(std::vector<int32_t>{ids.front()}, {1})) {
     trim();  // each prompt begins with the same memory
     const double start = now_ms();
@@ -113,17 +114,18 @@ std::vector<BenchRow> bench_generate(const std::string& path, const std::string&
   const std::unique_ptr<nn::Model> full = nn::make_student(full_config, *own.model, 0);
   std::vector<BenchRow> rows;
   const int64_t steps = sized(kSteps, 2);
+  NoGrad off;
   // The first use of a machine's threads, libraries and pages belongs to none of the rows.
   const std::vector<int32_t> start(ids.begin(), ids.begin() + std::min<int64_t>(longest, 64));
   Reader("warm-up", *full, start, 1).token();
   for (int64_t context : contexts) {
-    NoGrad off;
     const std::vector<int32_t> text(ids.begin(), ids.begin() + context);
     std::vector<std::unique_ptr<Reader>> readers;
-    readers.push_back(std::make_unique<Reader>("flash", *full, text, 2 * steps));
-    if (own.config.attention != "flash") {
+    for (const std::optional<Dtype> cache : {std::optional<Dtype>(), std::optional(Dtype::bf16)}) {
+      readers.push_back(std::make_unique<Reader>("flash", *full, text, 2 * steps, cache));
+      if (own.config.attention == "flash") continue;
       readers.push_back(
-          std::make_unique<Reader>(own.config.attention, *own.model, text, 2 * steps));
+          std::make_unique<Reader>(own.config.attention, *own.model, text, 2 * steps, cache));
     }
     trim();
     // In turns, so that a change of the machine's speed affects all.

@@ -72,9 +72,10 @@ void BenchRequest::describe(data::Schema& s) {
           "Lengths for the suites attention, generate and trained; none given: 2048 to 16384 (on a "
           "GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072",
           {.min = 16});
-  s.field("methods", methods,
-          "Attention methods for the suites attention and breakdown, or blocks by the name of their "
-          "row, as in \"sea light\"; none given: all");
+  s.field(
+      "methods", methods,
+      "Attention methods for the suites attention and breakdown, or blocks by the name of their "
+      "row, as in \"sea light\"; none given: all");
   s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
   s.field("data", data, "Text file, for the suites generate, trained and tokenizer");
 }

@@ -34,9 +34,8 @@ struct Bench {
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!models && !runs("attention"))
       refuse_unused(context, {"tokens"}, "without the suite attention, generate or trained");
-    if (!runs("attention") && !runs("breakdown")) {
-      refuse_unused(context, {"methods"}, "without the suites attention or breakdown");
-    }
+    if (!runs("attention") && !runs("breakdown"))
+      refuse_unused(context, {"methods"}, "without the suite attention or breakdown");
     if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))
       refuse_unused(context, {"data"}, "without the suite generate, tokenizer or trained");
   }
@@ -55,7 +54,6 @@ struct Bench {
     return 0;
   }
 };
-
 const RegisterSubcommand<Bench> registration("bench", "Measure kernels, attention and training");
 
 }  // namespace

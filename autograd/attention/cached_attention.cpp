@@ -4,6 +4,7 @@
 #include "autograd/ops_attention.h"
 #include "autograd/step_checks.h"
 #include "tensor/kernels/attention.h"
+#include "tensor/stored.h"
 
 namespace brine {
 
@@ -20,9 +21,10 @@ Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
         ": k and v must be [B, G, S, d], got ", k.shape(), " and ", v.shape());
   check(q.rank() == 4 && q.dim(1) % k.dim(1) == 0, op, ": q ", q.shape(),
         " must have a multiple of ", k.dim(1), " heads");
-  check(q.dim(0) == k.dim(0) && q.dim(2) == 1 && q.dim(3) == k.dim(3) && q.dtype() == k.dtype(), op,
-        ": q must be ", k.dtype(), " [", k.dim(0), ", H, 1, ", k.dim(3), "], got ", q.dtype(), " ",
-        q.shape());
+  check(q.dim(0) == k.dim(0) && q.dim(2) == 1 && q.dim(3) == k.dim(3) &&
+            can_store(q.dtype(), k.dtype()) && v.dtype() == k.dtype(),
+        op, ": q must be [", k.dim(0), ", H, 1, ", k.dim(3), "] for keys of ", k.dtype(), ", got ",
+        q.dtype(), " ", q.shape(), " and values of ", v.dtype());
   check_places(op, "first", first, k.dim(0), k.dim(2));
   check_places(op, "last", last, k.dim(0), k.dim(2));
   Tensor y = Tensor::like(q);

@@ -5,6 +5,7 @@
 #include "autograd/ops_attention.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/meter/cost_meter.h"
+#include "tensor/stored.h"
 
 namespace brine {
 
@@ -13,14 +14,21 @@ Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   check_csr("sparse_attention", csr, q, k);
   check(v.shape() == k.shape() && v.dtype() == k.dtype(), "sparse_attention: v must be ", k.dtype(),
         " ", k.shape(), ", got ", v.dtype(), " ", v.shape());
-  check(q.dtype() == k.dtype(), "sparse_attention: q is ", q.dtype(), ", k is ", k.dtype());
+  // Keys and values of a cache may be stored in 16 bits.
+  const bool stored = q.dtype() != k.dtype();
+  check(can_store(q.dtype(), k.dtype()), "sparse_attention: q is ", q.dtype(), ", k is ",
+        k.dtype());
+  check(!stored || !(wants_grad(q) || wants_grad(k) || wants_grad(v)),
+        "sparse_attention: no gradients of q in ", q.dtype(), " with keys in ", k.dtype());
   check(q.dim(3) > 0, "sparse_attention: heads of size 0");
   // Every entry gathers a row of K and of V, and in the backward pass of Q too: rounded once, the
   // rows are half as long. This is not done on a CPU, whose caches are close: widening costs more
   // than it saves. It is not done for a few rows (decoding) either: they gather less than rounding
   // all keys would read.
   const ProductInput taken{q.device().is_cuda() ? product_type(q.dtype(), q.dim(2)) : q.dtype()};
-  auto rounded = [&](const Tensor& x) { return taken(x.detach()).contiguous(); };
+  auto rounded = [&](const Tensor& x) {
+    return stored ? x.detach().contiguous() : taken(x.detach()).contiguous();
+  };
   Tensor whole = q.detach().contiguous(), xk = rounded(k), xv = rounded(v);
   Tensor y = Tensor::like(whole), p = Tensor::empty({csr.entries()}, q.dtype(), q.device());
   double scale = 1 / std::sqrt(double(q.dim(3)));

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,9 +63,14 @@ struct StateRequest {
   int64_t batch = 1;
   int64_t capacity = 0;  // tokens of a sequence
   Dtype dtype = Dtype::f32;
+  // What tokens leave behind, their keys, values and features, in 16 bits; none: in dtype. Needs
+  // dtype f32.
+  std::optional<Dtype> cache = {};
   Device device = default_device();
   // query_skip is fixed; k may decrease from step to step, not increase.
   RuntimeOptions options = {};
+
+  Dtype cached() const { return cache.value_or(dtype); }
 };
 
 // The properties that a method claims; the contract test verifies them.

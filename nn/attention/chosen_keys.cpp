@@ -42,7 +42,7 @@ FlatCsr budgeted_rows(const Shape& q, int64_t k, const Visibility& visible, Devi
 // q [1, H, n, d] times the first `keys` keys of each head's group, k [1, G, S, d] -> [1, H, n,
 // keys].
 Tensor scores_of(const Tensor& q, const Tensor& k, int64_t keys) {
-  return group_matmul(q.contiguous(), k.slice(2, 0, keys).contiguous(), true);
+  return group_matmul(q.contiguous(), k.slice(2, 0, keys).to(q.dtype()).contiguous(), true);
 }
 
 // The mask of the largest of scores [1, H, n, w]; every column of the selection is one key.

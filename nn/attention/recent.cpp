@@ -79,13 +79,13 @@ class RecentState : public AttentionState {
       : AttentionState(r.batch, r.capacity, r.device),
         window(window),
         sinks(sinks),
-        keys(part("keys", {r.batch, shape.groups(), 2 * window, shape.head_size}, r.dtype)),
-        values(part("values", {r.batch, shape.groups(), 2 * window, shape.head_size}, r.dtype)),
+        keys(part("keys", {r.batch, shape.groups(), 2 * window, shape.head_size}, r.cached())),
+        values(part("values", {r.batch, shape.groups(), 2 * window, shape.head_size}, r.cached())),
         held(part("held", {r.batch}, Dtype::i64)) {
     if (sinks == 0) return;
     const Shape shape_of_sinks{r.batch, shape.groups(), sinks, shape.head_size};
-    sink_keys = &part("sink_keys", shape_of_sinks, r.dtype);
-    sink_values = &part("sink_values", shape_of_sinks, r.dtype);
+    sink_keys = &part("sink_keys", shape_of_sinks, r.cached());
+    sink_values = &part("sink_values", shape_of_sinks, r.cached());
   }
 
   // The last tokens of prompts k and v [B, G, T, d].

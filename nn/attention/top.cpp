@@ -37,7 +37,7 @@ class Top : public Attention {
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
     check(shape_.causal, "attention: an encoder is not decoded token by token");
     return std::make_unique<KeyValueState>(r.batch, r.capacity, shape_.groups(), shape_.head_size,
-                                           r.dtype, r.device);
+                                           r.cached(), r.device);
   }
 
   // Sequences one after another: each has its own number of keys.

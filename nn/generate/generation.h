@@ -26,8 +26,9 @@ struct GenerationRequest {
   // stop text does but with nothing cut off.
   std::function<bool(size_t i, const std::string& text)> stop_when = {};
   RuntimeOptions options;
-  int64_t vocabulary = 0;    // ids of the tokenizer: others are never sampled
-  bool keep_states = false;  // for save()
+  std::optional<Dtype> cache = {};  // StateRequest::cache
+  int64_t vocabulary = 0;           // ids of the tokenizer: others are never sampled
+  bool keep_states = false;         // for save()
 };
 
 // Why a continuation ended.

@@ -90,7 +90,9 @@ void Generation::load(const data::Path& path, const std::string& model_hash,
       own.push_back({e.name.substr(prefix_of(i).size()), file.tensor(e.name)});
     }
     // Sequences have different numbers of tokens to process: each is processed separately.
-    nn::ModelState alone(model_, {.capacity = state_->capacity(), .options = request_.options});
+    nn::ModelState alone(
+        model_,
+        {.capacity = state_->capacity(), .cache = request_.cache, .options = request_.options});
     alone.restore(0, own, name);
     const std::vector<int32_t>& ids = sequences_[i].ids;
     check(alone.length(0) < int64_t(ids.size()), name, ": sequence ", i, " holds ", alone.length(0),

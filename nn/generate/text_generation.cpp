@@ -41,8 +41,15 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
+  s.choice("cache", cache, kCaches,
+           "Type of the kept keys, values and features; 16 bits take half the memory");
   s.field("save_state", save_state, "File from which to continue later");
   s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
+}
+
+std::optional<Dtype> cache_type(Cache cache) {
+  if (cache == Cache::f32) return std::nullopt;
+  return cache == Cache::bf16 ? Dtype::bf16 : Dtype::f16;
 }
 
 std::vector<std::string> TextGeneration::prompts() const {
@@ -63,6 +70,7 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer, uint
                       .stop_tokens = {},
                       .stops = stop,
                       .options = {.k = k, .query_skip = query_skip, .oversample = oversample},
+                      .cache = cache_type(cache),
                       .vocabulary = tokenizer.vocab_size(),
                       .keep_states = !save_state.empty()};
   const std::optional<int32_t> eos = tokenizer.special().eos;

@@ -10,6 +10,13 @@
 
 namespace brine::nn {
 
+// The type of the keys, values and features that a decoding state keeps.
+enum class Cache : uint8_t { f32, bf16, f16 };
+inline constexpr data::Named<Cache> kCaches[] = {
+    {Cache::f32, "f32"}, {Cache::bf16, "bf16"}, {Cache::f16, "f16"}};
+// None for f32.
+std::optional<Dtype> cache_type(Cache cache);
+
 struct TextGeneration {
   std::vector<std::string> prompt;
   std::string prompt_file;  // one prompt a line
@@ -18,7 +25,8 @@ struct TextGeneration {
   std::vector<std::string> stop, stop_token;      // texts and tokens that end a continuation
   bool ignore_eos = false;                        // the tokenizer's eos does not end one
   int64_t k = 0, query_skip = 1, oversample = 0;  // RuntimeOptions
-  std::string save_state, load_state;             // files of Generation
+  Cache cache = Cache::f32;
+  std::string save_state, load_state;  // files of Generation
 
   void describe(data::Schema& s);
   // The texts of `prompt` or of the file. Throws when both are there or nothing is to be continued,

@@ -1,6 +1,8 @@
 // Decoding with a model: the loop over the layers for a prompt and for a single token.
 #include "nn/models/model_state.h"
 
+#include "tensor/stored.h"
+
 namespace brine::nn {
 namespace {
 
@@ -23,6 +25,9 @@ ModelState::ModelState(const Model& model, const StateRequest& request) : option
         "' cannot be decoded token by token");
   check(request.capacity <= shape.max_positions, "decoding: a capacity of ", request.capacity,
         " tokens, but the model has ", shape.max_positions, " positions");
+  check(
+      !request.cache || *request.cache == request.dtype || can_store(request.dtype, *request.cache),
+      "decoding: a cache in ", request.cached(), " for a model in ", request.dtype);
   for (int64_t i = 0; i < shape.layers; ++i) {
     layers_.push_back(model.attention(i).make_state(request));
   }

@@ -102,6 +102,13 @@ BRINE_KERNEL(pooled_scores_backward, Tensor dgain, Tensor dq, Tensor dk, Tensor 
 BRINE_KERNEL(pooled_scores_step, Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k,
              Tensor width, int64_t units)
 
+// ---- table: the estimate where there is no decoder, without a gradient
+// y [B, H, T, K] = column_softmax of bias [H, K] in every row with performer_prior() and
+// pooled_scores() of mean_gain [H] added, in one pass. Other arguments as there; grid.step = 1.
+BRINE_KERNEL(table_estimate, Tensor y, Tensor bias, Tensor gain, Tensor phi_q, Tensor phi_k,
+             Tensor mean_gain, Tensor q, Tensor k, Visibility visible, ColumnGrid grid,
+             double floor)
+
 // ---- image: heads as the channels of an image, and the softmax over its columns
 // image [B, halo + T + after, W, H c], channels last, from x [B, H, T, c W]: feature i W + w of
 // head h is channel h c + i, column w. The halo rows and those of padding (row i >= length) are 0.

@@ -1,4 +1,5 @@
-// The largest n of a list without sorting: bisection on integers that are ordered like floats.
+// The largest n of a list without sorting: search for their border among integers that are ordered
+// like floats.
 // Written once for any group (group.h) and device.
 #pragma once
 
@@ -40,14 +41,26 @@ BRINE_HD Threshold<Key> find_threshold(const Group& group, const Key* keys, int6
   Key low = group.reduce(n, Key(-1), at, [](Key a, Key b) { return b < a ? b : a; });
   Key high = group.reduce(n, Key(0), at, [](Key a, Key b) { return b > a ? b : a; });
   auto plus = [](uint32_t a, uint32_t b) { return a + b; };
-  // At least `take` keys are >= low, fewer are > high.
+  // `most` >= take keys are >= low, `fewest` < take are > high. The next border is where it would
+  // be if keys were evenly spread, or the middle after a step that did not halve the range.
+  int64_t most = n, fewest = 0;
+  bool halve = false;
   while (low < high) {
-    Key middle = Key(high - (high - low) / 2);
-    int64_t count = group.reduce(
+    const Key range = high - low;
+    const double share = double(take - fewest) / double(most - fewest);
+    const Key back = halve ? range / 2 : Key(double(range) * (share < 1 ? share : 0.5));
+    const Key middle = back < range ? Key(high - back) : Key(low + 1);
+    const int64_t count = group.reduce(
         n, uint32_t(0), [keys, middle](int64_t i) { return uint32_t(keys[i] >= middle); }, plus);
-    if (count >= take) low = middle;
-    if (count < take) high = Key(middle - 1);
+    if (count >= take) {
+      low = middle;
+      most = count;
+    } else {
+      high = Key(middle - 1);
+      fewest = count;
+    }
     if (count == take) break;  // exactly these: no tie to split
+    halve = high - low > range / 2;
   }
   int64_t above = group.reduce(
       n, uint32_t(0), [keys, low](int64_t i) { return uint32_t(keys[i] > low); }, plus);

@@ -51,6 +51,11 @@ struct On {
   }
 };
 
+// The type of rows that a kernel reads as `dtype`: 16 bits if it may and is asked to.
+inline Dtype stored(Dtype dtype, bool half) {
+  return half && dtype == Dtype::f32 ? Dtype::bf16 : dtype;
+}
+
 // Numbers apart by more than `tolerance` of the largest, or of different bits when it is 0.
 inline void check_close(const std::string& what, const Tensor& wanted, const Tensor& got,
                         double tolerance) {

@@ -30,6 +30,21 @@ void thin(int32_t* out, int32_t last, int64_t n, int64_t k) {
   }
 }
 
+// out[0 ..] = n consecutive keys from `first` on. Whole vectors while they fit before `end`: what
+// is beyond the n keys is overwritten by those that follow. Returns out + n.
+int32_t* put_keys(int32_t* out, const int32_t* end, int32_t first, int64_t n) {
+  constexpr int W = 16;
+  typedef int32_t Keys __attribute__((vector_size(W * sizeof(int32_t))));
+  const Keys each = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  int64_t i = 0;
+  for (; i < n && end - out >= i + W; i += W) {
+    const Keys keys = first + int32_t(i) + each;
+    std::memcpy(out + i, &keys, sizeof(keys));
+  }
+  for (; i < n; ++i) out[i] = first + int32_t(i);
+  return out + n;
+}
+
 // f(c) for every c < K with chosen[c] != 0; the others are far more: eight at a time.
 template <class F>
 void each_chosen(const uint8_t* chosen, int64_t K, F f) {
@@ -86,17 +101,18 @@ void fill_csr(FlatCsr csr, Tensor selected, Visibility visible, int64_t k) {
     for (int64_t r = r0; r < r1; ++r) {
       int64_t b = r / T, t = r % T, w = widths(b, t);
       int32_t* out = columns + pointers[b * (T + 1) + t];
+      const int32_t* const row_end = columns + pointers[b * (T + 1) + t + 1];
       column_starts(starts.data(), w, K);
       for (int64_t h = 0; h < H; ++h) {
         int32_t base = int32_t(h * S);
         if (w <= k) {
-          for (int64_t j = 0; j < w; ++j) *out++ = base + int32_t(j);
+          out = put_keys(out, row_end, base, w);
           continue;
         }
         each_chosen(chosen + ((b * H + h) * T + t) * K, K, [&](int64_t c) {
           int64_t begin = starts[size_t(c)], end = starts[size_t(c + 1)], n = end - begin;
           if (n <= k) {
-            for (int64_t j = begin; j < end; ++j) *out++ = base + int32_t(j);
+            out = put_keys(out, row_end, base + int32_t(begin), n);
           } else {
             thin(out, base + int32_t(end - 1), n, k);
             out += k;

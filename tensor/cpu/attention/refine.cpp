@@ -9,6 +9,7 @@
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/select.h"
+#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -56,8 +57,8 @@ struct Candidates {
 };
 
 // out = the columns of the `take` entries with the largest q . k.
-template <int D, class T>
-void refine_row(int32_t* out, const T* q, const T* k, const RowEntries& at, int64_t take,
+template <int D, class T, class S>
+void refine_row(int32_t* out, const T* q, const S* k, const RowEntries& at, int64_t take,
                 int64_t d) {
   if (at.count <= take) return (void)std::copy_n(at.columns, at.count, out);
   thread_local Candidates<T> own;
@@ -90,13 +91,14 @@ void refine(FlatCsr fine, Tensor q, Tensor k, FlatCsr csr, int64_t keys) {
   const int64_t d = q.dim(3), group = q.dim(1) / k.dim(1);  // heads that share keys
   const MaskRows rows(csr), results(fine);
   const int64_t T = rows.T, tiles = (T + kRefinedRows - 1) / kRefinedRows;
-  dispatch_float(q.dtype(), [&]<class R>() {
-    const R *xq = q.data<R>(), *xk = k.data<R>();
+  dispatch_stored(q.dtype(), k.dtype(), [&]<class R, class S>() {
+    const R* xq = q.data<R>();
+    const S* xk = k.data<S>();
     auto* columns = fine.columns.data<int32_t>();
     dispatch_width(d, [&]<int D>() {
       for_pieces(csr.batch * rows.H * tiles, csr.entries() * d, [&](int64_t i) {
         const int64_t bh = i / tiles, first = i % tiles * kRefinedRows;
-        const R* keys_of_head = xk + bh / group * rows.S * d;
+        const S* keys_of_head = xk + bh / group * rows.S * d;
         for (int64_t t = first; t < std::min(T, first + kRefinedRows); ++t) {
           const int64_t row = bh * T + t;
           refine_row<D>(columns + results(row).first, xq + row * d, keys_of_head, rows(row), keys,

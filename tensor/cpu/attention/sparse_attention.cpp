@@ -18,7 +18,9 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kRows = 64;  // rows of one head that a piece of work takes
+// Rows of one head that a piece of work takes: so many that the keys, and after them the values,
+// are read from memory once and then from the second cache, which has no room for both.
+constexpr int64_t kRows = 256;
 
 // out[0..C) = sum_e weights[e] rows[key(e)][0..C), the sums in registers; consecutive rows are d
 // apart.
@@ -54,13 +56,13 @@ void weighted_sum(T* out, const T* weights, const S* rows, int64_t d, const RowE
   }
 }
 
-// f(b, h, t) over all rows, grouped by head.
+// f(b H + h, first row, end) over tiles of the rows of a head.
 template <class F>
-void for_rows(const FlatCsr& csr, int64_t d, F&& f) {
+void for_tiles(const FlatCsr& csr, int64_t d, F&& f) {
   int64_t T = csr.length, tiles = (T + kRows - 1) / kRows;
   for_pieces(csr.batch * csr.heads * tiles, csr.entries() * d, [&](int64_t i) {
-    int64_t bh = i / tiles, first = i % tiles * kRows;
-    for (int64_t t = first; t < std::min(T, first + kRows); ++t) f(bh, t);
+    int64_t first = i % tiles * kRows;
+    f(i / tiles, first, std::min(T, first + kRows));
   });
 }
 
@@ -69,19 +71,23 @@ template <int D, class T, class S>
 void backward_rows(T* ds, T* dq, const T* dy, const S* k, const S* v, const T* p,
                    const FlatCsr& csr, int64_t group, int64_t d, T scale) {
   MaskRows rows(csr);
-  for_rows(csr, d, [&](int64_t bh, int64_t t) {
-    RowEntries at = rows(bh / rows.H, bh % rows.H, t);
-    const T* g = dy + (bh * rows.T + t) * d;
-    T* s = ds + at.first;
-    const T* w = p + at.first;
+  for_tiles(csr, d, [&](int64_t bh, int64_t first, int64_t end) {
     const int64_t keys = bh / group * rows.S * d;
-    dots<D>(s, g, v + keys, d, T(1), at);
-    T total = 0;
+    for (int64_t t = first; t < end; ++t) {
+      const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
+      T* s = ds + at.first;
+      const T* w = p + at.first;
+      dots<D>(s, dy + (bh * rows.T + t) * d, v + keys, d, T(1), at);
+      T total = 0;
 #pragma omp simd reduction(+ : total)
-    for (int64_t e = 0; e < at.count; ++e) total += w[e] * s[e];
+      for (int64_t e = 0; e < at.count; ++e) total += w[e] * s[e];
 #pragma omp simd
-    for (int64_t e = 0; e < at.count; ++e) s[e] = w[e] * (s[e] - total) * scale;
-    if (dq) weighted_sum(dq + (bh * rows.T + t) * d, s, k + keys, d, at);
+      for (int64_t e = 0; e < at.count; ++e) s[e] = w[e] * (s[e] - total) * scale;
+    }
+    for (int64_t t = first; dq && t < end; ++t) {
+      const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
+      weighted_sum(dq + (bh * rows.T + t) * d, ds + at.first, k + keys, d, at);
+    }
   });
 }
 
@@ -177,15 +183,18 @@ void sparse_attention(Tensor y, Tensor p, Tensor q, Tensor k, Tensor v, FlatCsr 
     T *out = y.data<T>(), *weights = p.data<T>();
     MaskRows rows(csr);
     dispatch_width(d, [&]<int D>() {
-      for_rows(csr, d, [&](int64_t bh, int64_t t) {
-        RowEntries at = rows(bh / rows.H, bh % rows.H, t);
-        T* row = out + (bh * rows.T + t) * d;
-        if (at.count == 0) return (void)std::fill(row, row + d, T(0));
-        T* w = weights + at.first;
+      for_tiles(csr, d, [&](int64_t bh, int64_t first, int64_t end) {
         const int64_t keys = bh / group * rows.S * d;
-        dots<D>(w, xq + (bh * rows.T + t) * d, xk + keys, d, T(scale), at);
-        softmax_in_place(w, at.count);
-        weighted_sum(row, w, xv + keys, d, at);
+        for (int64_t t = first; t < end; ++t) {
+          const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
+          T* w = weights + at.first;
+          dots<D>(w, xq + (bh * rows.T + t) * d, xk + keys, d, T(scale), at);
+          if (at.count > 0) softmax_in_place(w, at.count);
+        }
+        for (int64_t t = first; t < end; ++t) {  // of no entries: 0
+          const RowEntries at = rows(bh / rows.H, bh % rows.H, t);
+          weighted_sum(out + (bh * rows.T + t) * d, weights + at.first, xv + keys, d, at);
+        }
       });
     });
   });

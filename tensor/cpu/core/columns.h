@@ -9,8 +9,8 @@ namespace brine::BRINE_CPU {
 
 // starts[i] = math::column_begin(c + i, w, K) for `count` columns, of border K beyond it.
 // (2cw + K + 1/2) / 2K is never within 1/4K of a whole number, so a product with the inverse, which
-// is far more exact than that, rounds down to the same value. Where K is a power of two whole numbers
-// do.
+// is far more exact than that, rounds down to the same value. Where K is a power of two whole
+// numbers do.
 template <class Index>
 void column_starts(Index* starts, int64_t w, int64_t K, int64_t c, int64_t count) {
   const int32_t last = int32_t(K), from = int32_t(c);

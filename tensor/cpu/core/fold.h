@@ -28,8 +28,7 @@ template <class T, int count, int N = kWidth<T>, class Make>
     folded<T, count, N / 2>(make, high, first + N / 2);
 #pragma GCC unroll 4
     for (int i = 0; i < count; ++i) {
-      out[i] =
-          fold_pair<T, N / 2>(low[i], high[i], std::make_integer_sequence<int, kWidth<T>>());
+      out[i] = fold_pair<T, N / 2>(low[i], high[i], std::make_integer_sequence<int, kWidth<T>>());
     }
   }
 }
@@ -38,7 +37,8 @@ template <class T, int count, int N = kWidth<T>, class Make>
 template <class T, class Make>
 [[gnu::always_inline]] inline Vector<T> folded(const Make& make) {
   Vector<T> out[1];
-  folded<T, 1>([&](int l, Vector<T>* v) __attribute__((always_inline)) { v[0] = make(l); }, out);
+  folded<T, 1>(
+      [&](int l, Vector<T>* v) __attribute__((always_inline)) { v[0] = make(l); }, out);
   return out[0];
 }
 

@@ -16,7 +16,7 @@ inline void softmax_row(T* p, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
-    p[i] = math::exp(x[i] - most);
+    p[i] = math::exp_nonpositive(x[i] - most);
     sum += p[i];
   }
   const T share = 1 / sum;

@@ -80,6 +80,12 @@ class ColumnGroup {
     return row;
   }
 
+  // Makes the sums of the band of a row, for a group that follows the bands of another one.
+  void enter(int64_t row) {
+    const Band own = band_of(row);
+    if (own != band_) turn(own);
+  }
+
   // to [own, kRows, padded] = q of the rows from `first` on, times factor(head).
   template <class Factor>
   void load_queries(int64_t first, int64_t count, Factor factor, T* to) const {

@@ -1,6 +1,6 @@
 // Products of the query of one new token with the sums of keys over columns. Only the sums at the
 // borders of columns are kept. A border moves by one key at a time, or by a unit of keys every so
-// many tokens, which are added.
+// many tokens, which are added. Rows may be stored in 16 bits (S).
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,16 @@
 #include "tensor/cpu/core/fold.h"
 #include "tensor/math.h"
 #include "tensor/parallel.h"
+#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 
 // sum += rows first .. last.
-template <class T>
-void add_rows(double* sum, const T* rows, int64_t first, int64_t last, int64_t m) {
-  for (const T* row = rows + first * m; first < last; ++first, row += m) {
+template <class S>
+void add_rows(double* sum, const S* rows, int64_t first, int64_t last, int64_t m) {
+  for (const S* row = rows + first * m; first < last; ++first, row += m) {
 #pragma omp simd
-    for (int64_t i = 0; i < m; ++i) sum[i] += double(row[i]);
+    for (int64_t i = 0; i < m; ++i) sum[i] += widened(row[i]);
   }
 }
 
@@ -54,14 +55,14 @@ struct BorderMove {
 };
 
 // Moves the borders of one group of keys, sums [K + 1, padded].
-template <class T>
-void move_borders(double* sums, const T* rows, const BorderMove& move, int64_t m, int64_t padded) {
+template <class S>
+void move_borders(double* sums, const S* rows, const BorderMove& move, int64_t m, int64_t padded) {
   const size_t borders = move.to.size();
   // The rows that borders pass are far apart in memory: prefetch all of them.
   for (size_t c = 0; c < borders && !move.fresh; ++c) {
     if (move.from[c] == move.to[c]) continue;
-    const T* row = rows + move.from[c] * m;
-    for (int64_t i = 0; i < m; i += 64 / int64_t(sizeof(T))) __builtin_prefetch(row + i);
+    const S* row = rows + move.from[c] * m;
+    for (int64_t i = 0; i < m; i += 64 / int64_t(sizeof(S))) __builtin_prefetch(row + i);
   }
   for (size_t c = 0; c < borders; ++c, sums += padded) {
     if (!move.fresh) {
@@ -126,7 +127,7 @@ inline void border_products(double* out, int64_t stride, const double* q, const 
 // borders f64 [B, G, K + 1, padded] move from at[b] to width[b] keys, whose rows are k [B, G, R,
 // m], and so does at. finish(head, move, w, products) for every head b H + h of q [B, H, 1, m]: the
 // products [K] with the sums over columns, which it may change.
-template <class T, class Finish>
+template <class T, class S, class Finish>
 void column_products_step(const Tensor& borders, const Tensor& at, const Tensor& q, const Tensor& k,
                           const Tensor& width, int64_t units, StepRows rows, Finish finish) {
   const int64_t B = q.dim(0), H = q.dim(1), G = k.dim(1), m = q.dim(3), R = k.dim(2);
@@ -142,7 +143,7 @@ void column_products_step(const Tensor& borders, const Tensor& at, const Tensor&
     std::vector<T> products(size_t(K), T(0));
     for (int64_t g = first; g < end; ++g) {
       double* sums = borders.data<double>() + g * (K + 1) * padded;
-      const T* keys = k.data<T>() + g * R * m;
+      const S* keys = k.data<S>() + g * R * m;
       const BorderMove& move = moves[size_t(g / G)];
       move_borders(sums, keys, move, m, padded);
       for (int64_t h = 0; h < own; ++h) {
@@ -152,8 +153,9 @@ void column_products_step(const Tensor& borders, const Tensor& at, const Tensor&
       for (int64_t h = 0; h < own; ++h) {
         double* mine = below.data() + h * stride;
         if (move.rest >= 0) {
-          const T *x = q.data<T>() + (g * own + h) * m, *row = keys + move.rest * m;
-          for (int64_t i = 0; i < m; ++i) mine[K] += double(x[i]) * double(row[i]);
+          const T* x = q.data<T>() + (g * own + h) * m;
+          const S* row = keys + move.rest * m;
+          for (int64_t i = 0; i < m; ++i) mine[K] += double(x[i]) * widened(row[i]);
         }
         for (int64_t c = 0; c < K; ++c) products[size_t(c)] = T(mine[c + 1] - mine[c]);
         finish(g * own + h, move, then[g / G], products.data());

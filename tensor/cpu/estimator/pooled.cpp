@@ -38,7 +38,7 @@ void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Vis
         [&](int64_t n, int64_t r, const int32_t* begin, T* row) {
           const int64_t w = at.width(n, r);
           take_means(begin, w, K, at.unit_of(w), scale, row, row);
-          if (from) add_scaled(row, from + (n * at.rows + r) * K, gains[n % at.heads], K);
+          if (from) add_scaled(row, from + (n * at.rows + r) * K, row, gains[n % at.heads], K);
         },
         [&](int64_t n, int64_t r, T* row) {
           if (from) std::copy_n(from + (n * at.rows + r) * K, K, row);

@@ -63,15 +63,13 @@ struct ShareRow {
 #pragma omp simd reduction(+ : total)
     for (int64_t c = 0; c < K; ++c) total += products[c];
     const int32_t fewer = int32_t(w / unit / K * unit);
-    constexpr bool wide = sizeof(T) == sizeof(double);
-    const T inverse = 1 / total, least = T(floor);
+    const T least = T(floor);
     const T few = fewer ? T(double(w) / double(fewer)) : T(0),
             more = T(double(w) / double(fewer + unit));
 #pragma omp simd
     for (int64_t c = 0; c < K; ++c) {
       const int32_t keys = begin[c + 1] - begin[c];
-      // In f32 the product with the inverse is exact enough, and division is slow.
-      const T share = wide ? products[c] / total : products[c] * inverse;
+      const T share = products[c] / total;  // 1 if it is all, which a product could miss
       const T mean = keys == fewer ? few : more;
       out[c] = keys ? (share < least ? least : share) * mean : T(1);
     }
@@ -132,11 +130,11 @@ void take_means(const int32_t* begin, int64_t w, int64_t K, int64_t unit, double
   if (w % unit) out[K - 1] = last * T(scale / double(begin[K] - begin[K - 1]));
 }
 
-// row = from + gain row
+// y = x + gain z; y may be either.
 template <class T>
-void add_scaled(T* row, const T* from, T gain, int64_t K) {
+void add_scaled(T* y, const T* x, const T* z, T gain, int64_t K) {
 #pragma omp simd
-  for (int64_t c = 0; c < K; ++c) row[c] = from[c] + gain * row[c];
+  for (int64_t c = 0; c < K; ++c) y[c] = x[c] + gain * z[c];
 }
 
 }  // namespace brine::BRINE_CPU

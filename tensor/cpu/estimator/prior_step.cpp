@@ -2,40 +2,42 @@
 #include "tensor/cpu/estimator/column_step.h"
 #include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/kernels/estimator.h"
+#include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
 
 void performer_prior_step(Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
                           Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units) {
-  dispatch_float(y.dtype(), [&]<class T>() {
+  dispatch_stored(y.dtype(), phi_k.dtype(), [&]<class T, class S>() {
     const int64_t H = phi_q.dim(1), K = scores.dim(3);
-    column_products_step<T>(borders, at, phi_q, phi_k, width, units, StepRows::units,
-                            [&](int64_t n, const BorderMove& move, int64_t w, const T* products) {
-                              ShareRow<T>{move.begin.data(), w, K, move.unit, floor}.add_logs(
-                                  products, scores.data<T>() + n * K, gain.data<T>()[n % H],
-                                  y.data<T>() + n * K);
-                            });
+    column_products_step<T, S>(
+        borders, at, phi_q, phi_k, width, units, StepRows::units,
+        [&](int64_t n, const BorderMove& move, int64_t w, const T* products) {
+          ShareRow<T>{move.begin.data(), w, K, move.unit, floor}.add_logs(
+              products, scores.data<T>() + n * K, gain.data<T>()[n % H], y.data<T>() + n * K);
+        });
   });
 }
 
 void append_to_units(Tensor rows, Tensor row, Tensor at, int64_t K, int64_t units) {
   const int64_t G = rows.dim(1), R = rows.dim(2), m = rows.dim(3);
-  dispatch_float(rows.dtype(), [&]<class T>() {
+  dispatch_stored(row.dtype(), rows.dtype(), [&]<class T, class S>() {
     for (int64_t g = 0; g < rows.dim(0) * G; ++g) {
       const int64_t keys = at.data<int64_t>()[g / G];
       const int64_t unit = math::unit_of_sums(keys + 1, K, units);
-      T* own = rows.data<T>() + g * R * m;
+      S* own = rows.data<S>() + g * R * m;
       if (unit > math::unit_of_sums(keys, K, units)) {
         const int64_t before = unit / 2, made = (keys + before - 1) / before;
         for (int64_t i = 0; i < made; i += 2) {
           for (int64_t f = 0; f < m; ++f) {
-            own[i / 2 * m + f] = own[i * m + f] + (i + 1 < made ? own[(i + 1) * m + f] : T(0));
+            const T next = i + 1 < made ? T(own[(i + 1) * m + f]) : T(0);
+            own[i / 2 * m + f] = S(T(own[i * m + f]) + next);
           }
         }
       }
-      T* to = own + keys / unit * m;
+      S* to = own + keys / unit * m;
       const T* x = row.data<T>() + g * m;
-      for (int64_t f = 0; f < m; ++f) to[f] = keys % unit ? to[f] + x[f] : x[f];
+      for (int64_t f = 0; f < m; ++f) to[f] = S(keys % unit ? T(to[f]) + x[f] : x[f]);
     }
   });
 }

@@ -3,11 +3,12 @@
 // The positions of a cache are split into spans of a fixed size. A block attends to one span of one
 // head; then the spans of a head are combined in order. The starts of the spans depend on nothing
 // else, so the bits of a sequence depend neither on the other sequences nor on the capacity of the
-// cache.
+// cache. Rows may be stored in 16 bits (S).
 #include <limits>
 
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/attention.h"
+#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {
@@ -16,10 +17,11 @@ constexpr int kSpan = 256;  // keys of a span, and threads of its block
 constexpr int kWarps = kSpan / kWarp;
 constexpr int kLanes = 8;  // lanes that share a key's product
 
-template <class T>
+template <class T, class Stored>
 struct Cached {
-  T *y, *parts;        // [B H, d]; [B H, spans, d + 2]: the sums, their maximum, their weight
-  const T *q, *k, *v;  // [B H, d], [B G, S, d]
+  T *y, *parts;         // [B H, d]; [B H, spans, d + 2]: the sums, their maximum, their weight
+  const T* q;           // [B H, d]
+  const Stored *k, *v;  // [B G, S, d]
   const int64_t *first, *last;
   int64_t H, group, S, d, spans;  // group = H / G
   T scale;
@@ -35,15 +37,16 @@ __device__ inline Spans spans_of(int64_t first, int64_t last) {
 }
 
 // scores [n] = scale q . k of n keys, for a block of kSpan threads.
-template <class T>
-__device__ inline void span_scores(T* scores, const T* q, const T* k, int n, int64_t d, T scale) {
+template <class T, class Stored>
+__device__ inline void span_scores(T* scores, const T* q, const Stored* k, int n, int64_t d,
+                                   T scale) {
   const int lane = int(threadIdx.x) % kLanes;
   // Whole warps iterate together: the sum over lanes needs all of them.
   for (int i = int(threadIdx.x) / kLanes; i - i % (kWarp / kLanes) < n; i += kSpan / kLanes) {
     T dot = 0;
     if (i < n) {
 #pragma unroll 8
-      for (int64_t c = lane; c < d; c += kLanes) dot += q[c] * k[i * d + c];
+      for (int64_t c = lane; c < d; c += kLanes) dot += q[c] * T(k[i * d + c]);
     }
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
@@ -54,8 +57,8 @@ __device__ inline void span_scores(T* scores, const T* q, const T* k, int n, int
 }
 
 // One span of one head. Dynamic shared memory: kSpan weights, and a sum of d for every warp.
-template <class T>
-__global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T> in) {
+template <class T, class Stored>
+__global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T, Stored> in) {
   const int64_t d = in.d, head = int64_t(blockIdx.x) / in.spans;
   const int64_t span = int64_t(blockIdx.x) % in.spans;
   const int64_t first = in.first[head / in.H], last = in.last[head / in.H];
@@ -78,7 +81,7 @@ __global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T> in) {
   for (int64_t c = lane; c < d; c += kWarp) {
     T sum = 0;
 #pragma unroll 8
-    for (int i = warp; i < n; i += kWarps) sum += p[i] * in.v[place + i * d + c];
+    for (int i = warp; i < n; i += kWarps) sum += p[i] * T(in.v[place + i * d + c]);
     sums[warp * d + c] = sum;
   }
   __syncthreads();
@@ -95,8 +98,8 @@ __global__ void __launch_bounds__(kSpan) span_kernel(const Cached<T> in) {
 }
 
 // y [B H, d] from the spans of each head, in order. A block for each head.
-template <class T>
-__global__ void combine_kernel(const Cached<T> in) {
+template <class T, class Stored>
+__global__ void combine_kernel(const Cached<T, Stored> in) {
   const int64_t d = in.d, step = d + 2, head = blockIdx.x;
   const Spans own = spans_of(in.first[head / in.H], in.last[head / in.H]);
   const T* part = in.parts + head * in.spans * step;
@@ -119,22 +122,23 @@ __global__ void combine_kernel(const Cached<T> in) {
 }
 
 // Position at[b] of cache [B, H, S, d] = row [B, H, d], one number per thread.
-template <class T>
-__global__ void append_row_kernel(T* cache, const T* row, const int64_t* at, int64_t n, int64_t H,
-                                  int64_t S, int64_t d) {
+template <class T, class Stored>
+__global__ void append_row_kernel(Stored* cache, const T* row, const int64_t* at, int64_t n,
+                                  int64_t H, int64_t S, int64_t d) {
   const int64_t i = piece();
   if (i >= n) return;
   const int64_t head = i / d;
-  cache[(head * S + at[head / H]) * d + i % d] = row[i];
+  cache[(head * S + at[head / H]) * d + i % d] = Stored(row[i]);
 }
 
 }  // namespace
 
 void append_row(Tensor cache, Tensor row, Tensor at) {
   const OnDevice places(at, cache.device());
-  dispatch_float(cache.dtype(), [&]<class T>() {
-    launch_each("append_row", row.numel(), append_row_kernel<T>, cache.data<T>(), row.data<T>(),
-                places.data<int64_t>(), row.numel(), cache.dim(1), cache.dim(2), cache.dim(3));
+  dispatch_stored(row.dtype(), cache.dtype(), [&]<class T, class Stored>() {
+    launch_each("append_row", row.numel(), append_row_kernel<T, Stored>, cache.data<Stored>(),
+                row.data<T>(), places.data<int64_t>(), row.numel(), cache.dim(1), cache.dim(2),
+                cache.dim(3));
   });
 }
 
@@ -144,24 +148,25 @@ void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tens
   if (heads * d == 0) return;
   const int64_t spans = std::max<int64_t>(1, (S + kSpan - 1) / kSpan);
   const OnDevice begin(first, y.device()), end(last, y.device());
-  dispatch_float(y.dtype(), [&]<class T>() {
+  dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class Stored>() {
     Tensor parts = Tensor::empty({heads, spans, d + 2}, y.dtype(), y.device());
-    const Cached<T> in{y.data<T>(),
-                       parts.data<T>(),
-                       q.data<T>(),
-                       k.data<T>(),
-                       v.data<T>(),
-                       begin.data<int64_t>(),
-                       end.data<int64_t>(),
-                       H,
-                       H / k.dim(1),
-                       S,
-                       d,
-                       spans,
-                       T(scale)};
-    launch("cached_attention", span_kernel<T>, dim3(blocks_for(heads * spans, 1)), dim3(kSpan),
-           size_t(kSpan + kWarps * d) * sizeof(T), in);
-    launch("cached_attention", combine_kernel<T>, dim3(blocks_for(heads, 1)), dim3(128), 0, in);
+    const Cached<T, Stored> in{y.data<T>(),
+                               parts.data<T>(),
+                               q.data<T>(),
+                               k.data<Stored>(),
+                               v.data<Stored>(),
+                               begin.data<int64_t>(),
+                               end.data<int64_t>(),
+                               H,
+                               H / k.dim(1),
+                               S,
+                               d,
+                               spans,
+                               T(scale)};
+    launch("cached_attention", span_kernel<T, Stored>, dim3(blocks_for(heads * spans, 1)),
+           dim3(kSpan), size_t(kSpan + kWarps * d) * sizeof(T), in);
+    launch("cached_attention", combine_kernel<T, Stored>, dim3(blocks_for(heads, 1)), dim3(128), 0,
+           in);
   });
 }
 

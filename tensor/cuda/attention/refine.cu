@@ -4,6 +4,7 @@
 #include "tensor/cuda/core/row_strip.cuh"
 #include "tensor/kernels/attention.h"
 #include "tensor/kernels/select.h"
+#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {
@@ -26,17 +27,18 @@ __global__ void count_refined_kernel(int32_t* to, const int32_t* from, int64_t H
   }
 }
 
-template <class T>
+template <class T, class S>
 struct Refinement {
   int32_t* columns;
   OrderKey<T>* scratch;  // by entry of the candidates
-  const T *q, *k;
+  const T* q;
+  const S* k;
   MaskRows candidates, fine;
   int64_t pieces, d, group, keys;  // group = heads that share keys
 };
 
-template <int D, bool Whole, class T>
-__global__ void __launch_bounds__(kThreads, kStripBlocks<T>) refine_kernel(Refinement<T> a) {
+template <int D, bool Whole, class T, class S>
+__global__ void __launch_bounds__(kThreads, kStripBlocks<T>) refine_kernel(Refinement<T, S> a) {
   const int64_t r = piece() / kWarp;
   if (r >= a.pieces) return;
   const RowEntries at = a.candidates(r);
@@ -46,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, kStripBlocks<T>) refine_kernel(Refin
     return;
   }
   OrderKey<T>* own = a.scratch + at.first;
-  const T* keys = a.k + r / (a.candidates.T * a.group) * a.candidates.S * a.d;
+  const S* keys = a.k + r / (a.candidates.T * a.group) * a.candidates.S * a.d;
   each_product<D, Whole>(at, a.q + r * (Whole ? D : a.d), keys, a.d,
                          [&](int64_t e, T product) { own[e] = order_key(product); });
   const WarpGroup warp;
@@ -67,22 +69,22 @@ void count_refined(FlatCsr fine, FlatCsr csr, int64_t keys) {
 void refine(FlatCsr fine, Tensor q, Tensor k, FlatCsr csr, int64_t keys) {
   const int64_t d = q.dim(3), pieces = csr.batch * csr.heads * csr.length;
   if (pieces == 0 || csr.entries() == 0) return;
-  dispatch_float(q.dtype(), [&]<class T>() {
+  dispatch_stored(q.dtype(), k.dtype(), [&]<class T, class S>() {
     const Tensor scratch = Tensor::empty({csr.entries()}, q.dtype(), q.device());
-    const Refinement<T> a{fine.columns.data<int32_t>(),
-                          reinterpret_cast<OrderKey<T>*>(scratch.data<T>()),
-                          q.data<T>(),
-                          k.data<T>(),
-                          MaskRows(csr),
-                          MaskRows(fine),
-                          pieces,
-                          d,
-                          q.dim(1) / k.dim(1),
-                          keys};
+    const Refinement<T, S> a{fine.columns.data<int32_t>(),
+                             reinterpret_cast<OrderKey<T>*>(scratch.data<T>()),
+                             q.data<T>(),
+                             k.data<S>(),
+                             MaskRows(csr),
+                             MaskRows(fine),
+                             pieces,
+                             d,
+                             q.dim(1) / k.dim(1),
+                             keys};
     dispatch_strip(
         d,
         [&]<int D, bool Whole>() {
-          launch("refine", refine_kernel<D, Whole, T>, dim3(blocks_for(pieces, kWarps)),
+          launch("refine", refine_kernel<D, Whole, T, S>, dim3(blocks_for(pieces, kWarps)),
                  dim3(kThreads), 0, a);
         },
         q, k);

@@ -1,20 +1,22 @@
 // Products of the query of one new token with the sums of keys over columns. Only the sums at the
 // borders of columns are kept. A border moves by one key at a time, or by a unit of keys every so
-// many tokens, which are added.
+// many tokens, which are added. Rows may be stored in 16 bits (S).
 #pragma once
 
 #include "tensor/cuda/core/common.cuh"
+#include "tensor/stored.h"
 
 namespace brine::cuda::columns {
 
 // A row of the tensor that is summed: a key, or the sum over a unit of keys, which doubles.
 enum class StepRows : uint8_t { keys, units };
 
-template <class T>
+template <class T, class S>
 struct Step {
   double* borders;  // [B G, K + 1, padded]
   const int64_t *at, *width;
-  const T *q, *k;                          // [B H, m], [B G, R, m]
+  const T* q;                              // [B H, m]
+  const S* k;                              // [B G, R, m]
   int64_t G, own, m, K, R, padded, units;  // own = heads of a group
   StepRows rows;
 
@@ -36,29 +38,29 @@ struct StepRow {
 };
 
 // Computes the borders of one group from scratch, a thread for each feature.
-template <class T>
-__device__ void place_borders(double* borders, const T* keys, const math::SumColumns& columns,
-                              const Step<T>& in) {
+template <class T, class S>
+__device__ void place_borders(double* borders, const S* keys, const math::SumColumns& columns,
+                              const Step<T, S>& in) {
   for (int64_t i = threadIdx.x; i < in.padded; i += blockDim.x) {
     double sum = 0;
     int64_t key = 0;
     for (int64_t c = 0; c <= in.K; ++c) {
       const int64_t end = i < in.m ? in.row(columns, c) : 0;
 #pragma unroll 8
-      for (; key < end; ++key) sum += double(keys[key * in.m + i]);
+      for (; key < end; ++key) sum += widened(keys[key * in.m + i]);
       borders[c * in.padded + i] = sum;
     }
   }
 }
 
 // Moves one border from a row to another, and computes the query's product with it; by a warp.
-template <class T>
-__device__ double move_border(double* sums, const T* q, const T* keys, int64_t from, int64_t to,
+template <class T, class S>
+__device__ double move_border(double* sums, const T* q, const S* keys, int64_t from, int64_t to,
                               int64_t m) {
   double product = 0;
   for (int64_t i = int64_t(threadIdx.x) % kWarp; i < m; i += kWarp) {
     double sum = sums[i];
-    for (int64_t key = from; key < to; ++key) sum += double(keys[key * m + i]);
+    for (int64_t key = from; key < to; ++key) sum += widened(keys[key * m + i]);
     if (from < to) sums[i] = sum;
     product += double(q[i]) * sum;
   }
@@ -66,23 +68,23 @@ __device__ double move_border(double* sums, const T* q, const T* keys, int64_t f
 }
 
 // q . row, by a warp.
-template <class T>
-__device__ double product_of(const T* q, const T* row, int64_t m) {
+template <class T, class S>
+__device__ double product_of(const T* q, const S* row, int64_t m) {
   double product = 0;
   for (int64_t i = int64_t(threadIdx.x) % kWarp; i < m; i += kWarp) {
-    product += double(q[i]) * double(row[i]);
+    product += double(q[i]) * widened(row[i]);
   }
   return warp_sum(product);
 }
 
 // A block for each group. Dynamic shared memory: K + 1 products.
-template <class T, class Out>
-__global__ void step_kernel(const Step<T> in, Out out) {
+template <class T, class S, class Out>
+__global__ void step_kernel(const Step<T, S> in, Out out) {
   double* below = dynamic_shared<double>();
   const int64_t group = blockIdx.x, K = in.K, m = in.m, b = group / in.G;
   const int64_t before = in.at[b], w = in.width[b];
   double* borders = in.borders + group * (K + 1) * in.padded;
-  const T* keys = in.k + group * in.R * m;
+  const S* keys = in.k + group * in.R * m;
   const math::SumColumns columns(w, K, in.units), last(before, K, in.units);
   const bool units = in.rows == StepRows::units;
   const bool fresh = before == 0 || (units && columns.unit != last.unit);
@@ -108,26 +110,26 @@ __global__ void step_kernel(const Step<T> in, Out out) {
 }
 
 // borders and at move to width; out(row, c) for each head and column.
-template <class T, class Out>
+template <class T, class S, class Out>
 void column_step(const char* name, const Tensor& borders, const Tensor& at, const Tensor& q,
                  const Tensor& k, const Tensor& width, int64_t units, StepRows rows, Out out) {
   const int64_t B = q.dim(0), G = k.dim(1), K = borders.dim(2) - 1;
   if (B * G == 0) return;
   const OnDevice before(at, q.device()), after(width, q.device());
-  const Step<T> in{borders.data<double>(),
-                   before.data<int64_t>(),
-                   after.data<int64_t>(),
-                   q.data<T>(),
-                   k.data<T>(),
-                   G,
-                   q.dim(1) / G,
-                   q.dim(3),
-                   K,
-                   k.dim(2),
-                   borders.dim(3),
-                   units,
-                   rows};
-  launch(name, step_kernel<T, Out>, dim3(blocks_for(B * G, 1)), dim3(kThreads),
+  const Step<T, S> in{borders.data<double>(),
+                      before.data<int64_t>(),
+                      after.data<int64_t>(),
+                      q.data<T>(),
+                      k.data<S>(),
+                      G,
+                      q.dim(1) / G,
+                      q.dim(3),
+                      K,
+                      k.dim(2),
+                      borders.dim(3),
+                      units,
+                      rows};
+  launch(name, step_kernel<T, S, Out>, dim3(blocks_for(B * G, 1)), dim3(kThreads),
          size_t(K + 1) * sizeof(double), in, out);
   if (at.device().is_cuda()) {
     check_cuda(cudaMemcpyAsync(at.data<int64_t>(), after.data<int64_t>(),

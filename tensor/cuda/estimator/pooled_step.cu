@@ -3,6 +3,7 @@
 
 #include "tensor/cuda/estimator/column_step.cuh"
 #include "tensor/kernels/estimator.h"
+#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {
@@ -22,10 +23,10 @@ struct StepMeans {
 
 void pooled_scores_step(Tensor y, Tensor borders, Tensor at, Tensor q, Tensor k, Tensor width,
                         int64_t units) {
-  dispatch_float(y.dtype(), [&]<class T>() {
-    columns::column_step<T>("pooled_scores_step", borders, at, q, k, width, units,
-                            columns::StepRows::keys,
-                            StepMeans<T>{y.data<T>(), 1 / std::sqrt(double(q.dim(3)))});
+  dispatch_stored(y.dtype(), k.dtype(), [&]<class T, class S>() {
+    columns::column_step<T, S>("pooled_scores_step", borders, at, q, k, width, units,
+                               columns::StepRows::keys,
+                               StepMeans<T>{y.data<T>(), 1 / std::sqrt(double(q.dim(3)))});
   });
 }
 

@@ -1,6 +1,7 @@
 // The prior of one new token.
 #include "tensor/cuda/estimator/column_step.cuh"
 #include "tensor/kernels/estimator.h"
+#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {
@@ -21,38 +22,39 @@ struct StepLogs {
 };
 
 // A thread for each feature of a group of heads.
-template <class T>
-__global__ void append_kernel(T* rows, const T* row, const int64_t* at, int64_t n, int64_t G,
+template <class T, class S>
+__global__ void append_kernel(S* rows, const T* row, const int64_t* at, int64_t n, int64_t G,
                               int64_t R, int64_t m, int64_t K, int64_t units) {
   const int64_t i = piece();
   if (i >= n) return;
   const int64_t group = i / m, keys = at[group / G];
   const int64_t unit = math::unit_of_sums(keys + 1, K, units);
-  T* own = rows + group * R * m + i % m;
+  S* own = rows + group * R * m + i % m;
   if (unit > math::unit_of_sums(keys, K, units)) {
     const int64_t before = unit / 2, made = (keys + before - 1) / before;
     for (int64_t r = 0; r < made; r += 2) {
-      own[r / 2 * m] = own[r * m] + (r + 1 < made ? own[(r + 1) * m] : T(0));
+      const T next = r + 1 < made ? T(own[(r + 1) * m]) : T(0);
+      own[r / 2 * m] = S(T(own[r * m]) + next);
     }
   }
-  T& to = own[keys / unit * m];
-  to = keys % unit ? to + row[i] : row[i];
+  S& to = own[keys / unit * m];
+  to = S(keys % unit ? T(to) + row[i] : row[i]);
 }
 
 }  // namespace
 
 void append_to_units(Tensor rows, Tensor row, Tensor at, int64_t K, int64_t units) {
   const OnDevice keys(at, rows.device());
-  dispatch_float(rows.dtype(), [&]<class T>() {
-    launch_each("append_to_units", row.numel(), append_kernel<T>, rows.data<T>(), row.data<T>(),
+  dispatch_stored(row.dtype(), rows.dtype(), [&]<class T, class S>() {
+    launch_each("append_to_units", row.numel(), append_kernel<T, S>, rows.data<S>(), row.data<T>(),
                 keys.data<int64_t>(), row.numel(), rows.dim(1), rows.dim(2), rows.dim(3), K, units);
   });
 }
 
 void performer_prior_step(Tensor y, Tensor borders, Tensor at, Tensor scores, Tensor gain,
                           Tensor phi_q, Tensor phi_k, Tensor width, double floor, int64_t units) {
-  dispatch_float(y.dtype(), [&]<class T>() {
-    columns::column_step<T>(
+  dispatch_stored(y.dtype(), phi_k.dtype(), [&]<class T, class S>() {
+    columns::column_step<T, S>(
         "performer_prior_step", borders, at, phi_q, phi_k, width, units, columns::StepRows::units,
         StepLogs<T>{y.data<T>(), scores.data<T>(), gain.data<T>(), phi_q.dim(1), floor});
   });

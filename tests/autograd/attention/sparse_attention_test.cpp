@@ -203,6 +203,23 @@ TEST_CASE("bf16 compute: sparse attention of the CPU gathers rows as they are") 
   for (size_t i = 0; i < 3; ++i) CHECK(same_bits(got.grads[i], plain.grads[i]));
 }
 
+TEST_CASE("sparse attention on keys and values in 16 bits is that on their values in f32") {
+  const MaskCase m{.B = 2, .H = 4, .T = 29, .K = 8, .k = 4};
+  const FlatCsr csr = random_csr(m);
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    for (int64_t d : {5, 64}) {
+      const Tensor q = normal({2, 4, 29, d}, 1), k = normal({2, 2, 29, d}, 2).to(type),
+                   v = normal({2, 2, 29, d}, 3).to(type);
+      const Tensor y = sparse_attention(q, k, v, csr),
+                   wanted = sparse_attention(q, k.to(Dtype::f32), v.to(Dtype::f32), csr);
+      CHECK((d == 64 ? same_bits(y, wanted) : close_to_scale(y, wanted, 1e-6)));
+      const Tensor leaf = require_grad(q, Tensor::zeros_like(q));
+      check_refuses([&] { sparse_attention(leaf, k, v, csr); },
+                    {"sparse_attention", "no gradients", "f32"});
+    }
+  }
+}
+
 TEST_CASE("sparse_attention refuses shapes that do not fit") {
   MaskCase m{.B = 1, .H = 2, .T = 9, .K = 4, .k = 3};
   FlatCsr csr = random_csr(m);

@@ -118,6 +118,19 @@ TEST_CASE("pooled_scores_step gives the rows of the causal pass, each sequence a
   }
 }
 
+TEST_CASE("pooled_scores_step of keys in 16 bits is that of their values in f32") {
+  const int64_t B = 2, T = 70, d = 5, K = 8;
+  const Tensor q = normal({B, 4, 1, d}, 1), width = Tensor::from(std::vector<int64_t>{70, 33}, {B});
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    const Tensor k = normal({B, 2, T, d}, 2).to(type);
+    auto step = [&](const Tensor& keys) {
+      Tensor borders = Tensor::zeros({B, 2, K + 1, border_columns(d)}, Dtype::f64);
+      return pooled_scores_step(borders, Tensor::zeros({B}, Dtype::i64), q, keys, width, 2);
+    };
+    CHECK(same_bits(step(k), step(k.to(Dtype::f32))));
+  }
+}
+
 TEST_CASE("pooled_scores: what cannot be is refused") {
   const Tensor q = normal({1, 4, 6, 2}, 1);
   check_refuses(

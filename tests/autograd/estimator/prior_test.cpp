@@ -178,8 +178,10 @@ namespace {
 // Sums by units of the keys k [B, G, T, m], each sequence as far as it was asked for.
 struct UnitSums {
   UnitSums(const Tensor& k, int64_t rows, int64_t K, int64_t units)
+      : UnitSums(k, rows, K, units, k.dtype()) {}
+  UnitSums(const Tensor& k, int64_t rows, int64_t K, int64_t units, Dtype stored)
       : k(k),
-        rows(Tensor::zeros({k.dim(0), k.dim(1), rows, k.dim(3)}, k.dtype())),
+        rows(Tensor::zeros({k.dim(0), k.dim(1), rows, k.dim(3)}, stored)),
         lengths(size_t(k.dim(0)), 0),
         K(K),
         units(units) {}
@@ -234,6 +236,43 @@ TEST_CASE("performer_prior_step gives the rows of the causal pass, each sequence
                                k.slice(2, 0, 9).contiguous(), at, floor, units);
         },
         {"performer_prior_step", "70"});
+  }
+}
+
+TEST_CASE("performer_prior_step on sums in bf16: the sums are rounded, the products are exact") {
+  const int64_t B = 2, H = 4, G = 2, T = 140, m = 5, K = 8, units = 2;
+  const Tensor q = uniform({B, H, T, m}, 1, 0.1, 1), k = uniform({B, G, T, m}, 2, 0.1, 1);
+  const Tensor gain = uniform({H}, 4, 0.5, 1.5), scores = normal({B, H, T, K}, 3);
+  UnitSums sums(k, 2 * units * K, K, units, Dtype::bf16), exact(k, 2 * units * K, K, units);
+  for (std::vector<int64_t> width : {std::vector<int64_t>{1, 30}, {33, 70}, {64, 140}}) {
+    sums.append_until(width);
+    exact.append_until(width);
+    const std::vector<int64_t> row = {width[0] - 1, width[1] - 1};
+    auto step = [&](const Tensor& rows) {
+      Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(m)}, Dtype::f64);
+      Tensor at = Tensor::zeros({B}, Dtype::i64);
+      return performer_prior_step(borders, at, rows_at(scores, row), gain, rows_at(q, row), rows,
+                                  Tensor::from(width, {B}), 0, units);
+    };
+    CHECK(same_bits(step(sums.rows), step(sums.rows.to(Dtype::f32))));
+    for (int64_t b = 0; b < B; ++b) {
+      // Every addition rounds to 8 bits: of up to 8 keys, and of pairs as units double.
+      const int64_t rows = unit_rows(width[size_t(b)], K, units);
+      auto own = [&](const Tensor& x) {
+        return x.slice(0, b, 1).slice(2, 0, rows).contiguous().to_vector();
+      };
+      CHECK(close(own(sums.rows), own(exact.rows), 0, 10.0 / 256));
+      CHECK(own(sums.rows) != own(exact.rows));
+    }
+  }
+  // 1 + 2^-9 is 1 in bf16, 1 + 2^-7 is exact.
+  const Tensor rows = Tensor::full({1, 1, 8, 1}, 1.0).to(Dtype::bf16);
+  for (double add : {1.0 / 512, 1.0 / 128}) {
+    const Tensor own = rows.clone();
+    append_to_units(own, Tensor::full({1, 1, 1, 1}, add),
+                    Tensor::from(std::vector<int64_t>{17}, {1}), 4, 1);
+    const double kept = add < 0.004 ? 1.0 : 1 + add;
+    CHECK(own.to_vector()[17 / 4] == kept);
   }
 }
 

@@ -27,7 +27,8 @@ Tensor whole_numbers(const Shape& shape, uint64_t seed, Dtype dtype) {
 std::vector<Tensor> refined_on(const On& on, Dtype dtype, const RefineCase& c, const FlatCsr& csr) {
   const MaskCase& m = c.mask;
   const Tensor q = on(whole_numbers({m.B, m.H, m.T, c.d}, 1, dtype));
-  const Tensor k = on(whole_numbers({m.B, c.groups, csr.keys, c.d}, 2, dtype));
+  const Tensor k =
+      on(whole_numbers({m.B, c.groups, csr.keys, c.d}, 2, stored(dtype, c.groups == 1)));
   FlatCsr from = csr, fine{{}, {}, {}, m.B, m.H, m.T, csr.keys};
   from.row_pointers = on(csr.row_pointers);
   from.head_offsets = on(csr.head_offsets);

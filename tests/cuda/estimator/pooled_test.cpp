@@ -54,7 +54,7 @@ TEST_CASE("cuda: pooled_scores_step from nothing, by one key and by many") {
   for (int64_t K : {1, 7, 33}) {
     compare_both(join("pooled_scores_step ", K), [&](const On& on, Dtype dtype) {
       const int64_t B = 3, H = 4, G = 2, S = 90, d = 12;
-      Tensor keys = on(normal({B, G, S, d}, 1, dtype));
+      Tensor keys = on(normal({B, G, S, d}, 1).to(stored(dtype, K == 33)));
       Tensor borders = on(normal({B, G, K + 1, border_columns(d)}, 2, Dtype::f64));
       Tensor at = Tensor::zeros({B}, Dtype::i64);
       std::vector<Tensor> out;

@@ -83,7 +83,7 @@ TEST_CASE("cuda: append_to_units") {
     for (int64_t units : {0, 2}) {
       compare_both(join("append_to_units ", units), [&](const On& on, Dtype dtype) {
         const int64_t B = 3, G = 2, R = units ? 20 : 90, m = 37, K = 5;
-        Tensor rows = on(normal({B, G, R, m}, 1, dtype));
+        Tensor rows = on(normal({B, G, R, m}, 1).to(stored(dtype, moved)));
         std::vector<Tensor> out;
         // A key that begins a unit, one that does not, one with which units double.
         for (std::vector<int64_t> places :
@@ -107,7 +107,7 @@ TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
     for (bool moved : {false, true}) {
       compare_both(join("performer_prior_step ", s.m, " ", s.K), [&](const On& on, Dtype dtype) {
         const int64_t B = 4, H = 4, G = moved ? 2 : 4, S = 90, padded = border_columns(s.m);
-        Tensor keys = on(uniform({B, G, S, s.m}, 1, 0.1, 1, dtype));
+        Tensor keys = on(uniform({B, G, S, s.m}, 1, 0.1, 1).to(stored(dtype, s.units > 0)));
         Tensor borders = on(normal({B, G, s.K + 1, padded}, 2, Dtype::f64));
         Tensor gain = on(normal({H}, 3, dtype)), now = numbers({0, 0, 0, 0});
         Tensor at = moved ? on(now) : now;

@@ -55,6 +55,38 @@ TEST_CASE("cached_attention: heads of a group read its keys") {
   check_cached(4, 1);
 }
 
+TEST_CASE("cached_attention of keys and values in 16 bits is that of their values in f32") {
+  const int64_t B = 2, S = 21;
+  const Tensor first = Tensor::from(std::vector<int64_t>{0, 3}, {B}),
+               last = Tensor::from(std::vector<int64_t>{21, 14}, {B});
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    for (int64_t d : {5, 64, 80}) {
+      const Tensor q = normal({B, 4, 1, d}, 1), k = normal({B, 2, S, d}, 2).to(type),
+                   v = normal({B, 2, S, d}, 3).to(type);
+      Tensor y = Tensor::like(q), wanted = Tensor::like(q);
+      BRINE_CALL(y, cached_attention, y, q, k, v, first, last, 0.3);
+      BRINE_CALL(y, cached_attention, wanted, q, k.to(Dtype::f32), v.to(Dtype::f32), first, last,
+                 0.3);
+      CHECK((d % 16 ? close_to_scale(y, wanted, 1e-6) : brine::test::same_bits(y, wanted)));
+    }
+  }
+}
+
+TEST_CASE("append_row rounds a row to the type of the cache") {
+  const Tensor row = normal({2, 3, 1, 5}, 2), at = Tensor::from(std::vector<int64_t>{6, 0}, {2});
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    const Tensor cache = normal({2, 3, 7, 5}, 1).to(type), before = cache.clone();
+    BRINE_CALL(cache, append_row, cache, row, at);
+    for (int64_t b = 0; b < 2; ++b) {
+      const int64_t place = at.data<int64_t>()[b];
+      const Tensor own = cache.slice(0, b, 1), old = before.slice(0, b, 1);
+      CHECK(own.slice(2, place, 1).to_vector() == row.slice(0, b, 1).to(type).to_vector());
+      const int64_t rest = place ? 0 : 1;
+      CHECK(own.slice(2, rest, 6).to_vector() == old.slice(2, rest, 6).to_vector());
+    }
+  }
+}
+
 TEST_CASE("append_row writes one place of each sequence and nothing else") {
   const int64_t B = 3, H = 2, S = 9, d = 5;
   const std::vector<int64_t> at = {8, 0, 5};

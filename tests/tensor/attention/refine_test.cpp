@@ -94,6 +94,17 @@ TEST_CASE("refine with equal scores keeps the latest candidates, with few candid
   CHECK(same_bits(all.row_pointers, csr.row_pointers));
 }
 
+TEST_CASE("refine of keys in 16 bits is that of their values in f32") {
+  const MaskCase m{.B = 2, .H = 4, .T = 29, .K = 8, .k = 4};
+  const FlatCsr csr = candidates_of(m, 3);
+  for (int64_t d : {5, 64}) {
+    const Tensor q = normal({2, 4, 29, d}, 1), k = normal({2, 2, 29, d}, 2).to(Dtype::bf16);
+    const FlatCsr got = refine(q, k, csr, 4, {}), wanted = refine(q, k.to(Dtype::f32), csr, 4, {});
+    CHECK(same_bits(got.columns, wanted.columns));
+    CHECK(same_bits(got.head_offsets, wanted.head_offsets));
+  }
+}
+
 TEST_CASE("refine of a few rows that face all keys gives the rows of the full pass") {
   const MaskCase m{.B = 2, .H = 4, .T = 29, .K = 8, .k = 6};
   const Tensor x = uniform({m.B, m.H, m.T, m.K}, 51, 0, 1);
