@@ -10,8 +10,9 @@ namespace brine {
 // While an object lives, linear(), linear_in_out(), linear_pair(), conv2d(), flash_attention() and
 // the scores of prob_loss() of this thread round their f32 inputs to bf16 or f16 and add in f32,
 // forward and backward; kept activations take half the memory. On a GPU sparse_attention() gathers
-// rounded rows too. Softmax, norms, losses and running sums do not change. With f32, or without an
-// object, nothing is rounded. f64 is never rounded.
+// rounded rows too; on a CPU that multiplies pairs of bf16, flash_attention() rounds probabilities
+// before they meet the values, and the gradients of scores. Softmax, norms, losses and running sums
+// do not change. With f32, or without an object, nothing is rounded. f64 is never rounded.
 //
 // f16 ends at 65504 and loses values below 2^-24, so gradients have to be scaled into this range
 // (distill/losses/loss_scale.h).

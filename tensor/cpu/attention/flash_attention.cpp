@@ -8,59 +8,17 @@
 
 #include <limits>
 
+#include "tensor/cpu/attention/flash_pairs.h"
+#include "tensor/cpu/attention/flash_softmax.h"
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
 #include "tensor/csr.h"
-#include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kQueries = 64;
-// Keys per tile: a multiple of blocks of six, twelve and eight rows, and the scores stay in L1.
-constexpr int64_t kKeys = 96;
-
-// The running softmax of a tile: per query the largest score so far, the sum of exponentials
-// relative to it, and the factor for the sums of earlier tiles of keys.
-template <class T>
-struct Running {
-  alignas(64) T most[kQueries], sum[kQueries], rescale[kQueries];
-};
-
-// s [keys, lanes] -> exp(scale (s - maximum)), and updates the running numbers. `Lanes` is the
-// number of lanes if it is known at compile time, otherwise 0. ahead(n) is called for each key:
-// prefetching the memory of the next product is free here, and costs up to a fifth of the time in
-// that product.
-template <int64_t Lanes, class T, class Ahead>
-void soften(T* s, int64_t keys, int64_t count, T scale, Running<T>& run, Ahead ahead) {
-  const int64_t lanes = Lanes ? Lanes : count;
-  alignas(64) T most[kQueries];
-  std::copy_n(run.most, lanes, most);
-  for (int64_t n = 0; n < keys; ++n) {
-    const T* row = s + n * kQueries;
-#pragma omp simd
-    for (int64_t m = 0; m < lanes; ++m) most[m] = row[m] > most[m] ? row[m] : most[m];
-  }
-  alignas(64) T sum[kQueries];
-#pragma omp simd
-  for (int64_t m = 0; m < lanes; ++m) {
-    run.rescale[m] = math::exp_nonpositive((run.most[m] - most[m]) * scale);
-    run.most[m] = most[m];
-    most[m] *= scale;
-    sum[m] = run.sum[m] * run.rescale[m];
-  }
-  for (int64_t n = 0; n < keys; ++n) {
-    T* row = s + n * kQueries;
-    ahead(n);
-#pragma omp simd
-    for (int64_t m = 0; m < lanes; ++m) {
-      row[m] = math::exp_nonpositive(row[m] * scale - most[m]);
-      sum[m] += row[m];
-    }
-  }
-  std::copy_n(sum, lanes, run.sum);
-}
+constexpr int64_t kQueries = kFlashQueries, kKeys = kFlashKeys;
 
 // The queries [first, first + rows) of one head against the first `visible` keys.
 template <class T>
@@ -114,6 +72,9 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
 
 void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility visible,
                      double scale) {
+  if (q.dtype() == Dtype::bf16 && takes_pairs(q.dim(3))) {
+    return flash_attention_pairs(y, lse, q, k, v, visible, scale);
+  }
   if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
     return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), visible,
                            scale);

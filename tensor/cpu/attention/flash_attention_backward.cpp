@@ -5,6 +5,8 @@
 // once per tile of keys, everything else is read in place. dk and dv of the tile are complete after
 // one pass over the queries; dq is summed over tiles of keys, which are distributed over a few
 // pieces with a dq each, depending only on the sizes.
+#include "tensor/cpu/attention/flash_gradients.h"
+#include "tensor/cpu/attention/flash_pairs.h"
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
@@ -16,16 +18,6 @@ namespace brine::BRINE_CPU {
 namespace {
 
 constexpr int64_t kQueries = 128, kKeys = 64;
-
-// A head's tiles are distributed over pieces until there are this many tasks, so that threads
-// finish at similar times; for short sequences this does not pay, because every piece needs another
-// dq.
-int64_t pieces_of(int64_t heads, int64_t T) {
-  constexpr int64_t kTasks = 32, kMost = 4, kLong = 1024;
-  return T < kLong
-             ? 1
-             : std::clamp<int64_t>((kTasks + heads - 1) / std::max<int64_t>(1, heads), 1, kMost);
-}
 
 // Sizes of a call. Rows of d numbers that are read as vectors are padded with 0 to `wide`. `group`
 // heads of queries share keys and values.
@@ -175,22 +167,6 @@ void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, cons
   }
 }
 
-// dq [B, H, T, d] = the sum of the pieces' [B H, pieces, T, wide].
-template <class T>
-void add_pieces(T* dq, const T* parts, const Sizes& at) {
-  parallel_for(at.B * at.H * at.T, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const T* from = parts + (r / at.T * at.pieces * at.T + r % at.T) * at.wide;
-      T* out = dq + r * at.d;
-      std::copy_n(from, at.d, out);
-      for (int64_t p = 1; p < at.pieces; ++p) {
-#pragma omp simd
-        for (int64_t c = 0; c < at.d; ++c) out[c] += from[p * at.T * at.wide + c];
-      }
-    }
-  });
-}
-
 template <class T>
 T* data_or_null(const Tensor& t) {
   return t.defined() ? t.data<T>() : nullptr;
@@ -200,6 +176,9 @@ T* data_or_null(const Tensor& t) {
 
 void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
                               Tensor v, Tensor y, Tensor lse, Visibility visible, double scale) {
+  if (q.dtype() == Dtype::bf16 && takes_pairs(q.dim(3))) {
+    return flash_attention_pairs_backward(dq, dk, dv, dy, q, k, v, y, lse, visible, scale);
+  }
   if (q.dtype() == Dtype::bf16 || q.dtype() == Dtype::f16) {
     return flash_attention_backward(dq, dk, dv, dy, q.to(Dtype::f32), k.to(Dtype::f32),
                                     v.to(Dtype::f32), y, lse, visible, scale);
@@ -207,7 +186,7 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   dispatch_float(q.dtype(), [&]<class R>() {
     const int64_t tiles = (T + kKeys - 1) / kKeys;
-    const int64_t pieces = pieces_of(B * H, T);
+    const int64_t pieces = flash_pieces(B * H, T);
     const Sizes at{.B = B,
                    .H = H,
                    .T = T,
@@ -241,7 +220,10 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
         if (to.dv) std::fill(to.dv + rest * d, to.dv + end * d, R(0));
       }
     });
-    if (gq && !in_place) add_pieces(dq.data<R>(), gq, at);
+    if (gq && !in_place) {
+      add_pieces(dq.data<R>(), gq,
+                 {.rows = B * H * T, .T = T, .d = d, .wide = at.wide, .pieces = pieces});
+    }
   });
 }
 

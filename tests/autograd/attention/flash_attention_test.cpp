@@ -2,6 +2,7 @@
 // threads.
 #include <set>
 
+#include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "tensor/device/device.h"
 #include "tensor/kernels/dense.h"
@@ -216,6 +217,68 @@ TEST_CASE("a NaN spoils the rows that see it and no other") {
     for (int64_t c = 0; c < 16; ++c) {
       CHECK(std::isnan(values[size_t(t * 16 + c)]) == (c < 8 ? t == 70 : t >= 150));
     }
+  }
+}
+
+TEST_CASE("bf16 compute: flash attention of rounded inputs, with its gradients") {
+  for (const MaskCase& m : std::vector<MaskCase>{
+           {.B = 1, .H = 2, .T = 2, .causal = false},
+           {.B = 2, .H = 4, .T = 63, .lengths = {63, 30}},
+           {.B = 1, .H = 2, .T = 65, .causal = false},
+           {.B = 2, .H = 2, .T = 257, .lengths = {193, 257}},
+           {.B = 3, .H = 2, .T = 391, .causal = false, .lengths = {391, 97, 0}},
+           {.B = 1, .H = 1, .T = 1100},  // dq in several pieces
+       }) {
+    for (int64_t d : {16, 24, 64, 80}) {  // of 24 numbers: not in pairs
+      INFO(m.name() << " d " << d);
+      Inputs in = qkv(m, d);
+      // Groups of two heads where there are more.
+      if (m.H > 1) {
+        for (size_t i : {1, 2}) in[i] = normal({m.B, m.H / 2, m.T, d}, 1 + i);
+      }
+      for (Tensor& x : in) x = x.to(Dtype::bf16).to(Dtype::f32);
+      const Tensor dy = normal({m.B, m.T, m.H * d}, 4).to(Dtype::bf16).to(Dtype::f32);
+      const Run exact = run(flash(m), in, dy);
+      const ComputeType compute(Dtype::bf16);
+      const Run rounded = run(flash(m), in, dy);
+      // Probabilities and the gradients of scores have 8 bits; errors of many keys average out.
+      check_equal(rounded, exact, 1e-2);
+      for (int n : {1, 2, 3}) {
+        Threads set(n);
+        check_bits(run(flash(m), in, dy), rounded);
+      }
+    }
+  }
+}
+
+TEST_CASE("bf16 compute: flash attention reads nothing beyond a sequence's length") {
+  for (bool causal : {true, false}) {
+    const MaskCase m{.B = 2, .H = 2, .T = 131, .causal = causal, .lengths = {131, 77}};
+    Inputs in = qkv(m, 32), spoiled = in;
+    const Tensor dy = normal({m.B, m.T, m.H * 32}, 4).clone(), bad_dy = dy.clone();
+    for (Tensor& x : spoiled) {
+      x = x.clone();
+      for (int64_t n = 2; n < 4; ++n) {
+        for (int64_t i = 77 * 32; i < 131 * 32; ++i) x.data<float>()[n * 131 * 32 + i] = NAN;
+      }
+    }
+    for (int64_t i = (131 + 77) * 64; i < 2 * 131 * 64; ++i) bad_dy.data<float>()[i] = NAN;
+    const ComputeType compute(Dtype::bf16);
+    check_bits(run(flash(m), spoiled, bad_dy), run(flash(m), in, dy));
+  }
+}
+
+TEST_CASE("bf16 compute: flash attention of queries that see one key each is its value, exactly") {
+  const int64_t T = 79, d = 80;
+  Tensor q = Tensor::zeros({1, 1, T, d}), k = Tensor::zeros({1, 1, T, d});
+  for (int64_t t = 0; t < T; ++t) {
+    q.data<float>()[t * d + t] = 256;
+    k.data<float>()[t * d + t] = 256;
+  }
+  const Tensor v = normal({1, 1, T, d}, 5).to(Dtype::bf16).to(Dtype::f32);
+  const ComputeType compute(Dtype::bf16);
+  for (bool causal : {true, false}) {
+    CHECK(flash_attention(q, k, v, {.causal = causal}).to_vector() == v.to_vector());
   }
 }
 

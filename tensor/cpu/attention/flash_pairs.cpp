@@ -1,0 +1,119 @@
+// Tiled attention on inputs in bf16, forward: as flash_attention.cpp, with products of pairs. Sums,
+// softmax and outputs are f32; probabilities are rounded to bf16 before they meet the values.
+#include "tensor/cpu/attention/flash_pairs.h"
+
+#include <limits>
+
+#include "tensor/cpu/attention/flash_softmax.h"
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/attention.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+constexpr int64_t kQueries = kFlashQueries, kKeys = kFlashKeys;
+
+// p [(keys + 1) / 2, lanes] = the pairs of rows of s.
+void pair_probabilities(uint32_t* p, const float* s, int64_t keys, int64_t lanes) {
+  for (int64_t n = 0; n < keys; n += 2, p += kQueries, s += 2 * kQueries) {
+    const float* next = s + kQueries;
+    if (n + 1 < keys) {
+#pragma omp simd
+      for (int64_t m = 0; m < lanes; ++m) p[m] = pair_of(s[m], next[m]);
+    } else {
+#pragma omp simd
+      for (int64_t m = 0; m < lanes; ++m) p[m] = pair_of(s[m], 0.0f);
+    }
+  }
+}
+
+struct Head {
+  const bf16 *q, *k;   // [T, d]
+  const uint32_t* v;   // [d, words_of(T)], transposed pairs of keys
+  const bf16* v_rows;  // [T, d]
+  int64_t d, T;
+};
+
+// The queries [first, first + rows) against the first `visible` keys: rows of y, `step` apart, and
+// of lse.
+void attend(const Head& at, int64_t first, int64_t rows, int64_t visible, bool causal, float* y,
+            int64_t step, float* lse, float scale) {
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  const pair_tile::Engine engine = pair_tile::engine();
+  const int64_t d = at.d, lanes = whole_lanes(rows), half = d / 2, width = words_of(at.T);
+  thread_local Scratch<float> scratch;
+  scratch.reserve((d + kKeys) * kQueries, 2);
+  float *out = scratch.take(d * kQueries), *s = scratch.take(kKeys * kQueries);
+  thread_local Scratch<uint32_t> pairs;
+  pairs.reserve((half + kKeys / 2) * kQueries, 2);
+  uint32_t *q = pairs.take(half * kQueries), *p = pairs.take(kKeys / 2 * kQueries);
+  turn_words(q, kQueries, words(at.q + first * d), half, rows, half);
+  Running<float> run;
+  std::fill_n(run.most, lanes, std::numeric_limits<float>::lowest());
+  std::fill_n(run.sum, lanes, 0.0f);
+  for (int64_t j = 0; j < visible; j += kKeys) {
+    const int64_t keys = std::min(kKeys, visible - j);
+    pair_tile::product(engine, keys, lanes, half, {words(at.k + j * d), half}, {q, kQueries},
+                       {s, kQueries});
+    for (int64_t n = std::max<int64_t>(0, first - j + 1); causal && n < keys; ++n) {
+      std::fill_n(s + n * kQueries, std::min(j + n - first, lanes), kNothing);
+    }
+    auto nothing = [](int64_t) {};
+    lanes == kQueries ? soften<kQueries>(s, keys, lanes, scale, run, nothing)
+                      : soften<0>(s, keys, lanes, scale, run, nothing);
+    // The last key of an odd number is added by itself: its neighbour is not visible.
+    const int64_t even = keys / 2 * 2;
+    pair_probabilities(p, s, even, lanes);
+    pair_tile::product(engine, d, lanes, even / 2, {at.v + j / 2, width}, {p, kQueries},
+                       {out, kQueries}, {.add = false, .factors = j ? run.rescale : nullptr});
+    for (int64_t c = 0; keys > even && c < d; ++c) {
+      const float value = float(at.v_rows[(j + even) * d + c]), *weight = s + even * kQueries;
+      float* sum = out + c * kQueries;
+#pragma omp simd
+      for (int64_t m = 0; m < lanes; ++m) sum[m] += value * weight[m];
+    }
+  }
+  turn<false>(Lanes<float>{y, step}, Lanes<const float>{out, kQueries}, d, rows,
+              [&](int64_t m) { return 1 / run.sum[m]; });
+  for (int64_t m = 0; m < rows; ++m) lse[m] = run.most[m] * scale + math::log(run.sum[m]);
+}
+
+}  // namespace
+
+void flash_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility visible,
+                           double scale) {
+  const int64_t B = q.dim(0), H = q.dim(1), G = k.dim(1), T = q.dim(2), d = q.dim(3);
+  const int64_t tiles = (T + kQueries - 1) / kQueries, width = words_of(T);
+  const RowWidths widths(visible, T);
+  const Tensor turned = Tensor::empty({B * G, d, 2 * width}, Dtype::bf16);
+  auto* values = reinterpret_cast<uint32_t*>(turned.data<bf16>());
+  for_pieces(B * G, B * G * T * d, [&](int64_t g) {
+    turn_pairs(values + g * d * width, T, v.data<bf16>() + g * T * d, widths.valid(g / G), d);
+  });
+  float *out = y.data<float>(), *sums = lse.data<float>();
+  for_pieces(B * H * tiles, B * H * T * T * d, [&](int64_t i) {
+    // The long tiles of a causal mask come first, so that threads finish at similar times.
+    const int64_t bh = i % (B * H), b = bh / H, h = bh % H, g = b * G + h * G / H;
+    const int64_t first = (tiles - 1 - i / (B * H)) * kQueries, end = std::min(T, first + kQueries);
+    const int64_t rows = std::clamp<int64_t>(widths.valid(b) - first, 0, end - first);
+    float* to = out + (b * T + first) * H * d + h * d;
+    float* own = sums + bh * T + first;
+    if (rows > 0) {
+      const Head head{q.data<bf16>() + bh * T * d,
+                      k.data<bf16>() + g * T * d,
+                      values + g * d * width,
+                      v.data<bf16>() + g * T * d,
+                      d,
+                      T};
+      attend(head, first, rows, widths(b, first + rows - 1), visible.causal, to, H * d, own,
+             float(scale));
+    }
+    for (int64_t m = rows; m < end - first; ++m) {
+      std::fill_n(to + m * H * d, d, 0.0f);
+      own[m] = 0;
+    }
+  });
+}
+
+}  // namespace brine::BRINE_CPU

@@ -1,0 +1,44 @@
+// Products of tiles in the caches whose factors are pairs of bf16, with sums in f32: by the
+// instructions for pairs of bf16 (avx512_bf16), or by those for tiles (amx_bf16).
+//
+// A pair is two numbers that are neighbours along the depth, the first in the lower half of 32
+// bits. Every element of a result is summed in the order of its pairs, whatever the sizes of the
+// tile.
+#pragma once
+
+#include <cstdint>
+
+namespace brine::pair_tile {
+
+// plain: loops that process the tiles of amx one number at a time, to test their order anywhere.
+enum class Engine : uint8_t { none, avx512_bf16, amx, plain };
+
+// The fastest of this CPU that the system allows; none: the others must not be used.
+Engine engine();
+bool has(Engine engine);
+
+// Pair p of row r is data[r step + p].
+struct Rows {
+  const uint32_t* data;
+  int64_t step;
+};
+// Pair p of lane l is data[p step + l].
+struct Lanes {
+  const uint32_t* data;
+  int64_t step;
+};
+// Element (r, l) is data[r step + l].
+struct Sums {
+  float* data;
+  int64_t step;
+};
+struct Start {
+  bool add = false;                // to the sums as they are
+  const float* factors = nullptr;  // [lanes]: to the sums times these
+};
+
+// c [rows, lanes] = start + b [rows, pairs] a [pairs, lanes]; lanes is a multiple of 16.
+void product(Engine engine, int64_t rows, int64_t lanes, int64_t pairs, Rows b, Lanes a, Sums c,
+             Start start = {});
+
+}  // namespace brine::pair_tile
