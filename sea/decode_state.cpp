@@ -41,8 +41,10 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                                                      : estimator.performer->projection.value.dim(0);
     const int64_t u = config.prior_units;
     const int64_t most = u && r.capacity / K / 2 >= u ? 2 * u * K : r.capacity;
-    // The largest features do not fit into f16.
-    const Dtype type = r.cached() == Dtype::f16 ? Dtype::bf16 : r.cached();
+    // Sums of units are rounded to bf16 unless all is to be exact: that moves a share by a
+    // thousandth, units by far more. The largest features do not fit into f16.
+    const bool rounded = !r.cache && u > 0 && r.dtype == Dtype::f32;
+    const Dtype type = rounded || r.cached() == Dtype::f16 ? Dtype::bf16 : r.cached();
     key_features = &part("key_features" + places, {B, G, most, m}, type, 2,
                          [K, u](int64_t tokens) { return unit_rows(tokens, K, u); });
     borders = &part("borders" + places, {B, G, K + 1, border_columns(m)}, Dtype::f64);

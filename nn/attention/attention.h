@@ -63,8 +63,8 @@ struct StateRequest {
   int64_t batch = 1;
   int64_t capacity = 0;  // tokens of a sequence
   Dtype dtype = Dtype::f32;
-  // What tokens leave behind, their keys, values and features, in 16 bits; none: in dtype. Needs
-  // dtype f32.
+  // What tokens leave behind, their keys, values and features: in 16 bits (dtype f32), or all of it
+  // in dtype. None: keys and values in dtype, features as the method does without loss of quality.
   std::optional<Dtype> cache = {};
   Device device = default_device();
   // query_skip is fixed; k may decrease from step to step, not increase.

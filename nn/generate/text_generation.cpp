@@ -41,15 +41,26 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
   s.field("oversample", oversample, nn::kOversampleHelp, {.min = 0});
-  s.choice("cache", cache, kCaches,
-           "Type of the kept keys, values and features; 16 bits take half the memory");
+  s.choice(
+      "cache", cache, kCaches,
+      "Type of the kept keys and values; 16 bits take half the memory. exact: f32, and sums of "
+      "features too, which otherwise are bf16");
   s.field("save_state", save_state, "File from which to continue later");
   s.field("load_state", load_state, "Such a file; prompts are added to its sequences");
 }
 
 std::optional<Dtype> cache_type(Cache cache) {
-  if (cache == Cache::f32) return std::nullopt;
-  return cache == Cache::bf16 ? Dtype::bf16 : Dtype::f16;
+  switch (cache) {
+    case Cache::f32:
+      return std::nullopt;
+    case Cache::bf16:
+      return Dtype::bf16;
+    case Cache::f16:
+      return Dtype::f16;
+    case Cache::exact:
+      break;
+  }
+  return Dtype::f32;
 }
 
 std::vector<std::string> TextGeneration::prompts() const {

@@ -10,11 +10,11 @@
 
 namespace brine::nn {
 
-// The type of the keys, values and features that a decoding state keeps.
-enum class Cache : uint8_t { f32, bf16, f16 };
+// The type of the keys and values that a decoding state keeps; exact: features too, in f32.
+enum class Cache : uint8_t { f32, bf16, f16, exact };
 inline constexpr data::Named<Cache> kCaches[] = {
-    {Cache::f32, "f32"}, {Cache::bf16, "bf16"}, {Cache::f16, "f16"}};
-// None for f32.
+    {Cache::f32, "f32"}, {Cache::bf16, "bf16"}, {Cache::f16, "f16"}, {Cache::exact, "exact"}};
+// As StateRequest::cache.
 std::optional<Dtype> cache_type(Cache cache);
 
 struct TextGeneration {

@@ -25,9 +25,8 @@ ModelState::ModelState(const Model& model, const StateRequest& request) : option
         "' cannot be decoded token by token");
   check(request.capacity <= shape.max_positions, "decoding: a capacity of ", request.capacity,
         " tokens, but the model has ", shape.max_positions, " positions");
-  check(
-      !request.cache || *request.cache == request.dtype || can_store(request.dtype, *request.cache),
-      "decoding: a cache in ", request.cached(), " for a model in ", request.dtype);
+  check(!request.cache || can_store(request.dtype, *request.cache), "decoding: a cache in ",
+        request.cached(), " for a model in ", request.dtype);
   for (int64_t i = 0; i < shape.layers; ++i) {
     layers_.push_back(model.attention(i).make_state(request));
   }

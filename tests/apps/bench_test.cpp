@@ -137,19 +137,24 @@ TEST_CASE("bench: generate compares a model's own attention with full attention"
   for (const Json& row : out.at("rows")) {
     rows[row.at("name").get<std::string>() + " " + row.at("shape").get<std::string>()] = row;
   }
-  CHECK(rows.size() == 12);
+  CHECK(rows.size() == 24);
   for (const char* context : {"context 40", "context 90"}) {
     for (const char* what : {"prompt", "token", "attention of a token"}) {
       CHECK(rows.at(join("flash, ", what, " ", context)).at("ratio") == 1.0);
       CHECK(rows.at(join("sea, ", what, " ", context)).at("ratio").get<double>() > 0);
     }
-    const Json& own = rows.at(join("sea, attention of a token ", context));
-    CHECK(own.at("state_to_full").get<double>() > 1);
+    auto state = [&](const char* name) {
+      const Json& row = rows.at(join(name, ", attention of a token ", context));
+      return row.at("state_to_full").get<double>();
+    };
+    CHECK(state("sea") > 1);
+    CHECK(state("flash, cache bf16") == 0.5);
+    CHECK(state("sea, cache bf16") < state("sea"));
   }
-  // A model with full attention has no other rows.
+  // A model with full attention has no other rows than those of its caches.
   out = Json::parse(
       w.must("bench generate --quick --json --quiet --model teacher --data text.txt").out);
-  CHECK(out.at("rows").size() == 3);
+  CHECK(out.at("rows").size() == 6);
 }
 
 TEST_CASE("bench: the lengths and methods of suite attention are the caller's") {

@@ -297,6 +297,24 @@ TEST_CASE("generate: stops at a text, and continues from a saved state as withou
   CHECK(cut.at("sequences").at(0).at("finish") == "stop text");
 }
 
+TEST_CASE("generate: caches in 16 bits continue from their own states and refuse those of others") {
+  const World& w = world();
+  const std::string flags = "generate --model student --temperature 0 --ignore-eos --quiet --json ";
+  for (const std::string cache : {"bf16", "f16", "exact"}) {
+    const std::string own = flags + "--cache " + cache + " ";
+    const Json whole = Json::parse(w.must(own + "--prompt 'the king' --tokens 12").out);
+    w.must(own + "--prompt 'the king' --tokens 5 --save-state " + cache + ".state");
+    const Json rest = Json::parse(w.must(own + "--load-state " + cache + ".state --tokens 7").out);
+    const Json& all = whole.at("sequences").at(0).at("tokens");
+    CHECK(rest.at("sequences").at(0).at("tokens") ==
+          Json(std::vector<Json>(all.begin() + 5, all.end())));
+  }
+  const Finished f = w.run("generate --model student --load-state bf16.state --tokens 7");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "keys is bf16"));
+  CHECK(contains(f.error, "wanted f32"));
+}
+
 TEST_CASE("eval, generate: query_skip changes what a model with an estimator sees") {
   const Json one = evaluated("--model student --k 1"),
              three = evaluated("--model student --k 1 --query-skip 3");

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The encoder layer of `brine bench train` in PyTorch: BERT-base sizes, forward + backward + AdamW.
 
-Post-LN, GELU with erf, dense attention that is not causal, no dropout, f32, batch 8 of 256 tokens.
+Post-LN, GELU with erf, dense attention that is not causal, no dropout, batch 8 of 256 tokens; f32,
+or bf16 by autocast with --compute bf16.
 Attention is tried in both forms, scaled_dot_product_attention (where this PyTorch has it) and
 softmax(q k^T / sqrt(d)) v; AdamW in every form that this PyTorch has. Each combination is timed and
 the fastest counts. Prints one line per combination and the best one last.
@@ -61,7 +62,7 @@ def optimizer_forms():
     return forms
 
 
-def time_step(attention, adamw, seconds):
+def time_step(attention, adamw, compute, seconds):
     """Median milliseconds of a step, at least five runs after three that are not counted."""
     torch.manual_seed(1)
     layer = EncoderLayer(attention)
@@ -72,7 +73,9 @@ def time_step(attention, adamw, seconds):
     def step():
         optimizer.zero_grad(set_to_none=True)
         x.grad = None
-        layer(x).backward(dy)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=compute == "bf16"):
+            y = layer(x)
+        y.backward(dy.to(y.dtype))
         optimizer.step()
 
     return median_ms(step, seconds, warm_up=3)
@@ -81,6 +84,7 @@ def time_step(attention, adamw, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compute", choices=["f32", "bf16"], default="f32")
     parser.add_argument("--seconds", type=float, default=5, help="of each combination")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -90,16 +94,18 @@ def main():
     for attention, form in attention_forms().items():
         for adamw, options in optimizer_forms().items():
             try:
-                results[f"{attention}, AdamW {adamw}"] = time_step(form, options, args.seconds)
+                results[f"{attention}, AdamW {adamw}"] = time_step(form, options, args.compute,
+                                                                     args.seconds)
             except RuntimeError as error:  # fused needs a GPU in older versions
                 if not args.json:
                     print(f"{attention}, AdamW {adamw}: {error}")
     best = min(results, key=results.get)
     if args.json:
-        print(json.dumps({"torch": torch.__version__, "threads": args.threads, "ms": results[best],
-                          "best": best, "all": results}))
+        print(json.dumps({"torch": torch.__version__, "threads": args.threads,
+                          "compute": args.compute, "ms": results[best], "best": best,
+                          "all": results}))
         return
-    print(f"PyTorch {torch.__version__}, {args.threads} threads, [{B}, {T}, {C}]")
+    print(f"PyTorch {torch.__version__}, {args.threads} threads, {args.compute}, [{B}, {T}, {C}]")
     for name, ms in results.items():
         print(f"{ms:8.1f} ms  {name}")
     print(f"{results[best]:8.1f} ms  best: {best}")

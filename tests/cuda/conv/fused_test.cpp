@@ -26,7 +26,8 @@ struct Attention {
   int64_t group = 1;  // heads of queries for each head of keys and values
 };
 
-// The outputs of attention and its gradients, of inputs rounded to 16 bits.
+// The outputs of attention and its gradients, of inputs rounded to 16 bits; on the CPU, the exact
+// ones, which its own kernels for 16 bits would round further.
 std::vector<Tensor> attend(const Attention& a, const On& on) {
   const int64_t B = a.shape[0], H = a.shape[1], T = a.shape[2], d = a.shape[3];
   Visibility visible;
@@ -34,8 +35,12 @@ std::vector<Tensor> attend(const Attention& a, const On& on) {
   if (!a.lengths.empty()) visible.lengths = Tensor::from(a.lengths, Shape{B});
   const double scale = 1 / std::sqrt(double(d) + 0.5);
   const Shape keys{B, H / a.group, T, d};
-  Tensor q = on(normal(a.shape, 1).to(a.type)), k = on(normal(keys, 2).to(a.type));
-  Tensor v = on(normal(keys, 3).to(a.type)), dy = on(normal({B, T, H * d}, 4));
+  auto rounded = [&](const Shape& shape, uint64_t seed) {
+    const Tensor x = normal(shape, seed).to(a.type);
+    return on(on.device.is_cuda() ? x : x.to(Dtype::f32));
+  };
+  Tensor q = rounded(a.shape, 1), k = rounded(keys, 2), v = rounded(keys, 3),
+         dy = on(normal({B, T, H * d}, 4));
   Tensor y = Tensor::like(dy), lse = Tensor::empty({B, H, T}, Dtype::f32, q.device());
   BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, scale);
   Tensor dq = Tensor::empty(a.shape, Dtype::f32, q.device());
