@@ -10,6 +10,10 @@ target_include_directories(brine_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # speaks of every loop that its -O1 leaves as it is.
 brine_options(-Wall -Wextra $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
               $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed> -fopenmp -march=${BRINE_ARCH})
+# GCC notes that its ABI for a pair of numbers was another in release 9.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  brine_options(-Wno-psabi)
+endif()
 # GCC 12's own AVX-512 headers trip these two wherever Eigen is inlined (its bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   set_source_files_properties(
@@ -42,6 +46,9 @@ if(BRINE_FUZZ)
   brine_options(-fsanitize=fuzzer-no-link)
 endif()
 if(BRINE_DISPATCH)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    message(FATAL_ERROR "brine: BRINE_DISPATCH is for x86-64, this is ${CMAKE_SYSTEM_PROCESSOR}")
+  endif()
   target_compile_definitions(brine_flags INTERFACE BRINE_DISPATCH=1)
 endif()
 target_compile_definitions(brine_flags INTERFACE BRINE_VERSION="${PROJECT_VERSION}")

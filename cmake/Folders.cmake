@@ -182,4 +182,11 @@ function(brine_program name)
   endif()
   add_executable(${name} ${CMAKE_SOURCE_DIR}/apps/main.cpp)
   brine_link(${name} ${ARGN})
+  if(CMAKE_CROSSCOMPILING_EMULATOR)  # shells, which the tests start, cannot run the program itself
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
+    list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+    file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/${name}
+         CONTENT "#!/bin/sh\nexec ${emulator} '$<TARGET_FILE:${name}>' \"$@\"\n"
+         FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE)
+  endif()
 endfunction()

@@ -9,8 +9,12 @@ brine_optimize(test_main)
 # A ctest entry. A program that skipped all of its cases exits with 77.
 function(brine_test_entry name label)
   add_test(NAME ${name} COMMAND ${ARGN})
+  set(limit 1200)
+  if(CMAKE_CROSSCOMPILING_EMULATOR)  # tens of times slower
+    set(limit 14400)
+  endif()
   # Many tiny parallel loops: on a loaded machine spinning threads cost minutes, and no test times.
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 1200 SKIP_RETURN_CODE 77
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${limit} SKIP_RETURN_CODE 77
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
 

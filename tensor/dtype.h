@@ -47,6 +47,12 @@ BRINE_HD float half_value(uint16_t bits) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
+#ifdef __aarch64__
+using CompilerHalf = __fp16;  // _Float16 exists in C++ since GCC 13 only
+#elif !defined(__CUDACC__)
+using CompilerHalf = _Float16;
+#endif
+
 // IEEE binary16.
 struct f16 {
   uint16_t bits = 0;
@@ -56,11 +62,11 @@ struct f16 {
   BRINE_HD explicit operator float() const { return half_value(bits); }
 #else
   explicit f16(float x) {
-    _Float16 h = _Float16(x);
+    CompilerHalf h = CompilerHalf(x);
     std::memcpy(&bits, &h, 2);
   }
   explicit operator float() const {
-    _Float16 h;
+    CompilerHalf h;
     std::memcpy(&h, &bits, 2);
     return float(h);
   }

@@ -13,8 +13,16 @@ namespace {
 
 #ifdef __AVX512F__
 constexpr int kBytes = 64;
+#elif defined(__aarch64__)
+constexpr int kBytes = 16;
 #else
 constexpr int kBytes = 32;
+#endif
+// Keeps a vector in its register, so that identical chains stay twelve.
+#ifdef __x86_64__
+#define BRINE_KEEP(v) asm volatile("" : "+x"(v))
+#else
+#define BRINE_KEEP(v) asm volatile("" : "+w"(v))
 #endif
 
 struct Product {
@@ -74,7 +82,7 @@ double peak_flops() {
 #pragma GCC unroll 12
         for (int s = 0; s < kSums; ++s) {
           sums[s] = sums[s] * x + y;
-          asm volatile("" : "+x"(sums[s]));  // identical chains stay twelve
+          BRINE_KEEP(sums[s]);
         }
       }
 #pragma GCC unroll 12

@@ -1,4 +1,4 @@
-// CRC-32C by table, and by the SSE4.2 instruction if the CPU has it.
+// CRC-32C by table, and by the instructions of SSE4.2 or ARMv8 if the CPU has them.
 #include "data/io/crc32c.h"
 
 #include <array>
@@ -6,6 +6,12 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#define BRINE_CRC_INSTRUCTIONS "sse4.2"
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#define BRINE_CRC_INSTRUCTIONS "+crc"
 #endif
 
 namespace brine::data {
@@ -22,17 +28,28 @@ constexpr std::array<uint32_t, 256> make_table() {
 }
 constexpr std::array<uint32_t, 256> kTable = make_table();
 
+#if defined(BRINE_CRC_INSTRUCTIONS)
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t crc32c_native(std::string_view bytes, uint32_t before) {
-  uint64_t crc = ~before;
+#define BRINE_CRC_WORD _mm_crc32_u64
+#define BRINE_CRC_BYTE _mm_crc32_u8
+bool has_instructions() { return __builtin_cpu_supports("sse4.2"); }
+#else
+#define BRINE_CRC_WORD __crc32cd
+#define BRINE_CRC_BYTE __crc32cb
+bool has_instructions() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+#endif
+
+__attribute__((target(BRINE_CRC_INSTRUCTIONS))) uint32_t crc32c_native(std::string_view bytes,
+                                                                       uint32_t before) {
+  decltype(BRINE_CRC_WORD(0, 0)) crc = ~before;
   const char* p = bytes.data();
   size_t left = bytes.size();
   for (; left >= 8; left -= 8, p += 8) {
     uint64_t word;
     std::memcpy(&word, p, 8);
-    crc = _mm_crc32_u64(crc, word);
+    crc = BRINE_CRC_WORD(crc, word);
   }
-  for (; left > 0; --left, ++p) crc = _mm_crc32_u8(uint32_t(crc), uint8_t(*p));
+  for (; left > 0; --left, ++p) crc = BRINE_CRC_BYTE(uint32_t(crc), uint8_t(*p));
   return ~uint32_t(crc);
 }
 #endif
@@ -46,8 +63,8 @@ uint32_t detail::crc32c_portable(std::string_view bytes, uint32_t before) {
 }
 
 uint32_t crc32c(std::string_view bytes, uint32_t before) {
-#if defined(__x86_64__)
-  static const bool native = __builtin_cpu_supports("sse4.2");
+#if defined(BRINE_CRC_INSTRUCTIONS)
+  static const bool native = has_instructions();
   if (native) return crc32c_native(bytes, before);
 #endif
   return detail::crc32c_portable(bytes, before);

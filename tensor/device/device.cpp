@@ -45,10 +45,14 @@ void set_threads(int threads) { omp_set_num_threads(threads > 0 ? threads : omp_
 int threads() { return omp_get_max_threads(); }
 
 bool has_avx512() {
+#if defined(__x86_64__)
   static const bool yes = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512cd") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return yes;
+#else
+  return false;
+#endif
 }
 
 bool uses_avx512_kernels() {

@@ -8,21 +8,19 @@
 
 #include "tensor/cpu/conv/conv.h"
 #include "tensor/cpu/core/pieces.h"
+#include "tensor/cpu/core/vectors.h"
 #include "tensor/meter/product_timer.h"
 
 namespace brine::BRINE_CPU {
 namespace {
 
-#ifdef __AVX512F__
-constexpr int kBytes = 64;
-// Sums in registers: 16, 16 or 24 of the 32. With one vector per row there would be too few to hide
-// the latency of the additions.
-constexpr int rows_for(int vectors) { return vectors == 1 ? 16 : 8; }
-#else
-constexpr int kBytes = 32;
-// Twelve sums in registers: enough to hide the latency of the additions.
-constexpr int rows_for(int vectors) { return vectors == 3 ? 4 : 6; }
-#endif
+constexpr int kBytes = kVectorBytes;
+// Sums in registers: 16, 16 or 24 of 32 (with one vector per row there would be too few to hide the
+// latency of the additions), or twelve of 16, which are enough for that.
+constexpr int rows_for(int vectors) {
+  if (kRegisters == 32) return vectors == 1 ? 16 : 8;
+  return vectors == 3 ? 4 : 6;
+}
 
 constexpr int64_t kPositions = 256;  // of dy that are packed at a time
 
@@ -44,8 +42,11 @@ template <class T, int NV>
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) {
         b[j] = *reinterpret_cast<const V*>(dy + j * kLanes);
-#ifdef __AVX__
-        asm("" : "+x"(b[j]));  // otherwise GCC reloads the vector for every use
+        // Otherwise GCC reloads the vector for every use.
+#if defined(__AVX__)
+        asm("" : "+x"(b[j]));
+#elif defined(__aarch64__)
+        asm("" : "+w"(b[j]));
 #endif
       }
 #pragma GCC unroll 16

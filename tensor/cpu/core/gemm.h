@@ -6,18 +6,14 @@
 #include <vector>
 
 #include "tensor/cpu/core/strided.h"
+#include "tensor/cpu/core/vectors.h"
 #include "tensor/kernels/kernel.h"
 
 namespace brine::BRINE_CPU {
 
 namespace packed {
 
-// Vectors as wide as the registers of the target CPU of this source.
-#ifdef __AVX512F__
-constexpr int kBytes = 64, kRows = 14;
-#else
-constexpr int kBytes = 32, kRows = 6;
-#endif
+constexpr int kBytes = kVectorBytes, kRows = kRegisters == 32 ? 14 : 6;
 constexpr int kWidth = kBytes / int(sizeof(float)), kColumns = 2 * kWidth;
 constexpr int64_t kDepth = 256;  // of a packed panel: kRows and kColumns of it stay in L1
 

@@ -273,7 +273,7 @@ struct Prepared {
 
 // Channels last, described as oneDNN's blocked order if 16 channels make the two identical: its
 // kernels for the latter are up to 1.5 times as fast on AVX-512.
-Format layout_of(const ImageConvolution& c) {
+Format layout_of([[maybe_unused]] const ImageConvolution& c) {
 #if defined(__x86_64__)
   static const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
   if (avx512 && c.in == 16 && c.out == 16 && !c.half) return Format::nChw16c;

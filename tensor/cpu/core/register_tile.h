@@ -14,13 +14,8 @@ namespace brine::BRINE_CPU {
 
 // Vectors per row that are kept at a time, and rows of each such strip: as many sums as fit into
 // registers with the operands.
-#ifdef __AVX512F__
-constexpr int kStrip = 4;
-constexpr int rows_of_strip(int vectors) { return vectors == 4 ? 6 : 12; }
-#else
-constexpr int kStrip = 2;
-constexpr int rows_of_strip(int) { return 6; }
-#endif
+constexpr int kStrip = kRegisters == 32 ? 4 : 2;
+constexpr int rows_of_strip(int vectors) { return kRegisters == 32 && vectors != 4 ? 12 : 6; }
 
 // One factor of a product: element (r, p) is data[r + p step] when `rows_together`, otherwise
 // data[r step + p].

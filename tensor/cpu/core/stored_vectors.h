@@ -1,7 +1,11 @@
 // Vectors of numbers in the computing type, loaded from numbers stored in another type.
 #pragma once
 
+#if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #include "tensor/cpu/core/vectors.h"
 #include "tensor/dtype.h"
@@ -28,8 +32,15 @@ inline Vector<T> load_as(const f16* p) {
   // The unmasked form triggers warnings in a header of GCC 12.
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_maskz_cvtph_ps(__mmask16(-1), x);
-#else
+#elif defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__aarch64__)
+  // GCC 12 converts its own vectors of halves lane by lane.
+  return std::bit_cast<Vector<T>>(vcvt_f32_f16(vld1_f16(reinterpret_cast<const float16_t*>(p))));
+#else
+  Vector<T> x;
+  for (int i = 0; i < kWidth<T>; ++i) x[i] = float(p[i]);
+  return x;
 #endif
 }
 

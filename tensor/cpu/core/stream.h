@@ -3,9 +3,12 @@
 // traffic again. A kernel fills a short buffer, which stays in L1, and streams it.
 #pragma once
 
+#ifdef __AVX__
 #include <immintrin.h>
+#endif
 
 #include <cstdint>
+#include <cstring>
 
 #include "tensor/tensor.h"
 
@@ -15,17 +18,24 @@ namespace brine::BRINE_CPU {
 constexpr int64_t kStreamBytes = 32 << 20;
 constexpr int64_t kStreamBlock = 2048;  // numbers in the buffer
 
+// Without such stores (GCC offers none for NEON) blocks are written in place.
 #if defined(__AVX512F__)
+constexpr bool kStreams = true;
 constexpr int64_t kStreamWidth = 64;
 inline void stream_vector(void* to, const void* from) {
   _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_loadu_si512(from));
 }
-#else
+#elif defined(__AVX__)
+constexpr bool kStreams = true;
 constexpr int64_t kStreamWidth = 32;
 inline void stream_vector(void* to, const void* from) {
   _mm256_stream_si256(static_cast<__m256i*>(to),
                       _mm256_loadu_si256(static_cast<const __m256i*>(from)));
 }
+#else
+constexpr bool kStreams = false;
+constexpr int64_t kStreamWidth = 16;
+inline void stream_vector(void* to, const void* from) { std::memcpy(to, from, kStreamWidth); }
 #endif
 
 // Copies n numbers with non-temporal stores. Call stream_end() before another thread may read them.
@@ -45,7 +55,11 @@ void fetch(const T* x, int64_t n) {
   for (int64_t i = 0; i < n; i += 64 / int64_t(sizeof(T))) __builtin_prefetch(x + i);
 }
 
-inline void stream_end() { _mm_sfence(); }
+inline void stream_end() {
+#ifdef __AVX__
+  _mm_sfence();
+#endif
+}
 
 // Where a piece of a kernel writes blocks of at most kStreamBlock numbers of one tensor:
 //   Streamed<T> out(y);
@@ -55,7 +69,8 @@ template <class T>
 class Streamed {
  public:
   explicit Streamed(const Tensor& y, int64_t widest = kStreamBlock)
-      : streams_(widest <= kStreamBlock && y.numel() * int64_t(sizeof(T)) >= kStreamBytes) {}
+      : streams_(kStreams && widest <= kStreamBlock &&
+                 y.numel() * int64_t(sizeof(T)) >= kStreamBytes) {}
   ~Streamed() {
     if (streams_) stream_end();
   }

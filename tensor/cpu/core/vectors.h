@@ -1,4 +1,4 @@
-// Vectors as wide as the registers of the target CPU of a source.
+// Vectors as wide as the registers of the target CPU of a source, and how many registers it has.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,11 @@
 namespace brine::BRINE_CPU {
 
 #ifdef __AVX512F__
-constexpr int kVectorBytes = 64;
+constexpr int kVectorBytes = 64, kRegisters = 32;
+#elif defined(__aarch64__)
+constexpr int kVectorBytes = 16, kRegisters = 32;
 #else
-constexpr int kVectorBytes = 32;
+constexpr int kVectorBytes = 32, kRegisters = 16;
 #endif
 
 template <class T, int Bytes = kVectorBytes>

@@ -12,7 +12,7 @@ namespace brine::BRINE_CPU {
 namespace {
 
 // Outputs of a tile: as many as fit into registers with four rows.
-constexpr int kOutputs = kVectorBytes == 64 ? 6 : 3;
+constexpr int kOutputs = kRegisters == 32 ? 6 : 3;
 
 template <class T>
 struct Thin {

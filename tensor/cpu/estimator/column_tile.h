@@ -13,7 +13,7 @@
 
 namespace brine::BRINE_CPU {
 
-inline void store_prior(double* p, PriorVector v) { std::memcpy(p, &v, sizeof(v)); }
+inline void store_prior(double* p, PriorVector v) { store(p, v); }
 
 // to += s[0] p0 + .. + s[3] p3; n is a multiple of 8.
 inline void add4(const double* s, const double* p0, const double* p1, const double* p2,

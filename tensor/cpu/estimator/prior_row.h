@@ -3,25 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
+#include "tensor/cpu/core/vectors.h"
 #include "tensor/kernels/kernel.h"
 #include "tensor/math.h"
 
 namespace brine::BRINE_CPU {
 
-#ifdef __AVX512F__
-typedef double PriorVector __attribute__((vector_size(64)));
-#else
-typedef double PriorVector __attribute__((vector_size(32)));
-#endif
-constexpr int64_t kPriorWide = sizeof(PriorVector) / sizeof(double);
+using PriorVector = Vector<double>;
+constexpr int64_t kPriorWide = kWidth<double>;
 
-inline PriorVector load_prior(const double* p) {
-  PriorVector v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
+inline PriorVector load_prior(const double* p) { return load(p); }
 
 inline double sum_prior(PriorVector v) {
   double s = 0;

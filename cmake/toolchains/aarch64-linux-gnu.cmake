@@ -1,0 +1,15 @@
+# Cross-compiles for 64-bit ARM against a Debian root in BRINE_SYSROOT (scripts/arm64-check makes
+# one); programs run under qemu's user emulation.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(BRINE_SYSROOT "${CMAKE_CURRENT_LIST_DIR}/../../build/arm64-sysroot" CACHE PATH
+    "Root with the libraries of arm64")
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES BRINE_SYSROOT)
+file(REAL_PATH "${BRINE_SYSROOT}" CMAKE_SYSROOT)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L ${CMAKE_SYSROOT})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
