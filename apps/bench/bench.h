@@ -88,7 +88,9 @@ std::vector<BenchRow> bench_peaks();
 std::vector<BenchRow> bench_gemm();
 // The pieces into which the products of Brine's models are cut, by each of oneDNN's paths, on one
 // thread, in its own time of the CPU. ratio: time by the default path over that by the path in the
-// row's name. `write`: file for the table of paths; empty: none.
+// row's name. Then the products of layers that the compiled table changes, on the present number of
+// threads; ratio: time by the default paths over that by the table. `write`: file for the table of
+// paths, from more turns; empty: none.
 std::vector<BenchRow> bench_products(const std::string& write);
 std::vector<BenchRow> bench_conv();
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,

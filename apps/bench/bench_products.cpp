@@ -18,7 +18,8 @@ using onednn::Input;
 using onednn::Path;
 using onednn::Piece;
 
-constexpr size_t kTurns = 3;
+// Of every piece; more where a table comes of it.
+constexpr size_t kTurns = 3, kTurnsToWrite = 9;
 
 // A layer on `rows` tokens.
 struct Layer {
@@ -42,20 +43,43 @@ constexpr struct {
               {64, 1024, 64, false, true}, {32, 2048, 64, false, true}, {48, 48, 64, false, true},
               {48, 128, 64, false, false}, {64, 128, 48, true, false}};
 
-template <class T>
-void list_layer(std::vector<Piece>& pieces, const Layer& full) {
-  const Layer layer{sized(full.rows, 32), sized(full.in, 24), sized(full.out, 40), full.trained};
-  const Dtype type = DtypeOf<T>::value;
-  Tensor x = Tensor::zeros({layer.rows, layer.in}, type), dx = Tensor::zeros(x.shape());
-  Tensor w = Tensor::zeros({layer.out, layer.in}, type), dw = Tensor::zeros(w.shape());
-  Tensor dy = Tensor::zeros({layer.rows, layer.out}, type), y = Tensor::zeros(dy.shape());
+// One product of a layer: y = x w^T, dx = dy w, or dw += dy^T x.
+struct LayerProduct {
+  const char* letters;
+  int64_t M, N, K;
+  bool ta, tb;
+  double beta;
+};
+
+std::vector<LayerProduct> products_of(const Layer& full) {
+  const int64_t rows = sized(full.rows, 32), in = sized(full.in, 24), out = sized(full.out, 40);
+  std::vector<LayerProduct> all = {{"NT", rows, out, in, false, true, 0}};
+  if (!full.trained) return all;
+  all.push_back({"NN", rows, in, out, false, false, 0});
+  all.push_back({"TN added", out, in, rows, true, false, 1});
+  return all;
+}
+
+// Its call, with memory of its own.
+std::function<void()> call_of(const LayerProduct& p, Dtype type) {
+  const Tensor a = ramp(p.ta ? Shape{p.K, p.M} : Shape{p.M, p.K}).to(type);
+  const Tensor b = ramp(p.tb ? Shape{p.N, p.K} : Shape{p.K, p.N}).to(type);
+  const Tensor y = Tensor::zeros({p.M, p.N});
+  return [=] { BRINE_CALL(y, matmul, y, a, b, p.ta, p.tb, 1, p.beta); };
+}
+
+std::vector<Piece> pieces_of(const std::function<void()>& call) {
+  const int before = threads();
+  set_threads(1);
   onednn::PieceLog log;
-  BRINE_CALL(y, matmul, y, x, w, false, true, 1, 0);
-  if (layer.trained) {
-    BRINE_CALL(dx, matmul, dx, dy, w, false, false, 1, 0);
-    BRINE_CALL(dw, matmul, dw, dy, x, true, false, 1, 1);
-  }
-  pieces.insert(pieces.end(), log.pieces.begin(), log.pieces.end());
+  call();
+  set_threads(before);
+  return log.pieces;
+}
+
+std::vector<Dtype> types() {
+  if (onednn::has_bf16_gemm()) return {Dtype::f32, Dtype::bf16};
+  return {Dtype::f32};
 }
 
 auto key_of(const Piece& p) {
@@ -66,10 +90,13 @@ auto key_of(const Piece& p) {
 // The pieces into which the models' products are cut, each once.
 std::vector<Piece> model_pieces() {
   std::vector<Piece> pieces;
-  const bool half = onednn::has_bf16_gemm();
   for (const Layer& layer : kLayers) {
-    list_layer<float>(pieces, layer);
-    if (half) list_layer<bf16>(pieces, layer);
+    for (const LayerProduct& p : products_of(layer)) {
+      for (Dtype type : types()) {
+        const std::vector<Piece> of_product = pieces_of(call_of(p, type));
+        pieces.insert(pieces.end(), of_product.begin(), of_product.end());
+      }
+    }
   }
   for (const auto& [M, N, K, ta, tb] : kTiles) {
     const Gemm g{
@@ -149,6 +176,31 @@ BenchRow piece_row(const Piece& p, const std::vector<Path>& paths, Path chosen,
   return row;
 }
 
+// Products of layers that the compiled table changes, by it and by the default paths, in turns.
+std::vector<BenchRow> changed_products() {
+  std::vector<BenchRow> rows;
+  for (const Layer& layer : kLayers) {
+    for (const LayerProduct& p : products_of(layer)) {
+      for (Dtype type : types()) {
+        const auto call = call_of(p, type);
+        const auto usual = [](const Piece& piece) {
+          return piece.path == onednn::default_path(piece.input);
+        };
+        if (std::ranges::all_of(pieces_of(call), usual)) continue;
+        const auto [table_ms, default_ms] = median_times(call, [&] {
+          const auto table = onednn::use_paths({});
+          call();
+          onednn::use_paths(table);
+        });
+        const double rate = 2 * double(p.M) * double(p.N) * double(p.K) / table_ms / 1e6;
+        rows.push_back({join("layer, ", type, " ", p.letters), join(p.M, " ", p.N, " ", p.K),
+                        table_ms, rate, "GFLOP/s", 0, default_ms / table_ms});
+      }
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::vector<BenchRow> bench_products(const std::string& write) {
@@ -159,7 +211,8 @@ std::vector<BenchRow> bench_products(const std::string& write) {
   std::vector<onednn::MeasuredPiece> measured;
   for (const Piece& p : pieces) measured.push_back({p, onednn::paths_of(p.input), {}});
   std::vector<std::vector<Turn>> turns(pieces.size());
-  for (size_t turn = 0; turn < kTurns; ++turn) {
+  const size_t count = write.empty() ? kTurns : kTurnsToWrite;
+  for (size_t turn = 0; turn < count; ++turn) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       const auto measure_piece = pieces[i].input == Input::f32 ? measure<float> : measure<bf16>;
       turns[i].push_back(measure_piece(pieces[i].gemm, measured[i].paths));
@@ -174,6 +227,8 @@ std::vector<BenchRow> bench_products(const std::string& write) {
     const Path path = onednn::path_of(chosen, cpu, product_class(pieces[i]));
     rows.push_back(piece_row(pieces[i], measured[i].paths, path, turns[i]));
   }
+  const std::vector<BenchRow> layers = changed_products();
+  rows.insert(rows.end(), layers.begin(), layers.end());
   if (!write.empty())
     data::write_file_atomic(write, onednn::path_file(cpu, chosen, onednn::path_table()));
   return rows;

@@ -23,8 +23,16 @@ namespace {
 
 #ifdef __AVX512F__
 constexpr int kBytes = 64;
+#elif defined(__aarch64__)
+constexpr int kBytes = 16;
 #else
 constexpr int kBytes = 32;
+#endif
+// Keeps a vector in its register, so that identical chains stay twelve.
+#ifdef __x86_64__
+#define BRINE_KEEP(v) asm volatile("" : "+v"(v))
+#else
+#define BRINE_KEEP(v) asm volatile("" : "+w"(v))
 #endif
 constexpr int kSums = 12;  // independent chains: more than latency times rate
 
@@ -38,11 +46,7 @@ void f32_chains(int64_t steps) {
 #pragma GCC unroll 12
     for (int s = 0; s < kSums; ++s) {
       sums[s] = sums[s] * x + y;
-#if defined(__x86_64__)
-      asm volatile("" : "+x"(sums[s]));  // identical chains stay twelve
-#else
-      asm volatile("" : "+m"(sums[s]));
-#endif
+      BRINE_KEEP(sums[s]);
     }
   }
 #pragma GCC unroll 12
@@ -63,7 +67,7 @@ __attribute__((target("avx512f,avx512bf16"))) void bf16_chains(int64_t steps) {
 #pragma GCC unroll 12
     for (int s = 0; s < kSums; ++s) {
       sums[s] = _mm512_dpbf16_ps(sums[s], x, x);
-      asm volatile("" : "+v"(sums[s]));
+      BRINE_KEEP(sums[s]);
     }
   }
 #pragma GCC unroll 12
