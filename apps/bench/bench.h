@@ -44,6 +44,8 @@ void finish();
 
 // Milliseconds of a monotonic clock.
 double now_ms();
+// Milliseconds for which this thread had a CPU: other processes do not count.
+double thread_ms();
 
 double median(std::vector<double> x);  // of at least one number
 
@@ -54,6 +56,10 @@ double median_time(const std::function<void()>& f, double seconds = 0.4);
 // The same for two functions that alternate, so that a change of the machine's speed affects both.
 std::pair<double, double> median_times(const std::function<void()>& f,
                                        const std::function<void()>& g, double seconds = 0.8);
+
+// Times of functions that take turns, after one turn that is not counted; on `clock_ms`.
+std::vector<std::vector<double>> turn_times(const std::vector<std::function<void()>>& functions,
+                                            double seconds = 0.8, double (*clock_ms)() = now_ms);
 
 // GFLOP/s of independent multiply-adds in registers, with the present number of threads of the CPU.
 double peak_flops();
@@ -76,7 +82,16 @@ BenchRow memory_row(const std::string& name, const std::string& shape, double by
                     const std::function<void()>& f);
 
 std::vector<BenchRow> bench_pointwise();
+// The limits of arithmetic by type, and the triad; ratio: to one thread.
+std::vector<BenchRow> bench_peaks();
+// share: of the peak of the inputs' type, measured in turns with the product.
 std::vector<BenchRow> bench_gemm();
+// The pieces into which the products of Brine's models are cut, by each of oneDNN's paths, on one
+// thread, in its own time of the CPU. ratio: time by the default path over that by the path in the
+// row's name. Then the products of layers that the compiled table changes, on the present number of
+// threads; ratio: time by the default paths over that by the table. `write`: file for the table of
+// paths, from more turns; empty: none.
+std::vector<BenchRow> bench_products(const std::string& write);
 std::vector<BenchRow> bench_conv();
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
                                       const std::vector<std::string>& methods);

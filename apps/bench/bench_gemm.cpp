@@ -1,29 +1,13 @@
-// Matrix products compared with oneDNN called directly, and the machine's floating-point limit.
-#include <omp.h>
-
+// Matrix products compared with oneDNN called directly and with the peak of their type.
 #include <algorithm>
-#include <cmath>
 
 #include "apps/bench/bench.h"
+#include "apps/bench/parts/peaks.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine::bench {
 namespace {
-
-#ifdef __AVX512F__
-constexpr int kBytes = 64;
-#elif defined(__aarch64__)
-constexpr int kBytes = 16;
-#else
-constexpr int kBytes = 32;
-#endif
-// Keeps a vector in its register, so that identical chains stay twelve.
-#ifdef __x86_64__
-#define BRINE_KEEP(v) asm volatile("" : "+x"(v))
-#else
-#define BRINE_KEEP(v) asm volatile("" : "+w"(v))
-#endif
 
 struct Product {
   const char* name;
@@ -31,9 +15,11 @@ struct Product {
   bool ta = false, tb = false;
 };
 
-BenchRow run(const Product& p) {
-  Tensor a = ramp(p.ta ? Shape{p.batch, p.K, p.M} : Shape{p.batch, p.M, p.K});
-  Tensor b = ramp(p.tb ? Shape{p.batch, p.N, p.K} : Shape{p.batch, p.K, p.N});
+BenchRow run(const Product& p, Dtype type) {
+  const bool half = type == Dtype::bf16;
+  const Peak peak = half ? best_bf16_peak() : Peak::f32;
+  Tensor a = ramp(p.ta ? Shape{p.batch, p.K, p.M} : Shape{p.batch, p.M, p.K}).to(type);
+  Tensor b = ramp(p.tb ? Shape{p.batch, p.N, p.K} : Shape{p.batch, p.K, p.N}).to(type);
   Tensor y = Tensor::empty({p.batch, p.M, p.N});
   const onednn::Gemm g{.M = p.M,
                        .N = p.N,
@@ -43,58 +29,31 @@ BenchRow run(const Product& p) {
                        .lda = p.ta ? p.M : p.K,
                        .ldb = p.tb ? p.K : p.N,
                        .ldc = p.N};
-  auto [own, direct] = median_times([&] { BRINE_CALL(y, matmul, y, a, b, p.ta, p.tb, 1, 0); },
-                                    [&] {
-                                      for (int64_t i = 0; i < p.batch; ++i) {
-                                        onednn::gemm_direct(g, a.data<float>() + i * p.M * p.K,
-                                                            b.data<float>() + i * p.K * p.N,
-                                                            y.data<float>() + i * p.M * p.N);
-                                      }
-                                    });
-  const double rate = 2 * double(p.batch) * double(p.M) * double(p.N) * double(p.K) / own / 1e6;
+  double operations = 0;
+  std::vector<std::function<void()>> turns = {
+      [&] { BRINE_CALL(y, matmul, y, a, b, p.ta, p.tb, 1, 0); }, [&] { operations = burst(peak); }};
+  if (!half) {
+    turns.emplace_back([&] {
+      for (int64_t i = 0; i < p.batch; ++i) {
+        onednn::gemm_direct(g, a.data<float>() + i * p.M * p.K, b.data<float>() + i * p.K * p.N,
+                            y.data<float>() + i * p.M * p.N);
+      }
+    });
+  }
+  const auto times = turn_times(turns);
+  const double own = median(times[0]), limit = std::ranges::min(times[1]);
+  const double work = 2 * double(p.batch) * double(p.M) * double(p.N) * double(p.K);
   const std::string letters = join(p.ta ? 'T' : 'N', p.tb ? 'T' : 'N');
-  return {join(p.name, " ", letters),
+  return {join(p.name, " ", letters, half ? " bf16" : ""),
           join(p.batch, " x ", p.M, " ", p.N, " ", p.K),
           own,
-          rate,
+          work / own / 1e6,
           "GFLOP/s",
-          rate / peak_flops(),
-          own / direct};
+          work / own / (operations / limit),
+          half ? 0 : own / median(times[2])};
 }
 
 }  // namespace
-
-double peak_flops() {
-  typedef float V __attribute__((vector_size(kBytes)));
-  constexpr int kSums = 12;
-  const int64_t steps = sized(2000000, 20000);
-  // A limit of the machine: the best of ten, whatever other processes do.
-  double ms = INFINITY;
-  for (int run = 0; run < 10; ++run) {
-    double start = now_ms();
-#pragma omp parallel
-    {
-      volatile float one = 1, tiny = 1e-9f;
-      V x = V{} + one, y = V{} + tiny, sums[kSums];
-#pragma GCC unroll 12
-      for (int s = 0; s < kSums; ++s) sums[s] = V{} + tiny * float(s);
-      for (int64_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 12
-        for (int s = 0; s < kSums; ++s) {
-          sums[s] = sums[s] * x + y;
-          BRINE_KEEP(sums[s]);
-        }
-      }
-#pragma GCC unroll 12
-      for (int s = 1; s < kSums; ++s) sums[0] += sums[s];
-      volatile V keep = sums[0];
-      (void)keep;
-    }
-    ms = std::min(ms, now_ms() - start);
-  }
-  constexpr int kLanes = kBytes / 4;
-  return 2 * double(kSums) * double(steps) * kLanes * omp_get_max_threads() / ms / 1e6;
-}
 
 std::vector<BenchRow> bench_gemm() {
   const Product products[] = {
@@ -113,7 +72,8 @@ std::vector<BenchRow> bench_gemm() {
   std::vector<BenchRow> rows;
   for (Product p : products) {
     for (int64_t* size : {&p.batch, &p.M, &p.N, &p.K}) *size = std::min(*size, sized(*size, 48));
-    rows.push_back(run(p));
+    rows.push_back(run(p, Dtype::f32));
+    if (onednn::has_bf16_gemm()) rows.push_back(run(p, Dtype::bf16));
   }
   return rows;
 }

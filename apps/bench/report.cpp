@@ -2,9 +2,12 @@
 #include "apps/bench/report.h"
 
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "data/io/human.h"
+#include "tensor/cpu/core/onednn.h"
 #include "tensor/device/allocator.h"
 #include "tensor/parallel.h"
 
@@ -48,10 +51,39 @@ data::Json to_json(const char* suite, const BenchRow& row) {
   return out;
 }
 
-Report::Report(Form form) : form_(form), threads_(threads()), triad_(triad_bandwidth()) {
+std::string cpu_model(const std::string& cpuinfo) {
+  std::istringstream in(cpuinfo);
+  std::string implementer, part;
+  for (std::string line; std::getline(in, line);) {
+    const size_t colon = line.find(':'), end = line.find_last_not_of(" \t", colon - 1);
+    if (colon == std::string::npos || end == std::string::npos) continue;
+    const std::string key = line.substr(0, end + 1);
+    const size_t start = line.find_first_not_of(' ', colon + 1);
+    const std::string value = start == std::string::npos ? "" : line.substr(start);
+    if (key == "model name" && !value.empty()) return value;
+    if (key == "CPU implementer" && implementer.empty()) implementer = value;
+    if (key == "CPU part" && part.empty()) part = value;
+  }
+  if (implementer.empty()) return "unknown";
+  return join("arm64, implementer ", implementer, ", part ", part);
+}
+
+namespace {
+
+std::string this_cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  std::ostringstream text;
+  text << in.rdbuf();
+  return cpu_model(text.str());
+}
+
+}  // namespace
+
+Report::Report(Form form)
+    : form_(form), cpu_(this_cpu_model()), threads_(threads()), triad_(triad_bandwidth()) {
   if (form_ == Form::json) return;
-  std::printf("%d threads, triad %.1f GB/s; medians; share: of the measured limit\n", threads_,
-              triad_);
+  std::printf("%s (%s), %d threads, triad %.1f GB/s; medians; share: of the measured limit\n",
+              cpu_.c_str(), onednn::name_of(onednn::this_cpu()), threads_, triad_);
   print_title();
 }
 
@@ -66,6 +98,9 @@ data::Json Report::json() const {
   data::Json rows = data::Json::array();
   for (const auto& [suite, row] : rows_) rows.push_back(to_json(suite->name, row));
   return {{"quick", is_quick()},
+          {"cpu", cpu_},
+          {"cpu_class", onednn::name_of(onednn::this_cpu())},
+          {"onednn", onednn::version()},
           {"threads", threads_},
           {"triad_gb_per_s", triad_},
           {"device", join(default_device())},

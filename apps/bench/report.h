@@ -8,10 +8,17 @@ namespace brine::bench {
 
 data::Json to_json(const char* suite, const BenchRow& row);
 
+// The CPU's name in a text like /proc/cpuinfo: "model name", which arm64 lacks: there numbers of
+// the implementer and the part.
+std::string cpu_model(const std::string& cpuinfo);
+
 // What a call of `brine bench` reports: the rows, the machine and its limits.
 class Report {
  public:
   enum class Form { table, json };
+  static constexpr const char* kJsonHelp =
+      "Print one JSON object: quick, cpu, cpu_class, onednn, threads, triad_gb_per_s, device, "
+      "peak_reserved_bytes and rows of bench, name, shape, ms, rate, unit, share";
   // Measures the machine. A table is printed on standard output, its title now and rows as they are
   // added.
   explicit Report(Form form);
@@ -21,6 +28,7 @@ class Report {
 
  private:
   Form form_;
+  std::string cpu_;
   int threads_;
   double triad_;  // GB/s
   std::vector<std::pair<const Suite*, BenchRow>> rows_;

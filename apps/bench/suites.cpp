@@ -23,13 +23,16 @@ std::vector<BenchRow> generate(const BenchRequest& r) {
 std::vector<BenchRow> attention(const BenchRequest& r) {
   return bench_attention(r.tokens, r.methods);
 }
+std::vector<BenchRow> products(const BenchRequest& r) { return bench_products(r.write); }
 std::vector<BenchRow> breakdown(const BenchRequest& r) { return bench_breakdown(r.methods); }
 std::vector<BenchRow> tokenizer(const BenchRequest& r) {
   return bench_tokenizer(r.tokenizer, r.data);
 }
 
-const Suite kSuites[] = {{"pointwise", without_files<bench_pointwise>},
+const Suite kSuites[] = {{"peaks", without_files<bench_peaks>},
+                         {"pointwise", without_files<bench_pointwise>},
                          {"gemm", without_files<bench_gemm>},
+                         {"products", products},
                          {"conv", without_files<bench_conv>},
                          {"attention", attention, true},
                          {"breakdown", breakdown, true},
@@ -72,6 +75,7 @@ void BenchRequest::describe(data::Schema& s) {
           "Lengths for the suites attention, generate and trained; none given: 2048 to 16384 (on a "
           "GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072",
           {.min = 16});
+  s.field("write", write, "File for the table of paths of products, for the suite products");
   s.field(
       "methods", methods,
       "Attention methods for the suites attention and breakdown, or blocks by the name of their "
@@ -89,6 +93,8 @@ void BenchRequest::validate() const {
         "bench: generate and trained need --model RUN and --data TEXT");
   check(data.empty() == (tokenizer.empty() && model.empty()),
         "bench: --data goes together with --tokenizer or --model");
+  check(write.empty() || std::ranges::count(what, "products"),
+        "bench: --write has no effect without the suite products");
   if (!default_device().is_cuda()) return;
   for (const Suite& suite : kSuites) {
     check(suite.anywhere || !is_named(*this, suite), "bench: ", suite.name,

@@ -18,10 +18,7 @@ struct Bench {
 
   void describe(data::Schema& s) {
     request.describe(s);
-    s.field(
-        "json", json,
-        "Print one JSON object: quick, threads, triad_gb_per_s, device, peak_reserved_bytes and "
-        "rows of bench, name, shape, ms, rate, unit, share");
+    s.field("json", json, bench::Report::kJsonHelp);
     s.field("quick", quick,
             "Tiny sizes, one run each: checks that everything runs, measures nothing");
   }

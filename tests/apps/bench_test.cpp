@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "apps/bench/report.h"
 #include "apps/bench/suites.h"
+#include "tensor/cpu/core/onednn.h"
 #include "tests/apps/world.h"
 #include "tests/paths.h"
 
@@ -14,13 +16,16 @@ using namespace std::string_literals;
 
 TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
   for (const std::string suite :
-       {"pointwise", "gemm", "conv", "attention", "breakdown", "sparse", "train", "streamed",
-        "decode", "encoder", "decoder", "coo", "paper-latency"}) {
+       {"peaks", "pointwise", "gemm", "products", "conv", "attention", "breakdown", "sparse",
+        "train", "streamed", "decode", "encoder", "decoder", "coo", "paper-latency"}) {
     INFO(suite);
     Finished f = run_brine("bench " + suite + " --quick --json --quiet");
     REQUIRE_MESSAGE(f.status == 0, f.error);
     Json out = Json::parse(f.out);
     CHECK(out.at("quick") == true);
+    CHECK_FALSE(out.at("cpu").get<std::string>().empty());
+    CHECK(out.at("cpu_class") == onednn::name_of(onednn::this_cpu()));
+    CHECK(out.at("onednn") == onednn::version());
     CHECK(out.at("threads").get<int>() >= 1);
     CHECK(out.at("triad_gb_per_s").get<double>() > 0);
     CHECK(out.at("peak_reserved_bytes").get<int64_t>() > 0);
@@ -52,6 +57,40 @@ TEST_CASE("bench: every suite prints valid JSON with the documented keys") {
     }
     if (suite == "train") CHECK(keys.contains("system_allocations_after_third_step"));
   }
+}
+
+TEST_CASE("bench: peaks has each limit by one thread and by all; a missing one is 0") {
+  Json out = Json::parse(run_brine("bench peaks --quick --json --quiet --threads 2").out);
+  std::map<std::string, double> rates;
+  for (const Json& row : out.at("rows")) {
+    rates[row.at("name").get<std::string>() + ", " + row.at("shape").get<std::string>()] =
+        row.at("rate").get<double>();
+  }
+  REQUIRE(rates.size() == 8);
+  for (const char* threads : {", 1 thread", ", 2 threads"}) {
+    CHECK(rates.at("f32 multiply-add"s + threads) > 0);
+    CHECK(rates.at("triad"s + threads) > 0);
+    CHECK((rates.at("bf16 dot product (avx512_bf16)"s + threads) > 0) == onednn::has_bf16_gemm());
+    if (!onednn::this_identity().amx_bf16) CHECK(rates.at("bf16 tiles (amx_bf16)"s + threads) == 0);
+  }
+}
+
+TEST_CASE("bench: the name of the CPU is that of /proc/cpuinfo, also on arm64") {
+  CHECK(bench::cpu_model("processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9B14\n\n"
+                         "processor\t: 1\nmodel name\t: Other\n") == "AMD EPYC 9B14");
+  CHECK(bench::cpu_model("processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"
+                         "CPU part\t: 0xd4f\n") == "arm64, implementer 0x41, part 0xd4f");
+  CHECK(bench::cpu_model("") == "unknown");
+  CHECK(bench::cpu_model(": \nmodel name\t:\n") == "unknown");
+}
+
+TEST_CASE("bench: --write belongs to products, and to figures that were measured") {
+  Finished f = run_brine("bench gemm --quick --write no.inc");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "--write has no effect without the suite products"));
+  f = run_brine("bench products --quick --write no.inc");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "--quick measures nothing"));
 }
 
 TEST_CASE("bench: a request runs the suites that it names, else all that have their files") {
@@ -176,7 +215,7 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   CHECK(names.size() == 12);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
   CHECK(contains(run_brine("bench gemm --quick --methods sea").error,
-                 "--methods has no effect without the suite attention"));
+                 "--methods has no effect without the suites attention"));
   CHECK(contains(run_brine("bench gemm --quick --tokens 64").error,
                  "--tokens has no effect without the suite attention, generate or trained"));
 }

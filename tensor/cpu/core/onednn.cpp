@@ -111,17 +111,27 @@ void sgemm(const Gemm& g, const float* a, const float* b, float* c) {
         ")");
 }
 
-struct Bf16Product {
+template <class T>
+constexpr Input kInput = std::is_same_v<T, float> ? Input::f32 : Input::bf16;
+
+// The matmul primitive. Path `packed`: b is in the order of the primitive, made by `pack`.
+struct Product {
   dnnl::matmul primitive;
-  Desc a, b, c, pad;
+  dnnl::reorder pack;
+  Desc a, b, c, plain_b, pad, pack_pad;
+  bool packs = false;
 };
 
-Bf16Product make_bf16(const Gemm& g) {
-  auto plain = [](int64_t rows, int64_t columns, int64_t ld, bool transposed, Type type) {
-    return Desc(Dims{rows, columns}, type, transposed ? Dims{1, ld} : Dims{ld, 1});
+Product make_product(const Gemm& g, Input input, bool packed) {
+  const Type type = input == Input::f32 ? Type::f32 : Type::bf16;
+  auto plain = [](int64_t rows, int64_t columns, int64_t ld, bool transposed, Type t) {
+    return Desc(Dims{rows, columns}, t, transposed ? Dims{1, ld} : Dims{ld, 1});
   };
-  Desc a = plain(g.M, g.K, g.lda, g.ta, Type::bf16), b = plain(g.K, g.N, g.ldb, g.tb, Type::bf16);
-  Desc c = plain(g.M, g.N, g.ldc, false, Type::f32);
+  Product p;
+  p.a = plain(g.M, g.K, g.lda, g.ta, type);
+  p.plain_b = plain(g.K, g.N, g.ldb, g.tb, type);
+  p.c = plain(g.M, g.N, g.ldc, false, Type::f32);
+  p.b = packed ? Desc(Dims{g.K, g.N}, type, dnnl::memory::format_tag::any) : p.plain_b;
   dnnl::primitive_attr attr = own_scratchpad();
   dnnl::post_ops after;
   if (g.alpha != 1)
@@ -133,36 +143,27 @@ Bf16Product make_bf16(const Gemm& g) {
   if (g.beta != 0) after.append_sum(g.beta);
   attr.set_post_ops(after);
 #if DNNL_VERSION_MAJOR < 3
-  dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(a, b, c), attr, engine());
+  dnnl::matmul::primitive_desc pd(dnnl::matmul::desc(p.a, p.b, p.c), attr, engine());
 #else
-  dnnl::matmul::primitive_desc pd(engine(), a, b, c, attr);
+  dnnl::matmul::primitive_desc pd(engine(), p.a, p.b, p.c, attr);
 #endif
-  return {dnnl::matmul(pd), a, b, c, pd.scratchpad_desc()};
+  p.primitive = dnnl::matmul(pd);
+  p.pad = pd.scratchpad_desc();
+  p.b = pd.weights_desc();
+  p.packs = p.b != p.plain_b;
+  if (!p.packs) return p;
+  dnnl::reorder::primitive_desc order(engine(), p.plain_b, engine(), p.b, own_scratchpad());
+  p.pack = dnnl::reorder(order);
+  p.pack_pad = order.scratchpad_desc();
+  return p;
 }
 
-}  // namespace
-
-void gemm(const Gemm& g, const float* a, const float* b, float* c) {
-  OneThread one;
-  sgemm(g, a, b, c);
-}
-
-void gemm_direct(const Gemm& g, const float* a, const float* b, float* c) { sgemm(g, a, b, c); }
-
-bool has_bf16_gemm() {
-#if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  return has;
-#else
-  return false;
-#endif
-}
-
-void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c) {
-  using Key = std::array<int64_t, 10>;
-  static Cache<Key, Bf16Product> cache(kPrimitives);
-  OneThread one;
-  Key key = {g.M,
+std::shared_ptr<const Product> product_of(const Gemm& g, Input input, bool packed) {
+  using Key = std::array<int64_t, 12>;
+  static Cache<Key, std::shared_ptr<const Product>> cache(kPrimitives);
+  Key key = {int64_t(input),
+             packed,
+             g.M,
              g.N,
              g.K,
              g.ta,
@@ -172,15 +173,121 @@ void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c) {
              g.ldc,
              std::bit_cast<int32_t>(g.alpha),
              std::bit_cast<int32_t>(g.beta)};
-  Bf16Product p = cache.get(key, [&] { return make_bf16(g); });
-  auto memory = [](const Desc& d, const void* data) {
-    return dnnl::memory(d, engine(), const_cast<void*>(data));
-  };
-  p.primitive.execute(stream(), {{DNNL_ARG_SRC, memory(p.a, a)},
-                                 {DNNL_ARG_WEIGHTS, memory(p.b, b)},
-                                 {DNNL_ARG_DST, memory(p.c, c)},
-                                 {DNNL_ARG_SCRATCHPAD, memory(p.pad, scratch(p.pad.get_size()))}});
+  return cache.get(key,
+                   [&] { return std::make_shared<const Product>(make_product(g, input, packed)); });
+}
+
+dnnl::memory memory_at(const Desc& d, const void* data) {
+  return dnnl::memory(d, engine(), const_cast<void*>(data));
+}
+
+void pack_b(const Product& p, const void* b, void* packed, void* pad) {
+  p.pack.execute(stream(), {{DNNL_ARG_FROM, memory_at(p.plain_b, b)},
+                            {DNNL_ARG_TO, memory_at(p.b, packed)},
+                            {DNNL_ARG_SCRATCHPAD, memory_at(p.pack_pad, pad)}});
+}
+
+void multiply(const Product& p, const void* a, const void* b, float* c, void* pad) {
+  p.primitive.execute(stream(), {{DNNL_ARG_SRC, memory_at(p.a, a)},
+                                 {DNNL_ARG_WEIGHTS, memory_at(p.b, b)},
+                                 {DNNL_ARG_DST, memory_at(p.c, c)},
+                                 {DNNL_ARG_SCRATCHPAD, memory_at(p.pad, pad)}});
   stream().wait();
+}
+
+size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+template <class T>
+void matmul(const Gemm& g, bool packed, const T* a, const T* b, float* c) {
+  std::shared_ptr<const Product> p = product_of(g, kInput<T>, packed);
+  const size_t pad = whole_lines(p->pad.get_size());
+  if (!p->packs) return multiply(*p, a, b, c, scratch(pad));
+  // The packed b, then the scratch memory of one primitive after the other.
+  const size_t own = whole_lines(p->b.get_size());
+  auto* memory = static_cast<unsigned char*>(
+      scratch(own + std::max(pad, whole_lines(p->pack_pad.get_size()))));
+  pack_b(*p, b, memory, memory + own);
+  multiply(*p, a, memory, c, memory + own);
+}
+
+template <class T>
+std::function<void()> with_kept_b(const Gemm& g, const T* a, const T* b, float* c) {
+  OneThread one;
+  std::shared_ptr<const Product> p = product_of(g, kInput<T>, true);
+  dnnl::memory kept(p->b, engine());
+  if (p->packs) {
+    pack_b(*p, b, kept.get_data_handle(), scratch(p->pack_pad.get_size()));
+  } else {
+    dnnl::memory plain = memory_at(p->plain_b, b);
+    dnnl::reorder(plain, kept).execute(stream(), plain, kept);
+  }
+  stream().wait();
+  return [=] {
+    OneThread alone;
+    multiply(*p, a, kept.get_data_handle(), c, scratch(p->pad.get_size()));
+  };
+}
+
+thread_local PieceLog* open_log = nullptr;
+
+void list(const Gemm& g, Input input, Path path) {
+  if (open_log) open_log->pieces.push_back({g, input, path});
+}
+
+template <class T>
+Path path_for(const Gemm& g) {
+  return path_of(product_class(kInput<T>, g.ta, g.tb, g.M, g.N, g.K));
+}
+
+}  // namespace
+
+PieceLog::PieceLog() : before_(open_log) { open_log = this; }
+PieceLog::~PieceLog() { open_log = before_; }
+
+void gemm(Path path, const Gemm& g, const float* a, const float* b, float* c) {
+  OneThread one;
+  list(g, Input::f32, path);
+  if (path == Path::sgemm) return sgemm(g, a, b, c);
+  matmul(g, path == Path::packed, a, b, c);
+}
+
+void gemm(Path path, const Gemm& g, const bf16* a, const bf16* b, float* c) {
+  check(path != Path::sgemm, "onednn: sgemm multiplies f32, not bf16");
+  OneThread one;
+  list(g, Input::bf16, path);
+  matmul(g, path == Path::packed, a, b, c);
+}
+
+void gemm(const Gemm& g, const float* a, const float* b, float* c) {
+  gemm(path_for<float>(g), g, a, b, c);
+}
+
+void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c) {
+  gemm(path_for<bf16>(g), g, a, b, c);
+}
+
+std::function<void()> gemm_with_kept_b(const Gemm& g, const float* a, const float* b, float* c) {
+  return with_kept_b(g, a, b, c);
+}
+
+std::function<void()> gemm_with_kept_b(const Gemm& g, const bf16* a, const bf16* b, float* c) {
+  return with_kept_b(g, a, b, c);
+}
+
+void gemm_direct(const Gemm& g, const float* a, const float* b, float* c) { sgemm(g, a, b, c); }
+
+std::string version() {
+  const dnnl_version_t* v = dnnl_version();
+  return join(v->major, ".", v->minor, ".", v->patch);
+}
+
+bool has_bf16_gemm() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
+  return has;
+#else
+  return false;
+#endif
 }
 
 namespace {
@@ -320,10 +427,6 @@ std::shared_ptr<const Prepared> prepared(const ImageConvolution& c, Pass pass) {
                        c.kernel_t, " x ", c.kernel_w, ": ", e.message));
     }
   });
-}
-
-dnnl::memory memory_at(const Desc& d, const void* data) {
-  return dnnl::memory(d, engine(), const_cast<void*>(data));
 }
 
 }  // namespace

@@ -8,7 +8,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
+#include "tensor/cpu/core/onednn_paths.h"
 #include "tensor/dtype.h"
 
 namespace brine::onednn {
@@ -21,15 +24,46 @@ struct Gemm {
   float alpha = 1, beta = 0;
 };
 
-// c [M, N] = alpha op(a) [M, K] op(b) [K, N] + beta c; c is not read when beta = 0.
+// c [M, N] = alpha op(a) [M, K] op(b) [K, N] + beta c; c is not read when beta = 0. The path is
+// that of the table (onednn_paths.h).
 void gemm(const Gemm& g, const float* a, const float* b, float* c);
 // The same with bf16 inputs; only where has_bf16_gemm().
 void gemm(const Gemm& g, const bf16* a, const bf16* b, float* c);
+// The same by a given path; sgemm takes f32 only.
+void gemm(Path path, const Gemm& g, const float* a, const float* b, float* c);
+void gemm(Path path, const Gemm& g, const bf16* a, const bf16* b, float* c);
+// "2.6.3", of the library that is loaded.
+std::string version();
+
 // True when the CPU multiplies bf16 faster than f32.
 bool has_bf16_gemm();
 
 // oneDNN with its own threads: the reference of the bench.
 void gemm_direct(const Gemm& g, const float* a, const float* b, float* c);
+// For the bench: the product by the path `packed` with b copied once, here. a and c are kept.
+std::function<void()> gemm_with_kept_b(const Gemm& g, const float* a, const float* b, float* c);
+std::function<void()> gemm_with_kept_b(const Gemm& g, const bf16* a, const bf16* b, float* c);
+
+// A piece as gemm() computed it.
+struct Piece {
+  Gemm gemm;
+  Input input = Input::f32;
+  Path path = Path::sgemm;
+};
+
+// While an object lives, the pieces that its thread computes are listed: for tests and the bench.
+class PieceLog {
+ public:
+  PieceLog();
+  ~PieceLog();
+  PieceLog(const PieceLog&) = delete;
+  PieceLog& operator=(const PieceLog&) = delete;
+
+  std::vector<Piece> pieces;
+
+ private:
+  PieceLog* before_;
+};
 
 // A convolution of one image [rows, columns, channels]: cross-correlation, the token axis without
 // padding, the columns padded with zeros to keep their number.

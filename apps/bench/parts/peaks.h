@@ -1,0 +1,24 @@
+// The CPU's limits of arithmetic by type: multiply-adds in registers, without memory.
+#pragma once
+
+namespace brine::bench {
+
+enum class Peak {
+  f32,   // fused multiply-adds of the widest vectors of the build
+  bf16,  // dot products of avx512_bf16
+  amx,   // tiles of amx_bf16
+};
+
+const char* name_of(Peak peak);
+// Whether the CPU has the instructions, and the operating system permits their registers.
+bool has_peak(Peak peak);
+// The fastest for products of bf16; f32 where the CPU has none of both.
+Peak best_bf16_peak();
+
+// Some milliseconds of it on the present number of threads. Returns the number of operations, two
+// for a multiply-add.
+double burst(Peak peak);
+// GFLOP/s: a limit of the machine, so the best of ten bursts, whatever other processes do.
+double peak_rate(Peak peak);
+
+}  // namespace brine::bench
