@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The rows of flash attention in `brine bench attention`, in PyTorch.
 
-Causal softmax attention, 1 x 12 heads x T x 64, f32, q, k, v to context; forward, and forward with
+Causal softmax attention, 1 x 12 heads x T x 64, f32 or bf16, q, k, v to context; forward, and forward with
 backward. scaled_dot_product_attention and softmax(q k^T / sqrt(d)) v are timed, the latter while its
 maps fit; the rate counts the visible half of the T x T products, as Brine's does.
 """
@@ -33,15 +33,18 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--compute", choices=["f32", "bf16"], default="f32")
     args = parser.parse_args()
+    dtype = torch.bfloat16 if args.compute == "bf16" else torch.float32
     torch.set_num_threads(args.threads)
     forms = {"softmax(qk)v": explicit}
     if hasattr(F, "scaled_dot_product_attention"):
         forms["scaled_dot_product_attention"] = fused
-    print(f"PyTorch {torch.__version__}, {args.threads} threads")
+    print(f"PyTorch {torch.__version__}, {args.threads} threads, {args.compute}")
     for tokens in args.tokens:
-        x = [torch.randn(1, HEADS, tokens, SIZE, requires_grad=True) for _ in range(3)]
-        dy = torch.randn(1, HEADS, tokens, SIZE)
+        x = [torch.randn(1, HEADS, tokens, SIZE, dtype=dtype, requires_grad=True)
+             for _ in range(3)]
+        dy = torch.randn(1, HEADS, tokens, SIZE, dtype=dtype)
         for name, form in forms.items():
             if form is explicit and 12.0 * HEADS * tokens * tokens > MOST_MAPS:
                 continue
