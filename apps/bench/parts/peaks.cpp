@@ -131,7 +131,7 @@ struct Chains {
 };
 
 Chains chains_of(Peak peak) {
-  const int64_t steps = sized(2000000, 20000);
+  const int64_t steps = sized(200000, 20000);
 #if defined(__x86_64__)
   if (peak == Peak::bf16) return {bf16_chains, steps, 2.0 * kSums * 32};
   if (peak == Peak::amx)
@@ -180,7 +180,7 @@ double burst(Peak peak) {
 
 double peak_rate(Peak peak) {
   double best = 0;
-  for (int run = 0; run < 10; ++run) {
+  for (int run = 0; run < 20; ++run) {
     const double start = now_ms(), operations = burst(peak);
     best = std::max(best, operations / (now_ms() - start) / 1e6);
   }
