@@ -1,4 +1,6 @@
 // The machine's limits: arithmetic by type and memory, by one thread and by all.
+#include <set>
+
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/peaks.h"
 #include "tensor/device/device.h"
@@ -11,7 +13,7 @@ std::vector<BenchRow> bench_peaks() {
   // ratio: to the same by one thread.
   auto add = [&](const char* name, const char* unit, const std::function<double()>& rate) {
     double one = 0;
-    for (int count : {1, all}) {
+    for (int count : std::set<int>{1, all}) {
       set_threads(count);
       const double start = now_ms(), value = rate();
       if (count == 1) one = value;

@@ -15,10 +15,11 @@ bool has_peak(Peak peak);
 // The fastest for products of bf16; f32 where the CPU has none of both.
 Peak best_bf16_peak();
 
-// Some milliseconds of it on the present number of threads. Returns the number of operations, two
-// for a multiply-add.
+// Less than a millisecond of it on this thread. Returns the number of operations, two for a
+// multiply-add.
 double burst(Peak peak);
-// GFLOP/s: a limit of the machine, so the best of ten bursts, whatever other processes do.
+// GFLOP/s of the present number of threads together. A limit of the machine, so each thread counts
+// with the best of its 20 bursts, which are shorter than the time slices of other processes.
 double peak_rate(Peak peak);
 
 }  // namespace brine::bench
