@@ -8,6 +8,18 @@ namespace {
 
 int64_t pieces(int64_t n, int64_t step) { return (n + step - 1) / step; }
 
+// Sums of units are kept in bf16 unless all is to be exact: that moves a share by a thousandth,
+// units by far more. But keys join a sum one by one, and one of many keys would not change any more
+// by a further one: `longest`, the keys of a unit at the model's last position, decides, since a
+// state must have the same bits in every capacity. Features without units follow the cache, except
+// that the largest do not fit into f16.
+Dtype type_of_features(const nn::StateRequest& r, int64_t longest, int64_t units) {
+  constexpr int64_t kFew = 8;
+  if (r.dtype != Dtype::f32 || r.cache == Dtype::f32) return r.dtype;
+  if (units == 0) return r.cache ? Dtype::bf16 : Dtype::f32;
+  return longest <= kFew ? Dtype::bf16 : Dtype::f32;
+}
+
 }  // namespace
 
 RowDecoder RowDecoder::slots(int64_t first, int64_t count) const {
@@ -41,10 +53,7 @@ SeaState::SeaState(const Estimator& estimator, const nn::AttentionShape& shape,
                                                      : estimator.performer->projection.value.dim(0);
     const int64_t u = config.prior_units;
     const int64_t most = u && r.capacity / K / 2 >= u ? 2 * u * K : r.capacity;
-    // Sums of units are rounded to bf16 unless all is to be exact: that moves a share by a
-    // thousandth, units by far more. The largest features do not fit into f16.
-    const bool rounded = !r.cache && u > 0 && r.dtype == Dtype::f32;
-    const Dtype type = rounded || r.cached() == Dtype::f16 ? Dtype::bf16 : r.cached();
+    const Dtype type = type_of_features(r, math::unit_of_sums(shape.max_positions, K, u), u);
     key_features = &part("key_features" + places, {B, G, most, m}, type, 2,
                          [K, u](int64_t tokens) { return unit_rows(tokens, K, u); });
     borders = &part("borders" + places, {B, G, K + 1, border_columns(m)}, Dtype::f64);

@@ -18,7 +18,7 @@ constexpr int64_t kQueries = 128, kKeys = 64;
 
 // Data of one call. Words are transposed pairs of queries, words_of(T) for each of d rows.
 struct Call {
-  int64_t H, G, T, d, width, pieces;
+  int64_t H, G, T, d, width;
   RowWidths widths;
   bool causal;
   float scale;
@@ -137,11 +137,6 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys, const
   if (to.dv) put(to.dv, room.dv);
 }
 
-// Rows of all heads as they are, and their transposed pairs.
-struct Sides {
-  Tensor rows, words;
-};
-
 // dy [B, T, H d] -> [B, H, T, d] in bf16; dot = scale dy . y. Rows of padding are not read.
 Tensor rounded_gradient(float* dot, const Tensor& dy, const Tensor& y, const Call& at, int64_t B) {
   const int64_t H = at.H, T = at.T, d = at.d;
@@ -188,7 +183,6 @@ void flash_attention_pairs_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, 
           .T = T,
           .d = d,
           .width = words_of(T),
-          .pieces = pieces,
           .widths = RowWidths(visible, T),
           .causal = visible.causal,
           .scale = float(scale),

@@ -2,8 +2,8 @@
 // instructions for pairs of bf16 (avx512_bf16), or by those for tiles (amx_bf16).
 //
 // A pair is two numbers that are neighbours along the depth, the first in the lower half of 32
-// bits. Every element of a result is summed in the order of its pairs, whatever the sizes of the
-// tile.
+// bits. The order in which an element is summed depends on its number of pairs alone, not on its
+// place.
 #pragma once
 
 #include <cstdint>
