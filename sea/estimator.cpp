@@ -209,9 +209,9 @@ Tensor Estimator::gates_of(const Estimate& e, int64_t batch, int64_t rows) const
 
 // The estimate alone is one pass over memory; its scores would be a pass for each of their parts.
 // Costs are counted by these parts.
-bool Estimator::is_one_pass(const Tensor& q, int64_t query_skip) const {
+bool Estimator::is_one_pass(int64_t query_skip) const {
   return table && !performer && prior && prior->gain && prior->pooled_gain && config_.pooled == 0 &&
-         query_skip == 1 && !grad_enabled() && !q.device().is_meta();
+         query_skip == 1 && !grad_enabled() && !CostMeter::current();
 }
 
 Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, int64_t query_skip,
@@ -231,7 +231,7 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   if (config_.mixes()) mix(e, x, visible);
   part.emplace("mu, nu");
   e.gates = gates_of(e, B, T);
-  if (wanted == Wanted::estimate && is_one_pass(x.q, query_skip)) {
+  if (wanted == Wanted::estimate && is_one_pass(query_skip)) {
     part.emplace("performer");
     take_features(e, x, visible);
     e.estimate = e.order = table_estimate(table->bias, {*prior->gain, e.psi_q, e.psi_k},

@@ -172,7 +172,7 @@ class Estimator : public nn::Module {
 
  private:
   Tensor per_head(const Tensor& x) const;
-  bool is_one_pass(const Tensor& q, int64_t query_skip) const;
+  bool is_one_pass(int64_t query_skip) const;
   void mix(Estimate& e, const LayerTokens& x, const Visibility& visible) const;
   void take_features(Estimate& e, const LayerTokens& x, const Visibility& visible) const;
   Tensor gates_of(const Estimate& e, int64_t batch, int64_t rows) const;

@@ -215,7 +215,7 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   CHECK(names.size() == 12);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
   CHECK(contains(run_brine("bench gemm --quick --methods sea").error,
-                 "--methods has no effect without the suites attention"));
+                 "--methods has no effect without the suite attention or breakdown"));
   CHECK(contains(run_brine("bench gemm --quick --tokens 64").error,
                  "--tokens has no effect without the suite attention, generate or trained"));
 }

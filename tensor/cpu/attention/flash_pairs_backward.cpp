@@ -137,7 +137,9 @@ void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys, const
   if (to.dv) put(to.dv, room.dv);
 }
 
-// dy [B, T, H d] -> [B, H, T, d] in bf16; dot = scale dy . y. Rows of padding are not read.
+// dy [B, T, H d] -> [B, H, T, d] in bf16; dot = scale dy . y of the rounded dy: where values have
+// much in common, the products of dy with them have the same error, which then cancels. Rows of
+// padding are not read.
 Tensor rounded_gradient(float* dot, const Tensor& dy, const Tensor& y, const Call& at, int64_t B) {
   const int64_t H = at.H, T = at.T, d = at.d;
   const Tensor heads = Tensor::empty({B, H, T, d}, Dtype::bf16);
@@ -149,9 +151,12 @@ Tensor rounded_gradient(float* dot, const Tensor& dy, const Tensor& y, const Cal
       if (t >= at.widths.valid(b)) continue;
       float sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t c = 0; c < d; ++c) sum += from[place + c] * out[place + c];
+      for (int64_t c = 0; c < d; ++c) {
+        const bf16 x(from[place + c]);
+        to[r * d + c] = x;
+        sum += float(x) * out[place + c];
+      }
       dot[r] = at.scale * sum;
-      for (int64_t c = 0; c < d; ++c) to[r * d + c] = bf16(from[place + c]);
     }
   });
   return heads;

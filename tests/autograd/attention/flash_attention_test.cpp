@@ -251,6 +251,17 @@ TEST_CASE("bf16 compute: flash attention of rounded inputs, with its gradients")
   }
 }
 
+TEST_CASE("bf16 compute: gradients of scores where values have much in common") {
+  const MaskCase m{.B = 1, .H = 2, .T = 130};
+  Inputs in = qkv(m, 64);
+  in[2] = normal({1, 2, 130, 64}, 3, Dtype::f32, 8);  // far from 0: the gradients are differences
+  for (Tensor& x : in) x = x.to(Dtype::bf16).to(Dtype::f32);
+  const Tensor dy = normal({1, 130, 128}, 4);  // which is rounded
+  const Run exact = run(flash(m), in, dy);
+  const ComputeType compute(Dtype::bf16);
+  check_equal(run(flash(m), in, dy), exact, 2e-2);
+}
+
 TEST_CASE("bf16 compute: flash attention reads nothing beyond a sequence's length") {
   for (bool causal : {true, false}) {
     const MaskCase m{.B = 2, .H = 2, .T = 131, .causal = causal, .lengths = {131, 77}};

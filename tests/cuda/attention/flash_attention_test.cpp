@@ -132,9 +132,14 @@ TEST_CASE("cuda: flash_attention of 16 bits without cuDNN is exact in its scores
       auto run = [&](Device device) {
         const On on{device};
         const Visibility visible{true, {}};
-        const Tensor q = on(normal(shape, 1).to(type)), k = on(normal(shape, 2).to(type));
+        // On the CPU the exact results, which its own kernels for 16 bits would round.
+        auto rounded = [&](const Tensor& x) {
+          const Tensor y = x.to(type);
+          return on(device.is_cuda() ? y : y.to(Dtype::f32));
+        };
+        const Tensor q = rounded(normal(shape, 1)), k = rounded(normal(shape, 2));
         // Values with much in common: the gradient of a score is a small difference.
-        const Tensor v = on(normal(shape, 3, Dtype::f32, 3).to(type)), dy = on(normal(rows, 4));
+        const Tensor v = rounded(normal(shape, 3, Dtype::f32, 3)), dy = on(normal(rows, 4));
         Tensor y = Tensor::like(dy), lse = Tensor::empty({1, 2, T}, Dtype::f32, device);
         BRINE_CALL(q, flash_attention, y, lse, q, k, v, visible, 0.2);
         Tensor dq = Tensor::empty(shape, Dtype::f32, device), dk = Tensor::like(dq);
