@@ -15,7 +15,7 @@ Tensor flash_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                        const Visibility& visible);
 
 // ---- cached_attention.cpp: one new query of every sequence, off the tape. The bits of a sequence
-// do not depend on the other sequences or their number.
+// do not depend on the other sequences or their number. Caches of f32 inputs may be bf16 or f16.
 // cache [B, H, S, d] stores row [B, H, 1, d] at position at[b] (i64 [B]); throws when one is full.
 void append_row(const Tensor& cache, const Tensor& row, const Tensor& at);
 // softmax(q k^T / sqrt(d)) v over the keys first[b] <= j < last[b] -> [B, H, 1, d]; q [B, H, 1, d],
@@ -26,7 +26,8 @@ Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 // ---- sparse_attention.cpp
 // q [B, H, T, d], k and v [B, G, S, d] as in flash_attention() -> P V [B, H, T, d], P = softmax(q
 // k^T / sqrt(d)) over the entries of the mask; 0 for a head without entries. `probabilities`, when
-// given, receives P [entries] in the order of csr.columns, off the tape.
+// given, receives P [entries] in the order of csr.columns, off the tape. k and v may be bf16 or f16
+// for q in f32; then there are no gradients.
 Tensor sparse_attention(const Tensor& q, const Tensor& k, const Tensor& v, const FlatCsr& csr,
                         Tensor* probabilities = nullptr);
 

@@ -58,7 +58,7 @@ Tensor performer_prior(const Tensor& scores, const Tensor& gain, const Tensor& p
                        double floor = 0);
 // One query: borders f64 [B, G, K + 1, border_columns(m)] and at i64 [B] advance to width[b] keys,
 // the sums of whose features by units are in phi_k [B, G, R, m], as append_to_units() makes them;
-// scores [B, H, 1, K].
+// scores [B, H, 1, K]. Here and below rows of earlier keys may be bf16 or f16 for inputs in f32.
 Tensor performer_prior_step(const Tensor& borders, const Tensor& at, const Tensor& scores,
                             const Tensor& gain, const Tensor& phi_q, const Tensor& phi_k,
                             const Tensor& width, double floor = 0, int64_t units = 0);

@@ -76,7 +76,8 @@ int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_
 // The candidates of a mask with the largest q . k: `keys` of each row and head, of equal ones the
 // later keys; all of a row and head that has no more (docs/method.md section 2.6). q [B, H, T, d],
 // k [B, G, S, d] with S = csr.keys; G divides H: head h reads group h G / H. On the meta device
-// every row is taken to have min(keys, w) entries per head, w by `visible`. No gradient.
+// every row is taken to have min(keys, w) entries per head, w by `visible`. k may be bf16 or f16
+// for q in f32. No gradient.
 FlatCsr refine(const Tensor& q, const Tensor& k, const FlatCsr& csr, int64_t keys,
                const Visibility& visible);
 

@@ -22,7 +22,8 @@ BRINE_KERNEL(flash_attention_backward, Tensor dq, Tensor dk, Tensor dv, Tensor d
              Tensor k, Tensor v, Tensor y, Tensor lse, Visibility visible, double scale)
 
 // ---- cached_attention: one new query of every sequence; S = positions of a cache
-// The bits of a sequence do not depend on the other sequences or their number.
+// The bits of a sequence do not depend on the other sequences or their number. With inputs in f32
+// the caches may be bf16 or f16.
 // cache [B, H, S, d] stores row [B, H, 1, d] at position at[b]; i64 [B].
 BRINE_KERNEL(append_row, Tensor cache, Tensor row, Tensor at)
 // y [B, H, d] = softmax(scale q . k_j) v_j over the keys first[b] <= j < last[b]; i64 [B].

@@ -5,7 +5,7 @@
 // rows at or beyond a sequence's length are padding. G divides H: head h reads the keys and values
 // of group h G / H, whose gradients are summed over the heads of the group. The `_step` kernels
 // process one new token per sequence: the bits of a sequence do not depend on the other sequences
-// or their number.
+// or their number; with inputs in f32 the rows of earlier tokens may be bf16 or f16.
 #pragma once
 
 #include "tensor/kernels/kernel.h"

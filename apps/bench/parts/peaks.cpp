@@ -8,12 +8,10 @@
 #include <cstring>
 
 #include "apps/bench/bench.h"
-#include "tensor/cpu/core/onednn.h"
+#include "tensor/cpu/core/cpu_identity.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace brine::bench {
@@ -115,13 +113,6 @@ __attribute__((target("amx-tile,amx-bf16"))) void amx_chains(int64_t steps) {
   volatile float keep = sums[0];
   (void)keep;
 }
-
-// Linux gives the registers of tiles to processes that ask for them.
-bool tiles_permitted() {
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
-  static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return permitted;
-}
 #endif
 
 struct Chains {
@@ -156,12 +147,7 @@ const char* name_of(Peak peak) {
 
 bool has_peak(Peak peak) {
   if (peak == Peak::f32) return true;
-  if (peak == Peak::bf16) return onednn::has_bf16_gemm();
-#if defined(__x86_64__)
-  return onednn::this_identity().amx_bf16 && tiles_permitted();
-#else
-  return false;
-#endif
+  return peak == Peak::bf16 ? this_cpu_identity().avx512_bf16 : has_tiles();
 }
 
 Peak best_bf16_peak() {

@@ -10,10 +10,9 @@
 
 #include "tensor/cpu/attention/flash_pairs.h"
 #include "tensor/cpu/attention/flash_softmax.h"
+#include "tensor/cpu/attention/flash_tasks.h"
 #include "tensor/cpu/attention/flash_tile.h"
-#include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
-#include "tensor/csr.h"
 
 namespace brine::BRINE_CPU {
 namespace {
@@ -79,37 +78,22 @@ void flash_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibil
     return flash_attention(y, lse, q.to(Dtype::f32), k.to(Dtype::f32), v.to(Dtype::f32), visible,
                            scale);
   }
-  const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
-  const int64_t group = H / k.dim(1);  // heads that share keys and values
-  const int64_t tiles = (T + kQueries - 1) / kQueries;
-  const RowWidths widths(visible, T);
+  const int64_t group = q.dim(1) / k.dim(1);  // heads that share keys and values
+  const int64_t d = q.dim(3), head = q.dim(2) * d;
   dispatch_float(q.dtype(), [&]<class R>() {
     const R *xq = q.data<R>(), *xk = k.data<R>(), *xv = v.data<R>();
-    R *out = y.data<R>(), *sums = lse.data<R>();
-    for_pieces(B * H * tiles, B * H * T * T * d, [&](int64_t i) {
-      // The long tiles of a causal mask come first, so that threads finish at similar times.
-      const int64_t bh = i % (B * H), b = bh / H, h = bh % H;
-      const int64_t first = (tiles - 1 - i / (B * H)) * kQueries,
-                    end = std::min(T, first + kQueries);
-      const int64_t rows = std::clamp<int64_t>(widths.valid(b) - first, 0, end - first);
-      R* to = out + (b * T + first) * H * d + h * d;
-      R* own = sums + bh * T + first;
-      if (rows > 0) {
-        attend<R>({.q = xq + bh * T * d,
-                   .k = xk + bh / group * T * d,
-                   .v = xv + bh / group * T * d,
-                   .d = d,
-                   .first = first,
-                   .rows = rows,
-                   .visible = widths(b, first + rows - 1),
-                   .causal = visible.causal},
-                  to, H * d, own, R(scale));
-      }
-      for (int64_t m = rows; m < end - first; ++m) {
-        std::fill_n(to + m * H * d, d, R(0));
-        own[m] = 0;
-      }
-    });
+    each_tile_of_queries<R>(y, lse, RowWidths(visible, q.dim(2)), kQueries,
+                            [&](const QueryTile& own, R* to, int64_t step, R* sums) {
+                              attend<R>({.q = xq + own.bh * head,
+                                         .k = xk + own.bh / group * head,
+                                         .v = xv + own.bh / group * head,
+                                         .d = d,
+                                         .first = own.first,
+                                         .rows = own.rows,
+                                         .visible = own.visible,
+                                         .causal = visible.causal},
+                                        to, step, sums, R(scale));
+                            });
   });
 }
 

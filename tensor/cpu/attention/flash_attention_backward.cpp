@@ -5,12 +5,10 @@
 // once per tile of keys, everything else is read in place. dk and dv of the tile are complete after
 // one pass over the queries; dq is summed over tiles of keys, which are distributed over a few
 // pieces with a dq each, depending only on the sizes.
-#include "tensor/cpu/attention/flash_gradients.h"
 #include "tensor/cpu/attention/flash_pairs.h"
+#include "tensor/cpu/attention/flash_tasks.h"
 #include "tensor/cpu/attention/flash_tile.h"
-#include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/stream.h"
-#include "tensor/csr.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/math.h"
 
@@ -22,7 +20,7 @@ constexpr int64_t kQueries = 128, kKeys = 64;
 // Sizes of a call. Rows of d numbers that are read as vectors are padded with 0 to `wide`. `group`
 // heads of queries share keys and values.
 struct Sizes {
-  int64_t B, H, T, d, group, wide, pieces;
+  int64_t B, H, T, d, group, wide;
   RowWidths widths;
   bool causal;
 };
@@ -100,17 +98,10 @@ void differentiate(T* s, T* ds, int64_t rows, int64_t count, int64_t seen, T sca
   }
 }
 
-// Targets of one head's gradients; null = not needed.
-template <class T>
-struct Results {
-  T* dq;       // [T, wide], accumulated
-  T *dk, *dv;  // [T, d]
-};
-
 // The tile of keys [first, first + keys) of head bh against all queries that see it.
 template <class T>
 void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, const Operands<T>& in,
-                  const Results<T>& to) {
+                  const HeadGradients<T>& to) {
   const int64_t d = at.d, wide = at.wide, lanes = whole_vectors<T>(keys);
   const int64_t head = bh * at.T, keys_head = bh / at.group * at.T,
                 queries = at.widths.valid(bh / at.H);
@@ -167,11 +158,6 @@ void tile_of_keys(int64_t bh, int64_t first, int64_t keys, const Sizes& at, cons
   }
 }
 
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
-}
-
 }  // namespace
 
 void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
@@ -185,15 +171,12 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
   }
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
   dispatch_float(q.dtype(), [&]<class R>() {
-    const int64_t tiles = (T + kKeys - 1) / kKeys;
-    const int64_t pieces = flash_pieces(B * H, T);
     const Sizes at{.B = B,
                    .H = H,
                    .T = T,
                    .d = d,
                    .group = H / k.dim(1),
                    .wide = whole_vectors<R>(d),
-                   .pieces = pieces,
                    .widths = RowWidths(visible, T),
                    .causal = visible.causal};
     Tensor heads = Tensor::empty({B * H * T, at.wide}, q.dtype()), dot = Tensor::like(lse);
@@ -201,29 +184,10 @@ void flash_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
     Tensor wide_q = widened<R>(q, at.wide), wide_k = widened<R>(k, at.wide);
     const Operands<R> in{wide_q.data<R>(), wide_k.data<R>(), v.data<R>(), heads.data<R>(),
                          lse.data<R>(),    dot.data<R>(),    R(scale)};
-    const bool in_place = pieces == 1 && at.wide == d;
-    Tensor parts;
-    if (dq.defined())
-      parts = in_place ? dq : Tensor::empty({B * H * pieces, T, at.wide}, q.dtype());
-    R *gq = data_or_null<R>(parts), *gk = data_or_null<R>(dk), *gv = data_or_null<R>(dv);
-    for_pieces(B * H * pieces, B * H * T * T * d, [&](int64_t i) {
-      const int64_t bh = i / pieces, keys = at.widths.valid(bh / H);
-      const Results<R> to{gq ? gq + i * T * at.wide : nullptr, gk ? gk + bh * T * d : nullptr,
-                          gv ? gv + bh * T * d : nullptr};
-      if (to.dq) std::fill_n(to.dq, T * at.wide, R(0));
-      for (int64_t j = i % pieces; j < tiles; j += pieces) {
-        const int64_t first = j * kKeys, end = std::min(T, first + kKeys),
-                      stop = std::min(end, keys);
-        if (first < stop) tile_of_keys(bh, first, stop - first, at, in, to);
-        const int64_t rest = std::max(first, stop);
-        if (to.dk) std::fill(to.dk + rest * d, to.dk + end * d, R(0));
-        if (to.dv) std::fill(to.dv + rest * d, to.dv + end * d, R(0));
-      }
-    });
-    if (gq && !in_place) {
-      add_pieces(dq.data<R>(), gq,
-                 {.rows = B * H * T, .T = T, .d = d, .wide = at.wide, .pieces = pieces});
-    }
+    each_tile_of_keys<R>(dq, dk, dv, q.shape(), at.wide, at.widths, kKeys,
+                         [&](int64_t bh, int64_t first, int64_t keys, const HeadGradients<R>& to) {
+                           tile_of_keys(bh, first, keys, at, in, to);
+                         });
   });
 }
 

@@ -5,8 +5,7 @@
 #include <limits>
 
 #include "tensor/cpu/attention/flash_softmax.h"
-#include "tensor/cpu/core/pieces.h"
-#include "tensor/csr.h"
+#include "tensor/cpu/attention/flash_tasks.h"
 #include "tensor/kernels/attention.h"
 
 namespace brine::BRINE_CPU {
@@ -35,12 +34,12 @@ struct Head {
   int64_t d, T;
 };
 
-// The queries [first, first + rows) against the first `visible` keys: rows of y, `step` apart, and
-// of lse.
-void attend(const Head& at, int64_t first, int64_t rows, int64_t visible, bool causal, float* y,
-            int64_t step, float* lse, float scale) {
+// A tile's rows of y, `step` apart, and of lse.
+void attend(const Head& at, const QueryTile& own, bool causal, float* y, int64_t step, float* lse,
+            float scale) {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
   const pair_tile::Engine engine = pair_tile::engine();
+  const int64_t first = own.first, rows = own.rows, visible = own.visible;
   const int64_t d = at.d, lanes = whole_lanes(rows), half = d / 2, width = words_of(at.T);
   thread_local Scratch<float> scratch;
   scratch.reserve((d + kKeys) * kQueries, 2);
@@ -83,37 +82,21 @@ void attend(const Head& at, int64_t first, int64_t rows, int64_t visible, bool c
 
 void flash_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility visible,
                            double scale) {
-  const int64_t B = q.dim(0), H = q.dim(1), G = k.dim(1), T = q.dim(2), d = q.dim(3);
-  const int64_t tiles = (T + kQueries - 1) / kQueries, width = words_of(T);
+  const int64_t group = q.dim(1) / k.dim(1);  // heads that share keys and values
+  const int64_t T = q.dim(2), d = q.dim(3), head = T * d;
   const RowWidths widths(visible, T);
-  const Tensor turned = Tensor::empty({B * G, d, 2 * width}, Dtype::bf16);
-  auto* values = reinterpret_cast<uint32_t*>(turned.data<bf16>());
-  for_pieces(B * G, B * G * T * d, [&](int64_t g) {
-    turn_pairs(values + g * d * width, T, v.data<bf16>() + g * T * d, widths.valid(g / G), d);
-  });
-  float *out = y.data<float>(), *sums = lse.data<float>();
-  for_pieces(B * H * tiles, B * H * T * T * d, [&](int64_t i) {
-    // The long tiles of a causal mask come first, so that threads finish at similar times.
-    const int64_t bh = i % (B * H), b = bh / H, h = bh % H, g = b * G + h * G / H;
-    const int64_t first = (tiles - 1 - i / (B * H)) * kQueries, end = std::min(T, first + kQueries);
-    const int64_t rows = std::clamp<int64_t>(widths.valid(b) - first, 0, end - first);
-    float* to = out + (b * T + first) * H * d + h * d;
-    float* own = sums + bh * T + first;
-    if (rows > 0) {
-      const Head head{q.data<bf16>() + bh * T * d,
-                      k.data<bf16>() + g * T * d,
-                      values + g * d * width,
-                      v.data<bf16>() + g * T * d,
-                      d,
-                      T};
-      attend(head, first, rows, widths(b, first + rows - 1), visible.causal, to, H * d, own,
-             float(scale));
-    }
-    for (int64_t m = rows; m < end - first; ++m) {
-      std::fill_n(to + m * H * d, d, 0.0f);
-      own[m] = 0;
-    }
-  });
+  const Tensor turned = turned_heads(v, widths);
+  each_tile_of_queries<float>(y, lse, widths, kQueries,
+                              [&](const QueryTile& own, float* to, int64_t step, float* sums) {
+                                const int64_t keys = own.bh / group;
+                                const Head at{q.data<bf16>() + own.bh * head,
+                                              k.data<bf16>() + keys * head,
+                                              words(turned.data<bf16>()) + keys * d * words_of(T),
+                                              v.data<bf16>() + keys * head,
+                                              d,
+                                              T};
+                                attend(at, own, visible.causal, to, step, sums, float(scale));
+                              });
 }
 
 }  // namespace brine::BRINE_CPU

@@ -12,6 +12,8 @@
 
 #include "tensor/cpu/attention/flash_tile.h"
 #include "tensor/cpu/core/pair_tile.h"
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/csr.h"
 #include "tensor/types.h"
 
 namespace brine::BRINE_CPU {
@@ -20,6 +22,9 @@ namespace brine::BRINE_CPU {
 inline bool takes_pairs(int64_t d) {
   return d % 16 == 0 && pair_tile::engine() != pair_tile::Engine::none;
 }
+
+// Rows of bf16 as words of two neighbours.
+inline const uint32_t* words(const bf16* x) { return reinterpret_cast<const uint32_t*>(x); }
 
 constexpr int64_t kPairLanes = 16;
 inline int64_t whole_lanes(int64_t n) { return (n + kPairLanes - 1) / kPairLanes * kPairLanes; }
@@ -94,6 +99,18 @@ inline void turn_pairs(uint32_t* to, int64_t room, const bf16* from, int64_t row
   }
 }
 
+// [B H, d, 2 words_of(T)]: the transposed pairs of the valid rows of every head of x [B, H, T, d].
+inline Tensor turned_heads(const Tensor& x, const RowWidths& widths) {
+  const int64_t H = x.dim(1), heads = x.dim(0) * H, T = x.dim(2), d = x.dim(3);
+  const int64_t size = d * words_of(T);
+  const Tensor to = Tensor::empty({heads, d, 2 * words_of(T)}, Dtype::bf16);
+  auto* pairs = reinterpret_cast<uint32_t*>(to.data<bf16>());
+  for_pieces(heads, heads * T * d, [&](int64_t n) {
+    turn_pairs(pairs + n * size, T, x.data<bf16>() + n * T * d, widths.valid(n / H), d);
+  });
+  return to;
+}
+
 // flash_attention() and its gradients on inputs in bf16 (tensor/kernels/attention.h), where
 // takes_pairs().
 void flash_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, Visibility visible,
@@ -101,7 +118,5 @@ void flash_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, V
 void flash_attention_pairs_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
                                     Tensor v, Tensor y, Tensor lse, Visibility visible,
                                     double scale);
-
-inline const uint32_t* words(const bf16* x) { return reinterpret_cast<const uint32_t*>(x); }
 
 }  // namespace brine::BRINE_CPU

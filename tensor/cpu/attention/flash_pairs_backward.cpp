@@ -4,10 +4,8 @@
 //
 // dk and dv of a tile of keys are summed transposed, [d, key]: then what the products read by lanes
 // are pairs of neighbouring queries of the same key, which need no transposition.
-#include "tensor/cpu/attention/flash_gradients.h"
 #include "tensor/cpu/attention/flash_pairs.h"
-#include "tensor/cpu/core/pieces.h"
-#include "tensor/csr.h"
+#include "tensor/cpu/attention/flash_tasks.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/math.h"
 
@@ -25,11 +23,6 @@ struct Call {
   const bf16 *q, *k, *v, *dy;          // [B, H, T, d], [B, G, T, d] twice, [B, H, T, d]
   const uint32_t *q_words, *dy_words;  // [B, H, d, width]
   const float *lse, *dot;              // [B, H, T]; dot = scale dy . y
-};
-
-// Targets of one head's gradients; null = not needed.
-struct Results {
-  float *dq, *dk, *dv;  // [T, d], dq accumulated
 };
 
 // Scratch memory of a tile of keys.
@@ -84,7 +77,8 @@ void pair_within(uint32_t* to, const float* x, int64_t lanes) {
 }
 
 // The tile of keys [first, first + keys) of head bh against all queries that see it.
-void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys, const Results& to) {
+void tile_of_keys(const Call& at, int64_t bh, int64_t first, int64_t keys,
+                  const HeadGradients<float>& to) {
   const pair_tile::Engine engine = pair_tile::engine();
   const int64_t d = at.d, half = d / 2, lanes = whole_lanes(keys), b = bh / at.H;
   const int64_t g = b * at.G + bh % at.H * at.G / at.H, queries = at.widths.valid(b);
@@ -162,26 +156,12 @@ Tensor rounded_gradient(float* dot, const Tensor& dy, const Tensor& y, const Cal
   return heads;
 }
 
-// [B, H, d, 2 width]: transposed pairs of the valid rows of x [B, H, T, d].
-Tensor turned(const Tensor& x, const Call& at) {
-  const int64_t heads = x.dim(0) * x.dim(1);
-  const Tensor to = Tensor::empty({heads, at.d, 2 * at.width}, Dtype::bf16);
-  for_pieces(heads, heads * at.T * at.d, [&](int64_t n) {
-    turn_pairs(reinterpret_cast<uint32_t*>(to.data<bf16>()) + n * at.d * at.width, at.T,
-               x.data<bf16>() + n * at.T * at.d, at.widths.valid(n / at.H), at.d);
-  });
-  return to;
-}
-
-float* data_or_null(const Tensor& t) { return t.defined() ? t.data<float>() : nullptr; }
-
 }  // namespace
 
 void flash_attention_pairs_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
                                     Tensor v, Tensor y, Tensor lse, Visibility visible,
                                     double scale) {
   const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2), d = q.dim(3);
-  const int64_t tiles = (T + kKeys - 1) / kKeys, pieces = flash_pieces(B * H, T);
   const Tensor dot = Tensor::like(lse);
   Call at{.H = H,
           .G = k.dim(1),
@@ -200,30 +180,15 @@ void flash_attention_pairs_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, 
           .lse = lse.data<float>(),
           .dot = dot.data<float>()};
   const Tensor heads = rounded_gradient(dot.data<float>(), dy, y, at, B);
-  const Tensor q_words = turned(q, at), dy_words = turned(heads, at);
+  const Tensor q_words = turned_heads(q, at.widths), dy_words = turned_heads(heads, at.widths);
   at.dy = heads.data<bf16>();
   at.q_words = words(q_words.data<bf16>());
   at.dy_words = words(dy_words.data<bf16>());
-  Tensor parts;
-  if (dq.defined()) parts = pieces == 1 ? dq : Tensor::empty({B * H * pieces, T, d}, Dtype::f32);
-  float *gq = data_or_null(parts), *gk = data_or_null(dk), *gv = data_or_null(dv);
-  for_pieces(B * H * pieces, B * H * T * T * d, [&](int64_t i) {
-    const int64_t bh = i / pieces, keys = at.widths.valid(bh / H);
-    const Results to{gq ? gq + i * T * d : nullptr, gk ? gk + bh * T * d : nullptr,
-                     gv ? gv + bh * T * d : nullptr};
-    if (to.dq) std::fill_n(to.dq, T * d, 0.0f);
-    for (int64_t j = i % pieces; j < tiles; j += pieces) {
-      const int64_t first = j * kKeys, end = std::min(T, first + kKeys), stop = std::min(end, keys);
-      if (first < stop) tile_of_keys(at, bh, first, stop - first, to);
-      const int64_t rest = std::max(first, stop);
-      if (to.dk) std::fill(to.dk + rest * d, to.dk + end * d, 0.0f);
-      if (to.dv) std::fill(to.dv + rest * d, to.dv + end * d, 0.0f);
-    }
-  });
-  if (gq && pieces > 1) {
-    add_pieces(dq.data<float>(), gq,
-               {.rows = B * H * T, .T = T, .d = d, .wide = d, .pieces = pieces});
-  }
+  each_tile_of_keys<float>(
+      dq, dk, dv, q.shape(), d, at.widths, kKeys,
+      [&](int64_t bh, int64_t first, int64_t keys, const HeadGradients<float>& to) {
+        tile_of_keys(at, bh, first, keys, to);
+      });
 }
 
 }  // namespace brine::BRINE_CPU

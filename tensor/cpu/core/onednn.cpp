@@ -281,14 +281,7 @@ std::string version() {
   return join(v->major, ".", v->minor, ".", v->patch);
 }
 
-bool has_bf16_gemm() {
-#if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0;
-  return has;
-#else
-  return false;
-#endif
-}
+bool has_bf16_gemm() { return this_cpu_identity().avx512_bf16; }
 
 namespace {
 

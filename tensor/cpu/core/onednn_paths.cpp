@@ -7,10 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 namespace brine::onednn {
 namespace {
 
@@ -26,25 +22,6 @@ static_assert(std::adjacent_find(kTable.begin(), kTable.end(),
                                  }) == kTable.end());
 
 std::span<const PathEntry> used(kTable.begin(), kTable.size());
-
-CpuIdentity ask_cpu() {
-  CpuIdentity id;
-#if defined(__x86_64__)
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid(0, &a, &b, &c, &d)) return id;
-  id.amd = c == signature_AMD_ecx;
-  id.intel = c == signature_INTEL_ecx;
-  if (!__get_cpuid(1, &a, &b, &c, &d)) return id;
-  id.family = int(a >> 8 & 15);
-  id.model = int(a >> 4 & 15);
-  if (id.family == 6 || id.family == 15) id.model += int(a >> 16 & 15) << 4;
-  if (id.family == 15) id.family += int(a >> 20 & 255);
-  id.avx512 = __builtin_cpu_supports("avx512f") != 0;
-  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;  // edx
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) id.amx_bf16 = (d & kAmxBf16) && (d & kAmxTile);
-#endif
-  return id;
-}
 
 int exponent(int64_t n) { return n <= 1 ? 0 : std::bit_width(uint64_t(n - 1)); }
 
@@ -87,13 +64,8 @@ Cpu class_of(const CpuIdentity& id) {
   return Cpu::generic;
 }
 
-const CpuIdentity& this_identity() {
-  static const CpuIdentity identity = ask_cpu();
-  return identity;
-}
-
 Cpu this_cpu() {
-  static const Cpu cpu = class_of(this_identity());
+  static const Cpu cpu = class_of(this_cpu_identity());
   return cpu;
 }
 

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/cpu/core/cpu_identity.h"
+
 namespace brine::onednn {
 
 enum class Path : uint8_t {
@@ -24,14 +26,7 @@ enum class Cpu : uint8_t { generic, amd_zen4, amd_zen5, intel_avx512, intel_amx 
 const char* name_of(Path path);
 const char* name_of(Cpu cpu);
 
-// What the CPU says about itself.
-struct CpuIdentity {
-  bool amd = false, intel = false;
-  int family = 0, model = 0;  // extended ones included
-  bool avx512 = false, amx_bf16 = false;
-};
 Cpu class_of(const CpuIdentity& identity);
-const CpuIdentity& this_identity();
 Cpu this_cpu();
 
 // Products that take the same path: 2^(m-1) < M <= 2^m, and so on.

@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
+#include "tensor/cpu/core/cpu_identity.h"
 #include "tensor/error.h"
 #include "tensor/meter/product_timer.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace brine::pair_tile {
@@ -39,24 +38,20 @@ class PlainTiles {
   void zero() {
     std::fill_n(&sums_[tile][0][0], kLanes * kLanes, 0.0f);
   }
+  // Sums, rows or lanes, by the number of the tile.
   template <int tile>
-  void load_sums(const float* from, int64_t step) {
-    for (int r = 0; r < rows_of(tile); ++r) std::copy_n(from + r * step, kLanes, sums_[tile][r]);
+  void load(const void* from, int64_t step) {
+    constexpr bool sums = tile < 4;
+    const int rows = sums ? rows_of(tile) : tile < 6 ? shape_.rows[tile - 4] : shape_.pairs;
+    const int64_t words = sums || tile >= 6 ? kLanes : shape_.pairs;
+    for (int r = 0; r < rows; ++r) {
+      void* to = sums ? static_cast<void*>(sums_[tile % 4][r]) : words_[tile % 4][r];
+      std::memcpy(to, static_cast<const uint32_t*>(from) + r * step, size_t(words) * 4);
+    }
   }
   template <int tile>
   void store_sums(float* to, int64_t step) const {
     for (int r = 0; r < rows_of(tile); ++r) std::copy_n(sums_[tile][r], kLanes, to + r * step);
-  }
-  template <int tile>
-  void load_rows(const uint32_t* from, int64_t step) {
-    for (int r = 0; r < shape_.rows[tile - 4]; ++r) {
-      std::copy_n(from + r * step, shape_.pairs, words_[tile - 4][r]);
-    }
-  }
-  template <int tile>
-  void load_lanes(const uint32_t* from, int64_t step) {
-    for (int p = 0; p < shape_.pairs; ++p)
-      std::copy_n(from + p * step, kLanes, words_[tile - 4][p]);
   }
   template <int sum, int rows, int lanes>
   void multiply() {
@@ -131,22 +126,17 @@ class AmxTiles {
 #undef BRINE_CALL_TILE
   }
   template <int tile>
-  BRINE_AMX void load_sums(const float* from, int64_t step) {
-    load<tile>(from, step);
+  BRINE_AMX void load(const void* from, int64_t step) {
+    asm volatile("" ::: "memory");  // GCC's intrinsic does not say that it reads memory
+#define BRINE_CALL_TILE(t) _tile_loadd(t, from, 4 * step)
+    BRINE_EACH_TILE(tile, BRINE_CALL_TILE);
+#undef BRINE_CALL_TILE
   }
   template <int tile>
   BRINE_AMX void store_sums(float* to, int64_t step) const {
 #define BRINE_CALL_TILE(t) _tile_stored(t, to, 4 * step)
     BRINE_EACH_TILE(tile, BRINE_CALL_TILE);
 #undef BRINE_CALL_TILE
-  }
-  template <int tile>
-  BRINE_AMX void load_rows(const uint32_t* from, int64_t step) {
-    load<tile>(from, step);
-  }
-  template <int tile>
-  BRINE_AMX void load_lanes(const uint32_t* from, int64_t step) {
-    load<tile>(from, step);
   }
   template <int sum, int rows, int lanes>
   BRINE_AMX void multiply() {
@@ -155,15 +145,6 @@ class AmxTiles {
     if constexpr (sum == 1) _tile_dpbf16ps(1, 4, 7);
     if constexpr (sum == 2) _tile_dpbf16ps(2, 5, 6);
     if constexpr (sum == 3) _tile_dpbf16ps(3, 5, 7);
-  }
-
- private:
-  template <int tile>
-  BRINE_AMX void load(const void* from, int64_t step) {
-    asm volatile("" ::: "memory");  // GCC's intrinsic does not say that it reads memory
-#define BRINE_CALL_TILE(t) _tile_loadd(t, from, 4 * step)
-    BRINE_EACH_TILE(tile, BRINE_CALL_TILE);
-#undef BRINE_CALL_TILE
   }
 };
 #undef BRINE_EACH_TILE
@@ -185,10 +166,10 @@ void block(Tiles& tiles, const Job& at, int64_t steps, int64_t pairs) {
                    {at.c.data + kLanes * at.c.step, at.c.step},
                    at.add};
   if (at.add) {
-    tiles.template load_sums<0>(at.c.data, at.c.step);
-    if (two_lanes) tiles.template load_sums<1>(at.c.data + kLanes, at.c.step);
-    if (two_rows) tiles.template load_sums<2>(second.c.data, at.c.step);
-    if (two_rows && two_lanes) tiles.template load_sums<3>(second.c.data + kLanes, at.c.step);
+    tiles.template load<0>(at.c.data, at.c.step);
+    if (two_lanes) tiles.template load<1>(at.c.data + kLanes, at.c.step);
+    if (two_rows) tiles.template load<2>(second.c.data, at.c.step);
+    if (two_rows && two_lanes) tiles.template load<3>(second.c.data + kLanes, at.c.step);
   } else {
     tiles.template zero<0>();
     if (two_lanes) tiles.template zero<1>();
@@ -197,15 +178,15 @@ void block(Tiles& tiles, const Job& at, int64_t steps, int64_t pairs) {
   }
   for (int64_t s = 0; s < steps; ++s) {
     const int64_t p = s * pairs;
-    tiles.template load_rows<4>(at.b.data + p, at.b.step);
-    tiles.template load_lanes<6>(at.a.data + p * at.a.step, at.a.step);
+    tiles.template load<4>(at.b.data + p, at.b.step);
+    tiles.template load<6>(at.a.data + p * at.a.step, at.a.step);
     tiles.template multiply<0, 4, 6>();
     if (two_lanes) {
-      tiles.template load_lanes<7>(second.a.data + p * at.a.step, at.a.step);
+      tiles.template load<7>(second.a.data + p * at.a.step, at.a.step);
       tiles.template multiply<1, 4, 7>();
     }
     if (two_rows) {
-      tiles.template load_rows<5>(second.b.data + p, at.b.step);
+      tiles.template load<5>(second.b.data + p, at.b.step);
       tiles.template multiply<2, 5, 6>();
       if (two_lanes) tiles.template multiply<3, 5, 7>();
     }
@@ -335,30 +316,22 @@ void by_registers(int64_t rows, int64_t lanes, int64_t pairs, Rows b, Lanes a, S
   strips.template operator()<12, 2>();
   strips.template operator()<12, 1>();
 }
-
-bool cpu_has_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  constexpr unsigned bf16 = 1u << 22, tile = 1u << 24;
-  if ((d & bf16) == 0 || (d & tile) == 0) return false;
-  // The system must have allowed this process the registers: ARCH_REQ_XCOMP_PERM of their data.
-  constexpr long kRequest = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
-}
 #endif
 
 }  // namespace
 
 bool has(Engine engine) {
-  if (engine == Engine::plain || engine == Engine::none) return true;
-#if defined(__x86_64__)
-  static const bool amx = cpu_has_amx();
-  static const bool bf16 =
-      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw");
-  return engine == Engine::amx ? amx : bf16;
-#else
+  switch (engine) {
+    case Engine::amx:
+      return has_tiles();
+    case Engine::avx512_bf16:
+      return this_cpu_identity().avx512_bf16;
+    case Engine::plain:
+      return true;
+    case Engine::none:
+      break;
+  }
   return false;
-#endif
 }
 
 Engine engine() {
@@ -370,8 +343,8 @@ Engine engine() {
 
 void product(Engine engine, int64_t rows, int64_t lanes, int64_t pairs, Rows b, Lanes a, Sums c,
              Start start) {
-  check(lanes % kLanes == 0 && engine != Engine::none && has(engine), "pair_tile: ", lanes,
-        " lanes must be a multiple of ", kLanes, ", on a CPU with the instructions");
+  check(lanes % kLanes == 0 && has(engine), "pair_tile: ", lanes, " lanes must be a multiple of ",
+        kLanes, ", on a CPU with the instructions");
   ProductTimer timer;
 #if defined(__x86_64__)
   if (engine == Engine::avx512_bf16) return by_registers(rows, lanes, pairs, b, a, c, start);

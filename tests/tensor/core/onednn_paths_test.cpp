@@ -12,7 +12,6 @@
 using namespace brine;
 using brine::test::normal;
 using onednn::Cpu;
-using onednn::CpuIdentity;
 using onednn::Gemm;
 using onednn::Input;
 using onednn::Path;
@@ -158,7 +157,7 @@ TEST_CASE("paths: the class of a CPU by vendor, family and instructions") {
   CHECK(intel(true, false) == Cpu::intel_avx512);
   CHECK(intel(false, false) == Cpu::generic);
   CHECK(onednn::class_of({}) == Cpu::generic);
-  CHECK(onednn::this_cpu() == onednn::class_of(onednn::this_identity()));
+  CHECK(onednn::this_cpu() == onednn::class_of(this_cpu_identity()));
 }
 
 TEST_CASE("paths: each gives the product at odd sizes, and the same bits again") {

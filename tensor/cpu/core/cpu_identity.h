@@ -1,0 +1,19 @@
+// What the CPU says about itself, asked once.
+#pragma once
+
+namespace brine {
+
+struct CpuIdentity {
+  bool amd = false, intel = false;
+  int family = 0, model = 0;  // extended ones included
+  bool avx512 = false;
+  bool avx512_bf16 = false;  // products of pairs of bf16
+  bool amx_bf16 = false;     // the same by tiles
+};
+
+const CpuIdentity& this_cpu_identity();
+
+// Whether amx_bf16 may be used: the system gives the registers of tiles to processes that ask.
+bool has_tiles();
+
+}  // namespace brine
