@@ -75,6 +75,8 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool ta = false, bool tb = false
               double alpha = 1);                                   // [N..., R, K] [N..., K, C]
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);  // x [R..., I], w [O, I], b [O]
 Tensor linear_in_out(const Tensor& x, const Tensor& w, const Tensor& b);  // the same, w [I, O]
+// In both, and in embedding(), w may be stored in bf16 or f16 for x (y) in f32: its exact values in
+// half the memory; then there are no gradients.
 // a w_a^T + b w_b^T + bias with w [O, A + B] = [w_a ; w_b]: the linear layer of [a ; b] without
 // making [a ; b]. a [R..., A], b [R..., B]; or a [B, H, T, A] and b [B, G, T, B] of G < H groups of
 // heads, whose product is computed once per group.
@@ -85,8 +87,8 @@ Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tens
 Tensor group_matmul(const Tensor& x, const Tensor& kv, bool transposed);
 
 // ---- thin_linear.cpp
-// linear() of few rows, off the tape: b may be undefined; the bits of a row do not depend on the
-// other rows.
+// linear() of few rows, off the tape, w as there: b may be undefined; the bits of a row do not
+// depend on the other rows.
 Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 
 // ---- norm.cpp, softmax.cpp, embedding.cpp

@@ -119,9 +119,10 @@ std::vector<BenchRow> bench_trained(const std::string& model, const std::string&
                                     std::vector<int64_t> lengths);
 // Reading the start of the text file `data` with a model, then token by token, at these contexts
 // (none: 1024, 4096, 8192): its own attention, and full attention (flash) with the same weights.
-// ratio: full attention's time over that of the row. peak: of the state.
+// The weights are held in the type `weights`. ratio: full attention's time over that of the row.
+// peak: of the state.
 std::vector<BenchRow> bench_generate(const std::string& model, const std::string& data,
-                                     std::vector<int64_t> contexts);
+                                     Dtype weights, std::vector<int64_t> contexts);
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.
 std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data);
 

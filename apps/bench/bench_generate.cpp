@@ -5,6 +5,7 @@
 #include "apps/bench/bench.h"
 #include "apps/bench/parts/trained_layer.h"
 #include "nn/io/extend.h"
+#include "nn/io/shared_student.h"
 #include "nn/models/model_state.h"
 #include "tensor/device/allocator.h"
 
@@ -102,16 +103,17 @@ class Reader {
 }  // namespace
 
 std::vector<BenchRow> bench_generate(const std::string& path, const std::string& data,
-                                     std::vector<int64_t> contexts) {
+                                     Dtype weights, std::vector<int64_t> contexts) {
   if (contexts.empty()) {
     contexts = is_quick() ? std::vector<int64_t>{48} : std::vector<int64_t>{1024, 4096, 8192};
   }
   const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
   const std::vector<int32_t> ids = text_tokens(path, data, longest);
-  const nn::LoadedModel own = long_enough(nn::load_model(path), longest + 2 * kSteps);
+  nn::LoadedModel own = long_enough(nn::load_model(path), longest + 2 * kSteps);
+  nn::hold_weights_in(weights, own);
   nn::ModelConfig full_config = own.config;
   full_config.attention = "flash";
-  const std::unique_ptr<nn::Model> full = nn::make_student(full_config, *own.model, 0);
+  const std::unique_ptr<nn::Model> full = nn::make_shared_student(full_config, *own.model, 0);
   std::vector<BenchRow> rows;
   const int64_t steps = sized(kSteps, 2);
   NoGrad off;

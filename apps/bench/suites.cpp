@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nn/attention/attention.h"
+#include "nn/io/model_io.h"
 #include "tensor/device/device.h"
 #include "tensor/error.h"
 
@@ -18,7 +19,7 @@ std::vector<BenchRow> trained(const BenchRequest& r) {
   return bench_trained(r.model, r.data, r.tokens);
 }
 std::vector<BenchRow> generate(const BenchRequest& r) {
-  return bench_generate(r.model, r.data, r.tokens);
+  return bench_generate(r.model, r.data, r.weights, r.tokens);
 }
 std::vector<BenchRow> attention(const BenchRequest& r) {
   return bench_attention(r.tokens, r.methods);
@@ -71,6 +72,8 @@ void BenchRequest::describe(data::Schema& s) {
   s.choice("what", what, suite_names(), "What to measure; none given: everything",
            {.positional = true});
   s.field("model", model, "A model, for the suites generate and trained (there a causal student)");
+  s.choice("weights", weights, nn::kWeightTypes,
+           join(nn::kWeightsHelp, "; for the suite generate"));
   s.field("tokens", tokens,
           "Lengths for the suites attention, generate and trained; none given: 2048 to 16384 (on a "
           "GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072",

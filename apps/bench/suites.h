@@ -15,6 +15,7 @@ struct BenchRequest {
   std::string model = {}, tokenizer = {}, data = {};  // files
   std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: their own
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
+  Dtype weights = Dtype::f32;             // of the model of the suite generate
   std::string write = {};                 // of the suite products: a file for the table of paths
 
   void describe(data::Schema& s);

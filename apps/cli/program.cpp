@@ -158,7 +158,11 @@ int run_program(const std::vector<std::string>& words) {
   } catch (const std::bad_alloc&) {
     std::cerr << name << ": out of memory\n";
   } catch (const std::exception& e) {
-    std::cerr << one_line(name + ": " + e.what()) << "\n";
+    std::string why = e.what();
+    // An error that names its command does not name it twice.
+    const std::string own = name.substr(name.find(' ') + 1) + ": ";
+    if (why.starts_with(own)) why.erase(0, own.size());
+    std::cerr << one_line(name + ": " + why) << "\n";
   }
   return 1;
 }

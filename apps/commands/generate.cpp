@@ -11,11 +11,13 @@ namespace {
 struct Generate {
   std::string model;
   nn::TextGeneration what;
+  Dtype weights = Dtype::f32;
   bool json = false;
 
   void describe(data::Schema& s) {
     s.field("model", model, "Model directory or run", {.required = true});
     what.describe(s);
+    s.choice("weights", weights, nn::kWeightTypes, nn::kWeightsHelp);
     s.field("json", json, "Print one JSON object");
   }
 
@@ -26,6 +28,7 @@ struct Generate {
     check(m.config.shape().causal, "generate: ", m.directory,
           " is an encoder; it does not continue text");
     refuse_unused_options(context, *m.model);
+    nn::hold_weights_in(weights, m);
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     nn::Generation generation = nn::begin_generation(m, *tokenizer, what, prompts, context.seed);
     const std::vector<std::string> texts = nn::texts_of(generation, *tokenizer);

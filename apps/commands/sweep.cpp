@@ -21,6 +21,7 @@ struct Sweep {
 
   int run(const RunContext& context) {
     check(what.out.empty() || !std::filesystem::exists(what.out), what.out, ": exists already");
+    check(!what.floors || !what.grid.teacher.empty(), "sweep: --floors needs --teacher MODEL");
     const nn::LoadedModel m = distill::load_model(model, log_messages());
     check(m.model->attention_traits().sparse, "sweep: attention '", m.config.attention,
           "' keeps every key");

@@ -19,6 +19,10 @@ Tensor embedding(const Tensor& table, const Tensor& ids) {
   shape.push_back(table.dim(1));
   Tensor y = Tensor::empty(shape, table.dtype(), table.device());
   BRINE_CALL(y, embedding, y, table.detach().contiguous(), rows);
+  if (item_size(table.dtype()) == 2) {
+    check(!wants_grad(table), "embedding: no gradients of a table stored in ", table.dtype());
+    return y.to(Dtype::f32);
+  }
   return record("embedding", y, {table},
                 [=](const Tensor& dy, Gradients& grads) {
                   Tensor dtable = grads.accumulate(0);

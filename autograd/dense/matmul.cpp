@@ -40,11 +40,18 @@ void check_linear(const char* op, const Tensor& x, const Tensor& w, const Tensor
         axes.out == 0 ? "[out, in]" : "[in, out]");
   check(x.rank() >= 1 && x.dim(-1) == w.dim(axes.in), op, ": x ", x.shape(), " must end in ",
         w.dim(axes.in), ", as weight ", w.shape());
-  check(x.dtype() == w.dtype() && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64), op,
+  check(can_store(x.dtype(), w.dtype()) && (x.dtype() == Dtype::f32 || x.dtype() == Dtype::f64), op,
         ": x is ", x.dtype(), " and the weight ", w.dtype());
+  check(x.dtype() == w.dtype() || !(wants_grad(x) || wants_grad(w)), op,
+        ": no gradients with a weight stored in ", w.dtype());
   check(!b.defined() || (b.shape() == Shape{w.dim(axes.out)} && b.dtype() == x.dtype()), op,
         ": bias ", b.defined() ? b.shape() : Shape{}, " must be [", w.dim(axes.out),
         "] of the weight's type");
+}
+
+// The weight as the product reads it: one in 16 bits stays so when the product is in f32.
+Tensor factor(const Tensor& w, const ProductInput& taken) {
+  return item_size(w.dtype()) < item_size(taken.type) ? w : taken(w);
 }
 
 }  // namespace
@@ -104,7 +111,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   const ProductInput taken{product_type(x.dtype(), rows)};
   Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
-  BRINE_CALL(y, linear, y.view({rows, out}), flat, taken(weight),
+  BRINE_CALL(y, linear, y.view({rows, out}), flat, factor(weight, taken),
              b.defined() ? b.detach() : Tensor());
   count_macs(double(y.numel()) * double(in));
   Shape in_shape = x.shape();
@@ -136,7 +143,8 @@ Tensor linear_in_out(const Tensor& x, const Tensor& w, const Tensor& b) {
   const Tensor whole = y.view({rows, out});
   // The product is added to the bias.
   if (b.defined()) copy_into(whole, b.detach().as_strided({rows, out}, {0, b.stride(0)}));
-  BRINE_CALL(y, matmul, whole, flat, taken(weight), false, false, 1.0, b.defined() ? 1.0 : 0.0);
+  BRINE_CALL(y, matmul, whole, flat, factor(weight, taken), false, false, 1.0,
+             b.defined() ? 1.0 : 0.0);
   count_macs(double(y.numel()) * double(in));
   const Shape in_shape = x.shape();
   return record("linear_in_out", y, {x, w, b},

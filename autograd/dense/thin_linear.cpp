@@ -5,7 +5,7 @@
 namespace brine {
 
 Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b) {
-  check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1) && x.dtype() == w.dtype(),
+  check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1) && can_store(x.dtype(), w.dtype()),
         "thin_linear: x ", x.dtype(), " ", x.shape(), " and w ", w.dtype(), " ", w.shape(),
         " do not fit");
   const int64_t O = w.dim(0), R = x.rows();

@@ -300,9 +300,12 @@ void Schema::set_all(const Json& object) {
 void Schema::check_required() const {
   std::vector<std::string> missing;
   for (const Field& field : fields_) {
-    if (field.options.required && !field.given && field.active()) missing.push_back(field.key);
+    if (field.options.required && !field.given && field.active()) {
+      missing.push_back("--" + field.key);
+    }
   }
-  check(missing.empty(), "needs a value for ", list_of(missing));
+  check(missing.empty(), "needs a value for ", list_of(missing),
+        ", on the command line or in a configuration");
 }
 
 }  // namespace brine::data

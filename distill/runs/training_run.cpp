@@ -103,7 +103,8 @@ void claim_directory(TrainingRun& run, const RunOptions& options) {
   const bool has_run = exists && !data::list_checkpoints(out).empty();
   check(options.resume || !has_run || run.trainer.first_step > 0, out,
         ": already contains a run; add --resume or give another directory");
-  check(!options.resume || has_run, out, ": contains no checkpoint to resume from");
+  check(!options.resume || has_run, out,
+        ": contains no checkpoint to resume from; start without --resume");
 }
 
 void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,

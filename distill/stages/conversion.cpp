@@ -189,7 +189,8 @@ std::vector<StagePlan> plan_stages(const Conversion& what, const RunOptions& opt
   std::optional<Stage> reached;
   if (options.resume) {
     const std::optional<Found> found = newest(options.out);
-    check(found.has_value(), options.out, ": contains no checkpoint to resume from");
+    check(found.has_value(), options.out,
+          ": contains no checkpoint to resume from; start without --resume");
     check(found->stage.has_value(), options.out, ": is not the run of a conversion");
     reached = found->stage;
   }

@@ -39,6 +39,16 @@ struct LoadOptions {
   bool map = false;
 };
 
+// For inference: rounds the matrices and tables outside the attention method, those of linear maps
+// and embeddings, to bf16 or f16, which halves their memory; values that 16 bits hold exactly, as
+// those of most published checkpoints in bf16, stay the same. With f32 nothing changes. Throws when
+// there are gradients.
+void hold_weights_in(Dtype dtype, LoadedModel& model);
+inline constexpr data::Named<Dtype> kWeightTypes[] = {
+    {Dtype::f32, "f32"}, {Dtype::bf16, "bf16"}, {Dtype::f16, "f16"}};
+inline constexpr const char* kWeightsHelp =
+    "Type of the model's weights in memory; 16 bits are half the memory to read for a token";
+
 // Whether a path can be a model: a directory or a GGUF file.
 bool is_model_path(const std::string& path);
 

@@ -10,6 +10,7 @@
 #include "data/io/json.h"
 #include "data/weights/weights.h"
 #include "nn/io/model_io.h"
+#include "nn/layers/layers.h"
 #include "nn/optim/parameter_store.h"
 
 namespace brine::nn {
@@ -218,6 +219,21 @@ std::string base_hash(nn::Model& model) {
 const std::string& LoadedModel::hash() const {
   if (hash_.empty()) hash_ = tensor_hash(tensors_of(*model));
   return hash_;
+}
+
+void hold_weights_in(Dtype dtype, LoadedModel& m) {
+  if (dtype == Dtype::f32) return;
+  std::unordered_set<const Parameter*> matrices;
+  m.model->visit([&](Module& module) {
+    if (const auto* map = dynamic_cast<const Linear*>(&module)) matrices.insert(&map->weight);
+    if (const auto* table = dynamic_cast<const Embedding*>(&module)) {
+      matrices.insert(&table->weight);
+    }
+  });
+  for (const auto& p : m.model->named_parameters()) {
+    if (p.group != ParameterGroup::base) matrices.erase(p.parameter);
+  }
+  m.store->narrow(dtype, [&](const Parameter& p) { return matrices.contains(&p); });
 }
 
 nn::ModelConfig load_config(const std::string& path) {

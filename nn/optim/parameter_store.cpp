@@ -125,11 +125,43 @@ void ParameterStore::attach() {
   for (const Entry& e : entries_) {
     if (e.offset >= 0) e.parameter->value = view_of(e.parameter->value.shape(), e.offset);
   }
-  for (const PackedRange& p : packed_) p.packed->value = view_of(p.shape, entries_[p.first].offset);
+  for (const PackedRange& p : packed_) {
+    const int64_t offset = entries_[p.first].offset;
+    if (offset >= 0) p.packed->value = view_of(p.shape, offset);
+  }
+}
+
+void ParameterStore::narrow(Dtype dtype, const std::function<bool(const Parameter&)>& which) {
+  check(!gradients_.defined(), "ParameterStore: parameters with gradients are not narrowed to ",
+        dtype);
+  check(item_size(dtype) == 2 && is_float(dtype), "ParameterStore: narrowed to ", dtype,
+        ", wanted bf16 or f16");
+  for (const PackedRange& p : packed_) {
+    const std::vector<Parameter*>& members = p.packed->members;
+    if (!std::all_of(members.begin(), members.end(), [&](auto* m) { return which(*m); })) continue;
+    p.packed->value = p.packed->value.detach().to(dtype);
+    int64_t row = 0;
+    for (Parameter* member : members) {
+      const int64_t rows = member->value.dim(0);
+      member->value = p.packed->value.slice(0, row, rows);
+      row += rows;
+      in_place_.insert(member);
+    }
+  }
+  for (const Entry& e : entries_) {
+    Tensor& value = e.parameter->value;
+    if (!which(*e.parameter) || value.dtype() == dtype) continue;
+    value = value.detach().to(dtype);
+    in_place_.insert(e.parameter);
+  }
+  narrowed_ = dtype;
+  fill_buffer(values_.dtype(), values_.device());
+  attach();
 }
 
 void ParameterStore::add_gradients() {
   if (gradients_.defined()) return;
+  check(!narrowed_, "ParameterStore: weights in ", *narrowed_, " are for inference, not training");
   if (!in_place_.empty()) {
     in_place_.clear();
     fill_buffer(values_.dtype(), values_.device());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -31,8 +32,12 @@ class ParameterStore {
   // on the meta device. Packed parameters are trained together or not at all.
   using Trained = std::function<bool(const Module::NamedParameter&)>;
   ParameterStore(Module& root, const Trained& trained);
-  // Allocates gradients that were deferred. zero_gradients() does it too.
+  // Allocates gradients that were deferred. zero_gradients() does it too. Throws after narrow().
   void add_gradients();
+  // For inference: the parameters for which `which` is true are rounded to `dtype` (bf16 or f16)
+  // and leave the buffer, which is freed where nothing else uses it. Packed ones leave together.
+  // Throws when there are gradients.
+  void narrow(Dtype dtype, const std::function<bool(const Parameter&)>& which);
 
   struct Entry {
     std::string path;
@@ -65,6 +70,7 @@ class ParameterStore {
   std::vector<bool> follows_;  // of each entry: it directly follows the one before, packed with it
   std::vector<PackedRange> packed_;
   InPlace in_place_;
+  std::optional<Dtype> narrowed_;
   Tensor values_, gradients_;
 };
 

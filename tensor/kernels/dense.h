@@ -8,6 +8,7 @@
 
 #include "tensor/kernels/kernel.h"
 #include "tensor/random.h"
+#include "tensor/stored.h"
 #include "tensor/types.h"
 
 namespace brine {
@@ -68,7 +69,8 @@ BRINE_KERNEL(running_mean_step, Tensor y, Tensor sums, Tensor v, Tensor counts)
 // set. a, b, y are strided, their last or last but one stride must be 1 (y: the last). Leading axes
 // are equal, or of size 1 in a or b (shared). a and b may be bf16 or f16 (y is f32).
 BRINE_KERNEL(matmul, Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double beta)
-// y [R, O] = x [R, I] w [O, I]^T + b [O] (b may be undefined); w is strided in rows.
+// y [R, O] = x [R, I] w [O, I]^T + b [O] (b may be undefined); w is strided in rows, and may be
+// bf16 or f16 for x in f32.
 BRINE_KERNEL(linear, Tensor y, Tensor x, Tensor w, Tensor b)
 
 // ---- thin_linear: the linear layer of few rows
@@ -76,7 +78,7 @@ BRINE_KERNEL(linear, Tensor y, Tensor x, Tensor w, Tensor b)
 BRINE_KERNEL(thin_linear, Tensor y, Tensor x, Tensor w, Tensor b)
 inline constexpr int64_t kFewRows = 32;  // up to this many rows linear() is thin_linear()
 inline bool is_thin(const Tensor& y, const Tensor& x, const Tensor& w) {
-  return y.dtype() == Dtype::f32 && x.dtype() == Dtype::f32 && w.dtype() == Dtype::f32 &&
+  return y.dtype() == Dtype::f32 && x.dtype() == Dtype::f32 && can_store(Dtype::f32, w.dtype()) &&
          x.is_contiguous() && y.is_contiguous() && w.stride(1) == 1 && y.dim(0) <= kFewRows;
 }
 

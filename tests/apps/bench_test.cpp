@@ -167,6 +167,18 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   CHECK(contains(f.error, "--model has no effect without the suite generate or trained"));
 }
 
+TEST_CASE("bench: generate with weights in 16 bits, which no other suite has") {
+  const World& w = world();
+  const Json out =
+      Json::parse(w.must("bench generate --quick --json --quiet --model student --data "
+                         "text.txt --tokens 40 --weights bf16")
+                      .out);
+  CHECK(out.at("rows").size() == 12);
+  const Finished f = w.run("bench gemm --quick --weights bf16");
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "--weights has no effect without the suite generate"));
+}
+
 TEST_CASE("bench: generate compares a model's own attention with full attention") {
   const World& w = world();
   Json out = Json::parse(

@@ -1,6 +1,8 @@
 // Modules and their state: dotted paths, groups, flat buffers, packing, loading by name.
 #include "nn/optim/parameter_store.h"
 
+#include <map>
+
 #include "autograd/ops.h"
 #include "nn/layers/layers.h"
 #include "tests/gradcheck.h"
@@ -158,6 +160,37 @@ TEST_CASE("state: missing, unknown and wrongly shaped tensors are listed, and no
   changed.erase(changed.begin() + 1);
   nn::load_state(to, changed, "partial", [](const std::string& n) { return n == "first.bias"; });
   CHECK(to.first.weight.value.to_vector() != before);
+}
+
+TEST_CASE(
+    "parameter store: narrowed weights, packed ones too, have half the memory and no gradients") {
+  nn::Init init = fresh_tower(3, Dtype::f32);
+  Outer m(init);
+  nn::ParameterStore store(m, nn::ParameterStore::Gradients::later);
+  std::map<std::string, Tensor> before;
+  for (const NamedTensor& t : nn::state_of(m)) before[t.name] = t.tensor.clone();
+  const int64_t all = store.size();
+  store.narrow(Dtype::bf16, [](const nn::Parameter& p) { return p.name == "weight"; });
+  CHECK(store.size() < all);
+  for (const NamedTensor& t : nn::state_of(m)) {
+    CAPTURE(t.name);
+    const bool weight = t.name.ends_with("weight");
+    CHECK(t.tensor.dtype() == (weight ? Dtype::bf16 : Dtype::f32));
+    const Tensor& was = before.at(t.name);
+    CHECK(same_bits(t.tensor.to(Dtype::f32), weight ? was.to(Dtype::bf16).to(Dtype::f32) : was));
+  }
+  // The packed weights are still one tensor, their biases too.
+  CHECK(m.weight.value.dtype() == Dtype::bf16);
+  CHECK(m.weight.value.shape() == Shape{5, 5});
+  CHECK(m.weight.value.raw() == m.q.weight.value.raw());
+  CHECK(m.bias.value.raw() == m.q.bias->value.raw());
+  CHECK(m.bias.value.slice(0, 3, 2).raw() == m.k.bias->value.raw());
+  check_refuses([&] { store.add_gradients(); }, {"bf16", "inference"});
+  nn::ParameterStore trained(m.inner);
+  check_refuses([&] { trained.narrow(Dtype::f16, [](const auto&) { return true; }); },
+                {"gradients", "f16"});
+  check_refuses([&] { store.narrow(Dtype::f32, [](const auto&) { return true; }); },
+                {"f32", "bf16"});
 }
 
 }  // namespace brine::test

@@ -6,8 +6,8 @@
 
 Both programs run in turns, two threads each unless --threads says otherwise; medians over the rounds. llama.cpp gets MODEL requantised
 to --type, with keys and values of that type (f16 beside bf16 weights), with and without its flash attention; the faster one counts.
-Brine computes in f32 from f32 weights, full attention ("flash") and the student's own, token by token in turns in one
-process. Bandwidth decides the tokens: say which machine.
+Brine holds its weights in --type too, and with bf16 multiplies a prompt in bf16 (--compute bf16); full attention ("flash") and the
+student's own, token by token in turns in one process. Bandwidth decides the tokens: say which machine.
 """
 import argparse
 import json
@@ -52,9 +52,9 @@ def llama_times(model, text, tokens, kind, threads, flash):
     return 1e3 * prompt, 1e3 * statistics.median(each)
 
 
-def brine_times(brine, model, text, tokens, threads):
+def brine_times(brine, model, text, tokens, kind, threads):
     out = subprocess.run([brine, "bench", "generate", "--json", "--quiet", "--model", model, "--data", text, "--tokens", str(tokens),
-                          "--threads", str(threads)], check=True, capture_output=True, text=True).stdout
+                          "--weights", kind, "--compute", kind, "--threads", str(threads)], check=True, capture_output=True, text=True).stdout
     return {row["name"]: row["ms"] for row in json.loads(out)["rows"]}
 
 
@@ -78,7 +78,7 @@ def main():
                     name = f"llama.cpp {args.type}{', flash attention' if flash else ''}"
                     rows.setdefault(f"{name}, prompt", []).append(prompt)
                     rows.setdefault(f"{name}, token", []).append(token)
-                for name, ms in brine_times(args.brine, args.student, args.text, tokens, args.threads).items():
+                for name, ms in brine_times(args.brine, args.student, args.text, tokens, args.type, args.threads).items():
                     rows.setdefault(f"brine {name}", []).append(ms)
             median = {name: statistics.median(each) for name, each in rows.items()}
             for what in ("prompt", "token"):

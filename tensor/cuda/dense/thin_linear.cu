@@ -4,6 +4,7 @@
 // This does not depend on the number of rows, so neither do a row's bits.
 #include "tensor/cuda/core/common.cuh"
 #include "tensor/kernels/dense.h"
+#include "tensor/stored.h"
 
 namespace brine::cuda {
 namespace {
@@ -15,10 +16,11 @@ struct alignas(4 * sizeof(T)) Four {
   T v[4];
 };
 
-template <class T>
+template <class T, class S>
 struct Thin {
   T* y;
-  const T *x, *w, *b;
+  const T *x, *b;
+  const S* w;
   int64_t R, O, I, ld;  // ld: from one row of w to the next
 };
 
@@ -34,13 +36,13 @@ __device__ inline Four<T> load_four(const T* row, int64_t i, int64_t I) {
   }
 }
 
-template <class T, int rows, bool vectors>
-__global__ void __launch_bounds__(kOutputs* kWarp) thin_linear_kernel(Thin<T> p) {
+template <class T, class S, int rows, bool vectors>
+__global__ void __launch_bounds__(kOutputs* kWarp) thin_linear_kernel(Thin<T, S> p) {
   const int64_t o = int64_t(blockIdx.x) * kOutputs + threadIdx.x / kWarp;
   const int64_t first = int64_t(blockIdx.y) * rows;
   if (o >= p.O) return;
   const int lane = int(threadIdx.x) % kWarp;
-  const T* w = p.w + o * p.ld;
+  const S* w = p.w + o * p.ld;
   const T* x[rows];
   T sum[rows];
 #pragma unroll
@@ -50,12 +52,12 @@ __global__ void __launch_bounds__(kOutputs* kWarp) thin_linear_kernel(Thin<T> p)
   }
 #pragma unroll 2
   for (int64_t i = 4 * lane; i < p.I; i += 4 * kWarp) {
-    const Four<T> weight = load_four<vectors>(w, i, p.I);
+    const Four<S> weight = load_four<vectors>(w, i, p.I);
 #pragma unroll
     for (int k = 0; k < rows; ++k) {
       const Four<T> in = load_four<vectors>(x[k], i, p.I);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) sum[k] = fma(in.v[j], weight.v[j], sum[k]);
+      for (int j = 0; j < 4; ++j) sum[k] = fma(in.v[j], T(weight.v[j]), sum[k]);
     }
   }
 #pragma unroll
@@ -67,12 +69,14 @@ __global__ void __launch_bounds__(kOutputs* kWarp) thin_linear_kernel(Thin<T> p)
   }
 }
 
-template <class T, int rows>
-void run(const Thin<T>& p) {
+template <int rows, class T, class S>
+void run(const Thin<T, S>& p) {
   const dim3 grid(blocks_for(p.O, kOutputs), blocks_for(p.R, rows)), block(kOutputs * kWarp);
-  const uintptr_t starts = reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.w);
-  const bool vectors = starts % sizeof(Four<T>) == 0 && p.I % 4 == 0 && p.ld % 4 == 0;
-  auto kernel = vectors ? thin_linear_kernel<T, rows, true> : thin_linear_kernel<T, rows, false>;
+  const bool vectors = reinterpret_cast<uintptr_t>(p.x) % sizeof(Four<T>) == 0 &&
+                       reinterpret_cast<uintptr_t>(p.w) % sizeof(Four<S>) == 0 && p.I % 4 == 0 &&
+                       p.ld % 4 == 0;
+  auto kernel =
+      vectors ? thin_linear_kernel<T, S, rows, true> : thin_linear_kernel<T, S, rows, false>;
   launch("thin_linear", kernel, grid, block, 0, p);
 }
 
@@ -80,22 +84,22 @@ void run(const Thin<T>& p) {
 
 void thin_linear(Tensor y, Tensor x, Tensor w, Tensor b) {
   if (y.numel() == 0) return;
-  dispatch_float(y.dtype(), [&]<class T>() {
-    const Thin<T> p{.y = y.data<T>(),
-                    .x = x.data<T>(),
-                    .w = w.data<T>(),
-                    .b = b.defined() ? b.data<T>() : nullptr,
-                    .R = x.dim(0),
-                    .O = w.dim(0),
-                    .I = x.dim(1),
-                    .ld = w.stride(0)};
+  dispatch_stored(y.dtype(), w.dtype(), [&]<class T, class S>() {
+    const Thin<T, S> p{.y = y.data<T>(),
+                       .x = x.data<T>(),
+                       .b = b.defined() ? b.data<T>() : nullptr,
+                       .w = w.data<S>(),
+                       .R = x.dim(0),
+                       .O = w.dim(0),
+                       .I = x.dim(1),
+                       .ld = w.stride(0)};
     check(p.R <= 8 * 65535, "thin_linear: ", p.R, " rows are too many for one launch");
     if (p.R == 1) {
-      run<T, 1>(p);
+      run<1>(p);
     } else if (p.R <= 4) {
-      run<T, 4>(p);
+      run<4>(p);
     } else {
-      run<T, 8>(p);
+      run<8>(p);
     }
   });
 }

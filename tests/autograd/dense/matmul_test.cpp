@@ -3,6 +3,7 @@
 #include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
 #include "tests/head_copies.h"
+#include "tests/refusals.h"
 
 using namespace brine;
 using brine::test::check_op;
@@ -160,4 +161,30 @@ TEST_CASE("group_matmul: the rows of a head times the matrix of its group") {
   }
   CHECK_THROWS_WITH_AS(group_matmul(normal({1, 6, 2, 3}, 1), normal({1, 4, 2, 3}, 2), true),
                        doctest::Contains("[1, 4, 2, 3]"), Error);
+}
+
+TEST_CASE(
+    "linear, linear_in_out, embedding: weights of 16 bits are their values, without gradients") {
+  const Tensor ids = Tensor::from(std::vector<int32_t>{4, 0, 4}, {3});
+  for (Dtype stored : {Dtype::bf16, Dtype::f16}) {
+    const Tensor w = normal({9, 24}, 1).to(stored), wide = w.to(Dtype::f32), b = normal({9}, 2);
+    const Tensor turned = w.transpose(0, 1).contiguous();
+    for (int64_t rows : {1, 5, 32, 33, 70}) {
+      const Tensor x = normal({rows, 24}, 3);
+      const Tensor y = linear(x, wide, b);
+      CHECK(brine::test::same_bits(linear(x, w, b), y));
+      CHECK(brine::test::same_bits(linear_in_out(x, turned, b),
+                                   linear_in_out(x, turned.to(Dtype::f32), b)));
+    }
+    CHECK(brine::test::same_bits(embedding(w, ids), embedding(wide, ids)));
+    const Tensor x = require_grad(normal({3, 24}, 3), Tensor::zeros({3, 24}));
+    brine::test::check_refuses([&] { linear(x, w, b); }, {"linear", "gradients", join(stored)});
+    brine::test::check_refuses([&] { linear_in_out(x, turned, b); },
+                               {"linear_in_out", "gradients", join(stored)});
+    brine::test::check_refuses(
+        [&] {
+          linear(normal({3, 24}, 3, Dtype::f64), w, b);
+        },
+        {"linear", "f64", join(stored)});
+  }
 }

@@ -39,3 +39,18 @@ TEST_CASE("cuda: a row of a thin product has the same bits among any others") {
     }
   }
 }
+
+TEST_CASE("cuda: thin_linear of weights in 16 bits has the bits of the same values in f32") {
+  if (!has_device()) return;
+  for (Dtype stored : {Dtype::bf16, Dtype::f16}) {
+    for (int64_t I : {3, 64, 130}) {
+      const Tensor x = normal({9, I}, 1).to(kCuda), w = normal({37, I}, 2).to(stored).to(kCuda);
+      auto product = [&](const Tensor& weights) {
+        Tensor y = Tensor::empty({9, 37}, Dtype::f32, kCuda);
+        cuda::thin_linear(y, x, weights, Tensor());
+        return y.to(kCpu);
+      };
+      CHECK(same_bits(product(w), product(w.to(Dtype::f32))));
+    }
+  }
+}

@@ -180,7 +180,8 @@ TEST_CASE("an unknown key is named with the nearest known one") {
 TEST_CASE("a required key is missed until it is set") {
   Everything c;
   Schema s = data::schema_of(c);
-  CHECK(message([&] { s.check_required(); }) == "needs a value for \"texts\"");
+  CHECK(message([&] { s.check_required(); }) ==
+        "needs a value for \"--texts\", on the command line or in a configuration");
   s.set("texts", Json::array({"a"}));
   CHECK(message([&] { s.check_required(); }) == "no error");
 }

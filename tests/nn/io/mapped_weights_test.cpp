@@ -6,6 +6,7 @@
 #include "tensor/device/allocator.h"
 #include "tests/messages.h"
 #include "tests/nn/io/model_dirs.h"
+#include "tests/refusals.h"
 
 namespace brine::test {
 namespace {
@@ -14,9 +15,12 @@ LoadedModel load(const std::string& directory, bool map) {
   return load_model(directory, {.map = map});
 }
 
-Tensor logits_of(LoadedModel& m) {
+// Of `sequences` times six tokens.
+Tensor logits_of(LoadedModel& m, int64_t sequences = 1) {
   NoGrad off;
-  const Tensor ids = Tensor::from(std::vector<int32_t>{4, 7, 1, 9, 30, 2}, {1, 6});
+  std::vector<int32_t> all;
+  for (int64_t b = 0; b < sequences; ++b) all.insert(all.end(), {4, 7, 1, 9, 30, 2});
+  const Tensor ids = Tensor::from(all, {sequences, 6});
   return m.model->logits(m.model->hidden({.ids = ids}));
 }
 
@@ -76,6 +80,35 @@ TEST_CASE("parameter store: a packed parameter cannot stay in place") {
                    nn::ParameterStore(*m.model, nn::ParameterStore::Gradients::later, {}, {packed});
                  }),
                  "is packed and cannot stay in place"));
+}
+
+TEST_CASE("weights held in 16 bits: the logits of the rounded model, few rows or many") {
+  for (const char* golden : {"opt", "llama", "gpt2", "bert_masked_lm"}) {
+    CAPTURE(golden);
+    for (bool map : {false, true}) {
+      LoadedModel held = load(golden_dir(golden), map), rounded = load(golden_dir(golden), false);
+      const Tensor exact = logits_of(held);
+      hold_weights_in(Dtype::bf16, held);
+      size_t matrices = 0;
+      bool exact_weights = true;  // files in bf16 lose nothing
+      for (const auto& p : rounded.model->named_parameters()) {
+        Tensor& value = p.parameter->value;
+        if (value.rank() != 2) continue;
+        const Tensor narrow = value.to(Dtype::bf16).to(Dtype::f32);
+        exact_weights = exact_weights && bits(narrow) == bits(value);
+        assign(value, narrow);
+        ++matrices;
+      }
+      for (const auto& p : held.model->named_parameters()) {
+        if (p.parameter->value.dtype() == Dtype::bf16) --matrices;
+      }
+      CHECK(matrices == 0);
+      CHECK(bits(logits_of(held)) == bits(logits_of(rounded)));
+      CHECK(bits(logits_of(held, 7)) == bits(logits_of(rounded, 7)));  // more than kFewRows
+      CHECK((bits(logits_of(held)) == bits(exact)) == exact_weights);
+      check_refuses([&] { held.store->add_gradients(); }, {"bf16", "inference"});
+    }
+  }
 }
 
 }  // namespace brine::test

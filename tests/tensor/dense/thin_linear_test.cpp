@@ -37,3 +37,17 @@ TEST_CASE(
     }
   }
 }
+
+TEST_CASE("thin_linear: weights of 16 bits give the bits of the same values in f32") {
+  for (Dtype stored : {Dtype::bf16, Dtype::f16}) {
+    for (auto [O, I] : {std::pair<int64_t, int64_t>{1, 1}, {7, 19}, {33, 64}, {50, 257}}) {
+      const Tensor all = normal({O, 2 * I}, 1).to(stored), w = all.slice(1, I, I);
+      const Tensor b = normal({O}, 2), x = normal({5, I}, 3);
+      Tensor y = Tensor::empty({5, O}, Dtype::f32), wide = Tensor::like(y);
+      BRINE_CALL(y, thin_linear, y, x, w, b);
+      BRINE_CALL(y, thin_linear, wide, x, w.to(Dtype::f32), b);
+      CHECK(same_bits(y, wide));
+      CHECK_FALSE(same_bits(y, Tensor::zeros({5, O})));
+    }
+  }
+}
