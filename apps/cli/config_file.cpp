@@ -15,6 +15,36 @@ namespace {
 
 constexpr uint64_t kMaxBytes = 1 << 20;  // a configuration is small
 
+toml::table parsed(const std::string& path) {
+  const std::string text = data::read_file(path, kMaxBytes);
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& e) {
+    std::string what(e.description());
+    std::replace_if(  // it quotes the file, including line ends
+        what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+    throw Error(join(path, ":", e.source().begin.line, ": ", what));
+  }
+}
+
+data::Json as_json(const toml::node& node, const std::string& path) {
+  if (auto* text = node.as_string()) return text->get();
+  if (auto* integer = node.as_integer()) return integer->get();
+  if (auto* number = node.as_floating_point()) return number->get();
+  if (auto* flag = node.as_boolean()) return flag->get();
+  if (const toml::array* array = node.as_array()) {
+    data::Json list = data::Json::array();
+    for (const toml::node& item : *array) list.push_back(as_json(item, path));
+    return list;
+  }
+  const toml::table* table = node.as_table();
+  check(table != nullptr, path, ":", node.source().begin.line,
+        ": a date or a time has no use here");
+  data::Json object = data::Json::object();
+  for (auto& [name, value] : *table) object[std::string(name.str())] = as_json(value, path);
+  return object;
+}
+
 struct Setting {
   std::string key;
   data::Json value;
@@ -64,16 +94,7 @@ struct Reader {
 }  // namespace
 
 void apply_config_file(data::Schema& schema, const std::string& path) {
-  std::string text = data::read_file(path, kMaxBytes);
-  toml::table table;
-  try {
-    table = toml::parse(text);
-  } catch (const toml::parse_error& e) {
-    std::string what(e.description());
-    std::replace_if(  // it quotes the file, including line ends
-        what.begin(), what.end(), [](unsigned char c) { return c < 0x20; }, ' ');
-    throw Error(join(path, ":", e.source().begin.line, ": ", what));
-  }
+  const toml::table table = parsed(path);
   Reader reader{schema, path, {}};
   reader.read(table, "");
   // A selector determines which keys exist.
@@ -93,6 +114,8 @@ void apply_config_file(data::Schema& schema, const std::string& path) {
     }
   }
 }
+
+data::Json toml_as_json(const std::string& path) { return as_json(parsed(path), path); }
 
 std::string toml_library_version() {
   return join(TOML_LIB_MAJOR, ".", TOML_LIB_MINOR, ".", TOML_LIB_PATCH);

@@ -18,6 +18,7 @@
 #include <hdf5/serial/H5public.h>
 #endif
 
+#include <brine_commit.h>
 #include "apps/cli/config_file.h"
 #include "apps/cli/cpu_check.h"
 #include "apps/cli/options.h"
@@ -59,9 +60,9 @@ std::string version_text() {
   std::string kernels =
       uses_avx512_kernels() ? "AVX-512 copies, chosen for this CPU" : "of the build";
   return join(
-      "brine ", BRINE_VERSION, "\ncompiler      ", compiler, "\noneDNN        ",
-      dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH), "\nHDF5          ",
-      dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nEigen         ",
+      "brine ", BRINE_VERSION, "\ncommit        ", BRINE_COMMIT, "\ncompiler      ", compiler,
+      "\noneDNN        ", dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH),
+      "\nHDF5          ", dotted(H5_VERS_MAJOR, H5_VERS_MINOR, H5_VERS_RELEASE), "\nEigen         ",
       dotted(EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION), "\nspdlog        ",
       dotted(SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH), "\nCLI11         ",
       cli_library_version(), "\ntoml++        ", toml_library_version(), "\njson          ",
@@ -70,5 +71,7 @@ std::string version_text() {
       cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels,
       "\nGPU           ", gpu_line(), "\ncuDNN         ", cuda::cudnn_version(), "\n");
 }
+
+std::string commit_name() { return BRINE_COMMIT; }
 
 }  // namespace brine

@@ -1,0 +1,42 @@
+// brine experiment: the runs of a table or figure, its rows, and the table and figure.
+#include <filesystem>
+#include <iostream>
+
+#include "apps/cli/program.h"
+#include "apps/cli/stop_signals.h"
+#include "apps/cli/terminal.h"
+#include "apps/cli/version.h"
+#include "apps/experiment/experiment.h"
+#include "tensor/device/device.h"
+
+namespace brine {
+namespace {
+
+struct ExperimentCommand {
+  experiment::Request what;
+
+  void describe(data::Schema& s) { what.describe(s); }
+
+  int run(const RunContext&) {
+    StopSignals signals;
+    const experiment::Execution how{
+        .directory = what.out,
+        .program = std::filesystem::read_symlink("/proc/self/exe").string(),
+        .commit = commit_name(),
+        .threads = threads(),
+        .jobs = what.jobs,
+        .stopped = [&] { return !signals.name().empty(); },
+        .say = [](const std::string& line) { log_info(line); }};
+    const experiment::Outcome outcome = experiment::run(what, how);
+    std::cout << outcome.page;
+    if (outcome.finished) return 0;
+    log_info("experiment: stopped by ", signals.name(), "; the same command continues it");
+    return 1;
+  }
+};
+
+const RegisterSubcommand<ExperimentCommand> registration(
+    "experiment", "Run what a table or figure needs, keep its rows, draw it");
+
+}  // namespace
+}  // namespace brine

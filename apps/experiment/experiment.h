@@ -1,0 +1,40 @@
+// One experiment as the command line asks for it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/experiment/execute.h"
+#include "data/config/schema.h"
+
+namespace brine::experiment {
+
+// What to do with rows of another commit or configuration: say so and end, keep them, or make them
+// again.
+enum class Foreign { ask, keep, again };
+enum class Scale { small, paper };
+
+struct Request {
+  std::string name;  // of configs/experiments, or a file
+  std::string out;   // empty: runs/experiments/NAME-SCALE
+  Scale scale = Scale::small;
+  std::vector<std::string> set;
+  Foreign rows = Foreign::ask;
+  int64_t jobs = 1;
+  bool render = false;  // only draw what is there
+  bool plan = false;    // only print the commands
+
+  void describe(data::Schema& s);
+};
+
+struct Outcome {
+  std::string page;  // tables in Markdown; with `plan` the commands
+  bool finished = true;
+};
+
+// The names in the directory of experiments.
+std::vector<std::string> experiment_names();
+// `how.directory` is that of the request.
+Outcome run(Request request, Execution how);
+
+}  // namespace brine::experiment

@@ -1,0 +1,66 @@
+// An experiment: runs of this program, and the numbers that are taken from what they print, as a
+// TOML file describes them (docs/experiments.md).
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace brine::experiment {
+
+using Variables = std::map<std::string, std::string>;
+
+// One run of the program.
+struct Step {
+  std::string id;                  // of its entry in the file: "perplexity"
+  std::string name;                // its own: "perplexity-sea-2"
+  std::vector<std::string> words;  // the program's arguments, with {runs} for the runs' directory
+  Variables axes;                  // the values of its entry's axes
+  // Values by JSON pointers into the output. None: the step makes the directory {runs}/NAME.
+  Variables take;
+  std::string rows;   // pointer to the array whose elements `take` applies to; empty: the output
+  std::string lines;  // instead of the output this file of JSON lines, with {runs}
+
+  bool makes_directory() const { return take.empty(); }
+  // The words with the directory of the runs.
+  std::vector<std::string> command(const std::string& runs) const;
+  // SHA-256 of everything that decides the result.
+  std::string definition() const;
+};
+
+// A table: one row for each combination of `rows`, one column for each value of `columns` and each
+// name in `values`; a cell has the values of all rows that fit, in order.
+struct TableSpec {
+  std::string name, title, step, columns;
+  std::vector<std::string> rows, values;
+  Variables where;
+  int64_t digits = 3;
+};
+
+// Lines through the mean of y at each x, one line for each value of `series`.
+struct FigureSpec {
+  std::string name, title, step, x, y, series, x_label, y_label;
+  Variables where;
+  bool log_x = false, log_y = false;
+};
+
+struct Plan {
+  std::string name, title, paper, scale;
+  std::vector<Step> steps;
+  std::vector<TableSpec> tables;
+  std::vector<FigureSpec> figures;
+};
+
+struct PlanRequest {
+  std::string file;  // configs/experiments/NAME.toml
+  std::string scale = "small";
+  std::vector<std::string> set;  // NAME=VALUE, over the variables of the file
+  bool files_exist = true;       // check that the file's [files] are there
+};
+
+// Throws Error("FILE: ...") for an unknown key, a variable without a value, two steps of one name,
+// and a missing file of [files], with the command that fetches it.
+Plan read_plan(const PlanRequest& request);
+
+}  // namespace brine::experiment

@@ -1,0 +1,159 @@
+// Reading, comparing and writing rows, and taking values from outputs.
+#include "apps/experiment/rows.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "data/io/file_io.h"
+#include "data/io/json.h"
+
+namespace brine::experiment {
+namespace {
+
+std::string text_at(const Row& row, const char* key) {
+  return row.contains(key) && row[key].is_string() ? row[key].get<std::string>() : "";
+}
+
+std::map<std::string, std::string> definitions(const Plan& plan) {
+  std::map<std::string, std::string> out;
+  for (const Step& step : plan.steps) out[step.name] = step.definition();
+  return out;
+}
+
+bool is_known(const Row& row, const std::map<std::string, std::string>& definitions) {
+  const auto found = definitions.find(text_at(row, "name"));
+  return found != definitions.end() && found->second == text_at(row, "definition");
+}
+
+Row at(const Row& object, const std::string& pointer) {
+  const Row::json_pointer where(pointer);
+  return object.contains(where) ? object.at(where) : Row();
+}
+
+}  // namespace
+
+Rows::Rows(const std::filesystem::path& directory) : file_(directory / "rows.jsonl") {
+  if (!std::filesystem::exists(file_)) return;
+  const std::string text = data::read_file(file_, 1 << 28);
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == text.npos) break;
+    Row row = parse_json_or_discard(text.substr(begin, end - begin), file_.string());
+    check(row.is_object() && row.contains("name") && row.contains("step"), file_.string(), ":",
+          ++number, ": not a row");
+    rows_.push_back(std::move(row));
+    begin = end + 1;
+  }
+}
+
+bool Rows::has(const Step& step) const {
+  return std::any_of(rows_.begin(), rows_.end(),
+                     [&](const Row& row) { return text_at(row, "name") == step.name; });
+}
+
+void Rows::write() const {
+  std::string text;
+  for (const Row& row : rows_) text += json_text(row) + "\n";
+  data::write_file_atomic(file_, text);
+}
+
+void Rows::add(const std::vector<Row>& rows) {
+  rows_.insert(rows_.end(), rows.begin(), rows.end());
+  write();
+}
+
+void Rows::drop_foreign(const Plan& plan, const std::string& commit) {
+  const auto known = definitions(plan);
+  std::erase_if(rows_, [&](const Row& row) {
+    return !is_known(row, known) || text_at(row, "commit") != commit;
+  });
+  write();
+}
+
+std::string Rows::foreign(const Plan& plan, const std::string& commit) const {
+  const auto known = definitions(plan);
+  size_t changed = 0, older = 0;
+  std::set<std::string> commits;
+  for (const Row& row : rows_) {
+    if (!is_known(row, known)) ++changed;
+    if (text_at(row, "commit") == commit) continue;
+    ++older;
+    commits.insert(text_at(row, "commit"));
+  }
+  std::string out;
+  if (changed) out = join(changed, " rows of another configuration");
+  if (older) {
+    out += join(out.empty() ? "" : " and ", older, " rows of commit");
+    for (const std::string& one : commits) out += " " + one;
+  }
+  return out;
+}
+
+std::vector<Row> values_of(const Step& step, const std::string& text) {
+  std::vector<Row> out;
+  auto add = [&](const Row& object, bool may_lack) {
+    Row values = Row::object();
+    for (const auto& [name, pointer] : step.take) {
+      values[name] = at(object, pointer);
+      if (!values[name].is_null()) continue;
+      check(may_lack, step.name, ": its output has no ", pointer);
+      return;
+    }
+    out.push_back(std::move(values));
+  };
+  if (!step.lines.empty()) {
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) {
+      const Row object = parse_json_or_discard(line, step.lines);
+      if (object.is_object()) add(object, true);
+    }
+    check(!out.empty(), step.name, ": no line of ", step.lines, " has all of its values");
+    return out;
+  }
+  const Row whole = parse_json_or_discard(text, step.name);
+  check(whole.is_object(), step.name, ": its output is not a JSON object");
+  if (step.rows.empty()) {
+    add(whole, false);
+    return out;
+  }
+  const Row list = at(whole, step.rows);
+  check(list.is_array(), step.name, ": its output has no list ", step.rows);
+  for (const Row& object : list) add(object, true);
+  check(!out.empty(), step.name, ": no element of ", step.rows, " has all of its values");
+  return out;
+}
+
+Row field(const Row& row, const std::string& name) {
+  for (const char* part : {"values", "axes"}) {
+    if (row.contains(part) && row[part].contains(name)) return row[part][name];
+  }
+  return {};
+}
+
+std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
+                         const Variables& where) {
+  std::vector<Row> out;
+  for (const Row& row : all) {
+    const bool fits = std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
+      return shown(field(row, wanted.first), 6) == wanted.second;
+    });
+    if (text_at(row, "step") == step && fits) out.push_back(row);
+  }
+  return out;
+}
+
+std::string shown(const Row& value, int64_t digits) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_null()) return "";
+  if (!value.is_number() || value.is_number_integer()) return json_text(value);
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", int(digits), value.get<double>());
+  return text;
+}
+
+}  // namespace brine::experiment

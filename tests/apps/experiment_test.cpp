@@ -1,0 +1,269 @@
+// Experiments: steps of a file, rows that are kept, what is run again, tables and figures of rows.
+#include "apps/experiment/experiment.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/experiment/render.h"
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+using experiment::Row;
+
+// Two students of two steps each, their perplexities at two k, and the curve of their losses.
+const char* const kFile = R"(
+title = "Students & their k"
+paper = "Table 0"
+
+[variables]
+rate = "1e-3"
+teacher = "teacher"
+
+[scale.small]
+seeds = [1, 2]
+
+[scale.paper]
+seeds = [1, 2, 3]
+
+[files.text]
+path = "text.txt"
+fetch = "scripts/fetch-data makes it"
+
+[[step]]
+id = "student"
+name = "student-{kind}-{seed}"
+command = """distill --teacher {teacher} --data {text} --batch-size 2 --steps 2 --columns 12
+  --k 4 --optimizer.learning-rate {rate} {settings...} --seed {seed} --out {out}"""
+each.seed = "seeds"
+each.kind = [
+  { kind = "light", settings = "--attention.preset light" },
+  { kind = "lean", settings = "--attention.decoder lean --attention.prior none" }]
+
+[[step]]
+id = "perplexity"
+name = "perplexity-{kind}-{seed}-k{k}"
+command = "eval --model {runs}/student-{kind}-{seed} --data {text} --k {k} --json"
+each = { kind = ["light", "lean"], seed = "seeds", k = [4, 8] }
+take = { perplexity = "/perplexity", tokens = "/tokens" }
+
+[[step]]
+id = "curve"
+name = "curve-{kind}"
+lines = "{runs}/student-{kind}-1/log.jsonl"
+each = { kind = ["light", "lean"] }
+take = { step = "/step", loss = "/loss" }
+
+[[table]]
+name = "perplexity"
+title = "Perplexity"
+step = "perplexity"
+rows = ["kind"]
+columns = "k"
+values = ["perplexity"]
+digits = 2
+
+[[figure]]
+name = "by-k"
+title = "Perplexity by k"
+step = "perplexity"
+x = "k"
+y = "perplexity"
+series = "kind"
+)";
+
+std::vector<Row> rows_in(const std::filesystem::path& directory) {
+  return experiment::Rows(directory).all();
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != text.npos);
+  return text.replace(at, from.size(), to);
+}
+
+Row row(const char* kind, int k, double value) {
+  return {{"step", "s"},
+          {"name", kind},
+          {"axes", {{"kind", kind}, {"k", std::to_string(k)}}},
+          {"values", {{"y", value}}}};
+}
+
+}  // namespace
+
+TEST_CASE("experiment: rows of every step, nothing twice, tables and figures from rows alone") {
+  const World& w = world();
+  w.write("study.toml", kFile);
+  const Finished plan = w.must("experiment study.toml --out study --plan");
+  CHECK(count(plan.out, "\n") == 4 + 8 + 2);
+  CHECK(contains(plan.out, "distill --teacher teacher"));
+  CHECK_FALSE(std::filesystem::exists(w.path("study/rows.jsonl")));
+  const Finished first = w.must("experiment study.toml --out study --threads 1");
+  const std::vector<Row> rows = rows_in(w.path("study"));
+  size_t runs = 0, values = 0, lines = 0;
+  for (const Row& one : rows) {
+    runs += one["step"] == "student";
+    values += one["step"] == "perplexity" && one["values"]["perplexity"].get<double>() > 1;
+    lines += one["step"] == "curve" && one["values"]["loss"].is_number();
+    CHECK(one["definition"].get<std::string>().size() == 64);
+    CHECK(contains(one["machine"].get<std::string>(), "1 threads"));
+  }
+  CHECK(runs == 4);
+  CHECK(values == 8);
+  CHECK(lines == 4);  // two steps of two students
+  CHECK(rows[1]["seed"] == 2);
+  CHECK(contains(rows[4]["command"].get<std::string>(),
+                 "brine eval --model study/runs/student-light-1 --data text.txt --k 4 --json"));
+  // The table has both seeds of a cell; the page is what was printed.
+  CHECK(contains(first.out, "| kind | perplexity, k = 4 | perplexity, k = 8 |"));
+  CHECK(first.out == read_all(w.path("study/README.md")));
+  const std::string table = read_all(w.path("study/perplexity.md"));
+  CHECK(count(table, "\n") == 4);
+  CHECK(count(table, ", ") == 2 + 4);
+  CHECK(contains(read_all(w.path("study/perplexity.csv")), "kind,\"perplexity, k = 4\""));
+
+  const std::string before = read_all(w.path("study/rows.jsonl"));
+  w.must("experiment study.toml --out study --threads 1");
+  CHECK(read_all(w.path("study/rows.jsonl")) == before);
+  // Only from rows: without any run.
+  std::filesystem::rename(w.path("study/runs"), w.path("study/away"));
+  std::filesystem::remove(w.path("study/by-k.svg"));
+  CHECK(w.must("experiment study.toml --out study --render").out == first.out);
+  CHECK(contains(read_all(w.path("study/by-k.svg")), "<title>Perplexity by k</title>"));
+  std::filesystem::rename(w.path("study/away"), w.path("study/runs"));
+}
+
+TEST_CASE("experiment: rows of another configuration or commit are asked about") {
+  const World& w = world();
+  w.write("study.toml", kFile);
+  w.must("experiment study.toml --out asked --threads 1");
+  const std::vector<Row> rows = rows_in(w.path("asked"));
+  const std::string before = read_all(w.path("asked/rows.jsonl"));
+  const std::string call = "experiment study.toml --out asked --set rate=2e-3";
+  Finished f = w.run(call);
+  CHECK(f.status == 1);
+  check_says(f.error, {"4", "another configuration", "--rows", "keep", "--rows", "again"});
+  CHECK(read_all(w.path("asked/rows.jsonl")) == before);
+  w.must(call + " --rows keep");
+  CHECK(read_all(w.path("asked/rows.jsonl")) == before);
+  w.must(call + " --rows again");
+  const std::vector<Row> again = rows_in(w.path("asked"));
+  CHECK(again.size() == rows.size());
+  CHECK(std::filesystem::exists(w.path("asked/runs/student-lean-2.earlier-1")));
+  CHECK(
+      contains(read_all(w.path("asked/runs/student-lean-2/config.toml")), "learning_rate = 0.002"));
+  std::string older = read_all(w.path("asked/rows.jsonl"));
+  w.write("asked/rows.jsonl",
+          changed(older, again[0]["commit"].get<std::string>(), "0123456789ab"));
+  f = w.run(call);
+  CHECK(f.status == 1);
+  check_says(f.error, {"1", "commit", "0123456789ab"});
+}
+
+TEST_CASE("experiment: a stop keeps what is finished, and the same command goes on") {
+  const World& w = world();
+  w.write("study.toml", kFile);
+  w.must("experiment study.toml --out whole --threads 1");
+  const std::vector<Row> rows = rows_in(w.path("whole"));
+  std::filesystem::remove_all(w.path("stopped"));
+  const Finished f = w.run(
+      "experiment study.toml --out stopped 2>stopped.err & pid=$!; "
+      "for i in $(seq 2000); do [ -e stopped/rows.jsonl ] && break; sleep .01; done; "
+      "kill -TERM $pid; wait $pid");
+  CHECK(f.status == 1);
+  check_says(read_all(w.path("stopped.err")), {"stopped by SIGTERM"});
+  const size_t kept = rows_in(w.path("stopped")).size();
+  CHECK(kept >= 1);
+  CHECK(kept < rows.size());
+  w.must("experiment study.toml --out stopped --jobs 2");
+  std::map<std::string, Row> got, wanted;
+  for (const Row& one : rows_in(w.path("stopped"))) got[one["name"]] = one["values"];
+  for (const Row& one : rows) wanted[one["name"]] = one["values"];
+  CHECK(got.size() == wanted.size());
+  CHECK(got == wanted);
+}
+
+TEST_CASE("experiment: what is wrong with a file or a run is one line") {
+  const World& w = world();
+  auto refused = [&](const std::string& text, const std::string& more,
+                     std::initializer_list<std::string> parts) {
+    w.write("bad.toml", text);
+    std::filesystem::remove_all(w.path("bad"));
+    const Finished f = w.run("experiment bad.toml --out bad " + more);
+    CHECK(f.status == 1);
+    CHECK(count(f.error, "brine experiment: ") == 1);
+    check_says(f.error, parts);
+  };
+  refused(changed(kFile, "text.txt", "none.txt"), "",
+          {"text", "none.txt", "is missing", "scripts/fetch-data"});
+  refused(changed(kFile, "paper = ", "papr = "), "", {"unknown key", "papr"});
+  refused(changed(kFile, "{rate}", "{rat}"), "", {"step student", "no variable", "rat"});
+  refused(changed(kFile, "-k{k}", ""), "", {"two steps", "perplexity-light-1"});
+  refused(changed(kFile, "step = \"perplexity\"", "step = \"perplex\""), "", {"table", "no step"});
+  refused(changed(kFile, "/perplexity\"", "/perplexty\""), "",
+          {"perplexity-light-1-k4", "/perplexty"});
+  refused(changed(kFile, "--columns 12", "--colums 12"), "",
+          {"student-light-1", "status", "colums"});
+  refused(kFile, "--set nothing=1", {"--set nothing=1", "no variable"});
+  refused(kFile, "--scale medium", {"scale", "medium"});
+  refused("title = 3 4", "", {"bad.toml", "1"});
+  const Finished f = w.run("experiment unknown-name --out bad");
+  CHECK(f.status == 1);
+  check_says(f.error, {"unknown-name", "known are"});
+  CHECK(w.run("experiment bad.toml --render --out nothing-there").status == 1);
+}
+
+TEST_CASE("experiment: cells, CSV and figures of rows") {
+  const std::vector<Row> rows = {row("a|b", 4, 1.5), row("a|b", 8, 2), row("c,\"d\"", 4, 3),
+                                 row("a|b", 4, 2.5)};
+  const experiment::TableSpec spec{.name = "t",
+                                   .title = "t",
+                                   .step = "s",
+                                   .columns = "k",
+                                   .rows = {"kind"},
+                                   .values = {"y"},
+                                   .where = {},
+                                   .digits = 1};
+  const auto cells = experiment::table_cells(spec, rows);
+  REQUIRE(cells.size() == 3);
+  CHECK(cells[0] == std::vector<std::string>{"kind", "y, k = 4", "y, k = 8"});
+  CHECK(cells[1] == std::vector<std::string>{"a|b", "1.5, 2.5", "2.0"});
+  CHECK(cells[2] == std::vector<std::string>{"c,\"d\"", "3.0", ""});
+  CHECK(contains(experiment::markdown(cells), "| a\\|b | 1.5, 2.5 | 2.0 |\n"));
+  CHECK(contains(experiment::csv(cells), "\"c,\"\"d\"\"\",3.0,\r\n"));
+
+  experiment::FigureSpec figure{.name = "f",
+                                .title = "x < y",
+                                .step = "s",
+                                .x = "k",
+                                .y = "y",
+                                .series = "kind",
+                                .x_label = "keys",
+                                .y_label = "value",
+                                .where = {},
+                                .log_x = true};
+  const std::string picture = experiment::svg(figure, rows);
+  CHECK(contains(picture, "x &lt; y"));
+  CHECK(contains(picture, ">c,&quot;d&quot;</text>"));
+  CHECK(count(picture, "<circle") == 3);  // two points of the first line, and its legend
+  CHECK(count(picture, "<rect") == 3);    // the ground, one point, its legend
+  // The mean of 1.5 and 2.5 lies where 2 does: both points of the line are at one height.
+  const size_t at = picture.find("class=\"line\""), from = picture.find("d=\"M", at) + 4;
+  double x0 = 0, y0 = 0, x1 = 0, y1 = 0;
+  REQUIRE(std::sscanf(picture.c_str() + from, "%lf %lfL%lf %lf", &x0, &y0, &x1, &y1) == 4);
+  CHECK(x0 < x1);
+  CHECK(y0 == y1);
+  figure.y = "nothing";
+  check_says(message([&] { experiment::svg(figure, rows); }), {"no row", "k", "nothing"});
+  figure.y = "y";
+  figure.log_y = true;
+  check_says(message([&] { experiment::svg(figure, {row("a", 1, 0)}); }), {"logarithmic"});
+}
+
+}  // namespace brine::tests
