@@ -209,4 +209,12 @@ FlatCsr hashed_keys(const Tensor& q, const Hashing& hashing, const Visibility& v
                    });
 }
 
+AttentionInput with_shared_keys(const AttentionInput& in) {
+  AttentionInput shared = in;
+  // 1e-12: a query of zeros is a key of zeros.
+  shared.k = div(in.q, sqrt(sum(mul(in.q, in.q), {-1}, true) + 1e-12));
+  shared.v = repeat_heads(in.v, in.q.dim(1) / in.v.dim(1));
+  return shared;
+}
+
 }  // namespace brine::nn

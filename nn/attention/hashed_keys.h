@@ -2,6 +2,7 @@
 // rotations, and a token sees tokens near it in the order of the buckets.
 #pragma once
 
+#include "nn/attention/attention.h"
 #include "tensor/csr.h"
 
 namespace brine::nn {
@@ -20,5 +21,8 @@ struct Hashing {
 // only if there is nothing else. Time O(T log T), memory O(T): of a row's keys at most 2 chunks a
 // round. On the meta device the lists are those of random queries.
 FlatCsr hashed_keys(const Tensor& q, const Hashing& hashing, const Visibility& visible);
+
+// The input with the queries, scaled to length 1, as keys, and values for each head.
+AttentionInput with_shared_keys(const AttentionInput& in);
 
 }  // namespace brine::nn

@@ -50,11 +50,7 @@ class Reformer : public Attention {
                                       .draw = in.random ? draw_ : 0},
                                      in.visible);
     part.reset();
-    AttentionInput shared = in;
-    // 1e-12: a query of zeros is a key of zeros.
-    shared.k = div(in.q, sqrt(sum(mul(in.q, in.q), {-1}, true) + 1e-12));
-    shared.v = repeat_heads(in.v, shape_.heads / in.v.dim(1));
-    return attend_on(shared, mask);
+    return attend_on(with_shared_keys(in), mask);
   }
 
  private:

@@ -125,6 +125,15 @@ inline void check_attached_loss(Block& block, const Inputs& in, const MaskCase& 
     CHECK(close_to_scale(grad(leaves[i]), analytic.grads[i], 1e-12));
     for (const Tensor& t : {tracked.q, tracked.k, tracked.v, tracked.hidden})
       CHECK((!has_grad(t) || largest(grad(t).to_vector()) == 0));
+    // The same where the layer is computed again in the backward pass.
+    leaves[i] = require_grad(x[i].clone());
+    for (size_t n = 0; n < leaves.size(); ++n) parameters[n].parameter->value = leaves[n];
+    auto again = [&](const std::vector<Tensor>& q) {
+      return train_pass(block, {q[0], in.k, in.v, in.hidden}, m).y;
+    };
+    const Tensor z = checkpoint(again, {in.q});
+    backward(z, Tensor::zeros_like(z));
+    CHECK(same_bits(grad(leaves[i]), analytic.grads[i]));
   }
 }
 
