@@ -23,9 +23,11 @@ struct AttentionShape {
   bool causal = true;
   int64_t kv_heads = 0;  // of keys and values, divides heads; 0 = heads
   bool rotary = false;   // q and k are turned by their positions: there is a q_content, k_content
+  int64_t hidden_size = 0;  // C of the layer's input; 0 = heads x head_size
 
   int64_t groups() const { return kv_heads ? kv_heads : heads; }
   int64_t heads_per_group() const { return heads / groups(); }
+  int64_t channels() const { return hidden_size ? hidden_size : heads * head_size; }
 };
 
 inline constexpr const char* kOversampleHelp =

@@ -39,12 +39,6 @@ FlatCsr budgeted_rows(const Shape& q, int64_t k, const Visibility& visible, Devi
   return csr;
 }
 
-// q [1, H, n, d] times the first `keys` keys of each head's group, k [1, G, S, d] -> [1, H, n,
-// keys].
-Tensor scores_of(const Tensor& q, const Tensor& k, int64_t keys) {
-  return group_matmul(q.contiguous(), k.slice(2, 0, keys).to(q.dtype()).contiguous(), true);
-}
-
 // The mask of the largest of scores [1, H, n, w]; every column of the selection is one key.
 FlatCsr largest_of(const Tensor& scores, int64_t k, int64_t keys) {
   const int64_t H = scores.dim(1), n = scores.dim(2), w = scores.dim(3);
@@ -53,11 +47,22 @@ FlatCsr largest_of(const Tensor& scores, int64_t k, int64_t keys) {
   return build_csr(chosen.selected, all, k, keys, H * n * std::min(k, w));
 }
 
+// The columns of the largest of scores [1, H, n, w] for H heads, or of [1, 1, n, w] for every one
+// of them: H n min(k, w) entries.
+Tensor largest_columns(const Tensor& scores, int64_t H, int64_t k, int64_t keys) {
+  const int64_t n = scores.dim(2), kept = std::min(k, scores.dim(3)), G = scores.dim(1);
+  const Tensor own = largest_of(scores, k, keys).columns.slice(0, 0, G * n * kept);
+  if (G == H) return own;
+  const Tensor first = arange(H, Dtype::f64, own.device()).view({1, H, 1}) * double(keys);
+  const Tensor all = own.contiguous().view({n, 1, kept}).to(Dtype::f64) + first;
+  return all.to(Dtype::i32).view({n * H * kept});
+}
+
 // Fills the columns of one sequence, from `at` on; returns the place behind them.
 struct Filling {
-  Tensor q, k;  // [1, H, T, d], [1, G, T, d]
+  const TileScores& scores_of;
   const FlatCsr& csr;
-  int64_t kept, length;  // length: tokens of the sequence
+  int64_t sequence, kept, length;  // length: tokens of the sequence
   bool causal;
 
   // Rows that see at most `kept` keys keep them all.
@@ -86,15 +91,14 @@ struct Filling {
 
   // Rows [first, first + n), which see more than `kept` keys.
   int64_t fill_tile(int64_t at, int64_t first, int64_t n) const {
-    Tensor scores = scores_of(q.slice(2, first, n), k, causal ? first + n : length);
+    Tensor scores = scores_of(sequence, first, n, causal ? first + n : length);
     if (causal) hide_later(scores.slice(3, first, n));
-    const Tensor columns = largest_of(scores, kept, csr.keys).columns;
-    const int64_t entries = csr.heads * n * kept;
-    assign(csr.columns.slice(0, at, entries), columns.slice(0, 0, entries));
-    return at + entries;
+    const Tensor columns = largest_columns(scores, csr.heads, kept, csr.keys);
+    assign(csr.columns.slice(0, at, columns.numel()), columns);
+    return at + columns.numel();
   }
 
-  // scores [1, H, n, n] of rows and keys at the same positions.
+  // scores [1, H or 1, n, n] of rows and keys at the same positions.
   static void hide_later(const Tensor& scores) {
     const int64_t n = scores.dim(2);
     const Tensor t = arange(n, Dtype::i64, scores.device());
@@ -105,17 +109,18 @@ struct Filling {
 
 }  // namespace
 
-FlatCsr largest_keys(const Tensor& q, const Tensor& k, int64_t kept, const Visibility& visible) {
+FlatCsr largest_scores(const Shape& q, Device device, const TileScores& scores, int64_t kept,
+                       const Visibility& visible) {
   NoGrad off;
-  const int64_t B = q.dim(0), H = q.dim(1), T = q.dim(2);
+  const int64_t B = q[0], H = q[1], T = q[2];
   const RowWidths widths(visible, T);
-  FlatCsr csr = budgeted_rows(q.shape(), kept, visible, q.device());
+  FlatCsr csr = budgeted_rows(q, kept, visible, device);
   const int64_t step = std::max<int64_t>(16, kTileScores / std::max<int64_t>(H * T, 1));
   int64_t at = 0;
   for (int64_t b = 0; b < B; ++b) {
-    const Filling one{.q = q.detach().slice(0, b, 1),
-                      .k = k.detach().slice(0, b, 1),
+    const Filling one{.scores_of = scores,
                       .csr = csr,
+                      .sequence = b,
                       .kept = kept,
                       .length = widths.valid(b),
                       .causal = visible.causal};
@@ -127,9 +132,30 @@ FlatCsr largest_keys(const Tensor& q, const Tensor& k, int64_t kept, const Visib
   return csr;
 }
 
+FlatCsr largest_keys(const Tensor& q, const Tensor& k, int64_t kept, const Visibility& visible) {
+  auto scores = [&](int64_t b, int64_t first, int64_t rows, int64_t keys) {
+    const Tensor own = q.detach().slice(0, b, 1).slice(2, first, rows);
+    const Tensor all = k.detach().slice(0, b, 1).slice(2, 0, keys).to(q.dtype());
+    return group_matmul(own.contiguous(), all.contiguous(), true);
+  };
+  return largest_scores(q.shape(), q.device(), scores, kept, visible);
+}
+
+FlatCsr largest_cached_scores(const Tensor& scores, int64_t heads, int64_t kept, int64_t keys) {
+  NoGrad off;
+  const Visibility all{.causal = false,
+                       .lengths = Tensor::full({1}, double(scores.dim(3)), Dtype::i64)};
+  FlatCsr csr = budgeted_rows({1, heads, 1}, kept, all, scores.device());
+  csr.columns = largest_columns(scores, heads, kept, keys);
+  csr.keys = keys;
+  return csr;
+}
+
 FlatCsr largest_cached_keys(const Tensor& q, const Tensor& k, int64_t kept, int64_t seen) {
   NoGrad off;
-  return largest_of(scores_of(q.detach(), k, seen), kept, k.dim(2));
+  const Tensor keys = k.detach().slice(2, 0, seen).to(q.dtype()).contiguous();
+  return largest_cached_scores(group_matmul(q.detach().contiguous(), keys, true), q.dim(1), kept,
+                               k.dim(2));
 }
 
 void show_mask(const AttentionInput& in, const FlatCsr& mask) {

@@ -2,10 +2,26 @@
 // largest scores, and attention on a mask.
 #pragma once
 
+#include <functional>
+
 #include "autograd/ops.h"
 #include "nn/attention/attention.h"
 
 namespace brine::nn {
+
+// Scores [1, H, rows, keys] of rows [first, first + rows) of a sequence and its first keys; or
+// [1, 1, rows, keys], which all heads share. They are called by tiles and may be overwritten.
+using TileScores =
+    std::function<Tensor(int64_t sequence, int64_t first, int64_t rows, int64_t keys)>;
+
+// The mask of the keys with the min(k, w) largest scores of every row and head of q [B, H, T, d], w
+// its visible keys; among equal ones the later key. Memory O(T k) and a tile of scores.
+FlatCsr largest_scores(const Shape& q, Device device, const TileScores& scores, int64_t kept,
+                       const Visibility& visible);
+
+// The same for one query of one sequence, from its scores [1, H or 1, 1, seen] of the first keys of
+// a cache of `keys`.
+FlatCsr largest_cached_scores(const Tensor& scores, int64_t heads, int64_t kept, int64_t keys);
 
 // The mask of the keys with the min(k, w) largest q . k of every row and head, w its visible keys;
 // among equal ones the later key. q [B, H, T, d], k [B, G, T, d]. Time O(T^2), memory O(T k) and a

@@ -30,7 +30,8 @@ struct ModelShape {
             .max_positions = max_positions,
             .causal = causal,
             .kv_heads = kv_heads,
-            .rotary = rotary};
+            .rotary = rotary,
+            .hidden_size = hidden_size};
   }
 };
 

@@ -25,10 +25,11 @@ Tensor rows_at(const Tensor& x, const std::vector<int64_t>& places) {
 
 nn::AttentionInput step_input(const Inputs& in, const std::vector<int64_t>& places,
                               const nn::RuntimeOptions& options, nn::Tap* tap = nullptr) {
+  const int64_t B = in.hidden.dim(0), T = in.hidden.dim(1), C = in.hidden.dim(2);
   return {.q = rows_at(in.q, places),
           .k = rows_at(in.k, places),
           .v = rows_at(in.v, places),
-          .hidden = {},
+          .hidden = rows_at(in.hidden.view({B, 1, T, C}), places).view({B, 1, C}),
           .options = options,
           .tap = tap};
 }
@@ -394,7 +395,8 @@ TEST_CASE("decoding contract: the remaining sequences continue unchanged") {
       }
       return out;
     };
-    const Inputs fewer{kept(in.q), kept(in.k), kept(in.v), {}};
+    const Tensor hidden = kept(in.hidden).view({3, in.hidden.dim(1), in.hidden.dim(2)});
+    const Inputs fewer{kept(in.q), kept(in.k), kept(in.v), hidden};
     const auto a = decode(*block.module, *all, in, {11, 24, 8, 13}, 9);
     const auto b = decode(*block.module, *some, fewer, {11, 13, 8}, 9);
     for (size_t n = 0; n < a.size(); ++n) {

@@ -1,7 +1,6 @@
 // The methods that choose keys by exact scores, top and best-columns, against full sorts over T x T
 // maps in f64.
-#include "tests/nn/attention/contract.h"
-#include "tests/sparse_oracle.h"
+#include "tests/nn/attention/mask_check.h"
 
 namespace brine::test {
 namespace {
@@ -55,42 +54,6 @@ std::vector<double> column_mass(const std::vector<double>& attention, const Mask
     }
   }
   return mass;
-}
-
-// P V with P [B, H, T, T], heads concatenated: [B, T, H d].
-std::vector<double> weighted(const std::vector<double>& p, const std::vector<double>& v,
-                             const MaskCase& m) {
-  std::vector<double> y(size_t(m.B * m.T * m.H * kSize), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        for (int64_t j = 0; j < m.T; ++j) {
-          for (int64_t c = 0; c < kSize; ++c)
-            y[size_t(((b * m.T + t) * m.H + h) * kSize + c)] +=
-                p[m.index(b, h, t, j, m.T)] * v[m.index(b, h, j, c, kSize)];
-        }
-      }
-    }
-  }
-  return y;
-}
-
-// The method's output and mask next to those of the oracle's mask.
-void check_method(const std::string& name, const MaskCase& m, const Inputs& in,
-                  const std::vector<double>& mask) {
-  Block block = make_block(name, m.causal, Dtype::f64);
-  nn::Tap tap(name);
-  const Tensor y = pass(block, in, m.visible().lengths, {}, {}, &tap).y;
-  const FlatCsr csr{.row_pointers = tap.get("row_pointers"),
-                    .head_offsets = tap.get("head_offsets"),
-                    .columns = tap.get("columns"),
-                    .batch = m.B,
-                    .heads = m.H,
-                    .length = m.T,
-                    .keys = m.T};
-  CHECK(csr_to_mask(csr).to_vector() == mask);
-  const std::vector<double> p = naive_attention(in.q.to_vector(), in.k.to_vector(), mask, kSize, m);
-  CHECK(close(y.to_vector(), weighted(p, in.v.to_vector(), m), 1e-12, 1e-12, name));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ inline std::unique_ptr<nn::AttentionMethod> method_with(
   std::unique_ptr<nn::AttentionMethod> method = nn::attention_method(name);
   data::Schema schema;
   method->describe(schema);
-  std::map<std::string, std::string> all = {{"k", "4"}, {"columns", "12"}};
+  std::map<std::string, std::string> all = {{"k", "4"}, {"columns", "12"}, {"block", "2"}};
   for (const auto& [key, value] : settings) all[key] = value;
   for (const auto& [key, value] : all) {
     if (schema.find(key)) schema.set_text(key, {value});
@@ -74,6 +74,7 @@ inline Block make_meta_block(const Block& real, int64_t positions = 300) {
 inline std::vector<std::map<std::string, std::string>> variants(const std::string& name,
                                                                 bool causal) {
   if (name == "recent") return {{}, {{"sinks", "1"}}};
+  if (name == "block-topk") return {{}, {{"gate", "true"}}};
   if (name != "sea") return {{}};
   std::vector<std::map<std::string, std::string>> all = {
       {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};

@@ -141,6 +141,7 @@ TEST_CASE("contract: decoding with groups of heads gives what copies of their ke
     const int64_t T = 17, prompt = 6, group = kQueryHeads / G;
     const Tensor q = normal({2, kQueryHeads, T, kSize}, 1, Dtype::f64);
     const Tensor k = normal({2, G, T, kSize}, 2, Dtype::f64), v = normal(k.shape(), 3, Dtype::f64);
+    const Tensor hidden = normal({2, T, kQueryHeads * kSize}, 4, Dtype::f64);
     const nn::StateRequest request{.batch = 2, .capacity = T, .dtype = Dtype::f64};
     auto few = both.grouped->make_state(request), many = both.full->make_state(request);
     CHECK(few->bytes() < many->bytes());
@@ -150,7 +151,7 @@ TEST_CASE("contract: decoding with groups of heads gives what copies of their ke
       const nn::AttentionInput in{.q = part(q),
                                   .k = repeat_heads(part(k), copies),
                                   .v = repeat_heads(part(v), copies),
-                                  .hidden = {},
+                                  .hidden = rows(hidden, 1, from, n),
                                   .state = from ? nullptr : &state};
       return from ? block.step(in, state) : block.forward(in);
     };

@@ -225,8 +225,11 @@ TEST_CASE("costs: the meta device counts the same as a real pass of a model, for
           REQUIRE(costs.contains(component));
           const bool rounded =
               tokens > 64 && (component == "mask" || component == "sparse attention");
-          // A column with one key more has more mass, so best-columns chooses it more often.
-          const double share = !rounded ? 0 : attention == "best-columns" ? 0.2 : 0.05;
+          // A column with one key more has more mass, so best-columns chooses it more often. The
+          // buckets of a model's queries are not those of random ones.
+          const bool loose =
+              attention == "best-columns" || attention == "reformer" || attention == "scatterbrain";
+          const double share = !rounded ? 0 : loose ? 0.2 : 0.05;
           CHECK(std::fabs(costs.at(component).macs - cost.macs) <= share * cost.macs);
           CHECK(std::fabs(costs.at(component).bytes - cost.bytes) <= share * cost.bytes);
         }

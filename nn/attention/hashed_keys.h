@@ -1,0 +1,28 @@
+// Masks by locality-sensitive hashing: queries that are also keys fall into buckets by random
+// rotations, and a token sees tokens near it in the order of the buckets.
+#pragma once
+
+#include "nn/attention/attention.h"
+#include "tensor/csr.h"
+
+namespace brine::nn {
+
+struct Hashing {
+  int64_t chunk = 64;  // tokens of a chunk, and mean tokens of a bucket
+  int64_t rounds = 8;  // of hashing; a row's keys are those of all rounds
+  uint64_t seed = 0;   // of the rotations
+  uint64_t draw = 0;   // another one has other rotations
+};
+
+// The keys of each row of q [B, H, T, d]. An encoder sorts the tokens of a sequence by bucket and
+// cuts them into chunks; a row sees its own chunk and the one before it. In a decoder the chunks of
+// each bucket are counted apart, since the borders of common chunks would depend on later tokens,
+// and a row sees the earlier tokens of its own chunk and of the one before it. A row sees itself
+// only if there is nothing else. Time O(T log T), memory O(T): of a row's keys at most 2 chunks a
+// round. On the meta device the lists are those of random queries.
+FlatCsr hashed_keys(const Tensor& q, const Hashing& hashing, const Visibility& visible);
+
+// The input with the queries, scaled to length 1, as keys, and values for each head.
+AttentionInput with_shared_keys(const AttentionInput& in);
+
+}  // namespace brine::nn

@@ -1,0 +1,84 @@
+// A sparse and a low-rank part: the sum of LSH attention, as in reformer.cpp, and of linear
+// attention of random features (Chen et al. 2021, "Scatterbrain: Unifying Sparse and Low-rank
+// Attention"). The paper subtracts the low-rank part where the sparse one has an entry, before one
+// softmax denominator; this is the sum of two attentions, as SEA was compared with. O(T log T).
+#include <optional>
+
+#include "nn/attention/chosen_keys.h"
+#include "nn/attention/hashed_keys.h"
+#include "nn/layers/random_features.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine::nn {
+namespace {
+
+struct ScatterbrainConfig {
+  int64_t k = 64, rounds = 8, seed = 0;
+  double feature_divisor = 1, feature_eps = 0;
+
+  void describe(data::Schema& s) {
+    s.field("k", k, "Tokens of a chunk; a row sees at most two chunks in each round", {.min = 1});
+    s.field("rounds", rounds, "Rounds of hashing", {.min = 1});
+    s.field("seed", seed, "Of the random rotations", {.min = 0});
+    s.field("feature_divisor", feature_divisor, "Features m = d ln d / feature_divisor",
+            {.above = 0});
+    s.field("feature_eps", feature_eps,
+            "Added to the features; 0 = 1e-3 (causal) or 1e-4 (encoder)", {.min = 0});
+  }
+};
+
+class Scatterbrain : public Attention {
+ public:
+  Scatterbrain(Init& init, const AttentionShape& shape, const ScatterbrainConfig& config)
+      : config_(config), shape_(shape), projection_(buffer("features", drawn(init))) {}
+
+  AttentionTraits traits() const override {
+    return {.causal = shape_.causal,
+            .bidirectional = !shape_.causal,
+            .linear = true,
+            .sparse = true,
+            .groups = true};
+  }
+
+  Tensor forward(const AttentionInput& in) override {
+    std::optional<CostScope> part(std::in_place, "mask");
+    const FlatCsr mask = hashed_keys(in.q,
+                                     {.chunk = in.options.k ? in.options.k : config_.k,
+                                      .rounds = config_.rounds,
+                                      .seed = uint64_t(config_.seed)},
+                                     in.visible);
+    part.reset();
+    const Tensor sparse = attend_on(with_shared_keys(in), mask);
+    part.emplace("low rank");
+    return sparse + low_rank(in);
+  }
+
+ private:
+  Tensor drawn(Init& init) const {
+    const int64_t d = shape_.head_size, m = feature_count(d, config_.feature_divisor);
+    const RandomSlice slice = init.random.take(uint64_t(random_projection_draws(m, d)));
+    return random_projection(m, d, slice, 0, init.dtype).to(init.device);
+  }
+
+  // Softmax features of keys know the whole sequence, so a causal model takes ReLU features.
+  Tensor low_rank(const AttentionInput& in) const {
+    const Tensor R = projection_.value.to(in.q.device()), &lengths = in.visible.lengths;
+    const double eps = config_.feature_eps > 0 ? config_.feature_eps : shape_.causal ? 1e-3 : 1e-4;
+    if (shape_.causal) {
+      return merge_heads(linear_attention(relu_features(in.q, R, eps, lengths),
+                                          relu_features(in.k, R, eps, lengths), {}, in.v,
+                                          in.visible));
+    }
+    return merge_heads(linear_attention(
+        softmax_features(in.q, R, eps, lengths, FeatureSide::queries),
+        softmax_features(in.k, R, eps, lengths, FeatureSide::keys), {}, in.v, in.visible, 0));
+  }
+
+  ScatterbrainConfig config_;
+  AttentionShape shape_;
+  Buffer& projection_;  // [m, d]
+};
+const RegisterAttention<Scatterbrain, ScatterbrainConfig> registration("scatterbrain");
+
+}  // namespace
+}  // namespace brine::nn

@@ -1,0 +1,173 @@
+// Attention to each query's k keys with the largest estimated scores, of which the exact ones are
+// computed then. The estimate is the product of rank-r projections, (q P W_q) (k P W_k)^T, with a
+// fixed sparse matrix P of signs and small learned matrices W, which start at the identity and
+// learn the squared error to q k^T (Liu et al. 2021, "Transformer Acceleration with Dynamic Sparse
+// Attention"). Time O(T^2 r), memory O(T k) and a tile of scores.
+#include <cmath>
+#include <optional>
+
+#include "nn/attention/chosen_keys.h"
+#include "nn/attention/row_tiles.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine::nn {
+namespace {
+
+struct TdsaConfig {
+  int64_t k = 64, rank = 16;
+  double loss_weight = 1;
+
+  void describe(data::Schema& s) {
+    s.field("k", k, "Keys with the largest estimated scores that a query sees", {.min = 1});
+    s.field("rank", rank, "Size of the projected queries and keys", {.min = 1});
+    s.field("loss_weight", loss_weight, "Weight of the estimate's loss while the model is trained",
+            {.min = 0});
+  }
+};
+
+// P [d, r]: sqrt(3 / r) times -1, 0, 1 with the probabilities 1/6, 2/3, 1/6, so that the mean of
+// P P^T is the identity (Achlioptas 2001).
+Tensor sparse_signs(Init& init, int64_t d, int64_t r) {
+  const RandomSlice slice = init.random.take(uint64_t(d * r));
+  return Tensor::filled({d, r}, init.dtype, init.device, [&](const Tensor& x) {
+    dispatch_float(x.dtype(), [&]<class F>() {
+      for (int64_t i = 0; i < x.numel(); ++i) {
+        const double u = 6 * slice.uniform(uint64_t(i)), size = std::sqrt(3 / double(r));
+        x.data<F>()[i] = F(u < 1 ? -size : u < 2 ? size : 0);
+      }
+    });
+  });
+}
+
+// The identity for each of n heads, [n, r, r].
+Tensor identities(const Init& init, int64_t n, int64_t r) {
+  return Tensor::filled({n, r, r}, init.dtype, init.device, [&](const Tensor& x) {
+    dispatch_float(x.dtype(), [&]<class F>() {
+      for (int64_t i = 0; i < x.numel(); ++i) x.data<F>()[i] = F(i / r % r == i % r);
+    });
+  });
+}
+
+class TdsaState : public KeyValueState {
+ public:
+  TdsaState(const StateRequest& r, const AttentionShape& shape, int64_t rank)
+      : KeyValueState(r.batch, r.capacity, shape.groups(), shape.head_size, r.cached(), r.device),
+        projected(part("projected_keys", {r.batch, shape.groups(), r.capacity, rank}, r.dtype, 2)) {
+  }
+
+  Tensor& projected;  // [batch, G, capacity, r]
+};
+
+class Tdsa : public Attention {
+ public:
+  Tdsa(Init& init, const AttentionShape& shape, const TdsaConfig& config)
+      : config_(config),
+        shape_(shape),
+        projection_(buffer("projection", sparse_signs(init, shape.head_size, config.rank))),
+        query_(parameter("query", identities(init, shape.heads, config.rank))),
+        key_(parameter("key", identities(init, shape.groups(), config.rank))) {}
+
+  AttentionTraits traits() const override {
+    return {.causal = shape_.causal,
+            .bidirectional = !shape_.causal,
+            .sparse = true,
+            .incremental = shape_.causal,
+            .groups = true};
+  }
+
+  Tensor forward(const AttentionInput& in) override {
+    std::optional<CostScope> part(std::in_place, "mask");
+    const FlatCsr mask = choose(in);
+    Tensor loss;
+    if (in.random && grad_enabled()) loss = estimate_loss(in);
+    part.reset();
+    const Tensor y = attend_on(in, mask);
+    if (!loss.defined()) return y;
+    if (in.tap) in.tap->put("selection_loss", loss);
+    return attach_loss(y, scale(loss, config_.loss_weight));
+  }
+
+  std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
+    check(shape_.causal, "tdsa: an encoder is not decoded token by token");
+    return std::make_unique<TdsaState>(r, shape_, config_.rank);
+  }
+
+  // Sequences one after another: each has its own number of keys.
+  Tensor step(const AttentionInput& in, AttentionState& any) const override {
+    NoGrad off;
+    auto& state = dynamic_cast<TdsaState&>(any);
+    const Tensor at = state.lengths().clone();
+    state.append(in.k, in.v);
+    const int64_t B = in.q.dim(0);
+    Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
+    for (int64_t b = 0; b < B; ++b) {
+      auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
+      append_row(own(state.projected), projected(own(in.k), key_), own(at));
+      const FlatCsr mask = largest_cached_keys(projected(own(in.q), query_), own(state.projected),
+                                               kept(in.options), state.length(b));
+      copy_into(y.slice(0, b, 1), attend_on({.q = own(in.q),
+                                             .k = own(state.keys),
+                                             .v = own(state.values),
+                                             .hidden = {},
+                                             .tap = B == 1 ? in.tap : nullptr},
+                                            mask));
+    }
+    return y;
+  }
+
+ private:
+  int64_t kept(const RuntimeOptions& options) const { return options.k ? options.k : config_.k; }
+
+  // x P W of one sequence: [1, H, n, d] -> [1, H, n, r].
+  Tensor projected(const Tensor& x, const Tensor& w) const {
+    const int64_t H = x.dim(1), n = x.dim(2);
+    const Tensor y = matmul(x.contiguous().view({H * n, x.dim(3)}), projection_.value);
+    return project_heads(reshape(y, {1, H, n, config_.rank}), w);
+  }
+
+  // Of all sequences.
+  Tensor all_projected(const Tensor& x, const Tensor& w) const {
+    std::vector<Tensor> parts;
+    for (int64_t b = 0; b < x.dim(0); ++b) parts.push_back(projected(x.detach().slice(0, b, 1), w));
+    return parts.size() == 1 ? parts[0] : concat(parts, 0);
+  }
+
+  FlatCsr choose(const AttentionInput& in) const {
+    NoGrad off;
+    const Tensor k = all_projected(in.k, key_);
+    if (in.state) {
+      auto& state = dynamic_cast<TdsaState&>(*in.state);
+      state.fill(in.slot, in.k, in.v, in.visible.lengths);
+      copy_into(state.projected.slice(0, in.slot, k.dim(0)).slice(2, 0, k.dim(2)), k);
+    }
+    return largest_keys(all_projected(in.q, query_), k, kept(in.options), in.visible);
+  }
+
+  // Mean over all heads and pairs of a row and a key that it sees of the squared error of the
+  // estimate, both scores scaled as in the softmax.
+  Tensor estimate_loss(const AttentionInput& in) const {
+    const int64_t B = in.q.dim(0), H = in.q.dim(1), T = in.q.dim(2);
+    const Tensor q = in.q.detach(), k = in.k.detach();
+    const bool causal = in.visible.causal;
+    const Tensor total =
+        sum_over_tiles(row_tiles(in.visible, B, T, H), {}, [=, this](const RowTile& tile, auto&) {
+          const Tensor rows = rows_of(q, tile), keys = keys_of(k, tile);
+          const Tensor estimate =
+              group_matmul(projected(rows, query_), projected(keys, key_), true);
+          const Tensor error = sub(estimate, group_matmul(rows, keys, true));
+          const Tensor seen = seen_keys(tile, causal, q.device());
+          return sum(where(seen, mul(error, error), 0));
+        });
+    const double pairs = double(budgeted_entries(in.visible, T, B, H, T));
+    return scale(total, 1 / std::max(1.0, pairs * double(shape_.head_size)));
+  }
+
+  TdsaConfig config_;
+  AttentionShape shape_;
+  Buffer& projection_;       // P [d, r]
+  Parameter &query_, &key_;  // W_q [H, r, r], W_k [G, r, r]
+};
+const RegisterAttention<Tdsa, TdsaConfig> registration("tdsa");
+
+}  // namespace
+}  // namespace brine::nn
