@@ -6,6 +6,7 @@
 
 #include "autograd/ops.h"
 #include "nn/attention/chosen_keys.h"
+#include "nn/attention/key_lists.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {
@@ -38,36 +39,12 @@ RecentRow recent_row(int64_t t, int64_t w, int64_t k, int64_t sinks, bool causal
 FlatCsr recent_keys(int64_t B, int64_t H, int64_t T, int64_t k, int64_t sinks,
                     const Visibility& visible, Device device) {
   const RowWidths widths(visible, T);
-  auto kept = [&](int64_t b, int64_t t) { return std::min(k, widths(b, t)); };  // by each head
-  FlatCsr csr{{}, {}, {}, B, H, T, T};
-  csr.row_pointers = Tensor::filled({B, T + 1}, Dtype::i64, device, [&](const Tensor& x) {
-    int64_t* pointer = x.data<int64_t>();
-    int64_t entries = 0;
-    for (int64_t b = 0; b < B; ++b) {
-      *pointer++ = entries;
-      for (int64_t t = 0; t < T; ++t) *pointer++ = entries += H * kept(b, t);
-    }
+  const KeyListShape shape{.batch = B, .heads = H, .rows = T, .keys = T, .lists = HeadLists::equal};
+  return key_lists(shape, device, [&](int64_t b, int64_t, int64_t t, std::vector<int32_t>& keys) {
+    const RecentRow own = recent_row(t, widths(b, t), k, sinks, visible.causal);
+    for (int64_t j = 0; j < own.sinks; ++j) keys.push_back(int32_t(j));
+    for (int64_t j = 0; j < own.window; ++j) keys.push_back(int32_t(own.start + j));
   });
-  csr.head_offsets = Tensor::filled({B, T, H + 1}, Dtype::i32, device, [&](const Tensor& x) {
-    int32_t* offset = x.data<int32_t>();
-    for (int64_t row = 0; row < B * T; ++row) {
-      for (int64_t h = 0; h <= H; ++h) *offset++ = int32_t(h * kept(row / T, row % T));
-    }
-  });
-  int64_t entries = 0;
-  for (int64_t row = 0; row < B * T; ++row) entries += H * kept(row / T, row % T);
-  csr.columns = Tensor::filled({entries}, Dtype::i32, device, [&](const Tensor& x) {
-    int32_t* column = x.data<int32_t>();
-    for (int64_t row = 0; row < B * T; ++row) {
-      const int64_t t = row % T;
-      const RecentRow own = recent_row(t, widths(row / T, t), k, sinks, visible.causal);
-      for (int64_t h = 0; h < H; ++h) {
-        for (int64_t j = 0; j < own.sinks; ++j) *column++ = int32_t(h * T + j);
-        for (int64_t j = 0; j < own.window; ++j) *column++ = int32_t(h * T + own.start + j);
-      }
-    }
-  });
-  return csr;
 }
 
 // The last keys and values, oldest first, in twice the memory that they need: when it is full the
