@@ -79,6 +79,16 @@ TEST_CASE("longformer: a call may keep fewer or more keys, and decoding gives th
   }
 }
 
+TEST_CASE("longformer: a causal window without steps is that of recent with as many sinks") {
+  for (const AttentionCase& c : attention_cases()) {
+    if (!c.causal) continue;
+    const nn::AttentionInput in = c.input();
+    const auto block = c.make("longformer", Window{6, 2, 1}.settings());
+    const auto other = c.make("recent", {{"k", "6"}, {"sinks", "2"}});
+    CHECK(same_bits(block->forward(in), other->forward(in)));
+  }
+}
+
 TEST_CASE("longformer: gradients with global queries by finite differences") {
   const AttentionCase c{.causal = false, .lengths = {11, 23}};
   const auto block = c.make("longformer", Window{7, 2, 3}.settings());
