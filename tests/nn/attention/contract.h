@@ -52,6 +52,8 @@ inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint6
   }
   if (!block.module->named_parameters().empty()) {
     block.store = std::make_unique<nn::ParameterStore>(*block.module);
+  } else {
+    nn::move_buffers(*block.module, default_device());
   }
   return block;
 }
