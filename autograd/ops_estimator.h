@@ -37,7 +37,8 @@ Tensor exp_features(const Tensor& x, const Tensor& content, const ExpFeatureWeig
 // every entry of the key sum.
 Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity,
                         const Tensor& v, const Visibility& visible, double eps = 1e-6);
-// The running sums after the keys of a prompt: state [B, G, m, e], sums f64 [B, G, m].
+// The running sums after the keys of a prompt: state [B, G, m, e], sums f64 [B, G, m]. Here and
+// below identity may be undefined, too.
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
                             const Tensor& identity, const Tensor& v, const Visibility& visible);
 // -> [B, H, 1, e] for phi_q [B, H, 1, m], phi_k [B, G, 1, m], v [B, G, 1, d]; the token is at

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "autograd/node.h"
-#include "nn/layers/random_features.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::sea {
@@ -91,22 +90,12 @@ Tensor blend(const Tensor& a, const Tensor& b, double share) {
   return add(scale(a.detach(), 1 - share), scale(b.detach(), share));
 }
 
-Performer::Performer(nn::Init& init, int64_t m, int64_t d)
-    : slice(init.random.take(uint64_t(nn::random_projection_draws(m, d)))),
-      projection(buffer("projection", nn::random_projection(m, d, slice, 0, init.dtype))) {}
-
-void Performer::redraw(uint64_t draw) {
-  const Tensor& R = projection.value;
-  projection.value =
-      nn::random_projection(R.dim(0), R.dim(1), slice, draw, R.dtype()).to(R.device());
-}
-
 Estimator::Estimator(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
     : config_(config), shape_(checked(shape, config)) {
   const int64_t H = shape.heads, d = shape.head_size, K = config.columns;
   if (config.performs()) {
-    performer =
-        &child<Performer>("performer", init, nn::feature_count(d, config.feature_divisor), d);
+    performer = &child<nn::RandomProjection>("performer", init,
+                                             nn::feature_count(d, config.feature_divisor), d);
   }
   if (config.mixes()) {
     const int64_t rows = config.max_positions ? config.max_positions : shape.max_positions;
@@ -134,9 +123,7 @@ Estimator::Estimator(nn::Init& init, const nn::AttentionShape& shape, const SeaC
 }
 
 void Estimator::on_step(int64_t steps_done) {
-  const int64_t interval = config_.redraw_interval;
-  if (!performer || interval <= 0 || steps_done <= 0 || steps_done % interval != 0) return;
-  performer->redraw(uint64_t(steps_done / interval));
+  if (performer) performer->redraw_when_due(steps_done, config_.redraw_interval);
 }
 
 Tensor Estimator::random_features(const Tensor& x, const Visibility& visible,

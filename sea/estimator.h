@@ -8,6 +8,7 @@
 
 #include "nn/layers/conv.h"
 #include "nn/layers/layers.h"
+#include "nn/layers/random_features.h"
 #include "sea/config.h"
 
 namespace brine::sea {
@@ -38,15 +39,6 @@ struct Estimate {
 
 class SeaState;  // decode_state.h
 struct RowDecoder;
-
-// R, a buffer. It is redrawn from the next stream of the same seed.
-struct Performer : nn::Module {
-  Performer(nn::Init& init, int64_t m, int64_t d);
-  void redraw(uint64_t draw);
-
-  RandomSlice slice;
-  nn::Buffer& projection;  // [m, d]
-};
 
 struct IdentityTable : nn::Module {
   IdentityTable(nn::Init& init, int64_t positions, int64_t d)
@@ -160,7 +152,7 @@ class Estimator : public nn::Module {
   // The least share of a column in the prior.
   double least_share() const { return config_.prior == Prior::learned ? 1e-7 : 0; }
   // Null where the settings leave a stage out.
-  Performer* performer = nullptr;
+  nn::RandomProjection* performer = nullptr;
   IdentityTable* identity = nullptr;  // causal only
   Mu* mu = nullptr;
   nn::Linear* nu = nullptr;

@@ -59,4 +59,16 @@ Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_
   return R.to(dtype);
 }
 
+RandomProjection::RandomProjection(Init& init, int64_t m, int64_t d)
+    : slice(init.random.take(uint64_t(random_projection_draws(m, d)))),
+      projection(buffer("projection", random_projection(m, d, slice, 0, init.dtype))) {}
+
+void RandomProjection::redraw_when_due(int64_t steps_done, int64_t interval) {
+  if (interval <= 0 || steps_done <= 0 || steps_done % interval != 0) return;
+  const Tensor& R = projection.value;
+  projection.value =
+      random_projection(R.dim(0), R.dim(1), slice, uint64_t(steps_done / interval), R.dtype())
+          .to(R.device());
+}
+
 }  // namespace brine::nn

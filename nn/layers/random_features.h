@@ -1,8 +1,8 @@
 // The random projections of the Performer (Choromanski et al. 2021).
 #pragma once
 
+#include "nn/layers/module.h"
 #include "tensor/random.h"
-#include "tensor/tensor.h"
 
 namespace brine::nn {
 
@@ -16,5 +16,16 @@ Tensor random_projection(int64_t m, int64_t d, const RandomSlice& slice, uint64_
                          Dtype dtype);
 // The number of draws that random_projection() takes from the slice.
 int64_t random_projection_draws(int64_t m, int64_t d);
+
+// R as a buffer, which may be drawn again from the next stream of the same seed.
+struct RandomProjection : Module {
+  RandomProjection(Init& init, int64_t m, int64_t d);
+  // Called before an optimizer step with the number of steps done: after every `interval` steps R
+  // is drawn again; 0 = never.
+  void redraw_when_due(int64_t steps_done, int64_t interval);
+
+  RandomSlice slice;
+  Buffer& projection;  // [m, d]
+};
 
 }  // namespace brine::nn

@@ -107,7 +107,7 @@ ParameterStore::ParameterStore(Module& root, const Trained& trained) {
   add_gradients();
 }
 
-void ParameterStore::move_buffers(Module& root, Device device) const {
+void move_buffers(Module& root, Device device) {
   for (auto& b : root.named_buffers()) {
     const Tensor& x = b.buffer->value;
     b.buffer->value =

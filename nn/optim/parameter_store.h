@@ -60,7 +60,6 @@ class ParameterStore {
   // A view into the buffers: a leaf with its gradient once there are gradients.
   Tensor view_of(const Shape& shape, int64_t begin) const;
   void list_entries(Module& root, const Trained& trained = {});
-  void move_buffers(Module& root, Device device) const;
   int64_t lay_out();                             // sets the offsets, returns the total number of
                                                  // elements
   void fill_buffer(Dtype dtype, Device device);  // with the parameters' present values
@@ -73,6 +72,10 @@ class ParameterStore {
   std::optional<Dtype> narrowed_;
   Tensor values_, gradients_;
 };
+
+// Puts the buffers of a module on a device; a ParameterStore does so for its module, this function
+// for one without parameters. Those of the meta device become 0.
+void move_buffers(Module& root, Device device);
 
 // Copies between a module and named tensors, both by dotted path. load() lists missing and unknown
 // names and refuses wrong shapes, unless `partial` allows missing ones; types are converted.

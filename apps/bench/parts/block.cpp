@@ -28,6 +28,8 @@ Block make_block(const std::string& method, const data::Json& settings,
   }
   if (!block.attention->named_parameters().empty()) {
     block.store = std::make_unique<nn::ParameterStore>(*block.attention);
+  } else {
+    nn::move_buffers(*block.attention, default_device());
   }
   return block;
 }

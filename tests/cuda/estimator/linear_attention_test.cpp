@@ -150,8 +150,8 @@ TEST_CASE("cuda: linear_attention_step") {
   struct Step {
     int64_t m, columns, d, G;
   };
-  for (Step s : {Step{1, 1, 1, 6}, Step{8, 3, 5, 2}, Step{33, 40, 64, 3}, Step{300, 64, 64, 6},
-                 Step{300, 64, 64, 1}}) {
+  for (Step s : {Step{1, 1, 1, 6}, Step{8, 3, 5, 2}, Step{9, 0, 5, 2}, Step{33, 40, 64, 3},
+                 Step{300, 64, 64, 6}, Step{300, 64, 64, 1}}) {
     for (bool moved : {false, true}) {
       compare_both(join("linear_attention_step ", s.m, " ", s.d), [&](const On& on, Dtype dtype) {
         const int64_t B = 3, H = 6, G = s.G, e = s.columns + s.d;

@@ -52,6 +52,8 @@ inline Block make_block(const std::string& name, bool causal, Dtype dtype, uint6
   }
   if (!block.module->named_parameters().empty()) {
     block.store = std::make_unique<nn::ParameterStore>(*block.module);
+  } else {
+    nn::move_buffers(*block.module, default_device());
   }
   return block;
 }
@@ -75,6 +77,11 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
                                                                 bool causal) {
   if (name == "recent") return {{}, {{"sinks", "1"}}};
   if (name == "block-topk") return {{}, {{"gate", "true"}}};
+  if (name == "performer") return {{}, {{"features", "relu"}, {"feature_count", "5"}}};
+  if (name == "cosformer") return {{}, {{"projections", "true"}}};
+  if (name == "longformer") return {{}, {{"dilation", "3"}}};
+  if (name == "bigbird") return {{}, {{"block", "3"}, {"random", "2"}}};
+  if (name == "synthesizer") return {{}, {{"scores", "random"}}, {{"scores", "factorized"}}};
   if (name != "sea") return {{}};
   std::vector<std::map<std::string, std::string>> all = {
       {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
@@ -82,6 +89,12 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   // Units of keys double at 32, 64, 128... keys.
   if (causal) all.push_back({{"preset", "light"}, {"columns", "4"}});
   return all;
+}
+
+// Whether a decoding state is sums over tokens: its size and type depend neither on the capacity
+// nor on the type of a cache.
+inline bool decodes_by_sums(const Block& block) {
+  return block.name == "performer" || block.name == "cosformer";
 }
 
 // Calls f(block) for every registered method, causal and not; refusals are printed.

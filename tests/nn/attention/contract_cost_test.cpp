@@ -88,7 +88,7 @@ TEST_CASE("contract: what makes no T x T maps has linear memory; dense attention
         if (!traits.maps) {
           CHECK(ratio < 2.5);
         } else {
-          CHECK(ratio > 3);  // the measure distinguishes them
+          CHECK(ratio > 2.75);  // the measure distinguishes them, also one map for all heads
         }
       },
       2048);

@@ -1,0 +1,106 @@
+// cosFormer against its definition: ReLU products times the cosine of the distance.
+#include <numbers>
+
+#include "tests/nn/attention/definition.h"
+#include "tests/refusals.h"
+
+namespace brine::test {
+namespace {
+
+constexpr int64_t kPositions = 40;
+
+std::vector<double> naive_cosformer(const AttentionCase& c, const Tensor& queries,
+                                    const Tensor& keys, const Tensor& v, double eps) {
+  const Numbers q(queries), k(keys);
+  return attention_by(c, v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
+    double w = 0;
+    for (int64_t i = 0; i < c.d; ++i) {
+      w += (std::max(q(b, h, t, i), 0.0) + eps) * (std::max(k(b, c.group(h), j, i), 0.0) + eps);
+    }
+    return w * std::cos(std::numbers::pi * double(t - j) / double(2 * kPositions));
+  });
+}
+
+// x [B, H, T, d] through the layer `name` of the block, over the heads of a token.
+Tensor through(nn::Attention& block, const std::string& name, const Tensor& x) {
+  Tensor weight, bias;
+  for (const auto& p : block.named_parameters()) {
+    if (p.path == name + ".weight") weight = p.parameter->value;
+    if (p.path == name + ".bias") bias = p.parameter->value;
+  }
+  REQUIRE(weight.defined());
+  const Numbers in(x), w(weight);
+  const int64_t H = x.dim(1), T = x.dim(2), d = x.dim(3);
+  std::vector<double> out;
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    for (int64_t h = 0; h < H; ++h) {
+      for (int64_t t = 0; t < T; ++t) {
+        for (int64_t c = 0; c < d; ++c) {
+          double sum = bias.to_vector()[size_t(h * d + c)];
+          for (int64_t i = 0; i < H * d; ++i) sum += w(h * d + c, i) * in(b, i / d, t, i % d);
+          out.push_back(sum);
+        }
+      }
+    }
+  }
+  return Tensor::from(out, x.shape());
+}
+
+}  // namespace
+
+TEST_CASE("cosformer: ReLU products times the cosine of the distance") {
+  for (const AttentionCase& c : attention_cases()) {
+    INFO(c.name());
+    for (const char* eps : {"1e-6", "0.1"}) {
+      const auto block = c.make("cosformer", {{"feature_eps", eps}}, kPositions);
+      CHECK(block->named_parameters().empty());
+      const nn::AttentionInput in = c.input();
+      CHECK(close(block->forward(in).to_vector(),
+                  naive_cosformer(c, in.q, in.k, in.v, std::stod(eps)), 1e-10, 1e-9));
+    }
+  }
+}
+
+TEST_CASE("cosformer: further projections of q, k and v, in a pass and in steps") {
+  for (const AttentionCase& c : attention_cases()) {
+    INFO(c.name());
+    const auto block = c.make("cosformer", {{"projections", "true"}}, kPositions);
+    for (const auto& p : block->named_parameters()) {
+      if (p.path.ends_with("bias"))
+        p.parameter->value = normal(p.parameter->value.shape(), 9, Dtype::f64);
+    }
+    nn::AttentionInput in = c.input();
+    const Tensor y = block->forward(in);
+    CHECK(close(y.to_vector(),
+                naive_cosformer(c, through(*block, "query", in.q), through(*block, "key", in.k),
+                                through(*block, "value", in.v), 1e-6),
+                1e-10, 1e-9));
+    if (c.causal && c.lengths.empty()) check_steps(c, *block, c.T / 2);
+  }
+}
+
+TEST_CASE("cosformer: gradients of the projections by finite differences") {
+  const AttentionCase c{.causal = false, .lengths = {11, 23}};
+  const auto block = c.make("cosformer", {{"projections", "true"}}, kPositions);
+  const auto parameters = block->named_parameters();
+  REQUIRE(parameters.size() == 6);
+  const nn::AttentionInput in = c.input();
+  std::vector<Tensor> x = {in.q, in.k, in.v};
+  for (const auto& p : parameters) x.push_back(p.parameter->value);
+  auto f = [&](const std::vector<Tensor>& leaves) {
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].parameter->value = leaves[3 + i];
+    return block->forward(
+        {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = {}, .visible = c.visible()});
+  };
+  CHECK(gradcheck(f, x, {.step = 1e-6, .probes = 20}) < 1e-5);
+}
+
+TEST_CASE("cosformer: more tokens than positions are refused") {
+  AttentionCase c{.T = 41};
+  const auto block = c.make("cosformer", {}, kPositions);
+  check_refuses([&] { block->forward(c.input()); }, {"cosformer", "41", "40"});
+  check_refuses([&] { block->make_state({.batch = 1, .capacity = 41}); },
+                {"cosformer", "41", "40"});
+}
+
+}  // namespace brine::test

@@ -1,0 +1,118 @@
+// Longformer's window, dilation and global tokens, against their definition.
+#include "tests/nn/attention/definition.h"
+#include "tests/refusals.h"
+
+namespace brine::test {
+namespace {
+
+struct Window {
+  int64_t k, global, dilation;
+
+  std::map<std::string, std::string> settings() const {
+    return {{"k", std::to_string(k)},
+            {"global", std::to_string(global)},
+            {"dilation", std::to_string(dilation)}};
+  }
+};
+
+// Whether query t sees key j of w visible ones.
+bool sees(const Window& window, bool causal, int64_t t, int64_t j, int64_t w) {
+  if (j >= w) return false;
+  if (j < window.global || (!causal && t < window.global)) return true;
+  if ((t - j) % window.dilation != 0) return false;
+  const int64_t n = window.k - window.global, distance = (t - j) / window.dilation;
+  if (causal) return distance < n;
+  return distance >= 0 ? distance <= n / 2 : -distance <= (n - 1) / 2;
+}
+
+}  // namespace
+
+TEST_CASE("longformer: a window with steps, and global tokens, by softmax over these") {
+  for (const AttentionCase& c : attention_cases()) {
+    for (const Window& window :
+         {Window{5, 0, 1}, {6, 1, 1}, {7, 2, 3}, {4, 1, 2}, {40, 1, 1}, {1, 0, 1}}) {
+      INFO(c.name() << " k " << window.k << " global " << window.global << " dilation "
+                    << window.dilation);
+      const auto block = c.make("longformer", window.settings());
+      nn::AttentionInput in = c.input();
+      const PairWeight weight = softmax_weight(c, in);
+      const std::vector<double> wanted =
+          attention_by(c, in.v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
+            return sees(window, c.causal, t, j, c.width(b, t)) ? weight(b, h, t, j) : 0;
+          });
+      nn::Tap tap("longformer");
+      in.tap = &tap;
+      CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
+      const Numbers mask = shown_mask(c, tap);
+      int64_t wrong = 0, most = 0;
+      for (int64_t b = 0; b < c.B; ++b) {
+        for (int64_t h = 0; h < c.H; ++h) {
+          for (int64_t t = 0; t < c.T; ++t) {
+            int64_t count = 0;
+            for (int64_t j = 0; j < c.T; ++j) {
+              const bool own = t < c.length(b) && sees(window, c.causal, t, j, c.width(b, t));
+              wrong += own != (mask(b, h, t, j) == 1);
+              count += own;
+            }
+            if (c.causal || t >= window.global) most = std::max(most, count);
+          }
+        }
+      }
+      CHECK(wrong == 0);
+      CHECK(most <= window.k);
+      in.options.dense_path = true;
+      CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
+    }
+  }
+}
+
+TEST_CASE("longformer: a call may keep fewer or more keys, and decoding gives the same rows") {
+  const AttentionCase c;
+  for (const Window& window : {Window{6, 1, 1}, {7, 2, 3}}) {
+    const auto few = c.make("longformer", window.settings());
+    const auto many = c.make("longformer", Window{9, window.global, window.dilation}.settings());
+    nn::AttentionInput in = c.input();
+    const Tensor wanted = many->forward(in);
+    in.options.k = 9;
+    CHECK(same_bits(few->forward(in), wanted));
+    for (int64_t prompt : {0, 1, 2, 13}) check_steps(c, *few, prompt, {0, 4, 9});
+  }
+}
+
+TEST_CASE("longformer: a causal window without steps is that of recent with as many sinks") {
+  for (const AttentionCase& c : attention_cases()) {
+    if (!c.causal) continue;
+    const nn::AttentionInput in = c.input();
+    const auto block = c.make("longformer", Window{6, 2, 1}.settings());
+    const auto other = c.make("recent", {{"k", "6"}, {"sinks", "2"}});
+    CHECK(same_bits(block->forward(in), other->forward(in)));
+  }
+}
+
+TEST_CASE("longformer: gradients with global queries by finite differences") {
+  const AttentionCase c{.causal = false, .lengths = {11, 23}};
+  const auto block = c.make("longformer", Window{7, 2, 3}.settings());
+  const nn::AttentionInput in = c.input();
+  auto f = [&](const std::vector<Tensor>& x) {
+    return block->forward({.q = x[0], .k = x[1], .v = x[2], .hidden = {}, .visible = c.visible()});
+  };
+  CHECK(gradcheck(f, {in.q, in.k, in.v}, {.probes = 40}) < 1e-6);
+}
+
+TEST_CASE("longformer: a window without keys is refused") {
+  const AttentionCase c;
+  check_refuses(
+      [&] {
+        c.make("longformer", Window{3, 3, 1}.settings());
+      },
+      {"longformer", "global 3", "k 3"});
+  nn::AttentionInput in = c.input();
+  in.options.k = 2;
+  check_refuses(
+      [&] {
+        c.make("longformer", Window{6, 2, 1}.settings())->forward(in);
+      },
+      {"longformer", "global 2", "k 2"});
+}
+
+}  // namespace brine::test
