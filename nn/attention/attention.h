@@ -1,5 +1,6 @@
-// The interface of attention methods. One method = one file nn/attention/<name>.cpp (SEA: sea/)
-// that ends in a registration; its name is then valid in configs, in the bench and in the tests.
+// The interface of attention methods. One method = one file, nn/attention/<name>.cpp or, of those
+// that others published, nn/attention/rivals/<name>.cpp (SEA: sea/), that ends in a registration;
+// its name is then valid in configs, in the bench and in the tests.
 #pragma once
 
 #include <map>

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "nn/attention/hashed_keys.h"
+#include "nn/attention/rivals/hashed_keys.h"
 #include "tests/nn/attention/mask_check.h"
 
 namespace brine::test {

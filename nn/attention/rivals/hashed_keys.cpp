@@ -1,5 +1,5 @@
 // Buckets by random rotations, the order by buckets, and the lists of keys that follow from it.
-#include "nn/attention/hashed_keys.h"
+#include "nn/attention/rivals/hashed_keys.h"
 
 #include <algorithm>
 #include <cmath>

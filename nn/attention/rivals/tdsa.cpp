@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "nn/attention/chosen_keys.h"
-#include "nn/attention/row_tiles.h"
+#include "nn/attention/rivals/row_tiles.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {

@@ -4,7 +4,7 @@
 // Big Bird: Transformers for Longer Sequences). Linear in T.
 #include <algorithm>
 
-#include "nn/attention/placed_keys.h"
+#include "nn/attention/rivals/placed_keys.h"
 #include "tensor/random.h"
 
 namespace brine::nn {

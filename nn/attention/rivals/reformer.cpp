@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "nn/attention/chosen_keys.h"
-#include "nn/attention/hashed_keys.h"
+#include "nn/attention/rivals/hashed_keys.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {

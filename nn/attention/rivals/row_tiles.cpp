@@ -1,5 +1,5 @@
 // Tiles of rows and the losses over them, composed of the primitives.
-#include "nn/attention/row_tiles.h"
+#include "nn/attention/rivals/row_tiles.h"
 
 #include <algorithm>
 #include <cmath>

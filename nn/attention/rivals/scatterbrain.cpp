@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "nn/attention/chosen_keys.h"
-#include "nn/attention/hashed_keys.h"
+#include "nn/attention/rivals/hashed_keys.h"
 #include "nn/layers/random_features.h"
 #include "tensor/meter/cost_meter.h"
 

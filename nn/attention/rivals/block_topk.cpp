@@ -12,7 +12,7 @@
 
 #include "nn/attention/chosen_keys.h"
 #include "nn/attention/key_lists.h"
-#include "nn/attention/row_tiles.h"
+#include "nn/attention/rivals/row_tiles.h"
 #include "tensor/meter/cost_meter.h"
 #include "tensor/parallel.h"
 

@@ -1,5 +1,5 @@
 // The mask of listed keys for all queries or for the newest one, and attention on it.
-#include "nn/attention/placed_keys.h"
+#include "nn/attention/rivals/placed_keys.h"
 
 #include <optional>
 

@@ -3,7 +3,7 @@
 // 2020, Longformer: The Long-Document Transformer). Linear in T.
 #include <algorithm>
 
-#include "nn/attention/placed_keys.h"
+#include "nn/attention/rivals/placed_keys.h"
 
 namespace brine::nn {
 namespace {

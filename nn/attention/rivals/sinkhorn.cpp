@@ -10,7 +10,7 @@
 
 #include "autograd/ops.h"
 #include "nn/attention/attention.h"
-#include "nn/attention/row_tiles.h"
+#include "nn/attention/rivals/row_tiles.h"
 #include "tensor/meter/cost_meter.h"
 
 namespace brine::nn {

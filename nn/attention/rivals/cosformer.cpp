@@ -6,7 +6,7 @@
 #include <numbers>
 #include <optional>
 
-#include "nn/attention/linear_sums.h"
+#include "nn/attention/rivals/linear_sums.h"
 #include "nn/layers/layers.h"
 #include "tensor/meter/cost_meter.h"
 

@@ -3,7 +3,7 @@
 // Dohan and others 2021, Rethinking Attention with Performers). Linear in T.
 #include <optional>
 
-#include "nn/attention/linear_sums.h"
+#include "nn/attention/rivals/linear_sums.h"
 #include "nn/layers/random_features.h"
 #include "tensor/meter/cost_meter.h"
 
