@@ -1,5 +1,6 @@
 // Gradients of the products: every transposition, shared operands, gradients added in place.
 #include "autograd/ops.h"
+#include "tensor/kernels/dense.h"
 #include "tests/autograd/naive.h"
 #include "tests/gradcheck.h"
 #include "tests/head_copies.h"
@@ -172,7 +173,9 @@ TEST_CASE(
     for (int64_t rows : {1, 5, 32, 33, 70}) {
       const Tensor x = normal({rows, 24}, 3);
       const Tensor y = linear(x, wide, b);
-      CHECK(brine::test::same_bits(linear(x, w, b), y));
+      // Few rows of bf16 are read in pairs: the sums have another order.
+      if (rows > kFewRows) CHECK(brine::test::same_bits(linear(x, w, b), y));
+      CHECK(brine::test::close_to_scale(linear(x, w, b), y, 1e-6));
       CHECK(brine::test::same_bits(linear_in_out(x, turned, b),
                                    linear_in_out(x, turned.to(Dtype::f32), b)));
     }
