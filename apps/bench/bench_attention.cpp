@@ -63,7 +63,8 @@ BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
                   .rate = double(T) / ms * 1e3,
                   .unit = "tokens/s",
                   .peak = peak,
-                  .notes = {{"us_per_token", ms * 1e3 / double(T)},
+                  .notes = {{"tokens", double(T)},
+                            {"us_per_token", ms * 1e3 / double(T)},
                             {"block_bytes_per_token", double(peak - before) / double(T)}}};
   if (nn::is_full_attention(block.name)) add_rate(row, run, T, train);
   return row;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "apps/bench/report.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/file_io.h"
 
@@ -242,13 +243,7 @@ bool execute(const Plan& plan, Rows& rows, const Execution& how) {
 }
 
 std::string machine_name(int64_t threads) {
-  std::ifstream in("/proc/cpuinfo");
-  std::string name = "unknown CPU";
-  for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("model name")) continue;
-    name = line.substr(line.find(':') + 2);
-    break;
-  }
+  const std::string name = bench::cpu_model(data::read_file("/proc/cpuinfo", 1 << 24));
   return join(name, ", ", threads, " threads");
 }
 

@@ -218,7 +218,8 @@ struct Reader {
             step.name, "\" must be that of a file");
       all["out"] = "{runs}/" + step.name;
       step.words = expand_words(entry.text("command", ""), all, where);
-      step.rows = entry.text("rows", "");
+      for (auto& [value, pointer] : step.take) pointer = expand(pointer, all, where);
+      step.rows = expand(entry.text("rows", ""), all, where);
       step.lines = expand(entry.text("lines", ""), all, where);
       check(step.words.empty() != step.lines.empty(), where,
             ": needs command or lines, one of them");

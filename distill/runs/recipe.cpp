@@ -88,6 +88,11 @@ void Recipe::keep_attention(const data::Json& stored) {
   kept_attention_ = true;
 }
 
+bool estimates_attention(nn::ModelConfig& student) {
+  nn::Init init{.random = {}, .device = Device::meta};
+  return student.method().make(init, student.shape().attention())->traits().query_skip;
+}
+
 std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   std::vector<std::string> notes;
   auto without = [](std::optional<double>& weight) {
@@ -104,12 +109,18 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   }
   if (!name) name = RecipeName::short_run;
   RecipeDefaults defaults = defaults_of(*name, facts);
+  if (!kept_attention_) choose_attention(student, attention_keys, defaults.attention);
+  if (!facts.self_taught && !estimates_attention(student)) {
+    bool open = false;
+    for (const char* loss : {"approx", "prob", "context"}) open = without(losses[loss]) || open;
+    if (open)
+      notes.push_back("attention '" + student.attention + "' is trained without attention losses");
+  }
   if (!epochs && !training.steps) training.steps = defaults.task_steps;
   if (!epochs) epochs = defaults.epochs;
   training.fill(defaults.training);
   data::schema_of(losses).fill(data::schema_of(defaults.losses).to_json());
   if (kept_attention_) return notes;
-  choose_attention(student, attention_keys, defaults.attention);
   if (facts.pooled && !attention_keys.count("columns")) {
     choose_attention(student, {}, {{"columns", std::to_string(facts.pooled)}});
     notes.push_back(join("attention.columns is the dump's, ", facts.pooled));

@@ -75,6 +75,10 @@ struct Recipe {
   bool kept_attention_ = false;  // keep_attention() decided the attention
 };
 
+// Whether the student's attention estimates the teacher's: SEA, not its rivals. These learn from
+// what the model puts out, as in the paper.
+bool estimates_attention(nn::ModelConfig& student);
+
 // The recipe of the run in a directory, from its newest checkpoint that can be read: `former` when
 // it was made before recipes had names, empty when there is no checkpoint.
 std::optional<RecipeName> recipe_of_run(const std::string& run_dir);

@@ -93,6 +93,7 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
   nn::Tap tap(student_.attention_name());
   in.tap = &tap;
   in.random = nullptr;
+  in.shows_loss = true;
   in.options = {};
   const int64_t times = in.q.dim(1) / in.k.dim(1);
   tap.put("q", in.q);
@@ -118,6 +119,11 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
     const Tensor weighted = scale(loss.layer(call), config_[loss.name]);
     terms.push_back({.name = loss.name, .value = weighted.detach()});
     sum = sum.defined() ? add(sum, weighted) : weighted;
+  }
+  if (tap.has("selection_loss")) {  // of a method that learns which keys to select
+    const Tensor own = tap.get("selection_loss");
+    terms.push_back({.name = "selection", .value = own.detach()});
+    sum = sum.defined() ? add(sum, own) : own;
   }
   if (observer) {
     observer({.layer = layer,

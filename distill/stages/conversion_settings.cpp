@@ -74,7 +74,7 @@ void JointSettings::describe(data::Schema& s) {
   s.field("batch_size", batch_size, "Windows of a micro-batch of stage joint",
           {.min = 1, .unset = "2"});
   s.field("warmup", warmup_steps, "Steps of linear warm-up of stage joint",
-          {.min = 0, .unset = "10"});
+          {.min = 0, .unset = "10; 0 for a method that estimates no scores"});
   s.field("attention_rate", attention_rate,
           "Peak rate of the attention method's parameters in stage joint",
           {.min = 0, .unset = "1e-3"});
@@ -129,10 +129,12 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
   decide(text.retrieval_share, 0.25);
   training.fill(stage_defaults(teacher));
   decide(feature_rate, 2e-2);
-  decide(approx, 10.0);
   decide(context, 1.0);
-  decide_joint(joint, has(Stage::joint));
   choose_attention(student, attention_keys, {{"preset", "light"}, {"k", "64"}});
+  const bool estimates = estimates_attention(student);
+  decide(approx, estimates ? 10.0 : 0.0);
+  if (!estimates) decide(joint.losses["approx"], 0.0);
+  decide_joint(joint, has(Stage::joint));
 }
 
 }  // namespace brine::distill

@@ -1,8 +1,11 @@
 // Experiments: steps of a file, rows that are kept, what is run again, tables and figures of rows.
 #include "apps/experiment/experiment.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/options.h"
+#include "apps/cli/program.h"
 #include "apps/experiment/render.h"
 #include "tests/apps/world.h"
 
@@ -217,6 +220,37 @@ TEST_CASE("experiment: what is wrong with a file or a run is one line") {
   CHECK(f.status == 1);
   check_says(f.error, {"unknown-name", "known are"});
   CHECK(w.run("experiment bad.toml --render --out nothing-there").status == 1);
+}
+
+TEST_CASE(
+    "experiment: every command of configs/experiments is one of the program, at both scales") {
+  size_t files = 0;
+  const std::filesystem::path folder = test::source_dir() + "/configs/experiments";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    for (const char* scale : {"small", "paper"}) {
+      const experiment::Plan plan = experiment::read_plan(
+          {.file = entry.path().string(), .scale = scale, .set = {}, .files_exist = false});
+      ++files;
+      for (const experiment::Step& step : plan.steps) {
+        if (step.words.empty()) continue;
+        INFO(plan.name << ", " << scale << ", " << step.name);
+        const std::vector<std::string> words = step.command("runs");
+        const auto found = std::find_if(subcommands().begin(), subcommands().end(),
+                                        [&](const auto& c) { return c.name == words[0]; });
+        REQUIRE(found != subcommands().end());
+        const CommandBody body = found->make();
+        CommonOptions common;
+        data::Schema keys;
+        body.describe(keys);
+        common.describe(keys);
+        CHECK(message([&] {
+                apply_options("brine", "", keys, {words.begin() + 1, words.end()});
+              }) == "no error");
+      }
+      for (const experiment::TableSpec& table : plan.tables) CHECK_FALSE(table.values.empty());
+    }
+  }
+  CHECK(files >= 4);
 }
 
 TEST_CASE("experiment: cells, CSV and figures of rows") {

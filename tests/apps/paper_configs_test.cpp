@@ -18,6 +18,7 @@ using data::Json;
 std::vector<fs::path> config_files() {
   std::vector<fs::path> out;
   for (const auto& e : fs::recursive_directory_iterator(brine::test::source_dir() + "/configs")) {
+    if (e.path().parent_path().filename() == "experiments") continue;  // experiment_test.cpp
     if (e.path().extension() == ".toml") out.push_back(e.path());
   }
   return out;

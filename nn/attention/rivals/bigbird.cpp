@@ -15,15 +15,16 @@ struct BigbirdConfig {
 
   void describe(data::Schema& s) {
     s.field("k", k,
-            "Keys that a query sees: a block has k / (window + global + random) keys, at least 1",
+            "Keys that a query sees: a block has k / (window_blocks + global_blocks + "
+            "random_blocks) keys, at least 1",
             {.min = 1});
-    s.field("window", window,
+    s.field("window_blocks", window,
             "Blocks of the window; the last one (encoder: the middle one) is that of the query",
             {.min = 1});
-    s.field("global", global,
+    s.field("global_blocks", global,
             "First blocks, which every query sees and which in an encoder see all tokens",
             {.min = 0});
-    s.field("random", random, "Blocks drawn at random (causal: among the earlier ones)",
+    s.field("random_blocks", random, "Blocks drawn at random (causal: among the earlier ones)",
             {.min = 0});
     s.field("block", block, "Keys of a block unless a call gives k; 0 = from k", {.min = 0});
     s.field("seed", seed, "Seed of the random blocks", {.min = 0});

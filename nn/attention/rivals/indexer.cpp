@@ -96,7 +96,7 @@ class Indexer : public Attention {
 
   Tensor forward(const AttentionInput& in) override {
     std::optional<CostScope> part(std::in_place, "mask");
-    const bool learns = in.random && grad_enabled();
+    const bool learns = learns_selection(in);
     const IndexFeatures f = features_of(in, learns);
     if (in.state) fill(in, f);
     const bool dense = in.random && warming_;
@@ -108,8 +108,7 @@ class Indexer : public Attention {
     if (dense) show_mask(in, mask);
     const Tensor y = dense ? flash_attention(in.q, in.k, in.v, in.visible) : attend_on(in, mask);
     if (!learns) return y;
-    if (in.tap) in.tap->put("selection_loss", loss);
-    return attach_loss(y, scale(loss, config_.loss_weight));
+    return with_selection_loss(in, y, loss, config_.loss_weight);
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {

@@ -78,4 +78,15 @@ Tensor sum_over_tiles(
   return total;
 }
 
+bool learns_selection(const AttentionInput& in) {
+  return (in.random || in.shows_loss) && grad_enabled();
+}
+
+Tensor with_selection_loss(const AttentionInput& in, const Tensor& y, const Tensor& loss,
+                           double weight) {
+  const Tensor weighted = scale(loss, weight);
+  if (in.tap) in.tap->put("selection_loss", in.shows_loss ? weighted : loss);
+  return in.shows_loss ? y : attach_loss(y, weighted);
+}
+
 }  // namespace brine::nn

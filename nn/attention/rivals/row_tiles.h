@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/ops.h"
+#include "nn/attention/attention.h"
 
 namespace brine::nn {
 
@@ -44,5 +45,12 @@ Tensor sum_of_kl(const Tensor& p, const Tensor& log_q);
 Tensor sum_over_tiles(
     const std::vector<RowTile>& tiles, const std::vector<Tensor>& inputs,
     const std::function<Tensor(const RowTile&, const std::vector<Tensor>&)>& loss);
+
+// Whether a method computes its own loss for this input: in training, or where it is asked for.
+bool learns_selection(const AttentionInput& in);
+// y with the loss [1] attached, `weight` times; the loss itself is in the tap as "selection_loss".
+// With AttentionInput::shows_loss it is only there, weighted.
+Tensor with_selection_loss(const AttentionInput& in, const Tensor& y, const Tensor& loss,
+                           double weight);
 
 }  // namespace brine::nn

@@ -79,12 +79,11 @@ class Tdsa : public Attention {
     std::optional<CostScope> part(std::in_place, "mask");
     const FlatCsr mask = choose(in);
     Tensor loss;
-    if (in.random && grad_enabled()) loss = estimate_loss(in);
+    if (learns_selection(in)) loss = estimate_loss(in);
     part.reset();
     const Tensor y = attend_on(in, mask);
     if (!loss.defined()) return y;
-    if (in.tap) in.tap->put("selection_loss", loss);
-    return attach_loss(y, scale(loss, config_.loss_weight));
+    return with_selection_loss(in, y, loss, config_.loss_weight);
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {

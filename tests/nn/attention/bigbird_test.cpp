@@ -14,9 +14,9 @@ struct BlockRule {
   int64_t window, global, random, block;
 
   Settings settings(int64_t seed = 1) const {
-    return {{"window", std::to_string(window)},
-            {"global", std::to_string(global)},
-            {"random", std::to_string(random)},
+    return {{"window_blocks", std::to_string(window)},
+            {"global_blocks", std::to_string(global)},
+            {"random_blocks", std::to_string(random)},
             {"block", std::to_string(block)},
             {"seed", std::to_string(seed)}};
   }

@@ -80,7 +80,7 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   if (name == "performer") return {{}, {{"features", "relu"}, {"feature_count", "5"}}};
   if (name == "cosformer") return {{}, {{"projections", "true"}}};
   if (name == "longformer") return {{}, {{"dilation", "3"}}};
-  if (name == "bigbird") return {{}, {{"block", "3"}, {"random", "2"}}};
+  if (name == "bigbird") return {{}, {{"block", "3"}, {"random_blocks", "2"}}};
   if (name == "synthesizer") return {{}, {{"scores", "random"}}, {{"scores", "factorized"}}};
   if (name != "sea") return {{}};
   std::vector<std::map<std::string, std::string>> all = {
