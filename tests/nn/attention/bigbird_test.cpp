@@ -133,7 +133,8 @@ TEST_CASE("bigbird: every block is drawn as often as the others, and another see
 TEST_CASE("bigbird: k gives the size of blocks, and decoding gives the rows of a pass") {
   const AttentionCase c{.T = 38};
   const auto fixed = c.make("bigbird", BlockRule{3, 2, 3, 3}.settings());
-  const auto by_k = c.make("bigbird", {{"k", "24"}}), fewer = c.make("bigbird", {{"k", "16"}});
+  const auto by_k = c.make("bigbird", {{"k", "24"}, {"block", "0"}});
+  const auto fewer = c.make("bigbird", {{"k", "16"}, {"block", "0"}});
   const nn::AttentionInput in = c.input();
   CHECK(same_bits(by_k->forward(in), fixed->forward(in)));
   nn::AttentionInput of_call = in;
