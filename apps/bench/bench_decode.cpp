@@ -131,7 +131,7 @@ void fill_state(const Made& m, nn::ModelState& state, int64_t context) {
     m.model->attention(0).forward({.q = quick_noise(heads, 7),
                                    .k = quick_noise(heads, 8),
                                    .v = quick_noise(heads, 9),
-                                   .hidden = Tensor(),
+                                   .hidden = quick_noise({1, context, kHeads * kHeadSize}, 10),
                                    .visible = {},
                                    .options = state.options,
                                    .state = &first,
@@ -157,7 +157,7 @@ double step_time(const Made& m, nn::ModelState& state) {
   const nn::AttentionInput in{.q = quick_noise(row, 1),
                               .k = quick_noise(row, 2),
                               .v = quick_noise(row, 3),
-                              .hidden = Tensor(),
+                              .hidden = quick_noise({state.batch(), 1, kHeads * kHeadSize}, 4),
                               .visible = {},
                               .options = state.options};
   return swept_time([&] { m.model->attention(0).step(in, state.layer(0)); });

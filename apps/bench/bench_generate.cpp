@@ -42,7 +42,7 @@ class Reader {
             .v = row(shape.groups(), 3),
             .q_content = row(shape.heads, 4),
             .k_content = row(shape.groups(), 5),
-            .hidden = Tensor(),
+            .hidden = noise({1, 1, shape.hidden_size}, 6),
             .options = state_.options};
   }
 

@@ -88,9 +88,11 @@ void Recipe::keep_attention(const data::Json& stored) {
   kept_attention_ = true;
 }
 
-bool estimates_attention(nn::ModelConfig& student) {
+bool estimates_attention(nn::ModelConfig& student, bool causal) {
   nn::Init init{.random = {}, .device = Device::meta};
-  return student.method().make(init, student.shape().attention())->traits().query_skip;
+  nn::AttentionShape shape = student.shape().attention();
+  shape.causal = causal;
+  return student.method().make(init, shape)->traits().query_skip;
 }
 
 std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
@@ -110,7 +112,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   if (!name) name = RecipeName::short_run;
   RecipeDefaults defaults = defaults_of(*name, facts);
   if (!kept_attention_) choose_attention(student, attention_keys, defaults.attention);
-  if (!facts.self_taught && !estimates_attention(student)) {
+  if (!facts.self_taught && !estimates_attention(student, facts.causal)) {
     bool open = false;
     for (const char* loss : {"approx", "prob", "context"}) open = without(losses[loss]) || open;
     if (open)

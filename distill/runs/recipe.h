@@ -77,7 +77,7 @@ struct Recipe {
 
 // Whether the student's attention estimates the teacher's: SEA, not its rivals. These learn from
 // what the model puts out, as in the paper.
-bool estimates_attention(nn::ModelConfig& student);
+bool estimates_attention(nn::ModelConfig& student, bool causal);
 
 // The recipe of the run in a directory, from its newest checkpoint that can be read: `former` when
 // it was made before recipes had names, empty when there is no checkpoint.

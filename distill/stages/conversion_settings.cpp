@@ -131,7 +131,7 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
   decide(feature_rate, 2e-2);
   decide(context, 1.0);
   choose_attention(student, attention_keys, {{"preset", "light"}, {"k", "64"}});
-  const bool estimates = estimates_attention(student);
+  const bool estimates = estimates_attention(student, teacher.causal);
   decide(approx, estimates ? 10.0 : 0.0);
   if (!estimates) decide(joint.losses["approx"], 0.0);
   decide_joint(joint, has(Stage::joint));

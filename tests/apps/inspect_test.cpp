@@ -33,7 +33,7 @@ nn::ModelConfig tiny_config(const std::string& attention) {
   config.attention = attention;
   data::Schema keys;
   config.describe_attention(keys);
-  if (!nn::is_full_attention(attention)) keys.set("attention.k", 5);
+  if (keys.find("attention.k")) keys.set("attention.k", 5);
   if (attention == "sea") keys.set("attention.columns", 16);
   return config;
 }
