@@ -31,9 +31,11 @@ nn::ModelConfig tiny_config(const std::string& attention) {
                                 .ffn_dim = 20,
                                 .max_position_embeddings = 37};
   config.attention = attention;
-  data::Schema keys;
+  data::Schema keys, own;
+  const std::unique_ptr<nn::AttentionMethod> method = nn::attention_method(attention);
+  method->describe(own);
   config.describe_attention(keys);
-  if (keys.find("attention.k")) keys.set("attention.k", 5);
+  if (own.find("k")) keys.set("attention.k", 5);
   if (attention == "sea") keys.set("attention.columns", 16);
   return config;
 }
