@@ -6,7 +6,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   if(git AND EXISTS ${SOURCE}/.git)
     execute_process(COMMAND ${git} -C ${SOURCE} rev-parse --short=12 HEAD
                     OUTPUT_VARIABLE head RESULT_VARIABLE failed OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    execute_process(COMMAND ${git} -C ${SOURCE} status --porcelain --untracked-files=no
+    execute_process(COMMAND ${git} --no-optional-locks -C ${SOURCE} status --porcelain --untracked-files=no
                     OUTPUT_VARIABLE changes ERROR_QUIET)
     if(NOT failed)
       set(commit ${head})

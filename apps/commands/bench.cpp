@@ -30,7 +30,6 @@ struct Bench {
     if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
-    if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
     if (!models && !runs("attention"))
       refuse_unused(context, {"tokens"}, "without the suite attention, generate or trained");
     if (!runs("attention") && !runs("breakdown"))

@@ -19,14 +19,12 @@ struct ExperimentCommand {
 
   int run(const RunContext&) {
     StopSignals signals;
-    const experiment::Execution how{
-        .directory = what.out,
-        .program = std::filesystem::read_symlink("/proc/self/exe").string(),
-        .commit = commit_name(),
-        .threads = threads(),
-        .jobs = what.jobs,
-        .stopped = [&] { return !signals.name().empty(); },
-        .say = [](const std::string& line) { log_info(line); }};
+    const experiment::Execution how{.directory = what.out,
+                                    .commit = commit_name(),
+                                    .threads = threads(),
+                                    .jobs = what.jobs,
+                                    .stopped = [&] { return !signals.name().empty(); },
+                                    .say = [](const std::string& line) { log_info(line); }};
     const experiment::Outcome outcome = experiment::run(what, how);
     std::cout << outcome.page;
     if (outcome.finished) return 0;

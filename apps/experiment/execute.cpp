@@ -15,6 +15,7 @@
 #include "apps/bench/report.h"
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/file_io.h"
+#include "data/io/json.h"
 
 namespace brine::experiment {
 namespace {
@@ -25,26 +26,28 @@ using Clock = std::chrono::steady_clock;
 // A process with its standard output and error in files. It gets SIGTERM when this one dies.
 class Process {
  public:
-  Process(const std::string& program, const std::vector<std::string>& words, const fs::path& out,
-          const fs::path& log) {
-    std::vector<std::string> all = {program};
+  Process(const std::vector<std::string>& words, const fs::path& out, const fs::path& log) {
+    std::vector<std::string> all = {"brine"};
     all.insert(all.end(), words.begin(), words.end());
     std::vector<char*> argv;
     for (std::string& word : all) argv.push_back(word.data());
     argv.push_back(nullptr);
     const int stdout_file = opened(out), stderr_file = opened(log);
+    const pid_t parent = getpid();
     id_ = fork();
     if (id_ == 0) {
       // Only what is safe between fork and exec.
       prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != parent) _exit(127);  // it died before the line above
       dup2(stdout_file, 1);
       dup2(stderr_file, 2);
-      execv(program.c_str(), argv.data());
+      // This file, even if another one has its name by now: rows carry this program's commit.
+      execv("/proc/self/exe", argv.data());
       _exit(127);
     }
     close(stdout_file);
     close(stderr_file);
-    check(id_ > 0, "experiment: no process for ", program, " (errno ", errno, ")");
+    check(id_ > 0, "experiment: no further process (errno ", errno, ")");
   }
 
   // The exit status, 128 + the signal that ended it, or -1 while it runs.
@@ -97,8 +100,12 @@ std::string today() {
   return text;
 }
 
-// The value of a flag in a command; 0 without it.
-int64_t seed_of(const std::vector<std::string>& words) {
+// The seed of a step: its axis, a flag of its command, or the program's default.
+int64_t seed_of(const Step& step) {
+  if (const auto axis = step.axes.find("seed"); axis != step.axes.end()) {
+    return std::atoll(axis->second.c_str());
+  }
+  const std::vector<std::string>& words = step.words;
   for (size_t i = 0; i + 1 < words.size(); ++i) {
     if (words[i] == "--seed") return std::atoll(words[i + 1].c_str());
   }
@@ -144,21 +151,33 @@ class Executor {
     return path.command(runs_)[0];
   }
 
+  // Whether the step's directory has a checkpoint that this step left behind. A directory that it
+  // cannot continue is put aside; the file that says who began it is written anew.
+  bool continues(const Step& step) const {
+    const fs::path directory = fs::path(runs_) / step.name, begun = log(step, ".begun");
+    const Row own = {{"definition", step.definition()}, {"commit", how_.commit}};
+    Row before = Row::object();
+    if (fs::exists(begun)) before = parse_json_or_discard(data::read_file(begun, 1 << 20));
+    const bool same = before.is_object() && before.value("definition", "") == own["definition"] &&
+                      (how_.keep || before.value("commit", "") == how_.commit);
+    if (fs::is_directory(directory) && !fs::is_empty(directory)) {
+      if (same && !data::list_checkpoints(directory).empty()) return true;
+      int n = 1;
+      while (fs::exists(directory.string() + join(".earlier-", n))) ++n;
+      fs::rename(directory, directory.string() + join(".earlier-", n));
+    }
+    data::write_file_atomic(begun, json_text(own) + "\n");
+    return false;
+  }
+
   void start(const Step& step) {
     std::vector<std::string> words = step.command(runs_);
-    const fs::path directory = fs::path(runs_) / step.name;
-    if (step.makes_directory() && fs::is_directory(directory)) {
-      check(!data::list_checkpoints(directory).empty() || fs::is_empty(directory),
-            directory.string(),
-            ": is there, with no row and no checkpoint to continue from; remove it");
-      if (!fs::is_empty(directory)) words.push_back("--resume");
-    }
+    if (step.makes_directory() && continues(step)) words.push_back("--resume");
     words.insert(words.end(), {"--threads", std::to_string(how_.threads)});
-    running_.push_back(
-        {.step = &step,
-         .command = joined(words),
-         .process = Process(how_.program, words, log(step, ".json"), log(step, ".log")),
-         .start = Clock::now()});
+    running_.push_back({.step = &step,
+                        .command = joined(words),
+                        .process = Process(words, log(step, ".json"), log(step, ".log")),
+                        .start = Clock::now()});
   }
 
   // Until one process has ended. -> false when the experiment is to stop: then all have ended.
@@ -169,6 +188,7 @@ class Executor {
         if (status < 0) continue;
         const Running ended = running_[i];
         running_.erase(running_.begin() + int64_t(i));
+        if (status != 0 && how_.stopped()) return stop();
         end(ended, status);
         return true;
       }
@@ -200,8 +220,6 @@ class Executor {
       throw Error(join("experiment: ", step.name, " ended with status ", status, "; ",
                        log(step, ".log").string(), last_line(log(step, ".log"))));
     }
-    // A stopped run ends well, but is not whole.
-    if (how_.stopped() && step.makes_directory()) return;
     keep(step, step.makes_directory() ? "" : data::read_file(log(step, ".json"), 1 << 28),
          run.command, std::chrono::duration<double>(Clock::now() - run.start).count());
   }
@@ -221,7 +239,7 @@ class Executor {
                       {"command", command},
                       {"definition", step.definition()},
                       {"commit", how_.commit},
-                      {"seed", seed_of(step.words)},
+                      {"seed", seed_of(step)},
                       {"machine", machine_name(how_.threads)},
                       {"seconds", seconds},
                       {"date", today()}});

@@ -34,17 +34,6 @@ std::string file_of(const std::string& name) {
                    ", or a TOML file"));
 }
 
-// The directories of runs that are made again keep their content under another name.
-void put_aside(const Plan& plan, const Rows& rows, const fs::path& runs) {
-  for (const Step& step : plan.steps) {
-    const fs::path directory = runs / step.name;
-    if (rows.has(step) || !fs::is_directory(directory)) continue;
-    int n = 1;
-    while (fs::exists(directory.string() + join(".earlier-", n))) ++n;
-    fs::rename(directory, directory.string() + join(".earlier-", n));
-  }
-}
-
 std::string commands(const Plan& plan, const Rows& rows, const std::string& runs) {
   std::string out;
   for (const Step& step : plan.steps) {
@@ -106,10 +95,8 @@ Outcome run(Request request, Execution how) {
   check(foreign.empty() || request.rows != Foreign::ask, "experiment: ", how.directory.string(),
         " has ", foreign, "; this program is of commit ", how.commit,
         ". --rows keep keeps them, --rows again makes them again");
-  if (request.rows == Foreign::again && !foreign.empty()) {
-    rows.drop_foreign(plan, how.commit);
-    put_aside(plan, rows, how.directory / "runs");
-  }
+  if (request.rows == Foreign::again && !foreign.empty()) rows.drop_foreign(plan, how.commit);
+  how.keep = request.rows == Foreign::keep;
   const bool finished = execute(plan, rows, how);
   return {rows.all().empty() ? "" : render(plan, rows.all(), how.directory), finished};
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/experiment/render.h"
+#include "data/io/json.h"
 #include "tensor/error.h"
 
 namespace brine::experiment {
@@ -97,7 +98,7 @@ std::vector<Line> lines_of(const FigureSpec& spec, const std::vector<Row>& all) 
   for (const Row& row : rows_of(all, spec.step, spec.where)) {
     Row x = field(row, spec.x);
     const Row y = field(row, spec.y);
-    if (x.is_string()) x = Row(std::atof(x.get<std::string>().c_str()));  // an axis is text
+    if (x.is_string()) x = parse_json_or_discard(x.get<std::string>());  // an axis is text
     if (!x.is_number() || !y.is_number()) continue;
     const std::string name = spec.series.empty() ? "" : shown(field(row, spec.series), 6);
     auto line = std::find_if(lines.begin(), lines.end(),

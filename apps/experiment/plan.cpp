@@ -275,9 +275,34 @@ std::vector<std::string> Step::command(const std::string& runs) const {
 }
 
 std::string Step::definition() const {
-  Json all = {{"words", words}, {"take", take}, {"rows", rows}, {"lines", lines}};
+  Json all = {{"words", words}, {"take", take}, {"rows", rows}, {"lines", lines}, {"needs", needs}};
   return data::sha256_hex(json_text(all));
 }
+
+namespace {
+
+// Whether a word names {runs}/NAME or a file below it.
+bool reads(const std::string& word, const std::string& name) {
+  const std::string directory = "{runs}/" + name;
+  const size_t at = word.find(directory), end = at + directory.size();
+  return at != word.npos && (end == word.size() || word[end] == '/');
+}
+
+// A step that reads what another one makes is another step when that one changes.
+void connect(std::vector<Step>& steps) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    std::vector<std::string> words = steps[i].words;
+    words.push_back(steps[i].lines);
+    for (size_t before = 0; before < i; ++before) {
+      const bool needed = std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+        return reads(word, steps[before].name);
+      });
+      if (needed) steps[i].needs.push_back(steps[before].definition());
+    }
+  }
+}
+
+}  // namespace
 
 Plan read_plan(const PlanRequest& request) {
   Reader reader{.request = request, .file = toml_as_json(request.file)};
@@ -292,6 +317,7 @@ Plan read_plan(const PlanRequest& request) {
   plan.scale = request.scale;
   for (const Json& step : reader.file.value("step", Json::array())) reader.add_steps(plan, step);
   check(!plan.steps.empty(), request.file, ": has no [[step]]");
+  connect(plan.steps);
   std::set<std::string> names, ids;
   for (const Step& step : plan.steps) {
     check(names.insert(step.name).second, request.file, ": two steps are named ", step.name);

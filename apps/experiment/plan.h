@@ -19,8 +19,9 @@ struct Step {
   Variables axes;                  // the values of its entry's axes
   // Values by JSON pointers into the output. None: the step makes the directory {runs}/NAME.
   Variables take;
-  std::string rows;   // pointer to the array whose elements `take` applies to; empty: the output
-  std::string lines;  // instead of the output this file of JSON lines, with {runs}
+  std::string rows;  // pointer to the array whose elements `take` applies to; empty: the output
+  std::vector<std::string> needs;  // definitions of the steps whose directories it reads
+  std::string lines;               // instead of the output this file of JSON lines, with {runs}
 
   bool makes_directory() const { return take.empty(); }
   // The words with the directory of the runs.

@@ -191,13 +191,15 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
   std::unique_ptr<LayerLosses> layers;
   if (taught && weighs(config_, [](const Loss& loss) { return bool(loss.layer); }))
     layers = std::make_unique<LayerLosses>(config_, *teacher_, batch, student_.shape(), call);
-  Tensor hidden = student_.hidden({.ids = batch.ids,
-                                   .lengths = batch.lengths,
-                                   .type_ids = batch.type_ids,
-                                   .options = call.options,
-                                   .observer = layers.get(),
-                                   .random = call.random,
-                                   .recompute = call.recompute});
+  Tensor hidden =
+      student_.hidden({.ids = batch.ids,
+                       .lengths = batch.lengths,
+                       .type_ids = batch.type_ids,
+                       .options = call.options,
+                       .observer = layers.get(),
+                       .random = call.random,
+                       .own_loss = call.share * call.loss_scale / double(student_.shape().layers),
+                       .recompute = call.recompute});
   PendingTerms terms;
   Tensor total;
   if (weighs(config_, [](const Loss& loss) { return loss.tokens || loss.texts; }))

@@ -55,9 +55,10 @@ void Preparation::resolve(bool causal) {
     if (!what.recipe.name) what.recipe.name = recipe_of_run(options.out);
     const data::Json stored = stored_configuration(options.out);
     if (stored.contains("attention")) what.recipe.keep_attention(stored["attention"]);
+    if (stored.contains("losses")) what.recipe.keep_losses(stored["losses"]);
   }
   for (const std::string& note : what.recipe.resolve(facts)) {
-    host.messages.info(what.dump, ": ", note);
+    host.messages.info(what.dump.empty() ? "distill" : what.dump, ": ", note);
   }
   run.losses = what.recipe.losses.resolved();
 }

@@ -14,6 +14,7 @@ void choose_attention(nn::ModelConfig& student, const std::set<std::string>& set
   if (set.count("preset")) return;
   data::Schema keys;
   student.method().describe(keys);
+  if (!keys.find("preset")) return;  // the defaults are SEA's
   for (const auto& [key, value] : defaults) {
     if (set.count(key) || !keys.find(key)) continue;
     // Who chooses a decoder chooses a block with the method's own defaults around it.
@@ -88,6 +89,14 @@ void Recipe::keep_attention(const data::Json& stored) {
   kept_attention_ = true;
 }
 
+void Recipe::keep_losses(const data::Json& stored) {
+  for (const char* loss : {"approx", "prob", "context"}) {
+    if (!losses[loss] && stored.contains(loss) && stored[loss].is_number()) {
+      losses[loss] = stored[loss].get<double>();
+    }
+  }
+}
+
 bool estimates_attention(nn::ModelConfig& student, bool causal) {
   nn::Init init{.random = {}, .device = Device::meta};
   nn::AttentionShape shape = student.shape().attention();
@@ -112,7 +121,7 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   if (!name) name = RecipeName::short_run;
   RecipeDefaults defaults = defaults_of(*name, facts);
   if (!kept_attention_) choose_attention(student, attention_keys, defaults.attention);
-  if (!facts.self_taught && !estimates_attention(student, facts.causal)) {
+  if (!facts.self_taught && !kept_attention_ && !estimates_attention(student, facts.causal)) {
     bool open = false;
     for (const char* loss : {"approx", "prob", "context"}) open = without(losses[loss]) || open;
     if (open)

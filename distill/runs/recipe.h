@@ -62,6 +62,8 @@ struct Recipe {
   // Takes the attention of a run that continues, so that a change of defaults does not reach it;
   // keys that were set stay.
   void keep_attention(const data::Json& stored);
+  // The weights of the attention losses of a stored configuration, where none are given.
+  void keep_losses(const data::Json& stored);
   // Sets a key of the student's attention, which the recipe then leaves as it is.
   void set_attention(const std::string& key, const std::string& value);
 

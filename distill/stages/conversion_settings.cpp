@@ -74,7 +74,7 @@ void JointSettings::describe(data::Schema& s) {
   s.field("batch_size", batch_size, "Windows of a micro-batch of stage joint",
           {.min = 1, .unset = "2"});
   s.field("warmup", warmup_steps, "Steps of linear warm-up of stage joint",
-          {.min = 0, .unset = "10; 0 for a method that estimates no scores"});
+          {.min = 0, .unset = "10"});
   s.field("attention_rate", attention_rate,
           "Peak rate of the attention method's parameters in stage joint",
           {.min = 0, .unset = "1e-3"});
@@ -104,7 +104,7 @@ void Conversion::describe(data::Schema& s) {
   s.field("optimizer.feature_learning_rate", feature_rate,
           "Peak rate of the features of a learned prior", {.min = 0, .unset = "0.02"});
   s.field("losses.approx", approx, "Weight of L_approx in stage attention",
-          {.min = 0, .unset = "10"});
+          {.min = 0, .unset = "10; 0 for a method that estimates no scores"});
   s.field("losses.context", context, "Weight of L_context in stage attention",
           {.min = 0, .unset = "1"});
   s.section("joint", joint);

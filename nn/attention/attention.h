@@ -55,7 +55,9 @@ struct AttentionInput {
   RuntimeOptions options = {};
   Tap* tap = nullptr;              // null: the layer is not observed
   RandomStream* random = nullptr;  // null: evaluation
-  // The method's own loss, if it has one, is put into the tap as "selection_loss" and not attached
+  // Factor of the method's own loss, if it has one, in the backward pass.
+  double own_loss = 1;
+  // That loss is put into the tap as "selection_loss" and not attached
   // to the output: the caller adds it to its own.
   bool shows_loss = false;
   // In forward(): adds these tokens, the prompts of sequences slot, slot + 1..., which must be

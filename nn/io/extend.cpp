@@ -70,8 +70,9 @@ LoadedModel extend_positions(LoadedModel& model, int64_t positions) {
     if (tensor.shape() == shape) continue;
     const int64_t old = model.model->is_attention_tensor(name) && own ? own : before;
     const int64_t first = tensor.dim(0) - old;
-    check(first >= 0 && shape[0] == first + positions, "extend: cannot stretch '", name, "', ",
-          tensor.shape(), " to ", shape);
+    const bool one_axis = tensor.numel() / tensor.dim(0) == shape.numel() / shape[0];
+    check(first >= 0 && shape[0] == first + positions && one_axis, "extend: cannot stretch '", name,
+          "', ", tensor.shape(), " to ", shape);
     Tensor table = Tensor::empty(shape, tensor.dtype());
     stretch(table, tensor.detach().to(Device{}).contiguous(), first);
     tensor = table;

@@ -40,9 +40,10 @@ struct LoadOptions {
 };
 
 // For inference: rounds the matrices and tables outside the attention method, those of linear maps
-// and embeddings, to bf16 or f16, which halves their memory; values that 16 bits hold exactly, as
-// those of most published checkpoints in bf16, stay the same. With f32 nothing changes. Throws when
-// there are gradients.
+// and embeddings, to bf16 or f16, which halves their memory; matrices stored [in, out] (GPT-2's)
+// stay. Values that 16 bits represent exactly, as those of most checkpoints published in bf16, stay
+// the same. With f32 nothing changes. hash() is that of the rounded weights. Throws when there are
+// gradients.
 void hold_weights_in(Dtype dtype, LoadedModel& model);
 inline constexpr data::Named<Dtype> kWeightTypes[] = {
     {Dtype::f32, "f32"}, {Dtype::bf16, "bf16"}, {Dtype::f16, "f16"}};

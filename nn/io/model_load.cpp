@@ -225,7 +225,9 @@ void hold_weights_in(Dtype dtype, LoadedModel& m) {
   if (dtype == Dtype::f32) return;
   std::unordered_set<const Parameter*> matrices;
   m.model->visit([&](Module& module) {
-    if (const auto* map = dynamic_cast<const Linear*>(&module)) matrices.insert(&map->weight);
+    // A product with a matrix that is stored [in, out] would copy it whole in f32 for every token.
+    const auto* map = dynamic_cast<const Linear*>(&module);
+    if (map && map->layout == WeightLayout::out_in) matrices.insert(&map->weight);
     if (const auto* table = dynamic_cast<const Embedding*>(&module)) {
       matrices.insert(&table->weight);
     }

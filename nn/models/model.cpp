@@ -139,6 +139,7 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
                           .options = call.options,
                           .tap = tap,
                           .random = call.random,
+                          .own_loss = call.own_loss,
                           .state = call.state,
                           .slot = call.slot};
   Tensor c =

@@ -53,6 +53,7 @@ struct ModelCall {
   LayerObserver* observer = nullptr;
   AttentionObserver* attention_observer = nullptr;
   RandomStream* random = nullptr;  // null: evaluation, no dropout
+  double own_loss = 1;             // AttentionInput::own_loss
   bool recompute = false;          // keep only layer inputs, run layers again in backward
   // Decoding, set by ModelState for each layer: see AttentionInput. With token_places, i64 [B], the
   // pass is a step: ids [B, 1] are the tokens at these positions of their sequences.

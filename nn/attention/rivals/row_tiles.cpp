@@ -86,7 +86,7 @@ Tensor with_selection_loss(const AttentionInput& in, const Tensor& y, const Tens
                            double weight) {
   const Tensor weighted = scale(loss, weight);
   if (in.tap) in.tap->put("selection_loss", in.shows_loss ? weighted : loss);
-  return in.shows_loss ? y : attach_loss(y, weighted);
+  return in.shows_loss ? y : attach_loss(y, scale(weighted, in.own_loss));
 }
 
 }  // namespace brine::nn

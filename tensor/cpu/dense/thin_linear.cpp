@@ -2,8 +2,8 @@
 //
 // Reading w limits the speed of such a product. Each element is one chain of vector sums over I and
 // one final reduction, in whichever tile it is, so its bits do not depend on the other rows.
-// Weights stored in 16 bits (S) are widened in registers: the bits are those of the same values in
-// f32.
+// Weights stored in 16 bits (S) are widened in registers: in f16 the bits are those of the same
+// values in f32, in bf16, which is read in pairs, the sums have another order.
 #include <algorithm>
 #include <bit>
 #include <cmath>

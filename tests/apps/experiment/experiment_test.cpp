@@ -151,13 +151,15 @@ TEST_CASE("experiment: rows of another configuration or commit are asked about")
   const std::string call = "experiment study.toml --out asked --set rate=2e-3";
   Finished f = w.run(call);
   CHECK(f.status == 1);
-  check_says(f.error, {"4", "another configuration", "--rows", "keep", "--rows", "again"});
+  // The evaluations and curves of these students, too.
+  check_says(f.error, {"16", "another configuration", "--rows", "keep", "--rows", "again"});
   CHECK(read_all(w.path("asked/rows.jsonl")) == before);
   w.must(call + " --rows keep");
   CHECK(read_all(w.path("asked/rows.jsonl")) == before);
   w.must(call + " --rows again");
   const std::vector<Row> again = rows_in(w.path("asked"));
   CHECK(again.size() == rows.size());
+  for (size_t i = 4; i < 12; ++i) CHECK(again[i]["values"] != rows[i]["values"]);
   CHECK(std::filesystem::exists(w.path("asked/runs/student-lean-2.earlier-1")));
   CHECK(
       contains(read_all(w.path("asked/runs/student-lean-2/config.toml")), "learning_rate = 0.002"));
@@ -190,6 +192,27 @@ TEST_CASE("experiment: a stop keeps what is finished, and the same command goes 
   for (const Row& one : rows) wanted[one["name"]] = one["values"];
   CHECK(got.size() == wanted.size());
   CHECK(got == wanted);
+}
+
+TEST_CASE("experiment: a directory without a checkpoint, or of another step, is put aside") {
+  const World& w = world();
+  w.write("study.toml", kFile);
+  std::filesystem::create_directories(w.path("torn/runs/student-lean-1"));
+  w.write("torn/runs/student-lean-1/config.toml", "half");
+  w.must("experiment study.toml --out torn --threads 1");
+  CHECK(read_all(w.path("torn/runs/student-lean-1.earlier-1/config.toml")) == "half");
+  // A finished run whose row was lost is its own checkpoint; one that another commit began is not.
+  const std::vector<Row> rows = rows_in(w.path("torn"));
+  std::filesystem::remove(w.path("torn/rows.jsonl"));
+  const std::string commit = rows[0]["commit"].get<std::string>();
+  const std::string begun = "torn/logs/student-light-1.begun";
+  w.write(begun, changed(read_all(w.path(begun)), commit, "0123456789ab"));
+  w.must("experiment study.toml --out torn --threads 1");
+  CHECK(std::filesystem::exists(w.path("torn/runs/student-light-1.earlier-1")));
+  CHECK_FALSE(std::filesystem::exists(w.path("torn/runs/student-light-2.earlier-1")));
+  const std::vector<Row> again = rows_in(w.path("torn"));
+  REQUIRE(again.size() == rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) CHECK(again[i]["values"] == rows[i]["values"]);
 }
 
 TEST_CASE("experiment: what is wrong with a file or a run is one line") {
