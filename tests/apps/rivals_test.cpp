@@ -51,10 +51,10 @@ TEST_CASE("distill: a selection's own loss is a mean over micro-batches and laye
         name + " " + more);
     return logged(w, name, "gradient_norm").at(0).at("gradient_norm").get<double>();
   };
-  const double together = norm("whole", "--batch-size 2 --attention.loss-weight 5000");
-  CHECK(norm("apart", "--batch-size 1 --accumulate 2 --attention.loss-weight 5000") ==
+  const double together = norm("norm-whole", "--batch-size 2 --attention.loss-weight 5000");
+  CHECK(norm("norm-apart", "--batch-size 1 --accumulate 2 --attention.loss-weight 5000") ==
         doctest::Approx(together).epsilon(1e-4));
-  const double without = norm("without", "--batch-size 2 --attention.loss-weight 0");
+  const double without = norm("norm-without", "--batch-size 2 --attention.loss-weight 0");
   CHECK(together > 1.05 * without);
 }
 

@@ -202,7 +202,7 @@ TEST_CASE("cuda: a bench runs on the device, those of the CPU's kernels are refu
     const Finished f = w.run(std::string("bench ") + suite + " --quick --device cuda");
     CHECK(f.status == 1);
     CHECK(f.error ==
-          std::string("brine bench: bench: ") + suite + " measures the CPU; add --device cpu\n");
+          std::string("brine bench: ") + suite + " measures the CPU; add --device cpu\n");
   }
 }
 
