@@ -94,7 +94,7 @@ std::vector<BenchRow> bench_gemm();
 std::vector<BenchRow> bench_products(const std::string& write);
 std::vector<BenchRow> bench_conv();
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods);
+                                      const std::vector<std::string>& methods, int64_t heads);
 // Time, rate and memory of the components of every method's block, forward and backward.
 std::vector<BenchRow> bench_breakdown(const std::vector<std::string>& methods);
 // The parts of the sparse path; ratio = time per token over that at the smallest T.

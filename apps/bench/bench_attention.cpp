@@ -32,8 +32,9 @@ class FastProduct {
 
 // Softmax over all keys: the rate of its products, and their share of that of a matrix product,
 // measured alternately. Forward 2 products of the visible half of T x T with d, backward 5.
-void add_rate(BenchRow& row, const std::function<void()>& run, int64_t T, bool train) {
-  const double flops = double(kHeads * T * (T + 1) * kHeadSize) * (train ? 7 : 2);
+void add_rate(BenchRow& row, const std::function<void()>& run, int64_t heads, int64_t T,
+              bool train) {
+  const double flops = double(heads * T * (T + 1) * kHeadSize) * (train ? 7 : 2);
   static FastProduct product;
   auto [ms, product_ms] = median_times(
       run, [] { product(); }, is_quick() ? 0.01 : 1.5);
@@ -43,7 +44,8 @@ void add_rate(BenchRow& row, const std::function<void()>& run, int64_t T, bool t
   row.share = row.rate / product.rate(product_ms);
 }
 
-BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
+BenchRow measure(const Block& block, const Inputs& in, bool train) {
+  const int64_t heads = in.leaves[0].dim(1), T = in.leaves[0].dim(2);
   auto run = [&] {
     if (train) {
       backward(block.attention->forward(in.input()), in.dy);
@@ -58,30 +60,31 @@ BenchRow measure(const Block& block, const Inputs& in, int64_t T, bool train) {
   const double ms = median_time(run, 0.5);
   const int64_t peak = allocator_stats().peak_live;
   BenchRow row = {.name = block.name + (train ? ", forward + backward" : ", forward"),
-                  .shape = join("[1, ", kHeads, ", ", T, ", ", kHeadSize, "]"),
+                  .shape = join("[1, ", heads, ", ", T, ", ", kHeadSize, "]"),
                   .ms = ms,
                   .rate = double(T) / ms * 1e3,
                   .unit = "tokens/s",
                   .peak = peak,
                   .notes = {{"tokens", double(T)},
+                            {"heads", double(heads)},
                             {"us_per_token", ms * 1e3 / double(T)},
                             {"block_bytes_per_token", double(peak - before) / double(T)}}};
-  if (nn::is_full_attention(block.name)) add_rate(row, run, T, train);
+  if (nn::is_full_attention(block.name)) add_rate(row, run, heads, T, train);
   return row;
 }
 
-void bench_block(const Block& block, const std::vector<int64_t>& counts,
+void bench_block(const Block& block, int64_t heads, const std::vector<int64_t>& counts,
                  std::vector<BenchRow>& rows) {
   double first[2] = {0, 0};
   for (int64_t T : counts) {
-    const double maps = 4.0 * 3 * double(kHeads) * double(T) * double(T);
+    const double maps = 4.0 * 3 * double(heads) * double(T) * double(T);
     if (block.attention->traits().maps && maps > kMostMapBytes) {
       log_info(block.name, ": left out at T = ", T, ", its maps would take ", human_bytes(maps));
       continue;
     }
-    const Inputs in(T);
+    const Inputs in(T, heads);
     for (bool train : {false, true}) {
-      BenchRow row = measure(block, in, T, train);
+      BenchRow row = measure(block, in, train);
       const double each = row.ms / double(T);
       if (first[train] == 0) first[train] = each;
       row.ratio = each / first[train];
@@ -94,14 +97,14 @@ void bench_block(const Block& block, const std::vector<int64_t>& counts,
 }  // namespace
 
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods) {
+                                      const std::vector<std::string>& methods, int64_t heads) {
   std::vector<BenchRow> rows;
   std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
   std::sort(counts.begin(), counts.end());  // ratios are to the shortest
-  for (const Block& block : every_block(counts.back(), methods)) {
+  for (const Block& block : every_block(counts.back(), methods, heads)) {
     std::vector<int64_t> own = counts;
     if (tokens.empty() && nn::is_full_attention(block.name)) own.insert(own.begin(), own[0] / 2);
-    bench_block(block, own, rows);
+    bench_block(block, heads, own, rows);
   }
   return rows;
 }

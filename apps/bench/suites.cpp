@@ -22,7 +22,7 @@ std::vector<BenchRow> generate(const BenchRequest& r) {
   return bench_generate(r.model, r.data, r.weights, r.tokens);
 }
 std::vector<BenchRow> attention(const BenchRequest& r) {
-  return bench_attention(r.tokens, r.methods);
+  return bench_attention(r.tokens, r.methods, r.heads);
 }
 std::vector<BenchRow> products(const BenchRequest& r) { return bench_products(r.write); }
 std::vector<BenchRow> breakdown(const BenchRequest& r) { return bench_breakdown(r.methods); }
@@ -78,6 +78,7 @@ void BenchRequest::describe(data::Schema& s) {
           "Lengths for the suites attention, generate and trained; none given: 2048 to 16384 (on a "
           "GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072",
           {.min = 16});
+  s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
   s.field("write", write, "File for the table of paths of products, for the suite products");
   s.field(
       "methods", methods,

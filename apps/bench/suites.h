@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/bench/bench.h"
+#include "apps/bench/parts/block.h"
 #include "data/config/schema.h"
 
 namespace brine::bench {
@@ -15,6 +16,7 @@ struct BenchRequest {
   std::string model = {}, tokenizer = {}, data = {};  // files
   std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: their own
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
+  int64_t heads = kHeads;                 // of the suite attention
   Dtype weights = Dtype::f32;             // of the model of the suite generate
   std::string write = {};                 // of the suite products: a file for the table of paths
 

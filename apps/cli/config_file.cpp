@@ -27,11 +27,17 @@ toml::table parsed(const std::string& path) {
   }
 }
 
-data::Json as_json(const toml::node& node, const std::string& path) {
+// A text, a number or a flag; null for anything else, since TOML has no null.
+data::Json plain_value(const toml::node& node) {
   if (auto* text = node.as_string()) return text->get();
   if (auto* integer = node.as_integer()) return integer->get();
   if (auto* number = node.as_floating_point()) return number->get();
   if (auto* flag = node.as_boolean()) return flag->get();
+  return nullptr;
+}
+
+data::Json as_json(const toml::node& node, const std::string& path) {
+  if (data::Json value = plain_value(node); !value.is_null()) return value;
   if (const toml::array* array = node.as_array()) {
     data::Json list = data::Json::array();
     for (const toml::node& item : *array) list.push_back(as_json(item, path));
@@ -61,10 +67,7 @@ struct Reader {
   }
 
   data::Json value_of(const toml::node& node, const std::string& key) const {
-    if (auto* text = node.as_string()) return text->get();
-    if (auto* integer = node.as_integer()) return integer->get();
-    if (auto* number = node.as_floating_point()) return number->get();
-    if (auto* flag = node.as_boolean()) return flag->get();
+    if (data::Json value = plain_value(node); !value.is_null()) return value;
     const toml::array* array = node.as_array();
     check(array != nullptr, where(node), key,
           " has a value that no key takes (a date, a time or a table)");

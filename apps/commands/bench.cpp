@@ -32,6 +32,7 @@ struct Bench {
     if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
     if (!models && !runs("attention"))
       refuse_unused(context, {"tokens"}, "without the suite attention, generate or trained");
+    if (!runs("attention")) refuse_unused(context, {"heads"}, "without the suite attention");
     if (!runs("attention") && !runs("breakdown"))
       refuse_unused(context, {"methods"}, "without the suite attention or breakdown");
     if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))

@@ -18,6 +18,13 @@ struct Convert {
   int run(const RunContext& context) {
     refuse_unused(context, {"loss_from", "recompute", "optimizer.learning_rate"},
                   "in stage attention", Given::non_default);
+    if (!what.has(distill::Stage::joint))
+      refuse_unused(context, {"joint.lora_rank", "joint.recompute"},
+                    "without stage joint (--joint-steps N or --stages attention,joint)",
+                    Given::non_default);
+    if (!what.has(distill::Stage::attention) && !what.joint.steps)
+      refuse_unused(context, {"steps"}, "with --stages joint, whose steps are --joint-steps",
+                    Given::non_default);
     for (const distill::StagePlan& plan : distill::plan_stages(what, options)) {
       const int status = run_training(
           context, what.training, plan.options,

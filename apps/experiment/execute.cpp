@@ -134,7 +134,7 @@ class Executor {
       if (step.lines.empty()) {
         start(step);
       } else {
-        keep(step, data::read_file(lines_of(step), 1 << 30), "", 0);
+        keep(step, data::read_file(with_runs(step.lines, runs_), 1 << 30), "", 0);
       }
     }
     return finish();
@@ -143,12 +143,6 @@ class Executor {
  private:
   fs::path log(const Step& step, const char* kind) const {
     return how_.directory / "logs" / (step.name + kind);
-  }
-
-  std::string lines_of(const Step& step) const {
-    Step path = step;
-    path.words = {step.lines};
-    return path.command(runs_)[0];
   }
 
   // Whether the step's directory has a checkpoint that this step left behind. A directory that it

@@ -29,7 +29,7 @@ std::string text_of(const char* format, auto... values) {
   return text;
 }
 
-std::string escaped(const std::string& text) {
+std::string xml_escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
     if (c == '<') {
@@ -131,7 +131,7 @@ std::string mark(size_t kind, double x, double y, const char* colour) {
 std::string label(double x, double y, const char* anchor, const std::string& text,
                   const char* more = "") {
   return text_of("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\"%s>", x, y, anchor, more) +
-         escaped(text) + "</text>\n";
+         xml_escaped(text) + "</text>\n";
 }
 
 std::string grid(const FigureSpec& spec, const Axis& x, const Axis& y) {
@@ -193,7 +193,7 @@ std::string svg(const FigureSpec& spec, const std::vector<Row>& rows) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<title>",
       kWidth, kHeight);
-  out += escaped(spec.title) +
+  out += xml_escaped(spec.title) +
          "</title>\n<style>.grid{stroke:#ddd;fill:none}.axis{stroke:#333;fill:none}"
          ".line{fill:none;stroke-width:1.8}</style>\n"
          "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";

@@ -260,27 +260,6 @@ struct Reader {
   }
 };
 
-void replace_runs(std::string& text, const std::string& runs) {
-  for (size_t at = 0; (at = text.find("{runs}", at)) != text.npos; at += runs.size()) {
-    text.replace(at, 6, runs);
-  }
-}
-
-}  // namespace
-
-std::vector<std::string> Step::command(const std::string& runs) const {
-  std::vector<std::string> out = words;
-  for (std::string& word : out) replace_runs(word, runs);
-  return out;
-}
-
-std::string Step::definition() const {
-  Json all = {{"words", words}, {"take", take}, {"rows", rows}, {"lines", lines}, {"needs", needs}};
-  return data::sha256_hex(json_text(all));
-}
-
-namespace {
-
 // Whether a word names {runs}/NAME or a file below it.
 bool reads(const std::string& word, const std::string& name) {
   const std::string directory = "{runs}/" + name;
@@ -303,6 +282,24 @@ void connect(std::vector<Step>& steps) {
 }
 
 }  // namespace
+
+std::string with_runs(std::string text, const std::string& runs) {
+  for (size_t at = 0; (at = text.find("{runs}", at)) != text.npos; at += runs.size()) {
+    text.replace(at, 6, runs);
+  }
+  return text;
+}
+
+std::vector<std::string> Step::command(const std::string& runs) const {
+  std::vector<std::string> out;
+  for (const std::string& word : words) out.push_back(with_runs(word, runs));
+  return out;
+}
+
+std::string Step::definition() const {
+  Json all = {{"words", words}, {"take", take}, {"rows", rows}, {"lines", lines}, {"needs", needs}};
+  return data::sha256_hex(json_text(all));
+}
 
 Plan read_plan(const PlanRequest& request) {
   Reader reader{.request = request, .file = toml_as_json(request.file)};

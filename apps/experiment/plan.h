@@ -11,6 +11,9 @@ namespace brine::experiment {
 
 using Variables = std::map<std::string, std::string>;
 
+// The text with the directory of the runs for {runs}.
+std::string with_runs(std::string text, const std::string& runs);
+
 // One run of the program.
 struct Step {
   std::string id;                  // of its entry in the file: "perplexity"

@@ -34,7 +34,7 @@ std::string cell(const std::vector<Row>& rows, const std::string& name, int64_t 
   return out;
 }
 
-std::string escaped(const std::string& text) {
+std::string markdown_escaped(const std::string& text) {
   std::string out;
   for (char c : text) out += c == '|' ? "\\|" : std::string(1, c);
   return out;
@@ -96,7 +96,7 @@ std::string markdown(const std::vector<std::vector<std::string>>& cells) {
   std::string out;
   for (size_t r = 0; r < cells.size(); ++r) {
     out += "|";
-    for (const std::string& text : cells[r]) out += " " + escaped(text) + " |";
+    for (const std::string& text : cells[r]) out += " " + markdown_escaped(text) + " |";
     out += "\n";
     if (r > 0) continue;
     out += "|";

@@ -180,4 +180,20 @@ Tensor attend_on(const AttentionInput& in, const FlatCsr& mask) {
   return merge_heads(group_matmul(p, in.v, false));
 }
 
+Tensor attend_cached(const AttentionInput& in, const KeyValueState& state,
+                     const std::function<FlatCsr(int64_t b, const AttentionInput& one)>& choose) {
+  const int64_t B = in.q.dim(0);
+  Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
+  for (int64_t b = 0; b < B; ++b) {
+    auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
+    const AttentionInput one{.q = own(in.q),
+                             .k = own(state.keys),
+                             .v = own(state.values),
+                             .hidden = {},
+                             .tap = B == 1 ? in.tap : nullptr};
+    copy_into(y.slice(0, b, 1), attend_on(one, choose(b, one)));
+  }
+  return y;
+}
+
 }  // namespace brine::nn

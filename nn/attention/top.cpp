@@ -40,25 +40,13 @@ class Top : public Attention {
                                            r.cached(), r.device);
   }
 
-  // Sequences one after another: each has its own number of keys.
   Tensor step(const AttentionInput& in, AttentionState& state) const override {
     NoGrad off;
     auto& cache = dynamic_cast<KeyValueState&>(state);
     cache.append(in.k, in.v);
-    const int64_t B = in.q.dim(0);
-    Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
-    for (int64_t b = 0; b < B; ++b) {
-      auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-      const FlatCsr mask =
-          largest_cached_keys(own(in.q), own(cache.keys), kept(in.options), cache.length(b));
-      copy_into(y.slice(0, b, 1), attend_on({.q = own(in.q),
-                                             .k = own(cache.keys),
-                                             .v = own(cache.values),
-                                             .hidden = {},
-                                             .tap = B == 1 ? in.tap : nullptr},
-                                            mask));
-    }
-    return y;
+    return attend_cached(in, cache, [&](int64_t b, const AttentionInput& one) {
+      return largest_cached_keys(one.q, one.k, kept(in.options), cache.length(b));
+    });
   }
 
  private:

@@ -57,7 +57,8 @@ TEST_CASE("convert: a dry run writes nothing; flags without effect are refused")
   const Finished dry = w.must(convert("--out dry --dry-run"));
   CHECK(contains(dry.out, "memory at peak"));
   CHECK_FALSE(fs::exists(w.path("dry")));
-  for (const char* flag : {"--loss-from 3", "--recompute", "--learning-rate 1"}) {
+  for (const char* flag : {"--loss-from 3", "--recompute", "--learning-rate 1", "--lora-rank 2",
+                           "--joint.recompute", "--stages joint"}) {
     const Finished f = w.run(convert(std::string(flag) + " --out no"));
     CHECK(f.status == 1);
     CHECK(contains(f.error, "has no effect"));

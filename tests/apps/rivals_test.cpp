@@ -9,14 +9,12 @@
 namespace brine::tests {
 namespace {
 
-using data::Json;
-
 // The lines of a run's log that have the key.
-std::vector<Json> logged(const World& w, const std::string& run, const char* key) {
+std::vector<data::Json> logged(const World& w, const std::string& run, const char* key) {
   std::istringstream in(read_all(w.path(run + "/log.jsonl")));
-  std::vector<Json> out;
+  std::vector<data::Json> out;
   for (std::string line; std::getline(in, line);) {
-    Json one = parse_json_or_discard(line);
+    data::Json one = parse_json_or_discard(line);
     if (one.contains(key)) out.push_back(std::move(one));
   }
   return out;
@@ -36,7 +34,7 @@ TEST_CASE("distill: a method without an estimate learns without attention losses
     CHECK(contains(settings, std::string(loss) + " = 0.0"));
   }
   CHECK_FALSE(contains(settings, "kd = 0.0"));
-  const std::vector<Json> lines = logged(w, "plain", "kd");
+  const std::vector<data::Json> lines = logged(w, "plain", "kd");
   REQUIRE_FALSE(lines.empty());
   CHECK_FALSE(lines[0].contains("context"));
   w.must(call + "2 --resume");  // the same configuration, with the weights that were decided
@@ -66,7 +64,7 @@ TEST_CASE("convert: a selection is learned by its own loss and the output of its
     const std::string run = std::string("learned-") + method[0];
     w.must(std::string("convert --teacher teacher --data text.txt --lengths 32 --batch-size 2 ") +
            "--steps 12 --k 4 --attention " + method + " --out " + run);
-    const std::vector<Json> lines = logged(w, run, "selection");
+    const std::vector<data::Json> lines = logged(w, run, "selection");
     REQUIRE(lines.size() >= 2);
     CHECK(lines.back().at("selection").get<double>() < lines[0].at("selection").get<double>());
     CHECK_FALSE(lines[0].contains("approx"));

@@ -369,7 +369,8 @@ TEST_CASE("decoding contract: a state saved and restored continues with the same
       }
       bytes -= 2 * 8;  // the lengths
       CHECK(bytes <= first->bytes());
-      if (second->bytes() < first->bytes()) CHECK(bytes < first->bytes());  // only the tokens
+      // Only the tokens that are there, unless the state's size is the same for any number.
+      if (block.name != "recent" && !decodes_by_sums(block)) CHECK(bytes < first->bytes());
       const std::vector<int64_t> at = {6 + steps, 19 + steps};
       const auto a = decode(*block.module, *first, in, at, 14);
       const auto b = decode(*block.module, *second, in, at, 14);

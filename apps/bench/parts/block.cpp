@@ -41,9 +41,10 @@ bool has_presets(const std::string& method) {
   return keys.find("preset") != nullptr;
 }
 
-std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only) {
+std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only,
+                               int64_t heads) {
   const nn::AttentionShape shape{
-      .heads = kHeads, .head_size = kHeadSize, .max_positions = positions, .causal = true};
+      .heads = heads, .head_size = kHeadSize, .max_positions = positions, .causal = true};
   std::vector<Block> blocks;
   auto asked = [&](const std::string& name) {
     return std::find(only.begin(), only.end(), name) != only.end();

@@ -30,9 +30,11 @@ Block make_block(const std::string& method, const data::Json& settings,
 // Whether the method has presets, and with them decoders.
 bool has_presets(const std::string& method);
 
-// Every registered method, or of these those that are named in `only`; one that has presets with
-// both decoders and as `light`, this also with its own number of columns and with refinement.
-std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only = {});
+// Every registered method, or of these those that are named in `only`, with that many heads; one
+// that has presets with both decoders and as `light`, this also with its own number of columns and
+// with refinement.
+std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only = {},
+                               int64_t heads = kHeads);
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result.
 struct Inputs {

@@ -175,9 +175,7 @@ class BlockTop : public Attention {
     Tensor loss;
     if (gate_ && learns_selection(in)) loss = gate_loss(in);
     part.reset();
-    const Tensor y = attend_on(in, mask);
-    if (!loss.defined()) return y;
-    return with_selection_loss(in, y, loss, config_.loss_weight);
+    return with_selection_loss(in, attend_on(in, mask), loss, config_.loss_weight);
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
@@ -185,25 +183,15 @@ class BlockTop : public Attention {
     return std::make_unique<BlockState>(r, shape_, config_.block);
   }
 
-  // Sequences one after another: each has its own number of blocks.
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
     NoGrad off;
     auto& state = dynamic_cast<BlockState&>(any);
     state.append(in.k, in.v);
     state.add_to_sums(in.k);
-    const int64_t B = in.q.dim(0);
-    Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
-    for (int64_t b = 0; b < B; ++b) {
-      auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
-      const AttentionInput one{.q = own(in.q),
-                               .k = own(state.keys),
-                               .v = own(state.values),
-                               .hidden = {},
-                               .tap = B == 1 ? in.tap : nullptr};
-      copy_into(y.slice(0, b, 1), attend_on(one, choose_step(one, own(state.sums), state.length(b),
-                                                             kept_keys(in.options))));
-    }
-    return y;
+    return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
+      return choose_step(one, state.sums.detach().slice(0, b, 1), state.length(b),
+                         kept_keys(in.options));
+    });
   }
 
  private:

@@ -107,7 +107,6 @@ class Indexer : public Attention {
     part.reset();
     if (dense) show_mask(in, mask);
     const Tensor y = dense ? flash_attention(in.q, in.k, in.v, in.visible) : attend_on(in, mask);
-    if (!learns) return y;
     return with_selection_loss(in, y, loss, config_.loss_weight);
   }
 
@@ -116,30 +115,20 @@ class Indexer : public Attention {
     return std::make_unique<IndexerState>(r, shape_, config_.index_size);
   }
 
-  // Sequences one after another: each has its own number of keys.
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
     NoGrad off;
     check_hidden(in);
     auto& state = dynamic_cast<IndexerState&>(any);
     const Tensor at = state.lengths().clone();
     state.append(in.k, in.v);
-    const int64_t B = in.q.dim(0);
-    Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
-    for (int64_t b = 0; b < B; ++b) {
+    return attend_cached(in, state, [&](int64_t b, const AttentionInput&) {
       auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
       const IndexFeatures f = index_(own(in.hidden).contiguous(), own(at));
       append_row(own(state.index_keys), f.k, own(at));
       const Tensor keys = own(state.index_keys).slice(2, 0, state.length(b)).contiguous();
-      const FlatCsr mask = largest_cached_scores(index_scores(f.q, f.w, keys), in.q.dim(1),
-                                                 kept(in.options), state.keys.dim(2));
-      copy_into(y.slice(0, b, 1), attend_on({.q = own(in.q),
-                                             .k = own(state.keys),
-                                             .v = own(state.values),
-                                             .hidden = {},
-                                             .tap = B == 1 ? in.tap : nullptr},
-                                            mask));
-    }
-    return y;
+      return largest_cached_scores(index_scores(f.q, f.w, keys), in.q.dim(1), kept(in.options),
+                                   state.keys.dim(2));
+    });
   }
 
  private:

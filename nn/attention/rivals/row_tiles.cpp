@@ -84,6 +84,7 @@ bool learns_selection(const AttentionInput& in) {
 
 Tensor with_selection_loss(const AttentionInput& in, const Tensor& y, const Tensor& loss,
                            double weight) {
+  if (!loss.defined()) return y;
   const Tensor weighted = scale(loss, weight);
   if (in.tap) in.tap->put("selection_loss", in.shows_loss ? weighted : loss);
   return in.shows_loss ? y : attach_loss(y, scale(weighted, in.own_loss));

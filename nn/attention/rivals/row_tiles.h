@@ -48,8 +48,9 @@ Tensor sum_over_tiles(
 
 // Whether a method computes its own loss for this input: in training, or where it is asked for.
 bool learns_selection(const AttentionInput& in);
-// y with the loss [1] attached, `weight` times AttentionInput::own_loss; the loss itself is in the
-// tap as "selection_loss". With AttentionInput::shows_loss it is only there, weighted.
+// y where there is no loss, else y with the loss [1] attached, `weight` times
+// AttentionInput::own_loss; the loss itself is in the tap as "selection_loss". With
+// AttentionInput::shows_loss it is only there, weighted.
 Tensor with_selection_loss(const AttentionInput& in, const Tensor& y, const Tensor& loss,
                            double weight);
 

@@ -81,9 +81,7 @@ class Tdsa : public Attention {
     Tensor loss;
     if (learns_selection(in)) loss = estimate_loss(in);
     part.reset();
-    const Tensor y = attend_on(in, mask);
-    if (!loss.defined()) return y;
-    return with_selection_loss(in, y, loss, config_.loss_weight);
+    return with_selection_loss(in, attend_on(in, mask), loss, config_.loss_weight);
   }
 
   std::unique_ptr<AttentionState> make_state(const StateRequest& r) const override {
@@ -91,27 +89,17 @@ class Tdsa : public Attention {
     return std::make_unique<TdsaState>(r, shape_, config_.rank);
   }
 
-  // Sequences one after another: each has its own number of keys.
   Tensor step(const AttentionInput& in, AttentionState& any) const override {
     NoGrad off;
     auto& state = dynamic_cast<TdsaState&>(any);
     const Tensor at = state.lengths().clone();
     state.append(in.k, in.v);
-    const int64_t B = in.q.dim(0);
-    Tensor y = Tensor::empty({B, 1, in.q.dim(1) * in.q.dim(3)}, in.q.dtype(), in.q.device());
-    for (int64_t b = 0; b < B; ++b) {
+    return attend_cached(in, state, [&](int64_t b, const AttentionInput& one) {
       auto own = [b](const Tensor& x) { return x.detach().slice(0, b, 1); };
       append_row(own(state.projected), projected(own(in.k), key_), own(at));
-      const FlatCsr mask = largest_cached_keys(projected(own(in.q), query_), own(state.projected),
-                                               kept(in.options), state.length(b));
-      copy_into(y.slice(0, b, 1), attend_on({.q = own(in.q),
-                                             .k = own(state.keys),
-                                             .v = own(state.values),
-                                             .hidden = {},
-                                             .tap = B == 1 ? in.tap : nullptr},
-                                            mask));
-    }
-    return y;
+      return largest_cached_keys(projected(one.q, query_), own(state.projected), kept(in.options),
+                                 state.length(b));
+    });
   }
 
  private:

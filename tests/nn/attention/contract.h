@@ -91,6 +91,17 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   return all;
 }
 
+// The mask that a method showed: u8 [B, H, T, T], 1 where it keeps a key.
+inline Tensor observed_mask(const nn::Tap& tap, int64_t B, int64_t H, int64_t T) {
+  return csr_to_mask({.row_pointers = tap.get("row_pointers"),
+                      .head_offsets = tap.get("head_offsets"),
+                      .columns = tap.get("columns"),
+                      .batch = B,
+                      .heads = H,
+                      .length = T,
+                      .keys = T});
+}
+
 // Whether a decoding state is sums over tokens: its size and type depend neither on the capacity
 // nor on the type of a cache.
 inline bool decodes_by_sums(const Block& block) {

@@ -88,7 +88,8 @@ TEST_CASE("contract: what makes no T x T maps has linear memory; dense attention
         if (!traits.maps) {
           CHECK(ratio < 2.5);
         } else {
-          CHECK(ratio > 2.75);  // the measure distinguishes them, also one map for all heads
+          // The measure distinguishes them; the Synthesizer's tables make one map for all heads.
+          CHECK(ratio > (block.name == "synthesizer" ? 2.75 : 3));
         }
       },
       2048);

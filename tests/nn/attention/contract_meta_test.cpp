@@ -134,8 +134,9 @@ TEST_CASE("contract: a step of training runs on the meta device and takes no mem
     CHECK(y.shape() == Shape{2, T, kHeads * kSize});
     CHECK(y.device() == Device::meta);
     backward(y, Tensor::like(y));
-    // The map of a table does not depend on queries.
-    CHECK((!has_grad(q) || grad(q).device() == Device::meta));
+    // The Synthesizer's tables read no queries.
+    if (block.name != "synthesizer") REQUIRE(has_grad(q));
+    if (has_grad(q)) CHECK(grad(q).device() == Device::meta);
     CHECK(grad(v).shape() == v.shape());
     CHECK(allocator_stats().live - before < 16 * 1024);  // lengths and identifiers of the CPU
   });

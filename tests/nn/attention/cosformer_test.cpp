@@ -11,7 +11,7 @@ constexpr int64_t kPositions = 40;
 
 std::vector<double> naive_cosformer(const AttentionCase& c, const Tensor& queries,
                                     const Tensor& keys, const Tensor& v, double eps) {
-  const Numbers q(queries), k(keys);
+  const Elements q(queries), k(keys);
   return attention_by(c, v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
     double w = 0;
     for (int64_t i = 0; i < c.d; ++i) {
@@ -29,7 +29,7 @@ Tensor through(nn::Attention& block, const std::string& name, const Tensor& x) {
     if (p.path == name + ".bias") bias = p.parameter->value;
   }
   REQUIRE(weight.defined());
-  const Numbers in(x), w(weight);
+  const Elements in(x), w(weight);
   const int64_t H = x.dim(1), T = x.dim(2), d = x.dim(3);
   std::vector<double> out;
   for (int64_t b = 0; b < x.dim(0); ++b) {

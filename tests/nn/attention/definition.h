@@ -12,10 +12,10 @@
 
 namespace brine::test {
 
-// The numbers of a tensor [B, H, T, d] or [T, d].
-class Numbers {
+// The elements of a tensor [B, H, T, d] or [T, d], as doubles.
+class Elements {
  public:
-  explicit Numbers(const Tensor& x) : shape_(x.shape()), values_(x.to_vector()) {}
+  explicit Elements(const Tensor& x) : shape_(x.shape()), values_(x.to_vector()) {}
 
   double operator()(int64_t b, int64_t h, int64_t t, int64_t c) const {
     return values_[size_t(((b * shape_[1] + h) * shape_[2] + t) * shape_[3] + c)];
@@ -77,7 +77,7 @@ using PairWeight = std::function<double(int64_t b, int64_t h, int64_t t, int64_t
 // [B, T, H d]; v [B, G, T, d].
 inline std::vector<double> attention_by(const AttentionCase& c, const Tensor& v,
                                         const PairWeight& weight) {
-  const Numbers value(v);
+  const Elements value(v);
   std::vector<double> y(size_t(c.B * c.T * c.H * c.d), 0);
   for (int64_t b = 0; b < c.B; ++b) {
     for (int64_t t = 0; t < c.length(b); ++t) {
@@ -98,7 +98,7 @@ inline std::vector<double> attention_by(const AttentionCase& c, const Tensor& v,
 
 // The weight exp(q . k / sqrt(d)) of softmax attention.
 inline PairWeight softmax_weight(const AttentionCase& c, const nn::AttentionInput& in) {
-  return [c, q = Numbers(in.q), k = Numbers(in.k)](int64_t b, int64_t h, int64_t t, int64_t j) {
+  return [c, q = Elements(in.q), k = Elements(in.k)](int64_t b, int64_t h, int64_t t, int64_t j) {
     double score = 0;
     for (int64_t i = 0; i < c.d; ++i) score += q(b, h, t, i) * k(b, c.group(h), j, i);
     return std::exp(score / std::sqrt(double(c.d)));
@@ -106,15 +106,8 @@ inline PairWeight softmax_weight(const AttentionCase& c, const nn::AttentionInpu
 }
 
 // The mask that a method showed, as numbers [B, H, T, T]: 1 where it keeps a key.
-inline Numbers shown_mask(const AttentionCase& c, const nn::Tap& tap) {
-  const FlatCsr csr{.row_pointers = tap.get("row_pointers"),
-                    .head_offsets = tap.get("head_offsets"),
-                    .columns = tap.get("columns"),
-                    .batch = c.B,
-                    .heads = c.H,
-                    .length = c.T,
-                    .keys = c.T};
-  return Numbers(csr_to_mask(csr));
+inline Elements shown_mask(const AttentionCase& c, const nn::Tap& tap) {
+  return Elements(observed_mask(tap, c.B, c.H, c.T));
 }
 
 // The outputs of tokens after prompts of `prompt` tokens equal the rows of a whole pass of

@@ -43,7 +43,7 @@ TEST_CASE("longformer: a window with steps, and global tokens, by softmax over t
       nn::Tap tap("longformer");
       in.tap = &tap;
       CHECK(close(block->forward(in).to_vector(), wanted, 1e-12, 1e-11));
-      const Numbers mask = shown_mask(c, tap);
+      const Elements mask = shown_mask(c, tap);
       int64_t wrong = 0, most = 0;
       for (int64_t b = 0; b < c.B; ++b) {
         for (int64_t h = 0; h < c.H; ++h) {

@@ -24,16 +24,8 @@ inline std::vector<double> weighted(const std::vector<double>& p, const std::vec
   return y;
 }
 
-// u8 [B, H, T, T] of what an observer saw.
 inline Tensor seen_mask(const nn::Tap& tap, const MaskCase& m) {
-  const FlatCsr csr{.row_pointers = tap.get("row_pointers"),
-                    .head_offsets = tap.get("head_offsets"),
-                    .columns = tap.get("columns"),
-                    .batch = m.B,
-                    .heads = m.H,
-                    .length = m.T,
-                    .keys = m.T};
-  return csr_to_mask(csr);
+  return observed_mask(tap, m.B, m.H, m.T);
 }
 
 // The block's output and mask next to those of the oracle's mask.

@@ -7,7 +7,7 @@ namespace {
 
 // The features of row t by the paper's formulas, before softmax features are divided by their
 // largest.
-std::vector<double> features(const Numbers& x, const Numbers& projection, int64_t m,
+std::vector<double> features(const Elements& x, const Elements& projection, int64_t m,
                              const AttentionCase& c, int64_t b, int64_t h, int64_t t) {
   std::vector<double> out;
   for (int64_t r = 0; r < m; ++r) {
@@ -19,7 +19,7 @@ std::vector<double> features(const Numbers& x, const Numbers& projection, int64_
   return out;
 }
 
-double square(const Numbers& x, const AttentionCase& c, int64_t b, int64_t h, int64_t t) {
+double square(const Elements& x, const AttentionCase& c, int64_t b, int64_t h, int64_t t) {
   double sum = 0;
   for (int64_t i = 0; i < c.d; ++i) sum += x(b, h, t, i) * x(b, h, t, i);
   return sum / std::sqrt(double(c.d));
@@ -35,9 +35,9 @@ Tensor projection_of(nn::Attention& block) {
 // The output with ReLU features, plus eps, and 1e-6 in the sum of key features.
 std::vector<double> naive_relu(const AttentionCase& c, const nn::AttentionInput& in,
                                const Tensor& projection, double eps) {
-  const Numbers q(in.q), k(in.k), R(projection), v(in.v);
+  const Elements q(in.q), k(in.k), R(projection), v(in.v);
   const int64_t m = projection.dim(0);
-  auto positive = [&](const Numbers& x, int64_t b, int64_t h, int64_t t) {
+  auto positive = [&](const Elements& x, int64_t b, int64_t h, int64_t t) {
     std::vector<double> phi = features(x, R, m, c, b, h, t);
     for (double& value : phi) value = std::max(value, 0.0) + eps;
     return phi;
@@ -67,7 +67,7 @@ std::vector<double> naive_relu(const AttentionCase& c, const nn::AttentionInput&
 // With softmax features without their eps, whose maxima cancel.
 std::vector<double> naive_softmax(const AttentionCase& c, const nn::AttentionInput& in,
                                   const Tensor& projection) {
-  const Numbers q(in.q), k(in.k), R(projection);
+  const Elements q(in.q), k(in.k), R(projection);
   const int64_t m = projection.dim(0);
   return attention_by(c, in.v, [&](int64_t b, int64_t h, int64_t t, int64_t j) {
     const int64_t g = c.group(h);
