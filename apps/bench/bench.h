@@ -101,7 +101,9 @@ std::vector<BenchRow> bench_breakdown(const std::vector<std::string>& methods);
 std::vector<BenchRow> bench_sparse();
 // Flat CSR against coordinates; ratio = time over that of flat CSR.
 std::vector<BenchRow> bench_coo();
-std::vector<BenchRow> bench_paper_latency();
+// tokens: lengths (none: 4,096 to 131,072); methods: by name (none: all).
+std::vector<BenchRow> bench_paper_latency(const std::vector<int64_t>& tokens,
+                                          const std::vector<std::string>& methods);
 std::vector<BenchRow> bench_train();
 // A distillation step with streamed losses against T x T maps (ratio: of the times), and over T.
 std::vector<BenchRow> bench_streamed();

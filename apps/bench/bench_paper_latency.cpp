@@ -1,6 +1,7 @@
 // The paper's table of latency and memory: one bidirectional head, d = 128, K = 128, k = 32, 64 and
 // 128, inputs of 4,096 to 131,072 tokens; every method without maps, and dense attention as long as
 // its maps fit. In addition the causal form of the methods with a mask, at k = 64.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
@@ -30,15 +31,19 @@ BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
           .ms = ms,
           .rate = double(T) / ms * 1e3,
           .unit = "tokens/s",
-          .peak = allocator_stats().peak_live - before};
+          .peak = allocator_stats().peak_live - before,
+          .notes = {{"tokens", double(T)}}};
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_paper_latency() {
+std::vector<BenchRow> bench_paper_latency(const std::vector<int64_t>& tokens,
+                                          const std::vector<std::string>& methods) {
   std::vector<BenchRow> rows;
-  std::vector<int64_t> lengths = {4096, 8192, 16384, 32768, 65536, 131072};
-  if (is_quick()) lengths = {128};
+  std::vector<int64_t> lengths = tokens;
+  if (lengths.empty()) lengths = {4096, 8192, 16384, 32768, 65536, 131072};
+  if (tokens.empty() && is_quick()) lengths = {128};
+  std::sort(lengths.begin(), lengths.end());
   auto block_of = [&](const std::string& method, bool causal) {
     return make_block(
         method, {{"columns", kWide}, {"decoder", "paper"}, {"mode", "per-query"}},
@@ -46,6 +51,7 @@ std::vector<BenchRow> bench_paper_latency() {
         has_presets(method) ? "paper" : "");
   };
   for (const auto& [method, factory] : nn::attention_methods()) {
+    if (!methods.empty() && !std::ranges::count(methods, method)) continue;
     const Block block = block_of(method, false), causal = block_of(method, true);
     if (!block.attention) continue;
     const bool maps = block.attention->traits().maps, sparse = block.attention->traits().sparse;

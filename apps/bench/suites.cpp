@@ -24,6 +24,9 @@ std::vector<BenchRow> generate(const BenchRequest& r) {
 std::vector<BenchRow> attention(const BenchRequest& r) {
   return bench_attention(r.tokens, r.methods, r.heads);
 }
+std::vector<BenchRow> paper_latency(const BenchRequest& r) {
+  return bench_paper_latency(r.tokens, r.methods);
+}
 std::vector<BenchRow> products(const BenchRequest& r) { return bench_products(r.write); }
 std::vector<BenchRow> breakdown(const BenchRequest& r) { return bench_breakdown(r.methods); }
 std::vector<BenchRow> tokenizer(const BenchRequest& r) {
@@ -44,7 +47,7 @@ const Suite kSuites[] = {{"peaks", without_files<bench_peaks>},
                          {"encoder", without_files<bench_encoder>, true},
                          {"decoder", without_files<bench_decoder>, true},
                          {"coo", without_files<bench_coo>},
-                         {"paper-latency", without_files<bench_paper_latency>, true},
+                         {"paper-latency", paper_latency, true},
                          {"trained", trained, true, SuiteFiles::model},
                          {"generate", generate, true, SuiteFiles::model},
                          {"tokenizer", tokenizer, true, SuiteFiles::tokenizer}};
@@ -74,16 +77,18 @@ void BenchRequest::describe(data::Schema& s) {
   s.field("model", model, "A model, for the suites generate and trained (there a causal student)");
   s.choice("weights", weights, nn::kWeightTypes,
            join(nn::kWeightsHelp, "; for the suite generate"));
-  s.field("tokens", tokens,
-          "Lengths for the suites attention, generate and trained; none given: 2048 to 16384 (on a "
-          "GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072",
-          {.min = 16});
+  s.field(
+      "tokens", tokens,
+      "Lengths for the suites attention, generate, paper-latency and trained; none given: 2048 to "
+      "16384 (on a GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072, for "
+      "paper-latency 4096 to 131072",
+      {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
   s.field("write", write, "File for the table of paths of products, for the suite products");
   s.field(
       "methods", methods,
-      "Attention methods for the suites attention and breakdown, or blocks by the name of their "
-      "row, as in \"sea light\"; none given: all");
+      "Attention methods for the suites attention, breakdown and paper-latency, for the first two "
+      "also blocks by the name of their row, as in \"sea light\"; none given: all");
   s.field("tokenizer", tokenizer, "Tokenizer directory, for the suite tokenizer");
   s.field("data", data, "Text file, for the suites generate, trained and tokenizer");
 }

@@ -30,11 +30,13 @@ struct Bench {
     if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
-    if (!models && !runs("attention"))
-      refuse_unused(context, {"tokens"}, "without the suite attention, generate or trained");
+    if (!models && !runs("attention") && !runs("paper-latency"))
+      refuse_unused(context, {"tokens"},
+                    "without the suite attention, generate, paper-latency or trained");
     if (!runs("attention")) refuse_unused(context, {"heads"}, "without the suite attention");
-    if (!runs("attention") && !runs("breakdown"))
-      refuse_unused(context, {"methods"}, "without the suite attention or breakdown");
+    if (!runs("attention") && !runs("breakdown") && !runs("paper-latency"))
+      refuse_unused(context, {"methods"},
+                    "without the suite attention, breakdown or paper-latency");
     if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))
       refuse_unused(context, {"data"}, "without the suite generate, tokenizer or trained");
   }
