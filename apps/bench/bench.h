@@ -12,6 +12,8 @@
 
 namespace brine::bench {
 
+struct BlockKind;
+
 struct BenchRow {
   std::string name;
   std::string shape;
@@ -94,9 +96,10 @@ std::vector<BenchRow> bench_gemm();
 std::vector<BenchRow> bench_products(const std::string& write);
 std::vector<BenchRow> bench_conv();
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods, int64_t heads);
+                                      const std::vector<std::string>& methods, BlockKind kind);
 // Time, rate and memory of the components of every method's block, forward and backward.
-std::vector<BenchRow> bench_breakdown(const std::vector<std::string>& methods);
+std::vector<BenchRow> bench_breakdown(const std::vector<int64_t>& tokens,
+                                      const std::vector<std::string>& methods);
 // The parts of the sparse path; ratio = time per token over that at the smallest T.
 std::vector<BenchRow> bench_sparse();
 // Flat CSR against coordinates; ratio = time over that of flat CSR.

@@ -1,4 +1,4 @@
-// The attention block, from q, k, v to its output, of every causal method: the growth of its cost
+// The attention block, from q, k, v to its output, of every method: the growth of its cost
 // with T; and for softmax over all keys the rate of its products relative to a matrix product.
 #include <algorithm>
 
@@ -31,10 +31,11 @@ class FastProduct {
 };
 
 // Softmax over all keys: the rate of its products, and their share of that of a matrix product,
-// measured alternately. Forward 2 products of the visible half of T x T with d, backward 5.
-void add_rate(BenchRow& row, const std::function<void()>& run, int64_t heads, int64_t T,
+// measured alternately. Forward 2 products of what is visible of T x T with d, backward 5.
+void add_rate(BenchRow& row, const std::function<void()>& run, BlockKind kind, int64_t T,
               bool train) {
-  const double flops = double(heads * T * (T + 1) * kHeadSize) * (train ? 7 : 2);
+  const double visible = kind.causal ? double(T * (T + 1)) : 2.0 * double(T) * double(T);
+  const double flops = double(kind.heads * kHeadSize) * visible * (train ? 7 : 2);
   static FastProduct product;
   auto [ms, product_ms] = median_times(
       run, [] { product(); }, is_quick() ? 0.01 : 1.5);
@@ -44,8 +45,8 @@ void add_rate(BenchRow& row, const std::function<void()>& run, int64_t heads, in
   row.share = row.rate / product.rate(product_ms);
 }
 
-BenchRow measure(const Block& block, const Inputs& in, bool train) {
-  const int64_t heads = in.leaves[0].dim(1), T = in.leaves[0].dim(2);
+BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train) {
+  const int64_t T = in.leaves[0].dim(2);
   auto run = [&] {
     if (train) {
       backward(block.attention->forward(in.input()), in.dy);
@@ -60,31 +61,31 @@ BenchRow measure(const Block& block, const Inputs& in, bool train) {
   const double ms = median_time(run, 0.5);
   const int64_t peak = allocator_stats().peak_live;
   BenchRow row = {.name = block.name + (train ? ", forward + backward" : ", forward"),
-                  .shape = join("[1, ", heads, ", ", T, ", ", kHeadSize, "]"),
+                  .shape = join("[1, ", kind.heads, ", ", T, ", ", kHeadSize, "]"),
                   .ms = ms,
                   .rate = double(T) / ms * 1e3,
                   .unit = "tokens/s",
                   .peak = peak,
                   .notes = {{"tokens", double(T)},
-                            {"heads", double(heads)},
+                            {"heads", double(kind.heads)},
                             {"us_per_token", ms * 1e3 / double(T)},
                             {"block_bytes_per_token", double(peak - before) / double(T)}}};
-  if (nn::is_full_attention(block.name)) add_rate(row, run, heads, T, train);
+  if (nn::is_full_attention(block.name)) add_rate(row, run, kind, T, train);
   return row;
 }
 
-void bench_block(const Block& block, int64_t heads, const std::vector<int64_t>& counts,
+void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>& counts,
                  std::vector<BenchRow>& rows) {
   double first[2] = {0, 0};
   for (int64_t T : counts) {
-    const double maps = 4.0 * 3 * double(heads) * double(T) * double(T);
+    const double maps = 4.0 * 3 * double(kind.heads) * double(T) * double(T);
     if (block.attention->traits().maps && maps > kMostMapBytes) {
       log_info(block.name, ": left out at T = ", T, ", its maps would take ", human_bytes(maps));
       continue;
     }
-    const Inputs in(T, heads);
+    const Inputs in(T, kind.heads, kHeadSize, kind.causal);
     for (bool train : {false, true}) {
-      BenchRow row = measure(block, in, train);
+      BenchRow row = measure(block, in, kind, train);
       const double each = row.ms / double(T);
       if (first[train] == 0) first[train] = each;
       row.ratio = each / first[train];
@@ -97,14 +98,14 @@ void bench_block(const Block& block, int64_t heads, const std::vector<int64_t>& 
 }  // namespace
 
 std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods, int64_t heads) {
+                                      const std::vector<std::string>& methods, BlockKind kind) {
   std::vector<BenchRow> rows;
   std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
   std::sort(counts.begin(), counts.end());  // ratios are to the shortest
-  for (const Block& block : every_block(counts.back(), methods, heads)) {
+  for (const Block& block : every_block(counts.back(), methods, kind)) {
     std::vector<int64_t> own = counts;
     if (tokens.empty() && nn::is_full_attention(block.name)) own.insert(own.begin(), own[0] / 2);
-    bench_block(block, heads, own, rows);
+    bench_block(block, kind, own, rows);
   }
   return rows;
 }

@@ -41,7 +41,8 @@ void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRo
                     .unit = "GFLOP/s",
                     .share = peak > 0 ? rate / peak : 0,
                     .peak = cost.peak,
-                    .notes = {{"share_of_time", ms / total},
+                    .notes = {{"tokens", double(T)},
+                              {"share_of_time", ms / total},
                               {"us_per_token", 1e3 * ms / double(T)},
                               {"megabytes_per_token", 1e-6 * cost.bytes / double(T)}}});
   }
@@ -50,11 +51,14 @@ void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRo
 
 }  // namespace
 
-std::vector<BenchRow> bench_breakdown(const std::vector<std::string>& methods) {
+std::vector<BenchRow> bench_breakdown(const std::vector<int64_t>& tokens,
+                                      const std::vector<std::string>& methods) {
   std::vector<BenchRow> rows;
   const double peak = default_device().is_cuda() ? 0 : peak_flops();
-  const int64_t T = sized(4096, 96);
-  for (const Block& block : every_block(T, methods)) bench_block(block, T, peak, rows);
+  const std::vector<int64_t> counts = tokens.empty() ? std::vector{sized(4096, 96)} : tokens;
+  for (int64_t T : counts) {
+    for (const Block& block : every_block(T, methods)) bench_block(block, T, peak, rows);
+  }
   return rows;
 }
 

@@ -22,13 +22,15 @@ std::vector<BenchRow> generate(const BenchRequest& r) {
   return bench_generate(r.model, r.data, r.weights, r.tokens);
 }
 std::vector<BenchRow> attention(const BenchRequest& r) {
-  return bench_attention(r.tokens, r.methods, r.heads);
+  return bench_attention(r.tokens, r.methods, {.heads = r.heads, .causal = !r.bidirectional});
 }
 std::vector<BenchRow> paper_latency(const BenchRequest& r) {
   return bench_paper_latency(r.tokens, r.methods);
 }
 std::vector<BenchRow> products(const BenchRequest& r) { return bench_products(r.write); }
-std::vector<BenchRow> breakdown(const BenchRequest& r) { return bench_breakdown(r.methods); }
+std::vector<BenchRow> breakdown(const BenchRequest& r) {
+  return bench_breakdown(r.tokens, r.methods);
+}
 std::vector<BenchRow> tokenizer(const BenchRequest& r) {
   return bench_tokenizer(r.tokenizer, r.data);
 }
@@ -77,13 +79,15 @@ void BenchRequest::describe(data::Schema& s) {
   s.field("model", model, "A model, for the suites generate and trained (there a causal student)");
   s.choice("weights", weights, nn::kWeightTypes,
            join(nn::kWeightsHelp, "; for the suite generate"));
-  s.field(
-      "tokens", tokens,
-      "Lengths for the suites attention, generate, paper-latency and trained; none given: 2048 to "
-      "16384 (on a GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072, for "
-      "paper-latency 4096 to 131072",
-      {.min = 16});
+  s.field("tokens", tokens,
+          "Lengths for the suites attention, breakdown (none given: 4096), generate, paper-latency "
+          "and trained; none given: 2048 to "
+          "16384 (on a GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072, for "
+          "paper-latency 4096 to 131072",
+          {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
+  s.field("bidirectional", bidirectional,
+          "Blocks of encoders, which see every token, for the suite attention");
   s.field("write", write, "File for the table of paths of products, for the suite products");
   s.field(
       "methods", methods,

@@ -30,10 +30,11 @@ struct Bench {
     if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
-    if (!models && !runs("attention") && !runs("paper-latency"))
+    if (!models && !runs("attention") && !runs("breakdown") && !runs("paper-latency"))
       refuse_unused(context, {"tokens"},
-                    "without the suite attention, generate, paper-latency or trained");
-    if (!runs("attention")) refuse_unused(context, {"heads"}, "without the suite attention");
+                    "without the suite attention, breakdown, generate, paper-latency or trained");
+    if (!runs("attention"))
+      refuse_unused(context, {"heads", "bidirectional"}, "without the suite attention");
     if (!runs("attention") && !runs("breakdown") && !runs("paper-latency"))
       refuse_unused(context, {"methods"},
                     "without the suite attention, breakdown or paper-latency");

@@ -29,9 +29,18 @@ bool is_known(const Row& row, const std::map<std::string, std::string>& definiti
   return found != definitions.end() && found->second == text_at(row, "definition");
 }
 
+// A JSON pointer (RFC 6901) in which -1 is also the last element of a list; null if nothing is
+// there.
 Row at(const Row& object, const std::string& pointer) {
-  const Row::json_pointer where(pointer);
-  return object.contains(where) ? object.at(where) : Row();
+  const size_t last = pointer.find("/-1");
+  const bool ends =
+      last != std::string::npos && (last + 3 == pointer.size() || pointer[last + 3] == '/');
+  if (!ends) {
+    const Row::json_pointer where(pointer);
+    return object.contains(where) ? object.at(where) : Row();
+  }
+  const Row list = at(object, pointer.substr(0, last));
+  return list.is_array() && !list.empty() ? at(list.back(), pointer.substr(last + 3)) : Row();
 }
 
 }  // namespace

@@ -42,9 +42,11 @@ bool has_presets(const std::string& method) {
 }
 
 std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only,
-                               int64_t heads) {
-  const nn::AttentionShape shape{
-      .heads = heads, .head_size = kHeadSize, .max_positions = positions, .causal = true};
+                               BlockKind kind) {
+  const nn::AttentionShape shape{.heads = kind.heads,
+                                 .head_size = kHeadSize,
+                                 .max_positions = positions,
+                                 .causal = kind.causal};
   std::vector<Block> blocks;
   auto asked = [&](const std::string& name) {
     return std::find(only.begin(), only.end(), name) != only.end();
@@ -71,8 +73,10 @@ std::vector<Block> every_block(int64_t positions, const std::vector<std::string>
   return blocks;
 }
 
-Inputs::Inputs(int64_t T, int64_t heads, int64_t head_size)
-    : hidden(noise({1, T, heads * head_size}, 4)), dy(noise({1, T, heads * head_size}, 5)) {
+Inputs::Inputs(int64_t T, int64_t heads, int64_t head_size, bool causal)
+    : hidden(noise({1, T, heads * head_size}, 4)),
+      dy(noise({1, T, heads * head_size}, 5)),
+      causal(causal) {
   for (uint64_t i = 0; i < 3; ++i) {
     Tensor x = noise({1, heads, T, head_size}, i + 1);
     leaves.push_back(require_grad(x, Tensor::zeros_like(x)));

@@ -30,21 +30,32 @@ Block make_block(const std::string& method, const data::Json& settings,
 // Whether the method has presets, and with them decoders.
 bool has_presets(const std::string& method);
 
-// Every registered method, or of these those that are named in `only`, with that many heads; one
-// that has presets with both decoders and as `light`, this also with its own number of columns and
-// with refinement.
+struct BlockKind {
+  int64_t heads = kHeads;
+  bool causal = true;
+};
+
+// Every registered method, or of these those that are named in `only`; one that has presets with
+// both decoders and as `light`, this also with its own number of columns and with refinement. A
+// method that refuses the kind is left out.
 std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only = {},
-                               int64_t heads = kHeads);
+                               BlockKind kind = {});
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result.
 struct Inputs {
-  explicit Inputs(int64_t T, int64_t heads = kHeads, int64_t head_size = kHeadSize);
+  explicit Inputs(int64_t T, int64_t heads = kHeads, int64_t head_size = kHeadSize,
+                  bool causal = true);
   nn::AttentionInput input() const {
-    return {.q = leaves[0], .k = leaves[1], .v = leaves[2], .hidden = hidden};
+    return {.q = leaves[0],
+            .k = leaves[1],
+            .v = leaves[2],
+            .hidden = hidden,
+            .visible = {.causal = causal}};
   }
 
   std::vector<Tensor> leaves;
   Tensor hidden, dy;
+  bool causal = true;
 };
 
 }  // namespace brine::bench

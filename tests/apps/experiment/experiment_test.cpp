@@ -48,7 +48,7 @@ id = "perplexity"
 name = "perplexity-{kind}-{seed}-k{k}"
 command = "eval --model {runs}/student-{kind}-{seed} --data {text} --k {k} --json"
 each = { kind = ["light", "lean"], seed = "seeds", k = [4, 8] }
-take = { perplexity = "/perplexity", tokens = "/tokens" }
+take = { perplexity = "/perplexity", tokens = "/tokens", file = "/cut/files/-1" }
 
 [[step]]
 id = "curve"
@@ -112,7 +112,8 @@ TEST_CASE("experiment: rows of every step, nothing twice, tables and figures fro
   size_t runs = 0, values = 0, lines = 0;
   for (const Row& one : rows) {
     runs += one["step"] == "student";
-    values += one["step"] == "perplexity" && one["values"]["perplexity"].get<double>() > 1;
+    values += one["step"] == "perplexity" && one["values"]["perplexity"].get<double>() > 1 &&
+              contains(one["values"]["file"].get<std::string>(), "text.txt");
     lines += one["step"] == "curve" && one["values"]["loss"].is_number();
     CHECK(one["definition"].get<std::string>().size() == 64);
     CHECK(contains(one["machine"].get<std::string>(), "1 threads"));
