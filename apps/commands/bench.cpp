@@ -27,17 +27,15 @@ struct Bench {
     const bool all = request.what.empty();
     auto runs = [&](const char* suite) { return all || std::ranges::count(request.what, suite); };
     const bool models = runs("trained") || runs("generate"), tokenizer = runs("tokenizer");
+    const bool blocks = runs("attention") || runs("breakdown") || runs("paper-latency");
     if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
-    if (!models && !runs("attention") && !runs("breakdown") && !runs("paper-latency"))
-      refuse_unused(context, {"tokens"},
-                    "without the suite attention, breakdown, generate, paper-latency or trained");
     if (!runs("attention"))
       refuse_unused(context, {"heads", "bidirectional"}, "without the suite attention");
-    if (!runs("attention") && !runs("breakdown") && !runs("paper-latency"))
-      refuse_unused(context, {"methods"},
-                    "without the suite attention, breakdown or paper-latency");
+    const std::string of_blocks = "without the suite attention, breakdown or paper-latency";
+    if (!models && !blocks) refuse_unused(context, {"tokens"}, of_blocks + ", generate or trained");
+    if (!blocks) refuse_unused(context, {"methods"}, of_blocks);
     if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))
       refuse_unused(context, {"data"}, "without the suite generate, tokenizer or trained");
   }

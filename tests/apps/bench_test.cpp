@@ -226,10 +226,37 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   }
   CHECK(names.size() == 12);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
-  CHECK(contains(run_brine("bench gemm --quick --methods sea").error,
-                 "--methods has no effect without the suite attention or breakdown"));
+  CHECK(
+      contains(run_brine("bench gemm --quick --methods sea").error,
+               "--methods has no effect without the suite attention, breakdown or paper-latency"));
   CHECK(contains(run_brine("bench gemm --quick --tokens 64").error,
-                 "--tokens has no effect without the suite attention, generate or trained"));
+                 "--tokens has no effect without the suite attention, breakdown or paper-latency, "
+                 "generate or trained"));
+  CHECK(contains(run_brine("bench breakdown --quick --heads 2").error,
+                 "--heads has no effect without the suite attention"));
+}
+
+TEST_CASE("bench: the heads and the kind of a block, and the paper's table by method and length") {
+  auto rows = [](const std::string& arguments) {
+    const Finished f = run_brine("bench " + arguments + " --quick --json --quiet");
+    REQUIRE(f.status == 0);
+    return Json::parse(f.out).at("rows");
+  };
+  const Json heads = rows("attention --methods flash --tokens 64 --heads 3");
+  REQUIRE(heads.size() == 2);
+  CHECK(heads[0].at("shape") == "[1, 3, 64, 64]");
+  CHECK(heads[0].at("heads") == 3);
+  // The rate counts what is visible: twice as many products when every token sees all.
+  const std::string both = "attention --methods flash --tokens 512";
+  auto products = [](const Json& row) { return double(row.at("rate")) * double(row.at("ms")); };
+  CHECK(products(rows(both + " --bidirectional")[0]) / products(rows(both)[0]) ==
+        doctest::Approx(2 * 512.0 / 513).epsilon(1e-3));
+  const Json paper = rows("paper-latency --methods performer --tokens 128 64");
+  REQUIRE(paper.size() == 2);
+  CHECK(paper[0].at("shape") == "[1, 1, 64, 128]");
+  CHECK(paper[1].at("tokens") == 128);
+  for (const Json& part : rows("breakdown --methods flash --tokens 80"))
+    CHECK(part.at("tokens") == 80);
 }
 
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
