@@ -100,7 +100,7 @@ std::vector<Line> lines_of(const FigureSpec& spec, const std::vector<Row>& all) 
     const Row y = field(row, spec.y);
     if (x.is_string()) x = parse_json_or_discard(x.get<std::string>());  // an axis is text
     if (!x.is_number() || !y.is_number()) continue;
-    const std::string name = spec.series.empty() ? "" : shown(field(row, spec.series), 6);
+    const std::string name = spec.series.empty() ? "" : label_of(row, spec.series);
     auto line = std::find_if(lines.begin(), lines.end(),
                              [&](const Line& each) { return each.name == name; });
     if (line == lines.end()) line = lines.insert(lines.end(), {.name = name, .points = {}});

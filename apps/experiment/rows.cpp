@@ -2,6 +2,7 @@
 #include "apps/experiment/rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -149,11 +150,18 @@ std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
   std::vector<Row> out;
   for (const Row& row : all) {
     const bool fits = std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
-      return shown(field(row, wanted.first), 6) == wanted.second;
+      return label_of(row, wanted.first) == wanted.second;
     });
     if (text_at(row, "step") == step && fits) out.push_back(row);
   }
   return out;
+}
+
+std::string label_of(const Row& row, const std::string& name) {
+  const Row value = field(row, name);
+  const bool whole =
+      value.is_number_float() && std::floor(value.get<double>()) == value.get<double>();
+  return shown(value, whole ? 0 : 6);
 }
 
 std::string shown(const Row& value, int64_t digits) {

@@ -42,6 +42,8 @@ std::vector<Row> values_of(const Step& step, const std::string& text);
 
 // A field of a row: one of its values, else one of its axes; null if it has none of the name.
 Row field(const Row& row, const std::string& name);
+// A field as a name of rows, columns and series: "4096", also for 4096.0.
+std::string label_of(const Row& row, const std::string& name);
 // The rows of a step whose fields have these values.
 std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
                          const Variables& where);

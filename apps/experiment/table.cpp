@@ -13,7 +13,7 @@ namespace {
 std::vector<std::string> distinct(const std::vector<Row>& rows, const std::string& name) {
   std::vector<std::string> out;
   for (const Row& row : rows) {
-    const std::string value = shown(field(row, name), 6);
+    const std::string value = label_of(row, name);
     if (std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
   }
   return out;
@@ -21,7 +21,7 @@ std::vector<std::string> distinct(const std::vector<Row>& rows, const std::strin
 
 std::vector<std::string> key_of(const Row& row, const std::vector<std::string>& names) {
   std::vector<std::string> key;
-  for (const std::string& name : names) key.push_back(shown(field(row, name), 6));
+  for (const std::string& name : names) key.push_back(label_of(row, name));
   return key;
 }
 
@@ -82,7 +82,7 @@ std::vector<std::vector<std::string>> table_cells(const TableSpec& spec,
       std::vector<Row> fitting;
       for (const Row& row : rows) {
         if (key_of(row, spec.rows) != key) continue;
-        if (!spec.columns.empty() && shown(field(row, spec.columns), 6) != value) continue;
+        if (!spec.columns.empty() && label_of(row, spec.columns) != value) continue;
         fitting.push_back(row);
       }
       for (const std::string& name : spec.values) line.push_back(cell(fitting, name, spec.digits));

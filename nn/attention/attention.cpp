@@ -1,6 +1,8 @@
 // The registry of attention methods.
 #include "nn/attention/attention.h"
 
+#include <utility>
+
 namespace brine::nn {
 
 std::map<std::string, AttentionMethodFactory>& attention_methods() {
@@ -23,6 +25,14 @@ std::unique_ptr<Attention> AttentionMethod::checked(const AttentionMethod& metho
         shape.groups(), " do not divide ", shape.heads, " heads");
   check(shape.groups() == shape.heads || made->traits().groups, method.name(), ": kv_heads ",
         shape.groups(), " of ", shape.heads, " heads is not supported");
+  return made;
+}
+
+std::unique_ptr<Attention> make_attention(const AttentionMethod& method, Init& init,
+                                          const AttentionShape& shape) {
+  const bool base_values = std::exchange(init.base_values, true);
+  std::unique_ptr<Attention> made = method.make(init, shape);
+  init.base_values = base_values;
   return made;
 }
 

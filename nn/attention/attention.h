@@ -123,6 +123,10 @@ class AttentionMethod {
                                             std::unique_ptr<Attention> made);
 };
 
+// The block of a model's layer: its values are drawn also when the base's are not.
+std::unique_ptr<Attention> make_attention(const AttentionMethod& method, Init& init,
+                                          const AttentionShape& shape);
+
 using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
 std::map<std::string, AttentionMethodFactory>& attention_methods();
 // Throws, listing the known names.

@@ -70,7 +70,9 @@ std::string tensor_hash(const data::Safetensors& file) {
 
 std::unique_ptr<nn::Model> make_student(const nn::ModelConfig& config, nn::Model& teacher,
                                         uint64_t seed) {
-  std::unique_ptr<nn::Model> student = nn::make_model(config, seed);
+  nn::Init init{.random = {.seed = seed, .stream = 1}};
+  init.base_values = false;
+  std::unique_ptr<nn::Model> student = nn::make_model(config, init);
   std::vector<NamedTensor> base;
   bool same = teacher.attention_name() == student->attention_name();
   for (NamedTensor& t : nn::state_of(teacher)) {

@@ -17,6 +17,10 @@ struct Init {
   // The device of new parameters. On the meta device they are shapes: a ParameterStore gives them
   // memory, a file the values.
   Device device = {};
+  // false: parameters outside attention methods have memory and no values, since weights that are
+  // loaded next replace them all. The random stream advances as if they had been drawn, so what is
+  // drawn has the same bits.
+  bool base_values = true;
 
   Tensor normal(const Shape& shape, double std) { return draw(shape, std, true); }
   // U(-bound, bound)
@@ -30,6 +34,7 @@ struct Init {
   Tensor draw(const Shape& shape, double size, bool gaussian) {
     if (device.is_meta()) return Tensor::empty(shape, dtype, device);  // nothing is drawn
     RandomSlice slice = random.take(uint64_t(shape.numel()));
+    if (!base_values) return Tensor::empty(shape, dtype, device);
     return Tensor::filled(shape, dtype, device, [&](const Tensor& t) {
       dispatch_float(dtype, [&]<class T>() {
         T* values = t.data<T>();

@@ -86,6 +86,7 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed, Dtyp
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, Init init) {
   std::unique_ptr<Model> model = config.family().make(init, config.method());
+  init.base_values = true;
   if (config.lora_rank > 0) add_low_rank(*model, config.lora_rank, init);
   return model;
 }

@@ -95,7 +95,7 @@ Row row(const char* kind, int k, double value) {
   return {{"step", "s"},
           {"name", kind},
           {"axes", {{"kind", kind}, {"k", std::to_string(k)}}},
-          {"values", {{"y", value}}}};
+          {"values", {{"y", value}, {"tokens", 4096.0}}}};
 }
 
 }  // namespace
@@ -295,6 +295,12 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   CHECK(cells[2] == std::vector<std::string>{"c,\"d\"", "3.0", ""});
   CHECK(contains(experiment::markdown(cells), "| a\\|b | 1.5, 2.5 | 2.0 |\n"));
   CHECK(contains(experiment::csv(cells), "\"c,\"\"d\"\"\",3.0,\r\n"));
+  // Whole numbers name columns as whole numbers, whatever their type.
+  experiment::TableSpec lengths = spec;
+  lengths.columns = "tokens";
+  CHECK(experiment::table_cells(lengths, rows)[0] ==
+        std::vector<std::string>{"kind", "y, tokens = 4096"});
+  CHECK(experiment::rows_of(rows, "s", {{"tokens", "4096"}}).size() == 4);
 
   experiment::FigureSpec figure{.name = "f",
                                 .title = "x < y",
