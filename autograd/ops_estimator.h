@@ -108,6 +108,11 @@ Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t strid
 Tensor column_softmax(const Tensor& scores, const Visibility& visible);
 // The same for one row [B, H, 1, K] of width[b] keys, i64 [B].
 Tensor column_softmax_step(const Tensor& scores, const Tensor& width);
+// Its logarithm, 0 at the columns that own no key. Composed of primitives.
+Tensor column_log_softmax(const Tensor& scores, const Visibility& visible);
+// Number of keys of each column of T rows, 0 at padding, with the type and device of `like`:
+// [B, 1, T, K], or [1, 1, T, K] without lengths.
+Tensor column_sizes(const Visibility& visible, int64_t T, int64_t K, const Tensor& like);
 
 // ---- mix.cpp
 // s_mix s_prob c + (1 - s_mix) average, heads concatenated: [B, T, H d], rows of padding 0.

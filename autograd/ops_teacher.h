@@ -12,6 +12,11 @@ namespace brine {
 // ---- approx_loss.cpp
 // a = the widened estimate of scores [B, H, T, K], in closed form from the summary at that K.
 Tensor approx_loss(const Tensor& scores, const TeacherSummary& summary, const Visibility& visible);
+// a of a key = exp(log_estimate) of its column, [B, H, T, K], which need not sum to 1 over the
+// keys; KL = sum t log(t / a) may then be negative. log_estimate at columns without keys is not
+// used. In closed form, too, but composed of primitives.
+Tensor approx_loss_of_logs(const Tensor& log_estimate, const TeacherSummary& summary,
+                           const Visibility& visible);
 
 // ---- prob_loss.cpp
 // a = softmax(q k^T / sqrt(d)) over the visible keys, by tiles of rows: never T x T memory.

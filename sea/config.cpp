@@ -102,6 +102,12 @@ void SeaConfig::describe(data::Schema& s) {
           "Rows of the learned identity table (causal); 0 = the model's positions", {.min = 0});
   s.field("redraw_interval", redraw_interval,
           "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
+  s.choice("identity_interpolation", identity_interpolation, kInterpolations,
+           "How an encoder resamples the identity V_I to its tokens; nearest is the paper's; a "
+           "causal model, whose V_I is learned, takes bilinear alone");
+  s.choice("widen", widen, kWidens,
+           "What L_approx widens from columns to keys: scores, before a softmax over the keys, or "
+           "probabilities, after the softmax over columns and without another one (the paper's)");
 }
 
 MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {
@@ -136,6 +142,9 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
           " depends on later positions; a causal model takes per-query or causal-per-batch");
     check(!softmax_features(),
           "sea: softmax features see future keys; a causal model takes features = relu");
+    check(identity_interpolation == Interpolation::bilinear,
+          "sea: identity_interpolation = nearest resamples the identity of an encoder; a causal "
+          "model learns V_I");
   } else {
     check(decoder != DecoderPreset::lean,
           "sea: the lean decoder is for causal models; encoders take paper");
@@ -144,6 +153,9 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(prior_units >= 0, "sea: prior_units is ", prior_units, ", must not be negative");
   check(pooled >= 0 && pooled <= 1, "sea: pooled is ", pooled, ", must be in [0, 1]");
   check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
+  check(mixes() || identity_interpolation == Interpolation::bilinear,
+        "sea: identity_interpolation = nearest has no use without V_I: decoder is none and gates "
+        "is head");
   if (!decodes()) return;
   const MapDecoderShape d = resolved_decoder(shape.causal);
   check(d.width_reduction >= 1 && d.channel_expansion >= 1 && d.token_stride >= 1 && d.depth >= 1 &&

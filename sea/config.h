@@ -27,9 +27,11 @@ enum class Preset : uint8_t { paper, lean, light };        // of the whole block
 enum class DecoderPreset : uint8_t { paper, lean, none };  // none: a table instead of a decoder
 enum class DecoderNorm : uint8_t { preset, on, off };
 enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
-enum class Prior : uint8_t { performer, learned, none };  // whose features give a column's share
-enum class Gates : uint8_t { token, head };               // of every token, or two numbers a head
-enum class Features : uint8_t { relu, softmax };          // softmax only for encoders
+enum class Prior : uint8_t { performer, learned, none };   // whose features give a column's share
+enum class Gates : uint8_t { token, head };                // of every token, or two numbers a head
+enum class Features : uint8_t { relu, softmax };           // softmax only for encoders
+enum class Interpolation : uint8_t { bilinear, nearest };  // of the identity; nearest: the paper's
+enum class Widen : uint8_t { scores, probabilities };      // to keys, in L_approx
 
 inline constexpr data::Named<SelectMode> kModes[] = {
     {SelectMode::per_query, "per-query"},
@@ -49,6 +51,10 @@ inline constexpr data::Named<Prior> kPriors[] = {
 inline constexpr data::Named<Gates> kGates[] = {{Gates::token, "token"}, {Gates::head, "head"}};
 inline constexpr data::Named<Features> kFeatures[] = {{Features::relu, "relu"},
                                                       {Features::softmax, "softmax"}};
+inline constexpr data::Named<Interpolation> kInterpolations[] = {
+    {Interpolation::bilinear, "bilinear"}, {Interpolation::nearest, "nearest"}};
+inline constexpr data::Named<Widen> kWidens[] = {{Widen::scores, "scores"},
+                                                 {Widen::probabilities, "probabilities"}};
 
 struct SeaConfig {
   int64_t keys = 64;     // k: kept per query and head
@@ -73,8 +79,10 @@ struct SeaConfig {
   double feature_divisor = 4;
   int64_t max_positions = 0;  // rows of the identity table; 0: as many as the model's positions
   int64_t redraw_interval = 0;
-  std::optional<Preset> preset = std::nullopt;  // the last one that was applied
-  std::set<std::string> given = {};             // keys that were set through a schema
+  Interpolation identity_interpolation = Interpolation::bilinear;  // V_I of encoders
+  Widen widen = Widen::scores;                                     // docs/method.md section 4.1
+  std::optional<Preset> preset = std::nullopt;                     // the last one that was applied
+  std::set<std::string> given = {};  // keys that were set through a schema
 
   void describe(data::Schema& s);
   // Sets the keys of a preset, except those given.

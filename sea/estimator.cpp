@@ -148,7 +148,8 @@ Tensor Estimator::identity_rows(int64_t batch, int64_t T, const Visibility& visi
   const int64_t d = shape_.head_size;
   if (!identity) {
     const Tensor& R = performer->projection.value;
-    return resampled_identity(batch, T, d, visible.lengths, R.dtype(), R.device());
+    return resampled_identity({batch, T, d}, config_.identity_interpolation, visible.lengths,
+                              R.dtype(), R.device());
   }
   const Tensor table = identity->table.value.detach();
   check(table.dim(0) >= T, "sea: ", T, " tokens, but v_identity.table has ", table.dim(0),
@@ -256,17 +257,22 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
   return e;
 }
 
-Tensor resampled_identity(int64_t batch, int64_t T, int64_t d, const Tensor& lengths, Dtype dtype,
-                          Device device) {
+Tensor resampled_identity(const Shape& shape, Interpolation interpolation, const Tensor& lengths,
+                          Dtype dtype, Device device) {
+  const int64_t T = shape[1], d = shape[2];
   const RowWidths widths({.causal = false, .lengths = lengths}, T);
-  return Tensor::filled({batch, T, d}, dtype, device, [&](const Tensor& y) {
+  return Tensor::filled(shape, dtype, device, [&](const Tensor& y) {
     fill(y, 0.0);
     dispatch_float(dtype, [&]<class F>() {
-      for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t b = 0; b < shape[0]; ++b) {
         const int64_t L = widths.valid(b);
         for (int64_t p = 0; p < L; ++p) {
-          const double at = L == 1 ? 0 : double(p * (d - 1)) / double(L - 1);
           F* row = y.data<F>() + (b * T + p) * d;
+          if (interpolation == Interpolation::nearest) {
+            row[p * d / L] = F(1);
+            continue;
+          }
+          const double at = L == 1 ? 0 : double(p * (d - 1)) / double(L - 1);
           const int64_t first = int64_t(at);
           for (int64_t c = first; c <= std::min(first + 1, d - 1); ++c) {
             row[c] = F(std::max(0.0, 1 - std::abs(at - double(c))));

@@ -176,9 +176,10 @@ class Estimator : public nn::Module {
 // (1 - share) a + share b, without a gradient.
 Tensor blend(const Tensor& a, const Tensor& b, double share);
 
-// V_I of encoders, [B, T, d]: the d x d identity resampled to each sequence's own length, bilinear
-// with aligned corners; 0 at padding.
-Tensor resampled_identity(int64_t batch, int64_t T, int64_t d, const Tensor& lengths, Dtype dtype,
-                          Device device);
+// V_I of encoders, [B, T, d]: the d x d identity resampled to each sequence's own length L, 0 at
+// padding. bilinear: with aligned corners; nearest: row floor(p d / L) (docs/method.md
+// section 1.1).
+Tensor resampled_identity(const Shape& shape, Interpolation interpolation, const Tensor& lengths,
+                          Dtype dtype, Device device);
 
 }  // namespace brine::sea

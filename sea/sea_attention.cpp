@@ -66,6 +66,9 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
     if (e.features.defined()) {
       in.tap->put("V_I", estimator_.identity_rows(in.q.dim(0), in.q.dim(2), in.visible));
     }
+    if (config_.widen == Widen::probabilities) {
+      in.tap->put("log_estimate", column_log_softmax(e.scores, in.visible));
+    }
     show(*in.tap, e, mask, probabilities, per_head(average.detach()));
   }
   return mix_outputs(attended, average, e.gates, in.visible);

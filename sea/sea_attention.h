@@ -12,7 +12,9 @@ namespace brine::sea {
 // have them, "scores" (S),
 // "estimate", "order" (by which columns are selected), "n_sel", "selected", "row_pointers",
 // "head_offsets", "columns", "probabilities" (of the path that ran), "gates" (before their
-// sigmoid), "c_avg". It accepts a forced "selected" u8 [B, H, T, K].
+// sigmoid), "c_avg"; of forward() with widen = probabilities also "log_estimate" [B, H, T, K],
+// which tells L_approx that every key of a column has its probability. It accepts a forced
+// "selected" u8 [B, H, T, K].
 class SeaAttention : public nn::Attention {
  public:
   SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);

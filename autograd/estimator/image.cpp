@@ -4,6 +4,7 @@
 #include "tensor/csr.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/kernels/estimator.h"
+#include "tensor/math.h"
 
 namespace brine {
 
@@ -85,6 +86,37 @@ Tensor column_softmax_step(const Tensor& scores, const Tensor& width) {
   BRINE_CALL(y, column_softmax, y, scores.detach().contiguous(),
              Visibility{.causal = false, .lengths = width});
   return y;
+}
+
+Tensor column_sizes(const Visibility& visible, int64_t T, int64_t K, const Tensor& like) {
+  const int64_t B = visible.lengths.defined() ? visible.lengths.dim(0) : 1;
+  return Tensor::filled({B, 1, T, K}, like.dtype(), like.device(), [&](const Tensor& y) {
+    const RowWidths widths(visible, T);
+    dispatch_float(y.dtype(), [&]<class F>() {
+      F* n = y.data<F>();
+      for (int64_t r = 0; r < B * T; ++r) {
+        const int64_t w = widths(r / T, r % T);
+        for (int64_t c = 0; c < K; ++c) {
+          *n++ = F(math::column_begin(c + 1, w, K) - math::column_begin(c, w, K));
+        }
+      }
+    });
+  });
+}
+
+Tensor column_log_softmax(const Tensor& scores, const Visibility& visible) {
+  check(scores.rank() == 4 && scores.dim(3) > 0,
+        "column_log_softmax: scores must be [B, H, T, K], got ", scores.shape());
+  check_visibility("column_log_softmax", visible, scores.dim(0), scores.dim(2));
+  const Tensor n = column_sizes(visible, scores.dim(2), scores.dim(3), scores);
+  const Tensor owned = greater(n, 0);
+  // The score of a column without keys may be anything: it is replaced before it enters a function
+  // whose gradient it could make infinite.
+  const Tensor most = max(where(owned, scores.detach(), -1e30), {3}, true);
+  const Tensor shifted = where(owned, scores - most, 0);
+  const Tensor total = sum(where(owned, exp(shifted), 0), {3}, true);
+  const Tensor valid = greater(max(n, {3}, true), 0);  // a row of padding owns no column
+  return where(owned, shifted - log(where(valid, total, 1)), 0);
 }
 
 }  // namespace brine

@@ -36,6 +36,10 @@ Tensor approx(const LayerLossCall& call) {
   const Tensor& scores = call.student.get("scores");  // S [B, H, T, K]
   const TeacherSummary summary =
       teacher_summary({.layer = call.teacher, .visible = call.visible, .columns = scores.dim(-1)});
+  if (call.student.has("log_estimate")) {  // its probabilities are widened, not its scores
+    const Tensor& logs = call.student.get("log_estimate");
+    return attention_term(call.config, approx_loss_of_logs(logs, summary, call.visible));
+  }
   return attention_term(call.config, approx_loss(scores, summary, call.visible));
 }
 

@@ -9,6 +9,7 @@
 #include "tests/distill/setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
+#include "tests/sparse_oracle.h"
 
 namespace brine::test {
 namespace {
@@ -62,6 +63,61 @@ TEST_CASE("losses: every term has its weight, works alone and adds to the sum") 
   }
   CHECK(whole.terms.at("loss") == doctest::Approx(sum).epsilon(1e-6));
   CHECK(close_to_scale(whole.gradients, gradient, 1e-5, "gradients add up"));
+}
+
+TEST_CASE("losses: approx of widened probabilities is that of their T x T map") {
+  struct Keep : nn::LayerObserver {
+    explicit Keep(std::string name) : name(std::move(name)) {}
+    Tensor observe(int64_t, const nn::Tap& tap, const Tensor&) override {
+      kept.push_back(tap.get(name).detach());
+      return {};
+    }
+    std::string name;
+    std::vector<Tensor> kept;
+  };
+  LossConfig config = task_only();
+  config["task"] = 0;
+  config["approx"] = 1;
+  Pair pair({.dtype = Dtype::f64, .widen = "probabilities"}, "sea", "dense"),
+      scores({.dtype = Dtype::f64}, "sea", "dense");
+  const Batch batch = pair.source().in_order(0, 3);
+  OnlineTeacher teacher(pair.teacher);
+  const Evaluated got = evaluated(pair, &teacher, {batch}, config);
+  Keep estimated("scores"), maps("probabilities");
+  {
+    NoGrad off;
+    pair.student->hidden({.ids = batch.ids, .observer = &estimated});
+    pair.teacher->hidden({.ids = batch.ids, .observer = &maps});
+  }
+  const MaskCase m{.B = 3, .H = 3, .T = 16, .K = 12};
+  double wanted = 0;
+  for (size_t layer = 0; layer < 2; ++layer) {
+    const std::vector<double> s = estimated.kept[layer].to_vector();
+    std::vector<double> a(size_t(m.B * m.H * m.T * m.T), 0);
+    for (int64_t r = 0; r < m.B * m.H * m.T; ++r) {
+      const int64_t w = r % m.T + 1;
+      const std::vector<int64_t> n = keys_per_column(w, m.K), column = columns_of_keys(w, m.K);
+      double sum = 0;
+      for (int64_t c = 0; c < m.K; ++c)
+        sum += n[size_t(c)] > 0 ? std::exp(s[size_t(r * m.K + c)]) : 0;
+      for (int64_t j = 0; j < w; ++j) {
+        a[size_t(r * m.T + j)] = std::exp(s[size_t(r * m.K + column[size_t(j)])]) / sum;
+      }
+    }
+    const std::vector<double> pair_of = naive_loss(maps.kept[layer].to_vector(), a, m);
+    wanted += (0.1 * pair_of[0] + pair_of[1]) / 2;
+  }
+  CHECK(got.terms.at("approx") == doctest::Approx(wanted).epsilon(1e-10));
+  OnlineTeacher same(scores.teacher);
+  const Evaluated other = evaluated(scores, &same, {batch}, config);
+  CHECK(std::abs(other.terms.at("approx") - wanted) > 1e-3 * std::abs(wanted));
+  CHECK_FALSE(close_to_scale(other.gradients, got.gradients, 1e-3));
+  // Recomputation goes the same way.
+  pair.store->zero_gradients();
+  Objective objective(*pair.student, &teacher, config);
+  LossTerms terms;
+  objective.run(batch, {.recompute = true}, terms);
+  CHECK(same_bits(pair.store->gradients(), got.gradients));
 }
 
 TEST_CASE("losses: a student equal to its teacher has no loss but the task's") {

@@ -28,6 +28,7 @@ struct Sizes {
   int64_t redraw_interval = 0;
   int64_t hidden = 24;
   Dtype dtype = Dtype::f32;
+  std::string widen = "scores";  // of sea
 };
 
 inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
@@ -47,6 +48,7 @@ inline nn::ModelConfig config_of(const Sizes& s, const std::string& method) {
     keys.set_text("k", {"3"});
     keys.set_text("columns", {"12"});
     keys.set_text("redraw_interval", {std::to_string(s.redraw_interval)});
+    keys.set_text("widen", {s.widen});
   }
   return c;
 }

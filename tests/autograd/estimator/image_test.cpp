@@ -84,6 +84,42 @@ TEST_CASE("column_softmax: over the columns that own a key") {
   }
 }
 
+TEST_CASE("column_log_softmax: the logarithm at the columns that own a key, 0 at the others") {
+  const std::vector<int64_t> lengths = {9, 5};
+  for (bool causal : {true, false}) {
+    const Visibility visible{.causal = causal, .lengths = lengths_of(lengths)};
+    check_op({.name = "column_log_softmax",
+              .inputs = {normal({2, 2, 9, 7}, 1, Dtype::f32, -300, 2)},
+              .f = [=](const auto& x) { return column_log_softmax(x[0], visible); },
+              .oracle =
+                  [=](const auto& x) {
+                    Values s = x[0].to_vector(), y(s.size(), 0.0);
+                    for (int64_t r = 0; r < 36; ++r) {
+                      const int64_t w = width(causal, lengths[size_t(r / 18)], r % 9);
+                      auto owns = [&](int64_t c) {
+                        const auto [first, end] = keys_of_column(c, w, 7, 0);
+                        return first < end;
+                      };
+                      double sum = 0;
+                      for (int64_t c = 0; c < 7; ++c) {
+                        if (owns(c)) sum += std::exp(s[size_t(r * 7 + c)] + 300);
+                      }
+                      for (int64_t c = 0; c < 7; ++c) {
+                        if (owns(c))
+                          y[size_t(r * 7 + c)] = s[size_t(r * 7 + c)] + 300 - std::log(sum);
+                      }
+                    }
+                    return y;
+                  }});
+  }
+  // Far below the largest score: a logarithm, where the softmax is 0.
+  const Tensor far = Tensor::from(std::vector<double>{-500, 0, -1000}, {1, 1, 1, 3}).to(Dtype::f32);
+  const Tensor three = Tensor::from(std::vector<int64_t>{3}, {1});
+  const Tensor row = concat({far, far, far}, 2);
+  CHECK(column_log_softmax(row, {.causal = false, .lengths = three}).to_vector() ==
+        row.to_vector());
+}
+
 TEST_CASE("column_softmax_step has the bits of the causal pass") {
   const Tensor scores = normal({2, 3, 40, 7}, 1, Dtype::f32, 0, 2);
   const Tensor full = column_softmax(scores, {});

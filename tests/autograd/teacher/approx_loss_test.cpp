@@ -26,6 +26,43 @@ std::vector<double> widened(const std::vector<double>& scores, const MaskCase& m
   return a;
 }
 
+// The value of each key's column, as often as it has keys: no normalisation over keys.
+std::vector<double> repeated(const std::vector<double>& of_columns, const MaskCase& m) {
+  std::vector<double> a(size_t(m.B * m.H * m.T * m.T), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        std::vector<int64_t> column = columns_of_keys(m.width(b, t), m.K);
+        for (size_t j = 0; j < column.size(); ++j) {
+          a[m.index(b, h, t, int64_t(j), m.T)] = of_columns[m.index(b, h, t, column[j], m.K)];
+        }
+      }
+    }
+  }
+  return a;
+}
+
+// softmax over the columns that own a key.
+std::vector<double> of_columns(const std::vector<double>& scores, const MaskCase& m) {
+  std::vector<double> p(scores.size(), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      for (int64_t t = 0; t < m.T; ++t) {
+        const std::vector<int64_t> n = keys_per_column(m.width(b, t), m.K);
+        double sum = 0;
+        for (int64_t c = 0; c < m.K; ++c) {
+          if (n[size_t(c)] > 0) sum += std::exp(scores[m.index(b, h, t, c, m.K)]);
+        }
+        for (int64_t c = 0; c < m.K; ++c) {
+          const size_t at = m.index(b, h, t, c, m.K);
+          if (n[size_t(c)] > 0) p[at] = std::exp(scores[at]) / sum;
+        }
+      }
+    }
+  }
+  return p;
+}
+
 }  // namespace
 
 TEST_CASE("approx_loss equals the loss of the widened T x T map, with its gradient") {
@@ -59,6 +96,77 @@ TEST_CASE("approx_loss refuses a summary of other columns") {
   Tensor q = normal({1, 2, 9, 4}, 1);
   TeacherSummary summary = summarize_teacher({{}, q, q}, 8, {});
   CHECK_THROWS_AS(approx_loss(normal({1, 2, 9, 4}, 1), summary, {}), Error);
+}
+
+TEST_CASE("approx_loss_of_logs equals the loss of the T x T map of repeated probabilities") {
+  for (const MaskCase& m : loss_cases()) {
+    Tensor q = normal({m.B, m.H, m.T, 4}, 1), k = normal({m.B, m.H, m.T, 4}, 2);
+    Tensor map = teacher_map(q.to(Dtype::f64), k.to(Dtype::f64), m);
+    auto loss_of = [=](const Tensor& logs) {
+      TeacherAttention teacher{map.to(logs.dtype()), {}, {}};
+      return approx_loss_of_logs(logs, summarize_teacher(teacher, m.K, m.visible()), m.visible());
+    };
+    // Of a softmax over columns, from its scores.
+    check_op({.name = "probabilities " + m.name(),
+              .inputs = {normal({m.B, m.H, m.T, m.K}, 3, Dtype::f32, 2, 2)},
+              .f = [=](const auto& in) { return loss_of(column_log_softmax(in[0], m.visible())); },
+              .oracle =
+                  [=](const auto& in) {
+                    const auto p = of_columns(in[0].to_vector(), m);
+                    return naive_loss(map.to_vector(), repeated(p, m), m);
+                  }});
+    // Of any positive numbers.
+    check_op({.name = "logs " + m.name(),
+              .inputs = {normal({m.B, m.H, m.T, m.K}, 4, Dtype::f32, -1, 1)},
+              .f = [=](const auto& in) { return loss_of(in[0]); },
+              .oracle =
+                  [=](const auto& in) {
+                    std::vector<double> a = in[0].to_vector();
+                    for (double& x : a) x = std::exp(x);
+                    return naive_loss(map.to_vector(), repeated(a, m), m);
+                  }});
+  }
+}
+
+TEST_CASE("approx_loss_of_logs of the estimate that sums to 1 over keys is approx_loss") {
+  for (const MaskCase& m : loss_cases()) {
+    INFO(m.name());
+    const Tensor q = normal({m.B, m.H, m.T, 4}, 1, Dtype::f64);
+    const Tensor scores = normal({m.B, m.H, m.T, m.K}, 3, Dtype::f64, 2, 3);
+    const TeacherSummary summary = summarize_teacher({{}, q, q}, m.K, m.visible());
+    std::vector<double> logs;
+    for (double a : widened(scores.to_vector(), m)) logs.push_back(std::log(a));
+    // The first key of a column has the column's value.
+    std::vector<double> columns(size_t(scores.numel()), 0);
+    for (int64_t r = 0; r < m.B * m.H * m.T; ++r) {
+      const auto of_key = columns_of_keys(m.width(r / m.T / m.H, r % m.T), m.K);
+      for (size_t j = 0; j < of_key.size(); ++j) {
+        columns[size_t(r * m.K + of_key[j])] = logs[size_t(r * m.T) + j];
+      }
+    }
+    const Tensor given = Tensor::from(columns, scores.shape());
+    CHECK(close(approx_loss_of_logs(given, summary, m.visible()),
+                approx_loss(scores, summary, m.visible()), 1e-12, 1e-12));
+  }
+}
+
+TEST_CASE("approx_loss_of_logs ignores columns without keys and refuses other summaries") {
+  const Tensor q = normal({1, 2, 9, 4}, 1), scores = normal({1, 2, 9, 8}, 3);
+  const TeacherSummary summary = summarize_teacher({{}, q, q}, 8, {});
+  Tensor other = scores.clone();
+  for (int64_t h = 0; h < 2; ++h) {  // the row of one key has it in column 3
+    for (int64_t c = 0; c < 8; ++c) {
+      if (c != 3) other.data<float>()[h * 72 + c] = NAN;
+    }
+  }
+  const Tensor a = require_grad(scores.clone()), b = require_grad(other);
+  const Tensor x = approx_loss_of_logs(column_log_softmax(a, {}), summary, {}),
+               y = approx_loss_of_logs(column_log_softmax(b, {}), summary, {});
+  CHECK(same_bits(x, y));
+  backward(x, cotangent(x));
+  backward(y, cotangent(y));
+  CHECK(same_bits(grad(a), grad(b)));
+  CHECK_THROWS_AS(approx_loss_of_logs(normal({1, 2, 9, 4}, 1), summary, {}), Error);
 }
 
 }  // namespace brine::test

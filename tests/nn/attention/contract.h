@@ -86,6 +86,7 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   std::vector<std::map<std::string, std::string>> all = {
       {}, {{"preset", "light"}}, {{"prior", "learned"}, {"pooled", "0.5"}}};
   if (!causal) all.push_back({{"features", "softmax"}});
+  if (!causal) all.push_back({{"identity_interpolation", "nearest"}, {"widen", "probabilities"}});
   // Units of keys double at 32, 64, 128... keys.
   if (causal) all.push_back({{"preset", "light"}, {"columns", "4"}});
   return all;
