@@ -25,7 +25,7 @@ struct Finetune {
 };
 
 const RegisterSubcommand<Finetune> registration(
-    "finetune", "Train an encoder on a task (GLUE, WordNet, books)");
+    "finetune", "Train an encoder on a task (GLUE, WordNet, books, Long Range Arena)");
 
 }  // namespace
 }  // namespace brine

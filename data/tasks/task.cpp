@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "data/tasks/lra/lra_tokenizers.h"
 #include "data/tasks/task_readers.h"
 #include "tensor/error.h"
 
@@ -51,6 +52,53 @@ std::vector<TaskSplit> diagnostic_splits() {
 
 std::vector<TaskSplit> text_splits() {
   return {{.name = "train", .file = {}}, {.name = "dev", .file = {}}, {.name = "test", .file = {}}};
+}
+
+// The labelled files or directories of the three splits.
+std::vector<TaskSplit> splits_in(const char* train, const char* dev, const char* test) {
+  return {{.name = "train", .file = train},
+          {.name = "dev", .file = dev},
+          {.name = "test", .file = test}};
+}
+
+// Tasks of Long Range Arena, which models learn from the start.
+std::vector<Task> long_range_tasks() {
+  return {
+      {.name = "listops",
+       .about = "the value of a nested expression of digits",
+       .first = "Source",
+       .label = "Target",
+       .labels = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
+       .metrics = {Metric::accuracy},
+       .splits = splits_in("basic_train.tsv", "basic_val.tsv", "basic_test.tsv"),
+       .read = read_listops,
+       .tokenizer = listops_tokenizer},
+      {.name = "imdb",
+       .about = "does the review praise the film; a new model reads bytes",
+       .first = "review",
+       .labels = {"neg", "pos"},
+       .metrics = {Metric::accuracy},
+       .splits = splits_in("train", "test", "test"),
+       .read = read_imdb,
+       .tokenizer = byte_tokenizer},
+      {.name = "cifar10",
+       .about = "what the image shows, read as 1,024 gray values",
+       .first = "pixels",
+       .labels = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+                  "truck"},
+       .metrics = {Metric::accuracy},
+       .splits = splits_in("", "", "test_batch.bin"),
+       .read = read_cifar10,
+       .tokenizer = pixel_tokenizer},
+      {.name = "pathfinder",
+       .about = "are two dots on one dashed path, read as 1,024 gray values",
+       .first = "pixels",
+       .labels = {"0", "1"},
+       .metrics = {Metric::accuracy},
+       .splits = splits_in("train.bin", "valid.bin", "test.bin"),
+       .read = read_pathfinder,
+       .tokenizer = pixel_tokenizer},
+  };
 }
 
 std::vector<Task> make_table() {
@@ -189,7 +237,11 @@ std::string names_of(const Items& items) {
 }  // namespace
 
 const std::vector<Task>& tasks() {
-  static const std::vector<Task> table = make_table();
+  static const std::vector<Task> table = [] {
+    std::vector<Task> all = make_table();
+    for (Task& task : long_range_tasks()) all.push_back(std::move(task));
+    return all;
+  }();
   return table;
 }
 

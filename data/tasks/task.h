@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "data/io/file_io.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace brine::data {
 
@@ -52,6 +54,8 @@ struct Task {
   bool passages = false;
   std::string default_data = {};  // used when no directory is given
   TaskExamples (*read)(const Task& task, const Path& dir, const TaskSplit& split) = nullptr;
+  // Makes the tokenizer of a model without weights; null: there is no usual one.
+  std::unique_ptr<Tokenizer> (*tokenizer)() = nullptr;
 
   bool regression() const { return metrics.front() == Metric::pearson; }
   bool pairs() const { return !second.empty(); }

@@ -29,15 +29,27 @@ nn::LoadedModel load_or_make(const std::string& path, const RunHost& host) {
   return made;
 }
 
+// The given tokenizer, the one next to the model, or of a model without weights the task's.
+std::unique_ptr<data::Tokenizer> choose_tokenizer(const Finetuning& what, const data::Task& task,
+                                                  const std::string& model_directory) {
+  if (!what.tokenizer.empty()) return data::load_tokenizer(what.tokenizer);
+  if (nn::is_model_path(what.model)) return nn::tokenizer_of(model_directory);
+  check(task.tokenizer, "finetune: --tokenizer is needed without a model directory");
+  return task.tokenizer();
+}
+
 }  // namespace
 
 void Finetuning::describe(data::Schema& s) {
   s.field("task", task.task, "What to learn: " + known_tasks());
-  s.field("data", task.data,
-          "Directory of GLUE or of the task in it, of WordNet, or of books; none: the task's own");
+  s.field(
+      "data", task.data,
+      "Directory of GLUE or of the task in it, of WordNet, of books, or of a task of Long Range "
+      "Arena; none: the task's own");
   s.field("model", model, "Directory of an encoder, or a config.json with the sizes of a new one",
           {.required = true});
-  s.field("tokenizer", tokenizer, "Tokenizer directory; none: the one next to the model");
+  s.field("tokenizer", tokenizer,
+          "Tokenizer directory; none: the one next to the model, or of a new model the task's own");
   task.describe(s);
   s.field("epochs", epochs,
           "Passes over the texts of a task; `steps` follows from it unless it is given",
@@ -52,10 +64,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   claim_directory(*run, options);
   what.training.fill(finetuning_settings());
   nn::LoadedModel loaded = load_or_make(what.model, host);
-  check(!what.tokenizer.empty() || nn::is_model_path(what.model),
-        "finetune: --tokenizer is needed without a model directory");
-  run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(loaded.directory)
-                                          : data::load_tokenizer(what.tokenizer);
+  run->tokenizer = choose_tokenizer(what, task, loaded.directory);
   check(run->tokenizer->vocab_size() <= loaded.config.shape().vocab_size,
         "finetune: the tokenizer has ", run->tokenizer->vocab_size(), " tokens, the model ",
         loaded.config.shape().vocab_size);

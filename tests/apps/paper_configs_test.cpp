@@ -117,6 +117,43 @@ TEST_CASE("configs/paper: the numbers of the paper's tables") {
   }
 }
 
+TEST_CASE("configs/lra: the numbers of the released settings, the same rate for all parameters") {
+  struct Row {
+    const char *file, *model;
+    int batch, accumulate, epochs;
+    double rate, decay;
+    int layers, heads, hidden, inner, tokens;
+  };
+  const Row rows[] = {
+      {"listops", "listops", 4, 8, 30, 2e-3, .1, 6, 8, 512, 2048, 2048},
+      {"imdb", "imdb", 8, 2, 30, 1e-5, .1, 4, 4, 256, 1024, 1024},
+      {"cifar10", "pixels", 256, 1, 500, 1e-3, 0, 1, 1, 32, 64, 1026},
+  };
+  const std::string folder = brine::test::source_dir() + "/configs/lra/";
+  for (const Row& row : rows) {
+    INFO(row.file);
+    const Json dense = read_config(folder + row.file + ".toml");
+    CHECK(dense["model"] == join("configs/lra/", row.model, ".json"));
+    for (const Json& c : {dense, read_config(folder + row.file + "-student.toml")}) {
+      CHECK(c["task"] == row.file);
+      CHECK(c["batch_size"] == row.batch);
+      CHECK(c["accumulate"] == row.accumulate);
+      CHECK(c["epochs"] == row.epochs);
+      CHECK(c["optimizer"]["learning_rate"] == row.rate);
+      CHECK(c["optimizer"]["attention_learning_rate"] == row.rate);
+      CHECK(c["optimizer"]["weight_decay"] == row.decay);
+      CHECK(c["optimizer"]["clip"] == 0);
+    }
+    const nn::ModelConfig model = nn::load_config(folder + row.model + ".json");
+    CHECK(model.shape().layers == row.layers);
+    CHECK(model.shape().heads == row.heads);
+    CHECK(model.shape().hidden_size == row.hidden);
+    CHECK(model.shape().inner_size == row.inner);
+    CHECK(model.shape().max_positions == row.tokens);
+    CHECK(model.shape().vocab_size == data::task_named(row.file).tokenizer()->vocab_size());
+  }
+}
+
 TEST_CASE("configs/paper: --recipe paper has the values of these files") {
   for (const char* name : {"mnli", "cola", "mrpc", "wikitext2", "openwebtext"}) {
     INFO(name);

@@ -1,0 +1,39 @@
+// brine lra: writes the data of two tasks of Long Range Arena, ListOps and Pathfinder.
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/terminal.h"
+#include "apps/cli/unused_flags.h"
+#include "data/tasks/lra/lra_data.h"
+
+namespace brine {
+namespace {
+
+struct Lra {
+  data::LraData what;
+
+  void describe(data::Schema& s) { what.describe(s); }
+
+  int run(const RunContext& context) {
+    if (what.task == "listops") {
+      refuse_unused(context, {"dashes", "distractors"}, "on listops");
+    } else {
+      refuse_unused(context,
+                    {"min_length", "max_length", "max_depth", "max_args", "list_probability"},
+                    "on pathfinder");
+    }
+    const data::Json manifest = data::write_lra_data(what, context.seed);
+    for (const auto& [name, split] : manifest["splits"].items()) {
+      log_info(what.out, "/", split["file"].get<std::string>(), ": ",
+               split["examples"].get<int64_t>(), " examples of ", split["shortest"].get<int64_t>(),
+               " to ", split["longest"].get<int64_t>(), " tokens, the largest class has ",
+               100 * split["largest_class"].get<double>(), " %");
+    }
+    return 0;
+  }
+};
+
+const RegisterSubcommand<Lra> registration("lra",
+                                           "Write data of Long Range Arena: ListOps, Pathfinder");
+
+}  // namespace
+}  // namespace brine

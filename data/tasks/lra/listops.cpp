@@ -1,0 +1,173 @@
+// Drawing and evaluating the expressions of ListOps.
+#include "data/tasks/lra/listops.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tensor/error.h"
+
+namespace brine::data {
+namespace {
+
+constexpr int64_t kOperators = 4;
+constexpr uint8_t kDigits = 10, kMin = 10, kMax = 11, kMed = 12, kSum = 13, kClose = 14;
+constexpr int64_t kMostDraws = 200'000;
+
+int64_t applied(uint8_t op, std::vector<int64_t>& arguments) {
+  std::ranges::sort(arguments);
+  const size_t n = arguments.size();
+  switch (op) {
+    case kMin:
+      return arguments.front();
+    case kMax:
+      return arguments.back();
+    case kMed:
+      return (arguments[(n - 1) / 2] + arguments[n / 2]) / 2;
+    default: {
+      int64_t sum = 0;
+      for (const int64_t a : arguments) sum += a;
+      return sum % 10;
+    }
+  }
+}
+
+// A list whose closing bracket was not read yet.
+struct OpenList {
+  uint8_t op;
+  std::vector<int64_t> arguments;
+};
+
+struct Evaluation {
+  std::vector<OpenList> open;
+  int64_t value = -1;  // of the finished expression
+
+  void add(int64_t argument) {
+    check(value < 0, "listops: tokens after the end of the expression");
+    if (open.empty()) {
+      value = argument;
+    } else {
+      open.back().arguments.push_back(argument);
+    }
+  }
+
+  void take(uint8_t token) {
+    if (token < kDigits) return add(token);
+    if (token != kClose) {
+      check(value < 0, "listops: tokens after the end of the expression");
+      open.push_back({token, {}});
+      return;
+    }
+    check(!open.empty(), "listops: a closing bracket without a list");
+    OpenList list = std::move(open.back());
+    open.pop_back();
+    check(!list.arguments.empty(), "listops: a list without arguments");
+    add(applied(list.op, list.arguments));
+  }
+};
+
+int64_t value_of(const std::vector<uint8_t>& tokens) {
+  Evaluation run;
+  for (const uint8_t token : tokens) run.take(token);
+  return run.value;
+}
+
+// FNV-1a.
+uint64_t hash_of_tokens(const std::vector<uint8_t>& tokens) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const uint8_t token : tokens) hash = (hash ^ token) * 0x100000001b3u;
+  return hash;
+}
+
+// Tokens of the longest expression, INT32_MAX when there are more.
+int64_t longest(const ListOpsRules& rules) {
+  int64_t length = 1;
+  for (int64_t depth = 1; depth < rules.max_depth; ++depth) {
+    length = 2 + rules.max_args * length;
+    if (length > std::numeric_limits<int32_t>::max()) return std::numeric_limits<int32_t>::max();
+  }
+  return length;
+}
+
+}  // namespace
+
+const std::vector<std::string>& listops_tokens() {
+  static const std::vector<std::string> tokens = {"0", "1", "2",    "3",    "4",    "5",   "6", "7",
+                                                  "8", "9", "[MIN", "[MAX", "[MED", "[SM", "]"};
+  return tokens;
+}
+
+int64_t listops_value(std::string_view expression) {
+  const std::vector<std::string>& known = listops_tokens();
+  Evaluation run;
+  for (size_t at = 0; at < expression.size();) {
+    const size_t end = std::min(expression.find(' ', at), expression.size());
+    const std::string_view word = expression.substr(at, end - at);
+    at = end + 1;
+    if (word.empty() || word == "(" || word == ")") continue;
+    const auto found = std::ranges::find(known, word);
+    check(found != known.end(), "listops: unknown token '", word, "'");
+    run.take(uint8_t(found - known.begin()));
+  }
+  check(run.open.empty(), "listops: ", run.open.size(), " lists are not closed");
+  check(run.value >= 0, "listops: the expression is empty");
+  return run.value;
+}
+
+void ListOpsRules::describe(Schema& s) {
+  s.field("min_length", min_length, "Tokens of the shortest expression of ListOps", {.min = 4});
+  s.field("max_length", max_length, "Tokens of the longest expression of ListOps",
+          {.min = 4, .max = 1 << 20});
+  s.field("max_depth", max_depth, "Depth of an expression, its digits included",
+          {.min = 2, .max = 1000});
+  s.field("max_args", max_args, "Most arguments of a list", {.min = 2, .max = 1000});
+  s.field("list_probability", list_probability, "Probability that an argument is a list",
+          {.min = 0, .max = 1});
+}
+
+void ListOpsRules::validate() const {
+  check(max_depth >= 2 && max_args >= 2 && min_length >= 4, "listops: max_depth ", max_depth,
+        " and max_args ", max_args, " must be at least 2, min_length ", min_length, " at least 4");
+  check(min_length <= max_length, "listops: min_length ", min_length, " is above max_length ",
+        max_length);
+  check(min_length <= longest(*this), "listops: no expression of depth ", max_depth, " with ",
+        max_args, " arguments has min_length ", min_length, " tokens; the longest has ",
+        longest(*this));
+}
+
+ListOpsGenerator::ListOpsGenerator(const ListOpsRules& rules) : rules_(rules) { rules.validate(); }
+
+// Appends a list at `depth`; false, with a part of it, as soon as it is too long.
+bool ListOpsGenerator::add_list(Draws& draws, int64_t depth) {
+  tokens_.push_back(uint8_t(kMin + draws.below(kOperators)));
+  const int64_t count = draws.between(2, rules_.max_args);
+  for (int64_t i = 0; i < count; ++i) {
+    if (depth + 1 < rules_.max_depth && draws.chance(rules_.list_probability)) {
+      if (!add_list(draws, depth + 1)) return false;
+    } else {
+      tokens_.push_back(uint8_t(draws.below(kDigits)));
+    }
+    if (int64_t(tokens_.size()) > rules_.max_length) return false;
+  }
+  tokens_.push_back(kClose);
+  return int64_t(tokens_.size()) <= rules_.max_length;
+}
+
+ListOpsExample ListOpsGenerator::next(Draws& draws) {
+  for (int64_t i = 0; i < kMostDraws; ++i) {
+    tokens_.clear();
+    if (!add_list(draws, 1) || int64_t(tokens_.size()) < rules_.min_length) continue;
+    if (!seen_.insert(hash_of_tokens(tokens_)).second) continue;
+    ListOpsExample out{
+        .expression = {}, .value = value_of(tokens_), .length = int64_t(tokens_.size())};
+    for (const uint8_t token : tokens_) {
+      if (!out.expression.empty()) out.expression += ' ';
+      out.expression += listops_tokens()[token];
+    }
+    return out;
+  }
+  throw Error(join("listops: ", kMostDraws, " draws gave no new expression of ", rules_.min_length,
+                   " to ", rules_.max_length, " tokens after ", seen_.size(),
+                   "; widen the lengths, or change max_depth, max_args or list_probability"));
+}
+
+}  // namespace brine::data

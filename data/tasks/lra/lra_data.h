@@ -1,0 +1,31 @@
+// Directories of generated tasks of Long Range Arena: what `brine lra` writes. docs/lra.md
+// describes the files.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "data/config/schema.h"
+#include "data/io/file_io.h"
+#include "data/tasks/lra/listops.h"
+#include "data/tasks/lra/pathfinder.h"
+
+namespace brine::data {
+
+struct LraData {
+  std::string task = {};  // listops or pathfinder
+  std::string out = {};
+  int64_t train = 96000, valid = 2000, test = 2000;  // examples of the splits
+  ListOpsRules listops = {};
+  PathfinderRules pathfinder = {};
+
+  void describe(Schema& s);
+};
+
+// Writes the directory `what.out` under a temporary name and renames it at the end. Every split has
+// random numbers of its own, drawn from `seed`; test comes before valid and train, so that their
+// sizes do not change it. Returns what manifest.json contains. Throws an Error for settings that
+// nothing fits, and for a directory that has files already.
+nlohmann::ordered_json write_lra_data(const LraData& what, uint64_t seed);
+
+}  // namespace brine::data

@@ -1,0 +1,123 @@
+// ListOps and Pathfinder by the program: data, a model without weights, a student, and bad input.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/world.h"
+
+namespace brine::tests {
+namespace {
+
+using Json = nlohmann::json;
+
+// Short expressions, a dense model that learns their values, a student of it.
+class LraWorld {
+ public:
+  LraWorld() {
+    std::ofstream(path("small.json"))
+        << R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 20,
+               "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "intermediate_size": 48, "max_position_embeddings": 24, "type_vocab_size": 2,
+               "hidden_dropout_prob": 0.0, "initializer_range": 0.1})";
+    must(
+        "lra listops --out data --train 900 --valid 60 --test 80 --min-length 4 --max-length 12 "
+        "--seed 3");
+    must(
+        "finetune --task listops --data data --model small.json --epochs 16 --batch-size 32 "
+        "--learning-rate 5e-3 --out dense");
+    must(
+        "distill --task listops --data data --teacher dense --steps 3 --columns 8 --k 3 "
+        "--out student");
+  }
+
+  Finished run(const std::string& arguments) const {
+    const std::string out = path("out.log"), error = path("err.log");
+    const std::string command = "cd " + scratch_.path().string() +
+                                " && export OMP_WAIT_POLICY=passive; " + program() + " " +
+                                arguments + " >" + out + " 2>" + error;
+    const int code = std::system(("(" + command + ")").c_str());
+    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(out), read_all(error)};
+  }
+  Finished must(const std::string& arguments) const {
+    Finished f = run(arguments);
+    REQUIRE_MESSAGE(f.status == 0, arguments << ": " << f.error);
+    return f;
+  }
+  std::string path(const std::string& name) const { return (scratch_ / name).string(); }
+  Json score(const std::string& model) const {
+    const std::string eval = "eval --task listops --data data --split test --json --model ";
+    return Json::parse(must(eval + model).out).at("splits").at("test");
+  }
+
+ private:
+  Scratch scratch_;
+};
+
+const LraWorld& lra() {
+  static const LraWorld w;
+  return w;
+}
+
+void check_refused(const std::string& command, std::initializer_list<std::string> parts) {
+  const Finished f = lra().run(command + " --quiet");
+  INFO(f.error);
+  CHECK(f.status == 1);
+  CHECK(f.out.empty());
+  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  CHECK(f.error.starts_with("brine " + command.substr(0, command.find(' ')) + ": "));
+  check_says(f.error, parts);
+}
+
+}  // namespace
+
+TEST_CASE("lra by the program: a model without weights learns ListOps and has a student") {
+  const Json dense = lra().score("dense"), student = lra().score("student");
+  const Json manifest = Json::parse(read_all(lra().path("data/manifest.json")));
+  const double majority = manifest.at("splits").at("test").at("largest_class");
+  MESSAGE("dense ", dense.dump(), ", most frequent value ", majority);
+  CHECK(dense.at("texts") == 80);
+  CHECK(double(dense.at("accuracy")) > majority + 0.15);
+  CHECK(double(student.at("keys_kept")) < 0.9);
+  // The tokenizer is next to the model.
+  std::ofstream(lra().path("lines.txt")) << "[MAX 9 2 9 9 ]\n[MIN 0 3 0 1 ]\n";
+  const std::string labels = lra().must("predict --model dense lines.txt").out;
+  INFO(labels);
+  CHECK(labels.starts_with("9\t"));
+  CHECK(contains(labels, "\n0\t"));
+}
+
+TEST_CASE("lra by the program: the seed decides the files, and the log tells their sizes") {
+  const LraWorld& w = lra();
+  const std::string listops =
+      "lra listops --train 20 --valid 5 --test 5 --min-length 4 --max-length 12 --out ";
+  const Finished first = w.must(listops + "one --seed 3");
+  check_says(first.error, {"basic_train.tsv", "20 examples", "the largest class"});
+  w.must(listops + "same --seed 3");
+  w.must(listops + "other --seed 4");
+  const std::string test = read_all(w.path("one/basic_test.tsv"));
+  CHECK(test == read_all(w.path("same/basic_test.tsv")));
+  CHECK(test != read_all(w.path("other/basic_test.tsv")));
+  w.must("lra pathfinder --train 4 --valid 2 --test 2 --out path");
+  CHECK(read_all(w.path("path/train.bin")).size() == 4 * 1025);
+}
+
+TEST_CASE("lra by the program: errors are one line") {
+  check_refused("lra listops --out data", {"data: exists already"});
+  check_refused("lra listops --out never --min-length 50 --max-length 40",
+                {"min_length 50 is above max_length 40"});
+  check_refused("lra listops --out never --max-depth 2 --max-args 3 --min-length 6",
+                {"no expression of depth 2", "the longest has 5"});
+  check_refused("lra listops --out never --dashes 3", {"--dashes has no effect on listops"});
+  check_refused("lra pathfinder --out never --max-length 30",
+                {"--max-length has no effect on pathfinder"});
+  check_refused("lra retrieval --out never", {"--task must be one of", "retrieval"});
+  check_refused("lra listops", {"out"});
+  check_refused("finetune --task listops --data nothing --model small.json --out never",
+                {"basic_train.tsv"});
+  check_refused("finetune --task cola --data data --model small.json --out never",
+                {"--tokenizer is needed without a model directory"});
+  check_refused("finetune --task pathfinder --data data --model small.json --out never",
+                {"the tokenizer has 261 tokens, the model 20"});
+  CHECK_FALSE(std::filesystem::exists(lra().path("never")));
+}
+
+}  // namespace brine::tests
