@@ -13,7 +13,7 @@ namespace {
 
 using sea::Interpolation;
 
-constexpr nn::AttentionShape kEncoder{
+constexpr nn::AttentionShape kEncoderShape{
     .heads = 2, .head_size = 8, .max_positions = 64, .causal = false};
 
 // Row p of L has its 1 in the column whose span of L / d rows contains p.
@@ -62,7 +62,7 @@ TEST_CASE("V_I by nearest rows: C_perf is the linear attention to it and to the 
   const std::vector<int64_t> lengths = {13, 6};
   const int64_t H = 2, T = 13, d = 8;
   nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64};
-  const sea::Estimator block(init, kEncoder, nearest_config());
+  const sea::Estimator block(init, kEncoderShape, nearest_config());
   const Tensor q = normal({2, H, T, d}, 1, Dtype::f64), k = normal({2, H, T, d}, 2, Dtype::f64),
                v = normal({2, H, T, d}, 3, Dtype::f64);
   const sea::Estimate e =
@@ -96,13 +96,13 @@ TEST_CASE("V_I by nearest rows: C_perf is the linear attention to it and to the 
 TEST_CASE("V_I by nearest rows: gradients of inputs and weights by finite differences") {
   auto f = [&](const std::vector<Tensor>& x) {
     nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-    const sea::Estimator block(init, kEncoder, nearest_config());
+    const sea::Estimator block(init, kEncoderShape, nearest_config());
     block.mu->linear.weight.value = x[3];
     block.nu->weight.value = x[4];
     return reshape(block({x[0], x[1], x[2]}, {.causal = false}).estimate, {-1});
   };
   nn::Init init{.random = {.seed = 7}, .dtype = Dtype::f64, .linear_std = 0.3};
-  const sea::Estimator start(init, kEncoder, nearest_config());
+  const sea::Estimator start(init, kEncoderShape, nearest_config());
   CHECK(gradcheck(f,
                   {normal({1, 2, 11, 8}, 1), normal({1, 2, 11, 8}, 2), normal({1, 2, 11, 8}, 3),
                    start.mu->linear.weight.value.detach(), start.nu->weight.value.detach()},

@@ -12,8 +12,8 @@ using namespace brine::data;
 namespace {
 
 // [CLS] = 2, [SEP] = 3, and a token for each byte.
-std::unique_ptr<Tokenizer> byte_tokenizer(std::vector<std::string> special = {"[PAD]", "[UNK]",
-                                                                              "[CLS]", "[SEP]"}) {
+std::unique_ptr<Tokenizer> byte_level_tokenizer(std::vector<std::string> special = {
+                                                    "[PAD]", "[UNK]", "[CLS]", "[SEP]"}) {
   BpeTrainOptions options;
   options.vocab_size = int64_t(special.size()) + 256;
   options.special = std::move(special);
@@ -27,7 +27,7 @@ std::string shown(const Tokenizer& tokenizer, const TextTokens& text) {
 }  // namespace
 
 TEST_CASE("task tokens: texts and pairs are framed, the longer one is cut first") {
-  auto tokenizer = byte_tokenizer();
+  auto tokenizer = byte_level_tokenizer();
   TextEncoder encoder(*tokenizer, 10);
   auto single = [&](const std::string& a) { return shown(*tokenizer, encoder.encode(a)); };
   auto pair = [&](const std::string& a, const std::string& b) {
@@ -50,12 +50,12 @@ TEST_CASE("task tokens: texts and pairs are framed, the longer one is cut first"
   CHECK(encoder.encode("abc").first == 5);
   CHECK_THROWS_WITH_AS(TextEncoder(*tokenizer, 3), "task: texts of 3 tokens, at least 4 are needed",
                        Error);
-  auto plain = byte_tokenizer({"<s>", "[CLS]"});
+  auto plain = byte_level_tokenizer({"<s>", "[CLS]"});
   CHECK_THROWS_WITH_AS(TextEncoder(*plain, 10), doctest::Contains("has no token [SEP]"), Error);
 }
 
 TEST_CASE("task tokens: long texts become passages of the full length") {
-  auto tokenizer = byte_tokenizer();
+  auto tokenizer = byte_level_tokenizer();
   const Task& books = task_named("books");
   TaskExamples examples{.labels = {"x", "y"},
                         .rows = {{.first = "abcdefghijklm", .target = 1},
@@ -74,7 +74,7 @@ TEST_CASE("task tokens: long texts become passages of the full length") {
 }
 
 TEST_CASE("task tokens: a task's rows in order, with the number of those that were cut") {
-  auto tokenizer = byte_tokenizer();
+  auto tokenizer = byte_level_tokenizer();
   const Task& mrpc = task_named("mrpc");
   TaskExamples examples{.labels = mrpc.labels,
                         .rows = {{.first = "a", .second = "b", .target = 1},
