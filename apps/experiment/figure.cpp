@@ -174,6 +174,14 @@ std::string drawn(const Line& line, size_t number, const Axis& x, const Axis& y)
   return out + mark(number, left + 13, row, colour) + label(left + 33, row + 4, "start", line.name);
 }
 
+// Width and height of the picture: the legend's names and rows fit. A letter takes 7 units.
+std::pair<double, double> extent_of(const std::vector<Line>& lines) {
+  size_t letters = 0;
+  for (const Line& line : lines) letters = std::max(letters, line.name.size());
+  return {std::max(kWidth, kWidth - kRight + 54 + 7 * double(letters)),
+          std::max(kHeight, kTop + 20 * double(lines.size() + 1))};
+}
+
 }  // namespace
 
 std::string svg(const FigureSpec& spec, const std::vector<Row>& rows) {
@@ -189,10 +197,11 @@ std::string svg(const FigureSpec& spec, const std::vector<Row>& rows) {
   }
   const Axis x(low_x, high_x, kLeft, kWidth - kRight, spec.log_x);
   const Axis y(low_y, high_y, kHeight - kBottom, kTop, spec.log_y);
+  const auto [width, height] = extent_of(lines);
   std::string out = text_of(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" role=\"img\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<title>",
-      kWidth, kHeight);
+      width, height);
   out += xml_escaped(spec.title) +
          "</title>\n<style>.grid{stroke:#ddd;fill:none}.axis{stroke:#333;fill:none}"
          ".line{fill:none;stroke-width:1.8}</style>\n"

@@ -328,6 +328,13 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   figure.y = "y";
   figure.log_y = true;
   check_says(message([&] { experiment::svg(figure, {row("a", 1, 0)}); }), {"logarithmic"});
+  // Long names and many of them make the picture larger.
+  figure.log_y = false;
+  CHECK(contains(experiment::svg(figure, {row("a", 1, 1)}), "viewBox=\"0 0 720 440\""));
+  std::vector<Row> many;
+  for (int i = 0; i < 30; ++i)
+    many.push_back(row((std::string(40, 'm') + char('A' + i)).c_str(), 1, 1));
+  CHECK(contains(experiment::svg(figure, many), "viewBox=\"0 0 871 664\""));
 }
 
 }  // namespace brine::tests
