@@ -59,6 +59,8 @@ data::CheckpointFile text_file(const std::string& name, std::string text) {
   return {name, [text = std::move(text)](const data::ByteSink& sink) { sink(text); }};
 }
 
+constexpr const char* kMomentsFile = "optimizer.safetensors";
+
 data::CheckpointFile tensor_file(const std::string& name, std::vector<NamedTensor> tensors) {
   return {name, [tensors = std::move(tensors)](const data::ByteSink& sink) {
             data::write_safetensors(sink, tensors);
@@ -77,6 +79,9 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field("eval_windows", eval_windows, "Windows, or texts, of an evaluation; 0 = all", {.min = 0});
   s.field("save_every", save_every, "Steps between checkpoints; 0 = only at the end", {.min = 0});
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
+  s.field("keep_moments", keep_moments,
+          "The checkpoint of a finished run has the optimizer's moments, two thirds of its bytes; "
+          "without them it cannot be given more steps");
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
            "What to do with a step whose loss or gradient (without loss scaling) is not finite");
   s.section("loss_scale", loss_scale);
@@ -254,16 +259,17 @@ void Trainer::save(RunLog& log) {
     state["first_step"] = config_.first_step;
   }
   if (loss_scale_.active()) state["loss_scale"] = loss_scale_.state();
-  std::vector<NamedTensor> moments = moments_of(parts_.store, optimizer_);
-  for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
+  std::vector<data::CheckpointFile> files = {
+      text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
+      tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
+      text_file("trainer.json", json_text(state, 2) + "\n")};
+  if (config_.keep_moments || !finished()) {
+    std::vector<NamedTensor> moments = moments_of(parts_.store, optimizer_);
+    for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
+    files.push_back(tensor_file(kMomentsFile, std::move(moments)));
+  }
   try {
-    data::save_checkpoint(
-        parts_.run_dir, step_,
-        {text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
-         tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
-         tensor_file("optimizer.safetensors", std::move(moments)),
-         text_file("trainer.json", json_text(state, 2) + "\n")},
-        int(config_.keep));
+    data::save_checkpoint(parts_.run_dir, step_, std::move(files), int(config_.keep));
   } catch (const data::DurabilityUncertain& e) {
     log.event(e.what());  // the checkpoint is complete; only a power failure could undo it
   }
@@ -289,7 +295,6 @@ std::vector<std::string> Trainer::resume() {
     throw ChangedConfiguration(parts_.run_dir + ": the configuration changed since" + list);
   }
   load_weights(data::Safetensors(dir / "model.safetensors"), parts_.model, parts_.store);
-  load_moments(data::Safetensors(dir / "optimizer.safetensors"), parts_.store, optimizer_);
   optimizer_.set_steps(state.at("optimizer_steps"));
   const data::Json& r = state.at("random");
   random_ = {.seed = r.at("seed"), .stream = r.at("stream"), .counter = r.at("counter")};
@@ -298,6 +303,13 @@ std::vector<std::string> Trainer::resume() {
   seconds_ = state.at("seconds");
   skipped_ = state.at("skipped_steps");
   if (loss_scale_.active()) loss_scale_.restore(state.at("loss_scale"));
+  const data::Path moments = dir / kMomentsFile;
+  if (std::filesystem::exists(moments)) {
+    load_moments(data::Safetensors(moments), parts_.store, optimizer_);
+  } else {
+    check(finished(), dir.string(), ": has no ", kMomentsFile,
+          " (keep_moments was off), so the run cannot go on");
+  }
   return latest.skipped;
 }
 

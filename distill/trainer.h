@@ -31,6 +31,7 @@ struct TrainerConfig {
   bool recompute = false;
   int64_t eval_every = 0, eval_windows = 0;
   int64_t save_every = 0, keep = 2;
+  bool keep_moments = true;  // of the optimizer, in the checkpoint of a finished run
   OnNonfinite nonfinite = OnNonfinite::stop;
   LossScaleConfig loss_scale;
   nn::OptimizerConfig optimizer;

@@ -68,6 +68,29 @@ TEST_CASE("trainer: a damaged newest checkpoint falls back to the one before") {
   CHECK(file(scratch / "run", 6, "model.safetensors") == whole);
 }
 
+TEST_CASE("trainer: a finished run without the optimizer's moments has the same weights") {
+  Scratch scratch;
+  auto a = online({}), b = online({}), c = online({});
+  train(scratch / "whole", {}, a.get(), six_steps());
+  TrainerConfig config = six_steps();
+  config.keep_moments = false;
+  train(scratch / "lean", {}, b.get(), config);
+  auto has_moments = [&](const char* run, int64_t step) {
+    return fs::exists(data::checkpoint_path(scratch / run, step) / "optimizer.safetensors");
+  };
+  CHECK(has_moments("whole", 6));
+  CHECK(has_moments("lean", 3));  // a run that is not finished goes on
+  CHECK_FALSE(has_moments("lean", 6));
+  CHECK_FALSE(data::checkpoint_defect(data::checkpoint_path(scratch / "lean", 6)));
+  CHECK(file(scratch / "lean", 6, "model.safetensors") ==
+        file(scratch / "whole", 6, "model.safetensors"));
+  // Nothing is left to do; more steps are refused.
+  CHECK(train(scratch / "lean", {}, c.get(), config, true).outcome.steps == 6);
+  config.steps = 8;
+  CHECK(contains(message([&] { train(scratch / "lean", {}, c.get(), config, true); }),
+                 "has no optimizer.safetensors (keep_moments was off)"));
+}
+
 TEST_CASE("trainer: a changed configuration is listed and stops the resumption") {
   Scratch scratch;
   auto teacher = online({});
