@@ -81,7 +81,8 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
   s.field("keep_moments", keep_moments,
           "The checkpoint of a finished run has the optimizer's moments, two thirds of its bytes; "
-          "without them it cannot be given more steps");
+          "without them it cannot be given more steps",
+          {.before = "true"});
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
            "What to do with a step whose loss or gradient (without loss scaling) is not finite");
   s.section("loss_scale", loss_scale);

@@ -104,10 +104,12 @@ void SeaConfig::describe(data::Schema& s) {
           "Optimizer steps between redraws of the random features; 0 = never", {.min = 0});
   s.choice("identity_interpolation", identity_interpolation, kInterpolations,
            "How an encoder resamples the identity V_I to its tokens; nearest is the paper's; a "
-           "causal model, whose V_I is learned, takes bilinear alone");
+           "causal model, whose V_I is learned, takes bilinear alone",
+           {.before = "\"bilinear\""});
   s.choice("widen", widen, kWidens,
            "What L_approx widens from columns to keys: scores, before a softmax over the keys, or "
-           "probabilities, after the softmax over columns and without another one (the paper's)");
+           "probabilities, after the softmax over columns and without another one (the paper's)",
+           {.before = "\"scores\""});
 }
 
 MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {
