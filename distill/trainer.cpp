@@ -79,10 +79,11 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field("eval_windows", eval_windows, "Windows, or texts, of an evaluation; 0 = all", {.min = 0});
   s.field("save_every", save_every, "Steps between checkpoints; 0 = only at the end", {.min = 0});
   s.field("keep", keep, "Checkpoints to keep; 0 = all", {.min = 0});
-  s.field("keep_moments", keep_moments,
-          "The checkpoint of a finished run has the optimizer's moments, two thirds of its bytes; "
-          "without them it cannot be given more steps",
-          {.before = "true"});
+  s.field(
+      "keep_moments", keep_moments,
+      "The checkpoint of a finished run has the optimizer's moments, twice the bytes of what was "
+      "trained; only a run that is not finished needs them",
+      {.before = "true"});
   s.choice("nonfinite", nonfinite, {{OnNonfinite::stop, "stop"}, {OnNonfinite::skip, "skip"}},
            "What to do with a step whose loss or gradient (without loss scaling) is not finite");
   s.section("loss_scale", loss_scale);

@@ -77,10 +77,11 @@ BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool trai
 void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>& counts,
                  std::vector<BenchRow>& rows) {
   double first[2] = {0, 0};
+  MapMemory memory(*block.attention, kind.heads);
   for (int64_t T : counts) {
-    const double maps = 4.0 * 3 * double(kind.heads) * double(T) * double(T);
-    if (block.attention->traits().maps && maps > kMostMapBytes) {
-      log_info(block.name, ": left out at T = ", T, ", its maps would take ", human_bytes(maps));
+    if (!memory.fits(T)) {
+      log_info(block.name, ": left out at T = ", T, ", its maps would take ",
+               human_bytes(memory.bytes_at(T)));
       continue;
     }
     const Inputs in(T, kind.heads, kHeadSize, kind.causal);
@@ -90,6 +91,7 @@ void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>&
       if (first[train] == 0) first[train] = each;
       row.ratio = each / first[train];
       rows.push_back(row);
+      memory.took(T, row.peak);
     }
     trim();
   }

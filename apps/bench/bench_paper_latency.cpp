@@ -54,14 +54,16 @@ std::vector<BenchRow> bench_paper_latency(const std::vector<int64_t>& tokens,
     if (!methods.empty() && !std::ranges::count(methods, method)) continue;
     const Block block = block_of(method, false), causal = block_of(method, true);
     if (!block.attention) continue;
-    const bool maps = block.attention->traits().maps, sparse = block.attention->traits().sparse;
+    const bool sparse = block.attention->traits().sparse;
+    MapMemory memory(*block.attention, 1);
     for (int64_t T : lengths) {
-      if (maps && 3 * 4.0 * double(T) * double(T) > kMostMapBytes) {
+      if (!memory.fits(T)) {
         log_info(method, ": left out from T = ", T, ", its maps do not fit");
         break;
       }
       for (int64_t k : {32, 64, 128}) {
         rows.push_back(measure(block, k, T, false));
+        memory.took(T, rows.back().peak);
         if (!sparse) break;
       }
       if (sparse && causal.attention) rows.push_back(measure(causal, 64, T, true));

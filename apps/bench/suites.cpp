@@ -80,10 +80,9 @@ void BenchRequest::describe(data::Schema& s) {
   s.choice("weights", weights, nn::kWeightTypes,
            join(nn::kWeightsHelp, "; for the suite generate"));
   s.field("tokens", tokens,
-          "Lengths for the suites attention, breakdown (none given: 4096), generate, paper-latency "
-          "and trained; none given: 2048 to "
-          "16384 (on a GPU 131072), for generate 1024 to 8192, for trained 2048 to 131072, for "
-          "paper-latency 4096 to 131072",
+          "Lengths for the suites attention, breakdown, generate, paper-latency and trained; none "
+          "given: 2048 to 16384 (on a GPU 131072), for breakdown 4096, for generate 1024 to 8192, "
+          "for paper-latency 4096 to 131072, for trained 2048 to 131072",
           {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
   s.field("bidirectional", bidirectional,
@@ -104,6 +103,10 @@ void BenchRequest::validate() const {
         "bench: tokenizer needs --tokenizer DIR and --data TEXT");
   check(!names(*this, SuiteFiles::model) || has_files(*this, SuiteFiles::model),
         "bench: generate and trained need --model RUN and --data TEXT");
+  check(!std::ranges::count(what, "paper-latency") || methods.empty() ||
+            std::ranges::all_of(
+                methods, [](const std::string& name) { return name.find(' ') == name.npos; }),
+        "bench: paper-latency takes methods, not blocks with a variant");
   check(data.empty() == (tokenizer.empty() && model.empty()),
         "bench: --data goes together with --tokenizer or --model");
   check(write.empty() || std::ranges::count(what, "products"),

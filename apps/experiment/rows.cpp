@@ -33,15 +33,17 @@ bool is_known(const Row& row, const std::map<std::string, std::string>& definiti
 // A JSON pointer (RFC 6901) in which -1 is also the last element of a list; null if nothing is
 // there.
 Row at(const Row& object, const std::string& pointer) {
-  const size_t last = pointer.find("/-1");
-  const bool ends =
-      last != std::string::npos && (last + 3 == pointer.size() || pointer[last + 3] == '/');
-  if (!ends) {
+  size_t last = pointer.find("/-1");
+  while (last != pointer.npos && last + 3 < pointer.size() && pointer[last + 3] != '/')
+    last = pointer.find("/-1", last + 1);
+  if (last == pointer.npos) {
     const Row::json_pointer where(pointer);
     return object.contains(where) ? object.at(where) : Row();
   }
-  const Row list = at(object, pointer.substr(0, last));
-  return list.is_array() && !list.empty() ? at(list.back(), pointer.substr(last + 3)) : Row();
+  const Row parent = at(object, pointer.substr(0, last));
+  const std::string rest = pointer.substr(last + 3);
+  if (parent.is_array()) return parent.empty() ? Row() : at(parent.back(), rest);
+  return parent.is_object() && parent.contains("-1") ? at(parent.at("-1"), rest) : Row();
 }
 
 }  // namespace

@@ -18,21 +18,14 @@ Tensor Attention::step(const AttentionInput&, AttentionState&) const {
   throw Error("attention: this method cannot be decoded token by token");
 }
 
-std::unique_ptr<Attention> AttentionMethod::checked(const AttentionMethod& method,
-                                                    const AttentionShape& shape,
-                                                    std::unique_ptr<Attention> made) {
-  check(shape.groups() >= 1 && shape.heads % shape.groups() == 0, method.name(), ": kv_heads ",
-        shape.groups(), " do not divide ", shape.heads, " heads");
-  check(shape.groups() == shape.heads || made->traits().groups, method.name(), ": kv_heads ",
-        shape.groups(), " of ", shape.heads, " heads is not supported");
-  return made;
-}
-
-std::unique_ptr<Attention> make_attention(const AttentionMethod& method, Init& init,
-                                          const AttentionShape& shape) {
+std::unique_ptr<Attention> AttentionMethod::make(Init& init, const AttentionShape& shape) const {
   const bool base_values = std::exchange(init.base_values, true);
-  std::unique_ptr<Attention> made = method.make(init, shape);
+  std::unique_ptr<Attention> made = make_block(init, shape);
   init.base_values = base_values;
+  check(shape.groups() >= 1 && shape.heads % shape.groups() == 0, name(), ": kv_heads ",
+        shape.groups(), " do not divide ", shape.heads, " heads");
+  check(shape.groups() == shape.heads || made->traits().groups, name(), ": kv_heads ",
+        shape.groups(), " of ", shape.heads, " heads is not supported");
   return made;
 }
 

@@ -113,19 +113,14 @@ class AttentionMethod {
   virtual ~AttentionMethod() = default;
   virtual std::string name() const = 0;
   virtual void describe(data::Schema& schema) = 0;
-  // Throws an Error when the method does not accept the shape or its configuration.
-  virtual std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const = 0;
+  // The block of a layer; its values are drawn also where the base's are not (Init::base_values).
+  // Throws an Error when the method does not accept the shape or its configuration, for groups of
+  // heads too if it does not claim support for them.
+  std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const;
 
- protected:
-  // Throws for groups of heads if the method does not claim support for them.
-  static std::unique_ptr<Attention> checked(const AttentionMethod& method,
-                                            const AttentionShape& shape,
-                                            std::unique_ptr<Attention> made);
+ private:
+  virtual std::unique_ptr<Attention> make_block(Init& init, const AttentionShape& shape) const = 0;
 };
-
-// The block of a model's layer: its values are drawn also when the base's are not.
-std::unique_ptr<Attention> make_attention(const AttentionMethod& method, Init& init,
-                                          const AttentionShape& shape);
 
 using AttentionMethodFactory = std::unique_ptr<AttentionMethod> (*)();
 std::map<std::string, AttentionMethodFactory>& attention_methods();
@@ -144,8 +139,9 @@ struct RegisterAttention {
       Config config;
       std::string name() const override { return registered; }
       void describe(data::Schema& schema) override { config.describe(schema); }
-      std::unique_ptr<Attention> make(Init& init, const AttentionShape& shape) const override {
-        return checked(*this, shape, std::make_unique<Method>(init, shape, config));
+      std::unique_ptr<Attention> make_block(Init& init,
+                                            const AttentionShape& shape) const override {
+        return std::make_unique<Method>(init, shape, config);
       }
     };
     attention_methods()[name] = []() -> std::unique_ptr<AttentionMethod> {

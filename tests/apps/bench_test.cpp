@@ -255,6 +255,12 @@ TEST_CASE("bench: the heads and the kind of a block, and the paper's table by me
   REQUIRE(paper.size() == 2);
   CHECK(paper[0].at("shape") == "[1, 1, 64, 128]");
   CHECK(paper[1].at("tokens") == 128);
+  // Sparse methods with each k, and their causal form; maps of blocks fit where those of tokens do
+  // not.
+  CHECK(rows("paper-latency --methods block-topk --tokens 64").size() == 4);
+  CHECK(rows("paper-latency --methods dense sinkhorn --tokens 64 128").size() == 4);
+  const bench::BenchRequest variant{.what = {"paper-latency"}, .methods = {"sea light"}};
+  CHECK_THROWS_AS(variant.validate(), Error);
   for (const Json& part : rows("breakdown --methods flash --tokens 80"))
     CHECK(part.at("tokens") == 80);
 }

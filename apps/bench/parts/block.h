@@ -1,6 +1,7 @@
 // A block of an attention method at the size of the bench: H = 12, d = 64, causal.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -26,6 +27,28 @@ struct Block {
 // such a model.
 Block make_block(const std::string& method, const data::Json& settings,
                  const nn::AttentionShape& shape, const std::string& variant = "");
+
+// Whether the maps of a method fit: by the memory that it took at a shorter length, which grows at
+// most with the square of it; before any was measured, three maps of T x T a head.
+class MapMemory {
+ public:
+  MapMemory(const nn::Attention& attention, int64_t heads)
+      : maps_(attention.traits().maps), heads_(heads) {}
+  double bytes_at(int64_t T) const {
+    const double ratio = double(T) / double(length_);
+    return length_ > 0 ? bytes_ * ratio * ratio : 4.0 * 3 * double(heads_) * double(T) * double(T);
+  }
+  bool fits(int64_t T) const { return !maps_ || bytes_at(T) <= kMostMapBytes; }
+  void took(int64_t T, int64_t bytes) {
+    bytes_ = T == length_ ? std::max(bytes_, double(bytes)) : double(bytes);
+    length_ = T;
+  }
+
+ private:
+  bool maps_;
+  int64_t heads_, length_ = 0;
+  double bytes_ = 0;
+};
 
 // Whether the method has presets, and with them decoders.
 bool has_presets(const std::string& method);

@@ -42,12 +42,14 @@ void check_value(const TsvReader& row, const std::string& expression, double tar
 constexpr uint64_t kLongestReview = 1 << 20;
 
 void add_reviews(const Path& dir, double target, TaskExamples& out) {
-  std::error_code ignored;
-  check_found(fs::is_directory(dir, ignored), dir.string(), ": no such directory");
+  std::error_code error;
+  check_found(fs::is_directory(dir, error), dir.string(), ": no such directory");
   std::vector<Path> files;
-  for (const auto& entry : fs::directory_iterator(dir)) {
-    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  for (fs::directory_iterator entry(dir, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == ".txt") files.push_back(entry->path());
   }
+  check(!error, dir.string(), ": cannot read: ", error.message());
   check_format(!files.empty(), dir.string(), ": contains no *.txt");
   std::ranges::sort(files);
   for (const Path& file : files) {

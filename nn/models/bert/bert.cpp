@@ -22,7 +22,7 @@ BertSelfAttention::BertSelfAttention(Init& init, const BertConfig& c,
       value(child<Linear>("value", init, c.hidden_size, c.hidden_size)),
       qkv_weight(pack({&query.weight, &key.weight, &value.weight})),
       qkv_bias(pack({query.bias, key.bias, value.bias})),
-      method(adopt(attention.name(), make_attention(attention, init, c.shape().attention()))) {}
+      method(adopt(attention.name(), attention.make(init, c.shape().attention()))) {}
 
 BertLayer::BertLayer(Init& init, const BertConfig& c, const AttentionMethod& method)
     : attention(child<Branch>("attention")),

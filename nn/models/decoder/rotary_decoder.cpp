@@ -19,7 +19,7 @@ RotaryAttention::RotaryAttention(Init& init, const RotaryConfig& c,
       qkv_weight(pack({&q_proj.weight, &k_proj.weight, &v_proj.weight})),
       qkv_bias(pack({q_proj.bias, k_proj.bias, v_proj.bias})),
       positions(positions),
-      method(adopt(attention.name(), make_attention(attention, init, shape))) {
+      method(adopt(attention.name(), attention.make(init, shape))) {
   if (!c.kind->normed_heads) return;
   q_norm = &child<Norm>("q_norm", init, NormKind::rms, shape.head_size, c.rms_norm_eps);
   k_norm = &child<Norm>("k_norm", init, NormKind::rms, shape.head_size, c.rms_norm_eps);

@@ -32,7 +32,7 @@ Gpt2Layer::Gpt2Layer(Init& init, const Gpt2Config& c, const AttentionMethod& att
       attn(child<Branch>("attn")),
       c_attn(conv1d(attn, "c_attn", init, c.n_embd, 3 * c.n_embd)),
       c_proj(residual_conv1d(attn, "c_proj", init, c.n_embd, c)),
-      method(adopt("attn." + attention.name(), make_attention(attention, init, shape))),
+      method(adopt("attn." + attention.name(), attention.make(init, shape))),
       ln_2(child<LayerNorm>("ln_2", init, c.n_embd, c.layer_norm_epsilon)),
       mlp(child<Branch>("mlp")),
       mlp_fc(conv1d(mlp, "c_fc", init, c.n_embd, c.shape().inner_size)),

@@ -20,7 +20,7 @@ OptAttention::OptAttention(Init& init, const OptConfig& c, const AttentionMethod
       out_proj(child<Linear>("out_proj", init, c.hidden_size, c.hidden_size)),
       qkv_weight(pack({&q_proj.weight, &k_proj.weight, &v_proj.weight})),
       qkv_bias(pack({q_proj.bias, k_proj.bias, v_proj.bias})),
-      method(adopt(attention.name(), make_attention(attention, init, shape))) {}
+      method(adopt(attention.name(), attention.make(init, shape))) {}
 
 Tensor OptAttention::context(const Tensor& x, const ModelCall& call, Tap* tap) {
   return attend({.shape = shape,

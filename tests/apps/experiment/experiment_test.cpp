@@ -295,6 +295,16 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   CHECK(cells[2] == std::vector<std::string>{"c,\"d\"", "3.0", ""});
   CHECK(contains(experiment::markdown(cells), "| a\\|b | 1.5, 2.5 | 2.0 |\n"));
   CHECK(contains(experiment::csv(cells), "\"c,\"\"d\"\"\",3.0,\r\n"));
+  // Pointers: -1 is the last element of a list, and an ordinary name elsewhere.
+  const auto taken = [](const char* pointer, const char* text) {
+    experiment::Step step;
+    step.take = {{"y", pointer}};
+    return experiment::values_of(step, text).at(0).at("y");
+  };
+  CHECK(taken("/a/-1/b", R"({"a": [{"b": 1}, {"b": 2}]})") == 2);
+  CHECK(taken("/a/-1", R"({"a": {"-1": 3}})") == 3);
+  CHECK(taken("/-10/-1/-1", R"({"-10": [1, [4, 5]]})") == 5);
+  CHECK_THROWS_AS(taken("/a/-1", R"({"a": []})"), Error);
   // Whole numbers name columns as whole numbers, whatever their type.
   experiment::TableSpec lengths = spec;
   lengths.columns = "tokens";

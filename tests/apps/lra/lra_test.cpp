@@ -110,7 +110,7 @@ TEST_CASE("lra by the program: errors are one line") {
   check_refused("lra pathfinder --out never --max-length 30",
                 {"--max-length has no effect on pathfinder"});
   check_refused("lra retrieval --out never", {"--task must be one of", "retrieval"});
-  check_refused("lra listops", {"out"});
+  check_refused("lra listops", {"--out"});
   check_refused("finetune --task listops --data nothing --model small.json --out never",
                 {"basic_train.tsv"});
   check_refused("finetune --task cola --data data --model small.json --out never",

@@ -1,6 +1,5 @@
 // Models from pytorch_model.bin and from GGUF files: the same as from safetensors, bit for bit.
 #include <cstring>
-#include <map>
 
 #include "data/gguf/gguf_vocabulary.h"
 #include "tensor/device/allocator.h"
@@ -121,28 +120,6 @@ TEST_CASE("model: an adapter's base may be a GGUF file") {
   const std::string out = (scratch / "adapter").string();
   export_model(config, *student, nullptr, out, {.base_model = base});
   CHECK(load_model(out).hash() == tensor_hash(tensors_of(*student)));
-}
-
-TEST_CASE(
-    "model: a student has its teacher's base and the blocks that its seed draws in a new model") {
-  LoadedModel teacher = load_model(weights_golden("gguf/llama.gguf"));
-  ModelConfig config;
-  config.copy_sizes(teacher.config);
-  config.attention = "sea";
-  const std::unique_ptr<Model> student = make_student(config, *teacher.model, 5);
-  const std::unique_ptr<Model> drawn = make_model(config, 5);
-  std::map<std::string, Tensor> from;
-  for (const NamedTensor& t : tensors_of(*teacher.model)) from.emplace(t.name, t.tensor);
-  for (const NamedTensor& t : tensors_of(*drawn))
-    if (drawn->is_attention_tensor(t.name)) from.emplace(t.name, t.tensor);
-  size_t blocks = 0;
-  for (const NamedTensor& t : tensors_of(*student)) {
-    INFO(t.name);
-    REQUIRE(from.count(t.name) == 1);
-    CHECK(t.tensor.to_vector() == from.at(t.name).to_vector());
-    blocks += student->is_attention_tensor(t.name);
-  }
-  CHECK(blocks > 0);
 }
 
 TEST_CASE("model: what is neither a directory nor a GGUF file is refused") {

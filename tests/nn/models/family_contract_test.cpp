@@ -173,6 +173,28 @@ TEST_CASE("families: tensors have unique names, which are their names in a file,
   });
 }
 
+TEST_CASE("families: a student has its teacher's base and the blocks that its seed draws") {
+  each_family([](const nn::ModelConfig& config) {
+    const std::unique_ptr<nn::Model> teacher = nn::make_model(config, 9);
+    nn::ModelConfig other = config;
+    other.attention = "sea";
+    const std::unique_ptr<nn::Model> student = nn::make_student(other, *teacher, 5);
+    const std::unique_ptr<nn::Model> drawn = nn::make_model(other, 5);
+    std::map<std::string, Tensor> wanted;
+    for (const NamedTensor& t : nn::tensors_of(*teacher)) wanted.emplace(t.name, t.tensor);
+    for (const NamedTensor& t : nn::tensors_of(*drawn))
+      if (drawn->is_attention_tensor(t.name)) wanted.emplace(t.name, t.tensor);
+    size_t blocks = 0;
+    for (const NamedTensor& t : nn::tensors_of(*student)) {
+      INFO(t.name);
+      REQUIRE(wanted.count(t.name) == 1);
+      CHECK(t.tensor.to_vector() == wanted.at(t.name).to_vector());
+      blocks += student->is_attention_tensor(t.name);
+    }
+    CHECK(blocks > 0);
+  });
+}
+
 TEST_CASE("families: a parameter store changes only the last digits of packed products") {
   each_family([](const nn::ModelConfig& config) {
     auto model = nn::make_model(config, 1, Dtype::f64);
