@@ -156,6 +156,13 @@ std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
     });
     if (text_at(row, "step") == step && fits) out.push_back(row);
   }
+  // Runs that go on side by side end in any order; cells have their seeds in order.
+  auto seed = [](const Row& row) {
+    const std::string text = label_of(row, "seed");
+    return std::pair(text.size(), text);
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Row& a, const Row& b) { return seed(a) < seed(b); });
   return out;
 }
 

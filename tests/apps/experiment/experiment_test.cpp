@@ -295,6 +295,11 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   CHECK(cells[2] == std::vector<std::string>{"c,\"d\"", "3.0", ""});
   CHECK(contains(experiment::markdown(cells), "| a\\|b | 1.5, 2.5 | 2.0 |\n"));
   CHECK(contains(experiment::csv(cells), "\"c,\"\"d\"\"\",3.0,\r\n"));
+  // Cells have their seeds in order, also when the runs ended in another.
+  std::vector<Row> ended = {row("a", 4, 10), row("a", 4, 2), row("a", 4, 1)};
+  const char* const seeds[] = {"10", "2", "1"};
+  for (size_t i = 0; i < ended.size(); ++i) ended[i]["axes"]["seed"] = seeds[i];
+  CHECK(experiment::table_cells(spec, ended)[1] == std::vector<std::string>{"a", "1.0, 2.0, 10.0"});
   // Pointers: -1 is the last element of a list, and an ordinary name elsewhere.
   const auto taken = [](const char* pointer, const char* text) {
     experiment::Step step;
