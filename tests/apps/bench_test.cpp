@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "apps/bench/parts/block.h"
 #include "apps/bench/report.h"
 #include "apps/bench/suites.h"
 #include "tensor/cpu/core/onednn.h"
@@ -255,14 +256,30 @@ TEST_CASE("bench: the heads and the kind of a block, and the paper's table by me
   REQUIRE(paper.size() == 2);
   CHECK(paper[0].at("shape") == "[1, 1, 64, 128]");
   CHECK(paper[1].at("tokens") == 128);
-  // Sparse methods with each k, and their causal form; maps of blocks fit where those of tokens do
-  // not.
+  // Sparse methods with each k, and their causal form.
   CHECK(rows("paper-latency --methods block-topk --tokens 64").size() == 4);
-  CHECK(rows("paper-latency --methods dense sinkhorn --tokens 64 128").size() == 4);
   const bench::BenchRequest variant{.what = {"paper-latency"}, .methods = {"sea light"}};
   CHECK_THROWS_AS(variant.validate(), Error);
   for (const Json& part : rows("breakdown --methods flash --tokens 80"))
     CHECK(part.at("tokens") == 80);
+}
+
+TEST_CASE("bench: maps fit by what they took at a shorter length; methods without maps always do") {
+  auto memory_of = [](const char* method) {
+    const nn::AttentionShape shape{.heads = 1, .head_size = 8, .max_positions = 64, .causal = true};
+    return bench::MapMemory(*bench::make_block(method, data::Json::object(), shape).attention, 1);
+  };
+  bench::MapMemory dense = memory_of("dense"), blocks = memory_of("sinkhorn");
+  CHECK(dense.fits(16384));  // three maps of 1 GiB
+  CHECK_FALSE(dense.fits(32768));
+  CHECK_FALSE(blocks.fits(32768));  // nothing was measured
+  dense.took(16384, int64_t(2) << 30);
+  CHECK_FALSE(dense.fits(32768));
+  blocks.took(16384, 100 << 20);
+  CHECK(blocks.fits(32768));
+  blocks.took(16384, 10 << 20);  // the most of one length counts
+  CHECK(blocks.bytes_at(32768) == 4.0 * (100 << 20));
+  CHECK(memory_of("flash").fits(1 << 30));
 }
 
 TEST_CASE("bench: a table without --json, every suite without a name, an unknown one refused") {
