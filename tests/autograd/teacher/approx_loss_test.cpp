@@ -1,30 +1,11 @@
 // L_approx in K columns against the widened T x T map.
+#include <numeric>
+
 #include "autograd/ops.h"
 #include "tests/teacher_cases.h"
 
 namespace brine::test {
 namespace {
-
-// softmax over keys of the score of each key's column.
-std::vector<double> widened(const std::vector<double>& scores, const MaskCase& m) {
-  std::vector<double> a(size_t(m.B * m.H * m.T * m.T), 0);
-  for (int64_t b = 0; b < m.B; ++b) {
-    for (int64_t h = 0; h < m.H; ++h) {
-      for (int64_t t = 0; t < m.T; ++t) {
-        std::vector<int64_t> column = columns_of_keys(m.width(b, t), m.K);
-        double sum = 0;
-        for (size_t j = 0; j < column.size(); ++j) {
-          sum += std::exp(scores[m.index(b, h, t, column[j], m.K)]);
-        }
-        for (size_t j = 0; j < column.size(); ++j) {
-          a[m.index(b, h, t, int64_t(j), m.T)] =
-              std::exp(scores[m.index(b, h, t, column[j], m.K)]) / sum;
-        }
-      }
-    }
-  }
-  return a;
-}
 
 // The value of each key's column, as often as it has keys: no normalisation over keys.
 std::vector<double> repeated(const std::vector<double>& of_columns, const MaskCase& m) {
@@ -38,6 +19,17 @@ std::vector<double> repeated(const std::vector<double>& of_columns, const MaskCa
         }
       }
     }
+  }
+  return a;
+}
+
+// softmax over keys of the score of each key's column.
+std::vector<double> widened(std::vector<double> scores, const MaskCase& m) {
+  for (double& score : scores) score = std::exp(score);
+  std::vector<double> a = repeated(scores, m);
+  for (auto row = a.begin(); row != a.end(); row += m.T) {
+    const double sum = std::accumulate(row, row + m.T, 0.0);
+    for (int64_t j = 0; j < m.T && sum > 0; ++j) row[j] /= sum;
   }
   return a;
 }
