@@ -30,6 +30,16 @@ void show(nn::Tap& tap, const Estimate& e, const Mask& mask, const Tensor& proba
   tap.put("c_avg", average);
 }
 
+// The inputs of the decoder's convolutions without their rows of zeros: image_0, image_1...
+void show_images(nn::Tap& tap, const MapDecoder& decoder, const std::vector<Tensor>& images) {
+  const std::vector<nn::Conv2d*> convolutions = decoder.convolutions();
+  for (size_t i = 0; i < images.size(); ++i) {
+    const Halo halo = convolutions[i]->halo();
+    const int64_t rows = images[i].dim(1) - halo.before - halo.after;
+    tap.put(join("image_", i), images[i].slice(1, halo.before, rows));
+  }
+}
+
 LayerTokens tokens_of(const nn::AttentionInput& in) {
   return {.q = in.q, .k = in.k, .v = in.v, .q_content = in.q_content, .k_content = in.k_content};
 }
@@ -50,7 +60,8 @@ nn::AttentionTraits SeaAttention::traits() const {
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {
-  const bool images = in.state && estimator_.decoder;
+  const bool shows_images = in.tap && in.tap->requested("images") && estimator_.decoder;
+  const bool images = shows_images || (in.state && estimator_.decoder);
   const Wanted wanted = images ? Wanted::images : in.tap ? Wanted::scores : Wanted::estimate;
   Estimate e = estimator_(tokens_of(in), in.visible, in.options.query_skip, wanted);
   if (in.state) fill(in, e);
@@ -70,6 +81,7 @@ Tensor SeaAttention::forward(const nn::AttentionInput& in) {
       in.tap->put("log_estimate", column_log_softmax(e.scores, in.visible));
     }
     show(*in.tap, e, mask, probabilities, per_head(average.detach()));
+    if (shows_images) show_images(*in.tap, *estimator_.decoder, e.decoder_images);
   }
   return mix_outputs(attended, average, e.gates, in.visible);
 }

@@ -7,6 +7,7 @@
 
 #include "data/dump/dump.h"
 #include "data/hdf5/hdf5_file.h"
+#include "distill/maps/layer_view.h"
 
 namespace brine {
 
@@ -30,6 +31,8 @@ std::string dataset_of(const std::string& name) {
 class Recorder : public nn::LayerObserver {
  public:
   explicit Recorder(data::Hdf5Writer& file) : file_(file) {}
+
+  void prepare(nn::Tap& tap) const override { tap.request(distill::kImages); }
 
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override {
     char group[32];

@@ -26,6 +26,21 @@ int64_t setting(const data::Json& settings, const char* key, int64_t otherwise) 
 
 }  // namespace
 
+MaskSettings mask_settings(const nn::ModelConfig& model, const RecallSettings& settings) {
+  data::Schema keys;
+  model.method().describe(keys);
+  const data::Json own = keys.to_json();
+  check(own.contains("k"), "eval: attention method '", model.attention,
+        "' has no mask, so no mask recall");
+  MaskSettings out;
+  // Masks without a mode have the same number of keys in every row and head.
+  out.select.mode =
+      own.contains("mode") ? parse_select_mode(own["mode"]) : SelectMode::per_query;
+  out.select.k = settings.k ? settings.k : own["k"].get<int64_t>();
+  out.columns = settings.columns ? settings.columns : setting(own, "columns", 64);
+  return out;
+}
+
 RecallObserver::RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
                                const RecallSettings& settings)
     : RecallObserver(model.config, settings, next_to(teacher, model)) {}
@@ -36,15 +51,10 @@ RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSetting
 RecallObserver::RecallObserver(const nn::ModelConfig& model, const RecallSettings& settings,
                                std::unique_ptr<Teacher> source)
     : source_(std::move(source)), causal_(model.shape().causal), from_(settings.from) {
-  data::Schema keys;
-  model.method().describe(keys);
-  const data::Json own = keys.to_json();
-  check(own.contains("k"), "eval: attention method '", model.attention,
-        "' has no mask, so no mask recall");
-  // Masks without a mode have the same number of keys in every row and head.
-  select_.mode = own.contains("mode") ? parse_select_mode(own["mode"]) : SelectMode::per_query;
-  own_k_ = own["k"].get<int64_t>();
-  columns_ = settings.columns ? settings.columns : setting(own, "columns", 64);
+  const MaskSettings own = mask_settings(model, {.columns = settings.columns});
+  select_.mode = own.select.mode;
+  own_k_ = own.select.k;
+  columns_ = own.columns;
   layers_.resize(size_t(model.shape().layers));
   restart(settings.k);
 }
@@ -79,6 +89,7 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
   const distill::TeacherLayer t = source_->layer(layer);
   layers_[size_t(layer)] +=
       distill::attention_recall(attention_of(t), csr, columns_, visible_, select_, from_);
+  if (watch) watch(layer, tap, t);
   return {};
 }
 

@@ -1,6 +1,7 @@
 // Collects mask recall by layer while a model is evaluated, with its teacher in lockstep.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,14 @@ struct RecallSettings {
   int64_t columns = 0;  // K of the best columns; 0: the model's own, or 64
 };
 
+// How many keys a method's mask has, and the columns of its ceiling: what recall is counted with.
+struct MaskSettings {
+  SelectConfig select;
+  int64_t columns = 64;  // K of the best columns
+};
+// Of the model's attention; `k` and `columns` as in RecallSettings. Throws when it has no mask.
+MaskSettings mask_settings(const nn::ModelConfig& model, const RecallSettings& settings);
+
 class RecallObserver : public nn::LayerObserver {
  public:
   // Throws when the two models differ in layers, heads or head size, or the model has no mask.
@@ -35,6 +44,8 @@ class RecallObserver : public nn::LayerObserver {
   // Clears the counts; from now on counts for this `k`, as above.
   void restart(int64_t k);
   void begin(const distill::Batch& batch);
+  // Is shown every layer with the teacher's, after its recall was counted. Set it before a pass.
+  std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
   const std::vector<distill::Recall>& layers() const { return layers_; }
   // mask_health_rows() of the layers.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -32,14 +33,22 @@ class Tap {
     return it == forced_.end() ? Tensor() : it->second;
   }
 
+  // Asks a method for entries that it does not give by itself, because they cost memory or time
+  // ("images": the inputs of a decoder's convolutions). A method without them ignores it.
+  void request(const std::string& name) { requested_.insert(name); }
+  bool requested(const std::string& name) const { return requested_.count(name) > 0; }
+
  private:
   std::string method_;
   std::map<std::string, Tensor> values_, forced_;
+  std::set<std::string> requested_;
 };
 
 // Called by the model inside each layer's recompute region.
 struct LayerObserver {
   virtual ~LayerObserver() = default;
+  // Called with the empty tap before the layer runs: for Tap::request().
+  virtual void prepare(Tap& /*tap*/) const {}
   // Called after the layer ran: `tap` contains "q", "k", "v" [B,H,T,d], "attention_output" [B,T,C]
   // and the entries of the attention method, `output` [B,T,C] is the layer's output. Returns a
   // scalar [1] whose gradient joins the backward pass, or an undefined tensor. With recomputation

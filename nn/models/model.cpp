@@ -76,6 +76,7 @@ Tensor Model::hidden(const ModelCall& given) {
     auto run = [this, i, call](const std::vector<Tensor>& in) {
       if (!call.observer) return layer(i, in[0], call, nullptr);
       Tap tap(attention_name_);
+      call.observer->prepare(tap);
       Tensor y = layer(i, in[0], call, &tap);
       Tensor loss = call.observer->observe(i, tap, y);
       return loss.defined() ? attach_loss(y, loss) : y;

@@ -83,6 +83,7 @@ std::string write_dump(const fs::path& dir) {
 // Keeps what every layer shows.
 struct Keep : nn::LayerObserver {
   std::vector<std::map<std::string, Tensor>> layers;
+  void prepare(nn::Tap& tap) const override { tap.request("images"); }
   Tensor observe(int64_t, const nn::Tap& tap, const Tensor& output) override {
     layers.push_back(tap.values());
     layers.back()["output"] = output;

@@ -1,0 +1,146 @@
+// Maps of the heads of a layer, row by row.
+#include "distill/maps/head_maps.h"
+
+#include <cmath>
+
+namespace brine::distill {
+namespace {
+
+constexpr int64_t kTile = 64;  // rows of the teacher's attention at a time
+// Sides of pictures. Each divides the first, so that cells of one are made of whole cells of
+// another.
+constexpr int64_t kSides[] = {384, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
+
+CellMap image_map(const Tensor& image, int64_t head, int64_t heads, int64_t cells) {
+  const int64_t R = image.dim(1), W = image.dim(2), C = image.dim(3), own = C / heads;
+  check(own > 0 && C % heads == 0, "maps: an image of ", C, " channels for ", heads, " heads");
+  CellMap map(Blocks(R, std::min(R, cells)), Blocks(W, std::min(W, cells)));
+  const float* at = image.data<float>();
+  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t c = 0; c < W; ++c) {
+      float sum = 0;
+      for (int64_t i = 0; i < own; ++i) sum += std::abs(at[(r * W + c) * C + head * own + i]);
+      map.add(r, c, sum / float(own));
+    }
+  }
+  return map;
+}
+
+void add_estimate(HeadMaps& maps, const LayerView& view, int64_t t, std::vector<KeyMass>& row) {
+  const int64_t K = view.columns(), at = (maps.head * view.tokens() + t) * K;
+  maps.estimate.add_row(t, view.estimate.data<float>() + at, K);
+  if (view.selected.defined()) {
+    const uint8_t* chosen = view.selected.data<uint8_t>() + at;
+    for (int64_t c = 0; c < K; ++c) {
+      if (chosen[c]) maps.selected.add(t, c, 1);
+    }
+  }
+  widen_row(view, maps.head, t, row);
+  for (const KeyMass& each : row) maps.widened.add_range(t, each.first, each.behind, each.mass);
+}
+
+CellMap coarse(const CellMap& map, int64_t cells) {
+  if (map.empty()) return map;
+  auto blocks = [&](const Blocks& own) {
+    return own.cells() <= cells ? own : Blocks(own.items(), cells);
+  };
+  return map.coarser(blocks(map.rows()), blocks(map.columns()));
+}
+
+}  // namespace
+
+void MapCollector::add(int64_t layer, const LayerView& view) {
+  const int64_t T = view.tokens(), H = view.heads();
+  if (maps_.heat.empty()) {
+    maps_.tokens = T;
+    maps_.cells = std::min(T, request_.cells);
+    maps_.columns = view.columns();
+    maps_.causal = view.causal;
+  }
+  TokenHeat heat{.teacher = std::vector<float>(size_t(T)), .student = {}};
+  if (view.has_mask()) heat.student.resize(size_t(T));
+  const bool layer_wanted = request_.layers.empty() || request_.layers.count(layer);
+  for (int64_t h = 0; h < H; ++h) {
+    HeadMaps maps{.layer = layer, .head = h};
+    add_head(maps, view, heat);
+    if (layer_wanted && (request_.heads.empty() || request_.heads.count(h)))
+      maps_.heads.push_back(std::move(maps));
+  }
+  for (int64_t j = 0; j < T; ++j) {
+    const auto readers = float(H * (view.causal ? T - j : T));
+    heat.teacher[size_t(j)] /= readers;
+    if (view.has_mask()) heat.student[size_t(j)] /= readers;
+  }
+  maps_.heat.push_back(std::move(heat));
+}
+
+void MapCollector::add_head(HeadMaps& maps, const LayerView& view, TokenHeat& heat) const {
+  const int64_t T = view.tokens(), K = view.columns(), N = maps_.cells;
+  const Blocks tokens(T, N);
+  maps.teacher = CellMap(tokens, tokens);
+  if (K) {
+    const Blocks columns(K, std::min(K, N));
+    maps.estimate = CellMap(tokens, columns);
+    if (view.selected.defined()) maps.selected = CellMap(tokens, columns);
+    maps.widened = CellMap(tokens, tokens);
+  }
+  if (view.has_mask()) maps.mask = maps.student = CellMap(tokens, tokens);
+  std::vector<KeyMass> columns_of_row;
+  std::vector<KeptKey> kept;
+  for (int64_t first = 0; first < T; first += kTile) {
+    const int64_t count = std::min(kTile, T - first);
+    const Tensor tile = teacher_tile(view, maps.head, first, count);
+    for (int64_t t = first; t < first + count; ++t) {
+      const float* row = tile.data<float>() + (t - first) * T;
+      const int64_t w = view.keys_of(t);
+      maps.teacher.add_row(t, row, w);
+      for (int64_t j = 0; j < w; ++j) heat.teacher[size_t(j)] += row[j];
+      if (K) add_estimate(maps, view, t, columns_of_row);
+      if (!view.has_mask()) continue;
+      kept_keys(view, maps.head, t, kept);
+      for (const KeptKey& each : kept) {
+        maps.mask.add(t, each.key, 1);
+        maps.student.add(t, each.key, each.mass);
+        heat.student[size_t(each.key)] += each.mass;
+      }
+    }
+  }
+  for (const Tensor& image : view.images)
+    maps.images.push_back(image_map(image, maps.head, view.heads(), N));
+}
+
+TextMaps TextMaps::coarser(int64_t wanted) const {
+  TextMaps out{.tokens = tokens, .cells = wanted, .columns = columns, .causal = causal, .heat = heat};
+  for (const HeadMaps& own : heads) {
+    HeadMaps maps{.layer = own.layer,
+                  .head = own.head,
+                  .teacher = coarse(own.teacher, wanted),
+                  .estimate = coarse(own.estimate, wanted),
+                  .selected = coarse(own.selected, wanted),
+                  .widened = coarse(own.widened, wanted),
+                  .mask = coarse(own.mask, wanted),
+                  .student = coarse(own.student, wanted),
+                  .images = {}};
+    for (const CellMap& image : own.images) maps.images.push_back(coarse(image, wanted));
+    out.heads.push_back(std::move(maps));
+  }
+  return out;
+}
+
+int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers) {
+  auto fits = [&](int64_t side) { return heads * side * side <= numbers; };
+  if (tokens <= kSides[0] && fits(tokens)) return tokens;
+  for (int64_t side : kSides) {
+    if (side <= tokens && fits(side)) return side;
+  }
+  return 1;
+}
+
+int64_t coarser_cells(int64_t tokens, int64_t cells) {
+  for (int64_t side : kSides) {
+    if (side < cells && (cells % side == 0 || cells == tokens)) return side;
+  }
+  return 0;
+}
+
+}  // namespace brine::distill
