@@ -78,8 +78,10 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   cuda::set_tf32(tf32);
   if (common.cudnn == Cudnn::off) cuda::set_cudnn(false);
   const ComputeType compute(compute_dtype(common.compute));
-  const int status =
-      body.run({command.name, uint64_t(common.seed), invocation.quiet, invocation.verbose, keys});
+  std::string line = "brine " + command.name;
+  for (const std::string& word : words) line += " " + word;
+  const int status = body.run({command.name, uint64_t(common.seed), invocation.quiet,
+                               invocation.verbose, keys, std::move(line)});
   if (device.is_cuda()) log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
   return status;
 }

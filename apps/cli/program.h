@@ -32,6 +32,7 @@ struct RunContext {
   bool quiet = false;        // --quiet
   bool verbose = false;      // --verbose
   const data::Schema& keys;  // the subcommand's keys with the values of this run
+  std::string line = {};     // the command line: "brine train --out run"
 };
 
 // Writes directory/config.toml: every key of the run, so that

@@ -5,18 +5,12 @@
 #include <vector>
 
 #include "apps/inspect/capture.h"
+#include "apps/inspect/text_input.h"
 #include "distill/evaluation/evaluate_text.h"
 
 namespace brine {
 
-// Exactly one of text, tokens and data is given.
-struct CaptureInput {
-  std::string text;               // with [CLS] and [SEP] for an encoder
-  std::string tokens;             // ids, "1,2,3"
-  std::vector<std::string> data;  // a window of these text files
-  int64_t window = 0;             // number of the window in the files
-  int64_t sequence_length = 0;    // tokens of a window; 0 = the model's positions
-  int64_t k = 0;                  // kept keys; 0: as trained
+struct CaptureInput : TextInput {
   distill::AttentionPath path = distill::AttentionPath::sparse;
 
   void describe(data::Schema& s);

@@ -1,0 +1,44 @@
+// brine report: one HTML page of a run, a model with a text, or an experiment.
+#include "apps/report/report.h"
+
+#include <filesystem>
+
+#include "apps/cli/program.h"
+#include "apps/cli/terminal.h"
+#include "apps/cli/unused_flags.h"
+#include "apps/cli/version.h"
+#include "data/io/file_io.h"
+#include "data/io/human.h"
+
+namespace brine {
+namespace {
+
+struct ReportCommand {
+  report::Request what;
+
+  void describe(data::Schema& s) { what.describe(s); }
+
+  int run(const RunContext& context) {
+    if (what.text.given() == 0) {
+      refuse_unused(context, {"window", "sequence_length", "teacher", "k"},
+                    "without a text (--text, --tokens or --data)");
+    }
+    if (what.importance.empty()) refuse_unused(context, {"importance_keys"}, "without --importance");
+    const report::Report made =
+        report::gather(what, context.line, "brine " BRINE_VERSION ", commit " + commit_name());
+    const std::string page = report::page(made, what);
+    data::write_file_atomic(what.out, page);
+    log_info(what.out, ": ", human_bytes(double(page.size())));
+    for (const report::Missing& each : made.missing)
+      log_info("not in it: ", each.what, "; made by: ", each.command);
+    if (what.figures.empty()) return 0;
+    log_info(what.figures, ": ", report::write_figures(made, what.figures), " pictures");
+    return 0;
+  }
+};
+
+const RegisterSubcommand<ReportCommand> registration(
+    "report", "One HTML page: attention maps, mask health, curves, costs");
+
+}  // namespace
+}  // namespace brine

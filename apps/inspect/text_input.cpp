@@ -1,0 +1,53 @@
+// The tokens of a text.
+#include "apps/inspect/text_input.h"
+
+#include <charconv>
+
+#include "apps/cli/terminal.h"
+#include "data/corpus/corpus.h"
+#include "distill/runs/training_run.h"
+
+namespace brine {
+namespace {
+
+// "1,2,3"
+std::vector<int32_t> parse_ids(const std::string& list) {
+  std::vector<int32_t> ids;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    int32_t id = -1;
+    const auto [rest, error] = std::from_chars(list.data() + at, list.data() + end, id);
+    check(error == std::errc() && rest == list.data() + end && id >= 0,
+          "--tokens must be ids separated by commas, got \"", list, "\"");
+    ids.push_back(id);
+    at = end + 1;
+  }
+  return ids;
+}
+
+}  // namespace
+
+void TextInput::describe_text(data::Schema& s, const std::string& before) {
+  s.field("text", text, before + "this text; an encoder's with its [CLS] and [SEP]");
+  s.field("tokens", tokens, before + "these token ids, 1,2,3");
+  s.field("data", data, before + "a window of these text files");
+  s.field("window", window, before + "which window of the text files", {.min = 0});
+  s.field("sequence_length", sequence_length,
+          before + "tokens of a window; 0 = the model's positions", {.min = 0});
+  s.field("k", k, before + "kept keys per query and head; 0 = as trained", {.min = 0});
+}
+
+std::vector<int32_t> TextInput::ids(const nn::LoadedModel& m, const std::string& command) const {
+  check(given() == 1, command, " needs one of --text, --tokens and --data");
+  if (!tokens.empty()) return parse_ids(tokens);
+  const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
+  const bool encoder = !m.config.shape().causal;
+  if (!text.empty()) return encoder ? tokenizer->encode_pair(text).ids : tokenizer->encode(text);
+  const int64_t length = sequence_length ? sequence_length : m.config.shape().max_positions;
+  const data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, length);
+  check(window < corpus.windows(), data[0], ": has ", corpus.windows(), " windows of ", length,
+        " tokens, there is no window ", window);
+  return corpus.window(window);
+}
+
+}  // namespace brine

@@ -1,0 +1,138 @@
+// Charts in words and as tables; those of mask health and costs.
+#include "apps/report/charts.h"
+
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "apps/flops/report.h"
+#include "distill/health/mask_health.h"
+#include "nn/io/extend.h"
+#include "nn/models/model_costs.h"
+
+namespace brine::report {
+namespace {
+
+std::string short_number(double x) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.6g", x);
+  return text;
+}
+
+struct Way {
+  const char* name;
+  recall::Way way;
+};
+constexpr Way kWays[] = {{"mask", recall::kMask},
+                         {"own top keys", recall::kTopKeys},
+                         {"best columns", recall::kBestColumns},
+                         {"4 sinks + most recent", recall::kSinksRecent},
+                         {"most recent", recall::kRecent},
+                         {"random", recall::kRandom}};
+
+}  // namespace
+
+std::string id_of(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    const auto letter = static_cast<unsigned char>(c);
+    if (std::isalnum(letter) && letter < 128) {
+      out += char(std::tolower(letter));
+    } else if (!out.empty() && out.back() != '-') {
+      out += '-';
+    }
+  }
+  while (!out.empty() && out.back() == '-') out.pop_back();
+  return out.empty() ? "x" : out;
+}
+
+std::string Chart::described() const {
+  std::string out = lines.title + ": " + lines.y_label + " over " + lines.x_label + ". ";
+  constexpr size_t kMost = 8;  // a list of more lines is not read to the end; the table has all
+  for (size_t i = 0; i < std::min(lines.lines.size(), kMost); ++i) {
+    const figure::Line& line = lines.lines[i];
+    const auto &first = *line.points.begin(), &last = *line.points.rbegin();
+    out += (line.name.empty() ? "It is " : line.name + " is ") +
+           short_number(figure::mean(first.second)) + " at " + short_number(first.first);
+    if (line.points.size() > 1) {
+      out += " and " + short_number(figure::mean(last.second)) + " at " + short_number(last.first);
+    }
+    out += ". ";
+  }
+  if (lines.lines.size() > kMost) out += join(lines.lines.size() - kMost, " more lines. ");
+  out.pop_back();
+  return out;
+}
+
+Chart health_chart(const std::string& name, const std::vector<distill::Recall>& layers) {
+  Chart chart{.id = "recall-" + id_of(name),
+              .section = Section::health,
+              .lines = {.title = "Mask recall by layer, " + name,
+                        .x_label = "layer",
+                        .y_label = "teacher's attention on the kept keys",
+                        .lines = {}},
+              .note = "Means over heads and over the queries of the text that see more keys than "
+                      "they keep; every floor and ceiling keeps as many keys as the mask."};
+  for (const Way& way : kWays) {
+    figure::Line line{.name = way.name, .points = {}};
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (layers[i].rows > 0) line.points[double(i)].push_back(layers[i].mean(way.way));
+    }
+    if (!line.points.empty()) chart.lines.lines.push_back(std::move(line));
+  }
+  return chart;
+}
+
+Charts cost_charts(const std::string& name, const nn::ModelConfig& given,
+                   const std::vector<int64_t>& tokens, int64_t k) {
+  Chart macs{.id = "multiply-adds-" + id_of(name),
+             .section = Section::cost,
+             .lines = {.title = "Multiply-adds of a token, " + name,
+                       .x_label = "tokens",
+                       .y_label = "multiply-adds of a forward pass by token",
+                       .log_x = true,
+                       .log_y = true,
+                       .lines = {}},
+             .note = "Counted while the model runs on the meta device (brine flops), the whole "
+                     "model with its head; a multiply-add is two FLOPs."};
+  Chart bytes = macs;
+  bytes.id = "bytes-" + id_of(name);
+  bytes.lines.title = "Bytes of a token, " + name;
+  bytes.lines.y_label = "bytes read and written by token";
+  figure::Line own{.name = given.attention, .points = {}},
+      full{.name = "full attention", .points = {}};
+  figure::Line own_bytes = own, full_bytes = full;
+  for (const int64_t T : tokens) {
+    nn::ModelConfig config = given;
+    if (T > config.shape().max_positions) config = nn::extend_config(config, T);
+    const nn::MetaModel model(config);
+    const CostReport costs = cost_report(config, *model.model, T, {.k = k});
+    const Cost a = nn::total(costs.own), b = nn::total(costs.full);
+    const auto x = double(T);
+    own.points[x] = {double(a.macs) / x};
+    own_bytes.points[x] = {double(a.bytes) / x};
+    full.points[x] = {double(b.macs) / x};
+    full_bytes.points[x] = {double(b.bytes) / x};
+  }
+  const bool repeated = nn::is_full_attention(given.attention);
+  macs.lines.lines = repeated ? std::vector{full} : std::vector{own, full};
+  bytes.lines.lines = repeated ? std::vector{full_bytes} : std::vector{own_bytes, full_bytes};
+  return {macs, bytes};
+}
+
+std::vector<std::vector<std::string>> table_of(const Chart& chart) {
+  std::vector<std::vector<std::string>> out = {
+      {"series", chart.lines.x_label, chart.lines.y_label, "single values"}};
+  for (const figure::Line& line : chart.lines.lines) {
+    for (const auto& [x, values] : line.points) {
+      std::string all;
+      for (double value : values) all += (all.empty() ? "" : " ") + short_number(value);
+      out.push_back({line.name, short_number(x), short_number(figure::mean(values)),
+                     values.size() > 1 ? all : ""});
+    }
+  }
+  return out;
+}
+
+}  // namespace brine::report

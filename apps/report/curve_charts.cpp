@@ -1,0 +1,112 @@
+// Charts of logs: losses, recall and validation over steps.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "apps/report/charts.h"
+
+namespace brine::report {
+namespace {
+
+// Values of a step that say how it went, not what was learned.
+constexpr const char* kBookkeeping[] = {"total", "seconds", "tokens", "worst_layer"};
+
+struct Known {
+  const char* name;
+  const char* meaning;
+  bool log;  // spans orders of magnitude
+};
+constexpr Known kKnown[] = {
+    {"loss", "all losses, weighted", true},
+    {"approx", "loss of the estimate (L_approx), weighted", true},
+    {"prob", "loss of the sparse attention (L_prob), weighted", true},
+    {"context", "loss of the attention output (L_context), weighted", true},
+    {"kd", "loss of the layers' outputs (L_kd), weighted", true},
+    {"kd_task", "loss of the logits (L_kd_task), weighted", true},
+    {"task", "loss of the task (L_task), weighted", true},
+    {"task_nll", "negative log-likelihood of a token in training, nats", false},
+    {"gradient_norm", "norm of the gradient before clipping", true},
+    {"rate", "learning rate", false},
+    {"tokens_per_second", "tokens a second", false},
+    {"worst_loss", "loss of the worst layer", true},
+    {"valid_perplexity", "perplexity of the validation text", true},
+    {"valid_nll", "negative log-likelihood of a validation token, nats", false},
+    {"mask_recall", "teacher's attention on the kept keys, mean over heads", false},
+    {"mask_recall_min", "the same of the worst head", false},
+    {"mask_recall_p10", "the same, 10th percentile of the heads", false},
+    {"mask_top1_hit", "share of queries whose heaviest key is kept", false}};
+
+const Known* known(const std::string& name) {
+  const auto* found = std::find_if(std::begin(kKnown), std::end(kKnown),
+                                   [&](const Known& each) { return name == each.name; });
+  return found == std::end(kKnown) ? nullptr : found;
+}
+
+// "layer.3.recall" -> 3 and "recall"; "layer.3" -> 3 and "loss".
+std::optional<std::pair<int64_t, std::string>> of_layer(const std::string& name) {
+  if (name.rfind("layer.", 0) != 0) return std::nullopt;
+  int64_t layer = 0;
+  const char* end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + 6, end, layer);
+  if (error != std::errc()) return std::nullopt;
+  if (rest == end) return std::pair(layer, std::string("loss"));
+  return *rest == '.' ? std::optional(std::pair(layer, std::string(rest + 1, end))) : std::nullopt;
+}
+
+// Charts under construction, in the order of their first values.
+class Curve {
+ public:
+  void add(const std::string& id, const std::string& title, const std::string& name,
+           const std::string& line, int64_t step, double value) {
+    if (!std::isfinite(value)) return;  // has no place; the log still has it
+    auto chart = std::find_if(charts_.begin(), charts_.end(),
+                              [&](const Chart& each) { return each.id == id; });
+    if (chart == charts_.end()) {
+      const Known* about = known(name);
+      chart = charts_.insert(charts_.end(), Chart{.id = id,
+                                                  .section = Section::curves,
+                                                  .lines = {.title = title,
+                                                            .x_label = "step",
+                                                            .y_label = about ? about->meaning : name,
+                                                            .log_y = about && about->log,
+                                                            .lines = {}},
+                                                  .note = {}});
+    }
+    auto& lines = chart->lines.lines;
+    auto found = std::find_if(lines.begin(), lines.end(),
+                              [&](const figure::Line& each) { return each.name == line; });
+    if (found == lines.end()) found = lines.insert(lines.end(), {.name = line, .points = {}});
+    found->points[double(step)] = {value};
+    chart->lines.log_y = chart->lines.log_y && value > 0;
+  }
+  Charts take() { return std::move(charts_); }
+
+ private:
+  Charts charts_;
+};
+
+}  // namespace
+
+Charts curve_charts(const std::vector<Curves>& runs) {
+  Curve curve;
+  for (const Curves& run : runs) {
+    for (const distill::LogRecord& record : run.log) {
+      for (const auto& [name, value] : record.values) {
+        const bool skipped = std::any_of(std::begin(kBookkeeping), std::end(kBookkeeping),
+                                         [&, own = name](const char* each) { return own == each; });
+        if (skipped) continue;
+        if (const auto layer = of_layer(name)) {
+          const std::string what = layer->second + " by layer, " + run.run;
+          curve.add("curve-" + id_of(what), what, layer->second, join("layer ", layer->first),
+                    record.step, value);
+        } else {
+          curve.add("curve-" + id_of(name), name, name, run.run, record.step, value);
+        }
+      }
+    }
+  }
+  return curve.take();
+}
+
+}  // namespace brine::report

@@ -1,0 +1,146 @@
+// Quantised maps.
+#include "apps/report/pack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "apps/figure/colours.h"
+#include "data/io/packed_text.h"
+
+namespace brine::report {
+namespace {
+
+using distill::CellMap;
+
+enum class Value { mass, most };
+
+Plane plane_of_masses(const std::string& id, const CellMap& map, Value value) {
+  Plane out{.id = id, .rows = map.rows().cells(), .columns = map.columns().cells(), .bytes = {}};
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.columns; ++c)
+      out.bytes.push_back(byte_of_mass(value == Value::mass ? map.mass(r, c) : map.most(r, c)));
+  }
+  return out;
+}
+
+// Entries of a cell that exist: pairs of a query and a key that it sees, or a column that owns keys.
+int64_t visible_pairs(const CellMap& map, int64_t r, int64_t c, bool causal) {
+  const distill::Blocks &rows = map.rows(), &columns = map.columns();
+  if (!causal) return rows.size(r) * columns.size(c);
+  int64_t pairs = 0;
+  for (int64_t t = rows.begin(r); t < rows.begin(r + 1); ++t)
+    pairs += std::clamp<int64_t>(t + 1 - columns.begin(c), 0, columns.size(c));
+  return pairs;
+}
+
+// `by_key`: the columns are keys, of which a causal row sees a part.
+Plane plane_of_shares(const std::string& id, const CellMap& map, bool by_key, bool causal) {
+  Plane out{.id = id,
+            .rows = map.rows().cells(),
+            .columns = map.columns().cells(),
+            .shares = true,
+            .bytes = {}};
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.columns; ++c) {
+      const int64_t pairs = visible_pairs(map, r, c, by_key && causal);
+      out.bytes.push_back(pairs ? byte_of_share(map.sum(r, c) / double(pairs)) : uint8_t(0));
+    }
+  }
+  return out;
+}
+
+Plane plane_of_image(const std::string& id, const CellMap& map) {
+  Plane out{.id = id,
+            .rows = map.rows().cells(),
+            .columns = map.columns().cells(),
+            .shares = true,
+            .most = 0,
+            .bytes = {}};
+  auto mean = [&](int64_t r, int64_t c) {
+    return double(map.mass(r, c)) / double(map.columns().size(c));
+  };
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.columns; ++c) out.most = std::max(out.most, mean(r, c));
+  }
+  if (out.most <= 0) out.most = 1;
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.columns; ++c)
+      out.bytes.push_back(byte_of_share(mean(r, c) / out.most));
+  }
+  return out;
+}
+
+}  // namespace
+
+uint8_t byte_of_mass(double mass) {
+  if (!(mass > figure::kLeastMass)) return 0;
+  return uint8_t(1 + std::lround(254 * figure::place_of_mass(mass)));
+}
+
+double mass_of_byte(uint8_t byte) {
+  return byte == 0 ? 0 : std::pow(figure::kLeastMass, 1 - (byte - 1) / 254.0);
+}
+
+uint8_t byte_of_share(double share) {
+  return uint8_t(std::lround(255 * std::clamp(share, 0.0, 1.0)));
+}
+
+std::vector<Plane> planes_of(const distill::HeadMaps& maps, bool causal) {
+  std::vector<Plane> out;
+  auto add = [&](const std::string& id, const CellMap& map) {
+    if (map.empty()) return;
+    out.push_back(plane_of_masses(id, map, Value::mass));
+    if (map.averaged()) out.push_back(plane_of_masses(id + ".most", map, Value::most));
+  };
+  add("teacher", maps.teacher);
+  if (!maps.estimate.empty())
+    out.push_back(plane_of_masses("estimate", maps.estimate, Value::mass));
+  if (!maps.selected.empty())
+    out.push_back(plane_of_shares("selected", maps.selected, false, causal));
+  add("widened", maps.widened);
+  if (!maps.mask.empty()) out.push_back(plane_of_shares("mask", maps.mask, true, causal));
+  add("student", maps.student);
+  for (size_t i = 0; i < maps.images.size(); ++i)
+    out.push_back(plane_of_image(join("image ", i), maps.images[i]));
+  return out;
+}
+
+data::Json packed(const std::vector<Plane>& planes) {
+  data::Json list = data::Json::array();
+  std::string bytes;
+  uint8_t before = 0;
+  for (const Plane& plane : planes) {
+    list.push_back({plane.id, plane.rows, plane.columns, int(plane.shares), plane.most});
+    // Differences of neighbours: maps are smooth, so these deflate better.
+    for (const uint8_t byte : plane.bytes) {
+      bytes += char(uint8_t(byte - before));
+      before = byte;
+    }
+  }
+  return {{"planes", list}, {"bytes", data::base64(data::deflated(bytes))}};
+}
+
+std::string packed_masses(const std::vector<float>& masses) {
+  std::string bytes;
+  for (const float mass : masses) bytes += char(byte_of_mass(mass));
+  return data::base64(data::deflated(bytes));
+}
+
+PackedHeads pack_heads(distill::TextMaps maps, size_t bytes) {
+  PackedHeads out;
+  out.maps = std::move(maps);
+  while (true) {
+    out.heads.clear();
+    out.bytes = 0;
+    for (const distill::HeadMaps& head : out.maps.heads) {
+      out.heads.push_back(packed(planes_of(head, out.maps.causal)));
+      out.bytes += out.heads.back()["bytes"].get_ref<const std::string&>().size() + 512;
+    }
+    const int64_t cells = distill::coarser_cells(out.maps.tokens, out.maps.cells);
+    if (out.bytes <= bytes || cells == 0) return out;
+    out.maps = out.maps.coarser(cells);
+  }
+}
+
+}  // namespace brine::report

@@ -1,0 +1,249 @@
+// The page: data as JSON, next to the files that show it.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "apps/figure/colours.h"
+#include "apps/report/page_files.h"
+#include "apps/report/report.h"
+#include "data/io/json.h"
+#include "distill/health/mask_health.h"
+
+namespace brine::report {
+namespace {
+
+using data::Json;
+
+// What is left for maps after everything else, and what a few more characters in their JSON take.
+constexpr size_t kMapSlack = 60000;
+constexpr int64_t kMostTokens = 16384;  // whose texts the page has one by one
+
+// JSON inside a script element: "<" never appears, so no text can end the element or begin another.
+std::string script_json(const Json& value) {
+  std::string out;
+  for (const char c : printable_json(value)) {
+    if (c == '<') {
+      out += "\\u003c";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+const char* name_of(Section section) {
+  switch (section) {
+    case Section::curves:
+      return "curves";
+    case Section::health:
+      return "health";
+    case Section::trade:
+      return "trade";
+    case Section::cost:
+      return "cost";
+  }
+  return "";
+}
+
+Json json_of(const Chart& chart) {
+  Json lines = Json::array();
+  for (const figure::Line& line : chart.lines.lines) {
+    Json points = Json::array();
+    for (const auto& [x, values] : line.points) {
+      Json point = Json::array({x, figure::mean(values)});
+      if (values.size() > 1) point.push_back(values);
+      points.push_back(point);
+    }
+    lines.push_back({{"name", line.name}, {"points", points}});
+  }
+  return {{"id", chart.id},
+          {"section", name_of(chart.section)},
+          {"title", chart.lines.title},
+          {"x", chart.lines.x_label},
+          {"y", chart.lines.y_label},
+          {"logX", chart.lines.log_x},
+          {"logY", chart.lines.log_y},
+          {"alt", chart.described()},
+          {"note", chart.note},
+          {"lines", lines}};
+}
+
+// The text of a block of tokens: all of a short one, the ends of a long one.
+std::string block_text(const std::vector<std::string>& tokens, int64_t begin, int64_t end) {
+  constexpr int64_t kEnds = 4;
+  std::string out;
+  for (int64_t i = begin; i < end; ++i) {
+    if (end - begin > 2 * kEnds && i == begin + kEnds) {
+      out += " ... ";
+      i = end - kEnds;
+    }
+    out += tokens[size_t(i)];
+  }
+  return out;
+}
+
+// The mean of each block of a list.
+std::vector<float> averaged(const std::vector<float>& values, const distill::Blocks& blocks) {
+  std::vector<float> out;
+  for (int64_t c = 0; c < blocks.cells(); ++c) {
+    double sum = 0;
+    for (int64_t i = blocks.begin(c); i < blocks.begin(c + 1); ++i) sum += values[size_t(i)];
+    out.push_back(float(sum / double(blocks.size(c))));
+  }
+  return out;
+}
+
+Json heat_of(const Attention& a, const distill::Blocks& blocks) {
+  Json layers = Json::array();
+  for (const distill::TokenHeat& heat : a.text.maps.heat) {
+    Json layer = {{"teacher", packed_masses(averaged(heat.teacher, blocks))}};
+    if (!heat.student.empty())
+      layer["student"] = packed_masses(averaged(heat.student, blocks));
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
+// The attention of a student with these maps, or none.
+Json json_of(const Attention& a, const PackedHeads& packed) {
+  const distill::TextMaps& maps = packed.maps;
+  const distill::Blocks cells(maps.tokens, maps.cells);
+  const distill::Blocks listed(maps.tokens, std::min(maps.tokens, kMostTokens));
+  Json starts = Json::array(), texts = Json::array(), tokens = Json::array();
+  for (int64_t c = 0; c <= cells.cells(); ++c) starts.push_back(cells.begin(c));
+  for (int64_t c = 0; c < cells.cells(); ++c)
+    texts.push_back(block_text(a.tokens, cells.begin(c), cells.begin(c + 1)));
+  for (int64_t c = 0; c < listed.cells(); ++c)
+    tokens.push_back(block_text(a.tokens, listed.begin(c), listed.begin(c + 1)));
+  Json heads = Json::array();
+  for (size_t i = 0; i < maps.heads.size(); ++i) {
+    Json head = {{"layer", maps.heads[i].layer}, {"head", maps.heads[i].head}};
+    head.update(packed.heads[i]);
+    heads.push_back(std::move(head));
+  }
+  Json out = {{"name", a.name},
+              {"method", a.method},
+              {"teacher", a.teacher},
+              {"source", a.source},
+              {"settings", a.settings},
+              {"layers", a.layers},
+              {"heads", a.heads},
+              {"k", a.k},
+              {"columns", maps.columns},
+              {"tokens", maps.tokens},
+              {"cells", maps.cells},
+              {"causal", maps.causal},
+              {"starts", starts},
+              {"texts", texts},
+              {"words", tokens},
+              {"heat", heat_of(a, listed)},
+              {"maps", heads}};
+  if (!a.text.recall.empty()) out["recall"] = distill::mask_health_rows(a.text.recall);
+  return out;
+}
+
+Json json_of(const RunInput& run) {
+  Json events = Json::array();
+  for (const distill::LogRecord& record : run.log) {
+    if (!record.text.empty()) events.push_back({{"step", record.step}, {"text", record.text}});
+  }
+  return {{"name", run.name},       {"path", run.path},     {"configuration", run.configuration},
+          {"command", run.command}, {"lines", run.log.size()}, {"events", events}};
+}
+
+// Rows as a table: what made each number.
+Json json_of(const RowsInput& rows) {
+  Json lines = Json::array();
+  for (const experiment::Row& row : rows.rows) {
+    auto text = [&](const char* key) {
+      return row.contains(key) ? experiment::shown(row[key], 1) : std::string();
+    };
+    std::string values;
+    if (row.contains("values") && row["values"].is_object()) {
+      for (const auto& [name, value] : row["values"].items())
+        values += (values.empty() ? "" : ", ") + name + " " + experiment::shown(value, 4);
+    }
+    lines.push_back({text("name"), values, text("seconds"), text("seed"), text("commit"),
+                     text("machine"), text("command")});
+  }
+  return {{"name", rows.name},
+          {"path", rows.path},
+          {"header", {"name", "values", "seconds", "seed", "commit", "machine", "command"}},
+          {"rows", lines}};
+}
+
+Json everything_but_maps(const Report& report) {
+  Json out = {{"title", report.title},
+              {"program", report.program},
+              {"command", report.command},
+              {"leastMass", figure::kLeastMass},
+              {"missing", Json::array()},
+              {"charts", Json::array()},
+              {"runs", Json::array()},
+              {"experiments", Json::array()},
+              {"comparisons", Json::array()},
+              {"attention", Json::array()}};
+  for (const Missing& each : report.missing)
+    out["missing"].push_back({{"what", each.what}, {"command", each.command}});
+  for (const Chart& chart : report.charts) out["charts"].push_back(json_of(chart));
+  for (const RunInput& run : report.inputs.runs) out["runs"].push_back(json_of(run));
+  for (const RowsInput& rows : report.inputs.rows) out["experiments"].push_back(json_of(rows));
+  for (const Comparison& each : report.comparisons) {
+    out["comparisons"].push_back(
+        {{"first", each.first}, {"second", each.second}, {"overlap", each.overlap}});
+  }
+  return out;
+}
+
+// The template with each "/*NAME*/" replaced by the file of that name, "/*data*/" by the data.
+std::string assembled(const std::string& title, const Json& data) {
+  const std::string_view html = page_file("page.html");
+  std::string out;
+  for (size_t at = 0; at < html.size();) {
+    const size_t mark = html.find("/*", at), end = html.find("*/", mark);
+    if (mark == html.npos) {
+      out += html.substr(at);
+      break;
+    }
+    out += html.substr(at, mark - at);
+    const std::string_view name = html.substr(mark + 2, end - mark - 2);
+    if (name == "data") {
+      out += script_json(data);
+    } else if (name == "title") {
+      out += figure::xml_escaped(title);
+    } else {
+      out += page_file(name);
+    }
+    at = end + 2;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string page(const Report& report, const Request& request) {
+  Json data = everything_but_maps(report);
+  for (const Attention& each : report.attention) {
+    distill::TextMaps none{.tokens = each.text.maps.tokens,
+                           .cells = each.text.maps.cells,
+                           .columns = each.text.maps.columns,
+                           .heads = {},
+                           .heat = each.text.maps.heat};
+    data["attention"].push_back(json_of(each, {.maps = std::move(none), .heads = {}}));
+  }
+  const size_t most = size_t(request.max_bytes);
+  size_t used = assembled(report.title, data).size();  // what is left is for maps
+  check(used <= most, "report: the page has ", used, " bytes without maps, --max-bytes is ", most,
+        "; give fewer inputs");
+  for (size_t i = 0; i < report.attention.size(); ++i) {
+    size_t left = most - used;
+    left = left > kMapSlack ? (left - kMapSlack) / (report.attention.size() - i) : 0;
+    const Attention& each = report.attention[i];
+    data["attention"][i] = json_of(each, pack_heads(each.text.maps, left));
+    used = assembled(report.title, data).size();
+  }
+  check(used <= most, "report: the page has ", used, " bytes with the coarsest maps, --max-bytes ",
+        most, "; give some --layers or --heads");
+  return assembled(report.title, data);
+}
+
+}  // namespace brine::report

@@ -1,0 +1,220 @@
+// Line charts by Vega: axes, legends and pictures are its own; zoom sets the domains of its scales.
+"use strict";
+
+brine.charts = (function () {
+  // Okabe and Ito's colours; the last but one is that of letters, so that it shows in the dark too.
+  const colours = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+    "currentColor", "#8c6d1f"];
+  const dashes = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
+  const shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"];
+  const height = 240;
+
+  function extent(values, logarithmic) {
+    const shown = values.filter((x) => Number.isFinite(x) && (!logarithmic || x > 0));
+    let low = Math.min(...shown), high = Math.max(...shown);
+    if (logarithmic) {
+      const room = Math.pow(high / low || 1, 0.04);
+      return high > low ? [low / room, high * room] : [low / 2, high * 2];
+    }
+    const room = high > low ? 0.04 * (high - low) : Math.max(0.5, 0.1 * Math.abs(low));
+    return [low - room, high + room];
+  }
+
+  function specification(chart, width, ink) {
+    const names = chart.lines.map((line) => line.name);
+    const points = chart.lines.flatMap((line) => line.points.map(([x, y, all]) => ({
+      series: line.name, x, y,
+      text: (line.name ? line.name + "\n" : "") + chart.x + ": " + Number(x.toPrecision(6)) +
+        "\n" + Number(y.toPrecision(5)) +
+        (all ? " (mean of " + all.map((v) => Number(v.toPrecision(5))).join(", ") + ")" : "")})));
+    const paint = colours.map((colour) => (colour === "currentColor" ? ink : colour));
+    const pick = (list) => names.map((_, i) => list[i % list.length]);
+    const byTurn = names.map((_, i) => dashes[Math.floor(i / colours.length) % dashes.length]);
+    const axis = {grid: true, gridColor: "#8887", domainColor: ink, tickColor: ink,
+      labelColor: ink, titleColor: ink, labelOverlap: true, titleFontWeight: "normal",
+      labelFontSize: 11, titleFontSize: 12};
+    const encoded = {x: {scale: "x", field: "x"}, y: {scale: "y", field: "y"},
+      stroke: {scale: "colour", field: "series"}};
+    return {
+      description: chart.alt, width, height, padding: 4, autosize: "pad",
+      signals: [
+        {name: "xdom", value: extent(points.map((p) => p.x), chart.logX)},
+        {name: "ydom", value: extent(points.map((p) => p.y), chart.logY)}],
+      data: [{name: "points", values: points}],
+      scales: [
+        {name: "x", type: chart.logX ? "log" : "linear", domain: {signal: "xdom"},
+          range: "width", nice: false, zero: false},
+        {name: "y", type: chart.logY ? "log" : "linear", domain: {signal: "ydom"},
+          range: "height", nice: false, zero: false},
+        {name: "colour", type: "ordinal", domain: names, range: pick(paint)},
+        {name: "dash", type: "ordinal", domain: names, range: byTurn},
+        {name: "shape", type: "ordinal", domain: names, range: pick(shapes)}],
+      axes: [
+        {...axis, orient: "bottom", scale: "x", title: chart.x, tickCount: 6,
+          format: "~s"},
+        {...axis, orient: "left", scale: "y", title: chart.y, tickCount: 5, titleLimit: height + 40,
+          format: chart.logY ? "~g" : "~g"}],
+      legends: names.length > 1 || names[0] ? [{
+        stroke: "colour", strokeDash: "dash", shape: "shape", symbolType: undefined,
+        symbolFillColor: "transparent", orient: "bottom", direction: "vertical",
+        columns: width > 420 && names.length > 3 ? 2 : 1, labelColor: ink, labelFontSize: 11,
+        labelLimit: width > 420 && names.length > 3 ? width / 2 - 30 : width - 30}] : [],
+      marks: [{
+        type: "group", clip: true,
+        encode: {update: {width: {signal: "width"}, height: {signal: "height"}}},
+        marks: [
+          {type: "group",
+            from: {facet: {name: "line", data: "points", groupby: "series"}},
+            marks: [{type: "line", from: {data: "line"}, interactive: false,
+              encode: {update: {...encoded, strokeWidth: {value: 1.8},
+                strokeDash: {scale: "dash", field: "series"}}}}]},
+          {type: "symbol", from: {data: "points"},
+            encode: {update: {...encoded, shape: {scale: "shape", field: "series"},
+              fill: {scale: "colour", field: "series"},
+              size: {value: points.length > 200 ? 12 : 34}, tooltip: {field: "text"}}}}]}]};
+  }
+
+  const tip = brine.make("div", {id: "tip", role: "tooltip", hidden: ""});
+  function tooltip(handler, event, item, value) {
+    tip.hidden = !value;
+    if (!value) return;
+    tip.textContent = value;
+    tip.style.whiteSpace = "pre-line";
+    tip.style.left = Math.min(event.clientX + 12, window.innerWidth - tip.offsetWidth - 8) + "px";
+    tip.style.top = event.clientY + 12 + "px";
+  }
+
+  class Chart {
+    constructor(chart) {
+      this.chart = chart;
+      this.picture = brine.make("div", {class: "picture", tabindex: "0", role: "group",
+        "aria-label": chart.title + ". Plus and minus zoom, arrow keys move, 0 shows all."});
+      const button = (name, label, run) =>
+        brine.make("button", {type: "button", class: "small", "aria-label": label, onclick: run},
+          name);
+      this.figure = brine.make("figure", {class: "chart", id: "chart-" + chart.id},
+        brine.make("figcaption", {}, brine.make("strong", {}, chart.title),
+          brine.make("span", {class: "buttons"},
+            button("+", "Enlarge " + chart.title, () => this.zoom(0.6)),
+            button("\u2212", "Reduce " + chart.title, () => this.zoom(1 / 0.6)),
+            button("all", "Show all of " + chart.title, () => this.whole()),
+            button("SVG", "Save as SVG", () => this.saveSvg()),
+            button("PNG", "Save as PNG", () => this.savePng()),
+            button("CSV", "Save the numbers as CSV", () => this.saveCsv()))),
+        this.picture);
+      if (chart.note) this.figure.append(brine.make("p", {class: "note"}, chart.note));
+      const numbers = brine.make("details", {}, brine.make("summary", {}, "Numbers"),
+        brine.make("div"));
+      numbers.addEventListener("toggle", () => {
+        const place = numbers.lastChild;
+        if (!place.firstChild) place.append(brine.table(this.rows(), ["series"]));
+      });
+      this.figure.append(numbers);
+      this.listen();
+    }
+
+    rows() {
+      const rows = [["series", this.chart.x, this.chart.y, "single values"]];
+      for (const line of this.chart.lines) {
+        for (const [x, y, all] of line.points) {
+          rows.push([line.name, x, Number(y.toPrecision(7)), all ? all.join(" ") : ""]);
+        }
+      }
+      return rows;
+    }
+
+    async draw() {
+      const width = Math.max(160, Math.min(900, this.figure.clientWidth - 84));
+      if (this.view && this.width === width) return;
+      this.width = width;
+      if (this.view) this.view.finalize();
+      const spec = specification(this.chart, width, "currentColor");
+      this.view = new vega.View(vega.parse(spec), {renderer: "svg", container: this.picture,
+        hover: false, tooltip, logLevel: vega.Warn});
+      await this.view.runAsync();
+    }
+
+    domains() { return {x: this.view.signal("xdom"), y: this.view.signal("ydom")}; }
+    set(x, y) { this.view.signal("xdom", x).signal("ydom", y).run(); }
+    // A domain that is `factor` as long and moved by `shift` of its length.
+    changed(domain, logarithmic, factor, shift) {
+      const [a, b] = logarithmic ? domain.map(Math.log) : domain;
+      const centre = (a + b) / 2 + shift * (b - a), half = factor * (b - a) / 2;
+      const ends = [centre - half, centre + half];
+      return logarithmic ? ends.map(Math.exp) : ends;
+    }
+    zoom(factor, right = 0, up = 0) {
+      const {x, y} = this.domains();
+      this.set(this.changed(x, this.chart.logX, factor, right),
+        this.changed(y, this.chart.logY, factor, up));
+    }
+    whole() {
+      const of = (i, log) => extent(this.chart.lines.flatMap((line) =>
+        line.points.map((point) => point[i])), log);
+      this.set(of(0, this.chart.logX), of(1, this.chart.logY));
+    }
+
+    listen() {
+      this.picture.addEventListener("wheel", (event) => {
+        if (!event.ctrlKey && !event.metaKey) return;  // else the page scrolls
+        event.preventDefault();
+        this.zoom(event.deltaY < 0 ? 0.8 : 1.25);
+      }, {passive: false});
+      let from = null;
+      this.picture.addEventListener("pointerdown", (event) => {
+        if (event.pointerType === "mouse") from = {x: event.clientX, y: event.clientY};
+      });
+      window.addEventListener("pointermove", (event) => {
+        if (!from || !(event.buttons & 1)) return;
+        this.zoom(1, (from.x - event.clientX) / this.width, (event.clientY - from.y) / height);
+        from = {x: event.clientX, y: event.clientY};
+      });
+      window.addEventListener("pointerup", () => { from = null; });
+      this.picture.addEventListener("keydown", (event) => {
+        const moves = {ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, 0.1],
+          ArrowDown: [0, -0.1]};
+        if (moves[event.key]) this.zoom(1, ...moves[event.key]);
+        else if (event.key === "+" || event.key === "=") this.zoom(0.6);
+        else if (event.key === "-") this.zoom(1 / 0.6);
+        else if (event.key === "0") this.whole();
+        else return;
+        event.preventDefault();
+      });
+    }
+
+    // A view for a file: dark letters on white, with the domains of the page.
+    forFile() {
+      const spec = specification(this.chart, Math.max(480, this.width), "#000");
+      const {x, y} = this.domains();
+      spec.signals[0].value = x;
+      spec.signals[1].value = y;
+      spec.background = "white";
+      spec.title = {text: this.chart.title, anchor: "start"};
+      return new vega.View(vega.parse(spec), {renderer: "none"});
+    }
+    async saveSvg() {
+      const text = await this.forFile().toSVG();
+      brine.save(this.chart.id + ".svg", new Blob([text], {type: "image/svg+xml"}));
+    }
+    async savePng() {
+      const canvas = await this.forFile().toCanvas(2);
+      canvas.toBlob((blob) => brine.save(this.chart.id + ".png", blob));
+    }
+    saveCsv() {
+      brine.save(this.chart.id + ".csv", new Blob([brine.csv(this.rows())], {type: "text/csv"}));
+    }
+  }
+
+  // Makes the charts of a section in its element; returns them.
+  async function fill(section) {
+    const own = brine.data.charts.filter((chart) => chart.section === section);
+    const place = document.getElementById(section + "-charts");
+    const charts = own.map((chart) => new Chart(chart));
+    for (const chart of charts) place.append(chart.figure);
+    for (const chart of charts) await chart.draw();
+    return charts;
+  }
+
+  document.body.append(tip);
+  return {fill, Chart};
+})();

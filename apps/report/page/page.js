@@ -1,0 +1,409 @@
+// The sections of the page and what their controls do.
+"use strict";
+
+(function () {
+  const data = brine.data, students = data.attention;
+  const element = (id) => document.getElementById(id);
+  const show = (id, shown = true) => { element(id).hidden = !shown; };
+  const state = {student: 0, layer: 0, head: 0, value: "mass", planes: {}};
+  const student = () => students[state.student];
+  const headOf = (layer, head) =>
+    student().maps.find((each) => each.layer === layer && each.head === head);
+
+  // ---- labels
+
+  const range = (starts, cell) => (starts[cell + 1] - starts[cell] === 1 ? String(starts[cell])
+    : starts[cell] + "\u2013" + (starts[cell + 1] - 1));
+  function tokenAxis(name) {
+    return {name, label: (cell) => {
+      const own = student();
+      const text = own.texts[cell].trim();
+      return own.tokens === own.cells ? text || "\u2423" : range(own.starts, cell) + " " + text;
+    }};
+  }
+  const columnAxis = {name: "column of the estimate", label: (cell) => {
+    const cells = state.planes.estimate.columns, all = student().columns;
+    const first = Math.floor(cell * all / cells), behind = Math.floor((cell + 1) * all / cells);
+    return behind - first === 1 ? String(first) : first + "\u2013" + (behind - 1);
+  }};
+  const plainAxis = (name) => ({name, label: (cell) => String(cell)});
+  const quoted = (cell) => "\u201c" + brine.visible(student().texts[cell]) + "\u201d";
+
+  // ---- the maps of one head
+
+  const titles = {teacher: "Teacher", widened: "Estimate, widened to keys",
+    mask: "Mask", student: "Student on the mask", estimate: "1. Estimate, K columns",
+    selected: "2. Selected columns"};
+  const words = {teacher: "the teacher's attention", widened: "the estimate widened to keys",
+    mask: "the share of keys that the mask keeps", student: "the student's attention on the mask",
+    estimate: "the estimate in columns", selected: "the share of selected columns"};
+  const shownPlane = (id) => (state.value === "most" && state.planes[id + ".most"]) ||
+    state.planes[id];
+
+  function readout(at) {
+    const own = student(), starts = own.starts, lines = [];
+    if (at.own && !at.own.linked && at.own.id !== "mask2") {
+      const plane = state.planes[at.own.id];
+      lines.push(`query ${range(starts, at.row)} ${quoted(at.row)}, column ` +
+        at.own.columnAxis.label(at.column));
+      const value = brine.value(plane, at.row, at.column);
+      lines.push(`${words[at.own.id] || "image"}: ` +
+        (at.own.id === "selected" ? brine.share(value) : brine.mass(value)));
+    } else {
+      lines.push(`query ${range(starts, at.row)} ${quoted(at.row)} \u2192 key ` +
+        `${range(starts, at.column)} ${quoted(at.column)}`);
+      const parts = [];
+      for (const id of ["teacher", "widened", "mask", "student"]) {
+        const plane = state.planes[id], most = state.planes[id + ".most"];
+        if (!plane) continue;
+        const value = brine.value(plane, at.row, at.column);
+        parts.push(id === "mask" ? `keys kept ${brine.share(value)}`
+          : `${id === "widened" ? "estimate" : id} ${brine.mass(value)}` +
+            (most ? ` (largest entry ${brine.mass(brine.value(most, at.row, at.column))})` : ""));
+      }
+      lines.push(parts.join(", "));
+    }
+    element("readout").textContent = lines.join(" \u2014 ");
+  }
+
+  const group = new brine.maps.Group(readout, () =>
+    `${student().name} layer ${state.layer} head ${state.head}`);
+  const views = {};
+  function view(id, place, options) {
+    views[id] = new brine.maps.View({group, id, rowAxis: tokenAxis("query"),
+      columnAxis: tokenAxis("key"), ...options});
+    element(place).append(views[id].figure);
+    return views[id];
+  }
+
+  function makeViews(planes) {
+    for (const place of ["maps", "masking", "images"]) element(place).replaceChildren();
+    group.views = [];
+    for (const id of ["teacher", "widened", "mask", "student"]) if (planes[id]) view(id, "maps", {});
+    if (planes.estimate) {
+      view("estimate", "masking", {linked: false, columnAxis});
+      if (planes.selected) view("selected", "masking", {linked: false, columnAxis});
+      if (planes.mask) view("mask2", "masking", {});
+    }
+    const images = Object.keys(planes).filter((id) => id.startsWith("image "));
+    for (const id of images) {
+      const own = new brine.maps.Group(() => {}, group.name);
+      view(id, "images", {group: own, linked: false, rowAxis: plainAxis("row"),
+        columnAxis: plainAxis("column")});
+    }
+    show("decoder", images.length > 0);
+    for (const id of ["masking-title", "masking-about", "masking"]) show(id, Boolean(planes.estimate));
+  }
+
+  function draw() {
+    const planes = state.planes, where = `layer ${state.layer}, head ${state.head}`;
+    for (const [id, each] of Object.entries(views)) {
+      const plane = id === "mask2" ? planes.mask : shownPlane(id);
+      if (!plane) continue;
+      let title = id === "mask2" ? "3. Their keys, the mask" : titles[id];
+      if (id.startsWith("image ")) {
+        title = `Convolution ${id.slice(6)}, to ${plane.most.toPrecision(3)}`;
+        each.group.reset(plane.rows, plane.columns);
+      }
+      if (plane.shares && !id.startsWith("image ")) title += " (share, bright is all)";
+      each.show(plane, title, `Map of ${words[id] || id} in ${where}: ${plane.rows} rows of ` +
+        `queries, ${plane.columns} columns. Arrow keys move a cursor whose numbers are read out.`);
+    }
+  }
+
+  const kindOf = (planes) => Object.keys(planes).join(" ");
+  async function select(layer, head) {
+    const found = headOf(layer, head) || student().maps[0];
+    if (!found) return;
+    state.layer = found.layer;
+    state.head = found.head;
+    const planes = await brine.planes(found);
+    if (state.layer !== found.layer || state.head !== found.head) return;  // chosen meanwhile
+    const remade = kindOf(state.planes) !== kindOf(planes);
+    state.planes = planes;
+    if (remade) {
+      for (const id of Object.keys(views)) delete views[id];
+      makeViews(planes);
+    }
+    const side = planes.teacher.rows, old = group.cursor;
+    if (remade || !group.size || group.size.rows !== side) group.reset(side, side);
+    element("layer").value = String(found.layer);
+    element("head").value = String(found.head);
+    draw();
+    thumbnails.mark();
+    if (old && old.row < side) {
+      group.cursor = null;
+      group.move({row: old.row, column: Math.min(old.column, side - 1)});
+    } else {
+      group.move({row: side - 1, column: 0});
+    }
+  }
+
+  // ---- thumbnails of all heads
+
+  const thumbnails = (function () {
+    const place = element("thumbnails");
+    let buttons = new Map(), turn = 0;
+    const key = (layer, head) => layer + ":" + head;
+
+    function recallOf(layer, head) {
+      const rows = student().recall;
+      return rows && rows[layer] && rows[layer].heads ? rows[layer].heads[head].mask : null;
+    }
+    function paint(button, planes) {
+      const kind = element("thumbnail-kind").value, plane = planes[kind] || planes.teacher;
+      const canvas = button.firstChild, side = 64;
+      canvas.width = canvas.height = side;
+      const context = canvas.getContext("2d");
+      context.imageSmoothingEnabled = plane.rows > side;
+      context.drawImage(brine.maps.pixels(plane), 0, 0, side, side);
+    }
+    async function paintAll() {
+      const own = ++turn;
+      for (const head of student().maps) {
+        const planes = await brine.planes(head);
+        if (own !== turn) return;  // another kind or student was chosen
+        paint(buttons.get(key(head.layer, head.head)), planes);
+      }
+    }
+    function fill() {
+      const maps = student().maps, layers = [...new Set(maps.map((m) => m.layer))];
+      const heads = [...new Set(maps.map((m) => m.head))];
+      buttons = new Map();
+      place.replaceChildren();
+      place.style.gridTemplateColumns = `2.2rem repeat(${heads.length}, minmax(1.9rem, 4.5rem))`;
+      place.append(brine.make("span", {class: "axis"}), ...heads.map((head) =>
+        brine.make("span", {class: "axis"}, String(head))));
+      for (const layer of layers) {
+        place.append(brine.make("span", {class: "axis"}, String(layer)));
+        for (const head of heads) {
+          const recall = recallOf(layer, head);
+          const label = `layer ${layer}, head ${head}` +
+            (recall === null ? "" : `, mask recall ${recall.toFixed(3)}`);
+          const button = brine.make("button", {type: "button", "aria-label": label, title: label,
+            "aria-pressed": "false", tabindex: "-1", onclick: () => select(layer, head)},
+          brine.make("canvas", {"aria-hidden": "true"}));
+          if (recall !== null) button.style.setProperty("--frame", brine.css(brine.colour(recall)));
+          button.addEventListener("keydown", (event) => {
+            const moves = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1],
+              ArrowRight: [0, 1]};
+            if (!moves[event.key]) return;
+            event.preventDefault();
+            const [down, right] = moves[event.key];
+            const next = buttons.get(key(layers[layers.indexOf(layer) + down],
+              heads[heads.indexOf(head) + right]));
+            if (next) next.focus();
+          });
+          buttons.set(key(layer, head), button);
+          place.append(button);
+        }
+      }
+      mark();
+      return paintAll();
+    }
+    function mark() {
+      for (const [name, button] of buttons) {
+        const own = name === key(state.layer, state.head);
+        button.setAttribute("aria-pressed", String(own));
+        button.tabIndex = own ? 0 : -1;
+      }
+    }
+    return {fill, mark, paintAll};
+  })();
+
+  // ---- attention that tokens receive
+
+  const heat = (function () {
+    const bytes = new Map();
+    const textGroup = new brine.maps.Group(read, () => student().name + " tokens");
+    let map = null, plane = null;
+
+    async function unpacked(own, source) {
+      const name = students.indexOf(own) + source;
+      if (!bytes.has(name)) {
+        bytes.set(name, await Promise.all(own.heat.map((layer) => brine.bytes(layer[source]))));
+      }
+      return bytes.get(name);
+    }
+    const wordsOf = (own, place) => {
+      const count = own.words.length, first = Math.floor(place * own.tokens / count);
+      const behind = Math.floor((place + 1) * own.tokens / count);
+      return behind - first === 1 ? String(first) : first + "\u2013" + (behind - 1);
+    };
+    function read(at) {
+      const own = student();
+      element("readout-heat").textContent =
+        `layer ${at.row}, token ${wordsOf(own, at.column)} ` +
+        `\u201c${brine.visible(own.words[at.column])}\u201d: ` +
+        brine.mass(brine.value(plane, at.row, at.column));
+    }
+    function spans(own, masses) {
+      const text = element("heat-text");
+      text.replaceChildren();
+      const most = Math.max(...masses, 1e-9);
+      own.words.forEach((word, i) => {
+        const share = Math.max(0, 1 + Math.log10(Math.max(masses[i], 1e-9) / most) / 3);
+        const span = brine.make("span", {title: `${wordsOf(own, i)}: ${brine.mass(masses[i])}`},
+          word);
+        span.style.background = `rgba(230, 159, 0, ${(0.75 * share).toFixed(2)})`;
+        text.append(span);
+      });
+    }
+    function table(own, masses) {
+      const order = masses.map((mass, i) => [mass, i]).sort((a, b) => b[0] - a[0] || a[1] - b[1]);
+      element("heat-table").replaceChildren(brine.table([["token", "text", "mass received"],
+        ...order.slice(0, 30).map(([mass, i]) =>
+          [wordsOf(own, i), brine.visible(own.words[i]), brine.mass(mass)])], ["text"]));
+    }
+    async function draw() {
+      const own = student(), source = element("heat-source").value;
+      const layers = await unpacked(own, source), columns = own.words.length;
+      const all = new Uint8Array(layers.length * columns);
+      layers.forEach((layer, i) => all.set(layer, i * columns));
+      plane = {id: "heat", rows: layers.length, columns, shares: false, most: 1, bytes: all};
+      if (!map) {
+        map = new brine.maps.View({group: textGroup, id: "heat", square: false, plotHeight: 200,
+          rowAxis: plainAxis("layer"), columnAxis: {name: "token", label: (i) =>
+            wordsOf(student(), i) + " " + student().words[i].trim()}});
+        element("heat").append(brine.make("output", {id: "readout-heat", "aria-live": "polite",
+          class: "note"}), map.figure);
+      }
+      textGroup.reset(layers.length, columns);
+      map.show(plane, "Attention received, by layer and token", `Attention that each of ${columns} ` +
+        `tokens receives in each of ${layers.length} layers. Arrow keys move a cursor.`);
+      const chosen = element("heat-layer").value;
+      const masses = Array.from({length: columns}, (_, column) => {
+        if (chosen !== "all") return brine.value(plane, Number(chosen), column);
+        let sum = 0;
+        for (let row = 0; row < plane.rows; ++row) sum += brine.value(plane, row, column);
+        return sum / plane.rows;
+      });
+      spans(own, masses);
+      table(own, masses);
+    }
+    function fill() {
+      const own = student();
+      element("heat-source").replaceChildren();
+      element("heat-layer").replaceChildren();
+      brine.options(element("heat-source"), own.heat[0].student
+        ? [["student", "the student, on its mask"], ["teacher", "the teacher"]]
+        : [["teacher", "the teacher"]]);
+      brine.options(element("heat-layer"), [["all", "mean of all"],
+        ...own.heat.map((_, i) => [i, String(i)])]);
+      return draw();
+    }
+    return {fill, draw, group: textGroup};
+  })();
+
+  // ---- the student and its controls
+
+  async function showStudent() {
+    const own = student(), maps = own.maps;
+    for (const id of ["layer", "head", "thumbnail-kind"]) element(id).replaceChildren();
+    brine.options(element("layer"), [...new Set(maps.map((m) => m.layer))].map((x) => [x, x]));
+    brine.options(element("head"), [...new Set(maps.map((m) => m.head))].map((x) => [x, x]));
+    const kinds = maps.length ? maps[0].planes.map((plane) => plane[0]) : [];
+    brine.options(element("thumbnail-kind"), ["teacher", "widened", "mask", "student"]
+      .filter((id) => kinds.includes(id)).map((id) => [id, titles[id]]));
+    show("value-label", kinds.includes("teacher.most"));
+    element("attention-about").textContent = `${own.name}: ${own.method}, ` +
+      (own.k ? `k = ${own.k} keys of a query and head, ` : "all keys, ") +
+      (own.columns ? `K = ${own.columns} columns, ` : "") + `${own.tokens} tokens` +
+      (own.cells < own.tokens ? `, averaged into ${own.cells} x ${own.cells} cells` : "") +
+      `. Teacher: ${own.teacher}. Rows are queries, columns keys. Pointer or arrow keys read a ` +
+      "cell, + and \u2212, a double click or Ctrl and the wheel zoom.";
+    element("masking-about").textContent = "The estimate has K columns for each query, whatever " +
+      "its number of keys. The largest are selected; each stands for a block of neighbouring keys" +
+      (own.settings.oversample > 1 ? `, of which the ones with the largest scores are kept ` +
+        `(${own.settings.oversample} candidates for each)` : "") +
+      ". A cell of the mask shows the share of its keys that are kept.";
+    state.planes = {};
+    await select(state.layer, state.head);
+    await Promise.all([thumbnails.fill(), heat.fill()]);
+  }
+
+  function connect() {
+    const changed = (id, run) => element(id).addEventListener("change", run);
+    changed("layer", () => select(Number(element("layer").value), state.head));
+    changed("head", () => select(state.layer, Number(element("head").value)));
+    changed("value", () => { state.value = element("value").value; draw(); });
+    changed("student", () => { state.student = Number(element("student").value); showStudent(); });
+    changed("thumbnail-kind", () => thumbnails.paintAll());
+    changed("heat-source", () => heat.draw());
+    changed("heat-layer", () => heat.draw());
+    element("zoom-in").addEventListener("click", () => group.zoom(0.5));
+    element("zoom-out").addEventListener("click", () => group.zoom(2));
+    element("zoom-all").addEventListener("click", () => group.whole());
+    for (const form of document.querySelectorAll("form")) {
+      form.addEventListener("submit", (event) => event.preventDefault());
+    }
+  }
+
+  function contents() {
+    const sections = [...document.querySelectorAll("main section")].filter((s) => !s.hidden);
+    element("contents").append(...sections.map((section) => brine.make("a",
+      {href: "#" + section.id}, section.querySelector("h2").textContent)));
+    const first = students[0];
+    element("summary").textContent = first && first.recall
+      ? `${first.name} keeps ${brine.share(first.recall[first.recall.length - 1].mask)} of the ` +
+        `teacher's attention with k = ${first.k} of ${first.tokens} keys; the same number of its ` +
+        `own top keys has ${brine.share(first.recall[first.recall.length - 1].top_keys)}, 4 sinks ` +
+        `and the most recent ${brine.share(first.recall[first.recall.length - 1].sinks_recent)}.`
+      : "";
+  }
+
+  async function main() {
+    for (const each of data.missing) {
+      element("missing-list").append(brine.make("dt", {}, each.what),
+        brine.make("dd", {}, brine.make("code", {}, each.command)));
+    }
+    show("missing", data.missing.length > 0);
+    for (const section of ["curves", "trade", "cost"]) {
+      show(section, data.charts.some((chart) => chart.section === section));
+    }
+    const scale = brine.maps.scale();
+    let charts = [];
+    connect();
+    brine.made();
+    show("health", brine.health.fill(students));
+    show("comparison", brine.comparison(students));
+    if (students.length) {
+      show("attention");
+      show("tokens");
+      element("scale").append(scale.canvas, brine.make("span", {},
+        "Mass of attention, logarithmic; teacher, estimate and student have this scale."));
+      brine.options(element("student"), students.map((each, i) => [i, each.name]));
+      show("student-label", students.length > 1);
+    }
+    contents();
+    if (students.length) await showStudent();
+    for (const section of ["health", "curves", "trade", "cost"]) {
+      if (!element(section).hidden) charts.push(...await brine.charts.fill(section));
+    }
+    const redraw = () => {
+      scale.paint();
+      group.draw();
+      heat.group.draw();
+      for (const each of Object.values(views)) each.draw();
+    };
+    const resized = () => { redraw(); for (const chart of charts) chart.draw(); };
+    let waiting = 0;
+    window.addEventListener("resize", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(resized, 100);
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    const printing = (on) => {
+      document.documentElement.classList.toggle("printing", on);
+      redraw();
+    };
+    window.addEventListener("beforeprint", () => printing(true));
+    window.addEventListener("afterprint", () => printing(false));
+  }
+
+  // For programs that read the page: `ready` settles when everything is drawn.
+  brine.state = state;
+  brine.select = select;
+  brine.views = views;
+  brine.ready = main();
+})();

@@ -1,0 +1,222 @@
+// Gathering a report: inputs, a text through models, charts, and what is missing.
+#include "apps/report/report.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/cli/terminal.h"
+#include "distill/runs/training_run.h"
+
+namespace brine::report {
+namespace {
+
+constexpr size_t kMostStudents = 2;      // of one text, next to each other
+constexpr int64_t kMostCells = 3000000;  // of all heads while maps are collected: 48 bytes each
+
+std::set<int64_t> set_of(const std::vector<int64_t>& list) { return {list.begin(), list.end()}; }
+
+// The file for each of several students: "kept.jsonl", "kept.2.jsonl".
+std::string numbered(const std::string& file, size_t number) {
+  if (file.empty() || number == 0) return file;
+  const std::filesystem::path path(file);
+  const std::string name = join(path.stem().string(), ".", number + 1, path.extension().string());
+  return (path.parent_path() / name).string();
+}
+
+void check_list(const std::vector<int64_t>& list, int64_t size, const char* what) {
+  for (const int64_t each : list) {
+    check(each >= 0 && each < size, "report: there is no ", what, " ", each, ", the model has ",
+          size, " of them, numbered from 0");
+  }
+}
+
+AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t heads,
+                      size_t number) {
+  check_list(r.layers, layers, "layer");
+  check_list(r.heads, heads, "head");
+  const std::set<int64_t> some_layers = set_of(r.layers), some_heads = set_of(r.heads);
+  const auto shown = int64_t((some_layers.empty() ? size_t(layers) : some_layers.size()) *
+                             (some_heads.empty() ? size_t(heads) : some_heads.size()));
+  const int64_t cells =
+      r.cells ? std::min(r.cells, tokens) : distill::cells_for(tokens, shown, kMostCells);
+  return {.teacher = r.teacher,
+          .k = r.text.k,
+          .maps = {.cells = cells, .layers = some_layers, .heads = some_heads},
+          .importance = numbered(r.importance, number),
+          .importance_keys = r.importance_keys};
+}
+
+void attend(Report& report, const Request& r) {
+  const size_t models = std::min(kMostStudents, report.inputs.models.size());
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < models; ++i) {
+    const ModelInput& input = report.inputs.models[i];
+    nn::LoadedModel m = distill::load_model(input.path, log_messages(), {.map = true});
+    const nn::ModelShape shape = m.config.shape();
+    if (i == 0) ids = r.text.ids(m, "report");
+    AttentionCall call = call_of(r, int64_t(ids.size()), shape.layers, shape.heads, i);
+    call.keeps_masks = models > 1;
+    if (!m.model->attention_traits().sparse) {
+      check(call.importance.empty(), "report: --importance needs a mask, attention '",
+            m.config.attention, "' keeps every key");
+    }
+    report.attention.push_back(attention_of(m, input.name, ids, call));
+    log_info("report: ", ids.size(), " tokens through ", input.name);
+  }
+}
+
+void read_captures(Report& report, const Request& r) {
+  for (const ModelInput& input : report.inputs.captures) {
+    if (report.attention.size() == kMostStudents) break;
+    const CaptureSize size = size_of_capture(input.path);
+    AttentionCall call = call_of(r, size.tokens, size.layers, size.heads, report.attention.size());
+    call.keeps_masks = report.inputs.captures.size() > 1;
+    Attention read = attention_of(input, call, r.tokenizer);
+    const bool same = report.attention.empty() || report.attention[0].ids == read.ids;
+    check(same, input.path, ": is of another text than ", report.attention.empty() ? "" :
+          report.attention[0].source, "; two students are compared on one text");
+    report.attention.push_back(std::move(read));
+  }
+}
+
+void compare(Report& report) {
+  if (report.attention.size() < 2) return;
+  const Attention &a = report.attention[0], &b = report.attention[1];
+  if (a.text.masks.empty() || b.text.masks.empty()) return;
+  check(a.layers == b.layers && a.heads == b.heads, "report: ", a.name, " has ", a.layers,
+        " layers of ", a.heads, " heads, ", b.name, " ", b.layers, " of ", b.heads,
+        "; their masks cannot be compared");
+  report.comparisons.push_back(
+      {a.name, b.name, distill::mask_overlap(a.text.masks, b.text.masks)});
+}
+
+std::string path_or(const std::vector<ModelInput>& list, const char* otherwise) {
+  return list.empty() ? otherwise : list[0].path;
+}
+
+void note_missing(Report& report, const Request& r) {
+  const Inputs& in = report.inputs;
+  auto miss = [&](const std::string& what, const std::string& command) {
+    report.missing.push_back({what, command});
+  };
+  const std::string model = path_or(in.models, "STUDENT");
+  if (report.attention.empty()) {
+    miss(in.models.empty()
+             ? "Maps of attention and mask health: no model with weights and no capture was given"
+             : "Maps of attention and mask health: no text was given",
+         "brine report " + model + " --data TEXT --sequence-length 1024 --teacher TEACHER --out " +
+             r.out);
+    miss("Maps of an earlier pass: no capture was given",
+         "brine inspect " + model + " --capture FILE.h5 --data TEXT --sequence-length 1024");
+  } else if (report.attention[0].text.recall.empty()) {
+    miss("Mask health: attention '" + report.attention[0].method + "' keeps every key",
+         "brine convert --teacher " + model + " --data TEXT --out STUDENT");
+  }
+  auto has = [&](Section section) {
+    return std::any_of(report.charts.begin(), report.charts.end(),
+                       [&](const Chart& chart) { return chart.section == section; });
+  };
+  if (!has(Section::curves)) {
+    miss("Curves of losses: no run with a log was given", "brine report RUN ...");
+  }
+  if (!has(Section::trade)) {
+    miss("k against perplexity and recall: no table of a sweep was given",
+         "brine sweep --model " + model +
+             " --teacher TEACHER --data TEXT --k 16 32 64 128 --floors --out sweep.tsv && brine "
+             "report " +
+             model + " sweep.tsv");
+  }
+  const bool measured = std::any_of(report.charts.begin(), report.charts.end(), [](auto& chart) {
+    return chart.section == Section::cost && chart.lines.x_label == "tokens" &&
+           chart.lines.y_label == "milliseconds";
+  });
+  if (!measured) {
+    miss("Time and memory against the number of tokens: no measurements were given",
+         "brine experiment latency && brine report " + model +
+             " runs/experiments/latency-small");
+  }
+}
+
+std::string title_of(const Report& report) {
+  std::string names;
+  auto add = [&](const auto& list) {
+    for (const auto& each : list) {
+      if (names.find(each.name) == names.npos) names += (names.empty() ? "" : ", ") + each.name;
+    }
+  };
+  add(report.attention);
+  add(report.inputs.runs);
+  add(report.inputs.models);
+  add(report.inputs.rows);
+  return names.empty() ? "Brine report" : names;
+}
+
+}  // namespace
+
+void Request::describe(data::Schema& s) {
+  s.field("inputs", inputs,
+          "Runs, models, captures (brine inspect --capture), directories of experiments, tables of "
+          "brine sweep --out",
+          {.required = true, .positional = true});
+  s.field("out", out, "HTML file to write");
+  s.field("title", title, "Title of the page; none: the names of the inputs");
+  s.field("figures", figures, "Directory for every picture (SVG, PNG) and its numbers (CSV)");
+  s.field("importance", importance,
+          "File of JSON lines: which keys each query kept, and with what mass");
+  s.field("importance_keys", importance_keys,
+          "Keys of a query there, those with the largest masses; 0 = all that it kept", {.min = 0});
+  s.field("teacher", teacher,
+          "Teacher whose attention is compared; none or self: the model's own dense attention");
+  s.field("tokenizer", tokenizer, "Tokenizer of a capture; none: that of the captured model");
+  text.describe_text(s, "Attention of the models: ");
+  s.field("layers", layers, "Maps of these layers only, with more cells; none: all", {.min = 0});
+  s.field("heads", heads, "Maps of these heads only; none: all", {.min = 0});
+  s.field("cells", cells, "Cells of a map's side; 0 = as many as fit the page", {.min = 0});
+  s.field("max_bytes", max_bytes, "Largest page; maps become coarser until it fits",
+          {.min = 1000000});
+  s.field("costs", costs, "Lengths for which multiply-adds and bytes are counted", {.min = 1});
+}
+
+Report gather(const Request& r, const std::string& command, const std::string& program) {
+  Report report;
+  report.command = command;
+  report.program = program;
+  report.inputs = read_inputs(r.inputs);
+  check(r.text.given() == 0 || !report.inputs.models.empty(),
+        "report: a text was given, but no model that it can go through");
+  check(r.text.given() == 0 || report.inputs.captures.empty(),
+        "report: a capture has its own text; give captures, or models with a text");
+  if (r.text.given()) attend(report, r);
+  read_captures(report, r);
+  check(r.importance.empty() || !report.attention.empty(),
+        "report: --importance needs a text (--text, --data) or a capture");
+  compare(report);
+
+  std::vector<Curves> curves;
+  for (const RunInput& run : report.inputs.runs) curves.push_back({run.name, run.log});
+  auto add = [&](Charts charts) {
+    report.charts.insert(report.charts.end(), std::make_move_iterator(charts.begin()),
+                         std::make_move_iterator(charts.end()));
+  };
+  for (const Attention& each : report.attention) {
+    if (!each.text.recall.empty()) add({health_chart(each.name, each.text.recall)});
+  }
+  add(curve_charts(curves));
+  for (const SweepInput& sweep : report.inputs.sweeps) add(sweep.charts);
+  for (const RowsInput& rows : report.inputs.rows) add(row_charts(rows.name, rows.rows));
+  if (!report.inputs.models.empty() && !r.costs.empty()) {
+    const ModelInput& model = report.inputs.models[0];
+    try {
+      add(cost_charts(model.name, nn::load_config(model.path), r.costs, r.text.k));
+    } catch (const Error& e) {  // a method may refuse a length; the rest of the report stands
+      report.missing.push_back({join("Multiply-adds and bytes: ", e.what()),
+                                "brine flops --model " + model.path + " --tokens N"});
+    }
+  }
+  std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.lines.empty(); });
+  note_missing(report, r);
+  report.title = r.title.empty() ? title_of(report) : r.title;
+  return report;
+}
+
+}  // namespace brine::report

@@ -1,0 +1,60 @@
+// brine report: what a report is asked for, and its parts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/report/attention.h"
+#include "apps/report/pack.h"
+
+namespace brine::report {
+
+struct Request {
+  std::vector<std::string> inputs;  // runs, models, captures, experiments, tables of brine sweep
+  std::string out = "report.html";
+  std::string title;       // empty: made from the inputs
+  std::string figures;     // directory for every picture and its numbers; empty: none
+  std::string importance;  // JSON lines of kept keys; empty: none
+  int64_t importance_keys = 16;
+  std::string teacher;    // whose attention masks should cover; empty: the model's own
+  std::string tokenizer;  // for captures whose model is gone
+  TextInput text;
+  std::vector<int64_t> layers, heads;  // maps of these only; empty: of all
+  int64_t cells = 0;                   // of a map's side; 0: as many as fit the page
+  int64_t max_bytes = 5000000;         // of the page
+  std::vector<int64_t> costs = {512, 1024, 2048, 4096, 8192, 16384, 32768};  // lengths
+
+  void describe(data::Schema& s);
+};
+
+// What is not in a report, why, and the command that makes it.
+struct Missing {
+  std::string what, command;
+};
+
+struct Comparison {
+  std::string first, second;
+  std::vector<std::vector<double>> overlap;  // [layer][head]
+};
+
+struct Report {
+  std::string title, command, program;  // the command line; version and commit
+  std::vector<Missing> missing;
+  std::vector<Attention> attention;  // at most two, of one text
+  std::vector<Comparison> comparisons;
+  Charts charts;
+  Inputs inputs;
+};
+
+// Reads the inputs and runs the text through the first two models. `command` is shown on the page.
+Report gather(const Request& request, const std::string& command, const std::string& program);
+
+// The page: one HTML file without references to others. Maps become coarser until it has at most
+// request.max_bytes bytes; throws if it is larger without maps.
+std::string page(const Report& report, const Request& request);
+
+// Writes every picture of the report as SVG or PNG into a directory, and its numbers as CSV under
+// the same name; returns the number of pictures.
+int64_t write_figures(const Report& report, const std::string& directory);
+
+}  // namespace brine::report

@@ -1,0 +1,206 @@
+// The page of brine report in a real browser: what it shows, what its controls do, what it asks for.
+#include "tests/apps/report/browser.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "apps/figure/colours.h"
+#include "tests/apps/report/page.h"
+#include "tests/apps/world.h"
+#include "tests/png_reader.h"
+#include "tests/skip.h"
+
+namespace brine::tests {
+namespace {
+
+using Json = nlohmann::json;
+
+bool skipped() {
+  if (!Browser::program().empty()) return false;
+  test::skip("chromium is not installed");
+  return true;
+}
+
+// A page with two students, curves of two runs, a sweep and figures of cost.
+std::string full_page() {
+  const World& w = world();
+  w.must(
+      "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 2 --floors "
+      "--out browser.tsv");
+  w.must(
+      "report student export teacher browser.tsv --teacher teacher --out browser.html "
+      "--text 'the king <script>x()</script> said'");
+  return w.path("browser.html");
+}
+
+// Why a picture is blank; "" if it is not.
+std::string blank(const std::string& png, int64_t width) {
+  const data::Picture picture = test::read_png(png);
+  if (picture.width != width) return join("is ", picture.width, " wide");
+  std::set<uint32_t> colours;
+  for (const data::Colour& c : picture.pixels)
+    colours.insert(uint32_t(c.red) << 16 | uint32_t(c.green) << 8 | c.blue);
+  return colours.size() > 200 ? "" : join("has ", colours.size(), " colours");
+}
+
+// A place to look at the pictures: a directory named in the environment.
+void keep(const std::string& name, const std::string& bytes) {
+  const char* directory = std::getenv("BRINE_SCREENSHOTS");
+  if (directory) data::write_file_atomic(data::Path(directory) / name, bytes);
+}
+
+// The colour in the middle of a cell of a map's canvas, from the pixels that the browser drew.
+data::Colour drawn(Browser& browser, const std::string& view, int64_t row, int64_t column) {
+  const Json rgb = browser.evaluate(
+      "(() => { const v = brine.views." + view +
+      "; v.group.cursor = null; v.group.whole(); const s = v.size(), w = v.window();"
+      "const x = 74 + s.plot * (" +
+      std::to_string(column) + " + 0.5) / w.columns[1], y = 4 + s.height * (" +
+      std::to_string(row) +
+      " + 0.5) / w.rows[1];"
+      "return Array.from(v.canvas.getContext('2d').getImageData(Math.floor(x), Math.floor(y), 1, "
+      "1).data); })()");
+  return {rgb[0].get<uint8_t>(), rgb[1].get<uint8_t>(), rgb[2].get<uint8_t>()};
+}
+
+bool close(const data::Colour& a, const data::Colour& b) {
+  auto near = [](int x, int y) { return std::abs(x - y) <= 1; };
+  return near(a.red, b.red) && near(a.green, b.green) && near(a.blue, b.blue);
+}
+
+}  // namespace
+
+TEST_CASE("report in a browser: no complaint, no request, pictures at two widths and in the dark "
+          "(needs Chromium)") {
+  if (skipped()) return;
+  const std::string file = full_page();
+  Browser browser(file, 1280, 900);
+  browser.evaluate("brine.ready");
+  CHECK(browser.evaluate("document.title") == "student, export, teacher");
+  for (const char* section : {"attention", "tokens", "health", "comparison", "curves", "trade",
+                              "cost", "made"}) {
+    CAPTURE(section);
+    CHECK(browser.evaluate(join("document.getElementById('", section, "').hidden")) == false);
+  }
+  const std::string wide = browser.screenshot();
+  keep("wide.png", wide);
+  CHECK(blank(wide, 1280) == "");
+  browser.prefer("dark");
+  const std::string dark = browser.screenshot();
+  keep("dark.png", dark);
+  CHECK(blank(dark, 1280) == "");
+  const data::Colour light_corner = test::read_png(wide).at(2, 2);
+  const data::Colour dark_corner = test::read_png(dark).at(2, 2);
+  CHECK(light_corner.red > 200);
+  CHECK(dark_corner.red < 60);
+  browser.prefer("light");
+  browser.resize(390, 844);
+  browser.evaluate("new Promise((done) => setTimeout(done, 600))");
+  const std::string narrow = browser.screenshot();
+  keep("narrow.png", narrow);
+  CHECK(blank(narrow, 390) == "");
+  // Nothing is wider than a phone's window.
+  CHECK(browser.evaluate("document.documentElement.scrollWidth") <= 390);
+  const std::string pdf = browser.printed();
+  keep("printed.pdf", pdf);
+  CHECK(pdf.rfind("%PDF-", 0) == 0);
+  CHECK(pdf.size() > 50000);
+  CHECK(browser.complaints() == std::vector<std::string>{});
+  CHECK(browser.requests() == std::vector<std::string>{});
+}
+
+TEST_CASE("report in a browser: choosing a layer and head shows their numbers (needs Chromium)") {
+  if (skipped()) return;
+  const std::string file = full_page();
+  const Json data = page_data(read_all(file));
+  Browser browser(file, 1280, 900);
+  browser.evaluate("brine.ready");
+  auto choose = [&](const std::string& id, const std::string& value) {
+    browser.evaluate("(async () => { const s = document.getElementById('" + id +
+                     "'); s.value = '" + value +
+                     "'; s.dispatchEvent(new Event('change')); await new Promise((d) => "
+                     "setTimeout(d, 300)); })()");
+  };
+  const Json& maps = data.at("attention")[0].at("maps");
+  const int64_t T = data.at("attention")[0].at("tokens");
+  for (const auto& [layer, head] : {std::pair<int64_t, int64_t>{0, 0}, {1, 2}, {0, 3}}) {
+    choose("layer", std::to_string(layer));
+    choose("head", std::to_string(head));
+    const auto planes = planes_in(maps[size_t(layer * 4 + head)]);
+    for (const char* view : {"teacher", "widened", "mask", "student"}) {
+      CAPTURE(view);
+      const std::vector<double>& values = planes.at(view);
+      int64_t brighter = 0;
+      for (const auto& [row, column] :
+           {std::pair<int64_t, int64_t>{T - 1, 0}, {T - 1, T - 1}, {T / 2, 2}, {3, T - 2}}) {
+        const double value = values[size_t(row * T + column)];
+        const bool shares = view == std::string("mask");
+        const data::Colour wanted =
+            figure::map_colour(shares ? value : figure::place_of_mass(value));
+        CHECK(close(drawn(browser, view, row, column), wanted));
+        brighter += value > 0.01;
+      }
+      CHECK(brighter > 0);
+    }
+    // The keys move a cursor, whose numbers are read out.
+    browser.evaluate("brine.views.teacher.canvas.focus(); brine.views.teacher.group.move({row: " +
+                     std::to_string(T - 1) + ", column: 3})");
+    browser.press("ArrowLeft");
+    browser.press("ArrowUp");
+    const std::string readout =
+        browser.evaluate("document.getElementById('readout').textContent").get<std::string>();
+    const double mass = planes.at("teacher")[size_t((T - 2) * T + 2)];
+    char shown[32];
+    std::snprintf(shown, sizeof shown, "%.2g", mass);
+    CAPTURE(readout);
+    CHECK(contains(readout, join("query ", T - 2)));
+    CHECK(contains(readout, "key 2 "));
+    CHECK(contains(readout, std::string("teacher ") + std::string(shown).substr(0, 3)));
+  }
+  // Tokens of the text are text.
+  const std::string text =
+      browser.evaluate("document.getElementById('heat-text').textContent").get<std::string>();
+  CHECK(text == "the king <script>x()</script> said");
+  CHECK(browser.evaluate("typeof x") == "undefined");
+  // The other student, whose layer 1 has these maps too.
+  choose("student", "1");
+  CHECK(browser.evaluate("brine.state.student") == 1);
+  CHECK(browser.complaints() == std::vector<std::string>{});
+  CHECK(browser.requests() == std::vector<std::string>{});
+}
+
+TEST_CASE("report in a browser: maps and charts zoom, charts are saved (needs Chromium)") {
+  if (skipped()) return;
+  Browser browser(full_page(), 1280, 900);
+  browser.evaluate("brine.ready");
+  const std::string columns = "brine.views.teacher.window().columns";
+  const Json whole = browser.evaluate(columns);
+  browser.evaluate("document.getElementById('zoom-in').click()");
+  const Json part = browser.evaluate(columns);
+  CHECK(part[1].get<int>() - part[0].get<int>() < whole[1].get<int>() - whole[0].get<int>());
+  browser.evaluate("document.getElementById('zoom-all').click()");
+  CHECK(browser.evaluate(columns) == whole);
+  // A chart's axis is another after zooming; the saved picture is that of the page.
+  const std::string chart = "document.getElementById('chart-curve-loss')";
+  const std::string labels =
+      "Array.from(" + chart + ".querySelectorAll('.role-axis-label text')).map((t) => "
+      "t.textContent).join(' ')";
+  const Json before = browser.evaluate(labels);
+  CHECK(before.get<std::string>().size() > 4);
+  browser.evaluate(chart + ".querySelectorAll('button')[0].click()");
+  CHECK(browser.evaluate(labels) != before);
+  browser.evaluate(
+      "brine.saved = []; brine.save = (name, blob) => brine.saved.push(name + ' ' + blob.size);");
+  browser.evaluate("for (const b of " + chart + ".querySelectorAll('button')) b.click()");
+  browser.evaluate("new Promise((done) => setTimeout(done, 1000))");
+  const Json saved = browser.evaluate("brine.saved.sort()");
+  REQUIRE(saved.size() == 3);
+  CHECK(contains(saved[0].get<std::string>(), "curve-loss.csv "));
+  CHECK(contains(saved[1].get<std::string>(), "curve-loss.png "));
+  CHECK(contains(saved[2].get<std::string>(), "curve-loss.svg "));
+  CHECK(browser.complaints() == std::vector<std::string>{});
+}
+
+}  // namespace brine::tests

@@ -1,0 +1,48 @@
+// The data of a page of brine report, for tests of what the program wrote.
+#pragma once
+
+#include <zlib.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/report/pack.h"
+#include "tests/apps/report/browser.h"
+
+namespace brine::tests {
+
+inline nlohmann::json page_data(const std::string& html) {
+  const std::string start = "<script type=\"application/json\" id=\"data\">";
+  const size_t at = html.find(start) + start.size();
+  return nlohmann::json::parse(html.substr(at, html.find("</script>", at) - at));
+}
+
+// The numbers of the planes of one head, as the page reads them.
+inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json& head) {
+  const std::string packed = from_base64(head.at("bytes").get<std::string>());
+  size_t size = 0;
+  for (const auto& plane : head.at("planes")) size += plane[1].get<size_t>() * plane[2].get<size_t>();
+  std::string bytes(size, '\0');
+  uLongf got = uLongf(size);
+  check(uncompress(reinterpret_cast<Bytef*>(bytes.data()), &got,
+                   reinterpret_cast<const Bytef*>(packed.data()), uLong(packed.size())) == Z_OK &&
+            got == size,
+        "page: a head's bytes are damaged");
+  std::map<std::string, std::vector<double>> out;
+  size_t at = 0;
+  uint8_t before = 0;
+  for (const auto& plane : head.at("planes")) {
+    std::vector<double>& values = out[plane[0].get<std::string>()];
+    const size_t cells = plane[1].get<size_t>() * plane[2].get<size_t>();
+    for (size_t i = 0; i < cells; ++i, ++at) {
+      before = uint8_t(before + uint8_t(bytes[at]));
+      values.push_back(plane[3] == 1 ? plane[4].get<double>() * before / 255
+                                     : report::mass_of_byte(before));
+    }
+  }
+  return out;
+}
+
+}  // namespace brine::tests

@@ -1,0 +1,534 @@
+// What brine report writes: a page's data against a pass of the model, and what it refuses.
+#include "apps/report/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/figure/colours.h"
+#include "apps/figure/map_figure.h"
+#include "data/hdf5/hdf5_file.h"
+#include "tests/apps/report/page.h"
+#include "tests/apps/world.h"
+#include "tests/png_reader.h"
+#include "tests/skip.h"
+
+namespace brine::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Json = nlohmann::json;
+
+constexpr const char* kText = "--text 'the king <script>x()</script>' ";
+
+std::string written(const std::string& arguments, const std::string& out = "page.html") {
+  world().must("report " + arguments + " --out " + out);
+  return read_all(world().path(out));
+}
+
+std::string refusal(const std::string& arguments) {
+  const Finished f = world().run("report " + arguments + " --out refused.html");
+  CHECK(f.status == 1);
+  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  CHECK_FALSE(fs::exists(world().path("refused.html")));
+  return f.error;
+}
+
+// The maps of the student's own pass over the ids of a page.
+distill::TextAttention pass_over(const Json& attention, const std::string& teacher) {
+  nn::LoadedModel m = nn::load_model(world().path("student"));
+  const nn::ModelShape shape = m.config.shape();
+  distill::TextPass pass{.teacher = teacher, .maps = {.cells = shape.max_positions}};
+  const auto tokenizer = data::load_tokenizer(world().path("tok"));
+  std::string text;
+  for (const auto& word : attention.at("words")) text += word.get<std::string>();
+  pass.ids = tokenizer->encode(text);
+  return distill::attend_to_text(m, pass);
+}
+
+const Json& chart_of(const Json& data, const std::string& id) {
+  for (const Json& chart : data.at("charts")) {
+    if (chart.at("id") == id) return chart;
+  }
+  FAIL("no chart " << id);
+  return data;
+}
+
+std::vector<std::vector<std::string>> lines_of(const std::string& csv) {
+  std::vector<std::vector<std::string>> out;
+  std::istringstream lines(csv);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    out.emplace_back(1);
+    for (const char c : line) {
+      if (c == ',') {
+        out.back().emplace_back();
+      } else {
+        out.back().back() += c;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("report: masses as bytes are within 2.4 percent, shares within half a step") {
+  CHECK(report::byte_of_mass(0) == 0);
+  CHECK(report::byte_of_mass(figure::kLeastMass) == 0);
+  CHECK(report::byte_of_mass(NAN) == 0);
+  CHECK(report::byte_of_mass(1) == 255);
+  CHECK(report::byte_of_mass(2) == 255);
+  CHECK(report::mass_of_byte(255) == 1);
+  for (double mass = 1.02e-5; mass < 1; mass *= 1.0173) {
+    CHECK(report::mass_of_byte(report::byte_of_mass(mass)) ==
+          doctest::Approx(mass).epsilon(0.024));
+  }
+  for (int i = 0; i <= 255; ++i) {
+    CHECK(report::byte_of_share(i / 255.0) == i);
+    if (i) CHECK(report::byte_of_mass(report::mass_of_byte(uint8_t(i))) == i);
+  }
+}
+
+TEST_CASE("report: names of files and colours") {
+  CHECK(report::id_of("SEA, k = 64 / run_1") == "sea-k-64-run-1");
+  CHECK(report::id_of("../<>") == "x");
+  CHECK(figure::hex(figure::map_colour(0)) == "#440154");
+  CHECK(figure::hex(figure::map_colour(1)) == "#fde725");
+  // Brightness grows with the value, so that a map can be read in grey.
+  double before = -1;
+  for (int i = 0; i <= 64; ++i) {
+    const data::Colour c = figure::map_colour(i / 64.0);
+    const double grey = 0.2126 * c.red + 0.7152 * c.green + 0.0722 * c.blue;
+    CHECK(grey > before);
+    before = grey;
+  }
+}
+
+TEST_CASE("report: the maps of a page are those of the model's pass, text stays text") {
+  const std::string html =
+      written(std::string("student --teacher teacher ") + kText + "--title '<b>of & \"it\"</b>'");
+  CHECK(html.size() < 2000000);
+  CHECK_FALSE(contains(html, "<script>x()"));
+  CHECK_FALSE(contains(html, "<b>of"));
+  CHECK(contains(html, "<title>&lt;b&gt;of &amp; &quot;it&quot;&lt;/b&gt;</title>"));
+  CHECK(contains(html, "default-src 'none'"));  // a browser refuses every request
+  const Json data = page_data(html);
+  CHECK(data.at("title") == "<b>of & \"it\"</b>");
+  CHECK(contains(data.at("command").get<std::string>(), "brine report student --teacher teacher"));
+  REQUIRE(data.at("attention").size() == 1);
+  const Json& a = data.at("attention")[0];
+  CHECK(a.at("method") == "sea");
+  CHECK(a.at("k") == 4);
+  CHECK(a.at("columns") == 12);
+  const distill::TextAttention own = pass_over(a, world().path("teacher"));
+  const int64_t T = own.maps.tokens;
+  CHECK(a.at("tokens") == T);
+  CHECK(a.at("cells") == T);  // a short text is not averaged
+  REQUIRE(a.at("maps").size() == 2 * 4);
+  for (size_t i = 0; i < 8; ++i) {
+    const Json& head = a.at("maps")[i];
+    CHECK(head.at("layer") == i / 4);
+    CHECK(head.at("head") == i % 4);
+    auto planes = planes_in(head);
+    CHECK(planes.count("teacher.most") == 0);
+    const distill::HeadMaps& maps = own.maps.heads[i];
+    for (int64_t r = 0; r < T; ++r) {
+      double mass = 0;
+      for (int64_t c = 0; c < T; ++c) {
+        const auto at = size_t(r * T + c);
+        for (const auto& [name, map] : {std::pair("teacher", &maps.teacher),
+                                        {"widened", &maps.widened},
+                                        {"student", &maps.student}}) {
+          const double wanted = map->mass(r, c);
+          if (wanted > 1.1e-5) {
+            CHECK(planes.at(name)[at] == doctest::Approx(wanted).epsilon(0.025));
+          } else {
+            CHECK(planes.at(name)[at] <= 1.2e-5);
+          }
+        }
+        CHECK(planes.at("mask")[at] == doctest::Approx(maps.mask.sum(r, c)));
+        mass += planes.at("student")[at];
+      }
+      CHECK(mass == doctest::Approx(1).epsilon(0.05));
+    }
+    for (int64_t at = 0; at < T * 12; ++at) {
+      const double wanted = maps.selected.sum(at / 12, at % 12);
+      CHECK(planes.at("selected")[size_t(at)] == doctest::Approx(wanted));
+    }
+    // The decoder of this student has images.
+    CHECK(planes.count("image 0") == 1);
+  }
+  // Recall as the evaluation next to the teacher counts it, by layer and head.
+  const Json& recall = a.at("recall");
+  REQUIRE(recall.size() == 3);
+  for (size_t layer = 0; layer < 2; ++layer) {
+    for (size_t head = 0; head < 4; ++head) {
+      CHECK(recall[layer].at("heads")[head].at("mask").get<double>() ==
+            doctest::Approx(own.recall[layer].mean(recall::kMask, int64_t(head))));
+    }
+  }
+  const Json& chart = chart_of(data, "recall-student");
+  CHECK(chart.at("section") == "health");
+  CHECK(chart.at("lines").size() == 6);
+  CHECK(chart.at("lines")[0].at("points")[1][1].get<double>() ==
+        doctest::Approx(own.recall[1].mean(recall::kMask)));
+}
+
+TEST_CASE("report: a map that does not fit is averaged, never cut") {
+  const std::string words = "--text 'the king said unto his people and went' ";
+  const Json fine = page_data(written("student " + words)).at("attention")[0];
+  const Json coarse = page_data(written("student --cells 4 " + words)).at("attention")[0];
+  const auto T = fine.at("tokens").get<size_t>();
+  CHECK(coarse.at("tokens") == T);
+  CHECK(coarse.at("cells") == 4);
+  CHECK(coarse.at("starts").back() == T);
+  for (size_t head = 0; head < 8; ++head) {
+    auto single = planes_in(fine.at("maps")[head]), block = planes_in(coarse.at("maps")[head]);
+    for (size_t r = 0; r < 4; ++r) {
+      for (size_t c = 0; c < 4; ++c) {
+        const auto from = coarse.at("starts")[r].get<size_t>();
+        const auto behind = coarse.at("starts")[r + 1].get<size_t>();
+        double sum = 0, most = 0;
+        for (size_t t = from; t < behind; ++t) {
+          for (size_t j = coarse.at("starts")[c]; j < coarse.at("starts")[c + 1].get<size_t>();
+               ++j) {
+            sum += single.at("teacher")[t * T + j];
+            most = std::max(most, single.at("teacher")[t * T + j]);
+          }
+        }
+        CHECK(block.at("teacher")[4 * r + c] ==
+              doctest::Approx(sum / double(behind - from)).epsilon(0.06));
+        CHECK(block.at("teacher.most")[4 * r + c] == doctest::Approx(most).epsilon(0.06));
+      }
+    }
+  }
+}
+
+TEST_CASE("report: some layers and heads, and a page that may not be larger") {
+  const std::string some = std::string("student ") + kText + "--layers 1 --heads 0 3";
+  const Json a = page_data(written(some)).at("attention")[0];
+  REQUIRE(a.at("maps").size() == 2);
+  CHECK(a.at("maps")[1].at("layer") == 1);
+  CHECK(a.at("maps")[1].at("head") == 3);
+  CHECK(a.at("heat").size() == 2);  // of every layer
+  CHECK(written(std::string("student ") + kText + "--max-bytes 1000000").size() <= 1000000);
+  check_says(refusal(std::string("student ") + kText + "--layers 2"), {"no layer 2", "0"});
+  check_says(refusal(std::string("student ") + kText + "--heads 4"), {"no head 4"});
+}
+
+TEST_CASE("report: a capture gives the maps of the pass that it recorded") {
+  const World& w = world();
+  fs::remove(w.path("capture.h5"));
+  w.must(std::string("inspect student --capture capture.h5 ") + kText);
+  const Json from_file = page_data(written("capture.h5")).at("attention")[0];
+  const Json from_model = page_data(written(std::string("student ") + kText)).at("attention")[0];
+  for (const char* key : {"maps", "recall", "tokens", "words", "texts", "heat", "method", "k"}) {
+    CAPTURE(key);
+    CHECK(from_file.at(key) == from_model.at(key));
+  }
+  check_says(refusal(std::string("capture.h5 ") + kText), {"text", "model"});
+  check_says(refusal(std::string("capture.h5 student ") + kText), {"capture", "own text"});
+}
+
+TEST_CASE("report: a damaged capture or log, and what is none of its inputs, are one line each") {
+  const World& w = world();
+  fs::remove(w.path("damaged.h5"));
+  w.must(std::string("inspect student --capture damaged.h5 ") + kText);
+  const std::string bytes = read_all(w.path("damaged.h5"));
+  w.write("short.h5", bytes.substr(0, bytes.size() / 2));
+  check_says(refusal("short.h5"), {"short.h5"});
+  // A mask whose entries lead outside the map.
+  data::Hdf5Reader whole(w.path("damaged.h5"));
+  for (const char* broken : {"columns", "head_offsets", "row_pointers", "probabilities"}) {
+    CAPTURE(broken);
+    const std::string path = w.path(std::string("broken-") + broken + ".h5");
+    fs::remove(path);
+    data::Hdf5Writer out(path);
+    for (const std::string& name : whole.attributes("/")) {
+      if (whole.is_string_attribute("/", name)) {
+        out.attribute("/", name, std::string_view(whole.string_attribute("/", name)));
+      } else {
+        out.attribute("/", name, whole.int_attribute("/", name));
+      }
+    }
+    for (const std::string& name : whole.datasets()) {
+      Tensor value = whole.read(name).clone();
+      if (name == std::string("layers/01/") + broken) {
+        if (value.dtype() == Dtype::i32) value.data<int32_t>()[value.numel() - 1] += 1000;
+        if (value.dtype() == Dtype::i64) value.data<int64_t>()[1] = -5;
+        if (value.dtype() == Dtype::f32) value = value.slice(0, 0, value.dim(0) - 1);
+      }
+      out.write(name, value);
+    }
+    out.close();
+    const std::string said = refusal(path);
+    CHECK(contains(said, path));
+    CHECK(contains(said, "layers/01/"));
+  }
+  fs::create_directories(w.path("bad-log"));
+  w.write("bad-log/log.jsonl", "{\"type\":\"step\",\"step\":1}\nnot a line\n");
+  check_says(refusal("bad-log"), {"bad-log/log.jsonl:2", "JSON"});
+  check_says(refusal("text.txt"), {"text.txt", "capture"});
+  check_says(refusal("tok"), {"tok", "run"});
+  check_says(refusal("nowhere"), {"nowhere"});
+  w.write("sweep-bad.tsv", "k\tquery_skip\tperplexity\n4\t1\n");
+  check_says(refusal("sweep-bad.tsv"), {"sweep-bad.tsv:2", "2 cells"});
+}
+
+TEST_CASE("report: what is missing is on the page with the command that makes it") {
+  const std::string html = written("student");
+  const Json data = page_data(html);
+  CHECK(data.at("attention").empty());
+  std::string all;
+  for (const Json& each : data.at("missing")) all += each.dump() + "\n";
+  check_says(all, {"Maps of attention", "no text was given", "brine report student --data",
+                   "brine inspect student --capture", "brine sweep", "brine experiment latency"});
+  CHECK_FALSE(contains(all, "Curves"));  // the run has a log
+  const Json dense = page_data(written(std::string("teacher ") + kText));
+  CHECK(dense.at("attention")[0].count("recall") == 0);
+  CHECK(contains(dense.dump(), "keeps every key"));
+  check_says(refusal("teacher --window 1"), {"--window", "without a text"});
+  check_says(refusal("student --importance kept.jsonl"), {"--importance", "text"});
+  check_says(refusal(std::string("teacher --importance kept.jsonl ") + kText),
+             {"--importance", "mask"});
+}
+
+TEST_CASE("report: the curves of several runs are those of their logs") {
+  const Json data = page_data(written("student teacher"));
+  const Json& loss = chart_of(data, "curve-loss");
+  REQUIRE(loss.at("lines").size() == 2);
+  CHECK(loss.at("lines")[0].at("name") == "student");
+  const auto log = distill::read_log(world().path("teacher/log.jsonl"));
+  size_t point = 0;
+  for (const distill::LogRecord& record : log) {
+    for (const auto& [name, value] : record.values) {
+      if (name != "loss") continue;
+      CHECK(loss.at("lines")[1].at("points")[point][0] == record.step);
+      CHECK(loss.at("lines")[1].at("points")[point++][1].get<double>() == doctest::Approx(value));
+    }
+  }
+  CHECK(point == 3);
+  for (const char* id : {"curve-approx", "curve-prob", "curve-mask-recall", "curve-valid-perplexity"})
+    chart_of(data, id);
+  CHECK(data.at("runs")[0].at("command").get<std::string>().rfind("brine distill --config", 0) == 0);
+  CHECK(contains(data.at("runs")[0].at("configuration").get<std::string>(), "columns = 12"));
+}
+
+TEST_CASE("report: k against perplexity and recall from a sweep, time against length from rows") {
+  const World& w = world();
+  w.must(
+      "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 2 --floors "
+      "--out sweep.tsv");
+  fs::create_directories(w.path("rows"));
+  std::string rows;
+  for (const char* method : {"flash", "sea"}) {
+    for (const int tokens : {1024, 2048}) {
+      for (const int seed : {1, 2}) {
+        rows += join("{\"experiment\":\"e\",\"step\":\"paper\",\"name\":\"n\",\"axes\":{\"method\":\"",
+                     method, "\",\"seed\":\"", seed, "\"},\"values\":{\"tokens\":", tokens,
+                     ",\"ms\":", tokens + 10 * seed, ",\"bytes\":7}}\n");
+      }
+    }
+  }
+  w.write("rows/rows.jsonl", rows);
+  const Json data = page_data(written("sweep.tsv rows student"));
+  const Json& perplexity = chart_of(data, "sweep-sweep-perplexity");
+  CHECK(perplexity.at("section") == "trade");
+  bool found = false;
+  std::istringstream table(read_all(w.path("sweep.tsv")));
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream cells(line);
+    std::string name, k, value;
+    std::getline(cells, name, '\t');
+    std::getline(cells, k, '\t');
+    std::getline(cells, value, '\t');
+    if (name != "student" || k != "4") continue;
+    for (const Json& each : perplexity.at("lines")) {
+      if (each.at("name") != "student") continue;
+      found = true;
+      CHECK(each.at("points")[1][0] == 4);
+      CHECK(each.at("points")[1][1].get<double>() == doctest::Approx(std::stod(value)));
+    }
+  }
+  CHECK(found);
+  for (const Json& each : perplexity.at("lines")) {
+    if (each.at("name") == "teacher, dense") CHECK(each.at("points").size() == 2);  // at every k
+  }
+  chart_of(data, "sweep-sweep-mask-recall");
+  const Json& ms = chart_of(data, "rows-paper-ms");
+  CHECK(ms.at("section") == "cost");
+  CHECK(ms.at("logX") == true);
+  REQUIRE(ms.at("lines").size() == 2);
+  CHECK(ms.at("lines")[1].at("name") == "sea");
+  CHECK(ms.at("lines")[1].at("points")[1][1] == 2063);  // the mean over two seeds
+  const Json& macs = chart_of(data, "multiply-adds-student");
+  const Json flops = Json::parse(w.must("flops --model student --tokens 2048 --json").out);
+  for (const Json& point : macs.at("lines")[0].at("points")) {
+    if (point[0] != 2048) continue;
+    CHECK(point[1].get<double>() ==
+          doctest::Approx(flops.at("costs").at("all").at("multiply_adds").get<double>() / 2048));
+  }
+}
+
+TEST_CASE("report: two students on one text, their recall and the keys that both keep") {
+  const Json data = page_data(written(std::string("student export ") + kText));
+  REQUIRE(data.at("attention").size() == 2);
+  CHECK(data.at("attention")[0].at("name") == "student");
+  CHECK(data.at("attention")[1].at("name") == "export");
+  CHECK(data.at("attention")[0].at("maps") == data.at("attention")[1].at("maps"));
+  const Json& overlap = data.at("comparisons")[0].at("overlap");
+  for (size_t layer = 0; layer < 2; ++layer) {
+    for (size_t head = 0; head < 4; ++head) CHECK(overlap[layer][head] == 1);  // the same weights
+  }
+}
+
+TEST_CASE("report: importance has the keys of the mask with the student's masses") {
+  written(std::string("student ") + kText + "--importance kept.jsonl --importance-keys 0");
+  std::istringstream lines(read_all(world().path("kept.jsonl")));
+  std::string line;
+  std::getline(lines, line);
+  const Json head = Json::parse(line);
+  const auto T = head.at("tokens").size();
+  CHECK(head.at("k") == 4);
+  const Json a = page_data(read_all(world().path("page.html"))).at("attention")[0];
+  CHECK(head.at("tokens") == a.at("words"));
+  size_t count = 0;
+  for (; std::getline(lines, line); ++count) {
+    const Json row = Json::parse(line);
+    const size_t at = row.at("layer").get<size_t>() * 4 + row.at("head").get<size_t>();
+    const auto planes = planes_in(a.at("maps")[at]);
+    const auto query = row.at("query").get<size_t>();
+    CHECK(row.at("kept") == row.at("keys").size());
+    double kept = 0;
+    for (size_t key = 0; key < T; ++key) kept += planes.at("mask")[query * T + key];
+    CHECK(double(row.at("keys").size()) == doctest::Approx(kept));
+    for (size_t i = 0; i < row.at("keys").size(); ++i) {
+      const double mass = row.at("mass")[i];
+      const size_t key = row.at("keys")[i];
+      CHECK(planes.at("mask")[query * T + key] == 1);
+      if (mass > 1.1e-5)
+        CHECK(planes.at("student")[query * T + key] == doctest::Approx(mass).epsilon(0.03));
+    }
+  }
+  CHECK(count == 8 * T);
+}
+
+TEST_CASE("report --figures: every picture with its numbers") {
+  const World& w = world();
+  fs::remove_all(w.path("figures"));
+  written(std::string("student --teacher teacher --figures figures ") + kText);
+  const Json data = page_data(read_all(w.path("page.html")));
+  size_t pictures = 0, tables = 0;
+  for (const auto& entry : fs::directory_iterator(w.path("figures"))) {
+    const std::string bytes = read_all(entry.path()), end = entry.path().extension();
+    CAPTURE(entry.path().string());
+    tables += end == ".csv";
+    pictures += end != ".csv";
+    if (end == ".svg") {
+      CHECK(bytes.rfind("<svg ", 0) == 0);
+      CHECK_FALSE(contains(bytes, "<script"));
+      CHECK(contains(bytes, "</svg>"));
+    } else if (end == ".png") {
+      const data::Picture picture = test::read_png(bytes);
+      CHECK_FALSE(std::all_of(picture.pixels.begin(), picture.pixels.end(),
+                              [&](const data::Colour& c) { return c == picture.pixels[0]; }));
+    } else {
+      CHECK(bytes.size() > 30);
+    }
+  }
+  CHECK(pictures == tables);
+  // An overview, recall, two pictures of heat, eight heads, and every chart of the page.
+  CHECK(pictures == 4 + 8 + data.at("charts").size());
+  const auto recall = lines_of(read_all(w.path("figures/student-recall.csv")));
+  REQUIRE(recall.size() == 9);
+  CHECK(std::stod(recall[6][2]) ==
+        doctest::Approx(
+            data.at("attention")[0].at("recall")[1].at("heads")[1].at("mask").get<double>())
+            .epsilon(1e-3));
+  const auto planes = planes_in(data.at("attention")[0].at("maps")[5]);
+  const auto numbers = lines_of(read_all(w.path("figures/student-layer-01-head-01.csv")));
+  REQUIRE(numbers[1][0] == "teacher");
+  const size_t T = data.at("attention")[0].at("tokens");
+  for (size_t r = 0; r < T; ++r) {
+    for (size_t c = 0; c < T; ++c) {
+      CHECK(std::stod(numbers[1 + r][2 + c]) ==
+            doctest::Approx(planes.at("teacher")[r * T + c]).epsilon(1e-3));
+    }
+  }
+}
+
+TEST_CASE("report: the Python of docs/report.md reads a capture and an importance file (needs h5py)") {
+  const std::string page = read_all(test::source_dir() + "/docs/report.md"), fence = "```python\n";
+  std::vector<std::string> examples;
+  for (size_t at = page.find(fence); at != page.npos; at = page.find(fence, at)) {
+    at += fence.size();
+    examples.push_back(page.substr(at, page.find("```", at) - at));
+  }
+  REQUIRE(examples.size() == 2);
+  if (std::system("python3 -c 'import h5py' 2>/dev/null") != 0)
+    return test::skip("no python3 with h5py");
+  const World& w = world();
+  for (size_t i = 0; i < 2; ++i) w.write(join("example-", i, ".py"), examples[i]);
+  fs::remove(w.path("example.h5"));
+  w.must(std::string("inspect student --capture example.h5 ") + kText);
+  const Json a = page_data(written("example.h5 --importance example.jsonl --importance-keys 0"))
+                     .at("attention")[0];
+  auto python = [&](const std::string& arguments) {
+    const std::string out = w.path("example.out");
+    REQUIRE(std::system(("python3 " + arguments + " >" + out).c_str()) == 0);
+    return read_all(out);
+  };
+  // Ten tokens with what they receive; the sum of all is one for each query, head and layer.
+  std::istringstream heaviest(python(w.path("example-0.py") + " " + w.path("example.jsonl")));
+  std::string line;
+  size_t lines = 0;
+  double largest = 0;
+  for (; std::getline(heaviest, line); ++lines) {
+    const double mass = std::stod(line.substr(line.rfind(' ')));
+    if (lines == 0) largest = mass;
+    CHECK(mass <= largest);
+  }
+  CHECK(lines == 10);
+  CHECK(largest > 1);
+  // Recall of each head over all queries, the number of kept keys, the distance of the estimate.
+  std::istringstream heads(python(w.path("example-1.py") + " " + w.path("example.h5") + " 1"));
+  const size_t T = a.at("tokens");
+  for (size_t h = 0; h < 4; ++h) {
+    REQUIRE(bool(std::getline(heads, line)));
+    std::istringstream cells(line);
+    double head = 0, recall = 0, kept = 0, distance = 0;
+    cells >> head >> recall >> kept >> distance;
+    const auto planes = planes_in(a.at("maps")[4 + h]);
+    double own_recall = 0, own_kept = 0, own_distance = 0;
+    for (size_t i = 0; i < T * T; ++i) {
+      own_recall += planes.at("teacher")[i] * planes.at("mask")[i];
+      own_kept += planes.at("mask")[i];
+      own_distance += std::abs(planes.at("teacher")[i] - planes.at("widened")[i]);
+    }
+    CHECK(head == double(h));
+    CHECK(recall == doctest::Approx(own_recall / double(T)).epsilon(0.02));
+    CHECK(kept == doctest::Approx(own_kept / double(T)).epsilon(1e-6));
+    CHECK(distance == doctest::Approx(own_distance / double(T)).epsilon(0.06));
+  }
+}
+
+TEST_CASE("figures: the cells of a map picture have the colours of their values") {
+  figure::MapPanel panel{.title = "<map>", .x_label = "key", .y_label = "query", .rows = 2,
+                         .columns = 3, .places = {0, 0.25, 0.5, 0.75, 1, 0.1}, .row_items = 2,
+                         .column_items = 3};
+  const data::Picture picture = figure::picture_of(panel);
+  for (int64_t r = 0; r < 2; ++r) {
+    for (int64_t c = 0; c < 3; ++c)
+      CHECK(picture.at(c, r) == figure::map_colour(panel.places[size_t(3 * r + c)]));
+  }
+  const std::string svg = figure::svg("a < b", {panel, panel}, 2);
+  CHECK(contains(svg, "a &lt; b"));
+  CHECK(contains(svg, "&lt;map&gt;"));
+  panel.places.pop_back();
+  CHECK_THROWS_AS(figure::picture_of(panel), Error);
+}
+
+}  // namespace brine::tests
