@@ -1,7 +1,7 @@
 // brine report: one HTML page of a run, a model with a text, or an experiment.
 #include "apps/report/report.h"
 
-#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"

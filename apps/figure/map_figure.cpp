@@ -37,9 +37,9 @@ std::string beginning(double width, double height, const std::string& title) {
 }
 
 // The first, middle and last item of an axis.
-std::vector<int64_t> ticks(int64_t items) { return {0, items / 2, items - 1}; }
+std::vector<int64_t> marked(int64_t items) { return {0, items / 2, items - 1}; }
 
-std::string drawn(const MapPanel& panel, double x, double y) {
+std::string drawn_panel(const MapPanel& panel, double x, double y) {
   std::string out = words(x, y - 6, "start", panel.title, " font-size=\"12\"");
   out += formatted("<image x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"%.0f\" "
                    "preserveAspectRatio=\"none\" style=\"image-rendering:pixelated\" "
@@ -50,11 +50,11 @@ std::string drawn(const MapPanel& panel, double x, double y) {
       "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"%.0f\" fill=\"none\" "
       "stroke=\"#555\"/>\n",
       x, y, kSide, kSide);
-  for (const int64_t at : ticks(panel.column_items)) {
+  for (const int64_t at : marked(panel.column_items)) {
     const double place = x + kSide * (double(at) + 0.5) / double(panel.column_items);
     out += words(place, y + kSide + 14, "middle", std::to_string(at));
   }
-  for (const int64_t at : ticks(panel.row_items)) {
+  for (const int64_t at : marked(panel.row_items)) {
     const double place = y + kSide * (double(at) + 0.5) / double(panel.row_items);
     out += words(x - 4, place + 4, "end", std::to_string(at));
   }
@@ -97,7 +97,7 @@ std::string svg(const std::string& title, const std::vector<MapPanel>& panels, i
   for (size_t i = 0; i < panels.size(); ++i) {
     const double x = kGap + double(int64_t(i) % across) * (kSide + kGap);
     const double y = 30 + kAbove + double(int64_t(i) / across) * (kSide + kAbove + kBelow);
-    out += drawn(panels[i], x, y);
+    out += drawn_panel(panels[i], x, y);
   }
   return out + colour_bar(width - kBar, 30 + kAbove) + "</svg>\n";
 }

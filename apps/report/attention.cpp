@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-data::Json settings_of(const nn::ModelConfig& config) {
+std::string settings_of(const nn::ModelConfig& config) {
   data::Schema keys;
   config.method().describe(keys);
-  return keys.to_json();
+  return json_text(keys.to_json());
 }
 
 int64_t number_or_zero(const data::Json& value) {

@@ -14,19 +14,19 @@ struct Attention {
   std::string name, method, teacher;  // `teacher` in words
   std::string source;                 // path of the model or the capture
   int64_t layers = 0, heads = 0;
-  int64_t k = 0;          // kept keys; 0: all
-  data::Json settings;    // of the attention method
+  int64_t k = 0;         // kept keys; 0: all
+  std::string settings;  // of the attention method, as JSON
   std::vector<int32_t> ids;
   std::vector<std::string> tokens;  // the text of each id
   distill::TextAttention text;
 };
 
 struct AttentionCall {
-  std::string teacher;  // path, or "" and "self": the model's own dense attention
+  std::string teacher = {};  // path, or "" and "self": the model's own dense attention
   int64_t k = 0;
-  distill::MapRequest maps;
+  distill::MapRequest maps = {};
   bool keeps_masks = false;
-  std::string importance;  // file; empty: none
+  std::string importance = {};  // file; empty: none
   int64_t importance_keys = 0;
 };
 

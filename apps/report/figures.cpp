@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 using Cells = std::vector<std::vector<std::string>>;
 
-std::string number(double x) {
+std::string four_digits(double x) {
   char text[40];
   std::snprintf(text, sizeof text, "%.4g", x);
   return text;
@@ -82,12 +82,12 @@ const Plane* plane_named(const std::vector<Plane>& planes, const std::string& id
 }
 
 // One line for each row of each map.
-Cells cells_of(const std::vector<Plane>& planes) {
+Cells numbers_of(const std::vector<Plane>& planes) {
   Cells out = {{"map", "row", "values of its columns"}};
   for (const Plane& plane : planes) {
     for (int64_t r = 0; r < plane.rows; ++r) {
       std::vector<std::string> line = {plane.id, std::to_string(r)};
-      for (int64_t c = 0; c < plane.columns; ++c) line.push_back(number(plane.value(r, c)));
+      for (int64_t c = 0; c < plane.columns; ++c) line.push_back(four_digits(plane.value(r, c)));
       out.push_back(std::move(line));
     }
   }
@@ -117,7 +117,7 @@ void add_head(Pictures& pictures, const Attention& a, const distill::HeadMaps& m
   const std::string title =
       join(a.name, ", layer ", maps.layer, ", head ", maps.head, ", ", a.text.maps.tokens,
            " tokens in ", a.text.maps.cells, " cells");
-  pictures.add(id_of(a.name) + name, ".svg", figure::svg(title, panels, 4), cells_of(planes));
+  pictures.add(id_of(a.name) + name, ".svg", figure::svg(title, panels, 4), numbers_of(planes));
 }
 
 void add_grid(Pictures& pictures, const std::string& id, const std::string& title,
@@ -125,7 +125,7 @@ void add_grid(Pictures& pictures, const std::string& id, const std::string& titl
   Cells cells = {{"layer", "head", "value"}};
   for (size_t layer = 0; layer < values.size(); ++layer) {
     for (size_t head = 0; head < values[layer].size(); ++head)
-      cells.push_back({std::to_string(layer), std::to_string(head), number(values[layer][head])});
+      cells.push_back({std::to_string(layer), std::to_string(head), four_digits(values[layer][head])});
   }
   pictures.add(
       id, ".svg",
@@ -158,7 +158,7 @@ void add_heat(Pictures& pictures, const Attention& a, bool student) {
       for (int64_t t = blocks.begin(c); t < blocks.begin(c + 1); ++t) {
         sum += values[size_t(t)];
         cells.push_back({std::to_string(layer), std::to_string(t), a.tokens[size_t(t)],
-                         number(values[size_t(t)])});
+                         four_digits(values[size_t(t)])});
       }
       const data::Colour colour =
           figure::map_colour(figure::place_of_mass(sum / double(blocks.size(c))));
@@ -180,7 +180,7 @@ void add_overview(Pictures& pictures, const Attention& a) {
     const bool has = !recall.empty();
     const double own = has ? recall[size_t(maps.layer)][size_t(maps.head)] : 0;
     cells.push_back({std::to_string(maps.layer), std::to_string(maps.head),
-                     has ? number(own) : std::string()});
+                     has ? four_digits(own) : std::string()});
     const int64_t N = maps.teacher.rows().cells();
     for (int64_t y = 0; y < kThumbnail + 2 * kFrame; ++y) {
       for (int64_t x = 0; x < kThumbnail + 2 * kFrame; ++x) {

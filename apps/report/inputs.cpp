@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "data/checkpoint/checkpoint.h"
 #include "data/gguf/gguf_file.h"

@@ -124,7 +124,7 @@ Json json_of(const Attention& a, const PackedHeads& packed) {
               {"method", a.method},
               {"teacher", a.teacher},
               {"source", a.source},
-              {"settings", a.settings},
+              {"settings", parse_ordered_json(a.settings)},
               {"layers", a.layers},
               {"heads", a.heads},
               {"k", a.k},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "apps/cli/terminal.h"
 #include "distill/runs/training_run.h"
@@ -208,7 +209,7 @@ Report gather(const Request& r, const std::string& command, const std::string& p
     const ModelInput& model = report.inputs.models[0];
     try {
       add(cost_charts(model.name, nn::load_config(model.path), r.costs, r.text.k));
-    } catch (const Error& e) {  // a method may refuse a length; the rest of the report stands
+    } catch (const Error& e) {  // a method may refuse a length; the page says so
       report.missing.push_back({join("Multiply-adds and bytes: ", e.what()),
                                 "brine flops --model " + model.path + " --tokens N"});
     }

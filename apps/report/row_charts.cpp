@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "apps/report/charts.h"
+#include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/printable.h"
 

@@ -12,8 +12,9 @@ struct LogRecord {
   LogLine type = LogLine::step;
   int64_t step = 0;
   double time = 0;   // seconds since 1970
-  Values values;     // the numbers of a step or an evaluation in their order; NaN and infinities too
-  std::string text;  // of an event
+  // The numbers of a step or an evaluation in their order; NaN and infinities too.
+  Values values = {};
+  std::string text = {};  // of an event
 };
 
 // Every line of a file. A last line without its end, which a killed run leaves, is dropped; any

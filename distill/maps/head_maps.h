@@ -13,13 +13,14 @@ namespace brine::distill {
 // Of one head; maps that the method does not have are empty.
 struct HeadMaps {
   int64_t layer = 0, head = 0;
-  CellMap teacher;              // [N, N] of T x T
-  CellMap estimate, selected;   // [N, M] of T x K: the estimate; 1 where a column is selected
-  CellMap widened;              // [N, N] the estimate widened to keys
-  CellMap mask;                 // [N, N] 1 where a key is kept
-  CellMap student;              // [N, N] the student's attention on the mask
-  std::vector<CellMap> images;  // mean magnitude over the head's channels, convolution by
-                                // convolution
+  CellMap teacher = {};   // [N, N] of T x T
+  CellMap estimate = {};  // [N, M] of T x K
+  CellMap selected = {};  // [N, M] of T x K, 1 where a column is selected
+  CellMap widened = {};   // [N, N] the estimate widened to keys
+  CellMap mask = {};      // [N, N] 1 where a key is kept
+  CellMap student = {};   // [N, N] the student's attention on the mask
+  // Mean magnitude over the head's channels of the input of each convolution.
+  std::vector<CellMap> images = {};
 };
 
 // Attention that a key receives, [T]: mean over the heads and the queries that see it.
@@ -30,8 +31,8 @@ struct TokenHeat {
 struct TextMaps {
   int64_t tokens = 0, cells = 0, columns = 0;  // T, N, K
   bool causal = true;
-  std::vector<HeadMaps> heads;  // by layer, then head
-  std::vector<TokenHeat> heat;  // by layer
+  std::vector<HeadMaps> heads = {};  // by layer, then head
+  std::vector<TokenHeat> heat = {};  // by layer
 
   // The same with larger cells.
   TextMaps coarser(int64_t cells) const;

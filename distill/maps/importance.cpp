@@ -10,14 +10,14 @@
 namespace brine::distill {
 namespace {
 
-constexpr int64_t kTile = 64;
+constexpr int64_t kRowsOfTile = 64;
 
 bool wanted(const std::set<int64_t>& list, int64_t number) {
   return list.empty() || list.count(number) > 0;
 }
 
 // Masses are rounded to 4 digits: files of long texts have millions of them.
-std::string shown(double mass) {
+std::string rounded(double mass) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g", mass);
   return text;
@@ -44,10 +44,10 @@ void ImportanceFile::add(int64_t layer, const LayerView& view) {
     std::string lines;
     Tensor tile;
     for (int64_t t = 0; t < T; ++t) {
-      if (t % kTile == 0) tile = teacher_tile(view, h, t, std::min(kTile, T - t));
+      if (t % kRowsOfTile == 0) tile = teacher_tile(view, h, t, std::min(kRowsOfTile, T - t));
       kept_keys(view, h, t, kept);
       double recall = 0;
-      for (const KeptKey& each : kept) recall += tile.data<float>()[t % kTile * T + each.key];
+      for (const KeptKey& each : kept) recall += tile.data<float>()[t % kRowsOfTile * T + each.key];
       const size_t all = kept.size();
       std::stable_sort(kept.begin(), kept.end(),
                        [](const KeptKey& a, const KeptKey& b) { return a.mass > b.mass; });
@@ -55,10 +55,10 @@ void ImportanceFile::add(int64_t layer, const LayerView& view) {
       std::string keys, masses;
       for (const KeptKey& each : kept) {
         keys += (keys.empty() ? "" : ",") + std::to_string(each.key);
-        masses += (masses.empty() ? "" : ",") + shown(each.mass);
+        masses += (masses.empty() ? "" : ",") + rounded(each.mass);
       }
       lines += join("{\"layer\":", layer, ",\"head\":", h, ",\"query\":", t, ",\"kept\":", all,
-                    ",\"teacher\":", shown(recall), ",\"keys\":[", keys, "],\"mass\":[", masses,
+                    ",\"teacher\":", rounded(recall), ",\"keys\":[", keys, "],\"mass\":[", masses,
                     "]}\n");
     }
     file_.write(lines);

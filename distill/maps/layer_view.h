@@ -13,13 +13,13 @@ namespace brine::distill {
 // One sequence of T tokens without padding, on the CPU, f32; what the method does not have is
 // undefined.
 struct LayerView {
-  TeacherAttention teacher;    // [1, H, T, .]
+  TeacherAttention teacher = {};    // [1, H, T, .]
   bool causal = true;
-  Tensor estimate;             // [1, H, T, K], rows sum to 1 over the columns that own keys
-  Tensor selected;             // u8 [1, H, T, K]
-  FlatCsr mask;                // columns undefined: the method attends to all keys
-  Tensor probabilities;        // [entries] of the mask, or [1, H, T, T]
-  std::vector<Tensor> images;  // [1, R, W, channels] inputs of the decoder's convolutions
+  Tensor estimate = {};             // [1, H, T, K], rows sum to 1 over the columns that own keys
+  Tensor selected = {};             // u8 [1, H, T, K]
+  FlatCsr mask = {};                // columns undefined: the method attends to all keys
+  Tensor probabilities = {};        // [entries] of the mask, or [1, H, T, T]
+  std::vector<Tensor> images = {};  // [1, R, W, channels] inputs of the decoder's convolutions
 
   int64_t heads() const;
   int64_t tokens() const;

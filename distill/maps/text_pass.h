@@ -11,10 +11,10 @@
 namespace brine::distill {
 
 struct TextPass {
-  std::vector<int32_t> ids;  // one sequence
-  int64_t k = 0;             // kept keys; 0: as trained
-  std::string teacher;       // of a model with a mask: a directory or file, or kSelf
-  MapRequest maps;
+  std::vector<int32_t> ids = {};  // one sequence
+  int64_t k = 0;                  // kept keys; 0: as trained
+  std::string teacher = {};       // of a model with a mask: a directory or file, or kSelf
+  MapRequest maps = {};
   bool keeps_masks = false;              // for mask_overlap()
   ImportanceFile* importance = nullptr;  // receives every layer
 };

@@ -20,6 +20,9 @@ brine.charts = (function () {
     return [low - room, high + room];
   }
 
+  // 16k for large numbers, 0.25 for others.
+  const numbers = (values) => (Math.max(...values) >= 1e4 ? "~s" : "~g");
+
   function specification(chart, width, ink) {
     const names = chart.lines.map((line) => line.name);
     const points = chart.lines.flatMap((line) => line.points.map(([x, y, all]) => ({
@@ -51,11 +54,11 @@ brine.charts = (function () {
         {name: "shape", type: "ordinal", domain: names, range: pick(shapes)}],
       axes: [
         {...axis, orient: "bottom", scale: "x", title: chart.x, tickCount: 6,
-          format: "~s"},
+          format: numbers(points.map((p) => p.x))},
         {...axis, orient: "left", scale: "y", title: chart.y, tickCount: 5, titleLimit: height + 40,
-          format: chart.logY ? "~g" : "~g"}],
+          format: numbers(points.map((p) => p.y))}],
       legends: names.length > 1 || names[0] ? [{
-        stroke: "colour", strokeDash: "dash", shape: "shape", symbolType: undefined,
+        stroke: "colour", strokeDash: "dash", shape: "shape",
         symbolFillColor: "transparent", orient: "bottom", direction: "vertical",
         columns: width > 420 && names.length > 3 ? 2 : 1, labelColor: ink, labelFontSize: 11,
         labelLimit: width > 420 && names.length > 3 ? width / 2 - 30 : width - 30}] : [],
