@@ -17,8 +17,8 @@ struct MapPanel {
 };
 
 data::Picture picture_of(const MapPanel& panel);
-// All panels in rows of `across`, as one SVG picture whose maps are embedded PNGs. The colour bar is
-// the scale of masses.
+// All panels in rows of `across`, as one SVG picture whose maps are embedded PNGs. The colour bar
+// is the scale of masses.
 std::string svg(const std::string& title, const std::vector<MapPanel>& panels, int64_t across);
 
 // Numbers in [0, 1] by row and column as coloured cells with their values.

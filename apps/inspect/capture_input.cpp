@@ -2,6 +2,7 @@
 #include "apps/inspect/capture_input.h"
 
 namespace brine {
+
 void CaptureInput::describe(data::Schema& s) {
   describe_text(s, "Capture: ");
   s.choice("path", path, distill::kAttentionPaths,
@@ -13,8 +14,9 @@ CaptureCall capture_call(const CaptureInput& in, nn::LoadedModel& m) {
   if (dense && nn::is_full_attention(m.config.attention) && !m.model->attention_traits().maps) {
     distill::use_attention(m, "dense");
   }
-  return {
-      .ids = in.ids(m, "--capture"), .options = {.k = in.k, .dense_path = dense}, .model = m.directory};
+  return {.ids = in.ids(m, "--capture"),
+          .options = {.k = in.k, .dense_path = dense},
+          .model = m.directory};
 }
 
 }  // namespace brine

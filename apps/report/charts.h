@@ -35,8 +35,8 @@ struct Curves {
   std::string run;  // its name in legends
   std::vector<distill::LogRecord> log;
 };
-// A chart for each value that any of the runs logged, and one for values by layer ("layer.3.recall")
-// of each run.
+// A chart for each value that any of the runs logged, and one for the values by layer of each run
+// ("layer.3.recall").
 Charts curve_charts(const std::vector<Curves>& runs);
 
 // Mask recall by layer next to its floors and ceilings with as many keys; `name` is the student's.

@@ -65,14 +65,12 @@ class Curve {
                               [&](const Chart& each) { return each.id == id; });
     if (chart == charts_.end()) {
       const Known* about = known(name);
-      chart = charts_.insert(charts_.end(), Chart{.id = id,
-                                                  .section = Section::curves,
-                                                  .lines = {.title = title,
-                                                            .x_label = "step",
-                                                            .y_label = about ? about->meaning : name,
-                                                            .log_y = about && about->log,
-                                                            .lines = {}},
-                                                  .note = {}});
+      Chart made{.id = id, .section = Section::curves, .lines = {}, .note = {}};
+      made.lines.title = title;
+      made.lines.x_label = "step";
+      made.lines.y_label = about ? about->meaning : name;
+      made.lines.log_y = about && about->log;
+      chart = charts_.insert(charts_.end(), std::move(made));
     }
     auto& lines = chart->lines.lines;
     auto found = std::find_if(lines.begin(), lines.end(),

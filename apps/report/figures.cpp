@@ -124,8 +124,10 @@ void add_grid(Pictures& pictures, const std::string& id, const std::string& titl
               const std::vector<std::vector<double>>& values) {
   Cells cells = {{"layer", "head", "value"}};
   for (size_t layer = 0; layer < values.size(); ++layer) {
-    for (size_t head = 0; head < values[layer].size(); ++head)
-      cells.push_back({std::to_string(layer), std::to_string(head), four_digits(values[layer][head])});
+    for (size_t head = 0; head < values[layer].size(); ++head) {
+      cells.push_back(
+          {std::to_string(layer), std::to_string(head), four_digits(values[layer][head])});
+    }
   }
   pictures.add(
       id, ".svg",

@@ -24,7 +24,7 @@ Plane plane_of_masses(const std::string& id, const CellMap& map, Value value) {
   return out;
 }
 
-// Entries of a cell that exist: pairs of a query and a key that it sees, or a column that owns keys.
+// Entries of a cell that exist: pairs of a query and a key that it sees, or a column.
 int64_t visible_pairs(const CellMap& map, int64_t r, int64_t c, bool causal) {
   const distill::Blocks &rows = map.rows(), &columns = map.columns();
   if (!causal) return rows.size(r) * columns.size(c);

@@ -1,5 +1,5 @@
-// The files of the page, which the build embeds into the program: those of apps/report/page, and the
-// charting library.
+// The files of the page, which the build embeds into the program: those of apps/report/page, and
+// the charting library.
 #pragma once
 
 #include <string_view>

@@ -37,8 +37,8 @@ void describe(Chart& chart, const std::string& x, const std::string& name) {
   chart.lines.log_y = x == "tokens" || name.find("perplexity") != name.npos;
 }
 
-// The axes and texts of a row other than x and the seed, as a legend's name. Texts that are flags of
-// the command are another spelling of an axis with a name.
+// The axes and texts of a row other than x and the seed, as a legend's name. Texts that are flags
+// of the command are another spelling of an axis with a name.
 std::string series_of(const Row& row, const std::string& x) {
   std::string name;
   auto add = [&](const std::string& text) {

@@ -110,7 +110,8 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view, TokenHeat& he
 }
 
 TextMaps TextMaps::coarser(int64_t wanted) const {
-  TextMaps out{.tokens = tokens, .cells = wanted, .columns = columns, .causal = causal, .heat = heat};
+  TextMaps out{
+      .tokens = tokens, .cells = wanted, .columns = columns, .causal = causal, .heat = heat};
   for (const HeadMaps& own : heads) {
     HeadMaps maps{.layer = own.layer,
                   .head = own.head,

@@ -57,8 +57,8 @@ class MapCollector {
   TextMaps maps_;
 };
 
-// Cells of a picture of T tokens of which `heads` are kept, with at most `numbers` cells in all, and
-// at most T of a side: T itself, or a number that halves, thirds and quarters well.
+// Cells of a side of the pictures of T tokens, with at most `numbers` cells in all heads together: T
+// itself, or a number that halves, thirds and quarters well.
 int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers);
 // The next smaller choice of cells that are made of whole ones of `cells`; 0: there is none.
 int64_t coarser_cells(int64_t tokens, int64_t cells);

@@ -13,7 +13,7 @@ namespace brine::test {
 
 using namespace brine::distill;
 
-TEST_CASE("a log is read back with its steps, evaluations, events and numbers that are not finite") {
+TEST_CASE("a log is read back with its steps, evaluations, events and infinite numbers") {
   Scratch scratch;
   std::ostringstream terminal;
   {

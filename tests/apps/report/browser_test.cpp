@@ -1,4 +1,4 @@
-// The page of brine report in a real browser: what it shows, what its controls do, what it asks for.
+// The page of brine report in a real browser: what it shows, what its controls do, its requests.
 #include "tests/apps/report/browser.h"
 
 #include <algorithm>

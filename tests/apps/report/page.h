@@ -23,7 +23,8 @@ inline nlohmann::json page_data(const std::string& html) {
 inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json& head) {
   const std::string packed = from_base64(head.at("bytes").get<std::string>());
   size_t size = 0;
-  for (const auto& plane : head.at("planes")) size += plane[1].get<size_t>() * plane[2].get<size_t>();
+  for (const auto& plane : head.at("planes"))
+    size += plane[1].get<size_t>() * plane[2].get<size_t>();
   std::string bytes(size, '\0');
   uLongf got = uLongf(size);
   check(uncompress(reinterpret_cast<Bytef*>(bytes.data()), &got,

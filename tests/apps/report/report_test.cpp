@@ -284,7 +284,7 @@ TEST_CASE("report: what is missing is on the page with the command that makes it
   CHECK(data.at("attention").empty());
   std::string all;
   for (const Json& each : data.at("missing")) all += each.dump() + "\n";
-  check_says(all, {"Maps of attention", "no text was given", "brine report student --data",
+  check_says(all, {"brine report student --data", "Maps of attention", "no text was given",
                    "brine inspect student --capture", "brine sweep", "brine experiment latency"});
   CHECK_FALSE(contains(all, "Curves"));  // the run has a log
   const Json dense = page_data(written(std::string("teacher ") + kText));
@@ -311,10 +311,12 @@ TEST_CASE("report: the curves of several runs are those of their logs") {
     }
   }
   CHECK(point == 3);
-  for (const char* id : {"curve-approx", "curve-prob", "curve-mask-recall", "curve-valid-perplexity"})
+  for (const char* id :
+       {"curve-approx", "curve-prob", "curve-mask-recall", "curve-valid-perplexity"})
     chart_of(data, id);
-  CHECK(data.at("runs")[0].at("command").get<std::string>().rfind("brine distill --config", 0) == 0);
-  CHECK(contains(data.at("runs")[0].at("configuration").get<std::string>(), "columns = 12"));
+  const Json& run = data.at("runs")[0];
+  CHECK(run.at("command").get<std::string>().rfind("brine distill --config", 0) == 0);
+  CHECK(contains(run.at("configuration").get<std::string>(), "columns = 12"));
 }
 
 TEST_CASE("report: k against perplexity and recall from a sweep, time against length from rows") {
@@ -327,9 +329,12 @@ TEST_CASE("report: k against perplexity and recall from a sweep, time against le
   for (const char* method : {"flash", "sea"}) {
     for (const int tokens : {1024, 2048}) {
       for (const int seed : {1, 2}) {
-        rows += join("{\"experiment\":\"e\",\"step\":\"paper\",\"name\":\"n\",\"axes\":{\"method\":\"",
-                     method, "\",\"seed\":\"", seed, "\"},\"values\":{\"tokens\":", tokens,
-                     ",\"ms\":", tokens + 10 * seed, ",\"bytes\":7}}\n");
+        const Json row = {{"experiment", "e"},
+                          {"step", "paper"},
+                          {"name", "n"},
+                          {"axes", {{"method", method}, {"seed", std::to_string(seed)}}},
+                          {"values", {{"tokens", tokens}, {"ms", tokens + 10 * seed}}}};
+        rows += row.dump() + "\n";
       }
     }
   }
@@ -460,7 +465,7 @@ TEST_CASE("report --figures: every picture with its numbers") {
   }
 }
 
-TEST_CASE("report: the Python of docs/report.md reads a capture and an importance file (needs h5py)") {
+TEST_CASE("report: the Python of docs/report.md reads captures and importance (needs h5py)") {
   const std::string page = read_all(test::source_dir() + "/docs/report.md"), fence = "```python\n";
   std::vector<std::string> examples;
   for (size_t at = page.find(fence); at != page.npos; at = page.find(fence, at)) {

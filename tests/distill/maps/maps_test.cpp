@@ -173,7 +173,7 @@ TEST_CASE("maps: every map of a head is the sum over the entries of its layer") 
     const TextMaps maps = collector.take();
     CHECK(maps.cells == 6);
     CHECK(maps.columns == K);
-    REQUIRE(maps.heads.size() == H);
+    REQUIRE(maps.heads.size() == size_t(H));
     const Blocks tokens(T, 6), columns(K, 6);
     std::vector<double> received(size_t(T), 0.0);
     for (int64_t h = 0; h < H; ++h) {
@@ -264,7 +264,7 @@ TEST_CASE("importance: the heaviest keys of every query, and the teacher's mass 
   const data::Json head = parse_ordered_json(line);
   CHECK(head["format"] == "brine-importance");
   CHECK(head["model"] == "m");
-  CHECK(head["tokens"].size() == T);
+  CHECK(head["tokens"].size() == size_t(T));
   int64_t count = 0;
   for (; std::getline(lines, line); ++count) {
     const data::Json row = parse_ordered_json(line);
