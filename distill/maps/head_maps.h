@@ -57,7 +57,7 @@ class MapCollector {
   TextMaps maps_;
 };
 
-// Cells of a side of the pictures of T tokens, with at most `numbers` cells in all heads together: T
+// Cells of a side of the pictures of T tokens, with at most `numbers` cells in all heads: T
 // itself, or a number that halves, thirds and quarters well.
 int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers);
 // The next smaller choice of cells that are made of whole ones of `cells`; 0: there is none.
