@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "apps/cli/terminal.h"
 #include "distill/runs/training_run.h"
@@ -215,6 +216,12 @@ Report gather(const Request& r, const std::string& command, const std::string& p
     }
   }
   std::erase_if(report.charts, [](const Chart& chart) { return chart.lines.lines.empty(); });
+  // Inputs may have the same names; files and elements of the page may not.
+  std::set<std::string> ids;
+  for (Chart& chart : report.charts) {
+    const std::string id = chart.id;
+    for (int number = 2; !ids.insert(chart.id).second; ++number) chart.id = join(id, "-", number);
+  }
   note_missing(report, r);
   report.title = r.title.empty() ? title_of(report) : r.title;
   return report;
