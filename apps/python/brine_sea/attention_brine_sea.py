@@ -539,21 +539,24 @@ class SeaAttention(nn.Module):
             return z.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
         return F.gelu(layer_norm(self.mu.norm, linear(self.mu.linear, both)))
 
-    def decoded(self, z: Tensor, rows: Rows, order: Tensor | None, store: Store | None) -> Tensor:
-        """Scores of the convolutional decoder, [B, H, R, K]; order: of the tokens that a cache has."""
+    def decoded(self, z: Tensor, rows: Rows, padding: Padding | None, store: Store | None) -> Tensor:
+        """Scores of the convolutional decoder, [B, H, R, K]."""
         decoder = self.decoder
         assert isinstance(decoder, MapDecoder)
         x = decoder.normed(linear(self.nu, z))
         if rows.whole:
+            if store is not None:
+                store(1, padding.unpacked(x) if padding else x)
             return decoder(x, rows.valid)
         assert store is not None
-        x = packed(store(1, x), order)
+        x = store(1, x)
+        x = padding.packed(x) if padding else x
         stride, count = decoder.shape.token_stride, rows.widths.shape[1]
         start = (rows.ordinals[:, :1].clamp(min=0) - decoder.lookback) // stride * stride
         at = start + torch.arange(decoder.lookback + count + stride, device=x.device)
-        window = packed(x, at.clamp(0, x.shape[2] - 1))
+        window = rows_at(x, at.clamp(0, x.shape[2] - 1))
         scores = decoder(window, (at >= 0) & (at < rows.lengths[:, None]))
-        return packed(scores, (rows.ordinals - start).clamp(min=0))
+        return rows_at(scores, (rows.ordinals - start).clamp(min=0))
 
     def scores(self, x: Inputs, decoded: Tensor) -> tuple[Tensor, Tensor | None]:
         """S with the priors (section 1.6), and the scores of mean keys if they are computed."""
@@ -665,7 +668,8 @@ class SeaAttention(nn.Module):
         if given.itemsize < 4:
             q, k, v = q.float(), k.float(), v.float()
             content = content and (content[0].float(), content[1].float())
-        x, order, ordinals = self.inputs(q, k, v, visible, content, store)
+        padding = None if visible is None else Padding.of(visible)
+        x = self.inputs(q, k, v, padding, content, store)
         rows = x.rows
         z = None
         if self.settings.mixes:
@@ -680,7 +684,7 @@ class SeaAttention(nn.Module):
                 decoded = self.decoder.bias.to(q.dtype)[None, :, None].expand(len(q), -1, q.shape[2], -1)
             else:
                 assert z is not None
-                decoded = self.decoded(z, rows, order, store)
+                decoded = self.decoded(z, rows, padding, store)
             scores, pooled = self.scores(x, decoded)
             estimate = self.column_softmax(scores, rows.widths)
         with torch.no_grad():
@@ -692,10 +696,7 @@ class SeaAttention(nn.Module):
         if self.capture is not None:
             self.capture.update(scores=scores, estimate=estimate, order=rank, selected=selected)
         y = self.output(x, estimate, selected, z)
-        if rows.whole and ordinals is not None:
-            assert visible is not None
-            y = packed(y, ordinals.clamp(min=0)) * visible[:, None, :, None]
-        return y.to(given)
+        return (padding.unpacked(y) if rows.whole and padding else y).to(given)
 
     def output(self, x: Inputs, estimate: Tensor, selected: Tensor, z: Tensor | None) -> Tensor:
         """C_sea (section 3), [B, H, R, d]."""
@@ -729,42 +730,35 @@ class SeaAttention(nn.Module):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        visible: Tensor | None,
+        padding: Padding | None,
         content: tuple[Tensor, Tensor] | None,
         store: Store | None,
-    ) -> tuple[Inputs, Tensor | None, Tensor | None]:
-        """The tensors of a call with its tokens in front; their order and their ordinals, if there is padding."""
+    ) -> Inputs:
+        """The tensors of a call, packed: the tokens of a sequence in front, those of padding behind them."""
         batch, count, keys = q.shape[0], q.shape[2], k.shape[2]
         whole = count == keys
-        new = None if visible is None else visible[:, keys - count :]
+        new = None if padding is None else padding.visible[:, keys - count :]
         q_content, k_content = content or (None, None)
         of_queries = self.features(q, q_content, new, False)
         of_keys = self.features(k[:, :, keys - count :], k_content, new, True)
         if store is not None and of_keys.shape[-1]:
             of_keys = store(0, of_keys)
-        order = ordinals = None
-        if visible is None:
-            all_ordinals = torch.arange(keys, device=q.device).expand(batch, -1)
-            lengths = torch.full((batch,), keys, device=q.device)
-            own, valid = all_ordinals[:, keys - count :], None
-        else:
-            ordinals = visible.long().cumsum(1) - 1
-            lengths = visible.sum(1)
-            order = visible.long().argsort(1, descending=True, stable=True)
-            own, valid = ordinals[:, keys - count :], new
+        own = torch.arange(keys - count, keys, device=q.device).expand(batch, -1)
+        lengths = torch.full((batch,), keys, device=q.device)
+        if padding is not None:
+            lengths = padding.visible.sum(1)
+            own = own if whole else padding.ordinals[:, keys - count :]
+            k, v, of_keys = padding.packed(k), padding.packed(v), padding.packed(of_keys)
             if whole:
-                own = torch.arange(keys, device=q.device).expand(batch, -1)
-                valid = own < lengths[:, None]
-            k, v, of_keys = packed(k, order), packed(v, order), packed(of_keys, order)
-            if whole:
-                q, of_queries = packed(q, order), packed(of_queries, order)
+                q, of_queries = padding.packed(q), padding.packed(of_queries)
+                new = own < lengths[:, None]
         widths = own + 1 if self.shape.causal else lengths[:, None].expand(-1, count)
-        if valid is not None:
-            widths = widths * valid
+        if new is not None:
+            widths = widths * new
         rows = Rows(widths, own, lengths, whole, self.shape.causal)
         phi_q, psi_q = self.split(of_queries)
         phi_k, psi_k = self.split(of_keys)
-        return Inputs(q, k, v, phi_q, phi_k, psi_q, psi_k, rows), order, ordinals
+        return Inputs(q, k, v, phi_q, phi_k, psi_q, psi_k, rows)
 
 
 @dataclass
@@ -781,8 +775,27 @@ class Inputs:
     rows: Rows
 
 
-def packed(x: Tensor, order: Tensor | None) -> Tensor:
-    """Rows order[b] of x [B, ., S, e]."""
-    if order is None:
-        return x
-    return x.gather(2, order[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))
+@dataclass
+class Padding:
+    """Where the tokens of sequences with padding are, anywhere."""
+
+    visible: Tensor  # [B, S] bits
+    order: Tensor  # [B, S] tokens in front, in their order
+    ordinals: Tensor  # [B, S] of a token among those of its sequence
+
+    @staticmethod
+    def of(visible: Tensor) -> Padding:
+        order = torch.argsort(visible.long(), dim=1, descending=True, stable=True)
+        return Padding(visible, order, visible.long().cumsum(1) - 1)
+
+    def packed(self, x: Tensor) -> Tensor:
+        return rows_at(x, self.order)
+
+    def unpacked(self, x: Tensor) -> Tensor:
+        """The inverse, 0 at padding."""
+        return rows_at(x, self.ordinals.clamp(min=0)) * self.visible[:, None, :, None]
+
+
+def rows_at(x: Tensor, places: Tensor) -> Tensor:
+    """Rows places[b] of x [B, ., S, e]."""
+    return x.gather(2, places[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))

@@ -114,9 +114,10 @@ class Capture:
         import h5py
 
         self.file = h5py.File(path, "r")
-        if "layers" not in self.file or "ids" not in self.file:
-            raise ValueError(f"{os.fspath(path)}: not a capture, which has /ids and /layers")
         self.attributes = attributes(self.file)
+        if self.attributes.get("format") != "brine-capture" or self.attributes.get("version", 0) > 1:
+            self.file.close()
+            raise ValueError(f"{os.fspath(path)}: not a capture of version 1")
 
     def __enter__(self) -> Capture:
         return self
@@ -146,12 +147,27 @@ class Capture:
         values = np.asarray(self.file[f"layers/{layer:02d}/{name}"])
         return values[0] if values.ndim > 1 and values.shape[0] == 1 else values
 
+    def widened(self, layer: int) -> Array:
+        """The estimate of SEA in every key's place, [H, T, T]: a column's share, spread over its keys."""
+        estimate = self.tensor(layer, "estimate")
+        heads, tokens, columns = estimate.shape
+        causal = not np.any(self.mask(layer) & np.triu(np.ones((tokens, tokens), bool), 1))
+        out = np.zeros((heads, tokens, tokens), np.float32)
+        for t in range(tokens):
+            width = t + 1 if causal else tokens
+            begins = (2 * np.arange(columns + 1) * width + columns) // (2 * columns)
+            sizes = np.diff(begins)
+            out[:, t, :width] = np.repeat(estimate[:, t] / np.maximum(sizes, 1), sizes, axis=-1)
+        return out
+
     def mask(self, layer: int) -> NDArray[np.bool_]:
-        """The sparse mask as bits [H, T, T]: which keys each query attends to."""
+        """The mask as bits [H, T, T]: which keys each query attends to."""
         return self.map(layer) >= 0
 
     def map(self, layer: int) -> Array:
-        """The sparse attention map [H, T, T], -1 at keys that are not in the mask."""
+        """The attention map [H, T, T], of a sparse one -1 at keys that are not in the mask."""
+        if "columns" not in self.names(layer):
+            return self.tensor(layer, "probabilities")
         pointers = self.tensor(layer, "row_pointers")  # [T + 1]
         heads = self.tensor(layer, "head_offsets").shape[-1] - 1
         tokens = len(pointers) - 1
