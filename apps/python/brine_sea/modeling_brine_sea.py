@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -95,7 +96,17 @@ def store_in(cache: DynamicCache, layer: int, layers: int) -> Store:
     return store
 
 
-def sea_attention_forward(
+def sea_attention_forward(module: nn.Module, *inputs: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    """The attention function of transformers. Each model has its own files, which may be of other versions:
+    the module itself knows its function.
+    """
+    own = getattr(module, "sea_forward", None)
+    if own is None:
+        raise ValueError(f'brine: {type(module).__name__} has no block "sea"; load the model with a class of Brine')
+    return cast("tuple[Tensor, None]", own(*inputs, **kwargs))
+
+
+def sea_forward(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -111,9 +122,7 @@ def sea_attention_forward(
 
     The block has no dropout of attention weights, and returns no weights.
     """
-    sea = getattr(module, "sea", None)
-    if not isinstance(sea, SeaAttention):
-        raise ValueError(f'brine: {type(module).__name__} has no block "sea"; load the model with a class of Brine')
+    sea = cast(SeaAttention, module.sea)
     count, keys, d = query.shape[2], key.shape[2], query.shape[3]
     if attention_mask is not None and attention_mask.dim() != 2:
         raise ValueError(f"brine: attention_mask must be [B, S], got {tuple(attention_mask.shape)}")
@@ -209,6 +218,7 @@ class SeaStudent:
         for module in cast(nn.Module, self).modules():
             if type(module).__name__ in ATTENTION_CLASSES:
                 module.sea = SeaAttention(shape, settings)
+                module.sea_forward = MethodType(sea_forward, module)
                 module.register_forward_pre_hook(pass_on, with_kwargs=True)
                 found += 1
         if found != config.num_hidden_layers:
