@@ -50,7 +50,7 @@ def make(family: str, attention: dict[str, Any] = LIGHT, architecture: str | Non
     student, _ = STUDENTS[architecture or ARCHITECTURES[family]]
     ids = {} if family == "bert" else dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
     spread = {} if family == "opt" else dict(initializer_range=0.2)
-    config = student.config_class(vocab_size=VOCABULARY, **(SIZES[family] | spread | ids | sizes))
+    config = student.config_class(**({"vocab_size": VOCABULARY} | SIZES[family] | spread | ids | sizes))
     config.brine = section(attention)
     model = student(config).eval()
     with torch.no_grad():
