@@ -11,6 +11,7 @@ the hidden states after the last norm and what each layer selected. transformers
 alone, in a padded batch, and from a cache. `brine export --format transformers` of the directory must load and
 give the same logits again.
 """
+
 import argparse
 import json
 import os
@@ -27,8 +28,9 @@ import transformers
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "apps" / "python"), str(ROOT / "apps" / "python" / "tests")]
 
-import brine_sea  # noqa: E402
 from students import LEAN, LIGHT, PAPER, SIZES, VOCABULARY, make  # noqa: E402
+
+import brine_sea  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden" / "students"
 TOLERANCE = 1e-4
@@ -45,9 +47,14 @@ ENCODERS = {"paper": ENCODER, "light": ENCODER_LIGHT, "batch": ENCODER_BATCH}
 
 # What the C++ tests compare with: small, one setting a family.
 GOLDEN_CASES = {
-    "llama": ("llama", LIGHT, None), "llama_refined": ("llama", REFINED, None), "mistral": ("mistral", POOLED, None),
-    "qwen2": ("qwen2", PAPER, None), "qwen3": ("qwen3", LIGHT | {"gates": "token"}, None), "opt": ("opt", LIGHT, None),
-    "gpt2": ("gpt2", LEAN, None), "bert_masked_lm": ("bert", ENCODER, "BertForMaskedLM"),
+    "llama": ("llama", LIGHT, None),
+    "llama_refined": ("llama", REFINED, None),
+    "mistral": ("mistral", POOLED, None),
+    "qwen2": ("qwen2", PAPER, None),
+    "qwen3": ("qwen3", LIGHT | {"gates": "token"}, None),
+    "opt": ("opt", LIGHT, None),
+    "gpt2": ("gpt2", LEAN, None),
+    "bert_masked_lm": ("bert", ENCODER, "BertForMaskedLM"),
     "bert_classifier": ("bert", ENCODER_LIGHT, "BertForSequenceClassification"),
 }
 
@@ -159,8 +166,9 @@ def exported(brine, model, directory, work):
     out = Path(work) / "exported"
     run(brine, "export", "--checkpoint", directory, "--out", out, "--format", "transformers", "--quiet")
     ids = torch.tensor(sequences_for([30]))
-    again = getattr(transformers, brine_sea.modeling_brine_sea.STUDENTS[
-        json.loads((out / "config.json").read_text())["architectures"][0]][1]
+    again = getattr(
+        transformers,
+        brine_sea.modeling_brine_sea.STUDENTS[json.loads((out / "config.json").read_text())["architectures"][0]][1],
     ).from_pretrained(out, trust_remote_code=True)
     with torch.no_grad():
         same = torch.equal(again.eval()(input_ids=ids).logits, model(input_ids=ids).logits)
@@ -170,8 +178,11 @@ def exported(brine, model, directory, work):
 
 def random_students(brine, lengths, exports):
     failures = 0
-    cases = [(family, name, settings) for family in ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2")
-             for name, settings in DECODERS.items()]
+    cases = [
+        (family, name, settings)
+        for family in ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2")
+        for name, settings in DECODERS.items()
+    ]
     cases += [("bert", name, settings) for name, settings in ENCODERS.items()]
     for family, name, settings in cases:
         model = make(family, settings)
@@ -195,13 +206,30 @@ def real_student(brine, directory, lengths):
     print(f"columns selected differently: {other}")
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory, padding_side="left")
     prompts = ["In the beginning", "The history of the city is long, and"]
-    texts = json.loads(run(brine, "generate", "--model", directory, "--prompt", *prompts, "--tokens", 24, "--temperature", 0,
-                           "--ignore-eos", "--json", "--quiet", "--threads", 1))
+    texts = json.loads(
+        run(
+            brine,
+            "generate",
+            "--model",
+            directory,
+            "--prompt",
+            *prompts,
+            "--tokens",
+            24,
+            "--temperature",
+            0,
+            "--ignore-eos",
+            "--json",
+            "--quiet",
+            "--threads",
+            1,
+        )
+    )
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     inputs = tokenizer(prompts, return_tensors="pt", padding=True)
     with torch.no_grad():
         out = model.generate(**inputs, max_new_tokens=24, do_sample=False, eos_token_id=None)
-    continued = out[:, inputs["input_ids"].shape[1]:].tolist()
+    continued = out[:, inputs["input_ids"].shape[1] :].tolist()
     wanted = [sequence["ids"] for sequence in texts["sequences"]] if "sequences" in texts else texts
     print("generated alike:", wanted == continued, "" if wanted == continued else (wanted, continued))
     return failures
@@ -234,8 +262,10 @@ def write_golden():
         ids = torch.tensor(sequences_for([36, 36, 36], 30))
         with torch.no_grad():
             logits = model(input_ids=ids, attention_mask=mask).logits
-        save_file({"ids": ids.int(), "mask": mask.to(torch.uint8), "logits": logits.contiguous()},
-                  directory / "expected.safetensors")
+        save_file(
+            {"ids": ids.int(), "mask": mask.to(torch.uint8), "logits": logits.contiguous()},
+            directory / "expected.safetensors",
+        )
         print(name, sum(file.stat().st_size for file in directory.iterdir()), "bytes")
 
 

@@ -1,263 +1,39 @@
 """The SEA block in PyTorch: q, k, v to sparse attention whose mask is estimated in linear time.
 
 Sparse linear attention with an estimated attention mask (Lee et al., ICLR 2024) as Brine computes it. Section
-numbers refer to docs/method.md of Brine. B sequences, H heads of queries, G of keys and values (head h reads
-group h // (H / G)), d head size, S keys, R rows (queries, the last R of the S tokens), K columns of the
-estimate, k kept keys of a query and head, m features. Row t sees w(t) keys. No tensor is S x S: rows are
-processed in tiles, and the memory of attention is that of its entries, R H k.
+numbers refer to docs/method.md of Brine; sizes are those of columns_brine_sea.py, with R rows the last of the S
+tokens. No tensor is S x S: rows are processed in tiles, and the memory of attention is that of its entries, R H k.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
+from .columns_brine_sea import (
+    Rows,
+    attend,
+    column_begins,
+    column_products,
+    columns_to_select,
+    largest,
+    prefix_sums,
+    recomputed,
+    tiles,
+)
 from .configuration_brine_sea import DecoderShape, SeaSettings, Shape
 
-TILE = 1 << 22  # elements of the largest tensor of a tile
-ENTRIES = 1 << 17  # of the mask in a tile
+ELEMENTS_OF_ENTRY = 32  # of a mask: what makes a tile's gathered keys and values as large as its other tensors
 LOG_FEATURE = (-20.0, 12.0)  # limits of the logarithm of learned features (section 1.6)
 LEAST_SHARE = 1e-7  # of a column, under a learned prior
 
 # Adds [B, ., R, e] of the new tokens to what a cache has under a number; returns all of it, [B, ., S, e].
 Store = Callable[[int, Tensor], Tensor]
-
-
-@dataclass
-class Rows:
-    """The queries of a call.
-
-    whole: they are all tokens, packed: row t is the token with ordinal t. Otherwise the keys before them come
-    from a cache.
-    """
-
-    widths: Tensor  # [B, R] keys that a row sees, 0 at padding
-    ordinals: Tensor  # [B, R] of the row's own token among the sequence's tokens
-    lengths: Tensor  # [B]
-    whole: bool
-    causal: bool
-
-    @property
-    def valid(self) -> Tensor:
-        return self.widths > 0
-
-
-# ---- columns of keys (section 2.1, 1.6)
-
-
-def column_begins(widths: Tensor, columns: int) -> Tensor:
-    """First keys b(c) = floor((2 c w + K) / 2K) of columns 0..K: [...] -> [..., K + 1]."""
-    c = torch.arange(columns + 1, device=widths.device)
-    return (2 * c * widths[..., None] + columns) // (2 * columns)
-
-
-def units_of_sums(widths: Tensor, columns: int, units: int, keys: int) -> Tensor:
-    """Keys of a unit: the largest power of two 2^i with 2^i u K <= w, 1 if u = 0; `keys` bounds the widths."""
-    unit = torch.ones_like(widths)
-    larger = 2
-    while units > 0 and larger * units * columns <= keys:
-        unit = torch.where(larger * units * columns <= widths, larger, unit)
-        larger *= 2
-    return unit
-
-
-def sum_begins(widths: Tensor, columns: int, units: int, keys: int) -> Tensor:
-    """Borders of the columns whose sums the priors take, on whole units; the last one is w. -> [..., K + 1]."""
-    unit = units_of_sums(widths, columns, units, keys)
-    begins = unit[..., None] * column_begins(widths // unit, columns)
-    return torch.cat([begins[..., :-1], widths[..., None]], -1)
-
-
-def round_half_even(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """numerator / denominator of integers, rounded; halves to even."""
-    quotient, rest = numerator // denominator, numerator % denominator
-    up = (2 * rest > denominator) | ((2 * rest == denominator) & (quotient % 2 == 1))
-    return quotient + up
-
-
-def columns_to_select(members: int | Tensor, k: int, columns: int, widths: Tensor) -> Tensor:
-    """Columns that a group of rows and heads selects (section 2.2); 0 where it sees no key."""
-    owned = widths.clamp(max=columns)
-    wanted = round_half_even(members * k * owned, widths.clamp(min=1))
-    return torch.minimum(torch.clamp(wanted, min=members), members * owned) * (widths > 0)
-
-
-def largest(values: Tensor, take: Tensor) -> Tensor:
-    """Mask of the take[n] largest of values [N, n], of equal ones the later (section 2.3)."""
-    most = int(take.max()) if take.numel() else 0
-    if most == 0:
-        return torch.zeros_like(values, dtype=torch.bool)
-    border = values.topk(most, -1).values.gather(-1, (take - 1).clamp(min=0)[:, None])
-    above, ties = values > border, values == border
-    room = take[:, None] - above.sum(-1, keepdim=True)
-    from_the_end = ties.flip(-1).cumsum(-1).flip(-1)
-    return above | (ties & (from_the_end <= room))
-
-
-# ---- products of queries with the sums of keys over columns
-
-
-def tiles(rows: int, size: int) -> Iterator[tuple[int, int]]:
-    size = max(1, size)
-    return ((start, min(start + size, rows)) for start in range(0, rows, size))
-
-
-def recomputed(function: Callable[..., Tensor], *inputs: object) -> Tensor:
-    """function(*inputs), computed again in the backward pass: a tile's memory is that of one tile."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
-        return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
-    return function(*inputs)
-
-
-def prefix_sums(x: Tensor) -> Tensor:
-    """Sums of the first 0..S rows of x [B, G, S, m], in f64: a small column keeps its digits. [B, G, S + 1, m]."""
-    return F.pad(x.double().cumsum(2), (0, 0, 1, 0))
-
-
-def column_products(q: Tensor, k: Tensor, rows: Rows, columns: int, units: int) -> tuple[Tensor, Tensor]:
-    """q(t) . sum of k over the keys of each column, and the columns' borders.
-
-    q [B, H, R, m], k [B, G, S, m] -> [B, H, R, K], [B, R, K + 1]
-    """
-    batch, heads, count, m = q.shape
-    groups, keys = k.shape[1], k.shape[2]
-    begins = sum_begins(rows.widths, columns, units, keys)
-    q = q.reshape(batch, groups, heads // groups, count, m)
-    if not rows.causal:
-        borders = sum_begins(rows.lengths, columns, units, keys)[:, None, :, None]
-        sums = prefix_sums(k).gather(2, borders.expand(-1, groups, -1, m)).diff(dim=2).to(q.dtype)
-        products = q @ sums.transpose(-1, -2)[:, :, None]
-    else:
-        # Few keys: a product with each is cheaper than sums for each row.
-        near = keys
-        if rows.whole:
-            near = min(keys, 2 * units * columns - 1 if units else 8 * columns)
-        size = TILE // max(1, batch * heads * near)
-        parts = [
-            recomputed(products_by_keys, q[:, :, :, a:b], k[:, :, : b if rows.whole else keys], begins[:, a:b])
-            for a, b in tiles(near if rows.whole else count, size)
-        ]
-        if near < keys and rows.whole:
-            parts += products_by_sums(q, k, near + 1, columns, units)
-        products = torch.cat(parts, 3)
-    return products.reshape(batch, heads, count, columns), begins
-
-
-def products_by_keys(q: Tensor, k: Tensor, begins: Tensor) -> Tensor:
-    """q [B, G, n, R, m], k [B, G, S, m], begins [B, R, K + 1] -> [B, G, n, R, K]."""
-    of_keys = (q.flatten(2, 3) @ k.transpose(-1, -2)).view(*q.shape[:4], -1)
-    sums = F.pad(of_keys.double().cumsum(-1), (1, 0))
-    borders = begins[:, None, None].expand(*q.shape[:4], -1)
-    return sums.gather(-1, borders).diff(dim=-1).to(q.dtype)
-
-
-def products_by_sums(q: Tensor, k: Tensor, first: int, columns: int, units: int) -> list[Tensor]:
-    """The same of the rows that see first..S keys, in O(K m) a row; rows of one unit share their sums."""
-    prefix, keys, parts = prefix_sums(k), k.shape[2], []
-    batch, groups, m = k.shape[0], k.shape[1], k.shape[3]
-    while first <= keys:
-        unit = int(units_of_sums(torch.tensor(first), columns, units, first))
-        last = min(keys, 2 * unit * units * columns - 1) if units else keys
-        bands = -(-(last - first + 1) // unit)
-        for a, b in tiles(bands, TILE // (batch * groups * (columns + 1) * m)):
-            begin, end = first + a * unit, min(last, first + b * unit - 1)
-            parts.append(recomputed(products_of_bands, q[:, :, :, begin - 1 : end], prefix, begin, unit, columns))
-        first = last + 1
-    return parts
-
-
-def products_of_bands(q: Tensor, prefix: Tensor, begin: int, unit: int, columns: int) -> Tensor:
-    """Rows that see begin, begin + 1... keys, q [B, G, n, R, m]; `unit` rows at a time share the same borders."""
-    batch, groups, n, count, m = q.shape
-    bands = -(-count // unit)
-    whole = begin // unit + torch.arange(bands, device=q.device)
-    borders = (unit * column_begins(whole, columns)).flatten()
-    sums = prefix[:, :, borders].view(batch, groups, bands, columns + 1, m).diff(dim=3).to(q.dtype)
-    in_bands = F.pad(q, (0, 0, 0, bands * unit - count)).view(batch, groups, n, bands, unit, m)
-    in_bands = in_bands.transpose(2, 3).reshape(batch, groups, bands, n * unit, m)
-    products = (in_bands @ sums.transpose(-1, -2)).view(batch, groups, bands, n, unit, columns)
-    products = products.transpose(2, 3).reshape(batch, groups, n, bands * unit, columns)[:, :, :, :count]
-    if unit == 1:
-        return products
-    # The last column has the keys that are less than a unit, too.
-    seen = begin + torch.arange(count, device=q.device)
-    rest = (prefix[:, :, seen] - prefix[:, :, seen // unit * unit]).to(q.dtype)
-    return torch.cat([products[..., :-1], products[..., -1:] + (q * rest[:, :, None]).sum(-1, keepdim=True)], -1)
-
-
-# ---- the mask and attention on it
-
-
-@dataclass
-class Entries:
-    """Entries of a sparse mask, sorted by row (b H + h) R + r, then by key."""
-
-    row: Tensor
-    key: Tensor
-    counts: Tensor  # [B H R]
-
-
-def entries_of(selected: Tensor, widths: Tensor, most: int) -> Entries:
-    """The keys of the selected columns [B, H, R, K]; a column gives at most `most` (section 2.4)."""
-    batch, heads, count, columns = selected.shape
-    begins = column_begins(widths, columns)
-    b, h, r, c = selected.nonzero(as_tuple=True)
-    end = begins[b, r, c + 1]
-    size = end - begins[b, r, c]
-    kept = size.clamp(max=most)
-    of_column = (b * heads + h) * count + r
-    before = kept.cumsum(0) - kept
-    back = (before + kept - 1).repeat_interleave(kept) - torch.arange(int(kept.sum()), device=kept.device)
-    skipped = back * size.repeat_interleave(kept) // kept.repeat_interleave(kept)
-    row = of_column.repeat_interleave(kept)
-    counts = torch.bincount(row, minlength=batch * heads * count)
-    return Entries(row, end.repeat_interleave(kept) - 1 - skipped, counts)
-
-
-def refined(entries: Entries, scores: Tensor, k: int) -> Tensor:
-    """Which entries stay: the k with the largest scores of every row (section 2.6)."""
-    starts = entries.counts.cumsum(0) - entries.counts
-    place = torch.arange(len(scores), device=scores.device) - starts[entries.row]
-    table = scores.new_full((len(entries.counts), max(1, int(entries.counts.max()))), -math.inf)
-    table[entries.row, place] = scores
-    return largest(table, entries.counts.clamp(max=k))[entries.row, place]
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, selected: Tensor, widths: Tensor, kept: int, oversample: int) -> Tensor:
-    """P V on the mask (section 3). q [B, H, R, d], k, v [B, G, S, d], selected [B, H, R, K] -> [B, H, R, d]."""
-    batch, heads, count, d = q.shape
-    groups, keys = k.shape[1], k.shape[2]
-    entries = entries_of(selected, widths, kept * oversample)
-
-    def places() -> Tensor:  # of the entries' keys among those of all sequences and groups
-        return entries.row // (heads // groups * count) * keys + entries.key
-
-    def scores_of(x: Tensor, at: Tensor, y: Tensor) -> Tensor:
-        return (x.reshape(-1, d)[entries.row] * y.reshape(-1, d)[at]).sum(-1)
-
-    at = places()
-    if oversample > 1 and len(at):
-        with torch.no_grad():
-            stays = refined(entries, scores_of(q, at, k), kept)
-        row = entries.row[stays]
-        entries = Entries(row, entries.key[stays], torch.bincount(row, minlength=len(entries.counts)))
-        at = places()
-    scores = scores_of(q, at, k) * d**-0.5
-    most = scores.new_full((len(entries.counts),), -math.inf)
-    most = most.scatter_reduce(0, entries.row, scores.detach(), "amax")
-    shares = (scores - most[entries.row]).exp()
-    total = shares.new_zeros(len(entries.counts)).index_add(0, entries.row, shares)
-    starts = entries.counts.cumsum(0) - entries.counts
-    sums = F.embedding_bag(
-        at, v.reshape(-1, d), starts, mode="sum", per_sample_weights=shares / total[entries.row]
-    )
-    return sums.view(batch, heads, count, d)
 
 
 # ---- linear attention (section 1.2)
@@ -276,7 +52,7 @@ def linear_attention(q: Tensor, k: Tensor, values: Tensor, rows: Rows, eps: floa
         y = divided(q @ (k.transpose(-1, -2) @ values), (q * sums).sum(-1, keepdim=True))
     else:
         parts = []
-        for a, b in tiles(count, TILE // max(1, batch * heads * k.shape[3])):
+        for a, b in tiles(count, batch * heads * k.shape[3]):
             seen = torch.arange(k.shape[3], device=q.device) < rows.widths[:, None, None, a:b, None]
             part = (q[:, :, :, a:b] @ k.transpose(-1, -2)) * seen
             norm = part.sum(-1, keepdim=True) + eps * q[:, :, :, a:b].sum(-1, keepdim=True)
@@ -290,7 +66,8 @@ def causal_linear_attention(q: Tensor, k: Tensor, values: Tensor, eps: float, ch
     state = values.new_zeros(*k.shape[:3], k.shape[-1], values.shape[-1])
     sums = k.new_zeros(*k.shape[:3], 1, k.shape[-1], dtype=torch.float64)
     parts = []
-    for a, b in tiles(q.shape[3], chunk):
+    for a in range(0, q.shape[3], chunk):
+        b = a + chunk
         own_q, own_k, own_v = q[:, :, :, a:b], k[:, :, :, a:b], values[:, :, :, a:b]
         inner = (own_q @ own_k.transpose(-1, -2)).tril()
         norm = inner.sum(-1, keepdim=True) + (own_q * (sums.to(q.dtype) + eps)).sum(-1, keepdim=True)
@@ -320,11 +97,12 @@ def layer_norm(module: nn.LayerNorm, x: Tensor) -> Tensor:
 class PriorFeatures(nn.Module):
     """exp(clip(d^-1/4 A x + U x' + b)) of each head of x; x' is x before its rotation (section 1.6)."""
 
-    def __init__(self, heads: int, features: int, d: int, rotary: bool):
+    def __init__(self, heads: int, weight: Tensor, rotary: bool):
+        """weight [m, d]: what A is at first, in every head."""
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(heads, features, d))
-        self.bias = nn.Parameter(torch.zeros(heads, features))
-        self.content = nn.Parameter(torch.empty(heads, features, d).normal_(std=0.01)) if rotary else None
+        self.weight = nn.Parameter(weight.repeat(heads, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(heads, len(weight)))
+        self.content = nn.Parameter(torch.randn(heads, *weight.shape) * 0.01) if rotary else None
 
     def forward(self, x: Tensor, content: Tensor | None) -> Tensor:
         """x, content [B, heads, T, d] -> [B, heads, T, m]."""
@@ -405,8 +183,55 @@ class ScoreTable(nn.Module):
 
 def random_projection(features: int, d: int) -> Tensor:
     """R [m, d]: blocks of orthogonal rows with the norms of Gaussian vectors (section 1.2)."""
-    blocks = [torch.linalg.qr(torch.randn(d, d))[0].T for _ in range(-(-features // d))]
-    return torch.cat(blocks)[:features] * torch.randn(features, d).norm(dim=-1, keepdim=True)
+    made = torch.float32  # the decomposition has no form in 16 bits
+    blocks = [torch.linalg.qr(torch.randn(d, d, dtype=made))[0].T for _ in range(-(-features // d))]
+    norms = torch.randn(features, d, dtype=made).norm(dim=-1, keepdim=True)
+    return (torch.cat(blocks)[:features] * norms).to(torch.get_default_dtype())
+
+
+class Performer(nn.Module):
+    """The projection R of the random features, a buffer."""
+
+    projection: Tensor
+
+    def __init__(self, features: int, d: int):
+        super().__init__()
+        self.register_buffer("projection", random_projection(features, d))
+
+
+class IdentityTable(nn.Module):
+    """V_I of causal models (section 1.1)."""
+
+    def __init__(self, positions: int, d: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(positions, d))
+
+
+class Mu(nn.Module):
+    """GELU(LayerNorm(Linear(.))), of one head or of all heads of a token (section 1.3)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3 * width, 2 * width), nn.LayerNorm(2 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(layer_norm(self.norm, linear(self.linear, x)))
+
+
+class ColumnPrior(nn.Module):
+    """What is added to the scores of columns (section 1.6): gains [H], and the features of a learned prior."""
+
+    def __init__(self, shape: Shape, settings: SeaSettings):
+        super().__init__()
+        if settings.prior != "none":
+            self.gain = nn.Parameter(torch.ones(shape.heads))
+        if settings.pooled_prior:
+            self.pooled_gain = nn.Parameter(torch.ones(shape.heads))
+        if settings.prior != "learned":
+            return
+        half = random_projection(settings.prior_features, shape.head_size) / 2
+        self.query = PriorFeatures(shape.heads, half, shape.rotary)
+        self.key = PriorFeatures(shape.groups, half, shape.rotary)
 
 
 class SeaAttention(nn.Module):
@@ -424,16 +249,11 @@ class SeaAttention(nn.Module):
         self.capture: dict[str, Tensor] | None = None
         heads, d, columns = shape.heads, shape.head_size, settings.columns
         if settings.performs:
-            self.performer = nn.Module()
-            self.performer.register_buffer("projection", random_projection(settings.feature_count(d), d))
+            self.performer = Performer(settings.feature_count(d), d)
         if settings.mixes:
             if shape.causal:
-                self.v_identity = nn.Module()
-                positions = settings.max_positions or shape.max_positions
-                self.v_identity.table = nn.Parameter(torch.randn(positions, d))
-            wide = d * (heads if settings.mu_scope == "token" else 1)
-            self.mu = nn.Module()
-            self.mu.linear, self.mu.norm = nn.Linear(3 * wide, 2 * wide), nn.LayerNorm(2 * wide)
+                self.v_identity = IdentityTable(settings.max_positions or shape.max_positions, d)
+            self.mu = Mu(d * (heads if settings.mu_scope == "token" else 1))
         if settings.decodes:
             decoder = settings.decoder_shape(shape.causal)
             self.nu = nn.Linear(2 * d, decoder.channel_expansion * columns // decoder.width_reduction)
@@ -444,27 +264,9 @@ class SeaAttention(nn.Module):
             self.gates = nn.Parameter(torch.full((heads, 2), settings.gate_bias))
         else:
             self.scaler = nn.Linear(2 * d, 2)
-        self.make_prior()
+        if settings.prior != "none" or settings.pooled_prior:
+            self.prior = ColumnPrior(shape, settings)
         self.reset_parameters()
-
-    def make_prior(self) -> None:
-        s, heads = self.settings, self.shape.heads
-        if s.prior == "none" and not s.pooled_prior:
-            return
-        self.prior = nn.Module()
-        if s.prior != "none":
-            self.prior.gain = nn.Parameter(torch.ones(heads))
-        if s.pooled_prior:
-            self.prior.pooled_gain = nn.Parameter(torch.ones(heads))
-        if s.prior != "learned":
-            return
-        d, rotary = self.shape.head_size, self.shape.rotary
-        half = random_projection(s.prior_features, d) / 2
-        self.prior.query = PriorFeatures(heads, s.prior_features, d, rotary)
-        self.prior.key = PriorFeatures(self.shape.groups, s.prior_features, d, rotary)
-        with torch.no_grad():
-            self.prior.query.weight.copy_(half.expand_as(self.prior.query.weight))
-            self.prior.key.weight.copy_(half.expand_as(self.prior.key.weight))
 
     def reset_parameters(self) -> None:
         """Values of an untrained block (docs/method.md section 4 of the linear maps)."""
@@ -535,9 +337,8 @@ class SeaAttention(nn.Module):
         both = torch.cat([context, v], -1)
         if self.settings.mu_scope == "token":
             both = both.transpose(1, 2).flatten(2)
-            z = F.gelu(layer_norm(self.mu.norm, linear(self.mu.linear, both)))
-            return z.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
-        return F.gelu(layer_norm(self.mu.norm, linear(self.mu.linear, both)))
+            return self.mu(both).unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
+        return self.mu(both)
 
     def decoded(self, z: Tensor, rows: Rows, padding: Padding | None, store: Store | None) -> Tensor:
         """Scores of the convolutional decoder, [B, H, R, K]."""
@@ -596,7 +397,7 @@ class SeaAttention(nn.Module):
         order = order.masked_fill(~owned, -math.inf)
         if mode == "causal-per-batch":
             parts = []
-            for a, b in tiles(count, TILE // (batch * heads * columns)):
+            for a, b in tiles(count, batch * heads * columns):
                 take = columns_to_select(heads, k, columns, rows.widths[:, a:b]).flatten()
                 flat = order[:, :, a:b].transpose(1, 2).reshape(-1, heads * columns)
                 parts.append(largest(flat, take).view(batch, b - a, heads, columns).transpose(1, 2))
@@ -630,7 +431,7 @@ class SeaAttention(nn.Module):
             seen = torch.arange(1, v.shape[2] + 1, device=v.device)[:, None]
             return (v.double().cumsum(2) / seen).to(v.dtype).repeat_interleave(n, 1)
         parts = []
-        for a, b in tiles(rows.widths.shape[1], TILE // max(1, v.shape[0] * v.shape[2])):
+        for a, b in tiles(rows.widths.shape[1], v.shape[0] * v.shape[2]):
             widths = rows.widths[:, a:b, None]
             seen = (torch.arange(v.shape[2], device=v.device) < widths).to(v.dtype) / widths.clamp(min=1)
             parts.append(seen.to(v.dtype)[:, None] @ v)
@@ -701,7 +502,7 @@ class SeaAttention(nn.Module):
     def output(self, x: Inputs, estimate: Tensor, selected: Tensor, z: Tensor | None) -> Tensor:
         """C_sea (section 3), [B, H, R, d]."""
         rows, batch, heads = x.rows, x.q.shape[0], x.q.shape[1]
-        size = ENTRIES // max(1, batch * heads * self.k * self.oversample)
+        entries = batch * heads * self.k * self.oversample  # of a row
         parts = [
             recomputed(
                 attend,
@@ -713,7 +514,7 @@ class SeaAttention(nn.Module):
                 self.k,
                 self.oversample,
             )
-            for a, b in tiles(x.q.shape[2], size)
+            for a, b in tiles(x.q.shape[2], ELEMENTS_OF_ENTRY * entries)
         ]
         attended = torch.cat(parts, 2)
         if self.settings.gates == "head":

@@ -280,7 +280,8 @@ class Dump:
         if not (self.manifest["causal"] and self.manifest["packed"]):
             return stored.reshape(heads, size, size)[:, :tokens, :tokens]
         out = np.zeros((heads, size, size), stored.dtype)
-        out[:, *np.tril_indices(size)] = stored
+        rows, columns = np.tril_indices(size)
+        out[:, rows, columns] = stored
         return out[:, :tokens, :tokens]
 
     def layer(self, sample: int, layer: int) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from types import MethodType
 from typing import Any, cast
 
 import torch
+import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import (
@@ -52,7 +53,12 @@ from .configuration_brine_sea import (
 )
 
 IMPLEMENTATION = "brine_sea"
-# The class of a layer's attention module, and the module that is given input ids and positions.
+# Encoders call an attention function from 5.0 on, all decoders from 4.53 on.
+FIRST_VERSION, FIRST_VERSION_WITH_ENCODERS = (4, 53), (5, 0)
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+if VERSION < FIRST_VERSION:
+    raise ImportError(f"brine: students need transformers 4.53 or newer, this is {transformers.__version__}")
+# The class of a layer's attention module.
 ATTENTION_CLASSES = (
     "LlamaAttention",
     "MistralAttention",
@@ -61,7 +67,6 @@ ATTENTION_CLASSES = (
     "OPTAttention",
     "GPT2Attention",
     "BertSelfAttention",
-    "BertSdpaSelfAttention",
 )
 
 
@@ -79,19 +84,17 @@ def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos[:, None] - rotate_half(x) * sin[:, None]
 
 
-def store_in(cache: DynamicCache, layer: int, layers: int) -> Store:
+def store_in(cache: Any, layer: int, layers: int) -> Store:
     """Layers after the model's own have the estimator's tensors: the cache reorders and cuts them with the rest."""
 
     def store(slot: int, new: Tensor) -> Tensor:
         index = layers * (1 + slot) + layer
         nothing = new[..., :0]
         if hasattr(cache, "layers"):
-            from transformers.cache_utils import DynamicLayer
-
             while len(cache.layers) <= index:
-                cache.layers.append(DynamicLayer())
+                cache.layers.append(transformers.cache_utils.DynamicLayer())
             return cast(Tensor, cache.layers[index].update(new, nothing)[0])
-        return cast(Tensor, cache.update(new, nothing, index)[0])
+        return cast(Tensor, cache.update(new, nothing, index)[0])  # before 4.54 two lists, which grow
 
     return store
 
@@ -157,6 +160,17 @@ def sea_mask(
     return None if bool(mask.all()) else mask
 
 
+def mask_of_decoder(module: nn.Module, made: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of the method `made`, by which OPT makes its T x T mask before 5.0."""
+
+    def mask(attention_mask: Tensor | None, *inputs: Any, **kwargs: Any) -> Any:
+        if module.config._attn_implementation != IMPLEMENTATION:  # type: ignore[union-attr]
+            return made(attention_mask, *inputs, **kwargs)
+        return None if attention_mask is None else sea_mask(0, attention_mask.shape[1], 0, attention_mask)
+
+    return mask
+
+
 AttentionInterface.register(IMPLEMENTATION, cast(Callable[..., Any], sea_attention_forward))
 AttentionMaskInterface.register(IMPLEMENTATION, cast(Callable[..., Any], sea_mask))
 
@@ -211,11 +225,15 @@ class SeaStudent:
 
     def __init__(self, config: PretrainedConfig, *inputs: Any, **kwargs: Any):
         settings, shape = settings_of(config), shape_of(config)
-        if config._attn_implementation is None:
+        if not shape.causal and VERSION < FIRST_VERSION_WITH_ENCODERS:
+            raise ValueError(f"brine: encoders need transformers 5.0 or newer, this is {transformers.__version__}")
+        if getattr(config, "_attn_implementation_internal", None) is None:
             config._attn_implementation = IMPLEMENTATION
-        super().__init__(config, *inputs, **kwargs)
+        cast(Any, super()).__init__(config, *inputs, **kwargs)
         found = 0
-        for module in cast(nn.Module, self).modules():
+        for module in cast(Any, self).modules():
+            if hasattr(module, "_update_causal_mask"):
+                module._update_causal_mask = mask_of_decoder(module, module._update_causal_mask)
             if type(module).__name__ in ATTENTION_CLASSES:
                 module.sea = SeaAttention(shape, settings)
                 module.sea_forward = MethodType(sea_forward, module)
@@ -226,6 +244,13 @@ class SeaStudent:
         if shape.causal:
             base = getattr(self, cast(PreTrainedModel, self).base_model_prefix)
             base.register_forward_pre_hook(count_positions, with_kwargs=True)
+
+    @classmethod
+    def _autoset_attn_implementation(cls, config: PretrainedConfig, *inputs: Any, **kwargs: Any) -> Any:
+        # Before 4.54 the implementation was chosen here, before __init__().
+        if getattr(config, "_attn_implementation_internal", None) is None:
+            config._attn_implementation = IMPLEMENTATION
+        return cast(Any, super())._autoset_attn_implementation(config, *inputs, **kwargs)
 
     def sea_blocks(self) -> Iterator[SeaAttention]:
         """The blocks of all layers, in order."""
@@ -246,7 +271,7 @@ class SeaStudent:
         A file without a block's tensors is an error.
         """
         report = kwargs.pop("output_loading_info", False)
-        config = kwargs.get("config")
+        config: Any = kwargs.get("config")
         if directory is not None and not isinstance(config, PretrainedConfig):
             config = cast(Any, cls).config_class.from_pretrained(directory)
         base = getattr(config, "base_model", None)

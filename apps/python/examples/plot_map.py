@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws what a SEA student attends to, from a capture, and the losses of its run.
 
-    brine inspect RUN --capture a.h5 ...
-    pip install brine-sea[files,plots]
-    python plot_map.py a.h5 --layer 3 --head 0 --out map.png --run RUN
+brine inspect RUN --capture a.h5 ...
+pip install brine-sea[files,plots]
+python plot_map.py a.h5 --layer 3 --head 0 --out map.png --run RUN
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 
 import matplotlib
 import numpy as np
+
 from brine_sea import Capture, read_log
 
 matplotlib.use("Agg")

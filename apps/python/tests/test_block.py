@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("transformers")
 
-from brine_sea import attention_brine_sea as block  # noqa: E402
-from brine_sea.configuration_brine_sea import SeaSettings, Shape  # noqa: E402
+from brine_sea import attention_brine_sea as block
+from brine_sea import columns_brine_sea as columns
+from brine_sea.configuration_brine_sea import SeaSettings, Shape
 
 GOLDEN = sorted((Path(__file__).parents[3] / "tests" / "golden").glob("*.h5"))
 DOUBLE = torch.float64
@@ -29,19 +30,33 @@ def settings_in(config) -> SeaSettings:
     decoder = text("preset", "paper")
     causal = bool(count("causal"))
     features = text("features", "relu" if causal else "softmax")
-    given = {} if decoder == "none" else {
-        name: count(name) for name in ("width_reduction", "channel_expansion", "token_stride", "depth", "dilation",
-                                       "last_kernel")
-    }
+    given = (
+        {}
+        if decoder == "none"
+        else {
+            name: count(name)
+            for name in ("width_reduction", "channel_expansion", "token_stride", "depth", "dilation", "last_kernel")
+        }
+    )
     return SeaSettings(
-        k=count("k"), columns=count("K"), mode=text("mode", "causal-per-batch"),
+        k=count("k"),
+        columns=count("K"),
+        mode=text("mode", "causal-per-batch"),
         decoder="none" if decoder == "none" else "paper" if not causal else decoder,
-        decoder_norm=norm, mu_scope=text("mu_scope", "head"), prior=prior,
-        prior_features=count("prior_features", 64) or 64, pooled_prior=bool(count("pooled_prior")),
-        pooled=float(config["pooled"]) if "pooled" in config else 0.0, oversample=count("oversample", 1) or 1,
-        gates=text("gates", "token"), features=features, feature_divisor=float(config["feature_divisor"]),
-        max_positions=count("max_positions"), prior_units=count("prior_units"),
-        identity_interpolation=text("identity_interpolation", "bilinear"), **given,
+        decoder_norm=norm,
+        mu_scope=text("mu_scope", "head"),
+        prior=prior,
+        prior_features=count("prior_features", 64) or 64,
+        pooled_prior=bool(count("pooled_prior")),
+        pooled=float(config["pooled"]) if "pooled" in config else 0.0,
+        oversample=count("oversample", 1) or 1,
+        gates=text("gates", "token"),
+        features=features,
+        feature_divisor=float(config["feature_divisor"]),
+        max_positions=count("max_positions"),
+        prior_units=count("prior_units"),
+        identity_interpolation=text("identity_interpolation", "bilinear"),
+        **given,
     )
 
 
@@ -55,10 +70,18 @@ class Golden:
             config = dict(file["config"].attrs)
         self.config = config
         heads, d, tokens = int(config["H"]), int(config["d"]), int(config["T"])
-        weights = {n.removeprefix("weights/"): torch.tensor(x) for n, x in self.tensors.items() if n.startswith("weights/")}
+        weights = {
+            n.removeprefix("weights/"): torch.tensor(x) for n, x in self.tensors.items() if n.startswith("weights/")
+        }
         positions = len(weights["v_identity.table"]) if "v_identity.table" in weights else tokens
-        shape = Shape(heads=heads, groups=int(config.get("kv_heads", 0)) or heads, head_size=d,
-                      max_positions=positions, causal=bool(config["causal"]), rotary=bool(config.get("rotary", 0)))
+        shape = Shape(
+            heads=heads,
+            groups=int(config.get("kv_heads", 0)) or heads,
+            head_size=d,
+            max_positions=positions,
+            causal=bool(config["causal"]),
+            rotary=bool(config.get("rotary", 0)),
+        )
         self.block = block.SeaAttention(shape, settings_in(config)).to(DOUBLE)
         missing, unexpected = self.block.load_state_dict(weights, strict=False)
         assert not missing and not unexpected
@@ -126,8 +149,7 @@ def test_single_tokens_equal_the_whole(path):
 def test_tiles_change_nothing(path, monkeypatch):
     golden = Golden(path)
     whole = golden()
-    monkeypatch.setattr(block, "TILE", 64)
-    monkeypatch.setattr(block, "ENTRIES", 16)
+    monkeypatch.setattr(columns, "TILE", 64)
     assert torch.allclose(golden(), whole, rtol=0, atol=1e-12)
 
 
@@ -241,8 +263,8 @@ def test_sums_over_columns_equal_sums_of_keys(units, tokens):
     torch.manual_seed(1)
     q, k = torch.rand(2, 4, tokens, 5, dtype=DOUBLE), torch.rand(2, 2, tokens, 5, dtype=DOUBLE)
     widths = torch.arange(1, tokens + 1).expand(2, -1)
-    rows = block.Rows(widths, widths - 1, torch.full((2,), tokens), True, True)
-    products, begins = block.column_products(q, k, rows, 8, units)
+    rows = columns.Rows(widths, widths - 1, torch.full((2,), tokens), True, True)
+    products, begins = columns.column_products(q, k, rows, 8, units)
     assert tokens > (2 * units * 8 if units else 64)  # both forms are used
     for t in (0, 3, 40, 70, tokens - 1):
         for c in range(8):
@@ -251,13 +273,13 @@ def test_sums_over_columns_equal_sums_of_keys(units, tokens):
 
 
 def test_ties_go_to_the_later_column():
-    chosen = block.largest(torch.tensor([[1.0, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]), torch.tensor([2, 3]))
+    chosen = columns.largest(torch.tensor([[1.0, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]), torch.tensor([2, 3]))
     assert chosen.tolist() == [[False, True, False, True], [False, True, True, True]]
 
 
 def test_columns_of_few_keys():
     def owners(w):
-        begins = block.column_begins(torch.tensor([w]), 8)[0]
+        begins = columns.column_begins(torch.tensor([w]), 8)[0]
         return [c for c in range(8) for _ in range(int(begins[c + 1] - begins[c]))]
 
     assert owners(1) == [3]
@@ -267,17 +289,17 @@ def test_columns_of_few_keys():
 
 def test_budgets():
     widths = torch.tensor([64, 128, 256, 512, 1000, 1024, 1500, 2048, 0])
-    assert block.columns_to_select(12, 64, 64, widths).tolist() == [768, 384, 192, 96, 49, 48, 33, 24, 0]
+    assert columns.columns_to_select(12, 64, 64, widths).tolist() == [768, 384, 192, 96, 49, 48, 33, 24, 0]
 
 
 def test_a_capped_column_gives_spread_keys():
     selected = torch.zeros(1, 1, 1, 2, dtype=torch.bool)
     selected[..., 1] = True
-    entries = block.entries_of(selected, torch.tensor([[20]]), 4)
+    entries = columns.entries_of(selected, torch.tensor([[20]]), 4)
     assert entries.key.tolist() == [12, 14, 17, 19]
 
 
-def test_memory_is_linear():
+def test_memory_is_linear(monkeypatch):
     """No tensor of a pass has as many elements as a map of T x T."""
     made = random_block(**SETTINGS["light"]).float()
     q, k, v = (x.float() for x in inputs_of(400, batch=1))
@@ -290,13 +312,9 @@ def test_memory_is_linear():
             return out
 
     entries = 400 * 4 * 8 * 8  # rows, heads, keys, head size
-    tile = block.TILE
-    try:
-        block.TILE = 1 << 14
-        with torch.no_grad(), Sizes():
-            made(q, k, v)
-    finally:
-        block.TILE = tile
+    monkeypatch.setattr(columns, "TILE", 1 << 14)
+    with torch.no_grad(), Sizes():
+        made(q, k, v)
     assert max(sizes) <= entries * 1.5
     assert max(sizes) < 4 * 400 * 400
 

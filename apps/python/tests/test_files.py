@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+
 from brine_sea import Capture, Dump, read_log, read_rows
 
 h5py = pytest.importorskip("h5py")
@@ -82,7 +83,8 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
         axes = {"attention": (1, 2), "query": (1,), "key": (1,), "context": (0,)}[name]
         x = x if ragged else padded(x, axes)
         if name == "attention" and packed:
-            x = x[:, *np.tril_indices(x.shape[-1])]
+            rows, columns = np.tril_indices(x.shape[-1])
+            x = x[:, rows, columns]
         if not ragged:
             return x[None]
         return x.reshape(-1) if name == "attention" else x.reshape(-1, x.shape[-1])
@@ -108,8 +110,18 @@ def test_dump(tmp_path, causal, packed, ragged, content):
         name = f"shard-{i:05d}.h5"
         samples += write_shard(tmp_path / name, len(samples), own, causal, packed, ragged, content, i)
         shards.append({"name": name, "first": 2 * i, "samples": len(own)})
-    manifest = dict(format="brine-dump", version=2 if ragged else 1, causal=causal, packed=packed, ragged=ragged,
-                    layers=LAYERS, heads=HEADS, tokens=TOKENS, samples=3, shards=shards)
+    manifest = dict(
+        format="brine-dump",
+        version=2 if ragged else 1,
+        causal=causal,
+        packed=packed,
+        ragged=ragged,
+        layers=LAYERS,
+        heads=HEADS,
+        tokens=TOKENS,
+        samples=3,
+        shards=shards,
+    )
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with Dump(tmp_path) as dump:
         assert len(dump) == 3

@@ -9,12 +9,27 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-import brine_sea  # noqa: E402
-from brine_sea.modeling_brine_sea import STUDENTS  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-from students import ARCHITECTURES, DECODERS, LEAN, LIGHT, PAPER, batch, dense_class, make, read_config, section  # noqa: E402
+from safetensors.torch import load_file, save_file
+from students import (
+    ARCHITECTURES,
+    DECODERS,
+    LEAN,
+    LIGHT,
+    PAPER,
+    VOCABULARY,
+    batch,
+    dense_class,
+    make,
+    read_config,
+    section,
+)
 
-FAMILIES = list(ARCHITECTURES)
+import brine_sea
+from brine_sea.modeling_brine_sea import STUDENTS
+
+OLD = int(transformers.__version__.split(".")[0]) < 5
+ENCODERS = [] if OLD else ["bert"]
+FAMILIES = DECODERS + ENCODERS
 AUTO = {name: getattr(transformers, auto) for name, (_, auto) in STUDENTS.items()}
 
 
@@ -43,7 +58,7 @@ def test_the_directory_is_the_student_and_its_dense_base(family, tmp_path):
     architecture = ARCHITECTURES[family]
     assert read_config(tmp_path)["architectures"] == [architecture]
     assert read_config(tmp_path)["auto_map"][STUDENTS[architecture][1]] == f"modeling_brine_sea.Sea{architecture}"
-    for name in ("attention", "configuration", "modeling"):
+    for name in ("attention", "columns", "configuration", "modeling"):
         assert (tmp_path / f"{name}_brine_sea.py").exists()
     student = AUTO[architecture].from_pretrained(tmp_path, trust_remote_code=True)
     assert type(student).__name__ == f"Sea{architecture}" and type(student) is not type(model)
@@ -114,9 +129,10 @@ def test_generate(family):
 def test_lookup_decoding_cuts_the_cache(attention):
     model = make("llama", attention)
     ids = torch.tensor([[5, 6, 7, 8, 9] * 6])
-    options = dict(max_new_tokens=16, do_sample=False, eos_token_id=None)
+    options = dict(max_new_tokens=16, do_sample=False, eos_token_id=VOCABULARY - 1)
     looked_up = model.generate(ids, prompt_lookup_num_tokens=4, **options)
-    assert torch.equal(looked_up, model.generate(ids, **options))
+    plain = model.generate(ids, **options)
+    assert torch.equal(looked_up[:, : plain.shape[1]], plain)  # old releases add a token too many
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -143,6 +159,7 @@ def test_checkpointing_of_layers_changes_no_gradient():
     assert all(close(a, b, 1e-6) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.skipif(OLD, reason="encoders need transformers 5")
 def test_classifier(tmp_path):
     model = make("bert", PAPER, "BertForSequenceClassification", num_labels=3)
     model.save_pretrained(tmp_path)
@@ -158,9 +175,9 @@ def test_classifier(tmp_path):
 def test_adapter_over_its_base(tmp_path):
     model = make("opt")
     base, adapter = tmp_path / "base", tmp_path / "adapter"
-    dense = dense_class(model)(transformers.OPTConfig(**{
-        k: v for k, v in model.config.to_dict().items() if k not in ("brine", "auto_map")
-    }))
+    dense = dense_class(model)(
+        transformers.OPTConfig(**{k: v for k, v in model.config.to_dict().items() if k not in ("brine", "auto_map")})
+    )
     dense.load_state_dict({k: v for k, v in model.state_dict().items() if ".sea." not in k})
     dense.save_pretrained(base)
     model.config.base_model = "../base"
@@ -218,7 +235,8 @@ def test_settings_are_refused_by_name(change, message):
 def test_calls_are_refused_by_name():
     model, ids = make("llama"), batch()
     with pytest.raises(ValueError, match="only DynamicCache"):
-        cache = transformers.StaticCache(config=model.config, max_cache_len=64)
+        sizes = {"max_batch_size": 2} if OLD else {}
+        cache = transformers.StaticCache(config=model.config, max_cache_len=64, **sizes)
         model(input_ids=ids, past_key_values=cache, use_cache=True)
     with pytest.raises(ValueError, match="128 positions"):
         model(input_ids=batch(1, 129))
