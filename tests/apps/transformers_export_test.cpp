@@ -51,8 +51,7 @@ TEST_CASE("export for transformers: the directory is a model of Brine") {
   const World& w = world();
   w.must("export --checkpoint student --out hf-again --format transformers");
   auto perplexity = [&](const std::string& model) {
-    return Json::parse(
-               w.must("eval --data text.txt --json --max-windows 2 --model " + model).out)
+    return Json::parse(w.must("eval --data text.txt --json --max-windows 2 --model " + model).out)
         .at("perplexity");
   };
   CHECK(perplexity("hf-again") == perplexity("student"));
@@ -61,8 +60,9 @@ TEST_CASE("export for transformers: the directory is a model of Brine") {
 TEST_CASE("export for transformers: an adapter has the sources, too") {
   const World& w = world();
   w.must(World::distill("--steps 1 --columns 12 --k 4 --learning-rate 0") + " --out frozen");
-  w.must("export --checkpoint frozen --sea-only --base-model teacher --out hf-adapter --format "
-         "transformers");
+  w.must(
+      "export --checkpoint frozen --sea-only --base-model teacher --out hf-adapter --format "
+      "transformers");
   for (const char* name : kSources) CHECK(fs::exists(w.path("hf-adapter/" + std::string(name))));
   const Json config = config_of("hf-adapter");
   CHECK(config.at("base_model") == "teacher");
