@@ -11,7 +11,9 @@ the estimator needs of every token. Padding is a mask [B, S] on any side.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, cast
@@ -39,6 +41,9 @@ from transformers import (
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from .attention_brine_sea import SeaAttention, Store
+
+# Not used here: releases up to 5.0 copy of a directory only the files that this one imports.
+from .columns_brine_sea import TILE as _TILE  # noqa: F401
 from .configuration_brine_sea import (
     SECTION,
     SeaBertConfig,
@@ -191,7 +196,9 @@ def count_positions(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Before a decoder: positions are counted without padding, as Brine does, unless they are given."""
-    mask = kwargs.get("attention_mask")
+    mask, given = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    if isinstance(given, Tensor) and mask is None and bool((given.diff(dim=-1) < 0).any()):
+        raise ValueError("brine: position ids that fall, of several sequences in one row, are not supported")
     if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
         return args, kwargs
     ids = args[0] if args else kwargs.get("input_ids")
@@ -218,6 +225,26 @@ def base_directory(base: str, adapter: str) -> str:
         if os.path.isdir(path):
             return path
     raise ValueError(f"brine: {adapter} is an adapter of {base}, which is not a directory")
+
+
+def hash_of(tensors: dict[str, Tensor]) -> str:
+    """Brine's SHA-256 of a model: names, types, shapes and values in f32, in the order of the names."""
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} f32 [{', '.join(map(str, x.shape))}]\n".encode())
+        digest.update(x.float().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_base(model: nn.Module, tensors: dict[str, Tensor], wanted: str | None, source: str) -> None:
+    """Refuses a base that an adapter was not made for: its weights have another hash."""
+    tied = {"lm_head.weight", "cls.predictions.decoder.weight"} if model.config.tie_word_embeddings else set()  # type: ignore[union-attr]
+    tied.add("cls.predictions.decoder.bias")
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False) if ".sea." not in name} - tied
+    if not names <= set(tensors):
+        warnings.warn(f"brine: {source} has other names of tensors, so its weights are not compared", stacklevel=3)
+    elif wanted != hash_of({name: tensors[name] for name in names}):
+        raise ValueError(f"brine: the weights in {source} are not those that the adapter was made for")
 
 
 class SeaStudent:
@@ -277,11 +304,15 @@ class SeaStudent:
         base = getattr(config, "base_model", None)
         load = cast(Any, super()).from_pretrained
         if base:
-            tensors = tensors_in(base_directory(base, str(directory))) | tensors_in(str(directory))
+            source = base_directory(base, str(directory))
+            tensors = tensors_in(source)
+            section = dict(getattr(config, SECTION))
+            wanted = section.pop("base_hash", None)
             del config.base_model
-            setattr(config, SECTION, {k: v for k, v in getattr(config, SECTION).items() if k != "base_hash"})
-            kwargs.update(config=config, state_dict=tensors)
+            setattr(config, SECTION, section)
+            kwargs.update(config=config, state_dict=tensors | tensors_in(str(directory)))
             model, info = load(None, *inputs, output_loading_info=True, **kwargs)
+            check_base(model, tensors, wanted, source)
         else:
             model, info = load(directory, *inputs, output_loading_info=True, **kwargs)
         missing = sorted(name for name in info["missing_keys"] if ".sea." in name)

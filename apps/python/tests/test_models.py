@@ -25,7 +25,7 @@ from students import (
 )
 
 import brine_sea
-from brine_sea.modeling_brine_sea import STUDENTS
+from brine_sea.modeling_brine_sea import STUDENTS, hash_of
 
 OLD = int(transformers.__version__.split(".")[0]) < 5
 ENCODERS = [] if OLD else ["bert"]
@@ -181,7 +181,7 @@ def test_adapter_over_its_base(tmp_path):
     dense.load_state_dict({k: v for k, v in model.state_dict().items() if ".sea." not in k})
     dense.save_pretrained(base)
     model.config.base_model = "../base"
-    model.config.brine["base_hash"] = "0" * 64
+    model.config.brine["base_hash"] = hash_of(load_file(base / "model.safetensors"))
     model.save_pretrained(adapter)
     own = {k: v for k, v in load_file(adapter / "model.safetensors").items() if ".sea." in k}
     save_file(own, adapter / "model.safetensors", {"format": "pt"})
@@ -192,6 +192,11 @@ def test_adapter_over_its_base(tmp_path):
     saved = read_config(tmp_path / "whole")
     assert "base_model" not in saved and "base_hash" not in saved["brine"]
     assert close(logits(brine_sea.load(tmp_path / "whole"), ids), logits(model, ids))
+    changed = load_file(base / "model.safetensors")
+    changed["model.decoder.layers.0.fc1.bias"][3] += 1
+    save_file(changed, base / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="not those that the adapter was made for"):
+        brine_sea.load(adapter)
 
 
 def test_files_without_the_block_are_refused(tmp_path):
@@ -240,6 +245,8 @@ def test_calls_are_refused_by_name():
         model(input_ids=ids, past_key_values=cache, use_cache=True)
     with pytest.raises(ValueError, match="128 positions"):
         model(input_ids=batch(1, 129))
+    with pytest.raises(ValueError, match="position ids that fall"):
+        model(input_ids=ids, position_ids=torch.arange(40).remainder(20)[None])
     with pytest.raises(ValueError, match=r"must be \[B, S\]"):
         model(input_ids=ids, attention_mask=torch.ones(2, 1, 40, 40, dtype=torch.bool))
 
