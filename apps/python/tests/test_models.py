@@ -33,12 +33,14 @@ FAMILIES = DECODERS + ENCODERS
 AUTO = {name: getattr(transformers, auto) for name, (_, auto) in STUDENTS.items()}
 
 
-@pytest.fixture(autouse=True)
-def code_cache(tmp_path_factory, monkeypatch):
-    """Remote code is copied below a directory of the tests."""
+@pytest.fixture(autouse=True, scope="session")
+def code_cache(tmp_path_factory):
+    """Remote code is copied below a directory of the tests, one for all: it becomes a package."""
     import transformers.dynamic_module_utils as dynamic
 
-    monkeypatch.setattr(dynamic, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        yield
 
 
 def close(a, b, tolerance=1e-5):
