@@ -266,11 +266,19 @@ class Dump:
         path, heads, tokens = f"layers/{layer:02d}/{name}", self.manifest["heads"], self.length(sample)
         if name == "attention":
             return self.map_of(self.values(sample, path, 0), tokens)
-        by_head = name in self.BY_HEAD
+        by_head = name in self.BY_HEAD or self.has_heads(sample, path)
         values = self.values(sample, path, heads if by_head else 1)
         if not self.ragged:
             return values[:, :tokens] if by_head else values[:tokens]
         return values.reshape(heads, tokens, *values.shape[1:]) if by_head else values
+
+    def has_heads(self, sample: int, path: str) -> bool:
+        """Whether an additional tensor is one of every head, by its shape."""
+        file, _ = self.shard_of(sample)
+        shape, heads = file[path].shape, self.manifest["heads"]
+        if self.ragged:
+            return bool(heads > 1 and shape[0] == heads * int(np.sum(file["lengths"])))
+        return bool(shape[1:3] == (heads, self.manifest["tokens"]))
 
     def map_of(self, stored: Array, tokens: int) -> Array:
         """[H, t, t] of a stored map; packed ones have the lower triangles, row by row."""
@@ -298,7 +306,14 @@ class Dump:
         scores = np.exp(scores - scores.max(-1, keepdims=True))
         return scores / scores.sum(-1, keepdims=True)
 
+    def window(self, sample: int) -> int:
+        """The number of the sample's window in its corpus, or of a task its text in the split."""
+        return int(self.manifest["windows"][sample])
+
     def tokens(self, sample: int) -> Array:
+        """[t], where the dump has them: of windows of a corpus it has the numbers only."""
+        if not self.manifest["has_tokens"]:
+            raise ValueError(f"{self.directory}: has no tokens, only windows of its corpus")
         return self.values(sample, "tokens")[: self.length(sample)]
 
     def logits(self, sample: int) -> dict[str, Array]:

@@ -67,6 +67,7 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
                 "query": rng.normal(size=(LAYERS, HEADS, length, SIZE)).astype("f4"),
                 "key": rng.normal(size=(LAYERS, HEADS, length, SIZE)).astype("f4"),
                 "context": rng.normal(size=(LAYERS, length, WIDTH)).astype("f4"),
+                "own": rng.normal(size=(LAYERS, HEADS, length, 3)).astype("f4"),  # an additional tensor
                 "tokens": rng.integers(0, 11, length, dtype="i4"),
                 "values": rng.normal(size=(length, 3)).astype("f4"),
             }
@@ -80,7 +81,7 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
 
     def stored(name, sample, layer):
         x = sample[name][layer]
-        axes = {"attention": (1, 2), "query": (1,), "key": (1,), "context": (0,)}[name]
+        axes = {"attention": (1, 2), "query": (1,), "key": (1,), "context": (0,), "own": (1,)}[name]
         x = x if ragged else padded(x, axes)
         if name == "attention" and packed:
             rows, columns = np.tril_indices(x.shape[-1])
@@ -91,7 +92,7 @@ def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="map
 
     with h5py.File(path, "w") as file:
         for layer in range(LAYERS):
-            for name in ("attention", "context") if content == "maps" else ("query", "key", "context"):
+            for name in ("attention", "context", "own") if content == "maps" else ("query", "key", "context", "own"):
                 file[f"layers/{layer:02d}/{name}"] = np.concatenate([stored(name, s, layer) for s in samples])
         for name, to in (("tokens", "tokens"), ("values", "logits/values")):
             parts = [s[name] if ragged else padded(s[name], (0,))[None] for s in samples]
@@ -121,6 +122,8 @@ def test_dump(tmp_path, causal, packed, ragged, content):
         tokens=TOKENS,
         samples=3,
         shards=shards,
+        has_tokens=1,
+        windows=[4, 7, 9],
     )
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with Dump(tmp_path) as dump:
@@ -132,7 +135,7 @@ def test_dump(tmp_path, causal, packed, ragged, content):
             assert np.array_equal(dump.logits(i)["values"], own["values"])
             for layer in range(LAYERS):
                 found = dump.layer(i, layer)
-                assert {"context"} < set(found)
+                assert {"context", "own"} < set(found)
                 for name, x in found.items():
                     assert np.array_equal(x, own[name][layer]), name
                 attention = dump.attention(i, layer)
@@ -140,8 +143,12 @@ def test_dump(tmp_path, causal, packed, ragged, content):
                 assert np.allclose(attention.sum(-1), 1, atol=1e-6)
                 if causal:
                     assert np.all(np.triu(attention, 1) == 0)
+        assert [dump.window(i) for i in dump] == [4, 7, 9]
         with pytest.raises(IndexError, match="no sample 3 of 3"):
             dump.tokens(3)
+        dump.manifest["has_tokens"] = 0
+        with pytest.raises(ValueError, match="only windows of its corpus"):
+            dump.tokens(0)
 
 
 def test_a_newer_dump_is_refused(tmp_path):
