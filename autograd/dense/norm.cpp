@@ -56,9 +56,7 @@ Tensor record_norm(const NormCall& call, const Tensor& y, const Tensor& x,
   return record(call.op, y, {x, call.w, call.b},
                 [=, centred = call.centred](const Tensor& dy, Gradients& grads) {
                   const Tensor more = grads.take(0);
-                  Tensor dx = !grads.wanted(0)                     ? Tensor()
-                              : more.defined() && more.is_unique() ? more
-                                                                   : Tensor::like(dy);
+                  Tensor dx = grads.wanted(0) ? Tensor::like(dy) : Tensor();
                   Tensor dw = grads.wanted(1) ? grads.accumulate(1) : Tensor();
                   if (centred) {
                     Tensor db = grads.wanted(2) ? grads.accumulate(2) : Tensor();

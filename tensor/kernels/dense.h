@@ -84,7 +84,7 @@ inline bool is_thin(const Tensor& y, const Tensor& x, const Tensor& w) {
 BRINE_KERNEL(layernorm, Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual,
              Tensor w, Tensor b, double eps)
 // dw and db [C] are added to; any of dx, dw, db may be undefined (not needed). x is what was
-// normalised. `more` [R, C], unless undefined, is added to dx, and may be dx.
+// normalised. `more` [R, C], unless undefined, is added to dx.
 BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x,
              Tensor w, Tensor mean, Tensor rstd)
 // y = x rstd w, rstd [R] = 1 / sqrt(mean of x^2 + eps); sum and residual as above.

@@ -87,6 +87,15 @@ void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor 
 
 namespace {
 
+// dx += more, unless that is null. A loop of its own: in the one before, the sum would be part of a
+// multiply-add, with other bits than those of a gradient that is added later.
+template <class T>
+void add_row(T* dx, const T* more, int64_t C) {
+  if (!more) return;
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c) dx[c] += more[c];
+}
+
 // One row: dx = rstd (g - mean(g) - x^ mean(g x^)) with g = dy w, x^ = (x - mean) rstd, plus `more`
 // unless that is null.
 template <class T>
@@ -97,14 +106,9 @@ void backward_row(T* dx, const T* dy, const T* more, const T* x, const T* w, int
       C, [=](int64_t c) { return dy[c] * w[c]; },
       [=](int64_t c) { return dy[c] * w[c] * (x[c] - mean); }, sum, dot);
   const T shift = sum / T(C), slope = dot * rstd * rstd / T(C);
-  auto own = [=](int64_t c) { return rstd * (dy[c] * w[c] - shift - (x[c] - mean) * slope); };
-  if (more) {
 #pragma omp simd
-    for (int64_t c = 0; c < C; ++c) dx[c] = more[c] + own(c);
-  } else {
-#pragma omp simd
-    for (int64_t c = 0; c < C; ++c) dx[c] = own(c);
-  }
+  for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - shift - (x[c] - mean) * slope);
+  add_row(dx, more, C);
 }
 
 // to [C] += the shares of all bands, in order; they are `stride` apart.
@@ -204,14 +208,9 @@ void rms_backward_row(T* dx, const T* dy, const T* more, const T* x, const T* w,
                       T rstd) {
   const T dot = sum_lanes<T>(C, [=](int64_t c) { return dy[c] * w[c] * x[c]; });
   const T slope = dot * rstd * rstd / T(C);
-  auto own = [=](int64_t c) { return rstd * (dy[c] * w[c] - x[c] * slope); };
-  if (more) {
 #pragma omp simd
-    for (int64_t c = 0; c < C; ++c) dx[c] = more[c] + own(c);
-  } else {
-#pragma omp simd
-    for (int64_t c = 0; c < C; ++c) dx[c] = own(c);
-  }
+  for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - x[c] * slope);
+  add_row(dx, more, C);
 }
 
 }  // namespace

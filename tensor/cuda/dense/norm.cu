@@ -53,6 +53,14 @@ __global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormRow<T> in, const T*
   }
 }
 
+// dx += more, unless that is null: apart from the loop before, where it would be part of a
+// multiply-add.
+template <class T>
+__device__ void add_row(T* dx, const T* more, int64_t C) {
+  if (!more) return;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) dx[c] += more[c];
+}
+
 // dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd; plus `more` if there is
 // any.
 template <class T>
@@ -72,9 +80,9 @@ __global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* more, const T* 
   }
   const T average = block_sum(sum) / T(C), along = block_sum(dot) / T(C);
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const T own = s * (w[c] * dy[c] - average - (x[c] - m) * s * along);
-    dx[c] = more ? more[c] + own : own;
+    dx[c] = s * (w[c] * dy[c] - average - (x[c] - m) * s * along);
   }
+  add_row(dx, more, C);
 }
 
 // parts [bands, 2, C] = the sums of dy x^ and of dy over the rows of a band.
@@ -135,9 +143,9 @@ __global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x,
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) dot += w[c] * dy[c] * x[c] * s;
   const T along = block_sum(dot) / T(C);
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const T own = s * (w[c] * dy[c] - x[c] * s * along);
-    dx[c] = more ? more[c] + own : own;
+    dx[c] = s * (w[c] * dy[c] - x[c] * s * along);
   }
+  add_row(dx, more, C);
 }
 
 // parts [bands, C] = the sums of dy x^ over the rows of a band.

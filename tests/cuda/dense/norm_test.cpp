@@ -49,9 +49,9 @@ TEST_CASE("cuda: norms of a sum, and gradients that are added to others") {
       Tensor rms_sum = Tensor::like(x), mean = Tensor::empty({x.rows()}, dtype, x.device());
       Tensor rstd = Tensor::like(mean), rms_rstd = Tensor::like(mean);
       BRINE_CALL(x, layernorm, y, sum, mean, rstd, x, residual, w, b, 1e-5);
-      BRINE_CALL(x, layernorm_backward, dx, none, none, dy, dx, sum, w, mean, rstd);
+      BRINE_CALL(x, layernorm_backward, dx, none, none, dy, residual, sum, w, mean, rstd);
       BRINE_CALL(x, rmsnorm, rms, rms_sum, rms_rstd, x, residual, w, 1e-6);
-      BRINE_CALL(x, rmsnorm_backward, rms_dx, none, dy, rms_dx, rms_sum, w, rms_rstd);
+      BRINE_CALL(x, rmsnorm_backward, rms_dx, none, dy, residual, rms_sum, w, rms_rstd);
       return std::vector{y, sum, mean, rstd, dx, rms, rms_sum, rms_rstd, rms_dx};
     });
   }
