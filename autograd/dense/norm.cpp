@@ -48,11 +48,11 @@ NormStatistics normalise(const NormCall& call, const Tensor& y, const Tensor& su
   return s;
 }
 
-// Puts y on the tape as the norm of x. What newer ops gave x as its gradient, as a residual
-// connection does, is added in the pass that computes the norm's share.
-Tensor record_norm(const NormCall& call, const Tensor& y, const Tensor& x,
+// Puts y on the tape as the norm of x, whose values are `in`. What newer ops gave x as its
+// gradient, as a residual connection does, is added in the pass that computes the norm's share.
+Tensor record_norm(const NormCall& call, const Tensor& y, const Tensor& x, const Tensor& in,
                    const NormStatistics& s) {
-  const Tensor in = x.detach().contiguous(), weight = call.w.detach().contiguous();
+  const Tensor weight = call.w.detach().contiguous();
   return record(call.op, y, {x, call.w, call.b},
                 [=, centred = call.centred](const Tensor& dy, Gradients& grads) {
                   const Tensor more = grads.take(0);
@@ -72,8 +72,8 @@ Tensor record_norm(const NormCall& call, const Tensor& y, const Tensor& x,
 
 Tensor norm(const NormCall& call, const Tensor& x) {
   check_norm(call, x);
-  const Tensor y = Tensor::like(x);
-  return record_norm(call, y, x, normalise(call, y, {}, x.detach().contiguous(), {}));
+  const Tensor y = Tensor::like(x), in = x.detach().contiguous();
+  return record_norm(call, y, x, in, normalise(call, y, {}, in, {}));
 }
 
 NormedSum add_norm(const NormCall& call, const Tensor& x, const Tensor& residual) {
@@ -88,7 +88,7 @@ NormedSum add_norm(const NormCall& call, const Tensor& x, const Tensor& residual
     grads.set(0, dy);
     grads.set(1, dy);
   });
-  return {sum, record_norm(call, y, sum, s)};
+  return {sum, record_norm(call, y, sum, total, s)};
 }
 
 }  // namespace
