@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <queue>
+#include <utility>
 
 #include "autograd/ops.h"
 #include "tensor/kernels/dense.h"
@@ -78,6 +79,11 @@ void Gradients::set(int input, Tensor gradient) {
     BRINE_CALL(sum, add, sum, in->grad, gradient);
     in->grad = sum;
   }
+}
+
+Tensor Gradients::take(int input) {
+  Node* in = node_.inputs.at(size_t(input)).get();
+  return in && !in->is_leaf ? std::exchange(in->grad, Tensor()) : Tensor();
 }
 
 Tensor Gradients::accumulate(int input) {

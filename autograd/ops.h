@@ -40,10 +40,12 @@ Tensor add(const Tensor& a, const Tensor& b);  // add, sub and mul broadcast
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor scale(const Tensor& x, double factor);
-Tensor relu(const Tensor& x);
-Tensor gelu(const Tensor& x);       // exact: x Phi(x)
-Tensor gelu_tanh(const Tensor& x);  // the approximation by tanh, GPT-2's gelu_new
-Tensor silu(const Tensor& x);       // x sigmoid(x)
+Tensor activate(const Tensor& x, Activation f);
+inline Tensor relu(const Tensor& x) { return activate(x, Activation::relu); }
+inline Tensor gelu(const Tensor& x) { return activate(x, Activation::gelu); }  // exact: x Phi(x)
+// The approximation by tanh, GPT-2's gelu_new.
+inline Tensor gelu_tanh(const Tensor& x) { return activate(x, Activation::gelu_tanh); }
+inline Tensor silu(const Tensor& x) { return activate(x, Activation::silu); }  // x sigmoid(x)
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor dropout(const Tensor& x, double p, RandomStream& random);  // identity when p = 0
@@ -75,11 +77,13 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool ta = false, bool tb = false
               double alpha = 1);                                   // [N..., R, K] [N..., K, C]
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b);  // x [R..., I], w [O, I], b [O]
 Tensor linear_in_out(const Tensor& x, const Tensor& w, const Tensor& b);  // the same, w [I, O]
-// In both, and in embedding(), w may be stored in bf16 or f16 for x (y) in f32: its exact values in
-// half the memory; then there are no gradients.
-// a w_a^T + b w_b^T + bias with w [O, A + B] = [w_a ; w_b]: the linear layer of [a ; b] without
-// making [a ; b]. a [R..., A], b [R..., B]; or a [B, H, T, A] and b [B, G, T, B] of G < H groups of
-// heads, whose product is computed once per group.
+// activate(linear(x, w, b), f), bit for bit, where f is applied to tiles of the product.
+Tensor linear_activation(const Tensor& x, const Tensor& w, const Tensor& b, Activation f);
+// In these, and in embedding(), w may be stored in bf16 or f16 for x (y) in f32: its exact values
+// in half the memory; then there are no gradients. a w_a^T + b w_b^T + bias with w [O, A + B] =
+// [w_a ; w_b]: the linear layer of [a ; b] without making [a ; b]. a [R..., A], b [R..., B]; or a
+// [B, H, T, A] and b [B, G, T, B] of G < H groups of heads, whose product is computed once per
+// group.
 Tensor linear_pair(const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias);
 // x [B, H, R, n] times the keys or values kv [B, G, S, d] of each head's group h G / H, transposed
 // if set: [B, H, R, S] or [B, H, R, d]. The rows of a group's heads are the rows of one product, so
@@ -94,6 +98,14 @@ Tensor thin_linear(const Tensor& x, const Tensor& w, const Tensor& b);
 // ---- norm.cpp, softmax.cpp, embedding.cpp
 Tensor layernorm(const Tensor& x, const Tensor& w, const Tensor& b, double eps = 1e-5);
 Tensor rmsnorm(const Tensor& x, const Tensor& w, double eps = 1e-6);  // x w / root mean square
+// The sum of a residual connection and its norm, from one pass over the rows; bit for bit add() and
+// the norm of it.
+struct NormedSum {
+  Tensor sum, normed;
+};
+NormedSum add_layernorm(const Tensor& x, const Tensor& residual, const Tensor& w, const Tensor& b,
+                        double eps = 1e-5);
+NormedSum add_rmsnorm(const Tensor& x, const Tensor& residual, const Tensor& w, double eps = 1e-6);
 Tensor softmax(const Tensor& scores, double scale, const Visibility& visible);  // [B, H, T, S]
 // [B, H, T, S] -> softmax(scale scores) where the u8 mask of the same shape is not 0, 0 elsewhere.
 Tensor masked_softmax(const Tensor& scores, const Tensor& mask, double scale = 1);

@@ -12,6 +12,10 @@ struct Visibility {
   Tensor lengths = {};
 };
 
+// Functions of one number between linear layers. gelu is the exact one (Hendrycks and Gimpel 2016),
+// gelu_tanh x sigmoid(2 sqrt(2 / pi) (x + .044715 x^3)), silu x sigmoid(x).
+enum class Activation : uint8_t { relu, gelu, gelu_tanh, silu };
+
 // The rows and borders of sums of keys over columns (docs/method.md section 1.6).
 struct ColumnGrid {
   int64_t step = 1;   // row r is that of query r step

@@ -16,10 +16,20 @@ void bench_norm(std::vector<BenchRow>& rows, int64_t R, int64_t C) {
   Tensor x = noise({R, C}, 1), dy = noise({R, C}, 2), y = Tensor::like(x), w = noise({C}, 3);
   Tensor b = noise({C}, 4), mean = Tensor::empty({R}), rstd = Tensor::empty({R});
   Tensor dw = Tensor::zeros({C}), db = Tensor::zeros({C});
-  rows.push_back(memory_row("layernorm", shape, bytes_of({x, y}),
-                            [&] { BRINE_CALL(x, layernorm, y, mean, rstd, x, w, b, 1e-5); }));
+  rows.push_back(memory_row("layernorm", shape, bytes_of({x, y}), [&] {
+    BRINE_CALL(x, layernorm, y, {}, mean, rstd, x, {}, w, b, 1e-5);
+  }));
   rows.push_back(memory_row("layernorm backward", shape, bytes_of({x, dy, y}), [&] {
-    BRINE_CALL(x, layernorm_backward, y, dw, db, dy, x, w, mean, rstd);
+    BRINE_CALL(x, layernorm_backward, y, dw, db, dy, {}, x, w, mean, rstd);
+  }));
+  // Where a residual connection meets a norm: one pass for the sum and its norm, and one for the
+  // gradient of both.
+  Tensor sum = Tensor::like(x);
+  rows.push_back(memory_row("add + layernorm", shape, bytes_of({x, dy, sum, y}), [&] {
+    BRINE_CALL(x, layernorm, y, sum, mean, rstd, x, dy, w, b, 1e-5);
+  }));
+  rows.push_back(memory_row("add + layernorm backward", shape, bytes_of({x, dy, sum, y}), [&] {
+    BRINE_CALL(x, layernorm_backward, y, dw, db, dy, sum, x, w, mean, rstd);
   }));
 }
 
@@ -27,9 +37,11 @@ void bench_elementwise(std::vector<BenchRow>& rows, int64_t R, int64_t C) {
   const std::string shape = join(Shape{R, C});
   Tensor x = noise({R, C}, 1), dy = noise({R, C}, 2), y = Tensor::like(x);
   const double two = bytes_of({x, y}), three = bytes_of({x, dy, y});
-  rows.push_back(memory_row("gelu", shape, two, [&] { BRINE_CALL(x, gelu, y, x); }));
   rows.push_back(
-      memory_row("gelu backward", shape, three, [&] { BRINE_CALL(x, gelu_backward, y, dy, x); }));
+      memory_row("gelu", shape, two, [&] { BRINE_CALL(x, activation, y, x, Activation::gelu); }));
+  rows.push_back(memory_row("gelu backward", shape, three, [&] {
+    BRINE_CALL(x, activation_backward, y, dy, x, Activation::gelu);
+  }));
   rows.push_back(memory_row("add", shape, three, [&] { BRINE_CALL(x, add, y, dy, x); }));
   rows.push_back(memory_row("dropout", shape, two, [&] {
     BRINE_CALL(x, dropout, y, x, 0.1, RandomSlice{1, 2, 3});

@@ -1,6 +1,7 @@
 // brine export: a checkpoint or run as a Hugging Face style directory, whole or as an adapter.
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
+#include "apps/transformers/student_files.h"
 #include "data/io/human.h"
 #include "distill/runs/training_run.h"
 #include "nn/io/model_io.h"
@@ -10,6 +11,7 @@ namespace {
 
 struct Export {
   std::string checkpoint, out, base_model;
+  ExportFormat format = ExportFormat::brine;
   Dtype dtype = Dtype::f32;
   int64_t shard_size = 0;
   bool sea_only = false, merge = false;
@@ -21,6 +23,7 @@ struct Export {
     s.choice("dtype", dtype, {{Dtype::f32, "f32"}, {Dtype::f16, "f16"}, {Dtype::bf16, "bf16"}},
              "Type of the weights");
     s.field("shard_size", shard_size, "Largest file of weights in MiB; 0 = one file", {.min = 0});
+    s.choice("format", format, kExportFormats, kExportFormatHelp);
     s.field("sea_only", sea_only,
             "Write only the attention method's tensors, an adapter of --base-model");
     s.field("base_model", base_model,
@@ -41,6 +44,7 @@ struct Export {
     }
     nn::ExportOptions options{
         .dtype = dtype, .shard_bytes = uint64_t(shard_size) << 20, .base_model = base_model};
+    if (format == ExportFormat::transformers) add_transformers_files(m.config, options);
     nn::export_model(m.config, *m.model, tokenizer.get(), out, options);
     log_info(out, ": ", m.config.attention, sea_only ? " adapter of a" : "", " model of ",
              human_count(double(nn::parameter_count(*m.model))), " parameters in ", dtype,

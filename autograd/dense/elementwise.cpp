@@ -98,52 +98,18 @@ Tensor scale(const Tensor& x, double factor) {
   });
 }
 
-Tensor relu(const Tensor& x) {
+Tensor activate(const Tensor& x, Activation f) {
+  const Tensor in = dense(x);
   Tensor y = Tensor::like(x);
-  BRINE_CALL(y, relu, y, dense(x));
-  return record("relu", y, {x},
+  BRINE_CALL(y, activation, y, in, f);
+  const Tensor saved = f == Activation::relu ? y : in;
+  return record("activate", y, {x},
                 [=](const Tensor& dy, Gradients& grads) {
                   Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, relu_backward, dx, dy, y);
+                  BRINE_CALL(dx, activation_backward, dx, dy, saved, f);
                   grads.set(0, dx);
                 },
-                {y});
-}
-
-Tensor gelu(const Tensor& x) {
-  Tensor in = dense(x), y = Tensor::like(x);
-  BRINE_CALL(y, gelu, y, in);
-  return record("gelu", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, gelu_backward, dx, dy, in);
-                  grads.set(0, dx);
-                },
-                {in});
-}
-
-Tensor gelu_tanh(const Tensor& x) {
-  Tensor in = dense(x), y = Tensor::like(x);
-  BRINE_CALL(y, gelu_tanh, y, in);
-  return record("gelu_tanh", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, gelu_tanh_backward, dx, dy, in);
-                  grads.set(0, dx);
-                },
-                {in});
-}
-
-Tensor silu(const Tensor& x) {
-  Tensor in = dense(x), y = Tensor::like(x);
-  BRINE_CALL(y, silu, y, in);
-  return record("silu", y, {x},
-                [=](const Tensor& dy, Gradients& grads) {
-                  Tensor dx = Tensor::like(dy);
-                  BRINE_CALL(dx, silu_backward, dx, dy, in);
-                  grads.set(0, dx);
-                },
-                {in});
+                {saved});
 }
 
 Tensor sigmoid(const Tensor& x) {

@@ -103,33 +103,85 @@ Tensor matmul(const Tensor& a, const Tensor& b, bool ta, bool tb, double alpha) 
                 {x, w});
 }
 
+namespace {
+
+// x w^T + b of inputs that were checked, and its gradients.
+class LinearCall {
+ public:
+  LinearCall(const Tensor& x, const Tensor& w, const Tensor& b)
+      : weight_(w.detach()),
+        bias_(b.defined() ? b.detach() : Tensor()),
+        in_shape_(x.shape()),
+        in_(w.dim(1)),
+        out_(w.dim(0)),
+        rows_(in_ ? x.numel() / in_ : 0),
+        taken_{product_type(x.dtype(), rows_)},
+        flat_(taken_(x.detach().contiguous().view({rows_, in_}))) {}
+
+  // Room for the result, [R..., O].
+  Tensor result(const Tensor& x) const {
+    Shape shape = in_shape_;
+    shape[shape.rank() - 1] = out_;
+    count_macs(double(rows_) * double(out_) * double(in_));
+    return Tensor::empty(shape, x.dtype(), x.device());
+  }
+  Tensor matrix(const Tensor& y) const { return y.view({rows_, out_}); }
+  Tensor stored_weight() const { return factor(weight_, taken_); }
+  const Tensor& weight() const { return weight_; }
+  const Tensor& bias() const { return bias_; }
+  const Tensor& flat() const { return flat_; }
+
+  // Of inputs 0 (x), 1 (w) and 2 (b), for dy [R..., O].
+  void give(const Tensor& dy, Gradients& grads) const {
+    const Tensor whole = matrix(dy), g = taken_(whole);
+    if (grads.wanted(0)) {
+      Tensor dx = Tensor::empty({rows_, in_}, dy.dtype(), dy.device());
+      BRINE_CALL(dx, matmul, dx, g, taken_(weight_), false, false, 1.0, 0.0);
+      grads.set(0, dx.view(in_shape_));
+    }
+    if (grads.wanted(1)) {
+      Tensor dw = grads.accumulate(1);
+      BRINE_CALL(dw, matmul, dw, g, flat_, true, false, 1.0, 1.0);
+    }
+    if (grads.wanted(2)) add_sum_of_rows(grads.accumulate(2), whole);
+  }
+
+ private:
+  Tensor weight_, bias_;
+  Shape in_shape_;
+  int64_t in_, out_, rows_;
+  ProductInput taken_;
+  Tensor flat_;  // x [R, I] in the product's type
+};
+
+}  // namespace
+
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {
   check_linear("linear", x, w, b, {.in = 1, .out = 0});
-  int64_t in = w.dim(1), out = w.dim(0), rows = in ? x.numel() / in : 0;
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = out;
-  const ProductInput taken{product_type(x.dtype(), rows)};
-  Tensor flat = taken(x.detach().contiguous().view({rows, in})), weight = w.detach();
-  Tensor y = Tensor::empty(shape, x.dtype(), x.device());
-  BRINE_CALL(y, linear, y.view({rows, out}), flat, factor(weight, taken),
-             b.defined() ? b.detach() : Tensor());
-  count_macs(double(y.numel()) * double(in));
-  Shape in_shape = x.shape();
+  const LinearCall call(x, w, b);
+  const Tensor y = call.result(x);
+  BRINE_CALL(y, linear, call.matrix(y), call.flat(), call.stored_weight(), call.bias());
   return record("linear", y, {x, w, b},
+                [=](const Tensor& dy, Gradients& grads) { call.give(dy, grads); },
+                {call.flat(), call.weight()});
+}
+
+Tensor linear_activation(const Tensor& x, const Tensor& w, const Tensor& b, Activation f) {
+  check_linear("linear_activation", x, w, b, {.in = 1, .out = 0});
+  const LinearCall call(x, w, b);
+  const Tensor y = call.result(x);
+  // ReLU's gradient reads its result, the others' their argument.
+  const bool keeps = f != Activation::relu && (wants_grad(x) || wants_grad(w) || wants_grad(b));
+  const Tensor before = keeps ? Tensor::like(y) : Tensor(), saved = keeps ? before : y;
+  BRINE_CALL(y, linear_activation, call.matrix(y), keeps ? call.matrix(before) : Tensor(),
+             call.flat(), call.stored_weight(), call.bias(), f);
+  return record("linear_activation", y, {x, w, b},
                 [=](const Tensor& dy, Gradients& grads) {
-                  Tensor whole = dy.view({rows, out}), g = taken(whole);
-                  if (grads.wanted(0)) {
-                    Tensor dx = Tensor::empty({rows, in}, dy.dtype(), dy.device());
-                    BRINE_CALL(dx, matmul, dx, g, taken(weight), false, false, 1.0, 0.0);
-                    grads.set(0, dx.view(in_shape));
-                  }
-                  if (grads.wanted(1)) {
-                    Tensor dw = grads.accumulate(1);
-                    BRINE_CALL(dw, matmul, dw, g, flat, true, false, 1.0, 1.0);
-                  }
-                  if (grads.wanted(2)) add_sum_of_rows(grads.accumulate(2), whole);
+                  const Tensor g = Tensor::like(dy);
+                  BRINE_CALL(g, activation_backward, g, dy, saved, f);
+                  call.give(g, grads);
                 },
-                {flat, weight});
+                {call.flat(), call.weight(), saved});
 }
 
 Tensor linear_in_out(const Tensor& x, const Tensor& w, const Tensor& b) {

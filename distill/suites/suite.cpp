@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "data/io/file_io.h"
+#include "data/io/json.h"
 #include "distill/evaluation/task_report.h"
 #include "distill/log/device_memory.h"
 #include "distill/suites/contender.h"
@@ -151,6 +153,28 @@ void add_sparsest(data::Json& out, const SuiteRun& run) {
   }
 }
 
+// Every prompt as an object on a line of its own: what other programs need to score it.
+std::string prompt_lines(const SuiteRun& run) {
+  std::string out;
+  for (const PromptBlock& block : run.blocks) {
+    for (size_t i = 0; i < block.prompts.size(); ++i) {
+      const data::Prompt& p = block.prompts[i];
+      const int64_t depth = block.depths[i];
+      const data::Json line = {{"task", block.task->name},
+                               {"length", block.length},
+                               {"depth", depth < 0 ? data::Json() : data::Json(depth)},
+                               {"prompt", p.text},
+                               {"answer", run.tokenizer.decode(p.answer)},
+                               {"references", p.references},
+                               {"prompt_ids", p.ids},
+                               {"answer_ids", p.answer},
+                               {"scored", p.scored}};
+      out += printable_json(line) + "\n";
+    }
+  }
+  return out;
+}
+
 std::vector<Contender> contenders_of(const SuiteGrid& grid) {
   std::vector<Contender> out;
   const std::vector<std::string> words =
@@ -213,12 +237,14 @@ void SuiteGrid::describe(data::Schema& s) {
           "(METHOD:KEY=VALUE with settings); none: dense, own top keys, 4 sinks and recent keys");
   s.field("generate", generate, "Suite: also score greedy decoding, not only token by token");
   s.field("answer_tokens", answer_tokens, "Suite: tokens to generate; 0 = as RULER", {.min = 0});
+  s.field("write_prompts", write_prompts,
+          "Suite: file to which the prompts and their answers are written, JSON lines");
 }
 
 std::initializer_list<const char*> SuiteGrid::keys() {
   static constexpr std::initializer_list<const char*> all = {
-      "tasks",   "lengths", "depths",   "depth_count",
-      "samples", "compare", "generate", "answer_tokens"};
+      "tasks",   "lengths",  "depths",        "depth_count",  "samples",
+      "compare", "generate", "answer_tokens", "write_prompts"};
   return all;
 }
 
@@ -231,6 +257,9 @@ data::Json evaluate_suite(const std::string& name, nn::LoadedModel& m,
   check_k(call, m, contenders);
   check_sizes(call.grid, m);
   SuiteRun run{call, tokenizer, messages, make_blocks(call, tokenizer), call.k};
+  if (!call.grid.write_prompts.empty()) {
+    data::write_file_atomic(call.grid.write_prompts, prompt_lines(run));
+  }
   const data::Json own_k = kept_keys_of(m.config, 0);
   if (run.ks.empty() && !own_k.is_null()) run.ks = {own_k.get<int64_t>()};
   data::Json out = {

@@ -23,6 +23,7 @@ struct SuiteGrid {
   std::vector<std::string> compare;  // contenders; empty: default_contenders()
   bool generate = true;
   int64_t answer_tokens = 0;
+  std::string write_prompts = {};  // file of JSON lines; empty: none
 
   void describe(data::Schema& s);
   // The keys that mean nothing without a suite.

@@ -75,6 +75,7 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
     json["brine"]["base_hash"] = check_base(model, options.base_model);
     json["base_model"] = options.base_model;
   }
+  if (options.edit_config) options.edit_config(json);
   std::vector<NamedTensor> tensors;
   for (NamedTensor& t : tensors_of(model)) {
     if (adapter && !model.is_attention_tensor(t.name)) continue;
@@ -85,6 +86,7 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
   check(!error, out, ": cannot be created: ", error.message());
   data::save_weights(dir, tensors, options.shard_bytes);
   if (tokenizer) tokenizer->save(out);
+  for (const auto& [name, text] : options.files) data::write_file_atomic(dir / name, text);
   data::write_file_atomic(dir / "config.json", json_text(json, 2) + "\n");
 }
 

@@ -2,6 +2,8 @@
 // GGUF file.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -96,6 +98,10 @@ struct ExportOptions {
   // Not empty: an adapter, only the attention method's tensors and the base's path. Loading
   // searches a relative path next to the adapter, then in the working directory.
   std::string base_model = {};
+  // Written next to the weights, by name, and what changes config.json before it is written; null:
+  // nothing.
+  std::map<std::string, std::string> files = {};
+  std::function<void(data::Json&)> edit_config = {};
 };
 
 // Writes config.json, the weights and the tokenizer's files (null: none). `out` must not contain a

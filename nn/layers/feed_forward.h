@@ -14,7 +14,7 @@ struct FeedForward {
 
   Tensor operator()(const Tensor& x) const {
     CostScope scope("mlp");
-    return down(gate ? mul(activation((*gate)(x)), up(x)) : activation(up(x)));
+    return down(gate ? mul(gate->activated(x, activation), up(x)) : up.activated(x, activation));
   }
 };
 

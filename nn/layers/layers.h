@@ -29,6 +29,12 @@ struct Linear : Module {
         layout == WeightLayout::out_in ? linear(x, weight, b) : linear_in_out(x, weight, b), x);
   }
 
+  // activate((*this)(x), f), in one pass where the map is nothing but a product and a bias.
+  Tensor activated(const Tensor& x, Activation f) const {
+    if (lora_a || layout == WeightLayout::in_out) return activate((*this)(x), f);
+    return linear_activation(x, weight, bias ? bias->value : Tensor(), f);
+  }
+
   // Adds parameters lora_a, A [rank, in] from N(0, 1 / in), and lora_b, B [out, rank], 0: the map
   // stays the same until they learn. Throws when they exist.
   void add_low_rank(Init& init, int64_t rank);
@@ -67,8 +73,6 @@ struct Dropout : Module {
 
   double p;
 };
-
-using Activation = Tensor (*)(const Tensor&);  // relu, gelu, ...
 
 // A container that only adds a name to the paths of its children ("model", "layers").
 struct Branch : Module {

@@ -20,6 +20,12 @@ struct Norm : Module {
     return bias ? layernorm(x, weight, *bias, eps) : rmsnorm(x, weight, eps);
   }
 
+  // x + residual and the norm of it, in one pass.
+  NormedSum of_sum(const Tensor& x, const Tensor& residual) const {
+    return bias ? add_layernorm(x, residual, weight, *bias, eps)
+                : add_rmsnorm(x, residual, weight, eps);
+  }
+
   Parameter& weight;
   Parameter* bias;  // null: RMSNorm
   double eps;

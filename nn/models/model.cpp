@@ -150,20 +150,6 @@ Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& cal
   return c;
 }
 
-Activation activation_of(ActivationName name) {
-  switch (name) {
-    case ActivationName::relu:
-      return relu;
-    case ActivationName::gelu:
-      return gelu;
-    case ActivationName::silu:
-      return silu;
-    case ActivationName::gelu_new:
-      return gelu_tanh;
-  }
-  throw Error("model: an activation without a name");
-}
-
 Tensor next_tokens(const Tensor& ids, const Tensor& lengths, int64_t loss_from) {
   int64_t B = ids.dim(0), T = ids.dim(1);
   Tensor out = Tensor::empty({B, T}, Dtype::i32);

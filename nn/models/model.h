@@ -123,15 +123,12 @@ struct AttentionParts {
 // projection.
 Tensor attend(const AttentionParts& parts, const Tensor& x, const ModelCall& call, Tap* tap);
 
-// The activation of a model's MLP, by its name in config.json; gelu is the exact one, gelu_new the
-// form with a tanh.
-enum class ActivationName : uint8_t { relu, gelu, silu, gelu_new };
-inline constexpr data::Named<ActivationName> kRelu{ActivationName::relu, "relu"};
-inline constexpr data::Named<ActivationName> kGelu{ActivationName::gelu, "gelu"};
-inline constexpr data::Named<ActivationName> kSilu{ActivationName::silu, "silu"};
-inline constexpr data::Named<ActivationName> kGeluNew{ActivationName::gelu_new, "gelu_new"};
-inline constexpr data::Named<ActivationName> kActivations[] = {kRelu, kGelu, kSilu, kGeluNew};
-Activation activation_of(ActivationName name);
+// The activation of a model's MLP, by its name in config.json.
+inline constexpr data::Named<Activation> kRelu{Activation::relu, "relu"};
+inline constexpr data::Named<Activation> kGelu{Activation::gelu, "gelu"};
+inline constexpr data::Named<Activation> kSilu{Activation::silu, "silu"};
+inline constexpr data::Named<Activation> kGeluNew{Activation::gelu_tanh, "gelu_new"};
+inline constexpr data::Named<Activation> kActivations[] = {kRelu, kGelu, kSilu, kGeluNew};
 
 // Targets of next-token prediction: ids [B, T] -> i32 [B, T], the target of position t is token t +
 // 1; the last one of a sequence (t + 1 >= L) and all before `loss_from` have none (-1).

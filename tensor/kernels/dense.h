@@ -25,15 +25,9 @@ BRINE_KERNEL(sub, Tensor y, Tensor a, Tensor b)
 BRINE_KERNEL(mul, Tensor y, Tensor a, Tensor b)
 // y = alpha x + beta y; y is not read when beta = 0. y may be x.
 BRINE_KERNEL(axpby, Tensor y, Tensor x, double alpha, double beta)
-BRINE_KERNEL(relu, Tensor y, Tensor x)
-BRINE_KERNEL(relu_backward, Tensor dx, Tensor dy, Tensor y)
-BRINE_KERNEL(gelu, Tensor y, Tensor x)
-BRINE_KERNEL(gelu_backward, Tensor dx, Tensor dy, Tensor x)
-// x sigmoid(2 sqrt(2 / pi) (x + .044715 x^3))
-BRINE_KERNEL(gelu_tanh, Tensor y, Tensor x)
-BRINE_KERNEL(gelu_tanh_backward, Tensor dx, Tensor dy, Tensor x)
-BRINE_KERNEL(silu, Tensor y, Tensor x)  // x sigmoid(x)
-BRINE_KERNEL(silu_backward, Tensor dx, Tensor dy, Tensor x)
+BRINE_KERNEL(activation, Tensor y, Tensor x, Activation f)  // y may be x
+// From y for relu, from x for the others.
+BRINE_KERNEL(activation_backward, Tensor dx, Tensor dy, Tensor saved, Activation f)
 BRINE_KERNEL(sigmoid, Tensor y, Tensor x)
 BRINE_KERNEL(sigmoid_backward, Tensor dx, Tensor dy, Tensor y)
 BRINE_KERNEL(tanh, Tensor y, Tensor x)
@@ -72,6 +66,9 @@ BRINE_KERNEL(matmul, Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alph
 // y [R, O] = x [R, I] w [O, I]^T + b [O] (b may be undefined); w is strided in rows, and may be
 // bf16 or f16 for x in f32.
 BRINE_KERNEL(linear, Tensor y, Tensor x, Tensor w, Tensor b)
+// y = f(linear(x, w, b)), with the bits of the two calls; the argument of f is written to `before`
+// [R, O] unless that is undefined.
+BRINE_KERNEL(linear_activation, Tensor y, Tensor before, Tensor x, Tensor w, Tensor b, Activation f)
 
 // ---- thin_linear: the linear layer of few rows
 // As linear(); every row of w is read once. A row of y has the same bits whatever R is.
@@ -83,15 +80,19 @@ inline bool is_thin(const Tensor& y, const Tensor& x, const Tensor& w) {
 }
 
 // ---- norm: over the last axis, x [R, C], w and b [C], mean and rstd [R]
-BRINE_KERNEL(layernorm, Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
+// Of x, or with a residual [R, C] of x + residual, which is written to sum; both undefined without.
+BRINE_KERNEL(layernorm, Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual,
+             Tensor w, Tensor b, double eps)
+// dw and db [C] are added to; any of dx, dw, db may be undefined (not needed). x is what was
+// normalised. `more` [R, C], unless undefined, is added to dx.
+BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x,
+             Tensor w, Tensor mean, Tensor rstd)
+// y = x rstd w, rstd [R] = 1 / sqrt(mean of x^2 + eps); sum and residual as above.
+BRINE_KERNEL(rmsnorm, Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w,
              double eps)
-// dw and db [C] are added to; any of dx, dw, db may be undefined (not needed).
-BRINE_KERNEL(layernorm_backward, Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w,
-             Tensor mean, Tensor rstd)
-// y = x rstd w, rstd [R] = 1 / sqrt(mean of x^2 + eps).
-BRINE_KERNEL(rmsnorm, Tensor y, Tensor rstd, Tensor x, Tensor w, double eps)
-// dw [C] is added to; dx or dw may be undefined (not needed).
-BRINE_KERNEL(rmsnorm_backward, Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd)
+// dw [C] is added to; dx or dw may be undefined (not needed); `more` as above.
+BRINE_KERNEL(rmsnorm_backward, Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Tensor w,
+             Tensor rstd)
 
 // ---- rotary: positions as angles
 // Row t of sequence b of x [B, H, T, d] at position p = first[b] + t (i64 [B]; undefined = 0):

@@ -136,4 +136,26 @@ TEST_CASE("suites: what does not go together is refused in one line") {
   }
 }
 
+TEST_CASE("suites: prompts are written with their answers, in the order of the tables") {
+  const World& w = suite_world();
+  suite_object("--model sparse --teacher base --compare dense --k 4 --write-prompts prompts.jsonl");
+  std::istringstream lines(read_all(w.path("prompts.jsonl")));
+  std::vector<Json> prompts;
+  for (std::string line; std::getline(lines, line);) prompts.push_back(Json::parse(line));
+  REQUIRE(prompts.size() == 2 * (2 * 2 + 2));
+  for (const Json& p : prompts) {
+    CHECK(p["scored"].size() == p["answer_ids"].size());
+    CHECK(p["prompt_ids"].size() + p["answer_ids"].size() <= p["length"].get<size_t>());
+    if (p["task"] != "passkey") continue;
+    const std::string prompt = p["prompt"], answer = p["answer"], key = p["references"][0];
+    CHECK(contains(prompt, key));
+    CHECK(answer == " " + key);
+    CHECK((p["depth"] == 0 || p["depth"] == 100));
+  }
+  CHECK(prompts.front()["task"] == "passkey");
+  CHECK(prompts.back()["task"] == "copy");
+  CHECK(prompts.back()["depth"].is_null());
+  CHECK(w.run("eval --model student --data text.txt --write-prompts no.jsonl").status == 1);
+}
+
 }  // namespace brine::tests

@@ -334,6 +334,36 @@ std::vector<OpCase> row_cases() {
        [](In in) { return rmsnorm(in[0], in[1], 1e-2); },
        [](In in) { return rmsnorm_rows(in, 1e-2); },
        1e-4},
+      // The sum is read once more, as a residual connection does, so that its gradient comes from
+      // two sides.
+      {"add_layernorm",
+       {x, normal({33}, 24), normal({33}, 25), normal({2, 9, 33}, 23)},
+       [](In in) {
+         const NormedSum s = add_layernorm(in[0], in[3], in[1], in[2]);
+         return add(mul(s.sum, s.sum), s.normed);
+       },
+       [](In in) {
+         Tensor sum = in[0].to(Dtype::f64);
+         const Values residual = in[3].to_vector();
+         for (size_t i = 0; i < residual.size(); ++i) sum.data<double>()[i] += residual[i];
+         Values y = layernorm_rows({sum, in[1], in[2]}, 1e-5);
+         for (size_t i = 0; i < y.size(); ++i) y[i] += square_of(sum.data<double>()[i]);
+         return y;
+       }},
+      {"add_rmsnorm",
+       {x, normal({33}, 24), normal({2, 9, 33}, 23)},
+       [](In in) {
+         const NormedSum s = add_rmsnorm(in[0], in[2], in[1]);
+         return add(scale(s.sum, 3), s.normed);
+       },
+       [](In in) {
+         Tensor sum = in[0].to(Dtype::f64);
+         const Values residual = in[2].to_vector();
+         for (size_t i = 0; i < residual.size(); ++i) sum.data<double>()[i] += residual[i];
+         Values y = rmsnorm_rows({sum, in[1]}, 1e-6);
+         for (size_t i = 0; i < y.size(); ++i) y[i] += 3 * sum.data<double>()[i];
+         return y;
+       }},
       {"layernorm, many rows",
        {normal({300, 3}, 26), normal({3}, 27), normal({3}, 28)},
        [](In in) { return layernorm(in[0], in[1], in[2], 1e-2); },

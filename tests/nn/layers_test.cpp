@@ -136,7 +136,8 @@ TEST_CASE("feed-forward: two linear layers around the activation, with gradients
   for (bool rectified : {true, false}) {
     nn::Init init = fresh();
     nn::Linear fc1(init, 5, 7), fc2(init, 7, 5);
-    const nn::FeedForward mlp{.up = fc1, .down = fc2, .activation = rectified ? relu : gelu};
+    const nn::FeedForward mlp{
+        .up = fc1, .down = fc2, .activation = rectified ? Activation::relu : Activation::gelu};
     fc1.bias->value = normal({7}, 8, Dtype::f64);
     fc2.bias->value = normal({5}, 9, Dtype::f64);
     const Tensor x = normal({3, 5}, 1, Dtype::f64);

@@ -38,7 +38,7 @@ BertLayer::BertLayer(Init& init, const BertConfig& c, const AttentionMethod& met
       output_norm(output.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
       shape(c.shape().attention()),
       dropout(child<Dropout>("dropout", c.hidden_dropout_prob)),
-      mlp{.up = intermediate, .down = output_dense, .activation = activation_of(c.hidden_act)} {}
+      mlp{.up = intermediate, .down = output_dense, .activation = c.hidden_act} {}
 
 Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
   Tensor context = attend({.shape = shape,
@@ -49,8 +49,8 @@ Tensor BertLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
                                            .bias = &self.qkv_bias},
                            .method = self.method},
                           x, call, tap);
-  Tensor h = attention_norm(add(dropout(projected(context), call.random), x));
-  return output_norm(add(dropout(mlp(h), call.random), h));
+  Tensor h = attention_norm.of_sum(dropout(projected(context), call.random), x).normed;
+  return output_norm.of_sum(dropout(mlp(h), call.random), h).normed;
 }
 
 Tensor BertLayer::projected(const Tensor& context) const {
@@ -65,7 +65,7 @@ struct BertModel::MaskedHead : Module {
         dense(transform.add<Linear>("dense", init, c.hidden_size, c.hidden_size)),
         norm(transform.add<LayerNorm>("LayerNorm", init, c.hidden_size, c.layer_norm_eps)),
         bias(parameter("bias", init.zeros({c.vocab_size}), false)),
-        activation(activation_of(c.hidden_act)) {
+        activation(c.hidden_act) {
     if (!c.tie_word_embeddings) {
       decoder = &child<Linear>("decoder", init, c.hidden_size, c.vocab_size, false);
     }
@@ -130,7 +130,7 @@ Tensor BertModel::layer(int64_t i, const Tensor& x, const ModelCall& call, Tap* 
 Tensor BertModel::logits(const Tensor& hidden) const {
   check(masked_, "bert: has no masked-LM head");
   CostScope scope("head");
-  Tensor x = masked_->norm(masked_->activation(masked_->dense(hidden)));
+  Tensor x = masked_->norm(masked_->dense.activated(hidden, masked_->activation));
   return linear(x, masked_->decoder ? masked_->decoder->weight : words_->weight, masked_->bias);
 }
 

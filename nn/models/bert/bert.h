@@ -23,7 +23,7 @@ struct BertConfig {
   double classifier_dropout = -1;  // before the classification head; -1 = hidden_dropout_prob
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
-  ActivationName hidden_act = ActivationName::gelu;
+  Activation hidden_act = Activation::gelu;
   bool tie_word_embeddings = true;  // the output projection of masked tokens is the embedding
 
   // Which heads the model has.

@@ -52,14 +52,12 @@ RotaryLayer::RotaryLayer(Init& init, const RotaryConfig& c, const AttentionMetho
           child<Norm>("input_layernorm", init, NormKind::rms, c.hidden_size, c.rms_norm_eps)),
       post_attention_layernorm(child<Norm>("post_attention_layernorm", init, NormKind::rms,
                                            c.hidden_size, c.rms_norm_eps)),
-      feed_forward{.up = up_proj,
-                   .down = down_proj,
-                   .activation = activation_of(c.hidden_act),
-                   .gate = &gate_proj} {}
+      feed_forward{
+          .up = up_proj, .down = down_proj, .activation = c.hidden_act, .gate = &gate_proj} {}
 
 Tensor RotaryLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
-  const Tensor h = add(x, self_attn(input_layernorm(x), call, tap));
-  return add(h, feed_forward(post_attention_layernorm(h)));
+  const NormedSum h = post_attention_layernorm.of_sum(x, self_attn(input_layernorm(x), call, tap));
+  return add(h.sum, feed_forward(h.normed));
 }
 
 RotaryDecoder::RotaryDecoder(Init& init, const RotaryConfig& config,

@@ -47,7 +47,7 @@ struct RotaryConfig {
   int64_t max_position_embeddings = 512;
   double initializer_range = 0.02;
   double rms_norm_eps = 1e-6;
-  ActivationName hidden_act = ActivationName::silu;
+  Activation hidden_act = Activation::silu;
   bool attention_bias = false, mlp_bias = false;
   bool tie_word_embeddings = false;
   Rope rope;

@@ -38,8 +38,7 @@ Gpt2Layer::Gpt2Layer(Init& init, const Gpt2Config& c, const AttentionMethod& att
       mlp_fc(conv1d(mlp, "c_fc", init, c.n_embd, c.shape().inner_size)),
       mlp_proj(residual_conv1d(mlp, "c_proj", init, c.shape().inner_size, c)),
       dropout(child<Dropout>("dropout", c.resid_pdrop)),
-      feed_forward{
-          .up = mlp_fc, .down = mlp_proj, .activation = activation_of(c.activation_function)} {}
+      feed_forward{.up = mlp_fc, .down = mlp_proj, .activation = c.activation_function} {}
 
 Tensor Gpt2Layer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
   const Projections projections{.query = c_attn, .key = c_attn, .value = c_attn};
@@ -49,8 +48,8 @@ Tensor Gpt2Layer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
     CostScope scope("projections");
     return c_proj(context);
   };
-  const Tensor h = add(x, dropout(project(), call.random));
-  return add(h, dropout(feed_forward(ln_2(h)), call.random));
+  const NormedSum h = ln_2.of_sum(x, dropout(project(), call.random));
+  return add(h.sum, dropout(feed_forward(h.normed), call.random));
 }
 
 Gpt2Model::Gpt2Model(Init& init, const Gpt2Config& c, const AttentionMethod& attention)

@@ -19,7 +19,7 @@ struct Gpt2Config {
   int64_t n_layer = 4;
   int64_t n_head = 8;
   int64_t n_inner = 0;  // 0 = 4 n_embd
-  ActivationName activation_function = ActivationName::gelu_new;
+  Activation activation_function = Activation::gelu_tanh;
   double resid_pdrop = 0, embd_pdrop = 0;
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;

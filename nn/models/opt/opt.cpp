@@ -45,17 +45,19 @@ OptLayer::OptLayer(Init& init, const OptConfig& c, const AttentionMethod& attent
       fc2(child<Linear>("fc2", init, c.ffn_dim, c.hidden_size)),
       final_layer_norm(child<LayerNorm>("final_layer_norm", init, c.hidden_size)),
       dropout(child<Dropout>("dropout", c.dropout)),
-      mlp{.up = fc1, .down = fc2, .activation = activation_of(c.activation_function)},
+      mlp{.up = fc1, .down = fc2, .activation = c.activation_function},
       norm_first(c.do_layer_norm_before) {}
 
 Tensor OptLayer::operator()(const Tensor& x, const ModelCall& call, Tap* tap) {
   Tensor in = norm_first ? self_attn_layer_norm(x) : x;
   Tensor context = self_attn.context(in, call, tap);
-  Tensor h = add(x, dropout(self_attn.project(context), call.random));
-  if (!norm_first) h = self_attn_layer_norm(h);
-  Tensor inner = mlp(norm_first ? final_layer_norm(h) : h);
-  Tensor y = add(h, dropout(inner, call.random));
-  return norm_first ? y : final_layer_norm(y);
+  Tensor attended = dropout(self_attn.project(context), call.random);
+  if (norm_first) {
+    const NormedSum h = final_layer_norm.of_sum(x, attended);
+    return add(h.sum, dropout(mlp(h.normed), call.random));
+  }
+  const Tensor h = self_attn_layer_norm.of_sum(x, attended).normed;
+  return final_layer_norm.of_sum(h, dropout(mlp(h), call.random)).normed;
 }
 
 OptModel::OptModel(Init& init, const OptConfig& config, const AttentionMethod& attention)

@@ -24,7 +24,7 @@ struct OptConfig {
   bool do_layer_norm_before = true;
   bool remove_final_layer_norm = false;
   bool tie_word_embeddings = true;  // false: a separate head
-  ActivationName activation_function = ActivationName::relu;
+  Activation activation_function = Activation::relu;
 
   void describe(data::Schema& schema);
   void validate() const;  // throws: heads must divide the hidden size, ...

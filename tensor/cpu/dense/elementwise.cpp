@@ -81,28 +81,30 @@ void axpby(Tensor y, Tensor x, double alpha, double beta) {
   });
 }
 
-void relu(Tensor y, Tensor x) { map_typed<math::map::Relu>(y, x); }
-
-void relu_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::ReluGradient>(dx, dy, y);
+void activation(Tensor y, Tensor x, Activation f) {
+  switch (f) {
+    case Activation::relu:
+      return map_typed<math::map::Relu>(y, x);
+    case Activation::gelu:
+      return map_typed<math::map::Gelu>(y, x);
+    case Activation::gelu_tanh:
+      return map_typed<math::map::GeluTanh>(y, x);
+    case Activation::silu:
+      return map_typed<math::map::Silu>(y, x);
+  }
 }
 
-void gelu(Tensor y, Tensor x) { map_typed<math::map::Gelu>(y, x); }
-
-void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
-  map_typed<math::map::GeluGradient>(dx, dy, x);
-}
-
-void gelu_tanh(Tensor y, Tensor x) { map_typed<math::map::GeluTanh>(y, x); }
-
-void gelu_tanh_backward(Tensor dx, Tensor dy, Tensor x) {
-  map_typed<math::map::GeluTanhGradient>(dx, dy, x);
-}
-
-void silu(Tensor y, Tensor x) { map_typed<math::map::Silu>(y, x); }
-
-void silu_backward(Tensor dx, Tensor dy, Tensor x) {
-  map_typed<math::map::SiluGradient>(dx, dy, x);
+void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
+  switch (f) {
+    case Activation::relu:
+      return map_typed<math::map::ReluGradient>(dx, dy, saved);
+    case Activation::gelu:
+      return map_typed<math::map::GeluGradient>(dx, dy, saved);
+    case Activation::gelu_tanh:
+      return map_typed<math::map::GeluTanhGradient>(dx, dy, saved);
+    case Activation::silu:
+      return map_typed<math::map::SiluGradient>(dx, dy, saved);
+  }
 }
 
 void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>(y, x); }

@@ -2,12 +2,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "tensor/cpu/core/gemm.h"
 #include "tensor/cpu/core/gemm_f64.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/kernels/dense.h"
+#include "tensor/math.h"
 #include "tensor/parallel.h"
 
 namespace brine::BRINE_CPU {
@@ -93,6 +95,8 @@ struct Job {
   Operand a, b, y;
   const void* bias = nullptr;
   double alpha = 1, beta = 0;
+  std::optional<Activation> activation;  // of the result, whose values go to `activated`,
+  unsigned char* activated = nullptr;    // a dense matrix [M, N], which may be that of y
 };
 
 // BLAS's leading dimension: the distance of rows (or columns, when `transposed`). False when
@@ -137,11 +141,42 @@ void product(int64_t M, int64_t N, int64_t K, double alpha, Strided<const double
   gemm_f64(M, N, K, alpha, a, b, beta, y);
 }
 
+// to[i] = f(from[i]); they may be the same.
+template <class T>
+void activate_row(Activation f, T* to, const T* from, int64_t n) {
+  auto each = [=](auto g) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = g(from[i]);
+  };
+  switch (f) {
+    case Activation::relu:
+      return each(math::map::Relu<T>{});
+    case Activation::gelu:
+      return each(math::map::Gelu<T>{});
+    case Activation::gelu_tanh:
+      return each(math::map::GeluTanh<T>{});
+    case Activation::silu:
+      return each(math::map::Silu<T>{});
+  }
+}
+
+// Adds the bias to rows i.. and columns j.. of a result, and activates them when they are `whole`:
+// while a row is in L1.
 template <class Y>
-void add_bias_rows(Strided<Y> y, int64_t M, int64_t N, const Y* bias) {
-  for (int64_t i = 0; i < M; ++i) {
-    Y* row = y.at(i, 0);
-    for (int64_t j = 0; j < N; ++j) row[j] += bias[j];
+void finish_rows(const Job& job, Strided<Y> y, int64_t i, int64_t M, int64_t j, int64_t N,
+                 bool whole) {
+  const Y* bias = static_cast<const Y*>(job.bias);
+  const bool activates = whole && job.activation;
+  if (!bias && !activates) return;
+  for (int64_t r = 0; r < M; ++r) {
+    Y* row = y.at(r, 0);
+    if (bias) {
+      for (int64_t c = 0; c < N; ++c) row[c] += bias[j + c];
+    }
+    if (activates) {
+      Y* to = reinterpret_cast<Y*>(job.activated) + (i + r) * job.N + j;
+      activate_row(*job.activation, to, row, N);
+    }
   }
 }
 
@@ -172,9 +207,7 @@ void run(const Job& job, const Shape& batch) {
       b.data = b.at(k, j);
       y.data = y.at(i, j);
       product(m_size, n_size, std::min(c.k, K - k), job.alpha, a, b, piece ? 0 : job.beta, y);
-      if (job.bias && piece == 0) {
-        add_bias_rows(y, m_size, n_size, static_cast<const Y*>(job.bias) + j);
-      }
+      if (piece == 0) finish_rows(job, y, i, m_size, j, n_size, runs == 1);
     }
   });
   if (runs == 1) return;
@@ -186,6 +219,9 @@ void run(const Job& job, const Shape& batch) {
       const Y* more = rest.data<Y>() + r * N;
       for (int64_t p = 1; p < runs; ++p, more += matrices * M * N) {
         for (int64_t j = 0; j < N; ++j) y[j] += more[j];
+      }
+      if (job.activation) {
+        activate_row(*job.activation, reinterpret_cast<Y*>(job.activated) + r * N, y, N);
       }
     }
   });
@@ -218,9 +254,8 @@ Tensor widened(const Tensor& x) {
 }
 
 void multiply(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double beta,
-              Tensor bias) {
+              Tensor bias, Job job = {}) {
   if (y.numel() == 0) return;
-  Job job;
   job.M = y.dim(-2);
   job.N = y.dim(-1);
   job.K = ta ? a.dim(-2) : a.dim(-1);
@@ -260,6 +295,18 @@ void matmul(Tensor y, Tensor a, Tensor b, bool ta, bool tb, double alpha, double
 void linear(Tensor y, Tensor x, Tensor w, Tensor b) {
   if (is_thin(y, x, w)) return thin_linear(y, x, w, b);
   multiply(y, x, w, false, true, 1, 0, b);
+}
+
+void linear_activation(Tensor y, Tensor before, Tensor x, Tensor w, Tensor b, Activation f) {
+  const Tensor sums = before.defined() ? before : y;
+  if (is_thin(sums, x, w) || x.dim(1) == 0) {
+    linear(sums, x, w, b);
+    return activation(y, sums, f);
+  }
+  Job job;
+  job.activation = f;
+  job.activated = y.raw();
+  multiply(sums, x, w, false, true, 1, 0, b, job);
 }
 
 }  // namespace brine::BRINE_CPU

@@ -13,23 +13,56 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements of a piece
 
+// The rows that a norm reads: those of x, or those of x + residual, which it writes to `sum` on its
+// way, so that they are in L1 when they are normalised.
+template <class T>
+class Rows {
+ public:
+  Rows(const Tensor& sum, const Tensor& x, const Tensor& residual)
+      : x_(x.data<T>()),
+        residual_(residual.defined() ? residual.data<T>() : nullptr),
+        sum_(residual.defined() ? sum.data<T>() : nullptr),
+        C_(x.dim(-1)),
+        streamed_(sum.defined() ? sum : x, C_) {}
+
+  // Row r; the next one is fetched if it is before `end`. Valid until the next call.
+  const T* at(int64_t r, int64_t end) {
+    const T* row = x_ + r * C_;
+    if (r + 1 < end) fetch(row + C_, C_);
+    if (!residual_) return row;
+    const T* other = residual_ + r * C_;
+    if (r + 1 < end) fetch(other + C_, C_);
+    T* to = streamed_.at(sum_ + r * C_);
+#pragma omp simd
+    for (int64_t c = 0; c < C_; ++c) to[c] = row[c] + other[c];
+    streamed_.done(C_);
+    return to;
+  }
+
+ private:
+  const T *x_, *residual_;
+  T* sum_;
+  int64_t C_;
+  Streamed<T> streamed_;
+};
+
 }  // namespace
 
-void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, double eps) {
+void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
+               Tensor b, double eps) {
   const int64_t rows = mean.numel(), C = x.dim(-1);
   dispatch_float(y.dtype(), [&]<class T>() {
     T* py = y.data<T>();
     T* pmean = mean.data<T>();
     T* prstd = rstd.data<T>();
-    const T* px = x.data<T>();
     const T* pw = w.data<T>();
     const T* pb = b.data<T>();
-    parallel_for(rows, kGrain / C, [=, &y](int64_t begin, int64_t end) {
+    parallel_for(rows, kGrain / C, [=, &y, &sum, &x, &residual](int64_t begin, int64_t end) {
       Streamed<T> streamed(y, C);
+      Rows<T> in(sum, x, residual);
       for (int64_t r = begin; r < end; ++r) {
-        const T* row = px + r * C;
+        const T* row = in.at(r, end);
         T* out = streamed.at(py + r * C);
-        if (r + 1 < end) fetch(row + C, C);
         // The first mean centres the row; the second sum corrects its rounding error.
         const T first = sum_lanes<T>(C, [=](int64_t i) { return row[i]; }) / T(C);
         T rest, squares;
@@ -54,9 +87,20 @@ void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b,
 
 namespace {
 
-// One row: dx = rstd (g - mean(g) - x^ mean(g x^)) with g = dy w, x^ = (x - mean) rstd.
+// dx += more, unless that is null. A loop of its own: in the one before, the sum would be part of a
+// multiply-add, with other bits than those of a gradient that is added later.
 template <class T>
-void backward_row(T* dx, const T* dy, const T* x, const T* w, int64_t C, T mean, T rstd) {
+void add_row(T* dx, const T* more, int64_t C) {
+  if (!more) return;
+#pragma omp simd
+  for (int64_t c = 0; c < C; ++c) dx[c] += more[c];
+}
+
+// One row: dx = rstd (g - mean(g) - x^ mean(g x^)) with g = dy w, x^ = (x - mean) rstd, plus `more`
+// unless that is null.
+template <class T>
+void backward_row(T* dx, const T* dy, const T* more, const T* x, const T* w, int64_t C, T mean,
+                  T rstd) {
   T sum, dot;
   sum_lanes<T>(
       C, [=](int64_t c) { return dy[c] * w[c]; },
@@ -64,6 +108,7 @@ void backward_row(T* dx, const T* dy, const T* x, const T* w, int64_t C, T mean,
   const T shift = sum / T(C), slope = dot * rstd * rstd / T(C);
 #pragma omp simd
   for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - shift - (x[c] - mean) * slope);
+  add_row(dx, more, C);
 }
 
 // to [C] += the shares of all bands, in order; they are `stride` apart.
@@ -87,8 +132,8 @@ int64_t band_rows(int64_t rows, int64_t C) {
 
 // Bands of rows, whose number depends only on the sizes, each sum their part of dw and db; the
 // parts are added in order.
-void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor mean,
-                        Tensor rstd) {
+void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x, Tensor w,
+                        Tensor mean, Tensor rstd) {
   const int64_t rows = mean.numel(), C = x.dim(-1);
   const int64_t band = band_rows(rows, C);
   const int64_t bands = (rows + band - 1) / band;
@@ -96,6 +141,7 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
   dispatch_float(dy.dtype(), [&]<class T>() {
     T* pdx = dx.defined() ? dx.data<T>() : nullptr;
     const T* pdy = dy.data<T>();
+    const T* pmore = more.defined() ? more.data<T>() : nullptr;
     const T* px = x.data<T>();
     const T* pw = w.data<T>();
     const T* pmean = mean.data<T>();
@@ -113,7 +159,9 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
         const T m = pmean[r], s = prstd[r];
         if (r + 1 < rows) fetch(g + C, C), fetch(row + C, C);
         if (pdx) {
-          backward_row(streamed.at(pdx + r * C), g, row, pw, C, m, s);
+          const T* rest = pmore ? pmore + r * C : nullptr;
+          if (rest && r + 1 < rows) fetch(rest + C, C);
+          backward_row(streamed.at(pdx + r * C), g, rest, row, pw, C, m, s);
           streamed.done(C);
         }
         if (!parameters) continue;
@@ -129,19 +177,18 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
   });
 }
 
-void rmsnorm(Tensor y, Tensor rstd, Tensor x, Tensor w, double eps) {
+void rmsnorm(Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w, double eps) {
   const int64_t rows = rstd.numel(), C = x.dim(-1);
   dispatch_float(y.dtype(), [&]<class T>() {
     T* py = y.data<T>();
     T* prstd = rstd.data<T>();
-    const T* px = x.data<T>();
     const T* pw = w.data<T>();
-    parallel_for(rows, kGrain / C, [=, &y](int64_t begin, int64_t end) {
+    parallel_for(rows, kGrain / C, [=, &y, &sum, &x, &residual](int64_t begin, int64_t end) {
       Streamed<T> streamed(y, C);
+      Rows<T> in(sum, x, residual);
       for (int64_t r = begin; r < end; ++r) {
-        const T* row = px + r * C;
+        const T* row = in.at(r, end);
         T* out = streamed.at(py + r * C);
-        if (r + 1 < end) fetch(row + C, C);
         const T squares = sum_lanes<T>(C, [=](int64_t i) { return row[i] * row[i]; });
         const T s = 1 / std::sqrt(squares / T(C) + T(eps));
         prstd[r] = s;
@@ -155,23 +202,27 @@ void rmsnorm(Tensor y, Tensor rstd, Tensor x, Tensor w, double eps) {
 
 namespace {
 
-// One row: dx = rstd (g - x^ mean(g x^)) with g = dy w, x^ = x rstd.
+// One row: dx = rstd (g - x^ mean(g x^)) with g = dy w, x^ = x rstd, plus `more` unless null.
 template <class T>
-void rms_backward_row(T* dx, const T* dy, const T* x, const T* w, int64_t C, T rstd) {
+void rms_backward_row(T* dx, const T* dy, const T* more, const T* x, const T* w, int64_t C,
+                      T rstd) {
   const T dot = sum_lanes<T>(C, [=](int64_t c) { return dy[c] * w[c] * x[c]; });
   const T slope = dot * rstd * rstd / T(C);
 #pragma omp simd
   for (int64_t c = 0; c < C; ++c) dx[c] = rstd * (dy[c] * w[c] - x[c] * slope);
+  add_row(dx, more, C);
 }
 
 }  // namespace
 
-void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
+void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Tensor w,
+                      Tensor rstd) {
   const int64_t rows = rstd.numel(), C = x.dim(-1);
   const int64_t band = band_rows(rows, C), bands = (rows + band - 1) / band;
   dispatch_float(dy.dtype(), [&]<class T>() {
     T* pdx = dx.defined() ? dx.data<T>() : nullptr;
     const T* pdy = dy.data<T>();
+    const T* pmore = more.defined() ? more.data<T>() : nullptr;
     const T* px = x.data<T>();
     const T* pw = w.data<T>();
     const T* prstd = rstd.data<T>();
@@ -182,7 +233,7 @@ void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tenso
         const T* g = pdy + r * C;
         const T* row = px + r * C;
         const T s = prstd[r];
-        if (pdx) rms_backward_row(pdx + r * C, g, row, pw, C, s);
+        if (pdx) rms_backward_row(pdx + r * C, g, pmore ? pmore + r * C : nullptr, row, pw, C, s);
         if (!part) continue;
         T* share = part + b * C;
 #pragma omp simd

@@ -127,28 +127,30 @@ void axpby(Tensor y, Tensor x, double alpha, double beta) {
   });
 }
 
-void relu(Tensor y, Tensor x) { map_typed<math::map::Relu>("relu", y, x); }
-
-void relu_backward(Tensor dx, Tensor dy, Tensor y) {
-  map_typed<math::map::ReluGradient>("relu_backward", dx, dy, y);
+void activation(Tensor y, Tensor x, Activation f) {
+  switch (f) {
+    case Activation::relu:
+      return map_typed<math::map::Relu>("activation", y, x);
+    case Activation::gelu:
+      return map_typed<math::map::Gelu>("activation", y, x);
+    case Activation::gelu_tanh:
+      return map_typed<math::map::GeluTanh>("activation", y, x);
+    case Activation::silu:
+      return map_typed<math::map::Silu>("activation", y, x);
+  }
 }
 
-void gelu(Tensor y, Tensor x) { map_typed<math::map::Gelu>("gelu", y, x); }
-
-void gelu_backward(Tensor dx, Tensor dy, Tensor x) {
-  map_typed<math::map::GeluGradient>("gelu_backward", dx, dy, x);
-}
-
-void gelu_tanh(Tensor y, Tensor x) { map_typed<math::map::GeluTanh>("gelu_tanh", y, x); }
-
-void gelu_tanh_backward(Tensor dx, Tensor dy, Tensor x) {
-  map_typed<math::map::GeluTanhGradient>("gelu_tanh_backward", dx, dy, x);
-}
-
-void silu(Tensor y, Tensor x) { map_typed<math::map::Silu>("silu", y, x); }
-
-void silu_backward(Tensor dx, Tensor dy, Tensor x) {
-  map_typed<math::map::SiluGradient>("silu_backward", dx, dy, x);
+void activation_backward(Tensor dx, Tensor dy, Tensor saved, Activation f) {
+  switch (f) {
+    case Activation::relu:
+      return map_typed<math::map::ReluGradient>("activation_backward", dx, dy, saved);
+    case Activation::gelu:
+      return map_typed<math::map::GeluGradient>("activation_backward", dx, dy, saved);
+    case Activation::gelu_tanh:
+      return map_typed<math::map::GeluTanhGradient>("activation_backward", dx, dy, saved);
+    case Activation::silu:
+      return map_typed<math::map::SiluGradient>("activation_backward", dx, dy, saved);
+  }
 }
 
 void sigmoid(Tensor y, Tensor x) { map_typed<math::map::Sigmoid>("sigmoid", y, x); }

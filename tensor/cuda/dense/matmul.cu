@@ -190,4 +190,10 @@ void linear(Tensor y, Tensor x, Tensor w, Tensor b) {
   multiply(y, x, w, false, true, 1, 0, b);
 }
 
+void linear_activation(Tensor y, Tensor before, Tensor x, Tensor w, Tensor b, Activation f) {
+  const Tensor sums = before.defined() ? before : y;
+  linear(sums, x, w, b);
+  activation(y, sums, f);
+}
+
 }  // namespace brine::cuda

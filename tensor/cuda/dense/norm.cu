@@ -9,12 +9,34 @@ namespace {
 constexpr int64_t kBand = 64;  // rows whose part of dw and db one block sums
 constexpr int kColumns = 128;  // columns of such a block
 
+// What a norm reads: row r of x, or of x + residual, which it writes to `sum` first. A thread reads
+// only what it wrote.
+template <class T>
+struct NormRow {
+  const T *x, *residual;  // null: no residual
+  T* sum;
+
+  __device__ const T* at(int64_t r, int64_t C) const {
+    if (!residual) return x + r * C;
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+      sum[r * C + c] = x[r * C + c] + residual[r * C + c];
+    }
+    return sum + r * C;
+  }
+};
+
+template <class T>
+NormRow<T> norm_row(const Tensor& sum, const Tensor& x, const Tensor& residual) {
+  if (!residual.defined()) return {x.data<T>(), nullptr, nullptr};
+  return {x.data<T>(), residual.data<T>(), sum.data<T>()};
+}
+
 // y [R, C] = (x - mean) rstd w + b. The row is read three times; it stays in the cache.
 template <class T>
-__global__ void layernorm_kernel(T* y, T* mean, T* rstd, const T* x, const T* w, const T* b, T eps,
-                                 int64_t C) {
+__global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormRow<T> in, const T* w, const T* b,
+                                 T eps, int64_t C) {
   const int64_t r = blockIdx.x;
-  x += r * C;
+  const T* x = in.at(r, C);
   y += r * C;
   T sum = 0;
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) sum += x[c];
@@ -31,11 +53,21 @@ __global__ void layernorm_kernel(T* y, T* mean, T* rstd, const T* x, const T* w,
   }
 }
 
-// dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd.
+// dx += more, unless that is null: apart from the loop before, where it would be part of a
+// multiply-add.
 template <class T>
-__global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* x, const T* w, const T* mean,
-                                    const T* rstd, int64_t C) {
+__device__ void add_row(T* dx, const T* more, int64_t C) {
+  if (!more) return;
+  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) dx[c] += more[c];
+}
+
+// dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd; plus `more` if there is
+// any.
+template <class T>
+__global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
+                                    const T* mean, const T* rstd, int64_t C) {
   const int64_t r = blockIdx.x;
+  if (more) more += r * C;
   dx += r * C;
   dy += r * C;
   x += r * C;
@@ -50,6 +82,7 @@ __global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* x, const T* w, 
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
     dx[c] = s * (w[c] * dy[c] - average - (x[c] - m) * s * along);
   }
+  add_row(dx, more, C);
 }
 
 // parts [bands, 2, C] = the sums of dy x^ and of dy over the rows of a band.
@@ -85,9 +118,9 @@ __global__ void layernorm_parameters_kernel(T* dw, T* db, const T* parts, int64_
 
 // y [R, C] = x rstd w.
 template <class T>
-__global__ void rmsnorm_kernel(T* y, T* rstd, const T* x, const T* w, T eps, int64_t C) {
+__global__ void rmsnorm_kernel(T* y, T* rstd, NormRow<T> in, const T* w, T eps, int64_t C) {
   const int64_t r = blockIdx.x;
-  x += r * C;
+  const T* x = in.at(r, C);
   y += r * C;
   T square = 0;
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) square += x[c] * x[c];
@@ -96,11 +129,12 @@ __global__ void rmsnorm_kernel(T* y, T* rstd, const T* x, const T* w, T eps, int
   if (threadIdx.x == 0) rstd[r] = s;
 }
 
-// dx = rstd (w dy - x^ mean(w dy x^)), x^ = x rstd.
+// dx = rstd (w dy - x^ mean(w dy x^)), x^ = x rstd; plus `more` if there is any.
 template <class T>
-__global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* x, const T* w, const T* rstd,
-                                  int64_t C) {
+__global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
+                                  const T* rstd, int64_t C) {
   const int64_t r = blockIdx.x;
+  if (more) more += r * C;
   dx += r * C;
   dy += r * C;
   x += r * C;
@@ -111,6 +145,7 @@ __global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* x, const T* w, co
   for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
     dx[c] = s * (w[c] * dy[c] - x[c] * s * along);
   }
+  add_row(dx, more, C);
 }
 
 // parts [bands, C] = the sums of dy x^ over the rows of a band.
@@ -143,24 +178,25 @@ dim3 row_block(int64_t C) {
 
 }  // namespace
 
-void layernorm(Tensor y, Tensor mean, Tensor rstd, Tensor x, Tensor w, Tensor b, double eps) {
+void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
+               Tensor b, double eps) {
   if (x.rows() == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     launch("layernorm", layernorm_kernel<T>, dim3(unsigned(x.rows())), row_block(x.dim(-1)), 0,
-           y.data<T>(), mean.data<T>(), rstd.data<T>(), x.data<T>(), w.data<T>(), b.data<T>(),
-           T(eps), x.dim(-1));
+           y.data<T>(), mean.data<T>(), rstd.data<T>(), norm_row<T>(sum, x, residual), w.data<T>(),
+           b.data<T>(), T(eps), x.dim(-1));
   });
 }
 
-void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor mean,
-                        Tensor rstd) {
+void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x, Tensor w,
+                        Tensor mean, Tensor rstd) {
   const int64_t R = x.rows(), C = x.dim(-1), bands = (R + kBand - 1) / kBand;
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
       launch("layernorm_backward", layernorm_dx_kernel<T>, dim3(unsigned(R)), row_block(C), 0,
-             dx.data<T>(), dy.data<T>(), x.data<T>(), w.data<T>(), mean.data<T>(), rstd.data<T>(),
-             C);
+             dx.data<T>(), dy.data<T>(), more.defined() ? more.data<T>() : nullptr, x.data<T>(),
+             w.data<T>(), mean.data<T>(), rstd.data<T>(), C);
     }
     if (!dw.defined() && !db.defined()) return;
     check(bands <= 65535, "layernorm_backward: ", R, " rows are too many for one launch");
@@ -174,21 +210,24 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Te
   });
 }
 
-void rmsnorm(Tensor y, Tensor rstd, Tensor x, Tensor w, double eps) {
+void rmsnorm(Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w, double eps) {
   if (x.rows() == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     launch("rmsnorm", rmsnorm_kernel<T>, dim3(unsigned(x.rows())), row_block(x.dim(-1)), 0,
-           y.data<T>(), rstd.data<T>(), x.data<T>(), w.data<T>(), T(eps), x.dim(-1));
+           y.data<T>(), rstd.data<T>(), norm_row<T>(sum, x, residual), w.data<T>(), T(eps),
+           x.dim(-1));
   });
 }
 
-void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor x, Tensor w, Tensor rstd) {
+void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Tensor w,
+                      Tensor rstd) {
   const int64_t R = x.rows(), C = x.dim(-1), bands = (R + kBand - 1) / kBand;
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
       launch("rmsnorm_backward", rmsnorm_dx_kernel<T>, dim3(unsigned(R)), row_block(C), 0,
-             dx.data<T>(), dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<T>(), C);
+             dx.data<T>(), dy.data<T>(), more.defined() ? more.data<T>() : nullptr, x.data<T>(),
+             w.data<T>(), rstd.data<T>(), C);
     }
     if (!dw.defined()) return;
     check(bands <= 65535, "rmsnorm_backward: ", R, " rows are too many for one launch");

@@ -46,6 +46,32 @@ TEST_CASE("linear: input, weight and bias") {
             .f = f});
 }
 
+TEST_CASE("linear_activation is activate(linear()), its gradients too") {
+  for (Activation f :
+       {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    INFO(int(f));
+    for (int64_t rows : {11, 300}) {
+      const Tensor x = normal({3, rows, 17}, 1), w = normal({9, 17}, 2), b = normal({9}, 3);
+      const Tensor dy = normal({3, rows, 9}, 4);
+      std::vector<Tensor> fused = {require_grad(x), require_grad(w), require_grad(b)};
+      std::vector<Tensor> apart = {require_grad(x), require_grad(w), require_grad(b)};
+      const Tensor y = linear_activation(fused[0], fused[1], fused[2], f);
+      const Tensor wanted = activate(linear(apart[0], apart[1], apart[2]), f);
+      CHECK(brine::test::same_bits(y, wanted));
+      backward(y, dy);
+      backward(wanted, dy);
+      for (size_t i = 0; i < 3; ++i) {
+        CHECK(brine::test::same_bits(grad(fused[i]), grad(apart[i])));
+      }
+      const NoGrad off;
+      CHECK(brine::test::same_bits(linear_activation(x, w, {}, f), activate(linear(x, w, {}), f)));
+    }
+  }
+  CHECK_THROWS_WITH_AS(
+      linear_activation(normal({4, 3}, 1), normal({5, 4}, 1), {}, Activation::relu),
+      doctest::Contains("linear_activation: x [4, 3] must end in 4"), Error);
+}
+
 TEST_CASE("linear adds to the gradient buffer of a parameter") {
   Tensor x = normal({5, 4}, 1), dy = normal({5, 3}, 4);
   Tensor buffer = Tensor::full({3, 4}, 2), bias_buffer = Tensor::full({3}, 3);

@@ -21,10 +21,11 @@ struct PairOp {
 };
 
 const Op kMaps[] = {
-    {"relu", [](Tensor y, Tensor x) { BRINE_CALL(y, relu, y, x); }},
-    {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu, y, x); }},
-    {"gelu_tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu_tanh, y, x); }},
-    {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, silu, y, x); }},
+    {"relu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::relu); }},
+    {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::gelu); }},
+    {"gelu_tanh",
+     [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::gelu_tanh); }},
+    {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::silu); }},
     {"sigmoid", [](Tensor y, Tensor x) { BRINE_CALL(y, sigmoid, y, x); }},
     {"tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, tanh, y, x); }},
 };
@@ -33,11 +34,22 @@ const PairOp kPairMaps[] = {
     {"add", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, add, y, a, b); }},
     {"sub", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, sub, y, a, b); }},
     {"mul", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, mul, y, a, b); }},
-    {"relu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, relu_backward, y, a, b); }},
-    {"gelu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_backward, y, a, b); }},
+    {"relu_backward",
+     [](Tensor y, Tensor a, Tensor b) {
+       BRINE_CALL(y, activation_backward, y, a, b, Activation::relu);
+     }},
+    {"gelu_backward",
+     [](Tensor y, Tensor a, Tensor b) {
+       BRINE_CALL(y, activation_backward, y, a, b, Activation::gelu);
+     }},
     {"gelu_tanh_backward",
-     [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_tanh_backward, y, a, b); }},
-    {"silu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, silu_backward, y, a, b); }},
+     [](Tensor y, Tensor a, Tensor b) {
+       BRINE_CALL(y, activation_backward, y, a, b, Activation::gelu_tanh);
+     }},
+    {"silu_backward",
+     [](Tensor y, Tensor a, Tensor b) {
+       BRINE_CALL(y, activation_backward, y, a, b, Activation::silu);
+     }},
     {"sigmoid_backward",
      [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, sigmoid_backward, y, a, b); }},
     {"tanh_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, tanh_backward, y, a, b); }},
@@ -85,7 +97,7 @@ TEST_CASE("cuda: elementwise kernels of memory that starts anywhere") {
     Tensor x = on(normal({700}, 1, dtype)), y = on(normal({700}, 2, dtype));
     Tensor s = on(normal({37}, 3, dtype));
     auto part = [](const Tensor& t, int64_t start) { return t.slice(0, start, 592); };
-    BRINE_CALL(x, gelu, part(y, 1), part(x, 3));
+    BRINE_CALL(x, activation, part(y, 1), part(x, 3), Activation::gelu);
     BRINE_CALL(x, mul, part(y, 2), part(y, 2), part(x, 5));
     BRINE_CALL(x, dropout, part(y, 3), part(x, 1), 0.5, RandomSlice{1, 2, 3});
     BRINE_CALL(x, scale_rows, part(x, 7).view({37, 16}), part(y, 3).view({37, 16}), s);

@@ -169,6 +169,22 @@ TEST_CASE("cuda: linear, with a bias, weights cut out of more, and few rows") {
   }
 }
 
+TEST_CASE("cuda: linear layers with an activation") {
+  for (Activation f :
+       {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    for (int64_t R : {3, 70}) {
+      compare_both(join("linear_activation ", int(f), " ", R), [&](const On& on, Dtype dtype) {
+        Tensor x = on(normal({R, 20}, 1, dtype)), w = on(normal({9, 20}, 2, dtype));
+        Tensor b = on(normal({9}, 3, dtype)), y = on(normal({R, 9}, 4, dtype));
+        Tensor before = Tensor::like(y), alone = Tensor::like(y);
+        BRINE_CALL(x, linear_activation, y, before, x, w, b, f);
+        BRINE_CALL(x, linear_activation, alone, {}, x, w, b, f);
+        return std::vector{y, before, alone};
+      });
+    }
+  }
+}
+
 TEST_CASE("cuda: TF32 only when it is requested, and only in f32") {
   if (!has_device()) return;
   for (Dtype dtype : {Dtype::f32, Dtype::f64}) {

@@ -14,8 +14,8 @@ TEST_CASE("cuda: layernorm and its gradients") {
       Tensor y = Tensor::like(x), mean = Tensor::empty({x.rows()}, dtype, x.device());
       Tensor rstd = Tensor::like(mean), dx = Tensor::like(x);
       Tensor dw = on(normal(channels, 5, dtype)), db = on(normal(channels, 6, dtype));
-      BRINE_CALL(x, layernorm, y, mean, rstd, x, w, b, 1e-5);
-      BRINE_CALL(x, layernorm_backward, dx, dw, db, dy, x, w, mean, rstd);
+      BRINE_CALL(x, layernorm, y, {}, mean, rstd, x, {}, w, b, 1e-5);
+      BRINE_CALL(x, layernorm_backward, dx, dw, db, dy, {}, x, w, mean, rstd);
       return std::vector{y, mean, rstd, dx, dw, db};
     });
   }
@@ -30,9 +30,29 @@ TEST_CASE("cuda: rmsnorm and its gradients") {
       Tensor dy = on(normal(shape, 4, dtype)), y = Tensor::like(x), dx = Tensor::like(x);
       Tensor rstd = Tensor::empty({x.rows()}, dtype, x.device());
       Tensor dw = on(normal(channels, 5, dtype));
-      BRINE_CALL(x, rmsnorm, y, rstd, x, w, 1e-6);
-      BRINE_CALL(x, rmsnorm_backward, dx, dw, dy, x, w, rstd);
+      BRINE_CALL(x, rmsnorm, y, {}, rstd, x, {}, w, 1e-6);
+      BRINE_CALL(x, rmsnorm_backward, dx, dw, dy, {}, x, w, rstd);
       return std::vector{y, rstd, dx, dw};
+    });
+  }
+}
+
+TEST_CASE("cuda: norms of a sum, and gradients that are added to others") {
+  for (const Shape& shape : {Shape{1, 3}, Shape{3, 7}, Shape{130, 33}, Shape{5, 700}}) {
+    compare_both(join("sums ", shape), [&](const On& on, Dtype dtype) {
+      const Shape channels{shape[shape.rank() - 1]};
+      Tensor x = on(normal(shape, 1, dtype)), residual = on(normal(shape, 2, dtype));
+      Tensor w = on(normal(channels, 3, dtype)), b = on(normal(channels, 4, dtype));
+      Tensor dy = on(normal(shape, 5, dtype)), dx = on(normal(shape, 6, dtype));
+      Tensor rms_dx = on(normal(shape, 7, dtype)), none;
+      Tensor y = Tensor::like(x), sum = Tensor::like(x), rms = Tensor::like(x);
+      Tensor rms_sum = Tensor::like(x), mean = Tensor::empty({x.rows()}, dtype, x.device());
+      Tensor rstd = Tensor::like(mean), rms_rstd = Tensor::like(mean);
+      BRINE_CALL(x, layernorm, y, sum, mean, rstd, x, residual, w, b, 1e-5);
+      BRINE_CALL(x, layernorm_backward, dx, none, none, dy, residual, sum, w, mean, rstd);
+      BRINE_CALL(x, rmsnorm, rms, rms_sum, rms_rstd, x, residual, w, 1e-6);
+      BRINE_CALL(x, rmsnorm_backward, rms_dx, none, dy, residual, rms_sum, w, rms_rstd);
+      return std::vector{y, sum, mean, rstd, dx, rms, rms_sum, rms_rstd, rms_dx};
     });
   }
 }

@@ -31,7 +31,7 @@ struct PartsConfig {
   double initializer_range = 0.2;
   double rope_theta = 100;
   std::string norm = "rms", positions = "rotary";
-  nn::ActivationName hidden_act = nn::ActivationName::silu;
+  Activation hidden_act = Activation::silu;
   bool gated = true, biases = false;
 
   void describe(data::Schema& s) {
@@ -99,7 +99,7 @@ struct PartsLayer : nn::Module {
         mlp(child<nn::Branch>("mlp")),
         up(mlp.add<nn::Linear>("up_proj", init, c.hidden_size, c.intermediate_size, c.biases)),
         down(mlp.add<nn::Linear>("down_proj", init, c.intermediate_size, c.hidden_size, c.biases)),
-        feed_forward{.up = up, .down = down, .activation = nn::activation_of(c.hidden_act)},
+        feed_forward{.up = up, .down = down, .activation = c.hidden_act},
         positions(positions) {
     if (c.gated) {
       feed_forward.gate =
@@ -198,12 +198,12 @@ const std::vector<PartsConfig> kKinds = {{},
                                          {.num_key_value_heads = 4,
                                           .norm = "layer",
                                           .positions = "learned",
-                                          .hidden_act = nn::ActivationName::gelu,
+                                          .hidden_act = Activation::gelu,
                                           .gated = false,
                                           .biases = true},
                                          {.num_key_value_heads = 1,
                                           .positions = "none",
-                                          .hidden_act = nn::ActivationName::relu,
+                                          .hidden_act = Activation::relu,
                                           .biases = true}};
 
 double train(nn::Model& model, nn::ParameterStore& store, int steps) {
@@ -378,8 +378,9 @@ TEST_CASE("parts: a feed-forward part is plain, or multiplied by its gate") {
   nn::Init init{.random = {.seed = 1}, .dtype = Dtype::f64, .linear_std = 0.5};
   nn::Linear up(init, 5, 7), down(init, 7, 5, false), gate(init, 5, 7);
   const Tensor x = normal({3, 5}, 2, Dtype::f64);
-  const nn::FeedForward plain{.up = up, .down = down, .activation = relu};
-  const nn::FeedForward gated{.up = up, .down = down, .activation = silu, .gate = &gate};
+  const nn::FeedForward plain{.up = up, .down = down, .activation = Activation::relu};
+  const nn::FeedForward gated{
+      .up = up, .down = down, .activation = Activation::silu, .gate = &gate};
   CHECK(same_bits(plain(x), down(relu(up(x)))));
   CHECK(same_bits(gated(x), down(mul(silu(gate(x)), up(x)))));
 }

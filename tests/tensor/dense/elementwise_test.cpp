@@ -37,12 +37,14 @@ double gelu_tanh_slope(double x) {
 }
 
 std::vector<Unary> unary() {
-  return {{"relu", [](Tensor y, Tensor x) { BRINE_CALL(y, relu, y, x); },
+  return {{"relu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::relu); },
            [](double x) { return x > 0 ? x : 0; }},
-          {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu, y, x); },
+          {"gelu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::gelu); },
            [](double x) { return x * cdf(x); }},
-          {"gelu_tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, gelu_tanh, y, x); }, gelu_tanh_of},
-          {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, silu, y, x); },
+          {"gelu_tanh",
+           [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::gelu_tanh); },
+           gelu_tanh_of},
+          {"silu", [](Tensor y, Tensor x) { BRINE_CALL(y, activation, y, x, Activation::silu); },
            [](double x) { return x * logistic(x); }},
           {"sigmoid", [](Tensor y, Tensor x) { BRINE_CALL(y, sigmoid, y, x); }, logistic},
           {"tanh", [](Tensor y, Tensor x) { BRINE_CALL(y, tanh, y, x); },
@@ -59,14 +61,25 @@ std::vector<Binary> binary() {
        [](double a, double b) { return a - b; }},
       {"mul", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, mul, y, a, b); },
        [](double a, double b) { return a * b; }},
-      {"relu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, relu_backward, y, a, b); },
+      {"relu_backward",
+       [](Tensor y, Tensor a, Tensor b) {
+         BRINE_CALL(y, activation_backward, y, a, b, Activation::relu);
+       },
        [](double g, double y) { return y > 0 ? g : 0; }},
-      {"gelu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_backward, y, a, b); },
+      {"gelu_backward",
+       [](Tensor y, Tensor a, Tensor b) {
+         BRINE_CALL(y, activation_backward, y, a, b, Activation::gelu);
+       },
        [](double g, double x) { return g * (cdf(x) + x * density(x)); }},
       {"gelu_tanh_backward",
-       [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, gelu_tanh_backward, y, a, b); },
+       [](Tensor y, Tensor a, Tensor b) {
+         BRINE_CALL(y, activation_backward, y, a, b, Activation::gelu_tanh);
+       },
        [](double g, double x) { return g * gelu_tanh_slope(x); }, 4},
-      {"silu_backward", [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, silu_backward, y, a, b); },
+      {"silu_backward",
+       [](Tensor y, Tensor a, Tensor b) {
+         BRINE_CALL(y, activation_backward, y, a, b, Activation::silu);
+       },
        [](double g, double x) { return g * (logistic(x) + x * logistic(x) * logistic(-x)); }},
       {"sigmoid_backward",
        [](Tensor y, Tensor a, Tensor b) { BRINE_CALL(y, sigmoid_backward, y, a, b); },
@@ -116,9 +129,9 @@ TEST_CASE("elementwise kernels pass NaN on and take infinities") {
     Tensor y = Tensor::like(x);
     BRINE_CALL(y, sigmoid, y, x);
     CHECK(close(y.to_vector(), {kNan, 1, 0, 0.5, 0.5}, 0, 0));
-    BRINE_CALL(y, relu, y, x);
+    BRINE_CALL(y, activation, y, x, Activation::relu);
     CHECK(close(y.to_vector(), {kNan, kInf, 0, 0, 0}, 0, 0));
-    BRINE_CALL(y, gelu, y, x);
+    BRINE_CALL(y, activation, y, x, Activation::gelu);
     CHECK(y.to_vector()[1] == kInf);
   }
 }

@@ -194,3 +194,34 @@ TEST_CASE("linear adds the bias and reads a weight that is strided in rows") {
     }
   }
 }
+
+TEST_CASE("linear_activation has the bits of linear and activation") {
+  struct Case {
+    int64_t R, O, I;
+  };
+  // Few rows; one tile; many tiles; long sums that are cut into runs; an empty sum.
+  const Case cases[] = {{3, 31, 50}, {33, 17, 70}, {1300, 700, 64}, {40, 48, 9000}, {50, 7, 0}};
+  for (const auto& [R, O, I] : cases) {
+    for (Dtype type : {Dtype::f32, Dtype::f64, Dtype::bf16}) {
+      const Dtype result = type == Dtype::f64 ? type : Dtype::f32;
+      const Tensor x = normal({R, I}, 1, type), w = normal({O, I}, 2, type);
+      const Tensor b = normal({O}, 3, result);
+      for (const Tensor& bias : {b, Tensor()}) {
+        for (Activation f :
+             {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+          INFO(R << " " << O << " " << I << " " << name_of(type) << " " << int(f));
+          Tensor sums = Tensor::empty({R, O}, result), wanted = Tensor::like(sums);
+          Tensor y = Tensor::like(sums), before = Tensor::like(sums), alone = Tensor::like(sums);
+          cpu::linear(sums, x, w, bias);
+          cpu::activation(wanted, sums, f);
+          Threads set(f == Activation::gelu ? 3 : 1);
+          cpu::linear_activation(y, before, x, w, bias, f);
+          CHECK(same_bits(y, wanted));
+          CHECK(same_bits(before, sums));
+          cpu::linear_activation(alone, {}, x, w, bias, f);
+          CHECK(same_bits(alone, wanted));
+        }
+      }
+    }
+  }
+}

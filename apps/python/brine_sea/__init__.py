@@ -1,0 +1,30 @@
+"""Brine from Python: SEA students in transformers (`load`), and readers of Brine's files.
+
+The readers need NumPy, those of HDF5 files h5py; models need torch and transformers, which are imported at the
+first use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from .files import Capture, Dump, read_log, read_rows
+
+__all__ = ["Capture", "Dump", "load", "read_log", "read_rows"]
+
+
+def load(directory: str | os.PathLike[str], **options: Any) -> Any:
+    """The student in a directory of `brine export`, an adapter too, as a model of transformers.
+
+    As from_pretrained() with trust_remote_code, but with the code of this package and not that of the
+    directory, which may also be an export without it. `options` are those of from_pretrained().
+    """
+    from .modeling_brine_sea import STUDENTS
+
+    with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+        names = json.load(file).get("architectures") or [None]
+    if names[0] not in STUDENTS:
+        raise ValueError(f"{directory}: {names[0]} is not a model of which Brine makes students")
+    return STUDENTS[names[0]][0].from_pretrained(directory, **options)

@@ -1,0 +1,328 @@
+"""Readers of Brine's files as NumPy arrays: dumps, captures, rows of experiments, logs of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Path = str | os.PathLike[str]
+Array = NDArray[Any]
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines; a last line that is cut off, of a killed program, is left out."""
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{os.fspath(path)}:{number}: not a JSON object: {error}") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"{os.fspath(path)}:{number}: not a JSON object")
+        found.append(value)
+    return found
+
+
+def column(values: list[Any]) -> Array:
+    """One array of a row's values: f64 where all are numbers or missing (NaN), else objects."""
+    numbers = [np.nan if v is None else v for v in values]
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in numbers):
+        return np.array(numbers, dtype=np.float64)
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+def table(rows: list[dict[str, Any]]) -> dict[str, Array]:
+    """One array for each key that a row has, in the order of the first rows."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return {key: column([row.get(key) for row in rows]) for key in keys}
+
+
+def read_rows(path: Path, step: str | None = None) -> dict[str, Array]:
+    """The rows of `brine experiment` (rows.jsonl, or its directory) as columns.
+
+    Axes and values are columns of their own, "axes.k" and "values.perplexity"; `step` limits the rows to those
+    of one step. Axes whose texts are all numbers are numbers.
+    """
+    if os.path.isdir(path):
+        path = os.path.join(path, "rows.jsonl")
+    rows = []
+    for row in json_lines(path):
+        if step is not None and row.get("step") != step:
+            continue
+        flat = {key: value for key, value in row.items() if key not in ("axes", "values")}
+        for part in ("axes", "values"):
+            flat |= {f"{part}.{key}": number(value) for key, value in (row.get(part) or {}).items()}
+        rows.append(flat)
+    return table(rows)
+
+
+def number(value: Any) -> Any:
+    """A text that is a number, as one."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def read_log(path: Path) -> dict[str, dict[str, Array]]:
+    """The log of a run (log.jsonl, or its directory): for each type of line its keys as columns.
+
+    `read_log(run)["step"]["loss"]` are the losses of all steps.
+    """
+    if os.path.isdir(path):
+        path = os.path.join(path, "log.jsonl")
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in json_lines(path):
+        kinds.setdefault(str(row.pop("type", "")), []).append(row)
+    return {kind: table(rows) for kind, rows in kinds.items()}
+
+
+def attributes(group: Any) -> dict[str, Any]:
+    """The attributes of an HDF5 object: texts as str, numbers as int or float."""
+    out: dict[str, Any] = {}
+    for key, value in group.attrs.items():
+        if isinstance(value, bytes):
+            value = value.decode()
+        out[key] = value.item() if isinstance(value, np.generic) and not isinstance(value, np.bytes_) else value
+    return out
+
+
+class Capture:
+    """One pass with everything that the attention method shows (`brine inspect --capture`).
+
+    `capture.ids` [T], `capture.hidden` [T, C] after the last norm, `capture.layer(i)` the tensors of a layer by
+    name, the first axis, of one sequence, removed: "q", "k", "v" [H, T, d], of SEA "S" and "estimate"
+    [H, T, K], "selected" (the same, of bits), "output" [T, C] and the mask as rows of entries.
+    """
+
+    def __init__(self, path: Path):
+        import h5py
+
+        self.file = h5py.File(path, "r")
+        self.attributes = attributes(self.file)
+        if self.attributes.get("format") != "brine-capture" or self.attributes.get("version", 0) > 1:
+            self.file.close()
+            raise ValueError(f"{os.fspath(path)}: not a capture of version 1")
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    @property
+    def layers(self) -> int:
+        return len(self.file["layers"])
+
+    @property
+    def ids(self) -> Array:
+        return np.asarray(self.file["ids"])[0]
+
+    @property
+    def hidden(self) -> Array:
+        return np.asarray(self.file["hidden"])[0]
+
+    def names(self, layer: int) -> list[str]:
+        return sorted(self.file[f"layers/{layer:02d}"])
+
+    def layer(self, layer: int) -> dict[str, Array]:
+        return {name: self.tensor(layer, name) for name in self.names(layer)}
+
+    def tensor(self, layer: int, name: str) -> Array:
+        values = np.asarray(self.file[f"layers/{layer:02d}/{name}"])
+        return values[0] if values.ndim > 1 and values.shape[0] == 1 else values
+
+    def widened(self, layer: int) -> Array:
+        """The estimate of SEA in every key's place, [H, T, T]: a column's share, spread over its keys."""
+        estimate = self.tensor(layer, "estimate")
+        heads, tokens, columns = estimate.shape
+        causal = not np.any(self.mask(layer) & np.triu(np.ones((tokens, tokens), bool), 1))
+        out = np.zeros((heads, tokens, tokens), np.float32)
+        for t in range(tokens):
+            width = t + 1 if causal else tokens
+            begins = (2 * np.arange(columns + 1) * width + columns) // (2 * columns)
+            sizes = np.diff(begins)
+            out[:, t, :width] = np.repeat(estimate[:, t] / np.maximum(sizes, 1), sizes, axis=-1)
+        return out
+
+    def mask(self, layer: int) -> NDArray[np.bool_]:
+        """The mask as bits [H, T, T]: which keys each query attends to."""
+        return self.map(layer) >= 0
+
+    def map(self, layer: int) -> Array:
+        """The attention map [H, T, T], of a sparse one -1 at keys that are not in the mask."""
+        if "columns" not in self.names(layer):
+            return self.tensor(layer, "probabilities")
+        pointers = self.tensor(layer, "row_pointers")  # [T + 1]
+        heads = self.tensor(layer, "head_offsets").shape[-1] - 1
+        tokens = len(pointers) - 1
+        columns, values = self.tensor(layer, "columns"), self.tensor(layer, "probabilities")
+        out = np.full((heads, tokens, tokens), -1, np.float32)
+        row = np.repeat(np.arange(tokens), np.diff(pointers))
+        out[columns // tokens, row, columns % tokens] = values
+        return out
+
+
+class Dump:
+    """The tensors that `brine dump` stored of a teacher (docs/dump-format.md), by sample.
+
+    `dump.layer(sample, i)` are the tensors of a layer with the sample's own length t: "attention" [H, t, t],
+    "query", "key" [H, t, d], "context", "output" [t, C], "tau" [H, t, K] and what else it has;
+    `dump.tokens(sample)` [t], `dump.logits(sample)` "values", "ids", "lse".
+    """
+
+    BY_HEAD = ("attention", "query", "key", "tau", "t_log_t", "t_square")
+
+    def __init__(self, directory: Path):
+        path = os.path.join(directory, "manifest.json")
+        with open(path, encoding="utf-8") as file:
+            self.manifest: dict[str, Any] = json.load(file)
+        if self.manifest.get("format") != "brine-dump":
+            raise ValueError(f"{path}: not the manifest of a dump")
+        if self.manifest["version"] > 3:
+            raise ValueError(f"{path}: version {self.manifest['version']}, this program reads up to 3")
+        self.directory = os.fspath(directory)
+        self.open_shards: dict[int, Any] = {}
+
+    def __enter__(self) -> Dump:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for file in self.open_shards.values():
+            file.close()
+        self.open_shards = {}
+
+    def __len__(self) -> int:
+        return sum(shard["samples"] for shard in self.manifest["shards"])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def shard_of(self, sample: int) -> tuple[Any, int]:
+        """The file with a sample, and the sample's place in it."""
+        import h5py
+
+        for index, shard in enumerate(self.manifest["shards"]):
+            place = sample - shard["first"]
+            if 0 <= place < shard["samples"]:
+                if index not in self.open_shards:
+                    self.open_shards[index] = h5py.File(os.path.join(self.directory, shard["name"]), "r")
+                return self.open_shards[index], place
+        raise IndexError(f"{self.directory}: no sample {sample} of {len(self)}")
+
+    @property
+    def ragged(self) -> bool:
+        """Samples are stored one after another with their own lengths."""
+        return bool(self.manifest.get("ragged", self.manifest["version"] == 2))
+
+    def length(self, sample: int) -> int:
+        file, place = self.shard_of(sample)
+        return int(file["lengths"][place])
+
+    def values(self, sample: int, name: str, size: int = 1) -> Array:
+        """A dataset's part of one sample; `size`: numbers on axis 0 for each token, if it is ragged.
+
+        size = 0: for each pair of tokens of a map.
+        """
+        file, place = self.shard_of(sample)
+        data, tokens = file[name], int(file["lengths"][place])
+        if not self.ragged:
+            return np.asarray(data[place])
+        before = np.asarray(file["lengths"][:place], np.int64)
+        if size:
+            first = int(before.sum()) * size
+            return np.asarray(data[first : first + tokens * size])
+        heads = self.manifest["heads"]
+        first = int(np.sum(self.pairs(before))) * heads
+        return np.asarray(data[first : first + int(self.pairs(tokens)) * heads])
+
+    def pairs(self, tokens: Any) -> Any:
+        packed = self.manifest["causal"] and self.manifest["packed"]
+        return tokens * (tokens + 1) // 2 if packed else tokens * tokens
+
+    def names(self) -> list[str]:
+        file, _ = self.shard_of(0)
+        return sorted(file["layers/00"])
+
+    def tensor(self, sample: int, layer: int, name: str) -> Array:
+        path, heads, tokens = f"layers/{layer:02d}/{name}", self.manifest["heads"], self.length(sample)
+        if name == "attention":
+            return self.map_of(self.values(sample, path, 0), tokens)
+        by_head = name in self.BY_HEAD or self.has_heads(sample, path)
+        values = self.values(sample, path, heads if by_head else 1)
+        if not self.ragged:
+            return values[:, :tokens] if by_head else values[:tokens]
+        return values.reshape(heads, tokens, *values.shape[1:]) if by_head else values
+
+    def has_heads(self, sample: int, path: str) -> bool:
+        """Whether an additional tensor is one of every head, by its shape."""
+        file, _ = self.shard_of(sample)
+        shape, heads = file[path].shape, self.manifest["heads"]
+        if self.ragged:
+            return bool(heads > 1 and shape[0] == heads * int(np.sum(file["lengths"])))
+        return bool(shape[1:3] == (heads, self.manifest["tokens"]))
+
+    def map_of(self, stored: Array, tokens: int) -> Array:
+        """[H, t, t] of a stored map; packed ones have the lower triangles, row by row."""
+        heads = self.manifest["heads"]
+        stored = stored.reshape(heads, -1)
+        size = tokens if self.ragged else self.manifest["tokens"]
+        if not (self.manifest["causal"] and self.manifest["packed"]):
+            return stored.reshape(heads, size, size)[:, :tokens, :tokens]
+        out = np.zeros((heads, size, size), stored.dtype)
+        rows, columns = np.tril_indices(size)
+        out[:, rows, columns] = stored
+        return out[:, :tokens, :tokens]
+
+    def layer(self, sample: int, layer: int) -> dict[str, Array]:
+        return {name: self.tensor(sample, layer, name) for name in self.names()}
+
+    def attention(self, sample: int, layer: int) -> Array:
+        """The teacher's attention [H, t, t], stored or computed from its q and k."""
+        if "attention" in self.names():
+            return self.tensor(sample, layer, "attention")
+        q, k = (self.tensor(sample, layer, name).astype(np.float64) for name in ("query", "key"))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        if self.manifest["causal"]:
+            scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        return scores / scores.sum(-1, keepdims=True)
+
+    def window(self, sample: int) -> int:
+        """The number of the sample's window in its corpus, or of a task its text in the split."""
+        return int(self.manifest["windows"][sample])
+
+    def tokens(self, sample: int) -> Array:
+        """[t], where the dump has them: of windows of a corpus it has the numbers only."""
+        if not self.manifest["has_tokens"]:
+            raise ValueError(f"{self.directory}: has no tokens, only windows of its corpus")
+        return self.values(sample, "tokens")[: self.length(sample)]
+
+    def logits(self, sample: int) -> dict[str, Array]:
+        """Of each token: "values", "lse" and, if only the largest are stored, "ids"; of a task "classes"."""
+        file, place = self.shard_of(sample)
+        out = {}
+        for name in file["logits"] if "logits" in file else ():
+            if name == "classes":
+                out[name] = np.asarray(file["logits/classes"][place])
+            else:
+                out[name] = self.values(sample, f"logits/{name}")[: self.length(sample)]
+        return out

@@ -1,0 +1,379 @@
+"""SEA students of Brine in transformers: the stock models with the block of attention_brine_sea.py.
+
+    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True)    # the student
+    AutoModelForCausalLM.from_pretrained(DIR)                            # its dense base
+    AutoModelForCausalLM.from_pretrained(DIR, trust_remote_code=True, attn_implementation="sdpa")    # also dense
+
+The block of a layer is the submodule `sea` of its attention module, and runs where the stock model calls its
+attention function, registered under the name "brine_sea". Decoding takes a DynamicCache, which also keeps what
+the estimator needs of every token. Padding is a mask [B, S] on any side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any, cast
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2LMHeadModel,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    OPTForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+
+from .attention_brine_sea import SeaAttention, Store
+
+# Not used here: releases up to 5.0 copy of a directory only the files that this one imports.
+from .columns_brine_sea import TILE as _TILE  # noqa: F401
+from .configuration_brine_sea import (
+    SECTION,
+    SeaBertConfig,
+    SeaGPT2Config,
+    SeaLlamaConfig,
+    SeaMistralConfig,
+    SeaOPTConfig,
+    SeaQwen2Config,
+    SeaQwen3Config,
+    settings_of,
+    shape_of,
+)
+
+IMPLEMENTATION = "brine_sea"
+# Encoders call an attention function from 5.0 on, all decoders from 4.53 on.
+FIRST_VERSION, FIRST_VERSION_WITH_ENCODERS = (4, 53), (5, 0)
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+if VERSION < FIRST_VERSION:
+    raise ImportError(f"brine: students need transformers 4.53 or newer, this is {transformers.__version__}")
+# The class of a layer's attention module.
+ATTENTION_CLASSES = (
+    "LlamaAttention",
+    "MistralAttention",
+    "Qwen2Attention",
+    "Qwen3Attention",
+    "OPTAttention",
+    "GPT2Attention",
+    "BertSelfAttention",
+)
+
+
+# ---- the attention function and its mask
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    """The second half of the features, negated, then the first half."""
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x [B, H, R, d] before its rotation by the angles of cos and sin [B, R, d]."""
+    return x * cos[:, None] - rotate_half(x) * sin[:, None]
+
+
+def store_in(cache: Any, layer: int, layers: int) -> Store:
+    """Layers after the model's own have the estimator's tensors: the cache reorders and cuts them with the rest."""
+
+    def store(slot: int, new: Tensor) -> Tensor:
+        index = layers * (1 + slot) + layer
+        nothing = new[..., :0]
+        if hasattr(cache, "layers"):
+            while len(cache.layers) <= index:
+                cache.layers.append(transformers.cache_utils.DynamicLayer())
+            return cast(Tensor, cache.layers[index].update(new, nothing)[0])
+        return cast(Tensor, cache.update(new, nothing, index)[0])  # before 4.54 two lists, which grow
+
+    return store
+
+
+def sea_attention_forward(module: nn.Module, *inputs: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    """The attention function of transformers. Each model has its own files, which may be of other versions:
+    the module itself knows its function.
+    """
+    own = getattr(module, "sea_forward", None)
+    if own is None:
+        raise ValueError(f'brine: {type(module).__name__} has no block "sea"; load the model with a class of Brine')
+    return cast("tuple[Tensor, None]", own(*inputs, **kwargs))
+
+
+def sea_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sea_rotary: tuple[Tensor, Tensor] | None = None,
+    sea_cache: DynamicCache | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """query [B, H, R, d], key, value [B, G, S, d], attention_mask [B, S] or None -> [B, R, H, d].
+
+    The block has no dropout of attention weights, and returns no weights.
+    """
+    sea = cast(SeaAttention, module.sea)
+    count, keys, d = query.shape[2], key.shape[2], query.shape[3]
+    if attention_mask is not None and attention_mask.dim() != 2:
+        raise ValueError(f"brine: attention_mask must be [B, S], got {tuple(attention_mask.shape)}")
+    if keys > sea.shape.max_positions:
+        raise ValueError(f"brine: {keys} tokens, but the model has {sea.shape.max_positions} positions")
+    if keys > count and sea_cache is None:
+        raise ValueError("brine: keys of earlier tokens need a cache")
+    if scaling is not None and abs(scaling * d**0.5 - 1) > 1e-6:
+        query = query * (scaling * d**0.5)  # OPT's are divided already
+    content = None
+    if sea_rotary is not None and sea.settings.prior == "learned":
+        cos, sin = sea_rotary
+        content = unrotated(query, cos, sin), unrotated(key[:, :, keys - count :], cos, sin)
+    store = None
+    if sea_cache is not None:
+        store = store_in(sea_cache, cast(int, module.layer_idx), cast(int, module.config.num_hidden_layers))  # type: ignore[union-attr]
+    visible = None if attention_mask is None else attention_mask[:, :keys].bool()
+    return sea(query, key, value, visible, content, store).transpose(1, 2), None
+
+
+def sea_mask(
+    batch_size: int, kv_length: int, kv_offset: int = 0, attention_mask: Tensor | None = None, **kwargs: Any
+) -> Tensor | None:
+    """The mask of padding [B, S], None if there is none: what is visible follows from it."""
+    if attention_mask is None:
+        return None
+    if kv_offset:
+        raise ValueError("brine: a cache that has dropped its first tokens is not supported")
+    mask = attention_mask[:, :kv_length].bool()
+    if mask.shape[1] < kv_length:
+        raise ValueError(f"brine: attention_mask has {mask.shape[1]} columns, the tokens are {kv_length}")
+    return None if bool(mask.all()) else mask
+
+
+def mask_of_decoder(module: nn.Module, made: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of the method `made`, by which OPT makes its T x T mask before 5.0."""
+
+    def mask(attention_mask: Tensor | None, *inputs: Any, **kwargs: Any) -> Any:
+        if module.config._attn_implementation != IMPLEMENTATION:  # type: ignore[union-attr]
+            return made(attention_mask, *inputs, **kwargs)
+        return None if attention_mask is None else sea_mask(0, attention_mask.shape[1], 0, attention_mask)
+
+    return mask
+
+
+AttentionInterface.register(IMPLEMENTATION, cast(Callable[..., Any], sea_attention_forward))
+AttentionMaskInterface.register(IMPLEMENTATION, cast(Callable[..., Any], sea_mask))
+
+
+def pass_on(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before an attention module: its cache and its rotation reach the attention function, too."""
+    if module.config._attn_implementation != IMPLEMENTATION:  # type: ignore[union-attr]
+        return args, kwargs
+    cache = next((x for x in (*args, *kwargs.values()) if isinstance(x, Cache)), None)
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if cache is not None and not isinstance(cache, DynamicCache):
+        raise ValueError(f"brine: the cache is a {type(cache).__name__}, only DynamicCache is supported")
+    return args, {**kwargs, "sea_cache": cache, "sea_rotary": kwargs.get("position_embeddings")}
+
+
+def count_positions(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before a decoder: positions are counted without padding, as Brine does, unless they are given."""
+    mask, given = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    if isinstance(given, Tensor) and mask is None and bool((given.diff(dim=-1) < 0).any()):
+        raise ValueError("brine: position ids that fall, of several sequences in one row, are not supported")
+    if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
+        return args, kwargs
+    ids = args[0] if args else kwargs.get("input_ids")
+    if ids is None:
+        ids = kwargs["inputs_embeds"]
+    ordinals = (mask.long().cumsum(1) - 1).clamp(min=0)
+    return args, {**kwargs, "position_ids": ordinals[:, -ids.shape[1] :]}
+
+
+# ---- models
+
+
+def tensors_in(directory: str) -> dict[str, Tensor]:
+    """The tensors of all safetensors files of a directory."""
+    files = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+    if not files:
+        raise ValueError(f"brine: {directory} has no safetensors files")
+    return {name: x for file in files for name, x in load_file(os.path.join(directory, file)).items()}
+
+
+def base_directory(base: str, adapter: str) -> str:
+    """The base of an adapter: its path next to the adapter, or as it is."""
+    for path in (os.path.join(adapter, base), base):
+        if os.path.isdir(path):
+            return path
+    raise ValueError(f"brine: {adapter} is an adapter of {base}, which is not a directory")
+
+
+def hash_of(tensors: dict[str, Tensor]) -> str:
+    """Brine's SHA-256 of a model: names, types, shapes and values in f32, in the order of the names."""
+    digest = hashlib.sha256()
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} f32 [{', '.join(map(str, x.shape))}]\n".encode())
+        digest.update(x.float().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_base(model: nn.Module, tensors: dict[str, Tensor], wanted: str | None, source: str) -> None:
+    """Refuses a base that an adapter was not made for: its weights have another hash."""
+    tied = {"lm_head.weight", "cls.predictions.decoder.weight"} if model.config.tie_word_embeddings else set()  # type: ignore[union-attr]
+    tied.add("cls.predictions.decoder.bias")
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False) if ".sea." not in name} - tied
+    if not names <= set(tensors):
+        warnings.warn(f"brine: {source} has other names of tensors, so its weights are not compared", stacklevel=3)
+    elif wanted != hash_of({name: tensors[name] for name in names}):
+        raise ValueError(f"brine: the weights in {source} are not those that the adapter was made for")
+
+
+class SeaStudent:
+    """What the students of all families have in common; the other base class is the stock model."""
+
+    def __init__(self, config: PretrainedConfig, *inputs: Any, **kwargs: Any):
+        settings, shape = settings_of(config), shape_of(config)
+        if not shape.causal and VERSION < FIRST_VERSION_WITH_ENCODERS:
+            raise ValueError(f"brine: encoders need transformers 5.0 or newer, this is {transformers.__version__}")
+        if getattr(config, "_attn_implementation_internal", None) is None:
+            config._attn_implementation = IMPLEMENTATION
+        cast(Any, super()).__init__(config, *inputs, **kwargs)
+        found = 0
+        for module in cast(Any, self).modules():
+            if hasattr(module, "_update_causal_mask"):
+                module._update_causal_mask = mask_of_decoder(module, module._update_causal_mask)
+            if type(module).__name__ in ATTENTION_CLASSES:
+                module.sea = SeaAttention(shape, settings)
+                module.sea_forward = MethodType(sea_forward, module)
+                module.register_forward_pre_hook(pass_on, with_kwargs=True)
+                found += 1
+        if found != config.num_hidden_layers:
+            raise ValueError(f"brine: {found} attention modules in {config.num_hidden_layers} layers")
+        if shape.causal:
+            base = getattr(self, cast(PreTrainedModel, self).base_model_prefix)
+            base.register_forward_pre_hook(count_positions, with_kwargs=True)
+
+    @classmethod
+    def _autoset_attn_implementation(cls, config: PretrainedConfig, *inputs: Any, **kwargs: Any) -> Any:
+        # Before 4.54 the implementation was chosen here, before __init__().
+        if getattr(config, "_attn_implementation_internal", None) is None:
+            config._attn_implementation = IMPLEMENTATION
+        return cast(Any, super())._autoset_attn_implementation(config, *inputs, **kwargs)
+
+    def sea_blocks(self) -> Iterator[SeaAttention]:
+        """The blocks of all layers, in order."""
+        return (m for m in cast(nn.Module, self).modules() if isinstance(m, SeaAttention))
+
+    def set_sea(self, k: int | None = None, oversample: int | None = None) -> None:
+        """Other numbers of kept keys and of candidates for each, without training."""
+        for name, value in (("k", k), ("oversample", oversample)):
+            if value is not None and value < 1:
+                raise ValueError(f"brine: {name} is {value}, must be at least 1")
+        for block in self.sea_blocks():
+            block.k, block.oversample = k or block.k, oversample or block.oversample
+
+    @classmethod
+    def from_pretrained(cls, directory: Any, *inputs: Any, **kwargs: Any) -> Any:
+        """As in transformers. A directory with an adapter (brine export --sea-only) needs that of its base.
+
+        A file without a block's tensors is an error.
+        """
+        report = kwargs.pop("output_loading_info", False)
+        config: Any = kwargs.get("config")
+        if directory is not None and not isinstance(config, PretrainedConfig):
+            config = cast(Any, cls).config_class.from_pretrained(directory)
+        base = getattr(config, "base_model", None)
+        load = cast(Any, super()).from_pretrained
+        if base:
+            source = base_directory(base, str(directory))
+            tensors = tensors_in(source)
+            section = dict(getattr(config, SECTION))
+            wanted = section.pop("base_hash", None)
+            del config.base_model
+            setattr(config, SECTION, section)
+            kwargs.update(config=config, state_dict=tensors | tensors_in(str(directory)))
+            model, info = load(None, *inputs, output_loading_info=True, **kwargs)
+            check_base(model, tensors, wanted, source)
+        else:
+            model, info = load(directory, *inputs, output_loading_info=True, **kwargs)
+        missing = sorted(name for name in info["missing_keys"] if ".sea." in name)
+        if missing:
+            raise ValueError(f"brine: {directory} has no tensor {missing[0]} and {len(missing) - 1} others of SEA")
+        return (model, info) if report else model
+
+
+class SeaLlamaForCausalLM(SeaStudent, LlamaForCausalLM):
+    config_class = SeaLlamaConfig
+
+
+class SeaMistralForCausalLM(SeaStudent, MistralForCausalLM):
+    config_class = SeaMistralConfig
+
+
+class SeaQwen2ForCausalLM(SeaStudent, Qwen2ForCausalLM):
+    config_class = SeaQwen2Config
+
+
+class SeaQwen3ForCausalLM(SeaStudent, Qwen3ForCausalLM):
+    config_class = SeaQwen3Config
+
+
+class SeaOPTForCausalLM(SeaStudent, OPTForCausalLM):
+    config_class = SeaOPTConfig
+
+
+class SeaGPT2LMHeadModel(SeaStudent, GPT2LMHeadModel):
+    config_class = SeaGPT2Config
+
+
+class SeaBertModel(SeaStudent, BertModel):
+    config_class = SeaBertConfig
+
+
+class SeaBertForMaskedLM(SeaStudent, BertForMaskedLM):
+    config_class = SeaBertConfig
+
+
+class SeaBertForPreTraining(SeaStudent, BertForPreTraining):
+    config_class = SeaBertConfig
+
+
+class SeaBertForSequenceClassification(SeaStudent, BertForSequenceClassification):
+    config_class = SeaBertConfig
+
+
+# The class of a student by the stock class that config.json names, and the Auto class of both.
+STUDENTS: dict[str, tuple[type[Any], str]] = {
+    "LlamaForCausalLM": (SeaLlamaForCausalLM, "AutoModelForCausalLM"),
+    "MistralForCausalLM": (SeaMistralForCausalLM, "AutoModelForCausalLM"),
+    "Qwen2ForCausalLM": (SeaQwen2ForCausalLM, "AutoModelForCausalLM"),
+    "Qwen3ForCausalLM": (SeaQwen3ForCausalLM, "AutoModelForCausalLM"),
+    "OPTForCausalLM": (SeaOPTForCausalLM, "AutoModelForCausalLM"),
+    "GPT2LMHeadModel": (SeaGPT2LMHeadModel, "AutoModelForCausalLM"),
+    "BertModel": (SeaBertModel, "AutoModel"),
+    "BertForMaskedLM": (SeaBertForMaskedLM, "AutoModelForMaskedLM"),
+    "BertForPreTraining": (SeaBertForPreTraining, "AutoModelForPreTraining"),
+    "BertForSequenceClassification": (SeaBertForSequenceClassification, "AutoModelForSequenceClassification"),
+}
+for _student, _auto_class in STUDENTS.values():
+    # save_pretrained() then writes these files and auto_map.
+    _student.register_for_auto_class(_auto_class)

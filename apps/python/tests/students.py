@@ -1,0 +1,108 @@
+"""Random students of every family, small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+LIGHT = {
+    "method": "sea",
+    "preset": "light",
+    "k": 6,
+    "columns": 16,
+    "decoder": "none",
+    "prior": "learned",
+    "prior_features": 8,
+    "pooled_prior": True,
+    "prior_units": 2,
+    "gates": "head",
+    "gate_bias": 2.0,
+}
+LEAN = {"method": "sea", "k": 6, "columns": 16, "decoder": "lean", "prior": "performer", "gates": "token"}
+PAPER = {"method": "sea", "k": 6, "columns": 16, "decoder": "paper", "prior": "none", "gates": "token"}
+
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": dict(
+        num_key_value_heads=2,
+        intermediate_size=48,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+    ),
+    "opt": dict(
+        ffn_dim=48,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        word_embed_proj_dim=32,
+        max_position_embeddings=128,
+        dropout=0.0,
+        attention_dropout=0.0,
+        init_std=0.2,
+    ),
+    "gpt2": dict(n_embd=32, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
+    "bert": dict(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=128,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    ),
+}
+for _family in ("mistral", "qwen2", "qwen3"):
+    SIZES[_family] = SIZES["llama"] | dict(head_dim=8)
+SIZES["mistral"] = SIZES["mistral"] | dict(sliding_window=None)
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "opt": "OPTForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "bert": "BertForMaskedLM",
+}
+DECODERS = [name for name in ARCHITECTURES if name != "bert"]
+VOCABULARY = 60
+
+
+def section(attention: dict[str, Any]) -> dict[str, Any]:
+    return {"attention": dict(attention), "format": 1}
+
+
+def make(family: str, attention: dict[str, Any] = LIGHT, architecture: str | None = None, **sizes: Any) -> Any:
+    """A student with random weights, in evaluation."""
+    from brine_sea.modeling_brine_sea import STUDENTS
+
+    torch.manual_seed(7)
+    student, _ = STUDENTS[architecture or ARCHITECTURES[family]]
+    ids = {} if family == "bert" else dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    spread = {} if family == "opt" else dict(initializer_range=0.2)
+    config = student.config_class(**({"vocab_size": VOCABULARY} | SIZES[family] | spread | ids | sizes))
+    config.brine = section(attention)
+    model = student(config).eval()
+    with torch.no_grad():
+        for block in model.sea_blocks():
+            for p in block.parameters():
+                p.add_(torch.randn_like(p), alpha=0.3)
+    return model
+
+
+def dense_class(model: Any) -> Any:
+    return getattr(transformers, type(model).__name__.removeprefix("Sea"))
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "config.json").read_text())
+
+
+def batch(rows: int = 2, tokens: int = 40) -> torch.Tensor:
+    torch.manual_seed(11)
+    return torch.randint(3, VOCABULARY, (rows, tokens))

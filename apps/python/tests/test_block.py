@@ -1,0 +1,352 @@
+"""The block against the golden files of Brine, and the properties that every setting of it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+h5py = pytest.importorskip("h5py")
+pytest.importorskip("transformers")
+
+from brine_sea import attention_brine_sea as block
+from brine_sea import columns_brine_sea as columns
+from brine_sea.configuration_brine_sea import SeaSettings, Shape
+
+GOLDEN = sorted((Path(__file__).parents[3] / "tests" / "golden").glob("*.h5"))
+DOUBLE = torch.float64
+
+
+def settings_in(config) -> SeaSettings:
+    def text(name, default):
+        return config[name].decode() if name in config else default
+
+    def count(name, default=0):
+        return int(config[name]) if name in config else default
+
+    prior = ["none", "performer", "learned"][count("prior", 1)]
+    norm = "on" if count("decoder_norm", 1) else "off"
+    decoder = text("preset", "paper")
+    causal = bool(count("causal"))
+    features = text("features", "relu" if causal else "softmax")
+    given = (
+        {}
+        if decoder == "none"
+        else {
+            name: count(name)
+            for name in ("width_reduction", "channel_expansion", "token_stride", "depth", "dilation", "last_kernel")
+        }
+    )
+    return SeaSettings(
+        k=count("k"),
+        columns=count("K"),
+        mode=text("mode", "causal-per-batch"),
+        decoder="none" if decoder == "none" else "paper" if not causal else decoder,
+        decoder_norm=norm,
+        mu_scope=text("mu_scope", "head"),
+        prior=prior,
+        prior_features=count("prior_features", 64) or 64,
+        pooled_prior=bool(count("pooled_prior")),
+        pooled=float(config["pooled"]) if "pooled" in config else 0.0,
+        oversample=count("oversample", 1) or 1,
+        gates=text("gates", "token"),
+        features=features,
+        feature_divisor=float(config["feature_divisor"]),
+        max_positions=count("max_positions"),
+        prior_units=count("prior_units"),
+        identity_interpolation=text("identity_interpolation", "bilinear"),
+        **given,
+    )
+
+
+class Golden:
+    """A golden file: the block with its weights in f64, and its inputs."""
+
+    def __init__(self, path: Path):
+        with h5py.File(path) as file:
+            self.tensors = {}
+            file.visititems(lambda name, x: self.tensors.update({name: x[()]}) if isinstance(x, h5py.Dataset) else None)
+            config = dict(file["config"].attrs)
+        self.config = config
+        heads, d, tokens = int(config["H"]), int(config["d"]), int(config["T"])
+        weights = {
+            n.removeprefix("weights/"): torch.tensor(x) for n, x in self.tensors.items() if n.startswith("weights/")
+        }
+        positions = len(weights["v_identity.table"]) if "v_identity.table" in weights else tokens
+        shape = Shape(
+            heads=heads,
+            groups=int(config.get("kv_heads", 0)) or heads,
+            head_size=d,
+            max_positions=positions,
+            causal=bool(config["causal"]),
+            rotary=bool(config.get("rotary", 0)),
+        )
+        self.block = block.SeaAttention(shape, settings_in(config)).to(DOUBLE)
+        missing, unexpected = self.block.load_state_dict(weights, strict=False)
+        assert not missing and not unexpected
+        valid = torch.tensor(self.tensors["inputs/valid"]).bool()
+        self.visible = None if bool(valid.all()) else valid
+        self.valid = valid
+        self.q, self.k, self.v = (self.tensor(f"inputs/{name}") for name in "qkv")
+        self.content = None
+        if "inputs/q_content" in self.tensors:
+            self.content = self.tensor("inputs/q_content"), self.tensor("inputs/k_content")
+
+    def tensor(self, name):
+        return torch.tensor(self.tensors[name], dtype=DOUBLE)
+
+    def __call__(self, q=None, **changes):
+        self.block.capture = {}
+        y = self.block(self.q if q is None else q, self.k, self.v, self.visible, self.content, **changes)
+        return y.transpose(1, 2).flatten(2)
+
+
+def cases():
+    return pytest.mark.parametrize("path", GOLDEN, ids=[path.stem for path in GOLDEN])
+
+
+def test_the_golden_files_are_there():
+    assert len(GOLDEN) >= 12
+
+
+@cases()
+def test_equals_the_golden_file(path):
+    golden = Golden(path)
+    y = golden()
+    rows = torch.arange(y.shape[1]) < golden.valid.sum(1)[:, None]
+    for name, key, tolerance in (("scores", "S", 1e-9), ("estimate", "estimate", 1e-10), ("selected", "selected", 0)):
+        wanted, mine = golden.tensor(f"intermediate/{key}"), golden.block.capture[name].to(DOUBLE)
+        at = rows[:, None, :, None].expand_as(wanted)
+        if name == "scores":  # of columns without a key they are not used
+            at = at & (golden.tensor("intermediate/estimate") > 0)
+        assert torch.allclose(mine[at], wanted[at], rtol=0, atol=tolerance), name
+    assert torch.allclose(y, golden.tensor("output/c_sea"), rtol=0, atol=1e-10)
+
+
+@cases()
+def test_single_tokens_equal_the_whole(path):
+    golden = Golden(path)
+    if not golden.block.shape.causal:
+        pytest.skip("an encoder")
+    whole = golden()
+    pieces, cache = [], {}
+
+    def store(slot, new):
+        cache[slot] = torch.cat([cache[slot], new], 2) if slot in cache else new
+        return cache[slot]
+
+    steps = [0, 5, 6, 7, 11] + list(range(12, whole.shape[1] + 1))
+    for a, b in zip(steps[:-1], steps[1:], strict=True):
+        visible = None if golden.visible is None else golden.visible[:, :b]
+        content = golden.content and tuple(x[:, :, a:b] for x in golden.content)
+        y = golden.block(golden.q[:, :, a:b], golden.k[:, :, :b], golden.v[:, :, :b], visible, content, store)
+        pieces.append(y.transpose(1, 2).flatten(2))
+    assert torch.allclose(torch.cat(pieces, 1), whole, rtol=0, atol=1e-10)
+
+
+@cases()
+def test_tiles_change_nothing(path, monkeypatch):
+    golden = Golden(path)
+    whole = golden()
+    monkeypatch.setattr(columns, "TILE", 64)
+    assert torch.allclose(golden(), whole, rtol=0, atol=1e-12)
+
+
+@cases()
+def test_gradients(path):
+    golden = Golden(path)
+    if golden.block.settings.features == "softmax":
+        pytest.skip("the maxima in softmax features are constants of the gradient, not of a difference")
+    golden.q, golden.k, golden.v = (x.requires_grad_() for x in (golden.q, golden.k, golden.v))
+    parameters = [p for p in golden.block.parameters()]
+    torch.manual_seed(1)
+    y = golden()
+    cotangent = torch.randn_like(y)
+    inputs = [golden.q, golden.k, golden.v, *parameters]
+    gradients = torch.autograd.grad((y * cotangent).sum(), inputs, allow_unused=True)
+    selected = golden.block.capture["selected"]
+    compared = 0
+    for x, gradient in zip(inputs, gradients, strict=True):
+        direction = torch.randn_like(x)
+        values = []
+        for step in (1e-6, -1e-6):
+            with torch.no_grad():
+                before = x.detach().clone()
+                x.add_(direction, alpha=step)
+                values.append((golden() * cotangent).sum())
+                x.copy_(before)
+            same = torch.equal(golden.block.capture["selected"], selected)
+        if not same:  # a mask has no derivative where it changes
+            continue
+        wanted = float(values[0] - values[1]) / 2e-6
+        own = 0.0 if gradient is None else float((gradient * direction).sum())
+        assert own == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        compared += 1
+    assert compared >= 3
+
+
+def random_block(causal=True, groups=2, **settings):
+    torch.manual_seed(3)
+    shape = Shape(heads=4, groups=groups, head_size=8, max_positions=400, causal=causal, rotary=False)
+    made = block.SeaAttention(shape, SeaSettings(**settings)).to(DOUBLE)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(torch.randn_like(p), alpha=0.3)
+    return made
+
+
+LIGHT = dict(k=8, columns=16, decoder="none", gates="head", prior="learned", prior_features=6, pooled_prior=True)
+SETTINGS = {
+    "light": LIGHT | dict(prior_units=4),
+    "light, single keys": LIGHT,
+    "light, refined": LIGHT | dict(prior_units=2, oversample=3),
+    "lean": dict(k=8, columns=16, decoder="lean"),
+    "paper": dict(k=8, columns=16, decoder="paper", prior="none", mu_scope="token"),
+    "stride": dict(k=8, columns=16, decoder="paper", token_stride=3, depth=3, dilation=2, pooled=0.4),
+    "per query": LIGHT | dict(mode="per-query", gates="token"),
+}
+ENCODERS = {
+    "paper": dict(k=8, columns=16, prior="none"),
+    "softmax": dict(k=8, columns=16, features="softmax", mode="per-head"),
+    "light": LIGHT | dict(mode="per-batch", prior_units=2),
+    "nearest": dict(k=8, columns=16, identity_interpolation="nearest", mode="per-query", oversample=2),
+}
+
+
+def inputs_of(tokens, groups=2, batch=2):
+    torch.manual_seed(5)
+    q = torch.randn(batch, 4, tokens, 8, dtype=DOUBLE)
+    k, v = (torch.randn(batch, groups, tokens, 8, dtype=DOUBLE) for _ in range(2))
+    return q, k, v
+
+
+@pytest.mark.parametrize("causal, name", [(True, n) for n in SETTINGS] + [(False, n) for n in ENCODERS])
+def test_padding_on_any_side_changes_nothing(causal, name):
+    made = random_block(causal, **(SETTINGS if causal else ENCODERS)[name])
+    q, k, v = inputs_of(53, batch=1)
+    plain = made(q, k, v)
+    for places in (range(53), range(9, 62), [*range(3, 20), *range(24, 60)]):
+        visible = torch.zeros(1, 64, dtype=torch.bool)
+        visible[:, list(places)] = True
+        wide = [torch.full((1, x.shape[1], 64, 8), 7.0, dtype=DOUBLE) for x in (q, k, v)]
+        for to, x in zip(wide, (q, k, v), strict=True):
+            to[:, :, visible[0]] = x
+        y = made(*wide, visible)
+        assert torch.allclose(y[:, :, visible[0]], plain, rtol=0, atol=1e-10)
+        assert not y[:, :, ~visible[0]].any()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_steps_with_padding_equal_the_whole(name):
+    made = random_block(**SETTINGS[name])
+    q, k, v = inputs_of(70)
+    visible = torch.ones(2, 70, dtype=torch.bool)
+    visible[0, :11], visible[1, 40:43] = False, False
+    whole = made(q, k, v, visible)
+    cache = {}
+
+    def store(slot, new):
+        cache[slot] = torch.cat([cache[slot], new], 2) if slot in cache else new
+        return cache[slot]
+
+    steps = [0, 30, 31, 39, 50, *range(51, 71)]
+    parts = [
+        made(q[:, :, a:b], k[:, :, :b], v[:, :, :b], visible[:, :b], None, store)
+        for a, b in zip(steps[:-1], steps[1:], strict=True)
+    ]
+    assert torch.allclose(torch.cat(parts, 2), whole, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("units, tokens", [(0, 300), (1, 300), (3, 300), (4, 129)])
+def test_sums_over_columns_equal_sums_of_keys(units, tokens):
+    torch.manual_seed(1)
+    q, k = torch.rand(2, 4, tokens, 5, dtype=DOUBLE), torch.rand(2, 2, tokens, 5, dtype=DOUBLE)
+    widths = torch.arange(1, tokens + 1).expand(2, -1)
+    rows = columns.Rows(widths, widths - 1, torch.full((2,), tokens), True, True)
+    products, begins = columns.column_products(q, k, rows, 8, units)
+    assert tokens > (2 * units * 8 if units else 64)  # both forms are used
+    for t in (0, 3, 40, 70, tokens - 1):
+        for c in range(8):
+            own = k[:, :, begins[0, t, c] : begins[0, t, c + 1]].sum(2).repeat_interleave(2, 1)
+            assert torch.allclose(products[:, :, t, c], (q[:, :, t] * own).sum(-1), rtol=1e-12)
+
+
+def test_ties_go_to_the_later_column():
+    chosen = columns.largest(torch.tensor([[1.0, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]), torch.tensor([2, 3]))
+    assert chosen.tolist() == [[False, True, False, True], [False, True, True, True]]
+
+
+def test_columns_of_few_keys():
+    def owners(w):
+        begins = columns.column_begins(torch.tensor([w]), 8)[0]
+        return [c for c in range(8) for _ in range(int(begins[c + 1] - begins[c]))]
+
+    assert owners(1) == [3]
+    assert owners(5) == [0, 2, 3, 5, 7]
+    assert owners(12) == [0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7]
+
+
+def test_budgets():
+    widths = torch.tensor([64, 128, 256, 512, 1000, 1024, 1500, 2048, 0])
+    assert columns.columns_to_select(12, 64, 64, widths).tolist() == [768, 384, 192, 96, 49, 48, 33, 24, 0]
+
+
+def test_a_capped_column_gives_spread_keys():
+    selected = torch.zeros(1, 1, 1, 2, dtype=torch.bool)
+    selected[..., 1] = True
+    entries = columns.entries_of(selected, torch.tensor([[20]]), 4)
+    assert entries.key.tolist() == [12, 14, 17, 19]
+
+
+def test_memory_is_linear(monkeypatch):
+    """No tensor of a pass has as many elements as a map of T x T."""
+    made = random_block(**SETTINGS["light"]).float()
+    q, k, v = (x.float() for x in inputs_of(400, batch=1))
+    sizes = []
+
+    class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            sizes.extend(x.numel() for x in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(x))
+            return out
+
+    entries = 400 * 4 * 8 * 8  # rows, heads, keys, head size
+    monkeypatch.setattr(columns, "TILE", 1 << 14)
+    with torch.no_grad(), Sizes():
+        made(q, k, v)
+    assert max(sizes) <= entries * 1.5
+    assert max(sizes) < 4 * 400 * 400
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (dict(mode="per-head"), "mode per-head depends on later positions"),
+        (dict(features="softmax"), "softmax features see future keys"),
+        (dict(decoder="wide"), "decoder is 'wide'"),
+        (dict(columns=17), "columns 17 are not a multiple"),
+        (dict(k=0), "k is 0"),
+    ],
+)
+def test_refuses_by_name(settings, message):
+    with pytest.raises(ValueError, match=message):
+        random_block(**settings)
+
+
+def test_refuses_nan():
+    made = random_block(**SETTINGS["light"])
+    q, k, v = inputs_of(60)
+    q[0, 0, 50] = float("nan")
+    with pytest.raises(ValueError, match="NaN"):
+        made(q, k, v)
+
+
+def test_computes_in_f32_for_16_bits():
+    made = random_block(**SETTINGS["lean"]).float()
+    q, k, v = (x.bfloat16() for x in inputs_of(60))
+    wanted = made(q.float(), k.float(), v.float())
+    y = made.bfloat16()(q, k, v)
+    assert y.dtype == torch.bfloat16
+    assert torch.isfinite(y).all()
+    assert float((y.float() - wanted).abs().mean()) < 0.05

@@ -1,0 +1,195 @@
+"""The readers, on files that are written here by the formats' documentation."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from brine_sea import Capture, Dump, read_log, read_rows
+
+h5py = pytest.importorskip("h5py")
+
+LAYERS, HEADS, SIZE, TOKENS, WIDTH = 2, 2, 4, 6, 8
+
+
+def write_lines(path, rows, tail=""):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
+    return path
+
+
+def test_rows_of_an_experiment(tmp_path):
+    write_lines(
+        tmp_path / "rows.jsonl",
+        [
+            {"step": "perplexity", "axes": {"k": "32", "method": "sea"}, "values": {"perplexity": 20.5}, "seed": 1},
+            {"step": "perplexity", "axes": {"k": "64", "method": "flash"}, "values": {}, "seed": 2},
+            {"step": "recall", "axes": {}, "values": {"recall": 0.9}, "seed": 1},
+        ],
+        tail='{"step": "cut o',
+    )
+    rows = read_rows(tmp_path, "perplexity")
+    assert rows["axes.k"].tolist() == [32, 64] and rows["axes.method"].tolist() == ["sea", "flash"]
+    assert rows["values.perplexity"][0] == 20.5 and np.isnan(rows["values.perplexity"][1])
+    assert len(read_rows(tmp_path)["step"]) == 3
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\nnonsense\n{"a": 2}\n')
+    with pytest.raises(ValueError, match=r"rows\.jsonl:2: not a JSON object"):
+        read_rows(tmp_path)
+
+
+def test_log_of_a_run(tmp_path):
+    write_lines(
+        tmp_path / "log.jsonl",
+        [
+            {"type": "step", "step": 1, "loss": 2.5},
+            {"type": "step", "step": 2, "loss": 2.25, "recall": 0.5},
+            {"type": "evaluation", "step": 2, "perplexity": 9},
+        ],
+    )
+    log = read_log(tmp_path)
+    assert log["step"]["loss"].tolist() == [2.5, 2.25]
+    assert np.isnan(log["step"]["recall"][0]) and log["step"]["recall"][1] == 0.5
+    assert log["evaluation"]["perplexity"].tolist() == [9]
+
+
+def write_shard(path, first, lengths, causal=1, packed=0, ragged=0, content="maps", seed=0):
+    """A shard as in docs/dump-format.md; returns the maps, queries and tokens of its samples."""
+    rng, samples = np.random.default_rng(seed), []
+    for length in lengths:
+        scores = rng.normal(size=(LAYERS, HEADS, length, length))
+        if causal:
+            scores = np.where(np.tril(np.ones((length, length), bool)), scores, -np.inf)
+        maps = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        samples.append(
+            {
+                "attention": maps.astype("f4"),
+                "query": rng.normal(size=(LAYERS, HEADS, length, SIZE)).astype("f4"),
+                "key": rng.normal(size=(LAYERS, HEADS, length, SIZE)).astype("f4"),
+                "context": rng.normal(size=(LAYERS, length, WIDTH)).astype("f4"),
+                "own": rng.normal(size=(LAYERS, HEADS, length, 3)).astype("f4"),  # an additional tensor
+                "tokens": rng.integers(0, 11, length, dtype="i4"),
+                "values": rng.normal(size=(length, 3)).astype("f4"),
+            }
+        )
+
+    def padded(x, axes):
+        pads = [(0, 0)] * x.ndim
+        for axis in axes:
+            pads[axis] = (0, TOKENS - x.shape[axis])
+        return np.pad(x, pads)
+
+    def stored(name, sample, layer):
+        x = sample[name][layer]
+        axes = {"attention": (1, 2), "query": (1,), "key": (1,), "context": (0,), "own": (1,)}[name]
+        x = x if ragged else padded(x, axes)
+        if name == "attention" and packed:
+            rows, columns = np.tril_indices(x.shape[-1])
+            x = x[:, rows, columns]
+        if not ragged:
+            return x[None]
+        return x.reshape(-1) if name == "attention" else x.reshape(-1, x.shape[-1])
+
+    with h5py.File(path, "w") as file:
+        for layer in range(LAYERS):
+            for name in ("attention", "context", "own") if content == "maps" else ("query", "key", "context", "own"):
+                file[f"layers/{layer:02d}/{name}"] = np.concatenate([stored(name, s, layer) for s in samples])
+        for name, to in (("tokens", "tokens"), ("values", "logits/values")):
+            parts = [s[name] if ragged else padded(s[name], (0,))[None] for s in samples]
+            file[to] = np.concatenate(parts)
+        file["lengths"] = np.array(lengths, "i8")
+    return samples
+
+
+@pytest.mark.parametrize("causal, packed", [(1, 0), (1, 1), (0, 0)])
+@pytest.mark.parametrize("ragged", [0, 1])
+@pytest.mark.parametrize("content", ["maps", "qk"])
+def test_dump(tmp_path, causal, packed, ragged, content):
+    lengths = [[6, 4], [5]]
+    samples, shards = [], []
+    for i, own in enumerate(lengths):
+        name = f"shard-{i:05d}.h5"
+        samples += write_shard(tmp_path / name, len(samples), own, causal, packed, ragged, content, i)
+        shards.append({"name": name, "first": 2 * i, "samples": len(own)})
+    manifest = dict(
+        format="brine-dump",
+        version=2 if ragged else 1,
+        causal=causal,
+        packed=packed,
+        ragged=ragged,
+        layers=LAYERS,
+        heads=HEADS,
+        tokens=TOKENS,
+        samples=3,
+        shards=shards,
+        has_tokens=1,
+        windows=[4, 7, 9],
+    )
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with Dump(tmp_path) as dump:
+        assert len(dump) == 3
+        for i in dump:
+            own = samples[i]
+            assert dump.length(i) == len(own["tokens"])
+            assert np.array_equal(dump.tokens(i), own["tokens"])
+            assert np.array_equal(dump.logits(i)["values"], own["values"])
+            for layer in range(LAYERS):
+                found = dump.layer(i, layer)
+                assert {"context", "own"} < set(found)
+                for name, x in found.items():
+                    assert np.array_equal(x, own[name][layer]), name
+                attention = dump.attention(i, layer)
+                assert attention.shape == (HEADS, dump.length(i), dump.length(i))
+                assert np.allclose(attention.sum(-1), 1, atol=1e-6)
+                if causal:
+                    assert np.all(np.triu(attention, 1) == 0)
+        assert [dump.window(i) for i in dump] == [4, 7, 9]
+        with pytest.raises(IndexError, match="no sample 3 of 3"):
+            dump.tokens(3)
+        dump.manifest["has_tokens"] = 0
+        with pytest.raises(ValueError, match="only windows of its corpus"):
+            dump.tokens(0)
+
+
+def test_a_newer_dump_is_refused(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps(dict(format="brine-dump", version=4, shards=[])))
+    with pytest.raises(ValueError, match="version 4"):
+        Dump(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps(dict(format="other")))
+    with pytest.raises(ValueError, match="not the manifest of a dump"):
+        Dump(tmp_path)
+
+
+def test_capture(tmp_path):
+    rng = np.random.default_rng(1)
+    keep = np.tril(rng.random((HEADS, TOKENS, TOKENS)) < 0.6)
+    keep |= np.eye(TOKENS, dtype=bool)
+    probabilities = np.where(keep, rng.random(keep.shape), 0)
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    order = keep.transpose(1, 0, 2)  # a row has the entries of its heads one after another
+    t, h, key = np.nonzero(order)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.attrs["format"], file.attrs["version"] = np.bytes_("brine-capture"), 1
+        file["ids"] = np.arange(TOKENS, dtype="i4")[None]
+        file["hidden"] = np.ones((1, TOKENS, WIDTH), "f4")
+        layer = file.create_group("layers/00")
+        layer["q"] = rng.normal(size=(1, HEADS, TOKENS, SIZE))
+        layer["row_pointers"] = np.concatenate([[0], order.sum((1, 2)).cumsum()])[None]
+        layer["head_offsets"] = np.pad(order.sum(2).cumsum(1), ((0, 0), (1, 0)))[None].astype("i4")
+        layer["estimate"] = np.full((1, HEADS, TOKENS, 3), 1 / 3)
+        layer["columns"] = (h * TOKENS + key).astype("i4")
+        layer["probabilities"] = probabilities.transpose(1, 0, 2)[t, h, key].astype("f4")
+    with Capture(tmp_path / "a.h5") as capture:
+        assert capture.attributes == {"format": "brine-capture", "version": 1} and capture.layers == 1
+        assert capture.ids.tolist() == list(range(TOKENS)) and capture.hidden.shape == (TOKENS, WIDTH)
+        assert capture.layer(0)["q"].shape == (HEADS, TOKENS, SIZE)
+        assert np.array_equal(capture.mask(0), keep)
+        assert np.allclose(np.maximum(capture.map(0), 0), probabilities, atol=1e-7)
+        wide = capture.widened(0)
+        # Five keys in three columns: 2, 1 and 2.
+        assert np.allclose(wide[0, 4], [1 / 6, 1 / 6, 1 / 3, 1 / 6, 1 / 6, 0])
+        assert np.allclose(wide[:, 2:].sum(-1), 1)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["ids"] = [1]
+    with pytest.raises(ValueError, match="not a capture"):
+        Capture(tmp_path / "b.h5")

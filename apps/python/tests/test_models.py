@@ -1,0 +1,273 @@
+"""Students of every family as models of transformers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from safetensors.torch import load_file, save_file
+from students import (
+    ARCHITECTURES,
+    DECODERS,
+    LEAN,
+    LIGHT,
+    PAPER,
+    VOCABULARY,
+    batch,
+    dense_class,
+    make,
+    read_config,
+    section,
+)
+
+import brine_sea
+from brine_sea.modeling_brine_sea import STUDENTS, hash_of
+
+OLD = int(transformers.__version__.split(".")[0]) < 5
+ENCODERS = [] if OLD else ["bert"]
+FAMILIES = DECODERS + ENCODERS
+AUTO = {name: getattr(transformers, auto) for name, (_, auto) in STUDENTS.items()}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def code_cache(tmp_path_factory):
+    """Remote code is copied below a directory of the tests, one for all: it becomes a package."""
+    import transformers.dynamic_module_utils as dynamic
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamic, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+        yield
+
+
+def close(a, b, tolerance=1e-5):
+    return torch.allclose(a, b, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+def logits(model, ids, mask=None, **inputs):
+    return model(input_ids=ids, attention_mask=mask, **inputs).logits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_directory_is_the_student_and_its_dense_base(family, tmp_path):
+    model = make(family)
+    model.save_pretrained(tmp_path)
+    ids = batch()
+    architecture = ARCHITECTURES[family]
+    assert read_config(tmp_path)["architectures"] == [architecture]
+    assert read_config(tmp_path)["auto_map"][STUDENTS[architecture][1]] == f"modeling_brine_sea.Sea{architecture}"
+    for name in ("attention", "columns", "configuration", "modeling"):
+        assert (tmp_path / f"{name}_brine_sea.py").exists()
+    student = AUTO[architecture].from_pretrained(tmp_path, trust_remote_code=True)
+    assert type(student).__name__ == f"Sea{architecture}" and type(student) is not type(model)
+    assert close(logits(student, ids), logits(model, ids))
+    dense = AUTO[architecture].from_pretrained(tmp_path)
+    assert type(dense) is dense_class(model)
+    as_dense = AUTO[architecture].from_pretrained(tmp_path, trust_remote_code=True, attn_implementation="sdpa")
+    assert close(logits(dense, ids), logits(as_dense, ids))
+    assert not close(logits(dense, ids), logits(model, ids), 1e-2)
+    assert close(logits(brine_sea.load(tmp_path), ids), logits(model, ids))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("side", ["left", "right", "inside"])
+def test_padding(family, side):
+    model = make(family, LIGHT if family != "bert" else LIGHT | {"mode": "per-query"})
+    ids = batch(1, 30)
+    plain = logits(model, ids)
+    places = {"left": range(10, 40), "right": range(30), "inside": [*range(4, 15), *range(21, 40)]}[side]
+    mask = torch.zeros(1, 40, dtype=torch.long)
+    mask[0, list(places)] = 1
+    wide = torch.full((1, 40), 5)
+    wide[0, list(places)] = ids[0]
+    inputs = {}
+    if family == "bert":  # which counts positions of padding, too
+        positions = torch.zeros(1, 40, dtype=torch.long)
+        positions[0, list(places)] = torch.arange(30)
+        inputs["position_ids"] = positions
+    assert close(logits(model, wide, mask, **inputs)[:, list(places)], plain)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+@pytest.mark.parametrize("attention", [LIGHT, LEAN, PAPER], ids=["light", "lean", "paper"])
+def test_a_cache_changes_nothing(family, attention):
+    model = make(family, attention)
+    ids = batch(2, 40)
+    mask = torch.ones_like(ids)
+    mask[0, :7] = 0
+    whole = logits(model, ids, mask)
+    parts, cache = [], None
+    with torch.no_grad():
+        for a, b in [(0, 20), (20, 21), (21, 29), *((t, t + 1) for t in range(29, 40))]:
+            out = model(input_ids=ids[:, a:b], attention_mask=mask[:, :b], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            parts.append(out.logits)
+    assert close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()])
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_generate(family):
+    model = make(family)
+    ids = batch(2, 20)
+    mask = torch.ones_like(ids)
+    ids[0, :6], mask[0, :6] = 0, 0
+    options = dict(max_new_tokens=12, do_sample=False, eos_token_id=None)
+    both = model.generate(ids, attention_mask=mask, **options)
+    assert torch.equal(both, model.generate(ids, attention_mask=mask, use_cache=False, **options))
+    alone = model.generate(ids[:1, 6:], attention_mask=mask[:1, 6:], **options)
+    assert torch.equal(both[:1, 6:], alone)
+    beams = dict(options, num_beams=3)
+    assert torch.equal(
+        model.generate(ids, attention_mask=mask, **beams),
+        model.generate(ids, attention_mask=mask, use_cache=False, **beams),
+    )
+
+
+@pytest.mark.parametrize("attention", [LIGHT, LEAN], ids=["light", "lean"])
+def test_lookup_decoding_cuts_the_cache(attention):
+    model = make("llama", attention)
+    ids = torch.tensor([[5, 6, 7, 8, 9] * 6])
+    options = dict(max_new_tokens=16, do_sample=False, eos_token_id=VOCABULARY - 1)
+    looked_up = model.generate(ids, prompt_lookup_num_tokens=4, **options)
+    plain = model.generate(ids, **options)
+    assert torch.equal(looked_up[:, : plain.shape[1]], plain)  # old releases add a token too many
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_reach_what_the_method_trains(family):
+    model = make(family, LEAN if family != "bert" else PAPER).train()
+    ids = batch()
+    model(input_ids=ids, labels=ids).loss.backward()
+    without = [name for name, p in model.named_parameters() if p.grad is None]
+    base = [name for name in without if ".sea." not in name]
+    assert not [name for name in base if "pooler" not in name]
+    # The mask has no gradient; the average of an encoder reads the estimate.
+    masked = ("nu.", "decoder.", "prior.") if family != "bert" else ()
+    assert all(any(f".sea.{part}" in name for part in masked) for name in without if ".sea." in name)
+
+
+def test_checkpointing_of_layers_changes_no_gradient():
+    ids, gradients = batch(), []
+    for checkpointing in (False, True):
+        model = make("llama", LEAN).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert all(close(a, b, 1e-6) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.skipif(OLD, reason="encoders need transformers 5")
+def test_classifier(tmp_path):
+    model = make("bert", PAPER, "BertForSequenceClassification", num_labels=3)
+    model.save_pretrained(tmp_path)
+    student = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, trust_remote_code=True)
+    ids, types = batch(), torch.arange(40).expand(2, -1) // 20
+    mask = torch.ones_like(ids)
+    mask[0, 25:] = 0
+    a = logits(model, ids, mask, token_type_ids=types)
+    assert a.shape == (2, 3) and close(a, logits(student, ids, mask, token_type_ids=types))
+    assert close(a[:1], logits(model, ids[:1, :25], token_type_ids=types[:1, :25]))
+
+
+def test_adapter_over_its_base(tmp_path):
+    model = make("opt")
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    dense = dense_class(model)(
+        transformers.OPTConfig(**{k: v for k, v in model.config.to_dict().items() if k not in ("brine", "auto_map")})
+    )
+    dense.load_state_dict({k: v for k, v in model.state_dict().items() if ".sea." not in k})
+    dense.save_pretrained(base)
+    model.config.base_model = "../base"
+    model.config.brine["base_hash"] = hash_of(load_file(base / "model.safetensors"))
+    model.save_pretrained(adapter)
+    own = {k: v for k, v in load_file(adapter / "model.safetensors").items() if ".sea." in k}
+    save_file(own, adapter / "model.safetensors", {"format": "pt"})
+    student = transformers.AutoModelForCausalLM.from_pretrained(adapter, trust_remote_code=True)
+    ids = batch()
+    assert close(logits(student, ids), logits(model, ids))
+    student.save_pretrained(tmp_path / "whole")
+    saved = read_config(tmp_path / "whole")
+    assert "base_model" not in saved and "base_hash" not in saved["brine"]
+    assert close(logits(brine_sea.load(tmp_path / "whole"), ids), logits(model, ids))
+    changed = load_file(base / "model.safetensors")
+    changed["model.decoder.layers.0.fc1.bias"][3] += 1
+    save_file(changed, base / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="not those that the adapter was made for"):
+        brine_sea.load(adapter)
+
+
+def test_files_without_the_block_are_refused(tmp_path):
+    model = make("llama")
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.self_attn.sea.gates"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"model\.layers\.1\.self_attn\.sea\.gates"):
+        brine_sea.load(tmp_path)
+
+
+def test_other_settings_at_run_time():
+    model = make("llama", LIGHT | {"oversample": 2})
+    ids = batch()
+    more = make("llama", LIGHT | {"k": 20, "oversample": 1})
+    model.set_sea(k=20, oversample=1)
+    assert close(logits(model, ids), logits(more, ids))
+    with pytest.raises(ValueError, match="k is 0"):
+        model.set_sea(k=0)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"attention": {"method": "performer"}}, "attention method 'performer'"),
+        ({"attention": LIGHT | {"speed": 3}}, "unknown settings of attention: speed"),
+        ({"format": 2}, "format 2"),
+        ({"lora_rank": 8}, "--merge"),
+        ({"colour": 1}, "unknown keys colour"),
+    ],
+)
+def test_settings_are_refused_by_name(change, message):
+    model = make("llama")
+    config = copy.deepcopy(model.config)
+    config.brine = section(LIGHT) | change
+    with pytest.raises(ValueError, match=message):
+        type(model)(config)
+
+
+def test_calls_are_refused_by_name():
+    model, ids = make("llama"), batch()
+    with pytest.raises(ValueError, match="only DynamicCache"):
+        sizes = {"max_batch_size": 2} if OLD else {}
+        cache = transformers.StaticCache(config=model.config, max_cache_len=64, **sizes)
+        model(input_ids=ids, past_key_values=cache, use_cache=True)
+    with pytest.raises(ValueError, match="128 positions"):
+        model(input_ids=batch(1, 129))
+    with pytest.raises(ValueError, match="position ids that fall"):
+        model(input_ids=ids, position_ids=torch.arange(40).remainder(20)[None])
+    with pytest.raises(ValueError, match=r"must be \[B, S\]"):
+        model(input_ids=ids, attention_mask=torch.ones(2, 1, 40, 40, dtype=torch.bool))
+
+
+def test_a_window_limits_positions():
+    model = make("mistral", sliding_window=32)
+    assert logits(model, batch(1, 32)).shape[1] == 32
+    with pytest.raises(ValueError, match="32 positions"):
+        logits(model, batch(1, 33))
+
+
+def test_16_bits(tmp_path):
+    model = make("llama")
+    model.save_pretrained(tmp_path)
+    half = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, trust_remote_code=True, torch_dtype=torch.bfloat16
+    )
+    ids = batch()
+    y = logits(half, ids)
+    assert y.dtype == torch.bfloat16 and torch.isfinite(y).all()
+    generated = half.generate(ids, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    assert generated.shape == (2, 44)

@@ -1,0 +1,65 @@
+// auto_map and sparse_attention_config of a student's config.json.
+#include "apps/transformers/student_files.h"
+
+#include <nlohmann/json.hpp>
+
+#include "data/io/json.h"
+
+namespace brine {
+namespace {
+
+// The parts of a class of transformers, as "Llama" and "ForCausalLM".
+struct ClassName {
+  std::string family, head;
+};
+
+ClassName parts_of(const std::string& architecture) {
+  for (const char* head : {"ForSequenceClassification", "ForPreTraining", "ForMaskedLM",
+                           "ForCausalLM", "LMHeadModel", "Model"}) {
+    if (!architecture.ends_with(head)) continue;
+    return {architecture.substr(0, architecture.size() - std::string(head).size()), head};
+  }
+  throw Error(join("export: no class of a student for ", architecture));
+}
+
+std::string auto_class_of(const std::string& head) {
+  if (head == "Model") return "AutoModel";
+  return "AutoModel" + (head == "LMHeadModel" ? "ForCausalLM" : head);
+}
+
+void edit(data::Json& json) {
+  const std::string architecture = json.at("architectures").at(0);
+  const ClassName name = parts_of(architecture);
+  json["auto_map"] = {
+      {"AutoConfig", "configuration_brine_sea.Sea" + name.family + "Config"},
+      {auto_class_of(name.head), "modeling_brine_sea.Sea" + architecture},
+  };
+  const data::Json& settings = json.at("brine").at("attention");
+  const bool is_bert = name.family == "Bert";
+  json["sparse_attention_config"] = {
+      {"config_groups",
+       {{"group_0",
+         {{"algorithm", "sea"},
+          {"targets", {name.family + (is_bert ? "SelfAttention" : "Attention")}},
+          {"ignore", data::Json::array()},
+          {"k", settings.at("k")},
+          {"columns", settings.at("columns")},
+          {"oversample", settings.at("oversample")}}}}},
+      {"producer", {{"name", "brine"}, {"version", BRINE_VERSION}}},
+  };
+}
+
+}  // namespace
+
+void add_transformers_files(const nn::ModelConfig& config, nn::ExportOptions& options) {
+  check(config.attention == "sea", "export: --format transformers is for students with SEA; '",
+        config.attention, "' attention is not supported",
+        nn::is_full_attention(config.attention) ? ", and transformers loads it without" : "");
+  check(config.lora_rank == 0,
+        "export: --format transformers has no low-rank additions (lora_rank ", config.lora_rank,
+        "); give --merge");
+  options.files = python_sources();
+  options.edit_config = edit;
+}
+
+}  // namespace brine
