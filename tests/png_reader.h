@@ -37,8 +37,9 @@ inline data::Picture read_png(const std::string& file) {
   check(file.at(24) == 8 && (file.at(25) == 2 || file.at(25) == 6), "png: of another kind");
   std::string rows(size_t(height * (channels * width + 1)), '\0');
   uLongf size = uLongf(rows.size());
-  const int status = uncompress(reinterpret_cast<Bytef*>(rows.data()), &size,
-                                reinterpret_cast<const Bytef*>(packed.data()), uLong(packed.size()));
+  const int status =
+      uncompress(reinterpret_cast<Bytef*>(rows.data()), &size,
+                 reinterpret_cast<const Bytef*>(packed.data()), uLong(packed.size()));
   check(status == Z_OK && size == rows.size(), "png: ", size, " bytes, wanted ", rows.size());
   data::Picture out(width, height);
   const int64_t stride = channels * width + 1;
@@ -48,8 +49,10 @@ inline data::Picture read_png(const std::string& file) {
       auto byte = [&](int64_t row, int64_t column) {
         return row < 0 || column < 0 ? 0 : int(uint8_t(rows[size_t(row * stride + 1 + column)]));
       };
-      const int left = byte(y, i - channels), up = byte(y - 1, i), corner = byte(y - 1, i - channels);
-      const int guess[] = {0, left, up, (left + up) / 2, paeth(left, up, i < channels ? 0 : corner)};
+      const int left = byte(y, i - channels), up = byte(y - 1, i),
+                corner = byte(y - 1, i - channels);
+      const int guess[] = {0, left, up, (left + up) / 2,
+                           paeth(left, up, i < channels ? 0 : corner)};
       rows[size_t(y * stride + 1 + i)] = char(byte(y, i) + guess[int(filter)]);
     }
     for (int64_t x = 0; x < width; ++x) {

@@ -19,7 +19,7 @@ struct ReportCommand {
   void describe(data::Schema& s) { what.describe(s); }
 
   int run(const RunContext& context) {
-    if (what.text.given() == 0) {
+    if (what.text.sources() == 0) {
       refuse_unused(context, {"window", "sequence_length", "teacher", "k"},
                     "without a text (--text, --tokens or --data)");
     }

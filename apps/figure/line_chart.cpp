@@ -115,10 +115,9 @@ std::string drawn(const Line& line, size_t number, const Axis& x, const Axis& y)
   }
   const std::string dash = line_dash(number);
   const double row = kTop + 10 + 20 * double(number), left = kWidth - kRight + 14;
-  std::string out =
-      text_of("<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"", colour.c_str(),
-              dash.c_str()) +
-      path + "\"/>\n" + marks;
+  std::string out = text_of("<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"",
+                            colour.c_str(), dash.c_str()) +
+                    path + "\"/>\n" + marks;
   if (line.name.empty()) return out;
   out +=
       text_of("<path class=\"line\" stroke=\"%s\" stroke-dasharray=\"%s\" d=\"M%.1f %.1fh26\"/>\n",

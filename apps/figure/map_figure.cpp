@@ -41,10 +41,11 @@ std::vector<int64_t> marked(int64_t items) { return {0, items / 2, items - 1}; }
 
 std::string drawn_panel(const MapPanel& panel, double x, double y) {
   std::string out = words(x, y - 6, "start", panel.title, " font-size=\"12\"");
-  out += formatted("<image x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"%.0f\" "
-                   "preserveAspectRatio=\"none\" style=\"image-rendering:pixelated\" "
-                   "href=\"data:image/png;base64,",
-                   x, y, kSide, kSide) +
+  out += formatted(
+             "<image x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"%.0f\" "
+             "preserveAspectRatio=\"none\" style=\"image-rendering:pixelated\" "
+             "href=\"data:image/png;base64,",
+             x, y, kSide, kSide) +
          data::base64(data::png(picture_of(panel))) + "\"/>\n";
   out += formatted(
       "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"%.0f\" fill=\"none\" "
@@ -106,8 +107,8 @@ std::string svg(const NumberGrid& grid) {
   check(!grid.values.empty() && !grid.values[0].empty(), "figure: a grid without numbers");
   constexpr double kCellWidth = 44, kCellHeight = 20, kLeft = 58, kTop = 46;
   const double columns = double(grid.values[0].size()), rows = double(grid.values.size());
-  std::string out = beginning(kLeft + columns * kCellWidth + 20, kTop + rows * kCellHeight + 44,
-                              grid.title);
+  std::string out =
+      beginning(kLeft + columns * kCellWidth + 20, kTop + rows * kCellHeight + 44, grid.title);
   for (size_t r = 0; r < grid.values.size(); ++r) {
     const double y = kTop + double(r) * kCellHeight;
     out += words(kLeft - 6, y + 14, "end", std::to_string(r));

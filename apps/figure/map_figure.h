@@ -12,7 +12,7 @@ namespace brine::figure {
 struct MapPanel {
   std::string title, x_label, y_label;
   int64_t rows = 0, columns = 0;
-  std::vector<double> places;  // of map_colour()
+  std::vector<double> places;               // of map_colour()
   int64_t row_items = 0, column_items = 0;  // what the axes count: tokens, columns
 };
 

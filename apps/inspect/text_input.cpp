@@ -38,7 +38,7 @@ void TextInput::describe_text(data::Schema& s, const std::string& before) {
 }
 
 std::vector<int32_t> TextInput::ids(const nn::LoadedModel& m, const std::string& command) const {
-  check(given() == 1, command, " needs one of --text, --tokens and --data");
+  check(sources() == 1, command, " needs one of --text, --tokens and --data");
   if (!tokens.empty()) return parse_ids(tokens);
   const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
   const bool encoder = !m.config.shape().causal;

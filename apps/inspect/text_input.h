@@ -19,7 +19,7 @@ struct TextInput {
 
   // `before` starts the help of each key.
   void describe_text(data::Schema& s, const std::string& before);
-  int given() const { return int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()); }
+  int sources() const { return int(!text.empty()) + int(!tokens.empty()) + int(!data.empty()); }
   // Exactly one of text, tokens and data must be given; `command` starts the message otherwise.
   std::vector<int32_t> ids(const nn::LoadedModel& model, const std::string& command) const;
 };

@@ -30,8 +30,8 @@ int64_t number_or_zero(const data::Json& value) {
 }
 
 data::Json head_line(const Attention& a) {
-  return {{"model", a.source},   {"attention", a.method}, {"teacher", a.teacher},
-          {"layers", a.layers},  {"heads", a.heads},      {"k", a.k},
+  return {{"model", a.source},  {"attention", a.method}, {"teacher", a.teacher},
+          {"layers", a.layers}, {"heads", a.heads},      {"k", a.k},
           {"ids", a.ids}};
 }
 
@@ -40,9 +40,8 @@ std::unique_ptr<distill::ImportanceFile> importance_of(const AttentionCall& call
   if (call.importance.empty()) return nullptr;
   return std::make_unique<distill::ImportanceFile>(
       call.importance,
-      distill::ImportanceRequest{.most = call.importance_keys,
-                                 .layers = call.maps.layers,
-                                 .heads = call.maps.heads},
+      distill::ImportanceRequest{
+          .most = call.importance_keys, .layers = call.maps.layers, .heads = call.maps.heads},
       head_line(a), a.tokens);
 }
 
@@ -86,10 +85,9 @@ class CapturedLayer {
     add_mask(out);
     for (size_t i = 0; file_.has(place_in(distill::image_name(i))); ++i) {
       const Tensor image = required(distill::image_name(i));
-      check_format(image.rank() == 4 && image.dim(0) == 1 && image.dim(3) % H_ == 0 &&
-                       image.numel() > 0,
-                   place(distill::image_name(i)), ": ", image.shape(), " is not an image of ", H_,
-                   " heads");
+      check_format(
+          image.rank() == 4 && image.dim(0) == 1 && image.dim(3) % H_ == 0 && image.numel() > 0,
+          place(distill::image_name(i)), ": ", image.shape(), " is not an image of ", H_, " heads");
       out.images.push_back(image);
     }
     return out;
@@ -116,9 +114,8 @@ class CapturedLayer {
     return value.contiguous();
   }
   void check_by_column(const std::string& name, const Tensor& x) const {
-    check_format(
-        x.rank() == 4 && x.dim(0) == 1 && x.dim(1) == H_ && x.dim(2) == T_ && x.dim(3) > 0,
-        place(name), ": ", x.shape(), ", wanted [1, ", H_, ", ", T_, ", columns]");
+    check_format(x.rank() == 4 && x.dim(0) == 1 && x.dim(1) == H_ && x.dim(2) == T_ && x.dim(3) > 0,
+                 place(name), ": ", x.shape(), ", wanted [1, ", H_, ", ", T_, ", columns]");
   }
 
   void add_mask(distill::LayerView& out) const {
@@ -166,7 +163,7 @@ class CapturedLayer {
 
 std::unique_ptr<data::Tokenizer> tokenizer_near(const std::string& chosen,
                                                 const std::string& model) {
-  const std::string place = !chosen.empty() ? chosen
+  const std::string place = !chosen.empty()     ? chosen
                             : fs::exists(model) ? nn::tokenizer_place(model)
                                                 : "";
   return place.empty() ? nullptr : data::load_tokenizer(place);
@@ -174,9 +171,8 @@ std::unique_ptr<data::Tokenizer> tokenizer_near(const std::string& chosen,
 
 nn::ModelConfig config_of(const data::Hdf5Reader& file) {
   for (const char* name : {"format", "config", "attention", "model"}) {
-    check_format(file.has_attribute("/", name) && file.is_string_attribute("/", name),
-                 file.path(), ": is not a capture of brine inspect (it has no attribute ", name,
-                 ")");
+    check_format(file.has_attribute("/", name) && file.is_string_attribute("/", name), file.path(),
+                 ": is not a capture of brine inspect (it has no attribute ", name, ")");
   }
   check_format(file.string_attribute("/", "format") == "brine-capture", file.path(),
                ": is not a capture of brine inspect");
@@ -264,14 +260,12 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
   const distill::TextPass pass = pass_of(call, importance.get());
   distill::LayerCollector collector(pass);
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
-    const distill::LayerView view =
-        CapturedLayer(file, layer, shape.heads, T).view(shape.causal);
+    const distill::LayerView view = CapturedLayer(file, layer, shape.heads, T).view(shape.causal);
     collector.add(layer, view);
     if (!view.has_mask()) continue;
     const distill::MaskSettings settings = distill::mask_settings(config, {.k = k});
     out.text.recall.push_back(distill::attention_recall(view.teacher, view.mask, settings.columns,
-                                                        {.causal = shape.causal},
-                                                        settings.select));
+                                                        {.causal = shape.causal}, settings.select));
   }
   out.text.maps = collector.take_maps();
   out.text.masks = std::move(collector.masks);

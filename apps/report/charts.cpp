@@ -72,8 +72,9 @@ Chart health_chart(const std::string& name, const std::vector<distill::Recall>& 
                         .x_label = "layer",
                         .y_label = "teacher's attention on the kept keys",
                         .lines = {}},
-              .note = "Means over heads and over the queries of the text that see more keys than "
-                      "they keep; every floor and ceiling keeps as many keys as the mask."};
+              .note =
+                  "Means over heads and over the queries of the text that see more keys than "
+                  "they keep; every floor and ceiling keeps as many keys as the mask."};
   for (const Way& way : kWays) {
     figure::Line line{.name = way.name, .points = {}};
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -94,8 +95,9 @@ Charts cost_charts(const std::string& name, const nn::ModelConfig& given,
                        .log_x = true,
                        .log_y = true,
                        .lines = {}},
-             .note = "Counted while the model runs on the meta device (brine flops), the whole "
-                     "model with its head; a multiply-add is two FLOPs."};
+             .note =
+                 "Counted while the model runs on the meta device (brine flops), the whole "
+                 "model with its head; a multiply-add is two FLOPs."};
   Chart bytes = macs;
   bytes.id = "bytes-" + id_of(name);
   bytes.lines.title = "Bytes of a token, " + name;

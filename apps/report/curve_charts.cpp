@@ -13,6 +13,7 @@ namespace {
 // Values of a step that say how it went, not what was learned.
 constexpr const char* kBookkeeping[] = {"total", "seconds", "tokens", "worst_layer"};
 
+// What logs contain, in the order of the page; other values come after them.
 struct Known {
   const char* name;
   const char* meaning;
@@ -27,21 +28,26 @@ constexpr Known kKnown[] = {
     {"kd_task", "loss of the logits (L_kd_task), weighted", true},
     {"task", "loss of the task (L_task), weighted", true},
     {"task_nll", "negative log-likelihood of a token in training, nats", false},
-    {"gradient_norm", "norm of the gradient before clipping", true},
-    {"rate", "learning rate", false},
-    {"tokens_per_second", "tokens a second", false},
     {"worst_loss", "loss of the worst layer", true},
     {"valid_perplexity", "perplexity of the validation text", true},
     {"valid_nll", "negative log-likelihood of a validation token, nats", false},
     {"mask_recall", "teacher's attention on the kept keys, mean over heads", false},
     {"mask_recall_min", "the same of the worst head", false},
     {"mask_recall_p10", "the same, 10th percentile of the heads", false},
-    {"mask_top1_hit", "share of queries whose heaviest key is kept", false}};
+    {"mask_top1_hit", "share of queries whose heaviest key is kept", false},
+    {"gradient_norm", "norm of the gradient before clipping", true},
+    {"rate", "learning rate", false},
+    {"tokens_per_second", "tokens a second", false}};
 
 const Known* known(const std::string& name) {
   const auto* found = std::find_if(std::begin(kKnown), std::end(kKnown),
                                    [&](const Known& each) { return name == each.name; });
   return found == std::end(kKnown) ? nullptr : found;
+}
+
+std::string spaced(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
 }
 
 // "layer.3.recall" -> 3 and "recall"; "layer.3" -> 3 and "loss".
@@ -79,7 +85,17 @@ class Curve {
     found->points[double(step)] = {value};
     chart->lines.log_y = chart->lines.log_y && value > 0;
   }
-  Charts take() { return std::move(charts_); }
+  Charts take() {
+    auto place = [](const Chart& chart) {
+      return std::find_if(
+                 std::begin(kKnown), std::end(kKnown),
+                 [&](const Known& each) { return chart.id == "curve-" + id_of(each.name); }) -
+             std::begin(kKnown);
+    };
+    std::stable_sort(charts_.begin(), charts_.end(),
+                     [&](const Chart& a, const Chart& b) { return place(a) < place(b); });
+    return std::move(charts_);
+  }
 
  private:
   Charts charts_;
@@ -100,7 +116,7 @@ Charts curve_charts(const std::vector<Curves>& runs) {
           curve.add("curve-" + id_of(what), what, layer->second, join("layer ", layer->first),
                     record.step, value);
         } else {
-          curve.add("curve-" + id_of(name), name, name, run.run, record.step, value);
+          curve.add("curve-" + id_of(name), spaced(name), name, run.run, record.step, value);
         }
       }
     }

@@ -114,9 +114,8 @@ void add_head(Pictures& pictures, const Attention& a, const distill::HeadMaps& m
   char name[64];
   std::snprintf(name, sizeof name, "-layer-%02lld-head-%02lld", (long long)maps.layer,
                 (long long)maps.head);
-  const std::string title =
-      join(a.name, ", layer ", maps.layer, ", head ", maps.head, ", ", a.text.maps.tokens,
-           " tokens in ", a.text.maps.cells, " cells");
+  const std::string title = join(a.name, ", layer ", maps.layer, ", head ", maps.head, ", ",
+                                 a.text.maps.tokens, " tokens in ", a.text.maps.cells, " cells");
   pictures.add(id_of(a.name) + name, ".svg", figure::svg(title, panels, 4), numbers_of(planes));
 }
 
@@ -129,11 +128,10 @@ void add_grid(Pictures& pictures, const std::string& id, const std::string& titl
           {std::to_string(layer), std::to_string(head), four_digits(values[layer][head])});
     }
   }
-  pictures.add(
-      id, ".svg",
-      figure::svg(figure::NumberGrid{
-          .title = title, .x_label = "head", .y_label = "layer", .values = values}),
-      cells);
+  pictures.add(id, ".svg",
+               figure::svg(figure::NumberGrid{
+                   .title = title, .x_label = "head", .y_label = "layer", .values = values}),
+               cells);
 }
 
 std::vector<std::vector<double>> recalls(const Attention& a) {
@@ -190,8 +188,8 @@ void add_overview(Pictures& pictures, const Attention& a) {
         const bool inside = r >= 0 && c >= 0 && r < kThumbnail && c < kThumbnail;
         data::Colour colour = has ? figure::map_colour(own) : data::Colour{200, 200, 200};
         if (inside) {
-          colour = figure::map_colour(figure::place_of_mass(
-              maps.teacher.mass(r * N / kThumbnail, c * N / kThumbnail)));
+          colour = figure::map_colour(
+              figure::place_of_mass(maps.teacher.mass(r * N / kThumbnail, c * N / kThumbnail)));
         }
         picture.at(maps.head * kStep + x, maps.layer * kStep + y) = colour;
       }

@@ -88,8 +88,7 @@ void read_directory(Inputs& out, const std::string& path, const std::string& nam
   if (trained || fs::exists(dir / "config.json")) {
     out.models.push_back({path, name});
   } else {
-    check(fs::exists(dir / "log.jsonl"), path,
-          ": contains no run, model or rows of an experiment");
+    check(fs::exists(dir / "log.jsonl"), path, ": contains no run, model or rows of an experiment");
   }
 }
 

@@ -15,6 +15,8 @@ using distill::CellMap;
 
 enum class Value { mass, most };
 
+constexpr size_t kKeysOfHead = 48;  // bytes of a head's layer and number in the JSON
+
 Plane plane_of_masses(const std::string& id, const CellMap& map, Value value) {
   Plane out{.id = id, .rows = map.rows().cells(), .columns = map.columns().cells(), .bytes = {}};
   for (int64_t r = 0; r < out.rows; ++r) {
@@ -74,7 +76,7 @@ Plane plane_of_image(const std::string& id, const CellMap& map) {
 }  // namespace
 
 uint8_t byte_of_mass(double mass) {
-  if (!(mass > figure::kLeastMass)) return 0;
+  if (!(mass >= figure::kLeastMass)) return 0;
   return uint8_t(1 + std::lround(254 * figure::place_of_mass(mass)));
 }
 
@@ -109,13 +111,18 @@ std::vector<Plane> planes_of(const distill::HeadMaps& maps, bool causal) {
 data::Json packed(const std::vector<Plane>& planes) {
   data::Json list = data::Json::array();
   std::string bytes;
-  uint8_t before = 0;
-  for (const Plane& plane : planes) {
+  for (size_t p = 0; p < planes.size(); ++p) {
+    const Plane& plane = planes[p];
     list.push_back({plane.id, plane.rows, plane.columns, int(plane.shares), plane.most});
-    // Differences of neighbours: maps are smooth, so these deflate better.
-    for (const uint8_t byte : plane.bytes) {
-      bytes += char(uint8_t(byte - before));
-      before = byte;
+    // Differences deflate better: a key is read by neighbouring queries alike, and the largest
+    // entry of a cell grows with its mass.
+    const bool of_before = plane.id.ends_with(".most");
+    for (size_t i = 0; i < plane.bytes.size(); ++i) {
+      const auto row = size_t(plane.columns);
+      const uint8_t from = of_before ? planes[p - 1].bytes[i]
+                           : i < row ? uint8_t(0)
+                                     : plane.bytes[i - row];
+      bytes += char(uint8_t(plane.bytes[i] - from));
     }
   }
   return {{"planes", list}, {"bytes", data::base64(data::deflated(bytes))}};
@@ -127,19 +134,19 @@ std::string packed_masses(const std::vector<float>& masses) {
   return data::base64(data::deflated(bytes));
 }
 
-PackedHeads pack_heads(distill::TextMaps maps, size_t bytes) {
+PackedHeads pack_heads(const distill::TextMaps& maps, size_t bytes) {
   PackedHeads out;
-  out.maps = std::move(maps);
+  out.maps = maps;
   while (true) {
     out.heads.clear();
     out.bytes = 0;
     for (const distill::HeadMaps& head : out.maps.heads) {
       out.heads.push_back(packed(planes_of(head, out.maps.causal)));
-      out.bytes += out.heads.back()["bytes"].get_ref<const std::string&>().size() + 512;
+      out.bytes += out.heads.back().dump().size() + kKeysOfHead;
     }
-    const int64_t cells = distill::coarser_cells(out.maps.tokens, out.maps.cells);
+    const int64_t cells = distill::coarser_cells(maps.tokens, maps.cells, out.maps.cells);
     if (out.bytes <= bytes || cells == 0) return out;
-    out.maps = out.maps.coarser(cells);
+    out.maps = maps.coarser(cells);
   }
 }
 

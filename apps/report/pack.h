@@ -1,4 +1,4 @@
-// Maps as bytes of a page: one byte for each cell, deflated, in base64. apps/report/page/maps.js
+// Maps as bytes of a page: one byte for each cell, deflated, in base64. apps/report/page/data.js
 // reads them.
 #pragma once
 
@@ -37,7 +37,8 @@ struct Plane {
 std::vector<Plane> planes_of(const distill::HeadMaps& maps, bool causal);
 
 // {"planes": [[id, rows, columns, shares, most], ...], "bytes": base64 of the deflated planes, one
-// after another, each byte minus the one before it}.
+// after another, as differences: a plane "X.most" from plane "X" before it, the others from the row
+// above}.
 data::Json packed(const std::vector<Plane>& planes);
 // Numbers in [0, 1] by byte_of_mass().
 std::string packed_masses(const std::vector<float>& masses);
@@ -48,6 +49,6 @@ struct PackedHeads {
   std::vector<data::Json> heads;
   size_t bytes = 0;
 };
-PackedHeads pack_heads(distill::TextMaps maps, size_t bytes);
+PackedHeads pack_heads(const distill::TextMaps& maps, size_t bytes);
 
 }  // namespace brine::report

@@ -14,7 +14,7 @@ namespace {
 using data::Json;
 
 // What is left for maps after everything else, and what a few more characters in their JSON take.
-constexpr size_t kMapSlack = 60000;
+constexpr size_t kMapSlack = 20000;
 constexpr int64_t kMostTokens = 16384;  // whose texts the page has one by one
 
 // JSON inside a script element: "<" never appears, so no text can end the element or begin another.
@@ -96,8 +96,7 @@ Json heat_of(const Attention& a, const distill::Blocks& blocks) {
   Json layers = Json::array();
   for (const distill::TokenHeat& heat : a.text.maps.heat) {
     Json layer = {{"teacher", packed_masses(averaged(heat.teacher, blocks))}};
-    if (!heat.student.empty())
-      layer["student"] = packed_masses(averaged(heat.student, blocks));
+    if (!heat.student.empty()) layer["student"] = packed_masses(averaged(heat.student, blocks));
     layers.push_back(layer);
   }
   return layers;
@@ -146,7 +145,7 @@ Json json_of(const RunInput& run) {
   for (const distill::LogRecord& record : run.log) {
     if (!record.text.empty()) events.push_back({{"step", record.step}, {"text", record.text}});
   }
-  return {{"name", run.name},       {"path", run.path},     {"configuration", run.configuration},
+  return {{"name", run.name},       {"path", run.path},        {"configuration", run.configuration},
           {"command", run.command}, {"lines", run.log.size()}, {"events", events}};
 }
 
@@ -172,16 +171,11 @@ Json json_of(const RowsInput& rows) {
 }
 
 Json everything_but_maps(const Report& report) {
-  Json out = {{"title", report.title},
-              {"program", report.program},
-              {"command", report.command},
-              {"leastMass", figure::kLeastMass},
-              {"missing", Json::array()},
-              {"charts", Json::array()},
-              {"runs", Json::array()},
-              {"experiments", Json::array()},
-              {"comparisons", Json::array()},
-              {"attention", Json::array()}};
+  Json out = {{"title", report.title},        {"program", report.program},
+              {"command", report.command},    {"leastMass", figure::kLeastMass},
+              {"missing", Json::array()},     {"charts", Json::array()},
+              {"runs", Json::array()},        {"experiments", Json::array()},
+              {"comparisons", Json::array()}, {"attention", Json::array()}};
   for (const Missing& each : report.missing)
     out["missing"].push_back({{"what", each.what}, {"command", each.command}});
   for (const Chart& chart : report.charts) out["charts"].push_back(json_of(chart));

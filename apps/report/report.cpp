@@ -75,8 +75,9 @@ void read_captures(Report& report, const Request& r) {
     call.keeps_masks = report.inputs.captures.size() > 1;
     Attention read = attention_of(input, call, r.tokenizer);
     const bool same = report.attention.empty() || report.attention[0].ids == read.ids;
-    check(same, input.path, ": is of another text than ", report.attention.empty() ? "" :
-          report.attention[0].source, "; two students are compared on one text");
+    check(same, input.path, ": is of another text than ",
+          report.attention.empty() ? "" : report.attention[0].source,
+          "; two students are compared on one text");
     report.attention.push_back(std::move(read));
   }
 }
@@ -88,8 +89,7 @@ void compare(Report& report) {
   check(a.layers == b.layers && a.heads == b.heads, "report: ", a.name, " has ", a.layers,
         " layers of ", a.heads, " heads, ", b.name, " ", b.layers, " of ", b.heads,
         "; their masks cannot be compared");
-  report.comparisons.push_back(
-      {a.name, b.name, distill::mask_overlap(a.text.masks, b.text.masks)});
+  report.comparisons.push_back({a.name, b.name, distill::mask_overlap(a.text.masks, b.text.masks)});
 }
 
 std::string path_or(const std::vector<ModelInput>& list, const char* otherwise) {
@@ -134,8 +134,7 @@ void note_missing(Report& report, const Request& r) {
   });
   if (!measured) {
     miss("Time and memory against the number of tokens: no measurements were given",
-         "brine experiment latency && brine report " + model +
-             " runs/experiments/latency-small");
+         "brine experiment latency && brine report " + model + " runs/experiments/latency-small");
   }
 }
 
@@ -184,11 +183,11 @@ Report gather(const Request& r, const std::string& command, const std::string& p
   report.command = command;
   report.program = program;
   report.inputs = read_inputs(r.inputs);
-  check(r.text.given() == 0 || !report.inputs.models.empty(),
+  check(r.text.sources() == 0 || !report.inputs.models.empty(),
         "report: a text was given, but no model that it can go through");
-  check(r.text.given() == 0 || report.inputs.captures.empty(),
+  check(r.text.sources() == 0 || report.inputs.captures.empty(),
         "report: a capture has its own text; give captures, or models with a text");
-  if (r.text.given()) attend(report, r);
+  if (r.text.sources()) attend(report, r);
   read_captures(report, r);
   check(r.importance.empty() || !report.attention.empty(),
         "report: --importance needs a text (--text, --data) or a capture");

@@ -142,8 +142,8 @@ Charts sweep_charts(const std::string& file, const std::string& text) {
   std::vector<Row> rows;
   for (size_t at = 2; std::getline(lines, line); ++at) {
     const std::vector<std::string> cells = cells_of(line);
-    check_format(cells.size() == names.size(), file, ":", at, ": ", cells.size(),
-                 " cells, wanted ", names.size());
+    check_format(cells.size() == names.size(), file, ":", at, ": ", cells.size(), " cells, wanted ",
+                 names.size());
     Row row = {{"step", "sweep"}, {"axes", Row::object()}, {"values", Row::object()}};
     for (size_t i = 0; i < cells.size(); ++i) {
       const bool is_axis = names[i] == "k" || names[i] == "query_skip" || names[i] == "attention";

@@ -34,8 +34,7 @@ MaskSettings mask_settings(const nn::ModelConfig& model, const RecallSettings& s
         "' has no mask, so no mask recall");
   MaskSettings out;
   // Masks without a mode have the same number of keys in every row and head.
-  out.select.mode =
-      own.contains("mode") ? parse_select_mode(own["mode"]) : SelectMode::per_query;
+  out.select.mode = own.contains("mode") ? parse_select_mode(own["mode"]) : SelectMode::per_query;
   out.select.k = settings.k ? settings.k : own["k"].get<int64_t>();
   out.columns = settings.columns ? settings.columns : setting(own, "columns", 64);
   return out;

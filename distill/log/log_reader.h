@@ -11,7 +11,7 @@ namespace brine::distill {
 struct LogRecord {
   LogLine type = LogLine::step;
   int64_t step = 0;
-  double time = 0;   // seconds since 1970
+  double time = 0;  // seconds since 1970
   // The numbers of a step or an evaluation in their order; NaN and infinities too.
   Values values = {};
   std::string text = {};  // of an event

@@ -137,9 +137,9 @@ int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers) {
   return 1;
 }
 
-int64_t coarser_cells(int64_t tokens, int64_t cells) {
+int64_t coarser_cells(int64_t tokens, int64_t cells, int64_t than) {
   for (int64_t side : kSides) {
-    if (side < cells && (cells % side == 0 || cells == tokens)) return side;
+    if (side < than && (cells % side == 0 || cells == tokens)) return side;
   }
   return 0;
 }

@@ -39,7 +39,7 @@ struct TextMaps {
 };
 
 struct MapRequest {
-  int64_t cells = 0;  // N; at most T
+  int64_t cells = 0;                          // N; at most T
   std::set<int64_t> layers = {}, heads = {};  // maps of these only; empty: of all
 };
 
@@ -60,7 +60,7 @@ class MapCollector {
 // Cells of a side of the pictures of T tokens, with at most `numbers` cells in all heads: T
 // itself, or a number that halves, thirds and quarters well.
 int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers);
-// The next smaller choice of cells that are made of whole ones of `cells`; 0: there is none.
-int64_t coarser_cells(int64_t tokens, int64_t cells);
+// The next choice of cells below `than` that are made of whole ones of `cells`; 0: there is none.
+int64_t coarser_cells(int64_t tokens, int64_t cells, int64_t than);
 
 }  // namespace brine::distill

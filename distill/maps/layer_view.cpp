@@ -31,17 +31,16 @@ int64_t LayerView::tokens() const {
 std::string image_name(size_t i) { return join("image_", i); }
 
 LayerView view_of(const nn::Tap& tap, const TeacherAttention& teacher, bool causal) {
-  LayerView view{.teacher = {.map = on_cpu(teacher.map),
-                             .q = on_cpu(teacher.q),
-                             .k = on_cpu(teacher.k)},
-                 .causal = causal,
-                 .estimate = entry(tap, "estimate"),
-                 .selected = entry(tap, "selected"),
-                 .mask = {.row_pointers = entry(tap, "row_pointers"),
-                          .head_offsets = entry(tap, "head_offsets"),
-                          .columns = entry(tap, "columns")},
-                 .probabilities = entry(tap, "probabilities"),
-                 .images = {}};
+  LayerView view{
+      .teacher = {.map = on_cpu(teacher.map), .q = on_cpu(teacher.q), .k = on_cpu(teacher.k)},
+      .causal = causal,
+      .estimate = entry(tap, "estimate"),
+      .selected = entry(tap, "selected"),
+      .mask = {.row_pointers = entry(tap, "row_pointers"),
+               .head_offsets = entry(tap, "head_offsets"),
+               .columns = entry(tap, "columns")},
+      .probabilities = entry(tap, "probabilities"),
+      .images = {}};
   check(view.teacher.map.defined() || view.teacher.q.dim(0) == 1, "maps: ", view.teacher.q.dim(0),
         " sequences, wanted one");
   view.mask.batch = 1;

@@ -13,7 +13,7 @@ namespace brine::distill {
 // One sequence of T tokens without padding, on the CPU, f32; what the method does not have is
 // undefined.
 struct LayerView {
-  TeacherAttention teacher = {};    // [1, H, T, .]
+  TeacherAttention teacher = {};  // [1, H, T, .]
   bool causal = true;
   Tensor estimate = {};             // [1, H, T, K], rows sum to 1 over the columns that own keys
   Tensor selected = {};             // u8 [1, H, T, K]
@@ -24,7 +24,7 @@ struct LayerView {
   int64_t heads() const;
   int64_t tokens() const;
   int64_t columns() const { return estimate.defined() ? estimate.dim(3) : 0; }  // K; 0: none
-  int64_t keys_of(int64_t t) const { return causal ? t + 1 : tokens(); }  // that row t sees
+  int64_t keys_of(int64_t t) const { return causal ? t + 1 : tokens(); }        // that row t sees
   bool has_mask() const { return mask.columns.defined() && probabilities.defined(); }
 };
 

@@ -10,8 +10,8 @@ class Observer : public nn::LayerObserver {
   Observer(const nn::LoadedModel& model, const TextPass& pass)
       : causal_(model.config.shape().causal), collector_(pass) {
     if (!model.model->attention_traits().sparse) return;
-    recall_ = RecallObserver::make(pass.teacher.empty() ? kSelf : pass.teacher, model,
-                                   {.k = pass.k});
+    recall_ =
+        RecallObserver::make(pass.teacher.empty() ? kSelf : pass.teacher, model, {.k = pass.k});
     recall_->watch = [this](int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher) {
       collector_.add(layer, view_of(tap, attention_of(teacher), causal_));
     };
@@ -50,11 +50,11 @@ TextAttention attend_to_text(nn::LoadedModel& model, const TextPass& pass) {
   const int64_t T = int64_t(pass.ids.size());
   const nn::ModelShape shape = model.config.shape();
   check(T > 0, "report: the text has no tokens");
-  check(T <= shape.max_positions, "report: ", T, " tokens, but the model has ",
-        shape.max_positions, " positions");
+  check(T <= shape.max_positions, "report: ", T, " tokens, but the model has ", shape.max_positions,
+        " positions");
   for (const int32_t id : pass.ids) {
-    check(id >= 0 && id < shape.vocab_size, "report: token ", id,
-          " is outside the vocabulary of ", shape.vocab_size);
+    check(id >= 0 && id < shape.vocab_size, "report: token ", id, " is outside the vocabulary of ",
+          shape.vocab_size);
   }
   NoGrad off;
   Observer observer(model, pass);

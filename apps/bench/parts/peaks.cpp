@@ -121,7 +121,7 @@ struct Chains {
   double operations_a_step = 0;
 };
 
-Chains chains_of(Peak peak) {
+Chains chains_of([[maybe_unused]] Peak peak) {
   const int64_t steps = sized(200000, 20000);
 #if defined(__x86_64__)
   if (peak == Peak::bf16) return {bf16_chains, steps, 2.0 * kSums * 32};

@@ -36,16 +36,19 @@ brine.bytes = async function (base64) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 };
 
-// The planes of a head by their names; each byte was stored as its difference from the one before.
+// The planes of a head by their names; bytes are differences, as apps/report/pack.h says.
 brine.planes = async function (head) {
   if (head.unpacked) return head.unpacked;
   const bytes = await brine.bytes(head.bytes);
-  for (let i = 1; i < bytes.length; ++i) bytes[i] = (bytes[i] + bytes[i - 1]) & 255;
   const planes = {};
   let at = 0;
   for (const [id, rows, columns, shares, most] of head.planes) {
-    planes[id] = {id, rows, columns, shares: shares === 1, most,
-      bytes: bytes.subarray(at, at + rows * columns)};
+    const own = bytes.subarray(at, at + rows * columns);
+    const mass = id.endsWith(".most") ? planes[id.slice(0, -5)].bytes : null;
+    for (let i = mass ? 0 : columns; i < own.length; ++i) {
+      own[i] = (own[i] + (mass ? mass[i] : own[i - columns])) & 255;
+    }
+    planes[id] = {id, rows, columns, shares: shares === 1, most, bytes: own};
     at += rows * columns;
   }
   head.unpacked = planes;

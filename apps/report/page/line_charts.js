@@ -20,8 +20,8 @@ brine.charts = (function () {
     return [low - room, high + room];
   }
 
-  // 16k for large numbers, 0.25 for others.
-  const numbers = (values) => (Math.max(...values) >= 1e4 ? "~s" : "~g");
+  // 16k for large numbers, 160 and 0.25 for others.
+  const numbers = (values) => (Math.max(...values) >= 1e4 ? "~s" : "~r");
 
   function specification(chart, width, ink) {
     const names = chart.lines.map((line) => line.name);

@@ -376,7 +376,12 @@
       show("student-label", students.length > 1);
     }
     contents();
-    if (students.length) await showStudent();
+    if (students.length) {
+      // The middle of the model: the first layer of most is the one with the least structure.
+      const {maps} = students[0], middle = maps[Math.floor(maps.length / 2)];
+      if (middle) Object.assign(state, {layer: middle.layer, head: middle.head});
+      await showStudent();
+    }
     for (const section of ["health", "curves", "trade", "cost"]) {
       if (!element(section).hidden) charts.push(...await brine.charts.fill(section));
     }

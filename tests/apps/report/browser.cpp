@@ -199,9 +199,8 @@ std::string Browser::screenshot() {
 }
 
 std::string Browser::printed() {
-  return from_base64(call("Page.printToPDF", {{"printBackground", true}})
-                         .at("data")
-                         .get<std::string>());
+  return from_base64(
+      call("Page.printToPDF", {{"printBackground", true}}).at("data").get<std::string>());
 }
 
 }  // namespace brine::tests

@@ -33,15 +33,21 @@ inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json
         "page: a head's bytes are damaged");
   std::map<std::string, std::vector<double>> out;
   size_t at = 0;
-  uint8_t before = 0;
+  std::string before;  // of the plane before
   for (const auto& plane : head.at("planes")) {
     std::vector<double>& values = out[plane[0].get<std::string>()];
-    const size_t cells = plane[1].get<size_t>() * plane[2].get<size_t>();
-    for (size_t i = 0; i < cells; ++i, ++at) {
-      before = uint8_t(before + uint8_t(bytes[at]));
-      values.push_back(plane[3] == 1 ? plane[4].get<double>() * before / 255
-                                     : report::mass_of_byte(before));
+    const auto columns = plane[2].get<size_t>();
+    const size_t cells = plane[1].get<size_t>() * columns;
+    std::string own = bytes.substr(at, cells);
+    at += cells;
+    const bool largest = plane[0].get<std::string>().ends_with(".most");
+    for (size_t i = 0; i < cells; ++i) {
+      own[i] = char(own[i] + (largest ? before[i] : i < columns ? '\0' : own[i - columns]));
+      const auto byte = uint8_t(own[i]);
+      values.push_back(plane[3] == 1 ? plane[4].get<double>() * byte / 255
+                                     : report::mass_of_byte(byte));
     }
+    before = own;
   }
   return out;
 }

@@ -26,9 +26,13 @@ TEST_CASE("packed text: zlib unpacks what was deflated") {
 }
 
 TEST_CASE("packed text: base64 of RFC 4648's examples and of every byte") {
-  const std::pair<const char*, const char*> cases[] = {
-      {"", ""},         {"f", "Zg=="},         {"fo", "Zm8="},        {"foo", "Zm9v"},
-      {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}};
+  const std::pair<const char*, const char*> cases[] = {{"", ""},
+                                                       {"f", "Zg=="},
+                                                       {"fo", "Zm8="},
+                                                       {"foo", "Zm9v"},
+                                                       {"foob", "Zm9vYg=="},
+                                                       {"fooba", "Zm9vYmE="},
+                                                       {"foobar", "Zm9vYmFy"}};
   for (const auto& [text, wanted] : cases) CHECK(data::base64(text) == wanted);
   CHECK(data::base64("\xff\xfe\xfb") == "//77");
   CHECK(data::base64(std::string("\0\0\0", 3)) == "AAAA");

@@ -53,7 +53,8 @@ std::vector<double> teacher_row(const LayerView& view, int64_t h, int64_t t) {
 }  // namespace
 
 TEST_CASE("maps: blocks cover every token once and differ by one at most") {
-  for (const auto& [items, cells] : {std::pair<int64_t, int64_t>{37, 8}, {37, 37}, {5, 1}, {9, 4}}) {
+  for (const auto& [items, cells] :
+       {std::pair<int64_t, int64_t>{37, 8}, {37, 37}, {5, 1}, {9, 4}}) {
     const Blocks blocks(items, cells);
     for (int64_t i = 0; i < items; ++i) {
       CHECK(blocks.begin(blocks.of(i)) <= i);
@@ -198,9 +199,11 @@ TEST_CASE("maps: every map of a head is the sum over the entries of its layer") 
       }
       const HeadMaps& own = maps.heads[size_t(h)];
       CHECK(own.head == h);
-      for (const auto& [got, wanted] :
-           {std::pair(&own.teacher, &teacher), {&own.mask, &mask}, {&own.student, &student},
-            {&own.estimate, &estimate}, {&own.selected, &selected}}) {
+      for (const auto& [got, wanted] : {std::pair(&own.teacher, &teacher),
+                                        {&own.mask, &mask},
+                                        {&own.student, &student},
+                                        {&own.estimate, &estimate},
+                                        {&own.selected, &selected}}) {
         for (int64_t r = 0; r < 6; ++r) {
           for (int64_t c = 0; c < wanted->columns().cells(); ++c) {
             CHECK(got->mass(r, c) == doctest::Approx(wanted->mass(r, c)).epsilon(1e-4));
@@ -238,13 +241,16 @@ TEST_CASE("maps: sides of pictures fit their budget and consist of whole cells")
   CHECK(cells_for(1024, 270, 3000000) == 96);
   CHECK(cells_for(1 << 20, 1, 1 << 30) == 384);
   CHECK(cells_for(3, 1000000, 10) == 1);
-  CHECK(coarser_cells(1024, 96) == 48);
-  CHECK(coarser_cells(1024, 192) == 96);
-  CHECK(coarser_cells(100, 100) == 96);  // single tokens make any cells
-  CHECK(coarser_cells(100, 1) == 0);
-  for (int64_t cells = 384; cells; cells = coarser_cells(1000, cells)) {
-    const int64_t next = coarser_cells(1000, cells);
-    if (next) CHECK(Blocks(1000, cells).refines(Blocks(1000, next)));
+  CHECK(coarser_cells(1024, 96, 96) == 48);
+  CHECK(coarser_cells(1024, 96, 48) == 32);
+  CHECK(coarser_cells(1024, 192, 192) == 96);
+  CHECK(coarser_cells(100, 100, 100) == 96);  // single tokens make any cells
+  CHECK(coarser_cells(100, 100, 1) == 0);
+  CHECK(coarser_cells(100, 1, 1) == 0);
+  for (const int64_t cells : {384, 192, 128, 96, 64, 48, 32}) {
+    for (int64_t next = coarser_cells(1000, cells, cells); next;
+         next = coarser_cells(1000, cells, next))
+      CHECK(Blocks(1000, cells).refines(Blocks(1000, next)));
   }
 }
 
@@ -293,7 +299,7 @@ TEST_CASE("importance: the heaviest keys of every query, and the teacher's mass 
   CHECK(count == H * T);
   LayerView dense = view;
   dense.mask.columns = {};
-  ImportanceFile refused((scratch / "none").string(), {}, {}, tokens);
+  ImportanceFile refused((scratch / "none").string(), {}, data::Json::object(), tokens);
   CHECK(contains(message([&] { refused.add(0, dense); }), "has no mask"));
 }
 
@@ -302,7 +308,8 @@ TEST_CASE("maps: the overlap of two masks is their common keys over all") {
   const auto same = mask_overlap({a.mask}, {a.mask});
   CHECK(same == std::vector<std::vector<double>>{{1, 1}});
   const auto other = mask_overlap({a.mask}, {b.mask});
-  const std::vector<double> x = csr_to_mask(a.mask).to_vector(), y = csr_to_mask(b.mask).to_vector();
+  const std::vector<double> x = csr_to_mask(a.mask).to_vector(),
+                            y = csr_to_mask(b.mask).to_vector();
   for (int64_t h = 0; h < H; ++h) {
     double both = 0, all = 0;
     for (int64_t i = h * T * T; i < (h + 1) * T * T; ++i) {
