@@ -18,7 +18,7 @@
     return {name, label: (cell) => {
       const own = student();
       const text = own.texts[cell].trim();
-      return own.tokens === own.cells ? text || "\u2423" : range(own.starts, cell) + " " + text;
+      return own.tokens === own.cells ? text || "\u2423" : own.starts[cell] + " " + text;
     }};
   }
   const columnAxis = {name: "column of the estimate", label: (cell) => {
