@@ -56,6 +56,21 @@ Dtype compute_dtype(Compute compute) {
   return compute == Compute::bf16 ? Dtype::bf16 : compute == Compute::f16 ? Dtype::f16 : Dtype::f32;
 }
 
+// A word as a shell takes it, so that a recorded command can be pasted.
+std::string shell_word(const std::string& word) {
+  const char* plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=,+@%-";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string out = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
   CommonOptions common;
   CommandBody body = command.make();
@@ -79,7 +94,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   if (common.cudnn == Cudnn::off) cuda::set_cudnn(false);
   const ComputeType compute(compute_dtype(common.compute));
   std::string line = "brine " + command.name;
-  for (const std::string& word : words) line += " " + word;
+  for (const std::string& word : words) line += " " + shell_word(word);
   const int status = body.run({command.name, uint64_t(common.seed), invocation.quiet,
                                invocation.verbose, keys, std::move(line)});
   if (device.is_cuda()) log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");

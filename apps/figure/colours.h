@@ -17,7 +17,7 @@ std::string line_dash(size_t number);  // of stroke-dasharray, "" for the first 
 data::Colour map_colour(double value);
 std::string hex(data::Colour colour);  // "#21918c"
 
-// The place of a mass on the logarithmic scale of maps, which page/maps.js has too: 0 at and below
+// The place of a mass on the logarithmic scale of maps, which page/data.js has too: 0 at and below
 // kLeastMass, 1 at 1.
 inline constexpr double kLeastMass = 1e-5;
 double place_of_mass(double mass);

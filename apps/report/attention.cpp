@@ -146,7 +146,7 @@ class CapturedLayer {
       bool good = row[t] >= 0 && row[t] <= row[t + 1] && row[t + 1] <= entries && own[0] == 0 &&
                   own[H_] == row[t + 1] - row[t];
       for (int64_t h = 0; good && h < H_; ++h) {
-        good = own[h] <= own[h + 1];
+        good = own[h] <= own[h + 1] && own[h + 1] <= own[H_];
         for (int64_t e = own[h]; good && e < own[h + 1]; ++e) {
           const int64_t key = columns[row[t] + e] - h * T_;
           good = key >= 0 && key < out.keys_of(t);
@@ -186,6 +186,13 @@ Tensor ids_of(const data::Hdf5Reader& file) {
                     file.info("ids").shape[1] > 0;
   check_format(fits, file.path(), ": has no ids of one text");
   return file.read("ids");
+}
+
+// A text without a query that sees more than k keys has no recall: 0 would say that all is lost.
+void drop_without_rows(std::vector<distill::Recall>& layers) {
+  const bool none = std::all_of(layers.begin(), layers.end(),
+                                [](const distill::Recall& layer) { return layer.rows == 0; });
+  if (none) layers.clear();
 }
 
 }  // namespace
@@ -231,6 +238,8 @@ Attention attention_of(nn::LoadedModel& m, const std::string& name, const std::v
   distill::TextPass pass = pass_of(call, importance.get());
   pass.ids = ids;
   out.text = distill::attend_to_text(m, pass);
+  out.sparse = m.model->attention_traits().sparse;
+  drop_without_rows(out.text.recall);
   if (importance) importance->finish();
   return out;
 }
@@ -259,14 +268,23 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
   const auto importance = importance_of(call, out);
   const distill::TextPass pass = pass_of(call, importance.get());
   distill::LayerCollector collector(pass);
+  int64_t columns = 0;
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
     const distill::LayerView view = CapturedLayer(file, layer, shape.heads, T).view(shape.causal);
+    if (layer == 0) {
+      out.sparse = view.has_mask();
+      columns = view.columns();
+    }
+    check_format(view.has_mask() == out.sparse && view.columns() == columns, file.path(),
+                 ": layer ", layer, " and layer 0 do not have the same parts: a mask, ",
+                 "an estimate of as many columns");
     collector.add(layer, view);
     if (!view.has_mask()) continue;
     const distill::MaskSettings settings = distill::mask_settings(config, {.k = k});
     out.text.recall.push_back(distill::attention_recall(view.teacher, view.mask, settings.columns,
                                                         {.causal = shape.causal}, settings.select));
   }
+  drop_without_rows(out.text.recall);
   out.text.maps = collector.take_maps();
   out.text.masks = std::move(collector.masks);
   if (importance) importance->finish();

@@ -15,6 +15,7 @@ struct Attention {
   std::string source;                 // path of the model or the capture
   int64_t layers = 0, heads = 0;
   int64_t k = 0;         // kept keys; 0: all
+  bool sparse = false;   // a mask says which
   std::string settings;  // of the attention method, as JSON
   std::vector<int32_t> ids;
   std::vector<std::string> tokens;  // the text of each id

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "apps/experiment/render.h"
 #include "apps/figure/colours.h"
@@ -31,14 +32,18 @@ class Pictures {
   }
   void add(const std::string& name, const char* type, const std::string& bytes,
            const Cells& cells) {
-    data::write_file_atomic(directory_ / (name + type), bytes);
-    data::write_file_atomic(directory_ / (name + ".csv"), experiment::csv(cells));
+    // Inputs may have the same names.
+    std::string own = name;
+    for (int number = 2; !names_.insert(own).second; ++number) own = join(name, "-", number);
+    data::write_file_atomic(directory_ / (own + type), bytes);
+    data::write_file_atomic(directory_ / (own + ".csv"), experiment::csv(cells));
     ++count_;
   }
   int64_t count() const { return count_; }
 
  private:
   fs::path directory_;
+  std::set<std::string> names_;
   int64_t count_ = 0;
 };
 
@@ -54,17 +59,21 @@ constexpr Shown kByColumn[] = {{"estimate", "estimate, K columns"},
                                {"selected", "selected columns: share"},
                                {"mask", "their keys"}};
 
-figure::MapPanel panel_of(const Plane& plane, const std::string& title, int64_t tokens,
-                          int64_t columns) {
+bool is_image(const Plane& plane) { return plane.id.rfind("image", 0) == 0; }
+
+// `map` is the one that the plane was made of: its blocks say what the axes count.
+figure::MapPanel panel_of(const Plane& plane, const std::string& title,
+                          const distill::CellMap& map) {
   const bool by_column = plane.id == "estimate" || plane.id == "selected";
+  const bool image = is_image(plane);
   figure::MapPanel out{.title = title,
-                       .x_label = by_column ? "column" : "key",
-                       .y_label = "query",
+                       .x_label = by_column || image ? "column" : "key",
+                       .y_label = image ? "row" : "query",
                        .rows = plane.rows,
                        .columns = plane.columns,
                        .places = {},
-                       .row_items = tokens,
-                       .column_items = by_column ? columns : tokens};
+                       .row_items = map.rows().items(),
+                       .column_items = map.columns().items()};
   for (int64_t r = 0; r < plane.rows; ++r) {
     for (int64_t c = 0; c < plane.columns; ++c) {
       const double value = plane.value(r, c);
@@ -72,6 +81,14 @@ figure::MapPanel panel_of(const Plane& plane, const std::string& title, int64_t 
     }
   }
   return out;
+}
+
+const distill::CellMap& map_of(const distill::HeadMaps& maps, const std::string& plane) {
+  if (plane == "teacher") return maps.teacher;
+  if (plane == "widened") return maps.widened;
+  if (plane == "student") return maps.student;
+  if (plane == "estimate") return maps.estimate;
+  return plane == "selected" ? maps.selected : maps.mask;
 }
 
 const Plane* plane_named(const std::vector<Plane>& planes, const std::string& id) {
@@ -99,17 +116,15 @@ void add_head(Pictures& pictures, const Attention& a, const distill::HeadMaps& m
   std::vector<figure::MapPanel> panels;
   auto add = [&](const Shown& shown) {
     const Plane* plane = plane_named(planes, shown.plane);
-    if (plane)
-      panels.push_back(panel_of(*plane, shown.title, a.text.maps.tokens, a.text.maps.columns));
+    if (plane) panels.push_back(panel_of(*plane, shown.title, map_of(maps, plane->id)));
   };
   for (const Shown& shown : kByKey) add(shown);
   if (!maps.estimate.empty()) {
     for (const Shown& shown : kByColumn) add(shown);
   }
-  for (const Plane& plane : planes) {
-    if (plane.id.rfind("image", 0) != 0) continue;
-    panels.push_back(panel_of(plane, "decoder, input of convolution " + plane.id.substr(6),
-                              a.text.maps.tokens, a.text.maps.columns));
+  for (size_t i = 0; i < maps.images.size(); ++i) {
+    const Plane* plane = plane_named(planes, join("image ", i));
+    panels.push_back(panel_of(*plane, join("decoder, input of convolution ", i), maps.images[i]));
   }
   char name[64];
   std::snprintf(name, sizeof name, "-layer-%02lld-head-%02lld", (long long)maps.layer,
@@ -181,7 +196,9 @@ void add_overview(Pictures& pictures, const Attention& a) {
     const double own = has ? recall[size_t(maps.layer)][size_t(maps.head)] : 0;
     cells.push_back({std::to_string(maps.layer), std::to_string(maps.head),
                      has ? four_digits(own) : std::string()});
-    const int64_t N = maps.teacher.rows().cells();
+    // Averaged, so that no cell is left out.
+    const distill::CellMap teacher = distill::within(maps.teacher, kThumbnail);
+    const int64_t N = teacher.rows().cells();
     for (int64_t y = 0; y < kThumbnail + 2 * kFrame; ++y) {
       for (int64_t x = 0; x < kThumbnail + 2 * kFrame; ++x) {
         const int64_t r = y - kFrame, c = x - kFrame;
@@ -189,7 +206,7 @@ void add_overview(Pictures& pictures, const Attention& a) {
         data::Colour colour = has ? figure::map_colour(own) : data::Colour{200, 200, 200};
         if (inside) {
           colour = figure::map_colour(
-              figure::place_of_mass(maps.teacher.mass(r * N / kThumbnail, c * N / kThumbnail)));
+              figure::place_of_mass(teacher.mass(r * N / kThumbnail, c * N / kThumbnail)));
         }
         picture.at(maps.head * kStep + x, maps.layer * kStep + y) = colour;
       }
@@ -207,7 +224,7 @@ int64_t write_figures(const Report& report, const std::string& directory) {
     if (!a.text.recall.empty())
       add_grid(pictures, id_of(a.name) + "-recall", "Mask recall, " + a.name, recalls(a));
     add_heat(pictures, a, false);
-    if (!a.text.recall.empty()) add_heat(pictures, a, true);
+    if (a.sparse) add_heat(pictures, a, true);
     for (const distill::HeadMaps& maps : a.text.maps.heads) add_head(pictures, a, maps);
   }
   for (const Comparison& each : report.comparisons) {

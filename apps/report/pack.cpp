@@ -59,8 +59,9 @@ Plane plane_of_image(const std::string& id, const CellMap& map) {
             .shares = true,
             .most = 0,
             .bytes = {}};
-  auto mean = [&](int64_t r, int64_t c) {
-    return double(map.mass(r, c)) / double(map.columns().size(c));
+  auto mean = [&](int64_t r, int64_t c) {  // a student that diverged has others
+    const double value = double(map.mass(r, c)) / double(map.columns().size(c));
+    return std::isfinite(value) ? value : 0.0;
   };
   for (int64_t r = 0; r < out.rows; ++r) {
     for (int64_t c = 0; c < out.columns; ++c) out.most = std::max(out.most, mean(r, c));

@@ -1,5 +1,6 @@
 // The page: data as JSON, next to the files that show it.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "apps/figure/colours.h"
@@ -44,16 +45,46 @@ const char* name_of(Section section) {
   return "";
 }
 
-Json json_of(const Chart& chart) {
-  Json lines = Json::array();
-  for (const figure::Line& line : chart.lines.lines) {
-    Json points = Json::array();
-    for (const auto& [x, values] : line.points) {
+// Points of a line on the page: of more, each is the mean of several neighbours. Pictures and
+// tables of --figures have all.
+constexpr size_t kMostPoints = 500;
+
+Json points_of(const figure::Line& line, bool& thinned) {
+  std::vector<std::pair<double, std::vector<double>>> shown;
+  for (const auto& [x, values] : line.points) {
+    if (std::isfinite(figure::mean(values))) shown.emplace_back(x, values);
+  }
+  Json points = Json::array();
+  if (shown.size() <= kMostPoints) {
+    for (const auto& [x, values] : shown) {
       Json point = Json::array({x, figure::mean(values)});
       if (values.size() > 1) point.push_back(values);
       points.push_back(point);
     }
-    lines.push_back({{"name", line.name}, {"points", points}});
+    return points;
+  }
+  thinned = true;
+  const distill::Blocks blocks(int64_t(shown.size()), int64_t(kMostPoints));
+  for (int64_t b = 0; b < blocks.cells(); ++b) {
+    double x = 0, y = 0;
+    for (int64_t i = blocks.begin(b); i < blocks.begin(b + 1); ++i) {
+      x += shown[size_t(i)].first;
+      y += figure::mean(shown[size_t(i)].second);
+    }
+    points.push_back({x / double(blocks.size(b)), y / double(blocks.size(b))});
+  }
+  return points;
+}
+
+Json json_of(const Chart& chart) {
+  Json lines = Json::array();
+  bool thinned = false;
+  for (const figure::Line& line : chart.lines.lines)
+    lines.push_back({{"name", line.name}, {"points", points_of(line, thinned)}});
+  std::string note = chart.note;
+  if (thinned) {
+    note += (note.empty() ? "" : " ") +
+            join("Long lines have ", kMostPoints, " points, means of neighbours.");
   }
   return {{"id", chart.id},
           {"section", name_of(chart.section)},
@@ -63,7 +94,7 @@ Json json_of(const Chart& chart) {
           {"logX", chart.lines.log_x},
           {"logY", chart.lines.log_y},
           {"alt", chart.described()},
-          {"note", chart.note},
+          {"note", note},
           {"lines", lines}};
 }
 

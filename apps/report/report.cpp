@@ -12,8 +12,9 @@
 namespace brine::report {
 namespace {
 
-constexpr size_t kMostStudents = 2;      // of one text, next to each other
-constexpr int64_t kMostCells = 3000000;  // of all heads while maps are collected: 48 bytes each
+constexpr size_t kMostStudents = 2;  // of one text, next to each other
+// Of all heads while maps are collected, 48 bytes each: by default, and if cells are asked for.
+constexpr int64_t kMostCells = 3000000, kMostAskedCells = 12000000;
 
 std::set<int64_t> set_of(const std::vector<int64_t>& list) { return {list.begin(), list.end()}; }
 
@@ -39,13 +40,22 @@ AttentionCall call_of(const Request& r, int64_t tokens, int64_t layers, int64_t 
   const std::set<int64_t> some_layers = set_of(r.layers), some_heads = set_of(r.heads);
   const auto shown = int64_t((some_layers.empty() ? size_t(layers) : some_layers.size()) *
                              (some_heads.empty() ? size_t(heads) : some_heads.size()));
-  const int64_t cells =
-      r.cells ? std::min(r.cells, tokens) : distill::cells_for(tokens, shown, kMostCells);
+  const int64_t cells = r.cells ? std::min(distill::cells_at_most(tokens, r.cells),
+                                           distill::cells_for(tokens, shown, kMostAskedCells))
+                                : distill::cells_for(tokens, shown, kMostCells);
   return {.teacher = r.teacher,
           .k = r.text.k,
           .maps = {.cells = cells, .layers = some_layers, .heads = some_heads},
           .importance = numbered(r.importance, number),
           .importance_keys = r.importance_keys};
+}
+
+// Before the second pass, which may take minutes.
+void check_comparable(const Attention& first, const ModelInput& input,
+                      const nn::ModelShape& shape) {
+  check(first.layers == shape.layers && first.heads == shape.heads, "report: ", first.name, " has ",
+        first.layers, " layers of ", first.heads, " heads, ", input.name, " ", shape.layers, " of ",
+        shape.heads, "; they cannot be compared");
 }
 
 void attend(Report& report, const Request& r) {
@@ -61,8 +71,15 @@ void attend(Report& report, const Request& r) {
     if (!m.model->attention_traits().sparse) {
       check(call.importance.empty(), "report: --importance needs a mask, attention '",
             m.config.attention, "' keeps every key");
+      if (!call.teacher.empty())
+        log_info("report: ", input.name, " keeps every key, so --teacher is not compared with it");
+      call.teacher.clear();
     }
+    if (i > 0) check_comparable(report.attention[0], input, shape);
     report.attention.push_back(attention_of(m, input.name, ids, call));
+    check(report.attention[0].tokens == report.attention[i].tokens, input.path,
+          ": its tokenizer gives the ids of the text other words than that of ",
+          report.attention[0].source, "; two students are compared on one text");
     log_info("report: ", ids.size(), " tokens through ", input.name);
   }
 }
@@ -71,6 +88,12 @@ void read_captures(Report& report, const Request& r) {
   for (const ModelInput& input : report.inputs.captures) {
     if (report.attention.size() == kMostStudents) break;
     const CaptureSize size = size_of_capture(input.path);
+    if (!report.attention.empty()) {
+      nn::ModelShape shape;
+      shape.layers = size.layers;
+      shape.heads = size.heads;
+      check_comparable(report.attention[0], input, shape);
+    }
     AttentionCall call = call_of(r, size.tokens, size.layers, size.heads, report.attention.size());
     call.keeps_masks = report.inputs.captures.size() > 1;
     Attention read = attention_of(input, call, r.tokenizer);
@@ -86,9 +109,6 @@ void compare(Report& report) {
   if (report.attention.size() < 2) return;
   const Attention &a = report.attention[0], &b = report.attention[1];
   if (a.text.masks.empty() || b.text.masks.empty()) return;
-  check(a.layers == b.layers && a.heads == b.heads, "report: ", a.name, " has ", a.layers,
-        " layers of ", a.heads, " heads, ", b.name, " ", b.layers, " of ", b.heads,
-        "; their masks cannot be compared");
   report.comparisons.push_back({a.name, b.name, distill::mask_overlap(a.text.masks, b.text.masks)});
 }
 
@@ -110,6 +130,9 @@ void note_missing(Report& report, const Request& r) {
              r.out);
     miss("Maps of an earlier pass: no capture was given",
          "brine inspect " + model + " --capture FILE.h5 --data TEXT --sequence-length 1024");
+  } else if (report.attention[0].text.recall.empty() && report.attention[0].sparse) {
+    miss("Mask health: no query of this text sees more than k keys, so none is left out",
+         "brine report " + model + " --k 4 --data TEXT --sequence-length 1024 --out " + r.out);
   } else if (report.attention[0].text.recall.empty()) {
     miss("Mask health: attention '" + report.attention[0].method + "' keeps every key",
          "brine convert --teacher " + model + " --data TEXT --out STUDENT");
@@ -122,7 +145,8 @@ void note_missing(Report& report, const Request& r) {
     miss("Curves of losses: no run with a log was given", "brine report RUN ...");
   }
   if (!has(Section::trade)) {
-    miss("k against perplexity and recall: no table of a sweep was given",
+    miss(in.sweeps.empty() ? "k against perplexity and recall: no table of a sweep was given"
+                           : "k against perplexity and recall: the sweep has one k only",
          "brine sweep --model " + model +
              " --teacher TEACHER --data TEXT --k 16 32 64 128 --floors --out sweep.tsv && brine "
              "report " +
@@ -140,9 +164,10 @@ void note_missing(Report& report, const Request& r) {
 
 std::string title_of(const Report& report) {
   std::string names;
+  std::set<std::string> known;
   auto add = [&](const auto& list) {
     for (const auto& each : list) {
-      if (names.find(each.name) == names.npos) names += (names.empty() ? "" : ", ") + each.name;
+      if (known.insert(each.name).second) names += (names.empty() ? "" : ", ") + each.name;
     }
   };
   add(report.attention);
@@ -187,10 +212,15 @@ Report gather(const Request& r, const std::string& command, const std::string& p
         "report: a text was given, but no model that it can go through");
   check(r.text.sources() == 0 || report.inputs.captures.empty(),
         "report: a capture has its own text; give captures, or models with a text");
+  check(r.tokenizer.empty() || !report.inputs.captures.empty(),
+        "report: --tokenizer is for captures; a model has its own");
   if (r.text.sources()) attend(report, r);
   read_captures(report, r);
   check(r.importance.empty() || !report.attention.empty(),
         "report: --importance needs a text (--text, --data) or a capture");
+  const bool selects = !r.layers.empty() || !r.heads.empty() || r.cells;
+  check(!selects || !report.attention.empty(),
+        "report: --layers, --heads and --cells choose maps; give a text or a capture");
   compare(report);
 
   std::vector<Curves> curves;

@@ -37,26 +37,53 @@ void describe(Chart& chart, const std::string& x, const std::string& name) {
   chart.lines.log_y = x == "tokens" || name.find("perplexity") != name.npos;
 }
 
-// The axes and texts of a row other than x and the seed, as a legend's name. Texts that are flags
-// of the command are another spelling of an axis with a name.
-std::string series_of(const Row& row, const std::string& x) {
-  std::string name;
-  auto add = [&](const std::string& text) {
-    if (!text.empty() && text[0] != '-') name += (name.empty() ? "" : ", ") + text;
-  };
+// "4096 8192": a list of lengths that one run went through.
+bool is_list_of_numbers(const std::string& text) {
+  return text.find(' ') != text.npos && text.find_first_not_of("0123456789 ") == text.npos;
+}
+
+// The axes and texts of a row other than x and the seed, by their names. Texts that are flags of
+// the command are another spelling of an axis with a name.
+std::map<std::string, std::string> parts_of(const Row& row, const std::string& x) {
+  std::map<std::string, std::string> out;
   for (const char* part : {"axes", "values"}) {
     if (!row.contains(part) || !row[part].is_object()) continue;
     for (const auto& [key, value] : row[part].items()) {
       if (key == x || key == "seed") continue;
+      std::string text;
       if (part[0] == 'a' && number(value)) {
-        add(key + " " + experiment::label_of(row, key));
+        text = key + " " + experiment::label_of(row, key);
       } else if (is_text(value)) {
-        add(value.get<std::string>());
+        text = value.get<std::string>();
       }
+      if (!text.empty() && text[0] != '-' && !is_list_of_numbers(text)) out.emplace(key, text);
     }
   }
-  return name;
+  return out;
 }
+
+// Names of lines in a legend: the parts in which the rows of a step differ, each text once.
+class Series {
+ public:
+  Series(const std::vector<const Row*>& rows, const std::string& x) : x_(x) {
+    for (const Row* row : rows) {
+      for (const auto& [key, text] : parts_of(*row, x)) texts_[key].insert(text);
+    }
+  }
+  std::string name(const Row& row) const {
+    std::string out;
+    std::set<std::string> used;
+    for (const auto& [key, text] : parts_of(row, x_)) {
+      if (texts_.at(key).size() > 1 && used.insert(text).second)
+        out += (out.empty() ? "" : ", ") + text;
+    }
+    return out;
+  }
+
+ private:
+  std::string x_;
+  std::map<std::string, std::set<std::string>> texts_;
+};
 
 std::string x_of(const std::vector<const Row*>& rows) {
   for (const char* candidate : kOver) {
@@ -107,6 +134,7 @@ Charts row_charts(const std::string& name, const std::vector<Row>& rows) {
   for (const auto& [step, own] : steps) {
     const std::string x = x_of(own);
     if (x.empty()) continue;
+    const Series series(own, x);
     std::map<std::string, Chart> by_value;
     for (const Row* row : own) {
       const auto at = number(experiment::field(*row, x));
@@ -121,7 +149,7 @@ Charts row_charts(const std::string& name, const std::vector<Row>& rows) {
           chart.note = "Rows of the experiment " + name + "; a point is the mean over its seeds.";
           describe(chart, x, value);
         }
-        add_point(chart, series_of(*row, x), *at, *y);
+        add_point(chart, series.name(*row), *at, *y);
       }
     }
     for (auto& [value, chart] : by_value) out.push_back(std::move(chart));

@@ -5,8 +5,6 @@ namespace brine::distill {
 
 Blocks::Blocks(int64_t items, int64_t cells) : items_(items), cells_(cells) {
   check(cells > 0 && cells <= items, "maps: ", cells, " cells for ", items, " tokens or columns");
-  of_.reserve(size_t(items));
-  for (int64_t c = 0; c < cells; ++c) of_.insert(of_.end(), size_t(size(c)), int32_t(c));
 }
 
 bool Blocks::refines(const Blocks& coarse) const {

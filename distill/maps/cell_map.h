@@ -20,13 +20,13 @@ class Blocks {
   int64_t cells() const { return cells_; }
   int64_t begin(int64_t cell) const { return cell * items_ / cells_; }
   int64_t size(int64_t cell) const { return begin(cell + 1) - begin(cell); }
-  int64_t of(int64_t item) const { return of_[size_t(item)]; }
+  // The largest c with begin(c) <= item.
+  int64_t of(int64_t item) const { return ((item + 1) * cells_ - 1) / items_; }
   // Whether every block of `coarse` is made of whole blocks of this.
   bool refines(const Blocks& coarse) const;
 
  private:
   int64_t items_ = 0, cells_ = 0;
-  std::vector<int32_t> of_;
 };
 
 // Entries of a matrix added into cells. All numbers are f32.

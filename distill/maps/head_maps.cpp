@@ -11,19 +11,38 @@ constexpr int64_t kTile = 64;  // rows of the teacher's attention at a time
 // another.
 constexpr int64_t kSides[] = {384, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
 
-CellMap image_map(const Tensor& image, int64_t head, int64_t heads, int64_t cells) {
-  const int64_t R = image.dim(1), W = image.dim(2), C = image.dim(3), own = C / heads;
-  check(own > 0 && C % heads == 0, "maps: an image of ", C, " channels for ", heads, " heads");
-  CellMap map(Blocks(R, std::min(R, cells)), Blocks(W, std::min(W, cells)));
+// Cells of `items` rows or columns, made of whole ones of `own` cells (items: of single ones), for
+// a picture of at most `most` cells.
+int64_t cells_within(int64_t items, int64_t own, int64_t most) {
+  if (own <= most) return own;
+  for (const int64_t side : kSides) {
+    if (side <= most && (own == items || own % side == 0)) return side;
+  }
+  return 1;
+}
+
+// Mean magnitude over the channels [first, first + count) of an image [1, R, W, C].
+CellMap image_map(const Tensor& image, int64_t first, int64_t count, int64_t cells) {
+  const int64_t R = image.dim(1), W = image.dim(2), C = image.dim(3);
+  CellMap map(Blocks(R, cells_within(R, R, cells)), Blocks(W, cells_within(W, W, cells)));
   const float* at = image.data<float>();
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t c = 0; c < W; ++c) {
       float sum = 0;
-      for (int64_t i = 0; i < own; ++i) sum += std::abs(at[(r * W + c) * C + head * own + i]);
-      map.add(r, c, sum / float(own));
+      for (int64_t i = first; i < first + count; ++i) sum += std::abs(at[(r * W + c) * C + i]);
+      map.add(r, c, sum / float(count));
     }
   }
   return map;
+}
+
+// The first image has channels of every head; a convolution mixes them, so that those of later
+// images belong to none.
+CellMap image_map(const LayerView& view, size_t image, int64_t head, int64_t cells) {
+  const Tensor& x = view.images[image];
+  const int64_t C = x.dim(3), H = view.heads();
+  check(C % H == 0, "maps: an image of ", C, " channels for ", H, " heads");
+  return image == 0 ? image_map(x, head * (C / H), C / H, cells) : image_map(x, 0, C, cells);
 }
 
 void add_estimate(HeadMaps& maps, const LayerView& view, int64_t t, std::vector<KeyMass>& row) {
@@ -39,15 +58,15 @@ void add_estimate(HeadMaps& maps, const LayerView& view, int64_t t, std::vector<
   for (const KeyMass& each : row) maps.widened.add_range(t, each.first, each.behind, each.mass);
 }
 
-CellMap coarse(const CellMap& map, int64_t cells) {
+}  // namespace
+
+CellMap within(const CellMap& map, int64_t cells) {
   if (map.empty()) return map;
   auto blocks = [&](const Blocks& own) {
-    return own.cells() <= cells ? own : Blocks(own.items(), cells);
+    return Blocks(own.items(), cells_within(own.items(), own.cells(), cells));
   };
   return map.coarser(blocks(map.rows()), blocks(map.columns()));
 }
-
-}  // namespace
 
 void MapCollector::add(int64_t layer, const LayerView& view) {
   const int64_t T = view.tokens(), H = view.heads();
@@ -79,7 +98,7 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view, TokenHeat& he
   const Blocks tokens(T, N);
   maps.teacher = CellMap(tokens, tokens);
   if (K) {
-    const Blocks columns(K, std::min(K, N));
+    const Blocks columns(K, cells_within(K, K, N));
     maps.estimate = CellMap(tokens, columns);
     if (view.selected.defined()) maps.selected = CellMap(tokens, columns);
     maps.widened = CellMap(tokens, tokens);
@@ -105,8 +124,8 @@ void MapCollector::add_head(HeadMaps& maps, const LayerView& view, TokenHeat& he
       }
     }
   }
-  for (const Tensor& image : view.images)
-    maps.images.push_back(image_map(image, maps.head, view.heads(), N));
+  for (size_t i = 0; i < view.images.size(); ++i)
+    maps.images.push_back(image_map(view, i, maps.head, N));
 }
 
 TextMaps TextMaps::coarser(int64_t wanted) const {
@@ -115,14 +134,14 @@ TextMaps TextMaps::coarser(int64_t wanted) const {
   for (const HeadMaps& own : heads) {
     HeadMaps maps{.layer = own.layer,
                   .head = own.head,
-                  .teacher = coarse(own.teacher, wanted),
-                  .estimate = coarse(own.estimate, wanted),
-                  .selected = coarse(own.selected, wanted),
-                  .widened = coarse(own.widened, wanted),
-                  .mask = coarse(own.mask, wanted),
-                  .student = coarse(own.student, wanted),
+                  .teacher = within(own.teacher, wanted),
+                  .estimate = within(own.estimate, wanted),
+                  .selected = within(own.selected, wanted),
+                  .widened = within(own.widened, wanted),
+                  .mask = within(own.mask, wanted),
+                  .student = within(own.student, wanted),
                   .images = {}};
-    for (const CellMap& image : own.images) maps.images.push_back(coarse(image, wanted));
+    for (const CellMap& image : own.images) maps.images.push_back(within(image, wanted));
     out.heads.push_back(std::move(maps));
   }
   return out;
@@ -135,6 +154,12 @@ int64_t cells_for(int64_t tokens, int64_t heads, int64_t numbers) {
     if (side <= tokens && fits(side)) return side;
   }
   return 1;
+}
+
+int64_t cells_at_most(int64_t tokens, int64_t cells) {
+  return tokens <= kSides[0] && tokens <= cells
+             ? tokens
+             : cells_within(tokens, tokens, std::min(cells, kSides[0]));
 }
 
 int64_t coarser_cells(int64_t tokens, int64_t cells, int64_t than) {

@@ -11,7 +11,8 @@ brine.charts = (function () {
 
   function extent(values, logarithmic) {
     const shown = values.filter((x) => Number.isFinite(x) && (!logarithmic || x > 0));
-    let low = Math.min(...shown), high = Math.max(...shown);
+    let low = Infinity, high = -Infinity;  // a spread of many values would overflow the stack
+    for (const x of shown) { low = Math.min(low, x); high = Math.max(high, x); }
     if (logarithmic) {
       const room = Math.pow(high / low || 1, 0.04);
       return high > low ? [low / room, high * room] : [low / 2, high * 2];
@@ -21,7 +22,7 @@ brine.charts = (function () {
   }
 
   // 16k for large numbers, 160 and 0.25 for others.
-  const numbers = (values) => (Math.max(...values) >= 1e4 ? "~s" : "~r");
+  const numbers = (values) => (values.some((x) => x >= 1e4) ? "~s" : "~r");
 
   function specification(chart, width, ink) {
     const names = chart.lines.map((line) => line.name);

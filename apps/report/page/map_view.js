@@ -4,7 +4,13 @@
 brine.maps = (function () {
   const margins = {left: 74, right: 8, top: 4, bottom: 62};
 
-  function ink() { return getComputedStyle(document.documentElement).getPropertyValue("--ink"); }
+  // Letters of a picture that is saved are dark on white, whatever the page is.
+  let saving = false;
+  function ink() {
+    if (saving) return "#000";
+    return inkOfPage();
+  }
+  function inkOfPage() { return getComputedStyle(document.documentElement).getPropertyValue("--ink"); }
 
   // The picture of a plane, one pixel for a cell, as a canvas.
   function pixels(plane) {
@@ -36,7 +42,7 @@ brine.maps = (function () {
   class View {
     constructor(options) {
       Object.assign(this, {linked: true, square: true}, options);
-      this.canvas = brine.make("canvas", {tabindex: "0", role: "img"});
+      this.canvas = brine.make("canvas", {tabindex: "0", role: "application"});
       this.title = brine.make("span", {class: "title"});
       this.figure = brine.make("figure", {},
         brine.make("figcaption", {}, this.title,
@@ -73,9 +79,16 @@ brine.maps = (function () {
       this.canvas.height = Math.round(full * ratio);
       this.canvas.style.height = full + "px";
       const context = this.canvas.getContext("2d");
-      context.scale(ratio, ratio);
-      context.imageSmoothingEnabled = false;
       const {rows, columns} = this.window();
+      this.paint(context, ratio, width, plot, height, rows, columns);
+    }
+
+    paint(context, ratio, width, plot, height, rows, columns) {
+      context.scale(ratio, ratio);
+      // Where cells are smaller than pixels these are means: none is left out.
+      const smaller = columns[1] - columns[0] > plot * ratio || rows[1] - rows[0] > height * ratio;
+      context.imageSmoothingEnabled = smaller;
+      context.imageSmoothingQuality = "high";
       context.drawImage(this.picture, columns[0], rows[0], columns[1] - columns[0],
         rows[1] - rows[0], margins.left, margins.top, plot, height);
       this.axes(context, plot, height);
@@ -178,7 +191,7 @@ brine.maps = (function () {
         const far = event.shiftKey ? 8 : 1, [down, right] = steps[event.key];
         const inside = (x, range) => Math.min(range[1] - 1, Math.max(range[0], x));
         this.group.move({row: inside(at.row + far * down, rows),
-          column: inside(at.column + far * right, columns), own: this});
+          column: inside(at.column + far * right, columns), own: this, byKey: true});
       } else if (event.key === "+" || event.key === "=") {
         this.group.zoom(0.5, at);
       } else if (event.key === "-") {
@@ -191,9 +204,26 @@ brine.maps = (function () {
       event.preventDefault();
     }
 
+    // The picture on white, with its title, without the cursor.
     save() {
-      const name = brine.fileName(this.group.name() + " " + this.title.textContent) + ".png";
-      this.canvas.toBlob((blob) => brine.save(name, blob));
+      const title = this.group.name() + ", " + this.title.textContent, head = 22;
+      const {width, plot, height} = this.size(), {rows, columns} = this.window();
+      const canvas = document.createElement("canvas"), cursor = this.group.cursor;
+      canvas.width = 2 * width;
+      canvas.height = 2 * (height + margins.top + margins.bottom + head);
+      const context = canvas.getContext("2d");
+      context.fillStyle = "#fff";
+      context.fillRect(0, 0, canvas.width, canvas.height);
+      context.fillStyle = "#000";
+      context.font = "24px system-ui, sans-serif";
+      context.fillText(title, 8, 30, canvas.width - 16);
+      context.translate(0, 2 * head);
+      saving = true;
+      this.group.cursor = null;
+      this.paint(context, 2, width, plot, height, rows, columns);
+      this.group.cursor = cursor;
+      saving = false;
+      canvas.toBlob((blob) => brine.save(brine.fileName(title) + ".png", blob));
     }
   }
 

@@ -42,12 +42,16 @@
 
   function readout(at) {
     const own = student(), starts = own.starts, lines = [];
-    if (at.own && !at.own.linked && at.own.id !== "mask2") {
+    if (at.own && at.own.id.startsWith("image ")) {
+      const value = brine.value(state.planes[at.own.id], at.row, at.column);
+      lines.push(`convolution ${at.own.id.slice(6)}, row ${at.row}, column ${at.column}`);
+      lines.push(`mean magnitude ${value.toPrecision(3)}`);
+    } else if (at.own && !at.own.linked && at.own.id !== "mask2") {
       const plane = state.planes[at.own.id];
       lines.push(`query ${range(starts, at.row)} ${quoted(at.row)}, column ` +
         at.own.columnAxis.label(at.column));
       const value = brine.value(plane, at.row, at.column);
-      lines.push(`${words[at.own.id] || "image"}: ` +
+      lines.push(`${words[at.own.id]}: ` +
         (at.own.id === "selected" ? brine.share(value) : brine.mass(value)));
     } else {
       lines.push(`query ${range(starts, at.row)} ${quoted(at.row)} \u2192 key ` +
@@ -63,6 +67,8 @@
       }
       lines.push(parts.join(", "));
     }
+    // A screen reader says what keys find; a pointer would make it speak all the time.
+    element("readout").setAttribute("aria-live", at.byKey ? "polite" : "off");
     element("readout").textContent = lines.join(" \u2014 ");
   }
 
@@ -87,7 +93,7 @@
     }
     const images = Object.keys(planes).filter((id) => id.startsWith("image "));
     for (const id of images) {
-      const own = new brine.maps.Group(() => {}, group.name);
+      const own = new brine.maps.Group(readout, group.name);
       view(id, "images", {group: own, linked: false, rowAxis: plainAxis("row"),
         columnAxis: plainAxis("column")});
     }
@@ -127,6 +133,7 @@
     }
     const side = planes.teacher.rows, old = group.cursor;
     if (remade || !group.size || group.size.rows !== side) group.reset(side, side);
+    element("head-title").textContent = `Layer ${found.layer}, head ${found.head}`;
     element("layer").value = String(found.layer);
     element("head").value = String(found.head);
     draw();
@@ -246,6 +253,7 @@
         const span = brine.make("span", {title: `${wordsOf(own, i)}: ${brine.mass(masses[i])}`},
           word);
         span.style.background = `rgba(230, 159, 0, ${(0.75 * share).toFixed(2)})`;
+        if (share > 0.83) span.style.color = "#000";  // on the brightest, in the dark too
         text.append(span);
       });
     }

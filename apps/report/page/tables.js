@@ -24,8 +24,9 @@ brine.grid = function (values, caption, shown, paint) {
     brine.make("thead", {}, header), brine.make("tbody", {}, ...body));
 };
 
-brine.paintShare = (value) =>
-  ({colour: brine.css(brine.colour(value)), ink: brine.inkOn(value)});
+brine.paintShare = (value) => (Number.isFinite(value)
+  ? {colour: brine.css(brine.colour(value)), ink: brine.inkOn(value)}
+  : {colour: "transparent", ink: "inherit"});
 brine.paintDifference = (scale) => (value) =>
   ({colour: brine.css(brine.difference(value / scale)), ink: "#000"});
 
@@ -52,7 +53,7 @@ brine.health = (function () {
       const all = each.recall[each.recall.length - 1];
       const keys = ["mask", "min", "p10", "top_keys", "best_columns", "sinks_recent",
         "most_recent", "random", "top1_hit"];
-      rows.push([each.name, ...keys.map((key) => all[key].toFixed(3)), all.rows]);
+      rows.push([each.name, ...keys.map((key) => brine.fixed(all[key], 3)), all.rows]);
     }
     document.getElementById("health-summary").append(
       brine.make("div", {class: "scroll"}, brine.table(rows, ["student"])));
@@ -66,7 +67,7 @@ brine.health = (function () {
       const values = each.recall.filter((row) => row.heads).map((row) =>
         row.heads.map((head) => head[key]));
       place.replaceChildren(brine.grid(values, each.name + ": " + text,
-        (x) => x.toFixed(2).replace(/^0/, ""), brine.paintShare));
+        (x) => brine.fixed(x, 2).replace(/^0/, ""), brine.paintShare));
     };
     select.addEventListener("change", show);
     show();
@@ -82,10 +83,10 @@ brine.comparison = function (students) {
     row.heads.map((head) => head.mask));
   const a = mask(students[0]), b = mask(students[1]);
   const difference = a.map((row, layer) => row.map((x, head) => x - b[layer][head]));
-  const flat = (rows) => rows.flat(), mean = (list) => list.reduce((s, x) => s + x, 0) / list.length;
+  const flat = (rows) => rows.flat().filter(Number.isFinite), mean = (list) => list.reduce((s, x) => s + x, 0) / list.length;
   const better = flat(difference).filter((x) => x > 0).length;
   document.getElementById("comparison-about").textContent =
-    `Mask recall ${mean(flat(a)).toFixed(3)} of ${about.first}, ${mean(flat(b)).toFixed(3)} of ` +
+    `Mask recall ${brine.fixed(mean(flat(a)), 3)} of ${about.first}, ${brine.fixed(mean(flat(b)), 3)} of ` +
     `${about.second}; the first is ahead in ${better} of ${flat(a).length} heads. Of the keys that ` +
     `one of them keeps, both keep ${brine.share(mean(flat(about.overlap)))}.`;
   const select = document.getElementById("comparison-measure");
@@ -93,7 +94,7 @@ brine.comparison = function (students) {
   const largest = Math.max(0.01, ...flat(difference).map(Math.abs));
   const show = () => place.replaceChildren(select.value === "difference"
     ? brine.grid(difference, `${about.first} minus ${about.second}`,
-      (x) => (x > 0 ? "+" : "") + x.toFixed(3), brine.paintDifference(largest))
+      (x) => (x > 0 ? "+" : "") + brine.fixed(x, 3), brine.paintDifference(largest))
     : brine.grid(about.overlap, "Share of keys in common",
       (x) => x.toFixed(2).replace(/^0/, ""), brine.paintShare));
   select.addEventListener("change", show);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -28,6 +29,7 @@ bool skipped() {
 std::string full_page() {
   static const std::string page = [] {
     const World& w = world();
+    std::filesystem::remove(w.path("browser.tsv"));
     w.must(
         "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 2 --floors "
         "--out browser.tsv");

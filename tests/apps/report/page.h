@@ -3,13 +3,17 @@
 
 #include <zlib.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "apps/report/pack.h"
 #include "tests/apps/report/browser.h"
+#include "tests/apps/world.h"
 
 namespace brine::tests {
 
@@ -48,6 +52,46 @@ inline std::map<std::string, std::vector<double>> planes_in(const nlohmann::json
                                      : report::mass_of_byte(byte));
     }
     before = own;
+  }
+  return out;
+}
+
+inline constexpr const char* kText = "--text 'the king <script>x()</script>' ";
+
+inline std::string written(const std::string& arguments, const std::string& out = "page.html") {
+  world().must("report " + arguments + " --out " + out);
+  return read_all(world().path(out));
+}
+
+inline std::string refusal(const std::string& arguments) {
+  const Finished f = world().run("report " + arguments + " --out refused.html");
+  CHECK(f.status == 1);
+  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  CHECK_FALSE(std::filesystem::exists(world().path("refused.html")));
+  return f.error;
+}
+
+inline const nlohmann::json& chart_of(const nlohmann::json& data, const std::string& id) {
+  for (const nlohmann::json& chart : data.at("charts")) {
+    if (chart.at("id") == id) return chart;
+  }
+  FAIL("no chart " << id);
+  return data;
+}
+
+inline std::vector<std::vector<std::string>> lines_of(const std::string& csv) {
+  std::vector<std::vector<std::string>> out;
+  std::istringstream lines(csv);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    out.emplace_back(1);
+    for (const char c : line) {
+      if (c == ',') {
+        out.back().emplace_back();
+      } else {
+        out.back().back() += c;
+      }
+    }
   }
   return out;
 }

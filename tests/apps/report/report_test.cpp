@@ -21,21 +21,6 @@ namespace fs = std::filesystem;
 
 using Json = nlohmann::json;
 
-constexpr const char* kText = "--text 'the king <script>x()</script>' ";
-
-std::string written(const std::string& arguments, const std::string& out = "page.html") {
-  world().must("report " + arguments + " --out " + out);
-  return read_all(world().path(out));
-}
-
-std::string refusal(const std::string& arguments) {
-  const Finished f = world().run("report " + arguments + " --out refused.html");
-  CHECK(f.status == 1);
-  CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
-  CHECK_FALSE(fs::exists(world().path("refused.html")));
-  return f.error;
-}
-
 // The maps of the student's own pass over the ids of a page.
 distill::TextAttention pass_over(const Json& attention, const std::string& teacher) {
   nn::LoadedModel m = nn::load_model(world().path("student"));
@@ -46,31 +31,6 @@ distill::TextAttention pass_over(const Json& attention, const std::string& teach
   for (const auto& word : attention.at("words")) text += word.get<std::string>();
   pass.ids = tokenizer->encode(text);
   return distill::attend_to_text(m, pass);
-}
-
-const Json& chart_of(const Json& data, const std::string& id) {
-  for (const Json& chart : data.at("charts")) {
-    if (chart.at("id") == id) return chart;
-  }
-  FAIL("no chart " << id);
-  return data;
-}
-
-std::vector<std::vector<std::string>> lines_of(const std::string& csv) {
-  std::vector<std::vector<std::string>> out;
-  std::istringstream lines(csv);
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    out.emplace_back(1);
-    for (const char c : line) {
-      if (c == ',') {
-        out.back().emplace_back();
-      } else {
-        out.back().back() += c;
-      }
-    }
-  }
-  return out;
 }
 
 }  // namespace
@@ -178,9 +138,11 @@ TEST_CASE("report: the maps of a page are those of the model's pass, text stays 
 
 TEST_CASE("report: images of a decoder are magnitudes of its convolutions' inputs") {
   const World& w = world();
-  w.must(World::distill("--steps 1 --columns 12 --k 4 --decoder lean") + " --dump dump --out lean");
-  const Json a = page_data(written(std::string("lean ") + kText)).at("attention")[0];
-  nn::LoadedModel m = nn::load_model(w.path("lean"));
+  fs::remove_all(w.path("lean-images"));
+  w.must(World::distill("--steps 1 --columns 12 --k 4 --decoder lean") +
+         " --dump dump --out lean-images");
+  const Json a = page_data(written(std::string("lean-images ") + kText)).at("attention")[0];
+  nn::LoadedModel m = nn::load_model(w.path("lean-images"));
   distill::TextPass pass{.teacher = "self", .maps = {.cells = m.config.shape().max_positions}};
   pass.ids = data::load_tokenizer(w.path("tok"))->encode("the king <script>x()</script>");
   const distill::TextAttention own = distill::attend_to_text(m, pass);
@@ -246,81 +208,23 @@ TEST_CASE("report: some layers and heads, and a page that may not be larger") {
   check_says(refusal(std::string("student ") + kText + "--heads 4"), {"no head 4"});
 }
 
-TEST_CASE("report: a capture gives the maps of the pass that it recorded") {
+TEST_CASE("report: long curves are means on the page and whole in the tables") {
   const World& w = world();
-  fs::remove(w.path("capture.h5"));
-  w.must(std::string("inspect student --capture capture.h5 ") + kText);
-  const Json from_file = page_data(written("capture.h5")).at("attention")[0];
-  const Json from_model = page_data(written(std::string("student ") + kText)).at("attention")[0];
-  for (const char* key : {"maps", "recall", "tokens", "words", "texts", "heat", "method", "k"}) {
-    CAPTURE(key);
-    CHECK(from_file.at(key) == from_model.at(key));
+  fs::create_directories(w.path("long-log"));
+  std::string log;
+  for (int step = 1; step <= 2000; ++step) {
+    log += join("{\"type\":\"step\",\"step\":", step, ",\"loss\":", step % 4, ".5}\n");
   }
-  check_says(refusal(std::string("capture.h5 ") + kText), {"text", "model"});
-  check_says(refusal(std::string("capture.h5 student ") + kText), {"capture", "own text"});
-}
-
-TEST_CASE("report: a damaged capture or log, and what is none of its inputs, are one line each") {
-  const World& w = world();
-  fs::remove(w.path("damaged.h5"));
-  w.must(std::string("inspect student --capture damaged.h5 ") + kText);
-  const std::string bytes = read_all(w.path("damaged.h5"));
-  w.write("short.h5", bytes.substr(0, bytes.size() / 2));
-  check_says(refusal("short.h5"), {"short.h5"});
-  // A mask whose entries lead outside the map.
-  data::Hdf5Reader whole(w.path("damaged.h5"));
-  for (const char* broken : {"columns", "head_offsets", "row_pointers", "probabilities"}) {
-    CAPTURE(broken);
-    const std::string path = w.path(std::string("broken-") + broken + ".h5");
-    fs::remove(path);
-    data::Hdf5Writer out(path);
-    for (const std::string& name : whole.attributes("/")) {
-      if (whole.is_string_attribute("/", name)) {
-        out.attribute("/", name, std::string_view(whole.string_attribute("/", name)));
-      } else {
-        out.attribute("/", name, whole.int_attribute("/", name));
-      }
-    }
-    for (const std::string& name : whole.datasets()) {
-      Tensor value = whole.read(name).clone();
-      if (name == std::string("layers/01/") + broken) {
-        if (value.dtype() == Dtype::i32) value.data<int32_t>()[value.numel() - 1] += 1000;
-        if (value.dtype() == Dtype::i64) value.data<int64_t>()[1] = -5;
-        if (value.dtype() == Dtype::f32) value = value.slice(0, 0, value.dim(0) - 1);
-      }
-      out.write(name, value);
-    }
-    out.close();
-    const std::string said = refusal(path);
-    CHECK(contains(said, path));
-    CHECK(contains(said, "layers/01/"));
-  }
-  fs::create_directories(w.path("bad-log"));
-  w.write("bad-log/log.jsonl", "{\"type\":\"step\",\"step\":1}\nnot a line\n");
-  check_says(refusal("bad-log"), {"bad-log/log.jsonl:2", "JSON"});
-  check_says(refusal("text.txt"), {"text.txt", "capture"});
-  check_says(refusal("tok"), {"tok", "run"});
-  check_says(refusal("nowhere"), {"nowhere"});
-  w.write("sweep-bad.tsv", "k\tquery_skip\tperplexity\n4\t1\n");
-  check_says(refusal("sweep-bad.tsv"), {"sweep-bad.tsv:2", "2 cells"});
-}
-
-TEST_CASE("report: what is missing is on the page with the command that makes it") {
-  const std::string html = written("student");
-  const Json data = page_data(html);
-  CHECK(data.at("attention").empty());
-  std::string all;
-  for (const Json& each : data.at("missing")) all += each.dump() + "\n";
-  check_says(all, {"brine report student --data", "Maps of attention", "no text was given",
-                   "brine inspect student --capture", "brine sweep", "brine experiment latency"});
-  CHECK_FALSE(contains(all, "Curves"));  // the run has a log
-  const Json dense = page_data(written(std::string("teacher ") + kText));
-  CHECK(dense.at("attention")[0].count("recall") == 0);
-  CHECK(contains(dense.dump(), "keeps every key"));
-  check_says(refusal("teacher --window 1"), {"--window", "without a text"});
-  check_says(refusal("student --importance kept.jsonl"), {"--importance", "text"});
-  check_says(refusal(std::string("teacher --importance kept.jsonl ") + kText),
-             {"--importance", "mask"});
+  w.write("long-log/log.jsonl", log);
+  fs::remove_all(w.path("long-figures"));
+  const Json data = page_data(written("long-log --figures long-figures"));
+  const Json& loss = chart_of(data, "curve-loss");
+  const Json& points = loss.at("lines")[0].at("points");
+  REQUIRE(points.size() == 500);
+  CHECK(points[0][0] == 2.5);
+  for (const Json& point : points) CHECK(point[1].get<double>() == doctest::Approx(2));
+  CHECK(contains(loss.at("note").get<std::string>(), "means of neighbours"));
+  CHECK(lines_of(read_all(w.path("long-figures/curve-loss.csv"))).size() == 2001);
 }
 
 TEST_CASE("report: the curves of several runs are those of their logs") {
@@ -348,9 +252,10 @@ TEST_CASE("report: the curves of several runs are those of their logs") {
 
 TEST_CASE("report: k against perplexity and recall from a sweep, time against length from rows") {
   const World& w = world();
+  fs::remove(w.path("trade.tsv"));
   w.must(
       "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 2 --floors "
-      "--out sweep.tsv");
+      "--out trade.tsv");
   fs::create_directories(w.path("rows"));
   std::string rows;
   for (const char* method : {"flash", "sea"}) {
@@ -359,18 +264,23 @@ TEST_CASE("report: k against perplexity and recall from a sweep, time against le
         const Json row = {{"experiment", "e"},
                           {"step", "paper"},
                           {"name", "n"},
-                          {"axes", {{"method", method}, {"seed", std::to_string(seed)}}},
+                          {"axes",
+                           {{"method", method},
+                            {"again", method},
+                            {"lengths", "1024 2048"},
+                            {"kind", "forward"},
+                            {"seed", std::to_string(seed)}}},
                           {"values", {{"tokens", tokens}, {"ms", tokens + 10 * seed}}}};
         rows += row.dump() + "\n";
       }
     }
   }
   w.write("rows/rows.jsonl", rows);
-  const Json data = page_data(written("sweep.tsv rows student"));
-  const Json& perplexity = chart_of(data, "sweep-sweep-perplexity");
+  const Json data = page_data(written("trade.tsv rows student"));
+  const Json& perplexity = chart_of(data, "trade-sweep-perplexity");
   CHECK(perplexity.at("section") == "trade");
   bool found = false;
-  std::istringstream table(read_all(w.path("sweep.tsv")));
+  std::istringstream table(read_all(w.path("trade.tsv")));
   for (std::string line; std::getline(table, line);) {
     std::istringstream cells(line);
     std::string name, k, value;
@@ -389,7 +299,7 @@ TEST_CASE("report: k against perplexity and recall from a sweep, time against le
   for (const Json& each : perplexity.at("lines")) {
     if (each.at("name") == "teacher, dense") CHECK(each.at("points").size() == 2);  // at every k
   }
-  chart_of(data, "sweep-sweep-mask-recall");
+  chart_of(data, "trade-sweep-mask-recall");
   const Json& ms = chart_of(data, "rows-paper-ms");
   CHECK(ms.at("section") == "cost");
   CHECK(ms.at("logX") == true);

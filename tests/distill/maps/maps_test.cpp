@@ -175,7 +175,7 @@ TEST_CASE("maps: every map of a head is the sum over the entries of its layer") 
     CHECK(maps.cells == 6);
     CHECK(maps.columns == K);
     REQUIRE(maps.heads.size() == size_t(H));
-    const Blocks tokens(T, 6), columns(K, 6);
+    const Blocks tokens(T, 6), columns(K, 4);  // the side below 6
     std::vector<double> received(size_t(T), 0.0);
     for (int64_t h = 0; h < H; ++h) {
       CellMap teacher(tokens, tokens), mask(tokens, tokens), student(tokens, tokens),
@@ -252,6 +252,56 @@ TEST_CASE("maps: sides of pictures fit their budget and consist of whole cells")
          next = coarser_cells(1000, cells, next))
       CHECK(Blocks(1000, cells).refines(Blocks(1000, next)));
   }
+}
+
+TEST_CASE("maps: a text of single tokens becomes coarser even if it has more columns than tokens") {
+  LayerView view = layer_view(true, 71);
+  constexpr int64_t kMany = 256;
+  view.estimate = column_softmax(normal({1, H, T, kMany}, 72).to(Dtype::f32), {.causal = true});
+  view.selected = Tensor();
+  view.images = {normal({1, T, 100, 2 * H}, 73).to(Dtype::f32),
+                 normal({1, (T + 1) / 2, 100, 3 * H}, 74).to(Dtype::f32)};
+  MapCollector collector({.cells = T});
+  collector.add(0, view);
+  const TextMaps fine = collector.take();
+  CHECK(fine.heads[0].estimate.columns().cells() == 32);  // a side, not the number of tokens
+  CHECK(fine.heads[1].images[0].columns().items() == 100);
+  // The channels of the first image are those of a head, of the second they are of all.
+  const float* image = view.images[0].data<float>();
+  double own = 0;
+  for (int64_t i = 0; i < 2; ++i) own += std::abs(image[(5 * 100 + 0) * 2 * H + 2 + i]) / 2;
+  for (int64_t c = 1; c < fine.heads[1].images[0].columns().size(0); ++c) {
+    for (int64_t i = 0; i < 2; ++i) own += std::abs(image[(5 * 100 + c) * 2 * H + 2 + i]) / 2;
+  }
+  CHECK(fine.heads[1].images[0].sum(5, 0) == doctest::Approx(own));
+  CHECK(fine.heads[0].images[1].sum(3, 1) == fine.heads[1].images[1].sum(3, 1));
+  int64_t steps = 0;
+  for (int64_t cells = T; (cells = coarser_cells(T, T, cells)) > 0; ++steps) {
+    const TextMaps coarse = fine.coarser(cells);
+    for (int64_t h = 0; h < H; ++h) {
+      double before = 0, after = 0;
+      const CellMap &a = fine.heads[size_t(h)].estimate, &b = coarse.heads[size_t(h)].estimate;
+      CHECK(b.columns().cells() <= cells);
+      for (int64_t r = 0; r < a.rows().cells(); ++r) {
+        for (int64_t c = 0; c < a.columns().cells(); ++c) before += a.sum(r, c);
+      }
+      for (int64_t r = 0; r < b.rows().cells(); ++r) {
+        for (int64_t c = 0; c < b.columns().cells(); ++c) after += b.sum(r, c);
+      }
+      CHECK(after == doctest::Approx(before));
+    }
+  }
+  CHECK(steps == 7);  // 32, 24, 16, 8, 4, 2, 1
+}
+
+TEST_CASE("maps: cells that were asked for are rounded down to a side") {
+  CHECK(cells_at_most(100, 1000) == 100);
+  CHECK(cells_at_most(100, 99) == 96);
+  CHECK(cells_at_most(1024, 100) == 96);
+  CHECK(cells_at_most(1024, 200) == 192);
+  CHECK(cells_at_most(16384, 16384) == 384);
+  CHECK(cells_at_most(385, 385) == 384);
+  CHECK(cells_at_most(1024, 1) == 1);
 }
 
 TEST_CASE("importance: the heaviest keys of every query, and the teacher's mass on all kept") {
