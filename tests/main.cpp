@@ -2,6 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <set>
@@ -10,7 +11,11 @@
 #include "tests/skip.h"
 
 std::string brine::test::source_dir() { return BRINE_SOURCE_DIR; }
-std::string brine::test::binary_dir() { return BRINE_BINARY_DIR; }
+// Where the programs are: of the build, or of a pack on another machine (scripts/gpu-check).
+std::string brine::test::binary_dir() {
+  const char* own = std::getenv("BRINE_TEST_PROGRAMS");
+  return own ? own : BRINE_BINARY_DIR;
+}
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "apps/cli/terminal.h"
 #include "data/io/human.h"
 #include "tensor/cpu/core/onednn.h"
 #include "tensor/device/allocator.h"
@@ -87,15 +88,22 @@ Report::Report(Form form)
   print_title();
 }
 
-void Report::add(const Suite& suite, const std::vector<BenchRow>& rows) {
-  for (const BenchRow& row : rows) {
-    if (form_ == Form::table) print_row(row);
-    rows_.emplace_back(&suite, row);
+void Report::run(const Suite& suite, const BenchRequest& request) {
+  try {
+    for (const BenchRow& row : suite.run(request)) {
+      if (form_ == Form::table) print_row(row);
+      rows_.emplace_back(&suite, row);
+    }
+  } catch (const std::exception& e) {
+    log_warning("bench ", suite.name, ": ", e.what());
+    failures_.emplace_back(&suite, e.what());
   }
 }
 
 data::Json Report::json() const {
-  data::Json rows = data::Json::array();
+  data::Json rows = data::Json::array(), failures = data::Json::array();
+  for (const auto& [suite, why] : failures_)
+    failures.push_back({{"bench", suite->name}, {"error", why}});
   for (const auto& [suite, row] : rows_) rows.push_back(to_json(suite->name, row));
   return {{"quick", is_quick()},
           {"cpu", cpu_},
@@ -105,7 +113,8 @@ data::Json Report::json() const {
           {"triad_gb_per_s", triad_},
           {"device", join(default_device())},
           {"peak_reserved_bytes", allocator_stats().peak_reserved},
-          {"rows", rows}};
+          {"rows", rows},
+          {"failures", failures}};
 }
 
 }  // namespace brine::bench

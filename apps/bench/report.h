@@ -18,11 +18,14 @@ class Report {
   enum class Form { table, json };
   static constexpr const char* kJsonHelp =
       "Print one JSON object: quick, cpu, cpu_class, onednn, threads, triad_gb_per_s, device, "
-      "peak_reserved_bytes and rows of bench, name, shape, ms, rate, unit, share";
+      "peak_reserved_bytes and rows of bench, name, shape, ms, rate, unit, share; failures of "
+      "bench, error";
   // Measures the machine. A table is printed on standard output, its title now and rows as they are
   // added.
   explicit Report(Form form);
-  void add(const Suite& suite, const std::vector<BenchRow>& rows);
+  // A suite that throws is a failure of the report, which keeps the rows of the others.
+  void run(const Suite& suite, const BenchRequest& request);
+  bool failed() const { return !failures_.empty(); }
   // All that was added, with the device and its peak of reserved bytes until now.
   data::Json json() const;
 
@@ -32,6 +35,7 @@ class Report {
   int threads_;
   double triad_;  // GB/s
   std::vector<std::pair<const Suite*, BenchRow>> rows_;
+  std::vector<std::pair<const Suite*, std::string>> failures_;
 };
 
 }  // namespace brine::bench

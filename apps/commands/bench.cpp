@@ -47,11 +47,11 @@ struct Bench {
     bench::Report report(json ? bench::Report::Form::json : bench::Report::Form::table);
     for (const bench::Suite* suite : bench::chosen_suites(request)) {
       log_detail("bench ", suite->name);
-      report.add(*suite, suite->run(request));
+      report.run(*suite, request);
       trim();
     }
     if (json) std::cout << json_text(report.json(), 2) << std::endl;
-    return 0;
+    return report.failed() ? 1 : 0;
   }
 };
 const RegisterSubcommand<Bench> registration("bench", "Measure kernels, attention and training");

@@ -264,6 +264,29 @@ TEST_CASE("bench: the heads and the kind of a block, and the paper's table by me
     CHECK(part.at("tokens") == 80);
 }
 
+TEST_CASE("bench: a suite that throws is reported and the rows of the others are kept") {
+  const bench::Suite fine{.name = "fine", .run = [](const bench::BenchRequest&) {
+                            bench::BenchRow row;
+                            row.name = "row";
+                            return std::vector<bench::BenchRow>{row};
+                          }};
+  const bench::Suite broken{.name = "broken",
+                            .run = [](const bench::BenchRequest&) -> std::vector<bench::BenchRow> {
+                              throw Error("no memory for 98,304 bands");
+                            }};
+  bench::Report report(bench::Report::Form::json);
+  report.run(fine, {});
+  CHECK_FALSE(report.failed());
+  report.run(broken, {});
+  report.run(fine, {});
+  CHECK(report.failed());
+  const data::Json json = report.json();
+  CHECK(json.at("rows").size() == 2);
+  REQUIRE(json.at("failures").size() == 1);
+  CHECK(json.at("failures")[0].at("bench") == "broken");
+  CHECK(json.at("failures")[0].at("error") == "no memory for 98,304 bands");
+}
+
 TEST_CASE("bench: maps fit by what they took at a shorter length; methods without maps always do") {
   auto memory_of = [](const char* method) {
     const nn::AttentionShape shape{.heads = 1, .head_size = 8, .max_positions = 64, .causal = true};

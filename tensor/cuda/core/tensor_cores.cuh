@@ -57,7 +57,9 @@ struct SplitNumber {
   __device__ explicit SplitNumber(float x) {
     constexpr uint32_t kept = 0xffffe000u, half = 0x1000u;
     high = std::bit_cast<float>(std::bit_cast<uint32_t>(x) & kept);
-    low = std::bit_cast<float>((std::bit_cast<uint32_t>(x - high) + half) & kept);
+    // An infinity has no rest; of its NaN the bits would wrap to another number.
+    const float rest = x - x == 0.0f ? x - high : 0.0f;
+    low = std::bit_cast<float>((std::bit_cast<uint32_t>(rest) + half) & kept);
   }
 };
 

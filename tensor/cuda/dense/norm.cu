@@ -89,7 +89,7 @@ __global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* more, const T* 
 template <class T>
 __global__ void layernorm_bands_kernel(T* parts, const T* dy, const T* x, const T* mean,
                                        const T* rstd, int64_t R, int64_t C) {
-  const int64_t c = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, band = blockIdx.y;
+  const int64_t c = int64_t(blockIdx.y) * blockDim.x + threadIdx.x, band = blockIdx.x;
   if (c >= C) return;
   T dw = 0, db = 0;
   for (int64_t r = band * kBand; r < R && r < (band + 1) * kBand; ++r) {
@@ -152,7 +152,7 @@ __global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x,
 template <class T>
 __global__ void rmsnorm_bands_kernel(T* parts, const T* dy, const T* x, const T* rstd, int64_t R,
                                      int64_t C) {
-  const int64_t c = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, band = blockIdx.y;
+  const int64_t c = int64_t(blockIdx.y) * blockDim.x + threadIdx.x, band = blockIdx.x;
   if (c >= C) return;
   T dw = 0;
   for (int64_t r = band * kBand; r < R && r < (band + 1) * kBand; ++r) {
@@ -176,13 +176,19 @@ dim3 row_block(int64_t C) {
   return dim3(unsigned(std::clamp<int64_t>((C + kWarp - 1) / kWarp * kWarp, kWarp, kThreads)));
 }
 
+// Bands along x, which may have 2^31 blocks; y, of the columns, 65,535 at most. A decoder at
+// 131,072 tokens of 12 heads has 98,304 bands.
+dim3 band_grid(int64_t bands, int64_t C) {
+  return dim3(blocks_for(bands, 1), blocks_for(C, kColumns));
+}
+
 }  // namespace
 
 void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
                Tensor b, double eps) {
   if (x.rows() == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
-    launch("layernorm", layernorm_kernel<T>, dim3(unsigned(x.rows())), row_block(x.dim(-1)), 0,
+    launch("layernorm", layernorm_kernel<T>, dim3(blocks_for(x.rows(), 1)), row_block(x.dim(-1)), 0,
            y.data<T>(), mean.data<T>(), rstd.data<T>(), norm_row<T>(sum, x, residual), w.data<T>(),
            b.data<T>(), T(eps), x.dim(-1));
   });
@@ -194,16 +200,14 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more,
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
-      launch("layernorm_backward", layernorm_dx_kernel<T>, dim3(unsigned(R)), row_block(C), 0,
+      launch("layernorm_backward", layernorm_dx_kernel<T>, dim3(blocks_for(R, 1)), row_block(C), 0,
              dx.data<T>(), dy.data<T>(), more.defined() ? more.data<T>() : nullptr, x.data<T>(),
              w.data<T>(), mean.data<T>(), rstd.data<T>(), C);
     }
     if (!dw.defined() && !db.defined()) return;
-    check(bands <= 65535, "layernorm_backward: ", R, " rows are too many for one launch");
     Tensor parts = Tensor::empty({bands, 2, C}, x.dtype(), x.device());
-    launch("layernorm_backward", layernorm_bands_kernel<T>,
-           dim3(blocks_for(C, kColumns), unsigned(bands)), dim3(kColumns), 0, parts.data<T>(),
-           dy.data<T>(), x.data<T>(), mean.data<T>(), rstd.data<T>(), R, C);
+    launch("layernorm_backward", layernorm_bands_kernel<T>, band_grid(bands, C), dim3(kColumns), 0,
+           parts.data<T>(), dy.data<T>(), x.data<T>(), mean.data<T>(), rstd.data<T>(), R, C);
     launch_each("layernorm_backward", C, layernorm_parameters_kernel<T>,
                 dw.defined() ? dw.data<T>() : nullptr, db.defined() ? db.data<T>() : nullptr,
                 parts.data<T>(), bands, C);
@@ -213,7 +217,7 @@ void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more,
 void rmsnorm(Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w, double eps) {
   if (x.rows() == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
-    launch("rmsnorm", rmsnorm_kernel<T>, dim3(unsigned(x.rows())), row_block(x.dim(-1)), 0,
+    launch("rmsnorm", rmsnorm_kernel<T>, dim3(blocks_for(x.rows(), 1)), row_block(x.dim(-1)), 0,
            y.data<T>(), rstd.data<T>(), norm_row<T>(sum, x, residual), w.data<T>(), T(eps),
            x.dim(-1));
   });
@@ -225,16 +229,14 @@ void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Te
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
-      launch("rmsnorm_backward", rmsnorm_dx_kernel<T>, dim3(unsigned(R)), row_block(C), 0,
+      launch("rmsnorm_backward", rmsnorm_dx_kernel<T>, dim3(blocks_for(R, 1)), row_block(C), 0,
              dx.data<T>(), dy.data<T>(), more.defined() ? more.data<T>() : nullptr, x.data<T>(),
              w.data<T>(), rstd.data<T>(), C);
     }
     if (!dw.defined()) return;
-    check(bands <= 65535, "rmsnorm_backward: ", R, " rows are too many for one launch");
     Tensor parts = Tensor::empty({bands, C}, x.dtype(), x.device());
-    launch("rmsnorm_backward", rmsnorm_bands_kernel<T>,
-           dim3(blocks_for(C, kColumns), unsigned(bands)), dim3(kColumns), 0, parts.data<T>(),
-           dy.data<T>(), x.data<T>(), rstd.data<T>(), R, C);
+    launch("rmsnorm_backward", rmsnorm_bands_kernel<T>, band_grid(bands, C), dim3(kColumns), 0,
+           parts.data<T>(), dy.data<T>(), x.data<T>(), rstd.data<T>(), R, C);
     launch_each("rmsnorm_backward", C, rmsnorm_parameters_kernel<T>, dw.data<T>(), parts.data<T>(),
                 bands, C);
   });

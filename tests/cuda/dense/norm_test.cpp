@@ -37,6 +37,21 @@ TEST_CASE("cuda: rmsnorm and its gradients") {
   }
 }
 
+TEST_CASE("cuda: gradients of norms of more rows than a grid has in y") {
+  const Shape shape{65536 * 64 + 1, 2}, channels{2};
+  compare_both("many rows", [&](const On& on, Dtype dtype) {
+    if (dtype != Dtype::f32) return std::vector<Tensor>{};  // the launch is the same
+    Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
+    Tensor dy = on(normal(shape, 4, dtype)), none;
+    Tensor mean = on(normal({shape[0]}, 5, dtype)), rstd = on(normal({shape[0]}, 6, dtype));
+    Tensor dw = on(normal(channels, 7, dtype)), db = on(normal(channels, 8, dtype));
+    Tensor rms_dw = on(normal(channels, 9, dtype));
+    BRINE_CALL(x, layernorm_backward, none, dw, db, dy, none, x, w, mean, rstd);
+    BRINE_CALL(x, rmsnorm_backward, none, rms_dw, dy, none, x, w, rstd);
+    return std::vector{dw, db, rms_dw};
+  });
+}
+
 TEST_CASE("cuda: norms of a sum, and gradients that are added to others") {
   for (const Shape& shape : {Shape{1, 3}, Shape{3, 7}, Shape{130, 33}, Shape{5, 700}}) {
     compare_both(join("sums ", shape), [&](const On& on, Dtype dtype) {
