@@ -64,7 +64,8 @@ struct SplitNumber {
 };
 
 // c += a b as multiply_add(), for f32 numbers. The product of the two lower parts, at most 2^-20 of
-// the whole, is omitted.
+// the whole, is omitted. The sum leaves the tensor cores after every step and is added in f32:
+// theirs truncate, which long sums of positive numbers would show as a bias.
 __device__ inline void multiply_add(float (&c)[4], const SplitNumber (&a)[4],
                                     const SplitNumber (&b)[2]) {
   float a_high[4], a_low[4];
@@ -74,9 +75,12 @@ __device__ inline void multiply_add(float (&c)[4], const SplitNumber (&a)[4],
     a_low[i] = a[i].low;
   }
   const float b_high[2] = {b[0].high, b[1].high}, b_low[2] = {b[0].low, b[1].low};
-  multiply_add(c, a_low, b_high);
-  multiply_add(c, a_high, b_low);
-  multiply_add(c, a_high, b_high);
+  float step[4] = {};
+  multiply_add(step, a_low, b_high);
+  multiply_add(step, a_high, b_low);
+  multiply_add(step, a_high, b_high);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] += step[i];
 }
 
 }  // namespace brine::cuda
