@@ -147,6 +147,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
     return result;
   }
   compare_ranks(run, host);
+  Trainer trainer(parts_of(run, options, host), run.trainer);  // refuses too many ranks
   if (host.is_first()) {
     std::error_code error;
     std::filesystem::create_directories(out, error);
@@ -154,7 +155,6 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   }
   claim_directory(run, options, host);
   set_anomaly_detection(options.anomaly);
-  Trainer trainer(parts_of(run, options, host), run.trainer);
   LogConfig log_config{.progress = host.progress};
   log_config.progress.every_steps = options.log_steps;
   if (options.resume) {

@@ -14,21 +14,18 @@ void Communicator::exchange(const std::string& what, const std::vector<Outgoing>
   if (!out.empty() || !in.empty()) move({what, limit_ * patience}, out, in);
 }
 
+// Between every two ranks, so that each one knows who is missing.
 void Communicator::barrier(const std::string& what, double patience) {
-  char token = 0;
+  const char token = 0;
   std::vector<char> tokens(size_t(size_), 0);
-  if (!is_first()) {
-    exchange(what, {{0, &token, 1}}, {{0, tokens.data(), 1}}, patience);
-    return;
-  }
   std::vector<Incoming> in;
   std::vector<Outgoing> out;
-  for (int r = 1; r < size_; ++r) {
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
     in.push_back({r, &tokens[size_t(r)], 1});
     out.push_back({r, &token, 1});
   }
-  exchange(what, {}, in, patience);
-  exchange(what, out, {}, patience);
+  exchange(what, out, in, patience);
 }
 
 std::vector<std::string> Communicator::gather(const std::string& what, const std::string& mine) {
