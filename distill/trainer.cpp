@@ -26,25 +26,21 @@ double steady_seconds() {
 
 // Moments are named after their parameters, so that a checkpoint does not depend on the layout of
 // the flat buffers.
-std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const nn::Adamw& adamw) {
+std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const Tensor& first,
+                                    const Tensor& second) {
   std::vector<NamedTensor> out;
   for (const auto& e : store.entries()) {
     Shape shape = e.parameter->value.shape();
-    out.push_back({"m." + e.path, adamw.first_moment().slice(0, e.offset, e.size).view(shape)});
-    out.push_back({"v." + e.path, adamw.second_moment().slice(0, e.offset, e.size).view(shape)});
+    out.push_back({"m." + e.path, first.slice(0, e.offset, e.size).view(shape)});
+    out.push_back({"v." + e.path, second.slice(0, e.offset, e.size).view(shape)});
   }
   return out;
 }
 
-void load_moments(const data::Safetensors& file, const nn::ParameterStore& store,
-                  const nn::Adamw& adamw) {
-  for (auto& [name, view] : moments_of(store, adamw)) {
-    Tensor saved = file.tensor(name);
-    check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
-          ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
-          view.shape());
-    assign(view, saved);
-  }
+std::optional<nn::Adamw::Elements> own_elements(const TrainerParts& parts) {
+  if (!parts.zero || !parts.ranks) return std::nullopt;
+  const SlotRange own = elements_of(parts.store.size(), parts.ranks->rank(), parts.ranks->size());
+  return nn::Adamw::Elements{own.begin, own.end};
 }
 
 // The loss first, then its terms.
@@ -105,7 +101,7 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
                   ? nullptr
                   : std::make_unique<Objective>(parts_.model, parts_.teacher, parts_.losses)),
       objective_(parts_.objective ? *parts_.objective : *losses_),
-      optimizer_(parts_.store, config_.optimizer, parts_.plan),
+      optimizer_(parts_.store, config_.optimizer, parts_.plan, own_elements(parts_)),
       ranks_(parts_.ranks ? *parts_.ranks : alone_),
       own_(slots_of(config.accumulate, ranks_.rank(), ranks_.size())),
       loss_scale_(config.loss_scale),
@@ -165,6 +161,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
   double rate = config_.schedule.factor(done_steps(), progress());
   if (std::isfinite(norm)) {
     optimizer_.step(rate, norms, 1 / double(loss_scale));
+    share_values();
     loss_scale_.count_finite();
     terms["gradient_norm"] = norm;
   } else if (!loss_scale_.active()) {
@@ -227,6 +224,42 @@ std::string Trainer::stop_reason() {
 void Trainer::share_time() {
   if (ranks_.size() > 1 && config_.max_seconds > 0)
     ranks_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
+}
+
+void Trainer::share_values() {
+  if (!is_sharded()) return;
+  const Tensor& values = parts_.store.values();
+  const Tensor copy = values.to(Device{});
+  gather_elements(ranks_, join("values of step ", step_ + 1), copy);
+  if (!copy.shares_memory(values)) assign(values, copy);
+}
+
+Trainer::Moments Trainer::whole_moments() {
+  const Tensor &first = optimizer_.first_moment(), &second = optimizer_.second_moment();
+  if (!is_sharded()) return {first, second};
+  const int64_t n = parts_.store.size();
+  const std::string what = join("moments of step ", step_);
+  return {collect_elements(ranks_, what, first, n), collect_elements(ranks_, what, second, n)};
+}
+
+void Trainer::load_moments(const data::Path& path) {
+  const data::Safetensors file(path);
+  const bool sharded = is_sharded();
+  const Tensor &own_first = optimizer_.first_moment(), &own_second = optimizer_.second_moment();
+  const Shape whole{parts_.store.size()};
+  const Tensor first = sharded ? Tensor::zeros(whole, own_first.dtype()) : own_first;
+  const Tensor second = sharded ? Tensor::zeros(whole, own_first.dtype()) : own_second;
+  for (auto& [name, view] : moments_of(parts_.store, first, second)) {
+    Tensor saved = file.tensor(name);
+    check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
+          ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
+          view.shape());
+    assign(view, saved);
+  }
+  if (!sharded) return;
+  const SlotRange own = elements_of(whole.numel(), ranks_.rank(), ranks_.size());
+  assign(own_first, first.slice(0, own.begin, own.size()));
+  assign(own_second, second.slice(0, own.begin, own.size()));
 }
 
 void Trainer::wait_for_first(const std::string& what) {
@@ -319,11 +352,13 @@ MaskHealth Trainer::mask_health_now() {
 
 void Trainer::save(RunLog* log) {
   saved_step_ = step_;
-  if (log) write_checkpoint(*log);
+  Moments moments;
+  if (config_.keep_moments || !finished()) moments = whole_moments();
+  if (log) write_checkpoint(*log, moments);
   wait_for_first("checkpoint");
 }
 
-void Trainer::write_checkpoint(RunLog& log) {
+void Trainer::write_checkpoint(RunLog& log, const Moments& whole) {
   data::Json state = {{"step", step_},
                       {"tokens", tokens_},
                       {"seconds", seconds_},
@@ -340,8 +375,8 @@ void Trainer::write_checkpoint(RunLog& log) {
       text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
       tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
       text_file("trainer.json", json_text(state, 2) + "\n")};
-  if (config_.keep_moments || !finished()) {
-    std::vector<NamedTensor> moments = moments_of(parts_.store, optimizer_);
+  if (whole.first.defined()) {
+    std::vector<NamedTensor> moments = moments_of(parts_.store, whole.first, whole.second);
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
     files.push_back(tensor_file(kMomentsFile, std::move(moments)));
   }
@@ -379,7 +414,7 @@ std::vector<std::string> Trainer::resume() {
   if (loss_scale_.active()) loss_scale_.restore(state.at("loss_scale"));
   const data::Path moments = dir / kMomentsFile;
   if (std::filesystem::exists(moments)) {
-    load_moments(data::Safetensors(moments), parts_.store, optimizer_);
+    load_moments(moments);
   } else {
     check(finished(), dir.string(), ": has no ", kMomentsFile,
           " (keep_moments was off), so the run cannot go on");

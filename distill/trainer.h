@@ -67,6 +67,7 @@ struct TrainerParts {
   // The processes that share the work; null: this one alone. All have the same parts. The first
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
+  bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
 };
 
 struct TrainOutcome {
@@ -108,8 +109,15 @@ class Trainer {
                                 LossTerms& terms);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
+  bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
+  void share_values();  // after a step of which each rank has made its own elements
+  struct Moments {
+    Tensor first, second;  // [n]
+  };
+  Moments whole_moments();  // defined on the first rank, which writes them
+  void load_moments(const data::Path& file);
   void save(RunLog* log);
-  void write_checkpoint(RunLog& log);
+  void write_checkpoint(RunLog& log, const Moments& moments);
   void evaluate_now(RunLog* log);
   void wait_for_first(const std::string& what);  // while it writes or evaluates
   MaskHealth mask_health_now();

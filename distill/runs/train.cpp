@@ -90,7 +90,8 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .keys = host.keys,
           .seed = host.seed,
           .stop = host.stop,
-          .ranks = host.ranks};
+          .ranks = host.ranks,
+          .zero = options.zero};
 }
 
 void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {

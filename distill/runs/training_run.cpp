@@ -19,6 +19,10 @@ void RunOptions::describe(data::Schema& s) {
           "With several ranks (docs/distributed.md): seconds that one waits for the others in a "
           "step, after which all end; 24 times as long during evaluations and checkpoints",
           {.above = 0, .transient = true});
+  s.field("zero", zero,
+          "With several ranks: each has the optimizer's moments of its part of the parameters only "
+          "(ZeRO stage 1); the same bits",
+          {.transient = true});
   s.field("resume", resume, "Continue the run in --out from its newest checkpoint",
           {.transient = true});
   s.field("dry_run", dry_run, "Print parameters, memory and time, train nothing",

@@ -81,6 +81,8 @@ class Mpi : public Communicator {
   ~Mpi() override { library_.template function<int()>("MPI_Finalize")(); }
 
   [[noreturn]] void abort(int status) override {
+    // MPICH's launcher drops what it has not yet read of this rank's last words.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
     library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
     ::_exit(status);
   }

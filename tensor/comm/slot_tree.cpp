@@ -188,4 +188,27 @@ void gather_elements(Communicator& ranks, const std::string& what, const Tensor&
   }
 }
 
+Tensor collect_elements(Communicator& ranks, const std::string& what, const Tensor& part,
+                        int64_t n) {
+  const Tensor mine = part.to(Device{});
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  Tensor whole;
+  if (!ranks.is_first()) {
+    if (mine.numel() > 0) out.push_back({0, mine.raw(), bytes_of(mine)});
+  } else {
+    whole = Tensor::empty({n}, part.dtype());
+    for (int r = 0; r < ranks.size(); ++r) {
+      const Tensor theirs = slice_of(whole, elements_of(n, r, ranks.size()));
+      if (r == 0) {
+        assign(theirs, mine);
+      } else if (theirs.numel() > 0) {
+        in.push_back({r, theirs.raw(), bytes_of(theirs)});
+      }
+    }
+  }
+  ranks.exchange(what, out, in);
+  return whole;
+}
+
 }  // namespace brine

@@ -55,5 +55,9 @@ void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
 
 // Every rank has its elements_of() a flat CPU buffer [n]; afterwards all have all of them.
 void gather_elements(Communicator& ranks, const std::string& what, const Tensor& buffer);
+// The flat buffer [n] of which every rank has its elements_of() as `part`, on the first rank and on
+// the CPU; undefined on the others.
+Tensor collect_elements(Communicator& ranks, const std::string& what, const Tensor& part,
+                        int64_t n);
 
 }  // namespace brine
