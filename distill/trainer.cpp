@@ -11,8 +11,10 @@
 #include "data/safetensors/safetensors.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/health/mask_health.h"
+#include "distill/ranks/exchange.h"
 #include "distill/runs/run_weights.h"
 #include "nn/io/model_io.h"
+#include "tensor/device/transfer.h"
 
 namespace brine::distill {
 namespace {
@@ -24,25 +26,21 @@ double steady_seconds() {
 
 // Moments are named after their parameters, so that a checkpoint does not depend on the layout of
 // the flat buffers.
-std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const nn::Adamw& adamw) {
+std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const Tensor& first,
+                                    const Tensor& second) {
   std::vector<NamedTensor> out;
   for (const auto& e : store.entries()) {
     Shape shape = e.parameter->value.shape();
-    out.push_back({"m." + e.path, adamw.first_moment().slice(0, e.offset, e.size).view(shape)});
-    out.push_back({"v." + e.path, adamw.second_moment().slice(0, e.offset, e.size).view(shape)});
+    out.push_back({"m." + e.path, first.slice(0, e.offset, e.size).view(shape)});
+    out.push_back({"v." + e.path, second.slice(0, e.offset, e.size).view(shape)});
   }
   return out;
 }
 
-void load_moments(const data::Safetensors& file, const nn::ParameterStore& store,
-                  const nn::Adamw& adamw) {
-  for (auto& [name, view] : moments_of(store, adamw)) {
-    Tensor saved = file.tensor(name);
-    check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
-          ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
-          view.shape());
-    assign(view, saved);
-  }
+std::optional<nn::Adamw::Elements> own_elements(const TrainerParts& parts) {
+  if (!parts.zero || !parts.ranks) return std::nullopt;
+  const SlotRange own = elements_of(parts.store.size(), parts.ranks->rank(), parts.ranks->size());
+  return nn::Adamw::Elements{own.begin, own.end};
 }
 
 // The loss first, then its terms.
@@ -58,6 +56,11 @@ Values in_order(const LossTerms& terms) {
 data::CheckpointFile text_file(const std::string& name, std::string text) {
   return {name, [text = std::move(text)](const data::ByteSink& sink) { sink(text); }};
 }
+
+// Where the random streams of slots begin; those below are of initial weights and of data.
+constexpr uint64_t kSlotStreams = uint64_t(1) << 62;
+// An evaluation or a checkpoint takes longer than what ranks usually wait for.
+constexpr double kPatience = 24;
 
 constexpr const char* kMomentsFile = "optimizer.safetensors";
 
@@ -98,13 +101,19 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
                   ? nullptr
                   : std::make_unique<Objective>(parts_.model, parts_.teacher, parts_.losses)),
       objective_(parts_.objective ? *parts_.objective : *losses_),
-      optimizer_(parts_.store, config_.optimizer, parts_.plan),
-      random_{.seed = parts_.seed, .stream = 2},
+      optimizer_(parts_.store, config_.optimizer, parts_.plan, own_elements(parts_)),
+      ranks_(parts_.ranks ? *parts_.ranks : alone_),
+      own_(slots_of(config.accumulate, ranks_.rank(), ranks_.size())),
       loss_scale_(config.loss_scale),
       step_(config.first_step) {
   if (!parts_.seconds) parts_.seconds = steady_seconds;
   check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train.window(), " tokens");
+  if (ranks_.size() > config_.accumulate) {
+    throw SharedError(join("train: ", ranks_.size(), " ranks for steps of ", config_.accumulate,
+                           " micro-batch", config_.accumulate > 1 ? "es" : "",
+                           "; start fewer, or give --accumulate ", ranks_.size(), " or more"));
+  }
 }
 
 bool Trainer::finished() const {
@@ -123,28 +132,27 @@ LossTerms Trainer::train_step(std::string& skipped) {
   parts_.model.visit([this](nn::Module& m) {
     if (auto* attention = dynamic_cast<nn::Attention*>(&m)) attention->on_step(optimizer_.steps());
   });
-  parts_.store.zero_gradients();
   LossTerms terms;
-  std::vector<Batch> batches;
   int64_t rows = 0;
-  for (int64_t i = 0; i < config_.accumulate; ++i) {
-    batches.push_back(
-        parts_.train.batch(done_steps() * config_.accumulate + i, config_.batch_size));
-    rows += batches.back().tokens;
-  }
+  std::vector<double> shares;
+  const std::vector<Batch> batches = read_batches(rows, shares);
   const int64_t loss_scale = loss_scale_.value();
+  SlotSum sum(config_.accumulate, own_);
   std::vector<PendingTerms> pending;
   pending.reserve(batches.size());
-  for (const Batch& batch : batches) {
-    pending.push_back(objective_.accumulate(batch, {.share = double(batch.tokens) / double(rows),
-                                                    .text_share = 1 / double(config_.accumulate),
-                                                    .random = &random_,
-                                                    .recompute = config_.recompute,
-                                                    .loss_from = config_.loss_from,
-                                                    .loss_scale = double(loss_scale)}));
+  for (size_t i = 0; i < batches.size(); ++i) {
+    RandomStream random = random_of(own_.begin + int64_t(i));
+    parts_.store.zero_gradients();
+    pending.push_back(
+        objective_.accumulate(batches[i], {.share = shares[i],
+                                           .text_share = 1 / double(config_.accumulate),
+                                           .random = &random,
+                                           .recompute = config_.recompute,
+                                           .loss_from = config_.loss_from,
+                                           .loss_scale = double(loss_scale)}));
+    sum.add(parts_.store.gradients());
   }
-  // The only place of a step that waits for the device.
-  std::vector<double> norms = read_terms(pending, optimizer_.part_squares(), terms);
+  std::vector<double> norms = sum_slots(sum, pending, terms);
   objective_.summarize(terms);
   tokens_ += rows;
   const double norm =
@@ -153,6 +161,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
   double rate = config_.schedule.factor(done_steps(), progress());
   if (std::isfinite(norm)) {
     optimizer_.step(rate, norms, 1 / double(loss_scale));
+    share_values();
     loss_scale_.count_finite();
     terms["gradient_norm"] = norm;
   } else if (!loss_scale_.active()) {
@@ -170,18 +179,108 @@ LossTerms Trainer::train_step(std::string& skipped) {
   return terms;
 }
 
+RandomStream Trainer::random_of(int64_t slot) const {
+  return {.seed = parts_.seed,
+          .stream = kSlotStreams + uint64_t(step_ * config_.accumulate + slot)};
+}
+
+// The batches of this rank's slots, and their shares in the tokens of all slots.
+std::vector<Batch> Trainer::read_batches(int64_t& tokens, std::vector<double>& shares) {
+  std::vector<Batch> batches;
+  std::vector<int64_t> own;
+  for (int64_t i = own_.begin; i < own_.end; ++i) {
+    batches.push_back(
+        parts_.train.batch(done_steps() * config_.accumulate + i, config_.batch_size));
+    own.push_back(batches.back().tokens);
+  }
+  const std::vector<int64_t> all = gather_counts(ranks_, join("tokens of step ", step_ + 1), own);
+  tokens = std::accumulate(all.begin(), all.end(), int64_t(0));
+  for (const int64_t count : own) shares.push_back(double(count) / double(tokens));
+  return batches;
+}
+
+std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
+                                       LossTerms& terms) {
+  // The only place of a step that waits for the device.
+  if (ranks_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
+  std::vector<SlotTerms> slots;
+  read_slots(pending, {}, slots);
+  add_slots(gather_terms(ranks_, join("loss terms of step ", step_ + 1), slots), terms);
+  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
+  return items(optimizer_.part_squares());
+}
+
+std::string Trainer::stop_reason() {
+  const std::string own = parts_.stop ? parts_.stop() : "";
+  if (ranks_.size() == 1) return own;
+  const std::vector<std::string> all = ranks_.gather(join("start of step ", step_ + 1), own);
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (!all[r].empty()) return join(all[r], " to rank ", r);
+  }
+  return "";
+}
+
+// Schedule and end follow the clock of the first rank.
+void Trainer::share_time() {
+  if (ranks_.size() > 1 && config_.max_seconds > 0)
+    ranks_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
+}
+
+void Trainer::share_values() {
+  if (!is_sharded()) return;
+  const Tensor& values = parts_.store.values();
+  const Tensor copy = values.to(Device{});
+  gather_elements(ranks_, join("values of step ", step_ + 1), copy);
+  if (!copy.shares_memory(values)) assign(values, copy);
+}
+
+Trainer::Moments Trainer::whole_moments() {
+  const Tensor &first = optimizer_.first_moment(), &second = optimizer_.second_moment();
+  if (!is_sharded()) return {first, second};
+  const int64_t n = parts_.store.size();
+  const std::string what = join("moments of step ", step_);
+  return {collect_elements(ranks_, what, first, n), collect_elements(ranks_, what, second, n)};
+}
+
+void Trainer::load_moments(const data::Path& path) {
+  const data::Safetensors file(path);
+  const bool sharded = is_sharded();
+  const Tensor &own_first = optimizer_.first_moment(), &own_second = optimizer_.second_moment();
+  const Shape whole{parts_.store.size()};
+  const Tensor first = sharded ? Tensor::zeros(whole, own_first.dtype()) : own_first;
+  const Tensor second = sharded ? Tensor::zeros(whole, own_first.dtype()) : own_second;
+  for (auto& [name, view] : moments_of(parts_.store, first, second)) {
+    Tensor saved = file.tensor(name);
+    check(saved.shape() == view.shape() && saved.dtype() == view.dtype(), file.path().string(),
+          ": ", name, " is ", saved.dtype(), " ", saved.shape(), ", wanted ", view.dtype(), " ",
+          view.shape());
+    assign(view, saved);
+  }
+  if (!sharded) return;
+  const SlotRange own = elements_of(whole.numel(), ranks_.rank(), ranks_.size());
+  assign(own_first, first.slice(0, own.begin, own.size()));
+  assign(own_second, second.slice(0, own.begin, own.size()));
+}
+
+void Trainer::wait_for_first(const std::string& what) {
+  if (ranks_.size() > 1) ranks_.barrier(join(what, " at step ", step_), kPatience);
+}
+
+// A dump is read ahead in the order in which this rank asks for its batches.
 void Trainer::plan_ahead(int64_t step) {
   if (!parts_.teacher) return;
   std::shared_ptr<BatchSource> order = parts_.train.clone();  // a separate copy for the reading
                                                               // thread
   parts_.teacher->plan(
-      [order, B = config_.batch_size](int64_t n) { return order->windows_of(n, B); },
-      step * config_.accumulate);
+      [order, B = config_.batch_size, G = config_.accumulate, own = own_](int64_t n) {
+        return order->windows_of(n / own.size() * G + own.begin + n % own.size(), B);
+      },
+      step * own_.size());
 }
 
-TrainOutcome Trainer::run(RunLog& log) {
+TrainOutcome Trainer::run(RunLog* log) {
   std::string why;  // the run is asked to stop
-  auto stopped = [&] { return parts_.stop && !(why = parts_.stop()).empty(); };
+  auto stopped = [&] { return !(why = stop_reason()).empty(); };
   plan_ahead(done_steps());
   TrainOutcome out;
   out.steps = step_;
@@ -193,23 +292,26 @@ TrainOutcome Trainer::run(RunLog& log) {
       out.last = train_step(skipped);
     } catch (const NonFiniteLoss& e) {
       out.last.clear();
-      check(config_.nonfinite == OnNonfinite::skip, "step ", step_ + 1, ": ", e.what());
+      if (config_.nonfinite != OnNonfinite::skip)
+        throw SharedError(join("step ", step_ + 1, ": ", e.what()));
       ++skipped_;
       skipped = join(e.what(), " (", skipped_, " so far)");
     }
     seconds_ += parts_.seconds() - start;
+    share_time();
     ++step_;
-    log.step({.step = step_,
-              .total = config_.max_seconds > 0 ? 0 : config_.first_step + config_.steps,
-              .tokens = tokens_ - before,
-              .done = config_.max_seconds > 0 ? progress() : 0,
-              .values = in_order(out.last)});
-    if (!skipped.empty()) log.event(join("step ", step_, " skipped: ", skipped));
+    if (log)
+      log->step({.step = step_,
+                 .total = config_.max_seconds > 0 ? 0 : config_.first_step + config_.steps,
+                 .tokens = tokens_ - before,
+                 .done = config_.max_seconds > 0 ? progress() : 0,
+                 .values = in_order(out.last)});
+    if (log && !skipped.empty()) log->event(join("step ", step_, " skipped: ", skipped));
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
     if (config_.save_every && step_ % config_.save_every == 0) save(log);
   }
   out.interrupted = !why.empty() && !finished();
-  if (out.interrupted) log.event(join(why, ": saving at step ", step_));
+  if (log && out.interrupted) log->event(join(why, ": saving at step ", step_));
   if (saved_step_ != step_) save(log);
   if (!out.interrupted) evaluate_now(log);
   out.steps = step_;
@@ -220,18 +322,20 @@ TrainOutcome Trainer::run(RunLog& log) {
   return out;
 }
 
-void Trainer::evaluate_now(RunLog& log) {
-  if (parts_.evaluation) log.evaluation(step_, parts_.evaluation());
-  if (!parts_.valid) return;
-  Perplexity p = evaluate(parts_.model, *parts_.valid,
-                          {.batch_size = config_.batch_size,
-                           .max_windows = config_.eval_windows,
-                           .loss_from = config_.loss_from});
-  Values values = {{"valid_perplexity", p.value()}, {"valid_nll", p.nll}};
-  const MaskHealth health = mask_health_now();
-  for (const auto& value : log_values(health)) values.push_back(value);
-  log.evaluation(step_, values);
-  if (finished() && !degenerate_warning(health).empty()) log.event(degenerate_warning(health));
+void Trainer::evaluate_now(RunLog* log) {
+  if (parts_.evaluation && log) log->evaluation(step_, parts_.evaluation());
+  if (parts_.valid && log) {
+    Perplexity p = evaluate(parts_.model, *parts_.valid,
+                            {.batch_size = config_.batch_size,
+                             .max_windows = config_.eval_windows,
+                             .loss_from = config_.loss_from});
+    Values values = {{"valid_perplexity", p.value()}, {"valid_nll", p.nll}};
+    const MaskHealth health = mask_health_now();
+    for (const auto& value : log_values(health)) values.push_back(value);
+    log->evaluation(step_, values);
+    if (finished() && !degenerate_warning(health).empty()) log->event(degenerate_warning(health));
+  }
+  wait_for_first("evaluation");
 }
 
 // Of the first window of the text that is evaluated, next to the model's own dense attention.
@@ -246,16 +350,22 @@ MaskHealth Trainer::mask_health_now() {
   return mask_health(observer.layers());
 }
 
-void Trainer::save(RunLog& log) {
-  data::Json state = {
-      {"step", step_},
-      {"tokens", tokens_},
-      {"seconds", seconds_},
-      {"skipped_steps", skipped_},
-      {"optimizer_steps", optimizer_.steps()},
-      {"random",
-       {{"seed", random_.seed}, {"stream", random_.stream}, {"counter", random_.counter}}},
-      {"configuration", parse_ordered_json(parts_.configuration)}};
+void Trainer::save(RunLog* log) {
+  saved_step_ = step_;
+  Moments moments;
+  if (config_.keep_moments || !finished()) moments = whole_moments();
+  if (log) write_checkpoint(*log, moments);
+  wait_for_first("checkpoint");
+}
+
+void Trainer::write_checkpoint(RunLog& log, const Moments& whole) {
+  data::Json state = {{"step", step_},
+                      {"tokens", tokens_},
+                      {"seconds", seconds_},
+                      {"skipped_steps", skipped_},
+                      {"optimizer_steps", optimizer_.steps()},
+                      {"seed", parts_.seed},
+                      {"configuration", parse_ordered_json(parts_.configuration)}};
   if (!parts_.stage.empty()) {
     state["stage"] = parts_.stage;
     state["first_step"] = config_.first_step;
@@ -265,8 +375,8 @@ void Trainer::save(RunLog& log) {
       text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
       tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
       text_file("trainer.json", json_text(state, 2) + "\n")};
-  if (config_.keep_moments || !finished()) {
-    std::vector<NamedTensor> moments = moments_of(parts_.store, optimizer_);
+  if (whole.first.defined()) {
+    std::vector<NamedTensor> moments = moments_of(parts_.store, whole.first, whole.second);
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
     files.push_back(tensor_file(kMomentsFile, std::move(moments)));
   }
@@ -275,7 +385,6 @@ void Trainer::save(RunLog& log) {
   } catch (const data::DurabilityUncertain& e) {
     log.event(e.what());  // the checkpoint is complete; only a power failure could undo it
   }
-  saved_step_ = step_;
 }
 
 std::vector<std::string> Trainer::resume() {
@@ -298,8 +407,6 @@ std::vector<std::string> Trainer::resume() {
   }
   load_weights(data::Safetensors(dir / "model.safetensors"), parts_.model, parts_.store);
   optimizer_.set_steps(state.at("optimizer_steps"));
-  const data::Json& r = state.at("random");
-  random_ = {.seed = r.at("seed"), .stream = r.at("stream"), .counter = r.at("counter")};
   step_ = saved_step_ = state.at("step");
   tokens_ = state.at("tokens");
   seconds_ = state.at("seconds");
@@ -307,7 +414,7 @@ std::vector<std::string> Trainer::resume() {
   if (loss_scale_.active()) loss_scale_.restore(state.at("loss_scale"));
   const data::Path moments = dir / kMomentsFile;
   if (std::filesystem::exists(moments)) {
-    load_moments(data::Safetensors(moments), parts_.store, optimizer_);
+    load_moments(moments);
   } else {
     check(finished(), dir.string(), ": has no ", kMomentsFile,
           " (keep_moments was off), so the run cannot go on");

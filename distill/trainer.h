@@ -14,6 +14,7 @@
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
 #include "nn/optim/schedule.h"
+#include "tensor/comm/slot_tree.h"
 
 namespace brine::distill {
 
@@ -63,6 +64,10 @@ struct TrainerParts {
   std::function<std::string()> stop = {};  // called before every step: the reason to stop, empty =
                                            // continue
   std::function<double()> seconds = {};    // a clock; empty: the machine's steady one
+  // The processes that share the work; null: this one alone. All have the same parts. The first
+  // one writes, evaluates and keeps the time.
+  Communicator* ranks = nullptr;
+  bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
 };
 
 struct TrainOutcome {
@@ -81,7 +86,9 @@ class Trainer {
   // Throws when there is none, or when the configuration differs, listing the differences.
   std::vector<std::string> resume();
   // Trains until the steps or the seconds are used up or stop() gives a reason, saves and returns.
-  TrainOutcome run(RunLog& log);
+  // The log is null on every rank but the first.
+  TrainOutcome run(RunLog* log);
+  TrainOutcome run(RunLog& log) { return run(&log); }
 
   int64_t step() const { return step_; }
   // The steps or the seconds are used up: run() would only evaluate.
@@ -93,8 +100,26 @@ class Trainer {
                                                // teacher
   int64_t done_steps() const { return step_ - config_.first_step; }
   double progress() const;
-  void save(RunLog& log);
-  void evaluate_now(RunLog& log);
+  // The micro-batches of a step are its slots. Each has its own random numbers and its own
+  // gradient; each rank computes some of them.
+  RandomStream random_of(int64_t slot) const;
+  std::vector<Batch> read_batches(int64_t& tokens, std::vector<double>& shares);
+  // Gradients and terms over the slots of all ranks; returns the sums of squares by part.
+  std::vector<double> sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
+                                LossTerms& terms);
+  std::string stop_reason();  // of the first rank that has one
+  void share_time();
+  bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
+  void share_values();  // after a step of which each rank has made its own elements
+  struct Moments {
+    Tensor first, second;  // [n]
+  };
+  Moments whole_moments();  // defined on the first rank, which writes them
+  void load_moments(const data::Path& file);
+  void save(RunLog* log);
+  void write_checkpoint(RunLog& log, const Moments& moments);
+  void evaluate_now(RunLog* log);
+  void wait_for_first(const std::string& what);  // while it writes or evaluates
   MaskHealth mask_health_now();
 
   TrainerParts parts_;
@@ -102,7 +127,9 @@ class Trainer {
   std::unique_ptr<Objective> losses_;  // unless the parts have an objective
   StepObjective& objective_;
   nn::Adamw optimizer_;
-  RandomStream random_;
+  SelfCommunicator alone_;
+  Communicator& ranks_;
+  SlotRange own_;  // the slots of this rank
   LossScale loss_scale_;
   int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
   double seconds_ = 0;

@@ -6,13 +6,14 @@
 #include <new>
 
 #include "apps/cli/options.h"
+#include "apps/cli/ranks.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/version.h"
 #include "autograd/compute_type.h"
 #include "data/io/file_io.h"
+#include "tensor/comm/communicator.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/device.h"
-#include "tensor/error.h"
 
 namespace brine {
 
@@ -119,6 +120,13 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// An error that names its command does not name it twice.
+std::string without_name(std::string why, const std::string& name) {
+  const std::string own = name.substr(name.find(' ') + 1) + ": ";
+  if (why.starts_with(own)) why.erase(0, own.size());
+  return why;
+}
+
 }  // namespace
 
 void CommonOptions::describe(data::Schema& s) {
@@ -171,16 +179,19 @@ int run_program(const std::vector<std::string>& words) {
     }
     std::cout.flush();
     check(bool(std::cout), "standard output cannot be written");
+    close_ranks();
     return status;
+  } catch (const SharedError& e) {
+    // Every rank is here: the first one reports, and none waits for another.
+    if (is_first_rank()) std::cerr << one_line(name + ": " + without_name(e.what(), name)) << "\n";
+    close_ranks();
+    return 1;
   } catch (const std::bad_alloc&) {
-    std::cerr << name << ": out of memory\n";
+    std::cerr << rank_prefix() + name + ": out of memory\n";
   } catch (const std::exception& e) {
-    std::string why = e.what();
-    // An error that names its command does not name it twice.
-    const std::string own = name.substr(name.find(' ') + 1) + ": ";
-    if (why.starts_with(own)) why.erase(0, own.size());
-    std::cerr << one_line(name + ": " + why) << "\n";
+    std::cerr << rank_prefix() + one_line(name + ": " + without_name(e.what(), name)) + "\n";
   }
+  end_ranks(1);
   return 1;
 }
 

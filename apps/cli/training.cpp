@@ -6,9 +6,11 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/ranks.h"
 #include "apps/cli/stop_signals.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
+#include "apps/cli/version.h"
 #include "data/io/human.h"
 #include "data/io/json.h"
 
@@ -17,16 +19,20 @@ namespace brine {
 int run_training(const RunContext& context, const distill::TrainingSettings& settings,
                  const distill::RunOptions& options, const Prepare& prepare) {
   refuse_unused_loss_scale(context, settings.rest.loss_scale);
+  Communicator& ranks = process_ranks();
+  ranks.set_limit(options.rank_seconds);
   const bool bar = is_terminal() && !context.quiet;
   distill::RunHost host{
       .seed = context.seed,
-      .messages = log_messages(),
+      .messages = ranks.is_first() ? log_messages() : distill::Messages(),
       .configuration = [&] { return json_text(context.keys.to_json()); },
       .keys = &context.keys,
       .keep_configuration = [&](const std::string& dir) { keep_configuration(context, dir); },
       .progress = {.every_seconds = context.quiet ? 1e9 : 10,
                    .columns = bar ? terminal_columns(STDERR_FILENO) : 0},
-      .terminal = &std::cerr};
+      .terminal = &std::cerr,
+      .ranks = &ranks,
+      .program = "brine " BRINE_VERSION " of commit " + commit_name()};
   const std::unique_ptr<distill::TrainingRun> run = prepare(host);
   const StopSignals signals;
   host.stop = [&signals] { return signals.name(); };

@@ -217,8 +217,8 @@ void Objective::run(const Batch& batch, const Call& call, LossTerms& terms) {
   read_terms({accumulate(batch, call)}, {}, terms);
 }
 
-std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
-                               const std::vector<Tensor>& others, LossTerms& terms) {
+std::vector<double> read_slots(const std::vector<PendingTerms>& pending,
+                               const std::vector<Tensor>& others, std::vector<SlotTerms>& slots) {
   std::vector<Tensor> scalars;
   for (const PendingTerms& of_batch : pending) {
     for (const PendingTerm& term : of_batch) scalars.push_back(term.value);
@@ -227,19 +227,37 @@ std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
   const std::vector<double> values = items(scalars);
   auto next = values.begin();
   for (const PendingTerms& of_batch : pending) {
-    LossTerms here;  // over the layers
-    std::set<std::string> aside;
+    SlotTerms slot;
     for (const PendingTerm& term : of_batch) {
-      here[term.name] += *next++ * term.factor;
-      if (!term.in_sum) aside.insert(term.name);
+      SlotTerms::Value& here = slot.values[term.name];
+      here.value += *next++ * term.factor;
+      if (!term.in_sum) here.in_sum = false;
     }
-    for (const auto& [name, value] : here) {
-      if (!std::isfinite(value)) throw NonFiniteLoss(name, value, blame_of(of_batch));
-      terms[name] += value;
-      if (!aside.contains(name)) terms["loss"] += value;
-    }
+    const bool finite = std::all_of(slot.values.begin(), slot.values.end(), [](const auto& named) {
+      return std::isfinite(named.second.value);
+    });
+    if (!finite) slot.blame = blame_of(of_batch);
+    slots.push_back(std::move(slot));
   }
   return {next, values.end()};
+}
+
+void add_slots(const std::vector<SlotTerms>& slots, LossTerms& terms) {
+  for (const SlotTerms& slot : slots) {
+    for (const auto& [name, here] : slot.values) {
+      if (!std::isfinite(here.value)) throw NonFiniteLoss(name, here.value, slot.blame);
+      terms[name] += here.value;
+      if (here.in_sum) terms["loss"] += here.value;
+    }
+  }
+}
+
+std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
+                               const std::vector<Tensor>& others, LossTerms& terms) {
+  std::vector<SlotTerms> slots;
+  std::vector<double> read = read_slots(pending, others, slots);
+  add_slots(slots, terms);
+  return read;
 }
 
 }  // namespace brine::distill

@@ -54,8 +54,24 @@ struct PendingTerm {
 };
 using PendingTerms = std::vector<PendingTerm>;
 
-// Adds the terms of micro-batches to `terms`, and returns the elements of `others`, with a single
-// wait for the device. Throws NonFiniteLoss for the first term that is not finite.
+// The terms of one micro-batch when they have been read: sums over the layers, by name.
+struct SlotTerms {
+  struct Value {
+    double value = 0;
+    bool in_sum = true;  // of "loss"
+  };
+  std::map<std::string, Value> values;
+  std::string blame;  // the cause when a value is not finite, if it is known
+};
+
+// Reads the terms of micro-batches, which are added to `slots`, and returns the elements of
+// `others`, with a single wait for the device.
+std::vector<double> read_slots(const std::vector<PendingTerms>& pending,
+                               const std::vector<Tensor>& others, std::vector<SlotTerms>& slots);
+// Adds the terms of all slots of a step in their order. Throws NonFiniteLoss for the first term
+// that is not finite.
+void add_slots(const std::vector<SlotTerms>& slots, LossTerms& terms);
+// Both.
 std::vector<double> read_terms(const std::vector<PendingTerms>& pending,
                                const std::vector<Tensor>& others, LossTerms& terms);
 

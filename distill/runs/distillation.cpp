@@ -258,7 +258,7 @@ std::unique_ptr<TrainingRun> prepare(Distillation& what, const RunOptions& optio
   if (what.stage == Stage::attention) return prepare_blocks(what, options, host);
   auto run = std::make_unique<TrainingRun>();
   Preparation preparation{what, options, host, *run};
-  claim_directory(*run, options);
+  claim_directory(*run, options, host);
   if (what.self_taught()) {
     preparation.from_self();
   } else {

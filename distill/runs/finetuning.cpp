@@ -61,7 +61,7 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
                                      const RunHost& host) {
   auto run = std::make_unique<TrainingRun>();
   const data::Task& task = data::task_named(what.task.task);
-  claim_directory(*run, options);
+  claim_directory(*run, options, host);
   what.training.fill(finetuning_settings());
   nn::LoadedModel loaded = load_or_make(what.model, host);
   run->tokenizer = choose_tokenizer(what, task, loaded.directory);

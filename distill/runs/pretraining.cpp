@@ -98,7 +98,7 @@ void Pretraining::describe(data::Schema& s) {
 std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& options,
                                      const RunHost& host) {
   auto run = std::make_unique<TrainingRun>();
-  claim_directory(*run, options);
+  claim_directory(*run, options, host);
   what.training.fill(pretraining_settings());
   decide_attention(what, options);
   if (!what.model.empty()) {

@@ -2,12 +2,14 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <sstream>
 
 #include "data/io/human.h"
 #include "data/io/json.h"
 #include "distill/log/device_memory.h"
+#include "distill/ranks/exchange.h"
 #include "distill/runs/training_run.h"
 #include "tensor/device/allocator.h"
 
@@ -87,7 +89,9 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .configuration = recorded(run, host),
           .keys = host.keys,
           .seed = host.seed,
-          .stop = host.stop};
+          .stop = host.stop,
+          .ranks = host.ranks,
+          .zero = options.zero};
 }
 
 void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {
@@ -101,6 +105,21 @@ void say_end(const TrainOutcome& done, const std::string& out, const Messages& m
                 human_count(double(done.tokens)), " tokens in ", human_seconds(done.seconds), ", ",
                 human_count(double(done.tokens) / std::max(done.seconds, 1e-9)), " tokens/s, ",
                 peak_memory(), ", ", out);
+}
+
+// Throws unless all ranks run the same program with the same settings and inputs.
+void compare_ranks(const TrainingRun& run, const RunHost& host) {
+  if (!host.ranks) return;
+  compare_texts(*host.ranks, "program", host.program);
+  compare_settings(*host.ranks, "configuration", recorded(run, host));
+}
+
+// Bytes that this rank sent for a step, on average.
+void say_traffic(const Communicator& ranks, int64_t steps, const Messages& messages) {
+  if (ranks.size() == 1 || steps == 0) return;
+  const Traffic& t = ranks.traffic();
+  messages.info(ranks.size(), " ranks; rank 0 sent ", human_bytes(double(t.bytes) / double(steps)),
+                " (", t.bytes, " bytes in all) and ", t.messages / steps, " messages a step");
 }
 
 // Continues the run in `out`; false when nothing is left to do.
@@ -125,31 +144,43 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
                      trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
   if (options.dry_run) {
-    result.dry_run = measure_step(run, host.seed);
+    if (host.is_first()) result.dry_run = measure_step(run, host.seed);
     return result;
   }
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  check(!error, out, ": cannot be created: ", error.message());
-  claim_directory(run, options);
+  compare_ranks(run, host);
+  Trainer trainer(parts_of(run, options, host), run.trainer);  // refuses too many ranks
+  if (host.is_first()) {
+    std::error_code error;
+    std::filesystem::create_directories(out, error);
+    check(!error, out, ": cannot be created: ", error.message());
+  }
+  claim_directory(run, options, host);
   set_anomaly_detection(options.anomaly);
-  Trainer trainer(parts_of(run, options, host), run.trainer);
   LogConfig log_config{.progress = host.progress};
   log_config.progress.every_steps = options.log_steps;
   if (options.resume) {
-    if (!resume(trainer, run, out, host.messages)) return result;
+    const bool goes_on = resume(trainer, run, out, host.messages);
+    // All ranks have read the directory when the first one begins to write there.
+    if (host.ranks)
+      compare_texts(*host.ranks, "checkpoint",
+                    join("step ", trainer.step(), goes_on ? "" : ", finished"));
+    if (!goes_on) return result;
     log_config.resume_step = trainer.step();
-  } else {
+  } else if (host.is_first()) {
     if (host.keep_configuration) host.keep_configuration(out);
     if (run.tokenizer) run.tokenizer->save(out);
-    if (run.trainer.first_step > 0) log_config.resume_step = run.trainer.first_step;
   }
+  if (!options.resume && run.trainer.first_step > 0)
+    log_config.resume_step = run.trainer.first_step;
   std::ostream nowhere(nullptr);
-  RunLog log(out, host.terminal ? *host.terminal : nowhere, log_config);
-  result.outcome = trainer.run(log);
+  std::optional<RunLog> log;
+  if (host.is_first()) log.emplace(out, host.terminal ? *host.terminal : nowhere, log_config);
+  const int64_t first = trainer.step();
+  result.outcome = trainer.run(log ? &*log : nullptr);
   result.interrupted = result.outcome.interrupted;
   if (run.after) run.after();
   say_end(result.outcome, out, host.messages);
+  if (host.ranks) say_traffic(*host.ranks, trainer.step() - first, host.messages);
   return result;
 }
 

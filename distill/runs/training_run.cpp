@@ -15,6 +15,14 @@ void RunOptions::describe(data::Schema& s) {
   s.field("out", out, "Directory of the run", {.required = true});
   s.field("log_steps", log_steps, "Also print a line every so many steps; 0 = by time only",
           {.min = 0});
+  s.field("rank_seconds", rank_seconds,
+          "With several ranks (docs/distributed.md): seconds that one waits for the others in a "
+          "step, after which all end; 24 times as long during evaluations and checkpoints",
+          {.above = 0, .transient = true});
+  s.field("zero", zero,
+          "With several ranks: each has the optimizer's moments of its part of the parameters only "
+          "(ZeRO stage 1); the same bits",
+          {.transient = true});
   s.field("resume", resume, "Continue the run in --out from its newest checkpoint",
           {.transient = true});
   s.field("dry_run", dry_run, "Print parameters, memory and time, train nothing",
@@ -92,8 +100,8 @@ void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded)
   run.store = std::move(loaded.store);
 }
 
-void claim_directory(TrainingRun& run, const RunOptions& options) {
-  if (options.dry_run) return;
+void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host) {
+  if (options.dry_run || !host.is_first()) return;
   const std::string& out = options.out;
   const bool exists = fs::exists(out);
   check(!exists || fs::is_directory(out), out, ": not a directory");

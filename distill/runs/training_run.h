@@ -18,8 +18,10 @@ namespace brine::distill {
 
 // Where a run is stored and how it starts: keys of every command that trains.
 struct RunOptions {
-  std::string out = {};   // directory of the run
-  int64_t log_steps = 0;  // also print a line every so many steps; 0 = by time only
+  std::string out = {};       // directory of the run
+  int64_t log_steps = 0;      // also print a line every so many steps; 0 = by time only
+  double rank_seconds = 600;  // how long a rank waits for others
+  bool zero = false;          // moments are divided between the ranks
   bool resume = false, dry_run = false, anomaly = false;
 
   void describe(data::Schema& s);
@@ -39,6 +41,12 @@ struct RunHost {
   std::function<void(const std::string&)> keep_configuration = {};
   ProgressConfig progress = {};
   std::ostream* terminal = nullptr;  // for the progress; none: nothing is shown
+  // The processes that share the run, as in TrainerParts; only the first one has messages and a
+  // terminal. `program` identifies what each of them runs: version and commit.
+  Communicator* ranks = nullptr;
+  std::string program = {};
+
+  bool is_first() const { return !ranks || ranks->is_first(); }
 };
 
 // A run that is ready to start; it owns everything that the trainer needs.
@@ -102,8 +110,9 @@ void refuse_chosen(const std::set<std::string>& chosen, const std::string& secti
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded);
 
 // Throws for a run directory that contains a run (without resume) or none (with resume), or that
-// another process uses; locks an existing one. Call this before any slow work.
-void claim_directory(TrainingRun& run, const RunOptions& options);
+// another process uses; locks an existing one. Call this before any slow work. The first rank does
+// it for all.
+void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host);
 
 // Reports how many more tokens the model has than its tokenizer: a few pad its vocabulary to a
 // round number, many cause a warning.

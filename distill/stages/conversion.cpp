@@ -212,7 +212,7 @@ std::unique_ptr<TrainingRun> prepare(Conversion& what, const StagePlan& plan, co
   auto run = std::make_unique<TrainingRun>();
   Preparation preparation{.what = what, .plan = plan, .host = host, .run = *run};
   preparation.number_steps();
-  claim_directory(*run, plan.options);
+  claim_directory(*run, plan.options, host);
   check(!what.data.empty(), "convert: --data is needed");
   preparation.load_teacher();
   if (plan.stage == Stage::joint) preparation.joint();

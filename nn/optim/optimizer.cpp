@@ -1,6 +1,7 @@
 // AdamW: adjacent parameters with one rate and decay form one range, one kernel call.
 #include "nn/optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/ops.h"
@@ -15,11 +16,13 @@ void OptimizerConfig::describe(data::Schema& s) {
   s.field("clip", clip, "Largest global norm of the gradient; 0 = no clipping", {.min = 0});
 }
 
-Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan)
+Adamw::Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan,
+             std::optional<Elements> own)
     : store_(store),
       config_(config),
-      m_(Tensor::zeros_like(store.values())),
-      v_(Tensor::zeros_like(store.values())) {
+      own_(own.value_or(Elements{0, store.size()})),
+      m_(Tensor::zeros_like(store.values().slice(0, own_.begin, own_.end - own_.begin))),
+      v_(Tensor::zeros_like(m_)) {
   for (const ParameterStore::Entry& e : store.entries()) {
     const ParameterPlan p = plan ? plan(e)
                                  : ParameterPlan{.rate = e.group == ParameterGroup::attention
@@ -73,9 +76,12 @@ void Adamw::step(double rate_factor, const std::vector<double>& norms, double gi
                 .weight_decay = r.decay,
                 .grad_scale = scale,
                 .step = steps_};
-    Tensor w = store_.values().slice(0, r.begin, r.size);
-    Tensor m = m_.slice(0, r.begin, r.size), v = v_.slice(0, r.begin, r.size);
-    Tensor g = store_.gradients().slice(0, r.begin, r.size);
+    const int64_t begin = std::max(r.begin, own_.begin);
+    const int64_t size = std::min(r.begin + r.size, own_.end) - begin;
+    if (size <= 0) continue;
+    Tensor w = store_.values().slice(0, begin, size);
+    Tensor m = m_.slice(0, begin - own_.begin, size), v = v_.slice(0, begin - own_.begin, size);
+    Tensor g = store_.gradients().slice(0, begin, size);
     adamw(w, m, v, g, s);
   }
   store_.values().bump_version();

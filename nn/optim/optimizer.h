@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "data/config/schema.h"
@@ -31,8 +32,14 @@ using ParameterPlanner = std::function<ParameterPlan(const ParameterStore::Entry
 
 class Adamw {
  public:
-  // Without a planner: the two rates of `config` by group, one part.
-  Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan = {});
+  // Elements of the flat buffers.
+  struct Elements {
+    int64_t begin = 0, end = 0;
+  };
+  // Without a planner: the two rates of `config` by group, one part. With `own`, the moments are
+  // of these elements only, and step() changes only their values.
+  Adamw(ParameterStore& store, const OptimizerConfig& config, const ParameterPlanner& plan = {},
+        std::optional<Elements> own = {});
 
   // The sum of the squares of all gradients, and those of each part, on their device: f64 [1].
   Tensor gradient_squares() const;
@@ -47,7 +54,8 @@ class Adamw {
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
-  const Tensor& first_moment() const { return m_; }  // [n], like the store's values
+  // [n], like the store's values, or of its own elements.
+  const Tensor& first_moment() const { return m_; }
   const Tensor& second_moment() const { return v_; }
 
  private:
@@ -63,6 +71,7 @@ class Adamw {
   OptimizerConfig config_;
   std::vector<Range> ranges_;
   std::vector<Part> parts_;
+  Elements own_;
   Tensor m_, v_;
   int64_t steps_ = 0;
 };

@@ -1,0 +1,130 @@
+// Counts and loss terms as bytes, and the comparison of what ranks were started with.
+#include "distill/ranks/exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "data/io/json.h"
+
+namespace brine::distill {
+namespace {
+
+// Values of one machine type, one behind the other: ranks run the same program.
+class Writer {
+ public:
+  template <class T>
+  void number(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  void text(const std::string& value) {
+    number(uint64_t(value.size()));
+    bytes_ += value;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
+  bool done() const { return at_ == bytes_.size(); }
+  template <class T>
+  T number() {
+    T value;
+    std::memcpy(&value, take(sizeof(T)), sizeof(T));
+    return value;
+  }
+  std::string text() {
+    const size_t size = number<uint64_t>();
+    return {take(size), size};
+  }
+
+ private:
+  const char* take(size_t size) {
+    check(size <= bytes_.size() - at_, "ranks: a message is shorter than its content");
+    at_ += size;
+    return bytes_.data() + at_ - size;
+  }
+  const std::string& bytes_;
+  size_t at_ = 0;
+};
+
+// The rank that differs from the value most ranks have (of the lowest rank, if several have it
+// equally often), and a rank with that value; -1: none.
+std::pair<int, int> odd_one(const std::vector<std::string>& all) {
+  auto votes = [&](const std::string& s) { return std::count(all.begin(), all.end(), s); };
+  const auto usual = std::max_element(
+      all.begin(), all.end(), [&](const auto& a, const auto& b) { return votes(a) < votes(b); });
+  const auto odd = std::find_if(all.begin(), all.end(), [&](const auto& s) { return s != *usual; });
+  return {odd == all.end() ? -1 : int(odd - all.begin()), int(usual - all.begin())};
+}
+
+}  // namespace
+
+std::vector<int64_t> gather_counts(Communicator& ranks, const std::string& what,
+                                   const std::vector<int64_t>& own) {
+  if (ranks.size() == 1) return own;
+  Writer writer;
+  for (const int64_t count : own) writer.number(count);
+  std::vector<int64_t> out;
+  for (const std::string& bytes : ranks.gather(what, writer.bytes())) {
+    Reader reader(bytes);
+    while (!reader.done()) out.push_back(reader.number<int64_t>());
+  }
+  return out;
+}
+
+std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what,
+                                    const std::vector<SlotTerms>& own) {
+  if (ranks.size() == 1) return own;
+  Writer writer;
+  for (const SlotTerms& slot : own) {
+    writer.text(slot.blame);
+    writer.number(uint64_t(slot.values.size()));
+    for (const auto& [name, term] : slot.values) {
+      writer.text(name);
+      writer.number(term.value);
+      writer.number(term.in_sum);
+    }
+  }
+  std::vector<SlotTerms> out;
+  for (const std::string& bytes : ranks.gather(what, writer.bytes())) {
+    Reader reader(bytes);
+    while (!reader.done()) {
+      SlotTerms slot{.values = {}, .blame = reader.text()};
+      for (uint64_t left = reader.number<uint64_t>(); left > 0; --left) {
+        const std::string name = reader.text();
+        const double value = reader.number<double>();
+        slot.values[name] = {.value = value, .in_sum = reader.number<bool>()};
+      }
+      out.push_back(std::move(slot));
+    }
+  }
+  return out;
+}
+
+void compare_texts(Communicator& ranks, const std::string& what, const std::string& own) {
+  if (ranks.size() == 1) return;
+  const std::vector<std::string> all = ranks.gather(what, own);
+  const auto [odd, usual] = odd_one(all);
+  if (odd < 0) return;
+  throw SharedError(join("rank ", odd, " has another ", what, " than rank ", usual, ": ",
+                         all[size_t(odd)], ", not ", all[size_t(usual)]));
+}
+
+void compare_settings(Communicator& ranks, const std::string& what, const std::string& own) {
+  if (ranks.size() == 1) return;
+  const std::vector<std::string> all = ranks.gather(what, own);
+  const auto [odd, usual] = odd_one(all);
+  if (odd < 0) return;
+  std::string list;
+  for (const std::string& line : data::differences(parse_ordered_json(all[size_t(usual)]),
+                                                   parse_ordered_json(all[size_t(odd)])))
+    list += "; " + line;
+  throw SharedError(join("rank ", odd, " has another ", what, " than rank ", usual, list));
+}
+
+}  // namespace brine::distill

@@ -1,0 +1,25 @@
+// What the ranks of a run tell each other besides gradients: counts, loss terms, and whether they
+// are the same run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "distill/losses/losses.h"
+#include "tensor/comm/communicator.h"
+
+namespace brine::distill {
+
+// The items of all ranks, in the order of the ranks. With one rank no message is sent.
+std::vector<int64_t> gather_counts(Communicator& ranks, const std::string& what,
+                                   const std::vector<int64_t>& own);
+std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what,
+                                    const std::vector<SlotTerms>& own);
+
+// Throws SharedError on every rank when a rank has another text than most of them, "rank 2 has
+// another WHAT than the others".
+void compare_texts(Communicator& ranks, const std::string& what, const std::string& own);
+// The same for JSON objects; the message lists the keys that differ.
+void compare_settings(Communicator& ranks, const std::string& what, const std::string& own);
+
+}  // namespace brine::distill

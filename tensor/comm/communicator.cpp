@@ -1,0 +1,73 @@
+// Collectives made of messages between two ranks, so that an expired limit can name who is missing.
+#include "tensor/comm/communicator.h"
+
+#include <unistd.h>
+
+namespace brine {
+
+void Communicator::exchange(const std::string& what, const std::vector<Outgoing>& out,
+                            const std::vector<Incoming>& in, double patience) {
+  for (const Outgoing& o : out) {
+    traffic_.bytes += int64_t(o.size);
+    ++traffic_.messages;
+  }
+  if (!out.empty() || !in.empty()) move({what, limit_ * patience}, out, in);
+}
+
+// Between every two ranks, so that each one knows who is missing.
+void Communicator::barrier(const std::string& what, double patience) {
+  const char token = 0;
+  std::vector<char> tokens(size_t(size_), 0);
+  std::vector<Incoming> in;
+  std::vector<Outgoing> out;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    in.push_back({r, &tokens[size_t(r)], 1});
+    out.push_back({r, &token, 1});
+  }
+  exchange(what, out, in, patience);
+}
+
+std::vector<std::string> Communicator::gather(const std::string& what, const std::string& mine) {
+  std::vector<std::string> all(static_cast<size_t>(size_));
+  all[size_t(rank_)] = mine;
+  const uint64_t length = mine.size();
+  std::vector<uint64_t> lengths(static_cast<size_t>(size_));
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    out.push_back({r, &length, sizeof(length)});
+    in.push_back({r, &lengths[size_t(r)], sizeof(length)});
+  }
+  exchange(what, out, in);
+  out.clear();
+  in.clear();
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    all[size_t(r)].resize(lengths[size_t(r)]);
+    if (length > 0) out.push_back({r, mine.data(), mine.size()});
+    if (lengths[size_t(r)] > 0) in.push_back({r, all[size_t(r)].data(), lengths[size_t(r)]});
+  }
+  exchange(what, out, in);
+  return all;
+}
+
+void Communicator::broadcast(const std::string& what, void* bytes, size_t size) {
+  if (!is_first()) {
+    exchange(what, {}, {{0, bytes, size}});
+    return;
+  }
+  std::vector<Outgoing> out;
+  for (int r = 1; r < size_; ++r) out.push_back({r, bytes, size});
+  exchange(what, out, {});
+}
+
+void SelfCommunicator::abort(int status) { ::_exit(status); }
+
+void SelfCommunicator::move(const Wait& wait, const std::vector<Outgoing>&,
+                            const std::vector<Incoming>&) {
+  throw Error(wait.what + ": there is one process, so no messages");
+}
+
+}  // namespace brine

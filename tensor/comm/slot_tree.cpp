@@ -1,0 +1,214 @@
+// Inner nodes are added where their slots were computed, outer ones by the owner of each element.
+#include "tensor/comm/slot_tree.h"
+
+#include <bit>
+#include <map>
+
+#include "tensor/kernels/dense.h"
+
+namespace brine {
+namespace {
+
+constexpr int64_t kUnit = 16;                 // elements of a line of cache
+constexpr int64_t kPiece = int64_t(1) << 20;  // elements of one owner that travel at a time
+
+// The parent of a node, by descent from the root.
+SlotRange parent_of(int64_t slots, SlotRange node) {
+  SlotRange at{0, slots};
+  for (;;) {
+    const int64_t middle = middle_of(at);
+    const SlotRange child =
+        node.begin < middle ? SlotRange{at.begin, middle} : SlotRange{middle, at.end};
+    if (child == node) return at;
+    at = child;
+  }
+}
+
+void find_subtrees(SlotRange node, SlotRange own, std::vector<SlotRange>& out) {
+  if (node.end <= own.begin || node.begin >= own.end) return;
+  if (node.begin >= own.begin && node.end <= own.end) {
+    out.push_back(node);
+    return;
+  }
+  const int64_t middle = middle_of(node);
+  find_subtrees({node.begin, middle}, own, out);
+  find_subtrees({middle, node.end}, own, out);
+}
+
+void accumulate_into(const Tensor& y, const Tensor& x) { BRINE_CALL(y, accumulate, y, x); }
+
+// Adds what is below `node` in the order of the tree; the values of the node's first subtree become
+// the sum.
+Tensor sum_of(SlotRange node, const std::map<int64_t, std::pair<SlotRange, Tensor>>& given) {
+  const auto found = given.find(node.begin);
+  if (found != given.end() && found->second.first == node) return found->second.second;
+  const int64_t middle = middle_of(node);
+  const Tensor left = sum_of({node.begin, middle}, given);
+  accumulate_into(left, sum_of({middle, node.end}, given));
+  return left;
+}
+
+// The part of a rank's elements that travels in one round; may be empty.
+SlotRange part_of(SlotRange elements, int64_t round) {
+  const int64_t begin = std::min(elements.end, elements.begin + round * kPiece);
+  return {begin, std::min(elements.end, begin + kPiece)};
+}
+
+Tensor slice_of(const Tensor& buffer, SlotRange r) { return buffer.slice(0, r.begin, r.size()); }
+
+size_t bytes_of(const Tensor& t) { return size_t(t.numel()) * item_size(t.dtype()); }
+
+int64_t rounds_of(int64_t n, int ranks) {
+  int64_t most = 0;
+  for (int r = 0; r < ranks; ++r) most = std::max(most, elements_of(n, r, ranks).size());
+  return (most + kPiece - 1) / kPiece;
+}
+
+void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
+                  int64_t round) {
+  const int size = ranks.size(), me = ranks.rank();
+  auto part = [&](int r) {
+    return slice_of(buffer, part_of(elements_of(buffer.numel(), r, size), round));
+  };
+  const Tensor own = part(me);
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  for (int r = 0; r < size; ++r) {
+    if (r == me) continue;
+    if (own.numel() > 0) out.push_back({r, own.raw(), bytes_of(own)});
+    if (const Tensor theirs = part(r); theirs.numel() > 0)
+      in.push_back({r, theirs.raw(), bytes_of(theirs)});
+  }
+  ranks.exchange(what, out, in);
+}
+
+}  // namespace
+
+SlotRange slots_of(int64_t slots, int rank, int ranks) {
+  return {rank * slots / ranks, (rank + 1) * slots / ranks};
+}
+
+int64_t middle_of(SlotRange range) {
+  return range.begin + int64_t(std::bit_floor(uint64_t(range.size() - 1)));
+}
+
+std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange own) {
+  std::vector<SlotRange> out;
+  find_subtrees({0, slots}, own, out);
+  return out;
+}
+
+SlotRange elements_of(int64_t n, int rank, int ranks) {
+  const int64_t units = (n + kUnit - 1) / kUnit;
+  return {std::min(n, rank * units / ranks * kUnit),
+          std::min(n, (rank + 1) * units / ranks * kUnit)};
+}
+
+void SlotSum::add(const Tensor& gradients) {
+  SlotRange node{next_, next_ + 1};
+  const bool last = ++next_ == own_.end;
+  Tensor values = gradients;
+  while (node.size() < slots_) {
+    const SlotRange parent = parent_of(slots_, node);
+    const bool is_left = parent.begin == node.begin;
+    if (is_left || parent.begin < own_.begin || parent.end > own_.end) break;
+    Sum left = std::move(pending_.back());
+    pending_.pop_back();
+    // The same sum in either buffer; the last one is expected in `gradients`.
+    const Tensor target = last ? gradients : left.values;
+    accumulate_into(target, last ? left.values : values);
+    values = target;
+    node = parent;
+  }
+  if (last) return;
+  pending_.push_back({node, values.shares_memory(gradients) ? values.clone() : values});
+}
+
+void SlotSum::over_ranks(Communicator& ranks, const std::string& what, const Tensor& gradients) {
+  if (ranks.size() == 1) return;
+  std::vector<Tensor> mine;
+  for (const Sum& s : pending_) mine.push_back(s.values.to(Device{}));
+  mine.push_back(gradients.to(Device{}));
+  sum_subtrees(ranks, what, slots_, mine);
+  if (!mine.back().shares_memory(gradients)) assign(gradients, mine.back());
+  pending_.clear();
+}
+
+void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
+                  const std::vector<Tensor>& mine) {
+  const int size = ranks.size(), me = ranks.rank();
+  const Tensor& result = mine.back();
+  const int64_t n = result.numel();
+  std::vector<std::vector<SlotRange>> nodes;  // of each rank
+  for (int r = 0; r < size; ++r) nodes.push_back(subtrees_of(slots, slots_of(slots, r, size)));
+  check(nodes[size_t(me)].size() == mine.size(), what, ": ", mine.size(), " sums for ",
+        nodes[size_t(me)].size(), " nodes");
+  size_t foreign = 0;
+  for (int r = 0; r < size; ++r) foreign += r == me ? 0 : nodes[size_t(r)].size();
+  const SlotRange own = elements_of(n, me, size);
+  const Tensor arrived =
+      Tensor::empty({int64_t(foreign), std::min(kPiece, own.size())}, result.dtype());
+  for (int64_t round = 0; round < rounds_of(n, size); ++round) {
+    const SlotRange here = part_of(own, round);
+    std::vector<Outgoing> out;
+    std::vector<Incoming> in;
+    std::map<int64_t, std::pair<SlotRange, Tensor>> given;
+    int64_t row = 0;
+    for (int r = 0; r < size; ++r) {
+      const SlotRange there = part_of(elements_of(n, r, size), round);
+      for (size_t i = 0; r != me && there.size() > 0 && i < mine.size(); ++i) {
+        const Tensor part = slice_of(mine[i], there);
+        out.push_back({r, part.raw(), bytes_of(part)});
+      }
+      for (size_t i = 0; here.size() > 0 && i < nodes[size_t(r)].size(); ++i) {
+        const SlotRange node = nodes[size_t(r)][i];
+        Tensor values;
+        if (r == me) {
+          values = slice_of(mine[i], here);
+        } else {
+          values = arrived.select(0, row++).slice(0, 0, here.size());
+          in.push_back({r, values.raw(), bytes_of(values)});
+        }
+        given[node.begin] = {node, values};
+      }
+    }
+    ranks.exchange(what, out, in);
+    if (here.size() > 0) {
+      const Tensor sum = sum_of({0, slots}, given);
+      const Tensor target = slice_of(result, here);
+      if (sum.raw() != target.raw()) assign(target, sum);
+    }
+    gather_round(ranks, what, result, round);
+  }
+}
+
+void gather_elements(Communicator& ranks, const std::string& what, const Tensor& buffer) {
+  for (int64_t round = 0; round < rounds_of(buffer.numel(), ranks.size()); ++round) {
+    gather_round(ranks, what, buffer, round);
+  }
+}
+
+Tensor collect_elements(Communicator& ranks, const std::string& what, const Tensor& part,
+                        int64_t n) {
+  const Tensor mine = part.to(Device{});
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  Tensor whole;
+  if (!ranks.is_first()) {
+    if (mine.numel() > 0) out.push_back({0, mine.raw(), bytes_of(mine)});
+  } else {
+    whole = Tensor::empty({n}, part.dtype());
+    for (int r = 0; r < ranks.size(); ++r) {
+      const Tensor theirs = slice_of(whole, elements_of(n, r, ranks.size()));
+      if (r == 0) {
+        assign(theirs, mine);
+      } else if (theirs.numel() > 0) {
+        in.push_back({r, theirs.raw(), bytes_of(theirs)});
+      }
+    }
+  }
+  ranks.exchange(what, out, in);
+  return whole;
+}
+
+}  // namespace brine
