@@ -58,15 +58,15 @@ brine.value = function (plane, row, column) {
   const byte = plane.bytes[row * plane.columns + column];
   return plane.shares ? plane.most * byte / 255 : brine.massOfByte(byte);
 };
-// Where a value is on the colour scale.
-brine.place = function (plane, row, column) {
-  const byte = plane.bytes[row * plane.columns + column];
-  return plane.shares ? byte / 255 : byte === 0 ? 0 : (byte - 1) / 254;
-};
-
 brine.mass = (x) => (x === 0 ? "< " + brine.data.leastMass : x.toPrecision(3));
 // A number that a student which diverged may lack.
 brine.fixed = (x, digits) => (Number.isFinite(x) ? x.toFixed(digits) : "\u2013");
+// With its sign, unless it is rounded to 0.
+brine.signed = function (x, digits) {
+  const text = brine.fixed(x, digits);
+  if (Number(text) === 0) return text.replace("-", "");
+  return x > 0 ? "+" + text : text;
+};
 brine.share = (x) => (100 * x).toFixed(x > 0 && x < 0.1 ? 1 : 0) + " %";
 // White space of a token made visible.
 brine.visible = (text) => text.replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5");

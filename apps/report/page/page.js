@@ -416,7 +416,6 @@
 
   // For programs that read the page: `ready` settles when everything is drawn.
   brine.state = state;
-  brine.select = select;
   brine.views = views;
   brine.ready = main();
 })();

@@ -94,7 +94,7 @@ brine.comparison = function (students) {
   const largest = Math.max(0.01, ...flat(difference).map(Math.abs));
   const show = () => place.replaceChildren(select.value === "difference"
     ? brine.grid(difference, `${about.first} minus ${about.second}`,
-      (x) => (x > 0 ? "+" : "") + brine.fixed(x, 3), brine.paintDifference(largest))
+      (x) => brine.signed(x, 3), brine.paintDifference(largest))
     : brine.grid(about.overlap, "Share of keys in common",
       (x) => x.toFixed(2).replace(/^0/, ""), brine.paintShare));
   select.addEventListener("change", show);

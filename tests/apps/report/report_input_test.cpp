@@ -21,6 +21,29 @@ namespace fs = std::filesystem;
 
 using Json = nlohmann::json;
 
+// A capture with changes: change(name, tensor) gives what is written in place of each tensor; an
+// undefined one is left out. Returns the path of `copy`.
+template <class Change>
+std::string changed_capture(const std::string& original, const std::string& copy, Change change) {
+  const std::string path = world().path(copy);
+  fs::remove(path);
+  const data::Hdf5Reader whole(world().path(original));
+  data::Hdf5Writer out(path);
+  for (const std::string& name : whole.attributes("/")) {
+    if (whole.is_string_attribute("/", name)) {
+      out.attribute("/", name, std::string_view(whole.string_attribute("/", name)));
+    } else {
+      out.attribute("/", name, whole.int_attribute("/", name));
+    }
+  }
+  for (const std::string& name : whole.datasets()) {
+    const Tensor value = change(name, whole.read(name).clone());
+    if (value.defined()) out.write(name, value);
+  }
+  out.close();
+  return path;
+}
+
 }  // namespace
 
 TEST_CASE("report: a capture gives the maps of the pass that it recorded") {
@@ -45,29 +68,16 @@ TEST_CASE("report: a damaged capture or log, and what is none of its inputs, are
   w.write("short.h5", bytes.substr(0, bytes.size() / 2));
   check_says(refusal("short.h5"), {"short.h5"});
   // A mask whose entries lead outside the map.
-  data::Hdf5Reader whole(w.path("damaged.h5"));
   for (const char* broken : {"columns", "head_offsets", "row_pointers", "probabilities"}) {
     CAPTURE(broken);
-    const std::string path = w.path(std::string("broken-") + broken + ".h5");
-    fs::remove(path);
-    data::Hdf5Writer out(path);
-    for (const std::string& name : whole.attributes("/")) {
-      if (whole.is_string_attribute("/", name)) {
-        out.attribute("/", name, std::string_view(whole.string_attribute("/", name)));
-      } else {
-        out.attribute("/", name, whole.int_attribute("/", name));
-      }
-    }
-    for (const std::string& name : whole.datasets()) {
-      Tensor value = whole.read(name).clone();
-      if (name == std::string("layers/01/") + broken) {
-        if (value.dtype() == Dtype::i32) value.data<int32_t>()[value.numel() - 1] += 1000;
-        if (value.dtype() == Dtype::i64) value.data<int64_t>()[1] = -5;
-        if (value.dtype() == Dtype::f32) value = value.slice(0, 0, value.dim(0) - 1);
-      }
-      out.write(name, value);
-    }
-    out.close();
+    const std::string path = changed_capture(
+        "damaged.h5", std::string("broken-") + broken + ".h5",
+        [&](const std::string& name, Tensor value) {
+          if (name != std::string("layers/01/") + broken) return value;
+          if (value.dtype() == Dtype::i32) value.data<int32_t>()[value.numel() - 1] += 1000;
+          if (value.dtype() == Dtype::i64) value.data<int64_t>()[1] = -5;
+          return value.dtype() == Dtype::f32 ? value.slice(0, 0, value.dim(0) - 1) : value;
+        });
     const std::string said = refusal(path);
     CHECK(contains(said, path));
     CHECK(contains(said, "layers/01/"));
@@ -86,38 +96,21 @@ TEST_CASE("report: a capture whose layers differ in their parts, offsets beyond 
   const World& w = world();
   fs::remove(w.path("parts.h5"));
   w.must(std::string("inspect student --capture parts.h5 ") + kText);
-  data::Hdf5Reader whole(w.path("parts.h5"));
-  // `change` gives the tensor that is written in place of another; an undefined one is left out.
-  auto rewritten = [&](const std::string& file, auto change) {
-    fs::remove(w.path(file));
-    data::Hdf5Writer out(w.path(file));
-    for (const std::string& name : whole.attributes("/")) {
-      if (whole.is_string_attribute("/", name)) {
-        out.attribute("/", name, std::string_view(whole.string_attribute("/", name)));
-      } else {
-        out.attribute("/", name, whole.int_attribute("/", name));
-      }
-    }
-    for (const std::string& name : whole.datasets()) {
-      const Tensor value = change(name, whole.read(name).clone());
-      if (value.defined()) out.write(name, value);
-    }
-    out.close();
-    return file;
-  };
-  const std::string no_mask = rewritten("no-mask.h5", [](const std::string& name, Tensor value) {
-    return name == "layers/01/columns" ? Tensor() : value;
-  });
+  const std::string no_mask =
+      changed_capture("parts.h5", "no-mask.h5", [](const std::string& name, Tensor value) {
+        return name == "layers/01/columns" ? Tensor() : value;
+      });
   check_says(refusal(no_mask), {"no-mask.h5", "layer 1", "mask"});
   const std::string no_estimate =
-      rewritten("no-estimate.h5", [](const std::string& name, Tensor value) {
+      changed_capture("parts.h5", "no-estimate.h5", [](const std::string& name, Tensor value) {
         return name == "layers/01/estimate" ? Tensor() : value;
       });
   check_says(refusal(no_estimate), {"no-estimate.h5", "layer 1", "estimate"});
-  const std::string beyond = rewritten("beyond.h5", [](const std::string& name, Tensor value) {
-    if (name == "layers/01/head_offsets") value.data<int32_t>()[1] += 1000000;
-    return value;
-  });
+  const std::string beyond =
+      changed_capture("parts.h5", "beyond.h5", [](const std::string& name, Tensor value) {
+        if (name == "layers/01/head_offsets") value.data<int32_t>()[1] += 1000000;
+        return value;
+      });
   check_says(refusal(beyond), {"beyond.h5", "layers/01/", "query 0"});
 }
 
