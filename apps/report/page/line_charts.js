@@ -32,8 +32,19 @@ brine.charts = (function () {
     return [low - room, high + room];
   }
 
-  // 16k for large numbers, 160 and 0.25 for others.
-  const numbers = (values) => (values.some((x) => x >= 1e4) ? "~s" : "~r");
+  // 16k for large numbers, 3e-7 for small ones, 160 and 0.25 for others.
+  const numbers = (values) => (values.some((x) => x >= 1e4) ? "~s"
+    : values.some((x) => x > 0 && x < 1e-3) ? "~g" : "~r");
+  // The title of an axis in as many lines as it needs along the axis.
+  function wrapped(text, letters) {
+    const lines = [""];
+    for (const word of text.split(" ")) {
+      const longer = (lines[lines.length - 1] + " " + word).trim();
+      if (longer.length <= letters || !lines[lines.length - 1]) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    return lines;
+  }
 
   // `slots` says by the name of a line which look it has; lines without one are grey.
   function specification(chart, width, ink, slots) {
@@ -82,7 +93,8 @@ brine.charts = (function () {
       axes: [
         {...axis, orient: "bottom", scale: "x", title: chart.x, tickCount: 6,
           format: numbers(points.map((p) => p.x))},
-        {...axis, orient: "left", scale: "y", title: chart.y, tickCount: 5, titleLimit: height + 40,
+        {...axis, orient: "left", scale: "y", title: wrapped(chart.y, height / 6),
+          tickCount: 5, titleLimit: 0,
           format: numbers(points.map((p) => p.y))}],
       marks: [{
         type: "group", clip: true,
