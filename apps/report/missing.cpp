@@ -135,7 +135,7 @@ class Advice {
       without_weights();
     } else if (report_.attention.empty()) {
       miss("Maps of attention and mask health: no text was given",
-           with_text(report_command(r_.inputs), r_).line());
+           report_command(r_.inputs, {.adds_text = true}).line());
       const std::string file = unused("capture", ".h5");
       Command inspect("inspect");
       inspect.word(path()).text("capture", file);
@@ -154,7 +154,7 @@ class Advice {
       std::vector<std::string> inputs = r_.inputs;
       inputs.push_back("RUN");
       miss(what + " (a directory that brine train, distill or convert wrote)",
-           report_command(inputs).line());
+           report_command(inputs, {}).line());
     }
   }
 
@@ -178,7 +178,7 @@ class Advice {
   void measurements() {
     std::vector<std::string> inputs = r_.inputs;
     inputs.push_back(kRows);
-    const std::string shown = report_command(inputs).line();
+    const std::string shown = report_command(inputs, {}).line();
     const bool there = fs::exists(fs::path(kRows) / "rows.jsonl");
     miss("Time and memory against the number of tokens: no measurements of methods were given",
          there ? shown : Command("experiment").word("latency").line() + " && " + shown);
@@ -197,12 +197,16 @@ class Advice {
   }
 
   // brine report with the flags that were given.
-  Command report_command(const std::vector<std::string>& inputs, int64_t k = 0) const {
+  struct Change {
+    int64_t k = 0;           // 0: as given
+    bool adds_text = false;  // also if none was given
+  };
+  Command report_command(const std::vector<std::string>& inputs, const Change& change) const {
     const Request defaults;
     Command out("report");
     for (const std::string& input : inputs) out.word(input);
-    if (r_.text.sources()) with_text(out, r_);
-    out.text("teacher", r_.teacher).number("k", k ? k : r_.text.k);
+    if (r_.text.sources() || change.adds_text) with_text(out, r_);
+    out.text("teacher", r_.teacher).number("k", change.k ? change.k : r_.text.k);
     out.list("layers", r_.layers).list("heads", r_.heads).number("cells", r_.cells);
     out.text("title", r_.title).text("figures", r_.figures).text("tokenizer", r_.tokenizer);
     out.text("importance", r_.importance);
@@ -284,7 +288,7 @@ class Advice {
                          [&](const SweepInput& each) { return each.path == input; });
     });
     inputs.push_back(table);
-    return out.line() + " && " + report_command(inputs).line();
+    return out.line() + " && " + report_command(inputs, {}).line();
   }
 
   void without_weights() {
@@ -319,7 +323,7 @@ class Advice {
       if (captured) {
         miss(what + "; capture a longer text", longer_capture());
       } else {
-        miss(what, report_command(r_.inputs, k).line());
+        miss(what, report_command(r_.inputs, {.k = k}).line());
       }
     } else if (model_ && model_->full) {
       miss("Mask health: attention '" + a.method + "' keeps every key; of a student of it",

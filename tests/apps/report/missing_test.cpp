@@ -43,7 +43,7 @@ TEST_CASE("report: commands for what is missing have the given paths, and run (a
   for (const char* old : {"capture.h5", "sweep.tsv"}) fs::remove(w.path(old));
   auto commands = commands_in(written("student"));
   CHECK(commands["Maps of attention and mask health"] ==
-        "brine report student --out page.html --data text.txt --sequence-length 32");
+        "brine report student --data text.txt --sequence-length 32 --out page.html");
   CHECK(commands["Maps of an earlier pass"] ==
         "brine inspect student --capture capture.h5 --data text.txt --sequence-length 32 && "
         "brine report capture.h5");
@@ -56,7 +56,7 @@ TEST_CASE("report: commands for what is missing have the given paths, and run (a
   paste(commands["Maps of an earlier pass"]);
   CHECK(fs::exists(w.path("capture.h5")));
   paste(commands["k against perplexity and recall"]);
-  chart_of(page_data(read_all(w.path("page.html"))), "trade-sweep-perplexity");
+  chart_of(page_data(read_all(w.path("page.html"))), "sweep-sweep-perplexity");
   // Files are not replaced: the next command has other names.
   commands = commands_in(written("student"));
   CHECK(contains(commands["Maps of an earlier pass"], "--capture capture-2.h5"));
@@ -106,7 +106,7 @@ TEST_CASE(
                  "brine sweep --model teacher-sea --teacher teacher --floors "));
   // The same with few steps, as the default has many.
   paste(std::regex_replace(trade, std::regex("--out teacher-sea"), "--out teacher-sea --steps 2"));
-  chart_of(page_data(read_all(w.path("page.html"))), "trade-sweep-perplexity");
+  chart_of(page_data(read_all(w.path("page.html"))), "sweep-sweep-perplexity");
   commands = commands_in(written(std::string("teacher ") + kText));
   CHECK(contains(commands["Mask health"],
                  "brine convert --teacher teacher --data text.txt --out "
