@@ -313,7 +313,8 @@ class Advice {
     if (a.sparse && tokens < 2) {
       Command shown("report");
       for (const std::string& input : r_.inputs) shown.word(input);
-      miss("Mask health: a text of one token leaves no key out", with_files(shown).line());
+      miss("Mask health: no query of this text sees more than k keys, it has one token",
+           with_files(shown).line());
     } else if (a.sparse) {
       const bool captured = report_.inputs.models.empty();
       const std::string what =
