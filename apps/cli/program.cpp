@@ -57,21 +57,6 @@ Dtype compute_dtype(Compute compute) {
   return compute == Compute::bf16 ? Dtype::bf16 : compute == Compute::f16 ? Dtype::f16 : Dtype::f32;
 }
 
-// A word as a shell takes it, so that a recorded command can be pasted.
-std::string shell_word(const std::string& word) {
-  const char* plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=,+@%-";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string out = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      out += "'\\''";
-    } else {
-      out += c;
-    }
-  }
-  return out + "'";
-}
-
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
   CommonOptions common;
   CommandBody body = command.make();
@@ -128,6 +113,20 @@ std::string without_name(std::string why, const std::string& name) {
 }
 
 }  // namespace
+
+std::string shell_word(const std::string& word) {
+  const char* plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=,+@%-";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string out = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
 
 void CommonOptions::describe(data::Schema& s) {
   s.field("threads", threads, "Threads that compute; 0 takes all cores",

@@ -75,6 +75,9 @@ struct RegisterSubcommand {
 // Runs `brine words...`. An error is one line on stderr and status 1.
 int run_program(const std::vector<std::string>& words);
 
+// A word as a shell takes it, so that a command with it can be pasted.
+std::string shell_word(const std::string& word);
+
 // docs/configuration.md, from the schemas of all listed subcommands.
 std::string configuration_page();
 

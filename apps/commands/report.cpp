@@ -31,7 +31,7 @@ struct ReportCommand {
     data::write_file_atomic(what.out, page);
     log_info(what.out, ": ", human_bytes(double(page.size())));
     for (const report::Missing& each : made.missing)
-      log_info("not in it: ", each.what, "; made by: ", each.command);
+      log_info("not in it: ", each.what, each.command.empty() ? "" : "; made by: ", each.command);
     if (what.figures.empty()) return 0;
     log_info(what.figures, ": ", report::write_figures(made, what.figures), " pictures");
     return 0;

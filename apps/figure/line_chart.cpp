@@ -183,7 +183,8 @@ std::string svg(const LineChart& chart) {
          ".line{fill:none;stroke-width:1.8}</style>\n"
          "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
   out += label(kLeft, 24, "start", chart.title, " font-size=\"15\"") + grid(chart, x, y);
-  for (size_t i = 0; i < lines.size(); ++i) out += drawn(lines[i], i, x, y);
+  // The first lines are the most relevant, so they are above the others.
+  for (size_t i = lines.size(); i-- > 0;) out += drawn(lines[i], i, x, y);
   return out + "</svg>\n";
 }
 

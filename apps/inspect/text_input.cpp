@@ -1,6 +1,7 @@
 // The tokens of a text.
 #include "apps/inspect/text_input.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "apps/cli/terminal.h"
@@ -28,9 +29,15 @@ std::vector<int32_t> parse_ids(const std::string& list) {
 }  // namespace
 
 void TextInput::describe_text(data::Schema& s, const std::string& before) {
-  s.field("text", text, before + "this text; an encoder's with its [CLS] and [SEP]");
-  s.field("tokens", tokens, before + "these token ids, 1,2,3");
-  s.field("data", data, before + "a window of these text files");
+  // An empty value would otherwise be the same as none.
+  s.field("text", text, before + "this text; an encoder's with its [CLS] and [SEP]",
+          {.then = [this] { check(!text.empty(), "--text is empty, wanted a text"); }});
+  s.field("tokens", tokens, before + "these token ids, 1,2,3",
+          {.then = [this] { check(!tokens.empty(), "--tokens is empty, wanted ids: 1,2,3"); }});
+  s.field("data", data, before + "a window of these text files", {.then = [this] {
+            const bool good = std::find(data.begin(), data.end(), "") == data.end();
+            check(good, "--data has an empty name, wanted files");
+          }});
   s.field("window", window, before + "which window of the text files", {.min = 0});
   s.field("sequence_length", sequence_length,
           before + "tokens of a window; 0 = the model's positions", {.min = 0});

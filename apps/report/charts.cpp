@@ -102,6 +102,9 @@ Charts cost_charts(const std::string& name, const nn::ModelConfig& given,
   bytes.id = "bytes-" + id_of(name);
   bytes.lines.title = "Bytes of a token, " + name;
   bytes.lines.y_label = "bytes read and written by token";
+  bytes.note =
+      "Every operation's inputs read once and its output written once, summed over a forward pass "
+      "and divided by its tokens: traffic between operations, not the memory that a pass occupies.";
   figure::Line own{.name = given.attention, .points = {}},
       full{.name = "full attention", .points = {}};
   figure::Line own_bytes = own, full_bytes = full;

@@ -43,7 +43,8 @@ Charts curve_charts(const std::vector<Curves>& runs);
 Chart health_chart(const std::string& name, const std::vector<distill::Recall>& layers);
 
 // Of an experiment's rows: for each step whose rows have a number of tokens, of keys or of steps,
-// each value over it, one line for each combination of the other axes, through the mean over seeds.
+// each value over it, one line for each combination of the other axes, through the mean over seeds:
+// first full attention, then SEA, then the others in the order of their rows.
 // `name` is the experiment's.
 Charts row_charts(const std::string& name, const std::vector<experiment::Row>& rows);
 // Of a table that `brine sweep --out` wrote, with floors or without; `file` starts messages about

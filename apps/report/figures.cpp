@@ -61,13 +61,17 @@ constexpr Shown kByColumn[] = {{"estimate", "estimate, K columns"},
 
 bool is_image(const Plane& plane) { return plane.id.rfind("image", 0) == 0; }
 
+// Whether its columns are those of the estimate or of an image, not keys.
+bool is_by_column(const Plane& plane) {
+  return plane.id == "estimate" || plane.id == "selected" || is_image(plane);
+}
+
 // `map` is the one that the plane was made of: its blocks say what the axes count.
 figure::MapPanel panel_of(const Plane& plane, const std::string& title,
                           const distill::CellMap& map) {
-  const bool by_column = plane.id == "estimate" || plane.id == "selected";
   const bool image = is_image(plane);
   figure::MapPanel out{.title = title,
-                       .x_label = by_column || image ? "column" : "key",
+                       .x_label = is_by_column(plane) ? "column" : "key",
                        .y_label = image ? "row" : "query",
                        .rows = plane.rows,
                        .columns = plane.columns,
@@ -98,12 +102,31 @@ const Plane* plane_named(const std::vector<Plane>& planes, const std::string& id
   return nullptr;
 }
 
-// One line for each row of each map.
-Cells numbers_of(const std::vector<Plane>& planes) {
-  Cells out = {{"map", "row", "values of its columns"}};
+// The map that a plane was made of.
+const distill::CellMap& map_of(const distill::HeadMaps& maps, const Plane& plane) {
+  if (is_image(plane)) return maps.images[size_t(std::stoi(plane.id.substr(6)))];
+  const std::string most = ".most";
+  const bool largest = plane.id.ends_with(most);
+  return map_of(maps, largest ? plane.id.substr(0, plane.id.size() - most.size()) : plane.id);
+}
+
+// One line for each row of each map, behind two with the first and last key (column) of its cells:
+// a cell of a long text is a block of queries and keys.
+Cells numbers_of(const distill::HeadMaps& maps, const std::vector<Plane>& planes) {
+  Cells out = {{"map", "row", "first query", "last query", "values of its columns"}};
   for (const Plane& plane : planes) {
+    const distill::CellMap& map = map_of(maps, plane);
+    const distill::Blocks &rows = map.rows(), &columns = map.columns();
+    const std::string item = is_by_column(plane) ? "column" : "key";
+    for (const bool last : {false, true}) {
+      std::vector<std::string> line = {plane.id, (last ? "last " : "first ") + item, "", ""};
+      for (int64_t c = 0; c < plane.columns; ++c)
+        line.push_back(std::to_string(last ? columns.begin(c + 1) - 1 : columns.begin(c)));
+      out.push_back(std::move(line));
+    }
     for (int64_t r = 0; r < plane.rows; ++r) {
-      std::vector<std::string> line = {plane.id, std::to_string(r)};
+      std::vector<std::string> line = {plane.id, std::to_string(r), std::to_string(rows.begin(r)),
+                                       std::to_string(rows.begin(r + 1) - 1)};
       for (int64_t c = 0; c < plane.columns; ++c) line.push_back(four_digits(plane.value(r, c)));
       out.push_back(std::move(line));
     }
@@ -131,7 +154,8 @@ void add_head(Pictures& pictures, const Attention& a, const distill::HeadMaps& m
                 (long long)maps.head);
   const std::string title = join(a.name, ", layer ", maps.layer, ", head ", maps.head, ", ",
                                  a.text.maps.tokens, " tokens in ", a.text.maps.cells, " cells");
-  pictures.add(id_of(a.name) + name, ".svg", figure::svg(title, panels, 4), numbers_of(planes));
+  pictures.add(id_of(a.name) + name, ".svg", figure::svg(title, panels, 4),
+               numbers_of(maps, planes));
 }
 
 void add_grid(Pictures& pictures, const std::string& id, const std::string& title,

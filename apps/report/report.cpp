@@ -7,6 +7,7 @@
 #include <set>
 
 #include "apps/cli/terminal.h"
+#include "apps/report/missing.h"
 #include "distill/runs/training_run.h"
 
 namespace brine::report {
@@ -110,56 +111,6 @@ void compare(Report& report) {
   const Attention &a = report.attention[0], &b = report.attention[1];
   if (a.text.masks.empty() || b.text.masks.empty()) return;
   report.comparisons.push_back({a.name, b.name, distill::mask_overlap(a.text.masks, b.text.masks)});
-}
-
-std::string path_or(const std::vector<ModelInput>& list, const char* otherwise) {
-  return list.empty() ? otherwise : list[0].path;
-}
-
-void note_missing(Report& report, const Request& r) {
-  const Inputs& in = report.inputs;
-  auto miss = [&](const std::string& what, const std::string& command) {
-    report.missing.push_back({what, command});
-  };
-  const std::string model = path_or(in.models, "STUDENT");
-  if (report.attention.empty()) {
-    miss(in.models.empty()
-             ? "Maps of attention and mask health: no model with weights and no capture was given"
-             : "Maps of attention and mask health: no text was given",
-         "brine report " + model + " --data TEXT --sequence-length 1024 --teacher TEACHER --out " +
-             r.out);
-    miss("Maps of an earlier pass: no capture was given",
-         "brine inspect " + model + " --capture FILE.h5 --data TEXT --sequence-length 1024");
-  } else if (report.attention[0].text.recall.empty() && report.attention[0].sparse) {
-    miss("Mask health: no query of this text sees more than k keys, so none is left out",
-         "brine report " + model + " --k 4 --data TEXT --sequence-length 1024 --out " + r.out);
-  } else if (report.attention[0].text.recall.empty()) {
-    miss("Mask health: attention '" + report.attention[0].method + "' keeps every key",
-         "brine convert --teacher " + model + " --data TEXT --out STUDENT");
-  }
-  auto has = [&](Section section) {
-    return std::any_of(report.charts.begin(), report.charts.end(),
-                       [&](const Chart& chart) { return chart.section == section; });
-  };
-  if (!has(Section::curves)) {
-    miss("Curves of losses: no run with a log was given", "brine report RUN ...");
-  }
-  if (!has(Section::trade)) {
-    miss(in.sweeps.empty() ? "k against perplexity and recall: no table of a sweep was given"
-                           : "k against perplexity and recall: the sweep has one k only",
-         "brine sweep --model " + model +
-             " --teacher TEACHER --data TEXT --k 16 32 64 128 --floors --out sweep.tsv && brine "
-             "report " +
-             model + " sweep.tsv");
-  }
-  const bool measured = std::any_of(report.charts.begin(), report.charts.end(), [](auto& chart) {
-    return chart.section == Section::cost && chart.lines.x_label == "tokens" &&
-           chart.lines.y_label == "milliseconds";
-  });
-  if (!measured) {
-    miss("Time and memory against the number of tokens: no measurements were given",
-         "brine experiment latency && brine report " + model + " runs/experiments/latency-small");
-  }
 }
 
 std::string title_of(const Report& report) {

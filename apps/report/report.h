@@ -27,7 +27,7 @@ struct Request {
   void describe(data::Schema& s);
 };
 
-// What is not in a report, why, and the command that makes it.
+// What is not in a report, why, and the command that makes it; empty: there is none.
 struct Missing {
   std::string what, command;
 };

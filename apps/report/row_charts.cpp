@@ -1,5 +1,6 @@
 // Charts of an experiment's rows, and of the tables that a sweep writes.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -62,7 +63,25 @@ std::map<std::string, std::string> parts_of(const Row& row, const std::string& x
   return out;
 }
 
-// Names of lines in a legend: the parts in which the rows of a step differ, each text once.
+// Whether `text` says the words of `part`: "sea light, k = 32" those of "sea" and of "k 32".
+bool says(const std::string& text, const std::string& part) {
+  auto contains = [&](const std::string& words) {
+    auto inside = [&](size_t at) {
+      return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) ||
+                                  text[at] == '-' || text[at] == '_');
+    };
+    for (size_t at = text.find(words); at != text.npos; at = text.find(words, at + 1)) {
+      if ((at == 0 || !inside(at - 1)) && !inside(at + words.size())) return true;
+    }
+    return false;
+  };
+  const size_t space = part.find(' ');
+  return contains(part) ||
+         (space != part.npos && contains(part.substr(0, space) + " =" + part.substr(space)));
+}
+
+// Names of lines in a legend: the parts in which the rows of a step differ, without those that
+// another part says too.
 class Series {
  public:
   Series(const std::vector<const Row*>& rows, const std::string& x) : x_(x) {
@@ -71,11 +90,18 @@ class Series {
     }
   }
   std::string name(const Row& row) const {
+    std::vector<std::string> differing;
+    for (const auto& [key, text] : parts_of(row, x_))
+      if (texts_.at(key).size() > 1) differing.push_back(text);
     std::string out;
-    std::set<std::string> used;
-    for (const auto& [key, text] : parts_of(row, x_)) {
-      if (texts_.at(key).size() > 1 && used.insert(text).second)
-        out += (out.empty() ? "" : ", ") + text;
+    for (size_t i = 0; i < differing.size(); ++i) {
+      bool said = false;
+      for (size_t other = 0; other < differing.size(); ++other) {
+        if (other == i || !says(differing[other], differing[i])) continue;
+        // Of two that say the same the first stays.
+        said = said || other < i || !says(differing[i], differing[other]);
+      }
+      if (!said) out += (out.empty() ? "" : ", ") + differing[i];
     }
     return out;
   }
@@ -84,6 +110,16 @@ class Series {
   std::string x_;
   std::map<std::string, std::set<std::string>> texts_;
 };
+
+// The place of a line by its name: full attention, which all are compared with, then SEA, then the
+// others in the order of their rows. Pages show the first ones of many.
+int place_of(const std::string& name) {
+  auto any = [&](std::initializer_list<const char*> words) {
+    return std::any_of(words.begin(), words.end(),
+                       [&](const char* word) { return says(name, word); });
+  };
+  return any({"dense", "flash", "full"}) ? 0 : any({"sea", "student"}) ? 1 : 2;
+}
 
 std::string x_of(const std::vector<const Row*>& rows) {
   for (const char* candidate : kOver) {
@@ -152,7 +188,13 @@ Charts row_charts(const std::string& name, const std::vector<Row>& rows) {
         add_point(chart, series.name(*row), *at, *y);
       }
     }
-    for (auto& [value, chart] : by_value) out.push_back(std::move(chart));
+    for (auto& [value, chart] : by_value) {
+      auto& lines = chart.lines.lines;
+      std::stable_sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
+        return place_of(a.name) < place_of(b.name);
+      });
+      out.push_back(std::move(chart));
+    }
   }
   return out;
 }

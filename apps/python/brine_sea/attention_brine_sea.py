@@ -237,15 +237,16 @@ class ColumnPrior(nn.Module):
 class SeaAttention(nn.Module):
     """The block. Its parameters have the names of Brine's files.
 
-    k and oversample may be changed between calls. If `capture` is a dictionary, a call puts "scores" (of
-    columns), "estimate" and "order" [B, H, R, K] and "selected" (the same, of bits) into it, packed.
+    k and oversample may be changed between calls, query_skip between sequences. If `capture` is a dictionary, a
+    call puts "scores" (of columns), "estimate" and "order" [B, H, R, K] and "selected" (the same, of bits) into
+    it, packed.
     """
 
     def __init__(self, shape: Shape, settings: SeaSettings):
         super().__init__()
         settings.validate(shape)
         self.shape, self.settings = shape, settings
-        self.k, self.oversample = settings.k, settings.oversample
+        self.k, self.oversample, self.query_skip = settings.k, settings.oversample, 1
         self.capture: dict[str, Tensor] | None = None
         heads, d, columns = shape.heads, shape.head_size, settings.columns
         if settings.performs:
@@ -342,22 +343,37 @@ class SeaAttention(nn.Module):
 
     def decoded(self, z: Tensor, rows: Rows, padding: Padding | None, store: Store | None) -> Tensor:
         """Scores of the convolutional decoder, [B, H, R, K]."""
-        decoder = self.decoder
+        decoder, skip = self.decoder, self.query_skip
         assert isinstance(decoder, MapDecoder)
         x = decoder.normed(linear(self.nu, z))
         if rows.whole:
             if store is not None:
                 store(1, padding.unpacked(x) if padding else x)
-            return decoder(x, rows.valid)
+            scores = decoder(x[:, :, ::skip], rows.valid[:, ::skip])
+            return rows_at(scores, rows.ordinals // skip) if skip > 1 else scores
         assert store is not None
         x = store(1, x)
-        x = padding.packed(x) if padding else x
+        x = (padding.packed(x) if padding else x)[:, :, ::skip]
         stride, count = decoder.shape.token_stride, rows.widths.shape[1]
-        start = (rows.ordinals[:, :1].clamp(min=0) - decoder.lookback) // stride * stride
+        own, lengths = rows.ordinals.clamp(min=0) // skip, (rows.lengths + skip - 1) // skip
+        start = (own[:, :1] - decoder.lookback) // stride * stride
         at = start + torch.arange(decoder.lookback + count + stride, device=x.device)
         window = rows_at(x, at.clamp(0, x.shape[2] - 1))
-        scores = decoder(window, (at >= 0) & (at < rows.lengths[:, None]))
-        return rows_at(scores, (rows.ordinals - start).clamp(min=0))
+        scores = decoder(window, (at >= 0) & (at < lengths[:, None]))
+        return rows_at(scores, (own - start).clamp(min=0))
+
+    def repeated(self, scores: Tensor, rows: Rows, padding: Padding | None, store: Store | None, slot: int) -> Tensor:
+        """Each row has the scores of the last row before it whose ordinal query_skip divides (section 5)."""
+        fresh = rows.ordinals.clamp(min=0) // self.query_skip * self.query_skip
+        if rows.whole:
+            if store is not None:
+                store(slot, padding.unpacked(scores) if padding else scores)
+            return rows_at(scores, fresh)
+        assert store is not None
+        scores = store(slot, scores)
+        if scores.shape[2] <= int(fresh.max()):
+            raise ValueError("brine: query_skip was changed inside a sequence")
+        return rows_at(padding.packed(scores) if padding else scores, fresh)
 
     def scores(self, x: Inputs, decoded: Tensor) -> tuple[Tensor, Tensor | None]:
         """S with the priors (section 1.6), and the scores of mean keys if they are computed."""
@@ -487,6 +503,9 @@ class SeaAttention(nn.Module):
                 assert z is not None
                 decoded = self.decoded(z, rows, padding, store)
             scores, pooled = self.scores(x, decoded)
+            if self.query_skip > 1:
+                scores = self.repeated(scores, rows, padding, store, 2)
+                pooled = None if pooled is None else self.repeated(pooled, rows, padding, store, 3)
             estimate = self.column_softmax(scores, rows.widths)
         with torch.no_grad():
             share = self.settings.pooled

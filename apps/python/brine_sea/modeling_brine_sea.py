@@ -283,13 +283,18 @@ class SeaStudent:
         """The blocks of all layers, in order."""
         return (m for m in cast(nn.Module, self).modules() if isinstance(m, SeaAttention))
 
-    def set_sea(self, k: int | None = None, oversample: int | None = None) -> None:
-        """Other numbers of kept keys and of candidates for each, without training."""
-        for name, value in (("k", k), ("oversample", oversample)):
+    def set_sea(self, k: int | None = None, oversample: int | None = None, query_skip: int | None = None) -> None:
+        """Other numbers of kept keys and of candidates for each, without training.
+
+        query_skip f: the estimate of every f-th query serves the f - 1 after it. It must not change in the
+        middle of a sequence. A cache then keeps the scores of every token, H K numbers.
+        """
+        for name, value in (("k", k), ("oversample", oversample), ("query_skip", query_skip)):
             if value is not None and value < 1:
                 raise ValueError(f"brine: {name} is {value}, must be at least 1")
         for block in self.sea_blocks():
             block.k, block.oversample = k or block.k, oversample or block.oversample
+            block.query_skip = query_skip or block.query_skip
 
     @classmethod
     def from_pretrained(cls, directory: Any, *inputs: Any, **kwargs: Any) -> Any:

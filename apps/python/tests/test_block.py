@@ -258,6 +258,67 @@ def test_steps_with_padding_equal_the_whole(name):
     assert torch.allclose(torch.cat(parts, 2), whole, rtol=0, atol=1e-10)
 
 
+def skipped_scores(made, q, k, v, skip):
+    """Scores of all rows under query_skip, by its definition: the decoder reads the skipped rows alone."""
+    capture: dict = {}
+    made.query_skip, made.capture = 1, capture
+    made(q, k, v)
+    scores, tokens = capture["scores"], q.shape[2]
+    if isinstance(made.decoder, block.MapDecoder):
+        seen = []
+        forward = made.decoder.forward
+        made.decoder.forward = lambda x, valid: seen.append(x) or forward(x, valid)
+        made(q, k, v)
+        made.decoder.forward = forward
+        (rows,) = seen  # of nu
+        ones = torch.ones(len(q), tokens, dtype=torch.bool)
+        few = forward(rows[:, :, ::skip].contiguous(), ones[:, ::skip])
+        # What the priors add to a row does not depend on the decoder.
+        added = scores - forward(rows, ones)
+        scores = added[:, :, ::skip] + few
+        return scores.repeat_interleave(skip, 2)[:, :, :tokens]
+    return scores[:, :, ::skip].repeat_interleave(skip, 2)[:, :, :tokens]
+
+
+@pytest.mark.parametrize("skip", [2, 5])
+@pytest.mark.parametrize("causal, name", [(True, n) for n in SETTINGS] + [(False, n) for n in ENCODERS])
+def test_skipped_queries_take_the_scores_before_them(causal, name, skip):
+    made = random_block(causal, **(SETTINGS if causal else ENCODERS)[name])
+    q, k, v = inputs_of(53)
+    wanted = skipped_scores(made, q, k, v, skip)
+    made.query_skip, made.capture = skip, {}
+    y = made(q, k, v)
+    assert torch.allclose(made.capture["scores"], wanted, rtol=0, atol=1e-10)
+    # A row softmaxes the scores over its own columns.
+    rows = torch.arange(1, 54).expand(2, -1) if causal else torch.full((2, 53), 53)
+    assert torch.allclose(made.capture["estimate"], made.column_softmax(wanted, rows), rtol=0, atol=1e-10)
+    # With padding, and of a causal model in pieces from a cache, nothing changes.
+    visible = torch.zeros(2, 64, dtype=torch.bool)
+    places = [*range(3, 20), *range(24, 60)]
+    visible[:, places] = True
+    wide = [torch.full((2, x.shape[1], 64, 8), 7.0, dtype=DOUBLE) for x in (q, k, v)]
+    for to, x in zip(wide, (q, k, v), strict=True):
+        to[:, :, places] = x
+    assert torch.allclose(made(*wide, visible)[:, :, places], y, rtol=0, atol=1e-10)
+    if not causal:
+        return
+    for mask, (a, b, c) in ((None, (q, k, v)), (visible, wide)):
+        cache = {}
+
+        def store(slot, new, cache=cache):
+            cache[slot] = torch.cat([cache[slot], new], 2) if slot in cache else new
+            return cache[slot]
+
+        end = a.shape[2]
+        steps = [0, 27, 28, 30, 37, *range(38, end + 1)]
+        parts = [
+            made(a[:, :, i:j], b[:, :, :j], c[:, :, :j], None if mask is None else mask[:, :j], None, store)
+            for i, j in zip(steps[:-1], steps[1:], strict=True)
+        ]
+        whole = torch.cat(parts, 2)
+        assert torch.allclose(whole if mask is None else whole[:, :, places], y, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("units, tokens", [(0, 300), (1, 300), (3, 300), (4, 129)])
 def test_sums_over_columns_equal_sums_of_keys(units, tokens):
     torch.manual_seed(1)

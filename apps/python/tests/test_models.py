@@ -221,6 +221,32 @@ def test_other_settings_at_run_time():
         model.set_sea(k=0)
 
 
+@pytest.mark.parametrize("attention", [LIGHT, LEAN, PAPER], ids=["light", "lean", "paper"])
+def test_skipped_queries(attention):
+    model = make("llama", attention)
+    ids = batch(2, 20)
+    mask = torch.ones_like(ids)
+    mask[0, :6] = 0
+    plain = logits(model, ids, mask)
+    model.set_sea(query_skip=4)
+    skipped = logits(model, ids, mask)
+    assert not close(skipped[mask.bool()], plain[mask.bool()], 1e-4)
+    options = dict(max_new_tokens=12, do_sample=False, eos_token_id=None)
+    for more in ({}, {"num_beams": 3}):
+        with_cache = model.generate(ids, attention_mask=mask, **options, **more)
+        without = model.generate(ids, attention_mask=mask, use_cache=False, **options, **more)
+        assert torch.equal(with_cache, without)
+    model.set_sea(query_skip=1)
+    assert close(logits(model, ids, mask), plain, 0)
+    with pytest.raises(ValueError, match="query_skip is 0"):
+        model.set_sea(query_skip=0)
+    with torch.no_grad():
+        cache = model(input_ids=ids, use_cache=True).past_key_values
+        model.set_sea(query_skip=4)
+        with pytest.raises(ValueError, match="changed inside a sequence"):
+            model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

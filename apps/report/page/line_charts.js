@@ -7,6 +7,17 @@ brine.charts = (function () {
     "currentColor", "#8c6d1f"];
   const dashes = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
   const shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"];
+  // The same for the swatches of a legend, in the middle of a line 34 long.
+  const outlines = {circle: "M13 7a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", square: "M13 3h8v8h-8z",
+    "triangle-up": "M17 2.5l4.5 8h-9z", diamond: "M17 1.5l4.5 5.5l-4.5 5.5l-4.5 -5.5z",
+    cross: "M15.5 3h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z", "triangle-down": "M17 11.5l-4.5 -8h9z"};
+  // A slot is a look that no other line of the chart has: eight colours, then other dashes, then
+  // other marks. Nobody tells more than these apart: of many lines the first are coloured, the
+  // others grey until they are chosen.
+  const lookOf = (slot) => ({colour: colours[slot % colours.length],
+    dash: dashes[Math.floor(slot / colours.length) % dashes.length],
+    shape: shapes[(slot + 2 * Math.floor(slot / (colours.length * dashes.length))) % shapes.length]});
+  const grey = {colour: "#888", dash: [], shape: "circle"};
   const height = 240;
 
   function extent(values, logarithmic) {
@@ -21,61 +32,96 @@ brine.charts = (function () {
     return [low - room, high + room];
   }
 
-  // 16k for large numbers, 160 and 0.25 for others.
-  const numbers = (values) => (values.some((x) => x >= 1e4) ? "~s" : "~r");
+  // 16k for large numbers, 3e-7 for small ones, 160 and 0.25 for others.
+  const numbers = (values) => (values.some((x) => x >= 1e4) ? "~s"
+    : values.some((x) => x > 0 && x < 1e-3) ? "~g" : "~r");
+  // The title of an axis in as many lines as it needs along the axis.
+  function wrapped(text, letters) {
+    const lines = [""];
+    for (const word of text.split(" ")) {
+      const longer = (lines[lines.length - 1] + " " + word).trim();
+      if (longer.length <= letters || !lines[lines.length - 1]) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    return lines;
+  }
 
-  function specification(chart, width, ink) {
-    const names = chart.lines.map((line) => line.name);
+  // `slots` says by the name of a line which look it has; lines without one are grey.
+  function specification(chart, width, ink, slots) {
+    const names = chart.lines.map((line) => line.name), on = names.filter((name) => slots.has(name));
     const points = chart.lines.flatMap((line) => line.points.map(([x, y, all]) => ({
       series: line.name, x, y,
       text: (line.name ? line.name + "\n" : "") + chart.x + ": " + Number(x.toPrecision(6)) +
         "\n" + Number(y.toPrecision(5)) +
         (all ? " (mean of " + all.map((v) => Number(v.toPrecision(5))).join(", ") + ")" : "")})));
-    const paint = colours.map((colour) => (colour === "currentColor" ? ink : colour));
-    const pick = (list) => names.map((_, i) => list[i % list.length]);
-    const byTurn = names.map((_, i) => dashes[Math.floor(i / colours.length) % dashes.length]);
+    const looks = names.map((name) => (slots.has(name) ? lookOf(slots.get(name)) : grey));
     const axis = {grid: true, gridColor: "#8887", domainColor: ink, tickColor: ink,
       labelColor: ink, titleColor: ink, labelOverlap: true, titleFontWeight: "normal",
       labelFontSize: 11, titleFontSize: 12};
     const encoded = {x: {scale: "x", field: "x"}, y: {scale: "y", field: "y"},
       stroke: {scale: "colour", field: "series"}};
+    // The line under the pointer or the legend's focus is thick, the others fade.
+    const isLit = "lit === datum.series";
+    const opacity = (own) => ({signal: `lit === null ? ${own} : ${isLit} ? 1 : ${own} * 0.25`});
+    const layer = (data, many, own) => [
+      {type: "group", from: {facet: {name: data + "-line", data, groupby: "series"}},
+        marks: [{type: "line", from: {data: data + "-line"},
+          encode: {update: {...encoded, strokeDash: {scale: "dash", field: "series"},
+            strokeWidth: {signal: `${isLit} ? 3.5 : ${own < 1 ? 1 : 1.8}`},
+            strokeOpacity: opacity(own), tooltip: {field: "series"}}}}]},
+      {type: "symbol", from: {data},
+        encode: {update: {...encoded, shape: {scale: "shape", field: "series"},
+          fill: {scale: "colour", field: "series"}, opacity: opacity(own),
+          size: {value: own < 1 ? 8 : many ? 12 : 34}, tooltip: {field: "text"}}}}];
     return {
       description: chart.alt, width, height, padding: 4, autosize: "pad",
       signals: [
         {name: "xdom", value: extent(points.map((p) => p.x), chart.logX)},
-        {name: "ydom", value: extent(points.map((p) => p.y), chart.logY)}],
-      data: [{name: "points", values: points}],
+        {name: "ydom", value: extent(points.map((p) => p.y), chart.logY)},
+        {name: "lit", value: null}],
+      data: [{name: "off", values: points.filter((p) => !slots.has(p.series))},
+        {name: "on", values: points.filter((p) => slots.has(p.series))}],
       scales: [
         {name: "x", type: chart.logX ? "log" : "linear", domain: {signal: "xdom"},
           range: "width", nice: false, zero: false},
         {name: "y", type: chart.logY ? "log" : "linear", domain: {signal: "ydom"},
           range: "height", nice: false, zero: false},
-        {name: "colour", type: "ordinal", domain: names, range: pick(paint)},
-        {name: "dash", type: "ordinal", domain: names, range: byTurn},
-        {name: "shape", type: "ordinal", domain: names, range: pick(shapes)}],
+        {name: "colour", type: "ordinal", domain: names,
+          range: looks.map((look) => (look.colour === "currentColor" ? ink : look.colour))},
+        {name: "dash", type: "ordinal", domain: names, range: looks.map((look) => look.dash)},
+        {name: "shape", type: "ordinal", domain: names, range: looks.map((look) => look.shape)}],
       axes: [
         {...axis, orient: "bottom", scale: "x", title: chart.x, tickCount: 6,
           format: numbers(points.map((p) => p.x))},
-        {...axis, orient: "left", scale: "y", title: chart.y, tickCount: 5, titleLimit: height + 40,
+        {...axis, orient: "left", scale: "y", title: wrapped(chart.y, height / 6),
+          tickCount: 5, titleLimit: 0,
           format: numbers(points.map((p) => p.y))}],
-      legends: names.length > 1 || names[0] ? [{
-        stroke: "colour", strokeDash: "dash", shape: "shape",
-        symbolFillColor: "transparent", orient: "bottom", direction: "vertical",
-        columns: width > 420 && names.length > 3 ? 2 : 1, labelColor: ink, labelFontSize: 11,
-        labelLimit: width > 420 && names.length > 3 ? width / 2 - 30 : width - 30}] : [],
       marks: [{
         type: "group", clip: true,
         encode: {update: {width: {signal: "width"}, height: {signal: "height"}}},
-        marks: [
-          {type: "group",
-            from: {facet: {name: "line", data: "points", groupby: "series"}},
-            marks: [{type: "line", from: {data: "line"}, interactive: false,
-              encode: {update: {...encoded, strokeWidth: {value: 1.8},
-                strokeDash: {scale: "dash", field: "series"}}}}]},
-          {type: "symbol", from: {data: "points"},
-            encode: {update: {...encoded, shape: {scale: "shape", field: "series"},
-              fill: {scale: "colour", field: "series"},
-              size: {value: points.length > 200 ? 12 : 34}, tooltip: {field: "text"}}}}]}]};
+        marks: [...layer("off", true, 0.45), ...layer("on", on.length * points.length > 200 *
+          names.length, 1)]}]};
+  }
+
+  // The legend of a picture in a file, with whole names in as many columns as have room.
+  function legendOfFile(chart, width, ink, slots) {
+    const shown = chart.lines.map((line) => line.name).filter((name) => name && slots.has(name));
+    if (!shown.length) return [];
+    const widest = Math.max(...shown.map((name) => name.length)) * 6.5 + 40;
+    return [{stroke: "colour", strokeDash: "dash", shape: "shape", values: shown,
+      symbolFillColor: "transparent", orient: "bottom", direction: "vertical", labelColor: ink,
+      labelFontSize: 11, labelLimit: 0, columns: Math.max(1, Math.floor(width / widest))}];
+  }
+
+  // The lines that have colours at first: all of a few, the ends and some between of layers, which
+  // have an order, and the first of others, which come by relevance.
+  function firstSlots(chart) {
+    const names = chart.lines.map((line) => line.name), most = colours.length;
+    const ordered = names.length > most && names.every((name) => /^layer \d+$/.test(name));
+    const chosen = ordered
+      ? Array.from({length: most}, (_, i) => names[Math.round(i * (names.length - 1) / (most - 1))])
+      : names.slice(0, most);
+    return new Map(chosen.map((name, i) => [name, i]));
   }
 
   const tip = brine.make("div", {id: "tip", role: "tooltip", hidden: ""});
@@ -106,6 +152,16 @@ brine.charts = (function () {
             button("PNG", "Save as PNG", () => this.savePng()),
             button("CSV", "Save the numbers as CSV", () => this.saveCsv()))),
         this.picture);
+      this.slots = firstSlots(chart);
+      this.legend = brine.make("ul", {class: "legend", "aria-label": "Lines of " + chart.title});
+      if (chart.lines.length > 1 || chart.lines[0].name) this.figure.append(this.legend);
+      if (chart.lines.length > colours.length) {
+        this.count = brine.make("span");
+        this.figure.append(brine.make("p", {class: "note"}, this.count, " ",
+          button("colour all", "Colour all lines of " + chart.title, () => this.colourAll(true)),
+          " ", button("none", "Colour no line of " + chart.title, () => this.colourAll(false))));
+      }
+      this.fillLegend();
       if (chart.note) this.figure.append(brine.make("p", {class: "note"}, chart.note));
       const numbers = brine.make("details", {}, brine.make("summary", {}, "Numbers"),
         brine.make("div"));
@@ -115,6 +171,59 @@ brine.charts = (function () {
       });
       this.figure.append(numbers);
       this.listen();
+    }
+
+    // A line with its look and its whole name; the box gives it a colour or takes it away.
+    fillLegend() {
+      this.swatches = new Map();
+      for (const {name} of this.chart.lines) {
+        if (!name && this.chart.lines.length === 1) continue;
+        const box = brine.make("input", {type: "checkbox"}), swatch = brine.make("span");
+        box.addEventListener("change", () => this.colour(name, box.checked));
+        const label = brine.make("label", {}, box, swatch, brine.make("span", {}, name || "(no name)"));
+        const light = (on) => this.view && this.view.signal("lit", on ? name : null).run();
+        for (const event of ["pointerenter", "focusin"]) {
+          label.addEventListener(event, () => light(true));
+        }
+        for (const event of ["pointerleave", "focusout"]) {
+          label.addEventListener(event, () => light(false));
+        }
+        this.legend.append(brine.make("li", {}, label));
+        this.swatches.set(name, {box, swatch});
+      }
+      this.paintLegend();
+    }
+    paintLegend() {
+      for (const [name, {box, swatch}] of this.swatches) {
+        box.checked = this.slots.has(name);
+        const look = box.checked ? lookOf(this.slots.get(name)) : grey;
+        swatch.innerHTML = `<svg width="34" height="14" aria-hidden="true"><path d="M0 7h34" ` +
+          `fill="none" stroke="${look.colour}" stroke-width="2" stroke-dasharray="${look.dash}"/>` +
+          `<path d="${outlines[look.shape]}" fill="${look.colour}"/></svg>`;
+      }
+      if (!this.count) return;
+      this.count.textContent = `${this.slots.size} of ${this.chart.lines.length} lines have ` +
+        "colours, the others are grey; a box in the legend changes it, pointing at a name shows its line.";
+    }
+    colour(name, on) {
+      this.slots.delete(name);
+      const used = new Set(this.slots.values());
+      let slot = 0;
+      while (used.has(slot)) ++slot;
+      if (on) this.slots.set(name, slot);
+      this.paintLegend();
+      return this.drawAgain();
+    }
+    colourAll(on) {
+      this.slots = new Map(on ? this.chart.lines.map(({name}, i) => [name, i]) : []);
+      this.paintLegend();
+      return this.drawAgain();
+    }
+    async drawAgain() {
+      const {x, y} = this.domains();
+      this.width = 0;
+      await this.draw();
+      this.set(x, y);
     }
 
     rows() {
@@ -132,7 +241,7 @@ brine.charts = (function () {
       if (this.view && this.width === width) return;
       this.width = width;
       if (this.view) this.view.finalize();
-      const spec = specification(this.chart, width, "currentColor");
+      const spec = specification(this.chart, width, "currentColor", this.slots);
       this.view = new vega.View(vega.parse(spec), {renderer: "svg", container: this.picture,
         hover: false, tooltip, logLevel: vega.Warn});
       await this.view.runAsync();
@@ -188,7 +297,9 @@ brine.charts = (function () {
 
     // A view for a file: dark letters on white, with the domains of the page.
     forFile() {
-      const spec = specification(this.chart, Math.max(480, this.width), "#000");
+      const width = Math.max(480, this.width);
+      const spec = specification(this.chart, width, "#000", this.slots);
+      spec.legends = legendOfFile(this.chart, width, "#000", this.slots);
       const {x, y} = this.domains();
       spec.signals[0].value = x;
       spec.signals[1].value = y;

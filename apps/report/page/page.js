@@ -362,8 +362,10 @@
 
   async function main() {
     for (const each of data.missing) {
-      element("missing-list").append(brine.make("dt", {}, each.what),
-        brine.make("dd", {}, brine.make("code", {}, each.command)));
+      element("missing-list").append(brine.make("dt", {}, each.what));
+      if (each.command) {
+        element("missing-list").append(brine.make("dd", {}, brine.make("code", {}, each.command)));
+      }
     }
     show("missing", data.missing.length > 0);
     for (const section of ["curves", "trade", "cost"]) {

@@ -224,4 +224,81 @@ TEST_CASE("report in a browser: maps and charts zoom, charts are saved (needs Ch
   CHECK(join_lines(browser.complaints()) == "");
 }
 
+TEST_CASE(
+    "report in a browser: a chart of 38 lines, whole names and looks of their own (needs "
+    "Chromium)") {
+  if (skipped()) return;
+  const World& w = world();
+  std::filesystem::create_directories(w.path("many"));
+  std::string rows;
+  for (int i = 0; i < 38; ++i) {
+    for (const int tokens : {1024, 2048}) {
+      const Json row = {
+          {"experiment", "e"},
+          {"step", "paper"},
+          {"name", "n"},
+          {"axes",
+           {{"method", join("method ", i, " with a long name that was cut before, k = ", i)}}},
+          {"values", {{"tokens", tokens}, {"ms", i + tokens / 100.0}}}};
+      rows += row.dump() + "\n";
+    }
+  }
+  w.write("many/rows.jsonl", rows);
+  w.must("report many --out many.html");
+  Browser browser(w.path("many.html"), 390, 844);
+  browser.evaluate("brine.ready");
+  const std::string chart = "document.getElementById('chart-many-paper-ms')";
+  const std::string boxes = "Array.from(" + chart + ".querySelectorAll('.legend input'))";
+  // All names are there and none is cut or wider than a phone.
+  CHECK(browser.evaluate(boxes + ".length") == 38);
+  CHECK(browser.evaluate("Array.from(" + chart +
+                         ".querySelectorAll('.legend label')).filter((x) => /^method \\d+ with a "
+                         "long name that was cut before, k = \\d+$/.test(x.textContent)).length") ==
+        38);
+  CHECK(browser.evaluate("document.documentElement.scrollWidth") <= 390);
+  CHECK(browser.evaluate("Array.from(" + chart +
+                         ".querySelectorAll('.legend label')).every((x) => x.scrollWidth <= "
+                         "x.clientWidth + 1 && x.getBoundingClientRect().right <= 390)") == true);
+  // Eight lines have colours, each its own; the other lines are drawn in grey.
+  CHECK(browser.evaluate(boxes + ".filter((x) => x.checked).length") == 8);
+  const std::string strokes = "Array.from(" + chart +
+                              ".querySelectorAll('.mark-line path')).map((x) => "
+                              "x.getAttribute('stroke'))";
+  CHECK(browser.evaluate(strokes + ".length") == 38);
+  CHECK(browser.evaluate(strokes + ".filter((x) => x === '#888').length") == 30);
+  CHECK(browser.evaluate("new Set(" + strokes + ").size") == 9);
+  keep("many.png", browser.screenshot());
+  // Another line gets the look that is free.
+  browser.evaluate(boxes + "[0].click()");
+  browser.evaluate(boxes + "[20].click()");
+  browser.evaluate("new Promise((done) => setTimeout(done, 500))");
+  CHECK(browser.evaluate(boxes + ".filter((x) => x.checked).length") == 8);
+  CHECK(browser.evaluate("new Set(" + strokes + ").size") == 9);
+  // The line of a name that has the focus is the thickest.
+  browser.evaluate(boxes + "[20].focus()");
+  browser.evaluate("new Promise((done) => setTimeout(done, 300))");
+  CHECK(browser.evaluate("Array.from(" + chart +
+                         ".querySelectorAll('.mark-line path')).filter((x) => "
+                         "x.getAttribute('stroke-width') === '3.5').length") == 1);
+  // With all of them coloured no two look the same.
+  browser.evaluate("Array.from(" + chart +
+                   ".querySelectorAll('button')).find((x) => x.textContent === 'colour "
+                   "all').click()");
+  browser.evaluate("new Promise((done) => setTimeout(done, 500))");
+  CHECK(browser.evaluate("new Set(Array.from(" + chart +
+                         ".querySelectorAll('.legend svg')).map((x) => x.outerHTML)).size") == 38);
+  keep("many-all.png", browser.screenshot());
+  // A saved picture has whole names; a small difference has no sign of its own.
+  browser.evaluate("brine.save = (name, blob) => blob.text().then((t) => { brine.text = t; })");
+  browser.evaluate("Array.from(" + chart +
+                   ".querySelectorAll('button')).find((x) => x.textContent === 'SVG').click()");
+  browser.evaluate("new Promise((done) => setTimeout(done, 700))");
+  CHECK(browser.evaluate("brine.text.includes('method 37 with a long name that was cut before, k = "
+                         "37')") == true);
+  CHECK(browser.evaluate("brine.signed(-0.0001, 3)") == "0.000");
+  CHECK(browser.evaluate("brine.signed(-0.001, 3)") == "-0.001");
+  CHECK(join_lines(browser.complaints()) == "");
+  CHECK(join_lines(browser.requests()) == "");
+}
+
 }  // namespace brine::tests

@@ -306,6 +306,8 @@ TEST_CASE("report: k against perplexity and recall from a sweep, time against le
   REQUIRE(ms.at("lines").size() == 2);
   CHECK(ms.at("lines")[1].at("name") == "sea");
   CHECK(ms.at("lines")[1].at("points")[1][1] == 2063);  // the mean over two seeds
+  CHECK(contains(chart_of(data, "bytes-student").at("note").get<std::string>(),
+                 "not the memory that a pass occupies"));
   const Json& macs = chart_of(data, "multiply-adds-student");
   const Json flops = Json::parse(w.must("flops --model student --tokens 2048 --json").out);
   for (const Json& point : macs.at("lines")[0].at("points")) {
@@ -313,6 +315,36 @@ TEST_CASE("report: k against perplexity and recall from a sweep, time against le
     CHECK(point[1].get<double>() ==
           doctest::Approx(flops.at("costs").at("all").at("multiply_adds").get<double>() / 2048));
   }
+}
+
+TEST_CASE("report: names of lines say a method once, full attention and SEA come first") {
+  const World& w = world();
+  fs::create_directories(w.path("names"));
+  std::string rows;
+  const std::pair<const char*, const char*> blocks[] = {{"longformer", "longformer, k = 32"},
+                                                        {"longformer", "longformer, k = 64"},
+                                                        {"sea", "sea light, k = 32"},
+                                                        {"sea", "sea light, k = 64"},
+                                                        {"flash", "flash"}};
+  for (const auto& [method, block] : blocks) {
+    for (const int tokens : {1024, 2048}) {
+      const std::string text = block;
+      const std::string k = text.find("64") != text.npos ? "64" : "32";
+      const Json row = {{"experiment", "e"},
+                        {"step", "block"},
+                        {"name", "n"},
+                        {"axes", {{"method", method}, {"k", k}, {"seed", "1"}}},
+                        {"values", {{"block", text}, {"tokens", tokens}, {"ms", 1.5}}}};
+      rows += row.dump() + "\n";
+    }
+  }
+  w.write("names/rows.jsonl", rows);
+  std::vector<std::string> names;
+  const Json data = page_data(written("names"));
+  for (const Json& line : chart_of(data, "names-block-ms").at("lines"))
+    names.push_back(line.at("name"));
+  CHECK(names == std::vector<std::string>{"flash, k 32", "sea light, k = 32", "sea light, k = 64",
+                                          "longformer, k = 32", "longformer, k = 64"});
 }
 
 TEST_CASE("report: two students on one text, their recall and the keys that both keep") {
@@ -392,14 +424,61 @@ TEST_CASE("report --figures: every picture with its numbers") {
             .epsilon(1e-3));
   const auto planes = planes_in(data.at("attention")[0].at("maps")[5]);
   const auto numbers = lines_of(read_all(w.path("figures/student-layer-01-head-01.csv")));
-  REQUIRE(numbers[1][0] == "teacher");
+  CHECK(numbers[0][2] == "first query");
+  REQUIRE(numbers[3][0] == "teacher");
   const size_t T = data.at("attention")[0].at("tokens");
   for (size_t r = 0; r < T; ++r) {
     for (size_t c = 0; c < T; ++c) {
-      CHECK(std::stod(numbers[1 + r][2 + c]) ==
+      CHECK(std::stod(numbers[3 + r][4 + c]) ==
             doctest::Approx(planes.at("teacher")[r * T + c]).epsilon(1e-3));
     }
   }
+}
+
+TEST_CASE("report --figures: cells of a map that is averaged have their first and last tokens") {
+  const World& w = world();
+  fs::remove_all(w.path("averaged"));
+  written("student --data text.txt --sequence-length 30 --cells 8 --heads 1 --figures averaged");
+  const auto lines = lines_of(read_all(w.path("averaged/student-layer-00-head-01.csv")));
+  CHECK(lines[0] == std::vector<std::string>{"map", "row", "first query", "last query",
+                                             "values of its columns"});
+  // The ranges of all cells of a map, which cover the tokens (columns) in order without gaps.
+  std::map<std::string, std::vector<std::pair<int, int>>> rows;
+  std::map<std::string, std::vector<std::string>> first, last;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::string &map = lines[i][0], &row = lines[i][1];
+    if (row.rfind("first ", 0) == 0) {
+      first[map] = lines[i];
+    } else if (row.rfind("last ", 0) == 0) {
+      last[map] = lines[i];
+    } else {
+      CHECK(std::stoul(row) == rows[map].size());
+      rows[map].push_back({std::stoi(lines[i][2]), std::stoi(lines[i][3])});
+    }
+  }
+  for (const auto& [map, size] : {std::pair<std::string, int>{"teacher", 30},
+                                  {"teacher.most", 30},
+                                  {"estimate", 12},
+                                  {"selected", 12},
+                                  {"mask", 30}}) {
+    CAPTURE(map);
+    CHECK(first[map][1] == (size == 12 ? "first column" : "first key"));
+    int next = 0;
+    for (size_t c = 4; c < first[map].size(); ++c) {
+      CHECK(std::stoi(first[map][c]) == next);
+      next = std::stoi(last[map][c]) + 1;
+    }
+    CHECK(next == size);
+    REQUIRE(rows[map].size() == 8);
+    next = 0;
+    for (const auto& [begin, end] : rows[map]) {
+      CHECK(begin == next);
+      next = end + 1;
+    }
+    CHECK(next == 30);
+  }
+  // The mass of the last cell is the mean over its queries of the mass on its keys.
+  CHECK(rows["teacher"][7] == std::pair(26, 29));
 }
 
 TEST_CASE("report: the Python of docs/report.md reads captures and importance (needs h5py)") {
