@@ -333,7 +333,10 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
   CHECK(count(picture, "<circle") == 3);  // two points of the first line, and its legend
   CHECK(count(picture, "<rect") == 3);    // the ground, one point, its legend
   // The mean of 1.5 and 2.5 lies where 2 does: both points of the line are at one height.
-  const size_t at = picture.find("class=\"line\""), from = picture.find("d=\"M", at) + 4;
+  // The first line is drawn last, with its legend behind it.
+  const size_t legend = picture.rfind("class=\"line\"");
+  const size_t at = picture.rfind("class=\"line\"", legend - 1),
+               from = picture.find("d=\"M", at) + 4;
   double x0 = 0, y0 = 0, x1 = 0, y1 = 0;
   REQUIRE(std::sscanf(picture.c_str() + from, "%lf %lfL%lf %lf", &x0, &y0, &x1, &y1) == 4);
   CHECK(x0 < x1);
