@@ -103,6 +103,24 @@ TEST_CASE("cuDNN has plans for the gradients of convolutions, the sums in f32") 
   }
 }
 
+TEST_CASE("cuDNN has plans for the few channels of one head, forward and backward") {
+  if (!target()) return;
+  struct Channels {
+    int64_t in, out;
+  };
+  for (Channels n : {Channels{1, 1}, {2, 2}, {3, 3}, {4, 4}, {4, 1}, {4, 2}}) {
+    for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+      for (ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
+        INFO(n.in << " -> " << n.out << " channels, " << name_of(type) << ", pass " << int(pass));
+        FusedConv c = convolution(pass, n.in, n.out, 1, 1);
+        c.type = type;
+        c.bias = c.relu = pass == ConvPass::forward;
+        CHECK(refusal(c) == "");
+      }
+    }
+  }
+}
+
 TEST_CASE("cuDNN gives its reason for a refusal") {
   if (!target()) return;
   CHECK(refusal(FusedAttention{.B = 1, .H = 1, .T = 64, .d = 20}) != "");

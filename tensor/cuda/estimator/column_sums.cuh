@@ -94,9 +94,9 @@ __global__ void prefix_kernel(double* prefix, const double* sums, Columns<T> at,
 
 template <class T>
 void prefix_sums(const char* name, double* prefix, double* sums, const Columns<T>& at,
-                 int64_t first, int64_t turn) {
+                 int64_t first, int64_t turn, Device device) {
   launch_each(name, turn * at.sums(), key_sums_kernel<T>, sums, at, first, turn);
-  launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, false);
+  sums_before(name, sums, turn, at.chunks, at.m, false, device);
   launch_each(name, turn * at.chunks * at.padded, prefix_kernel<T>, prefix, sums, at, first, turn);
 }
 
@@ -207,7 +207,7 @@ void column_products(const char* name, const Tensor& y, const Columns<T>& at, Ou
   const Tensor sums = numbers(heads * at.sums(), y.device());
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first);
-    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
+    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn, y.device());
     launch(name, products_kernel<T, Out>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
            dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 1) * 8), y.data<T>(),
            prefix.data<double>(), at, out, first, wide);

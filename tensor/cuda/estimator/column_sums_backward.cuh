@@ -1,6 +1,7 @@
 // The gradients of products with the sums of keys over columns.
 #pragma once
 
+#include "tensor/cuda/core/band_sums.cuh"
 #include "tensor/cuda/estimator/column_sums.cuh"
 
 namespace brine::cuda::columns {
@@ -190,12 +191,12 @@ __global__ void sum_heads_kernel(T* dk, const T* heads, int64_t own, int64_t siz
 
 template <class T>
 void launch_keys(const char* name, T* dk, double* dprefix, double* sums, const double* slope,
-                 const Columns<T>& at, int64_t first, int64_t turn) {
+                 const Columns<T>& at, int64_t first, int64_t turn, Device device) {
   const int64_t across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
   launch_each(name, turn * at.tokens * across * kWarp, borders_kernel<T>, dprefix, slope, at, first,
               turn);
   launch_each(name, turn * at.sums(), border_sums_kernel<T>, sums, dprefix, at, first, turn);
-  launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, true);
+  sums_before(name, sums, turn, at.chunks, at.m, true, device);
   launch_each(name, turn * at.sums(), keys_kernel<T>, dk, sums, dprefix, at, first, turn);
 }
 
@@ -214,36 +215,42 @@ void column_products_backward(const char* name, const Tensor& dq, const Tensor& 
   const Tensor own = grouped ? Tensor::empty(dq.shape(), dq.dtype(), dq.device()) : dk;
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first);
-    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
+    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn, dq.device());
     launch(name, rows_kernel<T, Slopes>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
            dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 2) * 8), dq.data<T>(),
            slope.data<double>(), slopes, prefix.data<double>(), at, first, wide);
     // The prefixes have been read: their memory is reused for the gradient.
     launch_keys(name, own.data<T>(), prefix.data<double>(), sums.data<double>(),
-                slope.data<double>(), at, first, turn);
+                slope.data<double>(), at, first, turn, dq.device());
   }
   if (!grouped) return;
   launch_each(name, dk.numel(), sum_heads_kernel<T>, dk.data<T>(), own.data<T>(),
               at.heads / at.groups, at.tokens * at.m, dk.numel());
 }
 
-// dgain [H] += the parts [B, H, R], each head's in order of the sequences: a block for each head.
-template <class T>
-__global__ void gain_kernel(T* dgain, const double* parts, int64_t B, int64_t rows) {
-  for (int64_t b = 0; b < B; ++b) {
-    const double* own = parts + (b * gridDim.x + blockIdx.x) * rows;
-    double sum = 0;
-    for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) sum += own[r];
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) dgain[blockIdx.x] += T(sum);
+// The parts [B, H, R] of head `matrix`, those of a sequence after the other.
+struct GainTerms {
+  const double* parts;
+  int64_t heads, rows;
+  __device__ void operator()(double (&sum)[1], int64_t matrix, int64_t i, int64_t) const {
+    const int64_t b = quotient(i, rows);
+    sum[0] += parts[(b * heads + matrix) * rows + i - b * rows];
   }
-}
+};
+template <class T>
+struct AddGain {
+  T* dgain;
+  __device__ void operator()(int64_t matrix, int64_t, int64_t, const double (&sum)[1]) const {
+    dgain[matrix] += T(sum[0]);
+  }
+};
 
+// dgain [H] += the sums of parts [B, H, R].
 template <class T>
 void add_gains(const char* name, const Tensor& dgain, const Tensor& parts, int64_t B,
                const Columns<T>& at) {
-  launch(name, gain_kernel<T>, dim3(unsigned(at.heads)), dim3(kThreads), 0, dgain.data<T>(),
-         parts.data<double>(), B, at.rows);
+  sum_bands<1>(name, at.heads, B * at.rows, 1, GainTerms{parts.data<double>(), at.heads, at.rows},
+               AddGain<T>{dgain.data<T>()}, dgain.device());
 }
 
 }  // namespace brine::cuda::columns

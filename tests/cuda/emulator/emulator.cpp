@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cuda/emulator/launches.h"
+
 namespace emulator {
 namespace {
 constexpr size_t kUnasked = 48 * 1024;      // dynamic shared memory that needs no opt-in
@@ -22,6 +24,7 @@ constexpr size_t kBand = 1024;              // after it; must not be written
 }  // namespace emulator
 
 namespace brine::cuda {
+const char*& last_launch();
 // Dynamic shared memory, as tensor/cuda/core/common.cuh names it.
 thread_local __attribute__((
     aligned(16))) unsigned char brine_shared[emulator::kMostShared + emulator::kBand];
@@ -43,23 +46,30 @@ namespace {
 namespace context = boost::context;
 
 constexpr size_t kStack = 256 * 1024;
-constexpr size_t kArena = size_t(8) << 30;  // addresses, not memory
+constexpr size_t kArena = size_t(8) << 30;           // addresses, not memory
+constexpr size_t kRecordedArena = size_t(32) << 40;  // while no kernel runs
 constexpr size_t kPage = 4096;
+
+// ---- launches that are recorded, and do not run
+bool records = false;
+std::vector<Launch> recorded;
+std::vector<Operand> noted;
 
 // ---- the device's memory: one range of addresses, out of reach while no kernel runs
 struct Arena {
   std::mutex mutex;
   unsigned char* base = nullptr;
-  size_t used = 0, cap = kArena;
+  size_t used = 0, size = records ? kRecordedArena : kArena;
   std::map<size_t, std::vector<void*>> free;  // by size in pages
-  std::map<void*, size_t> sizes;
+  std::map<const void*, size_t> sizes;
   int reach = 0;
 };
 
 Arena& arena() {
   static Arena* a = [] {
     auto* made = new Arena;
-    void* p = mmap(nullptr, kArena, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p =
+        mmap(nullptr, made->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) std::abort();
     made->base = static_cast<unsigned char*>(p);
     return made;
@@ -69,7 +79,7 @@ Arena& arena() {
 
 bool is_on_device(const void* p) {
   const auto at = reinterpret_cast<uintptr_t>(p), base = reinterpret_cast<uintptr_t>(arena().base);
-  return at >= base && at < base + kArena;
+  return at >= base && at < base + arena().size;
 }
 
 // Shared memory that a block may have. Tests make it that of smaller devices, in KB.
@@ -323,6 +333,31 @@ void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
 
 bool on_device(const void* p) { return is_on_device(p); }
 
+void record_launches() { records = true; }
+bool recording() { return records; }
+std::vector<Launch> take_launches() { return std::exchange(recorded, {}); }
+void record(Launch launch) {
+  launch.operands = std::exchange(noted, {});
+  recorded.push_back(std::move(launch));
+}
+
+Operand block_of(const void* address) {
+  Arena& a = arena();
+  std::lock_guard lock(a.mutex);
+  const auto next = is_on_device(address) ? a.sizes.upper_bound(address) : a.sizes.begin();
+  if (next == a.sizes.begin()) return {nullptr, 0};
+  const auto& [block, size] = *std::prev(next);
+  return {block, size};
+}
+
+void note_operands(const void* argument, size_t bytes) {
+  for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
+    const void* word;
+    std::memcpy(&word, static_cast<const char*>(argument) + at, sizeof word);
+    if (const Operand found = block_of(word); found.block) noted.push_back(found);
+  }
+}
+
 bool holds_host_address(const void* words, size_t bytes) {
   for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
     void* word;
@@ -347,6 +382,10 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
   }
   if (!is_granted(kernel, shared) || !config.stream) return cudaErrorInvalidValue;
   ++work;
+  if (records) {
+    record({brine::cuda::last_launch(), {g.x, g.y, g.z}, {b.x, b.y, b.z}, shared, {}});
+    return cudaSuccess;
+  }
   Reach reach;
   const size_t blocks = size_t(g.x) * g.y * g.z, warps = (threads + 31) / 32;
   blockDim = b;
@@ -399,7 +438,7 @@ cudaError_t cudaGetDevice(int* index) { return *index = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"emulated device", emulator::kArena, 9, 0, 4, 1 << 20};
+  *p = {"emulated device", arena().size, 9, 0, 4, 1 << 20};
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
@@ -413,8 +452,8 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int byte
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *total = emulator::kArena;
-  *free = emulator::kArena - arena().used;
+  *total = arena().size;
+  *free = arena().size - arena().used;
   return cudaSuccess;
 }
 
@@ -428,7 +467,7 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
     waiting.pop_back();
     return cudaSuccess;
   }
-  if (a.used + size > a.cap) return cudaErrorMemoryAllocation;
+  if (a.used + size > a.size) return cudaErrorMemoryAllocation;
   *block = a.base + a.used;
   a.sizes[*block] = size;
   a.used += size;
