@@ -20,7 +20,7 @@ using namespace brine::test;
 namespace {
 
 constexpr int64_t kTokens = 131072, kHeads = 12, kSize = 64;
-constexpr double kMostBytes = 4096;  // of an operand for one thread
+constexpr double kMostBytes = 16384;  // of an operand for one thread
 
 struct Case {
   std::string method;

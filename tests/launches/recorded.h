@@ -34,7 +34,7 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
 };
 
-// Memory of the device whose numbers nobody reads.
+// Memory of the device whose numbers are not read.
 inline Tensor unread(const Shape& shape, Dtype dtype = Dtype::f32) {
   return Tensor::empty(shape, dtype, kCuda);
 }

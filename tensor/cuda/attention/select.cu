@@ -211,7 +211,7 @@ __global__ void count_ties_kernel(Job job, Search search, const T* estimate) {
 
 // ties become those in the pieces before; take becomes the number of ties that are skipped. A block
 // for each group.
-__global__ void skip_ties_kernel(Job job, Search search) {
+__global__ void skip_ties_kernel(unsigned long long* nan_count, Search search) {
   const int64_t g = blockIdx.x;
   int64_t* ties = search.ties + g * search.pieces;
   int64_t before = 0;
@@ -224,7 +224,7 @@ __global__ void skip_ties_kernel(Job job, Search search) {
   }
   if (threadIdx.x > 0) return;
   search.take[g] = before - search.take[g];
-  if (search.nans[g] > 0) atomicAdd(job.nan_count, search.nans[g]);
+  if (search.nans[g] > 0) atomicAdd(nan_count, search.nans[g]);
 }
 
 template <class T>
@@ -266,13 +266,15 @@ void select_by_grid(const Job& job, const Tensor& estimate, int64_t groups, int6
                       ties.data<int64_t>(),
                       pieces};
   const dim3 every(blocks_for(groups * pieces, 1)), each(blocks_for(groups, 1)), block(kThreads);
-  launch_each(name, groups, start_search_kernel, job, search, groups);
+  Job start = job;  // it marks nothing
+  start.selected = nullptr;
+  launch_each(name, groups, start_search_kernel, start, search, groups);
   for (int shift = 8 * int(sizeof(T)) - 8; shift >= 0; shift -= 8) {
     launch(name, count_digits_kernel<T>, every, block, 0, job, search, x, shift);
     launch(name, narrow_kernel, each, block, 0, search, shift);
   }
   launch(name, count_ties_kernel<T>, every, block, 0, job, search, x);
-  launch(name, skip_ties_kernel, each, block, 0, job, search);
+  launch(name, skip_ties_kernel, each, block, 0, job.nan_count, search);
   launch(name, mark_kernel<T>, every, block, 0, job, search, x);
 }
 

@@ -8,7 +8,7 @@ namespace brine::cuda {
 
 constexpr int kAhead = 8;      // chunks that a thread loads before it sums them
 constexpr int64_t kSpan = 32;  // chunks that it sums
-constexpr int64_t kManyColumns = 1 << 15;
+constexpr int64_t kManyColumns = 1 << 17;
 
 // How parts [heads, chunks, size] are cut; by the sizes alone. With `backwards` chunks are counted
 // from the last one.

@@ -76,21 +76,19 @@ __global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t
   }
 }
 
-// Column sums of one head: share[c] = sum over rows of the estimate, and norm = sum n_c share[c].
+// The weight of a key of column c of a head: weight[c] = sum over rows of the estimate, divided by
+// norm = sum n_c of these.
 struct Shares {
-  const double *share, *norm;  // [B H, K], [B H]
+  const double *weights, *norm;  // [B H, K], [B H]
   int64_t K;
 
-  __device__ double of_key(int64_t bh, int64_t j, int64_t L) const {
-    return share[bh * K + column_of(j, L, K)];
-  }
   __device__ double weight(int64_t bh, int64_t j, int64_t L) const {
-    return of_key(bh, j, L) / norm[bh];
+    return weights[bh * K + column_of(j, L, K)];
   }
 };
 
-// Rows of x [B H / group, T, N] of head bh, valid ones; with shares, row j times the share of the
-// column of key j.
+// Rows of x [B H / group, T, N] of head bh, valid ones; with shares, row j times the weight of
+// key j.
 template <class R>
 struct ValidTerms {
   const R* x;
@@ -102,22 +100,21 @@ struct ValidTerms {
     const int64_t L = widths.valid(bh / H);
     if (t >= L) return;
     const double value = double(x[(bh / group * widths.rows + t) * N + n]);
-    sum[0] += shares.share ? shares.of_key(bh, t, L) * value : value;
+    sum[0] += shares.weights ? shares.weight(bh, t, L) * value : value;
   }
 };
-// sums [B H, N], divided by the norm if there is one; of no row 0.
+// sums [B H, N].
 struct StoreSums {
   double* sums;
-  const double* norm;
   int64_t N;
   __device__ void operator()(int64_t bh, int64_t, int64_t n, const double (&sum)[1]) const {
-    sums[bh * N + n] = norm && sum[0] != 0 ? sum[0] / norm[bh] : sum[0];
+    sums[bh * N + n] = sum[0];
   }
 };
 
-// norm [B H] = sum over columns of their keys times their share; a block for each.
-__global__ void norm_kernel(double* norm, const double* share, RowWidths widths, int64_t H,
-                            int64_t K) {
+// norm [B H] = sum over columns of their keys times their share, which it divides; a block for
+// each.
+__global__ void norm_kernel(double* norm, double* share, RowWidths widths, int64_t H, int64_t K) {
   const int64_t bh = blockIdx.x, L = widths.valid(bh / H);
   double sum = 0;
   for (int64_t c = threadIdx.x; c < K; c += blockDim.x) {
@@ -126,6 +123,7 @@ __global__ void norm_kernel(double* norm, const double* share, RowWidths widths,
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) norm[bh] = sum;
+  for (int64_t c = threadIdx.x; c < K && L > 0; c += blockDim.x) share[bh * K + c] /= sum;
 }
 
 // y [B H, T, N] = x [B H, N] in every valid row, 0 at padding.
@@ -210,7 +208,7 @@ struct Average {
   void sum_rows(const Tensor& sums, const Tensor& x, int64_t N, Shares weights) const {
     sum_bands<1>(name, heads, T, N,
                  ValidTerms<R>{x.data<R>(), weights, widths.get(), H, H / x.dim(1), N},
-                 StoreSums{sums.data<double>(), weights.norm, N}, x.device());
+                 StoreSums{sums.data<double>(), N}, x.device());
   }
   template <class R>
   void find_shares(const Tensor& estimate) const {
