@@ -97,17 +97,17 @@ void sums_before(const char* name, T* parts, int64_t heads, int64_t chunks, int6
 }
 
 // total [heads, size] = the sum over all chunks.
-template <class T>
-void sum_chunks(const char* name, T* total, const T* parts, int64_t heads, int64_t chunks,
+template <class Out, class T>
+void sum_chunks(const char* name, Out* total, const T* parts, int64_t heads, int64_t chunks,
                 int64_t size, Device device) {
   const Spans cut(heads, chunks, size);
   if (cut.spans == 1) {
-    return launch_each(name, cut.threads(), span_sums_kernel<T, T>, total, parts, cut);
+    return launch_each(name, cut.threads(), span_sums_kernel<Out, T>, total, parts, cut);
   }
   const Tensor sums = Tensor::empty({cut.threads()}, Dtype::f64, device);
   launch_each(name, cut.threads(), span_sums_kernel<double, T>, sums.data<double>(), parts, cut);
   const Spans whole(heads, cut.spans, size);
-  launch_each(name, whole.threads(), span_sums_kernel<T, double>, total, sums.data<double>(),
+  launch_each(name, whole.threads(), span_sums_kernel<Out, double>, total, sums.data<double>(),
               whole);
 }
 

@@ -3,8 +3,6 @@
 // of a row is that of column_sums.cuh.
 #pragma once
 
-#include "tensor/cuda/core/blas.h"
-#include "tensor/cuda/core/columns.cuh"
 #include "tensor/cuda/estimator/column_sums_backward.cuh"
 
 namespace brine::cuda::columns {
@@ -55,51 +53,13 @@ __global__ void column_sums_kernel(T* sums, Columns<T> at, int64_t first, int64_
   sums[column * at.m + i] = T(sum);
 }
 
-// Products of f32 that round nothing to TF32, while an object lives.
-class ExactProducts {
- public:
-  ExactProducts() { set_tf32(false); }
-  ~ExactProducts() { set_tf32(before_); }
-  ExactProducts(const ExactProducts&) = delete;
-
- private:
-  bool before_ = tf32();
-};
-
-template <class T>
-void multiply(const char* name, Gemm g, const void* a, const void* b, void* y, Device device) {
-  const ExactProducts exact;
-  g.in = g.out = DtypeOf<T>::value;
-  check(gemm(g, {.a = a, .b = b, .y = y}, 1, 0, device), name,
-        ": cuBLASLt has no algorithm to multiply ", g.batch, " times [", g.M, ", ", g.K, "] x [",
-        g.K, ", ", g.N, "]");
-}
-
-// The sizes of a turn of heads: the queries of its rows, every step-th of the tokens.
-template <class T>
-const T* queries(const Columns<T>& at, int64_t first) {
-  return at.q + first * at.tokens * at.m;
-}
-
 // products [turn, R, K] of the rows with the sums of the columns.
 template <class T>
 void whole_products(const char* name, T* products, T* sums, const Columns<T>& at, int64_t first,
                     int64_t turn, Device device) {
   const int64_t across = (at.m + kWarp - 1) / kWarp;
   launch_each(name, turn * at.K * across * kWarp, column_sums_kernel<T>, sums, at, first, turn);
-  multiply<T>(name,
-              {.M = at.rows,
-               .N = at.K,
-               .K = at.m,
-               .tb = true,
-               .lda = at.step * at.m,
-               .ldb = at.m,
-               .ldy = at.K,
-               .batch = turn,
-               .step_a = at.tokens * at.m,
-               .step_b = at.K * at.m,
-               .step_y = at.rows * at.K},
-              queries(at, first), sums, products, device);
+  multiply_queries(name, products, sums, at.K, at, first, turn, device);
 }
 
 // y = what `out` makes of each row's products, which it replaces. A warp for each row.
@@ -112,8 +72,6 @@ __global__ void whole_rows_kernel(T* y, Columns<T> at, Out out, int64_t first, i
   const WholeRow<T> row(at, y + to, n, r);
   for (int64_t c = row.lane; c < at.K; c += kWarp) y[to + c] = out(row, c, to + c);
 }
-
-constexpr int64_t kMostBatch = 65535;  // products at once
 
 // y [B, H, R, K] by `out`.
 template <class T, class Out>
@@ -211,7 +169,7 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
            .step_a = at.rows * at.K,
            .step_b = at.K * at.m,
            .step_y = at.tokens * at.m};
-    multiply<T>(name, g, p, s, dq.data<T>() + first * at.tokens * at.m, device);
+    multiply<T>(name, g, p, s, dq.data<T>() + first * at.tokens * at.m, 0, device);
     g = {.M = at.K,
          .N = at.m,
          .K = at.rows,
@@ -223,7 +181,7 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
          .step_a = at.rows * at.K,
          .step_b = at.tokens * at.m,
          .step_y = at.K * at.m};
-    multiply<T>(name, g, p, queries(at, first), ds, device);
+    multiply<T>(name, g, p, at.q + first * at.tokens * at.m, ds, 0, device);
     const int64_t keys = turn / own * at.tokens;
     launch_each(name, keys * kWarp, whole_keys_kernel<T>, dk.data<T>(), ds, at, first, own, keys);
   }
