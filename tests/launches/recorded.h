@@ -40,7 +40,7 @@ inline Tensor unread(const Shape& shape, Dtype dtype = Dtype::f32) {
 }
 
 struct Recorded {
-  std::vector<emulator::Launch> forward, backward;
+  std::vector<emulator::Launch> inference, forward, backward;
   std::vector<const void*> shared;  // blocks of many tensors, of which a kernel reads one
 
   void parameters(nn::ParameterStore& store) {

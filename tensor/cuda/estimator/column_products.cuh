@@ -35,21 +35,36 @@ struct WholeRow {
   __device__ int64_t keys(int64_t c) const { return columns.keys(c); }
 };
 
-// sums [turn, K, m] of the keys of each column of the heads first .. first + turn. A warp for each
-// column and 32 features.
+constexpr int kWarps = kThreads / kWarp;
+constexpr int64_t kManyKeys = 64;  // of a column, from which a block sums them
+
+// sums [turn, K, m] of the keys of each column of the heads first .. first + turn. `parts` warps, 1
+// or those of a block, for each column and 32 features.
 template <class T>
-__global__ void column_sums_kernel(T* sums, Columns<T> at, int64_t first, int64_t turn) {
-  const int64_t warp = piece() / kWarp, across = (at.m + kWarp - 1) / kWarp;
-  const int64_t column = quotient(warp, across), local = quotient(column, at.K);
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(T* sums, Columns<T> at, int64_t first, int64_t turn, int parts) {
+  __shared__ double of_part[kWarps][kWarp];
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
+  const int64_t across = (at.m + kWarp - 1) / kWarp;
+  const int64_t tile = (int64_t(blockIdx.x) * kWarps + warp) / parts;
+  const int64_t column = quotient(tile, across), local = quotient(column, at.K);
   const int64_t c = column - local * at.K, n = first + local;
-  const int64_t i = (warp - column * across) * kWarp + threadIdx.x % kWarp;
-  if (local >= turn || i >= at.m) return;
-  const math::SumColumns columns(at.valid(n), at.K, at.units);
-  const int64_t end = columns.w ? columns.begin(c + 1) : 0;
-  const T* k = at.keys(n) + i;
+  const int64_t i = (tile - column * across) * kWarp + lane;
+  const bool own = local < turn && i < at.m;
   double sum = 0;
+  if (own) {
+    const math::SumColumns columns(at.valid(n), at.K, at.units);
+    const int64_t end = columns.w ? columns.begin(c + 1) : 0;
+    const T* k = at.keys(n) + i;
 #pragma unroll 8
-  for (int64_t j = columns.w ? columns.begin(c) : 0; j < end; ++j) sum += double(k[j * at.m]);
+    for (int64_t j = columns.w ? columns.begin(c) + warp % parts : 0; j < end; j += parts) {
+      sum += double(k[j * at.m]);
+    }
+  }
+  of_part[warp][lane] = sum;
+  __syncthreads();
+  if (!own || warp % parts != 0) return;
+  for (int p = 1; p < parts; ++p) sum += of_part[warp + p][lane];
   sums[column * at.m + i] = T(sum);
 }
 
@@ -57,8 +72,10 @@ __global__ void column_sums_kernel(T* sums, Columns<T> at, int64_t first, int64_
 template <class T>
 void whole_products(const char* name, T* products, T* sums, const Columns<T>& at, int64_t first,
                     int64_t turn, Device device) {
-  const int64_t across = (at.m + kWarp - 1) / kWarp;
-  launch_each(name, turn * at.K * across * kWarp, column_sums_kernel<T>, sums, at, first, turn);
+  const int64_t tiles = turn * at.K * ((at.m + kWarp - 1) / kWarp);
+  const int parts = at.tokens >= kManyKeys * at.K ? kWarps : 1;
+  launch(name, column_sums_kernel<T>, dim3(blocks_for(tiles * parts, kWarps)), dim3(kThreads), 0,
+         sums, at, first, turn, parts);
   multiply_queries(name, products, sums, at.K, at, first, turn, device);
 }
 
