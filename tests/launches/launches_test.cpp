@@ -10,6 +10,7 @@
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "tensor/device/allocator.h"
+#include "tests/cuda/emulator/last_blocks.h"
 #include "tests/cuda/emulator/launches.h"
 #include "tests/launches/recorded.h"
 #include "tests/messages.h"
@@ -237,5 +238,24 @@ TEST_CASE("launches: no pass over a long sequence is left to a few threads") {
   of_attention({{}, unread(heads), unread(heads)}, {.causal = true}, heads, maps);
   of_logits();
   check_shares("losses", emulator::take_launches(), {});
+  trim(kCuda);
+}
+
+TEST_CASE("launches: the last block of a grid reaches the operands of its launch alone") {
+  const OnEmulator device;
+  // The excepted pass over all keys, or follow places that other kernels have written.
+  emulator::run_last_blocks({"flash_attention", "flash_attention_backward", "prob_loss",
+                             "prob_loss_backward", "summarize_teacher", "fill_csr",
+                             "sparse_attention", "sparse_attention_backward"});
+  for (const Case& c : sea_cases()) {
+    if (c.compute == Dtype::f32 || c.padded) block_launches(c);
+  }
+  for (bool causal : {true, false}) {
+    block_launches({"dense", data::Json::object(), causal});
+    block_launches({"flash", data::Json::object(), causal, Dtype::bf16});
+  }
+  of_logits();
+  emulator::run_no_blocks();
+  CHECK(emulator::take_launches().size() > 10);
   trim(kCuda);
 }
