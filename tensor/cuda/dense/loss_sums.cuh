@@ -46,7 +46,7 @@ struct StorePair {
 template <class T>
 void loss_means(const char* name, const Tensor& y, const Tensor& parts, const RowWidths& widths,
                 int64_t B, int64_t H) {
-  constexpr int64_t kFew = kThreads;
+  constexpr int64_t kFew = kThreads / 2;
   int64_t n = parts.dim(0);
   Tensor sums = parts;
   if (n > kFew) {
