@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kTokens = 131072, kHeads = 12, kSize = 64;
 // The bytes of an operand for one thread, at most: where threads are few, and where they occupy a
 // device.
-constexpr double kMostBytes = 4096, kMostBytesOfMany = 16384, kMany = 32768;
+constexpr double kMostBytes = 4096, kMostBytesOfMany = 16384, kMany = 65536;
 
 struct Case {
   std::string method;
