@@ -95,7 +95,7 @@ template <class T, class Out>
 void whole_column_products(const char* name, const Tensor& y, const Columns<T>& at, Out out) {
   const int64_t all = y.dim(0) * at.heads;
   const int64_t heads = std::min(kMostBatch, heads_per_turn(all, at.K * at.m * int64_t(sizeof(T))));
-  const Tensor sums = Tensor::empty({heads, at.K, at.m}, y.dtype(), y.device());
+  const Tensor sums = Tensor::empty(Shape{heads, at.K, at.m}, y.dtype(), y.device());
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first), rows = turn * at.rows;
     whole_products(name, y.data<T>() + first * at.rows * at.K, sums.data<T>(), at, first, turn,
@@ -162,8 +162,8 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
   const int64_t groups =
       std::max<int64_t>(1, std::min(kMostBatch / own, heads_per_turn(all, each) / own));
   const int64_t heads = groups * own;
-  const Tensor products = Tensor::empty({heads, at.rows, at.K}, dq.dtype(), device);
-  const Tensor sums = Tensor::empty({2, heads, at.K, at.m}, dq.dtype(), device);
+  const Tensor products = Tensor::empty(Shape{heads, at.rows, at.K}, dq.dtype(), device);
+  const Tensor sums = Tensor::empty(Shape{2, heads, at.K, at.m}, dq.dtype(), device);
   T *p = products.data<T>(), *s = sums.data<T>(), *ds = s + heads * at.K * at.m;
   const int64_t warps =
       std::clamp<int64_t>(48 * 1024 / ((at.K + 1) * int64_t(sizeof(double))), 1, kThreads / kWarp);
@@ -176,28 +176,19 @@ void whole_column_products_backward(const char* name, const Tensor& dq, const Te
     launch(name, whole_slopes_kernel<T, Slopes>, dim3(blocks_for(rows, warps)),
            dim3(unsigned(warps * kWarp)), size_t(warps * (at.K + 1)) * sizeof(double), p, slopes,
            at, first, rows);
-    Gemm g{.M = at.rows,
-           .N = at.m,
-           .K = at.K,
-           .lda = at.K,
-           .ldb = at.m,
-           .ldy = at.step * at.m,
-           .batch = turn,
-           .step_a = at.rows * at.K,
-           .step_b = at.K * at.m,
-           .step_y = at.tokens * at.m};
-    multiply<T>(name, g, p, s, dq.data<T>() + first * at.tokens * at.m, 0, device);
-    g = {.M = at.K,
-         .N = at.m,
-         .K = at.rows,
-         .ta = true,
-         .lda = at.K,
-         .ldb = at.step * at.m,
-         .ldy = at.m,
-         .batch = turn,
-         .step_a = at.rows * at.K,
-         .step_b = at.tokens * at.m,
-         .step_y = at.K * at.m};
+    multiply_slopes(name, dq.data<T>(), p, s, at.K, at, first, turn, 0, device);
+    Gemm g;
+    g.M = at.K;
+    g.N = at.m;
+    g.K = at.rows;
+    g.ta = true;
+    g.lda = at.K;
+    g.ldb = at.step * at.m;
+    g.ldy = at.m;
+    g.batch = turn;
+    g.step_a = at.rows * at.K;
+    g.step_b = at.tokens * at.m;
+    g.step_y = at.K * at.m;
     multiply<T>(name, g, p, at.q + first * at.tokens * at.m, ds, 0, device);
     const int64_t keys = turn / own * at.tokens;
     launch_each(name, keys * kWarp, whole_keys_kernel<T>, dk.data<T>(), ds, at, first, own, keys);

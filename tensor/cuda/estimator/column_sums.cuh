@@ -123,9 +123,12 @@ void multiply(const char* name, Gemm g, const void* a, const void* b, void* y, d
               Device device) {
   const ExactProducts exact;
   g.in = g.out = DtypeOf<T>::value;
-  check(gemm(g, {.a = a, .b = b, .y = y}, 1, beta, device), name,
-        ": cuBLASLt has no algorithm to multiply ", g.batch, " times [", g.M, ", ", g.K, "] x [",
-        g.K, ", ", g.N, "]");
+  GemmData data;
+  data.a = a;
+  data.b = b;
+  data.y = y;
+  check(gemm(g, data, 1, beta, device), name, ": cuBLASLt has no algorithm to multiply ", g.batch,
+        " times [", g.M, ", ", g.K, "] x [", g.K, ", ", g.N, "]");
 }
 
 constexpr int64_t kMostBatch = 65535;  // products at once
@@ -134,19 +137,38 @@ constexpr int64_t kMostBatch = 65535;  // products at once
 template <class T>
 void multiply_queries(const char* name, T* y, const T* x, int64_t N, const Columns<T>& at,
                       int64_t first, int64_t turn, Device device) {
-  multiply<T>(name,
-              {.M = at.rows,
-               .N = N,
-               .K = at.m,
-               .tb = true,
-               .lda = at.step * at.m,
-               .ldb = at.m,
-               .ldy = N,
-               .batch = turn,
-               .step_a = at.tokens * at.m,
-               .step_b = N * at.m,
-               .step_y = at.rows * N},
-              at.q + first * at.tokens * at.m, x, y, 0, device);
+  Gemm g;
+  g.M = at.rows;
+  g.N = N;
+  g.K = at.m;
+  g.tb = true;
+  g.lda = at.step * at.m;
+  g.ldb = at.m;
+  g.ldy = N;
+  g.batch = turn;
+  g.step_a = at.tokens * at.m;
+  g.step_b = N * at.m;
+  g.step_y = at.rows * N;
+  multiply<T>(name, g, at.q + first * at.tokens * at.m, x, y, 0, device);
+}
+
+// dq of the rows = or, with beta = 1, += dy [turn, R, N] times x [turn, N, m].
+template <class T>
+void multiply_slopes(const char* name, T* dq, const T* dy, const T* x, int64_t N,
+                     const Columns<T>& at, int64_t first, int64_t turn, double beta,
+                     Device device) {
+  Gemm g;
+  g.M = at.rows;
+  g.N = at.m;
+  g.K = N;
+  g.lda = N;
+  g.ldb = at.m;
+  g.ldy = at.step * at.m;
+  g.batch = turn;
+  g.step_a = at.rows * N;
+  g.step_b = N * at.m;
+  g.step_y = at.tokens * at.m;
+  multiply<T>(name, g, dy, x, dq + first * at.tokens * at.m, beta, device);
 }
 
 // The memory of a turn of heads.
@@ -161,10 +183,10 @@ struct Prefixes {
   }
   Prefixes(const Columns<T>& at, int64_t turn, Device device) {
     constexpr Dtype type = DtypeOf<T>::value;
-    prefix = Tensor::empty({turn, at.prefixes()}, type, device);
-    sums = Tensor::empty({turn, at.sums()}, Dtype::f64, device);
-    whole = Tensor::empty({turn, at.wholes()}, type, device);
-    products = Tensor::empty({turn, at.rows, at.reaches}, type, device);
+    prefix = Tensor::empty(Shape{turn, at.prefixes()}, type, device);
+    sums = Tensor::empty(Shape{turn, at.sums()}, Dtype::f64, device);
+    whole = Tensor::empty(Shape{turn, at.wholes()}, type, device);
+    products = Tensor::empty(Shape{turn, at.rows, at.reaches}, type, device);
   }
 
   void make(const char* name, const Columns<T>& at, int64_t first, int64_t turn) const {

@@ -225,7 +225,7 @@ void column_products_backward(const char* name, const Tensor& dq, const Tensor& 
   const int64_t each = Prefixes<T>::bytes(at) + border_slopes * int64_t(sizeof(T));
   const int64_t heads = std::min(kMostBatch, heads_per_turn(all, each));
   const Prefixes<T> made(at, heads, device);
-  const Tensor slope = Tensor::empty({heads, border_slopes}, dq.dtype(), device);
+  const Tensor slope = Tensor::empty(Shape{heads, border_slopes}, dq.dtype(), device);
   const bool grouped = at.groups < at.heads;
   const Tensor own = grouped ? Tensor::empty(dq.shape(), dq.dtype(), device) : dk;
   T *prefix = made.prefix.template data<T>(), *wholes = made.products.template data<T>();
@@ -235,19 +235,8 @@ void column_products_backward(const char* name, const Tensor& dq, const Tensor& 
     launch(name, rows_kernel<T, Slopes>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
            dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 2) * 8), dq.data<T>(),
            slope.data<T>(), wholes, slopes, prefix, at, first, wide);
-    multiply<T>(name,
-                {.M = at.rows,
-                 .N = at.m,
-                 .K = at.reaches,
-                 .lda = at.reaches,
-                 .ldb = at.m,
-                 .ldy = at.step * at.m,
-                 .batch = turn,
-                 .step_a = at.rows * at.reaches,
-                 .step_b = at.wholes(),
-                 .step_y = at.tokens * at.m},
-                wholes, made.whole.template data<T>(), dq.data<T>() + first * at.tokens * at.m, 1,
-                device);
+    multiply_slopes(name, dq.data<T>(), wholes, made.whole.template data<T>(), at.reaches, at,
+                    first, turn, 1, device);
     // The prefixes have been read: their memory is reused for the gradient.
     launch_keys(name, own.data<T>(), prefix, made.sums.template data<double>(), slope.data<T>(), at,
                 first, turn, device);
