@@ -6,9 +6,9 @@
 
 namespace brine::cuda {
 
-constexpr int kAhead = 8;      // chunks that a thread loads before it sums them
-constexpr int64_t kSpan = 32;  // chunks that it sums
-constexpr int64_t kManyColumns = 1 << 17;
+constexpr int kAhead = 8;                  // chunks that a thread loads before it sums them
+constexpr int64_t kSpan = 32;              // chunks that it sums, where there are spans
+constexpr int64_t kManyColumns = 1 << 17;  // that occupy a device without spans
 
 // How parts [heads, chunks, size] are cut; by the sizes alone. With `backwards` chunks are counted
 // from the last one.
