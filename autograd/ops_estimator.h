@@ -106,6 +106,10 @@ Tensor rows_from_table(const Tensor& table, int64_t batch, int64_t rows);
 Tensor heads_from_image(const Tensor& image, int64_t T, int64_t K, int64_t stride = 1);
 // [B, H, T, K]: softmax over the columns that own a key, 0 elsewhere.
 Tensor column_softmax(const Tensor& scores, const Visibility& visible);
+// Off the tape: [B, T, d], the d x d identity resampled to every sequence's length, 0 at padding
+// (math::resampled_identity).
+Tensor resampled_identity(const Shape& shape, bool nearest, const Tensor& lengths, Dtype dtype,
+                          Device device);
 // The same for one row [B, H, 1, K] of width[b] keys, i64 [B].
 Tensor column_softmax_step(const Tensor& scores, const Tensor& width);
 // Its logarithm, 0 at the columns that own no key. Composed of primitives.

@@ -259,28 +259,8 @@ Estimate Estimator::operator()(const LayerTokens& x, const Visibility& visible, 
 
 Tensor resampled_identity(const Shape& shape, Interpolation interpolation, const Tensor& lengths,
                           Dtype dtype, Device device) {
-  const int64_t T = shape[1], d = shape[2];
-  const RowWidths widths({.causal = false, .lengths = lengths}, T);
-  return Tensor::filled(shape, dtype, device, [&](const Tensor& y) {
-    fill(y, 0.0);
-    dispatch_float(dtype, [&]<class F>() {
-      for (int64_t b = 0; b < shape[0]; ++b) {
-        const int64_t L = widths.valid(b);
-        for (int64_t p = 0; p < L; ++p) {
-          F* row = y.data<F>() + (b * T + p) * d;
-          if (interpolation == Interpolation::nearest) {
-            row[p * d / L] = F(1);
-            continue;
-          }
-          const double at = L == 1 ? 0 : double(p * (d - 1)) / double(L - 1);
-          const int64_t first = int64_t(at);
-          for (int64_t c = first; c <= std::min(first + 1, d - 1); ++c) {
-            row[c] = F(std::max(0.0, 1 - std::abs(at - double(c))));
-          }
-        }
-      }
-    });
-  });
+  return brine::resampled_identity(shape, interpolation == Interpolation::nearest, lengths, dtype,
+                                   device);
 }
 
 }  // namespace brine::sea

@@ -192,6 +192,15 @@ BRINE_HD T normalized(T centred, T rstd, T w, T b) {
   return centred * rstd * w + b;
 }
 
+// Number [p, c] of the d x d identity resampled to L rows: linear with aligned corners, or
+// `nearest` (docs/method.md section 1.1). 0 <= p < L, 0 <= c < d.
+BRINE_HD double resampled_identity(int64_t p, int64_t c, int64_t L, int64_t d, bool nearest) {
+  if (nearest) return c == p * d / L ? 1 : 0;
+  const double place = L == 1 ? 0 : double(p * (d - 1)) / double(L - 1);
+  const double away = place < double(c) ? double(c) - place : place - double(c);
+  return away < 1 ? 1 - away : 0;
+}
+
 // First key of column c in a row that sees w keys, K columns (docs/method.md section 2.1):
 // floor((2cw + K) / 2K).
 BRINE_HD int64_t column_begin(int64_t c, int64_t w, int64_t K) { return (2 * c * w + K) / (2 * K); }

@@ -119,4 +119,13 @@ Tensor column_log_softmax(const Tensor& scores, const Visibility& visible) {
   return where(owned, shifted - log(where(valid, total, 1)), 0);
 }
 
+Tensor resampled_identity(const Shape& shape, bool nearest, const Tensor& lengths, Dtype dtype,
+                          Device device) {
+  check(shape.rank() == 3, "resampled_identity: the result must be [B, T, d], got ", shape);
+  check_visibility("resampled_identity", {.causal = false, .lengths = lengths}, shape[0], shape[1]);
+  Tensor y = Tensor::empty(shape, dtype, device);
+  BRINE_CALL(y, resampled_identity, y, lengths, nearest);
+  return y;
+}
+
 }  // namespace brine

@@ -121,6 +121,8 @@ BRINE_KERNEL(heads_from_image_backward, Tensor dimage, Tensor dy, int64_t stride
 // y [B, H, T, K] = softmax over the columns that own a key, 0 elsewhere. Its backward:
 // softmax_backward with scale 1.
 BRINE_KERNEL(column_softmax, Tensor y, Tensor scores, Visibility visible)
+// y [B, T, d] = math::resampled_identity for the rows of every sequence's length, 0 at padding.
+BRINE_KERNEL(resampled_identity, Tensor y, Tensor lengths, bool nearest)
 
 // ---- mix: the outputs of both paths, mixed by gates
 // y [B, T, H d]: s_mix s_prob c + (1 - s_mix) average, (s_prob, s_mix) = sigmoid(gates

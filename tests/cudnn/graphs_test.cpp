@@ -103,6 +103,25 @@ TEST_CASE("cuDNN has plans for the gradients of convolutions, the sums in f32") 
   }
 }
 
+// 9.19 declines odd numbers of channels that a pass reads: the gradients of one head's last layer,
+// 4 to 1, read dy. Brine's own kernels compute them.
+TEST_CASE("cuDNN has plans for the few channels of one and two heads") {
+  if (!target()) return;
+  for (int64_t channels : {2, 4}) {
+    for (ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
+      INFO(channels << " channels, pass " << int(pass));
+      FusedConv c = convolution(pass, channels, channels, 1, 1);
+      c.bias = c.relu = pass == ConvPass::forward;
+      CHECK(refusal(c) == "");
+    }
+  }
+  FusedConv last = convolution(ConvPass::forward, 4, 1, 1, 1);
+  last.bias = true;
+  CHECK(refusal(last) == "");
+  last.type = Dtype::f16;
+  CHECK(refusal(last) == "");
+}
+
 TEST_CASE("cuDNN gives its reason for a refusal") {
   if (!target()) return;
   CHECK(refusal(FusedAttention{.B = 1, .H = 1, .T = 64, .d = 20}) != "");

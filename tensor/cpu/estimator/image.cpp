@@ -179,4 +179,22 @@ void column_softmax(Tensor y, Tensor scores, Visibility visible) {
   });
 }
 
+void resampled_identity(Tensor y, Tensor lengths, bool nearest) {
+  const int64_t T = y.dim(1), d = y.dim(2);
+  const RowWidths widths({.causal = false, .lengths = lengths}, T);
+  dispatch_float(y.dtype(), [&]<class F>() {
+    F* out = y.data<F>();
+    parallel_for(y.dim(0) * T, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, d)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t r = begin; r < end; ++r) {
+                     const int64_t L = widths.valid(r / T), p = r % T;
+                     for (int64_t c = 0; c < d; ++c) {
+                       out[r * d + c] =
+                           p < L ? F(math::resampled_identity(p, c, L, d, nearest)) : F(0);
+                     }
+                   }
+                 });
+  });
+}
+
 }  // namespace brine::BRINE_CPU

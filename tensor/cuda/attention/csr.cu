@@ -3,6 +3,8 @@
 #include "tensor/csr.h"
 
 #include "tensor/cuda/attention/row_sizes.cuh"
+#include "tensor/cuda/core/columns.cuh"
+#include "tensor/cuda/core/packs.cuh"
 #include "tensor/kernels/attention.h"
 
 namespace brine::cuda {
@@ -28,7 +30,7 @@ struct Chosen {
 __global__ void count_kernel(int32_t* offsets, Chosen chosen, int64_t rows) {
   const int64_t r = warp_piece(), T = chosen.widths.rows, K = chosen.K, k = chosen.k;
   if (r >= rows) return;
-  const int64_t b = r / T, t = r % T, w = chosen.widths(b, t);
+  const int64_t b = quotient(r, T), t = r - b * T, w = chosen.widths(b, t);
   const int lane = int(threadIdx.x) % kWarp;
   int32_t* offset = offsets + r * (chosen.H + 1);
   int32_t total = 0;
@@ -39,7 +41,7 @@ __global__ void count_kernel(int32_t* offsets, Chosen chosen, int64_t rows) {
       const uint8_t* mine = chosen.row(b, h, t);
       for (int64_t c = lane; c < K; c += kWarp) {
         if (!mine[c]) continue;
-        const int64_t size = math::column_begin(c + 1, w, K) - math::column_begin(c, w, K);
+        const int64_t size = column_begin(c + 1, w, K) - column_begin(c, w, K);
         n += int32_t(size < k ? size : k);
       }
       n = warp_sum(n);
@@ -63,8 +65,8 @@ __device__ Columns load_columns(const uint8_t* mine, int64_t first, int64_t w, i
   const int64_t c = first + lane;
   Columns out{0, 0, 0};
   if (c < K && mine[c]) {
-    out.begin = math::column_begin(c, w, K);
-    out.keys = int32_t(math::column_begin(c + 1, w, K) - out.begin);
+    out.begin = column_begin(c, w, K);
+    out.keys = int32_t(column_begin(c + 1, w, K) - out.begin);
     out.upto = int32_t(out.keys < k ? out.keys : k);
   }
   for (int by = 1; by < kWarp; by *= 2) {
@@ -85,7 +87,7 @@ __device__ int64_t key_of(const Columns& columns, int32_t e, int64_t k) {
   const int64_t n = __shfl_sync(kAllLanes, columns.keys, owner);
   const int64_t upto = __shfl_sync(kAllLanes, columns.upto, owner);
   const int64_t back = upto - 1 - e;  // entries of the same column that follow
-  return begin + n - 1 - (n <= k ? back : back * n / k);
+  return begin + n - 1 - (n <= k ? back : divide(back * n, k));
 }
 
 // A warp for every (b, h, t).
@@ -94,14 +96,15 @@ __global__ void fill_kernel(int32_t* columns, MaskRows rows, Chosen chosen, int6
   if (r >= pieces) return;
   const RowEntries at = rows(r);
   if (at.count == 0) return;
-  const int64_t b = r / (T * rows.H), t = r % T, w = chosen.widths(b, t);
+  const int64_t line = quotient(r, T), t = r - line * T, b = quotient(line, rows.H);
+  const int64_t w = chosen.widths(b, t);
   const int lane = int(threadIdx.x) % kWarp;
   int32_t* out = columns + at.first;
   if (w <= k) {
     for (int64_t j = lane; j < w; j += kWarp) out[j] = int32_t(at.base + j);
     return;
   }
-  const uint8_t* mine = chosen.row(b, r / T % rows.H, t);
+  const uint8_t* mine = chosen.row(b, line - b * rows.H, t);
   for (int64_t first = 0; first < K; first += kWarp) {
     const Columns some = load_columns(mine, first, w, K, k);
     const int32_t n = __shfl_sync(kAllLanes, some.upto, kWarp - 1);

@@ -1,8 +1,10 @@
 // Convolution of channels-last images: forward and the gradient of the image, both as one product
-// of the neighbourhoods of all positions with the weights, gathered tile by tile.
+// of the neighbourhoods of all positions with the weights, gathered tile by tile; of few channels,
+// by a thread for each position.
 #include "tensor/cuda/conv/conv.cuh"
 
 #include "tensor/cuda/conv/fused.h"
+#include "tensor/cuda/core/packs.cuh"
 
 namespace brine::cuda {
 namespace {
@@ -11,8 +13,10 @@ constexpr int kSide = 16;               // a block is 16 x 16 threads
 constexpr int kPlaces = 8;              // positions of a thread
 constexpr int kTile = kSide * kPlaces;  // positions of a block
 constexpr int kStep = 16;               // of the sum, in shared memory at a time
-constexpr int kPadded = kTile + 4;      // distributes the stores over the banks, keeps vectors
-                                        // whole
+constexpr int kFewResults = 8;          // channels that a thread sums for one position, at most
+constexpr int kFewInputs = 16;
+constexpr int kPadded = kTile + 4;  // distributes the stores over the banks, keeps vectors
+                                    // whole
 
 // A position of the result of such a product.
 struct Place {
@@ -31,8 +35,9 @@ struct Image {
   __device__ int channels() const { return int(s.C); }
 
   __device__ Place place(int64_t p) const {
-    const int64_t row = p / s.W, b = row / s.rows_out, r = row % s.rows_out - s.before;
-    return {int(b), int(r), int(p % s.W), r >= 0 && r < s.live(b)};
+    const int64_t row = quotient(p, s.W), b = quotient(row, s.rows_out);
+    const int64_t r = row - b * s.rows_out - s.before;
+    return {int(b), int(r), int(p - row * s.W), r >= 0 && r < s.live(b)};
   }
   // The offset of tap (t, k) of a position in x; -1: it reads 0.
   __device__ int64_t offset(const Place& p, int t, int k) const {
@@ -55,9 +60,10 @@ struct Gradient {
   __device__ int channels() const { return int(s.O); }
 
   __device__ Place place(int64_t p) const {
-    const int64_t row = p / s.W, b = row / s.rows_in, r = row % s.rows_in, live = s.live(b);
+    const int64_t row = quotient(p, s.W), b = quotient(row, s.rows_in), r = row - b * s.rows_in;
+    const int64_t live = s.live(b);
     const bool reached = live > 0 && r <= (live - 1) * s.stride + (s.kT - 1) * s.dilation;
-    return {int(b), int(r), int(p % s.W), reached};
+    return {int(b), int(r), int(p - row * s.W), reached};
   }
   __device__ int64_t offset(const Place& p, int t, int k) const {
     const int column = p.column - k * int(s.dilation) + int(s.margin);
@@ -171,6 +177,42 @@ __global__ void __launch_bounds__(kSide* kSide)
   }
 }
 
+// The same for N <= kN results, which one thread sums; a block has the weights in shared memory,
+// and neighbours read most of what a thread reads, so that it comes from the first cache.
+template <class Source, class Y, int kN>
+__global__ void __launch_bounds__(kThreads)
+    few_channels_kernel(Source source, Y* out, const Y* w, const Y* bias, int64_t positions, int K,
+                        int N, bool relu) {
+  Y* weights = dynamic_shared<Y>();  // [taps channels, kN]
+  for (int i = int(threadIdx.x); i < K * kN; i += kThreads) {
+    weights[i] = i % kN < N ? w[i / kN * N + i % kN] : Y(0);
+  }
+  __syncthreads();
+  const int64_t p = piece();
+  if (p >= positions) return;
+  const Place at = source.place(p);
+  const int channels = source.channels(), kW = int(source.s.kW);
+  Y sum[kN] = {};
+  for (int tap = 0; at.live && tap < int(source.s.kT) * kW; ++tap) {
+    const int64_t from = source.offset(at, tap / kW, tap % kW);
+    if (from < 0) continue;
+    for (int c = 0; c < channels; ++c) {
+      Y own[kN];
+      load_wide<kN>(own, weights + (tap * channels + c) * kN);
+      const Y x = source.value(from + c);
+#pragma unroll
+      for (int o = 0; o < kN; ++o) sum[o] += x * own[o];
+    }
+  }
+#pragma unroll
+  for (int o = 0; o < kN; ++o) {
+    if (o >= N) break;
+    Y value = bias ? sum[o] + bias[o] : sum[o];
+    if (!at.live || (relu && !(value > 0))) value = 0;
+    out[p * N + o] = value;
+  }
+}
+
 // packed [taps, in, out] of w [O, C, taps]: `in` is C forward, O in the data gradient.
 template <class T, class Y>
 __global__ void pack_weights_kernel(Y* packed, const T* w, int64_t O, int64_t C, int64_t taps,
@@ -191,6 +233,14 @@ void launch_product(const Source& source, Y* out, const Y* w, const Y* bias, int
          out, w, bias, positions, int(K), int(N), relu);
 }
 
+template <int kN, class Source, class Y>
+void launch_few(const Source& source, Y* out, const Y* w, const Y* bias, int64_t K, bool relu) {
+  const int64_t positions = source.positions();
+  launch("conv2d", few_channels_kernel<Source, Y, kN>, dim3(blocks_for(positions, kThreads)),
+         dim3(kThreads), size_t(K * kN) * sizeof(Y), source, out, w, bias, positions, int(K),
+         int(source.results()), relu);
+}
+
 // The columns of a tile: the number that leaves the fewest results unused; on a tie the larger one.
 template <class T, class Source, class Y>
 void multiply(const Source& source, Tensor out, Tensor w, const Y* bias, bool forward) {
@@ -205,12 +255,18 @@ void multiply(const Source& source, Tensor out, Tensor w, const Y* bias, bool fo
     auto filled = [&](int c) { return (N + kSide * c - 1) / (kSide * c) * c; };
     if (filled(columns) <= filled(best)) best = columns;
   }
-  const int64_t K = N ? n / N : 0;
+  const int64_t K = n / N;
   const bool relu = forward && s.relu;
-  const auto run = best == 1   ? launch_product<1, Source, Y>
-                   : best == 2 ? launch_product<2, Source, Y>
-                   : best == 3 ? launch_product<3, Source, Y>
-                               : launch_product<4, Source, Y>;
+  const bool few = N <= kFewResults && K <= kFewInputs * s.taps() &&
+                   K * kFewResults * int64_t(sizeof(Y)) <= 32 * 1024;
+  const auto run = few && N == 1   ? launch_few<1, Source, Y>
+                   : few && N == 2 ? launch_few<2, Source, Y>
+                   : few && N <= 4 ? launch_few<4, Source, Y>
+                   : few           ? launch_few<8, Source, Y>
+                   : best == 1     ? launch_product<1, Source, Y>
+                   : best == 2     ? launch_product<2, Source, Y>
+                   : best == 3     ? launch_product<3, Source, Y>
+                                   : launch_product<4, Source, Y>;
   run(source, out.data<Y>(), packed.data<Y>(), bias, K, relu);
 }
 

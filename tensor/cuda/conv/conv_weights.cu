@@ -1,6 +1,7 @@
 // Gradient of convolution weights and bias: runs of positions of fixed lengths, a block of threads
-// for a tile of every run's sums; the sums of the runs are then added up in order.
+// for a tile of every run's sums; the sums of the runs are then added up by bands.
 #include "tensor/cuda/conv/conv.cuh"
+#include "tensor/cuda/core/band_sums.cuh"
 
 namespace brine::cuda {
 namespace {
@@ -39,8 +40,8 @@ __device__ inline void find_positions(Steps& steps, const Weights<T, Y>& p, int6
   const int i = int(threadIdx.x);
   bool live = at + i < end;
   if (live) {
-    const int64_t row = (at + i) / s.W, b = row / s.rows, r = row % s.rows;
-    const int64_t column = (at + i) % s.W;
+    const int64_t row = quotient(at + i, s.W), b = quotient(row, s.rows), r = row - b * s.rows;
+    const int64_t column = at + i - row * s.W;
     live = r < s.live(b);
     steps.row[i] = (b * s.rows_in + r * s.stride) * s.W;
     steps.column[i] = int(column);
@@ -132,21 +133,31 @@ __global__ void __launch_bounds__(kSide* kSide) weight_runs_kernel(Weights<T, Y>
   }
 }
 
-// dw [O, C, taps] and db [O] += the sums of all runs, in order.
+// The parts of the runs, size = height O numbers each.
 template <class Y>
-__global__ void weight_sums_kernel(Y* dw, Y* db, const Y* parts, int64_t runs, int64_t first,
-                                   int64_t height, int64_t C, int64_t taps, int64_t O) {
-  const int64_t i = piece();
-  if (i >= height * O) return;
-  double sum = 0;
-  for (int64_t run = 0; run < runs; ++run) sum += double(parts[run * height * O + i]);
-  const int64_t at = first + i / O, o = i % O;
-  if (at == C * taps) {
-    db[o] += Y(sum);
-  } else {
-    dw[(o * C + at % C) * taps + at / C] += Y(sum);
+struct RunTerms {
+  const Y* parts;
+  int64_t size;
+  __device__ void operator()(double (&sum)[1], int64_t, int64_t run, int64_t i) const {
+    sum[0] += double(parts[run * size + i]);
   }
-}
+};
+
+// dw [O, C, taps] and db [O] += the sums of all runs.
+template <class Y>
+struct AddWeights {
+  Y *dw, *db;
+  int64_t first, C, taps, O;
+  __device__ void operator()(int64_t, int64_t, int64_t i, const double (&sum)[1]) const {
+    const int64_t row = quotient(i, O), o = i - row * O, at = first + row;
+    if (at == C * taps) {
+      db[o] += Y(sum[0]);
+    } else {
+      const int64_t tap = quotient(at, C);
+      dw[(o * C + at - tap * C) * taps + tap] += Y(sum[0]);
+    }
+  }
+};
 
 template <int columns, class T, class Y>
 void launch_runs(const Weights<T, Y>& p, int64_t runs) {
@@ -168,7 +179,7 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor y, const 
   }
   const int64_t tiles =
       (height + kHeight - 1) / kHeight * ((s.O + kSide * best - 1) / (kSide * best));
-  const int64_t wanted = std::clamp<int64_t>(kBlocks / tiles, 1, 128);
+  const int64_t wanted = std::max<int64_t>(1, kBlocks / tiles);
   const int64_t run =
       (std::max((positions + wanted - 1) / wanted, kShortest) + kStep - 1) / kStep * kStep;
   const int64_t runs = (positions + run - 1) / run;
@@ -187,9 +198,10 @@ void weight_gradient(Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor y, const 
                            : best == 3 ? launch_runs<3, T, Y>
                                        : launch_runs<4, T, Y>;
   launch_best(p, runs);
-  launch_each("conv2d_backward", height * s.O, weight_sums_kernel<Y>,
-              dw.defined() ? dw.data<Y>() : nullptr, db.defined() ? db.data<Y>() : nullptr,
-              parts.data<Y>(), runs, first, height, s.C, s.taps(), s.O);
+  Y* to_w = dw.defined() ? dw.data<Y>() : nullptr;
+  Y* to_b = db.defined() ? db.data<Y>() : nullptr;
+  sum_bands<1>("conv2d_backward", 1, runs, height * s.O, RunTerms<Y>{p.parts, height * s.O},
+               AddWeights<Y>{to_w, to_b, first, s.C, s.taps(), s.O}, x.device());
 }
 
 }  // namespace

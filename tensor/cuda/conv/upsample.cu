@@ -1,5 +1,5 @@
 // Nearest upsampling of an image to tokens x columns, and its gradient.
-#include "tensor/cuda/core/common.cuh"
+#include "tensor/cuda/core/packs.cuh"
 #include "tensor/kernels/conv.h"
 
 namespace brine::cuda {
@@ -29,15 +29,28 @@ struct Sizes {
   }
 };
 
-// A thread for every number of y.
+constexpr int kTable = 1024;  // numbers of a row that a block writes
+constexpr int kRows = 16;     // rows
+
+// A block for some rows of y and kTable numbers of each; where these come from in a row of x is the
+// same for all rows.
 template <class T>
-__global__ void upsample_kernel(T* y, const T* x, Sizes s, int64_t n) {
-  const int64_t i = piece();
-  if (i >= n) return;
-  const int64_t c = i % s.C, column = i / s.C % s.K, row = i / s.C / s.K;
-  const int64_t b = row / s.rows, t = row % s.rows - s.before;
-  const bool live = t >= 0 && t < s.live(b);
-  y[i] = live ? x[((b * s.R + t / s.stride) * s.W + column * s.W / s.K) * s.C + c] : T(0);
+__global__ void upsample_kernel(T* y, const T* x, Sizes s, int64_t rows) {
+  __shared__ int64_t from[kTable];
+  const int64_t size = s.K * s.C, first = int64_t(blockIdx.y) * kTable;
+  const int64_t count = size - first < kTable ? size - first : kTable;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const int64_t column = quotient(first + i, s.C), c = first + i - column * s.C;
+    from[i] = quotient(column * s.W, s.K) * s.C + c;
+  }
+  __syncthreads();
+  for (int64_t row = int64_t(blockIdx.x) * kRows, j = 0; j < kRows && row < rows; ++j, ++row) {
+    const int64_t b = quotient(row, s.rows), t = row - b * s.rows - s.before;
+    const bool live = t >= 0 && t < s.live(b);
+    const T* in = x + (b * s.R + (live ? quotient(t, s.stride) : 0)) * s.W * s.C;
+    T* out = y + row * size + first;
+    for (int64_t i = threadIdx.x; i < count; i += kThreads) out[i] = live ? in[from[i]] : T(0);
+  }
 }
 
 // One thread per number of dx: it sums the large image's numbers that were read from it.
@@ -45,11 +58,13 @@ template <class T>
 __global__ void upsample_backward_kernel(T* dx, const T* dy, Sizes s, int64_t n) {
   const int64_t i = piece();
   if (i >= n) return;
-  const int64_t c = i % s.C, w = i / s.C % s.W, row = i / s.C / s.W;
-  const int64_t b = row / s.R, first = row % s.R * s.stride, live = s.live(b);
+  const int64_t pixel = quotient(i, s.C), c = i - pixel * s.C;
+  const int64_t row = quotient(pixel, s.W), w = pixel - row * s.W, b = quotient(row, s.R);
+  const int64_t first = (row - b * s.R) * s.stride, live = s.live(b);
   const int64_t last = first + s.stride < live ? first + s.stride : live;
   // Columns k with floor(k W / K) = w.
-  const int64_t begin = (w * s.K + s.W - 1) / s.W, end = ((w + 1) * s.K + s.W - 1) / s.W;
+  const int64_t begin = quotient(w * s.K + s.W - 1, s.W);
+  const int64_t end = quotient((w + 1) * s.K + s.W - 1, s.W);
   T sum = 0;
   for (int64_t t = first; t < last; ++t) {
     const T* from = dy + (b * s.rows + s.before + t) * s.K * s.C + c;
@@ -63,8 +78,12 @@ __global__ void upsample_backward_kernel(T* dx, const T* dy, Sizes s, int64_t n)
 void upsample(Tensor y, Tensor x, Upsampling conf) {
   const OnDevice lengths(conf.lengths, x.device());
   dispatch_float(x.dtype(), [&]<class T>() {
-    launch_each("upsample", y.numel(), upsample_kernel<T>, y.data<T>(), x.data<T>(),
-                Sizes(x, y, conf, lengths), y.numel());
+    const Sizes s(x, y, conf, lengths);
+    const int64_t rows = s.B * s.rows;
+    if (y.numel() == 0) return;
+    launch("upsample", upsample_kernel<T>,
+           dim3(blocks_for(rows, kRows), blocks_for(s.K * s.C, kTable)), dim3(kThreads), 0,
+           y.data<T>(), x.data<T>(), s, rows);
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <type_traits>
 
 #include "tensor/cuda/core/common.cuh"
 
@@ -40,16 +41,20 @@ struct RowBlock {
 
 constexpr int64_t kLongRow = 1024;  // columns from which a row has a block
 
+// Launches a kernel whose rows have the threads `Rows`.
+template <class Rows, class... P, class... A>
+void launch_rows(const char* name, int64_t rows, void (*kernel)(P...), A... args) {
+  if (rows == 0) return;
+  const int64_t size = std::is_same_v<Rows, RowWarp> ? kThreads / kWarp : 1;
+  launch(name, kernel, dim3(blocks_for(rows, size)), dim3(kThreads), 0, args...);
+}
+
 // Launches the kernel of the two that suits rows of C columns.
 template <class... P, class... A>
 void launch_rows(const char* name, int64_t rows, int64_t C, void (*by_warp)(P...),
                  void (*by_block)(P...), A... args) {
-  if (rows == 0) return;
-  if (C < kLongRow) {
-    launch(name, by_warp, dim3(blocks_for(rows, kThreads / kWarp)), dim3(kThreads), 0, args...);
-  } else {
-    launch(name, by_block, dim3(blocks_for(rows, 1)), dim3(kThreads), 0, args...);
-  }
+  if (C < kLongRow) return launch_rows<RowWarp>(name, rows, by_warp, args...);
+  launch_rows<RowBlock>(name, rows, by_block, args...);
 }
 
 }  // namespace brine::cuda

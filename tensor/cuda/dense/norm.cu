@@ -1,53 +1,85 @@
-// LayerNorm and RMSNorm: a block of threads for every row; parameter gradients by bands of rows, in
-// order.
-#include "tensor/cuda/core/common.cuh"
+// LayerNorm and RMSNorm: rows of up to 1,024 numbers by a warp each, in registers, so that memory
+// is read once; longer ones by a block. Parameter gradients by bands of rows.
+#include "tensor/cuda/core/band_sums.cuh"
+#include "tensor/cuda/core/rows.cuh"
 #include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kBand = 64;  // rows whose part of dw and db one block sums
-constexpr int kColumns = 128;  // columns of such a block
+// f(i, c) for the columns c of the calling thread, of which c is the i-th. kOwn: how many it may
+// have; 0: any number, and f gets i = 0.
+template <class Rows, int kOwn, class F>
+__device__ inline void each_column(int64_t C, F&& f) {
+  if constexpr (kOwn == 0) {
+    for (int64_t c = Rows::lane(); c < C; c += Rows::size()) f(0, c);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int c = Rows::lane() + i * kWarp;
+      if (c < C) f(i, c);
+    }
+  }
+}
 
-// What a norm reads: row r of x, or of x + residual, which it writes to `sum` first. A thread reads
+// The thread's numbers of a row: loaded once into registers, or read again from the cache.
+template <class T, int kOwn>
+struct OwnNumbers {
+  T x[kOwn];
+  __device__ void set(int i, T value) { x[i] = value; }
+  __device__ T get(int i, const T*, int64_t) const { return x[i]; }
+};
+template <class T>
+struct OwnNumbers<T, 0> {
+  __device__ void set(int, T) {}
+  __device__ T get(int, const T* row, int64_t c) const { return row[c]; }
+};
+
+// What a norm reads: rows of x, or of x + residual, which it writes to `sum` first. A thread reads
 // only what it wrote.
 template <class T>
-struct NormRow {
+struct NormInput {
   const T *x, *residual;  // null: no residual
   T* sum;
 
-  __device__ const T* at(int64_t r, int64_t C) const {
-    if (!residual) return x + r * C;
-    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-      sum[r * C + c] = x[r * C + c] + residual[r * C + c];
-    }
-    return sum + r * C;
+  __device__ const T* row(int64_t r, int64_t C) const { return (residual ? sum : x) + r * C; }
+  __device__ T load(int64_t i) const {
+    if (!residual) return x[i];
+    return sum[i] = x[i] + residual[i];
   }
 };
 
 template <class T>
-NormRow<T> norm_row(const Tensor& sum, const Tensor& x, const Tensor& residual) {
+NormInput<T> norm_input(const Tensor& sum, const Tensor& x, const Tensor& residual) {
   if (!residual.defined()) return {x.data<T>(), nullptr, nullptr};
   return {x.data<T>(), residual.data<T>(), sum.data<T>()};
 }
 
-// y [R, C] = (x - mean) rstd w + b. The row is read three times; it stays in the cache.
-template <class T>
-__global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormRow<T> in, const T* w, const T* b,
-                                 T eps, int64_t C) {
-  const int64_t r = blockIdx.x;
-  const T* x = in.at(r, C);
+// y [R, C] = (x - mean) rstd w + b.
+template <class Rows, int kOwn, class T>
+__global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormInput<T> in, const T* w, const T* b,
+                                 T eps, int64_t R, int64_t C) {
+  const int64_t r = Rows::row();
+  if (r >= R) return;
+  const T* x = in.row(r, C);
   y += r * C;
+  OwnNumbers<T, kOwn> own;
   T sum = 0;
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) sum += x[c];
-  const T m = block_sum(sum) / T(C);
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    const T value = in.load(r * C + c);
+    own.set(i, value);
+    sum += value;
+  });
+  const T m = Rows::sum(sum) / T(C);
   T square = 0;
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) square += (x[c] - m) * (x[c] - m);
-  const T s = 1 / sqrt(block_sum(square) / T(C) + eps);
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    y[c] = math::normalized(x[c] - m, s, w[c], b[c]);
-  }
-  if (threadIdx.x == 0) {
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    const T centred = own.get(i, x, c) - m;
+    square += centred * centred;
+  });
+  const T s = 1 / sqrt(Rows::sum(square) / T(C) + eps);
+  each_column<Rows, kOwn>(
+      C, [&](int i, int64_t c) { y[c] = math::normalized(own.get(i, x, c) - m, s, w[c], b[c]); });
+  if (Rows::lane() == 0) {
     mean[r] = m;
     rstd[r] = s;
   }
@@ -55,190 +87,186 @@ __global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormRow<T> in, const T*
 
 // dx += more, unless that is null: apart from the loop before, where it would be part of a
 // multiply-add.
-template <class T>
+template <class Rows, class T>
 __device__ void add_row(T* dx, const T* more, int64_t C) {
   if (!more) return;
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) dx[c] += more[c];
+  for (int64_t c = Rows::lane(); c < C; c += Rows::size()) dx[c] += more[c];
 }
 
 // dx = rstd (w dy - mean(w dy) - x^ mean(w dy x^)), x^ = (x - mean) rstd; plus `more` if there is
 // any.
-template <class T>
+template <class Rows, int kOwn, class T>
 __global__ void layernorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
-                                    const T* mean, const T* rstd, int64_t C) {
-  const int64_t r = blockIdx.x;
+                                    const T* mean, const T* rstd, int64_t R, int64_t C) {
+  const int64_t r = Rows::row();
+  if (r >= R) return;
   if (more) more += r * C;
   dx += r * C;
   dy += r * C;
   x += r * C;
   const T m = mean[r], s = rstd[r];
+  OwnNumbers<T, kOwn> own_x, own_dy;
   T sum = 0, dot = 0;
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    const T g = w[c] * dy[c];
-    sum += g;
-    dot += g * (x[c] - m) * s;
-  }
-  const T average = block_sum(sum) / T(C), along = block_sum(dot) / T(C);
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    dx[c] = s * (w[c] * dy[c] - average - (x[c] - m) * s * along);
-  }
-  add_row(dx, more, C);
-}
-
-// parts [bands, 2, C] = the sums of dy x^ and of dy over the rows of a band.
-template <class T>
-__global__ void layernorm_bands_kernel(T* parts, const T* dy, const T* x, const T* mean,
-                                       const T* rstd, int64_t R, int64_t C) {
-  const int64_t c = int64_t(blockIdx.y) * blockDim.x + threadIdx.x, band = blockIdx.x;
-  if (c >= C) return;
-  T dw = 0, db = 0;
-  for (int64_t r = band * kBand; r < R && r < (band + 1) * kBand; ++r) {
-    const T g = dy[r * C + c];
-    dw += g * (x[r * C + c] - mean[r]) * rstd[r];
-    db += g;
-  }
-  parts[band * 2 * C + c] = dw;
-  parts[(band * 2 + 1) * C + c] = db;
-}
-
-// y [C] += sum over bands of parts, in order; either gradient may be unneeded.
-template <class T>
-__global__ void layernorm_parameters_kernel(T* dw, T* db, const T* parts, int64_t bands,
-                                            int64_t C) {
-  const int64_t c = piece();
-  if (c >= C) return;
-  double w = 0, b = 0;
-  for (int64_t band = 0; band < bands; ++band) {
-    w += double(parts[band * 2 * C + c]);
-    b += double(parts[(band * 2 + 1) * C + c]);
-  }
-  if (dw) dw[c] += T(w);
-  if (db) db[c] += T(b);
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    const T value = x[c], g = dy[c];
+    own_x.set(i, value);
+    own_dy.set(i, g);
+    sum += w[c] * g;
+    dot += w[c] * g * (value - m) * s;
+  });
+  const T average = Rows::sum(sum) / T(C), along = Rows::sum(dot) / T(C);
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    dx[c] = s * (w[c] * own_dy.get(i, dy, c) - average - (own_x.get(i, x, c) - m) * s * along);
+  });
+  add_row<Rows>(dx, more, C);
 }
 
 // y [R, C] = x rstd w.
-template <class T>
-__global__ void rmsnorm_kernel(T* y, T* rstd, NormRow<T> in, const T* w, T eps, int64_t C) {
-  const int64_t r = blockIdx.x;
-  const T* x = in.at(r, C);
+template <class Rows, int kOwn, class T>
+__global__ void rmsnorm_kernel(T* y, T* rstd, NormInput<T> in, const T* w, T eps, int64_t R,
+                               int64_t C) {
+  const int64_t r = Rows::row();
+  if (r >= R) return;
+  const T* x = in.row(r, C);
   y += r * C;
+  OwnNumbers<T, kOwn> own;
   T square = 0;
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) square += x[c] * x[c];
-  const T s = 1 / sqrt(block_sum(square) / T(C) + eps);
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) y[c] = x[c] * s * w[c];
-  if (threadIdx.x == 0) rstd[r] = s;
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    const T value = in.load(r * C + c);
+    own.set(i, value);
+    square += value * value;
+  });
+  const T s = 1 / sqrt(Rows::sum(square) / T(C) + eps);
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) { y[c] = own.get(i, x, c) * s * w[c]; });
+  if (Rows::lane() == 0) rstd[r] = s;
 }
 
 // dx = rstd (w dy - x^ mean(w dy x^)), x^ = x rstd; plus `more` if there is any.
-template <class T>
+template <class Rows, int kOwn, class T>
 __global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* more, const T* x, const T* w,
-                                  const T* rstd, int64_t C) {
-  const int64_t r = blockIdx.x;
+                                  const T* rstd, int64_t R, int64_t C) {
+  const int64_t r = Rows::row();
+  if (r >= R) return;
   if (more) more += r * C;
   dx += r * C;
   dy += r * C;
   x += r * C;
   const T s = rstd[r];
+  OwnNumbers<T, kOwn> own_x, own_dy;
   T dot = 0;
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) dot += w[c] * dy[c] * x[c] * s;
-  const T along = block_sum(dot) / T(C);
-  for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
-    dx[c] = s * (w[c] * dy[c] - x[c] * s * along);
-  }
-  add_row(dx, more, C);
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    const T value = x[c], g = dy[c];
+    own_x.set(i, value);
+    own_dy.set(i, g);
+    dot += w[c] * g * value * s;
+  });
+  const T along = Rows::sum(dot) / T(C);
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    dx[c] = s * (w[c] * own_dy.get(i, dy, c) - own_x.get(i, x, c) * s * along);
+  });
+  add_row<Rows>(dx, more, C);
 }
 
-// parts [bands, C] = the sums of dy x^ over the rows of a band.
+// f.operator()<Rows, kOwn>() for rows of C columns.
+template <class F>
+void dispatch_row(int64_t C, F&& f) {
+  if (C > kLongRow) return f.template operator()<RowBlock, 0>();
+  if (C > 8 * kWarp) return f.template operator()<RowWarp, 32>();
+  if (C > 2 * kWarp) return f.template operator()<RowWarp, 8>();
+  f.template operator()<RowWarp, 2>();
+}
+
+// The terms of the gradients of w and b; mean is null for RMSNorm.
 template <class T>
-__global__ void rmsnorm_bands_kernel(T* parts, const T* dy, const T* x, const T* rstd, int64_t R,
-                                     int64_t C) {
-  const int64_t c = int64_t(blockIdx.y) * blockDim.x + threadIdx.x, band = blockIdx.x;
-  if (c >= C) return;
-  T dw = 0;
-  for (int64_t r = band * kBand; r < R && r < (band + 1) * kBand; ++r) {
-    dw += dy[r * C + c] * x[r * C + c] * rstd[r];
+struct ParameterTerms {
+  const T *dy, *x, *mean, *rstd;
+  int64_t C;
+
+  __device__ void operator()(double (&sums)[2], int64_t, int64_t r, int64_t c) const {
+    const T g = dy[r * C + c], centred = mean ? x[r * C + c] - mean[r] : x[r * C + c];
+    sums[0] += double(g * centred * rstd[r]);
+    sums[1] += double(g);
   }
-  parts[band * C + c] = dw;
-}
+};
 
-// dw [C] += sum over bands of parts, in order.
+// Either gradient may be unneeded.
 template <class T>
-__global__ void rmsnorm_parameters_kernel(T* dw, const T* parts, int64_t bands, int64_t C) {
-  const int64_t c = piece();
-  if (c >= C) return;
-  double sum = 0;
-  for (int64_t band = 0; band < bands; ++band) sum += double(parts[band * C + c]);
-  dw[c] += T(sum);
+struct AddGradients {
+  T *dw, *db;
+  __device__ void operator()(int64_t, int64_t, int64_t c, const double (&sums)[2]) const {
+    if (dw) dw[c] += T(sums[0]);
+    if (db) db[c] += T(sums[1]);
+  }
+};
+
+template <class T>
+T* data_or_null(const Tensor& x) {
+  return x.defined() ? x.data<T>() : nullptr;
 }
 
-// Threads of a row's block: whole warps, at most one per column.
-dim3 row_block(int64_t C) {
-  return dim3(unsigned(std::clamp<int64_t>((C + kWarp - 1) / kWarp * kWarp, kWarp, kThreads)));
-}
-
-// Bands along x, which may have 2^31 blocks; y, of the columns, 65,535 at most. A decoder at
-// 131,072 tokens of 12 heads has 98,304 bands.
-dim3 band_grid(int64_t bands, int64_t C) {
-  return dim3(blocks_for(bands, 1), blocks_for(C, kColumns));
+template <class T>
+void add_parameter_gradients(const char* name, const Tensor& dw, const Tensor& db, const Tensor& dy,
+                             const Tensor& x, const Tensor& mean, const Tensor& rstd) {
+  if (!dw.defined() && !db.defined()) return;
+  const ParameterTerms<T> terms{dy.data<T>(), x.data<T>(), data_or_null<T>(mean), rstd.data<T>(),
+                                x.dim(-1)};
+  sum_bands<2>(name, 1, x.rows(), x.dim(-1), terms,
+               AddGradients<T>{data_or_null<T>(dw), data_or_null<T>(db)}, x.device());
 }
 
 }  // namespace
 
 void layernorm(Tensor y, Tensor sum, Tensor mean, Tensor rstd, Tensor x, Tensor residual, Tensor w,
                Tensor b, double eps) {
-  if (x.rows() == 0) return;
+  const int64_t R = x.rows(), C = x.dim(-1);
   dispatch_float(x.dtype(), [&]<class T>() {
-    launch("layernorm", layernorm_kernel<T>, dim3(blocks_for(x.rows(), 1)), row_block(x.dim(-1)), 0,
-           y.data<T>(), mean.data<T>(), rstd.data<T>(), norm_row<T>(sum, x, residual), w.data<T>(),
-           b.data<T>(), T(eps), x.dim(-1));
+    dispatch_row(C, [&]<class Rows, int kOwn>() {
+      launch_rows<Rows>("layernorm", R, layernorm_kernel<Rows, kOwn, T>, y.data<T>(),
+                        mean.data<T>(), rstd.data<T>(), norm_input<T>(sum, x, residual),
+                        w.data<T>(), b.data<T>(), T(eps), R, C);
+    });
   });
 }
 
 void layernorm_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor more, Tensor x, Tensor w,
                         Tensor mean, Tensor rstd) {
-  const int64_t R = x.rows(), C = x.dim(-1), bands = (R + kBand - 1) / kBand;
+  const int64_t R = x.rows(), C = x.dim(-1);
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
-      launch("layernorm_backward", layernorm_dx_kernel<T>, dim3(blocks_for(R, 1)), row_block(C), 0,
-             dx.data<T>(), dy.data<T>(), more.defined() ? more.data<T>() : nullptr, x.data<T>(),
-             w.data<T>(), mean.data<T>(), rstd.data<T>(), C);
+      dispatch_row(C, [&]<class Rows, int kOwn>() {
+        launch_rows<Rows>("layernorm_backward", R, layernorm_dx_kernel<Rows, kOwn, T>, dx.data<T>(),
+                          dy.data<T>(), data_or_null<T>(more), x.data<T>(), w.data<T>(),
+                          mean.data<T>(), rstd.data<T>(), R, C);
+      });
     }
-    if (!dw.defined() && !db.defined()) return;
-    Tensor parts = Tensor::empty({bands, 2, C}, x.dtype(), x.device());
-    launch("layernorm_backward", layernorm_bands_kernel<T>, band_grid(bands, C), dim3(kColumns), 0,
-           parts.data<T>(), dy.data<T>(), x.data<T>(), mean.data<T>(), rstd.data<T>(), R, C);
-    launch_each("layernorm_backward", C, layernorm_parameters_kernel<T>,
-                dw.defined() ? dw.data<T>() : nullptr, db.defined() ? db.data<T>() : nullptr,
-                parts.data<T>(), bands, C);
+    add_parameter_gradients<T>("layernorm_backward", dw, db, dy, x, mean, rstd);
   });
 }
 
 void rmsnorm(Tensor y, Tensor sum, Tensor rstd, Tensor x, Tensor residual, Tensor w, double eps) {
-  if (x.rows() == 0) return;
+  const int64_t R = x.rows(), C = x.dim(-1);
   dispatch_float(x.dtype(), [&]<class T>() {
-    launch("rmsnorm", rmsnorm_kernel<T>, dim3(blocks_for(x.rows(), 1)), row_block(x.dim(-1)), 0,
-           y.data<T>(), rstd.data<T>(), norm_row<T>(sum, x, residual), w.data<T>(), T(eps),
-           x.dim(-1));
+    dispatch_row(C, [&]<class Rows, int kOwn>() {
+      launch_rows<Rows>("rmsnorm", R, rmsnorm_kernel<Rows, kOwn, T>, y.data<T>(), rstd.data<T>(),
+                        norm_input<T>(sum, x, residual), w.data<T>(), T(eps), R, C);
+    });
   });
 }
 
 void rmsnorm_backward(Tensor dx, Tensor dw, Tensor dy, Tensor more, Tensor x, Tensor w,
                       Tensor rstd) {
-  const int64_t R = x.rows(), C = x.dim(-1), bands = (R + kBand - 1) / kBand;
+  const int64_t R = x.rows(), C = x.dim(-1);
   if (R == 0) return;
   dispatch_float(x.dtype(), [&]<class T>() {
     if (dx.defined()) {
-      launch("rmsnorm_backward", rmsnorm_dx_kernel<T>, dim3(blocks_for(R, 1)), row_block(C), 0,
-             dx.data<T>(), dy.data<T>(), more.defined() ? more.data<T>() : nullptr, x.data<T>(),
-             w.data<T>(), rstd.data<T>(), C);
+      dispatch_row(C, [&]<class Rows, int kOwn>() {
+        launch_rows<Rows>("rmsnorm_backward", R, rmsnorm_dx_kernel<Rows, kOwn, T>, dx.data<T>(),
+                          dy.data<T>(), data_or_null<T>(more), x.data<T>(), w.data<T>(),
+                          rstd.data<T>(), R, C);
+      });
     }
-    if (!dw.defined()) return;
-    Tensor parts = Tensor::empty({bands, C}, x.dtype(), x.device());
-    launch("rmsnorm_backward", rmsnorm_bands_kernel<T>, band_grid(bands, C), dim3(kColumns), 0,
-           parts.data<T>(), dy.data<T>(), x.data<T>(), rstd.data<T>(), R, C);
-    launch_each("rmsnorm_backward", C, rmsnorm_parameters_kernel<T>, dw.data<T>(), parts.data<T>(),
-                bands, C);
+    add_parameter_gradients<T>("rmsnorm_backward", dw, {}, dy, x, {}, rstd);
   });
 }
 

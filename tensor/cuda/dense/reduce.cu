@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "tensor/cuda/core/packs.cuh"
+#include "tensor/cuda/core/band_sums.cuh"
 #include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
@@ -13,7 +13,6 @@ namespace {
 constexpr int64_t kPiece = 8192;     // elements of a block of sum_kernel, at least
 constexpr int64_t kPieces = 1024;    // blocks of it, at most
 constexpr int64_t kRowPiece = 2048;  // elements of a warp of row_sums_kernel
-constexpr int64_t kBandBlocks = 528;
 
 struct Itself {
   template <class T>
@@ -92,58 +91,30 @@ void count_nonfinite(Tensor y, Tensor x) {
 
 namespace {
 
-// out [bands, C] = sums of x [R, C] over bands of rows, or y [C] += those of the only band. A block
-// has `across` columns, a power of two, and as many threads for each as fit.
-template <bool kAdds, class Out, class In>
-__global__ void band_sums_kernel(Out* out, const In* x, int64_t R, int64_t C, int64_t band,
-                                 int across) {
-  __shared__ double parts[kThreads];
-  const int column = int(threadIdx.x) % across, down = kThreads / across;
-  const int64_t c = int64_t(blockIdx.x) * across + column;
-  const int64_t begin = blockIdx.y * band, end = begin + band < R ? begin + band : R;
-  double sum = 0;
-  if (c < C) {
-    for (int64_t r = begin + int(threadIdx.x) / across; r < end; r += down) {
-      sum += double(x[r * C + c]);
-    }
+template <class T>
+struct RowTerms {
+  const T* x;
+  int64_t C;
+  __device__ void operator()(double (&sum)[1], int64_t, int64_t r, int64_t c) const {
+    sum[0] += double(x[r * C + c]);
   }
-  parts[threadIdx.x] = sum;
-  for (int half = kThreads / 2; half >= across; half /= 2) {
-    __syncthreads();
-    if (int(threadIdx.x) < half) parts[threadIdx.x] += parts[threadIdx.x + half];
+};
+template <class T>
+struct AddToRow {
+  T* y;
+  __device__ void operator()(int64_t, int64_t, int64_t c, const double (&sum)[1]) const {
+    y[c] = T(double(y[c]) + sum[0]);
   }
-  if (int(threadIdx.x) >= across || c >= C) return;
-  sum = parts[threadIdx.x];
-  if constexpr (kAdds) {
-    out[c] = Out(double(out[c]) + sum);
-  } else {
-    out[blockIdx.y * C + c] = Out(sum);
-  }
-}
+};
 
 }  // namespace
 
 void sum_rows(Tensor y, Tensor x) {
   const int64_t C = y.numel(), R = C ? x.numel() / C : 0;
   if (R == 0) return;
-  int across = 1;
-  while (across < kWarp && across < C) across *= 2;
-  const int64_t rows_at_once = kThreads / across, blocks = (C + across - 1) / across;
-  // Eight rows per thread before a column is split, and no more blocks than occupy the device.
-  const int64_t wanted = std::max<int64_t>(1, kBandBlocks / blocks);
-  const int64_t band = std::max(8 * rows_at_once, (R + wanted - 1) / wanted);
-  const int64_t bands = (R + band - 1) / band;
   dispatch_float(x.dtype(), [&]<class T>() {
-    const dim3 grid(blocks_for(C, across), unsigned(bands)), one(grid.x), block(kThreads);
-    if (bands == 1) {
-      return launch("sum_rows", band_sums_kernel<true, T, T>, one, block, 0, y.data<T>(),
-                    x.data<T>(), R, C, band, across);
-    }
-    Tensor parts = Tensor::empty({bands, C}, Dtype::f64, x.device());
-    launch("sum_rows", band_sums_kernel<false, double, T>, grid, block, 0, parts.data<double>(),
-           x.data<T>(), R, C, band, across);
-    launch("sum_rows", band_sums_kernel<true, T, double>, one, block, 0, y.data<T>(),
-           parts.data<double>(), bands, C, bands, across);
+    sum_bands<1>("sum_rows", 1, R, C, RowTerms<T>{x.data<T>(), C}, AddToRow<T>{y.data<T>()},
+                 x.device());
   });
 }
 

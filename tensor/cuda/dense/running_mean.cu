@@ -1,6 +1,6 @@
 // Running means of rows and their gradient: running sums in f64 by chunks of rows. The sums of the
 // chunks are computed first, then those before each chunk, from which its rows continue.
-#include "tensor/cuda/core/packs.cuh"
+#include "tensor/cuda/core/running_sum.cuh"
 #include "tensor/kernels/dense.h"
 
 namespace brine::cuda {
@@ -49,24 +49,6 @@ __global__ void chunk_sums_kernel(double* sums, const T* x, Scan scan) {
   sums[i] = sum;
 }
 
-// Each sum becomes that of the chunks before it. Loads are issued ahead of the dependent additions.
-__global__ void sums_before_kernel(double* sums, int64_t chunks, int64_t C, int64_t columns) {
-  constexpr int kAhead = 8;
-  const int64_t i = piece();
-  if (i >= columns) return;
-  const int64_t matrix = quotient(i, C);
-  sums += matrix * chunks * C + (i - matrix * C);
-  double before = 0;
-  for (int64_t first = 0; first < chunks; first += kAhead) {
-    double own[kAhead];
-    for (int j = 0; j < kAhead; ++j) own[j] = first + j < chunks ? sums[(first + j) * C] : 0.0;
-    for (int j = 0; j < kAhead; ++j) {
-      if (first + j < chunks) sums[(first + j) * C] = before;
-      before += own[j];
-    }
-  }
-}
-
 // `before` is null if there is a single chunk.
 template <bool kBackward, class T>
 __global__ void running_kernel(T* y, const T* x, const double* before, Scan scan) {
@@ -96,7 +78,7 @@ void run(const char* name, const Tensor& y, const Tensor& x) {
       sums = Tensor::empty({columns * chunks}, Dtype::f64, x.device());
       launch_each(name, scan.threads, chunk_sums_kernel<kBackward, T>, sums.data<double>(),
                   x.data<T>(), scan);
-      launch_each(name, columns, sums_before_kernel, sums.data<double>(), chunks, C, columns);
+      sums_before(name, sums.data<double>(), columns / C, chunks, C, false, x.device());
     }
     launch_each(name, scan.threads, running_kernel<kBackward, T>, y.data<T>(), x.data<T>(),
                 chunks > 1 ? sums.data<double>() : nullptr, scan);

@@ -1,22 +1,32 @@
-// Products of queries with the sums of keys over columns: prefix sums of the keys in f64, by a
-// chunked scan, and a row's products with them at the borders of its columns. A warp for every row.
+// Products of queries with the sums of keys over columns, by prefix sums of the keys: a row's
+// product with a column is the difference of its products with the prefixes at both borders. A warp
+// for every row.
+//
+// Prefixes begin anew at every reach of keys, a power of two, so that differences of neighbours are
+// exact enough in the type of the keys; the products with the sums of whole reaches, which all rows
+// share, are one matrix product, and are added up in f64.
 #pragma once
 
-#include "tensor/cuda/core/common.cuh"
+#include "tensor/cuda/core/blas.h"
+#include "tensor/cuda/core/columns.cuh"
 #include "tensor/cuda/core/running_sum.cuh"
 #include "tensor/cuda/core/scratch.h"
 
 namespace brine::cuda::columns {
 
-constexpr int64_t kChunk = 64;   // prefixes that one thread writes
-constexpr int64_t kMaxRows = 8;  // of a block: neighbours share most of their prefixes
-constexpr int kLanes = 8;        // of a warp, for one product of f64 pairs
+constexpr int64_t kReaches = 128;  // of a sequence, about
+constexpr int64_t kChunk = 16;     // prefixes that one thread writes
+constexpr int64_t kMaxRows = 8;    // of a block: neighbours share most of their prefixes
+constexpr int kLanes = 8;          // of a warp, for one product
+constexpr int kOwn = 4;            // numbers that a lane loads at once
 
-// Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j.
+// Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j of its
+// reach.
 template <class T>
 struct Columns {
   int64_t heads, groups, tokens, rows, m, padded, K, step, units;
-  int64_t chunks;  // of the T + 1 prefixes
+  int64_t reaches, chunks;  // of the T + 1 prefixes
+  int shift;                // a reach has 2^shift keys
   RowWidths widths;
   const T *q, *k;  // [B, H, T, m], [B, G, T, m]
 
@@ -26,9 +36,11 @@ struct Columns {
   }
   __device__ int64_t valid(int64_t n) const { return widths.valid(n / heads); }
   __device__ int64_t width(int64_t n, int64_t row) const { return widths(n / heads, row * step); }
-  // f64 numbers of a head's prefixes, and of its sums over chunks.
+  // Numbers of a head's prefixes, of its f64 sums over chunks, of its sums over reaches.
   __host__ __device__ int64_t prefixes() const { return (tokens + 1) * padded; }
   __host__ __device__ int64_t sums() const { return chunks * m; }
+  __host__ __device__ int64_t wholes() const { return reaches * m; }
+  __host__ __device__ int64_t chunks_of_reach() const { return (int64_t(1) << shift) / kChunk; }
 };
 
 // K columns of the rows of a grid.
@@ -41,11 +53,14 @@ Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, const ColumnG
   at.tokens = q.dim(2);
   at.rows = (at.tokens + grid.step - 1) / grid.step;
   at.m = q.dim(3);
-  at.padded = (at.m + 1) / 2 * 2;
+  at.padded = (at.m + kOwn - 1) / kOwn * kOwn;
   at.K = K;
   at.step = grid.step;
   at.units = grid.units;
-  at.chunks = (at.tokens + kChunk) / kChunk;
+  at.shift = 4;  // a chunk
+  while (at.tokens >> at.shift >= kReaches) ++at.shift;
+  at.reaches = (at.tokens >> at.shift) + 1;
+  at.chunks = at.reaches * at.chunks_of_reach();
   at.widths = widths;
   at.q = q.data<T>();
   at.k = k.data<T>();
@@ -75,30 +90,118 @@ __global__ void key_sums_kernel(double* sums, Columns<T> at, int64_t first, int6
   sums[piece()] = sum;
 }
 
-// prefix [turn, T + 1, padded] from the sums before each chunk, up to the last key.
+// prefix [turn, T + 1, padded] from the sums before each chunk of a reach, up to the last key.
 template <class T>
-__global__ void prefix_kernel(double* prefix, const double* sums, Columns<T> at, int64_t first,
+__global__ void prefix_kernel(T* prefix, const double* sums, Columns<T> at, int64_t first,
                               int64_t turn) {
   if (piece() >= turn * at.chunks * at.padded) return;
   const Strip strip(piece(), at.chunks, at.padded, at.tokens + 1);
   const int64_t n = first + strip.local, valid = at.valid(n);
   const bool padding = strip.column >= at.m;
   const T* k = at.keys(n) + strip.column;
-  double* to = prefix + strip.local * at.prefixes() + strip.column;
+  T* to = prefix + strip.local * at.prefixes() + strip.column;
   double sum = padding ? 0 : sums[(strip.local * at.chunks + strip.chunk) * at.m + strip.column];
   for (int64_t j = strip.first; j < strip.last && j <= valid; ++j) {
-    to[j * at.padded] = sum;
+    to[j * at.padded] = T(sum);
     if (j < valid && !padding) sum += double(k[j * at.m]);
   }
 }
 
+// Products of f32 that round nothing to TF32, while an object lives.
+class ExactProducts {
+ public:
+  ExactProducts() { set_tf32(false); }
+  ~ExactProducts() { set_tf32(before_); }
+  ExactProducts(const ExactProducts&) = delete;
+
+ private:
+  bool before_ = tf32();
+};
+
 template <class T>
-void prefix_sums(const char* name, double* prefix, double* sums, const Columns<T>& at,
-                 int64_t first, int64_t turn) {
-  launch_each(name, turn * at.sums(), key_sums_kernel<T>, sums, at, first, turn);
-  launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, false);
-  launch_each(name, turn * at.chunks * at.padded, prefix_kernel<T>, prefix, sums, at, first, turn);
+void multiply(const char* name, Gemm g, const void* a, const void* b, void* y, double beta,
+              Device device) {
+  const ExactProducts exact;
+  g.in = g.out = DtypeOf<T>::value;
+  GemmData data;
+  data.a = a;
+  data.b = b;
+  data.y = y;
+  check(gemm(g, data, 1, beta, device), name, ": cuBLASLt has no algorithm to multiply ", g.batch,
+        " times [", g.M, ", ", g.K, "] x [", g.K, ", ", g.N, "]");
 }
+
+constexpr int64_t kMostBatch = 65535;  // products at once
+
+// y [turn, R, N] = the queries of the rows, every step-th of the tokens, times x [turn, N, m].
+template <class T>
+void multiply_queries(const char* name, T* y, const T* x, int64_t N, const Columns<T>& at,
+                      int64_t first, int64_t turn, Device device) {
+  Gemm g;
+  g.M = at.rows;
+  g.N = N;
+  g.K = at.m;
+  g.tb = true;
+  g.lda = at.step * at.m;
+  g.ldb = at.m;
+  g.ldy = N;
+  g.batch = turn;
+  g.step_a = at.tokens * at.m;
+  g.step_b = N * at.m;
+  g.step_y = at.rows * N;
+  multiply<T>(name, g, at.q + first * at.tokens * at.m, x, y, 0, device);
+}
+
+// dq of the rows = or, with beta = 1, += dy [turn, R, N] times x [turn, N, m].
+template <class T>
+void multiply_slopes(const char* name, T* dq, const T* dy, const T* x, int64_t N,
+                     const Columns<T>& at, int64_t first, int64_t turn, double beta,
+                     Device device) {
+  Gemm g;
+  g.M = at.rows;
+  g.N = at.m;
+  g.K = N;
+  g.lda = N;
+  g.ldb = at.m;
+  g.ldy = at.step * at.m;
+  g.batch = turn;
+  g.step_a = at.rows * N;
+  g.step_b = N * at.m;
+  g.step_y = at.tokens * at.m;
+  multiply<T>(name, g, dy, x, dq + first * at.tokens * at.m, beta, device);
+}
+
+// The memory of a turn of heads.
+template <class T>
+struct Prefixes {
+  Tensor prefix, sums;     // [turn, T + 1, padded], f64 [turn, chunks, m]
+  Tensor whole, products;  // of reaches: [turn, reaches, m]; with the queries [turn, R, reaches]
+
+  static int64_t bytes(const Columns<T>& at) {
+    return (at.prefixes() + at.wholes() + at.rows * at.reaches) * int64_t(sizeof(T)) +
+           at.sums() * int64_t(sizeof(double));
+  }
+  Prefixes(const Columns<T>& at, int64_t turn, Device device) {
+    constexpr Dtype type = DtypeOf<T>::value;
+    prefix = Tensor::empty(Shape{turn, at.prefixes()}, type, device);
+    sums = Tensor::empty(Shape{turn, at.sums()}, Dtype::f64, device);
+    whole = Tensor::empty(Shape{turn, at.wholes()}, type, device);
+    products = Tensor::empty(Shape{turn, at.rows, at.reaches}, type, device);
+  }
+
+  void make(const char* name, const Columns<T>& at, int64_t first, int64_t turn) const {
+    const Device device = prefix.device();
+    double* s = sums.data<double>();
+    launch_each(name, turn * at.sums(), key_sums_kernel<T>, s, at, first, turn);
+    sum_chunks<T, double>(name, whole.data<T>(), s, turn * at.reaches, at.chunks_of_reach(), at.m,
+                          device);
+    sums_before(name, s, turn * at.reaches, at.chunks_of_reach(), at.m, false, device);
+    launch_each(name, turn * at.chunks * at.padded, prefix_kernel<T>, prefix.data<T>(), s, at,
+                first, turn);
+    multiply_queries(name, products.data<T>(), whole.data<T>(), at.reaches, at, first, turn,
+                     device);
+  }
+};
 
 // math::column_begin without a division. (2cw + K + 1/2) / 2K is never within 1/4K of a whole
 // number, so a product with the inverse, which is far more exact than that, rounds down to the same
@@ -111,19 +214,21 @@ __device__ inline int64_t border(int64_t c, int64_t w, int64_t K) {
 template <class T>
 struct Row {
   const Columns<T>& at;
-  int64_t n, r, w;        // head, row, keys seen; w = 0: no products are made
-  int64_t unit, whole;    // keys of a unit of the columns, and units seen
-  const double* prefix;   // [T + 1, padded] of the head
-  double *query, *below;  // [padded], [K + 1]
+  int64_t n, r, w;         // head, row, keys seen; w = 0: no products are made
+  int64_t unit, whole;     // keys of a unit of the columns, and units seen
+  const T* prefix;         // [T + 1, padded] of the head
+  const T* products;       // [reaches] of the query with the sums of whole reaches
+  T* query;                // [padded]
+  double *before, *below;  // [reaches] sums of products, [K + 1]
   int lane;
 
   // f64 numbers of shared memory of a row with `arrays` arrays for borders.
   static __host__ __device__ int64_t memory(const Columns<T>& at, int64_t arrays) {
-    return at.padded + (arrays * (at.K + 1) + 1) / 2 * 2;
+    return (at.padded + at.reaches + arrays * (at.K + 1) + 1) / 2 * 2;
   }
 
-  __device__ Row(const Columns<T>& prior, const double* prefixes, double* own, int64_t local,
-                 int64_t first, int64_t row)
+  __device__ Row(const Columns<T>& prior, const T* prefixes, const T* wholes, double* own,
+                 int64_t local, int64_t first, int64_t row)
       : at(prior),
         n(first + local),
         r(row),
@@ -131,14 +236,17 @@ struct Row {
         unit(math::unit_of_sums(w, prior.K, prior.units)),
         whole(w / unit),
         prefix(prefixes + local * prior.prefixes()),
-        query(own),
-        below(own + prior.padded),
+        products(wholes + (local * prior.rows + row) * prior.reaches),
+        query(reinterpret_cast<T*>(own)),
+        before(own + prior.padded),
+        below(before + prior.reaches),
         lane(int(threadIdx.x) % kWarp) {
     if (w == 0) return;
     const T* q = at.q + (n * at.tokens + r * at.step) * at.m;
-    for (int64_t i = lane; i < at.padded; i += kWarp) query[i] = i < at.m ? double(q[i]) : 0;
+    for (int64_t i = lane; i < at.padded; i += kWarp) query[i] = i < at.m ? q[i] : T(0);
+    sum_products();
     __syncwarp();
-    products();
+    find_products();
     __syncwarp();
   }
 
@@ -146,29 +254,55 @@ struct Row {
   __device__ int64_t begin(int64_t c) const {
     return c == at.K ? w : unit * border(c, whole, at.K);
   }
-  __device__ const double* prefix_at(int64_t c) const { return prefix + begin(c) * at.padded; }
+  __device__ const T* prefix_at(int64_t c) const { return prefix + begin(c) * at.padded; }
+  // The column of key j < w.
+  __device__ int64_t column(int64_t j) const {
+    const int64_t of = divide(j, unit);
+    return of < whole ? column_of(of, whole, at.K) : at.K - 1;
+  }
+
+  // before = the sums of the products with the reaches before each.
+  __device__ void sum_products() {
+    double sum = 0;
+    for (int64_t first = 0; first < at.reaches; first += kWarp) {
+      const int64_t i = first + lane;
+      const double own = i < at.reaches ? double(products[i]) : 0.0;
+      double upto = own;
+      for (int by = 1; by < kWarp; by *= 2) {
+        const double other = __shfl_up_sync(kAllLanes, upto, by);
+        if (lane >= by) upto += other;
+      }
+      if (i < at.reaches) before[i] = sum + upto - own;
+      sum += __shfl_sync(kAllLanes, upto, kWarp - 1);
+    }
+  }
 
   // Eight lanes per border, two borders at a time.
-  __device__ void products() {
+  __device__ void find_products() {
     const int own = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
     if (lane == 0) below[0] = 0;  // there are no keys before it
     for (int64_t c0 = 1; c0 <= at.K; c0 += 2 * groups) {
       const int64_t c = c0 + group, d = c + groups;
-      const double *p = prefix_at(c < at.K ? c : at.K), *s = prefix_at(d < at.K ? d : at.K);
-      double a = 0, b = 0;
-      for (int64_t i = 2 * own; i < at.padded; i += 2 * kLanes) {
-        const double2 x = *reinterpret_cast<const double2*>(query + i);
-        const double2 y = *reinterpret_cast<const double2*>(p + i);
-        const double2 z = *reinterpret_cast<const double2*>(s + i);
-        a += x.x * y.x + x.y * y.y;
-        b += x.x * z.x + x.y * z.y;
+      const int64_t j = begin(c < at.K ? c : at.K), k = begin(d < at.K ? d : at.K);
+      const T *p = prefix + j * at.padded, *s = prefix + k * at.padded;
+      T a = 0, b = 0;
+      for (int64_t i = kOwn * own; i < at.padded; i += kOwn * kLanes) {
+        T x[kOwn], y[kOwn], z[kOwn];
+        load_wide<kOwn>(x, query + i);
+        load_wide<kOwn>(y, p + i);
+        load_wide<kOwn>(z, s + i);
+#pragma unroll
+        for (int n = 0; n < kOwn; ++n) {
+          a += x[n] * y[n];
+          b += x[n] * z[n];
+        }
       }
       for (int with = kLanes / 2; with > 0; with /= 2) {
         a += __shfl_xor_sync(kAllLanes, a, with);
         b += __shfl_xor_sync(kAllLanes, b, with);
       }
-      if (own == 0 && c <= at.K) below[c] = a;
-      if (own == 0 && d <= at.K) below[d] = b;
+      if (own == 0 && c <= at.K) below[c] = before[j >> at.shift] + double(a);
+      if (own == 0 && d <= at.K) below[d] = before[k >> at.shift] + double(b);
     }
   }
 
@@ -186,10 +320,10 @@ int64_t rows_of_block(const Columns<T>& at, int64_t arrays) {
 
 // y = what `out` makes of each row's products; `wide` rows in a block.
 template <class T, class Out>
-__global__ void products_kernel(T* y, const double* prefix, Columns<T> at, Out out, int64_t first,
-                                int64_t wide) {
+__global__ void products_kernel(T* y, const T* prefix, const T* wholes, Columns<T> at, Out out,
+                                int64_t first, int64_t wide) {
   const int64_t warp = int64_t(threadIdx.x) / kWarp, bands = (at.rows + wide - 1) / wide;
-  const Row<T> row(at, prefix, dynamic_shared<double>() + warp * Row<T>::memory(at, 1),
+  const Row<T> row(at, prefix, wholes, dynamic_shared<double>() + warp * Row<T>::memory(at, 1),
                    blockIdx.x / bands, first, blockIdx.x % bands * wide + warp);
   if (row.r >= at.rows) return;
   const int64_t to = (row.n * at.rows + row.r) * at.K;
@@ -202,15 +336,14 @@ inline Tensor numbers(int64_t n, Device device) { return Tensor::empty({n}, Dtyp
 template <class T, class Out>
 void column_products(const char* name, const Tensor& y, const Columns<T>& at, Out out) {
   const int64_t all = y.dim(0) * at.heads, wide = rows_of_block(at, 1);
-  const int64_t heads = heads_per_turn(all, (at.prefixes() + at.sums()) * 8);
-  const Tensor prefix = numbers(heads * at.prefixes(), y.device());
-  const Tensor sums = numbers(heads * at.sums(), y.device());
+  const int64_t heads = std::min(kMostBatch, heads_per_turn(all, Prefixes<T>::bytes(at)));
+  const Prefixes<T> made(at, heads, y.device());
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first);
-    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
+    made.make(name, at, first, turn);
     launch(name, products_kernel<T, Out>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
            dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 1) * 8), y.data<T>(),
-           prefix.data<double>(), at, out, first, wide);
+           made.prefix.template data<T>(), made.products.template data<T>(), at, out, first, wide);
   }
 }
 

@@ -1,6 +1,7 @@
 // The gradients of products with the sums of keys over columns.
 #pragma once
 
+#include "tensor/cuda/core/band_sums.cuh"
 #include "tensor/cuda/estimator/column_sums.cuh"
 
 namespace brine::cuda::columns {
@@ -17,8 +18,8 @@ __device__ void slopes_at_borders(const Row<T>& row, const double* share) {
   __syncwarp();
 }
 
-// dq of the row's query = sum over borders of slope times the prefix there; 0 for the queries
-// before the next row's.
+// dq of the row's query = sum over borders of slope times the prefix there, of its reach alone; 0
+// for the queries before the next row's.
 template <class T>
 __device__ void query_gradient(const Row<T>& row, T* dq) {
   const Columns<T>& at = row.at;
@@ -26,29 +27,41 @@ __device__ void query_gradient(const Row<T>& row, T* dq) {
   dq += row.n * at.tokens * at.m;
   for (int64_t i = (t + (row.w ? 1 : 0)) * at.m + row.lane; i < last * at.m; i += kWarp) dq[i] = 0;
   if (row.w == 0) return;
-  for (int64_t i = 2 * row.lane; i < at.m; i += 2 * kWarp) {
-    double a = 0, b = 0;
+  for (int64_t i = kOwn * row.lane; i < at.m; i += kOwn * kWarp) {
+    T sum[kOwn] = {};
 #pragma unroll 4
     for (int64_t c = 1; c <= at.K; ++c) {
-      const double2 x = *reinterpret_cast<const double2*>(row.prefix_at(c) + i);
-      a += row.below[c] * x.x;
-      b += row.below[c] * x.y;
+      T x[kOwn];
+      load_wide<kOwn>(x, row.prefix_at(c) + i);
+      const T slope = T(row.below[c]);
+#pragma unroll
+      for (int n = 0; n < kOwn; ++n) sum[n] += slope * x[n];
     }
-    dq[t * at.m + i] = T(a);
-    if (i + 1 < at.m) dq[t * at.m + i + 1] = T(b);
+    for (int n = 0; n < kOwn && i + n < at.m; ++n) dq[t * at.m + i + n] = sum[n];
+  }
+}
+
+// The derivatives with respect to the row's products with whole reaches, which replace these: a
+// reach is below the borders that follow it, whose slopes sum to the derivative of the column that
+// its last key is in.
+template <class T>
+__device__ void whole_slopes(const Row<T>& row, const double* share, T* products) {
+  for (int64_t i = row.lane; i < row.at.reaches; i += kWarp) {
+    const int64_t end = (i + 1) << row.at.shift;
+    products[i] = end <= row.w ? T(share[row.column(end - 1)] - share[row.at.K]) : T(0);
   }
 }
 
 // dq and slope [turn, K, R] at the borders 1 .. K. slopes(row, share, i) fills share from the row
 // with the number i.
 template <class T, class Slopes>
-__global__ void rows_kernel(T* dq, double* slope, Slopes slopes, const double* prefix,
+__global__ void rows_kernel(T* dq, T* slope, T* wholes, Slopes slopes, const T* prefix,
                             Columns<T> at, int64_t first, int64_t wide) {
   const int64_t warp = int64_t(threadIdx.x) / kWarp, bands = (at.rows + wide - 1) / wide;
   const int64_t memory = Row<T>::memory(at, 2), local = blockIdx.x / bands;
   const int64_t r0 = blockIdx.x % bands * wide;
   double* shared = dynamic_shared<double>();
-  const Row<T> row(at, prefix, shared + warp * memory, local, first, r0 + warp);
+  const Row<T> row(at, prefix, wholes, shared + warp * memory, local, first, r0 + warp);
   if (row.r < at.rows) {
     double* share = row.below + at.K + 1;
     if (row.w) {
@@ -59,13 +72,15 @@ __global__ void rows_kernel(T* dq, double* slope, Slopes slopes, const double* p
       for (int64_t c = row.lane; c <= at.K; c += kWarp) row.below[c] = 0;
     }
     query_gradient(row, dq);
+    whole_slopes(row, share, wholes + (local * at.rows + row.r) * at.reaches);
   }
   __syncthreads();
   const int64_t count = at.rows - r0 < wide ? at.rows - r0 : wide;
   for (int64_t x = threadIdx.x; x < at.K * wide; x += blockDim.x) {
     const int64_t c = x / wide + 1, r = x % wide;
     if (r < count) {
-      slope[(local * at.K + c - 1) * at.rows + r0 + r] = shared[r * memory + at.padded + c];
+      slope[(local * at.K + c - 1) * at.rows + r0 + r] =
+          T(shared[r * memory + at.padded + at.reaches + c]);
     }
   }
 }
@@ -115,7 +130,7 @@ __device__ void rows_with_border(const Columns<T>& at, int64_t n, int64_t j, int
 // dprefix [turn, T + 1, padded] = sum over the rows with a border there of slope times query. A
 // warp for each prefix and 128 features; each lane searches the rows of one border.
 template <class T>
-__global__ void borders_kernel(double* dprefix, const double* slope, Columns<T> at, int64_t first,
+__global__ void borders_kernel(T* dprefix, const T* slope, Columns<T> at, int64_t first,
                                int64_t turn) {
   const int lane = int(threadIdx.x) % kWarp;
   const int64_t warp = piece() / kWarp, across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
@@ -123,25 +138,25 @@ __global__ void borders_kernel(double* dprefix, const double* slope, Columns<T> 
   const int64_t j = warp / across % at.tokens + 1, i0 = warp % across * kWarp * kColumns + lane;
   if (local >= turn || j > at.valid(n)) return;
   const T* q = at.q + n * at.tokens * at.m + i0;
-  double sum[kColumns] = {};
+  T sum[kColumns] = {};
   for (int64_t c0 = 1; c0 <= at.K; c0 += kWarp) {
     int from = 0, to = 0;
     if (c0 + lane <= at.K) rows_with_border(at, n, j, c0 + lane, from, to);
     for (unsigned left = __ballot_sync(kAllLanes, from < to); left; left &= left - 1) {
       const int with = __ffs(int(left)) - 1;
       const int start = __shfl_sync(kAllLanes, from, with), end = __shfl_sync(kAllLanes, to, with);
-      const double* s = slope + (local * at.K + c0 + with - 1) * at.rows;
+      const T* s = slope + (local * at.K + c0 + with - 1) * at.rows;
 #pragma unroll 4
       for (int r = start; r < end; ++r) {
         const T* x = q + r * at.step * at.m;
 #pragma unroll
         for (int k = 0; k < kColumns; ++k) {
-          if (i0 + k * kWarp < at.m) sum[k] += s[r] * double(x[k * kWarp]);
+          if (i0 + k * kWarp < at.m) sum[k] += s[r] * x[k * kWarp];
         }
       }
     }
   }
-  double* own = dprefix + local * at.prefixes() + j * at.padded + i0;
+  T* own = dprefix + local * at.prefixes() + j * at.padded + i0;
   for (int k = 0; k < kColumns; ++k) {
     if (i0 + k * kWarp < at.m) own[k * kWarp] = sum[k];
   }
@@ -149,32 +164,32 @@ __global__ void borders_kernel(double* dprefix, const double* slope, Columns<T> 
 
 // sums [turn, chunks, m] of dprefix over a chunk.
 template <class T>
-__global__ void border_sums_kernel(double* sums, const double* dprefix, Columns<T> at,
-                                   int64_t first, int64_t turn) {
+__global__ void border_sums_kernel(double* sums, const T* dprefix, Columns<T> at, int64_t first,
+                                   int64_t turn) {
   if (piece() >= turn * at.sums()) return;
   const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
   const int64_t valid = at.valid(first + strip.local);
-  const double* from = dprefix + strip.local * at.prefixes() + strip.column;
+  const T* from = dprefix + strip.local * at.prefixes() + strip.column;
   double sum = 0;
   for (int64_t j = strip.first ? strip.first : 1; j < strip.last && j <= valid; ++j) {
-    sum += from[j * at.padded];
+    sum += double(from[j * at.padded]);
   }
   sums[piece()] = sum;
 }
 
 // dk: key j is in every prefix after it. `sums` are those of the chunks after each.
 template <class T>
-__global__ void keys_kernel(T* dk, const double* sums, const double* dprefix, Columns<T> at,
+__global__ void keys_kernel(T* dk, const double* sums, const T* dprefix, Columns<T> at,
                             int64_t first, int64_t turn) {
   if (piece() >= turn * at.sums()) return;
   const Strip strip(piece(), at.chunks, at.m, at.tokens + 1);
   const int64_t n = first + strip.local, valid = at.valid(n);
-  const double* from = dprefix + strip.local * at.prefixes() + strip.column;
+  const T* from = dprefix + strip.local * at.prefixes() + strip.column;
   T* to = dk + n * at.tokens * at.m + strip.column;
   double sum = sums[piece()];
   for (int64_t j = strip.last - 1; j >= strip.first; --j) {
     if (j < at.tokens) to[j * at.m] = j < valid ? T(sum) : T(0);
-    if (j >= 1 && j <= valid) sum += from[j * at.padded];
+    if (j >= 1 && j <= valid) sum += double(from[j * at.padded]);
   }
 }
 
@@ -189,13 +204,13 @@ __global__ void sum_heads_kernel(T* dk, const T* heads, int64_t own, int64_t siz
 }
 
 template <class T>
-void launch_keys(const char* name, T* dk, double* dprefix, double* sums, const double* slope,
-                 const Columns<T>& at, int64_t first, int64_t turn) {
+void launch_keys(const char* name, T* dk, T* dprefix, double* sums, const T* slope,
+                 const Columns<T>& at, int64_t first, int64_t turn, Device device) {
   const int64_t across = (at.m + kWarp * kColumns - 1) / (kWarp * kColumns);
   launch_each(name, turn * at.tokens * across * kWarp, borders_kernel<T>, dprefix, slope, at, first,
               turn);
   launch_each(name, turn * at.sums(), border_sums_kernel<T>, sums, dprefix, at, first, turn);
-  launch_each(name, turn * at.m, sums_before_kernel<double>, sums, turn, at.chunks, at.m, true);
+  sums_before(name, sums, turn, at.chunks, at.m, true, device);
   launch_each(name, turn * at.sums(), keys_kernel<T>, dk, sums, dprefix, at, first, turn);
 }
 
@@ -205,45 +220,55 @@ template <class T, class Slopes>
 void column_products_backward(const char* name, const Tensor& dq, const Tensor& dk,
                               const Columns<T>& at, Slopes slopes) {
   const int64_t all = dq.dim(0) * at.heads, wide = rows_of_block(at, 2);
+  const Device device = dq.device();
   const int64_t border_slopes = at.K * at.rows;
-  const int64_t heads = heads_per_turn(all, (at.prefixes() + at.sums() + border_slopes) * 8);
-  const Tensor prefix = numbers(heads * at.prefixes(), dq.device());
-  const Tensor sums = numbers(heads * at.sums(), dq.device());
-  const Tensor slope = numbers(heads * border_slopes, dq.device());
+  const int64_t each = Prefixes<T>::bytes(at) + border_slopes * int64_t(sizeof(T));
+  const int64_t heads = std::min(kMostBatch, heads_per_turn(all, each));
+  const Prefixes<T> made(at, heads, device);
+  const Tensor slope = Tensor::empty(Shape{heads, border_slopes}, dq.dtype(), device);
   const bool grouped = at.groups < at.heads;
-  const Tensor own = grouped ? Tensor::empty(dq.shape(), dq.dtype(), dq.device()) : dk;
+  const Tensor own = grouped ? Tensor::empty(dq.shape(), dq.dtype(), device) : dk;
+  T *prefix = made.prefix.template data<T>(), *wholes = made.products.template data<T>();
   for (int64_t first = 0; first < all; first += heads) {
     const int64_t turn = std::min(heads, all - first);
-    prefix_sums(name, prefix.data<double>(), sums.data<double>(), at, first, turn);
+    made.make(name, at, first, turn);
     launch(name, rows_kernel<T, Slopes>, dim3(blocks_for(turn * ((at.rows + wide - 1) / wide), 1)),
            dim3(unsigned(wide * kWarp)), size_t(wide * Row<T>::memory(at, 2) * 8), dq.data<T>(),
-           slope.data<double>(), slopes, prefix.data<double>(), at, first, wide);
+           slope.data<T>(), wholes, slopes, prefix, at, first, wide);
+    multiply_slopes(name, dq.data<T>(), wholes, made.whole.template data<T>(), at.reaches, at,
+                    first, turn, 1, device);
     // The prefixes have been read: their memory is reused for the gradient.
-    launch_keys(name, own.data<T>(), prefix.data<double>(), sums.data<double>(),
-                slope.data<double>(), at, first, turn);
+    launch_keys(name, own.data<T>(), prefix, made.sums.template data<double>(), slope.data<T>(), at,
+                first, turn, device);
   }
   if (!grouped) return;
   launch_each(name, dk.numel(), sum_heads_kernel<T>, dk.data<T>(), own.data<T>(),
               at.heads / at.groups, at.tokens * at.m, dk.numel());
 }
 
-// dgain [H] += the parts [B, H, R], each head's in order of the sequences: a block for each head.
-template <class T>
-__global__ void gain_kernel(T* dgain, const double* parts, int64_t B, int64_t rows) {
-  for (int64_t b = 0; b < B; ++b) {
-    const double* own = parts + (b * gridDim.x + blockIdx.x) * rows;
-    double sum = 0;
-    for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) sum += own[r];
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) dgain[blockIdx.x] += T(sum);
+// The parts [B, H, R] of head `matrix`, those of a sequence after the other.
+struct GainTerms {
+  const double* parts;
+  int64_t heads, rows;
+  __device__ void operator()(double (&sum)[1], int64_t matrix, int64_t i, int64_t) const {
+    const int64_t b = quotient(i, rows);
+    sum[0] += parts[(b * heads + matrix) * rows + i - b * rows];
   }
-}
+};
+template <class T>
+struct AddGain {
+  T* dgain;
+  __device__ void operator()(int64_t matrix, int64_t, int64_t, const double (&sum)[1]) const {
+    dgain[matrix] += T(sum[0]);
+  }
+};
 
+// dgain [H] += the sums of parts [B, H, R].
 template <class T>
 void add_gains(const char* name, const Tensor& dgain, const Tensor& parts, int64_t B,
                const Columns<T>& at) {
-  launch(name, gain_kernel<T>, dim3(unsigned(at.heads)), dim3(kThreads), 0, dgain.data<T>(),
-         parts.data<double>(), B, at.rows);
+  sum_bands<1>(name, at.heads, B * at.rows, 1, GainTerms{parts.data<double>(), at.heads, at.rows},
+               AddGain<T>{dgain.data<T>()}, dgain.device());
 }
 
 }  // namespace brine::cuda::columns

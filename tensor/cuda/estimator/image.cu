@@ -2,29 +2,91 @@
 // transposed in shared memory, and the softmax over columns, a warp for every row.
 #include <limits>
 
-#include "tensor/cuda/core/common.cuh"
+#include "tensor/cuda/core/packs.cuh"
 #include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
 
-constexpr int kTile = 32;                 // pixels and channels of a tile
-constexpr int kLines = kThreads / kTile;  // of a tile that the block processes at once
+constexpr int kTile = 1024;             // numbers of a tile
+constexpr int kOwn = kTile / kThreads;  // of a thread
 
-// The same image as rows of channels by columns, heads [B, H, T, c W], and as pixels,
-// [B, height, W, channels], whose rows halo..halo + T are the queries'. Tiles of its rows, the
-// channels' fastest.
+// Tiles of channels x pixels: the fewest channels of a power of two that leave few lanes without
+// work, but eight if there are so many, since memory moves 32 bytes at once.
+struct Tiling {
+  int channels = 1, pixels = kTile;
+  int64_t across;  // tiles next to each other
+
+  explicit Tiling(int64_t all) {
+    while (channels < 32 && channels < all) channels *= 2;
+    for (int less = channels / 2; less >= 8; less /= 2) {
+      if ((all + less - 1) / less * less < (all + channels - 1) / channels * channels)
+        channels = less;
+    }
+    pixels = kTile / channels;
+    across = (all + channels - 1) / channels;
+  }
+  // Between the channels of a tile: 32 numbers that are read at once are then in 32 banks.
+  __device__ int pitch() const { return pixels + 32 / channels; }
+};
+
+// write(pixel, channel, read(pixel, channel)) for all pixels and channels. kToPixels: neighbours in
+// memory are pixels where they are read, channels where they are written; else the reverse.
+template <bool kToPixels, class T, class Read, class Write>
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(Read read, Write write, Tiling tiling, int64_t pixels, int64_t channels) {
+  __shared__ T tile[kTile + 32];
+  const int64_t row = quotient(blockIdx.x, tiling.across);
+  const int64_t pixel0 = row * tiling.pixels;
+  const int64_t channel0 = (blockIdx.x - row * tiling.across) * tiling.channels;
+  auto each = [&](bool along_pixels, auto f) {
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const int e = j * kThreads + int(threadIdx.x);
+      const int pixel = along_pixels ? e & (tiling.pixels - 1) : e / tiling.channels;
+      const int channel = along_pixels ? e / tiling.pixels : e & (tiling.channels - 1);
+      if (pixel0 + pixel < pixels && channel0 + channel < channels)
+        f(pixel0 + pixel, channel0 + channel, tile[channel * tiling.pitch() + pixel]);
+    }
+  };
+  each(kToPixels, [&](int64_t pixel, int64_t channel, T& at) { at = read(pixel, channel); });
+  __syncthreads();
+  each(!kToPixels, [&](int64_t pixel, int64_t channel, T& at) { write(pixel, channel, at); });
+}
+
+template <bool kToPixels, class T, class Read, class Write>
+void transpose(const char* name, Read read, Write write, int64_t pixels, int64_t channels) {
+  if (pixels * channels == 0) return;
+  const Tiling tiling(channels);
+  const int64_t down = (pixels + tiling.pixels - 1) / tiling.pixels;
+  launch(name, transpose_kernel<kToPixels, T, Read, Write>,
+         dim3(blocks_for(down * tiling.across, 1)), dim3(kThreads), 0, read, write, tiling, pixels,
+         channels);
+}
+
+// Pixels as they are in memory, channels last: x [pixels, channels].
+template <class T>
+struct Pixels {
+  T* x;
+  int64_t channels;
+  __device__ T operator()(int64_t pixel, int64_t channel) const {
+    return x[pixel * channels + channel];
+  }
+  __device__ void operator()(int64_t pixel, int64_t channel, T value) const {
+    x[pixel * channels + channel] = value;
+  }
+};
+
+// The same image as rows of channels by columns, heads [B, H, T, c W], and as pixels, [B, height,
+// W, channels], whose rows halo..halo + T are the queries'.
 struct Layout {
   int64_t H, tokens, height, W, c, halo;
   RowWidths widths;
 
-  __device__ __host__ int64_t channels() const { return H * c; }
-  __host__ int64_t across() const { return (channels() + kTile - 1) / kTile; }
-  __host__ int64_t tiles() const { return across() * ((W + kTile - 1) / kTile); }
-  // The offset of channel h c + i of query t in the heads.
-  __device__ int64_t line(int64_t b, int64_t t, int64_t channel) const {
-    const int64_t h = channel / c, i = channel % c;
-    return (((b * H + h) * tokens + t) * c + i) * W;
+  // The offset of column w of channel h c + i of query t in the heads.
+  __device__ int64_t place(int64_t b, int64_t t, int64_t channel, int64_t w) const {
+    const int64_t h = quotient(channel, c), i = channel - h * c;
+    return (((b * H + h) * tokens + t) * c + i) * W + w;
   }
 };
 
@@ -35,111 +97,89 @@ Layout layout_of(const Tensor& heads, const Tensor& image, int64_t halo,
           halo, widths.get()};
 }
 
-// The tile of the calling block: row r of `rows` and the first channel and column.
-struct Place {
-  int64_t r, channel, w;
-
-  __device__ Place(int64_t tiles, int64_t across) {
-    const int64_t tile = int64_t(blockIdx.x) % tiles;
-    r = int64_t(blockIdx.x) / tiles;
-    channel = tile % across * kTile;
-    w = tile / across * kTile;
+// The numbers of an image from the heads; 0 in the halos and at padding.
+template <class T>
+struct FromHeads {
+  const T* x;
+  Layout s;
+  __device__ T operator()(int64_t pixel, int64_t channel) const {
+    const int64_t row = quotient(pixel, s.W), w = pixel - row * s.W;
+    const int64_t b = quotient(row, s.height), t = row - b * s.height - s.halo;
+    if (t < 0 || t >= s.widths.valid(b)) return T(0);
+    return x[s.place(b, t, channel, w)];
   }
 };
 
+// Of pixels without halos: where they are in the heads and in the image.
 template <class T>
-__global__ void image_kernel(T* image, const T* x, Layout s, int64_t tiles, int64_t across) {
-  __shared__ T tile[kTile][kTile + 1];  // [channel, column]
-  const Place at(tiles, across);
-  const int64_t b = at.r / s.height, t = at.r % s.height - s.halo;
-  const bool visible = t >= 0 && t < s.widths.valid(b);
-  const int x0 = int(threadIdx.x) % kTile, y0 = int(threadIdx.x) / kTile;
-  for (int j = y0; visible && j < kTile; j += kLines) {
-    const int64_t channel = at.channel + j, w = at.w + x0;
-    if (channel < s.channels() && w < s.W) tile[j][x0] = x[s.line(b, t, channel) + w];
+struct ImageGradient {
+  const T* dimage;
+  T* dx;
+  Layout s;
+  __device__ void find(int64_t pixel, int64_t& b, int64_t& t, int64_t& w) const {
+    const int64_t row = quotient(pixel, s.W);
+    w = pixel - row * s.W;
+    b = quotient(row, s.tokens);
+    t = row - b * s.tokens;
   }
-  __syncthreads();
-  for (int j = y0; j < kTile; j += kLines) {
-    const int64_t channel = at.channel + x0, w = at.w + j;
-    if (channel >= s.channels() || w >= s.W) continue;
-    image[(at.r * s.W + w) * s.channels() + channel] = visible ? tile[x0][j] : T(0);
+  __device__ T operator()(int64_t pixel, int64_t channel) const {
+    int64_t b, t, w;
+    find(pixel, b, t, w);
+    if (t >= s.widths.length(b)) return T(0);
+    return dimage[((b * s.height + s.halo + t) * s.W + w) * s.H * s.c + channel];
   }
-}
+  __device__ void operator()(int64_t pixel, int64_t channel, T value) const {
+    int64_t b, t, w;
+    find(pixel, b, t, w);
+    dx[s.place(b, t, channel, w)] = value;
+  }
+};
 
+// Sizes of heads [B, H, T, K] read from an image [B, rows, W, H]: pixels are (b, t, column).
 template <class T>
-__global__ void image_backward_kernel(T* dx, const T* dimage, Layout s, int64_t tiles,
-                                      int64_t across) {
-  __shared__ T tile[kTile][kTile + 1];  // [column, channel]
-  const Place at(tiles, across);
-  const int64_t b = at.r / s.tokens, t = at.r % s.tokens;
-  const bool visible = t < s.widths.length(b);
-  const int64_t from = (b * s.height + s.halo + t) * s.W;
-  const int x0 = int(threadIdx.x) % kTile, y0 = int(threadIdx.x) / kTile;
-  for (int j = y0; visible && j < kTile; j += kLines) {
-    const int64_t channel = at.channel + x0, w = at.w + j;
-    if (channel < s.channels() && w < s.W)
-      tile[j][x0] = dimage[(from + w) * s.channels() + channel];
-  }
-  __syncthreads();
-  for (int j = y0; j < kTile; j += kLines) {
-    const int64_t channel = at.channel + j, w = at.w + x0;
-    if (channel >= s.channels() || w >= s.W) continue;
-    dx[s.line(b, t, channel) + w] = visible ? tile[x0][j] : T(0);
-  }
-}
-
-// Sizes of heads [B, H, T, K] read from an image [B, rows, W, H].
 struct Reading {
+  const T* image;
+  T* y;
   int64_t H, tokens, K, rows, W, stride;
-};
 
-Reading reading_of(const Tensor& heads, const Tensor& image, int64_t stride) {
-  return {heads.dim(1), heads.dim(2), heads.dim(3), image.dim(1), image.dim(2), stride};
-}
-
-// A block for every query: the image row that its heads read stays in the cache.
-template <class T>
-__global__ void heads_kernel(T* y, const T* image, Reading s) {
-  const int64_t b = blockIdx.x / s.tokens, t = blockIdx.x % s.tokens;
-  const T* in = image + (b * s.rows + t / s.stride) * s.W * s.H;
-  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  for (int64_t h = warp; h < s.H; h += kThreads / kWarp) {
-    T* out = y + ((b * s.H + h) * s.tokens + t) * s.K;
-    for (int64_t c = lane; c < s.K; c += kWarp) {
-      const int64_t w = s.K == s.W ? c : c * s.W / s.K;
-      out[c] = in[w * s.H + h];
-    }
+  __device__ void find(int64_t pixel, int64_t& b, int64_t& t, int64_t& column) const {
+    const int64_t row = quotient(pixel, K);
+    column = pixel - row * K;
+    b = quotient(row, tokens);
+    t = row - b * tokens;
   }
-}
+  __device__ T operator()(int64_t pixel, int64_t h) const {
+    int64_t b, t, column;
+    find(pixel, b, t, column);
+    const int64_t w = K == W ? column : quotient(column * W, K);
+    return image[((b * rows + quotient(t, stride)) * W + w) * H + h];
+  }
+  __device__ void operator()(int64_t pixel, int64_t h, T value) const {
+    int64_t b, t, column;
+    find(pixel, b, t, column);
+    y[((b * H + h) * tokens + t) * K + column] = value;
+  }
+};
 
 // Pixel w is read by the columns c with floor(c W / K) = w of `stride` queries.
 template <class T>
-__global__ void heads_backward_kernel(T* dimage, const T* dy, Reading s, int64_t tiles,
-                                      int64_t across) {
-  __shared__ T tile[kTile][kTile + 1];  // [head, column]
-  const Place at(tiles, across);
-  const int64_t b = at.r / s.rows, first = at.r % s.rows * s.stride;
-  const int64_t last = first + s.stride < s.tokens ? first + s.stride : s.tokens;
-  const int x0 = int(threadIdx.x) % kTile, y0 = int(threadIdx.x) / kTile;
-  const int64_t column = at.w + x0;
-  const int64_t begin = (column * s.K + s.W - 1) / s.W;
-  const int64_t end = column < s.W ? ((column + 1) * s.K + s.W - 1) / s.W : begin;
-  for (int j = y0; j < kTile; j += kLines) {
-    const int64_t h = at.channel + j;
-    if (h >= s.H) continue;
+struct ReadGradient {
+  const T* dy;
+  int64_t H, tokens, K, rows, W, stride;
+
+  __device__ T operator()(int64_t pixel, int64_t h) const {
+    const int64_t row = quotient(pixel, W), w = pixel - row * W, b = quotient(row, rows);
+    const int64_t first = (row - b * rows) * stride;
+    const int64_t last = first + stride < tokens ? first + stride : tokens;
+    const int64_t begin = quotient(w * K + W - 1, W), end = quotient((w + 1) * K + W - 1, W);
     T sum = 0;
     for (int64_t t = first; t < last; ++t) {
-      const T* in = dy + ((b * s.H + h) * s.tokens + t) * s.K;
+      const T* in = dy + ((b * H + h) * tokens + t) * K;
       for (int64_t c = begin; c < end; ++c) sum += in[c];
     }
-    tile[j][x0] = sum;
+    return sum;
   }
-  __syncthreads();
-  for (int j = y0; j < kTile; j += kLines) {
-    const int64_t h = at.channel + x0, w = at.w + j;
-    if (h < s.H && w < s.W) dimage[(at.r * s.W + w) * s.H + h] = tile[x0][j];
-  }
-}
+};
 
 template <class T>
 __global__ void column_softmax_kernel(T* y, const T* scores, int64_t rows, int64_t H,
@@ -167,47 +207,61 @@ __global__ void column_softmax_kernel(T* y, const T* scores, int64_t rows, int64
   for (int64_t c = lane; c < K; c += kWarp) out[c] = math::exp(score(c) - most) * share;
 }
 
+// A warp for every row.
+template <class T>
+__global__ void resampled_identity_kernel(T* y, RowWidths widths, bool nearest, int64_t rows,
+                                          int64_t d) {
+  const int64_t r = piece() / kWarp;
+  if (r >= rows) return;
+  const int64_t b = quotient(r, widths.rows), p = r - b * widths.rows, L = widths.valid(b);
+  for (int64_t c = threadIdx.x % kWarp; c < d; c += kWarp) {
+    y[r * d + c] = p < L ? T(math::resampled_identity(p, c, L, d, nearest)) : T(0);
+  }
+}
+
 }  // namespace
 
 void image_from_heads(Tensor image, Tensor x, int64_t halo, Tensor lengths) {
+  if (image.numel() == 0) return;
   const DeviceWidths widths({.causal = false, .lengths = lengths}, x.dim(2), x.device());
   const Layout s = layout_of(x, image, halo, widths);
-  if (image.numel() == 0) return;
+  const int64_t channels = image.dim(3);
   dispatch_float(x.dtype(), [&]<class T>() {
-    launch("image_from_heads", image_kernel<T>,
-           dim3(blocks_for(image.dim(0) * s.height * s.tiles(), 1)), dim3(kThreads), 0,
-           image.data<T>(), x.data<T>(), s, s.tiles(), s.across());
+    transpose<true, T>("image_from_heads", FromHeads<T>{x.data<T>(), s},
+                       Pixels<T>{image.data<T>(), channels}, image.numel() / channels, channels);
   });
 }
 
 void image_from_heads_backward(Tensor dx, Tensor dimage, int64_t halo, Tensor lengths) {
+  if (dx.numel() == 0) return;
   const DeviceWidths widths({.causal = false, .lengths = lengths}, dx.dim(2), dx.device());
   const Layout s = layout_of(dx, dimage, halo, widths);
-  if (dx.numel() == 0) return;
+  const int64_t channels = dimage.dim(3);
   dispatch_float(dx.dtype(), [&]<class T>() {
-    launch("image_from_heads_backward", image_backward_kernel<T>,
-           dim3(blocks_for(dx.dim(0) * s.tokens * s.tiles(), 1)), dim3(kThreads), 0, dx.data<T>(),
-           dimage.data<T>(), s, s.tiles(), s.across());
+    const ImageGradient<T> gradient{dimage.data<T>(), dx.data<T>(), s};
+    transpose<false, T>("image_from_heads_backward", gradient, gradient, dx.numel() / channels,
+                        channels);
   });
 }
 
 void heads_from_image(Tensor y, Tensor image, int64_t stride) {
   if (y.numel() == 0) return;
-  const Reading s = reading_of(y, image, stride);
+  const int64_t H = y.dim(1);
   dispatch_float(y.dtype(), [&]<class T>() {
-    launch("heads_from_image", heads_kernel<T>, dim3(blocks_for(y.dim(0) * s.tokens, 1)),
-           dim3(kThreads), 0, y.data<T>(), image.data<T>(), s);
+    const Reading<T> reading{image.data<T>(), y.data<T>(),  H,     y.dim(2), y.dim(3),
+                             image.dim(1),    image.dim(2), stride};
+    transpose<false, T>("heads_from_image", reading, reading, y.numel() / H, H);
   });
 }
 
 void heads_from_image_backward(Tensor dimage, Tensor dy, int64_t stride) {
   if (dimage.numel() == 0) return;
-  const Reading s = reading_of(dy, dimage, stride);
-  const int64_t across = (s.H + kTile - 1) / kTile, tiles = across * ((s.W + kTile - 1) / kTile);
+  const int64_t H = dy.dim(1);
   dispatch_float(dy.dtype(), [&]<class T>() {
-    launch("heads_from_image_backward", heads_backward_kernel<T>,
-           dim3(blocks_for(dimage.dim(0) * s.rows * tiles, 1)), dim3(kThreads), 0, dimage.data<T>(),
-           dy.data<T>(), s, tiles, across);
+    const ReadGradient<T> gradient{dy.data<T>(),  H,     dy.dim(2), dy.dim(3), dimage.dim(1),
+                                   dimage.dim(2), stride};
+    transpose<true, T>("heads_from_image_backward", gradient, Pixels<T>{dimage.data<T>(), H},
+                       dimage.numel() / H, H);
   });
 }
 
@@ -218,6 +272,15 @@ void column_softmax(Tensor y, Tensor scores, Visibility visible) {
     launch("column_softmax", column_softmax_kernel<T>, dim3(blocks_for(y.rows(), kThreads / kWarp)),
            dim3(kThreads), 0, y.data<T>(), scores.data<T>(), y.rows(), y.dim(1), y.dim(2), y.dim(3),
            widths.get());
+  });
+}
+
+void resampled_identity(Tensor y, Tensor lengths, bool nearest) {
+  const int64_t rows = y.dim(0) * y.dim(1), d = y.dim(2);
+  const DeviceWidths widths({.causal = false, .lengths = lengths}, y.dim(1), y.device());
+  dispatch_float(y.dtype(), [&]<class T>() {
+    launch_each("resampled_identity", rows * kWarp, resampled_identity_kernel<T>, y.data<T>(),
+                widths.get(), nearest, rows, d);
   });
 }
 

@@ -68,10 +68,9 @@ class Turn {
       return {total_.template data<T>(), total_sums_.data<double>()};
     }
     const int64_t size = int64_t(work_.m) * work_.e(), m = work_.m;
-    launch_each(name, count * size, sums_before_kernel<T>, state_.template data<T>(), count,
-                work_.chunks, size, kLater);
-    launch_each(name, count * m, sums_before_kernel<double>, sums_.data<double>(), count,
-                work_.chunks, m, kLater);
+    sums_before(name, state_.template data<T>(), count, work_.chunks, size, kLater,
+                state_.device());
+    sums_before(name, sums_.data<double>(), count, work_.chunks, m, kLater, state_.device());
     return {state_.template data<T>(), sums_.data<double>()};
   }
 
@@ -95,10 +94,8 @@ class Turn {
 
   void total(const char* name, T* state, double* sums, int64_t count) const {
     const int64_t size = int64_t(work_.m) * work_.e(), m = work_.m;
-    launch_each(name, count * size, sum_kernel<T>, state, state_.template data<T>(), count,
-                work_.chunks, size);
-    launch_each(name, count * m, sum_kernel<double>, sums, sums_.data<double>(), count,
-                work_.chunks, m);
+    sum_chunks(name, state, state_.template data<T>(), count, work_.chunks, size, state_.device());
+    sum_chunks(name, sums, sums_.data<double>(), count, work_.chunks, m, state_.device());
   }
 
   Work<T> work_;

@@ -1,14 +1,13 @@
 // From sparse attention to the block's output: gates, and the bidirectional average of the values.
 // The gates use a warp for every row of a head. Sums over rows are in f64, by bands of rows.
-#include "tensor/cuda/core/common.cuh"
+#include "tensor/cuda/core/band_sums.cuh"
+#include "tensor/cuda/core/columns.cuh"
 #include "tensor/kernels/dense.h"
 #include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kBand = 64;  // rows that one thread sums
-constexpr int kColumns = 64;   // columns of such a block
 constexpr int kWarps = kThreads / kWarp;
 
 // Row i of [B, H, T].
@@ -77,61 +76,54 @@ __global__ void mix_backward_kernel(MixGradients<R> g, RowWidths widths, int64_t
   }
 }
 
-// The column that owns key j of the L that all rows see: the last with column_begin <= j.
-__device__ int64_t column_of(int64_t j, int64_t L, int64_t K) {
-  return (K * (2 * j + 1) - 1) / (2 * L);
-}
-
-// Column sums of one head: share[c] = sum over rows of the estimate, and norm = sum n_c share[c].
+// The weight of a key of column c of a head: weight[c] = sum over rows of the estimate, divided by
+// norm = sum n_c of these.
 struct Shares {
-  const double *share, *norm;  // [B H, K], [B H]
+  const double *weights, *norm;  // [B H, K], [B H]
   int64_t K;
 
   __device__ double weight(int64_t bh, int64_t j, int64_t L) const {
-    return share[bh * K + column_of(j, L, K)] / norm[bh];
+    return weights[bh * K + column_of(j, L, K)];
   }
 };
 
-// parts [B H, bands, N] = the sums over the valid rows of a band of x [B H / group, T, N]; with
-// shares, of row j times the weight of key j.
+// Rows of x [B H / group, T, N] of head bh, valid ones; with shares, row j times the weight of
+// key j.
 template <class R>
-__global__ void bands_kernel(double* parts, const R* x, Shares shares, RowWidths widths, int64_t H,
-                             int64_t group, int64_t bands, int64_t N) {
-  const int64_t bh = blockIdx.x / bands, band = blockIdx.x % bands, L = widths.valid(bh / H);
-  const int64_t n = int64_t(blockIdx.y) * blockDim.x + threadIdx.x;
-  if (n >= N) return;
-  const int64_t end = (band + 1) * kBand < L ? (band + 1) * kBand : L;
-  double sum = 0;
-  x += bh / group * widths.rows * N + n;
-  for (int64_t t = band * kBand; t < end; ++t) {
-    const double weight = shares.share ? shares.weight(bh, t, L) : 1;
-    sum += weight * double(x[t * N]);
+struct ValidTerms {
+  const R* x;
+  Shares shares;
+  RowWidths widths;
+  int64_t H, group, N;
+
+  __device__ void operator()(double (&sum)[1], int64_t bh, int64_t t, int64_t n) const {
+    const int64_t L = widths.valid(bh / H);
+    if (t >= L) return;
+    const double value = double(x[(bh / group * widths.rows + t) * N + n]);
+    sum[0] += shares.weights ? shares.weight(bh, t, L) * value : value;
   }
-  parts[blockIdx.x * N + n] = sum;
-}
+};
+// sums [B H, N].
+struct StoreSums {
+  double* sums;
+  int64_t N;
+  __device__ void operator()(int64_t bh, int64_t, int64_t n, const double (&sum)[1]) const {
+    sums[bh * N + n] = sum[0];
+  }
+};
 
-// sums [B H, N] of the bands, in order.
-__global__ void sum_bands_kernel(double* sums, const double* parts, int64_t bands, int64_t N,
-                                 int64_t size) {
-  const int64_t i = piece();
-  if (i >= size) return;
-  parts += i / N * bands * N + i % N;
-  double sum = 0;
-  for (int64_t band = 0; band < bands; ++band) sum += parts[band * N];
-  sums[i] = sum;
-}
-
-// norm [B H] = sum over columns of their keys times their share; a block for each.
-__global__ void norm_kernel(double* norm, const double* share, RowWidths widths, int64_t H,
-                            int64_t K) {
+// norm [B H] = sum over columns of their keys times their share, which it divides; a block for
+// each.
+__global__ void norm_kernel(double* norm, double* share, RowWidths widths, int64_t H, int64_t K) {
   const int64_t bh = blockIdx.x, L = widths.valid(bh / H);
   double sum = 0;
   for (int64_t c = threadIdx.x; c < K; c += blockDim.x) {
-    const int64_t n = math::column_begin(c + 1, L, K) - math::column_begin(c, L, K);
+    const int64_t n = column_begin(c + 1, L, K) - column_begin(c, L, K);
     sum += double(n) * share[bh * K + c];
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) norm[bh] = sum;
+  for (int64_t c = threadIdx.x; c < K && L > 0; c += blockDim.x) share[bh * K + c] /= sum;
 }
 
 // y [B H, T, N] = x [B H, N] in every valid row, 0 at padding.
@@ -178,16 +170,19 @@ __global__ void average_keys_kernel(KeyGradients<R> g, Shares shares, RowWidths 
   }
 }
 
-// column [B H, K] = the sum of along over the keys of a column.
+// column [B H, K] = the sum of along over the keys of a column, a warp for each.
 __global__ void average_columns_kernel(double* column, const double* along, RowWidths widths,
                                        int64_t H, int64_t K, int64_t size) {
-  const int64_t i = piece();
+  const int64_t i = piece() / kWarp;
   if (i >= size) return;
-  const int64_t bh = i / K, c = i % K, L = widths.valid(bh / H);
-  const int64_t end = math::column_begin(c + 1, L, K);
+  const int64_t bh = quotient(i, K), c = i - bh * K, L = widths.valid(bh / H);
+  const int64_t end = column_begin(c + 1, L, K);
   double sum = 0;
-  for (int64_t j = math::column_begin(c, L, K); j < end; ++j) sum += along[bh * widths.rows + j];
-  column[i] = sum;
+  for (int64_t j = column_begin(c, L, K) + threadIdx.x % kWarp; j < end; j += kWarp) {
+    sum += along[bh * widths.rows + j];
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) column[i] = sum;
 }
 
 // The scratch memory of the average, and its launches.
@@ -211,13 +206,9 @@ struct Average {
   // shares if there are some.
   template <class R>
   void sum_rows(const Tensor& sums, const Tensor& x, int64_t N, Shares weights) const {
-    const int64_t bands = (T + kBand - 1) / kBand;
-    Tensor parts = scratch(heads * bands * N, x.device());
-    launch(name, bands_kernel<R>, dim3(blocks_for(heads * bands, 1), blocks_for(N, kColumns)),
-           dim3(kColumns), 0, parts.data<double>(), x.data<R>(), weights, widths.get(), H,
-           H / x.dim(1), bands, N);
-    launch_each(name, heads * N, sum_bands_kernel, sums.data<double>(), parts.data<double>(), bands,
-                N, heads * N);
+    sum_bands<1>(name, heads, T, N,
+                 ValidTerms<R>{x.data<R>(), weights, widths.get(), H, H / x.dim(1), N},
+                 StoreSums{sums.data<double>(), N}, x.device());
   }
   template <class R>
   void find_shares(const Tensor& estimate) const {
@@ -290,7 +281,7 @@ void estimate_average_backward(Tensor destimate, Tensor dv, Tensor dy, Tensor es
            a.shares(), a.widths.get(), a.H, a.group, a.d, rows);
     if (!destimate.defined()) return;
     Tensor column = Average::scratch(a.heads * a.K, v.device());
-    launch_each(a.name, a.heads * a.K, average_columns_kernel, column.data<double>(),
+    launch_each(a.name, a.heads * a.K * kWarp, average_columns_kernel, column.data<double>(),
                 along.data<double>(), a.widths.get(), a.H, a.K, a.heads * a.K);
     a.spread<R>(destimate, column, a.K);
   });

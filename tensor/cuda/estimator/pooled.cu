@@ -1,17 +1,15 @@
 // The scores of mean keys: a row's query times the mean key of each of its columns.
 #include <cmath>
 
-#include "tensor/cuda/estimator/column_sums_backward.cuh"
+#include "tensor/cuda/estimator/column_products.cuh"
 #include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
 
-using columns::Row;
-
 // The product of a row with the mean key of a column, scaled; 0 where it owns no key.
-template <class T>
-__device__ double mean_score(const Row<T>& row, int64_t c, double scale) {
+template <class Row>
+__device__ double mean_score(const Row& row, int64_t c, double scale) {
   const int64_t own = row.w ? row.keys(c) : 0;
   return own ? row.product(c) * scale / double(own) : 0.0;
 }
@@ -21,7 +19,8 @@ struct Means {
   const T *scores, *gain;  // null: the means alone
   double scale;
 
-  __device__ T operator()(const Row<T>& row, int64_t c, int64_t i) const {
+  template <class Row>
+  __device__ T operator()(const Row& row, int64_t c, int64_t i) const {
     const T mean = T(mean_score(row, c, scale));
     return scores ? scores[i] + gain[row.n % row.at.heads] * mean : mean;
   }
@@ -33,7 +32,8 @@ struct MeanSlopes {
   double scale;
   double* parts;  // [B H, R] of the gain's gradient
 
-  __device__ void operator()(const Row<T>& row, double* share, int64_t i) const {
+  template <class Row>
+  __device__ void operator()(const Row& row, double* share, int64_t i) const {
     const int64_t K = row.at.K;
     const double by = scale * (gain ? double(gain[row.n % row.at.heads]) : 1.0);
     double sum = 0;
@@ -47,7 +47,8 @@ struct MeanSlopes {
     share[K] = 0;
     if (gain) parts[i] = sum;
   }
-  __device__ void unseen(const Row<T>& row, int64_t i) const {
+  template <class Row>
+  __device__ void unseen(const Row& row, int64_t i) const {
     if (gain && row.lane == 0) parts[i] = 0;
   }
 };
@@ -65,7 +66,7 @@ void pooled_scores(Tensor y, Tensor scores, Tensor gain, Tensor q, Tensor k, Vis
   dispatch_float(y.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, q.dim(2), y.device());
     const auto at = columns::columns_of<T>(q, k, y.dim(3), grid, widths.get());
-    columns::column_products(
+    columns::row_products(
         "pooled_scores", y, at,
         Means<T>{data_of<T>(scores), data_of<T>(gain), 1 / std::sqrt(double(at.m))});
   });
@@ -80,7 +81,7 @@ void pooled_scores_backward(Tensor dgain, Tensor dq, Tensor dk, Tensor dy, Tenso
     const auto at = columns::columns_of<T>(q, k, dy.dim(3), grid, widths.get());
     const int64_t B = q.dim(0);
     const Tensor parts = columns::numbers(gain.defined() ? B * at.heads * at.rows : 0, dy.device());
-    columns::column_products_backward(
+    columns::row_products_backward(
         name, dq, dk, at,
         MeanSlopes<T>{dy.data<T>(), data_of<T>(gain), 1 / std::sqrt(double(at.m)),
                       parts.data<double>()});

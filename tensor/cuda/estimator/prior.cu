@@ -1,16 +1,13 @@
 // The prior of the scores: each column's share of a row's linear attention.
-#include "tensor/cuda/estimator/column_sums_backward.cuh"
+#include "tensor/cuda/estimator/column_products.cuh"
 #include "tensor/kernels/estimator.h"
 
 namespace brine::cuda {
 namespace {
 
-using columns::Columns;
-using columns::Row;
-
 // log((w / n_c) share) of column c, which owns `own` keys; 0 where it owns none.
-template <class T>
-__device__ T log_share(const Row<T>& row, int64_t c, int64_t own, double floor) {
+template <class T, class Row>
+__device__ T log_share(const Row& row, int64_t c, int64_t own, double floor) {
   if (own == 0) return T(0);
   const double share = row.product(c) / row.total();
   return math::log(T((share < floor ? floor : share) * (double(row.w) / double(own))));
@@ -22,9 +19,10 @@ struct AddLogs {
   const T *scores, *gain;
   double floor;
 
-  __device__ T operator()(const Row<T>& row, int64_t c, int64_t i) const {
+  template <class Row>
+  __device__ T operator()(const Row& row, int64_t c, int64_t i) const {
     if (row.w == 0) return scores[i];
-    return scores[i] + gain[row.n % row.at.heads] * log_share(row, c, row.keys(c), floor);
+    return scores[i] + gain[row.n % row.at.heads] * log_share<T>(row, c, row.keys(c), floor);
   }
 };
 
@@ -36,14 +34,15 @@ struct LogSlopes {
   double floor;
   double* parts;  // [B H, R]
 
-  __device__ void operator()(const Row<T>& row, double* share, int64_t i) const {
+  template <class Row>
+  __device__ void operator()(const Row& row, double* share, int64_t i) const {
     const int64_t K = row.at.K;
     const double by = double(gain[row.n % row.at.heads]), least = floor * row.total();
     double sum = 0, dgain = 0;
     for (int64_t c = row.lane; c < K; c += kWarp) {
       const int64_t own = row.keys(c);
       const double g = own ? double(dy[i * K + c]) : 0.0, product = row.product(c);
-      dgain += g * double(log_share(row, c, own, floor));
+      dgain += g * double(log_share<T>(row, c, own, floor));
       const bool free = own && product >= least;
       if (free) sum += g;
       share[c] = free ? by * g / product : 0.0;
@@ -55,7 +54,8 @@ struct LogSlopes {
       parts[i] = dgain;
     }
   }
-  __device__ void unseen(const Row<T>& row, int64_t i) const {
+  template <class Row>
+  __device__ void unseen(const Row& row, int64_t i) const {
     if (row.lane == 0) parts[i] = 0;
   }
 };
@@ -68,8 +68,8 @@ void performer_prior(Tensor y, Tensor scores, Tensor gain, Tensor phi_q, Tensor 
   dispatch_float(y.dtype(), [&]<class T>() {
     const DeviceWidths widths(visible, phi_q.dim(2), y.device());
     const auto at = columns::columns_of<T>(phi_q, phi_k, y.dim(3), grid, widths.get());
-    columns::column_products("performer_prior", y, at,
-                             AddLogs<T>{scores.data<T>(), gain.data<T>(), floor});
+    columns::row_products("performer_prior", y, at,
+                          AddLogs<T>{scores.data<T>(), gain.data<T>(), floor});
   });
 }
 
@@ -83,7 +83,7 @@ void performer_prior_backward(Tensor dgain, Tensor dphi_q, Tensor dphi_k, Tensor
     const auto at = columns::columns_of<T>(phi_q, phi_k, dy.dim(3), grid, widths.get());
     const int64_t B = phi_q.dim(0);
     const Tensor parts = columns::numbers(B * at.heads * at.rows, dy.device());
-    columns::column_products_backward(
+    columns::row_products_backward(
         name, dphi_q, dphi_k, at,
         LogSlopes<T>{dy.data<T>(), gain.data<T>(), floor, parts.data<double>()});
     columns::add_gains(name, dgain, parts, B, at);

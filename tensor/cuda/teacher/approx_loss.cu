@@ -118,8 +118,7 @@ void approx_loss(Tensor y, Tensor scores, TeacherSummary summary, Visibility vis
              parts.data<double>(), scores.data<T>(), summary.tau.data<T>(),
              summary.t_log_t.data<T>(), summary.t_square.data<T>(), widths.get(), R, H, K);
     }
-    launch("approx_loss", loss_means_kernel<T>, dim3(1), dim3(kThreads), 0, y.data<T>(),
-           parts.data<double>(), blocks, widths.get(), B, H);
+    loss_means<T>("approx_loss", y, parts, widths.get(), B, H);
   });
 }
 

@@ -175,8 +175,7 @@ void prob_loss(Tensor y, Tensor lse, Tensor teacher_lse, Tensor q, Tensor k,
                dim3(Layout::threads), tile_bytes<Layout>(ScoreTiles<Layout>::count),
                parts.data<double>(), lse.data<T>(), teacher_lse.data<T>(), job);
       }
-      launch("prob_loss", loss_means_kernel<T>, dim3(1), dim3(kThreads), 0, y.data<T>(),
-             parts.data<double>(), blocks, widths.get(), B, H);
+      loss_means<T>("prob_loss", y, parts, widths.get(), B, H);
     });
   });
 }

@@ -147,4 +147,21 @@ TEST_CASE("rows_from_table: a table is every row of every sequence, its gradient
                 {"rows_from_table", "[H, K]", "[3]"});
 }
 
+TEST_CASE("resampled_identity: its rows, mixed of neighbouring rows of the identity") {
+  for (Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    // Three rows of a 3 x 3 identity at every half.
+    const Tensor y = resampled_identity({2, 5, 3}, false, lengths_of({5, 2}), dtype, Device{});
+    CHECK(y.to_vector() == Values{1, 0, 0, .5, .5, 0, 0, 1, 0, 0, .5, .5, 0, 0, 1,  //
+                                  1, 0, 0, 0,  0,  1, 0, 0, 0, 0, 0,  0,  0, 0, 0});
+    const Tensor nearest = resampled_identity({1, 4, 2}, true, {}, dtype, Device{});
+    CHECK(nearest.to_vector() == Values{1, 0, 1, 0, 0, 1, 0, 1});
+    CHECK(resampled_identity({1, 1, 3}, false, {}, dtype, Device{}).to_vector() == Values{1, 0, 0});
+  }
+  check_refuses(
+      [] {
+        resampled_identity({4, 2}, false, {}, Dtype::f32, Device{});
+      },
+      {"resampled_identity", "[B, T, d]", "[4, 2]"});
+}
+
 }  // namespace brine::test

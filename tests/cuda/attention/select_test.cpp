@@ -69,10 +69,13 @@ TEST_CASE("cuda: selection with lists for a block, in shared memory and beyond")
        .causal = false,
        .lengths = {0, 225},
        .mode = per_batch},
+      {.B = 1, .H = 1, .T = 270, .K = 64, .k = 9, .causal = false, .mode = per_head},   // pieces
+      {.B = 1, .H = 1, .T = 25, .K = 700, .k = 2, .causal = false, .mode = per_batch},  // K > w
   };
   for (const MaskCase& m : cases) {
     const Shape shape{m.B, m.H, m.T, m.K};
     compare_selection(m, plateaus(shape, 21, 3));
+    if (m.lengths.empty()) compare_selection(m, plateaus(shape, 23, 1));
     compare_selection(m, with_nans(uniform(shape, 22, 0, 1), 5000));
   }
 }

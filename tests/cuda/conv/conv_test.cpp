@@ -50,19 +50,36 @@ void try_case(const std::string& what, const Case& c) {
   }
 }
 
+// With few channels, which a thread sums for one position, and with more.
+void try_both(const std::string& what, Case c) {
+  try_case(what, c);
+  c.C = 9;
+  c.O = 17;
+  try_case(what + ", more channels", c);
+}
+
 }  // namespace
+
+TEST_CASE("cuda: convolution of one to eight channels") {
+  for (int64_t in : {1, 2, 5}) {
+    for (int64_t out : {1, 2, 8}) {
+      try_case(join(in, " to ", out), {.B = 1, .W = 8, .C = in, .O = out, .conf = {.relu = true}});
+    }
+  }
+  try_case("seventeen to two", {.B = 1, .C = 17, .O = 2});
+}
 
 TEST_CASE("cuda: convolution and its gradients") {
   try_case("plain", {});
   try_case("one by one", {.kT = 1, .kW = 1, .bias = false});
   try_case("one of all", {.B = 1, .rows_in = 1, .W = 1, .C = 1, .O = 1, .kT = 1, .kW = 1});
   try_case("no sequences", {.B = 0});
-  try_case("dilation", {.rows_in = 12, .W = 9, .conf = {.dilation = 3}});
-  try_case("wider than the image", {.W = 2, .kW = 5, .conf = {.dilation = 2}});
-  try_case("stride", {.rows_in = 14, .conf = {.stride = 3}});
-  try_case("stride and dilation, relu",
+  try_both("dilation", {.rows_in = 12, .W = 9, .conf = {.dilation = 3}});
+  try_both("wider than the image", {.W = 2, .kW = 5, .conf = {.dilation = 2}});
+  try_both("stride", {.rows_in = 14, .conf = {.stride = 3}});
+  try_both("stride and dilation, relu",
            {.rows_in = 15, .bias = false, .conf = {.dilation = 2, .stride = 2, .relu = true}});
-  try_case("halos", {.conf = {.relu = true, .halo_before = 2, .halo_after = 3}});
+  try_both("halos", {.conf = {.relu = true, .halo_before = 2, .halo_after = 3}});
   try_case("one row comes out", {.rows_in = 3, .conf = {.halo_after = 1}});
 }
 
@@ -75,9 +92,9 @@ TEST_CASE("cuda: convolution of padded sequences") {
     c.lengths_on_device = on_device;
     try_case("lengths", c);
     c.conf = {.stride = 2, .relu = true, .halo_before = 1, .halo_after = 2};
-    try_case("lengths, stride, halos", c);
+    try_both("lengths, stride, halos", c);
     c.conf.row_stride = 4;
-    try_case("lengths, rows of four tokens", c);
+    try_both("lengths, rows of four tokens", c);
     for (Dtype half : {Dtype::bf16, Dtype::f16}) {
       c.half = half;
       try_case(join("lengths, ", half), c);

@@ -10,13 +10,15 @@ TEST_CASE("cuda: upsampling and its gradient") {
     int64_t B, R, W, C, tokens, columns, stride, before, after;
     std::vector<int64_t> lengths;
   };
-  const std::vector<Case> cases = {{2, 4, 3, 5, 4, 3, 1, 0, 0, {}},
-                                   {2, 4, 3, 5, 7, 6, 2, 0, 0, {}},
-                                   {2, 4, 3, 5, 10, 8, 3, 2, 1, {}},
-                                   {2, 4, 7, 5, 4, 5, 1, 0, 0, {}},
-                                   {4, 4, 8, 1, 8, 32, 2, 0, 0, {0, 8, 5, 99}},
-                                   {3, 33, 4, 12, 129, 9, 4, 1, 0, {129, 0, 66}},
-                                   {0, 4, 3, 5, 4, 3, 1, 0, 0, {}}};
+  const std::vector<Case> cases = {
+      {2, 4, 3, 5, 4, 3, 1, 0, 0, {}},
+      {2, 4, 3, 5, 7, 6, 2, 0, 0, {}},
+      {2, 4, 3, 5, 10, 8, 3, 2, 1, {}},
+      {2, 4, 7, 5, 4, 5, 1, 0, 0, {}},
+      {4, 4, 8, 1, 8, 32, 2, 0, 0, {0, 8, 5, 99}},
+      {3, 33, 4, 12, 129, 9, 4, 1, 0, {129, 0, 66}},
+      {1, 2, 30, 12, 40, 100, 20, 1, 1, {38}},  // rows of 1,200 numbers
+      {0, 4, 3, 5, 4, 3, 1, 0, 0, {}}};
   for (const Case& c : cases) {
     for (bool on_device : {false, true}) {
       compare_both(join("upsample ", c.tokens, " ", c.columns), [&](const On& on, Dtype dtype) {

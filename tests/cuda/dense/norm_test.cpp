@@ -4,9 +4,13 @@
 using namespace brine;
 using namespace brine::test;
 
+// Rows of few, some and many registers of a warp, and of a block; more rows than one band.
+const std::vector<Shape> kShapes = {Shape{1, 3},    Shape{3, 7},   Shape{2, 5, 64}, Shape{530, 33},
+                                    Shape{2, 65},   Shape{9, 256}, Shape{5, 700},   Shape{3, 1024},
+                                    Shape{2, 1025}, Shape{0, 5}};
+
 TEST_CASE("cuda: layernorm and its gradients") {
-  for (const Shape& shape :
-       {Shape{1, 3}, Shape{3, 7}, Shape{2, 5, 64}, Shape{130, 33}, Shape{5, 700}}) {
+  for (const Shape& shape : kShapes) {
     compare_both(join("layernorm ", shape), [&](const On& on, Dtype dtype) {
       const Shape channels{shape[shape.rank() - 1]};
       Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
@@ -22,8 +26,7 @@ TEST_CASE("cuda: layernorm and its gradients") {
 }
 
 TEST_CASE("cuda: rmsnorm and its gradients") {
-  for (const Shape& shape :
-       {Shape{1, 3}, Shape{3, 7}, Shape{2, 5, 64}, Shape{130, 33}, Shape{5, 700}}) {
+  for (const Shape& shape : kShapes) {
     compare_both(join("rmsnorm ", shape), [&](const On& on, Dtype dtype) {
       const Shape channels{shape[shape.rank() - 1]};
       Tensor x = on(normal(shape, 1, dtype)), w = on(normal(channels, 2, dtype));
@@ -53,7 +56,8 @@ TEST_CASE("cuda: gradients of norms of more rows than a grid has in y") {
 }
 
 TEST_CASE("cuda: norms of a sum, and gradients that are added to others") {
-  for (const Shape& shape : {Shape{1, 3}, Shape{3, 7}, Shape{130, 33}, Shape{5, 700}}) {
+  for (const Shape& shape :
+       {Shape{1, 3}, Shape{3, 7}, Shape{9, 200}, Shape{5, 700}, Shape{2, 1030}}) {
     compare_both(join("sums ", shape), [&](const On& on, Dtype dtype) {
       const Shape channels{shape[shape.rank() - 1]};
       Tensor x = on(normal(shape, 1, dtype)), residual = on(normal(shape, 2, dtype));

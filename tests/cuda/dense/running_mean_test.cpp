@@ -15,7 +15,7 @@ Tensor numbers(const std::vector<int64_t>& values) {
 TEST_CASE("cuda: running_mean and its gradient") {
   for (const Shape& shape :
        {Shape{1, 1}, Shape{7, 3}, Shape{2, 64, 5}, Shape{3, 65, 1}, Shape{0, 4, 4}, Shape{2, 0, 4},
-        Shape{2, 3, 130, 33}, Shape{1, 64 * 9 + 1, 6}}) {
+        Shape{2, 3, 130, 33}, Shape{1, 64 * 9 + 1, 6}, Shape{2, 64 * 70 + 1, 2}}) {
     compare_both(join("running_mean ", shape), [&](const On& on, Dtype dtype) {
       Tensor x = on(normal(shape, 1, dtype, 0.2)), dy = on(normal(shape, 2, dtype));
       Tensor y = Tensor::like(x), dx = Tensor::like(x);

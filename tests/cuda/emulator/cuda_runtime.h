@@ -14,6 +14,8 @@
 #include <tuple>
 #include <type_traits>
 
+#include "tests/cuda/emulator/launches.h"
+
 #define __global__
 #define __device__
 #define __host__
@@ -152,6 +154,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const bool host =
       std::apply([](P&... x) { return (emulator::has_host_address(x) || ...); }, held);
   if (host) return cudaErrorIllegalAddress;
+  if (emulator::recording()) {
+    std::apply([](P&... x) { (emulator::note_operands(&x, sizeof x), ...); }, held);
+  }
   return emulator::run(*config, reinterpret_cast<const void*>(kernel),
                        [&] { std::apply(kernel, held); });
 }

@@ -38,7 +38,8 @@ TEST_CASE("cuda: images from heads and back") {
   };
   for (const Size& s : {Size{1, 1, 1, 1, 1, 0, 0, {}}, Size{2, 3, 5, 2, 7, 2, 1, {5, 3}},
                         Size{2, 12, 3, 3, 33, 1, 0, {0, 2}}, Size{1, 40, 2, 1, 70, 0, 2, {}},
-                        Size{1, 2, 0, 2, 3, 1, 1, {}}}) {
+                        Size{3, 1, 90, 4, 9, 1, 1, {90, 0, 7}}, Size{1, 12, 4, 4, 20, 1, 0, {}},
+                        Size{1, 5, 40, 1, 60, 0, 0, {}}, Size{1, 2, 0, 2, 3, 1, 1, {}}}) {
     const Shape heads{s.B, s.H, s.T, s.c * s.W},
         pixels{s.B, s.halo + s.T + s.after, s.W, s.H * s.c};
     compare_both(join("image_from_heads ", heads),
@@ -58,9 +59,9 @@ TEST_CASE("cuda: heads from an image and back") {
   struct Size {
     int64_t B, H, T, K, W, stride;
   };
-  for (const Size& s :
-       {Size{1, 1, 1, 1, 1, 1}, Size{2, 3, 5, 8, 4, 2}, Size{1, 12, 7, 64, 64, 3},
-        Size{2, 40, 4, 50, 37, 1}, Size{1, 2, 3, 5, 40, 2}, Size{1, 9, 0, 3, 3, 1}}) {
+  for (const Size& s : {Size{1, 1, 1, 1, 1, 1}, Size{2, 3, 5, 8, 4, 2}, Size{1, 12, 7, 64, 64, 3},
+                        Size{2, 40, 4, 50, 37, 1}, Size{1, 2, 3, 5, 40, 2},
+                        Size{3, 1, 50, 16, 8, 2}, Size{1, 9, 0, 3, 3, 1}}) {
     const Shape heads{s.B, s.H, s.T, s.K}, pixels{s.B, (s.T + s.stride - 1) / s.stride, s.W, s.H};
     compare_both(join("heads_from_image ", heads, " ", pixels), [&](const On& on, Dtype dtype) {
       Tensor image = on(normal(pixels, 1, dtype)), dy = on(normal(heads, 2, dtype));
@@ -69,5 +70,21 @@ TEST_CASE("cuda: heads from an image and back") {
       BRINE_CALL(y, heads_from_image_backward, dimage, dy, s.stride);
       return std::vector{y, dimage};
     });
+  }
+}
+
+TEST_CASE("cuda: the identity resampled to the rows of a sequence") {
+  for (const Shape& shape : {Shape{3, 37, 8}, Shape{3, 5, 40}, Shape{3, 1, 1}, Shape{3, 0, 4}}) {
+    for (bool nearest : {false, true}) {
+      for (const Tensor& lengths : {Tensor(), lengths_of({shape[1], 0, (shape[1] + 1) / 2})}) {
+        compare_both(join("resampled_identity ", shape, nearest),
+                     [&](const On& on, Dtype dtype) {
+                       Tensor y = Tensor::empty(shape, dtype, on.device);
+                       BRINE_CALL(y, resampled_identity, y, lengths, nearest);
+                       return std::vector{y};
+                     },
+                     {.f32 = 0, .f64 = 0});
+      }
+    }
   }
 }

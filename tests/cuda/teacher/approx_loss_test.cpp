@@ -13,7 +13,7 @@ TEST_CASE("cuda: approx_loss and its gradient") {
   const std::vector<Case> cases = {
       {1, 1, 1, 1, {}},        {2, 3, 7, 4, {}},    {3, 2, 70, 16, {70, 0, 33}},
       {2, 2, 41, 64, {5, 41}}, {1, 2, 130, 33, {}}, {2, 1, 9, 5, {0, 0}},
-      {2, 1, 0, 5, {}}};
+      {2, 1, 0, 5, {}},        {1040, 1, 1, 2, {}}};  // sums of many blocks
   for (const Case& c : cases) {
     for (bool causal : {true, false}) {
       Visibility visible{causal, c.lengths.empty() ? Tensor() : Tensor::from(c.lengths, {c.B})};

@@ -1,0 +1,261 @@
+// The launches of long sequences, which no test could compute: 131,072 tokens of 12 heads, forward
+// and backward. Kernels are recorded instead of run (tests/cuda/emulator/launches.h), so that every
+// size, grid and shared memory is checked as a device checks it, without its memory or time.
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "apps/bench/parts/block.h"
+#include "autograd/compute_type.h"
+#include "autograd/ops.h"
+#include "tensor/device/allocator.h"
+#include "tests/cuda/emulator/last_blocks.h"
+#include "tests/cuda/emulator/launches.h"
+#include "tests/launches/recorded.h"
+#include "tests/messages.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+constexpr int64_t kTokens = 131072, kHeads = 12, kSize = 64;
+// The bytes of an operand for one thread, at most: where threads are few, and where they occupy a
+// device.
+constexpr double kMostBytes = 4096, kMostBytesOfMany = 16384, kMany = 65536;
+
+struct Case {
+  std::string method;
+  data::Json settings;
+  bool causal;
+  Dtype compute = Dtype::f32;
+  bool padded = false;
+
+  std::string name() const {
+    return join(method, " ", settings.dump(), causal ? ", causal" : ", bidirectional", ", ",
+                name_of(compute), padded ? ", padded" : "");
+  }
+};
+
+// The output with the loss of the estimated maps, without which no gradient reaches the estimator.
+Tensor with_loss(const Tensor& y, const nn::Tap& tap, const Visibility& visible) {
+  if (!tap.has("scores")) return y;
+  const Tensor& scores = tap.get("scores");
+  const Shape rows{scores.dim(0), scores.dim(1), scores.dim(2)};
+  const TeacherSummary summary{unread(scores.shape()), unread(rows), unread(rows)};
+  return attach_loss(y, sum(approx_loss(scores, summary, visible)));
+}
+
+// What the block's forward and backward pass launches, with the loss, and the forward pass alone.
+Recorded block_launches(const Case& c) {
+  data::Json settings = c.settings;
+  settings["k"] = 64;
+  const bench::Block block = bench::make_block(
+      c.method, settings,
+      {.heads = kHeads, .head_size = kSize, .max_positions = kTokens, .causal = c.causal});
+  REQUIRE(block.attention);
+  const ComputeType compute(c.compute);
+  auto leaf = [] {
+    const Tensor x = unread({1, kHeads, kTokens, kSize});
+    return require_grad(x, Tensor::zeros_like(x));
+  };
+  const Tensor q = leaf(), k = leaf(), v = leaf();
+  const Tensor hidden = unread({1, kTokens, kHeads * kSize}), dy = Tensor::like(hidden);
+  const Tensor lengths = c.padded ? Tensor::from(std::vector<int64_t>{kTokens - 5}, {1}) : Tensor();
+  nn::AttentionInput in{.q = q,
+                        .k = k,
+                        .v = v,
+                        .hidden = hidden,
+                        .visible = {.causal = c.causal, .lengths = lengths}};
+  Recorded out;
+  if (block.store) out.parameters(*block.store);
+  emulator::take_launches();
+  {
+    NoGrad off;
+    block.attention->forward(in);
+  }
+  out.inference = emulator::take_launches();
+  nn::Tap tap(c.method);
+  in.tap = &tap;
+  const Tensor y = with_loss(block.attention->forward(in), tap, in.visible);
+  out.forward = emulator::take_launches();
+  backward(y, dy);
+  out.backward = emulator::take_launches();
+  trim(kCuda);
+  return out;
+}
+
+std::vector<Case> sea_cases() {
+  std::vector<Case> out;
+  for (bool causal : {true, false}) {
+    for (const char* preset : {"paper", "lean", "light"}) {
+      if (!causal && std::string(preset) == "lean") continue;  // it refuses encoders
+      for (Dtype compute : {Dtype::f32, Dtype::bf16}) {
+        out.push_back({"sea", {{"preset", preset}, {"columns", 128}}, causal, compute});
+      }
+      out.push_back({"sea", {{"preset", preset}, {"columns", 64}}, causal, Dtype::bf16, true});
+    }
+  }
+  for (const char* mode : {"per-query", "per-head", "per-batch"}) {
+    out.push_back({"sea", {{"preset", "paper"}, {"mode", mode}}, false});
+  }
+  out.push_back({"sea", {{"preset", "light"}, {"oversample", 8}, {"columns", 256}}, true});
+  out.push_back({"sea", {{"prior", "learned"}, {"pooled", 0.5}}, true});
+  out.push_back({"sea", {{"mu_scope", "token"}, {"features", "softmax"}}, false});
+  return out;
+}
+
+// The losses of attention maps, forward and backward.
+void of_attention(const TeacherAttention& teacher, const Visibility& visible, const Shape& heads,
+                  const Shape& maps) {
+  auto leaf = [](const Shape& shape) {
+    const Tensor x = unread(shape);
+    return require_grad(x, Tensor::zeros_like(x));
+  };
+  const Tensor q = leaf(heads), k = leaf(heads), scores = leaf(maps);
+  backward(prob_loss(q, k, teacher, visible), unread({2}));
+  const TeacherSummary summary = summarize_teacher(teacher, maps[3], visible);
+  backward(approx_loss(scores, summary, visible), unread({2}));
+}
+
+// Those of the logits, of outputs and of the next token; the optimizer's sums.
+void of_logits() {
+  constexpr int64_t kVocabulary = 50272, kWidth = kHeads * kSize;
+  auto leaf = [](const Shape& shape) {
+    const Tensor x = unread(shape);
+    return require_grad(x, Tensor::zeros_like(x));
+  };
+  const Tensor logits = leaf({kTokens, kVocabulary}), ids = unread({kTokens}, Dtype::i32);
+  backward(cross_entropy(logits, ids), unread({kTokens}));
+  backward(kl_logits(logits,
+                     {unread({kTokens, 64}), unread({kTokens, 64}, Dtype::i32), unread({kTokens})}),
+           unread({kTokens}));
+  const Tensor a = leaf({kTokens, kWidth}), b = leaf({kTokens, kWidth});
+  backward(squared_distance(a, b, unread({kTokens})), unread({1}));
+  const Tensor table = leaf({kVocabulary, kWidth});
+  backward(embedding(table, ids), unread({kTokens, kWidth}));
+  square_sum(a);
+}
+
+}  // namespace
+
+TEST_CASE("launches: the SEA block of 131,072 tokens and 12 heads fits a device") {
+  const OnEmulator device;
+  for (const Case& c : sea_cases()) {
+    INFO(c.name());
+    for (const char* shared : {"64", "227"}) {
+      const SharedMemory memory(shared);
+      Recorded got;
+      REQUIRE_NOTHROW(got = block_launches(c));
+      CHECK(got.inference.size() > 10);
+      CHECK(got.forward.size() > 10);
+      CHECK(got.backward.size() > 30);
+    }
+  }
+}
+
+TEST_CASE("launches: dense and flash of 131,072 tokens and 12 heads fit a device") {
+  const OnEmulator device;
+  for (const char* method : {"dense", "flash", "performer"}) {
+    for (bool causal : {true, false}) {
+      for (Dtype compute : {Dtype::f32, Dtype::bf16}) {
+        const Case c{method, data::Json::object(), causal, compute};
+        INFO(c.name());
+        for (const char* shared : {"64", "227"}) {
+          const SharedMemory memory(shared);
+          Recorded got;
+          REQUIRE_NOTHROW(got = block_launches(c));
+          CHECK(got.forward.size() > 0);
+          CHECK(got.backward.size() > 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("launches: the losses of 131,072 tokens fit a device") {
+  const OnEmulator device;
+  const Shape heads{1, kHeads, kTokens, kSize}, maps{1, kHeads, kTokens, 128};
+  for (const char* shared : {"64", "227"}) {
+    const SharedMemory memory(shared);
+    for (bool causal : {true, false}) {
+      for (Dtype type : {Dtype::f32, Dtype::bf16}) {
+        const ComputeType compute(type);
+        const Visibility visible{.causal = causal};
+        const TeacherAttention teacher{{}, unread(heads, type), unread(heads, type)};
+        REQUIRE_NOTHROW(of_attention(teacher, visible, heads, maps));
+      }
+    }
+    REQUIRE_NOTHROW(of_logits());
+    CHECK(emulator::take_launches().size() > 30);
+    trim(kCuda);
+  }
+}
+
+namespace {
+
+// The most bytes of an operand for each thread of a launch. Blocks of many parameters, of which a
+// kernel reads one, do not count.
+double bytes_per_thread(const emulator::Launch& launch, const std::vector<const void*>& shared) {
+  size_t most = 0;
+  for (const emulator::Operand& o : launch.operands) {
+    if (std::find(shared.begin(), shared.end(), o.block) == shared.end())
+      most = std::max(most, o.bytes);
+  }
+  return double(most) / launch.threads();
+}
+
+// Kernels whose threads read a small part of an operand, or whose work is a product.
+bool is_product(const std::string& name) {
+  static const std::set<std::string> all = {"cublasLt"};
+  return all.count(name) > 0;
+}
+
+void check_shares(const std::string& what, const std::vector<emulator::Launch>& launches,
+                  const Recorded& of) {
+  for (const emulator::Launch& launch : launches) {
+    if (is_product(launch.name)) continue;
+    const double bytes = bytes_per_thread(launch, of.shared);
+    CHECK_MESSAGE(bytes <= (launch.threads() < kMany ? kMostBytes : kMostBytesOfMany),
+                  what << ": a thread of " << launch.name << ", " << launch.threads()
+                       << " of them, has " << bytes << " bytes of an operand");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("launches: no pass over a long sequence is left to a few threads") {
+  const OnEmulator device;
+  for (const Case& c : sea_cases()) {
+    const Recorded got = block_launches(c);
+    check_shares(c.name() + ", inference", got.inference, got);
+    check_shares(c.name() + ", forward", got.forward, got);
+    check_shares(c.name() + ", backward", got.backward, got);
+  }
+  const Shape heads{1, kHeads, kTokens, kSize}, maps{1, kHeads, kTokens, 128};
+  emulator::take_launches();
+  of_attention({{}, unread(heads), unread(heads)}, {.causal = true}, heads, maps);
+  of_logits();
+  check_shares("losses", emulator::take_launches(), {});
+  trim(kCuda);
+}
+
+TEST_CASE("launches: the last block of a grid reaches the operands of its launch alone") {
+  const OnEmulator device;
+  // The excepted pass over all keys, or follow places that other kernels have written.
+  emulator::run_last_blocks({"flash_attention", "flash_attention_backward", "prob_loss",
+                             "prob_loss_backward", "summarize_teacher", "fill_csr",
+                             "sparse_attention", "sparse_attention_backward"});
+  for (const Case& c : sea_cases()) {
+    if (c.compute == Dtype::f32) block_launches(c);
+  }
+  for (bool causal : {true, false}) {
+    block_launches({"dense", data::Json::object(), causal});
+    block_launches({"flash", data::Json::object(), causal, Dtype::bf16});
+  }
+  of_logits();
+  emulator::run_no_blocks();
+  CHECK(emulator::take_launches().size() > 10);
+  trim(kCuda);
+}
