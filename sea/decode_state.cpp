@@ -1,7 +1,10 @@
 // Making the decoding state, and filling it from a pass over prompts.
 #include "sea/decode_state.h"
 
+#include <algorithm>
+
 #include "autograd/ops.h"
+#include "autograd/ops_units.h"
 
 namespace brine::sea {
 namespace {
@@ -98,19 +101,10 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
                            estimator.identity->table.value, v.detach(), visible);
   }
   if (key_features) fill_features(first, e.psi_k.detach(), estimator.config());
-  // Computed in f64 on the CPU, once per prompt.
-  const Tensor rows = v.detach().contiguous().to(Device{});
-  Tensor sums = Tensor::zeros({B, G, d}, Dtype::f64);
-  dispatch_float(rows.dtype(), [&]<class F>() {
-    for (int64_t n = 0; n < B * G; ++n) {
-      double* sum = sums.data<double>() + n * d;
-      const F* x = rows.data<F>() + n * T * d;
-      for (int64_t t = 0; t < length(first + n / G); ++t, x += d) {
-        for (int64_t i = 0; i < d; ++i) sum[i] += double(x[i]);
-      }
-    }
-  });
-  copy_into(mine(value_sums), sums);
+  copy_into(mine(value_sums),
+            sum_units(v, lengths().slice(0, first, B),
+                      Tensor::full({B}, double(std::max<int64_t>(T, 1)), Dtype::i64), 1, Dtype::f64)
+                .view({B, G, d}));
   for (int64_t b = 0; b < B; ++b) {
     auto last = [&](const Tensor& x) {
       return x.detach().slice(0, b, 1).slice(2, length(first + b) - 1, 1);
@@ -123,27 +117,20 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
   }
 }
 
-// Computed in f64 on the CPU, as the sums of values: once per prompt.
 void SeaState::fill_features(int64_t first, const Tensor& psi_k, const SeaConfig& config) {
-  const Tensor mine = key_features->slice(0, first, psi_k.dim(0));
+  const int64_t B = psi_k.dim(0), K = config.columns;
+  const Tensor mine = key_features->slice(0, first, B);
   if (!config.prior_units) return copy_into(mine.slice(2, 0, psi_k.dim(2)), psi_k);
-  const Tensor all = psi_k.contiguous().to(Device{});
-  const int64_t G = all.dim(1), T = all.dim(2), m = all.dim(3), K = config.columns;
-  for (int64_t b = 0; b < all.dim(0); ++b) {
-    const int64_t w = length(first + b), unit = math::unit_of_sums(w, K, config.prior_units);
-    const int64_t rows = unit_rows(w, K, config.prior_units);
-    const Tensor sums = Tensor::zeros({1, G, rows, m}, Dtype::f64);
-    dispatch_float(all.dtype(), [&]<class F>() {
-      for (int64_t g = 0; g < G; ++g) {
-        const F* x = all.data<F>() + (b * G + g) * T * m;
-        double* sum = sums.data<double>() + g * rows * m;
-        for (int64_t j = 0; j < w; ++j, x += m) {
-          double* row = sum + j / unit * m;
-          for (int64_t i = 0; i < m; ++i) row[i] += double(x[i]);
-        }
-      }
-    });
-    copy_into(mine.slice(0, b, 1).slice(2, 0, rows), sums.to(all.dtype()));
+  std::vector<int64_t> units, rows;
+  for (int64_t b = 0; b < B; ++b) {
+    units.push_back(math::unit_of_sums(length(first + b), K, config.prior_units));
+    rows.push_back(unit_rows(length(first + b), K, config.prior_units));
+  }
+  const Tensor sums = sum_units(psi_k, lengths().slice(0, first, B), Tensor::from(units, {B}),
+                                *std::max_element(rows.begin(), rows.end()), psi_k.dtype());
+  for (int64_t b = 0; b < B; ++b) {
+    copy_into(mine.slice(0, b, 1).slice(2, 0, rows[size_t(b)]),
+              sums.slice(0, b, 1).slice(2, 0, rows[size_t(b)]));
   }
 }
 

@@ -3,24 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace brine::sea {
-namespace {
-
-// 1 where row t of [B, H, T] is valid, 0 at padding.
-Tensor valid_rows(const Tensor& v, const Visibility& visible) {
-  const auto* lengths = visible.lengths.data<int64_t>();
-  const int64_t H = v.dim(1), rows = v.dim(2);
-  return Tensor::filled({v.dim(0), H, rows}, v.dtype(), v.device(), [&](const Tensor& valid) {
-    dispatch_float(v.dtype(), [&]<class T>() {
-      T* out = valid.data<T>();
-      for (int64_t i = 0; i < valid.numel(); ++i) out[i] = i % rows < lengths[i / rows / H] ? 1 : 0;
-    });
-  });
-}
-
-}  // namespace
-
 Mask make_mask(const Tensor& estimate, const Visibility& visible, const SelectConfig& config,
                int64_t keys, const Tensor& forced, const Refinement& refinement) {
   const int64_t oversample = refinement.oversample;
@@ -50,8 +35,14 @@ Tensor masked_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
 
 Tensor average_values(const Tensor& estimate, const Tensor& v, const Visibility& visible) {
   if (!visible.causal) return estimate_average(estimate, v, visible);
-  Tensor mean = running_mean(v);
-  return visible.lengths.defined() ? scale_rows(mean, valid_rows(v, visible)) : mean;
+  const Tensor mean = running_mean(v);
+  if (!visible.lengths.defined()) return mean;
+  // Each head is a sequence of its own; its rows of padding become 0.
+  const int64_t B = v.dim(0), G = v.dim(1);
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < B * G; ++i) lengths.push_back(visible.lengths.data<int64_t>()[i / G]);
+  const Tensor flat = reshape(mean, {B * G, v.dim(2), v.dim(3)});
+  return reshape(zero_padding(flat, Tensor::from(lengths, {B * G})), mean.shape());
 }
 
 }  // namespace brine::sea

@@ -9,7 +9,11 @@ int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_
   const RowWidths widths(visible, T);
   int64_t entries = 0;
   for (int64_t b = 0; b < B; ++b) {
-    for (int64_t t = 0; t < widths.valid(b); ++t) entries += H * std::min(k, widths(b, t));
+    const int64_t rows = widths.valid(b);
+    // Causal: 1, 2, ... k, and then k a row.
+    const int64_t rising = visible.causal ? std::min(rows, k) : 0;
+    const int64_t each = visible.causal ? k : std::min(k, widths.length(b));
+    entries += H * (rising * (rising + 1) / 2 + (rows - rising) * each);
   }
   return entries;
 }

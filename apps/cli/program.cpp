@@ -9,11 +9,13 @@
 #include "apps/cli/ranks.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/version.h"
+#include "apps/selftest/device_choice.h"
 #include "autograd/compute_type.h"
 #include "data/io/file_io.h"
 #include "tensor/comm/communicator.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/device.h"
+#include "tensor/device/gpu_software.h"
 
 namespace brine {
 
@@ -48,11 +50,6 @@ const Subcommand& find_subcommand(const std::string& name) {
                    best.empty() ? "" : "; the nearest is \"" + best + "\""));
 }
 
-Device chosen_device(const std::string& name) {
-  if (name != "auto") return parse_device(name);
-  return cuda::device_count() > 0 ? parse_device("cuda") : Device{};
-}
-
 Dtype compute_dtype(Compute compute) {
   return compute == Compute::bf16 ? Dtype::bf16 : compute == Compute::f16 ? Dtype::f16 : Dtype::f32;
 }
@@ -72,8 +69,12 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
                                   : LogLevel::info);
   for (const std::string& note : keys.earlier_names_used()) log_warning(command.name, ": ", note);
   set_threads(int(common.threads));
-  const Device device = chosen_device(common.device);
+  const auto [device, note] = selftest::choose_device(common.device);
+  if (!note.empty() && command.name != "gpu-selftest") log_info(note);
   set_default_device(device);
+  if (device.is_cuda() && command.name != "gpu-selftest") {  // which says it itself
+    if (const std::string code = cuda::code_note(device.index); !code.empty()) log_info(code);
+  }
   const bool tf32 = common.compute == Compute::tf32;
   if (tf32 && !device.is_cuda()) log_info("--compute tf32: a CPU does not round factors to tf32");
   cuda::set_tf32(tf32);
@@ -132,9 +133,11 @@ void CommonOptions::describe(data::Schema& s) {
   s.field("threads", threads, "Threads that compute; 0 takes all cores",
           {.min = 0, .max = 4096, .transient = true});
   s.field("seed", seed, "Seed of everything random", {.min = 0});
-  s.field("device", device,
-          "Where models compute: cpu, cuda or cuda:N; auto uses the first GPU if there is one",
-          {.transient = true});
+  s.field(
+      "device", device,
+      "Where models compute: cpu, cuda or cuda:N; auto uses the first GPU if brine gpu-selftest "
+      "has passed there, otherwise the CPU",
+      {.transient = true});
   s.choice(
       "compute", compute,
       {{Compute::f32, "f32"},

@@ -24,6 +24,7 @@
 #include "apps/cli/options.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/device.h"
+#include "tensor/device/gpu_software.h"
 #include "tensor/error.h"
 
 namespace brine {
@@ -48,6 +49,25 @@ std::string gpu_line() {
   return out;
 }
 
+// A library that is loaded when it is needed, or the Python package that has it.
+std::string library(const char* name, const std::string& version, const std::string& package) {
+  if (!version.starts_with("none")) return join(", ", name, " ", version);
+  return join(", no ", name, " (Python package ", package, ")");
+}
+
+// Driver, runtime and libraries of a GPU.
+std::string cuda_line() {
+  const std::string runtime = cuda::runtime_version(), driver = cuda::driver_version();
+  if (runtime.empty()) return "none: " + cuda::why_none();
+  // Packages for CUDA 13 have names without a suffix, except cuDNN's.
+  const std::string major = runtime.substr(0, runtime.find('.'));
+  const std::string suffix = major == "12" ? "-cu12" : "";
+  return join(driver.empty() ? "no driver" : "driver " + driver, ", runtime ", runtime,
+              library("cuBLASLt", cuda::cublaslt_version(), "nvidia-cublas" + suffix),
+              library("cuDNN", cuda::cudnn_version(), "nvidia-cudnn-cu" + major),
+              library("NVRTC", cuda::nvrtc_version(), "nvidia-cuda-nvrtc" + suffix));
+}
+
 std::string dotted(int major, int minor, int patch) { return join(major, ".", minor, ".", patch); }
 
 }  // namespace
@@ -69,7 +89,8 @@ std::string version_text() {
       dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH),
       "\nOpenMP        ", _OPENMP, "\nthreads       ", threads(), "\nCPU has       ",
       cpu_line(false), "\nbuild needs   ", cpu_line(true), "\nkernels       ", kernels,
-      "\nGPU           ", gpu_line(), "\ncuDNN         ", cuda::cudnn_version(), "\n");
+      "\nGPU           ", gpu_line(), "\nCUDA          ", cuda_line(), "\ncuDNN         ",
+      cuda::cudnn_version(), "\n");
 }
 
 std::string commit_name() { return BRINE_COMMIT; }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "autograd/ops_estimator.h"
+#include "autograd/ops_units.h"
 #include "autograd/step_checks.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/estimator.h"
@@ -68,6 +69,23 @@ void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, in
           " rows, there are ", rows.dim(2));
   }
   BRINE_CALL(rows, append_to_units, rows, row.detach().contiguous(), at, K, units);
+}
+
+Tensor sum_units(const Tensor& x, const Tensor& lengths, const Tensor& units, int64_t rows,
+                 Dtype type) {
+  const char* op = "sum_units";
+  check(x.rank() == 4 && rows >= 0, op, ": wanted x [B, G, T, m] and rows, got ", x.shape(),
+        " and ", rows);
+  check(type == Dtype::f64 || type == x.dtype(), op, ": sums of ", x.dtype(), " cannot be ", type);
+  check_places(op, "length", lengths, x.dim(0), x.dim(2));
+  check_places(op, "unit", units, x.dim(0), std::numeric_limits<int64_t>::max());
+  for (int64_t b = 0; b < x.dim(0); ++b) {
+    check(units.data<int64_t>()[b] >= 1, op, ": unit ", units.data<int64_t>()[b], " of sequence ",
+          b, " must be at least 1");
+  }
+  const Tensor y = Tensor::empty({x.dim(0), x.dim(1), rows, x.dim(3)}, type, x.device());
+  BRINE_CALL(x, sum_units, y, x.detach().contiguous(), lengths, units);
+  return y;
 }
 
 }  // namespace brine

@@ -2,6 +2,7 @@
 #include "data/corpus/buckets.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "data/corpus/permutation.h"
@@ -14,6 +15,14 @@ namespace {
 constexpr uint64_t kPoolStreams = uint64_t(1) << 31;
 
 }  // namespace
+
+int64_t LengthSteps::round_up(int64_t tokens) const {
+  int64_t step = std::max<int64_t>(least, 1);
+  if (parts > 0 && tokens > 0) {
+    step = std::max(step, int64_t(std::bit_ceil(uint64_t(tokens)) / 2) / parts);
+  }
+  return (tokens + step - 1) / step * step;
+}
 
 LengthBuckets::LengthBuckets(std::vector<int64_t> lengths, uint64_t seed, int64_t pool)
     : lengths_(std::move(lengths)), seed_(seed), pool_(pool) {

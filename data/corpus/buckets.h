@@ -6,6 +6,15 @@
 
 namespace brine::data {
 
+// The lengths to which batches are padded, so that few different ones occur: multiples of `least`,
+// and where `parts`, a power of two, is positive no more than that many of every doubling of the
+// length: at most 1 / parts of a batch is then padding that a multiple of `least` would not need.
+struct LengthSteps {
+  int64_t least = 1, parts = 0;
+  // The smallest of them that is not below `tokens`.
+  int64_t round_up(int64_t tokens) const;
+};
+
 // The examples are visited in a new permutation each epoch. A pool of at most `pool` batches of
 // that order, limited to one epoch, is sorted by length and cut into batches, and the pool's
 // batches are visited in a random order.

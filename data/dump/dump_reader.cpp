@@ -149,8 +149,7 @@ int64_t DumpReader::Impl::tokens_of(const std::vector<Place>& places,
   if (!manifest.spec.ragged) return manifest.spec.tokens;
   int64_t T = 0;
   for (const Place& place : places) T = std::max(T, place.length);
-  int64_t step = std::max<int64_t>(wants.tokens_step, 1);
-  return std::min((T + step - 1) / step * step, manifest.spec.tokens);
+  return std::min(wants.tokens_steps.round_up(T), manifest.spec.tokens);
 }
 
 Tensor DumpReader::Impl::samples(const std::vector<Place>& places, const std::string& dataset,

@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 
+#include "data/corpus/buckets.h"
 #include "data/dump/dump.h"
 
 namespace brine::data {
@@ -14,9 +15,9 @@ namespace brine::data {
 // The tensors to read of a batch.
 struct DumpWants {
   std::set<std::string, std::less<>> parts = {};  // it is an error if the dump does not have it
-  // In a ragged dump a batch has as many tokens as its longest sample, rounded up to a multiple of
-  // this but limited to the longest sample of all.
-  int64_t tokens_step = 1;
+  // In a ragged dump a batch has as many tokens as its longest sample, rounded up by these steps
+  // but limited to the longest sample of all.
+  LengthSteps tokens_steps = {};
   // Tensors returned in the stored type; all others, and always maps, are f32.
   enum class AsStored { nothing, queries_and_keys, all } as_stored = AsStored::nothing;
 };

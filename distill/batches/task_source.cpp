@@ -21,7 +21,7 @@ TaskSource::TaskSource(std::shared_ptr<const data::TaskTokens> tokens, uint64_t 
 Batch TaskSource::gather(std::vector<int64_t> texts) const {
   int64_t B = int64_t(texts.size()), T = 0;
   for (int64_t i : texts) T = std::max(T, int64_t(tokens_->texts[size_t(i)].ids.size()));
-  T = std::min((T + kLengthStep - 1) / kLengthStep * kLengthStep, tokens_->longest);
+  T = std::min(length_steps().round_up(T), tokens_->longest);
   Batch b;
   b.ids = Tensor::zeros({B, T}, Dtype::i32);
   b.type_ids = Tensor::zeros({B, T}, Dtype::i32);

@@ -11,8 +11,11 @@ namespace brine::distill {
 
 class TaskSource : public BatchSource {
  public:
-  // Batches are padded to a multiple of this, so that only a few different shapes occur.
-  static constexpr int64_t kLengthStep = 8;
+  // Batches are padded to multiples of 8; on a GPU, whose libraries plan every new shape (cuDNN for
+  // about a second), to 32 lengths up to 512 instead of 64.
+  static data::LengthSteps length_steps(Device device = default_device()) {
+    return {.least = 8, .parts = device.is_cuda() ? 8 : 0};
+  }
 
   // A batch contains texts of similar lengths (data/corpus/buckets.h); the order is a function of
   // the seed.

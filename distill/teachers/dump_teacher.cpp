@@ -51,7 +51,7 @@ void DumpTeacher::require(const TeacherNeeds& needs) {
         ": its attention is pooled into ", K, " columns, the student has ", columns_,
         " (attention.columns)");
   wants_ = {.parts = std::move(parts),
-            .tokens_step = TaskSource::kLengthStep,
+            .tokens_steps = TaskSource::length_steps(),
             // A device gets the stored values, half as long in f16, and widens them there; on the
             // CPU the reading thread widens them while the student computes. q and k stay as they
             // are.

@@ -11,14 +11,36 @@
 
 namespace brine::cuda {
 
-// Devices that can be used: 0 without a device or a driver. Never throws.
+// The most devices of a process: memory and streams are kept by index.
+inline constexpr int kMostDevices = 16;
+
+// Devices that can be used: 0 without a device or a driver, at most kMostDevices. Never throws.
 int device_count();
 // Why device_count() is 0, as a clause: "no CUDA device", "this build has no CUDA kernels".
 std::string why_none();
 // "NVIDIA H200, 141 GB, compute capability 9.0"; the index must be below device_count().
 std::string describe(int index);
-// Kernels that this thread launches from now on run on that device.
+// Kernels that this thread launches from now on run on that device, unless a DeviceGuard says
+// otherwise.
 void use_device(int index);
+// The same, and the device before; the second never throws.
+int exchange_device(int index);
+void restore_device(int index) noexcept;
+
+// While an object lives, this thread's calls of the runtime are for that device: streams belong to
+// the device that is current, and any thread may compute with tensors of any device.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int index) : before_(exchange_device(index)), index_(index) {}
+  ~DeviceGuard() {
+    if (before_ != index_) restore_device(before_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int before_, index_;
+};
 // True for kernels that run on the CPU instead of a device.
 bool emulated();
 
@@ -47,6 +69,16 @@ void set_cudnn(bool on);
 int64_t cudnn_calls();
 // "9.19.0", or why none is used: "none: libcudnn.so.9: cannot open ...". Searches for it.
 std::string cudnn_version();
+
+// What this thread has asked of the runtime since its start: each costs the host microseconds.
+struct HostWork {
+  int64_t launches = 0;            // kernels; those of cuBLASLt and cuDNN are not counted
+  int64_t uploads = 0;             // copies to a device in stream order
+  int64_t attributes = 0;          // requests for more shared memory than a kernel gets without
+  int64_t mallocs = 0, frees = 0;  // of device memory, in stream order
+  int64_t waiting_frees = 0;       // of those that wait for the device
+};
+HostWork host_work();
 
 // To the device, in stream order: `from` may be changed when this returns.
 void upload(void* to, const void* from, size_t bytes, Device device);

@@ -47,7 +47,7 @@ struct Cache {
   int64_t violations = 0;
 };
 
-constexpr int kDevices = 16;
+constexpr int kDevices = cuda::kMostDevices;
 
 // The CPU's, those of the devices, the pinned one. Never destroyed: tensors with static lifetime
 // may be released after main.

@@ -1,5 +1,6 @@
 // The CUDA backend of a build without CUDA: every kernel throws, and no device is ever found.
 #include "tensor/device/accelerator.h"
+#include "tensor/device/gpu_software.h"
 #include "tensor/error.h"
 
 // Each declaration in tensor/kernels/ becomes a definition.
@@ -22,6 +23,9 @@ int device_count() { return 0; }
 std::string why_none() { return "this build has no CUDA kernels (nvcc and BRINE_CUDA make them)"; }
 std::string describe(int) { throw Error(why_none()); }
 void use_device(int) { throw Error(why_none()); }
+int exchange_device(int) { throw Error(why_none()); }
+void restore_device(int) noexcept {}
+HostWork host_work() { return {}; }
 bool emulated() { return false; }
 MemoryInfo memory_info(int) { throw Error(why_none()); }
 void* system_allocate(size_t, int) { throw Error(why_none()); }
@@ -38,6 +42,12 @@ void synchronize(Device) { throw Error(why_none()); }
 void* system_allocate_pinned(size_t, int) { throw Error(why_none()); }
 void system_release_pinned(void*) noexcept {}
 void system_read(void*, const void*, size_t, int) { throw Error(why_none()); }
+std::string driver_version() { return ""; }
+std::string runtime_version() { return ""; }
+std::string cublaslt_version() { return "none: " + why_none(); }
+std::string nvrtc_version() { return "none: " + why_none(); }
+std::string unique_name(int) { throw Error(why_none()); }
+std::string code_note(int) { throw Error(why_none()); }
 Ticket start_upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
 Ticket start_download(void*, const void*, size_t, Device) { throw Error(why_none()); }
 void order_after(const Ticket&, Device) { throw Error(why_none()); }

@@ -86,6 +86,10 @@ BRINE_KERNEL(performer_prior_step, Tensor y, Tensor borders, Tensor at, Tensor s
 // twice as large as before, pairs of rows are added first. R is enough for the rows before and
 // after.
 BRINE_KERNEL(append_to_units, Tensor rows, Tensor row, Tensor at, int64_t K, int64_t units)
+// y [B, G, R, m], f64 or of the type of x [B, G, T, m]: row r is the sum of the rows r u .. (r + 1)
+// u of x that are before lengths[b], u = units[b] >= 1; 0 where none is. lengths, units i64 [B].
+// The sums are f64.
+BRINE_KERNEL(sum_units, Tensor y, Tensor x, Tensor lengths, Tensor units)
 
 // ---- pooled: the scores of the mean keys of columns
 // y [B, H, R, K] = q(t) . mean key of column c, divided by sqrt(d); 0 where it owns no key. With

@@ -2,8 +2,9 @@
 //
 // BRINE_KERNEL(name, arguments...) declares one signature in cpu::, in cpu_avx512:: (the same
 // source compiled once more, in builds with run-time dispatch) and in cuda::.
-// BRINE_CALL(x, name, arguments...) calls the one for the device of x; on the meta device it does
-// nothing and does not evaluate the arguments.
+// BRINE_CALL(x, name, arguments...) calls the one for the device of x, which is this thread's
+// current one during the call; on the meta device it does nothing and does not evaluate the
+// arguments.
 // A CPU source opens `namespace brine::BRINE_CPU {`.
 //
 // Order of arguments: outputs, inputs, saved values, scalars. dx is the gradient of x.
@@ -11,6 +12,7 @@
 // unless it says "adds"; shapes were checked by the caller; same bits for any number of threads.
 #pragma once
 
+#include "tensor/device/accelerator.h"
 #include "tensor/tensor.h"
 
 #ifndef BRINE_CPU
@@ -46,7 +48,8 @@
 #define BRINE_CALL_CPU(name, ...) cpu::name(__VA_ARGS__)
 #endif
 
-#define BRINE_CALL(x, name, ...)                                \
-  ((x).device().is_cpu()    ? BRINE_CALL_CPU(name, __VA_ARGS__) \
-   : (x).device().is_cuda() ? cuda::name(__VA_ARGS__)           \
-                            : void())
+#define BRINE_CALL(x, name, ...)                                                         \
+  ((x).device().is_cpu() ? BRINE_CALL_CPU(name, __VA_ARGS__)                             \
+   : (x).device().is_cuda()                                                              \
+       ? (void(::brine::cuda::DeviceGuard((x).device().index)), cuda::name(__VA_ARGS__)) \
+       : void())

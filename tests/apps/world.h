@@ -33,17 +33,19 @@ inline std::string sample_text(int sentences) {
 
 class World {
  public:
-  World() {
+  // `flags` follow the commands that compute with a model.
+  explicit World(const std::string& flags = "") {
     write("text.txt", sample_text(120));
     write("model.toml",
           "batch_size = 2\nsequence_length = 32\nsteps = 3\n[model]\nvocab_size = 300\n"
           "hidden_size = 32\nnum_hidden_layers = 2\nnum_attention_heads = 4\nffn_dim = 48\n"
           "max_position_embeddings = 32\n");
     must("tokenizer --train text.txt --vocab-size 300 --out tok");
-    must(train() + " --valid text.txt --out teacher");
-    must("dump --model teacher --data text.txt --out dump --windows 6");
-    must("dump --model teacher --data text.txt --out maps --content maps --windows 6 --dtype f32");
-    must(distill() + " --dump dump --valid text.txt --out student");
+    must(train() + " --valid text.txt --out teacher" + flags);
+    must("dump --model teacher --data text.txt --out dump --windows 6" + flags);
+    must("dump --model teacher --data text.txt --out maps --content maps --windows 6 --dtype f32" +
+         flags);
+    must(distill() + " --dump dump --valid text.txt --out student" + flags);
     must("export --checkpoint student --out export");
   }
 

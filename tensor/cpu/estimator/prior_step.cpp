@@ -1,4 +1,5 @@
 // The prior of one new token.
+#include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/estimator/column_step.h"
 #include "tensor/cpu/estimator/prior_row.h"
 #include "tensor/kernels/estimator.h"
@@ -39,6 +40,26 @@ void append_to_units(Tensor rows, Tensor row, Tensor at, int64_t K, int64_t unit
       const T* x = row.data<T>() + g * m;
       for (int64_t f = 0; f < m; ++f) to[f] = S(keys % unit ? T(to[f]) + x[f] : x[f]);
     }
+  });
+}
+
+void sum_units(Tensor y, Tensor x, Tensor lengths, Tensor units) {
+  const int64_t G = x.dim(1), T = x.dim(2), m = x.dim(3), R = y.dim(2);
+  dispatch_float(x.dtype(), [&]<class F>() {
+    for_pieces(x.dim(0) * G * R, x.numel(), [&](int64_t i) {
+      const int64_t n = i / R, r = i % R, b = n / G, unit = units.data<int64_t>()[b];
+      const int64_t own = std::min(lengths.data<int64_t>()[b], T);
+      const int64_t first = std::min(own, r * unit), last = std::min(own, first + unit);
+      std::vector<double> sums(size_t(m), 0.0);
+      const F* row = x.data<F>() + (n * T + first) * m;
+      for (int64_t t = first; t < last; ++t, row += m) {
+        for (int64_t c = 0; c < m; ++c) sums[size_t(c)] += double(row[c]);
+      }
+      dispatch_float(y.dtype(), [&]<class Y>() {
+        Y* to = y.data<Y>() + i * m;
+        for (int64_t c = 0; c < m; ++c) to[c] = Y(sums[size_t(c)]);
+      });
+    });
   });
 }
 

@@ -18,7 +18,9 @@
 namespace brine::cuda {
 namespace {
 
-constexpr size_t kPlans = 1024;
+// A model has about 60 shapes of products for every length of a batch, which has one of 32 lengths
+// up to 512 tokens (distill/batches/task_source.h).
+constexpr size_t kPlans = 4096;
 constexpr uint64_t kWorkspace = uint64_t(32) << 20;  // the most memory that an algorithm may use
 
 std::atomic<bool> use_tf32{false};
@@ -191,6 +193,7 @@ bool gemm(const Gemm& g, const GemmData& data, double alpha, double beta, Device
   if (!plan.possible) return false;
   if (data.bias) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, data.bias);
   const Workspace workspace(plan.workspace, device);
+  const ProfilerRange range("matmul");
   const float alpha32 = float(alpha), beta32 = float(beta);
   const bool f64 = g.out == Dtype::f64;
   const void *by = f64 ? static_cast<const void*>(&alpha) : &alpha32,

@@ -9,10 +9,17 @@
 
 #include <cuda_runtime.h>
 
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define BRINE_NVTX 1
+#endif
+
 #include <algorithm>
 #include <cstdint>
 
 #include "tensor/csr.h"
+#include "tensor/cuda/core/small_uploads.h"
+#include "tensor/device/accelerator.h"
 #include "tensor/error.h"
 #include "tensor/math.h"
 #include "tensor/tensor.h"
@@ -27,6 +34,26 @@ const char*& last_launch();
 cudaStream_t stream();
 // Bytes of shared memory that a block may use on the current device: 64 KB to 227 KB.
 size_t most_shared();
+// Lets a kernel have `shared` bytes of dynamic shared memory on the current device, in addition to
+// those that it declares; throws if a block cannot have both. The runtime is asked once for a
+// kernel, and again for more.
+void allow_shared(const char* name, const void* kernel, size_t shared);
+// This thread's counts, to be added to.
+HostWork& counted_work();
+
+// The name of a kernel around its launch, for nsys and ncu (--nvtx): it costs two reads of a
+// pointer when neither watches.
+class ProfilerRange {
+ public:
+#if BRINE_NVTX
+  explicit ProfilerRange(const char* name) { nvtxRangePushA(name); }
+  ~ProfilerRange() { nvtxRangePop(); }
+#else
+  explicit ProfilerRange(const char*) {}
+#endif
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+};
 
 constexpr int kThreads = 256;
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -39,24 +66,21 @@ inline unsigned blocks_for(int64_t n, int64_t size) {
   return unsigned(blocks);
 }
 
-// Launches `kernel` on the stream, with `shared` bytes of dynamic shared memory, and checks it.
+// Launches `kernel` on the current device's stream, with `shared` bytes of dynamic shared memory,
+// and checks it. BRINE_CALL has made the device of the tensors the current one.
 template <class... P, class... A>
 void launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
             A... args) {
   // By default a block gets 48 KB, including the kernel's static declarations.
-  if (shared > 32 * 1024) {
-    const size_t most = most_shared();
-    check(shared <= most, name, ": a block needs ", shared, " bytes of shared memory of ", most);
-    check_cuda(cudaFuncSetAttribute((const void*)kernel,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
-               name);
-  }
+  if (shared > 32 * 1024) allow_shared(name, (const void*)kernel, shared);
   last_launch() = name;
+  ++counted_work().launches;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream();
+  const ProfilerRange range(name);
   check_cuda(cudaLaunchKernelEx(&config, kernel, P(args)...), name);
 }
 
@@ -124,17 +148,31 @@ __device__ inline T block_sum(T value) {
 }
 
 // Small tensors that a kernel needs on the device; lengths, ids and positions are made on the CPU.
-// Keeps the copy alive while kernels are launched with it.
+// Keeps the copy alive while kernels are launched with it. The same few numbers, such as the
+// lengths of a batch, are uploaded once (small_uploads.h).
 class OnDevice {
  public:
-  OnDevice(const Tensor& x, Device device) : copy_(x.defined() ? x.to(device) : Tensor()) {}
+  OnDevice(const Tensor& x, Device device) {
+    if (!x.defined()) return;
+    small_ = small_upload(x, device);
+    if (small_) {
+      dtype_ = x.dtype();
+    } else {
+      copy_ = x.to(device);
+    }
+  }
   template <class T>
   const T* data() const {
-    return copy_.defined() ? copy_.data<T>() : nullptr;
+    if (!small_) return copy_.defined() ? copy_.data<T>() : nullptr;
+    check(DtypeOf<T>::value == dtype_, "Tensor: data<", DtypeOf<T>::value, "> of a ", dtype_,
+          " tensor");
+    return static_cast<const T*>(small_.get());
   }
 
  private:
   Tensor copy_;
+  std::shared_ptr<const void> small_;
+  Dtype dtype_ = Dtype::f32;
 };
 
 // RowWidths of a Visibility whose lengths may be on any device; keep it alive over the launch.

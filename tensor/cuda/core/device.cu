@@ -2,8 +2,10 @@
 // Copies are in transfer.cu.
 #include <cuda_runtime_api.h>
 
+#include <limits>
+#include <map>
 #include <mutex>
-#include <vector>
+#include <utility>
 
 #include "tensor/cuda/core/blas.h"
 #include "tensor/cuda/core/tensor_cores.cuh"
@@ -13,17 +15,64 @@
 namespace brine::cuda {
 namespace {
 
-// One stream per device. Created at the first use, never destroyed: tensors with static lifetime
-// may be released after main.
+// What is known of a device. Its stream is created at the first use and never destroyed: tensors
+// with static lifetime may be released after main.
+struct Own {
+  cudaStream_t stream = nullptr;
+  int ptx_version = 0;           // of this build's code there; 0: not yet determined
+  cudaMemPool_t pool = nullptr;  // null: the device has none, or it was not yet looked for
+  bool pool_known = false;
+};
 struct Devices {
   std::mutex mutex;
-  std::vector<cudaStream_t> streams;
-  std::vector<int> ptx_version;  // of this build's code there; 0: not yet determined
+  Own own[kMostDevices];
 };
 
 Devices& devices() {
   static Devices* all = new Devices;
   return *all;
+}
+
+int current_device() {
+  int index = 0;
+  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  check(index < kMostDevices, "cuda: device ", index, " is beyond the ", kMostDevices,
+        " devices of this build");
+  return index;
+}
+
+// The pool of the current device, whose memory is taken and returned in stream order: cudaFree
+// waits for the device, which a step with batches of ever new sizes would do many times. It keeps
+// what is returned. Null on a device without pools.
+cudaMemPool_t memory_pool(int index) {
+  Devices& all = devices();
+  std::lock_guard lock(all.mutex);
+  Own& own = all.own[index];
+  if (own.pool_known) return own.pool;
+  int supported = 0;
+  check_cuda(cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, index),
+             "cudaDeviceGetAttribute");
+  if (supported) {
+    uint64_t kept = std::numeric_limits<uint64_t>::max();
+    check_cuda(cudaDeviceGetDefaultMemPool(&own.pool, index), "cudaDeviceGetDefaultMemPool");
+    check_cuda(cudaMemPoolSetAttribute(own.pool, cudaMemPoolAttrReleaseThreshold, &kept),
+               "cudaMemPoolSetAttribute");
+  }
+  own.pool_known = true;
+  return own.pool;
+}
+
+// The shared memory of kernels that need more than they get without asking, by device and kernel.
+struct Shared {
+  size_t fixed = 0, allowed = 0;
+};
+struct SharedOfKernels {
+  std::mutex mutex;
+  std::map<std::pair<int, const void*>, Shared> all;
+};
+SharedOfKernels& shared_of_kernels() {
+  static SharedOfKernels* it = new SharedOfKernels;
+  return *it;
 }
 
 }  // namespace
@@ -47,24 +96,48 @@ const char*& last_launch() {
   return name;
 }
 
+HostWork& counted_work() {
+  thread_local HostWork work;
+  return work;
+}
+HostWork host_work() { return counted_work(); }
+
 cudaStream_t stream() {
-  int index = 0;
-  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  const int index = current_device();
   Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  if (int(all.streams.size()) <= index) all.streams.resize(size_t(index) + 1, nullptr);
-  cudaStream_t& own = all.streams[size_t(index)];
+  cudaStream_t& own = all.own[index].stream;
   if (!own) check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate");
   return own;
 }
 
 size_t most_shared() {
-  int index = 0, bytes = 0;
-  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  int bytes = 0;
   // An attribute costs far less than all properties; it is read at every launch that needs it.
-  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
-             "cudaDeviceGetAttribute");
+  check_cuda(
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, current_device()),
+      "cudaDeviceGetAttribute");
   return size_t(bytes);
+}
+
+void allow_shared(const char* name, const void* kernel, size_t shared) {
+  const size_t most = most_shared();
+  SharedOfKernels& kernels = shared_of_kernels();
+  std::lock_guard lock(kernels.mutex);
+  const auto [at, is_new] = kernels.all.try_emplace({current_device(), kernel});
+  Shared& own = at->second;
+  if (is_new) {
+    cudaFuncAttributes compiled{};
+    check_cuda(cudaFuncGetAttributes(&compiled, kernel), name);
+    own.fixed = compiled.sharedSizeBytes;
+  }
+  check(own.fixed + shared <= most, name, ": a block needs ", own.fixed + shared,
+        " bytes of shared memory of ", most);
+  if (shared <= own.allowed) return;
+  ++counted_work().attributes;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)),
+             name);
+  own.allowed = shared;
 }
 
 namespace {
@@ -83,12 +156,10 @@ bool tensor_cores(Dtype given) {
 
 bool tensor_cores() {
   if (!use_tensor_cores) return false;
-  int index = 0;
-  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  const int index = current_device();
   Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  if (int(all.ptx_version.size()) <= index) all.ptx_version.resize(size_t(index) + 1, 0);
-  int& own = all.ptx_version[size_t(index)];
+  int& own = all.own[index].ptx_version;
   if (own == 0) {
     // A device also runs code that was compiled for older ones.
     cudaFuncAttributes compiled{};
@@ -105,7 +176,7 @@ int device_count() {
     cudaGetLastError();
     return 0;
   }
-  return n;
+  return n < kMostDevices ? n : kMostDevices;
 }
 
 std::string why_none() {
@@ -133,6 +204,15 @@ std::string describe(int index) {
 
 void use_device(int index) { check_cuda(cudaSetDevice(index), "cudaSetDevice"); }
 
+int exchange_device(int index) {
+  int before = 0;
+  check_cuda(cudaGetDevice(&before), "cudaGetDevice");
+  if (before != index) use_device(index);
+  return before;
+}
+
+void restore_device(int index) noexcept { cudaSetDevice(index); }
+
 bool emulated() {
 #ifdef BRINE_EMULATED_CUDA
   return true;
@@ -142,16 +222,25 @@ bool emulated() {
 }
 
 MemoryInfo memory_info(int index) {
-  use_device(index);
+  const DeviceGuard on(index);
   MemoryInfo info;
   check_cuda(cudaMemGetInfo(&info.free, &info.total), "cudaMemGetInfo");
   return info;
 }
 
 void* system_allocate(size_t bytes, int index) {
-  use_device(index);
+  const DeviceGuard on(index);
+  ++counted_work().mallocs;
   void* block = nullptr;
-  const cudaError_t status = cudaMalloc(&block, bytes);
+  cudaMemPool_t const pool = memory_pool(index);
+  cudaError_t status = pool ? cudaMallocAsync(&block, bytes, stream()) : cudaMalloc(&block, bytes);
+  if (pool && status == cudaErrorMemoryAllocation) {
+    // Memory that was returned may be in pieces, and belongs to the pool until it is told.
+    cudaGetLastError();
+    check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+    check_cuda(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
+    status = cudaMallocAsync(&block, bytes, stream());
+  }
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
@@ -161,16 +250,27 @@ void* system_allocate(size_t bytes, int index) {
 }
 
 void system_release(void* block, int index) noexcept {
-  if (cudaSetDevice(index) == cudaSuccess) cudaFree(block);
+  try {
+    const DeviceGuard on(index);
+    HostWork& work = counted_work();
+    ++work.frees;
+    if (memory_pool(index)) {
+      check_cuda(cudaFreeAsync(block, stream()), "cudaFreeAsync");
+    } else {
+      ++work.waiting_frees;
+      cudaFree(block);
+    }
+  } catch (const Error&) {  // an error of earlier work: the next call reports it, too
+  }
 }
 
 void system_fill(void* block, unsigned char byte, size_t bytes, int index) {
-  use_device(index);
+  const DeviceGuard on(index);
   check_cuda(cudaMemsetAsync(block, byte, bytes, stream()), "cudaMemsetAsync");
 }
 
 void* system_allocate_pinned(size_t bytes, int index) {
-  use_device(index);
+  const DeviceGuard on(index);
   void* block = nullptr;
   const cudaError_t status = cudaMallocHost(&block, bytes);
   if (status == cudaErrorMemoryAllocation) {

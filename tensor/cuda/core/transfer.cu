@@ -14,8 +14,6 @@ namespace {
 
 thread_local int64_t waited = 0;
 
-constexpr int kDevices = 256;  // as many as an index can name
-
 cudaEvent_t new_event() {
   cudaEvent_t event = nullptr;
   check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
@@ -86,7 +84,7 @@ class Staging {
 };
 
 Staging& staging(int index) {
-  static Staging* all = new Staging[kDevices];
+  static Staging* all = new Staging[kMostDevices];
   return all[index];
 }
 
@@ -100,7 +98,7 @@ void drain() { check_cuda(cudaStreamSynchronize(stream()), "cudaStreamSynchroniz
 // order_after() is called. Both directions share it: a dump downloads, a distillation uploads.
 cudaStream_t copy_stream(int index) {
   static std::mutex mutex;
-  static cudaStream_t streams[kDevices] = {};
+  static cudaStream_t streams[kMostDevices] = {};
   std::lock_guard lock(mutex);
   cudaStream_t& own = streams[index];
   if (!own) check_cuda(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -108,7 +106,7 @@ cudaStream_t copy_stream(int index) {
 }
 
 Ticket copy_beside(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Device device) {
-  use_device(device.index);
+  const DeviceGuard on(device.index);
   const cudaStream_t kernels = stream(), copies = copy_stream(device.index);
   const auto copy = std::make_shared<Copy>(device);
   // One event is used twice: recording it again does not change waits on the first recording.
@@ -128,7 +126,8 @@ int64_t drains(Device device) {
 }  // namespace
 
 void upload(void* to, const void* from, size_t bytes, Device device) {
-  use_device(device.index);
+  const DeviceGuard on(device.index);
+  ++counted_work().uploads;
   Staging& s = staging(device.index);
   std::lock_guard lock(s.mutex);
   for (size_t at = 0; at < bytes;) {
@@ -141,13 +140,13 @@ void upload(void* to, const void* from, size_t bytes, Device device) {
 }
 
 void download(void* to, const void* from, size_t bytes, Device device) {
-  use_device(device.index);
+  const DeviceGuard on(device.index);
   if (bytes) copy_in_order(to, from, bytes, cudaMemcpyDeviceToHost);
   synchronize(device);
 }
 
 void synchronize(Device device) {
-  use_device(device.index);
+  const DeviceGuard on(device.index);
   ++waited;
   Staging& s = staging(device.index);
   std::lock_guard lock(s.mutex);  // no upload between the synchronisation and its record
@@ -156,7 +155,7 @@ void synchronize(Device device) {
 }
 
 void system_read(void* to, const void* from, size_t bytes, int index) {
-  use_device(index);
+  const DeviceGuard on(index);
   copy_in_order(to, from, bytes, cudaMemcpyDeviceToHost);
   drain();
 }
@@ -170,7 +169,7 @@ Ticket start_download(void* to, const void* from, size_t bytes, Device device) {
 }
 
 void order_after(const Ticket& ticket, Device device) {
-  use_device(device.index);
+  const DeviceGuard on(device.index);
   Copy& copy = copy_of(ticket);
   check_cuda(cudaStreamWaitEvent(stream(), copy.done, 0), "cudaStreamWaitEvent");
   copy.ordered = true;

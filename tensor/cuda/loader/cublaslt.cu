@@ -6,19 +6,38 @@
 #include <string>
 
 #include "tensor/cuda/loader/shared_library.h"
+#include "tensor/device/gpu_software.h"
 
 namespace {
 
+// Of the major version whose headers this build has: 12 or 13.
+const std::string kName = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+
+const brine::cuda::SharedLibrary& any_library() {
+  static const brine::cuda::SharedLibrary it(kName);
+  return it;
+}
+
 const brine::cuda::SharedLibrary& library() {
-  static const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  static const brine::cuda::SharedLibrary it(name);
-  brine::check(it.found(), "cuda: ", name, " was not found (", it.why(),
+  const brine::cuda::SharedLibrary& it = any_library();
+  brine::check(it.found(), "cuda: ", kName, " was not found (", it.why(),
                "); install cuBLAS of CUDA ", CUBLAS_VER_MAJOR,
                " or put it into lib/ next to brine");
   return it;
 }
 
 }  // namespace
+
+namespace brine::cuda {
+
+std::string cublaslt_version() {
+  const SharedLibrary& it = any_library();
+  if (!it.found()) return join("none: ", it.why());
+  const size_t version = it.function<decltype(cublasLtGetVersion)>("cublasLtGetVersion")();
+  return join(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+}  // namespace brine::cuda
 
 #define BRINE_FORWARD(name, ...)                                         \
   static auto* const theirs = library().function<decltype(name)>(#name); \

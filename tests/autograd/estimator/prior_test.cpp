@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "autograd/ops_units.h"
 #include "tests/estimator_oracle.h"
 #include "tests/refusals.h"
 
@@ -312,6 +313,40 @@ TEST_CASE("append_to_units: the sums of units of keys, which double as a row gro
   check_refuses(
       [&] { append_to_units(few, row, Tensor::from(std::vector<int64_t>{7}, {1}), K, 1); },
       {"append_to_units", "needs 7 rows", "there are 4"});
+}
+
+TEST_CASE("sum_units: sums in order by units of rows, up to each length") {
+  const int64_t B = 3, G = 2, T = 50, m = 4;
+  for (Dtype type : {Dtype::f32, Dtype::f64}) {
+    const Tensor x = normal({B, G, T, m}, 3, type);
+    const Values all = x.to_vector();
+    const std::vector<int64_t> lengths = {50, 0, 17}, units = {1, 2, 5};
+    for (int64_t R : {1, 4, 50}) {
+      Values expected(size_t(B * G * R * m), 0.0);
+      for (int64_t n = 0; n < B * G; ++n) {
+        for (int64_t t = 0; t < lengths[size_t(n / G)]; ++t) {
+          const int64_t r = t / units[size_t(n / G)];
+          for (int64_t c = 0; r < R && c < m; ++c) {
+            expected[size_t((n * R + r) * m + c)] += all[size_t((n * T + t) * m + c)];
+          }
+        }
+      }
+      for (int threads : {1, 2, 3}) {
+        const Threads set(threads);
+        CHECK(sum_units(x, Tensor::from(lengths, {B}), Tensor::from(units, {B}), R, Dtype::f64)
+                  .to_vector() == expected);
+      }
+      const Tensor same =
+          sum_units(x, Tensor::from(lengths, {B}), Tensor::from(units, {B}), R, type);
+      CHECK(same.dtype() == type);
+      CHECK(close(same.to_vector(), expected, 1e-6, 1e-6));
+    }
+    const Tensor one = Tensor::full({B}, 1, Dtype::i64), none = Tensor::zeros({B}, Dtype::i64);
+    check_refuses([&] { sum_units(x, Tensor::full({B}, 51, Dtype::i64), one, 1, type); },
+                  {"sum_units", "length 51", "0..50"});
+    check_refuses([&] { sum_units(x, one, none, 1, type); }, {"sum_units", "unit 0", "at least 1"});
+    check_refuses([&] { sum_units(x, one, one, 1, Dtype::bf16); }, {"sum_units", "cannot be bf16"});
+  }
 }
 
 }  // namespace brine::test

@@ -47,8 +47,16 @@ Passed run(const Case& c, const On& on, Dtype dtype, const Inputs& in, const Ten
   return pass(block, moved(in, on), lengths, on(dy), options, tap);
 }
 
-void compare_methods(Dtype dtype, double tolerance) {
+// `firm`: nothing depends on how a sum was rounded. In f32 near ties may be decided differently,
+// which changes whole rows.
+void compare_methods(Dtype dtype, double tolerance, bool firm) {
   if (!has_device()) return;
+  auto compare_close = [&](const std::string& what, const Tensor& wanted, const Tensor& got) {
+    if (firm) return check_close(what, wanted, got, tolerance);
+    REQUIRE_MESSAGE(wanted.shape() == got.shape(), what);
+    const std::string apart = difference(what, wanted, got, tolerance);
+    check_emulated(apart.empty(), apart);
+  };
   const SmallDevice small(dtype);
   int made = 0;
   for (const Case& c : cases()) {
@@ -67,15 +75,14 @@ void compare_methods(Dtype dtype, double tolerance) {
         MESSAGE(what << ", refuses: " << refusal.what());
         continue;
       }
-      // The same columns: near ties may be decided differently in f32.
       b = run(c, On{kCuda}, dtype, in, lengths, dy, options);
       CHECK(b.y.device() == kCuda);
-      check_close(what + ": output", a.y, b.y.to(kCpu), tolerance);
-      check_close(what + ": gradient of q", a.q, b.q.to(kCpu), tolerance);
-      check_close(what + ": gradient of k", a.k, b.k.to(kCpu), tolerance);
-      check_close(what + ": gradient of v", a.v, b.v.to(kCpu), tolerance);
+      compare_close(what + ": output", a.y, b.y.to(kCpu));
+      compare_close(what + ": gradient of q", a.q, b.q.to(kCpu));
+      compare_close(what + ": gradient of k", a.k, b.k.to(kCpu));
+      compare_close(what + ": gradient of v", a.v, b.v.to(kCpu));
       if (a.parameters.defined()) {
-        check_close(what + ": parameters", a.parameters, b.parameters.to(kCpu), tolerance);
+        compare_close(what + ": parameters", a.parameters, b.parameters.to(kCpu));
       }
       ++made;
     }
@@ -86,11 +93,11 @@ void compare_methods(Dtype dtype, double tolerance) {
 }  // namespace
 
 TEST_CASE("cuda: every attention method, forward and backward, f64") {
-  compare_methods(Dtype::f64, 1e-10);
+  compare_methods(Dtype::f64, 1e-10, true);
 }
 
 TEST_CASE("cuda: every attention method, forward and backward, f32") {
-  compare_methods(Dtype::f32, 2e-3);
+  compare_methods(Dtype::f32, 2e-3, false);
 }
 
 TEST_CASE("cuda: the same bits at every run") {

@@ -2,7 +2,8 @@
 // after the other, the threads of a block as fibers that switch at barriers. In addition to results
 // it checks that all threads of a block reach the same barriers, that the host never accesses
 // device memory (which is inaccessible while no kernel runs) and passes no host address to kernels,
-// and the launches that a device refuses. The allocator's guard bands detect kernels that write
+// nor one of another device than the current one, whose stream a launch must name, and the launches
+// that a device refuses. The allocator's guard bands detect kernels that write
 // outside their blocks, a band after the dynamic shared memory those that write beyond it.
 #pragma once
 
@@ -51,21 +52,32 @@ enum cudaMemcpyKind {
 };
 enum { cudaStreamNonBlocking = 1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
+enum cudaDeviceAttr {
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrMemoryPoolsSupported = 115
+};
+enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
 struct EmulatedStream;
 using cudaStream_t = EmulatedStream*;
+struct EmulatedPool;
+using cudaMemPool_t = EmulatedPool*;
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
 };
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem;
   int major, minor, multiProcessorCount, l2CacheSize;
 };
 
 struct cudaFuncAttributes {
+  size_t sharedSizeBytes;
   int ptxVersion;
 };
 
@@ -75,6 +87,7 @@ cudaError_t cudaGetDeviceCount(int* n);
 cudaError_t cudaGetDevice(int* index);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int index);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
@@ -82,13 +95,15 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaMalloc(void** block, size_t bytes);
 cudaError_t cudaFree(void* block);
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int index);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void* value);
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes);
+cudaError_t cudaMallocAsync(void** block, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* block, cudaStream_t stream);
 cudaError_t cudaMallocHost(void** block, size_t bytes);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t);
-inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
-  *of = {90};
-  return cudaSuccess;
-}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void* kernel);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes);
 
 namespace emulator {
@@ -99,8 +114,14 @@ extern constinit thread_local int thread_index;
 // Runs the body of a kernel, which is known by its address, as cudaLaunchKernelEx() would.
 cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
                 const std::function<void()>& body);
-// Whether there is an address of the host among the words.
+// Whether there is an address of the host, or of another device than the current one, among the
+// words.
 bool holds_host_address(const void* words, size_t bytes);
+// The number of a device: of the one that is current for this thread; of its memory, -1 of the
+// host's; of a stream.
+int current_device();
+int device_of(const void* memory);
+int device_of_stream(cudaStream_t stream);
 // The same for an argument, whose padding may have any value; false where the compiler cannot clear
 // it.
 template <class T>

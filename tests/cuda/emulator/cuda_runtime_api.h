@@ -1,11 +1,11 @@
 // Streams in addition to that of the kernels, and events: tensor/cuda/core/transfer.cu orders
 // copies with them.
 //
-// The first stream is the kernels': work queued on it is executed at once. Copies on other streams
-// are delayed as long as the runtime allows, until an event or the stream is waited for: code that
-// reads their target, or reuses their source, too early gets wrong numbers. The emulator ends the
-// program when such a copy precedes work that it was not ordered after, or uses CPU memory that is
-// not pinned.
+// A device's first stream is the kernels': work queued on it is executed at once. Copies on other
+// streams are delayed as long as the runtime allows, until an event or the stream is waited for:
+// code that reads their target, or reuses their source, too early gets wrong numbers. The emulator
+// ends the program when such a copy precedes work that it was not ordered after, or uses CPU memory
+// that is not pinned.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,8 +25,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaFreeHost(void* block);
 
 namespace emulator {
-// The number of operations queued on the kernels' stream.
-extern std::atomic<uint64_t> work;
+constexpr int kDevices = 4;  // the most; one, or BRINE_EMULATED_DEVICES
+// The number of operations queued on the kernels' stream of each device.
+extern std::atomic<uint64_t> work[kDevices];
 // Whether an address is one of the device's memory.
 bool on_device(const void* p);
 }  // namespace emulator

@@ -1,6 +1,7 @@
 // Grids on the CPU; see cuda_runtime.h.
 #include <cuda_runtime.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -64,8 +65,12 @@ struct Arena {
   std::mutex mutex;
   unsigned char* base = nullptr;
   size_t used = 0, size = records ? kRecordedArena : kArena;
-  std::map<size_t, std::vector<void*>> free;  // by size in pages
-  std::map<const void*, size_t> sizes;
+  std::map<std::pair<int, size_t>, std::vector<void*>> free;  // by device and size
+  struct Piece {
+    size_t size;
+    int device;
+  };
+  std::map<const void*, Piece> pieces;
   int reach = 0;
 };
 
@@ -86,11 +91,22 @@ bool is_on_device(const void* p) {
   return at >= base && at < base + arena().size;
 }
 
+// What tests make of the device: a number of the environment.
+int setting(const char* name, int otherwise) {
+  const char* given = std::getenv(name);
+  return given ? std::atoi(given) : otherwise;
+}
+
 // Shared memory that a block may have. Tests make it that of smaller devices, in KB.
 size_t most_shared() {
-  const char* smaller = std::getenv("BRINE_EMULATED_SHARED_KB");
-  return smaller ? size_t(std::atoi(smaller)) * 1024 : kMostShared;
+  const int smaller = setting("BRINE_EMULATED_SHARED_KB", 0);
+  return smaller ? size_t(smaller) * 1024 : kMostShared;
 }
+
+int device_count() { return std::min(setting("BRINE_EMULATED_DEVICES", 1), kDevices); }
+
+thread_local int current = 0;
+thread_local int ranges = 0;  // of NVTX, nested
 
 // The opt-in sizes that kernels requested.
 struct Granted {
@@ -353,10 +369,10 @@ void record(Launch launch) {
 Operand block_of(const void* address) {
   Arena& a = arena();
   std::lock_guard lock(a.mutex);
-  const auto next = is_on_device(address) ? a.sizes.upper_bound(address) : a.sizes.begin();
-  if (next == a.sizes.begin()) return {nullptr, 0};
-  const auto& [block, size] = *std::prev(next);
-  return {block, size};
+  const auto next = is_on_device(address) ? a.pieces.upper_bound(address) : a.pieces.begin();
+  if (next == a.pieces.begin()) return {nullptr, 0};
+  const auto& [block, piece] = *std::prev(next);
+  return {block, piece.size};
 }
 
 void note_operands(const void* argument, size_t bytes) {
@@ -367,13 +383,27 @@ void note_operands(const void* argument, size_t bytes) {
   }
 }
 
+int current_device() { return current; }
+
+int device_of(const void* memory) {
+  if (!is_on_device(memory)) return -1;
+  Arena& a = arena();
+  std::lock_guard lock(a.mutex);
+  const auto next = a.pieces.upper_bound(memory);
+  return next == a.pieces.begin() ? -1 : std::prev(next)->second.device;
+}
+
 bool holds_host_address(const void* words, size_t bytes) {
   for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
     void* word;
     std::memcpy(&word, static_cast<const char*>(words) + at, sizeof word);
     const auto address = reinterpret_cast<uintptr_t>(word);
     // Sizes are smaller, floating-point numbers larger than the addresses of programs.
-    if (address >> 40 == 0 || address >> 47 != 0 || is_on_device(word)) continue;
+    if (address >> 40 == 0 || address >> 47 != 0) continue;
+    if (is_on_device(word)) {
+      if (device_of(word) != current) return true;
+      continue;
+    }
     unsigned char in_memory;
     if (mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &in_memory) == 0) return true;
   }
@@ -389,8 +419,11 @@ cudaError_t run(const cudaLaunchConfig_t& config, const void* kernel,
       g.y > 65535 || g.z > 65535 || g.x > 0x7fffffffu) {
     return cudaErrorInvalidConfiguration;
   }
-  if (!is_granted(kernel, shared) || !config.stream) return cudaErrorInvalidValue;
-  ++work;
+  if (!is_granted(kernel, shared) || device_of_stream(config.stream) != current) {
+    return cudaErrorInvalidValue;
+  }
+  if (ranges == 0) die("a kernel is launched outside a range with its name");
+  ++work[current];
   const size_t blocks = size_t(g.x) * g.y * g.z, warps = (threads + 31) / 32;
   blockDim = b;
   gridDim = g;
@@ -445,22 +478,38 @@ const char* cudaGetErrorString(cudaError_t status) {
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
     case cudaErrorIllegalAddress:
-      return "an argument has an address of the host";
+      return "an argument has an address of the host or of another device";
     default:
       return "invalid argument";
   }
 }
+int nvtxRangePushA(const char* name) {
+  if (!name || !*name) emulator::die("a range has no name");
+  return emulator::ranges++;
+}
+int nvtxRangePop() { return --emulator::ranges; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* index) { return *index = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"emulated device", arena().size, 9, 0, 4, 1 << 20};
+cudaError_t cudaGetDeviceCount(int* n) { return *n = emulator::device_count(), cudaSuccess; }
+cudaError_t cudaGetDevice(int* index) { return *index = emulator::current, cudaSuccess; }
+cudaError_t cudaSetDevice(int index) {
+  if (index < 0 || index >= emulator::kDevices) return cudaErrorInvalidValue;
+  emulator::current = index;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = int(emulator::most_shared());
+cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
+  *p = {"emulated device", {{char(index)}}, arena().size, 9, 0, 4, 1 << 20};
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
+  *value = what == cudaDevAttrMemoryPoolsSupported ? emulator::setting("BRINE_EMULATED_POOLS", 1)
+                                                   : int(emulator::most_shared());
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
+  *of = {size_t(emulator::setting("BRINE_EMULATED_STATIC_SHARED", 0)),
+         emulator::setting("BRINE_EMULATED_PTX", 90)};
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int bytes) {
@@ -479,7 +528,7 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   auto& a = arena();
   std::lock_guard lock(a.mutex);
   const size_t size = (bytes + kPage - 1) / kPage * kPage;
-  auto& waiting = a.free[size];
+  auto& waiting = a.free[{emulator::current, size}];
   if (!waiting.empty()) {
     *block = waiting.back();
     waiting.pop_back();
@@ -487,7 +536,7 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
   }
   if (a.used + size > a.size) return cudaErrorMemoryAllocation;
   *block = a.base + a.used;
-  a.sizes[*block] = size;
+  a.pieces[*block] = {size, emulator::current};
   a.used += size;
   // Another thread may be running: then the protection is not changed.
   if (a.reach) mprotect(*block, size, PROT_READ | PROT_WRITE);
@@ -496,8 +545,24 @@ cudaError_t cudaMalloc(void** block, size_t bytes) {
 cudaError_t cudaFree(void* block) {
   auto& a = arena();
   std::lock_guard lock(a.mutex);
-  a.free[a.sizes[block]].push_back(block);
+  const auto [size, device] = a.pieces[block];
+  a.free[{device, size}].push_back(block);
   // Released pages do not slow down changes of protection.
-  madvise(block, a.sizes[block], MADV_DONTNEED);
+  madvise(block, size, MADV_DONTNEED);
   return cudaSuccess;
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int index) {
+  *pool = reinterpret_cast<cudaMemPool_t>(arena().base + index);  // a name, not memory
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+cudaError_t cudaMallocAsync(void** block, size_t bytes, cudaStream_t stream) {
+  if (emulator::device_of_stream(stream) != emulator::current) return cudaErrorInvalidValue;
+  return cudaMalloc(block, bytes);
+}
+cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
+  if (emulator::device_of(block) != emulator::device_of_stream(stream))
+    return cudaErrorInvalidValue;
+  return cudaFree(block);
 }

@@ -8,6 +8,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "tensor/device/gpu_software.h"
 #include "tensor/dtype.h"
 
 struct EmulatedBlas {};
@@ -237,8 +238,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
                               cublasLtMatrixLayout_t b, const void* beta, const void* C,
                               cublasLtMatrixLayout_t c, void* D, cublasLtMatrixLayout_t d,
                               const cublasLtMatmulAlgo_t* algo, void* workspace, size_t bytes,
-                              cudaStream_t) {
+                              cudaStream_t stream) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+  const int device = emulator::device_of_stream(stream);
+  for (const void* buffer : {A, B, C, static_cast<const void*>(D)}) {
+    if (emulator::device_of(buffer) != device) return CUBLAS_STATUS_INVALID_VALUE;
+  }
   const Sizes s = sizes_of(*op, *a, *b, *c, *d);
   if (!s.agree || !algo) return CUBLAS_STATUS_INVALID_VALUE;
   if (!supported(*op, *a, *b, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -250,7 +255,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (bytes < algo->data[4] || !aligned(workspace, 256)) return CUBLAS_STATUS_INVALID_VALUE;
-  ++emulator::work;
+  ++emulator::work[emulator::current_device()];
   if (emulator::recording()) {
     for (const void* at : {A, B, static_cast<const void*>(D)}) {
       emulator::note_operands(&at, sizeof at);
@@ -279,3 +284,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
   }
   return CUBLAS_STATUS_SUCCESS;
 }
+
+namespace brine::cuda {
+std::string cublaslt_version() { return "emulated"; }
+std::string nvrtc_version() { return "none: an emulated device"; }
+}  // namespace brine::cuda

@@ -116,7 +116,7 @@ bool cudnn_conv(const FusedConv& conv, const FusedConvData& data, Device) {
   const emulator::Reach reach;
   conv.type == Dtype::bf16 ? convolve<bf16>(conv, data) : convolve<f16>(conv, data);
   ++calls;
-  ++emulator::work;
+  ++emulator::work[emulator::current_device()];
   return true;
 }
 
@@ -125,7 +125,7 @@ bool cudnn_attention(const FusedAttention& attention, const FusedAttentionData& 
   const emulator::Reach reach;
   attention.type == Dtype::bf16 ? attend<bf16>(attention, data) : attend<f16>(attention, data);
   ++calls;
-  ++emulator::work;
+  ++emulator::work[emulator::current_device()];
   return true;
 }
 

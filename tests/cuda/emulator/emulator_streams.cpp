@@ -10,7 +10,7 @@
 
 namespace emulator {
 
-std::atomic<uint64_t> work = 0;
+std::atomic<uint64_t> work[kDevices] = {};
 
 }  // namespace emulator
 
@@ -22,6 +22,7 @@ struct Copy {
 };
 
 struct EmulatedStream {
+  int device;
   bool of_kernels;
   std::deque<Copy> copies;
   uint64_t issued = 0, done = 0;  // copies
@@ -36,7 +37,7 @@ struct EmulatedEvent {
 namespace {
 
 std::mutex mutex;
-bool made_one = false;
+bool made_one[emulator::kDevices] = {};
 std::map<const char*, size_t> pinned;
 
 [[noreturn]] void die(const char* what) {
@@ -66,10 +67,13 @@ void catch_up(EmulatedStream& s, uint64_t copies) {
 
 }  // namespace
 
+int emulator::device_of_stream(cudaStream_t stream) { return stream ? stream->device : -1; }
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   std::lock_guard lock(mutex);
-  *stream = new EmulatedStream{!made_one, {}};
-  made_one = true;
+  const int device = emulator::current_device();
+  *stream = new EmulatedStream{device, !made_one[device], {}};
+  made_one[device] = true;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -87,7 +91,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   std::lock_guard lock(mutex);
-  *event = {stream, stream->issued, stream->of_kernels ? emulator::work.load() : stream->after};
+  *event = {stream, stream->issued,
+            stream->of_kernels ? emulator::work[stream->device].load() : stream->after};
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -118,18 +123,21 @@ cudaError_t cudaFreeHost(void* block) {
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  if (!stream || emulator::on_device(to) != (kind != cudaMemcpyDeviceToHost) ||
-      emulator::on_device(from) != (kind != cudaMemcpyHostToDevice)) {
+  if (!stream) return cudaErrorInvalidValue;
+  const int to_device = kind != cudaMemcpyDeviceToHost ? stream->device : -1;
+  const int from_device = kind != cudaMemcpyHostToDevice ? stream->device : -1;
+  if (emulator::device_of(to) != to_device || emulator::device_of(from) != from_device) {
     return cudaErrorInvalidValue;
   }
   if (stream->of_kernels) {
     // An operation that only reads does not affect the order of later copies.
-    if (kind != cudaMemcpyDeviceToHost) ++emulator::work;
+    if (kind != cudaMemcpyDeviceToHost) ++emulator::work[stream->device];
     copy_now({to, from, bytes});
     return cudaSuccess;
   }
   std::lock_guard lock(mutex);
-  if (stream->after < emulator::work) die("a copy does not come after the work before it");
+  if (stream->after < emulator::work[stream->device])
+    die("a copy does not come after the work before it");
   if (!is_pinned(kind == cudaMemcpyHostToDevice ? from : to, bytes)) {
     die("a concurrent copy uses memory that is not pinned");
   }
@@ -138,8 +146,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
-  if (!stream || !emulator::on_device(to)) return cudaErrorInvalidValue;
-  ++emulator::work;
+  if (!stream || emulator::device_of(to) != stream->device) return cudaErrorInvalidValue;
+  ++emulator::work[stream->device];
   if (emulator::recording()) return cudaSuccess;
   emulator::Reach reach;
   std::memset(to, byte, bytes);

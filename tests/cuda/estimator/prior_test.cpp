@@ -101,6 +101,28 @@ TEST_CASE("cuda: append_to_units") {
   }
 }
 
+TEST_CASE("cuda: sum_units, of short units and of one that several blocks share") {
+  struct Case {
+    int64_t T, m, R;
+    std::vector<int64_t> lengths, units;
+  };
+  for (const Case& c :
+       {Case{70, 37, 20, {70, 3, 0}, {4, 1, 2}}, Case{9, 5, 1, {9, 0, 4}, {9, 9, 3}},
+        Case{4500, 33, 1, {4500, 2049, 100}, {4500, 4500, 60}}}) {
+    for (bool f64 : {false, true}) {
+      for (bool moved : {false, true}) {
+        compare_both(join("sum_units ", c.T), [&](const On& on, Dtype dtype) {
+          const Tensor x = on(normal({3, 2, c.T, c.m}, 1, dtype));
+          const Tensor lengths = numbers(c.lengths), units = numbers(c.units);
+          const Tensor y = Tensor::empty({3, 2, c.R, c.m}, f64 ? Dtype::f64 : dtype, x.device());
+          BRINE_CALL(y, sum_units, y, x, moved ? on(lengths) : lengths, moved ? on(units) : units);
+          return std::vector{y};
+        });
+      }
+    }
+  }
+}
+
 TEST_CASE("cuda: performer_prior_step from nothing, by one key and by many") {
   struct Step {
     int64_t m, K, units;

@@ -105,3 +105,23 @@ TEST_CASE("buckets: evaluation sees every example once, similar lengths together
   CHECK_THROWS_WITH_AS(LengthBuckets({}, 1), "buckets: no examples", Error);
   CHECK_THROWS_WITH_AS(buckets.batch(-1, 4), "buckets: batch -1 of 4 examples", Error);
 }
+
+TEST_CASE("lengths of batches: few of every doubling, with little padding") {
+  std::set<int64_t> eights, few;
+  for (int64_t n = 1; n <= 512; ++n) {
+    CAPTURE(n);
+    const LengthSteps every{.least = 8}, parts{.least = 8, .parts = 8};
+    const int64_t all = every.round_up(n), some = parts.round_up(n);
+    CHECK(all == (n + 7) / 8 * 8);
+    CHECK(some >= n);
+    CHECK(some - all < std::max<int64_t>(n / 8, 1));
+    CHECK(some % 8 == 0);
+    CHECK(parts.round_up(some) == some);
+    eights.insert(all);
+    few.insert(some);
+  }
+  CHECK(eights.size() == 64);
+  CHECK(few.size() == 32);
+  CHECK(LengthSteps{}.round_up(13) == 13);
+  CHECK(LengthSteps{.parts = 8}.round_up(0) == 0);
+}

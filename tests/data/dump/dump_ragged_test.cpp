@@ -177,7 +177,7 @@ TEST_CASE("dump: tokens of a ragged batch are made a multiple, up to the longest
   writer.finish();
   DumpReader reader(dir / "d");
   auto tokens = [&](int64_t sample, int64_t step) {
-    DumpWants wants{.parts = {part::layer_outputs}, .tokens_step = step};
+    DumpWants wants{.parts = {part::layer_outputs}, .tokens_steps = {.least = step}};
     return reader.read(std::vector<int64_t>{sample}, wants).layers[0]["output"].dim(1);
   };
   CHECK(tokens(0, 1) == 1);

@@ -2,6 +2,7 @@
 #include "tensor/kernels/select.h"
 
 #include "tensor/math.h"
+#include "tensor/select.h"
 #include "tests/refusals.h"
 #include "tests/sparse_oracle.h"
 
@@ -143,6 +144,67 @@ TEST_CASE("a budget of exactly a half goes to the even neighbour, and stays in i
   CHECK(select_columns(uniform({1, 1, 16, 8}, 1, 0, 1), {}, {.k = 7}).n_sel.to_vector()[15] == 4);
   // kK < T: at least one column per head.
   CHECK(select_columns(uniform({1, 3, 64, 4}, 1, 0, 1), {}, {.k = 2}).n_sel.to_vector()[63] == 3);
+}
+
+// Row by row.
+static int64_t looped_entries(const Visibility& visible, const SelectConfig& c, int64_t B,
+                              int64_t H, int64_t T, int64_t K) {
+  const RowWidths widths(visible, T);
+  auto group = [&](int64_t members, int64_t w) {
+    if (w <= c.k) return members * w;
+    return columns_to_select(members, c.k, K, w) * std::min(c.k, (w + K - 1) / K);
+  };
+  int64_t most = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t rows = widths.valid(b);
+    if (c.mode == SelectMode::per_head && rows) most += H * group(rows, widths(b, 0));
+    if (c.mode == SelectMode::per_batch && rows) most += group(H * rows, widths(b, 0));
+    for (int64_t t = 0; t < rows; ++t) {
+      if (c.mode == SelectMode::per_query) most += H * group(1, widths(b, t));
+      if (c.mode == SelectMode::causal_per_batch) most += group(H, widths(b, t));
+    }
+  }
+  return most;
+}
+
+TEST_CASE("the most entries of a selection, without a loop, are those of a loop over the rows") {
+  int64_t shapes = 0;
+  auto compare = [&](const Visibility& visible, const SelectConfig& c, int64_t B, int64_t H,
+                     int64_t T, int64_t K) {
+    CAPTURE(name_of(c.mode));
+    CAPTURE(c.k);
+    CAPTURE(H);
+    CAPTURE(T);
+    CAPTURE(K);
+    CAPTURE(visible.causal);
+    const int64_t wanted = looped_entries(visible, c, B, H, T, K);
+    REQUIRE(most_selected_entries(visible, c, B, H, T, K) == wanted);
+    ++shapes;
+  };
+  for (int64_t H : {1, 2, 3, 12}) {
+    for (int64_t K : {1, 2, 3, 7, 8, 16, 31}) {
+      for (int64_t k : {1, 2, 3, 4, 5, 8, 15, 40}) {
+        for (int64_t T : {1, 2, 9, 33, 160, 701}) {
+          const Tensor lengths =
+              Tensor::from<int64_t>({T, 0, T / 2, T / 2, std::max<int64_t>(T - 1, 0)}, {5});
+          for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch}) {
+            compare({.causal = true}, {k, mode}, 2, H, T, K);
+            compare({.causal = true, .lengths = lengths}, {k, mode}, 5, H, T, K);
+          }
+          for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch,
+                                  SelectMode::per_head, SelectMode::per_batch}) {
+            compare({.causal = false, .lengths = lengths}, {k, mode}, 5, H, T, K);
+          }
+          // A new row that sees all keys.
+          compare({.causal = false, .lengths = Tensor::full({1}, double(T), Dtype::i64)},
+                  {k, SelectMode::per_query}, 1, H, 1, K);
+        }
+      }
+    }
+  }
+  compare({.causal = true}, {64, SelectMode::causal_per_batch}, 1, 12, 131072, 128);
+  compare({.causal = true}, {64, SelectMode::per_query}, 1, 12, 131072, 256);
+  CHECK(shapes > 10000);
 }
 
 TEST_CASE("NaN is refused where it counts and only there") {
