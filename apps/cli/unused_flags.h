@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/cli/program.h"
+#include "distill/evaluation/evaluation.h"
 #include "distill/losses/loss_scale.h"
 #include "nn/models/model.h"
 
@@ -21,6 +22,8 @@ void refuse_unused(const RunContext& context, std::initializer_list<const char*>
 void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
                     const std::string& because);
 
+// The keys of other kinds of evaluation than that of the request.
+void refuse_mixed(const RunContext& context, const distill::Evaluation& what);
 // The keys k, path, query_skip and oversample, if given: an error when the model's attention does
 // not use one. With `others`, methods that use k are evaluated next to it.
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others = false);

@@ -51,7 +51,8 @@ struct Dump {
   }
 };
 
-const RegisterSubcommand<Dump> registration("dump", "Store a teacher's attention in HDF5");
+const RegisterSubcommand<Dump> registration("dump", "Store a teacher's attention in HDF5",
+                                            Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -33,7 +33,8 @@ struct Tokenize {
   }
 };
 
-const RegisterSubcommand<Tokenize> registration("tokenize", "Convert a corpus to token shards");
+const RegisterSubcommand<Tokenize> registration("tokenize", "Convert a corpus to token shards",
+                                                Ranks::divided);
 
 }  // namespace
 }  // namespace brine
