@@ -56,6 +56,20 @@ void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
   }
 }
 
+void refuse_mixed(const RunContext& context, const distill::DumpRequest& what) {
+  if (what.task.empty()) {
+    refuse_unused(context, {"split"}, "without --task");
+  } else {
+    refuse_unused(context, {"windows", "logits", "top_logits"}, "on a task");
+  }
+  if (what.logits != data::DumpLogits::top) {
+    refuse_unused(context, {"top_logits"}, join("with --logits ", data::name_of(what.logits)));
+  }
+  if (what.content != data::DumpContent::pooled) {
+    refuse_unused(context, {"columns"}, join("with --content ", data::name_of(what.content)));
+  }
+}
+
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others) {
   const nn::AttentionTraits traits = model.attention_traits();
   const std::string on = "on attention '" + model.attention_name() + "', which ";
