@@ -129,7 +129,9 @@ void layers_refused(const Launcher& launcher) {
     int ranks;
     std::string arguments, says;
   } cases[] = {
-      {3, three, "brine convert: 3 ranks for 2 groups of layers; start a multiple of 2"},
+      {3, three,
+       "brine convert: ranks: 3 ranks for 2 groups of layers; start a multiple of 2, or give "
+       "another"},
       {4, layers_run(out, 2, 0, "", 1) + " --layers-per-rank 3",
        "2 ranks for each group of layers for steps of 1 micro-batch; start fewer"},
       {6, three + " --joint-steps 2",
