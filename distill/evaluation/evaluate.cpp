@@ -58,7 +58,7 @@ struct Score {
     return part.bytes();
   }
 
-  // One addition for each token, in the order of the text, whoever computed its loss.
+  // One addition for each token, in the order of the text, whichever rank computed its loss.
   void add(const std::string& part) {
     ByteReader reader(part);
     for (const float loss : reader.list<float>()) {
