@@ -37,9 +37,10 @@ std::vector<NamedTensor> moments_of(const nn::ParameterStore& store, const Tenso
   return out;
 }
 
-std::optional<nn::Adamw::Elements> own_elements(const TrainerParts& parts) {
-  if (!parts.zero || !parts.ranks) return std::nullopt;
-  const SlotRange own = elements_of(parts.store.size(), parts.ranks->rank(), parts.ranks->size());
+std::optional<nn::Adamw::Elements> own_elements(const TrainerParts& parts,
+                                                const Communicator& ranks) {
+  if (!parts.zero || ranks.size() == 1) return std::nullopt;
+  const SlotRange own = elements_of(parts.store.size(), ranks.rank(), ranks.size());
   return nn::Adamw::Elements{own.begin, own.end};
 }
 
@@ -101,8 +102,10 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
                   ? nullptr
                   : std::make_unique<Objective>(parts_.model, parts_.teacher, parts_.losses)),
       objective_(parts_.objective ? *parts_.objective : *losses_),
-      optimizer_(parts_.store, config_.optimizer, parts_.plan, own_elements(parts_)),
-      ranks_(parts_.ranks ? *parts_.ranks : alone_),
+      grid_(parts_.ranks ? *parts_.ranks : alone_, parts_.layer_groups),
+      all_(grid_.all()),
+      ranks_(grid_.peers()),
+      optimizer_(parts_.store, config_.optimizer, parts_.plan, own_elements(parts_, ranks_)),
       own_(slots_of(config.accumulate, ranks_.rank(), ranks_.size())),
       loss_scale_(config.loss_scale),
       step_(config.first_step) {
@@ -110,10 +113,13 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
   check(config_.loss_from < parts_.train.window(), "train: loss_from ", config_.loss_from,
         " is beyond the window of ", parts_.train.window(), " tokens");
   if (ranks_.size() > config_.accumulate) {
-    throw SharedError(join("train: ", ranks_.size(), " ranks for steps of ", config_.accumulate,
-                           " micro-batch", config_.accumulate > 1 ? "es" : "",
-                           "; start fewer, or give --accumulate ", ranks_.size(), " or more"));
+    throw SharedError(join(
+        "train: ", ranks_.size(), grid_.groups() > 1 ? " ranks for each group of layers" : " ranks",
+        " for steps of ", config_.accumulate, " micro-batch", config_.accumulate > 1 ? "es" : "",
+        "; start fewer, or give --accumulate ", ranks_.size(), " or more"));
   }
+  if (grid_.groups() > 1)
+    owners_ = std::make_unique<LayerOwners>(grid_, parts_.model, parts_.store);
 }
 
 bool Trainer::finished() const {
@@ -155,8 +161,8 @@ LossTerms Trainer::train_step(std::string& skipped) {
   std::vector<double> norms = sum_slots(sum, pending, terms);
   objective_.summarize(terms);
   tokens_ += rows;
-  const double norm =
-      std::sqrt(std::accumulate(norms.begin(), norms.end(), 0.0)) / double(loss_scale);
+  const std::vector<double> all = gather_parts(grid_, join("norms of step ", step_ + 1), norms);
+  const double norm = std::sqrt(std::accumulate(all.begin(), all.end(), 0.0)) / double(loss_scale);
   for (double& n : norms) n = std::sqrt(n) / double(loss_scale);
   double rate = config_.schedule.factor(done_steps(), progress());
   if (std::isfinite(norm)) {
@@ -202,18 +208,24 @@ std::vector<Batch> Trainer::read_batches(int64_t& tokens, std::vector<double>& s
 std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
                                        LossTerms& terms) {
   // The only place of a step that waits for the device.
-  if (ranks_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
+  if (all_.size() == 1) return read_terms(pending, optimizer_.part_squares(), terms);
+  const std::string what = join("loss terms of step ", step_ + 1);
   std::vector<SlotTerms> slots;
-  read_slots(pending, {}, slots);
-  add_slots(gather_terms(ranks_, join("loss terms of step ", step_ + 1), slots), terms);
+  if (grid_.groups() > 1) {
+    slots = gather_layer_terms(grid_, what, config_.accumulate, pending);
+  } else {
+    read_slots(pending, {}, slots);
+    slots = gather_terms(ranks_, what, slots);
+  }
+  add_slots(slots, terms);
   sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
   return items(optimizer_.part_squares());
 }
 
 std::string Trainer::stop_reason() {
   const std::string own = parts_.stop ? parts_.stop() : "";
-  if (ranks_.size() == 1) return own;
-  const std::vector<std::string> all = ranks_.gather(join("start of step ", step_ + 1), own);
+  if (all_.size() == 1) return own;
+  const std::vector<std::string> all = all_.gather(join("start of step ", step_ + 1), own);
   for (size_t r = 0; r < all.size(); ++r) {
     if (!all[r].empty()) return join(all[r], " to rank ", r);
   }
@@ -222,8 +234,8 @@ std::string Trainer::stop_reason() {
 
 // Schedule and end follow the clock of the first rank.
 void Trainer::share_time() {
-  if (ranks_.size() > 1 && config_.max_seconds > 0)
-    ranks_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
+  if (all_.size() > 1 && config_.max_seconds > 0)
+    all_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
 }
 
 void Trainer::share_values() {
@@ -240,6 +252,14 @@ Trainer::Moments Trainer::whole_moments() {
   const int64_t n = parts_.store.size();
   const std::string what = join("moments of step ", step_);
   return {collect_elements(ranks_, what, first, n), collect_elements(ranks_, what, second, n)};
+}
+
+std::vector<NamedTensor> Trainer::named_moments() {
+  const Moments whole = whole_moments();
+  if (owners_)
+    return owners_->collect_moments(join("moments of step ", step_), whole.first, whole.second);
+  if (!all_.is_first()) return {};
+  return moments_of(parts_.store, whole.first, whole.second);
 }
 
 void Trainer::load_moments(const data::Path& path) {
@@ -263,7 +283,7 @@ void Trainer::load_moments(const data::Path& path) {
 }
 
 void Trainer::wait_for_first(const std::string& what) {
-  if (ranks_.size() > 1) ranks_.barrier(join(what, " at step ", step_), kPatience);
+  if (all_.size() > 1) all_.barrier(join(what, " at step ", step_), kPatience);
 }
 
 // A dump is read ahead in the order in which this rank asks for its batches.
@@ -323,6 +343,8 @@ TrainOutcome Trainer::run(RunLog* log) {
 }
 
 void Trainer::evaluate_now(RunLog* log) {
+  if (owners_ && (parts_.evaluation || parts_.valid))
+    owners_->collect_values(join("values of step ", step_));
   if (parts_.evaluation && log) log->evaluation(step_, parts_.evaluation());
   if (parts_.valid && log) {
     Perplexity p = evaluate(parts_.model, *parts_.valid,
@@ -352,13 +374,14 @@ MaskHealth Trainer::mask_health_now() {
 
 void Trainer::save(RunLog* log) {
   saved_step_ = step_;
-  Moments moments;
-  if (config_.keep_moments || !finished()) moments = whole_moments();
-  if (log) write_checkpoint(*log, moments);
+  std::vector<NamedTensor> moments;
+  if (config_.keep_moments || !finished()) moments = named_moments();
+  if (owners_) owners_->collect_values(join("values of step ", step_));
+  if (log) write_checkpoint(*log, std::move(moments));
   wait_for_first("checkpoint");
 }
 
-void Trainer::write_checkpoint(RunLog& log, const Moments& whole) {
+void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
   data::Json state = {{"step", step_},
                       {"tokens", tokens_},
                       {"seconds", seconds_},
@@ -375,8 +398,7 @@ void Trainer::write_checkpoint(RunLog& log, const Moments& whole) {
       text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
       tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
       text_file("trainer.json", json_text(state, 2) + "\n")};
-  if (whole.first.defined()) {
-    std::vector<NamedTensor> moments = moments_of(parts_.store, whole.first, whole.second);
+  if (!moments.empty()) {
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
     files.push_back(tensor_file(kMomentsFile, std::move(moments)));
   }
@@ -405,7 +427,9 @@ std::vector<std::string> Trainer::resume() {
     for (const std::string& line : changed) list += "; " + line;
     throw ChangedConfiguration(parts_.run_dir + ": the configuration changed since" + list);
   }
-  load_weights(data::Safetensors(dir / "model.safetensors"), parts_.model, parts_.store);
+  const data::Safetensors weights(dir / "model.safetensors");
+  if (owners_) load_others(weights, parts_.model, parts_.store);
+  load_weights(weights, parts_.model, parts_.store);
   optimizer_.set_steps(state.at("optimizer_steps"));
   step_ = saved_step_ = state.at("step");
   tokens_ = state.at("tokens");

@@ -54,6 +54,14 @@ Dtype compute_dtype(Compute compute) {
   return compute == Compute::bf16 ? Dtype::bf16 : compute == Compute::f16 ? Dtype::f16 : Dtype::f32;
 }
 
+void refuse_ranks(const Subcommand& command) {
+  const Launch launch = find_launch();
+  if (launch.size == 1 || command.ranks == Ranks::divided) return;
+  throw SharedError(join("its work is not divided, and ", launch.variable,
+                         " says that this is one of ", launch.size,
+                         " processes; start it as one process"));
+}
+
 int run_subcommand(const Subcommand& command, const std::vector<std::string>& words) {
   CommonOptions common;
   CommandBody body = command.make();
@@ -64,7 +72,10 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   if (invocation.version) std::cout << version_text();
   if (invocation.help) std::cout << invocation.help_text;
   if (invocation.version || invocation.help) return 0;
-  set_up_log(invocation.quiet     ? LogLevel::warning
+  refuse_ranks(command);
+  // What all ranks know is said once; the errors of one are not log lines.
+  set_up_log(!is_first_rank()     ? LogLevel::nothing
+             : invocation.quiet   ? LogLevel::warning
              : invocation.verbose ? LogLevel::detail
                                   : LogLevel::info);
   for (const std::string& note : keys.earlier_names_used()) log_warning(command.name, ": ", note);

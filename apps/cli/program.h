@@ -45,9 +45,14 @@ struct CommandBody {
   std::function<int(const RunContext&)> run;  // the exit status; errors are thrown
 };
 
+// What a subcommand does when a launcher starts it as several processes: their work is divided, or
+// they are refused.
+enum class Ranks { refused, divided };
+
 struct Subcommand {
   std::string name;
   std::string help;  // one line
+  Ranks ranks = Ranks::refused;
   bool hidden = false;
   std::function<CommandBody()> make;
 };
@@ -62,8 +67,9 @@ enum class Listing { listed, hidden };
 // RunContext&)`.
 template <class Body>
 struct RegisterSubcommand {
-  RegisterSubcommand(const char* name, const char* help, Listing listing = Listing::listed) {
-    register_subcommand({name, help, listing == Listing::hidden, [] {
+  RegisterSubcommand(const char* name, const char* help, Ranks ranks = Ranks::refused,
+                     Listing listing = Listing::listed) {
+    register_subcommand({name, help, ranks, listing == Listing::hidden, [] {
                            auto body = std::make_shared<Body>();
                            return CommandBody{
                                [body](data::Schema& s) { body->describe(s); },

@@ -24,6 +24,7 @@ spdlog::logger& logger() {
 }
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
+  if (level == LogLevel::nothing) return spdlog::level::off;
   if (level == LogLevel::warning) return spdlog::level::warn;
   return level == LogLevel::info ? spdlog::level::info : spdlog::level::debug;
 }

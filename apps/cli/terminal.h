@@ -8,7 +8,8 @@
 
 namespace brine {
 
-enum class LogLevel { detail, info, warning };  // detail is printed only with --verbose
+// detail is printed only with --verbose; lines have no level `nothing`, which drops all of them
+enum class LogLevel { detail, info, warning, nothing };
 
 // Lines below `least` are dropped.
 void set_up_log(LogLevel least);

@@ -42,6 +42,34 @@ void refuse_all_but(const RunContext& context, std::initializer_list<const char*
   }
 }
 
+void refuse_mixed(const RunContext& context, const distill::Evaluation& what) {
+  const bool suite = !what.suite.suite.empty(), task = !what.task.empty();
+  if (!task) refuse_unused(context, {"split"}, "without --task");
+  if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
+  if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
+  if (what.attention.empty()) {
+    refuse_unused(context, {"preset", "columns", "sinks"}, "without --attention");
+  }
+  if (suite || task) {
+    refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"},
+                  task ? "with --task" : "with --suite");
+  }
+}
+
+void refuse_mixed(const RunContext& context, const distill::DumpRequest& what) {
+  if (what.task.empty()) {
+    refuse_unused(context, {"split"}, "without --task");
+  } else {
+    refuse_unused(context, {"windows", "logits", "top_logits"}, "on a task");
+  }
+  if (what.logits != data::DumpLogits::top) {
+    refuse_unused(context, {"top_logits"}, join("with --logits ", data::name_of(what.logits)));
+  }
+  if (what.content != data::DumpContent::pooled) {
+    refuse_unused(context, {"columns"}, join("with --content ", data::name_of(what.content)));
+  }
+}
+
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others) {
   const nn::AttentionTraits traits = model.attention_traits();
   const std::string on = "on attention '" + model.attention_name() + "', which ";

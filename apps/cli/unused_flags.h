@@ -5,7 +5,9 @@
 #include <string>
 
 #include "apps/cli/program.h"
+#include "distill/evaluation/evaluation.h"
 #include "distill/losses/loss_scale.h"
+#include "distill/runs/dump_run.h"
 #include "nn/models/model.h"
 
 namespace brine {
@@ -21,6 +23,10 @@ void refuse_unused(const RunContext& context, std::initializer_list<const char*>
 void refuse_all_but(const RunContext& context, std::initializer_list<const char*> used,
                     const std::string& because);
 
+// The keys of other kinds of evaluation than that of the request.
+void refuse_mixed(const RunContext& context, const distill::Evaluation& what);
+// The same of a dump.
+void refuse_mixed(const RunContext& context, const distill::DumpRequest& what);
 // The keys k, path, query_skip and oversample, if given: an error when the model's attention does
 // not use one. With `others`, methods that use k are evaluated next to it.
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others = false);

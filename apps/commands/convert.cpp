@@ -36,7 +36,8 @@ struct Convert {
 };
 
 const RegisterSubcommand<Convert> registration(
-    "convert", "Convert a pretrained model into a student with SEA, layer by layer");
+    "convert", "Convert a pretrained model into a student with SEA, layer by layer",
+    Ranks::divided);
 
 }  // namespace
 }  // namespace brine

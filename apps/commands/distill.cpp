@@ -31,7 +31,8 @@ struct Distill {
 };
 
 const RegisterSubcommand<Distill> registration("distill",
-                                               "Distil a teacher into a student with SEA");
+                                               "Distil a teacher into a student with SEA",
+                                               Ranks::divided);
 
 }  // namespace
 }  // namespace brine

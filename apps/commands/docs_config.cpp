@@ -27,7 +27,7 @@ struct DocsConfig {
 
 const RegisterSubcommand<DocsConfig> registration("docs-config",
                                                   "Write the page of all configuration keys",
-                                                  Listing::hidden);
+                                                  Ranks::refused, Listing::hidden);
 
 }  // namespace
 

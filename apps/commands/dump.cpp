@@ -1,4 +1,5 @@
 // brine dump: runs a teacher over text and stores what distillation needs in HDF5.
+#include "apps/cli/divided.h"
 #include "apps/cli/stop_signals.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
@@ -21,7 +22,13 @@ struct Dump {
   }
 
   int run(const RunContext& context) {
+    return run_divided(context, [&](Communicator& ranks) { return dump(context, ranks); });
+  }
+
+  int dump(const RunContext& context, Communicator& ranks) {
     if (!adopt.empty()) {
+      check(ranks.size() == 1, "dump: --adopt is not divided; start it as one process, not ",
+            ranks.size());
       refuse_all_but(context, {"adopt"}, "with --adopt");
       const data::DumpManifest m =
           data::adopt_dump(std::vector<data::Path>(adopt.begin(), adopt.end()));
@@ -30,28 +37,20 @@ struct Dump {
     }
     check(!model.empty() && (!what.data.empty() || !what.task.empty()) && !what.out.empty(),
           "dump: --model, --data (or --task) and --out are needed (or --adopt)");
-    if (what.task.empty()) {
-      refuse_unused(context, {"split"}, "without --task");
-    } else {
-      refuse_unused(context, {"windows", "logits", "top_logits"}, "on a task");
-    }
-    if (what.logits != data::DumpLogits::top) {
-      refuse_unused(context, {"top_logits"}, join("with --logits ", data::name_of(what.logits)));
-    }
-    if (what.content != data::DumpContent::pooled) {
-      refuse_unused(context, {"columns"}, join("with --content ", data::name_of(what.content)));
-    }
+    refuse_mixed(context, what);
     const nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     const StopSignals signals;
     const distill::RunHost host{.seed = context.seed,
                                 .messages = log_messages(),
-                                .stop = [&signals] { return signals.name(); }};
+                                .stop = [&signals] { return signals.name(); },
+                                .ranks = &ranks};
     return distill::dump_teacher(m, *tokenizer, what, host) ? 0 : 130;
   }
 };
 
-const RegisterSubcommand<Dump> registration("dump", "Store a teacher's attention in HDF5");
+const RegisterSubcommand<Dump> registration("dump", "Store a teacher's attention in HDF5",
+                                            Ranks::divided);
 
 }  // namespace
 }  // namespace brine

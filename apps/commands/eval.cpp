@@ -3,6 +3,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/divided.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
 #include "data/io/json.h"
@@ -22,23 +23,14 @@ struct Eval {
     s.field("json", json, "Print one JSON object");
   }
 
-  void refuse_mixed(const RunContext& context) const {
-    const bool suite = !what.suite.suite.empty(), task = !what.task.empty();
-    if (!task) refuse_unused(context, {"split"}, "without --task");
-    if (suite) refuse_unused(context, {"task", "max_windows", "sequence_length"}, "with --suite");
-    if (!suite) refuse_unused(context, distill::SuiteGrid::keys(), "without --suite");
-    if (what.attention.empty()) {
-      refuse_unused(context, {"preset", "columns", "sinks"}, "without --attention");
-    }
-    if (suite || task) {
-      refuse_unused(context, {"protocol", "stride", "loss_from", "copies", "kld"},
-                    task ? "with --task" : "with --suite");
-    }
+  int run(const RunContext& context) {
+    return run_divided(context, [&](Communicator& ranks) { return evaluate(context, ranks); });
   }
 
-  int run(const RunContext& context) {
-    refuse_mixed(context);
+  int evaluate(const RunContext& context, Communicator& ranks) {
+    refuse_mixed(context, what);
     what.seed = context.seed;
+    what.text.ranks = &ranks;
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
@@ -53,7 +45,8 @@ struct Eval {
   }
 };
 
-const RegisterSubcommand<Eval> registration("eval", "Perplexity and mask recall of a model");
+const RegisterSubcommand<Eval> registration("eval", "Perplexity and mask recall of a model",
+                                            Ranks::divided);
 
 }  // namespace
 }  // namespace brine

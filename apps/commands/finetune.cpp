@@ -25,7 +25,8 @@ struct Finetune {
 };
 
 const RegisterSubcommand<Finetune> registration(
-    "finetune", "Train an encoder on a task (GLUE, WordNet, books, Long Range Arena)");
+    "finetune", "Train an encoder on a task (GLUE, WordNet, books, Long Range Arena)",
+    Ranks::divided);
 
 }  // namespace
 }  // namespace brine

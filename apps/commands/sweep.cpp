@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "apps/cli/divided.h"
 #include "apps/cli/terminal.h"
 #include "apps/cli/unused_flags.h"
 #include "distill/evaluation/sweep_text.h"
@@ -20,8 +21,13 @@ struct Sweep {
   }
 
   int run(const RunContext& context) {
+    return run_divided(context, [&](Communicator& ranks) { return measure(context, ranks); });
+  }
+
+  int measure(const RunContext& context, Communicator& ranks) {
     check(what.out.empty() || !std::filesystem::exists(what.out), what.out, ": exists already");
     check(!what.floors || !what.grid.teacher.empty(), "sweep: --floors needs --teacher MODEL");
+    what.grid.ranks = &ranks;
     const nn::LoadedModel m = distill::load_model(model, log_messages());
     check(m.model->attention_traits().sparse, "sweep: attention '", m.config.attention,
           "' keeps every key");
@@ -32,7 +38,8 @@ struct Sweep {
   }
 };
 
-const RegisterSubcommand<Sweep> registration("sweep", "Evaluate a grid of k and query skipping");
+const RegisterSubcommand<Sweep> registration("sweep", "Evaluate a grid of k and query skipping",
+                                             Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -1,10 +1,11 @@
 // brine tokenize: converts a corpus of any size to token shards, which training maps.
 #include <chrono>
 
-#include "apps/cli/program.h"
+#include "apps/cli/divided.h"
 #include "apps/cli/terminal.h"
 #include "data/corpus/tokenize_request.h"
 #include "data/io/human.h"
+#include "distill/ranks/exchange.h"
 #include "tensor/device/device.h"
 
 namespace brine {
@@ -15,14 +16,20 @@ struct Tokenize {
 
   void describe(data::Schema& s) { what.describe(s); }
 
-  int run(const RunContext&) {
+  int run(const RunContext& context) {
+    return run_divided(context, [&](Communicator& ranks) { return tokenize(ranks); });
+  }
+
+  int tokenize(Communicator& ranks) {
     what.validate();
     std::vector<std::unique_ptr<data::Tokenizer>> tokenizers;  // each thread has its own cache of
                                                                // words
     tokenizers.reserve(size_t(threads()));
     for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(what.tokenizer));
-    const data::TokenizeOptions options =
+    data::TokenizeOptions options =
         what.resolve(*tokenizers[0], [](const std::string& text) { log_warning(text); });
+    options.ranks = &ranks;
+    distill::compare_texts(ranks, "tokenizer", tokenizers[0]->hash());
     const auto start = std::chrono::steady_clock::now();
     const data::TokenManifest m = data::tokenize_files(what.files, what.out, tokenizers, options);
     const double seconds =
@@ -33,7 +40,8 @@ struct Tokenize {
   }
 };
 
-const RegisterSubcommand<Tokenize> registration("tokenize", "Convert a corpus to token shards");
+const RegisterSubcommand<Tokenize> registration("tokenize", "Convert a corpus to token shards",
+                                                Ranks::divided);
 
 }  // namespace
 }  // namespace brine

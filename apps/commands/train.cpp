@@ -21,7 +21,8 @@ struct Train {
   }
 };
 
-const RegisterSubcommand<Train> registration("train", "Train a language model on text");
+const RegisterSubcommand<Train> registration("train", "Train a language model on text",
+                                             Ranks::divided);
 
 }  // namespace
 }  // namespace brine

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/experiment/render.h"
 #include "data/io/directory_lock.h"
+#include "tensor/comm/shared_work.h"
 
 namespace brine::experiment {
 namespace {
@@ -46,6 +48,16 @@ std::string commands(const Plan& plan, const Rows& rows, const std::string& runs
   return out;
 }
 
+// Throws for rows that are foreign, or drops them.
+void claim_rows(const Request& request, const Plan& plan, const Execution& how) {
+  Rows rows(how.directory);
+  const std::string foreign = rows.foreign(plan, how.commit);
+  check(foreign.empty() || request.rows != Foreign::ask, "experiment: ", how.directory.string(),
+        " has ", foreign, "; this program is of commit ", how.commit,
+        ". --rows keep keeps them, --rows again makes them again");
+  if (request.rows == Foreign::again && !foreign.empty()) rows.drop_foreign(plan, how.commit);
+}
+
 }  // namespace
 
 void Request::describe(data::Schema& s) {
@@ -82,23 +94,33 @@ Outcome run(Request request, Execution how) {
   how.directory = request.out.empty()
                       ? fs::path("runs/experiments") / (plan.name + "-" + plan.scale)
                       : fs::path(request.out);
+  SelfCommunicator alone;
+  Communicator& ranks = how.ranks ? *how.ranks : alone;
+  Outcome out;
   if (!runs_something) {
-    const Rows rows(how.directory);
-    if (request.plan) return {commands(plan, rows, (how.directory / "runs").string())};
-    check(!rows.all().empty(), "experiment: ", how.directory.string(), " has no rows yet");
-    return {render(plan, rows.all(), how.directory)};
+    do_work_of_first(ranks, "rows", [&] {
+      const Rows rows(how.directory);
+      check(request.plan || !rows.all().empty(), "experiment: ", how.directory.string(),
+            " has no rows yet");
+      out.page = request.plan ? commands(plan, rows, (how.directory / "runs").string())
+                              : render(plan, rows.all(), how.directory);
+    });
+    return out;
   }
-  fs::create_directories(how.directory);
-  const data::DirectoryLock lock(how.directory, "is running this experiment");
-  Rows rows(how.directory);
-  const std::string foreign = rows.foreign(plan, how.commit);
-  check(foreign.empty() || request.rows != Foreign::ask, "experiment: ", how.directory.string(),
-        " has ", foreign, "; this program is of commit ", how.commit,
-        ". --rows keep keeps them, --rows again makes them again");
-  if (request.rows == Foreign::again && !foreign.empty()) rows.drop_foreign(plan, how.commit);
+  std::optional<data::DirectoryLock> lock;
+  do_work_of_first(ranks, "rows", [&] {
+    fs::create_directories(how.directory);
+    lock.emplace(how.directory, "is running this experiment");
+    claim_rows(request, plan, how);
+  });
+  std::optional<Rows> rows;
+  do_work(ranks, "rows", [&] { rows.emplace(how.directory); });
   how.keep = request.rows == Foreign::keep;
-  const bool finished = execute(plan, rows, how);
-  return {rows.all().empty() ? "" : render(plan, rows.all(), how.directory), finished};
+  out.finished = execute(plan, *rows, how);
+  do_work_of_first(ranks, "tables", [&] {
+    if (!rows->all().empty()) out.page = render(plan, rows->all(), how.directory);
+  });
+  return out;
 }
 
 }  // namespace brine::experiment

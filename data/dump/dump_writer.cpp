@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "data/dump/dump_shard.h"
 #include "data/io/bounded_queue.h"
@@ -79,6 +82,11 @@ struct DumpWriter::Impl {
 
   std::unique_ptr<ShardWriter> shard;  // used by the thread only
 
+  std::mutex mutex;  // of these:
+  std::condition_variable written;
+  int64_t open = 0;  // batches that are not written yet
+  std::vector<DumpShard> finished;
+
   Impl(const Path& where, const DumpSpec& spec, const DumpWriterOptions& given)
       : dir(where), options(given), queue(std::max<size_t>(1, given.queue)) {
     manifest.spec = spec;
@@ -86,6 +94,10 @@ struct DumpWriter::Impl {
 
   void start_or_continue();
   void continue_from(const DumpManifest& found);
+  void join_first();
+  void share_missing();
+  void list(const DumpShard& done);
+  void wait_for_thread();
   void drop_leftovers();
   int64_t shard_samples() const { return manifest.samples_per_shard; }
   int64_t samples_of(int64_t shard) const {
@@ -121,9 +133,6 @@ void DumpWriter::Impl::start_or_continue() {
             entry.path().filename().string(),
             " but no manifest.json; adopt these shards or choose another directory");
   }
-  int64_t shards = (manifest.spec.samples + shard_samples() - 1) / shard_samples();
-  had.assign(size_t(shards), false);
-  for (const DumpShard& s : manifest.shards) had[size_t(s.first / shard_samples())] = true;
   check_disk(manifest.spec, dir, manifest.spec.samples - manifest.stored_samples(), options);
   write_manifest(dir, manifest);
 }
@@ -160,6 +169,27 @@ void DumpWriter::Impl::continue_from(const DumpManifest& found) {
   }
 }
 
+// A part that is not the first one: that has verified what exists.
+void DumpWriter::Impl::join_first() {
+  const DumpManifest found = read_manifest(dir);
+  const std::string differences = spec_differences(found.spec, manifest.spec);
+  check(differences.empty(), dir.string(), ": part ", options.part,
+        " is of another dump (first part and this one: ", differences, ")");
+  manifest.samples_per_shard = found.samples_per_shard;
+  manifest.shards = found.shards;
+}
+
+// Missing shards go to the parts in turn; those of others count as existing.
+void DumpWriter::Impl::share_missing() {
+  int64_t shards = (manifest.spec.samples + shard_samples() - 1) / shard_samples();
+  had.assign(size_t(shards), false);
+  for (const DumpShard& s : manifest.shards) had[size_t(s.first / shard_samples())] = true;
+  int64_t turn = 0;
+  for (size_t i = 0; i < had.size(); ++i) {
+    if (!had[i]) had[i] = turn++ % options.parts != options.part;
+  }
+}
+
 // Files that are not in the manifest were not finished.
 void DumpWriter::Impl::drop_leftovers() {
   std::vector<Path> doomed;
@@ -181,10 +211,11 @@ DumpWriter::Run DumpWriter::Impl::missing() const {
   int64_t shards = int64_t(had.size()), first = next;
   while (first < manifest.spec.samples && had[size_t(first / shard_samples())])
     first = (first / shard_samples() + 1) * shard_samples();
-  if (first >= manifest.spec.samples) return {manifest.spec.samples, 0};
+  if (first >= manifest.spec.samples) return {manifest.spec.samples, 0, 0};
   int64_t end = first / shard_samples();
+  const int64_t border = end * shard_samples() + samples_of(end);
   while (end < shards && !had[size_t(end)]) ++end;
-  return {first, std::min(end * shard_samples(), manifest.spec.samples) - first};
+  return {first, std::min(end * shard_samples(), manifest.spec.samples) - first, border - first};
 }
 
 void DumpWriter::Impl::check_batch(const DumpBatch& batch) const {
@@ -236,12 +267,31 @@ void DumpWriter::Impl::run() {
       const DumpBatch& batch = item->batch;
       for (int64_t i = 0; i < batch.lengths.dim(0); ++i)
         write_sample(batch, i, batch.samples[0] + i);
+      const std::lock_guard lock(mutex);
+      --open;
+      written.notify_all();
     }
   } catch (...) {
     failure = std::current_exception();
     failed = true;
     queue.cancel();
+    const std::lock_guard lock(mutex);
+    written.notify_all();
   }
+}
+
+void DumpWriter::Impl::wait_for_thread() {
+  std::unique_lock lock(mutex);
+  written.wait(lock, [&] { return open == 0 || failed; });
+  lock.unlock();
+  rethrow_failure();
+}
+
+void DumpWriter::Impl::list(const DumpShard& done) {
+  auto later = std::find_if(manifest.shards.begin(), manifest.shards.end(),
+                            [&](const DumpShard& s) { return s.first > done.first; });
+  manifest.shards.insert(later, done);
+  if (options.part == 0) write_manifest(dir, manifest);
 }
 
 void DumpWriter::Impl::write_sample(const DumpBatch& batch, int64_t i, int64_t sample) {
@@ -255,10 +305,9 @@ void DumpWriter::Impl::write_sample(const DumpBatch& batch, int64_t i, int64_t s
   if (!shard->full()) return;
   DumpShard done = shard->commit();
   shard.reset();
-  auto later = std::find_if(manifest.shards.begin(), manifest.shards.end(),
-                            [&](const DumpShard& s) { return s.first > done.first; });
-  manifest.shards.insert(later, done);
-  write_manifest(dir, manifest);
+  list(done);
+  const std::lock_guard lock(mutex);
+  finished.push_back(done);
 }
 
 void DumpWriter::Impl::complete(DumpBatch& batch, Downloads& arriving) const {
@@ -287,7 +336,12 @@ void DumpWriter::Impl::complete(DumpBatch& batch, Downloads& arriving) const {
 
 DumpWriter::DumpWriter(const Path& dir, const DumpSpec& spec, const DumpWriterOptions& options)
     : impl_(std::make_unique<Impl>(dir, spec, options)) {
-  impl_->start_or_continue();
+  if (options.part == 0) {
+    impl_->start_or_continue();
+  } else {
+    impl_->join_first();
+  }
+  impl_->share_missing();
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 
@@ -305,11 +359,25 @@ void DumpWriter::put(DumpBatch batch, Downloads arriving) {
   w.check_batch(batch);
   int64_t first = w.missing().first, n = batch.lengths.dim(0);
   batch.samples.assign(1, first);
+  {
+    const std::lock_guard lock(w.mutex);
+    ++w.open;
+  }
   if (!w.queue.push({std::move(batch), std::move(arriving)})) {
     w.rethrow_failure();
     throw Error(w.dir.string() + ": the dump is already finished");
   }
   w.next = first + n;
+}
+
+std::vector<DumpShard> DumpWriter::take_finished() {
+  impl_->wait_for_thread();
+  return std::exchange(impl_->finished, {});
+}
+
+void DumpWriter::add_finished(const std::vector<DumpShard>& shards) {
+  impl_->wait_for_thread();
+  for (const DumpShard& shard : shards) impl_->list(shard);
 }
 
 void DumpWriter::finish() {
@@ -319,6 +387,9 @@ void DumpWriter::finish() {
   w.rethrow_failure();
   Run run = w.missing();
   check(run.samples == 0, w.dir.string(), ": samples ", run.first, " and later are missing");
+  check(w.options.part > 0 || w.manifest.complete(), w.dir.string(), ": ",
+        w.manifest.spec.samples - w.manifest.stored_samples(),
+        " samples of other parts are missing");
 }
 
 const std::vector<std::string>& DumpWriter::notes() const { return impl_->notes; }

@@ -18,6 +18,9 @@ struct DumpWriterOptions {
   size_t queue = 2;  // maximum number of batches that wait for the thread, in addition to the one
                      // being written
   std::function<uint64_t(const Path&)> free_bytes = free_disk_bytes;
+  // This writer is one of several that share the missing shards of a directory in turn. The first
+  // one starts or continues the dump, writes the manifest and is made before the others.
+  int part = 0, parts = 1;
 };
 
 // Throws when the values of `samples` more samples and a reserve (1 % and 16 MiB) do not fit on the
@@ -39,6 +42,7 @@ class DumpWriter {
   // The next samples to give: `samples` of them from `first` on. 0 samples: the dump is complete.
   struct Run {
     int64_t first = 0, samples = 0;
+    int64_t in_shard = 0;  // of them, those of the first one's shard
   };
   Run missing() const;
 
@@ -49,7 +53,13 @@ class DumpWriter {
   // has them. Waits while `queue` batches are waiting. The next call throws an error of the thread.
   void put(DumpBatch batch, Downloads arriving = {});
 
-  // Waits until everything is on the disk. Throws when samples are missing.
+  // Waits until the samples that were given are written; the shards finished since the last call.
+  std::vector<DumpShard> take_finished();
+  // Those of other parts, for the first one, which lists them in the manifest.
+  void add_finished(const std::vector<DumpShard>& shards);
+
+  // Waits until everything is on the disk. Throws when samples of this part are missing, or in the
+  // first one those of any.
   void finish();
 
   // One line for each shard that was verified and kept, or is damaged and written again.

@@ -5,18 +5,40 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "tensor/comm/bytes.h"
+#include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
 namespace {
+
+// Some windows of one length, and the first target of each that counts.
+struct Piece {
+  int64_t first = 0, windows = 0, from = 0;
+};
 
 struct Score {
   nn::Model& model;
   const EvaluateCall& call;
   double sum = 0;
   int64_t tokens = 0;
+  std::vector<float> losses = {};  // of the predicted tokens of one batch
 
-  // Targets from position `from` of a window on.
-  void add(const Batch& batch, int64_t from) {
+  Perplexity over(const std::vector<Piece>& pieces,
+                  const std::function<Batch(const Piece&)>& batch_of) {
+    SelfCommunicator alone;
+    divide_work(
+        call.ranks ? *call.ranks : alone, "evaluation", int64_t(pieces.size()),
+        [&](int64_t n) {
+          const Piece& piece = pieces[size_t(n)];
+          return part_of(batch_of(piece), piece.from);
+        },
+        [&](int64_t, const std::string& part) { add(part); });
+    check(tokens > 0, "evaluate: no token is predicted");
+    return {.nll = sum / double(tokens), .tokens = tokens};
+  }
+
+  // The losses of targets from position `from` of a window on, and what was measured.
+  std::string part_of(const Batch& batch, int64_t from) {
     if (call.before_batch) call.before_batch(batch);
     Tensor hidden =
         model.hidden({.ids = batch.ids, .options = call.options, .observer = call.observer})
@@ -24,21 +46,40 @@ struct Score {
     hidden = hidden.view({-1, hidden.dim(-1)});
     const Tensor target = nn::next_tokens(batch.ids, batch.lengths, from).view({-1});
     if (call.logits) call.logits->begin(batch);
+    losses.clear();
     const int64_t rows = target.numel(), step = rows_at_once();
     for (int64_t first = 0; first < rows; first += step) {
       const int64_t n = std::min(step, rows - first);
-      add_rows(hidden.slice(0, first, n), target.slice(0, first, n), first);
+      score_rows(hidden.slice(0, first, n), target.slice(0, first, n), first);
     }
+    ByteWriter part;
+    part.list(losses);
+    for (BatchMeasure* measure : measures()) part.text(measure->take());
+    return part.bytes();
   }
 
-  void add_rows(const Tensor& hidden, const Tensor& target, int64_t first) {
+  // One addition for each token, in the order of the text, whichever rank computed its loss.
+  void add(const std::string& part) {
+    ByteReader reader(part);
+    for (const float loss : reader.list<float>()) {
+      sum += double(loss);
+      ++tokens;
+    }
+    for (BatchMeasure* measure : measures()) measure->add(reader.text());
+  }
+
+  std::vector<BatchMeasure*> measures() const {
+    std::vector<BatchMeasure*> all = call.measures;
+    if (call.logits) all.push_back(call.logits);
+    return all;
+  }
+
+  void score_rows(const Tensor& hidden, const Tensor& target, int64_t first) {
     Tensor logits = model.logits(hidden).detach();
     logits = logits.view({-1, logits.dim(-1)});
     const Tensor loss = cross_entropy(logits, target).to(Device{});
     for (int64_t r = 0; r < target.numel(); ++r) {
-      if (target.data<int32_t>()[r] < 0) continue;
-      sum += double(loss.data<float>()[r]);
-      ++tokens;
+      if (target.data<int32_t>()[r] >= 0) losses.push_back(loss.data<float>()[r]);
     }
     if (call.logits) {
       call.logits->rows({.logits = logits, .target = target, .loss = loss, .first = first});
@@ -50,11 +91,6 @@ struct Score {
   int64_t rows_at_once() const {
     return std::max<int64_t>(1,
                              (int64_t(1) << 24) / std::max<int64_t>(1, model.shape().vocab_size));
-  }
-
-  Perplexity mean() const {
-    check(tokens > 0, "evaluate: no token is predicted");
-    return {.nll = sum / double(tokens), .tokens = tokens};
   }
 };
 
@@ -74,11 +110,12 @@ Perplexity evaluate(nn::Model& model, const WindowSource& windows, const Evaluat
   NoGrad off;
   check_causal(model);
   const int64_t count = limited(windows.size(), call);
-  Score score{model, call};
+  std::vector<Piece> pieces;
   for (int64_t first = 0; first < count; first += call.batch_size) {
-    score.add(windows.in_order(first, std::min(call.batch_size, count - first)), call.loss_from);
+    pieces.push_back({first, std::min(call.batch_size, count - first), call.loss_from});
   }
-  return score.mean();
+  return Score{model, call}.over(
+      pieces, [&](const Piece& piece) { return windows.in_order(piece.first, piece.windows); });
 }
 
 int64_t StridedWindows::count(int64_t tokens) const {
@@ -99,25 +136,28 @@ Perplexity evaluate_strided(nn::Model& model, std::span<const int32_t> tokens,
   // The first window predicts all of its tokens, later ones only those that the previous window did
   // not contain.
   auto from = [&](int64_t i) { return i == 0 ? 0 : window - stride; };
-  Score score{model, call};
+  std::vector<Piece> pieces;
   for (int64_t first = 0; first < count;) {
     int64_t B = 1;
     while (B < call.batch_size && first + B < count && length(first + B) == length(first) &&
            from(first + B) == from(first))
       ++B;
-    const int64_t T = length(first);
+    if (length(first) > std::max<int64_t>(from(first), 1))
+      pieces.push_back({first, B, from(first)});
+    first += B;
+  }
+  return Score{model, call}.over(pieces, [&](const Piece& piece) {
+    const int64_t B = piece.windows, T = length(piece.first);
     Batch batch;
     batch.ids = Tensor::empty({B, T}, Dtype::i32);
     batch.tokens = B * T;
     for (int64_t i = 0; i < B; ++i) {
-      const auto part = tokens.subspan(size_t((first + i) * stride), size_t(T));
+      const auto part = tokens.subspan(size_t((piece.first + i) * stride), size_t(T));
       std::copy(part.begin(), part.end(), batch.ids.data<int32_t>() + i * T);
-      batch.windows.push_back(first + i);
+      batch.windows.push_back(piece.first + i);
     }
-    if (T > std::max<int64_t>(from(first), 1)) score.add(batch, from(first));
-    first += B;
-  }
-  return score.mean();
+    return batch;
+  });
 }
 
 }  // namespace brine::distill

@@ -5,7 +5,9 @@
 #include <span>
 
 #include "distill/batches/batch.h"
+#include "distill/ranks/measure.h"
 #include "nn/models/model.h"
+#include "tensor/comm/communicator.h"
 
 namespace brine::distill {
 
@@ -23,9 +25,8 @@ struct LogitRows {
   int64_t first = 0;  // the first row, counted through the batch
 };
 
-// Sees the logits of an evaluation, in pieces of rows.
-struct LogitObserver {
-  virtual ~LogitObserver() = default;
+// Sees the logits of an evaluation, in pieces of rows; also one of its measures.
+struct LogitObserver : BatchMeasure {
   virtual void begin(const Batch& batch) = 0;
   virtual void rows(const LogitRows& rows) = 0;
 };
@@ -39,6 +40,11 @@ struct EvaluateCall {
   nn::LayerObserver* observer = nullptr;
   std::function<void(const Batch&)> before_batch = {};
   LogitObserver* logits = nullptr;
+  // What the observers count. It is passed on batch by batch, in the order of the batches.
+  std::vector<BatchMeasure*> measures = {};
+  // The processes that divide the batches; null: this one alone. Each has the bits of one process
+  // afterwards, in its result and its measures; an observer sees the batches of its rank only.
+  Communicator* ranks = nullptr;
 };
 
 // Every window separately, without earlier tokens; its first token is not predicted.

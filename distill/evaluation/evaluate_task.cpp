@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "autograd/ops.h"
+#include "tensor/comm/bytes.h"
+#include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
 namespace {
 
 // Counts the entries of the sparse masks and the visible keys; passes every layer on to the next
 // observer.
-class KeyCounter : public nn::LayerObserver {
+class KeyCounter : public nn::LayerObserver, public BatchMeasure {
  public:
   KeyCounter(bool causal, bool full, nn::LayerObserver* next)
       : causal_(causal), full_(full), next_(next) {}
@@ -29,24 +32,63 @@ class KeyCounter : public nn::LayerObserver {
     if (tap.has("row_pointers")) {
       // [B, T + 1], continuing through the batch
       const Tensor rows = tap.get("row_pointers").to(Device{});
-      kept_ += rows.data<int64_t>()[rows.numel() - 1] - rows.data<int64_t>()[0];
+      part_.kept += rows.data<int64_t>()[rows.numel() - 1] - rows.data<int64_t>()[0];
     } else {
-      known_ = known_ && full_;
-      kept_ += all;
+      part_.known = part_.known && full_;
+      part_.kept += all;
     }
-    seen_ += all;
+    part_.seen += all;
     return next_ ? next_->observe(layer, tap, output) : Tensor();
   }
+  std::string take() override {
+    ByteWriter out;
+    out.number(std::exchange(part_, {}));
+    return out.bytes();
+  }
+  void add(const std::string& part) override {
+    const auto other = ByteReader(part).number<Counts>();
+    all_.known = all_.known && other.known;
+    all_.kept += other.kept;
+    all_.seen += other.seen;
+  }
   std::optional<double> share() const {
-    if (!known_ || seen_ == 0) return {};
-    return double(kept_) / double(seen_);
+    if (!all_.known || all_.seen == 0) return {};
+    return double(all_.kept) / double(all_.seen);
   }
 
  private:
-  bool causal_, full_, known_ = true;
+  struct Counts {
+    bool known = true;
+    int64_t kept = 0, seen = 0;
+  };
+  bool causal_, full_;
   nn::LayerObserver* next_;
-  int64_t visible_ = 0, kept_ = 0, seen_ = 0;
+  int64_t visible_ = 0;
+  Counts part_, all_;  // of the present batch, and of those that were added
 };
+
+// The answer to one text.
+struct Answer {
+  double prediction = 0, probability = 0;
+};
+
+std::vector<Answer> answers_of(const std::vector<double>& logits, int64_t labels,
+                               const TaskCall& call, bool regression) {
+  std::vector<Answer> out;
+  for (auto row = logits.begin(); row != logits.end(); row += labels) {
+    if (regression) {
+      out.push_back({.prediction = *row});
+      continue;
+    }
+    const auto best = std::max_element(row, row + labels);
+    double sum = 0;
+    for (auto logit = row; logit < row + labels; ++logit) sum += std::exp(*logit - *best);
+    const int64_t c = best - row;
+    out.push_back({.prediction = double(call.classes.empty() ? c : call.classes[size_t(c)]),
+                   .probability = 1 / sum});
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -67,37 +109,44 @@ TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& ca
   if (!tokens.regression) out.probabilities.resize(size_t(count));
   KeyCounter keys(model.shape().causal, nn::is_full_attention(model.attention_name()),
                   call.observer);
-  int64_t visible = 0;
-  for (std::vector<int64_t>& numbers : texts.in_order(call.batch_size)) {
+  std::vector<std::vector<int64_t>> batches = texts.in_order(call.batch_size);
+  for (std::vector<int64_t>& numbers : batches)
     std::erase_if(numbers, [&](int64_t i) { return place[size_t(i)] < 0; });
-    if (numbers.empty()) continue;
-    Batch batch = texts.gather(numbers);
+  std::erase_if(batches, [](const auto& numbers) { return numbers.empty(); });
+  std::vector<BatchMeasure*> measures = call.measures;
+  measures.push_back(&keys);
+  int64_t visible = 0;
+  auto part_of = [&](int64_t n) {
+    const Batch batch = texts.gather(batches[size_t(n)]);
     keys.begin(batch);
     if (call.before_batch) call.before_batch(batch);
-    visible += batch.tokens;
-    Tensor hidden = model
-                        .hidden({.ids = batch.ids,
-                                 .lengths = batch.lengths,
-                                 .type_ids = batch.type_ids,
-                                 .options = call.options,
-                                 .observer = &keys})
-                        .detach();
-    std::vector<double> logits = model.class_logits(hidden).detach().to_vector();
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      auto row = logits.begin() + std::ptrdiff_t(i) * labels;
-      auto at = size_t(place[size_t(numbers[i])]);
-      if (tokens.regression) {
-        out.predictions[at] = *row;
-        continue;
-      }
-      auto best = std::max_element(row, row + labels);
-      double sum = 0;
-      for (auto logit = row; logit < row + labels; ++logit) sum += std::exp(*logit - *best);
-      int64_t c = best - row;
-      out.predictions[at] = double(call.classes.empty() ? c : call.classes[size_t(c)]);
-      out.probabilities[at] = 1 / sum;
+    const Tensor hidden = model
+                              .hidden({.ids = batch.ids,
+                                       .lengths = batch.lengths,
+                                       .type_ids = batch.type_ids,
+                                       .options = call.options,
+                                       .observer = &keys})
+                              .detach();
+    ByteWriter part;
+    part.number(batch.tokens);
+    part.list(answers_of(model.class_logits(hidden).detach().to_vector(), labels, call,
+                         tokens.regression));
+    for (BatchMeasure* measure : measures) part.text(measure->take());
+    return part.bytes();
+  };
+  auto add = [&](int64_t n, const std::string& part) {
+    ByteReader reader(part);
+    visible += reader.number<int64_t>();
+    const std::vector<Answer> answers = reader.list<Answer>();
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const auto at = size_t(place[size_t(batches[size_t(n)].at(i))]);
+      out.predictions[at] = answers[i].prediction;
+      if (!tokens.regression) out.probabilities[at] = answers[i].probability;
     }
-  }
+    for (BatchMeasure* measure : measures) measure->add(reader.text());
+  };
+  SelfCommunicator alone;
+  divide_work(call.ranks ? *call.ranks : alone, "answers", int64_t(batches.size()), part_of, add);
   out.mean_length = double(visible) / double(count);
   out.kept_keys = keys.share();
   return out;

@@ -7,7 +7,9 @@
 
 #include "distill/batches/task_source.h"
 #include "distill/evaluation/metrics.h"
+#include "distill/ranks/measure.h"
 #include "nn/models/model.h"
+#include "tensor/comm/communicator.h"
 
 namespace brine::distill {
 
@@ -30,6 +32,8 @@ struct TaskCall {
   std::vector<int64_t> classes = {};
   nn::LayerObserver* observer = nullptr;  // also called for every layer
   std::function<void(const Batch&)> before_batch = {};
+  std::vector<BatchMeasure*> measures = {};  // these and
+  Communicator* ranks = nullptr;             // this as in EvaluateCall
 };
 
 TaskAnswers answer(nn::Model& model, const TaskSource& texts, const TaskCall& call);

@@ -92,7 +92,7 @@ std::shared_ptr<nn::Model> compared_with(const nn::LoadedModel& m, const std::st
   return nn::make_student(config, *m.model, 0);
 }
 
-// Mask health of the first window, which every evaluation of a learned mask reports.
+// Mask health of the first window, which every evaluation of a learned mask reports; of all ranks.
 MaskHealth health_of_first(const nn::LoadedModel& m, const Scored& scored,
                            const TextEvaluation& e) {
   RecallObserver observer(m.config, {.k = e.k});
@@ -127,13 +127,15 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,
                     .loss_from = e.loss_from,
-                    .options = e.options()};
+                    .options = e.options(),
+                    .ranks = e.ranks};
   const nn::AttentionTraits traits = m.model->attention_traits();
   std::unique_ptr<RecallObserver> recall;
   if (!e.teacher.empty() && (traits.sparse || !e.kld)) {
     recall = RecallObserver::make(e.teacher, m, {.k = e.k, .from = e.recall_from});
     call.observer = recall.get();
     call.before_batch = [&](const Batch& batch) { recall->begin(batch); };
+    call.measures = {recall.get()};
   }
   std::unique_ptr<LogitComparison> logits;
   if (e.kld) logits = std::make_unique<LogitComparison>(compared_with(m, e.teacher));

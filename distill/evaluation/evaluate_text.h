@@ -27,6 +27,7 @@ struct TextEvaluation {
   int64_t recall_from = 0;  // mask recall counts rows from this one on
   bool kld = false;         // compare the logits with the teacher's, or the base's without one
   AttentionPath path = AttentionPath::sparse;
+  Communicator* ranks = nullptr;  // that divide the windows (EvaluateCall)
 
   nn::RuntimeOptions options() const {
     return {.k = k,

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "distill/ranks/exchange.h"
+
 namespace brine::distill {
 
 void Evaluation::describe(data::Schema& s) {
@@ -72,7 +74,8 @@ TaskEvaluation Evaluation::of_task() const {
           .max_tokens = text.sequence_length,
           .answer = {.batch_size = text.batch_size,
                      .max_texts = text.max_windows,
-                     .options = of_text().options()}};
+                     .options = of_text().options(),
+                     .ranks = text.ranks}};
 }
 
 SuiteCall Evaluation::of_suite() const {
@@ -82,7 +85,8 @@ SuiteCall Evaluation::of_suite() const {
                 .k = k,
                 .options = text.options(),
                 .batch_size = text.batch_size,
-                .seed = seed};
+                .seed = seed,
+                .ranks = text.ranks};
   std::erase(out.k, 0);
   return out;
 }
@@ -90,6 +94,7 @@ SuiteCall Evaluation::of_suite() const {
 data::Json evaluate(const std::string& name, nn::LoadedModel& model,
                     const data::Tokenizer& tokenizer, const Evaluation& what,
                     const Messages& messages) {
+  if (what.text.ranks) compare_models(*what.text.ranks, model);
   use_attention(model, what.attention, what.attention_settings());
   if (!what.suite.suite.empty())
     return evaluate_suite(name, model, tokenizer, what.of_suite(), messages);

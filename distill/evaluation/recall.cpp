@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "autograd/ops_teacher.h"
+#include "tensor/comm/bytes.h"
 
 namespace brine::distill {
 
@@ -26,6 +27,25 @@ Recall& Recall::operator+=(const Recall& other) {
   }
   rows += other.rows;
   return *this;
+}
+
+std::string bytes_of(const std::vector<Recall>& layers) {
+  ByteWriter out;
+  for (const Recall& layer : layers) {
+    for (const std::vector<double>& way : layer.sums) out.list(way);
+    out.number(layer.rows);
+  }
+  return out.bytes();
+}
+
+void add_bytes(std::vector<Recall>& layers, const std::string& bytes) {
+  ByteReader reader(bytes);
+  for (Recall& layer : layers) {
+    Recall part;
+    for (std::vector<double>& way : part.sums) way = reader.list<double>();
+    part.rows = reader.number<int64_t>();
+    if (part.heads() > 0) layer += part;
+  }
 }
 
 Recall attention_recall(const TeacherAttention& given, const FlatCsr& csr, int64_t K,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "tensor/recall.h"
@@ -23,6 +24,11 @@ struct Recall {
   // An empty Recall gets the other's heads; otherwise the numbers of heads must agree.
   Recall& operator+=(const Recall& other);
 };
+
+// As bytes, for other ranks.
+std::string bytes_of(const std::vector<Recall>& layers);
+// Adds them layer by layer.
+void add_bytes(std::vector<Recall>& layers, const std::string& bytes);
 
 // Over the rows from `from` on. The budget of each group of `config.mode` is the number of entries
 // that the mask has there; the teacher's own columns are select_columns() of its mass in K columns.

@@ -92,6 +92,12 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
   return {};
 }
 
+std::string RecallObserver::take() {
+  std::string part = bytes_of(layers_);
+  std::fill(layers_.begin(), layers_.end(), distill::Recall());
+  return part;
+}
+
 data::Json RecallObserver::table() const { return mask_health_rows(layers_); }
 
 }  // namespace brine::distill

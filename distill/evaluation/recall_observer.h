@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "distill/evaluation/recall.h"
+#include "distill/ranks/measure.h"
 #include "distill/teachers/teacher.h"
 #include "nn/attention/observer.h"
 #include "nn/io/model_io.h"
@@ -29,7 +30,7 @@ struct MaskSettings {
 // Of the model's attention; `k` and `columns` as in RecallSettings. Throws when it has no mask.
 MaskSettings mask_settings(const nn::ModelConfig& model, const RecallSettings& settings);
 
-class RecallObserver : public nn::LayerObserver {
+class RecallObserver : public nn::LayerObserver, public BatchMeasure {
  public:
   // Throws when the two models differ in layers, heads or head size, or the model has no mask.
   RecallObserver(nn::LoadedModel teacher, const nn::LoadedModel& model,
@@ -47,6 +48,8 @@ class RecallObserver : public nn::LayerObserver {
   // Is shown every layer with the teacher's, after its recall was counted. Set it before a pass.
   std::function<void(int64_t layer, const nn::Tap& tap, const TeacherLayer& teacher)> watch = {};
   Tensor observe(int64_t layer, const nn::Tap& tap, const Tensor& output) override;
+  std::string take() override;
+  void add(const std::string& part) override { add_bytes(layers_, part); }
   const std::vector<distill::Recall>& layers() const { return layers_; }
   // mask_health_rows() of the layers.
   data::Json table() const;

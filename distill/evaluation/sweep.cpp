@@ -28,6 +28,7 @@ double recall_of(const nn::LoadedModel& m, const WindowSource& windows, Evaluate
   teacher.recall->restart(call.options.k);
   call.observer = teacher.recall.get();
   call.before_batch = [&](const Batch& batch) { teacher.recall->begin(batch); };
+  call.measures = {teacher.recall.get()};
   evaluate(*m.model, windows, call);
   return teacher.recall->table().back()["mask"];
 }
@@ -37,6 +38,7 @@ SweepCell measure(const nn::LoadedModel& m, const WindowSource& windows, const E
   const int64_t of_teacher = teacher.recall ? allocator_stats().live - teacher.live_without : 0;
   EvaluateCall warm = call;  // fills caches before timing starts
   warm.max_windows = std::min(call.batch_size, windows.size());
+  warm.ranks = nullptr;
   evaluate(*m.model, windows, warm);
   SweepCell cell{.k = call.options.k, .query_skip = call.options.query_skip};
   reset_peak();
@@ -66,7 +68,8 @@ void sweep(const nn::LoadedModel& model, const WindowSource& windows, const Swee
       measured(measure(model, windows,
                        {.batch_size = request.batch_size,
                         .max_windows = request.max_windows,
-                        .options = {.k = keys, .query_skip = skip}},
+                        .options = {.k = keys, .query_skip = skip},
+                        .ranks = request.ranks},
                        teacher));
     }
   }

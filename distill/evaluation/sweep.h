@@ -16,6 +16,9 @@ struct SweepRequest {
   std::vector<int64_t> oversample = {};  // candidates for each kept key; empty: as trained
   int64_t batch_size = 8, max_windows = 0;
   std::string teacher;  // whose attention the masks should cover; empty: no mask recall
+  // Processes that divide the windows (EvaluateCall). Then times are those until all are done, and
+  // memory is this one's.
+  Communicator* ranks = nullptr;
 };
 
 struct SweepCell {

@@ -5,7 +5,9 @@
 
 #include "data/io/file_io.h"
 #include "distill/health/floors.h"
+#include "distill/ranks/exchange.h"
 #include "distill/runs/training_run.h"
+#include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
 namespace {
@@ -20,6 +22,13 @@ std::string line_of(const SweepCell& c, const char* format, const char* recall_f
   return join(text, of_recall, "\n");
 }
 
+void write_table(const TextSweep& what, const std::string& tsv) {
+  if (what.out.empty()) return;
+  SelfCommunicator alone;
+  do_work_of_first(what.grid.ranks ? *what.grid.ranks : alone, what.out,
+                   [&] { data::write_file_atomic(what.out, tsv); });
+}
+
 void write_floors(const nn::LoadedModel& model, const WindowSource& windows, const TextSweep& what,
                   std::ostream& table) {
   std::string tsv = floor_tsv_title();
@@ -28,7 +37,7 @@ void write_floors(const nn::LoadedModel& model, const WindowSource& windows, con
     table << floor_line(row) << std::flush;
     tsv += floor_tsv_line(row);
   });
-  if (!what.out.empty()) data::write_file_atomic(what.out, tsv);
+  write_table(what, tsv);
 }
 
 }  // namespace
@@ -73,6 +82,7 @@ std::string tsv_line(const SweepCell& cell, bool recall) {
 
 void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
                 const TextSweep& what, std::ostream& table, const Messages& messages) {
+  if (what.grid.ranks) compare_models(*what.grid.ranks, model);
   const int64_t window = window_of(what.sequence_length, model.config, "sweep");
   const std::unique_ptr<WindowSource> windows =
       windows_of(load_texts(what.data, tokenizer, window, 1, messages), window, 0);
@@ -87,7 +97,7 @@ void sweep_text(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,
     table << table_line(cell, recall) << std::flush;
     tsv += tsv_line(cell, recall);
   });
-  if (!what.out.empty()) data::write_file_atomic(what.out, tsv);
+  write_table(what, tsv);
 }
 
 }  // namespace brine::distill

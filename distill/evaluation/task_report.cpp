@@ -38,6 +38,7 @@ Answered answer_split(nn::LoadedModel& m, const data::Tokenizer& tokenizer,
     recall = RecallObserver::make(call.teacher, m, {.k = how.options.k, .from = call.recall_from});
     how.observer = recall.get();
     how.before_batch = [&](const Batch& batch) { recall->begin(batch); };
+    how.measures = {recall.get()};
   }
   TaskAnswers answers = answer(*m.model, *set.source, how);
   const std::string warning = recall ? degenerate_warning(mask_health(recall->layers())) : "";

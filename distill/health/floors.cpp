@@ -39,7 +39,8 @@ struct Table {
   EvaluateCall call(int64_t k, int64_t skip = 1, int64_t oversample = 0) const {
     return {.batch_size = request.batch_size,
             .max_windows = request.max_windows,
-            .options = {.k = k, .query_skip = skip, .oversample = oversample}};
+            .options = {.k = k, .query_skip = skip, .oversample = oversample},
+            .ranks = request.ranks};
   }
 
   void row(const std::string& name, int64_t k, std::optional<double> perplexity,
@@ -60,6 +61,7 @@ struct Table {
     EvaluateCall observed = call(k, skip, oversample);
     observed.observer = &observer;
     observed.before_batch = [&](const Batch& batch) { observer.begin(batch); };
+    observed.measures = {&observer};
     const double perplexity = evaluate(*student.model, windows, observed).value();
     const MaskHealth health = mask_health(observer.layers());
     all = {};

@@ -9,6 +9,7 @@
 
 #include "autograd/ops.h"
 #include "distill/health/mask_health.h"
+#include "tensor/comm/bytes.h"
 #include "tensor/top_logits.h"
 
 namespace brine::distill {
@@ -75,35 +76,62 @@ void LogitComparison::rows(const LogitRows& rows) {
   for (int64_t r = 0; r < n; ++r) {
     if (rows.target.data<int32_t>()[r] < 0) continue;
     const auto i = size_t(r);
-    kl_.push_back(std::max(kl[i], 0.0));  // rounding may give -1e-8 for equal rows
-    same_top_ += top[i] == their_top[i];
-    PairedWindow& w = paired_[windows_[size_t((rows.first + r) / length_)]];
+    part_.kl.push_back(std::max(kl[i], 0.0));  // rounding may give -1e-8 for equal rows
+    part_.same_top += top[i] == their_top[i];
+    PairedWindow& w = part_.paired[windows_[size_t((rows.first + r) / length_)]];
     w.model += double(rows.loss.data<float>()[r]);
     w.teacher += loss[i];
     ++w.tokens;
   }
 }
 
+std::string LogitComparison::take() {
+  ByteWriter out;
+  out.list(part_.kl);
+  out.number(part_.same_top);
+  for (const auto& [number, window] : part_.paired) {
+    out.number(number);
+    out.number(window);
+  }
+  part_ = {};
+  return out.bytes();
+}
+
+void LogitComparison::add(const std::string& part) {
+  ByteReader in(part);
+  const std::vector<double> kl = in.list<double>();
+  all_.kl.insert(all_.kl.end(), kl.begin(), kl.end());
+  all_.same_top += in.number<int64_t>();
+  while (!in.done()) {
+    const auto number = in.number<int64_t>();
+    const auto window = in.number<PairedWindow>();
+    PairedWindow& w = all_.paired[number];
+    w.model += window.model;
+    w.teacher += window.teacher;
+    w.tokens += window.tokens;
+  }
+}
+
 data::Json LogitComparison::table() const {
   std::vector<PairedWindow> windows;
   double sum = 0, teacher = 0;
-  for (const auto& [number, w] : paired_) {
+  for (const auto& [number, w] : all_.paired) {
     windows.push_back(w);
     teacher += w.teacher;
   }
-  for (double x : kl_) sum += x;
+  for (double x : all_.kl) sum += x;
   const Interval ratio = perplexity_ratio(windows);
-  const auto tokens = double(kl_.size());
+  const auto tokens = double(all_.kl.size());
   return {{"kl_mean", sum / tokens},
-          {"kl_median", quantile(kl_, 0.5)},
-          {"kl_p99", quantile(kl_, 0.99)},
-          {"same_top", double(same_top_) / tokens},
+          {"kl_median", quantile(all_.kl, 0.5)},
+          {"kl_p99", quantile(all_.kl, 0.99)},
+          {"same_top", double(all_.same_top) / tokens},
           {"perplexity_teacher", std::exp(teacher / tokens)},
           {"perplexity_ratio", ratio.value},
           {"ratio_low", json_of(ratio.low)},
           {"ratio_high", json_of(ratio.high)},
           {"windows", windows.size()},
-          {"tokens", kl_.size()}};
+          {"tokens", all_.kl.size()}};
 }
 
 void print_kld(const data::Json& t) {

@@ -36,6 +36,9 @@ class LogitComparison : public LogitObserver {
   void begin(const Batch& batch) override;
   void rows(const LogitRows& rows) override;
 
+  std::string take() override;
+  void add(const std::string& part) override;
+
   // kl_mean, kl_median, kl_p99 (nats, KL(teacher || model) of a predicted token's distribution),
   // same_top (share of tokens with equal largest logits), perplexity_teacher, perplexity_ratio with
   // ratio_low and ratio_high (null for one window), windows, tokens.
@@ -46,9 +49,12 @@ class LogitComparison : public LogitObserver {
   Tensor hidden_;  // [B T, C] of the teacher
   std::vector<int64_t> windows_;
   int64_t length_ = 0;
-  std::vector<double> kl_;
-  int64_t same_top_ = 0;
-  std::map<int64_t, PairedWindow> paired_;  // by window
+  struct Counts {
+    std::vector<double> kl = {};  // of each predicted token
+    int64_t same_top = 0;
+    std::map<int64_t, PairedWindow> paired = {};  // by window
+  };
+  Counts part_, all_;  // of the present batch, and of those that were added
 };
 
 void print_kld(const data::Json& table);

@@ -2,55 +2,14 @@
 #include "distill/ranks/exchange.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "tensor/comm/bytes.h"
+#include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
 namespace {
-
-// Values of one machine type, one behind the other: ranks run the same program.
-class Writer {
- public:
-  template <class T>
-  void number(T value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
-  }
-  void text(const std::string& value) {
-    number(uint64_t(value.size()));
-    bytes_ += value;
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  std::string bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
-  bool done() const { return at_ == bytes_.size(); }
-  template <class T>
-  T number() {
-    T value;
-    std::memcpy(&value, take(sizeof(T)), sizeof(T));
-    return value;
-  }
-  std::string text() {
-    const size_t size = number<uint64_t>();
-    return {take(size), size};
-  }
-
- private:
-  const char* take(size_t size) {
-    check(size <= bytes_.size() - at_, "ranks: a message is shorter than its content");
-    at_ += size;
-    return bytes_.data() + at_ - size;
-  }
-  const std::string& bytes_;
-  size_t at_ = 0;
-};
 
 // The rank that differs from the value most ranks have (of the lowest rank, if several have it
 // equally often), and a rank with that value; -1: none.
@@ -67,11 +26,11 @@ std::pair<int, int> odd_one(const std::vector<std::string>& all) {
 std::vector<int64_t> gather_counts(Communicator& ranks, const std::string& what,
                                    const std::vector<int64_t>& own) {
   if (ranks.size() == 1) return own;
-  Writer writer;
+  ByteWriter writer;
   for (const int64_t count : own) writer.number(count);
   std::vector<int64_t> out;
   for (const std::string& bytes : ranks.gather(what, writer.bytes())) {
-    Reader reader(bytes);
+    ByteReader reader(bytes);
     while (!reader.done()) out.push_back(reader.number<int64_t>());
   }
   return out;
@@ -80,7 +39,7 @@ std::vector<int64_t> gather_counts(Communicator& ranks, const std::string& what,
 std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what,
                                     const std::vector<SlotTerms>& own) {
   if (ranks.size() == 1) return own;
-  Writer writer;
+  ByteWriter writer;
   for (const SlotTerms& slot : own) {
     writer.text(slot.blame);
     writer.number(uint64_t(slot.values.size()));
@@ -92,7 +51,7 @@ std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what
   }
   std::vector<SlotTerms> out;
   for (const std::string& bytes : ranks.gather(what, writer.bytes())) {
-    Reader reader(bytes);
+    ByteReader reader(bytes);
     while (!reader.done()) {
       SlotTerms slot{.values = {}, .blame = reader.text()};
       for (uint64_t left = reader.number<uint64_t>(); left > 0; --left) {
@@ -108,7 +67,7 @@ std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what
 
 void compare_texts(Communicator& ranks, const std::string& what, const std::string& own) {
   if (ranks.size() == 1) return;
-  const std::vector<std::string> all = ranks.gather(what, own);
+  const std::vector<std::string> all = gather_work(ranks, what, [&] { return own; });
   const auto [odd, usual] = odd_one(all);
   if (odd < 0) return;
   throw SharedError(join("rank ", odd, " has another ", what, " than rank ", usual, ": ",
@@ -117,7 +76,7 @@ void compare_texts(Communicator& ranks, const std::string& what, const std::stri
 
 void compare_settings(Communicator& ranks, const std::string& what, const std::string& own) {
   if (ranks.size() == 1) return;
-  const std::vector<std::string> all = ranks.gather(what, own);
+  const std::vector<std::string> all = gather_work(ranks, what, [&] { return own; });
   const auto [odd, usual] = odd_one(all);
   if (odd < 0) return;
   std::string list;
@@ -125,6 +84,10 @@ void compare_settings(Communicator& ranks, const std::string& what, const std::s
                                                    parse_ordered_json(all[size_t(odd)])))
     list += "; " + line;
   throw SharedError(join("rank ", odd, " has another ", what, " than rank ", usual, list));
+}
+
+void compare_models(Communicator& ranks, const nn::LoadedModel& model) {
+  if (ranks.size() > 1) compare_texts(ranks, "model", model.hash());
 }
 
 }  // namespace brine::distill

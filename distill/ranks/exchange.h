@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "distill/losses/losses.h"
+#include "nn/io/model_io.h"
 #include "tensor/comm/communicator.h"
 
 namespace brine::distill {
@@ -21,5 +22,8 @@ std::vector<SlotTerms> gather_terms(Communicator& ranks, const std::string& what
 void compare_texts(Communicator& ranks, const std::string& what, const std::string& own);
 // The same for JSON objects; the message lists the keys that differ.
 void compare_settings(Communicator& ranks, const std::string& what, const std::string& own);
+
+// Throws, likewise, unless all ranks have loaded the same weights.
+void compare_models(Communicator& ranks, const nn::LoadedModel& model);
 
 }  // namespace brine::distill

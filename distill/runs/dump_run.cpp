@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "data/corpus/permutation.h"
 #include "data/dump/dump_reader.h"
 #include "data/dump/dump_writer.h"
 #include "data/io/human.h"
 #include "distill/log/device_memory.h"
+#include "distill/ranks/exchange.h"
 #include "distill/teachers/dump_batch.h"
+#include "tensor/comm/bytes.h"
+#include "tensor/comm/shared_work.h"
 #include "tensor/device/transfer.h"
 
 namespace brine::distill {
@@ -50,6 +54,54 @@ data::DumpSpec spec_of(const DumpRequest& r, const nn::LoadedModel& m,
 // Batches of at most so many samples, from the first on.
 using Batches = std::function<Batch(int64_t first, int64_t count)>;
 
+// What one batch of every rank brought.
+struct Turn {
+  std::string why;   // the reason to stop, of the first rank that has one
+  bool done = true;  // nothing is missing
+};
+
+// `put` gives the samples that are missing next to the writer, if any are, and returns how many.
+Turn take_turn(Communicator& ranks, data::DumpWriter& writer, const RunHost& host,
+               const std::function<int64_t(const data::DumpWriter::Run&)>& put) {
+  const std::vector<std::string> all = gather_work(ranks, "dump", [&] {
+    ByteWriter out;
+    const std::string why = host.stop ? host.stop() : "";
+    out.text(why);
+    const data::DumpWriter::Run next = writer.missing();
+    const bool goes_on = why.empty() && next.samples > 0;
+    const bool ends = goes_on && put(next) == next.in_shard;
+    out.number(writer.missing().samples == 0);
+    // A process that is alone lists its shards itself, and does not wait for them.
+    if (!ends || ranks.size() == 1) return out.bytes();
+    for (const data::DumpShard& shard : writer.take_finished()) {
+      out.text(shard.name);
+      out.text(shard.sha256);
+      out.number(shard.bytes);
+      out.number(shard.first);
+      out.number(shard.samples);
+    }
+    return out.bytes();
+  });
+  Turn turn;
+  std::vector<data::DumpShard> others;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    ByteReader in(all[rank]);
+    const std::string why = in.text();
+    if (turn.why.empty() && !why.empty())
+      turn.why = all.size() > 1 ? join(why, " to rank ", rank) : why;
+    turn.done = in.number<bool>() && turn.done;
+    while (!in.done()) {
+      data::DumpShard shard{.name = in.text(), .sha256 = in.text()};
+      shard.bytes = in.number<uint64_t>();
+      shard.first = in.number<int64_t>();
+      shard.samples = in.number<int64_t>();
+      if (rank > 0) others.push_back(std::move(shard));
+    }
+  }
+  if (!others.empty()) do_work_of_first(ranks, "dump", [&] { writer.add_finished(others); });
+  return turn;
+}
+
 bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec& spec,
            const Batches& batches, const RunHost& host) {
   data::DumpWriterOptions options{.shard_bytes = uint64_t(r.shard_mib) << 20,
@@ -62,27 +114,37 @@ bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec&
       human_bytes(double(size.per_sample)), spec.ragged ? " for the longest, " : " each, ",
       human_bytes(double(size.total)), " in ", size.shards, " shards before compression");
   if (r.dry_run) return true;
-  data::DumpWriter writer(r.out, spec, options);
-  for (const std::string& note : writer.notes()) host.messages.info(note);
+  SelfCommunicator alone;
+  Communicator& ranks = host.ranks ? *host.ranks : alone;
+  options.part = ranks.rank();
+  options.parts = ranks.size();
+  std::optional<data::DumpWriter> writer;
+  do_work_of_first(ranks, "dump", [&] { writer.emplace(r.out, spec, options); });
+  do_work(ranks, "dump", [&] {
+    if (!writer) writer.emplace(r.out, spec, options);
+  });
+  for (const std::string& note : writer->notes()) host.messages.info(note);
   int64_t top = spec.logits == data::DumpLogits::top ? spec.top_n : 0;
   OnlineTeacher teacher(m.model, top);
   const int64_t before = cuda::waits();
-  while (true) {
-    data::DumpWriter::Run next = writer.missing();
-    if (next.samples == 0) break;
-    const std::string why = host.stop ? host.stop() : "";
-    if (!why.empty()) {
-      host.messages.warning(why, ": stopped at sample ", next.first, " of ", spec.samples,
-                            "; the same command continues");
+  for (bool done = false; !done;) {
+    const Turn turn = take_turn(ranks, *writer, host, [&](const data::DumpWriter::Run& next) {
+      // Not beyond the shard: its bits do not depend on what was written before it, or by whom.
+      const int64_t count = std::min(next.in_shard, r.batch_size);
+      Downloads arriving;
+      data::DumpBatch batch = dump_batch(teacher, batches(next.first, count), spec, arriving);
+      writer->put(std::move(batch), std::move(arriving));
+      return count;
+    });
+    if (!turn.why.empty()) {
+      host.messages.warning(turn.why, ": stopped at sample ", writer->missing().first, " of ",
+                            spec.samples, "; the same command continues");
       return false;
     }
-    Downloads arriving;
-    data::DumpBatch batch = dump_batch(
-        teacher, batches(next.first, std::min(next.samples, r.batch_size)), spec, arriving);
-    writer.put(std::move(batch), std::move(arriving));
+    done = turn.done;
   }
   const int64_t waits = cuda::waits() - before;
-  writer.finish();
+  do_work(ranks, "dump", [&] { writer->finish(); });
   host.messages.info(r.out, ": done, ", peak_memory());
   if (default_device().is_cuda()) {
     host.messages.detail("waited for the device ", waits, " times");
@@ -180,6 +242,7 @@ bool dump_teacher(const nn::LoadedModel& teacher, const data::Tokenizer& tokeniz
                   const DumpRequest& request, const RunHost& host) {
   check(nn::is_full_attention(teacher.config.attention), "dump: the teacher ", teacher.directory,
         " has attention '", teacher.config.attention, "'; a dump is of a dense one");
+  if (host.ranks) compare_models(*host.ranks, teacher);
   NoGrad off;
   return request.task.empty() ? dump_windows(request, teacher, tokenizer, host)
                               : dump_task(request, teacher, tokenizer, host);

@@ -91,7 +91,8 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .seed = host.seed,
           .stop = host.stop,
           .ranks = host.ranks,
-          .zero = options.zero};
+          .zero = options.zero,
+          .layer_groups = run.layer_groups};
 }
 
 void say_end(const TrainOutcome& done, const std::string& out, const Messages& messages) {

@@ -59,9 +59,17 @@ AttentionStage::AttentionStage(std::shared_ptr<nn::Model> teacher, nn::Model& st
     check(layers_[i] >= 0 && layers_[i] < count && (i == 0 || layers_[i] > layers_[i - 1]),
           "stage attention: layers must ascend within 0 to ", count - 1, ", got ", layers_[i]);
   }
+  own_ = layers_;
 }
 
-void AttentionStage::run_teacher(const Batch& batch,
+void AttentionStage::own_layers(std::vector<int64_t> layers) {
+  check(!layers.empty() && std::is_sorted(layers.begin(), layers.end()) &&
+            std::includes(layers_.begin(), layers_.end(), layers.begin(), layers.end()),
+        "stage attention: a rank's ", layers.size(), " layers are not some of those trained");
+  own_ = std::move(layers);
+}
+
+void AttentionStage::run_teacher(const Batch& batch, const std::vector<int64_t>& layers,
                                  const std::function<void(int64_t, const Seen&)>& at) const {
   nn::ModelCall call =
       nn::pack_rows({.ids = batch.ids, .lengths = batch.lengths, .type_ids = batch.type_ids});
@@ -70,8 +78,8 @@ void AttentionStage::run_teacher(const Batch& batch,
     NoGrad off;
     x = teacher_->embed(call);
   }
-  auto wanted = layers_.begin();
-  for (int64_t i = 0; i <= layers_.back(); ++i) {
+  auto wanted = layers.begin();
+  for (int64_t i = 0; i <= layers.back(); ++i) {
     Seen seen;
     {
       NoGrad off;
@@ -137,16 +145,19 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
 
 PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
   PendingTerms all;
-  run_teacher(batch, [&](int64_t layer, const Seen& seen) {
+  run_teacher(batch, own_, [&](int64_t layer, const Seen& seen) {
     Tensor sum;
     for (PendingTerm& term : block_terms(batch, layer, seen, sum, {})) {
       term.factor = call.share / double(layers_.size());
+      term.layer = layer;
       all.push_back(std::move(term));
     }
     all.push_back({.name = join(kLayerPrefix, layer),
                    .value = sum.detach(),
                    .factor = call.share,
-                   .in_sum = false});
+                   .in_sum = false,
+                   .blame = {},
+                   .layer = layer});
     backward(scale(sum, call.share * call.loss_scale));
   });
   return all;
@@ -168,15 +179,15 @@ void AttentionStage::summarize(LossTerms& terms) const {
 
 void AttentionStage::evaluate(const Batch& batch, const BlockObserver& observer) const {
   NoGrad off;
-  run_teacher(batch, [&](int64_t layer, const Seen& seen) {
+  run_teacher(batch, layers_, [&](int64_t layer, const Seen& seen) {
     Tensor sum;
     block_terms(batch, layer, seen, sum, observer);
   });
 }
 
 int64_t AttentionStage::place_of(const std::string& path) const {
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    if (path.rfind(student_.attention_prefix(layers_[i]), 0) == 0) return int64_t(i);
+  for (size_t i = 0; i < own_.size(); ++i) {
+    if (path.rfind(student_.attention_prefix(own_[i]), 0) == 0) return int64_t(i);
   }
   return -1;
 }
@@ -188,7 +199,7 @@ bool AttentionStage::trains(const nn::Module::NamedParameter& p) const {
 nn::ParameterPlanner AttentionStage::plan(double rate, double feature_rate) const {
   return [this, rate, feature_rate](const nn::ParameterStore::Entry& e) {
     const int64_t part = place_of(e.path);
-    const std::string own = e.path.substr(student_.attention_prefix(layers_[size_t(part)]).size());
+    const std::string own = e.path.substr(student_.attention_prefix(own_[size_t(part)]).size());
     const bool feature = own.rfind("prior.query.", 0) == 0 || own.rfind("prior.key.", 0) == 0;
     return nn::ParameterPlan{.rate = feature ? feature_rate : rate, .part = part};
   };

@@ -36,6 +36,10 @@ class AttentionStage : public StepObjective {
   AttentionStage(std::shared_ptr<nn::Model> teacher, nn::Model& student, const LossConfig& losses,
                  std::vector<int64_t> layers = {});
 
+  // This process computes and trains only these of the layers that are trained; others have the
+  // rest. Means and evaluations stay those of all.
+  void own_layers(std::vector<int64_t> layers);
+
   // Terms: the losses as means over the layers, and "layer.N", the sum of those of a layer.
   PendingTerms accumulate(const Batch& batch, const Call& call) override;
   // Replaces "layer.N" by "worst_loss", the largest of them, and "worst_layer".
@@ -51,18 +55,19 @@ class AttentionStage : public StepObjective {
 
  private:
   struct Seen;
-  // Runs the teacher up to the last layer that is trained; calls `at` for each that is.
-  void run_teacher(const Batch& batch, const std::function<void(int64_t, const Seen&)>& at) const;
+  // Runs the teacher up to the last of `layers`; calls `at` for each of them.
+  void run_teacher(const Batch& batch, const std::vector<int64_t>& layers,
+                   const std::function<void(int64_t, const Seen&)>& at) const;
   // The weighted losses of one layer, without share; `observer` may be empty.
   std::vector<PendingTerm> block_terms(const Batch& batch, int64_t layer, const Seen& seen,
                                        Tensor& sum, const BlockObserver& observer) const;
-  // The index in layers_ of a parameter's layer; -1: none.
+  // The index in own_ of a parameter's layer; -1: none.
   int64_t place_of(const std::string& path) const;
 
   std::shared_ptr<nn::Model> teacher_;
   nn::Model& student_;
   LossConfig config_;
-  std::vector<int64_t> layers_;
+  std::vector<int64_t> layers_, own_;
 };
 
 }  // namespace brine::distill

@@ -107,6 +107,11 @@ void Conversion::describe(data::Schema& s) {
           {.min = 0, .unset = "10; 0 for a method that estimates no scores"});
   s.field("losses.context", context, "Weight of L_context in stage attention",
           {.min = 0, .unset = "1"});
+  s.field("layers_per_rank", layers_per_rank,
+          "With several ranks (docs/distributed.md), in stage attention: a rank trains at most so "
+          "many layers, and others the rest; 0 = every rank trains all and has other windows. The "
+          "same bits",
+          {.min = 0, .transient = true});
   s.section("joint", joint);
   student.describe_attention(s);
   s.collect("attention", attention_keys);

@@ -5,6 +5,8 @@
 
 #include "autograd/ops.h"
 #include "nn/generate/generation.h"
+#include "tensor/comm/bytes.h"
+#include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
 namespace {
@@ -125,32 +127,51 @@ std::vector<std::string> ModelSolver::generated(Prompts prompts) {
   return out;
 }
 
+namespace {
+
+std::vector<PromptScore> score_batch(Solver& solver, Prompts batch, const ScoreCall& call) {
+  std::vector<PromptScore> out;
+  std::vector<data::Prompt> open;  // to generate
+  std::vector<size_t> places;
+  for (const ForcedAnswer& a : solver.forced(batch)) {
+    check(a.tokens > 0, "suite: an answer without scored tokens");
+    const data::Prompt& p = batch[out.size()];
+    PromptScore score{.forced = double(a.hits) / double(a.tokens), .nll = a.nll / double(a.tokens)};
+    const bool wanted = call.generate && solver.can_generate() && !p.references.empty();
+    if (wanted && a.all_hit) score.generated = 1;
+    if (wanted && !a.all_hit) {
+      places.push_back(out.size());
+      open.push_back(p);
+    }
+    out.push_back(score);
+  }
+  if (open.empty()) return out;
+  const std::vector<std::string> texts = solver.generated(open);
+  for (size_t i = 0; i < places.size(); ++i) {
+    out[places[i]].generated = data::string_match_all(open[i].references, texts[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
 std::vector<PromptScore> score_prompts(Solver& solver, Prompts prompts, const ScoreCall& call) {
   std::vector<PromptScore> out;
-  for (size_t first = 0; first < prompts.size(); first += size_t(call.batch_size)) {
-    const size_t n = std::min(size_t(call.batch_size), prompts.size() - first);
-    std::vector<data::Prompt> open;  // to generate
-    std::vector<size_t> places;
-    const Prompts batch = prompts.subspan(first, n);
-    for (const ForcedAnswer& a : solver.forced(batch)) {
-      check(a.tokens > 0, "suite: an answer without scored tokens");
-      const data::Prompt& p = prompts[out.size()];
-      PromptScore score{.forced = double(a.hits) / double(a.tokens),
-                        .nll = a.nll / double(a.tokens)};
-      const bool wanted = call.generate && solver.can_generate() && !p.references.empty();
-      if (wanted && a.all_hit) score.generated = 1;
-      if (wanted && !a.all_hit) {
-        places.push_back(out.size());
-        open.push_back(p);
-      }
-      out.push_back(score);
-    }
-    if (open.empty()) continue;
-    const std::vector<std::string> texts = solver.generated(open);
-    for (size_t i = 0; i < places.size(); ++i) {
-      out[places[i]].generated = data::string_match_all(open[i].references, texts[i]);
-    }
-  }
+  const int64_t all = int64_t(prompts.size()), size = call.batch_size;
+  SelfCommunicator alone;
+  divide_work(
+      call.ranks ? *call.ranks : alone, "prompts", (all + size - 1) / size,
+      [&](int64_t n) {
+        const int64_t first = n * size;
+        ByteWriter part;
+        part.list(score_batch(
+            solver, prompts.subspan(size_t(first), size_t(std::min(size, all - first))), call));
+        return part.bytes();
+      },
+      [&](int64_t, const std::string& part) {
+        const std::vector<PromptScore> scores = ByteReader(part).list<PromptScore>();
+        out.insert(out.end(), scores.begin(), scores.end());
+      });
   return out;
 }
 

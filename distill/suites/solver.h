@@ -8,6 +8,7 @@
 
 #include "data/suites/prompt.h"
 #include "nn/models/model.h"
+#include "tensor/comm/communicator.h"
 
 namespace brine::distill {
 
@@ -58,6 +59,7 @@ struct PromptScore {
 struct ScoreCall {
   int64_t batch_size = 8;
   bool generate = true;
+  Communicator* ranks = nullptr;  // that divide the batches; null: this process alone
 };
 
 // Prompts of one task. A prompt whose whole answer is the likeliest token by token is not

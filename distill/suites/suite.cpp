@@ -12,6 +12,7 @@
 #include "distill/log/device_memory.h"
 #include "distill/suites/contender.h"
 #include "distill/suites/grid.h"
+#include "tensor/comm/shared_work.h"
 
 namespace brine::distill {
 namespace {
@@ -56,7 +57,8 @@ struct SuiteRun {
       options.k = k;
       ModelSolver solver(*m.model, tokenizer, options);
       MethodScores row = score_blocks(
-          solver, blocks, {.batch_size = call.batch_size, .generate = call.grid.generate});
+          solver, blocks,
+          {.batch_size = call.batch_size, .generate = call.grid.generate, .ranks = call.ranks});
       row.method = name;
       const data::Json kept = kept_keys_of(m.config, k);
       if (sparse && !kept.is_null()) row.k = kept.get<int64_t>();
@@ -257,9 +259,12 @@ data::Json evaluate_suite(const std::string& name, nn::LoadedModel& m,
   check_k(call, m, contenders);
   check_sizes(call.grid, m);
   SuiteRun run{call, tokenizer, messages, make_blocks(call, tokenizer), call.k};
-  if (!call.grid.write_prompts.empty()) {
-    data::write_file_atomic(call.grid.write_prompts, prompt_lines(run));
-  }
+  const auto write_prompts = [&] {
+    if (!call.grid.write_prompts.empty())
+      data::write_file_atomic(call.grid.write_prompts, prompt_lines(run));
+  };
+  if (call.ranks) do_work_of_first(*call.ranks, "prompts", write_prompts);
+  if (!call.ranks) write_prompts();
   const data::Json own_k = kept_keys_of(m.config, 0);
   if (run.ks.empty() && !own_k.is_null()) run.ks = {own_k.get<int64_t>()};
   data::Json out = {

@@ -10,6 +10,7 @@
 #include "data/config/schema.h"
 #include "distill/log/messages.h"
 #include "nn/io/model_io.h"
+#include "tensor/comm/communicator.h"
 
 namespace brine::distill {
 
@@ -38,6 +39,7 @@ struct SuiteCall {
   nn::RuntimeOptions options;     // but k
   int64_t batch_size = 8;
   uint64_t seed = 1;
+  Communicator* ranks = nullptr;  // that divide the prompts; null: this process alone
 };
 
 // "suite", "model", "attention", "seed", "lengths", "depths", "samples", "rows" (every task,

@@ -1,0 +1,17 @@
+// What an evaluation counts besides its result, batch by batch, in parts that travel between ranks.
+#pragma once
+
+#include <string>
+
+namespace brine::distill {
+
+class BatchMeasure {
+ public:
+  virtual ~BatchMeasure() = default;
+  // What was counted since the last call, which the object then forgets.
+  virtual std::string take() = 0;
+  // Adds what take() gave, on this rank or another one.
+  virtual void add(const std::string& part) = 0;
+};
+
+}  // namespace brine::distill

@@ -1,0 +1,326 @@
+// Work that ranks divide: evaluations, dumps and token shards of one process; refusals; errors.
+#include "data/tokenizer/bpe/bpe.h"
+#include "tests/apps/ranks/launch.h"
+
+namespace brine::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+Finished succeed(const std::string& arguments, const std::string& before) {
+  Finished done = ranked_world().run(arguments, before);
+  REQUIRE_MESSAGE(done.status == 0, before << arguments << ": " << done.error);
+  return done;
+}
+
+void divided_on(const Launcher& launcher, void (*test)(const Launcher&)) {
+  if (!launcher.found()) return test::skip("no " + launcher.name);
+  test(launcher);
+}
+
+// A model with room for the prompts of a suite; sentences and an encoder that was tuned on them.
+void make_inputs() {
+  static const bool made = [] {
+    const World& w = ranked_world();
+    w.write("roomy.toml",
+            "batch_size = 2\nsequence_length = 32\nsteps = 2\n[model]\nvocab_size = 300\n"
+            "hidden_size = 32\nnum_hidden_layers = 2\nnum_attention_heads = 4\nffn_dim = 48\n"
+            "max_position_embeddings = 640\n");
+    w.must("train --config roomy.toml --tokenizer tok --train text.txt --valid text.txt --out big");
+    data::BpeTrainOptions options;
+    options.vocab_size = 300;
+    options.special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]"};
+    data::BpeTrainer trainer(options);
+    trainer.add(sample_text(60));
+    trainer.train()->save(w.path("task-tok"));
+    std::istringstream lines(sample_text(60));
+    std::string rows, line;
+    for (int i = 0; std::getline(lines, line); ++i)
+      rows += join("s\t", line.find("stone") < 40, "\t\t", line.substr(0, size_t(20 + i)), "\n");
+    fs::create_directories(w.path("glue/CoLA"));
+    w.write("glue/CoLA/train.tsv", rows);
+    w.write("glue/CoLA/dev.tsv", rows);
+    w.write("bert.json",
+            R"({"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 300,
+                "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+                "intermediate_size": 48, "max_position_embeddings": 32, "type_vocab_size": 2,
+                "hidden_dropout_prob": 0.1, "initializer_range": 0.1})");
+    w.must(
+        "finetune --task cola --data glue --model bert.json --tokenizer task-tok --batch-size 16 "
+        "--epochs 1 --out tuned");
+    w.must(
+        "distill --task cola --data glue --teacher tuned --steps 2 --columns 8 --k 3 --out judge");
+    std::string much;
+    for (int i = 0; i < 12; ++i) much += sample_text(120);
+    w.write("much.txt", much);
+    return true;
+  }();
+  CHECK(made);
+}
+
+// The columns of a table that are not times or memory.
+std::string without_costs(const std::string& table) {
+  std::istringstream lines(table);
+  std::string out, line;
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::string word;
+    for (int i = 0; words >> word; ++i) out += i == 3 || i == 4 ? "" : word + " ";
+    out += "\n";
+  }
+  return out;
+}
+
+int64_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+void same_values(const Launcher& launcher) {
+  make_inputs();
+  const char* const commands[] = {
+      "eval --json --kld --model student --teacher teacher --data text.txt --k 4 --batch-size 3 "
+      "--recall-from 5",
+      "eval --json --model student --data text.txt --protocol stride --window 32 --stride 10 "
+      "--max-windows 11 --batch-size 2",
+      "eval --json --model judge --teacher self --task cola --data glue --batch-size 7",
+      "eval --json --model big --suite ruler --tasks passkey,copy --lengths 560 --depths 0,100 "
+      "--samples 2 --answer-tokens 6 --batch-size 3 --compare recent:k=8",
+      "sweep --model student --teacher teacher --data text.txt --k 2 4 --floors --out floors.tsv"};
+  for (const std::string command : commands) {
+    fs::remove(world().path("floors.tsv"));
+    const Finished alone = succeed(command, "OMP_NUM_THREADS=1");
+    const std::string table = read_all(world().path("floors.tsv"));
+    CHECK(alone.out.size() > 200);
+    for (const int ranks : {2, 3}) {
+      fs::remove(world().path("floors.tsv"));
+      const Finished shared = succeed(command, launcher.of(ranks));
+      INFO(command, " on ", ranks, " ranks: ", shared.out);
+      const bool same = shared.out == alone.out;
+      CHECK(same);
+      CHECK(lines_of(shared.error) == lines_of(alone.error));  // said once
+      CHECK(read_all(world().path("floors.tsv")) == table);
+    }
+  }
+  const std::string sweep =
+      "sweep --model student --teacher teacher --data text.txt --k 2 4 --batch-size 5 "
+      "--max-windows 23";
+  const std::string alone = without_costs(succeed(sweep, "").out);
+  CHECK(contains(alone, "perplexity"));
+  CHECK(without_costs(succeed(sweep, launcher.of(4)).out) == alone);
+}
+
+// Content by name of every file below a directory.
+std::map<std::string, std::string> content_of(const std::string& directory) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(world().path(directory)))
+    out[fs::relative(entry.path(), world().path(directory)).string()] = read_all(entry.path());
+  return out;
+}
+
+void check_same_files(const std::string& directory, const std::string& expected) {
+  const auto a = content_of(directory), b = content_of(expected);
+  CHECK(b.size() > 2);
+  CHECK(a.size() == b.size());
+  for (const auto& [name, content] : b) {
+    INFO(directory, " against ", expected, ": ", name);
+    const auto found = a.find(name);
+    const bool same = found != a.end() && found->second == content;
+    CHECK(same);
+  }
+}
+
+void same_files(const Launcher& launcher) {
+  make_inputs();
+  const std::string id = launcher.name;
+  const std::map<std::string, std::string> commands = {
+      {"dump", "dump --model teacher --data text.txt --batch-size 4 --shard-mib 1 --logits full"},
+      {"task", "dump --model tuned --task cola --data glue --shard-mib 1 --content maps"},
+      {"tokens", "tokenize --tokenizer tok --shard-mib 1 much.txt text.txt much.txt"}};
+  for (const auto& [name, command] : commands) {
+    const std::string out = command + " --out " + id + "-" + name;
+    succeed(out, "OMP_NUM_THREADS=1");
+    for (const int ranks : {2, 3}) {
+      succeed(out + std::to_string(ranks), launcher.of(ranks));
+      check_same_files(join(id, "-", name, ranks), id + "-" + name);
+    }
+  }
+}
+
+// A signal to one rank while several shards are left.
+void disturbed_dump(const Launcher& launcher) {
+  make_inputs();
+  const std::string id = launcher.name, whole = id + "-long";
+  const std::string keys =
+      "dump --model teacher --data much.txt --batch-size 2 --shard-mib 1 --logits full --out ";
+  succeed(keys + whole, "");
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    const std::string out = join(id, "-signal-", signal);
+    for (int r = 0; r < 3; ++r) fs::remove(ranked_world().path(join("pid.", r)));
+    Finished done;
+    std::thread launched([&] { done = ranked_world().run(keys + out, launcher.of(3)); });
+    const bool began =
+        wait_until(60, [&] { return fs::exists(world().path(out + "/shard-00004.h5")); });
+    ::kill(process_of(1), signal);
+    launched.join();
+    CHECK_MESSAGE(began, done.error);
+    INFO(done.error);
+    CHECK(content_of(out).size() < content_of(whole).size());
+    if (signal == SIGTERM) {
+      CHECK(done.status == 130);
+      CHECK(contains(done.error, "SIGTERM to rank 1: stopped at sample "));
+    } else {
+      CHECK(done.status != 0);
+    }
+    succeed(keys + out, launcher.of(2));
+    check_same_files(out, whole);
+  }
+}
+
+size_t lines_of_brine(const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find("brine "); at != text.npos; at = text.find("brine ", at + 1)) ++count;
+  return count;
+}
+
+void one_line(const Launcher& launcher) {
+  const char* const alone = "processes; start it as one process";
+  for (const char* command : {"export --checkpoint student --out refused", "verify nothing.h5",
+                              "generate --model student --prompt a", "inspect student"}) {
+    const Finished done = ranked_world().run(command, launcher.of(3));
+    INFO(command, ": ", done.error);
+    CHECK(done.status != 0);
+    CHECK(contains(done.error, "says that this is one of 3"));
+    CHECK(contains(done.error, alone));
+    CHECK(lines_of_brine(done.error) == 1);
+  }
+  CHECK(!fs::exists(world().path("refused")));
+  CHECK(contains(ranked_world().run("dump --adopt dump/x.h5", launcher.of(2)).error,
+                 "dump: --adopt is not divided; start it as one process, not 2"));
+  // What all ranks find out, and what one of them does, wherever the others are by then.
+  const std::string eval = "eval --json --data text.txt --model ";
+  const std::string split = " : -n 1 sh rank.sh " + program() + " ";
+  const std::map<std::string, std::string> errors = {
+      {eval + "nowhere", "brine eval: nowhere: "},
+      {eval + "student" + split + eval + "teacher",
+       "brine eval: rank 2 has another configuration than rank 0; model: \"student\" -> "
+       "\"teacher\""},
+      {"dump --model teacher --data text.txt --out /proc/none", "brine dump: rank 0: /proc/none: "},
+      {"tokenize --tokenizer tok --out spoilt much.txt nothing.txt", "nothing.txt: cannot open"}};
+  for (const auto& [command, says] : errors) {
+    const bool splits = command.find(split) != command.npos;
+    const Finished done = ranked_world().run(command, launcher.of(splits ? 2 : 3));
+    INFO(command, ": ", done.error);
+    CHECK(done.status != 0);
+    CHECK(contains(done.error, says));
+    CHECK(lines_of_brine(done.error) == 1);
+    CHECK(done.out.empty());
+  }
+  CHECK(!fs::exists(world().path("spoilt")));
+}
+
+// Names, axes and values of an experiment's rows, in their order.
+std::string rows_of_experiment(const std::string& directory) {
+  std::istringstream lines(read_all(world().path(directory + "/rows.jsonl")));
+  std::string out;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json row = parse_json(line);
+    out += row.at("name").dump() + row.at("axes").dump() + row.at("values").dump() + "\n";
+  }
+  return out;
+}
+
+// Without the line of the commit, which ends with a time.
+std::string table_of(const Finished& experiment) {
+  const size_t end = experiment.out.find("\nCommit ");
+  REQUIRE(end != std::string::npos);
+  return experiment.out.substr(0, end);
+}
+
+void same_rows(const Launcher& launcher) {
+  const std::string id = launcher.name + "-study";
+  ranked_world().write("divided.toml", R"(
+title = "Students"
+[scale.small]
+seeds = [1, 2, 3]
+[[step]]
+id = "student"
+name = "student-{seed}"
+command = """distill --teacher teacher --data text.txt --batch-size 2 --steps 1 --columns 12
+  --k 4 --seed {seed} --out {out}"""
+each.seed = "seeds"
+[[step]]
+id = "perplexity"
+name = "perplexity-{seed}-{k}"
+command = "eval --model {runs}/student-{seed} --data text.txt --max-windows 5 --k {k} --json"
+each = { seed = "seeds", k = [4, 8] }
+take = { perplexity = "/perplexity", tokens = "/tokens" }
+[[table]]
+name = "perplexity"
+title = "Perplexity"
+step = "perplexity"
+rows = ["seed"]
+columns = "k"
+values = ["perplexity"]
+)");
+  const std::string command = "experiment divided.toml --threads 1 --out ";
+  const Finished alone = succeed(command + id, "");
+  const std::string rows = rows_of_experiment(id);
+  CHECK(lines_of(rows) == 9);
+  for (const int ranks : {2, 4}) {
+    const Finished shared = succeed(command + join(id, ranks), launcher.of(ranks));
+    CHECK(rows_of_experiment(join(id, ranks)) == rows);
+    CHECK(table_of(shared) == table_of(alone));
+    CHECK(contains(succeed(command + join(id, ranks), launcher.of(ranks)).out, "Perplexity"));
+  }
+  ranked_world().write("failing.toml", R"(
+title = "One step fails"
+[scale.small]
+seeds = [1]
+[[step]]
+id = "perplexity"
+name = "perplexity-{file}"
+command = "eval --model student --data {file}.txt --max-windows 5 --json"
+each = { file = ["text", "nothing", "much"] }
+take = { perplexity = "/perplexity" }
+)");
+  make_inputs();
+  const Finished failed = ranked_world().run(
+      "experiment failing.toml --threads 1 --out " + id + "-failed", launcher.of(3));
+  INFO(failed.error);
+  CHECK(failed.status != 0);
+  CHECK(contains(failed.error,
+                 "brine experiment: rank 1: experiment: perplexity-nothing ended with status 1"));
+  CHECK(lines_of(rows_of_experiment(id + "-failed")) == 2);
+}
+
+TEST_CASE("divided work: evaluations have the values of one process (needs Open MPI)") {
+  divided_on(open_mpi_launcher(), same_values);
+}
+TEST_CASE("divided work: evaluations have the values of one process (needs MPICH)") {
+  divided_on(mpich_launcher(), same_values);
+}
+TEST_CASE("divided work: dumps and token shards are the files of one process (needs Open MPI)") {
+  divided_on(open_mpi_launcher(), same_files);
+}
+TEST_CASE("divided work: dumps and token shards are the files of one process (needs MPICH)") {
+  divided_on(mpich_launcher(), same_files);
+}
+TEST_CASE("divided work: a dump of ranks that were ended continues on others (needs Open MPI)") {
+  divided_on(open_mpi_launcher(), disturbed_dump);
+}
+TEST_CASE("divided work: a dump of ranks that were ended continues on others (needs MPICH)") {
+  divided_on(mpich_launcher(), disturbed_dump);
+}
+TEST_CASE("divided work: an experiment has the rows of one process (needs Open MPI)") {
+  divided_on(open_mpi_launcher(), same_rows);
+}
+TEST_CASE("divided work: an experiment has the rows of one process (needs MPICH)") {
+  divided_on(mpich_launcher(), same_rows);
+}
+TEST_CASE("divided work: refusals and errors are one line (needs Open MPI)") {
+  divided_on(open_mpi_launcher(), one_line);
+}
+TEST_CASE("divided work: refusals and errors are one line (needs MPICH)") {
+  divided_on(mpich_launcher(), one_line);
+}
+
+}  // namespace
+}  // namespace brine::tests
