@@ -18,6 +18,10 @@
 
 namespace brine::distill {
 
+// How the gradients of a step's slots are added: in the tree of SlotSum, with the same bits for any
+// number of ranks, or one after another and over the ranks in any order.
+enum class GradientSum { ordered, fast };
+
 // What to do with a step whose loss or gradient is not finite.
 enum class OnNonfinite { stop, skip };
 
@@ -68,6 +72,7 @@ struct TrainerParts {
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
   bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
+  GradientSum sum = GradientSum::ordered;
 };
 
 struct TrainOutcome {
@@ -107,8 +112,10 @@ class Trainer {
   // Gradients and terms over the slots of all ranks; returns the sums of squares by part.
   std::vector<double> sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
                                 LossTerms& terms);
+  void sum_over_ranks(SlotSum& sum);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
+  bool is_fast() const { return parts_.sum == GradientSum::fast; }
   bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
   void share_values();  // after a step of which each rank has made its own elements
   struct Moments {

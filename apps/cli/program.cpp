@@ -2,6 +2,7 @@
 #include "apps/cli/program.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <new>
 
@@ -48,9 +49,21 @@ const Subcommand& find_subcommand(const std::string& name) {
                    best.empty() ? "" : "; the nearest is \"" + best + "\""));
 }
 
+// Of several ranks each gets a GPU of its own. A launcher may show a rank that one only.
+Device own_gpu() {
+  const int rank = find_launch().kind == Launch::Kind::none ? -1 : local_rank();
+  const int count = cuda::device_count();
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (rank < 0 || count == 0 || (count == 1 && visible && *visible)) return parse_device("cuda");
+  const bool has_one = rank < count;
+  check(has_one, "--device cuda: this is rank ", rank, " of its machine, which has ", count,
+        " CUDA device", count == 1 ? "" : "s", "; start fewer ranks there, or name a device");
+  return parse_device(join("cuda:", rank));
+}
+
 Device chosen_device(const std::string& name) {
-  if (name != "auto") return parse_device(name);
-  return cuda::device_count() > 0 ? parse_device("cuda") : Device{};
+  if (name != "auto" && name != "cuda") return parse_device(name);
+  return name == "cuda" || cuda::device_count() > 0 ? own_gpu() : Device{};
 }
 
 Dtype compute_dtype(Compute compute) {
@@ -134,7 +147,8 @@ void CommonOptions::describe(data::Schema& s) {
           {.min = 0, .max = 4096, .transient = true});
   s.field("seed", seed, "Seed of everything random", {.min = 0});
   s.field("device", device,
-          "Where models compute: cpu, cuda or cuda:N; auto uses the first GPU if there is one",
+          "Where models compute: cpu, cuda or cuda:N; auto uses a GPU if there is one. cuda is the "
+          "first, or with several ranks on a machine the one of the rank's number there",
           {.transient = true});
   s.choice(
       "compute", compute,

@@ -133,6 +133,18 @@ std::string describe(int index) {
 
 void use_device(int index) { check_cuda(cudaSetDevice(index), "cudaSetDevice"); }
 
+bool is_idle(Device device) {
+  use_device(device.index);
+  const cudaError_t status = cudaStreamQuery(stream());
+  if (status != cudaErrorNotReady) check_cuda(status, "cudaStreamQuery");
+  return status == cudaSuccess;
+}
+
+void* stream_handle(int index) {
+  use_device(index);
+  return stream();
+}
+
 bool emulated() {
 #ifdef BRINE_EMULATED_CUDA
   return true;

@@ -1,11 +1,11 @@
 // Streams in addition to that of the kernels, and events: tensor/cuda/core/transfer.cu orders
 // copies with them.
 //
-// The first stream is the kernels': work queued on it is executed at once. Copies on other streams
-// are delayed as long as the runtime allows, until an event or the stream is waited for: code that
-// reads their target, or reuses their source, too early gets wrong numbers. The emulator ends the
-// program when such a copy precedes work that it was not ordered after, or uses CPU memory that is
-// not pinned.
+// The first stream of a device is its kernels': work queued on it is executed at once. Copies on
+// other streams are delayed as long as the runtime allows, until an event or the stream is waited
+// for: code that reads their target, or reuses their source, too early gets wrong numbers. The
+// emulator ends the program when such a copy precedes work that it was not ordered after, or uses
+// CPU memory that is not pinned.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,4 +29,7 @@ namespace emulator {
 extern std::atomic<uint64_t> work;
 // Whether an address is one of the device's memory.
 bool on_device(const void* p);
+// Work of a library on a stream begins and ends: until then the stream is not done.
+void begin_foreign_work(cudaStream_t stream);
+void end_foreign_work(cudaStream_t stream);
 }  // namespace emulator

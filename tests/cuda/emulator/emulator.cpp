@@ -394,9 +394,19 @@ const char* cudaGetErrorString(cudaError_t status) {
   }
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* index) { return *index = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+// Tests make them several.
+cudaError_t cudaGetDeviceCount(int* n) {
+  const char* more = std::getenv("BRINE_EMULATED_DEVICES");
+  return *n = more ? std::atoi(more) : 1, cudaSuccess;
+}
+static thread_local int current_device = 0;
+cudaError_t cudaGetDevice(int* index) { return *index = current_device, cudaSuccess; }
+cudaError_t cudaSetDevice(int index) {
+  int n = 0;
+  cudaGetDeviceCount(&n);
+  if (index < 0 || index >= n) return cudaErrorInvalidValue;
+  return current_device = index, cudaSuccess;
+}
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {"emulated device", emulator::kArena, 9, 0, 4, 1 << 20};

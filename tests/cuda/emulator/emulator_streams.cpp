@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 
 namespace emulator {
 
@@ -26,6 +27,7 @@ struct EmulatedStream {
   std::deque<Copy> copies;
   uint64_t issued = 0, done = 0;  // copies
   uint64_t after = 0;             // the work that its next copy comes after
+  std::atomic<int> foreign{0};    // operations of libraries
 };
 
 struct EmulatedEvent {
@@ -36,7 +38,7 @@ struct EmulatedEvent {
 namespace {
 
 std::mutex mutex;
-bool made_one = false;
+std::map<int, bool> made_one;  // by device
 std::map<const char*, size_t> pinned;
 
 [[noreturn]] void die(const char* what) {
@@ -67,16 +69,25 @@ void catch_up(EmulatedStream& s, uint64_t copies) {
 }  // namespace
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  int device = 0;
+  cudaGetDevice(&device);
   std::lock_guard lock(mutex);
-  *stream = new EmulatedStream{!made_one, {}};
-  made_one = true;
+  *stream = new EmulatedStream{!made_one[device], {}};
+  made_one[device] = true;
   return cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->foreign > 0) return cudaErrorNotReady;
+  return cudaStreamSynchronize(stream);
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  while (stream->foreign > 0) std::this_thread::yield();
   std::lock_guard lock(mutex);
   catch_up(*stream, stream->issued);
   return cudaSuccess;
 }
+void emulator::begin_foreign_work(cudaStream_t stream) { ++stream->foreign; }
+void emulator::end_foreign_work(cudaStream_t stream) { --stream->foreign; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new EmulatedEvent;
   return cudaSuccess;
