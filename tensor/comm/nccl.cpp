@@ -8,6 +8,7 @@
 
 #include <climits>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "tensor/comm/parts.h"
@@ -122,10 +123,10 @@ class Nccl : public Communicator {
     for (const Outgoing& o : out)
       verify(send_(o.bytes, o.size, kBytes, o.to, comm_, stream()), wait);
     verify(group_end_(), wait);
-    std::vector<int> others;
-    for (const Incoming& i : in)
-      if (others.empty() || others.back() != i.from) others.push_back(i.from);
-    finish(wait, others);
+    std::set<int> others;
+    for (const Incoming& i : in) others.insert(i.from);
+    for (const Outgoing& o : out) others.insert(o.to);
+    finish(wait, {others.begin(), others.end()});
   }
 
   // Memory of the CPU, by way of the device: counts, loss terms, moments of a checkpoint.

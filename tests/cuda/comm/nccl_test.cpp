@@ -176,7 +176,7 @@ TEST_CASE("nccl: a rank that does not come, does not answer or has gone ends the
       return;
     }
     ranks->set_limit(0.3);
-    const Tensor t = Tensor::zeros({10}, Dtype::f32, device_of(0));
+    const Tensor t = Tensor::zeros({100}, Dtype::f32, device_of(0));
     const std::string what = test::message([&] { ranks->reduce_scatter("sum of step 3", t); });
     over = true;
     check(what == "sum of step 3: no answer from rank 1 within 0.3 seconds", what);
@@ -185,7 +185,7 @@ TEST_CASE("nccl: a rank that does not come, does not answer or has gone ends the
   on_devices(2, [&](int rank) {
     const auto ranks = open_rank(third, rank, 2);
     if (rank == 1) return;
-    const Tensor t = Tensor::zeros({10}, Dtype::f32, device_of(0));
+    const Tensor t = Tensor::zeros({100}, Dtype::f32, device_of(0));
     const std::string what = test::message([&] { ranks->reduce_scatter("sum", t); });
     check(what ==
               "sum: NCCL 2.14.3: remote process exited or there was a network error; rank 1 has "
