@@ -101,7 +101,7 @@ std::unique_ptr<Communicator> open_mpich(const Launch& launch) {
       {"PMI_RANK", std::to_string(launch.rank)},
       {"PMI_SIZE", std::to_string(launch.size)}};
   for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
-  std::unique_ptr<Communicator> ranks = open_mpi(MpiKind::mpich);
+  std::unique_ptr<Communicator> ranks = open_mpi(MpiKind::mpich, MpiStart::by_caller);
   for (const auto& [name, value] : variables) ::unsetenv(name);
   return ranks;
 }
@@ -214,6 +214,8 @@ std::string rank_prefix() {
 }
 
 void close_ranks() {
+  if (Opened& all = opened(); all.ranks && all.rendezvous)
+    all.ranks->linger([&] { return all.rendezvous->all_done(); });
   opened().ranks.reset();
   opened().rendezvous.reset();
   opened().server.reset();

@@ -99,6 +99,8 @@ class Communicator {
   // the number of ranks (gradients are added by SlotSum). f32 or f64.
   void all_reduce(const std::string& what, const Tensor& values);
 
+  // Before the end: keeps messages that have left this rank on their way until `all_done`.
+  virtual void linger(const std::function<bool()>& all_done) { (void)all_done; }
   // Ends all ranks at once.
   [[noreturn]] virtual void abort(int status) = 0;
 

@@ -85,6 +85,13 @@ class Nccl : public Communicator {
   }
   bool moves(Device where) const override { return where.is_cpu() || where == device_; }
 
+  // What was sent has arrived, but a library that is closed early may take others with it.
+  void linger(const std::function<bool()>& all_done) override {
+    if (host_) return host_->linger(all_done);
+    Patience patience(limit());
+    while (!all_done() && !patience.is_over()) patience.rest();
+  }
+
   [[noreturn]] void abort(int status) override {
     if (comm_) abort_(std::exchange(comm_, nullptr));
     if (host_) host_->abort(status);

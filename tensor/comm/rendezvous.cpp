@@ -156,6 +156,7 @@ Rendezvous::Rendezvous(const Meeting& meeting) : meeting_(meeting) {
   meeting_.run = one_word(meeting_.run);
   if (meeting_.rank > 0) {
     lines_.push_back(connect('l'));
+    done_.assign(1, false);
     return;
   }
   const int family = Addresses(meeting_.host.c_str(), meeting_.port).first->ai_family;
@@ -180,13 +181,12 @@ Rendezvous::Rendezvous(const Meeting& meeting) : meeting_(meeting) {
         ErrorKind::io);
   }
   lines_ = accept_all('l');
+  done_.assign(lines_.size(), false);
 }
 
 Rendezvous::~Rendezvous() {
   for (const int line : lines_) {
-    if (line < 0) continue;
-    write_line(line, "done");
-    ::close(line);
+    if (line >= 0) ::close(line);
   }
   if (listening_ >= 0) ::close(listening_);
 }
@@ -300,19 +300,28 @@ std::vector<int> Rendezvous::connect_again() {
 
 std::string Rendezvous::missing() {
   for (size_t i = 0; gone_.empty() && i < lines_.size(); ++i) {
-    if (lines_[i] < 0 || !is_readable(lines_[i], Clock::now())) continue;
+    if (lines_[i] < 0 || done_[i] || !is_readable(lines_[i], Clock::now())) continue;
     const std::string said = read_line(lines_[i], after(kLineSeconds));
-    ::close(lines_[i]);
-    lines_[i] = -1;
-    if (said == "done") continue;
+    if (said == "done") {
+      done_[i] = true;
+      continue;
+    }
     const size_t rank = meeting_.rank == 0 ? i : 0;
     gone_ = said.empty() ? join("rank ", rank, " has ended") : said;
-    if (meeting_.rank == 0) {
-      for (const int line : lines_)
-        if (line >= 0) write_line(line, gone_);
-    }
+    for (size_t other = 0; meeting_.rank == 0 && other < lines_.size(); ++other)
+      if (other != i && lines_[other] >= 0) write_line(lines_[other], gone_);
   }
   return gone_;
+}
+
+bool Rendezvous::all_done() {
+  if (meeting_.rank > 0 && !std::exchange(said_done_, true)) write_line(lines_[0], "done");
+  if (!missing().empty()) return true;
+  for (size_t i = 0; i < lines_.size(); ++i)
+    if (lines_[i] >= 0 && !done_[i]) return false;
+  for (const int line : lines_)
+    if (meeting_.rank == 0 && line >= 0) write_line(line, "done");
+  return true;
 }
 
 }  // namespace brine

@@ -21,7 +21,6 @@ class Rendezvous {
   // Returns when all ranks are here. Throws when the port is taken, when a rank does not come in
   // time (RanksMissing), and on a rank that another run, or another rank of its number, turns away.
   explicit Rendezvous(const Meeting& meeting);
-  // Tells the others that this rank ends as it should.
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -34,9 +33,12 @@ class Rendezvous {
   // The machine of each rank, on rank 0.
   const std::vector<std::string>& machines() const { return machines_; }
 
-  // "rank 2 has ended" when a process has ended without the destructor, otherwise empty. Rank 0
-  // watches all and tells the others.
+  // "rank 2 has ended" when a process has ended before all_done(), otherwise empty. Rank 0 watches
+  // all and tells the others.
   std::string missing();
+  // Says that this rank needs no other any more; true when that holds for all, or when one has
+  // ended. Does not wait.
+  bool all_done();
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -49,6 +51,8 @@ class Rendezvous {
   int listening_ = -1;
   std::vector<int> lines_;  // by rank; elsewhere one, to rank 0
   std::vector<std::string> machines_;
+  std::vector<bool> done_;  // of the lines
+  bool said_done_ = false;
   std::string gone_;
 };
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -187,7 +188,10 @@ TEST_CASE("rendezvous: a rank that has ended is named on all, one that is done i
   std::unique_ptr<Rendezvous> first, third;
   std::thread one([&] { first = std::make_unique<Rendezvous>(meeting(port, 0, 4)); });
   std::thread three([&] { third = std::make_unique<Rendezvous>(meeting(port, 3, 4)); });
-  std::thread done([&] { Rendezvous r(meeting(port, 1, 4)); });
+  std::thread done([&] {
+    Rendezvous r(meeting(port, 1, 4));
+    r.all_done();
+  });
   const std::string answer = say(port, "brine-ranks-1 l 2 4 run_1 machine\n");  // and goes
   one.join();
   three.join();
@@ -200,6 +204,25 @@ TEST_CASE("rendezvous: a rank that has ended is named on all, one that is done i
   };
   CHECK(wait_for(*first) == "rank 2 has ended");
   CHECK(wait_for(*third) == "rank 2 has ended");
+}
+
+TEST_CASE("rendezvous: ranks are done when all are") {
+  const int port = free_port();
+  std::atomic<int> over{0};
+  std::atomic<bool> late{false};
+  on_threads(3, [&](int r) {
+    Rendezvous all(meeting(port, r, 3));
+    if (r == 1) {  // the others ask in vain
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      check(over == 0, "a rank is done before rank 1");
+      late = true;
+    }
+    while (!all.all_done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    check(late, "rank ", r, " does not wait for rank 1");
+    ++over;
+    check(all.missing().empty(), "rank ", r, " misses ", all.missing());
+  });
+  CHECK(over == 3);
 }
 
 TEST_CASE("PMI: the mapping names consecutive ranks of a machine") {
