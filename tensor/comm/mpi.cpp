@@ -159,7 +159,8 @@ class Mpi : public Communicator {
                         &open.back()),
              wait);
     }
-    Patience patience(wait.seconds);
+    // An all-reduce is a chain of messages, each of which starts when the library is called.
+    Patience patience(wait.seconds, 20);
     while (!open.empty()) {
       if (std::erase_if(open, [&](Handle& h) { return is_done(h, wait); }) > 0) patience.renew();
       if (open.empty()) break;

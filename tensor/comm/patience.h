@@ -12,7 +12,8 @@ namespace brine {
 
 class Patience {
  public:
-  explicit Patience(double seconds) : seconds_(seconds) {}
+  // `nap`: the longest sleep, in microseconds.
+  explicit Patience(double seconds, int64_t nap = 500) : seconds_(seconds), nap_(nap) {}
 
   bool is_over() const {
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin_;
@@ -28,14 +29,13 @@ class Patience {
       ::sched_yield();
       return false;
     }
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(std::min<int64_t>(20 + round_ / 10, 500)));
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round_ / 10, nap_)));
     return round_ % 20 == 0;
   }
 
  private:
   double seconds_;
-  int64_t round_ = 0;
+  int64_t nap_, round_ = 0;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
