@@ -93,7 +93,7 @@ class Mpi : public Communicator {
 
   std::string name() const override { return Abi::kName; }
 
-  // The library moves messages while it is called: here, to ask for one that nobody sends.
+  // The library moves messages while it is called: here, to ask for one that is never sent.
   void linger(const std::function<bool()>& all_done) override {
     static char never = 0;  // in use until the process ends
     Handle request;
