@@ -105,6 +105,7 @@ TEST_CASE("rendezvous: all ranks get the bytes of rank 0, and connections of the
         check(::recv(sockets[size_t(other)], &got, 1, 0) == 1 && got == other, "socket ", other,
               " is that of rank ", int(got));
       }
+      while (!all.all_done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       check(all.missing().empty(), "rank ", r, " misses ", all.missing());
       for (const int socket : sockets) ::close(socket);
     });
