@@ -108,9 +108,12 @@ class Mpi : public Communicator {
   }
 
   [[noreturn]] void abort(int status) override {
-    // MPICH's launcher drops what it has not yet read of this rank's last words.
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
+    if (start_ == MpiStart::by_launcher) {
+      // MPICH's launcher drops what it has not yet read of this rank's last words.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
+    }
+    // Without a launcher MPI_Abort would wait for its answer; the others notice the end.
     ::_exit(status);
   }
 

@@ -146,7 +146,7 @@ void PmiServer::answer(size_t rank, const std::string& command) {
     finished_[rank] = true;
     send(socket, "cmd=finalize_ack rc=0\n");
   }
-  // "abort" needs no answer: the process ends, which the others notice by themselves.
+  // No "abort": such ranks end without it (tensor/comm/mpi.cpp).
 }
 
 }  // namespace brine
