@@ -206,6 +206,19 @@ if(BRINE_TESTS)
   target_compile_options(tensor_emulated PRIVATE -Wno-unknown-pragmas $<$<CONFIG:Release>:-O1>
                          -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error)
 endif()
+# A libnccl.so.2 for emulated devices, which uses their memory and streams.
+function(brine_emulated_nccl)
+  add_library(emulated_nccl MODULE ${CMAKE_SOURCE_DIR}/tests/cuda/emulator/nccl/nccl.cpp)
+  target_link_libraries(emulated_nccl PRIVATE brine_flags)
+  target_include_directories(emulated_nccl BEFORE PRIVATE ${CMAKE_SOURCE_DIR}/tests/cuda/emulator)
+  set_target_properties(emulated_nccl PROPERTIES PREFIX "" OUTPUT_NAME libnccl SUFFIX .so.2
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated_lib)
+  foreach(program ${ARGN})
+    add_dependencies(${program} emulated_nccl)
+    set_target_properties(${program} PROPERTIES ENABLE_EXPORTS ON)
+    set_property(TARGET ${program} APPEND PROPERTY BUILD_RPATH "$ORIGIN/emulated_lib")
+  endforeach()
+endfunction()
 # What of cuDNN needs no device, for tests/cudnn, with a driver that does nothing.
 if(BRINE_TESTS AND BRINE_CUDNN_INCLUDE)
   file(GLOB graph_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/cudnn/*.cu)

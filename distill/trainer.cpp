@@ -148,7 +148,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
   pending.reserve(batches.size());
   for (size_t i = 0; i < batches.size(); ++i) {
     RandomStream random = random_of(own_.begin + int64_t(i));
-    parts_.store.zero_gradients();
+    if (!is_fast() || i == 0) parts_.store.zero_gradients();
     pending.push_back(
         objective_.accumulate(batches[i], {.share = shares[i],
                                            .text_share = 1 / double(config_.accumulate),
@@ -156,7 +156,7 @@ LossTerms Trainer::train_step(std::string& skipped) {
                                            .recompute = config_.recompute,
                                            .loss_from = config_.loss_from,
                                            .loss_scale = double(loss_scale)}));
-    sum.add(parts_.store.gradients());
+    if (!is_fast()) sum.add(parts_.store.gradients());
   }
   std::vector<double> norms = sum_slots(sum, pending, terms);
   objective_.summarize(terms);
@@ -218,8 +218,17 @@ std::vector<double> Trainer::sum_slots(SlotSum& sum, const std::vector<PendingTe
     slots = gather_terms(ranks_, what, slots);
   }
   add_slots(slots, terms);
-  sum.over_ranks(ranks_, join("gradients of step ", step_ + 1), parts_.store.gradients());
+  sum_over_ranks(sum);
   return items(optimizer_.part_squares());
+}
+
+void Trainer::sum_over_ranks(SlotSum& sum) {
+  const std::string what = join("gradients of step ", step_ + 1);
+  const Tensor& gradients = parts_.store.gradients();
+  if (!is_fast()) return sum.over_ranks(ranks_, what, gradients);
+  const Tensor all = gradients.to(ranks_.moves(gradients.device()) ? gradients.device() : Device{});
+  ranks_.all_reduce(what, all);
+  if (!all.shares_memory(gradients)) assign(gradients, all);
 }
 
 std::string Trainer::stop_reason() {
@@ -241,8 +250,8 @@ void Trainer::share_time() {
 void Trainer::share_values() {
   if (!is_sharded()) return;
   const Tensor& values = parts_.store.values();
-  const Tensor copy = values.to(Device{});
-  gather_elements(ranks_, join("values of step ", step_ + 1), copy);
+  const Tensor copy = values.to(ranks_.moves(values.device()) ? values.device() : Device{});
+  ranks_.all_gather(join("values of step ", step_ + 1), copy);
   if (!copy.shares_memory(values)) assign(values, copy);
 }
 
@@ -302,6 +311,9 @@ TrainOutcome Trainer::run(RunLog* log) {
   std::string why;  // the run is asked to stop
   auto stopped = [&] { return !(why = stop_reason()).empty(); };
   plan_ahead(done_steps());
+  if (log && is_fast())
+    log->event(join("sum fast: the bits of these steps depend on the number of processes, now ",
+                    ranks_.size(), ", and on what connects them: ", ranks_.name()));
   TrainOutcome out;
   out.steps = step_;
   while (!finished() && !stopped()) {

@@ -19,6 +19,10 @@
 
 namespace brine::distill {
 
+// How the gradients of a step's slots are added: in the tree of SlotSum, with the same bits for any
+// number of ranks, or one after another and over the ranks in any order.
+enum class GradientSum { ordered, fast };
+
 // What to do with a step whose loss or gradient is not finite.
 enum class OnNonfinite { stop, skip };
 
@@ -69,6 +73,7 @@ struct TrainerParts {
   // one writes, evaluates and keeps the time.
   Communicator* ranks = nullptr;
   bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
+  GradientSum sum = GradientSum::ordered;
   // Groups of ranks with layers of their own (RankGrid): `store` has this rank's parameters only,
   // and the terms of the objective know their layers. 1: every rank has all parameters.
   int64_t layer_groups = 1;
@@ -112,8 +117,10 @@ class Trainer {
   // rank's layers.
   std::vector<double> sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
                                 LossTerms& terms);
+  void sum_over_ranks(SlotSum& sum);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
+  bool is_fast() const { return parts_.sum == GradientSum::fast; }
   bool is_sharded() const { return parts_.zero && ranks_.size() > 1; }
   void share_values();  // after a step of which each rank has made its own elements
   struct Moments {

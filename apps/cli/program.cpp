@@ -2,6 +2,7 @@
 #include "apps/cli/program.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <new>
 
@@ -50,6 +51,18 @@ const Subcommand& find_subcommand(const std::string& name) {
                    best.empty() ? "" : "; the nearest is \"" + best + "\""));
 }
 
+// Of several ranks each gets a GPU of its own. A launcher may show a rank that one only.
+Device own_gpu() {
+  const int rank = find_launch().kind == Launch::Kind::none ? -1 : local_rank();
+  const int count = cuda::device_count();
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (rank < 0 || count == 0 || (count == 1 && visible && *visible)) return parse_device("cuda");
+  const bool has_one = rank < count;
+  check(has_one, "--device cuda: this is rank ", rank, " of its machine, which has ", count,
+        " CUDA device", count == 1 ? "" : "s", "; start fewer ranks there, or name a device");
+  return parse_device(join("cuda:", rank));
+}
+
 Dtype compute_dtype(Compute compute) {
   return compute == Compute::bf16 ? Dtype::bf16 : compute == Compute::f16 ? Dtype::f16 : Dtype::f32;
 }
@@ -80,7 +93,7 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
                                   : LogLevel::info);
   for (const std::string& note : keys.earlier_names_used()) log_warning(command.name, ": ", note);
   set_threads(int(common.threads));
-  const auto [device, note] = selftest::choose_device(common.device);
+  const auto [device, note] = selftest::choose_device(common.device, own_gpu);
   if (!note.empty() && command.name != "gpu-selftest") log_info(note);
   set_default_device(device);
   if (device.is_cuda() && command.name != "gpu-selftest") {  // which says it itself
@@ -146,8 +159,9 @@ void CommonOptions::describe(data::Schema& s) {
   s.field("seed", seed, "Seed of everything random", {.min = 0});
   s.field(
       "device", device,
-      "Where models compute: cpu, cuda or cuda:N; auto uses the first GPU if brine gpu-selftest "
-      "has passed there, otherwise the CPU",
+      "Where models compute: cpu, cuda or cuda:N; auto uses a GPU if brine gpu-selftest has passed "
+      "there, otherwise the CPU. cuda is the first, or with several ranks on a machine the one of "
+      "the rank's number there",
       {.transient = true});
   s.choice(
       "compute", compute,

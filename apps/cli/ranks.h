@@ -1,4 +1,4 @@
-// The processes that a launcher (mpirun, srun) started together for one run.
+// The processes that a launcher (mpirun, srun, torchrun) started together for one run.
 #pragma once
 
 #include <string>
@@ -9,16 +9,23 @@ namespace brine {
 
 // What the environment says of the launcher that started this process.
 struct Launch {
-  enum class Kind { none, open_mpi, mpich, unknown };
+  // plain: a launcher that is not MPI's, which tells each process its rank.
+  enum class Kind { none, open_mpi, mpich, plain };
   Kind kind = Kind::none;
   int rank = 0, size = 1;
   std::string variable = {};  // that gave the rank
 };
 Launch find_launch();
+// The rank among those of this machine, or -1 when no launcher says it.
+int local_rank();
 
-// Opened at the first call: with MPI when a launcher started several processes, otherwise for this
-// process alone, without loading MPI. Throws when ranks were started without MPI.
-Communicator& process_ranks();
+struct RanksConfig {
+  double seconds = 600;  // until all ranks are connected, then of every wait
+  bool nccl = true;      // if tensors are on GPUs and the library is found
+};
+// Opened at the first call: with MPI or NCCL when a launcher started several processes, otherwise
+// for this process alone, without loading either. Throws when the ranks cannot be connected.
+Communicator& process_ranks(const RanksConfig& config = {});
 // Whether this process reports what all of them know.
 bool is_first_rank();
 // "rank 2: " before an error of one of several ranks, otherwise empty.

@@ -19,8 +19,7 @@ namespace brine {
 int run_training(const RunContext& context, const distill::TrainingSettings& settings,
                  const distill::RunOptions& options, const Prepare& prepare) {
   refuse_unused_loss_scale(context, settings.rest.loss_scale);
-  Communicator& ranks = process_ranks();
-  ranks.set_limit(options.rank_seconds);
+  Communicator& ranks = process_ranks({.seconds = options.rank_seconds, .nccl = options.nccl});
   const bool bar = is_terminal() && !context.quiet;
   distill::RunHost host{
       .seed = context.seed,

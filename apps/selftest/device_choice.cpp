@@ -7,19 +7,22 @@
 
 namespace brine::selftest {
 
-DeviceChoice choose_device(const std::string& name) {
-  if (name != "auto") return {parse_device(name)};
-  if (cuda::device_count() == 0) return {};
+DeviceChoice choose_device(const std::string& name, Device (*gpu)()) {
+  if (name != "auto" && (name != "cuda" || !gpu)) return {parse_device(name)};
+  if (name == "auto" && cuda::device_count() == 0) return {};
+  const Device device = gpu ? gpu() : parse_device("cuda");
+  if (name == "cuda") return {device};
   std::string why;
   try {
-    why = Stamp::present(0).difference();
+    why = Stamp::present(device.index).difference();
   } catch (const Error& e) {
     why = e.what();
   }
-  if (why.empty()) return {parse_device("cuda")};
-  return {Device{}, join("computing on the CPU: of cuda:0 (", cuda::describe(0),
-                         "), brine gpu-selftest decides whether --device auto uses it, and ", why,
-                         "; run it once, or give --device cuda")};
+  if (why.empty()) return {device};
+  return {Device{},
+          join("computing on the CPU: of cuda:", device.index, " (", cuda::describe(device.index),
+               "), brine gpu-selftest decides whether --device auto uses it, and ", why,
+               "; run it once, or give --device cuda")};
 }
 
 }  // namespace brine::selftest

@@ -21,6 +21,8 @@ class RankGroup : public Communicator {
       : Communicator(place_of(all.rank(), members), int(members.size())),
         all_(all),
         members_(std::move(members)) {}
+  std::string name() const override { return all_.name(); }
+  bool moves(Device where) const override { return all_.moves(where); }
   [[noreturn]] void abort(int status) override {
     all_.abort(status);
     ::_exit(status);
@@ -34,7 +36,7 @@ class RankGroup : public Communicator {
     for (Outgoing& o : sent) o.to = members_[size_t(o.to)];
     for (Incoming& i : received) i.from = members_[size_t(i.from)];
     // The limit is that of all; wait.seconds has this group's own.
-    all_.exchange(wait.what, sent, received, wait.seconds / limit());
+    all_.exchange(wait.what, sent, received, wait.seconds / limit(), wait.where);
   }
 
  private:

@@ -92,6 +92,7 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .stop = host.stop,
           .ranks = host.ranks,
           .zero = options.zero,
+          .sum = options.sum,
           .layer_groups = run.layer_groups};
 }
 
@@ -109,10 +110,12 @@ void say_end(const TrainOutcome& done, const std::string& out, const Messages& m
 }
 
 // Throws unless all ranks run the same program with the same settings and inputs.
-void compare_ranks(const TrainingRun& run, const RunHost& host) {
+void compare_ranks(const TrainingRun& run, const RunOptions& options, const RunHost& host) {
   if (!host.ranks) return;
   compare_texts(*host.ranks, "program", host.program);
-  compare_settings(*host.ranks, "configuration", recorded(run, host));
+  data::Json settings = parse_ordered_json(recorded(run, host));
+  settings["zero"] = options.zero;  // not recorded, but all ranks must do the same
+  compare_settings(*host.ranks, "configuration", json_text(settings));
 }
 
 // Bytes that this rank sent for a step, on average.
@@ -148,7 +151,9 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
     if (host.is_first()) result.dry_run = measure_step(run, host.seed);
     return result;
   }
-  compare_ranks(run, host);
+  compare_ranks(run, options, host);
+  if (host.ranks && host.ranks->size() > 1)
+    host.messages.info(host.ranks->size(), " ranks by ", host.ranks->name());
   Trainer trainer(parts_of(run, options, host), run.trainer);  // refuses too many ranks
   if (host.is_first()) {
     std::error_code error;

@@ -22,6 +22,8 @@ struct RunOptions {
   int64_t log_steps = 0;      // also print a line every so many steps; 0 = by time only
   double rank_seconds = 600;  // how long a rank waits for others
   bool zero = false;          // moments are divided between the ranks
+  bool nccl = true;           // it carries gradients between GPUs, if it is found
+  GradientSum sum = GradientSum::ordered;
   bool resume = false, dry_run = false, anomaly = false;
 
   void describe(data::Schema& s);

@@ -3,15 +3,41 @@
 
 #include <unistd.h>
 
+#include "tensor/comm/parts.h"
+#include "tensor/kernels/dense.h"
+
 namespace brine {
 
+SlotRange elements_of(int64_t n, int rank, int ranks) {
+  constexpr int64_t kUnit = 16;  // elements of a line of cache
+  const int64_t units = (n + kUnit - 1) / kUnit;
+  return {std::min(n, rank * units / ranks * kUnit),
+          std::min(n, (rank + 1) * units / ranks * kUnit)};
+}
+
 void Communicator::exchange(const std::string& what, const std::vector<Outgoing>& out,
-                            const std::vector<Incoming>& in, double patience) {
+                            const std::vector<Incoming>& in, double patience, Device where) {
+  check(moves(where), what, ": ", name(), " does not send memory of ", where);
   for (const Outgoing& o : out) {
     traffic_.bytes += int64_t(o.size);
     ++traffic_.messages;
   }
-  if (!out.empty() || !in.empty()) move({what, limit_ * patience}, out, in);
+  if (!out.empty() || !in.empty()) move({what, limit_ * patience, where}, out, in);
+}
+
+void Communicator::check_alarm(const Wait& wait) const {
+  if (!alarm_) return;
+  if (const std::string why = alarm_(); !why.empty())
+    throw RanksMissing(join(wait.what, ": ", why));
+}
+
+void Communicator::fail(const Wait& wait, const std::vector<int>& missing) {
+  std::string names;
+  for (const int rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  if (missing.empty())
+    throw RanksMissing(join(wait.what, ": not done within ", wait.seconds, " seconds"));
+  throw RanksMissing(join(wait.what, ": no answer from rank", missing.size() > 1 ? "s " : " ",
+                          names, " within ", wait.seconds, " seconds"));
 }
 
 // Between every two ranks, so that each one knows who is missing.
@@ -61,6 +87,75 @@ void Communicator::broadcast(const std::string& what, void* bytes, size_t size) 
   std::vector<Outgoing> out;
   for (int r = 1; r < size_; ++r) out.push_back({r, bytes, size});
   exchange(what, out, {});
+}
+
+void Communicator::refuse_other(const std::string& what, const Tensor& values) const {
+  check(values.rank() == 1 && values.is_contiguous(), what, ": a tensor ", values.shape(),
+        " with strides ", values.strides(), " must be flat and contiguous");
+  check(moves(values.device()), what, ": ", name(), " does not send memory of ", values.device());
+}
+
+void Communicator::broadcast(const std::string& what, const Tensor& values) {
+  refuse_other(what, values);
+  if (size_ == 1 || values.numel() == 0) return;
+  std::vector<Outgoing> out;
+  for (int r = 1; is_first() && r < size_; ++r) out.push_back({r, values.raw(), bytes_of(values)});
+  std::vector<Incoming> in;
+  if (!is_first()) {
+    values.bump_version();
+    in.push_back({0, values.raw(), bytes_of(values)});
+  }
+  exchange(what, out, in, 1, values.device());
+}
+
+void Communicator::reduce_scatter(const std::string& what, const Tensor& values) {
+  refuse_other(what, values);
+  const int64_t n = values.numel();
+  const SlotRange own = elements_of(n, rank_, size_);
+  const Tensor arrived =
+      Tensor::empty({size_ - 1, std::min(kPiece, own.size())}, values.dtype(), values.device());
+  for (int64_t round = 0; round < rounds_of(n, size_); ++round) {
+    const SlotRange here = part_of(own, round);
+    std::vector<Tensor> given(static_cast<size_t>(size_));  // by rank
+    std::vector<Outgoing> out;
+    std::vector<Incoming> in;
+    for (int r = 0; r < size_; ++r) {
+      if (r == rank_) {
+        given[size_t(r)] = slice_of(values, here);
+        continue;
+      }
+      const Tensor there = slice_of(values, part_of(elements_of(n, r, size_), round));
+      if (there.numel() > 0) out.push_back({r, there.raw(), bytes_of(there)});
+      if (here.size() == 0) continue;
+      given[size_t(r)] = arrived.select(0, r - (r > rank_)).slice(0, 0, here.size());
+      in.push_back({r, given[size_t(r)].raw(), bytes_of(given[size_t(r)])});
+    }
+    exchange(what, out, in, 1, values.device());
+    if (here.size() == 0) continue;
+    for (size_t r = 1; r < given.size(); ++r) BRINE_CALL(given[0], accumulate, given[0], given[r]);
+    if (rank_ > 0) assign(slice_of(values, here), given[0]);
+  }
+}
+
+void Communicator::all_gather(const std::string& what, const Tensor& values) {
+  refuse_other(what, values);
+  for (int64_t round = 0; round < rounds_of(values.numel(), size_); ++round)
+    gather_round(*this, what, values, round);
+}
+
+void Communicator::all_reduce(const std::string& what, const Tensor& values) {
+  refuse_other(what, values);
+  if (size_ == 1 || values.numel() == 0) return;
+  values.bump_version();
+  barrier(what);  // names who is missing, which a library's operation on all ranks cannot tell
+  if (add_up({what, limit_, values.device()}, values)) {
+    // What a ring sends.
+    traffic_.bytes += 2 * int64_t(bytes_of(values)) * (size_ - 1) / size_;
+    traffic_.messages += 2 * (size_ - 1);
+    return;
+  }
+  reduce_scatter(what, values);
+  all_gather(what, values);
 }
 
 void SelfCommunicator::abort(int status) { ::_exit(status); }

@@ -1,11 +1,14 @@
-// The processes of one run (ranks): messages of bytes between them, with a limit for every wait.
+// The processes of one run (ranks): messages and collectives between them, with a limit for every
+// wait.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "tensor/error.h"
+#include "tensor/tensor.h"
 
 namespace brine {
 
@@ -19,6 +22,16 @@ struct RanksMissing : Error {
 struct SharedError : Error {
   using Error::Error;
 };
+
+// A range of slots, of elements, ...
+struct SlotRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const SlotRange&, const SlotRange&) = default;
+};
+
+// The elements of a flat buffer of n that one rank owns: it adds them up for all.
+SlotRange elements_of(int64_t n, int rank, int ranks);
 
 // What a rank sends to, or expects from, another one.
 struct Outgoing {
@@ -53,12 +66,18 @@ class Communicator {
   double limit() const { return limit_; }
   void set_limit(double seconds) { limit_ = seconds; }
   const Traffic& traffic() const { return traffic_; }
+  // What moves the messages: "self", "MPI", "NCCL 2.18.3 on cuda:0, MPI".
+  virtual std::string name() const = 0;
+  // Whether memory of that device can be sent and received; the CPU's always.
+  virtual bool moves(Device where) const { return where.is_cpu(); }
+  // Asked while this rank waits for others: why the wait is in vain ("rank 2 has ended"), or empty.
+  void set_alarm(std::function<std::string()> alarm) { alarm_ = std::move(alarm); }
 
-  // Sends and receives until all is done. Messages between two ranks arrive in the order of their
-  // lists. Throws RanksMissing after limit() times `patience` seconds. The memory of both lists
-  // may be in use until the process ends when this throws.
+  // Sends and receives memory of one device until all is done. Messages between two ranks arrive in
+  // the order of their lists. Throws RanksMissing after limit() times `patience` seconds. The
+  // memory of both lists may be in use until the process ends when this throws.
   void exchange(const std::string& what, const std::vector<Outgoing>& out,
-                const std::vector<Incoming>& in, double patience = 1);
+                const std::vector<Incoming>& in, double patience = 1, Device where = {});
   // Returns when all ranks have called it.
   void barrier(const std::string& what, double patience = 1);
   // The bytes of every rank, by rank; their lengths may differ.
@@ -66,6 +85,22 @@ class Communicator {
   // The bytes of rank 0, on all ranks.
   void broadcast(const std::string& what, void* bytes, size_t size);
 
+  // Collectives on flat tensors [n]: contiguous, of one size and type on all ranks, in memory that
+  // moves(). With one rank they do nothing. Errors as of exchange().
+  //
+  // The values of rank 0, on all ranks.
+  void broadcast(const std::string& what, const Tensor& values);
+  // Afterwards the elements_of() this rank have the sum over the ranks, added in the order of the
+  // ranks; the others keep their values. f32 or f64.
+  void reduce_scatter(const std::string& what, const Tensor& values);
+  // Every rank has its elements_of() the tensor; afterwards all ranks have all of them.
+  void all_gather(const std::string& what, const Tensor& values);
+  // The sum over the ranks, on all of them: equal there, but its bits depend on the provider and on
+  // the number of ranks (gradients are added by SlotSum). f32 or f64.
+  void all_reduce(const std::string& what, const Tensor& values);
+
+  // Before the end: keeps messages that have left this rank on their way until `all_done`.
+  virtual void linger(const std::function<bool()>& all_done) { (void)all_done; }
   // Ends all ranks at once.
   [[noreturn]] virtual void abort(int status) = 0;
 
@@ -73,20 +108,31 @@ class Communicator {
   struct Wait {
     const std::string& what;
     double seconds;
+    Device where = {};
   };
   virtual void move(const Wait& wait, const std::vector<Outgoing>& out,
                     const std::vector<Incoming>& in) = 0;
+  // The provider's own all-reduce of a tensor; false: it has none, and nothing was done.
+  virtual bool add_up(const Wait&, const Tensor&) { return false; }
+  // Throws RanksMissing when an alarm was set and gives a reason.
+  void check_alarm(const Wait& wait) const;
+  [[noreturn]] static void fail(const Wait& wait, const std::vector<int>& missing);
 
  private:
+  void refuse_other(const std::string& what, const Tensor& values) const;
+  void exchange_parts(const std::string& what, const Tensor& values, int64_t round);
+
   int rank_, size_;
   double limit_ = 600;
   Traffic traffic_;
+  std::function<std::string()> alarm_;
 };
 
 // One process.
 class SelfCommunicator : public Communicator {
  public:
   SelfCommunicator() : Communicator(0, 1) {}
+  std::string name() const override { return "self"; }
   [[noreturn]] void abort(int status) override;
 
  protected:

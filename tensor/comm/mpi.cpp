@@ -2,7 +2,6 @@
 #include "tensor/comm/mpi.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,10 +9,12 @@
 #include <set>
 #include <thread>
 
+#include "tensor/comm/patience.h"
+
 namespace brine {
 namespace {
 
-constexpr int kTag = 1, kFunneled = 1;
+constexpr int kTag = 1, kNeverTag = 2, kFunneled = 1;
 constexpr size_t kLargest = size_t(1) << 30;  // bytes of a message: counts are int
 
 class Library {
@@ -42,20 +43,28 @@ class Library {
 // The binary interfaces: the type of handles, and the constants of mpi.h.
 struct OpenMpi {
   using Handle = void*;
-  static constexpr const char* kLibrary = "libmpi.so.40";
+  static constexpr const char *kLibrary = "libmpi.so.40", *kName = "Open MPI";
   static Handle world(const Library& l) { return l.address("ompi_mpi_comm_world"); }
   static Handle bytes(const Library& l) { return l.address("ompi_mpi_byte"); }
+  static Handle floats(const Library& l) { return l.address("ompi_mpi_float"); }
+  static Handle doubles(const Library& l) { return l.address("ompi_mpi_double"); }
+  static Handle sum(const Library& l) { return l.address("ompi_mpi_op_sum"); }
   static Handle errors_return(const Library& l) { return l.address("ompi_mpi_errors_return"); }
   static void* status_ignore() { return nullptr; }
+  static void* in_place() { return reinterpret_cast<void*>(1); }
 };
 
 struct Mpich {
   using Handle = int;
-  static constexpr const char* kLibrary = "libmpich.so.12";
+  static constexpr const char *kLibrary = "libmpich.so.12", *kName = "MPICH";
   static Handle world(const Library&) { return 0x44000000; }
   static Handle bytes(const Library&) { return 0x4c00010d; }
+  static Handle floats(const Library&) { return 0x4c00040a; }
+  static Handle doubles(const Library&) { return 0x4c00080b; }
+  static Handle sum(const Library&) { return 0x58000003; }
   static Handle errors_return(const Library&) { return 0x54000001; }
   static void* status_ignore() { return reinterpret_cast<void*>(1); }
+  static void* in_place() { return reinterpret_cast<void*>(-1); }
 };
 
 template <class Abi>
@@ -64,7 +73,7 @@ class Mpi : public Communicator {
 
  public:
   // The members of a base are set before those of this class, so the library is opened first.
-  static std::unique_ptr<Communicator> open() {
+  static std::unique_ptr<Communicator> open(MpiStart start) {
     Library library(Abi::kLibrary);
     int provided = 0, rank = 0, size = 1;
     const int status = library.function<int(int*, char***, int, int*)>("MPI_Init_thread")(
@@ -75,15 +84,36 @@ class Mpi : public Communicator {
     using Query = int(Handle, int*);
     library.function<Query>("MPI_Comm_rank")(Abi::world(library), &rank);
     library.function<Query>("MPI_Comm_size")(Abi::world(library), &size);
-    return std::unique_ptr<Communicator>(new Mpi(std::move(library), rank, size));
+    return std::unique_ptr<Communicator>(new Mpi(std::move(library), rank, size, start));
   }
 
-  ~Mpi() override { library_.template function<int()>("MPI_Finalize")(); }
+  ~Mpi() override {
+    if (start_ == MpiStart::by_launcher) library_.template function<int()>("MPI_Finalize")();
+  }
+
+  std::string name() const override { return Abi::kName; }
+
+  // The library moves messages while it is called: here, to ask for one that is never sent.
+  void linger(const std::function<bool()>& all_done) override {
+    static char never = 0;  // in use until the process ends
+    Handle request;
+    const std::string what = "end";
+    const Wait wait{what, limit()};
+    verify(receive_(&never, 1, bytes_, (rank() + 1) % size(), kNeverTag, world_, &request), wait);
+    Patience patience(limit());
+    while (!all_done() && !patience.is_over()) {
+      is_done(request, wait);
+      patience.rest();
+    }
+  }
 
   [[noreturn]] void abort(int status) override {
-    // MPICH's launcher drops what it has not yet read of this rank's last words.
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
+    if (start_ == MpiStart::by_launcher) {
+      // MPICH's launcher drops what it has not yet read of this rank's last words.
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      library_.template function<int(Handle, int)>("MPI_Abort")(world_, status);
+    }
+    // Without a launcher MPI_Abort would wait for its answer; the others notice the end.
     ::_exit(status);
   }
 
@@ -104,29 +134,49 @@ class Mpi : public Communicator {
     };
     for (const Incoming& i : in) start(receive_, static_cast<char*>(i.bytes), i.size, i.from);
     for (const Outgoing& o : out) start(send_, static_cast<const char*>(o.bytes), o.size, o.to);
-    const auto begin = std::chrono::steady_clock::now();
-    for (int64_t round = 0; !open.empty(); ++round) {
-      const size_t before = open.size();
-      std::erase_if(open, [&](Open& o) {
-        int done = 0;
-        verify(test_(&o.request, &done, Abi::status_ignore()), wait);
-        return done != 0;
-      });
+    Patience patience(wait.seconds);
+    while (!open.empty()) {
+      if (std::erase_if(open, [&](Open& o) { return is_done(o.request, wait); }) > 0)
+        patience.renew();
       if (open.empty()) break;
-      if (open.size() < before) round = 0;
-      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-      if (waited.count() > wait.seconds) {
+      if (patience.is_over()) {
         std::set<int> missing;
         for (const Open& o : open) missing.insert(o.rank);
-        fail(wait, missing);
+        fail(wait, {missing.begin(), missing.end()});
       }
-      rest(round);
+      if (patience.rest()) check_alarm(wait);
     }
   }
 
+  bool add_up(const Wait& wait, const Tensor& t) override {
+    if (t.dtype() != Dtype::f32 && t.dtype() != Dtype::f64) return false;
+    const bool narrow = t.dtype() == Dtype::f32;
+    const Handle type = narrow ? Abi::floats(library_) : Abi::doubles(library_);
+    auto* const all_reduce = library_.template function<AllReduce>("MPI_Iallreduce");
+    std::vector<Handle> open;
+    const auto most = int64_t(kLargest / item_size(t.dtype()));
+    for (int64_t at = 0; at < t.numel(); at += most) {
+      open.emplace_back();
+      verify(all_reduce(Abi::in_place(), t.raw() + size_t(at) * item_size(t.dtype()),
+                        int(std::min(most, t.numel() - at)), type, Abi::sum(library_), world_,
+                        &open.back()),
+             wait);
+    }
+    // An all-reduce is a chain of messages, each of which starts when the library is called.
+    Patience patience(wait.seconds, 20);
+    while (!open.empty()) {
+      if (std::erase_if(open, [&](Handle& h) { return is_done(h, wait); }) > 0) patience.renew();
+      if (open.empty()) break;
+      if (patience.is_over()) fail(wait, {});
+      if (patience.rest()) check_alarm(wait);
+    }
+    return true;
+  }
+
  private:
-  Mpi(Library library, int rank, int size)
+  Mpi(Library library, int rank, int size, MpiStart start)
       : Communicator(rank, size),
+        start_(start),
         library_(std::move(library)),
         world_(Abi::world(library_)),
         bytes_(Abi::bytes(library_)),
@@ -134,14 +184,10 @@ class Mpi : public Communicator {
         receive_(library_.template function<Receive>("MPI_Irecv")),
         test_(library_.template function<Test>("MPI_Test")) {}
 
-  // More ranks than cores: one that waits gives its core to those that compute.
-  static void rest(int64_t round) {
-    if (round < 200) {
-      ::sched_yield();
-    } else {
-      std::this_thread::sleep_for(
-          std::chrono::microseconds(std::min<int64_t>(20 + round / 10, 500)));
-    }
+  bool is_done(Handle& request, const Wait& wait) {
+    int done = 0;
+    verify(test_(&request, &done, Abi::status_ignore()), wait);
+    return done != 0;
   }
 
   void verify(int status, const Wait& wait) const {
@@ -152,16 +198,11 @@ class Mpi : public Communicator {
     throw Error(join(wait.what, ": ", text), ErrorKind::io);
   }
 
-  [[noreturn]] static void fail(const Wait& wait, const std::set<int>& missing) {
-    std::string names;
-    for (const int rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-    throw RanksMissing(join(wait.what, ": no answer from rank", missing.size() > 1 ? "s " : " ",
-                            names, " within ", wait.seconds, " seconds"));
-  }
-
   using Send = int(const void*, int, Handle, int, int, Handle, Handle*);
   using Receive = int(void*, int, Handle, int, int, Handle, Handle*);
   using Test = int(Handle*, int*, void*);
+  using AllReduce = int(const void*, void*, int, Handle, Handle, Handle, Handle*);
+  MpiStart start_;
   Library library_;
   Handle world_, bytes_;
   Send* send_;
@@ -171,8 +212,8 @@ class Mpi : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> open_mpi(MpiKind kind) {
-  return kind == MpiKind::open_mpi ? Mpi<OpenMpi>::open() : Mpi<Mpich>::open();
+std::unique_ptr<Communicator> open_mpi(MpiKind kind, MpiStart start) {
+  return kind == MpiKind::open_mpi ? Mpi<OpenMpi>::open(start) : Mpi<Mpich>::open(start);
 }
 
 }  // namespace brine

@@ -4,13 +4,11 @@
 #include <bit>
 #include <map>
 
+#include "tensor/comm/parts.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
 namespace {
-
-constexpr int64_t kUnit = 16;                 // elements of a line of cache
-constexpr int64_t kPiece = int64_t(1) << 20;  // elements of one owner that travel at a time
 
 // The parent of a node, by descent from the root.
 SlotRange parent_of(int64_t slots, SlotRange node) {
@@ -48,40 +46,6 @@ Tensor sum_of(SlotRange node, const std::map<int64_t, std::pair<SlotRange, Tenso
   return left;
 }
 
-// The part of a rank's elements that travels in one round; may be empty.
-SlotRange part_of(SlotRange elements, int64_t round) {
-  const int64_t begin = std::min(elements.end, elements.begin + round * kPiece);
-  return {begin, std::min(elements.end, begin + kPiece)};
-}
-
-Tensor slice_of(const Tensor& buffer, SlotRange r) { return buffer.slice(0, r.begin, r.size()); }
-
-size_t bytes_of(const Tensor& t) { return size_t(t.numel()) * item_size(t.dtype()); }
-
-int64_t rounds_of(int64_t n, int ranks) {
-  int64_t most = 0;
-  for (int r = 0; r < ranks; ++r) most = std::max(most, elements_of(n, r, ranks).size());
-  return (most + kPiece - 1) / kPiece;
-}
-
-void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
-                  int64_t round) {
-  const int size = ranks.size(), me = ranks.rank();
-  auto part = [&](int r) {
-    return slice_of(buffer, part_of(elements_of(buffer.numel(), r, size), round));
-  };
-  const Tensor own = part(me);
-  std::vector<Outgoing> out;
-  std::vector<Incoming> in;
-  for (int r = 0; r < size; ++r) {
-    if (r == me) continue;
-    if (own.numel() > 0) out.push_back({r, own.raw(), bytes_of(own)});
-    if (const Tensor theirs = part(r); theirs.numel() > 0)
-      in.push_back({r, theirs.raw(), bytes_of(theirs)});
-  }
-  ranks.exchange(what, out, in);
-}
-
 }  // namespace
 
 SlotRange slots_of(int64_t slots, int rank, int ranks) {
@@ -96,12 +60,6 @@ std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange own) {
   std::vector<SlotRange> out;
   find_subtrees({0, slots}, own, out);
   return out;
-}
-
-SlotRange elements_of(int64_t n, int rank, int ranks) {
-  const int64_t units = (n + kUnit - 1) / kUnit;
-  return {std::min(n, rank * units / ranks * kUnit),
-          std::min(n, (rank + 1) * units / ranks * kUnit)};
 }
 
 void SlotSum::add(const Tensor& gradients) {
@@ -126,9 +84,11 @@ void SlotSum::add(const Tensor& gradients) {
 
 void SlotSum::over_ranks(Communicator& ranks, const std::string& what, const Tensor& gradients) {
   if (ranks.size() == 1) return;
+  // Without a way from device to device the sum is made on the CPU.
+  const Device where = ranks.moves(gradients.device()) ? gradients.device() : Device{};
   std::vector<Tensor> mine;
-  for (const Sum& s : pending_) mine.push_back(s.values.to(Device{}));
-  mine.push_back(gradients.to(Device{}));
+  for (const Sum& s : pending_) mine.push_back(s.values.to(where));
+  mine.push_back(gradients.to(where));
   sum_subtrees(ranks, what, slots_, mine);
   if (!mine.back().shares_memory(gradients)) assign(gradients, mine.back());
   pending_.clear();
@@ -146,8 +106,8 @@ void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
   size_t foreign = 0;
   for (int r = 0; r < size; ++r) foreign += r == me ? 0 : nodes[size_t(r)].size();
   const SlotRange own = elements_of(n, me, size);
-  const Tensor arrived =
-      Tensor::empty({int64_t(foreign), std::min(kPiece, own.size())}, result.dtype());
+  const Tensor arrived = Tensor::empty({int64_t(foreign), std::min(kPiece, own.size())},
+                                       result.dtype(), result.device());
   for (int64_t round = 0; round < rounds_of(n, size); ++round) {
     const SlotRange here = part_of(own, round);
     std::vector<Outgoing> out;
@@ -172,19 +132,13 @@ void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
         given[node.begin] = {node, values};
       }
     }
-    ranks.exchange(what, out, in);
+    ranks.exchange(what, out, in, 1, result.device());
     if (here.size() > 0) {
       const Tensor sum = sum_of({0, slots}, given);
       const Tensor target = slice_of(result, here);
       if (sum.raw() != target.raw()) assign(target, sum);
     }
     gather_round(ranks, what, result, round);
-  }
-}
-
-void gather_elements(Communicator& ranks, const std::string& what, const Tensor& buffer) {
-  for (int64_t round = 0; round < rounds_of(buffer.numel(), ranks.size()); ++round) {
-    gather_round(ranks, what, buffer, round);
   }
 }
 

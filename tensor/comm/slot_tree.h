@@ -11,11 +11,6 @@ namespace brine {
 
 // A node of the tree over the slots [0, n) is a range of slots. The left child of a range has the
 // largest power of two of slots that is smaller than the range.
-struct SlotRange {
-  int64_t begin = 0, end = 0;
-  int64_t size() const { return end - begin; }
-  friend bool operator==(const SlotRange&, const SlotRange&) = default;
-};
 
 // The slots of one rank: contiguous, in the order of the ranks.
 SlotRange slots_of(int64_t slots, int rank, int ranks);
@@ -23,8 +18,6 @@ SlotRange slots_of(int64_t slots, int rank, int ranks);
 int64_t middle_of(SlotRange range);
 // The largest nodes that are inside a range, in order; at most about 2 log2(slots).
 std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange own);
-// The elements of a flat buffer of n that one rank adds up for all.
-SlotRange elements_of(int64_t n, int rank, int ranks);
 
 // Adds up the slots of one rank as they come, with one copy of the buffer for each pending node.
 class SlotSum {
@@ -49,12 +42,11 @@ class SlotSum {
 };
 
 // The sum of subtrees of all ranks: `mine` are those of subtrees_of(slots, slots_of(...)) of this
-// rank, [n] on the CPU, which are overwritten; the sum is stored in the last of them.
+// rank, [n] in memory that `ranks` moves, which are overwritten; the sum is stored in the last of
+// them.
 void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
                   const std::vector<Tensor>& mine);
 
-// Every rank has its elements_of() a flat CPU buffer [n]; afterwards all have all of them.
-void gather_elements(Communicator& ranks, const std::string& what, const Tensor& buffer);
 // The flat buffer [n] of which every rank has its elements_of() as `part`, on the first rank and on
 // the CPU; undefined on the others.
 Tensor collect_elements(Communicator& ranks, const std::string& what, const Tensor& part,

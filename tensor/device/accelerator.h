@@ -86,5 +86,10 @@ void upload(void* to, const void* from, size_t bytes, Device device);
 void download(void* to, const void* from, size_t bytes, Device device);
 // Waits until the device has done all queued work, and throws its errors.
 void synchronize(Device device);
+// Whether it has, without waiting; throws its errors.
+bool is_idle(Device device);
+// The stream of this program's kernels (a cudaStream_t), for libraries that queue work of their
+// own.
+void* stream_handle(int index);
 
 }  // namespace brine::cuda

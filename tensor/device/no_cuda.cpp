@@ -39,6 +39,8 @@ std::string cudnn_version() { return "none: " + why_none(); }
 void upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
 void download(void*, const void*, size_t, Device) { throw Error(why_none()); }
 void synchronize(Device) { throw Error(why_none()); }
+bool is_idle(Device) { throw Error(why_none()); }
+void* stream_handle(int) { throw Error(why_none()); }
 void* system_allocate_pinned(size_t, int) { throw Error(why_none()); }
 void system_release_pinned(void*) noexcept {}
 void system_read(void*, const void*, size_t, int) { throw Error(why_none()); }

@@ -1,4 +1,4 @@
-// Runs of the program under a launcher of MPI, and what two of them must have in common.
+// Runs of the program under launchers, and what two of them must have in common.
 #pragma once
 
 #include <signal.h>
@@ -16,7 +16,7 @@
 namespace brine::tests {
 
 struct Launcher {
-  std::string name, command;
+  std::string name, command, id;
 
   bool found() const { return std::system(("command -v " + name + " >/dev/null").c_str()) == 0; }
   // The words ahead of the program's; more ranks than cores, which rank.sh records.
@@ -28,17 +28,27 @@ struct Launcher {
 
 inline Launcher open_mpi_launcher() {
   return {"mpirun.openmpi",
-          "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --quiet"};
+          "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --quiet", "open-mpi"};
 }
-inline Launcher mpich_launcher() { return {"mpirun.mpich", "mpirun.mpich"}; }
+inline Launcher mpich_launcher() { return {"mpirun.mpich", "mpirun.mpich", "mpich"}; }
+// Processes that know of each other by variables alone; they are connected by MPICH's library.
+inline Launcher plain_launcher() { return {"mpirun.mpich", "sh plain.sh", "plain"}; }
 
 // Every rank writes its process number to pid.RANK, so that a test can find it.
 inline const World& ranked_world() {
   world().write("rank.sh",
-                "echo $$ > pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}.new\n"
-                "mv pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}.new "
-                "pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\n"
+                "rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}\n"
+                "echo $$ > pid.$rank.new\n"
+                "mv pid.$rank.new pid.$rank\n"
                 "exec \"$@\"\n");
+  // sh plain.sh -n RANKS COMMAND...: the status is that of the last rank that failed.
+  world().write("plain.sh",
+                "export WORLD_SIZE=$2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
+                    std::to_string(20000 + ::getpid() % 20000) +
+                    "\nshift 2\nall=\n"
+                    "for RANK in $(seq 0 $((WORLD_SIZE - 1))); do\n"
+                    "  export RANK\n  \"$@\" &\n  all=\"$all $!\"\ndone\n"
+                    "status=0\nfor p in $all; do wait $p || status=$?; done\nexit $status\n");
   return world();
 }
 

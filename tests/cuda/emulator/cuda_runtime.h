@@ -43,6 +43,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700
 };
 enum cudaMemcpyKind {
@@ -93,6 +94,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int index);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaMalloc(void** block, size_t bytes);
 cudaError_t cudaFree(void* block);
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int index);

@@ -30,4 +30,7 @@ constexpr int kDevices = 4;  // the most; one, or BRINE_EMULATED_DEVICES
 extern std::atomic<uint64_t> work[kDevices];
 // Whether an address is one of the device's memory.
 bool on_device(const void* p);
+// Work of a library on a stream begins and ends: until then the stream is not done.
+void begin_foreign_work(cudaStream_t stream);
+void end_foreign_work(cudaStream_t stream);
 }  // namespace emulator

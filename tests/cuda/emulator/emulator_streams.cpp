@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 
 namespace emulator {
 
@@ -27,6 +28,7 @@ struct EmulatedStream {
   std::deque<Copy> copies;
   uint64_t issued = 0, done = 0;  // copies
   uint64_t after = 0;             // the work that its next copy comes after
+  std::atomic<int> foreign{0};    // operations of libraries
 };
 
 struct EmulatedEvent {
@@ -76,11 +78,18 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   made_one[device] = true;
   return cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->foreign > 0) return cudaErrorNotReady;
+  return cudaStreamSynchronize(stream);
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  while (stream->foreign > 0) std::this_thread::yield();
   std::lock_guard lock(mutex);
   catch_up(*stream, stream->issued);
   return cudaSuccess;
 }
+void emulator::begin_foreign_work(cudaStream_t stream) { ++stream->foreign; }
+void emulator::end_foreign_work(cudaStream_t stream) { --stream->foreign; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new EmulatedEvent;
   return cudaSuccess;

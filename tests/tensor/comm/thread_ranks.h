@@ -24,6 +24,7 @@ struct Mailboxes {
 class ThreadRank : public Communicator {
  public:
   ThreadRank(Mailboxes& boxes, int rank, int size) : Communicator(rank, size), boxes_(boxes) {}
+  std::string name() const override { return "threads"; }
   [[noreturn]] void abort(int) override { throw Error("a thread cannot end the others"); }
 
  protected:

@@ -1,0 +1,249 @@
+// NCCL by name: groups of sends and receives on the stream of the kernels, waited for until they
+// are done or the limit has passed. The communicator does not block, so that no call waits for
+// ever.
+#include "tensor/comm/nccl.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "tensor/comm/parts.h"
+#include "tensor/comm/patience.h"
+#include "tensor/device/accelerator.h"
+
+namespace brine {
+namespace {
+
+// nccl.h, of which the binary interface has been the same since release 2.14.
+using Comm = struct ncclComm*;
+struct UniqueId {
+  char bytes[128];
+};
+enum Result : int { kSuccess = 0, kInProgress = 7 };
+enum Type : int { kBytes = 1, kFloat32 = 7, kFloat64 = 8 };
+constexpr int kSum = 0;
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef, version = 21400;
+  int blocking = 0;
+};
+
+class Library {
+ public:
+  Library() : handle_(dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
+    if (!handle_) why_ = dlerror();
+  }
+  bool found() const { return handle_ != nullptr; }
+  const std::string& why() const { return why_; }
+  template <class F>
+  F* function(const char* name) const {
+    void* const address = dlsym(handle_, name);
+    check(address != nullptr, "ranks: libnccl.so.2 has no ", name);
+    return reinterpret_cast<F*>(address);
+  }
+
+ private:
+  std::string why_;
+  void* handle_;
+};
+
+const Library& library() {
+  static const Library* const loaded = new Library;  // used until the process ends
+  return *loaded;
+}
+
+class Nccl : public Communicator {
+ public:
+  explicit Nccl(NcclStart start)
+      : Communicator(start.rank, start.size),
+        device_(start.device),
+        host_(std::move(start.host)),
+        version_(nccl_version()) {
+    UniqueId id;
+    check(start.id.size() == sizeof id, "ranks: the id of NCCL has ", start.id.size(), " bytes");
+    std::memcpy(id.bytes, start.id.data(), sizeof id);
+    cuda::use_device(device_.index);
+    Config config;
+    const std::string what = join("ranks: NCCL on ", device_);
+    const Wait wait{what, start.seconds, device_};
+    const auto init =
+        library().function<int(Comm*, int, UniqueId, int, Config*)>("ncclCommInitRankConfig");
+    verify(init(&comm_, size(), id, rank(), &config), wait);
+    settle(wait);
+  }
+
+  ~Nccl() override {
+    if (comm_) destroy_(comm_);
+  }
+
+  std::string name() const override {
+    return join("NCCL ", version_, " on ", device_, host_ ? ", " + host_->name() : "");
+  }
+  bool moves(Device where) const override { return where.is_cpu() || where == device_; }
+
+  // What was sent has arrived, but a library that is closed early may take others with it.
+  void linger(const std::function<bool()>& all_done) override {
+    if (host_) return host_->linger(all_done);
+    Patience patience(limit());
+    while (!all_done() && !patience.is_over()) patience.rest();
+  }
+
+  [[noreturn]] void abort(int status) override {
+    if (comm_) abort_(std::exchange(comm_, nullptr));
+    if (host_) host_->abort(status);
+    ::_exit(status);
+  }
+
+ protected:
+  void move(const Wait& wait, const std::vector<Outgoing>& out,
+            const std::vector<Incoming>& in) override {
+    if (wait.where.is_cuda()) return move_on_device(wait, out, in);
+    if (!host_) return move_through_device(wait, out, in);
+    host_->set_limit(wait.seconds);
+    host_->exchange(wait.what, out, in);
+  }
+
+  bool add_up(const Wait& wait, const Tensor& t) override {
+    if (!t.device().is_cuda() || (t.dtype() != Dtype::f32 && t.dtype() != Dtype::f64)) return false;
+    const auto all_reduce =
+        library().function<int(const void*, void*, size_t, int, int, Comm, void*)>("ncclAllReduce");
+    verify(all_reduce(t.raw(), t.raw(), size_t(t.numel()),
+                      t.dtype() == Dtype::f32 ? kFloat32 : kFloat64, kSum, comm_, stream()),
+           wait);
+    finish(wait, {});
+    return true;
+  }
+
+ private:
+  void* stream() const { return cuda::stream_handle(device_.index); }
+
+  void move_on_device(const Wait& wait, const std::vector<Outgoing>& out,
+                      const std::vector<Incoming>& in) {
+    cuda::use_device(device_.index);
+    verify(group_start_(), wait);
+    for (const Incoming& i : in)
+      verify(receive_(i.bytes, i.size, kBytes, i.from, comm_, stream()), wait);
+    for (const Outgoing& o : out)
+      verify(send_(o.bytes, o.size, kBytes, o.to, comm_, stream()), wait);
+    verify(group_end_(), wait);
+    std::set<int> others;
+    for (const Incoming& i : in) others.insert(i.from);
+    for (const Outgoing& o : out) others.insert(o.to);
+    finish(wait, {others.begin(), others.end()});
+  }
+
+  // Memory of the CPU, by way of the device: counts, loss terms, moments of a checkpoint.
+  void move_through_device(const Wait& wait, const std::vector<Outgoing>& out,
+                           const std::vector<Incoming>& in) {
+    auto staged = [&](size_t size) { return Tensor::empty({int64_t(size)}, Dtype::u8, device_); };
+    std::vector<Tensor> sent, arrived;
+    std::vector<Outgoing> out_there;
+    std::vector<Incoming> in_there;
+    for (const Outgoing& o : out) {
+      sent.push_back(staged(o.size));
+      cuda::upload(sent.back().raw(), o.bytes, o.size, device_);
+      out_there.push_back({o.to, sent.back().raw(), o.size});
+    }
+    for (const Incoming& i : in) {
+      arrived.push_back(staged(i.size));
+      in_there.push_back({i.from, arrived.back().raw(), i.size});
+    }
+    move_on_device({wait.what, wait.seconds, device_}, out_there, in_there);
+    for (size_t i = 0; i < in.size(); ++i)
+      cuda::download(in[i].bytes, arrived[i].raw(), in[i].size, device_);
+  }
+
+  // Until the library has queued what it was given.
+  void settle(const Wait& wait) {
+    Patience patience(wait.seconds);
+    for (;;) {
+      int state = kSuccess;
+      verify(state_of_(comm_, &state), wait);
+      if (state == kSuccess) return;
+      verify(state, wait);
+      rest(patience, wait, {});
+    }
+  }
+
+  // Until the device has done it. `others` are those it may wait for.
+  void finish(const Wait& wait, const std::vector<int>& others) {
+    Patience patience(wait.seconds);
+    for (;;) {
+      int state = kSuccess;
+      verify(state_of_(comm_, &state), wait);
+      verify(state, wait);  // errors of the network
+      if (state == kSuccess && cuda::is_idle(device_)) return;
+      rest(patience, wait, others);
+    }
+  }
+
+  void rest(Patience& patience, const Wait& wait, const std::vector<int>& others) {
+    try {
+      if (patience.is_over()) fail(wait, others);
+      if (patience.rest()) check_alarm(wait);
+    } catch (const RanksMissing&) {
+      // What waits on the device would keep it from ending.
+      abort_(std::exchange(comm_, nullptr));
+      throw;
+    }
+  }
+
+  void verify(int status, const Wait& wait) const {
+    if (status == kSuccess || status == kInProgress) return;
+    std::string why = text_of_(status);
+    if (const char* more = comm_ ? last_error_(comm_) : nullptr; more && *more)
+      why += join("; ", more);
+    throw Error(join(wait.what, ": NCCL ", version_, ": ", why), ErrorKind::io);
+  }
+
+  Device device_;
+  std::unique_ptr<Communicator> host_;
+  std::string version_;
+  Comm comm_ = nullptr;
+  int (*group_start_)() = library().function<int()>("ncclGroupStart");
+  int (*group_end_)() = library().function<int()>("ncclGroupEnd");
+  int (*send_)(const void*, size_t, int, int, Comm, void*) =
+      library().function<int(const void*, size_t, int, int, Comm, void*)>("ncclSend");
+  int (*receive_)(void*, size_t, int, int, Comm, void*) =
+      library().function<int(void*, size_t, int, int, Comm, void*)>("ncclRecv");
+  int (*state_of_)(Comm, int*) = library().function<int(Comm, int*)>("ncclCommGetAsyncError");
+  int (*abort_)(Comm) = library().function<int(Comm)>("ncclCommAbort");
+  int (*destroy_)(Comm) = library().function<int(Comm)>("ncclCommDestroy");
+  const char* (*text_of_)(int) = library().function<const char*(int)>("ncclGetErrorString");
+  const char* (*last_error_)(Comm) = library().function<const char*(Comm)>("ncclGetLastError");
+};
+
+}  // namespace
+
+std::string nccl_version(std::string* why) {
+  if (!library().found()) {
+    if (why) *why = library().why();
+    return "";
+  }
+  int v = 0;
+  const int status = library().function<int(int*)>("ncclGetVersion")(&v);
+  check(status == kSuccess, "ranks: ncclGetVersion failed with ", status);
+  // 2.8.3 is 2803, later releases 21803.
+  const int major = v >= 10000 ? v / 10000 : v / 1000, minor = v / 100 % (v >= 10000 ? 100 : 10);
+  check(v >= 21400, "ranks: NCCL ", major, ".", minor,
+        " is older than 2.14; --no-nccl goes without it");
+  return join(major, ".", minor, ".", v % 100);
+}
+
+std::string new_nccl_id() {
+  UniqueId id;
+  const int status = library().function<int(UniqueId*)>("ncclGetUniqueId")(&id);
+  check(status == kSuccess, "ranks: ncclGetUniqueId failed: ",
+        library().function<const char*(int)>("ncclGetErrorString")(status));
+  return {id.bytes, sizeof id};
+}
+
+std::unique_ptr<Communicator> open_nccl(NcclStart start) {
+  return std::make_unique<Nccl>(std::move(start));
+}
+
+}  // namespace brine

@@ -1,0 +1,37 @@
+// Which elements travel when, and the round of an all-gather.
+#include "tensor/comm/parts.h"
+
+namespace brine {
+
+SlotRange part_of(SlotRange elements, int64_t round) {
+  const int64_t begin = std::min(elements.end, elements.begin + round * kPiece);
+  return {begin, std::min(elements.end, begin + kPiece)};
+}
+
+int64_t rounds_of(int64_t n, int ranks) {
+  if (ranks == 1) return 0;
+  int64_t most = 0;
+  for (int r = 0; r < ranks; ++r) most = std::max(most, elements_of(n, r, ranks).size());
+  return (most + kPiece - 1) / kPiece;
+}
+
+void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
+                  int64_t round) {
+  const int size = ranks.size(), me = ranks.rank();
+  auto part = [&](int r) {
+    return slice_of(buffer, part_of(elements_of(buffer.numel(), r, size), round));
+  };
+  const Tensor own = part(me);
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  for (int r = 0; r < size; ++r) {
+    if (r == me) continue;
+    if (own.numel() > 0) out.push_back({r, own.raw(), bytes_of(own)});
+    if (const Tensor theirs = part(r); theirs.numel() > 0)
+      in.push_back({r, theirs.raw(), bytes_of(theirs)});
+  }
+  buffer.bump_version();
+  ranks.exchange(what, out, in, 1, buffer.device());
+}
+
+}  // namespace brine

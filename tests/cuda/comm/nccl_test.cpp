@@ -1,0 +1,301 @@
+// NCCL as the emulator has it (emulator/nccl): ranks that are threads with a device each, then
+// processes of the program. Nothing here has run on a GPU.
+#include "tensor/comm/nccl.h"
+
+#include <sys/wait.h>
+
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <thread>
+
+#include "tensor/comm/slot_tree.h"
+#include "tensor/random.h"
+#include "tests/apps/helpers.h"
+#include "tests/cuda/compare.h"
+#include "tests/messages.h"
+#include "tests/paths.h"
+#include "tests/scratch.h"
+
+using namespace brine;
+using namespace brine::tests;
+
+namespace {
+
+bool is_emulated() {
+  if (!test::has_device()) return false;
+  if (!cuda::emulated()) test::skip("NCCL is compared on emulated devices only");
+  return cuda::emulated();
+}
+
+class Devices {
+ public:
+  explicit Devices(int n) { setenv(kName, std::to_string(n).c_str(), 1); }
+  ~Devices() { unsetenv(kName); }
+  Devices(const Devices&) = delete;
+
+ private:
+  static constexpr const char* kName = "BRINE_EMULATED_DEVICES";
+};
+
+Device device_of(int rank) { return {DeviceType::cuda, uint8_t(rank)}; }
+
+std::unique_ptr<Communicator> open_rank(const std::string& id, int rank, int size,
+                                        double seconds = 60) {
+  auto ranks = open_nccl({.rank = rank,
+                          .size = size,
+                          .id = id,
+                          .device = device_of(rank),
+                          .seconds = seconds,
+                          .host = nullptr});
+  ranks->set_limit(seconds);
+  return ranks;
+}
+
+// Runs f(rank) in a thread for each; rethrows the first exception.
+void on_devices(int size, const std::function<void(int)>& f) {
+  const Devices devices(size);
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        f(r);
+      } catch (...) {
+        failures[size_t(r)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+// Of very different sizes, so that every other order of additions has other bits.
+std::vector<float> gradient_of(int64_t slot, int64_t n) {
+  const RandomSlice random{.seed = 8, .stream = uint64_t(slot)};
+  std::vector<float> values;
+  for (int64_t i = 0; i < n; ++i)
+    values.push_back(
+        float(random.normal(uint64_t(2 * i)) * std::exp(4 * random.normal(uint64_t(2 * i + 1)))));
+  return values;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.to(Device{}), y = b.to(Device{});
+  return x.shape() == y.shape() &&
+         std::memcmp(x.raw(), y.raw(), size_t(x.numel()) * item_size(x.dtype())) == 0;
+}
+
+Tensor sum_of_one_process(int64_t slots, int64_t n) {
+  SlotSum sum(slots, {0, slots});
+  const Tensor buffer = Tensor::empty({n});
+  for (int64_t s = 0; s < slots; ++s) {
+    assign(buffer, Tensor::from(gradient_of(s, n), {n}));
+    sum.add(buffer);
+  }
+  return buffer;
+}
+
+}  // namespace
+
+TEST_CASE("nccl: gradients of devices have the bits of the tree") {
+  if (!is_emulated()) return;
+  for (const auto& [slots, n] : {std::pair<int64_t, int64_t>(4, 100), {7, 1000}}) {
+    const Tensor expected = sum_of_one_process(slots, n);
+    for (const int size : {2, 3, 4}) {
+      const std::string id = new_nccl_id();
+      on_devices(size, [&, n = n, slots = slots](int rank) {
+        const auto ranks = open_rank(id, rank, size);
+        const SlotRange own = slots_of(slots, rank, size);
+        const Tensor buffer = Tensor::empty({n}, Dtype::f32, device_of(rank));
+        SlotSum sum(slots, own);
+        for (int64_t s = own.begin; s < own.end; ++s) {
+          assign(buffer, Tensor::from(gradient_of(s, n), {n}));
+          sum.add(buffer);
+        }
+        sum.over_ranks(*ranks, "gradients", buffer);
+        check(same_bits(buffer, expected), "rank ", rank, " of ", size, ": another sum");
+        ranks->barrier("end");
+      });
+    }
+  }
+}
+
+TEST_CASE("nccl: collectives on tensors of devices, and the CPU's bytes through the device") {
+  if (!is_emulated()) return;
+  const int64_t n = 77;
+  std::vector<float> sum = gradient_of(0, n);
+  for (int r = 1; r < 3; ++r)
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += gradient_of(r, n)[i];
+  const Tensor all = Tensor::from(sum, {n});
+  const std::string id = new_nccl_id();
+  on_devices(3, [&](int rank) {
+    const auto ranks = open_rank(id, rank, 3);
+    check(ranks->name() == join("NCCL 2.14.3 on cuda:", rank), "its name is ", ranks->name());
+    check(!ranks->moves(device_of((rank + 1) % 3)), "moves what another rank has");
+    const Tensor mine = Tensor::from(gradient_of(rank, n), {n}).to(device_of(rank));
+    const Tensor reduced = mine.clone();
+    ranks->all_reduce("sum", reduced);
+    check(same_bits(reduced, all), "rank ", rank, ": all_reduce");
+    check(same_bits(mine, Tensor::from(gradient_of(rank, n), {n})), "rank ", rank, ": its input");
+    const Tensor wide = Tensor::full({5}, 0.5 + rank, Dtype::f64, device_of(rank));
+    ranks->all_reduce("sum", wide);
+    check(same_bits(wide, Tensor::full({5}, 4.5, Dtype::f64)), "rank ", rank, ": f64");
+    const Tensor scattered = mine.clone();
+    ranks->reduce_scatter("sum", scattered);
+    ranks->all_gather("sum", scattered);
+    check(same_bits(scattered, all), "rank ", rank, ": reduce_scatter and all_gather");
+    const Tensor first = mine.clone();
+    ranks->broadcast("first", first);
+    check(same_bits(first, Tensor::from(gradient_of(0, n), {n})), "rank ", rank, ": broadcast");
+    const std::vector<std::string> texts = ranks->gather("texts", std::string(size_t(rank), 'x'));
+    for (size_t r = 0; r < 3; ++r)
+      check(texts[r] == std::string(r, 'x'), "rank ", rank, ": text of ", r);
+    double value = rank == 0 ? 0.25 : 0;
+    ranks->broadcast("value", &value, sizeof value);
+    check(value == 0.25, "rank ", rank, " has ", value);
+    ranks->barrier("end");
+  });
+}
+
+TEST_CASE("nccl: a rank that does not come, does not answer or has gone ends the others") {
+  if (!is_emulated()) return;
+  const std::string id = new_nccl_id();
+  on_devices(2, [&](int rank) {
+    if (rank == 1) return;
+    const std::string alone = test::message([&] { open_rank(id, 0, 2, 0.3); });
+    check(alone == "ranks: NCCL on cuda:0: not done within 0.3 seconds", alone);
+  });
+  const std::string second = new_nccl_id();
+  std::atomic<bool> over{false};
+  on_devices(2, [&](int rank) {
+    const auto ranks = open_rank(second, rank, 2);
+    if (rank == 1) {  // is here, but does not take part
+      while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    ranks->set_limit(0.3);
+    const Tensor t = Tensor::zeros({100}, Dtype::f32, device_of(0));
+    const std::string what = test::message([&] { ranks->reduce_scatter("sum of step 3", t); });
+    over = true;
+    check(what == "sum of step 3: no answer from rank 1 within 0.3 seconds", what);
+  });
+  const std::string third = new_nccl_id();
+  on_devices(2, [&](int rank) {
+    const auto ranks = open_rank(third, rank, 2);
+    if (rank == 1) return;
+    const Tensor t = Tensor::zeros({100}, Dtype::f32, device_of(0));
+    const std::string what = test::message([&] { ranks->reduce_scatter("sum", t); });
+    check(what ==
+              "sum: NCCL 2.14.3: remote process exited or there was a network error; rank 1 has "
+              "closed its connection",
+          what);
+  });
+}
+
+TEST_CASE("nccl: ranks that send different sizes are told so") {
+  if (!is_emulated()) return;
+  const std::string id = new_nccl_id();
+  on_devices(2, [&](int rank) {
+    const auto ranks = open_rank(id, rank, 2);
+    const Tensor t = Tensor::zeros({rank == 0 ? 64 : 96}, Dtype::f32, device_of(rank));
+    const std::string what = test::message([&] { ranks->reduce_scatter("sum", t); });
+    check(test::contains(what, "sum: NCCL 2.14.3: "), "rank ", rank, ": ", what);
+  });
+}
+
+namespace {
+
+// Runs of the program with its GPU emulated, in a directory of their own.
+struct Runs {
+  test::Scratch scratch;
+
+  Runs() {
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += join("word", i % 37, i % 5 == 0 ? ". " : " and ");
+    scratch.write("text.txt", text);
+    scratch.write("model.toml",
+                  "batch_size = 1\nsequence_length = 16\nsteps = 2\naccumulate = 4\n[model]\n"
+                  "vocab_size = 300\nhidden_size = 16\nnum_hidden_layers = 1\n"
+                  "num_attention_heads = 2\nffn_dim = 32\nmax_position_embeddings = 16\n");
+    const Finished made =
+        shell(program() + " tokenizer --train text.txt --vocab-size 300 --out tok");
+    REQUIRE_MESSAGE(made.status == 0, made.error);
+  }
+  static std::string program() { return test::binary_dir() + "/brine_emulated"; }
+  static std::string train(const std::string& keys) {
+    return program() +
+           " train --config model.toml --tokenizer tok --train text.txt --device cuda " + keys;
+  }
+  Finished shell(const std::string& command) const {
+    const std::string dir = scratch.path().string();
+    const int code = std::system(("cd " + dir +
+                                  " && export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive"
+                                  " BRINE_EMULATED_DEVICES=2; (" +
+                                  command + ") >out 2>err")
+                                     .c_str());
+    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, read_all(dir + "/out"),
+            read_all(dir + "/err")};
+  }
+  static std::string port() { return std::to_string(20000 + ::getpid() % 20000); }
+  // Two processes that find each other by variables alone.
+  Finished pair(const std::string& keys) const {
+    std::string both;
+    for (const char* rank : {"1", "0"})
+      both += "RANK=" + std::string(rank) + " LOCAL_RANK=" + rank +
+              " WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port() + " " + train(keys) +
+              (rank[0] == '1' ? " 2>err1 & " : "; status=$?; wait $!; cat err1 >&2; exit $status");
+    return shell(both);
+  }
+  void check_same(const std::string& run, const std::string& expected) const {
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+      const std::string name = std::string("/step-00000002/") + file;
+      const std::string a = read_all(scratch.path() / (run + name));
+      INFO(run, name);
+      CHECK(a.size() > 1000);
+      const bool same = a == read_all(scratch.path() / (expected + name));
+      CHECK(same);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("nccl: the program on two devices has the bits of one") {
+  if (!is_emulated()) return;
+  const Runs runs;
+  Finished done = runs.shell(Runs::train("--out alone"));
+  REQUIRE_MESSAGE(done.status == 0, done.error);
+  done = runs.pair("--out pair --zero");
+  CHECK_MESSAGE(done.status == 0, done.error);
+  CHECK(test::contains(done.error, "2 ranks by NCCL 2.14.3 on cuda:0"));
+  runs.check_same("pair", "alone");
+  done = runs.pair("--out fast --sum fast");
+  CHECK_MESSAGE(done.status == 0, done.error);
+  CHECK(test::contains(done.error, "sum fast: the bits of these steps depend on"));
+  if (std::system("command -v mpirun.openmpi >/dev/null") != 0) return;
+  const std::string mpirun =
+      "mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none --quiet -n 2 ";
+  done = runs.shell(mpirun + Runs::train("--out mpi"));
+  CHECK_MESSAGE(done.status == 0, done.error);
+  CHECK(test::contains(done.error, "2 ranks by NCCL 2.14.3 on cuda:0, Open MPI"));
+  runs.check_same("mpi", "alone");
+  done = runs.shell(mpirun + Runs::train("--out without --no-nccl"));
+  CHECK_MESSAGE(done.status == 0, done.error);
+  CHECK(test::contains(done.error, "2 ranks by Open MPI"));
+  runs.check_same("without", "alone");
+}
+
+TEST_CASE("nccl: a rank without a device of its own is refused") {
+  if (!is_emulated()) return;
+  const Runs runs;
+  const Finished done = runs.shell(
+      "LOCAL_RANK=2 RANK=0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "
+      "MASTER_PORT=" +
+      Runs::port() + " " + Runs::train("--out nothing"));
+  CHECK(done.status == 1);
+  CHECK(done.error ==
+        "rank 0: brine train: --device cuda: this is rank 2 of its machine, which has 2 CUDA "
+        "devices; start fewer ranks there, or name a device\n");
+}
