@@ -13,8 +13,9 @@ struct DeviceChoice {
   std::string note = {};
 };
 
-// "cpu" and "cuda:N" as parse_device(). "cuda": what `gpu` returns, the first GPU without it. "auto":
-// that GPU where `brine gpu-selftest` of this build has passed with this driver, otherwise the CPU.
+// "cpu" and "cuda:N" as parse_device(). "cuda": what `gpu` returns, the first GPU without it.
+// "auto": that GPU where `brine gpu-selftest` of this build has passed with this driver, otherwise
+// the CPU.
 DeviceChoice choose_device(const std::string& name, Device (*gpu)() = nullptr);
 
 }  // namespace brine::selftest
