@@ -19,10 +19,9 @@ DeviceChoice choose_device(const std::string& name, Device (*gpu)()) {
     why = e.what();
   }
   if (why.empty()) return {device};
-  return {Device{},
-          join("computing on the CPU: of cuda:", device.index, " (", cuda::describe(device.index),
-               "), brine gpu-selftest decides whether --device auto uses it, and ", why,
-               "; run it once, or give --device cuda")};
+  return {Device{}, join("computing on the CPU: of ", device, " (", cuda::describe(device.index),
+                         "), brine gpu-selftest decides whether --device auto uses it, and ", why,
+                         "; run it once, or give --device cuda")};
 }
 
 }  // namespace brine::selftest
