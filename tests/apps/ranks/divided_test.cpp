@@ -53,6 +53,10 @@ void make_inputs() {
     std::string much;
     for (int i = 0; i < 12; ++i) much += sample_text(120);
     w.write("much.txt", much);
+    // Three times what a rank encodes at once, with no two parts alike.
+    std::string more;
+    for (int i = 0; more.size() < 1600000; ++i) more += join("part ", i, ": ", much);
+    w.write("more.txt", more);
     return true;
   }();
   CHECK(made);
@@ -133,7 +137,7 @@ void same_files(const Launcher& launcher) {
   const std::map<std::string, std::string> commands = {
       {"dump", "dump --model teacher --data text.txt --batch-size 4 --shard-mib 1 --logits full"},
       {"task", "dump --model tuned --task cola --data glue --shard-mib 1 --content maps"},
-      {"tokens", "tokenize --tokenizer tok --shard-mib 1 much.txt text.txt much.txt"}};
+      {"tokens", "tokenize --tokenizer tok --shard-mib 1 more.txt text.txt much.txt"}};
   for (const auto& [name, command] : commands) {
     const std::string out = command + " --out " + id + "-" + name;
     succeed(out, "OMP_NUM_THREADS=1");
