@@ -193,7 +193,7 @@ TEST_CASE("cuda: commands report the memory they used on the device") {
 TEST_CASE("cuda: a bench runs on the device, those of the CPU's kernels are refused") {
   if (!test::has_device()) return;
   const World& w = device_world();
-  const nlohmann::json out = json_of("bench breakdown --quick --json -q --device cuda");
+  const nlohmann::json out = json_of("bench breakdown --quick --tokens 16 --json -q --device cuda");
   CHECK(out["device"] == "cuda:0");
   CHECK(out["rows"].size() >= 20);
   for (const auto& row : out["rows"]) {
