@@ -1,15 +1,16 @@
 // Linear attention in chunks, what its passes share. Each of them is
 //   sum = x state + lower(x y^T + bias) z
 // for tiles of 64 rows: the state stands for the rows of other chunks, the triangle for those of
-// the row's own chunk. Products are computed by blocks from slices in shared memory.
+// the row's own chunk. Products are computed by blocks from slices in shared memory. A block keeps
+// the triangle for all its columns of the result.
 #pragma once
 
 #include "tensor/cuda/core/tensor_cores.cuh"
+#include "tensor/cuda/estimator/chunk_length.h"
 
 namespace brine::cuda::chunked {
 
-constexpr int kTile = 64;  // rows and columns of a block's product
-constexpr int kOwn = 4;    // rows and columns of it that one thread has
+constexpr int kOwn = 4;  // rows and columns of a block's product that one thread has
 constexpr int kAcross = kTile / kOwn;
 static_assert(kAcross * kAcross == kThreads);
 
@@ -29,11 +30,25 @@ constexpr int kPitch = kTile + 32 / int(sizeof(T));
 template <class T>
 struct alignas(16) Shared {
   T a[kSlice<T>][kPitch<T>], b[kSlice<T>][kPitch<T>];
-  T weights[kTile][kTile + 1];
 };
 
-// The thread's corner of the tile.
-__device__ inline int own_row() { return int(threadIdx.x) / kAcross * kOwn; }
+// 64 x 64 numbers of a triangle.
+template <class T>
+using WeightTile = T[kTile][kTile + 1];
+
+// Dynamic shared memory of a block that keeps so many.
+template <class T>
+constexpr size_t kept_bytes(int64_t kept) {
+  return sizeof(Shared<T>) + size_t(kept) * sizeof(WeightTile<T>);
+}
+
+// The thread's corner of the tile. The rows of a warp are in the half of the tile that
+// row_of<true>() gives it.
+__device__ inline int own_row() {
+  const int warp = int(threadIdx.x) / kWarp;
+  return (warp / 2 % 2 * 4 + warp / 4 * 2 + warp % 2) * 2 * kOwn +
+         int(threadIdx.x) % kWarp / kAcross * kOwn;
+}
 __device__ inline int own_column() { return int(threadIdx.x) % kAcross * kOwn; }
 
 // The position of a thread's number [i][j] in the tile. kTensor: a warp has 16 rows and 32 columns,
@@ -151,24 +166,33 @@ __device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, 
   }
 }
 
-// The sum as the threads own it.
+// The sum as the threads own it; by way of the slices, which have room for half of it.
 template <bool kTensor, class T>
 __device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
   if constexpr (kTensor) {
-    __syncthreads();  // the weights may still be read
+    constexpr int kHalf = kTile / 2;
+    static_assert(sizeof(T[kHalf][kTile + 1]) <= sizeof(Shared<T>));
+    T(&half)[kHalf][kTile + 1] = reinterpret_cast<T(&)[kHalf][kTile + 1]>(shared);
+    const int mine = own_row() / kHalf;
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h) {
+      __syncthreads();  // the slices, or the other half, may still be read
+      if (mine == h) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+        for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        shared.weights[row_of<true>(i, j)][column_of<true>(i, j)] = sum[i][j];
+          for (int j = 0; j < kOwn; ++j) {
+            half[row_of<true>(i, j) % kHalf][column_of<true>(i, j)] = sum[i][j];
+          }
+        }
       }
-    }
-    __syncthreads();
+      __syncthreads();
+      if (mine == h) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+        for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        sum[i][j] = shared.weights[own_row() + i][own_column() + j];
+          for (int j = 0; j < kOwn; ++j) sum[i][j] = half[own_row() % kHalf + i][own_column() + j];
+        }
       }
     }
   }
@@ -261,6 +285,7 @@ struct Work {
   int64_t identity_step;
   int tokens, m, i, d;
   int chunk, chunks;  // rows of a chunk, a multiple of kTile; chunks of a head
+  int kept;           // tiles of a triangle that a block keeps
   RowWidths widths;
   const T *q, *k, *v, *identity, *dy, *share, *below;  // share, below [B, H, T]
 
@@ -285,28 +310,30 @@ struct States {
   const double* sums;
 };
 
-// Rows r0 .. r0 + 63 of head n in group g, the `local`-th of its turn, and a tile of columns from
-// c0 on.
+// Rows r0 .. r0 + 63 of head n in group g, the `local`-th of its turn, and the columns c0 .. end -
+// 1 of the result, a tile after the other.
 struct Place {
-  int n, g, local, r0, c0;
+  int n, g, local, r0, c0, end;
+  bool fresh = true;  // the first of its tiles
 
-  // The calling block's, of groups from `first` on with `heads` heads each and `columns` columns. A
-  // kernel over groups passes 1 head, and does not read n.
-  __device__ Place(int64_t first, int heads, int tokens, int columns) {
-    const int wide = (columns + kTile - 1) / kTile, tall = (tokens + kTile - 1) / kTile;
-    c0 = int(blockIdx.x) % wide * kTile;
+  // The calling block's, of groups from `first` on with `heads` heads each and `columns` columns,
+  // `span` of them for each block. A kernel over groups passes 1 head, and does not read n.
+  __device__ Place(int64_t first, int heads, int tokens, int columns, int span) {
+    const int wide = (columns + span - 1) / span, tall = (tokens + kTile - 1) / kTile;
+    c0 = int(blockIdx.x) % wide * span;
+    end = c0 + span < columns ? c0 + span : columns;
     r0 = int(blockIdx.x) / wide % tall * kTile;
     const int head = int(blockIdx.x) / wide / tall;
     local = head / heads;
     g = int(first) + local;
     n = int(first) * heads + head;
   }
+  __device__ bool more() const { return c0 < end; }
+  __device__ void next() {
+    c0 += kTile;
+    fresh = false;
+  }
 };
-
-inline dim3 tiles_of(int64_t turn, int64_t tokens, int64_t columns) {
-  return dim3(
-      blocks_for(turn * ((tokens + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile), 1));
-}
 
 // Of the row's own chunk, the rows that are processed individually: a range of tiles.
 template <class T>
@@ -325,10 +352,12 @@ __device__ inline int state_of(const Work<T>& work, const Place& at) {
   return work.widths.causal ? at.local * work.chunks + at.r0 / work.chunk : at.local;
 }
 
-// sum = x state + the sum over `heads` of triangle(x y^T + bias) z for rows r0 and on, as the
-// threads own it. y(h), bias(h) and z(h) are the functions of head h: bias(h)(r, s), z(h)(s, j);
-// state(j, k) has the column first; kStateAlong: k is the faster one in memory. row_sums: the sums
-// of the triangle's rows, for the rows of the thread. kLater: row r sees rows s >= r, else s <= r.
+// sum = x state + the sum over `heads` of triangle(x y^T + bias) z for rows r0 and on and the tile
+// of columns at c0, as the threads own it. y(h), bias(h) and z(h) are the functions of head h:
+// bias(h)(r, s), z(h)(s, j); state(j, k) has the column first; kStateAlong: k is the faster one in
+// memory. row_sums: the sums of the triangle's rows, for the rows of the thread. kLater: row r sees
+// rows s >= r, else s <= r. The triangle is made for the block's first tile of columns and kept for
+// the others, if all of it fits; else it is made again.
 template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class S, class Y,
           class Bias, class Z>
 __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],
@@ -339,36 +368,40 @@ __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_s
   int from, to;
   own_range(work, at, kLater, from, to);
   const int steps = to > from ? (to - from + kTile - 1) / kTile : 0;
+  const bool keeps = heads * steps <= work.kept;
+  WeightTile<T>* const tiles = reinterpret_cast<WeightTile<T>*>(&shared + 1);
 #pragma unroll 1
   for (int step = 0; step < heads * steps; ++step) {
     const int h = step / steps, s0 = from + step % steps * kTile;
-    T weight[kOwn][kOwn] = {};
-    const auto own_y = y(h);
-    const auto own_bias = bias(h);
+    WeightTile<T>& weights = tiles[keeps ? step : 0];
+    if (at.fresh || !keeps) {
+      T weight[kOwn][kOwn] = {};
+      const auto own_y = y(h);
+      const auto own_bias = bias(h);
+      multiply<true, true, kTensor>(shared, weight, K, rows,
+                                    [&](int j, int k) { return own_y(s0 + j, k); });
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) {
+          const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
+          const int r = at.r0 + row, s = s0 + column;
+          const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + own_bias(r, s) : T(0);
+          weights[row][column] = w;
+        }
+      }
+      __syncthreads();
+    }
+    if (at.fresh) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) row_sums[i] += weights[own_row() + i][own_column() + j];
+      }
+    }
     const auto own_z = z(h);
-    multiply<true, true, kTensor>(shared, weight, K, rows,
-                                  [&](int j, int k) { return own_y(s0 + j, k); });
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
-        const int r = at.r0 + row, s = s0 + column;
-        const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + own_bias(r, s) : T(0);
-        shared.weights[row][column] = w;
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        row_sums[i] += shared.weights[own_row() + i][own_column() + j];
-      }
-    }
     multiply<true, false, kTensor>(
-        shared, sum, to - s0 < kTile ? to - s0 : kTile,
-        [&](int i, int k) { return shared.weights[i][k]; },
+        shared, sum, to - s0 < kTile ? to - s0 : kTile, [&](int i, int k) { return weights[i][k]; },
         [&](int j, int k) { return own_z(s0 + k, j); });
   }
   settle<kTensor>(shared, sum);
