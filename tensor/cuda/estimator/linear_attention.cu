@@ -40,17 +40,12 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* 
     T sum[kOwn][kOwn] = {};
     if (at.r0 < rows) {
       const Matrix<T> q = work.queries(at.n), k = work.keys(at.g);
-      const Values<T> values = work.values(at.g);
       const int place = state_of(work, at);
-      const Matrix<T> state{states.state + int64_t(place) * m * e, m, e};
       T row_sums[kOwn] = {};
       gather<false, false, kTensor>(
-          shared, sum, row_sums, work, at, 1, m, q,
-          [&](int j, int k) { return state(k, at.c0 + j); }, [&](int) { return k; },
-          [](int) { return NoBias<T>{}; },
-          [&](int) {
-            return FromColumn<Values<T>>{values, at.c0};
-          });
+          shared, sum, row_sums, work, at, 1, m, q, work.state_at(states.state, place),
+          [&](int) { return k; }, [](int) { return NoBias<T>{}; },
+          [&](int) { return work.values(at.g); });
       if (at.fresh) {
         denominators(below, row_sums, q, states.sums + int64_t(place) * m, at.r0, m, eps);
       }

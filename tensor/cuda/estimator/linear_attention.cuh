@@ -74,32 +74,55 @@ void dispatch_products(F&& f) {
   f.template operator()<false>();
 }
 
-// Numbers of a slice that one thread loads.
+// Numbers of a slice that one thread loads: neighbours in memory, in one load where rows are
+// aligned to them.
 template <class T>
-constexpr int kBrought = kSlice<T>* kTile / kThreads;
+constexpr int kPack = kSlice<T>* kTile / kThreads;
+template <class T>
+struct alignas(16) Pack {
+  static_assert(kPack<T> * sizeof(T) == 16);
+  T x[kPack<T>];
+};
 
-// The thread's numbers of a slice f(i, k0 + k), 0 from K on; set() stores them at to[k][i]. kAlong:
-// in memory k is the faster of the two.
+// Numbers c .. c + kPack - 1 of a row of `columns` numbers, 0 from there on. whole: the row is
+// aligned and its length a multiple of kPack.
+template <class T>
+__device__ inline Pack<T> pack_of(const T* row, int c, int columns, bool whole) {
+  if (whole) return c < columns ? *reinterpret_cast<const Pack<T>*>(row + c) : Pack<T>{};
+  Pack<T> out;
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) out.x[j] = c + j < columns ? row[c + j] : T(0);
+  return out;
+}
+
+// The thread's numbers of a slice f(i, k0 + k) of a matrix's rows i, or with kAlong false of its
+// rows k; set() stores them at to[k][i].
 template <bool kAlong, class T>
 struct Slice {
-  T x[kBrought<T>];
+  Pack<T> own;
 
-  static __device__ int k(int j) {
-    const int at = j * kThreads + int(threadIdx.x);
-    return kAlong ? at % kSlice<T> : at / kTile;
+  // Along a row four threads have a slice. Two of them are neighbours, so that few rows are read at
+  // once and few stores meet in a bank.
+  static __device__ int k() {
+    const int at = int(threadIdx.x);
+    return kAlong ? (at % 2 + at / (2 * kTile) * 2) * kPack<T> : at / (kTile / kPack<T>);
   }
-  static __device__ int i(int j) {
-    const int at = j * kThreads + int(threadIdx.x);
-    return kAlong ? at / kSlice<T> : at % kTile;
+  static __device__ int i() {
+    const int at = int(threadIdx.x);
+    return kAlong ? at / 2 % kTile : at % (kTile / kPack<T>)*kPack<T>;
   }
-  template <class F>
-  __device__ void get(int k0, int K, const F& f) {
-#pragma unroll
-    for (int j = 0; j < kBrought<T>; ++j) x[j] = k0 + k(j) < K ? f(i(j), k0 + k(j)) : T(0);
+  // m.pack(r, c): numbers c and on of row r, 0 outside the matrix; both from r0 and c0 on.
+  template <class M>
+  __device__ void get(int k0, const M& m, int r0, int c0) {
+    own = kAlong ? m.pack(r0 + i(), c0 + k0 + k()) : m.pack(r0 + k0 + k(), c0 + i());
   }
   __device__ void set(T (&to)[kSlice<T>][kPitch<T>]) const {
+    if constexpr (kAlong) {
 #pragma unroll
-    for (int j = 0; j < kBrought<T>; ++j) to[k(j)][i(j)] = x[j];
+      for (int j = 0; j < kPack<T>; ++j) to[k() + j][i()] = own.x[j];
+    } else {
+      *reinterpret_cast<Pack<T>*>(&to[k()][i()]) = own;
+    }
   }
 };
 
@@ -140,23 +163,33 @@ __device__ inline void multiply_slice_tensor(const Shared<float>& shared,
   }
 }
 
-// sum += a(i, k) b(j, k) over k < K, for the thread's i and j. A slice is loaded while the previous
-// one is multiplied.
+// A factor of a product: a matrix from row r0 and column c0 on.
+template <class M>
+struct Factor {
+  M matrix;
+  int r0, c0;
+};
+template <class M>
+Factor(M, int, int) -> Factor<M>;
+
+// sum += a(i, k) b(j, k) over k < K, for the thread's i and j; rows and columns outside a factor
+// are 0. kAlong: k counts its columns, else its rows. A slice is loaded while the previous one is
+// multiplied.
 template <bool kAlongA, bool kAlongB, bool kTensor, class T, class A, class B>
-__device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const A& a,
-                                const B& b) {
+__device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const Factor<A>& a,
+                                const Factor<B>& b) {
   Slice<kAlongA, T> next_a;
   Slice<kAlongB, T> next_b;
-  next_a.get(0, K, a);
-  next_b.get(0, K, b);
+  next_a.get(0, a.matrix, a.r0, a.c0);
+  next_b.get(0, b.matrix, b.r0, b.c0);
   for (int k0 = 0; k0 < K; k0 += kSlice<T>) {
     __syncthreads();
     next_a.set(shared.a);
     next_b.set(shared.b);
     __syncthreads();
     if (k0 + kSlice<T> < K) {
-      next_a.get(k0 + kSlice<T>, K, a);
-      next_b.get(k0 + kSlice<T>, K, b);
+      next_a.get(k0 + kSlice<T>, a.matrix, a.r0, a.c0);
+      next_b.get(k0 + kSlice<T>, b.matrix, b.r0, b.c0);
     }
     if constexpr (kTensor) {
       multiply_slice_tensor(shared, sum);
@@ -222,9 +255,13 @@ template <class T>
 struct Matrix {
   const T* p;
   int rows, columns;
+  bool whole;  // rows are aligned
 
   __device__ T operator()(int r, int c) const {
     return r < rows && c < columns ? p[int64_t(r) * columns + c] : T(0);
+  }
+  __device__ Pack<T> pack(int r, int c) const {
+    return r < rows ? pack_of(p + int64_t(r) * columns, c, columns, whole) : Pack<T>{};
   }
 };
 
@@ -233,10 +270,21 @@ template <class T>
 struct Values {
   const T *identity, *v;
   int rows, i, d;
+  bool whole;
 
   __device__ T operator()(int r, int c) const {
     if (r >= rows || c >= i + d) return T(0);
     return c < i ? identity[int64_t(r) * i + c] : v[int64_t(r) * d + c - i];
+  }
+  __device__ Pack<T> pack(int r, int c) const {
+    if (whole && r < rows) {
+      return c < i ? pack_of(identity + int64_t(r) * i, c, i, true)
+                   : pack_of(v + int64_t(r) * d, c - i, d, true);
+    }
+    Pack<T> out;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) out.x[j] = (*this)(r, c + j);
+    return out;
   }
 };
 
@@ -245,19 +293,28 @@ template <class T>
 struct Numerators {
   const T *dy, *share;  // share [rows] = 1 / den
   int rows, e;
+  bool whole;
 
-  __device__ T operator()(int r, int c) const {
-    return r < rows && c < e ? dy[int64_t(r) * e + c] * share[r] : T(0);
+  __device__ Pack<T> pack(int r, int c) const {
+    if (r >= rows) return {};
+    Pack<T> out = pack_of(dy + int64_t(r) * e, c, e, whole);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) out.x[j] *= share[r];
+    return out;
   }
 };
 
-// The columns of one of them from c0 on.
-template <class M>
-struct FromColumn {
-  M matrix;
-  int c0;
+// A tile of a triangle in shared memory.
+template <class T>
+struct Weights {
+  const WeightTile<T>& tile;
 
-  __device__ auto operator()(int r, int c) const { return matrix(r, c0 + c); }
+  __device__ Pack<T> pack(int r, int c) const {
+    Pack<T> out;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) out.x[j] = tile[r][c + j];
+    return out;
+  }
 };
 
 // What is added to the products of row r with row s: nothing, a number of r, a number of s.
@@ -287,18 +344,25 @@ struct Work {
   int chunk, chunks;  // rows of a chunk, a multiple of kTile; chunks of a head
   int kept;           // tiles of a triangle that a block keeps
   RowWidths widths;
+  bool m_whole, e_whole, values_whole;  // rows of features, of y and the states, of values
   const T *q, *k, *v, *identity, *dy, *share, *below;  // share, below [B, H, T]
 
   __host__ __device__ int e() const { return i + d; }
   // Of group g, and of head n of all heads, which is of group n / heads.
   __device__ int rows(int64_t g) const { return int(widths.valid(g / groups)); }
-  __device__ Matrix<T> queries(int64_t n) const { return {q + n * tokens * m, rows(n / heads), m}; }
-  __device__ Matrix<T> keys(int64_t g) const { return {k + g * tokens * m, rows(g), m}; }
+  __device__ Matrix<T> queries(int64_t n) const {
+    return {q + n * tokens * m, rows(n / heads), m, m_whole};
+  }
+  __device__ Matrix<T> keys(int64_t g) const { return {k + g * tokens * m, rows(g), m, m_whole}; }
   __device__ Values<T> values(int64_t g) const {
-    return {identity + g / groups * identity_step, v + g * tokens * d, rows(g), i, d};
+    return {identity + g / groups * identity_step, v + g * tokens * d, rows(g), i, d, values_whole};
   }
   __device__ Numerators<T> numerators(int64_t n) const {
-    return {dy + n * tokens * e(), share + n * tokens, rows(n / heads), e()};
+    return {dy + n * tokens * e(), share + n * tokens, rows(n / heads), e(), e_whole};
+  }
+  // State `place` of them.
+  __device__ Matrix<T> state_at(const T* states, int place) const {
+    return {states + int64_t(place) * m * e(), m, e(), e_whole};
   }
 };
 
@@ -353,18 +417,19 @@ __device__ inline int state_of(const Work<T>& work, const Place& at) {
 }
 
 // sum = x state + the sum over `heads` of triangle(x y^T + bias) z for rows r0 and on and the tile
-// of columns at c0, as the threads own it. y(h), bias(h) and z(h) are the functions of head h:
-// bias(h)(r, s), z(h)(s, j); state(j, k) has the column first; kStateAlong: k is the faster one in
-// memory. row_sums: the sums of the triangle's rows, for the rows of the thread. kLater: row r sees
-// rows s >= r, else s <= r. The triangle is made for the block's first tile of columns and kept for
-// the others, if all of it fits; else it is made again.
-template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class S, class Y,
-          class Bias, class Z>
+// of columns at c0, as the threads own it. y(h), bias(h) and z(h) are those of head h: bias(h)(r,
+// s) is a number. kStateAlong: the state's rows are columns of the result. row_sums: the sums of
+// the triangle's rows, for the rows of the thread. kLater: row r sees rows s >= r, else s <= r. The
+// triangle is made for the block's first tile of columns and kept for the others, if all of it
+// fits; else it is made again.
+template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class Y, class Bias,
+          class Z>
 __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],
                               const Work<T>& work, const Place& at, int heads, int K, const X& x,
-                              const S& state, const Y& y, const Bias& bias, const Z& z) {
-  auto rows = [&](int i, int k) { return x(at.r0 + i, k); };
-  multiply<true, kStateAlong, kTensor>(shared, sum, K, rows, state);
+                              const Matrix<T>& state, const Y& y, const Bias& bias, const Z& z) {
+  const Factor rows{x, at.r0, 0};
+  multiply<true, kStateAlong, kTensor>(
+      shared, sum, K, rows, kStateAlong ? Factor{state, at.c0, 0} : Factor{state, 0, at.c0});
   int from, to;
   own_range(work, at, kLater, from, to);
   const int steps = to > from ? (to - from + kTile - 1) / kTile : 0;
@@ -376,10 +441,8 @@ __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_s
     WeightTile<T>& weights = tiles[keeps ? step : 0];
     if (at.fresh || !keeps) {
       T weight[kOwn][kOwn] = {};
-      const auto own_y = y(h);
       const auto own_bias = bias(h);
-      multiply<true, true, kTensor>(shared, weight, K, rows,
-                                    [&](int j, int k) { return own_y(s0 + j, k); });
+      multiply<true, true, kTensor>(shared, weight, K, rows, Factor{y(h), s0, 0});
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
@@ -399,10 +462,8 @@ __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_s
         for (int j = 0; j < kOwn; ++j) row_sums[i] += weights[own_row() + i][own_column() + j];
       }
     }
-    const auto own_z = z(h);
-    multiply<true, false, kTensor>(
-        shared, sum, to - s0 < kTile ? to - s0 : kTile, [&](int i, int k) { return weights[i][k]; },
-        [&](int j, int k) { return own_z(s0 + k, j); });
+    multiply<true, false, kTensor>(shared, sum, to - s0 < kTile ? to - s0 : kTile,
+                                   Factor{Weights<T>{weights}, 0, 0}, Factor{z(h), s0, at.c0});
   }
   settle<kTensor>(shared, sum);
 }
@@ -428,16 +489,14 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* sta
     for (int64_t n = g * work.heads; n < (g + 1) * work.heads; ++n) {
       const Matrix<T> phi = work.queries(n);
       const Numerators<T> numerators = work.numerators(n);
-      multiply<false, false, kTensor>(
-          shared, sum, count, [&](int i, int k) { return phi(r0 + k, m0 + i); },
-          [&](int j, int k) { return numerators(r0 + k, e0 + j); });
+      multiply<false, false, kTensor>(shared, sum, count, Factor{phi, r0, m0},
+                                      Factor{numerators, r0, e0});
     }
   } else {
     const Matrix<T> phi = work.keys(g);
     const Values<T> values = work.values(g);
-    multiply<false, false, kTensor>(
-        shared, sum, count, [&](int i, int k) { return phi(r0 + k, m0 + i); },
-        [&](int j, int k) { return values(r0 + k, e0 + j); });
+    multiply<false, false, kTensor>(shared, sum, count, Factor{phi, r0, m0},
+                                    Factor{values, r0, e0});
   }
   settle<kTensor>(shared, sum);
   for (int i = 0; i < kOwn; ++i) {

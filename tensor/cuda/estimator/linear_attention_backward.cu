@@ -39,17 +39,14 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
   for (; at.more(); at.next()) {
     T sum[kOwn][kOwn] = {};
     if (at.r0 < rows) {
-      const Matrix<T> keys = work.keys(at.g), state{states.state + int64_t(place) * m * e, m, e};
       T row_sums[kOwn] = {};
       gather<false, true, kTensor>(
           shared, sum, row_sums, work, at, 1, e, work.numerators(at.n),
-          [&](int j, int k) { return state(at.c0 + j, k); }, [&](int) { return work.values(at.g); },
+          work.state_at(states.state, place), [&](int) { return work.values(at.g); },
           [&](int) {
             return RowBias<T>{below, rows};
           },
-          [&](int) {
-            return FromColumn<Matrix<T>>{keys, at.c0};
-          });
+          [&](int) { return work.keys(at.g); });
     }
     for (int i = 0; i < kOwn; ++i) {
       const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
@@ -77,16 +74,12 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<
   for (; at.more(); at.next()) {
     T sum[kOwn][kOwn] = {};
     if (at.r0 < rows) {
-      const Matrix<T> state{later.state + int64_t(place) * m * e, m, e};
       T row_sums[kOwn] = {};
       gather<true, true, kTensor>(
           shared, sum, row_sums, work, at, int(work.heads), e, work.values(at.g),
-          [&](int j, int k) { return state(at.c0 + j, k); },
-          [&](int h) { return work.numerators(n0 + h); },
+          work.state_at(later.state, place), [&](int h) { return work.numerators(n0 + h); },
           [&](int h) { return ColumnBias<T>{work.below + (n0 + h) * work.tokens}; },
-          [&](int h) {
-            return FromColumn<Matrix<T>>{work.queries(n0 + h), at.c0};
-          });
+          [&](int h) { return work.queries(n0 + h); });
     }
     for (int i = 0; i < kOwn; ++i) {
       const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
@@ -116,15 +109,12 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didenti
   for (; at.more(); at.next()) {
     T sum[kOwn][kOwn] = {};
     if (at.r0 < rows) {
-      const Matrix<T> state{later.state + int64_t(state_of(work, at)) * m * e, m, e};
       T row_sums[kOwn] = {};
       gather<true, false, kTensor>(
           shared, sum, row_sums, work, at, int(work.heads), m, work.keys(at.g),
-          [&](int j, int k) { return state(k, at.c0 + j); },
+          work.state_at(later.state, state_of(work, at)),
           [&](int h) { return work.queries(n0 + h); }, [](int) { return NoBias<T>{}; },
-          [&](int h) {
-            return FromColumn<Numerators<T>>{work.numerators(n0 + h), at.c0};
-          });
+          [&](int h) { return work.numerators(n0 + h); });
     }
     for (int i = 0; i < kOwn; ++i) {
       const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
@@ -188,6 +178,7 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
     Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get(), true);
     const Tensor share = Tensor::like(den), below = Tensor::like(den);
     work.dy = dy.data<T>();
+    work.e_whole = work.e_whole && aligned(16, work.dy);
     work.share = share.data<T>();
     work.below = below.data<T>();
     launch("linear_attention_backward", split_kernel<T>,

@@ -10,6 +10,7 @@
 namespace brine::cuda::chunked {
 
 constexpr int64_t kManyChunks = 64;  // of a group, if all its rows see all its keys
+
 // Chunks also grow if even one group's states take too much memory.
 inline int64_t chunk_rows(int64_t tokens, int64_t m, int64_t e, int64_t heads, bool causal,
                           bool backward, int64_t item) {
@@ -47,6 +48,11 @@ Work<T> work_of(const Tensor& phi_q, const Tensor& phi_k, const Tensor& identity
   work.k = phi_k.data<T>();
   work.v = v.data<T>();
   work.identity = work.i ? identity.data<T>() : nullptr;
+  auto whole = [](int64_t numbers) { return numbers % kPack<T> == 0; };
+  work.m_whole = whole(work.m) && aligned(16, work.q, work.k);
+  // The gradient of the values begins at column i where that of the identity is not needed.
+  work.e_whole = whole(work.e()) && whole(work.i);
+  work.values_whole = whole(work.i) && whole(work.d) && aligned(16, work.v, work.identity);
   return work;
 }
 
