@@ -112,44 +112,6 @@ if(BRINE_DISPATCH)
   target_compile_definitions(tensor_avx512 PRIVATE BRINE_CPU=cpu_avx512 BRINE_AVX512=1)
 endif()
 
-# The kernels by clang (BRINE_CUDA_CLANG), one command for each source; sources in C++ are compiled as
-# all others. Clang's host code does not use OpenMP: the loops of these sources are kernels. PTX is
-# that of CUDA 12.0, which drivers from R525 on compile; clang 19 knows no GPU after 9.0.
-function(brine_clang_kernels target)
-  set(archs "")
-  foreach(arch 75 80 86 89 90a)
-    list(APPEND archs --cuda-gpu-arch=sm_${arch})
-  endforeach()
-  foreach(arch 86 89 90a)
-    list(APPEND archs --no-cuda-include-ptx=sm_${arch})
-  endforeach()
-  set(include "")
-  if(BRINE_CUDNN_INCLUDE)
-    set(include -isystem ${BRINE_CUDNN_INCLUDE})
-  endif()
-  set(objects "")
-  foreach(source ${ARGN})
-    if(NOT source MATCHES "\\.cu$")
-      list(APPEND objects ${source})
-      continue()
-    endif()
-    file(RELATIVE_PATH name ${CMAKE_SOURCE_DIR} ${source})
-    set(object ${CMAKE_BINARY_DIR}/clang_kernels/${name}.o)
-    get_filename_component(folder ${object} DIRECTORY)
-    file(MAKE_DIRECTORY ${folder})
-    add_custom_command(
-      OUTPUT ${object}
-      COMMAND ${BRINE_CUDA_CLANG} -x cuda --cuda-path=${BRINE_CUDA_ROOT} ${archs} --cuda-feature=+ptx80
-              -Wno-unknown-cuda-version -std=c++20 -O3 -DNDEBUG -fPIC -march=${BRINE_ARCH}
-              -I${CMAKE_SOURCE_DIR} ${include} -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object}
-      DEPENDS ${source} DEPFILE ${object}.d COMMENT "Building ${name} by clang" VERBATIM)
-    list(APPEND objects ${object})
-  endforeach()
-  add_library(${target} INTERFACE)
-  target_sources(${target} INTERFACE ${objects})
-  target_link_libraries(${target} INTERFACE brine_cuda_libraries)
-endfunction()
-
 # The CUDA backend (tensor/device/accelerator.h) has three providers: of these every program links one.
 #   tensor_no_cuda   throws
 #   tensor_cuda      tensor/cuda/**.cu by nvcc
@@ -166,19 +128,15 @@ if(BRINE_CUDA)
   if(BRINE_CUDNN_INCLUDE)
     file(GLOB cudnn_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tensor/cuda/cudnn/*.cu)
   endif()
-  if(BRINE_CUDA_CLANG)
-    brine_clang_kernels(tensor_cuda ${cuda_sources} ${loader_sources} ${cudnn_sources})
-  else()
-    add_library(tensor_cuda OBJECT ${cuda_sources} ${loader_sources} ${cudnn_sources})
-    brine_shareable(tensor_cuda)
-    if(BRINE_CUDNN_INCLUDE)
-      target_include_directories(tensor_cuda SYSTEM PRIVATE ${BRINE_CUDNN_INCLUDE})
-    endif()
-    target_include_directories(tensor_cuda PRIVATE ${CMAKE_SOURCE_DIR})
-    target_compile_options(tensor_cuda PRIVATE --expt-relaxed-constexpr -Xcompiler=-fopenmp
-                           $<$<BOOL:${BRINE_WERROR}>:-Werror=all-warnings>)
-    target_link_libraries(tensor_cuda PUBLIC brine_cuda_libraries)
+  add_library(tensor_cuda OBJECT ${cuda_sources} ${loader_sources} ${cudnn_sources})
+  brine_shareable(tensor_cuda)
+  if(BRINE_CUDNN_INCLUDE)
+    target_include_directories(tensor_cuda SYSTEM PRIVATE ${BRINE_CUDNN_INCLUDE})
   endif()
+  target_include_directories(tensor_cuda PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(tensor_cuda PRIVATE --expt-relaxed-constexpr -Xcompiler=-fopenmp
+                         $<$<BOOL:${BRINE_WERROR}>:-Werror=all-warnings>)
+  target_link_libraries(tensor_cuda PUBLIC brine_cuda_libraries)
   set(brine_cuda tensor_cuda)
 endif()
 # The same sources for the C++ compiler: one file that includes each, since a source cannot be of two

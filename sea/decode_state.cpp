@@ -100,7 +100,9 @@ void SeaState::fill(int64_t first, const Tensor& k, const Tensor& v, const Visib
     linear_attention_state(mine(*performer), mine(*key_sums), e.phi_k.detach(),
                            estimator.identity->table.value, v.detach(), visible);
   }
-  if (key_features) fill_features(first, e.psi_k.detach(), estimator.config());
+  if (key_features) {
+    fill_features(first, e.psi_k.detach().slice(3, 0, key_features->dim(3)), estimator.config());
+  }
   copy_into(mine(value_sums),
             sum_units(v, lengths().slice(0, first, B),
                       Tensor::full({B}, double(std::max<int64_t>(T, 1)), Dtype::i64), 1, Dtype::f64)

@@ -1,6 +1,7 @@
 // Random features of the Performer, and learned ones.
 #include <cmath>
 
+#include "autograd/estimator/feature_columns.h"
 #include "autograd/ops.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/dense.h"
@@ -26,19 +27,25 @@ void check_features(const char* op, const Tensor& x, const Tensor& projection, d
 
 double input_scale(const Tensor& x) { return std::pow(double(x.dim(-1)), -0.25); }
 
-// [B, H, T, m] = x R^T d^-1/4
+// The rows of x without the columns from m on.
+Tensor first_columns(const Tensor& x, int64_t m) {
+  return x.view({x.rows(), x.dim(3)}).slice(1, 0, m);
+}
+
+// [B, H, T, feature_columns(m)] = x R^T d^-1/4; columns from m on have no value yet.
 Tensor project(const Tensor& x, const Tensor& projection) {
-  Tensor y =
-      Tensor::empty({x.dim(0), x.dim(1), x.dim(2), projection.dim(0)}, x.dtype(), x.device());
-  BRINE_CALL(y, matmul, y.view({y.rows(), y.dim(3)}), x.view({x.rows(), x.dim(3)}), projection,
-             false, true, input_scale(x), 0.0);
-  count_macs(double(y.numel()) * double(x.dim(3)));
+  const int64_t m = projection.dim(0);
+  Tensor y = Tensor::empty({x.dim(0), x.dim(1), x.dim(2), feature_columns(m, x.device())},
+                           x.dtype(), x.device());
+  BRINE_CALL(y, matmul, first_columns(y, m), x.view({x.rows(), x.dim(3)}), projection, false, true,
+             input_scale(x), 0.0);
+  count_macs(double(y.rows() * m) * double(x.dim(3)));
   return y;
 }
 
 // dx (+)= dy R d^-1/4
 void unproject(const Tensor& dx, const Tensor& dy, const Tensor& projection, double beta) {
-  BRINE_CALL(dx, matmul, dx.view({dx.rows(), dx.dim(3)}), dy.view({dy.rows(), dy.dim(3)}),
+  BRINE_CALL(dx, matmul, dx.view({dx.rows(), dx.dim(3)}), first_columns(dy, projection.dim(0)),
              projection, false, false, input_scale(dx), beta);
 }
 
@@ -96,7 +103,7 @@ Tensor relu_features(const Tensor& x, const Tensor& projection, double eps, cons
   check_features("relu_features", x, projection, eps, lengths);
   const Tensor R = projection.detach().contiguous();
   Tensor y = project(x.detach().contiguous(), R);
-  BRINE_CALL(y, relu_features, y, eps, lengths);
+  BRINE_CALL(y, relu_features, y, eps, lengths, R.dim(0));
   const Tensor phi = y.detach();
   const Shape shape = x.shape();
   return record("relu_features", y, {x},
@@ -115,13 +122,13 @@ Tensor softmax_features(const Tensor& x, const Tensor& projection, double eps,
   check_features("softmax_features", x, projection, eps, lengths);
   const Tensor R = projection.detach().contiguous(), in = x.detach().contiguous();
   Tensor y = project(in, R);
-  BRINE_CALL(y, softmax_features, y, in, eps, lengths, side == FeatureSide::keys);
+  BRINE_CALL(y, softmax_features, y, in, eps, lengths, side == FeatureSide::keys, R.dim(0));
   const Tensor phi = y.detach();
   return record("softmax_features", y, {x},
                 [=](const Tensor& dy, Gradients& grads) {
                   Tensor dprojected = Tensor::like(phi), dx = Tensor::like(in);
                   BRINE_CALL(phi, softmax_features_backward, dprojected, dx, dy, phi, in, eps,
-                             lengths);
+                             lengths, R.dim(0));
                   unproject(dx, dprojected, R, 1);
                   grads.set(0, dx);
                 },
@@ -132,7 +139,7 @@ Tensor relu_features_step(const Tensor& x, const Tensor& projection, double eps)
   Tensor scaled = Tensor::like(x);
   BRINE_CALL(x, axpby, scaled, x.detach().contiguous(), std::pow(double(x.dim(-1)), -0.25), 0.0);
   Tensor phi = thin_linear(scaled, projection, Tensor());
-  BRINE_CALL(phi, relu_features, phi, eps, Tensor());
+  BRINE_CALL(phi, relu_features, phi, eps, Tensor(), phi.dim(3));
   return phi;
 }
 

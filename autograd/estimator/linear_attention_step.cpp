@@ -1,6 +1,7 @@
 // Linear attention of one new token of every sequence, from running sums.
 #include <limits>
 
+#include "autograd/estimator/feature_columns.h"
 #include "autograd/ops_estimator.h"
 #include "autograd/step_checks.h"
 #include "tensor/kernels/estimator.h"
@@ -18,15 +19,17 @@ Tensor table_of(const Tensor& identity, const Tensor& v) {
 
 void linear_attention_state(const Tensor& state, const Tensor& sums, const Tensor& phi_k,
                             const Tensor& identity, const Tensor& v, const Visibility& visible) {
-  const int64_t B = phi_k.dim(0), G = phi_k.dim(1), m = phi_k.dim(3);
+  const int64_t B = phi_k.dim(0), G = phi_k.dim(1);
   const Tensor table = table_of(identity, v);
+  const int64_t m = state.rank() == 4 ? state.dim(2) : phi_k.dim(3);
   check(state.shape() == Shape{B, G, m, table.dim(1) + v.dim(3)} && v.dim(1) == G &&
             sums.shape() == Shape{B, G, m} && sums.dtype() == Dtype::f64 &&
+            (phi_k.dim(3) == m || phi_k.dim(3) == feature_columns(m, phi_k.device())) &&
             (!identity.defined() || table.dim(0) >= phi_k.dim(2)),
         "linear_attention_state: ", state.shape(), " and ", sums.shape(), " do not fit phi_k ",
         phi_k.shape(), ", v ", v.shape(), " and the table ", table.shape());
-  BRINE_CALL(state, linear_attention_state, state, sums, phi_k.detach().contiguous(), table,
-             v.detach().contiguous(), visible);
+  BRINE_CALL(state, linear_attention_state, state, sums, phi_k.detach().slice(3, 0, m).contiguous(),
+             table, v.detach().contiguous(), visible);
 }
 
 Tensor linear_attention_step(const Tensor& state, const Tensor& sums, const Tensor& phi_q,

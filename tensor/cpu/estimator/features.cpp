@@ -33,20 +33,24 @@ T largest(const T* x, int64_t n) {
 
 // The largest projection of every (sequence, head) over the valid rows: [B, H].
 template <class T>
-std::vector<T> key_maxima(const Tensor& phi, const Tensor& lengths) {
+std::vector<T> key_maxima(const Tensor& phi, const Tensor& lengths, int64_t features) {
   const int64_t H = phi.dim(1), tokens = phi.dim(2), m = phi.dim(3);
   const RowWidths widths({.causal = false, .lengths = lengths}, tokens);
   std::vector<T> most(size_t(phi.dim(0) * H));
   const T* p = phi.data<T>();
   parallel_for(phi.dim(0) * H, 1, [&](int64_t n, int64_t) {
-    most[size_t(n)] = largest(p + n * tokens * m, widths.valid(n / H) * m);
+    const T* rows = p + n * tokens * m;
+    T& found = most[size_t(n)] = -std::numeric_limits<T>::infinity();
+    for (int64_t r = 0; r < widths.valid(n / H); ++r) {
+      found = std::max(found, largest(rows + r * m, features));
+    }
   });
   return most;
 }
 
 }  // namespace
 
-void relu_features(Tensor phi, double eps, Tensor lengths) {
+void relu_features(Tensor phi, double eps, Tensor lengths, int64_t features) {
   dispatch_float(phi.dtype(), [&]<class T>() {
     const int64_t m = phi.dim(3);
     T* y = phi.data<T>();
@@ -54,7 +58,10 @@ void relu_features(Tensor phi, double eps, Tensor lengths) {
       T* row = y + r * m;
       const T floor = visible ? T(eps) : T(0);
 #pragma omp simd
-      for (int64_t i = 0; i < m; ++i) row[i] = visible && row[i] > 0 ? row[i] + floor : floor;
+      for (int64_t i = 0; i < features; ++i) {
+        row[i] = visible && row[i] > 0 ? row[i] + floor : floor;
+      }
+      std::fill(row + features, row + m, T(0));
     });
   });
 }
@@ -72,12 +79,13 @@ void relu_features_backward(Tensor dx, Tensor dphi, Tensor phi, double eps, Tens
   });
 }
 
-void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool keys) {
+void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool keys,
+                      int64_t features) {
   dispatch_float(phi.dtype(), [&]<class T>() {
     const int64_t m = phi.dim(3), d = x.dim(3), rows = phi.dim(2);
-    const T norm = T(1 / std::sqrt(double(m))), half = T(0.5 / std::sqrt(double(d)));
+    const T norm = T(1 / std::sqrt(double(features))), half = T(0.5 / std::sqrt(double(d)));
     std::vector<T> maxima;
-    if (keys) maxima = key_maxima<T>(phi, lengths);
+    if (keys) maxima = key_maxima<T>(phi, lengths, features);
     T* y = phi.data<T>();
     const T* px = x.data<T>();
     each_row(phi, lengths, [&](int64_t r, bool visible) {
@@ -87,29 +95,31 @@ void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool key
       T square = 0;
 #pragma omp simd reduction(+ : square)
       for (int64_t i = 0; i < d; ++i) square += in[i] * in[i];
-      const T most = keys ? maxima[size_t(r / rows)] : largest(row, m);
+      const T most = keys ? maxima[size_t(r / rows)] : largest(row, features);
       const T shift = half * square + most;
 #pragma omp simd
-      for (int64_t i = 0; i < m; ++i) row[i] = norm * (math::exp(row[i] - shift) + T(eps));
+      for (int64_t i = 0; i < features; ++i) row[i] = norm * (math::exp(row[i] - shift) + T(eps));
+      std::fill(row + features, row + m, T(0));
     });
   });
 }
 
 void softmax_features_backward(Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi, Tensor x,
-                               double eps, Tensor lengths) {
+                               double eps, Tensor lengths, int64_t features) {
   dispatch_float(phi.dtype(), [&]<class T>() {
     const int64_t m = phi.dim(3), d = x.dim(3);
-    const T floor = T(eps / std::sqrt(double(m))), scale = T(1 / std::sqrt(double(d)));
+    const T floor = T(eps / std::sqrt(double(features))), scale = T(1 / std::sqrt(double(d)));
     const T *y = phi.data<T>(), *dy = dphi.data<T>(), *px = x.data<T>();
     T *to = dprojected.data<T>(), *out = dx.data<T>();
     each_row(phi, lengths, [=](int64_t r, bool visible) {
       T sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t i = r * m; i < (r + 1) * m; ++i) {
+      for (int64_t i = r * m; i < r * m + features; ++i) {
         const T g = visible ? dy[i] * (y[i] - floor) : T(0);
         to[i] = g;
         sum += g;
       }
+      std::fill(to + r * m + features, to + (r + 1) * m, T(0));
 #pragma omp simd
       for (int64_t i = r * d; i < (r + 1) * d; ++i) out[i] = visible ? -sum * scale * px[i] : T(0);
     });

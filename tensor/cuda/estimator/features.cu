@@ -12,9 +12,9 @@ constexpr int64_t kBlockRows = kThreads / kWarp;
 constexpr int64_t kBand = 128;   // rows whose largest projection one block finds, at least
 constexpr int64_t kBands = 256;  // per sequence and head, at most
 
-// Rows of phi [B, H, T, m], and which of them are padding.
+// Rows of phi [B, H, T, m], and which of them are padding; columns from `features` on are 0.
 struct Rows {
-  int64_t count, heads, tokens, m;
+  int64_t count, heads, tokens, m, features;
   RowWidths widths;
 
   // The row of the calling warp; none at or beyond `count`.
@@ -26,8 +26,13 @@ struct Rows {
   }
 };
 
-Rows rows_of(const Tensor& phi, const DeviceWidths& widths) {
-  return {phi.dim(0) * phi.dim(1) * phi.dim(2), phi.dim(1), phi.dim(2), phi.dim(3), widths.get()};
+Rows rows_of(const Tensor& phi, const DeviceWidths& widths, int64_t features) {
+  return {phi.dim(0) * phi.dim(1) * phi.dim(2),
+          phi.dim(1),
+          phi.dim(2),
+          phi.dim(3),
+          features,
+          widths.get()};
 }
 
 __device__ int64_t lane() { return int64_t(threadIdx.x) % kWarp; }
@@ -39,7 +44,7 @@ __global__ void relu_kernel(T* phi, T eps, Rows rows) {
   const bool visible = rows.visible(r);
   T* row = phi + r * rows.m;
   for (int64_t i = lane(); i < rows.m; i += kWarp) {
-    row[i] = visible ? (row[i] > 0 ? row[i] + eps : eps) : T(0);
+    row[i] = visible && i < rows.features ? (row[i] > 0 ? row[i] + eps : eps) : T(0);
   }
 }
 
@@ -69,6 +74,7 @@ __global__ void band_maxima_kernel(T* maxima, const T* phi, Rows rows, int64_t b
   const T* own = phi + n * rows.tokens * rows.m;
   T most = lowest<T>();
   for (int64_t i = first * rows.m + threadIdx.x; i < last * rows.m; i += blockDim.x) {
+    if (rows.features < rows.m && i % rows.m >= rows.features) continue;
     most = own[i] > most ? own[i] : most;
   }
   most = block_reduce(most, lowest<T>(), Max{});
@@ -89,11 +95,12 @@ __global__ void softmax_kernel(T* phi, const T* x, const T* maxima, int64_t band
   T square = 0, most = lowest<T>();
   for (int64_t i = r * d + lane(); i < (r + 1) * d; i += kWarp) square += x[i] * x[i];
   const T* from = maxima ? maxima + r / rows.tokens * bands : row;
-  const int64_t n = maxima ? bands : rows.m;
+  const int64_t n = maxima ? bands : rows.features;
   for (int64_t i = lane(); i < n; i += kWarp) most = from[i] > most ? from[i] : most;
   const T shift = half * warp_sum(square) + warp_max(most);
-  for (int64_t i = lane(); i < rows.m; i += kWarp)
-    row[i] = norm * (math::exp(row[i] - shift) + eps);
+  for (int64_t i = lane(); i < rows.m; i += kWarp) {
+    row[i] = i < rows.features ? norm * (math::exp(row[i] - shift) + eps) : T(0);
+  }
 }
 
 // The gradient of the projections is dphi times the exponential; their sum is the gradient through
@@ -105,8 +112,9 @@ __global__ void softmax_backward_kernel(T* dprojected, T* dx, const T* dphi, con
   if (r >= rows.count) return;
   const bool visible = rows.visible(r);
   T sum = 0;
+  const int64_t end = r * rows.m + rows.features;
   for (int64_t i = r * rows.m + lane(); i < (r + 1) * rows.m; i += kWarp) {
-    const T g = visible ? dphi[i] * (phi[i] - floor) : T(0);
+    const T g = visible && i < end ? dphi[i] * (phi[i] - floor) : T(0);
     dprojected[i] = g;
     sum += g;
   }
@@ -146,9 +154,9 @@ void launch_rows(const char* name, const Rows& rows, void (*kernel)(P...), A... 
 
 }  // namespace
 
-void relu_features(Tensor phi, double eps, Tensor lengths) {
+void relu_features(Tensor phi, double eps, Tensor lengths, int64_t features) {
   const DeviceWidths widths({.causal = false, .lengths = lengths}, phi.dim(2), phi.device());
-  const Rows rows = rows_of(phi, widths);
+  const Rows rows = rows_of(phi, widths, features);
   dispatch_float(phi.dtype(), [&]<class T>() {
     launch_rows("relu_features", rows, relu_kernel<T>, phi.data<T>(), T(eps), rows);
   });
@@ -156,20 +164,21 @@ void relu_features(Tensor phi, double eps, Tensor lengths) {
 
 void relu_features_backward(Tensor dx, Tensor dphi, Tensor phi, double eps, Tensor lengths) {
   const DeviceWidths widths({.causal = false, .lengths = lengths}, phi.dim(2), phi.device());
-  const Rows rows = rows_of(phi, widths);
+  const Rows rows = rows_of(phi, widths, phi.dim(3));
   dispatch_float(phi.dtype(), [&]<class T>() {
     launch_rows("relu_features_backward", rows, relu_backward_kernel<T>, dx.data<T>(),
                 dphi.data<T>(), phi.data<T>(), T(eps), rows);
   });
 }
 
-void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool keys) {
+void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool keys,
+                      int64_t features) {
   const DeviceWidths widths({.causal = false, .lengths = lengths}, phi.dim(2), phi.device());
-  const Rows rows = rows_of(phi, widths);
+  const Rows rows = rows_of(phi, widths, features);
   if (rows.count == 0) return;
   dispatch_float(phi.dtype(), [&]<class T>() {
     const int64_t d = x.dim(3), heads = phi.dim(0) * phi.dim(1);
-    const T norm = T(1 / std::sqrt(double(rows.m))), half = T(0.5 / std::sqrt(double(d)));
+    const T norm = T(1 / std::sqrt(double(features))), half = T(0.5 / std::sqrt(double(d)));
     const int64_t band = std::max(kBand, (rows.tokens + kBands - 1) / kBands);
     const int64_t bands = (rows.tokens + band - 1) / band;
     Tensor maxima;
@@ -184,20 +193,20 @@ void softmax_features(Tensor phi, Tensor x, double eps, Tensor lengths, bool key
 }
 
 void softmax_features_backward(Tensor dprojected, Tensor dx, Tensor dphi, Tensor phi, Tensor x,
-                               double eps, Tensor lengths) {
+                               double eps, Tensor lengths, int64_t features) {
   const DeviceWidths widths({.causal = false, .lengths = lengths}, phi.dim(2), phi.device());
-  const Rows rows = rows_of(phi, widths);
+  const Rows rows = rows_of(phi, widths, features);
   dispatch_float(phi.dtype(), [&]<class T>() {
     const int64_t d = x.dim(3);
     launch_rows("softmax_features_backward", rows, softmax_backward_kernel<T>, dprojected.data<T>(),
                 dx.data<T>(), dphi.data<T>(), phi.data<T>(), x.data<T>(),
-                T(eps / std::sqrt(double(rows.m))), T(1 / std::sqrt(double(d))), d, rows);
+                T(eps / std::sqrt(double(features))), T(1 / std::sqrt(double(d))), d, rows);
   });
 }
 
 void exp_features(Tensor phi, Tensor bias, Tensor lengths) {
   const DeviceWidths widths({.causal = false, .lengths = lengths}, phi.dim(2), phi.device());
-  const Rows rows = rows_of(phi, widths);
+  const Rows rows = rows_of(phi, widths, phi.dim(3));
   dispatch_float(phi.dtype(), [&]<class T>() {
     launch_rows("exp_features", rows, exp_kernel<T>, phi.data<T>(), bias.data<T>(), rows);
   });

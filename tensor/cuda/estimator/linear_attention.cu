@@ -30,34 +30,35 @@ __device__ void denominators(T (&den)[kOwn], const T (&row_sums)[kOwn], const Ma
 template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void forward_kernel(T* y, T* den, Work<T> work,
                                                                        States<T> states, double eps,
-                                                                       int64_t first) {
-  __shared__ Shared<T> shared;
+                                                                       int64_t first, int span) {
+  Shared<T>& shared = *dynamic_shared<Shared<T>>();
   const int e = work.e(), m = work.m;
-  const Place at(first, int(work.heads), work.tokens, e);
+  Place at(first, int(work.heads), work.tokens, e, span);
   const int rows = work.rows(at.g);
-  T sum[kOwn][kOwn] = {}, below[kOwn] = {};
-  if (at.r0 < rows) {
-    const Matrix<T> q = work.queries(at.n), k = work.keys(at.g);
-    const Values<T> values = work.values(at.g);
-    const int place = state_of(work, at);
-    const Matrix<T> state{states.state + int64_t(place) * m * e, m, e};
-    T row_sums[kOwn] = {};
-    gather<false, false, kTensor>(
-        shared, sum, row_sums, work, at, 1, m, q, [&](int j, int k) { return state(k, at.c0 + j); },
-        [&](int) { return k; }, [](int) { return NoBias<T>{}; },
-        [&](int) {
-          return FromColumn<Values<T>>{values, at.c0};
-        });
-    denominators(below, row_sums, q, states.sums + int64_t(place) * m, at.r0, m, eps);
-  }
-  for (int i = 0; i < kOwn; ++i) {
-    const int r = at.r0 + own_row() + i;
-    const int64_t to = int64_t(at.n) * work.tokens + r;
-    if (r >= work.tokens) continue;
-    const T share = r < rows ? 1 / below[i] : T(0);
-    for (int j = 0; j < kOwn; ++j) sum[i][j] = r < rows ? sum[i][j] * share : T(0);
-    put(y + to * e, at.c0 + own_column(), sum[i], 0, e);
-    if (at.c0 == 0 && own_column() == 0) den[to] = r < rows ? below[i] : T(1);
+  T below[kOwn] = {};
+  for (; at.more(); at.next()) {
+    T sum[kOwn][kOwn] = {};
+    if (at.r0 < rows) {
+      const Matrix<T> q = work.queries(at.n), k = work.keys(at.g);
+      const int place = state_of(work, at);
+      T row_sums[kOwn] = {};
+      gather<false, false, kTensor>(
+          shared, sum, row_sums, work, at, 1, m, q, work.state_at(states.state, place),
+          [&](int) { return k; }, [](int) { return NoBias<T>{}; },
+          [&](int) { return work.values(at.g); });
+      if (at.fresh) {
+        denominators(below, row_sums, q, states.sums + int64_t(place) * m, at.r0, m, eps);
+      }
+    }
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = at.r0 + own_row() + i;
+      const int64_t to = int64_t(at.n) * work.tokens + r;
+      if (r >= work.tokens) continue;
+      const T share = r < rows ? 1 / below[i] : T(0);
+      for (int j = 0; j < kOwn; ++j) sum[i][j] = r < rows ? sum[i][j] * share : T(0);
+      put(y + to * e, at.c0 + own_column(), sum[i], 0, e);
+      if (at.c0 == 0 && own_column() == 0) den[to] = r < rows ? below[i] : T(1);
+    }
   }
 }
 
@@ -70,15 +71,14 @@ void linear_attention(Tensor y, Tensor den, Tensor phi_q, Tensor phi_k, Tensor i
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t all = phi_k.dim(0) * phi_k.dim(1);
     const DeviceWidths widths(visible, phi_q.dim(2), y.device());
-    const Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
+    const Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get(), false);
     const Turn<T> turn(work, all, y.device());
     for (int64_t first = 0; first < all; first += turn.groups()) {
       const int64_t count = std::min(turn.groups(), all - first);
       const States<T> states = turn.template states<false>(name, first, count);
       dispatch_products<T>([&]<bool kTensor>() {
-        launch(name, forward_kernel<T, kTensor>,
-               tiles_of(count * work.heads, work.tokens, work.e()), dim3(kThreads), 0, y.data<T>(),
-               den.data<T>(), work, states, eps, first);
+        launch_tiles(name, work, count * work.heads, work.e(), forward_kernel<T, kTensor>,
+                     y.data<T>(), den.data<T>(), work, states, eps, first);
       });
     }
   });
@@ -91,7 +91,7 @@ void linear_attention_state(Tensor state, Tensor sums, Tensor phi_k, Tensor iden
     if (all == 0) return;
     const DeviceWidths widths({.causal = false, .lengths = visible.lengths}, phi_k.dim(2),
                               v.device());
-    const Work<T> work = work_of<T>(phi_k, phi_k, identity, v, widths.get());
+    const Work<T> work = work_of<T>(phi_k, phi_k, identity, v, widths.get(), false);
     const Turn<T> turn(work, all, v.device());
     for (int64_t first = 0; first < all; first += turn.groups()) {
       turn.all_keys("linear_attention_state", state.data<T>() + first * work.m * work.e(),

@@ -1,15 +1,16 @@
 // Linear attention in chunks, what its passes share. Each of them is
 //   sum = x state + lower(x y^T + bias) z
 // for tiles of 64 rows: the state stands for the rows of other chunks, the triangle for those of
-// the row's own chunk. Products are computed by blocks from slices in shared memory.
+// the row's own chunk. Products are computed by blocks from slices in shared memory. A block keeps
+// the triangle for all its columns of the result.
 #pragma once
 
 #include "tensor/cuda/core/tensor_cores.cuh"
+#include "tensor/cuda/estimator/chunk_length.h"
 
 namespace brine::cuda::chunked {
 
-constexpr int kTile = 64;  // rows and columns of a block's product
-constexpr int kOwn = 4;    // rows and columns of it that one thread has
+constexpr int kOwn = 4;  // rows and columns of a block's product that one thread has
 constexpr int kAcross = kTile / kOwn;
 static_assert(kAcross * kAcross == kThreads);
 
@@ -29,11 +30,25 @@ constexpr int kPitch = kTile + 32 / int(sizeof(T));
 template <class T>
 struct alignas(16) Shared {
   T a[kSlice<T>][kPitch<T>], b[kSlice<T>][kPitch<T>];
-  T weights[kTile][kTile + 1];
 };
 
-// The thread's corner of the tile.
-__device__ inline int own_row() { return int(threadIdx.x) / kAcross * kOwn; }
+// 64 x 64 numbers of a triangle.
+template <class T>
+using WeightTile = T[kTile][kTile + 1];
+
+// Dynamic shared memory of a block that keeps so many.
+template <class T>
+constexpr size_t kept_bytes(int64_t kept) {
+  return sizeof(Shared<T>) + size_t(kept) * sizeof(WeightTile<T>);
+}
+
+// The thread's corner of the tile. The rows of a warp are in the half of the tile that
+// row_of<true>() gives it.
+__device__ inline int own_row() {
+  const int warp = int(threadIdx.x) / kWarp;
+  return (warp / 2 % 2 * 4 + warp / 4 * 2 + warp % 2) * 2 * kOwn +
+         int(threadIdx.x) % kWarp / kAcross * kOwn;
+}
 __device__ inline int own_column() { return int(threadIdx.x) % kAcross * kOwn; }
 
 // The position of a thread's number [i][j] in the tile. kTensor: a warp has 16 rows and 32 columns,
@@ -59,32 +74,55 @@ void dispatch_products(F&& f) {
   f.template operator()<false>();
 }
 
-// Numbers of a slice that one thread loads.
+// Numbers of a slice that one thread loads: neighbours in memory, in one load where rows are
+// aligned to them.
 template <class T>
-constexpr int kBrought = kSlice<T>* kTile / kThreads;
+constexpr int kPack = kSlice<T>* kTile / kThreads;
+template <class T>
+struct alignas(16) Pack {
+  static_assert(kPack<T> * sizeof(T) == 16);
+  T x[kPack<T>];
+};
 
-// The thread's numbers of a slice f(i, k0 + k), 0 from K on; set() stores them at to[k][i]. kAlong:
-// in memory k is the faster of the two.
+// Numbers c .. c + kPack - 1 of a row of `columns` numbers, 0 from there on. whole: the row is
+// aligned and its length a multiple of kPack.
+template <class T>
+__device__ inline Pack<T> pack_of(const T* row, int c, int columns, bool whole) {
+  if (whole) return c < columns ? *reinterpret_cast<const Pack<T>*>(row + c) : Pack<T>{};
+  Pack<T> out;
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) out.x[j] = c + j < columns ? row[c + j] : T(0);
+  return out;
+}
+
+// The thread's numbers of a slice f(i, k0 + k) of a matrix's rows i, or with kAlong false of its
+// rows k; set() stores them at to[k][i].
 template <bool kAlong, class T>
 struct Slice {
-  T x[kBrought<T>];
+  Pack<T> own;
 
-  static __device__ int k(int j) {
-    const int at = j * kThreads + int(threadIdx.x);
-    return kAlong ? at % kSlice<T> : at / kTile;
+  // Along a row four threads have a slice. Two of them are neighbours, so that few rows are read at
+  // once and few stores meet in a bank.
+  static __device__ int k() {
+    const int at = int(threadIdx.x);
+    return kAlong ? (at % 2 + at / (2 * kTile) * 2) * kPack<T> : at / (kTile / kPack<T>);
   }
-  static __device__ int i(int j) {
-    const int at = j * kThreads + int(threadIdx.x);
-    return kAlong ? at / kSlice<T> : at % kTile;
+  static __device__ int i() {
+    const int at = int(threadIdx.x);
+    return kAlong ? at / 2 % kTile : at % (kTile / kPack<T>)*kPack<T>;
   }
-  template <class F>
-  __device__ void get(int k0, int K, const F& f) {
-#pragma unroll
-    for (int j = 0; j < kBrought<T>; ++j) x[j] = k0 + k(j) < K ? f(i(j), k0 + k(j)) : T(0);
+  // m.pack(r, c): numbers c and on of row r, 0 outside the matrix; both from r0 and c0 on.
+  template <class M>
+  __device__ void get(int k0, const M& m, int r0, int c0) {
+    own = kAlong ? m.pack(r0 + i(), c0 + k0 + k()) : m.pack(r0 + k0 + k(), c0 + i());
   }
   __device__ void set(T (&to)[kSlice<T>][kPitch<T>]) const {
+    if constexpr (kAlong) {
 #pragma unroll
-    for (int j = 0; j < kBrought<T>; ++j) to[k(j)][i(j)] = x[j];
+      for (int j = 0; j < kPack<T>; ++j) to[k() + j][i()] = own.x[j];
+    } else {
+      *reinterpret_cast<Pack<T>*>(&to[k()][i()]) = own;
+    }
   }
 };
 
@@ -125,23 +163,33 @@ __device__ inline void multiply_slice_tensor(const Shared<float>& shared,
   }
 }
 
-// sum += a(i, k) b(j, k) over k < K, for the thread's i and j. A slice is loaded while the previous
-// one is multiplied.
+// A factor of a product: a matrix from row r0 and column c0 on.
+template <class M>
+struct Factor {
+  M matrix;
+  int r0, c0;
+};
+template <class M>
+Factor(M, int, int) -> Factor<M>;
+
+// sum += a(i, k) b(j, k) over k < K, for the thread's i and j; rows and columns outside a factor
+// are 0. kAlong: k counts its columns, else its rows. A slice is loaded while the previous one is
+// multiplied.
 template <bool kAlongA, bool kAlongB, bool kTensor, class T, class A, class B>
-__device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const A& a,
-                                const B& b) {
+__device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, const Factor<A>& a,
+                                const Factor<B>& b) {
   Slice<kAlongA, T> next_a;
   Slice<kAlongB, T> next_b;
-  next_a.get(0, K, a);
-  next_b.get(0, K, b);
+  next_a.get(0, a.matrix, a.r0, a.c0);
+  next_b.get(0, b.matrix, b.r0, b.c0);
   for (int k0 = 0; k0 < K; k0 += kSlice<T>) {
     __syncthreads();
     next_a.set(shared.a);
     next_b.set(shared.b);
     __syncthreads();
     if (k0 + kSlice<T> < K) {
-      next_a.get(k0 + kSlice<T>, K, a);
-      next_b.get(k0 + kSlice<T>, K, b);
+      next_a.get(k0 + kSlice<T>, a.matrix, a.r0, a.c0);
+      next_b.get(k0 + kSlice<T>, b.matrix, b.r0, b.c0);
     }
     if constexpr (kTensor) {
       multiply_slice_tensor(shared, sum);
@@ -151,24 +199,33 @@ __device__ inline void multiply(Shared<T>& shared, T (&sum)[kOwn][kOwn], int K, 
   }
 }
 
-// The sum as the threads own it.
+// The sum as the threads own it; by way of the slices, which have room for half of it.
 template <bool kTensor, class T>
 __device__ inline void settle(Shared<T>& shared, T (&sum)[kOwn][kOwn]) {
   if constexpr (kTensor) {
-    __syncthreads();  // the weights may still be read
+    constexpr int kHalf = kTile / 2;
+    static_assert(sizeof(T[kHalf][kTile + 1]) <= sizeof(Shared<T>));
+    T(&half)[kHalf][kTile + 1] = reinterpret_cast<T(&)[kHalf][kTile + 1]>(shared);
+    const int mine = own_row() / kHalf;
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h) {
+      __syncthreads();  // the slices, or the other half, may still be read
+      if (mine == h) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+        for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        shared.weights[row_of<true>(i, j)][column_of<true>(i, j)] = sum[i][j];
+          for (int j = 0; j < kOwn; ++j) {
+            half[row_of<true>(i, j) % kHalf][column_of<true>(i, j)] = sum[i][j];
+          }
+        }
       }
-    }
-    __syncthreads();
+      __syncthreads();
+      if (mine == h) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+        for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        sum[i][j] = shared.weights[own_row() + i][own_column() + j];
+          for (int j = 0; j < kOwn; ++j) sum[i][j] = half[own_row() % kHalf + i][own_column() + j];
+        }
       }
     }
   }
@@ -198,9 +255,13 @@ template <class T>
 struct Matrix {
   const T* p;
   int rows, columns;
+  bool whole;  // rows are aligned
 
   __device__ T operator()(int r, int c) const {
     return r < rows && c < columns ? p[int64_t(r) * columns + c] : T(0);
+  }
+  __device__ Pack<T> pack(int r, int c) const {
+    return r < rows ? pack_of(p + int64_t(r) * columns, c, columns, whole) : Pack<T>{};
   }
 };
 
@@ -209,10 +270,21 @@ template <class T>
 struct Values {
   const T *identity, *v;
   int rows, i, d;
+  bool whole;
 
   __device__ T operator()(int r, int c) const {
     if (r >= rows || c >= i + d) return T(0);
     return c < i ? identity[int64_t(r) * i + c] : v[int64_t(r) * d + c - i];
+  }
+  __device__ Pack<T> pack(int r, int c) const {
+    if (whole && r < rows) {
+      return c < i ? pack_of(identity + int64_t(r) * i, c, i, true)
+                   : pack_of(v + int64_t(r) * d, c - i, d, true);
+    }
+    Pack<T> out;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) out.x[j] = (*this)(r, c + j);
+    return out;
   }
 };
 
@@ -221,19 +293,28 @@ template <class T>
 struct Numerators {
   const T *dy, *share;  // share [rows] = 1 / den
   int rows, e;
+  bool whole;
 
-  __device__ T operator()(int r, int c) const {
-    return r < rows && c < e ? dy[int64_t(r) * e + c] * share[r] : T(0);
+  __device__ Pack<T> pack(int r, int c) const {
+    if (r >= rows) return {};
+    Pack<T> out = pack_of(dy + int64_t(r) * e, c, e, whole);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) out.x[j] *= share[r];
+    return out;
   }
 };
 
-// The columns of one of them from c0 on.
-template <class M>
-struct FromColumn {
-  M matrix;
-  int c0;
+// A tile of a triangle in shared memory.
+template <class T>
+struct Weights {
+  const WeightTile<T>& tile;
 
-  __device__ auto operator()(int r, int c) const { return matrix(r, c0 + c); }
+  __device__ Pack<T> pack(int r, int c) const {
+    Pack<T> out;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) out.x[j] = tile[r][c + j];
+    return out;
+  }
 };
 
 // What is added to the products of row r with row s: nothing, a number of r, a number of s.
@@ -261,19 +342,27 @@ struct Work {
   int64_t identity_step;
   int tokens, m, i, d;
   int chunk, chunks;  // rows of a chunk, a multiple of kTile; chunks of a head
+  int kept;           // tiles of a triangle that a block keeps
   RowWidths widths;
+  bool m_whole, e_whole, values_whole;  // rows of features, of y and the states, of values
   const T *q, *k, *v, *identity, *dy, *share, *below;  // share, below [B, H, T]
 
   __host__ __device__ int e() const { return i + d; }
   // Of group g, and of head n of all heads, which is of group n / heads.
   __device__ int rows(int64_t g) const { return int(widths.valid(g / groups)); }
-  __device__ Matrix<T> queries(int64_t n) const { return {q + n * tokens * m, rows(n / heads), m}; }
-  __device__ Matrix<T> keys(int64_t g) const { return {k + g * tokens * m, rows(g), m}; }
+  __device__ Matrix<T> queries(int64_t n) const {
+    return {q + n * tokens * m, rows(n / heads), m, m_whole};
+  }
+  __device__ Matrix<T> keys(int64_t g) const { return {k + g * tokens * m, rows(g), m, m_whole}; }
   __device__ Values<T> values(int64_t g) const {
-    return {identity + g / groups * identity_step, v + g * tokens * d, rows(g), i, d};
+    return {identity + g / groups * identity_step, v + g * tokens * d, rows(g), i, d, values_whole};
   }
   __device__ Numerators<T> numerators(int64_t n) const {
-    return {dy + n * tokens * e(), share + n * tokens, rows(n / heads), e()};
+    return {dy + n * tokens * e(), share + n * tokens, rows(n / heads), e(), e_whole};
+  }
+  // State `place` of them.
+  __device__ Matrix<T> state_at(const T* states, int place) const {
+    return {states + int64_t(place) * m * e(), m, e(), e_whole};
   }
 };
 
@@ -285,28 +374,30 @@ struct States {
   const double* sums;
 };
 
-// Rows r0 .. r0 + 63 of head n in group g, the `local`-th of its turn, and a tile of columns from
-// c0 on.
+// Rows r0 .. r0 + 63 of head n in group g, the `local`-th of its turn, and the columns c0 .. end -
+// 1 of the result, a tile after the other.
 struct Place {
-  int n, g, local, r0, c0;
+  int n, g, local, r0, c0, end;
+  bool fresh = true;  // the first of its tiles
 
-  // The calling block's, of groups from `first` on with `heads` heads each and `columns` columns. A
-  // kernel over groups passes 1 head, and does not read n.
-  __device__ Place(int64_t first, int heads, int tokens, int columns) {
-    const int wide = (columns + kTile - 1) / kTile, tall = (tokens + kTile - 1) / kTile;
-    c0 = int(blockIdx.x) % wide * kTile;
+  // The calling block's, of groups from `first` on with `heads` heads each and `columns` columns,
+  // `span` of them for each block. A kernel over groups passes 1 head, and does not read n.
+  __device__ Place(int64_t first, int heads, int tokens, int columns, int span) {
+    const int wide = (columns + span - 1) / span, tall = (tokens + kTile - 1) / kTile;
+    c0 = int(blockIdx.x) % wide * span;
+    end = c0 + span < columns ? c0 + span : columns;
     r0 = int(blockIdx.x) / wide % tall * kTile;
     const int head = int(blockIdx.x) / wide / tall;
     local = head / heads;
     g = int(first) + local;
     n = int(first) * heads + head;
   }
+  __device__ bool more() const { return c0 < end; }
+  __device__ void next() {
+    c0 += kTile;
+    fresh = false;
+  }
 };
-
-inline dim3 tiles_of(int64_t turn, int64_t tokens, int64_t columns) {
-  return dim3(
-      blocks_for(turn * ((tokens + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile), 1));
-}
 
 // Of the row's own chunk, the rows that are processed individually: a range of tiles.
 template <class T>
@@ -325,51 +416,54 @@ __device__ inline int state_of(const Work<T>& work, const Place& at) {
   return work.widths.causal ? at.local * work.chunks + at.r0 / work.chunk : at.local;
 }
 
-// sum = x state + the sum over `heads` of triangle(x y^T + bias) z for rows r0 and on, as the
-// threads own it. y(h), bias(h) and z(h) are the functions of head h: bias(h)(r, s), z(h)(s, j);
-// state(j, k) has the column first; kStateAlong: k is the faster one in memory. row_sums: the sums
-// of the triangle's rows, for the rows of the thread. kLater: row r sees rows s >= r, else s <= r.
-template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class S, class Y,
-          class Bias, class Z>
+// sum = x state + the sum over `heads` of triangle(x y^T + bias) z for rows r0 and on and the tile
+// of columns at c0, as the threads own it. y(h), bias(h) and z(h) are those of head h: bias(h)(r,
+// s) is a number. kStateAlong: the state's rows are columns of the result. row_sums: the sums of
+// the triangle's rows, for the rows of the thread. kLater: row r sees rows s >= r, else s <= r. The
+// triangle is made for the block's first tile of columns and kept for the others, if all of it
+// fits; else it is made again.
+template <bool kLater, bool kStateAlong, bool kTensor, class T, class X, class Y, class Bias,
+          class Z>
 __device__ inline void gather(Shared<T>& shared, T (&sum)[kOwn][kOwn], T (&row_sums)[kOwn],
                               const Work<T>& work, const Place& at, int heads, int K, const X& x,
-                              const S& state, const Y& y, const Bias& bias, const Z& z) {
-  auto rows = [&](int i, int k) { return x(at.r0 + i, k); };
-  multiply<true, kStateAlong, kTensor>(shared, sum, K, rows, state);
+                              const Matrix<T>& state, const Y& y, const Bias& bias, const Z& z) {
+  const Factor rows{x, at.r0, 0};
+  multiply<true, kStateAlong, kTensor>(
+      shared, sum, K, rows, kStateAlong ? Factor{state, at.c0, 0} : Factor{state, 0, at.c0});
   int from, to;
   own_range(work, at, kLater, from, to);
   const int steps = to > from ? (to - from + kTile - 1) / kTile : 0;
+  const bool keeps = heads * steps <= work.kept;
+  WeightTile<T>* const tiles = reinterpret_cast<WeightTile<T>*>(&shared + 1);
 #pragma unroll 1
   for (int step = 0; step < heads * steps; ++step) {
     const int h = step / steps, s0 = from + step % steps * kTile;
-    T weight[kOwn][kOwn] = {};
-    const auto own_y = y(h);
-    const auto own_bias = bias(h);
-    const auto own_z = z(h);
-    multiply<true, true, kTensor>(shared, weight, K, rows,
-                                  [&](int j, int k) { return own_y(s0 + j, k); });
+    WeightTile<T>& weights = tiles[keeps ? step : 0];
+    if (at.fresh || !keeps) {
+      T weight[kOwn][kOwn] = {};
+      const auto own_bias = bias(h);
+      multiply<true, true, kTensor>(shared, weight, K, rows, Factor{y(h), s0, 0});
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+      for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
-        const int r = at.r0 + row, s = s0 + column;
-        const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + own_bias(r, s) : T(0);
-        shared.weights[row][column] = w;
+        for (int j = 0; j < kOwn; ++j) {
+          const int row = row_of<kTensor>(i, j), column = column_of<kTensor>(i, j);
+          const int r = at.r0 + row, s = s0 + column;
+          const T w = (kLater ? s >= r : s <= r) && s < to ? weight[i][j] + own_bias(r, s) : T(0);
+          weights[row][column] = w;
+        }
+      }
+      __syncthreads();
+    }
+    if (at.fresh) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) row_sums[i] += weights[own_row() + i][own_column() + j];
       }
     }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j) {
-        row_sums[i] += shared.weights[own_row() + i][own_column() + j];
-      }
-    }
-    multiply<true, false, kTensor>(
-        shared, sum, to - s0 < kTile ? to - s0 : kTile,
-        [&](int i, int k) { return shared.weights[i][k]; },
-        [&](int j, int k) { return own_z(s0 + k, j); });
+    multiply<true, false, kTensor>(shared, sum, to - s0 < kTile ? to - s0 : kTile,
+                                   Factor{Weights<T>{weights}, 0, 0}, Factor{z(h), s0, at.c0});
   }
   settle<kTensor>(shared, sum);
 }
@@ -395,16 +489,14 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void chunk_sums_kernel(T* sta
     for (int64_t n = g * work.heads; n < (g + 1) * work.heads; ++n) {
       const Matrix<T> phi = work.queries(n);
       const Numerators<T> numerators = work.numerators(n);
-      multiply<false, false, kTensor>(
-          shared, sum, count, [&](int i, int k) { return phi(r0 + k, m0 + i); },
-          [&](int j, int k) { return numerators(r0 + k, e0 + j); });
+      multiply<false, false, kTensor>(shared, sum, count, Factor{phi, r0, m0},
+                                      Factor{numerators, r0, e0});
     }
   } else {
     const Matrix<T> phi = work.keys(g);
     const Values<T> values = work.values(g);
-    multiply<false, false, kTensor>(
-        shared, sum, count, [&](int i, int k) { return phi(r0 + k, m0 + i); },
-        [&](int j, int k) { return values(r0 + k, e0 + j); });
+    multiply<false, false, kTensor>(shared, sum, count, Factor{phi, r0, m0},
+                                    Factor{values, r0, e0});
   }
   settle<kTensor>(shared, sum);
   for (int i = 0; i < kOwn; ++i) {

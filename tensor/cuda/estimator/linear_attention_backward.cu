@@ -29,34 +29,33 @@ __global__ void split_kernel(T* share, T* below, const T* dy, const T* y, const 
 template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Work<T> work,
                                                                        States<T> states, double eps,
-                                                                       int64_t first) {
-  __shared__ Shared<T> shared;
+                                                                       int64_t first, int span) {
+  Shared<T>& shared = *dynamic_shared<Shared<T>>();
   const int e = work.e(), m = work.m;
-  const Place at(first, int(work.heads), work.tokens, m);
+  Place at(first, int(work.heads), work.tokens, m, span);
   const int rows = work.rows(at.g);
   const int place = state_of(work, at);
   const T* below = work.below + int64_t(at.n) * work.tokens;
-  T sum[kOwn][kOwn] = {};
-  if (at.r0 < rows) {
-    const Matrix<T> keys = work.keys(at.g), state{states.state + int64_t(place) * m * e, m, e};
-    T row_sums[kOwn] = {};
-    gather<false, true, kTensor>(
-        shared, sum, row_sums, work, at, 1, e, work.numerators(at.n),
-        [&](int j, int k) { return state(at.c0 + j, k); }, [&](int) { return work.values(at.g); },
-        [&](int) {
-          return RowBias<T>{below, rows};
-        },
-        [&](int) {
-          return FromColumn<Matrix<T>>{keys, at.c0};
-        });
-  }
-  for (int i = 0; i < kOwn; ++i) {
-    const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
-    if (r >= work.tokens) continue;
-    for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
-      sum[i][j] += T(double(below[r]) * (states.sums[int64_t(place) * m + column + j] + eps));
+  for (; at.more(); at.next()) {
+    T sum[kOwn][kOwn] = {};
+    if (at.r0 < rows) {
+      T row_sums[kOwn] = {};
+      gather<false, true, kTensor>(
+          shared, sum, row_sums, work, at, 1, e, work.numerators(at.n),
+          work.state_at(states.state, place), [&](int) { return work.values(at.g); },
+          [&](int) {
+            return RowBias<T>{below, rows};
+          },
+          [&](int) { return work.keys(at.g); });
     }
-    put(dq + (int64_t(at.n) * work.tokens + r) * m, column, sum[i], 0, m);
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+      if (r >= work.tokens) continue;
+      for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
+        sum[i][j] += T(double(below[r]) * (states.sums[int64_t(place) * m + column + j] + eps));
+      }
+      put(dq + (int64_t(at.n) * work.tokens + r) * m, column, sum[i], 0, m);
+    }
   }
 }
 
@@ -64,34 +63,32 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void queries_kernel(T* dq, Wo
 // the group
 template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<T> work,
-                                                                    States<T> later,
-                                                                    int64_t first) {
-  __shared__ Shared<T> shared;
+                                                                    States<T> later, int64_t first,
+                                                                    int span) {
+  Shared<T>& shared = *dynamic_shared<Shared<T>>();
   const int e = work.e(), m = work.m;
-  const Place at(first, 1, work.tokens, m);
+  Place at(first, 1, work.tokens, m, span);
   const int rows = work.rows(at.g);
   const int place = state_of(work, at);
   const int64_t n0 = at.g * work.heads;  // the first head of the group
-  T sum[kOwn][kOwn] = {};
-  if (at.r0 < rows) {
-    const Matrix<T> state{later.state + int64_t(place) * m * e, m, e};
-    T row_sums[kOwn] = {};
-    gather<true, true, kTensor>(
-        shared, sum, row_sums, work, at, int(work.heads), e, work.values(at.g),
-        [&](int j, int k) { return state(at.c0 + j, k); },
-        [&](int h) { return work.numerators(n0 + h); },
-        [&](int h) { return ColumnBias<T>{work.below + (n0 + h) * work.tokens}; },
-        [&](int h) {
-          return FromColumn<Matrix<T>>{work.queries(n0 + h), at.c0};
-        });
-  }
-  for (int i = 0; i < kOwn; ++i) {
-    const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
-    if (r >= work.tokens) continue;
-    for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
-      sum[i][j] += T(later.sums[int64_t(place) * m + column + j]);
+  for (; at.more(); at.next()) {
+    T sum[kOwn][kOwn] = {};
+    if (at.r0 < rows) {
+      T row_sums[kOwn] = {};
+      gather<true, true, kTensor>(
+          shared, sum, row_sums, work, at, int(work.heads), e, work.values(at.g),
+          work.state_at(later.state, place), [&](int h) { return work.numerators(n0 + h); },
+          [&](int h) { return ColumnBias<T>{work.below + (n0 + h) * work.tokens}; },
+          [&](int h) { return work.queries(n0 + h); });
     }
-    put(dk + (int64_t(at.g) * work.tokens + r) * m, column, sum[i], 0, m);
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+      if (r >= work.tokens) continue;
+      for (int j = 0; j < kOwn && r < rows && column + j < m; ++j) {
+        sum[i][j] += T(later.sums[int64_t(place) * m + column + j]);
+      }
+      put(dk + (int64_t(at.g) * work.tokens + r) * m, column, sum[i], 0, m);
+    }
   }
 }
 
@@ -101,32 +98,32 @@ __global__ __launch_bounds__(kThreads, kBlocks<T>) void keys_kernel(T* dk, Work<
 template <class T, bool kTensor>
 __global__ __launch_bounds__(kThreads, kBlocks<T>) void values_kernel(T* didentity, T* dv,
                                                                       Work<T> work, States<T> later,
-                                                                      int64_t first) {
-  __shared__ Shared<T> shared;
+                                                                      int64_t first, int span) {
+  Shared<T>& shared = *dynamic_shared<Shared<T>>();
   const int e = work.e(), m = work.m, start = didentity ? 0 : work.i;
-  Place at(first, 1, work.tokens, e - start);
+  Place at(first, 1, work.tokens, e - start, span);
   at.c0 += start;
+  at.end += start;
   const int rows = work.rows(at.g);
   const int64_t n0 = at.g * work.heads;
-  T sum[kOwn][kOwn] = {};
-  if (at.r0 < rows) {
-    const Matrix<T> state{later.state + int64_t(state_of(work, at)) * m * e, m, e};
-    T row_sums[kOwn] = {};
-    gather<true, false, kTensor>(
-        shared, sum, row_sums, work, at, int(work.heads), m, work.keys(at.g),
-        [&](int j, int k) { return state(k, at.c0 + j); },
-        [&](int h) { return work.queries(n0 + h); }, [](int) { return NoBias<T>{}; },
-        [&](int h) {
-          return FromColumn<Numerators<T>>{work.numerators(n0 + h), at.c0};
-        });
-  }
-  for (int i = 0; i < kOwn; ++i) {
-    const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
-    if (r >= work.tokens) continue;
-    if (didentity) {
-      put(didentity + (int64_t(at.local) * work.tokens + r) * work.i, column, sum[i], 0, work.i);
+  for (; at.more(); at.next()) {
+    T sum[kOwn][kOwn] = {};
+    if (at.r0 < rows) {
+      T row_sums[kOwn] = {};
+      gather<true, false, kTensor>(
+          shared, sum, row_sums, work, at, int(work.heads), m, work.keys(at.g),
+          work.state_at(later.state, state_of(work, at)),
+          [&](int h) { return work.queries(n0 + h); }, [](int) { return NoBias<T>{}; },
+          [&](int h) { return work.numerators(n0 + h); });
     }
-    put(dv + (int64_t(at.g) * work.tokens + r) * work.d, column, sum[i], work.i, e);
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = at.r0 + own_row() + i, column = at.c0 + own_column();
+      if (r >= work.tokens) continue;
+      if (didentity) {
+        put(didentity + (int64_t(at.local) * work.tokens + r) * work.i, column, sum[i], 0, work.i);
+      }
+      put(dv + (int64_t(at.g) * work.tokens + r) * work.d, column, sum[i], work.i, e);
+    }
   }
 }
 
@@ -151,19 +148,17 @@ template <class T>
 void backward_turn(const Gradients<T>& to, const Work<T>& work, const Turn<T>& turn,
                    const Tensor& parts, int64_t first, int64_t count, double eps) {
   const char* name = "linear_attention_backward";
-  const dim3 threads(kThreads);
   const States<T> earlier = turn.template states<false>(name, first, count);
   dispatch_products<T>([&]<bool kTensor>() {
-    launch(name, queries_kernel<T, kTensor>, tiles_of(count * work.heads, work.tokens, work.m),
-           threads, 0, to.dq, work, earlier, eps, first);
+    launch_tiles(name, work, count * work.heads, work.m, queries_kernel<T, kTensor>, to.dq, work,
+                 earlier, eps, first);
   });
   const States<T> later = turn.template states<true>(name, first, count);
   T* own = parts.defined() ? parts.data<T>() : nullptr;
   dispatch_products<T>([&]<bool kTensor>() {
-    launch(name, keys_kernel<T, kTensor>, tiles_of(count, work.tokens, work.m), threads, 0, to.dk,
-           work, later, first);
-    launch(name, values_kernel<T, kTensor>, tiles_of(count, work.tokens, own ? work.e() : work.d),
-           threads, 0, own, to.dv, work, later, first);
+    launch_tiles(name, work, count, work.m, keys_kernel<T, kTensor>, to.dk, work, later, first);
+    launch_tiles(name, work, count, own ? work.e() : work.d, values_kernel<T, kTensor>, own, to.dv,
+                 work, later, first);
   });
   if (own) {
     launch_each(name, int64_t(work.tokens) * work.i, identity_kernel<T>, to.didentity, own, count,
@@ -180,9 +175,10 @@ void linear_attention_backward(Tensor dphi_q, Tensor dphi_k, Tensor didentity, T
   dispatch_float(y.dtype(), [&]<class T>() {
     const int64_t all = phi_k.dim(0) * phi_k.dim(1);
     const DeviceWidths widths(visible, phi_q.dim(2), y.device());
-    Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get());
+    Work<T> work = work_of<T>(phi_q, phi_k, identity, v, widths.get(), true);
     const Tensor share = Tensor::like(den), below = Tensor::like(den);
     work.dy = dy.data<T>();
+    work.e_whole = work.e_whole && aligned(16, work.dy);
     work.share = share.data<T>();
     work.below = below.data<T>();
     launch("linear_attention_backward", split_kernel<T>,

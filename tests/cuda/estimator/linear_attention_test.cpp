@@ -1,7 +1,11 @@
 // Linear attention, its gradients and its state on the device, as on the CPU.
 #include "tensor/cuda/core/scratch.h"
+#include "tensor/cuda/estimator/chunk_length.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
+
+// Multiply-adds of tensor cores so far; only the emulator has it.
+extern "C" __attribute__((weak)) double brine_emulated_multiplications();
 
 using namespace brine;
 using namespace brine::test;
@@ -42,6 +46,13 @@ struct Scratch {
   ~Scratch() { cuda::scratch_limit() = before; }
 };
 
+// Cuts the work otherwise while an object lives.
+struct Cut {
+  cuda::chunked::ChunkLimits before = cuda::chunked::chunk_limits();
+  Cut(int64_t kept, int64_t blocks) { cuda::chunked::chunk_limits() = {kept, blocks}; }
+  ~Cut() { cuda::chunked::chunk_limits() = before; }
+};
+
 // Numbers that f32 represents exactly, in both types.
 struct Inputs {
   Tensor q, k, v, identity;
@@ -69,6 +80,24 @@ std::vector<Tensor> attend(const Size& s, bool causal, const On& on, Dtype dtype
   BRINE_CALL(y, linear_attention_backward, dq, dk, Tensor(), unasked, dy, y, den, in.q, in.k,
              in.identity, in.v, visible, 1e-3);
   return {y, den, dq, dk, dv, unasked, didentity};
+}
+
+// Multiply-adds of one pass by tensor cores; three of them are one of f32.
+double multiplications(const Size& s, bool backward) {
+  const On on{kCuda};
+  const Inputs in(s, on, Dtype::f32);
+  Tensor y = Tensor::empty({s.B, s.H, s.T, s.i + s.d}, Dtype::f32, kCuda);
+  Tensor den = Tensor::empty({s.B, s.H, s.T}, Dtype::f32, kCuda);
+  const Visibility visible{true, {}};
+  const double before = brine_emulated_multiplications();
+  BRINE_CALL(y, linear_attention, y, den, in.q, in.k, in.identity, in.v, visible, 1e-3);
+  const double forward = brine_emulated_multiplications();
+  if (!backward) return (forward - before) / 3;
+  Tensor dq = Tensor::like(in.q), dk = Tensor::like(in.k), dv = Tensor::like(in.v);
+  Tensor didentity = Tensor::zeros(in.identity.shape(), Dtype::f32, kCuda);
+  BRINE_CALL(y, linear_attention_backward, dq, dk, didentity, dv, on(normal(y.shape(), 5)), y, den,
+             in.q, in.k, in.identity, in.v, visible, 1e-3);
+  return (brine_emulated_multiplications() - forward) / 3;
 }
 
 void compare_attention(const Size& s, bool causal) {
@@ -104,6 +133,78 @@ void compare_state(const Size& s) {
 TEST_CASE("cuda: linear attention and its gradients") {
   for (const Size& s : kSizes) {
     for (bool causal : {false, true}) compare_attention(s, causal);
+  }
+}
+
+TEST_CASE("cuda: linear attention of any number of features, all columns by one block") {
+  const Cut all(cuda::chunked::kKept, 1);
+  const Size one{1, 1, 257, 1, 0, 3, {}};  // whose gradient of q is 0 but for rounding
+  compare_both("linear_attention of one feature", [&](const On& on, Dtype dtype) {
+    const std::vector<Tensor> all = attend(one, true, on, dtype);
+    return std::vector{all[0], all[1], all[4]};
+  });
+  for (const Size& s :
+       {Size{1, 2, 150, 7, 2, 66, {149}}, Size{2, 1, 130, 77, 4, 64, {130, 67}},
+        Size{1, 1, 200, 155, 0, 68, {}}, Size{1, 1, 67, 255, 3, 4, {}},
+        Size{1, 3, 131, 256, 4, 8, {}, true, 1}, Size{1, 3, 200, 12, 4, 76, {}, false, 1}}) {
+    compare_attention(s, true);
+  }
+}
+
+TEST_CASE("cuda: linear attention has the same bits however its triangles are kept and spread") {
+  if (!has_device()) return;
+  for (const Size& s :
+       {Size{1, 1, 300, 70, 5, 130, {290}}, Size{1, 3, 200, 12, 4, 76, {}, true, 1}}) {
+    const std::vector<Tensor> whole = attend(s, true, On{kCuda}, Dtype::f32);
+    for (int64_t kept = 1; kept <= cuda::chunked::kKept; ++kept) {
+      const Cut otherwise(kept, kept == 2 ? 20 : 1);
+      const std::vector<Tensor> cut = attend(s, true, On{kCuda}, Dtype::f32);
+      for (size_t i = 0; i < whole.size(); ++i) {
+        INFO("output ", i, ", kept ", kept);
+        if (whole[i].defined()) CHECK(same_bits(whole[i].to(kCpu), cut[i].to(kCpu)));
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: linear attention multiplies as often as the length of its chunks assumes") {
+  if (!brine_emulated_multiplications) return;  // a GPU
+  const Cut all(cuda::chunked::kKept, 1);
+  for (int64_t heads : {1, 3}) {
+    for (int64_t m : {20, 155}) {
+      const Size s{1, heads, 384, m, 66, 66, {}, true, 1};
+      const int64_t e = s.i + s.d;
+      for (bool backward : {false, true}) {
+        const int64_t rows = cuda::chunked::causal_chunk(m, e, heads, backward);
+        REQUIRE(s.T % rows == 0);
+        const auto cost = cuda::chunked::chunk_cost(m, e, heads, backward, rows / 64);
+        CHECK(multiplications(s, backward) == double(s.T) * cost.products);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda: chunks of linear attention have the length of the least cost") {
+  using cuda::chunked::causal_chunk;
+  using cuda::chunked::chunk_cost;
+  // Head sizes 64, 80 and 128: m = d ln d / 4, e = 2 d.
+  CHECK(causal_chunk(66, 128, 1, false) == 128);
+  CHECK(causal_chunk(87, 160, 1, false) == 128);
+  CHECK(causal_chunk(155, 256, 1, false) == 192);
+  CHECK(causal_chunk(66, 128, 1, true) == 128);
+  CHECK(causal_chunk(155, 256, 1, true) == 192);
+  for (int64_t m : {1, 66, 155, 1000}) {
+    for (int64_t e : {3, 128, 700}) {
+      for (int64_t heads : {1, 4}) {
+        const auto at = [&](int64_t n) { return chunk_cost(m, e, heads, false, n); };
+        const int64_t best = causal_chunk(m, e, heads, false) / 64;
+        for (int64_t n = 1; n <= 4; ++n) {
+          CHECK(at(best).total() <= at(n).total());
+          if (n > 1) CHECK(at(n).bytes < at(n - 1).bytes);
+          if (n > 1) CHECK(at(n).products > at(n - 1).products);
+        }
+      }
+    }
   }
 }
 
