@@ -52,7 +52,8 @@ class ThreadRank : public Communicator {
     }
   }
 
-  // A message leaves, and another one arrives, when it has been asked for some times.
+  // A message leaves, and another one arrives, when it has been asked for some times; those of one
+  // number do so in their order.
   std::unique_ptr<Posted> start(const Wait&, const Outgoing& out, int number) override {
     auto send = [this, out, number] {
       std::unique_lock lock(boxes_.mutex);
@@ -60,7 +61,7 @@ class ThreadRank : public Communicator {
                                                            out.size);
       return true;
     };
-    return std::make_unique<Late>(send, draw_() % 5);
+    return std::make_unique<Late>(turns_[{true, out.to, number}], send, draw_() % 5);
   }
   std::unique_ptr<Posted> start(const Wait&, const Incoming& in, int number) override {
     auto receive = [this, in, number] {
@@ -73,25 +74,31 @@ class ThreadRank : public Communicator {
       box.pop_front();
       return true;
     };
-    return std::make_unique<Late>(receive, draw_() % 5);
+    return std::make_unique<Late>(turns_[{false, in.from, number}], receive, draw_() % 5);
   }
 
  private:
+  struct Turns {
+    int given = 0, now = 0;
+  };
   struct Late : Posted {
-    Late(std::function<bool()> f, unsigned n) : act(std::move(f)), left(n) {}
+    Late(Turns& t, std::function<bool()> f, unsigned n)
+        : turns(t), turn(t.given++), act(std::move(f)), left(n) {}
     bool is_done() override {
-      if (left > 0) {
-        --left;
-      } else if (!done) {
-        done = act();
-      }
+      if (done) return true;
+      if (left > 0) return --left, false;
+      done = turns.now == turn && act();
+      if (done) ++turns.now;
       return done;
     }
+    Turns& turns;
+    int turn;
     std::function<bool()> act;
     unsigned left;
     bool done = false;
   };
   Mailboxes& boxes_;
+  std::map<std::tuple<bool, int, int>, Turns> turns_;
   std::minstd_rand draw_{unsigned(rank()) + 1};
 };
 
