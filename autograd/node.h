@@ -49,7 +49,7 @@ struct Node {
   bool is_leaf = false;
   bool complete = false;                           // of a leaf: see BackwardWatch
   bool queued = false;                             // is in the heap of a running backward()
-  std::vector<std::shared_ptr<Node>> may_read;     // leaves that are no inputs: of a recomputation
+  std::vector<std::shared_ptr<Node>> may_read;     // leaves that are not inputs: of a recomputation
   bool may_read_any = false;                       // ... which did not say what it reads
   std::vector<std::pair<Tensor, uint64_t>> saved;  // tensors the lambda reads, and their versions
 
@@ -87,7 +87,7 @@ class BackwardWatch {
   virtual void between_ops() {}
 };
 // The same for the last pass that adds to `leaves`, each of which is complete at its end. From then
-// until reopen() a gradient that reaches one of them all the same is an error.
+// until reopen() a gradient that reaches one of them even so is an error.
 void backward(const Tensor& y, Tensor dy, const std::vector<Tensor>& leaves, BackwardWatch& watch);
 void reopen(const std::vector<Tensor>& leaves);
 

@@ -194,16 +194,17 @@ int64_t BucketSum::count_left() {
   return left;
 }
 
-// Those whose parts are missing; without any the owners, who have all they need.
+// Those whose parts have not come. Only without any those that do not take parts, which an owner
+// does not while it waits itself, and without these those that do not send sums.
 std::vector<int> BucketSum::missing() const {
-  std::vector<int> of_parts, of_sums;
+  std::vector<int> parts, takers, sums;
   for (const int64_t b : moving_) {
     const Bucket& bucket = all_[size_t(b)];
-    auto& to = bucket.stage == Stage::parts ? of_parts : of_sums;
-    for (const auto* messages : {&bucket.out, &bucket.in})
-      for (const Message& m : *messages) to.push_back(m.rank);
+    const bool travels = bucket.stage == Stage::parts;
+    for (const Message& m : bucket.in) (travels ? parts : sums).push_back(m.rank);
+    for (const Message& m : bucket.out) (travels ? takers : sums).push_back(m.rank);
   }
-  std::vector<int> out = of_parts.empty() ? of_sums : of_parts;
+  std::vector<int> out = !parts.empty() ? parts : !takers.empty() ? takers : sums;
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;

@@ -30,7 +30,7 @@ class BucketSum {
   int64_t buckets() const { return int64_t(all_.size()); }
   SlotRange range_of(int64_t bucket) const;
   // Nothing more is added to this bucket, on this rank. From now on it is not written to, and read
-  // by nobody else, until finish().
+  // by nothing else, until finish().
   void complete(int64_t bucket);
   // Moves messages on, without waiting.
   void advance();
