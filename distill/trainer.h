@@ -15,7 +15,7 @@
 #include "nn/models/model_config.h"
 #include "nn/optim/optimizer.h"
 #include "nn/optim/schedule.h"
-#include "tensor/comm/slot_tree.h"
+#include "tensor/comm/bucket_sum.h"
 
 namespace brine::distill {
 
@@ -74,6 +74,7 @@ struct TrainerParts {
   Communicator* ranks = nullptr;
   bool zero = false;  // each rank has the moments of its own elements only (ZeRO-1)
   GradientSum sum = GradientSum::ordered;
+  bool overlap = true;  // gradients are sent while others are computed, where messages are posted
   // Groups of ranks with layers of their own (RankGrid): `store` has this rank's parameters only,
   // and the terms of the objective know their layers. 1: every rank has all parameters.
   int64_t layer_groups = 1;
@@ -82,7 +83,9 @@ struct TrainerParts {
 struct TrainOutcome {
   int64_t steps = 0, skipped = 0, tokens = 0;
   int64_t overflows = 0;  // steps skipped to lower the loss scale
-  double seconds = 0;     // without training, evaluation and saving
+  // Of the gradients, by this rank: until the end of the steps' backward passes, and in all.
+  int64_t early_bytes = 0, gradient_bytes = 0;
+  double seconds = 0;  // without training, evaluation and saving
   bool interrupted = false;
   LossTerms last;  // terms of the last step
 };
@@ -115,9 +118,11 @@ class Trainer {
   std::vector<Batch> read_batches(int64_t& tokens, std::vector<double>& shares);
   // Gradients and terms over the slots of all ranks; returns the sums of squares by part, of this
   // rank's layers.
-  std::vector<double> sum_slots(SlotSum& sum, const std::vector<PendingTerms>& pending,
-                                LossTerms& terms);
-  void sum_over_ranks(SlotSum& sum);
+  std::vector<double> sum_slots(SlotSum& sum, BucketSum* buckets,
+                                const std::vector<PendingTerms>& pending, LossTerms& terms);
+  // Instead of adding the last slot: null where messages are not posted.
+  std::unique_ptr<BucketSum> bucket_sum(SlotSum& sum);
+  void sum_over_ranks(SlotSum& sum, BucketSum* buckets);
   std::string stop_reason();  // of the first rank that has one
   void share_time();
   bool is_fast() const { return parts_.sum == GradientSum::fast; }
@@ -149,6 +154,7 @@ class Trainer {
   SlotRange own_;  // the slots of this rank
   LossScale loss_scale_;
   int64_t step_ = 0, saved_step_ = -1, skipped_ = 0, tokens_ = 0;
+  int64_t early_bytes_ = 0, gradient_bytes_ = 0;
   double seconds_ = 0;
 };
 

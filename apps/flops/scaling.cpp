@@ -43,17 +43,22 @@ double expected_maximum(std::vector<double> x, int n) {
 StepTraffic step_traffic(int64_t parameters, int ranks, bool zero) {
   StepTraffic most;
   if (ranks == 1) return most;
-  auto pieces_of = [&](int r) {
-    return (elements_of(parameters, r, ranks).size() + kPiece - 1) / kPiece;
-  };
-  int64_t pieces = 0;  // of all owners
-  for (int r = 0; r < ranks; ++r) pieces += pieces_of(r);
-  const int64_t others = ranks - 1, turns = zero ? 2 : 1;
-  for (int r = 0; r < ranks; ++r) {
-    // To the owners, and the owner's sums to all; with ZeRO-1 its values, too.
-    const int64_t own = elements_of(parameters, r, ranks).size();
-    most.bytes = std::max(most.bytes, 4 * (parameters - own) + 4 * others * own * turns);
-    most.messages = std::max(most.messages, pieces - pieces_of(r) + others * pieces_of(r) * turns);
+  const int64_t buckets = buckets_of(parameters, ranks), others = ranks - 1;
+  int64_t filled = 0;  // a few parameters leave some empty
+  std::vector<int64_t> own(size_t(ranks), 0), own_buckets(size_t(ranks), 0);
+  for (int64_t b = 0; b < buckets; ++b) {
+    const int64_t size = bucket_of(parameters, b, buckets).size();
+    own[size_t(b % ranks)] += size;
+    own_buckets[size_t(b % ranks)] += size > 0;
+    filled += size > 0;
+  }
+  for (size_t r = 0; r < own.size(); ++r) {
+    // To the owners, and an owner's sums to all; with ZeRO-1 the values of its moments, too.
+    const int64_t values = zero ? elements_of(parameters, int(r), ranks).size() : 0;
+    most.bytes = std::max(most.bytes, 4 * (parameters - own[r]) + 4 * others * (own[r] + values));
+    const int64_t pieces = (values + kPiece - 1) / kPiece;
+    most.messages =
+        std::max(most.messages, filled - own_buckets[r] + others * (own_buckets[r] + pieces));
   }
   most.bytes += kSmallBytes * others;
   most.messages += kSmallMessages * others;

@@ -37,21 +37,24 @@ data::Json head_line(const Attention& a) {
 
 std::unique_ptr<distill::ImportanceFile> importance_of(const AttentionCall& call,
                                                        const Attention& a) {
-  if (call.importance.empty()) return nullptr;
-  return std::make_unique<distill::ImportanceFile>(
-      call.importance,
-      distill::ImportanceRequest{
-          .most = call.importance_keys, .layers = call.maps.layers, .heads = call.maps.heads},
-      head_line(a), a.tokens);
+  if (call.importance.empty() || !call.is_first()) return nullptr;
+  return std::make_unique<distill::ImportanceFile>(call.importance, head_line(a), a.tokens);
 }
 
-distill::TextPass pass_of(const AttentionCall& call, distill::ImportanceFile* importance) {
+distill::TextPass pass_of(const AttentionCall& call, distill::ImportanceFile* file) {
+  std::optional<distill::ImportanceRequest> importance;
+  if (!call.importance.empty()) {
+    importance = {
+        .most = call.importance_keys, .layers = call.maps.layers, .heads = call.maps.heads};
+  }
   return {.ids = {},
           .k = call.k,
           .teacher = call.teacher,
           .maps = call.maps,
           .keeps_masks = call.keeps_masks,
-          .importance = importance};
+          .importance = std::move(importance),
+          .file = file,
+          .ranks = call.ranks};
 }
 
 // One layer of a capture; every tensor is compared with the sizes in the file's attributes, since
@@ -269,24 +272,27 @@ Attention attention_of(const ModelInput& capture, const AttentionCall& call,
   const distill::TextPass pass = pass_of(call, importance.get());
   distill::LayerCollector collector(pass);
   int64_t columns = 0;
+  std::vector<distill::Recall> recall;
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    if (layer > 0 && !collector.has(layer)) continue;
     const distill::LayerView view = CapturedLayer(file, layer, shape.heads, T).view(shape.causal);
     if (layer == 0) {
       out.sparse = view.has_mask();
       columns = view.columns();
+      if (out.sparse) recall.resize(size_t(shape.layers));
     }
     check_format(view.has_mask() == out.sparse && view.columns() == columns, file.path(),
                  ": layer ", layer, " and layer 0 do not have the same parts: a mask, ",
                  "an estimate of as many columns");
+    if (!collector.has(layer)) continue;
     collector.add(layer, view);
     if (!view.has_mask()) continue;
     const distill::MaskSettings settings = distill::mask_settings(config, {.k = k});
-    out.text.recall.push_back(distill::attention_recall(view.teacher, view.mask, settings.columns,
-                                                        {.causal = shape.causal}, settings.select));
+    recall[size_t(layer)] = distill::attention_recall(view.teacher, view.mask, settings.columns,
+                                                      {.causal = shape.causal}, settings.select);
   }
+  out.text = collector.take(std::move(recall));
   drop_without_rows(out.text.recall);
-  out.text.maps = collector.take_maps();
-  out.text.masks = std::move(collector.masks);
   if (importance) importance->finish();
   return out;
 }

@@ -8,6 +8,7 @@
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
+#include "distill/ranks/last_pass.h"
 #include "tensor/device/transfer.h"
 #include "tensor/top_logits.h"
 
@@ -204,10 +205,15 @@ PendingTerms Objective::accumulate(const Batch& batch, const Call& call) {
   Tensor total;
   if (weighs(config_, [](const Loss& loss) { return loss.tokens || loss.texts; }))
     terms = head_terms(hidden, batch, call, total);
-  if (total.defined()) {
-    backward(total, Tensor::full(total.shape(), call.loss_scale, total.dtype(), total.device()));
+  const Tensor& y = total.defined() ? total : hidden;
+  // Without a total the losses are attached inside the layers.
+  const Tensor dy = total.defined()
+                        ? Tensor::full(y.shape(), call.loss_scale, y.dtype(), y.device())
+                        : Tensor::zeros_like(y);
+  if (call.last) {
+    call.last->backward(y, dy);
   } else {
-    backward(hidden, Tensor::zeros_like(hidden));  // the losses are attached inside the layers
+    backward(y, dy);
   }
   if (layers) terms.insert(terms.begin(), layers->terms().begin(), layers->terms().end());
   return terms;

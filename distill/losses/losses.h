@@ -15,6 +15,8 @@
 
 namespace brine::distill {
 
+class LastPass;
+
 // The weights of the losses (loss_table.h, config["approx"]) and their common settings.
 class LossConfig {
  public:
@@ -97,10 +99,15 @@ class StepObjective {
     int64_t loss_from = 0;  // task loss only on targets from this position on
     double loss_scale = 1;  // multiplies every gradient; the terms do not include it
     nn::RuntimeOptions options = {};
+    // Of a rank's last micro-batch: runs the backward pass. Without it gradients are only added up
+    // over the ranks later.
+    LastPass* last = nullptr;
   };
   // Adds loss_scale * share * gradient to the student's gradients; returns share * value. Does not
   // wait for the device.
   virtual PendingTerms accumulate(const Batch& batch, const Call& call) = 0;
+  // Whether the gradients of the first layers are complete first.
+  virtual bool is_ascending() const { return false; }
   // Called with the sums of a step's terms before they are logged.
   virtual void summarize(LossTerms& /*terms*/) const {}
 };

@@ -25,23 +25,24 @@ std::string rounded(double mass) {
 
 }  // namespace
 
-ImportanceFile::ImportanceFile(const data::Path& path, const ImportanceRequest& request,
-                               const data::Json& head, const std::vector<std::string>& tokens)
-    : request_(request), file_(path) {
+ImportanceFile::ImportanceFile(const data::Path& path, const data::Json& head,
+                               const std::vector<std::string>& tokens)
+    : file_(path) {
   data::Json line = {{"format", "brine-importance"}, {"version", 1}};
   line.update(head);
   line["tokens"] = tokens;
   file_.write(printable_json(line) + "\n");
 }
 
-void ImportanceFile::add(int64_t layer, const LayerView& view) {
+std::string importance_lines(const ImportanceRequest& request, int64_t layer,
+                             const LayerView& view) {
   check(view.has_mask(), "importance: layer ", layer, " attends to all keys, it has no mask");
-  if (!wanted(request_.layers, layer)) return;
+  std::string lines;
+  if (!wanted(request.layers, layer)) return lines;
   const int64_t T = view.tokens();
   std::vector<KeptKey> kept;
   for (int64_t h = 0; h < view.heads(); ++h) {
-    if (!wanted(request_.heads, h)) continue;
-    std::string lines;
+    if (!wanted(request.heads, h)) continue;
     Tensor tile;
     for (int64_t t = 0; t < T; ++t) {
       if (t % kRowsOfTile == 0) tile = teacher_tile(view, h, t, std::min(kRowsOfTile, T - t));
@@ -51,7 +52,7 @@ void ImportanceFile::add(int64_t layer, const LayerView& view) {
       const size_t all = kept.size();
       std::stable_sort(kept.begin(), kept.end(),
                        [](const KeptKey& a, const KeptKey& b) { return a.mass > b.mass; });
-      if (request_.most && int64_t(all) > request_.most) kept.resize(size_t(request_.most));
+      if (request.most && int64_t(all) > request.most) kept.resize(size_t(request.most));
       std::string keys, masses;
       for (const KeptKey& each : kept) {
         keys += (keys.empty() ? "" : ",") + std::to_string(each.key);
@@ -61,8 +62,8 @@ void ImportanceFile::add(int64_t layer, const LayerView& view) {
                     ",\"teacher\":", rounded(recall), ",\"keys\":[", keys, "],\"mass\":[", masses,
                     "]}\n");
     }
-    file_.write(lines);
   }
+  return lines;
 }
 
 }  // namespace brine::distill

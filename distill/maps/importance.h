@@ -25,15 +25,18 @@ struct ImportanceRequest {
 // finish(); without it nothing is left.
 class ImportanceFile {
  public:
-  ImportanceFile(const data::Path& path, const ImportanceRequest& request, const data::Json& head,
+  ImportanceFile(const data::Path& path, const data::Json& head,
                  const std::vector<std::string>& tokens);
-  // Throws if the layer has no mask.
-  void add(int64_t layer, const LayerView& view);
+  // What importance_lines() made of the next layer.
+  void add(const std::string& lines) { file_.write(lines); }
   void finish() { file_.commit(); }
 
  private:
-  ImportanceRequest request_;
   data::AtomicFile file_;
 };
+
+// The lines of a layer; throws if it has no mask.
+std::string importance_lines(const ImportanceRequest& request, int64_t layer,
+                             const LayerView& view);
 
 }  // namespace brine::distill

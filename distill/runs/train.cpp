@@ -1,5 +1,6 @@
 // Training from start to end: directory, resumption, log and summary.
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -93,6 +94,7 @@ TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost
           .ranks = host.ranks,
           .zero = options.zero,
           .sum = options.sum,
+          .overlap = options.overlap,
           .layer_groups = run.layer_groups};
 }
 
@@ -118,10 +120,17 @@ void compare_ranks(const TrainingRun& run, const RunOptions& options, const RunH
   compare_settings(*host.ranks, "configuration", json_text(settings));
 }
 
-// Bytes that this rank sent for a step, on average.
-void say_traffic(const Communicator& ranks, int64_t steps, const Messages& messages) {
+// Bytes that this rank sent for a step, on average, and which part of the gradients' it sent while
+// others were computed.
+void say_traffic(const Communicator& ranks, int64_t steps, const TrainOutcome& done,
+                 const Messages& messages) {
   if (ranks.size() == 1 || steps == 0) return;
   const Traffic& t = ranks.traffic();
+  if (done.gradient_bytes > 0) {
+    messages.info(std::llround(100 * double(done.early_bytes) / double(done.gradient_bytes)),
+                  " % of the bytes of gradients (", done.early_bytes, " of ", done.gradient_bytes,
+                  ") were sent before the backward pass of their step had ended");
+  }
   messages.info(ranks.size(), " ranks; rank 0 sent ", human_bytes(double(t.bytes) / double(steps)),
                 " (", t.bytes, " bytes in all) and ", t.messages / steps, " messages a step");
 }
@@ -186,7 +195,7 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   result.interrupted = result.outcome.interrupted;
   if (run.after) run.after();
   say_end(result.outcome, out, host.messages);
-  if (host.ranks) say_traffic(*host.ranks, trainer.step() - first, host.messages);
+  if (host.ranks) say_traffic(*host.ranks, trainer.step() - first, result.outcome, host.messages);
   return result;
 }
 

@@ -7,6 +7,7 @@
 
 #include "autograd/compute_type.h"
 #include "distill/losses/loss_table.h"
+#include "distill/ranks/last_pass.h"
 
 namespace brine::distill {
 namespace {
@@ -158,7 +159,12 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
                    .in_sum = false,
                    .blame = {},
                    .layer = layer});
-    backward(scale(sum, call.share * call.loss_scale));
+    const Tensor scaled = scale(sum, call.share * call.loss_scale);
+    if (call.last) {
+      call.last->backward(scaled, {}, student_.attention_prefix(layer));
+    } else {
+      backward(scaled);
+    }
   });
   return all;
 }

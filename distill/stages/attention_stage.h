@@ -43,6 +43,7 @@ class AttentionStage : public StepObjective {
   // Terms: the losses as means over the layers, and "layer.N", the sum of those of a layer.
   PendingTerms accumulate(const Batch& batch, const Call& call) override;
   // Replaces "layer.N" by "worst_loss", the largest of them, and "worst_layer".
+  bool is_ascending() const override { return true; }
   void summarize(LossTerms& terms) const override;
   // Shows every layer of a batch, without gradients.
   void evaluate(const Batch& batch, const BlockObserver& observer) const;

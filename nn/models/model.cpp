@@ -81,7 +81,14 @@ Tensor Model::hidden(const ModelCall& given) {
       Tensor loss = call.observer->observe(i, tap, y);
       return loss.defined() ? attach_loss(y, loss) : y;
     };
-    x = call.recompute ? checkpoint(run, {x}, call.random) : run({x});
+    if (!call.recompute) {
+      x = run({x});
+    } else if (Module* const module = layer_module(i)) {
+      const std::vector<Tensor> reads = module->leaves();
+      x = checkpoint(run, {x}, call.random, &reads);
+    } else {
+      x = checkpoint(run, {x}, call.random);
+    }
   }
   x = finish(x);
   return given.attention_mask.defined() ? unpack_rows(x, call) : x;

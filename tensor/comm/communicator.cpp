@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tensor/comm/parts.h"
+#include "tensor/comm/patience.h"
 #include "tensor/kernels/dense.h"
 
 namespace brine {
@@ -23,6 +24,52 @@ void Communicator::exchange(const std::string& what, const std::vector<Outgoing>
     ++traffic_.messages;
   }
   if (!out.empty() || !in.empty()) move({what, limit_ * patience, where}, out, in);
+}
+
+std::unique_ptr<Posted> Communicator::post(const std::string& what, const Outgoing& out,
+                                           int number) {
+  check(number >= 0 && number < kPostNumbers, what, ": message ", number, " of ", kPostNumbers);
+  traffic_.bytes += int64_t(out.size);
+  ++traffic_.messages;
+  return start({what, limit_}, out, number);
+}
+
+std::unique_ptr<Posted> Communicator::post(const std::string& what, const Incoming& in,
+                                           int number) {
+  check(number >= 0 && number < kPostNumbers, what, ": message ", number, " of ", kPostNumbers);
+  return start({what, limit_}, in, number);
+}
+
+std::unique_ptr<Posted> Communicator::post_all_reduce(const std::string& what,
+                                                      const Tensor& values) {
+  refuse_other(what, values);
+  std::unique_ptr<Posted> posted = start_add_up({what, limit_}, values);
+  if (!posted) return nullptr;
+  values.bump_version();
+  count_all_reduce(values);
+  return posted;
+}
+
+std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Outgoing&, int) {
+  throw Error(join(wait.what, ": ", name(), " does not post messages"));
+}
+std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Incoming&, int) {
+  throw Error(join(wait.what, ": ", name(), " does not post messages"));
+}
+
+void Communicator::await(const std::string& what, const std::function<int64_t()>& left,
+                         const std::function<std::vector<int>()>& missing, int64_t nap) {
+  const Wait wait{what, limit_};
+  Patience patience(wait.seconds, nap);
+  const auto begin_again = [&] { patience = Patience(wait.seconds, nap); };
+  int64_t before = left();
+  while (before > 0) {
+    if (patience.is_over()) fail(wait, missing());
+    if (patience.rest()) check_alarm(wait);
+    const int64_t now = left();
+    if (now < before) begin_again();
+    before = now;
+  }
 }
 
 void Communicator::check_alarm(const Wait& wait) const {
@@ -148,14 +195,15 @@ void Communicator::all_reduce(const std::string& what, const Tensor& values) {
   if (size_ == 1 || values.numel() == 0) return;
   values.bump_version();
   barrier(what);  // names who is missing, which a library's operation on all ranks cannot tell
-  if (add_up({what, limit_, values.device()}, values)) {
-    // What a ring sends.
-    traffic_.bytes += 2 * int64_t(bytes_of(values)) * (size_ - 1) / size_;
-    traffic_.messages += 2 * (size_ - 1);
-    return;
-  }
+  if (add_up({what, limit_, values.device()}, values)) return count_all_reduce(values);
   reduce_scatter(what, values);
   all_gather(what, values);
+}
+
+// What a ring sends.
+void Communicator::count_all_reduce(const Tensor& values) {
+  traffic_.bytes += 2 * int64_t(bytes_of(values)) * (size_ - 1) / size_;
+  traffic_.messages += 2 * (size_ - 1);
 }
 
 void SelfCommunicator::abort(int status) { ::_exit(status); }

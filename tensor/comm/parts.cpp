@@ -15,12 +15,28 @@ int64_t rounds_of(int64_t n, int ranks) {
   return (most + kPiece - 1) / kPiece;
 }
 
-void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
-                  int64_t round) {
+int64_t buckets_of(int64_t n, int ranks) {
+  // Few enough to have numbers as messages, and enough to be complete at different times.
+  constexpr int64_t kLeast = 16, kMost = Communicator::kPostNumbers / 2;
+  const int64_t wanted = std::max((n + kPiece - 1) / kPiece, kLeast);
+  return ranks * std::max<int64_t>(1, std::min((wanted + ranks - 1) / ranks, kMost / ranks));
+}
+
+SlotRange bucket_of(int64_t n, int64_t bucket, int64_t buckets) {
+  return elements_of(n, int(bucket), int(buckets));
+}
+
+int64_t elements_in_buckets(int64_t n, int rank, int ranks) {
+  const int64_t buckets = buckets_of(n, ranks);
+  int64_t sum = 0;
+  for (int64_t b = rank; b < buckets; b += ranks) sum += bucket_of(n, b, buckets).size();
+  return sum;
+}
+
+void exchange_parts(Communicator& ranks, const std::string& what, const Tensor& buffer,
+                    const std::function<SlotRange(int)>& part_of_rank) {
   const int size = ranks.size(), me = ranks.rank();
-  auto part = [&](int r) {
-    return slice_of(buffer, part_of(elements_of(buffer.numel(), r, size), round));
-  };
+  auto part = [&](int r) { return slice_of(buffer, part_of_rank(r)); };
   const Tensor own = part(me);
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
@@ -32,6 +48,13 @@ void gather_round(Communicator& ranks, const std::string& what, const Tensor& bu
   }
   buffer.bump_version();
   ranks.exchange(what, out, in, 1, buffer.device());
+}
+
+void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
+                  int64_t round) {
+  exchange_parts(ranks, what, buffer, [&](int r) {
+    return part_of(elements_of(buffer.numel(), r, ranks.size()), round);
+  });
 }
 
 }  // namespace brine

@@ -12,12 +12,22 @@ SlotRange part_of(SlotRange elements, int64_t round);
 // Rounds until all elements of a buffer of n have travelled.
 int64_t rounds_of(int64_t n, int ranks);
 
+// The parts in which ranks add up a flat buffer of n: contiguous and of one size but for rounding,
+// so that what is near in the buffer has different owners. Bucket b is rank b % ranks' to add up.
+int64_t buckets_of(int64_t n, int ranks);
+SlotRange bucket_of(int64_t n, int64_t bucket, int64_t buckets);
+// Elements of the buckets of one rank.
+int64_t elements_in_buckets(int64_t n, int rank, int ranks);
+
 inline Tensor slice_of(const Tensor& buffer, SlotRange r) {
   return buffer.slice(0, r.begin, r.size());
 }
 inline size_t bytes_of(const Tensor& t) { return size_t(t.numel()) * item_size(t.dtype()); }
 
 // Sends this rank's part of a flat buffer to all others and receives theirs.
+void exchange_parts(Communicator& ranks, const std::string& what, const Tensor& buffer,
+                    const std::function<SlotRange(int)>& part_of_rank);
+// The same with what travels in one round.
 void gather_round(Communicator& ranks, const std::string& what, const Tensor& buffer,
                   int64_t round);
 

@@ -2,7 +2,6 @@
 #include "tensor/comm/slot_tree.h"
 
 #include <bit>
-#include <map>
 
 #include "tensor/comm/parts.h"
 #include "tensor/kernels/dense.h"
@@ -33,20 +32,18 @@ void find_subtrees(SlotRange node, SlotRange own, std::vector<SlotRange>& out) {
   find_subtrees({middle, node.end}, own, out);
 }
 
-void accumulate_into(const Tensor& y, const Tensor& x) { BRINE_CALL(y, accumulate, y, x); }
+}  // namespace
 
-// Adds what is below `node` in the order of the tree; the values of the node's first subtree become
-// the sum.
-Tensor sum_of(SlotRange node, const std::map<int64_t, std::pair<SlotRange, Tensor>>& given) {
+void add_into(const Tensor& y, const Tensor& x) { BRINE_CALL(y, accumulate, y, x); }
+
+Tensor sum_of_node(SlotRange node, const SubtreeSums& given) {
   const auto found = given.find(node.begin);
   if (found != given.end() && found->second.first == node) return found->second.second;
   const int64_t middle = middle_of(node);
-  const Tensor left = sum_of({node.begin, middle}, given);
-  accumulate_into(left, sum_of({middle, node.end}, given));
+  const Tensor left = sum_of_node({node.begin, middle}, given);
+  add_into(left, sum_of_node({middle, node.end}, given));
   return left;
 }
-
-}  // namespace
 
 SlotRange slots_of(int64_t slots, int rank, int ranks) {
   return {rank * slots / ranks, (rank + 1) * slots / ranks};
@@ -62,21 +59,36 @@ std::vector<SlotRange> subtrees_of(int64_t slots, SlotRange own) {
   return out;
 }
 
+bool SlotSum::joins_left(SlotRange& node) const {
+  if (node.size() >= slots_) return false;
+  const SlotRange parent = parent_of(slots_, node);
+  const bool is_left = parent.begin == node.begin;
+  if (is_left || parent.begin < own_.begin || parent.end > own_.end) return false;
+  node = parent;
+  return true;
+}
+
+SlotSum::Rest SlotSum::take_rest() {
+  check(next_ + 1 == own_.end, "slots: the rest is taken before slot ", next_, " of ", own_.end);
+  Rest rest;
+  for (SlotRange node{next_, ++next_}; joins_left(node); pending_.pop_back())
+    rest.lefts.push_back(pending_.back().values);
+  for (const Sum& s : pending_) rest.others.push_back(s.values);
+  pending_.clear();
+  return rest;
+}
+
 void SlotSum::add(const Tensor& gradients) {
   SlotRange node{next_, next_ + 1};
   const bool last = ++next_ == own_.end;
   Tensor values = gradients;
-  while (node.size() < slots_) {
-    const SlotRange parent = parent_of(slots_, node);
-    const bool is_left = parent.begin == node.begin;
-    if (is_left || parent.begin < own_.begin || parent.end > own_.end) break;
+  while (joins_left(node)) {
     Sum left = std::move(pending_.back());
     pending_.pop_back();
     // The same sum in either buffer; the last one is expected in `gradients`.
     const Tensor target = last ? gradients : left.values;
-    accumulate_into(target, last ? left.values : values);
+    add_into(target, last ? left.values : values);
     values = target;
-    node = parent;
   }
   if (last) return;
   pending_.push_back({node, values.shares_memory(gradients) ? values.clone() : values});
@@ -105,17 +117,20 @@ void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
         nodes[size_t(me)].size(), " nodes");
   size_t foreign = 0;
   for (int r = 0; r < size; ++r) foreign += r == me ? 0 : nodes[size_t(r)].size();
-  const SlotRange own = elements_of(n, me, size);
-  const Tensor arrived = Tensor::empty({int64_t(foreign), std::min(kPiece, own.size())},
-                                       result.dtype(), result.device());
-  for (int64_t round = 0; round < rounds_of(n, size); ++round) {
-    const SlotRange here = part_of(own, round);
+  const int64_t buckets = size == 1 ? 0 : buckets_of(n, size);
+  int64_t most = 0;
+  for (int64_t b = me; b < buckets; b += size)
+    most = std::max(most, bucket_of(n, b, buckets).size());
+  const Tensor arrived = Tensor::empty({int64_t(foreign), most}, result.dtype(), result.device());
+  for (int64_t first = 0; first < buckets; first += size) {
+    const auto of_owner = [&](int r) { return bucket_of(n, first + r, buckets); };
+    const SlotRange here = of_owner(me);
     std::vector<Outgoing> out;
     std::vector<Incoming> in;
-    std::map<int64_t, std::pair<SlotRange, Tensor>> given;
+    SubtreeSums given;
     int64_t row = 0;
     for (int r = 0; r < size; ++r) {
-      const SlotRange there = part_of(elements_of(n, r, size), round);
+      const SlotRange there = of_owner(r);
       for (size_t i = 0; r != me && there.size() > 0 && i < mine.size(); ++i) {
         const Tensor part = slice_of(mine[i], there);
         out.push_back({r, part.raw(), bytes_of(part)});
@@ -134,11 +149,11 @@ void sum_subtrees(Communicator& ranks, const std::string& what, int64_t slots,
     }
     ranks.exchange(what, out, in, 1, result.device());
     if (here.size() > 0) {
-      const Tensor sum = sum_of({0, slots}, given);
+      const Tensor sum = sum_of_node({0, slots}, given);
       const Tensor target = slice_of(result, here);
       if (sum.raw() != target.raw()) assign(target, sum);
     }
-    gather_round(ranks, what, result, round);
+    exchange_parts(ranks, what, result, of_owner);
   }
 }
 

@@ -1,6 +1,9 @@
 // The tape: order, accumulation, release, refusals, recomputation and anomaly mode.
+#include <algorithm>
+
 #include "autograd/ops.h"
 #include "tests/gradcheck.h"
+#include "tests/messages.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -287,4 +290,99 @@ TEST_CASE("after the first step no more memory is requested from the system") {
   const int64_t calls = allocator_stats().system_calls;
   for (int i = 0; i < 5; ++i) step();
   CHECK(allocator_stats().system_calls == calls);
+}
+
+namespace {
+
+// The gradients of leaves at the moment when each is said to be complete.
+struct Record : BackwardWatch {
+  explicit Record(std::vector<Tensor> all) : leaves(std::move(all)) {}
+  void complete(size_t leaf) override {
+    order.push_back(leaf);
+    at.push_back(has_grad(leaves[leaf]) ? grad(leaves[leaf]).clone() : Tensor());
+    ops_before.push_back(ops);
+  }
+  void between_ops() override { ++ops; }
+  void run(const Tensor& y) { backward(y, {}, leaves, *this); }
+  bool all_final() const {
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (!at[i].defined()) continue;
+      const Tensor now = grad(leaves[order[i]]);
+      for (int64_t e = 0; e < now.numel(); ++e)
+        if (now.to_vector()[size_t(e)] != at[i].to_vector()[size_t(e)]) return false;
+    }
+    return order.size() == leaves.size();
+  }
+  std::vector<Tensor> leaves;
+  std::vector<size_t> order;
+  std::vector<Tensor> at;
+  std::vector<int> ops_before;
+  int ops = 0;
+};
+
+}  // namespace
+
+TEST_CASE("complete gradients: the leaves of the last ops first, one used twice after its first") {
+  const Tensor a = leaf(2), b = leaf(3), c = leaf(5), unused = leaf(7);
+  Tensor y = mul(a, b);
+  y = mul(y, c);
+  y = mul(y, b);
+  Record seen({a, b, c, unused});
+  seen.run(y);
+  CHECK(seen.order.front() == 3);
+  CHECK(seen.ops_before.front() == 0);
+  CHECK(seen.order[1] == 2);  // after two of three ops
+  CHECK(seen.ops_before[1] == 2);
+  CHECK(seen.all_final());
+  CHECK(grad(b).item() == 2 * 2 * 5 * 3);
+  CHECK(contains(message([&] { backward(mul(c, c)); }),
+                 "mul: adds to the gradient of a leaf [1] that was complete"));
+  reopen(seen.leaves);
+  backward(mul(c, c));
+  CHECK(grad(c).item() == 2 * 3 * 3 + 10);
+}
+
+TEST_CASE("complete gradients: a recomputation may add to what it reads, and to no other") {
+  for (const bool declared : {true, false}) {
+    const Layer first, second;
+    RandomStream random{.seed = 3, .stream = 1};
+    const Tensor x = normal({2, 6}, 52);
+    auto run = [&](const Layer& layer, const Tensor& in) {
+      const std::vector<Tensor> reads = {layer.w, layer.b};
+      return checkpoint(
+          [&layer, &random](const std::vector<Tensor>& i) { return layer(i[0], &random); }, {in},
+          &random, declared ? &reads : nullptr);
+    };
+    const Tensor y = sum(run(second, run(first, x)));
+    Record seen({first.w, first.b, second.w, second.b});
+    seen.run(y);
+    CHECK(seen.all_final());
+    // The second layer's before the first one is run again, if it is known what that reads.
+    const auto of_second =
+        std::find_if(seen.order.begin(), seen.order.end(), [](size_t i) { return i >= 2; }) -
+        seen.order.begin();
+    const auto of_first =
+        std::find_if(seen.order.begin(), seen.order.end(), [](size_t i) { return i < 2; }) -
+        seen.order.begin();
+    CHECK((seen.ops_before[size_t(of_second)] < seen.ops_before[size_t(of_first)]) == declared);
+  }
+}
+
+TEST_CASE("complete gradients: a recomputation that reads more than it said is an error") {
+  const Tensor w = leaf(3), hidden = leaf(4), x = leaf(2);
+  auto f = [&](const std::vector<Tensor>& in) {
+    const Tensor y = mul(in[0], w);
+    return grad_enabled() ? mul(y, hidden) : y;  // the first run has no tape
+  };
+  const std::vector<Tensor> none;
+  Record seen({w, hidden, x});
+  CHECK(contains(message([&] { seen.run(checkpoint(f, {x}, nullptr, &none)); }),
+                 "that was complete: an op that recomputes read more than it said"));
+  // What the first run reads needs no words.
+  const Tensor other = leaf(3);
+  auto g = [&](const std::vector<Tensor>& in) { return mul(in[0], other); };
+  Record good({other});
+  good.run(checkpoint(g, {x}, nullptr, &none));
+  CHECK(good.all_final());
+  CHECK(grad(other).item() == 2);
 }

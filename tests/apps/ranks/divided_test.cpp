@@ -295,6 +295,71 @@ take = { perplexity = "/perplexity" }
   CHECK(lines_of(rows_of_experiment(id + "-failed")) == 2);
 }
 
+// Five layers, which 2 and 3 ranks divide unevenly, two students of them, and captures.
+void make_students() {
+  static const bool made = [] {
+    const World& w = ranked_world();
+    w.write("five.toml",
+            "batch_size = 2\nsequence_length = 32\nsteps = 2\n[model]\nvocab_size = 300\n"
+            "hidden_size = 32\nnum_hidden_layers = 5\nnum_attention_heads = 4\nffn_dim = 48\n"
+            "max_position_embeddings = 32\n");
+    w.must("train --config five.toml --tokenizer tok --train text.txt --valid text.txt --out five");
+    for (const int seed : {1, 2}) {
+      w.must(join("distill --teacher five --data text.txt --batch-size 2 --steps 1 --columns 12 ",
+                  "--k 4 --seed ", seed, " --out of-five-", seed));
+      w.must(join("inspect of-five-", seed, " --data text.txt --sequence-length 32 --capture five-",
+                  seed, ".h5"));
+    }
+    return true;
+  }();
+  CHECK(made);
+}
+
+void same_page(const Launcher& launcher) {
+  make_students();
+  const char* const commands[] = {
+      "report of-five-1 of-five-2 --teacher five --data text.txt --sequence-length 32",
+      "report of-five-1 --data text.txt --sequence-length 32 --layers 1 3 4 --heads 0 2",
+      "report five --data text.txt --sequence-length 32", "report five-1.h5 five-2.h5"};
+  for (const std::string command : commands) {
+    const bool masks = !contains(command, "report five --data");
+    const std::string all =
+        command + " --out page.html --figures pictures" + (masks ? " --importance kept.jsonl" : "");
+    std::map<std::string, std::string> expected;
+    for (const int ranks : {1, 2, 3, 7}) {
+      for (const char* old : {"page.html", "kept.jsonl", "kept.2.jsonl", "pictures"})
+        fs::remove_all(world().path(old));
+      const Finished done = succeed(all, ranks == 1 ? "OMP_NUM_THREADS=1" : launcher.of(ranks));
+      std::map<std::string, std::string> got = content_of("pictures");
+      for (const char* name : {"page.html", "kept.jsonl", "kept.2.jsonl"})
+        got[name] = read_all(world().path(name));
+      got["messages"] = std::to_string(lines_of(done.error));
+      if (ranks == 1) expected = got;
+      CHECK(got["page.html"].size() > 100000);
+      CHECK(got["kept.jsonl"].empty() == !masks);
+      CHECK(got.size() == expected.size());
+      for (const auto& [name, content] : expected) {
+        INFO(command, " on ", ranks, " ranks: ", name);
+        const bool same = got[name] == content;
+        CHECK(same);
+      }
+    }
+  }
+  // What one rank finds in its layers.
+  const Finished refused = ranked_world().run(
+      "report five --data text.txt --importance kept.jsonl --out refused.html", launcher.of(2));
+  CHECK(refused.status != 0);
+  CHECK(contains(refused.error, "--importance needs a mask"));
+  CHECK(lines_of_brine(refused.error) == 1);
+  CHECK(!fs::exists(world().path("refused.html")));
+}
+
+TEST_CASE("divided work: a report is the page of one process (needs Open MPI)") {
+  divided_on(open_mpi_launcher(), same_page);
+}
+TEST_CASE("divided work: a report is the page of one process (needs MPICH)") {
+  divided_on(mpich_launcher(), same_page);
+}
 TEST_CASE("divided work: evaluations have the values of one process (needs Open MPI)") {
   divided_on(open_mpi_launcher(), same_values);
 }

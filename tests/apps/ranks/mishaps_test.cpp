@@ -88,6 +88,17 @@ TEST_CASE("ranks: processes in two network namespaces have the bits of one (need
   });
 }
 
+// By PMIx, by PMI-2 and by variables; stopped by a signal of Slurm, and resumed.
+TEST_CASE("ranks: jobs of Slurm have the bits of one process (needs Slurm)") {
+  const std::string log = world().path("slurm.log");
+  const int code = std::system(("timeout 300 " + test::source_dir() + "/scripts/ranks-in-slurm " +
+                                test::binary_dir() + " >" + log + " 2>&1")
+                                   .c_str());
+  if (WEXITSTATUS(code) == 77) return test::skip("no Slurm");
+  CHECK_MESSAGE(WEXITSTATUS(code) == 0, read_all(log));
+  CHECK(contains(read_all(log), "stopped by Slurm and resumed: the bits of one process"));
+}
+
 void fast_sum(const Launcher& launcher) {
   const std::string keys =
       kTrain + std::string("--steps 6 --accumulate 4 --out fast-") + launcher.id;

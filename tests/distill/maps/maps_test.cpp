@@ -310,8 +310,8 @@ TEST_CASE("importance: the heaviest keys of every query, and the teacher's mass 
   const std::string path = (scratch / "kept.jsonl").string();
   const std::vector<std::string> tokens(size_t(T), "<script>");
   {
-    ImportanceFile file(path, {.most = 2}, {{"model", "m"}}, tokens);
-    file.add(0, view);
+    ImportanceFile file(path, {{"model", "m"}}, tokens);
+    file.add(importance_lines({.most = 2}, 0, view));
     file.finish();
   }
   std::istringstream lines(data::read_file(path));
@@ -349,8 +349,7 @@ TEST_CASE("importance: the heaviest keys of every query, and the teacher's mass 
   CHECK(count == H * T);
   LayerView dense = view;
   dense.mask.columns = {};
-  ImportanceFile refused((scratch / "none").string(), {}, data::Json::object(), tokens);
-  CHECK(contains(message([&] { refused.add(0, dense); }), "has no mask"));
+  CHECK(contains(message([&] { importance_lines({}, 0, dense); }), "has no mask"));
 }
 
 TEST_CASE("maps: the overlap of two masks is their common keys over all") {

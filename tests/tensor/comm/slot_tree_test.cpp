@@ -3,42 +3,13 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
-
-#include "tensor/random.h"
+#include "tensor/comm/parts.h"
 #include "tests/messages.h"
 #include "tests/tensor/comm/thread_ranks.h"
+#include "tests/tensor/comm/tree_sums.h"
 
 namespace brine::test {
 namespace {
-
-// Values of very different sizes, so that every other order of additions has other bits.
-std::vector<std::vector<float>> gradients_of(int64_t slots, int64_t n) {
-  std::vector<std::vector<float>> all;
-  for (int64_t s = 0; s < slots; ++s) {
-    const RandomSlice random{.seed = 5, .stream = uint64_t(s)};
-    std::vector<float> values;
-    for (int64_t i = 0; i < n; ++i)
-      values.push_back(
-          float(random.normal(uint64_t(2 * i)) * std::exp(4 * random.normal(uint64_t(2 * i + 1)))));
-    all.push_back(std::move(values));
-  }
-  return all;
-}
-
-// The definition: the left child has the largest power of two that is smaller than the node.
-std::vector<float> tree_sum(const std::vector<std::vector<float>>& all, size_t begin, size_t end) {
-  if (end - begin == 1) return all[begin];
-  size_t left = 1;
-  while (2 * left < end - begin) left *= 2;
-  std::vector<float> a = tree_sum(all, begin, begin + left), b = tree_sum(all, begin + left, end);
-  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
-  return a;
-}
-
-bool same_bits(const Tensor& a, const std::vector<float>& b) {
-  return std::memcmp(a.raw(), b.data(), b.size() * sizeof(float)) == 0;
-}
 
 // Adds the slots of one rank as a trainer does: one buffer, which the next slot overwrites.
 Tensor rank_sum(Communicator& ranks, const std::vector<std::vector<float>>& all) {
@@ -85,7 +56,7 @@ TEST_CASE("slot tree: one rank sends its subtrees to the others, then its sum to
   for (const int ranks : {2, 3, 4}) {
     on_ranks(ranks, [&](Communicator& c) {
       rank_sum(c, all);
-      const int64_t own = elements_of(n, c.rank(), ranks).size();
+      const int64_t own = elements_in_buckets(n, c.rank(), ranks);
       const auto trees = int64_t(subtrees_of(slots, slots_of(slots, c.rank(), ranks)).size());
       check(c.traffic().bytes == 4 * (trees * (n - own) + (ranks - 1) * own), "rank ", c.rank(),
             " sent ", c.traffic().bytes, " bytes");

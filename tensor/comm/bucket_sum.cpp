@@ -1,0 +1,232 @@
+// A bucket's parts travel to its owner, which adds them in the tree's order and sends the sum to
+// all.
+#include "tensor/comm/bucket_sum.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tensor/comm/parts.h"
+
+namespace brine {
+namespace {
+
+constexpr int64_t kOpen = 4;  // buckets for which an owner has room at a time
+
+int part_number(int64_t bucket) { return int(2 * bucket); }
+int sum_number(int64_t bucket) { return int(2 * bucket + 1); }
+
+template <class Message>
+bool all_done(std::vector<Message>& messages) {
+  std::erase_if(messages, [](Message& m) { return m.posted->is_done(); });
+  return messages.empty();
+}
+
+}  // namespace
+
+BucketSum::BucketSum(Communicator& ranks, std::string what, const Tensor& gradients, int64_t slots,
+                     SlotSum::Rest rest)
+    : ranks_(ranks),
+      what_(std::move(what)),
+      gradients_(gradients),
+      slots_(slots),
+      rest_(std::move(rest)),
+      all_(size_t(buckets_of(gradients.numel(), ranks.size()))),
+      before_(ranks.traffic().bytes) {
+  for (int r = 0; r < ranks.size(); ++r)
+    nodes_.push_back(subtrees_of(slots, slots_of(slots, r, ranks.size())));
+  check(nodes_[size_t(ranks.rank())].size() == rest_.others.size() + 1, what_, ": ",
+        rest_.others.size() + 1, " sums for ", nodes_[size_t(ranks.rank())].size(), " nodes");
+}
+
+BucketSum::BucketSum(Communicator& ranks, std::string what, const Tensor& gradients, bool ascending)
+    : ranks_(ranks),
+      what_(std::move(what)),
+      gradients_(gradients),
+      fast_(true),
+      all_(size_t(buckets_of(gradients.numel(), ranks.size()))),
+      before_(ranks.traffic().bytes) {
+  for (int64_t b = 0; b < buckets(); ++b) order_.push_back(ascending ? b : buckets() - 1 - b);
+}
+
+// After an error memory that is still being sent or received must remain until the process ends.
+BucketSum::~BucketSum() {
+  if (moving_.empty()) return;
+  static auto* const kept = new std::vector<std::pair<std::vector<Bucket>, std::vector<Tensor>>>;
+  std::vector<Tensor> tensors = rest_.others;
+  tensors.push_back(gradients_);
+  kept->emplace_back(std::move(all_), std::move(tensors));
+}
+
+SlotRange BucketSum::range_of(int64_t bucket) const {
+  return bucket_of(gradients_.numel(), bucket, buckets());
+}
+
+Tensor BucketSum::part(const Tensor& buffer, int64_t bucket) const {
+  return slice_of(buffer, range_of(bucket));
+}
+
+void BucketSum::complete(int64_t bucket) {
+  Bucket& b = all_[size_t(bucket)];
+  check(b.stage == Stage::open, what_, ": bucket ", bucket, " is complete twice");
+  b.stage = Stage::waits;
+  for (const Tensor& left : rest_.lefts) add_into(part(gradients_, bucket), part(left, bucket));
+  if (range_of(bucket).size() == 0) {
+    b.stage = Stage::done;
+  } else if (!fast_) {
+    start(bucket);
+  }
+  if (fast_) start_next_sums();
+}
+
+void BucketSum::start(int64_t bucket) {
+  if (int(bucket % ranks_.size()) != ranks_.rank()) return send_parts(bucket);
+  for_room_.push_back(bucket);
+  if (open_ < kOpen) receive_parts(bucket);
+}
+
+void BucketSum::send_parts(int64_t bucket) {
+  Bucket& b = all_[size_t(bucket)];
+  const int owner = int(bucket % ranks_.size());
+  moving_.push_back(bucket);
+  b.stage = Stage::parts;
+  auto send = [&](const Tensor& sum) {
+    const Tensor values = part(sum, bucket);
+    b.out.push_back({owner, ranks_.post(what_, Outgoing{owner, values.raw(), bytes_of(values)},
+                                        part_number(bucket))});
+  };
+  for (const Tensor& sum : rest_.others) send(sum);
+  send(gradients_);
+}
+
+void BucketSum::receive_parts(int64_t bucket) {
+  Bucket& b = all_[size_t(bucket)];
+  for_room_.pop_front();
+  ++open_;
+  moving_.push_back(bucket);
+  b.stage = Stage::parts;
+  const int me = ranks_.rank();
+  int64_t foreign = 0, row = 0;
+  for (int r = 0; r < ranks_.size(); ++r)
+    foreign += r == me ? 0 : int64_t(nodes_[size_t(r)].size());
+  b.arrived = Tensor::empty({foreign, range_of(bucket).size()}, gradients_.dtype());
+  for (int r = 0; r < ranks_.size(); ++r) {
+    for (size_t i = 0; r != me && i < nodes_[size_t(r)].size(); ++i) {
+      const Tensor values = b.arrived.select(0, row++);
+      b.in.push_back({r, ranks_.post(what_, Incoming{r, values.raw(), bytes_of(values)},
+                                     part_number(bucket))});
+    }
+  }
+}
+
+void BucketSum::add_parts(int64_t bucket) {
+  Bucket& b = all_[size_t(bucket)];
+  SubtreeSums given;
+  int64_t row = 0;
+  for (int r = 0; r < ranks_.size(); ++r) {
+    const std::vector<SlotRange>& nodes = nodes_[size_t(r)];
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const bool mine = r == ranks_.rank(), last = i + 1 == nodes.size();
+      const Tensor values = !mine  ? b.arrived.select(0, row++)
+                            : last ? part(gradients_, bucket)
+                                   : part(rest_.others[i], bucket);
+      given[nodes[i].begin] = {nodes[i], values};
+    }
+  }
+  const Tensor sum = sum_of_node({0, slots_}, given), target = part(gradients_, bucket);
+  if (sum.raw() != target.raw()) assign(target, sum);
+  b.arrived = Tensor();
+  --open_;
+  b.stage = Stage::sum;
+  for (int r = 0; r < ranks_.size(); ++r) {
+    if (r == ranks_.rank()) continue;
+    b.out.push_back(
+        {r, ranks_.post(what_, Outgoing{r, target.raw(), bytes_of(target)}, sum_number(bucket))});
+  }
+}
+
+// True when it is done.
+bool BucketSum::move_on(int64_t bucket) {
+  Bucket& b = all_[size_t(bucket)];
+  const int owner = int(bucket % ranks_.size());
+  const bool is_done = all_done(b.out) & all_done(b.in);
+  if (!is_done) return false;
+  if (b.stage == Stage::sum || fast_) {
+    b.stage = Stage::done;
+  } else if (owner == ranks_.rank()) {
+    add_parts(bucket);
+  } else {
+    // The part has left its memory, where the sum may now arrive.
+    const Tensor target = part(gradients_, bucket);
+    b.stage = Stage::sum;
+    b.in.push_back({owner, ranks_.post(what_, Incoming{owner, target.raw(), bytes_of(target)},
+                                       sum_number(bucket))});
+  }
+  return b.stage == Stage::done;
+}
+
+void BucketSum::start_next_sums() {
+  for (; next_ < order_.size(); ++next_) {
+    Bucket& b = all_[size_t(order_[next_])];
+    if (b.stage == Stage::open) return;
+    if (b.stage == Stage::done) continue;  // it is empty
+    std::unique_ptr<Posted> posted = ranks_.post_all_reduce(what_, part(gradients_, order_[next_]));
+    check(posted != nullptr, what_, ": ", ranks_.name(), " has no sum over ranks that is posted");
+    b.stage = Stage::sum;
+    b.in.push_back({ranks_.rank(), std::move(posted)});
+    moving_.push_back(order_[next_]);
+  }
+}
+
+void BucketSum::advance() {
+  std::erase_if(moving_, [this](int64_t bucket) { return move_on(bucket); });
+  while (open_ < kOpen && !for_room_.empty()) receive_parts(for_room_.front());
+}
+
+int64_t BucketSum::count_left() {
+  advance();
+  int64_t left = int64_t(for_room_.size());
+  // A bucket that has reached its second stage is half done.
+  for (const int64_t b : moving_) {
+    const Bucket& bucket = all_[size_t(b)];
+    left += int64_t(bucket.out.size() + bucket.in.size()) +
+            (bucket.stage == Stage::parts ? ranks_.size() : 0);
+  }
+  return left;
+}
+
+// Those whose parts have not come. Only without any those that do not take parts, which an owner
+// does not while it waits itself, and without these those that do not send sums.
+std::vector<int> BucketSum::missing() const {
+  std::vector<int> parts, takers, sums;
+  for (const int64_t b : moving_) {
+    const Bucket& bucket = all_[size_t(b)];
+    const bool travels = bucket.stage == Stage::parts;
+    for (const Message& m : bucket.in) (travels ? parts : sums).push_back(m.rank);
+    for (const Message& m : bucket.out) (travels ? takers : sums).push_back(m.rank);
+  }
+  std::vector<int> out = !parts.empty() ? parts : !takers.empty() ? takers : sums;
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+void BucketSum::finish() {
+  check(!finishing_, what_, ": finished twice");
+  finishing_ = true;
+  early_ = ranks_.traffic().bytes - before_;
+  for (int64_t b = 0; b < buckets(); ++b) {
+    const int64_t bucket = fast_ ? order_[size_t(b)] : b;
+    if (all_[size_t(bucket)].stage == Stage::open) complete(bucket);
+  }
+  // Names who is missing, which a library's operation on all ranks cannot tell.
+  if (fast_) ranks_.barrier(what_);
+  // An all-reduce is a chain of messages, each of which starts when the library is called.
+  ranks_.await(
+      what_, [this] { return count_left(); },
+      [this] { return fast_ ? std::vector<int>() : missing(); }, fast_ ? 20 : 500);
+  gradients_.bump_version();
+}
+
+int64_t BucketSum::bytes() const { return ranks_.traffic().bytes - before_; }
+
+}  // namespace brine
