@@ -2,6 +2,7 @@
 #include "distill/ranks/last_pass.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace brine::distill {
 
@@ -35,14 +36,21 @@ void LastPass::backward(const Tensor& y, Tensor dy, const std::string& prefix) {
     values.push_back(leaves_[i].value);
   }
   brine::backward(y, std::move(dy), values, *this);
+  // The last call comes after the last op, when all that is left has become complete at once.
+  sum_.backward_ended(before_op_);
 }
 
 void LastPass::complete(size_t leaf) {
-  const Leaf& own = leaves_[now_[leaf]];
+  Leaf& own = leaves_[now_[leaf]];
+  check(!own.is_complete, "backward: the gradient of ", own.path, " was complete before this pass");
+  own.is_complete = true;
   for (int64_t b = own.first_bucket; b < own.end_bucket; ++b)
     if (--incomplete_[size_t(b)] == 0) sum_.complete(b);
 }
 
-void LastPass::between_ops() { sum_.advance(); }
+void LastPass::between_ops() {
+  sum_.advance();
+  before_op_ = std::exchange(after_op_, sum_.bytes());
+}
 
 }  // namespace brine::distill

@@ -33,10 +33,12 @@ class LastPass : private BackwardWatch {
     std::string path;
     Tensor value;
     int64_t first_bucket, end_bucket;
+    bool is_complete = false;
   };
   std::vector<Leaf> leaves_;
-  std::vector<int64_t> incomplete_;  // leaves of each bucket
-  std::vector<size_t> now_;          // of the pass that runs: its leaves
+  std::vector<int64_t> incomplete_;       // leaves of each bucket
+  std::vector<size_t> now_;               // of the pass that runs: its leaves
+  int64_t before_op_ = 0, after_op_ = 0;  // bytes that had left at the last two calls between ops
 };
 
 }  // namespace brine::distill

@@ -120,8 +120,8 @@ void compare_ranks(const TrainingRun& run, const RunOptions& options, const RunH
   compare_settings(*host.ranks, "configuration", json_text(settings));
 }
 
-// Bytes that this rank sent for a step, on average, and which part of the gradients' it sent while
-// others were computed.
+// Bytes that this rank sent for a step, on average, and which part of the gradients' it handed over
+// while others were computed.
 void say_traffic(const Communicator& ranks, int64_t steps, const TrainOutcome& done,
                  const Messages& messages) {
   if (ranks.size() == 1 || steps == 0) return;
@@ -129,7 +129,7 @@ void say_traffic(const Communicator& ranks, int64_t steps, const TrainOutcome& d
   if (done.gradient_bytes > 0) {
     messages.info(std::llround(100 * double(done.early_bytes) / double(done.gradient_bytes)),
                   " % of the bytes of gradients (", done.early_bytes, " of ", done.gradient_bytes,
-                  ") were sent before the backward pass of their step had ended");
+                  ") left rank 0 before the backward pass of their step had ended");
   }
   messages.info(ranks.size(), " ranks; rank 0 sent ", human_bytes(double(t.bytes) / double(steps)),
                 " (", t.bytes, " bytes in all) and ", t.messages / steps, " messages a step");

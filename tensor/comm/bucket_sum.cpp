@@ -182,14 +182,24 @@ void BucketSum::advance() {
   while (open_ < kOpen && !for_room_.empty()) receive_parts(for_room_.front());
 }
 
+// The messages that have not arrived or left, those of later stages among them: a number that only
+// falls, by which a wait knows that something moves.
 int64_t BucketSum::count_left() {
   advance();
-  int64_t left = int64_t(for_room_.size());
-  // A bucket that has reached its second stage is half done.
-  for (const int64_t b : moving_) {
+  int64_t foreign = 0, left = 0;
+  for (int r = 0; r < ranks_.size(); ++r)
+    foreign += r == ranks_.rank() ? 0 : int64_t(nodes_.empty() ? 0 : nodes_[size_t(r)].size());
+  for (int64_t b = 0; b < buckets(); ++b) {
     const Bucket& bucket = all_[size_t(b)];
-    left += int64_t(bucket.out.size() + bucket.in.size()) +
-            (bucket.stage == Stage::parts ? ranks_.size() : 0);
+    if (bucket.stage == Stage::done) continue;
+    left += int64_t(bucket.out.size() + bucket.in.size());
+    const bool mine = int(b % ranks_.size()) == ranks_.rank();
+    if (fast_) {
+      left += bucket.stage != Stage::sum;
+    } else if (bucket.stage != Stage::sum) {
+      left += mine ? ranks_.size() - 1 : 1;
+      if (bucket.stage == Stage::waits) left += foreign;
+    }
   }
   return left;
 }
@@ -213,7 +223,7 @@ std::vector<int> BucketSum::missing() const {
 void BucketSum::finish() {
   check(!finishing_, what_, ": finished twice");
   finishing_ = true;
-  early_ = ranks_.traffic().bytes - before_;
+  if (early_ < 0) early_ = bytes();
   for (int64_t b = 0; b < buckets(); ++b) {
     const int64_t bucket = fast_ ? order_[size_t(b)] : b;
     if (all_[size_t(bucket)].stage == Stage::open) complete(bucket);

@@ -37,7 +37,9 @@ class BucketSum {
   // All buckets are complete. Returns when `gradients` are the sum; throws as exchange() does.
   void finish();
 
-  // Bytes that this rank has sent: before finish(), and altogether.
+  // What this rank has handed over to be sent: all bytes, and those before the backward pass had
+  // ended, which is finish() unless a number is given.
+  void backward_ended(int64_t early) { early_ = early; }
   int64_t early_bytes() const { return early_; }
   int64_t bytes() const;
 
@@ -77,7 +79,7 @@ class BucketSum {
   std::deque<int64_t> for_room_;  // complete ones of this rank's
   std::vector<int64_t> moving_;   // that have been started and are not done
   int64_t open_ = 0;              // buckets of this rank's whose parts are arriving
-  int64_t before_ = 0, early_ = 0;
+  int64_t before_ = 0, early_ = -1;
 };
 
 }  // namespace brine

@@ -66,7 +66,29 @@ TEST_CASE("last pass: only what a prefix names is complete") {
     backward(brine::sum(mul(outside, outside)));
     check(contains(message([&] { backward(brine::sum(mul(inside, inside))); }), "complete"),
           "a late gradient passes");
+    check(contains(message([&] { last.backward(brine::sum(outside), {}, prefix); }),
+                   "was complete before this pass"),
+          "a second pass of the same prefix passes");
     sum.finish();
+  });
+}
+
+TEST_CASE("last pass: behind a recomputation that may read any parameter nothing leaves early") {
+  on_ranks(2, [&](Communicator& c) {
+    Pair pair(Sizes{});
+    for (const bool any : {true, false}) {
+      pair.store->zero_gradients();
+      BucketSum sum(c, "gradients", pair.store->gradients(), 2, {});
+      LastPass last(*pair.store, sum);
+      const Tensor weight = pair.store->leaves()[0].value;
+      const std::vector<Tensor> reads{weight};
+      last.backward(
+          checkpoint([&](const std::vector<Tensor>& x) { return brine::sum(mul(x[0], x[0])); },
+                     {weight}, nullptr, any ? nullptr : &reads));
+      sum.finish();
+      check((sum.early_bytes() == 0) == any, sum.early_bytes(), " bytes left early");
+      check(sum.bytes() > 0, "nothing was sent");
+    }
   });
 }
 

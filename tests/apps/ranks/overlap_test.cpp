@@ -8,7 +8,7 @@ struct Early {
   int64_t early = -1, all = -1;
 };
 
-// Of "31 % of the bytes of gradients (N of M) were sent before", of the last stage.
+// Of "31 % of the bytes of gradients (N of M) left rank 0 before", of the last stage.
 Early early_bytes(const std::string& log) {
   const std::string mark = " % of the bytes of gradients (";
   const size_t at = log.rfind(mark);
