@@ -1,6 +1,8 @@
 // The public ops of SEA's estimator and output, in the order of use; ops.h includes this page. m
 // random features, W = columns of an image, K = columns of the estimate; rows at or beyond a
 // sequence's length are padding. G divides H: head h reads group h G / H of the keys and values.
+// On a GPU random features have feature_columns(m) columns, those from m on 0, where m is said
+// here.
 //
 // The `_step` ops process one new token per sequence, off the tape: the bits of a sequence do not
 // depend on the other sequences or their number.
@@ -71,6 +73,11 @@ void append_to_units(const Tensor& rows, const Tensor& row, const Tensor& at, in
 int64_t unit_rows(int64_t w, int64_t K, int64_t units);
 // Number of columns for sums of m features: whole vectors of the widest instruction set.
 inline int64_t border_columns(int64_t m) { return (m + 7) / 8 * 8; }
+// Number of columns of m random features: on a GPU rows are aligned to 16 bytes, which its kernels
+// and cuBLASLt read in one load; columns from m on are 0, which changes no sum.
+inline int64_t feature_columns(int64_t m, Device device) {
+  return device.is_cuda() ? (m + 3) / 4 * 4 : m;
+}
 
 // ---- pooled.cpp
 // [B, H, R, K]: q . (mean key of column c) / sqrt(d), 0 where the column owns no key; rows and

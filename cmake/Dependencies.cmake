@@ -137,6 +137,10 @@ if(BRINE_CUDA)
   add_library(brine_cuda_libraries INTERFACE)
   # cuBLASLt and cuDNN are loaded when they are needed (tensor/cuda/loader, tensor/cuda/cudnn).
   target_link_libraries(brine_cuda_libraries INTERFACE CUDA::cudart_static ${CMAKE_DL_LIBS})
+  if(CMAKE_CUDA_FLAGS_RELEASE MATCHES "-O0")
+    message(WARNING "brine: kernels for a GPU are compiled with little optimisation, as scripts/test does "
+                    "without one; -UCMAKE_CUDA_FLAGS_RELEASE ends that")
+  endif()
   message(STATUS "brine: CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 else()
   message(STATUS "brine: no CUDA kernels (nvcc was not found, or BRINE_CUDA is OFF)")

@@ -24,7 +24,7 @@ struct LayerTokens {
 // The tensors of the estimator for a batch, in the order of computation; those of stages that the
 // settings leave out are undefined.
 struct Estimate {
-  Tensor phi_q, phi_k;       // [B, H, T, m], [B, G, T, m] random features
+  Tensor phi_q, phi_k;       // [B, H, T, m], [B, G, T, m] random features; on a GPU m filled up
   Tensor performer_context;  // C_perf [B, H, T, 2d]
   Tensor features;           // Z [B, H, T, 2d]
   Tensor psi_q, psi_k;       // [B, H, T, m], [B, G, T, m] features of the prior

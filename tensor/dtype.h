@@ -8,8 +8,8 @@
 #include <cstring>
 #include <ostream>
 
+#include "tensor/device/host_device.h"
 #include "tensor/error.h"
-#include "tensor/host_device.h"
 
 namespace brine {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "tensor/host_device.h"
+#include "tensor/device/host_device.h"
 
 namespace brine {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tensor/host_device.h"
+#include "tensor/device/host_device.h"
 
 namespace brine::recall {
 

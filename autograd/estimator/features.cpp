@@ -1,7 +1,6 @@
 // Random features of the Performer, and learned ones.
 #include <cmath>
 
-#include "autograd/estimator/feature_columns.h"
 #include "autograd/ops.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/dense.h"

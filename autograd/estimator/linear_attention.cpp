@@ -54,6 +54,7 @@ Tensor linear_attention(const Tensor& phi_q, const Tensor& phi_k, const Tensor& 
   Tensor y = Tensor::empty({B, H, T, e}, v.dtype(), v.device());
   Tensor den = Tensor::empty({B, H, T}, v.dtype(), v.device());
   BRINE_CALL(y, linear_attention, y, den, q, k, id, values, visible, eps);
+  // With the filled columns, which the device multiplies.
   count_macs(double(B * G) * linear_attention_macs(H / G, T, q.dim(3), e, visible.causal));
   const Tensor out = y.detach();
   return record(op, y, {phi_q, phi_k, identity, v},

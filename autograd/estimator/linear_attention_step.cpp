@@ -1,7 +1,6 @@
 // Linear attention of one new token of every sequence, from running sums.
 #include <limits>
 
-#include "autograd/estimator/feature_columns.h"
 #include "autograd/ops_estimator.h"
 #include "autograd/step_checks.h"
 #include "tensor/kernels/estimator.h"

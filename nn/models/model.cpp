@@ -83,11 +83,9 @@ Tensor Model::hidden(const ModelCall& given) {
     };
     if (!call.recompute) {
       x = run({x});
-    } else if (Module* const module = layer_module(i)) {
-      const std::vector<Tensor> reads = module->leaves();
-      x = checkpoint(run, {x}, call.random, &reads);
     } else {
-      x = checkpoint(run, {x}, call.random);
+      const std::vector<Tensor> reads = layer_module(i)->leaves();
+      x = checkpoint(run, {x}, call.random, &reads);
     }
   }
   x = finish(x);

@@ -32,8 +32,10 @@ BucketSum::BucketSum(Communicator& ranks, std::string what, const Tensor& gradie
       rest_(std::move(rest)),
       all_(size_t(buckets_of(gradients.numel(), ranks.size()))),
       before_(ranks.traffic().bytes) {
-  for (int r = 0; r < ranks.size(); ++r)
+  for (int r = 0; r < ranks.size(); ++r) {
     nodes_.push_back(subtrees_of(slots, slots_of(slots, r, ranks.size())));
+    foreign_ += r == ranks.rank() ? 0 : int64_t(nodes_.back().size());
+  }
   check(nodes_[size_t(ranks.rank())].size() == rest_.others.size() + 1, what_, ": ",
         rest_.others.size() + 1, " sums for ", nodes_[size_t(ranks.rank())].size(), " nodes");
 }
@@ -105,10 +107,8 @@ void BucketSum::receive_parts(int64_t bucket) {
   moving_.push_back(bucket);
   b.stage = Stage::parts;
   const int me = ranks_.rank();
-  int64_t foreign = 0, row = 0;
-  for (int r = 0; r < ranks_.size(); ++r)
-    foreign += r == me ? 0 : int64_t(nodes_[size_t(r)].size());
-  b.arrived = Tensor::empty({foreign, range_of(bucket).size()}, gradients_.dtype());
+  int64_t row = 0;
+  b.arrived = Tensor::empty({foreign_, range_of(bucket).size()}, gradients_.dtype());
   for (int r = 0; r < ranks_.size(); ++r) {
     for (size_t i = 0; r != me && i < nodes_[size_t(r)].size(); ++i) {
       const Tensor values = b.arrived.select(0, row++);
@@ -186,20 +186,12 @@ void BucketSum::advance() {
 // falls, by which a wait knows that something moves.
 int64_t BucketSum::count_left() {
   advance();
-  int64_t foreign = 0, left = 0;
-  for (int r = 0; r < ranks_.size(); ++r)
-    foreign += r == ranks_.rank() ? 0 : int64_t(nodes_.empty() ? 0 : nodes_[size_t(r)].size());
-  for (int64_t b = 0; b < buckets(); ++b) {
+  const int64_t others = ranks_.size() - 1;
+  int64_t left = int64_t(for_room_.size()) * (foreign_ + others) + int64_t(order_.size() - next_);
+  for (const int64_t b : moving_) {
     const Bucket& bucket = all_[size_t(b)];
-    if (bucket.stage == Stage::done) continue;
     left += int64_t(bucket.out.size() + bucket.in.size());
-    const bool mine = int(b % ranks_.size()) == ranks_.rank();
-    if (fast_) {
-      left += bucket.stage != Stage::sum;
-    } else if (bucket.stage != Stage::sum) {
-      left += mine ? ranks_.size() - 1 : 1;
-      if (bucket.stage == Stage::waits) left += foreign;
-    }
+    if (bucket.stage == Stage::parts) left += int(b % ranks_.size()) == ranks_.rank() ? others : 1;
   }
   return left;
 }

@@ -72,6 +72,7 @@ class BucketSum {
   int64_t slots_ = 0;
   SlotSum::Rest rest_;
   std::vector<std::vector<SlotRange>> nodes_;  // of each rank; empty: the library's sum
+  int64_t foreign_ = 0;                        // nodes of the other ranks
   bool fast_ = false, finishing_ = false;
   std::vector<Bucket> all_;
   std::vector<int64_t> order_;    // fast: of the buckets

@@ -153,11 +153,8 @@ class Mpi : public Communicator {
     const std::unique_ptr<Posted> sum = start_add_up(wait, t);
     if (!sum) return false;
     // An all-reduce is a chain of messages, each of which starts when the library is called.
-    Patience patience(wait.seconds, 20);
-    while (!sum->is_done()) {
-      if (patience.is_over()) fail(wait, {});
-      if (patience.rest()) check_alarm(wait);
-    }
+    await(
+        wait.what, [&] { return int64_t(!sum->is_done()); }, [] { return std::vector<int>(); }, 20);
     return true;
   }
 

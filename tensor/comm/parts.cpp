@@ -26,13 +26,6 @@ SlotRange bucket_of(int64_t n, int64_t bucket, int64_t buckets) {
   return elements_of(n, int(bucket), int(buckets));
 }
 
-int64_t elements_in_buckets(int64_t n, int rank, int ranks) {
-  const int64_t buckets = buckets_of(n, ranks);
-  int64_t sum = 0;
-  for (int64_t b = rank; b < buckets; b += ranks) sum += bucket_of(n, b, buckets).size();
-  return sum;
-}
-
 void exchange_parts(Communicator& ranks, const std::string& what, const Tensor& buffer,
                     const std::function<SlotRange(int)>& part_of_rank) {
   const int size = ranks.size(), me = ranks.rank();

@@ -16,8 +16,6 @@ int64_t rounds_of(int64_t n, int ranks);
 // so that what is near in the buffer has different owners. Bucket b is rank b % ranks' to add up.
 int64_t buckets_of(int64_t n, int ranks);
 SlotRange bucket_of(int64_t n, int64_t bucket, int64_t buckets);
-// Elements of the buckets of one rank.
-int64_t elements_in_buckets(int64_t n, int rank, int ranks);
 
 inline Tensor slice_of(const Tensor& buffer, SlotRange r) {
   return buffer.slice(0, r.begin, r.size());

@@ -22,7 +22,8 @@ inline ChunkLimits& chunk_limits() {
 
 inline int64_t tiles_in(int64_t n) { return (n + kTile - 1) / kTile; }
 
-// What a causal pass costs for each row of a group of heads: multiply-adds, and bytes of states.
+// What a causal pass in f32 costs for each row of a group of heads: multiply-adds, and bytes of
+// states.
 struct ChunkCost {
   double products, bytes;
 

@@ -96,6 +96,8 @@ TEST_CASE("ranks: jobs of Slurm have the bits of one process (needs Slurm)") {
                                    .c_str());
   if (WEXITSTATUS(code) == 77) return test::skip("no Slurm");
   CHECK_MESSAGE(WEXITSTATUS(code) == 0, read_all(log));
+  for (const char* way : {"pmix", "pmi2", "none"})
+    CHECK(contains(read_all(log), join("srun --mpi=", way, ", 3 ranks: the bits of one process")));
   CHECK(contains(read_all(log), "stopped by Slurm and resumed: the bits of one process"));
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/comm/parts.h"
 #include "tensor/random.h"
 #include "tensor/tensor.h"
 
@@ -22,6 +23,14 @@ inline std::vector<std::vector<float>> gradients_of(int64_t slots, int64_t n) {
     all.push_back(std::move(values));
   }
   return all;
+}
+
+// Elements of the buckets of one rank.
+inline int64_t elements_in_buckets(int64_t n, int rank, int ranks) {
+  const int64_t buckets = buckets_of(n, ranks);
+  int64_t sum = 0;
+  for (int64_t b = rank; b < buckets; b += ranks) sum += bucket_of(n, b, buckets).size();
+  return sum;
 }
 
 // The definition: the left child has the largest power of two that is smaller than the node.
