@@ -1,8 +1,10 @@
 // Launchers are known by the variables that they set.
 #include "apps/cli/ranks.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include "apps/cli/terminal.h"
 #include "tensor/comm/mpi.h"
@@ -211,6 +213,14 @@ bool is_first_rank() { return find_launch().rank == 0; }
 std::string rank_prefix() {
   const Launch launch = find_launch();
   return launch.size > 1 ? join("rank ", launch.rank, ": ") : std::string();
+}
+
+// Open MPI's launcher ends all processes as soon as one that has not joined MPI fails, rank 0
+// before it has spoken: the others leave that to it, and are ended by the launcher.
+void let_first_speak() {
+  const Launch launch = find_launch();
+  if (launch.kind == Launch::Kind::open_mpi && launch.rank > 0 && !opened().tried)
+    std::this_thread::sleep_for(std::chrono::duration<double>(kFarewellSeconds));
 }
 
 void close_ranks() {

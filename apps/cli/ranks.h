@@ -30,6 +30,9 @@ Communicator& process_ranks(const RanksConfig& config = {});
 bool is_first_rank();
 // "rank 2: " before an error of one of several ranks, otherwise empty.
 std::string rank_prefix();
+// Before the end of a program in which all ranks fail and rank 0 says why: waits until the launcher
+// ends this process, at most some seconds, where the end of this one would end rank 0.
+void let_first_speak();
 // At the end of a program in which all ranks end.
 void close_ranks();
 // Ends all ranks, if there are several, after an error of this one.

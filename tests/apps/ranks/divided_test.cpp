@@ -185,6 +185,7 @@ size_t lines_of_brine(const std::string& text) {
 }
 
 void one_line(const Launcher& launcher) {
+  make_inputs();
   const char* const alone = "processes; start it as one process";
   for (const char* command : {"export --checkpoint student --out refused", "verify nothing.h5",
                               "generate --model student --prompt a", "inspect student"}) {
@@ -196,6 +197,13 @@ void one_line(const Launcher& launcher) {
     CHECK(lines_of_brine(done.error) == 1);
   }
   CHECK(!fs::exists(world().path("refused")));
+  // Rank 0 says it even if it is the last to find out.
+  ranked_world().write("last.sh",
+                       "rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}\n"
+                       "[ $rank = 0 ] && sleep 1\nexec \"$@\"\n");
+  const Finished late = ranked_world().run("inspect student", launcher.of(3) + "sh last.sh");
+  CHECK(late.status != 0);
+  CHECK_MESSAGE(contains(late.error, alone), late.error);
   CHECK(contains(ranked_world().run("dump --adopt dump/x.h5", launcher.of(2)).error,
                  "dump: --adopt is not divided; start it as one process, not 2"));
   // What all ranks find out, and what one of them does, wherever the others are by then.
