@@ -29,11 +29,11 @@ class RankGroup : public Communicator {
   }
   bool posts() const override { return all_.posts(); }
   void await(const std::string& what, const std::function<int64_t()>& left,
-             const std::function<std::vector<int>()>& missing, int64_t nap) override {
+             const std::function<MissingRanks()>& missing, int64_t nap) override {
     const auto in_all = [&] {
-      std::vector<int> ranks = missing();
-      for (int& r : ranks) r = members_[size_t(r)];
-      return ranks;
+      MissingRanks absent = missing();
+      for (int& r : absent.ranks) r = members_[size_t(r)];
+      return absent;
     };
     all_.await(what, left, in_all, nap);
   }

@@ -197,8 +197,9 @@ int64_t BucketSum::count_left() {
 }
 
 // Those whose parts have not come. Only without any those that do not take parts, which an owner
-// does not while it waits itself, and without these those that do not send sums.
-std::vector<int> BucketSum::missing() const {
+// does not while it waits itself, and without these those that do not send sums, for which an owner
+// needs all parts.
+MissingRanks BucketSum::missing() const {
   std::vector<int> parts, takers, sums;
   for (const int64_t b : moving_) {
     const Bucket& bucket = all_[size_t(b)];
@@ -206,9 +207,10 @@ std::vector<int> BucketSum::missing() const {
     for (const Message& m : bucket.in) (travels ? parts : sums).push_back(m.rank);
     for (const Message& m : bucket.out) (travels ? takers : sums).push_back(m.rank);
   }
-  std::vector<int> out = !parts.empty() ? parts : !takers.empty() ? takers : sums;
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
+  MissingRanks out{.ranks = !parts.empty() ? parts : !takers.empty() ? takers : sums,
+                   .may_wait = parts.empty()};
+  std::sort(out.ranks.begin(), out.ranks.end());
+  out.ranks.erase(std::unique(out.ranks.begin(), out.ranks.end()), out.ranks.end());
   return out;
 }
 
@@ -225,7 +227,7 @@ void BucketSum::finish() {
   // An all-reduce is a chain of messages, each of which starts when the library is called.
   ranks_.await(
       what_, [this] { return count_left(); },
-      [this] { return fast_ ? std::vector<int>() : missing(); }, fast_ ? 20 : 500);
+      [this] { return fast_ ? MissingRanks() : missing(); }, fast_ ? 20 : 500);
   gradients_.bump_version();
 }
 

@@ -63,7 +63,7 @@ class BucketSum {
   bool move_on(int64_t bucket);
   void start_next_sums();
   int64_t count_left();
-  std::vector<int> missing() const;
+  MissingRanks missing() const;
   Tensor part(const Tensor& buffer, int64_t bucket) const;
 
   Communicator& ranks_;

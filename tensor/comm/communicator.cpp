@@ -58,13 +58,21 @@ std::unique_ptr<Posted> Communicator::start(const Wait& wait, const Incoming&, i
 }
 
 void Communicator::await(const std::string& what, const std::function<int64_t()>& left,
-                         const std::function<std::vector<int>()>& missing, int64_t nap) {
-  const Wait wait{what, limit_};
+                         const std::function<MissingRanks()>& missing, int64_t nap) {
+  Wait wait{what, limit_};
   Patience patience(wait.seconds, nap);
-  const auto begin_again = [&] { patience = Patience(wait.seconds, nap); };
+  const auto begin_again = [&] {
+    wait.seconds = limit_;
+    patience = Patience(wait.seconds, nap);
+  };
   int64_t before = left();
   while (before > 0) {
-    if (patience.is_over()) fail(wait, missing());
+    if (patience.is_over()) {
+      const MissingRanks absent = missing();
+      if (!absent.may_wait || wait.seconds > limit_) fail(wait, absent.ranks);
+      wait.seconds = 2 * limit_;
+      patience.extend(wait.seconds);
+    }
     if (patience.rest()) check_alarm(wait);
     const int64_t now = left();
     if (now < before) begin_again();

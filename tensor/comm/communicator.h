@@ -46,6 +46,13 @@ struct Incoming {
   size_t size;
 };
 
+// The ranks that a wait is for. `may_wait`: each of them may be waiting for another rank itself, as
+// one does that sends a sum only when it has all parts of it.
+struct MissingRanks {
+  std::vector<int> ranks = {};
+  bool may_wait = false;
+};
+
 // A message, or a sum over the ranks, that has been started. Its memory is in use until it is done,
 // and when it is never done until the process ends.
 class Posted {
@@ -100,9 +107,11 @@ class Communicator {
   std::unique_ptr<Posted> post_all_reduce(const std::string& what, const Tensor& values);
   // Calls `left`, which moves on what was posted and counts what is not done, until that is 0.
   // Throws RanksMissing when nothing was done for limit() seconds, or by the alarm; `missing` are
-  // the ranks that are waited for. `nap`: the longest sleep between two calls, in microseconds.
+  // the ranks that are waited for. Where these may be waiting themselves the limit is twice as long,
+  // so that a rank that knows who is missing speaks first. `nap`: the longest sleep between two
+  // calls, in microseconds.
   virtual void await(const std::string& what, const std::function<int64_t()>& left,
-                     const std::function<std::vector<int>()>& missing, int64_t nap = 500);
+                     const std::function<MissingRanks()>& missing, int64_t nap = 500);
   // Returns when all ranks have called it.
   void barrier(const std::string& what, double patience = 1);
   // The bytes of every rank, by rank; their lengths may differ.

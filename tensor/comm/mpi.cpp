@@ -154,7 +154,7 @@ class Mpi : public Communicator {
     if (!sum) return false;
     // An all-reduce is a chain of messages, each of which starts when the library is called.
     await(
-        wait.what, [&] { return int64_t(!sum->is_done()); }, [] { return std::vector<int>(); }, 20);
+        wait.what, [&] { return int64_t(!sum->is_done()); }, [] { return MissingRanks(); }, 20);
     return true;
   }
 

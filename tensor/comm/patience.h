@@ -19,6 +19,8 @@ class Patience {
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin_;
     return waited.count() > seconds_;
   }
+  // Another limit, from the same begin.
+  void extend(double seconds) { seconds_ = seconds; }
   // Something has arrived: what is next may come soon.
   void renew() { round_ = 0; }
   // More ranks than cores: one that waits gives its core to those that compute. True once in a

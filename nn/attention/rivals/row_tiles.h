@@ -41,7 +41,7 @@ Tensor log_attention(const Tensor& q, const Tensor& k, const Tensor& seen);
 Tensor sum_of_kl(const Tensor& p, const Tensor& log_q);
 
 // The sum of loss(tile) [1] over the tiles. Only the inputs of a tile's loss are kept for the
-// backward pass, which computes the tile again.
+// backward pass, which computes the tile again: a loss reads the same parameters both times.
 Tensor sum_over_tiles(
     const std::vector<RowTile>& tiles, const std::vector<Tensor>& inputs,
     const std::function<Tensor(const RowTile&, const std::vector<Tensor>&)>& loss);

@@ -126,5 +126,26 @@ TEST_CASE("buckets: misuse, and a rank that does not come, are one line") {
   CHECK(missing == "gradients of step 3: no answer from rank 1 within 0.05 seconds");
 }
 
+// Rank 1 gives rank 2 its part and leaves: rank 0, which lacks its own, knows who is missing. Rank
+// 2 lacks the sums of both, and must not name rank 0 before that has spoken.
+TEST_CASE("buckets: a rank that lacks only sums waits for the one that lacks parts") {
+  std::vector<std::string> ends(3);
+  on_ranks(3, [&](Communicator& c) {
+    c.set_limit(0.05);
+    const Tensor buffer = Tensor::zeros({4096});
+    BucketSum sum(c, "gradients of step 3", buffer, 3, {});
+    if (c.rank() == 1) {
+      for (int64_t b = 2; b < sum.buckets(); b += 3) sum.complete(b);
+      for (int i = 0; i < 10; ++i) sum.advance();  // until the messages have left
+      c.barrier("all have begun", 1000);
+      return;
+    }
+    c.barrier("all have begun", 1000);
+    ends[size_t(c.rank())] = message([&] { sum.finish(); });
+  });
+  CHECK(ends[0] == "gradients of step 3: no answer from rank 1 within 0.05 seconds");
+  CHECK(ends[2] == "gradients of step 3: no answer from ranks 0, 1 within 0.1 seconds");
+}
+
 }  // namespace
 }  // namespace brine::test
