@@ -292,8 +292,6 @@ void conv2d(Tensor y, Tensor x, Tensor w, Tensor b, Convolution conf) {
 
 void conv2d_backward(Tensor dx, Tensor dw, Tensor db, Tensor dy, Tensor x, Tensor w, Tensor y,
                      Convolution conf) {
-  // The lengths are copied to the device once.
-  if (conf.lengths.defined()) conf.lengths = conf.lengths.to(x.device());
   const OnDevice lengths(conf.lengths, x.device());
   if (dx.defined() && !fused_data_gradient(dx, dy, x, w, y, conf)) {
     const ConvSizes s(x, w, conf, lengths);

@@ -183,7 +183,7 @@ bool gemm(const Gemm& g, const GemmData& data, double alpha, double beta, Device
                 .align_b = alignment(data.b, g.step_b * in),
                 .align_y = alignment(data.y, g.step_y * out),
                 .bias = data.bias != nullptr,
-                .tf32 = tf32() && g.in == Dtype::f32,
+                .tf32 = tf32() && !g.exact && g.in == Dtype::f32,
                 .device = device.index};
   // The epilogue reads the bias in vectors, and does not support f64.
   if (data.bias && (g.out == Dtype::f64 || alignment(data.bias, 0) < 16)) return false;

@@ -22,6 +22,7 @@ struct Gemm {
   bool ta = false, tb = false;
   int64_t lda = 0, ldb = 0, ldy = 0;  // elements from one row in memory to the next
   int64_t batch = 1, step_a = 0, step_b = 0, step_y = 0;
+  bool exact = false;  // of f32, nothing is rounded to TF32, which set_tf32() allows for others
 
   auto operator<=>(const Gemm&) const = default;
 };

@@ -175,22 +175,25 @@ struct TensorTile {
 
   __device__ static void add(float (&sums)[own][columns], const float (&scores)[own][keys],
                              const float* y, float*) {
+    float a[rows / 8][4];
 #pragma unroll
     for (int k = 0; k < rows / 8; ++k) {
-      float a[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = to_tf32(scores[i % 2][2 * k + i / 2]);
-      const float* from = y + (8 * k + 2 * t()) * step + g();
+      for (int i = 0; i < 4; ++i) a[k][i] = to_tf32(scores[i % 2][2 * k + i / 2]);
+    }
+    // The sum of a tile leaves the tensor cores and is added in f32: theirs truncate, and a row of
+    // a long sequence has thousands of tiles.
 #pragma unroll
-      for (int n = 0; n < columns / 2; ++n) {
-        float c[4] = {sums[0][2 * n], sums[0][2 * n + 1], sums[1][2 * n], sums[1][2 * n + 1]};
-        const float b[2] = {from[8 * n], from[8 * n + step]};
-        multiply_add(c, a, b);
-        sums[0][2 * n] = c[0];
-        sums[0][2 * n + 1] = c[1];
-        sums[1][2 * n] = c[2];
-        sums[1][2 * n + 1] = c[3];
+    for (int n = 0; n < columns / 2; ++n) {
+      float c[4] = {};
+#pragma unroll
+      for (int k = 0; k < rows / 8; ++k) {
+        const float* from = y + (8 * k + 2 * t()) * step + g() + 8 * n;
+        const float b[2] = {from[0], from[step]};
+        multiply_add(c, a[k], b);
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i / 2][2 * n + i % 2] += c[i];
     }
   }
 };

@@ -11,10 +11,10 @@
 #include "tensor/cuda/core/columns.cuh"
 #include "tensor/cuda/core/running_sum.cuh"
 #include "tensor/cuda/core/scratch.h"
+#include "tensor/cuda/estimator/reaches.h"
 
 namespace brine::cuda::columns {
 
-constexpr int64_t kReaches = 128;  // of a sequence, about
 constexpr int64_t kChunk = 16;     // prefixes that one thread writes
 constexpr int64_t kMaxRows = 8;    // of a block: neighbours share most of their prefixes
 constexpr int kLanes = 8;          // of a warp, for one product
@@ -58,7 +58,7 @@ Columns<T> columns_of(const Tensor& q, const Tensor& k, int64_t K, const ColumnG
   at.step = grid.step;
   at.units = grid.units;
   at.shift = 4;  // a chunk
-  while (at.tokens >> at.shift >= kReaches) ++at.shift;
+  while (at.tokens >> at.shift >= most_reaches()) ++at.shift;
   at.reaches = (at.tokens >> at.shift) + 1;
   at.chunks = at.reaches * at.chunks_of_reach();
   at.widths = widths;
@@ -107,21 +107,10 @@ __global__ void prefix_kernel(T* prefix, const double* sums, Columns<T> at, int6
   }
 }
 
-// Products of f32 that round nothing to TF32, while an object lives.
-class ExactProducts {
- public:
-  ExactProducts() { set_tf32(false); }
-  ~ExactProducts() { set_tf32(before_); }
-  ExactProducts(const ExactProducts&) = delete;
-
- private:
-  bool before_ = tf32();
-};
-
 template <class T>
 void multiply(const char* name, Gemm g, const void* a, const void* b, void* y, double beta,
               Device device) {
-  const ExactProducts exact;
+  g.exact = true;
   g.in = g.out = DtypeOf<T>::value;
   GemmData data;
   data.a = a;

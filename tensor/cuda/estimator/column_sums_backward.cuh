@@ -95,11 +95,6 @@ __device__ void rows_with_border(const Columns<T>& at, int64_t n, int64_t j, int
                                  int& to) {
   const int64_t valid = at.valid(n), K = at.K;
   from = to = 0;
-  if (!at.widths.causal) {
-    if (math::SumColumns(valid, K, at.units).begin(c) == j)
-      to = int((valid + at.step - 1) / at.step);
-    return;
-  }
   int64_t low = valid + 1, most = 0;
   if (c == K) {
     low = j;

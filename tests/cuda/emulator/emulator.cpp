@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <boost/context/fiber.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -322,11 +323,29 @@ const unsigned char* warp_exchange(unsigned mask, const void* value, size_t byte
   return slots;
 }
 
-// Tensor cores cut what they add to 24 bits, they do not round it (Fasi, Higham, Mikaitis and
-// Pranesh 2021, "Numerical behavior of NVIDIA tensor cores"); sums of many steps drift toward zero.
 float toward_zero(double x) {
   const auto nearest = float(x);
   return std::fabs(double(nearest)) > std::fabs(x) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+
+// The sum of a step as tensor cores make it (Fasi, Higham, Mikaitis and Pranesh 2021, "Numerical
+// behavior of NVIDIA tensor cores"): every addend is cut, not rounded, at the 24th bit of the
+// largest one, and so is the sum; those of many steps drift toward zero. Newer devices keep a few
+// more bits of the addends.
+float truncated_sum(const double (&addends)[9]) {
+  double largest = 0, plain = 0;
+  for (const double x : addends) {
+    largest = std::max(largest, std::fabs(x));
+    plain += x;
+  }
+  if (!(largest > 0) || !std::isfinite(plain)) return float(plain);
+  // 2^(23 - exponent of the largest), whose bits are an exponent alone.
+  const uint64_t exponent = std::bit_cast<uint64_t>(largest) >> 52;
+  const auto power = [](uint64_t biased) { return std::bit_cast<double>(biased << 52); };
+  const double up = power(2 * 1023 + 23 - exponent), down = power(exponent - 23);
+  int64_t sum = 0;
+  for (const double x : addends) sum += int64_t(x * up);  // a conversion cuts
+  return toward_zero(double(sum) * down);
 }
 
 static std::atomic<int64_t> multiplied = 0;  // lanes, whose results have 4 x 8 products
@@ -347,11 +366,12 @@ void multiply_add(float (&c)[4], const float (&a)[4], const float (&b)[2]) {
   const int g = lane() / 4, t = lane() % 4;
   for (int i = 0; i < 4; ++i) {
     const int row = i / 2, column = 2 * t + i % 2;
-    double sum = c[i];  // exact: products of 11 bits each
-    for (int k = 0; k < 8; ++k) {
-      sum += double(left[g * 4 + k % 4][row + k / 4 * 2]) * right[column * 4 + k % 4][k / 4];
+    double addends[9] = {c[i]};
+    for (int k = 0; k < 8; ++k) {  // exact: products of 11 bits each
+      addends[k + 1] =
+          double(left[g * 4 + k % 4][row + k / 4 * 2]) * right[column * 4 + k % 4][k / 4];
     }
-    c[i] = toward_zero(sum);
+    c[i] = truncated_sum(addends);
   }
 }
 
