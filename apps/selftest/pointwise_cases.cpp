@@ -83,10 +83,9 @@ void add_primitives(std::vector<Case>& all) {
   all.push_back(simple("unary primitives", {{3, 5, 20}}, [](const Inputs& x) {
     return log(add(exp(sin(x[0])), sqrt(add(abs(cos(x[0])), clamp(x[0], 0.5, 2)))));
   }));
-  all.push_back(
-      simple("binary primitives, broadcast", {{3, 5, 20}, {3, 1, 20}}, [](const Inputs& x) {
-        return div(maximum(x[0], x[1]), pow(minimum(x[0], x[1]), 2) + 1);
-      }));
+  all.push_back(simple(
+      "binary primitives, broadcast", {{3, 5, 20}, {3, 1, 20}},
+      [](const Inputs& x) { return div(maximum(x[0], x[1]), pow(minimum(x[0], x[1]), 2) + 1); }));
   all.push_back(simple("comparisons and where", {{3, 70}, {3, 70}}, [](const Inputs& x) {
     const Tensor both = logical_and(less(x[0], x[1]), not_equal(x[0], 0));
     return where(both, mul(x[0], x[1]), x[1]);

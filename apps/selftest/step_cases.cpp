@@ -47,7 +47,7 @@ void add_prior_steps(std::vector<Case>& all) {
       const int64_t B = 3, H = 4, G = 2, m = 20, K = 5, units = 2, R = 20;
       const Tensor rows = Tensor::zeros({B, G, R, m}, stored(p, type), p.device);
       const Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(m)}, Dtype::f64, p.device);
-      const Tensor at = numbers({0, 0, 0}).to(p.device);
+      const Tensor at = numbers({0, 0, 0});
       Inputs out;
       for (int64_t n = 0; n < 43; ++n) {  // units double twice
         const Tensor row = made({B, G, 1, m}, p,
@@ -66,7 +66,7 @@ void add_prior_steps(std::vector<Case>& all) {
       const int64_t B = 3, H = 4, G = 2, d = 20, K = 5, S = 60;
       const Tensor keys = p.normal({B, G, S, d}, 1).to(stored(p, type));
       const Tensor borders = Tensor::zeros({B, G, K + 1, border_columns(d)}, Dtype::f64, p.device);
-      const Tensor at = numbers({0, 0, 0}).to(p.device);
+      const Tensor at = numbers({0, 0, 0});
       Inputs out;
       for (int64_t n : {1, 2, 30, 31}) {
         out.push_back(pooled_scores_step(borders, at, p.normal({B, H, 1, d}, uint64_t(n)), keys,
