@@ -133,7 +133,7 @@ void add_attention(std::vector<Case>& all) {
                        const Selection chosen = select_columns(estimate, padded(causal), config);
                        const FlatCsr csr =
                            build_csr(chosen.selected, padded(causal), 8, 0, chosen.most_entries);
-                       std::vector<Tensor> out = passed(p, heads(p, 64), [&](const auto& x) {
+                       std::vector<Tensor> out = passed(p, heads(p, 40), [&](const auto& x) {
                          return sparse_attention(x[0], x[1], x[2], csr);
                        });
                        out.push_back(csr_to_mask(csr));
