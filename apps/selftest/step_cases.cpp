@@ -13,7 +13,7 @@ constexpr double kSums = 2e-6;  // of a few hundred products in f32, of the larg
 // Rows of earlier tokens in 16 bits where the rest is f32.
 Dtype stored(const Place& p, Dtype type) { return p.type == Dtype::f32 ? type : p.type; }
 
-// In f64 a case is not told apart by the type of its rows.
+// In f64 rows have the type of the case, so that it runs once.
 Case of_rows(const std::string& name, Dtype type, std::function<Inputs(const Place&)> run) {
   return {.name = join(name, " and rows in ", type),
           .f64 = type == Dtype::f32 ? 1e-11 : -1,
