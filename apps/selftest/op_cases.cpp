@@ -1,7 +1,7 @@
 // The ops that models are made of, forward and backward.
 #include <cmath>
 
-#include "apps/selftest/cases.h"
+#include "apps/selftest/passed.h"
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
 #include "tensor/csr.h"
@@ -12,41 +12,6 @@ namespace brine::selftest {
 namespace {
 
 constexpr uint64_t kStream = 0x5e1f;
-
-template <class F>
-Tensor made(const Shape& shape, const Place& place, F&& value) {
-  std::vector<double> values(size_t(shape.numel()));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = value(i);
-  return Tensor::from(values, shape).to(place.type).to(place.device);
-}
-
-using Op = std::function<Tensor(const std::vector<Tensor>&)>;
-
-// The result of the op and the gradients of its inputs, from random ones of y.
-std::vector<Tensor> passed(const Place& place, const std::vector<Tensor>& inputs, const Op& op) {
-  std::vector<Tensor> leaves;
-  for (const Tensor& x : inputs) leaves.push_back(require_grad(x));
-  const Tensor y = op(leaves);
-  backward(y, place.normal(y.shape(), 99));
-  std::vector<Tensor> out = {y.detach()};
-  for (const Tensor& leaf : leaves) out.push_back(has_grad(leaf) ? grad(leaf) : Tensor());
-  return out;
-}
-
-Case simple(const std::string& name, const std::vector<Shape>& shapes, const Op& op) {
-  return {.name = name, .run = [=](const Place& place) {
-            std::vector<Tensor> inputs;
-            for (const Shape& shape : shapes) inputs.push_back(place.normal(shape, inputs.size()));
-            return passed(place, inputs, op);
-          }};
-}
-
-Tensor numbers(const std::vector<int64_t>& values) {
-  return Tensor::from(values, {int64_t(values.size())});
-}
-
-// Lengths of three sequences of 150 rows, one of them empty.
-Visibility padded(bool causal) { return {.causal = causal, .lengths = numbers({150, 0, 77})}; }
 
 void add_dense(std::vector<Case>& all) {
   using Inputs = std::vector<Tensor>;
@@ -168,7 +133,7 @@ void add_attention(std::vector<Case>& all) {
                        const Selection chosen = select_columns(estimate, padded(causal), config);
                        const FlatCsr csr =
                            build_csr(chosen.selected, padded(causal), 8, 0, chosen.most_entries);
-                       std::vector<Tensor> out = passed(p, heads(p, 64), [&](const auto& x) {
+                       std::vector<Tensor> out = passed(p, heads(p, 40), [&](const auto& x) {
                          return sparse_attention(x[0], x[1], x[2], csr);
                        });
                        out.push_back(csr_to_mask(csr));
@@ -230,6 +195,10 @@ std::vector<Case> op_cases() {
   add_dense(all);
   add_convolutions(all);
   add_attention(all);
+  add_pointwise(all);
+  add_estimator(all);
+  add_estimator_steps(all);
+  add_teacher(all);
   return all;
 }
 
