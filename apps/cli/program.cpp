@@ -172,7 +172,9 @@ void CommonOptions::describe(data::Schema& s) {
       "The type in which layers, convolutions and attention multiply; sums are f32. tf32: on a "
       "GPU. f16: training scales its gradients (loss_scale)");
   s.choice("cudnn", cudnn, {{Cudnn::automatic, "auto"}, {Cudnn::off, "off"}},
-           "Whether convolutions and attention in 16 bits on a GPU use cuDNN if it is found",
+           "Whether convolutions and attention in 16 bits on a GPU use cuDNN if it is found; "
+           "gpu-selftest "
+           "ignores this and compute, since what it records is for every command",
            {.transient = true});
 }
 
