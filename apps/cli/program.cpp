@@ -108,7 +108,10 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   for (const std::string& word : words) line += " " + shell_word(word);
   const int status = body.run({command.name, uint64_t(common.seed), invocation.quiet,
                                invocation.verbose, keys, std::move(line)});
-  if (device.is_cuda()) log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
+  if (device.is_cuda()) {
+    for (const std::string& refusal : cuda::cudnn_refusals()) log_detail("not by cuDNN: ", refusal);
+    log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
+  }
   return status;
 }
 
