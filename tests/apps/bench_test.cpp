@@ -315,10 +315,10 @@ TEST_CASE("bench: what a part of a suite throws is reported, and the other rows 
   std::string names;
   for (const data::Json& row : json.at("rows")) names += row.at("name").get<std::string>() + "; ";
   CHECK(names == "row; first; second, forward; third; before; row; ");
-  CHECK(
-      json.at("failures").dump() ==
-      R"([{"bench":"parts","name":"second","shape":"[131072]","error":"no memory for 98,304 bands"},)"
-      R"({"bench":"broken","name":"","shape":"","error":"no text"}])");
+  CHECK(json.at("failures").dump() ==
+        R"([{"bench":"parts","name":"second","shape":"[131072]","error":)"
+        R"("no memory for 98,304 bands"},)"
+        R"({"bench":"broken","name":"","shape":"","error":"no text"}])");
 }
 
 TEST_CASE("bench: parts go on after a failure, and end when the device no longer answers") {

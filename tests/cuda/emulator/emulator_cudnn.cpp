@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tensor/cuda/conv/cudnn.h"
-#include "tensor/device/gpu_software.h"
 #include "tensor/device/accelerator.h"
+#include "tensor/device/gpu_software.h"
 
 namespace brine::cuda {
 namespace {
