@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "tensor/device/accelerator.h"
+#include "tensor/device/allocator.h"
 #include "tensor/parallel.h"
 #include "tensor/random.h"
 #include "tensor/tensor.h"
@@ -24,6 +25,26 @@ bool wants_more(size_t runs, double total_ms, double seconds) {
 }
 
 }  // namespace
+
+void RowSink::attempt(const std::string& name, const std::string& shape,
+                      const std::function<void()>& measure) {
+  try {
+    measure();
+    return;
+  } catch (const DeviceLost&) {
+    throw;
+  } catch (const std::exception& e) {
+    fail({name, shape, e.what()});
+  }
+  try {
+    settle();
+  } catch (const std::exception& e) {
+    throw DeviceLost(join("the rest is left out, since the device no longer answers: ", e.what()));
+  }
+  trim();
+}
+
+void RowSink::settle() const { finish(); }
 
 void set_quick(bool on) { quick = on; }
 bool is_quick() { return quick; }
@@ -170,12 +191,14 @@ double read_bandwidth(int64_t bytes) {
   return double(count * n) * 4 / ms / 1e6;
 }
 
-BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
-                    const std::function<void()>& f) {
-  static Triad triad;
-  auto [ms, triad_ms] = median_times(f, [] { triad(); });
-  const double rate = bytes / ms / 1e6;
-  return {name, shape, ms, rate, "GB/s", rate / triad.bandwidth(triad_ms)};
+void memory_row(RowSink& rows, const std::string& name, const std::string& shape, double bytes,
+                const std::function<void()>& f) {
+  rows.attempt(name, shape, [&] {
+    static Triad triad;
+    auto [ms, triad_ms] = median_times(f, [] { triad(); });
+    const double rate = bytes / ms / 1e6;
+    rows.add({name, shape, ms, rate, "GB/s", rate / triad.bandwidth(triad_ms)});
+  });
 }
 
 }  // namespace brine::bench

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/error.h"
 #include "tensor/tensor.h"
 
 namespace brine::bench {
@@ -24,6 +25,32 @@ struct BenchRow {
   double ratio = 0;  // to the reference that the name or a note gives; 0 = none
   int64_t peak = 0;  // peak of live bytes; 0 = not measured
   std::vector<std::pair<std::string, double>> notes = {};  // further figures, by name
+};
+
+// A measurement that threw, named as its rows are; both names are empty for a whole suite.
+struct BenchFailure {
+  std::string name, shape, error;
+};
+
+// The device no longer answers: what follows would fail as well.
+struct DeviceLost : Error {
+  using Error::Error;
+};
+
+// Where the rows of a suite go, each as soon as it is measured.
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  virtual void add(const BenchRow& row) = 0;
+  // A part of a suite: what `measure` throws is a failure of that part, after which the suite goes
+  // on. Throws DeviceLost if the device then reports an error, too.
+  void attempt(const std::string& name, const std::string& shape,
+               const std::function<void()>& measure);
+
+ protected:
+  virtual void fail(const BenchFailure& failure) = 0;
+  // Throws what the default device reports.
+  virtual void settle() const;
 };
 
 // Quick: tiny sizes and one run each, to check that everything runs; the figures are meaningless.
@@ -77,58 +104,58 @@ double triad_bandwidth();
 // GB/s of all threads, each repeatedly reading its own array of that many bytes.
 double read_bandwidth(int64_t bytes);
 
-// A row for a kernel that moves `bytes` bytes (each input read once, each output written once). Its
-// share is relative to the triad's bandwidth, measured alternately: on a shared machine that
-// bandwidth changes by the minute.
-BenchRow memory_row(const std::string& name, const std::string& shape, double bytes,
-                    const std::function<void()>& f);
+// Attempts a row for a kernel that moves `bytes` bytes (each input read once, each output written
+// once). Its share is relative to the triad's bandwidth, measured alternately: on a shared machine
+// that bandwidth changes by the minute.
+void memory_row(RowSink& rows, const std::string& name, const std::string& shape, double bytes,
+                const std::function<void()>& f);
 
-std::vector<BenchRow> bench_pointwise();
+void bench_pointwise(RowSink& rows);
 // The limits of arithmetic by type, and the triad; ratio: to one thread.
-std::vector<BenchRow> bench_peaks();
+void bench_peaks(RowSink& rows);
 // share: of the peak of the inputs' type, measured in turns with the product.
-std::vector<BenchRow> bench_gemm();
+void bench_gemm(RowSink& rows);
 // The pieces into which the products of Brine's models are cut, by each of oneDNN's paths, on one
 // thread, in its own time of the CPU. ratio: time by the default path over that by the path in the
 // row's name. Then the products of layers that the compiled table changes, on the present number of
 // threads; ratio: time by the default paths over that by the table. `write`: file for the table of
 // paths, from more turns; empty: none.
-std::vector<BenchRow> bench_products(const std::string& write);
-std::vector<BenchRow> bench_conv();
-std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods, BlockKind kind);
+void bench_products(RowSink& rows, const std::string& write);
+void bench_conv(RowSink& rows);
+void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
+                     const std::vector<std::string>& methods, BlockKind kind);
 // Time, rate and memory of the components of every method's block, forward and backward.
-std::vector<BenchRow> bench_breakdown(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods);
+void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
+                     const std::vector<std::string>& methods);
 // The parts of the sparse path; ratio = time per token over that at the smallest T.
-std::vector<BenchRow> bench_sparse();
+void bench_sparse(RowSink& rows);
 // Flat CSR against coordinates; ratio = time over that of flat CSR.
-std::vector<BenchRow> bench_coo();
+void bench_coo(RowSink& rows);
 // tokens: lengths (none: 4,096 to 131,072); methods: by name (none: all).
-std::vector<BenchRow> bench_paper_latency(const std::vector<int64_t>& tokens,
-                                          const std::vector<std::string>& methods);
-std::vector<BenchRow> bench_train();
+void bench_paper_latency(RowSink& rows, const std::vector<int64_t>& tokens,
+                         const std::vector<std::string>& methods);
+void bench_train(RowSink& rows);
 // A distillation step with streamed losses against T x T maps (ratio: of the times), and over T.
-std::vector<BenchRow> bench_streamed();
-std::vector<BenchRow> bench_encoder();
+void bench_streamed(RowSink& rows);
+void bench_encoder(RowSink& rows);
 // share: of the rate of one large product in the computing type of layers.
-std::vector<BenchRow> bench_decoder();
+void bench_decoder(RowSink& rows);
 // One token after a context; ratio = dense attention's time over that of the row. peak: of the
 // state.
-std::vector<BenchRow> bench_decode();
+void bench_decode(RowSink& rows);
 // The block and the sparse path of a trained causal student, with its own masks and with columns
 // drawn at random, next to softmax over all keys (flash): q, k and v of its last layer while it
 // reads the text file `data` at these lengths (none: 2048 to 131072). A student with fewer
 // positions is extended. ratio: see the names.
-std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data,
-                                    std::vector<int64_t> lengths);
+void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
+                   std::vector<int64_t> lengths);
 // Reading the start of the text file `data` with a model, then token by token, at these contexts
 // (none: 1024, 4096, 8192): its own attention, and full attention (flash) with the same weights.
 // The weights are held in the type `weights`. ratio: full attention's time over that of the row.
 // peak: of the state.
-std::vector<BenchRow> bench_generate(const std::string& model, const std::string& data,
-                                     Dtype weights, std::vector<int64_t> contexts);
+void bench_generate(RowSink& rows, const std::string& model, const std::string& data, Dtype weights,
+                    std::vector<int64_t> contexts);
 // Encoding the text file `data` with the tokenizer of `directory`, on one core.
-std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data);
+void bench_tokenizer(RowSink& rows, const std::string& directory, const std::string& data);
 
 }  // namespace brine::bench

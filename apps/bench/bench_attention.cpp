@@ -45,6 +45,13 @@ void add_rate(BenchRow& row, const std::function<void()>& run, BlockKind kind, i
   row.share = row.rate / product.rate(product_ms);
 }
 
+std::string block_row_name(const Block& block, bool train) {
+  return block.name + (train ? ", forward + backward" : ", forward");
+}
+std::string block_shape(BlockKind kind, int64_t T) {
+  return join("[1, ", kind.heads, ", ", T, ", ", kHeadSize, "]");
+}
+
 BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train) {
   const int64_t T = in.leaves[0].dim(2);
   auto run = [&] {
@@ -60,8 +67,8 @@ BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool trai
   reset_peak();
   const double ms = median_time(run, 0.5);
   const int64_t peak = allocator_stats().peak_live;
-  BenchRow row = {.name = block.name + (train ? ", forward + backward" : ", forward"),
-                  .shape = join("[1, ", kind.heads, ", ", T, ", ", kHeadSize, "]"),
+  BenchRow row = {.name = block_row_name(block, train),
+                  .shape = block_shape(kind, T),
                   .ms = ms,
                   .rate = double(T) / ms * 1e3,
                   .unit = "tokens/s",
@@ -75,7 +82,7 @@ BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool trai
 }
 
 void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>& counts,
-                 std::vector<BenchRow>& rows) {
+                 RowSink& rows) {
   double first[2] = {0, 0};
   MapMemory memory(*block.attention, kind.heads);
   for (int64_t T : counts) {
@@ -84,32 +91,34 @@ void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>&
                human_bytes(memory.bytes_at(T)));
       continue;
     }
-    const Inputs in(T, kind.heads, kHeadSize, kind.causal);
-    for (bool train : {false, true}) {
-      BenchRow row = measure(block, in, kind, train);
-      const double each = row.ms / double(T);
-      if (first[train] == 0) first[train] = each;
-      row.ratio = each / first[train];
-      rows.push_back(row);
-      memory.took(T, row.peak);
-    }
+    rows.attempt(block.name, block_shape(kind, T), [&] {
+      const Inputs in(T, kind.heads, kHeadSize, kind.causal);
+      for (bool train : {false, true}) {
+        rows.attempt(block_row_name(block, train), block_shape(kind, T), [&] {
+          BenchRow row = measure(block, in, kind, train);
+          const double each = row.ms / double(T);
+          if (first[train] == 0) first[train] = each;
+          row.ratio = each / first[train];
+          rows.add(row);
+          memory.took(T, row.peak);
+        });
+      }
+    });
     trim();
   }
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_attention(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods, BlockKind kind) {
-  std::vector<BenchRow> rows;
+void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
+                     const std::vector<std::string>& methods, BlockKind kind) {
   std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
   std::sort(counts.begin(), counts.end());  // ratios are to the shortest
-  for (const Block& block : every_block(counts.back(), methods, kind)) {
+  each_block(rows, counts.back(), methods, kind, [&](const Block& block) {
     std::vector<int64_t> own = counts;
     if (tokens.empty() && nn::is_full_attention(block.name)) own.insert(own.begin(), own[0] / 2);
     bench_block(block, kind, own, rows);
-  }
-  return rows;
+  });
 }
 
 }  // namespace brine::bench

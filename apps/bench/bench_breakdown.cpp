@@ -9,6 +9,10 @@
 namespace brine::bench {
 namespace {
 
+std::string breakdown_shape(int64_t T) {
+  return join("[1, ", kHeads, ", ", T, ", ", kHeadSize, "]");
+}
+
 // One forward and backward pass with the meter on.
 std::map<std::string, Cost> metered(const Block& block, const Inputs& in) {
   CostMeter meter;
@@ -18,7 +22,7 @@ std::map<std::string, Cost> metered(const Block& block, const Inputs& in) {
   return meter.costs();
 }
 
-void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRow>& rows) {
+void bench_block(const Block& block, int64_t T, double peak, RowSink& rows) {
   const Inputs in(T);
   if (!is_quick()) metered(block, in);
   std::map<std::string, std::vector<double>> times;
@@ -34,32 +38,32 @@ void bench_block(const Block& block, int64_t T, double peak, std::vector<BenchRo
     const double ms = median(times[component]);
     if (component == "rest") continue;
     const double rate = cost.macs > 0 && ms > 0 ? 2e-6 * cost.macs / ms : 0;
-    rows.push_back({.name = block.name + ": " + component,
-                    .shape = join("[1, ", kHeads, ", ", T, ", ", kHeadSize, "]"),
-                    .ms = ms,
-                    .rate = rate,
-                    .unit = "GFLOP/s",
-                    .share = peak > 0 ? rate / peak : 0,
-                    .peak = cost.peak,
-                    .notes = {{"tokens", double(T)},
-                              {"share_of_time", ms / total},
-                              {"us_per_token", 1e3 * ms / double(T)},
-                              {"megabytes_per_token", 1e-6 * cost.bytes / double(T)}}});
+    rows.add({.name = block.name + ": " + component,
+              .shape = breakdown_shape(T),
+              .ms = ms,
+              .rate = rate,
+              .unit = "GFLOP/s",
+              .share = peak > 0 ? rate / peak : 0,
+              .peak = cost.peak,
+              .notes = {{"tokens", double(T)},
+                        {"share_of_time", ms / total},
+                        {"us_per_token", 1e3 * ms / double(T)},
+                        {"megabytes_per_token", 1e-6 * cost.bytes / double(T)}}});
   }
   trim();
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_breakdown(const std::vector<int64_t>& tokens,
-                                      const std::vector<std::string>& methods) {
-  std::vector<BenchRow> rows;
+void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
+                     const std::vector<std::string>& methods) {
   const double peak = default_device().is_cuda() ? 0 : peak_flops();
   const std::vector<int64_t> counts = tokens.empty() ? std::vector{sized(4096, 96)} : tokens;
   for (int64_t T : counts) {
-    for (const Block& block : every_block(T, methods)) bench_block(block, T, peak, rows);
+    each_block(rows, T, methods, {}, [&](const Block& block) {
+      rows.attempt(block.name, breakdown_shape(T), [&] { bench_block(block, T, peak, rows); });
+    });
   }
-  return rows;
 }
 
 }  // namespace brine::bench

@@ -16,7 +16,7 @@ struct Layer {
 
 // The direct call uses the better of two layouts, channels last and oneDNN's own; the conversion of
 // activations to the latter is not counted.
-void bench_layer(std::vector<BenchRow>& rows, const Layer& l, int64_t T) {
+void bench_layer(RowSink& rows, const Layer& l, int64_t T) {
   const int64_t B = sized(8, 1), W = l.columns;
   const Convolution conf{.dilation = l.dilation};
   Tensor x = ramp({B, T + 2 * l.dilation, W, l.in}), w = ramp({l.out, l.in, 3, 3});
@@ -51,23 +51,22 @@ void bench_layer(std::vector<BenchRow>& rows, const Layer& l, int64_t T) {
         },
         other < nhwc ? own_layout : plain);
     const double work = 18 * double(B * T * W) * double(l.in * l.out), rate = work / own / 1e6;
-    rows.push_back({join(l.name, name), join(B, "x", T, "x", W, " ", l.in, "->", l.out), own, rate,
-                    "GFLOP/s", rate / peak_flops(), own / direct});
+    rows.add({join(l.name, name), join(B, "x", T, "x", W, " ", l.in, "->", l.out), own, rate,
+              "GFLOP/s", rate / peak_flops(), own / direct});
   }
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_conv() {
+void bench_conv(RowSink& rows) {
   const Layer layers[] = {{"lean H 12", 16, 24, 24, 2},
                           {"lean H 8", 16, 16, 16, 2},
                           {"paper H 12", 32, 48, 48, 1},
                           {"paper H 8", 32, 32, 32, 1}};
-  std::vector<BenchRow> rows;
   for (const Layer& l : layers) {
-    for (int64_t T : {sized(512, 16), sized(2048, 32)}) bench_layer(rows, l, T);
+    for (int64_t T : {sized(512, 16), sized(2048, 32)})
+      rows.attempt(l.name, join(T, " rows"), [&] { bench_layer(rows, l, T); });
   }
-  return rows;
 }
 
 }  // namespace brine::bench

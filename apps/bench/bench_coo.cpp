@@ -157,7 +157,7 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 // Including the selection: a mask is used once.
-void coo_rows(std::vector<BenchRow>& rows, const CooCase& given) {
+void coo_rows(RowSink& rows, const CooCase& given) {
   const Tensor &q = given.q, &k = given.k, &v = given.v;
   const int64_t H = q.dim(1), T = q.dim(2), d = q.dim(3);
   const double scale = 1 / std::sqrt(double(d));
@@ -183,14 +183,14 @@ void coo_rows(std::vector<BenchRow>& rows, const CooCase& given) {
   const double csr_bytes = 4.0 * double(n) + offsets + 4.0 * double(n);  // columns, p
   const double coo_bytes = 8.0 * double(n) + 4.0 * double(n);
   auto add = [&](const std::string& name, double ms, double ratio, double bytes) {
-    rows.push_back({.name = name + given.note,
-                    .shape = join("T=", T, " H=", H, " d=", d, " k=", given.kept),
-                    .ms = ms,
-                    .rate = double(n) / ms * 1e-3,
-                    .unit = "M entries/s",
-                    .ratio = ratio,
-                    .peak = int64_t(bytes),
-                    .notes = {{"bytes_over_sorted_coo", bytes / coo_bytes}}});
+    rows.add({.name = name + given.note,
+              .shape = join("T=", T, " H=", H, " d=", d, " k=", given.kept),
+              .ms = ms,
+              .rate = double(n) / ms * 1e-3,
+              .unit = "M entries/s",
+              .ratio = ratio,
+              .peak = int64_t(bytes),
+              .notes = {{"bytes_over_sorted_coo", bytes / coo_bytes}}});
   };
   auto [ours, fused] =
       median_times([&] { attend(made(), y); }, [&] { attend(pointers_of(coo_of(made())), y); });
@@ -207,10 +207,9 @@ void coo_rows(std::vector<BenchRow>& rows, const CooCase& given) {
   add("plain COO, forward", slow, slow / ours, double(n) * (24.0 + 4.0 + 2 * 4.0 * double(d)));
 }
 
-std::vector<BenchRow> bench_coo() {
+void bench_coo(RowSink& rows) {
   const int64_t T = sized(8192, 128);
   const Shape shape{1, kHeads, T, kHeadSize};
-  std::vector<BenchRow> rows;
   const Tensor estimate = noise({1, kHeads, T, kColumns}, 7);
   coo_rows(rows, {.q = noise(shape, 1),
                   .k = noise(shape, 2),
@@ -218,7 +217,6 @@ std::vector<BenchRow> bench_coo() {
                   .selected = select_columns(estimate, {}, {.k = kKept}).selected,
                   .kept = kKept,
                   .note = ""});
-  return rows;
 }
 
 }  // namespace brine::bench

@@ -163,9 +163,10 @@ double step_time(const Made& m, nn::ModelState& state) {
   return swept_time([&] { m.model->attention(0).step(in, state.layer(0)); });
 }
 
-void attention_rows(std::vector<BenchRow>& rows) {
+void attention_rows(RowSink& rows) {
+  // The first is the one to which the others are compared.
   const std::vector<int64_t> contexts =
-      is_quick() ? std::vector<int64_t>{64, 96} : std::vector<int64_t>{1024, 4096, 16384, 65536};
+      is_quick() ? std::vector<int64_t>{96, 64} : std::vector<int64_t>{4096, 1024, 16384, 65536};
   std::map<int64_t, double> dense;
   const int64_t spare = 128;  // tokens that the runs add
   for (const auto& [method, factory] : nn::attention_methods()) {
@@ -176,32 +177,31 @@ void attention_rows(std::vector<BenchRow>& rows) {
       std::map<int64_t, double> each;
       for (int64_t context : contexts) {
         for (int64_t batch : {1, 16}) {
-          if (batch > 1 && context != contexts[1]) continue;
-          const Made m = make(method, decoder, 1, context + spare);
-          if (!m.model->attention_traits().incremental) continue;
-          nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
-          fill_state(m, state, context);
-          const double ms = step_time(m, state);
-          BenchRow row{.name = name,
-                       .shape = join("context ", context, ", batch ", batch),
-                       .ms = ms,
-                       .rate = double(batch) / ms * 1e3,
-                       .unit = "tokens/s",
-                       .notes = {{"us_per_token", ms * 1e3 / double(batch)},
-                                 {"state_bytes_per_token",
-                                  double(state.bytes()) / double(batch * (context + spare))}}};
-          if (batch == 1) each[context] = ms;
-          if (batch == 1 && method == "flash") dense[context] = ms;
-          if (batch == 1 && dense.count(context)) row.ratio = dense[context] / ms;
-          rows.push_back(row);
+          if (batch > 1 && context != contexts[0]) continue;
+          const std::string shape = join("context ", context, ", batch ", batch);
+          rows.attempt(name, shape, [&] {
+            const Made m = make(method, decoder, 1, context + spare);
+            if (!m.model->attention_traits().incremental) return;
+            nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
+            fill_state(m, state, context);
+            const double ms = step_time(m, state);
+            BenchRow row{.name = name,
+                         .shape = shape,
+                         .ms = ms,
+                         .rate = double(batch) / ms * 1e3,
+                         .unit = "tokens/s",
+                         .notes = {{"us_per_token", ms * 1e3 / double(batch)},
+                                   {"state_bytes_per_token",
+                                    double(state.bytes()) / double(batch * (context + spare))}}};
+            if (batch == 1) each[context] = ms;
+            if (batch == 1 && method == "flash") dense[context] = ms;
+            if (batch == 1 && dense.count(context)) row.ratio = dense[context] / ms;
+            if (batch == 1 && each.count(contexts[0]))  // how flat it is
+              row.notes.push_back({join("to_context_", contexts[0]), ms / each[contexts[0]]});
+            rows.add(row);
+          });
         }
         trim();
-      }
-      for (BenchRow& row : rows) {  // how flat it is
-        if (row.name != name) continue;
-        if (row.shape.find("batch 16") != std::string::npos) continue;
-        row.notes.push_back(
-            {"to_context_" + std::to_string(contexts[1]), row.ms / each[contexts[1]]});
       }
     }
   }
@@ -218,44 +218,48 @@ double available_memory() {
   return kib ? kib * 1024 : 1e18;
 }
 
-void model_rows(std::vector<BenchRow>& rows) {
+void model_rows(RowSink& rows) {
   const int64_t context = sized(4096, 64), spare = 64, layers = sized(12, 2);
   for (int64_t batch : {1, 16}) {
     double dense = 0;
     for (const char* method : {"flash", "sea"}) {
       for (const std::string& decoder : decoders_of(method)) {
-        const Made m = make(method, decoder, layers, context + spare);
-        const int64_t one =
-            m.model->attention(0).make_state({.capacity = context + spare})->bytes();
-        trim();
-        const double wanted = double(one) * double(layers * batch);
-        if (wanted > 0.8 * available_memory()) {
-          log_info(m.name, ", batch ", batch, ": left out, its state would take ",
-                   human_bytes(wanted));
-          continue;
-        }
-        nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
-        fill_state(m, state, context);
-        Tensor ids = Tensor::zeros({batch}, Dtype::i32);
-        for (int64_t b = 0; b < batch; ++b) ids.data<int32_t>()[b] = int32_t(5 + b);
-        NoGrad off;
-        std::vector<double> times;
-        for (int run = 0; run < int(sized(48, 2)); ++run) {
-          const double start = now_ms();
-          m.model->logits(nn::step(*m.model, state, ids));
-          finish();
-          if (run > 0) times.push_back(now_ms() - start);
-        }
-        const double ms = median(times);
-        if (dense == 0) dense = ms;
-        rows.push_back({.name = m.name + ", whole model",
-                        .shape = join("context ", context, ", batch ", batch),
+        const std::string shape = join("context ", context, ", batch ", batch);
+        rows.attempt(
+            join(method, decoder.empty() ? "" : " ", decoder, ", whole model"), shape, [&] {
+              const Made m = make(method, decoder, layers, context + spare);
+              const int64_t one =
+                  m.model->attention(0).make_state({.capacity = context + spare})->bytes();
+              trim();
+              const double wanted = double(one) * double(layers * batch);
+              if (wanted > 0.8 * available_memory()) {
+                log_info(m.name, ", batch ", batch, ": left out, its state would take ",
+                         human_bytes(wanted));
+                return;
+              }
+              nn::ModelState state(*m.model, {.batch = batch, .capacity = context + spare});
+              fill_state(m, state, context);
+              Tensor ids = Tensor::zeros({batch}, Dtype::i32);
+              for (int64_t b = 0; b < batch; ++b) ids.data<int32_t>()[b] = int32_t(5 + b);
+              NoGrad off;
+              std::vector<double> times;
+              for (int run = 0; run < int(sized(48, 2)); ++run) {
+                const double start = now_ms();
+                m.model->logits(nn::step(*m.model, state, ids));
+                finish();
+                if (run > 0) times.push_back(now_ms() - start);
+              }
+              const double ms = median(times);
+              if (dense == 0) dense = ms;
+              rows.add({.name = m.name + ", whole model",
+                        .shape = shape,
                         .ms = ms,
                         .rate = double(batch) / ms * 1e3,
                         .unit = "tokens/s",
                         .ratio = dense / ms,
                         .peak = state.bytes(),
                         .notes = {{"ms_per_token", ms / double(batch)}}});
+            });
       }
       trim();
     }
@@ -264,11 +268,9 @@ void model_rows(std::vector<BenchRow>& rows) {
 
 }  // namespace
 
-std::vector<BenchRow> bench_decode() {
-  std::vector<BenchRow> rows;
+void bench_decode(RowSink& rows) {
   attention_rows(rows);
   model_rows(rows);
-  return rows;
 }
 
 }  // namespace brine::bench

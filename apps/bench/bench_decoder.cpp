@@ -27,7 +27,7 @@ nn::ModelConfig config_of(int64_t T) {
 }
 
 // GFLOP/s of a square product, its factors in the computing type of layers.
-double product_rate(std::vector<BenchRow>& rows) {
+double product_rate(RowSink& rows) {
   const int64_t n = sized(default_device().is_cuda() ? 8192 : 2048, 48);
   auto factor = [&](uint64_t seed) {
     const Tensor x = noise({n, n}, seed);
@@ -38,7 +38,7 @@ double product_rate(std::vector<BenchRow>& rows) {
   const Tensor a = factor(1), b = factor(2), y = Tensor::empty({n, n}, Dtype::f32, a.device());
   const double ms = median_time([&] { BRINE_CALL(y, matmul, y, a, b, false, false, 1, 0); });
   const double rate = 2 * double(n) * double(n) * double(n) / ms / 1e6;
-  rows.push_back(
+  rows.add(
       {join("product, ", compute_type()), join(n, " x ", n, " x ", n), ms, rate, "GFLOP/s", 1});
   return rate;
 }
@@ -76,13 +76,15 @@ BenchRow dense_layers(const nn::ModelConfig& config, int64_t tokens, double limi
 
 }  // namespace
 
-std::vector<BenchRow> bench_decoder() {
+void bench_decoder(RowSink& rows) {
   const int64_t B = default_device().is_cuda() ? sized(4, 1) : 1, T = sized(2048, 64);
-  std::vector<BenchRow> rows;
   nn::ModelConfig config = config_of(T);
-  const double limit = product_rate(rows);
-  trim();
-  rows.push_back(dense_layers(config, B * T, limit));
+  rows.attempt("dense layers of a step", join("[", B * T, ", ", config.shape().hidden_size, "]"),
+               [&] {
+                 const double limit = product_rate(rows);
+                 trim();
+                 rows.add(dense_layers(config, B * T, limit));
+               });
   trim();
   const distill::Batch batch = random_batch(B, T, config.shape().vocab_size);
   const std::string shape =
@@ -91,12 +93,14 @@ std::vector<BenchRow> bench_decoder() {
   nn::ParameterStore teacher_store(*teacher);
   auto step = [&](const char* name, nn::Model& model, nn::ParameterStore& store,
                   distill::Teacher* beside, const distill::LossConfig& weights) {
-    distill::Objective objective(model, beside, weights);
-    nn::Adamw adamw(store, {});
-    RandomStream random{.seed = 1, .stream = 2};
-    rows.push_back(step_row(name, shape, B * T, [&] {
-      training_step(objective, batch, {.random = &random}, store, adamw);
-    }));
+    rows.attempt(name, shape, [&] {
+      distill::Objective objective(model, beside, weights);
+      nn::Adamw adamw(store, {});
+      RandomStream random{.seed = 1, .stream = 2};
+      rows.add(step_row(name, shape, B * T, [&] {
+        training_step(objective, batch, {.random = &random}, store, adamw);
+      }));
+    });
     trim();
   };
   step("decoder, flash: training step", *teacher, teacher_store, nullptr, distill::task_only());
@@ -108,7 +112,6 @@ std::vector<BenchRow> bench_decoder() {
   nn::ParameterStore store(*student);
   distill::OnlineTeacher beside(teacher);
   step("decoder, SEA: distillation, online teacher", *student, store, &beside, {});
-  return rows;
 }
 
 }  // namespace brine::bench

@@ -31,7 +31,7 @@ nn::ModelConfig config_of(const std::string& attention) {
   return c;
 }
 
-void bench_model(const std::string& attention, std::vector<BenchRow>& rows) {
+void bench_model(const std::string& attention, RowSink& rows) {
   const int64_t B = sized(32, 2), T = sized(128, 16);
   nn::ModelConfig config = config_of(attention);
   auto model = nn::make_model(config, 1);
@@ -39,7 +39,7 @@ void bench_model(const std::string& attention, std::vector<BenchRow>& rows) {
   distill::Batch batch = random_batch(B, T, config.shape().vocab_size);
   batch.classes = Tensor::zeros({B}, Dtype::i32);
   const std::string shape = join("[", B, ", ", T, "]"), name = "encoder, " + attention;
-  rows.push_back(step_row(name + ": forward", shape, B * T, [&] {
+  rows.add(step_row(name + ": forward", shape, B * T, [&] {
     NoGrad off;
     model->class_logits(model->hidden({.ids = batch.ids}));
   }));
@@ -47,18 +47,16 @@ void bench_model(const std::string& attention, std::vector<BenchRow>& rows) {
   distill::Objective objective(*model, nullptr, distill::task_only());
   nn::Adamw adamw(store, {});
   RandomStream random{.seed = 1, .stream = 2};
-  rows.push_back(step_row(name + ": training step", shape, B * T, [&] {
-    training_step(objective, batch, {.random = &random}, store, adamw);
-  }));
+  rows.add(step_row(name + ": training step", shape, B * T,
+                    [&] { training_step(objective, batch, {.random = &random}, store, adamw); }));
   trim();
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_encoder() {
-  std::vector<BenchRow> rows;
-  for (const char* attention : {"flash", "sea"}) bench_model(attention, rows);
-  return rows;
+void bench_encoder(RowSink& rows) {
+  for (const std::string attention : {"flash", "sea"})
+    rows.attempt("encoder, " + attention, "", [&] { bench_model(attention, rows); });
 }
 
 }  // namespace brine::bench

@@ -56,7 +56,7 @@ BenchRow run(const Product& p, Dtype type) {
 
 }  // namespace
 
-std::vector<BenchRow> bench_gemm() {
+void bench_gemm(RowSink& rows) {
   const Product products[] = {
       {"projection", 1, 4096, 768, 768, false, false},
       {"mlp up", 1, 4096, 3072, 768, false, true},
@@ -70,13 +70,11 @@ std::vector<BenchRow> bench_gemm() {
       {"mu weights", 1, 128, 192, 16384, true, false},
       {"one token", 1, 1, 3072, 768, false, true},
   };
-  std::vector<BenchRow> rows;
   for (Product p : products) {
     for (int64_t* size : {&p.batch, &p.M, &p.N, &p.K}) *size = std::min(*size, sized(*size, 48));
-    rows.push_back(run(p, Dtype::f32));
-    if (onednn::has_bf16_gemm()) rows.push_back(run(p, Dtype::bf16));
+    rows.add(run(p, Dtype::f32));
+    if (onednn::has_bf16_gemm()) rows.add(run(p, Dtype::bf16));
   }
-  return rows;
 }
 
 }  // namespace brine::bench

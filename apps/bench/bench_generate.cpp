@@ -59,24 +59,26 @@ class Reader {
   }
 
   // ratio: the time of `full` over this one's.
-  void report(const Reader& full, int64_t context, std::vector<BenchRow>& rows) const {
-    auto row = [&](const char* what, double ms, double reference, double count) {
-      rows.push_back({.name = join(name_, ", ", what),
-                      .shape = join("context ", context),
-                      .ms = ms,
-                      .rate = count / ms * 1e3,
-                      .unit = "tokens/s",
-                      .ratio = reference / ms,
-                      .peak = state_.bytes()});
+  void report(const Reader& full, int64_t context, RowSink& rows) const {
+    auto row = [&](const char* what, double ms, double reference, double count,
+                   std::vector<std::pair<std::string, double>> notes) {
+      BenchRow made = {.name = join(name_, ", ", what),
+                       .shape = join("context ", context),
+                       .ms = ms,
+                       .rate = count / ms * 1e3,
+                       .unit = "tokens/s",
+                       .ratio = reference / ms,
+                       .peak = state_.bytes(),
+                       .notes = std::move(notes)};
+      rows.add(made);
     };
-    row("prompt", prompt_, full.prompt_, double(context));
-    row("token", median(tokens_), median(full.tokens_), 1);
-    rows.back().notes = {{"mean_ms", mean(tokens_)}};
-    row("attention of a token", median(attention_), median(full.attention_), 1);
+    row("prompt", prompt_, full.prompt_, double(context), {});
+    row("token", median(tokens_), median(full.tokens_), 1, {{"mean_ms", mean(tokens_)}});
     // A step in which borders of columns move takes longer: the mean has its share of them.
-    rows.back().notes = {{"mean_ms", mean(attention_)},
-                         {"mean_ratio", mean(full.attention_) / mean(attention_)},
-                         {"state_to_full", double(state_.bytes()) / double(full.state_.bytes())}};
+    row("attention of a token", median(attention_), median(full.attention_), 1,
+        {{"mean_ms", mean(attention_)},
+         {"mean_ratio", mean(full.attention_) / mean(attention_)},
+         {"state_to_full", double(state_.bytes()) / double(full.state_.bytes())}});
   }
 
  private:
@@ -102,8 +104,8 @@ class Reader {
 
 }  // namespace
 
-std::vector<BenchRow> bench_generate(const std::string& path, const std::string& data,
-                                     Dtype weights, std::vector<int64_t> contexts) {
+void bench_generate(RowSink& rows, const std::string& path, const std::string& data, Dtype weights,
+                    std::vector<int64_t> contexts) {
   if (contexts.empty()) {
     contexts = is_quick() ? std::vector<int64_t>{48} : std::vector<int64_t>{1024, 4096, 8192};
   }
@@ -114,13 +116,12 @@ std::vector<BenchRow> bench_generate(const std::string& path, const std::string&
   nn::ModelConfig full_config = own.config;
   full_config.attention = "flash";
   const std::unique_ptr<nn::Model> full = nn::make_shared_student(full_config, *own.model, 0);
-  std::vector<BenchRow> rows;
   const int64_t steps = sized(kSteps, 2);
   NoGrad off;
   // The first use of a machine's threads, libraries and pages belongs to none of the rows.
   const std::vector<int32_t> start(ids.begin(), ids.begin() + std::min<int64_t>(longest, 64));
   Reader("warm-up", *full, start, 1).token();
-  for (int64_t context : contexts) {
+  auto measure = [&](int64_t context) {
     const std::vector<int32_t> text(ids.begin(), ids.begin() + context);
     std::vector<std::unique_ptr<Reader>> readers;
     for (const std::optional<Dtype> cache : {std::optional<Dtype>(), std::optional(Dtype::bf16)}) {
@@ -138,8 +139,9 @@ std::vector<BenchRow> bench_generate(const std::string& path, const std::string&
       for (auto& reader : readers) reader->attention();
     }
     for (const auto& reader : readers) reader->report(*readers[0], context, rows);
-  }
-  return rows;
+  };
+  for (int64_t context : contexts)
+    rows.attempt("reading and continuing", join("context ", context), [&] { measure(context); });
 }
 
 }  // namespace brine::bench

@@ -14,6 +14,12 @@ namespace {
 
 constexpr int64_t kSize = 128, kWide = 128;
 
+std::string latency_name(const Block& block, int64_t k, bool causal) {
+  const bool sparse = block.attention->traits().sparse;
+  return join(block.name, sparse ? join(", k = ", k) : "", causal ? ", causal" : "");
+}
+std::string latency_shape(int64_t T) { return join("[1, 1, ", T, ", ", kSize, "]"); }
+
 BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
   const Inputs in(T, 1, kSize);
   const bool sparse = block.attention->traits().sparse;
@@ -26,8 +32,8 @@ BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
   const int64_t before = allocator_stats().live;
   reset_peak();
   const double ms = median_time(run, 0.5);
-  return {.name = join(block.name, sparse ? join(", k = ", k) : "", causal ? ", causal" : ""),
-          .shape = join("[1, 1, ", T, ", ", kSize, "]"),
+  return {.name = latency_name(block, k, causal),
+          .shape = latency_shape(T),
           .ms = ms,
           .rate = double(T) / ms * 1e3,
           .unit = "tokens/s",
@@ -35,11 +41,37 @@ BenchRow measure(const Block& block, int64_t k, int64_t T, bool causal) {
           .notes = {{"tokens", double(T)}}};
 }
 
+// Every length, k and direction of one method.
+void bench_method(const Block& block, const Block& causal, const std::vector<int64_t>& lengths,
+                  RowSink& rows) {
+  if (!block.attention) return;
+  const bool sparse = block.attention->traits().sparse;
+  MapMemory memory(*block.attention, 1);
+  for (int64_t T : lengths) {
+    if (!memory.fits(T)) {
+      log_info(block.name, ": left out from T = ", T, ", its maps do not fit");
+      break;
+    }
+    auto attempt = [&](const Block& own, int64_t k, bool is_causal) {
+      rows.attempt(latency_name(own, k, is_causal), latency_shape(T), [&] {
+        const BenchRow row = measure(own, k, T, is_causal);
+        rows.add(row);
+        if (!is_causal) memory.took(T, row.peak);
+      });
+    };
+    for (int64_t k : {32, 64, 128}) {
+      attempt(block, k, false);
+      if (!sparse) break;
+    }
+    if (sparse && causal.attention) attempt(causal, 64, true);
+    trim();
+  }
+}
+
 }  // namespace
 
-std::vector<BenchRow> bench_paper_latency(const std::vector<int64_t>& tokens,
-                                          const std::vector<std::string>& methods) {
-  std::vector<BenchRow> rows;
+void bench_paper_latency(RowSink& rows, const std::vector<int64_t>& tokens,
+                         const std::vector<std::string>& methods) {
   std::vector<int64_t> lengths = tokens;
   if (lengths.empty()) lengths = {4096, 8192, 16384, 32768, 65536, 131072};
   if (tokens.empty() && is_quick()) lengths = {128};
@@ -52,25 +84,10 @@ std::vector<BenchRow> bench_paper_latency(const std::vector<int64_t>& tokens,
   };
   for (const auto& [method, factory] : nn::attention_methods()) {
     if (!methods.empty() && !std::ranges::count(methods, method)) continue;
-    const Block block = block_of(method, false), causal = block_of(method, true);
-    if (!block.attention) continue;
-    const bool sparse = block.attention->traits().sparse;
-    MapMemory memory(*block.attention, 1);
-    for (int64_t T : lengths) {
-      if (!memory.fits(T)) {
-        log_info(method, ": left out from T = ", T, ", its maps do not fit");
-        break;
-      }
-      for (int64_t k : {32, 64, 128}) {
-        rows.push_back(measure(block, k, T, false));
-        memory.took(T, rows.back().peak);
-        if (!sparse) break;
-      }
-      if (sparse && causal.attention) rows.push_back(measure(causal, 64, T, true));
-      trim();
-    }
+    rows.attempt(method, "", [&] {
+      bench_method(block_of(method, false), block_of(method, true), lengths, rows);
+    });
   }
-  return rows;
 }
 
 }  // namespace brine::bench

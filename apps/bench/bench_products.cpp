@@ -177,8 +177,7 @@ BenchRow piece_row(const Piece& p, const std::vector<Path>& paths, Path chosen,
 }
 
 // Products of layers that the compiled table changes, by it and by the default paths, in turns.
-std::vector<BenchRow> changed_products() {
-  std::vector<BenchRow> rows;
+void changed_products(RowSink& rows) {
   for (const Layer& layer : kLayers) {
     for (const LayerProduct& p : products_of(layer)) {
       for (Dtype type : types()) {
@@ -193,17 +192,16 @@ std::vector<BenchRow> changed_products() {
           onednn::use_paths(table);
         });
         const double rate = 2 * double(p.M) * double(p.N) * double(p.K) / table_ms / 1e6;
-        rows.push_back({join("layer, ", type, " ", p.letters), join(p.M, " ", p.N, " ", p.K),
-                        table_ms, rate, "GFLOP/s", 0, default_ms / table_ms});
+        rows.add({join("layer, ", type, " ", p.letters), join(p.M, " ", p.N, " ", p.K), table_ms,
+                  rate, "GFLOP/s", 0, default_ms / table_ms});
       }
     }
   }
-  return rows;
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_products(const std::string& write) {
+void bench_products(RowSink& rows, const std::string& write) {
   check(write.empty() || !is_quick(), "bench: --quick measures nothing that --write could keep");
   const int before = threads();
   set_threads(1);
@@ -222,16 +220,13 @@ std::vector<BenchRow> bench_products(const std::string& write) {
   set_threads(before);
   const onednn::Cpu cpu = onednn::this_cpu();
   const std::vector<onednn::PathEntry> chosen = onednn::choose_paths(cpu, measured);
-  std::vector<BenchRow> rows;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const Path path = onednn::path_of(chosen, cpu, product_class(pieces[i]));
-    rows.push_back(piece_row(pieces[i], measured[i].paths, path, turns[i]));
+    rows.add(piece_row(pieces[i], measured[i].paths, path, turns[i]));
   }
-  const std::vector<BenchRow> layers = changed_products();
-  rows.insert(rows.end(), layers.begin(), layers.end());
+  changed_products(rows);
   if (!write.empty())
     data::write_file_atomic(write, onednn::path_file(cpu, chosen, onednn::path_table()));
-  return rows;
 }
 
 }  // namespace brine::bench

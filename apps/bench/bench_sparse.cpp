@@ -25,15 +25,22 @@ Tensor estimate_of(int64_t T, bool steady) {
 // Memory for a result on the default device.
 Tensor room(const Shape& shape) { return Tensor::empty(shape, Dtype::f32, default_device()); }
 
-struct Timer {
-  std::vector<BenchRow>& rows;
-  std::string shape;
-  int64_t T = 0;
-  std::vector<std::pair<std::string, double>>& first;  // microseconds per token at the first T
+class Timer {
+ public:
+  // `first`: microseconds per token at the first T.
+  Timer(RowSink& rows, std::string shape, int64_t T,
+        std::vector<std::pair<std::string, double>>& first)
+      : rows(rows), shape(std::move(shape)), T(T), first(first) {}
 
   // `work` in units of 1e9: gigabytes gathered or GFLOP.
   void operator()(const std::string& name, double work, const char* unit,
                   const std::function<void()>& f) {
+    rows.attempt(name, shape, [&] { measure(name, work, unit, f); });
+  }
+
+ private:
+  void measure(const std::string& name, double work, const char* unit,
+               const std::function<void()>& f) {
     BenchRow row{.name = name, .shape = shape, .ms = median_time(f), .unit = unit};
     row.rate = work / row.ms * 1e3;
     double per_token = row.ms * 1e3 / double(T);
@@ -45,8 +52,13 @@ struct Timer {
       row.ratio = per_token / known->second;
     }
     row.notes = {{"us/token", per_token}};
-    rows.push_back(row);
+    rows.add(row);
   }
+
+  RowSink& rows;
+  std::string shape;
+  int64_t T;
+  std::vector<std::pair<std::string, double>>& first;
 };
 
 void sparse_rows(Timer& timer, int64_t T, bool steady) {
@@ -105,18 +117,20 @@ void loss_rows(Timer& timer, int64_t B, int64_t H, int64_t T, int64_t d) {
 
 }  // namespace
 
-std::vector<BenchRow> bench_sparse() {
-  std::vector<BenchRow> rows;
+void bench_sparse(RowSink& rows) {
   std::vector<std::pair<std::string, double>> first;
   for (int64_t T : token_counts()) {
-    Timer timer{rows, join("T=", T, " H=12 d=64 K=k=64"), T, first};
-    for (bool steady : {false, true}) sparse_rows(timer, T, steady);
+    const std::string shape = join("T=", T, " H=12 d=64 K=k=64");
+    Timer timer(rows, shape, T, first);
+    for (bool steady : {false, true}) {
+      rows.attempt(steady ? "steady columns" : "random columns", shape,
+                   [&] { sparse_rows(timer, T, steady); });
+    }
   }
   std::vector<std::pair<std::string, double>> none;
   const int64_t B = sized(8, 1), T = sized(512, 96);
-  Timer small{rows, join("B=", B, " H=8 T=", T, " d=32"), B * T, none};
+  Timer small(rows, join("B=", B, " H=8 T=", T, " d=32"), B * T, none);
   loss_rows(small, B, 8, T, 32);
-  return rows;
 }
 
 }  // namespace brine::bench

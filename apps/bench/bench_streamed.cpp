@@ -62,7 +62,7 @@ int64_t peak_of(const std::function<void()>& f) {
 }
 
 // Both steps alternately, after a check that they compute the same.
-std::vector<BenchRow> bench_maps(int64_t T) {
+void bench_maps(RowSink& rows, int64_t T) {
   Setting s(T);
   distill::OnlineTeacher teacher(s.student.teacher);
   distill::Objective objective(*s.student.model, &teacher, {});
@@ -107,23 +107,24 @@ std::vector<BenchRow> bench_maps(int64_t T) {
                     .notes = {{"memory_over_maps", double(peak) / double(maps_peak)},
                               {"largest_gradient_difference", off / scale}}};
   };
-  return {row("streamed losses, in turns", tiles_ms, tiles_peak),
-          row("T x T losses", maps_ms, maps_peak)};
+  rows.add(row("streamed losses, in turns", tiles_ms, tiles_peak));
+  rows.add(row("T x T losses", maps_ms, maps_peak));
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_streamed() {
-  std::vector<BenchRow> rows;
+void bench_streamed(RowSink& rows) {
   if (default_device().is_cuda()) {
     log_info("bench streamed: the losses on T x T maps run on the CPU only, left out");
   } else {
-    rows = bench_maps(sized(2048, 80));
+    const int64_t T = sized(2048, 80);
+    rows.attempt("T x T losses", shape_of(T), [&] { bench_maps(rows, T); });
   }
   double smallest = 0;
-  for (int64_t T : {1024, 2048, 4096, 8192})
-    rows.push_back(bench_length(sized(T, T / 32), smallest));
-  return rows;
+  for (int64_t full : {1024, 2048, 4096, 8192}) {
+    const int64_t T = sized(full, full / 32);
+    rows.attempt("streamed losses", shape_of(T), [&] { rows.add(bench_length(T, smallest)); });
+  }
 }
 
 }  // namespace brine::bench

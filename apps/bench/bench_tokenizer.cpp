@@ -23,17 +23,16 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 
 }  // namespace
 
-std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::string& data) {
+void bench_tokenizer(RowSink& rows, const std::string& directory, const std::string& data) {
   const std::string text = data::read_text(data);
   const std::vector<std::string_view> lines = lines_of(text);
-  std::vector<BenchRow> rows;
   auto row = [&](const std::string& name, double ms, size_t tokens) {
-    rows.push_back({.name = name,
-                    .shape = join(text.size(), " bytes"),
-                    .ms = ms,
-                    .rate = double(text.size()) / ms / 1e3,
-                    .unit = "MB/s",
-                    .notes = {{"tokens", double(tokens)}}});
+    rows.add({.name = name,
+              .shape = join(text.size(), " bytes"),
+              .ms = ms,
+              .rate = double(text.size()) / ms / 1e3,
+              .unit = "MB/s",
+              .notes = {{"tokens", double(tokens)}}});
   };
   // A new tokenizer has an empty word cache.
   double cold = 0;
@@ -61,7 +60,6 @@ std::vector<BenchRow> bench_tokenizer(const std::string& directory, const std::s
     tokens = 0;
     for (std::string_view line : lines) tokens += tokenizer->encode_pair(line).ids.size();
   });
-  return rows;
 }
 
 }  // namespace brine::bench

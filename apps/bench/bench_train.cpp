@@ -82,6 +82,10 @@ class ReadTeacher : public distill::Teacher {
   TopLogits logits_;
 };
 
+const char* distill_name(bool online) {
+  return online ? "distil, online teacher" : "distil, teacher's q, k read";
+}
+
 BenchRow bench_distill(bool online) {
   const int64_t B = sized(4, 1), T = sized(512, 64);
   Student student(512);
@@ -93,16 +97,17 @@ BenchRow bench_distill(bool online) {
   distill::Objective objective(*student.model, &teacher, {});
   nn::Adamw adamw(*student.store, {});
   RandomStream random{.seed = 1, .stream = 2};
-  return step_row(online ? "distil, online teacher" : "distil, teacher's q, k read",
-                  join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
-                    training_step(objective, batch, {.random = &random}, *student.store, adamw);
-                  });
+  return step_row(distill_name(online), join("[", B, ", ", T, ", 256] x 4"), B * T, [&] {
+    training_step(objective, batch, {.random = &random}, *student.store, adamw);
+  });
 }
 
 }  // namespace
 
-std::vector<BenchRow> bench_train() {
-  return {bench_bert_layer(), bench_distill(true), bench_distill(false)};
+void bench_train(RowSink& rows) {
+  rows.attempt("encoder layer", "", [&] { rows.add(bench_bert_layer()); });
+  for (bool online : {true, false})
+    rows.attempt(distill_name(online), "", [&] { rows.add(bench_distill(online)); });
 }
 
 }  // namespace brine::bench

@@ -27,7 +27,7 @@ int64_t longest_backward() { return sized(65536, 96); }
 
 class Trained {
  public:
-  Trained(const std::string& path, const std::vector<int32_t>& ids, std::vector<BenchRow>& rows)
+  Trained(const std::string& path, const std::vector<int32_t>& ids, RowSink& rows)
       : rows_(rows),
         T_(int64_t(ids.size())),
         layer_(path, ids, /*gradients=*/int64_t(ids.size()) <= longest_backward()) {
@@ -95,15 +95,15 @@ class Trained {
     } else {
       ms = median_time(run, 0.5);
     }
-    rows_.push_back({.name = join(name, train ? ", fwd + bwd" : ", fwd"),
-                     .shape = join(shape_),
-                     .ms = ms,
-                     .rate = double(T_) / ms * 1e3,
-                     .unit = "tokens/s",
-                     .ratio = ratio,
-                     .peak = peak,
-                     .notes = {{"us_per_token", ms * 1e3 / double(T_)},
-                               {"block_bytes_per_token", double(peak - before) / double(T_)}}});
+    rows_.add({.name = join(name, train ? ", fwd + bwd" : ", fwd"),
+               .shape = join(shape_),
+               .ms = ms,
+               .rate = double(T_) / ms * 1e3,
+               .unit = "tokens/s",
+               .ratio = ratio,
+               .peak = peak,
+               .notes = {{"us_per_token", ms * 1e3 / double(T_)},
+                         {"block_bytes_per_token", double(peak - before) / double(T_)}}});
   }
 
   // The sparse kernels. share (on the CPU): gathered bytes over the bytes that the same threads
@@ -119,14 +119,14 @@ class Trained {
     const double limit = q.device().is_cuda() ? 0 : read_bandwidth(head);
     auto add = [&](const char* what, double gathered, const std::function<void()>& f) {
       const double ms = median_time(f), rate = gathered / ms * 1e-6;
-      rows_.push_back({.name = join(what, ", ", name),
-                       .shape = join(shape_),
-                       .ms = ms,
-                       .rate = rate,
-                       .unit = "GB/s",
-                       .share = limit > 0 ? rate / limit : 0,
-                       .notes = {{"us_per_token", ms * 1e3 / double(T_)},
-                                 {"keys_per_row", double(csr.entries()) / double(T_ * q.dim(1))}}});
+      rows_.add({.name = join(what, ", ", name),
+                 .shape = join(shape_),
+                 .ms = ms,
+                 .rate = rate,
+                 .unit = "GB/s",
+                 .share = limit > 0 ? rate / limit : 0,
+                 .notes = {{"us_per_token", ms * 1e3 / double(T_)},
+                           {"keys_per_row", double(csr.entries()) / double(T_ * q.dim(1))}}});
     };
     add("sparse forward", 2 * bytes,
         [&] { BRINE_CALL(q, sparse_attention, y, p, q, k, v, csr, scale); });
@@ -137,7 +137,7 @@ class Trained {
     });
   }
 
-  std::vector<BenchRow>& rows_;
+  RowSink& rows_;
   int64_t T_, k_ = 0;
   TrainedLayer layer_;
   Shape shape_;
@@ -146,17 +146,17 @@ class Trained {
 
 }  // namespace
 
-std::vector<BenchRow> bench_trained(const std::string& model, const std::string& data,
-                                    std::vector<int64_t> lengths) {
+void bench_trained(RowSink& rows, const std::string& model, const std::string& data,
+                   std::vector<int64_t> lengths) {
   if (lengths.empty()) lengths = usual_lengths();
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const std::vector<int32_t> ids = student_tokens(model, data, longest);
-  std::vector<BenchRow> rows;
   for (int64_t T : lengths) {
-    Trained(model, {ids.begin(), ids.begin() + T}, rows).measure();
+    rows.attempt("block", join(T, " tokens"), [&] {
+      Trained(model, {ids.begin(), ids.begin() + T}, rows).measure();
+    });
     trim();
   }
-  return rows;
 }
 
 }  // namespace brine::bench

@@ -88,22 +88,50 @@ Report::Report(Form form)
   print_title();
 }
 
+// The rows and failures of one suite.
+class Report::Sink : public RowSink {
+ public:
+  Sink(Report& report, const Suite& suite) : report_(report), suite_(suite) {}
+  void add(const BenchRow& row) override {
+    if (report_.form_ == Form::table) print_row(row);
+    report_.rows_.emplace_back(&suite_, row);
+  }
+
+ protected:
+  void fail(const BenchFailure& failure) override { report_.fail(suite_, failure); }
+
+ private:
+  Report& report_;
+  const Suite& suite_;
+};
+
+void Report::fail(const Suite& suite, const BenchFailure& failure) {
+  std::string where = join("bench ", suite.name);
+  for (const std::string& part : {failure.name, failure.shape}) {
+    if (!part.empty()) where += ", " + part;
+  }
+  log_warning(where, ": ", failure.error);
+  failures_.emplace_back(&suite, failure);
+}
+
 void Report::run(const Suite& suite, const BenchRequest& request) {
+  if (!lost_.empty()) return fail(suite, {.name = "", .shape = "", .error = lost_});
+  Sink rows(*this, suite);
   try {
-    for (const BenchRow& row : suite.run(request)) {
-      if (form_ == Form::table) print_row(row);
-      rows_.emplace_back(&suite, row);
-    }
+    suite.run(request, rows);
+  } catch (const DeviceLost& e) {
+    lost_ = e.what();
+    fail(suite, {.name = "", .shape = "", .error = lost_});
   } catch (const std::exception& e) {
-    log_warning("bench ", suite.name, ": ", e.what());
-    failures_.emplace_back(&suite, e.what());
+    fail(suite, {.name = "", .shape = "", .error = e.what()});
   }
 }
 
 data::Json Report::json() const {
   data::Json rows = data::Json::array(), failures = data::Json::array();
   for (const auto& [suite, why] : failures_)
-    failures.push_back({{"bench", suite->name}, {"error", why}});
+    failures.push_back(
+        {{"bench", suite->name}, {"name", why.name}, {"shape", why.shape}, {"error", why.error}});
   for (const auto& [suite, row] : rows_) rows.push_back(to_json(suite->name, row));
   return {{"quick", is_quick()},
           {"cpu", cpu_},

@@ -19,23 +19,28 @@ class Report {
   static constexpr const char* kJsonHelp =
       "Print one JSON object: quick, cpu, cpu_class, onednn, threads, triad_gb_per_s, device, "
       "peak_reserved_bytes and rows of bench, name, shape, ms, rate, unit, share; failures of "
-      "bench, error";
+      "bench, name, shape, error";
   // Measures the machine. A table is printed on standard output, its title now and rows as they are
   // added.
   explicit Report(Form form);
-  // A suite that throws is a failure of the report, which keeps the rows of the others.
+  // Rows are kept as they come, and so is what a suite throws or reports as the failure of a part.
+  // After one that lost the device the others are failures, too, and do not run.
   void run(const Suite& suite, const BenchRequest& request);
   bool failed() const { return !failures_.empty(); }
   // All that was added, with the device and its peak of reserved bytes until now.
   data::Json json() const;
 
  private:
+  class Sink;
+  void fail(const Suite& suite, const BenchFailure& failure);
+
   Form form_;
   std::string cpu_;
   int threads_;
   double triad_;  // GB/s
   std::vector<std::pair<const Suite*, BenchRow>> rows_;
-  std::vector<std::pair<const Suite*, std::string>> failures_;
+  std::vector<std::pair<const Suite*, BenchFailure>> failures_;
+  std::string lost_;  // why the device no longer answers
 };
 
 }  // namespace brine::bench

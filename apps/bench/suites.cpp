@@ -12,28 +12,24 @@ namespace brine::bench {
 namespace {
 
 template <auto Run>
-std::vector<BenchRow> without_files(const BenchRequest&) {
-  return Run();
+void without_files(const BenchRequest&, RowSink& rows) {
+  Run(rows);
 }
-std::vector<BenchRow> trained(const BenchRequest& r) {
-  return bench_trained(r.model, r.data, r.tokens);
+void trained(const BenchRequest& r, RowSink& rows) {
+  bench_trained(rows, r.model, r.data, r.tokens);
 }
-std::vector<BenchRow> generate(const BenchRequest& r) {
-  return bench_generate(r.model, r.data, r.weights, r.tokens);
+void generate(const BenchRequest& r, RowSink& rows) {
+  bench_generate(rows, r.model, r.data, r.weights, r.tokens);
 }
-std::vector<BenchRow> attention(const BenchRequest& r) {
-  return bench_attention(r.tokens, r.methods, {.heads = r.heads, .causal = !r.bidirectional});
+void attention(const BenchRequest& r, RowSink& rows) {
+  bench_attention(rows, r.tokens, r.methods, {.heads = r.heads, .causal = !r.bidirectional});
 }
-std::vector<BenchRow> paper_latency(const BenchRequest& r) {
-  return bench_paper_latency(r.tokens, r.methods);
+void paper_latency(const BenchRequest& r, RowSink& rows) {
+  bench_paper_latency(rows, r.tokens, r.methods);
 }
-std::vector<BenchRow> products(const BenchRequest& r) { return bench_products(r.write); }
-std::vector<BenchRow> breakdown(const BenchRequest& r) {
-  return bench_breakdown(r.tokens, r.methods);
-}
-std::vector<BenchRow> tokenizer(const BenchRequest& r) {
-  return bench_tokenizer(r.tokenizer, r.data);
-}
+void products(const BenchRequest& r, RowSink& rows) { bench_products(rows, r.write); }
+void breakdown(const BenchRequest& r, RowSink& rows) { bench_breakdown(rows, r.tokens, r.methods); }
+void tokenizer(const BenchRequest& r, RowSink& rows) { bench_tokenizer(rows, r.tokenizer, r.data); }
 
 const Suite kSuites[] = {{"peaks", without_files<bench_peaks>},
                          {"pointwise", without_files<bench_pointwise>},

@@ -31,7 +31,7 @@ enum class SuiteFiles { none, model, tokenizer };  // and for the last two the t
 
 struct Suite {
   const char* name;
-  std::vector<BenchRow> (*run)(const BenchRequest& files);
+  void (*run)(const BenchRequest& request, RowSink& rows);
   // On a device, too: the others measure kernels of the CPU against its own limits.
   bool anywhere = false;
   SuiteFiles files = SuiteFiles::none;

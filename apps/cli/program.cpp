@@ -108,7 +108,10 @@ int run_subcommand(const Subcommand& command, const std::vector<std::string>& wo
   for (const std::string& word : words) line += " " + shell_word(word);
   const int status = body.run({command.name, uint64_t(common.seed), invocation.quiet,
                                invocation.verbose, keys, std::move(line)});
-  if (device.is_cuda()) log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
+  if (device.is_cuda()) {
+    for (const std::string& refusal : cuda::cudnn_refusals()) log_detail("not by cuDNN: ", refusal);
+    log_detail("cuDNN was called ", cuda::cudnn_calls(), " times");
+  }
   return status;
 }
 
@@ -172,7 +175,9 @@ void CommonOptions::describe(data::Schema& s) {
       "The type in which layers, convolutions and attention multiply; sums are f32. tf32: on a "
       "GPU. f16: training scales its gradients (loss_scale)");
   s.choice("cudnn", cudnn, {{Cudnn::automatic, "auto"}, {Cudnn::off, "off"}},
-           "Whether convolutions and attention in 16 bits on a GPU use cuDNN if it is found",
+           "Whether convolutions and attention in 16 bits on a GPU use cuDNN if it is found; "
+           "gpu-selftest "
+           "ignores this and compute, since what it records is for every command",
            {.transient = true});
 }
 

@@ -24,6 +24,7 @@ struct GpuSelftest {
     const Device device = default_device().is_cuda() ? default_device() : parse_device("cuda");
     const ComputeType plain(Dtype::f32);
     cuda::set_tf32(false);
+    cuda::set_cudnn(true);  // a record is for commands without these flags
     const selftest::Stamp stamp = selftest::Stamp::present(device.index);
     log_info(device, ": ", stamp.device, ", driver ", stamp.driver);
     if (const std::string note = cuda::code_note(device.index); !note.empty()) log_warning(note);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace brine::cuda {
 
@@ -14,6 +15,9 @@ std::string runtime_version();
 // "13.1.0", or why not: "none: libcublasLt.so.13: cannot open ...". Both search for the library.
 std::string cublaslt_version();
 std::string nvrtc_version();  // cuDNN compiles some of its kernels with it
+// What cuDNN refused to plan or to run so far, a line with its reason for each size; Brine's own
+// kernels computed it.
+std::vector<std::string> cudnn_refusals();
 // The same at every start: "NVIDIA H200, compute capability 9.0, GPU-0123...".
 std::string unique_name(int index);
 // Whether this build's code was made for the device: empty, or the clause that says what is missing

@@ -35,6 +35,7 @@ void set_tf32(bool) {}
 void set_tensor_cores(bool) {}
 void set_cudnn(bool) {}
 int64_t cudnn_calls() { return 0; }
+std::vector<std::string> cudnn_refusals() { return {}; }
 std::string cudnn_version() { return "none: " + why_none(); }
 void upload(void*, const void*, size_t, Device) { throw Error(why_none()); }
 void download(void*, const void*, size_t, Device) { throw Error(why_none()); }

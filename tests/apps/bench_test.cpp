@@ -264,27 +264,112 @@ TEST_CASE("bench: the heads and the kind of a block, and the paper's table by me
     CHECK(part.at("tokens") == 80);
 }
 
-TEST_CASE("bench: a suite that throws is reported and the rows of the others are kept") {
-  const bench::Suite fine{.name = "fine", .run = [](const bench::BenchRequest&) {
-                            bench::BenchRow row;
-                            row.name = "row";
-                            return std::vector<bench::BenchRow>{row};
-                          }};
-  const bench::Suite broken{.name = "broken",
-                            .run = [](const bench::BenchRequest&) -> std::vector<bench::BenchRow> {
-                              throw Error("no memory for 98,304 bands");
+namespace {
+
+bench::BenchRow named(const char* name) {
+  bench::BenchRow row;
+  row.name = name;
+  return row;
+}
+
+// A suite of three parts of which the second throws.
+void three_parts(const bench::BenchRequest&, bench::RowSink& rows) {
+  rows.attempt("first", "[1]", [&] { rows.add(named("first")); });
+  rows.attempt("second", "[131072]", [&] {
+    rows.add(named("second, forward"));
+    throw Error("no memory for 98,304 bands");
+  });
+  rows.attempt("third", "[3]", [&] { rows.add(named("third")); });
+}
+
+// Rows and failures in their order, on a device that fails for good at the first failure, or works.
+struct Order : bench::RowSink {
+  explicit Order(bool lost) : lost(lost) {}
+  void add(const bench::BenchRow& row) override { said += row.name + "; "; }
+  void fail(const bench::BenchFailure& f) override {
+    said += "no " + f.name + " " + f.shape + "; ";
+  }
+  void settle() const override { check(!lost, "an illegal memory access"); }
+  bool lost;
+  std::string said;
+};
+
+}  // namespace
+
+TEST_CASE("bench: what a part of a suite throws is reported, and the other rows are kept") {
+  const bench::Suite parts{.name = "parts", .run = three_parts};
+  const bench::Suite fine{.name = "fine",
+                          .run = [](const auto&, auto& rows) { rows.add(named("row")); }};
+  const bench::Suite broken{.name = "broken", .run = [](const auto&, auto& rows) {
+                              rows.add(named("before"));
+                              throw Error("no text");
                             }};
   bench::Report report(bench::Report::Form::json);
   report.run(fine, {});
   CHECK_FALSE(report.failed());
+  report.run(parts, {});
+  CHECK(report.failed());
   report.run(broken, {});
   report.run(fine, {});
-  CHECK(report.failed());
   const data::Json json = report.json();
-  CHECK(json.at("rows").size() == 2);
-  REQUIRE(json.at("failures").size() == 1);
-  CHECK(json.at("failures")[0].at("bench") == "broken");
-  CHECK(json.at("failures")[0].at("error") == "no memory for 98,304 bands");
+  std::string names;
+  for (const data::Json& row : json.at("rows")) names += row.at("name").get<std::string>() + "; ";
+  CHECK(names == "row; first; second, forward; third; before; row; ");
+  CHECK(json.at("failures").dump() ==
+        R"([{"bench":"parts","name":"second","shape":"[131072]","error":)"
+        R"("no memory for 98,304 bands"},)"
+        R"({"bench":"broken","name":"","shape":"","error":"no text"}])");
+}
+
+TEST_CASE("bench: parts go on after a failure, and end when the device no longer answers") {
+  Order working(false), lost(true);
+  three_parts({}, working);
+  CHECK(working.said == "first; second, forward; no second [131072]; third; ");
+  const std::string why =
+      message([&] { lost.attempt("outer", "", [&] { three_parts({}, lost); }); });
+  CHECK(contains(why, "the device no longer answers: an illegal memory access"));
+  CHECK(lost.said == "first; second, forward; no second [131072]; ");
+  // Suites that follow are failures without being run.
+  const bench::Suite losing{.name = "losing", .run = [](const auto&, auto&) {
+                              throw bench::DeviceLost("the device no longer answers");
+                            }};
+  const bench::Suite next{.name = "next", .run = three_parts};
+  bench::Report report(bench::Report::Form::json);
+  report.run(losing, {});
+  report.run(next, {});
+  CHECK(report.json().at("rows").empty());
+  CHECK(report.json().at("failures").size() == 2);
+}
+
+TEST_CASE("bench: a table of figures says what failed") {
+  Scratch scratch;
+  auto write = [&](const std::string& name, const Json& json) {
+    scratch.write(name + ".json", json.dump());
+  };
+  const Json row = {{"name", "sea paper, k = 64"},
+                    {"shape", "[1, 1, 8192, 128]"},
+                    {"ms", 1.0},
+                    {"peak_bytes", 9}};
+  write("paper-latency", {{"rows", {row}},
+                          {"failures",
+                           {{{"bench", "paper-latency"},
+                             {"name", "sea paper, k = 64"},
+                             {"shape", "[1, 1, 131072, 128]"},
+                             {"error", "no memory"}}}}});
+  const std::string to = (scratch / "table").string();
+  const int code = std::system(("python3 " + brine::test::source_dir() + "/scripts/gpu-table " +
+                                scratch.path().string() + " > " + to)
+                                   .c_str());
+  const std::string table = read_all(to);
+  CHECK(WEXITSTATUS(code) == 1);
+  CHECK_MESSAGE(contains(table,
+                         "one head: under 2 ms | failed: no memory (sea paper, k = 64, [1, 1, "
+                         "131072, 128]) | FAILED |"),
+                table);
+  CHECK_MESSAGE(contains(table,
+                         "causal, T = 131,072, one head: under 2 ms | not measured (sea paper, k = "
+                         "64, causal) |  |"),
+                table);
 }
 
 TEST_CASE("bench: maps fit by what they took at a shorter length; methods without maps always do") {

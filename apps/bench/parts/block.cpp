@@ -41,13 +41,12 @@ bool has_presets(const std::string& method) {
   return keys.find("preset") != nullptr;
 }
 
-std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only,
-                               BlockKind kind) {
+void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
+                BlockKind kind, const std::function<void(const Block&)>& f) {
   const nn::AttentionShape shape{.heads = kind.heads,
                                  .head_size = kHeadSize,
                                  .max_positions = positions,
                                  .causal = kind.causal};
-  std::vector<Block> blocks;
   auto asked = [&](const std::string& name) {
     return std::find(only.begin(), only.end(), name) != only.end();
   };
@@ -55,8 +54,10 @@ std::vector<Block> every_block(int64_t positions, const std::vector<std::string>
     if (!only.empty() && !asked(method) && !asked(method + " " + variant)) return;
     settings["k"] = kKept;
     if (!settings.contains("columns")) settings["columns"] = kColumns;
-    Block block = make_block(method, settings, shape, variant);
-    if (block.attention) blocks.push_back(std::move(block));
+    rows.attempt(variant.empty() ? method : method + " " + variant, "", [&] {
+      const Block block = make_block(method, settings, shape, variant);
+      if (block.attention) f(block);
+    });
   };
   for (const auto& [method, factory] : nn::attention_methods()) {
     if (!has_presets(method)) {
@@ -70,7 +71,6 @@ std::vector<Block> every_block(int64_t positions, const std::vector<std::string>
     add(method, {{"preset", "light"}, {"columns", kWideColumns}, {"oversample", kCandidates}},
         join(wide, ", oversample ", kCandidates));
   }
-  return blocks;
 }
 
 Inputs::Inputs(int64_t T, int64_t heads, int64_t head_size, bool causal)

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench/bench.h"
 #include "nn/attention/attention.h"
 #include "nn/optim/parameter_store.h"
 
@@ -58,11 +59,11 @@ struct BlockKind {
   bool causal = true;
 };
 
-// Every registered method, or of these those that are named in `only`; one that has presets with
-// both decoders and as `light`, this also with its own number of columns and with refinement. A
-// method that refuses the kind is left out.
-std::vector<Block> every_block(int64_t positions, const std::vector<std::string>& only = {},
-                               BlockKind kind = {});
+// f of every registered method, or of these those that are named in `only`; one that has presets
+// with both decoders and as `light`, this also with its own number of columns and with refinement.
+// A method that refuses the kind is left out; what f throws is a failure of that block.
+void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
+                BlockKind kind, const std::function<void(const Block&)>& f);
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result.
 struct Inputs {

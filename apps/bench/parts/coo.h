@@ -16,6 +16,6 @@ struct CooCase {
 };
 
 // ratio: time over that of flat CSR.
-void coo_rows(std::vector<BenchRow>& rows, const CooCase& given);
+void coo_rows(RowSink& rows, const CooCase& given);
 
 }  // namespace brine::bench

@@ -214,14 +214,14 @@ int exchange_device(int index) {
 void restore_device(int index) noexcept { cudaSetDevice(index); }
 
 bool is_idle(Device device) {
-  use_device(device.index);
+  const DeviceGuard on(device.index);
   const cudaError_t status = cudaStreamQuery(stream());
   if (status != cudaErrorNotReady) check_cuda(status, "cudaStreamQuery");
   return status == cudaSuccess;
 }
 
 void* stream_handle(int index) {
-  use_device(index);
+  const DeviceGuard on(index);
   return stream();
 }
 

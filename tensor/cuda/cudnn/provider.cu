@@ -1,6 +1,7 @@
 // Plans of the graphs, cached by request, and their execution.
 #include <atomic>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "tensor/cuda/core/common.cuh"
@@ -8,6 +9,7 @@
 #include "tensor/cuda/cudnn/graphs.h"
 #include "tensor/cuda/cudnn/library.h"
 #include "tensor/device/accelerator.h"
+#include "tensor/device/gpu_software.h"
 
 namespace brine::cuda {
 namespace {
@@ -34,6 +36,26 @@ auto& kept() {
   return *it;
 }
 
+// Why cuDNN did not do it, by key; plans that were dropped do not count twice. Never destroyed.
+std::map<Key, std::string>& refusals() {
+  static auto* it = new std::map<Key, std::string>;
+  return *it;
+}
+
+std::string description(const Key& key) {
+  if (key.conv) {
+    const FusedConv& c = *key.conv;
+    const char* const pass = c.pass == ConvPass::forward ? "forward"
+                             : c.pass == ConvPass::data  ? "gradient of the image"
+                                                         : "gradient of the weights";
+    return join("conv2d, ", pass, ", ", c.type, " [", c.B, ", ", c.rows_in, ", ", c.W, ", ", c.C,
+                "] to ", c.O, " channels, kernel ", c.kT, " x ", c.kW);
+  }
+  const FusedAttention& a = *key.attention;
+  return join("attention, ", a.type, " [", a.B, ", ", a.H, ", ", a.T, ", ", a.d, "]",
+              a.causal ? ", causal" : "", a.padded ? ", padded" : "");
+}
+
 cudnnHandle_t handle(int device) {
   cudnnHandle_t& own = kept().handle(device);
   if (!own) cudnn::check_status(cudnnCreate(&own), "cudnnCreate (--cudnn off does without it)");
@@ -49,13 +71,15 @@ bool run(const Key& key, const std::vector<cudnn::Place>& places, Device device)
     try {
       const cudnn::Target target{.handle = h};
       return key.conv ? plan_of(*key.conv, target) : plan_of(*key.attention, target);
-    } catch (const Error&) {
+    } catch (const Error& e) {
+      refusals().emplace(key, e.what());
       return {};  // Brine's own kernels compute it; tests/cudnn checks that this is rare
     }
   });
   if (!plan) return false;
   const Workspace workspace(size_t(plan->workspace), device);
   if (!cudnn::run(h, *plan, places, workspace.data())) {
+    refusals().emplace(key, "its plan did not run");
     plan.reset();
     return false;
   }
@@ -69,6 +93,13 @@ bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 1
 
 bool cudnn_serves() { return wanted && cudnn::library().why_not.empty(); }
 int64_t cudnn_calls() { return calls; }
+
+std::vector<std::string> cudnn_refusals() {
+  std::lock_guard lock(kept().mutex);
+  std::vector<std::string> lines;
+  for (const auto& [key, why] : refusals()) lines.push_back(join(description(key), ": ", why));
+  return lines;
+}
 
 void set_cudnn(bool on) { wanted = on; }
 

