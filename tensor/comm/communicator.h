@@ -107,9 +107,9 @@ class Communicator {
   std::unique_ptr<Posted> post_all_reduce(const std::string& what, const Tensor& values);
   // Calls `left`, which moves on what was posted and counts what is not done, until that is 0.
   // Throws RanksMissing when nothing was done for limit() seconds, or by the alarm; `missing` are
-  // the ranks that are waited for. Where these may be waiting themselves the limit is twice as long,
-  // so that a rank that knows who is missing speaks first. `nap`: the longest sleep between two
-  // calls, in microseconds.
+  // the ranks that are waited for. Where these may be waiting themselves the limit is twice as
+  // long, so that a rank that knows who is missing speaks first. `nap`: the longest sleep between
+  // two calls, in microseconds.
   virtual void await(const std::string& what, const std::function<int64_t()>& left,
                      const std::function<MissingRanks()>& missing, int64_t nap = 500);
   // Returns when all ranks have called it.

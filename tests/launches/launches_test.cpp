@@ -31,10 +31,11 @@ struct Case {
   bool causal;
   Dtype compute = Dtype::f32;
   bool padded = false;
+  int64_t heads = kHeads, head_size = kSize;
 
   std::string name() const {
     return join(method, " ", settings.dump(), causal ? ", causal" : ", bidirectional", ", ",
-                name_of(compute), padded ? ", padded" : "");
+                name_of(compute), padded ? ", padded, " : ", ", heads, " x ", head_size);
   }
 };
 
@@ -53,15 +54,15 @@ Recorded block_launches(const Case& c) {
   settings["k"] = 64;
   const bench::Block block = bench::make_block(
       c.method, settings,
-      {.heads = kHeads, .head_size = kSize, .max_positions = kTokens, .causal = c.causal});
+      {.heads = c.heads, .head_size = c.head_size, .max_positions = kTokens, .causal = c.causal});
   REQUIRE(block.attention);
   const ComputeType compute(c.compute);
-  auto leaf = [] {
-    const Tensor x = unread({1, kHeads, kTokens, kSize});
+  auto leaf = [&] {
+    const Tensor x = unread({1, c.heads, kTokens, c.head_size});
     return require_grad(x, Tensor::zeros_like(x));
   };
   const Tensor q = leaf(), k = leaf(), v = leaf();
-  const Tensor hidden = unread({1, kTokens, kHeads * kSize}), dy = Tensor::like(hidden);
+  const Tensor hidden = unread({1, kTokens, c.heads * c.head_size}), dy = Tensor::like(hidden);
   const Tensor lengths = c.padded ? Tensor::from(std::vector<int64_t>{kTokens - 5}, {1}) : Tensor();
   nn::AttentionInput in{.q = q,
                         .k = k,
@@ -96,6 +97,9 @@ std::vector<Case> sea_cases() {
       }
       out.push_back({"sea", {{"preset", preset}, {"columns", 64}}, causal, Dtype::bf16, true});
     }
+    // One head, whose convolutions have few channels.
+    out.push_back(
+        {"sea", {{"preset", "paper"}, {"columns", 128}}, causal, Dtype::f32, false, 1, 128});
   }
   for (const char* mode : {"per-query", "per-head", "per-batch"}) {
     out.push_back({"sea", {{"preset", "paper"}, {"mode", mode}}, false});
@@ -140,7 +144,7 @@ void of_logits() {
 
 }  // namespace
 
-TEST_CASE("launches: the SEA block of 131,072 tokens and 12 heads fits a device") {
+TEST_CASE("launches: the SEA block of 131,072 tokens, 12 heads and one, fits a device") {
   const OnEmulator device;
   for (const Case& c : sea_cases()) {
     INFO(c.name());

@@ -229,6 +229,44 @@ TEST_CASE("cuda: linear attention on CUDA cores and on tensor cores, both near t
   }
 }
 
+// Tensor cores cut their sums: 2,100 positive rows added up there would all be too small by 1e-5.
+TEST_CASE("cuda: long sums of linear attention are not too small") {
+  if (!has_device()) return;
+  const Shape shape{1, 1, 2100, 4};
+  auto attend = [&](const On& on, Dtype dtype) {
+    const Tensor q = on(uniform(shape, 1, 0, 1).to(dtype)),
+                 k = on(uniform(shape, 2, 0, 1).to(dtype));
+    const Tensor v = on(uniform(shape, 3, 1, 2).to(dtype));
+    Tensor y = Tensor::like(v), den = Tensor::empty({1, 1, 2100}, dtype, on.device);
+    BRINE_CALL(y, linear_attention, y, den, q, k, Tensor(), v, Visibility{.causal = false}, 1e-3);
+    return y.to(kCpu).to_vector();
+  };
+  const std::vector<double> exact = attend(On{kCpu}, Dtype::f64);
+  const std::vector<double> got = attend(On{kCuda}, Dtype::f32);
+  double off = 0;
+  for (size_t i = 0; i < exact.size(); ++i) off += got[i] / exact[i] - 1;
+  off /= double(exact.size());
+  MESSAGE("mean relative error " << off);
+  CHECK(std::fabs(off) < 1e-6);
+}
+
+TEST_CASE("cuda: an infinity in linear attention does not become a number") {
+  if (!has_device()) return;
+  const Shape shape{1, 1, 70, 8};
+  for (const bool tensor_cores : {true, false}) {
+    cuda::set_tensor_cores(tensor_cores);
+    const Tensor q = uniform(shape, 1, 0.1, 1).to(kCuda), k = uniform(shape, 2, 0.1, 1).to(kCuda);
+    Tensor values = normal(shape, 3);
+    values.data<float>()[8 * 30 + 5] = INFINITY;
+    const Tensor v = values.to(kCuda);
+    Tensor y = Tensor::like(v), den = Tensor::empty({1, 1, 70}, Dtype::f32, kCuda);
+    BRINE_CALL(y, linear_attention, y, den, q, k, Tensor(), v, Visibility{.causal = false}, 1e-3);
+    const std::vector<double> out = y.to(kCpu).to_vector();
+    for (size_t i = 0; i < out.size(); ++i) CHECK(std::isfinite(out[i]) == (i % 8 != 5));
+  }
+  cuda::set_tensor_cores(true);
+}
+
 TEST_CASE("cuda: the state of linear attention") {
   for (const Size& s : kSizes) compare_state(s);
 }

@@ -1,6 +1,9 @@
 // The Performer's prior on the device, as on the CPU.
+#include <utility>
+
 #include "autograd/ops_estimator.h"
 #include "tensor/cuda/core/scratch.h"
+#include "tensor/cuda/estimator/reaches.h"
 #include "tensor/kernels/estimator.h"
 #include "tests/cuda/compare.h"
 
@@ -78,6 +81,16 @@ TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
     const Scratch small(bytes);
     for (bool causal : {false, true}) compare_prior(s, causal);
   }
+}
+
+// As of 131,072 tokens, whose prefix sums begin anew every 2,048 keys and have columns of 1,024:
+// the products with a column are differences of sums over up to twice as many keys.
+TEST_CASE("cuda: the Performer's prior where prefix sums are long") {
+  int64_t& most = cuda::columns::most_reaches();
+  const int64_t before = std::exchange(most, 3);
+  compare_prior({1, 1, 4200, 20, 4, 200, {}}, true);
+  compare_prior({1, 1, 4200, 3, 64, 300, {}, 1, 0, 2}, true);
+  most = before;
 }
 
 TEST_CASE("cuda: append_to_units") {
