@@ -15,10 +15,10 @@
 
 namespace brine::cuda::columns {
 
-constexpr int64_t kChunk = 16;     // prefixes that one thread writes
-constexpr int64_t kMaxRows = 8;    // of a block: neighbours share most of their prefixes
-constexpr int kLanes = 8;          // of a warp, for one product
-constexpr int kOwn = 4;            // numbers that a lane loads at once
+constexpr int64_t kChunk = 16;   // prefixes that one thread writes
+constexpr int64_t kMaxRows = 8;  // of a block: neighbours share most of their prefixes
+constexpr int kLanes = 8;        // of a warp, for one product
+constexpr int kOwn = 4;          // numbers that a lane loads at once
 
 // Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j of its
 // reach.
