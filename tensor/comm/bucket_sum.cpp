@@ -207,7 +207,9 @@ MissingRanks BucketSum::missing() const {
     for (const Message& m : bucket.in) (travels ? parts : sums).push_back(m.rank);
     for (const Message& m : bucket.out) (travels ? takers : sums).push_back(m.rank);
   }
-  MissingRanks out{.ranks = !parts.empty() ? parts : !takers.empty() ? takers : sums,
+  MissingRanks out{.ranks = !parts.empty()    ? parts
+                            : !takers.empty() ? takers
+                                              : sums,
                    .may_wait = parts.empty()};
   std::sort(out.ranks.begin(), out.ranks.end());
   out.ranks.erase(std::unique(out.ranks.begin(), out.ranks.end()), out.ranks.end());
@@ -226,8 +228,8 @@ void BucketSum::finish() {
   if (fast_) ranks_.barrier(what_);
   // An all-reduce is a chain of messages, each of which starts when the library is called.
   ranks_.await(
-      what_, [this] { return count_left(); },
-      [this] { return fast_ ? MissingRanks() : missing(); }, fast_ ? 20 : 500);
+      what_, [this] { return count_left(); }, [this] { return fast_ ? MissingRanks() : missing(); },
+      fast_ ? 20 : 500);
   gradients_.bump_version();
 }
 
