@@ -109,20 +109,13 @@ struct Folder {
   std::filesystem::path path;
 };
 
-// The scores S are a norm of rows of Z, some of them nearly constant: a deviation of Z is 2,000
-// times as large there, in f64 as in f32. Their estimate and all that follows is held to the
-// bounds.
-double allowed(const GoldenRow& row, Dtype type) {
-  return row.dataset == "intermediate/S" && type == Dtype::f32 ? 4 * row.bound : row.bound;
-}
-
 Found compare_golden(const std::string& file, Dtype type, bool dense) {
   const GoldenReport report = run_golden(file, type, GoldenTolerance::of(type), dense);
   if (!report.skipped.empty()) return {"skipped: " + report.skipped};
   for (const GoldenRow& row : report.rows) {
-    if (row.error <= allowed(row, type)) continue;
+    if (row.error <= row.bound) continue;
     return {join(row.dataset, " differs by ", scientific(row.error), ", allowed are ",
-                 scientific(allowed(row, type)))};
+                 scientific(row.bound))};
   }
   return {report.rows.empty() ? "nothing was compared" : ""};
 }

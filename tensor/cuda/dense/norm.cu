@@ -70,17 +70,23 @@ __global__ void layernorm_kernel(T* y, T* mean, T* rstd, NormInput<T> in, const 
     own.set(i, value);
     sum += value;
   });
-  const T m = Rows::sum(sum) / T(C);
-  T square = 0;
+  // The first mean centres the row; the second sum corrects its rounding error, which a row that is
+  // nearly constant would show many times as large.
+  const T first = Rows::sum(sum) / T(C);
+  T centred = 0, square = 0;
   each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
-    const T centred = own.get(i, x, c) - m;
-    square += centred * centred;
+    const T value = own.get(i, x, c) - first;
+    centred += value;
+    square += value * value;
   });
-  const T s = 1 / sqrt(Rows::sum(square) / T(C) + eps);
-  each_column<Rows, kOwn>(
-      C, [&](int i, int64_t c) { y[c] = math::normalized(own.get(i, x, c) - m, s, w[c], b[c]); });
+  const T rest = Rows::sum(centred) / T(C);
+  const T variance = Rows::sum(square) / T(C) - rest * rest;
+  const T s = 1 / sqrt((variance > 0 ? variance : T(0)) + eps);
+  each_column<Rows, kOwn>(C, [&](int i, int64_t c) {
+    y[c] = math::normalized(own.get(i, x, c) - first - rest, s, w[c], b[c]);
+  });
   if (Rows::lane() == 0) {
-    mean[r] = m;
+    mean[r] = first + rest;
     rstd[r] = s;
   }
 }

@@ -18,6 +18,7 @@ namespace brine::cuda::columns {
 constexpr int64_t kChunk = 16;   // prefixes that one thread writes
 constexpr int64_t kMaxRows = 8;  // of a block: neighbours share most of their prefixes
 constexpr int kLanes = 8;        // of a warp, for one product
+constexpr int64_t kFewKeys = 4;  // of a column on average, which are added up by themselves
 constexpr int kOwn = 4;          // numbers that a lane loads at once
 
 // Sizes and inputs of a call. Prefix j, 0 <= j <= T, is the sum over the keys before j of its
@@ -233,9 +234,10 @@ struct Row {
     if (w == 0) return;
     const T* q = at.q + (n * at.tokens + r * at.step) * at.m;
     for (int64_t i = lane; i < at.padded; i += kWarp) query[i] = i < at.m ? q[i] : T(0);
-    sum_products();
-    __syncwarp();
-    find_products();
+    const bool few = w <= kFewKeys * at.K;
+    if (!few) sum_products();
+    __syncwarp();  // the query is whole
+    few ? few_products() : find_products();
     __syncwarp();
   }
 
@@ -250,20 +252,52 @@ struct Row {
     return of < whole ? column_of(of, whole, at.K) : at.K - 1;
   }
 
-  // before = the sums of the products with the reaches before each.
-  __device__ void sum_products() {
+  // f(i, sum, value) for i < n: the sum of the values before i, and value(i).
+  template <class Value, class F>
+  __device__ void running_sums(int64_t n, Value value, F f) {
     double sum = 0;
-    for (int64_t first = 0; first < at.reaches; first += kWarp) {
+    for (int64_t first = 0; first < n; first += kWarp) {
       const int64_t i = first + lane;
-      const double own = i < at.reaches ? double(products[i]) : 0.0;
+      const double own = i < n ? value(i) : 0.0;
       double upto = own;
       for (int by = 1; by < kWarp; by *= 2) {
         const double other = __shfl_up_sync(kAllLanes, upto, by);
         if (lane >= by) upto += other;
       }
-      if (i < at.reaches) before[i] = sum + upto - own;
+      if (i < n) f(i, sum + upto - own, own);
       sum += __shfl_sync(kAllLanes, upto, kWarp - 1);
     }
+  }
+
+  // before = the sums of the products with the reaches before each.
+  __device__ void sum_products() {
+    running_sums(
+        at.reaches, [this](int64_t i) { return double(products[i]); },
+        [this](int64_t i, double sum, double) { before[i] = sum; });
+  }
+
+  // Columns of few keys, by the keys themselves: a small product with one of them would drown in
+  // the rounding of a difference of products with many. Eight lanes per column.
+  __device__ void few_products() {
+    const int own = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
+    const T* keys = at.keys(n);
+    if (lane == 0) below[0] = 0;
+    for (int64_t c0 = 0; c0 < at.K; c0 += groups) {
+      const int64_t c = c0 + group, from = begin(c < at.K ? c : at.K);
+      const int64_t to = begin(c + 1 < at.K ? c + 1 : at.K);
+      T a = 0;
+      for (int64_t i = own; i < at.m; i += kLanes) {
+        T sum = 0;
+        for (int64_t j = from; j < to; ++j) sum += keys[j * at.m + i];
+        a += query[i] * sum;
+      }
+      for (int with = kLanes / 2; with > 0; with /= 2) a += __shfl_xor_sync(kAllLanes, a, with);
+      if (own == 0 && c < at.K) below[c + 1] = double(a);
+    }
+    __syncwarp();
+    running_sums(
+        at.K, [this](int64_t c) { return below[c + 1]; },
+        [this](int64_t c, double sum, double own) { below[c + 1] = sum + own; });
   }
 
   // Eight lanes per border, two borders at a time.

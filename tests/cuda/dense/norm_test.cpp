@@ -25,6 +25,21 @@ TEST_CASE("cuda: layernorm and its gradients") {
   }
 }
 
+// A rounding of the mean is 100 times the tolerance after the division by the spread.
+TEST_CASE("cuda: layernorm of rows that are nearly constant") {
+  for (const Shape& shape : {Shape{9, 64}, Shape{5, 700}, Shape{2, 1030}}) {
+    compare_both(join("layernorm ", shape), [&](const On& on, Dtype dtype) {
+      const Shape channels{shape[1]};
+      const Tensor x = on(normal(shape, 1, Dtype::f32, 300, 1e-3).to(dtype));
+      const Tensor w = on(normal(channels, 2, dtype)), b = on(normal(channels, 3, dtype));
+      Tensor y = Tensor::like(x), mean = Tensor::empty({shape[0]}, dtype, x.device());
+      Tensor rstd = Tensor::like(mean);
+      BRINE_CALL(x, layernorm, y, {}, mean, rstd, x, {}, w, b, 1e-5);
+      return std::vector{y, rstd};
+    });
+  }
+}
+
 TEST_CASE("cuda: rmsnorm and its gradients") {
   for (const Shape& shape : kShapes) {
     compare_both(join("rmsnorm ", shape), [&](const On& on, Dtype dtype) {

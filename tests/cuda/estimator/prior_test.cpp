@@ -77,6 +77,30 @@ TEST_CASE("cuda: the Performer's prior and its gradients") {
   }
 }
 
+// Features of ReLU, most of them 1e-3: the logarithm of a small product with a column next to large
+// ones.
+TEST_CASE("cuda: the Performer's prior of small products") {
+  auto relu = [](const Shape& shape, uint64_t seed, Dtype dtype) {
+    const Tensor x = normal(shape, seed, Dtype::f32, -1, 2);
+    float* p = x.data<float>();
+    for (int64_t i = 0; i < x.numel(); ++i) p[i] = std::max(p[i], 0.0f) + 1e-3f;
+    return x.to(dtype);
+  };
+  for (const auto& [T, K] : {std::pair{33, 16}, {70, 32}, {250, 64}}) {
+    compare_both(
+        join("small products of ", T, " tokens"),
+        [&](const On& on, Dtype dtype) {
+          const Tensor q = on(relu({1, 2, T, 5}, 1, dtype)), k = on(relu({1, 2, T, 5}, 2, dtype));
+          const Tensor x = on(Tensor::zeros({1, 2, T, K}, dtype));
+          const Tensor gain = on(Tensor::full({2}, 1, dtype)), y = Tensor::like(x);
+          BRINE_CALL(y, performer_prior, y, x, gain, q, k, Visibility{.causal = true},
+                     ColumnGrid{1, 0}, 0.0);
+          return std::vector{y};
+        },
+        {.f64 = 1e-11});
+  }
+}
+
 TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
   const Size s{2, 3, 90, 6, 10, 1, {90, 41}};
   for (int64_t bytes : {int64_t(1), int64_t(2) * (91 * 6 + 2 * 6 + 900) * 8}) {
