@@ -29,7 +29,7 @@ struct BenchRow {
 
 // A measurement that threw, named as its rows are; both names are empty for a whole suite.
 struct BenchFailure {
-  std::string name, shape, error;
+  std::string name = {}, shape = {}, error;
 };
 
 // The device no longer answers: what follows would fail as well.

@@ -97,8 +97,8 @@ void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>&
         rows.attempt(block_row_name(block, train), block_shape(kind, T), [&] {
           BenchRow row = measure(block, in, kind, train);
           const double each = row.ms / double(T);
-          if (first[train] == 0) first[train] = each;
-          row.ratio = each / first[train];
+          if (T == counts[0]) first[train] = each;
+          if (first[train] > 0) row.ratio = each / first[train];
           rows.add(row);
           memory.took(T, row.peak);
         });

@@ -115,15 +115,15 @@ void Report::fail(const Suite& suite, const BenchFailure& failure) {
 }
 
 void Report::run(const Suite& suite, const BenchRequest& request) {
-  if (!lost_.empty()) return fail(suite, {.name = "", .shape = "", .error = lost_});
+  if (!lost_.empty()) return fail(suite, {.error = lost_});
   Sink rows(*this, suite);
   try {
     suite.run(request, rows);
   } catch (const DeviceLost& e) {
     lost_ = e.what();
-    fail(suite, {.name = "", .shape = "", .error = lost_});
+    fail(suite, {.error = lost_});
   } catch (const std::exception& e) {
-    fail(suite, {.name = "", .shape = "", .error = e.what()});
+    fail(suite, {.error = e.what()});
   }
 }
 

@@ -4,8 +4,6 @@
 namespace brine::selftest {
 namespace {
 
-using Inputs = std::vector<Tensor>;
-
 // Of products in f32, of the largest number: a sum of a few hundred terms is off by about 1e-6, by
 // TF32's three products by 1.3e-6 (docs/cuda.md); without one of the two, by 1e-4.
 constexpr double kProducts = 1e-5;

@@ -88,7 +88,7 @@ std::unique_ptr<nn::Model> tiny_model(const std::string& method, Dtype type, Key
   return nn::make_model(config, 3, type);
 }
 
-// The loss of next tokens, its gradient, and the weights after a step.
+// The loss of next tokens and its gradients.
 std::vector<Tensor> train(const std::string& method, Keys keys, const Place& p) {
   const OnDefault here(p.device);
   const std::unique_ptr<nn::Model> model = tiny_model(method, p.type, keys);
@@ -119,10 +119,6 @@ std::vector<Tensor> decode(const std::string& method, Keys keys, const Place& p)
   }
   return out;
 }
-
-}  // namespace
-
-namespace {
 
 // Methods that choose no keys by their scores: what they compute depends smoothly on rounding.
 bool is_firm(const std::string& name) {

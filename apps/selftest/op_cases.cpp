@@ -4,7 +4,6 @@
 #include "apps/selftest/passed.h"
 #include "autograd/compute_type.h"
 #include "autograd/ops.h"
-#include "tensor/csr.h"
 #include "tensor/random.h"
 #include "tensor/top_logits.h"
 
@@ -14,7 +13,6 @@ namespace {
 constexpr uint64_t kStream = 0x5e1f;
 
 void add_dense(std::vector<Case>& all) {
-  using Inputs = std::vector<Tensor>;
   all.push_back(simple("matmul", {{3, 65, 130}, {3, 130, 33}},
                        [](const Inputs& x) { return matmul(x[0], x[1]); }));
   all.push_back(simple("matmul, transposed", {{2, 130, 65}, {2, 33, 130}},
@@ -122,23 +120,20 @@ void add_attention(std::vector<Case>& all) {
     for (SelectMode mode : {SelectMode::per_query, SelectMode::causal_per_batch,
                             SelectMode::per_head, SelectMode::per_batch}) {
       if (causal && (mode == SelectMode::per_head || mode == SelectMode::per_batch)) continue;
-      all.push_back({.name = join("selection ", name_of(mode), " and sparse_attention",
-                                  causal ? ", causal" : ""),
-                     .run = [=](const Place& p) {
-                       // Whole numbers: no near ties, many ties.
-                       const Tensor estimate = made({3, 4, 150, 32}, p, [](size_t i) {
-                         return double(i * 2654435761u % 1009);
-                       });
-                       const SelectConfig config{.k = 8, .mode = mode};
-                       const Selection chosen = select_columns(estimate, padded(causal), config);
-                       const FlatCsr csr =
-                           build_csr(chosen.selected, padded(causal), 8, 0, chosen.most_entries);
-                       std::vector<Tensor> out = passed(p, heads(p, 40), [&](const auto& x) {
-                         return sparse_attention(x[0], x[1], x[2], csr);
-                       });
-                       out.push_back(csr_to_mask(csr));
-                       return out;
-                     }});
+      all.push_back(
+          {.name =
+               join("selection ", name_of(mode), " and sparse_attention", causal ? ", causal" : ""),
+           .run = [=](const Place& p) {
+             // Whole numbers: no near ties, many ties.
+             const Tensor estimate =
+                 made({3, 4, 150, 32}, p, [](size_t i) { return double(i * 2654435761u % 1009); });
+             const FlatCsr csr = mask_by(estimate, padded(causal), {.k = 8, .mode = mode});
+             std::vector<Tensor> out = passed(p, heads(p, 40), [&](const auto& x) {
+               return sparse_attention(x[0], x[1], x[2], csr);
+             });
+             out.push_back(csr_to_mask(csr));
+             return out;
+           }});
     }
   }
   // 16 bits: with cuDNN where it is found. Other sums, and on some CPUs rounded weights.

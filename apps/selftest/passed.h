@@ -3,6 +3,7 @@
 
 #include "apps/selftest/cases.h"
 #include "autograd/ops.h"
+#include "tensor/csr.h"
 
 namespace brine::selftest {
 
@@ -14,7 +15,8 @@ Tensor made(const Shape& shape, const Place& place, F&& value) {
   return Tensor::from(values, shape).to(place.type).to(place.device);
 }
 
-using Op = std::function<Tensor(const std::vector<Tensor>&)>;
+using Inputs = std::vector<Tensor>;
+using Op = std::function<Tensor(const Inputs&)>;
 
 // The result of the op and the gradients of its inputs, from random ones of y.
 inline std::vector<Tensor> passed(const Place& place, const std::vector<Tensor>& inputs,
@@ -43,6 +45,13 @@ inline Tensor numbers(const std::vector<int64_t>& values) {
 // Lengths of three sequences of 150 rows, one of them empty.
 inline Visibility padded(bool causal) {
   return {.causal = causal, .lengths = numbers({150, 0, 77})};
+}
+
+// The mask of the columns that the estimate chooses, of the three sequences.
+inline FlatCsr mask_by(const Tensor& estimate, const Visibility& visible,
+                       const SelectConfig& config) {
+  const Selection chosen = select_columns(estimate, visible, config);
+  return build_csr(chosen.selected, visible, config.k, 0, chosen.most_entries);
 }
 
 // The cases of the other files.

@@ -6,8 +6,6 @@
 namespace brine::selftest {
 namespace {
 
-using Inputs = std::vector<Tensor>;
-
 void add_elementwise(std::vector<Case>& all) {
   // Sizes that are not a multiple of the numbers that a thread takes at once.
   all.push_back(simple("add, sub, mul", {{7, 333}, {7, 333}, {7, 333}}, [](const Inputs& x) {

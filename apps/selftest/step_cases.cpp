@@ -6,8 +6,6 @@
 namespace brine::selftest {
 namespace {
 
-using Inputs = std::vector<Tensor>;
-
 constexpr double kSums = 2e-6;  // of a few hundred products in f32, of the largest number
 
 // Rows of earlier tokens in 16 bits where the rest is f32.

@@ -6,8 +6,6 @@
 namespace brine::selftest {
 namespace {
 
-using Inputs = std::vector<Tensor>;
-
 constexpr double kLosses = 1e-5;
 
 // Masks are compared on fewer rows than losses: three sequences of 60, one of them empty.
@@ -17,12 +15,10 @@ Visibility short_rows(bool causal) {
 }
 
 // A mask by whole numbers, all different in a row.
-FlatCsr mask_of(const Place& p, int64_t H, bool causal, int64_t k, uint64_t step) {
-  const Tensor estimate = made({3, H, kRows, 32}, p,
-                               [step](size_t i) { return double((i % 32 * step + i / 32) % 32); });
-  const SelectConfig config{.k = k, .mode = SelectMode::per_query};
-  const Selection chosen = select_columns(estimate, short_rows(causal), config);
-  return build_csr(chosen.selected, short_rows(causal), k, 0, chosen.most_entries);
+FlatCsr mask_of(const Place& p, int64_t H, bool causal, int64_t k) {
+  const Tensor estimate =
+      made({3, H, kRows, 32}, p, [](size_t i) { return double((i % 32 * 7 + i / 32) % 32); });
+  return mask_by(estimate, short_rows(causal), {.k = k, .mode = SelectMode::per_query});
 }
 
 TeacherAttention teacher_of(const Place& p, int64_t rows, bool map, bool half = false) {
@@ -75,12 +71,12 @@ void add_losses(std::vector<Case>& all) {
 void add_masks(std::vector<Case>& all) {
   for (bool causal : {true, false}) {
     for (bool map : {true, false}) {
-      if (map != causal) continue;  // the emulator takes a second for each
+      if (map == causal) continue;  // the emulator takes a second for each
       all.push_back({.name = join("attention_recall", map ? " of a map" : " of q and k",
                                   causal ? ", causal" : ""),
                      .f32 = kLosses,
                      .run = [=](const Place& p) {
-                       const FlatCsr csr = mask_of(p, 2, causal, 8, 7);
+                       const FlatCsr csr = mask_of(p, 2, causal, 8);
                        const RecallSums sums =
                            recall_sums(teacher_of(p, kRows, map), csr, 32, short_rows(causal),
                                        {.k = 8, .mode = SelectMode::per_query}, 3);
@@ -92,7 +88,7 @@ void add_masks(std::vector<Case>& all) {
                      .f64 = type == Dtype::f32 ? 0.0 : -1.0,
                      .f32 = 0,
                      .run = [=](const Place& p) {
-                       const FlatCsr csr = mask_of(p, 4, causal, 32, 7);
+                       const FlatCsr csr = mask_of(p, 4, causal, 32);
                        // Small whole numbers: exact products in every type, whatever the order of
                        // sums; of equal ones the later key.
                        auto whole = [&](const Shape& shape, uint64_t seed) {
@@ -109,10 +105,10 @@ void add_masks(std::vector<Case>& all) {
   for (Dtype type : {Dtype::bf16, Dtype::f16}) {
     all.push_back({.name = join("sparse_attention in ", type),
                    .f64 = -1,
-                   .f32 = 2e-2,
+                   .f32 = type == Dtype::bf16 ? 8e-3 : 1e-3,  // a rounding, or two
                    .run = [=](const Place& p) {
                      const ComputeType rounded(type);
-                     const FlatCsr csr = mask_of(p, 4, true, 16, 7);
+                     const FlatCsr csr = mask_of(p, 4, true, 16);
                      return passed(
                          p,
                          {p.normal({3, 4, kRows, 64}, 1), p.normal({3, 2, kRows, 64}, 2),

@@ -370,6 +370,22 @@ TEST_CASE("bench: a table of figures says what failed") {
                          "causal, T = 131,072, one head: under 2 ms | not measured (sea paper, k = "
                          "64, causal) |  |"),
                 table);
+  // Growth is of all lengths, so that one in the middle must not have failed.
+  Json longest = row;
+  longest["shape"] = "[1, 1, 131072, 128]";
+  write("paper-latency", {{"rows", {row, longest}},
+                          {"failures",
+                           {{{"bench", "paper-latency"},
+                             {"name", "sea paper, k = 64"},
+                             {"shape", "[1, 1, 16384, 128]"},
+                             {"error", "no memory"}}}}});
+  CHECK(std::system(("python3 " + brine::test::source_dir() + "/scripts/gpu-table " +
+                     scratch.path().string() + " > " + to)
+                        .c_str()) != 0);
+  CHECK_MESSAGE(contains(read_all(to),
+                         "at most 1.2 x | failed: no memory (sea paper, k = 64, [1, 1, "
+                         "16384, 128]) | FAILED |"),
+                read_all(to));
 }
 
 TEST_CASE("bench: maps fit by what they took at a shorter length; methods without maps always do") {

@@ -42,6 +42,16 @@ class SmallDevice {
   static constexpr const char* kName = "BRINE_EMULATED_SHARED_KB";
 };
 
+// Calls f at the end of a scope, after a failed REQUIRE as well: what a test has switched is as it
+// was for the others.
+template <class F>
+struct AtEnd {
+  F f;
+  ~AtEnd() { f(); }
+};
+template <class F>
+AtEnd(F) -> AtEnd<F>;
+
 // A fresh copy of a tensor of the CPU where a run happens. Undefined ones stay undefined.
 struct On {
   Device device;

@@ -1,6 +1,7 @@
-// The launches of long sequences, which no test could compute: 131,072 tokens of 12 heads, forward
-// and backward. Kernels are recorded instead of run (tests/cuda/emulator/launches.h), so that every
-// size, grid and shared memory is checked as a device checks it, without its memory or time.
+// The launches of long sequences, which no test could compute: 131,072 tokens of 12 heads or one,
+// forward and backward. Kernels are recorded instead of run (tests/cuda/emulator/launches.h), so
+// that every size, grid and shared memory is checked as a device checks it, without its memory or
+// time.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

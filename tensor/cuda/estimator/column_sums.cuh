@@ -1,6 +1,6 @@
 // Products of queries with the sums of keys over columns, by prefix sums of the keys: a row's
-// product with a column is the difference of its products with the prefixes at both borders. A warp
-// for every row.
+// product with a column is the difference of its products with the prefixes at both borders, or,
+// where columns have few keys, with their sum. A warp for every row.
 //
 // Prefixes begin anew at every reach of keys, a power of two, so that differences of neighbours are
 // exact enough in the type of the keys; the products with the sums of whole reaches, which all rows
@@ -280,7 +280,7 @@ struct Row {
   // the rounding of a difference of products with many. Eight lanes per column.
   __device__ void few_products() {
     const int own = lane % kLanes, group = lane / kLanes, groups = kWarp / kLanes;
-    const T* keys = at.keys(n);
+    const T* k = at.keys(n);
     if (lane == 0) below[0] = 0;
     for (int64_t c0 = 0; c0 < at.K; c0 += groups) {
       const int64_t c = c0 + group, from = begin(c < at.K ? c : at.K);
@@ -288,7 +288,7 @@ struct Row {
       T a = 0;
       for (int64_t i = own; i < at.m; i += kLanes) {
         T sum = 0;
-        for (int64_t j = from; j < to; ++j) sum += keys[j * at.m + i];
+        for (int64_t j = from; j < to; ++j) sum += k[j * at.m + i];
         a += query[i] * sum;
       }
       for (int with = kLanes / 2; with > 0; with /= 2) a += __shfl_xor_sync(kAllLanes, a, with);

@@ -163,12 +163,12 @@ TEST_CASE("cuda: long sums of flash_attention on tensor cores are not too small"
   if (!has_device()) return;
   constexpr int64_t T = 1000;
   cuda::set_tf32(true);
+  const AtEnd reset{[] { cuda::set_tf32(false); }};
   const Tensor q = normal({1, 1, T, 8}, 1).to(kCuda), k = normal({1, 1, T, 8}, 2).to(kCuda);
   const Tensor v = Tensor::full({1, 1, T, 8}, 1, Dtype::f32, kCuda);
   Tensor y = Tensor::empty({1, T, 8}, Dtype::f32, kCuda);
   Tensor lse = Tensor::empty({1, 1, T}, Dtype::f32, kCuda);
   BRINE_CALL(q, flash_attention, y, lse, q, k, v, Visibility{.causal = false}, 0.3);
-  cuda::set_tf32(false);
   double off = 0;
   for (const double x : y.to(kCpu).to_vector()) off += x - 1;
   off /= double(y.numel());

@@ -182,6 +182,7 @@ TEST_CASE("cuda: brine gpu-selftest compares cases by name, and a fault takes th
   CHECK_MESSAGE(off == 0, with);
   CHECK_MESSAGE(contains(with, "cuDNN was called "), with);
   CHECK_MESSAGE(!contains(with, "cuDNN was called 0 times"), with);
+  CHECK_MESSAGE(contains(with, "; without cuDNN, at most "), with);
   const auto [none, nothing] = run("--only nonsense");
   CHECK(none == 1);
   CHECK_MESSAGE(contains(nothing, "nothing has \"nonsense\" in its name"), nothing);

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
 #include <boost/context/fiber.hpp>
 #include <cstdio>
 #include <cstdlib>

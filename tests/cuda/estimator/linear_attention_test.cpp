@@ -253,6 +253,7 @@ TEST_CASE("cuda: long sums of linear attention are not too small") {
 TEST_CASE("cuda: an infinity in linear attention does not become a number") {
   if (!has_device()) return;
   const Shape shape{1, 1, 70, 8};
+  const AtEnd reset{[] { cuda::set_tensor_cores(true); }};
   for (const bool tensor_cores : {true, false}) {
     cuda::set_tensor_cores(tensor_cores);
     const Tensor q = uniform(shape, 1, 0.1, 1).to(kCuda), k = uniform(shape, 2, 0.1, 1).to(kCuda);
@@ -264,7 +265,6 @@ TEST_CASE("cuda: an infinity in linear attention does not become a number") {
     const std::vector<double> out = y.to(kCpu).to_vector();
     for (size_t i = 0; i < out.size(); ++i) CHECK(std::isfinite(out[i]) == (i % 8 != 5));
   }
-  cuda::set_tensor_cores(true);
 }
 
 TEST_CASE("cuda: the state of linear attention") {

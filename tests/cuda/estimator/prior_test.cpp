@@ -78,7 +78,7 @@ TEST_CASE("cuda: the Performer's prior and its gradients") {
 }
 
 // Features of ReLU, most of them 1e-3: the logarithm of a small product with a column next to large
-// ones.
+// ones. Slopes there, up to 1,000, multiply what prefix sums of up to 16 keys have rounded.
 TEST_CASE("cuda: the Performer's prior of small products") {
   auto relu = [](const Shape& shape, uint64_t seed, Dtype dtype) {
     const Tensor x = normal(shape, seed, Dtype::f32, -1, 2);
@@ -87,17 +87,30 @@ TEST_CASE("cuda: the Performer's prior of small products") {
     return x.to(dtype);
   };
   for (const auto& [T, K] : {std::pair{33, 16}, {70, 32}, {250, 64}}) {
-    compare_both(
-        join("small products of ", T, " tokens"),
-        [&](const On& on, Dtype dtype) {
-          const Tensor q = on(relu({1, 2, T, 5}, 1, dtype)), k = on(relu({1, 2, T, 5}, 2, dtype));
-          const Tensor x = on(Tensor::zeros({1, 2, T, K}, dtype));
-          const Tensor gain = on(Tensor::full({2}, 1, dtype)), y = Tensor::like(x);
-          BRINE_CALL(y, performer_prior, y, x, gain, q, k, Visibility{.causal = true},
-                     ColumnGrid{1, 0}, 0.0);
-          return std::vector{y};
-        },
-        {.f64 = 1e-11});
+    const Shape features{1, 2, T, 5}, scores{1, 2, T, K};
+    const Visibility visible{.causal = true};
+    const std::string what = join("small products of ", T, " tokens");
+    compare_both(what,
+                 [&](const On& on, Dtype dtype) {
+                   const Tensor q = on(relu(features, 1, dtype)), k = on(relu(features, 2, dtype));
+                   const Tensor x = on(Tensor::zeros(scores, dtype)), y = Tensor::like(x);
+                   const Tensor gain = on(Tensor::full({2}, 1, dtype));
+                   BRINE_CALL(y, performer_prior, y, x, gain, q, k, visible, ColumnGrid{1, 0}, 0.0);
+                   return std::vector{y};
+                 },
+                 {.f64 = 1e-11});
+    compare_both(what + ", gradients",
+                 [&](const On& on, Dtype dtype) {
+                   const Tensor q = on(relu(features, 1, dtype)), k = on(relu(features, 2, dtype));
+                   const Tensor dq = Tensor::like(q), dk = Tensor::like(k),
+                                dy = on(normal(scores, 3, dtype));
+                   const Tensor gain = on(Tensor::full({2}, 1, dtype)),
+                                dgain = on(Tensor::zeros({2}, dtype));
+                   BRINE_CALL(dy, performer_prior_backward, dgain, dq, dk, dy, gain, q, k, visible,
+                              ColumnGrid{1, 0}, 0.0);
+                   return std::vector{dgain, dq, dk};
+                 },
+                 {.f32 = 1e-4, .f64 = 1e-11});
   }
 }
 
@@ -113,10 +126,9 @@ TEST_CASE("cuda: the Performer's prior in turns of heads, with little memory") {
 // the products with a column are differences of sums over up to 30 times as many keys here.
 TEST_CASE("cuda: the Performer's prior where prefix sums are long") {
   int64_t& most = cuda::columns::most_reaches();
-  const int64_t before = std::exchange(most, 3);
+  const AtEnd reset{[&most, before = std::exchange(most, 3)] { most = before; }};
   compare_prior({1, 1, 4200, 20, 4, 200, {}}, true, {.f32 = 1e-4});
   compare_prior({1, 1, 4200, 3, 64, 300, {}, 1, 0, 2}, true, {.f32 = 1e-4});
-  most = before;
 }
 
 TEST_CASE("cuda: append_to_units") {
