@@ -3,6 +3,7 @@
 #pragma once
 
 #include "autograd/node.h"
+#include "tensor/blocks.h"
 #include "tensor/csr.h"
 
 namespace brine {
@@ -22,6 +23,18 @@ void append_row(const Tensor& cache, const Tensor& row, const Tensor& at);
 // k and v [B, G, S, d] as in flash_attention().
 Tensor cached_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& first,
                         const Tensor& last);
+
+// ---- block_attention.cpp
+// softmax(q k^T / sqrt(d)) v over the visible keys of the blocks that each row keeps -> [B, H,
+// rows, d], 0 at padding; q [B, H, rows, d] of the mask's tiles, k and v [B, G, T, d]. `kept` is
+// the number of keys of a row for the count of costs. Where every block is kept the bits are those
+// of flash_attention().
+Tensor block_attention(const Tensor& q, const Tensor& k, const Tensor& v, const BlockMask& mask,
+                       const Visibility& visible, int64_t kept);
+// One new query of every sequence, off the tape: over the keys before width[b] (i64 [B]) of the
+// blocks of its tile. q [B, H, 1, d], caches as in cached_attention().
+Tensor block_attention_step(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const BlockMask& mask, const Tensor& width);
 
 // ---- sparse_attention.cpp
 // q [B, H, T, d], k and v [B, G, S, d] as in flash_attention() -> P V [B, H, T, d], P = softmax(q

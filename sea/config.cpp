@@ -1,6 +1,8 @@
 // The schema, the presets and the checks of SEA's settings.
 #include "sea/config.h"
 
+#include <numeric>
+
 namespace brine::sea {
 namespace {
 
@@ -12,12 +14,24 @@ struct PresetKeys {
   bool pooled_prior;
   int64_t prior_units, columns;
   double gate_bias;
+  MaskForm mask = MaskForm::columns;
+  int64_t k = 64;
 };
 
 PresetKeys keys_of(Preset preset) {
   switch (preset) {
     case Preset::light:
       return {DecoderPreset::none, Gates::head, Prior::learned, true, 4, 256, 4};
+    case Preset::blocks:
+      return {.decoder = DecoderPreset::none,
+              .gates = Gates::head,
+              .prior = Prior::none,
+              .pooled_prior = true,
+              .prior_units = 0,
+              .columns = 512,
+              .gate_bias = 4,
+              .mask = MaskForm::blocks,
+              .k = 480};
     case Preset::lean:
       return {DecoderPreset::lean, Gates::token, Prior::performer, false, 0, 64, 0};
     case Preset::paper:
@@ -40,6 +54,8 @@ void SeaConfig::apply(Preset named) {
   take("prior_units", prior_units, keys.prior_units);
   take("columns", columns, keys.columns);
   take("gate_bias", gate_bias, keys.gate_bias);
+  take("mask", mask, keys.mask);
+  take("k", this->keys, keys.k);
   preset = named;
 }
 
@@ -47,14 +63,36 @@ void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
   s.choice(
       "preset", preset, kPresets,
-      "Sets decoder, prior, pooled_prior, prior_units, gates, gate_bias and columns where these "
-      "are not given: paper; lean, with the Performer's prior; light, learned and pooled prior "
-      "without decoder, gates of heads, 256 columns. distill takes light for a task or a causal "
-      "model unless --recipe former or paper, another preset or a decoder is given, convert for "
-      "every model",
+      "Sets mask, k, decoder, prior, pooled_prior, prior_units, gates, gate_bias and columns where "
+      "these are not given: paper; lean, with the Performer's prior; light, learned and pooled "
+      "prior "
+      "without decoder, gates of heads, 256 columns; blocks, a mask of key blocks chosen by mean "
+      "keys, for causal models. distill takes light for a task or a causal model unless --recipe "
+      "former or paper, another preset or a decoder is given; convert takes blocks for a causal "
+      "model, else light",
       {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
-  s.field("k", keys, "Keys kept per query and head", {.min = 1});
-  s.field("columns", columns, "Columns of the estimate", {.min = 1});
+  s.choice("mask", mask, kMaskForms,
+           "columns: single columns of keys for each row and head; blocks: blocks of keys at fixed "
+           "places for each row and group of heads",
+           {.before = "\"columns\""});
+  s.field(
+      "k", keys,
+      "Keys kept per query and head; of blocks, keys of the blocks that a row chooses, in whole "
+      "blocks",
+      {.min = 1});
+  s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
+          {.min = 1});
+  s.field("block", block, "Keys of a block", {.min = 1, .before = "32"});
+  s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
+          {.min = 1, .max = kMostTileRows, .before = "16"});
+  s.field("sinks", sinks, "First blocks that every row keeps", {.min = 0, .before = "1"});
+  s.field("local", local, "Blocks before a row's current one that it keeps",
+          {.min = 0, .before = "1"});
+  s.field("survivors", survivors,
+          "Of blocks: super-blocks whose blocks are scored, for each block to choose",
+          {.min = 1, .before = "2"});
+  s.field("opinion", opinion, "Of blocks: share of mean keys alone in the choice",
+          {.min = 0, .max = 1, .before = "0.0"});
   s.choice("mode", mode, kModes, "Which rows share one budget of columns");
   s.choice("decoder", decoder, kDecoderPresets,
            "Preset of the convolutional decoder, or none: a table for each head; train takes lean "
@@ -133,6 +171,24 @@ MapDecoderShape SeaConfig::resolved_decoder(bool causal) const {
   return d;
 }
 
+namespace {
+
+void validate_blocks(const SeaConfig& c, const nn::AttentionShape& shape) {
+  check(shape.causal, "sea: mask = blocks is for causal models; an encoder takes mask = columns");
+  check(c.tile <= kMostTileRows && c.block % c.tile == 0, "sea: tile = ", c.tile,
+        " does not divide block = ", c.block, "; a tile of ", std::gcd(c.tile, c.block),
+        " rows would fit");
+  check(!c.mixes() && c.prior != Prior::performer,
+        "sea: mask = blocks has no decoder: it takes decoder = none, gates = head and prior = none "
+        "or learned, as preset = blocks sets them");
+  check(c.pooled_prior, "sea: mask = blocks scores mean keys: pooled_prior must be true");
+  check(c.oversample == 1 && c.pooled == 0 && c.prior_units == 0,
+        "sea: oversample, pooled and prior_units are of mask = columns; leave them at 1, 0 and 0");
+  check_blocks("sea", c.blocks());
+}
+
+}  // namespace
+
 void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(keys >= 1, "sea: k is ", keys, ", must be at least 1");
   check(columns >= 1, "sea: columns is ", columns, ", must be at least 1");
@@ -151,10 +207,12 @@ void SeaConfig::validate(const nn::AttentionShape& shape) const {
     check(decoder != DecoderPreset::lean,
           "sea: the lean decoder is for causal models; encoders take paper");
   }
-  check(prior_features >= 1, "sea: prior_features is ", prior_features, ", must be at least 1");
+  check(prior != Prior::learned || prior_features >= 1, "sea: prior_features is ", prior_features,
+        ", must be at least 1");
   check(prior_units >= 0, "sea: prior_units is ", prior_units, ", must not be negative");
   check(pooled >= 0 && pooled <= 1, "sea: pooled is ", pooled, ", must be in [0, 1]");
   check(oversample >= 1, "sea: oversample is ", oversample, ", must be at least 1");
+  if (has_blocks()) validate_blocks(*this, shape);
   check(mixes() || identity_interpolation == Interpolation::bilinear,
         "sea: identity_interpolation = nearest has no use without V_I: decoder is none and gates "
         "is head");

@@ -8,6 +8,7 @@
 
 #include "data/config/schema.h"
 #include "nn/attention/attention.h"
+#include "tensor/blocks.h"
 #include "tensor/csr.h"
 
 namespace brine::sea {
@@ -23,8 +24,9 @@ struct MapDecoderShape {
   bool norm = true;               // LayerNorm over columns before and after
 };
 
-enum class Preset : uint8_t { paper, lean, light };        // of the whole block
-enum class DecoderPreset : uint8_t { paper, lean, none };  // none: a table instead of a decoder
+enum class Preset : uint8_t { paper, lean, light, blocks };  // of the whole block
+enum class MaskForm : uint8_t { columns, blocks };           // docs/method.md sections 2 and 8
+enum class DecoderPreset : uint8_t { paper, lean, none };    // none: a table instead of a decoder
 enum class DecoderNorm : uint8_t { preset, on, off };
 enum class MuScope : uint8_t { head, token };  // mu sees one head or all heads of a token
 enum class Prior : uint8_t { performer, learned, none };   // whose features give a column's share
@@ -38,8 +40,12 @@ inline constexpr data::Named<SelectMode> kModes[] = {
     {SelectMode::per_head, "per-head"},
     {SelectMode::per_batch, "per-batch"},
     {SelectMode::causal_per_batch, "causal-per-batch"}};
-inline constexpr data::Named<Preset> kPresets[] = {
-    {Preset::paper, "paper"}, {Preset::lean, "lean"}, {Preset::light, "light"}};
+inline constexpr data::Named<Preset> kPresets[] = {{Preset::paper, "paper"},
+                                                   {Preset::lean, "lean"},
+                                                   {Preset::light, "light"},
+                                                   {Preset::blocks, "blocks"}};
+inline constexpr data::Named<MaskForm> kMaskForms[] = {{MaskForm::columns, "columns"},
+                                                       {MaskForm::blocks, "blocks"}};
 inline constexpr data::Named<DecoderPreset> kDecoderPresets[] = {
     {DecoderPreset::paper, "paper"}, {DecoderPreset::lean, "lean"}, {DecoderPreset::none, "none"}};
 inline constexpr data::Named<DecoderNorm> kDecoderNorms[] = {
@@ -57,8 +63,12 @@ inline constexpr data::Named<Widen> kWidens[] = {{Widen::scores, "scores"},
                                                  {Widen::probabilities, "probabilities"}};
 
 struct SeaConfig {
-  int64_t keys = 64;     // k: kept per query and head
-  int64_t columns = 64;  // K: of the estimate
+  int64_t keys = 64;     // k: kept per query and head; of blocks: of those that a row chooses
+  int64_t columns = 64;  // K: of the estimate; of blocks: that are scored at once
+  MaskForm mask = MaskForm::columns;
+  int64_t block = 32, tile = 16;                // of blocks: keys of a block, rows of a tile
+  int64_t sinks = 1, local = 1, survivors = 2;  // see BlockConfig
+  double opinion = 0;
   SelectMode mode = SelectMode::causal_per_batch;
   DecoderPreset decoder = DecoderPreset::paper;  // the settings below override its values when they
                                                  // are not 0
@@ -99,6 +109,18 @@ struct SeaConfig {
   }                                                          // the Performer's features
   bool pools() const { return pooled_prior || pooled > 0; }  // scores of mean keys
 
+  bool has_blocks() const { return mask == MaskForm::blocks; }
+  // The blocks of k keys, 0 = as configured; a part of a block counts as one.
+  BlockConfig blocks(int64_t k = 0) const {
+    return {.block = block,
+            .chosen = ((k ? k : keys) + block - 1) / block,
+            .sinks = sinks,
+            .local = local,
+            .tile = tile,
+            .columns = columns,
+            .survivors = survivors,
+            .opinion = opinion};
+  }
   SelectConfig selection() const { return {.k = keys, .mode = mode}; }
   bool softmax_features() const { return features == Features::softmax; }
   double resolved_eps() const {

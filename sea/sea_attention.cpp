@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "autograd/ops.h"
+#include "sea/block_attention.h"
 #include "sea/decode_state.h"
 #include "sea/mask.h"
 #include "tensor/meter/cost_meter.h"
@@ -49,6 +50,12 @@ LayerTokens tokens_of(const nn::AttentionInput& in) {
 SeaAttention::SeaAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config)
     : config_(config), shape_(shape), estimator_(child<Estimator>("", init, shape, config)) {}
 
+std::unique_ptr<nn::Attention> SeaAttention::make(nn::Init& init, const nn::AttentionShape& shape,
+                                                  const SeaConfig& config) {
+  if (config.has_blocks()) return std::make_unique<BlockAttention>(init, shape, config);
+  return std::make_unique<SeaAttention>(init, shape, config);
+}
+
 nn::AttentionTraits SeaAttention::traits() const {
   return {.causal = shape_.causal,
           .bidirectional = !shape_.causal,
@@ -56,7 +63,8 @@ nn::AttentionTraits SeaAttention::traits() const {
           .sparse = true,
           .query_skip = true,
           .incremental = shape_.causal,
-          .groups = true};
+          .groups = true,
+          .estimates = true};
 }
 
 Tensor SeaAttention::forward(const nn::AttentionInput& in) {

@@ -8,6 +8,7 @@
 #include "apps/inspect/capture.h"
 #include "autograd/ops.h"
 #include "data/hdf5/hdf5_file.h"
+#include "distill/losses/block_loss.h"
 #include "nn/models/model.h"
 #include "nn/optim/parameter_store.h"
 #include "sea/sea_attention.h"
@@ -20,18 +21,22 @@ using data::Hdf5Reader;
 // The settings and the mask of a file. Its sequences are packed with the mask, as in a model.
 struct Case {
   explicit Case(const std::string& path) : file(path) {
-    for (const char* name : {"B", "H", "d", "T", "K", "k", "m", "causal", "prior"}) integer(name);
+    for (const char* name : {"B", "H", "d", "T", "prior"}) integer(name);
+    for (const char* name : {"K", "k", "m", "causal"}) {
+      if (!is_blocks()) integer(name);
+    }
     read_mask();
   }
   int64_t integer(const char* name) const { return file.int_attribute("config", name); }
   std::string text(const char* name) const { return file.string_attribute("config", name); }
   bool has(const char* name) const { return file.has_attribute("config", name); }
+  bool is_blocks() const { return has("form") && text("form") == "blocks"; }
   bool rotary() const { return has("rotary") && integer("rotary") != 0; }
   // [B, G, T, d] for each head of queries.
   Tensor per_head(const Tensor& x) const { return repeat_heads(x, integer("H") / x.dim(1)); }
   Tensor read(const std::string& name, Dtype dtype) const { return file.read(name).to(dtype); }
   Visibility visible() const {
-    return {.causal = integer("causal") != 0, .lengths = packed.lengths};
+    return {.causal = is_blocks() || integer("causal") != 0, .lengths = packed.lengths};
   }
   // [B, H, T, d] with the visible tokens of every sequence first.
   Tensor pack(const Tensor& x) const {
@@ -231,6 +236,42 @@ GoldenTolerance GoldenTolerance::of(Dtype dtype) {
 
 namespace {
 
+void load_weights(nn::Attention& block, const Case& c) {
+  std::vector<NamedTensor> weights;
+  for (const std::string& name : c.file.datasets("weights")) {
+    weights.push_back({name.substr(std::string("weights/").size()), c.file.read(name)});
+  }
+  nn::load_state(block, weights, c.file.path());
+}
+
+// The inputs of a file, as they are and packed, and the tokens of the block.
+struct Inputs {
+  Inputs(const Case& c, Dtype dtype) {
+    for (const std::string name : {"q", "k", "v", "q_content", "k_content"}) {
+      if (name.size() > 1 && !c.rotary()) continue;
+      given[name] = require_grad(c.read("inputs/" + name, dtype).to(default_device()));
+      packed[name] = c.pack(given[name]);
+    }
+  }
+  nn::AttentionInput of(const Case& c) {
+    return {.q = packed["q"],
+            .k = packed["k"],
+            .v = packed["v"],
+            .q_content = packed["q_content"],
+            .k_content = packed["k_content"],
+            .hidden = {},
+            .visible = c.visible()};
+  }
+  std::map<std::string, Tensor> given, packed;
+};
+
+void compare_gradients(Comparison& compare, const Inputs& in, nn::Attention& block) {
+  for (const auto& [name, tensor] : in.given) compare.floats("grad/" + name, grad(tensor));
+  for (const auto& p : block.named_parameters()) {
+    compare.floats("grad/" + p.path, grad(p.parameter->value));
+  }
+}
+
 // The block of the file with its weights; null if this build cannot make it, with the reason.
 std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::string& refusal) {
   refusal = unknown_feature(c);
@@ -254,11 +295,7 @@ std::unique_ptr<sea::SeaAttention> block_of(const Case& c, Dtype dtype, std::str
     refusal = error.what();
     return nullptr;
   }
-  std::vector<NamedTensor> weights;
-  for (const std::string& name : c.file.datasets("weights")) {
-    weights.push_back({name.substr(std::string("weights/").size()), c.file.read(name)});
-  }
-  nn::load_state(*block, weights, c.file.path());
+  load_weights(*block, c);
   return block;
 }
 
@@ -317,44 +354,165 @@ void compare_losses(const Case& c, Comparison& compare, const Losses& l) {
   loss("total", l.total);
 }
 
+// Files of docs/method.md section 8: form = blocks.
+
+std::string unknown_of_blocks(const Case& c) {
+  const std::vector<std::string> known = {"B",        "T",
+                                          "H",        "d",
+                                          "kv_heads", "block",
+                                          "chosen",   "sinks",
+                                          "local",    "tile",
+                                          "columns",  "survivors",
+                                          "prior",    "prior_features",
+                                          "rotary",   "opinion",
+                                          "seed",     "top_k_margin",
+                                          "lengths",  "form"};
+  for (const std::string& name : c.file.attributes("config")) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) return name;
+  }
+  const int64_t prior = c.integer("prior");
+  return prior == 0 || prior == 2 ? "" : join("prior = ", prior);
+}
+
+// tile = 0: that of the file.
+std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string& refusal,
+                                         int64_t tile = 0) {
+  refusal = unknown_of_blocks(c);
+  if (!refusal.empty()) {
+    refusal += " is not known to this program";
+    return nullptr;
+  }
+  sea::SeaConfig s;
+  s.apply(sea::Preset::blocks);
+  s.block = c.integer("block");
+  s.keys = c.integer("chosen") * s.block;
+  s.sinks = c.integer("sinks");
+  s.local = c.integer("local");
+  s.tile = tile ? tile : c.integer("tile");
+  s.columns = c.integer("columns");
+  s.survivors = c.integer("survivors");
+  s.prior = kFilePriors[c.integer("prior")];
+  s.prior_features = c.integer("prior_features");
+  s.opinion = c.file.double_attribute("config", "opinion");
+  nn::Init init{.random = {.seed = 1}, .dtype = dtype};
+  std::unique_ptr<nn::Attention> block;
+  try {
+    block = sea::SeaAttention::make(init,
+                                    {.heads = c.integer("H"),
+                                     .head_size = c.integer("d"),
+                                     .max_positions = c.integer("T"),
+                                     .causal = true,
+                                     .kv_heads = c.integer("kv_heads"),
+                                     .rotary = c.rotary()},
+                                    s);
+  } catch (const Error& error) {
+    refusal = error.what();
+    return nullptr;
+  }
+  load_weights(*block, c);
+  return block;
+}
+
+// The blocks of a mask by keys [B, H, T, T]: u8 [B, G, T, blocks], 1 where its first key is kept.
+Tensor kept_blocks(const nn::Tap& tap, const Case& c) {
+  const int64_t B = c.integer("B"), H = c.integer("H"), T = c.integer("T"),
+                G = c.integer("kv_heads"), size = c.integer("block"), N = (T + size - 1) / size;
+  const Tensor keys = csr_to_mask({.row_pointers = tap.get("row_pointers"),
+                                   .head_offsets = tap.get("head_offsets"),
+                                   .columns = tap.get("columns"),
+                                   .batch = B,
+                                   .heads = H,
+                                   .length = T,
+                                   .keys = T});
+  const Tensor kept = Tensor::zeros({B, G, T, N}, Dtype::u8);
+  for (int64_t r = 0; r < B * G * T; ++r) {
+    const int64_t head = r / T / G * H + r / T % G * (H / G);
+    for (int64_t n = 0; n < N; ++n) {
+      kept.data<uint8_t>()[r * N + n] = keys.data<uint8_t>()[(head * T + r % T) * T + n * size];
+    }
+  }
+  return kept;
+}
+
+// What each row chooses by itself: a tile of one row keeps it and the fixed blocks.
+Tensor chosen_blocks(const Case& c, Dtype dtype, nn::AttentionInput call) {
+  NoGrad off;
+  std::string refusal;
+  const std::unique_ptr<nn::Attention> block = blocks_of(c, dtype, refusal, 1);
+  nn::ParameterStore store(*block);
+  nn::Tap tap("sea");
+  tap.request("mask");
+  call.tap = &tap;
+  block->forward(call);
+  const Tensor kept = kept_blocks(tap, c);
+  const BlockConfig config{.sinks = c.integer("sinks"), .local = c.integer("local")};
+  const int64_t T = c.integer("T"), N = kept.dim(3);
+  for (int64_t i = 0; i < kept.numel(); ++i) {
+    const int64_t own = i / N % T / c.integer("block");
+    if (i % N <= own && config.is_fixed(i % N, own)) kept.data<uint8_t>()[i] = 0;
+  }
+  return kept;
+}
+
+GoldenReport run_blocks(const Case& c, Dtype dtype, const GoldenTolerance& tolerance, bool dense) {
+  GoldenReport report;
+  const std::unique_ptr<nn::Attention> block = blocks_of(c, dtype, report.skipped);
+  if (!block) return report;
+  nn::ParameterStore store(*block);
+  Inputs in(c, dtype);
+  nn::Tap tap("sea");
+  tap.request("mask");
+  tap.request("scores");
+  nn::AttentionInput call = in.of(c);
+  call.options.dense_path = dense;
+  call.tap = &tap;
+  const Tensor out = nn::unpack_rows(block->forward(call), c.packed);
+  Comparison compare(c, tolerance);
+  compare.integers("intermediate/kept", kept_blocks(tap, c));
+  compare.integers("intermediate/chosen", chosen_blocks(c, dtype, call));
+  compare.floats("output/c_sea", out.detach());
+  auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
+  const Tensor approx =
+      distill::block_approx_loss(tap,
+                                 {.map = {},
+                                  .q = c.pack(read("inputs/teacher_q")),
+                                  .k = c.per_head(c.pack(read("inputs/teacher_k")))},
+                                 c.visible());
+  const Tensor cotangent = dot(out, read("inputs/cotangent")), total = add(approx, cotangent);
+  for (const auto& [name, value] :
+       {std::pair{"loss/approx", approx}, {"loss/cotangent", cotangent}, {"loss/total", total}}) {
+    compare.floats(name, value.detach().contiguous().view(c.file.read(name).shape()));
+  }
+  backward(total);
+  compare_gradients(compare, in, *block);
+  report.rows = std::move(compare.rows);
+  return report;
+}
+
 }  // namespace
 
 GoldenReport run_golden(const std::string& file, Dtype dtype, const GoldenTolerance& tolerance,
                         bool dense) {
   const Case c(file);
+  if (c.is_blocks()) return run_blocks(c, dtype, tolerance, dense);
   GoldenReport report;
   const std::unique_ptr<sea::SeaAttention> block = block_of(c, dtype, report.skipped);
   if (!block) return report;
   nn::ParameterStore store(*block);
-  auto read = [&](const char* name) { return c.read(name, dtype).to(default_device()); };
-  std::map<std::string, Tensor> in, packed;
-  for (const char* name : {"q", "k", "v", "q_content", "k_content"}) {
-    if (std::string(name).size() > 1 && !c.rotary()) continue;
-    in[name] = require_grad(read((std::string("inputs/") + name).c_str()));
-    packed[name] = c.pack(in[name]);
-  }
+  Inputs in(c, dtype);
   nn::Tap tap("sea");
-  const Tensor packed_out =
-      block->forward({.q = packed["q"],
-                      .k = packed["k"],
-                      .v = packed["v"],
-                      .q_content = packed["q_content"],
-                      .k_content = packed["k_content"],
-                      .hidden = {},
-                      .visible = c.visible(),
-                      .options = {.query_skip = c.integer("query_skip"), .dense_path = dense},
-                      .tap = &tap});
+  nn::AttentionInput call = in.of(c);
+  call.options = {.query_skip = c.integer("query_skip"), .dense_path = dense};
+  call.tap = &tap;
+  const Tensor packed_out = block->forward(call);
   const Tensor out = nn::unpack_rows(packed_out, c.packed);
   Comparison compare(c, tolerance);
   compare_stages(c, compare, tap);
   compare.floats("output/c_sea", out.detach());
-  const Losses losses = losses_of(c, dtype, tap, packed["q"], packed["k"], out, compare);
+  const Losses losses = losses_of(c, dtype, tap, in.packed["q"], in.packed["k"], out, compare);
   compare_losses(c, compare, losses);
   backward(losses.total);
-  for (const auto& [name, tensor] : in) compare.floats("grad/" + name, grad(tensor));
-  for (const auto& p : block->named_parameters()) {
-    compare.floats("grad/" + p.path, grad(p.parameter->value));
-  }
+  compare_gradients(compare, in, *block);
   report.rows = std::move(compare.rows);
   return report;
 }

@@ -2,6 +2,7 @@
 #include "distill/losses/loss_table.h"
 
 #include "autograd/ops.h"
+#include "distill/losses/block_loss.h"
 #include "tensor/top_logits.h"
 
 namespace brine::distill {
@@ -30,6 +31,12 @@ Tensor attention_term(const LossConfig& config, const Tensor& pair) {
 }
 
 Tensor approx(const LayerLossCall& call) {
+  if (call.student.has("block_sizes")) {
+    check(call.teacher.has("query") || call.teacher.has("attention"),
+          "losses: the loss approx of a mask of blocks needs the teacher's q and k or its map, not "
+          "pooled attention; make the dump with --content qk or maps, or set losses.approx to 0");
+    return block_approx_loss(call.student, attention_of(call.teacher), call.visible);
+  }
   check(call.student.has("scores"),
         "losses: the student's attention estimates no scores, which the loss approx needs; set "
         "losses.approx to 0");

@@ -57,6 +57,14 @@ struct AttentionInput {
   RandomStream* random = nullptr;  // null: evaluation
   // Factor of the method's own loss, if it has one, in the backward pass.
   double own_loss = 1;
+  // Rows of which a method that samples (AttentionTraits) compares its scores with the teacher's;
+  // rows = 0: all. `only`: its output has these rows alone, whose positions are in the tap as "rows"
+  // i64 [n].
+  struct Sample {
+    int64_t rows = 0;
+    uint64_t seed = 0;
+    bool only = false;
+  } sample = {};
   // That loss is put into the tap as "selection_loss" and not attached
   // to the output: the caller adds it to its own.
   bool shows_loss = false;
@@ -90,6 +98,8 @@ struct AttentionTraits {
   bool query_skip = false;   // uses the options query_skip and oversample
   bool incremental = false;  // make_state() and step() work
   bool groups = false;       // accepts fewer heads of keys and values than of queries
+  bool estimates = false;    // its scores learn from a teacher's attention (the loss approx)
+  bool samples = false;      // uses AttentionInput::sample
 };
 
 class Attention : public Module {
@@ -133,6 +143,8 @@ bool is_full_attention(const std::string& method);
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
 template <class Method, class Config>
 struct RegisterAttention {
+  // A Method with a static function make(Init&, const AttentionShape&, const Config&) decides by its
+  // configuration which class it is.
   explicit RegisterAttention(const char* name) {
     static const char* registered = name;
     struct Entry : AttentionMethod {
@@ -141,7 +153,11 @@ struct RegisterAttention {
       void describe(data::Schema& schema) override { config.describe(schema); }
       std::unique_ptr<Attention> make_block(Init& init,
                                             const AttentionShape& shape) const override {
-        return std::make_unique<Method>(init, shape, config);
+        if constexpr (requires { Method::make(init, shape, config); }) {
+          return Method::make(init, shape, config);
+        } else {
+          return std::make_unique<Method>(init, shape, config);
+        }
       }
     };
     attention_methods()[name] = []() -> std::unique_ptr<AttentionMethod> {

@@ -8,8 +8,8 @@ tokens. No tensor is S x S: rows are processed in tiles, and the memory of atten
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,15 @@ ELEMENTS_OF_ENTRY = 32  # of a mask: what makes a tile's gathered keys and value
 LOG_FEATURE = (-20.0, 12.0)  # limits of the logarithm of learned features (section 1.6)
 LEAST_SHARE = 1e-7  # of a column, under a learned prior
 
-# Adds [B, ., R, e] of the new tokens to what a cache has under a number; returns all of it, [B, ., S, e].
-Store = Callable[[int, Tensor], Tensor]
+
+class Store(Protocol):
+    """What a cache has under numbers."""
+
+    def __call__(self, slot: int, new: Tensor, kept: int | None = None) -> Tensor:
+        """Adds rows [B, ., R, e] after all or after the first `kept`; returns all [B, ., S, e].
+
+        What is there is returned if `new` has no rows.
+        """
 
 
 # ---- linear attention (section 1.2)

@@ -26,8 +26,22 @@ SECTION = "brine"
 NEWEST_FORMAT = 1
 FULL_ATTENTION = ("flash", "dense")
 
+# How attention over blocks is computed: gathered tiles, or flex_attention of PyTorch. Not a setting of files.
+BACKENDS = ("tiles", "flex")
+# Defaults of a mask of blocks.
+OF_BLOCKS = {
+    "k": 480,
+    "columns": 512,
+    "decoder": "none",
+    "prior": "none",
+    "pooled_prior": True,
+    "gates": "head",
+    "gate_bias": 4.0,
+}
+
 CHOICES: dict[str, tuple[str, ...]] = {
-    "preset": ("paper", "lean", "light"),
+    "mask": ("columns", "blocks"),
+    "preset": ("paper", "lean", "light", "blocks"),
     "mode": ("per-query", "per-head", "per-batch", "causal-per-batch"),
     "decoder": ("paper", "lean", "none"),
     "decoder_norm": ("preset", "on", "off"),
@@ -71,6 +85,13 @@ class SeaSettings:
 
     k: int = 64
     columns: int = 64
+    mask: str = "columns"
+    block: int = 32
+    sinks: int = 1
+    local: int = 1
+    tile: int = 16
+    survivors: int = 2
+    opinion: float = 0.0
     preset: str | None = None
     mode: str = "causal-per-batch"
     decoder: str = "paper"
@@ -148,13 +169,15 @@ class SeaSettings:
             value = getattr(self, key)
             if value not in names and not (key == "preset" and value is None):
                 raise ValueError(f"brine: {key} is {value!r}, known are {', '.join(names)}")
-        for key in ("k", "columns", "prior_features", "oversample"):
+        for key in ("k", "columns", "prior_features", "oversample", "block", "tile", "survivors"):
             if getattr(self, key) < 1:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must be at least 1")
         if not 0 <= self.pooled <= 1:
             raise ValueError(f"brine: pooled is {self.pooled}, must be in [0, 1]")
         if shape.heads % shape.groups:
             raise ValueError(f"brine: {shape.groups} heads of keys do not divide {shape.heads} heads")
+        if self.mask == "blocks":
+            return self.validate_blocks(shape)
         if shape.causal and self.mode in ("per-head", "per-batch"):
             raise ValueError(f"brine: mode {self.mode} depends on later positions, this model is causal")
         if shape.causal and self.features == "softmax":
@@ -168,6 +191,23 @@ class SeaSettings:
             raise ValueError(
                 f"brine: columns {self.columns} are not a multiple of width_reduction {decoder.width_reduction}"
             )
+
+    def validate_blocks(self, shape: Shape) -> None:
+        """The rest of validate() for a mask of blocks (section 8)."""
+        if not shape.causal:
+            raise ValueError("brine: mask blocks is for causal models, this one is an encoder")
+        for key in ("sinks", "local"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"brine: {key} is {getattr(self, key)}, must not be negative")
+        if self.block % self.tile:
+            raise ValueError(f"brine: tile {self.tile} does not divide block {self.block}")
+        if not 0 <= self.opinion <= 1:
+            raise ValueError(f"brine: opinion is {self.opinion}, must be in [0, 1]")
+        for key, value in {"decoder": "none", "gates": "head", "pooled_prior": True, "pooled": 0, "oversample": 1}.items():
+            if getattr(self, key) != value:
+                raise ValueError(f"brine: {key} is {getattr(self, key)!r}, mask blocks has {value!r}")
+        if self.prior == "performer":
+            raise ValueError("brine: prior is 'performer', mask blocks has 'none' or 'learned'")
 
 
 def settings_of(config: PretrainedConfig) -> SeaSettings:
@@ -189,6 +229,8 @@ def settings_of(config: PretrainedConfig) -> SeaSettings:
         raise ValueError(f'brine: attention method {method!r} is not supported, only "sea"')
     if "scaler_bias" in attention:  # its name in older files
         attention.setdefault("gate_bias", attention.pop("scaler_bias"))
+    if attention.get("mask") == "blocks":
+        attention = OF_BLOCKS | attention
     known = {field.name for field in dataclasses.fields(SeaSettings)}
     unknown = sorted(set(attention) - known)
     if unknown:

@@ -41,10 +41,12 @@ from transformers import (
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from .attention_brine_sea import SeaAttention, Store
+from .blocks_brine_sea import BlockAttention
 
 # Not used here: releases up to 5.0 copy of a directory only the files that this one imports.
 from .columns_brine_sea import TILE as _TILE  # noqa: F401
 from .configuration_brine_sea import (
+    BACKENDS,
     SECTION,
     SeaBertConfig,
     SeaGPT2Config,
@@ -92,14 +94,24 @@ def unrotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def store_in(cache: Any, layer: int, layers: int) -> Store:
     """Layers after the model's own have the estimator's tensors: the cache reorders and cuts them with the rest."""
 
-    def store(slot: int, new: Tensor) -> Tensor:
+    def store(slot: int, new: Tensor, kept: int | None = None) -> Tensor:
         index = layers * (1 + slot) + layer
         nothing = new[..., :0]
-        if hasattr(cache, "layers"):
-            while len(cache.layers) <= index:
-                cache.layers.append(transformers.cache_utils.DynamicLayer())
-            return cast(Tensor, cache.layers[index].update(new, nothing)[0])
-        return cast(Tensor, cache.update(new, nothing, index)[0])  # before 4.54 two lists, which grow
+        if not hasattr(cache, "layers"):  # before 4.54 two lists, which grow
+            there = cache.key_cache[index] if index < len(cache.key_cache) else []
+            if len(there) and kept is not None:
+                cache.key_cache[index] = there[:, :, :kept]
+            return there if len(there) and not new.shape[2] else cast(Tensor, cache.update(new, nothing, index)[0])
+        while len(cache.layers) <= index:
+            cache.layers.append(transformers.cache_utils.DynamicLayer())
+        own = cache.layers[index]
+        if own.get_seq_length() == 0:
+            if not new.shape[2]:
+                return new
+            own = cache.layers[index] = transformers.cache_utils.DynamicLayer()
+        elif kept is not None:
+            own.keys, own.values = own.keys[:, :, :kept], own.values[:, :, :kept]
+        return cast(Tensor, own.update(new, nothing)[0]) if new.shape[2] else own.keys
 
     return store
 
@@ -130,7 +142,7 @@ def sea_forward(
 
     The block has no dropout of attention weights, and returns no weights.
     """
-    sea = cast(SeaAttention, module.sea)
+    sea = cast("SeaAttention | BlockAttention", module.sea)
     count, keys, d = query.shape[2], key.shape[2], query.shape[3]
     if attention_mask is not None and attention_mask.dim() != 2:
         raise ValueError(f"brine: attention_mask must be [B, S], got {tuple(attention_mask.shape)}")
@@ -262,7 +274,7 @@ class SeaStudent:
             if hasattr(module, "_update_causal_mask"):
                 module._update_causal_mask = mask_of_decoder(module, module._update_causal_mask)
             if type(module).__name__ in ATTENTION_CLASSES:
-                module.sea = SeaAttention(shape, settings)
+                module.sea = (BlockAttention if settings.mask == "blocks" else SeaAttention)(shape, settings)
                 module.sea_forward = MethodType(sea_forward, module)
                 module.register_forward_pre_hook(pass_on, with_kwargs=True)
                 found += 1
@@ -279,21 +291,38 @@ class SeaStudent:
             config._attn_implementation = IMPLEMENTATION
         return cast(Any, super())._autoset_attn_implementation(config, *inputs, **kwargs)
 
-    def sea_blocks(self) -> Iterator[SeaAttention]:
+    def sea_blocks(self) -> Iterator[SeaAttention | BlockAttention]:
         """The blocks of all layers, in order."""
-        return (m for m in cast(nn.Module, self).modules() if isinstance(m, SeaAttention))
+        return (m for m in cast(nn.Module, self).modules() if isinstance(m, SeaAttention | BlockAttention))
 
-    def set_sea(self, k: int | None = None, oversample: int | None = None, query_skip: int | None = None) -> None:
+    def set_sea(
+        self,
+        k: int | None = None,
+        oversample: int | None = None,
+        query_skip: int | None = None,
+        backend: str | None = None,
+    ) -> None:
         """Other numbers of kept keys and of candidates for each, without training.
 
         query_skip f: the estimate of every f-th query serves the f - 1 after it. It must not change in the
-        middle of a sequence. A cache then keeps the scores of every token, H K numbers.
+        middle of a sequence. A cache then keeps the scores of every token, H K numbers. backend, of mask blocks:
+        "tiles", or "flex" for flex_attention in whole passes.
         """
         for name, value in (("k", k), ("oversample", oversample), ("query_skip", query_skip)):
             if value is not None and value < 1:
                 raise ValueError(f"brine: {name} is {value}, must be at least 1")
+        if backend is not None and backend not in BACKENDS:
+            raise ValueError(f"brine: backend is {backend!r}, known are {', '.join(BACKENDS)}")
         for block in self.sea_blocks():
-            block.k, block.oversample = k or block.k, oversample or block.oversample
+            block.k = k or block.k
+            if isinstance(block, BlockAttention):
+                if (oversample or 1) > 1 or (query_skip or 1) > 1:
+                    raise ValueError("brine: oversample and query_skip are of mask columns, this student has blocks")
+                block.backend = backend or block.backend
+                continue
+            if backend is not None:
+                raise ValueError("brine: a backend is of mask blocks, this student has columns")
+            block.oversample = oversample or block.oversample
             block.query_skip = query_skip or block.query_skip
 
     @classmethod

@@ -24,6 +24,21 @@ LIGHT = {
 }
 LEAN = {"method": "sea", "k": 6, "columns": 16, "decoder": "lean", "prior": "performer", "gates": "token"}
 PAPER = {"method": "sea", "k": 6, "columns": 16, "decoder": "paper", "prior": "none", "gates": "token"}
+BLOCKS = {
+    "method": "sea",
+    "preset": "blocks",
+    "mask": "blocks",
+    "k": 6,
+    "block": 4,
+    "tile": 2,
+    "columns": 5,
+    "decoder": "none",
+    "prior": "learned",
+    "prior_features": 8,
+    "pooled_prior": True,
+    "gates": "head",
+    "gate_bias": 2.0,
+}
 
 SIZES: dict[str, dict[str, Any]] = {
     "llama": dict(

@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file
 from students import (
     ARCHITECTURES,
+    BLOCKS,
     DECODERS,
     LEAN,
     LIGHT,
@@ -60,7 +61,7 @@ def test_the_directory_is_the_student_and_its_dense_base(family, tmp_path):
     architecture = ARCHITECTURES[family]
     assert read_config(tmp_path)["architectures"] == [architecture]
     assert read_config(tmp_path)["auto_map"][STUDENTS[architecture][1]] == f"modeling_brine_sea.Sea{architecture}"
-    for name in ("attention", "columns", "configuration", "modeling"):
+    for name in ("attention", "blocks", "columns", "configuration", "modeling"):
         assert (tmp_path / f"{name}_brine_sea.py").exists()
     student = AUTO[architecture].from_pretrained(tmp_path, trust_remote_code=True)
     assert type(student).__name__ == f"Sea{architecture}" and type(student) is not type(model)
@@ -73,10 +74,15 @@ def test_the_directory_is_the_student_and_its_dense_base(family, tmp_path):
     assert close(logits(brine_sea.load(tmp_path), ids), logits(model, ids))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family, attention",
+    [(family, LIGHT if family != "bert" else LIGHT | {"mode": "per-query"}) for family in FAMILIES]
+    + [(family, BLOCKS) for family in DECODERS],
+    ids=[*FAMILIES, *(f"{family}-blocks" for family in DECODERS)],
+)
 @pytest.mark.parametrize("side", ["left", "right", "inside"])
-def test_padding(family, side):
-    model = make(family, LIGHT if family != "bert" else LIGHT | {"mode": "per-query"})
+def test_padding(family, attention, side):
+    model = make(family, attention)
     ids = batch(1, 30)
     plain = logits(model, ids)
     places = {"left": range(10, 40), "right": range(30), "inside": [*range(4, 15), *range(21, 40)]}[side]
@@ -93,7 +99,7 @@ def test_padding(family, side):
 
 
 @pytest.mark.parametrize("family", DECODERS)
-@pytest.mark.parametrize("attention", [LIGHT, LEAN, PAPER], ids=["light", "lean", "paper"])
+@pytest.mark.parametrize("attention", [LIGHT, LEAN, PAPER, BLOCKS], ids=["light", "lean", "paper", "blocks"])
 def test_a_cache_changes_nothing(family, attention):
     model = make(family, attention)
     ids = batch(2, 40)
@@ -109,9 +115,10 @@ def test_a_cache_changes_nothing(family, attention):
     assert close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()])
 
 
+@pytest.mark.parametrize("attention", [LIGHT, BLOCKS], ids=["light", "blocks"])
 @pytest.mark.parametrize("family", DECODERS)
-def test_generate(family):
-    model = make(family)
+def test_generate(family, attention):
+    model = make(family, attention)
     ids = batch(2, 20)
     mask = torch.ones_like(ids)
     ids[0, :6], mask[0, :6] = 0, 0
@@ -127,7 +134,7 @@ def test_generate(family):
     )
 
 
-@pytest.mark.parametrize("attention", [LIGHT, LEAN], ids=["light", "lean"])
+@pytest.mark.parametrize("attention", [LIGHT, LEAN, BLOCKS], ids=["light", "lean", "blocks"])
 def test_lookup_decoding_cuts_the_cache(attention):
     model = make("llama", attention)
     ids = torch.tensor([[5, 6, 7, 8, 9] * 6])

@@ -1,64 +1,17 @@
 // Attention of one new query per sequence over cached keys and values, and the cache updates.
 //
-// The cost is that of reading the keys and values once for each head of queries. Rows stored in 16
-// bits (S) are widened in registers.
+// The cost is that of reading the keys and values once for each head of queries.
 #include <algorithm>
+#include <array>
 #include <vector>
 
+#include "tensor/cpu/attention/cached_rows.h"
 #include "tensor/cpu/core/pieces.h"
 #include "tensor/cpu/core/softmax_row.h"
-#include "tensor/cpu/core/stored_vectors.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/stored.h"
 
 namespace brine::BRINE_CPU {
-namespace {
-
-// out[j] = factor (x . rows[j]) for n rows of d numbers.
-template <class T, class S>
-void dots(T* out, const T* x, const S* rows, int64_t n, int64_t d, T factor) {
-  constexpr int W = kWidth<T>;
-  for (int64_t j = 0; j < n; ++j, rows += d) {
-    Vector<T> even = {}, odd = {};
-    int64_t c = 0;
-    for (; c + 2 * W <= d; c += 2 * W) {
-      even += load(x + c) * load_as<T>(rows + c);
-      odd += load(x + c + W) * load_as<T>(rows + c + W);
-    }
-    // One more vector rather than W numbers in a loop that compilers round in ways of their own.
-    if (c + W <= d) even += load(x + c) * load_as<T>(rows + c), c += W;
-    T sum = sum_of_vector<T, kVectorBytes>(even + odd);
-    for (; c < d; ++c) sum += x[c] * T(rows[c]);
-    out[j] = factor * sum;
-  }
-}
-
-// out[0..N W) = sum_j weights[j] rows[j], rows d apart.
-template <int N, class T, class S>
-void weighted(T* out, const T* weights, const S* rows, int64_t n, int64_t d) {
-  constexpr int W = kWidth<T>;
-  Vector<T> sum[N] = {};
-  for (int64_t j = 0; j < n; ++j, rows += d) {
-#pragma GCC unroll 4
-    for (int i = 0; i < N; ++i) sum[i] += weights[j] * load_as<T>(rows + i * W);
-  }
-  for (int i = 0; i < N; ++i) store(out + i * W, sum[i]);
-}
-
-template <class T, class S>
-void weighted_sum(T* out, const T* weights, const S* rows, int64_t n, int64_t d) {
-  constexpr int W = kWidth<T>;
-  int64_t c = 0;
-  for (; c + 4 * W <= d; c += 4 * W) weighted<4>(out + c, weights, rows + c, n, d);
-  for (; c + W <= d; c += W) weighted<1>(out + c, weights, rows + c, n, d);
-  for (; c < d; ++c) {
-    T sum = 0;
-    for (int64_t j = 0; j < n; ++j) sum += weights[j] * T(rows[j * d + c]);
-    out[c] = sum;
-  }
-}
-
-}  // namespace
 
 void append_row(Tensor cache, Tensor row, Tensor at) {
   const int64_t B = cache.dim(0), H = cache.dim(1), S = cache.dim(2), d = cache.dim(3);
@@ -91,7 +44,7 @@ void cached_attention(Tensor y, Tensor q, Tensor k, Tensor v, Tensor first, Tens
       T* p = memory.data();
       dots(p, q.data<T>() + i * d, k.data<Stored>() + place, n, d, T(scale));
       softmax_in_place(p, n);
-      weighted_sum(out, p, v.data<Stored>() + place, n, d);
+      weighted_sum(out, p, v.data<Stored>() + place, std::array{KeyRun{0, n}}, d);
     });
   });
 }

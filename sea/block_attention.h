@@ -1,0 +1,74 @@
+// SEA with a mask of key blocks (docs/method.md section 8): score mean keys, choose blocks, attend,
+// mix. Causal models only.
+#pragma once
+
+#include "nn/attention/attention.h"
+#include "sea/config.h"
+#include "sea/estimator.h"
+
+namespace brine::sea {
+
+// Its Tap entries: "gates"; if requested, "mask" as "row_pointers", "head_offsets" and "columns"
+// (FlatCsr) and "block_mask" u8 [B, H, T, T]; "scores" as those of each level z of the sampled
+// rows: "block_scores_z" [B, H, rows, blocks] (-1e4 where a row does not have the block) with their
+// "block_rows_z" i64 [rows] and "block_tiles_z" i32; "block_sizes" i64 [3] = block, tile, columns;
+// "kept_keys" f64 [2] of a row and of its tile.
+class BlockAttention : public nn::Attention {
+ public:
+  BlockAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
+
+  Tensor forward(const nn::AttentionInput& input) override;
+  nn::AttentionTraits traits() const override;
+  std::unique_ptr<nn::AttentionState> make_state(const nn::StateRequest& request) const override;
+  Tensor step(const nn::AttentionInput& input, nn::AttentionState& state) const override;
+
+ private:
+  friend class BlockState;
+  Tensor features(const PriorFeatures& of, const Tensor& x, const Tensor& content,
+                  const Tensor& lengths) const;
+  Tensor gates_of(int64_t batch, int64_t rows) const;
+  void show_scores(const nn::AttentionInput& in, const Tensor& tiles, const Tensor& psi_k) const;
+  void show_mask(const nn::AttentionInput& in, const BlockMask& mask) const;
+
+  SeaConfig config_;
+  nn::AttentionShape shape_;
+  nn::Parameter& gates_;  // [H, 2]
+  ColumnPrior& prior_;
+};
+
+// The decoding state: keys and values, sums of keys and of features by blocks of every level, the
+// blocks of the newest row's tile, the sum of the values.
+class BlockState : public nn::KeyValueState {
+ public:
+  BlockState(const BlockAttention& block, const nn::StateRequest& request);
+  // Prompts k, v [B, G, T, d] with features psi_k (undefined without a learned prior) and their
+  // mask.
+  void fill(int64_t first, const Tensor& k, const Tensor& v, const Tensor& psi_k,
+            const Visibility& visible, const BlockMask& mask);
+  // One token of every sequence.
+  void append(const Tensor& k, const Tensor& v, const Tensor& psi_k);
+
+  BlockScores scores() const;  // the sums; q and features are the caller's
+  BlockMask mask() const;      // of the newest row's tile
+
+ private:
+  struct Sums {
+    std::vector<Tensor*> whole;  // by level [B, G, blocks, m]
+    std::vector<Tensor*> open;   // by level f64 [B, G, m]
+  };
+  Sums make_sums(const std::string& name, int64_t width, const nn::StateRequest& request);
+  void fill_sums(const Sums& sums, int64_t first, const Tensor& x);
+  void append_sums(const Sums& sums, const Tensor& row, const Tensor& at);
+
+  BlockConfig config_;
+  int64_t groups_, levels_;
+  Sums keys_, features_;
+  Tensor &value_sums_, &counts_, &entries_;  // f64 [B, G, d]; as in BlockMask
+
+  friend class BlockAttention;
+};
+
+// Sums of complete blocks of x [B, G, T, m] by levels, as BlockScores needs them.
+std::vector<Tensor> block_sums(const Tensor& x, const BlockConfig& config, const Tensor& lengths);
+
+}  // namespace brine::sea

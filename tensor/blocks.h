@@ -1,0 +1,103 @@
+// Masks of key blocks at fixed places (docs/method.md section 8): their settings, and the lists of
+// blocks that tiles of rows keep. Nothing here is differentiated.
+//
+// Block b of a sequence is its keys [b B, (b + 1) B), tile i its rows [i R, (i + 1) R). R divides
+// B, so all rows of a tile are in one block, their own block o. A group is the heads that share
+// keys and values: they keep the same blocks.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "tensor/csr.h"
+#include "tensor/math.h"
+#include "tensor/types.h"
+
+namespace brine {
+
+struct BlockConfig {
+  int64_t block = 32;     // B: keys of a block
+  int64_t chosen = 15;    // n: blocks that a row chooses
+  int64_t sinks = 1;      // first blocks that every row keeps
+  int64_t local = 1;      // blocks before a row's own one that it keeps
+  int64_t tile = 16;      // R: rows that share upwards what they choose
+  int64_t columns = 512;  // K: blocks that are scored at once
+  int64_t survivors = 2;  // super-blocks for each chosen block whose blocks are scored
+  double opinion = 0;     // share of softmax(q . mean key / sqrt(d)) in the choice
+
+  // The smallest z with at most K super-blocks of 2^z blocks before block o.
+  BRINE_HD int level(int64_t own) const {
+    int z = 0;
+    while ((own >> z) > columns) ++z;
+    return z;
+  }
+  // A block of every row of own block o, without an estimate.
+  BRINE_HD bool is_fixed(int64_t b, int64_t own) const { return b < sinks || b >= own - local; }
+  // The most blocks that a tile of one of `blocks` blocks keeps.
+  int64_t most_kept(int64_t blocks) const {
+    return std::min(blocks, sinks + local + 1 + tile * chosen);
+  }
+};
+
+inline constexpr int64_t kMostTileRows = 64;
+
+// The blocks of every tile and group, in ascending order. In decoding there is one tile for each
+// sequence, that of its newest token.
+struct BlockMask {
+  Tensor counts;   // i32 [B, G, tiles]
+  Tensor entries;  // i32 [B, G, tiles, capacity]: block_entry(block, first row of the tile)
+  Tensor tiles;    // i32 [tiles] the places of the tiles, on the CPU; undefined: 0, 1, 2...
+  int64_t block = 0, tile = 0;  // B, R
+
+  int64_t tile_count() const { return counts.dim(2); }
+  int64_t capacity() const { return entries.dim(3); }
+};
+
+// A block that the rows of a tile from `row` on keep.
+BRINE_HD int32_t block_entry(int64_t block, int64_t row) { return int32_t(block * 64 + row); }
+BRINE_HD int64_t entry_block(int32_t entry) { return entry / 64; }
+BRINE_HD int64_t entry_row(int32_t entry) { return entry % 64; }
+
+// What the scores of blocks are computed from, of rows of tiles in the order of the mask.
+struct BlockScores {
+  Tensor q;     // [B, H, rows, d]
+  Tensor gain;  // [H] of the products with mean keys
+  // Sums of the keys of complete super-blocks, by level: [B, G, >= blocks / 2^z, d].
+  std::vector<Tensor> key_sums = {};
+  // Of the learned prior, or undefined: psi [B, H, rows, m], its gain [H], sums as above.
+  Tensor psi_q = {}, prior_gain = {};
+  std::vector<Tensor> psi_sums = {};
+  Tensor psi_k = {};  // [B, G, T, m] of every key; or of one row each f64 [B, G, m], the sum of
+                      // those of its own block
+  double least_share = 0;
+  Tensor given = {};  // [B, H, rows, blocks]: P itself; then nothing else is read
+};
+
+// Shapes and settings are right, or an Error that starts with `op`.
+void check_blocks(const char* op, const BlockConfig& config);
+// The mask's memory, without values.
+BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,
+                           int64_t blocks, Device device);
+
+// Chooses blocks (docs/method.md sections 8.1 to 8.4 and 8.6) for the rows of `tiles` (undefined:
+// all) of sequences with `visible`; T tokens.
+BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
+                        const Visibility& visible, int64_t T, const Tensor& tiles = {});
+// The same for one new row of every sequence, that sees width[b] keys (i64 [B]); `mask` has the
+// tile of the row before it and becomes that of the row.
+void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const BlockConfig& config,
+                        const Tensor& width);
+
+// The mask by single keys u8 [B, H, rows, T], for references and observers.
+Tensor block_mask_keys(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T);
+
+// The same as compressed rows.
+FlatCsr blocks_to_csr(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T);
+
+// Kept keys of rows, over all rows that see a key: of the row itself, and of its tile.
+struct KeptKeys {
+  double row = 0, tile = 0;
+};
+KeptKeys kept_keys(const BlockMask& mask, const Visibility& visible, int64_t T);
+
+}  // namespace brine

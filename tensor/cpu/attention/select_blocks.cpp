@@ -1,0 +1,457 @@
+// The choice of key blocks: scores of mean keys and of the learned prior for a tile of rows at
+// once, softmax, sums over the heads of a group, the largest of each row, the union of the tile.
+//
+// The rows of all heads of a group are the lanes of vectors: lane h R + r is row r of head h. Lanes
+// do not depend on each other, so a row has the same bits in a tile and by itself.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tensor/cpu/attention/flash_tile.h"
+#include "tensor/cpu/core/pieces.h"
+#include "tensor/kernels/attention.h"
+
+namespace brine::BRINE_CPU {
+namespace {
+
+// The rows of one group whose blocks are chosen together: all are in block `own`.
+template <class T>
+struct Rows {
+  int64_t bg, own, first, count;  // b G + g; ordinal of the first row; rows
+  const T *q, *psi_q;             // of the first head's first row
+  int64_t q_step, psi_step;       // between heads
+};
+
+struct Run {
+  int64_t first, count;  // consecutive blocks of a level
+};
+
+struct Best {
+  double value;
+  int64_t block;
+};
+
+template <class T>
+class Chooser {
+ public:
+  // For tiles of R rows; keeps its memory from call to call.
+  void begin(const BlockScores& scores, const BlockConfig& config, int64_t H, int64_t G,
+             int64_t R) {
+    scores_ = &scores;
+    config_ = &config;
+    G_ = G;
+    heads_ = H / G;
+    R_ = R;
+    lanes_ = whole_vectors<T>(heads_ * R);
+    d_ = scores.q.defined() ? scores.q.dim(3) : 0;
+    m_ = scores.psi_q.defined() ? scores.psi_q.dim(3) : 0;
+  }
+
+  // The blocks that each row chooses: chosen()[r].
+  void choose(const Rows<T>& at) {
+    rows_ = at.count;
+    for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
+    const int z = config_->level(at.own);
+    load(at);
+    const int64_t whole = at.own >> z;
+    if (m_) take_total(at, z);
+    runs_.assign(1, {0, whole});
+    score(at, z);
+    allowed_.clear();
+    soften();
+    if (z == 0)
+      return take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
+    take(config_->survivors * config_->chosen, [](int64_t) { return true; });
+    narrow(at, z);
+    score(at, 0);
+    soften();
+    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
+  }
+
+  // As above from P itself, `p` of the first head's first row.
+  void choose_given(const Rows<T>& at, const T* p, int64_t head_step, int64_t row_step) {
+    rows_ = at.count;
+    for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
+    runs_.assign(1, {0, at.own});
+    allowed_.clear();
+    sums_.resize(size_t(at.own * R_));
+    for (int64_t c = 0; c < at.own; ++c) {
+      for (int64_t r = 0; r < rows_; ++r) {
+        T sum = 0;
+        for (int64_t h = 0; h < heads_; ++h) sum += p[h * head_step + r * row_step + c];
+        sums_[size_t(c * R_ + r)] = sum;
+      }
+    }
+    take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
+  }
+
+  const std::vector<Best>& chosen(int64_t r) const { return best_[r]; }
+
+ private:
+  // Queries and features as lanes, and what is constant for a row.
+  void load(const Rows<T>& at) {
+    const int64_t slack = kWidth<T>;
+    scratch_.reserve((d_ + m_) * (lanes_ + slack) + 6 * lanes_, 8);
+    q_ = scratch_.take(d_ * (lanes_ + slack));
+    psi_ = scratch_.take(m_ * (lanes_ + slack));
+    for (T** x : {&factor_, &plain_, &prior_, &share_, &total_, &largest_}) {
+      *x = scratch_.take(lanes_);
+    }
+    std::fill_n(q_, d_ * (lanes_ + slack), T(0));
+    std::fill_n(psi_, m_ * (lanes_ + slack), T(0));
+    for (T* x : {factor_, plain_, prior_, share_}) std::fill_n(x, lanes_, T(0));
+    auto turned = [&](T* to, const T* from, int64_t step, int64_t n) {
+      for (int64_t h = 0; h < heads_; ++h) {
+        for (int64_t r = 0; r < rows_; ++r) {
+          for (int64_t c = 0; c < n; ++c)
+            to[c * (lanes_ + slack) + h * R_ + r] = from[h * step + r * n + c];
+        }
+      }
+    };
+    turned(q_, at.q, at.q_step, d_);
+    if (m_) turned(psi_, at.psi_q, at.psi_step, m_);
+    const double root = 1 / std::sqrt(double(d_)), B = double(config_->block);
+    for (int64_t h = 0; h < heads_; ++h) {
+      const int64_t head = at.bg % G_ * heads_ + h;
+      for (int64_t r = 0; r < rows_; ++r) {
+        const int64_t lane = h * R_ + r;
+        plain_[lane] = T(root / B);
+        factor_[lane] = T(double(scores_->gain.template data<T>()[head]) * root / B);
+        if (!m_) continue;
+        prior_[lane] = scores_->prior_gain.template data<T>()[head];
+        share_[lane] = T(double(at.first + r + 1) / B);
+      }
+    }
+  }
+
+  const T* sums_of(const std::vector<Tensor>& levels, int z, int64_t bg, int64_t width) const {
+    const Tensor& sums = levels[size_t(z)];
+    return sums.template data<T>() + bg * sums.dim(2) * width;
+  }
+
+  // products [blocks, lanes] of lanes with sums of `width` numbers.
+  void multiply(T* to, const T* lanes_of, const T* sums, int64_t width) const {
+    for (const Run& run : runs_) {
+      tile_product(run.count, lanes_, width, Broadcast<T, false>{sums + run.first * width, width},
+                   Lanes<const T>{lanes_of, lanes_ + kWidth<T>}, Lanes<T>{to, lanes_});
+      to += run.count * lanes_;
+    }
+  }
+
+  int64_t candidates() const {
+    int64_t n = 0;
+    for (const Run& run : runs_) n += run.count;
+    return n;
+  }
+
+  // total_ = psi_q . sum of psi_k over all keys that a row sees.
+  void take_total(const Rows<T>& at, int z) {
+    std::fill_n(total_, lanes_, T(0));
+    const int64_t whole = at.own >> z;
+    auto add = [&](int level, Run run) {
+      runs_.assign(1, run);
+      s_.resize(size_t(run.count * lanes_));
+      multiply(s_.data(), psi_, sums_of(scores_->psi_sums, level, at.bg, m_), m_);
+      for (int64_t c = 0; c < run.count; ++c) {
+        const T* row = s_.data() + c * lanes_;
+#pragma omp simd
+        for (int64_t l = 0; l < lanes_; ++l) total_[l] += row[l];
+      }
+    };
+    add(z, {0, whole});
+    if (z > 0) add(0, {whole << z, at.own - (whole << z)});
+    own_.assign(size_t(m_), 0.0);
+    const Tensor& keys = scores_->psi_k;
+    const bool summed = keys.dtype() == Dtype::f64 && keys.rank() == 3;
+    int64_t next = at.own * config_->block;
+    for (int64_t r = 0; r < rows_; ++r) {
+      if (summed) {
+        std::copy_n(keys.data<double>() + at.bg * m_, m_, own_.data());
+      } else {
+        for (; next <= at.first + r; ++next) {
+          const T* psi = keys.template data<T>() + (at.bg * keys.dim(2) + next) * m_;
+          for (int64_t i = 0; i < m_; ++i) own_[size_t(i)] += double(psi[i]);
+        }
+      }
+      for (int64_t h = 0; h < heads_; ++h) {
+        const T* x = at.psi_q + h * at.psi_step + r * m_;
+        T sum = 0;
+        for (int64_t i = 0; i < m_; ++i) sum += x[i] * T(own_[size_t(i)]);
+        total_[h * R_ + r] += sum;
+      }
+    }
+    for (int64_t l = 0; l < lanes_; ++l) total_[l] = total_[l] > 0 ? total_[l] : T(1);
+  }
+
+  // s_ [candidates, lanes] = the scores of the blocks of runs_ at a level, plain_s_ the products.
+  void score(const Rows<T>& at, int z) {
+    const int64_t n = candidates();
+    const T part = T(1.0 / double(int64_t(1) << z));
+    s_.resize(size_t(n * lanes_));
+    multiply(s_.data(), q_, sums_of(scores_->key_sums, z, at.bg, d_), d_);
+    const bool opinion = config_->opinion > 0;
+    if (opinion) {
+      raw_.resize(s_.size());
+      for (int64_t c = 0; c < n; ++c) {
+#pragma omp simd
+        for (int64_t l = 0; l < lanes_; ++l)
+          raw_[c * lanes_ + l] = s_[c * lanes_ + l] * (plain_[l] * part);
+      }
+    }
+    for (int64_t c = 0; c < n; ++c) {
+#pragma omp simd
+      for (int64_t l = 0; l < lanes_; ++l) s_[c * lanes_ + l] *= factor_[l] * part;
+    }
+    if (!m_) return;
+    x_.resize(s_.size());
+    multiply(x_.data(), psi_, sums_of(scores_->psi_sums, z, at.bg, m_), m_);
+    const T least = T(scores_->least_share);
+    for (int64_t c = 0; c < n; ++c) {
+      T *x = x_.data() + c * lanes_, *s = s_.data() + c * lanes_;
+#pragma omp simd
+      for (int64_t l = 0; l < lanes_; ++l) {
+        const T share = x[l] / total_[l];
+        x[l] = math::log((share < least ? least : share) * (share_[l] * part) +
+                         std::numeric_limits<T>::min());
+        s[l] += prior_[l] * x[l];
+      }
+    }
+  }
+
+  // s [n, lanes] -> softmax over the blocks that a row may choose from.
+  void soften_lanes(T* s, int64_t n) {
+    for (int64_t c = 0; c < n && !allowed_.empty(); ++c) {
+      for (int64_t r = 0; r < rows_; ++r) {
+        if (allowed_[size_t(c * R_ + r)]) continue;
+        for (int64_t h = 0; h < heads_; ++h)
+          s[c * lanes_ + h * R_ + r] = -std::numeric_limits<T>::infinity();
+      }
+    }
+    std::fill_n(largest_, lanes_, std::numeric_limits<T>::lowest());
+    for (int64_t c = 0; c < n; ++c) {
+      const T* row = s + c * lanes_;
+#pragma omp simd
+      for (int64_t l = 0; l < lanes_; ++l)
+        largest_[l] = row[l] > largest_[l] ? row[l] : largest_[l];
+    }
+    norm_.assign(size_t(lanes_), T(0));
+    T* norm = norm_.data();
+    for (int64_t c = 0; c < n; ++c) {
+      T* row = s + c * lanes_;
+#pragma omp simd
+      for (int64_t l = 0; l < lanes_; ++l) {
+        row[l] = math::exp_nonpositive(row[l] - largest_[l]);
+        norm[l] += row[l];
+      }
+    }
+    for (int64_t l = 0; l < lanes_; ++l) norm[l] = norm[l] > 0 ? 1 / norm[l] : T(0);
+    for (int64_t c = 0; c < n; ++c) {
+      T* row = s + c * lanes_;
+#pragma omp simd
+      for (int64_t l = 0; l < lanes_; ++l) row[l] *= norm[l];
+    }
+  }
+
+  // sums_ [candidates, R] = P summed over the heads.
+  void soften() {
+    const int64_t n = candidates();
+    soften_lanes(s_.data(), n);
+    if (config_->opinion > 0) {
+      soften_lanes(raw_.data(), n);
+      const T p = T(config_->opinion), rest = T(1 - config_->opinion);
+      for (size_t i = 0; i < s_.size(); ++i) s_[i] = rest * s_[i] + p * raw_[i];
+    }
+    sums_.resize(size_t(n * R_));
+    for (int64_t c = 0; c < n; ++c) {
+      const T* row = s_.data() + c * lanes_;
+      T* to = sums_.data() + c * R_;
+      std::copy_n(row, R_, to);
+      for (int64_t h = 1; h < heads_; ++h) {
+#pragma omp simd
+        for (int64_t r = 0; r < R_; ++r) to[r] += row[h * R_ + r];
+      }
+    }
+  }
+
+  // best_[r] = the `most` blocks with the largest sums, of equal ones the later.
+  template <class May>
+  void take(int64_t most, May may) {
+    T least[kMostTileRows];
+    std::fill_n(least, R_, T(-1));
+    for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
+    int64_t c = 0;
+    for (const Run& run : runs_) {
+      for (int64_t b = run.first; b < run.first + run.count; ++b, ++c) {
+        if (!may(b)) continue;
+        const T* values = sums_.data() + c * R_;
+        for (int64_t r = 0; r < rows_; ++r) {
+          if (values[r] < least[r]) continue;
+          if (!allowed_.empty() && !allowed_[size_t(c * R_ + r)]) continue;
+          std::vector<Best>& best = best_[r];
+          if (int64_t(best.size()) == most) best.pop_back();
+          size_t i = best.size();
+          while (i > 0 && best[i - 1].value <= double(values[r])) --i;
+          best.insert(best.begin() + int64_t(i), {double(values[r]), b});
+          if (int64_t(best.size()) == most) least[r] = T(best.back().value);
+        }
+      }
+    }
+  }
+
+  // The blocks of the super-blocks of each row's best_, of the incomplete one and the fixed blocks
+  // become the candidates.
+  void narrow(const Rows<T>& at, int z) {
+    const int64_t whole = at.own >> z;
+    survives_.assign(size_t((whole + 1) * R_), 0);
+    std::fill_n(survives_.begin() + whole * R_, R_, uint8_t(1));
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (const Best& best : best_[r]) survives_[size_t(best.block * R_ + r)] = 1;
+    }
+    runs_.clear();
+    allowed_.clear();
+    for (int64_t super = 0; super <= whole; ++super) {
+      const uint8_t* row = survives_.data() + super * R_;
+      const bool any = std::find(row, row + rows_, 1) != row + rows_;
+      const int64_t end = std::min(at.own, (super + 1) << z);
+      for (int64_t b = super << z; b < end; ++b) {
+        const bool fixed = config_->is_fixed(b, at.own);
+        if (!any && !fixed) continue;
+        if (!runs_.empty() && runs_.back().first + runs_.back().count == b) {
+          ++runs_.back().count;
+        } else {
+          runs_.push_back({b, 1});
+        }
+        for (int64_t r = 0; r < R_; ++r) allowed_.push_back(fixed || row[r]);
+      }
+    }
+  }
+
+  const BlockScores* scores_ = nullptr;
+  const BlockConfig* config_ = nullptr;
+  int64_t G_ = 1, heads_ = 1, R_ = 1, lanes_ = 0, d_ = 0, m_ = 0, rows_ = 0;
+  Scratch<T> scratch_;
+  T *q_ = nullptr, *psi_ = nullptr, *factor_ = nullptr, *plain_ = nullptr, *prior_ = nullptr,
+    *share_ = nullptr, *total_ = nullptr, *largest_ = nullptr;
+  std::vector<Run> runs_;
+  std::vector<T> s_, raw_, x_, sums_, norm_;
+  std::vector<double> own_;
+  std::vector<uint8_t> allowed_, survives_;  // [candidates, R]; empty: all
+  std::vector<Best> best_[kMostTileRows];
+};
+
+// The rows of a tile that keep a block: from first_row[b] on; -1: none yet.
+class TileUnion {
+ public:
+  explicit TileUnion(int64_t blocks) : first_row_(size_t(blocks), -1) {}
+  void add(int64_t block, int64_t row) {
+    int32_t& at = first_row_[size_t(block)];
+    if (at < 0) at = int32_t(row);
+  }
+  int64_t write(int32_t* entries) const {
+    int64_t n = 0;
+    for (size_t b = 0; b < first_row_.size(); ++b) {
+      if (first_row_[b] >= 0) entries[n++] = block_entry(int64_t(b), first_row_[b]);
+    }
+    return n;
+  }
+
+ private:
+  std::vector<int32_t> first_row_;
+};
+
+void add_fixed(TileUnion& kept, const BlockConfig& config, int64_t own) {
+  for (int64_t b = 0; b < std::min(config.sinks, own); ++b) kept.add(b, 0);
+  for (int64_t b = std::max<int64_t>(0, own - config.local); b <= own; ++b) kept.add(b, 0);
+}
+
+}  // namespace
+
+void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visibility visible) {
+  const Tensor& q = scores.given.defined() ? scores.given : scores.q;
+  const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2), G = mask.counts.dim(1);
+  const int64_t R = config.tile, tiles = mask.tile_count(), room = mask.capacity();
+  const RowWidths widths(visible, std::numeric_limits<int64_t>::max());
+  const int64_t d = scores.given.defined() ? 1 : scores.q.dim(3);
+  const int64_t work = B * H * rows * config.columns * d;
+  dispatch_float(q.dtype(), [&]<class T>() {
+    for_pieces(B * G * tiles, work, [&](int64_t i) {
+      // Long tiles first, so that threads finish at similar times.
+      const int64_t bg = i % (B * G), n = tiles - 1 - i / (B * G), b = bg / G;
+      const int64_t place = mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n;
+      const int64_t first = place * R, own = first / config.block;
+      const int64_t length = visible.lengths.defined() ? widths.length(b) : rows + first;
+      const int64_t count = std::clamp<int64_t>(std::min(length - first, rows - n * R), 0, R);
+      int32_t& kept_count = mask.counts.data<int32_t>()[bg * tiles + n];
+      if (count == 0) return (void)(kept_count = 0);
+      const int64_t head = b * H + bg % G * (H / G);
+      thread_local Chooser<T> chooser;
+      chooser.begin(scores, config, H, G, R);
+      Rows<T> at{.bg = bg,
+                 .own = own,
+                 .first = first,
+                 .count = count,
+                 .q = nullptr,
+                 .psi_q = nullptr,
+                 .q_step = 0,
+                 .psi_step = 0};
+      if (scores.given.defined()) {
+        const int64_t N = q.dim(3);
+        chooser.choose_given(at, q.data<T>() + (head * rows + n * R) * N, rows * N, N);
+      } else {
+        at.q = q.data<T>() + (head * rows + n * R) * d;
+        at.q_step = rows * d;
+        if (scores.psi_q.defined()) {
+          const int64_t m = scores.psi_q.dim(3);
+          at.psi_q = scores.psi_q.data<T>() + (head * rows + n * R) * m;
+          at.psi_step = rows * m;
+        }
+        chooser.choose(at);
+      }
+      TileUnion kept(own + 1);
+      add_fixed(kept, config, own);
+      for (int64_t r = 0; r < count; ++r) {
+        for (const Best& best : chooser.chosen(r)) kept.add(best.block, r);
+      }
+      kept_count = int32_t(kept.write(mask.entries.data<int32_t>() + (bg * tiles + n) * room));
+    });
+  });
+}
+
+void select_blocks_step(BlockMask mask, BlockScores scores, BlockConfig config, Tensor width) {
+  const Tensor& q = scores.q;
+  const int64_t B = q.dim(0), H = q.dim(1), d = q.dim(3), G = mask.counts.dim(1);
+  const int64_t room = mask.capacity();
+  dispatch_float(q.dtype(), [&]<class T>() {
+    for_pieces(B * G, B * H * config.columns * d, [&](int64_t bg) {
+      const int64_t b = bg / G, t = width.data<int64_t>()[b] - 1, own = t / config.block;
+      const int64_t head = b * H + bg % G * (H / G), row = t % config.tile;
+      thread_local Chooser<T> chooser;
+      chooser.begin(scores, config, H, G, 1);
+      Rows<T> at{.bg = bg,
+                 .own = own,
+                 .first = t,
+                 .count = 1,
+                 .q = q.data<T>() + head * d,
+                 .psi_q = nullptr,
+                 .q_step = d,
+                 .psi_step = 0};
+      if (scores.psi_q.defined()) {
+        at.psi_step = scores.psi_q.dim(3);
+        at.psi_q = scores.psi_q.data<T>() + head * at.psi_step;
+      }
+      chooser.choose(at);
+      int32_t* entries = mask.entries.data<int32_t>() + bg * room;
+      int32_t& count = mask.counts.data<int32_t>()[bg];
+      TileUnion kept(own + 1);
+      for (int32_t e = 0; row > 0 && e < count; ++e) {
+        kept.add(entry_block(entries[e]), entry_row(entries[e]));
+      }
+      add_fixed(kept, config, own);
+      for (const Best& best : chooser.chosen(0)) kept.add(best.block, row);
+      count = int32_t(kept.write(entries));
+    });
+  });
+}
+
+}  // namespace brine::BRINE_CPU

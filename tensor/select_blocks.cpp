@@ -1,0 +1,229 @@
+// The choice of key blocks: checked functions over their kernels, and masks of blocks by keys.
+#include <cmath>
+
+#include "tensor/blocks.h"
+#include "tensor/csr.h"
+#include "tensor/kernels/attention.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine {
+namespace {
+
+void check_sums(const char* op, const char* name, const std::vector<Tensor>& sums, int64_t B,
+                int64_t G, int64_t width, Dtype dtype) {
+  check(!sums.empty(), op, ": no ", name);
+  for (const Tensor& level : sums) {
+    check(level.rank() == 4 && level.dim(0) == B && level.dim(1) == G && level.dim(3) == width &&
+              level.dtype() == dtype,
+          op, ": ", name, " must be ", dtype, " [", B, ", ", G, ", blocks, ", width, "], got ",
+          level.dtype(), " ", level.shape());
+  }
+}
+
+// Throws unless the scores fit together; `own` is the block of the last row.
+void check_scores(const char* op, const BlockScores& s, const BlockConfig& config, int64_t G,
+                  int64_t own) {
+  check_blocks(op, config);
+  const Tensor& q = s.q;
+  check(q.rank() == 4 && G >= 1 && q.dim(1) % G == 0 && q.dim(3) > 0 &&
+            (q.dtype() == Dtype::f32 || q.dtype() == Dtype::f64),
+        op, ": q must be f32 or f64 [B, H, rows, d] of ", G, " groups, got ", q.dtype(), " ",
+        q.shape());
+  const Shape heads{q.dim(1)};
+  check(s.gain.shape() == heads && s.gain.dtype() == q.dtype(), op, ": gain must be ", heads);
+  check_sums(op, "sums of keys", s.key_sums, q.dim(0), G, q.dim(3), q.dtype());
+  const int levels = config.level(own) + 1;
+  check(int(s.key_sums.size()) >= levels && s.key_sums[0].dim(2) >= own, op, ": ", own,
+        " blocks need sums of ", levels, " levels, got ", s.key_sums.size(), " of ",
+        s.key_sums[0].dim(2), " blocks");
+  if (!s.psi_q.defined()) return;
+  check(s.psi_q.rank() == 4 && s.psi_q.dim(2) == q.dim(2) && s.prior_gain.shape() == heads &&
+            s.psi_sums.size() == s.key_sums.size() && s.psi_k.defined(),
+        op, ": features must be [B, H, rows, m] with a gain and sums for each level");
+  check_sums(op, "sums of features", s.psi_sums, q.dim(0), G, s.psi_q.dim(3), q.dtype());
+}
+
+}  // namespace
+
+void check_blocks(const char* op, const BlockConfig& c) {
+  check(c.block >= 1 && c.chosen >= 1 && c.sinks >= 0 && c.local >= 0 && c.columns >= 1 &&
+            c.survivors >= 1,
+        op,
+        ": block, chosen, columns and survivors must be at least 1, sinks and local at least 0");
+  check(c.tile >= 1 && c.tile <= kMostTileRows && c.block % c.tile == 0, op, ": a tile of ", c.tile,
+        " rows must divide a block of ", c.block, " keys, and have at most ", kMostTileRows);
+  check(c.opinion >= 0 && c.opinion <= 1, op, ": opinion is ", c.opinion, ", must be in [0, 1]");
+}
+
+BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,
+                           int64_t blocks, Device device) {
+  BlockMask mask;
+  mask.counts = Tensor::zeros({B, G, tiles}, Dtype::i32, device);
+  mask.entries = Tensor::empty({B, G, tiles, config.most_kept(blocks)}, Dtype::i32, device);
+  mask.block = config.block;
+  mask.tile = config.tile;
+  return mask;
+}
+
+BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
+                        const Visibility& visible, int64_t T, const Tensor& tiles) {
+  const char* op = "select_blocks";
+  const bool given = scores.given.defined();
+  const Tensor& q = given ? scores.given : scores.q;
+  const int64_t G = given                     ? scores.psi_k.dim(1)
+                    : scores.key_sums.empty() ? 0
+                                              : scores.key_sums[0].dim(1);
+  const int64_t own = T > 0 ? (T - 1) / config.block : 0, R = config.tile;
+  check(visible.causal, op, ": blocks are for causal attention");
+  check_visibility(op, visible, q.dim(0), T);
+  if (given) {
+    check_blocks(op, config);
+    check(q.rank() == 4 && q.dim(1) % G == 0 && q.dim(3) >= own, op,
+          ": given shares must be [B, H, rows, ", own, "], got ", q.shape());
+  } else {
+    check_scores(op, scores, config, G, own);
+  }
+  const int64_t count = (q.dim(2) + R - 1) / R;
+  check(tiles.defined() ? tiles.shape() == Shape{count} && tiles.dtype() == Dtype::i32
+                        : q.dim(2) == T,
+        op, ": ", q.dim(2), " rows of ", T, " tokens need their tiles, i32 [", count, "]");
+  BlockMask mask = empty_block_mask(config, q.dim(0), G, count, own + 1, q.device());
+  mask.tiles = tiles;
+  if (!given) {  // each row with the blocks of its first level
+    count_macs(double(q.numel()) *
+               double(std::min(config.columns, std::max<int64_t>(own, 1)) / 2 + 1) *
+               (scores.psi_q.defined() ? 2 : 1));
+  }
+  BlockScores whole = scores;
+  for (Tensor* t :
+       {&whole.q, &whole.gain, &whole.psi_q, &whole.prior_gain, &whole.psi_k, &whole.given}) {
+    if (t->defined()) *t = t->detach().contiguous();
+  }
+  BRINE_CALL(q, select_blocks, mask, whole, config, visible);
+  return mask;
+}
+
+void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const BlockConfig& config,
+                        const Tensor& width) {
+  const int64_t G = mask.counts.dim(1);
+  int64_t most = 0;
+  for (int64_t b = 0; b < width.numel(); ++b) most = std::max(most, width.data<int64_t>()[b]);
+  check_scores("select_blocks_step", scores, config, G, most > 0 ? (most - 1) / config.block : 0);
+  check(scores.q.dim(2) == 1 && width.shape() == Shape{scores.q.dim(0)} && mask.tile_count() == 1,
+        "select_blocks_step: one row of every sequence, got q ", scores.q.shape());
+  check(mask.capacity() >= config.most_kept((most + config.block - 1) / config.block),
+        "select_blocks_step: k grew: the state has room for ", mask.capacity(), " blocks, not for ",
+        config.most_kept((most + config.block - 1) / config.block));
+  BRINE_CALL(scores.q, select_blocks_step, mask, scores, config, width);
+}
+
+namespace {
+
+// f(row of the tile's rows, b G + g, tile, ordinal of the row) for the rows that see a key.
+template <class F>
+void each_row(const BlockMask& mask, const Visibility& visible, int64_t T, F f) {
+  const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), tiles = mask.tile_count();
+  const RowWidths widths(visible, T);
+  for (int64_t bg = 0; bg < B * G; ++bg) {
+    for (int64_t n = 0; n < tiles; ++n) {
+      const int64_t first = (mask.tiles.defined() ? mask.tiles.data<int32_t>()[n] : n) * mask.tile;
+      for (int64_t r = 0; r < mask.tile && first + r < widths.valid(bg / G); ++r) {
+        f(n * mask.tile + r, bg, n, first + r);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Tensor block_mask_keys(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T) {
+  check(mask.counts.device().is_cpu(), "block_mask_keys: the mask must be on the CPU");
+  const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), tiles = mask.tile_count();
+  const int64_t rows = mask.tiles.defined() ? tiles * mask.tile : T, group = heads / G;
+  const Tensor keys = Tensor::zeros({B, heads, rows, T}, Dtype::u8);
+  each_row(mask, visible, T, [&](int64_t row, int64_t bg, int64_t n, int64_t t) {
+    const int32_t* entries = mask.entries.data<int32_t>() + (bg * tiles + n) * mask.capacity();
+    uint8_t* to = keys.data<uint8_t>() + ((bg / G * heads + bg % G * group) * rows + row) * T;
+    for (int64_t e = 0; e < mask.counts.data<int32_t>()[bg * tiles + n]; ++e) {
+      if (entry_row(entries[e]) > t % mask.tile) continue;
+      const int64_t first = entry_block(entries[e]) * mask.block;
+      const int64_t end = std::min(first + mask.block, t + 1);
+      for (int64_t h = 0; h < group; ++h)
+        std::fill(to + h * rows * T + first, to + h * rows * T + end, uint8_t(1));
+    }
+  });
+  return keys;
+}
+
+FlatCsr blocks_to_csr(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T) {
+  check(mask.counts.device().is_cpu() && !mask.tiles.defined(),
+        "blocks_to_csr: the mask must be on the CPU and have all tiles");
+  const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), group = heads / G;
+  // Keys of every row and group, then rows with the heads of each group.
+  std::vector<int32_t> kept(size_t(B * T * G), 0);
+  auto each_key_run = [&](int64_t bg, int64_t n, int64_t t, auto f) {
+    const int64_t tile = bg * mask.tile_count() + n;
+    const int32_t* entries = mask.entries.data<int32_t>() + tile * mask.capacity();
+    for (int64_t e = 0; e < mask.counts.data<int32_t>()[tile]; ++e) {
+      if (entry_row(entries[e]) > t % mask.tile) continue;
+      const int64_t first = entry_block(entries[e]) * mask.block;
+      f(first, std::min(first + mask.block, t + 1));
+    }
+  };
+  each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
+    int32_t& count = kept[size_t((bg / G * T + t) * G + bg % G)];
+    each_key_run(bg, n, t, [&](int64_t first, int64_t end) { count += int32_t(end - first); });
+  });
+  FlatCsr csr{.row_pointers = Tensor::empty({B, T + 1}, Dtype::i64),
+              .head_offsets = Tensor::empty({B, T, heads + 1}, Dtype::i32),
+              .columns = {},
+              .batch = B,
+              .heads = heads,
+              .length = T,
+              .keys = T};
+  int64_t at = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t t = 0; t < T; ++t) {
+      csr.row_pointers.data<int64_t>()[b * (T + 1) + t] = at;
+      int32_t offset = 0;
+      for (int64_t h = 0; h <= heads; ++h) {
+        csr.head_offsets.data<int32_t>()[(b * T + t) * (heads + 1) + h] = offset;
+        if (h < heads) offset += kept[size_t((b * T + t) * G + h / group)];
+      }
+      at += offset;
+    }
+    csr.row_pointers.data<int64_t>()[b * (T + 1) + T] = at;
+  }
+  csr.columns = Tensor::empty({at}, Dtype::i32);
+  each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
+    const int64_t b = bg / G;
+    for (int64_t h = bg % G * group; h < (bg % G + 1) * group; ++h) {
+      int32_t* to = csr.columns.data<int32_t>() +
+                    csr.row_pointers.data<int64_t>()[b * (T + 1) + t] +
+                    csr.head_offsets.data<int32_t>()[(b * T + t) * (heads + 1) + h];
+      each_key_run(bg, n, t, [&](int64_t first, int64_t end) {
+        for (int64_t j = first; j < end; ++j) *to++ = int32_t(h * T + j);
+      });
+    }
+  });
+  return csr;
+}
+
+KeptKeys kept_keys(const BlockMask& mask, const Visibility& visible, int64_t T) {
+  check(mask.counts.device().is_cpu(), "kept_keys: the mask must be on the CPU");
+  const int64_t tiles = mask.tile_count();
+  double by_row = 0, by_tile = 0, rows = 0;
+  each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
+    const int32_t* entries = mask.entries.data<int32_t>() + (bg * tiles + n) * mask.capacity();
+    ++rows;
+    for (int64_t e = 0; e < mask.counts.data<int32_t>()[bg * tiles + n]; ++e) {
+      const int64_t first = entry_block(entries[e]) * mask.block;
+      const double keys = double(std::min(first + mask.block, t + 1) - first);
+      by_tile += keys;
+      if (entry_row(entries[e]) <= t % mask.tile) by_row += keys;
+    }
+  });
+  return {.row = by_row / std::max(rows, 1.0), .tile = by_tile / std::max(rows, 1.0)};
+}
+
+}  // namespace brine
