@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "apps" / "python"), str(ROOT / "apps" / "python" / "tests"), str(ROOT / "tests" / "peer")]
 
 from forced_masks import Forced, mask_in  # noqa: E402
-from students import LEAN, LIGHT, PAPER, SIZES, VOCABULARY, make  # noqa: E402
+from students import BLOCKS, LEAN, LIGHT, PAPER, SIZES, VOCABULARY, make  # noqa: E402
 
 import brine_sea  # noqa: E402
 
@@ -49,6 +49,7 @@ ENCODERS = {"paper": ENCODER, "light": ENCODER_LIGHT, "batch": ENCODER_BATCH}
 GOLDEN_CASES = {
     "llama": ("llama", LIGHT, None),
     "llama_refined": ("llama", REFINED, None),
+    "llama_blocks": ("llama", BLOCKS, None),
     "mistral": ("mistral", POOLED, None),
     "qwen2": ("qwen2", PAPER, None),
     "qwen3": ("qwen3", LIGHT | {"gates": "token"}, None),

@@ -34,12 +34,12 @@ LEAST_SHARE = 1e-7  # of a column, under a learned prior
 
 
 class Store(Protocol):
-    """What a cache has under numbers."""
+    """The tensors of a cache, by the number of a slot."""
 
     def __call__(self, slot: int, new: Tensor, kept: int | None = None) -> Tensor:
-        """Adds rows [B, ., R, e] after all or after the first `kept`; returns all [B, ., S, e].
+        """Adds rows [B, ., R, e] after all rows or after the first `kept`; returns all of them, [B, ., S, e].
 
-        What is there is returned if `new` has no rows.
+        Changes nothing if `new` has no rows.
         """
 
 

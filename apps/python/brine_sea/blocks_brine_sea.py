@@ -24,7 +24,7 @@ from .configuration_brine_sea import BACKENDS, SeaSettings, Shape
 
 # Elements of the largest tensors of a band of tiles that is scored, and of keys and values that are gathered: what
 # is fast in a CPU's caches, and on other devices what bounds the memory.
-SCORED, GATHERED = 1 << 21, 1 << 20
+SCORED, GATHERED = 1 << 21, 1 << 21
 SCORED_ELSEWHERE, GATHERED_ELSEWHERE = 1 << 25, 1 << 25
 
 
@@ -53,8 +53,16 @@ class BlockForm:
             level = level + above
         return level
 
+    def fixed(self, own: Tensor) -> Tensor:
+        """The blocks before the own ones [n, 1] that rows keep without an estimate (section 8.1): [n, .].
+
+        -1 for none; a block may be there twice.
+        """
+        sinks = torch.arange(self.sinks, device=own.device).expand(len(own), -1)
+        local = own - 1 - torch.arange(self.local, device=own.device)
+        return torch.cat([sinks.masked_fill(sinks >= own, -1), local.clamp(min=-1)], 1)
+
     def is_fixed(self, blocks: Tensor, own: Tensor) -> Tensor:
-        """Which blocks a row keeps without an estimate (section 8.1)."""
         return (blocks < self.sinks) | (blocks >= own - self.local)
 
 
@@ -85,9 +93,9 @@ def largest_places(values: Tensor, most: int) -> Tensor:
 
 
 def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
-    """The smallest code of each value of code // divisor in rows of codes [n, w], ascending; negative ones count not.
+    """The smallest code of each value of code // divisor in rows of codes [n, w], ascending, without negative codes.
 
-    [n, most distinct values of a row], -1 behind the last, and their number [n].
+    [n, most distinct values of a row], -1 after the last, and their number [n].
     """
     missing = torch.iinfo(codes.dtype).max
     codes = codes.masked_fill(codes < 0, missing).sort(-1).values
@@ -138,9 +146,7 @@ class Queries:
         return Queries(q, psi, total, self.own[b, i], self.gain[g], self.pooled_gain[g])
 
 
-def shares(
-    x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Tensor], None], opinion: float
-) -> Tensor:
+def shares(x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Tensor], None], opinion: float) -> Tensor:
     """P of blocks of `size` keys, summed over the heads of a group (section 8.2, 8.3).
 
     Of x the tensors [..., n, rows, d], [..., n, rows, m], [..., n, rows], gains [..., n]; keys [..., N, d] and psi
@@ -193,10 +199,7 @@ def choose_among(x: Queries, survivors: Tensor, tiles: Tensor, level: int, sums:
     """
     own, inside = x.own[:, None], 1 << level
     last = own >> level  # the incomplete super-block
-    local = own - 1 - torch.arange(form.local, device=own.device)
-    sinks = torch.arange(form.sinks, device=own.device).expand(len(own), -1)
-    fixed = torch.cat([sinks.masked_fill(sinks >= own, -1), local], 1)
-    table, _ = distinct(torch.cat([survivors.flatten(1), fixed >> level, last], 1), 1)
+    table, _ = distinct(torch.cat([survivors.flatten(1), form.fixed(own) >> level, last], 1), 1)
     blocks = (table[..., None] * inside + torch.arange(inside, device=own.device)).flatten(1)
     complete, is_fixed = (blocks >= 0) & (blocks < own), form.is_fixed(blocks, own)
     member = (survivors[..., None] == table[:, None, None]).any(2) | (table == last)[:, None]
@@ -237,10 +240,9 @@ def choose(x: Queries, sums: Sums, form: BlockForm) -> Tensor:
             y = band_shares(band, own_here[:, a:b] >> level, see, larger, form.block << level, form.opinion)
             if level:
                 survivors = largest_places(y, form.survivors * form.chosen)
-                places = see[:, None].expand(-1, groups, -1).nonzero()
-                parts = choose_in_pieces(band, survivors, places, level, sums, form, budget)
-                at = places.unbind(1)
-                chosen[:, :, a:b][(*at, slice(None), slice(parts.shape[-1]))] = parts
+                at = see[:, None].expand(-1, groups, -1).nonzero()
+                found = choose_in_pieces(band, survivors, at, level, sums, form, budget)
+                chosen[:, :, a:b][at[:, 0], at[:, 1], at[:, 2], :, : found.shape[-1]] = found
                 continue
             blocks = torch.arange(y.shape[-1], device=y.device)
             first = max(0, int(own_here[:, a:b].min()) - form.local)
@@ -276,18 +278,15 @@ def spans(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def entries_of(choices: Tensor, own: Tensor, form: BlockForm) -> tuple[Tensor, Tensor]:
-    """What tiles keep (section 8.4): codes block * tile + first row, [n, most], -1 behind the last; numbers [n].
+    """What tiles keep (section 8.4): codes block * tile + first row, [n, most], -1 after the last; numbers [n].
 
-    choices [n, tile, chosen] of the rows; own [n], whose code is in front, without its first row, 0.
+    choices [n, tile, chosen] of the rows; own [n], which is the first of the codes.
     """
-    rows, device = form.tile, own.device
-    codes = choices * rows + torch.arange(rows, device=device)[:, None]
+    rows = form.tile
+    codes = choices * rows + torch.arange(rows, device=own.device)[:, None]
     codes = codes.masked_fill(choices < 0, -1).flatten(1)
     own = own[:, None]
-    sinks = torch.arange(form.sinks, device=device).expand(len(own), -1)
-    local = own - 1 - torch.arange(form.local, device=device)
-    fixed = torch.cat([sinks.masked_fill(sinks >= own, -1), local], 1).clamp(min=-1)
-    table, counts = distinct(torch.cat([codes, fixed * rows], 1), rows)
+    table, counts = distinct(torch.cat([codes, form.fixed(own) * rows], 1), rows)
     return torch.cat([own * rows, table], 1), counts + 1
 
 
@@ -346,7 +345,7 @@ def attend_by_flex(q: Tensor, k: Tensor, v: Tensor, codes: Tensor, form: BlockFo
         return (first[b, h, tile, key // size] <= inside) & (key <= tile * r + inside)
 
     counts = (codes >= 0).sum(-1, dtype=torch.int32)
-    order = torch.argsort((first == form.tile).int(), -1, stable=True).int()
+    order = torch.argsort((first == form.tile).int(), dim=-1, stable=True).int()
     sparse = mask_class.from_kv_blocks(counts, order, BLOCK_SIZE=(rows, size), mask_mod=mask)
     y = flex_attention(y.flatten(2, 3), k, v, block_mask=sparse)
     y = y.view(batch, groups, tiles, rows, d)[:, :, :, : n * r]
@@ -397,6 +396,11 @@ class Layout:
         """[B, tiles r]: rows that are tokens."""
         of_row = self.ordinals.flatten(1)
         return (of_row >= self.past[:, None]) & (of_row < self.total[:, None])
+
+    def own(self, block: int) -> Tensor:
+        """[B, tiles] the own blocks of tiles, 0 where no row is a token."""
+        first = self.ordinals[..., 0]
+        return torch.where(first < self.total[:, None], first // block, 0)
 
     def by_tiles(self, x: Tensor) -> Tensor:
         """x [B, ., R, e] of the new tokens -> [B, ., tiles r, e], 0 where there is none."""
@@ -481,7 +485,7 @@ class BlockAttention(nn.Module):
             sums = self.sums(k, v, psi_k, at, wide, store)
             d, m = q.shape[-1], psi_k.shape[-1]
             chosen = self.choose(q_tiles.to(wide), psi_q, psi_k, sums, at, form)
-            choices = self.with_earlier(chosen, at, form, store)
+            choices = self.with_earlier(chosen, at, form, store, k.shape[2])
             before = self.before(sums[..., d + m :], v, at)
         average = (before + of_values.double().cumsum(2)) / (at.ordinals.flatten(1)[:, None, :, None] + 1)
         y = self.attended(q_tiles, k, v, choices, at, form).to(wide)
@@ -499,10 +503,13 @@ class BlockAttention(nn.Module):
     def features(
         self, q: Tensor, k: Tensor, content: tuple[Tensor, Tensor] | None, at: Layout, wide: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """psi of the new tokens' q by tiles and of their k, 0 at padding; without a learned prior of 0 features."""
+        """psi of the new tokens' q by tiles and of their k, 0 at padding.
+
+        Without a learned prior both have 0 features, psi of k for all tokens.
+        """
         new = k[:, :, -at.count :]
         if self.settings.prior != "learned":
-            return self.grouped(at.by_tiles(q[..., :0]), at).to(wide), new[..., :0].to(wide)
+            return self.grouped(at.by_tiles(q[..., :0]), at).to(wide), k[..., :0].to(wide)
         q_content, k_content = (None, None) if content is None else (x.to(wide) for x in content)
         psi_q = self.prior.query(q.to(wide), q_content)
         psi_k = self.prior.key(new.to(wide), k_content)
@@ -510,9 +517,7 @@ class BlockAttention(nn.Module):
             psi_k = psi_k.masked_fill(~at.padding.visible[:, None, -at.count :, None], 0)
         return self.grouped(at.by_tiles(psi_q), at), psi_k
 
-    def sums(
-        self, k: Tensor, v: Tensor, psi_k: Tensor, at: Layout, wide: torch.dtype, store: Store | None
-    ) -> Tensor:
+    def sums(self, k: Tensor, v: Tensor, psi_k: Tensor, at: Layout, wide: torch.dtype, store: Store | None) -> Tensor:
         """Sums of k, psi_k and v over complete blocks, [B, G, N, d + m + d]; only new blocks are added up."""
         size = self.settings.block
         nothing = torch.cat([x[:, :, :0].to(wide) for x in (k, psi_k, v)], -1)
@@ -536,9 +541,7 @@ class BlockAttention(nn.Module):
         whole = (torch.arange(sums.shape[2], device=x.device) < complete[:, None])[:, None, :, None]
         return (sums.double() * whole).sum(2, keepdim=True) + (rest.double() * inside).sum(2, keepdim=True)
 
-    def choose(
-        self, q: Tensor, psi_q: Tensor, psi_k: Tensor, sums: Tensor, at: Layout, form: BlockForm
-    ) -> Tensor:
+    def choose(self, q: Tensor, psi_q: Tensor, psi_k: Tensor, sums: Tensor, at: Layout, form: BlockForm) -> Tensor:
         """The blocks that the rows of tokens choose, [B, G, tiles, r, chosen]."""
         d, m = q.shape[-1], psi_q.shape[-1]
         total, by_group = q[..., 0], (self.shape.groups, -1)
@@ -549,11 +552,11 @@ class BlockAttention(nn.Module):
             running = (self.before(sums[..., d : d + m], psi_k, at) + running).to(q.dtype)
             total = (psi_q * running.unflatten(2, at.ordinals.shape[1:])[:, :, None]).sum(-1)
         gains = (x.to(q.dtype).view(by_group) for x in (gain, self.prior.pooled_gain))
-        x = Queries(q, psi_q, total, at.ordinals[..., 0] // form.block, *gains)
+        x = Queries(q, psi_q, total, at.own(form.block), *gains)
         chosen = choose(x, Sums(sums[..., :d], sums[..., d : d + m]), form)
         return chosen.masked_fill(~at.valid.view(at.ordinals.shape)[:, None, ..., None], -1)
 
-    def with_earlier(self, chosen: Tensor, at: Layout, form: BlockForm, store: Store | None) -> Tensor:
+    def with_earlier(self, chosen: Tensor, at: Layout, form: BlockForm, store: Store | None, keys: int) -> Tensor:
         """The choices of all rows of the tiles, with those of earlier tokens in the first: [B, G, tiles, tile, n].
 
         A cache has the choices of every token, so that decoding may go on after a cut anywhere.
@@ -563,7 +566,7 @@ class BlockAttention(nn.Module):
         if at.ordinals.shape[2] == 1:
             first = torch.where((inside == at.ordinals % form.tile)[:, None, 0, :, None], first, -1)
         if store is not None:
-            known = remembered(at.by_tokens(chosen.flatten(2, 3)), at, store)
+            known = remembered(at.by_tokens(chosen.flatten(2, 3)), keys - at.count, store)
             start = at.past // form.tile * form.tile
             earlier = at.keys(known, start, form.tile).long()
             is_earlier = (start[:, None] + inside < at.past[:, None])[:, None, :, None]
@@ -578,7 +581,8 @@ class BlockAttention(nn.Module):
         batch, groups, n, tiles, r, d = q.shape
         size, keys = form.block, k.shape[2]
         ordinals = at.ordinals[:, None].expand(-1, groups, -1, -1).flatten(0, 2)
-        codes, counts = entries_of(choices.flatten(0, 2), ordinals[:, 0] // size, form)
+        own = at.own(size)[:, None].expand(-1, groups, -1).flatten()
+        codes, counts = entries_of(choices.flatten(0, 2), own, form)
         if self.capture is not None:
             self.observe(choices, codes, at, form)
         sequence = torch.arange(batch * groups, device=q.device).repeat_interleave(tiles)[:, None]
@@ -629,11 +633,13 @@ class BlockAttention(nn.Module):
             self.capture[name] = rows_at(bits, ahead.clamp(max=bits.shape[2] - 1))
 
 
-def remembered(new: Tensor, at: Layout, store: Store) -> Tensor:
-    """Choices of all tokens [B, G, S, n], new ones [B, G, R, n] added; n is the most there has been."""
+def remembered(new: Tensor, earlier: int, store: Store) -> Tensor:
+    """Choices of all tokens [B, G, S, n], new ones [B, G, R, n] added after `earlier`; n is the largest so far."""
     new = new.int()
     known = store(1, new[:, :, :0])
     before = known.shape[2]
+    if before != earlier:
+        raise ValueError(f"brine: the cache has keys of {earlier} tokens, but blocks that {before} of them chose")
     if before and known.shape[-1] < new.shape[-1]:
         store(1, F.pad(known, (0, new.shape[-1] - known.shape[-1]), value=-1), 0)
     if before:

@@ -203,7 +203,8 @@ class SeaSettings:
             raise ValueError(f"brine: tile {self.tile} does not divide block {self.block}")
         if not 0 <= self.opinion <= 1:
             raise ValueError(f"brine: opinion is {self.opinion}, must be in [0, 1]")
-        for key, value in {"decoder": "none", "gates": "head", "pooled_prior": True, "pooled": 0, "oversample": 1}.items():
+        only = {"decoder": "none", "gates": "head", "pooled_prior": True, "pooled": 0, "oversample": 1}
+        for key, value in only.items():
             if getattr(self, key) != value:
                 raise ValueError(f"brine: {key} is {getattr(self, key)!r}, mask blocks has {value!r}")
         if self.prior == "performer":

@@ -98,14 +98,17 @@ def store_in(cache: Any, layer: int, layers: int) -> Store:
         index = layers * (1 + slot) + layer
         nothing = new[..., :0]
         if not hasattr(cache, "layers"):  # before 4.54 two lists, which grow
-            there = cache.key_cache[index] if index < len(cache.key_cache) else []
-            if len(there) and kept is not None:
-                cache.key_cache[index] = there[:, :, :kept]
-            return there if len(there) and not new.shape[2] else cast(Tensor, cache.update(new, nothing, index)[0])
+            lists = cast("list[Tensor]", cache.key_cache)
+            known = index < len(lists) and len(lists[index]) > 0
+            if not new.shape[2]:
+                return lists[index] if known else new
+            if known and kept is not None:
+                lists[index] = lists[index][:, :, :kept]
+            return cast(Tensor, cache.update(new, nothing, index)[0])
         while len(cache.layers) <= index:
             cache.layers.append(transformers.cache_utils.DynamicLayer())
         own = cache.layers[index]
-        if own.get_seq_length() == 0:
+        if own.get_seq_length() == 0 or kept == 0:
             if not new.shape[2]:
                 return new
             own = cache.layers[index] = transformers.cache_utils.DynamicLayer()

@@ -115,8 +115,14 @@ def test_a_cache_changes_nothing(family, attention):
     assert close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()])
 
 
-@pytest.mark.parametrize("attention", [LIGHT, BLOCKS], ids=["light", "blocks"])
-@pytest.mark.parametrize("family", DECODERS)
+MEANS = BLOCKS | {"prior": "none"}
+
+
+@pytest.mark.parametrize(
+    "family, attention",
+    [(family, attention) for family in DECODERS for attention in (LIGHT, BLOCKS)] + [("llama", MEANS)],
+    ids=[f"{family}-{name}" for family in DECODERS for name in ("light", "blocks")] + ["llama-means"],
+)
 def test_generate(family, attention):
     model = make(family, attention)
     ids = batch(2, 20)
@@ -134,7 +140,7 @@ def test_generate(family, attention):
     )
 
 
-@pytest.mark.parametrize("attention", [LIGHT, LEAN, BLOCKS], ids=["light", "lean", "blocks"])
+@pytest.mark.parametrize("attention", [LIGHT, LEAN, BLOCKS, MEANS], ids=["light", "lean", "blocks", "means"])
 def test_lookup_decoding_cuts_the_cache(attention):
     model = make("llama", attention)
     ids = torch.tensor([[5, 6, 7, 8, 9] * 6])
@@ -228,6 +234,52 @@ def test_other_settings_at_run_time():
         model.set_sea(k=0)
 
 
+def test_a_student_with_blocks(tmp_path):
+    model = make("llama", BLOCKS)
+    model.save_pretrained(tmp_path)
+    ids = batch(2, 60)
+    plain = logits(model, ids)
+    student = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    names = {name for name in load_file(tmp_path / "model.safetensors") if "layers.0.self_attn.sea." in name}
+    parts = ("weight", "bias", "content")
+    own = {f"prior.{side}.{part}" for side in ("query", "key") for part in parts}
+    own |= {"gates", "prior.gain", "prior.pooled_gain"}
+    assert names == {f"model.layers.0.self_attn.sea.{name}" for name in own}
+    assert close(logits(student, ids), plain)
+    model.set_sea(k=60)
+    assert not close(logits(model, ids), plain, 1e-3)
+    assert close(logits(make("llama", BLOCKS | {"k": 60}), ids), logits(model, ids))
+    for change, message in (
+        ({"oversample": 2}, "are of mask columns"),
+        ({"query_skip": 2}, "are of mask columns"),
+        ({"backend": "other"}, "backend is 'other', known are tiles, flex"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.set_sea(**change)
+    with pytest.raises(ValueError, match="a backend is of mask blocks"):
+        make("llama").set_sea(backend="flex")
+
+
+def test_defaults_of_a_mask_of_blocks():
+    model = make("llama", {"method": "sea", "mask": "blocks"})
+    settings = next(model.sea_blocks()).settings
+    assert (settings.k, settings.block, settings.tile, settings.columns) == (480, 32, 16, 512)
+    assert (settings.sinks, settings.local, settings.survivors, settings.prior) == (1, 1, 2, "none")
+
+
+def test_gradients_of_a_student_with_blocks():
+    gradients, ids = [], batch(2, 60)
+    for checkpointing in (False, True):
+        model = make("llama", BLOCKS).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        without = [name for name, p in model.named_parameters() if p.grad is None]
+        assert all(".sea.prior." in name for name in without) and without
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert all(close(a, b, 1e-6) for a, b in zip(*gradients, strict=True))
+
+
 @pytest.mark.parametrize("attention", [LIGHT, LEAN, PAPER], ids=["light", "lean", "paper"])
 def test_skipped_queries(attention):
     model = make("llama", attention)
@@ -259,6 +311,7 @@ def test_skipped_queries(attention):
     [
         ({"attention": {"method": "performer"}}, "attention method 'performer'"),
         ({"attention": LIGHT | {"speed": 3}}, "unknown settings of attention: speed"),
+        ({"attention": BLOCKS | {"tile": 3}}, "tile 3 does not divide block 4"),
         ({"format": 2}, "format 2"),
         ({"lora_rank": 8}, "--merge"),
         ({"colour": 1}, "unknown keys colour"),
