@@ -121,11 +121,11 @@ struct RowWidths {
   bool causal = true;
 };
 
-// The entries of one row and head: e = first .. first + count - 1, with the keys columns[e - first]
-// - base.
+// The entries of one row and head: e = first .. first + count - 1, with the keys key(e - first).
 struct RowEntries {
   const int32_t* columns;
   int64_t first, count, base;
+  BRINE_HD int64_t key(int64_t e) const { return columns[e] - base; }
 };
 
 // The entries of each row of a mask, for kernels of every device.

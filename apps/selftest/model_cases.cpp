@@ -26,16 +26,25 @@ struct OnDefault {
 };
 
 // Few keys, so that a mask leaves some out; or all of them: then nothing is selected, and a case is
-// firm in f32.
-enum class Keys { few, all };
+// firm in f32. Of sea also blocks of keys, of two levels from 24 tokens on.
+enum class Keys { few, all, blocks };
 
 void set_keys(nn::AttentionMethod& method, Keys keys) {
   data::Schema schema;
   method.describe(schema);
   const char* k = keys == Keys::few ? "4" : "300";
-  for (const auto& [key, value] : {std::pair{"k", k}, {"columns", "12"}, {"block", "2"}}) {
+  std::vector<std::pair<const char*, const char*>> settings = {
+      {"k", k}, {"columns", "12"}, {"block", "2"}};
+  if (keys == Keys::blocks) {
+    settings = {{"preset", "blocks"}, {"k", "8"}, {"columns", "5"}, {"block", "4"}, {"tile", "2"}};
+  }
+  for (const auto& [key, value] : settings) {
     if (schema.find(key)) schema.set_text(key, {value});
   }
+}
+
+const char* name_of_keys(Keys keys) {
+  return keys == Keys::few ? "" : keys == Keys::all ? " of every key" : " of blocks";
 }
 
 std::unique_ptr<nn::Attention> made_method(const std::string& name, bool causal, Dtype type,
@@ -133,7 +142,7 @@ std::vector<Case> method_cases() {
   std::vector<Case> all;
   auto add = [&](const std::string& name, bool causal, Keys keys) {
     const bool firm = keys == Keys::all || is_firm(name);
-    all.push_back({.name = join("attention ", name, keys == Keys::all ? " of every key" : "",
+    all.push_back({.name = join("attention ", name, name_of_keys(keys),
                                 causal ? ", causal" : ", bidirectional"),
                    .f64 = 1e-9,
                    .f32 = firm ? 1e-4 : -1,
@@ -148,6 +157,7 @@ std::vector<Case> method_cases() {
       }
       add(name, causal, Keys::few);
       if (name == "sea") add(name, causal, Keys::all);
+      if (name == "sea" && causal) add(name, causal, Keys::blocks);
     }
   }
   return all;
@@ -156,9 +166,8 @@ std::vector<Case> method_cases() {
 std::vector<Case> model_cases() {
   std::vector<Case> all;
   auto add = [&](const std::string& method, Keys keys) {
-    const bool selects = method == "sea" && keys == Keys::few;
-    const std::string with =
-        join("with ", method, method == "sea" && keys == Keys::all ? " of every key" : "");
+    const bool selects = method == "sea" && keys != Keys::all;
+    const std::string with = join("with ", method, name_of_keys(keys));
     const double f32 = selects ? -1 : 1e-4;
     all.push_back({.name = "training " + with, .f64 = 1e-9, .f32 = f32, .run = [=](const Place& p) {
                      return train(method, keys, p);
@@ -180,6 +189,7 @@ std::vector<Case> model_cases() {
   };
   for (const char* method : {"flash", "dense", "sea"}) add(method, Keys::few);
   add("sea", Keys::all);
+  add("sea", Keys::blocks);
   return all;
 }
 

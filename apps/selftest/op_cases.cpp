@@ -194,6 +194,7 @@ std::vector<Case> op_cases() {
   add_estimator(all);
   add_estimator_steps(all);
   add_teacher(all);
+  add_blocks(all);
   return all;
 }
 

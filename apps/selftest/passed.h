@@ -59,5 +59,6 @@ void add_pointwise(std::vector<Case>& all);        // and primitives, sums, norm
 void add_estimator(std::vector<Case>& all);        // forward and backward
 void add_estimator_steps(std::vector<Case>& all);  // one token at a time
 void add_teacher(std::vector<Case>& all);          // losses, recall, refinement
+void add_blocks(std::vector<Case>& all);           // masks of key blocks
 
 }  // namespace brine::selftest

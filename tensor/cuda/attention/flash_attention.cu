@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tensor/cuda/attention/flash_tile.cuh"
+#include "tensor/cuda/attention/online_softmax.cuh"
 #include "tensor/cuda/conv/fused.h"
 
 namespace brine::cuda {
@@ -22,41 +23,6 @@ struct Operands {
   const T *q, *k, *v;
   T scale;
 };
-
-// The running softmax of a thread's rows, the same in the threads that share them. `kept` sums the
-// weights as they are multiplied, rounded by the layout: the result is then a mean of values, and
-// the rounding error is relative to the differences of the values, not to their common part.
-template <class T, int R>
-struct Running {
-  T most[R], sum[R], kept[R];
-};
-
-// scores -> exp(scale (scores - maximum)), updates the running numbers and rescales the results so
-// far.
-template <class Layout, class T, int R, int C, int O>
-__device__ inline void soften(T (&scores)[R][C], T (&out)[R][O], Running<T, R>& run, T scale) {
-#pragma unroll
-  for (int i = 0; i < R; ++i) {
-    T most = scores[i][0];
-#pragma unroll
-    for (int j = 1; j < C; ++j) most = Max{}(most, scores[i][j]);
-    most = Max{}(run.most[i], reduce_across<Layout>(most, Max{}));
-    const T rescale = math::exp_nonpositive((run.most[i] - most) * scale), shift = most * scale;
-    T sum = 0, kept = 0;
-#pragma unroll
-    for (int j = 0; j < C; ++j) {
-      const T weight = math::exp_nonpositive(scores[i][j] * scale - shift);
-      scores[i][j] = Layout::rounded(weight);
-      sum += weight;
-      kept += scores[i][j];
-    }
-    run.most[i] = most;
-    run.sum[i] = run.sum[i] * rescale + reduce_across<Layout>(sum, Plus{});
-    run.kept[i] = run.kept[i] * rescale + reduce_across<Layout>(kept, Plus{});
-#pragma unroll
-    for (int c = 0; c < O; ++c) out[i][c] *= rescale;
-  }
-}
 
 // scores = -infinity where key j + n is beyond the visible ones of row first + m.
 template <class Layout, class T, int R, int C>
@@ -115,11 +81,7 @@ __global__ void __launch_bounds__(Layout::threads)
   load_tile<Layout>(q, in.q + head + first * d, d, rows, d, at.packed);
   T out[R][Layout::columns] = {};
   Running<T, R> run;
-#pragma unroll
-  for (int i = 0; i < R; ++i) {
-    run.most[i] = std::numeric_limits<T>::lowest();
-    run.sum[i] = run.kept[i] = 0;
-  }
+  run.begin();
   for (int64_t j = 0; j < visible; j += M) {
     __syncthreads();
     load_tile<Layout>(kv, in.k + keys + j * d, d, visible - j, d, at.packed);

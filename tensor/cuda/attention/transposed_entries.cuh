@@ -1,6 +1,7 @@
-// The entries of a flat CSR mask by key: for every (b, g, key) its rows in ascending order, with
-// the weights of the entries. g is a group of heads, whose rows are numbered one head after the
-// other. Cost and memory grow with the entries and keys.
+// The entries of a mask by key: for every (b, g, key) its rows in ascending order, of a flat CSR
+// mask with the weights of the entries. g is a group of heads, whose rows are numbered one head
+// after the other; of a mask of blocks keys are blocks and rows are tiles. Cost and memory grow
+// with the entries and keys.
 //
 // The rows of a group are split into a few chunks. Integer atomics count the entries of every key
 // in every chunk; prefix sums of the counts give the start of a chunk's entries in the list of a
@@ -17,26 +18,28 @@ namespace brine::cuda {
 constexpr int64_t kChunkBlocks = 256;  // approximate number of blocks that iterate over chunks
 constexpr int kChunkStep = 32;         // rows of a step: a bit and a warp for each
 
+// Rows gives the entries of row r of all groups: rows(r), as RowEntries.
+template <class Rows>
 struct Chunks {
-  MaskRows rows;
+  Rows rows;
+  int64_t keys;            // of a group
   int64_t of_group;        // rows of a group: those of all its heads
   int64_t chunks, length;  // of a group; rows of a chunk
 
   // The offset of the counts of row r of the mask, by its group and chunk.
   __device__ int64_t keys_of(int64_t r) const {
-    return (r / of_group * chunks + r % of_group / length) * rows.S;
+    return (r / of_group * chunks + r % of_group / length) * keys;
   }
 };
 
 // counts [B G, chunks, S], initially zero; a warp for every row.
-static __global__ void count_keys_kernel(int32_t* counts, Chunks a, int64_t pieces) {
+template <class Rows>
+__global__ void count_keys_kernel(int32_t* counts, Chunks<Rows> a, int64_t pieces) {
   const int64_t r = piece() / kWarp;
   if (r >= pieces) return;
-  const RowEntries at = a.rows(r);
-  int32_t* mine = counts + a.keys_of(r) - at.base;
-  for (int64_t e = threadIdx.x % kWarp; e < at.count; e += kWarp) {
-    atomicAdd(mine + at.columns[e], 1);
-  }
+  const auto at = a.rows(r);
+  int32_t* mine = counts + a.keys_of(r);
+  for (int64_t e = threadIdx.x % kWarp; e < at.count; e += kWarp) atomicAdd(mine + at.key(e), 1);
 }
 
 // counts become the sums over the chunks before, sizes [B G, S] those over all.
@@ -82,32 +85,30 @@ struct Lists {
 
 // A block for every chunk, a warp for each row of a step. `before` has the number of entries of a
 // key in the rows so far, `bits` is zero between steps.
-template <class T>
+template <class Contents, class Rows>
 __global__ void __launch_bounds__(kChunkStep* kWarp)
-    fill_lists_kernel(Lists<T> lists, const int64_t* starts, int32_t* before, uint32_t* bits,
-                      Chunks a) {
+    fill_lists_kernel(Contents lists, const int64_t* starts, int32_t* before, uint32_t* bits,
+                      Chunks<Rows> a) {
   const int64_t bg = blockIdx.x / a.chunks, begin = blockIdx.x % a.chunks * a.length;
   const int64_t end = begin + a.length < a.of_group ? begin + a.length : a.of_group;
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  starts += bg * a.rows.S;
-  before += blockIdx.x * a.rows.S;
-  bits += blockIdx.x * a.rows.S;
+  starts += bg * a.keys;
+  before += blockIdx.x * a.keys;
+  bits += blockIdx.x * a.keys;
   for (int64_t first = begin; first < end; first += kChunkStep) {
     const int64_t t = first + warp;
-    RowEntries at{nullptr, 0, 0, 0};
+    decltype(a.rows(t)) at{};
     if (t < end) at = a.rows(bg * a.of_group + t);
-    for (int64_t e = lane; e < at.count; e += kWarp) {
-      atomicOr(bits + (at.columns[e] - at.base), 1u << warp);
-    }
+    for (int64_t e = lane; e < at.count; e += kWarp) atomicOr(bits + at.key(e), 1u << warp);
     __syncthreads();
     for (int64_t e = lane; e < at.count; e += kWarp) {
-      const int64_t key = at.columns[e] - at.base;
+      const int64_t key = at.key(e);
       const int earlier = __popc(bits[key] & ((1u << warp) - 1));
       lists.put(starts[key] + before[key] + earlier, t, at.first + e);
     }
     __syncthreads();
     for (int64_t e = lane; e < at.count; e += kWarp) {
-      const int64_t key = at.columns[e] - at.base;
+      const int64_t key = at.key(e);
       const uint32_t all = bits[key];
       // The last row of the key ends the step; others that read the 0 do nothing.
       if (all >> warp != 1) continue;
@@ -116,6 +117,32 @@ __global__ void __launch_bounds__(kChunkStep* kWarp)
     }
     __syncthreads();
   }
+}
+
+// starts i64 [groups keys + 1] and the contents of the lists (as Lists), from `of_group` rows of
+// each group.
+template <class Contents, class Rows>
+void transpose_rows(const char* name, const Contents& lists, const Tensor& starts, const Rows& rows,
+                    int64_t groups, int64_t of_group, int64_t keys_of_group) {
+  const Device device = starts.device();
+  const int64_t keys = groups * keys_of_group;
+  const int64_t steps = std::max<int64_t>(1, (of_group + kChunkStep - 1) / kChunkStep);
+  const int64_t wanted = std::clamp<int64_t>(kChunkBlocks / groups, 1, steps);
+  const int64_t length = (steps + wanted - 1) / wanted * kChunkStep;
+  const int64_t chunks = (steps * kChunkStep + length - 1) / length, n = chunks * keys;
+  Tensor words = Tensor::empty({2, n}, Dtype::i32, device);
+  auto* before = words.data<int32_t>();
+  check_cuda(cudaMemsetAsync(before, 0, size_t(2 * n) * sizeof(int32_t), stream()), name);
+  const Chunks<Rows> a{rows, keys_of_group, of_group, chunks, length};
+  const int64_t pieces = groups * of_group;
+  auto* sizes = starts.data<int64_t>();
+  launch(name, count_keys_kernel<Rows>, dim3(blocks_for(pieces, kThreads / kWarp)), dim3(kThreads),
+         0, before, a, pieces);
+  launch_each(name, keys, sum_chunks_kernel, sizes, before, chunks, keys_of_group, keys);
+  prefix_sum(name, keys, Sizes{sizes}, Starts{sizes, keys}, device);
+  launch(name, fill_lists_kernel<Contents, Rows>, dim3(blocks_for(groups * chunks, 1)),
+         dim3(kChunkStep * kWarp), 0, lists, sizes, before, reinterpret_cast<uint32_t*>(before + n),
+         a);
 }
 
 struct TransposedEntries {
@@ -129,34 +156,17 @@ struct TransposedEntries {
 template <class T>
 TransposedEntries transpose_entries(const FlatCsr& csr, int64_t group, const Tensor& first,
                                     const Tensor& second) {
-  const char* name = "sparse_attention_backward";
   const Device device = csr.columns.device();
-  const int64_t groups = csr.batch * (csr.heads / group), keys = groups * csr.keys;
-  const int64_t of_group = group * csr.length;
-  const int64_t steps = std::max<int64_t>(1, (of_group + kChunkStep - 1) / kChunkStep);
-  const int64_t wanted = std::clamp<int64_t>(kChunkBlocks / groups, 1, steps);
-  const int64_t length = (steps + wanted - 1) / wanted * kChunkStep;
-  const int64_t chunks = (steps * kChunkStep + length - 1) / length, n = chunks * keys;
-
-  TransposedEntries out{Tensor::empty({keys + 1}, Dtype::i64, device), Tensor::like(csr.columns),
-                        first.defined() ? Tensor::like(first) : Tensor(),
+  const int64_t groups = csr.batch * (csr.heads / group);
+  TransposedEntries out{Tensor::empty({groups * csr.keys + 1}, Dtype::i64, device),
+                        Tensor::like(csr.columns), first.defined() ? Tensor::like(first) : Tensor(),
                         second.defined() ? Tensor::like(second) : Tensor()};
-  Tensor words = Tensor::empty({2, n}, Dtype::i32, device);
-  auto* before = words.data<int32_t>();
-  check_cuda(cudaMemsetAsync(before, 0, size_t(2 * n) * sizeof(int32_t), stream()), name);
-  const Chunks a{MaskRows(csr), of_group, chunks, length};
-  const int64_t pieces = groups * of_group;
-  auto* starts = out.starts.data<int64_t>();
-  launch(name, count_keys_kernel, dim3(blocks_for(pieces, kThreads / kWarp)), dim3(kThreads), 0,
-         before, a, pieces);
-  launch_each(name, keys, sum_chunks_kernel, starts, before, chunks, csr.keys, keys);
-  prefix_sum(name, keys, Sizes{starts}, Starts{starts, keys}, device);
   const Lists<T> lists{out.rows.data<int32_t>(), first.defined() ? out.first.data<T>() : nullptr,
                        second.defined() ? out.second.data<T>() : nullptr,
                        first.defined() ? first.data<T>() : nullptr,
                        second.defined() ? second.data<T>() : nullptr};
-  launch(name, fill_lists_kernel<T>, dim3(blocks_for(groups * chunks, 1)), dim3(kChunkStep * kWarp),
-         0, lists, starts, before, reinterpret_cast<uint32_t*>(before + n), a);
+  transpose_rows("sparse_attention_backward", lists, out.starts, MaskRows(csr), groups,
+                 group * csr.length, csr.keys);
   return out;
 }
 

@@ -69,6 +69,28 @@ TEST_CASE("cuda: training, dumps, distillation and evaluation as on the cpu") {
   }
 }
 
+TEST_CASE("cuda: distillation, evaluation and generation with a mask of blocks as on the cpu") {
+  if (!test::has_device()) return;
+  const test::SmallDevice small(Dtype::f32);
+  // A choice does not change with rounding if all blocks that a row sees are chosen; the estimate
+  // and its loss do not depend on the choice.
+  const std::string how = World::distill(
+      "--steps 2 --preset blocks --prior learned --block 4 --tile 2 --k 400 --approx 0.1");
+  device_world().must(how + " --out blocks-here --device cpu");
+  device_world().must(how + " --out blocks-there --device cuda");
+  check_near("student", perplexity("blocks-here", "cpu"), perplexity("blocks-there", "cuda"));
+  check_near("student elsewhere", perplexity("blocks-here", "cpu"),
+             perplexity("blocks-here", "cuda"));
+  // With the lists of blocks of a state that was saved.
+  auto words = [&](const std::string& device) {
+    const std::string call = "generate --model blocks-here --tokens 9 --device " + device;
+    device_world().must(call + " --prompt 'the king' --save-state blocks-" + device);
+    return device_world().must(call + " --prompt ' and' --load-state blocks-" + device).out;
+  };
+  const std::string near = words("cpu"), there = words("cuda");
+  test::check_emulated(near == there, join("cpu: ", near, "device: ", there));
+}
+
 TEST_CASE("cuda: a distillation in bf16 and in f16, whose gradients are scaled, as on the cpu") {
   if (!test::has_device()) return;
   auto first_norm = [](const std::string& run) {

@@ -248,6 +248,12 @@ T atomicMax(T* at, std::type_identity_t<T> value) {
   return old;
 }
 template <class T>
+T atomicMin(T* at, std::type_identity_t<T> value) {
+  T old = *at;
+  *at = value < old ? value : old;
+  return old;
+}
+template <class T>
 T __ldg(const T* at) {
   return *at;
 }

@@ -1,0 +1,421 @@
+// The choice of key blocks by one thread block, for the rows of a tile of a group: scores of mean
+// keys and of the learned prior, softmax, sums over the heads, the largest of each row, the union.
+//
+// Products are by tiles in shared memory, whose lanes are the rows of all heads: lane h R + r is
+// row r of head h. The rest is a warp for each lane or row, in scratch memory of the thread block.
+// Products are in the type of the scores: TF32 would flip choices.
+#pragma once
+
+#include "tensor/cuda/attention/block_tile.cuh"
+#include "tensor/cuda/core/block_group.cuh"
+#include "tensor/kernels/select.h"
+
+namespace brine::cuda {
+
+constexpr int kChoiceColumns = 64;  // numbers of a row per product
+constexpr int kMostLevels = 26;     // of 2^25 blocks, the most that block_entry() numbers
+
+template <class T>
+using ChoiceTile = PlainTile<T, kChoiceColumns, 4>;
+
+// Sums of rows of `width` numbers by complete super-blocks of every level.
+template <class T>
+struct BlockSums {
+  const T* sums[kMostLevels] = {};
+  int64_t rows[kMostLevels] = {}, width = 0;  // rows of a group
+
+  explicit BlockSums(const std::vector<Tensor>& levels) {
+    for (size_t z = 0; z < std::min(levels.size(), size_t(kMostLevels)); ++z) {
+      sums[z] = levels[z].template data<T>();
+      rows[z] = levels[z].dim(2);
+      width = levels[z].dim(3);
+    }
+  }
+  __device__ const T* of(int z, int64_t bg) const { return sums[z] + bg * rows[z] * width; }
+};
+
+// BlockScores on the device.
+template <class T>
+struct ChoiceInputs {
+  const T *q, *gain, *psi_q, *prior_gain, *shares;
+  const T* psi_k = nullptr;          // of every key, or null:
+  const double* psi_open = nullptr;  // sums of the features of the row's own block
+  BlockSums<T> keys, features;
+  int64_t H, d, m, T_keys = 0, blocks;  // psi_k [., T_keys, m], shares [., blocks]
+  T least;
+
+  explicit ChoiceInputs(const BlockScores& s)
+      : q(data(s.q)),
+        gain(data(s.gain)),
+        psi_q(data(s.psi_q)),
+        prior_gain(data(s.prior_gain)),
+        shares(data(s.shares)),
+        keys(s.key_sums),
+        features(s.psi_sums),
+        H(s.shares.defined() ? s.shares.dim(1) : s.q.dim(1)),
+        d(s.q.defined() ? s.q.dim(3) : 0),
+        m(s.psi_q.defined() && !s.shares.defined() ? s.psi_q.dim(3) : 0),
+        blocks(s.shares.defined() ? s.shares.dim(3) : 0),
+        least(T(s.least_share)) {
+    if (m == 0) return;
+    if (s.psi_k.rank() == 3) {
+      psi_open = s.psi_k.template data<double>();
+    } else {
+      psi_k = s.psi_k.template data<T>();
+      T_keys = s.psi_k.dim(2);
+    }
+  }
+
+ private:
+  static const T* data(const Tensor& x) { return x.defined() ? x.template data<T>() : nullptr; }
+};
+
+// The rows of a group that choose together: all are in block `own`.
+struct ChoiceJob {
+  int64_t bg, list, own, first;  // list of the mask; ordinal of the first row
+  int64_t row, head_rows;        // first row of the first head in q; rows of a head
+  int count, R, r0, heads;       // rows; lanes of a head; the first row in its tile
+  bool continues;                // the list has what earlier rows of the tile keep
+};
+
+// Numbers of scratch memory of a thread block: for C candidates at once and S super-blocks.
+struct ChoiceSizes {
+  int64_t lanes, R, m, C, S, blocks;
+  bool opinion;
+
+  ChoiceSizes(const BlockConfig& config, int64_t heads, int64_t R, int64_t m, int64_t blocks,
+              bool shares)
+      : lanes(heads * R), R(R), m(m), C(blocks), S(1), blocks(blocks), opinion(config.opinion > 0) {
+    const int z = config.level(blocks);
+    if (shares || z == 0) return;
+    const int64_t narrowed =
+        ((R * config.survivors * config.chosen + 1) << z) + config.sinks + config.local;
+    C = std::min(blocks, std::max(config.columns, narrowed));
+    S = config.columns + 1;
+  }
+  BRINE_HD int64_t floats() const {
+    return lanes * C * (1 + (opinion ? 1 : 0) + (m ? 1 : 0)) + R * C + lanes + R * m;
+  }
+  BRINE_HD int64_t ints() const { return C + blocks + 1; }
+  BRINE_HD int64_t bytes() const { return R * C + (R + 1) * S; }
+  int64_t all_bytes(size_t number) const {
+    return floats() * int64_t(number) + ints() * int64_t(sizeof(int32_t)) + bytes();
+  }
+};
+
+template <class T>
+struct ChoiceMemory {
+  T* floats;
+  int32_t* ints;
+  uint8_t* bytes;
+};
+
+// The scratch memory of one thread block.
+template <class T>
+struct ChoiceRoom {
+  T *s, *raw, *x;               // [lanes, C] scores, then P; products with mean keys, features
+  OrderKey<T>* keys;            // [R, C] of the sums of P over the heads; 0: may not be chosen
+  T *total, *open;              // [lanes]; [R, m] sums of features of a row's own block
+  int32_t *list, *first_row;    // [C] candidates; [blocks + 1] of the union
+  uint8_t *allowed, *survives;  // [R, C]; [R + 1, S], the last row: for any
+  int64_t C, S;
+
+  __device__ ChoiceRoom(const ChoiceSizes& n, const ChoiceMemory<T>& memory, int64_t slot)
+      : C(n.C), S(n.S) {
+    T* at = memory.floats + slot * n.floats();
+    auto take = [&](int64_t count) {
+      T* from = at;
+      at += count;
+      return from;
+    };
+    s = take(n.lanes * C);
+    raw = take(n.opinion ? n.lanes * C : 0);
+    x = take(n.m ? n.lanes * C : 0);
+    keys = reinterpret_cast<OrderKey<T>*>(take(n.R * C));
+    total = take(n.lanes);
+    open = take(n.R * n.m);
+    list = memory.ints + slot * n.ints();
+    first_row = list + C;
+    allowed = memory.bytes + slot * n.bytes();
+    survives = allowed + n.R * C;
+  }
+};
+
+// All threads make every call, and leave with a barrier.
+template <class T>
+class BlockChoice {
+  using Layout = ChoiceTile<T>;
+  static constexpr int32_t kNoRow = int32_t(kMostTileRows);
+  static constexpr int kWarps = Layout::threads / kWarp;
+
+ public:
+  // `tiles`: two tiles of shared memory.
+  __device__ BlockChoice(const ChoiceInputs<T>& in, const BlockConfig& config,
+                         const ChoiceRoom<T>& room, const ChoiceJob& job, T* tiles)
+      : in_(in), config_(config), room_(room), job_(job), tiles_(tiles) {}
+
+  // The list of the job's tile, ascending.
+  __device__ void write(int32_t& count, int32_t* entries, int64_t capacity) {
+    const BlockGroup group;
+    if (job_.count > 0) {
+      begin_union(entries, job_.continues ? count : 0);
+      choose();
+    }
+    const int64_t end = job_.count > 0 ? job_.own + 1 : 0;
+    auto kept = [&](int64_t b) { return room_.first_row[b] < kNoRow; };
+    const int64_t n = group.reduce(
+        end, int64_t(0), [&](int64_t b) { return int64_t(kept(b)); }, Plus{});
+    group.scan(end, kept, [&](int64_t b, bool yes, int64_t rank) {
+      if (yes && rank < capacity) entries[rank] = block_entry(b, room_.first_row[b]);
+    });
+    if (threadIdx.x == 0) count = int32_t(n < capacity ? n : capacity);
+    __syncthreads();
+  }
+
+ private:
+  __device__ int lanes() const { return job_.heads * job_.R; }
+  __device__ int64_t q_row(int lane) const {
+    return job_.row + lane / job_.R * job_.head_rows + lane % job_.R;
+  }
+  __device__ bool has_row(int lane) const { return lane < lanes() && lane % job_.R < job_.count; }
+
+  __device__ void begin_union(const int32_t* entries, int64_t count) {
+    const BlockGroup group;
+    group.each(job_.own + 1,
+               [&](int64_t b) { room_.first_row[b] = config_.is_fixed(b, job_.own) ? 0 : kNoRow; });
+    group.each(count, [&](int64_t e) {
+      atomicMin(room_.first_row + entry_block(entries[e]), int32_t(entry_row(entries[e])));
+    });
+  }
+
+  __device__ void choose() {
+    int z = in_.shares ? 0 : config_.level(job_.own);
+    candidates_ = job_.own >> z;
+    if (candidates_ == 0) return;
+    const BlockGroup group;
+    group.each(candidates_, [&](int64_t c) { room_.list[c] = int32_t(c); });
+    group.each(job_.R * candidates_,
+               [&](int64_t i) { room_.allowed[i / candidates_ * room_.C + i % candidates_] = 1; });
+    if (in_.shares) {
+      add_given();
+    } else {
+      if (in_.m) add_open();
+      for (bool first = true;; first = false) {
+        score(z, first);
+        if (z == 0) break;
+        take_survivors();
+        narrow(z);
+        z = 0;
+      }
+    }
+    take(config_.chosen, [&](int r, int64_t c) {
+      atomicMin(room_.first_row + room_.list[c], int32_t(job_.r0 + r));
+    });
+  }
+
+  // to [lanes, C] = rows of x times the sums of the candidates.
+  __device__ void multiply(T* to, const T* x, const BlockSums<T>& sums, int z) const {
+    T *own = tiles_, *other = own + Layout::rows * Layout::step;
+    const T* from = sums.of(z, job_.bg);
+    const int64_t width = sums.width;
+    const bool packed =
+        (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(T)) %
+            16 ==
+        0;
+    for (int l0 = 0; l0 < lanes(); l0 += Layout::rows) {
+      for (int64_t c0 = 0; c0 < candidates_; c0 += Layout::rows) {
+        Scores<Layout> s = {};
+        for (int64_t w = 0; w < width; w += kChoiceColumns) {
+          __syncthreads();
+          load_rows<Layout>(
+              own, [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
+              width - w, packed);
+          load_rows<Layout>(
+              other,
+              [&](int r) {
+                return c0 + r < candidates_ ? from + room_.list[c0 + r] * width + w : nullptr;
+              },
+              width - w, packed);
+          __syncthreads();
+          const int64_t used = width - w;
+          Layout::add_scores(s, own, other, used < kChoiceColumns ? int(used) : kChoiceColumns);
+        }
+        each_score<Layout>(s, [&](int i, int n, T& value) {
+          const int lane = l0 + Layout::row(i);
+          const int64_t c = c0 + Layout::key(n);
+          if (lane < lanes() && c < candidates_) to[lane * room_.C + c] = value;
+        });
+      }
+    }
+    __syncthreads();
+  }
+
+  // open [R, m] = sums of the features of the keys of the own block that a row sees.
+  __device__ void add_open() const {
+    BlockGroup{}.each(in_.m, [&](int64_t i) {
+      double sum = 0;
+      if (in_.psi_open) {
+        room_.open[i] = T(in_.psi_open[job_.bg * in_.m + i]);
+        return;
+      }
+      const T* psi = in_.psi_k + job_.bg * in_.T_keys * in_.m + i;
+      for (int64_t t = job_.own * config_.block; t < job_.first + job_.count; ++t) {
+        sum += double(psi[t * in_.m]);
+        if (t >= job_.first) room_.open[(t - job_.first) * in_.m + i] = T(sum);
+      }
+    });
+  }
+
+  // The product of a lane's features with those of all keys that its row sees, by its warp.
+  __device__ T total_of(int lane, int z) const {
+    const WarpGroup group;
+    const T *x = room_.x + lane * room_.C, *psi = in_.psi_q + q_row(lane) * in_.m;
+    T total = group.reduce(
+        candidates_, T(0), [&](int64_t c) { return x[c]; }, Plus{});
+    auto add = [&](const T* sums) {
+      total += group.reduce(
+          in_.m, T(0), [&](int64_t i) { return psi[i] * sums[i]; }, Plus{});
+    };
+    for (int64_t b = job_.own >> z << z; b < job_.own; ++b) {
+      add(in_.features.of(0, job_.bg) + b * in_.m);
+    }
+    add(room_.open + lane % job_.R * in_.m);
+    return total > 0 ? total : T(1);
+  }
+
+  // keys [R, C] from the scores of the candidates at a level; `first`: no total is known yet.
+  __device__ void score(int z, bool first) {
+    multiply(room_.s, in_.q, in_.keys, z);
+    if (in_.m) multiply(room_.x, in_.psi_q, in_.features, z);
+    for (int lane = int(threadIdx.x) / kWarp; lane < lanes(); lane += kWarps) {
+      if (lane % job_.R >= job_.count) continue;
+      if (in_.m && first) {
+        const T total = total_of(lane, z);
+        if (threadIdx.x % kWarp == 0) room_.total[lane] = total;
+        __syncwarp();
+      }
+      score_lane(lane, z);
+      soften(room_.s + lane * room_.C, lane);
+      if (config_.opinion > 0) mix(lane);
+    }
+    __syncthreads();
+    const bool last = z == 0;
+    BlockGroup{}.each(job_.count * candidates_, [&](int64_t i) {
+      const int64_t r = i / candidates_, c = i % candidates_;
+      T sum = room_.s[r * room_.C + c];
+      for (int h = 1; h < job_.heads; ++h) sum += room_.s[(h * job_.R + r) * room_.C + c];
+      set_key(r, c, sum, last);
+    });
+  }
+
+  __device__ void set_key(int64_t r, int64_t c, T sum, bool last) const {
+    const int64_t i = r * room_.C + c;
+    const bool may = room_.allowed[i] && !(last && config_.is_fixed(room_.list[c], job_.own));
+    room_.keys[i] = may ? order_key(sum) : OrderKey<T>(0);
+  }
+
+  // Products of a lane -> scores in s, and without gain and prior in raw.
+  __device__ void score_lane(int lane, int z) const {
+    const int64_t head = job_.bg * job_.heads % in_.H + lane / job_.R;
+    const double root = 1 / std::sqrt(double(in_.d)), B = double(config_.block);
+    const T part = T(1.0 / double(int64_t(1) << z));
+    const T factor = T(double(in_.gain[head]) * root / B) * part, plain = T(root / B) * part;
+    const T keys = T(double(job_.first + lane % job_.R + 1) / B) * part;
+    T *s = room_.s + lane * room_.C, *raw = room_.raw + lane * room_.C;
+    const T* x = room_.x + lane * room_.C;
+    WarpGroup{}.each(candidates_, [&](int64_t c) {
+      if (config_.opinion > 0) raw[c] = s[c] * plain;
+      s[c] *= factor;
+      if (!in_.m) return;
+      const T share = x[c] / room_.total[lane];
+      s[c] += in_.prior_gain[head] * math::log((share < in_.least ? in_.least : share) * keys +
+                                               std::numeric_limits<T>::min());
+    });
+  }
+
+  // s [candidates] of a lane -> softmax over those that its row may choose from.
+  __device__ void soften(T* s, int lane) const {
+    const WarpGroup group;
+    const uint8_t* allowed = room_.allowed + lane % job_.R * room_.C;
+    constexpr T kLowest = std::numeric_limits<T>::lowest();
+    const T most = group.reduce(
+        candidates_, kLowest, [&](int64_t c) { return allowed[c] ? s[c] : kLowest; }, Max{});
+    group.each(candidates_,
+               [&](int64_t c) { s[c] = allowed[c] ? math::exp_nonpositive(s[c] - most) : T(0); });
+    const T norm = group.reduce(
+        candidates_, T(0), [&](int64_t c) { return s[c]; }, Plus{});
+    const T share = norm > 0 ? 1 / norm : T(0);
+    group.each(candidates_, [&](int64_t c) { s[c] *= share; });
+  }
+
+  __device__ void mix(int lane) const {
+    T *s = room_.s + lane * room_.C, *raw = room_.raw + lane * room_.C;
+    soften(raw, lane);
+    const T p = T(config_.opinion), rest = T(1 - config_.opinion);
+    WarpGroup{}.each(candidates_, [&](int64_t c) { s[c] = rest * s[c] + p * raw[c]; });
+  }
+
+  __device__ void add_given() const {
+    BlockGroup{}.each(job_.count * candidates_, [&](int64_t i) {
+      const int64_t r = i / candidates_, c = i % candidates_;
+      T sum = 0;
+      for (int h = 0; h < job_.heads; ++h) {
+        sum += in_.shares[q_row(h * job_.R + int(r)) * in_.blocks + c];
+      }
+      set_key(r, c, sum, true);
+    });
+  }
+
+  // put(row, candidate) for the `most` largest of every row, of equal ones the later.
+  template <class Put>
+  __device__ void take(int64_t most, Put put) const {
+    const WarpGroup group;
+    for (int r = int(threadIdx.x) / kWarp; r < job_.count; r += kWarps) {
+      OrderKey<T>* keys = room_.keys + r * room_.C;
+      const int64_t may = group.reduce(
+          candidates_, int64_t(0), [&](int64_t c) { return int64_t(keys[c] != 0); }, Plus{});
+      each_largest(group, keys, candidates_, most < may ? most : may,
+                   [&](int64_t, int64_t c) { put(r, c); });
+    }
+    __syncthreads();
+  }
+
+  // survives [r, super-block], the incomplete one for every row.
+  __device__ void take_survivors() const {
+    const int64_t S = room_.S, whole = candidates_;
+    BlockGroup{}.each((job_.count + 1) * S, [&](int64_t i) { room_.survives[i] = i % S == whole; });
+    uint8_t* any = room_.survives + job_.count * S;
+    take(config_.survivors * config_.chosen,
+         [&](int r, int64_t c) { room_.survives[r * S + c] = 1; });
+    BlockGroup{}.each(whole, [&](int64_t super) {
+      for (int r = 0; r < job_.count; ++r) any[super] |= room_.survives[r * S + super];
+    });
+  }
+
+  // The blocks of the surviving super-blocks and the fixed ones become the candidates.
+  __device__ void narrow(int z) {
+    const BlockGroup group;
+    const int64_t S = room_.S;
+    const uint8_t* any = room_.survives + job_.count * S;
+    auto flag = [&](int64_t b) { return any[b >> z] || config_.is_fixed(b, job_.own); };
+    candidates_ = group.reduce(
+        job_.own, int64_t(0), [&](int64_t b) { return int64_t(flag(b)); }, Plus{});
+    group.scan(job_.own, flag, [&](int64_t b, bool yes, int64_t rank) {
+      if (yes) room_.list[rank] = int32_t(b);
+    });
+    group.each(job_.count * candidates_, [&](int64_t i) {
+      const int64_t r = i / candidates_, c = i % candidates_, b = room_.list[c];
+      room_.allowed[r * room_.C + c] =
+          config_.is_fixed(b, job_.own) || room_.survives[r * S + (b >> z)];
+    });
+  }
+
+  const ChoiceInputs<T>& in_;
+  const BlockConfig& config_;
+  const ChoiceRoom<T>& room_;
+  const ChoiceJob& job_;
+  T* tiles_;
+  int64_t candidates_ = 0;
+};
+
+}  // namespace brine::cuda

@@ -1,0 +1,183 @@
+// The choice of key blocks on the device, as on the CPU: the same lists.
+#include "tensor/cuda/core/scratch.h"
+#include "tests/block_cases.h"
+#include "tests/cuda/compare.h"
+
+using namespace brine;
+using namespace brine::test;
+
+namespace {
+
+constexpr Tolerance kEqual{.f32 = 0, .f64 = 0};
+
+BlockScores on_device(const On& on, const BlockScores& s) {
+  BlockScores out = s;
+  for (Tensor* t : {&out.q, &out.gain, &out.psi_q, &out.prior_gain, &out.psi_k, &out.shares}) {
+    *t = on(*t);
+  }
+  for (Tensor& sums : out.key_sums) sums = on(sums);
+  for (Tensor& sums : out.psi_sums) sums = on(sums);
+  return out;
+}
+
+// The counts and the entries, -1 beyond the counts.
+std::vector<Tensor> lists_of(const BlockMask& mask) {
+  const Device device = mask.counts.device();
+  const Tensor counts = mask.counts.to(kCpu).clone(), entries = mask.entries.to(kCpu).clone();
+  for (int64_t i = 0; i < counts.numel(); ++i) {
+    const int64_t room = mask.capacity();
+    REQUIRE(counts.data<int32_t>()[i] <= room);
+    for (int64_t e = counts.data<int32_t>()[i]; e < room; ++e) {
+      entries.data<int32_t>()[i * room + e] = -1;
+    }
+  }
+  return {counts.to(device), entries.to(device)};
+}
+
+Tensor queries(const BlockCase& c, Dtype dtype) { return normal({c.B, c.H, c.T, c.d}, 3, dtype); }
+Tensor keys(const BlockCase& c, Dtype dtype) { return normal({c.B, c.G, c.T, c.d}, 4, dtype); }
+
+std::vector<BlockCase> all_cases() {
+  std::vector<BlockCase> out = block_cases();
+  // One, three and seven heads of a group; tiles of 1 to 64 rows; queries of several products.
+  out.push_back({.B = 2,
+                 .H = 3,
+                 .G = 3,
+                 .T = 67,
+                 .d = 70,
+                 .config = {.block = 4, .chosen = 3, .tile = 4},
+                 .lengths = {0, 67}});
+  out.push_back({.H = 7, .G = 1, .T = 150, .config = {.block = 16, .chosen = 2, .tile = 16}});
+  out.push_back(
+      {.H = 3, .G = 1, .T = 330, .d = 3, .config = {.block = 64, .chosen = 1, .tile = 64}});
+  const BlockConfig deep{
+      .block = 1, .chosen = 2, .sinks = 2, .local = 0, .tile = 1, .columns = 2, .survivors = 1};
+  out.push_back(
+      {.B = 2, .H = 2, .G = 1, .T = 45, .config = deep, .lengths = {45, 17}, .learned = true});
+  out.push_back({.H = 2,
+                 .G = 2,
+                 .T = 101,
+                 .config = {.block = 2, .chosen = 3, .tile = 2, .columns = 7, .opinion = 1},
+                 .learned = true});
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("cuda: select_blocks of rows with scores, priors, levels and padding") {
+  for (const BlockCase& c : all_cases()) {
+    compare_both(
+        join("select_blocks, T ", c.T, ", tile ", c.config.tile),
+        [&](const On& on, Dtype dtype) {
+          const BlockScores s = block_scores(c, queries(c, dtype), keys(c, dtype));
+          return lists_of(select_blocks(on_device(on, s), c.config, c.visible(), c.T));
+        },
+        kEqual);
+  }
+}
+
+TEST_CASE("cuda: select_blocks of equal scores, of given shares, of sampled tiles") {
+  const BlockCase c{.B = 2,
+                    .H = 6,
+                    .G = 2,
+                    .T = 61,
+                    .config = {.block = 4, .chosen = 3, .tile = 2},
+                    .lengths = {61, 33}};
+  compare_both(
+      "select_blocks of equal scores",
+      [&](const On& on, Dtype dtype) {
+        const Tensor zero = Tensor::zeros({c.B, c.H, c.T, c.d}, dtype);
+        const BlockScores s = block_scores(c, zero, keys(c, dtype));
+        return lists_of(select_blocks(on_device(on, s), c.config, c.visible(), c.T));
+      },
+      kEqual);
+  compare_both(
+      "select_blocks of given shares",
+      [&](const On& on, Dtype dtype) {
+        const BlockScores s{.q = {},
+                            .gain = {},
+                            .psi_k = on(keys(c, dtype)),
+                            .shares = on(uniform({c.B, c.H, c.T, 17}, 5, 0, 1).to(dtype))};
+        return lists_of(select_blocks(s, c.config, c.visible(), c.T));
+      },
+      kEqual);
+  for (bool learned : {false, true}) {
+    BlockCase of = c;
+    of.learned = learned;
+    of.config.columns = 4;
+    compare_both(
+        "select_blocks of sampled tiles",
+        [&](const On& on, Dtype dtype) {
+          BlockScores s = block_scores(of, queries(of, dtype), keys(of, dtype));
+          const std::vector<int32_t> places = {0, 3, 11, 12, 25};
+          auto sampled = [&](const Tensor& x) {
+            std::vector<Tensor> rows;
+            for (int32_t n : places) rows.push_back(x.slice(2, n * 2, 2));
+            return concat(rows, 2);
+          };
+          s.q = sampled(s.q);
+          if (learned) s.psi_q = sampled(s.psi_q);
+          return lists_of(select_blocks(on_device(on, s), of.config, of.visible(), of.T,
+                                        Tensor::from(places, {5})));
+        },
+        kEqual);
+  }
+}
+
+TEST_CASE("cuda: select_blocks with scratch memory for one thread block") {
+  const int64_t before = cuda::scratch_limit();
+  const AtEnd reset{[&] { cuda::scratch_limit() = before; }};
+  cuda::scratch_limit() = 1;
+  const BlockCase c = all_cases()[3];
+  compare_both(
+      "select_blocks in one slot",
+      [&](const On& on, Dtype dtype) {
+        const BlockScores s = block_scores(c, queries(c, dtype), keys(c, dtype));
+        return lists_of(select_blocks(on_device(on, s), c.config, c.visible(), c.T));
+      },
+      kEqual);
+}
+
+TEST_CASE("cuda: select_blocks_step, row by row") {
+  for (BlockCase c : all_cases()) {
+    if (c.T > 110) continue;
+    c.lengths.clear();
+    compare_both(
+        join("select_blocks_step, T ", c.T, ", tile ", c.config.tile),
+        [&](const On& on, Dtype dtype) {
+          const BlockScores all = block_scores(c, queries(c, dtype), keys(c, dtype));
+          const BlockScores moved = on_device(on, all);
+          const BlockMask mask = empty_block_mask(
+              c.config, c.B, c.G, 1, (c.T + c.config.block - 1) / c.config.block, on.device);
+          std::vector<Tensor> out;
+          for (int64_t t = 0; t < c.T; ++t) {
+            // Sequences at different rows: the second one is behind by three.
+            BlockScores row = moved;
+            std::vector<int64_t> width(size_t(c.B), t + 1);
+            if (c.B > 1) width[1] = std::max<int64_t>(1, t - 2);
+            auto newest = [&](const Tensor& x) {
+              std::vector<Tensor> rows;
+              for (int64_t b = 0; b < c.B; ++b)
+                rows.push_back(x.slice(0, b, 1).slice(2, width[size_t(b)] - 1, 1));
+              return on(concat(rows, 0).contiguous());
+            };
+            row.q = newest(all.q);
+            if (c.learned) {
+              row.psi_q = newest(all.psi_q);
+              std::vector<Tensor> open;
+              for (int64_t b = 0; b < c.B; ++b) {
+                const int64_t w = width[size_t(b)],
+                              first = (w - 1) / c.config.block * c.config.block;
+                open.push_back(
+                    sum(all.psi_k.slice(0, b, 1).slice(2, first, w - first).to(Dtype::f64), {2}));
+              }
+              row.psi_k = on(concat(open, 0).contiguous().view({c.B, c.G, all.psi_k.dim(3)}));
+            }
+            select_blocks_step(mask, row, c.config, Tensor::from(width, {c.B}));
+            for (const Tensor& x : lists_of(mask)) out.push_back(x);
+          }
+          return out;
+        },
+        kEqual);
+  }
+}
