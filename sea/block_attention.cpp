@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "autograd/ops.h"
+#include "autograd/ops_blocks.h"
 #include "autograd/ops_units.h"
 #include "sea/mask.h"
 #include "tensor/meter/cost_meter.h"
@@ -158,9 +159,9 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   part.emplace("sparse attention");
   Tensor attended;
   if (in.options.dense_path) {
-    const Tensor p =
-        masked_softmax(group_matmul(q, in.k, true), block_mask_keys(mask, shape_.heads, visible, T),
-                       1 / std::sqrt(double(shape_.head_size)));
+    const Tensor p = masked_softmax(group_matmul(q, in.k, true),
+                                    block_mask_keys(mask, shape_.heads, visible, T).to(q.device()),
+                                    1 / std::sqrt(double(shape_.head_size)));
     attended = group_matmul(p, in.v, false);
   } else {
     attended = block_attention(q, in.k, in.v, mask, visible,
@@ -173,7 +174,8 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
     in.tap->put("gates", gates);
     if (only) in.tap->put("rows", rows);
     if (shows) show_scores(in, tiles, psi_k);
-    if (in.tap->requested("mask")) show_mask(in, mask);
+    // Losses ask for scores alone: a mask by keys is larger than they are.
+    if (!only && (!shows || in.tap->requested("mask"))) show_mask(in, mask);
   }
   return mix_outputs(attended, average, gates, only ? Visibility{.causal = true} : visible);
 }
@@ -237,12 +239,11 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
 
 // The mask by keys, which only short sequences have memory for.
 void BlockAttention::show_mask(const nn::AttentionInput& in, const BlockMask& mask) const {
-  const int64_t B = in.q.dim(0), T = in.q.dim(2), H = shape_.heads;
+  const int64_t T = in.q.dim(2), H = shape_.heads;
   const FlatCsr csr = blocks_to_csr(mask, H, in.visible, T);
   in.tap->put("row_pointers", csr.row_pointers);
   in.tap->put("head_offsets", csr.head_offsets);
   in.tap->put("columns", csr.columns);
-  (void)B;
   const KeptKeys kept = kept_keys(mask, in.visible, T);
   in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept.row, kept.tile}, {2}));
 }

@@ -8,10 +8,11 @@
 
 namespace brine::sea {
 
-// Its Tap entries: "gates"; if requested, "mask" as "row_pointers", "head_offsets" and "columns"
-// (FlatCsr) and "block_mask" u8 [B, H, T, T]; "scores" as those of each level z of the sampled
+// Its Tap entries: "gates"; if "scores" are requested, as those of each level z of the sampled
 // rows: "block_scores_z" [B, H, rows, blocks] (-1e4 where a row does not have the block) with their
 // "block_rows_z" i64 [rows] and "block_tiles_z" i32; "block_sizes" i64 [3] = block, tile, columns;
+// without this
+// request, or if "mask" is requested too: "row_pointers", "head_offsets", "columns" (FlatCsr) and
 // "kept_keys" f64 [2] of a row and of its tile.
 class BlockAttention : public nn::Attention {
  public:

@@ -1,5 +1,6 @@
 // The decoding state of a mask of blocks, and the step of one new token of every sequence.
 #include "autograd/ops.h"
+#include "autograd/ops_blocks.h"
 #include "autograd/ops_units.h"
 #include "sea/block_attention.h"
 

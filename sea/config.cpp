@@ -3,6 +3,8 @@
 
 #include <numeric>
 
+#include "autograd/ops_blocks.h"
+
 namespace brine::sea {
 namespace {
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "tensor/csr.h"
 #include "tensor/math.h"
 #include "tensor/types.h"
 
@@ -70,34 +69,7 @@ struct BlockScores {
   Tensor psi_k = {};  // [B, G, T, m] of every key; or of one row each f64 [B, G, m], the sum of
                       // those of its own block
   double least_share = 0;
-  Tensor given = {};  // [B, H, rows, blocks]: P itself; then nothing else is read
+  Tensor shares = {};  // [B, H, rows, blocks]: P itself; then nothing else is read
 };
-
-// Shapes and settings are right, or an Error that starts with `op`.
-void check_blocks(const char* op, const BlockConfig& config);
-// The mask's memory, without values.
-BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int64_t tiles,
-                           int64_t blocks, Device device);
-
-// Chooses blocks (docs/method.md sections 8.1 to 8.4 and 8.6) for the rows of `tiles` (undefined:
-// all) of sequences with `visible`; T tokens.
-BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
-                        const Visibility& visible, int64_t T, const Tensor& tiles = {});
-// The same for one new row of every sequence, that sees width[b] keys (i64 [B]); `mask` has the
-// tile of the row before it and becomes that of the row.
-void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const BlockConfig& config,
-                        const Tensor& width);
-
-// The mask by single keys u8 [B, H, rows, T], for references and observers.
-Tensor block_mask_keys(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T);
-
-// The same as compressed rows.
-FlatCsr blocks_to_csr(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T);
-
-// Kept keys of rows, over all rows that see a key: of the row itself, and of its tile.
-struct KeptKeys {
-  double row = 0, tile = 0;
-};
-KeptKeys kept_keys(const BlockMask& mask, const Visibility& visible, int64_t T);
 
 }  // namespace brine

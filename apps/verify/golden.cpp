@@ -249,8 +249,8 @@ struct Inputs {
   Inputs(const Case& c, Dtype dtype) {
     for (const std::string name : {"q", "k", "v", "q_content", "k_content"}) {
       if (name.size() > 1 && !c.rotary()) continue;
-      given[name] = require_grad(c.read("inputs/" + name, dtype).to(default_device()));
-      packed[name] = c.pack(given[name]);
+      leaves[name] = require_grad(c.read("inputs/" + name, dtype).to(default_device()));
+      packed[name] = c.pack(leaves[name]);
     }
   }
   nn::AttentionInput of(const Case& c) {
@@ -262,11 +262,11 @@ struct Inputs {
             .hidden = {},
             .visible = c.visible()};
   }
-  std::map<std::string, Tensor> given, packed;
+  std::map<std::string, Tensor> leaves, packed;
 };
 
 void compare_gradients(Comparison& compare, const Inputs& in, nn::Attention& block) {
-  for (const auto& [name, tensor] : in.given) compare.floats("grad/" + name, grad(tensor));
+  for (const auto& [name, tensor] : in.leaves) compare.floats("grad/" + name, grad(tensor));
   for (const auto& p : block.named_parameters()) {
     compare.floats("grad/" + p.path, grad(p.parameter->value));
   }

@@ -77,9 +77,9 @@ void append_to_blocks(const Tensor& sums, const Tensor& open, const Tensor& row,
   check_row(op, row, sums, sums.dim(3));
   check(keys >= 1 && sums.dtype() == row.dtype(), op, ": blocks of ", keys, " keys, sums of ",
         sums.dtype(), " for ", row.dtype());
-  check((open.shape() == Shape{sums.dim(0), sums.dim(1), sums.dim(3)}) &&
-            open.dtype() == Dtype::f64,
-        op, ": open must be f64 [B, G, ", sums.dim(3), "], got ", open.dtype(), " ", open.shape());
+  check(
+      (open.shape() == Shape{sums.dim(0), sums.dim(1), sums.dim(3)}) && open.dtype() == Dtype::f64,
+      op, ": open must be f64 [B, G, ", sums.dim(3), "], got ", open.dtype(), " ", open.shape());
   check_places(op, "place", at, sums.dim(0), std::numeric_limits<int32_t>::max());
   for (int64_t b = 0; b < sums.dim(0); ++b) {
     const int64_t whole = (at.data<int64_t>()[b] + 1) / keys;

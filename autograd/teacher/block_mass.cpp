@@ -1,6 +1,7 @@
 // The teacher's mass in blocks of keys.
 #include <cmath>
 
+#include "autograd/ops_blocks.h"
 #include "autograd/ops_teacher.h"
 #include "tensor/blocks.h"
 #include "tensor/kernels/teacher.h"

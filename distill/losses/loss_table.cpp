@@ -56,6 +56,14 @@ Tensor prob(const LayerLossCall& call) {
 }
 
 Tensor context(const LayerLossCall& call) {
+  if (call.student.has("rows")) {  // the method computed a sample of rows
+    const Tensor &y = call.student.get("attention_output"), &rows = call.student.get("rows");
+    const Tensor given =
+        gather(call.of_teacher("attention_output"), 1, rows.view({1, rows.numel(), 1}));
+    const int64_t n = y.dim(0) * y.dim(1);
+    return squared_distance(y, given,
+                            Tensor::full({n}, 1 / double(n * y.dim(2)), y.dtype(), y.device()));
+  }
   return call.mean_square(call.student.get("attention_output"),
                           call.of_teacher("attention_output"));
 }

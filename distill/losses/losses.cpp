@@ -62,6 +62,10 @@ class LayerLosses : public nn::LayerObserver {
       takes_attention_ |= !sources_of(need.part, attention).empty();
   }
 
+  void prepare(nn::Tap& tap) const override {
+    if (config_["approx"] != 0) tap.request("scores");
+  }
+
   Tensor observe(int64_t i, const nn::Tap& tap, const Tensor& output) override {
     // With recomputation a layer runs twice; its losses are computed in the run with a tape.
     if (twice_ && !grad_enabled()) return {};

@@ -101,7 +101,7 @@ bool estimates_attention(nn::ModelConfig& student, bool causal) {
   nn::Init init{.random = {}, .device = Device::meta};
   nn::AttentionShape shape = student.shape().attention();
   shape.causal = causal;
-  return student.method().make(init, shape)->traits().query_skip;
+  return student.method().make(init, shape)->traits().estimates;
 }
 
 std::vector<std::string> Recipe::resolve(const RunFacts& facts) {

@@ -14,6 +14,17 @@ namespace {
 
 constexpr const char* kLayerPrefix = "layer.";
 
+// Rows of a window that a method which samples compares with the teacher in a step.
+constexpr int64_t kSampledRows = 256;
+
+// The rows are a function of the windows: the same in every layer, on every process and after a
+// resume.
+uint64_t seed_of(const Batch& batch) {
+  uint64_t seed = 1;
+  for (const int64_t window : batch.windows) seed = seed * 1000003 + uint64_t(window);
+  return seed;
+}
+
 void check_losses(const LossConfig& config) {
   bool any = false;
   for (const Loss& loss : losses()) {
@@ -104,6 +115,9 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
   in.random = nullptr;
   in.shows_loss = true;
   in.options = {};
+  tap.request("scores");
+  if (observer) tap.request("mask");
+  if (!observer) in.sample = {.rows = kSampledRows, .seed = seed_of(batch), .only = true};
   const int64_t times = in.q.dim(1) / in.k.dim(1);
   tap.put("q", in.q);
   tap.put("k", repeat_heads(in.k, times));

@@ -9,14 +9,20 @@ namespace brine::distill {
 namespace {
 
 FlatCsr mask_of(const nn::Tap& block) {
-  const Tensor& estimate = block.get("estimate");  // [B, H, T, K]
+  const Tensor& q = block.get("q");  // [B, H, T, d]
   return {.row_pointers = block.get("row_pointers"),
           .head_offsets = block.get("head_offsets"),
           .columns = block.get("columns"),
-          .batch = estimate.dim(0),
-          .heads = estimate.dim(1),
-          .length = estimate.dim(2),
-          .keys = estimate.dim(2)};
+          .batch = q.dim(0),
+          .heads = q.dim(1),
+          .length = q.dim(2),
+          .keys = q.dim(2)};
+}
+
+// K of the best columns that the mask is compared with.
+int64_t columns_of(const nn::Tap& block) {
+  constexpr int64_t kColumns = 64;  // of a mask without columns
+  return block.has("estimate") ? block.get("estimate").dim(-1) : kColumns;
 }
 
 }  // namespace
@@ -36,7 +42,7 @@ void BlockReport::add(const BlockView& view, double share) {
   layer.loss += share * view.loss;
   if (!select_ || !view.block.has("row_pointers")) return;
   layer.recall += attention_recall(attention_of(view.teacher), mask_of(view.block),
-                                   view.block.get("estimate").dim(-1), view.visible, *select_);
+                                   columns_of(view.block), view.visible, *select_);
 }
 
 Values BlockReport::values() const {

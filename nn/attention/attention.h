@@ -58,8 +58,8 @@ struct AttentionInput {
   // Factor of the method's own loss, if it has one, in the backward pass.
   double own_loss = 1;
   // Rows of which a method that samples (AttentionTraits) compares its scores with the teacher's;
-  // rows = 0: all. `only`: its output has these rows alone, whose positions are in the tap as "rows"
-  // i64 [n].
+  // rows = 0: all. `only`: its output has these rows alone, whose positions are in the tap as
+  // "rows" i64 [n].
   struct Sample {
     int64_t rows = 0;
     uint64_t seed = 0;
@@ -143,8 +143,8 @@ bool is_full_attention(const std::string& method);
 // Method(Init&, const AttentionShape&, const Config&); Config has describe(Schema&).
 template <class Method, class Config>
 struct RegisterAttention {
-  // A Method with a static function make(Init&, const AttentionShape&, const Config&) decides by its
-  // configuration which class it is.
+  // A Method with a static make(Init&, const AttentionShape&, const Config&) chooses its class by
+  // its configuration.
   explicit RegisterAttention(const char* name) {
     static const char* registered = name;
     struct Entry : AttentionMethod {

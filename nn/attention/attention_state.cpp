@@ -18,9 +18,9 @@ AttentionState::AttentionState(int64_t batch, int64_t capacity, Device device)
 
 Tensor& AttentionState::part(const std::string& name, const Shape& shape, Dtype dtype,
                              int token_axis, Rows rows) {
-  // Tensors that grow are written before they are read; the others start at 0. Counts stay on the
-  // CPU.
-  const Device device = is_float(dtype) ? device_ : Device{};
+  // Tensors that grow are written before they are read; the others start at 0. Ordinals, i64 as
+  // lengths, stay on the CPU, which reads them; lists for kernels, i32, do not.
+  const Device device = dtype == Dtype::i64 ? Device{} : device_;
   Tensor tensor =
       token_axis ? Tensor::empty(shape, dtype, device) : Tensor::zeros(shape, dtype, device);
   parts_.push_back({name, tensor, token_axis, std::move(rows)});

@@ -47,8 +47,9 @@ class AttentionState {
  protected:
   // How many rows of an axis a number of tokens has.
   using Rows = std::function<int64_t(int64_t tokens)>;
-  // A tensor of the state, its first axis the slots. `token_axis` > 0 grows with the tokens: its
-  // first rows are in use, `rows` of them (null: one for each token).
+  // A tensor of the state, its first axis the slots; on the state's device, of i64 on the CPU.
+  // `token_axis` > 0 grows with the tokens: its first rows are in use, `rows` of them (null: one
+  // for each token).
   Tensor& part(const std::string& name, const Shape& shape, Dtype dtype, int token_axis = 0,
                Rows rows = nullptr);
 

@@ -346,7 +346,9 @@ TEST_CASE("config: refusals name the setting") {
         std::string::npos);
   CHECK(refusal(kEncoder, Config{.mode = SelectMode::per_batch}) == "no error");
   CHECK(refusal(kCausal, Config{.last_kernel = 2}) == "sea: last_kernel is 2, must be 1 or 3");
-  check_says(refusal(kCausal, Config{.prior_features = 0}), {"sea", "prior_features", "0", "1"});
+  check_says(refusal(kCausal, Config{.prior = sea::Prior::learned, .prior_features = 0}),
+             {"sea", "prior_features", "0", "1"});
+  CHECK(refusal(kCausal, Config{.prior_features = 0}) == "no error");  // nothing reads it
   check_says(refusal(kCausal, Config{.pooled = 1.5}), {"sea", "pooled", "1.5"});
   check_says(refusal(kCausal, Config{.pooled = -0.1}), {"sea", "pooled", "-0.1"});
   check_says(refusal(kCausal, Config{.oversample = 0}), {"sea", "oversample", "0", "1"});

@@ -70,7 +70,7 @@ class Chooser {
   }
 
   // As above from P itself, `p` of the first head's first row.
-  void choose_given(const Rows<T>& at, const T* p, int64_t head_step, int64_t row_step) {
+  void choose_shares(const Rows<T>& at, const T* p, int64_t head_step, int64_t row_step) {
     rows_ = at.count;
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
     runs_.assign(1, {0, at.own});
@@ -368,11 +368,11 @@ void add_fixed(TileUnion& kept, const BlockConfig& config, int64_t own) {
 }  // namespace
 
 void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visibility visible) {
-  const Tensor& q = scores.given.defined() ? scores.given : scores.q;
+  const Tensor& q = scores.shares.defined() ? scores.shares : scores.q;
   const int64_t B = q.dim(0), H = q.dim(1), rows = q.dim(2), G = mask.counts.dim(1);
   const int64_t R = config.tile, tiles = mask.tile_count(), room = mask.capacity();
   const RowWidths widths(visible, std::numeric_limits<int64_t>::max());
-  const int64_t d = scores.given.defined() ? 1 : scores.q.dim(3);
+  const int64_t d = scores.shares.defined() ? 1 : scores.q.dim(3);
   const int64_t work = B * H * rows * config.columns * d;
   dispatch_float(q.dtype(), [&]<class T>() {
     for_pieces(B * G * tiles, work, [&](int64_t i) {
@@ -395,9 +395,9 @@ void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visib
                  .psi_q = nullptr,
                  .q_step = 0,
                  .psi_step = 0};
-      if (scores.given.defined()) {
+      if (scores.shares.defined()) {
         const int64_t N = q.dim(3);
-        chooser.choose_given(at, q.data<T>() + (head * rows + n * R) * N, rows * N, N);
+        chooser.choose_shares(at, q.data<T>() + (head * rows + n * R) * N, rows * N, N);
       } else {
         at.q = q.data<T>() + (head * rows + n * R) * d;
         at.q_step = rows * d;

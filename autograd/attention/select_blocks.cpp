@@ -1,7 +1,7 @@
 // The choice of key blocks: checked functions over their kernels, and masks of blocks by keys.
 #include <cmath>
 
-#include "tensor/blocks.h"
+#include "autograd/ops_blocks.h"
 #include "tensor/csr.h"
 #include "tensor/kernels/attention.h"
 #include "tensor/meter/cost_meter.h"
@@ -68,18 +68,18 @@ BlockMask empty_block_mask(const BlockConfig& config, int64_t B, int64_t G, int6
 BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
                         const Visibility& visible, int64_t T, const Tensor& tiles) {
   const char* op = "select_blocks";
-  const bool given = scores.given.defined();
-  const Tensor& q = given ? scores.given : scores.q;
-  const int64_t G = given                     ? scores.psi_k.dim(1)
+  const bool shares = scores.shares.defined();
+  const Tensor& q = shares ? scores.shares : scores.q;
+  const int64_t G = shares                    ? scores.psi_k.dim(1)
                     : scores.key_sums.empty() ? 0
                                               : scores.key_sums[0].dim(1);
   const int64_t own = T > 0 ? (T - 1) / config.block : 0, R = config.tile;
   check(visible.causal, op, ": blocks are for causal attention");
   check_visibility(op, visible, q.dim(0), T);
-  if (given) {
+  if (shares) {
     check_blocks(op, config);
     check(q.rank() == 4 && q.dim(1) % G == 0 && q.dim(3) >= own, op,
-          ": given shares must be [B, H, rows, ", own, "], got ", q.shape());
+          ": shares must be [B, H, rows, ", own, "], got ", q.shape());
   } else {
     check_scores(op, scores, config, G, own);
   }
@@ -89,14 +89,14 @@ BlockMask select_blocks(const BlockScores& scores, const BlockConfig& config,
         op, ": ", q.dim(2), " rows of ", T, " tokens need their tiles, i32 [", count, "]");
   BlockMask mask = empty_block_mask(config, q.dim(0), G, count, own + 1, q.device());
   mask.tiles = tiles;
-  if (!given) {  // each row with the blocks of its first level
+  if (!shares) {  // each row with the blocks of its first level
     count_macs(double(q.numel()) *
                double(std::min(config.columns, std::max<int64_t>(own, 1)) / 2 + 1) *
                (scores.psi_q.defined() ? 2 : 1));
   }
   BlockScores whole = scores;
   for (Tensor* t :
-       {&whole.q, &whole.gain, &whole.psi_q, &whole.prior_gain, &whole.psi_k, &whole.given}) {
+       {&whole.q, &whole.gain, &whole.psi_q, &whole.prior_gain, &whole.psi_k, &whole.shares}) {
     if (t->defined()) *t = t->detach().contiguous();
   }
   BRINE_CALL(q, select_blocks, mask, whole, config, visible);
@@ -119,6 +119,14 @@ void select_blocks_step(const BlockMask& mask, const BlockScores& scores, const 
 
 namespace {
 
+// The lists on the CPU.
+BlockMask readable(const BlockMask& mask) {
+  BlockMask out = mask;
+  out.counts = mask.counts.to(Device{});
+  out.entries = mask.entries.to(Device{});
+  return out;
+}
+
 // f(row of the tile's rows, b G + g, tile, ordinal of the row) for the rows that see a key.
 template <class F>
 void each_row(const BlockMask& mask, const Visibility& visible, int64_t T, F f) {
@@ -136,8 +144,8 @@ void each_row(const BlockMask& mask, const Visibility& visible, int64_t T, F f) 
 
 }  // namespace
 
-Tensor block_mask_keys(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T) {
-  check(mask.counts.device().is_cpu(), "block_mask_keys: the mask must be on the CPU");
+Tensor block_mask_keys(const BlockMask& any, int64_t heads, const Visibility& visible, int64_t T) {
+  const BlockMask mask = readable(any);
   const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), tiles = mask.tile_count();
   const int64_t rows = mask.tiles.defined() ? tiles * mask.tile : T, group = heads / G;
   const Tensor keys = Tensor::zeros({B, heads, rows, T}, Dtype::u8);
@@ -155,9 +163,9 @@ Tensor block_mask_keys(const BlockMask& mask, int64_t heads, const Visibility& v
   return keys;
 }
 
-FlatCsr blocks_to_csr(const BlockMask& mask, int64_t heads, const Visibility& visible, int64_t T) {
-  check(mask.counts.device().is_cpu() && !mask.tiles.defined(),
-        "blocks_to_csr: the mask must be on the CPU and have all tiles");
+FlatCsr blocks_to_csr(const BlockMask& any, int64_t heads, const Visibility& visible, int64_t T) {
+  check(!any.tiles.defined(), "blocks_to_csr: the mask must have all tiles");
+  const BlockMask mask = readable(any);
   const int64_t B = mask.counts.dim(0), G = mask.counts.dim(1), group = heads / G;
   // Keys of every row and group, then rows with the heads of each group.
   std::vector<int32_t> kept(size_t(B * T * G), 0);
@@ -206,11 +214,13 @@ FlatCsr blocks_to_csr(const BlockMask& mask, int64_t heads, const Visibility& vi
       });
     }
   });
+  const Device device = any.counts.device();
+  for (Tensor* x : {&csr.row_pointers, &csr.head_offsets, &csr.columns}) *x = x->to(device);
   return csr;
 }
 
-KeptKeys kept_keys(const BlockMask& mask, const Visibility& visible, int64_t T) {
-  check(mask.counts.device().is_cpu(), "kept_keys: the mask must be on the CPU");
+KeptKeys kept_keys(const BlockMask& any, const Visibility& visible, int64_t T) {
+  const BlockMask mask = readable(any);
   const int64_t tiles = mask.tile_count();
   double by_row = 0, by_tile = 0, rows = 0;
   each_row(mask, visible, T, [&](int64_t, int64_t bg, int64_t n, int64_t t) {
