@@ -174,8 +174,15 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
     in.tap->put("gates", gates);
     if (only) in.tap->put("rows", rows);
     if (shows) show_scores(in, tiles, psi_k);
-    // Losses ask for scores alone: a mask by keys is larger than they are.
-    if (!only && (!shows || in.tap->requested("mask"))) show_mask(in, mask);
+    // A mask by keys is larger than anything else here: those who ask for other entries alone do
+    // not get it.
+    const bool counts = in.tap->requested("kept_keys");
+    const bool keys = in.tap->requested("mask") || (!shows && !counts);
+    if (!only && keys) show_mask(in, mask);
+    if (!only && (keys || counts)) {
+      const KeptKeys kept = kept_keys(mask, visible, T);
+      in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept.row, kept.tile}, {2}));
+    }
   }
   return mix_outputs(attended, average, gates, only ? Visibility{.causal = true} : visible);
 }
@@ -244,8 +251,6 @@ void BlockAttention::show_mask(const nn::AttentionInput& in, const BlockMask& ma
   in.tap->put("row_pointers", csr.row_pointers);
   in.tap->put("head_offsets", csr.head_offsets);
   in.tap->put("columns", csr.columns);
-  const KeptKeys kept = kept_keys(mask, in.visible, T);
-  in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept.row, kept.tile}, {2}));
 }
 
 }  // namespace brine::sea

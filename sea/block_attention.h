@@ -8,12 +8,12 @@
 
 namespace brine::sea {
 
-// Its Tap entries: "gates"; if "scores" are requested, as those of each level z of the sampled
-// rows: "block_scores_z" [B, H, rows, blocks] (-1e4 where a row does not have the block) with their
+// Its Tap entries: "gates"; if "scores" are requested, those of each level z of the sampled rows:
+// "block_scores_z" [B, H, rows, blocks] (-1e4 where a row does not have the block) with their
 // "block_rows_z" i64 [rows] and "block_tiles_z" i32; "block_sizes" i64 [3] = block, tile, columns;
-// without this
-// request, or if "mask" is requested too: "row_pointers", "head_offsets", "columns" (FlatCsr) and
-// "kept_keys" f64 [2] of a row and of its tile.
+// if "kept_keys" are requested, these: f64 [2], the mean of a row and of its tile. Without such a
+// request, or if "mask" is requested too: "kept_keys", and "row_pointers", "head_offsets" and
+// "columns" (FlatCsr).
 class BlockAttention : public nn::Attention {
  public:
   BlockAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);

@@ -123,7 +123,8 @@ void bench_gemm(RowSink& rows);
 void bench_products(RowSink& rows, const std::string& write);
 void bench_conv(RowSink& rows);
 void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
-                     const std::vector<std::string>& methods, BlockKind kind);
+                     const std::vector<std::string>& methods, BlockKind kind,
+                     const std::string& against);
 // Time, rate and memory of the components of every method's block, forward and backward.
 void bench_breakdown(RowSink& rows, const std::vector<int64_t>& tokens,
                      const std::vector<std::string>& methods);

@@ -49,19 +49,36 @@ std::string block_row_name(const Block& block, bool train) {
   return block.name + (train ? ", forward + backward" : ", forward");
 }
 std::string block_shape(BlockKind kind, int64_t T) {
-  return join("[1, ", kind.heads, ", ", T, ", ", kHeadSize, "]");
+  const std::string groups = kind.kv_heads ? join(" over ", kind.kv_heads) : "";
+  return join("[1, ", kind.heads, groups, ", ", T, ", ", kHeadSize, "]");
 }
 
-BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train) {
+void pass(const Block& block, const Inputs& in, bool train) {
+  if (train) {
+    backward(block.attention->forward(in.input()), in.dy);
+  } else {
+    NoGrad off;
+    block.attention->forward(in.input());
+  }
+}
+
+// Keys that a row keeps and that its tile computes, where the mask by keys fits.
+void add_kept(BenchRow& row, const Block& block, const Inputs& in) {
+  NoGrad off;
+  nn::Tap tap("bench");
+  tap.request("kept_keys");
+  nn::AttentionInput input = in.input();
+  input.tap = &tap;
+  block.attention->forward(input);
+  const Tensor kept = tap.get("kept_keys");
+  row.notes.emplace_back("kept_keys_per_row", kept.data<double>()[0]);
+  row.notes.emplace_back("kept_keys_per_tile", kept.data<double>()[1]);
+}
+
+BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool train,
+                 const Block& against) {
   const int64_t T = in.leaves[0].dim(2);
-  auto run = [&] {
-    if (train) {
-      backward(block.attention->forward(in.input()), in.dy);
-    } else {
-      NoGrad off;
-      block.attention->forward(in.input());
-    }
-  };
+  auto run = [&] { pass(block, in, train); };
   run();
   const int64_t before = allocator_stats().live;
   reset_peak();
@@ -77,12 +94,18 @@ BenchRow measure(const Block& block, const Inputs& in, BlockKind kind, bool trai
                             {"heads", double(kind.heads)},
                             {"us_per_token", ms * 1e3 / double(T)},
                             {"block_bytes_per_token", double(peak - before) / double(T)}}};
+  if (block.attention->traits().samples) add_kept(row, block, in);
   if (nn::is_full_attention(block.name)) add_rate(row, run, kind, T, train);
+  if (against.attention) {
+    const auto [ms, other] = median_times(
+        run, [&] { pass(against, in, train); }, is_quick() ? 0.01 : 1.5);
+    row.notes.emplace_back(join("times_", against.name), other / ms);
+  }
   return row;
 }
 
 void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>& counts,
-                 RowSink& rows) {
+                 const Block& against, RowSink& rows) {
   double first[2] = {0, 0};
   MapMemory memory(*block.attention, kind.heads);
   for (int64_t T : counts) {
@@ -92,10 +115,10 @@ void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>&
       continue;
     }
     rows.attempt(block.name, block_shape(kind, T), [&] {
-      const Inputs in(T, kind.heads, kHeadSize, kind.causal);
+      const Inputs in(T, kind.heads, kHeadSize, kind.causal, kind.kv_heads);
       for (bool train : {false, true}) {
         rows.attempt(block_row_name(block, train), block_shape(kind, T), [&] {
-          BenchRow row = measure(block, in, kind, train);
+          BenchRow row = measure(block, in, kind, train, against);
           const double each = row.ms / double(T);
           if (T == counts[0]) first[train] = each;
           if (first[train] > 0) row.ratio = each / first[train];
@@ -111,13 +134,20 @@ void bench_block(const Block& block, BlockKind kind, const std::vector<int64_t>&
 }  // namespace
 
 void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
-                     const std::vector<std::string>& methods, BlockKind kind) {
+                     const std::vector<std::string>& methods, BlockKind kind,
+                     const std::string& against) {
   std::vector<int64_t> counts = tokens.empty() ? token_counts() : tokens;
   std::sort(counts.begin(), counts.end());  // ratios are to the shortest
+  Block other;
+  if (!against.empty()) {
+    each_block(rows, counts.back(), {against}, kind,
+               [&](Block& block) { other = std::move(block); });
+    check(other.attention != nullptr, "bench: --against ", against, " is no one block; see --methods");
+  }
   each_block(rows, counts.back(), methods, kind, [&](const Block& block) {
     std::vector<int64_t> own = counts;
     if (tokens.empty() && nn::is_full_attention(block.name)) own.insert(own.begin(), own[0] / 2);
-    bench_block(block, kind, own, rows);
+    bench_block(block, kind, own, other, rows);
   });
 }
 

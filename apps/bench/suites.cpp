@@ -22,7 +22,9 @@ void generate(const BenchRequest& r, RowSink& rows) {
   bench_generate(rows, r.model, r.data, r.weights, r.tokens);
 }
 void attention(const BenchRequest& r, RowSink& rows) {
-  bench_attention(rows, r.tokens, r.methods, {.heads = r.heads, .causal = !r.bidirectional});
+  bench_attention(rows, r.tokens, r.methods,
+                  {.heads = r.heads, .causal = !r.bidirectional, .kv_heads = r.kv_heads},
+                  r.against);
 }
 void paper_latency(const BenchRequest& r, RowSink& rows) {
   bench_paper_latency(rows, r.tokens, r.methods);
@@ -81,6 +83,13 @@ void BenchRequest::describe(data::Schema& s) {
           "for paper-latency 4096 to 131072, for trained 2048 to 131072",
           {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
+  s.field(
+      "kv_heads", kv_heads,
+      "Heads of keys and values of a block, for the suite attention; 0: as many as query heads");
+  s.field(
+      "against", against,
+      "Also measures a block in turns with each, for the suite attention: the note times_NAME is "
+      "its time over the row's");
   s.field("bidirectional", bidirectional,
           "Blocks of encoders, which see every token, for the suite attention");
   s.field("write", write, "File for the table of paths of products, for the suite products");

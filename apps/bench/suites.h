@@ -17,6 +17,8 @@ struct BenchRequest {
   std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: their own
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
   int64_t heads = kHeads;                 // of the suite attention
+  int64_t kv_heads = 0;                   // of the suite attention; 0: as many as heads
+  std::string against = {};               // of the suite attention: a block, as in `methods`
   bool bidirectional = false;             // of the suite attention
   Dtype weights = Dtype::f32;             // of the model of the suite generate
   std::string write = {};                 // of the suite products: a file for the table of paths

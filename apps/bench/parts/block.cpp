@@ -2,6 +2,7 @@
 #include "apps/bench/parts/block.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
@@ -42,20 +43,23 @@ bool has_presets(const std::string& method) {
 }
 
 void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
-                BlockKind kind, const std::function<void(const Block&)>& f) {
+                BlockKind kind, const std::function<void(Block&)>& f) {
   const nn::AttentionShape shape{.heads = kind.heads,
                                  .head_size = kHeadSize,
                                  .max_positions = positions,
-                                 .causal = kind.causal};
+                                 .causal = kind.causal,
+                                 .kv_heads = kind.kv_heads};
   auto asked = [&](const std::string& name) {
     return std::find(only.begin(), only.end(), name) != only.end();
   };
   auto add = [&](const std::string& method, data::Json settings, const std::string& variant) {
     if (!only.empty() && !asked(method) && !asked(method + " " + variant)) return;
-    settings["k"] = kKept;
-    if (!settings.contains("columns")) settings["columns"] = kColumns;
+    if (variant != "blocks") {  // which has its own
+      settings["k"] = kKept;
+      if (!settings.contains("columns")) settings["columns"] = kColumns;
+    }
     rows.attempt(variant.empty() ? method : method + " " + variant, "", [&] {
-      const Block block = make_block(method, settings, shape, variant);
+      Block block = make_block(method, settings, shape, variant);
       if (block.attention) f(block);
     });
   };
@@ -70,15 +74,35 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
     add(method, {{"preset", "light"}, {"columns", kWideColumns}}, wide);
     add(method, {{"preset", "light"}, {"columns", kWideColumns}, {"oversample", kCandidates}},
         join(wide, ", oversample ", kCandidates));
+    add(method, {{"preset", "blocks"}}, "blocks");
   }
 }
 
-Inputs::Inputs(int64_t T, int64_t heads, int64_t head_size, bool causal)
+namespace {
+
+// x [1, H, T, d] with rows that are alike the rows before them, at the same variance.
+Tensor alike(const Tensor& x) {
+  const double keep = 0.9, rest = std::sqrt(1 - keep * keep);
+  const Tensor host = x.to(Device{}).clone();
+  const int64_t d = x.dim(3);
+  for (int64_t h = 0; h < x.dim(1); ++h) {
+    float* rows = host.data<float>() + h * x.dim(2) * d;
+    for (int64_t i = d; i < x.dim(2) * d; ++i)
+      rows[i] = float(keep * rows[i - d] + rest * rows[i]);
+  }
+  return host.to(x.device());
+}
+
+}  // namespace
+
+Inputs::Inputs(int64_t T, int64_t heads, int64_t head_size, bool causal, int64_t kv_heads)
     : hidden(noise({1, T, heads * head_size}, 4)),
       dy(noise({1, T, heads * head_size}, 5)),
       causal(causal) {
   for (uint64_t i = 0; i < 3; ++i) {
-    Tensor x = noise({1, heads, T, head_size}, i + 1);
+    const int64_t own = i == 0 || kv_heads == 0 ? heads : kv_heads;
+    Tensor x = noise({1, own, T, head_size}, i + 1);
+    if (i == 0) x = alike(x);
     leaves.push_back(require_grad(x, Tensor::zeros_like(x)));
   }
 }

@@ -57,18 +57,21 @@ bool has_presets(const std::string& method);
 struct BlockKind {
   int64_t heads = kHeads;
   bool causal = true;
+  int64_t kv_heads = 0;  // 0: as many as heads
 };
 
 // f of every registered method, or of these those that are named in `only`; one that has presets
-// with both decoders and as `light`, this also with its own number of columns and with refinement.
+// with both decoders, as `light`, this also with its own number of columns and with refinement, and
+// as `blocks`.
 // A method that refuses the kind is left out; what f throws is a failure of that block.
 void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>& only,
-                BlockKind kind, const std::function<void(const Block&)>& f);
+                BlockKind kind, const std::function<void(Block&)>& f);
 
-// Random q, k, v of one sequence as leaves, and a gradient for the result.
+// Random q, k, v of one sequence as leaves, and a gradient for the result. Queries of neighbouring
+// rows are alike, as in trained models: rows of a tile would choose blocks without overlap otherwise.
 struct Inputs {
   explicit Inputs(int64_t T, int64_t heads = kHeads, int64_t head_size = kHeadSize,
-                  bool causal = true);
+                  bool causal = true, int64_t kv_heads = 0);
   nn::AttentionInput input() const {
     return {.q = leaves[0],
             .k = leaves[1],

@@ -13,7 +13,7 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kQueries = kFlashQueries, kKeys = kFlashKeys;
+constexpr int64_t kKeys = kFlashKeys;
 
 template <class T>
 struct Operands {
@@ -23,30 +23,47 @@ struct Operands {
   T scale;
 };
 
+// The softmax of a tile's chunk, with the usual numbers of lanes known at compile time.
+template <class T>
+void soften_lanes(T* s, int64_t keys, int64_t lanes, T scale, Running<T>& run) {
+  constexpr int64_t W = kWidth<T>;
+  auto ahead = [](int64_t) {};  // keys in no order: prefetching costs more than it gains
+  if (lanes == W) return soften<W>(s, lanes, keys, lanes, scale, run, ahead);
+  if (lanes == 2 * W) return soften<2 * W>(s, lanes, keys, lanes, scale, run, ahead);
+  if (lanes == 3 * W) return soften<3 * W>(s, lanes, keys, lanes, scale, run, ahead);
+  if (lanes == 4 * W) return soften<4 * W>(s, lanes, keys, lanes, scale, run, ahead);
+  soften<0>(s, lanes, keys, lanes, scale, run, ahead);
+}
+
 // Writes rows of y and lse of the tile's first head, `head` and `rows` numbers between heads.
+//
+// Scores have the tile's rows as lanes, outputs the numbers of a head: a tile may have no more rows
+// than a vector, and products of single vectors read more than they multiply.
 template <class T>
 void attend(const BlockTile& tile, int64_t block, const Operands<T>& in, T* y, T* lse,
             int64_t rows) {
   constexpr T kNothing = -std::numeric_limits<T>::infinity();
-  const int64_t d = in.d, lanes = whole_vectors<T>(tile.lanes());
+  const int64_t d = in.d, wide = whole_vectors<T>(d), lanes = whole_vectors<T>(tile.lanes());
   thread_local Scratch<T> scratch;
-  scratch.reserve((2 * d + kKeys) * kQueries + 2 * d * kWidth<T>, 3);
+  scratch.reserve(d * lanes + kWidth<T> + kKeys * (lanes + wide) + lanes * wide, 4);
   // Rows of fewer than a vector are padded beyond the last lane.
-  T *q = scratch.take(d * kQueries + kWidth<T>), *out = scratch.take(d * kQueries);
-  T* s = scratch.take(kKeys * kQueries);
-  if (tile.rows < tile.R || lanes > tile.lanes()) std::fill_n(q, d * kQueries, T(0));
+  T *q = scratch.take(d * lanes + kWidth<T>), *out = scratch.take(lanes * wide);
+  T *s = scratch.take(kKeys * lanes), *copied = scratch.take(kKeys * wide);
+  if (tile.rows < tile.R || lanes > tile.lanes()) std::fill_n(q, d * lanes, T(0));
+  if (wide > d) std::fill_n(copied, kKeys * wide, T(0));
   for (int64_t h = 0; h < tile.heads; ++h) {
     for (int64_t c = 0; c < d && tile.R % kWidth<T> != 0; ++c) {
       for (int64_t r = 0; r < tile.rows; ++r)
-        q[c * kQueries + h * tile.R + r] = in.q[h * in.head + r * d + c];
+        q[c * lanes + h * tile.R + r] = in.q[h * in.head + r * d + c];
     }
     if (tile.R % kWidth<T> != 0) continue;
-    turn<true>(Lanes<T>{q + h * tile.R, kQueries}, Lanes<const T>{in.q + h * in.head, d}, tile.rows,
-               d, [](int64_t) { return T(1); });
+    turn<true>(Lanes<T>{q + h * tile.R, lanes}, Lanes<const T>{in.q + h * in.head, d}, tile.rows, d,
+               [](int64_t) { return T(1); });
   }
   Running<T> run;
   std::fill_n(run.most, lanes, std::numeric_limits<T>::lowest());
   std::fill_n(run.sum, lanes, T(0));
+  const LaneRows<T> rows_of(tile, lanes, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool first = true; chunks.next(); first = false) {
@@ -54,35 +71,38 @@ void attend(const BlockTile& tile, int64_t block, const Operands<T>& in, T* y, T
     T* to = s;
     for (const KeyRun& at : chunks) {
       tile_product(at.count, lanes, d, Broadcast<T, false>{in.k + at.first * d, d},
-                   Lanes<const T>{q, kQueries}, Lanes<T>{to, kQueries});
-      to += at.count * kQueries;
+                   Lanes<const T>{q, lanes}, Lanes<T>{to, lanes});
+      to += at.count * lanes;
     }
-    chunks.each_hidden(
-        [&](int64_t n, int64_t before) { fill_rows(s + n * kQueries, tile, before, kNothing); });
-    const KeyRun* ahead_run = chunks.begin();
-    int64_t ahead_key = 0;
-    auto ahead = [&](int64_t) __attribute__((always_inline)) {
-      fetch(in.v + (ahead_run->first + ahead_key) * d, d);
-      if (++ahead_key == ahead_run->count) ++ahead_run, ahead_key = 0;
-    };
-    lanes == kQueries ? soften<kQueries>(s, keys, lanes, in.scale, run, ahead)
-                      : soften<0>(s, keys, lanes, in.scale, run, ahead);
+    chunks.each_hidden([&](int64_t n, int64_t count, int64_t row) {
+      rows_of.hide(s + n * lanes, count, row, kNothing);
+    });
+    soften_lanes(s, keys, lanes, in.scale, run);
+    for (int64_t l = 0; !first && l < tile.lanes(); ++l) {
+      T* row = out + l * wide;
+      const T factor = run.rescale[l];
+#pragma omp simd
+      for (int64_t c = 0; c < wide; ++c) row[c] *= factor;
+    }
     const T* from = s;
-    bool begun = false;
+    bool add = !first;
     for (const KeyRun& at : chunks) {
-      tile_product(d, lanes, at.count, Broadcast<T, true>{in.v + at.first * d, d},
-                   Lanes<const T>{from, kQueries}, Lanes<T>{out, kQueries},
-                   {.add = begun, .factors = first || begun ? nullptr : run.rescale});
-      from += at.count * kQueries;
-      begun = true;
+      const T* v = whole_rows(in.v + at.first * d, at.count, d, wide, copied);
+      tile_product(tile.lanes(), wide, at.count, Broadcast<T, true>{from, lanes},
+                   Lanes<const T>{v, wide}, Lanes<T>{out, wide}, {.add = add});
+      from += at.count * lanes;
+      add = true;
     }
   }
   for (int64_t h = 0; h < tile.heads; ++h) {
-    const int64_t lane = h * tile.R;
-    turn<false>(Lanes<T>{y + h * in.head, d}, Lanes<const T>{out + lane, kQueries}, d, tile.rows,
-                [&](int64_t m) { return 1 / run.sum[lane + m]; });
     for (int64_t r = 0; r < tile.rows; ++r) {
-      lse[h * rows + r] = run.most[lane + r] * in.scale + math::log(run.sum[lane + r]);
+      const int64_t lane = h * tile.R + r;
+      const T* row = out + lane * wide;
+      const T factor = 1 / run.sum[lane];
+      T* to = y + h * in.head + r * d;
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c) to[c] = row[c] * factor;
+      lse[h * rows + r] = run.most[lane] * in.scale + math::log(run.sum[lane]);
     }
   }
 }
@@ -102,8 +122,7 @@ void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMa
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
   dispatch_float(q.dtype(), [&]<class R>() {
     for_pieces(at.B * at.G * at.passes * at.tiles, at.pairs() * d, [&](int64_t i) {
-      const int64_t bgp = i % (at.B * at.G * at.passes), bg = bgp / at.passes,
-                    n = at.tiles - 1 - i / (at.B * at.G * at.passes);
+      const int64_t bgp = i / at.tiles, bg = bgp / at.passes, n = i % at.tiles;
       const BlockTile tile = at.tile(bg, n, bgp % at.passes);
       const int64_t row = tile.bh * rows + tile.row0, keys = bg * T * d;
       R *to = y.data<R>() + row * d, *sums = lse.data<R>() + row;

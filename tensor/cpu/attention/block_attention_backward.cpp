@@ -14,7 +14,7 @@
 namespace brine::BRINE_CPU {
 namespace {
 
-constexpr int64_t kQueries = kFlashQueries, kKeys = kFlashKeys;
+constexpr int64_t kKeys = kFlashKeys;
 
 template <class T>
 struct Operands {
@@ -24,23 +24,25 @@ struct Operands {
   T scale;
 };
 
-// A tile's scratch memory: queries and output gradients as lanes [d, kQueries] and as rows [lanes,
-// wide].
+// A tile's scratch memory: queries and output gradients as lanes [d, lanes] and as rows [lanes,
+// wide], gradients of queries as rows, scores and their gradients [kKeys, lanes].
 template <class T>
 struct Room {
-  T *q, *dy, *q_rows, *dy_rows, *dq, *s, *ds, *lse, *dot;
-  explicit Room(int64_t d, int64_t wide) {
+  T *q, *dy, *q_rows, *dy_rows, *dq, *s, *ds, *lse, *dot, *copied;
+  Room(int64_t d, int64_t wide, int64_t lanes) {
     thread_local Scratch<T> scratch;
-    scratch.reserve((3 * d + 2 * wide + 2 * kKeys + 2) * kQueries, 9);
-    q = scratch.take(d * kQueries);
-    dy = scratch.take(d * kQueries);
-    dq = scratch.take(d * kQueries);
-    q_rows = scratch.take(wide * kQueries);
-    dy_rows = scratch.take(wide * kQueries);
-    s = scratch.take(kKeys * kQueries);
-    ds = scratch.take(kKeys * kQueries);
-    lse = scratch.take(kQueries);
-    dot = scratch.take(kQueries);
+    scratch.reserve((2 * d + 3 * wide + 2 * kKeys + 2) * lanes + kKeys * wide, 10);
+    q = scratch.take(d * lanes);
+    dy = scratch.take(d * lanes);
+    dq = scratch.take(wide * lanes);
+    q_rows = scratch.take(wide * lanes);
+    dy_rows = scratch.take(wide * lanes);
+    s = scratch.take(kKeys * lanes);
+    ds = scratch.take(kKeys * lanes);
+    lse = scratch.take(lanes);
+    dot = scratch.take(lanes);
+    copied = scratch.take(kKeys * wide);
+    if (wide > d) std::fill_n(copied, kKeys * wide, T(0));
   }
 };
 
@@ -64,8 +66,8 @@ void load_tile(const BlockTile& tile, const Operands<T>& in, const Room<T>& room
     }
   }
   auto one = [](int64_t) { return T(1); };
-  turn<true>(Lanes<T>{room.q, kQueries}, Lanes<const T>{room.q_rows, wide}, lanes, d, one);
-  turn<true>(Lanes<T>{room.dy, kQueries}, Lanes<const T>{room.dy_rows, wide}, lanes, d, one);
+  turn<true>(Lanes<T>{room.q, lanes}, Lanes<const T>{room.q_rows, wide}, lanes, d, one);
+  turn<true>(Lanes<T>{room.dy, lanes}, Lanes<const T>{room.dy_rows, wide}, lanes, d, one);
 }
 
 // Gradients of one tile; dq of its first head, dk and dv [T, wide] are added to. Any may be null.
@@ -73,7 +75,8 @@ template <class T>
 void differentiate(const BlockTile& tile, int64_t block, const Operands<T>& in, T* dq, T* dk,
                    T* dv) {
   const int64_t d = in.d, wide = in.wide, lanes = whole_vectors<T>(tile.lanes());
-  const Room<T> room(d, wide);
+  const Room<T> room(d, wide, lanes);
+  const LaneRows<T> rows_of(tile, lanes, lanes);
   load_tile(tile, in, room, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
@@ -81,38 +84,39 @@ void differentiate(const BlockTile& tile, int64_t block, const Operands<T>& in, 
     int64_t n = 0;
     for (const KeyRun& at : chunks) {
       tile_product(at.count, lanes, d, Broadcast<T, false>{in.k + at.first * d, d},
-                   Lanes<const T>{room.q, kQueries}, Lanes<T>{room.s + n * kQueries, kQueries});
+                   Lanes<const T>{room.q, lanes}, Lanes<T>{room.s + n * lanes, lanes});
       tile_product(at.count, lanes, d, Broadcast<T, false>{in.v + at.first * d, d},
-                   Lanes<const T>{room.dy, kQueries}, Lanes<T>{room.ds + n * kQueries, kQueries});
+                   Lanes<const T>{room.dy, lanes}, Lanes<T>{room.ds + n * lanes, lanes});
       n += at.count;
     }
     for (int64_t j = 0; j < n; ++j) {
-      T *s = room.s + j * kQueries, *ds = room.ds + j * kQueries;
+      T *s = room.s + j * lanes, *ds = room.ds + j * lanes;
 #pragma omp simd
       for (int64_t l = 0; l < lanes; ++l) {
         s[l] = math::exp_nonpositive(s[l] * in.scale - room.lse[l]);
         ds[l] = s[l] * (ds[l] * in.scale - room.dot[l]);
       }
     }
-    chunks.each_hidden([&](int64_t j, int64_t before) {
-      fill_rows(room.s + j * kQueries, tile, before, T(0));
-      fill_rows(room.ds + j * kQueries, tile, before, T(0));
+    chunks.each_hidden([&](int64_t j, int64_t count, int64_t row) {
+      rows_of.hide(room.s + j * lanes, count, row, T(0));
+      rows_of.hide(room.ds + j * lanes, count, row, T(0));
     });
     n = 0;
     for (const KeyRun& at : chunks) {
-      const T *s = room.s + n * kQueries, *ds = room.ds + n * kQueries;
+      const T *s = room.s + n * lanes, *ds = room.ds + n * lanes;
       if (dq) {
-        tile_product(d, lanes, at.count, Broadcast<T, true>{in.k + at.first * d, d},
-                     Lanes<const T>{ds, kQueries}, Lanes<T>{room.dq, kQueries}, {.add = begun});
+        const T* k = whole_rows(in.k + at.first * d, at.count, d, wide, room.copied);
+        tile_product(tile.lanes(), wide, at.count, Broadcast<T, true>{ds, lanes},
+                     Lanes<const T>{k, wide}, Lanes<T>{room.dq, wide}, {.add = begun});
         begun = true;
       }
       if (dv) {
-        tile_product(at.count, wide, tile.lanes(), Broadcast<T, false>{s, kQueries},
+        tile_product(at.count, wide, tile.lanes(), Broadcast<T, false>{s, lanes},
                      Lanes<const T>{room.dy_rows, wide}, Lanes<T>{dv + at.first * wide, wide},
                      {.add = true});
       }
       if (dk) {
-        tile_product(at.count, wide, tile.lanes(), Broadcast<T, false>{ds, kQueries},
+        tile_product(at.count, wide, tile.lanes(), Broadcast<T, false>{ds, lanes},
                      Lanes<const T>{room.q_rows, wide}, Lanes<T>{dk + at.first * wide, wide},
                      {.add = true});
       }
@@ -120,8 +124,8 @@ void differentiate(const BlockTile& tile, int64_t block, const Operands<T>& in, 
     }
   }
   for (int64_t h = 0; dq && h < tile.heads; ++h) {
-    turn<false>(Lanes<T>{dq + h * in.head, d}, Lanes<const T>{room.dq + h * tile.R, kQueries}, d,
-                tile.rows, [](int64_t) { return T(1); });
+    for (int64_t r = 0; r < tile.rows; ++r)
+      std::copy_n(room.dq + (h * tile.R + r) * wide, d, dq + h * in.head + r * d);
   }
 }
 

@@ -97,16 +97,18 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
   Running<float> run;
   std::fill_n(run.most, lanes, std::numeric_limits<float>::lowest());
   std::fill_n(run.sum, lanes, 0.0f);
+  const LaneRows<float> rows_of(tile, lanes, kQueries);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool first = true; chunks.next(); first = false) {
     multiply_keys(chunks, of.k, d, q, lanes, s);
-    chunks.each_hidden(
-        [&](int64_t n, int64_t before) { fill_rows(s + n * kQueries, tile, before, kNothing); });
+    chunks.each_hidden([&](int64_t n, int64_t count, int64_t row) {
+      rows_of.hide(s + n * kQueries, count, row, kNothing);
+    });
     auto nothing = [](int64_t) {};
     const int64_t keys = chunks.keys();
-    lanes == kQueries ? soften<kQueries>(s, keys, lanes, in.scale, run, nothing)
-                      : soften<0>(s, keys, lanes, in.scale, run, nothing);
+    lanes == kQueries ? soften<kQueries>(s, kQueries, keys, lanes, in.scale, run, nothing)
+                      : soften<0>(s, kQueries, keys, lanes, in.scale, run, nothing);
     pair_keys(p, s, keys / 2 * 2, lanes);
     add_keys(chunks, of.v_turned, of.v, of, p, s, lanes, out, false, first ? nullptr : run.rescale);
   }
@@ -132,8 +134,7 @@ void block_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, B
   const BlockPasses at(mask, visible, q.dim(0), q.dim(1), k.dim(1), rows);
   const Tensor turned = turned_heads(v, RowWidths(visible, T));
   for_pieces(at.B * at.G * at.passes * at.tiles, at.pairs() * d, [&](int64_t i) {
-    const int64_t bgp = i % (at.B * at.G * at.passes), bg = bgp / at.passes,
-                  n = at.tiles - 1 - i / (at.B * at.G * at.passes);
+    const int64_t bgp = i / at.tiles, bg = bgp / at.passes, n = i % at.tiles;
     const BlockTile tile = at.tile(bg, n, bgp % at.passes);
     const int64_t row = tile.bh * rows + tile.row0, left = at.rows_in(n) - tile.rows;
     float *to = y.data<float>() + row * d, *sums = lse.data<float>() + row;
@@ -230,6 +231,7 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
   const int64_t d = of.d, lanes = whole_lanes(tile.lanes());
   const Room room(d);
   load_tile(tile, in, room, d, lanes);
+  const LaneRows<float> rows_of(tile, lanes, kQueries);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool begun = false; chunks.next(); begun = true) {
@@ -244,9 +246,9 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
         ds[l] = s[l] * (ds[l] * in.scale - room.dot[l]);
       }
     }
-    chunks.each_hidden([&](int64_t j, int64_t before) {
-      fill_rows(room.s + j * kQueries, tile, before, 0.0f);
-      fill_rows(room.ds + j * kQueries, tile, before, 0.0f);
+    chunks.each_hidden([&](int64_t j, int64_t count, int64_t row) {
+      rows_of.hide(room.s + j * kQueries, count, row, 0.0f);
+      rows_of.hide(room.ds + j * kQueries, count, row, 0.0f);
     });
     if (dq) {
       pair_keys(room.ds_pairs, room.ds, keys / 2 * 2, lanes);

@@ -75,7 +75,8 @@ class KeyChunks {
   const KeyRun* begin() const { return chunk_; }
   const KeyRun* end() const { return chunk_ + count_; }
 
-  // f(n, rows): the first `rows` rows of the tile do not see key n of the chunk. Chunks ascend.
+  // f(n, count, rows): the first `rows` rows of the tile do not see the keys [n, n + count) of the
+  // chunk. Chunks ascend.
   template <class F>
   void each_hidden(F f) {
     const BlockTile& tile = *tile_;
@@ -86,14 +87,14 @@ class KeyChunks {
         const int64_t row = entry_row(tile.entries[entry_]);
         const int64_t stop = std::min(run.first + run.count, (j / block_ + 1) * block_);
         if (stop - 1 <= tile.first) {
-          for (; row > 0 && j < stop; ++j, ++n) f(n, row);
-          n += stop - j;
+          if (row > 0) f(n, stop - j, row);
         } else {
-          for (; j < stop; ++j, ++n) {
-            const int64_t before = std::max(row, j - tile.first);
-            if (before > 0) f(n, before);
+          for (int64_t i = j; i < stop; ++i) {
+            const int64_t before = std::max(row, i - tile.first);
+            if (before > 0) f(n + i - j, 1, before);
           }
         }
+        n += stop - j;
         j = stop;
       }
     }
@@ -109,11 +110,34 @@ class KeyChunks {
   int64_t count_ = 0, keys_ = 0;
 };
 
-// Sets the lanes of the first `rows` rows of every head of a row of lanes.
+// The row of the tile that each lane is, for lanes that are kept as vectors.
 template <class T>
-void fill_rows(T* lanes, const BlockTile& tile, int64_t rows, T value) {
-  const int64_t n = std::min(rows, tile.R);
-  for (int64_t h = 0; h < tile.heads; ++h) std::fill_n(lanes + h * tile.R, n, value);
+class LaneRows {
+ public:
+  LaneRows(const BlockTile& tile, int64_t lanes, int64_t step) : lanes_(lanes), step_(step) {
+    for (int64_t l = 0; l < lanes; ++l) row_[l] = T(l % tile.R);
+  }
+  // Sets the lanes of rows before `row` in `count` rows of lanes, `step` apart.
+  void hide(T* s, int64_t count, int64_t row, T value) const {
+    const T end = T(row);
+    for (int64_t n = 0; n < count; ++n, s += step_) {
+#pragma omp simd
+      for (int64_t l = 0; l < lanes_; ++l) s[l] = row_[l] < end ? value : s[l];
+    }
+  }
+
+ private:
+  int64_t lanes_, step_;
+  alignas(64) T row_[kFlashQueries];
+};
+
+// Rows of d numbers as rows of `wide`, whole vectors: themselves, or their copies in `room`, whose
+// other numbers are 0.
+template <class T>
+const T* whole_rows(const T* rows, int64_t count, int64_t d, int64_t wide, T* room) {
+  if (wide == d) return rows;
+  for (int64_t n = 0; n < count; ++n) std::copy_n(rows + n * d, d, room + n * wide);
+  return room;
 }
 
 // The places of a mask's tiles, and how they are divided into passes of at most kFlashQueries

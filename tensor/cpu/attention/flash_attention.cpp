@@ -55,8 +55,8 @@ void attend(const Tile<T>& at, T* y, int64_t step, T* lse, T scale) {
       fetch(at.v + (j + n) * d, d);
       if (j + keys + n < at.visible) fetch(at.k + (j + keys + n) * d, d);
     };
-    lanes == kQueries ? soften<kQueries>(s, keys, lanes, scale, run, ahead)
-                      : soften<0>(s, keys, lanes, scale, run, ahead);
+    lanes == kQueries ? soften<kQueries>(s, kQueries, keys, lanes, scale, run, ahead)
+                      : soften<0>(s, kQueries, keys, lanes, scale, run, ahead);
     tile_product(d, lanes, keys, Broadcast<T, true>{at.v + j * d, d}, Lanes<const T>{s, kQueries},
                  Lanes<T>{out, kQueries}, {.factors = j ? run.rescale : nullptr});
   }

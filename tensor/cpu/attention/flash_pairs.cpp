@@ -59,8 +59,8 @@ void attend(const Head& at, const QueryTile& own, bool causal, float* y, int64_t
       std::fill_n(s + n * kQueries, std::min(j + n - first, lanes), kNothing);
     }
     auto nothing = [](int64_t) {};
-    lanes == kQueries ? soften<kQueries>(s, keys, lanes, scale, run, nothing)
-                      : soften<0>(s, keys, lanes, scale, run, nothing);
+    lanes == kQueries ? soften<kQueries>(s, kQueries, keys, lanes, scale, run, nothing)
+                      : soften<0>(s, kQueries, keys, lanes, scale, run, nothing);
     // The last key of an odd number is added by itself: its neighbour is not visible.
     const int64_t even = keys / 2 * 2;
     pair_probabilities(p, s, even, lanes);

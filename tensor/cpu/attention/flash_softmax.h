@@ -20,17 +20,18 @@ struct Running {
   alignas(64) T most[kFlashQueries], sum[kFlashQueries], rescale[kFlashQueries];
 };
 
-// s [keys, lanes] -> exp(scale (s - maximum)), and updates the running numbers. `Lanes` is the
-// number of lanes if it is known at compile time, otherwise 0. ahead(n) is called for each key:
-// prefetching the memory of the next product is free here, and costs up to a fifth of the time in
-// that product.
+// s [keys, lanes], rows `step` apart, -> exp(scale (s - maximum)), and updates the running numbers.
+// `Lanes` is the number of lanes if it is known at compile time, otherwise 0. ahead(n) is called
+// for each key: prefetching the memory of the next product is free here, and costs up to a fifth of
+// the time in that product.
 template <int64_t Lanes, class T, class Ahead>
-void soften(T* s, int64_t keys, int64_t count, T scale, Running<T>& run, Ahead ahead) {
+void soften(T* s, int64_t step, int64_t keys, int64_t count, T scale, Running<T>& run,
+            Ahead ahead) {
   const int64_t lanes = Lanes ? Lanes : count;
   alignas(64) T most[kFlashQueries];
   std::copy_n(run.most, lanes, most);
   for (int64_t n = 0; n < keys; ++n) {
-    const T* row = s + n * kFlashQueries;
+    const T* row = s + n * step;
 #pragma omp simd
     for (int64_t m = 0; m < lanes; ++m) most[m] = row[m] > most[m] ? row[m] : most[m];
   }
@@ -43,7 +44,7 @@ void soften(T* s, int64_t keys, int64_t count, T scale, Running<T>& run, Ahead a
     sum[m] = run.sum[m] * run.rescale[m];
   }
   for (int64_t n = 0; n < keys; ++n) {
-    T* row = s + n * kFlashQueries;
+    T* row = s + n * step;
     ahead(n);
 #pragma omp simd
     for (int64_t m = 0; m < lanes; ++m) {

@@ -27,11 +27,6 @@ struct Run {
   int64_t first, count;  // consecutive blocks of a level
 };
 
-struct Best {
-  double value;
-  int64_t block;
-};
-
 template <class T>
 class Chooser {
  public:
@@ -44,6 +39,7 @@ class Chooser {
     heads_ = H / G;
     R_ = R;
     lanes_ = whole_vectors<T>(heads_ * R);
+    rows_step_ = whole_vectors<T>(R);
     d_ = scores.q.defined() ? scores.q.dim(3) : 0;
     m_ = scores.psi_q.defined() ? scores.psi_q.dim(3) : 0;
   }
@@ -53,7 +49,7 @@ class Chooser {
     rows_ = at.count;
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
     const int z = config_->level(at.own);
-    load(at);
+    load_rows(at);
     const int64_t whole = at.own >> z;
     if (m_) take_total(at, z);
     runs_.assign(1, {0, whole});
@@ -75,22 +71,26 @@ class Chooser {
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
     runs_.assign(1, {0, at.own});
     allowed_.clear();
-    sums_.resize(size_t(at.own * R_));
+    sums_.assign(size_t(at.own * rows_step_), kTaken);
     for (int64_t c = 0; c < at.own; ++c) {
       for (int64_t r = 0; r < rows_; ++r) {
         T sum = 0;
         for (int64_t h = 0; h < heads_; ++h) sum += p[h * head_step + r * row_step + c];
-        sums_[size_t(c * R_ + r)] = sum;
+        sums_[size_t(c * rows_step_ + r)] = sum;
       }
     }
     take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
   }
 
-  const std::vector<Best>& chosen(int64_t r) const { return best_[r]; }
+  const std::vector<int64_t>& chosen(int64_t r) const { return best_[r]; }
 
  private:
+  using Places = decltype(Vector<T>{} >= Vector<T>{});
+  using Place = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+  static constexpr T kTaken = -1;  // below all sums of probabilities
+
   // Queries and features as lanes, and what is constant for a row.
-  void load(const Rows<T>& at) {
+  void load_rows(const Rows<T>& at) {
     const int64_t slack = kWidth<T>;
     scratch_.reserve((d_ + m_) * (lanes_ + slack) + 6 * lanes_, 8);
     q_ = scratch_.take(d_ * (lanes_ + slack));
@@ -253,7 +253,7 @@ class Chooser {
     }
   }
 
-  // sums_ [candidates, R] = P summed over the heads.
+  // sums_ = P summed over the heads.
   void soften() {
     const int64_t n = candidates();
     soften_lanes(s_.data(), n);
@@ -262,10 +262,10 @@ class Chooser {
       const T p = T(config_->opinion), rest = T(1 - config_->opinion);
       for (size_t i = 0; i < s_.size(); ++i) s_[i] = rest * s_[i] + p * raw_[i];
     }
-    sums_.resize(size_t(n * R_));
+    sums_.assign(size_t(n * rows_step_), kTaken);
     for (int64_t c = 0; c < n; ++c) {
       const T* row = s_.data() + c * lanes_;
-      T* to = sums_.data() + c * R_;
+      T* to = sums_.data() + c * rows_step_;
       std::copy_n(row, R_, to);
       for (int64_t h = 1; h < heads_; ++h) {
 #pragma omp simd
@@ -274,26 +274,58 @@ class Chooser {
     }
   }
 
-  // best_[r] = the `most` blocks with the largest sums, of equal ones the later.
+  // For each lane of n rows of vectors: where the largest number is, of equal ones the last; -1 if
+  // all are taken.
+  Places last_largest(const T* rows, int64_t n) const {
+    constexpr int kParts = 4;  // a comparison waits for the one before it: parts do not
+    const int64_t part = n / kParts;
+    Vector<T> largest[kParts] = {};
+    Places place[kParts];
+    for (Places& x : place) x = Places{} - 1;
+    auto compare = [&](int i, int64_t c) __attribute__((always_inline)) {
+      const Vector<T> x = load(rows + c * rows_step_);
+      const Places better = x >= largest[i];
+      largest[i] = better ? x : largest[i];
+      place[i] = better ? Places{} + Place(c) : place[i];
+    };
+    for (int64_t c = 0; c < part; ++c) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kParts; ++i) compare(i, i * part + c);
+    }
+    for (int64_t c = kParts * part; c < n; ++c) compare(kParts - 1, c);
+    for (int i = 1; i < kParts; ++i) {
+      const Places better = (place[i] >= 0) & (largest[i] >= largest[0]);
+      largest[0] = better ? largest[i] : largest[0];
+      place[0] = better ? place[i] : place[0];
+    }
+    return place[0];
+  }
+
+  // best_[r] = the `most` blocks with the largest sums, of equal ones the later: one pass over the
+  // candidates for each, all rows at once. Overwrites sums_.
   template <class May>
   void take(int64_t most, May may) {
-    T least[kMostTileRows];
-    std::fill_n(least, R_, T(-1));
+    constexpr int64_t W = kWidth<T>;
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();
-    int64_t c = 0;
+    blocks_.clear();
     for (const Run& run : runs_) {
-      for (int64_t b = run.first; b < run.first + run.count; ++b, ++c) {
-        if (!may(b)) continue;
-        const T* values = sums_.data() + c * R_;
-        for (int64_t r = 0; r < rows_; ++r) {
-          if (values[r] < least[r]) continue;
-          if (!allowed_.empty() && !allowed_[size_t(c * R_ + r)]) continue;
-          std::vector<Best>& best = best_[r];
-          if (int64_t(best.size()) == most) best.pop_back();
-          size_t i = best.size();
-          while (i > 0 && best[i - 1].value <= double(values[r])) --i;
-          best.insert(best.begin() + int64_t(i), {double(values[r]), b});
-          if (int64_t(best.size()) == most) least[r] = T(best.back().value);
+      for (int64_t b = run.first; b < run.first + run.count; ++b) blocks_.push_back(b);
+    }
+    const int64_t n = int64_t(blocks_.size());
+    for (int64_t c = 0; c < n; ++c) {
+      T* row = sums_.data() + c * rows_step_;
+      if (!may(blocks_[size_t(c)])) std::fill_n(row, R_, kTaken);
+      for (int64_t r = 0; r < R_ && !allowed_.empty(); ++r) {
+        if (!allowed_[size_t(c * R_ + r)]) row[r] = kTaken;
+      }
+    }
+    for (int64_t first = 0; first < rows_; first += W) {
+      for (int64_t pick = 0; pick < std::min(most, n); ++pick) {
+        const Places place = last_largest(sums_.data() + first, n);
+        for (int64_t l = 0; l < std::min(W, rows_ - first); ++l) {
+          if (place[l] < 0) continue;
+          sums_[size_t(place[l] * rows_step_ + first + l)] = kTaken;
+          best_[first + l].push_back(blocks_[size_t(place[l])]);
         }
       }
     }
@@ -306,7 +338,7 @@ class Chooser {
     survives_.assign(size_t((whole + 1) * R_), 0);
     std::fill_n(survives_.begin() + whole * R_, R_, uint8_t(1));
     for (int64_t r = 0; r < rows_; ++r) {
-      for (const Best& best : best_[r]) survives_[size_t(best.block * R_ + r)] = 1;
+      for (const int64_t best : best_[r]) survives_[size_t(best * R_ + r)] = 1;
     }
     runs_.clear();
     allowed_.clear();
@@ -329,15 +361,16 @@ class Chooser {
 
   const BlockScores* scores_ = nullptr;
   const BlockConfig* config_ = nullptr;
-  int64_t G_ = 1, heads_ = 1, R_ = 1, lanes_ = 0, d_ = 0, m_ = 0, rows_ = 0;
+  int64_t G_ = 1, heads_ = 1, R_ = 1, lanes_ = 0, rows_step_ = 0, d_ = 0, m_ = 0, rows_ = 0;
   Scratch<T> scratch_;
   T *q_ = nullptr, *psi_ = nullptr, *factor_ = nullptr, *plain_ = nullptr, *prior_ = nullptr,
     *share_ = nullptr, *total_ = nullptr, *largest_ = nullptr;
   std::vector<Run> runs_;
-  std::vector<T> s_, raw_, x_, sums_, norm_;
+  std::vector<T> s_, raw_, x_, sums_, norm_;  // sums_ [candidates, rows_step_]
   std::vector<double> own_;
-  std::vector<uint8_t> allowed_, survives_;  // [candidates, R]; empty: all
-  std::vector<Best> best_[kMostTileRows];
+  std::vector<int64_t> blocks_;               // the candidates
+  std::vector<uint8_t> allowed_, survives_;   // [candidates, R]; empty: all
+  std::vector<int64_t> best_[kMostTileRows];  // largest first
 };
 
 // The rows of a tile that keep a block: from first_row[b] on; -1: none yet.
@@ -411,7 +444,7 @@ void select_blocks(BlockMask mask, BlockScores scores, BlockConfig config, Visib
       TileUnion kept(own + 1);
       add_fixed(kept, config, own);
       for (int64_t r = 0; r < count; ++r) {
-        for (const Best& best : chooser.chosen(r)) kept.add(best.block, r);
+        for (const int64_t b : chooser.chosen(r)) kept.add(b, r);
       }
       kept_count = int32_t(kept.write(mask.entries.data<int32_t>() + (bg * tiles + n) * room));
     });
@@ -448,7 +481,7 @@ void select_blocks_step(BlockMask mask, BlockScores scores, BlockConfig config, 
         kept.add(entry_block(entries[e]), entry_row(entries[e]));
       }
       add_fixed(kept, config, own);
-      for (const Best& best : chooser.chosen(0)) kept.add(best.block, row);
+      for (const int64_t block : chooser.chosen(0)) kept.add(block, row);
       count = int32_t(kept.write(entries));
     });
   });
