@@ -87,8 +87,7 @@ Tensor alike(const Tensor& x) {
   const int64_t d = x.dim(3);
   for (int64_t h = 0; h < x.dim(1); ++h) {
     float* rows = host.data<float>() + h * x.dim(2) * d;
-    for (int64_t i = d; i < x.dim(2) * d; ++i)
-      rows[i] = float(keep * rows[i - d] + rest * rows[i]);
+    for (int64_t i = d; i < x.dim(2) * d; ++i) rows[i] = float(keep * rows[i - d] + rest * rows[i]);
   }
   return host.to(x.device());
 }

@@ -68,7 +68,8 @@ void each_block(RowSink& rows, int64_t positions, const std::vector<std::string>
                 BlockKind kind, const std::function<void(Block&)>& f);
 
 // Random q, k, v of one sequence as leaves, and a gradient for the result. Queries of neighbouring
-// rows are alike, as in trained models: rows of a tile would choose blocks without overlap otherwise.
+// rows are alike, as in trained models: rows of a tile would choose blocks without overlap
+// otherwise.
 struct Inputs {
   explicit Inputs(int64_t T, int64_t heads = kHeads, int64_t head_size = kHeadSize,
                   bool causal = true, int64_t kv_heads = 0);
