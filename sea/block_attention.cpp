@@ -54,6 +54,14 @@ Tensor sums_by(const Tensor& x, int64_t keys, int64_t blocks) {
   return sum(reshape(slice(x, 2, 0, blocks * keys), {B, G, blocks, keys, m}), {3});
 }
 
+// log sum exp over the last axis of x, which is dropped.
+Tensor log_sum_exp_last(const Tensor& x) {
+  const int axis = x.rank() - 1;
+  const Tensor most = max(x.detach(), {axis}, true);
+  const Tensor sums = log(sum(exp(sub(x, most)), {axis}));
+  return add(sums, reshape(most, sums.shape()));
+}
+
 // Tiles to sample: of those whose rows all sequences have, without repetition, in ascending order.
 Tensor sampled_tiles(const nn::AttentionInput::Sample& sample, int64_t tiles, int64_t R) {
   const int64_t count = std::min(tiles, (sample.rows + R - 1) / R);
@@ -79,12 +87,13 @@ int64_t least_length(const Tensor& lengths, int64_t T) {
 
 }  // namespace
 
-std::vector<Tensor> block_sums(const Tensor& x, const BlockConfig& config, const Tensor& lengths) {
+std::vector<Tensor> block_sums(const Tensor& x, const BlockConfig& config, int64_t parts,
+                               const Tensor& lengths) {
   const int64_t B = x.dim(0), T = x.dim(2), own = std::max<int64_t>(T - 1, 0) / config.block;
   const Tensor all = all_lengths(lengths, B, T);
   std::vector<Tensor> sums;
   for (int z = 0; z <= config.level(own); ++z) {
-    const int64_t keys = config.block << z;
+    const int64_t keys = (config.block / parts) << z;
     sums.push_back(
         sum_units(x, all, Tensor::full({B}, double(keys), Dtype::i64), T / keys, x.dtype()));
   }
@@ -140,12 +149,12 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   const bool shows = in.tap && in.tap->requested("scores");
   {
     NoGrad off;
-    scores.key_sums = block_sums(in.k, config, lengths);
+    scores.key_sums = block_sums(in.k, config, config.parts, lengths);
     if (prior_.query) {
       psi_k = (*prior_.key)(in.k, in.k_content, lengths);
       scores.psi_q = (*prior_.query)(q, taken(in.q_content), only ? Tensor() : lengths);
       scores.psi_k = psi_k;
-      scores.psi_sums = block_sums(psi_k, config, lengths);
+      scores.psi_sums = block_sums(psi_k, config, 1, lengths);
       scores.prior_gain = prior_.gain->value;
       scores.least_share = kLeastShare;
     }
@@ -173,7 +182,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   if (in.tap) {
     in.tap->put("gates", gates);
     if (only) in.tap->put("rows", rows);
-    if (shows) show_scores(in, tiles, psi_k);
+    if (shows) show_scores(in, tiles);
     // A mask by keys is larger than anything else here: those who ask for other entries alone do
     // not get it.
     const bool counts = in.tap->requested("kept_keys");
@@ -188,8 +197,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
 }
 
 // The scores of `tiles` (undefined: all), by the level that their rows begin at.
-void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& tiles,
-                                 const Tensor&) const {
+void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& tiles) const {
   const BlockConfig config = config_.blocks(in.options.k);
   const int64_t T = in.k.dim(2), d = shape_.head_size, R = config.tile, H = shape_.heads;
   const Device device = in.q.device();
@@ -224,10 +232,12 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
     auto column = [&](const std::vector<double>& values) {
       return Tensor::from(values, {1, 1, n, 1}).to(type).to(device);
     };
-    const Tensor means = scale(sums_by(keys, config.block << z, N),
-                               1 / (double(config.block << z) * std::sqrt(double(d))));
+    const int64_t P = config.parts, of_part = (config.block / P) << z;
+    const Tensor means =
+        scale(sums_by(keys, of_part, N * P), 1 / (double(of_part) * std::sqrt(double(d))));
     Tensor s = mul(group_matmul(take_rows(in.q, index), means, true),
                    reshape(*prior_.pooled_gain, {1, H, 1, 1}));
+    if (P > 1) s = log_sum_exp_last(reshape(s, {s.dim(0), H, n, N, P}));
     if (prior_.query) {
       const Tensor psi_q =
           (*prior_.query)(take_rows(in.q, index), take_rows(in.q_content, index), {});

@@ -28,7 +28,7 @@ class BlockAttention : public nn::Attention {
   Tensor features(const PriorFeatures& of, const Tensor& x, const Tensor& content,
                   const Tensor& lengths) const;
   Tensor gates_of(int64_t batch, int64_t rows) const;
-  void show_scores(const nn::AttentionInput& in, const Tensor& tiles, const Tensor& psi_k) const;
+  void show_scores(const nn::AttentionInput& in, const Tensor& tiles) const;
   void show_mask(const nn::AttentionInput& in, const BlockMask& mask) const;
 
   SeaConfig config_;
@@ -37,8 +37,8 @@ class BlockAttention : public nn::Attention {
   ColumnPrior& prior_;
 };
 
-// The decoding state: keys and values, sums of keys and of features by blocks of every level, the
-// blocks of the newest row's tile, the sum of the values.
+// The decoding state: keys and values, sums of keys by parts of blocks and of features by blocks of
+// every level, the blocks of the newest row's tile, the sum of the values.
 class BlockState : public nn::KeyValueState {
  public:
   BlockState(const BlockAttention& block, const nn::StateRequest& request);
@@ -54,10 +54,12 @@ class BlockState : public nn::KeyValueState {
 
  private:
   struct Sums {
-    std::vector<Tensor*> whole;  // by level [B, G, blocks, m]
+    int64_t keys = 1;            // of the first level's sums
+    std::vector<Tensor*> whole;  // by level [B, G, sums, m]
     std::vector<Tensor*> open;   // by level f64 [B, G, m]
   };
-  Sums make_sums(const std::string& name, int64_t width, const nn::StateRequest& request);
+  Sums make_sums(const std::string& name, int64_t keys, int64_t width,
+                 const nn::StateRequest& request);
   void fill_sums(const Sums& sums, int64_t first, const Tensor& x);
   void append_sums(const Sums& sums, const Tensor& row, const Tensor& at);
 
@@ -69,7 +71,9 @@ class BlockState : public nn::KeyValueState {
   friend class BlockAttention;
 };
 
-// Sums of complete blocks of x [B, G, T, m] by levels, as BlockScores needs them.
-std::vector<Tensor> block_sums(const Tensor& x, const BlockConfig& config, const Tensor& lengths);
+// Sums of x [B, G, T, m] by levels over the `parts` equal parts of complete blocks, as BlockScores
+// needs them.
+std::vector<Tensor> block_sums(const Tensor& x, const BlockConfig& config, int64_t parts,
+                               const Tensor& lengths);
 
 }  // namespace brine::sea

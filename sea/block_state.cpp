@@ -12,8 +12,9 @@ BlockState::BlockState(const BlockAttention& block, const nn::StateRequest& r)
       config_(block.config_.blocks(r.options.k)),
       groups_(block.shape_.groups()),
       levels_(config_.level(std::max(r.capacity, block.shape_.max_positions) / config_.block) + 1),
-      keys_(make_sums("key_sums", block.shape_.head_size, r)),
-      features_(block.prior_.query ? make_sums("feature_sums", block.config_.prior_features, r)
+      keys_(make_sums("key_sums", config_.block / config_.parts, block.shape_.head_size, r)),
+      features_(block.prior_.query ? make_sums("feature_sums", config_.block,
+                                               block.config_.prior_features, r)
                                    : Sums{}),
       value_sums_(part("value_sums", {r.batch, groups_, block.shape_.head_size}, Dtype::f64)),
       counts_(part("block_counts", {r.batch, groups_, 1}, Dtype::i32)),
@@ -24,11 +25,11 @@ BlockState::BlockState(const BlockAttention& block, const nn::StateRequest& r)
           Dtype::i32)) {}
 
 // Parts by level; a saved state has the rows of its own tokens alone.
-BlockState::Sums BlockState::make_sums(const std::string& name, int64_t width,
-                                       const nn::StateRequest& r) {
-  Sums sums;
+BlockState::Sums BlockState::make_sums(const std::string& name, int64_t keys_of_first,
+                                       int64_t width, const nn::StateRequest& r) {
+  Sums sums{.keys = keys_of_first, .whole = {}, .open = {}};
   for (int64_t z = 0; z < levels_; ++z) {
-    const int64_t keys = config_.block << z;
+    const int64_t keys = sums.keys << z;
     sums.whole.push_back(&part(join(name, "_", z), {r.batch, groups_, r.capacity / keys, width},
                                r.dtype, 2, [keys](int64_t tokens) { return tokens / keys; }));
     sums.open.push_back(&part(join("open_", name, "_", z), {r.batch, groups_, width}, Dtype::f64));
@@ -40,7 +41,7 @@ void BlockState::fill_sums(const Sums& sums, int64_t first, const Tensor& x) {
   const int64_t B = x.dim(0), T = x.dim(2);
   const Tensor lengths = this->lengths().slice(0, first, B);
   for (size_t z = 0; z < sums.whole.size(); ++z) {
-    const int64_t keys = config_.block << z, blocks = (T + keys - 1) / keys;
+    const int64_t keys = sums.keys << z, blocks = (T + keys - 1) / keys;
     const Tensor units = Tensor::full({B}, double(keys), Dtype::i64);
     const Tensor whole = sum_units(x, lengths, units, T / keys, x.dtype());
     if (T >= keys) copy_into(sums.whole[z]->slice(0, first, B).slice(2, 0, T / keys), whole);
@@ -76,7 +77,7 @@ void BlockState::fill(int64_t first, const Tensor& k, const Tensor& v, const Ten
 
 void BlockState::append_sums(const Sums& sums, const Tensor& row, const Tensor& at) {
   for (size_t z = 0; z < sums.whole.size(); ++z) {
-    append_to_blocks(*sums.whole[z], *sums.open[z], row, at, config_.block << z);
+    append_to_blocks(*sums.whole[z], *sums.open[z], row, at, sums.keys << z);
   }
 }
 

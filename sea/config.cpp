@@ -17,7 +17,7 @@ struct PresetKeys {
   int64_t prior_units, columns;
   double gate_bias;
   MaskForm mask = MaskForm::columns;
-  int64_t k = 64;
+  int64_t k = 64, parts = 1, tile = 16;
 };
 
 PresetKeys keys_of(Preset preset) {
@@ -31,9 +31,11 @@ PresetKeys keys_of(Preset preset) {
               .pooled_prior = true,
               .prior_units = 0,
               .columns = 512,
-              .gate_bias = 4,
+              .gate_bias = 8,
               .mask = MaskForm::blocks,
-              .k = 480};
+              .k = 480,
+              .parts = 4,
+              .tile = 32};
     case Preset::lean:
       return {DecoderPreset::lean, Gates::token, Prior::performer, false, 0, 64, 0};
     case Preset::paper:
@@ -58,6 +60,8 @@ void SeaConfig::apply(Preset named) {
   take("gate_bias", gate_bias, keys.gate_bias);
   take("mask", mask, keys.mask);
   take("k", this->keys, keys.k);
+  take("parts", parts, keys.parts);
+  take("tile", tile, keys.tile);
   preset = named;
 }
 
@@ -65,11 +69,10 @@ void SeaConfig::describe(data::Schema& s) {
   s.collect("", given);
   s.choice(
       "preset", preset, kPresets,
-      "Sets mask, k, decoder, prior, pooled_prior, prior_units, gates, gate_bias and columns where "
-      "these are not given: paper; lean, with the Performer's prior; light, learned and pooled "
-      "prior "
-      "without decoder, gates of heads, 256 columns; blocks, a mask of key blocks chosen by mean "
-      "keys, for causal models. distill takes light for a task or a causal model unless --recipe "
+      "Sets mask, k, parts, tile, decoder, prior, pooled_prior, prior_units, gates, gate_bias and "
+      "columns where these are not given: paper; lean, with the Performer's prior; light, learned "
+      "and pooled prior without decoder, gates of heads, 256 columns; blocks, a mask of key blocks "
+      "chosen by mean keys, for causal models. distill takes light for a task or a causal model unless --recipe "
       "former or paper, another preset or a decoder is given; convert takes blocks for a causal "
       "model, else light",
       {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
@@ -85,6 +88,9 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
           {.min = 1});
   s.field("block", block, "Keys of a block", {.min = 1, .before = "32"});
+  s.field("parts", parts,
+          "Parts of a block, each scored by its mean key; divides block",
+          {.min = 1, .before = "1"});
   s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
           {.min = 1, .max = kMostTileRows, .before = "16"});
   s.field("sinks", sinks, "First blocks that every row keeps", {.min = 0, .before = "1"});
@@ -180,6 +186,8 @@ void validate_blocks(const SeaConfig& c, const nn::AttentionShape& shape) {
   check(c.tile <= kMostTileRows && c.block % c.tile == 0, "sea: tile = ", c.tile,
         " does not divide block = ", c.block, "; a tile of ", std::gcd(c.tile, c.block),
         " rows would fit");
+  check(c.block % c.parts == 0, "sea: parts = ", c.parts, " does not divide block = ", c.block,
+        "; ", std::gcd(c.parts, c.block), " parts would fit");
   check(!c.mixes() && c.prior != Prior::performer,
         "sea: mask = blocks has no decoder: it takes decoder = none, gates = head and prior = none "
         "or learned, as preset = blocks sets them");

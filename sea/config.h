@@ -66,7 +66,7 @@ struct SeaConfig {
   int64_t keys = 64;     // k: kept per query and head; of blocks: of those that a row chooses
   int64_t columns = 64;  // K: of the estimate; of blocks: that are scored at once
   MaskForm mask = MaskForm::columns;
-  int64_t block = 32, tile = 16;                // of blocks: keys of a block, rows of a tile
+  int64_t block = 32, parts = 1, tile = 16;     // of blocks: keys, parts; rows of a tile
   int64_t sinks = 1, local = 1, survivors = 2;  // see BlockConfig
   double opinion = 0;
   SelectMode mode = SelectMode::causal_per_batch;
@@ -113,6 +113,7 @@ struct SeaConfig {
   // The blocks of k keys, 0 = as configured; a part of a block counts as one.
   BlockConfig blocks(int64_t k = 0) const {
     return {.block = block,
+            .parts = parts,
             .chosen = ((k ? k : keys) + block - 1) / block,
             .sinks = sinks,
             .local = local,

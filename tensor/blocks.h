@@ -16,6 +16,7 @@ namespace brine {
 
 struct BlockConfig {
   int64_t block = 32;     // B: keys of a block
+  int64_t parts = 1;      // P: equal parts of a block whose mean keys are scored; divides block
   int64_t chosen = 15;    // n: blocks that a row chooses
   int64_t sinks = 1;      // first blocks that every row keeps
   int64_t local = 1;      // blocks before a row's own one that it keeps
@@ -61,15 +62,17 @@ BRINE_HD int64_t entry_row(int32_t entry) { return entry % 64; }
 struct BlockScores {
   Tensor q;     // [B, H, rows, d]
   Tensor gain;  // [H] of the products with mean keys
-  // Sums of the keys of complete super-blocks, by level: [B, G, >= blocks / 2^z, d].
+  // Sums of the keys of the parts of complete super-blocks, by level: [B, G, >= P blocks / 2^z, d].
   std::vector<Tensor> key_sums = {};
-  // Of the learned prior, or undefined: psi [B, H, rows, m], its gain [H], sums as above.
+  // Of the learned prior, or undefined: psi [B, H, rows, m], its gain [H], sums of whole
+  // super-blocks.
   Tensor psi_q = {}, prior_gain = {};
   std::vector<Tensor> psi_sums = {};
   Tensor psi_k = {};  // [B, G, T, m] of every key; or of one row each f64 [B, G, m], the sum of
                       // those of its own block
   double least_share = 0;
-  Tensor shares = {};  // [B, H, rows, blocks]: P itself; then nothing else is read
+  Tensor shares = {};  // [B, H, rows, blocks]: the probabilities; then only the groups of psi_k
+                       // are read
 };
 
 }  // namespace brine

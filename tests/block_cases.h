@@ -26,10 +26,10 @@ struct BlockCase {
   }
 };
 
-inline std::vector<Tensor> level_sums(const Tensor& x, const BlockCase& c) {
+inline std::vector<Tensor> level_sums(const Tensor& x, const BlockCase& c, int64_t parts = 1) {
   std::vector<Tensor> sums;
   for (int z = 0; z <= c.config.level((c.T - 1) / c.config.block); ++z) {
-    const int64_t keys = c.config.block << z;
+    const int64_t keys = (c.config.block / parts) << z;
     sums.push_back(sum_units(x, c.all_lengths(), Tensor::full({c.B}, double(keys), Dtype::i64),
                              c.T / keys, x.dtype()));
   }
@@ -40,7 +40,7 @@ inline std::vector<Tensor> level_sums(const Tensor& x, const BlockCase& c) {
 inline BlockScores block_scores(const BlockCase& c, const Tensor& q, const Tensor& k,
                                 uint64_t seed = 7) {
   BlockScores s{.q = q, .gain = uniform({c.H}, seed, 0.5, 2).to(q.dtype())};
-  s.key_sums = level_sums(k, c);
+  s.key_sums = level_sums(k, c, c.config.parts);
   if (!c.learned) return s;
   s.psi_q = uniform({c.B, c.H, c.T, 5}, seed + 1, 0.1, 2).to(q.dtype());
   s.psi_k = uniform({c.B, c.G, c.T, 5}, seed + 2, 0.1, 2).to(q.dtype());
@@ -53,11 +53,15 @@ inline BlockScores block_scores(const BlockCase& c, const Tensor& q, const Tenso
 inline std::vector<BlockCase> block_cases() {
   const BlockConfig wide{.block = 8, .chosen = 1, .sinks = 0, .local = 0, .tile = 8};
   const BlockConfig levels{.block = 2, .chosen = 2, .tile = 2, .columns = 3, .opinion = 0.4};
+  const BlockConfig parts{.block = 8, .parts = 4, .chosen = 2, .tile = 4, .opinion = 0.4};
+  const BlockConfig part_levels{.block = 4, .parts = 2, .chosen = 2, .tile = 2, .columns = 3};
   return {
       {},
       {.B = 2, .H = 6, .G = 2, .T = 37, .lengths = {37, 22}},
       {.H = 7, .G = 1, .T = 41, .d = 16, .config = wide},
       {.H = 3, .G = 1, .T = 50, .config = levels, .learned = true},
+      {.H = 4, .G = 2, .T = 61, .config = parts},
+      {.B = 2, .H = 3, .G = 1, .T = 53, .config = part_levels, .lengths = {53, 18}, .learned = true},
       {.H = 4, .G = 2, .T = 33, .config = {.block = 4, .chosen = 3, .tile = 1}, .learned = true}};
 }
 

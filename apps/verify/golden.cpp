@@ -385,6 +385,7 @@ std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string
   sea::SeaConfig s;
   s.apply(sea::Preset::blocks);
   s.block = c.integer("block");
+  s.parts = 1;
   s.keys = c.integer("chosen") * s.block;
   s.sinks = c.integer("sinks");
   s.local = c.integer("local");

@@ -40,11 +40,13 @@ class BlockForm:
     columns: int
     survivors: int
     opinion: float
+    parts: int = 1
 
     @staticmethod
     def of(settings: SeaSettings, k: int) -> BlockForm:
         s = settings
-        return BlockForm(s.block, -(-k // s.block), s.sinks, s.local, s.tile, s.columns, s.survivors, s.opinion)
+        n = -(-k // s.block)
+        return BlockForm(s.block, n, s.sinks, s.local, s.tile, s.columns, s.survivors, s.opinion, s.parts)
 
     def levels(self, own: Tensor) -> Tensor:
         """The smallest z with at most `columns` super-blocks of 2^z blocks before the block `own` (section 8.6)."""
@@ -112,16 +114,17 @@ def distinct(codes: Tensor, divisor: int) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Sums:
-    """Sums over blocks: of keys [B, G, N, d], of psi_k [B, G, N, m] (m = 0 without a learned prior)."""
+    """Sums over N blocks: of keys by part [B, G, N, P, d], of psi_k [B, G, N, m] (m = 0 without a learned prior)."""
 
     keys: Tensor
     psi: Tensor
 
     def larger(self, level: int) -> Sums:
         """Of the complete super-blocks of 2^level blocks."""
-        count = self.keys.shape[2] >> level
-        parts = (x[:, :, : count << level].unflatten(2, (count, 1 << level)).sum(3) for x in (self.keys, self.psi))
-        return Sums(*parts)
+        count, parts = self.keys.shape[2] >> level, self.keys.shape[3]
+        keys, psi = (x[:, :, : count << level] for x in (self.keys, self.psi))
+        keys = keys.flatten(2, 3).unflatten(2, (count, parts, 1 << level)).sum(4)
+        return Sums(keys, psi.unflatten(2, (count, 1 << level)).sum(3))
 
 
 @dataclass
@@ -149,26 +152,31 @@ class Queries:
 def shares(x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Tensor], None], opinion: float) -> Tensor:
     """P of blocks of `size` keys, summed over the heads of a group (section 8.2, 8.3).
 
-    Of x the tensors [..., n, rows, d], [..., n, rows, m], [..., n, rows], gains [..., n]; keys [..., N, d] and psi
-    [..., N, m] are sums over the blocks. hide() overwrites scores of hidden blocks. -> [..., rows, N]
+    Of x the tensors [..., n, rows, d], [..., n, rows, m], [..., n, rows], gains [..., n]; keys [..., N, P, d] are
+    sums over the parts of the blocks, psi [..., N, m] over the blocks. hide() overwrites scores [..., n, rows, N, P]
+    of hidden blocks. -> [..., rows, N]
     """
     lead, n, rows, d = x.q.shape[:-3], *x.q.shape[-3:]
-    means = (keys * (d**-0.5 / size)).transpose(-1, -2)
+    parts = keys.shape[-2]
+    means = (keys.flatten(-3, -2) * (d**-0.5 * parts / size)).transpose(-1, -2)
 
     def products(y: Tensor, z: Tensor) -> Tensor:
         return (y.reshape(*lead, n * rows, -1) @ z).view(*lead, n, rows, -1)
+
+    def softened(y: Tensor) -> Tensor:
+        y = y.unflatten(-1, (-1, parts))
+        hide(y)
+        return y.flatten(-2).softmax(-1).unflatten(-1, (-1, parts)).sum(-1) if parts > 1 else y[..., 0].softmax(-1)
 
     scores = products(x.q * x.pooled_gain[..., None, None], means)
     if psi.shape[-1]:
         mass = products(x.psi, psi.transpose(-1, -2)) / torch.where(x.total > 0, x.total, 1)[..., None]
         # w / size is the same for all blocks of a row: the softmax cancels it.
-        scores.add_(mass.clamp_(min=LEAST_SHARE).log_().mul_(x.gain[..., None, None]))
-    hide(scores)
-    p = scores.softmax(-1)
+        mass = mass.clamp_(min=LEAST_SHARE).log_().mul_(x.gain[..., None, None])
+        scores.unflatten(-1, (-1, parts)).add_(mass[..., None])
+    p = softened(scores)
     if opinion > 0:
-        pooled = products(x.q, means)
-        hide(pooled)
-        p = (1 - opinion) * p + opinion * pooled.softmax(-1)
+        p = (1 - opinion) * p + opinion * softened(products(x.q, means))
     return p.sum(-3)
 
 
@@ -183,8 +191,8 @@ def band_shares(x: Queries, own: Tensor, complete: Tensor, sums: Sums, size: int
     flat = Queries(x.q.flatten(3, 4), x.psi.flatten(3, 4), x.total.flatten(3, 4), x.own, x.gain, x.pooled_gain)
 
     def hide(scores: Tensor) -> None:
-        by_tile = scores.unflatten(3, (tiles, r))[..., low:]
-        by_tile.masked_fill_(hidden[:, :, None], torch.finfo(scores.dtype).min)
+        by_tile = scores.unflatten(3, (tiles, r))[..., low:, :]
+        by_tile.masked_fill_(hidden[:, :, None, ..., None], torch.finfo(scores.dtype).min)
 
     y = shares(flat, sums.keys[:, :, :high], sums.psi[:, :, :high], size, hide, opinion)
     y = y.view(batch, groups, tiles, r, high)
@@ -206,7 +214,7 @@ def choose_among(x: Queries, survivors: Tensor, tiles: Tensor, level: int, sums:
     visible = (member.repeat_interleave(inside, -1) | is_fixed[:, None]) & complete[:, None]
 
     def hide(scores: Tensor) -> None:
-        scores.masked_fill_(~visible[:, None], torch.finfo(scores.dtype).min)
+        scores.masked_fill_(~visible[:, None, ..., None], torch.finfo(scores.dtype).min)
 
     b, g = tiles[:, 0, None], tiles[:, 1, None]
     at = blocks.clamp(0, sums.keys.shape[2] - 1)
@@ -235,7 +243,7 @@ def choose(x: Queries, sums: Sums, form: BlockForm) -> Tensor:
         own_here = torch.where(of_level, own, 0)
         complete = own_here.to(x.own.device)
         widest = int(own_here.max()) >> level
-        for a, b in spans(start, end, budget // (batch * groups * n * r * widest)):
+        for a, b in spans(start, end, budget // (batch * groups * n * r * widest * form.parts)):
             band, see = x.band(a, b), complete[:, a:b] >> level
             y = band_shares(band, own_here[:, a:b] >> level, see, larger, form.block << level, form.opinion)
             if level:
@@ -265,7 +273,7 @@ def choose_in_pieces(
     rows = x.q.shape[2] * r + d
     parts = [
         choose_among(x.at(tiles[a:b]), own[a:b], tiles[a:b], level, sums, form)
-        for a, b in spans(0, len(tiles), budget // (most * rows << level))
+        for a, b in spans(0, len(tiles), budget // (most * rows * form.parts << level))
     ]
     width = max(part.shape[-1] for part in parts)
     return torch.cat([F.pad(part, (0, width - part.shape[-1]), value=-1) for part in parts])
@@ -483,7 +491,7 @@ class BlockAttention(nn.Module):
             if store is not None and psi_k.shape[-1]:
                 psi_k = store(0, psi_k)
             sums = self.sums(k, v, psi_k, at, wide, store)
-            d, m = q.shape[-1], psi_k.shape[-1]
+            d, m = q.shape[-1] * form.parts, psi_k.shape[-1]
             chosen = self.choose(q_tiles.to(wide), psi_q, psi_k, sums, at, form)
             choices = self.with_earlier(chosen, at, form, store, k.shape[2])
             before = self.before(sums[..., d + m :], v, at)
@@ -518,16 +526,20 @@ class BlockAttention(nn.Module):
         return self.grouped(at.by_tiles(psi_q), at), psi_k
 
     def sums(self, k: Tensor, v: Tensor, psi_k: Tensor, at: Layout, wide: torch.dtype, store: Store | None) -> Tensor:
-        """Sums of k, psi_k and v over complete blocks, [B, G, N, d + m + d]; only new blocks are added up."""
-        size = self.settings.block
-        nothing = torch.cat([x[:, :, :0].to(wide) for x in (k, psi_k, v)], -1)
+        """Sums of k by part, of psi_k and of v over complete blocks, [B, G, N, P d + m + d].
+
+        Only new blocks are added up.
+        """
+        size, each = self.settings.block, self.settings.parts
+        nothing = torch.cat([x[:, :, :0].to(wide) for x in (*[k] * each, psi_k, v)], -1)
         known = nothing if store is None else store(2, nothing)
         first = min(int(at.past.min()) // size, known.shape[2])
         end = int(at.total.max()) // size
         if first >= end:
             return known
         parts = [at.keys(x, first * size, (end - first) * size).to(wide) for x in (k, psi_k, v)]
-        new = torch.cat([x.unflatten(2, (end - first, size)).sum(3) for x in parts], -1)
+        of_parts = parts[0].unflatten(2, (end - first, each, size // each)).sum(4).flatten(3)
+        new = torch.cat([of_parts] + [x.unflatten(2, (end - first, size)).sum(3) for x in parts[1:]], -1)
         return new if store is None else store(2, new, first)
 
     def before(self, sums: Tensor, x: Tensor, at: Layout) -> Tensor:
@@ -543,7 +555,7 @@ class BlockAttention(nn.Module):
 
     def choose(self, q: Tensor, psi_q: Tensor, psi_k: Tensor, sums: Tensor, at: Layout, form: BlockForm) -> Tensor:
         """The blocks that the rows of tokens choose, [B, G, tiles, r, chosen]."""
-        d, m = q.shape[-1], psi_q.shape[-1]
+        d, m = q.shape[-1] * form.parts, psi_q.shape[-1]
         total, by_group = q[..., 0], (self.shape.groups, -1)
         gain = self.prior.pooled_gain
         if m:
@@ -553,7 +565,8 @@ class BlockAttention(nn.Module):
             total = (psi_q * running.unflatten(2, at.ordinals.shape[1:])[:, :, None]).sum(-1)
         gains = (x.to(q.dtype).view(by_group) for x in (gain, self.prior.pooled_gain))
         x = Queries(q, psi_q, total, at.own(form.block), *gains)
-        chosen = choose(x, Sums(sums[..., :d], sums[..., d : d + m]), form)
+        of_keys = sums[..., :d].unflatten(-1, (form.parts, -1))
+        chosen = choose(x, Sums(of_keys, sums[..., d : d + m]), form)
         return chosen.masked_fill(~at.valid.view(at.ordinals.shape)[:, None, ..., None], -1)
 
     def with_earlier(self, chosen: Tensor, at: Layout, form: BlockForm, store: Store | None, keys: int) -> Tensor:

@@ -32,11 +32,13 @@ BACKENDS = ("tiles", "flex")
 OF_BLOCKS = {
     "k": 480,
     "columns": 512,
+    "parts": 4,
+    "tile": 32,
     "decoder": "none",
     "prior": "none",
     "pooled_prior": True,
     "gates": "head",
-    "gate_bias": 4.0,
+    "gate_bias": 8.0,
 }
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -89,6 +91,7 @@ class SeaSettings:
     block: int = 32
     sinks: int = 1
     local: int = 1
+    parts: int = 1
     tile: int = 16
     survivors: int = 2
     opinion: float = 0.0
@@ -169,7 +172,7 @@ class SeaSettings:
             value = getattr(self, key)
             if value not in names and not (key == "preset" and value is None):
                 raise ValueError(f"brine: {key} is {value!r}, known are {', '.join(names)}")
-        for key in ("k", "columns", "prior_features", "oversample", "block", "tile", "survivors"):
+        for key in ("k", "columns", "prior_features", "oversample", "block", "parts", "tile", "survivors"):
             if getattr(self, key) < 1:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must be at least 1")
         if not 0 <= self.pooled <= 1:
@@ -201,6 +204,8 @@ class SeaSettings:
                 raise ValueError(f"brine: {key} is {getattr(self, key)}, must not be negative")
         if self.block % self.tile:
             raise ValueError(f"brine: tile {self.tile} does not divide block {self.block}")
+        if self.block % self.parts:
+            raise ValueError(f"brine: parts {self.parts} do not divide block {self.block}")
         if not 0 <= self.opinion <= 1:
             raise ValueError(f"brine: opinion is {self.opinion}, must be in [0, 1]")
         only = {"decoder": "none", "gates": "head", "pooled_prior": True, "pooled": 0, "oversample": 1}

@@ -30,6 +30,7 @@ BLOCKS = {
     "mask": "blocks",
     "k": 6,
     "block": 4,
+    "parts": 2,
     "tile": 2,
     "columns": 5,
     "decoder": "none",

@@ -147,6 +147,8 @@ SETTINGS = {
     "levels": dict(k=8, block=4, tile=4, columns=3, survivors=1, prior="learned", prior_features=6, opinion=0.3),
     "levels of many blocks": dict(k=4, block=2, tile=2, columns=6, survivors=2, prior="none", sinks=3, local=0),
     "no fixed": dict(k=16, block=8, tile=8, columns=64, prior="none", sinks=0, local=0),
+    "parts": dict(k=8, block=4, parts=2, tile=4, columns=64, prior="none", opinion=0.3),
+    "parts and levels": dict(k=8, block=4, parts=4, tile=2, columns=3, prior="learned", prior_features=6),
     "no tiles": dict(k=4, block=4, tile=1, columns=5, prior="none"),
 }
 
@@ -185,14 +187,15 @@ def kept_by_definition(made, q, k):
     def shares(t, g, spans):
         total = torch.zeros(len(spans), dtype=DOUBLE)
         for h in range(g * heads // groups, (g + 1) * heads // groups):
-            means = torch.stack([q[h, t] @ k[g, a:b].mean(0) / math.sqrt(d) for a, b in spans])
-            scores = means * of_means[h]
+            parts = [k[g, a:b].unflatten(0, (s.parts, -1)).mean(1) for a, b in spans]
+            means = torch.stack([x @ q[h, t] / math.sqrt(d) for x in parts])
+            scores = (means * of_means[h]).logsumexp(1)
             if gain is not None:
                 mass = torch.stack([psi_q[h, t] @ psi_k[g, a:b].sum(0) for a, b in spans])
                 mass = mass / (psi_q[h, t] @ psi_k[g, : t + 1].sum(0))
                 sizes = torch.tensor([b - a for a, b in spans])
                 scores = scores + gain[h] * ((t + 1) * mass.clamp(min=1e-7) / sizes).log()
-            total += (1 - s.opinion) * scores.softmax(0) + s.opinion * means.softmax(0)
+            total += (1 - s.opinion) * scores.softmax(0) + s.opinion * means.logsumexp(1).softmax(0)
         return total.tolist()
 
     for g in range(groups):

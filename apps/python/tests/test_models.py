@@ -263,7 +263,8 @@ def test_a_student_with_blocks(tmp_path):
 def test_defaults_of_a_mask_of_blocks():
     model = make("llama", {"method": "sea", "mask": "blocks"})
     settings = next(model.sea_blocks()).settings
-    assert (settings.k, settings.block, settings.tile, settings.columns) == (480, 32, 16, 512)
+    assert (settings.k, settings.block, settings.parts, settings.tile) == (480, 32, 4, 32)
+    assert settings.columns == 512
     assert (settings.sinks, settings.local, settings.survivors, settings.prior) == (1, 1, 2, "none")
 
 
@@ -312,6 +313,7 @@ def test_skipped_queries(attention):
         ({"attention": {"method": "performer"}}, "attention method 'performer'"),
         ({"attention": LIGHT | {"speed": 3}}, "unknown settings of attention: speed"),
         ({"attention": BLOCKS | {"tile": 3}}, "tile 3 does not divide block 4"),
+        ({"attention": BLOCKS | {"parts": 3}}, "parts 3 do not divide block 4"),
         ({"format": 2}, "format 2"),
         ({"lora_rank": 8}, "--merge"),
         ({"colour": 1}, "unknown keys colour"),

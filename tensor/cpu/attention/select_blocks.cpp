@@ -1,5 +1,6 @@
-// The choice of key blocks: scores of mean keys and of the learned prior for a tile of rows at
-// once, softmax, sums over the heads of a group, the largest of each row, the union of the tile.
+// The choice of key blocks: scores of the mean keys of parts of blocks and of the learned prior for a
+// tile of rows at once, softmax over all parts, sums over the parts of a block and the heads of a
+// group, the largest of each row, the union of the tile.
 //
 // The rows of all heads of a group are the lanes of vectors: lane h R + r is row r of head h. Lanes
 // do not depend on each other, so a row has the same bits in a tile and by itself.
@@ -38,6 +39,7 @@ class Chooser {
     G_ = G;
     heads_ = H / G;
     R_ = R;
+    P_ = config.parts;
     lanes_ = whole_vectors<T>(heads_ * R);
     rows_step_ = whole_vectors<T>(R);
     d_ = scores.q.defined() ? scores.q.dim(3) : 0;
@@ -111,13 +113,14 @@ class Chooser {
     };
     turned(q_, at.q, at.q_step, d_);
     if (m_) turned(psi_, at.psi_q, at.psi_step, m_);
-    const double root = 1 / std::sqrt(double(d_)), B = double(config_->block);
+    const double root = 1 / std::sqrt(double(d_)), keys = double(config_->block / P_),
+                 B = double(config_->block);
     for (int64_t h = 0; h < heads_; ++h) {
       const int64_t head = at.bg % G_ * heads_ + h;
       for (int64_t r = 0; r < rows_; ++r) {
         const int64_t lane = h * R_ + r;
-        plain_[lane] = T(root / B);
-        factor_[lane] = T(double(scores_->gain.template data<T>()[head]) * root / B);
+        plain_[lane] = T(root / keys);
+        factor_[lane] = T(double(scores_->gain.template data<T>()[head]) * root / keys);
         if (!m_) continue;
         prior_[lane] = scores_->prior_gain.template data<T>()[head];
         share_[lane] = T(double(at.first + r + 1) / B);
@@ -130,12 +133,14 @@ class Chooser {
     return sums.template data<T>() + bg * sums.dim(2) * width;
   }
 
-  // products [blocks, lanes] of lanes with sums of `width` numbers.
-  void multiply(T* to, const T* lanes_of, const T* sums, int64_t width) const {
+  // products [blocks * parts, lanes] of lanes with sums of `width` numbers, `parts` of each block.
+  void multiply(T* to, const T* lanes_of, const T* sums, int64_t width, int64_t parts) const {
     for (const Run& run : runs_) {
-      tile_product(run.count, lanes_, width, Broadcast<T, false>{sums + run.first * width, width},
+      const int64_t count = run.count * parts;
+      tile_product(count, lanes_, width,
+                   Broadcast<T, false>{sums + run.first * parts * width, width},
                    Lanes<const T>{lanes_of, lanes_ + kWidth<T>}, Lanes<T>{to, lanes_});
-      to += run.count * lanes_;
+      to += count * lanes_;
     }
   }
 
@@ -152,7 +157,7 @@ class Chooser {
     auto add = [&](int level, Run run) {
       runs_.assign(1, run);
       s_.resize(size_t(run.count * lanes_));
-      multiply(s_.data(), psi_, sums_of(scores_->psi_sums, level, at.bg, m_), m_);
+      multiply(s_.data(), psi_, sums_of(scores_->psi_sums, level, at.bg, m_), m_, 1);
       for (int64_t c = 0; c < run.count; ++c) {
         const T* row = s_.data() + c * lanes_;
 #pragma omp simd
@@ -184,12 +189,13 @@ class Chooser {
     for (int64_t l = 0; l < lanes_; ++l) total_[l] = total_[l] > 0 ? total_[l] : T(1);
   }
 
-  // s_ [candidates, lanes] = the scores of the blocks of runs_ at a level, plain_s_ the products.
+  // s_ [candidates P, lanes] = the scores of the parts of the blocks of runs_ at a level, raw_
+  // those of the opinion.
   void score(const Rows<T>& at, int z) {
-    const int64_t n = candidates();
+    const int64_t n = candidates() * P_;
     const T part = T(1.0 / double(int64_t(1) << z));
     s_.resize(size_t(n * lanes_));
-    multiply(s_.data(), q_, sums_of(scores_->key_sums, z, at.bg, d_), d_);
+    multiply(s_.data(), q_, sums_of(scores_->key_sums, z, at.bg, d_), d_, P_);
     const bool opinion = config_->opinion > 0;
     if (opinion) {
       raw_.resize(s_.size());
@@ -204,26 +210,29 @@ class Chooser {
       for (int64_t l = 0; l < lanes_; ++l) s_[c * lanes_ + l] *= factor_[l] * part;
     }
     if (!m_) return;
-    x_.resize(s_.size());
-    multiply(x_.data(), psi_, sums_of(scores_->psi_sums, z, at.bg, m_), m_);
+    x_.resize(size_t(candidates() * lanes_));
+    multiply(x_.data(), psi_, sums_of(scores_->psi_sums, z, at.bg, m_), m_, 1);
     const T least = T(scores_->least_share);
-    for (int64_t c = 0; c < n; ++c) {
-      T *x = x_.data() + c * lanes_, *s = s_.data() + c * lanes_;
+    for (int64_t c = 0; c < candidates(); ++c) {
+      T *x = x_.data() + c * lanes_, *s = s_.data() + c * P_ * lanes_;
 #pragma omp simd
       for (int64_t l = 0; l < lanes_; ++l) {
         const T share = x[l] / total_[l];
         x[l] = math::log((share < least ? least : share) * (share_[l] * part) +
                          std::numeric_limits<T>::min());
-        s[l] += prior_[l] * x[l];
+      }
+      for (int64_t p = 0; p < P_; ++p) {
+#pragma omp simd
+        for (int64_t l = 0; l < lanes_; ++l) s[p * lanes_ + l] += prior_[l] * x[l];
       }
     }
   }
 
-  // s [n, lanes] -> softmax over the blocks that a row may choose from.
+  // s [n, lanes] -> softmax over the parts of the blocks that a row may choose from.
   void soften_lanes(T* s, int64_t n) {
     for (int64_t c = 0; c < n && !allowed_.empty(); ++c) {
       for (int64_t r = 0; r < rows_; ++r) {
-        if (allowed_[size_t(c * R_ + r)]) continue;
+        if (allowed_[size_t(c / P_ * R_ + r)]) continue;
         for (int64_t h = 0; h < heads_; ++h)
           s[c * lanes_ + h * R_ + r] = -std::numeric_limits<T>::infinity();
       }
@@ -253,19 +262,22 @@ class Chooser {
     }
   }
 
-  // sums_ = P summed over the heads.
+  // sums_ = probabilities summed over the parts of a block and the heads.
   void soften() {
     const int64_t n = candidates();
-    soften_lanes(s_.data(), n);
+    soften_lanes(s_.data(), n * P_);
     if (config_->opinion > 0) {
-      soften_lanes(raw_.data(), n);
+      soften_lanes(raw_.data(), n * P_);
       const T p = T(config_->opinion), rest = T(1 - config_->opinion);
       for (size_t i = 0; i < s_.size(); ++i) s_[i] = rest * s_[i] + p * raw_[i];
     }
     sums_.assign(size_t(n * rows_step_), kTaken);
     for (int64_t c = 0; c < n; ++c) {
-      const T* row = s_.data() + c * lanes_;
-      T* to = sums_.data() + c * rows_step_;
+      T *row = s_.data() + c * P_ * lanes_, *to = sums_.data() + c * rows_step_;
+      for (int64_t p = 1; p < P_; ++p) {
+#pragma omp simd
+        for (int64_t l = 0; l < lanes_; ++l) row[l] += row[p * lanes_ + l];
+      }
       std::copy_n(row, R_, to);
       for (int64_t h = 1; h < heads_; ++h) {
 #pragma omp simd
@@ -361,7 +373,7 @@ class Chooser {
 
   const BlockScores* scores_ = nullptr;
   const BlockConfig* config_ = nullptr;
-  int64_t G_ = 1, heads_ = 1, R_ = 1, lanes_ = 0, rows_step_ = 0, d_ = 0, m_ = 0, rows_ = 0;
+  int64_t G_ = 1, heads_ = 1, R_ = 1, P_ = 1, lanes_ = 0, rows_step_ = 0, d_ = 0, m_ = 0, rows_ = 0;
   Scratch<T> scratch_;
   T *q_ = nullptr, *psi_ = nullptr, *factor_ = nullptr, *plain_ = nullptr, *prior_ = nullptr,
     *share_ = nullptr, *total_ = nullptr, *largest_ = nullptr;

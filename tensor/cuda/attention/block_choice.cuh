@@ -1,5 +1,6 @@
-// The choice of key blocks by one thread block, for the rows of a tile of a group: scores of mean
-// keys and of the learned prior, softmax, sums over the heads, the largest of each row, the union.
+// The choice of key blocks by one thread block, for the rows of a tile of a group: scores of the mean
+// keys of parts of blocks and of the learned prior, softmax over all parts, sums over the parts and
+// the heads, the largest of each row, the union.
 //
 // Products are by tiles in shared memory, whose lanes are the rows of all heads: lane h R + r is
 // row r of head h. The rest is a warp for each lane or row, in scratch memory of the thread block.
@@ -80,12 +81,19 @@ struct ChoiceJob {
 
 // Numbers of scratch memory of a thread block: for C candidates at once and S super-blocks.
 struct ChoiceSizes {
-  int64_t lanes, R, m, C, S, blocks;
+  int64_t lanes, R, m, C, S, P, blocks;
   bool opinion;
 
   ChoiceSizes(const BlockConfig& config, int64_t heads, int64_t R, int64_t m, int64_t blocks,
               bool shares)
-      : lanes(heads * R), R(R), m(m), C(blocks), S(1), blocks(blocks), opinion(config.opinion > 0) {
+      : lanes(heads * R),
+        R(R),
+        m(m),
+        C(blocks),
+        S(1),
+        P(shares ? 1 : config.parts),
+        blocks(blocks),
+        opinion(config.opinion > 0) {
     const int z = config.level(blocks);
     if (shares || z == 0) return;
     const int64_t narrowed =
@@ -94,7 +102,7 @@ struct ChoiceSizes {
     S = config.columns + 1;
   }
   BRINE_HD int64_t floats() const {
-    return lanes * C * (1 + (opinion ? 1 : 0) + (m ? 1 : 0)) + R * C + lanes + R * m;
+    return lanes * C * (P * (opinion ? 2 : 1) + (m ? 1 : 0)) + R * C + lanes + R * m;
   }
   BRINE_HD int64_t ints() const { return C + blocks + 1; }
   BRINE_HD int64_t bytes() const { return R * C + (R + 1) * S; }
@@ -113,23 +121,24 @@ struct ChoiceMemory {
 // The scratch memory of one thread block.
 template <class T>
 struct ChoiceRoom {
-  T *s, *raw, *x;               // [lanes, C] scores, then P; products with mean keys, features
-  OrderKey<T>* keys;            // [R, C] of the sums of P over the heads; 0: may not be chosen
+  T *s, *raw;                   // [lanes, C P] scores, then probabilities; the same of the opinion
+  T* x;                         // [lanes, C] products of features
+  OrderKey<T>* keys;            // [R, C] of the sums of probabilities; 0: may not be chosen
   T *total, *open;              // [lanes]; [R, m] sums of features of a row's own block
   int32_t *list, *first_row;    // [C] candidates; [blocks + 1] of the union
   uint8_t *allowed, *survives;  // [R, C]; [R + 1, S], the last row: for any
-  int64_t C, S;
+  int64_t C, S, P;
 
   __device__ ChoiceRoom(const ChoiceSizes& n, const ChoiceMemory<T>& memory, int64_t slot)
-      : C(n.C), S(n.S) {
+      : C(n.C), S(n.S), P(n.P) {
     T* at = memory.floats + slot * n.floats();
     auto take = [&](int64_t count) {
       T* from = at;
       at += count;
       return from;
     };
-    s = take(n.lanes * C);
-    raw = take(n.opinion ? n.lanes * C : 0);
+    s = take(n.lanes * C * P);
+    raw = take(n.opinion ? n.lanes * C * P : 0);
     x = take(n.m ? n.lanes * C : 0);
     keys = reinterpret_cast<OrderKey<T>*>(take(n.R * C));
     total = take(n.lanes);
@@ -213,17 +222,17 @@ class BlockChoice {
     });
   }
 
-  // to [lanes, C] = rows of x times the sums of the candidates.
-  __device__ void multiply(T* to, const T* x, const BlockSums<T>& sums, int z) const {
+  // to [lanes, C parts] = rows of x times the sums of the parts of the candidates.
+  __device__ void multiply(T* to, const T* x, const BlockSums<T>& sums, int z, int64_t parts) const {
     T *own = tiles_, *other = own + Layout::rows * Layout::step;
     const T* from = sums.of(z, job_.bg);
-    const int64_t width = sums.width;
+    const int64_t width = sums.width, count = candidates_ * parts, step = room_.C * parts;
     const bool packed =
         (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(T)) %
             16 ==
         0;
     for (int l0 = 0; l0 < lanes(); l0 += Layout::rows) {
-      for (int64_t c0 = 0; c0 < candidates_; c0 += Layout::rows) {
+      for (int64_t c0 = 0; c0 < count; c0 += Layout::rows) {
         Scores<Layout> s = {};
         for (int64_t w = 0; w < width; w += kChoiceColumns) {
           __syncthreads();
@@ -233,7 +242,10 @@ class BlockChoice {
           load_rows<Layout>(
               other,
               [&](int r) {
-                return c0 + r < candidates_ ? from + room_.list[c0 + r] * width + w : nullptr;
+                const int64_t c = c0 + r;
+                return c < count
+                           ? from + (room_.list[c / parts] * parts + c % parts) * width + w
+                           : nullptr;
               },
               width - w, packed);
           __syncthreads();
@@ -243,7 +255,7 @@ class BlockChoice {
         each_score<Layout>(s, [&](int i, int n, T& value) {
           const int lane = l0 + Layout::row(i);
           const int64_t c = c0 + Layout::key(n);
-          if (lane < lanes() && c < candidates_) to[lane * room_.C + c] = value;
+          if (lane < lanes() && c < count) to[lane * step + c] = value;
         });
       }
     }
@@ -285,8 +297,9 @@ class BlockChoice {
 
   // keys [R, C] from the scores of the candidates at a level; `first`: no total is known yet.
   __device__ void score(int z, bool first) {
-    multiply(room_.s, in_.q, in_.keys, z);
-    if (in_.m) multiply(room_.x, in_.psi_q, in_.features, z);
+    const int64_t P = room_.P, step = room_.C * P;
+    multiply(room_.s, in_.q, in_.keys, z, P);
+    if (in_.m) multiply(room_.x, in_.psi_q, in_.features, z, 1);
     for (int lane = int(threadIdx.x) / kWarp; lane < lanes(); lane += kWarps) {
       if (lane % job_.R >= job_.count) continue;
       if (in_.m && first) {
@@ -295,15 +308,20 @@ class BlockChoice {
         __syncwarp();
       }
       score_lane(lane, z);
-      soften(room_.s + lane * room_.C, lane);
+      soften(room_.s + lane * step, lane);
       if (config_.opinion > 0) mix(lane);
     }
     __syncthreads();
     const bool last = z == 0;
     BlockGroup{}.each(job_.count * candidates_, [&](int64_t i) {
       const int64_t r = i / candidates_, c = i % candidates_;
-      T sum = room_.s[r * room_.C + c];
-      for (int h = 1; h < job_.heads; ++h) sum += room_.s[(h * job_.R + r) * room_.C + c];
+      T sum = 0;
+      for (int h = 0; h < job_.heads; ++h) {
+        const T* s = room_.s + (h * job_.R + r) * step + c * P;
+        T whole = s[0];
+        for (int64_t p = 1; p < P; ++p) whole += s[p];
+        sum += whole;
+      }
       set_key(r, c, sum, last);
     });
   }
@@ -318,41 +336,46 @@ class BlockChoice {
   __device__ void score_lane(int lane, int z) const {
     const int64_t head = job_.bg * job_.heads % in_.H + lane / job_.R;
     const double root = 1 / std::sqrt(double(in_.d)), B = double(config_.block);
+    const int64_t P = room_.P;
+    const double of_part = B / double(P);
     const T part = T(1.0 / double(int64_t(1) << z));
-    const T factor = T(double(in_.gain[head]) * root / B) * part, plain = T(root / B) * part;
+    const T factor = T(double(in_.gain[head]) * root / of_part) * part,
+            plain = T(root / of_part) * part;
     const T keys = T(double(job_.first + lane % job_.R + 1) / B) * part;
-    T *s = room_.s + lane * room_.C, *raw = room_.raw + lane * room_.C;
+    T *s = room_.s + lane * room_.C * P, *raw = room_.raw + lane * room_.C * P;
     const T* x = room_.x + lane * room_.C;
-    WarpGroup{}.each(candidates_, [&](int64_t c) {
+    WarpGroup{}.each(candidates_ * P, [&](int64_t c) {
       if (config_.opinion > 0) raw[c] = s[c] * plain;
       s[c] *= factor;
       if (!in_.m) return;
-      const T share = x[c] / room_.total[lane];
+      const T share = x[c / P] / room_.total[lane];
       s[c] += in_.prior_gain[head] * math::log((share < in_.least ? in_.least : share) * keys +
                                                std::numeric_limits<T>::min());
     });
   }
 
-  // s [candidates] of a lane -> softmax over those that its row may choose from.
+  // s [candidates P] of a lane -> softmax over those that its row may choose from.
   __device__ void soften(T* s, int lane) const {
     const WarpGroup group;
     const uint8_t* allowed = room_.allowed + lane % job_.R * room_.C;
     constexpr T kLowest = std::numeric_limits<T>::lowest();
+    const int64_t P = room_.P, n = candidates_ * P;
     const T most = group.reduce(
-        candidates_, kLowest, [&](int64_t c) { return allowed[c] ? s[c] : kLowest; }, Max{});
-    group.each(candidates_,
-               [&](int64_t c) { s[c] = allowed[c] ? math::exp_nonpositive(s[c] - most) : T(0); });
+        n, kLowest, [&](int64_t c) { return allowed[c / P] ? s[c] : kLowest; }, Max{});
+    group.each(
+        n, [&](int64_t c) { s[c] = allowed[c / P] ? math::exp_nonpositive(s[c] - most) : T(0); });
     const T norm = group.reduce(
-        candidates_, T(0), [&](int64_t c) { return s[c]; }, Plus{});
+        n, T(0), [&](int64_t c) { return s[c]; }, Plus{});
     const T share = norm > 0 ? 1 / norm : T(0);
-    group.each(candidates_, [&](int64_t c) { s[c] *= share; });
+    group.each(n, [&](int64_t c) { s[c] *= share; });
   }
 
   __device__ void mix(int lane) const {
-    T *s = room_.s + lane * room_.C, *raw = room_.raw + lane * room_.C;
+    const int64_t step = room_.C * room_.P;
+    T *s = room_.s + lane * step, *raw = room_.raw + lane * step;
     soften(raw, lane);
     const T p = T(config_.opinion), rest = T(1 - config_.opinion);
-    WarpGroup{}.each(candidates_, [&](int64_t c) { s[c] = rest * s[c] + p * raw[c]; });
+    WarpGroup{}.each(candidates_ * room_.P, [&](int64_t c) { s[c] = rest * s[c] + p * raw[c]; });
   }
 
   __device__ void add_given() const {

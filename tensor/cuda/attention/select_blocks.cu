@@ -89,7 +89,8 @@ void launch_choice(const char* name, const BlockMask& mask, const BlockScores& s
                  .rows = q.dim(2),
                  .sequences = B};
   if (to.groups * to.tiles == 0) return;
-  const int64_t blocks = scores.shares.defined() ? q.dim(3) : scores.key_sums[0].dim(2);
+  const int64_t blocks =
+      scores.shares.defined() ? q.dim(3) : scores.key_sums[0].dim(2) / config.parts;
   const ChoiceInputs<T> in(scores);
   const ChoiceSizes sizes(config, heads, R, in.m, blocks, scores.shares.defined());
   const int64_t slots = std::min(

@@ -11,7 +11,8 @@ namespace {
 // softmax over candidates of the scores of a level, by the definition: P of every candidate.
 std::vector<double> shares(const BlockCase& c, const BlockScores& s, int64_t b, int64_t h,
                            int64_t t, int z, const std::vector<int64_t>& candidates) {
-  const int64_t d = c.d, bg = b * c.G + h / (c.H / c.G), keys = c.config.block << z;
+  const int64_t d = c.d, bg = b * c.G + h / (c.H / c.G), keys = c.config.block << z,
+                parts = c.config.parts;
   auto at = [&](const Tensor& x, int64_t i) { return x.data<double>()[i]; };
   auto product = [&](const Tensor& q, const Tensor& sums, int64_t block, int64_t m) {
     double dot = 0;
@@ -29,10 +30,15 @@ std::vector<double> shares(const BlockCase& c, const BlockScores& s, int64_t b, 
   }
   std::vector<double> plain, scores;
   for (const int64_t block : candidates) {
-    const double mean =
-        product(s.q, s.key_sums[size_t(z)], block, d) / double(keys) / std::sqrt(double(d));
-    plain.push_back(mean);
-    double score = at(s.gain, h) * mean;
+    double opinion = 0, sum = 0;
+    for (int64_t p = 0; p < parts; ++p) {
+      const double mean = product(s.q, s.key_sums[size_t(z)], block * parts + p, d) *
+                          double(parts) / double(keys) / std::sqrt(double(d));
+      opinion += std::exp(mean);
+      sum += std::exp(at(s.gain, h) * mean);
+    }
+    plain.push_back(std::log(opinion));
+    double score = std::log(sum);
     if (c.learned) {
       const double mass = product(s.psi_q, s.psi_sums[size_t(z)], block, 5) / total;
       score += at(s.prior_gain, h) * std::log(std::max(mass, 1e-7));
@@ -193,6 +199,11 @@ TEST_CASE("select_blocks: settings that do not fit are refused") {
   const BlockScores s = block_scores(c, q, k);
   BlockConfig bad = c.config;
   bad.tile = 3;
+  CHECK_THROWS_AS(select_blocks(s, bad, c.visible(), 30), Error);
+  bad = c.config;
+  bad.parts = 3;
+  CHECK_THROWS_AS(select_blocks(s, bad, c.visible(), 30), Error);
+  bad.parts = 2;  // of which there are no sums
   CHECK_THROWS_AS(select_blocks(s, bad, c.visible(), 30), Error);
   bad = c.config;
   bad.chosen = 0;

@@ -88,11 +88,12 @@ inline std::vector<std::map<std::string, std::string>> variants(const std::strin
   if (!causal) all.push_back({{"features", "softmax"}});
   if (!causal) all.push_back({{"identity_interpolation", "nearest"}, {"widen", "probabilities"}});
   if (causal) {  // chosen, fixed and shared blocks; three levels from 30 keys on
-    all.push_back({{"preset", "blocks"}, {"block", "4"}, {"tile", "2"}});
+    all.push_back({{"preset", "blocks"}, {"block", "4"}, {"parts", "2"}, {"tile", "2"}});
     all.push_back({{"preset", "blocks"},
                    {"prior", "learned"},
                    {"opinion", "0.5"},
                    {"columns", "3"},
+                   {"parts", "1"},
                    {"tile", "2"}});
   }
   // Units of keys double at 32, 64, 128... keys.
