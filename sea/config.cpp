@@ -72,7 +72,8 @@ void SeaConfig::describe(data::Schema& s) {
       "Sets mask, k, parts, tile, decoder, prior, pooled_prior, prior_units, gates, gate_bias and "
       "columns where these are not given: paper; lean, with the Performer's prior; light, learned "
       "and pooled prior without decoder, gates of heads, 256 columns; blocks, a mask of key blocks "
-      "chosen by mean keys, for causal models. distill takes light for a task or a causal model unless --recipe "
+      "chosen by mean keys, for causal models. distill takes light for a task or a causal model "
+      "unless --recipe "
       "former or paper, another preset or a decoder is given; convert takes blocks for a causal "
       "model, else light",
       {.unset = "each key has its own default", .then = [this] { apply(*preset); }});
@@ -88,8 +89,7 @@ void SeaConfig::describe(data::Schema& s) {
   s.field("columns", columns, "Columns of the estimate; of blocks, how many are scored at once",
           {.min = 1});
   s.field("block", block, "Keys of a block", {.min = 1, .before = "32"});
-  s.field("parts", parts,
-          "Parts of a block, each scored by its mean key; divides block",
+  s.field("parts", parts, "Parts of a block, each scored by its mean key; divides block",
           {.min = 1, .before = "1"});
   s.field("tile", tile, "Rows that share the blocks they choose with later ones; divides block",
           {.min = 1, .max = kMostTileRows, .before = "16"});
@@ -192,8 +192,10 @@ void validate_blocks(const SeaConfig& c, const nn::AttentionShape& shape) {
         "sea: mask = blocks has no decoder: it takes decoder = none, gates = head and prior = none "
         "or learned, as preset = blocks sets them");
   check(c.pooled_prior, "sea: mask = blocks scores mean keys: pooled_prior must be true");
-  check(c.oversample == 1 && c.pooled == 0 && c.prior_units == 0,
-        "sea: oversample, pooled and prior_units are of mask = columns; leave them at 1, 0 and 0");
+  check(
+      c.oversample == 1 && c.pooled == 0 && c.prior_units == 0,
+      "sea: oversample, pooled and prior_units are of mask = columns; leave them at 1, 0 and 0, or "
+      "take preset = light");
   check_blocks("sea", c.blocks());
 }
 

@@ -78,19 +78,23 @@ void MixedSource::fill_window(int64_t n, std::span<int32_t> window) const {
 }
 
 std::vector<int64_t> MixedSource::windows_of(int64_t n, int64_t B) {
+  const int64_t step = step_of(n, B),
+                first = n * B - (step - step / config_.turns) * config_.step_windows;
   std::vector<int64_t> out;
   out.reserve(size_t(B));
-  for (int64_t i = 0; i < B; ++i) out.push_back(n * B + i);
+  for (int64_t i = 0; i < B; ++i) out.push_back(first + i);
   return out;
 }
 
 Batch MixedSource::batch(int64_t n, int64_t B) {
   check(config_.step_windows % B == 0, "windows: a micro-batch of ", B, " does not divide the ",
         config_.step_windows, " windows of a step");
-  const int64_t T = length_of(n * B);
   Batch b;
-  b.ids = Tensor::empty({B, T}, Dtype::i32);
   b.windows = windows_of(n, B);
+  b.turn = step_of(n, B) % config_.turns;
+  b.turns = config_.turns;
+  const int64_t T = length_of(b.windows.front());
+  b.ids = Tensor::empty({B, T}, Dtype::i32);
   for (int64_t i = 0; i < B; ++i) {
     fill_window(b.windows[size_t(i)], {b.ids.data<int32_t>() + i * T, size_t(T)});
   }

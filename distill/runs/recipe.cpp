@@ -97,11 +97,11 @@ void Recipe::keep_losses(const data::Json& stored) {
   }
 }
 
-bool estimates_attention(nn::ModelConfig& student, bool causal) {
+nn::AttentionTraits attention_traits(nn::ModelConfig& student, bool causal) {
   nn::Init init{.random = {}, .device = Device::meta};
   nn::AttentionShape shape = student.shape().attention();
   shape.causal = causal;
-  return student.method().make(init, shape)->traits().estimates;
+  return student.method().make(init, shape)->traits();
 }
 
 std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
@@ -121,7 +121,8 @@ std::vector<std::string> Recipe::resolve(const RunFacts& facts) {
   if (!name) name = RecipeName::short_run;
   RecipeDefaults defaults = defaults_of(*name, facts);
   if (!kept_attention_) choose_attention(student, attention_keys, defaults.attention);
-  if (!facts.self_taught && !kept_attention_ && !estimates_attention(student, facts.causal)) {
+  if (!facts.self_taught && !kept_attention_ &&
+      !attention_traits(student, facts.causal).estimates) {
     bool open = false;
     for (const char* loss : {"approx", "prob", "context"}) open = without(losses[loss]) || open;
     if (open)

@@ -77,9 +77,9 @@ struct Recipe {
   bool kept_attention_ = false;  // keep_attention() decided the attention
 };
 
-// Whether the student's attention estimates the teacher's: SEA, not its rivals. These learn from
-// what the model puts out, as in the paper.
-bool estimates_attention(nn::ModelConfig& student, bool causal);
+// The traits of the student's attention. Rivals of SEA do not estimate the teacher's attention:
+// they learn from what the model puts out, as in the paper.
+nn::AttentionTraits attention_traits(nn::ModelConfig& student, bool causal);
 
 // The recipe of the run in a directory, from its newest checkpoint that can be read: `former` when
 // it was made before recipes had names, empty when there is no checkpoint.

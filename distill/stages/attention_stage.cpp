@@ -17,10 +17,10 @@ constexpr const char* kLayerPrefix = "layer.";
 // Rows of a window that a method which samples compares with the teacher in a step.
 constexpr int64_t kSampledRows = 256;
 
-// The rows are a function of the windows: the same in every layer, on every process and after a
-// resume.
+// The rows are a function of the windows and the turn: the same in every layer, on every process
+// and after a resume.
 uint64_t seed_of(const Batch& batch) {
-  uint64_t seed = 1;
+  uint64_t seed = 1 + uint64_t(batch.turn) * 0x9e3779b97f4a7c15;
   for (const int64_t window : batch.windows) seed = seed * 1000003 + uint64_t(window);
   return seed;
 }
@@ -55,6 +55,13 @@ struct AttentionStage::Seen : nn::AttentionObserver {
     output = out;
   }
 };
+
+struct AttentionStage::Kept {
+  std::vector<int64_t> windows;
+  std::vector<Seen> layers;
+};
+
+AttentionStage::~AttentionStage() = default;
 
 AttentionStage::AttentionStage(std::shared_ptr<nn::Model> teacher, nn::Model& student,
                                const LossConfig& losses, std::vector<int64_t> layers)
@@ -160,7 +167,7 @@ std::vector<PendingTerm> AttentionStage::block_terms(const Batch& batch, int64_t
 
 PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
   PendingTerms all;
-  run_teacher(batch, own_, [&](int64_t layer, const Seen& seen) {
+  auto learn = [&](int64_t layer, const Seen& seen) {
     Tensor sum;
     for (PendingTerm& term : block_terms(batch, layer, seen, sum, {})) {
       term.factor = call.share / double(layers_.size());
@@ -179,7 +186,21 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
     } else {
       backward(scaled);
     }
+  };
+  auto kept = std::find_if(kept_.begin(), kept_.end(),
+                           [&](const Kept& x) { return x.windows == batch.windows; });
+  const bool last_turn = batch.turn + 1 >= batch.turns;
+  if (kept != kept_.end()) {
+    for (size_t i = 0; i < own_.size(); ++i) learn(own_[i], kept->layers[i]);
+    if (last_turn) kept_.erase(kept);
+    return all;
+  }
+  Kept shown{.windows = batch.windows, .layers = {}};
+  run_teacher(batch, own_, [&](int64_t layer, const Seen& seen) {
+    learn(layer, seen);
+    if (!last_turn) shown.layers.push_back(seen);
   });
+  if (!last_turn) kept_.push_back(std::move(shown));
   return all;
 }
 

@@ -23,7 +23,8 @@ struct BlockView {
 };
 using BlockObserver = std::function<void(const BlockView&)>;
 
-// The teacher runs once for a batch, without a tape, one layer at a time; the student's attention
+// The teacher runs once for a batch (for all of a batch's turns, which compare other rows), without
+// a tape, one layer at a time; the student's attention
 // method of the layer gets the same q, k, v, hidden states, and its losses are differentiated
 // before the next layer runs. So one layer's tensors are alive, no gradient reaches the teacher's
 // weights or another layer, and a layer's gradients do not depend on which other layers are
@@ -35,6 +36,7 @@ class AttentionStage : public StepObjective {
   // `layers`: those to train, ascending; empty = all.
   AttentionStage(std::shared_ptr<nn::Model> teacher, nn::Model& student, const LossConfig& losses,
                  std::vector<int64_t> layers = {});
+  ~AttentionStage() override;
 
   // This process computes and trains only these of the layers that are trained; others have the
   // rest. Means and evaluations stay those of all.
@@ -56,6 +58,8 @@ class AttentionStage : public StepObjective {
 
  private:
   struct Seen;
+  // What the layers of own_ showed for windows that have another turn.
+  struct Kept;
   // Runs the teacher up to the last of `layers`; calls `at` for each of them.
   void run_teacher(const Batch& batch, const std::vector<int64_t>& layers,
                    const std::function<void(int64_t, const Seen&)>& at) const;
@@ -69,6 +73,7 @@ class AttentionStage : public StepObjective {
   nn::Model& student_;
   LossConfig config_;
   std::vector<int64_t> layers_, own_;
+  std::vector<Kept> kept_;
 };
 
 }  // namespace brine::distill

@@ -111,7 +111,8 @@ void Preparation::use_mixture() {
                  {.text = what.text,
                   .files = files,
                   .model_directory = teacher.directory,
-                  .variant = plan.stage == Stage::joint ? uint64_t(1) : 0},
+                  .variant = plan.stage == Stage::joint ? uint64_t(1) : 0,
+                  .turns = plan.stage == Stage::joint ? 1 : *what.turns},
                  host);
 }
 

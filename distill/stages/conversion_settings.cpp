@@ -42,6 +42,18 @@ void decide(std::optional<T>& value, const T& otherwise) {
   if (!value) value = otherwise;
 }
 
+// Blocks for a causal model, unless a key is set that single columns alone have.
+AttentionDefaults default_attention(nn::ModelConfig& student, const std::set<std::string>& set,
+                                    bool causal) {
+  data::Schema keys;
+  student.method().describe(keys);
+  const data::Schema::Field* mask = keys.find("mask");
+  bool columns = !causal || (set.count("mask") && mask && mask->toml() == "\"columns\"");
+  for (const char* key : {"oversample", "pooled", "prior_units"}) columns |= set.count(key) > 0;
+  if (columns) return {{"preset", "light"}, {"k", "64"}};
+  return {{"preset", "blocks"}};
+}
+
 // The estimator keeps learning and the logits follow the teacher's. Squared distances of hidden
 // states are out of all proportion in decoders with massive activations (a few numbers of the
 // first token in the thousands): SmolLM2's kd was 99 % of the loss.
@@ -107,6 +119,10 @@ void Conversion::describe(data::Schema& s) {
           {.min = 0, .unset = "10; 0 for a method that estimates no scores"});
   s.field("losses.context", context, "Weight of L_context in stage attention",
           {.min = 0, .unset = "1"});
+  s.field("steps_per_pass", turns,
+          "Steps of stage attention for one pass of the teacher, on other rows of its windows; "
+          "for a method that compares a sample of rows (mask = blocks)",
+          {.min = 1, .unset = "4 for such a method, else 1"});
   s.field("layers_per_rank", layers_per_rank,
           "With several ranks (docs/distributed.md), in stage attention: a rank trains at most so "
           "many layers, and others the rest; 0 = every rank trains all and has other windows. The "
@@ -135,10 +151,14 @@ void Conversion::resolve(const nn::ModelShape& teacher) {
   training.fill(stage_defaults(teacher));
   decide(feature_rate, 2e-2);
   decide(context, 1.0);
-  choose_attention(student, attention_keys, {{"preset", "light"}, {"k", "64"}});
-  const bool estimates = estimates_attention(student, teacher.causal);
-  decide(approx, estimates ? 10.0 : 0.0);
-  if (!estimates) decide(joint.losses["approx"], 0.0);
+  choose_attention(student, attention_keys,
+                   default_attention(student, attention_keys, teacher.causal));
+  const nn::AttentionTraits traits = attention_traits(student, teacher.causal);
+  decide(turns, int64_t(traits.samples ? 4 : 1));
+  check(*turns == 1 || traits.samples, "convert: steps_per_pass = ", *turns,
+        " needs a method that compares a sample of rows, as sea with mask = blocks does");
+  decide(approx, traits.estimates ? 10.0 : 0.0);
+  if (!traits.estimates) decide(joint.losses["approx"], 0.0);
   decide_joint(joint, has(Stage::joint));
 }
 

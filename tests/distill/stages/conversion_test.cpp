@@ -60,6 +60,7 @@ struct Site {
     c.training.rest.eval_windows = 2;
     c.set_attention("k", "3");
     c.set_attention("columns", "12");
+    c.set_attention("mask", "columns");
     if (joint) c.joint.steps = 6;
     return c;
   }
@@ -157,6 +158,26 @@ TEST_CASE("conversion: a run that was killed or stopped continues to the bits of
   check_same_run(place.run("killed"), whole, 6);
 }
 
+TEST_CASE("conversion: blocks of keys, several steps for a pass, continued and in both stages") {
+  const Site place;
+  auto what = [&](bool joint) {
+    Conversion c = place.what(joint);
+    c.set_attention("preset", "blocks");
+    for (const char* key : {"k", "block", "tile"}) c.set_attention(key, "4");
+    c.set_attention("mask", "blocks");
+    c.turns = 2;
+    return c;
+  };
+  const std::string whole = place.run("whole");
+  convert_to(place, "whole", what(true));
+  copy_killed(whole, place.run("killed"));  // at step 3, between the turns of a window
+  convert_to(place, "killed", what(true), true);
+  check_same_run(whole, place.run("killed"), 12);
+  CHECK(steps_with(whole, "approx") >= 12);
+  CHECK(steps_with(whole, "valid_perplexity") == 2);
+  CHECK(steps_with(whole, "block_mask_recall") == 1);
+}
+
 TEST_CASE("conversion: stage 2 after stage 1 is one run through both, bit for bit") {
   const Site place;
   struct Kind {
@@ -251,6 +272,21 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
     const bool used = std::string(loss.name) == "approx" || std::string(loss.name) == "kd_task";
     CHECK_MESSAGE(low.joint.losses[loss.name] == (used ? 1.0 : 0.0), loss.name);
   }
+  auto settings = [](Conversion c, bool causal = true) {
+    c.resolve({.max_positions = 100, .causal = causal});
+    data::Schema keys;
+    c.student.method().describe(keys);
+    return keys.to_json();
+  };
+  CHECK(settings({})["mask"] == "blocks");
+  CHECK(settings({})["k"] == 480);
+  CHECK(settings({}, false)["mask"] == "columns");
+  for (const auto& [key, value] : {std::pair("oversample", "4"), std::pair("mask", "columns")}) {
+    Conversion columns;
+    columns.set_attention(key, value);
+    CHECK(settings(columns)["mask"] == "columns");
+    CHECK(settings(columns)["k"] == 64);
+  }
   Conversion given;
   given.joint.losses["kd"] = 2;
   given.resolve({.max_positions = 100});
@@ -263,6 +299,7 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   };
   check_says(refused([](Conversion& w) { w.text.lengths = "49"; }), {"windows", "49", "48"});
   check_says(refused([](Conversion& w) { w.data.clear(); }), {"convert", "--data"});
+  check_says(refused([](Conversion& w) { w.turns = 2; }), {"steps_per_pass", "mask = blocks"});
   check_says(refused([](Conversion& w) { w.approx = w.context = 0; }), {"stage attention"});
   CHECK_FALSE(fs::exists(place.run("no")));
   convert_to(place, "run", place.what());
