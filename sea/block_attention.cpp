@@ -10,6 +10,7 @@
 #include "autograd/ops.h"
 #include "autograd/ops_blocks.h"
 #include "autograd/ops_units.h"
+#include "nn/attention/block_lists.h"
 #include "sea/mask.h"
 #include "tensor/meter/cost_meter.h"
 
@@ -115,7 +116,8 @@ nn::AttentionTraits BlockAttention::traits() const {
           .incremental = true,
           .groups = true,
           .estimates = true,
-          .samples = true};
+          .samples = true,
+          .k_step = config_.block};
 }
 
 Tensor BlockAttention::features(const PriorFeatures& of, const Tensor& x, const Tensor& content,
@@ -166,16 +168,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
     dynamic_cast<BlockState&>(*in.state).fill(in.slot, in.k, in.v, psi_k, visible, mask);
   }
   part.emplace("sparse attention");
-  Tensor attended;
-  if (in.options.dense_path) {
-    const Tensor p = masked_softmax(group_matmul(q, in.k, true),
-                                    block_mask_keys(mask, shape_.heads, visible, T).to(q.device()),
-                                    1 / std::sqrt(double(shape_.head_size)));
-    attended = group_matmul(p, in.v, false);
-  } else {
-    attended = block_attention(q, in.k, in.v, mask, visible,
-                               (config.chosen + config.sinks + config.local + 1) * config.block);
-  }
+  const Tensor attended = nn::attend_blocks(in, q, mask, config);
   part.emplace("output");
   const Tensor average = taken(average_values({}, in.v, visible));
   const Tensor gates = gates_of(B, q.dim(2));
@@ -187,11 +180,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
     // not get it.
     const bool counts = in.tap->requested("kept_keys");
     const bool keys = in.tap->requested("mask") || (!shows && !counts);
-    if (!only && keys) show_mask(in, mask);
-    if (!only && (keys || counts)) {
-      const KeptKeys kept = kept_keys(mask, visible, T);
-      in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept.row, kept.tile}, {2}));
-    }
+    if (!only && (keys || counts)) nn::show_blocks(in, mask, keys);
   }
   return mix_outputs(attended, average, gates, only ? Visibility{.causal = true} : visible);
 }
@@ -252,15 +241,6 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
     in.tap->put(join("block_rows_", z), index);
     in.tap->put(join("block_tiles_", z), Tensor::from(places, {int64_t(places.size())}));
   }
-}
-
-// The mask by keys, which only short sequences have memory for.
-void BlockAttention::show_mask(const nn::AttentionInput& in, const BlockMask& mask) const {
-  const int64_t T = in.q.dim(2), H = shape_.heads;
-  const FlatCsr csr = blocks_to_csr(mask, H, in.visible, T);
-  in.tap->put("row_pointers", csr.row_pointers);
-  in.tap->put("head_offsets", csr.head_offsets);
-  in.tap->put("columns", csr.columns);
 }
 
 }  // namespace brine::sea

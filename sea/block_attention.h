@@ -11,9 +11,8 @@ namespace brine::sea {
 // Its Tap entries: "gates"; if "scores" are requested, those of each level z of the sampled rows:
 // "block_scores_z" [B, H, rows, blocks] (-1e4 where a row does not have the block) with their
 // "block_rows_z" i64 [rows] and "block_tiles_z" i32; "block_sizes" i64 [3] = block, tile, columns;
-// if "kept_keys" are requested, these: f64 [2], the mean of a row and of its tile. Without such a
-// request, or if "mask" is requested too: "kept_keys", and "row_pointers", "head_offsets" and
-// "columns" (FlatCsr).
+// "kept_keys" if requested. Without such a request, or if "mask" is requested too, all of
+// nn::show_blocks().
 class BlockAttention : public nn::Attention {
  public:
   BlockAttention(nn::Init& init, const nn::AttentionShape& shape, const SeaConfig& config);
@@ -29,7 +28,6 @@ class BlockAttention : public nn::Attention {
                   const Tensor& lengths) const;
   Tensor gates_of(int64_t batch, int64_t rows) const;
   void show_scores(const nn::AttentionInput& in, const Tensor& tiles) const;
-  void show_mask(const nn::AttentionInput& in, const BlockMask& mask) const;
 
   SeaConfig config_;
   nn::AttentionShape shape_;

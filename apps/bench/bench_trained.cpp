@@ -1,5 +1,5 @@
 // The block of a trained student at growing lengths: q, k, v and masks from a real text, compared
-// with masks of columns drawn at random and softmax over all keys.
+// with softmax over all keys and, of columns, with masks of columns drawn at random.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -38,11 +38,13 @@ class Trained {
                         {.heads = sizes.heads,
                          .head_size = sizes.head_size(),
                          .max_positions = T_,
-                         .causal = true});
+                         .causal = true,
+                         .kv_heads = sizes.kv_heads});
     k_ = layer_.kept;
   }
 
   void measure() {
+    if (!layer_.selected.defined()) return measure_blocks();
     const Tensor random = random_columns();
     for (bool train : {false, true}) {
       if (train && T_ > longest_backward()) continue;
@@ -60,6 +62,14 @@ class Trained {
   }
 
  private:
+  void measure_blocks() {
+    for (bool train : {false, true}) {
+      if (train && T_ > longest_backward()) continue;
+      if (T_ <= longest_full()) block("flash, softmax over all keys", *flash_.attention, {}, train);
+      block("block, its own masks", *layer_.method, {}, train);
+    }
+  }
+
   std::function<void()> pass(nn::Attention& method, const Tensor& selected, bool train) const {
     return [this, &method, selected, train] {
       nn::Tap tap("bench");
@@ -95,15 +105,20 @@ class Trained {
     } else {
       ms = median_time(run, 0.5);
     }
-    rows_.add({.name = join(name, train ? ", fwd + bwd" : ", fwd"),
-               .shape = join(shape_),
-               .ms = ms,
-               .rate = double(T_) / ms * 1e3,
-               .unit = "tokens/s",
-               .ratio = ratio,
-               .peak = peak,
-               .notes = {{"us_per_token", ms * 1e3 / double(T_)},
-                         {"block_bytes_per_token", double(peak - before) / double(T_)}}});
+    BenchRow row{.name = join(name, train ? ", fwd + bwd" : ", fwd"),
+                 .shape = join(shape_),
+                 .ms = ms,
+                 .rate = double(T_) / ms * 1e3,
+                 .unit = "tokens/s",
+                 .ratio = ratio,
+                 .peak = peak,
+                 .notes = {{"us_per_token", ms * 1e3 / double(T_)},
+                           {"block_bytes_per_token", double(peak - before) / double(T_)}}};
+    if (layer_.kept_keys > 0 && &method != flash_.attention.get()) {
+      row.notes.emplace_back("kept_keys_per_row", layer_.kept_keys);
+      row.notes.emplace_back("kept_keys_per_tile", layer_.tile_keys);
+    }
+    rows_.add(row);
   }
 
   // The sparse kernels. share (on the CPU): gathered bytes over the bytes that the same threads

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "apps/cli/terminal.h"
 #include "tensor/error.h"
 
 namespace brine {
@@ -70,12 +71,31 @@ void refuse_mixed(const RunContext& context, const distill::DumpRequest& what) {
   }
 }
 
+namespace {
+
+// The values of the key k of a command: one or a list.
+std::vector<int64_t> given_k(const RunContext& context) {
+  const Field* field = context.keys.find("k");
+  if (!counts(field, Given::any)) return {};
+  if (const auto* one = std::get_if<int64_t*>(&field->target)) return {**one};
+  if (const auto* list = std::get_if<std::vector<int64_t>*>(&field->target)) return **list;
+  return {};
+}
+
+}  // namespace
+
 void refuse_unused_options(const RunContext& context, const nn::Model& model, bool others) {
   const nn::AttentionTraits traits = model.attention_traits();
   const std::string on = "on attention '" + model.attention_name() + "', which ";
   if (!traits.sparse && !others) refuse_unused(context, {"k", "path"}, on + "keeps every key");
   if (!traits.query_skip)
     refuse_unused(context, {"query_skip", "oversample"}, on + "estimates no mask");
+  const int64_t step = traits.k_step;
+  for (const int64_t k : given_k(context)) {
+    if (k % step == 0) continue;
+    log_messages().info("k = ", k, " is rounded up to ", (k + step - 1) / step * step,
+                        ": this attention keeps whole blocks of ", step, " keys");
+  }
 }
 
 void refuse_unused_loss_scale(const RunContext& context, const distill::LossScaleConfig& config) {

@@ -34,7 +34,7 @@ void set_keys(nn::AttentionMethod& method, Keys keys) {
   method.describe(schema);
   const char* k = keys == Keys::few ? "4" : "300";
   std::vector<std::pair<const char*, const char*>> settings = {
-      {"k", k}, {"columns", "12"}, {"block", "2"}};
+      {"k", k}, {"columns", "12"}, {"block", "2"}, {"tile", "2"}};
   if (keys == Keys::blocks) {
     settings = {{"preset", "blocks"}, {"k", "8"}, {"columns", "5"}, {"block", "4"}, {"tile", "2"}};
   }

@@ -108,6 +108,8 @@ data::Json json_of(const MaskHealth& health) {
   data::Json out = {{"reference", "own dense attention, first window"}, {"rows", health.rows}};
   for (const auto& [name, value] : log_values(health)) out[name] = value;
   out["sinks_recent"] = health.sinks_recent;
+  out["kept_keys"] = health.kept;
+  out["tile_keys"] = health.tile_kept;
   return out;
 }
 
@@ -179,7 +181,7 @@ void print_first_health(const data::Json& health) {
                 "mask recall  %.3f, least head %.3f, 10th percentile %.3f, top-1 hit %.3f (%s)\n",
                 value("mask_recall"), value("mask_recall_min"), value("mask_recall_p10"),
                 value("mask_top1_hit"), health.at("reference").get<std::string>().c_str());
-  std::cout << line;
+  std::cout << line << kept_line(value("kept_keys"), value("tile_keys"));
 }
 
 }  // namespace

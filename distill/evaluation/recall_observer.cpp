@@ -87,8 +87,12 @@ Tensor RecallObserver::observe(int64_t layer, const nn::Tap& tap, const Tensor&)
               .keys = q.dim(2)};
   source_->observe_student(layer, tap);
   const distill::TeacherLayer t = source_->layer(layer);
-  layers_[size_t(layer)] +=
+  distill::Recall found =
       distill::attention_recall(attention_of(t), csr, columns_, visible_, select_, from_);
+  if (tap.has("kept_keys")) {
+    found.tile_kept = tap.get("kept_keys").data<double>()[1] * double(found.all_rows);
+  }
+  layers_[size_t(layer)] += found;
   if (watch) watch(layer, tap, t);
   return {};
 }

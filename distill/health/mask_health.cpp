@@ -45,7 +45,8 @@ data::Json heads_of(const Recall& layer) {
 }
 
 data::Json row_of(const std::string& name, const Recall& sum, const std::vector<double>& heads) {
-  data::Json row = {{"layer", name}};
+  data::Json row = {
+      {"layer", name}, {"kept_keys", sum.kept_keys()}, {"tile_keys", sum.kept_of_tile()}};
   for (const Column& c : kColumns) row[c.key] = sum.mean(c.way);
   row["min"] = quantile(heads, 0);
   row["p10"] = quantile(heads, 0.1);
@@ -89,7 +90,10 @@ MaskHealth mask_health(const std::vector<Recall>& layers) {
           .tenth = quantile(heads, 0.1),
           .top_hit = all.mean(recall::kTopHit),
           .sinks_recent = all.mean(recall::kSinksRecent),
-          .rows = all.rows};
+          .top_keys = all.mean(recall::kTopKeys),
+          .rows = all.rows,
+          .kept = all.kept_keys(),
+          .tile_kept = all.kept_of_tile()};
 }
 
 std::string degenerate_warning(const MaskHealth& h) {
@@ -108,6 +112,16 @@ Values log_values(const MaskHealth& h) {
           {"mask_recall_min", h.least},
           {"mask_recall_p10", h.tenth},
           {"mask_top1_hit", h.top_hit}};
+}
+
+std::string kept_line(double row, double tile) {
+  char text[96];
+  if (tile > 0) {
+    std::snprintf(text, sizeof text, "kept keys  %.1f of a row, %.1f of its tile\n", row, tile);
+  } else {
+    std::snprintf(text, sizeof text, "kept keys  %.1f of a row\n", row);
+  }
+  return text;
 }
 
 data::Json mask_health_rows(const std::vector<Recall>& layers) {
@@ -149,7 +163,7 @@ void print_mask_health(const data::Json& rows) {
   print_row("  %.3f", all, {"teacher_recent_64", "teacher_first_4"});
   std::cout << ", mask";
   print_row("  %.3f", all, {"mask_recent_64", "mask_first_4"});
-  std::cout << "\n";
+  std::cout << "\n" << kept_line(all.at("kept_keys"), all.at("tile_keys"));
 }
 
 }  // namespace brine::distill

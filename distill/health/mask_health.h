@@ -12,8 +12,9 @@
 
 namespace brine::distill {
 
-// A mask of sinks + recent keys within this of the mask's recall would do as well.
-inline constexpr double kDegenerate = 0.02;
+// A mask has degenerated when its recall exceeds that of sinks + recent keys by at most
+// kDegenerate, and by at most kShare of what each query's own top keys gain.
+inline constexpr double kDegenerate = 0.02, kShare = 0.1;
 
 // Over layers and heads.
 struct MaskHealth {
@@ -22,10 +23,15 @@ struct MaskHealth {
   double tenth = 0;    // 10th percentile of the heads of all layers
   double top_hit = 0;  // share of rows whose heaviest key is kept
   double sinks_recent = 0;
-  int64_t rows = 0;  // per head, of all layers
+  double top_keys = 0;             // of each query's own largest keys
+  int64_t rows = 0;                // per head, of all layers
+  double kept = 0, tile_kept = 0;  // keys of a row and, of a mask of blocks, of its tile
 
   // The learned mask is no better than a fixed one.
-  bool degenerate() const { return rows > 0 && sinks_recent >= recall - kDegenerate; }
+  bool degenerate() const {
+    const double gain = recall - sinks_recent;
+    return rows > 0 && gain <= kDegenerate && gain <= kShare * (top_keys - sinks_recent);
+  }
 };
 // Whether the attention learned which keys to keep: a fixed rule needs no watching.
 bool learns_mask(const nn::Model& model);
@@ -38,10 +44,13 @@ Values log_values(const MaskHealth& health);
 // The q-th quantile (0..1) with linear interpolation between the sorted values; 0 of none.
 double quantile(std::vector<double> values, double q);
 
-// One object per layer and one for "all", each with layer, mask, top_keys, best_columns,
-// most_recent, random, rows; sinks_recent, min, p10, top1_hit; teacher_recent_64, teacher_first_4,
-// mask_recent_64, mask_first_4. A layer also has "heads", the same numbers of each.
+// One object per layer and one for "all", each with layer, kept_keys and tile_keys (0: no
+// tiles), mask, top_keys, best_columns, most_recent, random, rows; sinks_recent, min, p10,
+// top1_hit; teacher_recent_64, teacher_first_4, mask_recent_64, mask_first_4. A layer also has
+// "heads", the same numbers of each.
 data::Json mask_health_rows(const std::vector<Recall>& layers);
+// A line with its end: the mean number of keys that a row keeps and, if not 0, its tile.
+std::string kept_line(double row, double tile);
 // Prints them for people on standard output.
 void print_mask_health(const data::Json& rows);
 

@@ -100,6 +100,7 @@ struct AttentionTraits {
   bool groups = false;       // accepts fewer heads of keys and values than of queries
   bool estimates = false;    // its scores learn from a teacher's attention (the loss approx)
   bool samples = false;      // uses AttentionInput::sample
+  int64_t k_step = 1;        // the option k is rounded up to multiples of it
 };
 
 class Attention : public Module {

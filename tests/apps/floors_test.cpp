@@ -37,11 +37,11 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
            "sweep --model student --teacher teacher --data text.txt --k 2 4 --max-windows 4 "
            "--floors --out floors.tsv")
           .out;
-  CHECK(table.rfind("| attention | k | perplexity |", 0) == 0);
+  CHECK(table.rfind("| attention | k | keys of a row | of its tile | perplexity |", 0) == 0);
   CHECK(std::count(table.begin(), table.end(), '\n') == 2 + 1 + 2 * 6);
   auto rows = table_of(read_all(w.path("floors.tsv")));
   CHECK(rows.size() == 1 + 1 + 2 * 6);
-  auto perplexity = [&](const std::string& row) { return std::stod(rows.at(row).at(2)); };
+  auto perplexity = [&](const std::string& row) { return std::stod(rows.at(row).at(4)); };
   auto expected = [&](const std::string& arguments) {
     return double(evaluated_briefly("--model " + arguments).at("perplexity"));
   };
@@ -55,7 +55,7 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
   CHECK(perplexity("teacher, 4 sinks + most recent 4") ==
         near(expected("teacher --attention recent --k 4 --sinks 3")));
   const double dense = perplexity("teacher, dense all");
-  CHECK(std::stod(rows.at("student 4").at(3)) ==
+  CHECK(std::stod(rows.at("student 4").at(5)) ==
         doctest::Approx(perplexity("student 4") / dense).epsilon(1e-3));
   // Recall, as the evaluation next to the teacher gives it.
   const Json all =
@@ -66,11 +66,11 @@ TEST_CASE("sweep --floors: every row is the evaluation that it names") {
                                                       {"teacher, most recent 2", "most_recent"},
                                                       {"random keys 2", "random"}};
   for (auto [row, key] : keys) {
-    CHECK(std::stod(rows.at(row).at(4)) == doctest::Approx(double(all.at(key))).epsilon(1e-2));
+    CHECK(std::stod(rows.at(row).at(6)) == doctest::Approx(double(all.at(key))).epsilon(1e-2));
   }
-  CHECK(std::stod(rows.at("student 2").at(5)) ==
+  CHECK(std::stod(rows.at("student 2").at(7)) ==
         doctest::Approx(double(all.at("min"))).epsilon(1e-2));
-  CHECK(rows.at("random keys 2").at(2).empty());
+  CHECK(rows.at("random keys 2").at(4).empty());
   const Finished f = w.run("sweep --model student --data text.txt --floors");
   CHECK(f.status == 1);
   check_says(f.error, {"--floors", "--teacher"});

@@ -13,7 +13,6 @@ namespace brine::tests {
 namespace {
 
 namespace fs = std::filesystem;
-using data::Json;
 
 std::vector<fs::path> config_files() {
   std::vector<fs::path> out;
@@ -32,7 +31,7 @@ std::string subcommand_of(const std::string& text) {
 }
 
 // The values of the subcommand's keys after reading the file; throws the program's error.
-Json read_config(const fs::path& path) {
+data::Json read_config(const fs::path& path) {
   const std::string name = subcommand_of(read_all(path));
   for (const Subcommand& command : subcommands()) {
     if (command.name != name) continue;
@@ -46,7 +45,7 @@ Json read_config(const fs::path& path) {
       join(path.string(), ": its first line names no subcommand, \"# brine distill: ...\""));
 }
 
-Json paper(const std::string& name) {
+data::Json paper(const std::string& name) {
   return read_config(brine::test::source_dir() + "/configs/paper/" + name + ".toml");
 }
 
@@ -89,7 +88,7 @@ TEST_CASE("configs/paper: the numbers of the paper's tables") {
                       {"openwebtext", 32, 0, 64, 64, 2e-6}};
   for (const Row& row : rows) {
     INFO(row.file);
-    const Json c = paper(row.file);
+    const data::Json c = paper(row.file);
     CHECK(c["batch_size"] == row.batch);
     CHECK(c["attention"]["method"] == "sea");
     CHECK(c["attention"]["k"] == row.k);
@@ -132,9 +131,9 @@ TEST_CASE("configs/lra: the numbers of the released settings, the same rate for 
   const std::string folder = brine::test::source_dir() + "/configs/lra/";
   for (const Row& row : rows) {
     INFO(row.file);
-    const Json dense = read_config(folder + row.file + ".toml");
+    const data::Json dense = read_config(folder + row.file + ".toml");
     CHECK(dense["model"] == join("configs/lra/", row.model, ".json"));
-    for (const Json& c : {dense, read_config(folder + row.file + "-student.toml")}) {
+    for (const data::Json& c : {dense, read_config(folder + row.file + "-student.toml")}) {
       CHECK(c["task"] == row.file);
       CHECK(c["batch_size"] == row.batch);
       CHECK(c["accumulate"] == row.accumulate);

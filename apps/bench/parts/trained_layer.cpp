@@ -7,6 +7,14 @@
 #include "nn/io/extend.h"
 
 namespace brine::bench {
+namespace {
+
+struct Shown : nn::AttentionObserver {
+  nn::AttentionInput input;
+  void observe(const nn::AttentionInput& in, const Tensor&) override { input = in; }
+};
+
+}  // namespace
 
 std::vector<int32_t> text_tokens(const std::string& model, const std::string& data, int64_t count) {
   const std::vector<int32_t> ids =
@@ -34,22 +42,34 @@ TrainedLayer::TrainedLayer(const std::string& path, const std::vector<int32_t>& 
   nn::Model& net = *model.model;
   data::Schema keys;
   model.config.method().describe(keys);
-  kept = keys.to_json().at("k");
-  const nn::ModelCall call{.ids = Tensor::from(ids, {1, T})};
+  const data::Json settings = keys.to_json();
+  const bool blocks = settings.contains("mask") && settings["mask"] == "blocks";
+  kept = settings.at("k");
+  nn::ModelCall call{.ids = Tensor::from(ids, {1, T})};
   const int64_t last = net.shape().layers - 1;
   nn::Tap tap(net.attention_name());
+  if (blocks) tap.request("kept_keys");
+  Shown seen;
   {
     NoGrad off;
     Tensor x = net.embed(call);
     for (int64_t i = 0; i < last; ++i) x = net.layer(i, x, call, nullptr);
+    call.attention_observer = &seen;
     net.layer(last, x, call, &tap);
   }
-  for (const char* name : {"q", "k", "v"}) {
-    const Tensor t = tap.get(name).detach().contiguous();
+  for (const Tensor& of_layer : {seen.input.q, seen.input.k, seen.input.v}) {
+    const Tensor t = of_layer.detach().contiguous();
     leaves.push_back(gradients ? require_grad(t, Tensor::zeros_like(t)) : t);
   }
-  selected = tap.get("selected");
-  dy = Tensor::full(tap.get("attention_output").shape(), 1, Dtype::f32, default_device());
+  contents = {seen.input.q_content, seen.input.k_content};
+  if (blocks) {
+    kept_keys = tap.get("kept_keys").data<double>()[0];
+    tile_keys = tap.get("kept_keys").data<double>()[1];
+  } else {
+    selected = tap.get("selected");
+  }
+  dy = Tensor::full({1, T, net.shape().heads * net.shape().head_size()}, 1, Dtype::f32,
+                    default_device());
   method = &net.attention(last);
 }
 

@@ -26,7 +26,8 @@ inline std::unique_ptr<nn::AttentionMethod> method_with(
   std::unique_ptr<nn::AttentionMethod> method = nn::attention_method(name);
   data::Schema schema;
   method->describe(schema);
-  std::map<std::string, std::string> all = {{"k", "4"}, {"columns", "12"}, {"block", "2"}};
+  std::map<std::string, std::string> all = {
+      {"k", "4"}, {"columns", "12"}, {"block", "2"}, {"tile", "2"}};
   for (const auto& [key, value] : settings) all[key] = value;
   for (const auto& [key, value] : all) {
     if (schema.find(key)) schema.set_text(key, {value});
@@ -75,6 +76,7 @@ inline Block make_meta_block(const Block& real, int64_t positions = 300) {
 // Settings under which a method is another one to the contract.
 inline std::vector<std::map<std::string, std::string>> variants(const std::string& name,
                                                                 bool causal) {
+  if (name == "best-blocks") return {{}, {{"block", "4"}, {"sinks", "0"}, {"local", "0"}}};
   if (name == "recent") return {{}, {{"sinks", "1"}}};
   if (name == "block-topk") return {{}, {{"gate", "true"}}};
   if (name == "performer") return {{}, {{"features", "relu"}, {"feature_count", "5"}}};

@@ -1,0 +1,91 @@
+// Attention to the blocks of keys with the largest true attention mass, chosen and shared by the
+// rules of SEA's mask of blocks (docs/method.md section 8): the best mask that an estimate of the
+// blocks' masses could give. The masses are exact, so the time is quadratic in T, the memory is
+// not.
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "autograd/ops.h"
+#include "autograd/ops_blocks.h"
+#include "nn/attention/block_lists.h"
+#include "tensor/meter/cost_meter.h"
+
+namespace brine::nn {
+namespace {
+
+struct BestBlocksConfig {
+  int64_t k = 480;
+  BlockConfig blocks;
+
+  void describe(data::Schema& s) {
+    s.field("k", k, "Keys of the blocks that a row chooses, in whole blocks", {.min = 1});
+    s.field("block", blocks.block, "Keys of a block", {.min = 1});
+    s.field("tile", blocks.tile, "Rows that share the blocks they choose with later ones",
+            {.min = 1, .max = kMostTileRows});
+    s.field("sinks", blocks.sinks, "First blocks that every row keeps", {.min = 0});
+    s.field("local", blocks.local, "Blocks before a row's current one that it keeps", {.min = 0});
+  }
+};
+
+class BestBlocks : public Attention {
+ public:
+  BestBlocks(Init&, const AttentionShape& shape, const BestBlocksConfig& config) : config_(config) {
+    check(shape.causal, "best-blocks: blocks are for causal models");
+    check_blocks("best-blocks", config.blocks);
+  }
+
+  AttentionTraits traits() const override {
+    return {.causal = true,
+            .bidirectional = false,
+            .sparse = true,
+            .groups = true,
+            .k_step = config_.blocks.block};
+  }
+
+  Tensor forward(const AttentionInput& in) override {
+    const int64_t T = in.q.dim(2), k = in.options.k ? in.options.k : config_.k;
+    BlockConfig blocks = config_.blocks;
+    blocks.chosen = (k + blocks.block - 1) / blocks.block;
+    blocks.columns = std::max<int64_t>(1, T);  // one level: the mass of every block
+    std::optional<CostScope> part(std::in_place, "mask");
+    const BlockMask mask = choose(in, blocks);
+    part.emplace("sparse attention");
+    const Tensor out = attend_blocks(in, in.q, mask, blocks);
+    if (in.tap) show_blocks(in, mask, true);
+    return merge_heads(out);
+  }
+
+ private:
+  // A few tiles at a time, whose rows have a mass for every block.
+  static BlockMask choose(const AttentionInput& in, const BlockConfig& blocks) {
+    NoGrad off;
+    constexpr int64_t kRows = 256;
+    const Tensor q = in.q.detach(), k = in.k.detach();
+    const int64_t T = q.dim(2), R = blocks.tile, tiles = (T + R - 1) / R, each = kRows / R;
+    BlockMask all =
+        empty_block_mask(blocks, q.dim(0), k.dim(1), tiles, (T - 1) / blocks.block + 1, q.device());
+    for (int64_t first = 0; first < tiles; first += each) {
+      const int64_t count = std::min(each, tiles - first),
+                    rows = std::min(count * R, T - first * R);
+      std::vector<int32_t> numbers;
+      for (int64_t i = first; i < first + count; ++i) numbers.push_back(int32_t(i));
+      const Tensor places = Tensor::from(numbers, {count});
+      const Tensor part = q.slice(2, first * R, rows).contiguous();
+      const BlockScores masses{.q = {},
+                               .gain = {},
+                               .psi_k = k,
+                               .shares = block_mass(part, k, blocks, in.visible, places)};
+      const BlockMask chosen = select_blocks(masses, blocks, in.visible, T, places);
+      copy_into(all.counts.slice(2, first, count), chosen.counts);
+      copy_into(all.entries.slice(2, first, count), chosen.entries);
+    }
+    return all;
+  }
+
+  BestBlocksConfig config_;
+};
+const RegisterAttention<BestBlocks, BestBlocksConfig> registration("best-blocks");
+
+}  // namespace
+}  // namespace brine::nn

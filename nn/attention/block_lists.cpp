@@ -1,0 +1,34 @@
+// Attention over lists of key blocks, and what observers see of them.
+#include "nn/attention/block_lists.h"
+
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "autograd/ops_blocks.h"
+
+namespace brine::nn {
+
+Tensor attend_blocks(const AttentionInput& in, const Tensor& q, const BlockMask& mask,
+                     const BlockConfig& config) {
+  if (!in.options.dense_path) {
+    return block_attention(q, in.k, in.v, mask, in.visible,
+                           (config.chosen + config.sinks + config.local + 1) * config.block);
+  }
+  const Tensor keys = block_mask_keys(mask, q.dim(1), in.visible, in.k.dim(2)).to(q.device());
+  const Tensor p =
+      masked_softmax(group_matmul(q, in.k, true), keys, 1 / std::sqrt(double(q.dim(3))));
+  return group_matmul(p, in.v, false);
+}
+
+void show_blocks(const AttentionInput& in, const BlockMask& mask, bool keys) {
+  const int64_t T = in.k.dim(2);
+  const KeptKeys kept = kept_keys(mask, in.visible, T);
+  in.tap->put("kept_keys", Tensor::from(std::vector<double>{kept.row, kept.tile}, {2}));
+  if (!keys) return;
+  const FlatCsr csr = blocks_to_csr(mask, in.q.dim(1), in.visible, T);
+  in.tap->put("row_pointers", csr.row_pointers);
+  in.tap->put("head_offsets", csr.head_offsets);
+  in.tap->put("columns", csr.columns);
+}
+
+}  // namespace brine::nn

@@ -1,0 +1,62 @@
+// The blocks with the largest true mass, by the definition.
+#include <set>
+
+#include "tests/nn/attention/mask_check.h"
+
+namespace brine::test {
+namespace {
+
+constexpr int64_t kBlockKeys = 4, kTileRows = 2, kChosenBlocks = 2;
+
+// Row t keeps block 0, its own block, the one before, and what the rows of its tile up to t chose:
+// the kChosenBlocks other complete blocks with the largest mass of full attention.
+std::vector<double> best_blocks(const std::vector<double>& attention, const MaskCase& m) {
+  std::vector<double> mask(size_t(m.B * m.H * m.T * m.T), 0);
+  for (int64_t b = 0; b < m.B; ++b) {
+    for (int64_t h = 0; h < m.H; ++h) {
+      std::set<int64_t> tile;
+      for (int64_t t = 0; t < m.T; ++t) {
+        if (t % kTileRows == 0) tile.clear();
+        if (m.width(b, t) <= t) continue;  // padding
+        const int64_t own = t / kBlockKeys;
+        std::vector<std::pair<double, int64_t>> free;
+        for (int64_t x = 1; x < own - 1; ++x) {
+          double mass = 0;
+          for (int64_t j = x * kBlockKeys; j < (x + 1) * kBlockKeys; ++j)
+            mass += attention[m.index(b, h, t, j, m.T)];
+          free.emplace_back(mass, x);
+        }
+        std::sort(free.rbegin(), free.rend());
+        for (size_t i = 0; i < free.size() && i < size_t(kChosenBlocks); ++i)
+          tile.insert(free[i].second);
+        for (int64_t j = 0; j <= t; ++j) {
+          const int64_t x = j / kBlockKeys;
+          mask[m.index(b, h, t, j, m.T)] = x == 0 || x >= own - 1 || tile.count(x) > 0;
+        }
+      }
+    }
+  }
+  return mask;
+}
+
+}  // namespace
+
+TEST_CASE("best-blocks attends to the blocks with the largest attention mass") {
+  for (MaskCase m : {MaskCase{.B = 2, .T = 37, .lengths = {37, 22}}, MaskCase{.B = 1, .T = 90}}) {
+    INFO(m.name());
+    m.H = kHeads;
+    const Inputs in = inputs(m.B, m.T, Dtype::f64);
+    Block block = make_block("best-blocks", true, Dtype::f64, 5, 300,
+                             {{"k", "8"}, {"block", "4"}, {"tile", "2"}});
+    const std::vector<double> dense =
+        naive_attention(in.q.to_vector(), in.k.to_vector(), {}, kSize, m);
+    check_block(block, m, in, best_blocks(dense, m));
+  }
+}
+
+TEST_CASE("best-blocks refuses what does not fit") {
+  CHECK_THROWS_AS(make_block("best-blocks", false, Dtype::f64), Error);
+  CHECK_THROWS_AS(make_block("best-blocks", true, Dtype::f64, 5, 300, {{"tile", "3"}}), Error);
+}
+
+}  // namespace brine::test
