@@ -23,7 +23,7 @@ void generate(const BenchRequest& r, RowSink& rows) {
 }
 void attention(const BenchRequest& r, RowSink& rows) {
   bench_attention(rows, r.tokens, r.methods,
-                  {.heads = r.heads, .causal = !r.bidirectional, .kv_heads = r.kv_heads},
+                  {.heads = r.heads, .causal = !r.bidirectional, .kv_heads = r.kv_heads, .k = r.k},
                   r.against);
 }
 void paper_latency(const BenchRequest& r, RowSink& rows) {
@@ -83,6 +83,9 @@ void BenchRequest::describe(data::Schema& s) {
           "for paper-latency 4096 to 131072, for trained 2048 to 131072",
           {.min = 16});
   s.field("heads", heads, "Query heads of a block, for the suite attention", {.min = 1});
+  s.field("k", k,
+          "Kept keys of every method, for the suite attention; 0: 64, of blocks as their preset",
+          {.min = 0});
   s.field(
       "kv_heads", kv_heads,
       "Heads of keys and values of a block, for the suite attention; 0: as many as query heads");

@@ -17,6 +17,7 @@ struct BenchRequest {
   std::vector<int64_t> tokens = {};       // of the suites attention and trained; empty: their own
   std::vector<std::string> methods = {};  // of the suite attention; empty: all
   int64_t heads = kHeads;                 // of the suite attention
+  int64_t k = 0;                          // of the suite attention; 0: each its own
   int64_t kv_heads = 0;                   // of the suite attention; 0: as many as heads
   std::string against = {};               // of the suite attention: a block, as in `methods`
   bool bidirectional = false;             // of the suite attention

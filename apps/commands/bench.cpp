@@ -32,7 +32,7 @@ struct Bench {
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
     if (!runs("attention"))
-      refuse_unused(context, {"heads", "kv_heads", "against", "bidirectional"},
+      refuse_unused(context, {"heads", "kv_heads", "k", "against", "bidirectional"},
                     "without the suite attention");
     const std::string of_blocks = "without the suite attention, breakdown or paper-latency";
     if (!models && !blocks) refuse_unused(context, {"tokens"}, of_blocks + ", generate or trained");

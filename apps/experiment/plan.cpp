@@ -229,12 +229,14 @@ struct Reader {
   }
 
   TableSpec table(const Json& json) const {
-    const Table t(json, request.file + ": [[table]]",
-                  {"name", "title", "step", "rows", "columns", "values", "where", "digits"});
+    const Table t(
+        json, request.file + ": [[table]]",
+        {"name", "title", "step", "rows", "columns", "values", "beside", "where", "digits"});
     return {.name = t.text("name"),
             .title = t.text("title"),
             .step = t.text("step"),
             .columns = t.text("columns", ""),
+            .beside = t.text("beside", ""),
             .rows = t.texts("rows"),
             .values = t.texts("values"),
             .where = t.pairs("where"),
@@ -243,8 +245,8 @@ struct Reader {
 
   FigureSpec figure(const Json& json) const {
     const Table t(json, request.file + ": [[figure]]",
-                  {"name", "title", "step", "x", "y", "series", "x_label", "y_label", "where",
-                   "logarithmic"});
+                  {"name", "title", "step", "x", "y", "series", "x_label", "y_label", "beside",
+                   "where", "logarithmic"});
     const std::vector<std::string> logs = t.texts("logarithmic");
     return {.name = t.text("name"),
             .title = t.text("title"),
@@ -254,6 +256,7 @@ struct Reader {
             .series = t.text("series", ""),
             .x_label = t.text("x_label", t.text("x")),
             .y_label = t.text("y_label", t.text("y")),
+            .beside = t.text("beside", ""),
             .where = t.pairs("where"),
             .log_x = std::ranges::count(logs, "x") > 0,
             .log_y = std::ranges::count(logs, "y") > 0};
@@ -320,15 +323,17 @@ Plan read_plan(const PlanRequest& request) {
     check(names.insert(step.name).second, request.file, ": two steps are named ", step.name);
     ids.insert(step.id);
   }
+  auto known = [&](const char* what, const auto& spec) {
+    check(ids.contains(spec.step) && (spec.beside.empty() || ids.contains(spec.beside)),
+          request.file, ": ", what, " ", spec.name, " is of no step");
+  };
   for (const Json& t : reader.file.value("table", Json::array())) {
     plan.tables.push_back(reader.table(t));
-    check(ids.contains(plan.tables.back().step), request.file, ": table ", plan.tables.back().name,
-          " is of no step");
+    known("table", plan.tables.back());
   }
   for (const Json& f : reader.file.value("figure", Json::array())) {
     plan.figures.push_back(reader.figure(f));
-    check(ids.contains(plan.figures.back().step), request.file, ": figure ",
-          plan.figures.back().name, " is of no step");
+    known("figure", plan.figures.back());
   }
   return plan;
 }

@@ -147,8 +147,27 @@ Row field(const Row& row, const std::string& name) {
   return {};
 }
 
+namespace {
+
+bool same_axes(const Row& a, const Row& b) {
+  const Row of_b = b.value("axes", Row::object());
+  for (const auto& [name, value] : a.value("axes", Row::object()).items()) {
+    if (of_b.contains(name) && of_b[name] != value) return false;
+  }
+  return true;
+}
+
+// The values of `beside` that the row does not have.
+void add_values(Row& row, const Row& beside) {
+  for (const auto& [name, value] : beside.value("values", Row::object()).items()) {
+    if (!row["values"].contains(name)) row["values"][name] = value;
+  }
+}
+
+}  // namespace
+
 std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
-                         const Variables& where) {
+                         const Variables& where, const std::string& beside) {
   std::vector<Row> out;
   for (const Row& row : all) {
     const bool fits = std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
@@ -163,6 +182,12 @@ std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
   };
   std::stable_sort(out.begin(), out.end(),
                    [&](const Row& a, const Row& b) { return seed(a) < seed(b); });
+  for (Row& row : out) {
+    const auto other = std::find_if(all.begin(), all.end(), [&](const Row& each) {
+      return !beside.empty() && text_at(each, "step") == beside && same_axes(row, each);
+    });
+    if (other != all.end()) add_values(row, *other);
+  }
   return out;
 }
 

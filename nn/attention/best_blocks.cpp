@@ -16,7 +16,7 @@ namespace {
 
 struct BestBlocksConfig {
   int64_t k = 480;
-  BlockConfig blocks;
+  BlockConfig blocks{.tile = 32};  // as preset blocks
 
   void describe(data::Schema& s) {
     s.field("k", k, "Keys of the blocks that a row chooses, in whole blocks", {.min = 1});

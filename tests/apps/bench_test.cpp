@@ -221,11 +221,11 @@ TEST_CASE("bench: the lengths and methods of suite attention are the caller's") 
   }
   CHECK(shapes == std::set<std::string>{"[1, 12, 48, 64]", "[1, 12, 160, 64]"});
   for (const char* block : {"flash", "sea lean", "sea paper", "sea light", "sea light, 256 columns",
-                            "sea light, 256 columns, oversample 8"}) {
+                            "sea light, 256 columns, oversample 8", "sea blocks"}) {
     CHECK_MESSAGE(names.count(std::string(block) + ", forward"), block);
     CHECK_MESSAGE(names.count(std::string(block) + ", forward + backward"), block);
   }
-  CHECK(names.size() == 12);
+  CHECK(names.size() == 14);
   CHECK(contains(run_brine("bench attention --quick --methods nope").error, "known: "));
   CHECK(
       contains(run_brine("bench gemm --quick --methods sea").error,
