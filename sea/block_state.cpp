@@ -13,9 +13,9 @@ BlockState::BlockState(const BlockAttention& block, const nn::StateRequest& r)
       groups_(block.shape_.groups()),
       levels_(config_.level(std::max(r.capacity, block.shape_.max_positions) / config_.block) + 1),
       keys_(make_sums("key_sums", config_.block / config_.parts, block.shape_.head_size, r)),
-      features_(block.prior_.query ? make_sums("feature_sums", config_.block,
-                                               block.config_.prior_features, r)
-                                   : Sums{}),
+      features_(block.prior_.query
+                    ? make_sums("feature_sums", config_.block, block.config_.prior_features, r)
+                    : Sums{}),
       value_sums_(part("value_sums", {r.batch, groups_, block.shape_.head_size}, Dtype::f64)),
       counts_(part("block_counts", {r.batch, groups_, 1}, Dtype::i32)),
       entries_(part(

@@ -61,7 +61,13 @@ inline std::vector<BlockCase> block_cases() {
       {.H = 7, .G = 1, .T = 41, .d = 16, .config = wide},
       {.H = 3, .G = 1, .T = 50, .config = levels, .learned = true},
       {.H = 4, .G = 2, .T = 61, .config = parts},
-      {.B = 2, .H = 3, .G = 1, .T = 53, .config = part_levels, .lengths = {53, 18}, .learned = true},
+      {.B = 2,
+       .H = 3,
+       .G = 1,
+       .T = 53,
+       .config = part_levels,
+       .lengths = {53, 18},
+       .learned = true},
       {.H = 4, .G = 2, .T = 33, .config = {.block = 4, .chosen = 3, .tile = 1}, .learned = true}};
 }
 

@@ -26,22 +26,22 @@ Tensor clear_keys(const Place& p, int64_t rows) {
   });
 }
 
-std::vector<Tensor> sums_of(const Tensor& x, const Tensor& lengths) {
+std::vector<Tensor> sums_of(const Tensor& x, const Tensor& lengths, int64_t parts = 1) {
   std::vector<Tensor> sums;
-  for (int64_t keys : {kBlock, 2 * kBlock}) {
+  for (int64_t keys : {kBlock / parts, 2 * kBlock / parts}) {
     sums.push_back(sum_units(x, lengths, numbers({keys, keys, keys}), x.dim(2) / keys, x.dtype()));
   }
   return sums;
 }
 
 // The learned prior is the same for all keys.
-BlockScores clear_scores(const Place& p) {
+BlockScores clear_scores(const Place& p, int64_t parts = 1) {
   const Tensor keys = clear_keys(p, 150),
                ones = made({3, 2, 150, kFeatures}, p, [](size_t) { return 1.0; });
   const Tensor gains = made({4}, p, [](size_t) { return 1.0; });
   return {.q = clear_queries(p, 150),
           .gain = gains,
-          .key_sums = sums_of(keys, padded(true).lengths),
+          .key_sums = sums_of(keys, padded(true).lengths, parts),
           .psi_q = p.uniform({3, 4, 150, kFeatures}, 3, 0.1, 1),
           .prior_gain = gains,
           .psi_sums = sums_of(ones, padded(true).lengths),
@@ -54,15 +54,16 @@ std::vector<Tensor> random_heads(const Place& p, int64_t d) {
 }
 
 void add_forward(std::vector<Case>& all) {
-  for (double opinion : {0.0, 0.5}) {
-    all.push_back({.name = join("select_blocks, opinion ", opinion),
+  for (const auto& [opinion, parts] : {std::pair(0.0, 1), {0.5, 1}, {0.5, 2}}) {
+    all.push_back({.name = join("select_blocks, opinion ", opinion, ", parts ", parts),
                    .f64 = 0,
                    .f32 = 0,
-                   .run = [=](const Place& p) {
+                   .run = [opinion = opinion, parts = parts](const Place& p) {
                      BlockConfig config = kBlocks;
                      config.opinion = opinion;
+                     config.parts = parts;
                      const BlockMask mask =
-                         select_blocks(clear_scores(p), config, padded(true), 150);
+                         select_blocks(clear_scores(p, parts), config, padded(true), 150);
                      return Inputs{mask.counts, block_mask_keys(mask, 4, padded(true), 150)};
                    }});
   }

@@ -33,9 +33,9 @@ void check_scores(const char* op, const BlockScores& s, const BlockConfig& confi
   check(s.gain.shape() == heads && s.gain.dtype() == q.dtype(), op, ": gain must be ", heads);
   check_sums(op, "sums of keys", s.key_sums, q.dim(0), G, q.dim(3), q.dtype());
   const int levels = config.level(own) + 1;
-  check(int(s.key_sums.size()) >= levels && s.key_sums[0].dim(2) >= own * config.parts, op, ": ", own,
-        " blocks of ", config.parts, " parts need sums of ", levels, " levels, got ", s.key_sums.size(), " of ",
-        s.key_sums[0].dim(2), " parts");
+  check(int(s.key_sums.size()) >= levels && s.key_sums[0].dim(2) >= own * config.parts, op, ": ",
+        own, " blocks of ", config.parts, " parts need sums of ", levels, " levels, got ",
+        s.key_sums.size(), " of ", s.key_sums[0].dim(2), " parts");
   if (!s.psi_q.defined()) return;
   check(s.psi_q.rank() == 4 && s.psi_q.dim(2) == q.dim(2) && s.prior_gain.shape() == heads &&
             s.psi_sums.size() == s.key_sums.size() && s.psi_k.defined(),
@@ -52,8 +52,8 @@ void check_blocks(const char* op, const BlockConfig& c) {
         ": block, chosen, columns and survivors must be at least 1, sinks and local at least 0");
   check(c.tile >= 1 && c.tile <= kMostTileRows && c.block % c.tile == 0, op, ": a tile of ", c.tile,
         " rows must divide a block of ", c.block, " keys, and have at most ", kMostTileRows);
-  check(c.parts >= 1 && c.block % c.parts == 0, op, ": ", c.parts,
-        " parts must divide a block of ", c.block, " keys");
+  check(c.parts >= 1 && c.block % c.parts == 0, op, ": ", c.parts, " parts must divide a block of ",
+        c.block, " keys");
   check(c.opinion >= 0 && c.opinion <= 1, op, ": opinion is ", c.opinion, ", must be in [0, 1]");
 }
 

@@ -33,17 +33,21 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
     losses = std::make_unique<Objective>(*run.model, run.teacher.get(), run.losses);
   StepObjective& objective = run.objective ? *run.objective : *losses;
   RandomStream random{.seed = seed, .stream = 2};
-  double seconds = 0;
   reset_peak();
-  for (int64_t i = 0; i < 2; ++i) {
-    const auto start = std::chrono::steady_clock::now();
+  // After a first step as many as have the same windows, of which one runs the teacher.
+  std::chrono::steady_clock::time_point start;
+  int64_t turns = 1;
+  for (int64_t i = 0; i < 1 + turns; ++i) {
+    if (i == 1) start = std::chrono::steady_clock::now();
+    const Batch batch = run.train->batch(i * config.accumulate, config.batch_size);
+    turns = batch.turns;
     LossTerms terms;
-    read_terms({objective.accumulate(run.train->batch(i, config.batch_size),
-                                     {.random = &random, .recompute = config.recompute})},
+    read_terms({objective.accumulate(batch, {.random = &random, .recompute = config.recompute})},
                {}, terms);
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  const double step = seconds * double(config.accumulate);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double step = seconds / double(turns) * double(config.accumulate);
   double total = step * double(config.steps);
   if (config.max_seconds > 0) total = std::min(total, config.max_seconds);
   const double memory = double(allocator_stats().peak_live) + 8.0 * double(trained);

@@ -9,7 +9,9 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string convert(const std::string& keys) {
-  return "convert --teacher teacher --data text.txt --batch-size 2 --steps 2 --columns 12 --k 4 " +
+  return "convert --teacher teacher --data text.txt --batch-size 2 --steps 2 --preset light "
+         "--columns 12 --k "
+         "4 " +
          keys;
 }
 

@@ -21,8 +21,8 @@ struct Group {
 
 // to [(keys + 1) / 2, lanes] = the pairs of neighbouring rows of s; a single last row gets 0.
 void pair_keys(uint32_t* to, const float* s, int64_t keys, int64_t lanes) {
-  for (int64_t n = 0; n < keys; n += 2, to += kQueries, s += 2 * kQueries) {
-    const float* next = s + kQueries;
+  for (int64_t n = 0; n < keys; n += 2, to += lanes, s += 2 * lanes) {
+    const float* next = s + lanes;
     if (n + 1 < keys) {
 #pragma omp simd
       for (int64_t m = 0; m < lanes; ++m) to[m] = pair_of(s[m], next[m]);
@@ -44,37 +44,39 @@ void add_keys(const KeyChunks& chunks, const uint32_t* turned, const bf16* rows,
     const int64_t even = at.count / 2 * 2;
     if (even > 0 || factors || !add) {
       pair_tile::product(engine, of.d, lanes, even / 2, {turned + at.first / 2, of.width},
-                         {pairs + n / 2 * kQueries, kQueries}, {sums, kQueries},
+                         {pairs + n / 2 * lanes, lanes}, {sums, lanes},
                          {.add = add, .factors = factors});
       add = true;
       factors = nullptr;
     }
     for (int64_t c = 0; at.count > even && c < of.d; ++c) {
       const float value = float(rows[(at.first + even) * of.d + c]);
-      const float* weight = weights + (n + even) * kQueries;
+      const float* weight = weights + (n + even) * lanes;
 #pragma omp simd
-      for (int64_t m = 0; m < lanes; ++m) sums[c * kQueries + m] += value * weight[m];
+      for (int64_t m = 0; m < lanes; ++m) sums[c * lanes + m] += value * weight[m];
     }
     n += at.count;
   }
 }
 
-// s [keys, lanes] = rows of keys or values times words of lanes [d / 2, kQueries].
+// s [keys, lanes] = rows of keys or values times words of lanes [d / 2, lanes].
 void multiply_keys(const KeyChunks& chunks, const bf16* rows, int64_t d, const uint32_t* lanes_of,
                    int64_t lanes, float* s) {
   for (const KeyRun& at : chunks) {
     pair_tile::product(pair_tile::engine(), at.count, lanes, d / 2,
-                       {words(rows + at.first * d), d / 2}, {lanes_of, kQueries}, {s, kQueries});
-    s += at.count * kQueries;
+                       {words(rows + at.first * d), d / 2}, {lanes_of, lanes}, {s, lanes});
+    s += at.count * lanes;
   }
 }
 
-// Words of lanes from rows of the tile's heads.
-void turn_heads(uint32_t* to, const BlockTile& tile, const bf16* from, int64_t head, int64_t d) {
-  if (tile.rows < tile.R) std::fill_n(to, d / 2 * kQueries, 0u);
+// Words of lanes from rows of the tile's heads, gathered in `rows` [lanes, d].
+void turn_heads(uint32_t* to, bf16* rows, const BlockTile& tile, const bf16* from, int64_t head,
+                int64_t d, int64_t lanes) {
+  std::fill_n(rows, lanes * d, bf16(0.0f));
   for (int64_t h = 0; h < tile.heads; ++h) {
-    turn_words(to + h * tile.R, kQueries, words(from + h * head), d / 2, tile.rows, d / 2);
+    std::copy_n(from + h * head, tile.rows * d, rows + h * tile.R * d);
   }
+  turn_words(to, lanes, words(rows), d / 2, lanes, d / 2);
 }
 
 struct Rows {
@@ -91,30 +93,36 @@ void attend(const BlockTile& tile, int64_t block, const Group& of, const Rows& i
   scratch.reserve((d + kKeys) * kQueries, 2);
   float *out = scratch.take(d * kQueries), *s = scratch.take(kKeys * kQueries);
   thread_local Scratch<uint32_t> pairs;
-  pairs.reserve((d / 2 + kKeys / 2) * kQueries + kPairLanes, 2);
+  pairs.reserve((d + kKeys / 2) * kQueries + kPairLanes, 3);
   uint32_t *q = pairs.take(d / 2 * kQueries + kPairLanes), *p = pairs.take(kKeys / 2 * kQueries);
-  turn_heads(q, tile, in.q, in.head, d);
+  bf16* gathered = reinterpret_cast<bf16*>(pairs.take(d / 2 * kQueries));
+  turn_heads(q, gathered, tile, in.q, in.head, d, lanes);
   Running<float> run;
   std::fill_n(run.most, lanes, std::numeric_limits<float>::lowest());
   std::fill_n(run.sum, lanes, 0.0f);
-  const LaneRows<float> rows_of(tile, lanes, kQueries);
+  const LaneRows<float> rows_of(tile, lanes, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool first = true; chunks.next(); first = false) {
     multiply_keys(chunks, of.k, d, q, lanes, s);
     chunks.each_hidden([&](int64_t n, int64_t count, int64_t row) {
-      rows_of.hide(s + n * kQueries, count, row, kNothing);
+      rows_of.hide(s + n * lanes, count, row, kNothing);
     });
     auto nothing = [](int64_t) {};
     const int64_t keys = chunks.keys();
-    lanes == kQueries ? soften<kQueries>(s, kQueries, keys, lanes, in.scale, run, nothing)
-                      : soften<0>(s, kQueries, keys, lanes, in.scale, run, nothing);
+    if (lanes == kQueries) {
+      soften<kQueries>(s, lanes, keys, lanes, in.scale, run, nothing);
+    } else if (lanes == kQueries / 2) {
+      soften<kQueries / 2>(s, lanes, keys, lanes, in.scale, run, nothing);
+    } else {
+      soften<0>(s, lanes, keys, lanes, in.scale, run, nothing);
+    }
     pair_keys(p, s, keys / 2 * 2, lanes);
     add_keys(chunks, of.v_turned, of.v, of, p, s, lanes, out, false, first ? nullptr : run.rescale);
   }
   for (int64_t h = 0; h < tile.heads; ++h) {
     const int64_t lane = h * tile.R;
-    turn<false>(Lanes<float>{y + h * in.head, d}, Lanes<const float>{out + lane, kQueries}, d,
+    turn<false>(Lanes<float>{y + h * in.head, d}, Lanes<const float>{out + lane, lanes}, d,
                 tile.rows, [&](int64_t m) { return 1 / run.sum[lane + m]; });
     for (int64_t r = 0; r < tile.rows; ++r) {
       lse[h * in.rows + r] = run.most[lane + r] * in.scale + math::log(run.sum[lane + r]);
@@ -158,14 +166,14 @@ void block_attention_pairs(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, B
 
 namespace {
 
-// A tile's rows in the forms that its gradients read.
+// A tile's rows in the forms that its gradients read; room for kQueries lanes.
 struct Room {
-  float *s, *ds, *dq, *lse, *dot;  // [kKeys, kQueries] twice, [d, kQueries], [kQueries] twice
-  uint32_t *q, *dy;                // [d / 2, kQueries] pairs along d
-  uint32_t *q_pairs, *dy_pairs;    // [kQueries / 2, d] pairs of rows
-  uint32_t* ds_pairs;              // [kKeys / 2, kQueries] pairs of keys
-  uint32_t *s_words, *ds_words;    // [kKeys, kQueries / 2] pairs of rows
-  bf16 *q_rows, *dy_rows;          // [kQueries, d]
+  float *s, *ds, *dq, *lse, *dot;  // [kKeys, lanes] twice, [d, lanes], [lanes] twice
+  uint32_t *q, *dy;                // [d / 2, lanes] pairs along d
+  uint32_t *q_pairs, *dy_pairs;    // [lanes / 2, d] pairs of rows
+  uint32_t* ds_pairs;              // [kKeys / 2, lanes] pairs of keys
+  uint32_t *s_words, *ds_words;    // [kKeys, lanes / 2] pairs of rows
+  bf16 *q_rows, *dy_rows;          // [lanes, d]
 
   explicit Room(int64_t d) {
     thread_local Scratch<float> floats;
@@ -212,15 +220,15 @@ void load_tile(const BlockTile& tile, const BackwardRows& in, const Room& room, 
       room.lse[lane] = in.lse[h * in.rows + r];
     }
   }
-  turn_words(room.q, kQueries, words(room.q_rows), d / 2, lanes, d / 2);
-  turn_words(room.dy, kQueries, words(room.dy_rows), d / 2, lanes, d / 2);
+  turn_words(room.q, lanes, words(room.q_rows), d / 2, lanes, d / 2);
+  turn_words(room.dy, lanes, words(room.dy_rows), d / 2, lanes, d / 2);
   pair_rows(room.q_pairs, room.q_rows, lanes, d);
   pair_rows(room.dy_pairs, room.dy_rows, lanes, d);
 }
 
 // to [keys, lanes / 2] = the pairs of neighbouring lanes.
 void pair_lanes(uint32_t* to, const float* x, int64_t keys, int64_t lanes) {
-  for (int64_t j = 0; j < keys; ++j, to += kQueries / 2, x += kQueries) {
+  for (int64_t j = 0; j < keys; ++j, to += lanes / 2, x += lanes) {
 #pragma omp simd
     for (int64_t l = 0; l < lanes / 2; ++l) to[l] = pair_of(x[2 * l], x[2 * l + 1]);
   }
@@ -231,7 +239,7 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
   const int64_t d = of.d, lanes = whole_lanes(tile.lanes());
   const Room room(d);
   load_tile(tile, in, room, d, lanes);
-  const LaneRows<float> rows_of(tile, lanes, kQueries);
+  const LaneRows<float> rows_of(tile, lanes, lanes);
   thread_local KeyChunks chunks;
   chunks.begin(tile, block);
   for (bool begun = false; chunks.next(); begun = true) {
@@ -239,7 +247,7 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
     multiply_keys(chunks, of.k, d, room.q, lanes, room.s);
     multiply_keys(chunks, of.v, d, room.dy, lanes, room.ds);
     for (int64_t j = 0; j < keys; ++j) {
-      float *s = room.s + j * kQueries, *ds = room.ds + j * kQueries;
+      float *s = room.s + j * lanes, *ds = room.ds + j * lanes;
 #pragma omp simd
       for (int64_t l = 0; l < lanes; ++l) {
         s[l] = math::exp_nonpositive(s[l] * in.scale - room.lse[l]);
@@ -247,8 +255,8 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
       }
     }
     chunks.each_hidden([&](int64_t j, int64_t count, int64_t row) {
-      rows_of.hide(room.s + j * kQueries, count, row, 0.0f);
-      rows_of.hide(room.ds + j * kQueries, count, row, 0.0f);
+      rows_of.hide(room.s + j * lanes, count, row, 0.0f);
+      rows_of.hide(room.ds + j * lanes, count, row, 0.0f);
     });
     if (dq) {
       pair_keys(room.ds_pairs, room.ds, keys / 2 * 2, lanes);
@@ -261,7 +269,7 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
     for (const KeyRun& at : chunks) {
       auto add_rows = [&](const uint32_t* weights, const uint32_t* rows, float* sums) {
         pair_tile::product(pair_tile::engine(), at.count, d, lanes / 2,
-                           {weights + n * (kQueries / 2), kQueries / 2}, {rows, d},
+                           {weights + n * (lanes / 2), lanes / 2}, {rows, d},
                            {sums + at.first * d, d}, {.add = true});
       };
       if (dv) add_rows(room.s_words, room.dy_pairs, dv);
@@ -270,9 +278,8 @@ void differentiate(const BlockTile& tile, int64_t block, const Group& of, const 
     }
   }
   for (int64_t h = 0; dq && h < tile.heads; ++h) {
-    turn<false>(Lanes<float>{dq + h * in.head, d},
-                Lanes<const float>{room.dq + h * tile.R, kQueries}, d, tile.rows,
-                [](int64_t) { return 1.0f; });
+    turn<false>(Lanes<float>{dq + h * in.head, d}, Lanes<const float>{room.dq + h * tile.R, lanes},
+                d, tile.rows, [](int64_t) { return 1.0f; });
   }
 }
 

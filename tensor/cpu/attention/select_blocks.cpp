@@ -1,5 +1,5 @@
-// The choice of key blocks: scores of the mean keys of parts of blocks and of the learned prior for a
-// tile of rows at once, softmax over all parts, sums over the parts of a block and the heads of a
+// The choice of key blocks: scores of the mean keys of parts of blocks and of the learned prior for
+// a tile of rows at once, softmax over all parts, sums over the parts of a block and the heads of a
 // group, the largest of each row, the union of the tile.
 //
 // The rows of all heads of a group are the lanes of vectors: lane h R + r is row r of head h. Lanes

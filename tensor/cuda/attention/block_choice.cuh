@@ -1,6 +1,6 @@
-// The choice of key blocks by one thread block, for the rows of a tile of a group: scores of the mean
-// keys of parts of blocks and of the learned prior, softmax over all parts, sums over the parts and
-// the heads, the largest of each row, the union.
+// The choice of key blocks by one thread block, for the rows of a tile of a group: scores of the
+// mean keys of parts of blocks and of the learned prior, softmax over all parts, sums over the
+// parts and the heads, the largest of each row, the union.
 //
 // Products are by tiles in shared memory, whose lanes are the rows of all heads: lane h R + r is
 // row r of head h. The rest is a warp for each lane or row, in scratch memory of the thread block.
@@ -223,7 +223,8 @@ class BlockChoice {
   }
 
   // to [lanes, C parts] = rows of x times the sums of the parts of the candidates.
-  __device__ void multiply(T* to, const T* x, const BlockSums<T>& sums, int z, int64_t parts) const {
+  __device__ void multiply(T* to, const T* x, const BlockSums<T>& sums, int z,
+                           int64_t parts) const {
     T *own = tiles_, *other = own + Layout::rows * Layout::step;
     const T* from = sums.of(z, job_.bg);
     const int64_t width = sums.width, count = candidates_ * parts, step = room_.C * parts;
@@ -243,9 +244,8 @@ class BlockChoice {
               other,
               [&](int r) {
                 const int64_t c = c0 + r;
-                return c < count
-                           ? from + (room_.list[c / parts] * parts + c % parts) * width + w
-                           : nullptr;
+                return c < count ? from + (room_.list[c / parts] * parts + c % parts) * width + w
+                                 : nullptr;
               },
               width - w, packed);
           __syncthreads();

@@ -22,7 +22,7 @@ void overlapped(const Launcher& launcher) {
       World::distill("--steps 3 --columns 12 --k 4 --accumulate 4") + " --valid text.txt --keep 0 ";
   const std::string convert =
       "convert --teacher teacher --data text.txt --batch-size 2 --steps 3 --accumulate 4 "
-      "--stages attention --columns 12 --k 4 --valid text.txt --keep 0 ";
+      "--stages attention --preset light --columns 12 --k 4 --valid text.txt --keep 0 ";
   const std::string train = kTrain + std::string("--steps 3 --accumulate 4 ");
   const std::map<std::string, std::string> runs = {{"train", train},
                                                    {"recomputed", train + "--recompute "},
