@@ -117,7 +117,9 @@ nn::AttentionTraits BlockAttention::traits() const {
           .groups = true,
           .estimates = true,
           .samples = true,
-          .k_step = config_.block};
+          .k_step = config_.block,
+          .reads_hidden = false,
+          .reads_content = prior_.query != nullptr};
 }
 
 Tensor BlockAttention::features(const PriorFeatures& of, const Tensor& x, const Tensor& content,

@@ -150,8 +150,8 @@ Row field(const Row& row, const std::string& name) {
 namespace {
 
 bool same_axes(const Row& a, const Row& b) {
-  const Row of_b = b.value("axes", Row::object());
-  for (const auto& [name, value] : a.value("axes", Row::object()).items()) {
+  const Row of_a = a.value("axes", Row::object()), of_b = b.value("axes", Row::object());
+  for (const auto& [name, value] : of_a.items()) {
     if (of_b.contains(name) && of_b[name] != value) return false;
   }
   return true;
@@ -159,7 +159,8 @@ bool same_axes(const Row& a, const Row& b) {
 
 // The values of `beside` that the row does not have.
 void add_values(Row& row, const Row& beside) {
-  for (const auto& [name, value] : beside.value("values", Row::object()).items()) {
+  const Row values = beside.value("values", Row::object());
+  for (const auto& [name, value] : values.items()) {
     if (!row["values"].contains(name)) row["values"][name] = value;
   }
 }

@@ -198,7 +198,12 @@ PendingTerms AttentionStage::accumulate(const Batch& batch, const Call& call) {
   Kept shown{.windows = batch.windows, .layers = {}};
   run_teacher(batch, own_, [&](int64_t layer, const Seen& seen) {
     learn(layer, seen);
-    if (!last_turn) shown.layers.push_back(seen);
+    if (last_turn) return;
+    shown.layers.push_back(seen);
+    const nn::AttentionTraits traits = student_.attention(layer).traits();
+    nn::AttentionInput& kept_input = *shown.layers.back().input;
+    if (!traits.reads_hidden) kept_input.hidden = {};
+    if (!traits.reads_content) kept_input.q_content = kept_input.k_content = {};
   });
   if (!last_turn) kept_.push_back(std::move(shown));
   return all;

@@ -101,6 +101,8 @@ struct AttentionTraits {
   bool estimates = false;    // its scores learn from a teacher's attention (the loss approx)
   bool samples = false;      // uses AttentionInput::sample
   int64_t k_step = 1;        // the option k is rounded up to multiples of it
+  // AttentionInput::hidden; q_content and k_content.
+  bool reads_hidden = true, reads_content = true;
 };
 
 class Attention : public Module {

@@ -155,6 +155,21 @@ TEST_CASE("contract: the same bits again, and with 1, 2 and 3 threads") {
   });
 }
 
+TEST_CASE("contract: what a method does not read may be absent") {
+  int absent = 0;
+  each_block(Dtype::f32, [&](Block& block) {
+    const nn::AttentionTraits traits = block.module->traits();
+    if (traits.reads_hidden) return;
+    ++absent;
+    const Inputs in = inputs(1, 65, Dtype::f32);
+    const nn::AttentionInput all{.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden};
+    nn::AttentionInput without = all;
+    without.hidden = {};
+    CHECK(same_bits(block.module->forward(all), block.module->forward(without)));
+  });
+  CHECK(absent >= 2);
+}
+
 TEST_CASE("contract: state by name makes an equal block") {
   each_block(Dtype::f32, [](Block& block) {
     Block other = make_block(block.name, block.causal, Dtype::f32, 6, 300, block.settings);
