@@ -143,7 +143,7 @@ void bench_attention(RowSink& rows, const std::vector<int64_t>& tokens,
     each_block(rows, counts.back(), {against}, kind,
                [&](Block& block) { other = std::move(block); });
     check(other.attention != nullptr, "bench: --against ", against,
-          " is no one block; see --methods");
+          " names several blocks; see --methods");
   }
   each_block(rows, counts.back(), methods, kind, [&](const Block& block) {
     std::vector<int64_t> own = counts;

@@ -31,12 +31,11 @@ struct Bench {
     if (!tokenizer) refuse_unused(context, {"tokenizer"}, "without the suite tokenizer");
     if (!models) refuse_unused(context, {"model"}, "without the suite generate or trained");
     if (!runs("generate")) refuse_unused(context, {"weights"}, "without the suite generate");
+    const std::string of = "without the suite attention", any = of + ", breakdown or paper-latency";
     if (!runs("attention"))
-      refuse_unused(context, {"heads", "kv_heads", "k", "against", "bidirectional"},
-                    "without the suite attention");
-    const std::string of_blocks = "without the suite attention, breakdown or paper-latency";
-    if (!models && !blocks) refuse_unused(context, {"tokens"}, of_blocks + ", generate or trained");
-    if (!blocks) refuse_unused(context, {"methods"}, of_blocks);
+      refuse_unused(context, {"heads", "kv_heads", "k", "against", "bidirectional"}, of);
+    if (!models && !blocks) refuse_unused(context, {"tokens"}, any + ", generate or trained");
+    if (!blocks) refuse_unused(context, {"methods"}, any);
     if (request.tokenizer.empty() && request.model.empty() && (all || (!tokenizer && !models)))
       refuse_unused(context, {"data"}, "without the suite generate, tokenizer or trained");
   }

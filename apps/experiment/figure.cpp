@@ -12,7 +12,7 @@ namespace {
 
 std::vector<figure::Line> lines_of(const FigureSpec& spec, const std::vector<Row>& all) {
   std::vector<figure::Line> lines;
-  for (const Row& row : rows_of(all, spec.step, spec.where, spec.beside)) {
+  for (const Row& row : rows_of(all, spec.step, spec.where, spec.joined)) {
     Row x = field(row, spec.x);
     const Row y = field(row, spec.y);
     if (x.is_string()) x = parse_json_or_discard(x.get<std::string>());  // an axis is text

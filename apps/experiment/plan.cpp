@@ -231,12 +231,12 @@ struct Reader {
   TableSpec table(const Json& json) const {
     const Table t(
         json, request.file + ": [[table]]",
-        {"name", "title", "step", "rows", "columns", "values", "beside", "where", "digits"});
+        {"name", "title", "step", "rows", "columns", "values", "join", "where", "digits"});
     return {.name = t.text("name"),
             .title = t.text("title"),
             .step = t.text("step"),
             .columns = t.text("columns", ""),
-            .beside = t.text("beside", ""),
+            .joined = t.text("join", ""),
             .rows = t.texts("rows"),
             .values = t.texts("values"),
             .where = t.pairs("where"),
@@ -245,7 +245,7 @@ struct Reader {
 
   FigureSpec figure(const Json& json) const {
     const Table t(json, request.file + ": [[figure]]",
-                  {"name", "title", "step", "x", "y", "series", "x_label", "y_label", "beside",
+                  {"name", "title", "step", "x", "y", "series", "x_label", "y_label", "join",
                    "where", "logarithmic"});
     const std::vector<std::string> logs = t.texts("logarithmic");
     return {.name = t.text("name"),
@@ -256,7 +256,7 @@ struct Reader {
             .series = t.text("series", ""),
             .x_label = t.text("x_label", t.text("x")),
             .y_label = t.text("y_label", t.text("y")),
-            .beside = t.text("beside", ""),
+            .joined = t.text("join", ""),
             .where = t.pairs("where"),
             .log_x = std::ranges::count(logs, "x") > 0,
             .log_y = std::ranges::count(logs, "y") > 0};
@@ -324,7 +324,7 @@ Plan read_plan(const PlanRequest& request) {
     ids.insert(step.id);
   }
   auto known = [&](const char* what, const auto& spec) {
-    check(ids.contains(spec.step) && (spec.beside.empty() || ids.contains(spec.beside)),
+    check(ids.contains(spec.step) && (spec.joined.empty() || ids.contains(spec.joined)),
           request.file, ": ", what, " ", spec.name, " is of no step");
   };
   for (const Json& t : reader.file.value("table", Json::array())) {

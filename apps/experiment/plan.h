@@ -37,7 +37,7 @@ struct Step {
 // name in `values`; a cell has the values of all rows that fit, in order.
 struct TableSpec {
   std::string name, title, step, columns;
-  std::string beside = {};  // a step whose values are added to rows with the same axes
+  std::string joined = {};  // a step whose values are added to rows with the same axes
   std::vector<std::string> rows, values;
   Variables where;
   int64_t digits = 3;
@@ -46,7 +46,7 @@ struct TableSpec {
 // Lines through the mean of y at each x, one line for each value of `series`.
 struct FigureSpec {
   std::string name, title, step, x, y, series, x_label, y_label;
-  std::string beside = {};  // as of a table
+  std::string joined = {};  // as of a table
   Variables where;
   bool log_x = false, log_y = false;
 };

@@ -157,9 +157,9 @@ bool same_axes(const Row& a, const Row& b) {
   return true;
 }
 
-// The values of `beside` that the row does not have.
-void add_values(Row& row, const Row& beside) {
-  const Row values = beside.value("values", Row::object());
+// The values of `joined` that the row does not have.
+void add_values(Row& row, const Row& joined) {
+  const Row values = joined.value("values", Row::object());
   for (const auto& [name, value] : values.items()) {
     if (!row["values"].contains(name)) row["values"][name] = value;
   }
@@ -168,7 +168,7 @@ void add_values(Row& row, const Row& beside) {
 }  // namespace
 
 std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
-                         const Variables& where, const std::string& beside) {
+                         const Variables& where, const std::string& joined) {
   std::vector<Row> out;
   for (const Row& row : all) {
     const bool fits = std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
@@ -185,7 +185,7 @@ std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
                    [&](const Row& a, const Row& b) { return seed(a) < seed(b); });
   for (Row& row : out) {
     const auto other = std::find_if(all.begin(), all.end(), [&](const Row& each) {
-      return !beside.empty() && text_at(each, "step") == beside && same_axes(row, each);
+      return !joined.empty() && text_at(each, "step") == joined && same_axes(row, each);
     });
     if (other != all.end()) add_values(row, *other);
   }

@@ -44,10 +44,10 @@ std::vector<Row> values_of(const Step& step, const std::string& text);
 Row field(const Row& row, const std::string& name);
 // A field as a name of rows, columns and series: "4096", also for 4096.0.
 std::string label_of(const Row& row, const std::string& name);
-// The rows of a step whose fields have these values, in the order of their seeds. With `beside`,
+// The rows of a step whose fields have these values, in the order of their seeds. With `joined`,
 // the values of the first row of that step which has the same value for every axis of both.
 std::vector<Row> rows_of(const std::vector<Row>& all, const std::string& step,
-                         const Variables& where, const std::string& beside = "");
+                         const Variables& where, const std::string& joined = "");
 // "3.142" for a number with so many digits after the point, a text as it is.
 std::string shown(const Row& value, int64_t digits);
 

@@ -60,7 +60,7 @@ std::string origin(const std::vector<Row>& rows) {
 
 std::vector<std::vector<std::string>> table_cells(const TableSpec& spec,
                                                   const std::vector<Row>& all) {
-  const std::vector<Row> rows = rows_of(all, spec.step, spec.where, spec.beside);
+  const std::vector<Row> rows = rows_of(all, spec.step, spec.where, spec.joined);
   const std::vector<std::string> columns =
       spec.columns.empty() ? std::vector<std::string>{""} : distinct(rows, spec.columns);
   std::vector<std::vector<std::string>> cells(1);

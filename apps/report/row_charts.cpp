@@ -200,7 +200,7 @@ Charts row_charts(const std::string& name, const std::vector<Row>& rows) {
 }
 
 bool is_sweep(const std::string& text) {
-  return text.rfind("attention\tk\tperplexity", 0) == 0 || text.rfind("k\tquery_skip\t", 0) == 0;
+  return text.rfind("attention\tk\tkept_keys\t", 0) == 0 || text.rfind("k\tquery_skip\t", 0) == 0;
 }
 
 Charts sweep_charts(const std::string& file, const std::string& text) {

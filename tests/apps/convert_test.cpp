@@ -15,6 +15,24 @@ std::string convert(const std::string& keys) {
          keys;
 }
 
+using Json = nlohmann::json;
+
+// A causal model becomes a student with blocks unless told otherwise; these fit 32 positions.
+const World& converted() {
+  static const bool made = [] {
+    world().must(
+        "convert --teacher teacher --data text.txt --valid text.txt --out blocks --steps 4 "
+        "--joint-steps 2 --lengths 32 --batch-size 2 --block 4 --parts 2 --tile 2 --k 8");
+    return true;
+  }();
+  REQUIRE(made);
+  return world();
+}
+
+Json json_of(const std::string& arguments) {
+  return Json::parse(converted().must(arguments + " --json").out);
+}
+
 }  // namespace
 
 TEST_CASE("convert: stage attention, then evaluation, generation and export of the student") {
@@ -72,6 +90,85 @@ TEST_CASE("convert: a dry run writes nothing; flags without effect are refused")
   CHECK(f.status == 1);
   CHECK(contains(f.error, "attention 'top' has no parameters, so nothing to learn"));
   CHECK(w.run("export --checkpoint student --out no --merge").status == 1);
+}
+
+TEST_CASE("blocks: convert takes them for a causal model, and every command knows them") {
+  const World& w = converted();
+  CHECK(contains(read_all(w.path("blocks/config.toml")), "mask = \"blocks\""));
+  const Json eval = json_of("eval --model blocks --data text.txt --max-windows 2");
+  // Rows of 32 tokens keep at most the own block, two fixed ones, and two that they and the other
+  // row of the tile chose.
+  const double kept = eval["mask_health"]["kept_keys"], tile = eval["mask_health"]["tile_keys"];
+  CHECK(kept > 8);
+  CHECK(kept < 16.5);
+  CHECK(tile >= kept);
+  CHECK(tile < 20);
+  const std::string text = w.must("eval --model blocks --data text.txt --max-windows 2").out;
+  CHECK(contains(text, "kept keys"));
+  CHECK(contains(w.must("flops --model blocks").out, "sparse attention"));
+  CHECK(contains(w.must("sweep --model blocks --data text.txt --k 4 8 --max-windows 2").out, "8"));
+  w.must("inspect blocks --text 'the king said unto his people' --capture capture.h5");
+  w.must(
+      "report blocks --teacher teacher --data text.txt --sequence-length 32 --out blocks-report");
+  w.must("export --checkpoint blocks --format transformers --out blocks-transformers");
+  CHECK(contains(read_all(w.path("blocks-transformers/config.json")), "\"parts\""));
+  w.must("bench trained --quick --json --quiet --model blocks --data text.txt --tokens 16 32");
+  w.must("bench generate --quick --json --quiet --model blocks --data text.txt --tokens 16 24");
+}
+
+TEST_CASE("blocks: generate with any k; all keys give the perplexity of full attention") {
+  const World& w = converted();
+  for (const char* k : {"4", "8", "32"}) {
+    const Finished f = w.must(
+        std::string("generate --model blocks --prompt 'the king said unto' --tokens 12 --k ") + k);
+    CHECK(contains(f.out, "the king said unto"));
+  }
+  const Json dense = json_of("eval --model teacher --data text.txt --max-windows 2");
+  const Json open = json_of("eval --model blocks --k 32 --data text.txt --max-windows 2");
+  // Gates of .9997 are the only difference.
+  CHECK(double(open["perplexity"]) == doctest::Approx(double(dense["perplexity"])).epsilon(1e-3));
+}
+
+TEST_CASE("blocks: floors keep as many keys as the student") {
+  const World& w = converted();
+  w.must(
+      "sweep --model blocks --teacher teacher --data text.txt --k 4 --max-windows 2 --floors --out "
+      "blocks.tsv");
+  std::istringstream lines(read_all(w.path("blocks.tsv")));
+  std::map<std::string, std::vector<std::string>> rows;
+  for (std::string line; std::getline(lines, line);) {
+    std::vector<std::string> cells;
+    std::istringstream parts(line);
+    for (std::string cell; std::getline(parts, cell, '\t');) cells.push_back(cell);
+    rows[cells.at(0)] = cells;
+  }
+  const double kept = std::stod(rows.at("student").at(2));
+  for (const char* name : {"teacher, best blocks", "teacher, own top keys",
+                           "teacher, 4 sinks + most recent", "teacher, most recent"}) {
+    INFO(name);
+    CHECK(std::stod(rows.at(name).at(2)) == doctest::Approx(kept).epsilon(0.1));
+  }
+  CHECK(std::stod(rows.at("teacher, best blocks").at(6)) >= std::stod(rows.at("student").at(6)));
+  CHECK(rows.count("teacher, best columns") == 0);
+}
+
+TEST_CASE(
+    "blocks: k in parts of a block is rounded and said; settings that do not fit are refused") {
+  const World& w = converted();
+  const Finished rounded = w.must("eval --model blocks --data text.txt --max-windows 1 --k 5");
+  CHECK(contains(rounded.error + rounded.out, "k = 5 is rounded up to 8"));
+  const std::string convert = "convert --teacher teacher --data text.txt --out no ";
+  auto refused = [&](const std::string& flags, std::initializer_list<std::string> words) {
+    const Finished f = w.run(convert + flags);
+    CHECK(f.status == 1);
+    check_says(f.error, words);
+    CHECK(std::count(f.error.begin(), f.error.end(), '\n') == 1);
+  };
+  refused("--block 6 --tile 4", {"tile = 4", "block = 6", "2 rows would fit"});
+  refused("--block 6 --tile 3", {"parts = 4", "block = 6", "2 parts would fit"});
+  refused("--k 0", {"k", "1"});
+  refused("--sinks -1", {"sinks", "0"});
+  refused("--preset blocks --oversample 4", {"oversample", "mask = columns"});
 }
 
 }  // namespace brine::tests

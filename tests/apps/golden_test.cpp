@@ -81,7 +81,8 @@ TEST_CASE("golden files agree: values, losses, gradients, in both types, by both
         GoldenReport report = report_of(file, type, dense);
         if (!report.skipped.empty()) MESSAGE(file << " skipped: " << report.skipped);
         CHECK(report.skipped.empty());
-        CHECK(report.rows.size() > 30);
+        const bool blocks = file.find("/blocks_") != std::string::npos;
+        CHECK(report.rows.size() > (blocks ? 10 : 30));
         for (const GoldenRow& row : report.rows) {
           CHECK_MESSAGE(row.ok(), file << " " << type << (dense ? " dense: " : " sparse: ")
                                        << row.dataset << " is off by " << row.error << ", allowed "

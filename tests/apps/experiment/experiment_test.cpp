@@ -317,7 +317,7 @@ TEST_CASE("experiment: cells, CSV and figures of rows") {
         std::vector<std::string>{"kind", "y, tokens = 4096"});
   CHECK(experiment::rows_of(rows, "s", {{"tokens", "4096"}}).size() == 4);
 
-  // Beside: the values of another step's row with the same axes, where both have the axis.
+  // Joined: the values of another step's row with the same axes, where both have the axis.
   std::vector<Row> two = {row("a", 4, 1), row("a", 8, 2), row("a", 4, 7), row("a", 8, 9)};
   for (size_t i = 0; i < two.size(); ++i) {
     two[i]["axes"] = {{"k", i % 2 ? "8" : "4"}};

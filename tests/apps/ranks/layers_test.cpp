@@ -26,9 +26,8 @@ std::string layers_run(const std::string& out, int steps, int every, const std::
                        int accumulate = 4) {
   return join(
       "convert --teacher deep --data text.txt --valid text.txt --batch-size 2 --columns 12 ",
-      "--k 4 --block 4 --parts 2 --tile 2 --keep 0 --eval-windows 6 --accumulate ", accumulate,
-      " --steps ", steps, " --save-every ", every, " --eval-every ", every, " ", keys, " --out ",
-      out);
+      "--k 4 --preset light --keep 0 --eval-windows 6 --accumulate ", accumulate, " --steps ",
+      steps, " --save-every ", every, " --eval-every ", every, " ", keys, " --out ", out);
 }
 
 Finished deep_run(const std::string& arguments, const std::string& before) {
