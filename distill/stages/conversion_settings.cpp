@@ -9,8 +9,12 @@
 namespace brine::distill {
 namespace {
 
-// The longest window that is trained on unless lengths are given.
-constexpr int64_t kLongest = 2048;
+// The windows that are trained on unless lengths are given; of a method that compares a sample of
+// rows those in which a mask of its size leaves keys out.
+struct Lengths {
+  int64_t shortest, longest;
+};
+constexpr Lengths kUsual = {512, 2048}, kSampled = {2048, 8192};
 
 TrainingSettings stage_defaults(const nn::ModelShape& teacher) {
   TrainingSettings t;
@@ -27,11 +31,13 @@ TrainingSettings stage_defaults(const nn::ModelShape& teacher) {
 }
 
 // "512,1024,2048" as far as the model has positions; a shorter model has windows of one length.
-std::string default_lengths(const nn::ModelShape& teacher, const std::optional<int64_t>& window) {
+std::string default_lengths(const nn::ModelShape& teacher, const std::optional<int64_t>& window,
+                            bool samples) {
   const int64_t asked = window.value_or(0);
   if (asked > 0) return std::to_string(asked);
   std::string out;
-  for (int64_t n = 512; n <= std::min(kLongest, teacher.max_positions); n *= 2) {
+  const Lengths usual = samples ? kSampled : kUsual;
+  for (int64_t n = usual.shortest; n <= std::min(usual.longest, teacher.max_positions); n *= 2) {
     out += (out.empty() ? "" : ",") + std::to_string(n);
   }
   return out.empty() ? std::to_string(teacher.max_positions) : out;
@@ -111,7 +117,7 @@ void Conversion::describe(data::Schema& s) {
            "joint: the student on its own activations",
            {.unset = "attention, and joint if joint.steps is not 0"});
   text.describe(s);
-  TrainingSettings shown = stage_defaults({.max_positions = kLongest});
+  TrainingSettings shown = stage_defaults({.max_positions = kUsual.longest});
   training.describe(s, shown);
   s.field("optimizer.feature_learning_rate", feature_rate,
           "Peak rate of the features of a learned prior", {.min = 0, .unset = "0.02"});
@@ -146,14 +152,16 @@ bool Conversion::has(Stage stage) const {
 }
 
 void Conversion::resolve(const nn::ModelShape& teacher) {
-  if (!text.lengths) text.lengths = default_lengths(teacher, training.sequence_length);
+  choose_attention(student, attention_keys,
+                   default_attention(student, attention_keys, teacher.causal));
+  const nn::AttentionTraits traits = attention_traits(student, teacher.causal);
+  if (!text.lengths) {
+    text.lengths = default_lengths(teacher, training.sequence_length, traits.samples);
+  }
   decide(text.retrieval_share, 0.25);
   training.fill(stage_defaults(teacher));
   decide(feature_rate, 2e-2);
   decide(context, 1.0);
-  choose_attention(student, attention_keys,
-                   default_attention(student, attention_keys, teacher.causal));
-  const nn::AttentionTraits traits = attention_traits(student, teacher.causal);
   decide(turns, int64_t(traits.samples ? 4 : 1));
   check(*turns == 1 || traits.samples, "convert: steps_per_pass = ", *turns,
         " needs a method that compares a sample of rows, as sea with mask = blocks does");

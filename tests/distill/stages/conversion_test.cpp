@@ -257,7 +257,11 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   CHECK_FALSE(c.has(Stage::attention));
   Conversion defaults;
   defaults.resolve({.layers = 30, .heads = 9, .max_positions = 8192});
-  CHECK(defaults.text.lengths == "512,1024,2048");
+  CHECK(defaults.text.lengths == "2048,4096,8192");
+  Conversion of_columns;
+  of_columns.set_attention("mask", "columns");
+  of_columns.resolve({.layers = 30, .heads = 9, .max_positions = 8192});
+  CHECK(of_columns.text.lengths == "512,1024,2048");
   CHECK(defaults.text.retrieval_share == 0.25);
   CHECK(defaults.joint.steps == 0);
   CHECK(defaults.joint.base_rate == 0);
