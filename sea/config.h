@@ -110,7 +110,7 @@ struct SeaConfig {
   bool pools() const { return pooled_prior || pooled > 0; }  // scores of mean keys
 
   bool has_blocks() const { return mask == MaskForm::blocks; }
-  // The blocks of k keys, 0 = as configured; a part of a block counts as one.
+  // The blocks of k keys, 0 = as configured, rounded up to whole blocks.
   BlockConfig blocks(int64_t k = 0) const {
     return {.block = block,
             .parts = parts,

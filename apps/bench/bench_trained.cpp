@@ -57,8 +57,9 @@ class Trained {
     sparse("random columns", random);
     if (T_ != coo_length() || default_device().is_cuda()) return;  // plain COO runs on the CPU only
     const std::vector<Tensor>& x = layer_.leaves;
-    coo_rows(rows_,
-             {x[0].detach(), x[1].detach(), x[2].detach(), layer_.selected, k_, ", its own masks"});
+    const int64_t times = x[0].dim(1) / x[1].dim(1);
+    coo_rows(rows_, {x[0].detach(), repeat_heads(x[1].detach(), times),
+                     repeat_heads(x[2].detach(), times), layer_.selected, k_, ", its own masks"});
   }
 
  private:

@@ -24,7 +24,8 @@ int64_t trained_count(const TrainingRun& run) {
   return sum;
 }
 
-// The time of one step, from two steps that are discarded: the first one fills caches.
+// Memory and the time of a step, from steps that are discarded: a first one that fills caches, then
+// those that have the same windows, of which one runs the teacher.
 std::string measure_step(TrainingRun& run, uint64_t seed) {
   const TrainerConfig& config = run.trainer;
   const int64_t parameters = nn::parameter_count(*run.model), trained = trained_count(run);
@@ -34,20 +35,23 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
   StepObjective& objective = run.objective ? *run.objective : *losses;
   RandomStream random{.seed = seed, .stream = 2};
   reset_peak();
-  // After a first step as many as have the same windows, of which one runs the teacher.
   std::chrono::steady_clock::time_point start;
   int64_t turns = 1;
   for (int64_t i = 0; i < 1 + turns; ++i) {
     if (i == 1) start = std::chrono::steady_clock::now();
-    const Batch batch = run.train->batch(i * config.accumulate, config.batch_size);
-    turns = batch.turns;
-    LossTerms terms;
-    read_terms({objective.accumulate(batch, {.random = &random, .recompute = config.recompute})},
-               {}, terms);
+    // Micro-batches that return are kept from step to step, each with its own memory.
+    const int64_t micro = turns > 1 ? config.accumulate : 1;
+    for (int64_t m = 0; m < micro; ++m) {
+      const Batch batch = run.train->batch(i * config.accumulate + m, config.batch_size);
+      turns = batch.turns;
+      LossTerms terms;
+      read_terms({objective.accumulate(batch, {.random = &random, .recompute = config.recompute})},
+                 {}, terms);
+    }
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const double step = seconds / double(turns) * double(config.accumulate);
+  const double step = seconds / double(turns) * double(turns > 1 ? 1 : config.accumulate);
   double total = step * double(config.steps);
   if (config.max_seconds > 0) total = std::min(total, config.max_seconds);
   const double memory = double(allocator_stats().peak_live) + 8.0 * double(trained);

@@ -56,6 +56,11 @@ AttentionDefaults default_attention(nn::ModelConfig& student, const std::set<std
   const data::Schema::Field* mask = keys.find("mask");
   bool columns = !causal || (set.count("mask") && mask && mask->toml() == "\"columns\"");
   for (const char* key : {"oversample", "pooled", "prior_units"}) columns |= set.count(key) > 0;
+  for (const auto& [key, value] :
+       {std::pair("gates", "\"token\""), {"prior", "\"performer\""}, {"pooled_prior", "false"}}) {
+    const data::Schema::Field* field = keys.find(key);
+    columns |= set.count(key) && field && field->toml() == value;
+  }
   if (columns) return {{"preset", "light"}, {"k", "64"}};
   return {{"preset", "blocks"}};
 }

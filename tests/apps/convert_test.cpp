@@ -106,7 +106,10 @@ TEST_CASE("blocks: convert takes them for a causal model, and every command know
   const std::string text = w.must("eval --model blocks --data text.txt --max-windows 2").out;
   CHECK(contains(text, "kept keys"));
   CHECK(contains(w.must("flops --model blocks").out, "sparse attention"));
-  CHECK(contains(w.must("sweep --model blocks --data text.txt --k 4 8 --max-windows 2").out, "8"));
+  w.must("sweep --model blocks --data text.txt --k 4 8 --max-windows 2 --out blocks-k.tsv");
+  const std::string by_k = read_all(w.path("blocks-k.tsv"));
+  CHECK(contains(by_k, "\n4\t"));
+  CHECK(contains(by_k, "\n8\t"));
   w.must("inspect blocks --text 'the king said unto his people' --capture capture.h5");
   w.must(
       "report blocks --teacher teacher --data text.txt --sequence-length 32 --out blocks-report");

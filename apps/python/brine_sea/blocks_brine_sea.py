@@ -150,7 +150,7 @@ class Queries:
 
 
 def shares(x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Tensor], None], opinion: float) -> Tensor:
-    """P of blocks of `size` keys, summed over the heads of a group (section 8.2, 8.3).
+    """The probabilities of blocks of `size` keys, summed over the heads of a group (section 8.2, 8.3).
 
     Of x the tensors [..., n, rows, d], [..., n, rows, m], [..., n, rows], gains [..., n]; keys [..., N, P, d] are
     sums over the parts of the blocks, psi [..., N, m] over the blocks. hide() overwrites scores [..., n, rows, N, P]
@@ -181,7 +181,7 @@ def shares(x: Queries, keys: Tensor, psi: Tensor, size: int, hide: Callable[[Ten
 
 
 def band_shares(x: Queries, own: Tensor, complete: Tensor, sums: Sums, size: int, opinion: float) -> Tensor:
-    """P of the first `complete` [B, tiles] of the blocks of `sums`, -1 for the others: [B, G, tiles, r, N].
+    """The probabilities of the first `complete` [B, tiles] of the blocks of `sums`, -1 for the others: [B, G, tiles, r, N].
 
     own: `complete` on the CPU.
     """

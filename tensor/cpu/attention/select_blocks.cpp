@@ -67,7 +67,7 @@ class Chooser {
     take(config_->chosen, [&](int64_t b) { return !config_->is_fixed(b, at.own); });
   }
 
-  // As above from P itself, `p` of the first head's first row.
+  // As above from the probabilities, `p` of the first head's first row.
   void choose_shares(const Rows<T>& at, const T* p, int64_t head_step, int64_t row_step) {
     rows_ = at.count;
     for (int64_t r = 0; r < rows_; ++r) best_[r].clear();

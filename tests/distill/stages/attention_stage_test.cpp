@@ -212,7 +212,14 @@ TEST_CASE("stage attention: turns of a batch compare other rows, with and withou
     all.insert(g);
   }
   CHECK(all.size() == 3);
-  CHECK(gradient(kept, 0, 1) == gradient(kept, 0, 3));
+  // Another teacher is seen when its pass runs: not at a turn of windows that are kept.
+  const std::vector<double> alone = gradient(kept, 0, 1), before = gradient(kept, 0, 2);
+  CHECK(before == alone);
+  StageWorld fresh(sizes);
+  const std::vector<double> second = gradient(fresh, 1, 2);
+  for (const NamedTensor& t : nn::state_of(*kept.pair.teacher)) fill(t.tensor, 0.01);
+  CHECK(gradient(kept, 1, 2) == second);
+  CHECK(gradient(kept, 0, 1) != before);
 }
 
 TEST_CASE("stage attention: losses that are not of a layer's attention are refused by name") {

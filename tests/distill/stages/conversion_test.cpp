@@ -285,7 +285,9 @@ TEST_CASE("conversion: the settings of its stages, and what is refused") {
   CHECK(settings({})["mask"] == "blocks");
   CHECK(settings({})["k"] == 480);
   CHECK(settings({}, false)["mask"] == "columns");
-  for (const auto& [key, value] : {std::pair("oversample", "4"), std::pair("mask", "columns")}) {
+  for (const auto& [key, value] :
+       {std::pair("oversample", "4"), std::pair("mask", "columns"), std::pair("gates", "token"),
+        std::pair("prior", "performer"), std::pair("pooled_prior", "false")}) {
     Conversion columns;
     columns.set_attention(key, value);
     CHECK(settings(columns)["mask"] == "columns");

@@ -54,6 +54,28 @@ TEST_CASE("best-blocks attends to the blocks with the largest attention mass") {
   }
 }
 
+TEST_CASE("best-blocks: heads that share keys choose by the sum of their masses") {
+  const MaskCase m{.B = 1, .H = kHeads, .T = 90};
+  const Inputs in = inputs(1, 90, Dtype::f64);
+  const Tensor k = in.k.slice(1, 0, 1).contiguous(), v = in.v.slice(1, 0, 1).contiguous();
+  const std::vector<double> dense =
+      naive_attention(in.q.to_vector(), repeat_heads(k, kHeads).to_vector(), {}, kSize, m);
+  std::vector<double> summed = dense;
+  const size_t map = size_t(m.T * m.T);
+  for (size_t i = 0; i < map; ++i) {
+    double sum = 0;
+    for (size_t h = 0; h < size_t(kHeads); ++h) sum += dense[h * map + i];
+    for (size_t h = 0; h < size_t(kHeads); ++h) summed[h * map + i] = sum;
+  }
+  nn::Init init{.random = {.seed = 1}, .dtype = Dtype::f64};
+  const auto grouped =
+      method_with("best-blocks", {{"k", "8"}, {"block", "4"}, {"tile", "2"}})
+          ->make(init, {.heads = kHeads, .head_size = kSize, .max_positions = 90, .kv_heads = 1});
+  nn::Tap tap("best-blocks");
+  grouped->forward({.q = in.q, .k = k, .v = v, .hidden = {}, .visible = m.visible(), .tap = &tap});
+  CHECK(seen_mask(tap, m).to_vector() == best_blocks(summed, m));
+}
+
 TEST_CASE("best-blocks refuses what does not fit") {
   CHECK_THROWS_AS(make_block("best-blocks", false, Dtype::f64), Error);
   CHECK_THROWS_AS(make_block("best-blocks", true, Dtype::f64, 5, 300, {{"tile", "3"}}), Error);

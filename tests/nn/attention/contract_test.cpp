@@ -162,10 +162,17 @@ TEST_CASE("contract: what a method does not read may be absent") {
     if (traits.reads_hidden) return;
     ++absent;
     const Inputs in = inputs(1, 65, Dtype::f32);
-    const nn::AttentionInput all{.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden};
+    nn::AttentionInput all{.q = in.q, .k = in.k, .v = in.v, .hidden = in.hidden};
+    all.q_content = normal(in.q.shape(), 8);
+    all.k_content = normal(in.k.shape(), 9);
     nn::AttentionInput without = all;
     without.hidden = {};
+    if (!traits.reads_content) without.q_content = without.k_content = {};
     CHECK(same_bits(block.module->forward(all), block.module->forward(without)));
+    nn::AttentionInput few = all, rounded = all;
+    few.options.k = traits.k_step * 2 - traits.k_step / 2;
+    rounded.options.k = traits.k_step * 2;
+    CHECK(same_bits(block.module->forward(few), block.module->forward(rounded)));
   });
   CHECK(absent >= 2);
 }
