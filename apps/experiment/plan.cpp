@@ -326,7 +326,7 @@ Plan read_plan(const PlanRequest& request) {
   auto known = [&](const char* what, const auto& spec) {
     check(ids.contains(spec.step), request.file, ": ", what, " ", spec.name, " is of no step");
     check(spec.joined.empty() || ids.contains(spec.joined), request.file, ": ", what, " ",
-          spec.name, " joins ", spec.joined, ", which is no step");
+          spec.name, " joins ", spec.joined, ", which is not a step");
   };
   for (const Json& t : reader.file.value("table", Json::array())) {
     plan.tables.push_back(reader.table(t));
