@@ -122,11 +122,6 @@ nn::AttentionTraits BlockAttention::traits() const {
           .reads_content = prior_.query != nullptr};
 }
 
-Tensor BlockAttention::features(const PriorFeatures& of, const Tensor& x, const Tensor& content,
-                                const Tensor& lengths) const {
-  return of(x, content, lengths);
-}
-
 Tensor BlockAttention::gates_of(int64_t batch, int64_t rows) const {
   const int64_t H = shape_.heads;
   return reshape(rows_from_table(reshape(gates_, {H, 2}), batch, rows), {batch, H, rows, 2});

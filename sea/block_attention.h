@@ -24,8 +24,6 @@ class BlockAttention : public nn::Attention {
 
  private:
   friend class BlockState;
-  Tensor features(const PriorFeatures& of, const Tensor& x, const Tensor& content,
-                  const Tensor& lengths) const;
   Tensor gates_of(int64_t batch, int64_t rows) const;
   void show_scores(const nn::AttentionInput& in, const Tensor& tiles) const;
 
