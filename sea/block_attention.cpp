@@ -146,14 +146,19 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   Tensor psi_k;
   BlockScores scores{.q = q, .gain = prior_.pooled_gain->value};
   const bool shows = in.tap && in.tap->requested("scores");
+  if (prior_.query) {
+    // Scores that are shown learn from it.
+    std::optional<NoGrad> off;
+    if (!shows) off.emplace();
+    psi_k = (*prior_.key)(in.k, in.k_content, lengths);
+  }
   {
     NoGrad off;
     scores.key_sums = block_sums(in.k, config, config.parts, lengths);
     if (prior_.query) {
-      psi_k = (*prior_.key)(in.k, in.k_content, lengths);
       scores.psi_q = (*prior_.query)(q, taken(in.q_content), only ? Tensor() : lengths);
-      scores.psi_k = psi_k;
-      scores.psi_sums = block_sums(psi_k, config, 1, lengths);
+      scores.psi_k = psi_k.detach();
+      scores.psi_sums = block_sums(scores.psi_k, config, 1, lengths);
       scores.prior_gain = prior_.gain->value;
       scores.least_share = kLeastShare;
     }
@@ -172,7 +177,7 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
   if (in.tap) {
     in.tap->put("gates", gates);
     if (only) in.tap->put("rows", rows);
-    if (shows) show_scores(in, tiles);
+    if (shows) show_scores(in, tiles, psi_k);
     // A mask by keys is larger than anything else here: those who ask for other entries alone do
     // not get it.
     const bool counts = in.tap->requested("kept_keys");
@@ -183,7 +188,8 @@ Tensor BlockAttention::forward(const nn::AttentionInput& in) {
 }
 
 // The scores of `tiles` (undefined: all), by the level that their rows begin at.
-void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& tiles) const {
+void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& tiles,
+                                 const Tensor& psi_k) const {
   const BlockConfig config = config_.blocks(in.options.k);
   const int64_t T = in.k.dim(2), d = shape_.head_size, R = config.tile, H = shape_.heads;
   const Device device = in.q.device();
@@ -198,11 +204,7 @@ void BlockAttention::show_scores(const nn::AttentionInput& in, const Tensor& til
     if (own > 0) by_level[config.level(own)].push_back(place);
   }
   const Tensor keys = without_padding(in.k, in.visible.lengths);
-  Tensor psi_k, totals;
-  if (prior_.query) {
-    psi_k = (*prior_.key)(in.k, in.k_content, in.visible.lengths);
-    totals = cumsum(psi_k, 2);
-  }
+  const Tensor totals = prior_.query ? cumsum(psi_k, 2) : Tensor();
   for (const auto& [z, places] : by_level) {
     std::vector<int64_t> rows;
     std::vector<double> widths, blocks;

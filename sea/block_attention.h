@@ -25,7 +25,7 @@ class BlockAttention : public nn::Attention {
  private:
   friend class BlockState;
   Tensor gates_of(int64_t batch, int64_t rows) const;
-  void show_scores(const nn::AttentionInput& in, const Tensor& tiles) const;
+  void show_scores(const nn::AttentionInput& in, const Tensor& tiles, const Tensor& psi_k) const;
 
   SeaConfig config_;
   nn::AttentionShape shape_;
