@@ -119,7 +119,7 @@ struct Table {
       perplexity = evaluate(*teacher.model, windows, call(k)).value();
     }
     row(floor.name, k, perplexity, all.mean(floor.way),
-        has_blocks() ? mean_kept(k, windows.window()) : 0);
+        floor.columns ? 0 : mean_kept(k, windows.window()));
   }
 
   data::Json settings_of_student() const {
