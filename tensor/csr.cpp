@@ -1,11 +1,8 @@
-// Construction and refinement of flat CSR masks: the checked functions over their kernels.
+// Construction of flat CSR masks: the checked functions over their kernels.
 #include "tensor/csr.h"
-
-#include <algorithm>
 
 #include "tensor/kernels/attention.h"
 #include "tensor/meter/cost_meter.h"
-#include "tensor/stored.h"
 
 namespace brine {
 int64_t budgeted_entries(const Visibility& visible, int64_t k, int64_t B, int64_t H, int64_t T) {
@@ -82,42 +79,6 @@ void check_csr(const char* op, const FlatCsr& csr, const Tensor& q, const Tensor
             k.dim(2) == csr.keys,
         op, ": q ", q.shape(), " and k ", k.shape(), " do not fit a mask of ", csr.batch,
         " sequences, ", csr.heads, " heads, ", csr.length, " rows and ", csr.keys, " keys");
-}
-
-namespace {
-
-// Entries of the refined mask; on a device, which is not waited for, an upper bound.
-int64_t refined_entries(const FlatCsr& fine, const FlatCsr& csr, int64_t keys,
-                        const Visibility& visible) {
-  const int64_t rows = csr.batch * csr.length;
-  const Device device = csr.columns.device();
-  if (device.is_meta()) {
-    return budgeted_entries(visible, keys, csr.batch, csr.heads, csr.length);
-  }
-  if (device.is_cuda()) return std::min(csr.entries(), rows * csr.heads * keys);
-  return csr.batch ? fine.row_pointers.data<int64_t>()[csr.batch * (csr.length + 1) - 1] : 0;
-}
-
-}  // namespace
-
-FlatCsr refine(const Tensor& q, const Tensor& k, const FlatCsr& csr, int64_t keys,
-               const Visibility& visible) {
-  check_csr("refine", csr, q, k);
-  check(keys > 0, "refine: keys must be positive, got ", keys);
-  check(can_store(q.dtype(), k.dtype()) && (q.dtype() == Dtype::f32 || q.dtype() == Dtype::f64) &&
-            q.dim(3) > 0,
-        "refine: q must be f32 or f64, k of this type or of 16 bits with f32, with heads of size 1 "
-        "or more, got ",
-        q.dtype(), " ", q.shape(), " and ", k.dtype(), " ", k.shape());
-  const Device device = csr.columns.device();
-  FlatCsr fine{{}, {}, {}, csr.batch, csr.heads, csr.length, csr.keys};
-  fine.row_pointers = Tensor::empty(csr.row_pointers.shape(), Dtype::i64, device);
-  fine.head_offsets = Tensor::empty(csr.head_offsets.shape(), Dtype::i32, device);
-  BRINE_CALL(q, count_refined, fine, csr, keys);
-  fine.columns = Tensor::empty({refined_entries(fine, csr, keys, visible)}, Dtype::i32, device);
-  BRINE_CALL(q, refine, fine, q.detach().contiguous(), k.detach().contiguous(), csr, keys);
-  count_macs(double(csr.entries()) * double(q.dim(3)));
-  return fine;
 }
 
 }  // namespace brine

@@ -16,7 +16,22 @@ enum class ErrorKind {
   not_found,         // a file or directory that does not exist
   out_of_memory,     // refused by the system or the cap of the allocator
 };
-const char* name_of(ErrorKind kind);  // "invalid argument", "format", "io", ...
+
+inline const char* name_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::invalid_argument:
+      return "invalid argument";
+    case ErrorKind::format:
+      return "format";
+    case ErrorKind::io:
+      return "io";
+    case ErrorKind::not_found:
+      return "not found";
+    case ErrorKind::out_of_memory:
+      return "out of memory";
+  }
+  return "";
+}
 
 struct Error : std::runtime_error {
   explicit Error(const std::string& message, ErrorKind kind = ErrorKind::invalid_argument)
