@@ -1,5 +1,6 @@
 // Continues a prompt with the likeliest tokens.
 // Usage: generate MODEL PROMPT   (a directory as Hugging Face lays it out, with its tokenizer)
+#include <brine/data/tokenizer/prompt_tokens.h>
 #include <brine/nn/generate/generation.h>
 #include <brine/nn/io/model_io.h>
 
@@ -13,7 +14,7 @@ int main(int count, char** words) try {
   request.vocabulary = tokenizer->vocab_size();
   brine::nn::Generation generation(*loaded.model, request,
                                    [&](int32_t id) { return tokenizer->decode_next(id); });
-  generation.start({tokenizer->encode(words[2])});
+  generation.start({brine::data::prompt_tokens(*tokenizer, words[2], {})});
   generation.run();
   std::cout << words[2] << generation.sequences()[0].text.text() << std::endl;
 } catch (const brine::Error& error) {

@@ -6,6 +6,7 @@
 
 #include "apps/cli/terminal.h"
 #include "data/corpus/corpus.h"
+#include "data/tokenizer/prompt_tokens.h"
 #include "distill/runs/training_run.h"
 
 namespace brine {
@@ -30,7 +31,7 @@ std::vector<int32_t> parse_ids(const std::string& list) {
 
 void TextInput::describe_text(data::Schema& s, const std::string& before) {
   // An empty value would otherwise be the same as none.
-  s.field("text", text, before + "this text; an encoder's with its [CLS] and [SEP]",
+  s.field("text", text, before + "this text, with the tokens that the tokenizer adds to a text",
           {.then = [this] { check(!text.empty(), "--text is empty, wanted a text"); }});
   s.field("tokens", tokens, before + "these token ids, 1,2,3",
           {.then = [this] { check(!tokens.empty(), "--tokens is empty, wanted ids: 1,2,3"); }});
@@ -48,8 +49,11 @@ std::vector<int32_t> TextInput::ids(const nn::LoadedModel& m, const std::string&
   check(sources() == 1, command, " needs one of --text, --tokens and --data");
   if (!tokens.empty()) return parse_ids(tokens);
   const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
-  const bool encoder = !m.config.shape().causal;
-  if (!text.empty()) return encoder ? tokenizer->encode_pair(text).ids : tokenizer->encode(text);
+  if (!text.empty()) {
+    return data::prompt_tokens(*tokenizer, text, [&](const std::string& warning) {
+      log_warning(command, ": --text: ", warning);
+    });
+  }
   const int64_t length = sequence_length ? sequence_length : m.config.shape().max_positions;
   const data::TokenCorpus corpus = data::load_corpus(data, *tokenizer, length);
   check(window < corpus.windows(), data[0], ": has ", corpus.windows(), " windows of ", length,

@@ -10,7 +10,7 @@
 namespace brine {
 
 struct TextInput {
-  std::string text;               // with [CLS] and [SEP] for an encoder
+  std::string text;               // with the tokens that the tokenizer adds
   std::string tokens;             // ids, "1,2,3"
   std::vector<std::string> data;  // a window of these text files
   int64_t window = 0;             // number of the window in the files

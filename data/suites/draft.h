@@ -5,6 +5,7 @@
 
 #include "data/suites/prompt.h"
 #include "data/suites/words.h"
+#include "data/tokenizer/prompt_tokens.h"
 
 namespace brine::data {
 
@@ -27,9 +28,6 @@ using MakeDraft = std::function<Draft(size_t size)>;
 // The prompt of the largest draft, of at least `least`, that fits the request's length.
 Prompt fitted(const PromptTask& task, const PromptSource& source, const PromptRequest& request,
               const MakeDraft& make, size_t least = 0);
-
-// The tokens that the tokenizer puts in front of a text, such as a BOS.
-std::vector<int32_t> tokens_in_front(const Tokenizer& tokenizer);
 
 // The choices of a prompt. They do not depend on its size.
 Draws draws_of(const PromptTask& task, const PromptRequest& request);

@@ -9,18 +9,6 @@
 namespace brine::data {
 namespace {
 
-// The tokens of a text behind another one: some tokenizers put a space in front of what they
-// encode.
-std::vector<int32_t> encode_behind(const Tokenizer& tokenizer, const std::string& text) {
-  const std::string before = "a";
-  const std::vector<int32_t> first = tokenizer.encode(before);
-  const std::vector<int32_t> all = tokenizer.encode(before + text);
-  const bool apart =
-      first.size() < all.size() && std::equal(first.begin(), first.end(), all.begin());
-  if (!apart) return tokenizer.encode(text);
-  return {all.begin() + int64_t(first.size()), all.end()};
-}
-
 Prompt tokens_of(const Draft& draft, const Tokenizer& tokenizer, int64_t answer_tokens) {
   Prompt out{.ids = tokens_in_front(tokenizer),
              .answer = {},
@@ -31,7 +19,7 @@ Prompt tokens_of(const Draft& draft, const Tokenizer& tokenizer, int64_t answer_
   const std::vector<int32_t> ids = tokenizer.encode(draft.text);
   out.ids.insert(out.ids.end(), ids.begin(), ids.end());
   for (const AnswerPart& part : draft.answer) {
-    const std::vector<int32_t> more = encode_behind(tokenizer, part.text);
+    const std::vector<int32_t> more = continuation_tokens(tokenizer, part.text);
     out.answer.insert(out.answer.end(), more.begin(), more.end());
     out.scored.insert(out.scored.end(), more.size(), part.scored);
   }
@@ -48,13 +36,6 @@ std::string lower(std::string text) {
 }
 
 }  // namespace
-
-std::vector<int32_t> tokens_in_front(const Tokenizer& tokenizer) {
-  const Encoding some = tokenizer.encode_pair("a");
-  size_t count = 0;
-  while (count < some.ids.size() && some.special_mask[count]) ++count;
-  return {some.ids.begin(), some.ids.begin() + int64_t(count)};
-}
 
 const std::vector<PromptTask>& prompt_tasks() {
   static const std::vector<PromptTask> all = {

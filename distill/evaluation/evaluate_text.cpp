@@ -64,7 +64,7 @@ Scored score_windows(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
 }
 
 Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer,
-                      const TextEvaluation& e, const EvaluateCall& call) {
+                      const TextEvaluation& e, const EvaluateCall& call, const Messages& messages) {
   check(e.copies == 1 && e.loss_from == 0, "eval: the protocol ",
         data::name_of(e.protocol, kProtocolNames), " accepts neither copies nor loss_from");
   const auto chosen =
@@ -74,6 +74,7 @@ Scored score_protocol(const nn::LoadedModel& m, const data::Tokenizer& tokenizer
                                                 .stride = e.stride,
                                                 .positions = m.config.shape().max_positions},
                                                tokenizer));
+  if (!chosen->warning.empty()) messages.warning("eval: ", chosen->warning);
   Scored out;
   out.perplexity = score(*chosen, *m.model, call);
   const int64_t scored = scored_windows(e, chosen->windows());
@@ -144,7 +145,7 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
   call.logits = logits.get();
   const Scored scored = e.protocol == ProtocolName::windows
                             ? score_windows(m, tokenizer, e, call, messages)
-                            : score_protocol(m, tokenizer, e, call);
+                            : score_protocol(m, tokenizer, e, call, messages);
   const char* path = data::name_of(e.path, kAttentionPaths);
   data::Json out = {{"model", name},
                     {"attention", m.config.attention},

@@ -6,6 +6,7 @@
 
 #include "data/corpus/corpus.h"
 #include "data/corpus/token_shards.h"
+#include "data/tokenizer/prompt_tokens.h"
 
 namespace brine::distill {
 namespace {
@@ -28,13 +29,6 @@ const Facts& facts_of(ProtocolName name) {
     if (name == facts.name) return facts;
   }
   throw Error("eval: the protocol windows is scored as WindowSource cuts the text");
-}
-
-std::vector<int32_t> put_in_front(const data::Tokenizer& tokenizer) {
-  const data::Encoding some = tokenizer.encode_pair("a");
-  size_t count = 0;
-  while (count < some.ids.size() && some.special_mask[count]) ++count;
-  return {some.ids.begin(), some.ids.begin() + int64_t(count)};
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -86,12 +80,13 @@ Protocol make_protocol(const ProtocolRequest& request, const data::Tokenizer& to
   check(p.stride <= p.window, "eval: --stride ", p.stride, " skips tokens: windows have ",
         p.window);
   if (facts.bos) {
-    p.tokens = put_in_front(tokenizer);
+    p.tokens = data::tokens_in_front(tokenizer);
     p.bos = p.tokens.empty() ? "no BOS (the tokenizer has none in front of a text)" : "BOS";
     for (int32_t id : p.tokens) p.bos += " " + tokenizer.token_of(id);
     if (!p.tokens.empty()) p.bos += " once in front";
   }
   const std::vector<int32_t> text = tokens_of(p, tokenizer);
+  p.warning = data::repeated_front(tokenizer, p.tokens, text);
   p.tokens.insert(p.tokens.end(), text.begin(), text.end());
   const auto size = int64_t(p.tokens.size());
   check(facts.strided ? size >= 2 : size >= p.window, joined(p.files), ": ", size,

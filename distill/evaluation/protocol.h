@@ -22,7 +22,8 @@ inline constexpr data::Named<ProtocolName> kProtocolNames[] = {{ProtocolName::wi
 struct Protocol {
   std::string name, split;
   std::vector<std::string> files;
-  std::string bos;  // in words
+  std::string bos;           // in words
+  std::string warning = {};  // about the text; empty: none
   std::vector<int32_t> tokens = {};
   int64_t window = 0, stride = 0;
   bool strided = false;  // windows overlap, and each token is predicted once

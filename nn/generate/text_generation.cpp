@@ -1,9 +1,11 @@
 // A request to generate text: prompts, length, sampling, where it ends, states in and out.
 #include "nn/generate/text_generation.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "data/io/file_io.h"
+#include "data/tokenizer/prompt_tokens.h"
 
 namespace brine::nn {
 namespace {
@@ -22,6 +24,20 @@ std::vector<std::string> prompts_in(const std::string& path) {
   }
   check(!lines.empty(), path, ": no prompts");
   return lines;
+}
+
+// The tokens of prompt `number`; errors and warnings say which one it is.
+std::vector<int32_t> prompt_ids(const data::Tokenizer& tokenizer, const std::string& text,
+                                size_t number,
+                                const std::function<void(const std::string&)>& warn) {
+  const std::string where = join("generate: prompt ", number, ": ");
+  try {
+    return data::prompt_tokens(tokenizer, text, [&](const std::string& warning) {
+      if (warn) warn(where + warning);
+    });
+  } catch (const Error& e) {
+    throw Error(where + e.what(), e.kind);
+  }
 }
 
 }  // namespace
@@ -96,10 +112,12 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer, uint
 
 Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
                             const TextGeneration& what, const std::vector<std::string>& prompts,
-                            uint64_t seed) {
+                            uint64_t seed, const std::function<void(const std::string&)>& warn) {
   std::vector<std::vector<int32_t>> ids;
   ids.reserve(prompts.size());
-  for (const std::string& text : prompts) ids.push_back(tokenizer.encode(text));
+  for (const std::string& text : prompts)
+    ids.push_back(what.load_state.empty() ? prompt_ids(tokenizer, text, ids.size() + 1, warn)
+                                          : data::continuation_tokens(tokenizer, text));
   Generation generation(*model.model, what.request(tokenizer, seed),
                         [&tokenizer](int32_t id) { return tokenizer.decode_next(id); });
   if (what.load_state.empty()) {
@@ -112,7 +130,13 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
 
 std::vector<std::string> texts_of(const Generation& generation, const data::Tokenizer& tokenizer) {
   std::vector<std::string> texts;
-  for (const Sequence& s : generation.sequences()) texts.push_back(tokenizer.decode(s.ids));
+  const std::vector<int32_t> front = data::tokens_in_front(tokenizer);
+  for (const Sequence& s : generation.sequences()) {
+    std::span<const int32_t> ids = s.ids;
+    const bool begins =
+        ids.size() >= front.size() && std::equal(front.begin(), front.end(), ids.begin());
+    texts.push_back(tokenizer.decode(begins ? ids.subspan(front.size()) : ids));
+  }
   return texts;
 }
 

@@ -1,6 +1,7 @@
 // What a generation of text is: prompts, length, sampling, where it ends, states in and out.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,12 +38,14 @@ struct TextGeneration {
 };
 
 // A generation that has read its prompts, or the states of load_state and the prompts behind them.
-// The model and the tokenizer must outlive it.
+// A prompt without a state begins as data::prompt_tokens() says, which `warn` is for; behind one it
+// continues the text. The model and the tokenizer must outlive it.
 Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer,
                             const TextGeneration& what, const std::vector<std::string>& prompts,
-                            uint64_t seed);
+                            uint64_t seed,
+                            const std::function<void(const std::string&)>& warn = {});
 
-// The text that each sequence has now.
+// The text that each sequence has now, without the tokens that the tokenizer puts in front of it.
 std::vector<std::string> texts_of(const Generation& generation, const data::Tokenizer& tokenizer);
 
 }  // namespace brine::nn

@@ -64,9 +64,19 @@ TEST_CASE(
     std::filesystem::copy(e.path(), w.path("bos"),
                           std::filesystem::copy_options::overwrite_existing);
   nlohmann::json config = nlohmann::json::parse(read_all(w.path("bos/tokenizer_config.json")));
-  config["add_bos_token"] = true;
   config["bos_token"] = "</s>";
   w.write("bos/tokenizer_config.json", config.dump());
+  nlohmann::json files = nlohmann::json::parse(read_all(w.path("bos/tokenizer.json")));
+  auto part = [](const char* kind, const char* id) {
+    return nlohmann::json{{kind, {{"id", id}, {"type_id", 0}}}};
+  };
+  const nlohmann::json front = part("SpecialToken", "</s>"), text = part("Sequence", "A");
+  files["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {front, text}},
+      {"pair", {front, text, part("Sequence", "B")}},
+      {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
+  w.write("bos/tokenizer.json", files.dump());
   const auto tokenizer = data::load_tokenizer(w.path("bos"));
   const int32_t bos = *tokenizer->id_of("</s>");
   auto tokens_of = [&](distill::ProtocolName name) {
@@ -81,6 +91,15 @@ TEST_CASE(
     CHECK(p.tokens[0] == bos);
     CHECK(std::equal(sea.tokens.begin(), sea.tokens.end(), p.tokens.begin() + 1));
   }
+  w.write("begun.txt", "</s>" + read_all(w.path("text.txt")));
+  auto warned = [&](distill::ProtocolName name) {
+    return distill::make_protocol(
+               {.name = name, .files = {w.path("begun.txt")}, .window = 16, .positions = 32},
+               *tokenizer)
+        .warning;
+  };
+  CHECK(contains(warned(distill::ProtocolName::gptq), "begins with </s>"));
+  CHECK(warned(distill::ProtocolName::sea).empty());
   CHECK(sea.bos == "no BOS");
   CHECK(sea.tokens[0] != bos);
 }

@@ -247,15 +247,8 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     model.frame = read_frame(text);
     const SideFiles sides(fs::path(path).parent_path());
     read_roles(sides, model);
-    // transformers uses add_bos_token if the file itself adds no tokens to a text.
-    if (flag(sides.config.object(), "add_bos_token", false, sides.config.path) &&
-        model.post_processor.added(false) == 0) {
-      const Json post = bos_in_front(model, sides.config.path);
-      model.post_processor = PostProcessor(post, path);
-      Ordered frame = parse_ordered_json(model.frame);
-      frame["post_processor"] = parse_ordered_json(json_text(post));
-      model.frame = json_text(frame);
-    }
+    // add_bos_token of tokenizer_config.json is not used: as in transformers, tokenizer.json alone
+    // says what is added to a text.
     return std::make_unique<BpeTokenizer>(std::move(model), path);
   });
 }

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "data/tokenizer/bpe/bpe.h"
 #include "nn/models/opt/opt.h"
 #include "tests/messages.h"
@@ -32,6 +34,22 @@ nn::LoadedModel tiny() {
 
 using Texts = std::vector<std::string>;
 using Ids = std::vector<int32_t>;
+
+// With </s> in front of every text.
+std::unique_ptr<data::Tokenizer> with_bos() {
+  Scratch scratch;
+  nlohmann::json root = nlohmann::json::parse(tokenizer()->to_json());
+  auto part = [](const char* kind, const char* id) {
+    return nlohmann::json{{kind, {{"id", id}, {"type_id", 0}}}};
+  };
+  const nlohmann::json front = part("SpecialToken", "</s>"), text = part("Sequence", "A");
+  root["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {front, text}},
+      {"pair", {front, text, part("Sequence", "B")}},
+      {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
+  return data::load_tokenizer(scratch.write("tokenizer.json", root.dump()));
+}
 
 }  // namespace
 
@@ -125,6 +143,47 @@ TEST_CASE("text generation: saved and continued through files it gives the text 
   what.prompt.clear();
   what.tokens = 7;
   CHECK(texts(what) == whole);
+}
+
+TEST_CASE(
+    "text generation: a prompt begins as the tokenizer's template says, behind a state it goes "
+    "on") {
+  Scratch scratch;
+  const auto bos = with_bos(), plain = tokenizer();
+  nn::LoadedModel m = tiny();
+  nn::TextGeneration what;
+  what.prompt = {"hi", "", "</s>hi"};
+  what.ignore_eos = true;
+  what.tokens = 2;
+  what.save_state = (scratch / "state").string();
+  Texts warnings;
+  nn::Generation g = nn::begin_generation(m, *bos, what, what.prompts(), 5,
+                                          [&](const std::string& w) { warnings.push_back(w); });
+  const int32_t h = *bos->id_of("h"), i = *bos->id_of("i");
+  CHECK(g.sequences()[0].ids == Ids{2, h, i});
+  CHECK(g.sequences()[1].ids == Ids{2});
+  CHECK(g.sequences()[2].ids == Ids{2, 2, h, i});
+  CHECK(nn::texts_of(g, *bos) == Texts{"hi", "", "</s>hi"});
+  REQUIRE(warnings.size() == 1);
+  CHECK(contains(warnings[0], "prompt 3: the text begins with </s>"));
+  g.run();
+  g.save(what.save_state, m.hash());
+  const Ids before = g.sequences()[0].ids;
+  what.load_state = what.save_state;
+  nn::Generation more = nn::begin_generation(m, *bos, what, {"h", "h", "h"}, 5);
+  Ids longer = before;
+  longer.push_back(h);
+  CHECK(more.sequences()[0].ids == longer);
+  // Without a template a text begins with itself, and an empty one with the BOS.
+  what.load_state.clear();
+  nn::Generation bare = nn::begin_generation(m, *plain, what, {"hi", ""}, 5);
+  CHECK(bare.sequences()[0].ids == Ids{h, i});
+  CHECK(bare.sequences()[1].ids == Ids{2});
+  const auto bert = tokenizer(data::SpecialTokens::encoder);
+  CHECK(contains(message([&] {
+                   nn::begin_generation(m, *bert, what, {"a", ""}, 5);
+                 }),
+                 "generate: prompt 2: the text is empty"));
 }
 
 }  // namespace brine::test
