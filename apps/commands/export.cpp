@@ -38,7 +38,7 @@ struct Export {
     if (merge) m = nn::merged_low_rank(m);
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {
-      tokenizer = nn::tokenizer_of(m.directory);
+      tokenizer = distill::tokenizer_of(m, log_messages(), distill::Tokens::copied);
     } else {
       log_warning(m.directory, ": no tokenizer next to the model, so none is written");
     }

@@ -22,7 +22,7 @@ struct Extend {
     nn::LoadedModel longer = nn::extend_positions(m, positions);
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {
-      tokenizer = nn::tokenizer_of(m.directory);
+      tokenizer = distill::tokenizer_of(m, log_messages(), distill::Tokens::copied);
     }
     nn::export_model(longer.config, *longer.model, tokenizer.get(), out);
     log_info(out, ": ", positions, " positions, stretched from ", m.config.shape().max_positions,

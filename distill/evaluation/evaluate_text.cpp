@@ -127,6 +127,7 @@ data::Json evaluate_text(const std::string& name, const nn::LoadedModel& m,
   check(!e.data.empty(), "eval: --data is needed");
   check(e.teacher.empty() || e.protocol != ProtocolName::stride,
         "eval: mask recall needs adjacent windows, not the protocol stride");
+  compare_teacher(e.teacher, tokenizer, messages);
   EvaluateCall call{.batch_size = e.batch_size,
                     .max_windows = e.max_windows,
                     .loss_from = e.loss_from,

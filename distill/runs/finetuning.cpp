@@ -65,9 +65,6 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   what.training.fill(finetuning_settings());
   nn::LoadedModel loaded = load_or_make(what.model, host);
   run->tokenizer = choose_tokenizer(what, task, loaded.directory);
-  check(run->tokenizer->vocab_size() <= loaded.config.shape().vocab_size,
-        "finetune: the tokenizer has ", run->tokenizer->vocab_size(), " tokens, the model ",
-        loaded.config.shape().vocab_size);
   compare_vocabularies(loaded.config, *run->tokenizer, host.messages);
   make_task_model(*run, loaded, task, data::labels_of(task, what.task.data), host.seed);
   run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};

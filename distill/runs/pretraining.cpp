@@ -112,9 +112,6 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(nn::resolve_model(what.model))
                                           : data::load_tokenizer(what.tokenizer);
   check(run->config.shape().causal, "train: next-token prediction needs a causal model");
-  const int64_t vocab = run->tokenizer->vocab_size();
-  check(vocab <= run->config.shape().vocab_size, "train: the tokenizer has ", vocab,
-        " tokens, the model only ", run->config.shape().vocab_size, " (model.vocab_size)");
   compare_vocabularies(run->config, *run->tokenizer, host.messages);
   const int64_t window = window_of(*what.training.sequence_length, run->config, "train");
   run->inputs["tokenizer"] = run->tokenizer->hash();

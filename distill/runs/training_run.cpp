@@ -7,6 +7,7 @@
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
+#include "distill/evaluation/recall_observer.h"
 
 namespace brine::distill {
 namespace fs = std::filesystem;
@@ -126,21 +127,33 @@ void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost&
 }
 
 void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
-                          const Messages& messages) {
+                          const Messages& messages, Tokens tokens, const char* role) {
   constexpr int64_t kPadding = 128;
   const int64_t model = config.shape().vocab_size, known = tokenizer.vocab_size();
-  const std::string both = join("the model has ", model, " tokens, the tokenizer ", known);
-  if (model > known + kPadding) {
+  const std::string both = join("the ", role, " has ", model, " tokens, the tokenizer ", known);
+  if (known > model) {
+    const std::string first = join(both, "; '", tokenizer.token_of(int32_t(known - 1)),
+                                   "' has no row in the embedding: ");
+    check(tokens == Tokens::copied, first, "give the ", role,
+          "'s own tokenizer, or a model that was resized for these tokens");
+    messages.warning(first, "a text that contains it is refused");
+  } else if (model > known + kPadding) {
     messages.warning(both, "; is it the model's own?");
   } else if (model > known) {
     messages.info(both, "; the others are padding");
   }
 }
 
+void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
+                     const Messages& messages) {
+  if (teacher.empty() || teacher == kSelf) return;
+  compare_vocabularies(nn::load_config(teacher), tokenizer, messages, Tokens::read, "teacher");
+}
+
 std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
-                                              const Messages& messages) {
+                                              const Messages& messages, Tokens tokens) {
   std::unique_ptr<data::Tokenizer> tokenizer = nn::tokenizer_of(loaded.directory);
-  compare_vocabularies(loaded.config, *tokenizer, messages);
+  compare_vocabularies(loaded.config, *tokenizer, messages, tokens);
   return tokenizer;
 }
 

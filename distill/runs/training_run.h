@@ -118,13 +118,22 @@ void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded)
 // it for all.
 void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host);
 
-// Reports how many more tokens the model has than its tokenizer: a few pad its vocabulary to a
-// round number, many cause a warning.
+// Whether a command gives a model the tokens of a text, or only writes the tokenizer's files.
+enum class Tokens : uint8_t { read, copied };
+// Compares the tokens that a model has rows for with those of its tokenizer; every command that
+// takes a tokenizer calls this before its work. More tokens than rows are an error, or a warning
+// where they are only copied. A few more rows pad the vocabulary to a round number, many cause a
+// warning. `role` names the model in the messages.
 void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
-                          const Messages& messages);
+                          const Messages& messages, Tokens tokens = Tokens::read,
+                          const char* role = "model");
+// The same for a teacher that reads the tokens next to a model; `teacher` may be "" or "self".
+void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
+                     const Messages& messages);
 // The tokenizer next to a model, compared with it.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
-                                              const Messages& messages);
+                                              const Messages& messages,
+                                              Tokens tokens = Tokens::read);
 // Loads a model and reports which damaged checkpoints of its run were skipped.
 nn::LoadedModel load_model(const std::string& path, const Messages& messages,
                            const nn::LoadOptions& options = {});

@@ -67,6 +67,48 @@ TEST_CASE("a model with more tokens than its tokenizer is reported, with many mo
   check_says(said(429), {"warning", "429", "300"});
 }
 
+TEST_CASE(
+    "a tokenizer with more tokens than the model has rows is refused, or warned of in a copy") {
+  const World& w = world();
+  for (const char* model : {"teacher", "student"}) {
+    const std::string out = std::string("more-") + model;
+    w.must("export --checkpoint " + std::string(model) + " --out " + out);
+    Json files = Json::parse(read_all(w.path(out + "/tokenizer.json")));
+    Json token = files["added_tokens"].back();
+    token["id"] = 300;
+    token["content"] = "<q>";
+    files["added_tokens"].push_back(token);
+    w.write(out + "/tokenizer.json", files.dump());
+  }
+  const char* counts = " has 300 tokens, the tokenizer 301; '<q>' has no row";
+  for (const char* command :
+       {"eval --data text.txt --model more-teacher", "generate --prompt king --model more-teacher",
+        "dump --data text.txt --out never --model more-teacher",
+        "inspect --capture never --text king more-teacher",
+        "sweep --data text.txt --model more-student",
+        "train --train text.txt --steps 1 --out never --model more-teacher",
+        "train --config model.toml --train text.txt --tokenizer more-teacher --out never",
+        "convert --teacher more-teacher --data text.txt --steps 1 --columns 12 --k 4 --out never",
+        "distill --teacher more-teacher --data text.txt --steps 1 --out never",
+        "distill --teacher self --model more-student --data text.txt --steps 1 --out never",
+        "bench trained --quick --model more-student --data text.txt"}) {
+    CAPTURE(command);
+    const Finished f = w.run(command);
+    CHECK(f.status != 0);
+    CHECK_MESSAGE(contains(f.error + f.out, std::string("the model") + counts), f.error);
+    CHECK_FALSE(std::filesystem::exists(w.path("never")));
+  }
+  const std::string made =
+      "train --config model.toml --train text.txt --tokenizer more-teacher "
+      "--steps 1 --model.vocab-size 301 --out rows-301";
+  w.must(made);
+  const Finished kld = w.run("eval --kld --teacher teacher --data text.txt --model rows-301");
+  CHECK_MESSAGE(contains(kld.error, std::string("the teacher") + counts), kld.error);
+  for (const char* command : {"export --checkpoint more-teacher --out copy",
+                              "extend --model more-teacher --positions 40 --out longer"})
+    CHECK(contains(w.must(command).error, std::string("warning: the model") + counts));
+}
+
 TEST_CASE("flops: a table of components next to full attention, from a config alone") {
   Json out = Json::parse(world().must("flops --model student --tokens 4096 --json").out);
   CHECK(out.at("attention") == "sea");

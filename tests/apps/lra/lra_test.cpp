@@ -116,7 +116,7 @@ TEST_CASE("lra by the program: errors are one line") {
   check_refused("finetune --task cola --data data --model small.json --out never",
                 {"--tokenizer is needed without a model directory"});
   check_refused("finetune --task pathfinder --data data --model small.json --out never",
-                {"the tokenizer has 261 tokens, the model 20"});
+                {"the model has 20 tokens, the tokenizer 261", "no row"});
   CHECK_FALSE(std::filesystem::exists(lra().path("never")));
 }
 
