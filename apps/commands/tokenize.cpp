@@ -26,6 +26,7 @@ struct Tokenize {
                                                                // words
     tokenizers.reserve(size_t(threads()));
     for (int i = 0; i < threads(); ++i) tokenizers.push_back(data::load_tokenizer(what.tokenizer));
+    for (const std::string& note : tokenizers[0]->notes()) log_warning(note);
     data::TokenizeOptions options =
         what.resolve(*tokenizers[0], [](const std::string& text) { log_warning(text); });
     options.ranks = &ranks;

@@ -22,6 +22,7 @@ struct TokenizerModel {
   SpecialIds special;
   Normalizer normalizer;
   PostProcessor post_processor;
+  std::vector<std::string> notes = {};  // Tokenizer::notes()
   // Kept for writing; empty for the usual content.
   std::string frame;               // tokenizer.json without vocabulary, merges and added tokens
   std::string tokenizer_config;    // tokenizer_config.json
@@ -35,6 +36,7 @@ class PipelineTokenizer : public Tokenizer {
                        int64_t max_tokens) const override;
   int64_t vocab_size() const override { return int64_t(spelled_.size()); }
   SpecialIds special() const override { return shared_->special; }
+  const std::vector<std::string>& notes() const override { return shared_->notes; }
   std::optional<int32_t> id_of(std::string_view token) const override;
   const std::string& token_of(int32_t id) const override;
 

@@ -66,6 +66,9 @@ class Tokenizer {
   // The token as the vocabulary spells it; throws for an id that no token has.
   virtual const std::string& token_of(int32_t id) const = 0;
 
+  // What was read otherwise than the file says it, a line each, which names the file: for warnings.
+  virtual const std::vector<std::string>& notes() const = 0;
+
   // tokenizer.json as Hugging Face's `tokenizers` writes it.
   virtual std::string to_json() const = 0;
   // SHA-256, in hex, of the canonical tokenizer.json: tokenizers that encode() alike (vocabulary,

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "data/io/file_io.h"
 #include "data/io/json.h"
@@ -105,9 +107,41 @@ std::vector<AddedToken> read_added(const Json& list, const std::string& path) {
                  "': single_word is not supported");
     added.push_back(std::move(token));
   }
-  std::stable_sort(added.begin(), added.end(),
-                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   return added;
+}
+
+size_t count_tokens(const std::vector<std::string>& tokens) {
+  return size_t(std::count_if(tokens.begin(), tokens.end(),
+                              [](const std::string& token) { return !token.empty(); }));
+}
+
+void place_added(TokenizerModel& model, size_t vocabulary, const std::string& path) {
+  std::unordered_map<std::string_view, int32_t> known;
+  for (size_t id = 0; id < model.tokens.size() && !model.added.empty(); ++id)
+    if (!model.tokens[id].empty()) known.emplace(model.tokens[id], int32_t(id));
+  std::unordered_set<std::string> seen;
+  std::vector<AddedToken> placed;
+  auto next = int32_t(vocabulary);
+  int64_t changed = 0;
+  std::string first;
+  for (AddedToken& token : model.added) {
+    if (!seen.insert(token.content).second) continue;
+    const auto there = known.find(token.content);
+    const int32_t id = there != known.end() ? there->second : next;
+    next = std::max(next, id + 1);
+    if (id != token.id && changed++ == 0)
+      first = join("'", token.content, "' has the id ", id, ", not ", token.id);
+    token.id = id;
+    placed.push_back(std::move(token));
+  }
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  model.added = std::move(placed);
+  if (changed == 0) return;
+  model.notes.push_back(join(path, ": added token ", first,
+                             changed > 1 ? join(", and ", changed - 1, " more so") : "",
+                             ": ids follow the vocabulary without holes, in the order of the "
+                             "list, as in tokenizers"));
 }
 
 std::string read_frame(const std::string& text) {

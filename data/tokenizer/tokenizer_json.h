@@ -37,8 +37,14 @@ bool flag(const Json& object, const char* key, bool otherwise, const std::string
 
 // {"token": id} as a list by id, empty where no token has the id.
 std::vector<std::string> read_vocab(const Json& vocab, const std::string& path);
-// The list "added_tokens" of tokenizer.json, by id.
+// The list "added_tokens" of tokenizer.json, in its order.
 std::vector<AddedToken> read_added(const Json& list, const std::string& path);
+// Gives the added tokens, in their order, the ids that `tokenizers` gives them, whatever the file
+// says: that of the vocabulary, else the next one after its `vocabulary` tokens and the added ones.
+// A token that is listed again is dropped. Then sorts them by id. A changed id is a note.
+void place_added(TokenizerModel& model, size_t vocabulary, const std::string& path);
+// The number of tokens in a list with holes.
+size_t count_tokens(const std::vector<std::string>& tokens);
 // A tokenizer.json without the vocabulary, the merges and the added tokens, its keys in order.
 std::string read_frame(const std::string& text);
 

@@ -126,8 +126,10 @@ void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost&
         ": contains no checkpoint to resume from; start without --resume");
 }
 
-void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
-                          const Messages& messages, Tokens tokens, const char* role) {
+namespace {
+
+void compare_counts(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+                    const Messages& messages, Tokens tokens, const char* role) {
   constexpr int64_t kPadding = 128;
   const int64_t model = config.shape().vocab_size, known = tokenizer.vocab_size();
   const std::string both = join("the ", role, " has ", model, " tokens, the tokenizer ", known);
@@ -144,10 +146,18 @@ void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& 
   }
 }
 
+}  // namespace
+
+void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
+                          const Messages& messages, Tokens tokens) {
+  for (const std::string& note : tokenizer.notes()) messages.warning(note);
+  compare_counts(config, tokenizer, messages, tokens, "model");
+}
+
 void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
                      const Messages& messages) {
   if (teacher.empty() || teacher == kSelf) return;
-  compare_vocabularies(nn::load_config(teacher), tokenizer, messages, Tokens::read, "teacher");
+  compare_counts(nn::load_config(teacher), tokenizer, messages, Tokens::read, "teacher");
 }
 
 std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,

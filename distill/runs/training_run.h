@@ -123,10 +123,9 @@ enum class Tokens : uint8_t { read, copied };
 // Compares the tokens that a model has rows for with those of its tokenizer; every command that
 // takes a tokenizer calls this before its work. More tokens than rows are an error, or a warning
 // where they are only copied. A few more rows pad the vocabulary to a round number, many cause a
-// warning. `role` names the model in the messages.
+// warning. Also warns of the tokenizer's notes().
 void compare_vocabularies(const nn::ModelConfig& config, const data::Tokenizer& tokenizer,
-                          const Messages& messages, Tokens tokens = Tokens::read,
-                          const char* role = "model");
+                          const Messages& messages, Tokens tokens = Tokens::read);
 // The same for a teacher that reads the tokens next to a model; `teacher` may be "" or "self".
 void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenizer,
                      const Messages& messages);

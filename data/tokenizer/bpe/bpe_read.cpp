@@ -162,6 +162,7 @@ void read_kind(const SideFiles& sides, const std::string& where, BpeModel& model
   const Json pre = {{"type", "ByteLevel"}, {"add_prefix_space", prefix}};
   model.pre_tokenizer = PreTokenizer(pre, sides.config.path);
   sides.add_tokens(model.added);
+  place_added(model, count_tokens(model.tokens), where);
   read_roles(sides, model);
   SpecialIds& special = model.special;
   if (roberta) {
@@ -242,6 +243,7 @@ std::unique_ptr<BpeTokenizer> load_bpe_json(const std::string& path) {
     read_merges(member(body, "merges"), path, model);
     drop_repeated_merges(model);
     model.added = read_added(member(root, "added_tokens"), path);
+    place_added(model, count_tokens(model.tokens), path);
     model.normalizer = Normalizer(member(root, "normalizer"), path);
     model.post_processor = PostProcessor(member(root, "post_processor"), path);
     model.frame = read_frame(text);

@@ -116,9 +116,9 @@ TEST_CASE("wordpiece files: tokenizer_config.json sets case, accents, Chinese an
   CHECK(with({{"pad_token", {{"content", "[MASK]"}}}})->special().pad == 4);
   const auto named =
       with({{"added_tokens_decoder", {{"705", {{"content", "<new one>"}, {"special", false}}}}}});
-  CHECK(named->encode("the <NEW one>").back() == 705);
+  CHECK(named->encode("the <NEW one>").back() == usual->vocab_size());
   write_text(dir + "/added_tokens.json", R"({"extra": 900})");
-  CHECK(with({{"do_lower_case", true}})->encode("an Extra").back() == 900);
+  CHECK(with({{"do_lower_case", true}})->encode("an Extra").back() == usual->vocab_size());
   std::filesystem::remove(dir + "/added_tokens.json");
   has(message_of([&] { with({{"do_lower_case", 1}}); }), "'do_lower_case'");
   has(message_of([&] { with({{"do_basic_tokenize", false}}); }), "do_basic_tokenize");
