@@ -32,7 +32,7 @@ void refuse_malformed(const std::string& path, const std::string& text) {
 std::string read_text(const std::string& path) {
   std::string text = read_file(path);
   refuse_malformed(path, text);
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  text.erase(0, text.size() - without_mark(text).size());
   check_format(!text.empty(), path, ": the file contains no text");
   return text;
 }

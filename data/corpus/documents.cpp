@@ -15,8 +15,14 @@
 namespace brine::data {
 namespace {
 
-constexpr size_t kAround = 64;  // bytes on each side of a cut that are tokenised to verify it
 constexpr int kMostTrials = 1000;
+
+// Bytes on each side of a cut that are tokenised to verify it: a token that spans it is whole in
+// them.
+size_t bytes_around(const Tokenizer& tokenizer) {
+  constexpr size_t kLeast = 64;
+  return std::max(kLeast, tokenizer.longest_token());
+}
 
 bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
@@ -31,12 +37,13 @@ bool space_before(std::string_view text, size_t at) {
 }
 
 bool same_tokens(std::string_view text, size_t at, const Tokenizer& tokenizer) {
-  size_t begin = at - std::min(at, kAround);
+  const size_t around = bytes_around(tokenizer);
+  size_t begin = at - std::min(at, around);
   while (begin < at && continues(text[begin])) ++begin;
   const std::string_view left = text.substr(begin, at - begin);
   if (!is_utf8(left)) return true;
   // The text up to the first character that is malformed or continues beyond this part.
-  const std::string_view right = text.substr(at, kAround);
+  const std::string_view right = text.substr(at, around);
   const size_t end = std::min(right.size(), find_invalid_utf8(right));
   std::vector<int32_t> halves = tokenizer.encode(left);
   const std::vector<int32_t> second = tokenizer.encode(right.substr(0, end));
@@ -66,10 +73,11 @@ class Reader {
     held_.clear();
     bool begins = true, more = true;
     uint64_t base = 0;
+    const size_t around = bytes_around(tokenizer_);
     while (more) {
-      while (held_.size() <= options_.piece_bytes && (more = fill(source))) continue;
-      if (may_be_marked && begins && base == 0 && held_.starts_with(kByteOrderMark))
-        drop(kByteOrderMark.size(), base);
+      while (held_.size() <= options_.piece_bytes + around && (more = fill(source))) continue;
+      if (may_be_marked && begins && base == 0)
+        drop(held_.size() - without_mark(held_).size(), base);
       if (!more) break;
       if (const size_t cut = last_cut(held_, options_.piece_bytes, tokenizer_)) {
         put(std::string_view(held_).substr(0, cut), begins, false, source.name(), base);
@@ -79,7 +87,7 @@ class Reader {
       }
       // There is no cut in a piece: search further.
       while (more && held_.size() < options_.most_uncut) more = fill(source);
-      const size_t cut = more ? last_cut(held_, held_.size() - 4, tokenizer_) : 0;
+      const size_t cut = more ? last_cut(held_, held_.size() - around, tokenizer_) : 0;
       check_format(!more || cut > 0, source.name(), ": ", held_.size(), " bytes from offset ", base,
                    " on have no white space before which the text could be cut");
       if (cut == 0) continue;
@@ -133,7 +141,7 @@ class Reader {
 
   void put_line(std::string_view line, const std::string& file, int64_t number) {
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (number == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
+    if (number == 1) line = without_mark(line);
     if (line.find_first_not_of(" \t") == std::string_view::npos) return;
     const std::string where = join(file, ":", number);
     const nlohmann::ordered_json json = parse_json_or_discard(line, where);

@@ -50,7 +50,7 @@ bool JoinedLines::next_line(std::string& line) {
     throw Error(join(name(), ": not UTF-8 at byte offset ", offset_ + bad, " (0x", digits, ")"),
                 ErrorKind::format);
   }
-  if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+  if (offset_ == 0) line.erase(0, line.size() - without_mark(line).size());
   if (line.empty()) return false;  // at most the mark
   offset_ += end - begin_;
   begin_ = searched_ = end;

@@ -15,6 +15,12 @@ size_t find_invalid_utf8(std::string_view text);
 // What some files of UTF-8 text begin with, not a part of the text.
 inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
+// The text of a file that may begin with the mark. Whatever reads text files calls it.
+inline std::string_view without_mark(std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  return text;
+}
+
 inline bool is_utf8(std::string_view text) { return find_invalid_utf8(text) == kValidUtf8; }
 
 }  // namespace brine::data

@@ -25,10 +25,14 @@ void PipelineTokenizer::build(const TokenizerModel& model, const std::string& wh
   ids_.reserve(spelled_.size());
   for (size_t id = 0; id < spelled_.size(); ++id) {
     const std::string& name = spelled_[id];
+    longest_ = std::max(longest_, name.size());
     if (name.empty()) continue;
     auto [there, is_new] = ids_.emplace(name, int32_t(id));
     check_format(is_new, where, ": token '", name, "' has both ids ", there->second, " and ", id);
   }
+  // A character has at most as many bytes in a text as its accents and it had apart.
+  constexpr size_t kNormalized = 4;
+  if (!model.normalizer.empty()) longest_ *= kNormalized;
   const int32_t largest = model.post_processor.largest_id();
   check_format(largest < vocab_size(), where, ": post_processor: id ", largest,
                " is outside the vocabulary of ", vocab_size());

@@ -35,6 +35,7 @@ class PipelineTokenizer : public Tokenizer {
   Encoding encode_pair(std::string_view first, std::optional<std::string_view> second,
                        int64_t max_tokens) const override;
   int64_t vocab_size() const override { return int64_t(spelled_.size()); }
+  size_t longest_token() const override { return longest_; }
   SpecialIds special() const override { return shared_->special; }
   const std::vector<std::string>& notes() const override { return shared_->notes; }
   std::optional<int32_t> id_of(std::string_view token) const override;
@@ -71,6 +72,7 @@ class PipelineTokenizer : public Tokenizer {
   std::vector<std::string> spelled_;                   // by id, model and added tokens
   std::unordered_map<std::string_view, int32_t> ids_;  // into spelled_
   std::vector<bool> special_;                          // by id
+  size_t longest_ = 0;
   AddedTokenFinder raw_, normalized_;
   mutable std::mutex cache_mutex_;
   mutable WordCache cache_;

@@ -61,6 +61,9 @@ class Tokenizer {
 
   // One more than the largest id: the number of rows that an embedding needs.
   virtual int64_t vocab_size() const = 0;
+  // No token was made from more bytes of a text, but for the white space that an added token
+  // includes.
+  virtual size_t longest_token() const = 0;
   virtual SpecialIds special() const = 0;
   virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
   // The token as the vocabulary spells it; throws for an id that no token has.

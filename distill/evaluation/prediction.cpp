@@ -14,7 +14,7 @@ std::string read_all(std::istream& input) {
   std::string text{std::istreambuf_iterator<char>(input), {}};
   const size_t bad = data::find_invalid_utf8(text);
   check(bad == data::kValidUtf8, "stdin: not UTF-8 at byte offset ", bad);
-  return text;
+  return std::string(data::without_mark(text));
 }
 
 std::vector<TextLine> lines_of(const Prediction& what, bool pairs, std::istream& input) {

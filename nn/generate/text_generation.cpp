@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "data/io/file_io.h"
+#include "data/io/utf8.h"
 #include "data/tokenizer/prompt_tokens.h"
 
 namespace brine::nn {
@@ -13,10 +14,11 @@ namespace {
 // One prompt a line of a text file, without the line ends; an empty line is an error.
 std::vector<std::string> prompts_in(const std::string& path) {
   std::vector<std::string> lines;
-  const std::string text = data::read_file(path);
+  const std::string content = data::read_file(path);
+  const std::string_view text = data::without_mark(content);
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
-    std::string line = text.substr(at, end - at);
+    std::string line(text.substr(at, end - at));
     if (!line.empty() && line.back() == '\r') line.pop_back();
     check(!line.empty(), path, ": line ", lines.size() + 1, " is empty, wanted a prompt");
     lines.push_back(line);

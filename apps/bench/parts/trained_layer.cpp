@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/io/file_io.h"
+#include "data/corpus/corpus.h"
 #include "distill/runs/training_run.h"
 #include "nn/io/extend.h"
 
@@ -20,7 +20,7 @@ struct Shown : nn::AttentionObserver {
 std::vector<int32_t> text_tokens(const std::string& model, const std::string& data, int64_t count) {
   const std::unique_ptr<data::Tokenizer> tokenizer = nn::tokenizer_of(nn::resolve_model(model));
   distill::compare_vocabularies(nn::load_config(model), *tokenizer, {});
-  const std::vector<int32_t> ids = tokenizer->encode(data::read_file(data));
+  const std::vector<int32_t> ids = tokenizer->encode(data::read_text(data));
   check(!ids.empty(), "bench: ", data, " has no tokens");
   std::vector<int32_t> out(static_cast<size_t>(count));
   for (size_t i = 0; i < out.size(); ++i) out[i] = ids[i % ids.size()];

@@ -56,8 +56,9 @@ void add_reviews(const Path& dir, double target, TaskExamples& out) {
     std::string text = read_file(file, kLongestReview);
     const size_t bad = find_invalid_utf8(text);
     check_format(bad == kValidUtf8, file.string(), ": not UTF-8 at byte offset ", bad);
-    out.rows.push_back(
-        {.first = std::move(text), .target = target, .index = int64_t(out.rows.size())});
+    out.rows.push_back({.first = std::string(without_mark(text)),
+                        .target = target,
+                        .index = int64_t(out.rows.size())});
   }
 }
 

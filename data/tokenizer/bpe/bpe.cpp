@@ -21,8 +21,13 @@ bool BpeModel::is_gpt2() const {
 BpeTokenizer::BpeTokenizer(BpeModel model, const std::string& where) : model_(std::move(model)) {
   build(model_, where);
   bytes_.resize(spelled().size());
+  // Offsets need the bytes of a token even if the files do not say how to decode.
+  const Decoder bytes;
+  const bool undecoded = model_.decoder.none();
   for (size_t id = 0; id < spelled().size(); ++id)
-    bytes_[id] = model_.decoder.bytes_of(spelled()[id]);
+    bytes_[id] = !undecoded                          ? model_.decoder.bytes_of(spelled()[id])
+                 : model_.pre_tokenizer.byte_level() ? bytes.bytes_of(spelled()[id])
+                                                     : spelled()[id];
   find_bytes(where);
   check_merges(where);
   spaces_lead_ = spaces_lead();
@@ -212,15 +217,15 @@ std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special
   for (int32_t id : ids) {
     const std::string& token = token_of(id);
     if (skip_special && is_special(id)) continue;
-    out += first ? model_.decoder.first_bytes_of(token) : bytes_[size_t(id)];
+    out += first ? model_.decoder.first_bytes_of(token) : decode_next(id);
     first = false;
   }
   return out;
 }
 
 std::string BpeTokenizer::decode_next(int32_t id) const {
-  token_of(id);
-  return bytes_[size_t(id)];
+  const std::string& token = token_of(id);
+  return model_.decoder.none() ? model_.decoder.bytes_of(token) : bytes_[size_t(id)];
 }
 
 }  // namespace brine::data

@@ -64,7 +64,7 @@ class BpeTokenizer : public PipelineTokenizer {
   void save_lists(const std::filesystem::path& dir) const;  // vocab.json, merges.txt
 
   BpeModel model_;
-  std::vector<std::string> bytes_;  // by id, decoded
+  std::vector<std::string> bytes_;  // by id, decoded unless there is no decoder
   int32_t byte_ids_[256];           // -1: no token
   // Whether no token has a U+2581 after another character: then words may be cut before each one.
   bool spaces_lead_ = false;

@@ -78,10 +78,10 @@ void drop_repeated_merges(BpeModel& model) {
 // The pre-tokenizer, the decoder and the settings of the model.
 void read_settings(const Json& root, const std::string& path, BpeModel& model) {
   model.pre_tokenizer = PreTokenizer(member(root, "pre_tokenizer"), path);
-  model.decoder = Decoder(object_member(root, "decoder", path), path);
+  model.decoder = Decoder(member(root, "decoder"), path);
   const bool byte_level = model.pre_tokenizer.byte_level();
-  check_format(byte_level == model.decoder.byte_level(), path, ": pre_tokenizer ",
-               byte_level ? "with" : "without", " ByteLevel, but decoder ",
+  check_format(model.decoder.none() || byte_level == model.decoder.byte_level(), path,
+               ": pre_tokenizer ", byte_level ? "with" : "without", " ByteLevel, but decoder ",
                byte_level ? "without" : "with", " it is not supported");
   const Json& body = root["model"];
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {

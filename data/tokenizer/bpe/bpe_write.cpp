@@ -72,7 +72,8 @@ std::string BpeTokenizer::hash() const {
   Ordered frame = parse_ordered_json(kFrame);
   const Ordered own = parse_ordered_json(model_.frame.empty() ? kFrame : model_.frame);
   if (!model_.normalizer.empty()) frame["normalizer"] = own["normalizer"];
-  if (!model_.is_gpt2()) {
+  // The decoder does not change how a text is encoded.
+  if (!model_.pre_tokenizer.is_gpt2() || model_.ignore_merges) {
     frame["pre_tokenizer"] = own["pre_tokenizer"];
     Ordered& settings = frame["model"];
     settings["byte_fallback"] = model_.byte_fallback;

@@ -52,8 +52,9 @@ int fallback_byte(std::string_view token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-Decoder::Decoder(const Json& description, const std::string& where) : byte_level_(false) {
-  add(description, where, false);
+Decoder::Decoder(const Json& description, const std::string& where)
+    : byte_level_(false), none_(description.is_null()) {
+  if (!none_) add(description, where, false);
 }
 
 void Decoder::add(const Json& description, const std::string& where, bool inside) {
@@ -124,6 +125,7 @@ void Decoder::add_strip(const Json& description, const std::string& where) {
 }
 
 std::string Decoder::bytes_of(std::string_view token) const {
+  if (none_) return " " + std::string(token);
   if (byte_level_) return unspell_bytes(token).value_or(std::string(token));
   std::string out(token);
   for (const Step& step : steps_) {
@@ -139,6 +141,7 @@ std::string Decoder::bytes_of(std::string_view token) const {
 }
 
 std::string Decoder::first_bytes_of(std::string_view token) const {
+  if (none_) return std::string(token);
   // Metaspace: the characters for spaces in the first token stand for nothing.
   const std::string shorter =
       drops_first_ ? replaced(token, steps_[0].from, "") : std::string(token);

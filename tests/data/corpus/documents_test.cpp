@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "data/corpus/corpus.h"
 #include "data/io/archive/layers.h"
 #include "tests/data/bpe_golden.h"
@@ -94,6 +97,44 @@ TEST_CASE("documents: pieces of any size have the tokens of the whole text") {
         CHECK(tokens == whole);
         if (size >= 100) CHECK((pieces > 1) == (size < text.size()));
       }
+    }
+  }
+}
+
+TEST_CASE("documents: a text is not cut inside a long added token, wherever a piece ends") {
+  Scratch scratch;
+  std::string token = "The quick brown fox jumps over the lazy dog";
+  while (token.size() < 300) token += " and then some more words follow here";
+  nlohmann::json files = nlohmann::json::parse(read_text(kTokenizerGolden + "tokenizer.json"));
+  nlohmann::json added = files["added_tokens"].back();
+  added["content"] = token;
+  added["special"] = true;
+  files["added_tokens"].push_back(added);
+  const auto tokenizer = load_tokenizer(scratch.write("tokenizer.json", files.dump()));
+  const int32_t id = tokenizer->id_of(token).value();
+  CHECK(tokenizer->longest_token() >= token.size());
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += token + (i % 3 == 0 ? " the king" : " ");
+  const std::vector<int32_t> whole = tokenizer->encode(text);
+  CHECK(std::count(whole.begin(), whole.end(), id) == 40);
+  const std::string plain = scratch.write("text", text);
+  const std::string lines =
+      scratch.write("text.jsonl", nlohmann::json{{"text", text}}.dump() + "\n");
+  for (const std::string& path : {plain, lines}) {
+    for (size_t size = 400; size < 1100; size += 7) {
+      // In every other case no piece has a position to cut, and a longer text is searched.
+      DocumentOptions options{.piece_bytes = size};
+      if (size % 2) options = {.piece_bytes = 20, .most_uncut = 400 + size};
+      std::vector<int32_t> tokens;
+      size_t pieces = 0;
+      read_documents(path, *tokenizer, options, [&](const DocumentPiece& piece) {
+        const std::vector<int32_t> ids = tokenizer->encode(piece.text);
+        tokens.insert(tokens.end(), ids.begin(), ids.end());
+        ++pieces;
+      });
+      INFO(path << " pieces of " << size);
+      CHECK(tokens == whole);
+      CHECK(pieces > 5);
     }
   }
 }

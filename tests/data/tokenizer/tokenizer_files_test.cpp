@@ -187,6 +187,29 @@ TEST_CASE("tokenizer files: ids of added tokens follow the vocabulary, whatever 
   test::check_refuses([&] { with(taken, {{"<x>", 5}}); }, {"id 4", "'hi' and '<x>'"});
 }
 
+TEST_CASE("tokenizer files: without a decoder a text is the tokens as they are spelled") {
+  Scratch scratch;
+  json root = json::parse(BpeTrainer({.vocab_size = 261}).train()->to_json());
+  const auto usual = load_tokenizer(scratch.write("usual.json", root.dump()));
+  root["decoder"] = nullptr;
+  const auto none = load_tokenizer(scratch.write("none.json", root.dump()));
+  const Ids ids = usual->encode(kText);
+  CHECK(none->encode(kText) == ids);
+  CHECK(none->hash() == usual->hash());
+  CHECK(none->encode_pair(kText).offsets == usual->encode_pair(kText).offsets);
+  // tokenizers 0.23: Tokenizer.decode() without a decoder.
+  CHECK(none->decode(none->encode("a b")) == "a \u0120 b");
+  CHECK(none->decode(none->encode("</s>a b"), true) == "a \u0120 b");
+  CHECK(none->decode_next(none->encode("b")[0]) == " b");
+  const json written = json::parse(none->to_json());
+  CHECK(written["decoder"].is_null());
+  root.erase("decoder");
+  CHECK(load_tokenizer(scratch.write("missing.json", root.dump()))->decode(ids) ==
+        none->decode(ids));
+  none->save(scratch / "saved");
+  CHECK(load_tokenizer(scratch / "saved")->decode(ids) == none->decode(ids));
+}
+
 TEST_CASE("tokenizer files: of merges listed twice the later rank counts") {
   Scratch scratch;
   json root = golden_json("tokenizer.json");

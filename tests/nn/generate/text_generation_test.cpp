@@ -58,6 +58,8 @@ TEST_CASE("text generation: prompts come from the settings or from a file, not f
   nn::TextGeneration what;
   what.prompt_file = scratch.write("prompts", "one two\r\nthree");
   CHECK(what.prompts() == Texts{"one two", "three"});
+  what.prompt_file = scratch.write("marked", "\xef\xbb\xbfone\ntwo\n");
+  CHECK(what.prompts() == Texts{"one", "two"});
   what.prompt = {"x"};
   CHECK(contains(message([&] { what.prompts(); }), "--prompt-file"));
   what.prompt_file = "";
