@@ -5,15 +5,6 @@
 #include "tensor/error.h"
 
 namespace brine::data {
-namespace {
-
-// Whether a beginning of text is added when the file does not say it.
-bool adds_bos(const VocabularyMetadata& v) {
-  return v.model == "llama" || v.pre == "llama-bpe" || v.pre == "llama3" || v.pre == "llama-v3";
-}
-
-}  // namespace
-
 VocabularyMetadata gguf_vocabulary(const GgufMetadata& m) {
   VocabularyMetadata v;
   v.model = m.required_string("tokenizer.ggml.model");
@@ -28,7 +19,7 @@ VocabularyMetadata gguf_vocabulary(const GgufMetadata& m) {
   v.eos = m.integer("tokenizer.ggml.eos_token_id");
   v.unknown = m.integer("tokenizer.ggml.unknown_token_id");
   v.padding = m.integer("tokenizer.ggml.padding_token_id");
-  v.add_bos = m.boolean("tokenizer.ggml.add_bos_token").value_or(adds_bos(v));
+  v.add_bos = m.boolean("tokenizer.ggml.add_bos_token");
   v.add_eos = m.boolean("tokenizer.ggml.add_eos_token").value_or(false);
   v.add_space_prefix = m.boolean("tokenizer.ggml.add_space_prefix").value_or(v.model == "llama");
   v.chat_template = m.string("tokenizer.chat_template").value_or("");

@@ -53,6 +53,7 @@ std::vector<int32_t> PipelineTokenizer::encode(std::string_view text) const {
 Encoding PipelineTokenizer::encode_pair(std::string_view first,
                                         std::optional<std::string_view> second,
                                         int64_t max_tokens) const {
+  check_format(shared_->no_template.empty(), shared_->no_template);
   const PostProcessor& post = shared_->post_processor;
   const size_t added = post.added(second.has_value());
   check(max_tokens >= int64_t(added), "tokenizer: max_tokens = ", max_tokens, ", but ", added,

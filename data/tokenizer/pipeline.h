@@ -23,6 +23,7 @@ struct TokenizerModel {
   Normalizer normalizer;
   PostProcessor post_processor;
   std::vector<std::string> notes = {};  // Tokenizer::notes()
+  std::string no_template = {};         // why encode_pair() is not possible; empty: it is
   // Kept for writing; empty for the usual content.
   std::string frame;               // tokenizer.json without vocabulary, merges and added tokens
   std::string tokenizer_config;    // tokenizer_config.json

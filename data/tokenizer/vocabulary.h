@@ -20,13 +20,15 @@ struct VocabularyMetadata {
                                     // 5 unused, 6 byte; empty: all normal
   std::vector<std::string> merges;  // "left right", by rank
   std::optional<int64_t> bos, eos, unknown, padding;
-  bool add_bos = false, add_eos = false, add_space_prefix = false;
+  std::optional<bool> add_bos;  // empty: as the pre-tokenizer does
+  bool add_eos = false, add_space_prefix = false;
   std::string chat_template;
 };
 
 // The tokenizer of a byte-level BPE ("gpt2") with the pre-tokenizer "smollm", "gpt-2", "llama-bpe"
-// or "qwen2"; any other model or pre-tokenizer is refused by name. Errors start with `source`, the
-// file.
+// or "qwen2", or a name that llama.cpp reads like one of them; any other model or pre-tokenizer is
+// refused by name. A role whose id no token has is ignored, with a note; encode_pair() is an error
+// if a text gets that token. Errors start with `source`, the file.
 std::unique_ptr<Tokenizer> make_tokenizer(const VocabularyMetadata& vocabulary,
                                           const std::string& source);
 

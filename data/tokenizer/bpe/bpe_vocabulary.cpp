@@ -1,6 +1,7 @@
 // A byte-level BPE tokenizer from the metadata of a GGUF file.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "data/io/json.h"
 #include "data/io/printable.h"
@@ -43,17 +44,37 @@ Json split_words(const char* digits) {
 struct Parts {
   Json pre_tokenizer, normalizer;
   bool ignore_merges = false;
+  bool adds_bos = false;  // if the file does not say it
 };
 
+// Names that llama.cpp gives the same expressions.
+constexpr std::string_view kLikeGpt2[] = {
+    "gpt-2",    "phi-2",   "jina-es",  "jina-de",        "jina-v2-es", "jina-v2-de",
+    "gigachat", "a.x-4.0", "mellum",   "modern-bert",    "exaone4",    "mpt",
+    "olmo",     "jais",    "trillion", "granite-docling"};
+constexpr std::string_view kLikeSmollm[] = {"smollm",    "starcoder", "refact",    "command-r",
+                                            "codeshell", "exaone",    "minerva-7b"};
+constexpr std::string_view kLikeLlama3[] = {"llama-bpe", "llama3",    "llama-v3",
+                                            "falcon3",   "falcon-h1", "pixtral",
+                                            "midm-2.0",  "lfm2",      "jina-v5-nano"};
+constexpr std::string_view kWordsOfLlama3[] = {"dbrx", "smaug-bpe"};  // with all merges
+constexpr std::string_view kLikeQwen2[] = {"qwen2",  "deepseek-r1-qwen", "kormo",  "f2llmv2",
+                                           "megrez", "stablelm2",        "hunyuan"};
+
 Parts parts_of(const std::string& pre, const std::string& source) {
-  if (pre == "gpt-2") return {byte_level_step(true), nullptr};
-  if (pre == "smollm")
+  auto in = [&](std::span<const std::string_view> names) {
+    return std::find(names.begin(), names.end(), pre) != names.end();
+  };
+  if (in(kLikeGpt2)) return {byte_level_step(true), nullptr};
+  if (in(kLikeSmollm))
     return {sequence({{"type", "Digits"}, {"individual_digits", true}}, byte_level_step(true)),
             nullptr};
-  if (pre == "llama-bpe") return {split_words(R"(\p{N}{1,3})"), nullptr, true};
-  if (pre == "qwen2") return {split_words(R"(\p{N})"), {{"type", "NFC"}}};
+  if (in(kLikeLlama3)) return {split_words(R"(\p{N}{1,3})"), nullptr, true, true};
+  if (in(kWordsOfLlama3)) return {split_words(R"(\p{N}{1,3})"), nullptr};
+  if (in(kLikeQwen2)) return {split_words(R"(\p{N})"), {{"type", "NFC"}}};
   throw Error(join(source, ": the pre-tokenizer '", pre,
-                   "' is not supported; supported are smollm, gpt-2, llama-bpe and qwen2"),
+                   "' is not supported; supported are smollm, gpt-2, llama-bpe, qwen2 and the "
+                   "other names that llama.cpp reads as one of these"),
               ErrorKind::format);
 }
 
@@ -82,25 +103,30 @@ void read_tokens(const VocabularyMetadata& vocabulary, const std::string& source
   }
 }
 
-void read_special(const VocabularyMetadata& vocabulary, const std::string& source,
+// A role whose id no token has is ignored, since most texts do not need it; the template does.
+void read_special(const VocabularyMetadata& vocabulary, bool add_bos, const std::string& source,
                   BpeModel& model) {
   auto role = [&](std::optional<int64_t> id, const char* name) -> std::optional<int32_t> {
     if (!id) return std::nullopt;
     const auto count = int64_t(model.tokens.size());
-    check_format(*id >= 0 && *id < count && !model.tokens[size_t(*id)].empty(), source, ": ", name,
-                 " is ", *id, ", wanted the id of one of ", count, " tokens");
-    return int32_t(*id);
+    if (*id >= 0 && *id < count && !model.tokens[size_t(*id)].empty()) return int32_t(*id);
+    model.notes.push_back(join(source, ": ", name, " is ", *id, ", which none of the ", count,
+                               " tokens has: the role is ignored"));
+    return std::nullopt;
   };
   model.special = {.bos = role(vocabulary.bos, "bos_token_id"),
                    .eos = role(vocabulary.eos, "eos_token_id"),
                    .pad = role(vocabulary.padding, "padding_token_id"),
                    .unk = role(vocabulary.unknown, "unknown_token_id")};
-  const bool bos = vocabulary.add_bos, eos = vocabulary.add_eos;
-  check_format(!bos || model.special.bos, source, ": add_bos_token, but no bos_token_id");
-  check_format(!eos || model.special.eos, source, ": add_eos_token, but no eos_token_id");
+  const char* missing = add_bos && !model.special.bos              ? "bos"
+                        : vocabulary.add_eos && !model.special.eos ? "eos"
+                                                                   : nullptr;
+  if (missing)
+    model.no_template = join(source, ": a text gets the ", missing, " (add_", missing,
+                             "_token), but ", missing, "_token_id is not the id of a token");
 }
 
-std::string config_from(const VocabularyMetadata& vocabulary, const BpeModel& model) {
+std::string config_from(const VocabularyMetadata& vocabulary, bool add_bos, const BpeModel& model) {
   Ordered config = Ordered::object();
   auto put = [&](const char* role, std::optional<int32_t> id) {
     if (id) config[role] = model.tokens[size_t(*id)];
@@ -109,7 +135,7 @@ std::string config_from(const VocabularyMetadata& vocabulary, const BpeModel& mo
   put("eos_token", model.special.eos);
   put("pad_token", model.special.pad);
   put("unk_token", model.special.unk);
-  config["add_bos_token"] = vocabulary.add_bos;
+  config["add_bos_token"] = add_bos;
   config["add_eos_token"] = vocabulary.add_eos;
   if (!vocabulary.chat_template.empty()) config["chat_template"] = vocabulary.chat_template;
   config["clean_up_tokenization_spaces"] = false;
@@ -126,13 +152,13 @@ std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std:
   const Parts parts = parts_of(vocabulary.pre, source);
   BpeModel model;
   read_tokens(vocabulary, source, model);
-  read_special(vocabulary, source, model);
+  const bool add_bos = vocabulary.add_bos.value_or(parts.adds_bos);
+  read_special(vocabulary, add_bos, source, model);
   add_merges(vocabulary.merges, source, model);
   Json post = byte_level_step(true);
-  if (vocabulary.add_bos || vocabulary.add_eos) {
-    const Json around =
-        template_around(model, vocabulary.add_bos ? model.special.bos : std::nullopt,
-                        vocabulary.add_eos ? model.special.eos : std::nullopt);
+  if (add_bos || vocabulary.add_eos) {
+    const Json around = template_around(model, add_bos ? model.special.bos : std::nullopt,
+                                        vocabulary.add_eos ? model.special.eos : std::nullopt);
     post = {{"type", "Sequence"}, {"processors", Json::array({post, around})}};
   }
   model.pre_tokenizer = PreTokenizer(parts.pre_tokenizer, source);
@@ -145,7 +171,7 @@ std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std:
   frame["post_processor"] = parse_ordered_json(json_text(post));
   frame["model"]["ignore_merges"] = parts.ignore_merges;
   model.frame = json_text(frame);
-  model.tokenizer_config = config_from(vocabulary, model);
+  model.tokenizer_config = config_from(vocabulary, add_bos, model);
   return std::make_unique<BpeTokenizer>(std::move(model), source);
 }
 

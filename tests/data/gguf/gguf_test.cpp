@@ -87,7 +87,7 @@ TEST_CASE("gguf: the vocabulary is that of the metadata") {
   CHECK(v.bos == 0);
   CHECK(v.eos == 0);
   CHECK_FALSE(v.unknown.has_value());
-  CHECK_FALSE(v.add_bos);
+  CHECK_FALSE(v.add_bos.value_or(false));
   CHECK_FALSE(v.add_space_prefix);
   Scratch dir;
   const Path bare = dir.write("bare.gguf", GgufBytes().text());

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "data/corpus/corpus.h"
@@ -14,6 +15,7 @@ using namespace brine;
 using namespace brine::data;
 using nlohmann::json;
 using test::check_refuses;
+using test::check_says;
 using test::golden_json;
 using test::Scratch;
 
@@ -80,6 +82,78 @@ TEST_CASE("vocabulary: the ids of the tokenizer.json with the same pre-tokenizer
   }
 }
 
+TEST_CASE(
+    "vocabulary: a role whose id no token has is ignored with a note, unless a text gets it") {
+  using V = VocabularyMetadata;
+  const Ids ids = make_tokenizer(metadata("smollm"), "model.gguf")->encode("the earth");
+  struct Bad {
+    std::function<void(V&)> change;
+    std::string note;
+    std::optional<int32_t> (*role)(const Tokenizer&);
+  };
+  using T = const Tokenizer&;
+  const Bad all[] = {
+      {[](V& v) { v.bos = 600; }, "bos_token_id is 600", [](T t) { return t.special().bos; }},
+      {[](V& v) { v.eos = -1; }, "eos_token_id is -1", [](T t) { return t.special().eos; }},
+      {[](V& v) { v.unknown = 4294967295; }, "unknown_token_id is 4294967295",
+       [](T t) { return t.special().unk; }},
+      {[](V& v) { v.types[1] = 5; }, "padding_token_id is 1",  // of an unused token
+       [](T t) { return t.special().pad; }}};
+  for (const Bad& bad : all) {
+    CAPTURE(bad.note);
+    V vocabulary = metadata("smollm");
+    bad.change(vocabulary);
+    const auto tokenizer = make_tokenizer(vocabulary, "model.gguf");
+    CHECK_FALSE(bad.role(*tokenizer).has_value());
+    REQUIRE(tokenizer->notes().size() == 1);
+    check_says(tokenizer->notes()[0], {"model.gguf: " + bad.note, "600 tokens", "ignored"});
+    CHECK(tokenizer->encode("the earth") == ids);
+    CHECK(tokenizer->encode_pair("the earth").ids == ids);
+    vocabulary.add_bos = vocabulary.add_eos = true;
+    const auto adds = make_tokenizer(vocabulary, "model.gguf");
+    CHECK(adds->encode("the earth") == ids);
+    const std::string refusal = test::message([&] { adds->encode_pair("the earth"); });
+    if (vocabulary.unknown == 3 && vocabulary.types[1] == 3)
+      check_says(refusal, {"model.gguf: ", "add_" + bad.note.substr(0, 3) + "_token"});
+    else
+      CHECK(refusal == "no error");
+  }
+  V none = metadata("llama-bpe");  // adds a BOS unless the file says otherwise
+  none.bos.reset();
+  check_refuses([&] { make_tokenizer(none, "model.gguf")->encode_pair("a"); }, {"add_bos_token"});
+  none.add_bos = false;
+  CHECK(make_tokenizer(none, "model.gguf")->encode_pair("a").ids.size() == 1);
+}
+
+// As src/llama-vocab.cpp of llama.cpp has them.
+TEST_CASE("vocabulary: every name that llama.cpp reads alike is the same tokenizer") {
+  const std::pair<const char*, std::vector<const char*>> groups[] = {
+      {"gpt-2",
+       {"phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "gigachat", "a.x-4.0", "mellum",
+        "modern-bert", "exaone4", "mpt", "olmo", "jais", "trillion", "granite-docling"}},
+      {"smollm", {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}},
+      {"llama-bpe",
+       {"llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+        "jina-v5-nano"}},
+      {"dbrx", {"smaug-bpe"}},
+      {"qwen2", {"deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan"}}};
+  std::vector<std::string> hashes;
+  for (const auto& [name, others] : groups) {
+    const auto first = make_tokenizer(metadata(name), "model.gguf");
+    const Ids ids = first->encode_pair("it's 12345 THE earth").ids;
+    // Llama 3's adds a BOS.
+    CHECK((ids[0] == 0) == (std::string(name) == "llama-bpe"));
+    for (const char* other : others) {
+      CAPTURE(other);
+      const auto same = make_tokenizer(metadata(other), "model.gguf");
+      CHECK(same->hash() == first->hash());
+      CHECK(same->encode_pair("it's 12345 THE earth").ids == ids);
+    }
+    CHECK(std::count(hashes.begin(), hashes.end(), first->hash()) == 0);
+    hashes.push_back(first->hash());
+  }
+}
+
 TEST_CASE("vocabulary: GPT-2's pre-tokenizer gives the golden ids") {
   const auto tokenizer = make_tokenizer(metadata("gpt-2"), "model.gguf");
   for (const json& item : golden_json("cases.json")["tokenizer"])
@@ -136,14 +210,5 @@ TEST_CASE("vocabulary: what is not supported, and damaged metadata, is refused i
   refuses([](V& v) { v.tokens[599] = v.tokens[598]; }, {"both ids", "598", "599"});
   refuses([](V& v) { v.merges[5] = "nowhere e"; }, {"merge 5", "'nowhere'"});
   refuses([](V& v) { v.merges[5] = "e"; }, {"merge 5", "two tokens"});
-  refuses([](V& v) { v.bos = 600; }, {"bos_token_id", "600"});
-  refuses([](V& v) { v.eos = -1; }, {"eos_token_id", "-1"});
-  refuses([](V& v) { v.types[1] = 5; }, {"padding_token_id", "1"});
-  refuses(
-      [](V& v) {
-        v.add_eos = true;
-        v.eos.reset();
-      },
-      {"add_eos_token", "eos_token_id"});
   refuses([](V& v) { v.chat_template = "\xc3"; }, {"chat template", "UTF-8"});
 }
