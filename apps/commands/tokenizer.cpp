@@ -1,8 +1,10 @@
 // brine tokenizer: trains a byte-level BPE tokenizer.
+#include <filesystem>
 #include <iostream>
 
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
+#include "data/checkpoint/checkpoint.h"
 #include "data/tokenizer/bpe/bpe.h"
 
 namespace brine {
@@ -25,6 +27,7 @@ struct TokenizerCommand {
   }
 
   int run(const RunContext&) {
+    refuse_model();
     const std::unique_ptr<data::Tokenizer> tokenizer =
         data::train_bpe(train, {.vocab_size = vocab_size, .special = data::special_tokens(kind)});
     tokenizer->save(out);
@@ -35,6 +38,16 @@ struct TokenizerCommand {
                   "merge, so the vocabulary is smaller");
     }
     return 0;
+  }
+
+  // The rows of a model belong to the tokens that it was trained with.
+  void refuse_model() const {
+    for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json",
+                             "pytorch_model.bin", "pytorch_model.bin.index.json"})
+      check(!std::filesystem::exists(data::Path(out) / name), out, ": contains a model's ", name,
+            ", which another tokenizer would not fit; give another directory");
+    check(data::list_checkpoints(out).empty(), out,
+          ": contains a run, which another tokenizer would not fit; give another directory");
   }
 };
 const RegisterSubcommand<TokenizerCommand> registration("tokenizer",

@@ -128,6 +128,7 @@ std::string describe_tokenizer(const std::string& path) {
   special("eos", ids.eos);
   special("pad", ids.pad);
   special("unk", ids.unk);
+  for (const std::string& note : t->notes()) out << "  note       " << note << "\n";
   out << "  hash       " << t->hash() << "\n";
   return out.str();
 }

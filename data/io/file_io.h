@@ -83,6 +83,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(std::string_view bytes) { file_.write(bytes); }
+  void sync() { file_.sync(); }  // before the commit() of one of several files
   void commit();  // throws Error when not committed, DurabilityUncertain when only that is
                   // uncertain
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/tokenizer/pipeline.h"
@@ -84,11 +85,14 @@ Ordered vocab_json(const std::vector<std::string>& tokens);
 Ordered added_json(const std::vector<AddedToken>& added);
 // special_tokens_map.json of the tokenizer's roles.
 std::string special_map(const Tokenizer& tokenizer);
-// Creates the directory `dir` if it does not exist.
-std::filesystem::path make_directory(const std::string& dir);
-// Writes tokenizer.json, special_tokens_map.json and tokenizer_config.json, the latter two as they
-// were read or, if they were not, from the roles and `config`.
-void save_common(const std::filesystem::path& dir, const TokenizerModel& model,
-                 const Tokenizer& tokenizer, const std::string& config);
+// Files of a directory: names and contents.
+using FileTexts = std::vector<std::pair<std::string, std::string>>;
+// tokenizer.json, special_tokens_map.json and tokenizer_config.json, the latter two as they were
+// read or, if they were not, from the roles and `config`.
+FileTexts common_files(const TokenizerModel& model, const Tokenizer& tokenizer,
+                       const std::string& config);
+// Writes them to `dir`, which is created if it does not exist. No file gets its name before the
+// content of all is on the disk: after an error there are those of before, or no directory.
+void save_files(const std::string& dir, const FileTexts& files);
 
 }  // namespace brine::data

@@ -1,4 +1,5 @@
 // Writing the parts of a tokenizer's files that are the same for every kind of model.
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
@@ -46,22 +47,33 @@ std::string special_map(const Tokenizer& tokenizer) {
   return json_text(map, 2) + "\n";
 }
 
-std::filesystem::path make_directory(const std::string& dir) {
-  std::error_code failed;
-  std::filesystem::create_directories(dir, failed);
-  check(!failed, dir, ": cannot be created: ", failed.message());
-  return dir;
-}
-
-void save_common(const std::filesystem::path& dir, const TokenizerModel& model,
-                 const Tokenizer& tokenizer, const std::string& config) {
+FileTexts common_files(const TokenizerModel& model, const Tokenizer& tokenizer,
+                       const std::string& config) {
   auto kept_or = [](const std::string& kept, const std::string& made) {
     return kept.empty() ? made : kept;
   };
-  write_file_atomic(dir / "special_tokens_map.json",
-                    kept_or(model.special_tokens_map, special_map(tokenizer)));
-  write_file_atomic(dir / "tokenizer_config.json", kept_or(model.tokenizer_config, config));
-  write_file_atomic(dir / "tokenizer.json", tokenizer.to_json());
+  return {{"tokenizer.json", tokenizer.to_json()},
+          {"special_tokens_map.json", kept_or(model.special_tokens_map, special_map(tokenizer))},
+          {"tokenizer_config.json", kept_or(model.tokenizer_config, config)}};
+}
+
+void save_files(const std::string& dir, const FileTexts& files) {
+  std::error_code failed;
+  const bool is_new = !std::filesystem::exists(dir, failed);
+  std::filesystem::create_directories(dir, failed);
+  check(!failed, dir, ": cannot be created: ", failed.message());
+  try {
+    std::vector<std::unique_ptr<AtomicFile>> all;
+    for (const auto& [name, text] : files) {
+      all.push_back(std::make_unique<AtomicFile>(Path(dir) / name));
+      all.back()->write(text);
+      all.back()->sync();
+    }
+    for (const auto& file : all) file->commit();
+  } catch (...) {
+    if (is_new) std::filesystem::remove(dir, failed);  // if nothing got its name
+    throw;
+  }
 }
 
 }  // namespace brine::data

@@ -249,11 +249,11 @@ std::string WordPieceTokenizer::hash() const {
 }
 
 void WordPieceTokenizer::save(const std::string& dir) const {
-  const fs::path out = make_directory(dir);
   std::string lines;
   for (const std::string& token : model_.tokens) lines += token + "\n";
-  write_file_atomic(out / "vocab.txt", lines);
-  save_common(out, model_, *this, config_of(*this));
+  FileTexts files = common_files(model_, *this, config_of(*this));
+  files.emplace_back("vocab.txt", lines);
+  save_files(dir, files);
 }
 
 }  // namespace brine::data

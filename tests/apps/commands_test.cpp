@@ -339,6 +339,23 @@ TEST_CASE("generate: stops at a text, and continues from a saved state as withou
   CHECK(cut.at("sequences").at(0).at("finish") == "stop text");
 }
 
+TEST_CASE("tokenizer: a directory of a model or a run is refused, one of a tokenizer is replaced") {
+  const World& w = world();
+  const std::string train = "tokenizer --train text.txt --vocab-size 290 --out ";
+  w.must("export --checkpoint teacher --out whole");
+  const std::string before = read_all(w.path("whole/tokenizer.json"));
+  Finished f = w.run(train + "whole");
+  CHECK(f.status == 1);
+  check_says(f.error, {"whole: contains a model's config.json"});
+  CHECK(read_all(w.path("whole/tokenizer.json")) == before);
+  f = w.run(train + "teacher");
+  CHECK(f.status == 1);
+  check_says(f.error, {"teacher: contains a run"});
+  w.must(train + "twice");
+  w.must("tokenizer --train text.txt --vocab-size 280 --out twice");
+  CHECK(contains(w.must("inspect twice").out, "vocabulary 280"));
+}
+
 TEST_CASE("generate: caches in 16 bits continue from their own states and refuse those of others") {
   const World& w = world();
   const std::string flags = "generate --model student --temperature 0 --ignore-eos --quiet --json ";

@@ -2,7 +2,6 @@
 // as in Llama 2 and Mistral. Training, encoding, decoding and its files.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -61,7 +60,6 @@ class BpeTokenizer : public PipelineTokenizer {
   size_t unknown_end(std::string_view word, size_t at) const;
   void cut_at_spaces(std::string_view text, const PreTokenizer::UseWord& use) const;
   void trim_offsets(TokenRun& run, std::string_view text) const override;
-  void save_lists(const std::filesystem::path& dir) const;  // vocab.json, merges.txt
 
   BpeModel model_;
   std::vector<std::string> bytes_;  // by id, decoded unless there is no decoder

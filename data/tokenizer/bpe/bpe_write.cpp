@@ -1,9 +1,7 @@
 // Writes a BPE tokenizer as Hugging Face's libraries do: a tokenizer.json with the same
 // bytes as `tokenizers` would write, and the older files next to it.
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/io/sha256.h"
 #include "data/tokenizer/bpe/bpe.h"
@@ -12,8 +10,6 @@
 
 namespace brine::data {
 namespace {
-
-namespace fs = std::filesystem;
 
 // tokenizer.json of a new tokenizer, without its contents.
 constexpr const char* kFrame = R"({
@@ -87,18 +83,16 @@ std::string BpeTokenizer::hash() const {
 }
 
 void BpeTokenizer::save(const std::string& dir) const {
-  const fs::path out = make_directory(dir);
+  FileTexts files = common_files(model_, *this, config_of(*this));
   // What reads the older files takes them for GPT-2's.
-  if (model_.is_gpt2()) save_lists(out);
-  save_common(out, model_, *this, config_of(*this));
-}
-
-void BpeTokenizer::save_lists(const fs::path& out) const {
-  std::string merges = "#version: 0.2\n";
-  for (auto [left, right] : model_.merges)
-    merges += spelled()[size_t(left)] + " " + spelled()[size_t(right)] + "\n";
-  write_file_atomic(out / "vocab.json", json_text(vocab_json(model_.tokens)));
-  write_file_atomic(out / "merges.txt", merges);
+  if (model_.is_gpt2()) {
+    std::string merges = "#version: 0.2\n";
+    for (auto [left, right] : model_.merges)
+      merges += spelled()[size_t(left)] + " " + spelled()[size_t(right)] + "\n";
+    files.emplace_back("vocab.json", json_text(vocab_json(model_.tokens)));
+    files.emplace_back("merges.txt", merges);
+  }
+  save_files(dir, files);
 }
 
 }  // namespace brine::data

@@ -8,6 +8,7 @@
 #include "data/tokenizer/bpe/bpe.h"
 #include "tensor/error.h"
 #include "tests/data/bpe_golden.h"
+#include "tests/faults.h"
 #include "tests/refusals.h"
 #include "tests/scratch.h"
 
@@ -306,6 +307,36 @@ TEST_CASE("tokenizer files: a damaged byte gives a tokenizer or an Error, nothin
     }
   }
   CHECK(refused > 150);
+}
+
+TEST_CASE("tokenizer files: a failed write leaves no directory without tokenizer.json") {
+  namespace fs = std::filesystem;
+  using test::Fault;
+  const auto old = BpeTrainer({.vocab_size = 261}).train();
+  const auto tokenizer = train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300});
+  Scratch scratch;
+  const std::string dir = scratch / "t";
+  const int calls = test::run_with_fault({}, [&] { tokenizer->save(dir); }).calls;
+  REQUIRE(calls > 10);
+  for (Fault fault : {Fault::disk_full, Fault::fail, Fault::kill, Fault::torn}) {
+    for (int at = 1; at <= calls; ++at) {
+      CAPTURE(int(fault));
+      CAPTURE(at);
+      fs::remove_all(dir);
+      test::run_with_fault({fault, at}, [&] { tokenizer->save(dir); });
+      const bool whole = fs::exists(dir + "/tokenizer.json");
+      if (whole) CHECK(load_tokenizer(dir)->hash() == tokenizer->hash());
+      for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"})
+        CHECK((whole || !fs::exists(dir + "/" + name)));
+      if (fault == Fault::disk_full || fault == Fault::fail) CHECK((whole || !fs::exists(dir)));
+      // Another one's directory has its files still, or all new ones.
+      fs::remove_all(dir);
+      old->save(dir);
+      test::run_with_fault({fault, at}, [&] { tokenizer->save(dir); });
+      const std::string hash = load_tokenizer(dir)->hash();
+      CHECK((hash == old->hash() || hash == tokenizer->hash()));
+    }
+  }
 }
 
 TEST_CASE("tokenizer files: malformed vocab.json and merges.txt") {
