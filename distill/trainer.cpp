@@ -436,6 +436,8 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
       text_file("config.json", nn::config_text(parts_.config, parts_.tokenizer)),
       tensor_file("model.safetensors", nn::tensors_of(parts_.model)),
       text_file("trainer.json", json_text(state, 2) + "\n")};
+  const std::string& generation = parts_.config.token_settings.generation_config;
+  if (!generation.empty()) files.push_back(text_file(nn::kGenerationConfig, generation));
   if (!moments.empty()) {
     for (auto& [name, tensor] : moments) tensor = tensor.to(Device{});
     files.push_back(tensor_file(kMomentsFile, std::move(moments)));

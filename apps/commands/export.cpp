@@ -39,6 +39,8 @@ struct Export {
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {
       tokenizer = distill::tokenizer_of(m, log_messages(), distill::Tokens::copied);
+      const std::string other = nn::tokenizer_warning(m.config, *tokenizer);
+      if (!other.empty()) log_warning(out, ": ", other);
     } else {
       log_warning(m.directory, ": no tokenizer next to the model, so none is written");
     }

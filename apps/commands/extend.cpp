@@ -23,6 +23,8 @@ struct Extend {
     std::unique_ptr<data::Tokenizer> tokenizer;
     if (!nn::tokenizer_place(m.directory).empty()) {
       tokenizer = distill::tokenizer_of(m, log_messages(), distill::Tokens::copied);
+      const std::string other = nn::tokenizer_warning(m.config, *tokenizer);
+      if (!other.empty()) log_warning(out, ": ", other);
     }
     nn::export_model(longer.config, *longer.model, tokenizer.get(), out);
     log_info(out, ": ", positions, " positions, stretched from ", m.config.shape().max_positions,

@@ -44,7 +44,8 @@ struct Generate {
     } else {
       run_and_print(generation, texts);
     }
-    log_ends(generation, what.tokens, m.config.shape().max_positions, tokenizer->special().eos);
+    log_ends(generation, what.tokens, m.config.shape().max_positions,
+             nn::end_tokens(m, *tokenizer));
     if (!what.save_state.empty()) generation.save(what.save_state, m.hash());
     return 0;
   }

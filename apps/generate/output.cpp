@@ -1,6 +1,7 @@
 // What `brine generate` prints.
 #include "apps/generate/output.h"
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -29,7 +30,7 @@ void run_and_print(nn::Generation& generation, const std::vector<std::string>& t
 }
 
 void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
-              std::optional<int32_t> eos) {
+              const std::vector<int32_t>& ends) {
   for (const nn::Sequence& s : done.sequences()) {
     const int64_t made = int64_t(s.ids.size()) - s.prompt_tokens;
     if (s.finish == nn::Finish::tokens) continue;
@@ -37,9 +38,9 @@ void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
         "generate: stopped after ", made, " of ", wanted, " tokens, ",
         s.finish == nn::Finish::positions
             ? join("the model has ", positions, " positions and the prompt took ", s.prompt_tokens)
-        : s.finish == nn::Finish::stop_text ? "at a stop text"
-        : s.ids.back() == eos               ? "at the end of the text"
-                                            : "at a stop token");
+        : s.finish == nn::Finish::stop_text                               ? "at a stop text"
+        : std::find(ends.begin(), ends.end(), s.ids.back()) != ends.end() ? "at the end of the text"
+                                                                          : "at a stop token");
   }
   const double steps = double(std::max<int64_t>(done.steps(), 1));
   log_detail("generate: prompts ", human_seconds(done.prompt_seconds()), ", then ",

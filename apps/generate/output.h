@@ -1,7 +1,6 @@
 // The output of `brine generate`.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +13,10 @@ namespace brine {
 // printed as it grows and without anything else, several when all have ended, each with its number.
 void run_and_print(nn::Generation& generation, const std::vector<std::string>& texts);
 
-// Logs why each continuation ended before `wanted` tokens, and the time of prompts and tokens.
+// Logs why each continuation ended before `wanted` tokens, and the time of prompts and tokens;
+// `ends`: nn::end_tokens().
 void log_ends(const nn::Generation& done, int64_t wanted, int64_t positions,
-              std::optional<int32_t> eos);
+              const std::vector<int32_t>& ends);
 
 // What the JSON object says of the call.
 struct GenerationCall {

@@ -2,6 +2,7 @@
 // the texts; a derived class encodes the pieces between added tokens.
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -28,6 +29,7 @@ struct TokenizerModel {
   std::string frame;               // tokenizer.json without vocabulary, merges and added tokens
   std::string tokenizer_config;    // tokenizer_config.json
   std::string special_tokens_map;  // special_tokens_map.json
+  std::map<std::string, std::string> chat_templates;  // by file, as read: chat_template.jinja, ...
 };
 
 class PipelineTokenizer : public Tokenizer {

@@ -77,6 +77,9 @@ class Tokenizer {
   // SHA-256, in hex, of the canonical tokenizer.json: tokenizers that encode() alike (vocabulary,
   // merges, added tokens, normalizer) have the same hash, whatever else is in their files.
   virtual std::string hash() const = 0;
+  // The class of transformers that cuts texts as this tokenizer when it gets only the vocabulary
+  // and the merges: "GPT2Tokenizer", "Qwen2Tokenizer" or "BertTokenizer"; empty if there is none.
+  virtual std::string transformers_class() const = 0;
   // Writes a directory that transformers loads; creates it if it does not exist.
   virtual void save(const std::string& dir) const = 0;
 };

@@ -14,6 +14,7 @@ namespace brine::data {
 namespace {
 
 constexpr int kMostLevels = 64;
+constexpr uint64_t kMostTemplate = 16 << 20;
 
 // Objects are written recursively; the limit keeps a file from causing deep recursion.
 void refuse_deep(const std::string& text, const std::string& path) {
@@ -171,7 +172,8 @@ SideFile side_file(const std::filesystem::path& dir, const char* name) {
 }
 
 SideFiles::SideFiles(const std::filesystem::path& dir)
-    : map(side_file(dir, "special_tokens_map.json")),
+    : directory(dir),
+      map(side_file(dir, "special_tokens_map.json")),
       config(side_file(dir, "tokenizer_config.json")),
       added(side_file(dir, "added_tokens.json")),
       model(side_file(dir, "config.json")) {}
@@ -224,6 +226,22 @@ void SideFiles::add_tokens(std::vector<AddedToken>& tokens) const {
   add(read_added(list, added.path));
   std::stable_sort(tokens.begin(), tokens.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+}
+
+void SideFiles::keep_for_writing(TokenizerModel& kept) const {
+  namespace fs = std::filesystem;
+  kept.tokenizer_config = config.text;
+  kept.special_tokens_map = map.text;
+  // The names under which transformers saves one template, or several.
+  auto keep = [&](const fs::path& name) {
+    if (fs::is_regular_file(directory / name))
+      kept.chat_templates[name.string()] = read_file(directory / name, kMostTemplate);
+  };
+  keep("chat_template.jinja");
+  const fs::path others = "additional_chat_templates";
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(directory / others, none))
+    if (entry.path().extension() == ".jinja") keep(others / entry.path().filename());
 }
 
 std::optional<int32_t> find_token(const TokenizerModel& model, const std::string& name) {

@@ -70,7 +70,10 @@ struct SideFiles {
   // Adds the tokens that tokenizer_config.json (added_tokens_decoder) and added_tokens.json list,
   // unless a token with the same content exists already.
   void add_tokens(std::vector<AddedToken>& added) const;
+  // Gives the model what is written again as it was read.
+  void keep_for_writing(TokenizerModel& model) const;
 
+  std::filesystem::path directory;
   SideFile map, config, added, model;
 };
 
@@ -85,10 +88,11 @@ Ordered vocab_json(const std::vector<std::string>& tokens);
 Ordered added_json(const std::vector<AddedToken>& added);
 // special_tokens_map.json of the tokenizer's roles.
 std::string special_map(const Tokenizer& tokenizer);
-// Files of a directory: names and contents.
+// Files of a directory: names, which may have a folder, and contents.
 using FileTexts = std::vector<std::pair<std::string, std::string>>;
-// tokenizer.json, special_tokens_map.json and tokenizer_config.json, the latter two as they were
-// read or, if they were not, from the roles and `config`.
+// tokenizer.json, special_tokens_map.json, tokenizer_config.json and the chat templates, all but
+// the first as they were read or, if they were not, from the roles and `config`. What transformers
+// 4.57 or 5 cannot read in tokenizer_config.json is replaced by what both can.
 FileTexts common_files(const TokenizerModel& model, const Tokenizer& tokenizer,
                        const std::string& config);
 // Writes them to `dir`, which is created if it does not exist. No file gets its name before the

@@ -8,6 +8,41 @@
 #include "tensor/error.h"
 
 namespace brine::data {
+namespace {
+
+// The class of tokenizer_config.json: `found`, unless only transformers 5 knows it, or it stands
+// for another way of cutting texts than this tokenizer's, which transformers 5 would use in place
+// of tokenizer.json's.
+std::string known_class(const std::string& found, const Tokenizer& tokenizer) {
+  const std::string name = found.ends_with("Fast") ? found.substr(0, found.size() - 4) : found;
+  const bool only_new =
+      name == "TokenizersBackend" || name == "PythonBackend" || name == "SentencePieceBackend";
+  const bool cuts = name == "GPT2Tokenizer" || name == "Qwen2Tokenizer";
+  const bool other = cuts && name != tokenizer.transformers_class();
+  return only_new || other ? "PreTrainedTokenizerFast" : found;
+}
+
+// tokenizer_config.json for transformers 4.57 and 5. Without a class both choose that of the
+// model's family, so that a tokenizer that no such class cuts as gets one.
+std::string readable_config(const std::string& read, const Tokenizer& tokenizer) {
+  Ordered config = parse_ordered_json(read);
+  const Ordered before = config;
+  const auto named = config.find("tokenizer_class");
+  if (named != config.end() && named->is_string()) {
+    *named = known_class(named->get<std::string>(), tokenizer);
+  } else if (tokenizer.transformers_class().empty()) {
+    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  }
+  // transformers 4.57 reads a list under its earlier name only.
+  const auto extra = config.find("extra_special_tokens");
+  if (extra != config.end() && extra->is_array()) {
+    if (!config.contains("additional_special_tokens")) config["additional_special_tokens"] = *extra;
+    config.erase("extra_special_tokens");
+  }
+  return config == before ? read : json_text(config, 2) + "\n";
+}
+
+}  // namespace
 
 Ordered vocab_json(const std::vector<std::string>& tokens) {
   Ordered vocab = Ordered::object();
@@ -49,23 +84,31 @@ std::string special_map(const Tokenizer& tokenizer) {
 
 FileTexts common_files(const TokenizerModel& model, const Tokenizer& tokenizer,
                        const std::string& config) {
-  auto kept_or = [](const std::string& kept, const std::string& made) {
-    return kept.empty() ? made : kept;
-  };
-  return {{"tokenizer.json", tokenizer.to_json()},
-          {"special_tokens_map.json", kept_or(model.special_tokens_map, special_map(tokenizer))},
-          {"tokenizer_config.json", kept_or(model.tokenizer_config, config)}};
+  const std::string& map = model.special_tokens_map;
+  FileTexts files = {{"tokenizer.json", tokenizer.to_json()},
+                     {"special_tokens_map.json", map.empty() ? special_map(tokenizer) : map},
+                     {"tokenizer_config.json",
+                      model.tokenizer_config.empty()
+                          ? config
+                          : readable_config(model.tokenizer_config, tokenizer)}};
+  files.insert(files.end(), model.chat_templates.begin(), model.chat_templates.end());
+  return files;
 }
 
 void save_files(const std::string& dir, const FileTexts& files) {
   std::error_code failed;
   const bool is_new = !std::filesystem::exists(dir, failed);
-  std::filesystem::create_directories(dir, failed);
-  check(!failed, dir, ": cannot be created: ", failed.message());
+  auto make = [&](const Path& at) {
+    std::filesystem::create_directories(at, failed);
+    check(!failed, at.string(), ": cannot be created: ", failed.message());
+  };
+  make(dir);
   try {
     std::vector<std::unique_ptr<AtomicFile>> all;
     for (const auto& [name, text] : files) {
-      all.push_back(std::make_unique<AtomicFile>(Path(dir) / name));
+      const Path file = Path(dir) / name;
+      make(file.parent_path());
+      all.push_back(std::make_unique<AtomicFile>(file));
       all.back()->write(text);
       all.back()->sync();
     }

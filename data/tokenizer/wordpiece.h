@@ -29,6 +29,7 @@ class WordPieceTokenizer : public PipelineTokenizer {
   std::string decode_next(int32_t id) const override;
   std::string to_json() const override;
   std::string hash() const override;
+  std::string transformers_class() const override { return "BertTokenizer"; }
   void save(const std::string& dir) const override;
 
   const WordPieceModel& model() const { return model_; }

@@ -50,8 +50,7 @@ void read_roles(const SideFiles& sides, WordPieceModel& model) {
                    .cls = role("cls_token", "[CLS]"),
                    .sep = role("sep_token", "[SEP]"),
                    .mask = role("mask_token", "[MASK]")};
-  model.tokenizer_config = sides.config.text;
-  model.special_tokens_map = sides.map.text;
+  sides.keep_for_writing(model);
 }
 
 // The two files must agree on a setting: libraries differ in which one they use.

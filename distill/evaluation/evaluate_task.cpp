@@ -72,6 +72,16 @@ struct Answer {
   double prediction = 0, probability = 0;
 };
 
+// The probability of the likeliest of some logits; for scores of several labels the score itself.
+template <class Iterator>
+double probability_of(Iterator best, Iterator begin, Iterator end, nn::Problem problem) {
+  if (problem == nn::Problem::regression) return *best;
+  if (problem == nn::Problem::multi_label || end - begin == 1) return 1 / (1 + std::exp(-*best));
+  double sum = 0;
+  for (auto logit = begin; logit < end; ++logit) sum += std::exp(*logit - *best);
+  return 1 / sum;
+}
+
 std::vector<Answer> answers_of(const std::vector<double>& logits, int64_t labels,
                                const TaskCall& call, bool regression) {
   std::vector<Answer> out;
@@ -81,11 +91,9 @@ std::vector<Answer> answers_of(const std::vector<double>& logits, int64_t labels
       continue;
     }
     const auto best = std::max_element(row, row + labels);
-    double sum = 0;
-    for (auto logit = row; logit < row + labels; ++logit) sum += std::exp(*logit - *best);
     const int64_t c = best - row;
     out.push_back({.prediction = double(call.classes.empty() ? c : call.classes[size_t(c)]),
-                   .probability = 1 / sum});
+                   .probability = probability_of(best, row, row + labels, call.problem)});
   }
   return out;
 }

@@ -8,7 +8,7 @@
 #include "distill/batches/task_source.h"
 #include "distill/evaluation/metrics.h"
 #include "distill/ranks/measure.h"
-#include "nn/models/model.h"
+#include "nn/models/family.h"
 #include "tensor/comm/communicator.h"
 
 namespace brine::distill {
@@ -16,7 +16,7 @@ namespace brine::distill {
 struct TaskAnswers {
   std::vector<int64_t> texts;         // the answered texts, in order
   std::vector<double> predictions;    // of each: the likeliest class, or the score
-  std::vector<double> probabilities;  // of that class; empty for a regression
+  std::vector<double> probabilities;  // of that class; empty for scores of one label
   double mean_length = 0;             // visible tokens of a text
   // Kept keys over visible keys, summed over texts, layers, heads and rows: 1 for dense attention,
   // nothing for a method that does not report it.
@@ -30,6 +30,8 @@ struct TaskCall {
   // The task's class for each of the model's; empty: the same. Predictions are in the task's
   // classes.
   std::vector<int64_t> classes = {};
+  // What the model's logits are: the probabilities of classes follow from it.
+  nn::Problem problem = nn::Problem::single_label;
   nn::LayerObserver* observer = nullptr;  // also called for every layer
   std::function<void(const Batch&)> before_batch = {};
   std::vector<BatchMeasure*> measures = {};  // these and

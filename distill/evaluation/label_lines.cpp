@@ -54,7 +54,9 @@ std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tok
   const int64_t most = max_tokens ? max_tokens : positions;
   check(most <= positions, "predict: texts of ", most, " tokens are longer than the model's ",
         positions, " positions");
-  const bool regression = model.model->labels() == 1;
+  TaskCall of_head = call;
+  of_head.problem = model.config.family().class_head().problem.value_or(nn::Problem::single_label);
+  const bool regression = model.model->labels() == 1 && of_head.problem == nn::Problem::regression;
   const std::vector<std::string> names = class_names(model);
   auto tokens = std::make_shared<data::TaskTokens>(
       data::TaskTokens{.labels = regression ? std::vector<std::string>{} : names,
@@ -69,7 +71,7 @@ std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tok
   }
   tokens->targets.resize(lines.size());
   const TaskSource source(tokens, 0);
-  const TaskAnswers answers = answer(*model.model, source, call);
+  const TaskAnswers answers = answer(*model.model, source, of_head);
   std::vector<LineLabel> out;
   for (size_t i = 0; i < lines.size(); ++i) {
     const double predicted = answers.predictions[i];

@@ -24,8 +24,10 @@ std::vector<TextLine> text_lines(const std::string& name, std::string_view text,
 bool wants_pairs(const nn::ModelConfig& config);
 
 struct LineLabel {
-  std::string name;  // of the likeliest class; empty for a regression
-  double value = 0;  // its probability, or the score of the regression
+  std::string name;  // of the likeliest class; empty for a regression of one label
+  // Its probability, by softmax or, if each class may be right or there is only one, by the
+  // logistic function; or the score of a regression, of several the largest.
+  double value = 0;
 };
 // One for each line; `max_tokens` 0 = the model's positions.
 std::vector<LineLabel> label_lines(const nn::LoadedModel& model, const data::Tokenizer& tokenizer,

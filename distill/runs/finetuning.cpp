@@ -67,6 +67,8 @@ std::unique_ptr<TrainingRun> prepare(Finetuning& what, const RunOptions& options
   run->tokenizer = choose_tokenizer(what, task, loaded.directory);
   compare_vocabularies(loaded.config, *run->tokenizer, host.messages);
   make_task_model(*run, loaded, task, data::labels_of(task, what.task.data), host.seed);
+  if (!what.tokenizer.empty() || !nn::is_model_path(what.model))
+    forget_other_tokens(*run, what.model);
   run->inputs = {{"model", loaded.hash()}, {"tokenizer", run->tokenizer->hash()}};
   use_task(*run, what.task, *what.training.sequence_length, host);
   what.training.plan_epochs(what.epochs, what.task.warmup_ratio, run->train->size());

@@ -111,6 +111,7 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   }
   run->tokenizer = what.tokenizer.empty() ? nn::tokenizer_of(nn::resolve_model(what.model))
                                           : data::load_tokenizer(what.tokenizer);
+  if (!what.tokenizer.empty()) forget_other_tokens(*run, what.model);
   check(run->config.shape().causal, "train: next-token prediction needs a causal model");
   compare_vocabularies(run->config, *run->tokenizer, host.messages);
   const int64_t window = window_of(*what.training.sequence_length, run->config, "train");

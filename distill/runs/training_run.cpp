@@ -111,6 +111,12 @@ void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded)
   run.store = std::move(loaded.store);
 }
 
+void forget_other_tokens(TrainingRun& run, const std::string& model) {
+  const bool own =
+      nn::is_model_path(model) && nn::is_tokenizer_of(*run.tokenizer, nn::resolve_model(model));
+  if (!own) run.config.token_settings = {};
+}
+
 void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host) {
   if (options.dry_run || !host.is_first()) return;
   const std::string& out = options.out;

@@ -113,6 +113,9 @@ void refuse_chosen(const std::set<std::string>& chosen, const std::string& secti
 // Makes `run` continue with a loaded model; `config` gets its sizes and its attention's settings.
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded);
 
+// Forgets what the files of `model` say about tokens, unless the run has that model's tokenizer.
+void forget_other_tokens(TrainingRun& run, const std::string& model);
+
 // Throws for a run directory that contains a run (without resume) or none (with resume), or that
 // another process uses; locks an existing one. Call this before any slow work. The first rank does
 // it for all.

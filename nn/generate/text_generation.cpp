@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
+#include "data/io/json.h"
 #include "data/io/utf8.h"
 #include "data/tokenizer/prompt_tokens.h"
 
@@ -42,6 +44,23 @@ std::vector<int32_t> prompt_ids(const data::Tokenizer& tokenizer, const std::str
   }
 }
 
+// "eos_token_id" of generation_config.json, one id or a list; empty when it has none. Ids that the
+// model has no row for are never sampled.
+std::vector<int64_t> generation_ends(const LoadedModel& model) {
+  const std::string& text = model.config.token_settings.generation_config;
+  if (text.empty()) return {};
+  const std::string file = (std::filesystem::path(model.directory) / kGenerationConfig).string();
+  const data::Json json = parse_json_or_discard(text, file);
+  check_format(json.is_object(), file, ": not a JSON object");
+  const data::Json found = json.value("eos_token_id", data::Json());
+  if (found.is_null()) return {};
+  const data::Json list = found.is_array() ? found : data::Json::array({found});
+  const auto is_id = [](const data::Json& id) { return id.is_number_integer(); };
+  check_format(std::all_of(list.begin(), list.end(), is_id), file,
+               ": eos_token_id = ", json_text(found), " is not an id or a list of ids");
+  return list.get<std::vector<int64_t>>();
+}
+
 }  // namespace
 
 void TextGeneration::describe(data::Schema& s) {
@@ -54,7 +73,7 @@ void TextGeneration::describe(data::Schema& s) {
           {.max = 1, .above = 0});
   s.field("stop", stop, "Texts that end a continuation; they are not part of it");
   s.field("stop_token", stop_token,
-          "Tokens that end one, in addition to the tokenizer's end of text");
+          "Tokens that end one, in addition to the end of the text");
   s.field("ignore_eos", ignore_eos, "Continue after the end of the text");
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
@@ -92,7 +111,21 @@ std::vector<std::string> TextGeneration::prompts() const {
   return prompt_file.empty() ? prompt : prompts_in(prompt_file);
 }
 
-GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer, uint64_t seed) const {
+std::vector<int32_t> end_tokens(const LoadedModel& model, const data::Tokenizer& tokenizer) {
+  std::vector<int64_t> ids = generation_ends(model);
+  const auto& of_config = model.config.token_settings.ids;
+  const auto found = of_config.find("eos_token_id");
+  if (ids.empty() && found != of_config.end()) ids = found->second;
+  if (ids.empty() && tokenizer.special().eos) ids = {*tokenizer.special().eos};
+  std::vector<int32_t> ends;
+  for (const int64_t id : ids) {
+    if (id >= 0 && id < model.config.shape().vocab_size) ends.push_back(int32_t(id));
+  }
+  return ends;
+}
+
+GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer,
+                                          const std::vector<int32_t>& ends, uint64_t seed) const {
   GenerationRequest r{.tokens = tokens,
                       .how = how,
                       .seed = seed,
@@ -102,8 +135,7 @@ GenerationRequest TextGeneration::request(const data::Tokenizer& tokenizer, uint
                       .cache = cache_type(cache),
                       .vocabulary = tokenizer.vocab_size(),
                       .keep_states = !save_state.empty()};
-  const std::optional<int32_t> eos = tokenizer.special().eos;
-  if (eos && !ignore_eos) r.stop_tokens.push_back(*eos);
+  if (!ignore_eos) r.stop_tokens = ends;
   for (const std::string& token : stop_token) {
     const std::optional<int32_t> id = tokenizer.id_of(token);
     check(id.has_value(), "generate: no token is spelt '", token, "'");
@@ -120,7 +152,7 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
   for (const std::string& text : prompts)
     ids.push_back(what.load_state.empty() ? prompt_ids(tokenizer, text, ids.size() + 1, warn)
                                           : data::continuation_tokens(tokenizer, text));
-  Generation generation(*model.model, what.request(tokenizer, seed),
+  Generation generation(*model.model, what.request(tokenizer, end_tokens(model, tokenizer), seed),
                         [&tokenizer](int32_t id) { return tokenizer.decode_next(id); });
   if (what.load_state.empty()) {
     generation.start(ids);

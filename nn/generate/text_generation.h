@@ -33,9 +33,15 @@ struct TextGeneration {
   // The texts of `prompt` or of the file. Throws when both are there or nothing is to be continued,
   // and when the directory of save_state is missing.
   std::vector<std::string> prompts() const;
-  // Throws when the tokenizer does not have one of the stop tokens.
-  GenerationRequest request(const data::Tokenizer& tokenizer, uint64_t seed) const;
+  // `ends`: end_tokens(). Throws when the tokenizer does not have one of the stop tokens.
+  GenerationRequest request(const data::Tokenizer& tokenizer, const std::vector<int32_t>& ends,
+                            uint64_t seed) const;
 };
+
+// The tokens that end a text, as in transformers: those of generation_config.json, else those of
+// config.json; of a model whose files have none, the tokenizer's end of text. Throws for a
+// generation_config.json that cannot be read.
+std::vector<int32_t> end_tokens(const LoadedModel& model, const data::Tokenizer& tokenizer);
 
 // A generation that has read its prompts, or the states of load_state and the prompts behind them.
 // A prompt without a state begins as data::prompt_tokens() says, which `warn` is for; behind one it

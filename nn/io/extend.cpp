@@ -40,6 +40,7 @@ void stretch(Tensor to, const Tensor& from, int64_t first) {
 
 ModelConfig extend_config(ModelConfig& config, int64_t positions) {
   ModelConfig longer = from_hf_config(to_hf_config(config), "extend");  // its own settings
+  longer.token_settings = config.token_settings;
   longer.family().set_positions(positions);
   // A method's own number of positions must grow as well.
   const int64_t own = own_positions(longer);

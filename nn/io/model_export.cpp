@@ -86,6 +86,8 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
   check(!error, out, ": cannot be created: ", error.message());
   data::save_weights(dir, tensors, options.shard_bytes);
   if (tokenizer) tokenizer->save(out);
+  const std::string& generation = config.token_settings.generation_config;
+  if (!generation.empty()) data::write_file_atomic(dir / kGenerationConfig, generation);
   for (const auto& [name, text] : options.files) data::write_file_atomic(dir / name, text);
   data::write_file_atomic(dir / "config.json", json_text(json, 2) + "\n");
 }

@@ -111,4 +111,17 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory
   return data::load_tokenizer(at);
 }
 
+bool is_tokenizer_of(const data::Tokenizer& tokenizer, const std::string& model_directory) {
+  const std::string at = tokenizer_place(model_directory);
+  return !at.empty() && data::load_tokenizer(at)->hash() == tokenizer.hash();
+}
+
+std::string tokenizer_warning(const nn::ModelConfig& config, const data::Tokenizer& tokenizer) {
+  // transformers 5 ignores the tokenizer_class of this family's files, since many name a wrong one.
+  if (config.model_type != "qwen2" || tokenizer.transformers_class() == "Qwen2Tokenizer") return "";
+  return "AutoTokenizer of transformers 5 replaces every tokenizer of a qwen2 model by Qwen2's, "
+         "which cuts texts differently from this one; load it by "
+         "PreTrainedTokenizerFast.from_pretrained(DIR)";
+}
+
 }  // namespace brine::nn

@@ -15,6 +15,9 @@
 
 namespace brine::nn {
 
+// The file next to config.json with what transformers' generate() takes by default.
+inline constexpr const char* kGenerationConfig = "generation_config.json";
+
 struct LoadedModel {
   nn::ModelConfig config;
   std::shared_ptr<nn::Model> model;
@@ -91,6 +94,11 @@ std::string tensor_hash(const data::Safetensors& file);
 std::string tokenizer_place(const std::string& model_directory);
 // That tokenizer; throws when there is none.
 std::unique_ptr<data::Tokenizer> tokenizer_of(const std::string& model_directory);
+// Whether a tokenizer gives the same ids as the one next to a model; false when there is none.
+bool is_tokenizer_of(const data::Tokenizer& tokenizer, const std::string& model_directory);
+// What a user of transformers must know about the files of an exported model's tokenizer; empty:
+// nothing.
+std::string tokenizer_warning(const nn::ModelConfig& config, const data::Tokenizer& tokenizer);
 
 struct ExportOptions {
   Dtype dtype = Dtype::f32;  // f32, f16 or bf16

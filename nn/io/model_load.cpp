@@ -39,6 +39,12 @@ nn::ModelConfig config_of(const data::Json& json, const std::string& directory) 
   return nn::from_hf_config(json, config_file(directory));
 }
 
+// generation_config.json next to a model; empty when there is none.
+std::string generation_config_of(const std::string& directory) {
+  const fs::path file = fs::path(directory) / kGenerationConfig;
+  return fs::is_regular_file(file) ? data::read_file(file, 16 << 20) : std::string();
+}
+
 // The most names of a list that are printed.
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 24;
@@ -251,6 +257,9 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   m.config = config_of(json, m.directory);
   Base base;
   if (json.contains("base_model")) base = open_base(m.directory, json, m.config);
+  std::string& generation = m.config.token_settings.generation_config;
+  generation = generation_config_of(m.directory);
+  if (generation.empty() && base.files) generation = generation_config_of(base.directory);
   data::WeightFiles files(m.directory);
   std::vector<Weight> weights;
   if (base.files) add_weights(weights, m.config, *base.files);

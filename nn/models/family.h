@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,19 @@
 
 namespace brine::nn {
 
+// What the logits of a classification head are: of classes of which one is right, of classes of
+// which each may be, or scores. The names are those of "problem_type" in config.json.
+enum class Problem : uint8_t { single_label, multi_label, regression };
+inline constexpr data::Named<Problem> kProblems[] = {
+    {Problem::single_label, "single_label_classification"},
+    {Problem::multi_label, "multi_label_classification"},
+    {Problem::regression, "regression"}};
+
 // A classification head.
 struct ClassHead {
-  int64_t labels = 0;                   // 0: no head; 1: a regression
+  int64_t labels = 0;  // 0: no head
+  // Empty: one label is a regression, several are classes of which one is right.
+  std::optional<Problem> problem = {};
   std::vector<std::string> names = {};  // by class; empty: LABEL_0, LABEL_1, ...
   std::string task = {};                // that it was trained for; may be empty
 };

@@ -36,6 +36,49 @@ int64_t read_rank(data::Json& section, const std::string& source) {
   return rank;
 }
 
+bool is_token_key(const std::string& key) { return key.ends_with("_token_id"); }
+
+// The ids of a value of such a key, one or a list, for which there is a row.
+std::vector<int64_t> ids_of(const data::Json& value, int64_t rows) {
+  std::vector<int64_t> ids;
+  for (const data::Json& id : value.is_array() ? value : data::Json::array({value})) {
+    if (id.is_number_integer() && id >= 0 && id < rows) ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
+data::Json json_of_ids(const std::vector<int64_t>& ids) {
+  if (ids.empty()) return nullptr;
+  return ids.size() == 1 ? data::Json(ids.front()) : data::Json(ids);
+}
+
+// A key with ids that all lack rows counts as absent, so that the tokenizer's is written.
+void read_token_ids(const data::Json& json, ModelConfig& config) {
+  const int64_t rows = config.shape().vocab_size;
+  for (const auto& [key, value] : json.items()) {
+    if (!is_token_key(key)) continue;
+    std::vector<int64_t> ids = ids_of(value, rows);
+    if (value.is_null() || !ids.empty()) config.token_settings.ids[key] = std::move(ids);
+  }
+}
+
+// An id without a row makes transformers refuse the model, so it is written as null.
+void write_token_ids(const ModelConfig& config, const HfExtras& extras, data::Json& json) {
+  const int64_t rows = config.shape().vocab_size;
+  for (auto& [key, value] : json.items()) {
+    if (is_token_key(key)) value = json_of_ids(ids_of(value, rows));
+  }
+  const auto& kept = config.token_settings.ids;
+  for (const auto& [key, ids] : kept) json[key] = json_of_ids(ids);
+  for (const auto& [key, id] :
+       {std::pair("bos_token_id", extras.bos), std::pair("eos_token_id", extras.eos),
+        std::pair("pad_token_id", extras.pad)}) {
+    const auto own = kept.find(key);
+    const bool known = own != kept.end() && !own->second.empty();
+    if (!known && id && *id < rows) json[key] = *id;
+  }
+}
+
 }  // namespace
 
 ModelConfig::ModelConfig() {
@@ -68,6 +111,7 @@ void ModelConfig::describe_attention(data::Schema& schema) {
 void ModelConfig::copy_sizes(const ModelConfig& other) {
   model_type = other.model_type;
   families = other.families;
+  token_settings = other.token_settings;
   lora_rank = other.lora_rank;
 }
 
@@ -95,9 +139,7 @@ data::Json sizes_to_json(const ModelConfig& config) { return config.family().to_
 
 data::Json to_hf_config(ModelConfig& config, const HfExtras& extras) {
   data::Json json = sizes_to_json(config);
-  if (extras.bos) json["bos_token_id"] = *extras.bos;
-  if (extras.eos) json["eos_token_id"] = *extras.eos;
-  if (extras.pad) json["pad_token_id"] = *extras.pad;
+  write_token_ids(config, extras, json);
   json["torch_dtype"] = torch_name(extras.dtype);
   data::Schema attention;
   config.describe_attention(attention);
@@ -120,6 +162,7 @@ ModelConfig from_hf_config(const data::Json& json, const std::string& source) {
   check(type == config.model_type, source, ": model_type ", json_text(type),
         " is not supported, only ", known);
   config.family().read(json, source);
+  read_token_ids(json, config);
   auto ours = json.find("brine");
   if (ours == json.end()) return config;
   check(ours->is_object() && ours->contains("format") && (*ours)["format"].is_number_integer(),

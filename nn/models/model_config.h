@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/config/schema.h"
 #include "nn/attention/attention.h"
@@ -13,12 +14,21 @@
 
 namespace brine::nn {
 
+// What the files of a model say about the tokens of its texts; kept as read, written again.
+struct TokenSettings {
+  // The keys of config.json that end in "_token_id", with the ids that the model has rows for: one,
+  // a list, or for null none.
+  std::map<std::string, std::vector<int64_t>> ids = {};
+  std::string generation_config = {};  // text of generation_config.json; empty: there is none
+};
+
 struct ModelConfig {
   ModelConfig();
 
   std::string model_type = "opt";  // a registered family
   // The config of every registered family; that of the chosen one counts.
   FamilyConfigs families;
+  TokenSettings token_settings;
   int64_t lora_rank = 0;            // of low-rank additions to the layers' linear maps; 0 = none
   std::string attention = "flash";  // a registered method
   // Settings of every registered method; those of the chosen one count.
@@ -41,7 +51,7 @@ struct ModelConfig {
   }
 
   ModelShape shape() const { return family().shape(); }
-  // Copies family, sizes and lora_rank of another model, not its attention.
+  // Copies family, sizes, token settings and lora_rank of another model, not its attention.
   void copy_sizes(const ModelConfig& other);
 };
 
@@ -54,7 +64,8 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, uint64_t seed,
                                   Dtype dtype = Dtype::f32);
 std::unique_ptr<Model> make_model(const ModelConfig& config, Init init);
 
-// The content of config.json except sizes and attention; absent ids are the family's own.
+// The content of config.json except sizes and attention. Ids of the tokenizer are written where the
+// token settings have none and the model has a row for them; absent ids are the family's own.
 struct HfExtras {
   std::optional<int64_t> bos = {}, eos = {}, pad = {};
   Dtype dtype = Dtype::f32;  // of the weights next to it

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "nn/models/bert/bert.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
@@ -77,4 +80,42 @@ TEST_CASE("lines: a regression gives scores without names") {
   CHECK(got[0].name.empty());
   CHECK(std::isfinite(got[0].value));
   CHECK(labels(m, {}).empty());
+}
+
+TEST_CASE("lines: the probability is that of the head's problem_type") {
+  nn::LoadedModel m = classifier(3);
+  auto& config = m.config.as<nn::BertConfig>();
+  const std::vector<TextLine> lines = text_lines("in", "ab", false);
+  config.problem = nn::Problem::regression;
+  const LineLabel score = labels(m, lines).at(0);
+  NoGrad off;
+  const std::vector<int32_t> ids = data::TextEncoder(*byte_tokenizer(), 16).encode("ab").ids;
+  const Tensor input = Tensor::from(ids, {1, int64_t(ids.size())});
+  const std::vector<double> logits =
+      m.model->class_logits(m.model->hidden({.ids = input})).to_vector();
+  const size_t best = size_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const std::string name = "LABEL_" + std::to_string(best);
+  CHECK(score.name == name);
+  CHECK(score.value == doctest::Approx(logits[best]).epsilon(1e-5));
+  config.problem = nn::Problem::multi_label;
+  const LineLabel any = labels(m, lines).at(0);
+  CHECK(any.name == name);
+  CHECK(any.value == doctest::Approx(1 / (1 + std::exp(-logits[best]))).epsilon(1e-5));
+  for (auto single : {std::optional<nn::Problem>(), std::optional(nn::Problem::single_label)}) {
+    config.problem = single;
+    double sum = 0;
+    for (const double logit : logits) sum += std::exp(logit);
+    CHECK(labels(m, lines).at(0).value ==
+          doctest::Approx(std::exp(logits[best]) / sum).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("lines: one label that is a class has a name and the logistic function's probability") {
+  nn::LoadedModel m = classifier(1);
+  const std::vector<TextLine> lines = text_lines("in", "ab", false);
+  const double logit = labels(m, lines).at(0).value;  // a regression without a problem_type
+  m.config.as<nn::BertConfig>().problem = nn::Problem::multi_label;
+  const LineLabel got = labels(m, lines).at(0);
+  CHECK(got.name == "LABEL_0");
+  CHECK(got.value == doctest::Approx(1 / (1 + std::exp(-logit))).epsilon(1e-6));
 }

@@ -39,6 +39,7 @@ class BpeTokenizer : public PipelineTokenizer {
   std::string decode_next(int32_t id) const override;
   std::string to_json() const override;
   std::string hash() const override;
+  std::string transformers_class() const override;
   void save(const std::string& dir) const override;
 
   const BpeModel& model() const { return model_; }
@@ -110,6 +111,8 @@ std::unique_ptr<BpeTokenizer> train_bpe(const std::vector<std::string>& files,
 
 // The canonical tokenizer.json of GPT-2's kind without vocabulary, merges and added tokens.
 std::string bpe_frame();
+// The "pre_tokenizer" of Qwen 2 and 3.
+nlohmann::json qwen2_pre_tokenizer();
 // Adds merges "left right", in the order of their ranks; errors start with `where`.
 void add_merges(std::span<const std::string> lines, const std::string& where, BpeModel& model);
 // The "post_processor" that puts bos in front of every text, and eos after it.

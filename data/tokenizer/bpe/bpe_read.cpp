@@ -125,8 +125,7 @@ void read_roles(const SideFiles& sides, BpeModel& model) {
                    .cls = named("cls_token"),
                    .sep = named("sep_token"),
                    .mask = named("mask_token")};
-  model.tokenizer_config = sides.config.text;
-  model.special_tokens_map = sides.map.text;
+  sides.keep_for_writing(model);
 }
 
 Json bos_in_front(const BpeModel& model, const std::string& where) {

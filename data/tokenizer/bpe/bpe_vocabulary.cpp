@@ -177,6 +177,8 @@ std::unique_ptr<Tokenizer> made(const VocabularyMetadata& vocabulary, const std:
 
 }  // namespace
 
+Json qwen2_pre_tokenizer() { return split_words(R"(\p{N})"); }
+
 std::unique_ptr<Tokenizer> make_tokenizer(const VocabularyMetadata& vocabulary,
                                           const std::string& source) {
   try {

@@ -40,6 +40,17 @@ std::string write_json(const BpeModel& model, const std::vector<std::string>& sp
   return json_text(frame, 2);
 }
 
+// Whether a "pre_tokenizer" cuts as Qwen 2's: offsets do not matter.
+bool is_qwen2(Json pre) {
+  Json qwen = qwen2_pre_tokenizer();
+  for (Json* one : {&pre, &qwen}) {
+    const auto parts = one->find("pretokenizers");
+    if (parts == one->end() || !parts->is_array()) return false;
+    for (Json& part : *parts) part.erase("trim_offsets");
+  }
+  return pre == qwen;
+}
+
 std::string config_of(const BpeTokenizer& tokenizer) {
   Ordered config = parse_ordered_json(special_map(tokenizer));
   if (!tokenizer.model().is_gpt2()) {
@@ -80,6 +91,15 @@ std::string BpeTokenizer::hash() const {
     }
   }
   return sha256_hex(write_json(model_, spelled(), json_text(frame)));
+}
+
+std::string BpeTokenizer::transformers_class() const {
+  if (model_.is_gpt2() && model_.normalizer.empty()) return "GPT2Tokenizer";
+  const Json frame = brine::parse_json(model_.frame.empty() ? kFrame : model_.frame);
+  const Json nfc = {{"type", "NFC"}};
+  const bool qwen2 = !model_.ignore_merges && frame["pre_tokenizer"].is_object() &&
+                     is_qwen2(frame["pre_tokenizer"]) && member(frame, "normalizer") == nfc;
+  return qwen2 ? "Qwen2Tokenizer" : "";
 }
 
 void BpeTokenizer::save(const std::string& dir) const {

@@ -31,6 +31,7 @@ struct BertConfig {
   bool masked_lm = false;
   bool next_sentence = false;  // kept and written again, not trained
   int64_t labels = 0;          // of the classification head, which needs the pooler; 0 = none
+  std::optional<Problem> problem = {};        // as in ClassHead
   std::vector<std::string> label_names = {};  // by class; empty: LABEL_0, LABEL_1, ...
   std::string finetuning_task = {};           // that the head was trained for; may be empty
 

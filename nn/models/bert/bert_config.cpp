@@ -45,6 +45,22 @@ int64_t label_count(const data::Json& json, const std::string& source) {
   return count->get<int64_t>();
 }
 
+// Without a type it follows from the number of labels, as in transformers.
+Problem problem_or_usual(const BertConfig& c) {
+  return c.problem.value_or(c.labels == 1 ? Problem::regression : Problem::single_label);
+}
+
+std::optional<Problem> problem_of(const data::Json& json, const std::string& source) {
+  auto type = json.find("problem_type");
+  if (type == json.end() || type->is_null()) return std::nullopt;
+  const auto problem = type->is_string() ? data::value_of(type->get<std::string>(), kProblems)
+                                         : std::optional<Problem>();
+  check(problem.has_value(), source, ": problem_type = ", json_text(*type),
+        " is not supported, only \"regression\", \"single_label_classification\" and "
+        "\"multi_label_classification\"");
+  return problem;
+}
+
 }  // namespace
 
 void BertConfig::describe(data::Schema& s) {
@@ -105,7 +121,7 @@ data::Json BertConfig::to_json() const {
                      {"pad_token_id", 0}};
   if (classifier_dropout >= 0) json["classifier_dropout"] = classifier_dropout;
   if (!labels) return json;
-  json["problem_type"] = labels == 1 ? "regression" : "single_label_classification";
+  json["problem_type"] = data::name_of(problem_or_usual(*this), kProblems);
   if (!finetuning_task.empty()) json["finetuning_task"] = finetuning_task;
   for (int64_t i = 0; i < labels; ++i) {
     bool named = int64_t(label_names.size()) == labels;
@@ -130,6 +146,7 @@ void BertConfig::read(const data::Json& json, const std::string& source) {
     name = it->front().get<std::string>();
   }
   labels = name == "BertForSequenceClassification" ? label_count(json, source) : 0;
+  problem = problem_of(json, source);
   label_names = names_of_labels(json, labels);
   auto task = json.find("finetuning_task");
   finetuning_task = task != json.end() && task->is_string() ? task->get<std::string>() : "";
@@ -140,11 +157,15 @@ void BertConfig::read(const data::Json& json, const std::string& source) {
 }
 
 ClassHead BertConfig::class_head() const {
-  return {.labels = labels, .names = label_names, .task = finetuning_task};
+  return {.labels = labels,
+          .problem = problem_or_usual(*this),
+          .names = label_names,
+          .task = finetuning_task};
 }
 
 void BertConfig::set_class_head(const ClassHead& head) {
   labels = head.labels;
+  problem = head.problem;
   label_names = head.names;
   finetuning_task = head.task;
   masked_lm = next_sentence = false;

@@ -116,6 +116,59 @@ TEST_CASE("tokenizer files: configuration files name the roles and are kept") {
   CHECK_THROWS_WITH_AS(load_tokenizer(dir), doctest::Contains("tokenizer_config.json: "), Error);
 }
 
+TEST_CASE("tokenizer files: chat templates are written again") {
+  Scratch scratch;
+  const std::string dir = scratch / "a", copy = scratch / "b";
+  train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300})->save(dir);
+  CHECK_FALSE(std::filesystem::exists(dir + "/chat_template.jinja"));
+  std::filesystem::create_directories(dir + "/additional_chat_templates");
+  write_text(dir + "/chat_template.jinja", "{{ messages }}\n");
+  write_text(dir + "/additional_chat_templates/tool_use.jinja", "{{ tools }}");
+  write_text(dir + "/additional_chat_templates/notes.txt", "no template");
+  for (const char* without : {"", "tokenizer.json"}) {
+    if (*without) std::filesystem::remove(dir + "/" + without);
+    load_tokenizer(dir)->save(copy);
+    CHECK(read_text(copy + "/chat_template.jinja") == "{{ messages }}\n");
+    CHECK(read_text(copy + "/additional_chat_templates/tool_use.jinja") == "{{ tools }}");
+    CHECK_FALSE(std::filesystem::exists(copy + "/additional_chat_templates/notes.txt"));
+    std::filesystem::remove_all(copy);
+  }
+}
+
+TEST_CASE("tokenizer files: transformers 4.57 and 5 both read tokenizer_config.json") {
+  Scratch scratch;
+  const std::string gpt2 = scratch / "gpt2", digits = scratch / "digits", copy = scratch / "copy";
+  train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300})->save(gpt2);
+  train_bpe({kTokenizerGolden + "text.txt"}, {.vocab_size = 300})->save(digits);
+  json root = json::parse(read_text(digits + "/tokenizer.json"));
+  const json cut = {{"type", "Digits"}, {"individual_digits", true}};
+  root["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers", json::array({cut, root["pre_tokenizer"]})}};
+  write_text(digits + "/tokenizer.json", root.dump());
+  // tokenizer_config.json of a copy.
+  auto written = [&](const std::string& dir, const json& config) {
+    write_text(dir + "/tokenizer_config.json", config.dump());
+    load_tokenizer(dir)->save(copy);
+    return json::parse(read_text(copy + "/tokenizer_config.json"));
+  };
+  auto class_of = [&](const std::string& dir, const json& config) {
+    return written(dir, config).value("tokenizer_class", json());
+  };
+  CHECK(class_of(gpt2, {{"tokenizer_class", "TokenizersBackend"}}) == "PreTrainedTokenizerFast");
+  CHECK(class_of(gpt2, {{"tokenizer_class", "GPT2TokenizerFast"}}) == "GPT2TokenizerFast");
+  CHECK(class_of(gpt2, {{"model_max_length", 5}}) == json());
+  // Only tokenizer.json has this way of cutting.
+  for (const json& config :
+       {json({{"tokenizer_class", "GPT2Tokenizer"}}),
+        json({{"tokenizer_class", "Qwen2TokenizerFast"}}), json({{"model_max_length", 5}})}) {
+    CHECK(class_of(digits, config) == "PreTrainedTokenizerFast");
+  }
+  const json extra = written(gpt2, {{"extra_special_tokens", {"<a>", "<b>"}}, {"x", 1}});
+  CHECK(extra == json({{"additional_special_tokens", {"<a>", "<b>"}}, {"x", 1}}));
+  const json named = {{"extra_special_tokens", {{"image_token", "<a>"}}}};
+  CHECK(written(gpt2, named) == named);
+}
+
 TEST_CASE("tokenizer files: the hash distinguishes tokenizers and nothing else") {
   json root = golden_json("tokenizer.json");
   auto hash_of = [](const json& value) {

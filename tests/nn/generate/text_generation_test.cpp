@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizer/bpe/bpe.h"
@@ -88,19 +89,68 @@ TEST_CASE("text generation: a state that could not be saved is refused before th
 
 TEST_CASE("text generation: eos ends a continuation unless it is ignored, other tokens by name") {
   const auto opt = tokenizer();
+  const Ids ends = {*opt->id_of("</s>")};
   nn::TextGeneration what;
-  CHECK(what.request(*opt, 7).stop_tokens == Ids{*opt->id_of("</s>")});
+  CHECK(what.request(*opt, ends, 7).stop_tokens == Ids{*opt->id_of("</s>")});
   what.stop_token = {"<pad>", "a"};
-  CHECK(what.request(*opt, 7).stop_tokens ==
+  CHECK(what.request(*opt, ends, 7).stop_tokens ==
         Ids{*opt->id_of("</s>"), *opt->id_of("<pad>"), *opt->id_of("a")});
   what.ignore_eos = true;
-  CHECK(what.request(*opt, 7).stop_tokens == Ids{*opt->id_of("<pad>"), *opt->id_of("a")});
+  CHECK(what.request(*opt, ends, 7).stop_tokens == Ids{*opt->id_of("<pad>"), *opt->id_of("a")});
   what.stop_token = {"nonesuch"};
-  CHECK(contains(message([&] { what.request(*opt, 7); }), "'nonesuch'"));
+  CHECK(contains(message([&] { what.request(*opt, ends, 7); }), "'nonesuch'"));
   what.stop_token.clear();
   what.ignore_eos = false;
   const auto bert = tokenizer(data::SpecialTokens::encoder);
-  CHECK(what.request(*bert, 7).stop_tokens.empty());
+  CHECK(nn::end_tokens(tiny(), *bert).empty());
+}
+
+TEST_CASE(
+    "text generation: the ends are generation_config.json's, config.json's or the tokenizer's") {
+  const auto opt = tokenizer();
+  nn::LoadedModel m = tiny();
+  CHECK(nn::end_tokens(m, *opt) == Ids{*opt->id_of("</s>")});
+  m.config.token_settings.ids["eos_token_id"] = {};  // null in config.json
+  CHECK(nn::end_tokens(m, *opt) == Ids{*opt->id_of("</s>")});
+  m.config.token_settings.ids["eos_token_id"] = {9, 4};
+  CHECK(nn::end_tokens(m, *opt) == Ids{9, 4});
+  std::string& file = m.config.token_settings.generation_config;
+  for (const char* none : {"{}", R"({"eos_token_id": null, "top_k": 5})"}) {
+    file = none;
+    CHECK(nn::end_tokens(m, *opt) == Ids{9, 4});
+  }
+  file = R"({"eos_token_id": 7})";
+  CHECK(nn::end_tokens(m, *opt) == Ids{7});
+  file = R"({"eos_token_id": [2, 300, 260]})";  // the model has 261 rows
+  CHECK(nn::end_tokens(m, *opt) == Ids{2, 260});
+  for (const char* bad :
+       {"[1]", "{", R"({"eos_token_id": "x"})", R"({"eos_token_id": [1, 2.5]})"}) {
+    file = bad;
+    CHECK(contains(message([&] { nn::end_tokens(m, *opt); }), "generation_config.json: "));
+  }
+}
+
+TEST_CASE("text generation: any of the end tokens ends a continuation") {
+  const auto opt = tokenizer();
+  nn::LoadedModel m = tiny();
+  nn::TextGeneration what;
+  what.prompt = {"the king"};
+  what.how.temperature = 0;
+  what.tokens = 12;
+  what.ignore_eos = true;
+  auto added = [&] {
+    nn::Generation g = nn::begin_generation(m, *opt, what, what.prompts(), 5);
+    g.run();
+    const nn::Sequence& s = g.sequences()[0];
+    return Ids(s.ids.begin() + s.prompt_tokens, s.ids.end());
+  };
+  const Ids all = added();
+  REQUIRE(all.size() == 12);
+  what.ignore_eos = false;
+  m.config.token_settings.generation_config =
+      "{\"eos_token_id\": [2, " + std::to_string(all[5]) + "]}";
+  const auto first = std::find(all.begin(), all.end(), all[5]);
+  CHECK(added() == Ids(all.begin(), first + 1));
 }
 
 TEST_CASE("text generation: the request has the seed, the vocabulary and the runtime options") {
@@ -109,7 +159,7 @@ TEST_CASE("text generation: the request has the seed, the vocabulary and the run
   what.k = 5;
   what.query_skip = 3;
   what.tokens = 9;
-  const nn::GenerationRequest r = what.request(*opt, 11);
+  const nn::GenerationRequest r = what.request(*opt, {}, 11);
   CHECK(r.seed == 11);
   CHECK(r.tokens == 9);
   CHECK(r.options.k == 5);
@@ -117,7 +167,7 @@ TEST_CASE("text generation: the request has the seed, the vocabulary and the run
   CHECK(r.vocabulary == opt->vocab_size());
   CHECK_FALSE(r.keep_states);
   what.save_state = "state";
-  CHECK(what.request(*opt, 11).keep_states);
+  CHECK(what.request(*opt, {}, 11).keep_states);
 }
 
 TEST_CASE("text generation: saved and continued through files it gives the text of one go") {

@@ -1,4 +1,5 @@
 // Exports of models: types, shards, round trips bit for bit, adapters and their errors.
+#include "data/tokenizer/bpe/bpe.h"
 #include "tests/nn/io/model_dirs.h"
 #include "tests/refusals.h"
 
@@ -79,6 +80,72 @@ TEST_CASE("export: f16 and bf16 files contain the rounded values and survive a r
     export_model(back.config, *back.model, nullptr, again, {.dtype = type});
     CHECK(weights_in(again) == weights_in(dir));
   }
+}
+
+TEST_CASE("export: ids of tokens and generation_config.json come back as they were read") {
+  Scratch scratch;
+  const std::string dir = copy_of(scratch, "opt", {.config = [](data::Json& c) {
+                                    c["eos_token_id"] = {2, 5};
+                                    c["bos_token_id"] = 3;
+                                    c["pad_token_id"] = nullptr;
+                                    c["sep_token_id"] = 7;
+                                    c["forced_eos_token_id"] = 1000000;  // the model has no row
+                                  }});
+  const std::string generation = "{\"eos_token_id\": [2, 5],\n  \"top_p\": 0.9}";
+  data::write_file_atomic(dir + "/generation_config.json", generation);
+  LoadedModel m = load_model(dir);
+  const std::string out = (scratch / "out").string();
+  export_model(m.config, *m.model, nullptr, out);
+  const data::Json config = json_in(out + "/config.json");
+  CHECK(config["eos_token_id"] == data::Json({2, 5}));
+  CHECK(config["bos_token_id"] == 3);
+  CHECK(config["pad_token_id"].is_null());
+  CHECK(config["sep_token_id"] == 7);
+  CHECK_FALSE(config.contains("forced_eos_token_id"));
+  CHECK(data::read_file(out + "/generation_config.json") == generation);
+  // A student has them, too.
+  Student s("opt");
+  s.config.copy_sizes(m.config);
+  s.write(scratch, "student", {});
+  CHECK(json_in((scratch / "student/config.json").string())["eos_token_id"] == data::Json({2, 5}));
+  CHECK(data::read_file(scratch / "student/generation_config.json") == generation);
+}
+
+TEST_CASE("export: an id of the tokenizer is written if the model has a row and no id of its own") {
+  nn::ModelConfig config = nn::make_config("llama", {{"vocab_size", 20}});
+  data::Json json = nn::to_hf_config(config, {.bos = 3, .eos = 19, .pad = 20});
+  CHECK(json["bos_token_id"] == 3);
+  CHECK(json["eos_token_id"] == 19);
+  CHECK(json["pad_token_id"].is_null());
+  config.token_settings.ids = {{"bos_token_id", {}}, {"eos_token_id", {4, 5}}};
+  json = nn::to_hf_config(config, {.bos = 3, .eos = 19, .pad = 20});
+  CHECK(json["bos_token_id"] == 3);
+  CHECK(json["eos_token_id"] == data::Json({4, 5}));
+  // An id that OPT has by default, but not a model of two tokens.
+  nn::ModelConfig small = nn::make_config("opt", {{"vocab_size", 2}});
+  CHECK(nn::to_hf_config(small)["eos_token_id"].is_null());
+  CHECK(nn::to_hf_config(small)["pad_token_id"] == 1);
+}
+
+TEST_CASE("export: a tokenizer that AutoTokenizer would replace is warned of") {
+  const nn::ModelConfig qwen = nn::make_config("qwen2", {});
+  const nn::ModelConfig llama = nn::make_config("llama", {});
+  const auto gpt2 = data::BpeTrainer({.vocab_size = 261}).train();
+  CHECK(tokenizer_warning(qwen, *gpt2).find("PreTrainedTokenizerFast") != std::string::npos);
+  CHECK(tokenizer_warning(llama, *gpt2).empty());
+  Scratch scratch;
+  data::Json json = data::Json::parse(gpt2->to_json());
+  json["pre_tokenizer"] = data::Json::parse(R"({"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {"Regex":
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+       "behavior": "Isolated", "invert": false},
+      {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}]})");
+  json["normalizer"] = {{"type", "NFC"}};
+  const std::string file = scratch.write("tokenizer.json", json.dump());
+  CHECK(tokenizer_warning(qwen, *data::load_tokenizer(file)).empty());
+  json["normalizer"] = nullptr;
+  scratch.write("tokenizer.json", json.dump());
+  CHECK_FALSE(tokenizer_warning(qwen, *data::load_tokenizer(file)).empty());
 }
 
 TEST_CASE("export: a value too large for f16 is refused before anything is written") {

@@ -179,6 +179,24 @@ TEST_CASE("bert: a head that the model has not throws") {
                        Error);
 }
 
+TEST_CASE("bert: problem_type comes back, of another kind it is refused") {
+  nn::ModelConfig config = small_bert();
+  config.as<nn::BertConfig>().labels = 3;
+  data::Json json = nn::to_hf_config(config);
+  CHECK(json["problem_type"] == "single_label_classification");
+  for (const char* type :
+       {"multi_label_classification", "regression", "single_label_classification"}) {
+    json["problem_type"] = type;
+    nn::ModelConfig back = nn::from_hf_config(json, "config.json");
+    CHECK(nn::to_hf_config(back)["problem_type"] == type);
+  }
+  json["problem_type"] = "ranking";
+  CHECK_THROWS_WITH_AS(nn::from_hf_config(json, "config.json"),
+                       doctest::Contains("config.json: problem_type = \"ranking\""), Error);
+  config.as<nn::BertConfig>().labels = 1;
+  CHECK(nn::to_hf_config(config)["problem_type"] == "regression");
+}
+
 TEST_CASE("recent: an encoder's token sees the k nearest keys") {
   nn::ModelConfig config = small_bert("recent");
   data::Schema keys;
