@@ -72,8 +72,7 @@ void TextGeneration::describe(data::Schema& s) {
   s.field("top_p", how.top_p, "Sample among the likeliest tokens of this mass",
           {.max = 1, .above = 0});
   s.field("stop", stop, "Texts that end a continuation; they are not part of it");
-  s.field("stop_token", stop_token,
-          "Tokens that end one, in addition to the end of the text");
+  s.field("stop_token", stop_token, "Tokens that end one, in addition to the end of the text");
   s.field("ignore_eos", ignore_eos, "Continue after the end of the text");
   s.field("k", k, "Kept keys of a sparse attention; 0 = as trained", {.min = 0});
   s.field("query_skip", query_skip, "The estimator runs on every f-th token", {.min = 1});
