@@ -189,6 +189,7 @@ nn::LoadedModel load_model(const std::string& path, const Messages& messages,
                            const nn::LoadOptions& options) {
   nn::LoadedModel loaded = nn::load_model(path, options);
   for (const std::string& why : loaded.notes) messages.warning("checkpoint skipped: ", why);
+  for (const std::string& line : loaded.warnings) messages.warning(line);
   return loaded;
 }
 

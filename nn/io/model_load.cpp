@@ -11,6 +11,7 @@
 #include "data/weights/weights.h"
 #include "nn/io/model_io.h"
 #include "nn/layers/layers.h"
+#include "nn/models/hf_config.h"
 #include "nn/optim/parameter_store.h"
 
 namespace brine::nn {
@@ -255,6 +256,8 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   m.directory = resolve_model(path, &m.notes);
   data::Json json = read_config(config_file(m.directory));
   m.config = config_of(json, m.directory);
+  for (const std::string& line : contradictions(json))
+    m.warnings.push_back(config_file(m.directory) + ": " + line);
   Base base;
   if (json.contains("base_model")) base = open_base(m.directory, json, m.config);
   std::string& generation = m.config.token_settings.generation_config;

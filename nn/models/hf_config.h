@@ -3,12 +3,21 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/config/schema.h"
 #include "tensor/error.h"
 
 namespace brine::nn {
+
+// Sizes by transformers' general names and GPT-2's. A config.json of GPT-2 may have either, and the
+// general name counts.
+inline constexpr std::pair<const char*, const char*> kGpt2Names[] = {
+    {"hidden_size", "n_embd"},
+    {"num_attention_heads", "n_head"},
+    {"num_hidden_layers", "n_layer"},
+    {"max_position_embeddings", "n_positions"}};
 
 // Refuses a key that is present, not null, and differs from the supported value.
 void want(const data::Json& json, const std::string& source, const std::string& key,
@@ -24,6 +33,10 @@ void want_learned_positions(const data::Json& json, const std::string& source);
 // keys in `required` must be present.
 void read_fields(data::Schema& schema, const data::Json& json, const std::string& source,
                  const std::vector<std::string>& required);
+
+// One line for each pair of keys that say the same thing in two ways and differ; the line names
+// both and the one that counts, which is that of transformers.
+std::vector<std::string> contradictions(const data::Json& json);
 
 // Prepends the file's name to the errors of a check of its values.
 template <class Check>

@@ -35,13 +35,18 @@ std::vector<std::string> names_of_labels(const data::Json& json, int64_t labels)
   return out;
 }
 
+// From id2label, num_labels or both, which must agree: releases of transformers differ in which of
+// them counts.
 int64_t label_count(const data::Json& json, const std::string& source) {
   auto names = json.find("id2label");
-  if (names != json.end() && names->is_object()) return int64_t(names->size());
+  const bool named = names != json.end() && names->is_object();
   auto count = json.find("num_labels");
-  if (count == json.end() || count->is_null()) return 2;  // as in transformers
+  if (count == json.end() || count->is_null())
+    return named ? int64_t(names->size()) : 2;  // as in transformers
   check(count->is_number_integer() && *count >= 1 && *count <= kMostLabels, source,
         ": num_labels = ", count->dump(), " is not a number of labels");
+  check(!named || int64_t(names->size()) == *count, source, ": num_labels = ", count->dump(),
+        ", but id2label has ", names->size(), " labels; remove the wrong one");
   return count->get<int64_t>();
 }
 

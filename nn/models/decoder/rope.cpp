@@ -15,11 +15,13 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// The entry of config.json that describes the rotation; null when there is none.
+// The entry of config.json that describes the rotation; null when there is none. transformers takes
+// rope_scaling if both are there, also over a rope_parameters of a newer release.
 std::pair<std::string, data::Json> described(const data::Json& json) {
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
     auto it = json.find(key);
-    if (it != json.end() && !it->is_null()) return {key, *it};
+    const bool none = it == json.end() || it->is_null() || (it->is_object() && it->empty());
+    if (!none) return {key, *it};
   }
   return {"rope_scaling", nullptr};
 }

@@ -25,8 +25,8 @@ struct Rope {
   // f64 [features / 2], for Positions::rotary().
   Tensor frequencies(int64_t features) const;
 
-  // Reads "rope_theta" with "rope_scaling", or "rope_parameters"; refuses other types of scaling
-  // and their settings by name. `source` starts the messages.
+  // Reads "rope_scaling" or else "rope_parameters", and "rope_theta" where that has none; refuses
+  // other types of scaling and their settings by name. `source` starts the messages.
   void read(const data::Json& json, const std::string& source);
   // Adds "rope_theta" and "rope_scaling", which all releases of transformers read.
   void write(data::Json& json) const;

@@ -63,7 +63,12 @@ data::Json Gpt2Config::to_json() const {
   return json;
 }
 
-void Gpt2Config::read(const data::Json& json, const std::string& source) {
+void Gpt2Config::read(const data::Json& given, const std::string& source) {
+  data::Json json = given;
+  for (const auto& [general, own] : kGpt2Names) {
+    auto it = given.find(general);
+    if (it != given.end() && !it->is_null()) json[own] = *it;
+  }
   want_plain(json, source);
   want_learned_positions(json, source);
   want(json, source, "scale_attn_weights", true);

@@ -179,7 +179,7 @@ TEST_CASE("bert: a head that the model has not throws") {
                        Error);
 }
 
-TEST_CASE("bert: problem_type comes back, of another kind it is refused") {
+TEST_CASE("bert: problem_type comes back; unknown ones and two numbers of labels are refused") {
   nn::ModelConfig config = small_bert();
   config.as<nn::BertConfig>().labels = 3;
   data::Json json = nn::to_hf_config(config);
@@ -190,6 +190,11 @@ TEST_CASE("bert: problem_type comes back, of another kind it is refused") {
     nn::ModelConfig back = nn::from_hf_config(json, "config.json");
     CHECK(nn::to_hf_config(back)["problem_type"] == type);
   }
+  json["num_labels"] = 3;
+  CHECK(nn::from_hf_config(json, "c.json").as<nn::BertConfig>().labels == 3);
+  json["num_labels"] = 4;  // and three names
+  CHECK_THROWS_WITH_AS(nn::from_hf_config(json, "c.json"), doctest::Contains("id2label"), Error);
+  json.erase("num_labels");
   json["problem_type"] = "ranking";
   CHECK_THROWS_WITH_AS(nn::from_hf_config(json, "config.json"),
                        doctest::Contains("config.json: problem_type = \"ranking\""), Error);

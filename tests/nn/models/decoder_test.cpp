@@ -6,6 +6,7 @@
 
 #include "nn/io/extend.h"
 #include "nn/models/decoder/rope.h"
+#include "nn/models/hf_config.h"
 #include "nn/models/llama/llama.h"
 #include "nn/models/mistral/mistral.h"
 #include "nn/models/model_state.h"
@@ -184,6 +185,55 @@ TEST_CASE("decoders: both spellings of the rotation, old and new, are read alike
                     c["original_max_position_embeddings"] = 32;
                   }))));
   CHECK_FALSE(same_bits(wanted, hidden(changed([&](data::Json& c) { without(c); }))));
+}
+
+TEST_CASE("decoders: of keys that say one thing twice those count that count in transformers") {
+  const data::Json linear = {{"rope_type", "linear"}, {"factor", 4.0}};
+  auto both = [&](const data::Json& scaling, const data::Json& parameters) {
+    return data::Json{
+        {"rope_theta", 5e5}, {"rope_scaling", scaling}, {"rope_parameters", parameters}};
+  };
+  // rope_scaling, with the outer theta.
+  data::Json json = both(linear, {{"rope_type", "default"}, {"rope_theta", 1e4}});
+  CHECK(rope_of(json).rope_type == nn::RopeType::linear);
+  CHECK(rope_of(json).factor == 4);
+  CHECK(rope_of(json).rope_theta == 5e5);
+  REQUIRE(nn::contradictions(json).size() == 2);
+  check_says(nn::contradictions(json)[0],
+             {"rope_scaling", "rope_parameters", "linear", "default", "rope_scaling counts"});
+  check_says(nn::contradictions(json)[1], {"rope_theta = 500000", "rope_parameters.rope_theta"});
+  json.erase("rope_theta");
+  CHECK(rope_of(json).rope_theta == 1e4);
+  CHECK(nn::contradictions(json).size() == 1);
+  // Null and empty are none.
+  for (const data::Json& none : {data::Json(), data::Json::object()}) {
+    json = both(none, {{"type", "linear"}, {"factor", 2.0}});
+    CHECK(rope_of(json).factor == 2);
+    CHECK(rope_of(json).rope_theta == 5e5);
+    CHECK(nn::contradictions(json).empty());
+  }
+  // The inner theta.
+  json = both(nullptr, {{"rope_type", "default"}, {"rope_theta", 1e4}});
+  CHECK(rope_of(json).rope_theta == 1e4);
+  REQUIRE(nn::contradictions(json).size() == 1);
+  check_says(nn::contradictions(json)[0], {"rope_parameters.rope_theta", "10000", "rope_theta", "500000"});
+  // rope_type before type, and both spellings of the same are no contradiction.
+  json = {{"rope_scaling", {{"rope_type", "linear"}, {"type", "dynamic"}, {"factor", 4.0}}}};
+  CHECK(rope_of(json).rope_type == nn::RopeType::linear);
+  CHECK(nn::contradictions(json).size() == 1);
+  json = both({{"type", "linear"}, {"factor", 4}}, {{"factor", 4.0}, {"rope_type", "linear"}});
+  CHECK(nn::contradictions(json).empty());
+}
+
+TEST_CASE("decoders: a contradiction of config.json is a warning of the loaded model") {
+  Scratch scratch;
+  const std::string dir = copy_of(scratch, "llama", {.config = [](data::Json& c) {
+                                    c["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+                                  }});
+  const nn::LoadedModel m = nn::load_model(dir);
+  REQUIRE(m.warnings.size() == 2);
+  check_says(m.warnings[0], {dir + "/config.json: ", "rope_scaling", "rope_parameters"});
+  CHECK(nn::load_model(golden_dir("llama")).warnings.empty());
 }
 
 TEST_CASE("decoders: config.json of every golden model is written back with the same meaning") {

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "nn/models/hf_config.h"
 #include "tests/nn/io/model_dirs.h"
 #include "tests/refusals.h"
 
@@ -90,6 +91,20 @@ TEST_CASE("gpt2: settings of config.json, known and refused") {
   }
   json["n_head"] = 5;
   check_refuses(read, {"c.json", "n_embd", "16", "n_head", "5"});
+}
+
+TEST_CASE("gpt2: the general names of its sizes are read, and count before its own") {
+  data::Json json = json_in(golden_dir("gpt2") + "/config.json");
+  json["num_attention_heads"] = 2;
+  json["n_head"] = 1;
+  CHECK(nn::from_hf_config(json, "c.json").shape().heads == 2);
+  json.erase("n_head");
+  CHECK(nn::from_hf_config(json, "c.json").shape().heads == 2);
+  const int64_t positions = nn::from_hf_config(json, "c.json").shape().max_positions;
+  json["max_position_embeddings"] = positions + 1;
+  CHECK(nn::from_hf_config(json, "c.json").shape().max_positions == positions + 1);
+  REQUIRE(nn::contradictions(json).size() == 1);
+  check_says(nn::contradictions(json)[0], {"max_position_embeddings", "n_positions", "counts"});
 }
 
 TEST_CASE("gpt2: maps back to the residual stream begin smaller by the root of their number") {
