@@ -216,7 +216,8 @@ TEST_CASE("decoders: of keys that say one thing twice those count that count in 
   json = both(nullptr, {{"rope_type", "default"}, {"rope_theta", 1e4}});
   CHECK(rope_of(json).rope_theta == 1e4);
   REQUIRE(nn::contradictions(json).size() == 1);
-  check_says(nn::contradictions(json)[0], {"rope_parameters.rope_theta", "10000", "rope_theta", "500000"});
+  check_says(nn::contradictions(json)[0],
+             {"rope_parameters.rope_theta", "10000", "rope_theta", "500000"});
   // rope_type before type, and both spellings of the same are no contradiction.
   json = {{"rope_scaling", {{"rope_type", "linear"}, {"type", "dynamic"}, {"factor", 4.0}}}};
   CHECK(rope_of(json).rope_type == nn::RopeType::linear);
