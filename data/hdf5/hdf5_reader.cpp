@@ -7,6 +7,7 @@
 #include "data/hdf5/hdf5_headers.h"
 #include "data/hdf5/hdf5_internal.h"
 #include "data/hdf5/hdf5_storage.h"
+#include "data/io/file_io.h"
 
 namespace brine::data {
 
@@ -263,6 +264,7 @@ Hdf5Reader::Impl::Attribute Hdf5Reader::Impl::attribute(const std::string& objec
 }
 
 Hdf5Reader::Hdf5Reader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {
+  refuse_lfs_pointer(path);
   Lock lock;
   Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
 #if H5_VERSION_GE(1, 10, 7)

@@ -20,6 +20,7 @@ constexpr int kDeepest = 8;  // layers; OpenWebText has four
 class FileSource : public ByteSource {
  public:
   explicit FileSource(const Path& path) : name_(path.string()) {
+    refuse_lfs_pointer(path);
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd_ < 0) throw_io(path, "open", errno);
     struct stat info = {};

@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -30,6 +31,9 @@ std::string reason(int error) {
       return std::generic_category().message(error);
   }
 }
+
+// Bytes of a pointer of Git LFS, by its specification.
+constexpr uint64_t kMostPointer = 1024;
 
 // Closes on every way out.
 struct Descriptor {
@@ -56,6 +60,24 @@ Path directory_of(const Path& path) {
 void throw_io(const Path& path, std::string_view doing, int error) {
   throw Error(join(path.string(), ": cannot ", doing, ": ", reason(error), " (errno ", error, ")"),
               error == ENOENT ? ErrorKind::not_found : ErrorKind::io);
+}
+
+void refuse_lfs_pointer(const Path& path, std::string_view text) {
+  if (!text.starts_with("version https://git-lfs.github.com/spec/")) return;
+  const std::string_view key = "\nsize ";
+  const size_t at = text.find(key);
+  std::string_view size = at == text.npos ? "" : text.substr(at + key.size());
+  size = size.substr(0, size.find_first_not_of("0123456789"));
+  throw Error(join(path.string(), ": is a pointer of Git LFS, the file itself (",
+                   size.empty() ? "?" : size, " bytes) was not fetched; run git lfs pull"),
+              ErrorKind::format);
+}
+
+void refuse_lfs_pointer(const Path& path) {
+  std::error_code ignored;
+  const bool small = std::filesystem::is_regular_file(path, ignored) &&
+                     std::filesystem::file_size(path, ignored) <= kMostPointer;
+  if (small) read_file(path, kMostPointer);
 }
 
 std::string read_file(const Path& path, uint64_t max_bytes) {
@@ -85,6 +107,7 @@ std::string read_file(const Path& path, uint64_t max_bytes) {
     refuse_size(have);
   }
   text.resize(have);
+  refuse_lfs_pointer(path, text);
   return text;
 }
 
@@ -100,6 +123,12 @@ MappedFile::MappedFile(const Path& path) {
   if (at == MAP_FAILED) throw_io(path, "map", errno);
   data_ = static_cast<const unsigned char*>(at);
   size_ = uint64_t(info.st_size);
+  try {
+    refuse_lfs_pointer(path, {reinterpret_cast<const char*>(data_), std::min(size_, kMostPointer)});
+  } catch (const Error&) {
+    ::munmap(at, size_t(info.st_size));
+    throw;
+  }
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

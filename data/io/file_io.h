@@ -26,6 +26,12 @@ struct DurabilityUncertain : Error {
 // the reason; a full disk and a used-up quota are named.
 [[noreturn]] void throw_io(const Path& path, std::string_view doing, int error);
 
+// Throws if a text is that which Git LFS puts in the place of a file that was not fetched; reading
+// and mapping a file does this.
+void refuse_lfs_pointer(const Path& path, std::string_view text);
+// The same for a file that another library reads.
+void refuse_lfs_pointer(const Path& path);
+
 // The whole content of a regular file or a pipe; more than max_bytes is an error.
 std::string read_file(const Path& path, uint64_t max_bytes = UINT64_MAX);
 

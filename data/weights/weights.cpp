@@ -23,6 +23,7 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kTorch = "pytorch_model.bin";
 constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
+constexpr size_t kMostListed = 4;  // missing shards
 
 bool is_shard_name(const std::string& name, const std::string& ending) {
   return name.find('/') == name.npos && name.find('\0') == name.npos &&
@@ -48,6 +49,20 @@ std::map<std::string, std::vector<std::string>> read_index(const std::string& fi
   }
   check_format(!shards.empty(), file, ": names no tensor");
   return shards;
+}
+
+void check_shards(const std::string& index, const Path& directory,
+                  const std::map<std::string, std::vector<std::string>>& shards) {
+  std::vector<std::string> missing;
+  for (const auto& [shard, tensors] : shards) {
+    if (!std::filesystem::exists(directory / shard)) missing.push_back(shard);
+  }
+  std::string list;
+  for (size_t i = 0; i < std::min(missing.size(), kMostListed); ++i)
+    list += (i ? ", " : "") + shown(missing[i]);
+  if (missing.size() > kMostListed) list += join(" and ", missing.size() - kMostListed, " more");
+  check_found(missing.empty(), index, ": ", missing.size(), " of ", shards.size(), " shards ",
+              missing.size() == 1 ? "is" : "are", " missing: ", list);
 }
 
 std::unique_ptr<WeightFile> open(const Path& file) {
@@ -79,17 +94,20 @@ WeightFiles::WeightFiles(const Path& path) {
   }
   for (const auto& file : files_) {
     size_t begin = entries_.size();
-    for (const WeightInfo& e : file->entries()) entries_.push_back({file.get(), &e});
+    for (const WeightInfo& e : file->entries()) {
+      if (!std::binary_search(unnamed_.begin(), unnamed_.end(), e.name))
+        entries_.push_back({file.get(), &e});
+    }
     std::sort(entries_.begin() + int64_t(begin), entries_.end(),
               [](const auto& a, const auto& b) { return a.entry->bytes < b.entry->bytes; });
   }
 }
 
 void WeightFiles::open_index(const Path& directory) {
+  const std::map<std::string, std::vector<std::string>> shards = read_index(source_);
+  check_shards(source_, directory, shards);
   std::map<std::string, std::string> shard_of;
-  for (const auto& [shard, tensors] : read_index(source_)) {
-    check_found(std::filesystem::exists(directory / shard), source_, ": names the shard ",
-                shown(shard), ", which is missing");
+  for (const auto& [shard, tensors] : shards) {
     std::unique_ptr<WeightFile> file = open(directory / shard);
     for (const std::string& name : tensors) {
       check_format(file->contains(name), source_, ": tensor '", shown(name),
@@ -102,12 +120,12 @@ void WeightFiles::open_index(const Path& directory) {
     std::string shard = file->path().filename().string();
     for (const WeightInfo& e : file->entries()) {
       auto it = shard_of.find(e.name);
-      check_format(it != shard_of.end(), source_, ": tensor '", shown(e.name), "' of ", shard,
-                   " is not named");
-      check_format(it->second == shard, source_, ": tensor '", shown(e.name), "' is in ", shard,
-                   " and in ", it->second);
+      if (it == shard_of.end()) unnamed_.push_back(e.name);
+      check_format(it == shard_of.end() || it->second == shard, source_, ": tensor '",
+                   shown(e.name), "' is in ", shard, " and in ", it->second);
     }
   }
+  std::sort(unnamed_.begin(), unnamed_.end());
 }
 
 bool equal(const WeightEntry& a, const WeightEntry& b) {

@@ -18,8 +18,8 @@ struct WeightEntry {
 
 // Open files; tensors in the order of their data on the disk, under the names of Hugging Face.
 // Safetensors come first if a directory has both. Throws an Error naming file and reason: no
-// weights, an index that names missing shards or tensors or refers outside the directory, tensors
-// that no index names.
+// weights, an index that names missing shards or tensors or refers outside the directory, a tensor
+// in two shards. A tensor that the index does not name is left out.
 class WeightFiles {
  public:
   // A directory or a GGUF file.
@@ -28,6 +28,8 @@ class WeightFiles {
   const std::vector<WeightEntry>& entries() const { return entries_; }
   // The single file or the index, for messages.
   const std::string& source() const { return source_; }
+  // The tensors that the index does not name.
+  const std::vector<std::string>& unnamed() const { return unnamed_; }
 
  private:
   void open_index(const Path& directory);
@@ -35,6 +37,7 @@ class WeightFiles {
   std::string source_;
   std::vector<std::unique_ptr<WeightFile>> files_;
   std::vector<WeightEntry> entries_;
+  std::vector<std::string> unnamed_;
 };
 
 // Whether two tensors have the same type, shape and values bit for bit.

@@ -30,6 +30,7 @@ bool is_model_path(const std::string& path) {
 
 std::string resolve_model(const std::string& path, std::vector<std::string>* notes) {
   check_found(fs::exists(path), path, ": no such model directory");
+  data::refuse_lfs_pointer(path);
   check_found(is_model_path(path), path, ": not a directory and not a GGUF file");
   if (!fs::is_directory(path)) return path;
   if (fs::exists(fs::path(path) / "manifest.json")) {  // a checkpoint by its name

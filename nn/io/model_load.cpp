@@ -10,6 +10,7 @@
 #include "data/io/json.h"
 #include "data/weights/weights.h"
 #include "nn/io/model_io.h"
+#include "nn/io/named_weights.h"
 #include "nn/layers/layers.h"
 #include "nn/models/hf_config.h"
 #include "nn/optim/parameter_store.h"
@@ -17,12 +18,6 @@
 namespace brine::nn {
 namespace fs = std::filesystem;
 namespace {
-
-// Tensors of files by Brine's names, in the order of their data on the disk.
-struct Weight {
-  std::string name, name_in_file;
-  data::WeightEntry from;
-};
 
 // The file with a model's configuration: a GGUF file itself.
 std::string config_file(const std::string& model) {
@@ -44,57 +39,6 @@ nn::ModelConfig config_of(const data::Json& json, const std::string& directory) 
 std::string generation_config_of(const std::string& directory) {
   const fs::path file = fs::path(directory) / kGenerationConfig;
   return fs::is_regular_file(file) ? data::read_file(file, 16 << 20) : std::string();
-}
-
-// The most names of a list that are printed.
-std::string listed(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 24;
-  std::string out;
-  for (size_t i = 0; i < std::min(names.size(), kMost); ++i) out += " " + names[i];
-  if (names.size() > kMost) out += join(" and ", names.size() - kMost, " more");
-  return out;
-}
-
-void add_weights(std::vector<Weight>& weights, const nn::ModelConfig& config,
-                 const data::WeightFiles& files) {
-  std::unordered_map<std::string, std::string> seen;
-  for (const Weight& w : weights) seen[w.name] = w.name_in_file;
-  for (const data::WeightEntry& e : files.entries()) {
-    std::string name = config.family().tensor_name(e.entry->name);
-    if (name.empty()) continue;
-    auto [it, fresh] = seen.emplace(name, e.entry->name);
-    check(fresh, files.source(), ": '", e.entry->name, "' and '", it->second,
-          "' are the same tensor");
-    weights.push_back({name, e.entry->name, e});
-  }
-}
-
-// Removes tensors that repeat a tied one, after comparing their values.
-void resolve_ties(std::vector<Weight>& weights, const nn::ModelConfig& config,
-                  const std::string& source) {
-  for (const auto& [alias, own] : config.family().ties()) {
-    auto find = [&](const std::string& name) {
-      return std::find_if(weights.begin(), weights.end(),
-                          [&](const Weight& w) { return w.name == name; });
-    };
-    auto copy = find(alias), original = find(own);
-    if (copy == weights.end()) continue;
-    if (original == weights.end()) {
-      copy->name = own;
-      continue;
-    }
-    check(data::equal(copy->from, original->from), source, ": ", copy->name_in_file,
-          " differs from ", original->name_in_file,
-          ", but config.json ties them (tie_word_embeddings)");
-    weights.erase(copy);
-  }
-}
-
-std::vector<std::string> names_of(const std::vector<Weight>& weights) {
-  std::vector<std::string> out;
-  out.reserve(weights.size());
-  for (const Weight& w : weights) out.push_back(w.name);
-  return out;
 }
 
 // Uses f32 weights in mapped files as the values of their parameters and returns these. Packed
@@ -129,23 +73,10 @@ std::unordered_map<std::string, Tensor> targets_of(nn::Model& model) {
   return targets;
 }
 
-// Compares the names first, then every shape and type. The model may be on the meta device: its
+// Compares shapes and types; the names have been checked. The model may be on the meta device: its
 // sizes are a file's claim until this has been called.
-void check_weights(nn::Model& model, const std::vector<Weight>& weights,
-                   const std::string& source) {
-  std::unordered_set<std::string> found;
-  for (const Weight& w : weights) found.insert(w.name);
+void check_shapes(nn::Model& model, const std::vector<Weight>& weights) {
   std::unordered_map<std::string, Tensor> targets = targets_of(model);
-  std::vector<std::string> missing, unknown;
-  for (const NamedTensor& own : nn::state_of(model)) {
-    if (!found.contains(own.name)) missing.push_back(own.name);
-  }
-  for (const Weight& w : weights) {
-    if (!targets.count(w.name)) unknown.push_back(w.name_in_file);
-  }
-  check(missing.empty(), source, ": missing tensors:", listed(missing),
-        unknown.empty() ? "" : "; tensors that the model does not know:", listed(unknown));
-  check(unknown.empty(), source, ": tensors that the model does not know:", listed(unknown));
   for (const Weight& w : weights) {
     Shape shape = w.from.file->shape_of(*w.from.entry);
     Dtype type = w.from.file->dtype_of(*w.from.entry);
@@ -264,18 +195,20 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   generation = generation_config_of(m.directory);
   if (generation.empty() && base.files) generation = generation_config_of(base.directory);
   data::WeightFiles files(m.directory);
-  std::vector<Weight> weights;
-  if (base.files) add_weights(weights, m.config, *base.files);
-  add_weights(weights, m.config, files);
-  m.config.family().infer_from_tensors(names_of(weights));
-  resolve_ties(weights, m.config, files.source());
-  // Every layer has tensors, so that a wrong number of layers is found before they are made.
-  check(m.config.shape().layers <= int64_t(weights.size()), config_file(m.directory), ": ",
-        m.config.shape().layers, " layers, but ", files.source(), " has ", weights.size(),
-        " tensors");
-  m.model = nn::make_model(m.config,
-                           nn::Init{.random = {.seed = 0, .stream = 1}, .device = Device::meta});
-  check_weights(*m.model, weights, files.source());
+  if (!files.unnamed().empty()) {
+    m.warnings.push_back(files.source() + ": tensors that the index does not name are ignored:" +
+                         listed(files.unnamed()));
+  }
+  Plan plan = plan_for(m.config, {config_file(m.directory), json, base.files.get(), files});
+  if (!plan.prefix.empty()) {
+    m.warnings.push_back(
+        join(files.source(), ": every name begins with '", plan.prefix, "', which is ignored"));
+  }
+  m.config = plan.config;
+  m.model = std::move(plan.model);
+  const std::vector<Weight>& weights = plan.weights;
+  check_names(*m.model, m.config, weights, files);
+  check_shapes(*m.model, weights);
   const bool map = options.map && !options.gradients && !default_device().is_cuda();
   m.store = std::make_unique<nn::ParameterStore>(
       *m.model, nn::ParameterStore::Gradients::later, default_device(),

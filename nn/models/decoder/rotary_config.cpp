@@ -58,7 +58,8 @@ void RotaryConfig::validate() const {
   check(!num_key_value_heads || num_attention_heads % num_key_value_heads == 0,
         "config: num_key_value_heads ", num_key_value_heads, " do not divide num_attention_heads ",
         num_attention_heads);
-  check(shape().head_size() % 2 == 0, "config: head_dim ", shape().head_size(),
+  check(shape().head_size() % 2 == 0, "config: ",
+        head_dim ? "head_dim " : "hidden_size / num_attention_heads = ", shape().head_size(),
         " is odd, rotary positions need pairs of features");
 }
 
@@ -135,8 +136,8 @@ void RotaryConfig::read_window(const data::Json& json, const std::string& source
     return;
   }
   check(tokens >= max_position_embeddings || !any_layer_slides(json, num_hidden_layers), source,
-        ": use_sliding_window with sliding_window ", tokens, " below max_position_embeddings ",
-        max_position_embeddings, " is not supported");
+        ": use_sliding_window with ", it == json.end() ? "the usual window of " : "sliding_window ",
+        tokens, " below max_position_embeddings ", max_position_embeddings, " is not supported");
 }
 
 void RotaryConfig::write_window(data::Json& json) const {

@@ -1,4 +1,6 @@
 // Models in: spellings of names, types, shards, heads, and everything that is refused.
+#include <algorithm>
+
 #include "nn/models/bert/bert.h"
 #include "tests/nn/io/model_dirs.h"
 #include "tests/refusals.h"
@@ -151,6 +153,108 @@ TEST_CASE("model: missing and unknown tensors are listed by name, wrong shapes a
               "decoder.final_layer_norm.bias"});
 }
 
+TEST_CASE("model: a prefix that wrappers put before every name is ignored with a warning") {
+  Scratch scratch;
+  for (const char* golden : {"opt", "bert_classifier", "llama", "qwen2"}) {
+    CAPTURE(golden);
+    const std::string whole = load_model(golden_dir(golden)).hash();
+    for (const std::string prefix : {"_orig_mod.", "module.", "_orig_mod.module.", "model."}) {
+      const LoadedModel m = load_model(
+          copy_of(scratch, golden, {.tensors = [&](Tensors& t) { rename(t, "", prefix); }}));
+      CHECK(m.hash() == whole);
+      REQUIRE(m.warnings.size() == 1);
+      check_says(m.warnings[0], {"model.safetensors", "every name", "'" + prefix + "'"});
+    }
+    CHECK(load_model(golden_dir(golden)).warnings.empty());
+  }
+}
+
+TEST_CASE("model: a prefix of some names is a refusal that counts them") {
+  Scratch scratch;
+  int renamed = 0;
+  const std::string text = refusal(copy_of(scratch, "opt", {.tensors = [&](Tensors& t) {
+                                             Tensors out;
+                                             for (const auto& [name, x] : t)
+                                               out[(out.size() % 2 ? "_orig_mod." : "") + name] = x;
+                                             renamed = int(t.size() / 2);
+                                             t = out;
+                                           }}));
+  check_says(text, {"model.safetensors", std::to_string(renamed) + " of", "names begin with",
+                    "'_orig_mod.'", "remove it"});
+}
+
+TEST_CASE("model: the refusal of a head that differs from a tied table says what to do") {
+  Scratch scratch;
+  for (const bool named : {true, false}) {
+    auto differs = [&](bool untied) {
+      return copy_of(scratch, "gpt2",
+                     {.tensors =
+                          [](Tensors& t) {
+                            t["lm_head.weight"] = t["transformer.wte.weight"].clone();
+                            t["lm_head.weight"].data<float>()[5] += 1;
+                          },
+                      .config =
+                          [&](data::Json& c) {
+                            c.erase("tie_word_embeddings");
+                            if (named) c["tie_word_embeddings"] = true;
+                            if (untied) c["tie_word_embeddings"] = false;
+                          }});
+    };
+    const std::string text = refusal(differs(false));
+    check_says(text, {"lm_head.weight", "transformer.wte.weight", "config.json", "false", "both"});
+    CHECK((text.find("config.json ties them") != text.npos) == named);
+    CHECK(refusal(differs(true)) == "loaded");
+  }
+}
+
+TEST_CASE("model: missing shards are counted, and the first are named") {
+  Scratch scratch;
+  const std::string dir = copy_of(scratch, "opt", {.shard_bytes = 1});
+  std::vector<std::string> shards;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (entry.path().filename().string().starts_with("model-")) shards.push_back(entry.path());
+  }
+  std::sort(shards.begin(), shards.end());
+  const size_t lost = shards.size() - 3;
+  for (size_t i = 3; i < shards.size(); ++i) std::filesystem::remove(shards[i]);
+  check_says(refusal(dir), {"model.safetensors.index.json", std::to_string(lost) + " of",
+                            std::to_string(shards.size()), "shards are missing", "model-00004-of-",
+                            "model-00007-of-", "and " + std::to_string(lost - 4) + " more"});
+  CHECK(refusal(dir).find("model-00008") == std::string::npos);
+}
+
+TEST_CASE("model: a tensor of a shard that the index does not name is ignored with a warning") {
+  Scratch scratch;
+  const std::string dir = copy_of(
+      scratch, "opt",
+      {.tensors = [](Tensors& t) { t["junk.weight"] = Tensor::zeros({3}); }, .shard_bytes = 30000});
+  write_index(dir, [](data::Json& i) { i["weight_map"].erase("junk.weight"); });
+  const LoadedModel m = load_model(dir);
+  CHECK(m.hash() == load_model(golden_dir("opt")).hash());
+  REQUIRE(m.warnings.size() == 1);
+  check_says(m.warnings[0], {"index.json", "not name", "junk.weight"});
+}
+
+TEST_CASE("model: a pointer of Git LFS in the place of a file is named, with the file's size") {
+  Scratch scratch;
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, 'a') +
+      "\nsize 538090408\n";
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    const std::string dir = copy_of(scratch, "opt", {});
+    data::write_file_atomic(dir + "/" + name, pointer);
+    check_says(refusal(dir), {name, "Git LFS", "538090408 bytes", "git lfs pull"});
+  }
+  const std::string dir = copy_of(scratch, "opt", {});
+  std::filesystem::remove(dir + "/model.safetensors");
+  data::write_file_atomic(dir + "/pytorch_model.bin", pointer);
+  check_says(refusal(dir), {"pytorch_model.bin", "Git LFS", "538090408"});
+  const std::string gguf = scratch.write("x.gguf", pointer);
+  check_says(refusal(gguf), {"x.gguf", "Git LFS", "538090408"});
+  // A text about pointers is none.
+  CHECK(data::read_file(scratch.write("text", "A pointer: " + pointer)).size() > pointer.size());
+}
+
 TEST_CASE("model: unsupported settings of a config.json are refused by name") {
   Scratch scratch;
   auto with = [&](const std::string& golden, const char* key, const data::Json& value) {
@@ -202,10 +306,11 @@ TEST_CASE("model: an inconsistent index is refused, naming the tensor or the sha
   };
   CHECK(with([&](const std::string& dir) {
           std::filesystem::remove(dir + "/" + first_shard(dir));
-        }).find(", which is missing") != std::string::npos);
+        }).find(" shards is missing: model-00001-of-") != std::string::npos);
   CHECK(with([&](const std::string& dir) {
           write_index(dir, [&](data::Json& i) { i["weight_map"].erase(bias); });
-        }).find(index + "tensor '" + bias + "' of model-0000") == 0);
+        }) ==
+        index + "missing tensors: " + bias + "; shards have, but the index does not name: " + bias);
   CHECK(with([&](const std::string& dir) {
           write_index(dir, [&](data::Json& i) { i["weight_map"]["ghost"] = first_shard(dir); });
         }).find(index + "tensor 'ghost' is not in its shard ") == 0);
