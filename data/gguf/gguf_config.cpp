@@ -12,6 +12,28 @@
 namespace brine::data {
 namespace {
 
+// Keys with other neutral values than 0 or false: with one of these a model computes what it
+// computes without the key.
+struct Neutral {
+  const char* key;
+  std::vector<double> values;
+};
+const std::vector<Neutral>& neutral_values() {
+  static const std::vector<Neutral> all = {{"attention.causal", {1}},
+                                           {"attention.output_scale", {0, 1}},
+                                           {"logit_scale", {0, 1}},
+                                           {"residual_scale", {0, 1}},
+                                           {"embedding_scale", {0, 1}},
+                                           {"full_attention_interval", {0, 1}},
+                                           {"rope.scaling.attn_factor", {1}},
+                                           {"rope.scaling.alpha", {0, 1}},
+                                           {"rope.scaling.yarn_attn_factor", {1}},
+                                           {"rope.scaling.yarn_ext_factor", {0, -1}},
+                                           {"rope.scaling.yarn_beta_fast", {32}},
+                                           {"rope.scaling.yarn_beta_slow", {1}}};
+  return all;
+}
+
 // The keys of an architecture, without its name in front.
 class Keys {
  public:
@@ -22,6 +44,11 @@ class Keys {
   int64_t integer(const char* key, int64_t otherwise) const {
     return all_.integer(prefix_ + key).value_or(otherwise);
   }
+  double number(const char* key) const {
+    const std::optional<double> value = all_.number(prefix_ + key);
+    check_format(value.has_value(), file(), ": has no key '", prefix_, key, "'");
+    return *value;
+  }
   double number(const char* key, double otherwise) const {
     return all_.number(prefix_ + key).value_or(otherwise);
   }
@@ -31,17 +58,34 @@ class Keys {
   const std::string& file() const { return all_.file(); }
   std::string name(const char* key) const { return prefix_ + key; }
 
-  // Refuses keys that are not in `known`, unless they are 0 or false: they may change the results.
-  void refuse_others(const std::set<std::string>& known) const {
-    for (const auto& [key, value] : all_.values()) {
-      if (!key.starts_with(prefix_) || known.contains(key.substr(prefix_.size()))) continue;
-      const std::string text = all_.text(value);
-      check_format(text == "0" || text == "false", file(), ": ", shown(key), " = ", text,
+  // Refuses keys that are neither in `known` nor neutral: they may change the results. `own` are
+  // neutral values that depend on the sizes.
+  void refuse_others(const std::set<std::string>& known, const std::vector<Neutral>& own) const {
+    const bool experts = integer("expert_count", 0) != 0;
+    for (const auto& [name, value] : all_.values()) {
+      if (!name.starts_with(prefix_)) continue;
+      const std::string key = name.substr(prefix_.size());
+      if (known.contains(key) || (key.starts_with("expert_") && !experts)) continue;
+      check_format(is_neutral(key, name, own), file(), ": ", shown(name), " = ", all_.text(value),
                    " is not supported");
     }
   }
 
  private:
+  bool is_neutral(const std::string& key, const std::string& name,
+                  const std::vector<Neutral>& own) const {
+    const std::optional<double> value = all_.single_number(name);
+    if (!value) return false;
+    std::vector<double> neutral = {0};
+    for (const std::vector<Neutral>& table : {own, neutral_values()}) {
+      for (const Neutral& row : table) {
+        if (row.key == key) neutral = row.values;
+      }
+    }
+    return std::any_of(neutral.begin(), neutral.end(),
+                       [&](double x) { return std::abs(*value - x) <= 1e-6 * std::abs(x); });
+  }
+
   const GgufMetadata& all_;
   std::string prefix_;
 };
@@ -66,31 +110,54 @@ void check_general(const GgufMetadata& m) {
   check_format(version == 2, m.file(), ": general.quantization_version is ", version, ", wanted 2");
 }
 
-// "rope_scaling": null, linear, or Llama 3's.
+// "rope_scaling": null, linear, or Llama 3's. As in llama.cpp a scaling without a type is linear,
+// the older key counts where the newer is missing, a factor of 0 is none, and "none" never scales.
 Json scaling(const Keys& keys, const GgufFacts& facts, double theta) {
-  const std::string type = keys.string("rope.scaling.type", "none");
+  const std::string type = keys.string("rope.scaling.type", "linear");
   const int64_t context = keys.integer("rope.scaling.original_context_length", 0);
-  if (!facts.rope_factors.empty() && (type == "none" || type == "llama3"))
-    return llama3_scaling(keys.file(), facts.rope_factors, theta, context);
-  const double factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1));
-  const bool linear =
-      type == "linear" || (type == "none" && keys.number("rope.scale_linear", 1) != 1);
-  check_format((type == "none" || linear) && facts.rope_factors.empty(), keys.file(), ": ",
-               keys.name("rope.scaling.type"), " '", shown(type),
+  check_format(type == "none" || type == "linear" || (type == "llama3" && facts.has_factors()),
+               keys.file(), ": ", keys.name("rope.scaling.type"), " '", shown(type),
                "' is not supported, only none, linear and Llama 3's rope_freqs.weight");
-  if (!linear || factor == 1) return nullptr;
-  return {{"rope_type", "linear"}, {"factor", factor}};
+  double factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1));
+  if (factor == 0 || type != "linear") factor = 1;
+  if (!facts.has_factors()) {
+    if (factor == 1) return nullptr;
+    return {{"rope_type", "linear"}, {"factor", factor}};
+  }
+  check_format(factor == 1, keys.file(), ": rope_freqs.weight and a linear scaling by ", factor,
+               " together are not supported");
+  return llama3_scaling(keys.file(), facts.rope_factors, theta, context);
+}
+
+// Neutral values that follow from the sizes: the usual scale of scores, and a width that is kept.
+std::vector<Neutral> sized_values(const Keys& keys, const GgufHeads& heads) {
+  return {{"attention.scale", {0, 1 / std::sqrt(double(heads.size))}},
+          {"embedding_length_out", {0, double(keys.integer("embedding_length"))}}};
 }
 
 Json llama_like_config(const Keys& keys, const GgufArchitecture& architecture,
                        const GgufFacts& facts, const GgufHeads& heads) {
-  keys.refuse_others({"block_count", "context_length", "embedding_length", "feed_forward_length",
-                      "attention.head_count", "attention.head_count_kv", "attention.key_length",
-                      "attention.value_length", "attention.layer_norm_rms_epsilon",
-                      "attention.sliding_window", "rope.freq_base", "rope.dimension_count",
-                      "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear",
-                      "rope.scaling.original_context_length", "rope.scaling.finetuned",
-                      "vocab_size", "tensor_data_layout"});
+  keys.refuse_others({"block_count",
+                      "context_length",
+                      "embedding_length",
+                      "feed_forward_length",
+                      "attention.head_count",
+                      "attention.head_count_kv",
+                      "attention.key_length",
+                      "attention.value_length",
+                      "attention.layer_norm_rms_epsilon",
+                      "attention.sliding_window",
+                      "attention.sliding_window_pattern",
+                      "rope.freq_base",
+                      "rope.dimension_count",
+                      "rope.scaling.type",
+                      "rope.scaling.factor",
+                      "rope.scale_linear",
+                      "rope.scaling.original_context_length",
+                      "rope.scaling.finetuned",
+                      "vocab_size",
+                      "tensor_data_layout"},
+                     sized_values(keys, heads));
   const int64_t hidden = keys.integer("embedding_length"), context = keys.integer("context_length");
   const int64_t turned = keys.integer("rope.dimension_count", heads.size);
   check_format(turned == heads.size, keys.file(), ": ", keys.name("rope.dimension_count"), " is ",
@@ -111,7 +178,7 @@ Json llama_like_config(const Keys& keys, const GgufArchitecture& architecture,
                  {"num_key_value_heads", heads.keys},
                  {"max_position_embeddings", context},
                  {"hidden_act", "silu"},
-                 {"rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon", 1e-6)},
+                 {"rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon")},
                  {"rope_theta", theta},
                  {"rope_scaling", scaling(keys, facts, theta)},
                  {"tie_word_embeddings", facts.tied}};
@@ -126,7 +193,8 @@ Json gpt2_config(const Keys& keys, const GgufArchitecture& architecture, const G
                  const GgufHeads& heads) {
   keys.refuse_others({"block_count", "context_length", "embedding_length", "feed_forward_length",
                       "attention.head_count", "attention.head_count_kv",
-                      "attention.layer_norm_epsilon", "vocab_size"});
+                      "attention.layer_norm_epsilon", "vocab_size"},
+                     sized_values(keys, heads));
   check_format(heads.keys == heads.queries, keys.file(), ": ", keys.name("attention.head_count_kv"),
                " is ", heads.keys, ", only ", heads.queries, " is supported, the number of heads");
   return {{"architectures", {architecture.hf_class}},
@@ -138,7 +206,7 @@ Json gpt2_config(const Keys& keys, const GgufArchitecture& architecture, const G
           {"n_head", heads.queries},
           {"n_inner", keys.integer("feed_forward_length")},
           {"activation_function", "gelu_new"},
-          {"layer_norm_epsilon", keys.number("attention.layer_norm_epsilon", 1e-5)},
+          {"layer_norm_epsilon", keys.number("attention.layer_norm_epsilon")},
           {"tie_word_embeddings", facts.tied}};
 }
 

@@ -17,6 +17,7 @@ struct GgufFacts {
   uint64_t vocabulary = 0;          // rows of the embedding
   bool tied = false;                // the head is the embedding
   std::vector<float> rope_factors;  // rope_freqs.weight: what divides each rotary frequency
+  bool has_factors() const { return !rope_factors.empty(); }
 };
 
 // Heads of queries, of keys and values, and features of a head of queries.
@@ -26,7 +27,8 @@ struct GgufHeads {
 GgufHeads gguf_heads(const GgufMetadata& metadata, const std::string& architecture);
 
 // The keys of LlamaConfig, Qwen2Config, Qwen3Config or GPT2Config. Throws an Error that names a
-// missing key, a setting that cannot be expressed, or a key that is not known and not zero.
+// missing key, a setting that cannot be expressed, or a key that is not known and whose value is
+// not that without effect.
 Json gguf_config(const GgufMetadata& metadata, const GgufArchitecture& architecture,
                  const GgufFacts& facts);
 

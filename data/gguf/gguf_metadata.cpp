@@ -144,6 +144,13 @@ std::optional<bool> GgufMetadata::boolean(std::string_view key) const {
   return value->bytes[0] != 0;
 }
 
+std::optional<double> GgufMetadata::single_number(std::string_view key) const {
+  auto at = values_.find(key);
+  if (at == values_.end() || at->second.is_array || at->second.type == Type::string)
+    return std::nullopt;
+  return at->second.type == Type::boolean ? double(*boolean(key)) : *number(key);
+}
+
 std::vector<std::string> GgufMetadata::strings(std::string_view key) const {
   std::vector<std::string> out;
   const GgufValue* value = find(key, true);

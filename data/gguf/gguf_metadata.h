@@ -54,6 +54,8 @@ class GgufMetadata {
   // f32 as the double with its shortest decimal digits: 1e-5 is not 9.99999974e-06.
   std::optional<double> number(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;
+  // Any single number, true as 1; nothing for an array or a string too.
+  std::optional<double> single_number(std::string_view key) const;
   std::vector<std::string> strings(std::string_view key) const;  // empty for an absent key
   std::vector<int32_t> integers(std::string_view key) const;
   // Throws for an absent key, too.

@@ -26,6 +26,18 @@ inline std::string gguf_key(const std::string& key, uint32_t type, const std::st
 inline std::string gguf_key(const std::string& key, uint32_t value) {
   return gguf_key(key, 4, bytes_of(value));
 }
+inline std::string gguf_key(const std::string& key, float value) {
+  return gguf_key(key, 6, bytes_of(value));
+}
+inline std::string gguf_key(const std::string& key, bool value) {
+  return gguf_key(key, 7, std::string(1, char(value)));
+}
+inline std::string gguf_key(const std::string& key, int value) {
+  return gguf_key(key, uint32_t(value));
+}
+inline std::string gguf_key(const std::string& key, const char* value) {
+  return gguf_key(key, 8, gguf_string(value));
+}
 inline std::string gguf_key(const std::string& key, const std::string& value) {
   return gguf_key(key, 8, gguf_string(value));
 }
@@ -46,10 +58,13 @@ struct GgufTensorBytes {
 // By default a file with an embedding of [2, 4] f32 zeros.
 struct GgufBytes {
   uint32_t magic = 0x46554747, version = 3;
-  std::vector<std::string> keys = {
-      gguf_key("general.architecture", "llama"), gguf_key("llama.block_count", 1),
-      gguf_key("llama.context_length", 8),       gguf_key("llama.embedding_length", 4),
-      gguf_key("llama.feed_forward_length", 8),  gguf_key("llama.attention.head_count", 2)};
+  std::vector<std::string> keys = {gguf_key("general.architecture", "llama"),
+                                   gguf_key("llama.block_count", 1),
+                                   gguf_key("llama.context_length", 8),
+                                   gguf_key("llama.embedding_length", 4),
+                                   gguf_key("llama.feed_forward_length", 8),
+                                   gguf_key("llama.attention.layer_norm_rms_epsilon", 1e-5f),
+                                   gguf_key("llama.attention.head_count", 2)};
   std::vector<GgufTensorBytes> tensors = {{}};
   uint64_t data = 32;
   int64_t more_tensors = 0, more_keys = 0;  // than there are, in the counts

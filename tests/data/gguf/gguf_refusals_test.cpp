@@ -129,6 +129,8 @@ TEST_CASE("gguf: settings that cannot be expressed are refused by their key") {
   refused([](auto& f) { f.keys.back() = gguf_key("llama.attention.head_count", 3); },
           {"embedding_length 4", "3"});
   refused([](auto& f) { f.keys.back() = gguf_key("llama.attention.head_count", 0); }, {"0 heads"});
+  refused([](auto& f) { f.keys.erase(f.keys.begin() + 5); },
+          {"llama.attention.layer_norm_rms_epsilon"});
   refused(with("llama.expert_count", 8), {"llama.expert_count", "8"});
   CHECK(said_of([&] {
           GgufBytes f;
@@ -142,6 +144,70 @@ TEST_CASE("gguf: settings that cannot be expressed are refused by their key") {
   refused(with("split.count", 2), {"2", "files"});
   refused(with("general.type", "adapter"), {"general.type", "adapter"});
   refused(with("general.quantization_version", 1), {"general.quantization_version", "1"});
+}
+
+TEST_CASE("gguf: an unknown key is accepted with the value that has no effect, whatever that is") {
+  auto said = [](const std::string& key) {
+    GgufBytes f;
+    f.keys.push_back(key);
+    return said_of(f.text());
+  };
+  auto neutral = [&](const char* key, auto value) {
+    CAPTURE(key);
+    CHECK(said(gguf_key(key, value)) == "no error");
+  };
+  auto other = [&](const char* key, auto value) { check_says(said(gguf_key(key, value)), {key}); };
+  neutral("llama.attention.causal", true);
+  other("llama.attention.causal", false);
+  for (const char* key : {"llama.logit_scale", "llama.residual_scale", "llama.embedding_scale",
+                          "llama.attention.output_scale"}) {
+    neutral(key, 0.0f);
+    neutral(key, 1.0f);
+    other(key, 0.5f);
+  }
+  neutral("llama.attention.scale", 1 / std::sqrt(2.0f));  // heads of 2 features
+  neutral("llama.attention.scale", 0.0f);
+  other("llama.attention.scale", 1.0f);
+  neutral("llama.embedding_length_out", 4);
+  other("llama.embedding_length_out", 8);
+  neutral("llama.rope.scaling.attn_factor", 1.0f);
+  other("llama.rope.scaling.attn_factor", 0.0f);
+  neutral("llama.rope.scaling.yarn_ext_factor", -1.0f);
+  other("llama.rope.scaling.yarn_ext_factor", 1.0f);
+  neutral("llama.attn_logit_softcapping", 0.0f);
+  other("llama.attn_logit_softcapping", 1.0f);
+  neutral("llama.use_parallel_residual", false);
+  other("llama.use_parallel_residual", true);
+  neutral("llama.expert_weights_scale", 2.5f);  // there are no experts
+  other("llama.anything", "text");
+}
+
+TEST_CASE("gguf: the defaults of rotary scaling are llama.cpp's") {
+  auto scaling = [](std::initializer_list<std::string> keys) {
+    GgufBytes f;
+    f.keys.insert(f.keys.end(), keys);
+    Scratch dir;
+    return GgufModel(dir.write("m.gguf", f.text())).config().at("rope_scaling");
+  };
+  const Json by4 = {{"rope_type", "linear"}, {"factor", 4.0}};
+  const std::string type = "llama.rope.scaling.type", factor = "llama.rope.scaling.factor";
+  const std::string older = "llama.rope.scale_linear";
+  CHECK(scaling({}).is_null());
+  CHECK(scaling({gguf_key(factor, 4.0f)}) == by4);  // without a type it is linear
+  CHECK(scaling({gguf_key(type, "linear"), gguf_key(factor, 4.0f)}) == by4);
+  CHECK(scaling({gguf_key(older, 4.0f)}) == by4);
+  CHECK(scaling({gguf_key(older, 2.0f), gguf_key(factor, 4.0f)}) == by4);
+  CHECK(scaling({gguf_key(type, "none"), gguf_key(older, 4.0f)}).is_null());
+  CHECK(scaling({gguf_key(type, "none"), gguf_key(factor, 4.0f)}).is_null());
+  CHECK(scaling({gguf_key(factor, 0.0f)}).is_null());
+  CHECK(scaling({gguf_key(type, "linear")}).is_null());
+  refused(
+      [&](auto& f) {
+        f.keys.push_back(gguf_key(factor, 4.0f));
+        f.tensors.push_back({.name = "rope_freqs.weight", .sizes = {1}, .offset = 32});
+        f.data = 64;
+      },
+      {"rope_freqs.weight", "linear", "4"});
 }
 
 TEST_CASE("gguf: frequency factors that are not Llama 3's are refused") {
