@@ -9,6 +9,7 @@
 #include "data/checkpoint/checkpoint.h"
 #include "data/io/json.h"
 #include "data/safetensors/safetensors.h"
+#include "distill/changed_settings.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/health/mask_health.h"
 #include "distill/ranks/exchange.h"
@@ -78,7 +79,7 @@ void TrainerConfig::describe(data::Schema& s) {
   s.field(
       "max_seconds", max_seconds,
       "Stop after this much training time; 0 = never. Such a run is not reproducible bit for bit",
-      {.min = 0});
+      {.min = 0, .unset = "0.0"});
   s.field("accumulate", accumulate, "Micro-batches of a step", {.min = 1});
   s.field("loss_from", loss_from, "The task loss counts targets from this position on", {.min = 0});
   s.field("eval_windows", eval_windows, "Windows, or texts, of an evaluation; 0 = all", {.min = 0});
@@ -124,13 +125,12 @@ Trainer::Trainer(TrainerParts parts, const TrainerConfig& config)
 }
 
 bool Trainer::finished() const {
-  return done_steps() >= config_.steps ||
-         (config_.max_seconds > 0 && seconds_ >= config_.max_seconds);
+  return done_steps() >= config_.steps || (max_seconds() > 0 && seconds_ >= max_seconds());
 }
 
 double Trainer::progress() const {
   double p = double(done_steps()) / double(config_.steps);
-  return config_.max_seconds > 0 ? std::max(p, seconds_ / config_.max_seconds) : p;
+  return max_seconds() > 0 ? std::max(p, seconds_ / max_seconds()) : p;
 }
 
 // A step whose scaled gradient overflows is handled as by GradScaler: its batch and its position in
@@ -267,7 +267,7 @@ std::string Trainer::stop_reason() {
 
 // Schedule and end follow the clock of the first rank.
 void Trainer::share_time() {
-  if (all_.size() > 1 && config_.max_seconds > 0)
+  if (all_.size() > 1 && max_seconds() > 0)
     all_.broadcast(join("time after step ", step_ + 1), &seconds_, sizeof(seconds_));
 }
 
@@ -358,9 +358,9 @@ TrainOutcome Trainer::run(RunLog* log) {
     ++step_;
     if (log)
       log->step({.step = step_,
-                 .total = config_.max_seconds > 0 ? 0 : config_.first_step + config_.steps,
+                 .total = max_seconds() > 0 ? 0 : config_.first_step + config_.steps,
                  .tokens = tokens_ - before,
-                 .done = config_.max_seconds > 0 ? progress() : 0,
+                 .done = max_seconds() > 0 ? progress() : 0,
                  .values = in_order(out.last)});
     if (log && !skipped.empty()) log->event(join("step ", step_, " skipped: ", skipped));
     if (config_.eval_every && step_ % config_.eval_every == 0 && !finished()) evaluate_now(log);
@@ -427,6 +427,7 @@ void Trainer::write_checkpoint(RunLog& log, std::vector<NamedTensor> moments) {
                       {"optimizer_steps", optimizer_.steps()},
                       {"seed", parts_.seed},
                       {"configuration", parse_ordered_json(parts_.configuration)}};
+  if (config_.max_seconds) state["configuration"]["max_seconds"] = *config_.max_seconds;
   if (!parts_.stage.empty()) {
     state["stage"] = parts_.stage;
     state["first_step"] = config_.first_step;
@@ -458,10 +459,9 @@ std::vector<std::string> Trainer::resume() {
   data::Json state = parse_ordered_json(data::read_file(file), file);
   data::Json before = state.at("configuration"), now = parse_ordered_json(parts_.configuration);
   if (parts_.keys) before = parts_.keys->with_current_names(before);
-  // A recipe is recorded as its values; runs from before named recipes have no name for it.
-  before.erase("recipe");
-  now.erase("recipe");
-  std::vector<std::string> changed = data::differences(before, now);
+  const bool limited = before.contains("max_seconds") && before["max_seconds"].is_number();
+  if (limited && !config_.max_seconds) config_.max_seconds = before["max_seconds"].get<double>();
+  const std::vector<std::string> changed = changed_settings(std::move(before), std::move(now));
   if (!changed.empty()) {
     std::string list;
     for (const std::string& line : changed) list += "; " + line;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "data/tokenizer/tokenizer.h"
@@ -30,7 +31,9 @@ struct TrainerConfig {
   int64_t first_step = 0;  // the number of the step before the first one; steps are numbered on
                            // from it, and `steps` and the schedule count from it
   int64_t steps = 1000;
-  double max_seconds = 0;  // 0 = no limit; the schedule follows the limit that is reached first
+  // 0 = no limit; the schedule follows the limit that is reached first. Empty: none, or of a run
+  // that is resumed its own.
+  std::optional<double> max_seconds = {};
   int64_t batch_size = 8;
   int64_t accumulate = 1;
   int64_t loss_from = 0;
@@ -62,7 +65,7 @@ struct TrainerParts {
   const data::Tokenizer* tokenizer = nullptr;
   std::string run_dir;
   std::string stage = {};     // of a conversion, for the checkpoint
-  std::string configuration;  // of the run as JSON; resume() compares it, all but "recipe"
+  std::string configuration;  // of the run as JSON; resume() compares it (changed_settings)
   // Keys of the run: they translate earlier names in the configuration of a checkpoint.
   const data::Schema* keys = nullptr;
   uint64_t seed = 1;
@@ -103,6 +106,7 @@ class Trainer {
   TrainOutcome run(RunLog& log) { return run(&log); }
 
   int64_t step() const { return step_; }
+  double max_seconds() const { return config_.max_seconds.value_or(0); }  // 0: no limit
   // The steps or the seconds are used up: run() would only evaluate.
   bool finished() const;
 

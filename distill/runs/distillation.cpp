@@ -84,7 +84,7 @@ void Preparation::from_self() {
   check(loaded.model->attention_traits().sparse, "distill: ", what.model, " has attention '",
         loaded.config.attention, "', which cannot learn from its own dense attention");
   run.tokenizer = tokenizer_of(loaded, host.messages);
-  refuse_chosen(recipe.attention_keys, "attention", what.model, {"method"});
+  refuse_other_attention(recipe.attention_keys, recipe.student, loaded, what.model);
   resolve(loaded.config.shape().causal);
   train_on(run, recipe.student, std::move(loaded));
   run.config = recipe.student;
@@ -130,7 +130,7 @@ void Preparation::continue_student(const nn::LoadedModel& teacher) {
       data::differences(nn::sizes_to_json(teacher.config), nn::sizes_to_json(loaded.config));
   check(others.empty(), "distill: the student ", what.model, " has other sizes than the teacher; ",
         others.empty() ? "" : others.front());
-  refuse_chosen(recipe.attention_keys, "attention", what.model, {"method"});
+  refuse_other_attention(recipe.attention_keys, recipe.student, loaded, what.model);
   train_on(run, recipe.student, std::move(loaded));
   run.config = recipe.student;
 }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/json.h"
+#include "data/io/sha256.h"
 
 namespace brine::distill {
 namespace {
@@ -38,10 +39,20 @@ void decide_attention(Pretraining& what, const RunOptions& options) {
   keys.set("decoder", has ? (*attention)["decoder"] : data::Json("lean"));
 }
 
-// A family that was chosen must be that of the model.
-void check_family(const Pretraining& what, const nn::ModelConfig& theirs) {
-  check(!what.size_keys.count("type") || what.config.model_type == theirs.model_type,
-        "model.type cannot be set, ", what.model, " has its own");
+// Family and sizes that were chosen must be those of the model.
+void check_sizes(Pretraining& what, nn::ModelConfig theirs) {
+  data::Schema here, there;
+  what.config.describe_model(here);
+  theirs.describe_model(there);
+  refuse_other(what.size_keys, "model", here.to_json().at("model"), there.to_json().at("model"),
+               what.model);
+}
+
+std::string hash_of_sizes(const nn::ModelConfig& config) {
+  const std::string text = json_text(nn::sizes_to_json(config));
+  data::Sha256 hash;
+  hash.update(text.data(), text.size());
+  return hash.hex();
 }
 
 // New weights with the sizes of `config`.
@@ -49,7 +60,8 @@ void make_new(TrainingRun& run, Pretraining& what, uint64_t seed) {
   check(!what.tokenizer.empty(), "train: --tokenizer is needed without a model directory");
   if (!what.model.empty()) {
     const nn::ModelConfig theirs = nn::load_config(what.model);
-    check_family(what, theirs);
+    check_sizes(what, theirs);
+    run.inputs["model"] = hash_of_sizes(theirs);
     what.config.copy_sizes(theirs);
   }
   run.config = what.config;
@@ -60,11 +72,11 @@ void make_new(TrainingRun& run, Pretraining& what, uint64_t seed) {
 // The weights of a directory, with the requested attention method.
 void load(TrainingRun& run, Pretraining& what, const RunHost& host) {
   nn::LoadedModel loaded = load_model(what.model, host.messages, {.gradients = true});
-  check_family(what, loaded.config);
+  check_sizes(what, loaded.config);
   const bool other_method =
       what.attention_keys.count("method") && what.config.attention != loaded.config.attention;
   if (!other_method) {
-    refuse_chosen(what.attention_keys, "attention", what.model, {"method"});
+    refuse_other_attention(what.attention_keys, what.config, loaded, what.model);
     train_on(run, what.config, std::move(loaded));
     run.config = what.config;
     return;
@@ -101,9 +113,6 @@ std::unique_ptr<TrainingRun> prepare(Pretraining& what, const RunOptions& option
   claim_directory(*run, options, host);
   what.training.fill(pretraining_settings());
   decide_attention(what, options);
-  if (!what.model.empty()) {
-    refuse_chosen(what.size_keys, "model", what.model, {"from", "type"});
-  }
   if (nn::is_model_path(what.model)) {
     load(*run, what, host);
   } else {

@@ -53,7 +53,8 @@ std::string measure_step(TrainingRun& run, uint64_t seed) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double step = seconds / double(turns) * double(turns > 1 ? 1 : config.accumulate);
   double total = step * double(config.steps);
-  if (config.max_seconds > 0) total = std::min(total, config.max_seconds);
+  const double limit = config.max_seconds.value_or(0);
+  if (limit > 0) total = std::min(total, limit);
   const double memory = double(allocator_stats().peak_live) + 8.0 * double(trained);
   std::ostringstream out;
   out << run.subject << "\n"
@@ -79,6 +80,15 @@ std::string recorded(const TrainingRun& run, const RunHost& host) {
   for (const std::string& key : run.other_stage) configuration.erase(key);
   configuration["inputs"] = run.inputs;
   return json_text(configuration);
+}
+
+// What a run says that its limit of time has ended; "" for one that has no steps left.
+std::string time_limit_note(const Trainer& trainer, const TrainerConfig& config) {
+  const int64_t done = trainer.step() - config.first_step;
+  if (done >= config.steps) return "";
+  return join("the limit of ", human_seconds(trainer.max_seconds()),
+              " (max_seconds) is reached after ", done, " of ", config.steps,
+              " steps; --resume with a larger --max-seconds goes on, with 0 without limit");
 }
 
 TrainerParts parts_of(TrainingRun& run, const RunOptions& options, const RunHost& host) {
@@ -149,7 +159,11 @@ bool resume(Trainer& trainer, const TrainingRun& run, const std::string& out,
   for (const std::string& why : trainer.resume()) messages.warning("checkpoint skipped: ", why);
   const bool evaluated = (!run.valid && !run.evaluation) || has_evaluation(out, trainer.step());
   if (trainer.finished() && evaluated) {
-    messages.info(out, ": the run is finished, ", trainer.step(), " steps; nothing left to do");
+    const std::string limit = time_limit_note(trainer, run.trainer);
+    messages.info(out, ": ",
+                  limit.empty()
+                      ? join("the run is finished, ", trainer.step(), " steps; nothing left to do")
+                      : limit);
     return false;
   }
   messages.info("resuming at step ", trainer.step());
@@ -203,6 +217,8 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   result.interrupted = result.outcome.interrupted;
   if (run.after) run.after();
   say_end(result.outcome, out, host.messages);
+  const std::string limit = result.interrupted ? "" : time_limit_note(trainer, run.trainer);
+  if (!limit.empty()) host.messages.info(limit);
   if (host.ranks) say_traffic(*host.ranks, trainer.step() - first, result.outcome, host.messages);
   return result;
 }

@@ -1,6 +1,7 @@
 // The parts of a training run: its text, its model and its directory.
 #include "distill/runs/training_run.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -92,11 +93,30 @@ int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::strin
   return window;
 }
 
-void refuse_chosen(const std::set<std::string>& chosen, const std::string& section,
-                   const std::string& path, const std::set<std::string>& free) {
+void refuse_other(const std::set<std::string>& chosen, const std::string& section,
+                  const data::Json& given, const data::Json& theirs, const std::string& path) {
   for (const std::string& key : chosen) {
-    check(free.count(key), section, ".", key, " cannot be set, ", path, " has its own");
+    std::string place = "/" + key;
+    std::replace(place.begin(), place.end(), '.', '/');
+    const data::Json::json_pointer at(place);
+    if (!given.contains(at)) continue;
+    const bool has = theirs.contains(at);
+    // The configuration that a run has written names them too.
+    if (has && theirs.at(at) == given.at(at)) continue;
+    throw Error(join(section, ".", key, " cannot be set, ", path, " has its own; given ",
+                     json_text(given.at(at)), ", there ",
+                     has ? json_text(theirs.at(at)) : "no such key"));
   }
+}
+
+void refuse_other_attention(const std::set<std::string>& chosen, nn::ModelConfig& given,
+                            const nn::LoadedModel& theirs, const std::string& path) {
+  nn::ModelConfig other = theirs.config;
+  data::Schema here, there;
+  given.describe_attention(here);
+  other.describe_attention(there);
+  refuse_other(chosen, "attention", here.to_json().at("attention"), there.to_json().at("attention"),
+               path);
 }
 
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded) {

@@ -106,10 +106,13 @@ std::unique_ptr<WindowSource> windows_of(data::TokenCorpus corpus, int64_t windo
 // The length of a run's windows: `asked`, or for 0 all positions. Throws when it is too long.
 int64_t window_of(int64_t asked, const nn::ModelConfig& config, const std::string& what);
 
-// Throws when the model in `path` fixes a setting that was set: "attention.k cannot be set". `free`
-// are the settings that it does not fix.
-void refuse_chosen(const std::set<std::string>& chosen, const std::string& section,
-                   const std::string& path, const std::set<std::string>& free);
+// Throws when a setting was set (`chosen`, keys of `section`) to another value than the model in
+// `path` has. `given` and `theirs` are the section's values as JSON.
+void refuse_other(const std::set<std::string>& chosen, const std::string& section,
+                  const data::Json& given, const data::Json& theirs, const std::string& path);
+// The same of the section "attention" of two configs.
+void refuse_other_attention(const std::set<std::string>& chosen, nn::ModelConfig& given,
+                            const nn::LoadedModel& theirs, const std::string& path);
 // Makes `run` continue with a loaded model; `config` gets its sizes and its attention's settings.
 void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded);
 

@@ -200,4 +200,86 @@ TEST_CASE("run directory: [model] was once [decoder]; such a configuration train
   say(refused_run(again + "0.5"), "model.dropout: 0.25 -> 0.5");
 }
 
+TEST_CASE("run directory: the configuration that a run has written starts the same run again") {
+  const World& w = world();
+  int number = 0;
+  // Weights of the run `arguments` and of one with its configuration alone.
+  auto again = [&](const std::string& command, const std::string& arguments, int step) {
+    const std::string out = "kept-" + std::to_string(number++);
+    w.must(command + " " + arguments + " --batch-size 2 --steps 2 --out " + out);
+    w.must(command + " --config " + out + "/config.toml --out " + out + "-again");
+    const std::string weights = "/step-0000000" + std::to_string(step) + "/model.safetensors";
+    CHECK_MESSAGE(read_all(w.path(out + weights)) == read_all(w.path(out + "-again" + weights)),
+                  command << " " << arguments);
+    return out;
+  };
+  const std::string on = again("train", "--model student --train text.txt", 2);
+  again("train", "--model teacher --train text.txt --attention recent --attention.k 4", 2);
+  again("train", "--model export/config.json --tokenizer tok --train text.txt --seed 4", 2);
+  again("distill", "--teacher teacher --model student --data text.txt", 2);
+  again("distill", "--teacher self --model student --data text.txt --seed 2", 2);
+  again("distill", "--teacher teacher --data text.txt --stage attention --columns 12 --k 4", 2);
+  again("convert", "--teacher teacher --data text.txt --preset light --columns 12 --k 4", 2);
+  say(refused_run("train --config " + on + "/config.toml --hidden-size 48 --out never"),
+      "model.hidden_size cannot be set, student has its own; given 48, there 32");
+  say(refused_run("train --config " + on + "/config.toml --attention.k 5 --out never"),
+      "attention.k cannot be set, student has its own; given 5, there 4");
+  say(refused_run("train --config " + on + "/config.toml --model.type llama --out never"),
+      "cannot be set, student has its own");
+}
+
+TEST_CASE("run directory: what changes nothing of the weights may change when a run is resumed") {
+  const World& w = world();
+  fs::create_directory(w.path("sub"));
+  fs::copy(w.path("text.txt"), w.path("sub/same.txt"));
+  copy_of("tok", "sub/tok");
+  const std::string train = "train --config model.toml --steps 4 --save-every 2 --tokenizer tok ";
+  w.must(train + "--train text.txt --valid text.txt --out free-keys");
+  fs::remove_all(w.path("free-keys/step-00000004"));
+  w.must(
+      "train --config model.toml --out free-keys --steps 4 --resume --log-steps 1 --keep 1 "
+      "--save-every 1 --eval-every 1 --max-seconds 1000 --no-keep-moments --tokenizer sub/tok "
+      "--train sub/../sub/same.txt --valid " +
+      w.path("text.txt"));
+  w.must(train + "--train text.txt --out whole-keys");
+  CHECK(read_all(w.path("free-keys/step-00000004/model.safetensors")) ==
+        read_all(w.path("whole-keys/step-00000004/model.safetensors")));
+  CHECK_FALSE(fs::exists(w.path("free-keys/step-00000003")));
+  // The order of files counts, and so do other settings.
+  w.write("sub/other.txt", sample_text(90));
+  const std::string two = train + "--out free-order --train ";
+  w.must(two + "text.txt sub/other.txt");
+  say(w.must(two + "sub/same.txt ./sub/other.txt --resume").error, "nothing left to do");
+  say(refused_run(two + "sub/other.txt text.txt --resume"),
+      "the configuration changed since; train");
+  say(refused_run(two + "text.txt sub/other.txt --accumulate 2 --resume"), "accumulate: 1 -> 2");
+  const std::string distill = World::distill("--steps 2 --columns 12", "./teacher/");
+  w.must(World::distill("--steps 2 --columns 12") + " --dump dump --out free-dump");
+  say(w.must(distill + " --dump ../$(basename $PWD)/dump --out free-dump --resume").error,
+      "nothing left to do");
+}
+
+TEST_CASE("run directory: a run that its limit of time has ended goes on with another limit") {
+  const World& w = world();
+  const std::string train = World::train() + " --steps 1000000 --out timed ";
+  auto steps = [&] {
+    int64_t most = 0;
+    for (const auto& e : fs::directory_iterator(w.path("timed"))) {
+      const std::string name = e.path().filename().string();
+      if (name.starts_with("step-")) most = std::max<int64_t>(most, std::stoll(name.substr(5)));
+    }
+    return most;
+  };
+  say(w.must(train + "--max-seconds 0.05").error, "of 1000000 steps; --resume with a larger");
+  const int64_t first = steps();
+  say(w.must(train + "--max-seconds 0.05 --resume").error,
+      "timed: the limit of 0.05 s (max_seconds) is reached after " + std::to_string(first) + " of");
+  say(w.must(train + "--max-seconds 0.2 --resume").error, "resuming at step ");
+  const int64_t second = steps();
+  CHECK(second > first);
+  // Without a limit of its own it keeps that of the run.
+  say(w.must(train + "--resume").error, "the limit of 0.20 s (max_seconds) is reached after ");
+  CHECK(steps() == second);
+}
+
 }  // namespace brine::tests

@@ -286,6 +286,10 @@ TEST_CASE("tasks by the program: steps follow from the epochs") {
   kept = read_all(tasks().path("few/config.toml"));
   CHECK(kept.find("\nsteps = 2\n") != std::string::npos);
   CHECK(kept.find("\nwarmup_steps = 0\n") != std::string::npos);
+  // What was decided is accepted again.
+  tasks().must("finetune --config few/config.toml --out few-again");
+  CHECK(read_all(tasks().path("few-again/step-00000002/model.safetensors")) ==
+        read_all(tasks().path("few/step-00000002/model.safetensors")));
 }
 
 TEST_CASE("tasks by the program: errors are one line") {
