@@ -11,16 +11,20 @@ namespace brine {
 namespace {
 
 struct Inspect {
-  std::string target, capture;
+  std::string target, capture, tokenizer;
   CaptureInput input;
   bool verify = false, tensors = false;
 
   void describe(data::Schema& s) {
-    s.field("target", target,
-            "Dump, run, checkpoint, model, tokenizer, or a file: safetensors, GGUF, .bin, HDF5",
-            {.required = true, .positional = true});
+    s.field(
+        "target", target,
+        "Dump, run, checkpoint, model, tokenizer, or a file: safetensors, GGUF, .bin, HDF5, text",
+        {.required = true, .positional = true});
     s.field("verify", verify, "Compare the checksums of a dump");
     s.field("tensors", tensors, "List the tensors of a model");
+    s.field(
+        "tokenizer", tokenizer,
+        "Tokenizer directory: the tokens of a text file and the corpus_hash that a dump of it has");
     s.field("capture", capture, "New HDF5 file for every intermediate of one forward pass");
     input.describe(s);
   }
@@ -29,10 +33,10 @@ struct Inspect {
     if (capture.empty()) {
       refuse_unused(context, {"text", "tokens", "data", "window", "sequence_length", "k", "path"},
                     "without --capture");
-      std::cout << inspect(target, {.verify = verify, .tensors = tensors});
+      std::cout << inspect(target, {.verify = verify, .tensors = tensors, .tokenizer = tokenizer});
       return 0;
     }
-    refuse_unused(context, {"verify", "tensors"}, "with --capture");
+    refuse_unused(context, {"verify", "tensors", "tokenizer"}, "with --capture");
     if (input.data.empty()) refuse_unused(context, {"window", "sequence_length"}, "without --data");
     nn::LoadedModel m = nn::load_model(target, {.map = true});
     if (!m.model->attention_traits().sparse)

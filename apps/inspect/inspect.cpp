@@ -202,7 +202,10 @@ std::string manifest_format(const fs::path& dir) {
 
 std::string inspect(const std::string& path, const InspectOptions& options) {
   check(fs::exists(path), path, ": no such file or directory");
-  if (!fs::is_directory(path)) return inspect_file(path);
+  if (!fs::is_directory(path)) {
+    return options.tokenizer.empty() ? inspect_file(path) : inspect_text(path, options.tokenizer);
+  }
+  check(options.tokenizer.empty(), path, ": is a directory; --tokenizer is for a text file");
   const fs::path dir(path);
   const std::string format = manifest_format(dir);
   if (format == "brine-dump") return describe_dump(path, options.verify);

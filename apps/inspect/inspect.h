@@ -6,8 +6,9 @@
 namespace brine {
 
 struct InspectOptions {
-  bool verify = false;   // compare every checksum of a dump
-  bool tensors = false;  // list the tensors of a model
+  bool verify = false;         // compare every checksum of a dump
+  bool tensors = false;        // list the tensors of a model
+  std::string tokenizer = {};  // directory: of a text, its tokens and their hash
 };
 
 // Several lines for stdout. Throws when Brine does not recognise the path, or when it is too

@@ -6,11 +6,15 @@
 #include <map>
 #include <sstream>
 
+#include "data/corpus/corpus.h"
 #include "data/dump/dump.h"
 #include "data/gguf/gguf_file.h"
 #include "data/hdf5/hdf5_file.h"
+#include "data/io/file_io.h"
 #include "data/io/human.h"
 #include "data/io/printable.h"
+#include "data/io/sha256.h"
+#include "data/io/utf8.h"
 #include "data/safetensors/safetensors.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/torch/torch_file.h"
@@ -124,7 +128,32 @@ std::string describe_gguf(const std::string& path) {
   return out.str();
 }
 
+// No other kind of file, and without control characters: a few bytes of a damaged one may be UTF-8.
+bool is_text(const std::string& path) {
+  constexpr size_t kLooked = 4096;
+  std::ifstream in(path, std::ios::binary);
+  std::string head(kLooked, '\0');
+  in.read(head.data(), std::streamsize(head.size()));
+  head.resize(size_t(in.gcount()));
+  const bool plain = std::all_of(head.begin(), head.end(), [](unsigned char c) {
+    return c >= 0x20 || c == '\t' || c == '\n' || c == '\r' || c == '\f';
+  });
+  return plain && !head.starts_with("version https://git-lfs") &&
+         data::is_utf8(data::read_file(path));
+}
+
 }  // namespace
+
+std::string inspect_text(const std::string& path, const std::string& tokenizer) {
+  const std::string text = data::read_text(path);
+  std::string out = join(path, ": text in UTF-8, ", human_bytes(double(text.size())),
+                         "\n  SHA-256     ", data::sha256_hex(text), "\n");
+  if (tokenizer.empty()) return out + "  --tokenizer DIR prints its tokens and corpus_hash\n";
+  const std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(tokenizer);
+  const data::TokenCorpus corpus = data::load_corpus({path}, *t, 2);
+  return join(out, "  tokens      ", corpus.tokens->size(), "\n  corpus_hash ", corpus.hash(),
+              "\n");
+}
 
 std::string inspect_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -139,8 +168,10 @@ std::string inspect_file(const std::string& path) {
   if (data::is_gguf(path)) return describe_gguf(path);
   if (data::is_zip(path)) return describe_weights(data::TorchFile(path), "PyTorch state dict");
   const size_t first = start.find_first_not_of(" \t\r\n");
-  check(first != std::string::npos && start[first] == '{', path,
-        ": neither HDF5 nor safetensors, GGUF, a PyTorch state dict or a tokenizer.json");
+  const bool json = first != std::string::npos && start[first] == '{';
+  if (!json && first != std::string::npos && is_text(path)) return inspect_text(path);
+  check(json, path,
+        ": neither HDF5 nor safetensors, GGUF, a PyTorch state dict, a tokenizer.json or text");
   std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(path);
   return join(path, ": tokenizer\n  vocabulary ", t->vocab_size(), "\n  hash       ", t->hash(),
               "\n");

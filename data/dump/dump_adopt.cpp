@@ -60,6 +60,11 @@ void check_sample(const DumpReader& reader, int64_t sample, const std::string& f
     if (tensor->of_layer || !tensor->is_float()) continue;
     check_finite(batch.tensors[tensor->name], what(tensor->path(0)));
   }
+  for (const TeacherTensor* tensor : teacher_tensors()) {
+    const Tensor& x = batch.tensors[tensor->name];
+    if (!tensor->of_layer && tensor->valid && x.defined())
+      tensor->valid(x, batch.tensors, length, s, what(tensor->path(0)));
+  }
   for (size_t l = 0; l < batch.layers.size(); ++l) {
     const TensorSet& layer = batch.layers[l];
     for (const auto& [name, x] : layer)

@@ -45,7 +45,11 @@ int64_t tokens_of(const DumpBatch& batch) {
     return int64_t(0);
   };
   const int64_t T = batch.layers.empty() ? 0 : longest(batch.layers[0]);
-  return T > 0 ? T : std::max<int64_t>(longest(batch.tensors), 1);
+  if (T > 0) return T;
+  if (const int64_t of_tensors = longest(batch.tensors); of_tensors > 0) return of_tensors;
+  // Only tensors without tokens, such as the logits of classes.
+  const int64_t* lengths = batch.lengths.data<int64_t>();
+  return *std::max_element(lengths, lengths + batch.lengths.numel());
 }
 
 }  // namespace

@@ -15,6 +15,12 @@ double tolerance_of(Dtype dtype) {
   return dtype == Dtype::f32 ? 1e-3 : dtype == Dtype::f16 ? 1e-2 : 3e-2;
 }
 
+// By how much a stored logit, and so a log-sum-exp, may differ from the teacher's.
+double logit_slack(Dtype dtype, double largest) {
+  const double rounding = dtype == Dtype::f32 ? 1e-5 : dtype == Dtype::f16 ? 1e-3 : 8e-3;
+  return 1e-3 + 2 * rounding * largest;
+}
+
 // A row of [1, H, T, K] over w visible keys: a distribution over the columns that own keys, and
 // sums that a distribution of that mass can have.
 void check_pooled_row(const float* tau, double t_log_t, double t_square, int64_t w, int64_t K,
@@ -57,6 +63,41 @@ void check_maps(const Tensor& x, const TensorSet&, int64_t length, const DumpSpe
       check_format(std::abs(sum - 1) <= tolerance, what, ": head ", h, ", query ", t,
                    ": the probabilities sum to ", sum, ", not to 1");
     }
+  }
+}
+
+void check_logits(const Tensor& x, const TensorSet& all, int64_t length, const DumpSpec& s,
+                  const std::string& what) {
+  const bool top = s.logits == DumpLogits::top;
+  const int64_t T = x.dim(1), N = x.dim(2);
+  std::vector<int32_t> ids(static_cast<size_t>(top ? N : 0));
+  for (int64_t t = 0; t < std::min(T, length); ++t) {
+    const float* row = x.data<float>() + t * N;
+    const std::string where = join(what, ": token ", t);
+    if (top) {
+      for (int64_t n = 1; n < N; ++n) {
+        check_format(row[n] <= row[n - 1], where, ": the logits are not in descending order, ",
+                     row[n], " comes after ", row[n - 1]);
+      }
+      const int32_t* given = all["logit_ids"].data<int32_t>() + t * N;
+      std::copy(given, given + N, ids.begin());
+      std::sort(ids.begin(), ids.end());
+      const auto twice = std::adjacent_find(ids.begin(), ids.end());
+      check_format(twice == ids.end(), where, ": two logits have the id ",
+                   twice == ids.end() ? 0 : *twice);
+    }
+    const auto [least, most] = std::minmax_element(row, row + N);
+    double sum = 0;
+    for (int64_t n = 0; n < N; ++n) sum += std::exp(double(row[n]) - *most);
+    const double own = *most + std::log(sum), lse = all["lse"].data<float>()[t];
+    // The others are not larger than the smallest that is stored.
+    const double others = double(s.vocab - N) * std::exp(double(*least) - *most);
+    const double bound = *most + std::log(sum + std::max(others, 0.0));
+    const double slack = logit_slack(s.dtype, std::max(std::abs(*least), std::abs(*most)));
+    check_format(lse >= own - slack, where, ": the log-sum-exp is ", lse,
+                 ", but that of the stored logits alone is ", own);
+    check_format(lse <= bound + slack, where, ": the log-sum-exp is ", lse,
+                 ", but with these logits it is at most ", bound);
   }
 }
 

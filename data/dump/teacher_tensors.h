@@ -56,7 +56,7 @@ inline constexpr const char* tokens = "tokens";
 struct TeacherTensor {
   enum class Type : uint8_t { as_dump, f32, token_id };  // as_dump: the type of the spec
   // Throws Error(what, ": ...") for an invalid value of sample 0: x is this tensor of one sample
-  // and `layer` the tensors that were read with it, all in f32.
+  // and `layer` the tensors of its layer (or those without one), all in f32.
   using Check = std::function<void(const Tensor& x, const TensorSet& layer, int64_t length,
                                    const DumpSpec& spec, const std::string& what)>;
 

@@ -63,8 +63,15 @@ Batch WindowSource::gather(std::vector<int64_t> windows) const {
     tokens_->read(windows[size_t(i)] * part, {row, size_t(part)});
     for (int64_t c = 1; c < copies_; ++c) std::copy(row, row + part, row + c * part);
   }
-  b.windows = std::move(windows);
   b.tokens = B * window_;
+  for (int64_t i = 0; i < B; ++i) {
+    const auto shorter = lengths_.find(windows[size_t(i)]);
+    if (shorter == lengths_.end()) continue;
+    if (!b.lengths.defined()) b.lengths = Tensor::full({B}, double(window_), Dtype::i64);
+    b.lengths.data<int64_t>()[i] = shorter->second;
+    b.tokens -= window_ - shorter->second;
+  }
+  b.windows = std::move(windows);
   return b;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "data/corpus/token_source.h"
@@ -67,6 +68,8 @@ class WindowSource : public BatchSource {
   std::unique_ptr<BatchSource> clone() const override {
     return std::make_unique<WindowSource>(*this);
   }
+  // Windows whose samples end before them, by number: the rest is padding.
+  void shorten(std::unordered_map<int64_t, int64_t> lengths) { lengths_ = std::move(lengths); }
   // Windows in corpus order, for evaluation: at most B from `first` on.
   Batch in_order(int64_t first, int64_t B) const;
 
@@ -77,8 +80,9 @@ class WindowSource : public BatchSource {
   std::shared_ptr<const data::TokenSource> tokens_;
   int64_t window_, copies_, most_listed_;
   uint64_t seed_;
-  int64_t whole_ = 0;             // windows of the corpus
-  std::vector<int64_t> windows_;  // empty: all
+  int64_t whole_ = 0;                             // windows of the corpus
+  std::vector<int64_t> windows_;                  // empty: all
+  std::unordered_map<int64_t, int64_t> lengths_;  // of windows that end early
   int64_t epoch_ = -1;
   std::vector<int64_t> order_;  // permutation of epoch_; empty where it is computed item by item
 };

@@ -5,6 +5,7 @@
 
 #include "data/io/json.h"
 #include "data/io/sha256.h"
+#include "distill/batches/task_source.h"
 #include "distill/runs/mixed_text.h"
 #include "distill/teachers/dump_teacher.h"
 #include "distill/teachers/self_teacher.h"
@@ -37,7 +38,9 @@ struct Preparation {
             .window = window(),
             .copies = what.copies};
   }
-  std::unique_ptr<DumpTeacher> open_dump(const data::DumpSource& source, int64_t window);
+  std::unique_ptr<DumpTeacher> open_dump(const data::DumpSource& source, int64_t window,
+                                         bool own_tokens = false);
+  void from_dump(const nn::LoadedModel& teacher, const TextFiles& files);
   void from_self();
   void from_teacher();
   void continue_student(const nn::LoadedModel& teacher);
@@ -63,11 +66,11 @@ void Preparation::resolve(bool causal) {
   run.losses = what.recipe.losses.resolved();
 }
 
-std::unique_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source,
-                                                    int64_t window) {
+std::unique_ptr<DumpTeacher> Preparation::open_dump(const data::DumpSource& source, int64_t window,
+                                                    bool own_tokens) {
   auto from = std::make_unique<DumpTeacher>(
-      what.dump,
-      DumpTeacher::Expected{source, window, run.config.shape().causal, columns_of(run.config)});
+      what.dump, DumpTeacher::Expected{source, window, run.config.shape().causal,
+                                       columns_of(run.config), own_tokens});
   from->require(run.losses.needs());
   run.inputs["dump"] = data::sha256_file(what.dump + "/manifest.json");
   return from;
@@ -136,9 +139,9 @@ void Preparation::continue_student(const nn::LoadedModel& teacher) {
 }
 
 void Preparation::on_text(const nn::LoadedModel& teacher) {
-  check(!what.data.empty(), "distill: --data is needed");
   const TextFiles files = text();
   if (what.dump.empty()) {
+    check(!what.data.empty(), "distill: --data is needed");
     run.teacher = std::make_unique<OnlineTeacher>(teacher.model, what.top_logits);
     if (what.mixes()) {
       mix(teacher, files);
@@ -151,14 +154,28 @@ void Preparation::on_text(const nn::LoadedModel& teacher) {
         "student, not a dump");
   check(what.copies == 1,
         "distill: copies need a teacher that runs next to the student, not a dump");
-  data::TokenCorpus corpus = load_run_texts(run, "data", what.data, files, host);
-  std::unique_ptr<DumpTeacher> dump =
-      open_dump({teacher.hash(), run.tokenizer->hash(), corpus.hash()}, files.window);
-  run.train = std::make_unique<WindowSource>(std::move(corpus.tokens), files.window, host.seed,
-                                             dump->windows());
-  host.messages.info(what.dump, ": ", run.train->size(), " of these windows");
-  run.teacher = std::move(dump);
+  from_dump(teacher, files);
   use_valid_text(run, files, host);
+}
+
+// Its samples are windows of the text, or have their tokens with them.
+void Preparation::from_dump(const nn::LoadedModel& teacher, const TextFiles& files) {
+  const data::DumpSpec spec = data::read_manifest(what.dump).spec;
+  const bool own = spec.stores_tokens && (!spec.has_windows() || what.data.empty());
+  check(own || !what.data.empty(), "distill: --data is needed, ", what.dump,
+        " has the numbers of its windows, not their tokens");
+  data::TokenCorpus corpus;
+  if (!own) corpus = load_run_texts(run, "data", what.data, files, host);
+  std::unique_ptr<DumpTeacher> dump = open_dump(
+      {teacher.hash(), run.tokenizer->hash(), own ? "" : corpus.hash()}, files.window, own);
+  run.train = dump->samples(corpus.tokens, host.seed);
+  if (!own) {
+    host.messages.info(what.dump, ": ", run.train->size(), " of these windows");
+  } else {
+    host.messages.info(what.dump, ": ", run.train->size(), " windows of its own tokens",
+                       what.data.empty() ? "" : "; the text of --data is not read");
+  }
+  run.teacher = std::move(dump);
 }
 
 void Preparation::mix(const nn::LoadedModel& teacher, const TextFiles& files) {
@@ -187,10 +204,13 @@ void Preparation::on_task(const nn::LoadedModel& teacher) {
     run.teacher = std::make_unique<OnlineTeacher>(teacher.model);
     return;
   }
-  run.teacher = open_dump({.teacher_hash = teacher.hash(),
-                           .tokenizer_hash = run.tokenizer->hash(),
-                           .corpus_hash = run.inputs.at(settings.train_split)},
-                          0);
+  std::unique_ptr<DumpTeacher> dump =
+      open_dump({.teacher_hash = teacher.hash(),
+                 .tokenizer_hash = run.tokenizer->hash(),
+                 .corpus_hash = run.inputs.at(settings.train_split)},
+                0);
+  dump->compare(dynamic_cast<const TaskSource&>(*run.train).tokens());
+  run.teacher = std::move(dump);
 }
 
 // Stage attention alone; the decided settings are those of the distillation.

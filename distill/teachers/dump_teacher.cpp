@@ -1,6 +1,10 @@
 // The teacher that reads from a dump.
 #include "distill/teachers/dump_teacher.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
 #include <set>
 
 #include "distill/batches/task_source.h"
@@ -21,12 +25,109 @@ DumpTeacher::DumpTeacher(const std::string& dir, const Expected& expected)
         ", this run is of ", of_task ? "the texts of a task" : "windows");
   check(of_task || spec.tokens == expected.window, dir, ": its samples have ", spec.tokens,
         " tokens, this run's windows have ", expected.window, " (sequence_length)");
-  check(spec.has_windows(), dir,
+  check(spec.has_windows() || expected.own_tokens, dir,
         ": stores no numbers of windows or texts, so samples cannot be found in it");
+  check(spec.stores_tokens || !expected.own_tokens, dir, ": stores no tokens");
   auto kind = [](bool causal) { return causal ? "causal" : "bidirectional"; };
   check(spec.causal == expected.causal, dir, ": is of a ", kind(spec.causal),
         " teacher, the student is ", kind(expected.causal));
-  for (size_t i = 0; i < spec.windows.size(); ++i) sample_of_[spec.windows[i]] = int64_t(i);
+  for (int64_t i = 0; i < spec.samples; ++i)
+    sample_of_[expected.own_tokens ? i : spec.windows[size_t(i)]] = i;
+}
+
+void DumpTeacher::each_sample(const See& see) const {
+  constexpr int64_t kAtOnce = 64;
+  const int64_t all = reader_.spec().samples;
+  for (int64_t first = 0; first < all; first += kAtOnce) {
+    std::vector<int64_t> samples(size_t(std::min(kAtOnce, all - first)));
+    std::iota(samples.begin(), samples.end(), first);
+    const data::DumpBatch batch = reader_.read(samples, data::DumpWants());
+    const Tensor& tokens = batch.tensors["tokens"];
+    for (size_t i = 0; i < samples.size(); ++i) {
+      see(samples[i],
+          tokens.defined() ? tokens.data<int32_t>() + int64_t(i) * tokens.dim(1) : nullptr,
+          batch.lengths.data<int64_t>()[i]);
+    }
+  }
+}
+
+void DumpTeacher::compare_tokens(int64_t sample, const int32_t* stored,
+                                 std::span<const int32_t> tokens, const std::string& source) const {
+  if (!stored) return;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    check(stored[t] == tokens[t], reader_.dir().string(), ": sample ", sample, " is not ", source,
+          ": its token ", t, " is ", stored[t], ", there ", tokens[t]);
+  }
+}
+
+std::unique_ptr<WindowSource> DumpTeacher::samples(std::shared_ptr<const data::TokenSource> corpus,
+                                                   uint64_t seed) const {
+  const data::DumpSpec& spec = reader_.spec();
+  const int64_t T = spec.tokens, windows = corpus ? corpus->size() / T : spec.samples;
+  std::vector<int32_t> own, tokens;
+  std::unordered_map<int64_t, int64_t> shorter;
+  each_sample([&](int64_t sample, const int32_t* stored, int64_t length) {
+    const int64_t window = corpus ? spec.windows[size_t(sample)] : sample;
+    if (length < T) shorter[window] = length;
+    if (!corpus) {
+      own.insert(own.end(), stored, stored + T);
+      return;
+    }
+    check(window >= 0 && window < windows, reader_.dir().string(), ": sample ", sample,
+          " is window ", window, " of the text, which has ", windows);
+    if (!stored) return;
+    tokens.resize(size_t(length));
+    corpus->read(window * T, tokens);
+    compare_tokens(sample, stored, tokens, join("window ", window, " of the text"));
+  });
+  auto source = corpus ? std::make_unique<WindowSource>(std::move(corpus), T, seed, spec.windows)
+                       : std::make_unique<WindowSource>(std::move(own), T, seed);
+  source->shorten(std::move(shorter));
+  return source;
+}
+
+void DumpTeacher::compare(const data::TaskTokens& texts) const {
+  const data::DumpSpec& spec = reader_.spec();
+  const std::string dir = reader_.dir().string();
+  const int64_t count = int64_t(texts.texts.size());
+  check(int64_t(sample_of_.size()) == count, dir, ": has ", sample_of_.size(),
+        " texts of the task, the split has ", count, "; it must have every one");
+  each_sample([&](int64_t sample, const int32_t* stored, int64_t length) {
+    const int64_t text = spec.windows[size_t(sample)];
+    check(text >= 0 && text < count, dir, ": sample ", sample, " is text ", text,
+          " of the split, which has ", count);
+    const std::vector<int32_t>& ids = texts.texts[size_t(text)].ids;
+    check(int64_t(ids.size()) == length, dir, ": sample ", sample, " has ", length,
+          " tokens, text ", text, " of the split ", ids.size());
+    compare_tokens(sample, stored, ids, join("text ", text, " of the split"));
+  });
+}
+
+// Rows of padding may have any values; a product of 0 with one of them could be infinite.
+void DumpTeacher::clear_padding(data::DumpBatch& batch) const {
+  const int64_t B = batch.lengths.numel();
+  const int64_t* lengths = batch.lengths.data<int64_t>();
+  auto clear = [&](data::TensorSet& set) {
+    for (auto& [name, x] : set) {
+      const data::TeacherTensor& tensor = *data::find_teacher_tensor(name);
+      if (!x.defined() || !tensor.has_tokens() || !tensor.is_float()) continue;
+      const int64_t H = tensor.by_head() ? x.dim(1) : 1, T = x.dim(tensor.by_head() ? 2 : 1);
+      const size_t row = size_t(x.numel() / (B * H * T)) * item_size(x.dtype());
+      for (int64_t i = 0; i < B * H; ++i) {
+        const int64_t length = std::min(lengths[i / H], T);
+        std::memset(x.raw() + size_t(i * T + length) * row, 0, size_t(T - length) * row);
+      }
+    }
+  };
+  for (data::TensorSet& layer : batch.layers) clear(layer);
+  clear(batch.tensors);
+  Tensor& lse = batch.tensors["lse"];
+  if (!lse.defined()) return;
+  const int64_t T = lse.dim(1);  // f32; equal logits of 0
+  for (int64_t b = 0; b < B; ++b) {
+    std::fill(lse.data<float>() + b * T + std::min(lengths[b], T), lse.data<float>() + (b + 1) * T,
+              float(std::log(double(reader_.spec().vocab))));
+  }
 }
 
 void DumpTeacher::require(const TeacherNeeds& needs) {
@@ -69,7 +170,11 @@ std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows
   return out;
 }
 
-DumpTeacher::Arrived DumpTeacher::send(data::DumpBatch read) {
+DumpTeacher::Arrived DumpTeacher::send(data::DumpBatch read) const {
+  const int64_t* lengths = read.lengths.data<int64_t>();
+  const bool padded = std::any_of(lengths, lengths + read.lengths.numel(),
+                                  [&](int64_t n) { return n < reader_.spec().tokens; });
+  if (padded && !reader_.spec().ragged) clear_padding(read);  // ragged ones are read so
   Arrived out{std::move(read), {}};
   data::DumpBatch& b = out.batch;
   auto upload = [&out](data::TensorSet& set) {
@@ -111,6 +216,13 @@ void DumpTeacher::begin(const Batch& batch) {
   }
   check(now_.batch.samples == samples, reader_.dir().string(),
         ": was read ahead in another order than the run requests");
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const int64_t here =
+        batch.lengths.defined() ? batch.lengths.data<int64_t>()[i] : batch.ids.dim(1);
+    const int64_t there = now_.batch.lengths.data<int64_t>()[i];
+    check(here == there, reader_.dir().string(), ": sample ", samples[i], " has ", there,
+          " tokens, the run's ", here);
+  }
   now_.uploads.admit();
   look_ahead();
 }

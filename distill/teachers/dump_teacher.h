@@ -2,13 +2,16 @@
 // uploaded, concurrently with the kernels, while the student learns from the current one.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "data/dump/dump_reader.h"
+#include "data/tasks/task_tokens.h"
 #include "distill/teachers/teacher.h"
 #include "tensor/device/transfer.h"
 
@@ -23,11 +26,17 @@ class DumpTeacher : public Teacher {
     int64_t window = 0;   // tokens of each; 0: texts of a task, of any length
     bool causal = true;   // of the student
     int64_t columns = 0;  // of the student's estimate; 0: not known
+    // Samples are windows of their own stored tokens, in their order, not of a corpus.
+    bool own_tokens = false;
   };
   DumpTeacher(const std::string& dir, const Expected& expected);
 
-  // The corpus windows that the dump contains.
-  const std::vector<int64_t>& windows() const { return reader_.spec().windows; }
+  // The samples as windows of `corpus`, or (null) of their own tokens; the padding of shorter ones
+  // is left out. Throws when a stored token is not that of the corpus.
+  std::unique_ptr<WindowSource> samples(std::shared_ptr<const data::TokenSource> corpus,
+                                        uint64_t seed) const;
+  // Throws unless every text of a task has a sample with its length and, if stored, its tokens.
+  void compare(const data::TaskTokens& texts) const;
   // The dump has too little of the attention for the loss prob.
   bool is_pooled() const { return reader_.has(data::part::pooled); }
 
@@ -45,9 +54,15 @@ class DumpTeacher : public Teacher {
     data::DumpBatch batch;
     Uploads uploads;
   };
-  static Arrived send(data::DumpBatch read);
+  Arrived send(data::DumpBatch read) const;
   void look_ahead();
   std::vector<int64_t> samples_of(const std::vector<int64_t>& windows) const;
+  // Calls see(sample, its tokens or null, its length) for every sample.
+  using See = std::function<void(int64_t sample, const int32_t* tokens, int64_t length)>;
+  void each_sample(const See& see) const;
+  void clear_padding(data::DumpBatch& batch) const;
+  void compare_tokens(int64_t sample, const int32_t* stored, std::span<const int32_t> tokens,
+                      const std::string& source) const;
 
   data::DumpReader reader_;
   data::DumpWants wants_;

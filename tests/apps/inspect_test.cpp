@@ -10,6 +10,8 @@
 #include "data/checkpoint/checkpoint.h"
 #include "data/dump/dump_writer.h"
 #include "data/hdf5/hdf5_file.h"
+#include "data/io/sha256.h"
+#include "data/tokenizer/tokenizer.h"
 #include "nn/io/model_io.h"
 #include "nn/models/bert/bert.h"
 #include "nn/models/opt/opt.h"
@@ -185,10 +187,31 @@ TEST_CASE("inspect describes golden files, other HDF5 files and tokenizers") {
   }
 }
 
+TEST_CASE("inspect prints the hash by which a dump knows its text") {
+  Scratch scratch;
+  const std::string path = (scratch / "text").string();
+  data::write_file_atomic(path, "\xef\xbb\xbfhello, hello\n");
+  CHECK(contains(inspect(path), ": text in UTF-8, 13 B\n  SHA-256     "));
+  const std::string tokenizer = brine::test::source_dir() + "/tests/golden/tokenizer";
+  const std::unique_ptr<data::Tokenizer> t = data::load_tokenizer(tokenizer);
+  const std::vector<int32_t> ids = t->encode("hello, hello\n");
+  data::Sha256 hash;  // of little-endian i32
+  for (const int32_t id : ids) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      const auto byte = uint8_t(uint32_t(id) >> shift);
+      hash.update(&byte, 1);
+    }
+  }
+  const std::string text = inspect(path, {.tokenizer = tokenizer});
+  CHECK(contains(text, join("  tokens      ", ids.size(), "\n  corpus_hash ", hash.hex(), "\n")));
+  CHECK(contains(inspect_refusal(scratch.path().string(), {.tokenizer = tokenizer}),
+                 "--tokenizer is for a text file"));
+}
+
 TEST_CASE("inspect refuses what it does not know in one line") {
   Scratch scratch;
   fs::create_directories(scratch / "empty");
-  data::write_file_atomic(scratch / "text", "hello");
+  data::write_file_atomic(scratch / "text", "hello\x01");
   data::write_file_atomic(scratch / "nothing", "");
   data::write_file_atomic(scratch / "torn.h5", std::string("\x89HDF\r\n\x1a\n", 8));
   for (const char* name : {"absent", "empty", "text", "nothing", "torn.h5"}) {

@@ -185,6 +185,13 @@ TEST_CASE("tasks by the program: a student learns from a dump as from an online 
       CHECK(std::abs(a - b) <= 1e-5 * std::max(1.0, std::abs(a)));
     }
   }
+  // Of the answers alone.
+  w.must(dump + "--content none --no-context --no-output --out answers");
+  w.must(TaskWorld::distill() +
+         " --approx 0 --prob 0 --losses.context 0 --kd 0 --dump answers --out from_answers");
+  const std::vector<Json> answers = losses("from_answers");
+  REQUIRE(answers.size() == 3);
+  CHECK(double(answers[0].at("kd_task")) == doctest::Approx(double(beside[0].at("kd_task"))));
   w.must(dump + "--split dev --out dev");
   check_refused(TaskWorld::distill() + " --dump dev --out never",
                 "the dump was made with the corpus");

@@ -211,6 +211,104 @@ TEST_CASE("losses: a pooled dump is as good for approx as the teacher and as its
               2e-3);
 }
 
+TEST_CASE("losses: a sample that is shorter than its dump's tokens ends there in every loss") {
+  Pair pair;
+  Scratch scratch;
+  const std::vector<int64_t> lengths = {16, 9, 16, 1, 16, 12, 15};
+  // What is padding is as large as a number can be.
+  auto pad = [&](data::DumpBatch& out) {
+    out.lengths = Tensor::from(lengths, {7});
+    auto spoil = [&](data::TensorSet& set) {
+      for (auto& [name, x] : set) {
+        if (!x.defined() || x.dtype() != Dtype::f32) continue;
+        x = x.clone();
+        const int64_t H = data::find_teacher_tensor(name)->by_head() ? x.dim(1) : 1;
+        const int64_t T = 16, width = x.numel() / (7 * H * T);
+        for (int64_t i = 0; i < 7 * H; ++i) {
+          float* row = x.data<float>() + i * T * width;
+          std::fill(row + lengths[size_t(i / H)] * width, row + T * width, 3e38f);
+        }
+      }
+    };
+    for (data::TensorSet& layer : out.layers) spoil(layer);
+    spoil(out.tensors);
+  };
+  const auto corpus = std::make_shared<data::TokenList>(text(pair.sizes));
+  for (auto content : {data::DumpContent::qk, data::DumpContent::maps, data::DumpContent::pooled}) {
+    for (int64_t top_n : {0, 8}) {
+      INFO(data::name_of(content) << ", top " << top_n);
+      LossConfig config;
+      if (content == data::DumpContent::pooled) config["prob"] = 0;
+      const std::string dir = (scratch / join(data::name_of(content), top_n)).string();
+      write_dump(pair, dir, content, top_n, true, Dtype::f32, {}, {.batch = pad});
+      DumpTeacher dumped(dir, expected_of(pair));
+      OnlineTeacher online(pair.teacher, top_n);
+      const Batch batch = dumped.samples(corpus, 4)->batch(0, 7);
+      Batch whole = pair.source().batch(0, 7);
+      REQUIRE(batch.windows == whole.windows);
+      REQUIRE(batch.lengths.defined());
+      CHECK(batch.tokens == 85);
+      for (size_t i = 0; i < 7; ++i)
+        CHECK(batch.lengths.data<int64_t>()[i] == lengths[size_t(batch.windows[i])]);
+      const LossTerms all = evaluated(pair, &online, {whole}, config).terms;
+      CHECK(message([&] {
+              evaluated(pair, &dumped, {whole}, config);
+            }).find(" tokens, the run's 16") != std::string::npos);
+      whole.lengths = batch.lengths;
+      whole.tokens = batch.tokens;
+      const Evaluated wanted = evaluated(pair, &online, {whole}, config);
+      check_close(evaluated(pair, &dumped, {batch}, config), wanted, 1e-5);
+      for (const auto& [name, value] : all) CHECK_MESSAGE(value != wanted.terms.at(name), name);
+    }
+  }
+}
+
+TEST_CASE("losses: stored tokens are those of the text, or the text of the samples") {
+  Pair pair;
+  Scratch scratch;
+  const std::vector<int32_t> tokens = text(pair.sizes);
+  const auto corpus = std::make_shared<data::TokenList>(tokens);
+  auto dump = [&](const char* name, int64_t wrong, bool windows) {
+    const std::string dir = (scratch / name).string();
+    write_dump(pair, dir, data::DumpContent::none, 8, true, Dtype::f32, {},
+               {.spec =
+                    [&](data::DumpSpec& s) {
+                      s.stores_tokens = true;
+                      if (windows) return;
+                      s.windows.clear();
+                      s.corpus_hash = "none";
+                    },
+                .batch =
+                    [&](data::DumpBatch& b) {
+                      Tensor& t = b.tensors["tokens"];
+                      t = Tensor::from(tokens, {7, 16});
+                      if (wrong >= 0) t.data<int32_t>()[wrong] = 36 - t.data<int32_t>()[wrong];
+                      if (!windows) b.windows.clear();
+                    }});
+    return dir;
+  };
+  const Batch wanted = pair.source().batch(0, 7);
+  DumpTeacher same(dump("same", -1, true), expected_of(pair));
+  CHECK(same.samples(corpus, 4)->batch(0, 7).ids.to_vector() == wanted.ids.to_vector());
+  DumpTeacher other(dump("other", 3 * 16 + 5, true), expected_of(pair));
+  check_says(message([&] { other.samples(corpus, 4); }),
+             {"sample 3 is not window 3 of the text: its token 5 is "});
+  const std::string alone = dump("alone", -1, false);
+  CHECK(message([&] {
+          DumpTeacher(alone, expected_of(pair));
+        }).find("stores no numbers of windows") != std::string::npos);
+  DumpTeacher::Expected own = expected_of(pair);
+  own.own_tokens = true;
+  DumpTeacher of_tokens(alone, own);
+  const Batch batch = of_tokens.samples(nullptr, 4)->batch(0, 7);
+  CHECK(batch.ids.to_vector() == wanted.ids.to_vector());
+  LossConfig config = task_only();
+  config["kd"] = config["kd_task"] = 1;
+  OnlineTeacher online(pair.teacher, 8);
+  check_close(evaluated(pair, &of_tokens, {batch}, config),
+              evaluated(pair, &online, {wanted}, config), 1e-5);
+}
+
 TEST_CASE("losses: a pooled dump is refused for prob and for another number of columns") {
   Pair pair;
   Scratch scratch;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,10 +99,16 @@ inline Tensor map_of(const TeacherAttention& a) {
                  {.causal = true});
 }
 
+// Changes what write_dump() writes, as another program would write it.
+struct DumpEdit {
+  std::function<void(data::DumpSpec&)> spec = {};
+  std::function<void(data::DumpBatch&)> batch = {};
+};
+
 // Dumps every window in f32, with the contents of `spec`; pooled attention in 12 columns.
 inline void write_dump(const Pair& pair, const std::string& dir, data::DumpContent content,
                        int64_t top_n, bool context = true, Dtype dtype = Dtype::f32,
-                       const std::vector<std::string>& tensors = {}) {
+                       const std::vector<std::string>& tensors = {}, const DumpEdit& edit = {}) {
   NoGrad off;
   data::DumpSpec s;
   s.content = content;
@@ -122,11 +129,16 @@ inline void write_dump(const Pair& pair, const std::string& dir, data::DumpConte
   s.corpus_hash = hash_of("corpus");
   s.samples = pair.sizes.windows;
   for (int64_t w = 0; w < s.samples; ++w) s.windows.push_back(w);
+  if (edit.spec) edit.spec(s);
   data::DumpWriter writer(dir, s);
   OnlineTeacher teacher(pair.teacher, top_n);
   WindowSource source = pair.source();
   Downloads arriving;
   data::DumpBatch out = dump_batch(teacher, source.in_order(0, s.samples), s, arriving);
+  if (edit.batch) {
+    arriving.finish();
+    edit.batch(out);
+  }
   writer.put(std::move(out), std::move(arriving));
   writer.finish();
 }

@@ -1,6 +1,7 @@
 // Files of others: the example of docs/dump-format.md, and files that break the schema.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -134,6 +135,47 @@ TEST_CASE("adopt: what breaks the schema is named, and no manifest is written") 
   Scratch dir;
   CHECK(contains(message([&] { adopt_dump({dir / "none.h5"}); }), "no such file"));
   CHECK(contains(message([] { adopt_dump({}); }), "no files"));
+}
+
+TEST_CASE("adopt: logits that a row cannot have are refused") {
+  DumpSpec spec = foreign_spec();  // the 4 largest of 11
+  auto at = [](const char* name, int64_t i, float value) {
+    return [=](DumpBatch& b) { b.tensors[name].data<float>()[i] = value; };
+  };
+  const std::string where = "sample 1: logits/values: token 2";
+  refused({where, "not in descending order", "9 comes after "}, spec,
+          at("logits", (5 + 2) * 4 + 3, 9));
+  refused({where + ": two logits have the id "}, spec, [](DumpBatch& b) {
+    int32_t* ids = b.tensors["logit_ids"].data<int32_t>() + (5 + 2) * 4;
+    ids[3] = ids[0];
+  });
+  // Below the sum of what is stored, though not below the largest; above what 7 others may add.
+  auto shift = [](double by) {
+    return [=](DumpBatch& b) {
+      const float* row = b.tensors["logits"].data<float>() + (5 + 2) * 4;
+      double sum = 0;
+      for (int n = 0; n < 4; ++n) sum += std::exp(double(row[n]));
+      if (by > 0) sum += 7 * std::exp(double(row[3]));
+      b.tensors["lse"].data<float>()[5 + 2] = float(std::log(sum) + by);
+    };
+  };
+  refused({where, "the log-sum-exp is ", "that of the stored logits alone is "}, spec,
+          shift(-0.01));
+  refused({where, "the log-sum-exp is ", "it is at most "}, spec, shift(0.01));
+  DumpSpec full = spec;
+  full.logits = DumpLogits::full;
+  auto lse = [](float by) {
+    return [=](DumpBatch& b) { b.tensors["lse"].data<float>()[7] += by; };
+  };
+  refused({where, "alone is "}, full, lse(-0.01f));
+  refused({where, "at most "}, full, lse(0.01f));
+  // Sample 2 has 4 tokens: its last row is padding.
+  Scratch dir;
+  write_foreign(dir / "x.h5", spec, 0, 7, [](DumpBatch& b) {
+    for (int n = 0; n < 4; ++n) b.tensors["logits"].data<float>()[(2 * 5 + 4) * 4 + n] = float(n);
+    b.tensors["lse"].data<float>()[2 * 5 + 4] = -100;
+  });
+  CHECK(adopt_dump({dir / "x.h5"}).spec.samples == 7);
 }
 
 TEST_CASE("adopt: pooled attention, and what no attention can be pooled into") {

@@ -214,6 +214,23 @@ TEST_CASE("dump: lengths that contradict each other are refused") {
   CHECK(contains(message([&] { DumpReader(dir / "b").read(range(0, 2)); }), "must be f32 ["));
 }
 
+TEST_CASE("dump: of logits of classes alone, which have no tokens") {
+  Scratch dir;
+  DumpSpec s = ragged_spec(DumpContent::none, false);
+  s.context = s.output = s.stores_tokens = false;
+  s.logits = DumpLogits::none;
+  const Tensor classes = noise_tensor(range(0, s.samples), 2000, {s.samples, s.classes});
+  DumpWriter writer(dir / "d", s);
+  DumpBatch batch;
+  batch.tensors["classes"] = classes;
+  batch.lengths = Tensor::from(s.lengths, {s.samples});
+  writer.put(batch);
+  writer.finish();
+  const DumpBatch read = DumpReader(dir / "d").read(range(0, s.samples));
+  CHECK(same_bytes(read.tensors["classes"], classes));
+  CHECK(same_bytes(read.lengths, batch.lengths));
+}
+
 TEST_CASE("dump: ragged shards of others are adopted") {
   Scratch dir;
   DumpSpec s = ragged_spec(DumpContent::qk, false);
