@@ -204,13 +204,15 @@ void validate_blocks(const SeaConfig& c, const nn::AttentionShape& shape) {
 void SeaConfig::validate(const nn::AttentionShape& shape) const {
   check(keys >= 1, "sea: k is ", keys, ", must be at least 1");
   check(columns >= 1, "sea: columns is ", columns, ", must be at least 1");
-  check(feature_divisor > 0, "sea: feature_divisor is ", feature_divisor, ", must be above 0");
-  check(feature_eps >= 0, "sea: feature_eps is ", feature_eps, ", must not be negative");
+  check(!performs() || feature_divisor > 0, "sea: feature_divisor is ", feature_divisor,
+        ", must be above 0");
+  check(!performs() || feature_eps >= 0, "sea: feature_eps is ", feature_eps,
+        ", must not be negative");
   if (shape.causal) {
     check(mode != SelectMode::per_head && mode != SelectMode::per_batch, "sea: mode ",
           name_of(mode),
           " depends on later positions; a causal model takes per-query or causal-per-batch");
-    check(!softmax_features(),
+    check(!performs() || !softmax_features(),
           "sea: softmax features see future keys; a causal model takes features = relu");
     check(identity_interpolation == Interpolation::bilinear,
           "sea: identity_interpolation = nearest resamples the identity of an encoder; a causal "

@@ -99,6 +99,7 @@ struct SeaConfig {
   void apply(Preset named);
 
   // Throws an Error that names the setting when these settings, or this model, are not valid.
+  // Settings that the others leave without use are not judged.
   void validate(const nn::AttentionShape& shape) const;
   MapDecoderShape resolved_decoder(bool causal) const;
   bool decodes() const { return decoder != DecoderPreset::none; }

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <sstream>
 
 #include "data/hdf5/hdf5_file.h"
@@ -30,12 +31,13 @@ std::string golden_file(const std::string& name) {
   return brine::test::source_dir() + "/tests/golden/" + name + ".h5";
 }
 
-// A copy whose datasets went through `edit` and whose integer settings went through `set`, with the
-// settings that `add` writes.
+// A copy whose datasets went through `edit` and whose settings went through `set` (integers) and
+// `set_real`, with the settings that `add` writes.
 std::string copy(const std::string& from, const fs::path& to,
                  const std::function<void(const std::string&, Tensor&)>& edit,
                  const std::function<int64_t(const std::string&, int64_t)>& set = {},
-                 const std::function<void(data::Hdf5Writer&)>& add = {}) {
+                 const std::function<void(data::Hdf5Writer&)>& add = {},
+                 const std::function<double(const std::string&, double)>& set_real = {}) {
   data::Hdf5Reader in(from);
   data::Hdf5Writer out(to.string());
   const std::vector<std::string> names = in.datasets();
@@ -49,7 +51,8 @@ std::string copy(const std::string& from, const fs::path& to,
     if (in.is_string_attribute("config", name)) {
       out.attribute("config", name, in.string_attribute("config", name));
     } else if (in.is_float_attribute("config", name)) {
-      out.attribute("config", name, in.double_attribute("config", name));
+      const double value = in.double_attribute("config", name);
+      out.attribute("config", name, set_real ? set_real(name, value) : value);
     } else {
       std::vector<int64_t> values = in.ints_attribute("config", name);
       if (values.size() != 1) {
@@ -202,6 +205,39 @@ TEST_CASE(
   CHECK(with("twirl", 0) == "twirl is not known to this program");
   CHECK(with("rotary", 0).empty());
   CHECK(with("kv_heads", 2).empty());
+}
+
+TEST_CASE("golden: settings that a block does not use are not judged") {
+  test::Scratch scratch;
+  int n = 0;
+  auto agrees = [&](const char* name, const std::map<std::string, double>& settings) {
+    CAPTURE(name);
+    const std::string from = golden_file(name);
+    const data::Hdf5Reader in(from);
+    auto set = [&](const std::string& key, auto old) {
+      const auto found = settings.find(key);
+      return found == settings.end() ? old : decltype(old)(found->second);
+    };
+    auto add = [&](data::Hdf5Writer& file) {
+      for (const auto& [key, value] : settings)
+        if (!in.has_attribute("config", key)) file.attribute("config", key, int64_t(value));
+    };
+    const GoldenReport report =
+        report_of(copy(
+                      from, scratch / (std::to_string(n++) + ".h5"), keep,
+                      [&](const std::string& key, int64_t old) { return set(key, old); }, add,
+                      [&](const std::string& key, double old) { return set(key, old); }),
+                  Dtype::f64);
+    CHECK(report.skipped == "");
+    CHECK(report.ok());
+  };
+  // No learned prior: none, the Performer's, with grouped heads or an encoder.
+  for (const char* name : {"causal_per_query_t20", "causal_paper_t12", "bidirectional_paper_t16",
+                           "causal_lean_t33", "blocks_mean_t44"})
+    agrees(name, {{"prior_features", 0}});
+  agrees("bidirectional_capped_t24", {{"prior_features", 0}, {"layer_norm_eps", 0}});
+  // Neither decoder nor Performer.
+  agrees("causal_light_t34", {{"feature_divisor", 0}, {"layer_norm_eps", 0}});
 }
 
 TEST_CASE("verify: types and tolerances follow from the settings") {
