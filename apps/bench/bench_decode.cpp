@@ -1,6 +1,5 @@
 // Decoding one token after a context: the attention step of every method that supports it, and a
 // whole model of OPT-125M's sizes, SEA against dense attention with a cache of keys and values.
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -13,6 +12,7 @@
 #include "nn/models/model_state.h"
 #include "tensor/device/accelerator.h"
 #include "tensor/device/allocator.h"
+#include "tensor/device/machine_memory.h"
 #include "tensor/kernels/dense.h"
 #include "tensor/parallel.h"
 
@@ -207,15 +207,9 @@ void attention_rows(RowSink& rows) {
   }
 }
 
-double available_memory() {
+double free_memory() {
   if (default_device().is_cuda()) return double(cuda::memory_info(default_device().index).free);
-  std::ifstream in("/proc/meminfo");
-  std::string word;
-  double kib = 0;
-  while (in >> word) {
-    if (word == "MemAvailable:") in >> kib;
-  }
-  return kib ? kib * 1024 : 1e18;
+  return available_memory();
 }
 
 void model_rows(RowSink& rows) {
@@ -232,7 +226,7 @@ void model_rows(RowSink& rows) {
               m.model->attention(0).make_state({.capacity = context + spare})->bytes();
           trim();
           const double wanted = double(one) * double(layers * batch);
-          if (wanted > 0.8 * available_memory()) {
+          if (wanted > 0.8 * free_memory()) {
             log_info(m.name, ", batch ", batch, ": left out, its state would take ",
                      human_bytes(wanted));
             return;

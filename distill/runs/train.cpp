@@ -11,8 +11,10 @@
 #include "data/io/json.h"
 #include "distill/log/device_memory.h"
 #include "distill/ranks/exchange.h"
+#include "distill/runs/memory_check.h"
 #include "distill/runs/training_run.h"
 #include "tensor/device/allocator.h"
+#include "tensor/device/machine_memory.h"
 
 namespace brine::distill {
 namespace {
@@ -178,6 +180,8 @@ RunResult train(TrainingRun& run, const RunOptions& options, const RunHost& host
   host.messages.info(run.subject, ", ", human_count(double(parameters)), " parameters",
                      trained < parameters ? ", trained " + human_count(double(trained)) : "");
   RunResult result;
+  if (!options.force && host.is_first() && default_device().is_cpu())
+    check_memory(run, host.seed, available_memory());
   if (options.dry_run) {
     if (host.is_first()) result.dry_run = measure_step(run, host.seed);
     return result;

@@ -39,6 +39,9 @@ void RunOptions::describe(data::Schema& s) {
           {.transient = true});
   s.field("dry_run", dry_run, "Print parameters, memory and time, train nothing",
           {.transient = true});
+  s.field("force", force,
+          "Start a run whose step needs more memory than the machine has, by its estimate",
+          {.transient = true});
   s.field("anomaly", anomaly,
           "Stop at the first op that makes a NaN or infinity, and name it; slow",
           {.transient = true});

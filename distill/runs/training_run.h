@@ -26,6 +26,7 @@ struct RunOptions {
   bool overlap = true;        // gradients are sent while others are computed
   GradientSum sum = GradientSum::ordered;
   bool resume = false, dry_run = false, anomaly = false;
+  bool force = false;  // also where its memory does not suffice
 
   void describe(data::Schema& s);
 };

@@ -282,4 +282,17 @@ TEST_CASE("run directory: a run that its limit of time has ended goes on with an
   CHECK(steps() == second);
 }
 
+TEST_CASE("run directory: a batch that no memory can hold is refused before the run starts") {
+  const World& w = world();
+  const std::string distill = "distill --teacher teacher --data text.txt --columns 12 --k 4";
+  for (const std::string& command : {World::train(), World::train() + " --dry-run", distill}) {
+    const std::string error = refused_run(command + " --batch-size 1000000000 --out too-large");
+    say(error, "a step of batch_size 1000000000 needs about ");
+    say(error, ", the machine has ");
+    say(error, " or --force to start nevertheless");
+  }
+  CHECK_FALSE(fs::exists(w.path("too-large")));
+  w.must(World::train() + " --force --out forced");
+}
+
 }  // namespace brine::tests

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "data/io/file_io.h"
+#include "distill/runs/memory_check.h"
 #include "nn/models/opt/opt.h"
+#include "tensor/device/allocator.h"
 #include "tests/distill/task_setup.h"
 #include "tests/messages.h"
 #include "tests/refusals.h"
@@ -111,6 +113,35 @@ TEST_CASE("distillation: a dry run measures and writes nothing") {
   const RunResult done = run_of(what, {.out = place.run("dry"), .dry_run = true});
   CHECK(done.dry_run.find("tokens a step     32\n") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(place.run("dry")));
+}
+
+TEST_CASE(
+    "distillation: a step's memory is known from small ones, and what does not fit is refused") {
+  const Place place;
+  Distillation what = place.what();
+  what.recipe.training.batch_size = 8;
+  const std::unique_ptr<TrainingRun> eight = prepare(what, {.out = place.run("measured")}, {});
+  // What a step of 8 windows takes, and its moments.
+  Objective objective(*eight->model, eight->teacher.get(), eight->losses);
+  const Batch batch = eight->train->batch(0, 8);
+  const int64_t before = allocator_stats().live;
+  reset_peak();
+  LossTerms terms;
+  objective.run(batch, {}, terms);
+  const double taken =
+      double(allocator_stats().peak_live - before) + 8.0 * double(eight->store->size());
+  const double known = step_memory(*eight, 1);
+  CHECK(known == doctest::Approx(taken).epsilon(0.2));
+  CHECK(message([&] { check_memory(*eight, 1, 1.2 * known); }) == "no error");
+  const std::string refusal = message([&] { check_memory(*eight, 1, 0.2 * known); });
+  check_says(refusal, {"a step of batch_size 8 needs about ", "the machine has ", "--force"});
+  // It measured nothing that a run could notice.
+  const RunOptions options{.out = place.run("measured")};
+  train(*eight, options, {});
+  Distillation plain = place.what();
+  plain.recipe.training.batch_size = 8;
+  run_of(plain, {.out = place.run("plain")});
+  CHECK(weights(place.run("measured"), "3") == weights(place.run("plain"), "3"));
 }
 
 TEST_CASE("distillation: a resumed run has its own recipe, and former when it names none") {

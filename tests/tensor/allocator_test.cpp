@@ -1,7 +1,12 @@
 // The caching allocator: classes, reuse, caps, poison and guard bands.
 #include "tensor/device/allocator.h"
 
+#include <cmath>
+#include <filesystem>
+
+#include "tensor/device/machine_memory.h"
 #include "tests/gradcheck.h"
+#include "tests/scratch.h"
 
 using namespace brine;
 using namespace brine::test;
@@ -43,6 +48,34 @@ TEST_CASE("peaks rise, and fall only when reset") {
   CHECK(allocator_stats().peak_live >= base + (4 << 20));
   reset_peak();
   CHECK(allocator_stats().peak_live == base);
+}
+
+TEST_CASE("the machine's memory is what is available, or what the groups of the process leave") {
+  Scratch root;
+  auto file = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((root / name).parent_path());
+    root.write(name, text);
+  };
+  auto bytes = [&] { return available_memory(root.path().string()); };
+  CHECK(std::isinf(bytes()));
+  file("proc/meminfo", "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    5000 kB\n");
+  CHECK(bytes() == 5000 * 1024);
+  file("proc/self/cgroup", "0::/a/b\n");
+  file("sys/fs/cgroup/a/b/memory.max", "max\n");
+  file("sys/fs/cgroup/a/b/memory.current", "1000\n");
+  CHECK(bytes() == 5000 * 1024);
+  file("sys/fs/cgroup/a/memory.max", "300000\n");
+  file("sys/fs/cgroup/a/memory.current", "120000\n");
+  CHECK(bytes() == 180000);
+  file("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 20000\n");  // is given back
+  CHECK(bytes() == 200000);
+  // The first version, in a container that sees its own group as the top one.
+  file("proc/self/cgroup", "5:cpu:/x\n4:memory:/not/here\n");
+  file("sys/fs/cgroup/memory/memory.limit_in_bytes", "400000\n");
+  file("sys/fs/cgroup/memory/memory.usage_in_bytes", "100000\n");
+  CHECK(bytes() == 300000);
+  file("sys/fs/cgroup/memory/memory.usage_in_bytes", "500000\n");
+  CHECK(bytes() == 0);
 }
 
 TEST_CASE("the cap is kept, and waiting blocks are given back first") {
