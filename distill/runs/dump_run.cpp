@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "data/checkpoint/occupied.h"
 #include "data/corpus/permutation.h"
 #include "data/dump/dump_reader.h"
 #include "data/dump/dump_writer.h"
@@ -119,7 +120,10 @@ bool write(const DumpRequest& r, const nn::LoadedModel& m, const data::DumpSpec&
   options.part = ranks.rank();
   options.parts = ranks.size();
   std::optional<data::DumpWriter> writer;
-  do_work_of_first(ranks, "dump", [&] { writer.emplace(r.out, spec, options); });
+  do_work_of_first(ranks, "dump", [&] {
+    data::refuse_occupied(r.out, {data::Holding::shards});
+    writer.emplace(r.out, spec, options);
+  });
   do_work(ranks, "dump", [&] {
     if (!writer) writer.emplace(r.out, spec, options);
   });

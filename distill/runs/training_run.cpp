@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/checkpoint/checkpoint.h"
+#include "data/checkpoint/occupied.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "distill/evaluation/recall_observer.h"
@@ -149,6 +150,7 @@ void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost&
     run.lock = std::make_unique<data::DirectoryLock>(out, "is working on this run");
   }
   const bool has_run = exists && !data::list_checkpoints(out).empty();
+  if (!has_run) data::refuse_occupied(out, {data::Holding::run});
   check(options.resume || !has_run || run.trainer.first_step > 0, out,
         ": already contains a run; add --resume or give another directory");
   check(!options.resume || has_run, out,

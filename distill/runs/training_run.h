@@ -120,9 +120,9 @@ void train_on(TrainingRun& run, nn::ModelConfig& config, nn::LoadedModel loaded)
 // Forgets what the files of `model` say about tokens, unless the run has that model's tokenizer.
 void forget_other_tokens(TrainingRun& run, const std::string& model);
 
-// Throws for a run directory that contains a run (without resume) or none (with resume), or that
-// another process uses; locks an existing one. Call this before any slow work. The first rank does
-// it for all.
+// Throws for a run directory that contains a run (without resume) or none (with resume), or
+// something else (data::refuse_occupied), or that another process uses; locks an existing one. Call
+// this before any slow work. The first rank does it for all.
 void claim_directory(TrainingRun& run, const RunOptions& options, const RunHost& host);
 
 // Whether a command gives a model the tokens of a text, or only writes the tokenizer's files.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "data/checkpoint/occupied.h"
 #include "data/io/file_io.h"
 #include "data/io/json.h"
 #include "data/weights/weights.h"
@@ -63,10 +64,7 @@ void export_model(nn::ModelConfig& config, nn::Model& model, const data::Tokeniz
   check(options.dtype == Dtype::f32 || options.dtype == Dtype::f16 || options.dtype == Dtype::bf16,
         "export: no model is stored as ", options.dtype);
   fs::path dir(out);
-  for (const char* name :
-       {"config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"}) {
-    check(!fs::exists(dir / name), out, ": already contains a ", name, "; give another directory");
-  }
+  data::refuse_occupied(dir);
   nn::HfExtras extras = extras_of(tokenizer);
   extras.dtype = options.dtype;
   data::Json json = nn::to_hf_config(config, extras);

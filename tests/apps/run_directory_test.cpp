@@ -295,4 +295,33 @@ TEST_CASE("run directory: a batch that no memory can hold is refused before the 
   w.must(World::train() + " --force --out forced");
 }
 
+TEST_CASE("run directory: what is a model, a run, a dump or a tokenizer stays it") {
+  const World& w = world();
+  const std::string distill = "distill --teacher teacher --data text.txt --columns 12 --k 4";
+  const std::string commands[] = {World::train(),
+                                  distill,
+                                  distill + " --stage attention",
+                                  "convert --teacher teacher --data text.txt --preset light",
+                                  "dump --model teacher --data text.txt --windows 2",
+                                  "export --checkpoint student",
+                                  "extend --model student --positions 48"};
+  const auto before = w.files();
+  for (const std::string& command : commands) {
+    CAPTURE(command);
+    say(refused_run(command + " --out export"),
+        "already contains a model (config.json); give another directory");
+    say(refused_run(command + " --out tok"), "tok: already contains a tokenizer (");
+    say(refused_run(command + " --out teacher"), "teacher: already contains a run");
+    if (!command.starts_with("dump "))
+      say(refused_run(command + " --out dump"), "dump: already contains a dump or token shards (");
+  }
+  say(refused_run("dump --model teacher --data text.txt --windows 5 --out dump"),
+      "dump: contains another dump");
+  CHECK(w.files() == before);
+  // A run that ended before its first checkpoint starts again.
+  w.must(World::train() + " --out started");
+  fs::remove_all(w.path("started/step-00000003"));
+  w.must(World::train() + " --out started");
+}
+
 }  // namespace brine::tests
