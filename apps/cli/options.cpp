@@ -164,12 +164,17 @@ struct Parser {
   [[noreturn]] void refuse(const std::string& word) const {
     check(is_option(word), "unexpected argument ", show(word));
     std::vector<std::string> known = {"--help", "--version", "--quiet", "--verbose", "--config"};
+    std::map<std::string, std::string> present;  // of the earlier names
     for (const Flag& flag : flags) {
-      if (flag.key != flag.field->key) continue;
-      for (const std::string& name : flag.option->get_lnames()) known.push_back("--" + name);
+      for (const std::string& name : flag.option->get_lnames()) {
+        known.push_back("--" + name);
+        if (flag.key != flag.field->key) present["--" + name] = dashed(flag.field->key);
+      }
     }
-    std::string name = word.substr(0, word.find('='));
-    throw Error(join("unknown option ", name, "; the nearest is ", data::nearest(name, known)));
+    const std::string name = word.substr(0, word.find('='));
+    std::string best = data::nearest(name, known);
+    if (const auto now = present.find(best); now != present.end()) best = now->second;
+    throw Error(join("unknown option ", name, "; the nearest is ", best));
   }
 
   static std::string show(const std::string& word) { return data::toml_value(word); }

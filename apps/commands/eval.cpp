@@ -40,6 +40,8 @@ struct Eval {
     refuse_unused_options(context, *m.model, !what.suite.suite.empty());
     const data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
     if (json) std::cout << json_text(out) << std::endl;
+    const std::string place = json ? place_not_finite(out) : "";
+    if (!place.empty()) log_warning(place, " is not a finite number, which JSON prints as null");
     if (!json) distill::print_evaluation(out);
     return 0;
   }

@@ -60,6 +60,16 @@ bool is_empty(const T*) {
 // "attention." of "attention.k".
 std::string section_of(const std::string& key) { return key.substr(0, key.rfind('.') + 1); }
 
+// As JSON, which has no word for numbers that are not finite.
+std::string with_nan(const Json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>()))
+    return toml_value(value.get<double>());
+  if (!value.is_array()) return printable_json(value);
+  std::string out;
+  for (const Json& item : value) out += (out.empty() ? "" : ",") + with_nan(item);
+  return "[" + out + "]";
+}
+
 std::string markdown_cell(const std::string& text) {
   std::string out;
   for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
@@ -69,7 +79,7 @@ std::string markdown_cell(const std::string& text) {
 }  // namespace
 
 std::string show(const Json& value) {
-  std::string text = printable_json(value);
+  std::string text = with_nan(value);
   if (text.size() <= 60) return text;
   size_t cut = 56;
   while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;
@@ -163,9 +173,14 @@ std::string Schema::unknown_key(std::string_view given) const {
                   "\", but it is \"", *field.chosen, "\"");
     }
     known.push_back(field.key);
+    if (!field.options.alias.empty()) known.push_back(field.options.alias);
+  }
+  for (const Renaming& r : renamings_) {
+    if (!r.section) known.push_back(r.before);
   }
   if (has_section(key)) return join("\"", key, "\" is a section, not a value");
   std::string best = nearest(key, known);
+  rename(best);  // an earlier name is not for new files
   return join("unknown key \"", key, "\"",
               best.empty() ? "" : "; the nearest known key is \"" + best + "\"");
 }

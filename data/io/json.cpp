@@ -1,6 +1,8 @@
 // nlohmann's parser and printer, compiled once.
 #include "data/io/json.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -77,6 +79,16 @@ ordered_json parse_json_or_discard(std::string_view text) {
 
 std::string json_text(const json& value, int indent) { return value.dump(indent); }
 std::string json_text(const ordered_json& value, int indent) { return value.dump(indent); }
+std::string place_not_finite(const ordered_json& value) {
+  const ordered_json flat = value.flatten();
+  for (const auto& [place, item] : flat.items()) {
+    if (!item.is_number_float() || std::isfinite(item.get<double>())) continue;
+    std::string name = place.empty() ? "the number" : place.substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    return name;
+  }
+  return "";
+}
 std::string printable_json(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }

@@ -23,6 +23,9 @@ std::vector<std::string> prompts_in(const std::string& path) {
     std::string line(text.substr(at, end - at));
     if (!line.empty() && line.back() == '\r') line.pop_back();
     check(!line.empty(), path, ": line ", lines.size() + 1, " is empty, wanted a prompt");
+    const size_t bad = data::find_invalid_utf8(line);
+    check_format(bad == data::kValidUtf8, path, ": line ", lines.size() + 1, ": not UTF-8 at byte ",
+                 bad + 1, " of the line; save the file as UTF-8");
     lines.push_back(line);
     at = end + 1;
   }
@@ -30,11 +33,17 @@ std::vector<std::string> prompts_in(const std::string& path) {
   return lines;
 }
 
-// The tokens of prompt `number`; errors and warnings say which one it is.
+// Where prompt `i` is from.
+std::string place_of(const TextGeneration& what, size_t i, size_t count) {
+  if (!what.prompt_file.empty()) return join(what.prompt_file, ": line ", i + 1);
+  return count == 1 ? std::string("the prompt") : join("prompt ", i + 1);
+}
+
+// The tokens of a prompt; errors and warnings begin with where it is from.
 std::vector<int32_t> prompt_ids(const data::Tokenizer& tokenizer, const std::string& text,
-                                size_t number,
+                                const std::string& place,
                                 const std::function<void(const std::string&)>& warn) {
-  const std::string where = join("generate: prompt ", number, ": ");
+  const std::string where = join("generate: ", place, ": ");
   try {
     return data::prompt_tokens(tokenizer, text, [&](const std::string& warning) {
       if (warn) warn(where + warning);
@@ -148,9 +157,14 @@ Generation begin_generation(LoadedModel& model, const data::Tokenizer& tokenizer
                             uint64_t seed, const std::function<void(const std::string&)>& warn) {
   std::vector<std::vector<int32_t>> ids;
   ids.reserve(prompts.size());
-  for (const std::string& text : prompts)
-    ids.push_back(what.load_state.empty() ? prompt_ids(tokenizer, text, ids.size() + 1, warn)
+  const int64_t positions = model.config.shape().max_positions;
+  for (const std::string& text : prompts) {
+    const std::string place = place_of(what, ids.size(), prompts.size());
+    ids.push_back(what.load_state.empty() ? prompt_ids(tokenizer, text, place, warn)
                                           : data::continuation_tokens(tokenizer, text));
+    check(int64_t(ids.back().size()) < positions, "generate: ", place, " has ", ids.back().size(),
+          " tokens, the model ", positions, " positions");
+  }
   Generation generation(*model.model, what.request(tokenizer, end_tokens(model, tokenizer), seed),
                         [&tokenizer](int32_t id) { return tokenizer.decode_next(id); });
   if (what.load_state.empty()) {

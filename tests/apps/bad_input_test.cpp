@@ -195,6 +195,22 @@ TEST_CASE("bad input: dumps and golden files") {
   check_refused({"verify text.txt", {"text.txt"}});
 }
 
+TEST_CASE("bad input: a prompt is named by its file and line") {
+  const World& w = world();
+  std::string line = "the king";
+  for (int i = 0; i < 60; ++i) line += " went up";
+  w.write("long.txt", "the king\nthe city\n" + line + "\n");
+  w.write("latin.txt", "the king\nthe caf\xe9 of\n");
+  const std::string generate = "generate --model export --tokens 2 --prompt";
+  check_refused(
+      {generate + "-file latin.txt", {"latin.txt: line 2: not UTF-8 at byte 8 of the line"}});
+  check_refused(
+      {generate + "-file long.txt", {"long.txt: line 3 has ", " tokens, the model 32 positions"}});
+  check_refused(
+      {generate + " 'the king' '" + line + "'", {"prompt 2 has ", "the model 32 positions"}});
+  check_refused({generate + " '" + line + "'", {"the prompt has ", "the model 32 positions"}});
+}
+
 TEST_CASE("bad input: an existing run, another configuration") {
   check_refused(
       {World::train() + " --valid text.txt --out teacher", {"teacher", "already contains"}});

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "data/config/schema_text.h"
@@ -117,7 +118,7 @@ TEST_CASE("a wrong type or value names the key and the reason, and changes nothi
   CHECK(message([&] { s.set("rate", nullptr); }) == "rate must be a number, got null");
   CHECK(message([&] { s.set("rate", 0); }) == "rate must be above 0, got 0");
   CHECK(message([&] { s.set("rate", 1); }) == "rate must be below 1, got 1");
-  CHECK(message([&] { s.set("rate", std::nan("")); }) == "rate must be finite, got null");
+  CHECK(message([&] { s.set("rate", std::nan("")); }) == "rate must be finite, got nan");
   CHECK(message([&] { s.set("steps", -1); }) == "steps must be at least 0, got -1");
   CHECK(message([&] { s.set("steps", 1000001); }) == "steps must be at most 1e+06, got 1000001");
   CHECK(message([&] { s.set("sizes", 3); }) == "sizes must be a list of integers, got 3");
@@ -160,9 +161,47 @@ TEST_CASE("words of a command line are read as the type of the key") {
         "steps must be an integer, got \"99999999999999999999\"");
   CHECK(message([&] { s.set_text("steps", {"5 "}); }) == "steps must be an integer, got \"5 \"");
   CHECK(message([&] { s.set_text("steps", {""}); }) == "steps must be an integer, got \"\"");
-  CHECK(message([&] { s.set_text("rate", {"nan"}); }) == "rate must be finite, got null");
+  CHECK(message([&] { s.set_text("rate", {"nan"}); }) == "rate must be finite, got nan");
   CHECK(message([&] { s.set_text("flag", {"yes"}); }) == "flag must be true or false, got \"yes\"");
   CHECK(message([&] { s.set_text("steps", {"1", "2"}); }) == "steps takes one value, got 2");
+}
+
+TEST_CASE(
+    "an unknown key is compared with second names too, and an earlier one has its present name") {
+  int64_t steps = 1, rate = 1, k = 1;
+  Schema s;
+  s.field("joint.steps", steps, "", {.alias = "more_steps"});
+  s.field("rate", rate, "");
+  s.field("gate.bias", k, "");
+  s.renamed("speed", "rate");
+  s.renamed("gate.scaler_offset", "gate.bias");
+  CHECK(s.unknown_key("more_stpes") ==
+        "unknown key \"more_stpes\"; the nearest known key is \"more_steps\"");
+  CHECK(s.unknown_key("spede") == "unknown key \"spede\"; the nearest known key is \"rate\"");
+  CHECK(s.unknown_key("gate.scaler_ofset") ==
+        "unknown key \"gate.scaler_ofset\"; the nearest known key is \"gate.bias\"");
+}
+
+TEST_CASE("a number that is not finite is shown as itself") {
+  double rate = 1;
+  std::vector<double> rates;
+  int64_t steps = 1;
+  Schema s;
+  s.field("rate", rate, "");
+  s.field("rates", rates, "");
+  s.field("steps", steps, "");
+  auto refusal = [&](const char* key, const Json& value) {
+    return message([&] { s.set(key, value); });
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  CHECK(refusal("rate", nan) == "rate must be finite, got nan");
+  CHECK(refusal("rate", -inf) == "rate must be finite, got -inf");
+  CHECK(refusal("rates", Json::array({1.5, nan})) == "rates[1] must be finite, got nan");
+  CHECK(refusal("steps", nan) == "steps must be an integer, got nan");
+  CHECK(refusal("steps", Json::array({inf, 2.0})) == "steps must be an integer, got [inf,2.0]");
+  CHECK(differences(Json{{"rate", 1.0}}, Json{{"rate", nan}}) ==
+        std::vector<std::string>{"rate: 1.0 -> nan"});
 }
 
 TEST_CASE("an unknown key is named with the nearest known one") {

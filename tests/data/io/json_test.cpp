@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tensor/error.h"
@@ -43,4 +44,13 @@ TEST_CASE("json: the same key in different objects is allowed, and values are th
     CHECK_THROWS_AS(parse_json(bad), nlohmann::json::parse_error);
     CHECK_THROWS_AS(parse_ordered_json(bad), nlohmann::json::parse_error);
   }
+}
+
+TEST_CASE("json: the first number without a word in JSON is named") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  using nlohmann::ordered_json;
+  CHECK(place_not_finite(ordered_json{{"a", 1.5}, {"b", "nan"}}) == "");
+  const ordered_json value = {{"a", 1}, {"rows", {{{"x", 0.5}}, {{"x", nan}}}}, {"b", nan}};
+  CHECK(place_not_finite(value) == "rows.1.x");
+  CHECK(place_not_finite(ordered_json(-1 / 0.0)) == "the number");
 }
