@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 namespace brine {
 
@@ -29,7 +30,20 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return level == LogLevel::info ? spdlog::level::info : spdlog::level::debug;
 }
 
+std::vector<std::string>* collected = nullptr;
+
 }  // namespace
+
+WarningList::WarningList(bool collects) {
+  if (collects) collected = &warnings_;
+}
+
+WarningList::~WarningList() {
+  collected = nullptr;
+  for (const std::string& text : warnings_) log_line(LogLevel::warning, text);
+}
+
+std::vector<std::string> WarningList::take() { return std::exchange(warnings_, {}); }
 
 void set_up_log(LogLevel least) {
   logger().set_level(spdlog_level(least));
@@ -37,6 +51,7 @@ void set_up_log(LogLevel least) {
 }
 
 void log_line(LogLevel level, const std::string& text) {
+  if (level == LogLevel::warning && collected) return collected->push_back(text);
   // A string_view argument is printed unchanged: braces in it are not format fields.
   std::string_view prefix = level == LogLevel::warning ? "warning: " : "";
   logger().log(spdlog_level(level), "{}{}", prefix, std::string_view(text));

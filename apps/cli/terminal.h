@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "distill/log/messages.h"
 #include "tensor/error.h"
@@ -28,6 +29,20 @@ template <class... Parts>
 void log_warning(const Parts&... parts) {
   log_line(LogLevel::warning, join(parts...));
 }
+
+// While one collects, warnings are kept for the JSON object that a command prints instead of being
+// written to the log. Those that were not taken, since the command failed, are written at the end.
+class WarningList {
+ public:
+  explicit WarningList(bool collects);
+  ~WarningList();
+  WarningList(const WarningList&) = delete;
+  WarningList& operator=(const WarningList&) = delete;
+  std::vector<std::string> take();
+
+ private:
+  std::vector<std::string> warnings_;
+};
 
 // True when stderr is a terminal that supports cursor movement, for a progress bar.
 bool is_terminal();

@@ -31,6 +31,7 @@ struct Eval {
     refuse_mixed(context, what);
     what.seed = context.seed;
     what.text.ranks = &ranks;
+    WarningList warnings(json);
     nn::LoadedModel m = distill::load_model(model, log_messages());
     const std::unique_ptr<data::Tokenizer> tokenizer = distill::tokenizer_of(m, log_messages());
     if (what.text.teacher.empty()) refuse_unused(context, {"recall_from"}, "without --teacher");
@@ -38,7 +39,8 @@ struct Eval {
     if (own) refuse_unused(context, {"preset"}, "with the model's own attention");
     distill::use_attention(m, what.attention, what.attention_settings());
     refuse_unused_options(context, *m.model, !what.suite.suite.empty());
-    const data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
+    data::Json out = distill::evaluate(model, m, *tokenizer, what, log_messages());
+    if (const auto said = warnings.take(); !said.empty()) out["warnings"] = said;
     if (json) std::cout << json_text(out) << std::endl;
     const std::string place = json ? place_not_finite(out) : "";
     if (!place.empty()) log_warning(place, " is not a finite number, which JSON prints as null");

@@ -24,6 +24,7 @@ struct Generate {
   int run(const RunContext& context) {
     const std::vector<std::string> prompts = what.prompts();
     if (what.how.temperature == 0) refuse_unused(context, {"top_k", "top_p"}, "at temperature 0");
+    WarningList warnings(json);
     nn::LoadedModel m = distill::load_model(model, log_messages());
     check(m.config.shape().causal, "generate: ", m.directory,
           " is an encoder; it does not continue text");
@@ -40,7 +41,8 @@ struct Generate {
                  {.model = model,
                   .query_skip = what.query_skip,
                   .oversample = what.oversample,
-                  .texts = texts});
+                  .texts = texts,
+                  .warnings = warnings.take()});
     } else {
       run_and_print(generation, texts);
     }

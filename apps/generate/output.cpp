@@ -68,6 +68,7 @@ void print_json(const nn::Generation& done, const nn::LoadedModel& model,
          {"finish", data::name_of(s.finish.value(), nn::kFinishes)}});
   }
   distill::add_peak_memory(out);
+  if (!call.warnings.empty()) out["warnings"] = call.warnings;
   // A text may end inside a character, which JSON cannot represent.
   std::cout << printable_json(out) << std::endl;
 }

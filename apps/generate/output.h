@@ -23,6 +23,7 @@ struct GenerationCall {
   std::string model;                       // as it was named
   int64_t query_skip = 1, oversample = 0;  // 0: as trained
   std::vector<std::string> texts;          // the prompts
+  std::vector<std::string> warnings = {};
 };
 // One JSON object on standard output.
 void print_json(const nn::Generation& done, const nn::LoadedModel& model,

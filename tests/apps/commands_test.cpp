@@ -339,6 +339,43 @@ TEST_CASE("generate: stops at a text, and continues from a saved state as withou
   CHECK(cut.at("sequences").at(0).at("finish") == "stop text");
 }
 
+TEST_CASE(
+    "eval, generate: warnings are in the JSON object, on stderr without it or after an error") {
+  const World& w = world();
+  w.must("export --checkpoint teacher --out front");
+  Json files = Json::parse(read_all(w.path("front/tokenizer.json")));
+  auto part = [](const char* kind, const char* id) {
+    return Json{{kind, {{"id", id}, {"type_id", 0}}}};
+  };
+  const Json front = part("SpecialToken", "</s>"), text = part("Sequence", "A");
+  files["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {front, text}},
+      {"pair", {front, text, part("Sequence", "B")}},
+      {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
+  w.write("front/tokenizer.json", files.dump());
+  const std::string twice = "generate --model front --tokens 1 --prompt '</s>king' ";
+  const std::string said = "generate: prompt 1: the text begins with </s>";
+  CHECK(contains(w.must(twice).error, "warning: " + said));
+  Finished f = w.must(twice + "--json --quiet");
+  CHECK(f.error.empty());
+  const Json out = Json::parse(f.out);
+  REQUIRE(out.at("warnings").size() == 1);
+  CHECK(contains(out.at("warnings").at(0), said));
+  CHECK(out.at("sequences").at(0).at("prompt") == "</s>king");
+  CHECK_FALSE(Json::parse(w.must("generate --model front --tokens 1 --prompt king --json").out)
+                  .contains("warnings"));
+  f = w.run(twice + "--json --quiet --load-state nowhere");
+  CHECK(f.status == 1);
+  f = w.run(twice + "'" + std::string(400, 'a') + "' --json --quiet");  // longer than the positions
+  CHECK(f.status == 1);
+  CHECK(contains(f.error, "warning: " + said));
+  w.write("front.txt", "</s>" + read_all(w.path("text.txt")));
+  const Json gptq = Json::parse(
+      w.must("eval --model front --data front.txt --protocol gptq --window 16 --json").out);
+  CHECK(contains(gptq.at("warnings").at(0), "eval: the text begins with </s>"));
+}
+
 TEST_CASE("tokenizer: a directory of a model or a run is refused, one of a tokenizer is replaced") {
   const World& w = world();
   const std::string train = "tokenizer --train text.txt --vocab-size 290 --out ";

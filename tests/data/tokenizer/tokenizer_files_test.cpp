@@ -204,7 +204,7 @@ TEST_CASE("tokenizer files: ids of added tokens follow the vocabulary, whatever 
     Scratch scratch;
     json root = json::parse(BpeTrainer({.vocab_size = 261}).train()->to_json());
     root["model"]["vocab"] = vocab;
-    root["model"]["merges"] = {{"h", "i"}};
+    root["model"]["merges"] = json::array({{"h", "i"}});
     root["added_tokens"] = json::array();
     for (const Listed& token : added)
       root["added_tokens"].push_back(
