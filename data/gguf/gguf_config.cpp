@@ -90,12 +90,20 @@ class Keys {
   std::string prefix_;
 };
 
+// A text ends at the end of text, of a turn or of a message, as in llama.cpp.
 void add_special_ids(Json& config, const GgufMetadata& metadata) {
   for (const auto& [key, name] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
-                                  std::pair("tokenizer.ggml.eos_token_id", "eos_token_id"),
                                   std::pair("tokenizer.ggml.padding_token_id", "pad_token_id")}) {
     if (const auto id = metadata.integer(key)) config[name] = *id;
   }
+  std::vector<int64_t> ends;
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"}) {
+    const auto id = metadata.integer(key);
+    if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
+  }
+  if (ends.size() == 1) config["eos_token_id"] = ends.front();
+  if (ends.size() > 1) config["eos_token_id"] = ends;
 }
 
 // A part of a model, or weights in an old order of quantised values.

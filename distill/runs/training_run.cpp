@@ -214,7 +214,7 @@ nn::LoadedModel load_model(const std::string& path, const Messages& messages,
                            const nn::LoadOptions& options) {
   nn::LoadedModel loaded = nn::load_model(path, options);
   for (const std::string& why : loaded.notes) messages.warning("checkpoint skipped: ", why);
-  for (const std::string& line : loaded.warnings) messages.warning(line);
+  for (const std::string& line : loaded.remarks) messages.info(line);
   return loaded;
 }
 

@@ -140,7 +140,8 @@ void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenize
 std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
                                               const Messages& messages,
                                               Tokens tokens = Tokens::read);
-// Loads a model and reports which damaged checkpoints of its run were skipped.
+// Loads a model and reports how its files were read and which damaged checkpoints of its run were
+// skipped.
 nn::LoadedModel load_model(const std::string& path, const Messages& messages,
                            const nn::LoadOptions& options = {});
 

@@ -22,10 +22,10 @@ struct LoadedModel {
   nn::ModelConfig config;
   std::shared_ptr<nn::Model> model;
   std::unique_ptr<nn::ParameterStore> store;
-  std::string directory;              // the one that was read: a run resolves to a checkpoint; or
-                                      // the GGUF file
-  std::vector<std::string> notes;     // newer checkpoints of the run that are damaged, and why
-  std::vector<std::string> warnings;  // about its files, in one line each
+  std::string directory;             // the one that was read: a run resolves to a checkpoint; or
+                                     // the GGUF file
+  std::vector<std::string> notes;    // newer checkpoints of the run that are damaged, and why
+  std::vector<std::string> remarks;  // on how its files were read, in one line each
 
   double seconds = 0;  // the time of loading
 

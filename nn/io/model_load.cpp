@@ -188,7 +188,7 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   data::Json json = read_config(config_file(m.directory));
   m.config = config_of(json, m.directory);
   for (const std::string& line : contradictions(json))
-    m.warnings.push_back(config_file(m.directory) + ": " + line);
+    m.remarks.push_back(config_file(m.directory) + ": " + line);
   Base base;
   if (json.contains("base_model")) base = open_base(m.directory, json, m.config);
   std::string& generation = m.config.token_settings.generation_config;
@@ -196,12 +196,12 @@ LoadedModel load_model(const std::string& path, const LoadOptions& options) {
   if (generation.empty() && base.files) generation = generation_config_of(base.directory);
   data::WeightFiles files(m.directory);
   if (!files.unnamed().empty()) {
-    m.warnings.push_back(files.source() + ": tensors that the index does not name are ignored:" +
-                         listed(files.unnamed()));
+    m.remarks.push_back(files.source() + ": tensors that the index does not name are ignored:" +
+                        listed(files.unnamed()));
   }
   Plan plan = plan_for(m.config, {config_file(m.directory), json, base.files.get(), files});
   if (!plan.prefix.empty()) {
-    m.warnings.push_back(
+    m.remarks.push_back(
         join(files.source(), ": every name begins with '", plan.prefix, "', which is ignored"));
   }
   m.config = plan.config;

@@ -210,6 +210,21 @@ TEST_CASE("gguf: the defaults of rotary scaling are llama.cpp's") {
       {"rope_freqs.weight", "linear", "4"});
 }
 
+TEST_CASE("gguf: a text ends at the end of text, of a turn or of a message") {
+  auto ends = [](std::initializer_list<std::string> keys) {
+    GgufBytes f;
+    f.keys.insert(f.keys.end(), keys);
+    Scratch dir;
+    return GgufModel(dir.write("m.gguf", f.text())).config().value("eos_token_id", Json());
+  };
+  const std::string eos = "tokenizer.ggml.eos_token_id", eot = "tokenizer.ggml.eot_token_id";
+  CHECK(ends({}).is_null());
+  CHECK(ends({gguf_key(eos, 1)}) == 1);
+  CHECK(ends({gguf_key(eos, 1), gguf_key(eot, 1)}) == 1);
+  CHECK(ends({gguf_key(eot, 0), gguf_key(eos, 1), gguf_key("tokenizer.ggml.eom_token_id", 2)}) ==
+        Json({1, 0, 2}));
+}
+
 TEST_CASE("gguf: frequency factors that are not Llama 3's are refused") {
   const std::vector<float> ones(4, 1);
   CHECK(llama3_scaling("f", ones, 5e5, 0).is_null());

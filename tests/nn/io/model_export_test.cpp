@@ -128,8 +128,8 @@ TEST_CASE("export: an id of the tokenizer is written if the model has a row and 
 }
 
 TEST_CASE("export: a tokenizer that AutoTokenizer would replace is warned of") {
-  const nn::ModelConfig qwen = nn::make_config("qwen2", {});
-  const nn::ModelConfig llama = nn::make_config("llama", {});
+  const nn::ModelConfig qwen = nn::make_config("qwen2", data::Json::object());
+  const nn::ModelConfig llama = nn::make_config("llama", data::Json::object());
   const auto gpt2 = data::BpeTrainer({.vocab_size = 261}).train();
   CHECK(tokenizer_warning(qwen, *gpt2).find("PreTrainedTokenizerFast") != std::string::npos);
   CHECK(tokenizer_warning(llama, *gpt2).empty());

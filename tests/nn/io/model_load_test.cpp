@@ -153,7 +153,7 @@ TEST_CASE("model: missing and unknown tensors are listed by name, wrong shapes a
               "decoder.final_layer_norm.bias"});
 }
 
-TEST_CASE("model: a prefix that wrappers put before every name is ignored with a warning") {
+TEST_CASE("model: a prefix that wrappers put before every name is ignored with a remark") {
   Scratch scratch;
   for (const char* golden : {"opt", "bert_classifier", "llama", "qwen2"}) {
     CAPTURE(golden);
@@ -162,10 +162,10 @@ TEST_CASE("model: a prefix that wrappers put before every name is ignored with a
       const LoadedModel m = load_model(
           copy_of(scratch, golden, {.tensors = [&](Tensors& t) { rename(t, "", prefix); }}));
       CHECK(m.hash() == whole);
-      REQUIRE(m.warnings.size() == 1);
-      check_says(m.warnings[0], {"model.safetensors", "every name", "'" + prefix + "'"});
+      REQUIRE(m.remarks.size() == 1);
+      check_says(m.remarks[0], {"model.safetensors", "every name", "'" + prefix + "'"});
     }
-    CHECK(load_model(golden_dir(golden)).warnings.empty());
+    CHECK(load_model(golden_dir(golden)).remarks.empty());
   }
 }
 
@@ -223,7 +223,7 @@ TEST_CASE("model: missing shards are counted, and the first are named") {
   CHECK(refusal(dir).find("model-00008") == std::string::npos);
 }
 
-TEST_CASE("model: a tensor of a shard that the index does not name is ignored with a warning") {
+TEST_CASE("model: a tensor of a shard that the index does not name is ignored with a remark") {
   Scratch scratch;
   const std::string dir = copy_of(
       scratch, "opt",
@@ -231,8 +231,8 @@ TEST_CASE("model: a tensor of a shard that the index does not name is ignored wi
   write_index(dir, [](data::Json& i) { i["weight_map"].erase("junk.weight"); });
   const LoadedModel m = load_model(dir);
   CHECK(m.hash() == load_model(golden_dir("opt")).hash());
-  REQUIRE(m.warnings.size() == 1);
-  check_says(m.warnings[0], {"index.json", "not name", "junk.weight"});
+  REQUIRE(m.remarks.size() == 1);
+  check_says(m.remarks[0], {"index.json", "not name", "junk.weight"});
 }
 
 TEST_CASE("model: a pointer of Git LFS in the place of a file is named, with the file's size") {

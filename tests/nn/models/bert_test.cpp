@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "nn/models/model_config.h"
 #include "nn/models/opt/opt.h"

@@ -200,7 +200,7 @@ TEST_CASE("decoders: of keys that say one thing twice those count that count in 
   CHECK(rope_of(json).rope_theta == 5e5);
   REQUIRE(nn::contradictions(json).size() == 2);
   check_says(nn::contradictions(json)[0],
-             {"rope_scaling", "rope_parameters", "linear", "default", "rope_scaling counts"});
+             {"rope_scaling", "linear", "rope_parameters", "default", "rope_scaling counts"});
   check_says(nn::contradictions(json)[1], {"rope_theta = 500000", "rope_parameters.rope_theta"});
   json.erase("rope_theta");
   CHECK(rope_of(json).rope_theta == 1e4);
@@ -226,15 +226,15 @@ TEST_CASE("decoders: of keys that say one thing twice those count that count in 
   CHECK(nn::contradictions(json).empty());
 }
 
-TEST_CASE("decoders: a contradiction of config.json is a warning of the loaded model") {
+TEST_CASE("decoders: a contradiction of config.json is a remark on the loaded model") {
   Scratch scratch;
   const std::string dir = copy_of(scratch, "llama", {.config = [](data::Json& c) {
                                     c["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
                                   }});
   const nn::LoadedModel m = nn::load_model(dir);
-  REQUIRE(m.warnings.size() == 2);
-  check_says(m.warnings[0], {dir + "/config.json: ", "rope_scaling", "rope_parameters"});
-  CHECK(nn::load_model(golden_dir("llama")).warnings.empty());
+  REQUIRE(m.remarks.size() == 2);
+  check_says(m.remarks[0], {dir + "/config.json: ", "rope_scaling", "rope_parameters"});
+  CHECK(nn::load_model(golden_dir("llama")).remarks.empty());
 }
 
 TEST_CASE("decoders: config.json of every golden model is written back with the same meaning") {
