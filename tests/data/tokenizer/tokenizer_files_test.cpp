@@ -225,7 +225,7 @@ TEST_CASE("tokenizer files: ids of added tokens follow the vocabulary, whatever 
     const auto tokenizer = with(vocab, added);
     CHECK(tokenizer->encode(text) == ids);
     CHECK(tokenizer->vocab_size() == 6);
-    const bool same = &added == &cases[0].first;
+    const bool same = added.front().id == 4 && added.back().id == 5;
     CHECK(tokenizer->notes().empty() == same);
     Scratch scratch;  // what is written needs no note
     const auto again = load_tokenizer(scratch.write("tokenizer.json", tokenizer->to_json()));
