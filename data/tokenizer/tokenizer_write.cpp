@@ -85,12 +85,12 @@ std::string special_map(const Tokenizer& tokenizer) {
 FileTexts common_files(const TokenizerModel& model, const Tokenizer& tokenizer,
                        const std::string& config) {
   const std::string& map = model.special_tokens_map;
-  FileTexts files = {{"tokenizer.json", tokenizer.to_json()},
-                     {"special_tokens_map.json", map.empty() ? special_map(tokenizer) : map},
-                     {"tokenizer_config.json",
-                      model.tokenizer_config.empty()
-                          ? config
-                          : readable_config(model.tokenizer_config, tokenizer)}};
+  FileTexts files = {
+      {"tokenizer.json", tokenizer.to_json()},
+      {"special_tokens_map.json", map.empty() ? special_map(tokenizer) : map},
+      {"tokenizer_config.json", model.tokenizer_config.empty()
+                                    ? config
+                                    : readable_config(model.tokenizer_config, tokenizer)}};
   files.insert(files.end(), model.chat_templates.begin(), model.chat_templates.end());
   return files;
 }
