@@ -104,8 +104,8 @@ TEST_CASE(
   w.must(made);
   const Finished kld = w.run("eval --kld --teacher teacher --data text.txt --model rows-301");
   CHECK_MESSAGE(contains(kld.error, std::string("the teacher") + counts), kld.error);
-  for (const char* command : {"export --checkpoint more-teacher --out copy",
-                              "extend --model more-teacher --positions 40 --out longer"})
+  for (const char* command : {"export --checkpoint more-teacher --out more-copy",
+                              "extend --model more-teacher --positions 40 --out more-longer"})
     CHECK(contains(w.must(command).error, std::string("warning: the model") + counts));
 }
 
@@ -340,7 +340,8 @@ TEST_CASE("generate: stops at a text, and continues from a saved state as withou
 }
 
 TEST_CASE(
-    "eval, generate: warnings are in the JSON object, on stderr without it or after an error") {
+    "warnings of eval and generate are in the JSON object, on stderr without it or after an "
+    "error") {
   const World& w = world();
   w.must("export --checkpoint teacher --out front");
   Json files = Json::parse(read_all(w.path("front/tokenizer.json")));
@@ -379,18 +380,18 @@ TEST_CASE(
 TEST_CASE("tokenizer: a directory of a model or a run is refused, one of a tokenizer is replaced") {
   const World& w = world();
   const std::string train = "tokenizer --train text.txt --vocab-size 290 --out ";
-  w.must("export --checkpoint teacher --out whole");
-  const std::string before = read_all(w.path("whole/tokenizer.json"));
-  Finished f = w.run(train + "whole");
+  w.must("export --checkpoint teacher --out tok-model");
+  const std::string before = read_all(w.path("tok-model/tokenizer.json"));
+  Finished f = w.run(train + "tok-model");
   CHECK(f.status == 1);
-  check_says(f.error, {"whole: contains a model's config.json"});
-  CHECK(read_all(w.path("whole/tokenizer.json")) == before);
+  check_says(f.error, {"tok-model: contains a model's config.json"});
+  CHECK(read_all(w.path("tok-model/tokenizer.json")) == before);
   f = w.run(train + "teacher");
   CHECK(f.status == 1);
   check_says(f.error, {"teacher: contains a run"});
-  w.must(train + "twice");
-  w.must("tokenizer --train text.txt --vocab-size 280 --out twice");
-  CHECK(contains(w.must("inspect twice").out, "vocabulary 280"));
+  w.must(train + "tok-twice");
+  w.must("tokenizer --train text.txt --vocab-size 280 --out tok-twice");
+  CHECK(contains(w.must("inspect tok-twice").out, "vocabulary 280"));
 }
 
 TEST_CASE("generate: caches in 16 bits continue from their own states and refuse those of others") {
