@@ -168,6 +168,29 @@ TEST_CASE("bench: trained measures a student longer than it was trained, others 
   CHECK(contains(f.error, "--model has no effect without the suite generate or trained"));
 }
 
+TEST_CASE("bench: trained measures students with grouped keys, of columns and of blocks") {
+  const World& w = world();
+  w.must(
+      "train --tokenizer tok --train text.txt --out grouped --steps 1 --batch-size 2 --model-type "
+      "llama --vocab-size 300 --hidden-size 32 --num-hidden-layers 2 --num-attention-heads 4 "
+      "--num-key-value-heads 2 --intermediate-size 48 --max-position-embeddings 32");
+  for (const char* preset : {"light", "blocks"}) {
+    CAPTURE(preset);
+    const std::string student = join("grouped-", preset);
+    w.must(
+        World::distill(join("--steps 1 --k 4 --preset ", preset, " --out ", student), "grouped"));
+    const Json out = Json::parse(
+        w.must("bench trained --quick --json --quiet --data text.txt --model " + student).out);
+    CHECK(out.at("failures").empty());
+    std::set<std::string> names;
+    for (const Json& row : out.at("rows")) names.insert(row.at("name"));
+    CHECK(names.count("block, its own masks, fwd + bwd") == 1);
+    const bool columns = std::string(preset) == "light";
+    CHECK((names.count("sparse backward, its own masks") == 1) == columns);
+    CHECK((names.count("plain COO, forward, its own masks") == 1) == columns);
+  }
+}
+
 TEST_CASE("bench: generate with weights in 16 bits, which no other suite has") {
   const World& w = world();
   const Json out =
