@@ -36,14 +36,8 @@ struct Export {
           "export: --sea-only and --base-model must be given together");
     nn::LoadedModel m = distill::load_model(checkpoint, log_messages(), {.map = true});
     if (merge) m = nn::merged_low_rank(m);
-    std::unique_ptr<data::Tokenizer> tokenizer;
-    if (!nn::tokenizer_place(m.directory).empty()) {
-      tokenizer = distill::tokenizer_of(m, log_messages(), distill::Tokens::copied);
-      const std::string other = nn::tokenizer_warning(m.config, *tokenizer);
-      if (!other.empty()) log_warning(out, ": ", other);
-    } else {
-      log_warning(m.directory, ": no tokenizer next to the model, so none is written");
-    }
+    const std::unique_ptr<data::Tokenizer> tokenizer =
+        distill::tokenizer_to_export(m, log_messages());
     nn::ExportOptions options{
         .dtype = dtype, .shard_bytes = uint64_t(shard_size) << 20, .base_model = base_model};
     if (format == ExportFormat::transformers) add_transformers_files(m.config, options);

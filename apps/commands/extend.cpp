@@ -20,12 +20,8 @@ struct Extend {
   int run(const RunContext&) {
     nn::LoadedModel m = distill::load_model(model, log_messages(), {.map = true});
     nn::LoadedModel longer = nn::extend_positions(m, positions);
-    std::unique_ptr<data::Tokenizer> tokenizer;
-    if (!nn::tokenizer_place(m.directory).empty()) {
-      tokenizer = distill::tokenizer_of(m, log_messages(), distill::Tokens::copied);
-      const std::string other = nn::tokenizer_warning(m.config, *tokenizer);
-      if (!other.empty()) log_warning(out, ": ", other);
-    }
+    const std::unique_ptr<data::Tokenizer> tokenizer =
+        distill::tokenizer_to_export(m, log_messages());
     nn::export_model(longer.config, *longer.model, tokenizer.get(), out);
     log_info(out, ": ", positions, " positions, stretched from ", m.config.shape().max_positions,
              " of ", m.directory, "; train it at its new length (brine distill --teacher self)");

@@ -198,6 +198,18 @@ std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
   return tokenizer;
 }
 
+std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
+                                                     const Messages& messages) {
+  if (nn::tokenizer_place(loaded.directory).empty()) {
+    messages.warning(loaded.directory, ": no tokenizer next to the model, so none is written");
+    return nullptr;
+  }
+  std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(loaded, messages, Tokens::copied);
+  const std::string replaced = nn::tokenizer_warning(loaded.config, *tokenizer);
+  if (!replaced.empty()) messages.warning(replaced);
+  return tokenizer;
+}
+
 data::Json stored_configuration(const std::string& run_dir) {
   if (!fs::is_directory(run_dir)) return nullptr;
   for (const data::Checkpoint& checkpoint : data::list_checkpoints(run_dir)) {

@@ -140,6 +140,10 @@ void compare_teacher(const std::string& teacher, const data::Tokenizer& tokenize
 std::unique_ptr<data::Tokenizer> tokenizer_of(const nn::LoadedModel& loaded,
                                               const Messages& messages,
                                               Tokens tokens = Tokens::read);
+// The tokenizer to write with a model, null if there is none; warns of that, and of a tokenizer
+// with too many tokens or that transformers would replace.
+std::unique_ptr<data::Tokenizer> tokenizer_to_export(const nn::LoadedModel& loaded,
+                                                     const Messages& messages);
 // Loads a model and reports how its files were read and which damaged checkpoints of its run were
 // skipped.
 nn::LoadedModel load_model(const std::string& path, const Messages& messages,

@@ -135,11 +135,18 @@ TEST_CASE("export: a tokenizer that AutoTokenizer would replace is warned of") {
   CHECK(tokenizer_warning(llama, *gpt2).empty());
   Scratch scratch;
   data::Json json = data::Json::parse(gpt2->to_json());
-  json["pre_tokenizer"] = data::Json::parse(R"({"type": "Sequence", "pretokenizers": [
-      {"type": "Split", "pattern": {"Regex":
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
-       "behavior": "Isolated", "invert": false},
-      {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}]})");
+  const std::string expression = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+                                 R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  const data::Json split = {{"type", "Split"},
+                            {"pattern", {{"Regex", expression}}},
+                            {"behavior", "Isolated"},
+                            {"invert", false}};
+  const data::Json bytes = {{"type", "ByteLevel"},
+                            {"add_prefix_space", false},
+                            {"trim_offsets", false},
+                            {"use_regex", false}};
+  json["pre_tokenizer"] = {{"type", "Sequence"},
+                           {"pretokenizers", data::Json::array({split, bytes})}};
   json["normalizer"] = {{"type", "NFC"}};
   const std::string file = scratch.write("tokenizer.json", json.dump());
   CHECK(tokenizer_warning(qwen, *data::load_tokenizer(file)).empty());

@@ -218,7 +218,7 @@ TEST_CASE("decoders: of keys that say one thing twice those count that count in 
   REQUIRE(nn::contradictions(json).size() == 1);
   check_says(nn::contradictions(json)[0],
              {"rope_parameters.rope_theta", "10000", "rope_theta", "500000"});
-  // rope_type before type, and both spellings of the same are no contradiction.
+  // rope_type before type, and both spellings of the same do not contradict.
   json = {{"rope_scaling", {{"rope_type", "linear"}, {"type", "dynamic"}, {"factor", 4.0}}}};
   CHECK(rope_of(json).rope_type == nn::RopeType::linear);
   CHECK(nn::contradictions(json).size() == 1);
