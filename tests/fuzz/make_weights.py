@@ -44,6 +44,7 @@ KEYS = [
     key("llama.feed_forward_length", 8),
     key("llama.attention.head_count", 2),
     key("llama.rope.freq_base", 5e4),
+    key("llama.attention.layer_norm_rms_epsilon", 1e-5),
     key("tokenizer.ggml.model", "gpt2"),
     key("tokenizer.ggml.tokens", ["a", "b"]),
     key("tokenizer.ggml.token_type", [1, 1]),
@@ -65,6 +66,7 @@ def gguf(keys=KEYS, tensors=(EMBEDDING, QUERIES), data=176, version=3, counts=No
 gpt2_keys = [k[8:] for k in KEYS[1:6]]
 gpt2_keys = [text("gpt2" + k.decode("latin1")[5:i]) + k[i:]
              for k in gpt2_keys for i in [k.index(b"\4\0\0\0")]]
+gpt2_keys.append(key("gpt2.attention.layer_norm_epsilon", 1e-5))
 K_BLOCKS = [("token_embd.weight", [256, 1], 12, 0), ("a", [256, 1], 13, 160), ("b", [256], 14, 352)]
 seeds = {
     "good_llama": gguf(),
