@@ -43,7 +43,7 @@ struct Eval {
     if (const auto said = warnings.take(); !said.empty()) out["warnings"] = said;
     if (json) std::cout << json_text(out) << std::endl;
     const std::string place = json ? place_not_finite(out) : "";
-    if (!place.empty()) log_warning(place, " is not a finite number, which JSON prints as null");
+    if (!place.empty()) log_warning(place, ", for which JSON has null");
     if (!json) distill::print_evaluation(out);
     return 0;
   }

@@ -85,7 +85,8 @@ std::string place_not_finite(const ordered_json& value) {
     if (!item.is_number_float() || std::isfinite(item.get<double>())) continue;
     std::string name = place.empty() ? "the number" : place.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
-    return name;
+    const double value = item.get<double>();
+    return name + (std::isnan(value) ? " is nan" : value > 0 ? " is inf" : " is -inf");
   }
   return "";
 }
