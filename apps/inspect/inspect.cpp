@@ -155,7 +155,9 @@ void describe_log(std::ostream& out, const fs::path& log) {
     const data::Json json = parse_json_or_discard(line);
     const std::optional<distill::LogLine> type = distill::type_of(json);
     auto shown = [&](const char* key) {
-      return json.contains(key) ? join(" ", key, " ", json_text(json[key])) : std::string();
+      if (!json.contains(key)) return std::string();
+      // JSON has no word for such a number.
+      return join(" ", key, " ", json[key].is_null() ? "not finite" : json_text(json[key]));
     };
     if (type == distill::LogLine::step) {
       step = "at" + shown("step") + "," + shown("loss") + shown("task_nll");

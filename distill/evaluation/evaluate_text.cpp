@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "autograd/compute_type.h"
+#include "data/config/schema_text.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/evaluation/task_report.h"
 #include "distill/health/kld.h"
@@ -189,7 +190,7 @@ void print_first_health(const data::Json& health) {
 }  // namespace
 
 void print_text_evaluation(const data::Json& out) {
-  std::cout << "perplexity  " << out.at("perplexity") << "  ("
+  std::cout << "perplexity  " << data::show(out.at("perplexity")) << "  ("
             << out.at("protocol").get<std::string>() << ")\n";
   if (out.contains("mask_recall")) print_mask_health(out["mask_recall"]);
   if (out.contains("mask_health")) print_first_health(out["mask_health"]);

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "data/config/schema_text.h"
 #include "distill/evaluation/recall_observer.h"
 #include "distill/health/mask_health.h"
 #include "distill/log/device_memory.h"
@@ -100,7 +101,7 @@ void print_task_evaluation(const data::Json& evaluation) {
   for (const auto& [split, row] : evaluation.at("splits").items()) {
     std::cout << evaluation.at("task").get<std::string>() << " " << split;
     for (const auto& [name, value] : row.items()) {
-      if (name != "mask_recall") std::cout << "  " << name << " " << value;
+      if (name != "mask_recall") std::cout << "  " << name << " " << data::show(value);
     }
     std::cout << "\n";
     if (row.contains("mask_recall")) print_mask_health(row["mask_recall"]);
