@@ -58,7 +58,7 @@ TEST_CASE("a bad file is refused with its name, the line and the reason") {
   CHECK(file_refusal("rate = \"fast\"\n") == "c.toml:1: rate must be a number, got \"fast\"");
   CHECK(file_refusal("\nsteps = 1.5\n") == "c.toml:2: steps must be an integer, got 1.5");
   CHECK(file_refusal("steps = -1\n") == "c.toml:1: steps must be at least 0, got -1");
-  CHECK(file_refusal("rate = inf\n") == "c.toml:1: rate must be finite, got null");
+  CHECK(file_refusal("rate = inf\n") == "c.toml:1: rate must be finite, got inf");
   check_says(file_refusal("name = 1979-05-27\n"), {"c.toml:1", "name", "date", "table"});
   check_says(file_refusal("[rate]\nx = 1\n"), {"c.toml:1", "rate", "date", "table"});
   check_says(file_refusal("[[files]]\nx = 1\n"), {"c.toml:1", "files", "date", "table"});
