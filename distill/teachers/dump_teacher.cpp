@@ -2,8 +2,6 @@
 #include "distill/teachers/dump_teacher.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <numeric>
 #include <set>
 
@@ -103,33 +101,6 @@ void DumpTeacher::compare(const data::TaskTokens& texts) const {
   });
 }
 
-// Rows of padding may have any values; a product of 0 with one of them could be infinite.
-void DumpTeacher::clear_padding(data::DumpBatch& batch) const {
-  const int64_t B = batch.lengths.numel();
-  const int64_t* lengths = batch.lengths.data<int64_t>();
-  auto clear = [&](data::TensorSet& set) {
-    for (auto& [name, x] : set) {
-      const data::TeacherTensor& tensor = *data::find_teacher_tensor(name);
-      if (!x.defined() || !tensor.has_tokens() || !tensor.is_float()) continue;
-      const int64_t H = tensor.by_head() ? x.dim(1) : 1, T = x.dim(tensor.by_head() ? 2 : 1);
-      const size_t row = size_t(x.numel() / (B * H * T)) * item_size(x.dtype());
-      for (int64_t i = 0; i < B * H; ++i) {
-        const int64_t length = std::min(lengths[i / H], T);
-        std::memset(x.raw() + size_t(i * T + length) * row, 0, size_t(T - length) * row);
-      }
-    }
-  };
-  for (data::TensorSet& layer : batch.layers) clear(layer);
-  clear(batch.tensors);
-  Tensor& lse = batch.tensors["lse"];
-  if (!lse.defined()) return;
-  const int64_t T = lse.dim(1);  // f32; equal logits of 0
-  for (int64_t b = 0; b < B; ++b) {
-    std::fill(lse.data<float>() + b * T + std::min(lengths[b], T), lse.data<float>() + (b + 1) * T,
-              float(std::log(double(reader_.spec().vocab))));
-  }
-}
-
 void DumpTeacher::require(const TeacherNeeds& needs) {
   const std::string dir = reader_.dir().string();
   const int64_t K = reader_.spec().columns;
@@ -171,10 +142,6 @@ std::vector<int64_t> DumpTeacher::samples_of(const std::vector<int64_t>& windows
 }
 
 DumpTeacher::Arrived DumpTeacher::send(data::DumpBatch read) const {
-  const int64_t* lengths = read.lengths.data<int64_t>();
-  const bool padded = std::any_of(lengths, lengths + read.lengths.numel(),
-                                  [&](int64_t n) { return n < reader_.spec().tokens; });
-  if (padded && !reader_.spec().ragged) clear_padding(read);  // ragged ones are read so
   Arrived out{std::move(read), {}};
   data::DumpBatch& b = out.batch;
   auto upload = [&out](data::TensorSet& set) {

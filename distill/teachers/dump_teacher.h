@@ -60,7 +60,6 @@ class DumpTeacher : public Teacher {
   // Calls see(sample, its tokens or null, its length) for every sample.
   using See = std::function<void(int64_t sample, const int32_t* tokens, int64_t length)>;
   void each_sample(const See& see) const;
-  void clear_padding(data::DumpBatch& batch) const;
   void compare_tokens(int64_t sample, const int32_t* stored, std::span<const int32_t> tokens,
                       const std::string& source) const;
 

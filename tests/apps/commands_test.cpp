@@ -356,7 +356,7 @@ TEST_CASE(
       {"special_tokens", {{"</s>", {{"id", "</s>"}, {"ids", {2}}, {"tokens", {"</s>"}}}}}}};
   w.write("front/tokenizer.json", files.dump());
   const std::string twice = "generate --model front --tokens 1 --prompt '</s>king' ";
-  const std::string said = "generate: prompt 1: the text begins with </s>";
+  const std::string said = "generate: the prompt: the text begins with </s>";
   CHECK(contains(w.must(twice).error, "warning: " + said));
   Finished f = w.must(twice + "--json --quiet");
   CHECK(f.error.empty());
