@@ -1,10 +1,9 @@
 // brine tokenizer: trains a byte-level BPE tokenizer.
-#include <filesystem>
 #include <iostream>
 
 #include "apps/cli/program.h"
 #include "apps/cli/terminal.h"
-#include "data/checkpoint/checkpoint.h"
+#include "data/checkpoint/occupied.h"
 #include "data/tokenizer/bpe/bpe.h"
 
 namespace brine {
@@ -27,7 +26,8 @@ struct TokenizerCommand {
   }
 
   int run(const RunContext&) {
-    refuse_model();
+    // The rows of a model belong to the tokens that it was trained with.
+    data::refuse_occupied(data::Path(out), {data::Holding::tokenizer});
     const std::unique_ptr<data::Tokenizer> tokenizer =
         data::train_bpe(train, {.vocab_size = vocab_size, .special = data::special_tokens(kind)});
     tokenizer->save(out);
@@ -38,16 +38,6 @@ struct TokenizerCommand {
                   "merge, so the vocabulary is smaller");
     }
     return 0;
-  }
-
-  // The rows of a model belong to the tokens that it was trained with.
-  void refuse_model() const {
-    for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json",
-                             "pytorch_model.bin", "pytorch_model.bin.index.json"})
-      check(!std::filesystem::exists(data::Path(out) / name), out, ": contains a model's ", name,
-            ", which another tokenizer would not fit; give another directory");
-    check(data::list_checkpoints(out).empty(), out,
-          ": contains a run, which another tokenizer would not fit; give another directory");
   }
 };
 const RegisterSubcommand<TokenizerCommand> registration("tokenizer",

@@ -384,11 +384,11 @@ TEST_CASE("tokenizer: a directory of a model or a run is refused, one of a token
   const std::string before = read_all(w.path("tok-model/tokenizer.json"));
   Finished f = w.run(train + "tok-model");
   CHECK(f.status == 1);
-  check_says(f.error, {"tok-model: contains a model's config.json"});
+  check_says(f.error, {"tok-model: already contains a model (config.json)"});
   CHECK(read_all(w.path("tok-model/tokenizer.json")) == before);
   f = w.run(train + "teacher");
   CHECK(f.status == 1);
-  check_says(f.error, {"teacher: contains a run"});
+  check_says(f.error, {"teacher: already contains a run"});
   w.must(train + "tok-twice");
   w.must("tokenizer --train text.txt --vocab-size 280 --out tok-twice");
   CHECK(contains(w.must("inspect tok-twice").out, "vocabulary 280"));
