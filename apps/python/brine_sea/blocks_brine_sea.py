@@ -355,7 +355,8 @@ def attend_by_flex(q: Tensor, k: Tensor, v: Tensor, codes: Tensor, form: BlockFo
     counts = (codes >= 0).sum(-1, dtype=torch.int32)
     order = torch.argsort((first == form.tile).int(), dim=-1, stable=True).int()
     sparse = mask_class.from_kv_blocks(counts, order, BLOCK_SIZE=(rows, size), mask_mod=mask)
-    y = flex_attention(y.flatten(2, 3), k, v, block_mask=sparse)
+    options = {"BLOCK_M": min(rows, 64), "BLOCK_N": min(size & -size, 64)} if y.is_cuda else None
+    y = flex_attention(y.flatten(2, 3), k, v, block_mask=sparse, kernel_options=options)
     y = y.view(batch, groups, tiles, rows, d)[:, :, :, : n * r]
     return y.view(batch, groups, tiles, n, r, d).transpose(2, 3)
 
