@@ -420,9 +420,9 @@ std::unique_ptr<nn::Attention> blocks_of(const Case& c, Dtype dtype, std::string
 Tensor kept_blocks(const nn::Tap& tap, const Case& c) {
   const int64_t B = c.integer("B"), H = c.integer("H"), T = c.integer("T"),
                 G = c.integer("kv_heads"), size = c.integer("block"), N = (T + size - 1) / size;
-  const Tensor keys = csr_to_mask({.row_pointers = tap.get("row_pointers").to(kCpu),
-                                   .head_offsets = tap.get("head_offsets").to(kCpu),
-                                   .columns = tap.get("columns").to(kCpu),
+  const Tensor keys = csr_to_mask({.row_pointers = tap.get("row_pointers").to(Device{}),
+                                   .head_offsets = tap.get("head_offsets").to(Device{}),
+                                   .columns = tap.get("columns").to(Device{}),
                                    .batch = B,
                                    .heads = H,
                                    .length = T,

@@ -164,6 +164,11 @@ void block_attention(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, BlockMa
   const int64_t d = q.dim(3);
   if (lse.numel() == 0) return;
   const Dtype given = q.dtype();
+  if (has_16_bits(given) && tensor_cores(given) &&
+      block_attention_half(y, lse, q, k, v, BlockCall(mask, visible, q, k),
+                           q.dim(1) / k.dim(1) * mask.tile, scale)) {
+    return;
+  }
   if (has_16_bits(given)) q = q.to(Dtype::f32), k = k.to(Dtype::f32), v = v.to(Dtype::f32);
   const BlockCall call(mask, visible, q, k);
   const char* name = "block_attention";

@@ -3,8 +3,10 @@
 // parts and the heads, the largest of each row, the union.
 //
 // Products are by tiles in shared memory, whose lanes are the rows of all heads: lane h R + r is
-// row r of head h. The rest is a warp for each lane or row, in scratch memory of the thread block.
-// Products are in the type of the scores: TF32 would flip choices.
+// row r of head h. A thread has all parts of a block, or its neighbours have the others, and keeps
+// the logarithm of the sum of their exponentials: softmax over blocks of it is the sum over parts
+// of softmax over all parts. The rest is a warp for each lane or row, in scratch memory of the
+// thread block. Products are in the type of the scores: TF32 would flip choices.
 #pragma once
 
 #include "tensor/cuda/attention/block_tile.cuh"
@@ -16,8 +18,81 @@ namespace brine::cuda {
 constexpr int kChoiceColumns = 64;  // numbers of a row per product
 constexpr int kMostLevels = 26;     // of 2^25 blocks, the most that block_entry() numbers
 
+// Products of `Lanes` rows with `slots` rows of sums. A thread has lanes row(i) and the
+// neighbouring slots first_slot() + n, which are in rows key(n) of their tile, so that they are in
+// other banks.
+template <class Number, int Lanes>
+struct ChoiceTile {
+  using T = Number;
+  static constexpr int rows = Lanes, slots = sizeof(T) == 4 ? 64 : 32;
+  static constexpr int own = 4, apart = Lanes / own, keys = slots / kAcross;
+  static constexpr int threads = apart * kAcross, step = row_step<T>(kChoiceColumns);
+  static constexpr size_t shared = (rows + slots) * step * sizeof(T);
+
+  __device__ static int across() { return int(threadIdx.x) % kAcross; }
+  __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * apart; }
+  __device__ static int key(int n) { return across() + n * kAcross; }
+  __device__ static int first_slot() { return across() * keys; }
+  // Of the row of a tile.
+  __device__ static int slot(int r) { return r % kAcross * keys + r / kAcross; }
+
+  // sums += x y^T, of which only the first `used` columns are not 0.
+  __device__ static void add(T (&sums)[own][keys], const T* x, const T* y, int used) {
+    constexpr int n = kWide<T>;
+#pragma unroll 2
+    for (int c = 0; c < used; c += n) {
+      Pack<T, n> mine[own];
+#pragma unroll
+      for (int i = 0; i < own; ++i) mine[i] = load_pack<n>(x + row(i) * step + c);
+#pragma unroll
+      for (int j = 0; j < keys; ++j) {
+        const Pack<T, n> other = load_pack<n>(y + key(j) * step + c);
+#pragma unroll
+        for (int i = 0; i < own; ++i) {
+#pragma unroll
+          for (int e = 0; e < n; ++e) sums[i][j] += mine[i].v[e] * other.v[e];
+        }
+      }
+    }
+  }
+
+  // tile [count, kChoiceColumns] = the rows of d numbers at from(r), 0 where that is null.
+  template <int count, class F>
+  __device__ static void load(T* tile, F&& from, int64_t d, bool packed) {
+    constexpr int n = kWide<T>, packs = kChoiceColumns / n;
+    if (packed) {
+#pragma unroll 4
+      for (int i = threadIdx.x; i < count * packs; i += threads) {
+        const int r = i / packs, c = i % packs * n;
+        const T* row = from(r);
+        Pack<T, n> x{};
+        if (row && c < d) x = load_pack<n>(row + c);
+        store_pack(tile + r * step + c, x);
+      }
+    } else {
+      for (int i = threadIdx.x; i < count * kChoiceColumns; i += threads) {
+        const int r = i / kChoiceColumns, c = i % kChoiceColumns;
+        const T* row = from(r);
+        tile[r * step + c] = row && c < d ? row[c] : T(0);
+      }
+    }
+  }
+};
+
+// log(sum of exp) of some scores, as their largest and the rest; of none, the lowest number.
 template <class T>
-using ChoiceTile = PlainTile<T, kChoiceColumns, 4>;
+struct LogSum {
+  T most = std::numeric_limits<T>::lowest(), sum = 0;
+
+  __device__ void add(T score) { add(LogSum{score, T(1)}); }
+  __device__ void add(const LogSum& other) {
+    const T larger = Max{}(most, other.most);
+    sum = sum * math::exp_nonpositive(most - larger) +
+          other.sum * math::exp_nonpositive(other.most - larger);
+    most = larger;
+  }
+  __device__ T value() const { return sum > 0 ? most + math::log(sum) : most; }
+};
 
 // Sums of rows of `width` numbers by complete super-blocks of every level.
 template <class T>
@@ -102,7 +177,7 @@ struct ChoiceSizes {
     S = config.columns + 1;
   }
   BRINE_HD int64_t floats() const {
-    return lanes * C * (P * (opinion ? 2 : 1) + (m ? 1 : 0)) + R * C + lanes + R * m;
+    return lanes * C * ((opinion ? 2 : 1) + (m ? 1 : 0)) + R * C + 3 * lanes + R * m;
   }
   BRINE_HD int64_t ints() const { return C + blocks + 1; }
   BRINE_HD int64_t bytes() const { return R * C + (R + 1) * S; }
@@ -121,12 +196,13 @@ struct ChoiceMemory {
 // The scratch memory of one thread block.
 template <class T>
 struct ChoiceRoom {
-  T *s, *raw;                   // [lanes, C P] scores, then probabilities; the same of the opinion
-  T* x;                         // [lanes, C] products of features
-  OrderKey<T>* keys;            // [R, C] of the sums of probabilities; 0: may not be chosen
-  T *total, *open;              // [lanes]; [R, m] sums of features of a row's own block
-  int32_t *list, *first_row;    // [C] candidates; [blocks + 1] of the union
-  uint8_t *allowed, *survives;  // [R, C]; [R + 1, S], the last row: for any
+  T *s, *raw;                    // [lanes, C] scores, then exponentials; the same of the opinion
+  T* x;                          // [lanes, C] products of features
+  OrderKey<T>* keys;             // [R, C] of the sums of probabilities; 0: may not be chosen
+  T *total, *share, *raw_share;  // [lanes] of features; 1 / sum of s, of raw
+  T* open;                       // [R, m] sums of features of a row's own block
+  int32_t *list, *first_row;     // [C] candidates; [blocks + 1] of the union
+  uint8_t *allowed, *survives;   // [R, C]; [R + 1, S], the last row: for any
   int64_t C, S, P;
 
   __device__ ChoiceRoom(const ChoiceSizes& n, const ChoiceMemory<T>& memory, int64_t slot)
@@ -137,11 +213,13 @@ struct ChoiceRoom {
       at += count;
       return from;
     };
-    s = take(n.lanes * C * P);
-    raw = take(n.opinion ? n.lanes * C * P : 0);
+    s = take(n.lanes * C);
+    raw = take(n.opinion ? n.lanes * C : 0);
     x = take(n.m ? n.lanes * C : 0);
     keys = reinterpret_cast<OrderKey<T>*>(take(n.R * C));
     total = take(n.lanes);
+    share = take(n.lanes);
+    raw_share = take(n.lanes);
     open = take(n.R * n.m);
     list = memory.ints + slot * n.ints();
     first_row = list + C;
@@ -151,14 +229,14 @@ struct ChoiceRoom {
 };
 
 // All threads make every call, and leave with a barrier.
-template <class T>
+template <class Layout>
 class BlockChoice {
-  using Layout = ChoiceTile<T>;
+  using T = typename Layout::T;
   static constexpr int32_t kNoRow = int32_t(kMostTileRows);
   static constexpr int kWarps = Layout::threads / kWarp;
 
  public:
-  // `tiles`: two tiles of shared memory.
+  // `tiles`: Layout::shared bytes of shared memory.
   __device__ BlockChoice(const ChoiceInputs<T>& in, const BlockConfig& config,
                          const ChoiceRoom<T>& room, const ChoiceJob& job, T* tiles)
       : in_(in), config_(config), room_(room), job_(job), tiles_(tiles) {}
@@ -222,44 +300,107 @@ class BlockChoice {
     });
   }
 
-  // to [lanes, C parts] = rows of x times the sums of the parts of the candidates.
-  __device__ void multiply(T* to, const T* x, const BlockSums<T>& sums, int z,
-                           int64_t parts) const {
+  // put(lane, block, i, s) with the products s[i] of the thread's lanes and slots, for each tile of
+  // products of rows of x with the sums of the candidates' parts. A block has 2^n slots, at least
+  // as many as parts: slot block 2^n + part.
+  template <class Put>
+  __device__ void multiply(const T* x, const BlockSums<T>& sums, int z, int parts, int shift,
+                           Put put) const {
     T *own = tiles_, *other = own + Layout::rows * Layout::step;
     const T* from = sums.of(z, job_.bg);
-    const int64_t width = sums.width, count = candidates_ * parts, step = room_.C * parts;
+    const int64_t width = sums.width, count = candidates_ << shift;
     const bool packed =
         (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(T)) %
             16 ==
         0;
     for (int l0 = 0; l0 < lanes(); l0 += Layout::rows) {
-      for (int64_t c0 = 0; c0 < count; c0 += Layout::rows) {
-        Scores<Layout> s = {};
+      for (int64_t c0 = 0; c0 < count; c0 += Layout::slots) {
+        T s[Layout::own][Layout::keys] = {};
         for (int64_t w = 0; w < width; w += kChoiceColumns) {
           __syncthreads();
-          load_rows<Layout>(
-              own, [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
-              width - w, packed);
-          load_rows<Layout>(
+          if (c0 == 0 || width > kChoiceColumns) {
+            Layout::template load<Layout::rows>(
+                own,
+                [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
+                width - w, packed);
+          }
+          Layout::template load<Layout::slots>(
               other,
               [&](int r) {
-                const int64_t c = c0 + r;
-                return c < count ? from + (room_.list[c / parts] * parts + c % parts) * width + w
-                                 : nullptr;
+                const int64_t c = c0 + Layout::slot(r);
+                const int part = int(c & ((1 << shift) - 1));
+                return c < count && part < parts
+                           ? from + (room_.list[c >> shift] * int64_t(parts) + part) * width + w
+                           : nullptr;
               },
               width - w, packed);
           __syncthreads();
           const int64_t used = width - w;
-          Layout::add_scores(s, own, other, used < kChoiceColumns ? int(used) : kChoiceColumns);
+          Layout::add(s, own, other, used < kChoiceColumns ? int(used) : kChoiceColumns);
         }
-        each_score<Layout>(s, [&](int i, int n, T& value) {
-          const int lane = l0 + Layout::row(i);
-          const int64_t c = c0 + Layout::key(n);
-          if (lane < lanes() && c < count) to[lane * step + c] = value;
-        });
+#pragma unroll
+        for (int i = 0; i < Layout::own; ++i) put(l0 + Layout::row(i), c0, s[i]);
       }
     }
     __syncthreads();
+  }
+
+  // to [lanes, C] = log(sum of exp) over the parts of each candidate, of `factor(lane)` times the
+  // products of queries and sums of keys; `raw`, if it is there, the same with another factor.
+  __device__ void score_parts(int z) const {
+    const int parts = int(room_.P);
+    int shift = 0;
+    while (1 << shift < parts) ++shift;
+    const double root = 1 / std::sqrt(double(in_.d)), of_part = double(config_.block) / parts;
+    const T level = T(1.0 / double(int64_t(1) << z)), plain = T(root / of_part) * level;
+    const bool opinion = config_.opinion > 0;
+    multiply(in_.q, in_.keys, z, parts, shift,
+             [&](int lane, int64_t c0, const T(&s)[Layout::keys]) {
+               const bool there = lane < lanes();
+               const int64_t head = job_.bg * job_.heads % in_.H + (there ? lane / job_.R : 0);
+               const T factor = T(double(in_.gain[head]) * root / of_part) * level;
+               fold(room_.s, there, lane, c0, s, parts, shift, factor);
+               if (opinion) fold(room_.raw, there, lane, c0, s, parts, shift, plain);
+             });
+  }
+
+  // The warps' lanes make this call together.
+  __device__ void fold(T* to, bool there, int lane, int64_t c0, const T (&s)[Layout::keys],
+                       int parts, int shift, T factor) const {
+    const int64_t first = c0 + Layout::first_slot();
+    auto store = [&](int64_t block, T value) {
+      if (there && block < candidates_) to[lane * room_.C + block] = value;
+    };
+    constexpr int n = Layout::keys;
+    const int width = 1 << shift, whole = width < n ? width : n;
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      if (parts == 1) store(first + j, s[j] * factor);
+    }
+    if (parts == 1) return;
+    LogSum<T> sum;
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      const int part = int((first + j) & (width - 1));
+      if (part < parts) sum.add(s[j] * factor);
+      if (width <= n && (j + 1) % whole == 0) {
+        store((first + j) >> shift, sum.value());
+        sum = {};
+      }
+    }
+    if (width <= n) return;
+    const int across = width / n < kAcross ? width / n : kAcross;
+    for (int by = 1; by < across; by *= 2) {
+      sum.add(LogSum<T>{__shfl_xor_sync(kAllLanes, sum.most, by),
+                        __shfl_xor_sync(kAllLanes, sum.sum, by)});
+    }
+    if (Layout::across() % across) return;
+    const int64_t block = first >> shift;
+    // The parts of a wide block come with several tiles.
+    if (first & (width - 1)) {
+      if (there && block < candidates_) sum.add(LogSum<T>{to[lane * room_.C + block], T(1)});
+    }
+    store(block, sum.value());
   }
 
   // open [R, m] = sums of the features of the keys of the own block that a row sees.
@@ -297,9 +438,18 @@ class BlockChoice {
 
   // keys [R, C] from the scores of the candidates at a level; `first`: no total is known yet.
   __device__ void score(int z, bool first) {
-    const int64_t P = room_.P, step = room_.C * P;
-    multiply(room_.s, in_.q, in_.keys, z, P);
-    if (in_.m) multiply(room_.x, in_.psi_q, in_.features, z, 1);
+    score_parts(z);
+    if (in_.m) {
+      multiply(in_.psi_q, in_.features, z, 1, 0,
+               [&](int lane, int64_t c0, const T(&s)[Layout::keys]) {
+#pragma unroll
+                 for (int j = 0; j < Layout::keys; ++j) {
+                   const int64_t c = c0 + Layout::first_slot() + j;
+                   if (lane < lanes() && c < candidates_) room_.x[lane * room_.C + c] = s[j];
+                 }
+               });
+    }
+    const bool opinion = config_.opinion > 0;
     for (int lane = int(threadIdx.x) / kWarp; lane < lanes(); lane += kWarps) {
       if (lane % job_.R >= job_.count) continue;
       if (in_.m && first) {
@@ -307,20 +457,20 @@ class BlockChoice {
         if (threadIdx.x % kWarp == 0) room_.total[lane] = total;
         __syncwarp();
       }
-      score_lane(lane, z);
-      soften(room_.s + lane * step, lane);
-      if (config_.opinion > 0) mix(lane);
+      if (in_.m) add_prior(lane, z);
+      soften(room_.s, room_.share, lane);
+      if (opinion) soften(room_.raw, room_.raw_share, lane);
     }
     __syncthreads();
     const bool last = z == 0;
+    const T given = T(config_.opinion), rest = T(1 - config_.opinion);
     BlockGroup{}.each(job_.count * candidates_, [&](int64_t i) {
       const int64_t r = i / candidates_, c = i % candidates_;
       T sum = 0;
       for (int h = 0; h < job_.heads; ++h) {
-        const T* s = room_.s + (h * job_.R + r) * step + c * P;
-        T whole = s[0];
-        for (int64_t p = 1; p < P; ++p) whole += s[p];
-        sum += whole;
+        const int64_t lane = h * job_.R + r, at = lane * room_.C + c;
+        const T own = room_.s[at] * room_.share[lane];
+        sum += opinion ? rest * own + given * (room_.raw[at] * room_.raw_share[lane]) : own;
       }
       set_key(r, c, sum, last);
     });
@@ -332,50 +482,39 @@ class BlockChoice {
     room_.keys[i] = may ? order_key(sum) : OrderKey<T>(0);
   }
 
-  // Products of a lane -> scores in s, and without gain and prior in raw.
-  __device__ void score_lane(int lane, int z) const {
+  // The prior of a lane's candidates is added to the scores.
+  __device__ void add_prior(int lane, int z) const {
     const int64_t head = job_.bg * job_.heads % in_.H + lane / job_.R;
-    const double root = 1 / std::sqrt(double(in_.d)), B = double(config_.block);
-    const int64_t P = room_.P;
-    const double of_part = B / double(P);
-    const T part = T(1.0 / double(int64_t(1) << z));
-    const T factor = T(double(in_.gain[head]) * root / of_part) * part,
-            plain = T(root / of_part) * part;
-    const T keys = T(double(job_.first + lane % job_.R + 1) / B) * part;
-    T *s = room_.s + lane * room_.C * P, *raw = room_.raw + lane * room_.C * P;
+    const T keys = T(double(job_.first + lane % job_.R + 1) / double(config_.block)) *
+                   T(1.0 / double(int64_t(1) << z));
+    T* s = room_.s + lane * room_.C;
     const T* x = room_.x + lane * room_.C;
-    WarpGroup{}.each(candidates_ * P, [&](int64_t c) {
-      if (config_.opinion > 0) raw[c] = s[c] * plain;
-      s[c] *= factor;
-      if (!in_.m) return;
-      const T share = x[c / P] / room_.total[lane];
+    WarpGroup{}.each(candidates_, [&](int64_t c) {
+      const T share = x[c] / room_.total[lane];
       s[c] += in_.prior_gain[head] * math::log((share < in_.least ? in_.least : share) * keys +
                                                std::numeric_limits<T>::min());
     });
   }
 
-  // s [candidates P] of a lane -> softmax over those that its row may choose from.
-  __device__ void soften(T* s, int lane) const {
+  // Scores [candidates] of a lane -> exponentials of those that its row may choose from, and one
+  // over their sum.
+  __device__ void soften(T* scores, T* shares, int lane) const {
     const WarpGroup group;
+    T* s = scores + lane * room_.C;
     const uint8_t* allowed = room_.allowed + lane % job_.R * room_.C;
     constexpr T kLowest = std::numeric_limits<T>::lowest();
-    const int64_t P = room_.P, n = candidates_ * P;
     const T most = group.reduce(
-        n, kLowest, [&](int64_t c) { return allowed[c / P] ? s[c] : kLowest; }, Max{});
-    group.each(
-        n, [&](int64_t c) { s[c] = allowed[c / P] ? math::exp_nonpositive(s[c] - most) : T(0); });
+        candidates_, kLowest, [&](int64_t c) { return allowed[c] ? s[c] : kLowest; }, Max{});
     const T norm = group.reduce(
-        n, T(0), [&](int64_t c) { return s[c]; }, Plus{});
-    const T share = norm > 0 ? 1 / norm : T(0);
-    group.each(n, [&](int64_t c) { s[c] *= share; });
-  }
-
-  __device__ void mix(int lane) const {
-    const int64_t step = room_.C * room_.P;
-    T *s = room_.s + lane * step, *raw = room_.raw + lane * step;
-    soften(raw, lane);
-    const T p = T(config_.opinion), rest = T(1 - config_.opinion);
-    WarpGroup{}.each(candidates_ * room_.P, [&](int64_t c) { s[c] = rest * s[c] + p * raw[c]; });
+        candidates_, T(0),
+        [&](int64_t c) {
+          const T e = allowed[c] ? math::exp_nonpositive(s[c] - most) : T(0);
+          s[c] = e;
+          return e;
+        },
+        Plus{});
+    if (threadIdx.x % kWarp == 0) shares[lane] = norm > 0 ? 1 / norm : T(0);
+    __syncwarp();
   }
 
   __device__ void add_given() const {

@@ -77,6 +77,12 @@ class BlockCall {
   Shape q_, k_;
 };
 
+// Forward, of q, k, v in 16 bits with their products on tensor cores, `lanes` rows of a tile for all
+// heads of a group. False if heads are too wide, their rows not whole packs, or shared memory too
+// small; nothing is computed then.
+bool block_attention_half(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, const BlockCall& call,
+                          int64_t lanes, double scale);
+
 // The pass of a thread block in a grid of tiles x groups x passes. Passes of a tile are neighbours:
 // they read the same keys. The long lists of late tiles come first.
 struct BlockTile {

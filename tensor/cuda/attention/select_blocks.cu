@@ -6,7 +6,9 @@
 namespace brine::cuda {
 namespace {
 
-constexpr int64_t kMostSlots = 1024;  // thread blocks, each with scratch memory
+// Thread blocks, each with scratch memory: as many as a device of 132 multiprocessors has at a
+// time, so that what they write stays in its L2.
+constexpr int64_t kMostSlots = 132 * 4;
 
 // A mask and where the rows of its tiles are.
 struct Lists {
@@ -62,14 +64,14 @@ struct StepJobs {
   }
 };
 
-template <class T, class Jobs>
-__global__ void __launch_bounds__(ChoiceTile<T>::threads, 2)
+template <class Layout, class Jobs, class T = typename Layout::T>
+__global__ void __launch_bounds__(Layout::threads, 512 / Layout::threads)
     choose_kernel(const Lists to, const Jobs jobs, const ChoiceInputs<T> in,
                   const BlockConfig config, const ChoiceSizes sizes, const ChoiceMemory<T> memory) {
   const ChoiceRoom<T> room(sizes, memory, blockIdx.x);
   for (int64_t turn = blockIdx.x; turn < to.groups * to.tiles; turn += gridDim.x) {
     const ChoiceJob job = jobs(turn, to, config);
-    BlockChoice<T>(in, config, room, job, dynamic_shared<T>())
+    BlockChoice<Layout>(in, config, room, job, dynamic_shared<T>())
         .write(to.counts[job.list], to.entries + job.list * to.capacity, to.capacity);
   }
 }
@@ -99,9 +101,12 @@ void launch_choice(const char* name, const BlockMask& mask, const BlockScores& s
   const Tensor ints = Tensor::empty({slots, sizes.ints()}, Dtype::i32, device);
   const Tensor bytes = Tensor::empty({slots, sizes.bytes()}, Dtype::u8, device);
   const ChoiceMemory<T> memory{floats.data<T>(), ints.data<int32_t>(), bytes.data<uint8_t>()};
-  using Tile = ChoiceTile<T>;
-  launch(name, choose_kernel<T, Jobs>, dim3(blocks_for(slots, 1)), dim3(Tile::threads),
-         2 * Tile::rows * Tile::step * sizeof(T), to, jobs, in, config, sizes, memory);
+  auto launch_by = [&]<class Layout>() {
+    launch(name, choose_kernel<Layout, Jobs>, dim3(blocks_for(slots, 1)), dim3(Layout::threads),
+           Layout::shared, to, jobs, in, config, sizes, memory);
+  };
+  if (sizeof(T) == 8 || heads * R <= 32) return launch_by.template operator()<ChoiceTile<T, 32>>();
+  if constexpr (sizeof(T) == 4) launch_by.template operator()<ChoiceTile<T, 64>>();
 }
 
 }  // namespace

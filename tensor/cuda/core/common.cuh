@@ -3,8 +3,8 @@
 //
 // The sources here are compiled twice: by nvcc, and by the host compiler against the emulator in
 // tests/cuda/emulator, which runs them on a machine without a GPU. They therefore use CUDA C++
-// without <<<>>>, inline assembly (except tensor_cores.cuh), __constant__ and device lambdas, and
-// only the names that the emulator has.
+// without <<<>>>, inline assembly (except tensor_cores.cuh and half_products.cuh), __constant__ and
+// device lambdas, and only the names that the emulator has.
 #pragma once
 
 #include <cuda_runtime.h>

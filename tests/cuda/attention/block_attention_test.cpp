@@ -195,9 +195,21 @@ TEST_CASE("cuda: block_attention on tensor cores: 16 bits, and f32 when TF32 is 
   if (!has_device()) return;
   const AtEnd reset{[] { cuda::set_tf32(false); }};
   for (Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
-    for (auto [d, R, H] : {std::array<int64_t, 3>{6, 4, 3}, {64, 16, 1}, {128, 8, 7}}) {
-      const BlockCase c{
-          .B = 2, .H = H, .G = 1, .T = 90, .d = d, .config = config(16, 2, R), .lengths = {90, 57}};
+    // Lanes of 12 to 160: bands of 16 that one, two or four warps share, and several passes.
+    for (auto [d, R, H] : {std::array<int64_t, 3>{6, 4, 3},
+                           {64, 16, 1},
+                           {128, 8, 7},
+                           {40, 32, 1},
+                           {128, 32, 1},
+                           {16, 32, 3},
+                           {80, 32, 5}}) {
+      const BlockCase c{.B = 2,
+                        .H = H,
+                        .G = 1,
+                        .T = 190,
+                        .d = d,
+                        .config = config(R < 32 ? 16 : 32, 2, R),
+                        .lengths = {190, 57}};
       auto run = [&](Device device) {
         const On on{device};
         cuda::set_tf32(type == Dtype::f32 && device.is_cuda());
@@ -215,7 +227,9 @@ TEST_CASE("cuda: block_attention on tensor cores: 16 bits, and f32 when TF32 is 
       const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
       for (size_t i = 0; i < wanted.size(); ++i) {
         INFO(type, ", d ", d, ", output ", i);
-        check_close("tensor cores", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : 1e-3);
+        // Weights of values are rounded to 16 bits, or to TF32.
+        const double apart = type == Dtype::bf16 ? 4e-3 : 1e-3;
+        check_close("tensor cores", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : apart);
       }
     }
   }

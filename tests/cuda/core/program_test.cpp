@@ -197,9 +197,9 @@ TEST_CASE(
                            "stopped/shard-00000.h5 ] && [ $n -lt 6000 ]; do sleep 0.01; "
                            "n=$((n+1)); done; kill -TERM $!; wait $!";
   // A fast device has written all before the signal comes.
-  check_emulated(WEXITSTATUS(std::system(stop.c_str())) == 130, "stopped by a signal");
-  check_emulated(contains(read_all(w.path("stopped.log")), "the same command continues"),
-                 "the message of a stopped dump");
+  test::check_emulated(WEXITSTATUS(std::system(stop.c_str())) == 130, "stopped by a signal");
+  test::check_emulated(contains(read_all(w.path("stopped.log")), "the same command continues"),
+                       "the message of a stopped dump");
   CHECK(contains(w.must(dump + "stopped --device cuda").error, "shard-00000.h5: verified"));
   CHECK((shards("stopped") == wanted));
 }

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""An exported student's attention over blocks on a GPU, in PyTorch: its tiles, its flex_attention, and FlashAttention.
+
+1 x 12 heads (and 9 over 3) x T x 64 in bf16, preset blocks, forward without gradients. `apart` is the largest
+difference between the two forms of one mask.
+"""
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from timing import median_ms
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "apps/python"))
+from brine_sea import blocks_brine_sea as blocks  # noqa: E402
+from brine_sea.attention_brine_sea import Shape  # noqa: E402
+from brine_sea.configuration_brine_sea import SeaSettings  # noqa: E402
+
+SIZE = 64
+PRESET = dict(mask="blocks", k=480, block=32, parts=4, tile=32, columns=512,
+              decoder="none", prior="none", pooled_prior=True, gates="head", gate_bias=8.0)
+
+
+def timed(run, seconds):
+    def finished():
+        run()
+        torch.cuda.synchronize()
+
+    return median_ms(finished, seconds, warm_up=3)
+
+
+@torch.no_grad()
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192, 32768])
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("PyTorch sees no CUDA device")
+    for tokens in args.tokens:
+        for heads, groups in [(12, 12), (9, 3)]:
+            shape = Shape(heads=heads, groups=groups, head_size=SIZE, max_positions=tokens, causal=True, rotary=False)
+            made = blocks.BlockAttention(shape, SeaSettings(**PRESET)).cuda()
+            q = torch.randn(1, heads, tokens, SIZE, device="cuda", dtype=torch.bfloat16)
+            k, v = (torch.randn(1, groups, tokens, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+            row = {"tokens": tokens, "heads": heads, "groups": groups}
+            y = {}
+            for backend in ("tiles", "flex"):
+                made.backend = backend
+                y[backend] = made(q, k, v)
+                row[backend] = timed(lambda: made(q, k, v), args.seconds)
+            row["apart"] = (y["tiles"].float() - y["flex"].float()).abs().max().item()
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                row["FlashAttention"] = timed(
+                    lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=groups < heads),
+                    args.seconds)
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
