@@ -3,96 +3,24 @@
 // parts and the heads, the largest of each row, the union.
 //
 // Products are by tiles in shared memory, whose lanes are the rows of all heads: lane h R + r is
-// row r of head h. A thread has all parts of a block, or its neighbours have the others, and keeps
-// the logarithm of the sum of their exponentials: softmax over blocks of it is the sum over parts
-// of softmax over all parts. The rest is a warp for each lane or row, in scratch memory of the
-// thread block. Products are in the type of the scores: TF32 would flip choices.
+// row r of head h. Of the parts of a block the logarithm of the sum of their exponentials is kept:
+// softmax over blocks of it is the sum over parts of softmax over all parts. The rest is a warp for
+// each lane or row, in scratch memory of the thread block. Products are in the type of the scores:
+// TF32 would flip choices.
 #pragma once
 
-#include "tensor/cuda/attention/block_tile.cuh"
+#include "tensor/cuda/attention/choice_tile.cuh"
 #include "tensor/cuda/core/block_group.cuh"
+#include "tensor/cuda/core/half_products.cuh"
 #include "tensor/kernels/select.h"
 
 namespace brine::cuda {
 
-constexpr int kChoiceColumns = 64;  // numbers of a row per product
-constexpr int kMostLevels = 26;     // of 2^25 blocks, the most that block_entry() numbers
+constexpr int kMostLevels = 26;  // of 2^25 blocks, the most that block_entry() numbers
 
-// Products of `Lanes` rows with `slots` rows of sums. A thread has lanes row(i) and the
-// neighbouring slots first_slot() + n, which are in rows key(n) of their tile, so that they are in
-// other banks.
-template <class Number, int Lanes>
-struct ChoiceTile {
-  using T = Number;
-  static constexpr int rows = Lanes, slots = sizeof(T) == 4 ? 64 : 32;
-  static constexpr int own = 4, apart = Lanes / own, keys = slots / kAcross;
-  static constexpr int threads = apart * kAcross, step = row_step<T>(kChoiceColumns);
-  static constexpr size_t shared = (rows + slots) * step * sizeof(T);
-
-  __device__ static int across() { return int(threadIdx.x) % kAcross; }
-  __device__ static int row(int i) { return int(threadIdx.x) / kAcross + i * apart; }
-  __device__ static int key(int n) { return across() + n * kAcross; }
-  __device__ static int first_slot() { return across() * keys; }
-  // Of the row of a tile.
-  __device__ static int slot(int r) { return r % kAcross * keys + r / kAcross; }
-
-  // sums += x y^T, of which only the first `used` columns are not 0.
-  __device__ static void add(T (&sums)[own][keys], const T* x, const T* y, int used) {
-    constexpr int n = kWide<T>;
-#pragma unroll 2
-    for (int c = 0; c < used; c += n) {
-      Pack<T, n> mine[own];
-#pragma unroll
-      for (int i = 0; i < own; ++i) mine[i] = load_pack<n>(x + row(i) * step + c);
-#pragma unroll
-      for (int j = 0; j < keys; ++j) {
-        const Pack<T, n> other = load_pack<n>(y + key(j) * step + c);
-#pragma unroll
-        for (int i = 0; i < own; ++i) {
-#pragma unroll
-          for (int e = 0; e < n; ++e) sums[i][j] += mine[i].v[e] * other.v[e];
-        }
-      }
-    }
-  }
-
-  // tile [count, kChoiceColumns] = the rows of d numbers at from(r), 0 where that is null.
-  template <int count, class F>
-  __device__ static void load(T* tile, F&& from, int64_t d, bool packed) {
-    constexpr int n = kWide<T>, packs = kChoiceColumns / n;
-    if (packed) {
-#pragma unroll 4
-      for (int i = threadIdx.x; i < count * packs; i += threads) {
-        const int r = i / packs, c = i % packs * n;
-        const T* row = from(r);
-        Pack<T, n> x{};
-        if (row && c < d) x = load_pack<n>(row + c);
-        store_pack(tile + r * step + c, x);
-      }
-    } else {
-      for (int i = threadIdx.x; i < count * kChoiceColumns; i += threads) {
-        const int r = i / kChoiceColumns, c = i % kChoiceColumns;
-        const T* row = from(r);
-        tile[r * step + c] = row && c < d ? row[c] : T(0);
-      }
-    }
-  }
-};
-
-// log(sum of exp) of some scores, as their largest and the rest; of none, the lowest number.
-template <class T>
-struct LogSum {
-  T most = std::numeric_limits<T>::lowest(), sum = 0;
-
-  __device__ void add(T score) { add(LogSum{score, T(1)}); }
-  __device__ void add(const LogSum& other) {
-    const T larger = Max{}(most, other.most);
-    sum = sum * math::exp_nonpositive(most - larger) +
-          other.sum * math::exp_nonpositive(other.most - larger);
-    most = larger;
-  }
-  __device__ T value() const { return sum > 0 ? most + math::log(sum) : most; }
-};
+// exp(x) for x <= 0 and log(x) for x > 0 of sums over parts, relative error 2^-21.
+__device__ inline float exp_of_part(float x) { return exp2_nonpositive(x * 1.44269504f); }
+__device__ inline double exp_of_part(double x) { return std::exp(x); }
 
 // Sums of rows of `width` numbers by complete super-blocks of every level.
 template <class T>
@@ -236,7 +164,7 @@ class BlockChoice {
   static constexpr int kWarps = Layout::threads / kWarp;
 
  public:
-  // `tiles`: Layout::shared bytes of shared memory.
+  // `tiles`: Layout::numbers of shared memory.
   __device__ BlockChoice(const ChoiceInputs<T>& in, const BlockConfig& config,
                          const ChoiceRoom<T>& room, const ChoiceJob& job, T* tiles)
       : in_(in), config_(config), room_(room), job_(job), tiles_(tiles) {}
@@ -266,7 +194,21 @@ class BlockChoice {
   }
   __device__ bool has_row(int lane) const { return lane < lanes() && lane % job_.R < job_.count; }
 
-  __device__ void begin_union(const int32_t* entries, int64_t count) {
+  // The block of a candidate: all blocks of a level are, or those of a list.
+  __device__ int64_t candidate(int64_t c) const { return narrowed_ ? room_.list[c] : c; }
+  __device__ bool is_allowed(int r, int64_t c) const {
+    return !narrowed_ || room_.allowed[r * room_.C + c];
+  }
+  // f(row, candidate) of all, neighbouring threads for neighbouring candidates.
+  template <class F>
+  __device__ void each_candidate(F&& f) const {
+    for (int r = int(threadIdx.x) / kWarp; r < job_.count; r += kWarps) {
+      for (int64_t c = int(threadIdx.x) % kWarp; c < candidates_; c += kWarp) f(r, c);
+    }
+    __syncthreads();
+  }
+
+  __noinline__ __device__ void begin_union(const int32_t* entries, int64_t count) {
     const BlockGroup group;
     group.each(job_.own + 1,
                [&](int64_t b) { room_.first_row[b] = config_.is_fixed(b, job_.own) ? 0 : kNoRow; });
@@ -279,10 +221,6 @@ class BlockChoice {
     int z = in_.shares ? 0 : config_.level(job_.own);
     candidates_ = job_.own >> z;
     if (candidates_ == 0) return;
-    const BlockGroup group;
-    group.each(candidates_, [&](int64_t c) { room_.list[c] = int32_t(c); });
-    group.each(job_.R * candidates_,
-               [&](int64_t i) { room_.allowed[i / candidates_ * room_.C + i % candidates_] = 1; });
     if (in_.shares) {
       add_given();
     } else {
@@ -296,111 +234,106 @@ class BlockChoice {
       }
     }
     take(config_.chosen, [&](int r, int64_t c) {
-      atomicMin(room_.first_row + room_.list[c], int32_t(job_.r0 + r));
+      atomicMin(room_.first_row + candidate(c), int32_t(job_.r0 + r));
     });
   }
 
-  // put(lane, block, i, s) with the products s[i] of the thread's lanes and slots, for each tile of
-  // products of rows of x with the sums of the candidates' parts. A block has 2^n slots, at least
-  // as many as parts: slot block 2^n + part.
+  // put(lane, block, part, n, s) for every lane and candidate: s[p step], p < n, are the products
+  // of its row of x with the sums of the candidate's parts from `part` on. A block has 2^shift
+  // slots, at least as many as parts; if they are more than those of a tile, it comes several
+  // times, to the same thread.
   template <class Put>
-  __device__ void multiply(const T* x, const BlockSums<T>& sums, int z, int parts, int shift,
-                           Put put) const {
+  __device__ void multiply(const T* x, const BlockSums<T>& sums, int z, int parts, Put put) const {
     T *own = tiles_, *other = own + Layout::rows * Layout::step;
+    int shift = 0;
+    while (1 << shift < parts) ++shift;
     const T* from = sums.of(z, job_.bg);
     const int64_t width = sums.width, count = candidates_ << shift;
+    const int slots = Layout::slots, of_block = 1 << shift < slots ? 1 << shift : slots;
+    const int blocks = slots / of_block;  // of a tile
     const bool packed =
         (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(from) | width * sizeof(T)) %
             16 ==
         0;
     for (int l0 = 0; l0 < lanes(); l0 += Layout::rows) {
-      for (int64_t c0 = 0; c0 < count; c0 += Layout::slots) {
+      for (int64_t c0 = 0; c0 < count; c0 += slots) {
         T s[Layout::own][Layout::keys] = {};
         for (int64_t w = 0; w < width; w += kChoiceColumns) {
           __syncthreads();
           if (c0 == 0 || width > kChoiceColumns) {
-            Layout::template load<Layout::rows>(
+            load_choice_rows<Layout, Layout::rows>(
                 own,
                 [&](int r) { return has_row(l0 + r) ? x + q_row(l0 + r) * width + w : nullptr; },
                 width - w, packed);
           }
-          Layout::template load<Layout::slots>(
+          load_choice_rows<Layout, Layout::slots>(
               other,
-              [&](int r) {
-                const int64_t c = c0 + Layout::slot(r);
+              [&](int r) -> const T* {
+                const int64_t c = c0 + r, block = c >> shift;
                 const int part = int(c & ((1 << shift) - 1));
-                return c < count && part < parts
-                           ? from + (room_.list[c >> shift] * int64_t(parts) + part) * width + w
-                           : nullptr;
+                if (c >= count || part >= parts) return nullptr;
+                return from + (candidate(block) * parts + part) * width + w;
               },
               width - w, packed);
           __syncthreads();
           const int64_t used = width - w;
           Layout::add(s, own, other, used < kChoiceColumns ? int(used) : kChoiceColumns);
         }
+        __syncthreads();
+        // Parts apart, so that neighbouring threads read neighbouring blocks.
 #pragma unroll
-        for (int i = 0; i < Layout::own; ++i) put(l0 + Layout::row(i), c0, s[i]);
+        for (int j = 0; j < Layout::keys; ++j) {
+          const int slot = Layout::slot(j);
+          const int at = (slot & (of_block - 1)) * blocks + (slot >> shift) % blocks;
+#pragma unroll
+          for (int i = 0; i < Layout::own; ++i) {
+            other[Layout::row(i) * Layout::product_step + at] = s[i][j];
+          }
+        }
+        __syncthreads();
+        const int part = int(c0 & ((1 << shift) - 1));
+        const int there = parts - part < of_block ? parts - part : of_block;
+        for (int i = threadIdx.x; i < Layout::rows * blocks; i += Layout::threads) {
+          const int r = i / blocks, b = i % blocks;  // blocks is a power of two
+          const int64_t block = (c0 >> shift) + b;
+          if (block < candidates_ && has_row(l0 + r) && there > 0) {
+            put(l0 + r, block, part, there, other + r * Layout::product_step + b, blocks);
+          }
+        }
       }
     }
     __syncthreads();
   }
 
-  // to [lanes, C] = log(sum of exp) over the parts of each candidate, of `factor(lane)` times the
-  // products of queries and sums of keys; `raw`, if it is there, the same with another factor.
-  __device__ void score_parts(int z) const {
+  // s [lanes, C] = log(sum of exp) of the scores of each candidate's parts, raw those of the
+  // opinion.
+  __noinline__ __device__ void score_parts(int z) const {
     const int parts = int(room_.P);
-    int shift = 0;
-    while (1 << shift < parts) ++shift;
     const double root = 1 / std::sqrt(double(in_.d)), of_part = double(config_.block) / parts;
     const T level = T(1.0 / double(int64_t(1) << z)), plain = T(root / of_part) * level;
+    const int64_t head = job_.bg * job_.heads % in_.H;
     const bool opinion = config_.opinion > 0;
-    multiply(in_.q, in_.keys, z, parts, shift,
-             [&](int lane, int64_t c0, const T(&s)[Layout::keys]) {
-               const bool there = lane < lanes();
-               const int64_t head = job_.bg * job_.heads % in_.H + (there ? lane / job_.R : 0);
-               const T factor = T(double(in_.gain[head]) * root / of_part) * level;
-               fold(room_.s, there, lane, c0, s, parts, shift, factor);
-               if (opinion) fold(room_.raw, there, lane, c0, s, parts, shift, plain);
+    multiply(in_.q, in_.keys, z, parts,
+             [&](int lane, int64_t block, int part, int n, const T* products, int step) {
+               const int64_t at = lane * room_.C + block;
+               const T factor = T(double(in_.gain[head + lane / job_.R]) * root / of_part) * level;
+               room_.s[at] = fold(products, n, step, factor, part > 0, room_.s[at]);
+               if (opinion) {
+                 room_.raw[at] = fold(products, n, step, plain, part > 0, room_.raw[at]);
+               }
              });
   }
 
-  // The warps' lanes make this call together.
-  __device__ void fold(T* to, bool there, int lane, int64_t c0, const T (&s)[Layout::keys],
-                       int parts, int shift, T factor) const {
-    const int64_t first = c0 + Layout::first_slot();
-    auto store = [&](int64_t block, T value) {
-      if (there && block < candidates_) to[lane * room_.C + block] = value;
-    };
-    constexpr int n = Layout::keys;
-    const int width = 1 << shift, whole = width < n ? width : n;
-#pragma unroll
-    for (int j = 0; j < n; ++j) {
-      if (parts == 1) store(first + j, s[j] * factor);
-    }
-    if (parts == 1) return;
-    LogSum<T> sum;
-#pragma unroll
-    for (int j = 0; j < n; ++j) {
-      const int part = int((first + j) & (width - 1));
-      if (part < parts) sum.add(s[j] * factor);
-      if (width <= n && (j + 1) % whole == 0) {
-        store((first + j) >> shift, sum.value());
-        sum = {};
-      }
-    }
-    if (width <= n) return;
-    const int across = width / n < kAcross ? width / n : kAcross;
-    for (int by = 1; by < across; by *= 2) {
-      sum.add(LogSum<T>{__shfl_xor_sync(kAllLanes, sum.most, by),
-                        __shfl_xor_sync(kAllLanes, sum.sum, by)});
-    }
-    if (Layout::across() % across) return;
-    const int64_t block = first >> shift;
-    // The parts of a wide block come with several tiles.
-    if (first & (width - 1)) {
-      if (there && block < candidates_) sum.add(LogSum<T>{to[lane * room_.C + block], T(1)});
-    }
-    store(block, sum.value());
+  // log(sum of exp) of n scores, and of `before` if there are more before them.
+  __device__ static T fold(const T* products, int n, int step, T factor, bool more,
+                           const T& before) {
+    if (n == 1 && !more) return products[0] * factor;
+    T most = products[0] * factor;
+    for (int p = 1; p < n; ++p) most = Max{}(most, products[p * step] * factor);
+    if (more) most = Max{}(most, before);
+    T sum = more ? exp_of_part(before - most) : T(0);
+    for (int p = 0; p < n; ++p) sum += exp_of_part(products[p * step] * factor - most);
+    return most + math::log(sum);
   }
 
   // open [R, m] = sums of the features of the keys of the own block that a row sees.
@@ -440,13 +373,9 @@ class BlockChoice {
   __device__ void score(int z, bool first) {
     score_parts(z);
     if (in_.m) {
-      multiply(in_.psi_q, in_.features, z, 1, 0,
-               [&](int lane, int64_t c0, const T(&s)[Layout::keys]) {
-#pragma unroll
-                 for (int j = 0; j < Layout::keys; ++j) {
-                   const int64_t c = c0 + Layout::first_slot() + j;
-                   if (lane < lanes() && c < candidates_) room_.x[lane * room_.C + c] = s[j];
-                 }
+      multiply(in_.psi_q, in_.features, z, 1,
+               [&](int lane, int64_t block, int, int, const T* products, int) {
+                 room_.x[lane * room_.C + block] = products[0];
                });
     }
     const bool opinion = config_.opinion > 0;
@@ -464,8 +393,7 @@ class BlockChoice {
     __syncthreads();
     const bool last = z == 0;
     const T given = T(config_.opinion), rest = T(1 - config_.opinion);
-    BlockGroup{}.each(job_.count * candidates_, [&](int64_t i) {
-      const int64_t r = i / candidates_, c = i % candidates_;
+    each_candidate([&](int r, int64_t c) {
       T sum = 0;
       for (int h = 0; h < job_.heads; ++h) {
         const int64_t lane = h * job_.R + r, at = lane * room_.C + c;
@@ -476,10 +404,9 @@ class BlockChoice {
     });
   }
 
-  __device__ void set_key(int64_t r, int64_t c, T sum, bool last) const {
-    const int64_t i = r * room_.C + c;
-    const bool may = room_.allowed[i] && !(last && config_.is_fixed(room_.list[c], job_.own));
-    room_.keys[i] = may ? order_key(sum) : OrderKey<T>(0);
+  __device__ void set_key(int r, int64_t c, T sum, bool last) const {
+    const bool may = is_allowed(r, c) && !(last && config_.is_fixed(candidate(c), job_.own));
+    room_.keys[r * room_.C + c] = may ? order_key(sum) : OrderKey<T>(0);
   }
 
   // The prior of a lane's candidates is added to the scores.
@@ -498,17 +425,17 @@ class BlockChoice {
 
   // Scores [candidates] of a lane -> exponentials of those that its row may choose from, and one
   // over their sum.
-  __device__ void soften(T* scores, T* shares, int lane) const {
+  __noinline__ __device__ void soften(T* scores, T* shares, int lane) const {
     const WarpGroup group;
     T* s = scores + lane * room_.C;
-    const uint8_t* allowed = room_.allowed + lane % job_.R * room_.C;
+    const int r = lane % int(job_.R);
     constexpr T kLowest = std::numeric_limits<T>::lowest();
     const T most = group.reduce(
-        candidates_, kLowest, [&](int64_t c) { return allowed[c] ? s[c] : kLowest; }, Max{});
+        candidates_, kLowest, [&](int64_t c) { return is_allowed(r, c) ? s[c] : kLowest; }, Max{});
     const T norm = group.reduce(
         candidates_, T(0),
         [&](int64_t c) {
-          const T e = allowed[c] ? math::exp_nonpositive(s[c] - most) : T(0);
+          const T e = is_allowed(r, c) ? exp_of_part(s[c] - most) : T(0);
           s[c] = e;
           return e;
         },
@@ -518,11 +445,10 @@ class BlockChoice {
   }
 
   __device__ void add_given() const {
-    BlockGroup{}.each(job_.count * candidates_, [&](int64_t i) {
-      const int64_t r = i / candidates_, c = i % candidates_;
+    each_candidate([&](int r, int64_t c) {
       T sum = 0;
       for (int h = 0; h < job_.heads; ++h) {
-        sum += in_.shares[q_row(h * job_.R + int(r)) * in_.blocks + c];
+        sum += in_.shares[q_row(h * job_.R + r) * in_.blocks + c];
       }
       set_key(r, c, sum, true);
     });
@@ -530,10 +456,25 @@ class BlockChoice {
 
   // put(row, candidate) for the `most` largest of every row, of equal ones the later.
   template <class Put>
-  __device__ void take(int64_t most, Put put) const {
+  __noinline__ __device__ void take(int64_t most, Put put) const {
     const WarpGroup group;
     for (int r = int(threadIdx.x) / kWarp; r < job_.count; r += kWarps) {
       OrderKey<T>* keys = room_.keys + r * room_.C;
+      if constexpr (sizeof(T) == 4) {
+        auto own_put = [&](int64_t c) { put(r, c); };
+        if (candidates_ <= 4 * kWarp) {
+          take_few<4>(keys, candidates_, most, own_put);
+          continue;
+        }
+        if (candidates_ <= 16 * kWarp) {
+          take_few<16>(keys, candidates_, most, own_put);
+          continue;
+        }
+        if (candidates_ <= 32 * kWarp) {
+          take_few<32>(keys, candidates_, most, own_put);
+          continue;
+        }
+      }
       const int64_t may = group.reduce(
           candidates_, int64_t(0), [&](int64_t c) { return int64_t(keys[c] != 0); }, Plus{});
       each_largest(group, keys, candidates_, most < may ? most : may,
@@ -543,9 +484,14 @@ class BlockChoice {
   }
 
   // survives [r, super-block], the incomplete one for every row.
-  __device__ void take_survivors() const {
+  __noinline__ __device__ void take_survivors() const {
     const int64_t S = room_.S, whole = candidates_;
-    BlockGroup{}.each((job_.count + 1) * S, [&](int64_t i) { room_.survives[i] = i % S == whole; });
+    for (int r = 0; r <= job_.count; ++r) {
+      for (int64_t c = threadIdx.x; c < S; c += Layout::threads) {
+        room_.survives[r * S + c] = c == whole;
+      }
+    }
+    __syncthreads();
     uint8_t* any = room_.survives + job_.count * S;
     take(config_.survivors * config_.chosen,
          [&](int r, int64_t c) { room_.survives[r * S + c] = 1; });
@@ -555,7 +501,7 @@ class BlockChoice {
   }
 
   // The blocks of the surviving super-blocks and the fixed ones become the candidates.
-  __device__ void narrow(int z) {
+  __noinline__ __device__ void narrow(int z) {
     const BlockGroup group;
     const int64_t S = room_.S;
     const uint8_t* any = room_.survives + job_.count * S;
@@ -565,8 +511,9 @@ class BlockChoice {
     group.scan(job_.own, flag, [&](int64_t b, bool yes, int64_t rank) {
       if (yes) room_.list[rank] = int32_t(b);
     });
-    group.each(job_.count * candidates_, [&](int64_t i) {
-      const int64_t r = i / candidates_, c = i % candidates_, b = room_.list[c];
+    narrowed_ = true;
+    each_candidate([&](int r, int64_t c) {
+      const int64_t b = room_.list[c];
       room_.allowed[r * room_.C + c] =
           config_.is_fixed(b, job_.own) || room_.survives[r * S + (b >> z)];
     });
@@ -578,6 +525,7 @@ class BlockChoice {
   const ChoiceJob& job_;
   T* tiles_;
   int64_t candidates_ = 0;
+  bool narrowed_ = false;  // the candidates are those of the list
 };
 
 }  // namespace brine::cuda

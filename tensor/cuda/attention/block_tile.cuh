@@ -77,9 +77,9 @@ class BlockCall {
   Shape q_, k_;
 };
 
-// Forward, of q, k, v in 16 bits with their products on tensor cores, `lanes` rows of a tile for all
-// heads of a group. False if heads are too wide, their rows not whole packs, or shared memory too
-// small; nothing is computed then.
+// Forward, of q, k, v in 16 bits with their products on tensor cores, `lanes` rows of a tile for
+// all heads of a group. False if heads are too wide, their rows not whole packs, or shared memory
+// too small; nothing is computed then.
 bool block_attention_half(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, const BlockCall& call,
                           int64_t lanes, double scale);
 

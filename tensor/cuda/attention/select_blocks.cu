@@ -8,7 +8,7 @@ namespace {
 
 // Thread blocks, each with scratch memory: as many as a device of 132 multiprocessors has at a
 // time, so that what they write stays in its L2.
-constexpr int64_t kMostSlots = 132 * 4;
+constexpr int64_t kMostSlots = 132 * 5;
 
 // A mask and where the rows of its tiles are.
 struct Lists {
@@ -65,9 +65,10 @@ struct StepJobs {
 };
 
 template <class Layout, class Jobs, class T = typename Layout::T>
-__global__ void __launch_bounds__(Layout::threads, 512 / Layout::threads)
-    choose_kernel(const Lists to, const Jobs jobs, const ChoiceInputs<T> in,
-                  const BlockConfig config, const ChoiceSizes sizes, const ChoiceMemory<T> memory) {
+__global__ void __launch_bounds__(Layout::threads, 640 / Layout::threads)
+    choose_kernel(const Lists to, const Jobs jobs, const __grid_constant__ ChoiceInputs<T> in,
+                  const __grid_constant__ BlockConfig config, const ChoiceSizes sizes,
+                  const ChoiceMemory<T> memory) {
   const ChoiceRoom<T> room(sizes, memory, blockIdx.x);
   for (int64_t turn = blockIdx.x; turn < to.groups * to.tiles; turn += gridDim.x) {
     const ChoiceJob job = jobs(turn, to, config);
@@ -103,7 +104,7 @@ void launch_choice(const char* name, const BlockMask& mask, const BlockScores& s
   const ChoiceMemory<T> memory{floats.data<T>(), ints.data<int32_t>(), bytes.data<uint8_t>()};
   auto launch_by = [&]<class Layout>() {
     launch(name, choose_kernel<Layout, Jobs>, dim3(blocks_for(slots, 1)), dim3(Layout::threads),
-           Layout::shared, to, jobs, in, config, sizes, memory);
+           Layout::numbers * sizeof(T), to, jobs, in, config, sizes, memory);
   };
   if (sizeof(T) == 8 || heads * R <= 32) return launch_by.template operator()<ChoiceTile<T, 32>>();
   if constexpr (sizeof(T) == 4) launch_by.template operator()<ChoiceTile<T, 64>>();

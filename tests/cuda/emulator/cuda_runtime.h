@@ -24,6 +24,7 @@
 #define __shared__ thread_local
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
+#define __noinline__
 #define __grid_constant__
 #define __restrict__
 
