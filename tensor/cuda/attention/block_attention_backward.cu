@@ -3,12 +3,8 @@
 //
 // As in flash_attention_backward.cu there are two passes, so that one thread block computes each
 // sum, in a fixed order. That of queries goes over the list of a tile. That of keys goes over the
-// tiles that keep a block, the lists of transposed_entries.cuh: the lanes of all of these tiles
-// follow each other. The first blocks are kept by every tile, so lists are cut into slices, whose
-// number depends on the sizes alone; their sums are added in order.
-#include "tensor/cuda/attention/block_tile.cuh"
-#include "tensor/cuda/attention/transposed_entries.cuh"
-#include "tensor/cuda/core/scratch.h"
+// tiles that keep a block (block_lists.cuh), in slices.
+#include "tensor/cuda/attention/block_lists.cuh"
 #include "tensor/kernels/attention.h"
 
 namespace brine::cuda {
@@ -170,73 +166,6 @@ __global__ void queries_wide_kernel(T* dq, const Operands<T> in, const BlockSize
 }
 
 // ---- the gradients of keys and values
-// The tiles of a mask as the rows of transpose_rows(), their blocks as its keys.
-struct TileEntries {
-  const int32_t* entries;
-  int64_t first, count;
-  __device__ int64_t key(int64_t e) const { return entry_block(entries[e]); }
-};
-struct TileRows {
-  const int32_t *counts, *entries;
-  int64_t capacity;
-  __device__ TileEntries operator()(int64_t r) const {
-    return {entries + r * capacity, r * capacity, counts[r]};
-  }
-};
-
-// The tiles of a block: block_entry(tile, first row).
-struct TileLists {
-  int32_t* tiles;
-  const int32_t* entries;
-  __device__ void put(int64_t place, int64_t tile, int64_t entry) const {
-    tiles[place] = block_entry(tile, entry_row(entries[entry]));
-  }
-};
-
-// The lists by block, cut into slices, and where their sums go: [groups of a turn, slices, T, d],
-// null: not needed.
-template <class T>
-struct KeySums {
-  const int64_t* starts;
-  const int32_t* tiles;
-  T *dk, *dv;
-  int64_t blocks, slices, bg0;  // blocks of a group; the first group of the turn
-  int span, parts;              // keys of a thread block, thread blocks of a block
-};
-
-// The thread block of a part of a block and a slice of its list. Lane L is row L % R of head L / R
-// % heads of tile L / R / heads.
-template <class T>
-struct KeyTile {
-  int64_t bg, of_turn, b, first;  // first: key
-  int keys;                       // of the part that exist
-  const int32_t* tiles;
-  int64_t lanes, slice;
-
-  __device__ KeyTile(const KeySums<T>& to, const BlockSizes& at) {
-    int64_t turn = blockIdx.x;
-    const int part = int(turn % to.parts);
-    turn /= to.parts;
-    slice = turn % to.slices;
-    turn /= to.slices;
-    const int64_t block = turn % to.blocks;
-    of_turn = turn / to.blocks;
-    bg = to.bg0 + of_turn;
-    b = at.sequence(bg);
-    first = block * at.block + part * to.span;
-    const int64_t behind = (block + 1) * at.block, end = behind < at.T ? behind : at.T;
-    keys = int(end - first < 0 ? 0 : (end - first < to.span ? end - first : to.span));
-    const int64_t* start = to.starts + bg * to.blocks + block;
-    const int64_t count = start[1] - start[0], from = start[0] + count * slice / to.slices;
-    tiles = to.tiles + from;
-    lanes = (start[0] + count * (slice + 1) / to.slices - from) * at.heads * at.R;
-  }
-  // Where the sums of its first key go.
-  __device__ int64_t place(const KeySums<T>& to, const BlockSizes& at) const {
-    return ((of_turn * to.slices + slice) * at.T + first) * at.d;
-  }
-};
-
 // The lanes of a chunk: their rows of all heads of q, -1 where none reads the block, and ordinals.
 template <class T, int N>
 struct Lanes {
@@ -271,7 +200,7 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
   T* room = dy + tile_size;
   auto& lanes = *reinterpret_cast<Lanes<T, M>*>(room + Layout::weights);
   const KeyTile<T> tile(to, at);
-  if (tile.keys == 0) return;
+  if (tile.keys == 0 || tile.slice >= tile.used) return;
   const bool works = has_lanes<Layout>(tile.keys);
   auto load_keys = [&](T* own, const T* from) {
     const T* first = from + (tile.bg * at.T + tile.first) * at.d;
@@ -311,7 +240,8 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     if (to.dv) Layout::add(dv, scores, dy, room);
     if (to.dk) Layout::add(dk, slopes, q, room);
   }
-  const int64_t place = tile.place(to, at);
+  T *all_dk = tile.place(to, at, to.dk, to.dk_parts),
+    *all_dv = tile.place(to, at, to.dv, to.dv_parts);
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     if (Layout::row(i) >= tile.keys) continue;
@@ -319,8 +249,8 @@ __global__ void __launch_bounds__(Layout::threads, Layout::size <= 64 ? 2 : 1)
     for (int c = 0; c < Layout::columns; ++c) {
       const int column = Layout::column(c);
       if (column >= at.d) continue;
-      if (to.dk) to.dk[place + Layout::row(i) * at.d + column] = dk[i][c];
-      if (to.dv) to.dv[place + Layout::row(i) * at.d + column] = dv[i][c];
+      if (all_dk) all_dk[Layout::row(i) * at.d + column] = dk[i][c];
+      if (all_dv) all_dv[Layout::row(i) * at.d + column] = dv[i][c];
     }
   }
 }
@@ -332,7 +262,7 @@ __global__ void keys_wide_kernel(const KeySums<T> to, const Operands<T> in, cons
   __shared__ T weights[kThreadsOfWide], slopes[kThreadsOfWide];
   const int64_t d = at.d;
   const KeyTile<T> tile(to, at);
-  if (tile.keys == 0) return;
+  if (tile.keys == 0 || tile.slice >= tile.used) return;
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   T *k = dynamic_shared<T>(), *v = k + d, *dk = v + d, *dv = dk + d;
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
@@ -365,30 +295,12 @@ __global__ void keys_wide_kernel(const KeySums<T> to, const Operands<T> in, cons
       }
     }
   }
-  const int64_t place = tile.place(to, at);
+  T *all_dk = tile.place(to, at, to.dk, to.dk_parts),
+    *all_dv = tile.place(to, at, to.dv, to.dv_parts);
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
-    if (to.dk) to.dk[place + c] = dk[c];
-    if (to.dv) to.dv[place + c] = dv[c];
+    if (all_dk) all_dk[c] = dk[c];
+    if (all_dv) all_dv[c] = dv[c];
   }
-}
-
-// to [groups, n] = the sums of the slices from [groups, slices, n], in order.
-template <class T>
-__global__ void add_slices_kernel(T* to, const T* from, int64_t all, int64_t n, int64_t slices) {
-  const int64_t i = piece();
-  if (i >= all) return;
-  const T* mine = from + i / n * slices * n + i % n;
-  T sum = mine[0];
-  for (int64_t s = 1; s < slices; ++s) sum += mine[s * n];
-  to[i] = sum;
-}
-
-// Slices of a list: enough thread blocks of similar length where all tiles keep a block.
-int64_t slices_of(int64_t tiles) { return std::clamp<int64_t>(tiles / 64, 1, 8); }
-
-template <class T>
-T* data_or_null(const Tensor& t) {
-  return t.defined() ? t.data<T>() : nullptr;
 }
 
 template <class T>
@@ -427,39 +339,25 @@ class Backward {
 
   void keys(const Tensor& dk, const Tensor& dv) const {
     if (!dk.defined() && !dv.defined()) return;
-    const int64_t blocks = (keys_ + mask_.block - 1) / mask_.block;
-    const Tensor starts = Tensor::empty({groups_ * blocks + 1}, Dtype::i64, device_);
-    const Tensor tiles = Tensor::like(mask_.entries);
-    const auto *counts = mask_.counts.data<int32_t>(), *entries = mask_.entries.data<int32_t>();
-    transpose_rows(kName, TileLists{tiles.data<int32_t>(), entries}, starts,
-                   TileRows{counts, entries, mask_.capacity()}, groups_, mask_.tile_count(),
-                   blocks);
-    KeySums<T> to{.starts = starts.data<int64_t>(),
-                  .tiles = tiles.data<int32_t>(),
-                  .dk = nullptr,
-                  .dv = nullptr,
-                  .blocks = blocks,
-                  .slices = slices_of(mask_.tile_count()),
-                  .bg0 = 0,
-                  .span = 1,
-                  .parts = 1};
+    const BlockLists lists(kName, mask_, groups_, keys_);
+    KeySums<T> to = lists.sums<T>(dk, dv);
     const bool fits = dispatch_layout<T, Plain<T>::template Tile>(d_, given_, [&]<class Layout>() {
       const size_t shared = bytes<Layout>(sizeof(Lanes<T, Layout::rows>));
       if (shared > most_shared()) return false;
       const BlockSizes at = call_.sizes(Layout::rows, packed_);
       launch_each(kName, rows_ * kWarp, inner_products_kernel<Layout>, in_, at, rows_);
       to.span = int(std::min<int64_t>(mask_.block, Layout::rows));
-      in_turns(to, dk, dv, at, [&](const KeySums<T>& turn, int64_t thread_blocks) {
-        launch(kName, keys_kernel<Layout>, dim3(blocks_for(thread_blocks, 1)),
-               dim3(Layout::threads), shared, turn, in_, at);
+      in_turns(kName, to, at, device_, [&](const KeySums<T>& turn, dim3 thread_blocks) {
+        launch(kName, keys_kernel<Layout>, thread_blocks, dim3(Layout::threads), shared, turn, in_,
+               at);
       });
       return true;
     });
     if (fits) return;
     const BlockSizes at = call_.sizes(1, packed_);
     launch_each(kName, rows_ * kWarp, inner_products_kernel<PlainTile<T, 32, 4>>, in_, at, rows_);
-    in_turns(to, dk, dv, at, [&](const KeySums<T>& turn, int64_t thread_blocks) {
-      launch(kName, keys_wide_kernel<T>, dim3(blocks_for(thread_blocks, 1)), dim3(kThreadsOfWide),
+    in_turns(kName, to, at, device_, [&](const KeySums<T>& turn, dim3 thread_blocks) {
+      launch(kName, keys_wide_kernel<T>, thread_blocks, dim3(kThreadsOfWide),
              size_t(4 * d_) * sizeof(T), turn, in_, at);
     });
   }
@@ -468,35 +366,6 @@ class Backward {
   template <class Layout>
   static size_t bytes(size_t more) {
     return (4 * Layout::rows * Layout::step + Layout::weights) * sizeof(T) + more;
-  }
-
-  // Calls run() for as many groups at a time as there is scratch memory for their slices.
-  template <class F>
-  void in_turns(KeySums<T> to, const Tensor& dk, const Tensor& dv, const BlockSizes& at,
-                F&& run) const {
-    to.parts = int((mask_.block + to.span - 1) / to.span);
-    const int64_t n = keys_ * d_, sums = to.slices * n;
-    const int64_t turn =
-        to.slices == 1 ? groups_ : heads_per_turn(groups_, 2 * sums * int64_t(sizeof(T)));
-    const Shape shape{turn, to.slices, keys_, d_};
-    auto room = [&](const Tensor& wanted) {
-      if (!wanted.defined() || to.slices == 1) return Tensor();
-      return Tensor::empty(shape, wanted.dtype(), device_);
-    };
-    const Tensor of_k = room(dk), of_v = room(dv);
-    for (to.bg0 = 0; to.bg0 < at.groups; to.bg0 += turn) {
-      const int64_t groups = std::min(turn, at.groups - to.bg0);
-      to.dk = data_or_null<T>(to.slices > 1 ? of_k : dk);
-      to.dv = data_or_null<T>(to.slices > 1 ? of_v : dv);
-      run(to, groups * to.blocks * to.slices * to.parts);
-      auto add = [&](const Tensor& whole, const Tensor& parts) {
-        if (!parts.defined()) return;
-        launch_each(kName, groups * n, add_slices_kernel<T>, whole.data<T>() + to.bg0 * n,
-                    parts.data<T>(), groups * n, n, to.slices);
-      };
-      add(dk, of_k);
-      add(dv, of_v);
-    }
   }
 
   const BlockMask& mask_;
@@ -515,6 +384,11 @@ void block_attention_backward(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor
                               double scale) {
   if (k.numel() == 0) return;
   const Dtype given = q.dtype();
+  if (has_16_bits(given) && tensor_cores(given) &&
+      block_attention_backward_half(dq, dk, dv, dy, q, k, v, y, lse, mask,
+                                    BlockCall(mask, visible, q, k), scale)) {
+    return;
+  }
   if (has_16_bits(given)) q = q.to(Dtype::f32), k = k.to(Dtype::f32), v = v.to(Dtype::f32);
   const BlockCall call(mask, visible, q, k);
   const Tensor dot = Tensor::like(lse);

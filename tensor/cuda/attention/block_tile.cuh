@@ -82,6 +82,10 @@ class BlockCall {
 // too small; nothing is computed then.
 bool block_attention_half(Tensor y, Tensor lse, Tensor q, Tensor k, Tensor v, const BlockCall& call,
                           int64_t lanes, double scale);
+// The gradients of the same, as block_attention_backward().
+bool block_attention_backward_half(Tensor dq, Tensor dk, Tensor dv, Tensor dy, Tensor q, Tensor k,
+                                   Tensor v, Tensor y, Tensor lse, const BlockMask& mask,
+                                   const BlockCall& call, double scale);
 
 // The pass of a thread block in a grid of tiles x groups x passes. Passes of a tile are neighbours:
 // they read the same keys. The long lists of late tiles come first.

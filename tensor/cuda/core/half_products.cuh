@@ -120,6 +120,17 @@ __device__ inline void copy_16(void* to, const void* from, bool there) {
   *static_cast<uint4*>(to) = there ? *static_cast<const uint4*>(from) : uint4{};
 #endif
 }
+// The same of 8 bytes.
+__device__ inline void copy_8(void* to, const void* from, bool there) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(uint32_t(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(there ? 8 : 0)
+      : "memory");
+#else
+  *static_cast<uint64_t*>(to) = there ? *static_cast<const uint64_t*>(from) : 0;
+#endif
+}
 // Ends a group of the thread's copies.
 __device__ inline void end_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -58,6 +58,58 @@ void compare_attention(const BlockCase& c, int wanted = 7) {
   if (c.d > 32) compare_both(what + ", small", run);
 }
 
+// A part of the tiles of a case, at these places.
+Tensor sampled(const Tensor& all, const std::vector<int32_t>& places, int axis, int64_t rows) {
+  std::vector<Tensor> parts;
+  for (int32_t n : places) parts.push_back(all.slice(axis, n * rows, rows));
+  return concat(parts, axis).contiguous();
+}
+
+struct HalfCase {
+  int wanted = 7;  // as both_ways()
+  double size_of_dy = 1;
+  std::vector<int32_t> places = {};  // of sampled tiles; none: all
+};
+
+// Products of factors in `type` on tensor cores, of f32 by TF32, against exact ones.
+void compare_tensor_cores(const BlockCase& c, Dtype type, const HalfCase& more = {}) {
+  const AtEnd reset{[] { cuda::set_tf32(false); }};
+  auto run = [&](Device device) {
+    const On on{device};
+    cuda::set_tf32(type == Dtype::f32 && device.is_cuda());
+    // On the CPU the exact results, which its own kernels for 16 bits would round. Numbers of bf16
+    // are exact in TF32.
+    auto rounded = [&](const Tensor& x) {
+      const Tensor y = x.to(type == Dtype::f32 ? Dtype::bf16 : type);
+      return on(device.is_cuda() && type != Dtype::f32 ? y : y.to(Dtype::f32));
+    };
+    Rows x = rows_of(c, Dtype::f32);
+    for (int64_t i = 0; i < x.dy.numel(); ++i) x.dy.data<float>()[i] *= float(more.size_of_dy);
+    BlockMask mask = mask_of(c, On{kCpu});
+    if (!more.places.empty()) {
+      x.q = sampled(x.q, more.places, 2, c.config.tile);
+      x.dy = sampled(x.dy, more.places, 2, c.config.tile);
+      mask.counts = sampled(mask.counts, more.places, 2, 1);
+      mask.entries = sampled(mask.entries, more.places, 2, 1);
+      mask.tiles = Tensor::from(more.places, {int64_t(more.places.size())});
+    }
+    mask.counts = on(mask.counts);
+    mask.entries = on(mask.entries);
+    for (Tensor* t : {&x.q, &x.k, &x.v}) *t = rounded(*t);
+    x.dy = on(x.dy);
+    return both_ways(x, mask, c.visible(), 0.2, more.wanted);
+  };
+  const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    INFO(type, ", d ", c.d, ", tile ", c.config.tile, ", block ", c.config.block, ", output ", i);
+    REQUIRE(wanted[i].defined() == got[i].defined());
+    if (!wanted[i].defined()) continue;
+    // Weights of values are rounded to 16 bits, or to TF32.
+    const double apart = type == Dtype::bf16 ? 4e-3 : 1e-3;
+    check_close("tensor cores", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : apart);
+  }
+}
+
 BlockConfig config(int64_t block, int64_t chosen, int64_t tile) {
   return {.block = block, .chosen = chosen, .tile = tile};
 }
@@ -126,16 +178,11 @@ TEST_CASE("cuda: block_attention of sampled tiles") {
       .B = 2, .H = 6, .G = 2, .T = 64, .d = 9, .config = config(8, 2, 4), .lengths = {64, 39}};
   compare_both("block_attention of sampled tiles", [&](const On& on, Dtype dtype) {
     Rows x = rows_of(c, dtype);
-    auto sampled = [&](const Tensor& all, int axis, int64_t rows) {
-      std::vector<Tensor> parts;
-      for (int32_t n : places) parts.push_back(all.slice(axis, n * rows, rows));
-      return concat(parts, axis).contiguous();
-    };
-    x.q = sampled(x.q, 2, 4);
-    x.dy = sampled(x.dy, 2, 4);
+    x.q = sampled(x.q, places, 2, 4);
+    x.dy = sampled(x.dy, places, 2, 4);
     BlockMask mask = mask_of(c, On{kCpu});
-    mask.counts = on(sampled(mask.counts, 2, 1));
-    mask.entries = on(sampled(mask.entries, 2, 1));
+    mask.counts = on(sampled(mask.counts, places, 2, 1));
+    mask.entries = on(sampled(mask.entries, places, 2, 1));
     mask.tiles = Tensor::from(places, {4});
     return both_ways(moved(x, on), mask, c.visible(), 0.3);
   });
@@ -193,7 +240,6 @@ TEST_CASE("cuda: block_attention does not read rows of padding") {
 
 TEST_CASE("cuda: block_attention on tensor cores: 16 bits, and f32 when TF32 is requested") {
   if (!has_device()) return;
-  const AtEnd reset{[] { cuda::set_tf32(false); }};
   for (Dtype type : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
     // Lanes of 12 to 160: bands of 16 that one, two or four warps share, and several passes.
     for (auto [d, R, H] : {std::array<int64_t, 3>{6, 4, 3},
@@ -203,34 +249,73 @@ TEST_CASE("cuda: block_attention on tensor cores: 16 bits, and f32 when TF32 is 
                            {128, 32, 1},
                            {16, 32, 3},
                            {80, 32, 5}}) {
-      const BlockCase c{.B = 2,
-                        .H = H,
-                        .G = 1,
-                        .T = 190,
-                        .d = d,
-                        .config = config(R < 32 ? 16 : 32, 2, R),
-                        .lengths = {190, 57}};
-      auto run = [&](Device device) {
-        const On on{device};
-        cuda::set_tf32(type == Dtype::f32 && device.is_cuda());
-        // On the CPU the exact results, which its own kernels for 16 bits would round. Numbers of
-        // bf16 are exact in TF32.
-        auto rounded = [&](const Tensor& x) {
-          const Tensor y = x.to(type == Dtype::f32 ? Dtype::bf16 : type);
-          return on(device.is_cuda() && type != Dtype::f32 ? y : y.to(Dtype::f32));
-        };
-        Rows x = rows_of(c, Dtype::f32);
-        for (Tensor* t : {&x.q, &x.k, &x.v}) *t = rounded(*t);
-        x.dy = on(x.dy);
-        return both_ways(x, mask_of(c, on), c.visible(), 0.2);
-      };
-      const std::vector<Tensor> wanted = run(kCpu), got = run(kCuda);
-      for (size_t i = 0; i < wanted.size(); ++i) {
-        INFO(type, ", d ", d, ", output ", i);
-        // Weights of values are rounded to 16 bits, or to TF32.
-        const double apart = type == Dtype::bf16 ? 4e-3 : 1e-3;
-        check_close("tensor cores", wanted[i], got[i].to(kCpu), i == 1 ? 1e-5 : apart);
+      compare_tensor_cores({.B = 2,
+                            .H = H,
+                            .G = 1,
+                            .T = 190,
+                            .d = d,
+                            .config = config(R < 32 ? 16 : 32, 2, R),
+                            .lengths = {190, 57}},
+                           type);
+    }
+  }
+}
+
+TEST_CASE("cuda: block_attention_backward on tensor cores: blocks of any size, in slices") {
+  if (!has_device()) return;
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    for (auto [block, R] : {std::array<int64_t, 2>{4, 2}, {8, 8}, {48, 16}, {96, 48}, {130, 2}}) {
+      compare_tensor_cores({.B = 2,
+                            .H = 4,
+                            .G = 2,
+                            .T = 141,
+                            .d = 24,
+                            .config = config(block, 1, R),
+                            .lengths = {141, 70}},
+                           type);
+    }
+    for (int wanted = 0; wanted < 7; ++wanted) {
+      compare_tensor_cores({.H = 2, .G = 1, .T = 75, .d = 16, .config = config(32, 1, 16)}, type,
+                           {.wanted = wanted});
+    }
+    // The first block has two of three slices, others one.
+    const int64_t before = cuda::scratch_limit();
+    const AtEnd reset{[&] { cuda::scratch_limit() = before; }};
+    for (int64_t limit : {before, int64_t(1)}) {
+      cuda::scratch_limit() = limit;
+      compare_tensor_cores({.H = 12, .G = 2, .T = 411, .d = 8, .config = config(8, 2, 2)}, type);
+    }
+    compare_tensor_cores(
+        {.B = 2, .H = 6, .G = 2, .T = 64, .d = 16, .config = config(8, 2, 4), .lengths = {64, 39}},
+        type, {.places = {1, 2, 9, 14}});
+    // Far below the least number of f16.
+    compare_tensor_cores({.H = 2, .G = 1, .T = 75, .d = 16, .config = config(16, 1, 16)}, type,
+                         {.size_of_dy = 1e-9});
+    // Too little shared memory for wide heads: the kernels of f32.
+    const SmallDevice small(Dtype::f32);
+    compare_tensor_cores({.H = 2, .G = 1, .T = 40, .d = 128, .config = config(16, 1, 16)}, type);
+  }
+}
+
+TEST_CASE("cuda: block_attention on tensor cores reads no padding, gives the same bits twice") {
+  if (!has_device()) return;
+  const BlockCase c{
+      .B = 2, .H = 3, .G = 1, .T = 90, .d = 16, .config = config(32, 1, 16), .lengths = {90, 45}};
+  for (Dtype type : {Dtype::bf16, Dtype::f16}) {
+    Rows x = rows_of(c, Dtype::f32);
+    const BlockMask mask = mask_of(c, On{kCuda});
+    for (const Tensor& t : {x.q, x.k, x.v, x.dy}) {
+      for (int64_t h = t.dim(1); h < 2 * t.dim(1); ++h) {
+        for (int64_t i = 45 * 16; i < 90 * 16; ++i) t.data<float>()[h * 90 * 16 + i] = NAN;
       }
+    }
+    for (Tensor* t : {&x.q, &x.k, &x.v}) *t = t->to(type);
+    const Rows there = moved(x, On{kCuda});
+    const std::vector<Tensor> got = both_ways(there, mask, c.visible(), 0.3),
+                              again = both_ways(there, mask, c.visible(), 0.3);
+    for (size_t i = 0; i < got.size(); ++i) {
+      for (double value : got[i].to(kCpu).to_vector()) REQUIRE(std::isfinite(value));
+      CHECK(same_bits(got[i].to(kCpu), again[i].to(kCpu)));
     }
   }
 }
